@@ -1,0 +1,1 @@
+//! Kelson admission: the admission chain and its plugins.

@@ -1,0 +1,1 @@
+//! Kelson apiserver: the request path, discovery, OpenAPI, watch serving.

@@ -1,0 +1,1 @@
+//! Kelson auth: who are you, may you.

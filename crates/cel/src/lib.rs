@@ -1,0 +1,1 @@
+//! Kelson cel: CEL as Kubernetes uses it.

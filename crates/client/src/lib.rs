@@ -1,0 +1,1 @@
+//! Kelson client: one client, in-process or over the network; informers, queues, events.

@@ -1,0 +1,1 @@
+//! Kelson codec: JSON, YAML and protobuf to and from one value tree, by the schema table.

@@ -1,0 +1,1 @@
+//! Kelson controllers: one module per controller.

@@ -1,0 +1,1 @@
+//! Kelson credentials: docker keyring and credential provider plugins.

@@ -1,0 +1,1 @@
+//! Kelson cri: the container runtime interface: messages and client.

@@ -1,0 +1,1 @@
+//! Kelson dns: cluster DNS from informers.

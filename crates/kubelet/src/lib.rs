@@ -1,0 +1,1 @@
+//! Kelson kubelet: the node agent.

@@ -1,0 +1,1 @@
+//! Kelson net: the pod network: address allocation, bridge, CNI executable.

@@ -1,0 +1,1 @@
+//! Kelson patch: JSON patch, merge patch, strategic merge patch and server-side apply.

@@ -1,0 +1,1 @@
+//! Kelson pki: keys, CSRs, certificate authority, kubeconfigs.

@@ -1,0 +1,1 @@
+//! Kelson proxy: services to nftables.

@@ -1,0 +1,1 @@
+//! Kelson scheduler: queue, cache, filter, score, bind.

@@ -1,0 +1,1 @@
+//! Kelson schema: what every built-in type looks like, as generated data.

@@ -1,0 +1,1 @@
+//! Kelson store: revisions, watch log and durability.

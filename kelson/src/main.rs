@@ -1,0 +1,2 @@
+//! The binary: parse, wire, run, exit code. No logic.
+fn main() {}

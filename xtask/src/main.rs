@@ -1,0 +1,2 @@
+//! Developer tasks: generators and repository rules. Nothing here ships.
+fn main() {}

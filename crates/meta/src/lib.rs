@@ -1,1 +1,28 @@
-//! Kelson meta: what every layer shares and no layer owns: Status, GVKs, selectors, quantities, names, time.
+//! Kelson meta: what every layer shares and no layer owns.
+//!
+//! `Status` (the API's error), group/version/kind names, object metadata views, selectors, quantities, field
+//! errors, name rules and the clock. No sockets, no schema, no policy of any component.
+
+mod clock;
+mod field;
+mod gvk;
+mod names;
+mod object;
+mod quantity;
+mod selector;
+mod status;
+
+pub use clock::{Clock, SystemClock, TokioClock, format_micro, format_seconds};
+pub use field::{FieldError, FieldErrorKind, FieldErrors, FieldPath};
+pub use gvk::{GroupKind, GroupResource, GroupVersion, Gvk, Gvr};
+pub use names::{
+    generate_name, is_config_map_key, is_dns1035_label, is_dns1123_label, is_dns1123_subdomain, is_label_value,
+    is_path_segment_name, is_qualified_name, random_suffix,
+};
+pub use object::{ObjectKey, ObjectMeta, OwnerReference};
+pub use quantity::{Quantity, QuantityError, QuantityFormat};
+pub use selector::{
+    FieldRequirement, FieldSelector, LabelRequirement, LabelSelector, LabelSelectorRequirement, LabelSelectorSpec,
+    Operator, SelectorError,
+};
+pub use status::{Reason, Status, StatusCause, StatusDetails};

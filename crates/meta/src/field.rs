@@ -1,0 +1,233 @@
+//! Validation errors by field path, in the words of upstream's `field.Error` (apimachinery `util/validation/field`).
+use std::fmt;
+
+use crate::status::StatusCause;
+
+/// A path such as `spec.containers[0].name` or `metadata.labels[app]`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldPath(String);
+
+impl FieldPath {
+    /// A path that starts at `name`; the empty string is the object itself.
+    pub fn new(name: &str) -> Self {
+        Self(name.to_owned())
+    }
+    /// The field `name` below this path.
+    pub fn child(&self, name: &str) -> Self {
+        if self.0.is_empty() { Self(name.to_owned()) } else { Self(format!("{}.{name}", self.0)) }
+    }
+    /// Element `i` of the list at this path.
+    pub fn index(&self, i: usize) -> Self {
+        Self(format!("{}[{i}]", self.0))
+    }
+    /// The entry `key` of the map at this path.
+    pub fn key(&self, key: &str) -> Self {
+        Self(format!("{}[{key}]", self.0))
+    }
+}
+
+impl fmt::Display for FieldPath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "<nil>" } else { &self.0 })
+    }
+}
+
+/// The kind of a field error; its text forms are part of the API.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldErrorKind {
+    /// `Not found`
+    NotFound,
+    /// `Required value`
+    Required,
+    /// `Duplicate value`
+    Duplicate,
+    /// `Invalid value`
+    Invalid,
+    /// `Unsupported value`
+    NotSupported,
+    /// `Forbidden`
+    Forbidden,
+    /// `Too long`
+    TooLong,
+    /// `Too many`
+    TooMany,
+    /// `Internal error`
+    Internal,
+    /// `Invalid value` with cause `FieldValueTypeInvalid`
+    TypeInvalid,
+}
+
+impl FieldErrorKind {
+    /// The words in the message.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::NotFound => "Not found",
+            Self::Required => "Required value",
+            Self::Duplicate => "Duplicate value",
+            Self::Invalid | Self::TypeInvalid => "Invalid value",
+            Self::NotSupported => "Unsupported value",
+            Self::Forbidden => "Forbidden",
+            Self::TooLong => "Too long",
+            Self::TooMany => "Too many",
+            Self::Internal => "Internal error",
+        }
+    }
+    /// The `reason` in `status.details.causes`.
+    pub fn cause(self) -> &'static str {
+        match self {
+            Self::NotFound => "FieldValueNotFound",
+            Self::Required => "FieldValueRequired",
+            Self::Duplicate => "FieldValueDuplicate",
+            Self::Invalid => "FieldValueInvalid",
+            Self::NotSupported => "FieldValueNotSupported",
+            Self::Forbidden => "FieldValueForbidden",
+            Self::TooLong => "FieldValueTooLong",
+            Self::TooMany => "FieldValueTooMany",
+            Self::Internal => "InternalError",
+            Self::TypeInvalid => "FieldValueTypeInvalid",
+        }
+    }
+}
+
+/// One fault at one field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldError {
+    /// The kind.
+    pub kind: FieldErrorKind,
+    /// Where.
+    pub path: String,
+    /// The offending value, already printed as upstream prints it (strings quoted); `None` where the kind shows none.
+    pub value: Option<String>,
+    /// What is wrong with it.
+    pub detail: String,
+}
+
+impl FieldError {
+    /// The message without the path: what `causes[].message` carries.
+    pub fn body(&self) -> String {
+        let mut s = self.kind.words().to_owned();
+        if let Some(v) = &self.value {
+            s.push_str(": ");
+            s.push_str(v);
+        }
+        if !self.detail.is_empty() {
+            s.push_str(": ");
+            s.push_str(&self.detail);
+        }
+        s
+    }
+    /// As a `causes` entry.
+    pub fn to_cause(&self) -> StatusCause {
+        StatusCause { reason: self.kind.cause().to_owned(), message: self.body(), field: self.path.clone() }
+    }
+}
+
+impl fmt::Display for FieldError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.path, self.body())
+    }
+}
+
+/// The faults found in one object, in the order found.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FieldErrors(pub Vec<FieldError>);
+
+impl FieldErrors {
+    /// No faults so far.
+    pub fn new() -> Self {
+        Self::default()
+    }
+    /// Whether nothing was found.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+    fn push(&mut self, kind: FieldErrorKind, path: &FieldPath, value: Option<String>, detail: impl Into<String>) {
+        self.0.push(FieldError { kind, path: path.to_string(), value, detail: detail.into() });
+    }
+    /// `Required value`, with an optional detail (may be empty).
+    pub fn required(&mut self, path: &FieldPath, detail: impl Into<String>) {
+        self.push(FieldErrorKind::Required, path, None, detail);
+    }
+    /// `Invalid value: <value>: detail`; strings are quoted, other values printed as JSON.
+    pub fn invalid(&mut self, path: &FieldPath, value: impl serde::Serialize, detail: impl Into<String>) {
+        self.push(FieldErrorKind::Invalid, path, Some(print(&value)), detail);
+    }
+    /// `Duplicate value: <value>`
+    pub fn duplicate(&mut self, path: &FieldPath, value: impl serde::Serialize) {
+        self.push(FieldErrorKind::Duplicate, path, Some(print(&value)), "");
+    }
+    /// `Not found: <value>`
+    pub fn not_found(&mut self, path: &FieldPath, value: impl serde::Serialize) {
+        self.push(FieldErrorKind::NotFound, path, Some(print(&value)), "");
+    }
+    /// `Unsupported value: <value>: supported values: "A", "B"`; the list is printed in the order given.
+    pub fn not_supported(&mut self, path: &FieldPath, value: impl serde::Serialize, supported: &[&str]) {
+        let detail = if supported.is_empty() {
+            String::new()
+        } else {
+            let list: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
+            format!("supported values: {}", list.join(", "))
+        };
+        self.push(FieldErrorKind::NotSupported, path, Some(print(&value)), detail);
+    }
+    /// `Forbidden: detail`
+    pub fn forbidden(&mut self, path: &FieldPath, detail: impl Into<String>) {
+        self.push(FieldErrorKind::Forbidden, path, None, detail);
+    }
+    /// `Too long: may not be more than N bytes`
+    pub fn too_long(&mut self, path: &FieldPath, max_bytes: usize) {
+        self.push(FieldErrorKind::TooLong, path, None, format!("may not be more than {max_bytes} bytes"));
+    }
+    /// `Too many: N: must have at most M items`
+    pub fn too_many(&mut self, path: &FieldPath, actual: usize, max: usize) {
+        self.push(FieldErrorKind::TooMany, path, Some(actual.to_string()), format!("must have at most {max} items"));
+    }
+    /// All of another list.
+    pub fn extend(&mut self, other: FieldErrors) {
+        self.0.extend(other.0);
+    }
+}
+
+impl fmt::Display for FieldErrors {
+    /// One error alone; several as `[a, b]`, as upstream's aggregate prints.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0.as_slice() {
+            [one] => write!(f, "{one}"),
+            many => {
+                f.write_str("[")?;
+                for (i, e) in many.iter().enumerate() {
+                    if i > 0 {
+                        f.write_str(", ")?;
+                    }
+                    write!(f, "{e}")?;
+                }
+                f.write_str("]")
+            }
+        }
+    }
+}
+
+fn print(value: &impl serde::Serialize) -> String {
+    serde_json::to_string(value).unwrap_or_else(|_| "<unprintable>".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prints_as_upstream() {
+        let mut e = FieldErrors::new();
+        let p = FieldPath::new("spec").child("containers").index(0).child("name");
+        e.required(&p, "");
+        assert_eq!(e.to_string(), "spec.containers[0].name: Required value");
+        e.invalid(&FieldPath::new("spec").child("replicas"), -1, "must be greater than or equal to 0");
+        assert_eq!(
+            e.to_string(),
+            "[spec.containers[0].name: Required value, spec.replicas: Invalid value: -1: must be greater than or equal to 0]"
+        );
+        let mut e = FieldErrors::new();
+        e.not_supported(&FieldPath::new("type"), "X", &["A", "B"]);
+        assert_eq!(e.to_string(), "type: Unsupported value: \"X\": supported values: \"A\", \"B\"");
+    }
+}

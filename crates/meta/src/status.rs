@@ -1,0 +1,341 @@
+//! `metav1.Status`: the only error form a client ever sees. Constructors give upstream's reasons, codes and messages
+//! (apimachinery `api/errors`). Operator-only detail never goes in here; log it instead.
+use http::StatusCode;
+use serde::{Deserialize, Serialize};
+
+use crate::{FieldErrors, GroupKind, GroupResource, Gvk};
+
+/// Machine-readable reason of a `Status`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Reason {
+    /// No reason given.
+    #[default]
+    #[serde(rename = "")]
+    Unknown,
+    /// 401
+    Unauthorized,
+    /// 403
+    Forbidden,
+    /// 404
+    NotFound,
+    /// 409, on create
+    AlreadyExists,
+    /// 409, on update
+    Conflict,
+    /// 410
+    Gone,
+    /// 422
+    Invalid,
+    /// 500, the client should retry elsewhere or later
+    ServerTimeout,
+    /// 507 in old servers; 500-class
+    StoreReadError,
+    /// 504
+    Timeout,
+    /// 429
+    TooManyRequests,
+    /// 400
+    BadRequest,
+    /// 405
+    MethodNotAllowed,
+    /// 406
+    NotAcceptable,
+    /// 413
+    RequestEntityTooLarge,
+    /// 415
+    UnsupportedMediaType,
+    /// 500
+    InternalError,
+    /// 410, watch or continue token too old
+    Expired,
+    /// 503
+    ServiceUnavailable,
+}
+
+/// One cause in `details.causes`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct StatusCause {
+    /// Machine-readable cause, e.g. `FieldValueRequired`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// Human-readable.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+    /// Field path.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub field: String,
+}
+
+/// `status.details`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct StatusDetails {
+    /// Name of the object.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Group.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub group: String,
+    /// Kind; by tradition often the resource's plural.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub kind: String,
+    /// UID of the object.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+    /// Causes.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub causes: Vec<StatusCause>,
+    /// Seconds after which a retry may help.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub retry_after_seconds: i32,
+}
+
+fn is_zero(n: &i32) -> bool {
+    *n == 0
+}
+
+/// `metav1.Status`. Boxed details keep `Result<_, Status>` small.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(from = "Wire")]
+pub struct Status {
+    /// HTTP status code; an error's is never a 2xx.
+    pub code: u16,
+    /// Reason.
+    pub reason: Reason,
+    /// Message for the client.
+    pub message: String,
+    /// Details.
+    pub details: Option<Box<StatusDetails>>,
+    /// `Success` rather than `Failure`.
+    pub success: bool,
+}
+
+#[derive(Deserialize, Serialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct Wire {
+    kind: String,
+    api_version: String,
+    metadata: serde_json::Map<String, serde_json::Value>,
+    status: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    message: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    reason: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    details: Option<Box<StatusDetails>>,
+    code: u16,
+}
+
+impl From<Wire> for Status {
+    fn from(w: Wire) -> Self {
+        let reason = serde_json::from_value(serde_json::Value::String(w.reason)).unwrap_or_default();
+        Self { code: w.code, reason, message: w.message, details: w.details, success: w.status == "Success" }
+    }
+}
+
+impl Serialize for Status {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        Wire {
+            kind: "Status".into(),
+            api_version: "v1".into(),
+            metadata: serde_json::Map::new(),
+            status: if self.success { "Success" } else { "Failure" }.into(),
+            message: self.message.clone(),
+            reason: self.reason.as_str().into(),
+            details: self.details.clone(),
+            code: self.code,
+        }
+        .serialize(s)
+    }
+}
+
+impl Reason {
+    /// The wire form.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Unknown => "",
+            Self::Unauthorized => "Unauthorized",
+            Self::Forbidden => "Forbidden",
+            Self::NotFound => "NotFound",
+            Self::AlreadyExists => "AlreadyExists",
+            Self::Conflict => "Conflict",
+            Self::Gone => "Gone",
+            Self::Invalid => "Invalid",
+            Self::ServerTimeout => "ServerTimeout",
+            Self::StoreReadError => "StorageReadError",
+            Self::Timeout => "Timeout",
+            Self::TooManyRequests => "TooManyRequests",
+            Self::BadRequest => "BadRequest",
+            Self::MethodNotAllowed => "MethodNotAllowed",
+            Self::NotAcceptable => "NotAcceptable",
+            Self::RequestEntityTooLarge => "RequestEntityTooLarge",
+            Self::UnsupportedMediaType => "UnsupportedMediaType",
+            Self::InternalError => "InternalError",
+            Self::Expired => "Expired",
+            Self::ServiceUnavailable => "ServiceUnavailable",
+        }
+    }
+}
+
+impl Status {
+    /// A failure with any code, reason and message.
+    pub fn failure(code: u16, reason: Reason, message: impl Into<String>) -> Self {
+        Self { code, reason, message: message.into(), details: None, success: false }
+    }
+    /// A success, e.g. the answer to a delete.
+    pub fn success() -> Self {
+        Self { code: 200, reason: Reason::Unknown, message: String::new(), details: None, success: true }
+    }
+    fn with(mut self, gr: &GroupResource, name: &str) -> Self {
+        self.details = Some(Box::new(StatusDetails {
+            name: name.into(),
+            group: gr.group.clone(),
+            kind: gr.resource.clone(),
+            ..Default::default()
+        }));
+        self
+    }
+    /// 404: `pods "x" not found`.
+    pub fn not_found(gr: &GroupResource, name: &str) -> Self {
+        Self::failure(404, Reason::NotFound, format!("{gr} {name:?} not found")).with(gr, name)
+    }
+    /// 404 for a path nothing serves.
+    pub fn no_such_path() -> Self {
+        let mut s = Self::failure(404, Reason::NotFound, "the server could not find the requested resource");
+        s.details = Some(Box::default());
+        s
+    }
+    /// 409 on create.
+    pub fn already_exists(gr: &GroupResource, name: &str) -> Self {
+        Self::failure(409, Reason::AlreadyExists, format!("{gr} {name:?} already exists")).with(gr, name)
+    }
+    /// 409 on update; `why` is e.g. [`Status::MODIFIED`].
+    pub fn conflict(gr: &GroupResource, name: &str, why: &str) -> Self {
+        Self::failure(409, Reason::Conflict, format!("Operation cannot be fulfilled on {gr} {name:?}: {why}"))
+            .with(gr, name)
+    }
+    /// The text of an optimistic-lock conflict.
+    pub const MODIFIED: &str =
+        "the object has been modified; please apply your changes to the latest version and try again";
+    /// 403: `pods "x" is forbidden: why`.
+    pub fn forbidden(gr: &GroupResource, name: &str, why: &str) -> Self {
+        let message = match (gr.resource.is_empty(), name.is_empty()) {
+            (true, _) => format!("forbidden: {why}"),
+            (false, true) => format!("{gr} is forbidden: {why}"),
+            (false, false) => format!("{gr} {name:?} is forbidden: {why}"),
+        };
+        Self::failure(403, Reason::Forbidden, message).with(gr, name)
+    }
+    /// 401.
+    pub fn unauthorized() -> Self {
+        Self::failure(401, Reason::Unauthorized, "Unauthorized")
+    }
+    /// 400.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::failure(400, Reason::BadRequest, message)
+    }
+    /// 405.
+    pub fn method_not_allowed(gr: &GroupResource, verb: &str) -> Self {
+        let message = format!("{verb} is not supported on resources of kind {:?}", gr.to_string());
+        Self::failure(405, Reason::MethodNotAllowed, message).with(gr, "")
+    }
+    /// 422 with one cause per field error.
+    pub fn invalid(kind: &GroupKind, name: &str, errors: &FieldErrors) -> Self {
+        let mut s = Self::failure(422, Reason::Invalid, format!("{kind} {name:?} is invalid: {errors}"));
+        s.details = Some(Box::new(StatusDetails {
+            name: name.into(),
+            group: kind.group.clone(),
+            kind: kind.kind.clone(),
+            causes: errors.0.iter().map(crate::FieldError::to_cause).collect(),
+            ..Default::default()
+        }));
+        s
+    }
+    /// 500; `message` is what the client may know.
+    pub fn internal(message: impl std::fmt::Display) -> Self {
+        let mut s = Self::failure(500, Reason::InternalError, format!("Internal error occurred: {message}"));
+        s.details = Some(Box::new(StatusDetails {
+            causes: vec![StatusCause { message: message.to_string(), ..Default::default() }],
+            ..Default::default()
+        }));
+        s
+    }
+    /// 410 `Expired`: a watch or continue position that the server no longer has.
+    pub fn expired(message: impl Into<String>) -> Self {
+        Self::failure(410, Reason::Expired, message)
+    }
+    /// 503.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::failure(503, Reason::ServiceUnavailable, message)
+    }
+    /// 504, with a hint when to retry.
+    pub fn timeout(message: impl Into<String>, retry_after_seconds: i32) -> Self {
+        let mut s = Self::failure(504, Reason::Timeout, format!("Timeout: {}", message.into()));
+        s.details = Some(Box::new(StatusDetails { retry_after_seconds, ..Default::default() }));
+        s
+    }
+    /// 429.
+    pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: i32) -> Self {
+        let mut s = Self::failure(429, Reason::TooManyRequests, message);
+        s.details = Some(Box::new(StatusDetails { retry_after_seconds, ..Default::default() }));
+        s
+    }
+    /// 413.
+    pub fn too_large(limit_bytes: usize) -> Self {
+        let message = format!("Request entity too large: limit is {limit_bytes}");
+        Self::failure(413, Reason::RequestEntityTooLarge, message)
+    }
+    /// 406.
+    pub fn not_acceptable(accepted: &[&str]) -> Self {
+        let message = format!("only the following media types are accepted: {}", accepted.join(", "));
+        Self::failure(406, Reason::NotAcceptable, message)
+    }
+    /// 415.
+    pub fn unsupported_media_type(accepted: &[&str]) -> Self {
+        let message = format!(
+            "the body of the request was in an unknown format - accepted media types include: {}",
+            accepted.join(", ")
+        );
+        Self::failure(415, Reason::UnsupportedMediaType, message)
+    }
+    /// The kind named in strict-decoding and conversion faults.
+    pub fn cannot_be_handled(gvk: &Gvk, why: &str) -> Self {
+        let message = format!("{} in version {:?} cannot be handled as a {}: {why}", gvk.kind, gvk.version, gvk.kind);
+        Self::failure(400, Reason::BadRequest, message)
+    }
+    /// The HTTP status to answer with.
+    pub fn http(&self) -> StatusCode {
+        StatusCode::from_u16(self.code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
+    }
+    /// Whether the reason is this one.
+    pub fn is(&self, reason: Reason) -> bool {
+        self.reason == reason
+    }
+}
+
+impl std::fmt::Display for Status {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Status {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wire_form() {
+        let s = Status::not_found(&GroupResource::new("apps", "deployments"), "x");
+        let json = serde_json::to_value(&s).unwrap();
+        assert_eq!(
+            json,
+            serde_json::json!({"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure",
+                "message":"deployments.apps \"x\" not found","reason":"NotFound",
+                "details":{"name":"x","group":"apps","kind":"deployments"},"code":404})
+        );
+        assert_eq!(serde_json::from_value::<Status>(json).unwrap(), s);
+    }
+}

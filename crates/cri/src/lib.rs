@@ -1,1 +1,12 @@
-//! Kelson cri: the container runtime interface: messages and client.
+//! The container runtime interface: CRI v1 messages, the [`Runtime`] trait and its client over a unix socket, and the
+//! containerd that Kelson supervises when it is given no other runtime. What pods are is the kubelet's knowledge.
+
+pub mod client;
+pub mod error;
+pub mod proto;
+pub mod runtime;
+
+pub use client::{CriClient, Limits};
+pub use error::{CriError, CriResult};
+pub use runtime::{EventStream, ExecOutput, Runtime};
+pub use tonic::Code;

@@ -1,0 +1,185 @@
+//! One view of a type for those who merge and apply, whether the type is built in, comes from a custom resource's schema,
+//! or is not known at all.
+use crate::{Field, FieldType, Kind, ListType, MapType, TypeId};
+use serde_json::Value;
+use std::{collections::BTreeMap, sync::Arc};
+
+/// A place in a type.
+#[derive(Debug, Clone)]
+pub enum Shape {
+    /// A value of a built-in type, with the field it stands in (for its list and patch rules).
+    Builtin(FieldType, Option<Field>),
+    /// The root of a built-in kind.
+    Root(TypeId),
+    /// A value described by a custom resource's schema.
+    Dynamic(Arc<DynamicType>),
+    /// Nothing is known: structure is deduced from the value.
+    Untyped,
+}
+
+/// A type made at run time from an OpenAPI v3 schema with Kubernetes' extensions.
+#[derive(Debug, Default)]
+pub struct DynamicType {
+    /// Declared properties.
+    pub properties: BTreeMap<String, Arc<DynamicType>>,
+    /// Values of a map without declared properties.
+    pub additional: Option<Arc<DynamicType>>,
+    /// Elements of a list.
+    pub items: Option<Arc<DynamicType>>,
+    /// `x-kubernetes-list-type`.
+    pub list_type: Option<ListType>,
+    /// `x-kubernetes-list-map-keys`.
+    pub map_keys: Vec<String>,
+    /// `x-kubernetes-map-type: atomic`.
+    pub atomic: bool,
+    /// Default value.
+    pub default: Option<Value>,
+    /// An embedded object: has `apiVersion`, `kind`, `metadata`.
+    pub embedded: bool,
+}
+
+/// Nesting allowed in a custom resource's schema.
+pub const SCHEMA_DEPTH_MAX: usize = 200;
+
+impl DynamicType {
+    /// Builds the type of a structural schema; `root` objects get Kubernetes' object metadata.
+    pub fn from_openapi(schema: &Value, root: bool) -> Arc<DynamicType> {
+        Self::build(schema, root, 0)
+    }
+
+    fn build(schema: &Value, root: bool, depth: usize) -> Arc<DynamicType> {
+        let mut ty = DynamicType::default();
+        if depth > SCHEMA_DEPTH_MAX {
+            return Arc::new(ty);
+        }
+        let child = |value: &Value| Self::build(value, false, depth + 1);
+        if let Some(properties) = schema["properties"].as_object() {
+            ty.properties = properties.iter().map(|(k, v)| (k.clone(), child(v))).collect();
+        }
+        if schema["additionalProperties"].is_object() {
+            ty.additional = Some(child(&schema["additionalProperties"]));
+        }
+        if schema["items"].is_object() {
+            ty.items = Some(child(&schema["items"]));
+        }
+        ty.list_type = match schema["x-kubernetes-list-type"].as_str() {
+            Some("set") => Some(ListType::Set),
+            Some("map") => Some(ListType::Map),
+            Some(_) => Some(ListType::Atomic),
+            None => None,
+        };
+        if let Some(keys) = schema["x-kubernetes-list-map-keys"].as_array() {
+            ty.map_keys = keys.iter().filter_map(|k| k.as_str().map(str::to_owned)).collect();
+        }
+        ty.atomic = schema["x-kubernetes-map-type"] == "atomic";
+        ty.default = schema.get("default").cloned();
+        ty.embedded = root || schema["x-kubernetes-embedded-resource"] == true;
+        Arc::new(ty)
+    }
+}
+
+impl Shape {
+    /// The shape of a kind's objects.
+    pub fn of_kind(group: &str, version: &str, kind: &str) -> Shape {
+        crate::Schema::builtin().by_gvk(group, version, kind).map_or(Shape::Untyped, Shape::Root)
+    }
+
+    /// The struct behind this place, when it is a built-in one.
+    pub fn struct_type(&self) -> Option<TypeId> {
+        match self {
+            Shape::Root(id) => Some(*id),
+            Shape::Builtin(ty, _) => match ty.kind() {
+                Kind::Struct(id) => Some(id),
+                _ => None,
+            },
+            _ => None,
+        }
+    }
+
+    /// The value under a key of an object: a field, or a map's value. `None` when a struct has no such field.
+    pub fn child(&self, key: &str) -> Option<Shape> {
+        match self {
+            Shape::Untyped => Some(Shape::Untyped),
+            Shape::Dynamic(ty) => Some(match (ty.properties.get(key), &ty.additional) {
+                (_, _) if ty.embedded && key == "metadata" => object_meta(),
+                (Some(child), _) => Shape::Dynamic(child.clone()),
+                (None, Some(value)) => Shape::Dynamic(value.clone()),
+                (None, None) => Shape::Untyped,
+            }),
+            Shape::Root(id) => id.field_by_json(key).map(|f| Shape::Builtin(f.ty(), Some(f))),
+            Shape::Builtin(ty, _) => match ty.kind() {
+                Kind::Struct(id) => id.field_by_json(key).map(|f| Shape::Builtin(f.ty(), Some(f))),
+                Kind::Map(value) => Some(Shape::Builtin(value, None)),
+                _ => Some(Shape::Untyped),
+            },
+        }
+    }
+
+    /// An element of a list.
+    pub fn element(&self) -> Shape {
+        match self {
+            Shape::Dynamic(ty) => ty.items.clone().map_or(Shape::Untyped, Shape::Dynamic),
+            Shape::Builtin(ty, _) => match ty.kind() {
+                Kind::List(elem) | Kind::WrappedList(elem) => Shape::Builtin(elem, None),
+                _ => Shape::Untyped,
+            },
+            _ => Shape::Untyped,
+        }
+    }
+
+    /// How apply treats a list at this place; unknown lists are atomic.
+    pub fn list_type(&self) -> ListType {
+        match self {
+            Shape::Builtin(_, Some(f)) => f.list_type().unwrap_or(ListType::Atomic),
+            Shape::Dynamic(ty) => ty.list_type.unwrap_or(ListType::Atomic),
+            _ => ListType::Atomic,
+        }
+    }
+
+    /// The keys of an associative list.
+    pub fn map_keys(&self) -> Vec<String> {
+        match self {
+            Shape::Builtin(_, Some(f)) => f.map_keys().map(str::to_owned).collect(),
+            Shape::Dynamic(ty) => ty.map_keys.clone(),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Whether a struct or map at this place, or a value of no known structure, is owned as one value.
+    pub fn is_atomic(&self) -> bool {
+        match self {
+            Shape::Untyped => false,
+            Shape::Root(id) => id.atomic(),
+            Shape::Dynamic(ty) => ty.atomic,
+            Shape::Builtin(ty, field) => match (field.and_then(Field::map_type), ty.kind()) {
+                (Some(map_type), _) => map_type == MapType::Atomic,
+                (None, Kind::Struct(id)) => id.atomic(),
+                _ => false,
+            },
+        }
+    }
+
+    /// The default at this place, for map keys that a list's element leaves out.
+    pub fn default_value(&self) -> Option<Value> {
+        match self {
+            Shape::Builtin(_, Some(f)) => serde_json::from_str(f.default()?).ok(),
+            Shape::Dynamic(ty) => ty.default.clone(),
+            _ => None,
+        }
+    }
+
+    /// The field this place is, when it is one of a built-in struct.
+    pub fn field(&self) -> Option<Field> {
+        match self {
+            Shape::Builtin(_, field) => *field,
+            _ => None,
+        }
+    }
+}
+
+fn object_meta() -> Shape {
+    crate::Schema::builtin()
+        .by_gvk("meta.k8s.io", "v1", "PartialObjectMetadata")
+        .and_then(|id| id.field_by_json("metadata"))
+        .map_or(Shape::Untyped, |f| Shape::Builtin(f.ty(), Some(f)))
+}

@@ -1,0 +1,142 @@
+//! What an admission plugin sees of a request, and what it may leave behind for the client and the audit log.
+use kelson_auth::UserInfo;
+use kelson_meta::{GroupResource, Gvk, Gvr, Status};
+use serde_json::Value;
+
+/// The operation admitted. Reads are never admitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Operation {
+    /// A new object.
+    Create = 1,
+    /// A change, also by patch.
+    Update = 2,
+    /// A deletion.
+    Delete = 4,
+    /// A connection to a subresource (exec, attach, port-forward, proxy).
+    Connect = 8,
+}
+
+impl Operation {
+    /// The wire form (`AdmissionReview.request.operation`).
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Create => "CREATE",
+            Self::Update => "UPDATE",
+            Self::Delete => "DELETE",
+            Self::Connect => "CONNECT",
+        }
+    }
+}
+
+/// A set of operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Operations(u8);
+
+impl Operations {
+    /// Create.
+    pub const CREATE: Self = Self(1);
+    /// Update.
+    pub const UPDATE: Self = Self(2);
+    /// Delete.
+    pub const DELETE: Self = Self(4);
+    /// Connect.
+    pub const CONNECT: Self = Self(8);
+    /// Create and update: what most plugins handle.
+    pub const WRITE: Self = Self(3);
+    /// All four.
+    pub const ALL: Self = Self(15);
+    /// Union.
+    pub const fn or(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+    /// Whether `op` is in the set.
+    pub const fn contains(self, op: Operation) -> bool {
+        self.0 & op as u8 != 0
+    }
+}
+
+/// A request under admission. The object moves in and, perhaps changed, out again.
+#[derive(Debug)]
+pub struct Attributes<'a> {
+    /// Operation.
+    pub operation: Operation,
+    /// Kind of `object` (for a subresource, the subresource's kind, e.g. `Binding`).
+    pub kind: &'a Gvk,
+    /// Resource of the path.
+    pub resource: &'a Gvr,
+    /// Subresource; empty for none.
+    pub subresource: &'a str,
+    /// Namespace; empty for cluster-scoped objects. A Namespace's own requests carry its name here, as upstream's do.
+    pub namespace: &'a str,
+    /// Object name; empty on create with `generateName` still to be resolved.
+    pub name: &'a str,
+    /// The new object (create, update), or the connect options; `None` on delete.
+    pub object: Option<Value>,
+    /// The stored object (update, delete).
+    pub old_object: Option<&'a Value>,
+    /// Who asks.
+    pub user: &'a UserInfo,
+    /// Nothing will be stored: plugins must have no side effects.
+    pub dry_run: bool,
+    /// The operation's options (`CreateOptions`, …).
+    pub options: Option<&'a Value>,
+}
+
+impl Attributes<'_> {
+    /// Whether the request is for `resource` of `group` itself or its subresources.
+    pub fn is(&self, group: &str, resource: &str) -> bool {
+        self.resource.resource == resource && self.resource.group == group
+    }
+    /// Whether the request is for `resource` of `group`, and for no subresource.
+    pub fn is_main(&self, group: &str, resource: &str) -> bool {
+        self.subresource.is_empty() && self.is(group, resource)
+    }
+    /// 403 in the form of upstream's `admission.NewForbidden`: name from the object where the path has none.
+    pub fn forbidden(&self, why: &str) -> Status {
+        let gr = GroupResource::new(&self.resource.group, &self.resource.resource);
+        Status::forbidden(&gr, &self.display_name(), why)
+    }
+    /// 404 in the form of upstream's `admission.NewNotFound`.
+    pub fn not_found(&self) -> Status {
+        let gr = GroupResource::new(&self.resource.group, &self.resource.resource);
+        Status::not_found(&gr, &self.display_name())
+    }
+    fn display_name(&self) -> String {
+        if !self.name.is_empty() {
+            return self.name.to_owned();
+        }
+        let meta = self.object.as_ref().and_then(|o| o.get("metadata"));
+        let field = |k: &str| meta.and_then(|m| m.get(k)).and_then(Value::as_str).filter(|s| !s.is_empty());
+        match (field("name"), field("generateName")) {
+            (Some(name), _) => name.to_owned(),
+            (None, Some(base)) => base.to_owned(),
+            _ => "Unknown".to_owned(),
+        }
+    }
+}
+
+/// What plugins leave behind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Notes {
+    /// Go to the client as `Warning: 299` headers.
+    pub warnings: Vec<String>,
+    /// Go to the audit event; keys are `plugin/key`.
+    pub audit_annotations: Vec<(String, String)>,
+    /// Plugins that changed the object, in order: explains a request in audit log and dry run.
+    pub changed_by: Vec<&'static str>,
+}
+
+impl Notes {
+    /// Adds a warning once.
+    pub fn warn(&mut self, text: impl Into<String>) {
+        let text = text.into();
+        if !self.warnings.contains(&text) {
+            self.warnings.push(text);
+        }
+    }
+    /// Adds an audit annotation.
+    pub fn annotate(&mut self, key: impl Into<String>, value: impl Into<String>) {
+        self.audit_annotations.push((key.into(), value.into()));
+    }
+}

@@ -1,0 +1,43 @@
+//! The plugin contract: synchronous for those that decide from memory (nearly all), with an asynchronous door for the rest.
+use async_trait::async_trait;
+use kelson_meta::Status;
+
+use crate::{Attributes, Notes, Operation};
+
+/// An admission plugin. The hooks are synchronous, so the chain boxes nothing on the hot path; a plugin that must wait
+/// (quota, webhooks) returns itself from [`Plugin::as_async`], and its asynchronous hooks run in its place.
+pub trait Plugin: Send + Sync {
+    /// Upstream's name, e.g. `NamespaceLifecycle`.
+    fn name(&self) -> &'static str;
+    /// Whether it handles the operation; otherwise it is skipped.
+    fn handles(&self, operation: Operation) -> bool;
+    /// Whether what it depends on is there; the chain waits up to [`crate::chain::READY_WAIT`] for it.
+    fn ready(&self) -> bool {
+        true
+    }
+    /// Mutating pass: may change `attributes.object`.
+    fn admit(&self, _attributes: &mut Attributes<'_>, _notes: &mut Notes) -> Result<(), Status> {
+        Ok(())
+    }
+    /// Validating pass.
+    fn validate(&self, _attributes: &Attributes<'_>, _notes: &mut Notes) -> Result<(), Status> {
+        Ok(())
+    }
+    /// The asynchronous hooks, when it has any.
+    fn as_async(&self) -> Option<&dyn AsyncPlugin> {
+        None
+    }
+}
+
+/// Hooks that wait.
+#[async_trait]
+pub trait AsyncPlugin: Send + Sync {
+    /// Mutating pass.
+    async fn admit(&self, _attributes: &mut Attributes<'_>, _notes: &mut Notes) -> Result<(), Status> {
+        Ok(())
+    }
+    /// Validating pass.
+    async fn validate(&self, _attributes: &Attributes<'_>, _notes: &mut Notes) -> Result<(), Status> {
+        Ok(())
+    }
+}

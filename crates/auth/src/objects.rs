@@ -1,0 +1,35 @@
+//! The window to stored objects that authentication, authorization and admission look through. The API server implements
+//! it over the store; both calls answer from memory and never wait.
+use bytes::Bytes;
+
+/// Reads of stored objects, as their canonical JSON.
+pub trait Objects: Send + Sync {
+    /// One object; `group` is empty for the legacy group, `namespace` for cluster-scoped resources.
+    fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Bytes>;
+    /// All objects of a resource in one namespace (`""`: in all namespaces, or cluster-scoped).
+    fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<Bytes>;
+    /// A read that must reflect every acknowledged write. The default is `get`, right for a store in this process.
+    fn get_live(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Bytes> {
+        self.get(group, resource, namespace, name)
+    }
+}
+
+/// One stored change, fed to the indexes that follow the store's log.
+#[derive(Clone, Copy, Debug)]
+pub enum Change<'a> {
+    /// The object is now this (canonical JSON).
+    Put(&'a [u8]),
+    /// The object is gone.
+    Delete,
+}
+
+/// Decodes an object's slim view; a stored object that does not decode is treated as absent, and logged.
+pub fn decode<'a, T: serde::Deserialize<'a>>(bytes: &'a [u8], what: &str) -> Option<T> {
+    match serde_json::from_slice(bytes) {
+        Ok(v) => Some(v),
+        Err(error) => {
+            tracing::error!(what, %error, "stored object does not decode");
+            None
+        }
+    }
+}

@@ -1,1 +1,44 @@
-//! Kelson store: revisions, watch log and durability.
+//! Kelson store: revisions, the watch log and durability of every API object.
+//!
+//! The store holds bytes, not structs: a [`Record`] is an object's canonical JSON with its `resourceVersion` spliced
+//! in, the revisions it was made and last changed at, and the few values that selectors look at. One committer checks
+//! preconditions, gives out consecutive revisions, appends each batch to an [`engine::Engine`] with one sync, and only
+//! then publishes to readers and watchers. What an object means is left to the callers: this crate knows no kinds, no
+//! defaulting, no admission, and no encodings but the splice of one decimal number.
+//!
+//! Invariants:
+//! - Only this crate makes revisions, and they never go back, not after a crash.
+//! - Nothing is visible to a reader or watcher before the engine took it (for [`Durability::Synced`]: synced it).
+//! - Every queue, log and cache here is bounded by a constant in [`limits`].
+
+mod body;
+mod clock;
+mod commit;
+mod cursor;
+mod error;
+mod event;
+mod expiry;
+mod key;
+mod log;
+mod meta;
+mod queue;
+mod record;
+mod state;
+mod store;
+mod table;
+mod write;
+
+pub mod engine;
+pub mod limits;
+
+pub use body::Body;
+pub use clock::{Clock, SystemClock};
+pub use cursor::{Cursor, Watched};
+pub use error::StoreError;
+pub use event::{Event, EventKind, Frame};
+pub use key::{Key, Resource};
+pub use meta::{FieldNames, Fields, Labels, RecordMeta, Uid};
+pub use record::Record;
+pub use state::ListView;
+pub use store::{Store, StoreOptions};
+pub use write::{Action, Committed, Durability, Precondition, Write};

@@ -1,0 +1,333 @@
+//! The committer: checks preconditions in order, gives out revisions, appends each batch with one sync, then publishes
+//! and answers. There is one per store, and nothing else changes the state.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use crate::engine::format::{self, Mark};
+use crate::engine::{Engine, EngineError, Op};
+use crate::error::StoreError;
+use crate::event::{Event, EventKind};
+use crate::key::{Key, Place, Resource};
+use crate::limits::{
+    INTERNED_SETS_SWEEP_AT, LOG_AGE_MAX_S, LOG_SWEEP_EVERY_S, RELAXED_SYNC_DELAY_S, REVISIONS_RESERVED,
+};
+use crate::meta::{Labels, RecordMeta};
+use crate::queue::{Pending, Reply, Taken};
+use crate::record::Record;
+use crate::store::Shared;
+use crate::write::{Action, Committed, Durability, Precondition, Write};
+
+/// One checked change of a batch.
+struct Change {
+    kind: EventKind,
+    record: Arc<Record>,
+    previous: Option<Arc<Record>>,
+    reply: Reply,
+}
+
+pub(crate) struct Committer {
+    engine: Box<dyn Engine>,
+    shared: Arc<Shared>,
+    /// The last revision that was given out, to failed batches too.
+    revision: u64,
+    /// Relaxed writes may use revisions up to this one.
+    reserved: u64,
+    /// Since when appended bytes wait for a sync.
+    unsynced_since: Option<Instant>,
+    swept_at_s: u64,
+    failing: bool,
+    labels: Interner<Arc<[u8]>>,
+    namespaces: Interner<Arc<str>>,
+}
+
+impl Committer {
+    pub fn new(engine: Box<dyn Engine>, shared: Arc<Shared>, reserved: u64) -> Self {
+        let revision = shared.state.read().revision;
+        Self {
+            engine,
+            shared,
+            revision,
+            reserved,
+            unsynced_since: None,
+            swept_at_s: 0,
+            failing: false,
+            labels: Interner::default(),
+            namespaces: Interner::default(),
+        }
+    }
+
+    /// The committer's thread: takes batches until the queue is closed and empty.
+    pub fn run(mut self) {
+        let shared = Arc::clone(&self.shared);
+        loop {
+            let deadline = self.unsynced_since.map(|since| since + Duration::from_secs(RELAXED_SYNC_DELAY_S));
+            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+                self.sync();
+            }
+            match shared.queue.take(deadline) {
+                Taken::Batch(batch) => self.commit(batch),
+                Taken::Deadline => self.sync(),
+                Taken::Closed => break,
+            }
+        }
+        self.finish();
+    }
+
+    /// Commits a batch: all writes that pass their preconditions, with one append.
+    pub fn commit(&mut self, batch: Vec<Pending>) {
+        let first_revision = self.revision + 1;
+        let synced = batch.iter().any(|pending| pending.write.durability == Durability::Synced);
+        let changes = self.check(batch);
+        if changes.is_empty() {
+            return;
+        }
+        let mut ops = self.ops(&changes);
+        let mut sync = synced;
+        if self.revision + if synced { REVISIONS_RESERVED / 2 } else { 0 } > self.reserved {
+            ops.push(Mark::Reserved(self.revision + REVISIONS_RESERVED).op());
+            sync = true;
+        }
+        match self.engine.append(&ops, sync) {
+            Ok(()) => {
+                self.recovered();
+                if sync {
+                    self.unsynced_since = None;
+                    self.reserved = self.reserved.max(self.reservation(&ops));
+                } else {
+                    self.unsynced_since.get_or_insert_with(Instant::now);
+                }
+                self.publish(changes);
+            }
+            Err(error) => {
+                self.failed(&error, first_revision, changes.len());
+                let error = Arc::new(error);
+                for change in changes {
+                    answer(change.reply, Err(StoreError::Engine(Arc::clone(&error))));
+                }
+            }
+        }
+    }
+
+    /// The reservation that a batch's last op made, if it did.
+    fn reservation(&self, ops: &[Op]) -> u64 {
+        let made = ops.last().is_some_and(|op| op.key == Mark::Reserved(0).op().key);
+        if made { self.revision + REVISIONS_RESERVED } else { 0 }
+    }
+
+    /// Checks the writes one after the other against the state and what the batch did before; refused ones are
+    /// answered here.
+    fn check(&mut self, batch: Vec<Pending>) -> Vec<Change> {
+        let mut changes: Vec<Change> = Vec::with_capacity(batch.len());
+        let mut changed: HashMap<Key, Option<Arc<Record>>> = HashMap::new();
+        let alone = batch.len() == 1;
+        for Pending { write, reply, .. } in batch {
+            let current = match changed.get(&write.key) {
+                Some(record) => record.clone(),
+                None => {
+                    let place = Place { namespace: &write.key.namespace, name: &write.key.name };
+                    self.shared.state.read().get(write.key.resource, place).cloned()
+                }
+            };
+            if let Err(error) = allowed(&write, current.as_ref()) {
+                answer(reply, Err(error));
+                continue;
+            }
+            self.revision += 1;
+            let (kind, record) = self.record(write, current.as_ref());
+            if !alone {
+                let left = (kind != EventKind::Deleted).then(|| Arc::clone(&record));
+                changed.insert(record.key().clone(), left);
+            }
+            changes.push(Change { kind, record, previous: current, reply });
+        }
+        changes
+    }
+
+    /// The record that an allowed write makes at the committer's revision.
+    fn record(&mut self, write: Write, current: Option<&Arc<Record>>) -> (EventKind, Arc<Record>) {
+        let revision = self.revision;
+        let (kind, (bytes, at), meta) = match (write.action, current) {
+            (Action::Put { body, meta }, current) => {
+                let kind = if current.is_some() { EventKind::Modified } else { EventKind::Added };
+                (kind, body.splice(revision), self.intern(meta))
+            }
+            (Action::Delete { body: Some(body) }, current) => {
+                let meta = current.map(|record| record.meta().clone()).unwrap_or_default();
+                (EventKind::Deleted, body.splice(revision), meta)
+            }
+            (Action::Delete { body: None }, current) => {
+                let meta = current.map(|record| record.meta().clone()).unwrap_or_default();
+                let spliced = current.map(|record| record.splice(revision)).unwrap_or_default();
+                (EventKind::Deleted, spliced, meta)
+            }
+        };
+        let key = match current {
+            Some(current) => current.key().clone(),
+            None => Key { namespace: self.namespaces.share(write.key.namespace), ..write.key },
+        };
+        let created = current.map_or(revision, |record| record.create_revision());
+        (kind, Arc::new(Record::new(key, bytes, at, revision, created, meta)))
+    }
+
+    fn intern(&mut self, meta: RecordMeta) -> RecordMeta {
+        let labels = if meta.labels.is_empty() { meta.labels } else { Labels(self.labels.share(meta.labels.0)) };
+        RecordMeta { labels, ..meta }
+    }
+
+    fn ops(&self, changes: &[Change]) -> Vec<Op> {
+        let mut ops = Vec::with_capacity(changes.len() + 2);
+        let mut deleted: HashMap<Resource, u64> = HashMap::new();
+        for change in changes {
+            if change.kind == EventKind::Deleted {
+                ops.push(format::delete(change.record.key()));
+                deleted.insert(change.record.key().resource, change.record.revision());
+            } else {
+                ops.push(format::put(&change.record));
+            }
+        }
+        ops.extend(deleted.into_iter().map(|(resource, revision)| Mark::Deleted(resource, revision).op()));
+        ops
+    }
+
+    /// Makes a stored batch visible, rings the watchers' bells and answers.
+    fn publish(&mut self, changes: Vec<Change>) {
+        let now_s = self.shared.clock.now_unix_s();
+        let aged = now_s >= self.swept_at_s + LOG_SWEEP_EVERY_S || now_s < self.swept_at_s;
+        if aged {
+            self.swept_at_s = now_s;
+        }
+        let mut touched: Vec<Resource> = Vec::new();
+        let mut replies = Vec::with_capacity(changes.len());
+        let mut events = Vec::with_capacity(changes.len());
+        for Change { kind, record, previous, reply } in changes {
+            let resource = record.key().resource;
+            if !touched.contains(&resource) {
+                touched.push(resource);
+            }
+            let answer = Committed { revision: record.revision(), record: Arc::clone(&record), previous: previous.clone() };
+            replies.push((reply, answer));
+            self.shared.expiry.note(kind, &record);
+            let frames = Arc::clone(&self.shared.frames);
+            events.push(Arc::new(Event::new(kind, record, previous, now_s, frames)));
+        }
+        let dropped = {
+            let mut state = self.shared.state.write();
+            for event in events {
+                state.apply(event);
+            }
+            state.trim(&touched, aged.then(|| now_s.saturating_sub(LOG_AGE_MAX_S)))
+        };
+        drop(dropped);
+        {
+            let state = self.shared.state.read();
+            for slot in touched.iter().filter_map(|resource| state.slot(*resource)) {
+                slot.changed.send_replace(());
+            }
+            state.changed.send_replace(());
+        }
+        for (reply, committed) in replies {
+            answer(reply, Ok(committed));
+        }
+    }
+
+    /// Syncs what relaxed writes left; a failure is tried again after the same delay.
+    fn sync(&mut self) {
+        match self.engine.sync() {
+            Ok(()) => {
+                self.recovered();
+                self.unsynced_since = None;
+            }
+            Err(error) => {
+                tracing::error!(%error, "the store could not be synced, it will be tried again");
+                self.failing = true;
+                self.unsynced_since = Some(Instant::now());
+            }
+        }
+    }
+
+    /// Leaves the store as after a clean end, so that the next start can trust all revisions.
+    pub fn finish(&mut self) {
+        let marks = [Mark::Reserved(self.revision).op(), Mark::Running(String::new()).op()];
+        if let Err(error) = self.engine.append(&marks, true) {
+            tracing::error!(%error, "the store could not be closed cleanly; nothing acknowledged is lost");
+        }
+    }
+
+    pub fn engine(&mut self) -> &mut dyn Engine {
+        &mut *self.engine
+    }
+
+    fn failed(&mut self, error: &EngineError, first_revision: u64, writes: usize) {
+        if !self.failing {
+            tracing::error!(%error, first_revision, writes, "writes could not be stored and were refused");
+        }
+        self.failing = true;
+    }
+
+    fn recovered(&mut self) {
+        if self.failing {
+            tracing::info!("the store takes writes again");
+        }
+        self.failing = false;
+    }
+}
+
+/// Answers a writer, who may have gone away meanwhile: then the write happened unseen.
+fn answer(reply: Reply, result: Result<Committed, StoreError>) {
+    drop(reply.send(result));
+}
+
+/// Whether a write's preconditions hold.
+fn allowed(write: &Write, current: Option<&Arc<Record>>) -> Result<(), StoreError> {
+    let Some(current) = current else {
+        let needs_record = matches!(write.action, Action::Delete { .. }) || write.uid.is_some();
+        return match write.precondition {
+            Precondition::Absent => Ok(()),
+            Precondition::Any if !needs_record => Ok(()),
+            _ => Err(StoreError::NotFound),
+        };
+    };
+    if write.precondition == Precondition::Absent {
+        return Err(StoreError::AlreadyExists { current: Arc::clone(current) });
+    }
+    if let Some(expected) = &write.uid
+        && *expected != current.meta().uid
+    {
+        return Err(StoreError::UidMismatch { current: Arc::clone(current), expected: expected.clone() });
+    }
+    match write.precondition {
+        Precondition::AtRevision(expected) if expected != current.revision() => {
+            Err(StoreError::Conflict { current: Arc::clone(current), expected })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Shares equal values; forgets unused ones when it has grown.
+struct Interner<T> {
+    values: HashSet<T>,
+    sweep_at: usize,
+}
+
+impl<T> Default for Interner<T> {
+    fn default() -> Self {
+        Self { values: HashSet::new(), sweep_at: INTERNED_SETS_SWEEP_AT }
+    }
+}
+
+impl<T: ?Sized + Hash + Eq> Interner<Arc<T>> {
+    fn share(&mut self, value: Arc<T>) -> Arc<T> {
+        if let Some(kept) = self.values.get(&value) {
+            return Arc::clone(kept);
+        }
+        if self.values.len() >= self.sweep_at {
+            self.values.retain(|kept| Arc::strong_count(kept) > 1);
+            self.sweep_at = (self.values.len() * 2).max(INTERNED_SETS_SWEEP_AT);
+        }
+        self.values.insert(Arc::clone(&value));
+        value
+    }
+}

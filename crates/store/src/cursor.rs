@@ -1,0 +1,129 @@
+//! A watch: a position in the shared log. A cursor holds no events; it reads those after its position when it is asked.
+
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::error::StoreError;
+use crate::event::Event;
+use crate::key::Resource;
+use crate::limits::CURSOR_BATCH_MAX;
+use crate::state::State;
+use crate::store::Shared;
+
+/// What a cursor watches.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Watched {
+    /// One resource. Commits of other resources neither wake the cursor nor cost it anything.
+    One(Resource),
+    /// Every resource, merged in revision order.
+    All,
+}
+
+impl From<Resource> for Watched {
+    fn from(resource: Resource) -> Self {
+        Self::One(resource)
+    }
+}
+
+/// A position in the log. Dropping it ends the watch.
+pub struct Cursor {
+    shared: Arc<Shared>,
+    watched: Watched,
+    position: u64,
+    changed: watch::Receiver<()>,
+}
+
+impl Cursor {
+    pub(crate) fn open(shared: &Arc<Shared>, watched: Watched, from: u64) -> Result<Self, StoreError> {
+        let changed = match watched {
+            Watched::All => shared.state.read().changed.subscribe(),
+            Watched::One(resource) => {
+                let known = shared.state.read().slot(resource).map(|slot| slot.changed.subscribe());
+                known.unwrap_or_else(|| shared.state.write().slot_mut(resource).changed.subscribe())
+            }
+        };
+        let cursor = Self { shared: Arc::clone(shared), watched, position: from, changed };
+        cursor.check_floor(&shared.state.read())?;
+        Ok(cursor)
+    }
+
+    /// The next events in revision order, at most [`CURSOR_BATCH_MAX`]; waits for one if there is none. Cancel safe.
+    ///
+    /// # Errors
+    /// [`StoreError::Compacted`] if the log no longer reaches back to this cursor: the watcher must list again.
+    /// [`StoreError::Closed`] once the store is closed and all events were read.
+    pub async fn next(&mut self) -> Result<Vec<Arc<Event>>, StoreError> {
+        loop {
+            self.changed.borrow_and_update();
+            let batch = self.try_next()?;
+            if !batch.is_empty() {
+                return Ok(batch);
+            }
+            if self.shared.is_closed() {
+                return Err(StoreError::Closed);
+            }
+            self.changed.changed().await.map_err(|_| StoreError::Closed)?;
+        }
+    }
+
+    /// The next events if there are any now; else nothing.
+    ///
+    /// # Errors
+    /// [`StoreError::Compacted`] as [`Cursor::next`].
+    pub fn try_next(&mut self) -> Result<Vec<Arc<Event>>, StoreError> {
+        let state = self.shared.state.read();
+        self.check_floor(&state)?;
+        let batch: Vec<_> = match self.watched {
+            Watched::One(resource) => state.slot(resource).map_or_else(Vec::new, |slot| {
+                slot.log.after(self.position).take(CURSOR_BATCH_MAX).cloned().collect()
+            }),
+            Watched::All => merged_after(&state, self.position),
+        };
+        // With nothing pending the position moves on, so that a quiet resource's cursor never falls behind.
+        self.position = batch.last().map_or(self.position.max(state.revision), |event| event.revision);
+        Ok(batch)
+    }
+
+    /// The store's revision if everything up to it was handed out, for a bookmark; `None` while events are pending.
+    #[must_use]
+    pub fn progress(&self) -> Option<u64> {
+        let state = self.shared.state.read();
+        let pending = match self.watched {
+            Watched::One(resource) => state.slot(resource).is_some_and(|slot| slot.log.has_after(self.position)),
+            Watched::All => state.slots().any(|(_, slot)| slot.log.has_after(self.position)),
+        };
+        (!pending && self.check_floor(&state).is_ok()).then_some(state.revision.max(self.position))
+    }
+
+    /// The revision up to which events were handed out.
+    #[must_use]
+    pub fn position(&self) -> u64 {
+        self.position
+    }
+
+    fn check_floor(&self, state: &State) -> Result<(), StoreError> {
+        let resource = match self.watched {
+            Watched::One(resource) => Some(resource),
+            Watched::All => None,
+        };
+        let oldest = state.floor(resource);
+        if self.position < oldest {
+            return Err(StoreError::Compacted { requested: self.position, oldest });
+        }
+        Ok(())
+    }
+}
+
+/// The next events over all resources. Each log gives its own first ones; what lies beyond the last that is known to
+/// be complete is left for the next call.
+fn merged_after(state: &State, position: u64) -> Vec<Arc<Event>> {
+    let mut events: Vec<Arc<Event>> = state
+        .slots()
+        .flat_map(|(_, slot)| slot.log.after(position).take(CURSOR_BATCH_MAX))
+        .cloned()
+        .collect();
+    events.sort_unstable_by_key(|event| event.revision);
+    events.truncate(CURSOR_BATCH_MAX);
+    events
+}

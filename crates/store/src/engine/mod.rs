@@ -1,0 +1,105 @@
+//! What the store asks of an engine: keep a sorted set of keys and values through a crash. An engine knows nothing of
+//! revisions, records or watches; `format` says what the bytes mean.
+
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+pub(crate) mod format;
+mod memory;
+
+pub use memory::MemoryEngine;
+
+/// A value in two parts, so that an object's bytes need not be copied to put a header before them. What is stored is
+/// their concatenation.
+#[derive(Clone, Debug)]
+pub struct Value {
+    /// The first part.
+    pub head: Vec<u8>,
+    /// The second part.
+    pub body: Bytes,
+}
+
+/// One change of the key space; no value means: remove the key.
+#[derive(Clone, Debug)]
+pub struct Op {
+    /// The key.
+    pub key: Vec<u8>,
+    /// The new value.
+    pub value: Option<Value>,
+}
+
+/// Takes one stored key and value while loading.
+pub type Sink<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), EngineError> + 'a;
+
+/// A durable map that survives `kill -9` and power cuts. All calls come from one thread at a time.
+pub trait Engine: Send {
+    /// Hands every stored key and value to `sink`, in key order.
+    ///
+    /// # Errors
+    /// What the disk or the file's contents say; errors of `sink` are passed on.
+    fn load(&mut self, sink: &mut Sink<'_>) -> Result<(), EngineError>;
+
+    /// Appends a batch, all of it or nothing. When this returns, the kernel has the bytes (they survive the end of the
+    /// process); with `sync` the disk has them too, and all batches before.
+    ///
+    /// # Errors
+    /// After an error the batch has no effect, or will have none before the next batch that succeeds. The engine is
+    /// usable again as soon as its cause is gone.
+    fn append(&mut self, batch: &[Op], sync: bool) -> Result<(), EngineError>;
+
+    /// Makes everything appended survive a power cut.
+    ///
+    /// # Errors
+    /// As [`Engine::append`].
+    fn sync(&mut self) -> Result<(), EngineError>;
+
+    /// Writes a consistent copy of everything into the empty or missing directory `to`.
+    ///
+    /// # Errors
+    /// As [`Engine::append`].
+    fn snapshot(&mut self, to: &Path) -> Result<(), EngineError>;
+
+    /// Whether calls may block on a disk: then the committer gets a thread of its own, else it runs in its callers.
+    fn blocks(&self) -> bool;
+}
+
+/// Why the engine could not do what was asked.
+#[derive(Debug, thiserror::Error)]
+pub enum EngineError {
+    /// Another process has the directory open.
+    #[error("the data directory {} is in use by another process", .0.display())]
+    InUse(PathBuf),
+    /// The files are not what this program writes, or are damaged.
+    #[error("{} is damaged or not a Kelson store: {reason}", .path.display())]
+    Corrupt {
+        /// The directory or file.
+        path: PathBuf,
+        /// What was found.
+        reason: String,
+    },
+    /// The files were written by another version in a format that this one does not read.
+    #[error("the store has format {found}, this version reads format {expected}")]
+    Format {
+        /// Format of the files.
+        found: u64,
+        /// Format of this program.
+        expected: u64,
+    },
+    /// The disk failed or is full.
+    #[error("{context}: {source}")]
+    Io {
+        /// What was being done.
+        context: &'static str,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The engine's library failed in another way.
+    #[error("{context}: {reason}")]
+    Other {
+        /// What was being done.
+        context: &'static str,
+        /// What the library said.
+        reason: String,
+    },
+}

@@ -1,0 +1,181 @@
+//! Names of records: the interned resource, and the key in the reference's storage order.
+
+use std::cmp::Ordering;
+use std::collections::HashMap;
+use std::fmt;
+use std::hash::{Hash, Hasher};
+use std::sync::{Arc, LazyLock};
+
+use parking_lot::RwLock;
+
+/// A stored resource ("group/plural", or "plural" in the core group), interned for the life of the process: as cheap
+/// as a pointer to copy, compare and hash. The table only grows with the number of distinct resources ever named,
+/// which administrators bound by creating custom resource definitions; never make one from an unchecked request path.
+#[derive(Clone, Copy)]
+pub struct Resource(&'static str);
+
+static RESOURCES: LazyLock<RwLock<HashMap<&'static str, Resource>>> = LazyLock::new(RwLock::default);
+
+impl Resource {
+    /// The resource of an API group (empty: the core group) and plural name.
+    #[must_use]
+    pub fn new(group: &str, plural: &str) -> Self {
+        if group.is_empty() { Self::parse(plural) } else { Self::parse(&format!("{group}/{plural}")) }
+    }
+
+    /// The resource named as [`Resource::as_str`] writes it.
+    #[must_use]
+    pub fn parse(name: &str) -> Self {
+        if let Some(found) = RESOURCES.read().get(name) {
+            return *found;
+        }
+        let mut table = RESOURCES.write();
+        if let Some(found) = table.get(name) {
+            return *found;
+        }
+        let name: &'static str = Box::leak(name.to_owned().into_boxed_str());
+        table.insert(name, Self(name));
+        Self(name)
+    }
+
+    /// "group/plural", or "plural" in the core group.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        self.0
+    }
+
+    /// The API group; empty for the core group.
+    #[must_use]
+    pub fn group(self) -> &'static str {
+        self.0.rsplit_once('/').map_or("", |(group, _)| group)
+    }
+
+    /// The plural name.
+    #[must_use]
+    pub fn plural(self) -> &'static str {
+        self.0.rsplit_once('/').map_or(self.0, |(_, plural)| plural)
+    }
+}
+
+impl PartialEq for Resource {
+    fn eq(&self, other: &Self) -> bool {
+        std::ptr::eq(self.0, other.0)
+    }
+}
+impl Eq for Resource {}
+impl Hash for Resource {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        (self.0.as_ptr() as usize).hash(state);
+    }
+}
+impl PartialOrd for Resource {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Resource {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.0.cmp(other.0)
+    }
+}
+impl fmt::Debug for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+impl fmt::Display for Resource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)
+    }
+}
+
+/// The name of one record.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct Key {
+    /// The resource.
+    pub resource: Resource,
+    /// The namespace; empty for cluster-scoped resources.
+    pub namespace: Arc<str>,
+    /// The object's name.
+    pub name: Arc<str>,
+}
+
+impl Key {
+    /// A key from its parts; `namespace` is empty for cluster-scoped resources.
+    #[must_use]
+    pub fn new(resource: Resource, namespace: &str, name: &str) -> Self {
+        Self { resource, namespace: namespace.into(), name: name.into() }
+    }
+
+    /// Order of this key's place against another place of the same resource.
+    pub(crate) fn cmp_place(&self, place: Place<'_>) -> Ordering {
+        Place { namespace: &self.namespace, name: &self.name }.cmp(&place)
+    }
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.namespace.is_empty() {
+            write!(f, "{}/{}", self.resource, self.name)
+        } else {
+            write!(f, "{}/{}/{}", self.resource, self.namespace, self.name)
+        }
+    }
+}
+
+/// A place in a resource's order: that of the strings "namespace/name", as in the reference's storage, so that lists
+/// over all namespaces come in the same order ('-' and '.' sort before '/').
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Place<'a> {
+    pub namespace: &'a str,
+    pub name: &'a str,
+}
+
+impl Ord for Place<'_> {
+    fn cmp(&self, other: &Self) -> Ordering {
+        if self.namespace == other.namespace {
+            return self.name.as_bytes().cmp(other.name.as_bytes());
+        }
+        let (a, b) = (self.namespace.as_bytes(), other.namespace.as_bytes());
+        let shared = a.len().min(b.len());
+        match a[..shared].cmp(&b[..shared]) {
+            Ordering::Equal if a.len() < b.len() => b'/'.cmp(&b[shared]),
+            Ordering::Equal => a[shared].cmp(&b'/'),
+            unequal => unequal,
+        }
+    }
+}
+impl PartialOrd for Place<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn resources_are_one_pointer_per_name() {
+        let a = Resource::new("apps", "deployments");
+        assert_eq!(a, Resource::parse("apps/deployments"));
+        assert_eq!((a.group(), a.plural()), ("apps", "deployments"));
+        let core = Resource::new("", "pods");
+        assert_eq!((core.group(), core.plural(), core.as_str()), ("", "pods", "pods"));
+        assert_ne!(a, core);
+    }
+
+    #[test]
+    fn places_sort_as_their_joined_strings() {
+        let names = ["a", "a-b", "a.b", "a0", "ab", "b", "a-"];
+        for a in names {
+            for b in names {
+                for (x, y) in [("p", "p"), ("p", "q"), ("z", "a")] {
+                    let left = Place { namespace: a, name: x };
+                    let right = Place { namespace: b, name: y };
+                    assert_eq!(left.cmp(&right), format!("{a}/{x}").cmp(&format!("{b}/{y}")), "{a}/{x} {b}/{y}");
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Every bound of the store, named once. Callers that need other bounds for the log set them in `StoreOptions`.
+
+/// Writes that may wait for the committer; further writers wait asynchronously for room.
+pub const QUEUE_WRITES_MAX: usize = 2048;
+/// Writes the committer takes into one batch, and so into one sync.
+pub const BATCH_WRITES_MAX: usize = 512;
+/// Bytes of bodies after which a batch is closed, so that one sync never waits on many megabytes.
+pub const BATCH_BYTES_MAX: usize = 8 << 20;
+/// Largest body of one object. The API server's own request limit (3 MiB) is lower; this is the net below it.
+pub const BODY_BYTES_MAX: usize = 8 << 20;
+/// Bytes the watch log may keep alive that are no longer part of the current state.
+pub const LOG_BYTES_MAX: usize = 32 << 20;
+/// Events the log keeps per resource.
+pub const LOG_EVENTS_PER_RESOURCE_MAX: usize = 100_000;
+/// Age after which an event leaves the log at the next commit. The reference compacts its history every 5 minutes.
+pub const LOG_AGE_MAX_S: u64 = 600;
+/// Seconds between two sweeps of the log for aged events.
+pub const LOG_SWEEP_EVERY_S: u64 = 30;
+/// Events that one call of `Cursor::next` hands out at most.
+pub const CURSOR_BATCH_MAX: usize = 256;
+/// Bytes of encoded watch frames kept for reuse, over all events and encodings.
+pub const FRAME_CACHE_BYTES_MAX: usize = 4 << 20;
+/// Longest time that a `Durability::Relaxed` write may wait for the sync that makes it survive a power cut, in seconds.
+pub const RELAXED_SYNC_DELAY_S: u64 = 10;
+/// Revisions that are reserved at once (in a synced write) for relaxed writes, so that no revision is given out twice
+/// even when a power cut takes the last relaxed writes away.
+pub const REVISIONS_RESERVED: u64 = 10_000;
+/// Expired records deleted by one pass.
+pub const EXPIRY_BATCH_MAX: usize = 256;
+/// Shortest time between two passes over expired records, in seconds: expiry is coarse so that it costs nothing.
+pub const EXPIRY_PASS_EVERY_S: u64 = 30;
+/// How long records of the Event resource live after their last write, by default, in seconds (`--event-ttl`).
+pub const EVENT_TTL_S: u64 = 3600;
+/// Distinct label sets remembered for sharing before unused ones are swept.
+pub const INTERNED_SETS_SWEEP_AT: usize = 4096;

@@ -1,0 +1,220 @@
+//! The current state of all records and the recent past, behind one short lock. Only the committer changes it.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::sync::Arc;
+
+use tokio::sync::watch;
+
+use crate::error::StoreError;
+use crate::event::{Event, EventKind};
+use crate::key::{Place, Resource};
+use crate::limits::LOG_EVENTS_PER_RESOURCE_MAX;
+use crate::log::Log;
+use crate::record::Record;
+use crate::table::Table;
+
+/// Events dropped from the largest log before the largest is looked for again.
+const TRIM_STEP: usize = 64;
+
+/// One resource: its records, its recent events, and the bell for its watchers.
+pub(crate) struct Slot {
+    pub table: Table,
+    pub log: Log,
+    pub changed: watch::Sender<()>,
+}
+
+/// Everything readers see.
+pub(crate) struct State {
+    pub revision: u64,
+    /// Floor of the logs of resources that have no slot yet.
+    base_floor: u64,
+    slots: HashMap<Resource, Slot>,
+    /// The bell for watchers of everything and waiters for a revision.
+    pub changed: watch::Sender<()>,
+    log_bytes_max: usize,
+}
+
+impl State {
+    pub fn new(revision: u64, base_floor: u64, log_bytes_max: usize) -> Self {
+        let changed = watch::Sender::new(());
+        Self { revision, base_floor, slots: HashMap::new(), changed, log_bytes_max }
+    }
+
+    pub fn get(&self, resource: Resource, place: Place<'_>) -> Option<&Arc<Record>> {
+        self.slots.get(&resource)?.table.get(place)
+    }
+
+    pub fn slot(&self, resource: Resource) -> Option<&Slot> {
+        self.slots.get(&resource)
+    }
+
+    pub fn slots(&self) -> impl Iterator<Item = (Resource, &Slot)> {
+        self.slots.iter().map(|(resource, slot)| (*resource, slot))
+    }
+
+    pub fn slot_mut(&mut self, resource: Resource) -> &mut Slot {
+        let floor = self.base_floor;
+        match self.slots.entry(resource) {
+            Entry::Occupied(slot) => slot.into_mut(),
+            Entry::Vacant(vacant) => vacant.insert(Slot {
+                table: Table::default(),
+                log: Log::starting_at(floor),
+                changed: watch::Sender::new(()),
+            }),
+        }
+    }
+
+    /// Sets the floor of a resource's log; only while loading.
+    pub fn raise_floor(&mut self, resource: Resource, floor: u64) {
+        let slot = self.slot_mut(resource);
+        if slot.log.floor() < floor {
+            slot.log = Log::starting_at(floor);
+        }
+    }
+
+    /// The lowest revision from which a resource (or everything) can be watched.
+    pub fn floor(&self, resource: Option<Resource>) -> u64 {
+        match resource {
+            Some(resource) => self.slots.get(&resource).map_or(self.base_floor, |slot| slot.log.floor()),
+            None => self.slots.values().map(|slot| slot.log.floor()).max().unwrap_or(0).max(self.base_floor),
+        }
+    }
+
+    /// Makes one event visible. Events come in revision order.
+    pub fn apply(&mut self, event: Arc<Event>) {
+        self.revision = event.revision;
+        let key = event.record.key();
+        let slot = self.slot_mut(key.resource);
+        match event.kind {
+            EventKind::Deleted => drop(slot.table.remove(Place { namespace: &key.namespace, name: &key.name })),
+            EventKind::Added | EventKind::Modified => drop(slot.table.put(Arc::clone(&event.record))),
+        }
+        slot.log.push(event);
+    }
+
+    /// Shortens the logs to their bounds: the largest gives way first, so that a flood of one resource takes only that
+    /// resource's past away. Returns what was dropped, to be freed outside the lock.
+    pub fn trim(&mut self, touched: &[Resource], aged_before_s: Option<u64>) -> Vec<Arc<Event>> {
+        let mut dropped = Vec::new();
+        for resource in touched {
+            if let Some(slot) = self.slots.get_mut(resource) {
+                while slot.log.len() > LOG_EVENTS_PER_RESOURCE_MAX {
+                    dropped.extend(slot.log.pop());
+                }
+            }
+        }
+        if let Some(before_s) = aged_before_s {
+            for slot in self.slots.values_mut() {
+                while slot.log.oldest().is_some_and(|event| event.at_s < before_s) {
+                    dropped.extend(slot.log.pop());
+                }
+            }
+        }
+        let mut total: usize = self.slots.values().map(|slot| slot.log.cost()).sum();
+        while total > self.log_bytes_max {
+            let Some(largest) = self.slots.values_mut().max_by_key(|slot| slot.log.cost()) else { break };
+            for _ in 0..TRIM_STEP {
+                let before = largest.log.cost();
+                let Some(event) = largest.log.pop() else { break };
+                total -= before - largest.log.cost();
+                dropped.push(event);
+                if total <= self.log_bytes_max {
+                    break;
+                }
+            }
+        }
+        dropped
+    }
+
+    /// The table of a resource as it was at `revision`: a snapshot, and the events to take back from it.
+    pub fn rollback(&self, resource: Resource, revision: u64) -> Result<(Table, Vec<Arc<Event>>), StoreError> {
+        if revision > self.revision {
+            return Err(StoreError::FutureRevision { requested: revision, current: self.revision });
+        }
+        let floor = self.floor(Some(resource));
+        if revision < floor {
+            return Err(StoreError::Compacted { requested: revision, oldest: floor });
+        }
+        let Some(slot) = self.slots.get(&resource) else { return Ok((Table::default(), Vec::new())) };
+        Ok((slot.table.clone(), slot.log.after(revision).rev().cloned().collect()))
+    }
+}
+
+/// Takes events back from a table, newest first.
+pub(crate) fn take_back(table: &mut Table, events: &[Arc<Event>]) {
+    for event in events {
+        match &event.previous {
+            Some(previous) => drop(table.put(Arc::clone(previous))),
+            None => {
+                let key = event.record.key();
+                table.remove(Place { namespace: &key.namespace, name: &key.name });
+            }
+        }
+    }
+}
+
+/// A consistent view of a range of one resource's records at one revision. It holds a snapshot, no lock: writers go
+/// on, and the records it shows stay in memory until it is dropped.
+#[derive(Clone)]
+pub struct ListView {
+    table: Table,
+    start: usize,
+    len: usize,
+    remaining: usize,
+    revision: u64,
+}
+
+impl ListView {
+    pub(crate) fn new(
+        table: Table,
+        revision: u64,
+        namespace: Option<&str>,
+        start_after: Option<(&str, &str)>,
+        limit: Option<usize>,
+    ) -> Self {
+        let range = table.range(namespace, start_after.map(|(namespace, name)| Place { namespace, name }));
+        let len = limit.map_or(range.len(), |limit| limit.min(range.len()));
+        Self { table, start: range.start, len, remaining: range.len() - len, revision }
+    }
+
+    /// The revision of the view: the list's `resourceVersion`, and where a watch continues it.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// Records in the view.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether the view is empty.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Records after the view that the limit left out.
+    #[must_use]
+    pub fn remaining(&self) -> usize {
+        self.remaining
+    }
+
+    /// The records in storage order: by "namespace/name".
+    pub fn iter(&self) -> impl Iterator<Item = &Arc<Record>> {
+        self.table.iter_from(self.start).take(self.len)
+    }
+
+    /// The records of the view from the `skip`th on; for streams that resume. Costs no walk over those skipped.
+    pub fn iter_from(&self, skip: usize) -> impl Iterator<Item = &Arc<Record>> {
+        self.table.iter_from(self.start + skip.min(self.len)).take(self.len.saturating_sub(skip))
+    }
+
+    /// The records, each kept by the caller.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<Arc<Record>> {
+        self.iter().cloned().collect()
+    }
+}

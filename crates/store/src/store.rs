@@ -1,0 +1,424 @@
+//! The store's face: opening, reading, watching, and handing writes to the committer.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::oneshot;
+
+use crate::clock::{Clock, SystemClock};
+use crate::commit::Committer;
+use crate::cursor::{Cursor, Watched};
+use crate::engine::format::{Decoder, FORMAT, Mark, Stored};
+use crate::engine::{Engine, EngineError, MemoryEngine};
+use crate::error::StoreError;
+use crate::event::{EventKind, FrameBudget};
+use crate::expiry::Expiry;
+use crate::key::{Place, Resource};
+use crate::limits::{EXPIRY_PASS_EVERY_S, LOG_BYTES_MAX};
+use crate::queue::{Pending, Queue};
+use crate::record::Record;
+use crate::state::{ListView, State, take_back};
+use crate::write::{Committed, Precondition, Write};
+
+/// The revision of a store in which nothing was ever written. Zero means "any" to clients, so it is never used.
+const REVISION_START: u64 = 1;
+
+/// How to open a store.
+#[derive(Clone)]
+pub struct StoreOptions {
+    /// Bytes that the watch log may keep alive beyond the current state.
+    pub log_bytes_max: usize,
+    /// The clock for log ages and expiry.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self { log_bytes_max: LOG_BYTES_MAX, clock: Arc::new(SystemClock) }
+    }
+}
+
+/// What the store, its committer and its cursors share.
+pub(crate) struct Shared {
+    pub state: RwLock<State>,
+    pub queue: Queue,
+    pub frames: Arc<FrameBudget>,
+    pub expiry: Expiry,
+    pub clock: Arc<dyn Clock>,
+    identity: String,
+    closed: AtomicBool,
+}
+
+impl Shared {
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// Refuses further writes and wakes all cursors up.
+    fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.queue.close();
+        let state = self.state.read();
+        for (_, slot) in state.slots() {
+            slot.changed.send_replace(());
+        }
+        state.changed.send_replace(());
+    }
+}
+
+/// Where commits happen.
+enum Commits {
+    /// In the writer itself, for engines that never block.
+    Inline(Mutex<Committer>),
+    /// On a thread of its own.
+    Thread(Mutex<Option<std::thread::JoinHandle<()>>>),
+}
+
+struct Handle {
+    shared: Arc<Shared>,
+    commits: Commits,
+}
+
+impl Drop for Handle {
+    /// The last handle is gone: the committer finishes what is queued and ends.
+    fn drop(&mut self) {
+        self.shared.close();
+    }
+}
+
+/// The store of one cluster. Cheap to clone; it closes when the last clone is dropped, or by [`Store::close`].
+#[derive(Clone)]
+pub struct Store {
+    handle: Arc<Handle>,
+}
+
+impl Store {
+    /// An empty store that ends with the process.
+    #[must_use]
+    pub fn in_memory(options: StoreOptions) -> Self {
+        Self::open(Box::new(MemoryEngine), options).expect("the memory engine loads nothing, which cannot fail")
+    }
+
+    /// Opens a store on an engine and loads it. Blocks on the disk.
+    ///
+    /// # Errors
+    /// [`StoreError::Open`] if the engine cannot be read or holds another format.
+    pub fn open(mut engine: Box<dyn Engine>, options: StoreOptions) -> Result<Self, StoreError> {
+        let open = |error| StoreError::Open(Arc::new(error));
+        let mut loaded = load(&mut *engine).map_err(open)?;
+        let boot = boot_id();
+        let trusted = loaded.running.is_empty() || loaded.running == boot;
+        if !trusted {
+            tracing::warn!("the machine stopped while the store was open; watchers have to list again");
+            loaded.revision = loaded.revision.max(loaded.reserved);
+        }
+        let mut marks = vec![Mark::Running(boot).op()];
+        let identity = loaded.identity.take().unwrap_or_else(|| {
+            let identity = uuid::Uuid::new_v4().to_string();
+            marks.push(Mark::Format(FORMAT).op());
+            marks.push(Mark::Identity(identity.clone()).op());
+            identity
+        });
+        engine.append(&marks, true).map_err(open)?;
+
+        let base_floor = if trusted { 0 } else { loaded.revision };
+        let mut state = State::new(loaded.revision, base_floor, options.log_bytes_max);
+        let expiry = Expiry::default();
+        for record in loaded.records {
+            expiry.note(EventKind::Added, &record);
+            let resource = record.key().resource;
+            state.slot_mut(resource).table.put(record);
+        }
+        for (resource, floor) in loaded.floors {
+            state.raise_floor(resource, floor.max(base_floor));
+        }
+        let shared = Arc::new(Shared {
+            state: RwLock::new(state),
+            queue: Queue::default(),
+            frames: Arc::default(),
+            expiry,
+            clock: options.clock,
+            identity,
+            closed: AtomicBool::new(false),
+        });
+        let blocks = engine.blocks();
+        let committer = Committer::new(engine, Arc::clone(&shared), loaded.reserved);
+        let commits = if blocks {
+            let thread = std::thread::Builder::new().name("store-commit".into()).spawn(move || committer.run());
+            let thread = thread.map_err(|source| open(EngineError::Io { context: "start a thread", source }))?;
+            Commits::Thread(Mutex::new(Some(thread)))
+        } else {
+            Commits::Inline(Mutex::new(committer))
+        };
+        Ok(Self { handle: Arc::new(Handle { shared, commits }) })
+    }
+
+    /// A name made when the store was created; it stays with the data.
+    #[must_use]
+    pub fn identity(&self) -> &str {
+        &self.shared().identity
+    }
+
+    /// Performs one write. Once this was polled far enough to enter the queue, the write happens even if the future is
+    /// dropped.
+    ///
+    /// # Errors
+    /// The refused precondition, or [`StoreError::Engine`] if the batch could not be stored: then nothing of it is
+    /// visible to anybody.
+    pub async fn commit(&self, write: Write) -> Result<Committed, StoreError> {
+        let answer = self.begin(write).await?;
+        answer.await.map_err(|_| StoreError::Closed)?
+    }
+
+    /// The record under a name; `namespace` is empty for cluster-scoped resources.
+    #[must_use]
+    pub fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<Arc<Record>> {
+        self.shared().state.read().get(resource, Place { namespace, name }).cloned()
+    }
+
+    /// [`Store::get`] together with the revision at which the answer is true.
+    #[must_use]
+    pub fn get_at_revision(&self, resource: Resource, namespace: &str, name: &str) -> (Option<Arc<Record>>, u64) {
+        let state = self.shared().state.read();
+        (state.get(resource, Place { namespace, name }).cloned(), state.revision)
+    }
+
+    /// The records of a resource, now: of one namespace or all, after the place `start_after` (namespace, name), at
+    /// most `limit` of them. Takes constant time but for a few binary searches; the view is consistent.
+    #[must_use]
+    pub fn list(
+        &self,
+        resource: Resource,
+        namespace: Option<&str>,
+        start_after: Option<(&str, &str)>,
+        limit: Option<usize>,
+    ) -> ListView {
+        let (table, revision) = {
+            let state = self.shared().state.read();
+            (state.slot(resource).map(|slot| slot.table.clone()).unwrap_or_default(), state.revision)
+        };
+        ListView::new(table, revision, namespace, start_after, limit)
+    }
+
+    /// [`Store::list`] as it was at an earlier revision, for continue tokens and exact matches. Costs in proportion to
+    /// what changed since.
+    ///
+    /// # Errors
+    /// [`StoreError::Compacted`] if the log does not reach back so far; [`StoreError::FutureRevision`].
+    pub fn list_at(
+        &self,
+        revision: u64,
+        resource: Resource,
+        namespace: Option<&str>,
+        start_after: Option<(&str, &str)>,
+        limit: Option<usize>,
+    ) -> Result<ListView, StoreError> {
+        let (mut table, events) = self.shared().state.read().rollback(resource, revision)?;
+        take_back(&mut table, &events);
+        Ok(ListView::new(table, revision, namespace, start_after, limit))
+    }
+
+    /// The number of records of a resource.
+    #[must_use]
+    pub fn count(&self, resource: Resource) -> usize {
+        self.shared().state.read().slot(resource).map_or(0, |slot| slot.table.len())
+    }
+
+    /// The resources that have records, and how many (for `apiserver_storage_objects`).
+    #[must_use]
+    pub fn counts(&self) -> Vec<(Resource, usize)> {
+        let state = self.shared().state.read();
+        let mut counts: Vec<_> = state.slots().map(|(resource, slot)| (resource, slot.table.len())).collect();
+        counts.retain(|(_, count)| *count > 0);
+        counts.sort_unstable();
+        counts
+    }
+
+    /// The revision of the last published write. Everything this process acknowledged is at or below it, so a read
+    /// after it is a consistent read.
+    #[must_use]
+    pub fn current_revision(&self) -> u64 {
+        self.shared().state.read().revision
+    }
+
+    /// Waits until the store is at `revision` or later. The caller bounds the wait.
+    ///
+    /// # Errors
+    /// [`StoreError::Closed`].
+    pub async fn wait_for_revision(&self, revision: u64) -> Result<u64, StoreError> {
+        let mut changed = self.shared().state.read().changed.subscribe();
+        loop {
+            changed.borrow_and_update();
+            let current = self.current_revision();
+            if current >= revision {
+                return Ok(current);
+            }
+            if self.shared().is_closed() {
+                return Err(StoreError::Closed);
+            }
+            changed.changed().await.map_err(|_| StoreError::Closed)?;
+        }
+    }
+
+    /// Watches a resource (or everything) for changes after `from`: give it the revision of a list and nothing is
+    /// missed or seen twice.
+    ///
+    /// # Errors
+    /// [`StoreError::Compacted`] if the log does not reach back to `from`.
+    pub fn watch(&self, watched: impl Into<Watched>, from: u64) -> Result<Cursor, StoreError> {
+        Cursor::open(&self.handle.shared, watched.into(), from)
+    }
+
+    /// Deletes records whose time has come, in batches, and returns how many went.
+    ///
+    /// # Errors
+    /// [`StoreError::Engine`], [`StoreError::Closed`]; what was not deleted is tried again after a restart.
+    pub async fn expire_due(&self) -> Result<usize, StoreError> {
+        let now_s = self.shared().clock.now_unix_s();
+        let mut gone = 0;
+        loop {
+            let due = self.shared().expiry.take(now_s);
+            if due.is_empty() {
+                return Ok(gone);
+            }
+            let mut answers = Vec::with_capacity(due.len());
+            for record in due {
+                let at = Precondition::AtRevision(record.revision());
+                let write = Write::delete(record.key().clone(), at).relaxed();
+                answers.push(self.begin(write).await?);
+            }
+            for answer in answers {
+                match answer.await.map_err(|_| StoreError::Closed)? {
+                    Ok(_) => gone += 1,
+                    // Replaced or deleted since: its new time is noted with the new record.
+                    Err(StoreError::NotFound | StoreError::Conflict { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+    }
+
+    /// Deletes expired records for as long as the store is open; sleeps while there are none. Run it as a task.
+    pub async fn run_expiry(self) {
+        let store = self;
+        loop {
+            let Some(next_s) = store.shared().expiry.next_s() else {
+                store.shared().expiry.first.notified().await;
+                continue;
+            };
+            let wait_s = next_s.saturating_sub(store.shared().clock.now_unix_s()).max(EXPIRY_PASS_EVERY_S);
+            tokio::time::sleep(Duration::from_secs(wait_s)).await;
+            match store.expire_due().await {
+                Ok(gone) => tracing::debug!(gone, "expired records deleted"),
+                Err(StoreError::Closed) => return,
+                Err(error) => tracing::warn!(%error, "expired records could not be deleted"),
+            }
+        }
+    }
+
+    /// Writes a consistent copy of the store's files into the directory `to`; only engines that do not block offer it
+    /// on a running store, others through [`Engine::snapshot`] before opening.
+    ///
+    /// # Errors
+    /// [`StoreError::Engine`].
+    pub fn snapshot(&self, to: &Path) -> Result<(), StoreError> {
+        match &self.handle.commits {
+            Commits::Inline(committer) => {
+                committer.lock().engine().snapshot(to).map_err(|error| StoreError::Engine(Arc::new(error)))
+            }
+            Commits::Thread(_) => Err(StoreError::Engine(Arc::new(EngineError::Other {
+                context: "snapshot",
+                reason: "the store is running".into(),
+            }))),
+        }
+    }
+
+    /// Finishes queued writes, syncs, and releases the files. Further writes answer [`StoreError::Closed`].
+    pub async fn close(&self) {
+        self.shared().close();
+        match &self.handle.commits {
+            Commits::Inline(committer) => committer.lock().finish(),
+            Commits::Thread(thread) => {
+                let Some(thread) = thread.lock().take() else { return };
+                let joined = tokio::task::spawn_blocking(move || thread.join()).await;
+                if !matches!(joined, Ok(Ok(()))) {
+                    tracing::error!("the store's committer ended with a fault");
+                }
+            }
+        }
+    }
+
+    /// Queues a write and returns where its answer will be.
+    async fn begin(&self, write: Write) -> Result<oneshot::Receiver<Result<Committed, StoreError>>, StoreError> {
+        let (reply, answer) = oneshot::channel();
+        match &self.handle.commits {
+            Commits::Inline(_) if self.shared().is_closed() => return Err(StoreError::Closed),
+            Commits::Inline(committer) => committer.lock().commit(vec![Pending::new(write, reply)]),
+            Commits::Thread(_) => self.shared().queue.push(write, reply).await?,
+        }
+        Ok(answer)
+    }
+
+    fn shared(&self) -> &Shared {
+        &self.handle.shared
+    }
+}
+
+/// What an engine held.
+struct Loaded {
+    records: Vec<Arc<Record>>,
+    /// Revision of the last change per resource.
+    floors: std::collections::HashMap<Resource, u64>,
+    revision: u64,
+    reserved: u64,
+    identity: Option<String>,
+    running: String,
+}
+
+fn load(engine: &mut dyn Engine) -> Result<Loaded, EngineError> {
+    let mut loaded = Loaded {
+        records: Vec::new(),
+        floors: std::collections::HashMap::new(),
+        revision: REVISION_START,
+        reserved: 0,
+        identity: None,
+        running: String::new(),
+    };
+    let mut decoder = Decoder::default();
+    engine.load(&mut |key, value| {
+        match decoder.decode(key, value)? {
+            Stored::Record(record) => {
+                let floor = loaded.floors.entry(record.key().resource).or_default();
+                *floor = (*floor).max(record.revision());
+                loaded.records.push(record);
+            }
+            Stored::Mark(Mark::Deleted(resource, revision)) => {
+                let floor = loaded.floors.entry(resource).or_default();
+                *floor = (*floor).max(revision);
+            }
+            Stored::Mark(Mark::Format(found)) if found != FORMAT => {
+                return Err(EngineError::Format { found, expected: FORMAT });
+            }
+            Stored::Mark(Mark::Format(_)) => {}
+            Stored::Mark(Mark::Identity(identity)) => loaded.identity = Some(identity),
+            Stored::Mark(Mark::Reserved(revision)) => loaded.reserved = revision,
+            Stored::Mark(Mark::Running(boot)) => loaded.running = boot,
+        }
+        Ok(())
+    })?;
+    loaded.revision = loaded.floors.values().copied().fold(loaded.revision, u64::max);
+    if loaded.running.is_empty() {
+        // After a clean end the reservation is exact, and covers revisions of failed writes and of deleted records.
+        loaded.revision = loaded.revision.max(loaded.reserved);
+    }
+    Ok(loaded)
+}
+
+/// Identifies this boot of the machine: bytes that the kernel took are there as long as it is the same.
+fn boot_id() -> String {
+    let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    read.map_or_else(|_| uuid::Uuid::new_v4().to_string(), |text| text.trim().to_owned())
+}

@@ -1,0 +1,125 @@
+//! What a writer asks of the committer, and what it gets back.
+
+use std::sync::Arc;
+
+use crate::body::Body;
+use crate::key::Key;
+use crate::meta::{RecordMeta, Uid};
+use crate::record::Record;
+
+/// What must hold of the key for the write to happen. Checked in commit order, so of two writers with the same
+/// expectation one wins and the other is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Precondition {
+    /// Nothing (a delete still needs something to delete).
+    Any,
+    /// There is no record.
+    Absent,
+    /// There is a record.
+    Exists,
+    /// There is a record and its revision is this.
+    AtRevision(u64),
+}
+
+/// When a write is answered.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Durability {
+    /// After the sync: an acknowledged write survives a power cut.
+    #[default]
+    Synced,
+    /// As soon as the kernel has the bytes: an acknowledged write survives the end of the process, by `kill -9` too,
+    /// but a power cut or a crash of the kernel may take the last [`crate::limits::RELAXED_SYNC_DELAY_S`] seconds of
+    /// such writes away. They are lost from the end only: no later write survives an earlier one. For Leases and
+    /// Events, so that an idle cluster does not wear out its flash.
+    Relaxed,
+}
+
+/// What to do with the key.
+#[derive(Clone, Debug)]
+pub enum Action {
+    /// Store this body.
+    Put {
+        /// The object.
+        body: Body,
+        /// What to keep beside it.
+        meta: RecordMeta,
+    },
+    /// Remove the record.
+    Delete {
+        /// The object's last state as watchers shall see it; without it, the stored bytes with the deletion's revision.
+        body: Option<Body>,
+    },
+}
+
+/// One write.
+#[derive(Clone, Debug)]
+pub struct Write {
+    /// What to write.
+    pub key: Key,
+    /// What must hold before.
+    pub precondition: Precondition,
+    /// The UID that an existing record must have, if any is asked for.
+    pub uid: Option<Uid>,
+    /// Put or delete.
+    pub action: Action,
+    /// When to answer.
+    pub durability: Durability,
+}
+
+impl Write {
+    /// Creates a record that must not exist yet.
+    #[must_use]
+    pub fn create(key: Key, body: Body, meta: RecordMeta) -> Self {
+        Self::put(key, Precondition::Absent, body, meta)
+    }
+
+    /// Replaces the record that is at `revision`.
+    #[must_use]
+    pub fn update(key: Key, revision: u64, body: Body, meta: RecordMeta) -> Self {
+        Self::put(key, Precondition::AtRevision(revision), body, meta)
+    }
+
+    /// Stores a body under any precondition.
+    #[must_use]
+    pub fn put(key: Key, precondition: Precondition, body: Body, meta: RecordMeta) -> Self {
+        Self { key, precondition, uid: None, action: Action::Put { body, meta }, durability: Durability::Synced }
+    }
+
+    /// Removes a record.
+    #[must_use]
+    pub fn delete(key: Key, precondition: Precondition) -> Self {
+        Self { key, precondition, uid: None, action: Action::Delete { body: None }, durability: Durability::Synced }
+    }
+
+    /// The same write, with an expected UID.
+    #[must_use]
+    pub fn with_uid(mut self, uid: Uid) -> Self {
+        self.uid = Some(uid);
+        self
+    }
+
+    /// The same write, answered before the sync. See [`Durability::Relaxed`].
+    #[must_use]
+    pub fn relaxed(mut self) -> Self {
+        self.durability = Durability::Relaxed;
+        self
+    }
+
+    pub(crate) fn cost(&self) -> usize {
+        match &self.action {
+            Action::Put { body, .. } | Action::Delete { body: Some(body) } => body.len(),
+            Action::Delete { body: None } => 0,
+        }
+    }
+}
+
+/// A write that happened.
+#[derive(Clone, Debug)]
+pub struct Committed {
+    /// The revision it got.
+    pub revision: u64,
+    /// The new record; for a delete, the last state with the deletion's revision.
+    pub record: Arc<Record>,
+    /// What was there before.
+    pub previous: Option<Arc<Record>>,
+}

@@ -1,1 +1,25 @@
-//! Kelson client: one client, in-process or over the network; informers, queues, events.
+//! Kelson client: one way to speak to the API, in-process or over the network, and what components build on it.
+//!
+//! [`Transport`] carries one HTTP request; the API server offers one that never leaves the process, [`remote`] one
+//! over TLS. [`Client`] adds the API's verbs, [`Informer`] a watched cache with indexes by key, [`WorkQueue`] the
+//! controllers' queue, [`EventRecorder`] events. Which objects exist and what they mean is the component's business.
+
+mod client;
+mod error;
+mod events;
+mod informer;
+mod kind;
+pub mod kubeconfig;
+mod queue;
+pub mod remote;
+mod transport;
+mod watch;
+
+pub use client::{Client, DeleteOptions, List, ListMeta, ListParams, PatchKind, PropagationPolicy, WriteOptions};
+pub use error::ClientError;
+pub use events::{EventRecorder, EventType, ObjectRef};
+pub use informer::{Change, Informer, InformerConfig, InformerHandle};
+pub use kind::{Object, ResourceType};
+pub use queue::{Backoff, WorkQueue};
+pub use transport::{Body, Request, Response, Transport, TransportError, full_body};
+pub use watch::{WatchEvent, WatchStream};

@@ -1,0 +1,397 @@
+//! The API's verbs over a [`Transport`]. Typed by what the caller wants to read back; bodies go out as given, so that a
+//! slim reader can never drop fields it does not know: prefer `patch` and `apply` to `update`.
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{Method, header};
+use http_body_util::BodyExt as _;
+use kelson_meta::Status;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
+
+use crate::{ClientError, Object, Request, ResourceType, Response, Transport, TransportError, WatchStream};
+
+/// Longest answer read into memory for one request that is not a watch: a full list of a big cluster.
+const ANSWER_MAX_BYTES: usize = 1 << 30;
+
+/// A handle on the API under one identity; cheap to clone.
+#[derive(Clone)]
+pub struct Client {
+    transport: Arc<dyn Transport>,
+    user_agent: http::HeaderValue,
+}
+
+/// A decoded list.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(bound = "T: DeserializeOwned")]
+pub struct List<T> {
+    /// Position and continuation.
+    #[serde(default)]
+    pub metadata: ListMeta,
+    /// The objects.
+    #[serde(default = "Vec::new", deserialize_with = "null_is_empty")]
+    pub items: Vec<T>,
+}
+
+fn null_is_empty<'de, D: serde::Deserializer<'de>, T: DeserializeOwned>(d: D) -> Result<Vec<T>, D::Error> {
+    Ok(Option::<Vec<T>>::deserialize(d)?.unwrap_or_default())
+}
+
+/// `metav1.ListMeta`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ListMeta {
+    /// The revision the list is of.
+    pub resource_version: String,
+    /// Token for the next part; empty at the end.
+    #[serde(rename = "continue")]
+    pub continue_token: String,
+    /// How many are left behind this part, where known.
+    pub remaining_item_count: Option<i64>,
+}
+
+/// What to list or watch.
+#[derive(Clone, Debug, Default)]
+pub struct ListParams {
+    /// Label selector, query form.
+    pub labels: String,
+    /// Field selector, query form.
+    pub fields: String,
+    /// At most this many per part; 0: all.
+    pub limit: u32,
+    /// Continue token.
+    pub continue_token: String,
+    /// Revision to start at; empty: the newest.
+    pub resource_version: String,
+}
+
+impl ListParams {
+    /// Only objects with these labels.
+    pub fn with_labels(mut self, selector: impl Into<String>) -> Self {
+        self.labels = selector.into();
+        self
+    }
+    /// Only objects with these fields.
+    pub fn with_fields(mut self, selector: impl Into<String>) -> Self {
+        self.fields = selector.into();
+        self
+    }
+    pub(crate) fn query(&self) -> String {
+        let mut q = Query::default();
+        q.add("labelSelector", &self.labels).add("fieldSelector", &self.fields).add("continue", &self.continue_token);
+        q.add("resourceVersion", &self.resource_version);
+        if self.limit > 0 {
+            q.add("limit", &self.limit.to_string());
+        }
+        q.0
+    }
+}
+
+/// A query string under construction; empty values are left out.
+#[derive(Default)]
+pub(crate) struct Query(pub(crate) String);
+
+impl Query {
+    pub(crate) fn add(&mut self, key: &str, value: &str) -> &mut Self {
+        if !value.is_empty() {
+            self.0.push(if self.0.is_empty() { '?' } else { '&' });
+            self.0.push_str(key);
+            self.0.push('=');
+            for b in value.bytes() {
+                if b.is_ascii_alphanumeric() || b"-._~".contains(&b) {
+                    self.0.push(char::from(b));
+                } else {
+                    // Writing to a String cannot fail.
+                    let _ = write!(self.0, "%{b:02X}");
+                }
+            }
+        }
+        self
+    }
+}
+
+/// The patch formats.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PatchKind {
+    /// RFC 6902.
+    Json,
+    /// RFC 7386.
+    Merge,
+    /// Kubernetes' own, by merge keys.
+    Strategic,
+    /// Server-side apply.
+    Apply,
+}
+
+impl PatchKind {
+    fn media_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json-patch+json",
+            Self::Merge => "application/merge-patch+json",
+            Self::Strategic => "application/strategic-merge-patch+json",
+            Self::Apply => "application/apply-patch+yaml",
+        }
+    }
+}
+
+/// Query options of writes.
+#[derive(Clone, Debug, Default)]
+pub struct WriteOptions {
+    /// Field manager; required for apply.
+    pub field_manager: String,
+    /// Take over conflicting fields (apply only).
+    pub force: bool,
+}
+
+impl WriteOptions {
+    /// Writes as this manager.
+    pub fn manager(name: impl Into<String>) -> Self {
+        Self { field_manager: name.into(), force: false }
+    }
+    fn query(&self) -> String {
+        let mut q = Query::default();
+        q.add("fieldManager", &self.field_manager);
+        if self.force {
+            q.add("force", "true");
+        }
+        q.0
+    }
+}
+
+/// How dependents go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub enum PropagationPolicy {
+    /// They stay.
+    Orphan,
+    /// They go later.
+    Background,
+    /// They go first.
+    Foreground,
+}
+
+/// `metav1.DeleteOptions`, the part clients use.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct DeleteOptions {
+    /// Seconds; 0 is at once.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub grace_period_seconds: Option<i64>,
+    /// How dependents go.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub propagation_policy: Option<PropagationPolicy>,
+    /// Only when these still hold.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preconditions: Option<Preconditions>,
+}
+
+/// What must still hold for a delete.
+#[derive(Clone, Debug, Default, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Preconditions {
+    /// UID.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uid: Option<String>,
+    /// Resource version.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub resource_version: Option<String>,
+}
+
+impl DeleteOptions {
+    /// Only this very object.
+    pub fn with_uid(mut self, uid: impl Into<String>) -> Self {
+        self.preconditions.get_or_insert_default().uid = Some(uid.into());
+        self
+    }
+    /// With this grace, seconds.
+    pub fn with_grace(mut self, seconds: i64) -> Self {
+        self.grace_period_seconds = Some(seconds);
+        self
+    }
+    /// With this propagation.
+    pub fn with_propagation(mut self, policy: PropagationPolicy) -> Self {
+        self.propagation_policy = Some(policy);
+        self
+    }
+}
+
+impl Client {
+    /// A client over `transport` that names itself `kelson-COMPONENT` to the server.
+    pub fn new(transport: Arc<dyn Transport>, component: &str) -> Self {
+        let agent = format!("kelson-{component}/{}", env!("CARGO_PKG_VERSION"));
+        let user_agent = agent.parse().unwrap_or_else(|_| http::HeaderValue::from_static("kelson"));
+        Self { transport, user_agent }
+    }
+
+    /// Sends any request and gives the raw answer, whatever its status. The URI is path and query.
+    pub async fn raw(
+        &self,
+        method: Method,
+        uri: &str,
+        content_type: &str,
+        body: Bytes,
+    ) -> Result<Response, ClientError> {
+        let mut request = Request::new(body);
+        *request.method_mut() = method;
+        *request.uri_mut() = uri.parse().map_err(|e| ClientError::Request(format!("{uri}: {e}")))?;
+        let headers = request.headers_mut();
+        headers.insert(header::USER_AGENT, self.user_agent.clone());
+        headers.insert(header::ACCEPT, http::HeaderValue::from_static("application/json"));
+        if !content_type.is_empty() {
+            let value = content_type.parse().map_err(|_| ClientError::Request("content type".into()))?;
+            headers.insert(header::CONTENT_TYPE, value);
+        }
+        Ok(self.transport.send(request).await?)
+    }
+
+    /// Sends a request and gives the answer's bytes, or the server's `Status` as the error.
+    pub async fn call(&self, method: Method, uri: &str, content_type: &str, body: Bytes) -> Result<Bytes, ClientError> {
+        let response = self.raw(method, uri, content_type, body).await?;
+        let code = response.status();
+        let body = http_body_util::Limited::new(response.into_body(), ANSWER_MAX_BYTES)
+            .collect()
+            .await
+            .map_err(|e| TransportError(e.to_string()))?
+            .to_bytes();
+        if code.is_success() { Ok(body) } else { Err(status_of(code, &body)) }
+    }
+
+    async fn json<T: DeserializeOwned>(
+        &self,
+        method: Method,
+        uri: &str,
+        content_type: &str,
+        body: Bytes,
+    ) -> Result<T, ClientError> {
+        let bytes = self.call(method, uri, content_type, body).await?;
+        serde_json::from_slice(&bytes).map_err(|e| ClientError::Decode(format!("{uri}: {e}")))
+    }
+
+    /// Reads one object.
+    pub async fn get<T: Object>(&self, namespace: &str, name: &str) -> Result<T, ClientError> {
+        self.json(Method::GET, &path(&T::TYPE, namespace, name, ""), "", Bytes::new()).await
+    }
+
+    /// Reads one object, `None` when there is none.
+    pub async fn get_opt<T: Object>(&self, namespace: &str, name: &str) -> Result<Option<T>, ClientError> {
+        match self.get(namespace, name).await {
+            Ok(o) => Ok(Some(o)),
+            Err(e) if e.is_not_found() => Ok(None),
+            Err(e) => Err(e),
+        }
+    }
+
+    /// Lists objects; an empty namespace means all.
+    pub async fn list<T: Object>(&self, namespace: &str, params: &ListParams) -> Result<List<T>, ClientError> {
+        self.json(Method::GET, &format!("{}{}", T::TYPE.path(namespace), params.query()), "", Bytes::new()).await
+    }
+
+    /// Watches from `params.resource_version`; with `initial` the server sends what exists first (watch-list), closed
+    /// by a bookmark.
+    pub async fn watch<T: Object>(
+        &self,
+        namespace: &str,
+        params: &ListParams,
+        initial: bool,
+    ) -> Result<WatchStream<T>, ClientError> {
+        let mut q = Query(params.query());
+        q.add("watch", "true").add("allowWatchBookmarks", "true");
+        if initial {
+            q.add("sendInitialEvents", "true").add("resourceVersionMatch", "NotOlderThan");
+        }
+        let uri = format!("{}{}", T::TYPE.path(namespace), q.0);
+        let response = self.raw(Method::GET, &uri, "", Bytes::new()).await?;
+        let code = response.status();
+        if code.is_success() {
+            return Ok(WatchStream::new(response.into_body()));
+        }
+        let body = response.into_body().collect().await?.to_bytes();
+        Err(status_of(code, &body))
+    }
+
+    /// Creates `body` and gives the stored object.
+    pub async fn create<T: Object>(&self, namespace: &str, body: &impl Serialize) -> Result<T, ClientError> {
+        self.send(Method::POST, &T::TYPE.path(namespace), "application/json", body).await
+    }
+
+    /// Creates a subresource object, e.g. a Binding, an Eviction or a TokenRequest.
+    pub async fn create_sub<R: DeserializeOwned>(
+        &self,
+        resource: &ResourceType,
+        namespace: &str,
+        name: &str,
+        subresource: &str,
+        body: &impl Serialize,
+    ) -> Result<R, ClientError> {
+        self.send(Method::POST, &path(resource, namespace, name, subresource), "application/json", body).await
+    }
+
+    /// Replaces an object. `subresource` may be empty.
+    pub async fn update<T: Object>(
+        &self,
+        namespace: &str,
+        name: &str,
+        subresource: &str,
+        body: &impl Serialize,
+    ) -> Result<T, ClientError> {
+        self.send(Method::PUT, &path(&T::TYPE, namespace, name, subresource), "application/json", body).await
+    }
+
+    /// Patches an object. `subresource` may be empty.
+    pub async fn patch<T: Object>(
+        &self,
+        namespace: &str,
+        name: &str,
+        subresource: &str,
+        kind: PatchKind,
+        patch: &impl Serialize,
+        options: &WriteOptions,
+    ) -> Result<T, ClientError> {
+        let uri = format!("{}{}", path(&T::TYPE, namespace, name, subresource), options.query());
+        self.send(Method::PATCH, &uri, kind.media_type(), patch).await
+    }
+
+    /// Deletes an object. Says nothing of whether it is gone already: finalizers and grace may hold it.
+    pub async fn delete<T: Object>(
+        &self,
+        namespace: &str,
+        name: &str,
+        options: &DeleteOptions,
+    ) -> Result<(), ClientError> {
+        let body = encode(options)?;
+        self.call(Method::DELETE, &path(&T::TYPE, namespace, name, ""), "application/json", body).await.map(|_| ())
+    }
+
+    async fn send<R: DeserializeOwned>(
+        &self,
+        method: Method,
+        uri: &str,
+        content_type: &str,
+        body: &impl Serialize,
+    ) -> Result<R, ClientError> {
+        self.json(method, uri, content_type, encode(body)?).await
+    }
+}
+
+fn encode(body: &impl Serialize) -> Result<Bytes, ClientError> {
+    serde_json::to_vec(body).map(Bytes::from).map_err(|e| ClientError::Request(e.to_string()))
+}
+
+fn path(resource: &ResourceType, namespace: &str, name: &str, subresource: &str) -> String {
+    let mut p = resource.path(namespace);
+    p.push('/');
+    p.push_str(name);
+    if !subresource.is_empty() {
+        p.push('/');
+        p.push_str(subresource);
+    }
+    p
+}
+
+fn status_of(code: http::StatusCode, body: &[u8]) -> ClientError {
+    let status = serde_json::from_slice::<Status>(body).ok().filter(|s| s.code != 0).unwrap_or_else(|| {
+        const SHOWN_MAX: usize = 256;
+        let text = String::from_utf8_lossy(&body[..body.len().min(SHOWN_MAX)]).into_owned();
+        Status::failure(code.as_u16(), kelson_meta::Reason::Unknown, text)
+    });
+    ClientError::Status(Box::new(status))
+}

@@ -1,0 +1,59 @@
+//! What can go wrong with a request, and whether trying again may help.
+use kelson_meta::{Reason, Status};
+
+use crate::transport::TransportError;
+
+/// A failed request.
+#[derive(Debug, thiserror::Error)]
+pub enum ClientError {
+    /// The server answered with a `Status`.
+    #[error("{0}")]
+    Status(Box<Status>),
+    /// No answer.
+    #[error("{0}")]
+    Transport(#[from] TransportError),
+    /// An answer nobody can read; a fault of one side's code.
+    #[error("cannot decode the server's answer: {0}")]
+    Decode(String),
+    /// A request that could not be built.
+    #[error("cannot build the request: {0}")]
+    Request(String),
+}
+
+impl ClientError {
+    /// The server's `Status`, where there is one.
+    pub fn status(&self) -> Option<&Status> {
+        match self {
+            Self::Status(s) => Some(s),
+            _ => None,
+        }
+    }
+    /// Whether the server gave this reason.
+    pub fn is(&self, reason: Reason) -> bool {
+        self.status().is_some_and(|s| s.reason == reason)
+    }
+    /// 404.
+    pub fn is_not_found(&self) -> bool {
+        self.is(Reason::NotFound)
+    }
+    /// 409 on an update or patch.
+    pub fn is_conflict(&self) -> bool {
+        self.is(Reason::Conflict)
+    }
+    /// 409 on a create.
+    pub fn is_already_exists(&self) -> bool {
+        self.is(Reason::AlreadyExists)
+    }
+    /// 410: the position is gone, list again.
+    pub fn is_expired(&self) -> bool {
+        self.status().is_some_and(|s| s.code == 410)
+    }
+    /// Whether the same request may succeed later without a change.
+    pub fn is_retryable(&self) -> bool {
+        match self {
+            Self::Status(s) => matches!(s.code, 429 | 500 | 502..=504),
+            Self::Transport(_) => true,
+            Self::Decode(_) | Self::Request(_) => false,
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! The controllers' queue: each key at most once, never handed to two workers at once, delayed and backed-off re-adds.
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+/// Exponential back-off per key.
+#[derive(Clone, Copy, Debug)]
+pub struct Backoff {
+    /// First delay.
+    pub base: Duration,
+    /// Longest delay.
+    pub max: Duration,
+}
+
+impl Default for Backoff {
+    /// Client-go's defaults for controllers: 5 ms doubling to 1000 s; ours is capped at five minutes.
+    fn default() -> Self {
+        Self { base: Duration::from_millis(5), max: Duration::from_secs(300) }
+    }
+}
+
+impl Backoff {
+    /// The delay after `failures` failures (0: the first).
+    pub fn delay(&self, failures: u32) -> Duration {
+        self.base.saturating_mul(1u32.checked_shl(failures).unwrap_or(u32::MAX)).min(self.max)
+    }
+}
+
+/// A deduplicating queue; cheap to clone.
+pub struct WorkQueue<K> {
+    shared: Arc<Shared<K>>,
+}
+
+impl<K> Clone for WorkQueue<K> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+struct Shared<K> {
+    state: Mutex<State<K>>,
+    changed: Notify,
+    backoff: Backoff,
+}
+
+struct State<K> {
+    ready: VecDeque<K>,
+    /// Queued, or to be queued again when the worker is done.
+    dirty: HashSet<K>,
+    processing: HashSet<K>,
+    delayed: BTreeSet<(Instant, u64)>,
+    delayed_keys: HashMap<u64, K>,
+    delayed_at: HashMap<K, (Instant, u64)>,
+    sequence: u64,
+    failures: HashMap<K, u32>,
+    closed: bool,
+}
+
+impl<K: Clone + Eq + Hash> Default for WorkQueue<K> {
+    fn default() -> Self {
+        Self::new(Backoff::default())
+    }
+}
+
+impl<K: Clone + Eq + Hash> WorkQueue<K> {
+    /// An empty queue.
+    pub fn new(backoff: Backoff) -> Self {
+        let state = State {
+            ready: VecDeque::new(),
+            dirty: HashSet::new(),
+            processing: HashSet::new(),
+            delayed: BTreeSet::new(),
+            delayed_keys: HashMap::new(),
+            delayed_at: HashMap::new(),
+            sequence: 0,
+            failures: HashMap::new(),
+            closed: false,
+        };
+        Self { shared: Arc::new(Shared { state: Mutex::new(state), changed: Notify::new(), backoff }) }
+    }
+
+    /// Queues a key now; a pending delay for it is dropped.
+    pub fn add(&self, key: K) {
+        let mut s = self.shared.state.lock();
+        s.forget_delay(&key);
+        s.push(key);
+        drop(s);
+        self.shared.changed.notify_one();
+    }
+
+    /// Queues a key after a delay; the earliest of several delays counts.
+    pub fn add_after(&self, key: K, delay: Duration) {
+        if delay.is_zero() {
+            return self.add(key);
+        }
+        let at = Instant::now() + delay;
+        let mut s = self.shared.state.lock();
+        if s.delayed_at.get(&key).is_some_and(|&(t, _)| t <= at) {
+            return;
+        }
+        s.forget_delay(&key);
+        s.sequence += 1;
+        let id = s.sequence;
+        s.delayed.insert((at, id));
+        s.delayed_keys.insert(id, key.clone());
+        s.delayed_at.insert(key, (at, id));
+        drop(s);
+        self.shared.changed.notify_one();
+    }
+
+    /// Queues a key after its back-off, which grows with every call until [`forget`](Self::forget).
+    pub fn retry(&self, key: K) {
+        let failures = {
+            let mut s = self.shared.state.lock();
+            let n = s.failures.entry(key.clone()).or_insert(0);
+            let failures = *n;
+            *n = n.saturating_add(1);
+            failures
+        };
+        self.add_after(key, self.shared.backoff.delay(failures));
+    }
+
+    /// Resets a key's back-off.
+    pub fn forget(&self, key: &K) {
+        self.shared.state.lock().failures.remove(key);
+    }
+
+    /// How often a key was retried since it was last forgotten.
+    pub fn failures(&self, key: &K) -> u32 {
+        self.shared.state.lock().failures.get(key).copied().unwrap_or(0)
+    }
+
+    /// The next key to work on, held as processing until [`done`](Self::done); `None` once closed and empty.
+    pub async fn next(&self) -> Option<K> {
+        loop {
+            let notified = self.shared.changed.notified();
+            let wake = {
+                let mut s = self.shared.state.lock();
+                s.release_due(Instant::now());
+                if let Some(key) = s.ready.pop_front() {
+                    s.dirty.remove(&key);
+                    s.processing.insert(key.clone());
+                    if !s.ready.is_empty() {
+                        self.shared.changed.notify_one();
+                    }
+                    return Some(key);
+                }
+                if s.closed {
+                    self.shared.changed.notify_one();
+                    return None;
+                }
+                s.delayed.first().map(|&(at, _)| at)
+            };
+            match wake {
+                Some(at) => tokio::select! { () = notified => {}, () = tokio::time::sleep_until(at) => {} },
+                None => notified.await,
+            }
+        }
+    }
+
+    /// Ends work on a key; it is queued again if it was added meanwhile.
+    pub fn done(&self, key: &K) {
+        let mut s = self.shared.state.lock();
+        s.processing.remove(key);
+        if s.dirty.contains(key) {
+            s.ready.push_back(key.clone());
+            drop(s);
+            self.shared.changed.notify_one();
+        }
+    }
+
+    /// How many keys are ready.
+    pub fn len(&self) -> usize {
+        self.shared.state.lock().ready.len()
+    }
+
+    /// Whether none is ready.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Ends the queue: what is ready is still handed out, delays are dropped.
+    pub fn close(&self) {
+        self.shared.state.lock().closed = true;
+        self.shared.changed.notify_waiters();
+        self.shared.changed.notify_one();
+    }
+}
+
+impl<K: Clone + Eq + Hash> State<K> {
+    fn push(&mut self, key: K) {
+        if self.closed || !self.dirty.insert(key.clone()) || self.processing.contains(&key) {
+            return;
+        }
+        self.ready.push_back(key);
+    }
+
+    fn forget_delay(&mut self, key: &K) {
+        if let Some(at) = self.delayed_at.remove(key) {
+            self.delayed.remove(&at);
+            self.delayed_keys.remove(&at.1);
+        }
+    }
+
+    fn release_due(&mut self, now: Instant) {
+        while let Some(&(at, id)) = self.delayed.first() {
+            if at > now {
+                break;
+            }
+            self.delayed.pop_first();
+            if let Some(key) = self.delayed_keys.remove(&id) {
+                self.delayed_at.remove(&key);
+                self.push(key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn dedupes_and_never_hands_out_twice() {
+        let q = WorkQueue::default();
+        q.add(1);
+        q.add(1);
+        assert_eq!(q.next().await, Some(1));
+        q.add(1);
+        assert!(q.is_empty(), "held back while it is worked on");
+        q.done(&1);
+        assert_eq!(q.next().await, Some(1));
+        q.done(&1);
+        assert!(q.is_empty());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn delays_in_order_and_backs_off() {
+        let q = WorkQueue::new(Backoff { base: Duration::from_secs(1), max: Duration::from_secs(3) });
+        let start = Instant::now();
+        q.add_after("late", Duration::from_secs(10));
+        q.add_after("early", Duration::from_secs(2));
+        q.add_after("late", Duration::from_secs(5));
+        assert_eq!(q.next().await, Some("early"));
+        assert_eq!(start.elapsed(), Duration::from_secs(2));
+        assert_eq!(q.next().await, Some("late"));
+        assert_eq!(start.elapsed(), Duration::from_secs(5));
+        for want in [1, 2, 3, 3] {
+            let t = Instant::now();
+            q.retry("r");
+            assert_eq!(q.next().await, Some("r"));
+            assert_eq!(t.elapsed(), Duration::from_secs(want));
+            q.done(&"r");
+        }
+        q.forget(&"r");
+        assert_eq!(q.failures(&"r"), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn closing_ends_all_workers() {
+        let q: WorkQueue<u8> = WorkQueue::default();
+        let workers: Vec<_> = (0..3)
+            .map(|_| {
+                let q = q.clone();
+                tokio::spawn(async move { q.next().await })
+            })
+            .collect();
+        tokio::task::yield_now().await;
+        q.close();
+        for w in workers {
+            assert_eq!(w.await.unwrap(), None);
+        }
+    }
+}

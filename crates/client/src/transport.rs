@@ -1,0 +1,44 @@
+//! How one request reaches an API server. Implementations: [`crate::remote`], and the API server's in-process one.
+use std::pin::Pin;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::BodyExt as _;
+
+/// A request with its whole body in memory (bodies the client sends are bounded by what it built).
+pub type Request = http::Request<Bytes>;
+/// A response whose body streams.
+pub type Response = http::Response<Body>;
+/// A streaming body.
+pub type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, TransportError>;
+/// A boxed future, as trait objects need.
+pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
+
+/// A fault below HTTP: no connection, a broken stream, a time limit.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct TransportError(pub String);
+
+impl TransportError {
+    /// From anything printable.
+    pub fn new(e: impl std::fmt::Display) -> Self {
+        Self(e.to_string())
+    }
+}
+
+/// Carries requests under one identity. The request's URI is path and query only.
+pub trait Transport: Send + Sync + 'static {
+    /// Sends the request; resolves when the response's head is there.
+    fn send(&self, request: Request) -> BoxFuture<Result<Response, TransportError>>;
+}
+
+impl<T: Transport + ?Sized> Transport for Arc<T> {
+    fn send(&self, request: Request) -> BoxFuture<Result<Response, TransportError>> {
+        (**self).send(request)
+    }
+}
+
+/// A body of known bytes.
+pub fn full_body(bytes: impl Into<Bytes>) -> Body {
+    http_body_util::Full::new(bytes.into()).map_err(|never| match never {}).boxed_unsync()
+}

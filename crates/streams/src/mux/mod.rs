@@ -1,0 +1,103 @@
+//! Many streams over one connection, whatever the framing: buffers, half-close, resets, replies, limits, keep-alive.
+//! Leaves bytes on the wire to the codecs of `spdy` and `ws`, and the meaning of a stream to `exec` and `portforward`.
+//!
+//! Back-pressure: a stream holds at most [`STREAM_RECEIVE_BYTES_MAX`] unread bytes; beyond it the connection is not
+//! read until somebody reads that stream or drops it. Neither spdystream nor the WebSocket channels have windows of
+//! their own that a peer obeys, so this is the only brake there is, and it loses nothing.
+
+mod connection;
+mod driver;
+mod state;
+mod stream;
+
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+
+pub use connection::{Connection, IncomingStream};
+pub use stream::Stream;
+
+use crate::error::StreamError;
+use crate::spdy::Headers;
+
+/// Unread bytes one stream may hold before the connection is read no further.
+pub const STREAM_RECEIVE_BYTES_MAX: usize = 256 * 1024;
+/// Unsent bytes one stream may hold before its writer waits.
+pub const STREAM_SEND_BYTES_MAX: usize = 64 * 1024;
+/// Streams of one connection that may be open at once; more are refused one by one.
+pub const STREAMS_MAX: usize = 4_096;
+/// Control frames that may wait to be sent; a peer that provokes more and does not read is cut off.
+pub const CONTROL_QUEUE_MAX: usize = 2 * STREAMS_MAX;
+/// How long the rest of what the peer sends is read and thrown away after this side has said farewell, because
+/// closing a socket with unread input destroys output that is still on its way.
+pub const LINGER: Duration = Duration::from_secs(5);
+/// Longest payload of one data frame this side sends.
+const DATA_FRAME_BYTES_MAX: usize = 32 * 1024;
+
+/// What a connection may do and how long.
+#[derive(Debug, Clone)]
+pub struct ConnectionOptions {
+    /// How often a ping is sent; `None` sends none. Pings never count as activity.
+    pub keep_alive: Option<Duration>,
+    /// How long the peer may stay silent, pings unanswered, before the connection counts as lost. Off by default,
+    /// since a peer whose reader is held up by back-pressure answers nothing, and is well.
+    pub keep_alive_timeout: Option<Duration>,
+    /// How long no stream may carry anything before the connection is ended; `None` never ends it.
+    pub idle_limit: Option<Duration>,
+    /// How long the streams that a request promised may take to appear.
+    pub stream_creation: Duration,
+}
+
+impl Default for ConnectionOptions {
+    /// Upstream's limits (four hours idle, 30 s for streams), with a ping each 30 s so that no middle box takes a
+    /// quiet terminal for a dead one (kubernetes#128314).
+    fn default() -> Self {
+        Self {
+            keep_alive: Some(Duration::from_secs(30)),
+            keep_alive_timeout: None,
+            idle_limit: Some(Duration::from_secs(4 * 60 * 60)),
+            stream_creation: Duration::from_secs(30),
+        }
+    }
+}
+
+/// What a codec read.
+#[derive(Debug)]
+pub(crate) enum Inbound {
+    Open { id: u32, headers: Headers, fin: bool },
+    Reply { id: u32, fin: bool },
+    Data { id: u32, data: Bytes, fin: bool },
+    Reset { id: u32 },
+    Ping(Bytes),
+    Pong,
+    /// The peer said farewell; what is buffered is complete.
+    GoAway,
+    /// The peer closed; answer in kind.
+    Close,
+    Nothing,
+}
+
+/// What a codec writes besides data.
+#[derive(Debug)]
+pub(crate) enum Outbound {
+    Open { id: u32, headers: Headers },
+    Reply { id: u32 },
+    Reset { id: u32, status: u32 },
+    Ping,
+    Pong(Bytes),
+    GoAway { last_good: u32, error: bool },
+}
+
+/// The reading half of a framing.
+pub(crate) trait Decode: Send + 'static {
+    fn decode(&mut self, input: &mut BytesMut) -> Result<Option<Inbound>, StreamError>;
+}
+
+/// The writing half of a framing.
+pub(crate) trait Encode: Send + 'static {
+    fn control(&mut self, frame: Outbound, out: &mut BytesMut) -> Result<(), StreamError>;
+    /// Appends a frame for `data` to `out`, or its header only, giving back the payload to be sent after it.
+    fn data(&mut self, id: u32, data: Bytes, out: &mut BytesMut) -> Option<Bytes>;
+    /// Appends the end of this side of a stream, where the framing has one.
+    fn fin(&mut self, id: u32, out: &mut BytesMut);
+}

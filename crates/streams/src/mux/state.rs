@@ -1,0 +1,558 @@
+//! The state of a connection's streams under one short lock: pure transitions, no IO. `driver` moves the bytes.
+
+use std::collections::{HashMap, VecDeque};
+use std::task::Waker;
+
+use bytes::{Bytes, BytesMut};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use super::{CONTROL_QUEUE_MAX, DATA_FRAME_BYTES_MAX, Outbound, STREAM_RECEIVE_BYTES_MAX, STREAMS_MAX};
+use crate::error::StreamError;
+use crate::spdy::Headers;
+use crate::spdy::frame::reset;
+
+/// What a waiting piece costs besides its bytes, counted so that tiny frames cannot outgrow the limit.
+pub(super) const PIECE_BYTES: usize = 64;
+/// Received pieces below this are copied out of the read buffer.
+const COPY_BELOW_BYTES: usize = 2 * 1024;
+
+/// How far one direction of a stream has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum End {
+    Open,
+    /// The end stands behind the buffered bytes.
+    Fin,
+    Reset,
+    /// The connection broke before the end.
+    Broken,
+}
+
+/// How far the connection has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Phase {
+    Open,
+    /// Flush what is queued, say farewell, end.
+    Closing,
+    /// This side has said farewell and writes no more.
+    Written,
+    /// Both sides are done.
+    Dead,
+}
+
+#[derive(Debug)]
+pub(super) struct StreamState {
+    pub headers: Headers,
+    pub received: VecDeque<Bytes>,
+    pub received_bytes: usize,
+    pub receive_end: End,
+    /// Nobody will read: throw away what comes.
+    pub discard: bool,
+    pub reader: Option<Waker>,
+    pub send: BytesMut,
+    /// An empty message is to be sent, which only WebSocket channels know.
+    pub send_empty: bool,
+    /// `Fin` when this side has asked for its end, which may still be queued.
+    pub send_end: End,
+    pub fin_sent: bool,
+    pub writer: Option<Waker>,
+    pub in_ready: bool,
+    /// The peer has answered, or needs not.
+    pub replied: bool,
+    pub opener: Option<Waker>,
+    /// The handle is gone; forget the stream once its end is sent.
+    pub orphan: bool,
+}
+
+impl StreamState {
+    fn new(headers: Headers, replied: bool) -> Self {
+        Self {
+            headers,
+            received: VecDeque::new(),
+            received_bytes: 0,
+            receive_end: End::Open,
+            discard: false,
+            reader: None,
+            send: BytesMut::new(),
+            send_empty: false,
+            send_end: End::Open,
+            fin_sent: false,
+            writer: None,
+            in_ready: false,
+            replied,
+            opener: None,
+            orphan: false,
+        }
+    }
+
+    fn wake_all(&mut self) {
+        for waker in [self.reader.take(), self.writer.take(), self.opener.take()].into_iter().flatten() {
+            waker.wake();
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Core {
+    pub streams: HashMap<u32, StreamState>,
+    /// Streams with something to send, served in turn.
+    pub ready: VecDeque<u32>,
+    pub control: VecDeque<Outbound>,
+    /// Streams the peer opened and nobody has taken yet.
+    pub incoming: VecDeque<u32>,
+    pub acceptor: Option<Waker>,
+    next_id: u32,
+    last_peer_id: u32,
+    /// The peer said farewell: it opens nothing more and its streams are complete.
+    pub peer_gone: bool,
+    pub phase: Phase,
+    pub error: Option<StreamError>,
+    /// When a stream last carried something.
+    pub active: Instant,
+    /// When anything was last read.
+    pub heard: Instant,
+    /// The connection is not being read, because a stream is full.
+    pub stalled: bool,
+    /// Nothing can be written any more.
+    output_ended: bool,
+}
+
+/// What the handles and the driver of one connection share.
+#[derive(Debug)]
+pub(super) struct Shared {
+    pub core: Mutex<Core>,
+    /// There is something to send, or the phase changed.
+    pub send: Notify,
+    /// There is room to receive, or the phase changed.
+    pub room: Notify,
+    pub phase: watch::Sender<Phase>,
+    /// The framing opens streams by frames, which channels do not.
+    dynamic: bool,
+    client: bool,
+}
+
+/// What the writer shall put on the wire next.
+pub(super) enum Next {
+    Control(Outbound),
+    Data(u32, Bytes),
+    Fin(u32),
+    Farewell { last_good: u32, error: bool },
+    Wait,
+}
+
+impl Shared {
+    pub fn new(client: bool, fixed: impl IntoIterator<Item = u32>) -> Self {
+        let streams: HashMap<_, _> = fixed.into_iter().map(|id| (id, StreamState::new(Headers::new(), true))).collect();
+        let now = Instant::now();
+        Self {
+            dynamic: streams.is_empty(),
+            core: Mutex::new(Core {
+                streams,
+                ready: VecDeque::new(),
+                control: VecDeque::new(),
+                incoming: VecDeque::new(),
+                acceptor: None,
+                next_id: if client { 1 } else { 2 },
+                last_peer_id: 0,
+                peer_gone: false,
+                phase: Phase::Open,
+                error: None,
+                active: now,
+                heard: now,
+                stalled: false,
+                output_ended: false,
+            }),
+            send: Notify::new(),
+            room: Notify::new(),
+            phase: watch::Sender::new(Phase::Open),
+            client,
+        }
+    }
+
+    /// Queues a control frame; false when the queue is full.
+    fn queue(&self, core: &mut Core, frame: Outbound) -> bool {
+        if core.control.len() >= CONTROL_QUEUE_MAX {
+            return false;
+        }
+        core.control.push_back(frame);
+        self.send.notify_one();
+        true
+    }
+
+    pub fn ping(&self) {
+        let mut core = self.core.lock();
+        // One ping in the queue is as good as many.
+        if !core.control.iter().any(|frame| matches!(frame, Outbound::Ping)) {
+            self.queue(&mut core, Outbound::Ping);
+        }
+    }
+
+    pub fn pong(&self, data: Bytes) -> Result<(), StreamError> {
+        let mut core = self.core.lock();
+        if self.queue(&mut core, Outbound::Pong(data)) { Ok(()) } else { Err(StreamError::Limit("queued pongs")) }
+    }
+
+    /// A stream of this side.
+    pub fn open(&self, headers: Headers) -> Result<u32, StreamError> {
+        let mut core = self.core.lock();
+        if let Some(error) = core.refusal() {
+            return Err(error);
+        }
+        if core.streams.len() >= STREAMS_MAX || core.next_id > 0x7fff_ffff {
+            return Err(StreamError::Limit("streams of one connection"));
+        }
+        let id = core.next_id;
+        core.next_id += 2;
+        core.active = Instant::now();
+        core.streams.insert(id, StreamState::new(headers.clone(), false));
+        if !self.queue(&mut core, Outbound::Open { id, headers }) {
+            core.streams.remove(&id);
+            return Err(StreamError::Limit("queued control frames"));
+        }
+        Ok(id)
+    }
+
+    /// A stream of the peer: refused by a reset when it breaks a rule, else left for the acceptor.
+    pub fn opened(&self, id: u32, headers: Headers, fin: bool) -> Result<(), StreamError> {
+        let mut core = self.core.lock();
+        core.active = Instant::now();
+        if core.phase != Phase::Open || core.peer_gone {
+            return Ok(());
+        }
+        let of_peer = (id % 2 == 1) != self.client;
+        let status = if !of_peer || id <= core.last_peer_id {
+            reset::PROTOCOL_ERROR
+        } else if core.streams.len() >= STREAMS_MAX {
+            reset::REFUSED_STREAM
+        } else {
+            core.last_peer_id = id;
+            let mut state = StreamState::new(headers, true);
+            if fin {
+                state.receive_end = End::Fin;
+            }
+            core.streams.insert(id, state);
+            core.incoming.push_back(id);
+            if let Some(waker) = core.acceptor.take() {
+                waker.wake();
+            }
+            return Ok(());
+        };
+        if self.queue(&mut core, Outbound::Reset { id, status }) {
+            return Ok(());
+        }
+        Err(StreamError::Limit("queued control frames"))
+    }
+
+    pub fn reply(&self, id: u32) {
+        let mut core = self.core.lock();
+        if core.phase == Phase::Open && !self.queue(&mut core, Outbound::Reply { id }) {
+            drop(core);
+            self.fail(StreamError::Limit("queued control frames"));
+        }
+    }
+
+    pub fn replied(&self, id: u32, fin: bool) {
+        let mut core = self.core.lock();
+        if let Some(state) = core.streams.get_mut(&id) {
+            state.replied = true;
+            if fin && state.receive_end == End::Open {
+                state.receive_end = End::Fin;
+            }
+            state.wake_all();
+        }
+    }
+
+    /// Bytes of the peer; true when the connection may be read on.
+    pub fn received(&self, id: u32, data: Bytes, fin: bool) -> bool {
+        let mut core = self.core.lock();
+        core.active = Instant::now();
+        let Some(state) = core.streams.get_mut(&id) else { return true };
+        if state.receive_end != End::Open {
+            return true;
+        }
+        if !state.discard && !data.is_empty() {
+            state.received_bytes += data.len() + PIECE_BYTES;
+            // A small piece must not keep a whole read buffer alive.
+            let data = if data.len() < COPY_BELOW_BYTES { Bytes::copy_from_slice(&data) } else { data };
+            state.received.push_back(data);
+        }
+        if fin {
+            state.receive_end = End::Fin;
+        }
+        if let Some(waker) = state.reader.take() {
+            waker.wake();
+        }
+        state.has_room()
+    }
+
+    pub fn has_room(&self, id: u32) -> bool {
+        let core = self.core.lock();
+        core.phase > Phase::Open || core.streams.get(&id).is_none_or(StreamState::has_room)
+    }
+
+    pub fn reset_by_peer(&self, id: u32) {
+        let mut core = self.core.lock();
+        core.active = Instant::now();
+        let Some(state) = core.streams.get_mut(&id) else { return };
+        if state.receive_end == End::Open {
+            state.receive_end = End::Reset;
+        }
+        state.send_end = End::Reset;
+        state.send.clear();
+        state.wake_all();
+        if state.orphan {
+            core.streams.remove(&id);
+        }
+    }
+
+    /// Ends a stream abruptly from this side; what is unread and unsent is dropped.
+    pub fn reset(&self, id: u32, status: u32) {
+        let mut core = self.core.lock();
+        let dynamic = self.dynamic;
+        let phase = core.phase;
+        let Some(state) = core.streams.get_mut(&id) else { return };
+        if state.send_end == End::Reset {
+            return;
+        }
+        let done = state.receive_end != End::Open && state.fin_sent;
+        state.send_end = End::Reset;
+        state.receive_end = End::Reset;
+        state.send.clear();
+        state.received.clear();
+        state.received_bytes = 0;
+        state.discard = true;
+        state.wake_all();
+        self.room.notify_one();
+        if dynamic && !done && phase == Phase::Open && !self.queue(&mut core, Outbound::Reset { id, status }) {
+            drop(core);
+            self.fail(StreamError::Limit("queued control frames"));
+        }
+    }
+
+    /// The handle of a stream is gone: what it wrote is still sent and ended, what comes is thrown away.
+    pub fn orphan(&self, id: u32) {
+        let mut core = self.core.lock();
+        let Some(state) = core.streams.get_mut(&id) else { return };
+        state.orphan = true;
+        state.discard = true;
+        state.received.clear();
+        state.received_bytes = 0;
+        if state.send_end == End::Open {
+            state.send_end = End::Fin;
+        }
+        let gone = state.send_end == End::Reset || state.fin_sent;
+        if gone && self.dynamic {
+            core.streams.remove(&id);
+        } else {
+            core.mark_ready(id);
+        }
+        self.send.notify_one();
+        self.room.notify_one();
+    }
+
+    /// Ends this side of a stream behind what it wrote.
+    pub fn finish(&self, id: u32) {
+        let mut core = self.core.lock();
+        if let Some(state) = core.streams.get_mut(&id)
+            && state.send_end == End::Open
+        {
+            state.send_end = End::Fin;
+            core.mark_ready(id);
+            self.send.notify_one();
+        }
+    }
+
+    /// What to write next; frames are made one at a time, streams in turn.
+    pub fn next(&self) -> Next {
+        let mut core = self.core.lock();
+        if core.phase >= Phase::Written {
+            return Next::Wait;
+        }
+        if let Some(frame) = core.control.pop_front() {
+            return Next::Control(frame);
+        }
+        while let Some(id) = core.ready.pop_front() {
+            let Some(state) = core.streams.get_mut(&id) else { continue };
+            state.in_ready = false;
+            if state.send_end == End::Reset {
+                if state.orphan {
+                    core.streams.remove(&id);
+                }
+                continue;
+            }
+            if !state.send.is_empty() || std::mem::take(&mut state.send_empty) {
+                let take = state.send.len().min(DATA_FRAME_BYTES_MAX);
+                let data = state.send.split_to(take).freeze();
+                if let Some(waker) = state.writer.take() {
+                    waker.wake();
+                }
+                core.mark_ready(id);
+                core.active = Instant::now();
+                return Next::Data(id, data);
+            }
+            if state.send_end == End::Fin && !state.fin_sent {
+                state.fin_sent = true;
+                if let Some(waker) = state.writer.take() {
+                    waker.wake();
+                }
+                if state.orphan && self.dynamic {
+                    core.streams.remove(&id);
+                }
+                return Next::Fin(id);
+            }
+        }
+        if core.phase == Phase::Closing {
+            return Next::Farewell { last_good: core.last_peer_id, error: core.error.is_some() };
+        }
+        Next::Wait
+    }
+
+    /// Starts the orderly end: queued bytes go out, then the farewell. What comes in is thrown away.
+    pub fn close(&self) {
+        let mut core = self.core.lock();
+        if core.phase != Phase::Open {
+            return;
+        }
+        let phase = core.begin_close();
+        core.active = Instant::now();
+        for id in core.streams.keys().copied().collect::<Vec<_>>() {
+            if let Some(state) = core.streams.get_mut(&id) {
+                state.discard = true;
+                state.received.clear();
+                state.received_bytes = 0;
+                if state.receive_end == End::Open {
+                    state.receive_end = End::Fin;
+                }
+                state.wake_all();
+            }
+            core.mark_ready(id);
+        }
+        if let Some(waker) = core.acceptor.take() {
+            waker.wake();
+        }
+        drop(core);
+        self.announce(phase);
+    }
+
+    /// Ends with an error: streams that have not ended break.
+    pub fn fail(&self, error: StreamError) {
+        let mut core = self.core.lock();
+        if core.phase == Phase::Open && !core.peer_gone {
+            core.error.get_or_insert(error);
+        }
+        core.break_streams(End::Broken);
+        core.active = Instant::now();
+        let phase = core.begin_close();
+        drop(core);
+        self.announce(phase);
+    }
+
+    /// The peer closed the connection in order: what has come is complete and stays readable, nothing can be sent.
+    pub fn peer_closed(&self) {
+        let mut core = self.core.lock();
+        core.peer_gone = true;
+        core.break_streams(End::Fin);
+        core.active = Instant::now();
+        let phase = core.begin_close();
+        drop(core);
+        self.announce(phase);
+    }
+
+    /// The peer said farewell: streams that have not ended are complete with what has come.
+    pub fn peer_farewell(&self) {
+        let mut core = self.core.lock();
+        core.peer_gone = true;
+        if let Some(waker) = core.acceptor.take() {
+            waker.wake();
+        }
+    }
+
+    /// Nothing more can be read.
+    pub fn input_ended(&self, error: StreamError) {
+        let mut core = self.core.lock();
+        let complete = core.peer_gone || core.phase > Phase::Open && core.error.is_none();
+        if !complete {
+            core.error.get_or_insert(error);
+        }
+        core.break_streams(if complete { End::Fin } else { End::Broken });
+        core.phase = Phase::Dead;
+        drop(core);
+        self.announce(Phase::Dead);
+    }
+
+    /// Nothing more will be written.
+    pub fn output_ended(&self, error: Option<StreamError>) {
+        let mut core = self.core.lock();
+        core.output_ended = true;
+        for state in core.streams.values_mut() {
+            state.send_end = End::Reset;
+            state.send.clear();
+            state.wake_all();
+        }
+        core.control.clear();
+        // What still comes is read on after a failed write: the peer may have sent all it has before it left.
+        if core.phase == Phase::Open {
+            core.error.get_or_insert(error.unwrap_or(StreamError::Closed));
+            return;
+        }
+        core.phase = core.phase.max(Phase::Written);
+        let phase = core.phase;
+        drop(core);
+        self.announce(phase);
+    }
+
+    fn announce(&self, phase: Phase) {
+        self.phase.send_modify(|known| *known = phase.max(*known));
+        self.send.notify_one();
+        self.room.notify_one();
+    }
+}
+
+impl StreamState {
+    fn has_room(&self) -> bool {
+        self.discard || self.received_bytes < STREAM_RECEIVE_BYTES_MAX
+    }
+}
+
+impl Core {
+    /// Why nothing new can begin.
+    pub fn refusal(&self) -> Option<StreamError> {
+        if self.phase == Phase::Open && !self.peer_gone && self.error.is_none() {
+            return None;
+        }
+        Some(self.error.clone().unwrap_or(StreamError::Closed))
+    }
+
+    fn begin_close(&mut self) -> Phase {
+        let begun = if self.output_ended { Phase::Written } else { Phase::Closing };
+        self.phase = self.phase.max(begun);
+        self.phase
+    }
+
+    pub fn mark_ready(&mut self, id: u32) {
+        if let Some(state) = self.streams.get_mut(&id)
+            && !state.in_ready
+            && (!state.send.is_empty() || state.send_empty || state.send_end == End::Fin && !state.fin_sent)
+        {
+            state.in_ready = true;
+            self.ready.push_back(id);
+        }
+    }
+
+    fn break_streams(&mut self, end: End) {
+        for state in self.streams.values_mut() {
+            if state.receive_end == End::Open {
+                state.receive_end = end;
+            }
+            if state.send_end != End::Fin || end == End::Broken {
+                state.send_end = End::Reset;
+                state.send.clear();
+            }
+            state.wake_all();
+        }
+        if let Some(waker) = self.acceptor.take() {
+            waker.wake();
+        }
+    }
+}

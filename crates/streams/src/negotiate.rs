@@ -1,0 +1,443 @@
+//! Answers upgrade requests: which transport, which protocol version, or which refusal. Leaves the upgraded
+//! connection to `exec`, `portforward` and `proxy`. Upstream: `httpstream.go` (`Handshake`), `wsstream/conn.go`.
+
+use http::header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, UPGRADE};
+use http::request::Parts;
+use http::{HeaderMap, Response, StatusCode};
+
+use crate::ws::accept_key;
+
+/// The transport upstream names in `Upgrade`.
+pub const SPDY_31: &str = "SPDY/3.1";
+/// Protocol versions a SPDY client offers, and the one the server chose.
+pub const STREAM_PROTOCOL_VERSION: HeaderName = HeaderName::from_static("x-stream-protocol-version");
+/// Protocol versions the server would have taken.
+pub const ACCEPTED_STREAM_PROTOCOL_VERSIONS: HeaderName =
+    HeaderName::from_static("x-accepted-stream-protocol-versions");
+/// The only port-forward protocol.
+pub const PORT_FORWARD_V1: &str = "portforward.k8s.io";
+/// SPDY in WebSocket messages (KEP-4006).
+pub const PORT_FORWARD_TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
+const WEBSOCKET_PROTOCOL: &str = "sec-websocket-protocol";
+/// Ports one legacy WebSocket port-forward may name, two channels each.
+pub const CHANNEL_PORTS_MAX: usize = 64;
+
+/// The versions of the remote command protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum RemoteCommandVersion {
+    /// The unnumbered first one.
+    V1,
+    /// Streams end properly.
+    V2,
+    /// Terminal resizing.
+    V3,
+    /// The error stream carries a `Status`.
+    V4,
+    /// A client can end stdin over WebSocket.
+    V5,
+}
+
+impl RemoteCommandVersion {
+    /// The versions a SPDY server takes.
+    pub const SPDY_SERVER: [Self; 4] = [Self::V4, Self::V3, Self::V2, Self::V1];
+
+    /// The name on the wire.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::V1 => "channel.k8s.io",
+            Self::V2 => "v2.channel.k8s.io",
+            Self::V3 => "v3.channel.k8s.io",
+            Self::V4 => "v4.channel.k8s.io",
+            Self::V5 => "v5.channel.k8s.io",
+        }
+    }
+
+    /// The version of a name; no name means the first, as upstream has it.
+    pub fn from_name(name: &str) -> Option<Self> {
+        [Self::V1, Self::V2, Self::V3, Self::V4, Self::V5]
+            .into_iter()
+            .find(|version| version.name() == name || name.is_empty())
+    }
+
+    pub(crate) fn json_status(self) -> bool {
+        self >= Self::V4
+    }
+
+    pub(crate) fn resizes(self) -> bool {
+        self >= Self::V3
+    }
+}
+
+/// Which streams an exec or attach asked for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ExecOptions {
+    /// The client sends input.
+    pub stdin: bool,
+    /// The client wants output.
+    pub stdout: bool,
+    /// The client wants error output; never together with `tty`.
+    pub stderr: bool,
+    /// The command has a terminal, whose size may change.
+    pub tty: bool,
+}
+
+impl ExecOptions {
+    /// Reads the query of the kubelet's and the runtime's paths, `input=1&output=1&error=1&tty=1`, or of the API's,
+    /// `stdin=true&stdout=true&stderr=true&tty=true`. Error output is dropped where there is a terminal.
+    ///
+    /// # Errors
+    /// When no stream at all is asked for, with upstream's message.
+    pub fn from_query(query: Option<&str>) -> Result<Self, String> {
+        let mut options = Self::default();
+        for pair in query.unwrap_or_default().split('&') {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let set = matches!(value, "1" | "true" | "True" | "TRUE" | "t" | "T");
+            match name {
+                "input" | "stdin" => options.stdin |= set,
+                "output" | "stdout" => options.stdout |= set,
+                "error" | "stderr" => options.stderr |= set,
+                "tty" => options.tty |= set,
+                _ => {}
+            }
+        }
+        options.stderr &= !options.tty;
+        if !options.stdin && !options.stdout && !options.stderr {
+            return Err("you must specify at least 1 of stdin, stdout, stderr".into());
+        }
+        Ok(options)
+    }
+
+    /// The query of the kubelet's and the runtime's paths.
+    pub fn to_query(self) -> String {
+        let named = [("input", self.stdin), ("output", self.stdout), ("error", self.stderr), ("tty", self.tty)];
+        let set: Vec<_> = named.iter().filter(|(_, set)| *set).map(|(name, _)| format!("{name}=1")).collect();
+        set.join("&")
+    }
+}
+
+/// How the streams of an exec or attach travel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExecProtocol {
+    /// SPDY streams.
+    Spdy(RemoteCommandVersion),
+    /// WebSocket channels.
+    WebSocket {
+        /// V1 where the client named no version.
+        version: RemoteCommandVersion,
+        /// Messages are base64 text.
+        base64: bool,
+    },
+}
+
+/// How the streams of a port-forward travel.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum PortForwardProtocol {
+    /// SPDY streams.
+    Spdy,
+    /// SPDY in WebSocket messages.
+    Tunnel,
+    /// Two WebSocket channels for each port of the query.
+    Channels {
+        /// The ports, in the order of their channels.
+        ports: Vec<u16>,
+        /// Messages are base64 text.
+        base64: bool,
+    },
+}
+
+/// An upgrade that may go on: send the response, then hand the upgraded connection over with the protocol.
+#[derive(Debug)]
+pub struct Accepted<P> {
+    /// The 101 to answer with.
+    pub response: Response<()>,
+    /// What was agreed on.
+    pub protocol: P,
+}
+
+/// The refusal of an upgrade, in plain text as upstream sends it.
+pub type Refusal = Box<Response<String>>;
+
+fn refusal(status: StatusCode, message: String) -> Refusal {
+    let mut response = Response::new(message + "\n");
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert("x-content-type-options", HeaderValue::from_static("nosniff"));
+    Box::new(response)
+}
+
+fn listed(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
+    let values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    let parts = values.flat_map(|value| value.split(','));
+    parts.map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
+}
+
+fn mentions(headers: &HeaderMap, name: &HeaderName, word: &str) -> bool {
+    let mut values = headers.get_all(name).iter().filter_map(|value| value.to_str().ok());
+    values.any(|value| value.to_ascii_lowercase().contains(word))
+}
+
+/// The request wants its connection upgraded.
+pub fn is_upgrade_request(headers: &HeaderMap) -> bool {
+    mentions(headers, &CONNECTION, "upgrade")
+}
+
+/// The request wants a WebSocket.
+pub fn is_websocket_request(headers: &HeaderMap) -> bool {
+    let upgrade = headers.get(UPGRADE).and_then(|value| value.to_str().ok());
+    is_upgrade_request(headers) && upgrade.is_some_and(|value| value.eq_ignore_ascii_case("websocket"))
+}
+
+fn websocket_protocols(headers: &HeaderMap) -> Vec<String> {
+    listed(headers, &HeaderName::from_static(WEBSOCKET_PROTOCOL))
+}
+
+/// The request wants a WebSocket whose client can end stdin (`v5.channel.k8s.io`): the API server translates it to
+/// SPDY for the kubelet; others it passes through.
+pub fn wants_stream_close(headers: &HeaderMap) -> bool {
+    is_websocket_request(headers)
+        && websocket_protocols(headers).iter().any(|name| name == RemoteCommandVersion::V5.name())
+}
+
+/// The request wants SPDY in a WebSocket.
+pub fn is_tunnel_request(headers: &HeaderMap) -> bool {
+    is_websocket_request(headers)
+        && websocket_protocols(headers).iter().any(|name| name.starts_with("SPDY/3.1+") && name.ends_with(".k8s.io"))
+}
+
+/// Negotiates an exec or attach, as its server.
+pub fn accept_exec(parts: &Parts) -> Result<Accepted<ExecProtocol>, Refusal> {
+    if !is_websocket_request(&parts.headers) {
+        let names = RemoteCommandVersion::SPDY_SERVER.map(RemoteCommandVersion::name);
+        let (response, chosen) = accept_spdy(&parts.headers, &names)?;
+        let version = RemoteCommandVersion::SPDY_SERVER[chosen];
+        return Ok(Accepted { response, protocol: ExecProtocol::Spdy(version) });
+    }
+    use RemoteCommandVersion::{V1, V4, V5};
+    let known = [
+        ("", V1, false),
+        ("v5.channel.k8s.io", V5, false),
+        ("v4.channel.k8s.io", V4, false),
+        ("v4.base64.channel.k8s.io", V4, true),
+        ("channel.k8s.io", V1, false),
+        ("base64.channel.k8s.io", V1, true),
+    ];
+    let (response, chosen) = accept_websocket(parts, &known.map(|(name, ..)| name))?;
+    let (_, version, base64) = known[chosen];
+    Ok(Accepted { response, protocol: ExecProtocol::WebSocket { version, base64 } })
+}
+
+/// Negotiates a port-forward, as its server.
+pub fn accept_port_forward(parts: &Parts) -> Result<Accepted<PortForwardProtocol>, Refusal> {
+    if !is_websocket_request(&parts.headers) {
+        let (response, _) = accept_spdy(&parts.headers, &[PORT_FORWARD_V1])?;
+        return Ok(Accepted { response, protocol: PortForwardProtocol::Spdy });
+    }
+    if is_tunnel_request(&parts.headers) {
+        let (response, _) = accept_websocket(parts, &[PORT_FORWARD_TUNNEL])?;
+        return Ok(Accepted { response, protocol: PortForwardProtocol::Tunnel });
+    }
+    let ports = query_ports(parts.uri.query()).map_err(|message| refusal(StatusCode::BAD_REQUEST, message))?;
+    let known = [("", false), ("v4.channel.k8s.io", false), ("v4.base64.channel.k8s.io", true)];
+    let (response, chosen) = accept_websocket(parts, &known.map(|(name, _)| name))?;
+    Ok(Accepted { response, protocol: PortForwardProtocol::Channels { ports, base64: known[chosen].1 } })
+}
+
+fn query_ports(query: Option<&str>) -> Result<Vec<u16>, String> {
+    let mut ports = Vec::new();
+    for value in query.unwrap_or_default().split('&').filter_map(|pair| match pair.split_once('=') {
+        Some((name, value)) => (name == "port" || name == "ports").then_some(value),
+        None => (pair == "port" || pair == "ports").then_some(""),
+    }) {
+        let value = value.replace("%2C", ",").replace("%2c", ",");
+        if value.is_empty() {
+            return Err("query parameter \"port\" cannot be empty".into());
+        }
+        for part in value.split(',') {
+            match part.parse::<u16>() {
+                Ok(0) => return Err(format!("port {value:?} must be > 0")),
+                Ok(port) => ports.push(port),
+                Err(error) => return Err(format!("unable to parse {value:?} as a port: {error}")),
+            }
+        }
+    }
+    match ports.len() {
+        0 => Err("query parameter \"port\" is required".into()),
+        1..=CHANNEL_PORTS_MAX => Ok(ports),
+        _ => Err(format!("at most {CHANNEL_PORTS_MAX} ports can be forwarded over one connection")),
+    }
+}
+
+fn accept_spdy(headers: &HeaderMap, known: &[&str]) -> Result<(Response<()>, usize), Refusal> {
+    let name = "X-Stream-Protocol-Version";
+    if !headers.contains_key(&STREAM_PROTOCOL_VERSION) {
+        let count = headers.keys_len();
+        let message = format!("unable to upgrade: header {name} does not exist in request with {count} headers");
+        return Err(refusal(StatusCode::BAD_REQUEST, message));
+    }
+    let offered = listed(headers, &STREAM_PROTOCOL_VERSION);
+    if offered.is_empty() {
+        let message = format!("unable to upgrade: header {name} contains no valid protocols");
+        return Err(refusal(StatusCode::BAD_REQUEST, message));
+    }
+    let Some(chosen) = offered.iter().find_map(|name| known.iter().position(|known| known == name)) else {
+        let message = format!(
+            "unable to upgrade: unable to negotiate protocol: client supports [{}], server accepts [{}]",
+            offered.join(" "),
+            known.join(" "),
+        );
+        let mut refused = refusal(StatusCode::FORBIDDEN, message);
+        for name in known {
+            if let Ok(value) = HeaderValue::from_str(name) {
+                refused.headers_mut().append(ACCEPTED_STREAM_PROTOCOL_VERSIONS, value);
+            }
+        }
+        return Err(refused);
+    };
+    if !is_upgrade_request(headers) || !mentions(headers, &UPGRADE, "spdy/3.1") {
+        let message = "unable to upgrade: missing upgrade headers in request".to_owned();
+        return Err(refusal(StatusCode::BAD_REQUEST, message));
+    }
+    let mut response = switching(SPDY_31);
+    if let Ok(value) = HeaderValue::from_str(known[chosen]) {
+        response.headers_mut().insert(STREAM_PROTOCOL_VERSION, value);
+    }
+    Ok((response, chosen))
+}
+
+fn accept_websocket(parts: &Parts, known: &[&str]) -> Result<(Response<()>, usize), Refusal> {
+    let headers = &parts.headers;
+    let version = headers.get("sec-websocket-version").and_then(|value| value.to_str().ok());
+    if version != Some("13") {
+        let mut refused = refusal(StatusCode::BAD_REQUEST, "missing or bad WebSocket Version".into());
+        refused.headers_mut().insert("sec-websocket-version", HeaderValue::from_static("13"));
+        return Err(refused);
+    }
+    let key = headers.get("sec-websocket-key").and_then(|value| value.to_str().ok());
+    let Some(key) = key.filter(|_| parts.method == http::Method::GET) else {
+        return Err(refusal(StatusCode::BAD_REQUEST, "bad WebSocket handshake: method or key".into()));
+    };
+    let mut offered = websocket_protocols(headers);
+    if offered.is_empty() {
+        offered.push(String::new());
+    }
+    let Some(chosen) = offered.iter().find_map(|name| known.iter().position(|known| known == name)) else {
+        let message = format!(
+            "requested protocol(s) are not supported: [{}]; supports [{}]",
+            offered.join(" "),
+            known.join(" "),
+        );
+        return Err(refusal(StatusCode::FORBIDDEN, message));
+    };
+    let mut response = switching("websocket");
+    if let Ok(value) = HeaderValue::from_str(&accept_key(key)) {
+        response.headers_mut().insert(SEC_WEBSOCKET_ACCEPT, value);
+    }
+    if !known[chosen].is_empty()
+        && let Ok(value) = HeaderValue::from_str(known[chosen])
+    {
+        response.headers_mut().insert(WEBSOCKET_PROTOCOL, value);
+    }
+    Ok((response, chosen))
+}
+
+fn switching(upgrade: &'static str) -> Response<()> {
+    let mut response = Response::new(());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("Upgrade"));
+    response.headers_mut().insert(UPGRADE, HeaderValue::from_static(upgrade));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(uri: &str, headers: &[(&str, &str)]) -> Parts {
+        let mut request = http::Request::builder().uri(uri);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        request.body(()).expect("request").into_parts().0
+    }
+
+    const SPDY: [(&str, &str); 2] = [("Connection", "Upgrade"), ("Upgrade", "SPDY/3.1")];
+    const WEBSOCKET: [(&str, &str); 4] = [
+        ("Connection", "keep-alive, Upgrade"),
+        ("Upgrade", "websocket"),
+        ("Sec-WebSocket-Version", "13"),
+        ("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ=="),
+    ];
+
+    #[test]
+    fn spdy_takes_the_clients_first_known_version() {
+        let version = ("X-Stream-Protocol-Version", "v5.channel.k8s.io, v4.channel.k8s.io");
+        let other = ("X-Stream-Protocol-Version", "v3.channel.k8s.io");
+        let accepted = accept_exec(&parts("/exec", &[SPDY[0], SPDY[1], version, other])).expect("accepted");
+        assert_eq!(accepted.protocol, ExecProtocol::Spdy(RemoteCommandVersion::V4));
+        assert_eq!(accepted.response.status(), 101);
+        assert_eq!(accepted.response.headers()["x-stream-protocol-version"], "v4.channel.k8s.io");
+        assert_eq!(accepted.response.headers()["upgrade"], "SPDY/3.1");
+    }
+
+    #[test]
+    fn spdy_refusals_are_upstreams() {
+        let refused = accept_exec(&parts("/exec", &SPDY)).expect_err("no version");
+        assert_eq!(refused.status(), 400);
+        let unknown = ("X-Stream-Protocol-Version", "v9.channel.k8s.io");
+        let refused = accept_exec(&parts("/exec", &[SPDY[0], SPDY[1], unknown])).expect_err("unknown version");
+        assert_eq!(refused.status(), 403);
+        let accepted: Vec<_> = refused.headers().get_all("x-accepted-stream-protocol-versions").iter().collect();
+        assert_eq!(accepted, ["v4.channel.k8s.io", "v3.channel.k8s.io", "v2.channel.k8s.io", "channel.k8s.io"]);
+        assert!(refused.body().contains("client supports [v9.channel.k8s.io], server accepts [v4.channel.k8s.io"));
+        let version = ("X-Stream-Protocol-Version", "portforward.k8s.io");
+        let refused = accept_port_forward(&parts("/portForward", &[version])).expect_err("no upgrade");
+        assert_eq!(refused.status(), 400);
+    }
+
+    #[test]
+    fn websocket_protocols_map_to_versions() {
+        use RemoteCommandVersion::{V1, V4, V5};
+        for (offer, version, base64) in [
+            (Some("v5.channel.k8s.io"), V5, false),
+            (Some("v9.channel.k8s.io, v4.base64.channel.k8s.io"), V4, true),
+            (Some("channel.k8s.io"), V1, false),
+            (None, V1, false),
+        ] {
+            let mut headers = WEBSOCKET.to_vec();
+            headers.extend(offer.map(|offer| ("Sec-WebSocket-Protocol", offer)));
+            let request = parts("/exec", &headers);
+            assert_eq!(wants_stream_close(&request.headers), version == V5);
+            let accepted = accept_exec(&request).expect("accepted");
+            assert_eq!(accepted.protocol, ExecProtocol::WebSocket { version, base64 });
+            assert_eq!(accepted.response.headers()["sec-websocket-accept"], "s3pPLMBiTxaQ9kYGzzhZRbK+xOo=");
+            assert_eq!(accepted.response.headers().contains_key("sec-websocket-protocol"), offer.is_some());
+        }
+        let mut headers = WEBSOCKET.to_vec();
+        headers.push(("Sec-WebSocket-Protocol", "odd"));
+        assert_eq!(accept_exec(&parts("/exec", &headers)).expect_err("unknown").status(), 403);
+    }
+
+    #[test]
+    fn port_forward_has_three_forms() {
+        let mut tunnel = WEBSOCKET.to_vec();
+        tunnel.push(("Sec-WebSocket-Protocol", PORT_FORWARD_TUNNEL));
+        let accepted = accept_port_forward(&parts("/pf", &tunnel)).expect("tunnel");
+        assert_eq!(accepted.protocol, PortForwardProtocol::Tunnel);
+        assert_eq!(accepted.response.headers()["sec-websocket-protocol"], PORT_FORWARD_TUNNEL);
+        let accepted = accept_port_forward(&parts("/pf?port=80&port=443,8080", &WEBSOCKET)).expect("channels");
+        let ports = vec![80, 443, 8080];
+        assert_eq!(accepted.protocol, PortForwardProtocol::Channels { ports, base64: false });
+        for uri in ["/pf", "/pf?port=", "/pf?port=0", "/pf?port=x"] {
+            assert_eq!(accept_port_forward(&parts(uri, &WEBSOCKET)).expect_err("bad ports").status(), 400, "{uri}");
+        }
+    }
+
+    #[test]
+    fn queries_round_trip() {
+        let options = ExecOptions { stdin: true, stdout: true, stderr: false, tty: true };
+        assert_eq!(ExecOptions::from_query(Some(&options.to_query())), Ok(options));
+        assert_eq!(ExecOptions::from_query(Some("stdin=true&stdout=true&stderr=true&tty=true")), Ok(options));
+        assert!(ExecOptions::from_query(Some("tty=1")).is_err());
+    }
+}

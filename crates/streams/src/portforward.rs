@@ -1,0 +1,201 @@
+//! The server's side of port-forward: pairs of data and error streams, over SPDY, the tunnel or channels. Leaves
+//! dialling into the pod to the caller. Upstream: `cri-streaming/pkg/streaming/portforward`.
+
+use std::collections::HashMap;
+
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt};
+use tokio::time::Instant;
+
+use crate::error::StreamError;
+use crate::exec::STREAM_TYPE;
+use crate::mux::{Connection, ConnectionOptions, IncomingStream, Stream};
+use crate::negotiate::PortForwardProtocol;
+use crate::proxy::relay;
+use crate::ws::Role;
+use crate::ws::tunnel::TunnelStream;
+use crate::ws::wire::{ChannelDecode, ChannelEncode, ChannelFormat};
+
+/// The header that names the port in the pod.
+pub const PORT: &str = "port";
+/// The header that pairs a data with an error stream.
+pub const REQUEST_ID: &str = "requestID";
+
+/// One forwarded connection.
+#[derive(Debug)]
+pub struct PortForwardPair {
+    /// The port in the pod.
+    pub port: u16,
+    /// The client's name for the connection.
+    pub request_id: String,
+    /// The connection's bytes.
+    pub data: Stream,
+    /// Where a failure to reach the port is told; clients give up the whole port-forward when they read one.
+    pub error: Stream,
+}
+
+impl PortForwardPair {
+    /// Carries bytes between the client and `io` until both sides have ended. A connection that breaks on either side
+    /// ends this pair only: nothing is written to the error stream, since clients take that for the end of everything.
+    pub async fn relay<T>(self, io: T)
+    where
+        T: AsyncRead + AsyncWrite + Unpin,
+    {
+        let Self { data, error, .. } = self;
+        let mut data = data;
+        if relay(&mut data, io).await.is_err() {
+            data.reset();
+        }
+        error.finish();
+    }
+
+    /// Tells the client why its port cannot be reached; upstream's text is
+    /// `error forwarding port PORT to pod POD, uid UID: REASON`.
+    pub async fn fail(mut self, message: &str) {
+        let _ = self.error.write_all(message.as_bytes()).await;
+        let _ = self.error.shutdown().await;
+        self.data.reset();
+    }
+}
+
+struct Half {
+    port: u16,
+    data: Option<Stream>,
+    error: Option<Stream>,
+    deadline: Instant,
+}
+
+/// One client's port-forward with its many connections.
+pub struct PortForwardSession {
+    connection: Connection,
+    halves: HashMap<String, Half>,
+    /// The pairs of a legacy WebSocket, which exist from the start.
+    fixed: Option<Vec<PortForwardPair>>,
+}
+
+impl PortForwardSession {
+    /// Serves an upgraded connection.
+    pub fn serve<T>(io: T, protocol: PortForwardProtocol, options: &ConnectionOptions) -> Result<Self, StreamError>
+    where
+        T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let mut fixed = None;
+        let connection = match protocol {
+            PortForwardProtocol::Spdy => Connection::spdy_server(io, options)?,
+            PortForwardProtocol::Tunnel => Connection::spdy_server(TunnelStream::new(io, Role::Server), options)?,
+            PortForwardProtocol::Channels { ports, base64 } => {
+                let (connection, pairs) = serve_channels(io, &ports, base64, options);
+                fixed = Some(pairs);
+                connection
+            }
+        };
+        Ok(Self { connection, halves: HashMap::new(), fixed })
+    }
+
+    /// The connection below.
+    pub fn connection(&self) -> &Connection {
+        &self.connection
+    }
+
+    /// The next forwarded connection; `None` when the client is gone. Streams that make no pair in time are ended.
+    pub async fn next_pair(&mut self) -> Option<PortForwardPair> {
+        if let Some(pairs) = &mut self.fixed {
+            if let Some(pair) = pairs.pop() {
+                return Some(pair);
+            }
+            self.connection.closed().await;
+            return None;
+        }
+        loop {
+            let deadline = self.halves.values().map(|half| half.deadline).min();
+            let expired = async {
+                match deadline {
+                    Some(deadline) => tokio::time::sleep_until(deadline).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                incoming = self.connection.next_stream() => {
+                    if let Some(pair) = self.take(incoming?) {
+                        return Some(pair);
+                    }
+                }
+                () = expired => self.expire().await,
+            }
+        }
+    }
+
+    async fn expire(&mut self) {
+        let now = Instant::now();
+        let late: Vec<_> = self.halves.extract_if(|_, half| half.deadline <= now).collect();
+        for (request_id, half) in late {
+            tracing::debug!(request_id, "timed out waiting for streams");
+            if let Some(mut error) = half.error {
+                let message = format!("(request={request_id}) timed out waiting for streams");
+                // The message fits into the empty send buffer, so this does not wait for the peer.
+                let _ = error.write_all(message.as_bytes()).await;
+            }
+            if let Some(data) = half.data {
+                data.reset();
+            }
+        }
+    }
+
+    fn take(&mut self, incoming: IncomingStream) -> Option<PortForwardPair> {
+        let headers = incoming.headers();
+        let kind = headers.get(STREAM_TYPE).unwrap_or_default();
+        let port = headers.get(PORT).and_then(|port| port.parse::<u16>().ok()).filter(|port| *port > 0);
+        let (Some(port), true) = (port, matches!(kind, "data" | "error")) else {
+            tracing::debug!(?headers, "stream without a valid port and type");
+            incoming.refuse();
+            return None;
+        };
+        // Clients from before request IDs create the error stream first and the data stream next.
+        let request_id = match headers.get(REQUEST_ID) {
+            Some(request_id) => request_id.to_owned(),
+            None if kind == "error" => incoming.id().to_string(),
+            None => incoming.id().saturating_sub(2).to_string(),
+        };
+        let deadline = Instant::now() + self.connection.options().stream_creation;
+        let half = self.halves.entry(request_id.clone()).or_insert(Half { port, data: None, error: None, deadline });
+        let place = if kind == "data" { &mut half.data } else { &mut half.error };
+        if place.is_some() {
+            tracing::debug!(request_id, kind, "stream already assigned");
+            incoming.refuse();
+            return None;
+        }
+        *place = Some(incoming.accept());
+        if half.data.is_none() || half.error.is_none() {
+            return None;
+        }
+        let half = self.halves.remove(&request_id)?;
+        Some(PortForwardPair { port: half.port, request_id, data: half.data?, error: half.error? })
+    }
+}
+
+fn serve_channels<T>(
+    io: T,
+    ports: &[u16],
+    base64: bool,
+    options: &ConnectionOptions,
+) -> (Connection, Vec<PortForwardPair>)
+where
+    T: AsyncRead + AsyncWrite + Send + 'static,
+{
+    let format = ChannelFormat { base64, close_signal: false };
+    let decode = ChannelDecode::new(Role::Server, format);
+    let encode = ChannelEncode::new(Role::Server, format);
+    // `negotiate` allows at most 64 ports.
+    let channels = u8::try_from(ports.len() * 2).unwrap_or(u8::MAX - 1);
+    let (connection, streams) = Connection::channels(io, channels, decode, encode, options);
+    let mut streams = streams.into_iter();
+    let mut pairs = Vec::new();
+    for (at, port) in ports.iter().enumerate() {
+        let (Some(data), Some(error)) = (streams.next(), streams.next()) else { break };
+        // Each channel begins with its port, little-endian.
+        data.preload(&port.to_le_bytes());
+        error.preload(&port.to_le_bytes());
+        pairs.push(PortForwardPair { port: *port, request_id: at.to_string(), data, error });
+    }
+    pairs.reverse();
+    (connection, pairs)
+}

@@ -1,0 +1,207 @@
+//! The API server's and the kubelet's role between a client and a backend: bytes spliced after a verified 101, a
+//! WebSocket translated to SPDY, or SPDY taken out of a WebSocket tunnel. Leaves dialling to `dial`.
+//! Upstream: `apiserver/pkg/util/proxy/{streamtranslator,streamtunnel}.go`, `apimachinery/.../upgradeaware.go`.
+
+use std::future::Future;
+use std::io;
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::error::StreamError;
+use crate::exec::ExecStreams;
+use crate::exec_client::{ExecClient, exec_client};
+use crate::mux::ConnectionOptions;
+use crate::negotiate::{ExecOptions, ExecProtocol, RemoteCommandVersion};
+use crate::status::ExecResult;
+use crate::ws::Role;
+use crate::ws::tunnel::TunnelStream;
+
+/// Bytes moved at a time in one direction.
+const COPY_BYTES: usize = 32 * 1024;
+/// How long the other direction may go on after one has broken.
+const BROKEN_LINGER: Duration = Duration::from_secs(10);
+
+/// Carries bytes both ways until both sides have ended, each end passed on when it comes (half-close). A direction
+/// that breaks ends the other's target, and what is on its way in the other direction is still delivered.
+/// Returns the bytes carried from `a` to `b` and from `b` to `a`.
+///
+/// # Errors
+/// The first failure, after the other direction has ended or had its time.
+pub async fn splice<A, B>(a: A, b: B) -> io::Result<(u64, u64)>
+where
+    A: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
+    relay(a, b).await
+}
+
+pub(crate) async fn relay<A, B>(a: A, b: B) -> io::Result<(u64, u64)>
+where
+    A: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
+    let (a_read, a_write) = tokio::io::split(a);
+    let (b_read, b_write) = tokio::io::split(b);
+    let mut there = std::pin::pin!(pump(a_read, b_write));
+    let mut back = std::pin::pin!(pump(b_read, a_write));
+    let (first, second) = tokio::select! {
+        there = &mut there => {
+            let back = end(&there, back).await;
+            (there, back)
+        }
+        back = &mut back => {
+            let there = end(&back, there).await;
+            (there, back)
+        }
+    };
+    Ok((first?, second?))
+}
+
+/// Waits for the second direction: without limit after an orderly end of the first, else not for long.
+async fn end(first: &io::Result<u64>, second: impl Future<Output = io::Result<u64>>) -> io::Result<u64> {
+    match first {
+        Ok(_) => second.await,
+        Err(_) => tokio::time::timeout(BROKEN_LINGER, second).await.unwrap_or(Ok(0)),
+    }
+}
+
+async fn pump(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> io::Result<u64> {
+    let outcome = copy(&mut from, &mut to).await;
+    // Whether the copy ended or broke, the target gets no more. One that is gone cannot be shut down, and needs not.
+    let _ = to.shutdown().await;
+    outcome
+}
+
+async fn copy(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin)) -> io::Result<u64> {
+    let mut buffer = vec![0; COPY_BYTES];
+    let mut copied = 0;
+    loop {
+        let read = match from.read(&mut buffer).await {
+            Ok(0) => return Ok(copied),
+            Ok(read) => read,
+            // A TLS peer that left without a farewell: its end all the same.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(copied),
+            Err(error) => return Err(error),
+        };
+        to.write_all(&buffer[..read]).await?;
+        to.flush().await?;
+        copied += read as u64;
+    }
+}
+
+/// Takes SPDY out of a client's WebSocket tunnel and carries it to a backend that speaks SPDY, and back.
+pub async fn tunnel_websocket_to_spdy<A, B>(client: A, backend: B) -> io::Result<(u64, u64)>
+where
+    A: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
+    relay(TunnelStream::new(client, Role::Server), backend).await
+}
+
+/// Translates a client's WebSocket exec or attach to SPDY for the kubelet. `backend` dials it, and is asked once the
+/// client's streams exist, so that a failure to dial reaches the client as the result of its exec, as upstream does.
+///
+/// # Errors
+/// When either connection breaks; the client has been told where it still could be.
+pub async fn translate_websocket_to_spdy<A, B>(
+    client: A,
+    protocol: ExecProtocol,
+    wanted: ExecOptions,
+    backend: impl Future<Output = Result<(B, RemoteCommandVersion), ExecResult>>,
+    options: &ConnectionOptions,
+) -> Result<(), StreamError>
+where
+    A: AsyncRead + AsyncWrite + Send + 'static,
+    B: AsyncRead + AsyncWrite + Send + 'static,
+{
+    let mut server = ExecStreams::serve(client, protocol, wanted, options).await?;
+    let (io, version) = match backend.await {
+        Ok(dialed) => dialed,
+        Err(result) => {
+            server.finish(&result).await;
+            return Ok(());
+        }
+    };
+    let client = exec_client(io, ExecProtocol::Spdy(version), wanted, options).await;
+    let mut client = match client {
+        Ok(client) => client,
+        Err(error) => {
+            server.finish(&ExecResult::internal_error(&error)).await;
+            return Err(error);
+        }
+    };
+    let connection = server.connection().clone();
+    let outcome = tokio::select! {
+        outcome = carry(&mut server, &mut client) => outcome,
+        // The client left: the backend's connection ends with it.
+        gone = server_gone(connection) => Err(gone),
+    };
+    match outcome {
+        Ok(payload) if server.json_status() == client.json_status() => server.finish_raw(&payload).await,
+        Ok(payload) => server.finish(&ExecResult::decode(&payload, client.json_status())).await,
+        Err(error) => {
+            server.finish(&ExecResult::internal_error(&error)).await;
+            client.close().await;
+            return Err(error);
+        }
+    }
+    client.close().await;
+    Ok(())
+}
+
+async fn server_gone(connection: crate::mux::Connection) -> StreamError {
+    connection.closed().await.unwrap_or(StreamError::Closed)
+}
+
+/// Moves the streams until the outputs and the result have ended; gives the result as it came.
+async fn carry(server: &mut ExecStreams, client: &mut ExecClient) -> Result<Vec<u8>, StreamError> {
+    let (stdin_from, stdin_to) = (server.stdin.take(), client.stdin.take());
+    let input = async {
+        if let (Some(mut from), Some(mut to)) = (stdin_from, stdin_to) {
+            // The command may end its input before the client does; that is no failure.
+            let _ = copy(&mut from, &mut to).await;
+            let _ = to.shutdown().await;
+        }
+        std::future::pending::<()>().await;
+    };
+    let (resize_from, resize_to) = (server.resize.take(), client.take_resize());
+    let sizes = async {
+        if let (Some(mut from), Some(mut to)) = (resize_from, resize_to) {
+            while let Some(size) = from.next().await {
+                if to.send(size).await.is_err() {
+                    break;
+                }
+            }
+        }
+        std::future::pending::<()>().await;
+    };
+    let (stdout_from, stdout_to) = (client.stdout.take(), server.stdout.take());
+    let (stderr_from, stderr_to) = (client.stderr.take(), server.stderr.take());
+    let outputs = async {
+        let (stdout, stderr, result) = tokio::join!(
+            output(stdout_from, stdout_to),
+            output(stderr_from, stderr_to),
+            client.result_payload()
+        );
+        stdout?;
+        stderr?;
+        result
+    };
+    tokio::select! {
+        outcome = outputs => outcome,
+        () = input => Err(StreamError::Closed),
+        () = sizes => Err(StreamError::Closed),
+    }
+}
+
+async fn output(
+    from: Option<crate::mux::Stream>,
+    to: Option<crate::mux::Stream>,
+) -> Result<(), StreamError> {
+    if let (Some(mut from), Some(mut to)) = (from, to) {
+        copy(&mut from, &mut to).await?;
+        to.shutdown().await?;
+    }
+    Ok(())
+}

@@ -1,1 +1,65 @@
-//! Kelson pki: keys, CSRs, certificate authority, kubeconfigs.
+//! Kelson PKI: keys, certificate authorities, certificates, CSRs, kubeconfigs, and TLS configuration that follows rotation.
+//!
+//! What a CSR may ask for is judged here (`signer`), whether it is approved is not. Nothing here serves or dials.
+
+mod authority;
+mod cluster;
+mod csr;
+mod der;
+mod file;
+mod key;
+mod kubeconfig;
+mod lifetime;
+mod pem;
+mod signer;
+mod tls;
+
+pub use authority::{Authority, CertInfo, Issued, LeafSpec, Purpose, San};
+pub use cluster::{ClusterPki, Component, PkiOptions};
+pub use csr::{CertificateRequest, create_request};
+pub use file::write_secret;
+pub use key::{Key, PublicKey};
+pub use kubeconfig::{Kubeconfig, UserCredential};
+pub use lifetime::{BACKDATE, CA_LIFETIME, LEAF_LIFETIME, Renewal};
+pub use pem::{certificates_from_pem, pem_block};
+pub use signer::{
+    KUBE_APISERVER_CLIENT, KUBE_APISERVER_CLIENT_KUBELET, KUBELET_SERVING, LEGACY_UNKNOWN, SignerRefusal, sign_request,
+    validate_for_signer, validate_kubelet_client, validate_kubelet_serving,
+};
+pub use tls::{AnyClientCertificate, ClientChains, SwappableCertificate, provider};
+
+/// What can go wrong. Texts never hold key material.
+#[derive(Debug, thiserror::Error)]
+pub enum PkiError {
+    /// A file could not be read or written.
+    #[error("{path}: {source}")]
+    File {
+        /// Which file.
+        path: std::path::PathBuf,
+        /// The operating system's reason.
+        source: std::io::Error,
+    },
+    /// PEM or DER that does not say what it should.
+    #[error("{what}: {why}")]
+    Malformed {
+        /// The thing being read.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// A cryptographic operation failed.
+    #[error("cryptography: {0}")]
+    Crypto(&'static str),
+    /// The issuing CA is past its own end.
+    #[error("the signer has expired: NotAfter={0}")]
+    SignerExpired(String),
+    /// The request's own signature or content is no good.
+    #[error("{0}")]
+    Request(String),
+}
+
+impl PkiError {
+    pub(crate) fn malformed(what: impl Into<String>, why: impl std::fmt::Display) -> Self {
+        Self::Malformed { what: what.into(), why: why.to_string() }
+    }
+}

@@ -1,0 +1,225 @@
+//! The PKI of one cluster under `DIR/pki`. On disk are only what must outlive the process: the CAs and the service
+//! account keys. Leaf certificates of this process are made afresh at each start, which costs less than reading them,
+//! and renewed while it runs; so none can be found expired.
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::kubeconfig::embedded;
+use crate::{
+    Authority, CertInfo, Issued, Key, Kubeconfig, LEAF_LIFETIME, LeafSpec, PkiError, PublicKey, Purpose, Renewal, San,
+    UserCredential, file,
+};
+
+/// Where the PKI lives.
+#[derive(Clone, Debug)]
+pub struct PkiOptions {
+    /// The directory, usually `DIR/pki`.
+    pub dir: PathBuf,
+}
+
+/// Parts of the control plane that have a client certificate of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Component {
+    /// `system:kube-scheduler`
+    Scheduler,
+    /// `system:kube-controller-manager`
+    ControllerManager,
+    /// `system:kube-proxy`
+    Proxy,
+    /// The API server towards kubelets.
+    KubeletClient,
+    /// The API server itself (loopback).
+    ApiServer,
+    /// The administrator: `system:masters`.
+    Admin,
+}
+
+impl Component {
+    fn subject(self) -> (&'static str, &'static [&'static str]) {
+        match self {
+            Self::Scheduler => ("system:kube-scheduler", &[]),
+            Self::ControllerManager => ("system:kube-controller-manager", &[]),
+            Self::Proxy => ("system:kube-proxy", &[]),
+            Self::KubeletClient => ("kube-apiserver-kubelet-client", &["system:masters"]),
+            Self::ApiServer => ("system:apiserver", &["system:masters"]),
+            Self::Admin => ("kubernetes-admin", &["system:masters"]),
+        }
+    }
+}
+
+/// The cluster's authorities and keys.
+#[derive(Clone, Debug)]
+pub struct ClusterPki {
+    /// Issues the API server's certificate, client certificates and kubelets' serving certificates.
+    pub ca: Authority,
+    /// Issues the certificate with which the API server shows itself to extension API servers.
+    pub front_proxy_ca: Authority,
+    /// Signs service account tokens.
+    pub service_account: Key,
+    dir: PathBuf,
+}
+
+impl ClusterPki {
+    /// Opens the PKI, making what is missing.
+    pub fn open(options: &PkiOptions, now: Timestamp) -> Result<Self, PkiError> {
+        let dir = &options.dir;
+        file::private_dir(dir)?;
+        Ok(Self {
+            ca: Authority::load_or_create(dir, "ca", "kubernetes", now)?,
+            front_proxy_ca: Authority::load_or_create(dir, "front-proxy-ca", "front-proxy-ca", now)?,
+            service_account: Key::load_or_generate(&dir.join("sa.key"))?,
+            dir: dir.clone(),
+        })
+    }
+
+    /// Keys that service account tokens may be signed with: the current one, then any in `sa-previous.pub`.
+    pub fn service_account_verifiers(&self) -> Result<Vec<PublicKey>, PkiError> {
+        let mut keys = vec![self.service_account.public().clone()];
+        if let Some(text) = file::read(&self.dir.join("sa-previous.pub"))? {
+            keys.extend(PublicKey::all_from_pem(&text)?);
+        }
+        Ok(keys)
+    }
+
+    /// The names every API server certificate carries, and `more` (host name, node addresses, `--tls-san`).
+    pub fn server_sans(cluster_domain: &str, service_ip: IpAddr, more: &[San]) -> Vec<San> {
+        let dns = |d: &str| San::Dns(d.to_owned());
+        let mut sans = vec![
+            dns("kubernetes"),
+            dns("kubernetes.default"),
+            dns("kubernetes.default.svc"),
+            San::Dns(format!("kubernetes.default.svc.{cluster_domain}")),
+            dns("localhost"),
+            San::Ip(service_ip),
+            San::Ip(IpAddr::from([127, 0, 0, 1])),
+            San::Ip(IpAddr::from([0, 0, 0, 0, 0, 0, 0, 1])),
+        ];
+        for san in more {
+            if !sans.contains(san) {
+                sans.push(san.clone());
+            }
+        }
+        sans
+    }
+
+    /// A serving certificate of the API server.
+    pub fn issue_server(&self, sans: &[San], now: Timestamp) -> Result<Issued, PkiError> {
+        self.ca.issue(
+            &LeafSpec {
+                common_name: "kube-apiserver",
+                organizations: &[],
+                sans,
+                purpose: Purpose::Server,
+                lifetime: LEAF_LIFETIME,
+            },
+            now,
+        )
+    }
+
+    /// A client certificate of a component.
+    pub fn issue_component(&self, component: Component, now: Timestamp) -> Result<Issued, PkiError> {
+        let (name, groups) = component.subject();
+        let groups: Vec<&str> = groups.to_vec();
+        self.issue_client(name, &groups, LEAF_LIFETIME, now)
+    }
+
+    /// A client certificate for any user.
+    pub fn issue_client(
+        &self,
+        user: &str,
+        groups: &[&str],
+        lifetime: Duration,
+        now: Timestamp,
+    ) -> Result<Issued, PkiError> {
+        let organizations: Vec<String> = groups.iter().map(|g| (*g).to_owned()).collect();
+        self.ca.issue(
+            &LeafSpec {
+                common_name: user,
+                organizations: &organizations,
+                sans: &[],
+                purpose: Purpose::Client,
+                lifetime,
+            },
+            now,
+        )
+    }
+
+    /// The certificate shown to extension API servers.
+    pub fn issue_front_proxy_client(&self, now: Timestamp) -> Result<Issued, PkiError> {
+        let spec = LeafSpec {
+            common_name: "front-proxy-client",
+            organizations: &[],
+            sans: &[],
+            purpose: Purpose::Client,
+            lifetime: LEAF_LIFETIME,
+        };
+        self.front_proxy_ca.issue(&spec, now)
+    }
+
+    /// Writes the administrator's kubeconfig to `path` unless one is there that will do: same server, same CA, not yet
+    /// due for renewal. Returns whether it wrote.
+    pub fn ensure_admin_kubeconfig(&self, path: &Path, server: &str, now: Timestamp) -> Result<bool, PkiError> {
+        if let Some(text) = file::read(path)?
+            && embedded(&text, "server").as_deref() == Some(server)
+            && embedded(&text, "certificate-authority-data").as_deref() == Some(self.ca.cert_pem())
+            && let Some(cert) = embedded(&text, "client-certificate-data")
+            && let Ok(info) = CertInfo::from_pem(&cert)
+            && info.not_before <= now
+            && now < Renewal::plan(info.not_before, info.not_after, 0.0).due
+        {
+            return Ok(false);
+        }
+        let issued = self.issue_component(Component::Admin, now)?;
+        Kubeconfig {
+            cluster: "kubernetes".into(),
+            user: "kubernetes-admin".into(),
+            server: server.to_owned(),
+            ca_pem: self.ca.cert_pem().to_owned(),
+            credential: UserCredential::Certificate(Box::new(issued)),
+        }
+        .write(path)?;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opens_twice_and_renews_the_admin() {
+        let now: Timestamp = "2026-05-06T07:08:09Z".parse().unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let options = PkiOptions { dir: dir.path().join("pki") };
+        let pki = ClusterPki::open(&options, now).unwrap();
+        let again = ClusterPki::open(&options, now).unwrap();
+        assert_eq!(pki.ca.cert(), again.ca.cert());
+        assert_eq!(pki.service_account.public(), again.service_account.public());
+        assert_eq!(again.service_account_verifiers().unwrap().len(), 1);
+
+        let path = dir.path().join("admin.kubeconfig");
+        let url = "https://127.0.0.1:6443";
+        assert!(pki.ensure_admin_kubeconfig(&path, url, now).unwrap());
+        assert!(!pki.ensure_admin_kubeconfig(&path, url, now).unwrap());
+        assert!(pki.ensure_admin_kubeconfig(&path, "https://127.0.0.1:7443", now).unwrap());
+        assert!(pki.ensure_admin_kubeconfig(&path, url, now).unwrap());
+        let late = now + Duration::from_secs(300 * 24 * 3600);
+        assert!(pki.ensure_admin_kubeconfig(&path, url, late).unwrap());
+        // A clock that was ahead when the file was written: its certificate is not valid yet.
+        assert!(pki.ensure_admin_kubeconfig(&path, url, now).unwrap());
+
+        let sans =
+            ClusterPki::server_sans("cluster.local", "10.43.0.1".parse().unwrap(), &[San::Dns("localhost".into())]);
+        let info = CertInfo::from_pem(&pki.issue_server(&sans, now).unwrap().cert_pem).unwrap();
+        assert_eq!(info.sans.len(), 8);
+        assert!(!format!("{pki:?}").contains("PRIVATE"), "keys do not print");
+        for c in [Component::Scheduler, Component::KubeletClient, Component::Admin] {
+            let i = CertInfo::from_pem(&pki.issue_component(c, now).unwrap().cert_pem).unwrap();
+            assert_eq!(i.common_name, c.subject().0);
+        }
+        assert!(pki.issue_front_proxy_client(now).is_ok());
+    }
+}

@@ -1,0 +1,77 @@
+//! Files that hold secrets: written whole or not at all, readable by their owner alone.
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::Path;
+
+use crate::PkiError;
+
+/// Largest file read here; certificates and keys are a few kilobytes.
+const FILE_MAX_BYTES: u64 = 1 << 20;
+
+fn at(path: &Path, source: std::io::Error) -> PkiError {
+    PkiError::File { path: path.to_owned(), source }
+}
+
+/// Writes `content` to `path` with mode 0600, atomically: a reader sees the old file or the new one. Durable when
+/// `sync` is set; what can be made again at the next start need not pay for that.
+pub fn write_secret(path: &Path, content: &[u8], sync: bool) -> Result<(), PkiError> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".tmp{}", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let write = || -> std::io::Result<()> {
+        let mut f = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&temporary)?;
+        // A left-over of a killed run may have other permissions.
+        f.set_permissions(fs::Permissions::from_mode(0o600))?;
+        f.write_all(content)?;
+        if sync {
+            f.sync_all()?;
+        }
+        fs::rename(&temporary, path)?;
+        if sync && let Some(dir) = path.parent() {
+            fs::File::open(dir)?.sync_all()?;
+        }
+        Ok(())
+    };
+    write().map_err(|e| {
+        let _ = fs::remove_file(&temporary);
+        at(path, e)
+    })
+}
+
+/// The file's text; `None` when there is none.
+pub(crate) fn read(path: &Path) -> Result<Option<String>, PkiError> {
+    match fs::metadata(path) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+        Err(e) => return Err(at(path, e)),
+        Ok(m) if m.len() > FILE_MAX_BYTES => {
+            return Err(PkiError::malformed(path.display().to_string(), "file is too large"));
+        }
+        Ok(_) => {}
+    }
+    fs::read_to_string(path).map(Some).map_err(|e| at(path, e))
+}
+
+/// Makes a directory only its owner may enter.
+pub(crate) fn private_dir(path: &Path) -> Result<(), PkiError> {
+    fs::create_dir_all(path).map_err(|e| at(path, e))?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o700)).map_err(|e| at(path, e))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mode_and_replacement() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("x.key");
+        write_secret(&path, b"one", false).unwrap();
+        write_secret(&path, b"two", true).unwrap();
+        assert_eq!(read(&path).unwrap().unwrap(), "two");
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "no temporary file stays");
+        assert!(read(&dir.path().join("none")).unwrap().is_none());
+        assert!(write_secret(&dir.path().join("no/dir"), b"", false).is_err());
+    }
+}

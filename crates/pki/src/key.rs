@@ -1,0 +1,208 @@
+//! Private keys (made as ECDSA P-256, read as anything rustls can sign with) and public keys. Private parts never print.
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use ring::rand::SystemRandom;
+use ring::signature::{ECDSA_P256_SHA256_ASN1_SIGNING, EcdsaKeyPair};
+use rustls::SignatureScheme;
+use rustls::sign::SigningKey;
+use rustls_pki_types::{PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, PrivateSec1KeyDer};
+use sha2::{Digest, Sha256};
+use x509_parser::prelude::FromDer;
+use x509_parser::x509::SubjectPublicKeyInfo;
+
+use crate::der::{self, oid};
+use crate::{PkiError, file, pem};
+
+/// A private key.
+#[derive(Clone)]
+pub struct Key {
+    signing: Arc<dyn SigningKey>,
+    scheme: SignatureScheme,
+    public: PublicKey,
+    label: &'static str,
+    der: Arc<[u8]>,
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key").field("scheme", &self.scheme).finish_non_exhaustive()
+    }
+}
+
+const SCHEMES: [SignatureScheme; 4] = [
+    SignatureScheme::ECDSA_NISTP256_SHA256,
+    SignatureScheme::RSA_PKCS1_SHA256,
+    SignatureScheme::ECDSA_NISTP384_SHA384,
+    SignatureScheme::ED25519,
+];
+
+impl Key {
+    /// A new ECDSA P-256 key.
+    pub fn generate() -> Result<Self, PkiError> {
+        let pkcs8 = EcdsaKeyPair::generate_pkcs8(&ECDSA_P256_SHA256_ASN1_SIGNING, &SystemRandom::new())
+            .map_err(|_| PkiError::Crypto("key generation failed"))?;
+        Self::from_der("PRIVATE KEY", pkcs8.as_ref().to_vec())
+    }
+
+    /// Reads a PEM private key (PKCS#8, SEC1 or PKCS#1).
+    pub fn from_pem(text: &str) -> Result<Self, PkiError> {
+        let (label, der) = pem::blocks(text)?
+            .into_iter()
+            .find(|(l, _)| l.ends_with("PRIVATE KEY"))
+            .ok_or_else(|| PkiError::malformed("private key", "no PRIVATE KEY block"))?;
+        let label = match label {
+            "PRIVATE KEY" => "PRIVATE KEY",
+            "EC PRIVATE KEY" => "EC PRIVATE KEY",
+            "RSA PRIVATE KEY" => "RSA PRIVATE KEY",
+            other => return Err(PkiError::malformed("private key", format!("{other} is not supported"))),
+        };
+        Self::from_der(label, der)
+    }
+
+    fn from_der(label: &'static str, der: Vec<u8>) -> Result<Self, PkiError> {
+        let wrapped = match label {
+            "EC PRIVATE KEY" => PrivateKeyDer::Sec1(PrivateSec1KeyDer::from(der.clone())),
+            "RSA PRIVATE KEY" => PrivateKeyDer::Pkcs1(PrivatePkcs1KeyDer::from(der.clone())),
+            _ => PrivateKeyDer::Pkcs8(PrivatePkcs8KeyDer::from(der.clone())),
+        };
+        let signing = rustls::crypto::ring::sign::any_supported_type(&wrapped)
+            .map_err(|_| PkiError::malformed("private key", "unsupported or damaged"))?;
+        let scheme = SCHEMES
+            .into_iter()
+            .find(|s| signing.choose_scheme(&[*s]).is_some())
+            .ok_or(PkiError::Crypto("the key offers no known signature scheme"))?;
+        let spki = signing.public_key().ok_or(PkiError::Crypto("the key does not tell its public part"))?;
+        let public = PublicKey::from_spki(spki.as_ref())?;
+        Ok(Self { signing, scheme, public, label, der: der.into() })
+    }
+
+    /// Reads the key at `path`, or makes one and writes it there.
+    pub fn load_or_generate(path: &Path) -> Result<Self, PkiError> {
+        if let Some(text) = file::read(path)? {
+            return Self::from_pem(&text).map_err(|e| PkiError::malformed(path.display().to_string(), e));
+        }
+        let key = Self::generate()?;
+        file::write_secret(path, key.to_pem().as_bytes(), true)?;
+        Ok(key)
+    }
+
+    /// The PEM form: secret, for files and kubeconfigs alone.
+    pub fn to_pem(&self) -> String {
+        pem::pem_block(self.label, &self.der)
+    }
+
+    /// The public part.
+    pub fn public(&self) -> &PublicKey {
+        &self.public
+    }
+
+    /// For rustls.
+    pub fn signing(&self) -> Arc<dyn SigningKey> {
+        self.signing.clone()
+    }
+
+    /// The scheme [`Key::sign`] uses.
+    pub fn scheme(&self) -> SignatureScheme {
+        self.scheme
+    }
+
+    /// Signs a message; ECDSA signatures are DER.
+    pub fn sign(&self, message: &[u8]) -> Result<Vec<u8>, PkiError> {
+        let signer = self.signing.choose_scheme(&[self.scheme]).ok_or(PkiError::Crypto("no signer"))?;
+        signer.sign(message).map_err(|_| PkiError::Crypto("signing failed"))
+    }
+
+    /// The `AlgorithmIdentifier` of [`Key::sign`].
+    pub(crate) fn algorithm(&self) -> Vec<u8> {
+        match self.scheme {
+            SignatureScheme::RSA_PKCS1_SHA256 => der::sequence(&[&der::object_id(oid::RSA_SHA256), &[5, 0]]),
+            SignatureScheme::ECDSA_NISTP384_SHA384 => der::sequence(&[&der::object_id(oid::ECDSA_SHA384)]),
+            SignatureScheme::ED25519 => der::sequence(&[&der::object_id(oid::ED25519)]),
+            _ => der::sequence(&[&der::object_id(oid::ECDSA_SHA256)]),
+        }
+    }
+}
+
+/// A public key as SubjectPublicKeyInfo.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PublicKey {
+    spki: Arc<[u8]>,
+    raw: Arc<[u8]>,
+    is_rsa: bool,
+}
+
+impl PublicKey {
+    /// From DER SubjectPublicKeyInfo.
+    pub fn from_spki(spki: &[u8]) -> Result<Self, PkiError> {
+        let (rest, parsed) = SubjectPublicKeyInfo::from_der(spki).map_err(|e| PkiError::malformed("public key", e))?;
+        if !rest.is_empty() {
+            return Err(PkiError::malformed("public key", "trailing bytes"));
+        }
+        let is_rsa = parsed.algorithm.algorithm == x509_parser::oid_registry::OID_PKCS1_RSAENCRYPTION;
+        Ok(Self { raw: parsed.subject_public_key.data.as_ref().into(), is_rsa, spki: spki.into() })
+    }
+    /// The public keys in PEM text: `PUBLIC KEY` blocks, certificates' keys, private keys' public parts.
+    pub fn all_from_pem(text: &str) -> Result<Vec<Self>, PkiError> {
+        let mut keys = Vec::new();
+        for (label, der) in pem::blocks(text)? {
+            match label {
+                "PUBLIC KEY" => keys.push(Self::from_spki(&der)?),
+                "CERTIFICATE" => {
+                    let (_, cert) = x509_parser::certificate::X509Certificate::from_der(&der)
+                        .map_err(|e| PkiError::malformed("certificate", e))?;
+                    keys.push(Self::from_spki(cert.public_key().raw)?);
+                }
+                l if l.ends_with("PRIVATE KEY") => keys.push(Key::from_pem(&pem::pem_block(l, &der))?.public),
+                _ => {}
+            }
+        }
+        if keys.is_empty() { Err(PkiError::malformed("public key", "no key found")) } else { Ok(keys) }
+    }
+    /// DER SubjectPublicKeyInfo.
+    pub fn spki(&self) -> &[u8] {
+        &self.spki
+    }
+    /// The bits inside: an uncompressed point, or PKCS#1 RSAPublicKey.
+    pub fn raw(&self) -> &[u8] {
+        &self.raw
+    }
+    /// Whether it is RSA (else elliptic).
+    pub fn is_rsa(&self) -> bool {
+        self.is_rsa
+    }
+    /// Upstream's `kid` of service account keys: URL-safe base64 of the SHA-256 of the SPKI.
+    pub fn key_id(&self) -> String {
+        use base64::Engine;
+        base64::engine::general_purpose::URL_SAFE_NO_PAD.encode(Sha256::digest(&self.spki))
+    }
+    /// RFC 5280's SHA-1 identifier is only a hint; the first 20 bytes of SHA-256 (RFC 7093, method 1) serve as well.
+    pub(crate) fn identifier(&self) -> Vec<u8> {
+        Sha256::digest(&self.raw)[..20].to_vec()
+    }
+    /// PEM form.
+    pub fn to_pem(&self) -> String {
+        pem::pem_block("PUBLIC KEY", &self.spki)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn round_trip_and_silence() {
+        let key = Key::generate().unwrap();
+        let again = Key::from_pem(&key.to_pem()).unwrap();
+        assert_eq!(key.public(), again.public());
+        assert!(!key.public().is_rsa());
+        assert_eq!(key.public().key_id().len(), 43);
+        assert_eq!(PublicKey::all_from_pem(&key.to_pem()).unwrap(), vec![key.public().clone()]);
+        assert_eq!(PublicKey::all_from_pem(&key.public().to_pem()).unwrap(), vec![key.public().clone()]);
+        let shown = format!("{key:?}");
+        assert_eq!(shown, "Key { scheme: ECDSA_NISTP256_SHA256, .. }");
+        assert!(Key::from_pem("x").is_err());
+        assert!(Key::from_pem(&pem::pem_block("PRIVATE KEY", b"junk")).is_err());
+    }
+}

@@ -1,0 +1,184 @@
+//! TLS configuration that follows rotation: a certificate that can be swapped under running listeners, and client
+//! certificates that are requested but not required. Who a client certificate belongs to is judged in authentication,
+//! so that a bad one is a 401 with a log line and not a broken handshake.
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+
+use jiff::Timestamp;
+use parking_lot::RwLock;
+use rustls::client::danger::HandshakeSignatureValid;
+use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
+use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
+use rustls::sign::CertifiedKey;
+use rustls::{DigitallySignedStruct, DistinguishedName, RootCertStore, SignatureScheme};
+
+use crate::{CertInfo, Issued, PkiError, Renewal, pem};
+
+/// The one cryptographic provider of the process.
+pub fn provider() -> Arc<CryptoProvider> {
+    static PROVIDER: OnceLock<Arc<CryptoProvider>> = OnceLock::new();
+    PROVIDER.get_or_init(|| Arc::new(rustls::crypto::ring::default_provider())).clone()
+}
+
+/// A serving certificate that may be replaced at any time; new handshakes see the new one.
+pub struct SwappableCertificate {
+    current: RwLock<(Arc<CertifiedKey>, Renewal)>,
+}
+
+impl fmt::Debug for SwappableCertificate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SwappableCertificate").field("renewal", &self.renewal()).finish_non_exhaustive()
+    }
+}
+
+fn certified(issued: &Issued) -> Result<(Arc<CertifiedKey>, Renewal), PkiError> {
+    let chain = pem::certificates_from_pem(&issued.cert_pem)?;
+    let info = CertInfo::from_der(&chain[0])?;
+    let renewal = Renewal::random(info.not_before, info.not_after);
+    Ok((Arc::new(CertifiedKey::new(chain, issued.key.signing())), renewal))
+}
+
+impl SwappableCertificate {
+    /// Starts with this certificate.
+    pub fn new(issued: &Issued) -> Result<Arc<Self>, PkiError> {
+        Ok(Arc::new(Self { current: RwLock::new(certified(issued)?) }))
+    }
+    /// Replaces it; open connections keep what they have.
+    pub fn swap(&self, issued: &Issued) -> Result<(), PkiError> {
+        let next = certified(issued)?;
+        *self.current.write() = next;
+        Ok(())
+    }
+    /// When the current one is due and when it ends.
+    pub fn renewal(&self) -> Renewal {
+        self.current.read().1
+    }
+}
+
+impl ResolvesServerCert for SwappableCertificate {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.current.read().0.clone())
+    }
+}
+
+/// Requests a client certificate, requires none, and checks only that the client holds the key of what it shows.
+#[derive(Debug)]
+pub struct AnyClientCertificate {
+    hints: Vec<DistinguishedName>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl AnyClientCertificate {
+    /// `ca_pems` are named to the client as acceptable issuers, so that it offers the right certificate.
+    pub fn new(ca_pems: &[&str]) -> Result<Arc<Self>, PkiError> {
+        let hints = roots(ca_pems)?.subjects();
+        Ok(Arc::new(Self { hints, provider: provider() }))
+    }
+}
+
+fn roots(ca_pems: &[&str]) -> Result<RootCertStore, PkiError> {
+    let mut roots = RootCertStore::empty();
+    for text in ca_pems {
+        for cert in pem::certificates_from_pem(text)? {
+            roots.add(cert).map_err(|e| PkiError::malformed("CA certificate", e))?;
+        }
+    }
+    Ok(roots)
+}
+
+impl ClientCertVerifier for AnyClientCertificate {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        &self.hints
+    }
+    fn client_auth_mandatory(&self) -> bool {
+        false
+    }
+    fn verify_client_cert(
+        &self,
+        _end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _now: UnixTime,
+    ) -> Result<ClientCertVerified, rustls::Error> {
+        Ok(ClientCertVerified::assertion())
+    }
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls12_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        verify_tls13_signature(message, cert, dss, &self.provider.signature_verification_algorithms)
+    }
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// Judges client certificate chains against a CA bundle: signatures, validity, and the client-auth usage.
+#[derive(Clone, Debug)]
+pub struct ClientChains {
+    verifier: Arc<dyn ClientCertVerifier>,
+}
+
+impl ClientChains {
+    /// Trusting the CAs in `ca_pems`.
+    pub fn new(ca_pems: &[&str]) -> Result<Self, PkiError> {
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca_pems)?), provider())
+            .build()
+            .map_err(|e| PkiError::malformed("client CA bundle", e))?;
+        Ok(Self { verifier })
+    }
+    /// Whether `chain` (leaf first) leads to a trusted CA at time `now`; the error says why not.
+    pub fn verify(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Result<(), String> {
+        let (leaf, rest) = chain.split_first().ok_or("no certificate")?;
+        let seconds = u64::try_from(now.as_second()).unwrap_or(0);
+        let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
+        self.verifier.verify_client_cert(leaf, rest, at).map(|_| ()).map_err(|e| e.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Authority, LeafSpec, Purpose};
+    use std::time::Duration;
+
+    #[test]
+    fn chains() {
+        let now: Timestamp = "2026-05-06T07:08:09Z".parse().unwrap();
+        let ca = Authority::create("ca", now).unwrap();
+        let other = Authority::create("ca", now).unwrap();
+        let spec = |purpose| LeafSpec {
+            common_name: "jane",
+            organizations: &[],
+            sans: &[],
+            purpose,
+            lifetime: Duration::from_secs(3600),
+        };
+        let chains = ClientChains::new(&[ca.cert_pem()]).unwrap();
+        let der = |i: &Issued| pem::certificates_from_pem(&i.cert_pem).unwrap();
+        let good = ca.issue(&spec(Purpose::Client), now).unwrap();
+        assert_eq!(chains.verify(&der(&good), now), Ok(()));
+        assert!(chains.verify(&der(&good), now + Duration::from_secs(3601)).is_err());
+        assert!(chains.verify(&der(&good), now - Duration::from_secs(301)).is_err());
+        assert!(chains.verify(&der(&ca.issue(&spec(Purpose::Server), now).unwrap()), now).is_err());
+        assert!(chains.verify(&der(&other.issue(&spec(Purpose::Client), now).unwrap()), now).is_err());
+        assert!(chains.verify(&[], now).is_err());
+
+        let cert = SwappableCertificate::new(&good).unwrap();
+        let first = cert.renewal();
+        cert.swap(&ca.issue(&spec(Purpose::Server), now + Duration::from_secs(60)).unwrap()).unwrap();
+        assert_eq!(cert.renewal().expires, first.expires + Duration::from_secs(60));
+        assert!(!format!("{cert:?}").contains("PRIVATE"));
+    }
+}

@@ -1,1 +1,120 @@
-//! Kelson codec: JSON, YAML and protobuf to and from one value tree, by the schema table.
+//! Kelson codec: JSON, YAML and protobuf to and from one value tree, by the schema table. No kind has a codec of its own.
+//!
+//! Decoding yields the canonical form of an object: what Kubernetes' own round trip would store (empty optional values
+//! dropped, required zero values present, quantities and times normalised), and the strict findings (unknown and duplicate
+//! fields) beside it. What to do with a finding is the caller's: see [`FieldValidation`].
+mod error;
+pub mod json;
+pub mod media;
+pub mod proto;
+mod scalar;
+pub mod yaml;
+mod zero;
+
+pub use error::{DecodeError, EncodeError, StrictErrors};
+pub use media::{Accept, Encoding, MediaType, TableRequest};
+pub use scalar::{format_duration, parse_duration};
+
+use kelson_schema::{Schema, TypeId};
+use serde_json::Value;
+
+/// Nesting allowed in any document; below the limit that `serde_json` has for reading a stored record again.
+pub const NESTING_DEPTH_MAX: usize = 120;
+/// Bytes of one request body or document; the limit of the published API server for resource bodies.
+pub const DOCUMENT_BYTES_MAX: usize = 3 * 1024 * 1024;
+/// Strict findings kept for one document.
+pub const STRICT_ERRORS_MAX: usize = 100;
+
+/// `fieldValidation` of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum FieldValidation {
+    /// Drop silently.
+    Ignore,
+    /// Drop, and give a warning for each.
+    #[default]
+    Warn,
+    /// Refuse.
+    Strict,
+}
+
+impl FieldValidation {
+    /// The query parameter's value; empty means the default. `None` for any other word.
+    pub fn parse(text: &str) -> Option<Self> {
+        match text {
+            "" | "Warn" => Some(Self::Warn),
+            "Ignore" => Some(Self::Ignore),
+            "Strict" => Some(Self::Strict),
+            _ => None,
+        }
+    }
+}
+
+/// A decoded object and what strict decoding found.
+#[derive(Debug, Clone, Default)]
+pub struct Decoded {
+    /// The canonical form.
+    pub value: Value,
+    /// Unknown and duplicate fields, in order of appearance; empty when none were asked for.
+    pub strict: StrictErrors,
+}
+
+/// What a document says it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TypeMeta {
+    /// `v1`, `apps/v1`.
+    pub api_version: String,
+    /// `Pod`.
+    pub kind: String,
+}
+
+impl TypeMeta {
+    /// The built-in type, if there is one.
+    pub fn type_id(&self) -> Option<TypeId> {
+        Schema::builtin().by_api_version(&self.api_version, &self.kind)
+    }
+}
+
+/// Reads `apiVersion` and `kind` of a document without decoding the rest.
+pub fn peek(encoding: Encoding, data: &[u8]) -> Result<TypeMeta, DecodeError> {
+    match encoding {
+        Encoding::Json => json::peek(data),
+        Encoding::Yaml => json::peek(&yaml::to_json(data)?.json),
+        Encoding::Protobuf => proto::peek(data),
+    }
+}
+
+/// Decodes a document as the given type; `None` decodes it as an object of unknown structure (a custom resource), which
+/// protobuf cannot carry. `strict` collects findings; without it unknown fields are dropped silently.
+pub fn decode(encoding: Encoding, ty: Option<TypeId>, data: &[u8], strict: bool) -> Result<Decoded, DecodeError> {
+    match encoding {
+        Encoding::Json => json::decode(ty, data, strict),
+        Encoding::Yaml => yaml::decode(ty, data, strict),
+        Encoding::Protobuf => {
+            let ty = ty.ok_or_else(|| DecodeError::Proto("object has no protobuf form".into()))?;
+            Ok(Decoded { value: proto::decode_as(ty, data)?.1, strict: StrictErrors::default() })
+        }
+    }
+}
+
+/// Encodes an object. JSON ends without a newline.
+pub fn encode(encoding: Encoding, ty: Option<TypeId>, value: &Value) -> Result<Vec<u8>, EncodeError> {
+    match encoding {
+        Encoding::Json => Ok(canonical_json(value)),
+        Encoding::Yaml => Ok(yaml::to_yaml(value).into_bytes()),
+        Encoding::Protobuf => {
+            let ty = ty.ok_or(EncodeError::NoProtobuf)?;
+            proto::encode(ty, value)
+        }
+    }
+}
+
+/// The stored form: compact JSON with sorted keys.
+pub fn canonical_json(value: &Value) -> Vec<u8> {
+    // Values serialise without fail: their maps have string keys only.
+    serde_json::to_vec(value).unwrap_or_default()
+}
+
+/// Brings a tree (a patched object, say) into canonical form; unknown fields are dropped and reported when `strict`.
+pub fn normalize(ty: TypeId, value: &Value, strict: bool) -> Result<Decoded, DecodeError> {
+    json::decode(Some(ty), &canonical_json(value), strict)
+}

@@ -1,0 +1,485 @@
+//! Typed decoding: the tree is built canonical, unknown and duplicate fields are noted with their path, and a value of the
+//! wrong type is reported in the words of Go's decoder. Names are case-sensitive, as `sigs.k8s.io/json` has them.
+use super::lexer::Lexer;
+use crate::{DOCUMENT_BYTES_MAX, DecodeError, Decoded, STRICT_ERRORS_MAX, StrictErrors, TypeMeta, scalar, zero};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use kelson_schema::{FieldType, Kind, TypeId};
+use serde_json::{Map, Number, Value};
+use std::borrow::Cow;
+
+/// Decodes a document; see [`crate::decode`].
+pub fn decode(ty: Option<TypeId>, data: &[u8], strict: bool) -> Result<Decoded, DecodeError> {
+    let text = text(data)?;
+    let mut d = Decoder { lexer: Lexer::new(&text), path: Vec::new(), strict, found: Vec::new(), type_error: None };
+    let value = match ty {
+        Some(ty) => d.root(ty)?,
+        None => d.any(true)?,
+    };
+    d.lexer.end()?;
+    match d.type_error {
+        Some(message) => Err(DecodeError::Json(message)),
+        None => Ok(Decoded { value, strict: StrictErrors(d.found) }),
+    }
+}
+
+/// Reads `apiVersion` and `kind`, skipping all else.
+pub fn peek(data: &[u8]) -> Result<TypeMeta, DecodeError> {
+    let wrap = |e: DecodeError| DecodeError::Json(format!("couldn't get version/kind; json parse error: {e}"));
+    let text = text(data)?;
+    peek_text(&text).map_err(wrap)
+}
+
+fn peek_text(text: &str) -> Result<TypeMeta, DecodeError> {
+    let mut lexer = Lexer::new(text);
+    let mut found = TypeMeta::default();
+    match lexer.peek() {
+        Some(b'{') => {}
+        Some(b'n') => {
+            lexer.word("null")?;
+            lexer.end()?;
+            return Ok(found);
+        }
+        other => {
+            lexer.skip()?;
+            let message = format!("json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}", token_name(other));
+            return Err(DecodeError::Json(message));
+        }
+    }
+    lexer.enter()?;
+    let mut first = true;
+    while let Some(key) = lexer.next_key(&mut first)? {
+        let target = match key.as_ref() {
+            "apiVersion" => &mut found.api_version,
+            "kind" => &mut found.kind,
+            _ => {
+                lexer.skip()?;
+                continue;
+            }
+        };
+        match lexer.peek() {
+            Some(b'"') => *target = lexer.string()?.into_owned(),
+            Some(b'n') => lexer.skip()?,
+            other => {
+                lexer.skip()?;
+                let message =
+                    format!("json: cannot unmarshal {} into Go struct field .{key} of type string", token_name(other));
+                return Err(DecodeError::Json(message));
+            }
+        }
+    }
+    lexer.end()?;
+    Ok(found)
+}
+
+/// Go replaces bytes that are not UTF-8.
+fn text(data: &[u8]) -> Result<Cow<'_, str>, DecodeError> {
+    if data.len() > DOCUMENT_BYTES_MAX {
+        return Err(DecodeError::TooLarge);
+    }
+    Ok(String::from_utf8_lossy(data))
+}
+
+fn token_name(byte: Option<u8>) -> &'static str {
+    match byte {
+        Some(b'{') => "object",
+        Some(b'[') => "array",
+        Some(b'"') => "string",
+        Some(b't' | b'f') => "bool",
+        _ => "number",
+    }
+}
+
+enum Step<'a> {
+    /// A struct's field: the struct that was being decoded and the field's place in it.
+    Field(TypeId, usize),
+    Key(Cow<'a, str>),
+    Index(usize),
+}
+
+struct Decoder<'a> {
+    lexer: Lexer<'a>,
+    path: Vec<Step<'a>>,
+    strict: bool,
+    found: Vec<String>,
+    /// The first value of a wrong type; decoding goes on to find syntax errors first.
+    type_error: Option<String>,
+}
+
+impl<'a> Decoder<'a> {
+    fn root(&mut self, ty: TypeId) -> Result<Value, DecodeError> {
+        match self.lexer.peek() {
+            Some(b'{') => Ok(Value::Object(self.object(ty)?)),
+            Some(b'n') => {
+                self.lexer.word("null")?;
+                Ok(Value::Object(zero::zero_struct(ty)))
+            }
+            other => {
+                self.lexer.skip()?;
+                self.type_error = Some(format!(
+                    "json: cannot unmarshal {} into Go value of type {}",
+                    token_name(other),
+                    struct_name(ty)
+                ));
+                Ok(Value::Null)
+            }
+        }
+    }
+
+    fn object(&mut self, ty: TypeId) -> Result<Map<String, Value>, DecodeError> {
+        self.lexer.enter()?;
+        let mut map = Map::new();
+        let (mut first, mut seen) = (true, 0u128);
+        while let Some(key) = self.lexer.next_key(&mut first)? {
+            let Some(position) = ty.position(&key) else {
+                self.note("unknown field", &key);
+                self.lexer.skip()?;
+                continue;
+            };
+            if seen & (1 << position) != 0 {
+                self.note("duplicate field", &key);
+            }
+            seen |= 1 << position;
+            let field = ty.json_field(position);
+            self.path.push(Step::Field(ty, position));
+            if let Some(value) = self.value(field.ty())? {
+                zero::store(&mut map, field, value);
+            } else if field.is_pointer() || matches!(field.ty().kind(), Kind::List(_) | Kind::Map(_)) {
+                // An explicit null undoes an earlier value.
+                map.remove(field.json());
+            }
+            self.path.pop();
+        }
+        zero::finish(ty, &mut map);
+        Ok(map)
+    }
+
+    /// A value of a type; `None` for null and for a value of the wrong type (which is remembered).
+    fn value(&mut self, ty: FieldType) -> Result<Option<Value>, DecodeError> {
+        let next = self.lexer.peek();
+        let kind = ty.kind();
+        if next == Some(b'n') {
+            self.lexer.word("null")?;
+            return Ok(None);
+        }
+        Ok(match (kind, next) {
+            (Kind::Struct(id), Some(b'{')) => Some(Value::Object(self.object(id)?)),
+            (Kind::String, Some(b'"')) => Some(Value::String(self.lexer.string()?.into_owned())),
+            (Kind::Bool, Some(b't')) => {
+                self.lexer.word("true")?;
+                Some(Value::Bool(true))
+            }
+            (Kind::Bool, Some(b'f')) => {
+                self.lexer.word("false")?;
+                Some(Value::Bool(false))
+            }
+            (Kind::Int32 | Kind::Int64 | Kind::Double, Some(b'-' | b'0'..=b'9')) => self.number(ty)?,
+            (Kind::Bytes, Some(b'"')) => self.bytes()?,
+            (Kind::List(elem) | Kind::WrappedList(elem), Some(b'[')) => Some(Value::Array(self.list(elem)?)),
+            (Kind::Map(value), Some(b'{')) => Some(Value::Object(self.map(value)?)),
+            (Kind::Time | Kind::MicroTime, _) => Some(self.time(kind == Kind::MicroTime)?),
+            (Kind::Duration, _) => {
+                let text = self.plain_string()?;
+                Some(Value::String(scalar::format_duration(scalar::parse_duration(&text)?)))
+            }
+            (Kind::Quantity, _) => Some(self.quantity()?),
+            (Kind::IntOrString, _) => Some(self.int_or_string()?),
+            (Kind::RawExtension | Kind::FieldsV1 | Kind::Json | Kind::Any, _) => Some(self.any(false)?),
+            (Kind::SchemaOrBool(id) | Kind::SchemaOrArray(id) | Kind::SchemaOrStringArray(id), _) => {
+                self.schema_union(kind, id)?
+            }
+            _ => {
+                self.lexer.skip()?;
+                self.mismatch(token_name(next), ty);
+                None
+            }
+        })
+    }
+
+    fn list(&mut self, elem: FieldType) -> Result<Vec<Value>, DecodeError> {
+        self.lexer.enter()?;
+        let (mut out, mut first) = (Vec::new(), true);
+        while self.lexer.next_element(&mut first)? {
+            self.path.push(Step::Index(out.len()));
+            let value = self.value(elem)?;
+            out.push(value.unwrap_or_else(|| zero::zero(elem)));
+            self.path.pop();
+        }
+        Ok(out)
+    }
+
+    fn map(&mut self, ty: FieldType) -> Result<Map<String, Value>, DecodeError> {
+        self.lexer.enter()?;
+        let (mut out, mut first) = (Map::new(), true);
+        while let Some(key) = self.lexer.next_key(&mut first)? {
+            if out.contains_key(key.as_ref()) {
+                self.note("duplicate field", &key);
+            }
+            self.path.push(Step::Key(key.clone()));
+            let value = self.value(ty)?;
+            self.path.pop();
+            let value = value.unwrap_or_else(|| match ty.kind() {
+                // Protobuf has no absent bytes in a map.
+                Kind::Bytes => Value::String(String::new()),
+                _ => zero::zero(ty),
+            });
+            out.insert(key.into_owned(), value);
+        }
+        Ok(out)
+    }
+
+    fn number(&mut self, ty: FieldType) -> Result<Option<Value>, DecodeError> {
+        let text = self.lexer.number()?;
+        let number = match ty.kind() {
+            Kind::Int32 => text.parse::<i32>().ok().map(Number::from),
+            Kind::Int64 => text.parse::<i64>().ok().map(Number::from),
+            _ => float(text),
+        };
+        if number.is_none() {
+            self.mismatch(&format!("number {text}"), ty);
+        }
+        Ok(number.map(Value::Number))
+    }
+
+    fn bytes(&mut self) -> Result<Option<Value>, DecodeError> {
+        let text = self.lexer.string()?;
+        // Go's decoder skips line breaks.
+        let text = if text.contains(['\n', '\r']) { Cow::Owned(text.replace(['\n', '\r'], "")) } else { text };
+        match STANDARD.decode(text.as_bytes()) {
+            Ok(_) => Ok(Some(Value::String(text.into_owned()))),
+            Err(e) => {
+                let at = match e {
+                    base64::DecodeError::InvalidByte(at, _) | base64::DecodeError::InvalidLastSymbol(at, _) => at,
+                    _ => text.trim_end_matches('=').len() & !3,
+                };
+                self.type_error.get_or_insert(format!("illegal base64 data at input byte {at}"));
+                Ok(None)
+            }
+        }
+    }
+
+    /// A string where Go decodes into a plain `string` of its own.
+    fn plain_string(&mut self) -> Result<Cow<'a, str>, DecodeError> {
+        match self.lexer.peek() {
+            Some(b'"') => self.lexer.string(),
+            other => {
+                self.lexer.skip()?;
+                Err(DecodeError::Json(format!("json: cannot unmarshal {} into Go value of type string", token_name(other))))
+            }
+        }
+    }
+
+    fn time(&mut self, micro: bool) -> Result<Value, DecodeError> {
+        let text = self.plain_string()?;
+        let moment = scalar::parse_time(&text, micro)?;
+        Ok(if moment.is_zero() { Value::Null } else { Value::String(scalar::format_time(moment, micro)) })
+    }
+
+    fn quantity(&mut self) -> Result<Value, DecodeError> {
+        if self.lexer.peek() == Some(b'"') {
+            let text = self.lexer.string()?;
+            return Ok(Value::String(scalar::quantity(&text)?));
+        }
+        let start = self.lexer.position();
+        self.lexer.skip()?;
+        Ok(Value::String(scalar::quantity(self.lexer.since(start))?))
+    }
+
+    fn int_or_string(&mut self) -> Result<Value, DecodeError> {
+        let next = self.lexer.peek();
+        match next {
+            Some(b'"') => Ok(Value::String(self.lexer.string()?.into_owned())),
+            Some(b'-' | b'0'..=b'9') => {
+                let text = self.lexer.number()?;
+                text.parse::<i32>().map(Value::from).map_err(|_| {
+                    DecodeError::Json(format!("json: cannot unmarshal number {text} into Go value of type int32"))
+                })
+            }
+            _ => {
+                self.lexer.skip()?;
+                Err(DecodeError::Json(format!("json: cannot unmarshal {} into Go value of type int32", token_name(next))))
+            }
+        }
+    }
+
+    /// Unions of custom resource schemas. Upstream decodes what is inside them without strictness.
+    fn schema_union(&mut self, kind: Kind, id: TypeId) -> Result<Option<Value>, DecodeError> {
+        let strict = std::mem::replace(&mut self.strict, false);
+        let value = match (kind, self.lexer.peek()) {
+            (_, Some(b'{')) => Some(Value::Object(self.object(id)?)),
+            (Kind::SchemaOrBool(_), Some(b't')) => {
+                self.lexer.word("true")?;
+                Some(Value::Bool(true))
+            }
+            (Kind::SchemaOrBool(_), Some(b'f')) => {
+                self.lexer.word("false")?;
+                Some(Value::Bool(false))
+            }
+            (Kind::SchemaOrBool(_), _) => {
+                self.lexer.skip()?;
+                return Err(DecodeError::Json("boolean or JSON schema expected".into()));
+            }
+            (Kind::SchemaOrArray(_), Some(b'[')) => {
+                self.lexer.enter()?;
+                let (mut out, mut first) = (Vec::new(), true);
+                while self.lexer.next_element(&mut first)? {
+                    out.push(self.root(id)?);
+                }
+                Some(Value::Array(out)).filter(|v| v != &Value::Array(Vec::new()))
+            }
+            (Kind::SchemaOrStringArray(_), Some(b'[')) => {
+                self.lexer.enter()?;
+                let (mut out, mut first) = (Vec::new(), true);
+                while self.lexer.next_element(&mut first)? {
+                    out.push(Value::String(self.plain_string()?.into_owned()));
+                }
+                Some(Value::Array(out)).filter(|v| v != &Value::Array(Vec::new()))
+            }
+            _ => {
+                self.lexer.skip()?;
+                None
+            }
+        };
+        self.strict = strict;
+        Ok(value)
+    }
+
+    /// Any JSON value. `check` notes duplicate keys.
+    fn any(&mut self, check: bool) -> Result<Value, DecodeError> {
+        match self.lexer.peek() {
+            Some(b'{') => {
+                self.lexer.enter()?;
+                let (mut out, mut first) = (Map::new(), true);
+                while let Some(key) = self.lexer.next_key(&mut first)? {
+                    if check && out.contains_key(key.as_ref()) {
+                        self.note("duplicate field", &key);
+                    }
+                    if check {
+                        self.path.push(Step::Key(key.clone()));
+                    }
+                    let value = self.any(check)?;
+                    if check {
+                        self.path.pop();
+                    }
+                    out.insert(key.into_owned(), value);
+                }
+                Ok(Value::Object(out))
+            }
+            Some(b'[') => {
+                self.lexer.enter()?;
+                let (mut out, mut first) = (Vec::new(), true);
+                while self.lexer.next_element(&mut first)? {
+                    self.path.push(Step::Index(out.len()));
+                    out.push(self.any(check)?);
+                    self.path.pop();
+                }
+                Ok(Value::Array(out))
+            }
+            Some(b'"') => Ok(Value::String(self.lexer.string()?.into_owned())),
+            Some(b'-' | b'0'..=b'9') => {
+                let text = self.lexer.number()?;
+                untyped_number(text).map(Value::Number).ok_or_else(|| {
+                    DecodeError::Json(format!("json: cannot unmarshal number {text} into Go value of type float64"))
+                })
+            }
+            Some(b't') => self.lexer.word("true").map(|()| Value::Bool(true)),
+            Some(b'f') => self.lexer.word("false").map(|()| Value::Bool(false)),
+            Some(b'n') => self.lexer.word("null").map(|()| Value::Null),
+            _ => Err(self.lexer.invalid("looking for beginning of value")),
+        }
+    }
+
+    fn note(&mut self, what: &str, key: &str) {
+        if !self.strict || self.found.len() >= STRICT_ERRORS_MAX {
+            return;
+        }
+        let mut path = String::new();
+        for step in &self.path {
+            match step {
+                Step::Field(ty, position) => push_name(&mut path, ty.json_field(*position).json()),
+                Step::Key(key) => push_name(&mut path, key),
+                Step::Index(i) => path.push_str(&format!("[{i}]")),
+            }
+        }
+        push_name(&mut path, key);
+        let message = format!("{what} {}", scalar::go_quote(&path));
+        if !self.found.contains(&message) {
+            self.found.push(message);
+        }
+    }
+
+    /// Remembers the first value of a wrong type, located by the fields around it.
+    fn mismatch(&mut self, found: &str, ty: FieldType) {
+        if self.type_error.is_some() {
+            return;
+        }
+        let mut names: Vec<&str> = Vec::new();
+        let mut owner = "";
+        for step in &self.path {
+            let Step::Field(ty, position) = step else { continue };
+            let declaring = ty.declaring_type(*position);
+            if declaring != *ty {
+                names.push(declaring.name());
+            }
+            names.push(ty.json_field(*position).json());
+            owner = ty.name();
+        }
+        self.type_error = Some(format!(
+            "json: cannot unmarshal {found} into Go struct field {owner}.{} of type {}",
+            names.join("."),
+            go_type(ty)
+        ));
+    }
+}
+
+fn push_name(path: &mut String, name: &str) {
+    if !path.is_empty() {
+        path.push('.');
+    }
+    path.push_str(name);
+}
+
+fn struct_name(id: TypeId) -> String {
+    format!("{}.{}", id.package().rsplit('/').next().unwrap_or(""), id.name())
+}
+
+/// The type as Go prints it. Named strings print as `string`: the table does not keep their names.
+fn go_type(ty: FieldType) -> String {
+    match ty.kind() {
+        Kind::Bool => "bool".into(),
+        Kind::Int32 => "int32".into(),
+        Kind::Int64 => "int64".into(),
+        Kind::Double => "float64".into(),
+        Kind::String => "string".into(),
+        Kind::Bytes => "[]uint8".into(),
+        Kind::Struct(id) => struct_name(id),
+        Kind::List(elem) | Kind::WrappedList(elem) => format!("[]{}", go_type(elem)),
+        Kind::Map(value) => format!("map[string]{}", go_type(value)),
+        Kind::Quantity => "resource.Quantity".into(),
+        other => format!("v1.{other:?}"),
+    }
+}
+
+/// An integer when the text has no point and fits, else a float.
+fn untyped_number(text: &str) -> Option<Number> {
+    if !text.contains('.')
+        && let Ok(integer) = text.parse::<i64>()
+    {
+        return Some(Number::from(integer));
+    }
+    float(text)
+}
+
+/// A float; whole numbers become integers, as Go prints them without a point.
+fn float(text: &str) -> Option<Number> {
+    let value: f64 = text.parse().ok()?;
+    canonical_float(value)
+}
+
+/// See [`float`].
+pub(crate) fn canonical_float(value: f64) -> Option<Number> {
+    if value.fract() == 0.0 && value.abs() < 9_007_199_254_740_992.0 {
+        return Some(Number::from(value as i64));
+    }
+    Number::from_f64(value)
+}
+

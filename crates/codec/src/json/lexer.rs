@@ -1,0 +1,293 @@
+//! JSON's grammar: tokens, strings, numbers, skipping. Errors are worded as Go's scanner words them.
+use crate::{DecodeError, NESTING_DEPTH_MAX};
+use std::borrow::Cow;
+
+/// A cursor over a document.
+pub(super) struct Lexer<'a> {
+    text: &'a str,
+    pos: usize,
+    depth: usize,
+}
+
+impl<'a> Lexer<'a> {
+    pub(super) fn new(text: &'a str) -> Self {
+        Self { text, pos: 0, depth: 0 }
+    }
+
+    fn bytes(&self) -> &'a [u8] {
+        self.text.as_bytes()
+    }
+
+    pub(super) fn position(&self) -> usize {
+        self.pos
+    }
+
+    /// The text from `start` to the cursor.
+    pub(super) fn since(&self, start: usize) -> &'a str {
+        &self.text[start..self.pos]
+    }
+
+    /// The next byte that is no space.
+    pub(super) fn peek(&mut self) -> Option<u8> {
+        while let Some(b) = self.bytes().get(self.pos) {
+            if !matches!(b, b' ' | b'\t' | b'\n' | b'\r') {
+                return Some(*b);
+            }
+            self.pos += 1;
+        }
+        None
+    }
+
+
+    pub(super) fn invalid(&self, context: &str) -> DecodeError {
+        let Some(c) = self.text.get(self.pos..).and_then(|t| t.chars().next()) else {
+            return DecodeError::Json("unexpected end of JSON input".into());
+        };
+        let shown = match c {
+            '\'' => r"'\''".to_owned(),
+            '"' => "'\"'".to_owned(),
+            '\n' => r"'\n'".to_owned(),
+            '\r' => r"'\r'".to_owned(),
+            '\t' => r"'\t'".to_owned(),
+            c if (c as u32) < 0x20 => format!("'\\x{:02x}'", c as u32),
+            // Go reads bytes: a character beyond ASCII shows as its first byte.
+            c if !c.is_ascii() => format!("'{}'", char::from(self.bytes()[self.pos])),
+            c => format!("'{c}'"),
+        };
+        DecodeError::Json(format!("invalid character {shown} {context}"))
+    }
+
+    /// Enters an object or array (the cursor is on its bracket).
+    pub(super) fn enter(&mut self) -> Result<(), DecodeError> {
+        self.depth += 1;
+        if self.depth > NESTING_DEPTH_MAX {
+            return Err(DecodeError::TooDeep);
+        }
+        self.pos += 1;
+        Ok(())
+    }
+
+    /// The next key of an object with its colon, or `None` at the end (the closing brace is consumed).
+    pub(super) fn next_key(&mut self, first: &mut bool) -> Result<Option<Cow<'a, str>>, DecodeError> {
+        match self.peek() {
+            Some(b'}') => {
+                // After a comma a key must follow.
+                self.pos += 1;
+                self.depth -= 1;
+                return Ok(None);
+            }
+            Some(b',') if !*first => {
+                self.pos += 1;
+                if self.peek() != Some(b'"') {
+                    return Err(self.invalid("looking for beginning of object key string"));
+                }
+            }
+            Some(b'"') if *first => {}
+            _ if *first => return Err(self.invalid("looking for beginning of object key string")),
+            _ => return Err(self.invalid("after object key:value pair")),
+        }
+        *first = false;
+        let key = self.string()?;
+        if self.peek() != Some(b':') {
+            return Err(self.invalid("after object key"));
+        }
+        self.pos += 1;
+        Ok(Some(key))
+    }
+
+    /// Whether another element of an array follows; consumes the comma or the closing bracket.
+    pub(super) fn next_element(&mut self, first: &mut bool) -> Result<bool, DecodeError> {
+        match self.peek() {
+            Some(b']') => {
+                self.pos += 1;
+                self.depth -= 1;
+                Ok(false)
+            }
+            Some(b',') if !*first => {
+                self.pos += 1;
+                if self.peek() == Some(b']') {
+                    return Err(self.invalid("looking for beginning of value"));
+                }
+                Ok(true)
+            }
+            Some(_) if *first => {
+                *first = false;
+                Ok(true)
+            }
+            _ => Err(self.invalid("after array element")),
+        }
+    }
+
+    /// The document must end here.
+    pub(super) fn end(&mut self) -> Result<(), DecodeError> {
+        match self.peek() {
+            None => Ok(()),
+            Some(_) => Err(self.invalid("after top-level value")),
+        }
+    }
+
+    /// A string (the cursor is on its quote).
+    pub(super) fn string(&mut self) -> Result<Cow<'a, str>, DecodeError> {
+        self.pos += 1;
+        let start = self.pos;
+        let bytes = self.bytes();
+        loop {
+            match bytes.get(self.pos) {
+                Some(b'"') => {
+                    let text = &self.text[start..self.pos];
+                    self.pos += 1;
+                    return Ok(Cow::Borrowed(text));
+                }
+                Some(b'\\') => break,
+                Some(b) if *b >= 0x20 => self.pos += 1,
+                _ => return Err(self.invalid("in string literal")),
+            }
+        }
+        let mut out = String::with_capacity(self.pos - start + 16);
+        out.push_str(&self.text[start..self.pos]);
+        loop {
+            let run = self.pos;
+            while bytes.get(self.pos).is_some_and(|b| *b >= 0x20 && *b != b'"' && *b != b'\\') {
+                self.pos += 1;
+            }
+            out.push_str(&self.text[run..self.pos]);
+            match bytes.get(self.pos) {
+                Some(b'"') => {
+                    self.pos += 1;
+                    return Ok(Cow::Owned(out));
+                }
+                Some(b'\\') => {
+                    self.pos += 1;
+                    out.push(self.escape()?);
+                }
+                _ => return Err(self.invalid("in string literal")),
+            }
+        }
+    }
+
+    fn escape(&mut self) -> Result<char, DecodeError> {
+        let c = match self.bytes().get(self.pos) {
+            Some(b'"') => '"',
+            Some(b'\\') => '\\',
+            Some(b'/') => '/',
+            Some(b'b') => '\u{8}',
+            Some(b'f') => '\u{c}',
+            Some(b'n') => '\n',
+            Some(b'r') => '\r',
+            Some(b't') => '\t',
+            Some(b'u') => {
+                self.pos += 1;
+                return self.unicode();
+            }
+            _ => return Err(self.invalid("in string escape code")),
+        };
+        self.pos += 1;
+        Ok(c)
+    }
+
+    fn unicode(&mut self) -> Result<char, DecodeError> {
+        let high = self.hex4()?;
+        if (0xd800..0xdc00).contains(&high) && self.bytes()[self.pos..].starts_with(b"\\u") {
+            let back = self.pos;
+            self.pos += 2;
+            let low = self.hex4()?;
+            if (0xdc00..0xe000).contains(&low) {
+                let code = 0x10000 + ((high - 0xd800) << 10) + (low - 0xdc00);
+                return Ok(char::from_u32(code).unwrap_or(char::REPLACEMENT_CHARACTER));
+            }
+            self.pos = back;
+        }
+        Ok(char::from_u32(high).unwrap_or(char::REPLACEMENT_CHARACTER))
+    }
+
+    fn hex4(&mut self) -> Result<u32, DecodeError> {
+        let mut code = 0;
+        for _ in 0..4 {
+            let digit = self.bytes().get(self.pos).and_then(|b| char::from(*b).to_digit(16));
+            let Some(digit) = digit else { return Err(self.invalid(r"in \u hexadecimal character escape")) };
+            code = code * 16 + digit;
+            self.pos += 1;
+        }
+        Ok(code)
+    }
+
+    /// A number's text (the cursor is on its first byte).
+    pub(super) fn number(&mut self) -> Result<&'a str, DecodeError> {
+        let start = self.pos;
+        let digit = |l: &Self| l.bytes().get(l.pos).is_some_and(u8::is_ascii_digit);
+        if self.bytes()[self.pos] == b'-' {
+            self.pos += 1;
+        }
+        match self.bytes().get(self.pos) {
+            Some(b'0') => self.pos += 1,
+            Some(b'1'..=b'9') => {
+                while digit(self) {
+                    self.pos += 1;
+                }
+            }
+            _ => return Err(self.invalid("in numeric literal")),
+        }
+        if self.bytes().get(self.pos) == Some(&b'.') {
+            self.pos += 1;
+            if !digit(self) {
+                return Err(self.invalid("after decimal point in numeric literal"));
+            }
+            while digit(self) {
+                self.pos += 1;
+            }
+        }
+        if matches!(self.bytes().get(self.pos), Some(b'e' | b'E')) {
+            self.pos += 1;
+            if matches!(self.bytes().get(self.pos), Some(b'+' | b'-')) {
+                self.pos += 1;
+            }
+            if !digit(self) {
+                return Err(self.invalid("in exponent of numeric literal"));
+            }
+            while digit(self) {
+                self.pos += 1;
+            }
+        }
+        Ok(&self.text[start..self.pos])
+    }
+
+    /// `true`, `false` or `null` (the cursor is on its first byte).
+    pub(super) fn word(&mut self, word: &'static str) -> Result<(), DecodeError> {
+        for expected in word.bytes() {
+            if self.bytes().get(self.pos) != Some(&expected) {
+                let context = format!("in literal {word} (expecting '{}')", char::from(expected));
+                return Err(self.invalid(&context));
+            }
+            self.pos += 1;
+        }
+        Ok(())
+    }
+
+    /// Skips one value, checking its grammar.
+    pub(super) fn skip(&mut self) -> Result<(), DecodeError> {
+        match self.peek() {
+            Some(b'{') => {
+                self.enter()?;
+                let mut first = true;
+                while self.next_key(&mut first)?.is_some() {
+                    self.skip()?;
+                }
+                Ok(())
+            }
+            Some(b'[') => {
+                self.enter()?;
+                let mut first = true;
+                while self.next_element(&mut first)? {
+                    self.skip()?;
+                }
+                Ok(())
+            }
+            Some(b'"') => self.string().map(drop),
+            Some(b'-' | b'0'..=b'9') => self.number().map(drop),
+            Some(b't') => self.word("true"),
+            Some(b'f') => self.word("false"),
+            Some(b'n') => self.word("null"),
+            _ => Err(self.invalid("looking for beginning of value")),
+        }
+    }
+}

@@ -1,0 +1,203 @@
+//! Protobuf to the canonical tree. Unknown fields are skipped; nesting is bounded.
+use super::wire::{Reader, Wire};
+use crate::{DecodeError, NESTING_DEPTH_MAX, json::decode::canonical_float, scalar, scalar::Moment, zero};
+use base64::{Engine, engine::general_purpose::STANDARD};
+use kelson_schema::{Field, FieldType, Kind, TypeId};
+use serde_json::{Map, Value};
+
+/// Decodes one message to its canonical object.
+pub(super) fn message(ty: TypeId, data: &[u8], depth: usize) -> Result<Map<String, Value>, DecodeError> {
+    let mut map = Map::new();
+    fields(ty, data, &mut map, depth)?;
+    zero::finish(ty, &mut map);
+    Ok(map)
+}
+
+fn fields(ty: TypeId, data: &[u8], map: &mut Map<String, Value>, depth: usize) -> Result<(), DecodeError> {
+    if depth > NESTING_DEPTH_MAX {
+        return Err(DecodeError::TooDeep);
+    }
+    let mut reader = Reader::new(data);
+    while let Some((number, wire)) = reader.tag()? {
+        let Some(field) = ty.field_by_number(number) else {
+            reader.skip(wire)?;
+            continue;
+        };
+        match field.ty().kind() {
+            Kind::Struct(inner) if field.is_inline() => {
+                expect(wire, Wire::Bytes, field)?;
+                fields(inner, reader.bytes()?, map, depth + 1)?;
+            }
+            Kind::List(elem) => element(&mut reader, wire, elem, field, map, depth)?,
+            Kind::Map(elem) => {
+                expect(wire, Wire::Bytes, field)?;
+                let (key, v) = entry(reader.bytes()?, elem, field, depth)?;
+                match map.get_mut(field.json()) {
+                    Some(Value::Object(entries)) => {
+                        entries.insert(key, v);
+                    }
+                    _ => {
+                        map.insert(field.json().to_owned(), Value::Object(Map::from_iter([(key, v)])));
+                    }
+                }
+            }
+            _ => {
+                let v = value(&mut reader, wire, field.ty(), field, depth)?;
+                zero::store(map, field, v);
+            }
+        }
+    }
+    Ok(())
+}
+
+fn expect(wire: Wire, wanted: Wire, field: Field) -> Result<(), DecodeError> {
+    if wire == wanted {
+        return Ok(());
+    }
+    Err(DecodeError::Proto(format!("proto: wrong wireType = {wire:?} for field {}", field.json())))
+}
+
+fn element(
+    reader: &mut Reader<'_>,
+    wire: Wire,
+    elem: FieldType,
+    field: Field,
+    map: &mut Map<String, Value>,
+    depth: usize,
+) -> Result<(), DecodeError> {
+    if !map.contains_key(field.json()) {
+        map.insert(field.json().to_owned(), Value::Array(Vec::new()));
+    }
+    let Some(Value::Array(items)) = map.get_mut(field.json()) else { return Ok(()) };
+    let packed = wire == Wire::Bytes && matches!(elem.kind(), Kind::Bool | Kind::Int32 | Kind::Int64 | Kind::Double);
+    if packed {
+        let mut inner = Reader::new(reader.bytes()?);
+        let wire = if elem.kind() == Kind::Double { Wire::Fixed64 } else { Wire::Varint };
+        while !inner.at_end() {
+            items.push(value(&mut inner, wire, elem, field, depth)?);
+        }
+        return Ok(());
+    }
+    items.push(value(reader, wire, elem, field, depth)?);
+    Ok(())
+}
+
+fn entry(data: &[u8], elem: FieldType, field: Field, depth: usize) -> Result<(String, Value), DecodeError> {
+    let (mut key, mut found) = ("", None);
+    let mut reader = Reader::new(data);
+    while let Some((number, wire)) = reader.tag()? {
+        match number {
+            1 => {
+                expect(wire, Wire::Bytes, field)?;
+                key = reader.text()?;
+            }
+            2 => found = Some(value(&mut reader, wire, elem, field, depth)?),
+            _ => reader.skip(wire)?,
+        }
+    }
+    let v = found.unwrap_or_else(|| match elem.kind() {
+        Kind::Bytes => Value::String(String::new()),
+        _ => zero::zero(elem),
+    });
+    Ok((key.to_owned(), v))
+}
+
+fn value(reader: &mut Reader<'_>, wire: Wire, ty: FieldType, field: Field, depth: usize) -> Result<Value, DecodeError> {
+    let wanted = match ty.kind() {
+        Kind::Bool | Kind::Int32 | Kind::Int64 => Wire::Varint,
+        Kind::Double => Wire::Fixed64,
+        _ => Wire::Bytes,
+    };
+    expect(wire, wanted, field)?;
+    Ok(match ty.kind() {
+        Kind::Bool => Value::Bool(reader.varint()? != 0),
+        Kind::Int32 => Value::from(reader.varint()? as i32),
+        Kind::Int64 => Value::from(reader.varint()? as i64),
+        Kind::Double => canonical_float(f64::from_bits(reader.fixed64()?)).map_or(Value::Null, Value::Number),
+        Kind::String => Value::String(reader.text()?.to_owned()),
+        Kind::Bytes => Value::String(STANDARD.encode(reader.bytes()?)),
+        Kind::Struct(id) => Value::Object(message(id, reader.bytes()?, depth + 1)?),
+        Kind::WrappedList(elem) => {
+            let mut inner = Reader::new(reader.bytes()?);
+            let mut items = Vec::new();
+            while let Some((number, wire)) = inner.tag()? {
+                match number {
+                    1 => items.push(value(&mut inner, wire, elem, field, depth)?),
+                    _ => inner.skip(wire)?,
+                }
+            }
+            Value::Array(items)
+        }
+        kind => special(kind, reader.bytes()?, depth)?,
+    })
+}
+
+/// Messages whose JSON is not an object.
+fn special(kind: Kind, data: &[u8], depth: usize) -> Result<Value, DecodeError> {
+    let mut reader = Reader::new(data);
+    let (mut ints, mut texts): ([Option<i64>; 4], [Option<&[u8]>; 4]) = ([None; 4], [None; 4]);
+    let mut schemas = Vec::new();
+    while let Some((number, wire)) = reader.tag()? {
+        match (number as usize, wire) {
+            (n @ 1..4, Wire::Varint) => ints[n] = Some(reader.varint()? as i64),
+            (n @ 1..4, Wire::Bytes) => {
+                let bytes = reader.bytes()?;
+                texts[n] = Some(bytes);
+                if n == 2 {
+                    schemas.push(bytes);
+                }
+            }
+            _ => reader.skip(wire)?,
+        }
+    }
+    let utf8 = |bytes: Option<&[u8]>| String::from_utf8_lossy(bytes.unwrap_or_default()).into_owned();
+    Ok(match kind {
+        Kind::Time | Kind::MicroTime => {
+            let micro = kind == Kind::MicroTime;
+            let nanos = u32::try_from(ints[2].unwrap_or(0)).unwrap_or(0).min(999_999_999);
+            let moment = Moment { seconds: ints[1].unwrap_or(0), nanos: if micro { nanos / 1000 * 1000 } else { 0 } };
+            if data.is_empty() || moment.is_zero() {
+                return Ok(Value::Null);
+            }
+            if !(-62_135_596_800..=253_402_300_799).contains(&moment.seconds) {
+                return Err(DecodeError::Proto("Time.MarshalJSON: year outside of range [0,9999]".into()));
+            }
+            Value::String(scalar::format_time(moment, micro))
+        }
+        Kind::Duration => Value::String(scalar::format_duration(ints[1].unwrap_or(0))),
+        Kind::Quantity => match texts[1] {
+            Some(text) => Value::String(scalar::quantity(&utf8(Some(text)))?),
+            None => Value::from("0"),
+        },
+        Kind::IntOrString if ints[1].unwrap_or(0) == 1 => Value::String(utf8(texts[3])),
+        Kind::IntOrString => Value::from(ints[2].unwrap_or(0) as i32),
+        Kind::SchemaOrBool(id) => match texts[2] {
+            Some(schema) => Value::Object(message(id, schema, depth + 1)?),
+            None => Value::Bool(ints[1].unwrap_or(0) != 0),
+        },
+        Kind::SchemaOrArray(id) if !schemas.is_empty() => {
+            let schemas: Result<Vec<_>, _> = schemas.iter().map(|s| message(id, s, depth + 1).map(Value::Object)).collect();
+            Value::Array(schemas?)
+        }
+        Kind::SchemaOrStringArray(_) if !schemas.is_empty() => {
+            Value::Array(schemas.iter().map(|s| Value::String(utf8(Some(s)))).collect())
+        }
+        Kind::SchemaOrArray(id) | Kind::SchemaOrStringArray(id) => match texts[1] {
+            Some(schema) => Value::Object(message(id, schema, depth + 1)?),
+            None => Value::Null,
+        },
+        _ => embedded(texts[1].unwrap_or_default())?,
+    })
+}
+
+/// The content of RawExtension, FieldsV1 and JSON: JSON text, or (RawExtension only) a protobuf document of its own.
+fn embedded(raw: &[u8]) -> Result<Value, DecodeError> {
+    if raw.is_empty() {
+        return Ok(Value::Null);
+    }
+    if super::is_protobuf(raw) {
+        return Ok(super::decode(raw)?.1);
+    }
+    Ok(crate::json::decode(None, raw, false)?.value)
+}
+

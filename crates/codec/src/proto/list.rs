@@ -1,0 +1,64 @@
+//! A list document built from items that are already encoded: header, a prefix before each item, trailer. No tree is built
+//! and no item is encoded twice.
+use super::{
+    encode, envelope_parts,
+    wire::{RevBuf, Wire},
+};
+use crate::EncodeError;
+use kelson_schema::{Kind, TypeId};
+use serde_json::Value;
+
+/// Streams one list.
+#[derive(Debug)]
+pub struct ListEncoder {
+    header: Vec<u8>,
+    items: u32,
+}
+
+impl ListEncoder {
+    /// Bytes after the last item.
+    pub const TRAILER: [u8; 4] = [0x1a, 0x00, 0x22, 0x00];
+
+    /// Starts a list. `ty` is the list's type (`PodList`), `metadata` its `ListMeta` as JSON; `lengths` are those of all the
+    /// encoded items, in order: a protobuf document says its length first.
+    pub fn new(
+        ty: TypeId,
+        api_version: &str,
+        kind: &str,
+        metadata: &Value,
+        lengths: impl IntoIterator<Item = usize>,
+    ) -> Result<Self, EncodeError> {
+        let items = ty.field_by_json("items").map(|f| f.number()).ok_or(EncodeError::NoProtobuf)?;
+        let meta = ty.field_by_json("metadata").ok_or(EncodeError::NoProtobuf)?;
+        let Kind::Struct(meta_type) = meta.ty().kind() else { return Err(EncodeError::NoProtobuf) };
+        let mut head = RevBuf::with_capacity(128);
+        encode::message(meta_type, metadata.as_object().unwrap_or(&serde_json::Map::new()), &mut head)?;
+        head.close(meta.number(), 0);
+        let tag = prefix(items, 0).len() - 1;
+        let total: usize = lengths.into_iter().map(|n| tag + varint_len(n) + n).sum();
+        let (mut header, _) = envelope_parts(api_version, kind, head.mark() + total);
+        header.extend_from_slice(head.as_slice());
+        Ok(Self { header, items })
+    }
+
+    /// Bytes before the first item.
+    pub fn header(&self) -> &[u8] {
+        &self.header
+    }
+
+    /// Bytes before an item of this length.
+    pub fn item_prefix(&self, length: usize) -> Vec<u8> {
+        prefix(self.items, length)
+    }
+}
+
+fn prefix(number: u32, length: usize) -> Vec<u8> {
+    let mut buf = RevBuf::with_capacity(64);
+    buf.varint(length as u64);
+    buf.tag(number, Wire::Bytes);
+    buf.into_vec()
+}
+
+fn varint_len(n: usize) -> usize {
+    (n as u64 | 1).ilog2() as usize / 7 + 1
+}

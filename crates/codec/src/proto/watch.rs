@@ -1,0 +1,35 @@
+//! Watch streams in protobuf: each event is a bare `WatchEvent` message behind its length as four bytes, big end first.
+use super::wire::RevBuf;
+use crate::DecodeError;
+
+/// Bytes of one frame; upstream's limit for length-delimited frames.
+pub const FRAME_BYTES_MAX: usize = 16 * 1024 * 1024;
+
+/// A `WatchEvent` message around an encoded document (envelope included).
+pub fn watch_event(event_type: &str, document: &[u8]) -> Vec<u8> {
+    let mut buf = RevBuf::with_capacity(document.len() + 64);
+    let mark = buf.mark();
+    buf.bytes(1, document);
+    buf.close(2, mark);
+    buf.text(1, event_type);
+    buf.into_vec()
+}
+
+/// One frame of a watch stream: length and event.
+pub fn watch_frame(event_type: &str, document: &[u8]) -> Vec<u8> {
+    let event = watch_event(event_type, document);
+    let mut out = Vec::with_capacity(event.len() + 4);
+    out.extend_from_slice(&(event.len() as u32).to_be_bytes());
+    out.extend_from_slice(&event);
+    out
+}
+
+/// Splits the first whole frame off a buffer: the frame's body and how many bytes to consume. `None`: more is needed.
+pub fn frame(buffer: &[u8]) -> Result<Option<(&[u8], usize)>, DecodeError> {
+    let Some(head) = buffer.first_chunk::<4>() else { return Ok(None) };
+    let length = u32::from_be_bytes(*head) as usize;
+    if length > FRAME_BYTES_MAX {
+        return Err(DecodeError::TooLarge);
+    }
+    Ok(buffer.get(4..4 + length).map(|body| (body, 4 + length)))
+}

@@ -1,0 +1,269 @@
+//! Times, durations and quantities as text: Go's formats, checks and messages.
+use crate::DecodeError;
+
+const RFC3339: &str = "2006-01-02T15:04:05Z07:00";
+const RFC3339_MICRO: &str = "2006-01-02T15:04:05.000000Z07:00";
+/// Unix time of Go's zero time, 0001-01-01T00:00:00Z.
+pub(crate) const ZERO_SECONDS: i64 = -62_135_596_800;
+
+/// A moment: Unix seconds and nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Moment {
+    pub seconds: i64,
+    pub nanos: u32,
+}
+
+impl Moment {
+    pub(crate) fn is_zero(self) -> bool {
+        self.seconds == ZERO_SECONDS && self.nanos == 0
+    }
+}
+
+/// Parses RFC 3339 as Go's `time.Parse` does; `micro` wants six fractional digits.
+pub(crate) fn parse_time(text: &str, micro: bool) -> Result<Moment, DecodeError> {
+    let layout = if micro { RFC3339_MICRO } else { RFC3339 };
+    parse_parts(text, micro).map_err(|(rest, element)| {
+        let suffix = match element {
+            "" => ": extra text: ".to_owned() + &go_quote(rest),
+            "day" | "month" | "hour" | "minute" | "second" => format!(": {element} out of range"),
+            _ => format!(" as {}: cannot parse {} as {}", go_quote(layout), go_quote(rest), go_quote(element)),
+        };
+        DecodeError::Json(format!("parsing time {}{suffix}", go_quote(text)))
+    })
+}
+
+type Bad<'a> = (&'a str, &'static str);
+
+fn parse_parts(text: &str, micro: bool) -> Result<Moment, Bad<'_>> {
+    let mut rest = text;
+    let year = digits(&mut rest, 4, "2006")?;
+    literal(&mut rest, "-")?;
+    let month = digits(&mut rest, 2, "01")?;
+    literal(&mut rest, "-")?;
+    let day = digits(&mut rest, 2, "02")?;
+    literal(&mut rest, "T")?;
+    let hour = digits(&mut rest, 2, "15")?;
+    literal(&mut rest, ":")?;
+    let minute = digits(&mut rest, 2, "04")?;
+    literal(&mut rest, ":")?;
+    let second = digits(&mut rest, 2, "05")?;
+    let nanos = fraction(&mut rest, micro)?;
+    let offset = offset(&mut rest)?;
+    if !rest.is_empty() {
+        return Err((rest, ""));
+    }
+    for (bad, what) in [
+        (!(1..=12).contains(&month), "month"),
+        (day < 1 || day > days_in(year, month), "day"),
+        (hour > 23, "hour"),
+        (minute > 59, "minute"),
+        (second > 59, "second"),
+    ] {
+        if bad {
+            return Err((rest, what));
+        }
+    }
+    let seconds = days_from_civil(year, month, day) * 86_400 + hour * 3600 + minute * 60 + second - offset;
+    Ok(Moment { seconds, nanos })
+}
+
+fn digits<'a>(rest: &mut &'a str, count: usize, element: &'static str) -> Result<i64, Bad<'a>> {
+    match rest.get(..count) {
+        Some(d) if d.bytes().all(|b| b.is_ascii_digit()) => {
+            *rest = &rest[count..];
+            Ok(d.parse().unwrap_or(0))
+        }
+        _ => Err((rest, element)),
+    }
+}
+
+fn literal<'a>(rest: &mut &'a str, expected: &'static str) -> Result<(), Bad<'a>> {
+    *rest = rest.strip_prefix(expected).ok_or((*rest, expected))?;
+    Ok(())
+}
+
+fn fraction<'a>(rest: &mut &'a str, micro: bool) -> Result<u32, Bad<'a>> {
+    let Some(after) = rest.strip_prefix('.') else {
+        return if micro { Err((rest, ".000000")) } else { Ok(0) };
+    };
+    let len = after.bytes().take_while(u8::is_ascii_digit).count();
+    if len == 0 || micro && len < 6 {
+        return Err((rest, if micro { ".000000" } else { "Z07:00" }));
+    }
+    let mut nanos = 0u32;
+    for i in 0..9 {
+        nanos = nanos * 10 + after.as_bytes().get(i).filter(|_| i < len).map_or(0, |b| u32::from(b - b'0'));
+    }
+    *rest = &after[len..];
+    Ok(nanos)
+}
+
+fn offset<'a>(rest: &mut &'a str) -> Result<i64, Bad<'a>> {
+    let at = *rest;
+    if let Some(after) = at.strip_prefix('Z') {
+        *rest = after;
+        return Ok(0);
+    }
+    let sign = match at.as_bytes().first() {
+        Some(b'+') => 1,
+        Some(b'-') => -1,
+        _ => return Err((at, "Z07:00")),
+    };
+    let mut after = &at[1..];
+    let hours = digits(&mut after, 2, "Z07:00").map_err(|_| (at, "Z07:00"))?;
+    literal(&mut after, ":").map_err(|_| (at, "Z07:00"))?;
+    let minutes = digits(&mut after, 2, "Z07:00").map_err(|_| (at, "Z07:00"))?;
+    if hours > 24 || minutes > 60 {
+        return Err((at, "Z07:00"));
+    }
+    *rest = after;
+    Ok(sign * (hours * 3600 + minutes * 60))
+}
+
+fn days_in(year: i64, month: i64) -> i64 {
+    match month {
+        2 if year % 4 == 0 && (year % 100 != 0 || year % 400 == 0) => 29,
+        2 => 28,
+        4 | 6 | 9 | 11 => 30,
+        _ => 31,
+    }
+}
+
+/// Days since 1970-01-01 in the proleptic Gregorian calendar.
+fn days_from_civil(year: i64, month: i64, day: i64) -> i64 {
+    let y = if month <= 2 { year - 1 } else { year };
+    let era = y.div_euclid(400);
+    let yoe = y.rem_euclid(400);
+    let doy = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
+    era * 146_097 + yoe * 365 + yoe / 4 - yoe / 100 + doy - 719_468
+}
+
+fn civil_from_days(days: i64) -> (i64, i64, i64) {
+    let z = days + 719_468;
+    let era = z.div_euclid(146_097);
+    let doe = z.rem_euclid(146_097);
+    let yoe = (doe - doe / 1460 + doe / 36_524 - doe / 146_096) / 365;
+    let doy = doe - (365 * yoe + yoe / 4 - yoe / 100);
+    let mp = (5 * doy + 2) / 153;
+    let month = if mp < 10 { mp + 3 } else { mp - 9 };
+    (yoe + era * 400 + i64::from(month <= 2), month, doy - (153 * mp + 2) / 5 + 1)
+}
+
+/// Prints a moment in UTC.
+pub(crate) fn format_time(moment: Moment, micro: bool) -> String {
+    let (year, month, day) = civil_from_days(moment.seconds.div_euclid(86_400));
+    let second = moment.seconds.rem_euclid(86_400);
+    let (h, m, s) = (second / 3600, second / 60 % 60, second % 60);
+    if micro {
+        let micros = moment.nanos / 1000;
+        format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}.{micros:06}Z")
+    } else {
+        format!("{year:04}-{month:02}-{day:02}T{h:02}:{m:02}:{s:02}Z")
+    }
+}
+
+/// Parses Go's duration text (`1h2m3.5s`) to nanoseconds.
+pub fn parse_duration(text: &str) -> Result<i64, DecodeError> {
+    let invalid = || DecodeError::Json(format!("time: invalid duration {}", go_quote(text)));
+    let (negative, mut rest) = match text.as_bytes().first() {
+        Some(b'-') => (true, &text[1..]),
+        Some(b'+') => (false, &text[1..]),
+        _ => (false, text),
+    };
+    if rest == "0" {
+        return Ok(0);
+    }
+    if rest.is_empty() {
+        return Err(invalid());
+    }
+    let mut total = 0i128;
+    while !rest.is_empty() {
+        let len = rest.bytes().take_while(|b| b.is_ascii_digit() || *b == b'.').count();
+        let (number, after) = rest.split_at(len);
+        if number.bytes().filter(|b| *b == b'.').count() > 1 || !number.bytes().any(|b| b.is_ascii_digit()) || number.len() > 40 {
+            return Err(invalid());
+        }
+        let unit_len = after.bytes().take_while(|b| !b.is_ascii_digit() && *b != b'.').count();
+        let (unit, after) = after.split_at(unit_len);
+        if unit.is_empty() {
+            return Err(DecodeError::Json(format!("time: missing unit in duration {}", go_quote(text))));
+        }
+        let scale: i128 = match unit {
+            "ns" => 1,
+            "us" | "µs" | "μs" => 1_000,
+            "ms" => 1_000_000,
+            "s" => 1_000_000_000,
+            "m" => 60_000_000_000,
+            "h" => 3_600_000_000_000,
+            _ => {
+                let message = format!("time: unknown unit {} in duration {}", go_quote(unit), go_quote(text));
+                return Err(DecodeError::Json(message));
+            }
+        };
+        let (whole, part) = number.split_once('.').unwrap_or((number, ""));
+        let whole: i128 = if whole.is_empty() { 0 } else { whole.parse().map_err(|_| invalid())? };
+        let mut value = whole.checked_mul(scale).ok_or_else(invalid)?;
+        let mut unit_scale = scale;
+        for digit in part.bytes() {
+            unit_scale /= 10;
+            value += i128::from(digit - b'0') * unit_scale;
+        }
+        total = total.checked_add(value).ok_or_else(invalid)?;
+        rest = after;
+    }
+    i64::try_from(if negative { -total } else { total }).map_err(|_| invalid())
+}
+
+/// Prints nanoseconds as Go's `Duration.String`.
+pub fn format_duration(nanos: i64) -> String {
+    if nanos == 0 {
+        return "0s".into();
+    }
+    let sign = if nanos < 0 { "-" } else { "" };
+    let n = nanos.unsigned_abs();
+    let decimal = |n: u64, unit: u64, digits: usize| {
+        let text = format!("{}.{:0digits$}", n / unit, n % unit);
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    };
+    let body = match n {
+        0..1_000 => format!("{n}ns"),
+        1_000..1_000_000 => decimal(n, 1_000, 3) + "µs",
+        1_000_000..1_000_000_000 => decimal(n, 1_000_000, 6) + "ms",
+        _ => {
+            let seconds = decimal(n % 60_000_000_000, 1_000_000_000, 9);
+            let minutes = n / 60_000_000_000;
+            match (minutes / 60, minutes % 60) {
+                (0, 0) => format!("{seconds}s"),
+                (0, m) => format!("{m}m{seconds}s"),
+                (h, m) => format!("{h}h{m}m{seconds}s"),
+            }
+        }
+    };
+    format!("{sign}{body}")
+}
+
+/// Canonical text of a quantity.
+pub(crate) fn quantity(text: &str) -> Result<String, DecodeError> {
+    let parsed: kelson_meta::Quantity =
+        text.trim().parse().map_err(|e: kelson_meta::QuantityError| DecodeError::Json(e.to_string()))?;
+    Ok(parsed.to_string())
+}
+
+/// Text in double quotes, as Go's `%q`.
+pub(crate) fn go_quote(text: &str) -> String {
+    let mut out = String::with_capacity(text.len() + 2);
+    out.push('"');
+    for c in text.chars() {
+        match c {
+            '"' => out.push_str("\\\""),
+            '\\' => out.push_str("\\\\"),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            c if (c as u32) < 0x20 || c as u32 == 0x7f => out.push_str(&format!("\\x{:02x}", c as u32)),
+            c => out.push(c),
+        }
+    }
+    out.push('"');
+    out
+}

@@ -1,0 +1,93 @@
+//! When a field is written: what its absence looks like in canonical JSON and which values count as absent.
+//! The rules are those of Go's JSON encoding of the published types.
+use kelson_schema::{Field, FieldType, Kind, TypeId};
+use serde_json::{Map, Value};
+
+/// JSON of the zero value of a type.
+pub(crate) fn zero(ty: FieldType) -> Value {
+    match ty.kind() {
+        Kind::Bool => Value::Bool(false),
+        Kind::Int32 | Kind::Int64 | Kind::Double | Kind::IntOrString => Value::from(0),
+        Kind::String => Value::String(String::new()),
+        Kind::Duration => Value::from("0s"),
+        Kind::Quantity => Value::from("0"),
+        Kind::SchemaOrBool(_) => Value::Bool(false),
+        Kind::Struct(id) => Value::Object(zero_struct(id)),
+        _ => Value::Null,
+    }
+}
+
+/// JSON of a struct in which nothing is set.
+pub(crate) fn zero_struct(id: TypeId) -> Map<String, Value> {
+    let mut map = Map::new();
+    finish(id, &mut map);
+    map
+}
+
+/// What canonical JSON shows for a field that is not set; `None`: nothing.
+fn absent(field: Field) -> Option<Value> {
+    if field.omit_zero() {
+        return None;
+    }
+    if field.is_pointer() {
+        return (!field.omit_empty()).then_some(Value::Null);
+    }
+    if field.omit_empty() && !is_struct(field.ty()) {
+        return None;
+    }
+    Some(zero(field.ty()))
+}
+
+/// Types that are structs in Go: `omitempty` never leaves them out.
+fn is_struct(ty: FieldType) -> bool {
+    matches!(
+        ty.kind(),
+        Kind::Struct(_)
+            | Kind::Time
+            | Kind::MicroTime
+            | Kind::Duration
+            | Kind::Quantity
+            | Kind::IntOrString
+            | Kind::RawExtension
+            | Kind::FieldsV1
+            | Kind::Json
+            | Kind::SchemaOrBool(_)
+            | Kind::SchemaOrArray(_)
+            | Kind::SchemaOrStringArray(_)
+    )
+}
+
+/// Puts a decoded value into its struct, unless the canonical form leaves it out.
+pub(crate) fn store(map: &mut Map<String, Value>, field: Field, value: Value) {
+    if !field.is_pointer() {
+        let empty = match &value {
+            Value::Null => true,
+            Value::Bool(b) => !b,
+            Value::Number(n) => n.as_i64() == Some(0),
+            Value::String(s) => s.is_empty(),
+            Value::Array(a) => a.is_empty(),
+            Value::Object(o) => o.is_empty(),
+        };
+        if empty && (field.omit_zero() || field.omit_empty() && !is_struct(field.ty())) {
+            map.remove(field.json());
+            return;
+        }
+        // Protobuf, which stores the published types, does not tell an empty list from none.
+        if empty && matches!(field.ty().kind(), Kind::List(_) | Kind::Map(_)) {
+            map.insert(field.json().to_owned(), Value::Null);
+            return;
+        }
+    }
+    map.insert(field.json().to_owned(), value);
+}
+
+/// Adds what the canonical form shows for fields that are not set.
+pub(crate) fn finish(id: TypeId, map: &mut Map<String, Value>) {
+    for field in id.json_fields() {
+        if let Some(value) = absent(field)
+            && !map.contains_key(field.json())
+        {
+            map.insert(field.json().to_owned(), value);
+        }
+    }
+}

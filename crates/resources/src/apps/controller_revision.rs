@@ -1,0 +1,60 @@
+//! ControllerRevisions: immutable snapshots of templates.
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use crate::metadata::immutable;
+use crate::path::{Errors, Path};
+use crate::rules;
+use crate::strategy::{Column, Options, Strategy};
+use crate::table::{AGE, NAME, NONE, age, name};
+use crate::tree::{flag, int0, items, present, text};
+
+/// The controllerrevisions resource.
+pub struct ControllerRevisions;
+
+static OPTIONS: Options = Options {
+    columns: &[
+        NAME,
+        Column::text("Controller", "Object the revision belongs to."),
+        Column::text("Revision", "Number of the revision."),
+        AGE,
+    ],
+    ..Options::namespaced("apps", "controllerrevisions", "ControllerRevision")
+};
+
+impl Strategy for ControllerRevisions {
+    fn options(&self) -> &'static Options {
+        &OPTIONS
+    }
+    fn default(&self, _version: &str, obj: &mut Value) {
+        crate::tree::default_to(obj, "revision", 0);
+    }
+    fn check(&self, obj: &Value, e: &mut Errors) {
+        rules::not_negative(&obj["revision"], &Path::new("revision"), e);
+    }
+    fn check_create(&self, obj: &Value, e: &mut Errors) {
+        self.check(obj, e);
+        if !present(&obj["data"]) {
+            e.required(&Path::new("data"), "data is mandatory");
+        } else if !obj["data"].is_object() {
+            e.required(&Path::new("data"), "data must be a valid JSON object");
+        }
+    }
+    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
+        self.check(new, e);
+        immutable(&new["data"], &old["data"], &Path::new("data"), e);
+    }
+    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
+        let owner = items(&obj["metadata"]["ownerReferences"]).iter().find(|o| flag(&o["controller"]));
+        let controller = owner.map_or_else(
+            || NONE.to_owned(),
+            |o| {
+                let group = text(&o["apiVersion"]).split_once('/').map_or("", |(g, _)| g);
+                let kind = text(&o["kind"]).to_lowercase();
+                let dot = if group.is_empty() { "" } else { "." };
+                format!("{kind}{dot}{group}/{}", text(&o["name"]))
+            },
+        );
+        vec![name(obj), json!(controller), json!(int0(&obj["revision"])), age(obj, now)]
+    }
+}

@@ -1,0 +1,165 @@
+//! DaemonSets.
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{collisions, name_warning, restart_always, wide};
+use crate::metadata::immutable;
+use crate::path::{Errors, Path};
+use crate::pod;
+use crate::rules;
+use crate::strategy::{Column, Context, Options, Strategy, base_create, base_update};
+use crate::table::{AGE, CONTAINERS, IMAGES, NAME, SELECTOR, age, label_map, name};
+use crate::tree::{default_to, default_zero, ensure, int0, present, remove, same, text};
+
+/// The daemonsets resource.
+pub struct DaemonSets;
+
+/// Counts that the published status never leaves out.
+const COUNTS: &[&str] = &["currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady"];
+
+static OPTIONS: Options = Options {
+    short_names: &["ds"],
+    categories: &["all"],
+    subresources: &["status"],
+    generation: true,
+    columns: &[
+        NAME,
+        Column::integer("Desired", "Nodes that should run a pod."),
+        Column::integer("Current", "Nodes that run one."),
+        Column::integer("Ready", "Nodes whose pod is ready."),
+        Column::integer("Up-to-date", "Nodes that run the newest template."),
+        Column::integer("Available", "Nodes whose pod is ready for long enough."),
+        Column::text("Node Selector", "Labels of the nodes to run on."),
+        AGE,
+        CONTAINERS,
+        IMAGES,
+        SELECTOR,
+    ],
+    ..Options::namespaced("apps", "daemonsets", "DaemonSet")
+};
+
+impl Strategy for DaemonSets {
+    fn options(&self) -> &'static Options {
+        &OPTIONS
+    }
+    fn default(&self, _version: &str, obj: &mut Value) {
+        if let Some(s) = ensure(obj, "status") {
+            for c in COUNTS {
+                default_to(s, c, 0);
+            }
+        }
+        let Some(spec) = ensure(obj, "spec") else { return };
+        default_to(spec, "revisionHistoryLimit", 10);
+        if let Some(s) = ensure(spec, "updateStrategy") {
+            default_zero(s, "type", "RollingUpdate");
+            if text(&s["type"]) == "RollingUpdate"
+                && let Some(r) = ensure(s, "rollingUpdate")
+            {
+                default_to(r, "maxUnavailable", 1);
+                default_to(r, "maxSurge", 0);
+            }
+        }
+        if let Some(t) = ensure(spec, "template") {
+            pod::default_template(t);
+        }
+    }
+    fn initial_status(&self) -> Value {
+        COUNTS.iter().map(|c| ((*c).to_owned(), json!(0))).collect::<serde_json::Map<_, _>>().into()
+    }
+    fn prepare_create(&self, _cx: &Context<'_>, obj: &mut Value) {
+        base_create(self, obj);
+        if let Some(s) = obj.get_mut("spec") {
+            remove(s, "templateGeneration");
+        }
+    }
+    fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
+        base_update(&OPTIONS, new, old);
+    }
+    fn check(&self, obj: &Value, e: &mut Errors) {
+        let (spec, p) = (&obj["spec"], Path::new("spec"));
+        let selector = &spec["selector"];
+        rules::label_selector(selector, &p.child("selector"), e);
+        let template = p.child("template");
+        if !present(selector) {
+            e.required(&p.child("selector"), "");
+        } else {
+            let labels = &spec["template"]["metadata"]["labels"];
+            if !rules::selector_matches(selector, labels) {
+                let meta = template.child("metadata");
+                e.invalid(&meta.child("labels"), labels, "`selector` does not match template `labels`");
+            }
+            if rules::selector_empty(selector) {
+                e.invalid(&p.child("selector"), selector, "empty selector is invalid for daemonset");
+            }
+        }
+        pod::check_template(&spec["template"], &template, e);
+        restart_always(spec, "DaemonSet", &p, e);
+        rules::not_negative(&spec["minReadySeconds"], &p.child("minReadySeconds"), e);
+        check_update_strategy(&spec["updateStrategy"], &p.child("updateStrategy"), e);
+        rules::not_negative(&spec["revisionHistoryLimit"], &p.child("revisionHistoryLimit"), e);
+    }
+    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
+        let p = Path::new("spec");
+        immutable(&new["spec"]["selector"], &old["spec"]["selector"], &p.child("selector"), e);
+        self.check(new, e);
+    }
+    fn check_subresource_update(&self, _subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
+        let p = Path::new("status");
+        let more = ["observedGeneration", "updatedNumberScheduled", "numberAvailable", "numberUnavailable"];
+        for f in COUNTS.iter().chain(&more) {
+            rules::not_negative(&new["status"][*f], &p.child(f), e);
+        }
+        collisions(new, old, e);
+    }
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let mut out = name_warning(new, old, "Pod names and hostnames");
+        if old.is_none_or(|o| !same(&o["spec"], &new["spec"])) {
+            out.extend(pod::template_warnings(&new["spec"]["template"], old.map(|o| &o["spec"]["template"])));
+        }
+        out
+    }
+    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
+        let (spec, status) = (&obj["spec"], &obj["status"]);
+        let [names, images, selector] = wide(spec);
+        let count = |f: &str| json!(int0(&status[f]));
+        vec![
+            name(obj),
+            count("desiredNumberScheduled"),
+            count("currentNumberScheduled"),
+            count("numberReady"),
+            count("updatedNumberScheduled"),
+            count("numberAvailable"),
+            json!(label_map(&spec["template"]["spec"]["nodeSelector"])),
+            age(obj, now),
+            names,
+            images,
+            selector,
+        ]
+    }
+}
+
+fn check_update_strategy(s: &Value, p: &Path<'_>, e: &mut Errors) {
+    match text(&s["type"]) {
+        "OnDelete" => {}
+        "RollingUpdate" => {
+            let (rolling, at) = (&s["rollingUpdate"], p.child("rollingUpdate"));
+            if !present(rolling) {
+                return e.required(&at, "");
+            }
+            let (unavailable, surge) = (&rolling["maxUnavailable"], &rolling["maxSurge"]);
+            for (v, f) in [(unavailable, "maxUnavailable"), (surge, "maxSurge")] {
+                rules::count_or_percent(v, &at.child(f), e);
+                rules::not_over_100_percent(v, &at.child(f), e);
+            }
+            let some = |v: &Value| rules::percent(v).unwrap_or_else(|| int0(v)) != 0;
+            match (some(unavailable), some(surge)) {
+                (true, true) => {
+                    e.invalid(&at.child("maxSurge"), surge, "may not be set when maxUnavailable is non-zero");
+                }
+                (false, false) => e.required(&at.child("maxUnavailable"), "cannot be 0 when maxSurge is 0"),
+                _ => {}
+            }
+        }
+        _ => e.not_supported(p, s, &["RollingUpdate", "OnDelete"]),
+    }
+}

@@ -1,0 +1,99 @@
+//! Workload kinds: the apps group and replication controllers, one file each; what they share stands here.
+mod controller_revision;
+mod daemon_set;
+mod deployment;
+mod replica_set;
+mod replication_controller;
+mod stateful_set;
+
+pub use controller_revision::ControllerRevisions;
+pub use daemon_set::DaemonSets;
+pub use deployment::Deployments;
+pub use replica_set::ReplicaSets;
+pub use replication_controller::ReplicationControllers;
+pub use stateful_set::StatefulSets;
+
+use serde_json::{Value, json};
+
+use crate::path::{Errors, Path};
+use crate::pod;
+use crate::rules;
+use crate::table;
+use crate::tree::{int0, present, text};
+
+/// A selector that must be there, and a template that must match it and restart always.
+pub(crate) fn selector_and_template(spec: &Value, p: &Path<'_>, empty_why: &str, e: &mut Errors) {
+    let selector = &spec["selector"];
+    let at = p.child("selector");
+    if present(selector) {
+        rules::label_selector(selector, &at, e);
+        if rules::selector_empty(selector) {
+            e.invalid(&at, selector, empty_why);
+        }
+    } else {
+        e.required(&at, "");
+    }
+    let t = p.child("template");
+    let labels = &spec["template"]["metadata"]["labels"];
+    if present(selector) && !rules::selector_empty(selector) && !rules::selector_matches(selector, labels) {
+        let meta = t.child("metadata");
+        e.invalid(&meta.child("labels"), labels, "`selector` does not match template `labels`");
+    }
+    pod::check_template(&spec["template"], &t, e);
+}
+
+/// Templates of controllers that restart always.
+pub(crate) fn restart_always(spec: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
+    let t = p.child("template");
+    let s = t.child("spec");
+    let policy = text(&spec["template"]["spec"]["restartPolicy"]);
+    if policy != "Always" {
+        e.not_supported(&s.child("restartPolicy"), policy, &["Always"]);
+    }
+    if present(&spec["template"]["spec"]["activeDeadlineSeconds"]) {
+        e.forbidden(&s.child("activeDeadlineSeconds"), format!("activeDeadlineSeconds in {kind} is not Supported"));
+    }
+}
+
+/// Counts of a status: none negative, none over `replicas`, available not over ready.
+pub(crate) fn replica_counts(status: &Value, fields: &[&str], e: &mut Errors) {
+    let p = Path::new("status");
+    for f in fields.iter().chain(&["replicas", "observedGeneration", "terminatingReplicas", "collisionCount"]) {
+        rules::not_negative(&status[*f], &p.child(f), e);
+    }
+    let n = |f: &str| int0(&status[f]);
+    for f in fields.iter().filter(|f| **f != "unavailableReplicas") {
+        if n(f) > n("replicas") {
+            e.invalid(&p.child(f), n(f), "cannot be greater than status.replicas");
+        }
+    }
+    if n("availableReplicas") > n("readyReplicas") {
+        e.invalid(&p.child("availableReplicas"), n("availableReplicas"), "cannot be greater than readyReplicas");
+    }
+}
+
+/// `collisionCount` only grows.
+pub(crate) fn collisions(new: &Value, old: &Value, e: &mut Errors) {
+    let count = |v: &Value| int0(&v["status"]["collisionCount"]);
+    if present(&old["status"]["collisionCount"]) && count(new) < count(old) {
+        let p = Path::new("status");
+        e.invalid(&p.child("collisionCount"), count(new), "cannot be decremented");
+    }
+}
+
+/// Wide cells: container names, images, selector.
+pub(crate) fn wide(spec: &Value) -> [Value; 3] {
+    let (names, images) = table::containers(&spec["template"]["spec"]);
+    [names, images, json!(table::selector(&spec["selector"]))]
+}
+
+/// The name ends up in pod names and host names.
+pub(crate) fn name_warning(obj: &Value, old: Option<&Value>, what: &str) -> Vec<String> {
+    match kelson_meta::is_dns1123_label(text(&obj["metadata"]["name"])) {
+        Err(why) if old.is_none() => vec![format!(
+            "metadata.name: this is used in {what}, which can result in surprising behavior; a DNS label is recommended: [{}]",
+            why.join(" ")
+        )],
+        _ => Vec::new(),
+    }
+}

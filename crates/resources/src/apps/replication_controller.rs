@@ -1,0 +1,95 @@
+//! ReplicationControllers (legacy group); a label map for a selector.
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{replica_counts, restart_always};
+use crate::path::{Errors, Path};
+use crate::pod;
+use crate::rules;
+use crate::strategy::{Options, SCALE, Strategy};
+use crate::table::{age, containers, label_map, name};
+use crate::tree::{default_to, empty, ensure, entries, int0, present, set};
+
+/// The replicationcontrollers resource.
+pub struct ReplicationControllers;
+
+static OPTIONS: Options = Options {
+    short_names: &["rc"],
+    categories: &["all"],
+    subresources: &["status", "scale"],
+    generation: true,
+    scale: Some(SCALE),
+    columns: super::replica_set::COLUMNS,
+    fields: &["status.replicas"],
+    ..Options::namespaced("", "replicationcontrollers", "ReplicationController")
+};
+
+impl Strategy for ReplicationControllers {
+    fn options(&self) -> &'static Options {
+        &OPTIONS
+    }
+    fn default(&self, _version: &str, obj: &mut Value) {
+        if let Some(s) = ensure(obj, "status") {
+            default_to(s, "replicas", 0);
+        }
+        let Some(spec) = ensure(obj, "spec") else { return };
+        default_to(spec, "replicas", 1);
+        if let Some(t) = crate::tree::object_mut(spec, "template") {
+            pod::default_template(t);
+        }
+        let labels = spec["template"]["metadata"]["labels"].clone();
+        if !present(&labels) {
+            return;
+        }
+        if empty(&spec["selector"]) {
+            set(spec, "selector", labels.clone());
+        }
+        if let Some(m) = ensure(obj, "metadata")
+            && empty(&m["labels"])
+        {
+            set(m, "labels", labels);
+        }
+    }
+    fn initial_status(&self) -> Value {
+        json!({"replicas": 0})
+    }
+    fn check(&self, obj: &Value, e: &mut Errors) {
+        let (spec, p) = (&obj["spec"], Path::new("spec"));
+        rules::not_negative(&spec["minReadySeconds"], &p.child("minReadySeconds"), e);
+        if empty(&spec["selector"]) {
+            e.required(&p.child("selector"), "");
+        }
+        rules::not_negative(&spec["replicas"], &p.child("replicas"), e);
+        let t = p.child("template");
+        if !present(&spec["template"]) {
+            return e.required(&t, "");
+        }
+        let labels = &spec["template"]["metadata"]["labels"];
+        if entries(&spec["selector"]).any(|(k, v)| labels.get(k) != Some(v)) {
+            let meta = t.child("metadata");
+            e.invalid(&meta.child("labels"), labels, "`selector` does not match template `labels`");
+        }
+        pod::check_template(&spec["template"], &t, e);
+        restart_always(spec, "ReplicationController", &p, e);
+    }
+    fn check_subresource_update(&self, _subresource: &str, new: &Value, _old: &Value, e: &mut Errors) {
+        replica_counts(&new["status"], &["fullyLabeledReplicas", "readyReplicas", "availableReplicas"], e);
+    }
+    fn selectable_fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
+        vec![("status.replicas", int0(&obj["status"]["replicas"]).to_string())]
+    }
+    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
+        let (spec, status) = (&obj["spec"], &obj["status"]);
+        let (names, images) = containers(&spec["template"]["spec"]);
+        vec![
+            name(obj),
+            json!(int0(&spec["replicas"])),
+            json!(int0(&status["replicas"])),
+            json!(int0(&status["readyReplicas"])),
+            age(obj, now),
+            names,
+            images,
+            json!(label_map(&spec["selector"])),
+        ]
+    }
+}

@@ -1,0 +1,48 @@
+//! Kinds of the legacy group, one file each.
+mod config_map;
+mod event;
+mod lease;
+mod namespace;
+mod node;
+mod secret;
+mod service;
+mod service_account;
+
+pub use config_map::ConfigMaps;
+pub use event::Events;
+pub use lease::{LeaseCandidates, Leases};
+pub use namespace::Namespaces;
+pub use node::Nodes;
+pub use secret::Secrets;
+pub use service::Services;
+pub use service_account::ServiceAccounts;
+
+use std::net::IpAddr;
+
+use crate::path::{Errors, Path};
+
+/// An address traffic can be sent to: valid, and none of the special ranges.
+pub(crate) fn endpoint_ip(s: &str, p: &Path<'_>, e: &mut Errors) {
+    let Ok(ip) = s.parse::<IpAddr>() else { return crate::rules::ip(s, p, e) };
+    if ip.is_unspecified() {
+        e.invalid(p, s, format!("may not be unspecified ({s})"));
+    }
+    if ip.is_loopback() {
+        e.invalid(p, s, "may not be in the loopback range (127.0.0.0/8, ::1/128)");
+    }
+    let (link_local, link_local_multicast) = match ip {
+        IpAddr::V4(v) => (v.is_link_local(), v.octets()[0] == 224 && v.octets()[1] == 0 && v.octets()[2] == 0),
+        IpAddr::V6(v) => (v.is_unicast_link_local(), v.segments()[0] & 0xff0f == 0xff02),
+    };
+    if link_local {
+        e.invalid(p, s, "may not be in the link-local range (169.254.0.0/16, fe80::/10)");
+    }
+    if link_local_multicast {
+        e.invalid(p, s, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
+    }
+}
+
+/// A volume claim's spec.
+pub(crate) fn check_claim_spec(spec: &serde_json::Value, p: &Path<'_>, e: &mut Errors) {
+    let _ = (spec, p, e);
+}

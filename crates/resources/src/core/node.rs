@@ -1,0 +1,274 @@
+//! Nodes: taints, pod CIDRs set once, table with roles and conditions.
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use kelson_meta::{is_label_value, is_qualified_name};
+use serde_json::{Value, json};
+
+use crate::path::{Errors, Path};
+use crate::pod::canonical_quantities;
+use crate::rules;
+use crate::strategy::{Column, Context, Options, Strategy, field_text};
+use crate::table::{AGE, NAME, UNKNOWN, age, name, or_none};
+use crate::tree::{entries, flag, items, present, remove, set, text};
+
+/// The nodes resource.
+pub struct Nodes;
+
+static OPTIONS: Options = Options {
+    short_names: &["no"],
+    subresources: &["status"],
+    columns: &[
+        NAME,
+        Column::text("Status", "Readiness, and whether pods may be scheduled."),
+        Column::text("Roles", "Roles from the node's labels."),
+        AGE,
+        Column::text("Version", "Version of the kubelet."),
+        Column::text("Internal-IP", "First internal address.").wide(),
+        Column::text("External-IP", "First external address.").wide(),
+        Column::text("OS-Image", "Operating system.").wide(),
+        Column::text("Kernel-Version", "Kernel and architecture.").wide(),
+        Column::text("Container-Runtime", "Container runtime and its version.").wide(),
+    ],
+    fields: &["spec.unschedulable"],
+    ..Options::cluster("", "nodes", "Node")
+};
+
+impl Strategy for Nodes {
+    fn options(&self) -> &'static Options {
+        &OPTIONS
+    }
+    fn default(&self, _version: &str, obj: &mut Value) {
+        crate::tree::ensure(obj, "spec");
+        let Some(status) = crate::tree::ensure(obj, "status") else { return };
+        for k in ["capacity", "allocatable"] {
+            if let Some(list) = status.get_mut(k) {
+                canonical_quantities(list);
+            }
+        }
+        if !present(&status["allocatable"]) && present(&status["capacity"]) {
+            let all = status["capacity"].clone();
+            set(status, "allocatable", all);
+        }
+        // The published type always shows this endpoint and these facts, empty or not.
+        if let Some(d) = crate::tree::ensure(status, "daemonEndpoints")
+            && let Some(k) = crate::tree::ensure(d, "kubeletEndpoint")
+        {
+            crate::tree::default_to(k, "Port", 0);
+        }
+        if let Some(info) = crate::tree::ensure(status, "nodeInfo") {
+            for f in [
+                "machineID",
+                "systemUUID",
+                "bootID",
+                "kernelVersion",
+                "osImage",
+                "containerRuntimeVersion",
+                "kubeletVersion",
+                "kubeProxyVersion",
+                "operatingSystem",
+                "architecture",
+            ] {
+                crate::tree::default_to(info, f, "");
+            }
+        }
+        // podCIDR is the first of podCIDRs, whichever was given.
+        if let Some(spec) = obj.get_mut("spec") {
+            let (one, many) = (text(&spec["podCIDR"]).to_owned(), items(&spec["podCIDRs"]).first().cloned());
+            match many {
+                None if !one.is_empty() => set(spec, "podCIDRs", vec![json!(one)]),
+                Some(first) => set(spec, "podCIDR", first),
+                None => {}
+            }
+        }
+    }
+    fn prepare_create(&self, _cx: &Context<'_>, obj: &mut Value) {
+        // A kubelet registers with its status in place, so nothing of it is cleared.
+        if let Some(spec) = obj.get_mut("spec") {
+            remove(spec, "configSource");
+        }
+    }
+    fn check(&self, obj: &Value, e: &mut Errors) {
+        let meta = Path::new("metadata");
+        taints(&obj["spec"]["taints"], &meta.child("taints"), e);
+        resources(&obj["status"], e);
+        let spec = Path::new("spec");
+        let p = spec.child("podCIDRs");
+        let cidrs = items(&obj["spec"]["podCIDRs"]);
+        for (i, c) in cidrs.iter().enumerate() {
+            rules::cidr(text(c), &p.index(i), e);
+        }
+        if cidrs.len() > 1 {
+            let families: BTreeSet<bool> =
+                cidrs.iter().filter_map(|c| rules::parse_cidr(text(c))).map(|(ip, _)| ip.is_ipv4()).collect();
+            if families.len() != 2 || cidrs.len() > 2 {
+                e.invalid(&p, cidrs, "may specify no more than one CIDR for each IP family");
+            }
+        }
+    }
+    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
+        self.check(new, e);
+        check_node_update(new, old, e);
+    }
+    fn check_subresource_update(&self, _subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
+        check_node_update(new, old, e);
+        resources(&new["status"], e);
+    }
+    fn selectable_fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
+        let v = field_text(obj, "spec.unschedulable");
+        vec![("spec.unschedulable", if v.is_empty() { "false".to_owned() } else { v })]
+    }
+    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
+        let info = &obj["status"]["nodeInfo"];
+        let known = |f: &str| {
+            let s = text(&info[f]);
+            if s.is_empty() { UNKNOWN.to_owned() } else { s.to_owned() }
+        };
+        let mut kernel = known("kernelVersion");
+        let architecture = text(&info["architecture"]);
+        if !architecture.is_empty() {
+            kernel = format!("{kernel} ({architecture})");
+        }
+        vec![
+            name(obj),
+            json!(status(obj)),
+            or_none(&roles(obj)),
+            age(obj, now),
+            json!(text(&info["kubeletVersion"])),
+            or_none(address(obj, "InternalIP")),
+            or_none(address(obj, "ExternalIP")),
+            json!(known("osImage")),
+            json!(kernel),
+            json!(known("containerRuntimeVersion")),
+        ]
+    }
+}
+
+fn check_node_update(new: &Value, old: &Value, e: &mut Errors) {
+    let status = Path::new("status");
+    let list = status.child("addresses");
+    let mut seen = Vec::new();
+    for (i, a) in items(&new["status"]["addresses"]).iter().enumerate() {
+        let key = (text(&a["type"]), text(&a["address"]));
+        if seen.contains(&key) {
+            e.duplicate(&list.index(i), a);
+        }
+        seen.push(key);
+    }
+    let spec = Path::new("spec");
+    let (was, now) = (items(&old["spec"]["podCIDRs"]), items(&new["spec"]["podCIDRs"]));
+    if !was.is_empty() && was != now {
+        e.forbidden(&spec.child("podCIDRs"), "node updates may not change podCIDR except from \"\" to valid");
+    }
+    let provider = text(&old["spec"]["providerID"]);
+    if !provider.is_empty() && provider != text(&new["spec"]["providerID"]) {
+        e.forbidden(&spec.child("providerID"), "node updates may not change providerID except from \"\" to valid");
+    }
+    if text(&new["spec"]["externalID"]) != text(&old["spec"]["externalID"]) {
+        e.forbidden(&spec.child("externalID"), "may not be updated");
+    }
+}
+
+fn resources(status: &Value, e: &mut Errors) {
+    let root = Path::new("status");
+    for f in ["capacity", "allocatable"] {
+        let p = root.child(f);
+        for (k, v) in entries(&status[f]) {
+            let at = p.key(k);
+            if let Some(q) = rules::quantity(v, &at, e)
+                && q.signum() < 0
+            {
+                e.invalid(&at, v, rules::NOT_NEGATIVE);
+            }
+        }
+    }
+}
+
+fn taints(list: &Value, p: &Path<'_>, e: &mut Errors) {
+    const EFFECTS: &[&str] = &["NoSchedule", "PreferNoSchedule", "NoExecute"];
+    let mut seen = BTreeSet::new();
+    for (i, t) in items(list).iter().enumerate() {
+        let at = p.index(i);
+        let (key, value, effect) = (text(&t["key"]), text(&t["value"]), text(&t["effect"]));
+        e.invalid_each(&at.child("key"), key, is_qualified_name(key));
+        if let Err(why) = is_label_value(value) {
+            e.invalid(&at.child("value"), value, why.join(";"));
+        }
+        if effect.is_empty() {
+            e.required(&at.child("effect"), "");
+        } else if !EFFECTS.contains(&effect) {
+            e.not_supported(&at.child("effect"), effect, EFFECTS);
+        }
+        if !seen.insert((key, effect)) {
+            e.duplicate(&at, t);
+        }
+    }
+}
+
+fn status(obj: &Value) -> String {
+    let ready = items(&obj["status"]["conditions"]).iter().find(|c| text(&c["type"]) == "Ready");
+    let base = match ready.map(|c| text(&c["status"])) {
+        Some("True") => "Ready",
+        Some(_) => "NotReady",
+        None => "Unknown",
+    };
+    if flag(&obj["spec"]["unschedulable"]) { format!("{base},SchedulingDisabled") } else { base.to_owned() }
+}
+
+fn roles(obj: &Value) -> String {
+    let roles: BTreeSet<&str> = entries(&obj["metadata"]["labels"])
+        .filter_map(|(k, v)| match k.strip_prefix("node-role.kubernetes.io/") {
+            Some(role) => Some(role),
+            None if k == "kubernetes.io/role" => Some(text(v)),
+            None => None,
+        })
+        .filter(|r| !r.is_empty())
+        .collect();
+    roles.into_iter().collect::<Vec<_>>().join(",")
+}
+
+fn address<'a>(obj: &'a Value, kind: &str) -> &'a str {
+    items(&obj["status"]["addresses"]).iter().find(|a| text(&a["type"]) == kind).map_or("", |a| text(&a["address"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table() {
+        let n = json!({"metadata": {"name": "n", "labels": {"node-role.kubernetes.io/control-plane": ""}},
+            "spec": {"unschedulable": true},
+            "status": {"conditions": [{"type": "Ready", "status": "True"}],
+                "addresses": [{"type": "InternalIP", "address": "10.0.0.1"}],
+                "nodeInfo": {"kubeletVersion": "v1", "kernelVersion": "6", "architecture": "amd64"}}});
+        let got = Nodes.row(&n, Timestamp::UNIX_EPOCH);
+        let got: Vec<&str> = got.iter().map(text).collect();
+        assert_eq!(
+            got,
+            [
+                "n",
+                "Ready,SchedulingDisabled",
+                "control-plane",
+                "<unknown>",
+                "v1",
+                "10.0.0.1",
+                "<none>",
+                "<unknown>",
+                "6 (amd64)",
+                "<unknown>"
+            ]
+        );
+    }
+
+    #[test]
+    fn cidr_once() {
+        let mut e = Errors::new();
+        let old = json!({"spec": {"podCIDRs": ["10.0.0.0/24"]}});
+        Nodes.check_update(&json!({"spec": {"podCIDRs": ["10.0.1.0/24"]}}), &old, &mut e);
+        assert_eq!(
+            e.finish().to_string(),
+            "spec.podCIDRs: Forbidden: node updates may not change podCIDR except from \"\" to valid"
+        );
+    }
+}

@@ -1,0 +1,130 @@
+//! Secrets: stringData, per-type keys, size, immutability. Values never stand in messages.
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use kelson_meta::is_config_map_key;
+use serde_json::{Value, json};
+
+use super::config_map::{DATA_BYTES_MAX, check_immutable, decoded_len};
+use crate::metadata::immutable;
+use crate::path::{Errors, Path};
+use crate::strategy::{Column, Options, Strategy};
+use crate::table::{AGE, NAME, age, name};
+use crate::tree::{default_zero, ensure, entries, len, set, text};
+
+/// The secrets resource.
+pub struct Secrets;
+
+static OPTIONS: Options = Options {
+    columns: &[
+        NAME,
+        Column::text("Type", "What the entries are for."),
+        Column::text("Data", "Number of entries."),
+        AGE,
+    ],
+    fields: &["type"],
+    ..Options::namespaced("", "secrets", "Secret")
+};
+
+impl Strategy for Secrets {
+    fn options(&self) -> &'static Options {
+        &OPTIONS
+    }
+    fn default(&self, _version: &str, obj: &mut Value) {
+        default_zero(obj, "type", "Opaque");
+        // Write-only plain text: moves into data, where it wins.
+        if let Some(Value::Object(plain)) = obj.as_object_mut().and_then(|o| o.remove("stringData"))
+            && !plain.is_empty()
+            && let Some(data) = ensure(obj, "data")
+        {
+            for (k, v) in plain {
+                set(data, &k, STANDARD.encode(text(&v)));
+            }
+        }
+    }
+    fn check(&self, obj: &Value, e: &mut Errors) {
+        let data = Path::new("data");
+        let mut total = 0;
+        for (k, v) in entries(&obj["data"]) {
+            e.invalid_each(&data.key(k), k, is_config_map_key(k));
+            total += decoded_len(text(v));
+        }
+        if total > DATA_BYTES_MAX {
+            e.too_long(&data, DATA_BYTES_MAX);
+        }
+        check_type(obj, &data, e);
+    }
+    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
+        immutable(&new["type"], &old["type"], &Path::new("type"), e);
+        check_immutable(new, old, &["data"], e);
+        self.check(new, e);
+    }
+    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
+        vec![name(obj), obj["type"].clone(), json!(len(&obj["data"])), age(obj, now)]
+    }
+}
+
+fn check_type(obj: &Value, data: &Path<'_>, e: &mut Errors) {
+    let has = |k: &str| obj["data"].get(k).is_some();
+    let mut must = |keys: &[&str]| {
+        for k in keys.iter().filter(|k| !has(k)) {
+            e.required(&data.key(k), "");
+        }
+    };
+    match text(&obj["type"]) {
+        "kubernetes.io/service-account-token" => {
+            const NAME: &str = "kubernetes.io/service-account.name";
+            if text(&obj["metadata"]["annotations"][NAME]).is_empty() {
+                let meta = Path::new("metadata");
+                e.required(&meta.child("annotations").key(NAME), "");
+            }
+        }
+        "kubernetes.io/dockercfg" => docker_config(obj, ".dockercfg", data, e),
+        "kubernetes.io/dockerconfigjson" => docker_config(obj, ".dockerconfigjson", data, e),
+        "kubernetes.io/basic-auth" if !has("username") && !has("password") => must(&["username", "password"]),
+        "kubernetes.io/ssh-auth" if text(&obj["data"]["ssh-privatekey"]).is_empty() => {
+            e.required(&data.key("ssh-privatekey"), "");
+        }
+        "kubernetes.io/tls" => must(&["tls.crt", "tls.key"]),
+        _ => {}
+    }
+}
+
+fn docker_config(obj: &Value, key: &str, data: &Path<'_>, e: &mut Errors) {
+    let Some(encoded) = obj["data"].get(key) else {
+        e.required(&data.key(key), "");
+        return;
+    };
+    let decoded = STANDARD.decode(text(encoded)).unwrap_or_default();
+    if serde_json::from_slice::<serde_json::Map<String, Value>>(&decoded).is_err() {
+        e.invalid(&data.key(key), "<secret contents redacted>", "must be a valid JSON object");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn string_data_moves() {
+        let mut s = json!({"data": {"a": "eA=="}, "stringData": {"a": "y", "b": "z"}});
+        Secrets.default("v1", &mut s);
+        assert_eq!(s, json!({"type": "Opaque", "data": {"a": "eQ==", "b": "eg=="}}));
+    }
+
+    #[test]
+    fn types_want_their_keys() {
+        let check = |s: Value, want: &[&str]| {
+            let mut e = Errors::new();
+            Secrets.check(&s, &mut e);
+            let got: Vec<String> = e.finish().0.iter().map(ToString::to_string).collect();
+            assert_eq!(got, want);
+        };
+        check(json!({"type": "kubernetes.io/tls", "data": {"tls.crt": ""}}), &["data[tls.key]: Required value"]);
+        check(
+            json!({"type": "kubernetes.io/dockerconfigjson", "data": {".dockerconfigjson": "eA=="}}),
+            &["data[.dockerconfigjson]: Invalid value: \"<secret contents redacted>\": must be a valid JSON object"],
+        );
+        check(json!({"data": {"ok": "eA=="}}), &[]);
+    }
+}

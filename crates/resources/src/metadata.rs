@@ -1,0 +1,265 @@
+//! Rules for `metadata` of every kind (apimachinery `api/validation/objectmeta.go`). Who sets uid, timestamps and
+//! resourceVersion is the request path; here is only what may stand there.
+use kelson_meta::{
+    is_dns1035_label, is_dns1123_label, is_dns1123_subdomain, is_label_value, is_path_segment_name, is_qualified_name,
+};
+use serde_json::Value;
+
+use crate::path::{Errors, Path};
+use crate::strategy::Options;
+use crate::tree::{entries, flag, int, items, present, remove, same, set, text};
+
+/// All annotations of an object together, keys and values, in bytes.
+pub const ANNOTATIONS_BYTES_MAX: usize = 256 * 1024;
+/// `managedFields[].manager` in bytes.
+const MANAGER_BYTES_MAX: usize = 128;
+/// `managedFields[].subresource` in bytes.
+const SUBRESOURCE_BYTES_MAX: usize = 256;
+/// What every immutable field answers.
+pub const IMMUTABLE: &str = "field is immutable";
+
+/// The rule a kind's names follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameRule {
+    /// RFC 1123 subdomain; most kinds.
+    Subdomain,
+    /// RFC 1123 label; namespaces, services.
+    Label,
+    /// RFC 1035 label.
+    Label1035,
+    /// Anything that is one URL path segment; RBAC.
+    PathSegment,
+    /// No rule of its own; certificate requests and the like.
+    Any,
+    /// A canonical IP address; IPAddress objects.
+    Ip,
+}
+
+impl NameRule {
+    /// Why `name` breaks the rule; with `prefix`, `name` is a `generateName` and may end in a dash.
+    pub fn check(self, name: &str, prefix: bool) -> Result<(), Vec<String>> {
+        let masked;
+        let name = if prefix && name.len() > 1 && name.ends_with('-') && name.is_ascii() {
+            masked = format!("{}a", &name[..name.len() - 2]);
+            masked.as_str()
+        } else {
+            name
+        };
+        match self {
+            Self::Subdomain => is_dns1123_subdomain(name),
+            Self::Label => is_dns1123_label(name),
+            Self::Label1035 => is_dns1035_label(name),
+            Self::PathSegment => is_path_segment_name(name),
+            Self::Any => Ok(()),
+            Self::Ip => match name.parse::<std::net::IpAddr>() {
+                Ok(ip) if ip.to_string() == name => Ok(()),
+                Ok(ip) => Err(vec![format!("must be in canonical form ({:?})", ip.to_string())]),
+                Err(_) => Err(vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()]),
+            },
+        }
+    }
+}
+
+/// Faults of a new object's metadata.
+pub fn check(o: &Options, meta: &Value, e: &mut Errors) {
+    check_at(o.name, o.namespaced, meta, &Path::new("metadata"), e);
+}
+
+/// Faults of metadata at any path (pod templates' objects, claim templates).
+pub fn check_at(rule: NameRule, namespaced: bool, meta: &Value, p: &Path<'_>, e: &mut Errors) {
+    let generate = text(&meta["generateName"]);
+    if !generate.is_empty() {
+        e.invalid_each(&p.child("generateName"), generate, rule.check(generate, true));
+    }
+    let name = text(&meta["name"]);
+    if name.is_empty() {
+        e.required(&p.child("name"), "name or generateName is required");
+    } else {
+        e.invalid_each(&p.child("name"), name, rule.check(name, false));
+    }
+    let namespace = text(&meta["namespace"]);
+    if namespaced {
+        if namespace.is_empty() {
+            e.required(&p.child("namespace"), "");
+        } else {
+            e.invalid_each(&p.child("namespace"), namespace, is_dns1123_label(namespace));
+        }
+    } else if !namespace.is_empty() {
+        e.forbidden(&p.child("namespace"), "not allowed on this type");
+    }
+    if let Some(g) = int(&meta["generation"])
+        && g < 0
+    {
+        e.invalid(&p.child("generation"), g, "must be greater than or equal to 0");
+    }
+    common(meta, p, e);
+    finalizers(&meta["finalizers"], &p.child("finalizers"), e);
+}
+
+fn common(meta: &Value, p: &Path<'_>, e: &mut Errors) {
+    labels(&meta["labels"], &p.child("labels"), e);
+    annotations(&meta["annotations"], &p.child("annotations"), e);
+    owners(&meta["ownerReferences"], &p.child("ownerReferences"), e);
+    managed_fields(&meta["managedFields"], &p.child("managedFields"), e);
+}
+
+/// Faults of an update's metadata.
+pub fn check_update(o: &Options, new: &Value, old: &Value, e: &mut Errors) {
+    let p = Path::new("metadata");
+    let (n, m) = (&new["metadata"], &old["metadata"]);
+    if present(&m["deletionTimestamp"]) {
+        let extra: Vec<&str> =
+            items(&n["finalizers"]).iter().map(text).filter(|f| !crate::tree::holds(&m["finalizers"], f)).collect();
+        if !extra.is_empty() {
+            let list: Vec<String> = extra.iter().map(|s| format!("{s:?}")).collect();
+            e.forbidden(
+                &p.child("finalizers"),
+                format!(
+                    "no new finalizers can be added if the object is being deleted, found new finalizers []string{{{}}}",
+                    list.join(", ")
+                ),
+            );
+        }
+    }
+    if text(&n["resourceVersion"]).is_empty() {
+        e.invalid(&p.child("resourceVersion"), "", "must be specified for an update");
+    }
+    if int(&n["generation"]).unwrap_or(0) < int(&m["generation"]).unwrap_or(0) {
+        e.invalid(&p.child("generation"), &n["generation"], "must not be decremented");
+    }
+    for f in ["name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds"] {
+        if n[f] != m[f] {
+            e.invalid(&p.child(f), &n[f], IMMUTABLE);
+        }
+    }
+    let _ = o;
+    common(n, &p, e);
+    if n["finalizers"] != m["finalizers"] {
+        finalizers(&n["finalizers"], &p.child("finalizers"), e);
+    }
+}
+
+/// What an update can never change: uid, creation and deletion times are taken from the old object.
+pub fn keep_system_fields(new: &mut Value, old: &Value) {
+    let old = &old["metadata"];
+    let Some(meta) = crate::tree::ensure(new, "metadata") else { return };
+    if text(&meta["uid"]).is_empty()
+        && let Some(uid) = old.get("uid")
+    {
+        set(meta, "uid", uid.clone());
+    }
+    for f in ["creationTimestamp", "deletionTimestamp"] {
+        match old.get(f).filter(|v| present(v)) {
+            Some(v) => set(meta, f, v.clone()),
+            None => remove(meta, f),
+        }
+    }
+    if !present(&meta["deletionGracePeriodSeconds"])
+        && let Some(v) = old.get("deletionGracePeriodSeconds")
+    {
+        set(meta, "deletionGracePeriodSeconds", v.clone());
+    }
+}
+
+/// Label keys and values.
+pub fn labels(labels: &Value, p: &Path<'_>, e: &mut Errors) {
+    for (k, v) in entries(labels) {
+        e.invalid_each(p, k, is_qualified_name(k));
+        e.invalid_each(p, text(v), is_label_value(text(v)));
+    }
+}
+
+/// Annotation keys and total size.
+pub fn annotations(annotations: &Value, p: &Path<'_>, e: &mut Errors) {
+    let mut total = 0;
+    for (k, v) in entries(annotations) {
+        if k.bytes().any(|c| c.is_ascii_uppercase()) {
+            e.invalid_each(p, k, is_qualified_name(&k.to_lowercase()));
+        } else {
+            e.invalid_each(p, k, is_qualified_name(k));
+        }
+        total += k.len() + text(v).len();
+    }
+    if total > ANNOTATIONS_BYTES_MAX {
+        e.too_long(p, ANNOTATIONS_BYTES_MAX);
+    }
+}
+
+fn owners(list: &Value, p: &Path<'_>, e: &mut Errors) {
+    let mut controller: Option<String> = None;
+    for r in items(list) {
+        let (api_version, kind, name) = (text(&r["apiVersion"]), text(&r["kind"]), text(&r["name"]));
+        if api_version.rsplit('/').next().is_none_or(str::is_empty) {
+            e.invalid(&p.child("apiVersion"), api_version, "version must not be empty");
+        }
+        for f in ["kind", "name", "uid"] {
+            if text(&r[f]).is_empty() {
+                e.invalid(&p.child(f), "", "must not be empty");
+            }
+        }
+        if api_version == "v1" && kind == "Event" {
+            e.invalid(p, r, "/v1, Kind=Event is disallowed from being an owner");
+        }
+        if flag(&r["controller"]) {
+            let current = format!("{kind}/{name}");
+            match &controller {
+                Some(first) => e.invalid(
+                    p,
+                    list,
+                    format!(
+                        "Only one reference can have Controller set to true. Found \"true\" in references for {first} and {current}"
+                    ),
+                ),
+                None => controller = Some(current),
+            }
+        }
+    }
+}
+
+fn finalizers(list: &Value, p: &Path<'_>, e: &mut Errors) {
+    let (mut orphan, mut foreground) = (false, false);
+    for f in items(list).iter().map(text) {
+        e.invalid_each(p, f, is_qualified_name(f));
+        orphan |= f == "orphan";
+        foreground |= f == "foregroundDeletion";
+        // Upstream's core kinds want a domain unless the name is one of the three old ones.
+        if !f.contains('/') && !matches!(f, "orphan" | "foregroundDeletion" | "kubernetes") {
+            e.invalid(p, f, "name is neither a standard finalizer name nor is it fully qualified");
+        }
+    }
+    if orphan && foreground {
+        e.invalid(p, list, "finalizer orphan and foregroundDeletion cannot be both set");
+    }
+}
+
+fn managed_fields(list: &Value, p: &Path<'_>, e: &mut Errors) {
+    for (i, m) in items(list).iter().enumerate() {
+        let p = p.index(i);
+        let operation = text(&m["operation"]);
+        if !matches!(operation, "Apply" | "Update") {
+            e.invalid(&p.child("operation"), operation, "must be `Apply` or `Update`");
+        }
+        let kind = text(&m["fieldsType"]);
+        if !kind.is_empty() && kind != "FieldsV1" {
+            e.invalid(&p.child("fieldsType"), kind, "must be `FieldsV1`");
+        }
+        let manager = text(&m["manager"]);
+        if manager.len() > MANAGER_BYTES_MAX {
+            e.too_long(&p.child("manager"), MANAGER_BYTES_MAX);
+        }
+        if let Some((at, c)) = manager.char_indices().find(|(_, c)| c.is_control()) {
+            let why = format!("invalid character U+{:04X} (at position {at})", c as u32);
+            e.invalid(&p.child("manager"), manager, why);
+        }
+        if text(&m["subresource"]).len() > SUBRESOURCE_BYTES_MAX {
+            e.too_long(&p.child("subresource"), SUBRESOURCE_BYTES_MAX);
+        }
+    }
+}
+
+/// `Invalid value: ...: field is immutable` when the two differ.
+pub fn immutable(new: &Value, old: &Value, p: &Path<'_>, e: &mut Errors) {
+    if !same(new, old) {
+        e.invalid(p, new, IMMUTABLE);
+    }
+}

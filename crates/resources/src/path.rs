@@ -1,0 +1,115 @@
+//! Field paths that cost nothing until a fault is found, and the collector of faults. Formats are `kelson_meta`'s.
+use kelson_meta::{FieldError, FieldErrorKind, FieldErrors, FieldPath};
+use serde::Serialize;
+
+#[derive(Clone, Copy)]
+enum Segment<'a> {
+    Name(&'a str),
+    Index(usize),
+    Key(&'a str),
+}
+
+/// A path linked through the stack: `spec` <- `containers` <- `[0]`. Rendered only when an error needs it.
+#[derive(Clone, Copy)]
+pub struct Path<'a> {
+    parent: Option<&'a Path<'a>>,
+    segment: Segment<'a>,
+}
+
+impl<'a> Path<'a> {
+    /// A path that starts at the field `name`.
+    pub const fn new(name: &'a str) -> Self {
+        Self { parent: None, segment: Segment::Name(name) }
+    }
+    /// The field `name` below this path.
+    pub fn child<'b>(&'b self, name: &'b str) -> Path<'b> {
+        Path { parent: Some(self), segment: Segment::Name(name) }
+    }
+    /// Element `i` of the list at this path.
+    pub fn index(&self, i: usize) -> Path<'_> {
+        Path { parent: Some(self), segment: Segment::Index(i) }
+    }
+    /// Entry `key` of the map at this path.
+    pub fn key<'b>(&'b self, key: &'b str) -> Path<'b> {
+        Path { parent: Some(self), segment: Segment::Key(key) }
+    }
+    /// The path as the API's error types carry it.
+    pub fn field(&self) -> FieldPath {
+        match (self.parent, self.segment) {
+            (None, Segment::Name(n)) => FieldPath::new(n),
+            (None, Segment::Index(i)) => FieldPath::default().index(i),
+            (None, Segment::Key(k)) => FieldPath::default().key(k),
+            (Some(p), Segment::Name(n)) => p.field().child(n),
+            (Some(p), Segment::Index(i)) => p.field().index(i),
+            (Some(p), Segment::Key(k)) => p.field().key(k),
+        }
+    }
+}
+
+/// Collects faults; the counterpart of `FieldErrors` that takes lazy paths.
+#[derive(Default)]
+pub struct Errors(FieldErrors);
+
+impl Errors {
+    /// Nothing found yet.
+    pub fn new() -> Self {
+        Self::default()
+    }
+    /// What was found.
+    pub fn finish(self) -> FieldErrors {
+        self.0
+    }
+    /// How many faults so far.
+    pub fn len(&self) -> usize {
+        self.0.0.len()
+    }
+    /// Whether none was found.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+    /// `Required value`.
+    pub fn required(&mut self, p: &Path<'_>, detail: &str) {
+        self.0.required(&p.field(), detail);
+    }
+    /// `Invalid value: <value>: detail`.
+    pub fn invalid(&mut self, p: &Path<'_>, value: impl Serialize, detail: impl Into<String>) {
+        self.0.invalid(&p.field(), value, detail);
+    }
+    /// One `Invalid value` per reason of a name rule.
+    pub fn invalid_each(&mut self, p: &Path<'_>, value: &str, rule: Result<(), Vec<String>>) {
+        if let Err(why) = rule {
+            for w in why {
+                self.0.invalid(&p.field(), value, w);
+            }
+        }
+    }
+    /// `Duplicate value`.
+    pub fn duplicate(&mut self, p: &Path<'_>, value: impl Serialize) {
+        self.0.duplicate(&p.field(), value);
+    }
+    /// `Not found`.
+    pub fn not_found(&mut self, p: &Path<'_>, value: impl Serialize) {
+        self.0.not_found(&p.field(), value);
+    }
+    /// `Unsupported value`, with the supported ones in the order given.
+    pub fn not_supported(&mut self, p: &Path<'_>, value: impl Serialize, supported: &[&str]) {
+        self.0.not_supported(&p.field(), value, supported);
+    }
+    /// `Forbidden: detail`.
+    pub fn forbidden(&mut self, p: &Path<'_>, detail: impl Into<String>) {
+        self.0.forbidden(&p.field(), detail);
+    }
+    /// `Too long`.
+    pub fn too_long(&mut self, p: &Path<'_>, max_bytes: usize) {
+        self.0.too_long(&p.field(), max_bytes);
+    }
+    /// `Too many`.
+    pub fn too_many(&mut self, p: &Path<'_>, actual: usize, max: usize) {
+        self.0.too_many(&p.field(), actual, max);
+    }
+    /// `Internal error`.
+    pub fn internal(&mut self, p: &Path<'_>, detail: impl Into<String>) {
+        let path = p.field().to_string();
+        self.0.0.push(FieldError { kind: FieldErrorKind::Internal, path, value: None, detail: detail.into() });
+    }
+}

@@ -1,0 +1,294 @@
+//! Pods: creation, updates of the main resource and of `status`, `ephemeralcontainers`, `resize`.
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{defaults, table};
+use crate::metadata::{NameRule, immutable};
+use crate::path::{Errors, Path};
+use crate::strategy::{
+    Context, Deletion, Options, Strategy, base_status_update, base_update, bump_generation, field_text,
+};
+use crate::tree::{entries, int0, items, items_mut, present, remove, restore, set, text};
+
+/// The pods resource.
+pub struct Pods;
+
+static OPTIONS: Options = Options {
+    short_names: &["po"],
+    categories: &["all"],
+    subresources: &["status", "ephemeralcontainers", "resize"],
+    generation: true,
+    name: NameRule::Subdomain,
+    deletion: Deletion::Graceful,
+    columns: table::COLUMNS,
+    fields: &[
+        "spec.nodeName",
+        "spec.restartPolicy",
+        "spec.schedulerName",
+        "spec.serviceAccountName",
+        "spec.hostNetwork",
+        "status.phase",
+        "status.podIP",
+        "status.podIPs",
+        "status.nominatedNodeName",
+    ],
+    ..Options::namespaced("", "pods", "Pod")
+};
+
+impl Strategy for Pods {
+    fn options(&self) -> &'static Options {
+        &OPTIONS
+    }
+    fn default(&self, _version: &str, obj: &mut Value) {
+        defaults::pod(obj);
+        for list in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
+            let Some(status) = obj.get_mut("status") else { break };
+            for c in items_mut(status, list) {
+                if let Some(a) = c.get_mut("allocatedResources") {
+                    defaults::canonical_quantities(a);
+                }
+                if let Some(r) = c.get_mut("resources") {
+                    defaults::canonical_resources(r);
+                }
+            }
+        }
+    }
+    fn prepare_create(&self, _cx: &Context<'_>, obj: &mut Value) {
+        let mut status = json!({"phase": "Pending", "qosClass": qos_class(&obj["spec"])});
+        if !items(&obj["spec"]["schedulingGates"]).is_empty() {
+            status["conditions"] = json!([{
+                "type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "lastProbeTime": null,
+                "lastTransitionTime": null,
+                "message": "Scheduling is blocked due to non-empty scheduling gates"}]);
+        }
+        set(obj, "status", status);
+        if let Some(meta) = obj.get_mut("metadata") {
+            set(meta, "generation", 1);
+        }
+        merge_match_label_keys(obj);
+    }
+    fn check_create(&self, obj: &Value, e: &mut Errors) {
+        super::validate::pod_create(obj, e);
+    }
+    fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
+        base_update(&OPTIONS, new, old);
+    }
+    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
+        super::update::check(new, old, e);
+    }
+
+    fn prepare_subresource_update(&self, _cx: &Context<'_>, subresource: &str, new: &mut Value, old: &Value) {
+        match subresource {
+            "ephemeralcontainers" => {
+                let ephemeral = new["spec"]["ephemeralContainers"].clone();
+                keep_all_but(new, old);
+                if let Some(spec) = new.get_mut("spec") {
+                    if present(&ephemeral) {
+                        set(spec, "ephemeralContainers", ephemeral);
+                    } else {
+                        remove(spec, "ephemeralContainers");
+                    }
+                }
+                bump_generation(&OPTIONS, new, old);
+            }
+            "resize" => {
+                super::update::prepare_resize(new, old);
+                bump_generation(&OPTIONS, new, old);
+            }
+            _ => prepare_status(new, old),
+        }
+    }
+    fn check_subresource_update(&self, subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
+        match subresource {
+            "ephemeralcontainers" => super::update::check_ephemeral(new, old, e),
+            "resize" => super::update::check_resize(new, old, e),
+            _ => check_status(new, old, e),
+        }
+    }
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        // Upstream warns on creation only: updates of pods come from machines.
+        if old.is_some() { Vec::new() } else { super::warnings::pod(new) }
+    }
+    fn selectable_fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
+        OPTIONS
+            .fields
+            .iter()
+            .map(|f| {
+                let v = match *f {
+                    "status.podIPs" => {
+                        let ips: Vec<&str> = items(&obj["status"]["podIPs"]).iter().map(|i| text(&i["ip"])).collect();
+                        ips.join(",")
+                    }
+                    "spec.hostNetwork" => {
+                        (if crate::tree::flag(&obj["spec"]["hostNetwork"]) { "true" } else { "false" }).to_owned()
+                    }
+                    other => field_text(obj, other),
+                };
+                (*f, v)
+            })
+            .collect()
+    }
+    fn row_conditions(&self, obj: &Value) -> Vec<Value> {
+        table::row_conditions(obj)
+    }
+    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
+        table::row(obj, now)
+    }
+}
+
+/// Everything, status and system metadata included, as it was; only managedFields stay the request's.
+pub(super) fn keep_all_but(new: &mut Value, old: &Value) {
+    let managed = new["metadata"]["managedFields"].clone();
+    for k in ["spec", "status"] {
+        restore(new, old, k);
+    }
+    restore(new, old, "metadata");
+    let version = &old["metadata"]["resourceVersion"];
+    if let Some(meta) = new.get_mut("metadata") {
+        if present(&managed) {
+            set(meta, "managedFields", managed);
+        }
+        if present(version) {
+            set(meta, "resourceVersion", version.clone());
+        }
+    }
+}
+
+fn prepare_status(new: &mut Value, old: &Value) {
+    base_status_update(new, old);
+    if let Some(meta) = new.get_mut("metadata") {
+        // Kubelets once corrupted owner references through status.
+        restore(meta, &old["metadata"], "ownerReferences");
+        restore(meta, &old["metadata"], "deletionTimestamp");
+    }
+    let Some(status) = new.get_mut("status") else { return };
+    if text(&status["qosClass"]).is_empty() {
+        restore(status, &old["status"], "qosClass");
+    }
+    if int0(&status["observedGeneration"]) == 0 {
+        restore(status, &old["status"], "observedGeneration");
+    }
+    let before = items(&old["status"]["conditions"]);
+    for c in items_mut(status, "conditions") {
+        if int0(&c["observedGeneration"]) == 0
+            && let Some(was) = before.iter().find(|b| b["type"] == c["type"])
+            && present(&was["observedGeneration"])
+        {
+            let g = was["observedGeneration"].clone();
+            set(c, "observedGeneration", g);
+        }
+    }
+}
+
+/// Upstream's rule against restarting what cannot restart, and the immutable class.
+fn check_status(new: &Value, old: &Value, e: &mut Errors) {
+    let p = Path::new("status");
+    let (n, o) = (&new["status"], &old["status"]);
+    if present(&o["qosClass"]) {
+        immutable(&n["qosClass"], &o["qosClass"], &p.child("qosClass"), e);
+    }
+    let nominated = text(&n["nominatedNodeName"]);
+    if !nominated.is_empty() {
+        e.invalid_each(&p.child("nominatedNodeName"), nominated, kelson_meta::is_dns1123_subdomain(nominated));
+    }
+    let policy = text(&new["spec"]["restartPolicy"]);
+    if policy != "Always" && !items(&new["spec"]["containers"]).iter().any(|c| present(&c["restartPolicy"])) {
+        for (i, was) in items(&o["containerStatuses"]).iter().enumerate() {
+            let before = &was["state"]["terminated"];
+            if !present(before) || (policy == "OnFailure" && int0(&before["exitCode"]) != 0) {
+                continue;
+            }
+            let now = items(&n["containerStatuses"]).iter().find(|s| s["name"] == was["name"]);
+            if now.is_some_and(|s| !present(&s["state"]["terminated"])) {
+                let list = p.child("containerStatuses");
+                e.forbidden(&list.index(i).child("state"), "may not be transitioned to non-terminated state");
+            }
+        }
+    }
+    let mut seen = std::collections::BTreeSet::new();
+    for (i, ip) in items(&n["podIPs"]).iter().enumerate() {
+        let list = p.child("podIPs");
+        let at = list.index(i);
+        crate::rules::ip(text(&ip["ip"]), &at, e);
+        if !seen.insert(text(&ip["ip"])) {
+            e.duplicate(&at, ip);
+        }
+    }
+}
+
+/// Best effort, burstable or guaranteed, from cpu and memory of all containers (upstream `pkg/apis/core/helper/qos`).
+pub fn qos_class(spec: &Value) -> &'static str {
+    let counts = |k: &str| matches!(k, "cpu" | "memory");
+    let nonzero = |v: &Value| {
+        let q = match v {
+            Value::String(s) => s.parse::<kelson_meta::Quantity>().ok(),
+            Value::Number(n) => n.to_string().parse().ok(),
+            _ => None,
+        };
+        q.is_some_and(|q| q.signum() > 0)
+    };
+    let class = |all: &mut dyn Iterator<Item = &Value>| {
+        let (mut any, mut guaranteed) = (false, true);
+        for c in all {
+            let (requests, limits) = (&c["resources"]["requests"], &c["resources"]["limits"]);
+            let mut limited = 0;
+            for list in [requests, limits] {
+                any |= entries(list).any(|(k, v)| counts(k) && nonzero(v));
+            }
+            for k in ["cpu", "memory"] {
+                let (r, l) = (&requests[k], &limits[k]);
+                limited += usize::from(nonzero(l) && (!present(r) || r == l));
+            }
+            guaranteed &= limited == 2;
+        }
+        (any, guaranteed)
+    };
+    let (any, guaranteed) = if entries(&spec["resources"]["limits"]).next().is_some()
+        || entries(&spec["resources"]["requests"]).next().is_some()
+    {
+        class(&mut std::iter::once(spec))
+    } else {
+        class(&mut items(&spec["containers"]).iter().chain(items(&spec["initContainers"])))
+    };
+    match (any, guaranteed) {
+        (false, _) => "BestEffort",
+        (true, true) => "Guaranteed",
+        (true, false) => "Burstable",
+    }
+}
+
+/// `matchLabelKeys` of affinity terms and spread constraints become selector requirements when a pod is created
+/// (KEP-3633, KEP-3243).
+fn merge_match_label_keys(obj: &mut Value) {
+    let labels = obj["metadata"]["labels"].clone();
+    let Some(spec) = obj.get_mut("spec") else { return };
+    for kind in ["podAffinity", "podAntiAffinity"] {
+        let Some(a) = crate::tree::at_mut(spec, &["affinity", kind]) else { continue };
+        for t in items_mut(a, "requiredDuringSchedulingIgnoredDuringExecution") {
+            merge_keys(t, &labels);
+        }
+        for w in items_mut(a, "preferredDuringSchedulingIgnoredDuringExecution") {
+            if let Some(t) = w.get_mut("podAffinityTerm") {
+                merge_keys(t, &labels);
+            }
+        }
+    }
+}
+
+fn merge_keys(term: &mut Value, labels: &Value) {
+    if !present(&term["labelSelector"]) {
+        return;
+    }
+    for (list, operator) in [("matchLabelKeys", "In"), ("mismatchLabelKeys", "NotIn")] {
+        let keys: Vec<String> = items(&term[list]).iter().map(|k| text(k).to_owned()).collect();
+        for k in keys {
+            let Some(value) = labels.get(&k) else { continue };
+            let requirement = json!({"key": k, "operator": operator, "values": [value]});
+            let Some(selector) = term.get_mut("labelSelector") else { return };
+            match selector.get_mut("matchExpressions").and_then(Value::as_array_mut) {
+                Some(list) => list.push(requirement),
+                None => set(selector, "matchExpressions", vec![requirement]),
+            }
+        }
+    }
+}

@@ -1,0 +1,255 @@
+//! Rules many kinds share: addresses, ports, quantities, selectors, enumerations. Messages are the API's.
+use std::net::IpAddr;
+
+use kelson_meta::{Quantity, is_label_value, is_qualified_name};
+use serde_json::Value;
+
+use crate::metadata;
+use crate::path::{Errors, Path};
+use crate::tree::{empty, entries, int0, items, present, text};
+
+/// The message of negative numbers.
+pub const NOT_NEGATIVE: &str = "must be greater than or equal to 0";
+/// The message of numbers that are no port.
+pub const PORT_RANGE: &str = "must be between 1 and 65535, inclusive";
+
+/// A number that may be absent but not negative.
+pub fn not_negative(v: &Value, p: &Path<'_>, e: &mut Errors) {
+    if let Some(n) = v.as_i64()
+        && n < 0
+    {
+        e.invalid(p, n, NOT_NEGATIVE);
+    }
+}
+
+/// A required value of a closed set; `supported` is sorted.
+pub fn one_of(v: &Value, p: &Path<'_>, supported: &[&str], e: &mut Errors) {
+    let s = text(v);
+    if s.is_empty() {
+        e.required(p, "");
+    } else if !supported.contains(&s) {
+        e.not_supported(p, s, supported);
+    }
+}
+
+/// A value of a closed set that may be absent.
+pub fn optional_one_of(v: &Value, p: &Path<'_>, supported: &[&str], e: &mut Errors) {
+    let s = text(v);
+    if present(v) && !supported.contains(&s) {
+        e.not_supported(p, s, supported);
+    }
+}
+
+/// A required string.
+pub fn required(v: &Value, p: &Path<'_>, e: &mut Errors) -> bool {
+    let missing = empty(v);
+    if missing {
+        e.required(p, "");
+    }
+    !missing
+}
+
+/// A number from 1 to 65535.
+pub fn port(v: &Value, p: &Path<'_>, e: &mut Errors) {
+    let n = int0(v);
+    if !(1..=65535).contains(&n) {
+        e.invalid(p, n, PORT_RANGE);
+    }
+}
+
+/// A port by number, or by the name of a container port.
+pub fn port_or_name(v: &Value, p: &Path<'_>, e: &mut Errors) {
+    match v {
+        Value::String(s) => e.invalid_each(p, s, port_name(s)),
+        other => port(other, p, e),
+    }
+}
+
+/// IANA service names: at most 15 of `a-z0-9-`, at least one letter, no double or outer dashes.
+pub fn port_name(s: &str) -> Result<(), Vec<String>> {
+    let mut why = Vec::new();
+    if s.len() > 15 {
+        why.push("must be no more than 15 bytes".to_owned());
+    }
+    if s.is_empty() || !s.bytes().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || c == b'-') {
+        why.push("must contain only alpha-numeric characters (a-z, 0-9), and hyphens (-)".to_owned());
+    }
+    if !s.bytes().any(|c| c.is_ascii_lowercase()) {
+        why.push("must contain at least one letter (a-z)".to_owned());
+    }
+    if s.contains("--") {
+        why.push("must not contain consecutive hyphens".to_owned());
+    }
+    if s.starts_with('-') || s.ends_with('-') {
+        why.push("must not begin or end with a hyphen".to_owned());
+    }
+    if why.is_empty() { Ok(()) } else { Err(why) }
+}
+
+/// `10%`-like text.
+pub fn is_percent(s: &str) -> Result<(), Vec<String>> {
+    match s.strip_suffix('%') {
+        Some(n) if !n.is_empty() && n.bytes().all(|c| c.is_ascii_digit()) => Ok(()),
+        _ => Err(vec![
+            "a valid percent string must be a numeric string followed by an ending '%' (e.g. '1%',  or '93%', regex used for validation is '[0-9]+%')".to_owned(),
+        ]),
+    }
+}
+
+/// A count or a percentage, not negative.
+pub fn count_or_percent(v: &Value, p: &Path<'_>, e: &mut Errors) {
+    match v {
+        Value::String(s) => e.invalid_each(p, s, is_percent(s)),
+        Value::Number(_) => not_negative(v, p, e),
+        _ => {}
+    }
+}
+
+/// The percentage, when it is one.
+pub fn percent(v: &Value) -> Option<i64> {
+    v.as_str().and_then(|s| s.strip_suffix('%')).and_then(|n| n.parse().ok())
+}
+
+/// At most 100%.
+pub fn not_over_100_percent(v: &Value, p: &Path<'_>, e: &mut Errors) {
+    if percent(v).is_some_and(|n| n > 100) {
+        e.invalid(p, v, "must not be greater than 100%");
+    }
+}
+
+/// An IP address.
+pub fn ip(s: &str, p: &Path<'_>, e: &mut Errors) {
+    if s.parse::<IpAddr>().is_err() {
+        e.invalid(p, s, "must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)");
+    }
+}
+
+/// A CIDR block.
+pub fn cidr(s: &str, p: &Path<'_>, e: &mut Errors) {
+    if parse_cidr(s).is_none() {
+        e.invalid(p, s, "must be a valid CIDR value, (e.g. 10.9.8.0/24 or 2001:db8::/64)");
+    }
+}
+
+/// Address and prefix length of a CIDR block.
+pub fn parse_cidr(s: &str) -> Option<(IpAddr, u8)> {
+    let (ip, bits) = s.split_once('/')?;
+    let ip: IpAddr = ip.parse().ok()?;
+    let bits: u8 = bits.parse().ok()?;
+    (bits <= if ip.is_ipv4() { 32 } else { 128 }).then_some((ip, bits))
+}
+
+/// Reads a quantity; reports what is none.
+pub fn quantity(v: &Value, p: &Path<'_>, e: &mut Errors) -> Option<Quantity> {
+    let parsed = match v {
+        Value::String(s) => s.parse::<Quantity>(),
+        Value::Number(n) => n.to_string().parse(),
+        _ => return None,
+    };
+    match parsed {
+        Ok(q) => Some(q),
+        Err(why) => {
+            e.invalid(p, v, why.to_string());
+            None
+        }
+    }
+}
+
+/// A label selector object: operators, keys, values.
+pub fn label_selector(v: &Value, p: &Path<'_>, e: &mut Errors) {
+    metadata::labels(&v["matchLabels"], &p.child("matchLabels"), e);
+    for (i, r) in items(&v["matchExpressions"]).iter().enumerate() {
+        let list = p.child("matchExpressions");
+        let at = list.index(i);
+        let values = items(&r["values"]);
+        match text(&r["operator"]) {
+            "In" | "NotIn" if values.is_empty() => {
+                e.required(&at.child("values"), "must be specified when `operator` is 'In' or 'NotIn'");
+            }
+            "In" | "NotIn" => {}
+            "Exists" | "DoesNotExist" => {
+                if !values.is_empty() {
+                    e.forbidden(
+                        &at.child("values"),
+                        "may not be specified when `operator` is 'Exists' or 'DoesNotExist'",
+                    );
+                }
+            }
+            other => e.invalid(&at.child("operator"), other, "not a valid selector operator"),
+        }
+        let key = text(&r["key"]);
+        e.invalid_each(&at.child("key"), key, is_qualified_name(key));
+        for (j, v) in values.iter().enumerate() {
+            let list = at.child("values");
+            e.invalid_each(&list.index(j), text(v), is_label_value(text(v)));
+        }
+    }
+}
+
+/// Whether a label selector object matches a label map; an invalid selector matches nothing.
+pub fn selector_matches(selector: &Value, labels: &Value) -> bool {
+    let label = |k: &str| labels.get(k).and_then(Value::as_str);
+    entries(&selector["matchLabels"]).all(|(k, v)| label(k) == v.as_str())
+        && items(&selector["matchExpressions"]).iter().all(|r| {
+            let value = label(text(&r["key"]));
+            let listed = value.is_some_and(|v| crate::tree::holds(&r["values"], v));
+            match text(&r["operator"]) {
+                "In" => listed,
+                "NotIn" => !listed,
+                "Exists" => value.is_some(),
+                "DoesNotExist" => value.is_none(),
+                _ => false,
+            }
+        })
+}
+
+/// A selector without any requirement.
+pub fn selector_empty(selector: &Value) -> bool {
+    empty(&selector["matchLabels"]) && empty(&selector["matchExpressions"])
+}
+
+/// Duplicates of `key` in a list, by the error's path `[i].key`.
+pub fn unique(list: &Value, key: &str, p: &Path<'_>, e: &mut Errors) {
+    let mut seen = std::collections::BTreeSet::new();
+    for (i, x) in items(list).iter().enumerate() {
+        if !seen.insert(text(&x[key])) {
+            e.duplicate(&p.index(i).child(key), &x[key]);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn port_names() {
+        for ok in ["http", "a-b", "0a"] {
+            assert!(port_name(ok).is_ok(), "{ok}");
+        }
+        for bad in ["", "80", "a--b", "-a", "A", "abcdefghijklmnop"] {
+            assert!(port_name(bad).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn selectors_match() {
+        let l = json!({"a": "1"});
+        for (s, want) in [
+            (json!({}), true),
+            (json!({"matchLabels": {"a": "1"}}), true),
+            (json!({"matchLabels": {"a": "2"}}), false),
+            (json!({"matchExpressions": [{"key": "b", "operator": "NotIn", "values": ["1"]}]}), true),
+            (json!({"matchExpressions": [{"key": "a", "operator": "DoesNotExist"}]}), false),
+        ] {
+            assert_eq!(selector_matches(&s, &l), want, "{s}");
+        }
+    }
+
+    #[test]
+    fn percents_and_blocks() {
+        assert!(is_percent("25%").is_ok() && is_percent("%").is_err() && is_percent("-1%").is_err());
+        assert!(parse_cidr("10.0.0.0/33").is_none() && parse_cidr("::/0").is_some());
+    }
+}

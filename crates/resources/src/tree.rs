@@ -1,0 +1,160 @@
+//! Reading and shaping `serde_json::Value` trees. Absent, `null` and the type's zero value read alike, as in the
+//! reference's typed structs; wrong types read as absent (the decoder has refused them before).
+use serde_json::{Map, Value};
+
+/// The text of a string, else `""`.
+pub fn text(v: &Value) -> &str {
+    v.as_str().unwrap_or_default()
+}
+/// The elements of a list, else none.
+pub fn items(v: &Value) -> &[Value] {
+    v.as_array().map_or(&[], Vec::as_slice)
+}
+/// The entries of an object, else none.
+pub fn entries(v: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    v.as_object().into_iter().flatten()
+}
+/// An integer, when there is one.
+pub fn int(v: &Value) -> Option<i64> {
+    v.as_i64()
+}
+/// An integer, else 0.
+pub fn int0(v: &Value) -> i64 {
+    v.as_i64().unwrap_or_default()
+}
+/// A boolean, else false.
+pub fn flag(v: &Value) -> bool {
+    v.as_bool().unwrap_or_default()
+}
+/// Whether there is something other than null.
+pub fn present(v: &Value) -> bool {
+    !v.is_null()
+}
+/// How many elements or entries.
+pub fn len(v: &Value) -> usize {
+    match v {
+        Value::Array(a) => a.len(),
+        Value::Object(o) => o.len(),
+        _ => 0,
+    }
+}
+/// Null, or the zero value of its type.
+pub fn empty(v: &Value) -> bool {
+    match v {
+        Value::Null => true,
+        Value::Bool(b) => !b,
+        Value::Number(n) => n.as_i64() == Some(0),
+        Value::String(s) => s.is_empty(),
+        Value::Array(a) => a.is_empty(),
+        Value::Object(o) => o.is_empty(),
+    }
+}
+/// Whether a list of strings holds `s`.
+pub fn holds(list: &Value, s: &str) -> bool {
+    items(list).iter().any(|x| x.as_str() == Some(s))
+}
+
+/// Equality as the reference's semantic comparison: absent, null and empty lists or maps are the same; so are `{}` and
+/// absent inside objects.
+pub fn same(a: &Value, b: &Value) -> bool {
+    fn void(v: &Value) -> bool {
+        match v {
+            Value::Null => true,
+            Value::Array(a) => a.is_empty(),
+            Value::Object(o) => o.values().all(void),
+            _ => false,
+        }
+    }
+    match (a, b) {
+        (Value::Object(x), Value::Object(y)) => {
+            x.iter().all(|(k, v)| y.get(k).map_or_else(|| void(v), |w| same(v, w)))
+                && y.iter().all(|(k, w)| x.contains_key(k) || void(w))
+        }
+        (Value::Array(x), Value::Array(y)) => x.len() == y.len() && x.iter().zip(y).all(|(v, w)| same(v, w)),
+        _ => a == b || (void(a) && void(b)),
+    }
+}
+
+/// The object at `key`, when it is one.
+pub fn object_mut<'a>(v: &'a mut Value, key: &str) -> Option<&'a mut Value> {
+    v.get_mut(key).filter(|x| x.is_object())
+}
+/// The value at a path of keys, when it is there.
+pub fn at_mut<'a>(v: &'a mut Value, keys: &[&str]) -> Option<&'a mut Value> {
+    keys.iter().try_fold(v, |v, k| v.get_mut(*k))
+}
+/// The object at `key`, made when absent or null; `None` when `v` is no object or the field holds something else.
+pub fn ensure<'a>(v: &'a mut Value, key: &str) -> Option<&'a mut Value> {
+    let o = v.as_object_mut()?;
+    if o.get(key).is_none_or(Value::is_null) {
+        o.insert(key.to_owned(), Value::Object(Map::new()));
+    }
+    o.get_mut(key).filter(|x| x.is_object())
+}
+/// The elements at `key`, for change.
+pub fn items_mut<'a>(v: &'a mut Value, key: &str) -> impl Iterator<Item = &'a mut Value> {
+    v.get_mut(key).and_then(Value::as_array_mut).into_iter().flatten()
+}
+/// Sets `key` when it is absent or null (a pointer field's default).
+pub fn default_to(v: &mut Value, key: &str, value: impl Into<Value>) {
+    if let Some(o) = v.as_object_mut()
+        && o.get(key).is_none_or(Value::is_null)
+    {
+        o.insert(key.to_owned(), value.into());
+    }
+}
+/// Sets `key` when it is absent, null or its type's zero (a plain field's default).
+pub fn default_zero(v: &mut Value, key: &str, value: impl Into<Value>) {
+    if let Some(o) = v.as_object_mut()
+        && o.get(key).is_none_or(empty)
+    {
+        o.insert(key.to_owned(), value.into());
+    }
+}
+/// Sets `key`.
+pub fn set(v: &mut Value, key: &str, value: impl Into<Value>) {
+    if let Some(o) = v.as_object_mut() {
+        o.insert(key.to_owned(), value.into());
+    }
+}
+/// Removes `key`.
+pub fn remove(v: &mut Value, key: &str) {
+    if let Some(o) = v.as_object_mut() {
+        o.remove(key);
+    }
+}
+/// Makes `key` what it is in `old`, absence included.
+pub fn restore(new: &mut Value, old: &Value, key: &str) {
+    match old.get(key) {
+        Some(v) if new.get(key) != Some(v) => set(new, key, v.clone()),
+        Some(_) => {}
+        None => remove(new, key),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn sameness() {
+        assert!(same(&json!({"a": 1, "b": null, "c": {}, "d": []}), &json!({"a": 1})));
+        assert!(same(&json!(null), &json!({"x": {}})));
+        assert!(!same(&json!({"a": 1}), &json!({"a": 2})));
+        assert!(!same(&json!({"a": 0}), &json!({})));
+        assert!(!same(&json!([1]), &json!([1, 2])));
+    }
+
+    #[test]
+    fn defaults_keep_what_is_there() {
+        let mut v = json!({"a": 0, "b": "x", "n": null});
+        default_to(&mut v, "a", 1);
+        default_zero(&mut v, "a2", 1);
+        default_zero(&mut v, "b", "y");
+        default_to(&mut v, "n", 3);
+        assert_eq!(v, json!({"a": 0, "a2": 1, "b": "x", "n": 3}));
+        default_zero(&mut v, "a", 1);
+        assert_eq!(v["a"], 1);
+    }
+}

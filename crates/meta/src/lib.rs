@@ -11,6 +11,7 @@ mod object;
 mod quantity;
 mod selector;
 mod status;
+pub mod version;
 
 pub use clock::{Clock, SystemClock, TokioClock, format_micro, format_seconds};
 pub use field::{FieldError, FieldErrorKind, FieldErrors, FieldPath};

@@ -1,0 +1,49 @@
+# Everything a user or a contributor runs. `make run` gives a working single-node cluster, `make test` checks the tree.
+SHELL := /bin/bash
+DATA_DIR ?= /var/lib/kelson
+PORT ?= 6443
+ARGS ?=
+export KELSON_COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
+
+.PHONY: help run build test unit blackbox lint bench images deps deps-build deps-run deps-test clean
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+run: deps-run build ## a single-node cluster in the foreground (root); DATA_DIR, PORT and ARGS may be set
+	@echo "kubeconfig: $(DATA_DIR)/admin.kubeconfig"
+	exec target/release/kelson server --data-dir $(DATA_DIR) --secure-port $(PORT) $(ARGS)
+
+build: deps-build ## the release binary, target/release/kelson
+	cargo build --locked --release --package kelson
+
+test: deps-test lint unit blackbox ## everything the gate runs: lints, unit and component tests, the black-box suite
+
+unit: deps-build ## pure and component tests of every crate
+	cargo test --locked --workspace --exclude kelson-blackbox
+
+blackbox: deps-test ## the black-box suite against a cluster it starts (SUBJECT=kelson), with real kubectl and containerd
+	cargo build --locked --package kelson
+	cargo test --locked --package kelson-blackbox
+
+lint: deps-build ## format and clippy
+	cargo fmt --all --check
+	cargo clippy --locked --workspace --all-targets -- --deny warnings
+
+bench: deps-test build ## the rows of docs/benchmarks.md; PEER_* variables add a peer to the same run
+	cargo run --locked --release --package kelson-bench
+
+images: deps-test ## the test images as tars under .cache/images
+	cargo run --locked --package kelson-blackbox --bin test-images -- .cache/images
+
+deps: deps-build deps-run deps-test ## install what building, running and testing need (Debian, root)
+
+deps-build:
+	@scripts/deps build
+deps-run: deps-build
+	@scripts/deps run
+deps-test: deps-run
+	@scripts/deps test
+
+clean: ## what the build made
+	cargo clean

@@ -1,2 +1,9 @@
 //! The binary: parse, wire, run, exit code. No logic.
-fn main() {}
+mod cli;
+
+use clap::Parser as _;
+
+fn main() -> std::process::ExitCode {
+    let _cli = cli::Cli::parse();
+    std::process::ExitCode::SUCCESS
+}

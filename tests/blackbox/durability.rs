@@ -1,0 +1,182 @@
+//! kill -9 in the middle of acknowledged writes, again and again: what was acknowledged is there with its revision,
+//! nothing else is, and watchers resume or are told to list again.
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::ops::Range;
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::Duration;
+
+use anyhow::{Context as _, bail, ensure};
+use kelson_blackbox::{Needs::OwnServer, Outcome, Process, Subject, Test};
+use serde_json::Value;
+
+/// Kills; each happens after a different number of acknowledged writes.
+const KILLS: u32 = 20;
+/// Objects acknowledged over the whole test, at least.
+const OBJECTS: u32 = 10_000;
+/// Objects one writer asks for; more than a round waits for, so that the kill always falls into the middle.
+const BURST: u32 = 2 * OBJECTS / KILLS;
+
+pub fn tests() -> Vec<Test> {
+    vec![
+        Test { name: "durability::kill_9_loses_nothing_acknowledged", needs: OwnServer, run: kill_9 },
+        Test { name: "durability::sigterm_and_start_again", needs: OwnServer, run: sigterm },
+    ]
+}
+
+fn kill_9(_: &Subject) -> Outcome {
+    let server = Process::start(&["--disable-agent"], std::path::Path::new("/nonexistent"))?;
+    server.kubectl().ok(&["create", "namespace", "kill"])?;
+    let mut acknowledged: BTreeMap<String, String> = BTreeMap::new();
+    let mut asked = 0;
+    for round in 1..=KILLS {
+        let goal = (OBJECTS * round / KILLS) as usize;
+        let mut writer = Writer::start(&server, asked..asked + BURST)?;
+        asked += BURST;
+        while acknowledged.len() < goal
+            && let Some((name, revision)) = writer.next(Duration::from_secs(60))?
+        {
+            acknowledged.insert(name, revision);
+        }
+        ensure!(acknowledged.len() >= goal, "round {round}: {} of {goal} acknowledged", acknowledged.len());
+        server.kill()?;
+        // What was acknowledged before the kill may still be in the pipe.
+        while let Some((name, revision)) = writer.next(Duration::from_secs(60))? {
+            acknowledged.insert(name, revision);
+        }
+        writer.finish()?;
+        server.launch()?;
+        verify(&server, &acknowledged, asked)?;
+        let newest = acknowledged.values().filter_map(|r| r.parse::<u64>().ok()).max().unwrap_or(0);
+        resumes_or_expires(&server, newest)?;
+    }
+    server.finish(false)
+}
+
+/// A curl that creates objects one after the other over one connection.
+struct Writer {
+    child: Child,
+    lines: Receiver<String>,
+    _scratch: tempfile::TempDir,
+}
+
+impl Writer {
+    fn start(server: &Process, numbers: Range<u32>) -> anyhow::Result<Self> {
+        let scratch = tempfile::tempdir()?;
+        let k = server.kubectl();
+        let mut config = String::from("silent\ninsecure\n");
+        for (option, field) in [("cert", "client-certificate-data"), ("key", "client-key-data")] {
+            let data = k.ok(&["config", "view", "--raw", "-o", &format!("jsonpath={{.users[0].user.{field}}}")])?;
+            let file = scratch.path().join(option);
+            let mut decode =
+                Command::new("base64").arg("-d").stdin(Stdio::piped()).stdout(File::create(&file)?).spawn()?;
+            decode.stdin.take().context("stdin")?.write_all(data.as_bytes())?;
+            ensure!(decode.wait()?.success(), "base64");
+            config.push_str(&format!("{option} = {}\n", file.display()));
+        }
+        let login = config.clone();
+        config.clear();
+        for i in numbers {
+            let body = format!(
+                "{{\"apiVersion\":\"v1\",\"kind\":\"ConfigMap\",\"metadata\":{{\"name\":\"c{i:05}\"}},\"data\":{{\"n\":\"{i}\"}}}}"
+            );
+            config.push_str(&login);
+            config.push_str("header = \"Content-Type: application/json\"\nwrite-out = \"\\n\"\n");
+            config.push_str(&format!("data = {}\n", serde_json::Value::from(body)));
+            config.push_str(&format!(
+                "url = https://127.0.0.1:{}/api/v1/namespaces/kill/configmaps\nnext\n",
+                server.port
+            ));
+        }
+        let file = scratch.path().join("requests");
+        std::fs::write(&file, config.trim_end_matches("next\n"))?;
+        let mut child = Command::new("curl")
+            .arg("-K")
+            .arg(&file)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let stdout = child.stdout.take().context("stdout")?;
+        let (sender, lines) = mpsc::channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+                if !line.is_empty() && sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Ok(Self { child, lines, _scratch: scratch })
+    }
+
+    /// The next acknowledged object's name and revision; `None` when the writer has ended.
+    fn next(&mut self, limit: Duration) -> anyhow::Result<Option<(String, String)>> {
+        let line = match self.lines.recv_timeout(limit) {
+            Ok(line) => line,
+            Err(RecvTimeoutError::Disconnected) => return Ok(None),
+            Err(RecvTimeoutError::Timeout) => bail!("no answer within {limit:?}"),
+        };
+        // A body that the kill cut off is no acknowledgement; nothing follows it.
+        let Ok(o) = serde_json::from_str::<Value>(&line) else { return self.next(limit) };
+        ensure!(o["kind"] == "ConfigMap", "refused: {line}");
+        let meta = &o["metadata"];
+        let text = |v: &Value| v.as_str().map(str::to_owned).context("a string");
+        Ok(Some((text(&meta["name"])?, text(&meta["resourceVersion"])?)))
+    }
+
+    fn finish(mut self) -> Outcome {
+        self.child.kill().ok();
+        self.child.wait()?;
+        Ok(())
+    }
+}
+
+/// Everything acknowledged is there with its revision; what is there beyond that was at least asked for.
+fn verify(server: &Process, acknowledged: &BTreeMap<String, String>, asked: u32) -> Outcome {
+    let list = server.kubectl().ok(&["get", "--raw", "/api/v1/namespaces/kill/configmaps"])?;
+    let list: Value = serde_json::from_str(&list)?;
+    let mut there: BTreeMap<&str, &str> = BTreeMap::new();
+    for o in list["items"].as_array().context("items")? {
+        let name = o["metadata"]["name"].as_str().context("name")?;
+        if name != "kube-root-ca.crt" {
+            there.insert(name, o["metadata"]["resourceVersion"].as_str().context("revision")?);
+            let n: u32 = name[1..].parse()?;
+            ensure!(
+                n < asked && o["data"]["n"].as_str() == Some(n.to_string().as_str()),
+                "{name} was never asked for: {o}"
+            );
+        }
+    }
+    for (name, revision) in acknowledged {
+        ensure!(
+            there.get(name.as_str()) == Some(&revision.as_str()),
+            "{name}: acknowledged at {revision}, found {:?}",
+            there.get(name.as_str())
+        );
+    }
+    let revision: u64 = list["metadata"]["resourceVersion"].as_str().context("revision")?.parse()?;
+    let newest = acknowledged.values().filter_map(|r| r.parse().ok()).max().unwrap_or(0);
+    ensure!(revision >= newest, "revisions went back: {revision} < {newest}");
+    Ok(())
+}
+
+fn resumes_or_expires(server: &Process, revision: u64) -> Outcome {
+    let uri = format!("/api/v1/namespaces/kill/configmaps?watch=true&timeoutSeconds=1&resourceVersion={revision}");
+    let out = server.kubectl().run(&["get", "--raw", &uri])?;
+    let expired = out.stdout.contains("\"code\":410") || out.stderr.contains("too old resource version");
+    ensure!(out.code == 0 || expired, "{} {}", out.stdout, out.stderr);
+    Ok(())
+}
+
+fn sigterm(_: &Subject) -> Outcome {
+    let server = Process::start(&["--disable-agent"], std::path::Path::new("/nonexistent"))?;
+    let k = server.kubectl();
+    k.ok(&["create", "configmap", "a", "--from-literal=x=1"])?;
+    let took = server.terminate()?;
+    ensure!(took < Duration::from_secs(5), "{took:?}");
+    server.launch()?;
+    ensure!(k.ok(&["get", "cm", "a", "-o", "jsonpath={.data.x}"])? == "1", "after a clean stop");
+    server.finish(false)
+}

@@ -1,0 +1,26 @@
+//! The black-box suite. Files are named after the API concept they check; each lists its tests, this file runs them.
+use kelson_blackbox::{Test, run};
+
+mod api_concepts;
+mod bad_input;
+mod durability;
+mod pods;
+mod services;
+mod streaming;
+mod workloads;
+
+fn main() {
+    let tests: Vec<Test> = [
+        api_concepts::tests(),
+        bad_input::tests(),
+        workloads::tests(),
+        pods::tests(),
+        streaming::tests(),
+        services::tests(),
+        durability::tests(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    std::process::exit(run(&tests));
+}

@@ -1,0 +1,175 @@
+//! logs, exec, attach, cp, run and port-forward, byte for byte.
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, ensure};
+use kelson_blackbox::{Needs::Node, Outcome, Subject, Test, eventually};
+
+use crate::pods::{IMAGE, ready, script};
+
+/// Bytes copied each way.
+const COPY_BYTES: u64 = 200 << 20;
+
+pub fn tests() -> Vec<Test> {
+    vec![
+        Test { name: "streaming::logs", needs: Node, run: logs },
+        Test { name: "streaming::exec", needs: Node, run: exec },
+        Test { name: "streaming::exec_terminal", needs: Node, run: exec_terminal },
+        Test { name: "streaming::run_and_attach", needs: Node, run: run_and_attach },
+        Test { name: "streaming::copy_both_ways", needs: Node, run: copy_both_ways },
+        Test { name: "streaming::port_forward_under_load", needs: Node, run: port_forward },
+    ]
+}
+
+fn logs(s: &Subject) -> Outcome {
+    let k = s.kubectl.fresh_namespace("l-logs")?;
+    k.apply(&script(
+        "talk",
+        "for i in 1 2 3; do echo line $i; done; printf 'no newline'; sleep 2; echo; echo last; sleep 600",
+        "",
+    ))?;
+    ready(&k, "talk")?;
+    let mut child = k.spawn(&["logs", "-f", "talk"])?;
+    let mut lines = BufReader::new(child.stdout.take().context("stdout")?).lines();
+    let followed: Vec<String> = lines.by_ref().take(5).collect::<Result<_, _>>()?;
+    child.kill()?;
+    child.wait()?;
+    ensure!(followed == ["line 1", "line 2", "line 3", "no newline", "last"], "{followed:?}");
+    ensure!(k.ok(&["logs", "talk", "--tail=1"])? == "last\n", "tail");
+    ensure!(k.ok(&["logs", "talk", "--limit-bytes=6"])? == "line 1", "limit");
+    ensure!(k.ok(&["logs", "talk", "--since=1h"])?.lines().count() == 5, "since");
+    let stamped = k.ok(&["logs", "talk", "--timestamps", "--tail=1"])?;
+    ensure!(stamped.contains('T') && stamped.trim().ends_with("Z last") || stamped.contains(" last"), "{stamped}");
+    let none = k.fails(&["logs", "talk", "-c", "nope"])?;
+    ensure!(none.stderr.contains("container nope is not valid for pod talk"), "{}", none.stderr);
+    Ok(())
+}
+
+fn exec(s: &Subject) -> Outcome {
+    let k = s.kubectl.fresh_namespace("l-exec")?;
+    k.apply(&script("box", "sleep 6000", ""))?;
+    ready(&k, "box")?;
+    let out = k.run(&["exec", "box", "--", "sh", "-c", "echo out; echo err >&2; exit 7"])?;
+    ensure!(out.code == 7 && out.stdout == "out\n" && out.stderr.starts_with("err\n"), "{out:?}");
+    let data: Vec<u8> = (0..3_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    let sum = k.with_input(&["exec", "-i", "box", "--", "sh", "-c", "wc -c"], &data)?;
+    ensure!(sum.stdout.trim() == "3000000", "half-close of stdin: {sum:?}");
+    let big = k.ok(&["exec", "box", "--", "sh", "-c", "head -c 5000000 /dev/zero | tr '\\0' x"])?;
+    ensure!(big.len() == 5_000_000, "no byte lost at the end: {}", big.len());
+    let none = k.fails(&["exec", "box", "--", "/no/such/binary"])?;
+    ensure!(none.stderr.contains("no such file or directory"), "{}", none.stderr);
+    Ok(())
+}
+
+fn exec_terminal(s: &Subject) -> Outcome {
+    let k = s.kubectl.fresh_namespace("l-tty")?;
+    k.apply(&script("box", "sleep 6000", ""))?;
+    ready(&k, "box")?;
+    // `script` gives kubectl a terminal of its own.
+    let inner = k.command(&["exec", "-it", "box", "--", "sh", "-c", "stty size; test -t 0 && echo terminal; exit 5"]);
+    let mut line: Vec<String> = vec![inner.get_program().to_string_lossy().into_owned()];
+    line.extend(inner.get_args().map(|a| format!("'{}'", a.to_string_lossy())));
+    let mut c = Command::new("script");
+    for (key, value) in inner.get_envs() {
+        if let Some(v) = value {
+            c.env(key, v);
+        }
+    }
+    let shell = format!("stty rows 33 cols 101; {}", line.join(" "));
+    let out = c.args(["-qec", &shell, "/dev/null"]).stdin(Stdio::null()).output()?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    ensure!(text.contains("33 101") && text.contains("terminal"), "{text}");
+    ensure!(out.status.code() == Some(5), "exit code {:?}: {text}", out.status.code());
+    Ok(())
+}
+
+fn run_and_attach(s: &Subject) -> Outcome {
+    let k = s.kubectl.fresh_namespace("l-run")?;
+    let image = format!("--image={IMAGE}");
+    let out = k.with_input(
+        &["run", "once", "-i", "--rm", "--restart=Never", &image, "--", "sh", "-c", "cat; exit 0"],
+        b"hello from stdin\n",
+    )?;
+    ensure!(out.code == 0 && out.stdout.contains("hello from stdin"), "{out:?}");
+    ensure!(out.stdout.contains("pod \"once\" deleted"), "{out:?}");
+    Ok(())
+}
+
+fn copy_both_ways(s: &Subject) -> Outcome {
+    let k = s.kubectl.fresh_namespace("l-cp")?;
+    k.apply(&script("box", "sleep 6000", ""))?;
+    ready(&k, "box")?;
+    let dir = tempfile::tempdir()?;
+    let (there, back) = (dir.path().join("there"), dir.path().join("back"));
+    let mut file = std::io::BufWriter::new(std::fs::File::create(&there)?);
+    let mut x = 88_172_645_463_325_252u64;
+    for _ in 0..COPY_BYTES / 8 {
+        // xorshift: cheap bytes that no layer can compress or repeat by accident.
+        x ^= x << 13;
+        x ^= x >> 7;
+        x ^= x << 17;
+        file.write_all(&x.to_le_bytes())?;
+    }
+    file.into_inner()?.sync_all()?;
+    let sum = |path: &std::path::Path| -> anyhow::Result<String> {
+        let out = Command::new("sha256sum").arg(path).output()?;
+        Ok(String::from_utf8_lossy(&out.stdout).split_whitespace().next().unwrap_or_default().to_owned())
+    };
+    k.ok(&["cp", &there.display().to_string(), "box:/tmp/file"])?;
+    let inside = k.ok(&["exec", "box", "--", "sha256sum", "/tmp/file"])?;
+    ensure!(inside.split_whitespace().next() == Some(sum(&there)?.as_str()), "up: {inside}");
+    k.ok(&["cp", "box:/tmp/file", &back.display().to_string()])?;
+    ensure!(sum(&there)? == sum(&back)?, "down");
+    Ok(())
+}
+
+fn port_forward(s: &Subject) -> Outcome {
+    let k = s.kubectl.fresh_namespace("l-pf")?;
+    k.apply(&script("web", "mkdir /www; head -c 300000 /dev/zero | tr '\\0' y > /www/big; echo hi > /www/index.html; exec httpd -f -p 8080 -h /www", ""))?;
+    ready(&k, "web")?;
+    let mut child = k.spawn(&["port-forward", "pod/web", ":8080"])?;
+    let mut first = String::new();
+    BufReader::new(child.stdout.as_mut().context("stdout")?).read_line(&mut first)?;
+    let result = (|| {
+        let port: u16 = first.split(':').nth(1).and_then(|t| t.split(' ').next()).context("port")?.parse()?;
+        let get = move |path: &str| -> anyhow::Result<usize> {
+            let mut c = TcpStream::connect(("127.0.0.1", port))?;
+            c.set_read_timeout(Some(Duration::from_secs(20)))?;
+            write!(c, "GET {path} HTTP/1.0\r\n\r\n")?;
+            let mut all = Vec::new();
+            c.read_to_end(&mut all)?;
+            Ok(all.windows(4).position(|w| w == b"\r\n\r\n").map_or(0, |i| all.len() - i - 4))
+        };
+        eventually("the first request", Duration::from_secs(10), || {
+            ensure!(get("/index.html")? == 3, "body");
+            Ok(())
+        })?;
+        let workers: Vec<_> = (0..8)
+            .map(|_| {
+                std::thread::spawn(move || -> anyhow::Result<()> {
+                    for _ in 0..25 {
+                        let n = get("/big")?;
+                        ensure!(n == 300_000, "{n} bytes");
+                    }
+                    Ok(())
+                })
+            })
+            .collect();
+        // A client that goes away in the middle must not end the others.
+        for _ in 0..10 {
+            let mut c = TcpStream::connect(("127.0.0.1", port))?;
+            write!(c, "GET /big HTTP/1.0\r\n\r\n")?;
+            drop(c);
+        }
+        for w in workers {
+            w.join().map_err(|_| anyhow::anyhow!("a worker panicked"))??;
+        }
+        ensure!(get("/index.html")? == 3, "still there");
+        Ok(())
+    })();
+    child.kill().ok();
+    child.wait()?;
+    result
+}

@@ -1,0 +1,83 @@
+//! Runs named tests against one subject and prints what `cargo test` prints. A test whose needs the subject or machine
+//! does not meet is printed as ignored with the reason, never as passed.
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::time::Instant;
+
+use crate::{Outcome, Subject};
+
+/// What a test needs beyond an API server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// Any subject.
+    Api,
+    /// A node that runs containers.
+    Node,
+    /// A process of its own that the test may kill: only where the subject is started by us.
+    OwnServer,
+}
+
+/// One test.
+pub struct Test {
+    /// Name, `area::what`.
+    pub name: &'static str,
+    /// What it needs.
+    pub needs: Needs,
+    /// The body.
+    pub run: fn(&Subject) -> Outcome,
+}
+
+/// Runs the tests whose names contain one of the arguments (all without arguments); returns the process's exit code.
+pub fn run(tests: &[Test]) -> i32 {
+    let filters: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let chosen: Vec<&Test> =
+        tests.iter().filter(|t| filters.is_empty() || filters.iter().any(|f| t.name.contains(f.as_str()))).collect();
+    if std::env::args().any(|a| a == "--list") {
+        chosen.iter().for_each(|t| println!("{}: test", t.name));
+        return 0;
+    }
+    println!("\nrunning {} tests", chosen.len());
+    let wants_node = chosen.iter().any(|t| t.needs == Needs::Node);
+    let subject = match Subject::start(wants_node) {
+        Ok(s) => s,
+        Err(e) => {
+            println!("the subject did not start: {e:#}\n\ntest result: FAILED. 0 passed; {} failed", chosen.len());
+            return 1;
+        }
+    };
+    let (mut passed, mut failed, mut ignored) = (0, Vec::new(), 0);
+    for test in &chosen {
+        if let Some(why) = subject.lacks(test.needs) {
+            println!("test {} ... ignored, {why}", test.name);
+            ignored += 1;
+            continue;
+        }
+        let started = Instant::now();
+        let result = catch_unwind(AssertUnwindSafe(|| (test.run)(&subject)));
+        let took = started.elapsed().as_secs_f64();
+        let error = match result {
+            Ok(Ok(())) => {
+                println!("test {} ... ok ({took:.1}s)", test.name);
+                passed += 1;
+                continue;
+            }
+            Ok(Err(e)) => format!("{e:#}"),
+            Err(p) => p
+                .downcast_ref::<String>()
+                .cloned()
+                .unwrap_or_else(|| p.downcast_ref::<&str>().map_or_else(|| "panicked".to_owned(), |s| (*s).to_owned())),
+        };
+        println!("test {} ... FAILED ({took:.1}s)\n---- {} ----\n{error}\n", test.name, test.name);
+        failed.push(test.name);
+    }
+    let ended = subject.stop(!failed.is_empty());
+    if let Err(e) = &ended {
+        println!("test subject::stop ... FAILED\n{e:#}");
+        failed.push("subject::stop");
+    }
+    let word = if failed.is_empty() { "ok" } else { "FAILED" };
+    println!(
+        "\ntest result: {word}. {passed} passed; {} failed; {ignored} ignored; 0 measured; 0 filtered out",
+        failed.len()
+    );
+    i32::from(!failed.is_empty())
+}

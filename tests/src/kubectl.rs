@@ -1,0 +1,139 @@
+//! The user's own kubectl, as a process.
+use std::io::Write as _;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use serde_json::Value;
+
+/// kubectl with one kubeconfig and, perhaps, one namespace.
+#[derive(Clone, Debug)]
+pub struct Kubectl {
+    binary: PathBuf,
+    kubeconfig: PathBuf,
+    namespace: Option<String>,
+}
+
+/// What a command printed, and its exit code.
+#[derive(Clone, Debug)]
+pub struct Output {
+    /// Standard output.
+    pub stdout: String,
+    /// Standard error.
+    pub stderr: String,
+    /// Exit code; -1 when a signal ended it.
+    pub code: i32,
+}
+
+impl Kubectl {
+    /// The kubectl that `make test` installed, else the one in PATH.
+    pub fn new(kubeconfig: PathBuf) -> Self {
+        let local = crate::repo_root().join(".cache/bin/kubectl");
+        let binary = std::env::var_os("KUBECTL").map(PathBuf::from);
+        let binary = binary.unwrap_or_else(|| if local.exists() { local } else { "kubectl".into() });
+        Self { binary, kubeconfig, namespace: None }
+    }
+
+    /// The same, in this namespace.
+    pub fn namespaced(&self, namespace: &str) -> Self {
+        Self { namespace: Some(namespace.to_owned()), ..self.clone() }
+    }
+
+    /// Makes a fresh namespace and gives kubectl in it.
+    pub fn fresh_namespace(&self, name: &str) -> anyhow::Result<Self> {
+        self.ok(&["create", "namespace", name])?;
+        Ok(self.namespaced(name))
+    }
+
+    /// A command ready to be changed and spawned.
+    pub fn command(&self, args: &[&str]) -> Command {
+        let mut c = Command::new(&self.binary);
+        c.env("KUBECONFIG", &self.kubeconfig).env("HOME", self.kubeconfig.parent().unwrap_or(&self.kubeconfig));
+        if let Some(n) = &self.namespace {
+            c.arg("--namespace").arg(n);
+        }
+        c.args(args);
+        c
+    }
+
+    /// Runs to the end, whatever the exit code.
+    pub fn run(&self, args: &[&str]) -> anyhow::Result<Output> {
+        self.with_input(args, b"")
+    }
+
+    /// Runs with this standard input.
+    pub fn with_input(&self, args: &[&str], input: &[u8]) -> anyhow::Result<Output> {
+        let mut child = self
+            .command(args)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("start {}", self.binary.display()))?;
+        let mut stdin = child.stdin.take().context("stdin")?;
+        let input = input.to_vec();
+        // A child that does not read must not hold us up; it may also end before reading all.
+        let writer = std::thread::spawn(move || drop(stdin.write_all(&input)));
+        let out = child.wait_with_output()?;
+        writer.join().ok();
+        Ok(Output {
+            stdout: String::from_utf8_lossy(&out.stdout).into_owned(),
+            stderr: String::from_utf8_lossy(&out.stderr).into_owned(),
+            code: out.status.code().unwrap_or(-1),
+        })
+    }
+
+    /// Runs and gives standard output; any other exit code than 0 is an error that shows everything.
+    pub fn ok(&self, args: &[&str]) -> anyhow::Result<String> {
+        let out = self.run(args)?;
+        if out.code != 0 {
+            bail!("kubectl {} exited with {}\n{}{}", args.join(" "), out.code, out.stdout, out.stderr);
+        }
+        Ok(out.stdout)
+    }
+
+    /// Runs a command that must fail, and gives what it printed.
+    pub fn fails(&self, args: &[&str]) -> anyhow::Result<Output> {
+        let out = self.run(args)?;
+        if out.code == 0 {
+            bail!("kubectl {} succeeded, which it must not\n{}", args.join(" "), out.stdout);
+        }
+        Ok(out)
+    }
+
+    /// Applies a manifest.
+    pub fn apply(&self, manifest: &str) -> anyhow::Result<String> {
+        let out = self.with_input(&["apply", "-f", "-"], manifest.as_bytes())?;
+        if out.code != 0 {
+            bail!("kubectl apply exited with {}\n{}{}", out.code, out.stdout, out.stderr);
+        }
+        Ok(out.stdout)
+    }
+
+    /// Reads JSON.
+    pub fn json(&self, args: &[&str]) -> anyhow::Result<Value> {
+        let mut all = args.to_vec();
+        all.extend(["-o", "json"]);
+        Ok(serde_json::from_str(&self.ok(&all)?)?)
+    }
+
+    /// Starts a command that runs on beside the test.
+    pub fn spawn(&self, args: &[&str]) -> anyhow::Result<Child> {
+        Ok(self.command(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
+    }
+}
+
+/// Polls until `check` gives a value; the last error is part of the failure.
+pub fn eventually<T>(what: &str, limit: Duration, mut check: impl FnMut() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let started = Instant::now();
+    loop {
+        match check() {
+            Ok(v) => return Ok(v),
+            Err(e) if started.elapsed() > limit => {
+                return Err(e.context(format!("{what}: not within {limit:?}")));
+            }
+            Err(_) => std::thread::sleep(Duration::from_millis(200)),
+        }
+    }
+}

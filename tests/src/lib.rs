@@ -1,0 +1,13 @@
+//! Black-box harness: picks the subject, starts it, speaks to it with the user's own tools. Knows nothing of Kelson's
+//! crates; every expectation must hold for any conformant cluster.
+
+mod harness;
+mod kubectl;
+mod subject;
+
+pub use harness::{Needs, Test, run};
+pub use kubectl::{Kubectl, Output, eventually};
+pub use subject::{Process, Subject, SubjectKind, binary, free_port, repo_root};
+
+/// A test's outcome; the error is what a reader of the log sees.
+pub type Outcome = anyhow::Result<()>;

@@ -1,0 +1,239 @@
+//! The subject under test. `SUBJECT=kelson` (default) starts the built binary in a directory of its own;
+//! `SUBJECT=kubeconfig:FILE` takes any running cluster, so that the suite can be shown to be true of the reference.
+use std::fs::File;
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::{Kubectl, Needs};
+
+/// Time a cold debug build of the control plane may take to serve; a broken one must not hang the run.
+const START_LIMIT: Duration = Duration::from_secs(60);
+/// Time a clean stop may take.
+const STOP_LIMIT: Duration = Duration::from_secs(30);
+
+/// Which cluster is tested.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SubjectKind {
+    /// Our binary, started by us.
+    Kelson,
+    /// Somebody's running cluster.
+    Kubeconfig(PathBuf),
+}
+
+/// A running subject.
+pub struct Subject {
+    /// Which one.
+    pub kind: SubjectKind,
+    /// kubectl as cluster administrator.
+    pub kubectl: Kubectl,
+    /// The server, when it is ours.
+    pub server: Option<Process>,
+    has_node: bool,
+}
+
+/// A `kelson server` of ours, with a directory of its own.
+pub struct Process {
+    /// Its directory.
+    pub dir: PathBuf,
+    /// Port of its API.
+    pub port: u16,
+    args: Vec<String>,
+    child: Mutex<Option<Child>>,
+    scratch: Mutex<Option<tempfile::TempDir>>,
+}
+
+impl Subject {
+    /// Starts, or connects to, what `SUBJECT` says. `node` says whether containers will be run.
+    pub fn start(node: bool) -> anyhow::Result<Self> {
+        let chosen = std::env::var("SUBJECT").unwrap_or_else(|_| "kelson".into());
+        if let Some(file) = chosen.strip_prefix("kubeconfig:") {
+            let kubectl = Kubectl::new(file.into());
+            let has_node = !kubectl.ok(&["get", "nodes", "-o", "name"])?.is_empty();
+            return Ok(Self { kind: SubjectKind::Kubeconfig(file.into()), kubectl, server: None, has_node });
+        }
+        if chosen != "kelson" {
+            bail!("SUBJECT={chosen}: expected kelson or kubeconfig:FILE");
+        }
+        let has_node = node && rustix::process::geteuid().is_root();
+        let images = repo_root().join(".cache/images");
+        let server = Process::start(if has_node { &[] } else { &["--disable-agent"] }, &images)?;
+        let kubectl = server.kubectl();
+        Ok(Self { kind: SubjectKind::Kelson, kubectl, server: Some(server), has_node })
+    }
+
+    /// Why this subject cannot run a test with these needs.
+    pub fn lacks(&self, needs: Needs) -> Option<&'static str> {
+        match needs {
+            Needs::Node if !self.has_node => Some("no node: run as root, or name a cluster with nodes"),
+            Needs::OwnServer if self.kind != SubjectKind::Kelson => Some("the subject is not ours to start and kill"),
+            _ => None,
+        }
+    }
+
+    /// Ends what was started; `keep` leaves the directory for a look.
+    pub fn stop(self, keep: bool) -> anyhow::Result<()> {
+        self.server.map_or(Ok(()), |s| s.finish(keep))
+    }
+}
+
+impl Process {
+    /// Starts a server on a free port in a fresh directory; `images` (a directory of tars) is linked into it.
+    pub fn start(args: &[&str], images: &Path) -> anyhow::Result<Self> {
+        let scratch = tempfile::Builder::new().prefix("kelson-test-").tempdir()?;
+        let dir = scratch.path().join("data");
+        std::fs::create_dir_all(&dir)?;
+        if images.is_dir() {
+            std::os::unix::fs::symlink(images.canonicalize()?, dir.join("images"))?;
+        }
+        let port = free_port()?;
+        let name = format!("node-{port}");
+        let mut all: Vec<String> = ["server", "--data-dir"].map(String::from).into();
+        all.push(dir.display().to_string());
+        all.extend(["--bind-address", "127.0.0.1", "--secure-port"].map(String::from));
+        all.extend([port.to_string(), "--node-name".into(), name, "--kubelet-port".into(), "0".into()]);
+        all.extend(args.iter().map(|a| (*a).to_owned()));
+        let process = Self { dir, port, args: all, child: Mutex::new(None), scratch: Mutex::new(Some(scratch)) };
+        process.launch()?;
+        Ok(process)
+    }
+
+    /// Starts the process (again) and waits until it is ready to serve.
+    pub fn launch(&self) -> anyhow::Result<()> {
+        let log = File::options().create(true).append(true).open(self.log_path())?;
+        let child = Command::new(binary())
+            .args(&self.args)
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .with_context(|| format!("start {}", binary().display()))?;
+        *self.child.lock().expect("no test panics while it holds this") = Some(child);
+        let started = Instant::now();
+        let kubectl = self.kubectl();
+        while started.elapsed() < START_LIMIT {
+            if self.dir.join("admin.kubeconfig").exists()
+                && kubectl.run(&["get", "--raw", "/readyz"]).is_ok_and(|o| o.stdout == "ok")
+            {
+                return Ok(());
+            }
+            if let Some(status) = self.exited()? {
+                bail!("the server ended with {status}\n{}", self.log_tail());
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        bail!("not ready within {START_LIMIT:?}\n{}", self.log_tail())
+    }
+
+    /// kubectl as this server's administrator.
+    pub fn kubectl(&self) -> Kubectl {
+        Kubectl::new(self.dir.join("admin.kubeconfig"))
+    }
+
+    /// Process id.
+    pub fn pid(&self) -> anyhow::Result<u32> {
+        let child = self.child.lock().expect("no test panics while it holds this");
+        Ok(child.as_ref().context("not running")?.id())
+    }
+
+    fn exited(&self) -> anyhow::Result<Option<std::process::ExitStatus>> {
+        let mut child = self.child.lock().expect("no test panics while it holds this");
+        Ok(child.as_mut().context("not running")?.try_wait()?)
+    }
+
+    /// Ends it at once, as a power cut would end the process.
+    pub fn kill(&self) -> anyhow::Result<()> {
+        let mut child = self.child.lock().expect("no test panics while it holds this").take().context("not running")?;
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    }
+
+    /// SIGTERM; gives the time it took to end. A wrong exit code or a hang is an error.
+    pub fn terminate(&self) -> anyhow::Result<Duration> {
+        let mut child = self.child.lock().expect("no test panics while it holds this").take().context("not running")?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("pid")?;
+        let started = Instant::now();
+        kill_process(pid, Signal::TERM)?;
+        while started.elapsed() < STOP_LIMIT {
+            if let Some(status) = child.try_wait()? {
+                if !status.success() {
+                    bail!("SIGTERM ended the server with {status}\n{}", self.log_tail());
+                }
+                return Ok(started.elapsed());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        child.kill()?;
+        child.wait()?;
+        bail!("did not end within {STOP_LIMIT:?} of SIGTERM\n{}", self.log_tail())
+    }
+
+    /// Everything it has logged.
+    pub fn log(&self) -> String {
+        std::fs::read(self.log_path()).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default()
+    }
+
+    fn log_tail(&self) -> String {
+        let log = self.log();
+        let lines: Vec<&str> = log.lines().collect();
+        lines[lines.len().saturating_sub(40)..].join("\n")
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.dir.with_file_name("server.log")
+    }
+
+    /// Stops the server and removes what it made on the host.
+    pub fn finish(&self, keep: bool) -> anyhow::Result<()> {
+        if self.pid().is_ok() {
+            self.terminate()?;
+        }
+        let scratch = self.scratch.lock().expect("no test panics while it holds this").take();
+        if keep && let Some(scratch) = scratch {
+            println!("kept for a look: {}", scratch.keep().display());
+            return Ok(());
+        }
+        let out = Command::new(binary()).arg("cleanup").arg("--data-dir").arg(&self.dir).output()?;
+        if !out.status.success() {
+            bail!("kelson cleanup: {}", String::from_utf8_lossy(&out.stderr));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if let Ok(mut child) = self.child.lock()
+            && let Some(c) = child.as_mut()
+        {
+            // A test failed half-way; nothing of it may outlive the run.
+            let _ = c.kill();
+            let _ = c.wait();
+        }
+    }
+}
+
+/// The binary under test.
+pub fn binary() -> PathBuf {
+    std::env::var_os("KELSON_BIN").map_or_else(|| target_dir().join("debug/kelson"), PathBuf::from)
+}
+
+fn target_dir() -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo_root().join("target"), PathBuf::from)
+}
+
+/// The workspace's root.
+pub fn repo_root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_path_buf).unwrap_or_default()
+}
+
+/// A port nobody listens on right now.
+pub fn free_port() -> anyhow::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}

@@ -1,0 +1,188 @@
+//! Names, paths and address ranges of one node's network, all derived from its data directory.
+
+use std::fmt::Write as _;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::error::NetError;
+
+/// Longest prefix that still leaves room for a gateway and one pod.
+const PREFIX_MAX: u8 = 30;
+/// Used when the host has no default route to take an MTU from.
+pub(crate) const MTU_DEFAULT: u32 = 1500;
+
+/// The short name of a data directory: eight hex digits of the digest of its canonical path.
+pub fn network_id(data_dir: &Path) -> String {
+    let path = data_dir.canonicalize().unwrap_or_else(|_| data_dir.to_path_buf());
+    hex_prefix(path.as_os_str().as_encoded_bytes(), 4)
+}
+
+pub(crate) fn hex_prefix(bytes: &[u8], count: usize) -> String {
+    Sha256::digest(bytes).iter().take(count).fold(String::new(), |mut hex, byte| {
+        let _ = write!(hex, "{byte:02x}");
+        hex
+    })
+}
+
+/// One node's pod network. Serialized into the CNI configuration, so the plugin needs nothing else.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct NetworkConfig {
+    /// See [`network_id`].
+    pub id: String,
+    /// The server's data directory, absolute.
+    pub data_dir: PathBuf,
+    /// The node's pod CIDRs, one per address family. For now one, IPv4.
+    pub subnets: Vec<IpNet>,
+    /// The cluster's pod CIDRs: traffic to them keeps the pod's address.
+    pub cluster_cidrs: Vec<IpNet>,
+    /// MTU of the bridge and of the pods' interfaces; 0 takes the default route's.
+    #[serde(default)]
+    pub mtu: u32,
+}
+
+impl NetworkConfig {
+    /// The network of the node whose files are in `data_dir`.
+    ///
+    /// # Errors
+    /// When the data directory is missing, or the ranges cannot hold pods.
+    pub fn new(data_dir: &Path, subnets: Vec<IpNet>, cluster_cidrs: Vec<IpNet>) -> Result<Self, NetError> {
+        let data_dir = data_dir.canonicalize().map_err(NetError::io(data_dir.display().to_string()))?;
+        let subnets = subnets.iter().map(IpNet::trunc).collect();
+        let config = Self { id: network_id(&data_dir), data_dir, subnets, cluster_cidrs, mtu: 0 };
+        config.validate()?;
+        Ok(config)
+    }
+
+    pub(crate) fn validate(&self) -> Result<(), NetError> {
+        let subnet = match self.subnets.as_slice() {
+            [one] => one,
+            [] => return Err(NetError::Config("the node has no pod CIDR".to_owned())),
+            _ => return Err(NetError::Config("dual-stack pod CIDRs are not supported yet".to_owned())),
+        };
+        if !matches!(subnet, IpNet::V4(_)) {
+            return Err(NetError::Config(format!("pod CIDR {subnet}: only IPv4 is supported yet")));
+        }
+        if subnet.prefix_len() > PREFIX_MAX {
+            return Err(NetError::Config(format!("pod CIDR {subnet} is too small: /{PREFIX_MAX} at most")));
+        }
+        if self.id.len() != 8 || !self.id.bytes().all(|b| b.is_ascii_hexdigit()) {
+            return Err(NetError::Config(format!("network id {:?} is not eight hex digits", self.id)));
+        }
+        Ok(())
+    }
+
+    /// The node's pod CIDR.
+    pub fn subnet(&self) -> IpNet {
+        self.subnets[0]
+    }
+
+    /// The host's own address on the bridge, the first of the subnet: the pods' gateway.
+    pub fn gateway(&self) -> IpAddr {
+        gateway_of(&self.subnet())
+    }
+
+    /// Name of the bridge.
+    pub fn bridge(&self) -> String {
+        format!("kn{}", self.id)
+    }
+
+    /// Name of the nftables table (family `ip`).
+    pub fn table(&self) -> String {
+        format!("kelson-{}", self.id)
+    }
+
+    /// Name of the CNI network.
+    pub fn network_name(&self) -> String {
+        format!("kelson-{}", self.id)
+    }
+
+    /// What the names of host ends begin with.
+    pub(crate) fn veth_prefix(&self) -> String {
+        format!("kv{}", &self.id[..4])
+    }
+
+    /// Name of the host end of a container's interface: known from the container alone, so that DEL needs no state.
+    pub fn veth(&self, container: &str, ifname: &str) -> String {
+        format!("{}{}", self.veth_prefix(), hex_prefix(format!("{container}/{ifname}").as_bytes(), 4))
+    }
+
+    /// Where allocations are kept.
+    pub(crate) fn state_dir(&self) -> PathBuf {
+        self.data_dir.join("net")
+    }
+
+    /// CNI executables, for the runtime's configuration.
+    pub fn cni_bin_dir(data_dir: &Path) -> PathBuf {
+        data_dir.join("cni").join("bin")
+    }
+
+    /// CNI network configurations, for the runtime's configuration.
+    pub fn cni_conf_dir(data_dir: &Path) -> PathBuf {
+        data_dir.join("cni").join("conf")
+    }
+
+    pub(crate) fn conflist_path(&self) -> PathBuf {
+        Self::cni_conf_dir(&self.data_dir).join("10-kelson.conflist")
+    }
+
+    /// The CNI configuration that makes a runtime call this plugin.
+    pub(crate) fn conflist(&self) -> serde_json::Value {
+        serde_json::json!({
+            "cniVersion": "1.0.0",
+            "name": self.network_name(),
+            "plugins": [{
+                "type": "kelson",
+                "capabilities": { "portMappings": true },
+                "kelson": self,
+            }],
+        })
+    }
+}
+
+pub(crate) fn gateway_of(subnet: &IpNet) -> IpAddr {
+    match subnet.network() {
+        IpAddr::V4(net) => IpAddr::V4((u32::from(net) + 1).into()),
+        IpAddr::V6(net) => IpAddr::V6((u128::from(net) + 1).into()),
+    }
+}
+
+/// A hardware address that follows from the IP, so that a reused address never meets a stale neighbour entry.
+pub(crate) fn mac_of(ip: IpAddr) -> Vec<u8> {
+    match ip {
+        IpAddr::V4(ip) => [&[0x0a, 0x58], &ip.octets()[..]].concat(),
+        IpAddr::V6(ip) => [&[0x0a, 0x58], &ip.octets()[12..]].concat(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(subnet: &str) -> Result<NetworkConfig, NetError> {
+        let dir = tempfile::tempdir().unwrap();
+        NetworkConfig::new(dir.path(), vec![subnet.parse().unwrap()], vec!["10.42.0.0/16".parse().unwrap()])
+    }
+
+    #[test]
+    fn names_fit_an_interface_and_belong_to_the_directory() {
+        let (a, b) = (config("10.42.0.0/24").unwrap(), config("10.42.0.0/24").unwrap());
+        assert_ne!(a.bridge(), b.bridge());
+        let veth = a.veth(&"f".repeat(64), "eth0");
+        assert!(a.bridge().len() <= 15 && veth.len() <= 15, "{veth}");
+        assert_ne!(veth, a.veth(&"f".repeat(64), "eth1"));
+        assert_eq!(a.gateway().to_string(), "10.42.0.1");
+    }
+
+    #[test]
+    fn ranges_that_cannot_work_are_refused() {
+        for (subnet, word) in [("fd00::/64", "IPv4"), ("10.0.0.0/31", "too small")] {
+            let message = config(subnet).expect_err(subnet).to_string();
+            assert!(message.contains(word), "{message}");
+        }
+    }
+}

@@ -1,0 +1,447 @@
+//! The host's side of the network: made complete by [`Network::ensure`] at each start, given back by [`cleanup`]; and
+//! one pod's attachment, which the CNI executable asks for. Everything blocks; the async calls run it aside.
+
+use std::collections::HashSet;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use ipnet::IpNet;
+
+use crate::config::{MTU_DEFAULT, NetworkConfig, mac_of, network_id};
+use crate::error::NetError;
+use crate::ipam::{LockedPool, PortMapping};
+use crate::netlink::{Link, Links, Netns, VethPair, block_on};
+use crate::nft;
+
+/// Where CNI's library remembers results, unless told otherwise; containerd cannot be told.
+const CNI_CACHE_DIR: &str = "/var/lib/cni/results";
+
+/// A node's pod network.
+#[derive(Debug, Clone)]
+pub struct Network {
+    config: Arc<NetworkConfig>,
+}
+
+/// What a pod got.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Attachment {
+    pub ip: IpAddr,
+    pub gateway: IpAddr,
+    pub host_name: String,
+    pub host_mac: String,
+    pub pod_mac: String,
+}
+
+impl Network {
+    /// A handle; nothing is touched yet.
+    pub fn new(config: NetworkConfig) -> Self {
+        Self { config: Arc::new(config) }
+    }
+
+    /// Names and ranges.
+    pub fn config(&self) -> &NetworkConfig {
+        &self.config
+    }
+
+    /// Makes or repairs everything on the host: sysctls, the bridge with the gateway's address, the nftables table
+    /// with the host ports in use, and a way through an iptables `FORWARD` chain; then writes the CNI executables
+    /// (links to `program`, this binary) and, last, the configuration that tells the runtime that pods may come.
+    ///
+    /// # Errors
+    /// The first thing that could not be done. Calling again goes on from there.
+    pub async fn ensure(&self, program: &Path) -> Result<(), NetError> {
+        let (config, program) = (self.config.clone(), program.to_path_buf());
+        aside(move || {
+            let config = ensure_host(&config)?;
+            install_cni(&config, &program)
+        })
+        .await
+    }
+
+    /// Gives back the addresses, ports and interfaces of sandboxes that are not in `live`. For the start of a server,
+    /// with the runtime's list: whatever was lost while it was down.
+    ///
+    /// # Errors
+    /// When the state cannot be read or written; interfaces that resist are logged.
+    pub async fn gc(&self, live: HashSet<String>) -> Result<usize, NetError> {
+        let config = self.config.clone();
+        aside(move || collect(&config, |container, _| live.contains(container))).await
+    }
+
+    /// Addresses in use, by sandbox.
+    ///
+    /// # Errors
+    /// When the state cannot be read.
+    pub async fn allocations(&self) -> Result<Vec<(IpAddr, crate::Allocation)>, NetError> {
+        let dir = self.config.state_dir();
+        aside(move || {
+            let locked = LockedPool::open(&dir)?;
+            Ok(locked.pool.allocations().iter().map(|(ip, a)| (*ip, a.clone())).collect())
+        })
+        .await
+    }
+}
+
+async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T, NetError> + Send + 'static) -> Result<T, NetError> {
+    match tokio::task::spawn_blocking(work).await {
+        Ok(done) => done,
+        Err(e) => Err(NetError::io("run network work")(std::io::Error::other(e))),
+    }
+}
+
+/// Brings the host's side in order; returns the configuration with the MTU filled in.
+pub(crate) fn ensure_host(config: &NetworkConfig) -> Result<NetworkConfig, NetError> {
+    config.validate()?;
+    let config = block_on(ensure_bridge(config))?;
+    ensure_sysctls(&config)?;
+    let locked = LockedPool::open(&config.state_dir())?;
+    locked.save()?;
+    nft::apply(&nft::table_script(&config, locked.pool.allocations()))?;
+    nft::allow_forward(&config.bridge())?;
+    Ok(config)
+}
+
+async fn ensure_bridge(config: &NetworkConfig) -> Result<NetworkConfig, NetError> {
+    let mut config = config.clone();
+    let links = Links::open()?;
+    if config.mtu == 0 {
+        config.mtu = links.default_route_mtu().await?.unwrap_or(MTU_DEFAULT);
+    }
+    let (name, gateway, subnet) = (config.bridge(), config.gateway(), config.subnet());
+    let existing = links.by_name(&name).await?;
+    let own_index = existing.as_ref().map(|l| l.index);
+    let all = links.all().await?;
+    let mut addresses = links.addresses().await?;
+    refuse_overlap(&all, &addresses, own_index, &subnet)?;
+    let bridge = match existing {
+        Some(link) => link,
+        None => {
+            // With an address of its own a bridge does not change it whenever a port comes or goes.
+            links.add_bridge(&name, mac_of(gateway), config.mtu).await?;
+            let made = links.by_name(&name).await?;
+            made.ok_or_else(|| NetError::Check(format!("bridge {name} vanished right after it was made")))?
+        }
+    };
+    if bridge.mtu != config.mtu {
+        links.set_mtu(bridge.index, config.mtu).await?;
+    }
+    if !bridge.up {
+        links.set_up(bridge.index).await?;
+    }
+    links.add_address(bridge.index, gateway, subnet.prefix_len()).await?;
+    // The node may have got another pod CIDR since the last start.
+    addresses.retain(|(index, net, _)| *index == bridge.index && net.addr().is_ipv4() && net.addr() != gateway);
+    for (_, _, message) in addresses {
+        links.delete_address(message).await?;
+    }
+    Ok(config)
+}
+
+fn refuse_overlap<T>(
+    links: &[Link],
+    addresses: &[(u32, IpNet, T)],
+    own: Option<u32>,
+    subnet: &IpNet,
+) -> Result<(), NetError> {
+    for (index, net, _) in addresses.iter().filter(|(index, ..)| Some(*index) != own) {
+        if net.contains(&subnet.network()) || subnet.contains(&net.addr()) {
+            let name = links.iter().find(|l| l.index == *index).map_or("?", |l| l.name.as_str());
+            return Err(NetError::Config(format!(
+                "pod CIDR {subnet} overlaps {net} of interface {name}: choose another with --cluster-cidr"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn ensure_sysctls(config: &NetworkConfig) -> Result<(), NetError> {
+    let bridge = config.bridge();
+    sysctl("net/ipv4/ip_forward", "1")?;
+    // Loose: answers of pods to addresses that another interface routes are not dropped.
+    sysctl(&format!("net/ipv4/conf/{bridge}/rp_filter"), "2")?;
+    // A host port is reachable on the host's 127.0.0.1; the table's guard chain keeps pods from that range.
+    sysctl(&format!("net/ipv4/conf/{bridge}/route_localnet"), "1")?;
+    sysctl(&format!("net/ipv4/conf/{bridge}/send_redirects"), "0")
+}
+
+/// Sets a kernel parameter unless it has the value already (so that a read-only /proc/sys with right values will do).
+fn sysctl(key: &str, value: &str) -> Result<(), NetError> {
+    let path = PathBuf::from("/proc/sys").join(key);
+    if std::fs::read_to_string(&path).is_ok_and(|now| now.trim() == value) {
+        return Ok(());
+    }
+    std::fs::write(&path, value).map_err(NetError::io(format!("set {}={value}", key.replace('/', "."))))
+}
+
+fn install_cni(config: &NetworkConfig, program: &Path) -> Result<(), NetError> {
+    let bin = NetworkConfig::cni_bin_dir(&config.data_dir);
+    let conf = NetworkConfig::cni_conf_dir(&config.data_dir);
+    for dir in [&bin, &conf] {
+        std::fs::create_dir_all(dir).map_err(NetError::io(dir.display().to_string()))?;
+    }
+    for name in ["kelson", "loopback"] {
+        let link = bin.join(name);
+        if std::fs::read_link(&link).is_ok_and(|to| to == program) {
+            continue;
+        }
+        let temporary = bin.join(format!(".{name}.tmp"));
+        let _ = std::fs::remove_file(&temporary);
+        std::os::unix::fs::symlink(program, &temporary)
+            .and_then(|()| std::fs::rename(&temporary, &link))
+            .map_err(NetError::io(format!("link {}", link.display())))?;
+    }
+    let path = config.conflist_path();
+    let wanted = serde_json::to_vec_pretty(&config.conflist())
+        .map_err(|e| NetError::Config(format!("CNI configuration: {e}")))?;
+    if std::fs::read(&path).is_ok_and(|now| now == wanted) {
+        return Ok(());
+    }
+    // The runtime watches the directory and reads what ends in .conflist: rename, so that it never reads a half.
+    let temporary = path.with_extension("tmp");
+    std::fs::write(&temporary, wanted)
+        .and_then(|()| std::fs::rename(&temporary, &path))
+        .map_err(NetError::io(format!("write {}", path.display())))
+}
+
+/// Connects a pod: address, interfaces, routes, host ports. Undoes itself when a step fails.
+pub(crate) fn attach(
+    config: &NetworkConfig,
+    container: &str,
+    ifname: &str,
+    netns: &str,
+    ports: Vec<PortMapping>,
+) -> Result<Attachment, NetError> {
+    config.validate()?;
+    let netns = Netns::open(netns)?;
+    let mut locked = LockedPool::open(&config.state_dir())?;
+    let with_ports = !ports.is_empty() || locked.pool.has_ports(container, ifname);
+    let ip = locked.pool.allocate(&config.subnet(), container, ifname, ports)?;
+    locked.save()?;
+    // Host ports are written under the lock, so that two pods' scripts cannot pass each other.
+    let mut done =
+        if with_ports { nft::apply(&nft::host_ports_script(config, locked.pool.allocations())) } else { Ok(()) };
+    drop(locked);
+    if let (Err(_), true) = (&done, with_ports) {
+        // Somebody flushed the ruleset: make the table anew, host ports included.
+        done = ensure_host(config).map(|_| ());
+    }
+    let attached = done.and_then(|()| connect(config, container, ifname, &netns, ip));
+    if attached.is_err()
+        && let Err(e) = detach(config, container, ifname)
+    {
+        tracing::warn!(container, error = %e, "undo of a failed pod network attachment");
+    }
+    attached
+}
+
+fn connect(
+    config: &NetworkConfig,
+    container: &str,
+    ifname: &str,
+    netns: &Netns,
+    ip: IpAddr,
+) -> Result<Attachment, NetError> {
+    let host_name = config.veth(container, ifname);
+    let host = block_on(async {
+        let links = Links::open()?;
+        let bridge = match links.by_name(&config.bridge()).await? {
+            Some(bridge) => bridge,
+            None => {
+                let again = config.clone();
+                // Its own event loop, hence its own thread.
+                aside(move || ensure_host(&again)).await?;
+                let made = links.by_name(&config.bridge()).await?;
+                made.ok_or_else(|| NetError::Check(format!("bridge {} is missing", config.bridge())))?
+            }
+        };
+        // A leftover of an attempt that was killed.
+        links.delete(&host_name).await?;
+        let pair = VethPair {
+            host_name: &host_name,
+            pod_name: ifname,
+            pod_mac: mac_of(ip),
+            pod_netns: netns.raw(),
+            bridge: bridge.index,
+            mtu: config.mtu,
+        };
+        links.add_veth(pair).await?;
+        let host = links.by_name(&host_name).await?;
+        let host = host.ok_or_else(|| NetError::Check(format!("{host_name} vanished right after it was made")))?;
+        links.set_hairpin(host.index).await?;
+        Ok(host)
+    })?;
+    let gateway = config.gateway();
+    let pod = netns.run(|| {
+        block_on(async {
+            let links = Links::open()?;
+            let pod = links.by_name(ifname).await?;
+            let pod = pod.ok_or_else(|| NetError::Check(format!("{ifname} is not in the pod's namespace")))?;
+            links.add_address(pod.index, ip, if ip.is_ipv4() { 32 } else { 128 }).await?;
+            links.set_up(pod.index).await?;
+            links.add_pod_routes(pod.index, gateway).await?;
+            Ok(pod)
+        })
+    })?;
+    Ok(Attachment { ip, gateway, host_name, host_mac: mac_text(&host.mac), pod_mac: mac_text(&pod.mac) })
+}
+
+/// Disconnects a pod. Succeeds when nothing is left of it; goes on past errors and reports the first.
+pub(crate) fn detach(config: &NetworkConfig, container: &str, ifname: &str) -> Result<(), NetError> {
+    let removed = block_on(async { Links::open()?.delete(&config.veth(container, ifname)).await });
+    let mut locked = LockedPool::open(&config.state_dir())?;
+    let mut ports = Ok(());
+    if let Some((_, gone)) = locked.pool.release(container, ifname) {
+        if !gone.ports.is_empty() {
+            ports = drop_ports(config, &locked);
+        }
+        // The address stays taken while the ports still lead to it, or the interface still answers for it.
+        if removed.is_ok() && ports.is_ok() {
+            locked.save()?;
+        }
+    }
+    removed.map(|_| ())?;
+    ports
+}
+
+fn drop_ports(config: &NetworkConfig, locked: &LockedPool) -> Result<(), NetError> {
+    match nft::apply(&nft::host_ports_script(config, locked.pool.allocations())) {
+        Ok(()) => Ok(()),
+        // Without the table there is no port to take back: replacing it says whether nft works at all.
+        Err(_) => nft::apply(&nft::table_script(config, locked.pool.allocations())),
+    }
+}
+
+/// Compares what the kernel has with what ADD made.
+pub(crate) fn check(config: &NetworkConfig, container: &str, ifname: &str, netns: &str) -> Result<(), NetError> {
+    let netns = Netns::open(netns)?;
+    let ip = LockedPool::open(&config.state_dir())?.pool.address_of(container, ifname);
+    let ip = ip.ok_or_else(|| NetError::Check(format!("no address is allocated to {container}/{ifname}")))?;
+    block_on(async {
+        let links = Links::open()?;
+        let bridge = links.by_name(&config.bridge()).await?.map(|b| b.index);
+        let host = links.by_name(&config.veth(container, ifname)).await?;
+        match host {
+            Some(host) if host.up && host.controller.is_some() && host.controller == bridge => Ok(()),
+            _ => Err(NetError::Check(format!("the host end of {ifname} is not up on {}", config.bridge()))),
+        }
+    })?;
+    netns.run(|| {
+        block_on(async {
+            let links = Links::open()?;
+            let missing = || NetError::Check(format!("{ifname} does not have {ip}"));
+            let pod = links.by_name(ifname).await?.ok_or_else(missing)?;
+            let has = links.addresses().await?.iter().any(|(index, net, _)| *index == pod.index && net.addr() == ip);
+            if has { Ok(()) } else { Err(missing()) }
+        })
+    })
+}
+
+/// Whether an ADD could succeed now.
+pub(crate) fn status(config: &NetworkConfig) -> Result<(), NetError> {
+    config.validate()?;
+    block_on(async {
+        match Links::open()?.by_name(&config.bridge()).await? {
+            Some(_) => Ok(()),
+            None => Err(NetError::Check(format!("bridge {} is missing", config.bridge()))),
+        }
+    })
+}
+
+/// Gives back everything whose `(container, ifname)` is not live.
+pub(crate) fn collect(config: &NetworkConfig, live: impl Fn(&str, &str) -> bool) -> Result<usize, NetError> {
+    let mut locked = LockedPool::open(&config.state_dir())?;
+    let gone = locked.pool.retain(|a| live(&a.container, &a.ifname));
+    if gone.is_empty() {
+        return Ok(0);
+    }
+    block_on(async {
+        let links = Links::open()?;
+        for allocation in &gone {
+            if let Err(e) = links.delete(&config.veth(&allocation.container, &allocation.ifname)).await {
+                tracing::warn!(container = allocation.container, error = %e, "interface of a lost pod");
+            }
+        }
+        Ok(())
+    })?;
+    if gone.iter().any(|a| !a.ports.is_empty()) {
+        drop_ports(config, &locked)?;
+    }
+    locked.save()?;
+    Ok(gone.len())
+}
+
+/// Removes everything that a server with this data directory made on the host's network: interfaces, bridge, nftables
+/// table, iptables rules, CNI files. Goes on past errors and returns them all; empty means clean.
+pub async fn cleanup(data_dir: &Path) -> Vec<NetError> {
+    let data_dir = data_dir.to_path_buf();
+    let work = move || Ok(cleanup_blocking(&data_dir));
+    aside(work).await.unwrap_or_else(|e| vec![e])
+}
+
+fn cleanup_blocking(data_dir: &Path) -> Vec<NetError> {
+    let names = NetworkConfig {
+        id: network_id(data_dir),
+        data_dir: data_dir.to_path_buf(),
+        subnets: Vec::new(),
+        cluster_cidrs: Vec::new(),
+        mtu: 0,
+    };
+    let mut errors = Vec::new();
+    // First, so that the runtime adds no more pods.
+    for dir in ["cni", "net"] {
+        let path = data_dir.join(dir);
+        keep_error(&mut errors, remove(&path, std::fs::remove_dir_all(&path)));
+    }
+    keep_error(&mut errors, block_on(delete_links(&names)));
+    match nft::apply(&nft::delete_script(&names.table())) {
+        // Without the program no table was ever made.
+        Err(NetError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
+        other => keep_error(&mut errors, other),
+    }
+    keep_error(&mut errors, nft::disallow_forward(&names.bridge()));
+    let prefix = format!("{}-", names.network_name());
+    for entry in std::fs::read_dir(CNI_CACHE_DIR).into_iter().flatten().flatten() {
+        if entry.file_name().to_string_lossy().starts_with(&prefix) {
+            keep_error(&mut errors, remove(&entry.path(), std::fs::remove_file(entry.path())));
+        }
+    }
+    errors
+}
+
+fn keep_error(errors: &mut Vec<NetError>, result: Result<(), NetError>) {
+    errors.extend(result.err());
+}
+
+fn remove(path: &Path, result: std::io::Result<()>) -> Result<(), NetError> {
+    match result {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            Err(NetError::io(format!("remove {}", path.display()))(e))
+        }
+        _ => Ok(()),
+    }
+}
+
+async fn delete_links(names: &NetworkConfig) -> Result<(), NetError> {
+    let links = Links::open()?;
+    let bridge = links.by_name(&names.bridge()).await?.map(|b| b.index);
+    let mut first_error = None;
+    for link in links.all().await? {
+        let on_bridge = bridge.is_some() && link.controller == bridge;
+        // Only without a bridge: another server's names may begin alike.
+        let orphan = link.controller.is_none() && link.name.starts_with(&names.veth_prefix());
+        if (on_bridge || orphan)
+            && let Err(e) = links.delete(&link.name).await
+        {
+            first_error.get_or_insert(e);
+        }
+    }
+    if let Err(e) = links.delete(&names.bridge()).await {
+        first_error.get_or_insert(e);
+    }
+    first_error.map_or(Ok(()), Err)
+}
+
+fn mac_text(mac: &[u8]) -> String {
+    mac.iter().map(|b| format!("{b:02x}")).collect::<Vec<_>>().join(":")
+}

@@ -1,0 +1,220 @@
+//! The pod network on a real kernel: a network namespace stands for the host, others for pods, and the plugin runs as a
+//! runtime would run it. Needs root; says SKIPPED otherwise. The machine's own network is never touched.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsFd as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::Duration;
+
+use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+use serde_json::{Value, json};
+
+const PLUGIN: &str = env!("CARGO_BIN_EXE_kelson-cni");
+
+/// A stand-in host: a namespace with an uplink, and pods beside it.
+struct Host {
+    name: String,
+    dir: tempfile::TempDir,
+    pods: Vec<String>,
+}
+
+impl Host {
+    fn new(label: &str) -> Option<Self> {
+        if !rustix::process::geteuid().is_root() {
+            eprintln!("SKIPPED: needs root");
+            return None;
+        }
+        let name = format!("knt{}{label}", std::process::id());
+        ip(&["netns", "add", &name]);
+        let host = Self { name, dir: tempfile::tempdir().unwrap(), pods: Vec::new() };
+        host.run(
+            "ip link set lo up && ip link add up0 mtu 1400 type veth peer name up1 && ip link set up1 up && ip addr add 192.0.2.2/24 dev up0 &&
+                  ip link set up0 up && ip route add default via 192.0.2.1",
+        );
+        Some(host)
+    }
+
+    fn pod(&mut self, label: &str) -> String {
+        let name = format!("{}{label}", self.name);
+        ip(&["netns", "add", &name]);
+        self.pods.push(name.clone());
+        format!("/run/netns/{name}")
+    }
+
+    fn network(&self) -> kelson_net::NetworkConfig {
+        let (subnet, cluster) = ("10.42.7.0/24".parse().unwrap(), "10.42.0.0/16".parse().unwrap());
+        let mut config = kelson_net::NetworkConfig::new(self.dir.path(), vec![subnet], vec![cluster]).unwrap();
+        config.mtu = 1400;
+        config
+    }
+
+    fn run(&self, script: &str) -> String {
+        text(Command::new("ip").args(["netns", "exec", &self.name, "sh", "-ec", script]).output().unwrap())
+    }
+
+    fn plugin(&self, command: &str, container: &str, netns: &str, runtime: Value) -> Output {
+        self.plugin_as(PLUGIN.as_ref(), command, container, netns, runtime)
+    }
+
+    fn plugin_as(&self, program: &Path, command: &str, container: &str, netns: &str, runtime: Value) -> Output {
+        let config = json!({
+            "cniVersion": "1.0.0", "name": "t", "type": "kelson",
+            "kelson": self.network(), "runtimeConfig": runtime,
+        });
+        let mut child = Command::new("ip")
+            .args(["netns", "exec", &self.name])
+            .arg(program)
+            .env("CNI_COMMAND", command)
+            .env("CNI_CONTAINERID", container)
+            .env("CNI_NETNS", netns)
+            .env("CNI_IFNAME", "eth0")
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        child.stdin.take().unwrap().write_all(config.to_string().as_bytes()).unwrap();
+        child.wait_with_output().unwrap()
+    }
+
+    fn add(&self, container: &str, netns: &str, runtime: Value) -> Value {
+        let out = self.plugin("ADD", container, netns, runtime);
+        serde_json::from_str(&text(out)).unwrap()
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        for name in self.pods.iter().chain([&self.name]) {
+            let _ = Command::new("ip").args(["netns", "del", name]).status();
+        }
+    }
+}
+
+fn ip(args: &[&str]) {
+    text(Command::new("ip").args(args).output().unwrap());
+}
+
+fn text(output: Output) -> String {
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{}\n{out}\n{err}", output.status);
+    out.into_owned()
+}
+
+fn in_pod(netns: &str, script: &str) -> String {
+    let name = PathBuf::from(netns).file_name().unwrap().to_owned();
+    text(Command::new("ip").args(["netns", "exec"]).arg(name).args(["sh", "-ec", script]).output().unwrap())
+}
+
+/// Runs `work` on a thread inside a namespace; sockets made there stay there.
+fn inside<T: Send + 'static>(netns: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let file = std::fs::File::open(netns).unwrap();
+    let enter = move || {
+        move_into_link_name_space(file.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+        work()
+    };
+    std::thread::spawn(enter).join().unwrap()
+}
+
+/// Says hello to whoever connects.
+fn serve(netns: &str, port: u16) {
+    let listener = inside(netns, move || TcpListener::bind(("0.0.0.0", port)).unwrap());
+    std::thread::spawn(move || {
+        for connection in listener.incoming() {
+            connection.unwrap().write_all(b"hello").unwrap();
+        }
+    });
+}
+
+fn ask(netns: &str, target: &str) -> String {
+    let target: SocketAddr = target.parse().unwrap();
+    inside(netns, move || {
+        let mut connection = TcpStream::connect_timeout(&target, Duration::from_secs(5)).unwrap();
+        let mut answer = String::new();
+        connection.read_to_string(&mut answer).unwrap();
+        answer
+    })
+}
+
+fn address(result: &Value) -> String {
+    result["ips"][0]["address"].as_str().unwrap().trim_end_matches("/32").to_owned()
+}
+
+#[test]
+fn pods_reach_the_gateway_each_other_and_their_host_ports() {
+    let Some(mut host) = Host::new("a") else { return };
+    let (a, b) = (host.pod("p"), host.pod("q"));
+    let ports = json!({"portMappings": [{"hostPort": 8080, "containerPort": 80, "protocol": "tcp", "hostIP": ""}]});
+    let (made_a, made_b) = (host.add("aaa", &a, json!({})), host.add("bbb", &b, ports.clone()));
+    let (ip_a, ip_b) = (address(&made_a), address(&made_b));
+    assert_eq!((ip_a.as_str(), ip_b.as_str()), ("10.42.7.2", "10.42.7.3"));
+    in_pod(&a, "busybox ping -c1 -W2 10.42.7.1");
+    in_pod(&a, &format!("busybox ping -c1 -W2 {ip_b}"));
+    in_pod(&a, "busybox ping -c1 -W2 192.0.2.2");
+    host.run(&format!("busybox ping -c1 -W2 {ip_b}"));
+    assert!(in_pod(&a, "ip link show eth0").contains("mtu 1400"));
+    // The host port answers from another pod, from the pod behind it, from the host and on the host's loopback.
+    serve(&b, 80);
+    let host_netns = format!("/run/netns/{}", host.name);
+    for (from, target) in [(&a, "192.0.2.2"), (&b, "192.0.2.2"), (&host_netns, "192.0.2.2"), (&host_netns, "127.0.0.1")]
+    {
+        assert_eq!(ask(from, &format!("{target}:8080")), "hello", "{from} -> {target}");
+    }
+    // A second owner is refused in CNI's form, and keeps nothing.
+    let c = host.pod("r");
+    let refused = host.plugin("ADD", "ccc", &c, ports);
+    let error: Value = serde_json::from_slice(&refused.stdout).unwrap();
+    assert_eq!(error["code"], 102, "{error}");
+    assert_eq!(address(&host.add("ddd", &c, json!({}))), "10.42.7.4");
+}
+
+#[test]
+fn delete_is_idempotent_and_gives_everything_back() {
+    let Some(mut host) = Host::new("d") else { return };
+    let pod = host.pod("p");
+    let ports =
+        json!({"portMappings": [{"hostPort": 81, "containerPort": 80, "protocol": "udp", "hostIP": "192.0.2.2"}]});
+    let made = host.add("aaa", &pod, ports);
+    text(host.plugin("CHECK", "aaa", &pod, json!({})));
+    let veth = made["interfaces"][0]["name"].as_str().unwrap().to_owned();
+    assert!(host.run("nft list ruleset").contains("192.0.2.2 . udp . 81"));
+    // Asked again after a crash between our answer and its arrival: the same address.
+    ip(&["-n", &host.name, "link", "del", &veth]);
+    assert_eq!(address(&host.add("aaa", &pod, json!({}))), address(&made));
+    for netns in [pod.as_str(), "", "/run/netns/long-gone"] {
+        text(host.plugin("DEL", "aaa", netns, json!({})));
+    }
+    assert!(!host.run("ip link").contains(&veth));
+    assert!(!host.run("nft list ruleset").contains(". udp . 81"));
+    assert!(!host.plugin("CHECK", "aaa", &pod, json!({})).status.success());
+    let state = std::fs::read_to_string(host.dir.path().join("net/allocations.json")).unwrap();
+    assert!(state.contains("\"allocations\":{}"), "{state}");
+}
+
+#[test]
+fn loopback_comes_up_under_its_own_name() {
+    let Some(mut host) = Host::new("l") else { return };
+    let pod = host.pod("p");
+    let program = host.dir.path().join("loopback");
+    std::os::unix::fs::symlink(PLUGIN, &program).unwrap();
+    let result: Value = serde_json::from_str(&text(host.plugin_as(&program, "ADD", "x", &pod, json!({})))).unwrap();
+    assert_eq!(result["interfaces"][0]["name"], "lo");
+    in_pod(&pod, "busybox ping -c1 -W1 127.0.0.1");
+    text(host.plugin_as(&program, "DEL", "x", "", json!({})));
+}
+
+#[test]
+fn an_overlapping_range_is_named() {
+    let Some(mut host) = Host::new("o") else { return };
+    host.run("ip addr add 10.42.7.200/24 dev up0");
+    let pod = host.pod("p");
+    let refused = host.plugin("ADD", "aaa", &pod, json!({}));
+    let error: Value = serde_json::from_slice(&refused.stdout).unwrap();
+    let message = error["msg"].as_str().unwrap();
+    assert_eq!(
+        message,
+        "pod CIDR 10.42.7.0/24 overlaps 10.42.7.200/24 of interface up0: choose another with --cluster-cidr"
+    );
+}

@@ -2,7 +2,9 @@
 //! containerd that Kelson supervises when it is given no other runtime. What pods are is the kubelet's knowledge.
 
 pub mod client;
+pub mod containerd;
 pub mod error;
+pub mod image;
 pub mod proto;
 pub mod runtime;
 

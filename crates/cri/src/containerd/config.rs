@@ -1,0 +1,371 @@
+//! Where this containerd keeps things, and its `config.toml`, written for the version found: format 2 for 1.x, format 3
+//! for 2.x. Pure but for the probes of the host at the end.
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use super::ContainerdError;
+
+/// Longest line of a container's log before containerd splits it, as its own default.
+const LOG_LINE_BYTES_MAX: u32 = 16 * 1024;
+/// `sun_path` less its zero and the `.ttrpc` that containerd appends.
+const SOCKET_PATH_BYTES_MAX: usize = 107 - 6;
+/// The bit of CAP_SYS_RESOURCE in a capability set.
+const CAP_SYS_RESOURCE: u32 = 24;
+
+/// What the caller decides about containerd.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ContainerdConfig {
+    /// The server's data directory, absolute. Everything lives in `containerd/`, `registry/` and `log/` below it.
+    pub data_dir: PathBuf,
+    /// Where CNI executables are.
+    pub cni_bin_dir: PathBuf,
+    /// Where CNI network configurations are.
+    pub cni_conf_dir: PathBuf,
+    /// Whether systemd manages cgroups (the kubelet must agree).
+    pub systemd_cgroup: bool,
+}
+
+impl ContainerdConfig {
+    /// The usual places: CNI under `DIR/cni`, cgroups without systemd.
+    ///
+    /// # Errors
+    /// When the data directory does not exist or its path is too long for a socket.
+    pub fn new(data_dir: &Path) -> Result<Self, ContainerdError> {
+        let data_dir =
+            data_dir.canonicalize().map_err(ContainerdError::io(format!("data directory {}", data_dir.display())))?;
+        let config = Self {
+            cni_bin_dir: data_dir.join("cni").join("bin"),
+            cni_conf_dir: data_dir.join("cni").join("conf"),
+            systemd_cgroup: false,
+            data_dir,
+        };
+        let socket = config.socket();
+        if socket.as_os_str().len() > SOCKET_PATH_BYTES_MAX {
+            return Err(ContainerdError::PathTooLong { path: socket, max: SOCKET_PATH_BYTES_MAX });
+        }
+        Ok(config)
+    }
+
+    /// containerd's own directory.
+    pub fn dir(&self) -> PathBuf {
+        self.data_dir.join("containerd")
+    }
+
+    /// The socket that serves CRI.
+    pub fn socket(&self) -> PathBuf {
+        self.dir().join("containerd.sock")
+    }
+
+    /// The socket in the form of `--container-runtime-endpoint`.
+    pub fn endpoint(&self) -> String {
+        format!("unix://{}", self.socket().display())
+    }
+
+    /// containerd's log.
+    pub fn log(&self) -> PathBuf {
+        self.data_dir.join("log").join("containerd.log")
+    }
+
+    /// Where `certs.d` style registry configuration is read from: `registry/HOST/hosts.toml`.
+    pub fn registry_dir(&self) -> PathBuf {
+        self.data_dir.join("registry")
+    }
+
+    pub(crate) fn file(&self) -> PathBuf {
+        self.dir().join("config.toml")
+    }
+}
+
+/// containerd's version as far as it matters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Version {
+    /// 1 or 2.
+    pub major: u32,
+    /// The second number.
+    pub minor: u32,
+}
+
+impl Version {
+    /// Reads what `containerd --version` prints: `containerd SOURCE VERSION COMMIT`.
+    pub(crate) fn parse(output: &str) -> Option<Self> {
+        let word = output.split_whitespace().nth(2)?;
+        let mut numbers = word.trim_start_matches('v').split(['.', '~', '-', '+']);
+        let major = numbers.next()?.parse().ok()?;
+        let minor = numbers.next()?.parse().ok()?;
+        Some(Self { major, minor })
+    }
+}
+
+/// What the host offers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Host {
+    pub version: Version,
+    pub runc: PathBuf,
+    pub snapshotter: &'static str,
+    /// CAP_SYS_RESOURCE is missing: no process may get a lower oom_score_adj than ours.
+    pub restrict_oom_score_adj: bool,
+}
+
+/// The whole file. Equal input gives equal bytes, so that a running containerd is restarted only for a change.
+pub(crate) fn render(config: &ContainerdConfig, host: &Host) -> String {
+    if host.version.major >= 2 { version_3(config, host) } else { version_2(config, host) }
+}
+
+fn common(config: &ContainerdConfig, format: u32, disabled: &[&str]) -> String {
+    let dir = config.dir();
+    let mut out = format!(
+        "# Written by Kelson at each start; changes are lost.\nversion = {format}\nroot = {}\nstate = {}\n",
+        quote(&dir.join("root")),
+        quote(&dir.join("state")),
+    );
+    let disabled: Vec<String> = disabled.iter().map(|name| format!("  \"{name}\",\n")).collect();
+    let _ = write!(out, "disabled_plugins = [\n{}]\n\n", disabled.concat());
+    let _ = write!(out, "[grpc]\naddress = {}\n\n[debug]\nlevel = \"warn\"\n\n", quote(&config.socket()));
+    out
+}
+
+fn version_2(config: &ContainerdConfig, host: &Host) -> String {
+    const DISABLED: [&str; 9] = [
+        "io.containerd.internal.v1.opt",
+        "io.containerd.internal.v1.restart",
+        "io.containerd.internal.v1.tracing",
+        "io.containerd.runtime.v1.linux",
+        "io.containerd.snapshotter.v1.aufs",
+        "io.containerd.snapshotter.v1.btrfs",
+        "io.containerd.snapshotter.v1.devmapper",
+        "io.containerd.snapshotter.v1.zfs",
+        "io.containerd.tracing.processor.v1.otlp",
+    ];
+    let mut out = common(config, 2, &DISABLED);
+    let cri = "plugins.\"io.containerd.grpc.v1.cri\"";
+    let _ = write!(
+        out,
+        "[{cri}]
+sandbox_image = {pause}
+disable_tcp_service = true
+stream_server_address = \"127.0.0.1\"
+stream_server_port = \"0\"
+max_container_log_line_size = {LOG_LINE_BYTES_MAX}
+netns_mounts_under_state_dir = true
+restrict_oom_score_adj = {restrict}
+tolerate_missing_hugetlb_controller = true
+
+[{cri}.cni]
+bin_dir = {bin}
+conf_dir = {conf}
+max_conf_num = 1
+
+[{cri}.containerd]
+snapshotter = \"{snapshotter}\"
+default_runtime_name = \"runc\"
+
+[{cri}.containerd.runtimes.runc]
+runtime_type = \"io.containerd.runc.v2\"
+
+[{cri}.containerd.runtimes.runc.options]
+BinaryName = {runc}
+SystemdCgroup = {systemd}
+
+[{cri}.registry]
+config_path = {registry}
+
+[plugins.\"io.containerd.monitor.v1.cgroups\"]
+no_prometheus = true
+",
+        pause = quote(Path::new(&crate::image::pause::name())),
+        restrict = host.restrict_oom_score_adj,
+        bin = quote(&config.cni_bin_dir),
+        conf = quote(&config.cni_conf_dir),
+        snapshotter = host.snapshotter,
+        runc = quote(&host.runc),
+        systemd = config.systemd_cgroup,
+        registry = quote(&config.registry_dir()),
+    );
+    out
+}
+
+fn version_3(config: &ContainerdConfig, host: &Host) -> String {
+    const DISABLED: [&str; 10] = [
+        "io.containerd.internal.v1.opt",
+        "io.containerd.internal.v1.restart",
+        "io.containerd.internal.v1.tracing",
+        "io.containerd.nri.v1.nri",
+        "io.containerd.snapshotter.v1.blockfile",
+        "io.containerd.snapshotter.v1.btrfs",
+        "io.containerd.snapshotter.v1.devmapper",
+        "io.containerd.snapshotter.v1.erofs",
+        "io.containerd.snapshotter.v1.zfs",
+        "io.containerd.tracing.processor.v1.otlp",
+    ];
+    let mut out = common(config, 3, &DISABLED);
+    let (images, runtime) = ("plugins.'io.containerd.cri.v1.images'", "plugins.'io.containerd.cri.v1.runtime'");
+    // 2.1 took several directories and deprecated the single one.
+    let bin = quote(&config.cni_bin_dir);
+    let bin = if host.version.minor >= 1 { format!("bin_dirs = [{bin}]") } else { format!("bin_dir = {bin}") };
+    let _ = write!(
+        out,
+        "[{images}]
+snapshotter = '{snapshotter}'
+
+[{images}.pinned_images]
+sandbox = {pause}
+
+[{images}.registry]
+config_path = {registry}
+
+[{runtime}]
+max_container_log_line_size = {LOG_LINE_BYTES_MAX}
+netns_mounts_under_state_dir = true
+restrict_oom_score_adj = {restrict}
+tolerate_missing_hugetlb_controller = true
+
+[{runtime}.cni]
+{bin}
+conf_dir = {conf}
+max_conf_num = 1
+
+[{runtime}.containerd]
+default_runtime_name = 'runc'
+
+[{runtime}.containerd.runtimes.runc]
+runtime_type = 'io.containerd.runc.v2'
+
+[{runtime}.containerd.runtimes.runc.options]
+BinaryName = {runc}
+SystemdCgroup = {systemd}
+
+[plugins.'io.containerd.grpc.v1.cri']
+disable_tcp_service = true
+stream_server_address = '127.0.0.1'
+stream_server_port = '0'
+
+[plugins.'io.containerd.monitor.task.v1.cgroups']
+no_prometheus = true
+",
+        snapshotter = host.snapshotter,
+        pause = quote(Path::new(&crate::image::pause::name())),
+        registry = quote(&config.registry_dir()),
+        restrict = host.restrict_oom_score_adj,
+        conf = quote(&config.cni_conf_dir),
+        runc = quote(&host.runc),
+        systemd = config.systemd_cgroup,
+    );
+    out
+}
+
+/// A TOML basic string: JSON's escapes are a part of TOML's.
+fn quote(path: &Path) -> String {
+    serde_json::Value::from(path.to_string_lossy()).to_string()
+}
+
+/// Whether the capability set of `/proc/self/status` lacks CAP_SYS_RESOURCE. Unreadable counts as there.
+pub(crate) fn lacks_sys_resource(status: &str) -> bool {
+    let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
+    let set = line.and_then(|hex| u64::from_str_radix(hex.trim(), 16).ok());
+    set.is_some_and(|set| set & (1 << CAP_SYS_RESOURCE) == 0)
+}
+
+/// The program's path, looked up in PATH and the places where Debian puts what only root uses.
+pub(crate) fn find_program(program: &'static str, package: &'static str) -> Result<PathBuf, ContainerdError> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let usual = ["/usr/local/bin", "/usr/local/sbin", "/usr/bin", "/usr/sbin"].map(PathBuf::from);
+    let mut candidates = std::env::split_paths(&path).chain(usual).map(|dir| dir.join(program));
+    candidates.find(|p| is_executable(p)).ok_or(ContainerdError::Missing { program, package })
+}
+
+fn is_executable(path: &Path) -> bool {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
+}
+
+/// `overlayfs` where an overlay can be mounted in `dir`, else `native` (copies, which work everywhere): the data
+/// directory may itself lie on an overlay.
+pub(crate) fn choose_snapshotter(dir: &Path) -> &'static str {
+    match probe_overlay(dir) {
+        Ok(()) => "overlayfs",
+        Err(e) => {
+            tracing::warn!(error = %e, dir = %dir.display(), "no overlay mounts here: images are copied for each container");
+            "native"
+        }
+    }
+}
+
+fn probe_overlay(dir: &Path) -> std::io::Result<()> {
+    use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
+    let probe = dir.join("overlay-probe");
+    let [lower, upper, work, merged] = ["lower", "upper", "work", "merged"].map(|name| probe.join(name));
+    for path in [&lower, &upper, &work, &merged] {
+        std::fs::create_dir_all(path)?;
+    }
+    // Commas and colons would end an option: such a directory is taken for one without overlays.
+    let options = format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+    let options = std::ffi::CString::new(options)?;
+    let mounted = mount("overlay", &merged, "overlay", MountFlags::empty(), options.as_c_str());
+    if mounted.is_ok() {
+        unmount(&merged, UnmountFlags::DETACH)?;
+    }
+    std::fs::remove_dir_all(&probe)?;
+    mounted.map_err(Into::into)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config() -> ContainerdConfig {
+        ContainerdConfig {
+            data_dir: "/d \"q\"".into(),
+            cni_bin_dir: "/b".into(),
+            cni_conf_dir: "/c".into(),
+            systemd_cgroup: false,
+        }
+    }
+
+    fn host(major: u32, minor: u32) -> Host {
+        Host {
+            version: Version { major, minor },
+            runc: "/usr/sbin/runc".into(),
+            snapshotter: "overlayfs",
+            restrict_oom_score_adj: true,
+        }
+    }
+
+    #[test]
+    fn versions_as_distributions_print_them() {
+        for (output, major, minor) in [
+            ("containerd github.com/containerd/containerd 1.6.20~ds1 1.6.20~ds1-1+deb12u3", 1, 6),
+            ("containerd containerd.io v1.7.27 05044ec0a9a75232cad458027ca83437aae3f4da", 1, 7),
+            ("containerd github.com/containerd/containerd/v2 v2.1.0-rc.1 abc", 2, 1),
+        ] {
+            assert_eq!(Version::parse(output), Some(Version { major, minor }), "{output}");
+        }
+        assert_eq!(Version::parse("nonsense"), None);
+    }
+
+    #[test]
+    fn each_version_gets_its_format() {
+        let old = render(&config(), &host(1, 6));
+        assert!(old.contains("version = 2\nroot = \"/d \\\"q\\\"/containerd/root\""), "{old}");
+        assert!(old.contains("restrict_oom_score_adj = true") && old.contains("bin_dir = \"/b\""), "{old}");
+        let new = render(&config(), &host(2, 1));
+        assert!(new.contains("version = 3") && new.contains("bin_dirs = [\"/b\"]"), "{new}");
+        assert!(render(&config(), &host(2, 0)).contains("bin_dir = \"/b\""));
+    }
+
+    #[test]
+    fn the_missing_capability_is_seen() {
+        assert!(lacks_sys_resource("Name:\tx\nCapEff:\t000001fffeffffff\n"));
+        assert!(!lacks_sys_resource("CapEff:\t000001ffffffffff\n"));
+        assert!(!lacks_sys_resource(""));
+    }
+
+    #[test]
+    fn a_missing_program_is_told_with_the_way_out() {
+        let err = find_program("kelson-no-such-program", "containerd").expect_err("missing");
+        assert_eq!(
+            err.to_string(),
+            "kelson-no-such-program not found in PATH: install containerd or give --container-runtime-endpoint"
+        );
+    }
+}

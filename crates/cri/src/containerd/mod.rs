@@ -1,0 +1,78 @@
+//! The containerd that Kelson starts, configures and watches under its data directory when it is given no runtime of
+//! its own choice. Containers are the shims' children and outlive both containerd and Kelson.
+
+mod config;
+mod import;
+mod process;
+mod supervisor;
+
+pub use config::{ContainerdConfig, Version};
+pub use import::{ImportedImage, Importer};
+pub use supervisor::{Containerd, cleanup};
+
+use std::path::PathBuf;
+
+/// Why there is no working containerd.
+#[derive(Debug, thiserror::Error)]
+pub enum ContainerdError {
+    /// A program that containers need is not installed.
+    #[error("{program} not found in PATH: install {package} or give --container-runtime-endpoint")]
+    Missing {
+        /// The program.
+        program: &'static str,
+        /// The package that has it.
+        package: &'static str,
+    },
+    /// A file or process of the host.
+    #[error("{what}: {source}")]
+    Io {
+        /// What was being done.
+        what: String,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// The data directory's path leaves no room for a socket.
+    #[error("{}: a socket's path may have {max} bytes at most: choose a shorter --data-dir", path.display())]
+    PathTooLong {
+        /// The socket's path.
+        path: PathBuf,
+        /// The limit.
+        max: usize,
+    },
+    /// containerd ended, or does not answer.
+    #[error("containerd {what}; the end of {}:\n{tail}", log.display())]
+    NotReady {
+        /// What happened.
+        what: String,
+        /// Its log.
+        log: PathBuf,
+        /// The log's last lines.
+        tail: String,
+    },
+    /// A call to containerd failed.
+    #[error("{what}: {source}")]
+    Call {
+        /// What was being done.
+        what: String,
+        /// containerd's answer.
+        source: crate::CriError,
+    },
+    /// An image archive cannot be used.
+    #[error(transparent)]
+    Archive(#[from] crate::image::ArchiveError),
+    /// There is no pause program for this processor.
+    #[error("no pause image for processor {0}: give --container-runtime-endpoint")]
+    NoPause(&'static str),
+}
+
+impl ContainerdError {
+    pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> ContainerdError {
+        let what = what.into();
+        move |source| ContainerdError::Io { what, source }
+    }
+
+    pub(crate) fn call(what: impl Into<String>) -> impl FnOnce(crate::CriError) -> ContainerdError {
+        let what = what.into();
+        move |source| ContainerdError::Call { what, source }
+    }
+}

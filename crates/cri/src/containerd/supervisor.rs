@@ -1,0 +1,349 @@
+//! Keeps one containerd running: adopts the one that an earlier server left, starts one otherwise, starts it again
+//! with back-off when it ends. Pods are not its concern; a restart does not touch them.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tokio::time::Instant;
+
+use super::config::{Host, Version, choose_snapshotter, find_program, lacks_sys_resource, render};
+use super::process::{Process, log_tail, rotate_log};
+use super::{ContainerdConfig, ContainerdError, ImportedImage, Importer};
+use crate::image::pause;
+use crate::proto::{PodSandboxFilter, PodSandboxState, PodSandboxStateValue};
+use crate::{CriClient, Limits, Runtime as _};
+
+/// How long containerd may take to answer after its start.
+const READY_TIMEOUT: Duration = Duration::from_secs(30);
+const READY_INTERVAL: Duration = Duration::from_millis(20);
+/// First and longest pause before a restart; doubled each time.
+const BACKOFF_FIRST: Duration = Duration::from_millis(100);
+const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// A containerd that lived this long starts the back-off anew.
+const STEADY: Duration = Duration::from_secs(60);
+/// How often the log's size is looked at.
+const LOG_INTERVAL: Duration = Duration::from_secs(60);
+
+/// A supervised containerd. Dropping it leaves containerd running; see [`Containerd::shutdown`].
+#[derive(Debug)]
+pub struct Containerd {
+    config: Arc<ContainerdConfig>,
+    stop: watch::Sender<Stop>,
+    restarts: watch::Receiver<u64>,
+    task: Option<JoinHandle<()>>,
+    importer: Importer,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stop {
+    No,
+    LeaveRunning,
+    End,
+}
+
+impl Containerd {
+    /// Makes containerd run with the current configuration and answer; imports the pause image and every
+    /// `images/*.tar*` of the data directory that CRI does not have yet.
+    ///
+    /// # Errors
+    /// When a program is missing, or containerd does not come up: then nothing is left running. An archive that cannot
+    /// be imported is logged and does not stop the node.
+    pub async fn start(config: ContainerdConfig) -> Result<Self, ContainerdError> {
+        let config = Arc::new(config);
+        let program = find_program("containerd", "containerd")?;
+        find_program("containerd-shim-runc-v2", "containerd")?;
+        let runc = find_program("runc", "runc")?;
+        let (changed, host) = prepare(&config, &program, runc).await?;
+        let process = adopt_or_start(&config, &program, changed).await?;
+        tracing::info!(
+            version = format!("{}.{}", host.version.major, host.version.minor),
+            snapshotter = host.snapshotter,
+            socket = %config.socket().display(),
+            "containerd is ready"
+        );
+        let importer = Importer::new(&config.endpoint()).map_err(ContainerdError::call("connect to containerd"))?;
+        let (stop, stopped) = watch::channel(Stop::No);
+        let (restarted, restarts) = watch::channel(0);
+        let watcher = Watcher { config: config.clone(), program, stopped, restarted };
+        let task = tokio::spawn(watcher.run(process));
+        let this = Self { config, stop, restarts, task: Some(task), importer };
+        this.load_images().await?;
+        Ok(this)
+    }
+
+    /// The endpoint for a CRI client.
+    pub fn endpoint(&self) -> String {
+        self.config.endpoint()
+    }
+
+    /// Counts containerd's restarts; changes are a reason to list containers anew.
+    pub fn restarts(&self) -> watch::Receiver<u64> {
+        self.restarts.clone()
+    }
+
+    /// Imports one archive; see [`Importer::import`].
+    ///
+    /// # Errors
+    /// When the archive is unusable or containerd refuses.
+    pub async fn import(&self, path: &Path) -> Result<Vec<ImportedImage>, ContainerdError> {
+        self.importer.import(path).await
+    }
+
+    /// Ends the supervision. While pods run, containerd goes on too, because their output flows through it; the next
+    /// [`Containerd::start`] adopts it. Without pods it is ended.
+    pub async fn shutdown(mut self) {
+        let stop = match running_pods(&self.config.endpoint()).await {
+            Ok(0) => Stop::End,
+            // In doubt, containers matter more than a process too many.
+            _ => Stop::LeaveRunning,
+        };
+        self.finish(stop).await;
+    }
+
+    /// Ends containerd whether pods run or not.
+    pub async fn terminate(mut self) {
+        self.finish(Stop::End).await;
+    }
+
+    async fn finish(&mut self, stop: Stop) {
+        let _ = self.stop.send(stop);
+        if let Some(task) = self.task.take()
+            && let Err(e) = task.await
+        {
+            tracing::error!(error = %e, "containerd's supervision");
+        }
+    }
+
+    async fn load_images(&self) -> Result<(), ContainerdError> {
+        let has = self.importer.has(&pause::name()).await.map_err(ContainerdError::call("look for the pause image"))?;
+        if !has {
+            let bytes = pause::archive().ok_or(ContainerdError::NoPause(std::env::consts::ARCH))?;
+            let path = self.config.dir().join("pause.tar");
+            std::fs::write(&path, bytes).map_err(ContainerdError::io(format!("write {}", path.display())))?;
+            self.importer.import(&path).await?;
+        }
+        for path in image_archives(&self.config.data_dir.join("images")) {
+            match self.importer.import(&path).await {
+                Ok(images) => {
+                    let names: Vec<_> = images.iter().map(|i| i.name.as_str()).collect();
+                    tracing::info!(archive = %path.display(), ?names, "images loaded");
+                }
+                Err(e) => tracing::error!(error = %e, "image archive skipped"),
+            }
+        }
+        Ok(())
+    }
+}
+
+/// `*.tar`, `*.tar.gz` and `*.tgz` of a directory, in order.
+fn image_archives(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
+    let fits = |p: &PathBuf| {
+        let name = p.file_name().unwrap_or_default().to_string_lossy();
+        [".tar", ".tar.gz", ".tgz"].iter().any(|ending| name.ends_with(ending))
+    };
+    let mut paths: Vec<PathBuf> = entries.filter(fits).collect();
+    paths.sort();
+    paths
+}
+
+async fn running_pods(endpoint: &str) -> crate::CriResult<usize> {
+    let client = CriClient::new(endpoint, Limits { request: Duration::from_secs(5) })?;
+    let state = Some(PodSandboxStateValue { state: PodSandboxState::SandboxReady as i32 });
+    Ok(client.list_pod_sandbox(Some(PodSandboxFilter { state, ..Default::default() })).await?.len())
+}
+
+/// Writes the configuration; says whether it is another than before.
+async fn prepare(config: &ContainerdConfig, program: &Path, runc: PathBuf) -> Result<(bool, Host), ContainerdError> {
+    for dir in [config.dir(), config.registry_dir(), config.cni_conf_dir.clone(), config.cni_bin_dir.clone()] {
+        std::fs::create_dir_all(&dir).map_err(ContainerdError::io(format!("create {}", dir.display())))?;
+    }
+    let output = tokio::process::Command::new(program).arg("--version").output().await;
+    let output = output.map_err(ContainerdError::io(format!("start {}", program.display())))?;
+    let output = String::from_utf8_lossy(&output.stdout).into_owned();
+    // A version that cannot be read is taken for the oldest that speaks CRI v1.
+    let version = Version::parse(&output).unwrap_or(Version { major: 1, minor: 6 });
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let restrict_oom_score_adj = lacks_sys_resource(&status);
+    if restrict_oom_score_adj {
+        tracing::warn!("CAP_SYS_RESOURCE is missing: containers get no oom_score_adj below this process's own");
+    }
+    let host = Host { version, runc, snapshotter: choose_snapshotter(&config.dir()), restrict_oom_score_adj };
+    let (path, wanted) = (config.file(), render(config, &host));
+    if std::fs::read_to_string(&path).is_ok_and(|now| now == wanted) {
+        return Ok((false, host));
+    }
+    std::fs::write(&path, wanted).map_err(ContainerdError::io(format!("write {}", path.display())))?;
+    Ok((true, host))
+}
+
+async fn adopt_or_start(config: &ContainerdConfig, program: &Path, changed: bool) -> Result<Process, ContainerdError> {
+    if let Some(mut found) = Process::find(config)? {
+        if !changed && wait_ready(config, &mut found).await.is_ok() {
+            tracing::info!(pid = found.pid(), "containerd of an earlier start goes on");
+            return Ok(found);
+        }
+        tracing::info!(pid = found.pid(), changed, "containerd of an earlier start is replaced");
+        found.stop().await;
+    }
+    start(config, program).await
+}
+
+async fn start(config: &ContainerdConfig, program: &Path) -> Result<Process, ContainerdError> {
+    let mut process = Process::start(program, config)?;
+    match wait_ready(config, &mut process).await {
+        Ok(()) => Ok(process),
+        Err(e) => {
+            process.stop().await;
+            Err(e)
+        }
+    }
+}
+
+/// Returns when CRI answers, or says why it will not.
+async fn wait_ready(config: &ContainerdConfig, process: &mut Process) -> Result<(), ContainerdError> {
+    let limits = Limits { request: Duration::from_secs(2) };
+    let answers = async {
+        loop {
+            if config.socket().exists()
+                && let Ok(client) = CriClient::new(&config.endpoint(), limits)
+                && client.version().await.is_ok()
+            {
+                return;
+            }
+            tokio::time::sleep(READY_INTERVAL).await;
+        }
+    };
+    let what = tokio::select! {
+        () = answers => return Ok(()),
+        how = process.ended() => how,
+        () = tokio::time::sleep(READY_TIMEOUT) => format!("did not answer within {} s", READY_TIMEOUT.as_secs()),
+    };
+    Err(ContainerdError::NotReady { what, log: config.log(), tail: log_tail(&config.log()) })
+}
+
+struct Watcher {
+    config: Arc<ContainerdConfig>,
+    program: PathBuf,
+    stopped: watch::Receiver<Stop>,
+    restarted: watch::Sender<u64>,
+}
+
+impl Watcher {
+    async fn run(mut self, mut process: Process) {
+        let mut backoff = BACKOFF_FIRST;
+        loop {
+            let since = Instant::now();
+            let Some(how) = self.watch(&mut process).await else { return };
+            if since.elapsed() >= STEADY {
+                backoff = BACKOFF_FIRST;
+            }
+            tracing::error!(pid = process.pid(), how, log = %self.config.log().display(), "containerd ended");
+            process = loop {
+                tokio::select! {
+                    () = tokio::time::sleep(backoff) => {}
+                    _ = self.stopped.changed() => return,
+                }
+                backoff = (backoff * 2).min(BACKOFF_MAX);
+                match start(&self.config, &self.program).await {
+                    Ok(process) => break process,
+                    Err(e) => tracing::error!(error = %e, retry_in = ?backoff, "start containerd again"),
+                }
+            };
+            self.restarted.send_modify(|count| *count += 1);
+            tracing::info!(pid = process.pid(), "containerd runs again");
+        }
+    }
+
+    /// Until the process ends by itself (how), or the supervision is to end (`None`).
+    async fn watch(&mut self, process: &mut Process) -> Option<String> {
+        let mut look = tokio::time::interval(LOG_INTERVAL);
+        loop {
+            tokio::select! {
+                how = process.ended() => return Some(how),
+                _ = look.tick() => {
+                    if let Err(e) = rotate_log(&self.config.log()) {
+                        tracing::warn!(error = %e, "rotate containerd's log");
+                    }
+                }
+                changed = self.stopped.changed() => {
+                    if changed.is_ok() && *self.stopped.borrow() == Stop::End {
+                        process.stop().await;
+                    }
+                    return None;
+                }
+            }
+        }
+    }
+}
+
+/// Removes every pod of this data directory with its containers and network, ends containerd, and unmounts what is left
+/// mounted below. Goes on past errors and returns them all as sentences; empty means clean. Files are left.
+pub async fn cleanup(data_dir: &Path) -> Vec<String> {
+    let mut errors = Vec::new();
+    let config = match ContainerdConfig::new(data_dir) {
+        Ok(config) => config,
+        Err(e) => return vec![e.to_string()],
+    };
+    // Never used, or cleaned before.
+    if config.file().exists() {
+        if let Err(e) = remove_pods(&config, &mut errors).await {
+            errors.push(e.to_string());
+        }
+    }
+    unmount_below(&config.dir(), &mut errors);
+    errors
+}
+
+async fn remove_pods(config: &ContainerdConfig, errors: &mut Vec<String>) -> Result<(), ContainerdError> {
+    let program = find_program("containerd", "containerd")?;
+    let mut process = adopt_or_start(config, &program, false).await?;
+    let client = CriClient::new(&config.endpoint(), Limits::default()).map_err(ContainerdError::call("connect"))?;
+    match client.list_pod_sandbox(None).await {
+        Ok(pods) => {
+            for pod in pods {
+                for step in [client.stop_pod_sandbox(&pod.id).await, client.remove_pod_sandbox(&pod.id).await] {
+                    if let Err(e) = step {
+                        errors.push(format!("sandbox {}: {e}", pod.id));
+                    }
+                }
+            }
+        }
+        Err(e) => errors.push(format!("list sandboxes: {e}")),
+    }
+    process.stop().await;
+    Ok(())
+}
+
+fn unmount_below(dir: &Path, errors: &mut Vec<String>) {
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+    // The innermost come last.
+    for target in mounts.lines().rev().filter_map(|line| line.split(' ').nth(4)) {
+        let target = PathBuf::from(target.replace("\\040", " ").replace("\\134", "\\"));
+        if target.starts_with(dir)
+            && let Err(e) = rustix::mount::unmount(&target, rustix::mount::UnmountFlags::DETACH)
+        {
+            errors.push(format!("unmount {}: {e}", target.display()));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn archives_are_found_by_their_endings() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["b.tar", "a.tar.gz", "c.tgz", "d.txt", "e.tar.tmp"] {
+            std::fs::write(dir.path().join(name), b"").unwrap();
+        }
+        let found: Vec<_> =
+            image_archives(dir.path()).iter().map(|p| p.file_name().unwrap().to_string_lossy().into_owned()).collect();
+        assert_eq!(found, ["a.tar.gz", "b.tar", "c.tgz"]);
+        assert!(image_archives(&dir.path().join("none")).is_empty());
+    }
+}

@@ -1,0 +1,93 @@
+//! Container images as files: building one, and reading what other tools save, without a registry. Sending them to a
+//! runtime is `crate::containerd`'s work.
+
+pub mod archive;
+pub mod build;
+pub mod pause;
+pub mod reference;
+pub mod tar;
+
+use std::fmt::Write as _;
+use std::io::{self, Read};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest as _, Sha256};
+
+pub use archive::{Archive, ArchiveError};
+pub use build::{Image, ImageConfig};
+pub use reference::normalize;
+
+/// OCI's names of what an image is made of.
+pub mod media_type {
+    /// A manifest.
+    pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
+    /// A list of manifests.
+    pub const INDEX: &str = "application/vnd.oci.image.index.v1+json";
+    /// A configuration.
+    pub const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
+    /// A layer, not compressed.
+    pub const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";
+    /// A layer, gzip.
+    pub const LAYER_GZIP: &str = "application/vnd.oci.image.layer.v1.tar+gzip";
+    /// Docker's list of manifests.
+    pub const DOCKER_LIST: &str = "application/vnd.docker.distribution.manifest.list.v2+json";
+}
+
+/// OCI's pointer to a blob.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Descriptor {
+    /// What the blob is.
+    #[serde(default)]
+    pub media_type: String,
+    /// `sha256:` and 64 hex digits.
+    pub digest: String,
+    /// Length in bytes.
+    pub size: u64,
+    /// For whom, in an index.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub platform: Option<Platform>,
+    /// Names, for one.
+    #[serde(default, skip_serializing_if = "std::collections::BTreeMap::is_empty")]
+    pub annotations: std::collections::BTreeMap<String, String>,
+}
+
+/// Operating system and processor.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Platform {
+    /// Go's name of the processor.
+    pub architecture: String,
+    /// Go's name of the system.
+    pub os: String,
+}
+
+/// Go's name of this machine's processor, as images carry it.
+pub fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "x86" => "386",
+        "riscv64" => "riscv64",
+        "powerpc64" => "ppc64le",
+        other => other,
+    }
+}
+
+/// `sha256:…` of the bytes.
+pub fn digest(bytes: &[u8]) -> String {
+    digest_text(&Sha256::digest(bytes))
+}
+
+/// `sha256:…` and the length of what the reader gives.
+pub(crate) fn digest_of(mut reader: impl Read) -> io::Result<(String, u64)> {
+    let mut hash = Sha256::new();
+    let length = io::copy(&mut reader, &mut hash)?;
+    Ok((digest_text(&hash.finalize()), length))
+}
+
+fn digest_text(hash: &[u8]) -> String {
+    hash.iter().fold(String::from("sha256:"), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

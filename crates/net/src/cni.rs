@@ -79,8 +79,9 @@ struct PluginConfig {
     #[serde(default)]
     cni_version: String,
     kelson: Option<NetworkConfig>,
+    /// Read by ADD alone: nothing in it may keep DEL from giving back.
     #[serde(default)]
-    runtime_config: RuntimeConfig,
+    runtime_config: Value,
     prev_result: Option<Value>,
     #[serde(rename = "cni.dev/valid-attachments", default)]
     valid_attachments: Vec<ValidAttachment>,
@@ -93,14 +94,17 @@ struct RuntimeConfig {
     port_mappings: Option<Vec<ConfiguredPort>>,
 }
 
+/// The convention says camel case; containerd's library writes Go's field names, relying on readers that ignore case.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct ConfiguredPort {
+    #[serde(alias = "HostPort")]
     host_port: i64,
+    #[serde(alias = "ContainerPort")]
     container_port: i64,
-    #[serde(default)]
+    #[serde(alias = "Protocol", default)]
     protocol: String,
-    #[serde(rename = "hostIP", default)]
+    #[serde(rename = "hostIP", alias = "HostIP", default)]
     host_ip: String,
 }
 
@@ -257,8 +261,11 @@ fn version_of(stdin: &[u8]) -> String {
     config["cniVersion"].as_str().unwrap_or(VERSION_DEFAULT).to_owned()
 }
 
-fn ports_of(runtime: &RuntimeConfig) -> Result<Vec<PortMapping>, NetError> {
+fn ports_of(runtime: &Value) -> Result<Vec<PortMapping>, NetError> {
     let mut ports = Vec::new();
+    let runtime = Option::<RuntimeConfig>::deserialize(runtime)
+        .map_err(|e| NetError::Config(format!("runtimeConfig: {e}")))?
+        .unwrap_or_default();
     for port in runtime.port_mappings.iter().flatten().filter(|p| p.host_port > 0) {
         let number = |name: &str, value: i64| match u16::try_from(value) {
             Ok(n) if n > 0 => Ok(n),
@@ -363,8 +370,8 @@ mod tests {
 
     #[test]
     fn host_ports_are_read_as_containerd_writes_them() {
-        let runtime: RuntimeConfig = serde_json::from_str(
-            r#"{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp","hostIP":""},
+        let runtime: Value = serde_json::from_str(
+            r#"{"portMappings":[{"HostPort":8080,"ContainerPort":80,"Protocol":"tcp","HostIP":""},
                 {"hostPort":53,"containerPort":5353,"protocol":"UDP","hostIP":"192.0.2.2"},
                 {"hostPort":0,"containerPort":1,"protocol":"tcp"}]}"#,
         )
@@ -373,8 +380,8 @@ mod tests {
         assert_eq!(ports.len(), 2);
         assert_eq!((ports[0].host_port, ports[0].host_ip.is_unspecified()), (8080, true));
         assert_eq!((ports[1].protocol, ports[1].host_ip.to_string()), (Protocol::Udp, "192.0.2.2".to_owned()));
-        let bad: RuntimeConfig =
-            serde_json::from_str(r#"{"portMappings":[{"hostPort":70000,"containerPort":80}]}"#).unwrap();
+        assert!(ports_of(&Value::Null).unwrap().is_empty());
+        let bad: Value = serde_json::from_str(r#"{"portMappings":[{"hostPort":70000,"containerPort":80}]}"#).unwrap();
         assert!(ports_of(&bad).is_err());
     }
 

@@ -126,11 +126,11 @@ fn common(config: &ContainerdConfig, format: u32, disabled: &[&str]) -> String {
 }
 
 fn version_2(config: &ContainerdConfig, host: &Host) -> String {
-    const DISABLED: [&str; 9] = [
+    // runtime.v1.linux looks unneeded too, but the tasks service does not load without it.
+    const DISABLED: [&str; 8] = [
         "io.containerd.internal.v1.opt",
         "io.containerd.internal.v1.restart",
         "io.containerd.internal.v1.tracing",
-        "io.containerd.runtime.v1.linux",
         "io.containerd.snapshotter.v1.aufs",
         "io.containerd.snapshotter.v1.btrfs",
         "io.containerd.snapshotter.v1.devmapper",

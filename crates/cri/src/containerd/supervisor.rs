@@ -210,15 +210,22 @@ async fn wait_ready(config: &ContainerdConfig, process: &mut Process) -> Result<
         loop {
             if config.socket().exists()
                 && let Ok(client) = CriClient::new(&config.endpoint(), limits)
-                && client.version().await.is_ok()
             {
-                return;
+                match client.version().await {
+                    Ok(_) => return Ok(()),
+                    // The socket opens when all plugins are loaded: this one never will be.
+                    Err(e) if e.is_unimplemented() => return Err("serves no CRI v1".to_owned()),
+                    Err(_) => {}
+                }
             }
             tokio::time::sleep(READY_INTERVAL).await;
         }
     };
     let what = tokio::select! {
-        () = answers => return Ok(()),
+        answer = answers => match answer {
+            Ok(()) => return Ok(()),
+            Err(what) => what,
+        },
         how = process.ended() => how,
         () = tokio::time::sleep(READY_TIMEOUT) => format!("did not answer within {} s", READY_TIMEOUT.as_secs()),
     };

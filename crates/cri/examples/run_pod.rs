@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use kelson_cri::containerd::{Containerd, ContainerdConfig};
 use kelson_cri::image::build::busybox_layer;
+use kelson_cri::image::tar::Writer;
 use kelson_cri::image::{Image, ImageConfig};
 use kelson_cri::proto::*;
 use kelson_cri::{CriClient, Limits, Runtime};
@@ -57,10 +58,18 @@ async fn run(dir: &Path) -> Outcome<()> {
     for image in client.list_images(None).await? {
         println!("image {:?} {} {} bytes", image.repo_tags, &image.id[..19], image.size);
     }
+    let saved = dir.join("saved.tar.gz");
+    std::fs::write(&saved, docker_save()?)?;
+    println!("docker save imported: {:?}", containerd.import(&saved).await?);
+    let again = containerd.import(&saved).await?;
+    println!("and again: {}", again.len());
     match client.container_events().await {
         Ok(_) => println!("container events: streamed"),
         Err(e) => println!("container events: {e}"),
     }
+    let resident = containerd_pid(dir).map(|pid| std::fs::read_to_string(format!("/proc/{pid}/status")));
+    let resident = resident.transpose()?.unwrap_or_default();
+    println!("containerd {}", resident.lines().find(|l| l.starts_with("VmRSS")).unwrap_or_default());
     pod(&client, dir).await?;
     adopt(containerd, dir).await
 }
@@ -176,6 +185,24 @@ fn containerd_pid(dir: &Path) -> Option<i32> {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
         String::from_utf8_lossy(&line).contains(&format!("{}", config.display()))
     })
+}
+
+/// What `docker save web:2 | gzip` makes.
+fn docker_save() -> Outcome<Vec<u8>> {
+    let mut layer = Writer::new();
+    layer.file("hello", 0o644, b"hi");
+    let layer = layer.finish();
+    let diff = kelson_cri::image::digest(&layer);
+    let architecture = kelson_cri::image::architecture();
+    let config = format!(
+        r#"{{"architecture":"{architecture}","os":"linux","config":{{}},"rootfs":{{"type":"layers","diff_ids":["{diff}"]}}}}"#
+    );
+    let mut tar = Writer::new();
+    tar.file("abc.json", 0o644, config.as_bytes()).file("l/layer.tar", 0o644, &layer);
+    tar.file("manifest.json", 0o644, br#"[{"Config":"abc.json","RepoTags":["web:2"],"Layers":["l/layer.tar"]}]"#);
+    let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+    std::io::Write::write_all(&mut packed, &tar.finish())?;
+    Ok(packed.finish()?)
 }
 
 fn busybox() -> Outcome<Vec<u8>> {

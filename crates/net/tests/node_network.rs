@@ -170,6 +170,35 @@ fn pods_reach_the_gateway_each_other_and_their_host_ports() {
     assert_eq!(address(&host.add("ddd", &c, json!({}))), "10.42.7.4");
 }
 
+/// Docker's iptables policy is in force, and the world outside knows no pods.
+#[test]
+fn pods_reach_the_outside_as_the_host() {
+    let Some(mut host) = Host::new("w") else { return };
+    let (world, pod) = (host.pod("z"), host.pod("p"));
+    let world_name = world.rsplit('/').next().unwrap();
+    host.run(&format!("ip link set up1 netns {world_name}"));
+    in_pod(&world, "ip addr add 192.0.2.1/24 dev up1 && ip link set up1 up");
+    host.run(
+        "nft 'add table ip filter; add chain ip filter FORWARD { type filter hook forward priority 0; policy drop; }'",
+    );
+    host.add("aaa", &pod, json!({}));
+    let listener = inside(&world, || TcpListener::bind("0.0.0.0:9000").unwrap());
+    let seen = std::thread::spawn(move || listener.accept().unwrap().1.ip().to_string());
+    inside(&pod, || {
+        TcpStream::connect_timeout(&"192.0.2.1:9000".parse().unwrap(), Duration::from_secs(5)).unwrap();
+    });
+    assert_eq!(seen.join().unwrap(), "192.0.2.2");
+    // What another pod on this node sees is the pod's own address.
+    let other = host.pod("q");
+    host.add("bbb", &other, json!({}));
+    let listener = inside(&other, || TcpListener::bind("0.0.0.0:9000").unwrap());
+    let seen = std::thread::spawn(move || listener.accept().unwrap().1.ip().to_string());
+    inside(&pod, || {
+        TcpStream::connect_timeout(&"10.42.7.3:9000".parse().unwrap(), Duration::from_secs(5)).unwrap();
+    });
+    assert_eq!(seen.join().unwrap(), "10.42.7.2");
+}
+
 #[test]
 fn delete_is_idempotent_and_gives_everything_back() {
     let Some(mut host) = Host::new("d") else { return };

@@ -279,6 +279,12 @@ fn is_executable(path: &Path) -> bool {
     std::fs::metadata(path).is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0)
 }
 
+/// The snapshotter of an earlier configuration: images and containers live in it, so it is kept.
+pub(crate) fn chosen_snapshotter(config: &str) -> Option<&'static str> {
+    let line = config.lines().find_map(|l| l.strip_prefix("snapshotter = "))?;
+    ["overlayfs", "native"].into_iter().find(|name| line.trim_matches(['"', '\'']) == *name)
+}
+
 /// `overlayfs` where an overlay can be mounted in `dir`, else `native` (copies, which work everywhere): the data
 /// directory may itself lie on an overlay.
 pub(crate) fn choose_snapshotter(dir: &Path) -> &'static str {
@@ -295,6 +301,8 @@ fn probe_overlay(dir: &Path) -> std::io::Result<()> {
     use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
     let probe = dir.join("overlay-probe");
     let [lower, upper, work, merged] = ["lower", "upper", "work", "merged"].map(|name| probe.join(name));
+    // What a probe that was killed left.
+    while unmount(&merged, UnmountFlags::DETACH).is_ok() {}
     for path in [&lower, &upper, &work, &merged] {
         std::fs::create_dir_all(path)?;
     }
@@ -351,6 +359,15 @@ mod tests {
         let new = render(&config(), &host(2, 1));
         assert!(new.contains("version = 3") && new.contains("bin_dirs = [\"/b\"]"), "{new}");
         assert!(render(&config(), &host(2, 0)).contains("bin_dir = \"/b\""));
+    }
+
+    #[test]
+    fn an_earlier_snapshotter_is_kept() {
+        for version in [host(1, 6), host(2, 1)] {
+            let native = Host { snapshotter: "native", ..version };
+            assert_eq!(chosen_snapshotter(&render(&config(), &native)), Some("native"));
+        }
+        assert_eq!(chosen_snapshotter("snapshotter = \"zfs\"\n"), None);
     }
 
     #[test]

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::Instant;
 
-use super::config::{Host, Version, choose_snapshotter, find_program, lacks_sys_resource, render};
+use super::config::{Host, Version, choose_snapshotter, chosen_snapshotter, find_program, lacks_sys_resource, render};
 use super::process::{Process, log_tail, rotate_log};
 use super::{ContainerdConfig, ContainerdError, ImportedImage, Importer};
 use crate::image::pause;
@@ -171,13 +171,35 @@ async fn prepare(config: &ContainerdConfig, program: &Path, runc: PathBuf) -> Re
     if restrict_oom_score_adj {
         tracing::warn!("CAP_SYS_RESOURCE is missing: containers get no oom_score_adj below this process's own");
     }
-    let host = Host { version, runc, snapshotter: choose_snapshotter(&config.dir()), restrict_oom_score_adj };
-    let (path, wanted) = (config.file(), render(config, &host));
-    if std::fs::read_to_string(&path).is_ok_and(|now| now == wanted) {
+    let path = config.file();
+    let now = std::fs::read_to_string(&path).unwrap_or_default();
+    let snapshotter = chosen_snapshotter(&now).unwrap_or_else(|| choose_snapshotter(&config.dir()));
+    let host = Host { version, runc, snapshotter, restrict_oom_score_adj };
+    forget_earlier_boot(config)?;
+    let wanted = render(config, &host);
+    if now == wanted {
         return Ok((false, host));
     }
     std::fs::write(&path, wanted).map_err(ContainerdError::io(format!("write {}", path.display())))?;
     Ok((true, host))
+}
+
+/// Empties containerd's state directory after a reboot: it describes shims and mounts that are gone. Elsewhere it lies
+/// on a tmpfs for this reason.
+fn forget_earlier_boot(config: &ContainerdConfig) -> Result<(), ContainerdError> {
+    const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
+    let boot = std::fs::read_to_string(BOOT_ID).map_err(ContainerdError::io(format!("read {BOOT_ID}")))?;
+    let (marker, state) = (config.dir().join("boot_id"), config.dir().join("state"));
+    if std::fs::read_to_string(&marker).is_ok_and(|earlier| earlier == boot) {
+        return Ok(());
+    }
+    match std::fs::remove_dir_all(&state) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            return Err(ContainerdError::io(format!("remove {}", state.display()))(e));
+        }
+        _ => {}
+    }
+    std::fs::write(&marker, boot).map_err(ContainerdError::io(format!("write {}", marker.display())))
 }
 
 async fn adopt_or_start(config: &ContainerdConfig, program: &Path, changed: bool) -> Result<Process, ContainerdError> {
@@ -287,7 +309,8 @@ impl Watcher {
     }
 }
 
-/// Removes every pod of this data directory with its containers and network, ends containerd, and unmounts what is left
+/// Removes every pod of this data directory with its containers and network (so it goes before `kelson_net::cleanup`,
+/// which takes the plugin away), ends containerd, and unmounts what is left
 /// mounted below. Goes on past errors and returns them all as sentences; empty means clean. Files are left.
 pub async fn cleanup(data_dir: &Path) -> Vec<String> {
     let mut errors = Vec::new();

@@ -12,7 +12,8 @@ use crate::error::StoreError;
 use crate::event::{Event, EventKind};
 use crate::key::{Key, Place, Resource};
 use crate::limits::{
-    INTERNED_SETS_SWEEP_AT, LOG_AGE_MAX_S, LOG_SWEEP_EVERY_S, RELAXED_SYNC_DELAY_S, REVISIONS_RESERVED,
+    INTERNED_SETS_SWEEP_AT, LOG_AGE_MAX_S, LOG_SWEEP_EVERY_S, MAINTAIN_DELAY_S, MAINTAIN_STEP_MS, RELAXED_SYNC_DELAY_S,
+    REVISIONS_RESERVED,
 };
 use crate::meta::{Labels, RecordMeta};
 use crate::queue::{Pending, Reply, Taken};
@@ -38,6 +39,8 @@ pub(crate) struct Committer {
     /// Since when appended bytes wait for a sync.
     unsynced_since: Option<Instant>,
     swept_at_s: u64,
+    /// When to look for housekeeping, after deletions.
+    maintain_at: Option<Instant>,
     failing: bool,
     labels: Interner<Arc<[u8]>>,
     namespaces: Interner<Arc<str>>,
@@ -53,6 +56,7 @@ impl Committer {
             reserved,
             unsynced_since: None,
             swept_at_s: 0,
+            maintain_at: None,
             failing: false,
             labels: Interner::default(),
             namespaces: Interner::default(),
@@ -63,13 +67,14 @@ impl Committer {
     pub fn run(mut self) {
         let shared = Arc::clone(&self.shared);
         loop {
-            let deadline = self.unsynced_since.map(|since| since + Duration::from_secs(RELAXED_SYNC_DELAY_S));
-            if deadline.is_some_and(|deadline| deadline <= Instant::now()) {
+            let sync_at = self.unsynced_since.map(|since| since + Duration::from_secs(RELAXED_SYNC_DELAY_S));
+            if sync_at.is_some_and(|at| at <= Instant::now()) {
                 self.sync();
+                continue;
             }
-            match shared.queue.take(deadline) {
+            match shared.queue.take(sync_at.into_iter().chain(self.maintain_at).min()) {
                 Taken::Batch(batch) => self.commit(batch),
-                Taken::Deadline => self.sync(),
+                Taken::Deadline => self.maintain(),
                 Taken::Closed => break,
             }
         }
@@ -85,19 +90,22 @@ impl Committer {
             return;
         }
         let mut ops = self.ops(&changes);
-        let mut sync = synced;
-        if self.revision + if synced { REVISIONS_RESERVED / 2 } else { 0 } > self.reserved {
-            ops.push(Mark::Reserved(self.revision + REVISIONS_RESERVED).op());
-            sync = true;
-        }
+        // Relaxed writes may only use revisions that a synced write has reserved; synced ones reserve on the way.
+        let wanted = self.revision + if synced { REVISIONS_RESERVED / 2 } else { 0 };
+        let reserve = (wanted > self.reserved).then_some(self.revision + REVISIONS_RESERVED);
+        ops.extend(reserve.map(|revision| Mark::Reserved(revision).op()));
+        let sync = synced || reserve.is_some();
         match self.engine.append(&ops, sync) {
             Ok(()) => {
                 self.recovered();
                 if sync {
                     self.unsynced_since = None;
-                    self.reserved = self.reserved.max(self.reservation(&ops));
+                    self.reserved = reserve.unwrap_or(self.reserved);
                 } else {
                     self.unsynced_since.get_or_insert_with(Instant::now);
+                }
+                if changes.iter().any(|change| change.kind == EventKind::Deleted) {
+                    self.maintain_at.get_or_insert_with(|| Instant::now() + Duration::from_secs(MAINTAIN_DELAY_S));
                 }
                 self.publish(changes);
             }
@@ -109,12 +117,6 @@ impl Committer {
                 }
             }
         }
-    }
-
-    /// The reservation that a batch's last op made, if it did.
-    fn reservation(&self, ops: &[Op]) -> u64 {
-        let made = ops.last().is_some_and(|op| op.key == Mark::Reserved(0).op().key);
-        if made { self.revision + REVISIONS_RESERVED } else { 0 }
     }
 
     /// Checks the writes one after the other against the state and what the batch did before; refused ones are
@@ -182,7 +184,7 @@ impl Committer {
         let mut deleted: HashMap<Resource, u64> = HashMap::new();
         for change in changes {
             if change.kind == EventKind::Deleted {
-                ops.push(format::delete(change.record.key()));
+                ops.push(format::delete(&change.record));
                 deleted.insert(change.record.key().resource, change.record.revision());
             } else {
                 ops.push(format::put(&change.record));
@@ -194,7 +196,7 @@ impl Committer {
 
     /// Makes a stored batch visible, rings the watchers' bells and answers.
     fn publish(&mut self, changes: Vec<Change>) {
-        let now_s = self.shared.clock.now_unix_s();
+        let now_s = self.shared.now_s();
         let aged = now_s >= self.swept_at_s + LOG_SWEEP_EVERY_S || now_s < self.swept_at_s;
         if aged {
             self.swept_at_s = now_s;
@@ -207,7 +209,8 @@ impl Committer {
             if !touched.contains(&resource) {
                 touched.push(resource);
             }
-            let answer = Committed { revision: record.revision(), record: Arc::clone(&record), previous: previous.clone() };
+            let answer =
+                Committed { revision: record.revision(), record: Arc::clone(&record), previous: previous.clone() };
             replies.push((reply, answer));
             self.shared.expiry.note(kind, &record);
             let frames = Arc::clone(&self.shared.frames);
@@ -248,6 +251,22 @@ impl Committer {
         }
     }
 
+    /// Does a piece of housekeeping if it is time, and plans the next while there is more.
+    fn maintain(&mut self) {
+        let now = Instant::now();
+        if self.maintain_at.is_none_or(|at| at > now) {
+            return;
+        }
+        self.maintain_at = match self.engine.maintain() {
+            Ok(true) => Some(now + Duration::from_millis(MAINTAIN_STEP_MS)),
+            Ok(false) => None,
+            Err(error) => {
+                tracing::warn!(%error, "housekeeping of the store failed");
+                None
+            }
+        };
+    }
+
     /// Leaves the store as after a clean end, so that the next start can trust all revisions.
     pub fn finish(&mut self) {
         let marks = [Mark::Reserved(self.revision).op(), Mark::Running(String::new()).op()];
@@ -285,8 +304,7 @@ fn allowed(write: &Write, current: Option<&Arc<Record>>) -> Result<(), StoreErro
     let Some(current) = current else {
         let needs_record = matches!(write.action, Action::Delete { .. }) || write.uid.is_some();
         return match write.precondition {
-            Precondition::Absent => Ok(()),
-            Precondition::Any if !needs_record => Ok(()),
+            Precondition::Absent | Precondition::Any if !needs_record => Ok(()),
             _ => Err(StoreError::NotFound),
         };
     };

@@ -75,9 +75,9 @@ impl Cursor {
         let state = self.shared.state.read();
         self.check_floor(&state)?;
         let batch: Vec<_> = match self.watched {
-            Watched::One(resource) => state.slot(resource).map_or_else(Vec::new, |slot| {
-                slot.log.after(self.position).take(CURSOR_BATCH_MAX).cloned().collect()
-            }),
+            Watched::One(resource) => state
+                .slot(resource)
+                .map_or_else(Vec::new, |slot| slot.log.after(self.position).take(CURSOR_BATCH_MAX).cloned().collect()),
             Watched::All => merged_after(&state, self.position),
         };
         // With nothing pending the position moves on, so that a quiet resource's cursor never falls behind.
@@ -118,11 +118,8 @@ impl Cursor {
 /// The next events over all resources. Each log gives its own first ones; what lies beyond the last that is known to
 /// be complete is left for the next call.
 fn merged_after(state: &State, position: u64) -> Vec<Arc<Event>> {
-    let mut events: Vec<Arc<Event>> = state
-        .slots()
-        .flat_map(|(_, slot)| slot.log.after(position).take(CURSOR_BATCH_MAX))
-        .cloned()
-        .collect();
+    let mut events: Vec<Arc<Event>> =
+        state.slots().flat_map(|(_, slot)| slot.log.after(position).take(CURSOR_BATCH_MAX)).cloned().collect();
     events.sort_unstable_by_key(|event| event.revision);
     events.truncate(CURSOR_BATCH_MAX);
     events

@@ -12,7 +12,6 @@
 //! - Every queue, log and cache here is bounded by a constant in [`limits`].
 
 mod body;
-mod clock;
 mod commit;
 mod cursor;
 mod error;
@@ -32,7 +31,6 @@ pub mod engine;
 pub mod limits;
 
 pub use body::Body;
-pub use clock::{Clock, SystemClock};
 pub use cursor::{Cursor, Watched};
 pub use error::StoreError;
 pub use event::{Event, EventKind, Frame};

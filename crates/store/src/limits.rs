@@ -33,3 +33,7 @@ pub const EXPIRY_PASS_EVERY_S: u64 = 30;
 pub const EVENT_TTL_S: u64 = 3600;
 /// Distinct label sets remembered for sharing before unused ones are swept.
 pub const INTERNED_SETS_SWEEP_AT: usize = 4096;
+/// Time from a deletion to the housekeeping that may give its space back, in seconds.
+pub const MAINTAIN_DELAY_S: u64 = 60;
+/// Time between two pieces of housekeeping, in milliseconds.
+pub const MAINTAIN_STEP_MS: u64 = 20;

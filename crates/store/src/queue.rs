@@ -45,11 +45,7 @@ pub(crate) struct Queue {
 
 impl Default for Queue {
     fn default() -> Self {
-        Self {
-            room: Arc::new(Semaphore::new(QUEUE_WRITES_MAX)),
-            waiting: Mutex::default(),
-            filled: Condvar::new(),
-        }
+        Self { room: Arc::new(Semaphore::new(QUEUE_WRITES_MAX)), waiting: Mutex::default(), filled: Condvar::new() }
     }
 }
 

@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use kelson_meta::{Clock, SystemClock};
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
-use crate::clock::{Clock, SystemClock};
 use crate::commit::Committer;
 use crate::cursor::{Cursor, Watched};
 use crate::engine::format::{Decoder, FORMAT, Mark, Stored};
-use crate::engine::{Engine, EngineError, MemoryEngine};
+use crate::engine::{Engine, EngineError, MemoryEngine, SqliteEngine};
 use crate::error::StoreError;
 use crate::event::{EventKind, FrameBudget};
 use crate::expiry::Expiry;
@@ -47,7 +47,7 @@ pub(crate) struct Shared {
     pub queue: Queue,
     pub frames: Arc<FrameBudget>,
     pub expiry: Expiry,
-    pub clock: Arc<dyn Clock>,
+    clock: Arc<dyn Clock>,
     identity: String,
     closed: AtomicBool,
 }
@@ -57,10 +57,16 @@ impl Shared {
         self.closed.load(Ordering::Acquire)
     }
 
+    /// The clock in seconds since the Unix epoch; before it, zero.
+    pub fn now_s(&self) -> u64 {
+        u64::try_from(self.clock.now().as_second()).unwrap_or(0)
+    }
+
     /// Refuses further writes and wakes all cursors up.
     fn close(&self) {
         self.closed.store(true, Ordering::Release);
         self.queue.close();
+        self.expiry.first.notify_one();
         let state = self.state.read();
         for (_, slot) in state.slots() {
             slot.changed.send_replace(());
@@ -102,6 +108,15 @@ impl Store {
         Self::open(Box::new(MemoryEngine), options).expect("the memory engine loads nothing, which cannot fail")
     }
 
+    /// Opens the durable store in a directory, or makes one. Blocks on the disk.
+    ///
+    /// # Errors
+    /// [`StoreError::Open`]: the directory is in use, damaged, of another format, or cannot be written.
+    pub fn open_dir(dir: &Path, options: StoreOptions) -> Result<Self, StoreError> {
+        let engine = SqliteEngine::open(dir).map_err(|error| StoreError::Open(Arc::new(error)))?;
+        Self::open(Box::new(engine), options)
+    }
+
     /// Opens a store on an engine and loads it. Blocks on the disk.
     ///
     /// # Errors
@@ -127,6 +142,11 @@ impl Store {
         let base_floor = if trusted { 0 } else { loaded.revision };
         let mut state = State::new(loaded.revision, base_floor, options.log_bytes_max);
         let expiry = Expiry::default();
+        loaded.records.sort_unstable_by(|a, b| {
+            let (a, b) = (a.key(), b.key());
+            let there = Place { namespace: &b.namespace, name: &b.name };
+            a.resource.cmp(&b.resource).then_with(|| a.cmp_place(there))
+        });
         for record in loaded.records {
             expiry.note(EventKind::Added, &record);
             let resource = record.key().resource;
@@ -277,7 +297,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Engine`], [`StoreError::Closed`]; what was not deleted is tried again after a restart.
     pub async fn expire_due(&self) -> Result<usize, StoreError> {
-        let now_s = self.shared().clock.now_unix_s();
+        let now_s = self.shared().now_s();
         let mut gone = 0;
         loop {
             let due = self.shared().expiry.take(now_s);
@@ -301,20 +321,24 @@ impl Store {
         }
     }
 
-    /// Deletes expired records for as long as the store is open; sleeps while there are none. Run it as a task.
-    pub async fn run_expiry(self) {
-        let store = self;
-        loop {
-            let Some(next_s) = store.shared().expiry.next_s() else {
-                store.shared().expiry.first.notified().await;
-                continue;
-            };
-            let wait_s = next_s.saturating_sub(store.shared().clock.now_unix_s()).max(EXPIRY_PASS_EVERY_S);
-            tokio::time::sleep(Duration::from_secs(wait_s)).await;
-            match store.expire_due().await {
-                Ok(gone) => tracing::debug!(gone, "expired records deleted"),
-                Err(StoreError::Closed) => return,
-                Err(error) => tracing::warn!(%error, "expired records could not be deleted"),
+    /// Deletes expired records for as long as the store is open; sleeps while there are none. Run it as a task: it does
+    /// not keep the store open by itself.
+    pub fn run_expiry(&self) -> impl Future<Output = ()> + Send + 'static {
+        let (shared, handle) = (Arc::clone(&self.handle.shared), Arc::downgrade(&self.handle));
+        async move {
+            while !shared.is_closed() {
+                let Some(next_s) = shared.expiry.next_s() else {
+                    shared.expiry.first.notified().await;
+                    continue;
+                };
+                let wait_s = next_s.saturating_sub(shared.now_s()).max(EXPIRY_PASS_EVERY_S);
+                tokio::time::sleep(Duration::from_secs(wait_s)).await;
+                let Some(handle) = handle.upgrade() else { return };
+                match (Self { handle }).expire_due().await {
+                    Ok(gone) => tracing::debug!(gone, "expired records deleted"),
+                    Err(StoreError::Closed) => return,
+                    Err(error) => tracing::warn!(%error, "expired records could not be deleted"),
+                }
             }
         }
     }
@@ -388,8 +412,8 @@ fn load(engine: &mut dyn Engine) -> Result<Loaded, EngineError> {
         running: String::new(),
     };
     let mut decoder = Decoder::default();
-    engine.load(&mut |key, value| {
-        match decoder.decode(key, value)? {
+    engine.load(&mut |entry| {
+        match decoder.decode(entry)? {
             Stored::Record(record) => {
                 let floor = loaded.floors.entry(record.key().resource).or_default();
                 *floor = (*floor).max(record.revision());

@@ -1,12 +1,12 @@
-//! The bytes in the engine: keys `o<resource>\0<namespace>\0<name>` hold records (a header, then the object's JSON as
-//! it is served), keys `m<name>` hold marks: the format, the store's identity, and what revisions need.
+//! The bytes in the engine: a record's row is numbered by its creation revision and holds its key, what is kept beside
+//! the object, then the object's JSON as it is served. Marks hold the format, the store's identity, and what revisions need.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
 
-use super::{EngineError, Op, Value};
+use super::{EngineError, Entry, Op};
 use crate::key::{Key, Resource};
 use crate::meta::{FieldNames, Fields, Labels, RecordMeta, Uid, pack, pack_number, take_bytes, take_number, take_text};
 use crate::record::Record;
@@ -14,8 +14,6 @@ use crate::record::Record;
 /// The format this version writes and reads.
 pub(crate) const FORMAT: u64 = 1;
 
-const RECORD: u8 = b'o';
-const MARK: u8 = b'm';
 const DELETING: u8 = 1;
 
 /// What the store remembers beside records.
@@ -41,31 +39,30 @@ pub(crate) enum Stored {
 
 impl Mark {
     pub fn op(&self) -> Op {
-        let (mut key, mut head) = (vec![MARK], Vec::new());
-        match self {
+        let mut value = Vec::new();
+        let name = match self {
             Self::Format(format) => {
-                key.extend_from_slice(b"format");
-                pack_number(&mut head, *format);
+                pack_number(&mut value, *format);
+                "format".to_owned()
             }
             Self::Identity(identity) => {
-                key.extend_from_slice(b"identity");
-                pack(&mut head, identity);
+                pack(&mut value, identity);
+                "identity".to_owned()
             }
             Self::Reserved(revision) => {
-                key.extend_from_slice(b"reserved");
-                pack_number(&mut head, *revision);
+                pack_number(&mut value, *revision);
+                "reserved".to_owned()
             }
             Self::Running(boot) => {
-                key.extend_from_slice(b"running");
-                pack(&mut head, boot);
+                pack(&mut value, boot);
+                "running".to_owned()
             }
             Self::Deleted(resource, revision) => {
-                key.extend_from_slice(b"deleted/");
-                key.extend_from_slice(resource.as_str().as_bytes());
-                pack_number(&mut head, *revision);
+                pack_number(&mut value, *revision);
+                format!("deleted/{resource}")
             }
-        }
-        Op { key, value: Some(Value { head, body: Bytes::new() }) }
+        };
+        Op::Mark { name, value }
     }
 
     fn decode(name: &str, mut value: &[u8]) -> Option<Self> {
@@ -82,7 +79,11 @@ impl Mark {
 /// The change that stores a record.
 pub(crate) fn put(record: &Record) -> Op {
     let meta = record.meta();
-    let mut head = Vec::with_capacity(64 + meta.labels.0.len() + meta.fields.values.len() * 3);
+    let mut head = Vec::with_capacity(160 + meta.labels.0.len() + meta.fields.values.len() * 3);
+    let key = record.key();
+    pack(&mut head, key.resource.as_str());
+    pack(&mut head, &key.namespace);
+    pack(&mut head, &key.name);
     head.push(if meta.deleting { DELETING } else { 0 });
     pack_number(&mut head, record.create_revision());
     pack_number(&mut head, record.revision());
@@ -107,26 +108,15 @@ pub(crate) fn put(record: &Record) -> Op {
     }
     pack_number(&mut head, meta.fields.values.len() as u64);
     head.extend_from_slice(&meta.fields.values);
-    Op { key: record_key(record.key()), value: Some(Value { head, body: record.bytes().clone() }) }
+    Op::Put { id: record.create_revision(), head, body: record.bytes().clone() }
 }
 
 /// The change that removes a record.
-pub(crate) fn delete(key: &Key) -> Op {
-    Op { key: record_key(key), value: None }
+pub(crate) fn delete(record: &Record) -> Op {
+    Op::Remove { id: record.create_revision() }
 }
 
-fn record_key(key: &Key) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(key.resource.as_str().len() + key.namespace.len() + key.name.len() + 3);
-    bytes.push(RECORD);
-    bytes.extend_from_slice(key.resource.as_str().as_bytes());
-    bytes.push(0);
-    bytes.extend_from_slice(key.namespace.as_bytes());
-    bytes.push(0);
-    bytes.extend_from_slice(key.name.as_bytes());
-    bytes
-}
-
-/// Decodes stored keys and values; keeps the last field names, which neighbouring records share.
+/// Decodes stored entries; keeps the last field names, which neighbouring records share.
 #[derive(Default)]
 pub(crate) struct Decoder {
     resource: Option<Resource>,
@@ -135,23 +125,20 @@ pub(crate) struct Decoder {
 }
 
 impl Decoder {
-    pub fn decode(&mut self, key: &[u8], value: &[u8]) -> Result<Stored, EngineError> {
-        let decoded = match key.split_first() {
-            Some((&RECORD, key)) => self.record(key, value).map(|record| Stored::Record(Arc::new(record))),
-            Some((&MARK, name)) => {
-                std::str::from_utf8(name).ok().and_then(|name| Mark::decode(name, value)).map(Stored::Mark)
-            }
-            _ => None,
+    pub fn decode(&mut self, entry: Entry<'_>) -> Result<Stored, EngineError> {
+        let (decoded, what) = match entry {
+            Entry::Record { value } => (self.record(value).map(|record| Stored::Record(Arc::new(record))), "a record"),
+            Entry::Mark { name, value } => (Mark::decode(name, value).map(Stored::Mark), name),
         };
         decoded.ok_or_else(|| EngineError::Corrupt {
-            path: PathBuf::from("store"),
-            reason: format!("unreadable entry {}", String::from_utf8_lossy(key).escape_debug()),
+            path: PathBuf::from("the store"),
+            reason: format!("{} cannot be read", what.escape_debug()),
         })
     }
 
-    fn record(&mut self, key: &[u8], mut value: &[u8]) -> Option<Record> {
-        let key = self.key(std::str::from_utf8(key).ok()?)?;
+    fn record(&mut self, mut value: &[u8]) -> Option<Record> {
         let from = &mut value;
+        let key = self.key(from)?;
         let (&flags, rest) = from.split_first()?;
         *from = rest;
         let create_revision = take_number(from)?;
@@ -179,9 +166,8 @@ impl Decoder {
         Some(Record::new(key, Bytes::copy_from_slice(from), revision_at, revision, create_revision, meta))
     }
 
-    fn key(&mut self, key: &str) -> Option<Key> {
-        let mut parts = key.splitn(3, '\0');
-        let (resource, namespace, name) = (parts.next()?, parts.next()?, parts.next()?);
+    fn key(&mut self, from: &mut &[u8]) -> Option<Key> {
+        let (resource, namespace, name) = (take_text(from)?, take_text(from)?, take_text(from)?);
         let resource = match self.resource {
             Some(last) if last.as_str() == resource => last,
             _ => *self.resource.insert(Resource::parse(resource)),
@@ -211,11 +197,6 @@ mod tests {
     use super::*;
     use crate::body::Body;
 
-    fn stored(op: &Op) -> (Vec<u8>, Vec<u8>) {
-        let value = op.value.as_ref().expect("a put");
-        (op.key.clone(), [value.head.as_slice(), &value.body].concat())
-    }
-
     #[test]
     fn records_round_trip() {
         let names = FieldNames::new(["spec.nodeName", "status.phase"]);
@@ -231,12 +212,14 @@ mod tests {
             let key = Key::new(Resource::new("apps", "deployments"), namespace, "web");
             let meta = RecordMeta { uid, ..meta.clone() };
             let record = Record::new(key.clone(), bytes.clone(), at, 1234, 7, meta.clone());
-            let (k, v) = stored(&put(&record));
-            let Ok(Stored::Record(back)) = Decoder::default().decode(&k, &v) else { panic!("not a record") };
+            let Op::Put { id: 7, head, body } = put(&record) else { panic!("not a put of row 7") };
+            let value = [head.as_slice(), &body].concat();
+            let decode = |value| Decoder::default().decode(Entry::Record { value });
+            let Ok(Stored::Record(back)) = decode(&value) else { panic!("not a record") };
             assert_eq!((back.key(), back.meta(), back.bytes()), (&key, &meta, &bytes));
             assert_eq!((back.revision(), back.create_revision()), (1234, 7));
-            for cut in 0..v.len() - bytes.len() {
-                assert!(Decoder::default().decode(&k, &v[..cut]).is_err(), "cut at {cut}");
+            for cut in 0..head.len() {
+                assert!(decode(&value[..cut]).is_err(), "cut at {cut}");
             }
         }
     }
@@ -251,11 +234,11 @@ mod tests {
             Mark::Deleted(Resource::new("apps", "deployments"), 300),
         ];
         for mark in marks {
-            let (k, v) = stored(&mark.op());
-            let Ok(Stored::Mark(back)) = Decoder::default().decode(&k, &v) else { panic!("not a mark") };
+            let Op::Mark { name, value } = mark.op() else { panic!("not a mark") };
+            let entry = Entry::Mark { name: &name, value: &value };
+            let Ok(Stored::Mark(back)) = Decoder::default().decode(entry) else { panic!("not a mark") };
             assert_eq!(back, mark);
         }
-        assert!(Decoder::default().decode(b"munknown", b"").is_err());
-        assert!(Decoder::default().decode(b"", b"").is_err());
+        assert!(Decoder::default().decode(Entry::Mark { name: "unknown", value: b"" }).is_err());
     }
 }

@@ -1,4 +1,4 @@
-//! What the store asks of an engine: keep a sorted set of keys and values through a crash. An engine knows nothing of
+//! What the store asks of an engine: keep numbered rows through a crash. An engine knows nothing of
 //! revisions, records or watches; `format` says what the bytes mean.
 
 use std::path::{Path, PathBuf};
@@ -7,34 +7,60 @@ use bytes::Bytes;
 
 pub(crate) mod format;
 mod memory;
+mod sqlite;
 
 pub use memory::MemoryEngine;
+pub use sqlite::SqliteEngine;
 
-/// A value in two parts, so that an object's bytes need not be copied to put a header before them. What is stored is
-/// their concatenation.
+/// One change.
 #[derive(Clone, Debug)]
-pub struct Value {
-    /// The first part.
-    pub head: Vec<u8>,
-    /// The second part.
-    pub body: Bytes,
+pub enum Op {
+    /// Stores the row under a number, new or not.
+    Put {
+        /// The row's number.
+        id: u64,
+        /// The first part of the row.
+        head: Vec<u8>,
+        /// The rest of it: an object's bytes need not be copied to put a header before them.
+        body: Bytes,
+    },
+    /// Removes the row with a number, if it is there.
+    Remove {
+        /// The row's number.
+        id: u64,
+    },
+    /// Stores a named value: few, small, never removed.
+    Mark {
+        /// The name.
+        name: String,
+        /// The value.
+        value: Vec<u8>,
+    },
 }
 
-/// One change of the key space; no value means: remove the key.
-#[derive(Clone, Debug)]
-pub struct Op {
-    /// The key.
-    pub key: Vec<u8>,
-    /// The new value.
-    pub value: Option<Value>,
+/// One stored thing.
+#[derive(Clone, Copy, Debug)]
+pub enum Entry<'a> {
+    /// A row, head and body in one.
+    Record {
+        /// Its bytes.
+        value: &'a [u8],
+    },
+    /// A named value.
+    Mark {
+        /// The name.
+        name: &'a str,
+        /// The value.
+        value: &'a [u8],
+    },
 }
 
-/// Takes one stored key and value while loading.
-pub type Sink<'a> = dyn FnMut(&[u8], &[u8]) -> Result<(), EngineError> + 'a;
+/// Takes one stored entry while loading.
+pub type Sink<'a> = dyn FnMut(Entry<'_>) -> Result<(), EngineError> + 'a;
 
-/// A durable map that survives `kill -9` and power cuts. All calls come from one thread at a time.
+/// Numbered rows and named values that survive `kill -9` and power cuts. All calls come from one thread at a time.
 pub trait Engine: Send {
-    /// Hands every stored key and value to `sink`, in key order.
+    /// Hands everything stored to `sink`: the marks first, then the rows.
     ///
     /// # Errors
     /// What the disk or the file's contents say; errors of `sink` are passed on.
@@ -53,6 +79,15 @@ pub trait Engine: Send {
     /// # Errors
     /// As [`Engine::append`].
     fn sync(&mut self) -> Result<(), EngineError>;
+
+    /// Does a bounded piece of housekeeping off the path of writes (giving free space back) and says whether there is
+    /// more to do.
+    ///
+    /// # Errors
+    /// As [`Engine::append`].
+    fn maintain(&mut self) -> Result<bool, EngineError> {
+        Ok(false)
+    }
 
     /// Writes a consistent copy of everything into the empty or missing directory `to`.
     ///

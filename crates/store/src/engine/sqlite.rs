@@ -1,0 +1,235 @@
+//! The embedded durable engine: SQLite in write-ahead mode, one table of numbered rows. Chosen by measurement, see
+//! `docs/decisions/0001-embedded-engine.md`. It knows neither revisions nor records; only the committer's thread uses it.
+
+use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use rusqlite::{Connection, ErrorCode, params};
+
+use super::{Engine, EngineError, Entry, Op, Sink};
+
+/// The file in the data directory; the write-ahead log stands beside it with `-wal` appended.
+const FILE: &str = "store.db";
+/// Marks the file as Kelson's in its SQLite header ("KLSN").
+const APPLICATION_ID: i64 = 0x4b4c_534e;
+/// Pages of the write-ahead log (4 KiB each) after which it is carried over into the table.
+const CHECKPOINT_PAGES: u32 = 2000;
+/// The write-ahead log is cut back to this after it was carried over.
+const WAL_BYTES_KEPT: u64 = 8 << 20;
+/// Page cache in KiB. Everything is read once, at the start; later only the pages being written matter.
+const CACHE_KIB: u32 = 2048;
+/// Free pages that are not worth giving back to the file system.
+const FREE_PAGES_KEPT: i64 = 1024;
+/// Free pages given back by one call of `maintain`, so that a write never waits long for it.
+const VACUUM_PAGES: i64 = 256;
+
+/// A store in one directory. The directory is locked for other processes as long as this lives.
+pub struct SqliteEngine {
+    path: PathBuf,
+    connection: Connection,
+    synchronous: bool,
+    /// The bytes of a row are put together here.
+    row: Vec<u8>,
+}
+
+impl SqliteEngine {
+    /// Opens the store in `dir`, or makes one (directory mode 0700, file mode 0600).
+    ///
+    /// # Errors
+    /// [`EngineError::InUse`], [`EngineError::Corrupt`], or what the disk says.
+    pub fn open(dir: &Path) -> Result<Self, EngineError> {
+        let path = dir.join(FILE);
+        create_files(dir, &path)?;
+        let fault = |error| explain(&path, "open the store", error);
+        let connection = Connection::open(&path).map_err(fault)?;
+        // Exclusive before write-ahead mode: then the index of the log lives in memory and no second process gets in.
+        connection.pragma_update(None, "locking_mode", "EXCLUSIVE").map_err(fault)?;
+        let id: i64 = connection.query_row("PRAGMA application_id", [], |row| row.get(0)).map_err(fault)?;
+        let tables: i64 =
+            connection.query_row("SELECT count(*) FROM sqlite_schema", [], |row| row.get(0)).map_err(fault)?;
+        if id != APPLICATION_ID && (id != 0 || tables != 0) {
+            let reason = "it belongs to another program".to_owned();
+            return Err(EngineError::Corrupt { path, reason });
+        }
+        connection
+            .execute_batch(&format!(
+                "PRAGMA page_size=4096; PRAGMA auto_vacuum=INCREMENTAL; PRAGMA journal_mode=WAL;
+                 PRAGMA synchronous=FULL; PRAGMA cache_size=-{CACHE_KIB}; PRAGMA temp_store=MEMORY;
+                 PRAGMA wal_autocheckpoint={CHECKPOINT_PAGES}; PRAGMA journal_size_limit={WAL_BYTES_KEPT};"
+            ))
+            .map_err(fault)?;
+        if tables == 0 {
+            connection
+                .execute_batch(&format!(
+                    "BEGIN IMMEDIATE; PRAGMA application_id={APPLICATION_ID};
+                     CREATE TABLE records (id INTEGER PRIMARY KEY, value BLOB NOT NULL);
+                     CREATE TABLE marks (name TEXT PRIMARY KEY, value BLOB NOT NULL) WITHOUT ROWID; COMMIT;"
+                ))
+                .map_err(fault)?;
+        }
+        Ok(Self { path, connection, synchronous: true, row: Vec::new() })
+    }
+
+    fn set_synchronous(&mut self, synchronous: bool) -> rusqlite::Result<()> {
+        if self.synchronous != synchronous {
+            // FULL syncs the log at every commit; NORMAL leaves that to the next sync, and never reorders commits.
+            let mode = if synchronous { "FULL" } else { "NORMAL" };
+            self.connection.pragma_update(None, "synchronous", mode)?;
+            self.synchronous = synchronous;
+        }
+        Ok(())
+    }
+
+    fn write(&mut self, batch: &[Op]) -> rusqlite::Result<()> {
+        let transaction = self.connection.transaction()?;
+        {
+            let mut put = transaction.prepare_cached("INSERT OR REPLACE INTO records (id, value) VALUES (?1, ?2)")?;
+            let mut remove = transaction.prepare_cached("DELETE FROM records WHERE id = ?1")?;
+            let mut mark = transaction.prepare_cached("INSERT OR REPLACE INTO marks (name, value) VALUES (?1, ?2)")?;
+            for op in batch {
+                match op {
+                    Op::Put { id, head, body } => {
+                        self.row.clear();
+                        self.row.extend_from_slice(head);
+                        self.row.extend_from_slice(body);
+                        put.execute(params![id.cast_signed(), self.row])?;
+                    }
+                    Op::Remove { id } => drop(remove.execute([id.cast_signed()])?),
+                    Op::Mark { name, value } => drop(mark.execute(params![name, value])?),
+                }
+            }
+        }
+        // A commit that fails is rolled back when the transaction is dropped.
+        transaction.commit()
+    }
+
+    fn fault(&self, context: &'static str, error: rusqlite::Error) -> EngineError {
+        explain(&self.path, context, error)
+    }
+
+    fn number(&self, sql: &str) -> Result<i64, EngineError> {
+        self.connection.query_row(sql, [], |row| row.get(0)).map_err(|error| self.fault("read the store", error))
+    }
+
+    fn load_table(&self, sql: &str, each: &mut LoadRow<'_>) -> Result<(), EngineError> {
+        let fault = |error| self.fault("read the store", error);
+        let mut statement = self.connection.prepare(sql).map_err(fault)?;
+        let mut rows = statement.query([]).map_err(fault)?;
+        while let Some(row) = rows.next().map_err(fault)? {
+            each(row)?;
+        }
+        Ok(())
+    }
+}
+
+type LoadRow<'a> = dyn FnMut(&rusqlite::Row<'_>) -> Result<(), EngineError> + 'a;
+
+impl Engine for SqliteEngine {
+    fn load(&mut self, sink: &mut Sink<'_>) -> Result<(), EngineError> {
+        let odd = |_| EngineError::Corrupt { path: self.path.clone(), reason: "a row of the wrong type".to_owned() };
+        self.load_table("SELECT name, value FROM marks", &mut |row| {
+            let name = row.get_ref(0).and_then(|name| Ok(name.as_str()?)).map_err(odd)?;
+            let value = row.get_ref(1).and_then(|value| Ok(value.as_blob()?)).map_err(odd)?;
+            sink(Entry::Mark { name, value })
+        })?;
+        self.load_table("SELECT value FROM records", &mut |row| {
+            let value = row.get_ref(0).and_then(|value| Ok(value.as_blob()?)).map_err(odd)?;
+            sink(Entry::Record { value })
+        })
+    }
+
+    fn append(&mut self, batch: &[Op], sync: bool) -> Result<(), EngineError> {
+        self.set_synchronous(sync)
+            .and_then(|()| self.write(batch))
+            .map_err(|error| self.fault("write to the store", error))
+    }
+
+    fn sync(&mut self) -> Result<(), EngineError> {
+        // The log holds all that is not yet synced; a checkpoint syncs before it forgets. No lock is on this file, so
+        // opening and closing it beside SQLite releases none.
+        let log = self.path.with_file_name(format!("{FILE}-wal"));
+        match File::open(&log).and_then(|log| log.sync_data()) {
+            Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                Err(EngineError::Io { context: "sync the store", source })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn maintain(&mut self) -> Result<bool, EngineError> {
+        let free = self.number("PRAGMA freelist_count")?;
+        let pages = self.number("PRAGMA page_count")?;
+        // Free pages are reused by later writes: giving back pays only if they are many.
+        if free <= FREE_PAGES_KEPT || free < pages / 4 {
+            return Ok(false);
+        }
+        self.load_table(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES})"), &mut |_| Ok(()))?;
+        Ok(true)
+    }
+
+    fn snapshot(&mut self, to: &Path) -> Result<(), EngineError> {
+        let file = to.join(FILE);
+        create_directory(to)?;
+        if file.exists() {
+            let source = std::io::ErrorKind::AlreadyExists.into();
+            return Err(EngineError::Io { context: "copy the store", source });
+        }
+        let name = file.to_str().ok_or_else(|| EngineError::Other {
+            context: "copy the store",
+            reason: "the path is not UTF-8".to_owned(),
+        })?;
+        create_file(&file)?;
+        self.connection.execute("VACUUM INTO ?1", [name]).map_err(|error| self.fault("copy the store", error))?;
+        File::open(&file)
+            .and_then(|copy| copy.sync_all())
+            .map_err(|source| EngineError::Io { context: "copy the store", source })
+    }
+
+    fn blocks(&self) -> bool {
+        true
+    }
+}
+
+fn create_directory(dir: &Path) -> Result<(), EngineError> {
+    DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(dir)
+        .map_err(|source| EngineError::Io { context: "make the store's directory", source })
+}
+
+fn create_file(path: &Path) -> Result<(), EngineError> {
+    let file = OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(path);
+    file.map(drop).map_err(|source| EngineError::Io { context: "make the store's file", source })
+}
+
+/// Makes directory and file for their owner only. SQLite gives its log the mode of the file.
+fn create_files(dir: &Path, path: &Path) -> Result<(), EngineError> {
+    create_directory(dir)?;
+    // A second opening and closing would release the locks of this process's own connection: only touch what is new.
+    if !path.exists() {
+        create_file(path)?;
+    }
+    std::fs::set_permissions(path, Permissions::from_mode(0o600))
+        .map_err(|source| EngineError::Io { context: "set the store's permissions", source })
+}
+
+/// What an error of SQLite means for the store.
+fn explain(path: &Path, context: &'static str, error: rusqlite::Error) -> EngineError {
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
+            EngineError::InUse(path.parent().unwrap_or(path).to_path_buf())
+        }
+        Some(ErrorCode::NotADatabase | ErrorCode::DatabaseCorrupt) => {
+            EngineError::Corrupt { path: path.to_path_buf(), reason: error.to_string() }
+        }
+        Some(ErrorCode::DiskFull) => {
+            EngineError::Io { context, source: std::io::Error::new(std::io::ErrorKind::StorageFull, error.to_string()) }
+        }
+        Some(ErrorCode::SystemIoFailure | ErrorCode::CannotOpen | ErrorCode::ReadOnly) => {
+            EngineError::Io { context, source: std::io::Error::other(error.to_string()) }
+        }
+        _ => EngineError::Other { context, reason: error.to_string() },
+    }
+}

@@ -1,0 +1,238 @@
+//! The durable store: reopening, locks, damage, a full disk, and `kill -9` in a loop. The process that is killed is
+//! this test binary started again, which writes and says on its standard output what was acknowledged.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write as _};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kelson_store::engine::{EngineError, SqliteEngine};
+use kelson_store::{Body, Key, Precondition, RecordMeta, Resource, Store, StoreError, StoreOptions, Write};
+use rand::{Rng, SeedableRng, rngs::StdRng};
+
+const CHILD: &str = "KELSON_STORE_TEST_CHILD";
+
+fn pods() -> Resource {
+    Resource::parse("pods")
+}
+
+fn body(name: &str, payload: &str) -> Body {
+    let json = format!(r#"{{"metadata":{{"name":"{name}","resourceVersion":""}},"payload":"{payload}"}}"#);
+    Body::locate(json).unwrap()
+}
+
+fn create(name: &str, payload: &str) -> Write {
+    Write::create(Key::new(pods(), "default", name), body(name, payload), RecordMeta::with_uid("u"))
+}
+
+fn open(dir: &Path) -> Result<Store, StoreError> {
+    Store::open_dir(dir, StoreOptions::default())
+}
+
+/// Not a test by itself: what the killed process runs.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn child_that_writes_until_it_is_killed() {
+    let Ok(dir) = std::env::var(CHILD) else { return };
+    let store = open(Path::new(&dir)).unwrap();
+    let say = |line: String| std::io::stdout().write_all(line.as_bytes()).unwrap();
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    let run = store.current_revision();
+    let writers: Vec<_> = (0..8)
+        .map(|writer| {
+            let store = store.clone();
+            tokio::spawn(async move {
+                loop {
+                    let name = format!("r{run}-{}", NEXT.fetch_add(1, Ordering::Relaxed));
+                    let write = create(&name, &"x".repeat(1000));
+                    let write = if writer % 4 == 3 { write.relaxed() } else { write };
+                    let done = store.commit(write).await.unwrap();
+                    say(format!("\nhave {name} {}\n", done.revision));
+                    let refused = store.commit(create(&name, "refused")).await;
+                    assert!(matches!(refused, Err(StoreError::AlreadyExists { .. })));
+                    if writer % 3 == 0 {
+                        say(format!("\ndrop {name} 0\n"));
+                        store
+                            .commit(Write::delete(Key::new(pods(), "default", &name), Precondition::Exists))
+                            .await
+                            .unwrap();
+                        say(format!("\ngone {name} 0\n"));
+                    }
+                }
+            })
+        })
+        .collect();
+    for writer in writers {
+        writer.await.unwrap();
+    }
+}
+
+/// Starts the child, kills it after some acknowledgements, and returns everything it said.
+fn run_and_kill(dir: &Path, after: usize) -> Vec<(String, String, u64)> {
+    let mut child = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "child_that_writes_until_it_is_killed", "--nocapture"])
+        .env(CHILD, dir)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut said = Vec::new();
+    for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
+        let words: Vec<_> = line.split(' ').collect();
+        if let [verb @ ("have" | "drop" | "gone"), name, revision] = words[..] {
+            said.push((verb.to_owned(), name.to_owned(), revision.parse().unwrap()));
+            if said.len() == after {
+                child.kill().unwrap();
+            }
+        }
+    }
+    child.wait().unwrap();
+    assert!(said.len() >= after, "the child ended by itself");
+    said
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_was_acknowledged_survives_kill_nine() {
+    if std::env::var(CHILD).is_ok() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let mut random = StdRng::seed_from_u64(20);
+    let mut have: BTreeMap<String, u64> = BTreeMap::new();
+    let mut highest = 0;
+    for round in 0..20 {
+        let mut unsure = Vec::new();
+        for (verb, name, revision) in run_and_kill(dir.path(), random.random_range(20..400)) {
+            match verb.as_str() {
+                "have" => {
+                    assert!(revision > highest || round > 0, "revisions grow over restarts");
+                    have.insert(name, revision);
+                }
+                "drop" => unsure.push(name),
+                _ => {
+                    have.remove(&name);
+                    unsure.retain(|other| *other != name);
+                }
+            }
+        }
+        let store = open(dir.path()).unwrap();
+        let view = store.list(pods(), None, None, None);
+        let found: BTreeMap<_, _> = view.iter().map(|r| (r.key().name.to_string(), r.revision())).collect();
+        for (name, revision) in &have {
+            match found.get(name) {
+                Some(found) => assert_eq!(found, revision, "round {round}: {name}"),
+                None => assert!(unsure.contains(name), "round {round}: {name} was acknowledged and is gone"),
+            }
+        }
+        assert!(view.iter().all(|record| !record.bytes().windows(7).any(|part| part == b"refused")));
+        let revision = store.current_revision();
+        assert!(revision >= highest && found.values().all(|found| *found <= revision));
+        let next = store.commit(create(&format!("after-{round}"), "")).await.unwrap();
+        assert!(next.revision > revision);
+        highest = next.revision;
+        have = found;
+        have.insert(format!("after-{round}"), next.revision);
+        store.close().await;
+    }
+    assert!(have.len() > 200, "only {} objects", have.len());
+}
+
+#[tokio::test]
+async fn a_store_opens_again_as_it_was() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = dir.path().join("new/data");
+    let store = open(&data).unwrap();
+    let identity = store.identity().to_owned();
+    for n in 0..50 {
+        store.commit(create(&format!("p{n}"), "x")).await.unwrap();
+    }
+    let deleted = store.commit(Write::delete(Key::new(pods(), "default", "p7"), Precondition::Any)).await.unwrap();
+    assert!(
+        deleted.record.bytes().windows(4).any(|part| part == deleted.revision.to_string().as_bytes())
+            || deleted.revision < 1000
+    );
+    let before = store.list(pods(), None, None, None);
+    store.close().await;
+
+    for (path, mode) in [(data.clone(), 0o700), (data.join("store.db"), 0o600)] {
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, mode, "{}", path.display());
+    }
+    let store = open(&data).unwrap();
+    assert_eq!((store.identity(), store.current_revision()), (identity.as_str(), deleted.revision));
+    let after = store.list(pods(), None, None, None);
+    assert_eq!((before.len(), after.len()), (49, 49));
+    assert!(before.iter().zip(after.iter()).all(|(a, b)| a.bytes() == b.bytes() && a.meta() == b.meta()));
+    assert!(store.watch(pods(), deleted.revision).is_ok(), "nothing happened since: the watcher goes on");
+    assert!(matches!(store.watch(pods(), deleted.revision - 1), Err(StoreError::Compacted { .. })));
+    assert!(store.watch(Resource::parse("secrets"), 1).is_ok(), "nothing ever happened there");
+}
+
+#[tokio::test]
+async fn a_directory_has_one_user() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    store.commit(create("a", "x")).await.unwrap();
+    let Err(StoreError::Open(error)) = open(dir.path()) else { panic!("opened twice") };
+    assert!(matches!(&*error, EngineError::InUse(_)), "{error}");
+    store.commit(create("b", "x")).await.unwrap();
+    store.close().await;
+    assert_eq!(open(dir.path()).unwrap().count(pods()), 2);
+}
+
+#[tokio::test]
+async fn damage_and_foreign_files_are_named() {
+    let cases: [(&str, fn(&Path)); 3] = [
+        ("not a database", |dir| std::fs::write(dir.join("store.db"), "x".repeat(8192)).unwrap()),
+        ("cut short", |dir| {
+            let file = std::fs::OpenOptions::new().write(true).open(dir.join("store.db")).unwrap();
+            let len = file.metadata().unwrap().len();
+            file.set_len(len / 2).unwrap();
+        }),
+        ("overwritten", |dir| {
+            let mut bytes = std::fs::read(dir.join("store.db")).unwrap();
+            let len = bytes.len();
+            bytes[4096..len].fill(0x5a);
+            std::fs::write(dir.join("store.db"), bytes).unwrap();
+        }),
+    ];
+    for (what, damage) in cases {
+        let dir = tempfile::tempdir().unwrap();
+        let store = open(dir.path()).unwrap();
+        for n in 0..200 {
+            store.commit(create(&format!("p{n}"), &"x".repeat(500))).await.unwrap();
+        }
+        store.close().await;
+        damage(dir.path());
+        let Err(StoreError::Open(error)) = open(dir.path()) else { panic!("{what}: opened") };
+        assert!(matches!(&*error, EngineError::Corrupt { .. }), "{what}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn free_space_is_given_back() {
+    use kelson_store::engine::{Engine, Op};
+    let dir = tempfile::tempdir().unwrap();
+    let mut engine = SqliteEngine::open(dir.path()).unwrap();
+    let put = |id| Op::Put { id, head: vec![1; 100], body: vec![2; 3000].into() };
+    engine.append(&(1..=4000).map(put).collect::<Vec<_>>(), true).unwrap();
+    engine.append(&(1..=3900).map(|id| Op::Remove { id }).collect::<Vec<_>>(), true).unwrap();
+    let mut steps = 0;
+    while engine.maintain().unwrap() {
+        steps += 1;
+    }
+    assert!(steps > 5, "{steps} steps");
+    drop(engine);
+    let size = std::fs::metadata(dir.path().join("store.db")).unwrap().len();
+    assert!(size < 6 << 20, "{size} bytes are left");
+    let mut rows = 0;
+    SqliteEngine::open(dir.path())
+        .unwrap()
+        .load(&mut |_| {
+            rows += 1;
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(rows, 100);
+}

@@ -1,0 +1,257 @@
+//! What the cluster's services and endpoint slices say, indexed for questions by name and by address.
+use std::collections::{BTreeMap, HashMap};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use kelson_client::{Change, Client, Informer, InformerConfig, InformerHandle, ResourceType, slim_object};
+use kelson_meta::{ObjectKey, ObjectMeta};
+use parking_lot::RwLock;
+use serde::Deserialize;
+
+/// The fields of a Service that names depend on.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Service {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    pub spec: ServiceSpec,
+}
+
+/// See [`Service`].
+#[derive(Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServiceSpec {
+    #[serde(rename = "clusterIP")]
+    cluster_ip: String,
+    #[serde(rename = "clusterIPs")]
+    cluster_ips: Vec<String>,
+    external_name: String,
+    ports: Vec<Port>,
+}
+
+/// A named port.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct Port {
+    /// Name; may be empty.
+    pub name: String,
+    /// `TCP`, `UDP`, `SCTP`; empty means TCP.
+    pub protocol: String,
+    /// Number.
+    pub port: u16,
+}
+
+slim_object!(Service, ResourceType::namespaced("", "v1", "services", "Service"));
+
+/// The fields of an EndpointSlice that names depend on.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct EndpointSlice {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    endpoints: Option<Vec<SliceEndpoint>>,
+    ports: Option<Vec<Port>>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct SliceEndpoint {
+    addresses: Vec<String>,
+    hostname: Option<String>,
+    conditions: Conditions,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Conditions {
+    ready: Option<bool>,
+}
+
+slim_object!(EndpointSlice, ResourceType::namespaced("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"));
+
+/// What a service name stands for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// Addresses that the proxy answers.
+    ClusterIps(Vec<IpAddr>),
+    /// The endpoints themselves.
+    Headless,
+    /// Another name.
+    External(String),
+}
+
+/// One service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// What its name stands for.
+    pub target: Target,
+    /// Its ports.
+    pub ports: Vec<Port>,
+}
+
+/// One address behind a headless service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Its address.
+    pub address: IpAddr,
+    /// The label below the service's name: the endpoint's hostname, else its address with dashes.
+    pub hostname: String,
+    /// Whether the hostname was given rather than made up.
+    pub named: bool,
+    /// Its ports.
+    pub ports: Arc<Vec<Port>>,
+}
+
+#[derive(Default)]
+struct State {
+    services: HashMap<ObjectKey, Arc<Entry>>,
+    /// Services per namespace, to tell an empty answer from a name that does not exist.
+    namespaces: HashMap<String, usize>,
+    /// By service, then by slice name.
+    endpoints: HashMap<ObjectKey, BTreeMap<String, Vec<Endpoint>>>,
+    /// Cluster addresses back to services.
+    by_cluster_ip: HashMap<IpAddr, ObjectKey>,
+    /// Named endpoint addresses back to `hostname` and service.
+    by_endpoint: HashMap<IpAddr, (String, ObjectKey)>,
+}
+
+/// The index; shared between the watchers that fill it and the servers that ask it.
+#[derive(Default)]
+pub struct Directory {
+    state: RwLock<State>,
+}
+
+impl Directory {
+    /// The service of that name.
+    pub fn service(&self, key: &ObjectKey) -> Option<Arc<Entry>> {
+        self.state.read().services.get(key).cloned()
+    }
+    /// The ready endpoints of a service, across its slices, each address once.
+    pub fn endpoints(&self, key: &ObjectKey) -> Vec<Endpoint> {
+        let state = self.state.read();
+        let mut all: Vec<Endpoint> =
+            state.endpoints.get(key).into_iter().flat_map(BTreeMap::values).flatten().cloned().collect();
+        all.sort_by(|a, b| (a.address, &a.hostname).cmp(&(b.address, &b.hostname)));
+        all.dedup_by(|a, b| a.address == b.address && a.hostname == b.hostname && a.ports == b.ports);
+        all
+    }
+    /// Whether any service lives in that namespace.
+    pub fn has_namespace(&self, namespace: &str) -> bool {
+        self.state.read().namespaces.contains_key(namespace)
+    }
+    /// The service with that cluster address.
+    pub fn service_at(&self, address: IpAddr) -> Option<ObjectKey> {
+        self.state.read().by_cluster_ip.get(&address).cloned()
+    }
+    /// Hostname and service of a named endpoint with that address.
+    pub fn endpoint_at(&self, address: IpAddr) -> Option<(String, ObjectKey)> {
+        self.state.read().by_endpoint.get(&address).cloned()
+    }
+
+    /// Takes in a service's new state.
+    pub fn put_service(&self, service: &Service) {
+        let key = service.metadata.key();
+        let entry = entry(&service.spec);
+        let mut s = self.state.write();
+        s.forget_addresses(&key);
+        if let Target::ClusterIps(ips) = &entry.target {
+            for ip in ips {
+                s.by_cluster_ip.insert(*ip, key.clone());
+            }
+        }
+        if s.services.insert(key.clone(), Arc::new(entry)).is_none() {
+            *s.namespaces.entry(key.namespace).or_insert(0) += 1;
+        }
+    }
+
+    /// Forgets a service.
+    pub fn remove_service(&self, key: &ObjectKey) {
+        let mut s = self.state.write();
+        s.forget_addresses(key);
+        if s.services.remove(key).is_some()
+            && let Some(n) = s.namespaces.get_mut(&key.namespace)
+        {
+            *n -= 1;
+            if *n == 0 {
+                s.namespaces.remove(&key.namespace);
+            }
+        }
+    }
+
+    /// Takes in a slice's new state, or its end.
+    pub fn put_slice(&self, slice: &EndpointSlice, exists: bool) {
+        let Some(service) = slice.metadata.labels.get("kubernetes.io/service-name") else { return };
+        let key = ObjectKey::new(&slice.metadata.namespace, service);
+        let fresh = if exists { endpoints(slice) } else { Vec::new() };
+        let mut s = self.state.write();
+        let s = &mut *s;
+        let slices = s.endpoints.entry(key.clone()).or_default();
+        let old = slices.remove(&slice.metadata.name).unwrap_or_default();
+        for e in old.iter().filter(|e| e.named) {
+            if s.by_endpoint.get(&e.address).is_some_and(|(_, k)| *k == key) {
+                s.by_endpoint.remove(&e.address);
+            }
+        }
+        for e in fresh.iter().filter(|e| e.named) {
+            s.by_endpoint.insert(e.address, (e.hostname.clone(), key.clone()));
+        }
+        if exists {
+            slices.insert(slice.metadata.name.clone(), fresh);
+        } else if slices.is_empty() {
+            s.endpoints.remove(&key);
+        }
+    }
+}
+
+impl State {
+    fn forget_addresses(&mut self, key: &ObjectKey) {
+        if let Some(old) = self.services.get(key)
+            && let Target::ClusterIps(ips) = &old.target
+        {
+            for ip in ips {
+                self.by_cluster_ip.remove(ip);
+            }
+        }
+    }
+}
+
+fn entry(spec: &ServiceSpec) -> Entry {
+    let target = if !spec.external_name.is_empty() {
+        Target::External(spec.external_name.clone())
+    } else if spec.cluster_ip == "None" {
+        Target::Headless
+    } else {
+        let listed = spec.cluster_ips.iter().chain((spec.cluster_ips.is_empty()).then_some(&spec.cluster_ip));
+        Target::ClusterIps(listed.filter_map(|ip| ip.parse().ok()).collect())
+    };
+    Entry { target, ports: spec.ports.clone() }
+}
+
+fn endpoints(slice: &EndpointSlice) -> Vec<Endpoint> {
+    let ports = Arc::new(slice.ports.clone().unwrap_or_default());
+    let mut out = Vec::new();
+    for e in slice.endpoints.iter().flatten().filter(|e| e.conditions.ready != Some(false)) {
+        for address in e.addresses.iter().filter_map(|a| a.parse::<IpAddr>().ok()) {
+            let hostname = e.hostname.clone().unwrap_or_else(|| address.to_string().replace(['.', ':'], "-"));
+            out.push(Endpoint { address, hostname, named: e.hostname.is_some(), ports: Arc::clone(&ports) });
+        }
+    }
+    out
+}
+
+/// Keeps a directory up to date as long as the handles live.
+pub fn watch(client: &Client, directory: &Arc<Directory>) -> (InformerHandle<Service>, InformerHandle<EndpointSlice>) {
+    let d = Arc::clone(directory);
+    let services = Informer::<Service>::new(client.clone(), InformerConfig::default())
+        .on_change(move |c| match c {
+            Change::Added(s) | Change::Updated { new: s, .. } => d.put_service(s),
+            Change::Deleted(s) => d.remove_service(&s.metadata.key()),
+        })
+        .start();
+    let d = Arc::clone(directory);
+    let slices = Informer::<EndpointSlice>::new(client.clone(), InformerConfig::default())
+        .on_change(move |c| d.put_slice(c.object(), !matches!(c, Change::Deleted(_))))
+        .start();
+    (services, slices)
+}

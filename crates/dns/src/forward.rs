@@ -1,0 +1,126 @@
+//! Passes questions about other domains on to the machine's own resolvers, bytes in, bytes out.
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::{TcpStream, UdpSocket};
+use tokio::time::timeout;
+
+/// How long one resolver may take.
+const RESOLVER_TIMEOUT: Duration = Duration::from_secs(2);
+/// Resolvers asked in turn, as libc does.
+const RESOLVERS_MAX: usize = 3;
+/// Largest UDP answer taken; larger ones come truncated and are asked for again over TCP.
+const UDP_ANSWER_MAX_BYTES: usize = 4096;
+const DNS_PORT: u16 = 53;
+
+/// Knows whom to ask.
+#[derive(Clone, Debug, Default)]
+pub struct Forwarder {
+    resolvers: Vec<SocketAddr>,
+}
+
+impl Forwarder {
+    /// Asks these, in order.
+    pub fn new(resolvers: Vec<SocketAddr>) -> Self {
+        Self { resolvers }
+    }
+
+    /// Reads the `nameserver` lines of a resolv.conf. `own` are our own addresses: asking ourselves would be a loop.
+    pub fn from_resolv_conf(text: &str, own: &[IpAddr]) -> Self {
+        let servers = text
+            .lines()
+            .filter_map(|l| l.trim().strip_prefix("nameserver"))
+            .filter_map(|a| a.trim().parse::<IpAddr>().ok());
+        let resolvers = servers.filter(|a| !own.contains(a)).take(RESOLVERS_MAX).map(|a| SocketAddr::new(a, DNS_PORT));
+        Self { resolvers: resolvers.collect() }
+    }
+
+    /// Whether there is nobody to ask.
+    pub fn is_empty(&self) -> bool {
+        self.resolvers.is_empty()
+    }
+
+    /// The first answer any resolver gives; `None` when none does in time. The answer carries the question's id.
+    pub async fn ask(&self, question: &[u8], over_tcp: bool) -> Option<Vec<u8>> {
+        let id = question.get(..2)?;
+        for &resolver in &self.resolvers {
+            // A fresh id and port per question: what comes back must be an answer to this very question.
+            let mut own = question.to_vec();
+            own[..2].copy_from_slice(&rand::random::<[u8; 2]>());
+            let answer = if over_tcp { ask_tcp(resolver, &own).await } else { ask_udp(resolver, &own).await };
+            match answer {
+                Ok(mut answer) => {
+                    answer[..2].copy_from_slice(id);
+                    return Some(answer);
+                }
+                Err(e) => tracing::debug!(%resolver, error = %e, "resolver gave no answer"),
+            }
+        }
+        None
+    }
+}
+
+async fn ask_udp(resolver: SocketAddr, question: &[u8]) -> std::io::Result<Vec<u8>> {
+    let any: SocketAddr =
+        if resolver.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
+    let socket = UdpSocket::bind(any).await?;
+    socket.connect(resolver).await?;
+    socket.send(question).await?;
+    let mut answer = vec![0; UDP_ANSWER_MAX_BYTES];
+    let receive = async {
+        loop {
+            let n = socket.recv(&mut answer).await?;
+            if n >= 12 && answer[..2] == question[..2] {
+                return std::io::Result::Ok(n);
+            }
+        }
+    };
+    let n = timeout(RESOLVER_TIMEOUT, receive).await.map_err(|_| std::io::ErrorKind::TimedOut)??;
+    answer.truncate(n);
+    Ok(answer)
+}
+
+async fn ask_tcp(resolver: SocketAddr, question: &[u8]) -> std::io::Result<Vec<u8>> {
+    let exchange = async {
+        let mut stream = TcpStream::connect(resolver).await?;
+        let length = u16::try_from(question.len()).map_err(std::io::Error::other)?;
+        stream.write_all(&[&length.to_be_bytes(), question].concat()).await?;
+        let mut answer = vec![0; usize::from(stream.read_u16().await?)];
+        stream.read_exact(&mut answer).await?;
+        if answer.len() < 12 || answer[..2] != question[..2] {
+            return Err(std::io::Error::other("an answer to another question"));
+        }
+        Ok(answer)
+    };
+    timeout(RESOLVER_TIMEOUT, exchange).await.map_err(|_| std::io::ErrorKind::TimedOut)?
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_resolv_conf() {
+        let text = "# c\nsearch x\nnameserver 10.0.0.1\nnameserver 10.42.0.1\n nameserver ::1\nnameserver bad\n";
+        let f = Forwarder::from_resolv_conf(text, &["10.42.0.1".parse().unwrap()]);
+        assert_eq!(f.resolvers, ["10.0.0.1:53".parse().unwrap(), "[::1]:53".parse().unwrap()]);
+    }
+
+    #[tokio::test]
+    async fn keeps_the_questions_id_and_skips_dead_resolvers() {
+        let server = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let address = server.local_addr().unwrap();
+        let answering = tokio::spawn(async move {
+            let mut b = [0; 64];
+            let (n, from) = server.recv_from(&mut b).await.unwrap();
+            server.send_to(&[9; 12], from).await.unwrap();
+            server.send_to(&b[..n], from).await.unwrap();
+        });
+        let dead: SocketAddr = "127.0.0.1:1".parse().unwrap();
+        let question: Vec<u8> = (0..12).collect();
+        let answer = Forwarder::new(vec![dead, address]).ask(&question, false).await;
+        assert_eq!(answer.as_deref(), Some(question.as_slice()));
+        answering.await.unwrap();
+    }
+}

@@ -21,7 +21,7 @@ const PRIORITY_HOST_PORTS: i32 = -95;
 /// The whole table, replacing whatever was there.
 pub(crate) fn table_script(config: &NetworkConfig, allocations: &BTreeMap<IpAddr, Allocation>) -> String {
     let (table, bridge, subnet) = (config.table(), config.bridge(), config.subnet());
-    let mut keep: Vec<String> = config.cluster_cidrs.iter().filter(|c| is_v4(c)).map(IpNet::to_string).collect();
+    let mut keep: Vec<String> = config.cluster_cidrs.iter().filter(is_v4).map(IpNet::to_string).collect();
     keep.push(subnet.to_string());
     keep.push("224.0.0.0/4".to_owned());
     keep.dedup();

@@ -1,6 +1,9 @@
 //! The pod network on a real kernel: a network namespace stands for the host, others for pods, and the plugin runs as a
 //! runtime would run it. Needs root; says SKIPPED otherwise. The machine's own network is never touched.
 
+// Helpers of a test are a test: a panic is how they fail.
+#![allow(clippy::unwrap_used)]
+
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd as _;

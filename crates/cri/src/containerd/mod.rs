@@ -3,6 +3,7 @@
 
 mod config;
 mod import;
+mod preload;
 mod process;
 mod supervisor;
 

@@ -125,29 +125,9 @@ impl Containerd {
             std::fs::write(&path, bytes).map_err(ContainerdError::io(format!("write {}", path.display())))?;
             self.importer.import(&path).await?;
         }
-        for path in image_archives(&self.config.data_dir.join("images")) {
-            match self.importer.import(&path).await {
-                Ok(images) => {
-                    let names: Vec<_> = images.iter().map(|i| i.name.as_str()).collect();
-                    tracing::info!(archive = %path.display(), ?names, "images loaded");
-                }
-                Err(e) => tracing::error!(error = %e, "image archive skipped"),
-            }
-        }
+        super::preload::load(&self.config, &self.importer).await;
         Ok(())
     }
-}
-
-/// `*.tar`, `*.tar.gz` and `*.tgz` of a directory, in order.
-fn image_archives(dir: &Path) -> Vec<PathBuf> {
-    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
-    let fits = |p: &PathBuf| {
-        let name = p.file_name().unwrap_or_default().to_string_lossy();
-        [".tar", ".tar.gz", ".tgz"].iter().any(|ending| name.ends_with(ending))
-    };
-    let mut paths: Vec<PathBuf> = entries.filter(fits).collect();
-    paths.sort();
-    paths
 }
 
 async fn running_pods(endpoint: &str) -> crate::CriResult<usize> {
@@ -358,22 +338,5 @@ fn unmount_below(dir: &Path, errors: &mut Vec<String>) {
         {
             errors.push(format!("unmount {}: {e}", target.display()));
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn archives_are_found_by_their_endings() {
-        let dir = tempfile::tempdir().unwrap();
-        for name in ["b.tar", "a.tar.gz", "c.tgz", "d.txt", "e.tar.tmp"] {
-            std::fs::write(dir.path().join(name), b"").unwrap();
-        }
-        let found: Vec<_> =
-            image_archives(dir.path()).iter().map(|p| p.file_name().unwrap().to_string_lossy().into_owned()).collect();
-        assert_eq!(found, ["a.tar.gz", "b.tar", "c.tgz"]);
-        assert!(image_archives(&dir.path().join("none")).is_empty());
     }
 }

@@ -1,0 +1,97 @@
+//! Loads `DIR/images/*.tar*` at start. What was loaded before and has not changed is left alone, so that a start does
+//! not read gigabytes again.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
+
+use serde::{Deserialize, Serialize};
+
+use super::{ContainerdConfig, Importer};
+
+/// What is remembered of one archive.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Loaded {
+    size: u64,
+    modified_ns: u128,
+    images: Vec<String>,
+}
+
+/// Imports what is new. An archive that cannot be imported is logged and does not stop the node.
+pub(crate) async fn load(config: &ContainerdConfig, importer: &Importer) {
+    let memory = config.dir().join("loaded-images.json");
+    let before: BTreeMap<String, Loaded> =
+        std::fs::read(&memory).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+    let mut now = BTreeMap::new();
+    for path in archives(&config.data_dir.join("images")) {
+        let Some((name, size, modified_ns)) = identity(&path) else { continue };
+        if let Some(known) = before.get(&name)
+            && (known.size, known.modified_ns) == (size, modified_ns)
+            && has_all(importer, &known.images).await
+        {
+            now.insert(name, known.clone());
+            continue;
+        }
+        match importer.import(&path).await {
+            Ok(images) => {
+                let images: Vec<String> = images.into_iter().map(|i| i.name).collect();
+                tracing::info!(archive = %path.display(), ?images, "images loaded");
+                now.insert(name, Loaded { size, modified_ns, images });
+            }
+            Err(e) => tracing::error!(error = %e, "image archive skipped"),
+        }
+    }
+    if now != before {
+        // Only saves work: without it the next start imports again.
+        let saved = serde_json::to_vec(&now).map_err(std::io::Error::from).and_then(|b| std::fs::write(&memory, b));
+        if let Err(e) = saved {
+            tracing::warn!(error = %e, file = %memory.display(), "remember loaded images");
+        }
+    }
+}
+
+async fn has_all(importer: &Importer, images: &[String]) -> bool {
+    for image in images {
+        // Somebody may have removed it since.
+        if !importer.has(image).await.unwrap_or(false) {
+            return false;
+        }
+    }
+    true
+}
+
+fn identity(path: &Path) -> Option<(String, u64, u128)> {
+    let name = path.file_name()?.to_string_lossy().into_owned();
+    let meta = std::fs::metadata(path).ok()?;
+    let modified = meta.modified().ok()?.duration_since(SystemTime::UNIX_EPOCH).ok()?;
+    Some((name, meta.len(), modified.as_nanos()))
+}
+
+/// `*.tar`, `*.tar.gz` and `*.tgz` of a directory, in order.
+fn archives(dir: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
+    let fits = |p: &PathBuf| {
+        let name = p.file_name().unwrap_or_default().to_string_lossy();
+        [".tar", ".tar.gz", ".tgz"].iter().any(|ending| name.ends_with(ending))
+    };
+    let mut paths: Vec<PathBuf> = entries.filter(fits).collect();
+    paths.sort();
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn archives_are_found_by_their_endings() {
+        let dir = tempfile::tempdir().unwrap();
+        for name in ["b.tar", "a.tar.gz", "c.tgz", "d.txt", "e.tar.tmp"] {
+            std::fs::write(dir.path().join(name), b"").unwrap();
+        }
+        let found: Vec<_> =
+            archives(dir.path()).iter().map(|p| p.file_name().unwrap().to_string_lossy().into_owned()).collect();
+        assert_eq!(found, ["a.tar.gz", "b.tar", "c.tgz"]);
+        assert!(archives(&dir.path().join("none")).is_empty());
+    }
+}

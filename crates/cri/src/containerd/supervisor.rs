@@ -299,10 +299,10 @@ pub async fn cleanup(data_dir: &Path) -> Vec<String> {
         Err(e) => return vec![e.to_string()],
     };
     // Never used, or cleaned before.
-    if config.file().exists() {
-        if let Err(e) = remove_pods(&config, &mut errors).await {
-            errors.push(e.to_string());
-        }
+    if config.file().exists()
+        && let Err(e) = remove_pods(&config, &mut errors).await
+    {
+        errors.push(e.to_string());
     }
     unmount_below(&config.dir(), &mut errors);
     errors

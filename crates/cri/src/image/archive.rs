@@ -345,7 +345,7 @@ fn unpack(packed: File, path: &Path) -> io::Result<File> {
     let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
     let beside = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let mode = Mode::RUSR | Mode::WUSR;
-    let file = open(beside, flags, mode).or_else(|_| open(&std::env::temp_dir(), flags, mode))?;
+    let file = open(beside, flags, mode).or_else(|_| open(std::env::temp_dir(), flags, mode))?;
     let mut file = File::from(file);
     let mut unpacked = flate2::read::MultiGzDecoder::new(BufReader::new(packed)).take(UNPACKED_BYTES_MAX);
     io::copy(&mut unpacked, &mut file)?;

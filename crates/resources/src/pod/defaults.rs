@@ -308,7 +308,7 @@ fn pod_level_resources(spec: &mut Value) {
 }
 
 /// What the containers of a pod need together: the sum of containers and sidecars, or an init container's peak.
-fn aggregate(spec: &Value, which: &str) -> std::collections::BTreeMap<String, Quantity> {
+pub fn aggregate(spec: &Value, which: &str) -> std::collections::BTreeMap<String, Quantity> {
     use std::collections::BTreeMap;
     let read = |c: &Value| -> Vec<(String, Quantity)> {
         entries(&c["resources"][which])

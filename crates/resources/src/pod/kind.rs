@@ -262,6 +262,9 @@ pub fn qos_class(spec: &Value) -> &'static str {
 fn merge_match_label_keys(obj: &mut Value) {
     let labels = obj["metadata"]["labels"].clone();
     let Some(spec) = obj.get_mut("spec") else { return };
+    for c in items_mut(spec, "topologySpreadConstraints") {
+        merge_keys(c, &labels);
+    }
     for kind in ["podAffinity", "podAntiAffinity"] {
         let Some(a) = crate::tree::at_mut(spec, &["affinity", kind]) else { continue };
         for t in items_mut(a, "requiredDuringSchedulingIgnoredDuringExecution") {

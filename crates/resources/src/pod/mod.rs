@@ -2,11 +2,14 @@
 mod defaults;
 mod kind;
 mod table;
+#[cfg(test)]
+mod tests;
 mod update;
 mod validate;
 mod warnings;
 
+pub(crate) use defaults::aggregate;
 pub use defaults::{canonical_quantities, claim_spec, template as default_template};
 pub use kind::Pods;
-pub use validate::template as check_template;
-pub use warnings::template as template_warnings;
+pub use validate::{node_selector, template as check_template, topology_terms};
+pub use warnings::{template as template_warnings, template_at as template_warnings_at};

@@ -1,23 +1,292 @@
-//! What may change in a pod once it exists.
+//! What may change in a pod once it exists: through the main resource, `ephemeralcontainers` and `resize`.
+use std::fmt::Write as _;
+
 use serde_json::Value;
 
-use crate::path::Errors;
-use crate::tree::{items, restore};
+use super::kind::{keep_all_but, qos_class};
+use super::validate::{self, MIRROR};
+use crate::path::{Errors, Path};
+use crate::tree::{entries, int, items, items_mut, present, remove, restore, same, set, text};
 
-/// An update of the main resource.
+const UPDATABLE: &str = "pod updates may not change fields other than `spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)";
+const RESIZABLE: &str = "only cpu and memory resources are mutable";
+/// How many lines of difference a refusal shows.
+const DIFF_LINES_MAX: usize = 20;
+
+/// An update of the main resource (upstream `ValidatePodUpdate`).
 pub fn check(new: &Value, old: &Value, e: &mut Errors) {
-    let _ = (new, old, e);
+    validate::pod_and_spec(new, e);
+    let meta = Path::new("metadata");
+    let at = meta.child("annotations");
+    if new["metadata"]["annotations"].get(MIRROR) != old["metadata"]["annotations"].get(MIRROR) {
+        let why = if old["metadata"]["annotations"].get(MIRROR).is_some() {
+            "may not remove or update mirror pod annotation"
+        } else {
+            "may not add mirror pod annotation"
+        };
+        e.forbidden(&at.key(MIRROR), why);
+    }
+    let p = Path::new("spec");
+    let (n, o) = (&new["spec"], &old["spec"]);
+    for list in ["containers", "initContainers"] {
+        if items(&n[list]).len() != items(&o[list]).len() {
+            return e.forbidden(&p.child(list), "pod updates may not add or remove containers");
+        }
+    }
+    if !deadline(n, o, &p.child("activeDeadlineSeconds"), e) {
+        return;
+    }
+    added_tolerations(n, o, &p.child("tolerations"), e);
+    let gates = p.child("schedulingGates");
+    for (i, g) in items(&n["schedulingGates"]).iter().enumerate() {
+        if !items(&o["schedulingGates"]).contains(g) {
+            let why = format!("only deletion is allowed, but found new scheduling gate '{}'", text(&g["name"]));
+            e.forbidden(&gates.index(i).child("name"), why);
+        }
+    }
+    if same(n, o) {
+        return;
+    }
+    let munged = munge(n, o, e);
+    if !same(&munged, o) {
+        let mut why = UPDATABLE.to_owned();
+        why.push('\n');
+        difference("Spec", o, &munged, &mut why);
+        e.forbidden(&p, why);
+    }
 }
-/// An update through `ephemeralcontainers`.
+
+fn deadline(n: &Value, o: &Value, p: &Path<'_>, e: &mut Errors) -> bool {
+    match (int(&n["activeDeadlineSeconds"]), int(&o["activeDeadlineSeconds"])) {
+        (Some(now), _) if !(0..=i64::from(i32::MAX)).contains(&now) => {
+            e.invalid(p, now, "must be between 0 and 2147483647, inclusive");
+            false
+        }
+        (Some(now), Some(was)) if was < now => {
+            e.invalid(p, now, "must be less than or equal to previous value");
+            false
+        }
+        (None, Some(_)) => {
+            e.invalid(p, Value::Null, "must not update from a positive integer to nil value");
+            true
+        }
+        _ => true,
+    }
+}
+
+fn added_tolerations(n: &Value, o: &Value, p: &Path<'_>, e: &mut Errors) {
+    let bare = |t: &Value| {
+        let mut t = t.clone();
+        remove(&mut t, "tolerationSeconds");
+        t
+    };
+    let (now, was) = (items(&n["tolerations"]), items(&o["tolerations"]));
+    if now == was {
+        return;
+    }
+    if !was.iter().all(|old| now.iter().any(|new| bare(new) == bare(old))) {
+        e.forbidden(p, "existing toleration can not be modified except its tolerationSeconds");
+    }
+}
+
+/// The new spec with everything that may change taken from the old one.
+fn munge(n: &Value, o: &Value, e: &mut Errors) -> Value {
+    let mut m = n.clone();
+    for list in ["containers", "initContainers"] {
+        for (c, was) in items_mut(&mut m, list).zip(items(&o[list])) {
+            restore(c, was, "image");
+        }
+    }
+    for f in ["activeDeadlineSeconds", "schedulingGates", "tolerations"] {
+        restore(&mut m, o, f);
+    }
+    let grace = "terminationGracePeriodSeconds";
+    if int(&o[grace]).is_some_and(|g| g < 0) && int(&m[grace]) == Some(1) {
+        restore(&mut m, o, grace);
+    }
+    if !items(&o["schedulingGates"]).is_empty() {
+        munge_gated(&mut m, o, e);
+    }
+    m
+}
+
+/// Pods that wait at a gate may get a narrower node selector and node affinity (KEP-3838).
+fn munge_gated(m: &mut Value, o: &Value, e: &mut Errors) {
+    let spec = Path::new("spec");
+    if !same(&m["nodeSelector"], &o["nodeSelector"]) {
+        let p = spec.child("nodeSelector");
+        for (k, v) in entries(&o["nodeSelector"]) {
+            if m["nodeSelector"].get(k) != Some(v) {
+                e.invalid(&p, &m["nodeSelector"], "only additions are allowed (no mutations or deletions)");
+                break;
+            }
+        }
+        restore(m, o, "nodeSelector");
+    }
+    let required = |s: &Value| {
+        s["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"].clone()
+    };
+    let (now, was) = (required(m), required(o));
+    if same(&m["affinity"]["nodeAffinity"], &o["affinity"]["nodeAffinity"]) {
+        return;
+    }
+    if present(&was) {
+        let narrower = items(&now).len() == items(&was).len()
+            && items(&now).iter().zip(items(&was)).all(|(n, o)| {
+                ["matchExpressions", "matchFields"].iter().all(|f| {
+                    let (n, o) = (items(&n[*f]), items(&o[*f]));
+                    n.len() >= o.len() && n[..o.len()] == *o
+                })
+            });
+        if !narrower {
+            let a = spec.child("affinity");
+            let node = a.child("nodeAffinity");
+            let at = node.child("requiredDuringSchedulingIgnoredDuringExecution");
+            e.invalid(&at.child("nodeSelectorTerms"), &now, "only additions are allowed (no mutations or deletions)");
+        }
+    }
+    match (m.get_mut("affinity"), &o["affinity"]) {
+        (Some(a), old) if a.is_object() => {
+            restore(a, old, "nodeAffinity");
+            if a.as_object().is_some_and(serde_json::Map::is_empty) {
+                remove(m, "affinity");
+            }
+        }
+        _ => restore(m, o, "affinity"),
+    }
+}
+
+/// Lines `- path: old` and `+ path: new`, for people.
+fn difference(path: &str, old: &Value, new: &Value, out: &mut String) {
+    if same(old, new) || out.lines().count() > DIFF_LINES_MAX {
+        return;
+    }
+    match (old, new) {
+        (Value::Object(a), Value::Object(b)) => {
+            for (k, v) in a {
+                difference(&format!("{path}.{k}"), v, b.get(k).unwrap_or(&Value::Null), out);
+            }
+            for (k, v) in b.iter().filter(|(k, _)| !a.contains_key(*k)) {
+                difference(&format!("{path}.{k}"), &Value::Null, v, out);
+            }
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            for (i, (x, y)) in a.iter().zip(b).enumerate() {
+                difference(&format!("{path}[{i}]"), x, y, out);
+            }
+        }
+        _ => {
+            let _ = write!(out, "- {path}: {old}\n+ {path}: {new}\n");
+        }
+    }
+}
+
+/// An update through `ephemeralcontainers`: only additions.
 pub fn check_ephemeral(new: &Value, old: &Value, e: &mut Errors) {
-    let _ = (new, old, e);
+    if old["metadata"]["annotations"].get(MIRROR).is_some() {
+        return e.forbidden(&Path::new(""), "static pods do not support ephemeral containers");
+    }
+    validate::pod_and_spec(new, e);
+    let spec = Path::new("spec");
+    let p = spec.child("ephemeralContainers");
+    for was in items(&old["spec"]["ephemeralContainers"]) {
+        let name = text(&was["name"]);
+        match items(&new["spec"]["ephemeralContainers"]).iter().find(|c| text(&c["name"]) == name) {
+            None => e.forbidden(&p, format!("existing ephemeral containers {name:?} may not be removed\n")),
+            Some(c) if !same(c, was) => {
+                let mut why = format!("existing ephemeral containers {name:?} may not be changed\n");
+                difference("EphemeralContainer", was, c, &mut why);
+                e.forbidden(&p, why);
+            }
+            Some(_) => {}
+        }
+    }
 }
+
 /// Takes only resources and resize policies from the request.
 pub fn prepare_resize(new: &mut Value, old: &Value) {
-    let _ = items(new);
-    restore(new, old, "status");
+    let asked = new["spec"].clone();
+    let same_names = |list: &str| {
+        let names = |s: &Value| items(&s[list]).iter().map(|c| text(&c["name"]).to_owned()).collect::<Vec<_>>();
+        names(&asked) == names(&old["spec"])
+    };
+    let comparable = same_names("containers") && same_names("initContainers");
+    keep_all_but(new, old);
+    let Some(spec) = new.get_mut("spec") else { return };
+    if !comparable {
+        // Left for validation to refuse.
+        *spec = asked;
+        return;
+    }
+    for list in ["containers", "initContainers"] {
+        for (c, from) in items_mut(spec, list).zip(items(&asked[list])) {
+            for f in ["resources", "resizePolicy"] {
+                restore(c, from, f);
+            }
+        }
+    }
+    restore(spec, &asked, "resources");
 }
-/// An update through `resize`.
+
+/// An update through `resize` (KEP-1287).
 pub fn check_resize(new: &Value, old: &Value, e: &mut Errors) {
-    let _ = (new, old, e);
+    if old["metadata"]["annotations"].get(MIRROR).is_some() {
+        return e.forbidden(&Path::new(""), "static pods cannot be resized");
+    }
+    if text(&old["spec"]["os"]["name"]) == "windows" {
+        return e.forbidden(&Path::new(""), "windows pods cannot be resized");
+    }
+    validate::pod_and_spec(new, e);
+    let p = Path::new("spec");
+    let was = match text(&old["status"]["qosClass"]) {
+        "" => qos_class(&old["spec"]),
+        q => q,
+    };
+    if was != qos_class(&new["spec"]) {
+        e.invalid(&p, &new["status"]["qosClass"], "Pod QOS Class may not change as a result of resizing");
+    }
+    let mut munged = new["spec"].clone();
+    for list in ["containers", "initContainers"] {
+        let (n, o) = (items(&new["spec"][list]), items(&old["spec"][list]));
+        let at = p.child(list);
+        if n.len() != o.len() {
+            return e.forbidden(&at, "containers may not be added or removed on resize");
+        }
+        if n.iter().zip(o).any(|(a, b)| a["name"] != b["name"]) {
+            return e.forbidden(&at, "containers may not be renamed or reordered on resize");
+        }
+        for (i, (a, b)) in n.iter().zip(o).enumerate() {
+            let at = at.index(i);
+            removed(&a["resources"], &b["resources"], &at.child("resources"), e);
+        }
+        for (c, b) in items_mut(&mut munged, list).zip(o) {
+            restore(c, b, "resizePolicy");
+            keep_cpu_and_memory(c, b);
+        }
+    }
+    keep_cpu_and_memory(&mut munged, &old["spec"]);
+    if e.is_empty() && !same(&munged, &old["spec"]) {
+        e.forbidden(&p, RESIZABLE);
+    }
+}
+
+fn removed(new: &Value, old: &Value, p: &Path<'_>, e: &mut Errors) {
+    for list in ["requests", "limits"] {
+        if entries(&old[list]).any(|(k, _)| new[list].get(k).is_none()) {
+            e.forbidden(p, format!("resource {list} cannot be removed"));
+        }
+    }
+}
+
+fn keep_cpu_and_memory(c: &mut Value, old: &Value) {
+    for list in ["requests", "limits"] {
+        for k in ["cpu", "memory"] {
+            let was = old["resources"][list].get(k).cloned();
+            let Some(l) = crate::tree::at_mut(c, &["resources", list]) else { continue };
+            match was {
+                Some(v) => set(l, k, v),
+                None => remove(l, k),
+            }
+        }
+    }
 }

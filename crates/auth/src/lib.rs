@@ -8,10 +8,19 @@ pub mod attributes;
 pub mod authenticate;
 pub mod authorize;
 pub mod objects;
+pub mod token;
 pub mod user;
 
 pub use attributes::Attributes;
-pub use authenticate::{Authenticated, Authenticator, Credentials, Rejected, TokenAuthenticator};
+pub use authenticate::{
+    Anonymous, Authenticated, Authenticator, Credentials, Rejected, RequestAuthenticator, TokenAuthenticator,
+    TokenChain,
+};
 pub use authorize::{Authorizer, AuthorizerChain, Decision};
 pub use objects::{Change, Objects};
 pub use user::UserInfo;
+
+/// Compares secrets without telling by its duration where they differ.
+pub(crate) fn constant_time_eq(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0u8, |acc, (x, y)| acc | (x ^ y)) == 0
+}

@@ -1,11 +1,30 @@
 //! Who are you: from a request's TLS certificates and headers to a [`UserInfo`].
+//!
+//! Order as upstream's: front proxy, client certificate, bearer token; the first that proves an identity wins. A
+//! credential that was offered and is no good refuses the request even where anonymous requests are allowed.
+mod bootstrap;
+mod cache;
+mod front_proxy;
+mod headers;
+mod impersonate;
+mod token_file;
+mod x509;
+
 use std::fmt;
 use std::sync::Arc;
 
 use http::HeaderMap;
 use rustls_pki_types::CertificateDer;
 
-use crate::UserInfo;
+pub use bootstrap::BootstrapTokens;
+pub use cache::CachedTokens;
+pub use front_proxy::{FrontProxy, FrontProxyOptions};
+pub use headers::{bearer_token, strip_credentials};
+pub use impersonate::{impersonate, strip_impersonation};
+pub use token_file::{TokenFile, TokenFileError};
+pub use x509::ClientCertificates;
+
+use crate::{UserInfo, user};
 
 /// What a request offers as proof.
 #[derive(Clone, Copy)]
@@ -34,11 +53,25 @@ pub struct Authenticated {
     pub audiences: Arc<[String]>,
 }
 
+impl Authenticated {
+    /// Without audiences.
+    pub fn new(user: UserInfo) -> Self {
+        Self { user: Arc::new(user), audiences: Arc::from([]) }
+    }
+}
+
 /// Why credentials that were offered are no good. The client only ever sees `401 Unauthorized`; the text is for the log
 /// and for TokenReview's `status.error`. It never contains the credential.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Rejected(pub String);
+
+impl Rejected {
+    /// From any text that holds no secret.
+    pub fn because(why: impl Into<String>) -> Self {
+        Self(why.into())
+    }
+}
 
 /// One way to prove an identity by a request.
 pub trait Authenticator: Send + Sync {
@@ -51,3 +84,118 @@ pub trait TokenAuthenticator: Send + Sync {
     /// `Ok(None)`: not a token of this kind. `audiences` are the ones wanted (empty: the API server's own).
     fn authenticate_token(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, Rejected>;
 }
+
+/// Kinds of bearer tokens, asked in order until one knows the token.
+#[derive(Clone, Default)]
+pub struct TokenChain {
+    members: Vec<Arc<dyn TokenAuthenticator>>,
+}
+
+impl TokenChain {
+    /// From its members.
+    pub fn new(members: Vec<Arc<dyn TokenAuthenticator>>) -> Self {
+        Self { members }
+    }
+}
+
+impl TokenAuthenticator for TokenChain {
+    fn authenticate_token(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, Rejected> {
+        let mut faults: Vec<String> = Vec::new();
+        for member in &self.members {
+            match member.authenticate_token(token, audiences) {
+                Ok(Some(found)) => return Ok(Some(found)),
+                Ok(None) => {}
+                Err(e) => faults.push(e.0),
+            }
+        }
+        if faults.is_empty() { Ok(None) } else { Err(join(&faults)) }
+    }
+}
+
+fn join(faults: &[String]) -> Rejected {
+    match faults {
+        [one] => Rejected(one.clone()),
+        many => Rejected(format!("[{}]", many.join(", "))),
+    }
+}
+
+/// Who may come without credentials.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Anonymous {
+    /// Nobody: such requests are 401.
+    Disabled,
+    /// Everybody, as `system:anonymous`.
+    Enabled,
+    /// Only for these exact paths (`/livez`, `/readyz`, `/healthz` …).
+    Paths(Vec<String>),
+}
+
+/// All of authentication.
+#[derive(Clone)]
+pub struct RequestAuthenticator {
+    /// Extension API servers' front proxy.
+    pub front_proxy: Option<Arc<FrontProxy>>,
+    /// Client certificates.
+    pub certificates: Option<Arc<ClientCertificates>>,
+    /// Bearer tokens; wrap the chain in [`CachedTokens`].
+    pub tokens: Arc<dyn TokenAuthenticator>,
+    /// Requests without any credential.
+    pub anonymous: Anonymous,
+}
+
+impl RequestAuthenticator {
+    /// Proves who asks, or says why the answer is 401. Asynchronous so that token webhooks can join the chain; nothing
+    /// waits today.
+    pub async fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Authenticated, Rejected> {
+        self.authenticate_now(credentials)
+    }
+
+    /// The same, for callers that do not await.
+    pub fn authenticate_now(&self, credentials: &Credentials<'_>) -> Result<Authenticated, Rejected> {
+        let mut faults = Vec::new();
+        let front_proxy = self.front_proxy.as_deref().map(|a| a as &dyn Authenticator);
+        let certificates = self.certificates.as_deref().map(|a| a as &dyn Authenticator);
+        for method in [front_proxy, certificates].into_iter().flatten() {
+            match method.authenticate(credentials) {
+                Ok(Some(found)) => return Ok(with_authenticated(found)),
+                Ok(None) => {}
+                Err(e) => faults.push(e.0),
+            }
+        }
+        if let Some(token) = bearer_token(credentials.headers) {
+            match self.tokens.authenticate_token(&token, &[]) {
+                Ok(Some(found)) => return Ok(with_authenticated(found)),
+                Ok(None) => faults.push("invalid bearer token".to_owned()),
+                Err(e) => faults.push(format!("[invalid bearer token, {e}]")),
+            }
+        }
+        if !faults.is_empty() {
+            return Err(join(&faults));
+        }
+        let allowed = match &self.anonymous {
+            Anonymous::Disabled => false,
+            Anonymous::Enabled => true,
+            Anonymous::Paths(paths) => paths.iter().any(|p| p == credentials.path),
+        };
+        if allowed { Ok(anonymous()) } else { Err(Rejected::because("no credentials were offered")) }
+    }
+}
+
+fn anonymous() -> Authenticated {
+    static ANONYMOUS: std::sync::OnceLock<Authenticated> = std::sync::OnceLock::new();
+    ANONYMOUS.get_or_init(|| Authenticated::new(UserInfo::anonymous())).clone()
+}
+
+/// Adds `system:authenticated`, unless the method already said which it is.
+fn with_authenticated(mut found: Authenticated) -> Authenticated {
+    let user = &found.user;
+    if user.name == user::ANONYMOUS || user.in_group(user::AUTHENTICATED) || user.in_group(user::UNAUTHENTICATED) {
+        return found;
+    }
+    Arc::make_mut(&mut found.user).groups.push(user::AUTHENTICATED.to_owned());
+    found
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+pub(crate) mod tests;

@@ -1,0 +1,121 @@
+//! Bootstrap tokens: `ID.SECRET`, backed by secrets `bootstrap-token-ID` in kube-system.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use kelson_meta::Clock;
+use serde::Deserialize;
+
+use super::{Authenticated, Rejected, TokenAuthenticator};
+use crate::objects::{Objects, decode};
+use crate::user::{BOOTSTRAP_USER_PREFIX, BOOTSTRAPPERS};
+use crate::{UserInfo, constant_time_eq};
+
+const NAMESPACE: &str = "kube-system";
+const ID_LEN: usize = 6;
+const SECRET_LEN: usize = 16;
+const EXTRA_GROUP_MAX: usize = 256;
+
+/// Authenticates bootstrap tokens.
+pub struct BootstrapTokens {
+    objects: Arc<dyn Objects>,
+    clock: Arc<dyn Clock>,
+}
+
+#[derive(Deserialize)]
+struct SecretView {
+    #[serde(default)]
+    metadata: MetaView,
+    #[serde(default, rename = "type")]
+    kind: String,
+    #[serde(default)]
+    data: Option<BTreeMap<String, String>>,
+}
+
+#[derive(Deserialize, Default)]
+struct MetaView {
+    #[serde(default, rename = "deletionTimestamp")]
+    deletion_timestamp: Option<String>,
+}
+
+impl BootstrapTokens {
+    /// Reading secrets through `objects`.
+    pub fn new(objects: Arc<dyn Objects>, clock: Arc<dyn Clock>) -> Self {
+        Self { objects, clock }
+    }
+}
+
+/// `[a-z0-9]{6}.[a-z0-9]{16}`
+fn split(token: &str) -> Option<(&str, &str)> {
+    let (id, secret) = token.split_once('.')?;
+    let plain = |s: &str, n| s.len() == n && s.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
+    (plain(id, ID_LEN) && plain(secret, SECRET_LEN)).then_some((id, secret))
+}
+
+impl TokenAuthenticator for BootstrapTokens {
+    fn authenticate_token(&self, token: &str, _: &[String]) -> Result<Option<Authenticated>, Rejected> {
+        let Some((id, secret)) = split(token) else { return Ok(None) };
+        let name = format!("bootstrap-token-{id}");
+        let Some(bytes) = self.objects.get("", "secrets", NAMESPACE, &name) else { return Ok(None) };
+        let Some(stored) = decode::<SecretView>(&bytes, "secret") else { return Ok(None) };
+        match judge(&stored, id, secret, self.clock.now()) {
+            Ok(groups) => {
+                let user = UserInfo::new(format!("{BOOTSTRAP_USER_PREFIX}{id}"), groups);
+                Ok(Some(Authenticated::new(user)))
+            }
+            Err(why) => {
+                // Like upstream, such a token is unknown rather than bad: another authenticator may know it.
+                tracing::debug!(secret = %name, why, "bootstrap token refused");
+                Ok(None)
+            }
+        }
+    }
+}
+
+/// The token's groups, or why it does not count.
+fn judge(stored: &SecretView, id: &str, secret: &str, now: Timestamp) -> Result<Vec<String>, &'static str> {
+    if stored.metadata.deletion_timestamp.is_some() {
+        return Err("it is deleted and awaiting removal");
+    }
+    if stored.kind != "bootstrap.kubernetes.io/token" {
+        return Err("its type is not bootstrap.kubernetes.io/token");
+    }
+    let data = stored.data.as_ref().ok_or("it has no data")?;
+    let value = |key: &str| {
+        data.get(key).and_then(|v| STANDARD.decode(v).ok()).and_then(|v| String::from_utf8(v).ok()).unwrap_or_default()
+    };
+    if !constant_time_eq(value("token-secret").as_bytes(), secret.as_bytes()) {
+        return Err("token-secret does not match");
+    }
+    if value("token-id") != id {
+        return Err("token-id does not match its name");
+    }
+    let expiration = value("expiration");
+    if !expiration.is_empty() && expiration.parse::<Timestamp>().map_or(true, |end| now >= end) {
+        return Err("it has expired");
+    }
+    if value("usage-bootstrap-authentication") != "true" {
+        return Err("it is not marked usage-bootstrap-authentication=true");
+    }
+    let mut groups = vec![BOOTSTRAPPERS.to_owned()];
+    for group in value("auth-extra-groups").split(',').filter(|g| !g.is_empty()) {
+        if !is_bootstrap_group(group) {
+            return Err("auth-extra-groups holds a group outside system:bootstrappers:");
+        }
+        groups.push(group.to_owned());
+    }
+    groups.sort();
+    groups.dedup();
+    Ok(groups)
+}
+
+/// `system:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]`
+fn is_bootstrap_group(group: &str) -> bool {
+    let Some(rest) = group.strip_prefix("system:bootstrappers:") else { return false };
+    let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+    rest.len() <= EXTRA_GROUP_MAX
+        && rest.bytes().all(|b| plain(b) || b == b':' || b == b'-')
+        && rest.bytes().last().is_some_and(plain)
+}

@@ -1,0 +1,108 @@
+//! Front proxies: a trusted proxy shows its own certificate and names the user in headers.
+use std::sync::Arc;
+
+use http::HeaderMap;
+use kelson_meta::Clock;
+use kelson_pki::{CertInfo, ClientChains};
+
+use super::impersonate::extra_key;
+use super::{Authenticated, Authenticator, Credentials, Rejected};
+use crate::UserInfo;
+
+/// `--requestheader-*`.
+#[derive(Clone, Debug)]
+pub struct FrontProxyOptions {
+    /// Common names a proxy's certificate may have; empty means any that the CA signed.
+    pub allowed_names: Vec<String>,
+    /// Headers with the user name, e.g. `x-remote-user`.
+    pub username_headers: Vec<String>,
+    /// Headers with the UID.
+    pub uid_headers: Vec<String>,
+    /// Headers with groups.
+    pub group_headers: Vec<String>,
+    /// Prefixes of headers with extra values.
+    pub extra_prefixes: Vec<String>,
+}
+
+impl Default for FrontProxyOptions {
+    fn default() -> Self {
+        let one = |s: &str| vec![s.to_owned()];
+        Self {
+            allowed_names: one("front-proxy-client"),
+            username_headers: one("x-remote-user"),
+            uid_headers: one("x-remote-uid"),
+            group_headers: one("x-remote-group"),
+            extra_prefixes: one("x-remote-extra-"),
+        }
+    }
+}
+
+/// Authenticates what a front proxy says.
+pub struct FrontProxy {
+    chains: ClientChains,
+    options: FrontProxyOptions,
+    clock: Arc<dyn Clock>,
+}
+
+impl FrontProxy {
+    /// Trusting proxies with certificates of the CAs in `chains`. Header names are compared in lower case.
+    pub fn new(chains: ClientChains, mut options: FrontProxyOptions, clock: Arc<dyn Clock>) -> Self {
+        let lists = [
+            &mut options.username_headers,
+            &mut options.uid_headers,
+            &mut options.group_headers,
+            &mut options.extra_prefixes,
+        ];
+        for header in lists.into_iter().flatten() {
+            header.make_ascii_lowercase();
+        }
+        Self { chains, options, clock }
+    }
+
+    /// Removes the headers, also from requests of others: nobody behind this may believe them.
+    pub fn strip(&self, headers: &mut HeaderMap) {
+        let o = &self.options;
+        for name in o.username_headers.iter().chain(&o.uid_headers).chain(&o.group_headers) {
+            headers.remove(name.as_str());
+        }
+        let extra: Vec<_> =
+            headers.keys().filter(|k| o.extra_prefixes.iter().any(|p| k.as_str().starts_with(p))).cloned().collect();
+        for name in extra {
+            headers.remove(name);
+        }
+    }
+}
+
+fn first<'a>(headers: &'a HeaderMap, names: &[String]) -> Option<&'a str> {
+    names.iter().filter_map(|n| headers.get(n.as_str())?.to_str().ok()).find(|v| !v.is_empty())
+}
+
+impl Authenticator for FrontProxy {
+    fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Option<Authenticated>, Rejected> {
+        let Some(leaf) = credentials.certificates.first() else { return Ok(None) };
+        let headers = credentials.headers;
+        let Some(name) = first(headers, &self.options.username_headers) else { return Ok(None) };
+        // A certificate of another CA is a client's own; its headers say nothing.
+        if self.chains.verify(credentials.certificates, self.clock.now()).is_err() {
+            return Ok(None);
+        }
+        let proxy = CertInfo::from_der(leaf).map_err(|_| Rejected::because("certificate does not parse"))?;
+        let allowed = &self.options.allowed_names;
+        if !allowed.is_empty() && !allowed.contains(&proxy.common_name) {
+            return Err(Rejected(format!("x509: subject with cn={} is not in the allowed list", proxy.common_name)));
+        }
+        let mut user = UserInfo::new(name, [""; 0]);
+        user.uid = first(headers, &self.options.uid_headers).unwrap_or_default().to_owned();
+        let text = |v: &http::HeaderValue| v.to_str().ok().map(str::to_owned);
+        for header in &self.options.group_headers {
+            user.groups.extend(headers.get_all(header.as_str()).iter().filter_map(text));
+        }
+        for (header, value) in headers {
+            let key = self.options.extra_prefixes.iter().find_map(|p| header.as_str().strip_prefix(p.as_str()));
+            if let (Some(key), Some(value)) = (key, text(value)) {
+                user.extra.entry(extra_key(key)).or_default().push(value);
+            }
+        }
+        Ok(Some(Authenticated::new(user)))
+    }
+}

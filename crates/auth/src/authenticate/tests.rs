@@ -1,0 +1,317 @@
+//! Credentials in, identity or refusal out.
+use super::*;
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::HeaderValue;
+use jiff::Timestamp;
+use kelson_meta::Clock;
+use kelson_pki::{Authority, ClientChains, LeafSpec, Purpose, certificates_from_pem};
+use parking_lot::Mutex;
+use serde_json::{Value, json};
+
+use crate::Attributes;
+use crate::Objects;
+use crate::authorize::{AlwaysAllow, AlwaysDeny, Authorizer, Decision};
+
+/// Objects by `resource/namespace/name`.
+#[derive(Default)]
+pub(crate) struct Fixture(pub Mutex<BTreeMap<String, Value>>);
+
+impl Fixture {
+    pub(crate) fn put(&self, path: &str, object: Value) {
+        self.0.lock().insert(path.to_owned(), object);
+    }
+}
+
+impl Objects for Fixture {
+    fn get(&self, _: &str, resource: &str, namespace: &str, name: &str) -> Option<Bytes> {
+        self.0.lock().get(&format!("{resource}/{namespace}/{name}")).map(|v| serde_json::to_vec(v).unwrap().into())
+    }
+    fn list(&self, _: &str, _: &str, _: &str) -> Vec<Bytes> {
+        Vec::new()
+    }
+}
+
+/// A clock tests set.
+pub(crate) struct HandClock(pub Mutex<Timestamp>);
+
+impl HandClock {
+    pub(crate) fn at(text: &str) -> Arc<Self> {
+        Arc::new(Self(Mutex::new(text.parse().unwrap())))
+    }
+    pub(crate) fn pass(&self, seconds: u64) {
+        let mut t = self.0.lock();
+        *t += Duration::from_secs(seconds);
+    }
+}
+
+impl Clock for HandClock {
+    fn now(&self) -> Timestamp {
+        *self.0.lock()
+    }
+}
+
+fn headers(list: &[(&'static str, &str)]) -> HeaderMap {
+    let mut h = HeaderMap::new();
+    for (k, v) in list {
+        h.append(*k, HeaderValue::from_str(v).unwrap());
+    }
+    h
+}
+
+fn bootstrap_secret(fields: &[(&str, &str)]) -> Value {
+    use base64::Engine;
+    let mut data = json!({});
+    let base =
+        [("token-id", "abcdef"), ("token-secret", "0123456789abcdef"), ("usage-bootstrap-authentication", "true")];
+    for (k, v) in base.iter().chain(fields) {
+        data[*k] = base64::engine::general_purpose::STANDARD.encode(v).into();
+    }
+    json!({"metadata": {}, "type": "bootstrap.kubernetes.io/token", "data": data})
+}
+
+#[test]
+fn bootstrap_tokens() {
+    let clock = HandClock::at("2026-05-06T07:08:09Z");
+    let objects = Arc::new(Fixture::default());
+    let tokens = BootstrapTokens::new(objects.clone(), clock);
+    let path = "secrets/kube-system/bootstrap-token-abcdef";
+    let good = "abcdef.0123456789abcdef";
+    let ask = |token: &str| tokens.authenticate_token(token, &[]).unwrap().map(|a| (*a.user).clone());
+    assert_eq!(ask(good), None);
+    let cases = [
+        (json!({}), true),
+        (json!({"expiration": "2026-05-06T07:08:10Z"}), true),
+        (json!({"expiration": "2026-05-06T07:08:09Z"}), false),
+        (json!({"expiration": "soon"}), false),
+        (json!({"usage-bootstrap-authentication": "false"}), false),
+        (json!({"token-id": "abcdee"}), false),
+        (json!({"token-secret": "0123456789abcdeF"}), false),
+        (json!({"auth-extra-groups": "system:bootstrappers:a:b,system:bootstrappers:c"}), true),
+        (json!({"auth-extra-groups": "system:masters"}), false),
+        (json!({"auth-extra-groups": "system:bootstrappers:a-"}), false),
+    ];
+    for (fields, want) in cases {
+        let list: Vec<(&str, &str)> =
+            fields.as_object().unwrap().iter().map(|(k, v)| (k.as_str(), v.as_str().unwrap())).collect();
+        objects.put(path, bootstrap_secret(&list));
+        assert_eq!(ask(good).is_some(), want, "{fields}");
+    }
+    objects.put(path, bootstrap_secret(&[("auth-extra-groups", "system:bootstrappers:z")]));
+    let user = ask(good).unwrap();
+    assert_eq!(
+        (user.name.as_str(), user.groups),
+        ("system:bootstrap:abcdef", vec!["system:bootstrappers".to_owned(), "system:bootstrappers:z".to_owned()])
+    );
+    for bad in ["abcdef.0123456789abcdee", "abcdef.0123456789abcde", "ABCDEF.0123456789abcdef", "x", "", "abcdef."] {
+        assert_eq!(ask(bad), None, "{bad}");
+    }
+    let mut other = bootstrap_secret(&[]);
+    other["type"] = json!("Opaque");
+    objects.put(path, other);
+    assert_eq!(ask(good), None);
+    let mut dying = bootstrap_secret(&[]);
+    dying["metadata"]["deletionTimestamp"] = json!("2026-05-06T07:08:09Z");
+    objects.put(path, dying);
+    assert_eq!(ask(good), None);
+}
+
+#[test]
+fn token_files() {
+    let file = TokenFile::parse("t1,jane,1\nt2,joe,2,\"a,b\"\n\n,empty,3\n\"q\"\"t\",quo,4,g\n").unwrap();
+    let ask = |t: &str| file.authenticate_token(t, &[]).unwrap().map(|a| (*a.user).clone());
+    assert_eq!(ask("t1").unwrap().name, "jane");
+    assert_eq!(ask("t2").unwrap().groups, ["a", "b"]);
+    assert_eq!(ask("q\"t").unwrap().groups, ["g"]);
+    assert_eq!(ask(""), None);
+    assert_eq!(ask("t3"), None);
+    assert_eq!(TokenFile::parse("a,b").unwrap_err(), TokenFileError::Columns { record: 1, found: 2 });
+    assert_eq!(TokenFile::parse("a,b,c\n\"a,b,c").unwrap_err(), TokenFileError::Quotes(2));
+    assert_eq!(format!("{file:?}"), "TokenFile { tokens: 3 }");
+}
+
+#[test]
+fn bearer_headers() {
+    let cases: [(&[(&'static str, &str)], Option<&str>); 8] = [
+        (&[("authorization", "Bearer abc")], Some("abc")),
+        (&[("authorization", "bearer abc extra")], Some("abc")),
+        (&[("authorization", "Basic abc")], None),
+        (&[("authorization", "Bearer")], None),
+        (
+            &[
+                ("upgrade", "websocket"),
+                ("sec-websocket-protocol", "base64url.bearer.authorization.k8s.io.YWJj, v4.channel.k8s.io"),
+            ],
+            Some("abc"),
+        ),
+        (&[("upgrade", "websocket"), ("sec-websocket-protocol", "base64url.bearer.authorization.k8s.io.YWJj")], None),
+        (&[("sec-websocket-protocol", "base64url.bearer.authorization.k8s.io.YWJj, v4.channel.k8s.io")], None),
+        (&[], None),
+    ];
+    for (list, want) in cases {
+        assert_eq!(bearer_token(&headers(list)).as_deref(), want, "{list:?}");
+    }
+    let mut h = headers(cases[4].0);
+    strip_credentials(&mut h);
+    assert_eq!(h["sec-websocket-protocol"], "v4.channel.k8s.io");
+}
+
+struct Chain {
+    clock: Arc<HandClock>,
+    client_ca: Authority,
+    proxy_ca: Authority,
+    auth: RequestAuthenticator,
+}
+
+fn chain(anonymous: Anonymous) -> Chain {
+    let clock = HandClock::at("2026-05-06T07:08:09Z");
+    let (client_ca, proxy_ca) =
+        (Authority::create("ca", clock.now()).unwrap(), Authority::create("fp", clock.now()).unwrap());
+    let file = TokenFile::parse("tok,jane,1,dev\nfile-masters,root,2,\"system:masters\"").unwrap();
+    let auth = RequestAuthenticator {
+        front_proxy: Some(Arc::new(FrontProxy::new(
+            ClientChains::new(&[proxy_ca.cert_pem()]).unwrap(),
+            FrontProxyOptions::default(),
+            clock.clone(),
+        ))),
+        certificates: Some(Arc::new(ClientCertificates::new(
+            ClientChains::new(&[client_ca.cert_pem()]).unwrap(),
+            clock.clone(),
+        ))),
+        tokens: Arc::new(CachedTokens::new(Arc::new(TokenChain::new(vec![Arc::new(file)])), clock.clone())),
+        anonymous,
+    };
+    Chain { clock, client_ca, proxy_ca, auth }
+}
+
+fn leaf(ca: &Authority, cn: &str, orgs: &[&str], clock: &HandClock) -> Vec<CertificateDer<'static>> {
+    let organizations: Vec<String> = orgs.iter().map(|o| (*o).to_owned()).collect();
+    let spec = LeafSpec {
+        common_name: cn,
+        organizations: &organizations,
+        sans: &[],
+        purpose: Purpose::Client,
+        lifetime: Duration::from_secs(3600),
+    };
+    certificates_from_pem(&ca.issue(&spec, clock.now()).unwrap().cert_pem).unwrap()
+}
+
+#[test]
+fn request_order_and_refusals() {
+    let c = chain(Anonymous::Enabled);
+    let ask = |h: &HeaderMap, certs: &[CertificateDer<'static>]| {
+        c.auth
+            .authenticate_now(&Credentials { headers: h, certificates: certs, path: "/api" })
+            .map(|a| (*a.user).clone())
+    };
+    let none = HeaderMap::new();
+    assert_eq!(ask(&none, &[]).unwrap(), UserInfo::anonymous());
+    let token = headers(&[("authorization", "Bearer tok")]);
+    assert_eq!(ask(&token, &[]).unwrap().groups, ["dev", "system:authenticated"]);
+    let wrong = headers(&[("authorization", "Bearer nope")]);
+    assert_eq!(ask(&wrong, &[]).unwrap_err(), Rejected::because("invalid bearer token"));
+
+    let jane = leaf(&c.client_ca, "jane", &["ops", "dev"], &c.clock);
+    let user = ask(&wrong, &jane).unwrap();
+    assert_eq!(user.name, "jane");
+    assert!(user.in_group("ops") && user.in_group("system:authenticated"));
+    assert!(user.extra_one(user::CREDENTIAL_ID).unwrap().starts_with("X509SHA256="));
+    assert_eq!(ask(&none, &jane).unwrap(), user, "the second time from the cache");
+    let stranger = leaf(&c.proxy_ca, "jane", &["system:masters"], &c.clock);
+    assert!(ask(&none, &stranger).unwrap_err().0.starts_with("verifying certificate failed"));
+    assert_eq!(ask(&token, &stranger).unwrap().name, "jane", "a good token outweighs a strange certificate");
+    c.clock.pass(3601);
+    assert!(ask(&none, &jane).is_err(), "expired, also in the cache");
+}
+
+#[test]
+fn front_proxies() {
+    let c = chain(Anonymous::Disabled);
+    let ask = |h: &HeaderMap, certs: &[CertificateDer<'static>]| {
+        c.auth
+            .authenticate_now(&Credentials { headers: h, certificates: certs, path: "/api" })
+            .map(|a| (*a.user).clone())
+    };
+    let h = headers(&[
+        ("x-remote-user", "amy"),
+        ("x-remote-group", "a"),
+        ("x-remote-group", "b"),
+        ("x-remote-extra-acme.com%2fproject", "p"),
+        ("x-remote-uid", "7"),
+    ]);
+    let user = ask(&h, &leaf(&c.proxy_ca, "front-proxy-client", &[], &c.clock)).unwrap();
+    assert_eq!((user.name.as_str(), user.uid.as_str()), ("amy", "7"));
+    assert_eq!(user.groups, ["a", "b", "system:authenticated"]);
+    assert_eq!(user.extra_one("acme.com/project"), Some("p"));
+    let refused = ask(&h, &leaf(&c.proxy_ca, "other", &[], &c.clock)).unwrap_err();
+    assert!(refused.0.contains("subject with cn=other is not in the allowed list"), "{refused}");
+    let jane = ask(&h, &leaf(&c.client_ca, "jane", &[], &c.clock)).unwrap();
+    assert_eq!(jane.name, "jane", "the headers of an ordinary client say nothing");
+    assert!(ask(&h, &[]).is_err());
+    let mut stripped = h.clone();
+    c.auth.front_proxy.as_ref().unwrap().strip(&mut stripped);
+    assert!(stripped.is_empty());
+}
+
+#[test]
+fn anonymous_by_path() {
+    let c = chain(Anonymous::Paths(vec!["/livez".into()]));
+    let h = HeaderMap::new();
+    let ask = |path| c.auth.authenticate_now(&Credentials { headers: &h, certificates: &[], path });
+    assert_eq!(*ask("/livez").unwrap().user, UserInfo::anonymous());
+    assert!(ask("/api").is_err());
+    let secret = headers(&[("authorization", "Bearer s3cret")]);
+    let shown = format!("{:?}", Credentials { headers: &secret, certificates: &[], path: "/" });
+    assert!(!shown.contains("s3cret"));
+}
+
+struct Only(&'static str);
+impl Authorizer for Only {
+    fn authorize(&self, a: &Attributes<'_>) -> Decision {
+        let asked = format!("{} {}/{}/{} {}/{}", a.verb, a.group, a.resource, a.subresource, a.namespace, a.name);
+        if self.0.split(';').any(|w| w == asked) { Decision::Allow(String::new()) } else { Decision::NoOpinion(asked) }
+    }
+}
+
+#[test]
+fn impersonation() {
+    let boss = UserInfo::new("boss", ["g"]);
+    let ask = |list: &[(&'static str, &str)], a: &dyn Authorizer| impersonate(&headers(list), &boss, a);
+    assert_eq!(ask(&[], &AlwaysDeny), Ok(None));
+    let user = ask(&[("impersonate-user", "jane")], &AlwaysAllow).unwrap().unwrap();
+    assert_eq!(user, UserInfo::new("jane", ["system:authenticated"]));
+    let user = ask(&[("impersonate-user", "system:serviceaccount:a:b")], &AlwaysAllow).unwrap().unwrap();
+    assert_eq!(user.groups, ["system:serviceaccounts", "system:serviceaccounts:a", "system:authenticated"]);
+    let user = ask(&[("impersonate-user", "system:anonymous")], &AlwaysAllow).unwrap().unwrap();
+    assert_eq!(user, UserInfo::anonymous());
+    let user = ask(&[("impersonate-user", "x"), ("impersonate-group", "system:unauthenticated")], &AlwaysAllow)
+        .unwrap()
+        .unwrap();
+    assert_eq!(user.groups, ["system:unauthenticated"]);
+    let full: &[(&'static str, &str)] = &[
+        ("impersonate-user", "jane"),
+        ("impersonate-group", "ops"),
+        ("impersonate-extra-scopes", "view"),
+        ("impersonate-uid", "9"),
+    ];
+    let enough = Only(
+        "impersonate /users/ /jane;impersonate /groups/ /ops;\
+        impersonate authentication.k8s.io/userextras/scopes /view;impersonate authentication.k8s.io/uids/ /9",
+    );
+    let user = ask(full, &enough).unwrap().unwrap();
+    assert_eq!((user.uid.as_str(), user.extra_one("scopes")), ("9", Some("view")));
+    let refused = ask(full, &Only("impersonate /users/ /jane")).unwrap_err();
+    assert!(refused.message.starts_with(
+        "groups \"ops\" is forbidden: User \"boss\" cannot impersonate resource \"groups\" in API group \"\" at the cluster scope"
+    ), "{}", refused.message);
+    let no_user = ask(&[("impersonate-group", "g")], &AlwaysAllow).unwrap_err();
+    assert_eq!(
+        (no_user.code, no_user.message.as_str()),
+        (400, "requested [{Group  g    }] without impersonating a user")
+    );
+    let mut h = headers(full);
+    strip_impersonation(&mut h);
+    assert!(h.is_empty());
+}

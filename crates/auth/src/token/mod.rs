@@ -1,0 +1,51 @@
+//! Service account tokens: minting them for TokenRequest, proving them, and publishing the keys they are proven with.
+mod discovery;
+mod issue;
+mod jwt;
+mod verify;
+
+pub use discovery::{jwks, openid_configuration};
+pub use issue::{IssuerOptions, MintedToken, TokenIssuer};
+pub use verify::{ServiceAccountTokens, VerifierOptions};
+
+use serde::{Deserialize, Serialize};
+
+/// Default of `--service-account-issuer`.
+pub const DEFAULT_ISSUER: &str = "https://kubernetes.default.svc.cluster.local";
+/// The lifetime kubelets ask for in projected volumes; such tokens really live a year and only warn after this
+/// (upstream's safe roll-out of time-bound tokens).
+pub const WARN_ONLY_SECONDS: i64 = 3607;
+/// How long those tokens live.
+pub const EXTENDED_SECONDS: i64 = 365 * 24 * 3600;
+/// Issuer of tokens in secrets of type `kubernetes.io/service-account-token`.
+pub const LEGACY_ISSUER: &str = "kubernetes/serviceaccount";
+
+/// Name and uid of a bound object.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct Bound {
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+}
+
+/// The `kubernetes.io` claim.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct KubernetesClaims {
+    pub namespace: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node: Option<Bound>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Bound>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub secret: Option<Bound>,
+    pub serviceaccount: Bound,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub warnafter: Option<i64>,
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

@@ -1,0 +1,110 @@
+//! Bodies: what comes in, read whole within a limit; what goes out, whole, in parts, or streamed as it is made.
+use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::{Bytes, BytesMut};
+use futures::Stream;
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt as _;
+use kelson_client::TransportError;
+use kelson_meta::Status;
+
+/// Largest request body, bytes (upstream `MaxRequestBodyBytes`).
+pub const REQUEST_BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
+
+/// A request's body, over the network or from a component of this process.
+pub enum RequestBody {
+    /// From a connection.
+    Network(hyper::body::Incoming),
+    /// Already whole.
+    Whole(Bytes),
+}
+
+impl RequestBody {
+    /// Reads it all.
+    ///
+    /// # Errors
+    /// 413 beyond [`REQUEST_BODY_BYTES_MAX`]; 400 when the client breaks off.
+    pub async fn read(self) -> Result<Bytes, Status> {
+        match self {
+            Self::Whole(bytes) if bytes.len() > REQUEST_BODY_BYTES_MAX => Err(Status::too_large(REQUEST_BODY_BYTES_MAX)),
+            Self::Whole(bytes) => Ok(bytes),
+            Self::Network(mut incoming) => {
+                if incoming.size_hint().lower() > REQUEST_BODY_BYTES_MAX as u64 {
+                    return Err(Status::too_large(REQUEST_BODY_BYTES_MAX));
+                }
+                let mut first: Option<Bytes> = None;
+                let mut rest = BytesMut::new();
+                while let Some(frame) = incoming.frame().await {
+                    let frame = frame.map_err(|e| Status::bad_request(format!("error reading the request body: {e}")))?;
+                    let Ok(data) = frame.into_data() else { continue };
+                    let have = rest.len() + first.as_ref().map_or(0, Bytes::len);
+                    if have + data.len() > REQUEST_BODY_BYTES_MAX {
+                        return Err(Status::too_large(REQUEST_BODY_BYTES_MAX));
+                    }
+                    match first.take() {
+                        None if rest.is_empty() => first = Some(data),
+                        None => rest.extend_from_slice(&data),
+                        Some(head) => {
+                            rest.extend_from_slice(&head);
+                            rest.extend_from_slice(&data);
+                        }
+                    }
+                }
+                Ok(first.unwrap_or_else(|| rest.freeze()))
+            }
+        }
+    }
+}
+
+type Chunks = Pin<Box<dyn Stream<Item = Result<Bytes, TransportError>> + Send>>;
+
+/// An answer's body.
+pub struct ApiBody(Inner);
+
+enum Inner {
+    Parts(VecDeque<Bytes>),
+    Stream(Chunks),
+}
+
+impl ApiBody {
+    /// No bytes.
+    pub fn empty() -> Self {
+        Self(Inner::Parts(VecDeque::new()))
+    }
+    /// Known bytes.
+    pub fn full(bytes: impl Into<Bytes>) -> Self {
+        let bytes = bytes.into();
+        Self(Inner::Parts(if bytes.is_empty() { VecDeque::new() } else { VecDeque::from([bytes]) }))
+    }
+    /// Known bytes in several pieces, none of them copied.
+    pub fn parts(parts: impl IntoIterator<Item = Bytes>) -> Self {
+        Self(Inner::Parts(parts.into_iter().filter(|p| !p.is_empty()).collect()))
+    }
+    /// Bytes as they are made.
+    pub fn stream(chunks: impl Stream<Item = Result<Bytes, TransportError>> + Send + 'static) -> Self {
+        Self(Inner::Stream(Box::pin(chunks)))
+    }
+}
+
+impl Body for ApiBody {
+    type Data = Bytes;
+    type Error = TransportError;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, TransportError>>> {
+        match &mut self.0 {
+            Inner::Parts(parts) => Poll::Ready(parts.pop_front().map(|p| Ok(Frame::data(p)))),
+            Inner::Stream(chunks) => Poll::Ready(ready!(chunks.as_mut().poll_next(cx)).map(|r| r.map(Frame::data))),
+        }
+    }
+    fn is_end_stream(&self) -> bool {
+        matches!(&self.0, Inner::Parts(parts) if parts.is_empty())
+    }
+    fn size_hint(&self) -> SizeHint {
+        match &self.0 {
+            Inner::Parts(parts) => SizeHint::with_exact(parts.iter().map(|p| p.len() as u64).sum()),
+            Inner::Stream(_) => SizeHint::default(),
+        }
+    }
+}

@@ -1,0 +1,158 @@
+//! Configuration, typed. Flags and files are the binary's business.
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use kelson_meta::{Clock, SystemClock};
+use kelson_pki::{Issued, Key, PublicKey, SwappableCertificate};
+use kelson_store::Store;
+
+/// One of `--authorization-mode`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AuthorizationMode {
+    /// Everything is allowed.
+    AlwaysAllow,
+    /// Nothing is allowed.
+    AlwaysDeny,
+    /// Node agents, by what is scheduled to them.
+    Node,
+    /// Roles and bindings.
+    Rbac,
+}
+
+/// Where and with what to serve TLS.
+#[derive(Clone)]
+pub struct ServingConfig {
+    /// Address; port 0 takes a free one.
+    pub bind: SocketAddr,
+    /// Certificate; swapping it needs no restart.
+    pub certificate: Arc<SwappableCertificate>,
+}
+
+/// How service account tokens are made and checked.
+#[derive(Clone)]
+pub struct ServiceAccountConfig {
+    /// `--service-account-issuer`.
+    pub issuer: String,
+    /// Signs.
+    pub key: Key,
+    /// Check signatures; the signing key's public half among them.
+    pub verifiers: Vec<PublicKey>,
+    /// `--api-audiences`; empty: the issuer.
+    pub audiences: Vec<String>,
+}
+
+/// How kubelets are reached.
+#[derive(Clone)]
+pub struct KubeletConfig {
+    /// Client certificate.
+    pub client: Arc<Issued>,
+    /// CAs that kubelets' serving certificates must lead to, PEM.
+    pub ca_pem: String,
+    /// `--kubelet-preferred-address-types`.
+    pub address_types: Vec<String>,
+}
+
+/// Everything the API server is told.
+#[derive(Clone)]
+pub struct Config {
+    /// Where objects are kept.
+    pub store: Store,
+    /// TLS; `None` serves this process only.
+    pub serving: Option<ServingConfig>,
+    /// CAs of client certificates, PEM; empty: none are accepted.
+    pub client_ca_pem: String,
+    /// CAs of front proxies' client certificates, PEM (published for aggregated servers).
+    pub request_header_ca_pem: String,
+    /// `--token-auth-file`.
+    pub token_auth_file: Option<PathBuf>,
+    /// `--anonymous-auth`.
+    pub anonymous_auth: bool,
+    /// Bootstrap tokens authenticate (`--enable-bootstrap-token-auth`).
+    pub bootstrap_tokens: bool,
+    /// `--authorization-mode`.
+    pub authorization: Vec<AuthorizationMode>,
+    /// `--enable-admission-plugins`.
+    pub enable_admission: Vec<String>,
+    /// `--disable-admission-plugins`.
+    pub disable_admission: Vec<String>,
+    /// Service account tokens; `None`: neither made nor accepted.
+    pub service_accounts: Option<ServiceAccountConfig>,
+    /// Connections to kubelets; `None`: logs, exec and the like answer 503.
+    pub kubelet: Option<KubeletConfig>,
+    /// `--service-cluster-ip-range`; the first is the primary family.
+    pub service_cidrs: Vec<IpNet>,
+    /// `--service-node-port-range`, both ends included.
+    pub node_ports: (u16, u16),
+    /// `--advertise-address`: what the `kubernetes` endpoints say.
+    pub advertise_address: IpAddr,
+    /// Port that the `kubernetes` endpoints say; 0: the bound one.
+    pub advertise_port: u16,
+    /// `--event-ttl`.
+    pub event_ttl: Duration,
+    /// `--max-requests-inflight`: reads.
+    pub reads_in_flight_max: usize,
+    /// `--max-mutating-requests-inflight`: writes.
+    pub writes_in_flight_max: usize,
+    /// `--request-timeout` for all but watches and streams.
+    pub request_timeout: Duration,
+    /// `--cluster-domain`.
+    pub cluster_domain: String,
+    /// Wall clock.
+    pub clock: Arc<dyn Clock>,
+}
+
+impl Config {
+    /// Upstream's defaults over a store: no sockets, anonymous requests allowed, Node and RBAC authorization.
+    pub fn new(store: Store) -> Self {
+        let any = IpAddr::V4(Ipv4Addr::new(10, 43, 0, 0));
+        Self {
+            store,
+            serving: None,
+            client_ca_pem: String::new(),
+            request_header_ca_pem: String::new(),
+            token_auth_file: None,
+            anonymous_auth: true,
+            bootstrap_tokens: true,
+            authorization: vec![AuthorizationMode::Node, AuthorizationMode::Rbac],
+            enable_admission: Vec::new(),
+            disable_admission: Vec::new(),
+            service_accounts: None,
+            kubelet: None,
+            service_cidrs: IpNet::new(any, 16).map(|n| vec![n]).unwrap_or_default(),
+            node_ports: (30000, 32767),
+            advertise_address: IpAddr::V4(Ipv4Addr::LOCALHOST),
+            advertise_port: 0,
+            event_ttl: Duration::from_secs(kelson_store::limits::EVENT_TTL_S),
+            reads_in_flight_max: 400,
+            writes_in_flight_max: 200,
+            request_timeout: Duration::from_secs(60),
+            cluster_domain: "cluster.local".into(),
+            clock: Arc::new(SystemClock),
+        }
+    }
+}
+
+/// Why the server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum StartError {
+    /// The address cannot be bound.
+    #[error("failed to listen on {address}: {source}")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// TLS cannot be set up.
+    #[error("TLS: {0}")]
+    Tls(String),
+    /// A flag's value is wrong.
+    #[error("{0}")]
+    Config(String),
+    /// The store refused what must be there at start.
+    #[error("preparing the cluster's own objects: {0}")]
+    Bootstrap(String),
+}

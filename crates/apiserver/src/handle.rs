@@ -1,0 +1,216 @@
+//! The way of a request, from its head to its answer: route, authenticate, limit in flight, authorize, serve. Panics end
+//! one request, not the server.
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use http::request::Parts;
+use http::{HeaderValue, Method};
+use kelson_auth::{Attributes, Authorizer as _, Credentials, UserInfo};
+use kelson_meta::{FieldSelector, GroupResource, LabelSelector, Status};
+use parking_lot::Mutex;
+use rustls_pki_types::CertificateDer;
+use tokio::time::Instant;
+
+use crate::body::RequestBody;
+use crate::context::Cx;
+use crate::encode::{self, Answer};
+use crate::negotiate::{self, Accepted};
+use crate::query::Query;
+use crate::route::{RequestInfo, route};
+use crate::server::Server;
+use crate::{dispatch, impersonate};
+
+/// How a request came.
+pub enum Identity {
+    /// Over the network, with the client's certificate chain (its key is proven, its issuer is not).
+    Network(Arc<[CertificateDer<'static>]>),
+    /// From a component of this process.
+    Known(Arc<UserInfo>),
+}
+
+/// Seconds after which a refused client may try again.
+const RETRY_AFTER_S: i32 = 1;
+
+/// Serves one request.
+pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, identity: Identity) -> Answer {
+    let started = Instant::now();
+    let query = Query::parse(parts.uri.query());
+    let info = route(&parts.method, parts.uri.path(), &query);
+    let accepted = plain(&parts, &query);
+    let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
+    let labels = server.metrics.labels(&info);
+    let served = serve(server, parts, query, info, body, identity, upgrade);
+    let (answer, warnings) = match AssertUnwindSafe(served).catch_unwind().await {
+        Ok(served) => served,
+        Err(_) => {
+            // The panic hook has logged where and why.
+            let status = Status::internal("the server has a fault that its log names");
+            (Err(status), None)
+        }
+    };
+    let mut answer = answer.unwrap_or_else(|status| encode::status(&status, &accepted));
+    if let Some(cx) = warnings {
+        cx.put_warnings(answer.headers_mut());
+    }
+    server.metrics.done(labels, answer.status(), started.elapsed());
+    answer
+}
+
+/// The form of errors: what the client accepts, without tables.
+fn plain(parts: &Parts, query: &Query) -> Accepted {
+    let accepted = negotiate::accept(&parts.headers, query, true).unwrap_or(Accepted::JSON);
+    Accepted { view: negotiate::View::Whole, ..accepted }
+}
+
+async fn serve(
+    server: &Arc<Server>,
+    parts: Parts,
+    query: Query,
+    info: RequestInfo,
+    body: RequestBody,
+    identity: Identity,
+    upgrade: Option<hyper::upgrade::OnUpgrade>,
+) -> (Result<Answer, Status>, Option<Cx>) {
+    let user = match authenticate(server, &parts, identity) {
+        Ok(user) => user,
+        Err(status) => return (Err(status), None),
+    };
+    let user = match impersonate::impersonate(server, &parts.headers, user) {
+        Ok(user) => user,
+        Err(status) => return (Err(status), None),
+    };
+    let cx = Cx {
+        server: Arc::clone(server),
+        method: parts.method,
+        uri: parts.uri,
+        headers: parts.headers,
+        query,
+        info,
+        user,
+        upgrade: Mutex::new(upgrade),
+        warnings: Mutex::default(),
+    };
+    let answer = limited(&cx, body).await;
+    (answer, Some(cx))
+}
+
+fn authenticate(server: &Server, parts: &Parts, identity: Identity) -> Result<Arc<UserInfo>, Status> {
+    let certificates = match identity {
+        Identity::Known(user) => return Ok(user),
+        Identity::Network(certificates) => certificates,
+    };
+    let credentials =
+        Credentials { headers: &parts.headers, certificates: &certificates, path: parts.uri.path() };
+    match server.authenticator.authenticate(&credentials) {
+        Ok(Some(found)) => Ok(found.user),
+        Ok(None) => Err(Status::unauthorized()),
+        Err(why) => {
+            server.metrics.rejected_credentials();
+            tracing::info!(path = parts.uri.path(), %why, "unable to authenticate the request");
+            Err(Status::unauthorized())
+        }
+    }
+}
+
+/// Whether the request may last: it is not counted in flight and has no time limit.
+pub fn is_long_running(info: &RequestInfo, query: &Query) -> bool {
+    info.verb == "watch"
+        || matches!(info.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy")
+        || (info.subresource == "log" && query.flag("follow"))
+}
+
+async fn limited(cx: &Cx, body: RequestBody) -> Result<Answer, Status> {
+    let server = &cx.server;
+    if is_long_running(&cx.info, &cx.query) {
+        authorize(cx)?;
+        return dispatch::dispatch(cx, body).await;
+    }
+    let reads = matches!(cx.method, Method::GET | Method::HEAD | Method::OPTIONS);
+    let room = if reads { &server.reads } else { &server.writes };
+    // Those who may do everything are let in: an operator must be able to repair an overloaded server.
+    let _permit = match room.try_acquire() {
+        Ok(permit) => Some(permit),
+        Err(_) if cx.user.in_group(kelson_auth::user::MASTERS) => None,
+        Err(_) => {
+            server.metrics.turned_away(reads);
+            return Err(Status::too_many_requests("Too many requests, please try again later.", RETRY_AFTER_S));
+        }
+    };
+    authorize(cx)?;
+    match tokio::time::timeout(server.config.request_timeout, dispatch::dispatch(cx, body)).await {
+        Ok(answer) => answer,
+        Err(_) => Err(Status::timeout("request did not complete within the allowed duration", 0)),
+    }
+}
+
+fn authorize(cx: &Cx) -> Result<(), Status> {
+    let i = &cx.info;
+    let selectors = match i.verb {
+        "list" | "watch" | "deletecollection" => (
+            FieldSelector::parse(cx.query.text("fieldSelector")).ok().filter(|s| !s.is_everything()),
+            LabelSelector::parse(cx.query.text("labelSelector")).ok().filter(|s| !s.is_everything()),
+        ),
+        _ => (None, None),
+    };
+    let attributes = Attributes {
+        user: &cx.user,
+        verb: verb(i),
+        namespace: &i.namespace,
+        group: &i.group,
+        version: &i.version,
+        resource: &i.resource,
+        subresource: &i.subresource,
+        name: &i.name,
+        path: cx.uri.path(),
+        is_resource: i.is_resource,
+        field_selector: selectors.0.as_ref(),
+        label_selector: selectors.1.as_ref(),
+    };
+    let decision = cx.server.authorizer.authorize(&attributes);
+    if decision.is_allow() {
+        return Ok(());
+    }
+    Err(refusal(cx, &attributes, decision.reason()))
+}
+
+/// Running a command is `create`, whatever method the upgrade came by (kubernetes#78741).
+fn verb(i: &RequestInfo) -> &'static str {
+    match (i.resource.as_str(), i.subresource.as_str()) {
+        ("pods", "exec" | "attach" | "portforward") if i.group.is_empty() && i.verb == "get" => "create",
+        _ => i.verb,
+    }
+}
+
+/// Upstream's words of a refusal.
+pub fn refusal(cx: &Cx, a: &Attributes<'_>, reason: &str) -> Status {
+    let user = &cx.user.name;
+    let mut message = if a.is_resource {
+        let resource = match (a.group.is_empty(), a.subresource.is_empty()) {
+            (_, true) => a.resource.to_owned(),
+            (_, false) => format!("{}/{}", a.resource, a.subresource),
+        };
+        let place = if a.namespace.is_empty() {
+            " at the cluster scope".to_owned()
+        } else {
+            format!(" in the namespace {:?}", a.namespace)
+        };
+        format!("User {user:?} cannot {} resource {resource:?} in API group {:?}{place}", a.verb, a.group)
+    } else {
+        format!("User {user:?} cannot {} path {:?}", a.verb, a.path)
+    };
+    if !reason.is_empty() {
+        message.push_str(": ");
+        message.push_str(reason);
+    }
+    if a.is_resource {
+        Status::forbidden(&GroupResource::new(a.group, a.resource), a.name, &message)
+    } else {
+        Status::forbidden(&GroupResource::default(), "", &message)
+    }
+}
+
+/// The value of a header as text.
+pub fn header_text<'a>(headers: &'a http::HeaderMap, name: &str) -> &'a str {
+    headers.get(name).map_or("", |v: &HeaderValue| v.to_str().unwrap_or(""))
+}

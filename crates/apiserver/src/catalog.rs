@@ -88,7 +88,7 @@ pub struct Served {
 
 impl Served {
     /// Facts of the kind.
-    pub fn options(&self) -> &'static Options {
+    pub fn options(&self) -> &Options {
         self.strategy.options()
     }
     /// Whether the verb is served on the resource itself.

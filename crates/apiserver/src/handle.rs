@@ -6,7 +6,7 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use http::request::Parts;
 use http::{HeaderValue, Method};
-use kelson_auth::{Attributes, Authorizer as _, Credentials, UserInfo};
+use kelson_auth::{Attributes, Credentials, UserInfo};
 use kelson_meta::{FieldSelector, GroupResource, LabelSelector, Status};
 use parking_lot::Mutex;
 use rustls_pki_types::CertificateDer;

@@ -2,7 +2,7 @@
 use std::sync::Arc;
 
 use http::HeaderMap;
-use kelson_auth::{Attributes, Authorizer as _, UserInfo, user};
+use kelson_auth::{Attributes, UserInfo, user};
 use kelson_meta::{GroupResource, Status};
 
 use crate::query::decode;

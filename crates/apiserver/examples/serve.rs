@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use clap::Parser;
 use kelson_apiserver::{ApiServer, Config, KubeletConfig, ServiceAccountConfig, ServingConfig};
-use kelson_pki::{ClusterPki, Component, PkiOptions, San, SwappableCertificate};
+use kelson_pki::{ClusterPki, Component, PkiOptions, SwappableCertificate};
+use kelson_store::engine::SqliteEngine;
 use kelson_store::{Store, StoreOptions};
 
 #[derive(Parser)]
@@ -33,17 +34,16 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     std::fs::create_dir_all(&args.dir)?;
     let now = jiff::Timestamp::now();
-    let pki = ClusterPki::open(&PkiOptions::new(args.dir.join("pki")), now)?;
+    let pki = ClusterPki::open(&PkiOptions { dir: args.dir.join("pki") }, now)?;
     let service_ip = IpAddr::V4(Ipv4Addr::new(10, 43, 0, 1));
-    let more = [San::Ip(IpAddr::V4(Ipv4Addr::LOCALHOST)), San::Dns("localhost".into())];
-    let sans = ClusterPki::server_sans("cluster.local", service_ip, &more);
+    let sans = ClusterPki::server_sans("cluster.local", service_ip, &[]);
     let store = store(&args)?;
     let mut config = Config::new(store.clone());
     config.serving = Some(ServingConfig {
         bind: SocketAddr::from((Ipv4Addr::LOCALHOST, args.port)),
         certificate: SwappableCertificate::new(&pki.issue_server(&sans, now)?)?,
     });
-    config.client_ca_pem = pki.client_ca.cert_pem().to_owned();
+    config.client_ca_pem = pki.ca.cert_pem().to_owned();
     config.token_auth_file = args.token_auth_file;
     config.service_accounts = Some(ServiceAccountConfig {
         issuer: "https://kubernetes.default.svc.cluster.local".into(),
@@ -53,7 +53,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     config.kubelet = Some(KubeletConfig {
         client: Arc::new(pki.issue_component(Component::KubeletClient, now)?),
-        ca_pem: pki.server_ca.cert_pem().to_owned(),
+        ca_pem: pki.ca.cert_pem().to_owned(),
         address_types: Vec::new(),
     });
     let running = ApiServer::start(config).await?;
@@ -72,5 +72,6 @@ fn store(args: &Args) -> Result<Store, Box<dyn std::error::Error>> {
     if args.memory {
         return Ok(Store::in_memory(StoreOptions::default()));
     }
-    Err("only --memory for now".into())
+    let engine = SqliteEngine::open(&args.dir.join("store"))?;
+    Ok(Store::open(Box::new(engine), StoreOptions::default())?)
 }

@@ -114,6 +114,11 @@ pub fn canonical_json(value: &Value) -> Vec<u8> {
     serde_json::to_vec(value).unwrap_or_default()
 }
 
+/// The canonical form of an object of this type in which nothing is set.
+pub fn zero_object(ty: TypeId) -> Value {
+    Value::Object(zero::zero_struct(ty))
+}
+
 /// Brings a tree (a patched object, say) into canonical form; unknown fields are dropped and reported when `strict`.
 pub fn normalize(ty: TypeId, value: &Value, strict: bool) -> Result<Decoded, DecodeError> {
     json::decode(Some(ty), &canonical_json(value), strict)

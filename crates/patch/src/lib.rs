@@ -1,1 +1,62 @@
-//! Kelson patch: JSON patch, merge patch, strategic merge patch and server-side apply.
+//! Kelson patch: JSON patch, merge patch, strategic merge patch and server-side apply. Everything works off the schema
+//! (`kelson_schema::Shape`); nothing here knows a kind, the store or HTTP. The result of a patch is a tree that the caller
+//! decodes, defaults and validates as any other.
+pub mod apply;
+mod json_patch;
+mod merge_patch;
+mod strategic;
+
+pub use apply::{ApplyError, Conflict, FieldManager, FieldSet, PathElement};
+pub use json_patch::{JSON_PATCH_OPERATIONS_MAX, json_patch};
+pub use merge_patch::merge_patch;
+pub use strategic::strategic_merge_patch;
+
+/// The kinds of patches, by media type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum PatchType {
+    /// `application/json-patch+json`
+    Json,
+    /// `application/merge-patch+json`
+    Merge,
+    /// `application/strategic-merge-patch+json`
+    StrategicMerge,
+    /// `application/apply-patch+yaml`
+    Apply,
+}
+
+impl PatchType {
+    /// The patch type of a `Content-Type` (parameters ignored).
+    pub fn of(content_type: &str) -> Option<Self> {
+        match content_type.split(';').next().unwrap_or("").trim() {
+            "application/json-patch+json" => Some(Self::Json),
+            "application/merge-patch+json" => Some(Self::Merge),
+            "application/strategic-merge-patch+json" => Some(Self::StrategicMerge),
+            "application/apply-patch+yaml" => Some(Self::Apply),
+            _ => None,
+        }
+    }
+
+    /// The media type.
+    pub fn media_type(self) -> &'static str {
+        match self {
+            Self::Json => "application/json-patch+json",
+            Self::Merge => "application/merge-patch+json",
+            Self::StrategicMerge => "application/strategic-merge-patch+json",
+            Self::Apply => "application/apply-patch+yaml",
+        }
+    }
+}
+
+/// Why a patch was refused. Each variant names the HTTP answer upstream gives.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum PatchError {
+    /// 400 BadRequest: the patch itself is malformed.
+    #[error("{0}")]
+    BadRequest(String),
+    /// 422 with the text alone: the patch does not apply to this object.
+    #[error("{0}")]
+    Unprocessable(String),
+    /// 413 RequestEntityTooLarge.
+    #[error("{0}")]
+    TooLarge(String),
+}

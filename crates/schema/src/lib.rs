@@ -8,4 +8,5 @@ pub mod shape;
 mod table;
 
 pub use resource::{GroupVersion, Resource, Subresource};
+pub use shape::Shape;
 pub use table::{Field, FieldType, Kind, ListType, MapType, PatchStrategy, Schema, TypeId};

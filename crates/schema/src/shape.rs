@@ -127,6 +127,17 @@ impl Shape {
         }
     }
 
+    /// Whether a key is a declared field rather than an entry of a map.
+    pub fn has_field(&self, key: &str) -> bool {
+        match self {
+            Shape::Untyped => false,
+            Shape::Dynamic(ty) => {
+                ty.properties.contains_key(key) || ty.embedded && matches!(key, "apiVersion" | "kind" | "metadata")
+            }
+            _ => self.struct_type().is_some_and(|id| id.position(key).is_some()),
+        }
+    }
+
     /// How apply treats a list at this place; unknown lists are atomic.
     pub fn list_type(&self) -> ListType {
         match self {

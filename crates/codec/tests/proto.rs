@@ -1,0 +1,87 @@
+//! Protobuf beyond single documents: lists from encoded items, watch frames, hostile input.
+use kelson_codec::proto::{self, ListEncoder};
+use kelson_schema::Schema;
+use serde_json::json;
+
+#[test]
+fn a_list_of_encoded_items_equals_the_encoded_list() {
+    let schema = Schema::builtin();
+    let (pod, list) = (schema.by_gvk("", "v1", "Pod").expect("pod"), schema.by_gvk("", "v1", "PodList").expect("list"));
+    let items: Vec<_> = (0..3)
+        .map(|i| {
+            let text = json!({"metadata":{"name":"p".repeat(100 * i + 1)},"spec":{"containers":[{"name":"c"}]}}).to_string();
+            kelson_codec::json::decode(Some(pod), text.as_bytes(), false).expect("decodes").value
+        })
+        .collect();
+    let metadata = json!({"resourceVersion":"17"});
+    let whole = json!({"apiVersion":"v1","kind":"PodList","metadata":metadata,"items":items});
+    let expected = proto::encode(list, &whole).expect("encodes");
+    let encoded: Vec<Vec<u8>> = items.iter().map(|i| proto::encode_message(pod, i).expect("encodes")).collect();
+    let encoder = ListEncoder::new(list, "v1", "PodList", &metadata, encoded.iter().map(Vec::len)).expect("list");
+    let mut bytes = encoder.header().to_vec();
+    for item in &encoded {
+        bytes.extend(encoder.item_prefix(item.len()));
+        bytes.extend(item);
+    }
+    bytes.extend(ListEncoder::TRAILER);
+    assert_eq!(bytes, expected);
+    assert_eq!(proto::decode(&bytes).expect("decodes").1, whole);
+}
+
+#[test]
+fn watch_frames_carry_whole_documents() {
+    let schema = Schema::builtin();
+    let config_map = schema.by_gvk("", "v1", "ConfigMap").expect("kind");
+    let object = json!({"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"c"},"data":{"a":"b"}});
+    let document = proto::encode(config_map, &object).expect("encodes");
+    let mut stream = proto::watch_frame("ADDED", &document);
+    stream.extend(proto::watch_frame("DELETED", &document));
+    assert_eq!(proto::frame(&stream[..10]), Ok(None));
+    let (body, used) = proto::frame(&stream).expect("fits").expect("whole");
+    let event_type = schema.by_gvk("", "v1", "WatchEvent").expect("event");
+    assert_eq!(proto::decode_message(event_type, body).expect("decodes"), json!({"type":"ADDED","object":object}));
+    let (body, _) = proto::frame(&stream[used..]).expect("fits").expect("whole");
+    assert_eq!(proto::decode_message(event_type, body).expect("decodes")["type"], "DELETED");
+    assert!(proto::frame(&[0xff, 0xff, 0xff, 0xff]).is_err());
+}
+
+#[test]
+fn hostile_messages_are_refused_or_skipped() {
+    let pod = Schema::builtin().by_gvk("", "v1", "Pod").expect("pod");
+    assert!(proto::decode(b"{}").is_err());
+    let decode = |message: &[u8]| proto::decode_message(pod, message);
+    assert_eq!(decode(&[0x0a, 0x7f]).expect_err("short").to_string(), "unexpected EOF");
+    assert_eq!(decode(&[0xff; 11]).expect_err("long").to_string(), "proto: integer overflow");
+    assert!(decode(&[0x08, 0x01]).expect_err("wire type").to_string().starts_with("proto: wrong wireType"));
+    // An unknown field, and an unknown group, are skipped.
+    let empty = decode(&[]).expect("empty");
+    assert_eq!(decode(&[0xf2, 0x07, 0x02, 1, 2]).expect("skips"), empty);
+    assert_eq!(decode(&[0xf3, 0x07, 0x08, 0x01, 0xf4, 0x07]).expect("skips"), empty);
+    assert!(decode(&[0xf3, 0x07].repeat(100)).is_err());
+    // Every truncation of a good document is an error or a value, never a panic.
+    let text = json!({"metadata":{"name":"p","labels":{"a":"b"}},"spec":{"containers":[{"name":"c","ports":[{"containerPort":1}]}]}}).to_string();
+    let value = kelson_codec::json::decode(Some(pod), text.as_bytes(), false).expect("decodes").value;
+    let bytes = proto::encode_message(pod, &value).expect("encodes");
+    let good = (0..bytes.len()).filter(|n| decode(&bytes[..*n]).is_ok()).count();
+    assert!(good < bytes.len() / 4, "{good}");
+}
+
+#[test]
+fn nesting_is_bounded() {
+    let crd = Schema::builtin().by_name("k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1", "JSONSchemaProps").expect("type");
+    let not = crd.field_by_json("not").expect("field").number();
+    let mut message = Vec::new();
+    for _ in 0..200 {
+        let mut outer = Vec::new();
+        for mut n in [u64::from(not << 3 | 2), message.len() as u64] {
+            while n >= 0x80 {
+                outer.push(n as u8 | 0x80);
+                n >>= 7;
+            }
+            outer.push(n as u8);
+        }
+        outer.extend(&message);
+        message = outer;
+    }
+    assert_eq!(proto::decode_message(crd, &message).expect_err("deep"), kelson_codec::DecodeError::TooDeep);
+}

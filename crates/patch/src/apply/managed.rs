@@ -1,0 +1,185 @@
+//! `metadata.managedFields`: reading, writing and ordering its entries.
+use super::fields::FieldSet;
+use serde_json::{Map, Value, json};
+use std::collections::BTreeMap;
+
+/// What kind of write made an entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Operation {
+    /// Server-side apply.
+    Apply,
+    /// Any other write.
+    Update,
+}
+
+impl Operation {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Apply => "Apply",
+            Self::Update => "Update",
+        }
+    }
+}
+
+/// Who owns fields. Two writes belong to one entry when their ids are equal.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ManagerId {
+    /// The manager's name.
+    pub manager: String,
+    /// Kind of write.
+    pub operation: Operation,
+    /// The version the fields were written in; empty for [`Operation::Apply`], which has one entry for all versions.
+    pub api_version: String,
+    /// The subresource written through; empty for the main resource.
+    pub subresource: String,
+}
+
+impl ManagerId {
+    /// An id; applies drop the version.
+    pub fn new(manager: &str, operation: Operation, api_version: &str, subresource: &str) -> Self {
+        let api_version = if operation == Operation::Apply { "" } else { api_version };
+        let manager = if manager.is_empty() { "unknown" } else { manager };
+        Self {
+            manager: manager.to_owned(),
+            operation,
+            api_version: api_version.to_owned(),
+            subresource: subresource.to_owned(),
+        }
+    }
+}
+
+/// What a manager owns.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Owned {
+    /// Fields.
+    pub set: FieldSet,
+    /// The version they are named in.
+    pub api_version: String,
+    /// When the entry last changed, RFC 3339; absent for entries that never had a time.
+    pub time: Option<String>,
+}
+
+/// All entries of an object.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Managed(pub BTreeMap<ManagerId, Owned>);
+
+impl Managed {
+    /// Reads an object's entries; the error is upstream's.
+    pub fn read(object: &Value) -> Result<Self, String> {
+        let mut out = BTreeMap::new();
+        let entries = object["metadata"]["managedFields"].as_array().map_or(&[][..], Vec::as_slice);
+        for (i, entry) in entries.iter().enumerate() {
+            let text = |key: &str| entry[key].as_str().unwrap_or("");
+            let operation = match text("operation") {
+                "Apply" => Operation::Apply,
+                "Update" => Operation::Update,
+                _ => return Err("operation must be `Apply` or `Update`".into()),
+            };
+            if text("apiVersion").is_empty() {
+                return Err("apiVersion must not be empty".into());
+            }
+            match text("fieldsType") {
+                "FieldsV1" => {}
+                "" => return Err(format!("missing fieldsType in managed fields entry {i}")),
+                other => return Err(format!("invalid fieldsType {other:?} in managed fields entry {i}")),
+            }
+            let set = FieldSet::from_fields_v1(&entry["fieldsV1"]).ok_or_else(|| format!("error decoding set in managed fields entry {i}"))?;
+            let mut id = ManagerId::new("", operation, text("apiVersion"), text("subresource"));
+            id.manager = text("manager").to_owned();
+            let owned = Owned {
+                set,
+                api_version: text("apiVersion").to_owned(),
+                time: entry["time"].as_str().map(str::to_owned),
+            };
+            out.insert(id, owned);
+        }
+        Ok(Self(out))
+    }
+
+    /// Whether the object asks for its entries to be forgotten: an empty list, or one empty entry.
+    pub fn is_reset(object: &Value) -> bool {
+        match object["metadata"]["managedFields"].as_array().map(Vec::as_slice) {
+            Some([]) => true,
+            Some([only]) => only.as_object().is_some_and(|e| e.values().all(|v| v.is_null() || v == "")),
+            _ => false,
+        }
+    }
+
+    /// Writes the entries, in upstream's order; none removes the field.
+    pub fn write(&self, object: &mut Value) {
+        let Some(metadata) = object.as_object_mut().map(|o| o.entry("metadata").or_insert_with(|| Value::Object(Map::new())))
+        else {
+            return;
+        };
+        let Value::Object(metadata) = metadata else { return };
+        if self.0.is_empty() {
+            metadata.remove("managedFields");
+            return;
+        }
+        let mut entries: Vec<(&ManagerId, &Owned)> = self.0.iter().collect();
+        entries.sort_by(|(a, x), (b, y)| {
+            (a.operation, &x.time, &a.manager, &x.api_version, &a.subresource)
+                .cmp(&(b.operation, &y.time, &b.manager, &y.api_version, &b.subresource))
+        });
+        let entries = entries.into_iter().map(|(id, owned)| {
+            let mut entry = json!({
+                "manager": id.manager,
+                "operation": id.operation.name(),
+                "apiVersion": owned.api_version,
+                "fieldsType": "FieldsV1",
+                "fieldsV1": owned.set.to_fields_v1(),
+            });
+            if let Some(time) = &owned.time {
+                entry["time"] = Value::from(time.as_str());
+            }
+            if !id.subresource.is_empty() {
+                entry["subresource"] = Value::from(id.subresource.as_str());
+            }
+            entry
+        });
+        metadata.insert("managedFields".into(), Value::Array(entries.collect()));
+    }
+
+    /// Forgets an object's entries.
+    pub fn clear(object: &mut Value) {
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("managedFields");
+        }
+    }
+}
+
+/// Undoes a write that changes nothing but the times of entries: gives `new` the old entries back, so that storing it is
+/// seen to change nothing. Call it when defaulting and admission are done, as upstream's
+/// `IgnoreManagedFieldsTimestampsTransformer` is.
+pub fn keep_times(old: &Value, new: &mut Value) {
+    let entries = |object: &Value| object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
+    let (before, after) = (entries(old), entries(new));
+    let bare = |entries: &[Value]| {
+        let mut bare: Vec<Value> = entries.to_vec();
+        for entry in &mut bare {
+            if let Some(entry) = entry.as_object_mut() {
+                entry.remove("time");
+            }
+        }
+        // The order depends on the times.
+        bare.sort_by_key(Value::to_string);
+        bare
+    };
+    if before == after || bare(&before) != bare(&after) {
+        return;
+    }
+    let is_same = |(key, value): (&String, &Value)| match key.as_str() {
+        "metadata" => {
+            let of_old = old["metadata"].as_object();
+            value.as_object().is_some_and(|m| {
+                m.len() == of_old.map_or(0, Map::len)
+                    && m.iter().all(|(k, v)| k == "managedFields" || of_old.and_then(|o| o.get(k)) == Some(v))
+            })
+        }
+        key => old.get(key) == Some(value),
+    };
+    let same = new.as_object().is_some_and(|n| n.len() == old.as_object().map_or(0, Map::len) && n.iter().all(is_same));
+    if same {
+        new["metadata"]["managedFields"] = Value::Array(before);
+    }
+}

@@ -1,0 +1,331 @@
+//! Field management of one write: tracks who set what on every create, update and patch, and carries out server-side apply.
+//! The order of steps is that of apimachinery `util/managedfields`.
+use super::{
+    fields::FieldSet,
+    managed::{Managed, ManagerId, Operation, Owned},
+    walk::{self, Comparison},
+};
+use kelson_schema::Shape;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Entries of plain writes kept per object; older ones are merged into `ancient-changes`.
+pub const UPDATE_MANAGERS_MAX: usize = 10;
+
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
+/// One field that another manager owns.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    /// `"kubectl" using apps/v1 at 2026-01-01T00:00:00Z`.
+    pub manager: String,
+    /// `.spec.replicas`.
+    pub field: String,
+}
+
+/// Why an apply was refused.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum ApplyError {
+    /// 409 Conflict, a cause per field (`FieldManagerConflict`, message `conflict with …`).
+    #[error("{}", conflict_message(.0))]
+    Conflicts(Vec<Conflict>),
+    /// 400 BadRequest.
+    #[error("{0}")]
+    BadRequest(String),
+    /// The configuration does not fit the type; upstream answers 500 with this text.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+fn conflict_message(conflicts: &[Conflict]) -> String {
+    if let [only] = conflicts {
+        return format!("Apply failed with 1 conflict: conflict with {}: {}", only.manager, only.field);
+    }
+    let mut managers: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for conflict in conflicts {
+        managers.entry(&conflict.manager).or_default().push(&conflict.field);
+    }
+    let mut lines = Vec::new();
+    for (manager, fields) in managers {
+        lines.push(format!("conflicts with {manager}:"));
+        lines.extend(fields.iter().map(|f| format!("- {f}")));
+    }
+    format!("Apply failed with {} conflicts: {}", conflicts.len(), lines.join("\n"))
+}
+
+/// Manages the fields of objects of one kind in one version, written through one (sub)resource.
+#[derive(Debug, Clone)]
+pub struct FieldManager {
+    shape: Shape,
+    api_version: String,
+    kind: String,
+    subresource: String,
+    ignored: FieldSet,
+    empty: Value,
+}
+
+impl FieldManager {
+    /// For a built-in kind. `subresource` is empty for the main resource; `ignored` are the fields this resource does not
+    /// write (`status` on the main resource).
+    pub fn builtin(group: &str, version: &str, kind: &str, subresource: &str, ignored: FieldSet) -> Self {
+        let shape = Shape::of_kind(group, version, kind);
+        let api_version = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+        Self::new(shape, &api_version, kind, subresource, ignored)
+    }
+
+    /// For any kind; [`Shape::Dynamic`] or [`Shape::Untyped`] for custom resources.
+    pub fn new(shape: Shape, api_version: &str, kind: &str, subresource: &str, ignored: FieldSet) -> Self {
+        let empty = shape.struct_type().map_or_else(|| Value::Object(Map::new()), kelson_codec::zero_object);
+        Self {
+            shape,
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+            subresource: subresource.to_owned(),
+            ignored,
+            empty,
+        }
+    }
+
+    /// Tracks a create (`live` is `None`), update or patch: writes `managedFields` of `new`. `now` is RFC 3339 in seconds.
+    pub fn update(&self, live: Option<&Value>, new: &mut Value, manager: &str, now: &str) {
+        let mut managed = self.live_or_new(live, new);
+        Managed::clear(new);
+        // Objects from before field management stay without it until they are applied.
+        if managed.0.is_empty() && live.is_some_and(|l| l["metadata"]["uid"].as_str().is_some_and(|u| !u.is_empty())) {
+            return;
+        }
+        self.track(live.unwrap_or(&self.empty), new, &mut managed, manager, Some(now));
+        managed.write(new);
+    }
+
+    fn live_or_new(&self, live: Option<&Value>, new: &Value) -> Managed {
+        let of_live = || live.and_then(|l| Managed::read(l).ok()).unwrap_or_default();
+        if !self.subresource.is_empty() {
+            return of_live();
+        }
+        if Managed::is_reset(new) {
+            return Managed::default();
+        }
+        match Managed::read(new) {
+            Ok(managed) if !managed.0.is_empty() => managed,
+            _ => of_live(),
+        }
+    }
+
+    /// The bookkeeping of a plain write.
+    fn track(&self, live: &Value, new: &Value, managed: &mut Managed, manager: &str, now: Option<&str>) {
+        let changed = walk::compare(&self.shape, live, new).without(&self.ignored);
+        self.take(managed, &changed, None);
+        let set = changed.modified.union(&changed.added).difference(&server_fields());
+        if !set.is_empty() {
+            let id = ManagerId::new(manager, Operation::Update, &self.api_version, &self.subresource);
+            let owned = managed.0.entry(id).or_default();
+            owned.set = set.union(&owned.set);
+            owned.api_version.clone_from(&self.api_version);
+            owned.time = now.map(str::to_owned);
+        }
+        cap(managed);
+    }
+
+    /// Takes changed and removed fields from everybody but one.
+    fn take(&self, managed: &mut Managed, changed: &Comparison, but: Option<&ManagerId>) {
+        let gone = changed.modified.union(&changed.added);
+        for (id, owned) in &mut managed.0 {
+            if Some(id) != but {
+                owned.set = owned.set.difference(&gone).difference(&changed.removed);
+            }
+        }
+        managed.0.retain(|_, owned| !owned.set.is_empty());
+    }
+
+    /// Applies a configuration. `live` is `None` when the object does not exist yet. Gives the merged object with its
+    /// `managedFields`; equal to `live` when nothing changes.
+    pub fn apply(&self, live: Option<&Value>, config: &Value, manager: &str, force: bool, now: &str) -> Result<Value, ApplyError> {
+        let kept = self.try_apply(live, config, manager, force, now);
+        let (Err(ApplyError::Conflicts(conflicts)), "kubectl", Some(live)) = (&kept, manager, live) else {
+            return kept.map(|object| self.renew_last_applied(object, config, manager));
+        };
+        // kubectl moving from client-side apply: what its own annotation lists is no conflict.
+        let Some(applied) = self.last_applied(live) else { return kept };
+        let own = applied.paths();
+        let foreign: Vec<Conflict> = conflicts.iter().filter(|c| !own.contains(&c.field)).cloned().collect();
+        if !foreign.is_empty() {
+            return Err(ApplyError::Conflicts(foreign));
+        }
+        self.try_apply(Some(live), config, manager, true, now).map(|object| self.renew_last_applied(object, config, manager))
+    }
+
+    fn last_applied(&self, live: &Value) -> Option<FieldSet> {
+        let text = live["metadata"]["annotations"][LAST_APPLIED].as_str().filter(|t| !t.is_empty())?;
+        let applied: Value = serde_json::from_str(text).ok()?;
+        (applied["apiVersion"] == self.api_version.as_str()).then(|| walk::field_set(&self.shape, &applied))
+    }
+
+    fn renew_last_applied(&self, mut object: Value, config: &Value, manager: &str) -> Value {
+        let has = object["metadata"]["annotations"][LAST_APPLIED].as_str().is_some_and(|t| !t.is_empty());
+        if manager == "kubectl" && has {
+            let mut applied = config.clone();
+            if let Some(annotations) = applied["metadata"].get_mut("annotations").and_then(Value::as_object_mut) {
+                annotations.remove(LAST_APPLIED);
+            }
+            object["metadata"]["annotations"][LAST_APPLIED] = Value::from(format!("{applied}\n"));
+        }
+        object
+    }
+
+    fn check_config(&self, config: &Value) -> Result<(), ApplyError> {
+        let version = config["apiVersion"].as_str().unwrap_or("");
+        if version != self.api_version {
+            return Err(ApplyError::BadRequest(format!(
+                "Incorrect version specified in apply patch. Specified patch version: {version}, expected: {}",
+                self.api_version
+            )));
+        }
+        if config["metadata"].get("managedFields").is_some_and(|m| !m.is_null()) {
+            return Err(ApplyError::BadRequest("metadata.managedFields must be nil".into()));
+        }
+        Ok(())
+    }
+
+    fn try_apply(&self, live: Option<&Value>, config: &Value, manager: &str, force: bool, now: &str) -> Result<Value, ApplyError> {
+        self.check_config(config)?;
+        let mut managed = match live {
+            Some(live) => {
+                Managed::read(live).map_err(|e| ApplyError::Invalid(format!("failed to decode managed fields: {e}")))?
+            }
+            None => Managed::default(),
+        };
+        let mut base = live.unwrap_or(&self.empty).clone();
+        Managed::clear(&mut base);
+        if managed.0.is_empty() && live.is_some() {
+            self.track(&self.empty, &base, &mut managed, "before-first-apply", Some(now));
+        }
+        let located = |e: String| {
+            let name = config["metadata"]["name"].as_str().unwrap_or("");
+            let namespace = config["metadata"]["namespace"].as_str().unwrap_or("");
+            let (group, version) = self.api_version.split_once('/').unwrap_or(("", &self.api_version));
+            let gv = if group.is_empty() { format!("/{version}") } else { format!("{group}/{version}") };
+            let kind = &self.kind;
+            ApplyError::Invalid(format!("failed to create typed patch object ({namespace}/{name}; {gv}, Kind={kind}): {e}"))
+        };
+        let merged = walk::merge(&self.shape, &base, config).map_err(located)?;
+        let id = ManagerId::new(manager, Operation::Apply, &self.api_version, &self.subresource);
+        let set = walk::field_set(&self.shape, config).recursive_difference(&self.ignored);
+        let last = managed.0.get(&id).cloned();
+        let time = last.as_ref().and_then(|l| l.time.clone());
+        managed.0.insert(id.clone(), Owned { set, api_version: self.api_version.clone(), time });
+        let mut object = match &last {
+            Some(last) if !last.set.is_empty() => self.prune(&merged, &managed, &last.set),
+            _ => merged,
+        };
+        let changed = walk::compare(&self.shape, &base, &object).without(&self.ignored);
+        let conflicts = conflicts(&managed, &changed, &id);
+        if !force && !conflicts.is_empty() {
+            return Err(ApplyError::Conflicts(conflicts));
+        }
+        self.take(&mut managed, &changed, Some(&id));
+        let differs = base != object;
+        if let Some(owned) = managed.0.get_mut(&id) {
+            owned.set = owned.set.difference(&server_fields());
+            if differs {
+                owned.time = Some(now.to_owned());
+            }
+        }
+        managed.0.retain(|_, owned| !owned.set.is_empty());
+        managed.write(&mut object);
+        Ok(object)
+    }
+
+    /// Removes what this manager applied before and does not apply now, unless somebody else owns it too.
+    fn prune(&self, merged: &Value, managed: &Managed, last: &FieldSet) -> Value {
+        let named = |set: &FieldSet| walk::with_named_fields(set, &self.shape);
+        let last = named(last);
+        let pruned = walk::remove_fields(&self.shape, merged, &last);
+        let owned = managed.0.values().fold(FieldSet::default(), |all, owned| all.union(&owned.set));
+        let all = named(&walk::field_set(&self.shape, merged));
+        let kept = named(&walk::field_set(&self.shape, &pruned)).union(&named(&owned));
+        let pruned = walk::remove_fields(&self.shape, merged, &all.difference(&kept));
+        // What was not this manager's stays, even below something that was.
+        let kept = named(&walk::field_set(&self.shape, &pruned));
+        walk::remove_fields(&self.shape, merged, &all.difference(&kept).intersection(&last))
+    }
+}
+
+fn conflicts(managed: &Managed, changed: &Comparison, but: &ManagerId) -> Vec<Conflict> {
+    let taken = changed.modified.union(&changed.added);
+    let mut out = Vec::new();
+    for (id, owned) in managed.0.iter().filter(|(id, _)| *id != but) {
+        for field in owned.set.intersection(&taken).paths() {
+            out.push(Conflict { manager: describe(id), field });
+        }
+    }
+    out
+}
+
+/// How a conflict names a manager.
+fn describe(id: &ManagerId) -> String {
+    let mut out = format!("{:?}", id.manager);
+    if !id.subresource.is_empty() {
+        out.push_str(&format!(" with subresource {:?}", id.subresource));
+    }
+    if id.operation == Operation::Update {
+        out.push_str(&format!(" using {}", id.api_version));
+    }
+    out
+}
+
+/// Fields that belong to nobody.
+fn server_fields() -> FieldSet {
+    FieldSet::of(&[
+        &["apiVersion"],
+        &["kind"],
+        &["metadata"],
+        &["metadata", "name"],
+        &["metadata", "namespace"],
+        &["metadata", "creationTimestamp"],
+        &["metadata", "selfLink"],
+        &["metadata", "uid"],
+        &["metadata", "clusterName"],
+        &["metadata", "generation"],
+        &["metadata", "managedFields"],
+        &["metadata", "resourceVersion"],
+    ])
+}
+
+/// Merges the oldest plain writers of a version into one entry until there are few enough.
+fn cap(managed: &mut Managed) {
+    let mut updaters: Vec<ManagerId> =
+        managed.0.keys().filter(|id| id.operation == Operation::Update).cloned().collect();
+    let mut count = updaters.len();
+    if count <= UPDATE_MANAGERS_MAX {
+        return;
+    }
+    updaters.sort_by(|a, b| (&managed.0[a].time, a).cmp(&(&managed.0[b].time, b)));
+    let mut first_of: BTreeMap<String, ManagerId> = BTreeMap::new();
+    for id in updaters {
+        if count <= UPDATE_MANAGERS_MAX {
+            return;
+        }
+        let Some(owned) = managed.0.get(&id).cloned() else { continue };
+        let version = owned.api_version.clone();
+        let bucket = ManagerId::new("ancient-changes", Operation::Update, &version, "");
+        match first_of.get(&version) {
+            Some(first) => {
+                if !managed.0.contains_key(&bucket)
+                    && let Some(moved) = managed.0.remove(first)
+                {
+                    managed.0.insert(bucket.clone(), moved);
+                }
+                managed.0.remove(&id);
+                if let Some(ancient) = managed.0.get_mut(&bucket) {
+                    ancient.set = ancient.set.union(&owned.set);
+                    ancient.time = owned.time;
+                }
+                count -= 1;
+            }
+            None => {
+                first_of.insert(version, id);
+            }
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! Walks over trees by schema: which fields a tree sets, how two trees differ, the merge of an applied configuration into a
+//! live object, and the removal of fields. The rules are those of structured-merge-diff v6 `typed`.
+use super::fields::{FieldSet, PathElement, Scalar};
+use kelson_schema::{Kind, ListType, Shape};
+use serde_json::{Map, Value};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// How two trees differ. No path is in more than one of the sets.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Comparison {
+    /// Only in the first.
+    pub removed: FieldSet,
+    /// In both, with different values.
+    pub modified: FieldSet,
+    /// Only in the second.
+    pub added: FieldSet,
+}
+
+impl Comparison {
+    /// Leaves out paths and everything below them.
+    pub fn without(self, ignored: &FieldSet) -> Self {
+        Self {
+            removed: self.removed.recursive_difference(ignored),
+            modified: self.modified.recursive_difference(ignored),
+            added: self.added.recursive_difference(ignored),
+        }
+    }
+}
+
+/// How a place is treated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Atom {
+    Scalar,
+    AtomicList,
+    List,
+    AtomicMap,
+    Map,
+}
+
+/// What the schema and the value together say a place is.
+fn atom(shape: &Shape, value: Option<&Value>) -> Atom {
+    let map = |atomic| if atomic { Atom::AtomicMap } else { Atom::Map };
+    let list = |ty| if ty == ListType::Atomic { Atom::AtomicList } else { Atom::List };
+    match shape {
+        Shape::Root(_) => map(shape.is_atomic()),
+        Shape::Builtin(ty, _) => match ty.kind() {
+            Kind::Struct(_) | Kind::Map(_) => map(shape.is_atomic()),
+            Kind::List(_) | Kind::WrappedList(_) => list(shape.list_type()),
+            Kind::RawExtension | Kind::Json | Kind::Any | Kind::FieldsV1 => atomic(value),
+            Kind::SchemaOrBool(_) | Kind::SchemaOrArray(_) | Kind::SchemaOrStringArray(_) => atomic(value),
+            _ => Atom::Scalar,
+        },
+        Shape::Dynamic(_) | Shape::Untyped => match value {
+            Some(Value::Object(_)) => map(shape.is_atomic()),
+            Some(Value::Array(_)) => list(shape.list_type()),
+            _ => Atom::Scalar,
+        },
+    }
+}
+
+fn atomic(value: Option<&Value>) -> Atom {
+    match value {
+        Some(Value::Object(_)) => Atom::AtomicMap,
+        Some(Value::Array(_)) => Atom::AtomicList,
+        _ => Atom::Scalar,
+    }
+}
+
+fn child(shape: &Shape, key: &str) -> Shape {
+    shape.child(key).unwrap_or(Shape::Untyped)
+}
+
+/// The path element of a list's element; the error names what is wrong with the element.
+fn element_of(shape: &Shape, item: &Value) -> Result<PathElement, String> {
+    if shape.list_type() == ListType::Set {
+        return match item {
+            Value::Object(_) => Err("associative list without keys has an element that's a map type".into()),
+            Value::Array(_) => Err("not supported: associative list with lists as elements".into()),
+            Value::Null => Err("associative list without keys has an element that's an explicit null".into()),
+            scalar => Ok(PathElement::Value(Scalar(scalar.clone()))),
+        };
+    }
+    let map = match item {
+        Value::Object(map) => map,
+        Value::Null => return Err("associative list with keys may not have a null element".into()),
+        _ => return Err("associative list with keys may not have non-map elements".into()),
+    };
+    let names = shape.map_keys();
+    let element = shape.element();
+    let mut keys: Vec<(String, Scalar)> = Vec::with_capacity(names.len());
+    for name in &names {
+        let value = map.get(name).cloned().or_else(|| element.child(name)?.default_value());
+        if let Some(value) = value {
+            keys.push((name.clone(), Scalar(value)));
+        }
+    }
+    if keys.is_empty() {
+        return Err(format!(
+            "associative list with keys has an element that omits all key fields {names:?} (and doesn't have default values for any key fields)"
+        ));
+    }
+    keys.sort();
+    Ok(PathElement::Key(keys))
+}
+
+/// The fields that a tree sets.
+pub fn field_set(shape: &Shape, value: &Value) -> FieldSet {
+    let mut set = FieldSet::default();
+    collect(shape, value, &mut Vec::new(), &mut set);
+    set
+}
+
+fn collect(shape: &Shape, value: &Value, path: &mut Vec<PathElement>, set: &mut FieldSet) {
+    match (atom(shape, Some(value)), value) {
+        (Atom::Scalar | Atom::AtomicList | Atom::AtomicMap, _) => set.insert(path),
+        (Atom::List, Value::Array(items)) => collect_list(shape, items, path, set),
+        (Atom::Map, Value::Object(map)) => {
+            for (key, value) in map {
+                path.push(PathElement::Field(key.clone()));
+                collect(&child(shape, key), value, path, set);
+                let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
+                if empty || !shape.has_field(key) {
+                    set.insert(path);
+                }
+                path.pop();
+            }
+        }
+        _ => {}
+    }
+}
+
+fn collect_list(shape: &Shape, items: &[Value], path: &mut Vec<PathElement>, set: &mut FieldSet) {
+    let elements: Vec<Option<PathElement>> = items.iter().map(|item| element_of(shape, item).ok()).collect();
+    let (mut seen, mut repeated) = (BTreeSet::new(), BTreeSet::new());
+    for element in elements.iter().flatten() {
+        if !seen.insert(element) {
+            repeated.insert(element);
+        }
+    }
+    let of_element = shape.element();
+    for (item, element) in items.iter().zip(&elements) {
+        let Some(element) = element else { continue };
+        path.push(element.clone());
+        if !repeated.contains(element) {
+            collect(&of_element, item, path, set);
+        }
+        set.insert(path);
+        path.pop();
+    }
+}
+
+/// Compares two trees of one type.
+pub fn compare(shape: &Shape, old: &Value, new: &Value) -> Comparison {
+    let mut out = Comparison::default();
+    compare_at(shape, Some(old), Some(new), &mut Vec::new(), &mut out);
+    out
+}
+
+fn compare_at(shape: &Shape, old: Option<&Value>, new: Option<&Value>, path: &mut Vec<PathElement>, out: &mut Comparison) {
+    if old == new {
+        return;
+    }
+    let kinds = match (old, new) {
+        (Some(_), None) => vec![atom(shape, old)],
+        (None, _) => vec![atom(shape, new)],
+        _ => {
+            let (a, b) = (atom(shape, old), atom(shape, new));
+            if a == b { vec![a] } else { vec![a, b] }
+        }
+    };
+    let mut leaf = false;
+    for kind in kinds {
+        leaf = match kind {
+            Atom::Scalar | Atom::AtomicList | Atom::AtomicMap => true,
+            Atom::List => {
+                let (a, b) = (array(old), array(new));
+                a.is_empty() && b.is_empty() || {
+                    compare_lists(shape, a, b, path, out);
+                    false
+                }
+            }
+            Atom::Map => {
+                let (a, b) = (object(old), object(new));
+                a.is_none_or(Map::is_empty) && b.is_none_or(Map::is_empty) || {
+                    compare_maps(shape, a, b, path, out);
+                    false
+                }
+            }
+        };
+        if leaf {
+            match (old, new) {
+                (None, _) => out.added.insert(path),
+                (_, None) => out.removed.insert(path),
+                _ => out.modified.insert(path),
+            }
+        }
+    }
+    if !leaf {
+        match (old, new) {
+            (None, _) => out.added.insert(path),
+            (_, None) => out.removed.insert(path),
+            _ => {}
+        }
+    }
+}
+
+fn array(value: Option<&Value>) -> &[Value] {
+    value.and_then(Value::as_array).map_or(&[], Vec::as_slice)
+}
+
+fn object(value: Option<&Value>) -> Option<&Map<String, Value>> {
+    value.and_then(Value::as_object)
+}
+
+fn compare_maps(
+    shape: &Shape,
+    old: Option<&Map<String, Value>>,
+    new: Option<&Map<String, Value>>,
+    path: &mut Vec<PathElement>,
+    out: &mut Comparison,
+) {
+    let empty = Map::new();
+    let (old, new) = (old.unwrap_or(&empty), new.unwrap_or(&empty));
+    for key in old.keys().chain(new.keys().filter(|k| !old.contains_key(*k))) {
+        let (a, b) = (old.get(key), new.get(key));
+        if a != b {
+            path.push(PathElement::Field(key.clone()));
+            compare_at(&child(shape, key), a, b, path, out);
+            path.pop();
+        }
+    }
+}
+
+fn by_element<'a>(shape: &Shape, items: &'a [Value]) -> BTreeMap<PathElement, Vec<&'a Value>> {
+    let mut out: BTreeMap<PathElement, Vec<&Value>> = BTreeMap::new();
+    for item in items {
+        if let Ok(element) = element_of(shape, item) {
+            out.entry(element).or_default().push(item);
+        }
+    }
+    out
+}
+
+fn compare_lists(shape: &Shape, old: &[Value], new: &[Value], path: &mut Vec<PathElement>, out: &mut Comparison) {
+    let (old, new) = (by_element(shape, old), by_element(shape, new));
+    let of_element = shape.element();
+    for element in old.keys().chain(new.keys().filter(|k| !old.contains_key(*k))) {
+        let (a, b) = (old.get(element).map_or(&[][..], Vec::as_slice), new.get(element).map_or(&[][..], Vec::as_slice));
+        path.push(element.clone());
+        match (a, b) {
+            ([], [] | [_]) | ([_], [] | [_]) => {
+                compare_at(&of_element, a.first().copied(), b.first().copied(), path, out);
+            }
+            // Duplicates count as one value.
+            ([_, _, ..], [_, _, ..]) => {
+                if a != b {
+                    out.modified.insert(path);
+                }
+            }
+            ([_, _, ..], _) => {
+                if let Some(b) = b.first() {
+                    compare_at(&of_element, None, Some(b), path, out);
+                }
+                out.removed.insert(path);
+            }
+            _ => {
+                if let Some(a) = a.first() {
+                    compare_at(&of_element, Some(a), None, path, out);
+                }
+                out.added.insert(path);
+            }
+        }
+        path.pop();
+    }
+}
+
+/// Merges an applied configuration into a live tree. Errors name the path and what is wrong there.
+pub fn merge(shape: &Shape, live: &Value, config: &Value) -> Result<Value, String> {
+    Ok(merge_at(shape, Some(live), Some(config), &mut Vec::new())?.unwrap_or(Value::Null))
+}
+
+fn locate(path: &[PathElement], message: &str) -> String {
+    let path: String = path.iter().map(ToString::to_string).collect();
+    format!("{path}: {message}")
+}
+
+fn merge_at(
+    shape: &Shape,
+    live: Option<&Value>,
+    config: Option<&Value>,
+    path: &mut Vec<PathElement>,
+) -> Result<Option<Value>, String> {
+    let right = || config.or(live).cloned();
+    let Some(new) = config else { return Ok(live.cloned()) };
+    match atom(shape, Some(new)) {
+        Atom::Scalar | Atom::AtomicList | Atom::AtomicMap => Ok(right()),
+        Atom::List => {
+            let (a, b) = (array(live), array(config));
+            if a.is_empty() && b.is_empty() {
+                return Ok(right());
+            }
+            let merged = merge_lists(shape, a, b, path)?;
+            Ok((!merged.is_empty()).then_some(Value::Array(merged)))
+        }
+        Atom::Map => {
+            let (a, b) = (object(live), object(config));
+            if a.is_none_or(Map::is_empty) && b.is_none_or(Map::is_empty) {
+                return Ok(right());
+            }
+            let mut out = a.cloned().unwrap_or_default();
+            for (key, value) in b.into_iter().flatten() {
+                if !matches!(shape, Shape::Untyped | Shape::Dynamic(_)) && shape.child(key).is_none() {
+                    path.push(PathElement::Field(key.clone()));
+                    return Err(locate(path, "field not declared in schema"));
+                }
+                path.push(PathElement::Field(key.clone()));
+                let merged = merge_at(&child(shape, key), out.get(key), Some(value), path)?;
+                path.pop();
+                match merged {
+                    Some(value) => out.insert(key.clone(), value),
+                    None => out.remove(key),
+                };
+            }
+            Ok((!out.is_empty()).then_some(Value::Object(out)))
+        }
+    }
+}
+
+/// The configuration's order wins; elements that only the live list has stay where they were between their neighbours.
+fn merge_lists(shape: &Shape, live: &[Value], config: &[Value], path: &mut Vec<PathElement>) -> Result<Vec<Value>, String> {
+    let index = |items: &[Value]| -> Result<Vec<PathElement>, String> {
+        let elements = items.iter().enumerate().map(|(i, item)| {
+            element_of(shape, item).map_err(|why| locate(path, &format!("element {i}: {why}")))
+        });
+        elements.collect()
+    };
+    let (left, right) = (index(live)?, index(config)?);
+    let mut seen = BTreeSet::new();
+    if let Some(twice) = right.iter().find(|e| !seen.insert(*e)) {
+        return Err(locate(path, &format!("duplicate entries for key {twice}")));
+    }
+    // A live element that is there twice has no value to merge with.
+    let live_value = |element: &PathElement| {
+        let mut found = left.iter().zip(live).filter(|(e, _)| *e == element).map(|(_, v)| v);
+        match (found.next(), found.next()) {
+            (Some(only), None) => Some(only),
+            _ => None,
+        }
+    };
+    let of_element = shape.element();
+    let mut out = Vec::with_capacity(live.len().max(config.len()));
+    let mut shared = right.iter().filter(|e| left.contains(e));
+    let mut next_shared = shared.next();
+    let mut done = BTreeSet::new();
+    let (mut l, mut r) = (0, 0);
+    while l < left.len() || r < right.len() {
+        let equal = l < left.len() && r < right.len() && left[l] == right[r];
+        if l < left.len() && !equal {
+            let shared_here = right.contains(&left[l]);
+            if r < right.len() && shared_here && next_shared.is_some_and(|s| *s != left[l]) {
+                // It moved: it comes when the configuration's order reaches it.
+                l += 1;
+                continue;
+            }
+            if !shared_here {
+                out.push(live[l].clone());
+                l += 1;
+                continue;
+            }
+            if done.contains(&left[l]) {
+                l += 1;
+            }
+        }
+        if r < right.len() {
+            let element = &right[r];
+            done.insert(element);
+            path.push(element.clone());
+            let merged = merge_at(&of_element, live_value(element), Some(&config[r]), path)?;
+            path.pop();
+            out.extend(merged);
+            if equal || next_shared == Some(element) {
+                next_shared = shared.next();
+            }
+            l += usize::from(equal);
+            r += 1;
+        }
+    }
+    Ok(out)
+}
+
+/// Removes the fields of a set from a tree. What becomes empty stays, empty.
+pub fn remove_fields(shape: &Shape, value: &Value, remove: &FieldSet) -> Value {
+    match (atom(shape, Some(value)), value) {
+        (Atom::List, Value::Array(items)) => {
+            let of_element = shape.element();
+            let kept = items.iter().filter_map(|item| {
+                let Ok(element) = element_of(shape, item) else { return Some(item.clone()) };
+                if remove.has_member(&element) {
+                    return None;
+                }
+                Some(remove.below(&element).map_or_else(|| item.clone(), |below| remove_fields(&of_element, item, below)))
+            });
+            Value::Array(kept.collect())
+        }
+        (Atom::Map, Value::Object(map)) => {
+            let kept = map.iter().filter_map(|(key, value)| {
+                let element = PathElement::Field(key.clone());
+                if remove.has_member(&element) {
+                    return None;
+                }
+                let value = match remove.below(&element) {
+                    Some(below) => remove_fields(&child(shape, key), value, below),
+                    None => value.clone(),
+                };
+                Some((key.clone(), value))
+            });
+            Value::Object(kept.collect())
+        }
+        (Atom::AtomicList, Value::Array(_)) => Value::Array(Vec::new()),
+        (Atom::AtomicMap, Value::Object(_)) => Value::Object(Map::new()),
+        (_, other) => other.clone(),
+    }
+}
+
+/// Adds the named fields on the way to every path: a set of `.a.b.c` also owns `.a` when `a` is a declared field.
+pub(super) fn with_named_fields(set: &FieldSet, shape: &Shape) -> FieldSet {
+    let mut members: BTreeSet<PathElement> = set.members().cloned().collect();
+    let mut children = BTreeMap::new();
+    for (element, below) in set.children() {
+        let next = match element {
+            PathElement::Field(name) => {
+                if shape.has_field(name) {
+                    members.insert(element.clone());
+                }
+                child(shape, name)
+            }
+            _ => shape.element(),
+        };
+        children.insert(element.clone(), with_named_fields(below, &next));
+    }
+    FieldSet::with_parts(members, children)
+}

@@ -1,0 +1,217 @@
+//! JSON patch, RFC 6902, with the leniency and messages of the library upstream uses (negative indices, `missing value`).
+use crate::PatchError;
+use serde_json::Value;
+
+/// Operations allowed in one patch.
+pub const JSON_PATCH_OPERATIONS_MAX: usize = 10_000;
+/// Bytes that `copy` operations may add together.
+const COPIED_BYTES_MAX: usize = 3 * 1024 * 1024;
+
+/// Applies a patch (a JSON array of operations) to a document. On error the document may be changed in part.
+pub fn json_patch(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
+    let Value::Array(operations) = patch else {
+        return Err(PatchError::BadRequest(
+            "error decoding patch: json: cannot unmarshal object into Go value of type jsonpatch.Patch".into(),
+        ));
+    };
+    if operations.len() > JSON_PATCH_OPERATIONS_MAX {
+        return Err(PatchError::TooLarge(format!(
+            "The allowed maximum operations in a JSON patch is {JSON_PATCH_OPERATIONS_MAX}, got {}",
+            operations.len()
+        )));
+    }
+    let mut copied = 0;
+    for operation in operations {
+        one(document, operation, &mut copied)?;
+    }
+    Ok(())
+}
+
+fn refuse(message: String) -> PatchError {
+    PatchError::Unprocessable(message)
+}
+
+fn one(document: &mut Value, operation: &Value, copied: &mut usize) -> Result<(), PatchError> {
+    let text = |key: &str| operation[key].as_str();
+    let op = text("op").unwrap_or("unknown");
+    let path = text("path").ok_or_else(|| refuse(format!("{op} operation failed to decode path: missing value")))?;
+    let value = || {
+        operation.get("value").cloned().ok_or_else(|| refuse(format!("error in {op} for path: '{path}': missing value")))
+    };
+    let from = || text("from").ok_or_else(|| refuse(format!("{op} operation failed to decode from: missing value")));
+    match op {
+        "add" => add(document, path, operation.get("value").cloned().unwrap_or(Value::Null), "add"),
+        "remove" => remove(document, path, "remove").map(drop),
+        "replace" => replace(document, path, value()?),
+        "move" => {
+            let from = from()?;
+            if path.starts_with(&format!("{from}/")) {
+                return Err(refuse(format!("error in move for path: '{path}': cannot move a value into itself")));
+            }
+            let taken = remove(document, from, "move")?;
+            add(document, path, taken, "move")
+        }
+        "copy" => {
+            let found = get(document, from()?).cloned();
+            let found = found.ok_or_else(|| refuse(format!("error in copy for from: '{}': missing value", from().unwrap_or(""))))?;
+            *copied += found.to_string().len();
+            if *copied > COPIED_BYTES_MAX {
+                return Err(PatchError::TooLarge(format!(
+                    "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {COPIED_BYTES_MAX}"
+                )));
+            }
+            add(document, path, found, "copy")
+        }
+        "test" => test(document, path, operation.get("value").unwrap_or(&Value::Null)),
+        other => Err(refuse(format!("Unexpected kind: {other}"))),
+    }
+}
+
+fn tokens(path: &str) -> Vec<String> {
+    path.split('/').skip(1).map(|t| t.replace("~1", "/").replace("~0", "~")).collect()
+}
+
+/// An index into a list; negative ones count from the end.
+fn index(token: &str, len: usize) -> Option<usize> {
+    let value: i64 = token.parse().ok()?;
+    let value = if value < 0 { value + len as i64 } else { value };
+    usize::try_from(value).ok()
+}
+
+fn step<'a>(value: &'a mut Value, token: &str) -> Option<&'a mut Value> {
+    match value {
+        Value::Object(map) => map.get_mut(token),
+        Value::Array(items) => index(token, items.len()).and_then(|i| items.get_mut(i)),
+        _ => None,
+    }
+}
+
+fn get<'a>(document: &'a Value, path: &str) -> Option<&'a Value> {
+    tokens(path).iter().try_fold(document, |value, token| match value {
+        Value::Object(map) => map.get(token),
+        Value::Array(items) => index(token, items.len()).and_then(|i| items.get(i)),
+        _ => None,
+    })
+}
+
+/// The container of a path and its last token.
+fn parent<'a>(document: &'a mut Value, path: &str, op: &str) -> Result<(&'a mut Value, String), PatchError> {
+    let missing = || refuse(format!("{op} operation does not apply: doc is missing path: \"{path}\": missing value"));
+    let mut tokens = tokens(path);
+    let last = tokens.pop().ok_or_else(missing)?;
+    let container = tokens.iter().try_fold(document, |value, token| step(value, token)).ok_or_else(missing)?;
+    if !container.is_object() && !container.is_array() {
+        return Err(missing());
+    }
+    Ok((container, last))
+}
+
+fn add(document: &mut Value, path: &str, value: Value, op: &str) -> Result<(), PatchError> {
+    if path.is_empty() {
+        *document = value;
+        return Ok(());
+    }
+    let (container, last) = parent(document, path, op)?;
+    match container {
+        Value::Object(map) => {
+            map.insert(last, value);
+        }
+        Value::Array(items) if last == "-" => items.push(value),
+        Value::Array(items) => {
+            // For adding, -1 is the place after the last element.
+            let at = match last.parse::<i64>() {
+                Ok(i) if i < 0 => usize::try_from(i + items.len() as i64 + 1).ok(),
+                Ok(i) => usize::try_from(i).ok(),
+                Err(_) => None,
+            };
+            match at.filter(|at| *at <= items.len()) {
+                Some(at) => items.insert(at, value),
+                None => {
+                    return Err(refuse(format!(
+                        "error in {op} for path: '{path}': Unable to access invalid index: {last}: invalid index referenced"
+                    )));
+                }
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+fn remove(document: &mut Value, path: &str, op: &str) -> Result<Value, PatchError> {
+    let (container, last) = parent(document, path, op)?;
+    let removed = match container {
+        Value::Object(map) => map
+            .remove(&last)
+            .ok_or_else(|| format!("Unable to remove nonexistent key: {last}: missing value")),
+        Value::Array(items) => match index(&last, items.len()).filter(|i| *i < items.len()) {
+            Some(at) => Ok(items.remove(at)),
+            None => Err(format!("Unable to access invalid index: {last}: invalid index referenced")),
+        },
+        _ => Err("missing value".to_owned()),
+    };
+    removed.map_err(|why| refuse(format!("error in {op} for path: '{path}': {why}")))
+}
+
+fn replace(document: &mut Value, path: &str, value: Value) -> Result<(), PatchError> {
+    if path.is_empty() {
+        *document = value;
+        return Ok(());
+    }
+    let (container, last) = parent(document, path, "replace")?;
+    match step(container, &last) {
+        Some(slot) => {
+            *slot = value;
+            Ok(())
+        }
+        None => Err(refuse(format!("replace operation does not apply: doc is missing key: {path}: missing value"))),
+    }
+}
+
+fn test(document: &Value, path: &str, expected: &Value) -> Result<(), PatchError> {
+    match get(document, path) {
+        Some(found) if found == expected => Ok(()),
+        None if expected.is_null() => Ok(()),
+        _ => Err(refuse(format!("testing value {path} failed: test failed"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[track_caller]
+    fn check(document: Value, patch: Value, expected: Result<Value, &str>) {
+        let mut found = document;
+        let result = json_patch(&mut found, &patch).map(|()| found).map_err(|e| e.to_string());
+        assert_eq!(result, expected.map_err(str::to_owned));
+    }
+
+    #[test]
+    fn operations() {
+        check(json!({"a":[1]}), json!([{"op":"add","path":"/a/0","value":0},{"op":"add","path":"/a/-","value":2}]), Ok(json!({"a":[0,1,2]})));
+        check(json!({"a":{"b~/c":1}}), json!([{"op":"remove","path":"/a/b~0~1c"}]), Ok(json!({"a":{}})));
+        check(json!({"a":1}), json!([{"op":"replace","path":"/a","value":null}]), Ok(json!({"a":null})));
+        check(json!({"a":{"b":1}}), json!([{"op":"move","from":"/a/b","path":"/c"}]), Ok(json!({"a":{},"c":1})));
+        check(json!({"a":[1,2]}), json!([{"op":"copy","from":"/a/1","path":"/a/0"}]), Ok(json!({"a":[2,1,2]})));
+        check(json!({"a":[1,2]}), json!([{"op":"test","path":"/a/-1","value":2}]), Ok(json!({"a":[1,2]})));
+        check(json!({"a":1}), json!([{"op":"add","path":"","value":{"b":2}}]), Ok(json!({"b":2})));
+    }
+
+    #[test]
+    fn refusals() {
+        check(json!({}), json!([{"op":"remove","path":"/a"}]), Err("error in remove for path: '/a': Unable to remove nonexistent key: a: missing value"));
+        check(json!({}), json!([{"op":"replace","path":"/a","value":1}]), Err("replace operation does not apply: doc is missing key: /a: missing value"));
+        check(json!({}), json!([{"op":"add","path":"/a/b","value":1}]), Err("add operation does not apply: doc is missing path: \"/a/b\": missing value"));
+        check(json!({"a":1}), json!([{"op":"test","path":"/a","value":2}]), Err("testing value /a failed: test failed"));
+        check(json!({"a":[1]}), json!([{"op":"add","path":"/a/5","value":2}]), Err("error in add for path: '/a/5': Unable to access invalid index: 5: invalid index referenced"));
+    }
+
+    #[test]
+    fn too_many_operations() {
+        let patch = Value::Array(vec![json!({"op":"test","path":"/a","value":null}); JSON_PATCH_OPERATIONS_MAX + 1]);
+        let error = json_patch(&mut json!({}), &patch).expect_err("too many");
+        assert_eq!(error, PatchError::TooLarge("The allowed maximum operations in a JSON patch is 10000, got 10001".into()));
+    }
+}

@@ -156,6 +156,7 @@ impl Builder<'_> {
         id
     }
 
+    #[expect(clippy::type_complexity, reason = "a pair of borrowed lists, used in this file only")]
     fn struct_of(&self, path: &str, name: &str) -> Option<(&[GoField], &[(String, String)])> {
         match self.packages.get(path)?.types.get(name)? {
             GoType::Struct { fields, markers } => Some((fields, markers)),

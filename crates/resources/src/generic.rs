@@ -24,32 +24,6 @@ pub static KINDS: &[Generic] = &[
     }),
     Generic(Options { stored: false, ..Options::namespaced("", "bindings", "Binding") }),
     Generic(Options {
-        short_names: &["ep"],
-        allow_create_on_update: true,
-        ..Options::namespaced("", "endpoints", "Endpoints")
-    }),
-    Generic(Options {
-        short_names: &["limits"],
-        allow_create_on_update: true,
-        ..Options::namespaced("", "limitranges", "LimitRange")
-    }),
-    Generic(Options {
-        short_names: &["pvc"],
-        subresources: STATUS,
-        ..Options::namespaced("", "persistentvolumeclaims", "PersistentVolumeClaim")
-    }),
-    Generic(Options {
-        short_names: &["pv"],
-        subresources: STATUS,
-        ..Options::cluster("", "persistentvolumes", "PersistentVolume")
-    }),
-    Generic(Options { generation: true, ..Options::namespaced("", "podtemplates", "PodTemplate") }),
-    Generic(Options {
-        short_names: &["quota"],
-        subresources: STATUS,
-        ..Options::namespaced("", "resourcequotas", "ResourceQuota")
-    }),
-    Generic(Options {
         categories: API_EXTENSIONS,
         subresources: STATUS,
         ..Options::cluster("apiregistration.k8s.io", "apiservices", "APIService")
@@ -89,19 +63,6 @@ pub static KINDS: &[Generic] = &[
         categories: &["all"],
         subresources: STATUS,
         ..Options::namespaced("autoscaling", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
-    }),
-    Generic(Options {
-        short_names: &["cj"],
-        categories: &["all"],
-        subresources: STATUS,
-        generation: true,
-        ..Options::namespaced("batch", "cronjobs", "CronJob")
-    }),
-    Generic(Options {
-        categories: &["all"],
-        subresources: STATUS,
-        generation: true,
-        ..Options::namespaced("batch", "jobs", "Job")
     }),
     Generic(Options {
         short_names: &["csr"],
@@ -149,22 +110,6 @@ pub static KINDS: &[Generic] = &[
         generation: true,
         allow_unconditional_update: false,
         ..Options::namespaced("policy", "poddisruptionbudgets", "PodDisruptionBudget")
-    }),
-    Generic(Options {
-        allow_create_on_update: true,
-        ..Options::cluster("rbac.authorization.k8s.io", "clusterrolebindings", "ClusterRoleBinding")
-    }),
-    Generic(Options {
-        allow_create_on_update: true,
-        ..Options::cluster("rbac.authorization.k8s.io", "clusterroles", "ClusterRole")
-    }),
-    Generic(Options {
-        allow_create_on_update: true,
-        ..Options::namespaced("rbac.authorization.k8s.io", "rolebindings", "RoleBinding")
-    }),
-    Generic(Options {
-        allow_create_on_update: true,
-        ..Options::namespaced("rbac.authorization.k8s.io", "roles", "Role")
     }),
     Generic(Options {
         allow_unconditional_update: false,
@@ -246,7 +191,6 @@ pub static KINDS: &[Generic] = &[
         allow_unconditional_update: false,
         ..Options::cluster("node.k8s.io", "runtimeclasses", "RuntimeClass")
     }),
-    Generic(Options { generation: true, ..Options::namespaced("discovery.k8s.io", "endpointslices", "EndpointSlice") }),
     Generic(Options {
         versions: &["v1", "v1beta2", "v1beta1"],
         generation: true,

@@ -11,6 +11,7 @@ mod generic;
 pub mod metadata;
 mod path;
 mod pod;
+mod rbac;
 mod registry;
 mod rules;
 mod strategy;

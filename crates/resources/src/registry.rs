@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use crate::strategy::Strategy;
-use crate::{apps, core, generic, pod};
+use crate::{apps, batch, core, generic, pod, rbac};
 
 static KINDS: &[&dyn Strategy] = &[
     &pod::Pods,
@@ -17,12 +17,25 @@ static KINDS: &[&dyn Strategy] = &[
     &core::Secrets,
     &core::Services,
     &core::ServiceAccounts,
+    &core::EndpointSlices,
+    &core::Endpoints,
+    &core::LimitRanges,
+    &core::PersistentVolumeClaims,
+    &core::PersistentVolumes,
+    &core::PodTemplates,
+    &core::ResourceQuotas,
+    &rbac::Bindings { namespaced: false },
+    &rbac::Bindings { namespaced: true },
+    &rbac::Roles { namespaced: false },
+    &rbac::Roles { namespaced: true },
     &apps::ControllerRevisions,
     &apps::DaemonSets,
     &apps::Deployments,
     &apps::ReplicaSets,
     &apps::ReplicationControllers,
     &apps::StatefulSets,
+    &batch::CronJobs,
+    &batch::Jobs,
 ];
 
 type Table = HashMap<(&'static str, &'static str), &'static dyn Strategy>;

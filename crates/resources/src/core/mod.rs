@@ -1,21 +1,28 @@
 //! Kinds of the legacy group, one file each.
 mod config_map;
+mod endpoints;
 mod event;
 mod lease;
 mod namespace;
 mod node;
+mod quota;
 mod secret;
 mod service;
 mod service_account;
+mod volume;
 
 pub use config_map::ConfigMaps;
+pub use endpoints::{EndpointSlices, Endpoints};
 pub use event::Events;
 pub use lease::{LeaseCandidates, Leases};
 pub use namespace::Namespaces;
 pub use node::Nodes;
+pub use quota::{LimitRanges, PodTemplates, ResourceQuotas};
 pub use secret::Secrets;
 pub use service::Services;
 pub use service_account::ServiceAccounts;
+pub(crate) use volume::claim_spec as check_claim_spec;
+pub use volume::{PersistentVolumeClaims, PersistentVolumes};
 
 use std::net::IpAddr;
 
@@ -40,9 +47,4 @@ pub(crate) fn endpoint_ip(s: &str, p: &Path<'_>, e: &mut Errors) {
     if link_local_multicast {
         e.invalid(p, s, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
     }
-}
-
-/// A volume claim's spec.
-pub(crate) fn check_claim_spec(spec: &serde_json::Value, p: &Path<'_>, e: &mut Errors) {
-    let _ = (spec, p, e);
 }

@@ -8,6 +8,7 @@ mod security;
 mod volume;
 
 pub use scheduling::{node_selector, tolerations, topology_terms};
+pub use volume::driver_name;
 
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -1,0 +1,487 @@
+//! Jobs: generated selectors, completion rules, what may change, status.
+use jiff::Timestamp;
+use kelson_meta::{is_dns1123_label, is_qualified_name};
+use serde_json::{Value, json};
+
+use super::policies;
+use crate::apps::{name_warning, wide};
+use crate::metadata::immutable;
+use crate::path::{Errors, Path};
+use crate::pod;
+use crate::rules;
+use crate::strategy::{Column, Context, Options, Strategy, base_create};
+use crate::table::{AGE, CONTAINERS, IMAGES, NAME, SELECTOR, age, between, name, time};
+use crate::tree::{
+    at_mut, default_to, default_zero, empty, ensure, flag, int, int0, items, present, restore, same, set, text,
+};
+
+const INDEXED_PARALLELISM_MAX: i64 = 100_000;
+const FAILED_INDEXES_MAX: i64 = 100_000;
+const MANY_COMPLETIONS: i64 = 100_000;
+const MANY_COMPLETIONS_PARALLELISM_MAX: i64 = 10_000;
+const MANY_COMPLETIONS_FAILED_MAX: i64 = 10_000;
+const MANAGED_BY_BYTES_MAX: usize = 63;
+
+/// The jobs resource.
+pub struct Jobs;
+
+static OPTIONS: Options = Options {
+    categories: &["all"],
+    subresources: &["status"],
+    generation: true,
+    columns: &[
+        NAME,
+        Column::text("Status", "State of the job."),
+        Column::text("Completions", "Pods that succeeded of those needed."),
+        Column::text("Duration", "Time from start to completion."),
+        AGE,
+        CONTAINERS,
+        IMAGES,
+        SELECTOR,
+    ],
+    fields: &["status.successful"],
+    ..Options::namespaced("batch", "jobs", "Job")
+};
+
+/// Labels of the job's name and uid, the old one of each first.
+const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
+const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
+
+/// Defaults of a job's spec, in jobs and in cron jobs' templates.
+pub(super) fn default_spec(spec: &mut Value) {
+    if !present(&spec["completions"]) && !present(&spec["parallelism"]) {
+        default_to(spec, "completions", 1);
+    }
+    default_to(spec, "parallelism", 1);
+    let backoff = if present(&spec["backoffLimitPerIndex"]) { i32::MAX } else { 6 };
+    default_to(spec, "backoffLimit", backoff);
+    default_to(spec, "completionMode", "NonIndexed");
+    default_to(spec, "suspend", false);
+    let replace = if present(&spec["podFailurePolicy"]) { "Failed" } else { "TerminatingOrFailed" };
+    default_to(spec, "podReplacementPolicy", replace);
+    default_to(spec, "manualSelector", false);
+}
+
+/// Defaults that both jobs and templates of jobs get.
+pub(super) fn default_template(spec: &mut Value) {
+    if let Some(t) = ensure(spec, "template") {
+        pod::default_template(t);
+    }
+    let rules = at_mut(spec, &["podFailurePolicy"]);
+    for r in rules.into_iter().flat_map(|p| crate::tree::items_mut(p, "rules")) {
+        for c in crate::tree::items_mut(r, "onPodConditions") {
+            default_zero(c, "status", "True");
+        }
+    }
+}
+
+impl Strategy for Jobs {
+    fn options(&self) -> &'static Options {
+        &OPTIONS
+    }
+    fn default(&self, _version: &str, obj: &mut Value) {
+        ensure(obj, "status");
+        let Some(spec) = ensure(obj, "spec") else { return };
+        default_spec(spec);
+        default_template(spec);
+        let labels = spec["template"]["metadata"]["labels"].clone();
+        if !empty(&labels)
+            && let Some(m) = ensure(obj, "metadata")
+            && empty(&m["labels"])
+        {
+            set(m, "labels", labels);
+        }
+    }
+    fn prepare_create(&self, _cx: &Context<'_>, obj: &mut Value) {
+        if !flag(&obj["spec"]["manualSelector"]) {
+            generate_selector(obj);
+        }
+        base_create(self, obj);
+    }
+    fn check_create(&self, obj: &Value, e: &mut Errors) {
+        check_generated(obj, true, e);
+        check_job(obj, e);
+    }
+    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
+        let was = &old["spec"]["template"]["metadata"]["labels"];
+        check_generated(new, was.get(NAME_LABELS[1]).is_some() && was.get(UID_LABELS[1]).is_some(), e);
+        check_job(new, e);
+        check_spec_update(new, old, e);
+    }
+    fn prepare_subresource_update(&self, _cx: &Context<'_>, _subresource: &str, new: &mut Value, old: &Value) {
+        crate::strategy::base_status_update(new, old);
+    }
+    fn check_subresource_update(&self, _subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
+        check_status(new, old, e);
+    }
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        let mut out = name_warning(new, old, "Pod names and hostnames");
+        out.extend(spec_warnings("spec.", &new["spec"], old.map(|o| &o["spec"])));
+        out
+    }
+    fn selectable_fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
+        vec![("status.successful", int0(&obj["status"]["succeeded"]).to_string())]
+    }
+    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
+        let (spec, status) = (&obj["spec"], &obj["status"]);
+        let done = int0(&status["succeeded"]);
+        let completions = match (int(&spec["completions"]), int0(&spec["parallelism"])) {
+            (Some(n), _) => format!("{done}/{n}"),
+            (None, p) if p > 1 => format!("{done}/1 of {p}"),
+            _ => format!("{done}/1"),
+        };
+        let duration = time(&status["startTime"])
+            .map_or_else(String::new, |start| between(start, time(&status["completionTime"]).unwrap_or(now)));
+        let [names, images, selector] = wide(spec);
+        vec![name(obj), json!(state(obj)), json!(completions), json!(duration), age(obj, now), names, images, selector]
+    }
+    fn row_conditions(&self, obj: &Value) -> Vec<Value> {
+        let (reason, message) = match state(obj) {
+            "Complete" => ("Succeeded", "The job has completed successfully."),
+            "Failed" => ("Failed", "The job failed."),
+            _ => return Vec::new(),
+        };
+        vec![json!({"type": "Completed", "status": "True", "reason": reason, "message": message})]
+    }
+}
+
+/// Warnings about a job's spec at `at`, which ends in a dot.
+pub(super) fn spec_warnings(at: &str, spec: &Value, old: Option<&Value>) -> Vec<String> {
+    let mut out = Vec::new();
+    let (completions, parallelism) = (int0(&spec["completions"]), int0(&spec["parallelism"]));
+    if text(&spec["completionMode"]) == "Indexed" && completions > MANY_COMPLETIONS && parallelism > 10_000 {
+        out.push(
+            "In Indexed Jobs with a number of completions higher than 10^5 and a parallelism higher than 10^4, Kubernetes might not be able to track completedIndexes when a big number of indexes fail".to_owned(),
+        );
+    }
+    out.extend(pod::template_warnings_at(&format!("{at}template."), &spec["template"], old.map(|o| &o["template"])));
+    out
+}
+
+fn condition(obj: &Value, kind: &str) -> bool {
+    items(&obj["status"]["conditions"]).iter().any(|c| text(&c["type"]) == kind && text(&c["status"]) == "True")
+}
+
+fn state(obj: &Value) -> &'static str {
+    if condition(obj, "Complete") {
+        "Complete"
+    } else if condition(obj, "Failed") {
+        "Failed"
+    } else if present(&obj["metadata"]["deletionTimestamp"]) {
+        "Terminating"
+    } else if condition(obj, "Suspended") {
+        "Suspended"
+    } else if condition(obj, "FailureTarget") {
+        "FailureTarget"
+    } else if condition(obj, "SuccessCriteriaMet") {
+        "SuccessCriteriaMet"
+    } else {
+        "Running"
+    }
+}
+
+/// Name and uid become labels of the pods, and the uid the selector; both are set before this.
+fn generate_selector(obj: &mut Value) {
+    let (job, uid) = (obj["metadata"]["name"].clone(), obj["metadata"]["uid"].clone());
+    let (job, uid) = (text(&job).to_owned(), text(&uid).to_owned());
+    let Some(spec) = obj.get_mut("spec") else { return };
+    let labels = ensure(spec, "template").and_then(|t| ensure(t, "metadata")).and_then(|m| ensure(m, "labels"));
+    if let Some(labels) = labels {
+        for l in NAME_LABELS {
+            default_to(labels, l, job.clone());
+        }
+        for l in UID_LABELS {
+            default_to(labels, l, uid.clone());
+        }
+    }
+    if let Some(m) = ensure(spec, "selector").and_then(|s| ensure(s, "matchLabels")) {
+        default_to(m, UID_LABELS[1], uid);
+    }
+}
+
+fn check_generated(obj: &Value, prefixed: bool, e: &mut Errors) {
+    let spec = &obj["spec"];
+    if flag(&spec["manualSelector"]) || !present(&spec["selector"]) {
+        return;
+    }
+    let (job, uid) = (text(&obj["metadata"]["name"]), text(&obj["metadata"]["uid"]));
+    if uid.is_empty() {
+        let meta = Path::new("metadata");
+        e.required(&meta.child("uid"), "");
+    }
+    let root = Path::new("spec");
+    let template = root.child("template");
+    let meta = template.child("metadata");
+    let p = meta.child("labels");
+    let labels = &spec["template"]["metadata"]["labels"];
+    let mut expected = serde_json::Map::new();
+    for i in 0..if prefixed { 2 } else { 1 } {
+        for (key, value) in [(UID_LABELS[i], uid), (NAME_LABELS[i], job)] {
+            expected.insert(key.to_owned(), json!(value));
+            match labels.get(key) {
+                None => e.required(&p.key(key), &format!("must be '{value}'")),
+                Some(v) if text(v) != value => e.invalid(&p.key(key), labels, format!("must be '{value}'")),
+                Some(_) => {}
+            }
+        }
+    }
+    if !rules::selector_matches(&spec["selector"], &Value::Object(expected)) {
+        e.invalid(&root.child("selector"), &spec["selector"], "`selector` not auto-generated");
+    }
+}
+
+fn check_job(obj: &Value, e: &mut Errors) {
+    let (spec, p) = (&obj["spec"], Path::new("spec"));
+    check_spec(spec, &p, e);
+    let selector = &spec["selector"];
+    if present(selector) {
+        rules::label_selector(selector, &p.child("selector"), e);
+    } else {
+        e.required(&p.child("selector"), "");
+    }
+    let labels = &spec["template"]["metadata"]["labels"];
+    if present(selector) && !rules::selector_matches(selector, labels) {
+        let t = p.child("template");
+        let meta = t.child("metadata");
+        e.invalid(&meta.child("labels"), labels, "`selector` does not match template `labels`");
+    }
+    if text(&spec["completionMode"]) == "Indexed"
+        && let Some(n) = int(&spec["completions"])
+        && n > 0
+    {
+        let job = text(&obj["metadata"]["name"]);
+        let host = format!("{job}-{}", n - 1);
+        if is_dns1123_label(&host).is_err() {
+            let meta = Path::new("metadata");
+            let why = format!("will not able to create pod with invalid DNS label: {host}");
+            e.invalid(&meta.child("name"), job, why);
+        }
+    }
+}
+
+/// A job's spec but for its selector; also in cron jobs.
+pub(super) fn check_spec(spec: &Value, p: &Path<'_>, e: &mut Errors) {
+    for f in [
+        "parallelism",
+        "completions",
+        "activeDeadlineSeconds",
+        "backoffLimit",
+        "ttlSecondsAfterFinished",
+        "backoffLimitPerIndex",
+        "maxFailedIndexes",
+    ] {
+        rules::not_negative(&spec[f], &p.child(f), e);
+    }
+    if present(&spec["maxFailedIndexes"]) && !present(&spec["backoffLimitPerIndex"]) {
+        e.required(&p.child("backoffLimitPerIndex"), "when maxFailedIndexes is specified");
+    }
+    if let Some(m) = spec["managedBy"].as_str() {
+        let at = p.child("managedBy");
+        if m.contains('/') {
+            e.invalid_each(&at, m, is_qualified_name(m));
+        } else {
+            e.invalid(&at, m, "must be a domain-prefixed path (such as \"acme.io/foo\")");
+        }
+        if m.len() > MANAGED_BY_BYTES_MAX {
+            e.too_long(&at, MANAGED_BY_BYTES_MAX);
+        }
+    }
+    check_mode(spec, p, e);
+    policies::check(spec, p, e);
+    pod::check_template(&spec["template"], &p.child("template"), e);
+    let template = p.child("template");
+    let pod_spec = template.child("spec");
+    let at = pod_spec.child("restartPolicy");
+    match text(&spec["template"]["spec"]["restartPolicy"]) {
+        "" | "Always" => e.required(&at, "valid values: \"OnFailure\", \"Never\""),
+        "OnFailure" if present(&spec["podFailurePolicy"]) => {
+            e.invalid(&at, "OnFailure", "only \"Never\" is supported when podFailurePolicy is specified");
+        }
+        "OnFailure" | "Never" => {}
+        other => e.not_supported(&at, other, &["OnFailure", "Never"]),
+    }
+}
+
+fn check_mode(spec: &Value, p: &Path<'_>, e: &mut Errors) {
+    rules::optional_one_of(&spec["completionMode"], &p.child("completionMode"), &["NonIndexed", "Indexed"], e);
+    let (completions, parallelism, failed) =
+        (int(&spec["completions"]), int(&spec["parallelism"]), int(&spec["maxFailedIndexes"]));
+    if text(&spec["completionMode"]) != "Indexed" {
+        for f in ["backoffLimitPerIndex", "maxFailedIndexes"] {
+            if present(&spec[f]) {
+                e.invalid(&p.child(f), &spec[f], "requires indexed completion mode");
+            }
+        }
+        return;
+    }
+    let Some(completions) = completions else {
+        return e.required(&p.child("completions"), "when completion mode is Indexed");
+    };
+    let (at_parallelism, at_failed) = (p.child("parallelism"), p.child("maxFailedIndexes"));
+    if let Some(n) = parallelism.filter(|n| *n > INDEXED_PARALLELISM_MAX) {
+        let why = format!("must be less than or equal to {INDEXED_PARALLELISM_MAX} when completion mode is Indexed");
+        e.invalid(&at_parallelism, n, why);
+    }
+    if let Some(n) = failed.filter(|n| *n > completions) {
+        e.invalid(&at_failed, n, "must be less than or equal to completions");
+    }
+    if let Some(n) = failed.filter(|n| *n > FAILED_INDEXES_MAX) {
+        e.invalid(&at_failed, n, format!("must be less than or equal to {FAILED_INDEXES_MAX}"));
+    }
+    if completions > MANY_COMPLETIONS && present(&spec["backoffLimitPerIndex"]) {
+        if failed.is_none() {
+            let why = format!("must be specified when completions is above {MANY_COMPLETIONS}");
+            e.required(&at_failed, &why);
+        }
+        let over = |n: i64, max: i64| {
+            (n > max).then(|| {
+                format!("must be less than or equal to {max} when completions are above {MANY_COMPLETIONS} and used with backoff limit per index")
+            })
+        };
+        if let Some((n, why)) = parallelism.and_then(|n| Some((n, over(n, MANY_COMPLETIONS_PARALLELISM_MAX)?))) {
+            e.invalid(&at_parallelism, n, why);
+        }
+        if let Some((n, why)) = failed.and_then(|n| Some((n, over(n, MANY_COMPLETIONS_FAILED_MAX)?))) {
+            e.invalid(&at_failed, n, why);
+        }
+    }
+}
+
+fn check_spec_update(new: &Value, old: &Value, e: &mut Errors) {
+    let p = Path::new("spec");
+    let (n, o) = (&new["spec"], &old["spec"]);
+    if !same(&n["completions"], &o["completions"]) {
+        // Indexed jobs scale elastically: completions and parallelism change together (KEP-3715).
+        let elastic = text(&n["completionMode"]) == "Indexed"
+            && present(&n["completions"])
+            && present(&o["completions"])
+            && n["completions"] == n["parallelism"];
+        if !elastic {
+            let why = if text(&n["completionMode"]) == "Indexed" {
+                "can only be modified in tandem with spec.parallelism"
+            } else {
+                crate::metadata::IMMUTABLE
+            };
+            e.invalid(&p.child("completions"), &n["completions"], why);
+        }
+    }
+    immutable(&n["selector"], &o["selector"], &p.child("selector"), e);
+    let mut before = o["template"].clone();
+    let suspended = flag(&o["suspend"])
+        && (!present(&old["status"]["startTime"]) || condition(old, "Suspended"))
+        && int0(&old["status"]["active"]) == 0;
+    if suspended {
+        allow_scheduling(&mut before, &n["template"]);
+    }
+    immutable(&n["template"], &before, &p.child("template"), e);
+    for f in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
+        immutable(&n[f], &o[f], &p.child(f), e);
+    }
+}
+
+/// Suspended jobs may still change where their pods run and what they ask for (KEP-2926, KEP-5440).
+fn allow_scheduling(before: &mut Value, now: &Value) {
+    if let Some(m) = ensure(before, "metadata") {
+        for f in ["labels", "annotations"] {
+            restore(m, &now["metadata"], f);
+        }
+    }
+    let Some(spec) = ensure(before, "spec") else { return };
+    for f in ["nodeSelector", "tolerations", "schedulingGates"] {
+        restore(spec, &now["spec"], f);
+    }
+    let node = &now["spec"]["affinity"];
+    if present(node) || present(&spec["affinity"]) {
+        if let Some(a) = ensure(spec, "affinity") {
+            restore(a, node, "nodeAffinity");
+        }
+    }
+    for list in ["containers", "initContainers"] {
+        for (c, n) in crate::tree::items_mut(spec, list).zip(items(&now["spec"][list])) {
+            restore(c, n, "resources");
+        }
+    }
+}
+
+fn check_status(new: &Value, old: &Value, e: &mut Errors) {
+    let (s, p) = (&new["status"], Path::new("status"));
+    for f in ["active", "succeeded", "failed", "ready", "terminating"] {
+        rules::not_negative(&s[f], &p.child(f), e);
+    }
+    let at = p.child("conditions");
+    let both = [
+        ("Complete", "Failed", "cannot set Complete=True and Failed=true conditions"),
+        ("Complete", "FailureTarget", "cannot set Complete=True and FailureTarget=true conditions"),
+        ("SuccessCriteriaMet", "Failed", "cannot set SuccessCriteriaMet=True and Failed=true conditions"),
+        ("SuccessCriteriaMet", "FailureTarget", "cannot set SuccessCriteriaMet=True and FailureTarget=true conditions"),
+    ];
+    for (a, b, why) in both {
+        if condition(new, a) && condition(new, b) {
+            e.invalid(&at, &s["conditions"], why);
+        }
+    }
+    let complete = condition(new, "Complete");
+    let finished = complete || condition(new, "Failed");
+    if present(&s["completionTime"]) && !complete {
+        e.invalid(
+            &p.child("completionTime"),
+            &s["completionTime"],
+            "cannot set completionTime when there is no Complete=True condition",
+        );
+    }
+    if complete && !present(&s["completionTime"]) {
+        e.required(&p.child("completionTime"), "completionTime is required for Complete jobs");
+    }
+    if finished && int0(&s["active"]) > 0 {
+        e.invalid(&p.child("active"), int0(&s["active"]), "active>0 is invalid for finished job");
+    }
+    if finished && !present(&s["startTime"]) {
+        e.required(&p.child("startTime"), "startTime is required for finished job");
+    }
+    if int0(&s["ready"]) > int0(&s["active"]) {
+        e.invalid(&p.child("ready"), int0(&s["ready"]), "cannot set more ready pods than active");
+    }
+    for kind in ["Complete", "Failed"] {
+        if condition(old, kind) && !condition(new, kind) {
+            e.invalid(&at, &s["conditions"], format!("cannot unset {kind}=True condition"));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(spec: Value) -> Value {
+        let mut j =
+            json!({"metadata": {"name": "j", "namespace": "n", "uid": "u", "resourceVersion": "1"}, "spec": spec});
+        Jobs.default("v1", &mut j);
+        Jobs.prepare_create(&Context::at(Timestamp::UNIX_EPOCH), &mut j);
+        j
+    }
+
+    #[test]
+    fn creation() {
+        let containers = json!([{"name": "c", "image": "i"}]);
+        let j = job(json!({"template": {"spec": {"restartPolicy": "Never", "containers": containers}}}));
+        assert_eq!(j["spec"]["selector"], json!({"matchLabels": {"batch.kubernetes.io/controller-uid": "u"}}));
+        assert_eq!((&j["spec"]["completions"], &j["spec"]["backoffLimit"]), (&json!(1), &json!(6)));
+        assert_eq!(Jobs.validate_create(&j).to_string(), "[]");
+        let j = job(json!({"template": {"spec": {"containers": containers}}}));
+        assert_eq!(
+            Jobs.validate_create(&j).to_string(),
+            "spec.template.spec.restartPolicy: Required value: valid values: \"OnFailure\", \"Never\""
+        );
+    }
+
+    #[test]
+    fn template_is_immutable() {
+        let old =
+            job(json!({"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}}));
+        let mut new = old.clone();
+        new["spec"]["parallelism"] = json!(3);
+        assert_eq!(Jobs.validate_update(&new, &old).to_string(), "[]");
+        new["spec"]["template"]["spec"]["containers"][0]["image"] = json!("j");
+        assert!(Jobs.validate_update(&new, &old).to_string().ends_with("field is immutable"));
+    }
+}

@@ -1,0 +1,258 @@
+//! Endpoints (legacy) and EndpointSlices (discovery.k8s.io).
+use jiff::Timestamp;
+use kelson_meta::{is_dns1123_label, is_dns1123_subdomain, is_qualified_name};
+use serde_json::{Value, json};
+
+use super::endpoint_ip;
+use crate::metadata::immutable;
+use crate::path::{Errors, Path};
+use crate::rules;
+use crate::strategy::{Column, Options, Strategy};
+use crate::table::{AGE, NAME, NONE, UNSET, age, list_with_more, name};
+use crate::tree::{default_to, default_zero, int, int0, items, items_mut, same, text};
+
+const ENDPOINTS_MAX: usize = 1000;
+const PORTS_MAX: usize = 20_000;
+const ADDRESSES_MAX: usize = 100;
+const ZONES_MAX: usize = 8;
+
+/// The endpoints resource.
+pub struct Endpoints;
+
+static ENDPOINTS: Options = Options {
+    short_names: &["ep"],
+    allow_create_on_update: true,
+    columns: &[NAME, Column::text("Endpoints", "Addresses and ports."), AGE],
+    ..Options::namespaced("", "endpoints", "Endpoints")
+};
+
+impl Strategy for Endpoints {
+    fn options(&self) -> &'static Options {
+        &ENDPOINTS
+    }
+    fn default(&self, _version: &str, obj: &mut Value) {
+        for s in items_mut(obj, "subsets") {
+            for p in items_mut(s, "ports") {
+                default_zero(p, "protocol", "TCP");
+            }
+        }
+    }
+    fn check(&self, obj: &Value, e: &mut Errors) {
+        let list = Path::new("subsets");
+        for (i, s) in items(&obj["subsets"]).iter().enumerate() {
+            subset(s, &list.index(i), e);
+        }
+    }
+    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
+        // Old versions let more through; what did not change is not judged again.
+        if !same(&new["subsets"], &old["subsets"]) {
+            self.check(new, e);
+        }
+    }
+    fn warnings(&self, _new: &Value, _old: Option<&Value>) -> Vec<String> {
+        vec!["v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice".to_owned()]
+    }
+    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
+        let host_port = |ip: &str, port: i64| {
+            if ip.contains(':') { format!("[{ip}]:{port}") } else { format!("{ip}:{port}") }
+        };
+        let mut list = Vec::new();
+        for s in items(&obj["subsets"]) {
+            let addresses = items(&s["addresses"]);
+            if items(&s["ports"]).is_empty() {
+                list.extend(addresses.iter().map(|a| text(&a["ip"]).to_owned()));
+            }
+            for p in items(&s["ports"]) {
+                list.extend(addresses.iter().map(|a| host_port(text(&a["ip"]), int0(&p["port"]))));
+            }
+        }
+        let none = if items(&obj["subsets"]).is_empty() { NONE } else { "" };
+        vec![name(obj), json!(list_with_more(&list, none)), age(obj, now)]
+    }
+}
+
+fn subset(s: &Value, p: &Path<'_>, e: &mut Errors) {
+    let lists = ["addresses", "notReadyAddresses"];
+    if lists.iter().all(|f| items(&s[*f]).is_empty()) {
+        e.required(p, "must specify `addresses` or `notReadyAddresses`");
+    }
+    for f in lists {
+        let list = p.child(f);
+        for (i, a) in items(&s[f]).iter().enumerate() {
+            let at = list.index(i);
+            let host = text(&a["hostname"]);
+            if !host.is_empty() {
+                e.invalid_each(&at.child("hostname"), host, is_dns1123_label(host));
+            }
+            if let Some(n) = a["nodeName"].as_str() {
+                e.invalid_each(&at.child("nodeName"), n, is_dns1123_subdomain(n));
+            }
+            endpoint_ip(text(&a["ip"]), &at.child("ip"), e);
+        }
+    }
+    let list = p.child("ports");
+    let ports = items(&s["ports"]);
+    for (i, port) in ports.iter().enumerate() {
+        let at = list.index(i);
+        let n = text(&port["name"]);
+        if !n.is_empty() {
+            e.invalid_each(&at.child("name"), n, is_dns1123_label(n));
+        } else if ports.len() > 1 {
+            e.required(&at.child("name"), "");
+        }
+        rules::port(&port["port"], &at.child("port"), e);
+        rules::one_of(&port["protocol"], &at.child("protocol"), &["SCTP", "TCP", "UDP"], e);
+        if let Some(a) = port["appProtocol"].as_str() {
+            e.invalid_each(&at.child("appProtocol"), a, is_qualified_name(a));
+        }
+    }
+}
+
+/// The endpointslices resource.
+pub struct EndpointSlices;
+
+static SLICES: Options = Options {
+    generation: true,
+    columns: &[
+        NAME,
+        Column::text("AddressType", "Kind of the addresses."),
+        Column::text("Ports", "Ports of every endpoint."),
+        Column::text("Endpoints", "Addresses of the endpoints."),
+        AGE,
+    ],
+    ..Options::namespaced("discovery.k8s.io", "endpointslices", "EndpointSlice")
+};
+
+impl Strategy for EndpointSlices {
+    fn options(&self) -> &'static Options {
+        &SLICES
+    }
+    fn default(&self, _version: &str, obj: &mut Value) {
+        for p in items_mut(obj, "ports") {
+            default_to(p, "name", "");
+            default_to(p, "protocol", "TCP");
+        }
+        if let Some(o) = obj.as_object_mut() {
+            for f in ["endpoints", "ports"] {
+                o.entry(f).or_insert(Value::Null);
+            }
+        }
+    }
+    fn check(&self, obj: &Value, e: &mut Errors) {
+        let kind = text(&obj["addressType"]);
+        let endpoints = items(&obj["endpoints"]);
+        let at = Path::new("endpoints");
+        rules::one_of(&obj["addressType"], &Path::new("addressType"), &["FQDN", "IPv4", "IPv6"], e);
+        if endpoints.len() > ENDPOINTS_MAX {
+            return e.too_many(&at, endpoints.len(), ENDPOINTS_MAX);
+        }
+        for (i, x) in endpoints.iter().enumerate() {
+            endpoint(x, kind, &at.index(i), e);
+        }
+        slice_ports(&obj["ports"], &Path::new("ports"), e);
+    }
+    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
+        self.check(new, e);
+        immutable(&new["addressType"], &old["addressType"], &Path::new("addressType"), e);
+    }
+    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
+        let ports: Vec<String> = items(&obj["ports"])
+            .iter()
+            .map(|p| match (int(&p["port"]), p["name"].as_str()) {
+                (Some(n), _) => n.to_string(),
+                (None, Some(n)) => n.to_owned(),
+                (None, None) => "*".to_owned(),
+            })
+            .collect();
+        let addresses: Vec<String> =
+            items(&obj["endpoints"]).iter().flat_map(|x| items(&x["addresses"])).map(|a| text(a).to_owned()).collect();
+        vec![
+            name(obj),
+            json!(text(&obj["addressType"])),
+            json!(list_with_more(&ports, UNSET)),
+            json!(list_with_more(&addresses, UNSET)),
+            age(obj, now),
+        ]
+    }
+}
+
+fn endpoint(x: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
+    let addresses = items(&x["addresses"]);
+    let at = p.child("addresses");
+    if addresses.is_empty() {
+        e.required(&at, "must contain at least 1 address");
+    } else if addresses.len() > ADDRESSES_MAX {
+        e.too_many(&at, addresses.len(), ADDRESSES_MAX);
+    }
+    for (i, a) in addresses.iter().map(text).enumerate() {
+        let at = at.index(i);
+        match kind {
+            "IPv4" => {
+                if a.parse::<std::net::Ipv4Addr>().is_err() {
+                    e.invalid(&at, a, "must be an IPv4 address");
+                } else {
+                    endpoint_ip(a, &at, e);
+                }
+            }
+            "IPv6" => {
+                if a.parse::<std::net::Ipv6Addr>().is_err() {
+                    e.invalid(&at, a, "must be an IPv6 address");
+                } else {
+                    endpoint_ip(a, &at, e);
+                }
+            }
+            "FQDN" => e.invalid_each(&at, a, is_dns1123_subdomain(a)),
+            _ => {}
+        }
+    }
+    if let Some(n) = x["nodeName"].as_str() {
+        e.invalid_each(&p.child("nodeName"), n, is_dns1123_subdomain(n));
+    }
+    if let Some(h) = x["hostname"].as_str() {
+        e.invalid_each(&p.child("hostname"), h, is_dns1123_label(h));
+    }
+    let topology = p.child("deprecatedTopology");
+    if x["deprecatedTopology"].get("kubernetes.io/hostname").is_some() {
+        e.invalid(
+            &topology.key("kubernetes.io/hostname"),
+            &x["deprecatedTopology"]["kubernetes.io/hostname"],
+            "may not be set as an annotation on any API object, use nodeName instead",
+        );
+    }
+    let hints = p.child("hints");
+    for f in ["forZones", "forNodes"] {
+        let list = items(&x["hints"][f]);
+        let at = hints.child(f);
+        if list.len() > ZONES_MAX {
+            e.too_many(&at, list.len(), ZONES_MAX);
+        }
+        rules::unique(&x["hints"][f], "name", &at, e);
+    }
+}
+
+fn slice_ports(list: &Value, p: &Path<'_>, e: &mut Errors) {
+    let ports = items(list);
+    if ports.len() > PORTS_MAX {
+        return e.too_many(p, ports.len(), PORTS_MAX);
+    }
+    let mut names = std::collections::BTreeSet::new();
+    for (i, port) in ports.iter().enumerate() {
+        let at = p.index(i);
+        let n = text(&port["name"]);
+        if !n.is_empty() {
+            e.invalid_each(&at.child("name"), n, is_dns1123_label(n));
+        }
+        if !names.insert(n) {
+            e.duplicate(&at.child("name"), n);
+        }
+        rules::one_of(&port["protocol"], &at.child("protocol"), &["SCTP", "TCP", "UDP"], e);
+        if let Some(n) = int(&port["port"])
+            && !(1..=65535).contains(&n)
+        {
+            e.invalid(&at.child("port"), n, rules::PORT_RANGE);
+        }
+        if let Some(a) = port["appProtocol"].as_str() {
+            e.invalid_each(&at.child("appProtocol"), a, is_qualified_name(a));
+        }
+    }
+}

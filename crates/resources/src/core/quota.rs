@@ -1,0 +1,301 @@
+//! ResourceQuotas, LimitRanges and PodTemplates.
+use std::collections::BTreeSet;
+
+use jiff::Timestamp;
+use kelson_meta::{Quantity, is_qualified_name};
+use serde_json::{Value, json};
+
+use crate::path::{Errors, Path};
+use crate::pod;
+use crate::rules;
+use crate::strategy::{Column, Options, Strategy};
+use crate::table::{AGE, NAME, age, label_map, name};
+use crate::tree::{default_to, ensure, entries, holds, items, items_mut, text};
+
+const SCOPES: &[&str] = &[
+    "BestEffort",
+    "CrossNamespacePodAffinity",
+    "NotBestEffort",
+    "NotTerminating",
+    "PriorityClass",
+    "Terminating",
+    "VolumeAttributesClass",
+];
+const OVERCOMMIT_EXEMPT: &str = "hugepages-";
+
+/// The resourcequotas resource.
+pub struct ResourceQuotas;
+
+static QUOTAS: Options = Options {
+    short_names: &["quota"],
+    subresources: &["status"],
+    columns: &[
+        NAME,
+        Column::text("Request", "Used and allowed, of requests and counts."),
+        Column::text("Limit", "Used and allowed, of limits."),
+        AGE,
+    ],
+    ..Options::namespaced("", "resourcequotas", "ResourceQuota")
+};
+
+impl Strategy for ResourceQuotas {
+    fn options(&self) -> &'static Options {
+        &QUOTAS
+    }
+    fn default(&self, _version: &str, obj: &mut Value) {
+        for (part, fields) in [("spec", &["hard"][..]), ("status", &["hard", "used"][..])] {
+            let Some(p) = ensure(obj, part) else { continue };
+            for f in fields {
+                if let Some(list) = p.get_mut(*f) {
+                    pod::canonical_quantities(list);
+                }
+            }
+        }
+    }
+    fn check(&self, obj: &Value, e: &mut Errors) {
+        let (spec, p) = (&obj["spec"], Path::new("spec"));
+        quantities(&spec["hard"], &p.child("hard"), e);
+        let scopes = items(&spec["scopes"]);
+        let at = p.child("scopes");
+        if scopes.iter().any(|s| !SCOPES.contains(&text(s))) {
+            e.invalid(&at, scopes, "unsupported scope");
+        }
+        conflicts(&|s| holds(&spec["scopes"], s), scopes, &at, e);
+        let selector = p.child("scopeSelector");
+        scope_selector(&spec["scopeSelector"]["matchExpressions"], &selector.child("matchExpressions"), e);
+    }
+    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
+        self.check(new, e);
+        let set = |v: &Value| items(&v["spec"]["scopes"]).iter().map(|s| text(s).to_owned()).collect::<BTreeSet<_>>();
+        if set(new) != set(old) {
+            let p = Path::new("spec");
+            e.invalid(&p.child("scopes"), &new["spec"]["scopes"], "field is immutable");
+        }
+    }
+    fn check_subresource_update(&self, _subresource: &str, new: &Value, _old: &Value, e: &mut Errors) {
+        let p = Path::new("status");
+        for f in ["hard", "used"] {
+            quantities(&new["status"][f], &p.child(f), e);
+        }
+    }
+    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
+        let (mut requests, mut limits) = (Vec::new(), Vec::new());
+        for (k, hard) in entries(&obj["status"]["hard"]) {
+            let used = obj["status"]["used"][k.as_str()].as_str().unwrap_or("0");
+            let shown = format!("{k}: {used}/{}", text(hard));
+            if k.starts_with("limits.") { limits.push(shown) } else { requests.push(shown) }
+        }
+        vec![name(obj), json!(requests.join(", ")), json!(limits.join(", ")), age(obj, now)]
+    }
+}
+
+fn quantities(list: &Value, p: &Path<'_>, e: &mut Errors) {
+    for (k, v) in entries(list) {
+        let at = p.key(k);
+        e.invalid_each(&at, k, is_qualified_name(k));
+        const PLAIN: &[&str] = &[
+            "cpu",
+            "memory",
+            "ephemeral-storage",
+            "storage",
+            "pods",
+            "services",
+            "replicationcontrollers",
+            "resourcequotas",
+            "secrets",
+            "configmaps",
+            "persistentvolumeclaims",
+        ];
+        let dotted = ["requests.", "limits.", "services.", "count/"].iter().any(|s| k.starts_with(s));
+        if !k.contains('/') && !dotted && !PLAIN.contains(&k.as_str()) && !k.starts_with(OVERCOMMIT_EXEMPT) {
+            e.invalid(&at, k, "must be a standard resource type or fully qualified");
+        }
+        let Some(q) = rules::quantity(v, &at, e) else { continue };
+        if q.signum() < 0 {
+            e.invalid(&at, v, rules::NOT_NEGATIVE);
+        }
+        let counted = k.starts_with("count/")
+            || k.starts_with("services.")
+            || (PLAIN[4..].contains(&k.as_str()) && !k.contains('.'));
+        if counted && q.nanos() % 1_000_000_000 != 0 {
+            e.invalid(&at, v, "must be an integer");
+        }
+    }
+}
+
+fn conflicts(has: &dyn Fn(&str) -> bool, shown: &[Value], p: &Path<'_>, e: &mut Errors) {
+    for (a, b) in [("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")] {
+        if has(a) && has(b) {
+            e.invalid(p, shown, "conflicting scopes");
+        }
+    }
+}
+
+fn scope_selector(list: &Value, p: &Path<'_>, e: &mut Errors) {
+    let all = items(list);
+    for r in all {
+        let (scope, operator, values) = (text(&r["scopeName"]), text(&r["operator"]), items(&r["values"]));
+        if !SCOPES.contains(&scope) {
+            e.invalid(&p.child("scopeName"), scope, "unsupported scope");
+        }
+        if !matches!(scope, "PriorityClass" | "VolumeAttributesClass")
+            && SCOPES.contains(&scope)
+            && operator != "Exists"
+        {
+            e.invalid(
+                &p.child("operator"),
+                operator,
+                "must be 'Exists' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity",
+            );
+        }
+        match operator {
+            "In" | "NotIn" if values.is_empty() => e.required(
+                &p.child("values"),
+                "must be at least one value when `operator` is 'In' or 'NotIn' for scope selector",
+            ),
+            "Exists" | "DoesNotExist" if !values.is_empty() => e.invalid(
+                &p.child("values"),
+                values,
+                "must be no value when `operator` is 'Exist' or 'DoesNotExist' for scope selector",
+            ),
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            other => e.invalid(&p.child("operator"), other, "not a valid selector operator"),
+        }
+    }
+    conflicts(&|s| all.iter().any(|r| text(&r["scopeName"]) == s), all, p, e);
+}
+
+/// The limitranges resource.
+pub struct LimitRanges;
+
+static RANGES: Options = Options {
+    short_names: &["limits"],
+    allow_create_on_update: true,
+    ..Options::namespaced("", "limitranges", "LimitRange")
+};
+
+impl Strategy for LimitRanges {
+    fn options(&self) -> &'static Options {
+        &RANGES
+    }
+    fn default(&self, _version: &str, obj: &mut Value) {
+        let Some(spec) = ensure(obj, "spec") else { return };
+        for l in items_mut(spec, "limits") {
+            for f in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
+                if let Some(list) = l.get_mut(f) {
+                    pod::canonical_quantities(list);
+                }
+            }
+            if text(&l["type"]) != "Container" {
+                continue;
+            }
+            for (to, from) in [("default", "max"), ("defaultRequest", "default"), ("defaultRequest", "min")] {
+                let source = l[from].clone();
+                if entries(&source).next().is_none() {
+                    continue;
+                }
+                let Some(t) = ensure(l, to) else { continue };
+                for (k, v) in entries(&source) {
+                    default_to(t, k, v.clone());
+                }
+            }
+        }
+    }
+    fn check(&self, obj: &Value, e: &mut Errors) {
+        let spec = Path::new("spec");
+        let list = spec.child("limits");
+        let mut seen = BTreeSet::new();
+        for (i, l) in items(&obj["spec"]["limits"]).iter().enumerate() {
+            let at = list.index(i);
+            let kind = text(&l["type"]);
+            if kind.is_empty() {
+                e.required(&at.child("type"), "");
+            } else if !seen.insert(kind) {
+                e.duplicate(&at.child("type"), kind);
+            }
+            limit(l, kind, &at, e);
+        }
+    }
+}
+
+fn limit(l: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
+    for f in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
+        let at = p.child(f);
+        for (k, v) in entries(&l[f]) {
+            if kind == "Pod" && matches!(f, "default" | "defaultRequest") {
+                e.forbidden(&at, "may not be specified when `type` is 'Pod'");
+                break;
+            }
+            e.invalid_each(&at.key(k), k, is_qualified_name(k));
+            rules::quantity(v, &at.key(k), e);
+        }
+    }
+    if kind == "PersistentVolumeClaim" && l["min"].get("storage").is_none() && l["max"].get("storage").is_none() {
+        e.required(&p.child("limits"), "either minimum or maximum storage value is required, but neither was provided");
+    }
+    let keys: BTreeSet<&String> = ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"]
+        .iter()
+        .flat_map(|f| entries(&l[*f]).map(|(k, _)| k))
+        .collect();
+    for k in keys {
+        let q = |f: &str| l[f][k.as_str()].as_str().and_then(|s| s.parse::<Quantity>().ok());
+        let mut ordered = |low: &str, high: &str, at: &str, shown: &str, why: &dyn Fn(Quantity, Quantity) -> String| {
+            if let (Some(a), Some(b)) = (q(low), q(high))
+                && a > b
+            {
+                let f = p.child(at);
+                e.invalid(&f.key(k), &l[shown][k.as_str()], why(a, b));
+            }
+        };
+        ordered("min", "max", "min", "min", &|a, b| format!("min value {a} is greater than max value {b}"));
+        ordered("min", "defaultRequest", "defaultRequest", "defaultRequest", &|a, b| {
+            format!("min value {a} is greater than default request value {b}")
+        });
+        ordered("defaultRequest", "max", "defaultRequest", "defaultRequest", &|a, b| {
+            format!("default request value {a} is greater than max value {b}")
+        });
+        ordered("defaultRequest", "default", "defaultRequest", "defaultRequest", &|a, b| {
+            format!("default request value {a} is greater than default limit value {b}")
+        });
+        ordered("min", "default", "default", "min", &|a, b| format!("min value {a} is greater than default value {b}"));
+        ordered("default", "max", "default", "max", &|a, b| format!("default value {a} is greater than max value {b}"));
+        if let Some(r) = q("maxLimitRequestRatio")
+            && r < Quantity::from_i64(1)
+        {
+            let f = p.child("maxLimitRequestRatio");
+            e.invalid(&f.key(k), r.to_string(), format!("ratio {r} is less than 1"));
+        }
+    }
+}
+
+/// The podtemplates resource.
+pub struct PodTemplates;
+
+static TEMPLATES: Options = Options {
+    generation: true,
+    columns: &[
+        NAME,
+        Column::text("Containers", "Names of the containers in the template."),
+        Column::text("Images", "Images of the containers in the template."),
+        Column::text("Pod Labels", "Labels of the pods."),
+    ],
+    ..Options::namespaced("", "podtemplates", "PodTemplate")
+};
+
+impl Strategy for PodTemplates {
+    fn options(&self) -> &'static Options {
+        &TEMPLATES
+    }
+    fn default(&self, _version: &str, obj: &mut Value) {
+        if let Some(t) = ensure(obj, "template") {
+            pod::default_template(t);
+        }
+    }
+    fn check(&self, obj: &Value, e: &mut Errors) {
+        pod::check_template(&obj["template"], &Path::new("template"), e);
+    }
+    fn row(&self, obj: &Value, _now: Timestamp) -> Vec<Value> {
+        let (names, images) = crate::table::containers(&obj["template"]["spec"]);
+        vec![name(obj), names, images, json!(label_map(&obj["template"]["metadata"]["labels"]))]
+    }
+}

@@ -84,6 +84,8 @@ pub struct Served {
     pub converts: bool,
     /// Selectable fields, as the store keeps them.
     pub field_names: FieldNames,
+    /// Field managers made so far.
+    pub managers: crate::fields::Managers,
 }
 
 impl Served {
@@ -139,6 +141,7 @@ impl Served {
             storage_ty: schema.by_gvk(&storage.group, &storage.version, &storage.kind),
             converts: storage != gvk,
             field_names: FieldNames::new(o.fields.iter().copied()),
+            managers: Default::default(),
             strategy: Behaviour::Builtin(strategy),
             list_kind,
             storage,

@@ -115,7 +115,9 @@ pub async fn create(
     drop(value);
     let mut write = Write::create(Key::new(served.store, namespace, name), body, meta);
     write.durability = durability(served);
-    Ok(server.store.commit(write).await?.record)
+    let record = server.store.commit(write).await?.record;
+    server.auth.settled(&record).await;
+    Ok(record)
 }
 
 /// Replaces an object; writing what is there already is left out.
@@ -136,7 +138,9 @@ pub async fn update(server: &Server, served: &Served, old: &Arc<Record>, mut val
     }
     let mut write = Write::update(old.key().clone(), old.revision(), body, meta);
     write.durability = durability(served);
-    Ok(server.store.commit(write).await?.record)
+    let record = server.store.commit(write).await?.record;
+    server.auth.settled(&record).await;
+    Ok(record)
 }
 
 /// Removes an object that is still as it was read. `last` is its last state when that differs from what is stored.
@@ -150,5 +154,7 @@ pub async fn delete(server: &Server, served: &Served, old: &Arc<Record>, last: O
         write.action = kelson_store::Action::Delete { body: Some(body) };
     }
     write.durability = durability(served);
-    Ok(server.store.commit(write).await?.record)
+    let record = server.store.commit(write).await?.record;
+    server.auth.settled(&record).await;
+    Ok(record)
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use http::{HeaderMap, Method, Uri};
 use kelson_auth::UserInfo;
-use kelson_meta::{GroupResource, Status};
+use kelson_meta::Status;
 use parking_lot::Mutex;
 
 use crate::catalog::Served;
@@ -145,9 +145,4 @@ fn bad_dry_run(value: &str, options: &str) -> Status {
     let mut errors = kelson_meta::FieldErrors::new();
     errors.not_supported(&kelson_meta::FieldPath::new("dryRun"), [value], &["All"]);
     Status::invalid(&kelson_meta::GroupKind { group: "meta.k8s.io".into(), kind: options.into() }, "", &errors)
-}
-
-/// 404 for an object of this resource.
-pub fn not_found(gr: &GroupResource, name: &str) -> Status {
-    Status::not_found(gr, name)
 }

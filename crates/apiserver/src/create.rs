@@ -66,6 +66,21 @@ pub async fn store(cx: &Cx, served: &Served, mut value: Value, dry_run: bool) ->
     set_namespace(cx, served, &mut value)?;
     clean(cx, &mut value)?;
     fields::note(cx, served, None, &mut value, "")?;
+    admitted(cx, served, value, dry_run).await
+}
+
+/// The same for a merged configuration, whose `managedFields` are right already.
+///
+/// # Errors
+/// Whatever the steps refuse.
+pub async fn applied(cx: &Cx, served: &Served, mut value: Value, dry_run: bool) -> Result<Object, Status> {
+    value["metadata"]["name"] = cx.info.name.as_str().into();
+    set_namespace(cx, served, &mut value)?;
+    clean(cx, &mut value)?;
+    admitted(cx, served, value, dry_run).await
+}
+
+async fn admitted(cx: &Cx, served: &Served, value: Value, dry_run: bool) -> Result<Object, Status> {
     let name = text(&value, "name").to_owned();
     let admission = Admission {
         cx,

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use futures::FutureExt as _;
 use http::request::Parts;
-use http::{HeaderValue, Method};
-use kelson_auth::{Attributes, Credentials, UserInfo};
-use kelson_meta::{FieldSelector, GroupResource, LabelSelector, Status};
+use http::Method;
+use kelson_auth::{Attributes, Credentials, UserInfo, authenticate};
+use kelson_meta::{FieldSelector, LabelSelector, Status};
 use parking_lot::Mutex;
 use rustls_pki_types::CertificateDer;
 use tokio::time::Instant;
@@ -19,7 +19,7 @@ use crate::negotiate::{self, Accepted};
 use crate::query::Query;
 use crate::route::{RequestInfo, route};
 use crate::server::Server;
-use crate::{dispatch, impersonate};
+use crate::dispatch;
 
 /// How a request came.
 pub enum Identity {
@@ -65,18 +65,18 @@ fn plain(parts: &Parts, query: &Query) -> Accepted {
 
 async fn serve(
     server: &Arc<Server>,
-    parts: Parts,
+    mut parts: Parts,
     query: Query,
     info: RequestInfo,
     body: RequestBody,
     identity: Identity,
     upgrade: Option<hyper::upgrade::OnUpgrade>,
 ) -> (Result<Answer, Status>, Option<Cx>) {
-    let user = match authenticate(server, &parts, identity) {
+    let user = match identify(server, &parts, identity) {
         Ok(user) => user,
         Err(status) => return (Err(status), None),
     };
-    let user = match impersonate::impersonate(server, &parts.headers, user) {
+    let user = match impersonate(server, &mut parts, user) {
         Ok(user) => user,
         Err(status) => return (Err(status), None),
     };
@@ -95,22 +95,27 @@ async fn serve(
     (answer, Some(cx))
 }
 
-fn authenticate(server: &Server, parts: &Parts, identity: Identity) -> Result<Arc<UserInfo>, Status> {
+fn identify(server: &Server, parts: &Parts, identity: Identity) -> Result<Arc<UserInfo>, Status> {
     let certificates = match identity {
         Identity::Known(user) => return Ok(user),
         Identity::Network(certificates) => certificates,
     };
     let credentials =
         Credentials { headers: &parts.headers, certificates: &certificates, path: parts.uri.path() };
-    match server.authenticator.authenticate(&credentials) {
-        Ok(Some(found)) => Ok(found.user),
-        Ok(None) => Err(Status::unauthorized()),
-        Err(why) => {
-            server.metrics.rejected_credentials();
-            tracing::info!(path = parts.uri.path(), %why, "unable to authenticate the request");
-            Err(Status::unauthorized())
-        }
-    }
+    server.auth.authenticator.authenticate_now(&credentials).map(|found| found.user).map_err(|why| {
+        server.metrics.rejected_credentials();
+        tracing::info!(path = parts.uri.path(), %why, "unable to authenticate the request");
+        Status::unauthorized()
+    })
+}
+
+/// Makes the request somebody else's, where its headers ask for it and its sender may.
+fn impersonate(server: &Server, parts: &mut Parts, user: Arc<UserInfo>) -> Result<Arc<UserInfo>, Status> {
+    let other = authenticate::impersonate(&parts.headers, &user, server.authorizer.as_ref())?;
+    Ok(other.map_or(user, |other| {
+        authenticate::strip_impersonation(&mut parts.headers);
+        Arc::new(other)
+    }))
 }
 
 /// Whether the request may last: it is not counted in flight and has no time limit.
@@ -167,11 +172,7 @@ fn authorize(cx: &Cx) -> Result<(), Status> {
         field_selector: selectors.0.as_ref(),
         label_selector: selectors.1.as_ref(),
     };
-    let decision = cx.server.authorizer.authorize(&attributes);
-    if decision.is_allow() {
-        return Ok(());
-    }
-    Err(refusal(cx, &attributes, decision.reason()))
+    cx.server.authorizer.check(&attributes)
 }
 
 /// Running a command is `create`, whatever method the upgrade came by (kubernetes#78741).
@@ -180,37 +181,4 @@ fn verb(i: &RequestInfo) -> &'static str {
         ("pods", "exec" | "attach" | "portforward") if i.group.is_empty() && i.verb == "get" => "create",
         _ => i.verb,
     }
-}
-
-/// Upstream's words of a refusal.
-pub fn refusal(cx: &Cx, a: &Attributes<'_>, reason: &str) -> Status {
-    let user = &cx.user.name;
-    let mut message = if a.is_resource {
-        let resource = match (a.group.is_empty(), a.subresource.is_empty()) {
-            (_, true) => a.resource.to_owned(),
-            (_, false) => format!("{}/{}", a.resource, a.subresource),
-        };
-        let place = if a.namespace.is_empty() {
-            " at the cluster scope".to_owned()
-        } else {
-            format!(" in the namespace {:?}", a.namespace)
-        };
-        format!("User {user:?} cannot {} resource {resource:?} in API group {:?}{place}", a.verb, a.group)
-    } else {
-        format!("User {user:?} cannot {} path {:?}", a.verb, a.path)
-    };
-    if !reason.is_empty() {
-        message.push_str(": ");
-        message.push_str(reason);
-    }
-    if a.is_resource {
-        Status::forbidden(&GroupResource::new(a.group, a.resource), a.name, &message)
-    } else {
-        Status::forbidden(&GroupResource::default(), "", &message)
-    }
-}
-
-/// The value of a header as text.
-pub fn header_text<'a>(headers: &'a http::HeaderMap, name: &str) -> &'a str {
-    headers.get(name).map_or("", |v: &HeaderValue| v.to_str().unwrap_or(""))
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_admission::Chain;
-use kelson_auth::{Authenticator, Authorizer, UserInfo};
+use kelson_auth::{Authorizer, Objects, UserInfo};
 use kelson_client::Transport;
 use kelson_meta::Clock;
 use kelson_store::Store;
@@ -33,11 +33,11 @@ pub struct Server {
     /// Objects.
     pub store: Store,
     /// Served resources.
-    pub catalog: Catalog,
+    pub catalog: Arc<Catalog>,
+    /// The store as others read it.
+    pub objects: Arc<dyn Objects>,
     /// Admission.
     pub admission: Chain,
-    /// Authentication.
-    pub authenticator: Arc<dyn Authenticator>,
     /// Authorization.
     pub authorizer: Arc<dyn Authorizer>,
     /// What authentication and authorization are built of, for reviews and token requests.
@@ -75,13 +75,14 @@ impl ApiServer {
     /// See [`StartError`].
     pub async fn start(config: Config) -> Result<Running, StartError> {
         let store = config.store.clone();
-        let objects = Arc::new(StoreObjects::new(store.clone()));
+        let objects: Arc<dyn Objects> = Arc::new(StoreObjects::new(store.clone()));
+        let catalog = Arc::new(Catalog::builtin());
         let auth = assemble::auth(&config, &objects)?;
-        let admission = assemble::admission(&config, &objects, &auth)?;
+        let admission = assemble::admission(&config, &objects, &auth, &catalog)?;
         let server = Arc::new(Server {
-            catalog: Catalog::builtin(),
+            catalog,
+            objects,
             admission,
-            authenticator: Arc::clone(&auth.authenticator),
             authorizer: Arc::clone(&auth.authorizer),
             auth,
             clock: Arc::clone(&config.clock),

@@ -1,4 +1,4 @@
-//! Subresources: views of an object (`status`, …) and actions on it.
+//! Subresources: views of an object (`status`, `scale`, …) and actions on it (`binding`, `eviction`, `token`, …).
 use std::sync::Arc;
 
 use kelson_meta::{GroupResource, Status};
@@ -7,7 +7,7 @@ use crate::body::RequestBody;
 use crate::catalog::Served;
 use crate::context::Cx;
 use crate::encode::Answer;
-use crate::{list, patch, update};
+use crate::{binding, connect, eviction, list, patch, scale, token, update};
 
 /// Serves a subresource.
 ///
@@ -16,14 +16,25 @@ use crate::{list, patch, update};
 pub async fn serve(cx: &Cx, served: &Arc<Served>, body: RequestBody) -> Result<Answer, Status> {
     let i = &cx.info;
     let sub = served.sub(&i.subresource).ok_or_else(Status::no_such_path)?;
-    if !sub.verbs.iter().any(|v| v == i.verb) {
+    if !sub.verbs.iter().any(|v| v == i.verb) || (served.namespaced && i.namespace.is_empty()) || i.name.is_empty() {
         let gr = GroupResource::new(&i.group, &i.resource);
         return Err(Status::method_not_allowed(&gr, &cx.method.to_string().to_lowercase()));
     }
-    match (i.verb, i.subresource.as_str()) {
-        ("get", "status") => list::get(cx, served).await,
-        ("update", name) => update::put(cx, served, name, body).await,
-        ("patch", name) => patch::patch(cx, served, name, body).await,
-        _ => Err(Status::no_such_path()),
+    if !i.tail.is_empty() && i.subresource != "proxy" {
+        return Err(Status::no_such_path());
+    }
+    match i.subresource.as_str() {
+        "scale" => scale::serve(cx, served, body).await,
+        "binding" => binding::serve(cx, served, body).await,
+        "eviction" => eviction::serve(cx, served, body).await,
+        "token" => token::serve(cx, served, body).await,
+        "log" | "exec" | "attach" | "portforward" | "proxy" => connect::serve(cx, served, body).await,
+        // What is left are views of the object by the strategy.
+        name => match i.verb {
+            "get" => list::get(cx, served).await,
+            "update" => update::put(cx, served, name, body).await,
+            "patch" => patch::patch(cx, served, name, body).await,
+            _ => Err(Status::no_such_path()),
+        },
     }
 }

@@ -21,8 +21,10 @@ const RETRIES_MAX: usize = 10;
 
 /// One change of a stored object.
 pub struct Change<'a> {
-    /// Subresource; empty for the object itself.
+    /// The view that the strategy judges by; empty for the object itself.
     pub subresource: &'a str,
+    /// The door that `managedFields` name.
+    pub manager: &'a str,
     /// Kind that admission sees.
     pub kind: &'a Gvk,
     /// Nothing is to be stored.
@@ -31,6 +33,8 @@ pub struct Change<'a> {
     pub applied: bool,
     /// Asks admission; off for changes the server makes as part of another admitted request.
     pub admitted: bool,
+    /// The wanted tree was made from the stored one: that it names its version ties it to nothing.
+    pub patched: bool,
 }
 
 /// Serves PUT on an object or one of its views.
@@ -61,7 +65,15 @@ pub async fn put(cx: &Cx, served: &Served, subresource: &str, body: RequestBody)
             Err(status) => return Err(status),
         }
     }
-    let change = Change { subresource, kind: &served.gvk, dry_run, applied: false, admitted: true };
+    let change = Change {
+        subresource,
+        manager: subresource,
+        kind: &served.gvk,
+        dry_run,
+        applied: false,
+        admitted: true,
+        patched: false,
+    };
     let object = run(cx, served, &cx.info.name, &change, |_, _| Ok(value.clone())).await?;
     encode::object(StatusCode::OK, &accepted, served, &view, object)
 }
@@ -111,7 +123,7 @@ pub async fn run(
         let record = found.ok_or_else(|| Status::not_found(&served.gr, name))?;
         let old = parse(&record);
         let new = make(&old, &record)?;
-        let pinned = check_version(served, name, &new, &record)?;
+        let pinned = check_version(served, name, &new, &record)? && !change.patched;
         match once(cx, served, name, change, &record, &old, new).await {
             Err(Refused::Conflict) if !pinned && attempt < RETRIES_MAX => {}
             Err(refused) => return Err(refused.status(served, name)),
@@ -167,7 +179,7 @@ async fn once(
 ) -> Result<Object, Refused> {
     kelson_resources::metadata::keep_system_fields(&mut new, old);
     if !change.applied {
-        fields::note(cx, served, Some(old), &mut new, change.subresource)?;
+        fields::note(cx, served, Some(old), &mut new, change.manager)?;
     }
     let admission = Admission {
         cx,

@@ -1,0 +1,26 @@
+//! Token: `POST serviceaccounts/NAME/token`, answered by the token issuer.
+use http::StatusCode;
+use kelson_meta::{Gvk, Status};
+use kelson_schema::Schema;
+
+use crate::body::RequestBody;
+use crate::catalog::Served;
+use crate::context::Cx;
+use crate::decode;
+use crate::encode::{self, Answer};
+
+/// Serves a token request.
+///
+/// # Errors
+/// 400, 404, 409, 422; 404 for the path when no tokens are issued.
+pub async fn serve(cx: &Cx, _served: &Served, body: RequestBody) -> Result<Answer, Status> {
+    let accepted = cx.accept()?;
+    let issuer = cx.server.auth.issuer.as_ref().ok_or_else(Status::no_such_path)?;
+    let gvk = Gvk::new("authentication.k8s.io", "v1", "TokenRequest");
+    let ty = Schema::builtin().by_gvk(&gvk.group, &gvk.version, &gvk.kind);
+    let request = decode::object(cx, &gvk, ty, &body.read().await?)?;
+    let now = cx.server.clock.now();
+    let minted = issuer.answer(cx.server.objects.as_ref(), &cx.info.namespace, &cx.info.name, &request, now)?;
+    minted.warnings.iter().for_each(|w| cx.warn(w.clone()));
+    encode::tree(StatusCode::CREATED, &accepted, ty, minted.response)
+}

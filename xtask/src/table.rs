@@ -149,6 +149,7 @@ fn flags(f: &Field) -> Result<u32> {
     for (bit, on) in [f.pointer, f.omitempty, f.omitzero, f.inline, f.required].into_iter().enumerate() {
         flags |= u32::from(on) << bit;
     }
+    flags |= u32::from(shown_when_absent(f)) << 12;
     match f.map_type.as_str() {
         "atomic" => flags |= 1 << 5,
         "granular" => flags |= 1 << 6,
@@ -170,6 +171,16 @@ fn flags(f: &Field) -> Result<u32> {
         };
     }
     Ok(flags)
+}
+
+/// Whether canonical JSON shows the field when nothing is set; see `kelson_schema::Field::shown_when_absent`.
+fn shown_when_absent(f: &Field) -> bool {
+    let plain = match &f.ty {
+        Ty::Scalar(name) => matches!(*name, "Bool" | "Int32" | "Int64" | "Double" | "String" | "Bytes" | "Any"),
+        Ty::List(_) | Ty::Map(_) | Ty::Wrapped(_) => true,
+        Ty::Struct(_) | Ty::Union(..) => false,
+    };
+    !f.omitzero && !(f.omitempty && (f.pointer || plain))
 }
 
 /// JSON names of a type with inlined structs flattened: name, field, and the outer inline field it comes through.

@@ -24,20 +24,6 @@ pub(crate) fn zero_struct(id: TypeId) -> Map<String, Value> {
     map
 }
 
-/// What canonical JSON shows for a field that is not set; `None`: nothing.
-fn absent(field: Field) -> Option<Value> {
-    if field.omit_zero() {
-        return None;
-    }
-    if field.is_pointer() {
-        return (!field.omit_empty()).then_some(Value::Null);
-    }
-    if field.omit_empty() && !is_struct(field.ty()) {
-        return None;
-    }
-    Some(zero(field.ty()))
-}
-
 /// Types that are structs in Go: `omitempty` never leaves them out.
 fn is_struct(ty: FieldType) -> bool {
     matches!(
@@ -83,10 +69,9 @@ pub(crate) fn store(map: &mut Map<String, Value>, field: Field, value: Value) {
 
 /// Adds what the canonical form shows for fields that are not set.
 pub(crate) fn finish(id: TypeId, map: &mut Map<String, Value>) {
-    for field in id.json_fields() {
-        if let Some(value) = absent(field)
-            && !map.contains_key(field.json())
-        {
+    for field in id.json_fields().filter(|f| f.shown_when_absent()) {
+        if !map.contains_key(field.json()) {
+            let value = if field.is_pointer() { Value::Null } else { zero(field.ty()) };
             map.insert(field.json().to_owned(), value);
         }
     }

@@ -29,3 +29,4 @@ pub(crate) const F_LIST_SHIFT: u16 = 7;
 pub(crate) const F_PATCH_MERGE: u16 = 1 << 9;
 pub(crate) const F_PATCH_REPLACE: u16 = 1 << 10;
 pub(crate) const F_PATCH_RETAIN_KEYS: u16 = 1 << 11;
+pub(crate) const F_SHOWN: u16 = 1 << 12;

@@ -9,6 +9,12 @@ fn text(packed: u32) -> &'static str {
     &POOL[start..start + len]
 }
 
+/// The text's bytes, without the checks that slicing text makes: for comparing on hot paths.
+fn bytes(packed: u32) -> &'static [u8] {
+    let (start, len) = ((packed >> 10) as usize, (packed & 0x3ff) as usize);
+    &POOL.as_bytes()[start..start + len]
+}
+
 /// All built-in types of this Kubernetes version.
 #[derive(Debug, Clone, Copy)]
 pub struct Schema(());
@@ -211,7 +217,7 @@ impl TypeId {
     pub fn position(self, name: &str) -> Option<usize> {
         let row = self.row();
         let names = &NAMES[row.4 as usize..(row.4 + row.5) as usize];
-        names.binary_search_by(|n| text(n.0).cmp(name)).ok()
+        names.binary_search_by(|n| bytes(n.0).cmp(name.as_bytes())).ok()
     }
 
     /// The field at a place of [`TypeId::json_fields`].
@@ -239,7 +245,12 @@ impl TypeId {
     pub fn field_by_number(self, number: u32) -> Option<Field> {
         let row = self.row();
         let fields = &FIELDS[row.2 as usize..(row.2 + row.3) as usize];
-        let at = fields.binary_search_by(|f| u32::from(f.1).cmp(&number)).ok()?;
+        // Most messages number their fields without gaps.
+        let guess = (number as usize).wrapping_sub(1);
+        let at = match fields.get(guess) {
+            Some(f) if u32::from(f.1) == number => guess,
+            _ => fields.binary_search_by(|f| u32::from(f.1).cmp(&number)).ok()?,
+        };
         (number != 0).then_some(Field(row.2 + at as u16))
     }
 
@@ -329,6 +340,11 @@ impl Field {
     /// Whether JSON leaves out a zero struct or time.
     pub fn omit_zero(self) -> bool {
         self.flag(F_OMITZERO)
+    }
+
+    /// Whether canonical JSON shows the field when nothing is set (an empty struct, a zero, null).
+    pub fn shown_when_absent(self) -> bool {
+        self.flag(F_SHOWN)
     }
 
     /// Whether the struct's fields appear in JSON as the outer struct's own.

@@ -1213,74 +1213,74 @@ pub(crate) static TYPES: [T; 1205] = [
 #[rustfmt::skip]
 pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/admission/v1.AdmissionRequest
-    F(3, 1, 0, 0, 0, 0, 0), // uid
-    F(3076, 2, 0, 1, 0, 0, 0), // kind
-    F(7176, 3, 0, 2, 0, 0, 0), // resource
+    F(3, 1, 4096, 0, 0, 0, 0), // uid
+    F(3076, 2, 4096, 1, 0, 0, 0), // kind
+    F(7176, 3, 4096, 2, 0, 0, 0), // resource
     F(15371, 4, 2, 0, 0, 0, 0), // subResource
     F(26628, 5, 2, 0, 0, 0, 0), // name
     F(30729, 6, 2, 0, 0, 0, 0), // namespace
-    F(39945, 7, 0, 0, 0, 0, 0), // operation
-    F(49160, 8, 0, 3, 0, 0, 0), // userInfo
-    F(57350, 9, 2, 4, 0, 0, 0), // object
-    F(63497, 10, 2, 4, 0, 0, 0), // oldObject
+    F(39945, 7, 4096, 0, 0, 0, 0), // operation
+    F(49160, 8, 4096, 3, 0, 0, 0), // userInfo
+    F(57350, 9, 4098, 4, 0, 0, 0), // object
+    F(63497, 10, 4098, 4, 0, 0, 0), // oldObject
     F(72710, 11, 3, 5, 0, 0, 0), // dryRun
-    F(78855, 12, 2, 4, 0, 0, 0), // options
+    F(78855, 12, 4098, 4, 0, 0, 0), // options
     F(86027, 13, 3, 1, 0, 0, 0), // requestKind
     F(97295, 14, 3, 2, 0, 0, 0), // requestResource
     F(112658, 15, 2, 0, 0, 0, 0), // requestSubResource
     // k8s.io/api/admission/v1.AdmissionResponse
-    F(3, 1, 0, 0, 0, 0, 0), // uid
-    F(171015, 2, 0, 5, 0, 0, 0), // allowed
+    F(3, 1, 4096, 0, 0, 0, 0), // uid
+    F(171015, 2, 4096, 5, 0, 0, 0), // allowed
     F(178182, 3, 3, 6, 0, 0, 0), // status
     F(184325, 4, 2, 7, 0, 0, 0), // patch
     F(189449, 5, 3, 0, 0, 0, 0), // patchType
     F(198672, 6, 2, 8, 0, 0, 0), // auditAnnotations
     F(215048, 7, 130, 9, 0, 0, 0), // warnings
     // k8s.io/api/admission/v1.AdmissionReview
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
     F(86023, 1, 3, 11, 0, 0, 0), // request
     F(240648, 2, 3, 12, 0, 0, 0), // response
     // k8s.io/api/admission/v1beta1.AdmissionRequest
-    F(3, 1, 0, 0, 0, 0, 0), // uid
-    F(3076, 2, 0, 1, 0, 0, 0), // kind
-    F(7176, 3, 0, 2, 0, 0, 0), // resource
+    F(3, 1, 4096, 0, 0, 0, 0), // uid
+    F(3076, 2, 4096, 1, 0, 0, 0), // kind
+    F(7176, 3, 4096, 2, 0, 0, 0), // resource
     F(15371, 4, 2, 0, 0, 0, 0), // subResource
     F(26628, 5, 2, 0, 0, 0, 0), // name
     F(30729, 6, 2, 0, 0, 0, 0), // namespace
-    F(39945, 7, 0, 0, 0, 0, 0), // operation
-    F(49160, 8, 0, 3, 0, 0, 0), // userInfo
-    F(57350, 9, 2, 4, 0, 0, 0), // object
-    F(63497, 10, 2, 4, 0, 0, 0), // oldObject
+    F(39945, 7, 4096, 0, 0, 0, 0), // operation
+    F(49160, 8, 4096, 3, 0, 0, 0), // userInfo
+    F(57350, 9, 4098, 4, 0, 0, 0), // object
+    F(63497, 10, 4098, 4, 0, 0, 0), // oldObject
     F(72710, 11, 3, 5, 0, 0, 0), // dryRun
-    F(78855, 12, 2, 4, 0, 0, 0), // options
+    F(78855, 12, 4098, 4, 0, 0, 0), // options
     F(86027, 13, 3, 1, 0, 0, 0), // requestKind
     F(97295, 14, 3, 2, 0, 0, 0), // requestResource
     F(112658, 15, 2, 0, 0, 0, 0), // requestSubResource
     // k8s.io/api/admission/v1beta1.AdmissionResponse
-    F(3, 1, 0, 0, 0, 0, 0), // uid
-    F(171015, 2, 0, 5, 0, 0, 0), // allowed
+    F(3, 1, 4096, 0, 0, 0, 0), // uid
+    F(171015, 2, 4096, 5, 0, 0, 0), // allowed
     F(178182, 3, 3, 6, 0, 0, 0), // status
     F(184325, 4, 2, 7, 0, 0, 0), // patch
     F(189449, 5, 3, 0, 0, 0, 0), // patchType
     F(198672, 6, 2, 8, 0, 0, 0), // auditAnnotations
     F(215048, 7, 130, 9, 0, 0, 0), // warnings
     // k8s.io/api/admission/v1beta1.AdmissionReview
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
     F(86023, 1, 3, 13, 0, 0, 0), // request
     F(240648, 2, 3, 14, 0, 0, 0), // response
     // k8s.io/api/admissionregistration/v1.ApplyConfiguration
     F(303114, 1, 2, 0, 0, 0, 0), // expression
     // k8s.io/api/admissionregistration/v1.AuditAnnotation
-    F(367619, 1, 16, 0, 0, 0, 0), // key
-    F(370703, 2, 16, 0, 0, 0, 0), // valueExpression
+    F(367619, 1, 4112, 0, 0, 0, 0), // key
+    F(370703, 2, 4112, 0, 0, 0, 0), // valueExpression
     // k8s.io/api/admissionregistration/v1.ExpressionWarning
-    F(401416, 2, 16, 0, 0, 0, 0), // fieldRef
-    F(215047, 3, 16, 0, 0, 0, 0), // warning
+    F(401416, 2, 4112, 0, 0, 0, 0), // fieldRef
+    F(215047, 3, 4112, 0, 0, 0, 0), // warning
     // k8s.io/api/admissionregistration/v1.JSONPatch
     F(303114, 1, 2, 0, 0, 0, 0), // expression
     // k8s.io/api/admissionregistration/v1.MatchCondition
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(303114, 2, 16, 0, 0, 0, 0), // expression
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(303114, 2, 4112, 0, 0, 0, 0), // expression
     // k8s.io/api/admissionregistration/v1.MatchResources
     F(450577, 1, 3, 15, 0, 0, 0), // namespaceSelector
     F(467982, 2, 3, 15, 0, 0, 0), // objectSelector
@@ -1288,25 +1288,25 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(495636, 4, 130, 17, 0, 0, 0), // excludeResourceRules
     F(516107, 7, 3, 0, 0, 0, 0), // matchPolicy
     // k8s.io/api/admissionregistration/v1.MutatingAdmissionPolicy
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 19, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 19, 0, 0, 0), // spec
     // k8s.io/api/admissionregistration/v1.MutatingAdmissionPolicyBinding
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 20, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 20, 0, 0, 0), // spec
     // k8s.io/api/admissionregistration/v1.MutatingAdmissionPolicyBindingList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 23, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 23, 0, 0, 0), // items
     // k8s.io/api/admissionregistration/v1.MutatingAdmissionPolicyBindingSpec
     F(648202, 1, 2, 0, 0, 0, 0), // policyName
     F(658440, 2, 3, 24, 0, 0, 0), // paramRef
     F(666638, 3, 3, 25, 0, 0, 0), // matchResources
     // k8s.io/api/admissionregistration/v1.MutatingAdmissionPolicyList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 27, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 27, 0, 0, 0), // items
     // k8s.io/api/admissionregistration/v1.MutatingAdmissionPolicySpec
     F(743433, 1, 3, 28, 0, 0, 0), // paramKind
     F(752656, 2, 3, 25, 0, 0, 0), // matchConstraints
@@ -1316,33 +1316,33 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(800783, 6, 898, 34, 26628, 26628, 0), // matchConditions
     F(816146, 7, 2, 0, 0, 0, 0), // reinvocationPolicy
     // k8s.io/api/admissionregistration/v1.MutatingWebhook
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(862220, 2, 16, 35, 0, 0, 0), // clientConfig
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(862220, 2, 4112, 35, 0, 0, 0), // clientConfig
     F(874501, 3, 130, 37, 0, 0, 0), // rules
     F(787469, 4, 3, 0, 0, 0, 0), // failurePolicy
     F(450577, 5, 3, 15, 0, 0, 0), // namespaceSelector
-    F(879627, 6, 17, 0, 0, 0, 0), // sideEffects
+    F(879627, 6, 4113, 0, 0, 0, 0), // sideEffects
     F(890894, 7, 3, 38, 0, 0, 0), // timeoutSeconds
-    F(905239, 8, 144, 9, 0, 0, 0), // admissionReviewVersions
+    F(905239, 8, 4240, 9, 0, 0, 0), // admissionReviewVersions
     F(516107, 9, 3, 0, 0, 0, 0), // matchPolicy
     F(816146, 10, 3, 0, 0, 0, 0), // reinvocationPolicy
     F(467982, 11, 3, 15, 0, 0, 0), // objectSelector
     F(800783, 12, 898, 34, 26628, 26628, 0), // matchConditions
     // k8s.io/api/admissionregistration/v1.MutatingWebhookConfiguration
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(944136, 2, 898, 40, 26628, 26628, 0), // webhooks
     // k8s.io/api/admissionregistration/v1.MutatingWebhookConfigurationList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 42, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 42, 0, 0, 0), // items
     // k8s.io/api/admissionregistration/v1.Mutation
-    F(189449, 2, 16, 0, 0, 0, 0), // patchType
+    F(189449, 2, 4112, 0, 0, 0, 0), // patchType
     F(1013778, 3, 3, 43, 0, 0, 0), // applyConfiguration
     F(1032201, 4, 3, 44, 0, 0, 0), // jsonPatch
     // k8s.io/api/admissionregistration/v1.NamedRuleWithOperations
     F(1049613, 1, 130, 9, 0, 0, 0), // resourceNames
-    F(0, 2, 8, 36, 0, 0, 0), // (inline)
+    F(0, 2, 4104, 36, 0, 0, 0), // (inline)
     // k8s.io/api/admissionregistration/v1.ParamKind
     F(248842, 1, 2, 0, 0, 0, 0), // apiVersion
     F(3076, 2, 2, 0, 0, 0, 0), // kind
@@ -1358,36 +1358,36 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1093637, 4, 3, 0, 0, 0, 0), // scope
     // k8s.io/api/admissionregistration/v1.RuleWithOperations
     F(1083402, 1, 130, 9, 0, 0, 0), // operations
-    F(0, 2, 8, 45, 0, 0, 0), // (inline)
+    F(0, 2, 4104, 45, 0, 0, 0), // (inline)
     // k8s.io/api/admissionregistration/v1.ServiceReference
-    F(30729, 1, 16, 0, 0, 0, 0), // namespace
-    F(26628, 2, 16, 0, 0, 0, 0), // name
+    F(30729, 1, 4112, 0, 0, 0, 0), // namespace
+    F(26628, 2, 4112, 0, 0, 0, 0), // name
     F(1171460, 3, 3, 0, 0, 0, 0), // path
     F(1175556, 4, 3, 38, 0, 0, 0), // port
     // k8s.io/api/admissionregistration/v1.TypeChecking
     F(1196050, 1, 130, 47, 0, 0, 0), // expressionWarnings
     // k8s.io/api/admissionregistration/v1.ValidatingAdmissionPolicy
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 48, 0, 0, 0), // spec
-    F(178182, 3, 2, 49, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 48, 0, 0, 0), // spec
+    F(178182, 3, 4098, 49, 0, 0, 0), // status
     // k8s.io/api/admissionregistration/v1.ValidatingAdmissionPolicyBinding
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 18, 50, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4114, 50, 0, 0, 0), // spec
     // k8s.io/api/admissionregistration/v1.ValidatingAdmissionPolicyBindingList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 52, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 52, 0, 0, 0), // items
     // k8s.io/api/admissionregistration/v1.ValidatingAdmissionPolicyBindingSpec
     F(648202, 1, 18, 0, 0, 0, 0), // policyName
     F(658440, 2, 3, 24, 0, 0, 0), // paramRef
     F(666638, 3, 3, 25, 0, 0, 0), // matchResources
     F(1322001, 4, 274, 9, 0, 0, 0), // validationActions
     // k8s.io/api/admissionregistration/v1.ValidatingAdmissionPolicyList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 54, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 54, 0, 0, 0), // items
     // k8s.io/api/admissionregistration/v1.ValidatingAdmissionPolicySpec
     F(743433, 1, 3, 28, 0, 0, 0), // paramKind
     F(752656, 2, 3, 25, 0, 0, 0), // matchConstraints
@@ -1401,33 +1401,33 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1465356, 2, 3, 60, 0, 0, 0), // typeChecking
     F(1477642, 3, 386, 62, 1465348, 0, 0), // conditions
     // k8s.io/api/admissionregistration/v1.ValidatingWebhook
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(862220, 2, 16, 35, 0, 0, 0), // clientConfig
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(862220, 2, 4112, 35, 0, 0, 0), // clientConfig
     F(874501, 3, 130, 37, 0, 0, 0), // rules
     F(787469, 4, 3, 0, 0, 0, 0), // failurePolicy
     F(450577, 5, 3, 15, 0, 0, 0), // namespaceSelector
-    F(879627, 6, 17, 0, 0, 0, 0), // sideEffects
+    F(879627, 6, 4113, 0, 0, 0, 0), // sideEffects
     F(890894, 7, 3, 38, 0, 0, 0), // timeoutSeconds
-    F(905239, 8, 144, 9, 0, 0, 0), // admissionReviewVersions
+    F(905239, 8, 4240, 9, 0, 0, 0), // admissionReviewVersions
     F(516107, 9, 3, 0, 0, 0, 0), // matchPolicy
     F(467982, 10, 3, 15, 0, 0, 0), // objectSelector
     F(800783, 11, 898, 34, 26628, 26628, 0), // matchConditions
     // k8s.io/api/admissionregistration/v1.ValidatingWebhookConfiguration
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(944136, 2, 898, 64, 26628, 26628, 0), // webhooks
     // k8s.io/api/admissionregistration/v1.ValidatingWebhookConfigurationList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 66, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 66, 0, 0, 0), // items
     // k8s.io/api/admissionregistration/v1.Validation
-    F(303114, 1, 16, 0, 0, 0, 0), // expression
+    F(303114, 1, 4112, 0, 0, 0, 0), // expression
     F(1602567, 2, 2, 0, 0, 0, 0), // message
     F(1609734, 3, 3, 0, 0, 0, 0), // reason
     F(1615889, 4, 2, 0, 0, 0, 0), // messageExpression
     // k8s.io/api/admissionregistration/v1.Variable
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(303114, 2, 16, 0, 0, 0, 0), // expression
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(303114, 2, 4112, 0, 0, 0, 0), // expression
     // k8s.io/api/admissionregistration/v1.WebhookClientConfig
     F(1651719, 1, 3, 67, 0, 0, 0), // service
     F(1658888, 2, 2, 7, 0, 0, 0), // caBundle
@@ -1435,16 +1435,16 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/admissionregistration/v1alpha1.ApplyConfiguration
     F(303114, 1, 2, 0, 0, 0, 0), // expression
     // k8s.io/api/admissionregistration/v1alpha1.AuditAnnotation
-    F(367619, 1, 0, 0, 0, 0, 0), // key
-    F(370703, 2, 0, 0, 0, 0, 0), // valueExpression
+    F(367619, 1, 4096, 0, 0, 0, 0), // key
+    F(370703, 2, 4096, 0, 0, 0, 0), // valueExpression
     // k8s.io/api/admissionregistration/v1alpha1.ExpressionWarning
-    F(401416, 2, 0, 0, 0, 0, 0), // fieldRef
-    F(215047, 3, 0, 0, 0, 0, 0), // warning
+    F(401416, 2, 4096, 0, 0, 0, 0), // fieldRef
+    F(215047, 3, 4096, 0, 0, 0, 0), // warning
     // k8s.io/api/admissionregistration/v1alpha1.JSONPatch
     F(303114, 1, 2, 0, 0, 0, 0), // expression
     // k8s.io/api/admissionregistration/v1alpha1.MatchCondition
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(303114, 2, 16, 0, 0, 0, 0), // expression
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(303114, 2, 4112, 0, 0, 0, 0), // expression
     // k8s.io/api/admissionregistration/v1alpha1.MatchResources
     F(450577, 1, 3, 15, 0, 0, 0), // namespaceSelector
     F(467982, 2, 3, 15, 0, 0, 0), // objectSelector
@@ -1452,25 +1452,25 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(495636, 4, 130, 69, 0, 0, 0), // excludeResourceRules
     F(516107, 7, 3, 0, 0, 0, 0), // matchPolicy
     // k8s.io/api/admissionregistration/v1alpha1.MutatingAdmissionPolicy
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 70, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 70, 0, 0, 0), // spec
     // k8s.io/api/admissionregistration/v1alpha1.MutatingAdmissionPolicyBinding
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 71, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 71, 0, 0, 0), // spec
     // k8s.io/api/admissionregistration/v1alpha1.MutatingAdmissionPolicyBindingList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 73, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 73, 0, 0, 0), // items
     // k8s.io/api/admissionregistration/v1alpha1.MutatingAdmissionPolicyBindingSpec
     F(648202, 1, 2, 0, 0, 0, 0), // policyName
     F(658440, 2, 3, 74, 0, 0, 0), // paramRef
     F(666638, 3, 3, 75, 0, 0, 0), // matchResources
     // k8s.io/api/admissionregistration/v1alpha1.MutatingAdmissionPolicyList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 77, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 77, 0, 0, 0), // items
     // k8s.io/api/admissionregistration/v1alpha1.MutatingAdmissionPolicySpec
     F(743433, 1, 3, 78, 0, 0, 0), // paramKind
     F(752656, 2, 3, 75, 0, 0, 0), // matchConstraints
@@ -1480,12 +1480,12 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(800783, 6, 898, 84, 26628, 26628, 0), // matchConditions
     F(816146, 7, 2, 0, 0, 0, 0), // reinvocationPolicy
     // k8s.io/api/admissionregistration/v1alpha1.Mutation
-    F(189449, 2, 16, 0, 0, 0, 0), // patchType
+    F(189449, 2, 4112, 0, 0, 0, 0), // patchType
     F(1013778, 3, 3, 85, 0, 0, 0), // applyConfiguration
     F(1032201, 4, 3, 86, 0, 0, 0), // jsonPatch
     // k8s.io/api/admissionregistration/v1alpha1.NamedRuleWithOperations
     F(1049613, 1, 130, 9, 0, 0, 0), // resourceNames
-    F(0, 2, 8, 87, 0, 0, 0), // (inline)
+    F(0, 2, 4104, 87, 0, 0, 0), // (inline)
     // k8s.io/api/admissionregistration/v1alpha1.ParamKind
     F(248842, 1, 2, 0, 0, 0, 0), // apiVersion
     F(3076, 2, 2, 0, 0, 0, 0), // kind
@@ -1497,27 +1497,27 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/admissionregistration/v1alpha1.TypeChecking
     F(1196050, 1, 130, 89, 0, 0, 0), // expressionWarnings
     // k8s.io/api/admissionregistration/v1alpha1.ValidatingAdmissionPolicy
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 90, 0, 0, 0), // spec
-    F(178182, 3, 2, 91, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 90, 0, 0, 0), // spec
+    F(178182, 3, 4098, 91, 0, 0, 0), // status
     // k8s.io/api/admissionregistration/v1alpha1.ValidatingAdmissionPolicyBinding
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 92, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 92, 0, 0, 0), // spec
     // k8s.io/api/admissionregistration/v1alpha1.ValidatingAdmissionPolicyBindingList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 94, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 94, 0, 0, 0), // items
     // k8s.io/api/admissionregistration/v1alpha1.ValidatingAdmissionPolicyBindingSpec
     F(648202, 1, 2, 0, 0, 0, 0), // policyName
     F(658440, 2, 3, 74, 0, 0, 0), // paramRef
     F(666638, 3, 3, 75, 0, 0, 0), // matchResources
     F(1322001, 4, 258, 9, 0, 0, 0), // validationActions
     // k8s.io/api/admissionregistration/v1alpha1.ValidatingAdmissionPolicyList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 96, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 96, 0, 0, 0), // items
     // k8s.io/api/admissionregistration/v1alpha1.ValidatingAdmissionPolicySpec
     F(743433, 1, 3, 78, 0, 0, 0), // paramKind
     F(752656, 2, 3, 75, 0, 0, 0), // matchConstraints
@@ -1531,26 +1531,26 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1465356, 2, 3, 101, 0, 0, 0), // typeChecking
     F(1477642, 3, 386, 62, 1465348, 0, 0), // conditions
     // k8s.io/api/admissionregistration/v1alpha1.Validation
-    F(303114, 1, 0, 0, 0, 0, 0), // expression
+    F(303114, 1, 4096, 0, 0, 0, 0), // expression
     F(1602567, 2, 2, 0, 0, 0, 0), // message
     F(1609734, 3, 3, 0, 0, 0, 0), // reason
     F(1615889, 4, 2, 0, 0, 0, 0), // messageExpression
     // k8s.io/api/admissionregistration/v1alpha1.Variable
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(303114, 2, 16, 0, 0, 0, 0), // expression
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(303114, 2, 4112, 0, 0, 0, 0), // expression
     // k8s.io/api/admissionregistration/v1beta1.ApplyConfiguration
     F(303114, 1, 2, 0, 0, 0, 0), // expression
     // k8s.io/api/admissionregistration/v1beta1.AuditAnnotation
-    F(367619, 1, 0, 0, 0, 0, 0), // key
-    F(370703, 2, 0, 0, 0, 0, 0), // valueExpression
+    F(367619, 1, 4096, 0, 0, 0, 0), // key
+    F(370703, 2, 4096, 0, 0, 0, 0), // valueExpression
     // k8s.io/api/admissionregistration/v1beta1.ExpressionWarning
-    F(401416, 2, 0, 0, 0, 0, 0), // fieldRef
-    F(215047, 3, 0, 0, 0, 0, 0), // warning
+    F(401416, 2, 4096, 0, 0, 0, 0), // fieldRef
+    F(215047, 3, 4096, 0, 0, 0, 0), // warning
     // k8s.io/api/admissionregistration/v1beta1.JSONPatch
     F(303114, 1, 2, 0, 0, 0, 0), // expression
     // k8s.io/api/admissionregistration/v1beta1.MatchCondition
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(303114, 2, 16, 0, 0, 0, 0), // expression
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(303114, 2, 4112, 0, 0, 0, 0), // expression
     // k8s.io/api/admissionregistration/v1beta1.MatchResources
     F(450577, 1, 3, 15, 0, 0, 0), // namespaceSelector
     F(467982, 2, 3, 15, 0, 0, 0), // objectSelector
@@ -1558,25 +1558,25 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(495636, 4, 130, 103, 0, 0, 0), // excludeResourceRules
     F(516107, 7, 3, 0, 0, 0, 0), // matchPolicy
     // k8s.io/api/admissionregistration/v1beta1.MutatingAdmissionPolicy
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 104, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 104, 0, 0, 0), // spec
     // k8s.io/api/admissionregistration/v1beta1.MutatingAdmissionPolicyBinding
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 105, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 105, 0, 0, 0), // spec
     // k8s.io/api/admissionregistration/v1beta1.MutatingAdmissionPolicyBindingList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 107, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 107, 0, 0, 0), // items
     // k8s.io/api/admissionregistration/v1beta1.MutatingAdmissionPolicyBindingSpec
     F(648202, 1, 2, 0, 0, 0, 0), // policyName
     F(658440, 2, 3, 108, 0, 0, 0), // paramRef
     F(666638, 3, 3, 109, 0, 0, 0), // matchResources
     // k8s.io/api/admissionregistration/v1beta1.MutatingAdmissionPolicyList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 111, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 111, 0, 0, 0), // items
     // k8s.io/api/admissionregistration/v1beta1.MutatingAdmissionPolicySpec
     F(743433, 1, 3, 112, 0, 0, 0), // paramKind
     F(752656, 2, 3, 109, 0, 0, 0), // matchConstraints
@@ -1586,8 +1586,8 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(800783, 6, 898, 118, 26628, 26628, 0), // matchConditions
     F(816146, 7, 2, 0, 0, 0, 0), // reinvocationPolicy
     // k8s.io/api/admissionregistration/v1beta1.MutatingWebhook
-    F(26628, 1, 0, 0, 0, 0, 0), // name
-    F(862220, 2, 0, 119, 0, 0, 0), // clientConfig
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
+    F(862220, 2, 4096, 119, 0, 0, 0), // clientConfig
     F(874501, 3, 130, 121, 0, 0, 0), // rules
     F(787469, 4, 3, 0, 0, 0, 0), // failurePolicy
     F(450577, 5, 3, 15, 0, 0, 0), // namespaceSelector
@@ -1599,20 +1599,20 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(467982, 11, 3, 15, 0, 0, 0), // objectSelector
     F(800783, 12, 898, 118, 26628, 26628, 0), // matchConditions
     // k8s.io/api/admissionregistration/v1beta1.MutatingWebhookConfiguration
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(944136, 2, 898, 123, 26628, 26628, 0), // webhooks
     // k8s.io/api/admissionregistration/v1beta1.MutatingWebhookConfigurationList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 125, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 125, 0, 0, 0), // items
     // k8s.io/api/admissionregistration/v1beta1.Mutation
-    F(189449, 2, 16, 0, 0, 0, 0), // patchType
+    F(189449, 2, 4112, 0, 0, 0, 0), // patchType
     F(1013778, 3, 3, 126, 0, 0, 0), // applyConfiguration
     F(1032201, 4, 3, 127, 0, 0, 0), // jsonPatch
     // k8s.io/api/admissionregistration/v1beta1.NamedRuleWithOperations
     F(1049613, 1, 130, 9, 0, 0, 0), // resourceNames
-    F(0, 2, 8, 120, 0, 0, 0), // (inline)
+    F(0, 2, 4104, 120, 0, 0, 0), // (inline)
     // k8s.io/api/admissionregistration/v1beta1.ParamKind
     F(248842, 1, 2, 0, 0, 0, 0), // apiVersion
     F(3076, 2, 2, 0, 0, 0, 0), // kind
@@ -1622,34 +1622,34 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1131528, 3, 3, 15, 0, 0, 0), // selector
     F(1139735, 4, 3, 0, 0, 0, 0), // parameterNotFoundAction
     // k8s.io/api/admissionregistration/v1beta1.ServiceReference
-    F(30729, 1, 0, 0, 0, 0, 0), // namespace
-    F(26628, 2, 0, 0, 0, 0, 0), // name
+    F(30729, 1, 4096, 0, 0, 0, 0), // namespace
+    F(26628, 2, 4096, 0, 0, 0, 0), // name
     F(1171460, 3, 3, 0, 0, 0, 0), // path
     F(1175556, 4, 3, 38, 0, 0, 0), // port
     // k8s.io/api/admissionregistration/v1beta1.TypeChecking
     F(1196050, 1, 130, 129, 0, 0, 0), // expressionWarnings
     // k8s.io/api/admissionregistration/v1beta1.ValidatingAdmissionPolicy
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 130, 0, 0, 0), // spec
-    F(178182, 3, 2, 131, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 130, 0, 0, 0), // spec
+    F(178182, 3, 4098, 131, 0, 0, 0), // status
     // k8s.io/api/admissionregistration/v1beta1.ValidatingAdmissionPolicyBinding
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 132, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 132, 0, 0, 0), // spec
     // k8s.io/api/admissionregistration/v1beta1.ValidatingAdmissionPolicyBindingList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 134, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 134, 0, 0, 0), // items
     // k8s.io/api/admissionregistration/v1beta1.ValidatingAdmissionPolicyBindingSpec
     F(648202, 1, 2, 0, 0, 0, 0), // policyName
     F(658440, 2, 3, 108, 0, 0, 0), // paramRef
     F(666638, 3, 3, 109, 0, 0, 0), // matchResources
     F(1322001, 4, 258, 9, 0, 0, 0), // validationActions
     // k8s.io/api/admissionregistration/v1beta1.ValidatingAdmissionPolicyList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 136, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 136, 0, 0, 0), // items
     // k8s.io/api/admissionregistration/v1beta1.ValidatingAdmissionPolicySpec
     F(743433, 1, 3, 112, 0, 0, 0), // paramKind
     F(752656, 2, 3, 109, 0, 0, 0), // matchConstraints
@@ -1663,8 +1663,8 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1465356, 2, 3, 141, 0, 0, 0), // typeChecking
     F(1477642, 3, 386, 62, 1465348, 0, 0), // conditions
     // k8s.io/api/admissionregistration/v1beta1.ValidatingWebhook
-    F(26628, 1, 0, 0, 0, 0, 0), // name
-    F(862220, 2, 0, 119, 0, 0, 0), // clientConfig
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
+    F(862220, 2, 4096, 119, 0, 0, 0), // clientConfig
     F(874501, 3, 130, 121, 0, 0, 0), // rules
     F(787469, 4, 3, 0, 0, 0, 0), // failurePolicy
     F(450577, 5, 3, 15, 0, 0, 0), // namespaceSelector
@@ -1675,75 +1675,75 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(467982, 10, 3, 15, 0, 0, 0), // objectSelector
     F(800783, 11, 898, 118, 26628, 26628, 0), // matchConditions
     // k8s.io/api/admissionregistration/v1beta1.ValidatingWebhookConfiguration
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(944136, 2, 898, 143, 26628, 26628, 0), // webhooks
     // k8s.io/api/admissionregistration/v1beta1.ValidatingWebhookConfigurationList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 145, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 145, 0, 0, 0), // items
     // k8s.io/api/admissionregistration/v1beta1.Validation
-    F(303114, 1, 0, 0, 0, 0, 0), // expression
+    F(303114, 1, 4096, 0, 0, 0, 0), // expression
     F(1602567, 2, 2, 0, 0, 0, 0), // message
     F(1609734, 3, 3, 0, 0, 0, 0), // reason
     F(1615889, 4, 2, 0, 0, 0, 0), // messageExpression
     // k8s.io/api/admissionregistration/v1beta1.Variable
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(303114, 2, 16, 0, 0, 0, 0), // expression
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(303114, 2, 4112, 0, 0, 0, 0), // expression
     // k8s.io/api/admissionregistration/v1beta1.WebhookClientConfig
     F(1651719, 1, 3, 146, 0, 0, 0), // service
     F(1658888, 2, 2, 7, 0, 0, 0), // caBundle
     F(1667075, 3, 3, 0, 0, 0, 0), // url
     // k8s.io/api/apidiscovery/v2.APIGroupDiscovery
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(1772552, 2, 386, 148, 1772551, 0, 0), // versions
     // k8s.io/api/apidiscovery/v2.APIGroupDiscoveryList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 150, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 150, 0, 0, 0), // items
     // k8s.io/api/apidiscovery/v2.APIResourceDiscovery
-    F(7176, 1, 0, 0, 0, 0, 0), // resource
+    F(7176, 1, 4096, 0, 0, 0, 0), // resource
     F(1846284, 2, 3, 1, 0, 0, 0), // responseKind
-    F(1093637, 3, 0, 0, 0, 0, 0), // scope
-    F(1858576, 4, 0, 0, 0, 0, 0), // singularResource
-    F(1874949, 5, 256, 9, 0, 0, 0), // verbs
+    F(1093637, 3, 4096, 0, 0, 0, 0), // scope
+    F(1858576, 4, 4096, 0, 0, 0, 0), // singularResource
+    F(1874949, 5, 4352, 9, 0, 0, 0), // verbs
     F(1880074, 6, 258, 9, 0, 0, 0), // shortNames
     F(1890314, 7, 258, 9, 0, 0, 0), // categories
     F(1900556, 8, 386, 152, 1900555, 0, 0), // subresources
     // k8s.io/api/apidiscovery/v2.APISubresourceDiscovery
-    F(1900555, 1, 0, 0, 0, 0, 0), // subresource
+    F(1900555, 1, 4096, 0, 0, 0, 0), // subresource
     F(1846284, 2, 3, 1, 0, 0, 0), // responseKind
     F(1933325, 3, 386, 153, 1946642, 0, 0), // acceptedTypes
-    F(1874949, 4, 256, 9, 0, 0, 0), // verbs
+    F(1874949, 4, 4352, 9, 0, 0, 0), // verbs
     // k8s.io/api/apidiscovery/v2.APIVersionDiscovery
-    F(1772551, 1, 0, 0, 0, 0, 0), // version
+    F(1772551, 1, 4096, 0, 0, 0, 0), // version
     F(7177, 2, 386, 155, 7176, 0, 0), // resources
     F(1988617, 3, 2, 0, 0, 0, 0), // freshness
     // k8s.io/api/apidiscovery/v2beta1.APIGroupDiscovery
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(1772552, 2, 386, 157, 1772551, 0, 0), // versions
     // k8s.io/api/apidiscovery/v2beta1.APIGroupDiscoveryList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 159, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 159, 0, 0, 0), // items
     // k8s.io/api/apidiscovery/v2beta1.APIResourceDiscovery
-    F(7176, 1, 0, 0, 0, 0, 0), // resource
+    F(7176, 1, 4096, 0, 0, 0, 0), // resource
     F(1846284, 2, 3, 1, 0, 0, 0), // responseKind
-    F(1093637, 3, 0, 0, 0, 0, 0), // scope
-    F(1858576, 4, 0, 0, 0, 0, 0), // singularResource
-    F(1874949, 5, 256, 9, 0, 0, 0), // verbs
+    F(1093637, 3, 4096, 0, 0, 0, 0), // scope
+    F(1858576, 4, 4096, 0, 0, 0, 0), // singularResource
+    F(1874949, 5, 4352, 9, 0, 0, 0), // verbs
     F(1880074, 6, 258, 9, 0, 0, 0), // shortNames
     F(1890314, 7, 258, 9, 0, 0, 0), // categories
     F(1900556, 8, 386, 161, 1900555, 0, 0), // subresources
     // k8s.io/api/apidiscovery/v2beta1.APISubresourceDiscovery
-    F(1900555, 1, 0, 0, 0, 0, 0), // subresource
+    F(1900555, 1, 4096, 0, 0, 0, 0), // subresource
     F(1846284, 2, 3, 1, 0, 0, 0), // responseKind
     F(1933325, 3, 386, 153, 1946642, 0, 0), // acceptedTypes
-    F(1874949, 4, 256, 9, 0, 0, 0), // verbs
+    F(1874949, 4, 4352, 9, 0, 0, 0), // verbs
     // k8s.io/api/apidiscovery/v2beta1.APIVersionDiscovery
-    F(1772551, 1, 0, 0, 0, 0, 0), // version
+    F(1772551, 1, 4096, 0, 0, 0, 0), // version
     F(7177, 2, 386, 163, 7176, 0, 0), // resources
     F(1988617, 3, 2, 0, 0, 0, 0), // freshness
     // k8s.io/api/apiserverinternal/v1alpha1.ServerStorageVersion
@@ -1752,61 +1752,61 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(2075665, 3, 274, 9, 0, 0, 0), // decodableVersions
     F(2093070, 4, 258, 9, 0, 0, 0), // servedVersions
     // k8s.io/api/apiserverinternal/v1alpha1.StorageVersion
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 18, 18, 0, 0, 0), // metadata
-    F(549892, 2, 0, 164, 0, 0, 0), // spec
-    F(178182, 3, 0, 165, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4114, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4096, 164, 0, 0, 0), // spec
+    F(178182, 3, 4096, 165, 0, 0, 0), // status
     // k8s.io/api/apiserverinternal/v1alpha1.StorageVersionCondition
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(178182, 2, 16, 0, 0, 0, 0), // status
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(178182, 2, 4112, 0, 0, 0, 0), // status
     F(1446930, 3, 2, 59, 0, 0, 0), // observedGeneration
-    F(2165778, 4, 2, 166, 0, 0, 0), // lastTransitionTime
-    F(1609734, 5, 16, 0, 0, 0, 0), // reason
+    F(2165778, 4, 4098, 166, 0, 0, 0), // lastTransitionTime
+    F(1609734, 5, 4112, 0, 0, 0, 0), // reason
     F(1602567, 6, 18, 0, 0, 0, 0), // message
     // k8s.io/api/apiserverinternal/v1alpha1.StorageVersionList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 168, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 168, 0, 0, 0), // items
     // k8s.io/api/apiserverinternal/v1alpha1.StorageVersionSpec
     // k8s.io/api/apiserverinternal/v1alpha1.StorageVersionStatus
     F(2244623, 1, 386, 170, 2049035, 0, 0), // storageVersions
     F(2259989, 2, 3, 0, 0, 0, 0), // commonEncodingVersion
     F(1477642, 3, 386, 172, 1465348, 0, 0), // conditions
     // k8s.io/api/apps/v1.ControllerRevision
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(545796, 2, 2, 4, 0, 0, 0), // data
-    F(2301960, 3, 16, 59, 0, 0, 0), // revision
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(545796, 2, 4098, 4, 0, 0, 0), // data
+    F(2301960, 3, 4112, 59, 0, 0, 0), // revision
     // k8s.io/api/apps/v1.ControllerRevisionList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 174, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 174, 0, 0, 0), // items
     // k8s.io/api/apps/v1.DaemonSet
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 175, 0, 0, 0), // spec
-    F(178182, 3, 2, 176, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 175, 0, 0, 0), // spec
+    F(178182, 3, 4098, 176, 0, 0, 0), // status
     // k8s.io/api/apps/v1.DaemonSetCondition
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(178182, 2, 16, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(178182, 2, 4112, 0, 0, 0, 0), // status
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/apps/v1.DaemonSetList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 178, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 178, 0, 0, 0), // items
     // k8s.io/api/apps/v1.DaemonSetSpec
-    F(1131528, 1, 17, 15, 0, 0, 0), // selector
-    F(2410504, 2, 16, 179, 0, 0, 0), // template
-    F(2418702, 3, 2, 180, 0, 0, 0), // updateStrategy
+    F(1131528, 1, 4113, 15, 0, 0, 0), // selector
+    F(2410504, 2, 4112, 179, 0, 0, 0), // template
+    F(2418702, 3, 4098, 180, 0, 0, 0), // updateStrategy
     F(2433039, 4, 2, 38, 0, 0, 0), // minReadySeconds
     F(2448404, 6, 3, 38, 0, 0, 0), // revisionHistoryLimit
     // k8s.io/api/apps/v1.DaemonSetStatus
-    F(2482198, 1, 16, 38, 0, 0, 0), // currentNumberScheduled
-    F(2504722, 2, 16, 38, 0, 0, 0), // numberMisscheduled
-    F(2523158, 3, 16, 38, 0, 0, 0), // desiredNumberScheduled
-    F(2545675, 4, 16, 38, 0, 0, 0), // numberReady
+    F(2482198, 1, 4112, 38, 0, 0, 0), // currentNumberScheduled
+    F(2504722, 2, 4112, 38, 0, 0, 0), // numberMisscheduled
+    F(2523158, 3, 4112, 38, 0, 0, 0), // desiredNumberScheduled
+    F(2545675, 4, 4112, 38, 0, 0, 0), // numberReady
     F(1446930, 5, 2, 59, 0, 0, 0), // observedGeneration
     F(2556950, 6, 2, 38, 0, 0, 0), // updatedNumberScheduled
     F(2579471, 7, 2, 38, 0, 0, 0), // numberAvailable
@@ -1817,26 +1817,26 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1465348, 1, 2, 0, 0, 0, 0), // type
     F(2641933, 2, 3, 183, 0, 0, 0), // rollingUpdate
     // k8s.io/api/apps/v1.Deployment
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 184, 0, 0, 0), // spec
-    F(178182, 3, 2, 185, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 184, 0, 0, 0), // spec
+    F(178182, 3, 4098, 185, 0, 0, 0), // status
     // k8s.io/api/apps/v1.DeploymentCondition
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(178182, 2, 16, 0, 0, 0, 0), // status
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(178182, 2, 4112, 0, 0, 0, 0), // status
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
-    F(2689038, 6, 2, 166, 0, 0, 0), // lastUpdateTime
-    F(2165778, 7, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(2689038, 6, 4098, 166, 0, 0, 0), // lastUpdateTime
+    F(2165778, 7, 4098, 166, 0, 0, 0), // lastTransitionTime
     // k8s.io/api/apps/v1.DeploymentList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 187, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 187, 0, 0, 0), // items
     // k8s.io/api/apps/v1.DeploymentSpec
     F(2737160, 1, 3, 38, 0, 0, 0), // replicas
-    F(1131528, 2, 17, 15, 0, 0, 0), // selector
-    F(2410504, 3, 16, 179, 0, 0, 0), // template
-    F(2745352, 4, 2050, 188, 0, 0, 0), // strategy
+    F(1131528, 2, 4113, 15, 0, 0, 0), // selector
+    F(2410504, 3, 4112, 179, 0, 0, 0), // template
+    F(2745352, 4, 6146, 188, 0, 0, 0), // strategy
     F(2433039, 5, 2, 38, 0, 0, 0), // minReadySeconds
     F(2448404, 6, 3, 38, 0, 0, 0), // revisionHistoryLimit
     F(2753542, 7, 2, 5, 0, 0, 0), // paused
@@ -1855,27 +1855,27 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1465348, 1, 2, 0, 0, 0, 0), // type
     F(2641933, 2, 3, 191, 0, 0, 0), // rollingUpdate
     // k8s.io/api/apps/v1.ReplicaSet
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 192, 0, 0, 0), // spec
-    F(178182, 3, 2, 193, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 192, 0, 0, 0), // spec
+    F(178182, 3, 4098, 193, 0, 0, 0), // status
     // k8s.io/api/apps/v1.ReplicaSetCondition
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(178182, 2, 16, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(178182, 2, 4112, 0, 0, 0, 0), // status
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/apps/v1.ReplicaSetList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 195, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 195, 0, 0, 0), // items
     // k8s.io/api/apps/v1.ReplicaSetSpec
     F(2737160, 1, 3, 38, 0, 0, 0), // replicas
-    F(1131528, 2, 17, 15, 0, 0, 0), // selector
-    F(2410504, 3, 2, 179, 0, 0, 0), // template
+    F(1131528, 2, 4113, 15, 0, 0, 0), // selector
+    F(2410504, 3, 4098, 179, 0, 0, 0), // template
     F(2433039, 4, 2, 38, 0, 0, 0), // minReadySeconds
     // k8s.io/api/apps/v1.ReplicaSetStatus
-    F(2737160, 1, 16, 38, 0, 0, 0), // replicas
+    F(2737160, 1, 4112, 38, 0, 0, 0), // replicas
     F(2975764, 2, 2, 38, 0, 0, 0), // fullyLabeledReplicas
     F(1446930, 3, 2, 59, 0, 0, 0), // observedGeneration
     F(2849805, 4, 2, 38, 0, 0, 0), // readyReplicas
@@ -1892,40 +1892,40 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(3081225, 1, 3, 38, 0, 0, 0), // partition
     F(3012622, 2, 3, 198, 0, 0, 0), // maxUnavailable
     // k8s.io/api/apps/v1.StatefulSet
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 199, 0, 0, 0), // spec
-    F(178182, 3, 2, 200, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 199, 0, 0, 0), // spec
+    F(178182, 3, 4098, 200, 0, 0, 0), // status
     // k8s.io/api/apps/v1.StatefulSetCondition
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(178182, 2, 16, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(178182, 2, 4112, 0, 0, 0, 0), // status
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/apps/v1.StatefulSetList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 202, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 202, 0, 0, 0), // items
     // k8s.io/api/apps/v1.StatefulSetOrdinals
-    F(3159045, 1, 0, 38, 0, 0, 0), // start
+    F(3159045, 1, 4096, 38, 0, 0, 0), // start
     // k8s.io/api/apps/v1.StatefulSetPersistentVolumeClaimRetentionPolicy
     F(3183627, 1, 2, 0, 0, 0, 0), // whenDeleted
     F(3194890, 2, 2, 0, 0, 0, 0), // whenScaled
     // k8s.io/api/apps/v1.StatefulSetSpec
     F(2737160, 1, 3, 38, 0, 0, 0), // replicas
-    F(1131528, 2, 17, 15, 0, 0, 0), // selector
-    F(2410504, 3, 16, 179, 0, 0, 0), // template
+    F(1131528, 2, 4113, 15, 0, 0, 0), // selector
+    F(2410504, 3, 4112, 179, 0, 0, 0), // template
     F(3253268, 4, 130, 204, 0, 0, 0), // volumeClaimTemplates
-    F(3273739, 5, 0, 0, 0, 0, 0), // serviceName
+    F(3273739, 5, 4096, 0, 0, 0, 0), // serviceName
     F(3285011, 6, 2, 0, 0, 0, 0), // podManagementPolicy
-    F(2418702, 7, 2, 205, 0, 0, 0), // updateStrategy
+    F(2418702, 7, 4098, 205, 0, 0, 0), // updateStrategy
     F(2448404, 8, 3, 38, 0, 0, 0), // revisionHistoryLimit
     F(2433039, 9, 2, 38, 0, 0, 0), // minReadySeconds
     F(3304484, 10, 3, 206, 0, 0, 0), // persistentVolumeClaimRetentionPolicy
     F(3341320, 11, 3, 207, 0, 0, 0), // ordinals
     // k8s.io/api/apps/v1.StatefulSetStatus
     F(1446930, 1, 2, 59, 0, 0, 0), // observedGeneration
-    F(2737160, 2, 16, 38, 0, 0, 0), // replicas
+    F(2737160, 2, 4112, 38, 0, 0, 0), // replicas
     F(2849805, 3, 2, 38, 0, 0, 0), // readyReplicas
     F(3364879, 4, 2, 38, 0, 0, 0), // currentReplicas
     F(2797583, 5, 2, 38, 0, 0, 0), // updatedReplicas
@@ -1933,45 +1933,45 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(3395598, 7, 2, 0, 0, 0, 0), // updateRevision
     F(2612238, 9, 3, 38, 0, 0, 0), // collisionCount
     F(1477642, 10, 898, 209, 1465348, 1465348, 0), // conditions
-    F(2812945, 11, 0, 38, 0, 0, 0), // availableReplicas
+    F(2812945, 11, 4096, 38, 0, 0, 0), // availableReplicas
     // k8s.io/api/apps/v1.StatefulSetUpdateStrategy
     F(1465348, 1, 2, 0, 0, 0, 0), // type
     F(2641933, 2, 3, 210, 0, 0, 0), // rollingUpdate
     // k8s.io/api/apps/v1beta1.ControllerRevision
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(545796, 2, 2, 4, 0, 0, 0), // data
-    F(2301960, 3, 0, 59, 0, 0, 0), // revision
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(545796, 2, 4098, 4, 0, 0, 0), // data
+    F(2301960, 3, 4096, 59, 0, 0, 0), // revision
     // k8s.io/api/apps/v1beta1.ControllerRevisionList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 212, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 212, 0, 0, 0), // items
     // k8s.io/api/apps/v1beta1.Deployment
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 213, 0, 0, 0), // spec
-    F(178182, 3, 2, 214, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 213, 0, 0, 0), // spec
+    F(178182, 3, 4098, 214, 0, 0, 0), // status
     // k8s.io/api/apps/v1beta1.DeploymentCondition
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
-    F(178182, 2, 0, 0, 0, 0, 0), // status
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
+    F(178182, 2, 4096, 0, 0, 0, 0), // status
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
-    F(2689038, 6, 2, 166, 0, 0, 0), // lastUpdateTime
-    F(2165778, 7, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(2689038, 6, 4098, 166, 0, 0, 0), // lastUpdateTime
+    F(2165778, 7, 4098, 166, 0, 0, 0), // lastTransitionTime
     // k8s.io/api/apps/v1beta1.DeploymentList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 216, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 216, 0, 0, 0), // items
     // k8s.io/api/apps/v1beta1.DeploymentRollback
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(26628, 1, 0, 0, 0, 0, 0), // name
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
     F(3476498, 2, 2, 8, 0, 0, 0), // updatedAnnotations
-    F(3494922, 3, 0, 217, 0, 0, 0), // rollbackTo
+    F(3494922, 3, 4096, 217, 0, 0, 0), // rollbackTo
     // k8s.io/api/apps/v1beta1.DeploymentSpec
     F(2737160, 1, 3, 38, 0, 0, 0), // replicas
     F(1131528, 2, 3, 15, 0, 0, 0), // selector
-    F(2410504, 3, 0, 179, 0, 0, 0), // template
-    F(2745352, 4, 2050, 218, 0, 0, 0), // strategy
+    F(2410504, 3, 4096, 179, 0, 0, 0), // template
+    F(2745352, 4, 6146, 218, 0, 0, 0), // strategy
     F(2433039, 5, 2, 38, 0, 0, 0), // minReadySeconds
     F(2448404, 6, 3, 38, 0, 0, 0), // revisionHistoryLimit
     F(2753542, 7, 2, 5, 0, 0, 0), // paused
@@ -1999,51 +1999,51 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(3081225, 1, 3, 38, 0, 0, 0), // partition
     F(3012622, 2, 3, 198, 0, 0, 0), // maxUnavailable
     // k8s.io/api/apps/v1beta1.Scale
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 222, 0, 0, 0), // spec
-    F(178182, 3, 2, 223, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 222, 0, 0, 0), // spec
+    F(178182, 3, 4098, 223, 0, 0, 0), // status
     // k8s.io/api/apps/v1beta1.ScaleSpec
     F(2737160, 1, 2, 38, 0, 0, 3537921), // replicas
     // k8s.io/api/apps/v1beta1.ScaleStatus
-    F(2737160, 1, 0, 38, 0, 0, 0), // replicas
+    F(2737160, 1, 4096, 38, 0, 0, 0), // replicas
     F(1131528, 2, 2, 8, 0, 0, 0), // selector
     F(3548174, 3, 2, 0, 0, 0, 0), // targetSelector
     // k8s.io/api/apps/v1beta1.StatefulSet
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 224, 0, 0, 0), // spec
-    F(178182, 3, 2, 225, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 224, 0, 0, 0), // spec
+    F(178182, 3, 4098, 225, 0, 0, 0), // status
     // k8s.io/api/apps/v1beta1.StatefulSetCondition
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
-    F(178182, 2, 0, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
+    F(178182, 2, 4096, 0, 0, 0, 0), // status
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/apps/v1beta1.StatefulSetList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 227, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 227, 0, 0, 0), // items
     // k8s.io/api/apps/v1beta1.StatefulSetOrdinals
-    F(3159045, 1, 0, 38, 0, 0, 0), // start
+    F(3159045, 1, 4096, 38, 0, 0, 0), // start
     // k8s.io/api/apps/v1beta1.StatefulSetPersistentVolumeClaimRetentionPolicy
     F(3183627, 1, 2, 0, 0, 0, 0), // whenDeleted
     F(3194890, 2, 2, 0, 0, 0, 0), // whenScaled
     // k8s.io/api/apps/v1beta1.StatefulSetSpec
     F(2737160, 1, 3, 38, 0, 0, 0), // replicas
     F(1131528, 2, 3, 15, 0, 0, 0), // selector
-    F(2410504, 3, 0, 179, 0, 0, 0), // template
+    F(2410504, 3, 4096, 179, 0, 0, 0), // template
     F(3253268, 4, 130, 204, 0, 0, 0), // volumeClaimTemplates
-    F(3273739, 5, 0, 0, 0, 0, 0), // serviceName
+    F(3273739, 5, 4096, 0, 0, 0, 0), // serviceName
     F(3285011, 6, 2, 0, 0, 0, 0), // podManagementPolicy
-    F(2418702, 7, 2, 228, 0, 0, 0), // updateStrategy
+    F(2418702, 7, 4098, 228, 0, 0, 0), // updateStrategy
     F(2448404, 8, 3, 38, 0, 0, 0), // revisionHistoryLimit
     F(2433039, 9, 2, 38, 0, 0, 0), // minReadySeconds
     F(3304484, 10, 3, 229, 0, 0, 0), // persistentVolumeClaimRetentionPolicy
     F(3341320, 11, 3, 230, 0, 0, 0), // ordinals
     // k8s.io/api/apps/v1beta1.StatefulSetStatus
     F(1446930, 1, 3, 59, 0, 0, 0), // observedGeneration
-    F(2737160, 2, 0, 38, 0, 0, 0), // replicas
+    F(2737160, 2, 4096, 38, 0, 0, 0), // replicas
     F(2849805, 3, 2, 38, 0, 0, 0), // readyReplicas
     F(3364879, 4, 2, 38, 0, 0, 0), // currentReplicas
     F(2797583, 5, 2, 38, 0, 0, 0), // updatedReplicas
@@ -2051,45 +2051,45 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(3395598, 7, 2, 0, 0, 0, 0), // updateRevision
     F(2612238, 9, 3, 38, 0, 0, 0), // collisionCount
     F(1477642, 10, 898, 232, 1465348, 1465348, 0), // conditions
-    F(2812945, 11, 0, 38, 0, 0, 0), // availableReplicas
+    F(2812945, 11, 4096, 38, 0, 0, 0), // availableReplicas
     // k8s.io/api/apps/v1beta1.StatefulSetUpdateStrategy
     F(1465348, 1, 2, 0, 0, 0, 0), // type
     F(2641933, 2, 3, 233, 0, 0, 0), // rollingUpdate
     // k8s.io/api/apps/v1beta2.ControllerRevision
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(545796, 2, 2, 4, 0, 0, 0), // data
-    F(2301960, 3, 0, 59, 0, 0, 0), // revision
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(545796, 2, 4098, 4, 0, 0, 0), // data
+    F(2301960, 3, 4096, 59, 0, 0, 0), // revision
     // k8s.io/api/apps/v1beta2.ControllerRevisionList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 235, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 235, 0, 0, 0), // items
     // k8s.io/api/apps/v1beta2.DaemonSet
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 236, 0, 0, 0), // spec
-    F(178182, 3, 2, 237, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 236, 0, 0, 0), // spec
+    F(178182, 3, 4098, 237, 0, 0, 0), // status
     // k8s.io/api/apps/v1beta2.DaemonSetCondition
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
-    F(178182, 2, 0, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
+    F(178182, 2, 4096, 0, 0, 0, 0), // status
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/apps/v1beta2.DaemonSetList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 239, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 239, 0, 0, 0), // items
     // k8s.io/api/apps/v1beta2.DaemonSetSpec
-    F(1131528, 1, 1, 15, 0, 0, 0), // selector
-    F(2410504, 2, 0, 179, 0, 0, 0), // template
-    F(2418702, 3, 2, 240, 0, 0, 0), // updateStrategy
+    F(1131528, 1, 4097, 15, 0, 0, 0), // selector
+    F(2410504, 2, 4096, 179, 0, 0, 0), // template
+    F(2418702, 3, 4098, 240, 0, 0, 0), // updateStrategy
     F(2433039, 4, 2, 38, 0, 0, 0), // minReadySeconds
     F(2448404, 6, 3, 38, 0, 0, 0), // revisionHistoryLimit
     // k8s.io/api/apps/v1beta2.DaemonSetStatus
-    F(2482198, 1, 0, 38, 0, 0, 0), // currentNumberScheduled
-    F(2504722, 2, 0, 38, 0, 0, 0), // numberMisscheduled
-    F(2523158, 3, 0, 38, 0, 0, 0), // desiredNumberScheduled
-    F(2545675, 4, 0, 38, 0, 0, 0), // numberReady
+    F(2482198, 1, 4096, 38, 0, 0, 0), // currentNumberScheduled
+    F(2504722, 2, 4096, 38, 0, 0, 0), // numberMisscheduled
+    F(2523158, 3, 4096, 38, 0, 0, 0), // desiredNumberScheduled
+    F(2545675, 4, 4096, 38, 0, 0, 0), // numberReady
     F(1446930, 5, 2, 59, 0, 0, 0), // observedGeneration
     F(2556950, 6, 2, 38, 0, 0, 0), // updatedNumberScheduled
     F(2579471, 7, 2, 38, 0, 0, 0), // numberAvailable
@@ -2100,26 +2100,26 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1465348, 1, 2, 0, 0, 0, 0), // type
     F(2641933, 2, 3, 243, 0, 0, 0), // rollingUpdate
     // k8s.io/api/apps/v1beta2.Deployment
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 244, 0, 0, 0), // spec
-    F(178182, 3, 2, 245, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 244, 0, 0, 0), // spec
+    F(178182, 3, 4098, 245, 0, 0, 0), // status
     // k8s.io/api/apps/v1beta2.DeploymentCondition
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
-    F(178182, 2, 0, 0, 0, 0, 0), // status
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
+    F(178182, 2, 4096, 0, 0, 0, 0), // status
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
-    F(2689038, 6, 2, 166, 0, 0, 0), // lastUpdateTime
-    F(2165778, 7, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(2689038, 6, 4098, 166, 0, 0, 0), // lastUpdateTime
+    F(2165778, 7, 4098, 166, 0, 0, 0), // lastTransitionTime
     // k8s.io/api/apps/v1beta2.DeploymentList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 247, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 247, 0, 0, 0), // items
     // k8s.io/api/apps/v1beta2.DeploymentSpec
     F(2737160, 1, 3, 38, 0, 0, 0), // replicas
-    F(1131528, 2, 1, 15, 0, 0, 0), // selector
-    F(2410504, 3, 0, 179, 0, 0, 0), // template
-    F(2745352, 4, 2050, 248, 0, 0, 0), // strategy
+    F(1131528, 2, 4097, 15, 0, 0, 0), // selector
+    F(2410504, 3, 4096, 179, 0, 0, 0), // template
+    F(2745352, 4, 6146, 248, 0, 0, 0), // strategy
     F(2433039, 5, 2, 38, 0, 0, 0), // minReadySeconds
     F(2448404, 6, 3, 38, 0, 0, 0), // revisionHistoryLimit
     F(2753542, 7, 2, 5, 0, 0, 0), // paused
@@ -2138,27 +2138,27 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1465348, 1, 2, 0, 0, 0, 0), // type
     F(2641933, 2, 3, 251, 0, 0, 0), // rollingUpdate
     // k8s.io/api/apps/v1beta2.ReplicaSet
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 252, 0, 0, 0), // spec
-    F(178182, 3, 2, 253, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 252, 0, 0, 0), // spec
+    F(178182, 3, 4098, 253, 0, 0, 0), // status
     // k8s.io/api/apps/v1beta2.ReplicaSetCondition
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
-    F(178182, 2, 0, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
+    F(178182, 2, 4096, 0, 0, 0, 0), // status
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/apps/v1beta2.ReplicaSetList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 255, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 255, 0, 0, 0), // items
     // k8s.io/api/apps/v1beta2.ReplicaSetSpec
     F(2737160, 1, 3, 38, 0, 0, 0), // replicas
-    F(1131528, 2, 1, 15, 0, 0, 0), // selector
-    F(2410504, 3, 2, 179, 0, 0, 0), // template
+    F(1131528, 2, 4097, 15, 0, 0, 0), // selector
+    F(2410504, 3, 4098, 179, 0, 0, 0), // template
     F(2433039, 4, 2, 38, 0, 0, 0), // minReadySeconds
     // k8s.io/api/apps/v1beta2.ReplicaSetStatus
-    F(2737160, 1, 0, 38, 0, 0, 0), // replicas
+    F(2737160, 1, 4096, 38, 0, 0, 0), // replicas
     F(2975764, 2, 2, 38, 0, 0, 0), // fullyLabeledReplicas
     F(1446930, 3, 2, 59, 0, 0, 0), // observedGeneration
     F(2849805, 4, 2, 38, 0, 0, 0), // readyReplicas
@@ -2175,51 +2175,51 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(3081225, 1, 3, 38, 0, 0, 0), // partition
     F(3012622, 2, 3, 198, 0, 0, 0), // maxUnavailable
     // k8s.io/api/apps/v1beta2.Scale
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 258, 0, 0, 0), // spec
-    F(178182, 3, 2, 259, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 258, 0, 0, 0), // spec
+    F(178182, 3, 4098, 259, 0, 0, 0), // status
     // k8s.io/api/apps/v1beta2.ScaleSpec
     F(2737160, 1, 2, 38, 0, 0, 3537921), // replicas
     // k8s.io/api/apps/v1beta2.ScaleStatus
-    F(2737160, 1, 0, 38, 0, 0, 0), // replicas
+    F(2737160, 1, 4096, 38, 0, 0, 0), // replicas
     F(1131528, 2, 34, 8, 0, 0, 0), // selector
     F(3548174, 3, 2, 0, 0, 0, 0), // targetSelector
     // k8s.io/api/apps/v1beta2.StatefulSet
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 260, 0, 0, 0), // spec
-    F(178182, 3, 2, 261, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 260, 0, 0, 0), // spec
+    F(178182, 3, 4098, 261, 0, 0, 0), // status
     // k8s.io/api/apps/v1beta2.StatefulSetCondition
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
-    F(178182, 2, 0, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
+    F(178182, 2, 4096, 0, 0, 0, 0), // status
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/apps/v1beta2.StatefulSetList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 263, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 263, 0, 0, 0), // items
     // k8s.io/api/apps/v1beta2.StatefulSetOrdinals
-    F(3159045, 1, 0, 38, 0, 0, 0), // start
+    F(3159045, 1, 4096, 38, 0, 0, 0), // start
     // k8s.io/api/apps/v1beta2.StatefulSetPersistentVolumeClaimRetentionPolicy
     F(3183627, 1, 2, 0, 0, 0, 0), // whenDeleted
     F(3194890, 2, 2, 0, 0, 0, 0), // whenScaled
     // k8s.io/api/apps/v1beta2.StatefulSetSpec
     F(2737160, 1, 3, 38, 0, 0, 0), // replicas
-    F(1131528, 2, 1, 15, 0, 0, 0), // selector
-    F(2410504, 3, 0, 179, 0, 0, 0), // template
+    F(1131528, 2, 4097, 15, 0, 0, 0), // selector
+    F(2410504, 3, 4096, 179, 0, 0, 0), // template
     F(3253268, 4, 130, 204, 0, 0, 0), // volumeClaimTemplates
-    F(3273739, 5, 0, 0, 0, 0, 0), // serviceName
+    F(3273739, 5, 4096, 0, 0, 0, 0), // serviceName
     F(3285011, 6, 2, 0, 0, 0, 0), // podManagementPolicy
-    F(2418702, 7, 2, 264, 0, 0, 0), // updateStrategy
+    F(2418702, 7, 4098, 264, 0, 0, 0), // updateStrategy
     F(2448404, 8, 3, 38, 0, 0, 0), // revisionHistoryLimit
     F(2433039, 9, 2, 38, 0, 0, 0), // minReadySeconds
     F(3304484, 10, 3, 265, 0, 0, 0), // persistentVolumeClaimRetentionPolicy
     F(3341320, 11, 3, 266, 0, 0, 0), // ordinals
     // k8s.io/api/apps/v1beta2.StatefulSetStatus
     F(1446930, 1, 2, 59, 0, 0, 0), // observedGeneration
-    F(2737160, 2, 0, 38, 0, 0, 0), // replicas
+    F(2737160, 2, 4096, 38, 0, 0, 0), // replicas
     F(2849805, 3, 2, 38, 0, 0, 0), // readyReplicas
     F(3364879, 4, 2, 38, 0, 0, 0), // currentReplicas
     F(2797583, 5, 2, 38, 0, 0, 0), // updatedReplicas
@@ -2227,7 +2227,7 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(3395598, 7, 2, 0, 0, 0, 0), // updateRevision
     F(2612238, 9, 3, 38, 0, 0, 0), // collisionCount
     F(1477642, 10, 898, 268, 1465348, 1465348, 0), // conditions
-    F(2812945, 11, 0, 38, 0, 0, 0), // availableReplicas
+    F(2812945, 11, 4096, 38, 0, 0, 0), // availableReplicas
     // k8s.io/api/apps/v1beta2.StatefulSetUpdateStrategy
     F(1465348, 1, 2, 0, 0, 0, 0), // type
     F(2641933, 2, 3, 269, 0, 0, 0), // rollingUpdate
@@ -2237,34 +2237,34 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(26628, 3, 2, 0, 0, 0, 0), // name
     F(3, 4, 2, 0, 0, 0, 0), // uid
     // k8s.io/api/authentication/v1.SelfSubjectReview
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(178182, 2, 2, 270, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(178182, 2, 4098, 270, 0, 0, 0), // status
     // k8s.io/api/authentication/v1.SelfSubjectReviewStatus
-    F(49160, 1, 2, 3, 0, 0, 0), // userInfo
+    F(49160, 1, 4098, 3, 0, 0, 0), // userInfo
     // k8s.io/api/authentication/v1.TokenRequest
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 0, 271, 0, 0, 0), // spec
-    F(178182, 3, 2, 272, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4096, 271, 0, 0, 0), // spec
+    F(178182, 3, 4098, 272, 0, 0, 0), // status
     // k8s.io/api/authentication/v1.TokenRequestSpec
-    F(3699721, 1, 128, 9, 0, 0, 0), // audiences
-    F(3708942, 3, 1, 273, 0, 0, 0), // boundObjectRef
-    F(3723281, 4, 1, 59, 0, 0, 0), // expirationSeconds
+    F(3699721, 1, 4224, 9, 0, 0, 0), // audiences
+    F(3708942, 3, 4097, 273, 0, 0, 0), // boundObjectRef
+    F(3723281, 4, 4097, 59, 0, 0, 0), // expirationSeconds
     // k8s.io/api/authentication/v1.TokenRequestStatus
-    F(3757061, 1, 0, 0, 0, 0, 0), // token
-    F(3762195, 2, 0, 166, 0, 0, 0), // expirationTimestamp
+    F(3757061, 1, 4096, 0, 0, 0, 0), // token
+    F(3762195, 2, 4096, 166, 0, 0, 0), // expirationTimestamp
     // k8s.io/api/authentication/v1.TokenReview
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 274, 0, 0, 0), // spec
-    F(178182, 3, 2, 275, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 274, 0, 0, 0), // spec
+    F(178182, 3, 4098, 275, 0, 0, 0), // status
     // k8s.io/api/authentication/v1.TokenReviewSpec
     F(3757061, 1, 18, 0, 0, 0, 0), // token
     F(3699721, 2, 130, 9, 0, 0, 0), // audiences
     // k8s.io/api/authentication/v1.TokenReviewStatus
     F(3826701, 1, 2, 5, 0, 0, 0), // authenticated
-    F(49156, 2, 2, 3, 0, 0, 0), // user
+    F(49156, 2, 4098, 3, 0, 0, 0), // user
     F(3840005, 3, 2, 0, 0, 0, 0), // error
     F(3699721, 4, 130, 9, 0, 0, 0), // audiences
     // k8s.io/api/authentication/v1.UserInfo
@@ -2273,28 +2273,28 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(3870726, 3, 130, 9, 0, 0, 0), // groups
     F(3876869, 4, 2, 277, 0, 0, 0), // extra
     // k8s.io/api/authentication/v1alpha1.SelfSubjectReview
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(178182, 2, 2, 278, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(178182, 2, 4098, 278, 0, 0, 0), // status
     // k8s.io/api/authentication/v1alpha1.SelfSubjectReviewStatus
-    F(49160, 1, 2, 3, 0, 0, 0), // userInfo
+    F(49160, 1, 4098, 3, 0, 0, 0), // userInfo
     // k8s.io/api/authentication/v1beta1.SelfSubjectReview
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(178182, 2, 2, 279, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(178182, 2, 4098, 279, 0, 0, 0), // status
     // k8s.io/api/authentication/v1beta1.SelfSubjectReviewStatus
-    F(49160, 1, 2, 3, 0, 0, 0), // userInfo
+    F(49160, 1, 4098, 3, 0, 0, 0), // userInfo
     // k8s.io/api/authentication/v1beta1.TokenReview
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 0, 280, 0, 0, 0), // spec
-    F(178182, 3, 2, 281, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4096, 280, 0, 0, 0), // spec
+    F(178182, 3, 4098, 281, 0, 0, 0), // status
     // k8s.io/api/authentication/v1beta1.TokenReviewSpec
     F(3757061, 1, 2, 0, 0, 0, 0), // token
     F(3699721, 2, 130, 9, 0, 0, 0), // audiences
     // k8s.io/api/authentication/v1beta1.TokenReviewStatus
     F(3826701, 1, 2, 5, 0, 0, 0), // authenticated
-    F(49156, 2, 2, 282, 0, 0, 0), // user
+    F(49156, 2, 4098, 282, 0, 0, 0), // user
     F(3840005, 3, 2, 0, 0, 0, 0), // error
     F(3699721, 4, 130, 9, 0, 0, 0), // audiences
     // k8s.io/api/authentication/v1beta1.UserInfo
@@ -2309,15 +2309,15 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(3958795, 1, 2, 0, 0, 0, 0), // rawSelector
     F(3970060, 2, 130, 286, 0, 0, 0), // requirements
     // k8s.io/api/authorization/v1.LocalSubjectAccessReview
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 287, 0, 0, 0), // spec
-    F(178182, 3, 2, 288, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 287, 0, 0, 0), // spec
+    F(178182, 3, 4098, 288, 0, 0, 0), // status
     // k8s.io/api/authorization/v1.NonResourceAttributes
     F(1171460, 1, 2, 0, 0, 0, 0), // path
     F(1874948, 2, 2, 0, 0, 0, 0), // verb
     // k8s.io/api/authorization/v1.NonResourceRule
-    F(1874949, 1, 144, 9, 0, 0, 0), // verbs
+    F(1874949, 1, 4240, 9, 0, 0, 0), // verbs
     F(4103183, 2, 130, 9, 0, 0, 0), // nonResourceURLs
     // k8s.io/api/authorization/v1.ResourceAttributes
     F(30729, 1, 2, 0, 0, 0, 0), // namespace
@@ -2330,30 +2330,30 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(4133901, 8, 3, 289, 0, 0, 0), // fieldSelector
     F(4147213, 9, 3, 290, 0, 0, 0), // labelSelector
     // k8s.io/api/authorization/v1.ResourceRule
-    F(1874949, 1, 144, 9, 0, 0, 0), // verbs
+    F(1874949, 1, 4240, 9, 0, 0, 0), // verbs
     F(1062921, 2, 130, 9, 0, 0, 0), // apiGroups
     F(7177, 3, 130, 9, 0, 0, 0), // resources
     F(1049613, 4, 130, 9, 0, 0, 0), // resourceNames
     // k8s.io/api/authorization/v1.SelfSubjectAccessReview
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 291, 0, 0, 0), // spec
-    F(178182, 3, 2, 288, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 291, 0, 0, 0), // spec
+    F(178182, 3, 4098, 288, 0, 0, 0), // status
     // k8s.io/api/authorization/v1.SelfSubjectAccessReviewSpec
     F(4184082, 1, 3, 292, 0, 0, 0), // resourceAttributes
     F(4202517, 2, 3, 293, 0, 0, 0), // nonResourceAttributes
     // k8s.io/api/authorization/v1.SelfSubjectRulesReview
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 294, 0, 0, 0), // spec
-    F(178182, 3, 2, 295, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 294, 0, 0, 0), // spec
+    F(178182, 3, 4098, 295, 0, 0, 0), // status
     // k8s.io/api/authorization/v1.SelfSubjectRulesReviewSpec
     F(30729, 1, 2, 0, 0, 0, 0), // namespace
     // k8s.io/api/authorization/v1.SubjectAccessReview
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 287, 0, 0, 0), // spec
-    F(178182, 3, 2, 288, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 287, 0, 0, 0), // spec
+    F(178182, 3, 4098, 288, 0, 0, 0), // status
     // k8s.io/api/authorization/v1.SubjectAccessReviewSpec
     F(4184082, 1, 3, 292, 0, 0, 0), // resourceAttributes
     F(4202517, 2, 3, 293, 0, 0, 0), // nonResourceAttributes
@@ -2362,25 +2362,25 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(3876869, 5, 2, 277, 0, 0, 0), // extra
     F(3, 6, 2, 0, 0, 0, 0), // uid
     // k8s.io/api/authorization/v1.SubjectAccessReviewStatus
-    F(171015, 1, 16, 5, 0, 0, 0), // allowed
+    F(171015, 1, 4112, 5, 0, 0, 0), // allowed
     F(1609734, 2, 2, 0, 0, 0, 0), // reason
     F(4300815, 3, 2, 0, 0, 0, 0), // evaluationError
     F(4316166, 4, 2, 5, 0, 0, 0), // denied
     // k8s.io/api/authorization/v1.SubjectRulesReviewStatus
-    F(482317, 1, 144, 297, 0, 0, 0), // resourceRules
-    F(4347920, 2, 144, 299, 0, 0, 0), // nonResourceRules
-    F(4364298, 3, 16, 5, 0, 0, 0), // incomplete
+    F(482317, 1, 4240, 297, 0, 0, 0), // resourceRules
+    F(4347920, 2, 4240, 299, 0, 0, 0), // nonResourceRules
+    F(4364298, 3, 4112, 5, 0, 0, 0), // incomplete
     F(4300815, 4, 2, 0, 0, 0, 0), // evaluationError
     // k8s.io/api/authorization/v1beta1.LocalSubjectAccessReview
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 0, 300, 0, 0, 0), // spec
-    F(178182, 3, 2, 301, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4096, 300, 0, 0, 0), // spec
+    F(178182, 3, 4098, 301, 0, 0, 0), // status
     // k8s.io/api/authorization/v1beta1.NonResourceAttributes
     F(1171460, 1, 2, 0, 0, 0, 0), // path
     F(1874948, 2, 2, 0, 0, 0, 0), // verb
     // k8s.io/api/authorization/v1beta1.NonResourceRule
-    F(1874949, 1, 128, 9, 0, 0, 0), // verbs
+    F(1874949, 1, 4224, 9, 0, 0, 0), // verbs
     F(4103183, 2, 130, 9, 0, 0, 0), // nonResourceURLs
     // k8s.io/api/authorization/v1beta1.ResourceAttributes
     F(30729, 1, 2, 0, 0, 0, 0), // namespace
@@ -2393,30 +2393,30 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(4133901, 8, 3, 289, 0, 0, 0), // fieldSelector
     F(4147213, 9, 3, 290, 0, 0, 0), // labelSelector
     // k8s.io/api/authorization/v1beta1.ResourceRule
-    F(1874949, 1, 128, 9, 0, 0, 0), // verbs
+    F(1874949, 1, 4224, 9, 0, 0, 0), // verbs
     F(1062921, 2, 130, 9, 0, 0, 0), // apiGroups
     F(7177, 3, 130, 9, 0, 0, 0), // resources
     F(1049613, 4, 130, 9, 0, 0, 0), // resourceNames
     // k8s.io/api/authorization/v1beta1.SelfSubjectAccessReview
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 0, 302, 0, 0, 0), // spec
-    F(178182, 3, 2, 301, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4096, 302, 0, 0, 0), // spec
+    F(178182, 3, 4098, 301, 0, 0, 0), // status
     // k8s.io/api/authorization/v1beta1.SelfSubjectAccessReviewSpec
     F(4184082, 1, 3, 303, 0, 0, 0), // resourceAttributes
     F(4202517, 2, 3, 304, 0, 0, 0), // nonResourceAttributes
     // k8s.io/api/authorization/v1beta1.SelfSubjectRulesReview
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 0, 305, 0, 0, 0), // spec
-    F(178182, 3, 2, 306, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4096, 305, 0, 0, 0), // spec
+    F(178182, 3, 4098, 306, 0, 0, 0), // status
     // k8s.io/api/authorization/v1beta1.SelfSubjectRulesReviewSpec
     F(30729, 1, 2, 0, 0, 0, 0), // namespace
     // k8s.io/api/authorization/v1beta1.SubjectAccessReview
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 0, 300, 0, 0, 0), // spec
-    F(178182, 3, 2, 301, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4096, 300, 0, 0, 0), // spec
+    F(178182, 3, 4098, 301, 0, 0, 0), // status
     // k8s.io/api/authorization/v1beta1.SubjectAccessReviewSpec
     F(4184082, 1, 3, 303, 0, 0, 0), // resourceAttributes
     F(4202517, 2, 3, 304, 0, 0, 0), // nonResourceAttributes
@@ -2425,194 +2425,194 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(3876869, 5, 2, 277, 0, 0, 0), // extra
     F(3, 6, 2, 0, 0, 0, 0), // uid
     // k8s.io/api/authorization/v1beta1.SubjectAccessReviewStatus
-    F(171015, 1, 0, 5, 0, 0, 0), // allowed
+    F(171015, 1, 4096, 5, 0, 0, 0), // allowed
     F(1609734, 2, 2, 0, 0, 0, 0), // reason
     F(4300815, 3, 2, 0, 0, 0, 0), // evaluationError
     F(4316166, 4, 2, 5, 0, 0, 0), // denied
     // k8s.io/api/authorization/v1beta1.SubjectRulesReviewStatus
-    F(482317, 1, 128, 308, 0, 0, 0), // resourceRules
-    F(4347920, 2, 128, 310, 0, 0, 0), // nonResourceRules
-    F(4364298, 3, 0, 5, 0, 0, 0), // incomplete
+    F(482317, 1, 4224, 308, 0, 0, 0), // resourceRules
+    F(4347920, 2, 4224, 310, 0, 0, 0), // nonResourceRules
+    F(4364298, 3, 4096, 5, 0, 0, 0), // incomplete
     F(4300815, 4, 2, 0, 0, 0, 0), // evaluationError
     // k8s.io/api/autoscaling/v1.ContainerResourceMetricSource
-    F(26628, 1, 0, 0, 0, 0, 0), // name
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
     F(4431896, 2, 3, 38, 0, 0, 0), // targetAverageUtilization
     F(4456466, 3, 3, 311, 0, 0, 0), // targetAverageValue
-    F(4474889, 5, 0, 0, 0, 0, 0), // container
+    F(4474889, 5, 4096, 0, 0, 0, 0), // container
     // k8s.io/api/autoscaling/v1.ContainerResourceMetricStatus
-    F(26628, 1, 0, 0, 0, 0, 0), // name
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
     F(4539417, 2, 3, 38, 0, 0, 0), // currentAverageUtilization
-    F(4565011, 3, 0, 311, 0, 0, 0), // currentAverageValue
-    F(4474889, 4, 0, 0, 0, 0, 0), // container
+    F(4565011, 3, 4096, 311, 0, 0, 0), // currentAverageValue
+    F(4474889, 4, 4096, 0, 0, 0, 0), // container
     // k8s.io/api/autoscaling/v1.CrossVersionObjectReference
-    F(3076, 1, 16, 0, 0, 0, 0), // kind
-    F(26628, 2, 16, 0, 0, 0, 0), // name
+    F(3076, 1, 4112, 0, 0, 0, 0), // kind
+    F(26628, 2, 4112, 0, 0, 0, 0), // name
     F(248842, 3, 2, 0, 0, 0, 0), // apiVersion
     // k8s.io/api/autoscaling/v1.ExternalMetricSource
-    F(4641802, 1, 0, 0, 0, 0, 0), // metricName
+    F(4641802, 1, 4096, 0, 0, 0, 0), // metricName
     F(4652046, 2, 3, 15, 0, 0, 0), // metricSelector
     F(4666379, 3, 3, 311, 0, 0, 0), // targetValue
     F(4456466, 4, 3, 311, 0, 0, 0), // targetAverageValue
     // k8s.io/api/autoscaling/v1.ExternalMetricStatus
-    F(4641802, 1, 0, 0, 0, 0, 0), // metricName
+    F(4641802, 1, 4096, 0, 0, 0, 0), // metricName
     F(4652046, 2, 3, 15, 0, 0, 0), // metricSelector
-    F(4698124, 3, 0, 311, 0, 0, 0), // currentValue
+    F(4698124, 3, 4096, 311, 0, 0, 0), // currentValue
     F(4565011, 4, 3, 311, 0, 0, 0), // currentAverageValue
     // k8s.io/api/autoscaling/v1.HorizontalPodAutoscaler
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 18, 312, 0, 0, 0), // spec
-    F(178182, 3, 2, 313, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4114, 312, 0, 0, 0), // spec
+    F(178182, 3, 4098, 313, 0, 0, 0), // status
     // k8s.io/api/autoscaling/v1.HorizontalPodAutoscalerCondition
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
-    F(178182, 2, 0, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
+    F(178182, 2, 4096, 0, 0, 0, 0), // status
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/autoscaling/v1.HorizontalPodAutoscalerList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 315, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 315, 0, 0, 0), // items
     // k8s.io/api/autoscaling/v1.HorizontalPodAutoscalerSpec
-    F(4814862, 1, 16, 316, 0, 0, 0), // scaleTargetRef
+    F(4814862, 1, 4112, 316, 0, 0, 0), // scaleTargetRef
     F(4829195, 2, 3, 38, 0, 0, 0), // minReplicas
-    F(4840459, 3, 16, 38, 0, 0, 0), // maxReplicas
+    F(4840459, 3, 4112, 38, 0, 0, 0), // maxReplicas
     F(4851742, 4, 3, 38, 0, 0, 0), // targetCPUUtilizationPercentage
     // k8s.io/api/autoscaling/v1.HorizontalPodAutoscalerStatus
     F(1446930, 1, 3, 59, 0, 0, 0), // observedGeneration
     F(4910093, 2, 3, 166, 0, 0, 0), // lastScaleTime
-    F(3364879, 3, 16, 38, 0, 0, 0), // currentReplicas
-    F(4923407, 4, 16, 38, 0, 0, 0), // desiredReplicas
+    F(3364879, 3, 4112, 38, 0, 0, 0), // currentReplicas
+    F(4923407, 4, 4112, 38, 0, 0, 0), // desiredReplicas
     F(4938783, 5, 3, 38, 0, 0, 0), // currentCPUUtilizationPercentage
     // k8s.io/api/autoscaling/v1.MetricSpec
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
     F(57350, 2, 3, 317, 0, 0, 0), // object
     F(5000196, 3, 3, 318, 0, 0, 0), // pods
     F(7176, 4, 3, 319, 0, 0, 0), // resource
     F(5004296, 5, 3, 320, 0, 0, 0), // external
     F(5012497, 7, 3, 321, 0, 0, 0), // containerResource
     // k8s.io/api/autoscaling/v1.MetricStatus
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
     F(57350, 2, 3, 322, 0, 0, 0), // object
     F(5000196, 3, 3, 323, 0, 0, 0), // pods
     F(7176, 4, 3, 324, 0, 0, 0), // resource
     F(5004296, 5, 3, 325, 0, 0, 0), // external
     F(5012497, 7, 3, 326, 0, 0, 0), // containerResource
     // k8s.io/api/autoscaling/v1.ObjectMetricSource
-    F(3548166, 1, 0, 316, 0, 0, 0), // target
-    F(4641802, 2, 0, 0, 0, 0, 0), // metricName
-    F(4666379, 3, 0, 311, 0, 0, 0), // targetValue
+    F(3548166, 1, 4096, 316, 0, 0, 0), // target
+    F(4641802, 2, 4096, 0, 0, 0, 0), // metricName
+    F(4666379, 3, 4096, 311, 0, 0, 0), // targetValue
     F(1131528, 4, 3, 15, 0, 0, 0), // selector
     F(5040140, 5, 3, 311, 0, 0, 0), // averageValue
     // k8s.io/api/autoscaling/v1.ObjectMetricStatus
-    F(3548166, 1, 0, 316, 0, 0, 0), // target
-    F(4641802, 2, 0, 0, 0, 0, 0), // metricName
-    F(4698124, 3, 0, 311, 0, 0, 0), // currentValue
+    F(3548166, 1, 4096, 316, 0, 0, 0), // target
+    F(4641802, 2, 4096, 0, 0, 0, 0), // metricName
+    F(4698124, 3, 4096, 311, 0, 0, 0), // currentValue
     F(1131528, 4, 3, 15, 0, 0, 0), // selector
     F(5040140, 5, 3, 311, 0, 0, 0), // averageValue
     // k8s.io/api/autoscaling/v1.PodsMetricSource
-    F(4641802, 1, 0, 0, 0, 0, 0), // metricName
-    F(4456466, 2, 0, 311, 0, 0, 0), // targetAverageValue
+    F(4641802, 1, 4096, 0, 0, 0, 0), // metricName
+    F(4456466, 2, 4096, 311, 0, 0, 0), // targetAverageValue
     F(1131528, 3, 3, 15, 0, 0, 0), // selector
     // k8s.io/api/autoscaling/v1.PodsMetricStatus
-    F(4641802, 1, 0, 0, 0, 0, 0), // metricName
-    F(4565011, 2, 0, 311, 0, 0, 0), // currentAverageValue
+    F(4641802, 1, 4096, 0, 0, 0, 0), // metricName
+    F(4565011, 2, 4096, 311, 0, 0, 0), // currentAverageValue
     F(1131528, 3, 3, 15, 0, 0, 0), // selector
     // k8s.io/api/autoscaling/v1.ResourceMetricSource
-    F(26628, 1, 0, 0, 0, 0, 0), // name
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
     F(4431896, 2, 3, 38, 0, 0, 0), // targetAverageUtilization
     F(4456466, 3, 3, 311, 0, 0, 0), // targetAverageValue
     // k8s.io/api/autoscaling/v1.ResourceMetricStatus
-    F(26628, 1, 0, 0, 0, 0, 0), // name
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
     F(4539417, 2, 3, 38, 0, 0, 0), // currentAverageUtilization
-    F(4565011, 3, 0, 311, 0, 0, 0), // currentAverageValue
+    F(4565011, 3, 4096, 311, 0, 0, 0), // currentAverageValue
     // k8s.io/api/autoscaling/v1.Scale
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 327, 0, 0, 0), // spec
-    F(178182, 3, 2, 328, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 327, 0, 0, 0), // spec
+    F(178182, 3, 4098, 328, 0, 0, 0), // status
     // k8s.io/api/autoscaling/v1.ScaleSpec
     F(2737160, 1, 2, 38, 0, 0, 3537921), // replicas
     // k8s.io/api/autoscaling/v1.ScaleStatus
-    F(2737160, 1, 16, 38, 0, 0, 0), // replicas
+    F(2737160, 1, 4112, 38, 0, 0, 0), // replicas
     F(1131528, 2, 2, 0, 0, 0, 0), // selector
     // k8s.io/api/autoscaling/v2.ContainerResourceMetricSource
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(3548166, 2, 16, 329, 0, 0, 0), // target
-    F(4474889, 3, 16, 0, 0, 0, 0), // container
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(3548166, 2, 4112, 329, 0, 0, 0), // target
+    F(4474889, 3, 4112, 0, 0, 0, 0), // container
     // k8s.io/api/autoscaling/v2.ContainerResourceMetricStatus
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(2482183, 2, 16, 330, 0, 0, 0), // current
-    F(4474889, 3, 16, 0, 0, 0, 0), // container
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(2482183, 2, 4112, 330, 0, 0, 0), // current
+    F(4474889, 3, 4112, 0, 0, 0, 0), // container
     // k8s.io/api/autoscaling/v2.CrossVersionObjectReference
-    F(3076, 1, 16, 0, 0, 0, 0), // kind
-    F(26628, 2, 16, 0, 0, 0, 0), // name
+    F(3076, 1, 4112, 0, 0, 0, 0), // kind
+    F(26628, 2, 4112, 0, 0, 0, 0), // name
     F(248842, 3, 2, 0, 0, 0, 0), // apiVersion
     // k8s.io/api/autoscaling/v2.ExternalMetricSource
-    F(4641798, 1, 16, 331, 0, 0, 0), // metric
-    F(3548166, 2, 16, 329, 0, 0, 0), // target
+    F(4641798, 1, 4112, 331, 0, 0, 0), // metric
+    F(3548166, 2, 4112, 329, 0, 0, 0), // target
     // k8s.io/api/autoscaling/v2.ExternalMetricStatus
-    F(4641798, 1, 16, 331, 0, 0, 0), // metric
-    F(2482183, 2, 16, 330, 0, 0, 0), // current
+    F(4641798, 1, 4112, 331, 0, 0, 0), // metric
+    F(2482183, 2, 4112, 330, 0, 0, 0), // current
     // k8s.io/api/autoscaling/v2.HPAScalingPolicy
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(370693, 2, 16, 38, 0, 0, 0), // value
-    F(5147661, 3, 16, 38, 0, 0, 0), // periodSeconds
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(370693, 2, 4112, 38, 0, 0, 0), // value
+    F(5147661, 3, 4112, 38, 0, 0, 0), // periodSeconds
     // k8s.io/api/autoscaling/v2.HPAScalingRules
     F(5177356, 1, 3, 0, 0, 0, 0), // selectPolicy
     F(5189640, 2, 130, 333, 0, 0, 0), // policies
     F(5197850, 3, 3, 38, 0, 0, 0), // stabilizationWindowSeconds
     F(5224457, 4, 3, 311, 0, 0, 0), // tolerance
     // k8s.io/api/autoscaling/v2.HorizontalPodAutoscaler
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 18, 334, 0, 0, 0), // spec
-    F(178182, 3, 2, 335, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4114, 334, 0, 0, 0), // spec
+    F(178182, 3, 4098, 335, 0, 0, 0), // status
     // k8s.io/api/autoscaling/v2.HorizontalPodAutoscalerBehavior
     F(5249031, 1, 3, 336, 0, 0, 0), // scaleUp
     F(5256201, 2, 3, 336, 0, 0, 0), // scaleDown
     // k8s.io/api/autoscaling/v2.HorizontalPodAutoscalerCondition
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(178182, 2, 16, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(178182, 2, 4112, 0, 0, 0, 0), // status
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/autoscaling/v2.HorizontalPodAutoscalerList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 338, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 338, 0, 0, 0), // items
     // k8s.io/api/autoscaling/v2.HorizontalPodAutoscalerSpec
-    F(4814862, 1, 16, 339, 0, 0, 0), // scaleTargetRef
+    F(4814862, 1, 4112, 339, 0, 0, 0), // scaleTargetRef
     F(4829195, 2, 3, 38, 0, 0, 0), // minReplicas
-    F(4840459, 3, 16, 38, 0, 0, 0), // maxReplicas
+    F(4840459, 3, 4112, 38, 0, 0, 0), // maxReplicas
     F(5297159, 4, 130, 341, 0, 0, 0), // metrics
     F(5304328, 5, 3, 342, 0, 0, 0), // behavior
     // k8s.io/api/autoscaling/v2.HorizontalPodAutoscalerStatus
     F(1446930, 1, 3, 59, 0, 0, 0), // observedGeneration
     F(4910093, 2, 3, 166, 0, 0, 0), // lastScaleTime
     F(3364879, 3, 2, 38, 0, 0, 0), // currentReplicas
-    F(4923407, 4, 16, 38, 0, 0, 0), // desiredReplicas
-    F(5312526, 5, 128, 344, 0, 0, 0), // currentMetrics
+    F(4923407, 4, 4112, 38, 0, 0, 0), // desiredReplicas
+    F(5312526, 5, 4224, 344, 0, 0, 0), // currentMetrics
     F(1477642, 6, 898, 346, 1465348, 1465348, 0), // conditions
     // k8s.io/api/autoscaling/v2.MetricIdentifier
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     F(1131528, 2, 3, 15, 0, 0, 0), // selector
     // k8s.io/api/autoscaling/v2.MetricSpec
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
     F(57350, 2, 3, 347, 0, 0, 0), // object
     F(5000196, 3, 3, 348, 0, 0, 0), // pods
     F(7176, 4, 3, 349, 0, 0, 0), // resource
     F(5004296, 5, 3, 350, 0, 0, 0), // external
     F(5012497, 7, 3, 351, 0, 0, 0), // containerResource
     // k8s.io/api/autoscaling/v2.MetricStatus
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
     F(57350, 2, 3, 352, 0, 0, 0), // object
     F(5000196, 3, 3, 353, 0, 0, 0), // pods
     F(7176, 4, 3, 354, 0, 0, 0), // resource
     F(5004296, 5, 3, 355, 0, 0, 0), // external
     F(5012497, 7, 3, 356, 0, 0, 0), // containerResource
     // k8s.io/api/autoscaling/v2.MetricTarget
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
     F(370693, 2, 3, 311, 0, 0, 0), // value
     F(5040140, 3, 3, 311, 0, 0, 0), // averageValue
     F(5343250, 4, 3, 38, 0, 0, 0), // averageUtilization
@@ -2621,40 +2621,40 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(5040140, 2, 3, 311, 0, 0, 0), // averageValue
     F(5343250, 3, 3, 38, 0, 0, 0), // averageUtilization
     // k8s.io/api/autoscaling/v2.ObjectMetricSource
-    F(5391375, 1, 16, 339, 0, 0, 0), // describedObject
-    F(3548166, 2, 16, 329, 0, 0, 0), // target
-    F(4641798, 3, 16, 331, 0, 0, 0), // metric
+    F(5391375, 1, 4112, 339, 0, 0, 0), // describedObject
+    F(3548166, 2, 4112, 329, 0, 0, 0), // target
+    F(4641798, 3, 4112, 331, 0, 0, 0), // metric
     // k8s.io/api/autoscaling/v2.ObjectMetricStatus
-    F(4641798, 1, 16, 331, 0, 0, 0), // metric
-    F(2482183, 2, 16, 330, 0, 0, 0), // current
-    F(5391375, 3, 16, 339, 0, 0, 0), // describedObject
+    F(4641798, 1, 4112, 331, 0, 0, 0), // metric
+    F(2482183, 2, 4112, 330, 0, 0, 0), // current
+    F(5391375, 3, 4112, 339, 0, 0, 0), // describedObject
     // k8s.io/api/autoscaling/v2.PodsMetricSource
-    F(4641798, 1, 16, 331, 0, 0, 0), // metric
-    F(3548166, 2, 16, 329, 0, 0, 0), // target
+    F(4641798, 1, 4112, 331, 0, 0, 0), // metric
+    F(3548166, 2, 4112, 329, 0, 0, 0), // target
     // k8s.io/api/autoscaling/v2.PodsMetricStatus
-    F(4641798, 1, 16, 331, 0, 0, 0), // metric
-    F(2482183, 2, 16, 330, 0, 0, 0), // current
+    F(4641798, 1, 4112, 331, 0, 0, 0), // metric
+    F(2482183, 2, 4112, 330, 0, 0, 0), // current
     // k8s.io/api/autoscaling/v2.ResourceMetricSource
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(3548166, 2, 16, 329, 0, 0, 0), // target
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(3548166, 2, 4112, 329, 0, 0, 0), // target
     // k8s.io/api/autoscaling/v2.ResourceMetricStatus
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(2482183, 2, 16, 330, 0, 0, 0), // current
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(2482183, 2, 4112, 330, 0, 0, 0), // current
     // k8s.io/api/batch/v1.CronJob
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 18, 357, 0, 0, 0), // spec
-    F(178182, 3, 2, 358, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4114, 357, 0, 0, 0), // spec
+    F(178182, 3, 4098, 358, 0, 0, 0), // status
     // k8s.io/api/batch/v1.CronJobList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 360, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 360, 0, 0, 0), // items
     // k8s.io/api/batch/v1.CronJobSpec
-    F(2513928, 1, 16, 0, 0, 0, 0), // schedule
+    F(2513928, 1, 4112, 0, 0, 0, 0), // schedule
     F(5444631, 2, 3, 59, 0, 0, 0), // startingDeadlineSeconds
     F(5468177, 3, 2, 0, 0, 0, 0), // concurrencyPolicy
     F(5485575, 4, 3, 5, 0, 0, 0), // suspend
-    F(5492747, 5, 16, 361, 0, 0, 0), // jobTemplate
+    F(5492747, 5, 4112, 361, 0, 0, 0), // jobTemplate
     F(5504026, 6, 3, 38, 0, 0, 0), // successfulJobsHistoryLimit
     F(5530646, 7, 3, 38, 0, 0, 0), // failedJobsHistoryLimit
     F(5553160, 8, 3, 0, 0, 0, 0), // timeZone
@@ -2663,28 +2663,28 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(5578768, 4, 3, 166, 0, 0, 0), // lastScheduleTime
     F(5595154, 5, 3, 166, 0, 0, 0), // lastSuccessfulTime
     // k8s.io/api/batch/v1.Job
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 364, 0, 0, 0), // spec
-    F(178182, 3, 2, 365, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 364, 0, 0, 0), // spec
+    F(178182, 3, 4098, 365, 0, 0, 0), // status
     // k8s.io/api/batch/v1.JobCondition
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(178182, 2, 16, 0, 0, 0, 0), // status
-    F(5626893, 3, 2, 166, 0, 0, 0), // lastProbeTime
-    F(2165778, 4, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(178182, 2, 4112, 0, 0, 0, 0), // status
+    F(5626893, 3, 4098, 166, 0, 0, 0), // lastProbeTime
+    F(2165778, 4, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 5, 2, 0, 0, 0, 0), // reason
     F(1602567, 6, 2, 0, 0, 0, 0), // message
     // k8s.io/api/batch/v1.JobList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 367, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 367, 0, 0, 0), // items
     // k8s.io/api/batch/v1.JobSpec
     F(5652491, 1, 3, 38, 0, 0, 0), // parallelism
     F(5663755, 2, 3, 38, 0, 0, 0), // completions
     F(5675029, 3, 3, 59, 0, 0, 0), // activeDeadlineSeconds
     F(1131528, 4, 3, 15, 0, 0, 0), // selector
     F(5696526, 5, 3, 5, 0, 0, 0), // manualSelector
-    F(2410504, 6, 16, 179, 0, 0, 0), // template
+    F(2410504, 6, 4112, 179, 0, 0, 0), // template
     F(5710860, 7, 3, 38, 0, 0, 0), // backoffLimit
     F(5723159, 8, 3, 38, 0, 0, 0), // ttlSecondsAfterFinished
     F(5746702, 9, 3, 0, 0, 0, 0), // completionMode
@@ -2708,23 +2708,23 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(5929997, 10, 3, 0, 0, 0, 0), // failedIndexes
     F(2863115, 11, 3, 38, 0, 0, 0), // terminating
     // k8s.io/api/batch/v1.JobTemplateSpec
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 364, 0, 0, 0), // spec
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 364, 0, 0, 0), // spec
     // k8s.io/api/batch/v1.PodFailurePolicy
-    F(874501, 1, 144, 374, 0, 0, 0), // rules
+    F(874501, 1, 4240, 374, 0, 0, 0), // rules
     // k8s.io/api/batch/v1.PodFailurePolicyOnExitCodesRequirement
     F(5975053, 1, 3, 0, 0, 0, 0), // containerName
-    F(5988360, 2, 16, 0, 0, 0, 0), // operator
-    F(5996550, 3, 272, 375, 0, 0, 0), // values
+    F(5988360, 2, 4112, 0, 0, 0, 0), // operator
+    F(5996550, 3, 4368, 375, 0, 0, 0), // values
     // k8s.io/api/batch/v1.PodFailurePolicyOnPodConditionsPattern
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(178182, 2, 0, 0, 0, 0, 0), // status
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(178182, 2, 4096, 0, 0, 0, 0), // status
     // k8s.io/api/batch/v1.PodFailurePolicyRule
-    F(6080518, 1, 16, 0, 0, 0, 0), // action
+    F(6080518, 1, 4112, 0, 0, 0, 0), // action
     F(6086667, 2, 3, 376, 0, 0, 0), // onExitCodes
     F(6097935, 3, 130, 378, 0, 0, 0), // onPodConditions
     // k8s.io/api/batch/v1.SuccessPolicy
-    F(874501, 1, 144, 380, 0, 0, 0), // rules
+    F(874501, 1, 4240, 380, 0, 0, 0), // rules
     // k8s.io/api/batch/v1.SuccessPolicyRule
     F(6147088, 1, 3, 0, 0, 0, 0), // succeededIndexes
     F(6163470, 2, 3, 38, 0, 0, 0), // succeededCount
@@ -2732,20 +2732,20 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(5880841, 1, 258, 9, 0, 0, 0), // succeeded
     F(5530630, 2, 258, 9, 0, 0, 0), // failed
     // k8s.io/api/batch/v1beta1.CronJob
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 381, 0, 0, 0), // spec
-    F(178182, 3, 2, 382, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 381, 0, 0, 0), // spec
+    F(178182, 3, 4098, 382, 0, 0, 0), // status
     // k8s.io/api/batch/v1beta1.CronJobList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 384, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 384, 0, 0, 0), // items
     // k8s.io/api/batch/v1beta1.CronJobSpec
-    F(2513928, 1, 0, 0, 0, 0, 0), // schedule
+    F(2513928, 1, 4096, 0, 0, 0, 0), // schedule
     F(5444631, 2, 3, 59, 0, 0, 0), // startingDeadlineSeconds
     F(5468177, 3, 2, 0, 0, 0, 0), // concurrencyPolicy
     F(5485575, 4, 3, 5, 0, 0, 0), // suspend
-    F(5492747, 5, 0, 385, 0, 0, 0), // jobTemplate
+    F(5492747, 5, 4096, 385, 0, 0, 0), // jobTemplate
     F(5504026, 6, 3, 38, 0, 0, 0), // successfulJobsHistoryLimit
     F(5530646, 7, 3, 38, 0, 0, 0), // failedJobsHistoryLimit
     F(5553160, 8, 3, 0, 0, 0, 0), // timeZone
@@ -2754,65 +2754,65 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(5578768, 4, 3, 166, 0, 0, 0), // lastScheduleTime
     F(5595154, 5, 3, 166, 0, 0, 0), // lastSuccessfulTime
     // k8s.io/api/batch/v1beta1.JobTemplateSpec
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 364, 0, 0, 0), // spec
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 364, 0, 0, 0), // spec
     // k8s.io/api/certificates/v1.CertificateSigningRequest
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 386, 0, 0, 0), // spec
-    F(178182, 3, 2, 387, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 386, 0, 0, 0), // spec
+    F(178182, 3, 4098, 387, 0, 0, 0), // status
     // k8s.io/api/certificates/v1.CertificateSigningRequestCondition
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
     F(1609734, 2, 2, 0, 0, 0, 0), // reason
     F(1602567, 3, 2, 0, 0, 0, 0), // message
-    F(2689038, 4, 2, 166, 0, 0, 0), // lastUpdateTime
-    F(2165778, 5, 2, 166, 0, 0, 0), // lastTransitionTime
-    F(178182, 6, 16, 0, 0, 0, 0), // status
+    F(2689038, 4, 4098, 166, 0, 0, 0), // lastUpdateTime
+    F(2165778, 5, 4098, 166, 0, 0, 0), // lastTransitionTime
+    F(178182, 6, 4112, 0, 0, 0, 0), // status
     // k8s.io/api/certificates/v1.CertificateSigningRequestList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 389, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 389, 0, 0, 0), // items
     // k8s.io/api/certificates/v1.CertificateSigningRequestSpec
-    F(86023, 1, 16, 7, 0, 0, 0), // request
+    F(86023, 1, 4112, 7, 0, 0, 0), // request
     F(3862536, 2, 2, 0, 0, 0, 0), // username
     F(3, 3, 2, 0, 0, 0, 0), // uid
     F(3870726, 4, 130, 9, 0, 0, 0), // groups
     F(6360070, 5, 130, 9, 0, 0, 0), // usages
     F(3876869, 6, 2, 277, 0, 0, 0), // extra
-    F(6366218, 7, 16, 0, 0, 0, 0), // signerName
+    F(6366218, 7, 4112, 0, 0, 0, 0), // signerName
     F(3723281, 8, 3, 38, 0, 0, 0), // expirationSeconds
     // k8s.io/api/certificates/v1.CertificateSigningRequestStatus
     F(1477642, 1, 386, 391, 1465348, 0, 0), // conditions
     F(6254603, 2, 2, 7, 0, 0, 0), // certificate
     // k8s.io/api/certificates/v1alpha1.ClusterTrustBundle
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 392, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 392, 0, 0, 0), // spec
     // k8s.io/api/certificates/v1alpha1.ClusterTrustBundleList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 394, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 394, 0, 0, 0), // items
     // k8s.io/api/certificates/v1alpha1.ClusterTrustBundleSpec
     F(6366218, 1, 2, 0, 0, 0, 0), // signerName
-    F(6511627, 2, 16, 0, 0, 0, 0), // trustBundle
+    F(6511627, 2, 4112, 0, 0, 0, 0), // trustBundle
     // k8s.io/api/certificates/v1beta1.CertificateSigningRequest
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 0, 395, 0, 0, 0), // spec
-    F(178182, 3, 2, 396, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4096, 395, 0, 0, 0), // spec
+    F(178182, 3, 4098, 396, 0, 0, 0), // status
     // k8s.io/api/certificates/v1beta1.CertificateSigningRequestCondition
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
     F(1609734, 2, 2, 0, 0, 0, 0), // reason
     F(1602567, 3, 2, 0, 0, 0, 0), // message
-    F(2689038, 4, 2, 166, 0, 0, 0), // lastUpdateTime
-    F(2165778, 5, 2, 166, 0, 0, 0), // lastTransitionTime
-    F(178182, 6, 0, 0, 0, 0, 0), // status
+    F(2689038, 4, 4098, 166, 0, 0, 0), // lastUpdateTime
+    F(2165778, 5, 4098, 166, 0, 0, 0), // lastTransitionTime
+    F(178182, 6, 4096, 0, 0, 0, 0), // status
     // k8s.io/api/certificates/v1beta1.CertificateSigningRequestList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 398, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 398, 0, 0, 0), // items
     // k8s.io/api/certificates/v1beta1.CertificateSigningRequestSpec
-    F(86023, 1, 0, 7, 0, 0, 0), // request
+    F(86023, 1, 4096, 7, 0, 0, 0), // request
     F(3862536, 2, 2, 0, 0, 0, 0), // username
     F(3, 3, 2, 0, 0, 0, 0), // uid
     F(3870726, 4, 130, 9, 0, 0, 0), // groups
@@ -2824,38 +2824,38 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1477642, 1, 386, 400, 1465348, 0, 0), // conditions
     F(6254603, 2, 2, 7, 0, 0, 0), // certificate
     // k8s.io/api/certificates/v1beta1.ClusterTrustBundle
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 401, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 401, 0, 0, 0), // spec
     // k8s.io/api/certificates/v1beta1.ClusterTrustBundleList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 403, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 403, 0, 0, 0), // items
     // k8s.io/api/certificates/v1beta1.ClusterTrustBundleSpec
     F(6366218, 1, 2, 0, 0, 0, 0), // signerName
-    F(6511627, 2, 16, 0, 0, 0, 0), // trustBundle
+    F(6511627, 2, 4112, 0, 0, 0, 0), // trustBundle
     // k8s.io/api/certificates/v1beta1.PodCertificateRequest
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 404, 0, 0, 0), // spec
-    F(178182, 3, 2, 405, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 404, 0, 0, 0), // spec
+    F(178182, 3, 4098, 405, 0, 0, 0), // status
     // k8s.io/api/certificates/v1beta1.PodCertificateRequestList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 407, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 407, 0, 0, 0), // items
     // k8s.io/api/certificates/v1beta1.PodCertificateRequestSpec
-    F(6366218, 1, 16, 0, 0, 0, 0), // signerName
-    F(6624263, 2, 16, 0, 0, 0, 0), // podName
-    F(6631430, 3, 16, 0, 0, 0, 0), // podUID
-    F(6637586, 4, 16, 0, 0, 0, 0), // serviceAccountName
-    F(6656017, 5, 16, 0, 0, 0, 0), // serviceAccountUID
-    F(6673416, 6, 16, 0, 0, 0, 0), // nodeName
-    F(6681607, 7, 16, 0, 0, 0, 0), // nodeUID
+    F(6366218, 1, 4112, 0, 0, 0, 0), // signerName
+    F(6624263, 2, 4112, 0, 0, 0, 0), // podName
+    F(6631430, 3, 4112, 0, 0, 0, 0), // podUID
+    F(6637586, 4, 4112, 0, 0, 0, 0), // serviceAccountName
+    F(6656017, 5, 4112, 0, 0, 0, 0), // serviceAccountUID
+    F(6673416, 6, 4112, 0, 0, 0, 0), // nodeName
+    F(6681607, 7, 4112, 0, 0, 0, 0), // nodeUID
     F(6688788, 8, 3, 38, 0, 0, 6709253), // maxExpirationSeconds
-    F(6714381, 9, 0, 7, 0, 0, 0), // pkixPublicKey
-    F(6727697, 10, 0, 7, 0, 0, 0), // proofOfPossession
+    F(6714381, 9, 4096, 7, 0, 0, 0), // pkixPublicKey
+    F(6727697, 10, 4096, 7, 0, 0, 0), // proofOfPossession
     F(6745113, 11, 2, 8, 0, 0, 0), // unverifiedUserAnnotations
-    F(6770705, 12, 16, 7, 0, 0, 0), // stubPKCS10Request
+    F(6770705, 12, 4112, 7, 0, 0, 0), // stubPKCS10Request
     // k8s.io/api/certificates/v1beta1.PodCertificateRequestStatus
     F(1477642, 1, 898, 62, 1465348, 1465348, 0), // conditions
     F(6813712, 2, 2, 0, 0, 0, 0), // certificateChain
@@ -2863,13 +2863,13 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(6839310, 5, 3, 166, 0, 0, 0), // beginRefreshAt
     F(6853640, 6, 3, 166, 0, 0, 0), // notAfter
     // k8s.io/api/coordination/v1.Lease
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 408, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 408, 0, 0, 0), // spec
     // k8s.io/api/coordination/v1.LeaseList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 410, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 410, 0, 0, 0), // items
     // k8s.io/api/coordination/v1.LeaseSpec
     F(6930446, 1, 3, 0, 0, 0, 0), // holderIdentity
     F(6944788, 2, 3, 38, 0, 0, 0), // leaseDurationSeconds
@@ -2879,43 +2879,43 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(2745352, 6, 3, 0, 0, 0, 0), // strategy
     F(7002127, 7, 3, 0, 0, 0, 0), // preferredHolder
     // k8s.io/api/coordination/v1alpha2.LeaseCandidate
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 18, 412, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4114, 412, 0, 0, 0), // spec
     // k8s.io/api/coordination/v1alpha2.LeaseCandidateList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 414, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 414, 0, 0, 0), // items
     // k8s.io/api/coordination/v1alpha2.LeaseCandidateSpec
-    F(7092233, 1, 16, 0, 0, 0, 0), // leaseName
+    F(7092233, 1, 4112, 0, 0, 0, 0), // leaseName
     F(7101448, 2, 3, 411, 0, 0, 0), // pingTime
     F(6976521, 3, 3, 411, 0, 0, 0), // renewTime
-    F(7109645, 4, 16, 0, 0, 0, 0), // binaryVersion
+    F(7109645, 4, 4112, 0, 0, 0, 0), // binaryVersion
     F(7122960, 5, 2, 0, 0, 0, 0), // emulationVersion
     F(2745352, 6, 18, 0, 0, 0, 0), // strategy
     // k8s.io/api/coordination/v1beta1.Lease
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 415, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 415, 0, 0, 0), // spec
     // k8s.io/api/coordination/v1beta1.LeaseCandidate
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 18, 416, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4114, 416, 0, 0, 0), // spec
     // k8s.io/api/coordination/v1beta1.LeaseCandidateList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 418, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 418, 0, 0, 0), // items
     // k8s.io/api/coordination/v1beta1.LeaseCandidateSpec
-    F(7092233, 1, 16, 0, 0, 0, 0), // leaseName
+    F(7092233, 1, 4112, 0, 0, 0, 0), // leaseName
     F(7101448, 2, 3, 411, 0, 0, 0), // pingTime
     F(6976521, 3, 3, 411, 0, 0, 0), // renewTime
-    F(7109645, 4, 16, 0, 0, 0, 0), // binaryVersion
+    F(7109645, 4, 4112, 0, 0, 0, 0), // binaryVersion
     F(7122960, 5, 2, 0, 0, 0, 0), // emulationVersion
     F(2745352, 6, 18, 0, 0, 0, 0), // strategy
     // k8s.io/api/coordination/v1beta1.LeaseList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 420, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 420, 0, 0, 0), // items
     // k8s.io/api/coordination/v1beta1.LeaseSpec
     F(6930446, 1, 3, 0, 0, 0, 0), // holderIdentity
     F(6944788, 2, 3, 38, 0, 0, 0), // leaseDurationSeconds
@@ -2925,7 +2925,7 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(2745352, 6, 3, 0, 0, 0, 0), // strategy
     F(7002127, 7, 3, 0, 0, 0, 0), // preferredHolder
     // k8s.io/api/core/v1.AWSElasticBlockStoreVolumeSource
-    F(7189512, 1, 16, 0, 0, 0, 0), // volumeID
+    F(7189512, 1, 4112, 0, 0, 0, 0), // volumeID
     F(7197702, 2, 2, 0, 0, 0, 0), // fsType
     F(3081225, 3, 2, 38, 0, 0, 0), // partition
     F(7203848, 4, 2, 5, 0, 0, 0), // readOnly
@@ -2934,36 +2934,36 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(7275531, 2, 3, 422, 0, 0, 0), // podAffinity
     F(7286799, 3, 3, 423, 0, 0, 0), // podAntiAffinity
     // k8s.io/api/core/v1.AppArmorProfile
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
     F(7302160, 2, 3, 0, 0, 0, 0), // localhostProfile
     // k8s.io/api/core/v1.AttachedVolume
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(7333898, 2, 16, 0, 0, 0, 0), // devicePath
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(7333898, 2, 4112, 0, 0, 0, 0), // devicePath
     // k8s.io/api/core/v1.AvoidPods
     F(7358479, 1, 130, 425, 0, 0, 0), // preferAvoidPods
     // k8s.io/api/core/v1.AzureDiskVolumeSource
-    F(7373832, 1, 16, 0, 0, 0, 0), // diskName
-    F(7382023, 2, 16, 0, 0, 0, 0), // diskURI
+    F(7373832, 1, 4112, 0, 0, 0, 0), // diskName
+    F(7382023, 2, 4112, 0, 0, 0, 0), // diskURI
     F(7389195, 3, 3, 0, 0, 0, 0), // cachingMode
     F(7197702, 4, 3, 0, 0, 0, 7400454), // fsType
     F(7203848, 5, 3, 5, 0, 0, 7406597), // readOnly
     F(3076, 6, 3, 0, 0, 0, 0), // kind
     // k8s.io/api/core/v1.AzureFilePersistentVolumeSource
-    F(7433226, 1, 16, 0, 0, 0, 0), // secretName
-    F(7443465, 2, 16, 0, 0, 0, 0), // shareName
+    F(7433226, 1, 4112, 0, 0, 0, 0), // secretName
+    F(7443465, 2, 4112, 0, 0, 0, 0), // shareName
     F(7203848, 3, 2, 5, 0, 0, 0), // readOnly
-    F(7452687, 4, 1, 0, 0, 0, 0), // secretNamespace
+    F(7452687, 4, 4097, 0, 0, 0, 0), // secretNamespace
     // k8s.io/api/core/v1.AzureFileVolumeSource
-    F(7433226, 1, 16, 0, 0, 0, 0), // secretName
-    F(7443465, 2, 16, 0, 0, 0, 0), // shareName
+    F(7433226, 1, 4112, 0, 0, 0, 0), // secretName
+    F(7443465, 2, 4112, 0, 0, 0, 0), // shareName
     F(7203848, 3, 2, 5, 0, 0, 0), // readOnly
     // k8s.io/api/core/v1.Binding
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(3548166, 2, 16, 362, 0, 0, 0), // target
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(3548166, 2, 4112, 362, 0, 0, 0), // target
     // k8s.io/api/core/v1.CSIPersistentVolumeSource
-    F(7521286, 1, 16, 0, 0, 0, 0), // driver
-    F(7527436, 2, 16, 0, 0, 0, 0), // volumeHandle
+    F(7521286, 1, 4112, 0, 0, 0, 0), // driver
+    F(7527436, 2, 4112, 0, 0, 0, 0), // volumeHandle
     F(7203848, 3, 2, 5, 0, 0, 0), // readOnly
     F(7197702, 4, 2, 0, 0, 0, 0), // fsType
     F(7539728, 5, 2, 8, 0, 0, 0), // volumeAttributes
@@ -2973,7 +2973,7 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(7621657, 9, 3, 426, 0, 0, 0), // controllerExpandSecretRef
     F(7647251, 10, 3, 426, 0, 0, 0), // nodeExpandSecretRef
     // k8s.io/api/core/v1.CSIVolumeSource
-    F(7521286, 1, 16, 0, 0, 0, 0), // driver
+    F(7521286, 1, 4112, 0, 0, 0, 0), // driver
     F(7203848, 2, 3, 5, 0, 0, 0), // readOnly
     F(7197702, 3, 3, 0, 0, 0, 0), // fsType
     F(7539728, 4, 2, 8, 0, 0, 0), // volumeAttributes
@@ -2982,26 +2982,26 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(7707651, 1, 130, 9, 0, 0, 0), // add
     F(7710724, 2, 130, 9, 0, 0, 0), // drop
     // k8s.io/api/core/v1.CephFSPersistentVolumeSource
-    F(7727112, 1, 144, 9, 0, 0, 0), // monitors
+    F(7727112, 1, 4240, 9, 0, 0, 0), // monitors
     F(1171460, 2, 2, 0, 0, 0, 0), // path
     F(49156, 3, 2, 0, 0, 0, 0), // user
     F(7735306, 4, 2, 0, 0, 0, 0), // secretFile
     F(7745545, 5, 3, 426, 0, 0, 0), // secretRef
     F(7203848, 6, 2, 5, 0, 0, 0), // readOnly
     // k8s.io/api/core/v1.CephFSVolumeSource
-    F(7727112, 1, 144, 9, 0, 0, 0), // monitors
+    F(7727112, 1, 4240, 9, 0, 0, 0), // monitors
     F(1171460, 2, 2, 0, 0, 0, 0), // path
     F(49156, 3, 2, 0, 0, 0, 0), // user
     F(7735306, 4, 2, 0, 0, 0, 0), // secretFile
     F(7745545, 5, 3, 427, 0, 0, 0), // secretRef
     F(7203848, 6, 2, 5, 0, 0, 0), // readOnly
     // k8s.io/api/core/v1.CinderPersistentVolumeSource
-    F(7189512, 1, 16, 0, 0, 0, 0), // volumeID
+    F(7189512, 1, 4112, 0, 0, 0, 0), // volumeID
     F(7197702, 2, 2, 0, 0, 0, 0), // fsType
     F(7203848, 3, 2, 5, 0, 0, 0), // readOnly
     F(7745545, 4, 3, 426, 0, 0, 0), // secretRef
     // k8s.io/api/core/v1.CinderVolumeSource
-    F(7189512, 1, 16, 0, 0, 0, 0), // volumeID
+    F(7189512, 1, 4112, 0, 0, 0, 0), // volumeID
     F(7197702, 2, 2, 0, 0, 0, 0), // fsType
     F(7203848, 3, 2, 5, 0, 0, 0), // readOnly
     F(7745545, 4, 3, 427, 0, 0, 0), // secretRef
@@ -3011,62 +3011,62 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(26628, 1, 3, 0, 0, 0, 0), // name
     F(6366218, 2, 3, 0, 0, 0, 0), // signerName
     F(4147213, 3, 3, 15, 0, 0, 0), // labelSelector
-    F(1171460, 4, 16, 0, 0, 0, 0), // path
+    F(1171460, 4, 4112, 0, 0, 0, 0), // path
     F(7863304, 5, 3, 5, 0, 0, 0), // optional
     // k8s.io/api/core/v1.ComponentCondition
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(178182, 2, 16, 0, 0, 0, 0), // status
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(178182, 2, 4112, 0, 0, 0, 0), // status
     F(1602567, 3, 2, 0, 0, 0, 0), // message
     F(3840005, 4, 2, 0, 0, 0, 0), // error
     // k8s.io/api/core/v1.ComponentStatus
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(1477642, 2, 898, 429, 1465348, 1465348, 0), // conditions
     // k8s.io/api/core/v1.ComponentStatusList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 431, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 431, 0, 0, 0), // items
     // k8s.io/api/core/v1.ConfigMap
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(545796, 2, 2, 8, 0, 0, 0), // data
     F(7953418, 3, 2, 432, 0, 0, 0), // binaryData
     F(7963657, 4, 3, 5, 0, 0, 0), // immutable
     // k8s.io/api/core/v1.ConfigMapEnvSource
-    F(0, 1, 8, 427, 0, 0, 0), // (inline)
+    F(0, 1, 4104, 427, 0, 0, 0), // (inline)
     F(7863304, 2, 3, 5, 0, 0, 0), // optional
     // k8s.io/api/core/v1.ConfigMapKeySelector
-    F(0, 1, 8, 427, 0, 0, 0), // (inline)
-    F(367619, 2, 16, 0, 0, 0, 0), // key
+    F(0, 1, 4104, 427, 0, 0, 0), // (inline)
+    F(367619, 2, 4112, 0, 0, 0, 0), // key
     F(7863304, 3, 3, 5, 0, 0, 0), // optional
     // k8s.io/api/core/v1.ConfigMapList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 434, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 434, 0, 0, 0), // items
     // k8s.io/api/core/v1.ConfigMapNodeConfigSource
-    F(30729, 1, 16, 0, 0, 0, 0), // namespace
-    F(26628, 2, 16, 0, 0, 0, 0), // name
+    F(30729, 1, 4112, 0, 0, 0, 0), // namespace
+    F(26628, 2, 4112, 0, 0, 0, 0), // name
     F(3, 3, 2, 0, 0, 0, 0), // uid
     F(8034319, 4, 2, 0, 0, 0, 0), // resourceVersion
-    F(8049680, 5, 16, 0, 0, 0, 0), // kubeletConfigKey
+    F(8049680, 5, 4112, 0, 0, 0, 0), // kubeletConfigKey
     // k8s.io/api/core/v1.ConfigMapProjection
-    F(0, 1, 8, 427, 0, 0, 0), // (inline)
+    F(0, 1, 4104, 427, 0, 0, 0), // (inline)
     F(608261, 2, 130, 436, 0, 0, 0), // items
     F(7863304, 4, 3, 5, 0, 0, 0), // optional
     // k8s.io/api/core/v1.ConfigMapVolumeSource
-    F(0, 1, 8, 427, 0, 0, 0), // (inline)
+    F(0, 1, 4104, 427, 0, 0, 0), // (inline)
     F(608261, 2, 130, 436, 0, 0, 0), // items
     F(8111115, 3, 3, 38, 0, 0, 0), // defaultMode
     F(7863304, 4, 3, 5, 0, 0, 0), // optional
     // k8s.io/api/core/v1.Container
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     F(8143877, 2, 2, 0, 0, 0, 0), // image
     F(8148999, 3, 130, 9, 0, 0, 0), // command
     F(8156164, 4, 130, 9, 0, 0, 0), // args
     F(8160266, 5, 2, 0, 0, 0, 0), // workingDir
     F(8183813, 6, 898, 438, 8188950, 8170509, 0), // ports
     F(8211459, 7, 898, 440, 26628, 26628, 0), // env
-    F(7177, 8, 2, 441, 0, 0, 0), // resources
+    F(7177, 8, 4098, 441, 0, 0, 0), // resources
     F(8223756, 9, 898, 443, 8214537, 8214537, 0), // volumeMounts
     F(8236045, 10, 3, 444, 0, 0, 0), // livenessProbe
     F(8249358, 11, 3, 444, 0, 0, 0), // readinessProbe
@@ -3085,21 +3085,21 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(8413197, 24, 3, 0, 0, 0, 0), // restartPolicy
     F(8426514, 25, 130, 454, 0, 0, 0), // restartPolicyRules
     // k8s.io/api/core/v1.ContainerExtendedResourceRequest
-    F(5975053, 1, 16, 0, 0, 0, 0), // containerName
-    F(1049612, 2, 16, 0, 0, 0, 0), // resourceName
-    F(8444939, 3, 16, 0, 0, 0, 0), // requestName
+    F(5975053, 1, 4112, 0, 0, 0, 0), // containerName
+    F(1049612, 2, 4112, 0, 0, 0, 0), // resourceName
+    F(8444939, 3, 4112, 0, 0, 0, 0), // requestName
     // k8s.io/api/core/v1.ContainerImage
-    F(30725, 1, 128, 9, 0, 0, 0), // names
+    F(30725, 1, 4224, 9, 0, 0, 0), // names
     F(8488969, 2, 2, 59, 0, 0, 0), // sizeBytes
     // k8s.io/api/core/v1.ContainerPort
     F(26628, 1, 2, 0, 0, 0, 0), // name
     F(8512520, 2, 2, 38, 0, 0, 0), // hostPort
-    F(8170509, 3, 16, 38, 0, 0, 0), // containerPort
+    F(8170509, 3, 4112, 38, 0, 0, 0), // containerPort
     F(8203272, 4, 2, 0, 0, 0, 8520709), // protocol
     F(8525830, 5, 2, 0, 0, 0, 0), // hostIP
     // k8s.io/api/core/v1.ContainerResizePolicy
-    F(1049612, 1, 16, 0, 0, 0, 0), // resourceName
-    F(8413197, 2, 16, 0, 0, 0, 0), // restartPolicy
+    F(1049612, 1, 4112, 0, 0, 0, 0), // resourceName
+    F(8413197, 2, 4112, 0, 0, 0, 0), // restartPolicy
     // k8s.io/api/core/v1.ContainerRestartRule
     F(6080518, 1, 18, 0, 0, 0, 0), // action
     F(8566793, 2, 3, 455, 0, 0, 0), // exitCodes
@@ -3111,26 +3111,26 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(8635399, 2, 3, 457, 0, 0, 0), // running
     F(8642570, 3, 3, 458, 0, 0, 0), // terminated
     // k8s.io/api/core/v1.ContainerStateRunning
-    F(8667145, 1, 2, 166, 0, 0, 0), // startedAt
+    F(8667145, 1, 4098, 166, 0, 0, 0), // startedAt
     // k8s.io/api/core/v1.ContainerStateTerminated
-    F(8566792, 1, 16, 38, 0, 0, 0), // exitCode
+    F(8566792, 1, 4112, 38, 0, 0, 0), // exitCode
     F(8697862, 2, 2, 38, 0, 0, 0), // signal
     F(1609734, 3, 2, 0, 0, 0, 0), // reason
     F(1602567, 4, 2, 0, 0, 0, 0), // message
-    F(8667145, 5, 2, 166, 0, 0, 0), // startedAt
-    F(8704010, 6, 2, 166, 0, 0, 0), // finishedAt
+    F(8667145, 5, 4098, 166, 0, 0, 0), // startedAt
+    F(8704010, 6, 4098, 166, 0, 0, 0), // finishedAt
     F(8714251, 7, 2, 0, 0, 0, 0), // containerID
     // k8s.io/api/core/v1.ContainerStateWaiting
     F(1609734, 1, 2, 0, 0, 0, 0), // reason
     F(1602567, 2, 2, 0, 0, 0, 0), // message
     // k8s.io/api/core/v1.ContainerStatus
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(8771589, 2, 2, 459, 0, 0, 0), // state
-    F(8776713, 3, 2, 459, 0, 0, 0), // lastState
-    F(2849797, 4, 16, 5, 0, 0, 0), // ready
-    F(8785932, 5, 16, 38, 0, 0, 0), // restartCount
-    F(8143877, 6, 16, 0, 0, 0, 0), // image
-    F(8798215, 7, 16, 0, 0, 0, 0), // imageID
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(8771589, 2, 4098, 459, 0, 0, 0), // state
+    F(8776713, 3, 4098, 459, 0, 0, 0), // lastState
+    F(2849797, 4, 4112, 5, 0, 0, 0), // ready
+    F(8785932, 5, 4112, 38, 0, 0, 0), // restartCount
+    F(8143877, 6, 4112, 0, 0, 0, 0), // image
+    F(8798215, 7, 4112, 0, 0, 0, 0), // imageID
     F(8714251, 8, 2, 0, 0, 0, 0), // containerID
     F(8667143, 9, 3, 5, 0, 0, 0), // started
     F(8805394, 10, 2, 460, 0, 0, 0), // allocatedResources
@@ -3142,11 +3142,11 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/core/v1.ContainerUser
     F(8873989, 1, 3, 466, 0, 0, 0), // linux
     // k8s.io/api/core/v1.DaemonEndpoint
-    F(8179716, 1, 16, 38, 0, 0, 0), // Port
+    F(8179716, 1, 4112, 38, 0, 0, 0), // Port
     // k8s.io/api/core/v1.DownwardAPIProjection
     F(608261, 1, 130, 468, 0, 0, 0), // items
     // k8s.io/api/core/v1.DownwardAPIVolumeFile
-    F(1171460, 1, 16, 0, 0, 0, 0), // path
+    F(1171460, 1, 4112, 0, 0, 0, 0), // path
     F(401416, 2, 3, 469, 0, 0, 0), // fieldRef
     F(8928272, 3, 3, 470, 0, 0, 0), // resourceFieldRef
     F(8944644, 4, 3, 38, 0, 0, 0), // mode
@@ -3157,13 +3157,13 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(8993798, 1, 2, 0, 0, 0, 0), // medium
     F(8999945, 2, 3, 311, 0, 0, 0), // sizeLimit
     // k8s.io/api/core/v1.EndpointAddress
-    F(9029634, 1, 16, 0, 0, 0, 0), // ip
+    F(9029634, 1, 4112, 0, 0, 0, 0), // ip
     F(9031689, 2, 3, 362, 0, 0, 0), // targetRef
     F(9040904, 3, 2, 0, 0, 0, 0), // hostname
     F(6673416, 4, 3, 0, 0, 0, 0), // nodeName
     // k8s.io/api/core/v1.EndpointPort
     F(26628, 1, 2, 0, 0, 0, 0), // name
-    F(1175556, 2, 16, 38, 0, 0, 0), // port
+    F(1175556, 2, 4112, 38, 0, 0, 0), // port
     F(8203272, 3, 2, 0, 0, 0, 0), // protocol
     F(9064459, 4, 3, 0, 0, 0, 0), // appProtocol
     // k8s.io/api/core/v1.EndpointSubset
@@ -3171,19 +3171,19 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(9097233, 2, 130, 472, 0, 0, 0), // notReadyAddresses
     F(8183813, 3, 130, 474, 0, 0, 0), // ports
     // k8s.io/api/core/v1.Endpoints
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(9128967, 2, 130, 476, 0, 0, 0), // subsets
     // k8s.io/api/core/v1.EndpointsList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 478, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 478, 0, 0, 0), // items
     // k8s.io/api/core/v1.EnvFromSource
     F(9158662, 1, 2, 0, 0, 0, 0), // prefix
     F(9164812, 2, 3, 479, 0, 0, 0), // configMapRef
     F(7745545, 3, 3, 480, 0, 0, 0), // secretRef
     // k8s.io/api/core/v1.EnvVar
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     F(370693, 2, 2, 0, 0, 0, 0), // value
     F(9190409, 3, 3, 481, 0, 0, 0), // valueFrom
     // k8s.io/api/core/v1.EnvVarSource
@@ -3193,17 +3193,17 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(9221132, 4, 3, 483, 0, 0, 0), // secretKeyRef
     F(9233418, 5, 3, 484, 0, 0, 0), // fileKeyRef
     // k8s.io/api/core/v1.EphemeralContainer
-    F(0, 1, 8, 485, 0, 0, 0), // (inline)
+    F(0, 1, 4104, 485, 0, 0, 0), // (inline)
     F(9255955, 2, 2, 0, 0, 0, 0), // targetContainerName
     // k8s.io/api/core/v1.EphemeralContainerCommon
-    F(26628, 1, 0, 0, 0, 0, 0), // name
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
     F(8143877, 2, 2, 0, 0, 0, 0), // image
     F(8148999, 3, 130, 9, 0, 0, 0), // command
     F(8156164, 4, 130, 9, 0, 0, 0), // args
     F(8160266, 5, 2, 0, 0, 0, 0), // workingDir
     F(8183813, 6, 898, 438, 8188950, 8170509, 0), // ports
     F(8211459, 7, 898, 440, 26628, 26628, 0), // env
-    F(7177, 8, 2, 441, 0, 0, 0), // resources
+    F(7177, 8, 4098, 441, 0, 0, 0), // resources
     F(8223756, 9, 898, 443, 8214537, 8214537, 0), // volumeMounts
     F(8236045, 10, 3, 444, 0, 0, 0), // livenessProbe
     F(8249358, 11, 3, 444, 0, 0, 0), // readinessProbe
@@ -3224,29 +3224,29 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/core/v1.EphemeralVolumeSource
     F(3253267, 1, 3, 486, 0, 0, 0), // volumeClaimTemplate
     // k8s.io/api/core/v1.Event
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 16, 18, 0, 0, 0), // metadata
-    F(9339918, 2, 16, 362, 0, 0, 0), // involvedObject
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4112, 18, 0, 0, 0), // metadata
+    F(9339918, 2, 4112, 362, 0, 0, 0), // involvedObject
     F(1609734, 3, 2, 0, 0, 0, 0), // reason
     F(1602567, 4, 2, 0, 0, 0, 0), // message
-    F(9222, 5, 2, 487, 0, 0, 0), // source
-    F(9354254, 6, 2, 166, 0, 0, 0), // firstTimestamp
-    F(9368589, 7, 2, 166, 0, 0, 0), // lastTimestamp
+    F(9222, 5, 4098, 487, 0, 0, 0), // source
+    F(9354254, 6, 4098, 166, 0, 0, 0), // firstTimestamp
+    F(9368589, 7, 4098, 166, 0, 0, 0), // lastTimestamp
     F(5908485, 8, 2, 38, 0, 0, 0), // count
     F(1465348, 9, 2, 0, 0, 0, 0), // type
-    F(9381897, 10, 2, 411, 0, 0, 0), // eventTime
+    F(9381897, 10, 4098, 411, 0, 0, 0), // eventTime
     F(9391110, 11, 3, 488, 0, 0, 0), // series
     F(6080518, 12, 2, 0, 0, 0, 0), // action
     F(9397255, 13, 3, 362, 0, 0, 0), // related
-    F(9404434, 14, 0, 0, 0, 0, 0), // reportingComponent
-    F(9422865, 15, 0, 0, 0, 0, 0), // reportingInstance
+    F(9404434, 14, 4096, 0, 0, 0, 0), // reportingComponent
+    F(9422865, 15, 4096, 0, 0, 0, 0), // reportingInstance
     // k8s.io/api/core/v1.EventList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 490, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 490, 0, 0, 0), // items
     // k8s.io/api/core/v1.EventSeries
     F(5908485, 1, 2, 38, 0, 0, 0), // count
-    F(9454608, 2, 2, 411, 0, 0, 0), // lastObservedTime
+    F(9454608, 2, 4098, 411, 0, 0, 0), // lastObservedTime
     // k8s.io/api/core/v1.EventSource
     F(9482249, 1, 2, 0, 0, 0, 0), // component
     F(7307268, 2, 2, 0, 0, 0, 0), // host
@@ -3259,18 +3259,18 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(7203848, 4, 2, 5, 0, 0, 0), // readOnly
     F(9526277, 5, 130, 9, 0, 0, 0), // wwids
     // k8s.io/api/core/v1.FileKeySelector
-    F(9545738, 1, 16, 0, 0, 0, 0), // volumeName
-    F(1171460, 2, 16, 0, 0, 0, 0), // path
-    F(367619, 3, 16, 0, 0, 0, 0), // key
+    F(9545738, 1, 4112, 0, 0, 0, 0), // volumeName
+    F(1171460, 2, 4112, 0, 0, 0, 0), // path
+    F(367619, 3, 4112, 0, 0, 0, 0), // key
     F(7863304, 4, 3, 5, 0, 0, 7406597), // optional
     // k8s.io/api/core/v1.FlexPersistentVolumeSource
-    F(7521286, 1, 16, 0, 0, 0, 0), // driver
+    F(7521286, 1, 4112, 0, 0, 0, 0), // driver
     F(7197702, 2, 2, 0, 0, 0, 0), // fsType
     F(7745545, 3, 3, 426, 0, 0, 0), // secretRef
     F(7203848, 4, 2, 5, 0, 0, 0), // readOnly
     F(78855, 5, 2, 8, 0, 0, 0), // options
     // k8s.io/api/core/v1.FlexVolumeSource
-    F(7521286, 1, 16, 0, 0, 0, 0), // driver
+    F(7521286, 1, 4112, 0, 0, 0, 0), // driver
     F(7197702, 2, 2, 0, 0, 0, 0), // fsType
     F(7745545, 3, 3, 427, 0, 0, 0), // secretRef
     F(7203848, 4, 2, 5, 0, 0, 0), // readOnly
@@ -3279,47 +3279,47 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(9614347, 1, 2, 0, 0, 0, 0), // datasetName
     F(9625611, 2, 2, 0, 0, 0, 0), // datasetUUID
     // k8s.io/api/core/v1.GCEPersistentDiskVolumeSource
-    F(9656326, 1, 16, 0, 0, 0, 0), // pdName
+    F(9656326, 1, 4112, 0, 0, 0, 0), // pdName
     F(7197702, 2, 2, 0, 0, 0, 0), // fsType
     F(3081225, 3, 2, 38, 0, 0, 0), // partition
     F(7203848, 4, 2, 5, 0, 0, 0), // readOnly
     // k8s.io/api/core/v1.GRPCAction
-    F(1175556, 1, 16, 38, 0, 0, 0), // port
-    F(1651719, 2, 1, 0, 0, 0, 9692162), // service
+    F(1175556, 1, 4112, 38, 0, 0, 0), // port
+    F(1651719, 2, 4097, 0, 0, 0, 9692162), // service
     // k8s.io/api/core/v1.GitRepoVolumeSource
-    F(9704458, 1, 16, 0, 0, 0, 0), // repository
+    F(9704458, 1, 4112, 0, 0, 0, 0), // repository
     F(2301960, 2, 2, 0, 0, 0, 0), // revision
     F(9714697, 3, 2, 0, 0, 0, 0), // directory
     // k8s.io/api/core/v1.GlusterfsPersistentVolumeSource
-    F(9743369, 1, 16, 0, 0, 0, 0), // endpoints
-    F(1171460, 2, 16, 0, 0, 0, 0), // path
+    F(9743369, 1, 4112, 0, 0, 0, 0), // endpoints
+    F(1171460, 2, 4112, 0, 0, 0, 0), // path
     F(7203848, 3, 2, 5, 0, 0, 0), // readOnly
     F(9752594, 4, 3, 0, 0, 0, 0), // endpointsNamespace
     // k8s.io/api/core/v1.GlusterfsVolumeSource
-    F(9743369, 1, 16, 0, 0, 0, 0), // endpoints
-    F(1171460, 2, 16, 0, 0, 0, 0), // path
+    F(9743369, 1, 4112, 0, 0, 0, 0), // endpoints
+    F(1171460, 2, 4112, 0, 0, 0, 0), // path
     F(7203848, 3, 2, 5, 0, 0, 0), // readOnly
     // k8s.io/api/core/v1.HTTPGetAction
     F(1171460, 1, 2, 0, 0, 0, 0), // path
-    F(1175556, 2, 16, 198, 0, 0, 0), // port
+    F(1175556, 2, 4112, 198, 0, 0, 0), // port
     F(7307268, 3, 2, 0, 0, 0, 0), // host
     F(9824262, 4, 2, 0, 0, 0, 0), // scheme
     F(9830411, 5, 130, 492, 0, 0, 0), // httpHeaders
     // k8s.io/api/core/v1.HTTPHeader
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(370693, 2, 16, 0, 0, 0, 0), // value
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(370693, 2, 4112, 0, 0, 0, 0), // value
     // k8s.io/api/core/v1.HostAlias
-    F(9029634, 1, 16, 0, 0, 0, 0), // ip
+    F(9029634, 1, 4112, 0, 0, 0, 0), // ip
     F(9865225, 2, 130, 9, 0, 0, 0), // hostnames
     // k8s.io/api/core/v1.HostIP
-    F(9029634, 1, 16, 0, 0, 0, 0), // ip
+    F(9029634, 1, 4112, 0, 0, 0, 0), // ip
     // k8s.io/api/core/v1.HostPathVolumeSource
-    F(1171460, 1, 16, 0, 0, 0, 0), // path
+    F(1171460, 1, 4112, 0, 0, 0, 0), // path
     F(1465348, 2, 3, 0, 0, 0, 0), // type
     // k8s.io/api/core/v1.ISCSIPersistentVolumeSource
-    F(9910284, 1, 16, 0, 0, 0, 0), // targetPortal
-    F(9922563, 2, 16, 0, 0, 0, 0), // iqn
-    F(9523203, 3, 16, 38, 0, 0, 0), // lun
+    F(9910284, 1, 4112, 0, 0, 0, 0), // targetPortal
+    F(9922563, 2, 4112, 0, 0, 0, 0), // iqn
+    F(9523203, 3, 4112, 38, 0, 0, 0), // lun
     F(9925646, 4, 2, 0, 0, 0, 9939977), // iscsiInterface
     F(7197702, 5, 2, 0, 0, 0, 0), // fsType
     F(7203848, 6, 2, 5, 0, 0, 0), // readOnly
@@ -3329,9 +3329,9 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(9973775, 11, 2, 5, 0, 0, 0), // chapAuthSession
     F(9989133, 12, 3, 0, 0, 0, 0), // initiatorName
     // k8s.io/api/core/v1.ISCSIVolumeSource
-    F(9910284, 1, 16, 0, 0, 0, 0), // targetPortal
-    F(9922563, 2, 16, 0, 0, 0, 0), // iqn
-    F(9523203, 3, 16, 38, 0, 0, 0), // lun
+    F(9910284, 1, 4112, 0, 0, 0, 0), // targetPortal
+    F(9922563, 2, 4112, 0, 0, 0, 0), // iqn
+    F(9523203, 3, 4112, 38, 0, 0, 0), // lun
     F(9925646, 4, 2, 0, 0, 0, 9939977), // iscsiInterface
     F(7197702, 5, 2, 0, 0, 0, 0), // fsType
     F(7203848, 6, 2, 5, 0, 0, 0), // readOnly
@@ -3346,8 +3346,8 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/core/v1.ImageVolumeStatus
     F(10084360, 1, 18, 0, 0, 0, 0), // imageRef
     // k8s.io/api/core/v1.KeyToPath
-    F(367619, 1, 16, 0, 0, 0, 0), // key
-    F(1171460, 2, 16, 0, 0, 0, 0), // path
+    F(367619, 1, 4112, 0, 0, 0, 0), // key
+    F(1171460, 2, 4112, 0, 0, 0, 0), // path
     F(8944644, 3, 3, 38, 0, 0, 0), // mode
     // k8s.io/api/core/v1.Lifecycle
     F(10119177, 1, 3, 493, 0, 0, 0), // postStart
@@ -3359,30 +3359,30 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(10156041, 3, 3, 496, 0, 0, 0), // tcpSocket
     F(10165253, 4, 3, 497, 0, 0, 0), // sleep
     // k8s.io/api/core/v1.LimitRange
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 498, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 498, 0, 0, 0), // spec
     // k8s.io/api/core/v1.LimitRangeItem
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
     F(3012611, 2, 2, 460, 0, 0, 0), // max
     F(2433027, 3, 2, 460, 0, 0, 0), // min
     F(8111111, 4, 2, 460, 0, 0, 0), // default
     F(10197006, 5, 2, 460, 0, 0, 0), // defaultRequest
     F(10211348, 6, 2, 460, 0, 0, 0), // maxLimitRequestRatio
     // k8s.io/api/core/v1.LimitRangeList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 500, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 500, 0, 0, 0), // items
     // k8s.io/api/core/v1.LimitRangeSpec
-    F(10260486, 1, 144, 502, 0, 0, 0), // limits
+    F(10260486, 1, 4240, 502, 0, 0, 0), // limits
     // k8s.io/api/core/v1.LinuxContainerUser
-    F(3, 1, 16, 59, 0, 0, 0), // uid
-    F(10280963, 2, 16, 59, 0, 0, 0), // gid
+    F(3, 1, 4112, 59, 0, 0, 0), // uid
+    F(10280963, 2, 4112, 59, 0, 0, 0), // gid
     F(10284050, 3, 130, 503, 0, 0, 0), // supplementalGroups
     // k8s.io/api/core/v1.List
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 504, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 504, 0, 0, 0), // items
     // k8s.io/api/core/v1.LoadBalancerIngress
     F(9029634, 1, 2, 0, 0, 0, 0), // ip
     F(9040904, 2, 2, 0, 0, 0, 0), // hostname
@@ -3393,55 +3393,55 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/core/v1.LocalObjectReference
     F(26628, 1, 2, 0, 0, 0, 9692162), // name
     // k8s.io/api/core/v1.LocalVolumeSource
-    F(1171460, 1, 16, 0, 0, 0, 0), // path
+    F(1171460, 1, 4112, 0, 0, 0, 0), // path
     F(7197702, 2, 3, 0, 0, 0, 0), // fsType
     // k8s.io/api/core/v1.ModifyVolumeStatus
     F(10410015, 1, 2, 0, 0, 0, 0), // targetVolumeAttributesClassName
-    F(178182, 2, 16, 0, 0, 0, 0), // status
+    F(178182, 2, 4112, 0, 0, 0, 0), // status
     // k8s.io/api/core/v1.NFSVolumeSource
-    F(2121734, 1, 16, 0, 0, 0, 0), // server
-    F(1171460, 2, 16, 0, 0, 0, 0), // path
+    F(2121734, 1, 4112, 0, 0, 0, 0), // server
+    F(1171460, 2, 4112, 0, 0, 0, 0), // path
     F(7203848, 3, 2, 5, 0, 0, 0), // readOnly
     // k8s.io/api/core/v1.Namespace
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 509, 0, 0, 0), // spec
-    F(178182, 3, 2, 510, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 509, 0, 0, 0), // spec
+    F(178182, 3, 4098, 510, 0, 0, 0), // status
     // k8s.io/api/core/v1.NamespaceCondition
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(178182, 2, 16, 0, 0, 0, 0), // status
-    F(2165778, 4, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(178182, 2, 4112, 0, 0, 0, 0), // status
+    F(2165778, 4, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 5, 2, 0, 0, 0, 0), // reason
     F(1602567, 6, 2, 0, 0, 0, 0), // message
     // k8s.io/api/core/v1.NamespaceList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 512, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 512, 0, 0, 0), // items
     // k8s.io/api/core/v1.NamespaceSpec
     F(10507274, 1, 130, 9, 0, 0, 0), // finalizers
     // k8s.io/api/core/v1.NamespaceStatus
     F(10530821, 1, 2, 0, 0, 0, 0), // phase
     F(1477642, 2, 898, 514, 1465348, 1465348, 0), // conditions
     // k8s.io/api/core/v1.Node
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 515, 0, 0, 0), // spec
-    F(178182, 3, 2, 516, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 515, 0, 0, 0), // spec
+    F(178182, 3, 4098, 516, 0, 0, 0), // status
     // k8s.io/api/core/v1.NodeAddress
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(9088007, 2, 16, 0, 0, 0, 0), // address
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(9088007, 2, 4112, 0, 0, 0, 0), // address
     // k8s.io/api/core/v1.NodeAffinity
     F(10562606, 1, 3, 517, 0, 0, 0), // requiredDuringSchedulingIgnoredDuringExecution
     F(10609711, 2, 130, 519, 0, 0, 0), // preferredDuringSchedulingIgnoredDuringExecution
     // k8s.io/api/core/v1.NodeAllocatableResourceClaimStatus
-    F(10670097, 1, 16, 0, 0, 0, 0), // resourceClaimName
+    F(10670097, 1, 4112, 0, 0, 0, 0), // resourceClaimName
     F(10687498, 2, 258, 9, 0, 0, 0), // containers
-    F(7177, 3, 16, 460, 0, 0, 0), // resources
+    F(7177, 3, 4112, 460, 0, 0, 0), // resources
     // k8s.io/api/core/v1.NodeCondition
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(178182, 2, 16, 0, 0, 0, 0), // status
-    F(10732561, 3, 2, 166, 0, 0, 0), // lastHeartbeatTime
-    F(2165778, 4, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(178182, 2, 4112, 0, 0, 0, 0), // status
+    F(10732561, 3, 4098, 166, 0, 0, 0), // lastHeartbeatTime
+    F(2165778, 4, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 5, 2, 0, 0, 0, 0), // reason
     F(1602567, 6, 2, 0, 0, 0, 0), // message
     // k8s.io/api/core/v1.NodeConfigSource
@@ -3452,27 +3452,27 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(10771469, 3, 3, 521, 0, 0, 0), // lastKnownGood
     F(3840005, 4, 2, 0, 0, 0, 0), // error
     // k8s.io/api/core/v1.NodeDaemonEndpoints
-    F(10801167, 1, 2, 522, 0, 0, 0), // kubeletEndpoint
+    F(10801167, 1, 4098, 522, 0, 0, 0), // kubeletEndpoint
     // k8s.io/api/core/v1.NodeFeatures
     F(10835992, 1, 3, 5, 0, 0, 0), // supplementalGroupsPolicy
     // k8s.io/api/core/v1.NodeList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 524, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 524, 0, 0, 0), // items
     // k8s.io/api/core/v1.NodeProxyOptions
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
     F(1171460, 1, 2, 0, 0, 0, 0), // path
     // k8s.io/api/core/v1.NodeRuntimeHandler
-    F(26628, 1, 0, 0, 0, 0, 0), // name
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
     F(10897416, 2, 3, 525, 0, 0, 0), // features
     // k8s.io/api/core/v1.NodeRuntimeHandlerFeatures
     F(10924055, 1, 3, 5, 0, 0, 0), // recursiveReadOnlyMounts
     F(10947598, 2, 3, 5, 0, 0, 0), // userNamespaces
     // k8s.io/api/core/v1.NodeSelector
-    F(10988561, 1, 144, 527, 0, 0, 0), // nodeSelectorTerms
+    F(10988561, 1, 4240, 527, 0, 0, 0), // nodeSelectorTerms
     // k8s.io/api/core/v1.NodeSelectorRequirement
-    F(367619, 1, 16, 0, 0, 0, 0), // key
-    F(5988360, 2, 16, 0, 0, 0, 0), // operator
+    F(367619, 1, 4112, 0, 0, 0, 0), // key
+    F(5988360, 2, 4112, 0, 0, 0, 0), // operator
     F(5996550, 3, 130, 9, 0, 0, 0), // values
     // k8s.io/api/core/v1.NodeSelectorTerm
     F(11041808, 1, 130, 529, 0, 0, 0), // matchExpressions
@@ -3491,8 +3491,8 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(10530821, 3, 2, 0, 0, 0, 0), // phase
     F(1477642, 4, 898, 533, 1465348, 1465348, 0), // conditions
     F(9088009, 5, 898, 535, 1465348, 1465348, 0), // addresses
-    F(11181071, 6, 2, 536, 0, 0, 0), // daemonEndpoints
-    F(11196424, 7, 2, 537, 0, 0, 0), // nodeInfo
+    F(11181071, 6, 4098, 536, 0, 0, 0), // daemonEndpoints
+    F(11196424, 7, 4098, 537, 0, 0, 0), // nodeInfo
     F(11204614, 8, 130, 539, 0, 0, 0), // images
     F(11210764, 9, 130, 9, 0, 0, 0), // volumesInUse
     F(11223055, 10, 130, 541, 0, 0, 0), // volumesAttached
@@ -3503,20 +3503,20 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/core/v1.NodeSwapStatus
     F(11161608, 1, 3, 59, 0, 0, 0), // capacity
     // k8s.io/api/core/v1.NodeSystemInfo
-    F(11294729, 1, 16, 0, 0, 0, 0), // machineID
-    F(11303946, 2, 16, 0, 0, 0, 0), // systemUUID
-    F(11314182, 3, 16, 0, 0, 0, 0), // bootID
-    F(11320333, 4, 16, 0, 0, 0, 0), // kernelVersion
-    F(11333639, 5, 16, 0, 0, 0, 0), // osImage
-    F(11340823, 6, 16, 0, 0, 0, 0), // containerRuntimeVersion
-    F(11364366, 7, 16, 0, 0, 0, 0), // kubeletVersion
-    F(11378704, 8, 16, 0, 0, 0, 0), // kubeProxyVersion
-    F(11395087, 9, 16, 0, 0, 0, 0), // operatingSystem
-    F(11410444, 10, 16, 0, 0, 0, 0), // architecture
+    F(11294729, 1, 4112, 0, 0, 0, 0), // machineID
+    F(11303946, 2, 4112, 0, 0, 0, 0), // systemUUID
+    F(11314182, 3, 4112, 0, 0, 0, 0), // bootID
+    F(11320333, 4, 4112, 0, 0, 0, 0), // kernelVersion
+    F(11333639, 5, 4112, 0, 0, 0, 0), // osImage
+    F(11340823, 6, 4112, 0, 0, 0, 0), // containerRuntimeVersion
+    F(11364366, 7, 4112, 0, 0, 0, 0), // kubeletVersion
+    F(11378704, 8, 4112, 0, 0, 0, 0), // kubeProxyVersion
+    F(11395087, 9, 4112, 0, 0, 0, 0), // operatingSystem
+    F(11410444, 10, 4112, 0, 0, 0, 0), // architecture
     F(11422724, 11, 3, 546, 0, 0, 0), // swap
     // k8s.io/api/core/v1.ObjectFieldSelector
     F(248842, 1, 2, 0, 0, 0, 0), // apiVersion
-    F(11441161, 2, 16, 0, 0, 0, 0), // fieldPath
+    F(11441161, 2, 4112, 0, 0, 0, 0), // fieldPath
     // k8s.io/api/core/v1.ObjectReference
     F(3076, 1, 2, 0, 0, 0, 0), // kind
     F(30729, 2, 2, 0, 0, 0, 0), // namespace
@@ -3526,29 +3526,29 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(8034319, 6, 2, 0, 0, 0, 0), // resourceVersion
     F(11441161, 7, 2, 0, 0, 0, 0), // fieldPath
     // k8s.io/api/core/v1.PersistentVolume
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 547, 0, 0, 0), // spec
-    F(178182, 3, 2, 548, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 547, 0, 0, 0), // spec
+    F(178182, 3, 4098, 548, 0, 0, 0), // status
     // k8s.io/api/core/v1.PersistentVolumeClaim
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 549, 0, 0, 0), // spec
-    F(178182, 3, 2, 550, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 549, 0, 0, 0), // spec
+    F(178182, 3, 4098, 550, 0, 0, 0), // status
     // k8s.io/api/core/v1.PersistentVolumeClaimCondition
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(178182, 2, 16, 0, 0, 0, 0), // status
-    F(5626893, 3, 2, 166, 0, 0, 0), // lastProbeTime
-    F(2165778, 4, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(178182, 2, 4112, 0, 0, 0, 0), // status
+    F(5626893, 3, 4098, 166, 0, 0, 0), // lastProbeTime
+    F(2165778, 4, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 5, 2, 0, 0, 0, 0), // reason
     F(1602567, 6, 2, 0, 0, 0, 0), // message
     // k8s.io/api/core/v1.PersistentVolumeClaimList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 204, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 204, 0, 0, 0), // items
     // k8s.io/api/core/v1.PersistentVolumeClaimSpec
     F(11526155, 1, 130, 9, 0, 0, 0), // accessModes
-    F(7177, 2, 2, 551, 0, 0, 0), // resources
+    F(7177, 2, 4098, 551, 0, 0, 0), // resources
     F(9545738, 3, 2, 0, 0, 0, 0), // volumeName
     F(1131528, 4, 3, 15, 0, 0, 0), // selector
     F(11537424, 5, 3, 0, 0, 0, 0), // storageClassName
@@ -3566,15 +3566,15 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(11664416, 8, 3, 0, 0, 0, 0), // currentVolumeAttributesClassName
     F(11697170, 9, 3, 556, 0, 0, 0), // modifyVolumeStatus
     // k8s.io/api/core/v1.PersistentVolumeClaimTemplate
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 549, 0, 0, 0), // spec
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 549, 0, 0, 0), // spec
     // k8s.io/api/core/v1.PersistentVolumeClaimVolumeSource
-    F(11772937, 1, 16, 0, 0, 0, 0), // claimName
+    F(11772937, 1, 4112, 0, 0, 0, 0), // claimName
     F(7203848, 2, 2, 5, 0, 0, 0), // readOnly
     // k8s.io/api/core/v1.PersistentVolumeList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 558, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 558, 0, 0, 0), // items
     // k8s.io/api/core/v1.PersistentVolumeSource
     F(11836433, 1, 3, 559, 0, 0, 0), // gcePersistentDisk
     F(11853844, 2, 3, 560, 0, 0, 0), // awsElasticBlockStore
@@ -3600,7 +3600,7 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(9927683, 22, 3, 580, 0, 0, 0), // csi
     // k8s.io/api/core/v1.PersistentVolumeSpec
     F(11161608, 1, 2, 460, 0, 0, 0), // capacity
-    F(0, 2, 8, 581, 0, 0, 0), // (inline)
+    F(0, 2, 4104, 581, 0, 0, 0), // (inline)
     F(11526155, 3, 130, 9, 0, 0, 0), // accessModes
     F(12017672, 4, 67, 362, 0, 0, 0), // claimRef
     F(12025885, 5, 2, 0, 0, 0, 0), // persistentVolumeReclaimPolicy
@@ -3615,20 +3615,20 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1609734, 3, 2, 0, 0, 0, 0), // reason
     F(12088343, 4, 3, 166, 0, 0, 0), // lastPhaseTransitionTime
     // k8s.io/api/core/v1.PhotonPersistentDiskVolumeSource
-    F(12134404, 1, 16, 0, 0, 0, 0), // pdID
+    F(12134404, 1, 4112, 0, 0, 0, 0), // pdID
     F(7197702, 2, 2, 0, 0, 0, 0), // fsType
     // k8s.io/api/core/v1.Pod
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 583, 0, 0, 0), // spec
-    F(178182, 3, 2, 584, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 583, 0, 0, 0), // spec
+    F(178182, 3, 4098, 584, 0, 0, 0), // status
     // k8s.io/api/core/v1.PodAffinity
     F(10562606, 1, 130, 586, 0, 0, 0), // requiredDuringSchedulingIgnoredDuringExecution
     F(10609711, 2, 130, 588, 0, 0, 0), // preferredDuringSchedulingIgnoredDuringExecution
     // k8s.io/api/core/v1.PodAffinityTerm
     F(4147213, 1, 3, 15, 0, 0, 0), // labelSelector
     F(12182538, 2, 130, 9, 0, 0, 0), // namespaces
-    F(12192779, 3, 16, 0, 0, 0, 0), // topologyKey
+    F(12192779, 3, 4112, 0, 0, 0, 0), // topologyKey
     F(450577, 4, 3, 15, 0, 0, 0), // namespaceSelector
     F(12204046, 5, 130, 9, 0, 0, 0), // matchLabelKeys
     F(12218385, 6, 130, 9, 0, 0, 0), // mismatchLabelKeys
@@ -3636,7 +3636,7 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(10562606, 1, 130, 586, 0, 0, 0), // requiredDuringSchedulingIgnoredDuringExecution
     F(10609711, 2, 130, 588, 0, 0, 0), // preferredDuringSchedulingIgnoredDuringExecution
     // k8s.io/api/core/v1.PodAttachOptions
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
     F(8326149, 1, 2, 5, 0, 0, 0), // stdin
     F(12266502, 2, 2, 5, 0, 0, 0), // stdout
     F(12272646, 3, 2, 5, 0, 0, 0), // stderr
@@ -3651,10 +3651,10 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(12330004, 6, 2, 0, 0, 0, 0), // certificateChainPath
     F(12350479, 7, 2, 8, 0, 0, 0), // userAnnotations
     // k8s.io/api/core/v1.PodCondition
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(178182, 2, 16, 0, 0, 0, 0), // status
-    F(5626893, 3, 2, 166, 0, 0, 0), // lastProbeTime
-    F(2165778, 4, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(178182, 2, 4112, 0, 0, 0, 0), // status
+    F(5626893, 3, 4098, 166, 0, 0, 0), // lastProbeTime
+    F(2165778, 4, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 5, 2, 0, 0, 0, 0), // reason
     F(1602567, 6, 2, 0, 0, 0, 0), // message
     F(1446930, 7, 2, 59, 0, 0, 0), // observedGeneration
@@ -3666,24 +3666,24 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(26628, 1, 2, 0, 0, 0, 0), // name
     F(370693, 2, 3, 0, 0, 0, 0), // value
     // k8s.io/api/core/v1.PodExecOptions
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
     F(8326149, 1, 2, 5, 0, 0, 0), // stdin
     F(12266502, 2, 2, 5, 0, 0, 0), // stdout
     F(12272646, 3, 2, 5, 0, 0, 0), // stderr
     F(8340483, 4, 2, 5, 0, 0, 0), // tty
     F(4474889, 5, 2, 0, 0, 0, 0), // container
-    F(8148999, 6, 128, 9, 0, 0, 0), // command
+    F(8148999, 6, 4224, 9, 0, 0, 0), // command
     // k8s.io/api/core/v1.PodExtendedResourceClaimStatus
-    F(12454927, 1, 144, 592, 0, 0, 0), // requestMappings
-    F(10670097, 2, 16, 0, 0, 0, 0), // resourceClaimName
+    F(12454927, 1, 4240, 592, 0, 0, 0), // requestMappings
+    F(10670097, 2, 4112, 0, 0, 0, 0), // resourceClaimName
     // k8s.io/api/core/v1.PodIP
-    F(9029634, 1, 16, 0, 0, 0, 0), // ip
+    F(9029634, 1, 4112, 0, 0, 0, 0), // ip
     // k8s.io/api/core/v1.PodList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 594, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 594, 0, 0, 0), // items
     // k8s.io/api/core/v1.PodLogOptions
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
     F(4474889, 1, 2, 0, 0, 0, 0), // container
     F(12513286, 2, 2, 5, 0, 0, 0), // follow
     F(12519432, 3, 2, 5, 0, 0, 0), // previous
@@ -3695,24 +3695,24 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(12578844, 9, 2, 5, 0, 0, 0), // insecureSkipTLSVerifyBackend
     F(12607494, 10, 3, 0, 0, 0, 0), // stream
     // k8s.io/api/core/v1.PodOS
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     // k8s.io/api/core/v1.PodPortForwardOptions
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
     F(8183813, 1, 130, 375, 0, 0, 0), // ports
     // k8s.io/api/core/v1.PodProxyOptions
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
     F(1171460, 1, 2, 0, 0, 0, 0), // path
     // k8s.io/api/core/v1.PodReadinessGate
-    F(12668941, 1, 16, 0, 0, 0, 0), // conditionType
+    F(12668941, 1, 4112, 0, 0, 0, 0), // conditionType
     // k8s.io/api/core/v1.PodResourceClaim
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     F(10670097, 3, 3, 0, 0, 0, 0), // resourceClaimName
     F(12698649, 4, 3, 0, 0, 0, 0), // resourceClaimTemplateName
     // k8s.io/api/core/v1.PodResourceClaimStatus
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     F(10670097, 2, 3, 0, 0, 0, 0), // resourceClaimName
     // k8s.io/api/core/v1.PodSchedulingGate
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     // k8s.io/api/core/v1.PodSchedulingGroup
     F(12780556, 1, 3, 0, 0, 0, 0), // podGroupName
     // k8s.io/api/core/v1.PodSecurityContext
@@ -3733,7 +3733,7 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(12973069, 1, 3, 601, 0, 0, 0), // podController
     // k8s.io/api/core/v1.PodSpec
     F(11210759, 1, 2946, 603, 26628, 26628, 0), // volumes
-    F(10687498, 2, 912, 605, 26628, 26628, 0), // containers
+    F(10687498, 2, 5008, 605, 26628, 26628, 0), // containers
     F(8413197, 3, 2, 0, 0, 0, 0), // restartPolicy
     F(12998685, 4, 3, 59, 0, 0, 0), // terminationGracePeriodSeconds
     F(5675029, 5, 3, 59, 0, 0, 0), // activeDeadlineSeconds
@@ -3797,40 +3797,40 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(7177, 20, 3, 441, 0, 0, 0), // resources
     F(13619236, 21, 130, 638, 0, 0, 0), // nodeAllocatableResourceClaimStatuses
     // k8s.io/api/core/v1.PodStatusResult
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(178182, 2, 2, 584, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(178182, 2, 4098, 584, 0, 0, 0), // status
     // k8s.io/api/core/v1.PodTemplate
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(2410504, 2, 2, 179, 0, 0, 0), // template
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(2410504, 2, 4098, 179, 0, 0, 0), // template
     // k8s.io/api/core/v1.PodTemplateList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 640, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 640, 0, 0, 0), // items
     // k8s.io/api/core/v1.PodTemplateSpec
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 583, 0, 0, 0), // spec
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 583, 0, 0, 0), // spec
     // k8s.io/api/core/v1.PortStatus
-    F(1175556, 1, 16, 38, 0, 0, 0), // port
-    F(8203272, 2, 16, 0, 0, 0, 0), // protocol
+    F(1175556, 1, 4112, 38, 0, 0, 0), // port
+    F(8203272, 2, 4112, 0, 0, 0, 0), // protocol
     F(3840005, 3, 3, 0, 0, 0, 0), // error
     // k8s.io/api/core/v1.PortworxVolumeSource
-    F(7189512, 1, 16, 0, 0, 0, 0), // volumeID
+    F(7189512, 1, 4112, 0, 0, 0, 0), // volumeID
     F(7197702, 2, 2, 0, 0, 0, 0), // fsType
     F(7203848, 3, 2, 5, 0, 0, 0), // readOnly
     // k8s.io/api/core/v1.Preconditions
     F(3, 1, 3, 0, 0, 0, 0), // uid
     // k8s.io/api/core/v1.PreferAvoidPodsEntry
-    F(13766668, 1, 0, 641, 0, 0, 0), // podSignature
-    F(13778956, 2, 2, 166, 0, 0, 0), // evictionTime
+    F(13766668, 1, 4096, 641, 0, 0, 0), // podSignature
+    F(13778956, 2, 4098, 166, 0, 0, 0), // evictionTime
     F(1609734, 3, 2, 0, 0, 0, 0), // reason
     F(1602567, 4, 2, 0, 0, 0, 0), // message
     // k8s.io/api/core/v1.PreferredSchedulingTerm
-    F(13811718, 1, 16, 38, 0, 0, 0), // weight
-    F(13817866, 2, 16, 526, 0, 0, 0), // preference
+    F(13811718, 1, 4112, 38, 0, 0, 0), // weight
+    F(13817866, 2, 4112, 526, 0, 0, 0), // preference
     // k8s.io/api/core/v1.Probe
-    F(0, 1, 8, 642, 0, 0, 0), // (inline)
+    F(0, 1, 4104, 642, 0, 0, 0), // (inline)
     F(13851667, 2, 2, 38, 0, 0, 0), // initialDelaySeconds
     F(890894, 3, 2, 38, 0, 0, 0), // timeoutSeconds
     F(5147661, 4, 2, 38, 0, 0, 0), // periodSeconds
@@ -3843,18 +3843,18 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(10156041, 3, 3, 496, 0, 0, 0), // tcpSocket
     F(13903876, 4, 3, 643, 0, 0, 0), // grpc
     // k8s.io/api/core/v1.ProjectedVolumeSource
-    F(9223, 1, 128, 645, 0, 0, 0), // sources
+    F(9223, 1, 4224, 645, 0, 0, 0), // sources
     F(8111115, 2, 3, 38, 0, 0, 0), // defaultMode
     // k8s.io/api/core/v1.QuobyteVolumeSource
-    F(13941768, 1, 16, 0, 0, 0, 0), // registry
-    F(3253254, 2, 16, 0, 0, 0, 0), // volume
+    F(13941768, 1, 4112, 0, 0, 0, 0), // registry
+    F(3253254, 2, 4112, 0, 0, 0, 0), // volume
     F(7203848, 3, 2, 5, 0, 0, 0), // readOnly
     F(49156, 4, 2, 0, 0, 0, 0), // user
     F(1946629, 5, 2, 0, 0, 0, 0), // group
     F(13949958, 6, 2, 0, 0, 0, 0), // tenant
     // k8s.io/api/core/v1.RBDPersistentVolumeSource
-    F(7727112, 1, 144, 9, 0, 0, 0), // monitors
-    F(8143877, 2, 16, 0, 0, 0, 0), // image
+    F(7727112, 1, 4240, 9, 0, 0, 0), // monitors
+    F(8143877, 2, 4112, 0, 0, 0, 0), // image
     F(7197702, 3, 2, 0, 0, 0, 0), // fsType
     F(13975556, 4, 2, 0, 0, 0, 13979653), // pool
     F(49156, 5, 2, 0, 0, 0, 13984775), // user
@@ -3862,8 +3862,8 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(7745545, 7, 3, 426, 0, 0, 0), // secretRef
     F(7203848, 8, 2, 5, 0, 0, 0), // readOnly
     // k8s.io/api/core/v1.RBDVolumeSource
-    F(7727112, 1, 144, 9, 0, 0, 0), // monitors
-    F(8143877, 2, 16, 0, 0, 0, 0), // image
+    F(7727112, 1, 4240, 9, 0, 0, 0), // monitors
+    F(8143877, 2, 4112, 0, 0, 0, 0), // image
     F(7197702, 3, 2, 0, 0, 0, 0), // fsType
     F(13975556, 4, 2, 0, 0, 0, 13979653), // pool
     F(49156, 5, 2, 0, 0, 0, 13984775), // user
@@ -3871,57 +3871,57 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(7745545, 7, 3, 427, 0, 0, 0), // secretRef
     F(7203848, 8, 2, 5, 0, 0, 0), // readOnly
     // k8s.io/api/core/v1.RangeAllocation
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(14059525, 2, 0, 0, 0, 0, 0), // range
-    F(545796, 3, 0, 7, 0, 0, 0), // data
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(14059525, 2, 4096, 0, 0, 0, 0), // range
+    F(545796, 3, 4096, 7, 0, 0, 0), // data
     // k8s.io/api/core/v1.ReplicationController
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 646, 0, 0, 0), // spec
-    F(178182, 3, 2, 647, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 646, 0, 0, 0), // spec
+    F(178182, 3, 4098, 647, 0, 0, 0), // status
     // k8s.io/api/core/v1.ReplicationControllerCondition
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(178182, 2, 16, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(178182, 2, 4112, 0, 0, 0, 0), // status
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/core/v1.ReplicationControllerList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 649, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 649, 0, 0, 0), // items
     // k8s.io/api/core/v1.ReplicationControllerSpec
     F(2737160, 1, 3, 38, 0, 0, 153601), // replicas
     F(1131528, 2, 34, 8, 0, 0, 0), // selector
     F(2410504, 3, 3, 179, 0, 0, 0), // template
     F(2433039, 4, 2, 38, 0, 0, 3537921), // minReadySeconds
     // k8s.io/api/core/v1.ReplicationControllerStatus
-    F(2737160, 1, 16, 38, 0, 0, 0), // replicas
+    F(2737160, 1, 4112, 38, 0, 0, 0), // replicas
     F(2975764, 2, 2, 38, 0, 0, 0), // fullyLabeledReplicas
     F(1446930, 3, 2, 59, 0, 0, 0), // observedGeneration
     F(2849805, 4, 2, 38, 0, 0, 0), // readyReplicas
     F(2812945, 5, 2, 38, 0, 0, 0), // availableReplicas
     F(1477642, 6, 898, 651, 1465348, 1465348, 0), // conditions
     // k8s.io/api/core/v1.ResourceClaim
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     F(86023, 2, 2, 0, 0, 0, 0), // request
     // k8s.io/api/core/v1.ResourceFieldSelector
     F(5975053, 1, 2, 0, 0, 0, 0), // containerName
-    F(7176, 2, 16, 0, 0, 0, 0), // resource
-    F(14211079, 3, 2, 311, 0, 0, 0), // divisor
+    F(7176, 2, 4112, 0, 0, 0, 0), // resource
+    F(14211079, 3, 4098, 311, 0, 0, 0), // divisor
     // k8s.io/api/core/v1.ResourceHealth
-    F(14239754, 1, 16, 0, 0, 0, 0), // resourceID
+    F(14239754, 1, 4112, 0, 0, 0, 0), // resourceID
     F(14249990, 2, 2, 0, 0, 0, 0), // health
     F(1602567, 6, 3, 0, 0, 0, 0), // message
     // k8s.io/api/core/v1.ResourceQuota
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 652, 0, 0, 0), // spec
-    F(178182, 3, 2, 653, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 652, 0, 0, 0), // spec
+    F(178182, 3, 4098, 653, 0, 0, 0), // status
     // k8s.io/api/core/v1.ResourceQuotaList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 655, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 655, 0, 0, 0), // items
     // k8s.io/api/core/v1.ResourceQuotaSpec
     F(14301188, 1, 2, 460, 0, 0, 0), // hard
     F(14305286, 2, 130, 9, 0, 0, 0), // scopes
@@ -3934,7 +3934,7 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(14361608, 2, 2, 460, 0, 0, 0), // requests
     F(14369798, 3, 386, 658, 26628, 0, 0), // claims
     // k8s.io/api/core/v1.ResourceStatus
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     F(7177, 2, 386, 660, 14239754, 0, 0), // resources
     // k8s.io/api/core/v1.SELinuxOptions
     F(49156, 1, 2, 0, 0, 0, 0), // user
@@ -3942,9 +3942,9 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1465348, 3, 2, 0, 0, 0, 0), // type
     F(14400517, 4, 2, 0, 0, 0, 0), // level
     // k8s.io/api/core/v1.ScaleIOPersistentVolumeSource
-    F(14419975, 1, 16, 0, 0, 0, 0), // gateway
-    F(11303942, 2, 16, 0, 0, 0, 0), // system
-    F(7745545, 3, 17, 426, 0, 0, 0), // secretRef
+    F(14419975, 1, 4112, 0, 0, 0, 0), // gateway
+    F(11303942, 2, 4112, 0, 0, 0, 0), // system
+    F(7745545, 3, 4113, 426, 0, 0, 0), // secretRef
     F(14427146, 4, 2, 5, 0, 0, 0), // sslEnabled
     F(14437392, 5, 2, 0, 0, 0, 0), // protectionDomain
     F(14453771, 6, 2, 0, 0, 0, 0), // storagePool
@@ -3953,9 +3953,9 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(7197702, 9, 2, 0, 0, 0, 14493701), // fsType
     F(7203848, 10, 2, 5, 0, 0, 0), // readOnly
     // k8s.io/api/core/v1.ScaleIOVolumeSource
-    F(14419975, 1, 16, 0, 0, 0, 0), // gateway
-    F(11303942, 2, 16, 0, 0, 0, 0), // system
-    F(7745545, 3, 17, 427, 0, 0, 0), // secretRef
+    F(14419975, 1, 4112, 0, 0, 0, 0), // gateway
+    F(11303942, 2, 4112, 0, 0, 0, 0), // system
+    F(7745545, 3, 4113, 427, 0, 0, 0), // secretRef
     F(14427146, 4, 2, 5, 0, 0, 0), // sslEnabled
     F(14437392, 5, 2, 0, 0, 0, 0), // protectionDomain
     F(14453771, 6, 2, 0, 0, 0, 0), // storagePool
@@ -3966,32 +3966,32 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/core/v1.ScopeSelector
     F(11041808, 1, 130, 662, 0, 0, 0), // matchExpressions
     // k8s.io/api/core/v1.ScopedResourceSelectorRequirement
-    F(1093641, 1, 16, 0, 0, 0, 0), // scopeName
-    F(5988360, 2, 16, 0, 0, 0, 0), // operator
+    F(1093641, 1, 4112, 0, 0, 0, 0), // scopeName
+    F(5988360, 2, 4112, 0, 0, 0, 0), // operator
     F(5996550, 3, 130, 9, 0, 0, 0), // values
     // k8s.io/api/core/v1.SeccompProfile
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
     F(7302160, 2, 3, 0, 0, 0, 0), // localhostProfile
     // k8s.io/api/core/v1.Secret
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(545796, 2, 2, 432, 0, 0, 0), // data
     F(1465348, 3, 2, 0, 0, 0, 0), // type
     F(14609418, 4, 2, 8, 0, 0, 0), // stringData
     F(7963657, 5, 3, 5, 0, 0, 0), // immutable
     // k8s.io/api/core/v1.SecretEnvSource
-    F(0, 1, 8, 427, 0, 0, 0), // (inline)
+    F(0, 1, 4104, 427, 0, 0, 0), // (inline)
     F(7863304, 2, 3, 5, 0, 0, 0), // optional
     // k8s.io/api/core/v1.SecretKeySelector
-    F(0, 1, 8, 427, 0, 0, 0), // (inline)
-    F(367619, 2, 16, 0, 0, 0, 0), // key
+    F(0, 1, 4104, 427, 0, 0, 0), // (inline)
+    F(367619, 2, 4112, 0, 0, 0, 0), // key
     F(7863304, 3, 3, 5, 0, 0, 0), // optional
     // k8s.io/api/core/v1.SecretList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 664, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 664, 0, 0, 0), // items
     // k8s.io/api/core/v1.SecretProjection
-    F(0, 1, 8, 427, 0, 0, 0), // (inline)
+    F(0, 1, 4104, 427, 0, 0, 0), // (inline)
     F(608261, 2, 130, 436, 0, 0, 0), // items
     F(7863304, 4, 3, 5, 0, 0, 0), // optional
     // k8s.io/api/core/v1.SecretReference
@@ -4016,40 +4016,40 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(12905486, 11, 3, 599, 0, 0, 0), // seccompProfile
     F(12919823, 12, 3, 600, 0, 0, 0), // appArmorProfile
     // k8s.io/api/core/v1.SerializedReference
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(10047497, 1, 2, 362, 0, 0, 0), // reference
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(10047497, 1, 4098, 362, 0, 0, 0), // reference
     // k8s.io/api/core/v1.Service
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 666, 0, 0, 0), // spec
-    F(178182, 3, 2, 667, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 666, 0, 0, 0), // spec
+    F(178182, 3, 4098, 667, 0, 0, 0), // status
     // k8s.io/api/core/v1.ServiceAccount
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(14811143, 2, 898, 363, 26628, 26628, 0), // secrets
     F(13056016, 3, 130, 607, 0, 0, 0), // imagePullSecrets
     F(13117468, 4, 3, 5, 0, 0, 0), // automountServiceAccountToken
     // k8s.io/api/core/v1.ServiceAccountList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 669, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 669, 0, 0, 0), // items
     // k8s.io/api/core/v1.ServiceAccountTokenProjection
     F(3699720, 1, 2, 0, 0, 0, 0), // audience
     F(3723281, 2, 3, 59, 0, 0, 0), // expirationSeconds
-    F(1171460, 3, 16, 0, 0, 0, 0), // path
+    F(1171460, 3, 4112, 0, 0, 0, 0), // path
     // k8s.io/api/core/v1.ServiceList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 671, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 671, 0, 0, 0), // items
     // k8s.io/api/core/v1.ServicePort
     F(26628, 1, 2, 0, 0, 0, 0), // name
     F(8203272, 2, 2, 0, 0, 0, 8520709), // protocol
-    F(1175556, 3, 16, 38, 0, 0, 0), // port
-    F(9910282, 4, 2, 198, 0, 0, 0), // targetPort
+    F(1175556, 3, 4112, 38, 0, 0, 0), // port
+    F(9910282, 4, 4098, 198, 0, 0, 0), // targetPort
     F(14877704, 5, 2, 38, 0, 0, 0), // nodePort
     F(9064459, 6, 3, 0, 0, 0, 0), // appProtocol
     // k8s.io/api/core/v1.ServiceProxyOptions
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
     F(1171460, 1, 2, 0, 0, 0, 0), // path
     // k8s.io/api/core/v1.ServiceSpec
     F(8183813, 1, 898, 673, 14916621, 1175556, 0), // ports
@@ -4073,12 +4073,12 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(15185941, 22, 3, 0, 0, 0, 0), // internalTrafficPolicy
     F(15207443, 23, 3, 0, 0, 0, 0), // trafficDistribution
     // k8s.io/api/core/v1.ServiceStatus
-    F(14965772, 1, 2, 675, 0, 0, 0), // loadBalancer
+    F(14965772, 1, 4098, 675, 0, 0, 0), // loadBalancer
     F(1477642, 2, 898, 62, 1465348, 1465348, 0), // conditions
     // k8s.io/api/core/v1.SessionAffinityConfig
     F(15251464, 1, 3, 676, 0, 0, 0), // clientIP
     // k8s.io/api/core/v1.SleepAction
-    F(15281159, 1, 16, 59, 0, 0, 0), // seconds
+    F(15281159, 1, 4112, 59, 0, 0, 0), // seconds
     // k8s.io/api/core/v1.StorageOSPersistentVolumeSource
     F(9545738, 1, 2, 0, 0, 0, 0), // volumeName
     F(15299599, 2, 2, 0, 0, 0, 0), // volumeNamespace
@@ -4092,15 +4092,15 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(7203848, 4, 2, 5, 0, 0, 0), // readOnly
     F(7745545, 5, 3, 427, 0, 0, 0), // secretRef
     // k8s.io/api/core/v1.Sysctl
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(370693, 2, 16, 0, 0, 0, 0), // value
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(370693, 2, 4112, 0, 0, 0, 0), // value
     // k8s.io/api/core/v1.TCPSocketAction
-    F(1175556, 1, 16, 198, 0, 0, 0), // port
+    F(1175556, 1, 4112, 198, 0, 0, 0), // port
     F(7307268, 2, 2, 0, 0, 0, 0), // host
     // k8s.io/api/core/v1.Taint
-    F(367619, 1, 16, 0, 0, 0, 0), // key
+    F(367619, 1, 4112, 0, 0, 0, 0), // key
     F(370693, 2, 2, 0, 0, 0, 0), // value
-    F(15389702, 3, 16, 0, 0, 0, 0), // effect
+    F(15389702, 3, 4112, 0, 0, 0, 0), // effect
     F(15395849, 4, 3, 166, 0, 0, 0), // timeAdded
     // k8s.io/api/core/v1.Toleration
     F(367619, 1, 2, 0, 0, 0, 0), // key
@@ -4109,45 +4109,45 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(15389702, 4, 2, 0, 0, 0, 0), // effect
     F(15410193, 5, 3, 59, 0, 0, 0), // tolerationSeconds
     // k8s.io/api/core/v1.TopologySelectorLabelRequirement
-    F(367619, 1, 16, 0, 0, 0, 0), // key
-    F(5996550, 2, 144, 9, 0, 0, 0), // values
+    F(367619, 1, 4112, 0, 0, 0, 0), // key
+    F(5996550, 2, 4240, 9, 0, 0, 0), // values
     // k8s.io/api/core/v1.TopologySelectorTerm
     F(15470613, 1, 130, 678, 0, 0, 0), // matchLabelExpressions
     // k8s.io/api/core/v1.TopologySpreadConstraint
-    F(15512583, 1, 16, 38, 0, 0, 0), // maxSkew
-    F(12192779, 2, 16, 0, 0, 0, 0), // topologyKey
-    F(13328401, 3, 16, 0, 0, 0, 0), // whenUnsatisfiable
+    F(15512583, 1, 4112, 38, 0, 0, 0), // maxSkew
+    F(12192779, 2, 4112, 0, 0, 0, 0), // topologyKey
+    F(13328401, 3, 4112, 0, 0, 0, 0), // whenUnsatisfiable
     F(4147213, 4, 3, 15, 0, 0, 0), // labelSelector
     F(15519754, 5, 3, 38, 0, 0, 0), // minDomains
     F(15530002, 6, 3, 0, 0, 0, 0), // nodeAffinityPolicy
     F(15548432, 7, 3, 0, 0, 0, 0), // nodeTaintsPolicy
     F(12204046, 8, 130, 9, 0, 0, 0), // matchLabelKeys
     // k8s.io/api/core/v1.TypedLocalObjectReference
-    F(1062920, 1, 1, 0, 0, 0, 0), // apiGroup
-    F(3076, 2, 16, 0, 0, 0, 0), // kind
-    F(26628, 3, 16, 0, 0, 0, 0), // name
+    F(1062920, 1, 4097, 0, 0, 0, 0), // apiGroup
+    F(3076, 2, 4112, 0, 0, 0, 0), // kind
+    F(26628, 3, 4112, 0, 0, 0, 0), // name
     // k8s.io/api/core/v1.TypedObjectReference
-    F(1062920, 1, 1, 0, 0, 0, 0), // apiGroup
-    F(3076, 2, 16, 0, 0, 0, 0), // kind
-    F(26628, 3, 16, 0, 0, 0, 0), // name
+    F(1062920, 1, 4097, 0, 0, 0, 0), // apiGroup
+    F(3076, 2, 4112, 0, 0, 0, 0), // kind
+    F(26628, 3, 4112, 0, 0, 0, 0), // name
     F(30729, 4, 3, 0, 0, 0, 0), // namespace
     // k8s.io/api/core/v1.Volume
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(0, 2, 8, 679, 0, 0, 0), // (inline)
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(0, 2, 4104, 679, 0, 0, 0), // (inline)
     // k8s.io/api/core/v1.VolumeDevice
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(7333898, 2, 16, 0, 0, 0, 0), // devicePath
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(7333898, 2, 4112, 0, 0, 0, 0), // devicePath
     // k8s.io/api/core/v1.VolumeMount
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     F(7203848, 2, 2, 5, 0, 0, 0), // readOnly
-    F(8214537, 3, 16, 0, 0, 0, 0), // mountPath
+    F(8214537, 3, 4112, 0, 0, 0, 0), // mountPath
     F(15683591, 4, 2, 0, 0, 0, 0), // subPath
     F(15690768, 5, 3, 0, 0, 0, 0), // mountPropagation
     F(15707147, 6, 2, 0, 0, 0, 0), // subPathExpr
     F(10924049, 7, 3, 0, 0, 0, 0), // recursiveReadOnly
     // k8s.io/api/core/v1.VolumeMountStatus
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(8214537, 2, 16, 0, 0, 0, 0), // mountPath
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(8214537, 2, 4112, 0, 0, 0, 0), // mountPath
     F(7203848, 3, 2, 5, 0, 0, 0), // readOnly
     F(10924049, 4, 3, 0, 0, 0, 0), // recursiveReadOnly
     F(15729676, 5, 3, 680, 0, 0, 0), // volumeStatus
@@ -4197,21 +4197,21 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/core/v1.VolumeStatus
     F(8143877, 1, 3, 706, 0, 0, 0), // image
     // k8s.io/api/core/v1.VsphereVirtualDiskVolumeSource
-    F(15873034, 1, 16, 0, 0, 0, 0), // volumePath
+    F(15873034, 1, 4112, 0, 0, 0, 0), // volumePath
     F(7197702, 2, 2, 0, 0, 0, 0), // fsType
     F(15883281, 3, 2, 0, 0, 0, 0), // storagePolicyName
     F(15900687, 4, 2, 0, 0, 0, 0), // storagePolicyID
     // k8s.io/api/core/v1.WeightedPodAffinityTerm
-    F(13811718, 1, 16, 38, 0, 0, 0), // weight
-    F(15946767, 2, 16, 585, 0, 0, 0), // podAffinityTerm
+    F(13811718, 1, 4112, 38, 0, 0, 0), // weight
+    F(15946767, 2, 4112, 585, 0, 0, 0), // podAffinityTerm
     // k8s.io/api/core/v1.WindowsSecurityContextOptions
     F(15985686, 1, 3, 0, 0, 0, 0), // gmsaCredentialSpecName
     F(15985682, 2, 3, 0, 0, 0, 0), // gmsaCredentialSpec
     F(16008205, 3, 3, 0, 0, 0, 0), // runAsUserName
     F(16021515, 4, 3, 5, 0, 0, 0), // hostProcess
     // k8s.io/api/discovery/v1.Endpoint
-    F(9088009, 1, 272, 9, 0, 0, 0), // addresses
-    F(1477642, 2, 2, 707, 0, 0, 0), // conditions
+    F(9088009, 1, 4368, 9, 0, 0, 0), // addresses
+    F(1477642, 2, 4098, 707, 0, 0, 0), // conditions
     F(9040904, 3, 3, 0, 0, 0, 0), // hostname
     F(9031689, 4, 3, 362, 0, 0, 0), // targetRef
     F(16062482, 5, 2, 8, 0, 0, 0), // deprecatedTopology
@@ -4231,22 +4231,22 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1175556, 3, 3, 38, 0, 0, 0), // port
     F(9064459, 4, 3, 0, 0, 0, 0), // appProtocol
     // k8s.io/api/discovery/v1.EndpointSlice
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(9743369, 2, 128, 714, 0, 0, 0), // endpoints
-    F(8183813, 3, 128, 716, 0, 0, 0), // ports
-    F(16168971, 4, 16, 0, 0, 0, 0), // addressType
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(9743369, 2, 4224, 714, 0, 0, 0), // endpoints
+    F(8183813, 3, 4224, 716, 0, 0, 0), // ports
+    F(16168971, 4, 4112, 0, 0, 0, 0), // addressType
     // k8s.io/api/discovery/v1.EndpointSliceList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 718, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 718, 0, 0, 0), // items
     // k8s.io/api/discovery/v1.ForNode
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     // k8s.io/api/discovery/v1.ForZone
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     // k8s.io/api/discovery/v1beta1.Endpoint
-    F(9088009, 1, 256, 9, 0, 0, 0), // addresses
-    F(1477642, 2, 2, 719, 0, 0, 0), // conditions
+    F(9088009, 1, 4352, 9, 0, 0, 0), // addresses
+    F(1477642, 2, 4098, 719, 0, 0, 0), // conditions
     F(9040904, 3, 3, 0, 0, 0, 0), // hostname
     F(9031689, 4, 3, 362, 0, 0, 0), // targetRef
     F(12192776, 5, 2, 8, 0, 0, 0), // topology
@@ -4265,94 +4265,94 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1175556, 3, 3, 38, 0, 0, 0), // port
     F(9064459, 4, 3, 0, 0, 0, 0), // appProtocol
     // k8s.io/api/discovery/v1beta1.EndpointSlice
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(9743369, 2, 128, 726, 0, 0, 0), // endpoints
-    F(8183813, 3, 128, 728, 0, 0, 0), // ports
-    F(16168971, 4, 0, 0, 0, 0, 0), // addressType
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(9743369, 2, 4224, 726, 0, 0, 0), // endpoints
+    F(8183813, 3, 4224, 728, 0, 0, 0), // ports
+    F(16168971, 4, 4096, 0, 0, 0, 0), // addressType
     // k8s.io/api/discovery/v1beta1.EndpointSliceList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 730, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 730, 0, 0, 0), // items
     // k8s.io/api/discovery/v1beta1.ForNode
-    F(26628, 1, 0, 0, 0, 0, 0), // name
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
     // k8s.io/api/discovery/v1beta1.ForZone
-    F(26628, 1, 0, 0, 0, 0, 0), // name
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
     // k8s.io/api/events/v1.Event
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 0, 18, 0, 0, 0), // metadata
-    F(9381897, 2, 16, 411, 0, 0, 0), // eventTime
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4096, 18, 0, 0, 0), // metadata
+    F(9381897, 2, 4112, 411, 0, 0, 0), // eventTime
     F(9391110, 3, 3, 731, 0, 0, 0), // series
     F(16253971, 4, 2, 0, 0, 0, 0), // reportingController
     F(9422865, 5, 2, 0, 0, 0, 0), // reportingInstance
     F(6080518, 6, 2, 0, 0, 0, 0), // action
     F(1609734, 7, 2, 0, 0, 0, 0), // reason
-    F(16273417, 8, 2, 362, 0, 0, 0), // regarding
+    F(16273417, 8, 4098, 362, 0, 0, 0), // regarding
     F(9397255, 9, 3, 362, 0, 0, 0), // related
     F(16282628, 10, 2, 0, 0, 0, 0), // note
     F(1465348, 11, 2, 0, 0, 0, 0), // type
-    F(16286736, 12, 2, 487, 0, 0, 0), // deprecatedSource
-    F(16303128, 13, 2, 166, 0, 0, 0), // deprecatedFirstTimestamp
-    F(16327703, 14, 2, 166, 0, 0, 0), // deprecatedLastTimestamp
+    F(16286736, 12, 4098, 487, 0, 0, 0), // deprecatedSource
+    F(16303128, 13, 4098, 166, 0, 0, 0), // deprecatedFirstTimestamp
+    F(16327703, 14, 4098, 166, 0, 0, 0), // deprecatedLastTimestamp
     F(16351247, 15, 2, 38, 0, 0, 0), // deprecatedCount
     // k8s.io/api/events/v1.EventList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 733, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 733, 0, 0, 0), // items
     // k8s.io/api/events/v1.EventSeries
-    F(5908485, 1, 16, 38, 0, 0, 0), // count
-    F(9454608, 2, 16, 411, 0, 0, 0), // lastObservedTime
+    F(5908485, 1, 4112, 38, 0, 0, 0), // count
+    F(9454608, 2, 4112, 411, 0, 0, 0), // lastObservedTime
     // k8s.io/api/events/v1beta1.Event
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 0, 18, 0, 0, 0), // metadata
-    F(9381897, 2, 0, 411, 0, 0, 0), // eventTime
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4096, 18, 0, 0, 0), // metadata
+    F(9381897, 2, 4096, 411, 0, 0, 0), // eventTime
     F(9391110, 3, 3, 734, 0, 0, 0), // series
     F(16253971, 4, 2, 0, 0, 0, 0), // reportingController
     F(9422865, 5, 2, 0, 0, 0, 0), // reportingInstance
     F(6080518, 6, 2, 0, 0, 0, 0), // action
     F(1609734, 7, 2, 0, 0, 0, 0), // reason
-    F(16273417, 8, 2, 362, 0, 0, 0), // regarding
+    F(16273417, 8, 4098, 362, 0, 0, 0), // regarding
     F(9397255, 9, 3, 362, 0, 0, 0), // related
     F(16282628, 10, 2, 0, 0, 0, 0), // note
     F(1465348, 11, 2, 0, 0, 0, 0), // type
-    F(16286736, 12, 2, 487, 0, 0, 0), // deprecatedSource
-    F(16303128, 13, 2, 166, 0, 0, 0), // deprecatedFirstTimestamp
-    F(16327703, 14, 2, 166, 0, 0, 0), // deprecatedLastTimestamp
+    F(16286736, 12, 4098, 487, 0, 0, 0), // deprecatedSource
+    F(16303128, 13, 4098, 166, 0, 0, 0), // deprecatedFirstTimestamp
+    F(16327703, 14, 4098, 166, 0, 0, 0), // deprecatedLastTimestamp
     F(16351247, 15, 2, 38, 0, 0, 0), // deprecatedCount
     // k8s.io/api/events/v1beta1.EventList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 736, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 736, 0, 0, 0), // items
     // k8s.io/api/events/v1beta1.EventSeries
-    F(5908485, 1, 0, 38, 0, 0, 0), // count
-    F(9454608, 2, 0, 411, 0, 0, 0), // lastObservedTime
+    F(5908485, 1, 4096, 38, 0, 0, 0), // count
+    F(9454608, 2, 4096, 411, 0, 0, 0), // lastObservedTime
     // k8s.io/api/extensions/v1beta1.DaemonSet
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 737, 0, 0, 0), // spec
-    F(178182, 3, 2, 738, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 737, 0, 0, 0), // spec
+    F(178182, 3, 4098, 738, 0, 0, 0), // status
     // k8s.io/api/extensions/v1beta1.DaemonSetCondition
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
-    F(178182, 2, 0, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
+    F(178182, 2, 4096, 0, 0, 0, 0), // status
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/extensions/v1beta1.DaemonSetList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 740, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 740, 0, 0, 0), // items
     // k8s.io/api/extensions/v1beta1.DaemonSetSpec
     F(1131528, 1, 3, 15, 0, 0, 0), // selector
-    F(2410504, 2, 0, 179, 0, 0, 0), // template
-    F(2418702, 3, 2, 741, 0, 0, 0), // updateStrategy
+    F(2410504, 2, 4096, 179, 0, 0, 0), // template
+    F(2418702, 3, 4098, 741, 0, 0, 0), // updateStrategy
     F(2433039, 4, 2, 38, 0, 0, 0), // minReadySeconds
     F(16442386, 5, 2, 59, 0, 0, 0), // templateGeneration
     F(2448404, 6, 3, 38, 0, 0, 0), // revisionHistoryLimit
     // k8s.io/api/extensions/v1beta1.DaemonSetStatus
-    F(2482198, 1, 0, 38, 0, 0, 0), // currentNumberScheduled
-    F(2504722, 2, 0, 38, 0, 0, 0), // numberMisscheduled
-    F(2523158, 3, 0, 38, 0, 0, 0), // desiredNumberScheduled
-    F(2545675, 4, 0, 38, 0, 0, 0), // numberReady
+    F(2482198, 1, 4096, 38, 0, 0, 0), // currentNumberScheduled
+    F(2504722, 2, 4096, 38, 0, 0, 0), // numberMisscheduled
+    F(2523158, 3, 4096, 38, 0, 0, 0), // desiredNumberScheduled
+    F(2545675, 4, 4096, 38, 0, 0, 0), // numberReady
     F(1446930, 5, 2, 59, 0, 0, 0), // observedGeneration
     F(2556950, 6, 2, 38, 0, 0, 0), // updatedNumberScheduled
     F(2579471, 7, 2, 38, 0, 0, 0), // numberAvailable
@@ -4363,31 +4363,31 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1465348, 1, 2, 0, 0, 0, 0), // type
     F(2641933, 2, 3, 744, 0, 0, 0), // rollingUpdate
     // k8s.io/api/extensions/v1beta1.Deployment
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 745, 0, 0, 0), // spec
-    F(178182, 3, 2, 746, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 745, 0, 0, 0), // spec
+    F(178182, 3, 4098, 746, 0, 0, 0), // status
     // k8s.io/api/extensions/v1beta1.DeploymentCondition
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
-    F(178182, 2, 0, 0, 0, 0, 0), // status
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
+    F(178182, 2, 4096, 0, 0, 0, 0), // status
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
-    F(2689038, 6, 2, 166, 0, 0, 0), // lastUpdateTime
-    F(2165778, 7, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(2689038, 6, 4098, 166, 0, 0, 0), // lastUpdateTime
+    F(2165778, 7, 4098, 166, 0, 0, 0), // lastTransitionTime
     // k8s.io/api/extensions/v1beta1.DeploymentList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 748, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 748, 0, 0, 0), // items
     // k8s.io/api/extensions/v1beta1.DeploymentRollback
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(26628, 1, 0, 0, 0, 0, 0), // name
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
     F(3476498, 2, 2, 8, 0, 0, 0), // updatedAnnotations
-    F(3494922, 3, 0, 749, 0, 0, 0), // rollbackTo
+    F(3494922, 3, 4096, 749, 0, 0, 0), // rollbackTo
     // k8s.io/api/extensions/v1beta1.DeploymentSpec
     F(2737160, 1, 3, 38, 0, 0, 0), // replicas
     F(1131528, 2, 3, 15, 0, 0, 0), // selector
-    F(2410504, 3, 0, 179, 0, 0, 0), // template
-    F(2745352, 4, 2050, 750, 0, 0, 0), // strategy
+    F(2410504, 3, 4096, 179, 0, 0, 0), // template
+    F(2745352, 4, 6146, 750, 0, 0, 0), // strategy
     F(2433039, 5, 2, 38, 0, 0, 0), // minReadySeconds
     F(2448404, 6, 3, 38, 0, 0, 0), // revisionHistoryLimit
     F(2753542, 7, 2, 5, 0, 0, 0), // paused
@@ -4408,26 +4408,26 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(2641933, 2, 3, 753, 0, 0, 0), // rollingUpdate
     // k8s.io/api/extensions/v1beta1.HTTPIngressPath
     F(1171460, 1, 2, 0, 0, 0, 0), // path
-    F(16460807, 2, 0, 754, 0, 0, 0), // backend
+    F(16460807, 2, 4096, 754, 0, 0, 0), // backend
     F(16467976, 3, 3, 0, 0, 0, 0), // pathType
     // k8s.io/api/extensions/v1beta1.HTTPIngressRuleValue
-    F(16491525, 1, 128, 756, 0, 0, 0), // paths
+    F(16491525, 1, 4224, 756, 0, 0, 0), // paths
     // k8s.io/api/extensions/v1beta1.IPBlock
-    F(16517124, 1, 0, 0, 0, 0, 0), // cidr
+    F(16517124, 1, 4096, 0, 0, 0, 0), // cidr
     F(16521222, 2, 130, 9, 0, 0, 0), // except
     // k8s.io/api/extensions/v1beta1.Ingress
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 757, 0, 0, 0), // spec
-    F(178182, 3, 2, 758, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 757, 0, 0, 0), // spec
+    F(178182, 3, 4098, 758, 0, 0, 0), // status
     // k8s.io/api/extensions/v1beta1.IngressBackend
     F(3273739, 1, 2, 0, 0, 0, 0), // serviceName
-    F(16534539, 2, 2, 198, 0, 0, 0), // servicePort
+    F(16534539, 2, 4098, 198, 0, 0, 0), // servicePort
     F(7176, 3, 3, 552, 0, 0, 0), // resource
     // k8s.io/api/extensions/v1beta1.IngressList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 760, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 760, 0, 0, 0), // items
     // k8s.io/api/extensions/v1beta1.IngressLoadBalancerIngress
     F(9029634, 1, 2, 0, 0, 0, 0), // ip
     F(9040904, 2, 2, 0, 0, 0, 0), // hostname
@@ -4435,12 +4435,12 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/extensions/v1beta1.IngressLoadBalancerStatus
     F(10346503, 1, 130, 764, 0, 0, 0), // ingress
     // k8s.io/api/extensions/v1beta1.IngressPortStatus
-    F(1175556, 1, 0, 38, 0, 0, 0), // port
-    F(8203272, 2, 0, 0, 0, 0, 0), // protocol
+    F(1175556, 1, 4096, 38, 0, 0, 0), // port
+    F(8203272, 2, 4096, 0, 0, 0, 0), // protocol
     F(3840005, 3, 3, 0, 0, 0, 0), // error
     // k8s.io/api/extensions/v1beta1.IngressRule
     F(7307268, 1, 2, 0, 0, 0, 0), // host
-    F(0, 2, 8, 765, 0, 0, 0), // (inline)
+    F(0, 2, 4104, 765, 0, 0, 0), // (inline)
     // k8s.io/api/extensions/v1beta1.IngressRuleValue
     F(9830404, 1, 3, 766, 0, 0, 0), // http
     // k8s.io/api/extensions/v1beta1.IngressSpec
@@ -4449,14 +4449,14 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(874501, 3, 130, 770, 0, 0, 0), // rules
     F(16641040, 4, 3, 0, 0, 0, 0), // ingressClassName
     // k8s.io/api/extensions/v1beta1.IngressStatus
-    F(14965772, 1, 2, 771, 0, 0, 0), // loadBalancer
+    F(14965772, 1, 4098, 771, 0, 0, 0), // loadBalancer
     // k8s.io/api/extensions/v1beta1.IngressTLS
     F(16681989, 1, 130, 9, 0, 0, 0), // hosts
     F(7433226, 2, 2, 0, 0, 0, 0), // secretName
     // k8s.io/api/extensions/v1beta1.NetworkPolicy
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 772, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 772, 0, 0, 0), // spec
     // k8s.io/api/extensions/v1beta1.NetworkPolicyEgressRule
     F(8183813, 1, 130, 774, 0, 0, 0), // ports
     F(62466, 2, 130, 776, 0, 0, 0), // to
@@ -4464,9 +4464,9 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(8183813, 1, 130, 774, 0, 0, 0), // ports
     F(16734212, 2, 130, 776, 0, 0, 0), // from
     // k8s.io/api/extensions/v1beta1.NetworkPolicyList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 778, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 778, 0, 0, 0), // items
     // k8s.io/api/extensions/v1beta1.NetworkPolicyPeer
     F(16780299, 1, 3, 15, 0, 0, 0), // podSelector
     F(450577, 2, 3, 15, 0, 0, 0), // namespaceSelector
@@ -4476,32 +4476,32 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1175556, 2, 3, 198, 0, 0, 0), // port
     F(16816135, 3, 3, 38, 0, 0, 0), // endPort
     // k8s.io/api/extensions/v1beta1.NetworkPolicySpec
-    F(16780299, 1, 0, 15, 0, 0, 0), // podSelector
+    F(16780299, 1, 4096, 15, 0, 0, 0), // podSelector
     F(10346503, 2, 130, 781, 0, 0, 0), // ingress
     F(16840710, 3, 130, 783, 0, 0, 0), // egress
     F(16846859, 4, 130, 9, 0, 0, 0), // policyTypes
     // k8s.io/api/extensions/v1beta1.ReplicaSet
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 784, 0, 0, 0), // spec
-    F(178182, 3, 2, 785, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 784, 0, 0, 0), // spec
+    F(178182, 3, 4098, 785, 0, 0, 0), // status
     // k8s.io/api/extensions/v1beta1.ReplicaSetCondition
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
-    F(178182, 2, 0, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
+    F(178182, 2, 4096, 0, 0, 0, 0), // status
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/extensions/v1beta1.ReplicaSetList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 787, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 787, 0, 0, 0), // items
     // k8s.io/api/extensions/v1beta1.ReplicaSetSpec
     F(2737160, 1, 3, 38, 0, 0, 0), // replicas
     F(1131528, 2, 3, 15, 0, 0, 0), // selector
-    F(2410504, 3, 2, 179, 0, 0, 0), // template
+    F(2410504, 3, 4098, 179, 0, 0, 0), // template
     F(2433039, 4, 2, 38, 0, 0, 0), // minReadySeconds
     // k8s.io/api/extensions/v1beta1.ReplicaSetStatus
-    F(2737160, 1, 0, 38, 0, 0, 0), // replicas
+    F(2737160, 1, 4096, 38, 0, 0, 0), // replicas
     F(2975764, 2, 2, 38, 0, 0, 0), // fullyLabeledReplicas
     F(1446930, 3, 2, 59, 0, 0, 0), // observedGeneration
     F(2849805, 4, 2, 38, 0, 0, 0), // readyReplicas
@@ -4517,369 +4517,369 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(3012622, 1, 3, 198, 0, 0, 0), // maxUnavailable
     F(3026952, 2, 3, 198, 0, 0, 0), // maxSurge
     // k8s.io/api/extensions/v1beta1.Scale
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 790, 0, 0, 0), // spec
-    F(178182, 3, 2, 791, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 790, 0, 0, 0), // spec
+    F(178182, 3, 4098, 791, 0, 0, 0), // status
     // k8s.io/api/extensions/v1beta1.ScaleSpec
     F(2737160, 1, 2, 38, 0, 0, 3537921), // replicas
     // k8s.io/api/extensions/v1beta1.ScaleStatus
-    F(2737160, 1, 0, 38, 0, 0, 0), // replicas
+    F(2737160, 1, 4096, 38, 0, 0, 0), // replicas
     F(1131528, 2, 34, 8, 0, 0, 0), // selector
     F(3548174, 3, 2, 0, 0, 0, 0), // targetSelector
     // k8s.io/api/flowcontrol/v1.ExemptPriorityLevelConfiguration
     F(16875544, 1, 3, 38, 0, 0, 0), // nominalConcurrencyShares
     F(16900111, 2, 3, 38, 0, 0, 0), // lendablePercent
     // k8s.io/api/flowcontrol/v1.FlowDistinguisherMethod
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
     // k8s.io/api/flowcontrol/v1.FlowSchema
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 792, 0, 0, 0), // spec
-    F(178182, 3, 2, 793, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 792, 0, 0, 0), // spec
+    F(178182, 3, 4098, 793, 0, 0, 0), // status
     // k8s.io/api/flowcontrol/v1.FlowSchemaCondition
     F(1465348, 1, 2, 0, 0, 0, 0), // type
     F(178182, 2, 2, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/flowcontrol/v1.FlowSchemaList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 795, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 795, 0, 0, 0), // items
     // k8s.io/api/flowcontrol/v1.FlowSchemaSpec
-    F(17041434, 1, 16, 796, 0, 0, 0), // priorityLevelConfiguration
-    F(17068050, 2, 0, 38, 0, 0, 0), // matchingPrecedence
+    F(17041434, 1, 4112, 796, 0, 0, 0), // priorityLevelConfiguration
+    F(17068050, 2, 4096, 38, 0, 0, 0), // matchingPrecedence
     F(17086483, 3, 3, 797, 0, 0, 0), // distinguisherMethod
     F(874501, 4, 130, 799, 0, 0, 0), // rules
     // k8s.io/api/flowcontrol/v1.FlowSchemaStatus
     F(1477642, 1, 898, 801, 1465348, 1465348, 0), // conditions
     // k8s.io/api/flowcontrol/v1.GroupSubject
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     // k8s.io/api/flowcontrol/v1.LimitResponse
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
     F(17148935, 2, 3, 802, 0, 0, 0), // queuing
     // k8s.io/api/flowcontrol/v1.LimitedPriorityLevelConfiguration
-    F(16875544, 1, 1, 38, 0, 0, 0), // nominalConcurrencyShares
-    F(17169421, 2, 2, 803, 0, 0, 0), // limitResponse
+    F(16875544, 1, 4097, 38, 0, 0, 0), // nominalConcurrencyShares
+    F(17169421, 2, 4098, 803, 0, 0, 0), // limitResponse
     F(16900111, 3, 3, 38, 0, 0, 0), // lendablePercent
     F(17182741, 4, 3, 38, 0, 0, 0), // borrowingLimitPercent
     // k8s.io/api/flowcontrol/v1.NonResourcePolicyRule
-    F(1874949, 1, 272, 9, 0, 0, 0), // verbs
-    F(4103183, 6, 272, 9, 0, 0, 0), // nonResourceURLs
+    F(1874949, 1, 4368, 9, 0, 0, 0), // verbs
+    F(4103183, 6, 4368, 9, 0, 0, 0), // nonResourceURLs
     // k8s.io/api/flowcontrol/v1.PolicyRulesWithSubjects
-    F(17259528, 1, 144, 805, 0, 0, 0), // subjects
+    F(17259528, 1, 4240, 805, 0, 0, 0), // subjects
     F(482317, 2, 130, 807, 0, 0, 0), // resourceRules
     F(4347920, 3, 130, 809, 0, 0, 0), // nonResourceRules
     // k8s.io/api/flowcontrol/v1.PriorityLevelConfiguration
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 810, 0, 0, 0), // spec
-    F(178182, 3, 2, 811, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 810, 0, 0, 0), // spec
+    F(178182, 3, 4098, 811, 0, 0, 0), // status
     // k8s.io/api/flowcontrol/v1.PriorityLevelConfigurationCondition
     F(1465348, 1, 2, 0, 0, 0, 0), // type
     F(178182, 2, 2, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/flowcontrol/v1.PriorityLevelConfigurationList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 813, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 813, 0, 0, 0), // items
     // k8s.io/api/flowcontrol/v1.PriorityLevelConfigurationReference
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     // k8s.io/api/flowcontrol/v1.PriorityLevelConfigurationSpec
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
     F(17393671, 2, 3, 814, 0, 0, 0), // limited
     F(17400838, 3, 3, 815, 0, 0, 0), // exempt
     // k8s.io/api/flowcontrol/v1.PriorityLevelConfigurationStatus
     F(1477642, 1, 898, 817, 1465348, 1465348, 0), // conditions
     // k8s.io/api/flowcontrol/v1.QueuingConfiguration
-    F(17470470, 1, 0, 38, 0, 0, 0), // queues
-    F(17476616, 2, 0, 38, 0, 0, 0), // handSize
-    F(17484816, 3, 0, 38, 0, 0, 0), // queueLengthLimit
+    F(17470470, 1, 4096, 38, 0, 0, 0), // queues
+    F(17476616, 2, 4096, 38, 0, 0, 0), // handSize
+    F(17484816, 3, 4096, 38, 0, 0, 0), // queueLengthLimit
     // k8s.io/api/flowcontrol/v1.ResourcePolicyRule
-    F(1874949, 1, 272, 9, 0, 0, 0), // verbs
-    F(1062921, 2, 272, 9, 0, 0, 0), // apiGroups
-    F(7177, 3, 272, 9, 0, 0, 0), // resources
+    F(1874949, 1, 4368, 9, 0, 0, 0), // verbs
+    F(1062921, 2, 4368, 9, 0, 0, 0), // apiGroups
+    F(7177, 3, 4368, 9, 0, 0, 0), // resources
     F(17521676, 4, 2, 5, 0, 0, 0), // clusterScope
-    F(12182538, 5, 256, 9, 0, 0, 0), // namespaces
+    F(12182538, 5, 4352, 9, 0, 0, 0), // namespaces
     // k8s.io/api/flowcontrol/v1.ServiceAccountSubject
-    F(30729, 1, 16, 0, 0, 0, 0), // namespace
-    F(26628, 2, 16, 0, 0, 0, 0), // name
+    F(30729, 1, 4112, 0, 0, 0, 0), // namespace
+    F(26628, 2, 4112, 0, 0, 0, 0), // name
     // k8s.io/api/flowcontrol/v1.Subject
-    F(3076, 1, 16, 0, 0, 0, 0), // kind
+    F(3076, 1, 4112, 0, 0, 0, 0), // kind
     F(49156, 2, 3, 818, 0, 0, 0), // user
     F(1946629, 3, 3, 819, 0, 0, 0), // group
     F(6637582, 4, 3, 820, 0, 0, 0), // serviceAccount
     // k8s.io/api/flowcontrol/v1.UserSubject
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     // k8s.io/api/flowcontrol/v1beta1.ExemptPriorityLevelConfiguration
     F(16875544, 1, 3, 38, 0, 0, 0), // nominalConcurrencyShares
     F(16900111, 2, 3, 38, 0, 0, 0), // lendablePercent
     // k8s.io/api/flowcontrol/v1beta1.FlowDistinguisherMethod
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
     // k8s.io/api/flowcontrol/v1beta1.FlowSchema
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 821, 0, 0, 0), // spec
-    F(178182, 3, 2, 822, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 821, 0, 0, 0), // spec
+    F(178182, 3, 4098, 822, 0, 0, 0), // status
     // k8s.io/api/flowcontrol/v1beta1.FlowSchemaCondition
     F(1465348, 1, 2, 0, 0, 0, 0), // type
     F(178182, 2, 2, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/flowcontrol/v1beta1.FlowSchemaList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 824, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 824, 0, 0, 0), // items
     // k8s.io/api/flowcontrol/v1beta1.FlowSchemaSpec
-    F(17041434, 1, 0, 825, 0, 0, 0), // priorityLevelConfiguration
-    F(17068050, 2, 0, 38, 0, 0, 0), // matchingPrecedence
+    F(17041434, 1, 4096, 825, 0, 0, 0), // priorityLevelConfiguration
+    F(17068050, 2, 4096, 38, 0, 0, 0), // matchingPrecedence
     F(17086483, 3, 3, 826, 0, 0, 0), // distinguisherMethod
     F(874501, 4, 130, 828, 0, 0, 0), // rules
     // k8s.io/api/flowcontrol/v1beta1.FlowSchemaStatus
     F(1477642, 1, 386, 830, 1465348, 0, 0), // conditions
     // k8s.io/api/flowcontrol/v1beta1.GroupSubject
-    F(26628, 1, 0, 0, 0, 0, 0), // name
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
     // k8s.io/api/flowcontrol/v1beta1.LimitResponse
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
     F(17148935, 2, 3, 831, 0, 0, 0), // queuing
     // k8s.io/api/flowcontrol/v1beta1.LimitedPriorityLevelConfiguration
-    F(17597464, 1, 0, 38, 0, 0, 0), // assuredConcurrencyShares
-    F(17169421, 2, 2, 832, 0, 0, 0), // limitResponse
+    F(17597464, 1, 4096, 38, 0, 0, 0), // assuredConcurrencyShares
+    F(17169421, 2, 4098, 832, 0, 0, 0), // limitResponse
     F(16900111, 3, 3, 38, 0, 0, 0), // lendablePercent
     F(17182741, 4, 3, 38, 0, 0, 0), // borrowingLimitPercent
     // k8s.io/api/flowcontrol/v1beta1.NonResourcePolicyRule
-    F(1874949, 1, 256, 9, 0, 0, 0), // verbs
-    F(4103183, 6, 256, 9, 0, 0, 0), // nonResourceURLs
+    F(1874949, 1, 4352, 9, 0, 0, 0), // verbs
+    F(4103183, 6, 4352, 9, 0, 0, 0), // nonResourceURLs
     // k8s.io/api/flowcontrol/v1beta1.PolicyRulesWithSubjects
-    F(17259528, 1, 128, 834, 0, 0, 0), // subjects
+    F(17259528, 1, 4224, 834, 0, 0, 0), // subjects
     F(482317, 2, 130, 836, 0, 0, 0), // resourceRules
     F(4347920, 3, 130, 838, 0, 0, 0), // nonResourceRules
     // k8s.io/api/flowcontrol/v1beta1.PriorityLevelConfiguration
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 839, 0, 0, 0), // spec
-    F(178182, 3, 2, 840, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 839, 0, 0, 0), // spec
+    F(178182, 3, 4098, 840, 0, 0, 0), // status
     // k8s.io/api/flowcontrol/v1beta1.PriorityLevelConfigurationCondition
     F(1465348, 1, 2, 0, 0, 0, 0), // type
     F(178182, 2, 2, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/flowcontrol/v1beta1.PriorityLevelConfigurationList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 842, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 842, 0, 0, 0), // items
     // k8s.io/api/flowcontrol/v1beta1.PriorityLevelConfigurationReference
-    F(26628, 1, 0, 0, 0, 0, 0), // name
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
     // k8s.io/api/flowcontrol/v1beta1.PriorityLevelConfigurationSpec
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
     F(17393671, 2, 3, 843, 0, 0, 0), // limited
     F(17400838, 3, 3, 844, 0, 0, 0), // exempt
     // k8s.io/api/flowcontrol/v1beta1.PriorityLevelConfigurationStatus
     F(1477642, 1, 386, 846, 1465348, 0, 0), // conditions
     // k8s.io/api/flowcontrol/v1beta1.QueuingConfiguration
-    F(17470470, 1, 0, 38, 0, 0, 0), // queues
-    F(17476616, 2, 0, 38, 0, 0, 0), // handSize
-    F(17484816, 3, 0, 38, 0, 0, 0), // queueLengthLimit
+    F(17470470, 1, 4096, 38, 0, 0, 0), // queues
+    F(17476616, 2, 4096, 38, 0, 0, 0), // handSize
+    F(17484816, 3, 4096, 38, 0, 0, 0), // queueLengthLimit
     // k8s.io/api/flowcontrol/v1beta1.ResourcePolicyRule
-    F(1874949, 1, 256, 9, 0, 0, 0), // verbs
-    F(1062921, 2, 256, 9, 0, 0, 0), // apiGroups
-    F(7177, 3, 256, 9, 0, 0, 0), // resources
+    F(1874949, 1, 4352, 9, 0, 0, 0), // verbs
+    F(1062921, 2, 4352, 9, 0, 0, 0), // apiGroups
+    F(7177, 3, 4352, 9, 0, 0, 0), // resources
     F(17521676, 4, 2, 5, 0, 0, 0), // clusterScope
-    F(12182538, 5, 256, 9, 0, 0, 0), // namespaces
+    F(12182538, 5, 4352, 9, 0, 0, 0), // namespaces
     // k8s.io/api/flowcontrol/v1beta1.ServiceAccountSubject
-    F(30729, 1, 0, 0, 0, 0, 0), // namespace
-    F(26628, 2, 0, 0, 0, 0, 0), // name
+    F(30729, 1, 4096, 0, 0, 0, 0), // namespace
+    F(26628, 2, 4096, 0, 0, 0, 0), // name
     // k8s.io/api/flowcontrol/v1beta1.Subject
-    F(3076, 1, 0, 0, 0, 0, 0), // kind
+    F(3076, 1, 4096, 0, 0, 0, 0), // kind
     F(49156, 2, 3, 847, 0, 0, 0), // user
     F(1946629, 3, 3, 848, 0, 0, 0), // group
     F(6637582, 4, 3, 849, 0, 0, 0), // serviceAccount
     // k8s.io/api/flowcontrol/v1beta1.UserSubject
-    F(26628, 1, 0, 0, 0, 0, 0), // name
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
     // k8s.io/api/flowcontrol/v1beta2.ExemptPriorityLevelConfiguration
     F(16875544, 1, 3, 38, 0, 0, 0), // nominalConcurrencyShares
     F(16900111, 2, 3, 38, 0, 0, 0), // lendablePercent
     // k8s.io/api/flowcontrol/v1beta2.FlowDistinguisherMethod
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
     // k8s.io/api/flowcontrol/v1beta2.FlowSchema
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 850, 0, 0, 0), // spec
-    F(178182, 3, 2, 851, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 850, 0, 0, 0), // spec
+    F(178182, 3, 4098, 851, 0, 0, 0), // status
     // k8s.io/api/flowcontrol/v1beta2.FlowSchemaCondition
     F(1465348, 1, 2, 0, 0, 0, 0), // type
     F(178182, 2, 2, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/flowcontrol/v1beta2.FlowSchemaList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 853, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 853, 0, 0, 0), // items
     // k8s.io/api/flowcontrol/v1beta2.FlowSchemaSpec
-    F(17041434, 1, 0, 854, 0, 0, 0), // priorityLevelConfiguration
-    F(17068050, 2, 0, 38, 0, 0, 0), // matchingPrecedence
+    F(17041434, 1, 4096, 854, 0, 0, 0), // priorityLevelConfiguration
+    F(17068050, 2, 4096, 38, 0, 0, 0), // matchingPrecedence
     F(17086483, 3, 3, 855, 0, 0, 0), // distinguisherMethod
     F(874501, 4, 130, 857, 0, 0, 0), // rules
     // k8s.io/api/flowcontrol/v1beta2.FlowSchemaStatus
     F(1477642, 1, 386, 859, 1465348, 0, 0), // conditions
     // k8s.io/api/flowcontrol/v1beta2.GroupSubject
-    F(26628, 1, 0, 0, 0, 0, 0), // name
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
     // k8s.io/api/flowcontrol/v1beta2.LimitResponse
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
     F(17148935, 2, 3, 860, 0, 0, 0), // queuing
     // k8s.io/api/flowcontrol/v1beta2.LimitedPriorityLevelConfiguration
-    F(17597464, 1, 0, 38, 0, 0, 0), // assuredConcurrencyShares
-    F(17169421, 2, 2, 861, 0, 0, 0), // limitResponse
+    F(17597464, 1, 4096, 38, 0, 0, 0), // assuredConcurrencyShares
+    F(17169421, 2, 4098, 861, 0, 0, 0), // limitResponse
     F(16900111, 3, 3, 38, 0, 0, 0), // lendablePercent
     F(17182741, 4, 3, 38, 0, 0, 0), // borrowingLimitPercent
     // k8s.io/api/flowcontrol/v1beta2.NonResourcePolicyRule
-    F(1874949, 1, 256, 9, 0, 0, 0), // verbs
-    F(4103183, 6, 256, 9, 0, 0, 0), // nonResourceURLs
+    F(1874949, 1, 4352, 9, 0, 0, 0), // verbs
+    F(4103183, 6, 4352, 9, 0, 0, 0), // nonResourceURLs
     // k8s.io/api/flowcontrol/v1beta2.PolicyRulesWithSubjects
-    F(17259528, 1, 128, 863, 0, 0, 0), // subjects
+    F(17259528, 1, 4224, 863, 0, 0, 0), // subjects
     F(482317, 2, 130, 865, 0, 0, 0), // resourceRules
     F(4347920, 3, 130, 867, 0, 0, 0), // nonResourceRules
     // k8s.io/api/flowcontrol/v1beta2.PriorityLevelConfiguration
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 868, 0, 0, 0), // spec
-    F(178182, 3, 2, 869, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 868, 0, 0, 0), // spec
+    F(178182, 3, 4098, 869, 0, 0, 0), // status
     // k8s.io/api/flowcontrol/v1beta2.PriorityLevelConfigurationCondition
     F(1465348, 1, 2, 0, 0, 0, 0), // type
     F(178182, 2, 2, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/flowcontrol/v1beta2.PriorityLevelConfigurationList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 871, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 871, 0, 0, 0), // items
     // k8s.io/api/flowcontrol/v1beta2.PriorityLevelConfigurationReference
-    F(26628, 1, 0, 0, 0, 0, 0), // name
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
     // k8s.io/api/flowcontrol/v1beta2.PriorityLevelConfigurationSpec
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
     F(17393671, 2, 3, 872, 0, 0, 0), // limited
     F(17400838, 3, 3, 873, 0, 0, 0), // exempt
     // k8s.io/api/flowcontrol/v1beta2.PriorityLevelConfigurationStatus
     F(1477642, 1, 386, 875, 1465348, 0, 0), // conditions
     // k8s.io/api/flowcontrol/v1beta2.QueuingConfiguration
-    F(17470470, 1, 0, 38, 0, 0, 0), // queues
-    F(17476616, 2, 0, 38, 0, 0, 0), // handSize
-    F(17484816, 3, 0, 38, 0, 0, 0), // queueLengthLimit
+    F(17470470, 1, 4096, 38, 0, 0, 0), // queues
+    F(17476616, 2, 4096, 38, 0, 0, 0), // handSize
+    F(17484816, 3, 4096, 38, 0, 0, 0), // queueLengthLimit
     // k8s.io/api/flowcontrol/v1beta2.ResourcePolicyRule
-    F(1874949, 1, 256, 9, 0, 0, 0), // verbs
-    F(1062921, 2, 256, 9, 0, 0, 0), // apiGroups
-    F(7177, 3, 256, 9, 0, 0, 0), // resources
+    F(1874949, 1, 4352, 9, 0, 0, 0), // verbs
+    F(1062921, 2, 4352, 9, 0, 0, 0), // apiGroups
+    F(7177, 3, 4352, 9, 0, 0, 0), // resources
     F(17521676, 4, 2, 5, 0, 0, 0), // clusterScope
-    F(12182538, 5, 256, 9, 0, 0, 0), // namespaces
+    F(12182538, 5, 4352, 9, 0, 0, 0), // namespaces
     // k8s.io/api/flowcontrol/v1beta2.ServiceAccountSubject
-    F(30729, 1, 0, 0, 0, 0, 0), // namespace
-    F(26628, 2, 0, 0, 0, 0, 0), // name
+    F(30729, 1, 4096, 0, 0, 0, 0), // namespace
+    F(26628, 2, 4096, 0, 0, 0, 0), // name
     // k8s.io/api/flowcontrol/v1beta2.Subject
-    F(3076, 1, 0, 0, 0, 0, 0), // kind
+    F(3076, 1, 4096, 0, 0, 0, 0), // kind
     F(49156, 2, 3, 876, 0, 0, 0), // user
     F(1946629, 3, 3, 877, 0, 0, 0), // group
     F(6637582, 4, 3, 878, 0, 0, 0), // serviceAccount
     // k8s.io/api/flowcontrol/v1beta2.UserSubject
-    F(26628, 1, 0, 0, 0, 0, 0), // name
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
     // k8s.io/api/flowcontrol/v1beta3.ExemptPriorityLevelConfiguration
     F(16875544, 1, 3, 38, 0, 0, 0), // nominalConcurrencyShares
     F(16900111, 2, 3, 38, 0, 0, 0), // lendablePercent
     // k8s.io/api/flowcontrol/v1beta3.FlowDistinguisherMethod
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
     // k8s.io/api/flowcontrol/v1beta3.FlowSchema
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 879, 0, 0, 0), // spec
-    F(178182, 3, 2, 880, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 879, 0, 0, 0), // spec
+    F(178182, 3, 4098, 880, 0, 0, 0), // status
     // k8s.io/api/flowcontrol/v1beta3.FlowSchemaCondition
     F(1465348, 1, 2, 0, 0, 0, 0), // type
     F(178182, 2, 2, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/flowcontrol/v1beta3.FlowSchemaList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 882, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 882, 0, 0, 0), // items
     // k8s.io/api/flowcontrol/v1beta3.FlowSchemaSpec
-    F(17041434, 1, 0, 883, 0, 0, 0), // priorityLevelConfiguration
-    F(17068050, 2, 0, 38, 0, 0, 0), // matchingPrecedence
+    F(17041434, 1, 4096, 883, 0, 0, 0), // priorityLevelConfiguration
+    F(17068050, 2, 4096, 38, 0, 0, 0), // matchingPrecedence
     F(17086483, 3, 3, 884, 0, 0, 0), // distinguisherMethod
     F(874501, 4, 130, 886, 0, 0, 0), // rules
     // k8s.io/api/flowcontrol/v1beta3.FlowSchemaStatus
     F(1477642, 1, 898, 888, 1465348, 1465348, 0), // conditions
     // k8s.io/api/flowcontrol/v1beta3.GroupSubject
-    F(26628, 1, 0, 0, 0, 0, 0), // name
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
     // k8s.io/api/flowcontrol/v1beta3.LimitResponse
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
     F(17148935, 2, 3, 889, 0, 0, 0), // queuing
     // k8s.io/api/flowcontrol/v1beta3.LimitedPriorityLevelConfiguration
-    F(16875544, 1, 0, 38, 0, 0, 0), // nominalConcurrencyShares
-    F(17169421, 2, 2, 890, 0, 0, 0), // limitResponse
+    F(16875544, 1, 4096, 38, 0, 0, 0), // nominalConcurrencyShares
+    F(17169421, 2, 4098, 890, 0, 0, 0), // limitResponse
     F(16900111, 3, 3, 38, 0, 0, 0), // lendablePercent
     F(17182741, 4, 3, 38, 0, 0, 0), // borrowingLimitPercent
     // k8s.io/api/flowcontrol/v1beta3.NonResourcePolicyRule
-    F(1874949, 1, 256, 9, 0, 0, 0), // verbs
-    F(4103183, 6, 256, 9, 0, 0, 0), // nonResourceURLs
+    F(1874949, 1, 4352, 9, 0, 0, 0), // verbs
+    F(4103183, 6, 4352, 9, 0, 0, 0), // nonResourceURLs
     // k8s.io/api/flowcontrol/v1beta3.PolicyRulesWithSubjects
-    F(17259528, 1, 128, 892, 0, 0, 0), // subjects
+    F(17259528, 1, 4224, 892, 0, 0, 0), // subjects
     F(482317, 2, 130, 894, 0, 0, 0), // resourceRules
     F(4347920, 3, 130, 896, 0, 0, 0), // nonResourceRules
     // k8s.io/api/flowcontrol/v1beta3.PriorityLevelConfiguration
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 897, 0, 0, 0), // spec
-    F(178182, 3, 2, 898, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 897, 0, 0, 0), // spec
+    F(178182, 3, 4098, 898, 0, 0, 0), // status
     // k8s.io/api/flowcontrol/v1beta3.PriorityLevelConfigurationCondition
     F(1465348, 1, 2, 0, 0, 0, 0), // type
     F(178182, 2, 2, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/api/flowcontrol/v1beta3.PriorityLevelConfigurationList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 900, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 900, 0, 0, 0), // items
     // k8s.io/api/flowcontrol/v1beta3.PriorityLevelConfigurationReference
-    F(26628, 1, 0, 0, 0, 0, 0), // name
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
     // k8s.io/api/flowcontrol/v1beta3.PriorityLevelConfigurationSpec
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
     F(17393671, 2, 3, 901, 0, 0, 0), // limited
     F(17400838, 3, 3, 902, 0, 0, 0), // exempt
     // k8s.io/api/flowcontrol/v1beta3.PriorityLevelConfigurationStatus
     F(1477642, 1, 898, 904, 1465348, 1465348, 0), // conditions
     // k8s.io/api/flowcontrol/v1beta3.QueuingConfiguration
-    F(17470470, 1, 0, 38, 0, 0, 0), // queues
-    F(17476616, 2, 0, 38, 0, 0, 0), // handSize
-    F(17484816, 3, 0, 38, 0, 0, 0), // queueLengthLimit
+    F(17470470, 1, 4096, 38, 0, 0, 0), // queues
+    F(17476616, 2, 4096, 38, 0, 0, 0), // handSize
+    F(17484816, 3, 4096, 38, 0, 0, 0), // queueLengthLimit
     // k8s.io/api/flowcontrol/v1beta3.ResourcePolicyRule
-    F(1874949, 1, 256, 9, 0, 0, 0), // verbs
-    F(1062921, 2, 256, 9, 0, 0, 0), // apiGroups
-    F(7177, 3, 256, 9, 0, 0, 0), // resources
+    F(1874949, 1, 4352, 9, 0, 0, 0), // verbs
+    F(1062921, 2, 4352, 9, 0, 0, 0), // apiGroups
+    F(7177, 3, 4352, 9, 0, 0, 0), // resources
     F(17521676, 4, 2, 5, 0, 0, 0), // clusterScope
-    F(12182538, 5, 256, 9, 0, 0, 0), // namespaces
+    F(12182538, 5, 4352, 9, 0, 0, 0), // namespaces
     // k8s.io/api/flowcontrol/v1beta3.ServiceAccountSubject
-    F(30729, 1, 0, 0, 0, 0, 0), // namespace
-    F(26628, 2, 0, 0, 0, 0, 0), // name
+    F(30729, 1, 4096, 0, 0, 0, 0), // namespace
+    F(26628, 2, 4096, 0, 0, 0, 0), // name
     // k8s.io/api/flowcontrol/v1beta3.Subject
-    F(3076, 1, 0, 0, 0, 0, 0), // kind
+    F(3076, 1, 4096, 0, 0, 0, 0), // kind
     F(49156, 2, 3, 905, 0, 0, 0), // user
     F(1946629, 3, 3, 906, 0, 0, 0), // group
     F(6637582, 4, 3, 907, 0, 0, 0), // serviceAccount
     // k8s.io/api/flowcontrol/v1beta3.UserSubject
-    F(26628, 1, 0, 0, 0, 0, 0), // name
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
     // k8s.io/api/imagepolicy/v1alpha1.ImageReview
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 0, 908, 0, 0, 0), // spec
-    F(178182, 3, 2, 909, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4096, 908, 0, 0, 0), // spec
+    F(178182, 3, 4098, 909, 0, 0, 0), // status
     // k8s.io/api/imagepolicy/v1alpha1.ImageReviewContainerSpec
     F(8143877, 1, 2, 0, 0, 0, 0), // image
     // k8s.io/api/imagepolicy/v1alpha1.ImageReviewSpec
@@ -4887,57 +4887,57 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(17751051, 2, 2, 8, 0, 0, 0), // annotations
     F(30729, 3, 2, 0, 0, 0, 0), // namespace
     // k8s.io/api/imagepolicy/v1alpha1.ImageReviewStatus
-    F(171015, 1, 0, 5, 0, 0, 0), // allowed
+    F(171015, 1, 4096, 5, 0, 0, 0), // allowed
     F(1609734, 2, 2, 0, 0, 0, 0), // reason
     F(198672, 3, 2, 8, 0, 0, 0), // auditAnnotations
     // k8s.io/api/networking/v1.HTTPIngressPath
     F(1171460, 1, 2, 0, 0, 0, 0), // path
-    F(16460807, 2, 16, 912, 0, 0, 0), // backend
-    F(16467976, 3, 17, 0, 0, 0, 0), // pathType
+    F(16460807, 2, 4112, 912, 0, 0, 0), // backend
+    F(16467976, 3, 4113, 0, 0, 0, 0), // pathType
     // k8s.io/api/networking/v1.HTTPIngressRuleValue
-    F(16491525, 1, 144, 914, 0, 0, 0), // paths
+    F(16491525, 1, 4240, 914, 0, 0, 0), // paths
     // k8s.io/api/networking/v1.IPAddress
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 18, 915, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4114, 915, 0, 0, 0), // spec
     // k8s.io/api/networking/v1.IPAddressList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 917, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 917, 0, 0, 0), // items
     // k8s.io/api/networking/v1.IPAddressSpec
     F(17842185, 1, 19, 918, 0, 0, 0), // parentRef
     // k8s.io/api/networking/v1.IPBlock
-    F(16517124, 1, 16, 0, 0, 0, 0), // cidr
+    F(16517124, 1, 4112, 0, 0, 0, 0), // cidr
     F(16521222, 2, 130, 9, 0, 0, 0), // except
     // k8s.io/api/networking/v1.Ingress
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 919, 0, 0, 0), // spec
-    F(178182, 3, 2, 920, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 919, 0, 0, 0), // spec
+    F(178182, 3, 4098, 920, 0, 0, 0), // status
     // k8s.io/api/networking/v1.IngressBackend
     F(7176, 3, 3, 552, 0, 0, 0), // resource
     F(1651719, 4, 3, 921, 0, 0, 0), // service
     // k8s.io/api/networking/v1.IngressClass
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 922, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 922, 0, 0, 0), // spec
     // k8s.io/api/networking/v1.IngressClassList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 924, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 924, 0, 0, 0), // items
     // k8s.io/api/networking/v1.IngressClassParametersReference
     F(1062920, 1, 3, 0, 0, 0, 0), // apiGroup
-    F(3076, 2, 16, 0, 0, 0, 0), // kind
-    F(26628, 3, 16, 0, 0, 0, 0), // name
-    F(1093637, 4, 1, 0, 0, 0, 0), // scope
+    F(3076, 2, 4112, 0, 0, 0, 0), // kind
+    F(26628, 3, 4112, 0, 0, 0, 0), // name
+    F(1093637, 4, 4097, 0, 0, 0, 0), // scope
     F(30729, 5, 3, 0, 0, 0, 0), // namespace
     // k8s.io/api/networking/v1.IngressClassSpec
     F(7556106, 1, 2, 0, 0, 0, 0), // controller
     F(17925130, 2, 3, 925, 0, 0, 0), // parameters
     // k8s.io/api/networking/v1.IngressList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 927, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 927, 0, 0, 0), // items
     // k8s.io/api/networking/v1.IngressLoadBalancerIngress
     F(9029634, 1, 2, 0, 0, 0, 0), // ip
     F(9040904, 2, 2, 0, 0, 0, 0), // hostname
@@ -4945,31 +4945,31 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/networking/v1.IngressLoadBalancerStatus
     F(10346503, 1, 130, 931, 0, 0, 0), // ingress
     // k8s.io/api/networking/v1.IngressPortStatus
-    F(1175556, 1, 16, 38, 0, 0, 0), // port
-    F(8203272, 2, 16, 0, 0, 0, 0), // protocol
+    F(1175556, 1, 4112, 38, 0, 0, 0), // port
+    F(8203272, 2, 4112, 0, 0, 0, 0), // protocol
     F(3840005, 3, 3, 0, 0, 0, 0), // error
     // k8s.io/api/networking/v1.IngressRule
     F(7307268, 1, 2, 0, 0, 0, 0), // host
-    F(0, 2, 8, 932, 0, 0, 0), // (inline)
+    F(0, 2, 4104, 932, 0, 0, 0), // (inline)
     // k8s.io/api/networking/v1.IngressRuleValue
     F(9830404, 1, 3, 933, 0, 0, 0), // http
     // k8s.io/api/networking/v1.IngressServiceBackend
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(1175556, 2, 2, 934, 0, 0, 0), // port
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(1175556, 2, 4098, 934, 0, 0, 0), // port
     // k8s.io/api/networking/v1.IngressSpec
     F(17973262, 1, 3, 912, 0, 0, 0), // defaultBackend
     F(12868611, 2, 130, 936, 0, 0, 0), // tls
     F(874501, 3, 130, 938, 0, 0, 0), // rules
     F(16641040, 4, 3, 0, 0, 0, 0), // ingressClassName
     // k8s.io/api/networking/v1.IngressStatus
-    F(14965772, 1, 2, 939, 0, 0, 0), // loadBalancer
+    F(14965772, 1, 4098, 939, 0, 0, 0), // loadBalancer
     // k8s.io/api/networking/v1.IngressTLS
     F(16681989, 1, 130, 9, 0, 0, 0), // hosts
     F(7433226, 2, 2, 0, 0, 0, 0), // secretName
     // k8s.io/api/networking/v1.NetworkPolicy
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 940, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 940, 0, 0, 0), // spec
     // k8s.io/api/networking/v1.NetworkPolicyEgressRule
     F(8183813, 1, 130, 942, 0, 0, 0), // ports
     F(62466, 2, 130, 944, 0, 0, 0), // to
@@ -4977,9 +4977,9 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(8183813, 1, 130, 942, 0, 0, 0), // ports
     F(16734212, 2, 130, 944, 0, 0, 0), // from
     // k8s.io/api/networking/v1.NetworkPolicyList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 946, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 946, 0, 0, 0), // items
     // k8s.io/api/networking/v1.NetworkPolicyPeer
     F(16780299, 1, 3, 15, 0, 0, 0), // podSelector
     F(450577, 2, 3, 15, 0, 0, 0), // namespaceSelector
@@ -4989,7 +4989,7 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1175556, 2, 3, 198, 0, 0, 0), // port
     F(16816135, 3, 3, 38, 0, 0, 0), // endPort
     // k8s.io/api/networking/v1.NetworkPolicySpec
-    F(16780299, 1, 0, 15, 0, 0, 0), // podSelector
+    F(16780299, 1, 4096, 15, 0, 0, 0), // podSelector
     F(10346503, 2, 130, 949, 0, 0, 0), // ingress
     F(16840710, 3, 130, 951, 0, 0, 0), // egress
     F(16846859, 4, 130, 9, 0, 0, 0), // policyTypes
@@ -5002,64 +5002,64 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(26628, 1, 2, 0, 0, 0, 0), // name
     F(2504710, 2, 2, 38, 0, 0, 0), // number
     // k8s.io/api/networking/v1.ServiceCIDR
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 952, 0, 0, 0), // spec
-    F(178182, 3, 2, 953, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 952, 0, 0, 0), // spec
+    F(178182, 3, 4098, 953, 0, 0, 0), // status
     // k8s.io/api/networking/v1.ServiceCIDRList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 955, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 955, 0, 0, 0), // items
     // k8s.io/api/networking/v1.ServiceCIDRSpec
     F(18048005, 1, 130, 9, 0, 0, 0), // cidrs
     // k8s.io/api/networking/v1.ServiceCIDRStatus
     F(1477642, 1, 898, 62, 1465348, 1465348, 0), // conditions
     // k8s.io/api/networking/v1beta1.HTTPIngressPath
     F(1171460, 1, 2, 0, 0, 0, 0), // path
-    F(16460807, 2, 0, 956, 0, 0, 0), // backend
+    F(16460807, 2, 4096, 956, 0, 0, 0), // backend
     F(16467976, 3, 3, 0, 0, 0, 0), // pathType
     // k8s.io/api/networking/v1beta1.HTTPIngressRuleValue
-    F(16491525, 1, 128, 958, 0, 0, 0), // paths
+    F(16491525, 1, 4224, 958, 0, 0, 0), // paths
     // k8s.io/api/networking/v1beta1.IPAddress
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 18, 959, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4114, 959, 0, 0, 0), // spec
     // k8s.io/api/networking/v1beta1.IPAddressList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 961, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 961, 0, 0, 0), // items
     // k8s.io/api/networking/v1beta1.IPAddressSpec
     F(17842185, 1, 19, 962, 0, 0, 0), // parentRef
     // k8s.io/api/networking/v1beta1.Ingress
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 963, 0, 0, 0), // spec
-    F(178182, 3, 2, 964, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 963, 0, 0, 0), // spec
+    F(178182, 3, 4098, 964, 0, 0, 0), // status
     // k8s.io/api/networking/v1beta1.IngressBackend
     F(3273739, 1, 2, 0, 0, 0, 0), // serviceName
-    F(16534539, 2, 2, 198, 0, 0, 0), // servicePort
+    F(16534539, 2, 4098, 198, 0, 0, 0), // servicePort
     F(7176, 3, 3, 552, 0, 0, 0), // resource
     // k8s.io/api/networking/v1beta1.IngressClass
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 965, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 965, 0, 0, 0), // spec
     // k8s.io/api/networking/v1beta1.IngressClassList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 967, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 967, 0, 0, 0), // items
     // k8s.io/api/networking/v1beta1.IngressClassParametersReference
     F(1062920, 1, 3, 0, 0, 0, 0), // apiGroup
-    F(3076, 2, 0, 0, 0, 0, 0), // kind
-    F(26628, 3, 0, 0, 0, 0, 0), // name
-    F(1093637, 4, 1, 0, 0, 0, 0), // scope
+    F(3076, 2, 4096, 0, 0, 0, 0), // kind
+    F(26628, 3, 4096, 0, 0, 0, 0), // name
+    F(1093637, 4, 4097, 0, 0, 0, 0), // scope
     F(30729, 5, 3, 0, 0, 0, 0), // namespace
     // k8s.io/api/networking/v1beta1.IngressClassSpec
     F(7556106, 1, 2, 0, 0, 0, 0), // controller
     F(17925130, 2, 3, 968, 0, 0, 0), // parameters
     // k8s.io/api/networking/v1beta1.IngressList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 970, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 970, 0, 0, 0), // items
     // k8s.io/api/networking/v1beta1.IngressLoadBalancerIngress
     F(9029634, 1, 2, 0, 0, 0, 0), // ip
     F(9040904, 2, 2, 0, 0, 0, 0), // hostname
@@ -5067,12 +5067,12 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/networking/v1beta1.IngressLoadBalancerStatus
     F(10346503, 1, 130, 974, 0, 0, 0), // ingress
     // k8s.io/api/networking/v1beta1.IngressPortStatus
-    F(1175556, 1, 0, 38, 0, 0, 0), // port
-    F(8203272, 2, 0, 0, 0, 0, 0), // protocol
+    F(1175556, 1, 4096, 38, 0, 0, 0), // port
+    F(8203272, 2, 4096, 0, 0, 0, 0), // protocol
     F(3840005, 3, 3, 0, 0, 0, 0), // error
     // k8s.io/api/networking/v1beta1.IngressRule
     F(7307268, 1, 2, 0, 0, 0, 0), // host
-    F(0, 2, 8, 975, 0, 0, 0), // (inline)
+    F(0, 2, 4104, 975, 0, 0, 0), // (inline)
     // k8s.io/api/networking/v1beta1.IngressRuleValue
     F(9830404, 1, 3, 976, 0, 0, 0), // http
     // k8s.io/api/networking/v1beta1.IngressSpec
@@ -5081,7 +5081,7 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(874501, 3, 130, 980, 0, 0, 0), // rules
     F(16641040, 4, 3, 0, 0, 0, 0), // ingressClassName
     // k8s.io/api/networking/v1beta1.IngressStatus
-    F(14965772, 1, 2, 981, 0, 0, 0), // loadBalancer
+    F(14965772, 1, 4098, 981, 0, 0, 0), // loadBalancer
     // k8s.io/api/networking/v1beta1.IngressTLS
     F(16681989, 1, 130, 9, 0, 0, 0), // hosts
     F(7433226, 2, 2, 0, 0, 0, 0), // secretName
@@ -5091,14 +5091,14 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(30729, 3, 2, 0, 0, 0, 0), // namespace
     F(26628, 4, 18, 0, 0, 0, 0), // name
     // k8s.io/api/networking/v1beta1.ServiceCIDR
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 982, 0, 0, 0), // spec
-    F(178182, 3, 2, 983, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 982, 0, 0, 0), // spec
+    F(178182, 3, 4098, 983, 0, 0, 0), // status
     // k8s.io/api/networking/v1beta1.ServiceCIDRList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 985, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 985, 0, 0, 0), // items
     // k8s.io/api/networking/v1beta1.ServiceCIDRSpec
     F(18048005, 1, 130, 9, 0, 0, 0), // cidrs
     // k8s.io/api/networking/v1beta1.ServiceCIDRStatus
@@ -5106,30 +5106,30 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/node/v1.Overhead
     F(18115592, 1, 2, 460, 0, 0, 0), // podFixed
     // k8s.io/api/node/v1.RuntimeClass
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(18150407, 2, 16, 0, 0, 0, 0), // handler
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(18150407, 2, 4112, 0, 0, 0, 0), // handler
     F(13282312, 3, 3, 986, 0, 0, 0), // overhead
     F(13391882, 4, 3, 987, 0, 0, 0), // scheduling
     // k8s.io/api/node/v1.RuntimeClassList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 989, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 989, 0, 0, 0), // items
     // k8s.io/api/node/v1.Scheduling
     F(10988556, 1, 34, 8, 0, 0, 0), // nodeSelector
     F(13146123, 2, 130, 610, 0, 0, 0), // tolerations
     // k8s.io/api/node/v1alpha1.Overhead
     F(18115592, 1, 2, 460, 0, 0, 0), // podFixed
     // k8s.io/api/node/v1alpha1.RuntimeClass
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 0, 990, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4096, 990, 0, 0, 0), // spec
     // k8s.io/api/node/v1alpha1.RuntimeClassList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 992, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 992, 0, 0, 0), // items
     // k8s.io/api/node/v1alpha1.RuntimeClassSpec
-    F(11238414, 1, 0, 0, 0, 0, 0), // runtimeHandler
+    F(11238414, 1, 4096, 0, 0, 0, 0), // runtimeHandler
     F(13282312, 2, 3, 993, 0, 0, 0), // overhead
     F(13391882, 3, 3, 994, 0, 0, 0), // scheduling
     // k8s.io/api/node/v1alpha1.Scheduling
@@ -5138,31 +5138,31 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/node/v1beta1.Overhead
     F(18115592, 1, 2, 460, 0, 0, 0), // podFixed
     // k8s.io/api/node/v1beta1.RuntimeClass
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(18150407, 2, 0, 0, 0, 0, 0), // handler
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(18150407, 2, 4096, 0, 0, 0, 0), // handler
     F(13282312, 3, 3, 995, 0, 0, 0), // overhead
     F(13391882, 4, 3, 996, 0, 0, 0), // scheduling
     // k8s.io/api/node/v1beta1.RuntimeClassList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 998, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 998, 0, 0, 0), // items
     // k8s.io/api/node/v1beta1.Scheduling
     F(10988556, 1, 34, 8, 0, 0, 0), // nodeSelector
     F(13146123, 2, 130, 610, 0, 0, 0), // tolerations
     // k8s.io/api/policy/v1.Eviction
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(18250765, 2, 3, 999, 0, 0, 0), // deleteOptions
     // k8s.io/api/policy/v1.PodDisruptionBudget
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 1000, 0, 0, 0), // spec
-    F(178182, 3, 2, 1001, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 1000, 0, 0, 0), // spec
+    F(178182, 3, 4098, 1001, 0, 0, 0), // status
     // k8s.io/api/policy/v1.PodDisruptionBudgetList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1003, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1003, 0, 0, 0), // items
     // k8s.io/api/policy/v1.PodDisruptionBudgetSpec
     F(18335756, 1, 3, 198, 0, 0, 0), // minAvailable
     F(1131528, 2, 1027, 15, 0, 0, 0), // selector
@@ -5171,24 +5171,24 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/policy/v1.PodDisruptionBudgetStatus
     F(1446930, 1, 2, 59, 0, 0, 0), // observedGeneration
     F(18398221, 2, 2, 1004, 0, 0, 0), // disruptedPods
-    F(18411538, 3, 0, 38, 0, 0, 0), // disruptionsAllowed
-    F(18429966, 4, 0, 38, 0, 0, 0), // currentHealthy
-    F(18444302, 5, 0, 38, 0, 0, 0), // desiredHealthy
-    F(18458636, 6, 0, 38, 0, 0, 0), // expectedPods
+    F(18411538, 3, 4096, 38, 0, 0, 0), // disruptionsAllowed
+    F(18429966, 4, 4096, 38, 0, 0, 0), // currentHealthy
+    F(18444302, 5, 4096, 38, 0, 0, 0), // desiredHealthy
+    F(18458636, 6, 4096, 38, 0, 0, 0), // expectedPods
     F(1477642, 7, 898, 62, 1465348, 1465348, 0), // conditions
     // k8s.io/api/policy/v1beta1.Eviction
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(18250765, 2, 3, 999, 0, 0, 0), // deleteOptions
     // k8s.io/api/policy/v1beta1.PodDisruptionBudget
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 1005, 0, 0, 0), // spec
-    F(178182, 3, 2, 1006, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 1005, 0, 0, 0), // spec
+    F(178182, 3, 4098, 1006, 0, 0, 0), // status
     // k8s.io/api/policy/v1beta1.PodDisruptionBudgetList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1008, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1008, 0, 0, 0), // items
     // k8s.io/api/policy/v1beta1.PodDisruptionBudgetSpec
     F(18335756, 1, 3, 198, 0, 0, 0), // minAvailable
     F(1131528, 2, 3, 15, 0, 0, 0), // selector
@@ -5197,183 +5197,183 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/policy/v1beta1.PodDisruptionBudgetStatus
     F(1446930, 1, 2, 59, 0, 0, 0), // observedGeneration
     F(18398221, 2, 2, 1004, 0, 0, 0), // disruptedPods
-    F(18411538, 3, 0, 38, 0, 0, 0), // disruptionsAllowed
-    F(18429966, 4, 0, 38, 0, 0, 0), // currentHealthy
-    F(18444302, 5, 0, 38, 0, 0, 0), // desiredHealthy
-    F(18458636, 6, 0, 38, 0, 0, 0), // expectedPods
+    F(18411538, 3, 4096, 38, 0, 0, 0), // disruptionsAllowed
+    F(18429966, 4, 4096, 38, 0, 0, 0), // currentHealthy
+    F(18444302, 5, 4096, 38, 0, 0, 0), // desiredHealthy
+    F(18458636, 6, 4096, 38, 0, 0, 0), // expectedPods
     F(1477642, 7, 898, 62, 1465348, 1465348, 0), // conditions
     // k8s.io/api/rbac/v1.AggregationRule
     F(18522132, 1, 130, 1009, 0, 0, 0), // clusterRoleSelectors
     // k8s.io/api/rbac/v1.ClusterRole
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(874501, 2, 128, 1011, 0, 0, 0), // rules
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(874501, 2, 4224, 1011, 0, 0, 0), // rules
     F(18576399, 3, 3, 1012, 0, 0, 0), // aggregationRule
     // k8s.io/api/rbac/v1.ClusterRoleBinding
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(17259528, 2, 130, 1014, 0, 0, 0), // subjects
-    F(18603015, 3, 16, 1015, 0, 0, 0), // roleRef
+    F(18603015, 3, 4112, 1015, 0, 0, 0), // roleRef
     // k8s.io/api/rbac/v1.ClusterRoleBindingList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1017, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1017, 0, 0, 0), // items
     // k8s.io/api/rbac/v1.ClusterRoleList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1019, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1019, 0, 0, 0), // items
     // k8s.io/api/rbac/v1.PolicyRule
-    F(1874949, 1, 144, 9, 0, 0, 0), // verbs
+    F(1874949, 1, 4240, 9, 0, 0, 0), // verbs
     F(1062921, 2, 130, 9, 0, 0, 0), // apiGroups
     F(7177, 3, 130, 9, 0, 0, 0), // resources
     F(1049613, 4, 130, 9, 0, 0, 0), // resourceNames
     F(4103183, 5, 130, 9, 0, 0, 0), // nonResourceURLs
     // k8s.io/api/rbac/v1.Role
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(874501, 2, 128, 1011, 0, 0, 0), // rules
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(874501, 2, 4224, 1011, 0, 0, 0), // rules
     // k8s.io/api/rbac/v1.RoleBinding
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(17259528, 2, 130, 1014, 0, 0, 0), // subjects
-    F(18603015, 3, 16, 1015, 0, 0, 0), // roleRef
+    F(18603015, 3, 4112, 1015, 0, 0, 0), // roleRef
     // k8s.io/api/rbac/v1.RoleBindingList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1021, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1021, 0, 0, 0), // items
     // k8s.io/api/rbac/v1.RoleList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1023, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1023, 0, 0, 0), // items
     // k8s.io/api/rbac/v1.RoleRef
-    F(1062920, 1, 0, 0, 0, 0, 0), // apiGroup
-    F(3076, 2, 16, 0, 0, 0, 0), // kind
-    F(26628, 3, 16, 0, 0, 0, 0), // name
+    F(1062920, 1, 4096, 0, 0, 0, 0), // apiGroup
+    F(3076, 2, 4112, 0, 0, 0, 0), // kind
+    F(26628, 3, 4112, 0, 0, 0, 0), // name
     // k8s.io/api/rbac/v1.Subject
-    F(3076, 1, 16, 0, 0, 0, 0), // kind
+    F(3076, 1, 4112, 0, 0, 0, 0), // kind
     F(1062920, 2, 2, 0, 0, 0, 0), // apiGroup
-    F(26628, 3, 16, 0, 0, 0, 0), // name
+    F(26628, 3, 4112, 0, 0, 0, 0), // name
     F(30729, 4, 2, 0, 0, 0, 0), // namespace
     // k8s.io/api/rbac/v1alpha1.AggregationRule
     F(18522132, 1, 130, 1009, 0, 0, 0), // clusterRoleSelectors
     // k8s.io/api/rbac/v1alpha1.ClusterRole
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(874501, 2, 128, 1025, 0, 0, 0), // rules
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(874501, 2, 4224, 1025, 0, 0, 0), // rules
     F(18576399, 3, 3, 1026, 0, 0, 0), // aggregationRule
     // k8s.io/api/rbac/v1alpha1.ClusterRoleBinding
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(17259528, 2, 130, 1028, 0, 0, 0), // subjects
-    F(18603015, 3, 0, 1029, 0, 0, 0), // roleRef
+    F(18603015, 3, 4096, 1029, 0, 0, 0), // roleRef
     // k8s.io/api/rbac/v1alpha1.ClusterRoleBindingList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1031, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1031, 0, 0, 0), // items
     // k8s.io/api/rbac/v1alpha1.ClusterRoleList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1033, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1033, 0, 0, 0), // items
     // k8s.io/api/rbac/v1alpha1.PolicyRule
-    F(1874949, 1, 128, 9, 0, 0, 0), // verbs
+    F(1874949, 1, 4224, 9, 0, 0, 0), // verbs
     F(1062921, 3, 130, 9, 0, 0, 0), // apiGroups
     F(7177, 4, 130, 9, 0, 0, 0), // resources
     F(1049613, 5, 130, 9, 0, 0, 0), // resourceNames
     F(4103183, 6, 130, 9, 0, 0, 0), // nonResourceURLs
     // k8s.io/api/rbac/v1alpha1.Role
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(874501, 2, 128, 1025, 0, 0, 0), // rules
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(874501, 2, 4224, 1025, 0, 0, 0), // rules
     // k8s.io/api/rbac/v1alpha1.RoleBinding
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(17259528, 2, 130, 1028, 0, 0, 0), // subjects
-    F(18603015, 3, 0, 1029, 0, 0, 0), // roleRef
+    F(18603015, 3, 4096, 1029, 0, 0, 0), // roleRef
     // k8s.io/api/rbac/v1alpha1.RoleBindingList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1035, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1035, 0, 0, 0), // items
     // k8s.io/api/rbac/v1alpha1.RoleList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1037, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1037, 0, 0, 0), // items
     // k8s.io/api/rbac/v1alpha1.RoleRef
-    F(1062920, 1, 0, 0, 0, 0, 0), // apiGroup
-    F(3076, 2, 0, 0, 0, 0, 0), // kind
-    F(26628, 3, 0, 0, 0, 0, 0), // name
+    F(1062920, 1, 4096, 0, 0, 0, 0), // apiGroup
+    F(3076, 2, 4096, 0, 0, 0, 0), // kind
+    F(26628, 3, 4096, 0, 0, 0, 0), // name
     // k8s.io/api/rbac/v1alpha1.Subject
-    F(3076, 1, 0, 0, 0, 0, 0), // kind
+    F(3076, 1, 4096, 0, 0, 0, 0), // kind
     F(248842, 2, 2, 0, 0, 0, 0), // apiVersion
-    F(26628, 3, 0, 0, 0, 0, 0), // name
+    F(26628, 3, 4096, 0, 0, 0, 0), // name
     F(30729, 4, 2, 0, 0, 0, 0), // namespace
     // k8s.io/api/rbac/v1beta1.AggregationRule
     F(18522132, 1, 130, 1009, 0, 0, 0), // clusterRoleSelectors
     // k8s.io/api/rbac/v1beta1.ClusterRole
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(874501, 2, 128, 1039, 0, 0, 0), // rules
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(874501, 2, 4224, 1039, 0, 0, 0), // rules
     F(18576399, 3, 3, 1040, 0, 0, 0), // aggregationRule
     // k8s.io/api/rbac/v1beta1.ClusterRoleBinding
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(17259528, 2, 130, 1042, 0, 0, 0), // subjects
-    F(18603015, 3, 0, 1043, 0, 0, 0), // roleRef
+    F(18603015, 3, 4096, 1043, 0, 0, 0), // roleRef
     // k8s.io/api/rbac/v1beta1.ClusterRoleBindingList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1045, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1045, 0, 0, 0), // items
     // k8s.io/api/rbac/v1beta1.ClusterRoleList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1047, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1047, 0, 0, 0), // items
     // k8s.io/api/rbac/v1beta1.PolicyRule
-    F(1874949, 1, 128, 9, 0, 0, 0), // verbs
+    F(1874949, 1, 4224, 9, 0, 0, 0), // verbs
     F(1062921, 2, 130, 9, 0, 0, 0), // apiGroups
     F(7177, 3, 130, 9, 0, 0, 0), // resources
     F(1049613, 4, 130, 9, 0, 0, 0), // resourceNames
     F(4103183, 5, 130, 9, 0, 0, 0), // nonResourceURLs
     // k8s.io/api/rbac/v1beta1.Role
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(874501, 2, 128, 1039, 0, 0, 0), // rules
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(874501, 2, 4224, 1039, 0, 0, 0), // rules
     // k8s.io/api/rbac/v1beta1.RoleBinding
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(17259528, 2, 130, 1042, 0, 0, 0), // subjects
-    F(18603015, 3, 0, 1043, 0, 0, 0), // roleRef
+    F(18603015, 3, 4096, 1043, 0, 0, 0), // roleRef
     // k8s.io/api/rbac/v1beta1.RoleBindingList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1049, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1049, 0, 0, 0), // items
     // k8s.io/api/rbac/v1beta1.RoleList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1051, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1051, 0, 0, 0), // items
     // k8s.io/api/rbac/v1beta1.RoleRef
-    F(1062920, 1, 0, 0, 0, 0, 0), // apiGroup
-    F(3076, 2, 0, 0, 0, 0, 0), // kind
-    F(26628, 3, 0, 0, 0, 0, 0), // name
+    F(1062920, 1, 4096, 0, 0, 0, 0), // apiGroup
+    F(3076, 2, 4096, 0, 0, 0, 0), // kind
+    F(26628, 3, 4096, 0, 0, 0, 0), // name
     // k8s.io/api/rbac/v1beta1.Subject
-    F(3076, 1, 0, 0, 0, 0, 0), // kind
+    F(3076, 1, 4096, 0, 0, 0, 0), // kind
     F(1062920, 2, 2, 0, 0, 0, 0), // apiGroup
-    F(26628, 3, 0, 0, 0, 0, 0), // name
+    F(26628, 3, 4096, 0, 0, 0, 0), // name
     F(30729, 4, 2, 0, 0, 0, 0), // namespace
     // k8s.io/api/resource/v1.AllocatedDeviceStatus
-    F(7521286, 1, 16, 0, 0, 0, 0), // driver
-    F(13975556, 2, 16, 0, 0, 0, 0), // pool
-    F(7333894, 3, 16, 0, 0, 0, 0), // device
-    F(1477642, 4, 384, 62, 1465348, 0, 0), // conditions
+    F(7521286, 1, 4112, 0, 0, 0, 0), // driver
+    F(13975556, 2, 4112, 0, 0, 0, 0), // pool
+    F(7333894, 3, 4112, 0, 0, 0, 0), // device
+    F(1477642, 4, 4480, 62, 1465348, 0, 0), // conditions
     F(545796, 5, 3, 4, 0, 0, 0), // data
     F(18721803, 6, 3, 1052, 0, 0, 0), // networkData
     F(18733063, 7, 3, 0, 0, 0, 0), // shareID
     // k8s.io/api/resource/v1.AllocationResult
-    F(18784263, 1, 2, 1053, 0, 0, 0), // devices
+    F(18784263, 1, 4098, 1053, 0, 0, 0), // devices
     F(10988556, 3, 3, 517, 0, 0, 0), // nodeSelector
     F(18791443, 5, 3, 166, 0, 0, 0), // allocationTimestamp
     // k8s.io/api/resource/v1.CELDeviceSelector
-    F(303114, 1, 16, 0, 0, 0, 0), // expression
+    F(303114, 1, 4112, 0, 0, 0, 0), // expression
     // k8s.io/api/resource/v1.CapacityRequestPolicy
-    F(8111111, 1, 1, 311, 0, 0, 0), // default
+    F(8111111, 1, 4097, 311, 0, 0, 0), // default
     F(18844683, 3, 130, 1054, 0, 0, 0), // validValues
     F(18855946, 4, 3, 1055, 0, 0, 0), // validRange
     // k8s.io/api/resource/v1.CapacityRequestPolicyRange
@@ -5383,12 +5383,12 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/resource/v1.CapacityRequirements
     F(14361608, 1, 2, 460, 0, 0, 0), // requests
     // k8s.io/api/resource/v1.Counter
-    F(370693, 1, 16, 311, 0, 0, 0), // value
+    F(370693, 1, 4112, 311, 0, 0, 0), // value
     // k8s.io/api/resource/v1.CounterSet
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     F(18946056, 2, 18, 1057, 0, 0, 0), // counters
     // k8s.io/api/resource/v1.Device
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     F(18964490, 2, 2, 1059, 0, 0, 0), // attributes
     F(11161608, 3, 2, 1061, 0, 0, 0), // capacity
     F(18974736, 4, 130, 1063, 0, 0, 0), // consumesCounters
@@ -5402,9 +5402,9 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(19052568, 12, 3, 5, 0, 0, 0), // allowMultipleAllocations
     F(19077151, 13, 2, 1067, 0, 0, 0), // nodeAllocatableResourceMappings
     // k8s.io/api/resource/v1.DeviceAllocationConfiguration
-    F(9222, 1, 16, 0, 0, 0, 0), // source
+    F(9222, 1, 4112, 0, 0, 0, 0), // source
     F(14361608, 2, 130, 9, 0, 0, 0), // requests
-    F(0, 3, 8, 1068, 0, 0, 0), // (inline)
+    F(0, 3, 4104, 1068, 0, 0, 0), // (inline)
     // k8s.io/api/resource/v1.DeviceAllocationResult
     F(19144711, 1, 130, 1070, 0, 0, 0), // results
     F(9164806, 2, 130, 1072, 0, 0, 0), // config
@@ -5418,25 +5418,25 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(19183623, 8, 130, 9, 0, 0, 0), // strings
     F(1772552, 9, 130, 9, 0, 0, 0), // versions
     // k8s.io/api/resource/v1.DeviceCapacity
-    F(370693, 1, 16, 311, 0, 0, 0), // value
+    F(370693, 1, 4112, 311, 0, 0, 0), // value
     F(19206157, 2, 3, 1074, 0, 0, 0), // requestPolicy
     // k8s.io/api/resource/v1.DeviceClaim
-    F(14361608, 1, 128, 1076, 0, 0, 0), // requests
+    F(14361608, 1, 4224, 1076, 0, 0, 0), // requests
     F(19233803, 2, 130, 1078, 0, 0, 0), // constraints
     F(9164806, 3, 130, 1080, 0, 0, 0), // config
     // k8s.io/api/resource/v1.DeviceClaimConfiguration
     F(14361608, 1, 130, 9, 0, 0, 0), // requests
-    F(0, 2, 8, 1068, 0, 0, 0), // (inline)
+    F(0, 2, 4104, 1068, 0, 0, 0), // (inline)
     // k8s.io/api/resource/v1.DeviceClass
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1081, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1081, 0, 0, 0), // spec
     // k8s.io/api/resource/v1.DeviceClassConfiguration
-    F(0, 1, 8, 1068, 0, 0, 0), // (inline)
+    F(0, 1, 4104, 1068, 0, 0, 0), // (inline)
     // k8s.io/api/resource/v1.DeviceClassList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1083, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1083, 0, 0, 0), // items
     // k8s.io/api/resource/v1.DeviceClassSpec
     F(19332105, 1, 130, 1085, 0, 0, 0), // selectors
     F(9164806, 2, 130, 1087, 0, 0, 0), // config
@@ -5448,17 +5448,17 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(19396622, 2, 3, 0, 0, 0, 0), // matchAttribute
     F(19410961, 3, 3, 0, 0, 0, 0), // distinctAttribute
     // k8s.io/api/resource/v1.DeviceCounterConsumption
-    F(19444746, 1, 16, 0, 0, 0, 0), // counterSet
+    F(19444746, 1, 4112, 0, 0, 0, 0), // counterSet
     F(18946056, 2, 18, 1057, 0, 0, 0), // counters
     // k8s.io/api/resource/v1.DeviceRequest
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     F(19479559, 2, 3, 1089, 0, 0, 0), // exactly
     F(19486734, 3, 130, 1091, 0, 0, 0), // firstAvailable
     // k8s.io/api/resource/v1.DeviceRequestAllocationResult
-    F(86023, 1, 16, 0, 0, 0, 0), // request
-    F(7521286, 2, 16, 0, 0, 0, 0), // driver
-    F(13975556, 3, 16, 0, 0, 0, 0), // pool
-    F(7333894, 4, 16, 0, 0, 0, 0), // device
+    F(86023, 1, 4112, 0, 0, 0, 0), // request
+    F(7521286, 2, 4112, 0, 0, 0, 0), // driver
+    F(13975556, 3, 4112, 0, 0, 0, 0), // pool
+    F(7333894, 4, 4112, 0, 0, 0, 0), // device
     F(19514379, 5, 3, 5, 0, 0, 0), // adminAccess
     F(13146123, 6, 130, 1093, 0, 0, 0), // tolerations
     F(19010577, 7, 130, 9, 0, 0, 0), // bindingConditions
@@ -5468,17 +5468,17 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/resource/v1.DeviceSelector
     F(17391619, 1, 3, 1094, 0, 0, 0), // cel
     // k8s.io/api/resource/v1.DeviceSubRequest
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(19571727, 2, 16, 0, 0, 0, 0), // deviceClassName
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(19571727, 2, 4112, 0, 0, 0, 0), // deviceClassName
     F(19332105, 3, 130, 1085, 0, 0, 0), // selectors
     F(19587086, 4, 2, 0, 0, 0, 0), // allocationMode
     F(5908485, 5, 2, 59, 0, 0, 0), // count
     F(13146123, 6, 130, 1093, 0, 0, 0), // tolerations
     F(11161608, 7, 3, 1095, 0, 0, 0), // capacity
     // k8s.io/api/resource/v1.DeviceTaint
-    F(367619, 1, 16, 0, 0, 0, 0), // key
+    F(367619, 1, 4112, 0, 0, 0, 0), // key
     F(370693, 2, 2, 0, 0, 0, 0), // value
-    F(15389702, 3, 16, 0, 0, 0, 0), // effect
+    F(15389702, 3, 4112, 0, 0, 0, 0), // effect
     F(15395849, 4, 3, 166, 0, 0, 0), // timeAdded
     // k8s.io/api/resource/v1.DeviceToleration
     F(367619, 1, 2, 0, 0, 0, 0), // key
@@ -5487,7 +5487,7 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(15389702, 4, 2, 0, 0, 0, 0), // effect
     F(15410193, 5, 3, 59, 0, 0, 0), // tolerationSeconds
     // k8s.io/api/resource/v1.ExactDeviceRequest
-    F(19571727, 1, 16, 0, 0, 0, 0), // deviceClassName
+    F(19571727, 1, 4112, 0, 0, 0, 0), // deviceClassName
     F(19332105, 2, 130, 1085, 0, 0, 0), // selectors
     F(19587086, 3, 2, 0, 0, 0, 0), // allocationMode
     F(5908485, 4, 2, 59, 0, 0, 0), // count
@@ -5502,54 +5502,54 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(19720203, 1, 3, 0, 0, 0, 0), // capacityKey
     F(19731476, 2, 3, 311, 0, 0, 0), // allocationMultiplier
     // k8s.io/api/resource/v1.OpaqueDeviceConfiguration
-    F(7521286, 1, 16, 0, 0, 0, 0), // driver
-    F(17925130, 2, 16, 4, 0, 0, 0), // parameters
+    F(7521286, 1, 4112, 0, 0, 0, 0), // driver
+    F(17925130, 2, 4112, 4, 0, 0, 0), // parameters
     // k8s.io/api/resource/v1.ResourceClaim
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1096, 0, 0, 0), // spec
-    F(178182, 3, 2, 1097, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1096, 0, 0, 0), // spec
+    F(178182, 3, 4098, 1097, 0, 0, 0), // status
     // k8s.io/api/resource/v1.ResourceClaimConsumerReference
     F(1062920, 1, 2, 0, 0, 0, 0), // apiGroup
-    F(7176, 3, 16, 0, 0, 0, 0), // resource
-    F(26628, 4, 16, 0, 0, 0, 0), // name
-    F(3, 5, 16, 0, 0, 0, 0), // uid
+    F(7176, 3, 4112, 0, 0, 0, 0), // resource
+    F(26628, 4, 4112, 0, 0, 0, 0), // name
+    F(3, 5, 4112, 0, 0, 0, 0), // uid
     // k8s.io/api/resource/v1.ResourceClaimList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1099, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1099, 0, 0, 0), // items
     // k8s.io/api/resource/v1.ResourceClaimSpec
-    F(18784263, 1, 0, 1100, 0, 0, 0), // devices
+    F(18784263, 1, 4096, 1100, 0, 0, 0), // devices
     // k8s.io/api/resource/v1.ResourceClaimStatus
     F(18791434, 1, 3, 1101, 0, 0, 0), // allocation
     F(19873803, 2, 898, 1103, 3, 3, 0), // reservedFor
     F(18784263, 4, 386, 1105, 19885082, 0, 0), // devices
     // k8s.io/api/resource/v1.ResourceClaimTemplate
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1106, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1106, 0, 0, 0), // spec
     // k8s.io/api/resource/v1.ResourceClaimTemplateList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1108, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1108, 0, 0, 0), // items
     // k8s.io/api/resource/v1.ResourceClaimTemplateSpec
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1096, 0, 0, 0), // spec
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1096, 0, 0, 0), // spec
     // k8s.io/api/resource/v1.ResourcePool
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(19984394, 2, 16, 59, 0, 0, 0), // generation
-    F(19994642, 3, 16, 59, 0, 0, 0), // resourceSliceCount
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(19984394, 2, 4112, 59, 0, 0, 0), // generation
+    F(19994642, 3, 4112, 59, 0, 0, 0), // resourceSliceCount
     // k8s.io/api/resource/v1.ResourceSlice
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1109, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1109, 0, 0, 0), // spec
     // k8s.io/api/resource/v1.ResourceSliceList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1111, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1111, 0, 0, 0), // items
     // k8s.io/api/resource/v1.ResourceSliceSpec
-    F(7521286, 1, 16, 0, 0, 0, 0), // driver
-    F(13975556, 2, 16, 1112, 0, 0, 0), // pool
+    F(7521286, 1, 4112, 0, 0, 0, 0), // driver
+    F(13975556, 2, 4112, 1112, 0, 0, 0), // pool
     F(6673416, 3, 3, 0, 0, 0, 0), // nodeName
     F(10988556, 4, 3, 517, 0, 0, 0), // nodeSelector
     F(18991112, 5, 3, 5, 0, 0, 0), // allNodes
@@ -5557,26 +5557,26 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(20056086, 7, 3, 5, 0, 0, 0), // perDeviceNodeSelection
     F(20078606, 8, 130, 1116, 0, 0, 0), // sharedCounters
     // k8s.io/api/resource/v1alpha3.CELDeviceSelector
-    F(303114, 1, 0, 0, 0, 0, 0), // expression
+    F(303114, 1, 4096, 0, 0, 0, 0), // expression
     // k8s.io/api/resource/v1alpha3.DeviceSelector
     F(17391619, 1, 3, 1117, 0, 0, 0), // cel
     // k8s.io/api/resource/v1alpha3.DeviceTaint
-    F(367619, 1, 16, 0, 0, 0, 0), // key
+    F(367619, 1, 4112, 0, 0, 0, 0), // key
     F(370693, 2, 2, 0, 0, 0, 0), // value
-    F(15389702, 3, 16, 0, 0, 0, 0), // effect
+    F(15389702, 3, 4112, 0, 0, 0, 0), // effect
     F(15395849, 4, 3, 166, 0, 0, 0), // timeAdded
     // k8s.io/api/resource/v1alpha3.DeviceTaintRule
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1118, 0, 0, 0), // spec
-    F(178182, 3, 2, 1119, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1118, 0, 0, 0), // spec
+    F(178182, 3, 4098, 1119, 0, 0, 0), // status
     // k8s.io/api/resource/v1alpha3.DeviceTaintRuleList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1121, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1121, 0, 0, 0), // items
     // k8s.io/api/resource/v1alpha3.DeviceTaintRuleSpec
     F(20173838, 1, 3, 1122, 0, 0, 0), // deviceSelector
-    F(11126789, 2, 18, 1123, 0, 0, 0), // taint
+    F(11126789, 2, 4114, 1123, 0, 0, 0), // taint
     // k8s.io/api/resource/v1alpha3.DeviceTaintRuleStatus
     F(1477642, 1, 898, 62, 1465348, 1465348, 0), // conditions
     // k8s.io/api/resource/v1alpha3.DeviceTaintSelector
@@ -5592,19 +5592,19 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(20285456, 6, 3, 38, 0, 0, 0), // availableDevices
     F(20301842, 7, 3, 38, 0, 0, 0), // unavailableDevices
     F(19994642, 8, 3, 38, 0, 0, 0), // resourceSliceCount
-    F(19984394, 9, 16, 59, 0, 0, 0), // generation
+    F(19984394, 9, 4112, 59, 0, 0, 0), // generation
     F(20320271, 10, 3, 0, 0, 0, 0), // validationError
     // k8s.io/api/resource/v1alpha3.ResourcePoolStatusRequest
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 18, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1124, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4114, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1124, 0, 0, 0), // spec
     F(178182, 3, 3, 1125, 0, 0, 0), // status
     // k8s.io/api/resource/v1alpha3.ResourcePoolStatusRequestList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1127, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1127, 0, 0, 0), // items
     // k8s.io/api/resource/v1alpha3.ResourcePoolStatusRequestSpec
-    F(7521286, 1, 16, 0, 0, 0, 0), // driver
+    F(7521286, 1, 4112, 0, 0, 0, 0), // driver
     F(20248584, 2, 3, 0, 0, 0, 0), // poolName
     F(10260485, 3, 3, 38, 0, 0, 20401155), // limit
     // k8s.io/api/resource/v1alpha3.ResourcePoolStatusRequestStatus
@@ -5612,15 +5612,15 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1477642, 3, 898, 62, 1465348, 1465348, 0), // conditions
     F(20439049, 6, 19, 38, 0, 0, 0), // poolCount
     // k8s.io/api/resource/v1beta1.AllocatedDeviceStatus
-    F(7521286, 1, 16, 0, 0, 0, 0), // driver
-    F(13975556, 2, 16, 0, 0, 0, 0), // pool
-    F(7333894, 3, 16, 0, 0, 0, 0), // device
-    F(1477642, 4, 384, 62, 1465348, 0, 0), // conditions
+    F(7521286, 1, 4112, 0, 0, 0, 0), // driver
+    F(13975556, 2, 4112, 0, 0, 0, 0), // pool
+    F(7333894, 3, 4112, 0, 0, 0, 0), // device
+    F(1477642, 4, 4480, 62, 1465348, 0, 0), // conditions
     F(545796, 5, 3, 4, 0, 0, 0), // data
     F(18721803, 6, 3, 1130, 0, 0, 0), // networkData
     F(18733063, 7, 3, 0, 0, 0, 0), // shareID
     // k8s.io/api/resource/v1beta1.AllocationResult
-    F(18784263, 1, 2, 1131, 0, 0, 0), // devices
+    F(18784263, 1, 4098, 1131, 0, 0, 0), // devices
     F(10988556, 3, 3, 517, 0, 0, 0), // nodeSelector
     F(18791443, 5, 3, 166, 0, 0, 0), // allocationTimestamp
     // k8s.io/api/resource/v1beta1.BasicDevice
@@ -5637,9 +5637,9 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(19052568, 11, 3, 5, 0, 0, 0), // allowMultipleAllocations
     F(19077151, 12, 2, 1141, 0, 0, 0), // nodeAllocatableResourceMappings
     // k8s.io/api/resource/v1beta1.CELDeviceSelector
-    F(303114, 1, 16, 0, 0, 0, 0), // expression
+    F(303114, 1, 4112, 0, 0, 0, 0), // expression
     // k8s.io/api/resource/v1beta1.CapacityRequestPolicy
-    F(8111111, 1, 1, 311, 0, 0, 0), // default
+    F(8111111, 1, 4097, 311, 0, 0, 0), // default
     F(18844683, 3, 130, 1054, 0, 0, 0), // validValues
     F(18855946, 4, 3, 1142, 0, 0, 0), // validRange
     // k8s.io/api/resource/v1beta1.CapacityRequestPolicyRange
@@ -5649,17 +5649,17 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/resource/v1beta1.CapacityRequirements
     F(14361608, 1, 2, 460, 0, 0, 0), // requests
     // k8s.io/api/resource/v1beta1.Counter
-    F(370693, 1, 16, 311, 0, 0, 0), // value
+    F(370693, 1, 4112, 311, 0, 0, 0), // value
     // k8s.io/api/resource/v1beta1.CounterSet
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     F(18946056, 2, 18, 1144, 0, 0, 0), // counters
     // k8s.io/api/resource/v1beta1.Device
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     F(20518917, 2, 3, 1145, 0, 0, 0), // basic
     // k8s.io/api/resource/v1beta1.DeviceAllocationConfiguration
-    F(9222, 1, 16, 0, 0, 0, 0), // source
+    F(9222, 1, 4112, 0, 0, 0, 0), // source
     F(14361608, 2, 130, 9, 0, 0, 0), // requests
-    F(0, 3, 8, 1146, 0, 0, 0), // (inline)
+    F(0, 3, 4104, 1146, 0, 0, 0), // (inline)
     // k8s.io/api/resource/v1beta1.DeviceAllocationResult
     F(19144711, 1, 130, 1148, 0, 0, 0), // results
     F(9164806, 2, 130, 1150, 0, 0, 0), // config
@@ -5673,25 +5673,25 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(19183623, 8, 130, 9, 0, 0, 0), // strings
     F(1772552, 9, 130, 9, 0, 0, 0), // versions
     // k8s.io/api/resource/v1beta1.DeviceCapacity
-    F(370693, 1, 16, 311, 0, 0, 0), // value
+    F(370693, 1, 4112, 311, 0, 0, 0), // value
     F(19206157, 2, 3, 1151, 0, 0, 0), // requestPolicy
     // k8s.io/api/resource/v1beta1.DeviceClaim
-    F(14361608, 1, 128, 1153, 0, 0, 0), // requests
+    F(14361608, 1, 4224, 1153, 0, 0, 0), // requests
     F(19233803, 2, 130, 1155, 0, 0, 0), // constraints
     F(9164806, 3, 130, 1157, 0, 0, 0), // config
     // k8s.io/api/resource/v1beta1.DeviceClaimConfiguration
     F(14361608, 1, 130, 9, 0, 0, 0), // requests
-    F(0, 2, 8, 1146, 0, 0, 0), // (inline)
+    F(0, 2, 4104, 1146, 0, 0, 0), // (inline)
     // k8s.io/api/resource/v1beta1.DeviceClass
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1158, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1158, 0, 0, 0), // spec
     // k8s.io/api/resource/v1beta1.DeviceClassConfiguration
-    F(0, 1, 8, 1146, 0, 0, 0), // (inline)
+    F(0, 1, 4104, 1146, 0, 0, 0), // (inline)
     // k8s.io/api/resource/v1beta1.DeviceClassList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1160, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1160, 0, 0, 0), // items
     // k8s.io/api/resource/v1beta1.DeviceClassSpec
     F(19332105, 1, 130, 1162, 0, 0, 0), // selectors
     F(9164806, 2, 130, 1164, 0, 0, 0), // config
@@ -5703,11 +5703,11 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(19396622, 2, 3, 0, 0, 0, 0), // matchAttribute
     F(19410961, 3, 3, 0, 0, 0, 0), // distinctAttribute
     // k8s.io/api/resource/v1beta1.DeviceCounterConsumption
-    F(19444746, 1, 16, 0, 0, 0, 0), // counterSet
+    F(19444746, 1, 4112, 0, 0, 0, 0), // counterSet
     F(18946056, 2, 18, 1144, 0, 0, 0), // counters
     // k8s.io/api/resource/v1beta1.DeviceRequest
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(19571727, 2, 0, 0, 0, 0, 0), // deviceClassName
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(19571727, 2, 4096, 0, 0, 0, 0), // deviceClassName
     F(19332105, 3, 130, 1162, 0, 0, 0), // selectors
     F(19587086, 4, 2, 0, 0, 0, 0), // allocationMode
     F(5908485, 5, 2, 59, 0, 0, 0), // count
@@ -5716,10 +5716,10 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(13146123, 8, 130, 1169, 0, 0, 0), // tolerations
     F(11161608, 9, 3, 1170, 0, 0, 0), // capacity
     // k8s.io/api/resource/v1beta1.DeviceRequestAllocationResult
-    F(86023, 1, 16, 0, 0, 0, 0), // request
-    F(7521286, 2, 16, 0, 0, 0, 0), // driver
-    F(13975556, 3, 16, 0, 0, 0, 0), // pool
-    F(7333894, 4, 16, 0, 0, 0, 0), // device
+    F(86023, 1, 4112, 0, 0, 0, 0), // request
+    F(7521286, 2, 4112, 0, 0, 0, 0), // driver
+    F(13975556, 3, 4112, 0, 0, 0, 0), // pool
+    F(7333894, 4, 4112, 0, 0, 0, 0), // device
     F(19514379, 5, 3, 5, 0, 0, 0), // adminAccess
     F(13146123, 6, 130, 1169, 0, 0, 0), // tolerations
     F(19010577, 7, 130, 9, 0, 0, 0), // bindingConditions
@@ -5729,17 +5729,17 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/resource/v1beta1.DeviceSelector
     F(17391619, 1, 3, 1171, 0, 0, 0), // cel
     // k8s.io/api/resource/v1beta1.DeviceSubRequest
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(19571727, 2, 16, 0, 0, 0, 0), // deviceClassName
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(19571727, 2, 4112, 0, 0, 0, 0), // deviceClassName
     F(19332105, 3, 130, 1162, 0, 0, 0), // selectors
     F(19587086, 4, 2, 0, 0, 0, 0), // allocationMode
     F(5908485, 5, 2, 59, 0, 0, 0), // count
     F(13146123, 7, 130, 1169, 0, 0, 0), // tolerations
     F(11161608, 8, 3, 1170, 0, 0, 0), // capacity
     // k8s.io/api/resource/v1beta1.DeviceTaint
-    F(367619, 1, 16, 0, 0, 0, 0), // key
+    F(367619, 1, 4112, 0, 0, 0, 0), // key
     F(370693, 2, 2, 0, 0, 0, 0), // value
-    F(15389702, 3, 16, 0, 0, 0, 0), // effect
+    F(15389702, 3, 4112, 0, 0, 0, 0), // effect
     F(15395849, 4, 3, 166, 0, 0, 0), // timeAdded
     // k8s.io/api/resource/v1beta1.DeviceToleration
     F(367619, 1, 2, 0, 0, 0, 0), // key
@@ -5755,54 +5755,54 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(19720203, 1, 3, 0, 0, 0, 0), // capacityKey
     F(19731476, 2, 3, 311, 0, 0, 0), // allocationMultiplier
     // k8s.io/api/resource/v1beta1.OpaqueDeviceConfiguration
-    F(7521286, 1, 16, 0, 0, 0, 0), // driver
-    F(17925130, 2, 16, 4, 0, 0, 0), // parameters
+    F(7521286, 1, 4112, 0, 0, 0, 0), // driver
+    F(17925130, 2, 4112, 4, 0, 0, 0), // parameters
     // k8s.io/api/resource/v1beta1.ResourceClaim
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1172, 0, 0, 0), // spec
-    F(178182, 3, 2, 1173, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1172, 0, 0, 0), // spec
+    F(178182, 3, 4098, 1173, 0, 0, 0), // status
     // k8s.io/api/resource/v1beta1.ResourceClaimConsumerReference
     F(1062920, 1, 2, 0, 0, 0, 0), // apiGroup
-    F(7176, 3, 16, 0, 0, 0, 0), // resource
-    F(26628, 4, 16, 0, 0, 0, 0), // name
-    F(3, 5, 16, 0, 0, 0, 0), // uid
+    F(7176, 3, 4112, 0, 0, 0, 0), // resource
+    F(26628, 4, 4112, 0, 0, 0, 0), // name
+    F(3, 5, 4112, 0, 0, 0, 0), // uid
     // k8s.io/api/resource/v1beta1.ResourceClaimList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1175, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1175, 0, 0, 0), // items
     // k8s.io/api/resource/v1beta1.ResourceClaimSpec
-    F(18784263, 1, 0, 1176, 0, 0, 0), // devices
+    F(18784263, 1, 4096, 1176, 0, 0, 0), // devices
     // k8s.io/api/resource/v1beta1.ResourceClaimStatus
     F(18791434, 1, 3, 1177, 0, 0, 0), // allocation
     F(19873803, 2, 898, 1179, 3, 3, 0), // reservedFor
     F(18784263, 4, 386, 1181, 19885082, 0, 0), // devices
     // k8s.io/api/resource/v1beta1.ResourceClaimTemplate
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1182, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1182, 0, 0, 0), // spec
     // k8s.io/api/resource/v1beta1.ResourceClaimTemplateList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1184, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1184, 0, 0, 0), // items
     // k8s.io/api/resource/v1beta1.ResourceClaimTemplateSpec
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1172, 0, 0, 0), // spec
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1172, 0, 0, 0), // spec
     // k8s.io/api/resource/v1beta1.ResourcePool
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(19984394, 2, 16, 59, 0, 0, 0), // generation
-    F(19994642, 3, 16, 59, 0, 0, 0), // resourceSliceCount
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(19984394, 2, 4112, 59, 0, 0, 0), // generation
+    F(19994642, 3, 4112, 59, 0, 0, 0), // resourceSliceCount
     // k8s.io/api/resource/v1beta1.ResourceSlice
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1185, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1185, 0, 0, 0), // spec
     // k8s.io/api/resource/v1beta1.ResourceSliceList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1187, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1187, 0, 0, 0), // items
     // k8s.io/api/resource/v1beta1.ResourceSliceSpec
-    F(7521286, 1, 16, 0, 0, 0, 0), // driver
-    F(13975556, 2, 16, 1188, 0, 0, 0), // pool
+    F(7521286, 1, 4112, 0, 0, 0, 0), // driver
+    F(13975556, 2, 4112, 1188, 0, 0, 0), // pool
     F(6673416, 3, 2, 0, 0, 0, 0), // nodeName
     F(10988556, 4, 3, 517, 0, 0, 0), // nodeSelector
     F(18991112, 5, 2, 5, 0, 0, 0), // allNodes
@@ -5810,21 +5810,21 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(20056086, 7, 3, 5, 0, 0, 0), // perDeviceNodeSelection
     F(20078606, 8, 130, 1192, 0, 0, 0), // sharedCounters
     // k8s.io/api/resource/v1beta2.AllocatedDeviceStatus
-    F(7521286, 1, 16, 0, 0, 0, 0), // driver
-    F(13975556, 2, 16, 0, 0, 0, 0), // pool
-    F(7333894, 3, 16, 0, 0, 0, 0), // device
-    F(1477642, 4, 384, 62, 1465348, 0, 0), // conditions
+    F(7521286, 1, 4112, 0, 0, 0, 0), // driver
+    F(13975556, 2, 4112, 0, 0, 0, 0), // pool
+    F(7333894, 3, 4112, 0, 0, 0, 0), // device
+    F(1477642, 4, 4480, 62, 1465348, 0, 0), // conditions
     F(545796, 5, 3, 4, 0, 0, 0), // data
     F(18721803, 6, 3, 1193, 0, 0, 0), // networkData
     F(18733063, 7, 3, 0, 0, 0, 0), // shareID
     // k8s.io/api/resource/v1beta2.AllocationResult
-    F(18784263, 1, 2, 1194, 0, 0, 0), // devices
+    F(18784263, 1, 4098, 1194, 0, 0, 0), // devices
     F(10988556, 3, 3, 517, 0, 0, 0), // nodeSelector
     F(18791443, 5, 3, 166, 0, 0, 0), // allocationTimestamp
     // k8s.io/api/resource/v1beta2.CELDeviceSelector
-    F(303114, 1, 16, 0, 0, 0, 0), // expression
+    F(303114, 1, 4112, 0, 0, 0, 0), // expression
     // k8s.io/api/resource/v1beta2.CapacityRequestPolicy
-    F(8111111, 1, 1, 311, 0, 0, 0), // default
+    F(8111111, 1, 4097, 311, 0, 0, 0), // default
     F(18844683, 3, 130, 1054, 0, 0, 0), // validValues
     F(18855946, 4, 3, 1195, 0, 0, 0), // validRange
     // k8s.io/api/resource/v1beta2.CapacityRequestPolicyRange
@@ -5834,12 +5834,12 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/resource/v1beta2.CapacityRequirements
     F(14361608, 1, 2, 460, 0, 0, 0), // requests
     // k8s.io/api/resource/v1beta2.Counter
-    F(370693, 1, 16, 311, 0, 0, 0), // value
+    F(370693, 1, 4112, 311, 0, 0, 0), // value
     // k8s.io/api/resource/v1beta2.CounterSet
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     F(18946056, 2, 18, 1197, 0, 0, 0), // counters
     // k8s.io/api/resource/v1beta2.Device
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     F(18964490, 2, 2, 1199, 0, 0, 0), // attributes
     F(11161608, 3, 2, 1201, 0, 0, 0), // capacity
     F(18974736, 4, 130, 1203, 0, 0, 0), // consumesCounters
@@ -5853,9 +5853,9 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(19052568, 12, 3, 5, 0, 0, 0), // allowMultipleAllocations
     F(19077151, 13, 2, 1207, 0, 0, 0), // nodeAllocatableResourceMappings
     // k8s.io/api/resource/v1beta2.DeviceAllocationConfiguration
-    F(9222, 1, 16, 0, 0, 0, 0), // source
+    F(9222, 1, 4112, 0, 0, 0, 0), // source
     F(14361608, 2, 130, 9, 0, 0, 0), // requests
-    F(0, 3, 8, 1208, 0, 0, 0), // (inline)
+    F(0, 3, 4104, 1208, 0, 0, 0), // (inline)
     // k8s.io/api/resource/v1beta2.DeviceAllocationResult
     F(19144711, 1, 130, 1210, 0, 0, 0), // results
     F(9164806, 2, 130, 1212, 0, 0, 0), // config
@@ -5869,25 +5869,25 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(19183623, 8, 130, 9, 0, 0, 0), // strings
     F(1772552, 9, 130, 9, 0, 0, 0), // versions
     // k8s.io/api/resource/v1beta2.DeviceCapacity
-    F(370693, 1, 16, 311, 0, 0, 0), // value
+    F(370693, 1, 4112, 311, 0, 0, 0), // value
     F(19206157, 2, 3, 1213, 0, 0, 0), // requestPolicy
     // k8s.io/api/resource/v1beta2.DeviceClaim
-    F(14361608, 1, 128, 1215, 0, 0, 0), // requests
+    F(14361608, 1, 4224, 1215, 0, 0, 0), // requests
     F(19233803, 2, 130, 1217, 0, 0, 0), // constraints
     F(9164806, 3, 130, 1219, 0, 0, 0), // config
     // k8s.io/api/resource/v1beta2.DeviceClaimConfiguration
     F(14361608, 1, 130, 9, 0, 0, 0), // requests
-    F(0, 2, 8, 1208, 0, 0, 0), // (inline)
+    F(0, 2, 4104, 1208, 0, 0, 0), // (inline)
     // k8s.io/api/resource/v1beta2.DeviceClass
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1220, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1220, 0, 0, 0), // spec
     // k8s.io/api/resource/v1beta2.DeviceClassConfiguration
-    F(0, 1, 8, 1208, 0, 0, 0), // (inline)
+    F(0, 1, 4104, 1208, 0, 0, 0), // (inline)
     // k8s.io/api/resource/v1beta2.DeviceClassList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1222, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1222, 0, 0, 0), // items
     // k8s.io/api/resource/v1beta2.DeviceClassSpec
     F(19332105, 1, 130, 1224, 0, 0, 0), // selectors
     F(9164806, 2, 130, 1226, 0, 0, 0), // config
@@ -5899,17 +5899,17 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(19396622, 2, 3, 0, 0, 0, 0), // matchAttribute
     F(19410961, 3, 3, 0, 0, 0, 0), // distinctAttribute
     // k8s.io/api/resource/v1beta2.DeviceCounterConsumption
-    F(19444746, 1, 16, 0, 0, 0, 0), // counterSet
+    F(19444746, 1, 4112, 0, 0, 0, 0), // counterSet
     F(18946056, 2, 18, 1197, 0, 0, 0), // counters
     // k8s.io/api/resource/v1beta2.DeviceRequest
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     F(19479559, 2, 3, 1228, 0, 0, 0), // exactly
     F(19486734, 3, 130, 1230, 0, 0, 0), // firstAvailable
     // k8s.io/api/resource/v1beta2.DeviceRequestAllocationResult
-    F(86023, 1, 16, 0, 0, 0, 0), // request
-    F(7521286, 2, 16, 0, 0, 0, 0), // driver
-    F(13975556, 3, 16, 0, 0, 0, 0), // pool
-    F(7333894, 4, 16, 0, 0, 0, 0), // device
+    F(86023, 1, 4112, 0, 0, 0, 0), // request
+    F(7521286, 2, 4112, 0, 0, 0, 0), // driver
+    F(13975556, 3, 4112, 0, 0, 0, 0), // pool
+    F(7333894, 4, 4112, 0, 0, 0, 0), // device
     F(19514379, 5, 3, 5, 0, 0, 0), // adminAccess
     F(13146123, 6, 130, 1232, 0, 0, 0), // tolerations
     F(19010577, 7, 130, 9, 0, 0, 0), // bindingConditions
@@ -5919,30 +5919,30 @@ pub(crate) static FIELDS: [F; 4536] = [
     // k8s.io/api/resource/v1beta2.DeviceSelector
     F(17391619, 1, 3, 1233, 0, 0, 0), // cel
     // k8s.io/api/resource/v1beta2.DeviceSubRequest
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(19571727, 2, 16, 0, 0, 0, 0), // deviceClassName
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(19571727, 2, 4112, 0, 0, 0, 0), // deviceClassName
     F(19332105, 3, 130, 1224, 0, 0, 0), // selectors
     F(19587086, 4, 2, 0, 0, 0, 0), // allocationMode
     F(5908485, 5, 2, 59, 0, 0, 0), // count
     F(13146123, 6, 130, 1232, 0, 0, 0), // tolerations
     F(11161608, 7, 3, 1234, 0, 0, 0), // capacity
     // k8s.io/api/resource/v1beta2.DeviceTaint
-    F(367619, 1, 16, 0, 0, 0, 0), // key
+    F(367619, 1, 4112, 0, 0, 0, 0), // key
     F(370693, 2, 2, 0, 0, 0, 0), // value
-    F(15389702, 3, 16, 0, 0, 0, 0), // effect
+    F(15389702, 3, 4112, 0, 0, 0, 0), // effect
     F(15395849, 4, 3, 166, 0, 0, 0), // timeAdded
     // k8s.io/api/resource/v1beta2.DeviceTaintRule
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1235, 0, 0, 0), // spec
-    F(178182, 3, 2, 1236, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1235, 0, 0, 0), // spec
+    F(178182, 3, 4098, 1236, 0, 0, 0), // status
     // k8s.io/api/resource/v1beta2.DeviceTaintRuleList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1238, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1238, 0, 0, 0), // items
     // k8s.io/api/resource/v1beta2.DeviceTaintRuleSpec
     F(20173838, 1, 3, 1239, 0, 0, 0), // deviceSelector
-    F(11126789, 2, 18, 1204, 0, 0, 0), // taint
+    F(11126789, 2, 4114, 1204, 0, 0, 0), // taint
     // k8s.io/api/resource/v1beta2.DeviceTaintRuleStatus
     F(1477642, 1, 898, 62, 1465348, 1465348, 0), // conditions
     // k8s.io/api/resource/v1beta2.DeviceTaintSelector
@@ -5956,7 +5956,7 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(15389702, 4, 2, 0, 0, 0, 0), // effect
     F(15410193, 5, 3, 59, 0, 0, 0), // tolerationSeconds
     // k8s.io/api/resource/v1beta2.ExactDeviceRequest
-    F(19571727, 1, 16, 0, 0, 0, 0), // deviceClassName
+    F(19571727, 1, 4112, 0, 0, 0, 0), // deviceClassName
     F(19332105, 2, 130, 1224, 0, 0, 0), // selectors
     F(19587086, 3, 2, 0, 0, 0, 0), // allocationMode
     F(5908485, 4, 2, 59, 0, 0, 0), // count
@@ -5971,54 +5971,54 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(19720203, 1, 3, 0, 0, 0, 0), // capacityKey
     F(19731476, 2, 3, 311, 0, 0, 0), // allocationMultiplier
     // k8s.io/api/resource/v1beta2.OpaqueDeviceConfiguration
-    F(7521286, 1, 16, 0, 0, 0, 0), // driver
-    F(17925130, 2, 16, 4, 0, 0, 0), // parameters
+    F(7521286, 1, 4112, 0, 0, 0, 0), // driver
+    F(17925130, 2, 4112, 4, 0, 0, 0), // parameters
     // k8s.io/api/resource/v1beta2.ResourceClaim
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1240, 0, 0, 0), // spec
-    F(178182, 3, 2, 1241, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1240, 0, 0, 0), // spec
+    F(178182, 3, 4098, 1241, 0, 0, 0), // status
     // k8s.io/api/resource/v1beta2.ResourceClaimConsumerReference
     F(1062920, 1, 2, 0, 0, 0, 0), // apiGroup
-    F(7176, 3, 16, 0, 0, 0, 0), // resource
-    F(26628, 4, 16, 0, 0, 0, 0), // name
-    F(3, 5, 16, 0, 0, 0, 0), // uid
+    F(7176, 3, 4112, 0, 0, 0, 0), // resource
+    F(26628, 4, 4112, 0, 0, 0, 0), // name
+    F(3, 5, 4112, 0, 0, 0, 0), // uid
     // k8s.io/api/resource/v1beta2.ResourceClaimList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1243, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1243, 0, 0, 0), // items
     // k8s.io/api/resource/v1beta2.ResourceClaimSpec
-    F(18784263, 1, 0, 1244, 0, 0, 0), // devices
+    F(18784263, 1, 4096, 1244, 0, 0, 0), // devices
     // k8s.io/api/resource/v1beta2.ResourceClaimStatus
     F(18791434, 1, 3, 1245, 0, 0, 0), // allocation
     F(19873803, 2, 898, 1247, 3, 3, 0), // reservedFor
     F(18784263, 4, 386, 1249, 19885082, 0, 0), // devices
     // k8s.io/api/resource/v1beta2.ResourceClaimTemplate
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1250, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1250, 0, 0, 0), // spec
     // k8s.io/api/resource/v1beta2.ResourceClaimTemplateList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1252, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1252, 0, 0, 0), // items
     // k8s.io/api/resource/v1beta2.ResourceClaimTemplateSpec
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1240, 0, 0, 0), // spec
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1240, 0, 0, 0), // spec
     // k8s.io/api/resource/v1beta2.ResourcePool
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(19984394, 2, 16, 59, 0, 0, 0), // generation
-    F(19994642, 3, 16, 59, 0, 0, 0), // resourceSliceCount
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(19984394, 2, 4112, 59, 0, 0, 0), // generation
+    F(19994642, 3, 4112, 59, 0, 0, 0), // resourceSliceCount
     // k8s.io/api/resource/v1beta2.ResourceSlice
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1253, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1253, 0, 0, 0), // spec
     // k8s.io/api/resource/v1beta2.ResourceSliceList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1255, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1255, 0, 0, 0), // items
     // k8s.io/api/resource/v1beta2.ResourceSliceSpec
-    F(7521286, 1, 16, 0, 0, 0, 0), // driver
-    F(13975556, 2, 16, 1256, 0, 0, 0), // pool
+    F(7521286, 1, 4112, 0, 0, 0, 0), // driver
+    F(13975556, 2, 4112, 1256, 0, 0, 0), // pool
     F(6673416, 3, 3, 0, 0, 0, 0), // nodeName
     F(10988556, 4, 3, 517, 0, 0, 0), // nodeSelector
     F(18991112, 5, 3, 5, 0, 0, 0), // allNodes
@@ -6026,34 +6026,34 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(20056086, 7, 3, 5, 0, 0, 0), // perDeviceNodeSelection
     F(20078606, 8, 130, 1260, 0, 0, 0), // sharedCounters
     // k8s.io/api/scheduling/v1.PriorityClass
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(370693, 2, 0, 38, 0, 0, 0), // value
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(370693, 2, 4096, 38, 0, 0, 0), // value
     F(20551693, 3, 2, 5, 0, 0, 0), // globalDefault
     F(20565003, 4, 2, 0, 0, 0, 0), // description
     F(13265936, 5, 3, 0, 0, 0, 0), // preemptionPolicy
     // k8s.io/api/scheduling/v1.PriorityClassList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1262, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1262, 0, 0, 0), // items
     // k8s.io/api/scheduling/v1alpha2.BasicSchedulingPolicy
     // k8s.io/api/scheduling/v1alpha2.GangSchedulingPolicy
-    F(20683784, 1, 16, 38, 0, 0, 0), // minCount
+    F(20683784, 1, 4112, 38, 0, 0, 0), // minCount
     // k8s.io/api/scheduling/v1alpha2.PodGroup
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1263, 0, 0, 0), // spec
-    F(178182, 3, 2, 1264, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1263, 0, 0, 0), // spec
+    F(178182, 3, 4098, 1264, 0, 0, 0), // status
     // k8s.io/api/scheduling/v1alpha2.PodGroupList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1266, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1266, 0, 0, 0), // items
     // k8s.io/api/scheduling/v1alpha2.PodGroupResourceClaim
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     F(10670097, 2, 3, 0, 0, 0, 0), // resourceClaimName
     F(12698649, 3, 3, 0, 0, 0, 0), // resourceClaimTemplateName
     // k8s.io/api/scheduling/v1alpha2.PodGroupResourceClaimStatus
-    F(26628, 1, 16, 0, 0, 0, 0), // name
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
     F(10670097, 2, 3, 0, 0, 0, 0), // resourceClaimName
     // k8s.io/api/scheduling/v1alpha2.PodGroupSchedulingConstraints
     F(12192776, 1, 130, 1268, 0, 0, 0), // topology
@@ -6061,8 +6061,8 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(20518917, 1, 3, 1269, 0, 0, 0), // basic
     F(20811780, 2, 3, 1270, 0, 0, 0), // gang
     // k8s.io/api/scheduling/v1alpha2.PodGroupSpec
-    F(20840467, 1, 1, 1271, 0, 0, 0), // podGroupTemplateRef
-    F(20859920, 2, 16, 1272, 0, 0, 0), // schedulingPolicy
+    F(20840467, 1, 4097, 1271, 0, 0, 0), // podGroupTemplateRef
+    F(20859920, 2, 4112, 1272, 0, 0, 0), // schedulingPolicy
     F(20876309, 3, 3, 1273, 0, 0, 0), // schedulingConstraints
     F(13407246, 4, 2946, 1275, 26628, 26628, 0), // resourceClaims
     F(20897806, 5, 3, 0, 0, 0, 20912133), // disruptionMode
@@ -6072,54 +6072,54 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1477642, 1, 898, 62, 1465348, 1465348, 0), // conditions
     F(13562901, 2, 2946, 1277, 26628, 26628, 0), // resourceClaimStatuses
     // k8s.io/api/scheduling/v1alpha2.PodGroupTemplate
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(20859920, 2, 16, 1272, 0, 0, 0), // schedulingPolicy
-    F(20876309, 3, 1, 1273, 0, 0, 0), // schedulingConstraints
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(20859920, 2, 4112, 1272, 0, 0, 0), // schedulingPolicy
+    F(20876309, 3, 4097, 1273, 0, 0, 0), // schedulingConstraints
     F(13407246, 4, 2946, 1275, 26628, 26628, 0), // resourceClaims
     F(20897806, 5, 3, 0, 0, 0, 0), // disruptionMode
     F(13168657, 6, 2, 0, 0, 0, 0), // priorityClassName
     F(13168648, 7, 3, 38, 0, 0, 0), // priority
     // k8s.io/api/scheduling/v1alpha2.PodGroupTemplateReference
-    F(20960264, 1, 1, 1278, 0, 0, 0), // workload
+    F(20960264, 1, 4097, 1278, 0, 0, 0), // workload
     // k8s.io/api/scheduling/v1alpha2.TopologyConstraint
-    F(367619, 1, 16, 0, 0, 0, 0), // key
+    F(367619, 1, 4112, 0, 0, 0, 0), // key
     // k8s.io/api/scheduling/v1alpha2.TypedLocalObjectReference
     F(1062920, 1, 2, 0, 0, 0, 0), // apiGroup
-    F(3076, 2, 16, 0, 0, 0, 0), // kind
-    F(26628, 3, 16, 0, 0, 0, 0), // name
+    F(3076, 2, 4112, 0, 0, 0, 0), // kind
+    F(26628, 3, 4112, 0, 0, 0, 0), // name
     // k8s.io/api/scheduling/v1alpha2.Workload
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1279, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1279, 0, 0, 0), // spec
     // k8s.io/api/scheduling/v1alpha2.WorkloadList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1281, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1281, 0, 0, 0), // items
     // k8s.io/api/scheduling/v1alpha2.WorkloadPodGroupTemplateReference
-    F(21032972, 1, 16, 0, 0, 0, 0), // workloadName
-    F(21045268, 2, 16, 0, 0, 0, 0), // podGroupTemplateName
+    F(21032972, 1, 4112, 0, 0, 0, 0), // workloadName
+    F(21045268, 2, 4112, 0, 0, 0, 0), // podGroupTemplateName
     // k8s.io/api/scheduling/v1alpha2.WorkloadSpec
     F(21099533, 1, 3, 1282, 0, 0, 0), // controllerRef
-    F(21112849, 2, 400, 1284, 26628, 0, 0), // podGroupTemplates
+    F(21112849, 2, 4496, 1284, 26628, 0, 0), // podGroupTemplates
     // k8s.io/api/scheduling/v1beta1.PriorityClass
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(370693, 2, 0, 38, 0, 0, 0), // value
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(370693, 2, 4096, 38, 0, 0, 0), // value
     F(20551693, 3, 2, 5, 0, 0, 0), // globalDefault
     F(20565003, 4, 2, 0, 0, 0, 0), // description
     F(13265936, 5, 3, 0, 0, 0, 0), // preemptionPolicy
     // k8s.io/api/scheduling/v1beta1.PriorityClassList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1286, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1286, 0, 0, 0), // items
     // k8s.io/api/storage/v1.CSIDriver
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1287, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1287, 0, 0, 0), // spec
     // k8s.io/api/storage/v1.CSIDriverList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1289, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1289, 0, 0, 0), // items
     // k8s.io/api/storage/v1.CSIDriverSpec
     F(21216270, 1, 3, 5, 0, 0, 0), // attachRequired
     F(21230606, 2, 3, 5, 0, 0, 0), // podInfoOnMount
@@ -6133,35 +6133,35 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(21371932, 10, 3, 5, 0, 0, 0), // serviceAccountTokenInSecrets
     F(21400605, 11, 3, 5, 0, 0, 0), // preventPodSchedulingIfMissing
     // k8s.io/api/storage/v1.CSINode
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1292, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1292, 0, 0, 0), // spec
     // k8s.io/api/storage/v1.CSINodeDriver
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(21450758, 2, 16, 0, 0, 0, 0), // nodeID
-    F(21456908, 3, 128, 9, 0, 0, 0), // topologyKeys
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(21450758, 2, 4112, 0, 0, 0, 0), // nodeID
+    F(21456908, 3, 4224, 9, 0, 0, 0), // topologyKeys
     F(11169803, 4, 3, 1293, 0, 0, 0), // allocatable
     // k8s.io/api/storage/v1.CSINodeList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1295, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1295, 0, 0, 0), // items
     // k8s.io/api/storage/v1.CSINodeSpec
-    F(21493767, 1, 912, 1297, 26628, 26628, 0), // drivers
+    F(21493767, 1, 5008, 1297, 26628, 26628, 0), // drivers
     // k8s.io/api/storage/v1.CSIStorageCapacity
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(21512204, 2, 3, 15, 0, 0, 0), // nodeTopology
-    F(11537424, 3, 16, 0, 0, 0, 0), // storageClassName
+    F(11537424, 3, 4112, 0, 0, 0, 0), // storageClassName
     F(11161608, 4, 3, 311, 0, 0, 0), // capacity
     F(21524497, 5, 3, 311, 0, 0, 0), // maximumVolumeSize
     // k8s.io/api/storage/v1.CSIStorageCapacityList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1299, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1299, 0, 0, 0), // items
     // k8s.io/api/storage/v1.StorageClass
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(21582859, 2, 16, 0, 0, 0, 0), // provisioner
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(21582859, 2, 4112, 0, 0, 0, 0), // provisioner
     F(17925130, 3, 2, 8, 0, 0, 0), // parameters
     F(21594125, 4, 3, 0, 0, 0, 0), // reclaimPolicy
     F(12055564, 5, 130, 9, 0, 0, 0), // mountOptions
@@ -6169,101 +6169,101 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(21627921, 7, 3, 0, 0, 0, 0), // volumeBindingMode
     F(21645329, 8, 130, 1301, 0, 0, 0), // allowedTopologies
     // k8s.io/api/storage/v1.StorageClassList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1303, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1303, 0, 0, 0), // items
     // k8s.io/api/storage/v1.TokenRequest
-    F(3699720, 1, 16, 0, 0, 0, 0), // audience
+    F(3699720, 1, 4112, 0, 0, 0, 0), // audience
     F(3723281, 2, 3, 59, 0, 0, 0), // expirationSeconds
     // k8s.io/api/storage/v1.VolumeAttachment
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1304, 0, 0, 0), // spec
-    F(178182, 3, 2, 1305, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1304, 0, 0, 0), // spec
+    F(178182, 3, 4098, 1305, 0, 0, 0), // status
     // k8s.io/api/storage/v1.VolumeAttachmentList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1307, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1307, 0, 0, 0), // items
     // k8s.io/api/storage/v1.VolumeAttachmentSource
     F(21728276, 1, 3, 0, 0, 0, 0), // persistentVolumeName
     F(21748752, 2, 3, 547, 0, 0, 0), // inlineVolumeSpec
     // k8s.io/api/storage/v1.VolumeAttachmentSpec
-    F(21787656, 1, 16, 0, 0, 0, 0), // attacher
-    F(9222, 2, 16, 1308, 0, 0, 0), // source
-    F(6673416, 3, 16, 0, 0, 0, 0), // nodeName
+    F(21787656, 1, 4112, 0, 0, 0, 0), // attacher
+    F(9222, 2, 4112, 1308, 0, 0, 0), // source
+    F(6673416, 3, 4112, 0, 0, 0, 0), // nodeName
     // k8s.io/api/storage/v1.VolumeAttachmentStatus
-    F(21816328, 1, 16, 5, 0, 0, 0), // attached
+    F(21816328, 1, 4112, 5, 0, 0, 0), // attached
     F(21824530, 2, 2, 8, 0, 0, 0), // attachmentMetadata
     F(21842955, 3, 3, 1309, 0, 0, 0), // attachError
     F(21854219, 4, 3, 1309, 0, 0, 0), // detachError
     // k8s.io/api/storage/v1.VolumeAttributesClass
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(21888010, 2, 16, 0, 0, 0, 0), // driverName
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(21888010, 2, 4112, 0, 0, 0, 0), // driverName
     F(17925130, 3, 2, 8, 0, 0, 0), // parameters
     // k8s.io/api/storage/v1.VolumeAttributesClassList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1311, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1311, 0, 0, 0), // items
     // k8s.io/api/storage/v1.VolumeError
-    F(890884, 1, 2, 166, 0, 0, 0), // time
+    F(890884, 1, 4098, 166, 0, 0, 0), // time
     F(1602567, 2, 2, 0, 0, 0, 0), // message
     F(21923849, 3, 3, 38, 0, 0, 0), // errorCode
     // k8s.io/api/storage/v1.VolumeNodeResources
     F(5908485, 1, 3, 38, 0, 0, 0), // count
     // k8s.io/api/storage/v1alpha1.CSIStorageCapacity
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(21512204, 2, 3, 15, 0, 0, 0), // nodeTopology
-    F(11537424, 3, 0, 0, 0, 0, 0), // storageClassName
+    F(11537424, 3, 4096, 0, 0, 0, 0), // storageClassName
     F(11161608, 4, 3, 311, 0, 0, 0), // capacity
     F(21524497, 5, 3, 311, 0, 0, 0), // maximumVolumeSize
     // k8s.io/api/storage/v1alpha1.CSIStorageCapacityList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1313, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1313, 0, 0, 0), // items
     // k8s.io/api/storage/v1alpha1.VolumeAttachment
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 0, 1314, 0, 0, 0), // spec
-    F(178182, 3, 2, 1315, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4096, 1314, 0, 0, 0), // spec
+    F(178182, 3, 4098, 1315, 0, 0, 0), // status
     // k8s.io/api/storage/v1alpha1.VolumeAttachmentList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1317, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1317, 0, 0, 0), // items
     // k8s.io/api/storage/v1alpha1.VolumeAttachmentSource
     F(21728276, 1, 3, 0, 0, 0, 0), // persistentVolumeName
     F(21748752, 2, 3, 547, 0, 0, 0), // inlineVolumeSpec
     // k8s.io/api/storage/v1alpha1.VolumeAttachmentSpec
-    F(21787656, 1, 0, 0, 0, 0, 0), // attacher
-    F(9222, 2, 0, 1318, 0, 0, 0), // source
-    F(6673416, 3, 0, 0, 0, 0, 0), // nodeName
+    F(21787656, 1, 4096, 0, 0, 0, 0), // attacher
+    F(9222, 2, 4096, 1318, 0, 0, 0), // source
+    F(6673416, 3, 4096, 0, 0, 0, 0), // nodeName
     // k8s.io/api/storage/v1alpha1.VolumeAttachmentStatus
-    F(21816328, 1, 0, 5, 0, 0, 0), // attached
+    F(21816328, 1, 4096, 5, 0, 0, 0), // attached
     F(21824530, 2, 2, 8, 0, 0, 0), // attachmentMetadata
     F(21842955, 3, 3, 1319, 0, 0, 0), // attachError
     F(21854219, 4, 3, 1319, 0, 0, 0), // detachError
     // k8s.io/api/storage/v1alpha1.VolumeAttributesClass
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(21888010, 2, 0, 0, 0, 0, 0), // driverName
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(21888010, 2, 4096, 0, 0, 0, 0), // driverName
     F(17925130, 3, 2, 8, 0, 0, 0), // parameters
     // k8s.io/api/storage/v1alpha1.VolumeAttributesClassList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1321, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1321, 0, 0, 0), // items
     // k8s.io/api/storage/v1alpha1.VolumeError
-    F(890884, 1, 2, 166, 0, 0, 0), // time
+    F(890884, 1, 4098, 166, 0, 0, 0), // time
     F(1602567, 2, 2, 0, 0, 0, 0), // message
     F(21923849, 3, 3, 38, 0, 0, 0), // errorCode
     // k8s.io/api/storage/v1beta1.CSIDriver
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 0, 1322, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4096, 1322, 0, 0, 0), // spec
     // k8s.io/api/storage/v1beta1.CSIDriverList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1324, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1324, 0, 0, 0), // items
     // k8s.io/api/storage/v1beta1.CSIDriverSpec
     F(21216270, 1, 3, 5, 0, 0, 0), // attachRequired
     F(21230606, 2, 3, 5, 0, 0, 0), // podInfoOnMount
@@ -6277,35 +6277,35 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(21371932, 10, 3, 5, 0, 0, 0), // serviceAccountTokenInSecrets
     F(21400605, 11, 3, 5, 0, 0, 0), // preventPodSchedulingIfMissing
     // k8s.io/api/storage/v1beta1.CSINode
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 0, 1327, 0, 0, 0), // spec
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4096, 1327, 0, 0, 0), // spec
     // k8s.io/api/storage/v1beta1.CSINodeDriver
-    F(26628, 1, 0, 0, 0, 0, 0), // name
-    F(21450758, 2, 0, 0, 0, 0, 0), // nodeID
-    F(21456908, 3, 128, 9, 0, 0, 0), // topologyKeys
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
+    F(21450758, 2, 4096, 0, 0, 0, 0), // nodeID
+    F(21456908, 3, 4224, 9, 0, 0, 0), // topologyKeys
     F(11169803, 4, 3, 1328, 0, 0, 0), // allocatable
     // k8s.io/api/storage/v1beta1.CSINodeList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1330, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1330, 0, 0, 0), // items
     // k8s.io/api/storage/v1beta1.CSINodeSpec
-    F(21493767, 1, 896, 1332, 26628, 26628, 0), // drivers
+    F(21493767, 1, 4992, 1332, 26628, 26628, 0), // drivers
     // k8s.io/api/storage/v1beta1.CSIStorageCapacity
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     F(21512204, 2, 3, 15, 0, 0, 0), // nodeTopology
-    F(11537424, 3, 0, 0, 0, 0, 0), // storageClassName
+    F(11537424, 3, 4096, 0, 0, 0, 0), // storageClassName
     F(11161608, 4, 3, 311, 0, 0, 0), // capacity
     F(21524497, 5, 3, 311, 0, 0, 0), // maximumVolumeSize
     // k8s.io/api/storage/v1beta1.CSIStorageCapacityList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1334, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1334, 0, 0, 0), // items
     // k8s.io/api/storage/v1beta1.StorageClass
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(21582859, 2, 0, 0, 0, 0, 0), // provisioner
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(21582859, 2, 4096, 0, 0, 0, 0), // provisioner
     F(17925130, 3, 2, 8, 0, 0, 0), // parameters
     F(21594125, 4, 3, 0, 0, 0, 0), // reclaimPolicy
     F(12055564, 5, 130, 9, 0, 0, 0), // mountOptions
@@ -6313,123 +6313,123 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(21627921, 7, 3, 0, 0, 0, 0), // volumeBindingMode
     F(21645329, 8, 130, 1301, 0, 0, 0), // allowedTopologies
     // k8s.io/api/storage/v1beta1.StorageClassList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1336, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1336, 0, 0, 0), // items
     // k8s.io/api/storage/v1beta1.TokenRequest
-    F(3699720, 1, 0, 0, 0, 0, 0), // audience
+    F(3699720, 1, 4096, 0, 0, 0, 0), // audience
     F(3723281, 2, 3, 59, 0, 0, 0), // expirationSeconds
     // k8s.io/api/storage/v1beta1.VolumeAttachment
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 0, 1337, 0, 0, 0), // spec
-    F(178182, 3, 2, 1338, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4096, 1337, 0, 0, 0), // spec
+    F(178182, 3, 4098, 1338, 0, 0, 0), // status
     // k8s.io/api/storage/v1beta1.VolumeAttachmentList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1340, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1340, 0, 0, 0), // items
     // k8s.io/api/storage/v1beta1.VolumeAttachmentSource
     F(21728276, 1, 3, 0, 0, 0, 0), // persistentVolumeName
     F(21748752, 2, 3, 547, 0, 0, 0), // inlineVolumeSpec
     // k8s.io/api/storage/v1beta1.VolumeAttachmentSpec
-    F(21787656, 1, 0, 0, 0, 0, 0), // attacher
-    F(9222, 2, 0, 1341, 0, 0, 0), // source
-    F(6673416, 3, 0, 0, 0, 0, 0), // nodeName
+    F(21787656, 1, 4096, 0, 0, 0, 0), // attacher
+    F(9222, 2, 4096, 1341, 0, 0, 0), // source
+    F(6673416, 3, 4096, 0, 0, 0, 0), // nodeName
     // k8s.io/api/storage/v1beta1.VolumeAttachmentStatus
-    F(21816328, 1, 0, 5, 0, 0, 0), // attached
+    F(21816328, 1, 4096, 5, 0, 0, 0), // attached
     F(21824530, 2, 2, 8, 0, 0, 0), // attachmentMetadata
     F(21842955, 3, 3, 1342, 0, 0, 0), // attachError
     F(21854219, 4, 3, 1342, 0, 0, 0), // detachError
     // k8s.io/api/storage/v1beta1.VolumeAttributesClass
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(21888010, 2, 16, 0, 0, 0, 0), // driverName
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(21888010, 2, 4112, 0, 0, 0, 0), // driverName
     F(17925130, 3, 2, 8, 0, 0, 0), // parameters
     // k8s.io/api/storage/v1beta1.VolumeAttributesClassList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1344, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1344, 0, 0, 0), // items
     // k8s.io/api/storage/v1beta1.VolumeError
-    F(890884, 1, 2, 166, 0, 0, 0), // time
+    F(890884, 1, 4098, 166, 0, 0, 0), // time
     F(1602567, 2, 2, 0, 0, 0, 0), // message
     F(21923849, 3, 3, 38, 0, 0, 0), // errorCode
     // k8s.io/api/storage/v1beta1.VolumeNodeResources
     F(5908485, 1, 3, 38, 0, 0, 0), // count
     // k8s.io/api/storagemigration/v1beta1.StorageVersionMigration
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 1345, 0, 0, 0), // spec
-    F(178182, 3, 2, 1346, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 1345, 0, 0, 0), // spec
+    F(178182, 3, 4098, 1346, 0, 0, 0), // status
     // k8s.io/api/storagemigration/v1beta1.StorageVersionMigrationList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1348, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1348, 0, 0, 0), // items
     // k8s.io/api/storagemigration/v1beta1.StorageVersionMigrationSpec
-    F(7176, 1, 16, 1349, 0, 0, 0), // resource
+    F(7176, 1, 4112, 1349, 0, 0, 0), // resource
     // k8s.io/api/storagemigration/v1beta1.StorageVersionMigrationStatus
     F(1477642, 1, 898, 62, 1465348, 1465348, 0), // conditions
     F(8034319, 2, 2, 0, 0, 0, 0), // resourceVersion
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.ConversionRequest
-    F(3, 1, 0, 0, 0, 0, 0), // uid
-    F(22162449, 2, 0, 0, 0, 0, 0), // desiredAPIVersion
-    F(22179847, 3, 128, 504, 0, 0, 0), // objects
+    F(3, 1, 4096, 0, 0, 0, 0), // uid
+    F(22162449, 2, 4096, 0, 0, 0, 0), // desiredAPIVersion
+    F(22179847, 3, 4224, 504, 0, 0, 0), // objects
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.ConversionResponse
-    F(3, 1, 0, 0, 0, 0, 0), // uid
-    F(22261776, 2, 128, 504, 0, 0, 0), // convertedObjects
-    F(19144710, 3, 0, 6, 0, 0, 0), // result
+    F(3, 1, 4096, 0, 0, 0, 0), // uid
+    F(22261776, 2, 4224, 504, 0, 0, 0), // convertedObjects
+    F(19144710, 3, 4096, 6, 0, 0, 0), // result
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.ConversionReview
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
     F(86023, 1, 3, 1350, 0, 0, 0), // request
     F(240648, 2, 3, 1351, 0, 0, 0), // response
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.CustomResourceColumnDefinition
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(1465348, 2, 16, 0, 0, 0, 0), // type
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(1465348, 2, 4112, 0, 0, 0, 0), // type
     F(22312966, 3, 2, 0, 0, 0, 0), // format
     F(20565003, 4, 2, 0, 0, 0, 0), // description
     F(13168648, 5, 2, 38, 0, 0, 0), // priority
-    F(22319112, 6, 16, 0, 0, 0, 0), // jsonPath
+    F(22319112, 6, 4112, 0, 0, 0, 0), // jsonPath
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.CustomResourceConversion
-    F(2745352, 1, 16, 0, 0, 0, 0), // strategy
+    F(2745352, 1, 4112, 0, 0, 0, 0), // strategy
     F(944135, 2, 3, 1352, 0, 0, 0), // webhook
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.CustomResourceDefinition
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 16, 1353, 0, 0, 0), // spec
-    F(178182, 3, 2, 1354, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4112, 1353, 0, 0, 0), // spec
+    F(178182, 3, 4098, 1354, 0, 0, 0), // status
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.CustomResourceDefinitionCondition
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(178182, 2, 16, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(178182, 2, 4112, 0, 0, 0, 0), // status
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     F(1446930, 6, 2, 59, 0, 0, 0), // observedGeneration
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.CustomResourceDefinitionList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1356, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1356, 0, 0, 0), // items
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.CustomResourceDefinitionNames
-    F(22469638, 1, 16, 0, 0, 0, 0), // plural
+    F(22469638, 1, 4112, 0, 0, 0, 0), // plural
     F(1858568, 2, 2, 0, 0, 0, 0), // singular
     F(1880074, 3, 130, 9, 0, 0, 0), // shortNames
-    F(3076, 4, 16, 0, 0, 0, 0), // kind
+    F(3076, 4, 4112, 0, 0, 0, 0), // kind
     F(22475784, 5, 2, 0, 0, 0, 0), // listKind
     F(1890314, 6, 130, 9, 0, 0, 0), // categories
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.CustomResourceDefinitionSpec
-    F(1946629, 1, 16, 0, 0, 0, 0), // group
-    F(30725, 3, 16, 1357, 0, 0, 0), // names
-    F(1093637, 4, 16, 0, 0, 0, 0), // scope
-    F(1772552, 7, 144, 1359, 0, 0, 0), // versions
+    F(1946629, 1, 4112, 0, 0, 0, 0), // group
+    F(30725, 3, 4112, 1357, 0, 0, 0), // names
+    F(1093637, 4, 4112, 0, 0, 0, 0), // scope
+    F(1772552, 7, 4240, 1359, 0, 0, 0), // versions
     F(22513674, 9, 3, 1360, 0, 0, 0), // conversion
     F(22523925, 10, 2, 5, 0, 0, 0), // preserveUnknownFields
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.CustomResourceDefinitionStatus
-    F(1477642, 1, 384, 1362, 1465348, 0, 0), // conditions
-    F(22574093, 2, 0, 1357, 0, 0, 0), // acceptedNames
-    F(22587406, 3, 128, 9, 0, 0, 0), // storedVersions
+    F(1477642, 1, 4480, 1362, 1465348, 0, 0), // conditions
+    F(22574093, 2, 4096, 1357, 0, 0, 0), // acceptedNames
+    F(22587406, 3, 4224, 9, 0, 0, 0), // storedVersions
     F(1446930, 4, 2, 59, 0, 0, 0), // observedGeneration
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.CustomResourceDefinitionVersion
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(1448966, 2, 16, 5, 0, 0, 0), // served
-    F(2244615, 3, 16, 5, 0, 0, 0), // storage
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(1448966, 2, 4112, 5, 0, 0, 0), // served
+    F(2244615, 3, 4112, 5, 0, 0, 0), // storage
     F(22632454, 4, 3, 1363, 0, 0, 0), // schema
     F(1900556, 5, 3, 1364, 0, 0, 0), // subresources
     F(22638616, 6, 130, 1366, 0, 0, 0), // additionalPrinterColumns
@@ -6437,8 +6437,8 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(22663186, 8, 3, 0, 0, 0, 0), // deprecationWarning
     F(22681616, 9, 130, 1368, 0, 0, 0), // selectableFields
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.CustomResourceSubresourceScale
-    F(22729744, 1, 16, 0, 0, 0, 0), // specReplicasPath
-    F(22746130, 2, 16, 0, 0, 0, 0), // statusReplicasPath
+    F(22729744, 1, 4112, 0, 0, 0, 0), // specReplicasPath
+    F(22746130, 2, 4112, 0, 0, 0, 0), // statusReplicasPath
     F(22764561, 3, 3, 0, 0, 0, 0), // labelSelectorPath
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.CustomResourceSubresourceStatus
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.CustomResourceSubresources
@@ -6495,14 +6495,14 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(23352341, 43, 3, 0, 0, 0, 0), // x-kubernetes-map-type
     F(23373848, 44, 898, 1383, 874500, 874500, 0), // x-kubernetes-validations
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.SelectableField
-    F(22319112, 1, 16, 0, 0, 0, 0), // jsonPath
+    F(22319112, 1, 4112, 0, 0, 0, 0), // jsonPath
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.ServiceReference
-    F(30729, 1, 16, 0, 0, 0, 0), // namespace
-    F(26628, 2, 16, 0, 0, 0, 0), // name
+    F(30729, 1, 4112, 0, 0, 0, 0), // namespace
+    F(26628, 2, 4112, 0, 0, 0, 0), // name
     F(1171460, 3, 3, 0, 0, 0, 0), // path
     F(1175556, 4, 3, 38, 0, 0, 0), // port
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.ValidationRule
-    F(874500, 1, 16, 0, 0, 0, 0), // rule
+    F(874500, 1, 4112, 0, 0, 0, 0), // rule
     F(1602567, 2, 2, 0, 0, 0, 0), // message
     F(1615889, 3, 2, 0, 0, 0, 0), // messageExpression
     F(1609734, 4, 3, 0, 0, 0, 0), // reason
@@ -6514,58 +6514,58 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1667075, 3, 3, 0, 0, 0, 0), // url
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1.WebhookConversion
     F(862220, 2, 3, 1385, 0, 0, 0), // clientConfig
-    F(23458840, 3, 144, 9, 0, 0, 0), // conversionReviewVersions
+    F(23458840, 3, 4240, 9, 0, 0, 0), // conversionReviewVersions
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1.ConversionRequest
-    F(3, 1, 0, 0, 0, 0, 0), // uid
-    F(22162449, 2, 0, 0, 0, 0, 0), // desiredAPIVersion
-    F(22179847, 3, 128, 504, 0, 0, 0), // objects
+    F(3, 1, 4096, 0, 0, 0, 0), // uid
+    F(22162449, 2, 4096, 0, 0, 0, 0), // desiredAPIVersion
+    F(22179847, 3, 4224, 504, 0, 0, 0), // objects
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1.ConversionResponse
-    F(3, 1, 0, 0, 0, 0, 0), // uid
-    F(22261776, 2, 128, 504, 0, 0, 0), // convertedObjects
-    F(19144710, 3, 0, 6, 0, 0, 0), // result
+    F(3, 1, 4096, 0, 0, 0, 0), // uid
+    F(22261776, 2, 4224, 504, 0, 0, 0), // convertedObjects
+    F(19144710, 3, 4096, 6, 0, 0, 0), // result
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1.ConversionReview
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
     F(86023, 1, 3, 1386, 0, 0, 0), // request
     F(240648, 2, 3, 1387, 0, 0, 0), // response
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1.CustomResourceColumnDefinition
-    F(26628, 1, 0, 0, 0, 0, 0), // name
-    F(1465348, 2, 0, 0, 0, 0, 0), // type
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
+    F(1465348, 2, 4096, 0, 0, 0, 0), // type
     F(22312966, 3, 2, 0, 0, 0, 0), // format
     F(20565003, 4, 2, 0, 0, 0, 0), // description
     F(13168648, 5, 2, 38, 0, 0, 0), // priority
-    F(23563272, 6, 0, 0, 0, 0, 0), // JSONPath
+    F(23563272, 6, 4096, 0, 0, 0, 0), // JSONPath
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1.CustomResourceConversion
-    F(2745352, 1, 0, 0, 0, 0, 0), // strategy
+    F(2745352, 1, 4096, 0, 0, 0, 0), // strategy
     F(23571475, 2, 3, 1388, 0, 0, 0), // webhookClientConfig
     F(23458840, 3, 130, 9, 0, 0, 0), // conversionReviewVersions
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1.CustomResourceDefinition
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 0, 1389, 0, 0, 0), // spec
-    F(178182, 3, 2, 1390, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4096, 1389, 0, 0, 0), // spec
+    F(178182, 3, 4098, 1390, 0, 0, 0), // status
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1.CustomResourceDefinitionCondition
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
-    F(178182, 2, 0, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
+    F(178182, 2, 4096, 0, 0, 0, 0), // status
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     F(1446930, 6, 2, 59, 0, 0, 0), // observedGeneration
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1.CustomResourceDefinitionList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1392, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1392, 0, 0, 0), // items
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1.CustomResourceDefinitionNames
-    F(22469638, 1, 0, 0, 0, 0, 0), // plural
+    F(22469638, 1, 4096, 0, 0, 0, 0), // plural
     F(1858568, 2, 2, 0, 0, 0, 0), // singular
     F(1880074, 3, 130, 9, 0, 0, 0), // shortNames
-    F(3076, 4, 0, 0, 0, 0, 0), // kind
+    F(3076, 4, 4096, 0, 0, 0, 0), // kind
     F(22475784, 5, 2, 0, 0, 0, 0), // listKind
     F(1890314, 6, 130, 9, 0, 0, 0), // categories
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1.CustomResourceDefinitionSpec
-    F(1946629, 1, 0, 0, 0, 0, 0), // group
+    F(1946629, 1, 4096, 0, 0, 0, 0), // group
     F(1772551, 2, 2, 0, 0, 0, 0), // version
-    F(30725, 3, 0, 1393, 0, 0, 0), // names
-    F(1093637, 4, 0, 0, 0, 0, 0), // scope
+    F(30725, 3, 4096, 1393, 0, 0, 0), // names
+    F(1093637, 4, 4096, 0, 0, 0, 0), // scope
     F(1321994, 5, 3, 1394, 0, 0, 0), // validation
     F(1900556, 6, 3, 1395, 0, 0, 0), // subresources
     F(1772552, 7, 130, 1397, 0, 0, 0), // versions
@@ -6574,14 +6574,14 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(22523925, 10, 3, 5, 0, 0, 0), // preserveUnknownFields
     F(22681616, 11, 130, 1402, 0, 0, 0), // selectableFields
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1.CustomResourceDefinitionStatus
-    F(1477642, 1, 384, 1404, 1465348, 0, 0), // conditions
-    F(22574093, 2, 0, 1393, 0, 0, 0), // acceptedNames
-    F(22587406, 3, 128, 9, 0, 0, 0), // storedVersions
+    F(1477642, 1, 4480, 1404, 1465348, 0, 0), // conditions
+    F(22574093, 2, 4096, 1393, 0, 0, 0), // acceptedNames
+    F(22587406, 3, 4224, 9, 0, 0, 0), // storedVersions
     F(1446930, 4, 2, 59, 0, 0, 0), // observedGeneration
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1.CustomResourceDefinitionVersion
-    F(26628, 1, 0, 0, 0, 0, 0), // name
-    F(1448966, 2, 0, 5, 0, 0, 0), // served
-    F(2244615, 3, 0, 5, 0, 0, 0), // storage
+    F(26628, 1, 4096, 0, 0, 0, 0), // name
+    F(1448966, 2, 4096, 5, 0, 0, 0), // served
+    F(2244615, 3, 4096, 5, 0, 0, 0), // storage
     F(22632454, 4, 3, 1394, 0, 0, 0), // schema
     F(1900556, 5, 3, 1395, 0, 0, 0), // subresources
     F(22638616, 6, 130, 1399, 0, 0, 0), // additionalPrinterColumns
@@ -6589,8 +6589,8 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(22663186, 8, 3, 0, 0, 0, 0), // deprecationWarning
     F(22681616, 9, 130, 1402, 0, 0, 0), // selectableFields
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1.CustomResourceSubresourceScale
-    F(22729744, 1, 0, 0, 0, 0, 0), // specReplicasPath
-    F(22746130, 2, 0, 0, 0, 0, 0), // statusReplicasPath
+    F(22729744, 1, 4096, 0, 0, 0, 0), // specReplicasPath
+    F(22746130, 2, 4096, 0, 0, 0, 0), // statusReplicasPath
     F(22764561, 3, 3, 0, 0, 0, 0), // labelSelectorPath
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1.CustomResourceSubresourceStatus
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1.CustomResourceSubresources
@@ -6647,14 +6647,14 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(23352341, 43, 3, 0, 0, 0, 0), // x-kubernetes-map-type
     F(23373848, 44, 898, 1416, 874500, 874500, 0), // x-kubernetes-validations
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1.SelectableField
-    F(22319112, 1, 0, 0, 0, 0, 0), // jsonPath
+    F(22319112, 1, 4096, 0, 0, 0, 0), // jsonPath
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1.ServiceReference
-    F(30729, 1, 0, 0, 0, 0, 0), // namespace
-    F(26628, 2, 0, 0, 0, 0, 0), // name
+    F(30729, 1, 4096, 0, 0, 0, 0), // namespace
+    F(26628, 2, 4096, 0, 0, 0, 0), // name
     F(1171460, 3, 3, 0, 0, 0, 0), // path
     F(1175556, 4, 3, 38, 0, 0, 0), // port
     // k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1beta1.ValidationRule
-    F(874500, 1, 0, 0, 0, 0, 0), // rule
+    F(874500, 1, 4096, 0, 0, 0, 0), // rule
     F(1602567, 2, 2, 0, 0, 0, 0), // message
     F(1615889, 3, 2, 0, 0, 0, 0), // messageExpression
     F(1609734, 4, 3, 0, 0, 0, 0), // reason
@@ -6665,52 +6665,52 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1658888, 2, 2, 7, 0, 0, 0), // caBundle
     F(1667075, 3, 3, 0, 0, 0, 0), // url
     // k8s.io/apimachinery/pkg/apis/meta/v1.APIGroup
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(1772552, 2, 144, 1419, 0, 0, 0), // versions
-    F(23590928, 3, 2, 1418, 0, 0, 0), // preferredVersion
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(1772552, 2, 4240, 1419, 0, 0, 0), // versions
+    F(23590928, 3, 4098, 1418, 0, 0, 0), // preferredVersion
     F(23607322, 4, 130, 1421, 0, 0, 0), // serverAddressByClientCIDRs
     // k8s.io/apimachinery/pkg/apis/meta/v1.APIGroupList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(3870726, 1, 144, 1423, 0, 0, 0), // groups
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(3870726, 1, 4240, 1423, 0, 0, 0), // groups
     // k8s.io/apimachinery/pkg/apis/meta/v1.APIResource
-    F(26628, 1, 16, 0, 0, 0, 0), // name
-    F(23683082, 2, 16, 5, 0, 0, 0), // namespaced
-    F(3076, 3, 16, 0, 0, 0, 0), // kind
-    F(1874949, 4, 16, 276, 0, 0, 0), // verbs
+    F(26628, 1, 4112, 0, 0, 0, 0), // name
+    F(23683082, 2, 4112, 5, 0, 0, 0), // namespaced
+    F(3076, 3, 4112, 0, 0, 0, 0), // kind
+    F(1874949, 4, 4112, 276, 0, 0, 0), // verbs
     F(1880074, 5, 130, 9, 0, 0, 0), // shortNames
-    F(23693324, 6, 16, 0, 0, 0, 0), // singularName
+    F(23693324, 6, 4112, 0, 0, 0, 0), // singularName
     F(1890314, 7, 130, 9, 0, 0, 0), // categories
     F(1946629, 8, 2, 0, 0, 0, 0), // group
     F(1772551, 9, 2, 0, 0, 0, 0), // version
     F(23705618, 10, 2, 0, 0, 0, 0), // storageVersionHash
     // k8s.io/apimachinery/pkg/apis/meta/v1.APIResourceList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(23724044, 1, 16, 0, 0, 0, 0), // groupVersion
-    F(7177, 2, 144, 1425, 0, 0, 0), // resources
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(23724044, 1, 4112, 0, 0, 0, 0), // groupVersion
+    F(7177, 2, 4240, 1425, 0, 0, 0), // resources
     // k8s.io/apimachinery/pkg/apis/meta/v1.APIVersions
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(1772552, 1, 144, 9, 0, 0, 0), // versions
-    F(23607322, 2, 144, 1421, 0, 0, 0), // serverAddressByClientCIDRs
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(1772552, 1, 4240, 9, 0, 0, 0), // versions
+    F(23607322, 2, 4240, 1421, 0, 0, 0), // serverAddressByClientCIDRs
     // k8s.io/apimachinery/pkg/apis/meta/v1.ApplyOptions
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
     F(72710, 1, 130, 9, 0, 0, 0), // dryRun
-    F(23762949, 2, 0, 5, 0, 0, 0), // force
-    F(23768076, 3, 0, 0, 0, 0, 0), // fieldManager
+    F(23762949, 2, 4096, 5, 0, 0, 0), // force
+    F(23768076, 3, 4096, 0, 0, 0, 0), // fieldManager
     // k8s.io/apimachinery/pkg/apis/meta/v1.Condition
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(178182, 2, 16, 0, 0, 0, 0), // status
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(178182, 2, 4112, 0, 0, 0, 0), // status
     F(1446930, 3, 2, 59, 0, 0, 0), // observedGeneration
-    F(2165778, 4, 16, 166, 0, 0, 0), // lastTransitionTime
-    F(1609734, 5, 16, 0, 0, 0, 0), // reason
-    F(1602567, 6, 16, 0, 0, 0, 0), // message
+    F(2165778, 4, 4112, 166, 0, 0, 0), // lastTransitionTime
+    F(1609734, 5, 4112, 0, 0, 0, 0), // reason
+    F(1602567, 6, 4112, 0, 0, 0, 0), // message
     // k8s.io/apimachinery/pkg/apis/meta/v1.CreateOptions
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
     F(72710, 1, 130, 9, 0, 0, 0), // dryRun
     F(23768076, 3, 2, 0, 0, 0, 0), // fieldManager
     F(23792655, 4, 2, 0, 0, 0, 0), // fieldValidation
     // k8s.io/apimachinery/pkg/apis/meta/v1.DeleteOptions
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
     F(23821330, 1, 3, 59, 0, 0, 0), // gracePeriodSeconds
     F(23839757, 2, 3, 1426, 0, 0, 0), // preconditions
     F(23853072, 3, 3, 5, 0, 0, 0), // orphanDependents
@@ -6718,43 +6718,43 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(72710, 5, 130, 9, 0, 0, 0), // dryRun
     F(23886896, 6, 3, 5, 0, 0, 0), // ignoreStoreReadErrorWithClusterBreakingPotential
     // k8s.io/apimachinery/pkg/apis/meta/v1.FieldSelectorRequirement
-    F(367619, 1, 16, 0, 0, 0, 0), // key
-    F(5988360, 2, 16, 0, 0, 0, 0), // operator
+    F(367619, 1, 4112, 0, 0, 0, 0), // key
+    F(5988360, 2, 4112, 0, 0, 0, 0), // operator
     F(5996550, 3, 130, 9, 0, 0, 0), // values
     // k8s.io/apimachinery/pkg/apis/meta/v1.GetOptions
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
     F(8034319, 1, 2, 0, 0, 0, 0), // resourceVersion
     // k8s.io/apimachinery/pkg/apis/meta/v1.GroupKind
-    F(1946629, 1, 0, 0, 0, 0, 0), // group
-    F(3076, 2, 0, 0, 0, 0, 0), // kind
+    F(1946629, 1, 4096, 0, 0, 0, 0), // group
+    F(3076, 2, 4096, 0, 0, 0, 0), // kind
     // k8s.io/apimachinery/pkg/apis/meta/v1.GroupResource
-    F(1946629, 1, 16, 0, 0, 0, 0), // group
-    F(7176, 2, 16, 0, 0, 0, 0), // resource
+    F(1946629, 1, 4112, 0, 0, 0, 0), // group
+    F(7176, 2, 4112, 0, 0, 0, 0), // resource
     // k8s.io/apimachinery/pkg/apis/meta/v1.GroupVersion
-    F(1946629, 1, 0, 0, 0, 0, 0), // group
-    F(1772551, 2, 0, 0, 0, 0, 0), // version
+    F(1946629, 1, 4096, 0, 0, 0, 0), // group
+    F(1772551, 2, 4096, 0, 0, 0, 0), // version
     // k8s.io/apimachinery/pkg/apis/meta/v1.GroupVersionForDiscovery
-    F(23724044, 1, 16, 0, 0, 0, 0), // groupVersion
-    F(1772551, 2, 16, 0, 0, 0, 0), // version
+    F(23724044, 1, 4112, 0, 0, 0, 0), // groupVersion
+    F(1772551, 2, 4112, 0, 0, 0, 0), // version
     // k8s.io/apimachinery/pkg/apis/meta/v1.GroupVersionKind
-    F(1946629, 1, 0, 0, 0, 0, 0), // group
-    F(1772551, 2, 0, 0, 0, 0, 0), // version
-    F(3076, 3, 0, 0, 0, 0, 0), // kind
+    F(1946629, 1, 4096, 0, 0, 0, 0), // group
+    F(1772551, 2, 4096, 0, 0, 0, 0), // version
+    F(3076, 3, 4096, 0, 0, 0, 0), // kind
     // k8s.io/apimachinery/pkg/apis/meta/v1.GroupVersionResource
-    F(1946629, 1, 0, 0, 0, 0, 0), // group
-    F(1772551, 2, 0, 0, 0, 0, 0), // version
-    F(7176, 3, 0, 0, 0, 0, 0), // resource
+    F(1946629, 1, 4096, 0, 0, 0, 0), // group
+    F(1772551, 2, 4096, 0, 0, 0, 0), // version
+    F(7176, 3, 4096, 0, 0, 0, 0), // resource
     // k8s.io/apimachinery/pkg/apis/meta/v1.LabelSelector
     F(24067083, 1, 2, 8, 0, 0, 0), // matchLabels
     F(11041808, 2, 130, 286, 0, 0, 0), // matchExpressions
     // k8s.io/apimachinery/pkg/apis/meta/v1.LabelSelectorRequirement
-    F(367619, 1, 16, 0, 0, 0, 0), // key
-    F(5988360, 2, 16, 0, 0, 0, 0), // operator
+    F(367619, 1, 4112, 0, 0, 0, 0), // key
+    F(5988360, 2, 4112, 0, 0, 0, 0), // operator
     F(5996550, 3, 130, 9, 0, 0, 0), // values
     // k8s.io/apimachinery/pkg/apis/meta/v1.List
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 504, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 504, 0, 0, 0), // items
     // k8s.io/apimachinery/pkg/apis/meta/v1.ListMeta
     F(24102920, 1, 2, 0, 0, 0, 0), // selfLink
     F(8034319, 2, 2, 0, 0, 0, 0), // resourceVersion
@@ -6762,7 +6762,7 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(24119314, 4, 3, 59, 0, 0, 0), // remainingItemCount
     F(24137737, 5, 3, 1427, 0, 0, 0), // shardInfo
     // k8s.io/apimachinery/pkg/apis/meta/v1.ListOptions
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
     F(4147213, 1, 2, 0, 0, 0, 0), // labelSelector
     F(4133901, 2, 2, 0, 0, 0, 0), // fieldSelector
     F(24155141, 3, 2, 5, 0, 0, 0), // watch
@@ -6799,22 +6799,22 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(10507274, 14, 770, 9, 0, 0, 0), // finalizers
     F(24381453, 17, 130, 1431, 0, 0, 0), // managedFields
     // k8s.io/apimachinery/pkg/apis/meta/v1.OwnerReference
-    F(3076, 1, 16, 0, 0, 0, 0), // kind
-    F(26628, 3, 16, 0, 0, 0, 0), // name
-    F(3, 4, 16, 0, 0, 0, 0), // uid
-    F(248842, 5, 16, 0, 0, 0, 0), // apiVersion
+    F(3076, 1, 4112, 0, 0, 0, 0), // kind
+    F(26628, 3, 4112, 0, 0, 0, 0), // name
+    F(3, 4, 4112, 0, 0, 0, 0), // uid
+    F(248842, 5, 4112, 0, 0, 0, 0), // apiVersion
     F(7556106, 6, 3, 5, 0, 0, 0), // controller
     F(24405010, 7, 3, 5, 0, 0, 0), // blockOwnerDeletion
     // k8s.io/apimachinery/pkg/apis/meta/v1.PartialObjectMetadata
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
     // k8s.io/apimachinery/pkg/apis/meta/v1.PartialObjectMetadataList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1433, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1433, 0, 0, 0), // items
     // k8s.io/apimachinery/pkg/apis/meta/v1.Patch
     // k8s.io/apimachinery/pkg/apis/meta/v1.PatchOptions
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
     F(72710, 1, 130, 9, 0, 0, 0), // dryRun
     F(23762949, 2, 3, 5, 0, 0, 0), // force
     F(23768076, 3, 2, 0, 0, 0, 0), // fieldManager
@@ -6823,15 +6823,15 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(3, 1, 3, 0, 0, 0, 0), // uid
     F(8034319, 2, 3, 0, 0, 0, 0), // resourceVersion
     // k8s.io/apimachinery/pkg/apis/meta/v1.RootPaths
-    F(16491525, 1, 128, 9, 0, 0, 0), // paths
+    F(16491525, 1, 4224, 9, 0, 0, 0), // paths
     // k8s.io/apimachinery/pkg/apis/meta/v1.ServerAddressByClientCIDR
-    F(24506378, 1, 16, 0, 0, 0, 0), // clientCIDR
-    F(23607309, 2, 16, 0, 0, 0, 0), // serverAddress
+    F(24506378, 1, 4112, 0, 0, 0, 0), // clientCIDR
+    F(23607309, 2, 4112, 0, 0, 0, 0), // serverAddress
     // k8s.io/apimachinery/pkg/apis/meta/v1.ShardInfo
-    F(1131528, 1, 16, 0, 0, 0, 0), // selector
+    F(1131528, 1, 4112, 0, 0, 0, 0), // selector
     // k8s.io/apimachinery/pkg/apis/meta/v1.Status
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
     F(178182, 2, 2, 0, 0, 0, 0), // status
     F(1602567, 3, 2, 0, 0, 0, 0), // message
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
@@ -6849,54 +6849,54 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(24580113, 5, 2, 38, 0, 0, 0), // retryAfterSeconds
     F(3, 6, 2, 0, 0, 0, 0), // uid
     // k8s.io/apimachinery/pkg/apis/meta/v1.Table
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 0, 2, 21, 0, 0, 0), // metadata
-    F(24610833, 0, 128, 1438, 0, 0, 0), // columnDefinitions
-    F(24628228, 0, 128, 1440, 0, 0, 0), // rows
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 0, 4098, 21, 0, 0, 0), // metadata
+    F(24610833, 0, 4224, 1438, 0, 0, 0), // columnDefinitions
+    F(24628228, 0, 4224, 1440, 0, 0, 0), // rows
     // k8s.io/apimachinery/pkg/apis/meta/v1.TableOptions
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
     F(24637453, 1, 2, 0, 0, 0, 0), // includeObject
     // k8s.io/apimachinery/pkg/apis/meta/v1.TypeMeta
     F(3076, 1, 2, 0, 0, 0, 0), // kind
     F(248842, 2, 2, 0, 0, 0, 0), // apiVersion
     // k8s.io/apimachinery/pkg/apis/meta/v1.UpdateOptions
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
     F(72710, 1, 130, 9, 0, 0, 0), // dryRun
     F(23768076, 2, 2, 0, 0, 0, 0), // fieldManager
     F(23792655, 3, 2, 0, 0, 0, 0), // fieldValidation
     // k8s.io/apimachinery/pkg/apis/meta/v1.WatchEvent
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(57350, 2, 16, 4, 0, 0, 0), // object
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(57350, 2, 4112, 4, 0, 0, 0), // object
     // k8s.io/apimachinery/pkg/apis/meta/v1beta1.PartialObjectMetadataList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(608261, 1, 0, 1433, 0, 0, 0), // items
-    F(541704, 2, 2, 21, 0, 0, 0), // metadata
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(608261, 1, 4096, 1433, 0, 0, 0), // items
+    F(541704, 2, 4098, 21, 0, 0, 0), // metadata
     // k8s.io/apimachinery/pkg/runtime.TypeMeta
     F(248842, 1, 2, 0, 0, 0, 0), // apiVersion
     F(3076, 2, 2, 0, 0, 0, 0), // kind
     // k8s.io/kube-aggregator/pkg/apis/apiregistration/v1.APIService
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 1441, 0, 0, 0), // spec
-    F(178182, 3, 2, 1442, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 1441, 0, 0, 0), // spec
+    F(178182, 3, 4098, 1442, 0, 0, 0), // status
     // k8s.io/kube-aggregator/pkg/apis/apiregistration/v1.APIServiceCondition
-    F(1465348, 1, 16, 0, 0, 0, 0), // type
-    F(178182, 2, 16, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4112, 0, 0, 0, 0), // type
+    F(178182, 2, 4112, 0, 0, 0, 0), // status
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/kube-aggregator/pkg/apis/apiregistration/v1.APIServiceList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 16, 1444, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4112, 1444, 0, 0, 0), // items
     // k8s.io/kube-aggregator/pkg/apis/apiregistration/v1.APIServiceSpec
     F(1651719, 1, 3, 1445, 0, 0, 0), // service
     F(1946629, 2, 2, 0, 0, 0, 0), // group
     F(1772551, 3, 2, 0, 0, 0, 0), // version
     F(12578837, 4, 2, 5, 0, 0, 0), // insecureSkipTLSVerify
     F(1658888, 5, 130, 7, 0, 0, 0), // caBundle
-    F(24863764, 7, 16, 38, 0, 0, 0), // groupPriorityMinimum
-    F(24884239, 8, 16, 38, 0, 0, 0), // versionPriority
+    F(24863764, 7, 4112, 38, 0, 0, 0), // groupPriorityMinimum
+    F(24884239, 8, 4112, 38, 0, 0, 0), // versionPriority
     // k8s.io/kube-aggregator/pkg/apis/apiregistration/v1.APIServiceStatus
     F(1477642, 1, 898, 1447, 1465348, 1465348, 0), // conditions
     // k8s.io/kube-aggregator/pkg/apis/apiregistration/v1.ServiceReference
@@ -6904,28 +6904,28 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(26628, 2, 2, 0, 0, 0, 0), // name
     F(1175556, 3, 3, 38, 0, 0, 0), // port
     // k8s.io/kube-aggregator/pkg/apis/apiregistration/v1beta1.APIService
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 18, 0, 0, 0), // metadata
-    F(549892, 2, 2, 1448, 0, 0, 0), // spec
-    F(178182, 3, 2, 1449, 0, 0, 0), // status
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 18, 0, 0, 0), // metadata
+    F(549892, 2, 4098, 1448, 0, 0, 0), // spec
+    F(178182, 3, 4098, 1449, 0, 0, 0), // status
     // k8s.io/kube-aggregator/pkg/apis/apiregistration/v1beta1.APIServiceCondition
-    F(1465348, 1, 0, 0, 0, 0, 0), // type
-    F(178182, 2, 0, 0, 0, 0, 0), // status
-    F(2165778, 3, 2, 166, 0, 0, 0), // lastTransitionTime
+    F(1465348, 1, 4096, 0, 0, 0, 0), // type
+    F(178182, 2, 4096, 0, 0, 0, 0), // status
+    F(2165778, 3, 4098, 166, 0, 0, 0), // lastTransitionTime
     F(1609734, 4, 2, 0, 0, 0, 0), // reason
     F(1602567, 5, 2, 0, 0, 0, 0), // message
     // k8s.io/kube-aggregator/pkg/apis/apiregistration/v1beta1.APIServiceList
-    F(0, 0, 8, 10, 0, 0, 0), // (inline)
-    F(541704, 1, 2, 21, 0, 0, 0), // metadata
-    F(608261, 2, 0, 1451, 0, 0, 0), // items
+    F(0, 0, 4104, 10, 0, 0, 0), // (inline)
+    F(541704, 1, 4098, 21, 0, 0, 0), // metadata
+    F(608261, 2, 4096, 1451, 0, 0, 0), // items
     // k8s.io/kube-aggregator/pkg/apis/apiregistration/v1beta1.APIServiceSpec
     F(1651719, 1, 3, 1452, 0, 0, 0), // service
     F(1946629, 2, 2, 0, 0, 0, 0), // group
     F(1772551, 3, 2, 0, 0, 0, 0), // version
     F(12578837, 4, 2, 5, 0, 0, 0), // insecureSkipTLSVerify
     F(1658888, 5, 130, 7, 0, 0, 0), // caBundle
-    F(24863764, 7, 0, 38, 0, 0, 0), // groupPriorityMinimum
-    F(24884239, 8, 0, 38, 0, 0, 0), // versionPriority
+    F(24863764, 7, 4096, 38, 0, 0, 0), // groupPriorityMinimum
+    F(24884239, 8, 4096, 38, 0, 0, 0), // versionPriority
     // k8s.io/kube-aggregator/pkg/apis/apiregistration/v1beta1.APIServiceStatus
     F(1477642, 1, 898, 1454, 1465348, 1465348, 0), // conditions
     // k8s.io/kube-aggregator/pkg/apis/apiregistration/v1beta1.ServiceReference
@@ -6934,23 +6934,23 @@ pub(crate) static FIELDS: [F; 4536] = [
     F(1175556, 3, 3, 38, 0, 0, 0), // port
     // k8s.io/api/admissionregistration/v1alpha1.RuleWithOperations
     F(1083402, 1, 130, 9, 0, 0, 0), // operations
-    F(0, 2, 8, 45, 0, 0, 0), // (inline)
+    F(0, 2, 4104, 45, 0, 0, 0), // (inline)
     // k8s.io/api/admissionregistration/v1beta1.RuleWithOperations
     F(1083402, 1, 130, 9, 0, 0, 0), // operations
-    F(0, 2, 8, 45, 0, 0, 0), // (inline)
+    F(0, 2, 4104, 45, 0, 0, 0), // (inline)
     // k8s.io/apimachinery/pkg/apis/meta/v1.TableColumnDefinition
-    F(26628, 0, 0, 0, 0, 0, 0), // name
-    F(1465348, 0, 0, 0, 0, 0, 0), // type
-    F(22312966, 0, 0, 0, 0, 0, 0), // format
-    F(20565003, 0, 0, 0, 0, 0, 0), // description
-    F(13168648, 0, 0, 38, 0, 0, 0), // priority
+    F(26628, 0, 4096, 0, 0, 0, 0), // name
+    F(1465348, 0, 4096, 0, 0, 0, 0), // type
+    F(22312966, 0, 4096, 0, 0, 0, 0), // format
+    F(20565003, 0, 4096, 0, 0, 0, 0), // description
+    F(13168648, 0, 4096, 38, 0, 0, 0), // priority
     // k8s.io/apimachinery/pkg/apis/meta/v1.TableRow
-    F(25008133, 0, 128, 1456, 0, 0, 0), // cells
+    F(25008133, 0, 4224, 1456, 0, 0, 0), // cells
     F(1477642, 0, 130, 1458, 0, 0, 0), // conditions
-    F(57350, 0, 2, 4, 0, 0, 0), // object
+    F(57350, 0, 4098, 4, 0, 0, 0), // object
     // k8s.io/apimachinery/pkg/apis/meta/v1.TableRowCondition
-    F(1465348, 0, 0, 0, 0, 0, 0), // type
-    F(178182, 0, 0, 0, 0, 0, 0), // status
+    F(1465348, 0, 4096, 0, 0, 0, 0), // type
+    F(178182, 0, 4096, 0, 0, 0, 0), // status
     F(1609734, 0, 2, 0, 0, 0, 0), // reason
     F(1602567, 0, 2, 0, 0, 0, 0), // message
 ];

@@ -20,7 +20,9 @@ use serde_json::Value;
 
 /// Nesting allowed in any document; below the limit that `serde_json` has for reading a stored record again.
 pub const NESTING_DEPTH_MAX: usize = 120;
-/// Bytes of one request body or document; the limit of the published API server for resource bodies.
+/// Bytes of one request body, and of any YAML text; the limit of the published API server for resource bodies. Documents
+/// that are no request (a list that a client reads) go through [`json::decode`] and [`proto::decode_as`], whose cost is
+/// linear; who calls them bounds what it reads.
 pub const DOCUMENT_BYTES_MAX: usize = 3 * 1024 * 1024;
 /// Strict findings kept for one document.
 pub const STRICT_ERRORS_MAX: usize = 100;
@@ -76,6 +78,9 @@ impl TypeMeta {
 
 /// Reads `apiVersion` and `kind` of a document without decoding the rest.
 pub fn peek(encoding: Encoding, data: &[u8]) -> Result<TypeMeta, DecodeError> {
+    if data.len() > DOCUMENT_BYTES_MAX {
+        return Err(DecodeError::TooLarge);
+    }
     match encoding {
         Encoding::Json => json::peek(data),
         Encoding::Yaml => json::peek(&yaml::to_json(data)?.json),
@@ -86,6 +91,9 @@ pub fn peek(encoding: Encoding, data: &[u8]) -> Result<TypeMeta, DecodeError> {
 /// Decodes a document as the given type; `None` decodes it as an object of unknown structure (a custom resource), which
 /// protobuf cannot carry. `strict` collects findings; without it unknown fields are dropped silently.
 pub fn decode(encoding: Encoding, ty: Option<TypeId>, data: &[u8], strict: bool) -> Result<Decoded, DecodeError> {
+    if data.len() > DOCUMENT_BYTES_MAX {
+        return Err(DecodeError::TooLarge);
+    }
     match encoding {
         Encoding::Json => json::decode(ty, data, strict),
         Encoding::Yaml => yaml::decode(ty, data, strict),

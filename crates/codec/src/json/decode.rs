@@ -1,7 +1,7 @@
 //! Typed decoding: the tree is built canonical, unknown and duplicate fields are noted with their path, and a value of the
 //! wrong type is reported in the words of Go's decoder. Names are case-sensitive, as `sigs.k8s.io/json` has them.
 use super::lexer::Lexer;
-use crate::{DOCUMENT_BYTES_MAX, DecodeError, Decoded, STRICT_ERRORS_MAX, StrictErrors, TypeMeta, scalar, zero};
+use crate::{DecodeError, Decoded, STRICT_ERRORS_MAX, StrictErrors, TypeMeta, scalar, zero};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kelson_schema::{FieldType, Kind, TypeId};
 use serde_json::{Map, Number, Value};
@@ -9,7 +9,7 @@ use std::borrow::Cow;
 
 /// Decodes a document; see [`crate::decode`].
 pub fn decode(ty: Option<TypeId>, data: &[u8], strict: bool) -> Result<Decoded, DecodeError> {
-    let text = text(data)?;
+    let text = text(data);
     let mut d = Decoder { lexer: Lexer::new(&text), path: Vec::new(), strict, found: Vec::new(), type_error: None };
     let value = match ty {
         Some(ty) => d.root(ty)?,
@@ -25,7 +25,7 @@ pub fn decode(ty: Option<TypeId>, data: &[u8], strict: bool) -> Result<Decoded, 
 /// Reads `apiVersion` and `kind`, skipping all else.
 pub fn peek(data: &[u8]) -> Result<TypeMeta, DecodeError> {
     let wrap = |e: DecodeError| DecodeError::Json(format!("couldn't get version/kind; json parse error: {e}"));
-    let text = text(data)?;
+    let text = text(data);
     peek_text(&text).map_err(wrap)
 }
 
@@ -72,11 +72,8 @@ fn peek_text(text: &str) -> Result<TypeMeta, DecodeError> {
 }
 
 /// Go replaces bytes that are not UTF-8.
-fn text(data: &[u8]) -> Result<Cow<'_, str>, DecodeError> {
-    if data.len() > DOCUMENT_BYTES_MAX {
-        return Err(DecodeError::TooLarge);
-    }
-    Ok(String::from_utf8_lossy(data))
+fn text(data: &[u8]) -> Cow<'_, str> {
+    String::from_utf8_lossy(data)
 }
 
 fn token_name(byte: Option<u8>) -> &'static str {

@@ -9,7 +9,7 @@ mod wire;
 pub use list::ListEncoder;
 pub use watch::{FRAME_BYTES_MAX, frame, watch_event, watch_frame};
 
-use crate::{DOCUMENT_BYTES_MAX, DecodeError, EncodeError, TypeMeta};
+use crate::{DecodeError, EncodeError, TypeMeta};
 use kelson_schema::TypeId;
 use serde_json::Value;
 use wire::{Reader, RevBuf, Wire};
@@ -78,9 +78,6 @@ pub fn decode(data: &[u8]) -> Result<(TypeMeta, Value), DecodeError> {
 
 /// Decodes a document as the given type, whatever its envelope says.
 pub fn decode_as(ty: TypeId, data: &[u8]) -> Result<(TypeMeta, Value), DecodeError> {
-    if data.len() > DOCUMENT_BYTES_MAX {
-        return Err(DecodeError::TooLarge);
-    }
     let envelope = envelope(data)?;
     let mut map = decode::message(ty, envelope.raw, 0)?;
     if ty.is_kind() {

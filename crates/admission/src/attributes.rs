@@ -102,6 +102,22 @@ impl Attributes<'_> {
         let gr = GroupResource::new(&self.resource.group, &self.resource.resource);
         Status::not_found(&gr, &self.display_name())
     }
+    /// The object's name: the path's, or on create the object's own.
+    pub fn object_name(&self) -> &str {
+        if self.name.is_empty() {
+            self.object.as_ref().map_or("", |o| crate::tree::text(o, &["metadata", "name"]))
+        } else {
+            self.name
+        }
+    }
+    /// The new object; JSON null where there is none.
+    pub fn new_object(&self) -> &Value {
+        self.object.as_ref().unwrap_or(&Value::Null)
+    }
+    /// The stored object; JSON null where there is none.
+    pub fn stored(&self) -> &Value {
+        self.old_object.unwrap_or(&Value::Null)
+    }
     fn display_name(&self) -> String {
         if !self.name.is_empty() {
             return self.name.to_owned();
@@ -123,8 +139,10 @@ pub struct Notes {
     pub warnings: Vec<String>,
     /// Go to the audit event; keys are `plugin/key`.
     pub audit_annotations: Vec<(String, String)>,
-    /// Plugins that changed the object, in order: explains a request in audit log and dry run.
+    /// Plugins that changed the object, in order; filled in for dry runs, which are there to explain.
     pub changed_by: Vec<&'static str>,
+    /// The plugin that refused, for the audit log.
+    pub refused_by: Option<&'static str>,
 }
 
 impl Notes {

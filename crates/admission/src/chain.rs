@@ -36,9 +36,15 @@ impl Chain {
             if !plugin.ready() {
                 wait_ready(plugin.as_ref(), attributes).await?;
             }
-            match plugin.as_async() {
-                Some(waiting) => waiting.admit(attributes, notes).await?,
-                None => plugin.admit(attributes, notes)?,
+            // Comparing costs a copy, so only a dry run, which is there to explain, pays for it.
+            let before = attributes.dry_run.then(|| attributes.object.clone());
+            let admitted = match plugin.as_async(attributes) {
+                Some(waiting) => waiting.admit(attributes, notes).await,
+                None => plugin.admit(attributes, notes),
+            };
+            admitted.inspect_err(|_| notes.refused_by = Some(plugin.name()))?;
+            if before.is_some_and(|b| b != attributes.object) {
+                notes.changed_by.push(plugin.name());
             }
         }
         Ok(())
@@ -49,10 +55,11 @@ impl Chain {
             if !plugin.ready() {
                 wait_ready(plugin.as_ref(), attributes).await?;
             }
-            match plugin.as_async() {
-                Some(waiting) => waiting.validate(attributes, notes).await?,
-                None => plugin.validate(attributes, notes)?,
-            }
+            let admitted = match plugin.as_async(attributes) {
+                Some(waiting) => waiting.validate(attributes, notes).await,
+                None => plugin.validate(attributes, notes),
+            };
+            admitted.inspect_err(|_| notes.refused_by = Some(plugin.name()))?;
         }
         Ok(())
     }
@@ -68,5 +75,69 @@ async fn wait_ready(plugin: &dyn Plugin, attributes: &Attributes<'_>) -> Result<
         Ok(()) => Ok(()),
         Err(_) if plugin.ready() => Ok(()),
         Err(_) => Err(attributes.forbidden("not yet ready to handle request")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plugins::always::{AlwaysAdmit, AlwaysDeny};
+    use crate::plugins::tolerations::TaintNodesByCondition;
+    use kelson_auth::UserInfo;
+    use kelson_meta::{Gvk, Gvr};
+    use serde_json::json;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    struct Late(AtomicBool);
+    impl Plugin for Late {
+        fn name(&self) -> &'static str {
+            "Late"
+        }
+        fn handles(&self, op: Operation) -> bool {
+            op == Operation::Create
+        }
+        fn ready(&self) -> bool {
+            self.0.load(Ordering::Relaxed)
+        }
+    }
+
+    async fn admit(plugins: Vec<Arc<dyn Plugin>>, operation: Operation) -> (Result<(), Status>, Notes) {
+        let (kind, resource, user) = (Gvk::new("", "v1", "Node"), Gvr::new("", "v1", "nodes"), UserInfo::default());
+        let mut attributes = Attributes {
+            operation,
+            kind: &kind,
+            resource: &resource,
+            subresource: "",
+            namespace: "",
+            name: "n",
+            object: Some(json!({})),
+            old_object: None,
+            user: &user,
+            dry_run: true,
+            options: None,
+        };
+        let mut notes = Notes::default();
+        (Chain::new(plugins).admit(&mut attributes, &mut notes).await, notes)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn waits_ten_seconds_for_readiness() {
+        let begin = tokio::time::Instant::now();
+        let late = Arc::new(Late(AtomicBool::new(false)));
+        let (refused, _) = admit(vec![late.clone()], Operation::Create).await;
+        assert_eq!(refused.unwrap_err().message, "nodes \"n\" is forbidden: not yet ready to handle request");
+        assert_eq!(begin.elapsed(), READY_WAIT);
+        assert!(admit(vec![late.clone()], Operation::Update).await.0.is_ok(), "not handled, not waited for");
+        late.0.store(true, Ordering::Relaxed);
+        assert!(admit(vec![late], Operation::Create).await.0.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_dry_run_explains() {
+        let plugins: Vec<Arc<dyn Plugin>> =
+            vec![Arc::new(AlwaysAdmit), Arc::new(TaintNodesByCondition), Arc::new(AlwaysDeny), Arc::new(AlwaysAdmit)];
+        let (refused, notes) = admit(plugins, Operation::Create).await;
+        assert!(refused.is_err());
+        assert_eq!((notes.changed_by, notes.refused_by), (vec!["TaintNodesByCondition"], Some("AlwaysDeny")));
     }
 }

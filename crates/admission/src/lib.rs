@@ -5,8 +5,17 @@
 
 pub mod attributes;
 pub mod chain;
+pub mod containers;
 pub mod plugin;
+pub mod plugins;
+pub mod registry;
+mod tree;
 
 pub use attributes::{Attributes, Notes, Operation, Operations};
 pub use chain::Chain;
 pub use plugin::{AsyncPlugin, Plugin};
+pub use plugins::priority::system_priority_classes;
+pub use registry::{AdmissionOptions, BuildError, Dependencies, KindMapper, build, default_plugins, known_plugins};
+
+#[cfg(test)]
+mod testing;

@@ -5,7 +5,7 @@ use kelson_meta::Status;
 use crate::{Attributes, Notes, Operation};
 
 /// An admission plugin. The hooks are synchronous, so the chain boxes nothing on the hot path; a plugin that must wait
-/// (quota, webhooks) returns itself from [`Plugin::as_async`], and its asynchronous hooks run in its place.
+/// (quota, webhooks) returns itself from [`Plugin::as_async`] for just the requests that make it wait.
 pub trait Plugin: Send + Sync {
     /// Upstream's name, e.g. `NamespaceLifecycle`.
     fn name(&self) -> &'static str;
@@ -23,8 +23,8 @@ pub trait Plugin: Send + Sync {
     fn validate(&self, _attributes: &Attributes<'_>, _notes: &mut Notes) -> Result<(), Status> {
         Ok(())
     }
-    /// The asynchronous hooks, when it has any.
-    fn as_async(&self) -> Option<&dyn AsyncPlugin> {
+    /// The asynchronous hooks, when this request needs them; they then run in place of the synchronous ones.
+    fn as_async(&self, _attributes: &Attributes<'_>) -> Option<&dyn AsyncPlugin> {
         None
     }
 }

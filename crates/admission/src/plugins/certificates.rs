@@ -1,0 +1,182 @@
+//! CertificateApproval, CertificateSigning, CertificateSubjectRestriction: who may approve and sign for which signer.
+use std::sync::Arc;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use kelson_auth::{Attributes as Request, Authorizer, UserInfo};
+use kelson_meta::Status;
+use kelson_pki::{CertificateRequest, KUBE_APISERVER_CLIENT};
+use serde_json::Value;
+
+use crate::tree::{at, same, text};
+use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
+
+const GROUP: &str = "certificates.k8s.io";
+
+/// Whether `user` may `verb` for `signer`: by its name, or by its whole domain (`example.com/*`).
+fn may(authorizer: &dyn Authorizer, user: &UserInfo, verb: &str, signer: &str) -> bool {
+    let ask = |name: &str| authorizer.authorize(&Request::resource(user, verb, GROUP, "signers", "", name)).is_allow();
+    let domain = signer.split('/').next().unwrap_or_default();
+    ask(signer) || ask(&format!("{domain}/*"))
+}
+
+fn signer(csr: &Value) -> &str {
+    text(csr, &["spec", "signerName"])
+}
+
+/// The request inside a CertificateSigningRequest object.
+pub(crate) fn request_of(csr: &Value) -> Result<CertificateRequest, String> {
+    let pem = STANDARD.decode(text(csr, &["spec", "request"])).ok().and_then(|b| String::from_utf8(b).ok());
+    CertificateRequest::parse(&pem.unwrap_or_default()).map_err(|e| e.to_string())
+}
+
+/// Only those allowed to `approve` for the signer approve or deny.
+pub struct CertificateApproval {
+    authorizer: Arc<dyn Authorizer>,
+}
+
+impl CertificateApproval {
+    /// Asking the dependencies' authorizer.
+    pub fn new(d: &Dependencies) -> Self {
+        Self { authorizer: d.authorizer.clone() }
+    }
+}
+
+impl Plugin for CertificateApproval {
+    fn name(&self) -> &'static str {
+        "CertificateApproval"
+    }
+    fn handles(&self, op: Operation) -> bool {
+        Operations::UPDATE.contains(op)
+    }
+    fn validate(&self, a: &Attributes<'_>, _: &mut Notes) -> Result<(), Status> {
+        if a.subresource != "approval" || !a.is(GROUP, "certificatesigningrequests") {
+            return Ok(());
+        }
+        // The stored one: an update may try to change the signer's name.
+        let signer = signer(a.stored());
+        if may(self.authorizer.as_ref(), a.user, "approve", signer) {
+            return Ok(());
+        }
+        Err(a.forbidden(&format!("user not permitted to approve requests with signerName {signer:?}")))
+    }
+}
+
+/// Only those allowed to `sign` for the signer set the certificate or the conditions.
+pub struct CertificateSigning {
+    authorizer: Arc<dyn Authorizer>,
+}
+
+impl CertificateSigning {
+    /// Asking the dependencies' authorizer.
+    pub fn new(d: &Dependencies) -> Self {
+        Self { authorizer: d.authorizer.clone() }
+    }
+}
+
+impl Plugin for CertificateSigning {
+    fn name(&self) -> &'static str {
+        "CertificateSigning"
+    }
+    fn handles(&self, op: Operation) -> bool {
+        Operations::UPDATE.contains(op)
+    }
+    fn validate(&self, a: &Attributes<'_>, _: &mut Notes) -> Result<(), Status> {
+        if a.subresource != "status" || !a.is(GROUP, "certificatesigningrequests") {
+            return Ok(());
+        }
+        let unchanged = |field: &str| same(at(a.stored(), &["status", field]), at(a.new_object(), &["status", field]));
+        let signer = signer(a.stored());
+        if (unchanged("certificate") && unchanged("conditions"))
+            || may(self.authorizer.as_ref(), a.user, "sign", signer)
+        {
+            return Ok(());
+        }
+        Err(a.forbidden(&format!("user not permitted to sign requests with signerName {signer:?}")))
+    }
+}
+
+/// Nobody becomes `system:masters` by a request.
+pub struct CertificateSubjectRestriction;
+
+impl Plugin for CertificateSubjectRestriction {
+    fn name(&self) -> &'static str {
+        "CertificateSubjectRestriction"
+    }
+    fn handles(&self, op: Operation) -> bool {
+        Operations::CREATE.contains(op)
+    }
+    fn validate(&self, a: &Attributes<'_>, _: &mut Notes) -> Result<(), Status> {
+        if !a.is_main(GROUP, "certificatesigningrequests") || signer(a.new_object()) != KUBE_APISERVER_CLIENT {
+            return Ok(());
+        }
+        let request = request_of(a.new_object()).map_err(|e| a.forbidden(&format!("failed to parse CSR: {e}")))?;
+        if request.organizations.iter().any(|o| o == "system:masters") {
+            return Err(a.forbidden(&format!(
+                "use of {KUBE_APISERVER_CLIENT} signer with system:masters group is not allowed"
+            )));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Ask, dependencies, object};
+    use kelson_pki::{Key, create_request};
+    use serde_json::json;
+
+    const CSR: &str = "certificates.k8s.io/certificatesigningrequests";
+
+    #[tokio::test]
+    async fn approving_and_signing() {
+        let d = dependencies(&[]);
+        let csr = |signer: &str, status: Value| json!({"metadata": {"name": "x"}, "spec": {"signerName": signer}, "status": status});
+        let approve = |user: &str, signer: &str| {
+            let resource = "certificates.k8s.io/certificatesigningrequests/approval";
+            let ask = Ask::update(resource, csr(signer, json!({})), csr("example.com/a", json!({}))).by(user, "g");
+            object(CertificateApproval::new(&d), ask)
+        };
+        assert!(approve("signer", "example.com/a").await.is_ok() && approve("root", "other.io/x").await.is_ok());
+        assert!(
+            approve("signer", "other.io/x")
+                .await
+                .unwrap_err()
+                .ends_with("is forbidden: user not permitted to approve requests with signerName \"other.io/x\"")
+        );
+        let sign = |user: &str, status: Value| {
+            let resource = "certificates.k8s.io/certificatesigningrequests/status";
+            let ask = Ask::update(resource, csr("other.io/x", json!({})), csr("other.io/x", status)).by(user, "g");
+            object(CertificateSigning::new(&d), ask)
+        };
+        assert!(sign("jane", json!({"certificate": null, "conditions": []})).await.is_ok());
+        assert!(sign("jane", json!({"certificate": "eA=="})).await.unwrap_err().contains("not permitted to sign"));
+        assert!(sign("root", json!({"certificate": "eA=="})).await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn masters_by_request() {
+        let ask = |signer: &str, org: &str| {
+            let pem = create_request(&Key::generate().unwrap(), "x", &[org.to_owned()], &[]).unwrap();
+            let csr =
+                json!({"metadata": {"name": "x"}, "spec": {"signerName": signer, "request": STANDARD.encode(pem)}});
+            object(CertificateSubjectRestriction, Ask::create(CSR, csr))
+        };
+        assert!(ask(KUBE_APISERVER_CLIENT, "dev").await.is_ok());
+        assert!(ask("example.com/a", "system:masters").await.is_ok());
+        assert!(
+            ask(KUBE_APISERVER_CLIENT, "system:masters")
+                .await
+                .unwrap_err()
+                .ends_with("system:masters group is not allowed")
+        );
+        let junk = json!({"metadata": {"name": "x"}, "spec": {"signerName": KUBE_APISERVER_CLIENT, "request": "eA=="}});
+        assert!(
+            object(CertificateSubjectRestriction, Ask::create(CSR, junk))
+                .await
+                .unwrap_err()
+                .contains("failed to parse CSR")
+        );
+    }
+}

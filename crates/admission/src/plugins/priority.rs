@@ -1,0 +1,179 @@
+//! Priority: a pod's priority number comes from its PriorityClass, never from its author; one default class at most.
+use std::sync::Arc;
+
+use kelson_auth::Objects;
+use kelson_meta::Status;
+use serde_json::{Value, json};
+
+use super::{all, find};
+use crate::tree::{at, set, text};
+use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
+
+const GROUP: &str = "scheduling.k8s.io";
+
+/// The two classes every cluster has; the API server creates them where they are missing.
+pub fn system_priority_classes() -> Vec<Value> {
+    let class = |name: &str, value: i64, description: &str| {
+        json!({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
+            "value": value, "description": description, "preemptionPolicy": "PreemptLowerPriority"})
+    };
+    vec![
+        class(
+            "system-node-critical",
+            2_000_001_000,
+            "Used for system critical pods that must not be moved from their current node.",
+        ),
+        class(
+            "system-cluster-critical",
+            2_000_000_000,
+            "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary.",
+        ),
+    ]
+}
+
+/// See the module.
+pub struct Priority {
+    objects: Arc<dyn Objects>,
+}
+
+impl Priority {
+    /// Reading priority classes through the dependencies.
+    pub fn new(d: &Dependencies) -> Self {
+        Self { objects: d.objects.clone() }
+    }
+
+    /// The default class: of several (a race made them), the one of the lowest value.
+    fn default_class(&self) -> Option<Value> {
+        all(self.objects.as_ref(), GROUP, "priorityclasses", "")
+            .into_iter()
+            .filter(|c| at(c, &["globalDefault"]) == true)
+            .min_by_key(|c| at(c, &["value"]).as_i64().unwrap_or(0))
+    }
+
+    fn new_pod(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        let pod = a.new_object();
+        let asked = text(pod, &["spec", "priorityClassName"]);
+        let class = if asked.is_empty() {
+            self.default_class()
+        } else {
+            let found = find(self.objects.as_ref(), GROUP, "priorityclasses", "", asked);
+            Some(found.ok_or_else(|| a.forbidden(&format!("no PriorityClass with name {asked} was found")))?)
+        };
+        let class = class.unwrap_or_default();
+        let value = at(&class, &["value"]).as_i64().unwrap_or(0);
+        if let Some(given) = at(pod, &["spec", "priority"]).as_i64().filter(|g| *g != value) {
+            return Err(a.forbidden(&format!(
+                "the integer value of priority ({given}) must not be provided in pod spec; priority admission controller \
+                 computed {value} from the given PriorityClass name"
+            )));
+        }
+        let policy = match text(&class, &["preemptionPolicy"]) {
+            "" => "PreemptLowerPriority",
+            policy => policy,
+        };
+        let given = text(pod, &["spec", "preemptionPolicy"]);
+        if !given.is_empty() && given != policy {
+            return Err(a.forbidden(&format!(
+                "the string value of PreemptionPolicy ({given}) must not be provided in pod spec; priority admission \
+                 controller computed {policy} from the given PriorityClass name"
+            )));
+        }
+        let (name, policy) = (text(&class, &["metadata", "name"]).to_owned(), policy.to_owned());
+        if let Some(pod) = a.object.as_mut() {
+            if !name.is_empty() {
+                set(pod, &["spec", "priorityClassName"], name.into());
+            }
+            set(pod, &["spec", "priority"], value.into());
+            set(pod, &["spec", "preemptionPolicy"], policy.into());
+        }
+        Ok(())
+    }
+}
+
+impl Plugin for Priority {
+    fn name(&self) -> &'static str {
+        "Priority"
+    }
+    fn handles(&self, op: Operation) -> bool {
+        Operations::WRITE.contains(op)
+    }
+    fn admit(&self, a: &mut Attributes<'_>, _: &mut Notes) -> Result<(), Status> {
+        if !a.is_main("", "pods") {
+            return Ok(());
+        }
+        if a.operation == Operation::Create {
+            return self.new_pod(a);
+        }
+        // What was computed at creation survives clients that do not know the fields.
+        for field in ["priority", "preemptionPolicy"] {
+            let old = at(a.stored(), &["spec", field]).clone();
+            if at(a.new_object(), &["spec", field]).is_null()
+                && !old.is_null()
+                && let Some(pod) = a.object.as_mut()
+            {
+                set(pod, &["spec", field], old);
+            }
+        }
+        Ok(())
+    }
+    fn validate(&self, a: &Attributes<'_>, _: &mut Notes) -> Result<(), Status> {
+        if !a.is_main(GROUP, "priorityclasses") || at(a.new_object(), &["globalDefault"]) != true {
+            return Ok(());
+        }
+        let Some(default) = self.default_class() else { return Ok(()) };
+        let name = text(&default, &["metadata", "name"]);
+        if a.operation == Operation::Create || name != text(a.new_object(), &["metadata", "name"]) {
+            let why = format!("PriorityClass {name} is already marked as default. Only one default can exist");
+            return Err(a.forbidden(&why));
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Ask, dependencies, object};
+
+    #[tokio::test]
+    async fn resolves_and_refuses() {
+        let none = dependencies(&[]);
+        let out = object(Priority::new(&none), Ask::pod(json!({"spec": {}}))).await.unwrap();
+        assert_eq!(out["spec"], json!({"priority": 0, "preemptionPolicy": "PreemptLowerPriority"}));
+        let d = dependencies(&[
+            (
+                "priorityclasses//high",
+                json!({"metadata": {"name": "high"}, "value": 1000, "preemptionPolicy": "Never"}),
+            ),
+            ("priorityclasses//std", json!({"metadata": {"name": "std"}, "value": 5, "globalDefault": true})),
+        ]);
+        let ask = |spec: Value| object(Priority::new(&d), Ask::pod(json!({"metadata": {"name": "p"}, "spec": spec})));
+        let out = ask(json!({})).await.unwrap();
+        assert_eq!((&out["spec"]["priorityClassName"], &out["spec"]["priority"]), (&json!("std"), &json!(5)));
+        let out = ask(json!({"priorityClassName": "high", "priority": 1000})).await.unwrap();
+        assert_eq!(out["spec"]["preemptionPolicy"], "Never");
+        for (spec, text) in [
+            (
+                json!({"priorityClassName": "gone"}),
+                "pods \"p\" is forbidden: no PriorityClass with name gone was found",
+            ),
+            (
+                json!({"priority": 7}),
+                "the integer value of priority (7) must not be provided in pod spec; priority admission controller computed 5",
+            ),
+            (
+                json!({"priorityClassName": "high", "preemptionPolicy": "PreemptLowerPriority"}),
+                "the string value of PreemptionPolicy (PreemptLowerPriority)",
+            ),
+        ] {
+            let e = ask(spec).await.unwrap_err();
+            assert!(e.contains(text), "{e}");
+        }
+        let old = json!({"spec": {"priority": 5, "preemptionPolicy": "Never"}});
+        let out = object(Priority::new(&d), Ask::update("/pods", old, json!({"spec": {}}))).await.unwrap();
+        assert_eq!(out["spec"]["priority"], 5);
+        let second = json!({"metadata": {"name": "new"}, "value": 1, "globalDefault": true});
+        let e = object(Priority::new(&d), Ask::create("scheduling.k8s.io/priorityclasses", second)).await.unwrap_err();
+        assert!(e.ends_with("PriorityClass std is already marked as default. Only one default can exist"), "{e}");
+    }
+}

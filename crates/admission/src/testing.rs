@@ -1,0 +1,132 @@
+//! A small world for plugin tests: stored objects by path, an authorizer with a list of what it allows.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kelson_auth::{Attributes as Request, Authorizer, Decision, Objects, UserInfo};
+use kelson_meta::{Gvk, Gvr, Status};
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use crate::{Attributes, Chain, Dependencies, KindMapper, Notes, Operation, Plugin};
+
+/// Objects by `resource/namespace/name`.
+pub(crate) struct World(pub Mutex<BTreeMap<String, Value>>);
+
+impl Objects for World {
+    fn get(&self, _: &str, resource: &str, namespace: &str, name: &str) -> Option<Bytes> {
+        self.0.lock().get(&format!("{resource}/{namespace}/{name}")).map(|v| serde_json::to_vec(v).unwrap().into())
+    }
+    fn list(&self, _: &str, resource: &str, namespace: &str) -> Vec<Bytes> {
+        let prefix = format!("{resource}/{namespace}/");
+        let all = self.0.lock();
+        all.iter().filter(|(k, _)| k.starts_with(&prefix)).map(|(_, v)| serde_json::to_vec(v).unwrap().into()).collect()
+    }
+}
+
+/// Allows the user `root` everything, and `signer` to approve and sign for example.com.
+struct Rules;
+impl Authorizer for Rules {
+    fn authorize(&self, a: &Request<'_>) -> Decision {
+        let ok = a.user.name == "root"
+            || (a.user.name == "signer" && a.resource == "signers" && a.name == "example.com/*")
+            || (a.user.name == "owner" && a.resource == "deployments" && a.subresource == "finalizers");
+        if ok { Decision::Allow(String::new()) } else { Decision::NoOpinion("no".into()) }
+    }
+}
+
+struct Kinds;
+impl KindMapper for Kinds {
+    fn resources(&self, api_version: &str, kind: &str) -> Vec<(Gvr, bool)> {
+        match (api_version, kind) {
+            ("apps/v1", "Deployment") => vec![(Gvr::new("apps", "v1", "deployments"), true)],
+            ("v1", "Secret") => vec![(Gvr::new("", "v1", "secrets"), true)],
+            _ => vec![],
+        }
+    }
+}
+
+pub(crate) fn world(objects: &[(&str, Value)]) -> Arc<World> {
+    Arc::new(World(Mutex::new(objects.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect())))
+}
+
+pub(crate) fn dependencies_of(world: Arc<World>) -> Dependencies {
+    Dependencies { objects: world, authorizer: Arc::new(Rules), kinds: Arc::new(Kinds) }
+}
+
+pub(crate) fn dependencies(objects: &[(&str, Value)]) -> Dependencies {
+    dependencies_of(world(objects))
+}
+
+/// One request: `resource` is `group/plural[/subresource]`.
+pub(crate) struct Ask<'a> {
+    pub operation: Operation,
+    pub resource: &'a str,
+    pub namespace: &'a str,
+    pub name: &'a str,
+    pub object: Option<Value>,
+    pub old: Option<Value>,
+    pub user: UserInfo,
+}
+
+impl<'a> Ask<'a> {
+    pub(crate) fn new(operation: Operation, resource: &'a str, object: Value) -> Self {
+        let user = UserInfo::new("jane", ["dev"]);
+        Self { operation, resource, namespace: "a", name: "", object: Some(object), old: None, user }
+    }
+    pub(crate) fn create(resource: &'a str, object: Value) -> Self {
+        Self::new(Operation::Create, resource, object)
+    }
+    pub(crate) fn pod(object: Value) -> Self {
+        Self::create("/pods", object)
+    }
+    pub(crate) fn update(resource: &'a str, old: Value, object: Value) -> Self {
+        Self { old: Some(old), name: "x", ..Self::new(Operation::Update, resource, object) }
+    }
+    pub(crate) fn by(mut self, user: &str, group: &str) -> Self {
+        self.user = UserInfo::new(user, [group]);
+        self
+    }
+    pub(crate) fn named(mut self, namespace: &'a str, name: &'a str) -> Self {
+        (self.namespace, self.name) = (namespace, name);
+        self
+    }
+}
+
+/// What came of a request: the object as admitted, and the notes.
+pub(crate) struct Outcome {
+    pub object: Value,
+    pub notes: Notes,
+}
+
+/// Sends a request through one plugin, both passes.
+pub(crate) async fn run(plugin: impl Plugin + 'static, ask: Ask<'_>) -> Result<Outcome, Status> {
+    let chain = Chain::new(vec![Arc::new(plugin)]);
+    let (group, rest) = ask.resource.split_once('/').unwrap();
+    let (plural, subresource) = rest.split_once('/').unwrap_or((rest, ""));
+    let kind =
+        ask.object.as_ref().or(ask.old.as_ref()).and_then(|o| o.get("kind")).and_then(Value::as_str).unwrap_or("");
+    let (kind, resource) = (Gvk::new(group, "v1", kind), Gvr::new(group, "v1", plural));
+    let mut attributes = Attributes {
+        operation: ask.operation,
+        kind: &kind,
+        resource: &resource,
+        subresource,
+        namespace: ask.namespace,
+        name: ask.name,
+        object: ask.object,
+        old_object: ask.old.as_ref(),
+        user: &ask.user,
+        dry_run: false,
+        options: None,
+    };
+    let mut notes = Notes::default();
+    chain.admit(&mut attributes, &mut notes).await?;
+    chain.validate(&attributes, &mut notes).await?;
+    Ok(Outcome { object: attributes.object.unwrap_or_default(), notes })
+}
+
+/// The message of a refusal, or the admitted object.
+pub(crate) async fn object(plugin: impl Plugin + 'static, ask: Ask<'_>) -> Result<Value, String> {
+    run(plugin, ask).await.map(|o| o.object).map_err(|s| s.message)
+}

@@ -65,73 +65,6 @@ pub static KINDS: &[Generic] = &[
         ..Options::namespaced("autoscaling", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
     }),
     Generic(Options {
-        short_names: &["csr"],
-        subresources: &["status", "approval"],
-        ..Options::cluster("certificates.k8s.io", "certificatesigningrequests", "CertificateSigningRequest")
-    }),
-    Generic(Options {
-        versions: &["v1beta1", "v1alpha1"],
-        storage: ("certificates.k8s.io", "v1beta1"),
-        allow_unconditional_update: false,
-        ..Options::cluster("certificates.k8s.io", "clustertrustbundles", "ClusterTrustBundle")
-    }),
-    Generic(Options {
-        versions: &["v1beta1"],
-        storage: ("certificates.k8s.io", "v1beta1"),
-        subresources: STATUS,
-        allow_unconditional_update: false,
-        ..Options::namespaced("certificates.k8s.io", "podcertificaterequests", "PodCertificateRequest")
-    }),
-    Generic(Options { generation: true, ..Options::cluster("networking.k8s.io", "ingressclasses", "IngressClass") }),
-    Generic(Options {
-        short_names: &["ing"],
-        subresources: STATUS,
-        generation: true,
-        ..Options::namespaced("networking.k8s.io", "ingresses", "Ingress")
-    }),
-    Generic(Options {
-        versions: &["v1", "v1beta1"],
-        short_names: &["ip"],
-        ..Options::cluster("networking.k8s.io", "ipaddresses", "IPAddress")
-    }),
-    Generic(Options {
-        short_names: &["netpol"],
-        generation: true,
-        ..Options::namespaced("networking.k8s.io", "networkpolicies", "NetworkPolicy")
-    }),
-    Generic(Options {
-        versions: &["v1", "v1beta1"],
-        subresources: STATUS,
-        ..Options::cluster("networking.k8s.io", "servicecidrs", "ServiceCIDR")
-    }),
-    Generic(Options {
-        short_names: &["pdb"],
-        subresources: STATUS,
-        generation: true,
-        allow_unconditional_update: false,
-        ..Options::namespaced("policy", "poddisruptionbudgets", "PodDisruptionBudget")
-    }),
-    Generic(Options {
-        allow_unconditional_update: false,
-        ..Options::cluster("storage.k8s.io", "csidrivers", "CSIDriver")
-    }),
-    Generic(Options { allow_unconditional_update: false, ..Options::cluster("storage.k8s.io", "csinodes", "CSINode") }),
-    Generic(Options {
-        allow_unconditional_update: false,
-        ..Options::namespaced("storage.k8s.io", "csistoragecapacities", "CSIStorageCapacity")
-    }),
-    Generic(Options { short_names: &["sc"], ..Options::cluster("storage.k8s.io", "storageclasses", "StorageClass") }),
-    Generic(Options {
-        subresources: STATUS,
-        allow_unconditional_update: false,
-        ..Options::cluster("storage.k8s.io", "volumeattachments", "VolumeAttachment")
-    }),
-    Generic(Options {
-        versions: &["v1", "v1beta1"],
-        short_names: &["vac"],
-        ..Options::cluster("storage.k8s.io", "volumeattributesclasses", "VolumeAttributesClass")
-    }),
-    Generic(Options {
         versions: &["v1", "v1beta1", "v1alpha1"],
         categories: API_EXTENSIONS,
         generation: true,
@@ -171,11 +104,6 @@ pub static KINDS: &[Generic] = &[
         ..Options::cluster(ADMISSION, "validatingwebhookconfigurations", "ValidatingWebhookConfiguration")
     }),
     Generic(Options {
-        short_names: &["pc"],
-        generation: true,
-        ..Options::cluster("scheduling.k8s.io", "priorityclasses", "PriorityClass")
-    }),
-    Generic(Options {
         versions: &["v1alpha2"],
         storage: ("scheduling.k8s.io", "v1alpha2"),
         subresources: STATUS,
@@ -185,11 +113,6 @@ pub static KINDS: &[Generic] = &[
         versions: &["v1alpha2"],
         storage: ("scheduling.k8s.io", "v1alpha2"),
         ..Options::namespaced("scheduling.k8s.io", "workloads", "Workload")
-    }),
-    Generic(Options {
-        allow_create_on_update: true,
-        allow_unconditional_update: false,
-        ..Options::cluster("node.k8s.io", "runtimeclasses", "RuntimeClass")
     }),
     Generic(Options {
         versions: &["v1", "v1beta2", "v1beta1"],

@@ -5,15 +5,19 @@
 
 mod apps;
 mod batch;
+mod certificates;
 mod convert;
 mod core;
 mod generic;
 pub mod metadata;
+mod networking;
 mod path;
 mod pod;
+mod policy;
 mod rbac;
 mod registry;
 mod rules;
+mod storage;
 mod strategy;
 pub mod table;
 mod tree;

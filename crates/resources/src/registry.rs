@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use crate::strategy::Strategy;
-use crate::{apps, batch, core, generic, pod, rbac};
+use crate::{apps, batch, certificates, core, generic, networking, pod, policy, rbac, storage};
 
 static KINDS: &[&dyn Strategy] = &[
     &pod::Pods,
@@ -29,6 +29,23 @@ static KINDS: &[&dyn Strategy] = &[
     &rbac::Roles { namespaced: false },
     &rbac::Roles { namespaced: true },
     &apps::ControllerRevisions,
+    &certificates::CertificateSigningRequests,
+    &certificates::ClusterTrustBundles,
+    &certificates::PodCertificateRequests,
+    &networking::IngressClasses,
+    &networking::Ingresses,
+    &networking::IpAddresses,
+    &networking::NetworkPolicies,
+    &networking::ServiceCidrs,
+    &policy::PodDisruptionBudgets,
+    &policy::PriorityClasses,
+    &policy::RuntimeClasses,
+    &storage::CsiDrivers,
+    &storage::CsiNodes,
+    &storage::CsiStorageCapacities,
+    &storage::StorageClasses,
+    &storage::VolumeAttachments,
+    &storage::VolumeAttributesClasses,
     &apps::DaemonSets,
     &apps::Deployments,
     &apps::ReplicaSets,

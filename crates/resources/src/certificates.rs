@@ -1,0 +1,430 @@
+//! CertificateSigningRequests, cluster trust bundles and pod certificate requests (certificates.k8s.io). Reading the
+//! request itself needs X.509 and is the signers'; here its PEM frame is checked.
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use jiff::Timestamp;
+use kelson_meta::{format_seconds, is_dns1123_subdomain};
+use serde_json::{Value, json};
+
+use crate::metadata::{IMMUTABLE, NameRule, immutable};
+use crate::path::{Errors, Path};
+use crate::rules;
+use crate::strategy::{Column, Context, Options, Strategy, base_status_update};
+use crate::table::{AGE, NAME, age, human_duration, label_map, name, or_none};
+use crate::tree::{default_zero, ensure, int, items, items_mut, present, remove, restore, same, set, text};
+
+const GROUP: &str = "certificates.k8s.io";
+const LIFETIME_SECONDS_MIN: i64 = 600;
+const USAGES: &[&str] = &[
+    "any",
+    "cert sign",
+    "client auth",
+    "code signing",
+    "content commitment",
+    "crl sign",
+    "data encipherment",
+    "decipher only",
+    "digital signature",
+    "email protection",
+    "encipher only",
+    "ipsec end system",
+    "ipsec tunnel",
+    "ipsec user",
+    "key agreement",
+    "key encipherment",
+    "microsoft sgc",
+    "netscape sgc",
+    "ocsp signing",
+    "s/mime",
+    "server auth",
+    "signing",
+    "timestamping",
+];
+
+/// The certificatesigningrequests resource.
+pub struct CertificateSigningRequests;
+
+static OPTIONS: Options = Options {
+    short_names: &["csr"],
+    subresources: &["status", "approval"],
+    name: NameRule::Any,
+    columns: &[
+        NAME,
+        AGE,
+        Column::text("SignerName", "Signer that is asked."),
+        Column::text("Requestor", "User that asked."),
+        Column::text("RequestedDuration", "Lifetime that is asked for."),
+        Column::text("Condition", "Approval, failure and issue."),
+    ],
+    fields: &["spec.signerName"],
+    ..Options::cluster(GROUP, "certificatesigningrequests", "CertificateSigningRequest")
+};
+
+impl Strategy for CertificateSigningRequests {
+    fn options(&self) -> &'static Options {
+        &OPTIONS
+    }
+    fn default(&self, _version: &str, obj: &mut Value) {
+        ensure(obj, "status");
+        if let Some(s) = obj.get_mut("status") {
+            for c in items_mut(s, "conditions") {
+                default_zero(c, "status", "True");
+            }
+        }
+    }
+    fn prepare_create(&self, cx: &Context<'_>, obj: &mut Value) {
+        set(obj, "status", json!({}));
+        let Some(spec) = ensure(obj, "spec") else { return };
+        for f in ["username", "uid", "groups", "extra"] {
+            remove(spec, f);
+        }
+        // The requester is who the server saw, whatever the request says.
+        let Some(user) = cx.user else { return };
+        set(spec, "username", user.name);
+        if !user.uid.is_empty() {
+            set(spec, "uid", user.uid);
+        }
+        if !user.groups.is_empty() {
+            set(spec, "groups", user.groups.to_vec());
+        }
+        if !user.extra.is_empty() {
+            set(spec, "extra", json!(user.extra));
+        }
+    }
+    fn check_create(&self, obj: &Value, e: &mut Errors) {
+        check_spec(&obj["spec"], e);
+    }
+    fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
+        restore(new, old, "spec");
+        restore(new, old, "status");
+    }
+    fn check_update(&self, _new: &Value, _old: &Value, _e: &mut Errors) {}
+    fn prepare_subresource_update(&self, cx: &Context<'_>, subresource: &str, new: &mut Value, old: &Value) {
+        base_status_update(new, old);
+        let now = format_seconds(cx.now);
+        if subresource == "approval" {
+            let conditions = new["status"]["conditions"].clone();
+            restore(new, old, "status");
+            if present(&conditions)
+                && let Some(s) = ensure(new, "status")
+            {
+                set(s, "conditions", conditions);
+            }
+        } else {
+            preserve(new, old, "Approved");
+            preserve(new, old, "Denied");
+        }
+        let Some(status) = new.get_mut("status") else { return };
+        for c in items_mut(status, "conditions") {
+            if !present(&c["lastUpdateTime"]) {
+                set(c, "lastUpdateTime", now.clone());
+            }
+            if !present(&c["lastTransitionTime"]) {
+                let was = items(&old["status"]["conditions"])
+                    .iter()
+                    .find(|o| o["type"] == c["type"] && o["status"] == c["status"])
+                    .map(|o| text(&o["lastTransitionTime"]).to_owned())
+                    .filter(|t| !t.is_empty());
+                set(c, "lastTransitionTime", was.unwrap_or_else(|| now.clone()));
+            }
+        }
+    }
+    fn check_subresource_update(&self, subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
+        check_status_update(subresource, new, old, e);
+    }
+    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
+        let spec = &obj["spec"];
+        let has = |kind: &str| items(&obj["status"]["conditions"]).iter().any(|c| text(&c["type"]) == kind);
+        let mut state = if has("Denied") {
+            "Denied"
+        } else if has("Approved") {
+            "Approved"
+        } else {
+            "Pending"
+        }
+        .to_owned();
+        if has("Failed") {
+            state.push_str(",Failed");
+        }
+        if !text(&obj["status"]["certificate"]).is_empty() {
+            state.push_str(",Issued");
+        }
+        let lifetime = int(&spec["expirationSeconds"]).map_or_else(String::new, human_duration);
+        vec![
+            name(obj),
+            age(obj, now),
+            or_none(text(&spec["signerName"])),
+            json!(text(&spec["username"])),
+            or_none(&lifetime),
+            json!(state),
+        ]
+    }
+}
+
+/// Conditions of `kind` as they were, when there are as many.
+fn preserve(new: &mut Value, old: &Value, kind: &str) {
+    let was: Vec<Value> =
+        items(&old["status"]["conditions"]).iter().filter(|c| text(&c["type"]) == kind).cloned().collect();
+    let Some(status) = new.get_mut("status") else { return };
+    let now: Vec<&mut Value> = items_mut(status, "conditions").filter(|c| text(&c["type"]) == kind).collect();
+    if now.len() == was.len() {
+        for (n, w) in now.into_iter().zip(was) {
+            *n = w;
+        }
+    }
+}
+
+/// A base64 field that holds a PEM block of `kind`.
+fn pem_block(v: &Value, kind: &str) -> bool {
+    let Ok(bytes) = STANDARD.decode(text(v)) else { return false };
+    String::from_utf8_lossy(&bytes).contains(&format!("-----BEGIN {kind}-----"))
+}
+
+fn check_spec(spec: &Value, e: &mut Errors) {
+    let p = Path::new("spec");
+    if !pem_block(&spec["request"], "CERTIFICATE REQUEST") {
+        e.invalid(&p.child("request"), &spec["request"], "PEM block type must be CERTIFICATE REQUEST");
+    }
+    let usages = items(&spec["usages"]);
+    let at = p.child("usages");
+    if usages.is_empty() {
+        e.required(&at, "");
+    }
+    for (i, u) in usages.iter().enumerate() {
+        if !USAGES.contains(&text(u)) {
+            e.not_supported(&at.index(i), u, USAGES);
+        }
+        if usages[..i].contains(u) {
+            e.duplicate(&at.index(i), u);
+        }
+    }
+    let signer = text(&spec["signerName"]);
+    let at = p.child("signerName");
+    if signer == "kubernetes.io/legacy-unknown" {
+        e.invalid(&at, signer, "the legacy signerName is not allowed via this API version");
+    } else {
+        signer_name(signer, &at, e);
+    }
+    if let Some(n) = int(&spec["expirationSeconds"])
+        && n < LIFETIME_SECONDS_MIN
+    {
+        e.invalid(&p.child("expirationSeconds"), n, "may not specify a duration less than 600 seconds (10 minutes)");
+    }
+}
+
+/// `domain/path` with a domain of at least two labels.
+pub(crate) fn signer_name(s: &str, p: &Path<'_>, e: &mut Errors) {
+    const SEGMENTS: &str = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
+    if s.is_empty() {
+        return e.required(p, "");
+    }
+    let Some((domain, path)) = s.split_once('/').filter(|(_, path)| !path.contains('/')) else {
+        return e.invalid(p, s, SEGMENTS);
+    };
+    if let Err(why) = is_dns1123_subdomain(domain) {
+        for w in why {
+            e.invalid(p, s, format!("validating label {domain:?}: {w}"));
+        }
+    } else if !domain.contains('.') {
+        e.invalid(p, s, "should be a domain with at least two segments separated by dots");
+    }
+    for label in path.split('.') {
+        for w in is_dns1123_subdomain(label).err().into_iter().flatten() {
+            e.invalid(p, s, format!("validating label {label:?}: {w}"));
+        }
+    }
+}
+
+fn check_status_update(subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
+    let status = Path::new("status");
+    let p = status.child("conditions");
+    let conditions = items(&new["status"]["conditions"]);
+    let mut seen: Vec<&str> = Vec::new();
+    for (i, c) in conditions.iter().enumerate() {
+        let (at, kind) = (p.index(i), text(&c["type"]));
+        rules::required(&c["type"], &at.child("type"), e);
+        let allowed: &[&str] =
+            if matches!(kind, "Approved" | "Denied" | "Failed") { &["True"] } else { &["False", "True", "Unknown"] };
+        rules::one_of(&c["status"], &at.child("status"), allowed, e);
+        if (kind == "Approved" && seen.contains(&"Denied")) || (kind == "Denied" && seen.contains(&"Approved")) {
+            e.invalid(&p, kind, "Approved and Denied conditions are mutually exclusive");
+        }
+        if seen.contains(&kind) {
+            e.duplicate(&at.child("type"), kind);
+        }
+        seen.push(kind);
+    }
+    let of = |obj: &Value, kind: &str| -> Vec<Value> {
+        items(&obj["status"]["conditions"]).iter().filter(|c| text(&c["type"]) == kind).cloned().collect()
+    };
+    for kind in ["Approved", "Denied", "Failed"] {
+        let (was, now) = (of(old, kind), of(new, kind));
+        if now.len() < was.len() {
+            e.forbidden(&p, format!("updates may not remove a condition of type {kind:?}"));
+        } else if subresource != "approval" && kind != "Failed" && now.len() > was.len() {
+            e.forbidden(&p, format!("updates may not add a condition of type {kind:?}"));
+        } else if subresource != "approval" && kind != "Failed" && !same(&json!(now), &json!(was)) {
+            e.forbidden(&p, format!("updates may not modify a condition of type {kind:?}"));
+        }
+    }
+    let (was, now) = (text(&old["status"]["certificate"]), text(&new["status"]["certificate"]));
+    let at = status.child("certificate");
+    if !was.is_empty() && was != now {
+        e.forbidden(&at, "updates may not modify a non-empty certificate");
+    }
+    if was.is_empty() && !now.is_empty() && !pem_block(&new["status"]["certificate"], "CERTIFICATE") {
+        e.invalid(&at, "<certificate data>", "must contain at least one CERTIFICATE PEM block");
+    }
+}
+
+/// The clustertrustbundles resource.
+pub struct ClusterTrustBundles;
+
+static BUNDLES: Options = Options {
+    versions: &["v1beta1", "v1alpha1"],
+    storage: (GROUP, "v1beta1"),
+    name: NameRule::Any,
+    allow_unconditional_update: false,
+    columns: &[NAME, Column::text("SignerName", "Signer whose roots these are.")],
+    fields: &["spec.signerName"],
+    ..Options::cluster(GROUP, "clustertrustbundles", "ClusterTrustBundle")
+};
+
+impl Strategy for ClusterTrustBundles {
+    fn options(&self) -> &'static Options {
+        &BUNDLES
+    }
+    fn check(&self, obj: &Value, e: &mut Errors) {
+        let (n, signer) = (text(&obj["metadata"]["name"]), text(&obj["spec"]["signerName"]));
+        let (meta, p) = (Path::new("metadata"), Path::new("spec"));
+        let prefix = format!("{}:", signer.replace('/', ":"));
+        if signer.is_empty() {
+            if n.contains(':') {
+                e.invalid(
+                    &meta.child("name"),
+                    n,
+                    "ClusterTrustBundle without signer name must not have \":\" in its name",
+                );
+            } else {
+                e.invalid_each(&meta.child("name"), n, is_dns1123_subdomain(n));
+            }
+        } else {
+            signer_name(signer, &p.child("signerName"), e);
+            if !n.starts_with(&prefix) {
+                let why = format!("ClusterTrustBundle for signerName {signer} must be named with prefix {prefix}");
+                e.invalid(&meta.child("name"), n, why);
+            }
+        }
+        if !text(&obj["spec"]["trustBundle"]).contains("-----BEGIN CERTIFICATE-----") {
+            e.invalid(&p.child("trustBundle"), "<value omitted>", "at least one trust anchor must be provided");
+        }
+    }
+    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
+        self.check(new, e);
+        let p = Path::new("spec");
+        immutable(&new["spec"]["signerName"], &old["spec"]["signerName"], &p.child("signerName"), e);
+    }
+    fn row(&self, obj: &Value, _now: Timestamp) -> Vec<Value> {
+        vec![name(obj), or_none(text(&obj["spec"]["signerName"]))]
+    }
+}
+
+/// The podcertificaterequests resource.
+pub struct PodCertificateRequests;
+
+static POD_REQUESTS: Options = Options {
+    versions: &["v1beta1"],
+    storage: (GROUP, "v1beta1"),
+    subresources: &["status"],
+    allow_unconditional_update: false,
+    columns: &[
+        NAME,
+        Column::text("PodName", "Pod the certificate is for."),
+        Column::text("ServiceAccountName", "Service account of the pod."),
+        Column::text("NodeName", "Node of the pod."),
+        Column::text("SignerName", "Signer that is asked."),
+        Column::text("State", "Issued, denied, failed or pending."),
+        Column::text("UnverifiedUserAnnotations", "What the pod's author asked besides.").wide(),
+    ],
+    fields: &["spec.signerName", "spec.podName", "spec.nodeName"],
+    ..Options::namespaced(GROUP, "podcertificaterequests", "PodCertificateRequest")
+};
+
+impl Strategy for PodCertificateRequests {
+    fn options(&self) -> &'static Options {
+        &POD_REQUESTS
+    }
+    fn default(&self, _version: &str, obj: &mut Value) {
+        ensure(obj, "status");
+    }
+    fn check_create(&self, obj: &Value, e: &mut Errors) {
+        let (spec, p) = (&obj["spec"], Path::new("spec"));
+        signer_name(text(&spec["signerName"]), &p.child("signerName"), e);
+        for f in ["podName", "podUID", "serviceAccountName", "serviceAccountUID", "nodeName", "nodeUID"] {
+            rules::required(&spec[f], &p.child(f), e);
+        }
+        if let Some(n) = int(&spec["maxExpirationSeconds"])
+            && n < 3600
+        {
+            e.invalid(&p.child("maxExpirationSeconds"), n, "must be in the range [3600, 7862400]");
+        }
+    }
+    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
+        if !same(&new["spec"], &old["spec"]) {
+            e.invalid(&Path::new("spec"), &new["spec"], IMMUTABLE);
+        }
+    }
+    fn row(&self, obj: &Value, _now: Timestamp) -> Vec<Value> {
+        let spec = &obj["spec"];
+        let state = items(&obj["status"]["conditions"])
+            .iter()
+            .rev()
+            .map(|c| text(&c["type"]))
+            .find(|t| matches!(*t, "Issued" | "Denied" | "Failed"))
+            .unwrap_or("Pending");
+        let cell = |f: &str| json!(text(&spec[f]));
+        vec![
+            name(obj),
+            cell("podName"),
+            cell("serviceAccountName"),
+            cell("nodeName"),
+            cell("signerName"),
+            json!(state),
+            json!(label_map(&spec["unverifiedUserAnnotations"])),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::User;
+    use std::collections::BTreeMap;
+
+    #[test]
+    fn the_server_says_who_asked() {
+        let extra = BTreeMap::new();
+        let groups = ["system:nodes".to_owned()];
+        let user = User { name: "system:node:n", uid: "", groups: &groups, extra: &extra };
+        let cx = Context { now: Timestamp::UNIX_EPOCH, user: Some(user) };
+        let mut c = json!({"metadata": {"name": "c"}, "spec": {"username": "root", "signerName": "a.b/c",
+            "request": STANDARD.encode("-----BEGIN CERTIFICATE REQUEST-----"), "usages": ["client auth"]},
+            "status": {"certificate": "x"}});
+        CertificateSigningRequests.prepare_create(&cx, &mut c);
+        assert_eq!(c["spec"]["username"], "system:node:n");
+        assert_eq!(c["status"], json!({}));
+        assert_eq!(CertificateSigningRequests.validate_create(&c).to_string(), "[]");
+
+        c["metadata"]["resourceVersion"] = json!("1");
+        let mut new = c.clone();
+        new["status"] = json!({"certificate": "ignored", "conditions": [{"type": "Approved", "status": "True"}]});
+        CertificateSigningRequests.prepare_subresource_update(&cx, "approval", &mut new, &c);
+        assert_eq!(new["status"]["conditions"][0]["lastUpdateTime"], "1970-01-01T00:00:00Z");
+        assert!(new["status"].get("certificate").is_none());
+        assert_eq!(CertificateSigningRequests.validate_subresource_update("approval", &new, &c).to_string(), "[]");
+        assert_eq!(
+            CertificateSigningRequests.validate_subresource_update("status", &new, &c).to_string(),
+            "status.conditions: Forbidden: updates may not add a condition of type \"Approved\""
+        );
+    }
+}

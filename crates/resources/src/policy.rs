@@ -1,0 +1,193 @@
+//! PodDisruptionBudgets (policy), PriorityClasses (scheduling.k8s.io) and RuntimeClasses (node.k8s.io).
+use jiff::Timestamp;
+use kelson_meta::is_dns1123_label;
+use serde_json::{Value, json};
+
+use crate::metadata::immutable;
+use crate::path::{Errors, Path};
+use crate::pod;
+use crate::rules;
+use crate::strategy::{Column, Options, Strategy};
+use crate::table::{AGE, NAME, age, name};
+use crate::tree::{default_to, ensure, flag, int0, object_mut, present, same, text};
+
+/// The poddisruptionbudgets resource.
+pub struct PodDisruptionBudgets;
+
+const COUNTS: &[&str] = &["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"];
+
+static BUDGETS: Options = Options {
+    short_names: &["pdb"],
+    subresources: &["status"],
+    generation: true,
+    allow_unconditional_update: false,
+    columns: &[
+        NAME,
+        Column::text("Min Available", "Pods that must stay."),
+        Column::text("Max Unavailable", "Pods that may go."),
+        Column::integer("Allowed Disruptions", "Pods that may go now."),
+        AGE,
+    ],
+    ..Options::namespaced("policy", "poddisruptionbudgets", "PodDisruptionBudget")
+};
+
+impl Strategy for PodDisruptionBudgets {
+    fn options(&self) -> &'static Options {
+        &BUDGETS
+    }
+    fn default(&self, _version: &str, obj: &mut Value) {
+        ensure(obj, "spec");
+        if let Some(s) = ensure(obj, "status") {
+            for c in COUNTS {
+                default_to(s, c, 0);
+            }
+        }
+    }
+    fn initial_status(&self) -> Value {
+        COUNTS.iter().map(|c| ((*c).to_owned(), json!(0))).collect::<serde_json::Map<_, _>>().into()
+    }
+    fn check(&self, obj: &Value, e: &mut Errors) {
+        let (spec, p) = (&obj["spec"], Path::new("spec"));
+        if present(&spec["minAvailable"]) && present(&spec["maxUnavailable"]) {
+            e.invalid(&p, spec, "minAvailable and maxUnavailable cannot be both set");
+        }
+        for f in ["minAvailable", "maxUnavailable"] {
+            rules::count_or_percent(&spec[f], &p.child(f), e);
+            rules::not_over_100_percent(&spec[f], &p.child(f), e);
+        }
+        rules::label_selector(&spec["selector"], &p.child("selector"), e);
+        rules::optional_one_of(
+            &spec["unhealthyPodEvictionPolicy"],
+            &p.child("unhealthyPodEvictionPolicy"),
+            &["AlwaysAllow", "IfHealthyBudget"],
+            e,
+        );
+    }
+    fn check_subresource_update(&self, _subresource: &str, new: &Value, _old: &Value, e: &mut Errors) {
+        let p = Path::new("status");
+        for c in COUNTS {
+            rules::not_negative(&new["status"][*c], &p.child(c), e);
+        }
+    }
+    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
+        let shown = |f: &str| match &obj["spec"][f] {
+            Value::String(s) => json!(s),
+            Value::Number(n) => json!(n.to_string()),
+            _ => json!("N/A"),
+        };
+        vec![
+            name(obj),
+            shown("minAvailable"),
+            shown("maxUnavailable"),
+            json!(int0(&obj["status"]["disruptionsAllowed"])),
+            age(obj, now),
+        ]
+    }
+}
+
+/// The priorityclasses resource.
+pub struct PriorityClasses;
+
+/// The highest value users may give.
+const USER_PRIORITY_MAX: i64 = 1_000_000_000;
+const SYSTEM_CLASSES: &[(&str, i64)] =
+    &[("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
+
+static PRIORITIES: Options = Options {
+    short_names: &["pc"],
+    generation: true,
+    columns: &[
+        NAME,
+        Column::integer("Value", "Priority of the pods."),
+        Column::boolean("Global-Default", "Whether pods without a class get it."),
+        AGE,
+        Column::text("PreemptionPolicy", "Whether pods of lower priority are evicted.").wide(),
+    ],
+    ..Options::cluster("scheduling.k8s.io", "priorityclasses", "PriorityClass")
+};
+
+impl Strategy for PriorityClasses {
+    fn options(&self) -> &'static Options {
+        &PRIORITIES
+    }
+    fn default(&self, _version: &str, obj: &mut Value) {
+        default_to(obj, "value", 0);
+        default_to(obj, "preemptionPolicy", "PreemptLowerPriority");
+    }
+    fn check(&self, obj: &Value, e: &mut Errors) {
+        let (n, value) = (text(&obj["metadata"]["name"]), int0(&obj["value"]));
+        if n.starts_with("system-") {
+            let known = SYSTEM_CLASSES.iter().any(|(k, v)| *k == n && *v == value && !flag(&obj["globalDefault"]));
+            if !known {
+                let meta = Path::new("metadata");
+                e.forbidden(
+                    &meta.child("name"),
+                    "priority class names with 'system-' prefix are reserved for system use only. error: {name} is not a known system priority class".replace("{name}", n),
+                );
+            }
+        } else if value > USER_PRIORITY_MAX {
+            let why = format!("maximum allowed value of a user defined priority is {USER_PRIORITY_MAX}");
+            e.forbidden(&Path::new("value"), why);
+        }
+        let policies = &["PreemptLowerPriority", "Never"];
+        rules::optional_one_of(&obj["preemptionPolicy"], &Path::new("preemptionPolicy"), policies, e);
+    }
+    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
+        if int0(&new["value"]) != int0(&old["value"]) {
+            e.forbidden(&Path::new("value"), "may not be changed in an update.");
+        }
+        immutable(&new["preemptionPolicy"], &old["preemptionPolicy"], &Path::new("preemptionPolicy"), e);
+    }
+    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
+        vec![
+            name(obj),
+            json!(int0(&obj["value"])),
+            json!(flag(&obj["globalDefault"])),
+            age(obj, now),
+            json!(text(&obj["preemptionPolicy"])),
+        ]
+    }
+}
+
+/// The runtimeclasses resource.
+pub struct RuntimeClasses;
+
+static RUNTIMES: Options = Options {
+    allow_create_on_update: true,
+    allow_unconditional_update: false,
+    columns: &[NAME, Column::text("Handler", "Handler of the container runtime."), AGE],
+    ..Options::cluster("node.k8s.io", "runtimeclasses", "RuntimeClass")
+};
+
+impl Strategy for RuntimeClasses {
+    fn options(&self) -> &'static Options {
+        &RUNTIMES
+    }
+    fn default(&self, _version: &str, obj: &mut Value) {
+        if let Some(o) = object_mut(obj, "overhead")
+            && let Some(list) = o.get_mut("podFixed")
+        {
+            pod::canonical_quantities(list);
+        }
+    }
+    fn check(&self, obj: &Value, e: &mut Errors) {
+        let handler = text(&obj["handler"]);
+        e.invalid_each(&Path::new("handler"), handler, is_dns1123_label(handler));
+        let p = Path::new("scheduling");
+        crate::metadata::labels(&obj["scheduling"]["nodeSelector"], &p.child("nodeSelector"), e);
+        pod::tolerations(&obj["scheduling"]["tolerations"], &p.child("tolerations"), e);
+        let overhead = Path::new("overhead");
+        let at = overhead.child("podFixed");
+        for (k, v) in crate::tree::entries(&obj["overhead"]["podFixed"]) {
+            rules::quantity(v, &at.key(k), e);
+        }
+    }
+    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
+        if !same(&new["handler"], &old["handler"]) {
+            e.invalid(&Path::new("handler"), &new["handler"], "field is immutable");
+        }
+    }
+    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
+        vec![name(obj), json!(text(&obj["handler"])), age(obj, now)]
+    }
+}

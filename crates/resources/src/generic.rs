@@ -57,14 +57,6 @@ pub static KINDS: &[Generic] = &[
         ..Options::cluster("authorization.k8s.io", "subjectaccessreviews", "SubjectAccessReview")
     }),
     Generic(Options {
-        versions: &["v2", "v1"],
-        storage: ("autoscaling", "v2"),
-        short_names: &["hpa"],
-        categories: &["all"],
-        subresources: STATUS,
-        ..Options::namespaced("autoscaling", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
-    }),
-    Generic(Options {
         versions: &["v1", "v1beta1", "v1alpha1"],
         categories: API_EXTENSIONS,
         generation: true,

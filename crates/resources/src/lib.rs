@@ -4,6 +4,7 @@
 //! type has is the schema's. Look a kind up with [`strategy`]; convert between stored and served forms with [`convert`].
 
 mod apps;
+mod autoscaling;
 mod batch;
 mod certificates;
 mod convert;

@@ -3,7 +3,7 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use crate::strategy::Strategy;
-use crate::{apps, batch, certificates, core, generic, networking, pod, policy, rbac, storage};
+use crate::{apps, autoscaling, batch, certificates, core, generic, networking, pod, policy, rbac, storage};
 
 static KINDS: &[&dyn Strategy] = &[
     &pod::Pods,
@@ -29,6 +29,7 @@ static KINDS: &[&dyn Strategy] = &[
     &rbac::Roles { namespaced: false },
     &rbac::Roles { namespaced: true },
     &apps::ControllerRevisions,
+    &autoscaling::HorizontalPodAutoscalers,
     &certificates::CertificateSigningRequests,
     &certificates::ClusterTrustBundles,
     &certificates::PodCertificateRequests,

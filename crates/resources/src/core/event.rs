@@ -48,7 +48,21 @@ pub struct Events {
 
 static LEGACY: Options = BASE;
 // Both are one store: the stored form stays core/v1.
-static STRICT: Options = Options { group: "events.k8s.io", ..BASE };
+static STRICT: Options = Options { group: "events.k8s.io", fields: STRICT_FIELDS, ..BASE };
+/// The same fields by the newer group's names, in the same order.
+const STRICT_FIELDS: &[&str] = &[
+    "regarding.kind",
+    "regarding.namespace",
+    "regarding.name",
+    "regarding.uid",
+    "regarding.apiVersion",
+    "regarding.resourceVersion",
+    "regarding.fieldPath",
+    "reason",
+    "reportingController",
+    "source",
+    "type",
+];
 const BASE: Options = Options {
     short_names: &["ev"],
     allow_create_on_update: true,
@@ -119,7 +133,8 @@ impl Strategy for Events {
     fn selectable_fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
         EVENT_FIELDS
             .iter()
-            .map(|f| {
+            .zip(self.options().fields)
+            .map(|(f, shown)| {
                 let v = match *f {
                     "source" => {
                         let c = text(&obj["source"]["component"]);
@@ -127,7 +142,7 @@ impl Strategy for Events {
                     }
                     other => field_text(obj, other),
                 };
-                (*f, v)
+                (*shown, v)
             })
             .collect()
     }

@@ -1,0 +1,478 @@
+//! HorizontalPodAutoscalers: v2 is the stored form; v1 keeps what it cannot say in annotations.
+use jiff::Timestamp;
+use kelson_meta::is_path_segment_name;
+use serde_json::{Map, Value, json};
+
+use crate::path::{Errors, Path};
+use crate::rules;
+use crate::strategy::{Column, Options, Strategy};
+use crate::table::{AGE, NAME, NONE, UNKNOWN, UNSET, age, name};
+use crate::tree::{default_to, empty, ensure, int, int0, items, object_mut, present, remove, set, text};
+
+const CPU_PERCENT: i64 = 80;
+const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
+const CURRENT_METRICS: &str = "autoscaling.alpha.kubernetes.io/current-metrics";
+const BEHAVIOR: &str = "autoscaling.alpha.kubernetes.io/behavior";
+const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
+
+/// The horizontalpodautoscalers resource.
+pub struct HorizontalPodAutoscalers;
+
+static OPTIONS: Options = Options {
+    versions: &["v2", "v1"],
+    storage: ("autoscaling", "v2"),
+    short_names: &["hpa"],
+    categories: &["all"],
+    subresources: &["status"],
+    columns: &[
+        NAME,
+        Column::text("Reference", "Object that is scaled."),
+        Column::text("Targets", "Metrics and their targets."),
+        Column::text("MinPods", "Fewest pods."),
+        Column::text("MaxPods", "Most pods."),
+        Column::text("Replicas", "Pods that exist."),
+        AGE,
+    ],
+    ..Options::namespaced("autoscaling", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
+};
+
+impl Strategy for HorizontalPodAutoscalers {
+    fn options(&self) -> &'static Options {
+        &OPTIONS
+    }
+    fn default(&self, version: &str, obj: &mut Value) {
+        if let Some(s) = ensure(obj, "status") {
+            default_to(s, "desiredReplicas", 0);
+            if version == "v1" {
+                default_to(s, "currentReplicas", 0);
+            } else if let Some(o) = s.as_object_mut() {
+                o.entry("currentMetrics").or_insert(Value::Null);
+            }
+        }
+        let Some(spec) = ensure(obj, "spec") else { return };
+        default_to(spec, "minReplicas", 1);
+        if version == "v1" {
+            return;
+        }
+        if items(&spec["metrics"]).is_empty() {
+            set(spec, "metrics", vec![cpu_metric(CPU_PERCENT)]);
+        }
+        if let Some(b) = object_mut(spec, "behavior") {
+            let percent = json!({"type": "Percent", "value": 100, "periodSeconds": 15});
+            let pods = json!({"type": "Pods", "value": 4, "periodSeconds": 15});
+            if let Some(up) = ensure(b, "scaleUp") {
+                default_to(up, "stabilizationWindowSeconds", 0);
+                default_to(up, "selectPolicy", "Max");
+                default_to(up, "policies", vec![pods, percent.clone()]);
+            }
+            if let Some(down) = ensure(b, "scaleDown") {
+                default_to(down, "selectPolicy", "Max");
+                default_to(down, "policies", vec![percent]);
+            }
+        }
+    }
+    fn initial_status(&self) -> Value {
+        json!({"desiredReplicas": 0, "currentMetrics": null})
+    }
+    fn check(&self, obj: &Value, e: &mut Errors) {
+        let (spec, p) = (&obj["spec"], Path::new("spec"));
+        let (min, max) = (int(&spec["minReplicas"]), int0(&spec["maxReplicas"]));
+        if let Some(n) = min.filter(|n| *n < 1) {
+            // Scaling to zero is behind a gate that is off (HPAScaleToZero).
+            e.invalid(&p.child("minReplicas"), n, "must be greater than or equal to 1");
+        }
+        let at = p.child("maxReplicas");
+        if max == 0 {
+            e.required(&at, "must be set and greater than 0");
+        } else if max < 0 {
+            e.invalid(&at, max, "must be greater than or equal to 1");
+        }
+        if min.is_some_and(|n| max < n) {
+            e.invalid(&at, max, "must be greater than or equal to `minReplicas`");
+        }
+        reference(&spec["scaleTargetRef"], &p.child("scaleTargetRef"), e);
+        let list = p.child("metrics");
+        for (i, m) in items(&spec["metrics"]).iter().enumerate() {
+            metric(m, &list.index(i), e);
+        }
+        let behavior = p.child("behavior");
+        for f in ["scaleUp", "scaleDown"] {
+            scaling_rules(&spec["behavior"][f], f, &behavior.child(f), e);
+        }
+    }
+    fn check_subresource_update(&self, _subresource: &str, new: &Value, _old: &Value, e: &mut Errors) {
+        let p = Path::new("status");
+        for f in ["currentReplicas", "desiredReplicas"] {
+            rules::not_negative(&new["status"][f], &p.child(f), e);
+        }
+    }
+    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
+        let (spec, target) = (&obj["spec"], &obj["spec"]["scaleTargetRef"]);
+        vec![
+            name(obj),
+            json!(format!("{}/{}", text(&target["kind"]), text(&target["name"]))),
+            json!(targets(&spec["metrics"], &obj["status"]["currentMetrics"])),
+            json!(int(&spec["minReplicas"]).map_or_else(|| UNSET.to_owned(), |n| n.to_string())),
+            json!(int0(&spec["maxReplicas"])),
+            json!(int0(&obj["status"]["currentReplicas"])),
+            age(obj, now),
+        ]
+    }
+}
+
+fn cpu_metric(percent: i64) -> Value {
+    json!({"type": "Resource", "resource": {"name": "cpu",
+        "target": {"type": "Utilization", "averageUtilization": percent}}})
+}
+
+fn reference(r: &Value, p: &Path<'_>, e: &mut Errors) {
+    for f in ["kind", "name"] {
+        let v = text(&r[f]);
+        if v.is_empty() {
+            e.required(&p.child(f), "");
+        } else {
+            e.invalid_each(&p.child(f), v, is_path_segment_name(v));
+        }
+    }
+}
+
+const SOURCES: &[(&str, &str)] = &[
+    ("ContainerResource", "containerResource"),
+    ("External", "external"),
+    ("Object", "object"),
+    ("Pods", "pods"),
+    ("Resource", "resource"),
+];
+
+fn metric(m: &Value, p: &Path<'_>, e: &mut Errors) {
+    let kind = text(&m["type"]);
+    let Some((_, field)) = SOURCES.iter().find(|(k, _)| *k == kind) else {
+        if kind.is_empty() {
+            return e.required(&p.child("type"), "must specify a metric source type");
+        }
+        let all: Vec<&str> = SOURCES.iter().map(|(k, _)| *k).collect();
+        return e.not_supported(&p.child("type"), kind, &all);
+    };
+    for (_, f) in SOURCES.iter().filter(|(_, f)| f != field && present(&m[*f])) {
+        e.forbidden(&p.child(f), "must populate the given metric source only");
+    }
+    let (source, at) = (&m[*field], p.child(field));
+    if !present(source) {
+        return e.required(&at, "must populate information for the given metric source");
+    }
+    if *field == "object" {
+        reference(&source["describedObject"], &at.child("describedObject"), e);
+    }
+    if matches!(*field, "resource" | "containerResource") {
+        rules::required(&source["name"], &at.child("name"), e);
+    } else {
+        let metric = at.child("metric");
+        rules::required(&source["metric"]["name"], &metric.child("name"), e);
+    }
+    if *field == "containerResource" {
+        rules::required(&source["container"], &at.child("container"), e);
+    }
+    target(&source["target"], &at.child("target"), e);
+}
+
+fn target(t: &Value, p: &Path<'_>, e: &mut Errors) {
+    rules::one_of(&t["type"], &p.child("type"), &["AverageValue", "Utilization", "Value"], e);
+    for f in ["value", "averageValue"] {
+        if let Some(q) = rules::quantity(&t[f], &p.child(f), e)
+            && q.signum() != 1
+        {
+            e.invalid(&p.child(f), &t[f], "must be positive");
+        }
+    }
+    if let Some(n) = int(&t["averageUtilization"])
+        && n < 1
+    {
+        e.invalid(&p.child("averageUtilization"), n, "must be greater than 0");
+    }
+    if ["value", "averageValue", "averageUtilization"].iter().all(|f| !present(&t[*f])) {
+        e.required(&p.child("averageUtilization"), "must set either a target raw value or a target utilization");
+    }
+}
+
+fn scaling_rules(r: &Value, _which: &str, p: &Path<'_>, e: &mut Errors) {
+    const WINDOW_SECONDS_MAX: i64 = 3600;
+    const PERIOD_SECONDS_MAX: i64 = 1800;
+    if !present(r) {
+        return;
+    }
+    if let Some(n) = int(&r["stabilizationWindowSeconds"]) {
+        let at = p.child("stabilizationWindowSeconds");
+        rules::not_negative(&r["stabilizationWindowSeconds"], &at, e);
+        if n > WINDOW_SECONDS_MAX {
+            e.invalid(&at, n, format!("must be less than or equal to {WINDOW_SECONDS_MAX}"));
+        }
+    }
+    rules::optional_one_of(&r["selectPolicy"], &p.child("selectPolicy"), &["Disabled", "Max", "Min"], e);
+    let list = p.child("policies");
+    let policies = items(&r["policies"]);
+    if policies.is_empty() {
+        e.required(&list, "must specify at least one Policy");
+    }
+    for (i, x) in policies.iter().enumerate() {
+        let at = list.index(i);
+        rules::one_of(&x["type"], &at.child("type"), &["Percent", "Pods"], e);
+        for f in ["value", "periodSeconds"] {
+            if int0(&x[f]) <= 0 {
+                e.invalid(&at.child(f), int0(&x[f]), "must be greater than zero");
+            }
+        }
+        if int0(&x["periodSeconds"]) > PERIOD_SECONDS_MAX {
+            let why = format!("must be less than or equal to {PERIOD_SECONDS_MAX}");
+            e.invalid(&at.child("periodSeconds"), int0(&x["periodSeconds"]), why);
+        }
+    }
+}
+
+fn targets(specs: &Value, statuses: &Value) -> String {
+    const SHOWN: usize = 2;
+    let all: Vec<String> = items(specs).iter().enumerate().map(|(i, s)| one_target(s, &statuses[i])).collect();
+    match all.len() {
+        0 => NONE.to_owned(),
+        n if n > SHOWN => format!("{} + {} more...", all[..SHOWN].join(", "), n - SHOWN),
+        _ => all.join(", "),
+    }
+}
+
+fn one_target(spec: &Value, status: &Value) -> String {
+    let kind = text(&spec["type"]);
+    let Some((_, field)) = SOURCES.iter().find(|(k, _)| *k == kind) else { return UNKNOWN.to_owned() };
+    let (s, now) = (&spec[*field]["target"], &status[*field]["current"]);
+    let known = |f: &str| now[f].as_str().unwrap_or(UNKNOWN).to_owned();
+    let average = present(&s["averageValue"]);
+    match *field {
+        "external" | "object" if average => format!("{}/{} (avg)", known("averageValue"), text(&s["averageValue"])),
+        "external" | "object" => format!("{}/{}", known("value"), text(&s["value"])),
+        "pods" => format!("{}/{}", known("averageValue"), text(&s["averageValue"])),
+        _ if average => {
+            format!("{}: {}/{}", text(&spec[*field]["name"]), known("averageValue"), text(&s["averageValue"]))
+        }
+        _ => {
+            let percent = |v: &Value, none: &str| int(v).map_or_else(|| none.to_owned(), |n| format!("{n}%"));
+            let (current, wanted) =
+                (percent(&now["averageUtilization"], UNKNOWN), percent(&s["averageUtilization"], "<auto>"));
+            format!("{}: {current}/{wanted}", text(&spec[*field]["name"]))
+        }
+    }
+}
+
+/// One field moved from `from` to `to`, when it is there.
+fn take(from: &Value, field: &str, to: &mut Map<String, Value>, name: &str) {
+    if present(&from[field]) {
+        to.insert(name.to_owned(), from[field].clone());
+    }
+}
+
+/// v2 to v1: the first CPU utilization becomes a field, everything else annotations.
+pub fn to_v1(obj: &mut Value) {
+    let (spec, status) = (obj["spec"].clone(), obj["status"].clone());
+    let cpu = |m: &Value| {
+        text(&m["type"]) == "Resource"
+            && text(&m["resource"]["name"]) == "cpu"
+            && present(&m["resource"]["target"]["averageUtilization"])
+    };
+    let others: Vec<Value> = items(&spec["metrics"]).iter().filter(|m| !cpu(m)).map(|m| metric_v1(m, false)).collect();
+    let current: Vec<Value> = items(&status["currentMetrics"]).iter().map(|m| metric_v1(m, true)).collect();
+    let mut notes = Vec::new();
+    if !others.is_empty() {
+        notes.push((METRICS, Value::Array(others)));
+    }
+    if !current.is_empty() {
+        notes.push((CURRENT_METRICS, Value::Array(current)));
+    }
+    if present(&spec["behavior"]) {
+        notes.push((BEHAVIOR, rename(&spec["behavior"], true)));
+    }
+    if !items(&status["conditions"]).is_empty() {
+        notes.push((CONDITIONS, status["conditions"].clone()));
+    }
+    if let Some(meta) = obj.get_mut("metadata") {
+        drop_annotations(meta);
+        if !notes.is_empty()
+            && let Some(a) = ensure(meta, "annotations")
+        {
+            for (k, v) in notes {
+                set(a, k, v.to_string());
+            }
+        }
+    }
+    let percent =
+        items(&spec["metrics"]).iter().find(|m| cpu(m)).map(|m| &m["resource"]["target"]["averageUtilization"]);
+    if let Some(s) = obj.get_mut("spec") {
+        for f in ["metrics", "behavior"] {
+            remove(s, f);
+        }
+        if let Some(p) = percent {
+            set(s, "targetCPUUtilizationPercentage", p.clone());
+        }
+    }
+    let now = items(&status["currentMetrics"])
+        .iter()
+        .find(|m| text(&m["type"]) == "Resource" && text(&m["resource"]["name"]) == "cpu")
+        .map(|m| m["resource"]["current"]["averageUtilization"].clone());
+    if let Some(s) = obj.get_mut("status") {
+        for f in ["currentMetrics", "conditions"] {
+            remove(s, f);
+        }
+        default_to(s, "currentReplicas", 0);
+        if let Some(n) = now.filter(present) {
+            set(s, "currentCPUUtilizationPercentage", n);
+        }
+    }
+}
+
+/// v1 to v2, annotations included.
+pub fn to_v2(obj: &mut Value) {
+    let note = |k: &str| -> Option<Value> { serde_json::from_str(obj["metadata"]["annotations"][k].as_str()?).ok() };
+    let (others, current, behavior, conditions) =
+        (note(METRICS), note(CURRENT_METRICS), note(BEHAVIOR), note(CONDITIONS));
+    let percent = int(&obj["spec"]["targetCPUUtilizationPercentage"]);
+    let mut metrics: Vec<Value> = percent.map(cpu_metric).into_iter().collect();
+    metrics.extend(items(&others.unwrap_or_default()).iter().map(|m| metric_v2(m, false)));
+    if metrics.is_empty() {
+        metrics.push(cpu_metric(CPU_PERCENT));
+    }
+    let now = int(&obj["status"]["currentCPUUtilizationPercentage"]);
+    let mut statuses: Vec<Value> = items(&current.unwrap_or_default()).iter().map(|m| metric_v2(m, true)).collect();
+    if statuses.is_empty()
+        && let Some(n) = now
+    {
+        statuses.push(json!({"type": "Resource", "resource": {"name": "cpu", "current": {"averageUtilization": n}}}));
+    }
+    if let Some(s) = obj.get_mut("spec") {
+        remove(s, "targetCPUUtilizationPercentage");
+        set(s, "metrics", metrics);
+        if let Some(b) = behavior.filter(Value::is_object) {
+            set(s, "behavior", rename(&b, false));
+        }
+    }
+    if let Some(s) = obj.get_mut("status") {
+        remove(s, "currentCPUUtilizationPercentage");
+        set(s, "currentMetrics", if statuses.is_empty() { Value::Null } else { Value::Array(statuses) });
+        if let Some(c) = conditions.filter(Value::is_array) {
+            set(s, "conditions", c);
+        }
+    }
+    if let Some(meta) = obj.get_mut("metadata") {
+        drop_annotations(meta);
+    }
+}
+
+fn drop_annotations(meta: &mut Value) {
+    let Some(a) = object_mut(meta, "annotations") else { return };
+    for k in [METRICS, CURRENT_METRICS, BEHAVIOR, CONDITIONS] {
+        remove(a, k);
+    }
+    if empty(a) {
+        remove(meta, "annotations");
+    }
+}
+
+/// The behaviour annotation holds Go's field names: first letters upper-case.
+fn rename(v: &Value, upper: bool) -> Value {
+    match v {
+        Value::Object(o) => o
+            .iter()
+            .map(|(k, v)| {
+                let mut c = k.chars();
+                let first = c.next().map(|f| if upper { f.to_ascii_uppercase() } else { f.to_ascii_lowercase() });
+                (first.into_iter().chain(c).collect::<String>(), rename(v, upper))
+            })
+            .collect::<Map<_, _>>()
+            .into(),
+        Value::Array(a) => a.iter().map(|v| rename(v, upper)).collect(),
+        other => other.clone(),
+    }
+}
+
+/// The flat form of a metric, of its target or of its status.
+fn metric_v1(m: &Value, status: bool) -> Value {
+    let Some((_, field)) = SOURCES.iter().find(|(k, _)| *k == text(&m["type"])) else { return m.clone() };
+    let (s, mut out) = (&m[*field], Map::new());
+    let (values, prefix) = if status { (&s["current"], "current") } else { (&s["target"], "target") };
+    let pre = |f: &str| format!("{prefix}{f}");
+    match *field {
+        "resource" | "containerResource" => {
+            take(s, "name", &mut out, "name");
+            take(s, "container", &mut out, "container");
+            take(values, "averageUtilization", &mut out, &pre("AverageUtilization"));
+            take(values, "averageValue", &mut out, &pre("AverageValue"));
+        }
+        _ => {
+            take(&s["metric"], "name", &mut out, "metricName");
+            let selector = if *field == "external" { "metricSelector" } else { "selector" };
+            take(&s["metric"], "selector", &mut out, selector);
+            if *field == "object" {
+                take(s, "describedObject", &mut out, "target");
+                take(values, "averageValue", &mut out, "averageValue");
+            } else {
+                take(values, "averageValue", &mut out, &pre("AverageValue"));
+            }
+            if *field != "pods" {
+                take(values, "value", &mut out, &pre("Value"));
+            }
+        }
+    }
+    json!({"type": m["type"], *field: out})
+}
+
+/// The reverse of [`metric_v1`].
+fn metric_v2(m: &Value, status: bool) -> Value {
+    let Some((_, field)) = SOURCES.iter().find(|(k, _)| *k == text(&m["type"])) else { return m.clone() };
+    let (s, mut out, mut values) = (&m[*field], Map::new(), Map::new());
+    let prefix = if status { "current" } else { "target" };
+    let pre = |f: &str| format!("{prefix}{f}");
+    take(s, &pre("AverageUtilization"), &mut values, "averageUtilization");
+    take(s, &pre("AverageValue"), &mut values, "averageValue");
+    if !matches!(*field, "resource" | "containerResource") {
+        take(s, &pre("Value"), &mut values, "value");
+        let mut metric = Map::new();
+        take(s, "metricName", &mut metric, "name");
+        take(s, if *field == "external" { "metricSelector" } else { "selector" }, &mut metric, "selector");
+        out.insert("metric".to_owned(), metric.into());
+        if *field == "object" {
+            take(s, "averageValue", &mut values, "averageValue");
+            take(s, "target", &mut out, "describedObject");
+        }
+    } else {
+        take(s, "name", &mut out, "name");
+        take(s, "container", &mut out, "container");
+    }
+    if !status {
+        let kind = if values.contains_key("averageUtilization") {
+            "Utilization"
+        } else if values.contains_key("averageValue") {
+            "AverageValue"
+        } else {
+            "Value"
+        };
+        values.insert("type".to_owned(), json!(kind));
+    }
+    out.insert(if status { "current" } else { "target" }.to_owned(), values.into());
+    json!({"type": m["type"], *field: out})
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_round_trip() {
+        let mut h = json!({"metadata": {"name": "h"}, "spec": {"maxReplicas": 3, "scaleTargetRef": {"kind": "Deployment", "name": "d"},
+            "metrics": [cpu_metric(50), {"type": "Pods", "pods": {"metric": {"name": "q"}, "target": {"type": "AverageValue", "averageValue": "10"}}}],
+            "behavior": {"scaleDown": {"stabilizationWindowSeconds": 60}}}});
+        HorizontalPodAutoscalers.default("v2", &mut h);
+        let original = h.clone();
+        to_v1(&mut h);
+        assert_eq!(h["spec"]["targetCPUUtilizationPercentage"], 50);
+        assert!(text(&h["metadata"]["annotations"][BEHAVIOR]).contains("\"StabilizationWindowSeconds\":60"));
+        to_v2(&mut h);
+        HorizontalPodAutoscalers.default("v2", &mut h);
+        remove(h.get_mut("status").unwrap(), "currentReplicas");
+        assert_eq!(h, original);
+    }
+}

@@ -1,0 +1,281 @@
+//! The fields of Services, EndpointSlices and Nodes that the proxy reads. What they mean is [`crate::service`]'s.
+
+use std::net::IpAddr;
+
+use kelson_client::{ResourceType, slim_object};
+use kelson_meta::{ObjectKey, ObjectMeta};
+use serde::Deserialize;
+
+/// Services with this label belong to another proxy.
+pub const LABEL_PROXY_NAME: &str = "service.kubernetes.io/service-proxy-name";
+/// Set on headless services and their slices: nothing for a proxy.
+pub const LABEL_HEADLESS: &str = "service.kubernetes.io/headless";
+/// Names a slice's service.
+pub const LABEL_SERVICE: &str = "kubernetes.io/service-name";
+/// A node's zone.
+pub const LABEL_ZONE: &str = "topology.kubernetes.io/zone";
+
+/// A transport protocol a service port can have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Deserialize)]
+pub enum Protocol {
+    /// TCP, the default.
+    #[default]
+    #[serde(rename = "TCP")]
+    Tcp,
+    /// UDP.
+    #[serde(rename = "UDP")]
+    Udp,
+    /// SCTP.
+    #[serde(rename = "SCTP")]
+    Sctp,
+}
+
+impl Protocol {
+    /// As nft writes it.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Tcp => "tcp",
+            Self::Udp => "udp",
+            Self::Sctp => "sctp",
+        }
+    }
+}
+
+/// Where traffic of one kind may go.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub enum TrafficPolicy {
+    /// Any endpoint.
+    #[default]
+    Cluster,
+    /// Endpoints of this node.
+    Local,
+}
+
+/// A Service.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Service {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    pub spec: ServiceSpec,
+    /// Status.
+    pub status: ServiceStatus,
+}
+slim_object!(Service, ResourceType::namespaced("", "v1", "services", "Service"));
+
+/// `v1.ServiceSpec`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServiceSpec {
+    /// `ClusterIP`, `NodePort`, `LoadBalancer`, `ExternalName`.
+    #[serde(rename = "type")]
+    pub kind: String,
+    /// Address; `None` when headless.
+    #[serde(rename = "clusterIP")]
+    pub cluster_ip: String,
+    /// Addresses, one per family.
+    #[serde(rename = "clusterIPs")]
+    pub cluster_ips: Vec<String>,
+    /// Ports.
+    pub ports: Vec<ServicePort>,
+    /// Addresses routed to the nodes by somebody else.
+    #[serde(rename = "externalIPs")]
+    pub external_ips: Vec<String>,
+    /// Who may use the load balancer's addresses.
+    pub load_balancer_source_ranges: Vec<String>,
+    /// `ClientIP` or `None`.
+    pub session_affinity: String,
+    /// Its timeout.
+    pub session_affinity_config: SessionAffinityConfig,
+    /// For traffic from inside.
+    pub internal_traffic_policy: TrafficPolicy,
+    /// For traffic from outside.
+    pub external_traffic_policy: TrafficPolicy,
+    /// Where a load balancer asks for local endpoints; 0 when unused.
+    pub health_check_node_port: u16,
+}
+
+/// `v1.ServicePort`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServicePort {
+    /// Name; may be empty.
+    pub name: String,
+    /// Protocol.
+    pub protocol: Protocol,
+    /// Port.
+    pub port: u16,
+    /// Port on every node; 0 when there is none.
+    pub node_port: u16,
+}
+
+/// `v1.SessionAffinityConfig`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct SessionAffinityConfig {
+    /// For `ClientIP`.
+    #[serde(rename = "clientIP")]
+    pub client_ip: ClientIpConfig,
+}
+
+/// `v1.ClientIPConfig`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ClientIpConfig {
+    /// How long a client sticks, after its last connection.
+    pub timeout_seconds: Option<u32>,
+}
+
+/// `v1.ServiceStatus`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServiceStatus {
+    /// Where a load balancer listens.
+    pub load_balancer: LoadBalancerStatus,
+}
+
+/// `v1.LoadBalancerStatus`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct LoadBalancerStatus {
+    /// Its ways in.
+    pub ingress: Vec<LoadBalancerIngress>,
+}
+
+/// `v1.LoadBalancerIngress`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct LoadBalancerIngress {
+    /// Address; empty when it has a host name.
+    pub ip: String,
+    /// `VIP` (the default) or `Proxy` (KEP-1860).
+    pub ip_mode: Option<String>,
+}
+
+/// An EndpointSlice.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct EndpointSlice {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// `IPv4`, `IPv6`, `FQDN`.
+    pub address_type: String,
+    /// Endpoints.
+    pub endpoints: Option<Vec<SliceEndpoint>>,
+    /// Ports.
+    pub ports: Option<Vec<SlicePort>>,
+}
+slim_object!(EndpointSlice, ResourceType::namespaced("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"));
+
+impl EndpointSlice {
+    /// The service it belongs to.
+    pub fn service(&self) -> Option<ObjectKey> {
+        let name = self.metadata.labels.get(LABEL_SERVICE)?;
+        Some(ObjectKey::new(&self.metadata.namespace, name))
+    }
+}
+
+/// `discovery.v1.Endpoint`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct SliceEndpoint {
+    /// The first counts.
+    pub addresses: Vec<String>,
+    /// State.
+    pub conditions: Conditions,
+    /// Where it runs.
+    pub node_name: Option<String>,
+    /// Who should use it.
+    pub hints: Option<Hints>,
+}
+
+/// `discovery.v1.EndpointConditions`.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Conditions {
+    /// Absent means ready.
+    pub ready: Option<bool>,
+    /// Absent means serving.
+    pub serving: Option<bool>,
+    /// Absent means not terminating.
+    pub terminating: Option<bool>,
+}
+
+/// `discovery.v1.EndpointHints`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Hints {
+    /// Zones.
+    pub for_zones: Option<Vec<Named>>,
+    /// Nodes.
+    pub for_nodes: Option<Vec<Named>>,
+}
+
+/// `discovery.v1.ForZone` and `ForNode`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Named {
+    /// Name.
+    pub name: String,
+}
+
+/// `discovery.v1.EndpointPort`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct SlicePort {
+    /// Name of the service's port; may be empty or absent.
+    pub name: Option<String>,
+    /// Protocol; absent means TCP.
+    pub protocol: Option<Protocol>,
+    /// Number; absent means all, which no proxy can serve.
+    pub port: Option<u16>,
+}
+
+/// A Node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Node {
+    /// Metadata, with the zone among the labels.
+    pub metadata: ObjectMeta,
+}
+slim_object!(Node, ResourceType::cluster("", "v1", "nodes", "Node"));
+
+/// An address family; each has a table of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Family {
+    /// IPv4, table family `ip`.
+    V4,
+    /// IPv6, table family `ip6`.
+    V6,
+}
+
+impl Family {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::V4, Self::V6];
+    /// The family of an address.
+    pub fn of(ip: &IpAddr) -> Self {
+        if ip.is_ipv4() { Self::V4 } else { Self::V6 }
+    }
+    /// As nft names tables and headers.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::V4 => "ip",
+            Self::V6 => "ip6",
+        }
+    }
+    /// As nft names the type of an address.
+    pub fn address_type(self) -> &'static str {
+        match self {
+            Self::V4 => "ipv4_addr",
+            Self::V6 => "ipv6_addr",
+        }
+    }
+    /// As a slice names it.
+    pub fn slice_type(self) -> &'static str {
+        match self {
+            Self::V4 => "IPv4",
+            Self::V6 => "IPv6",
+        }
+    }
+}

@@ -1,0 +1,307 @@
+//! What a Service and its EndpointSlices mean on this node: which ports it has, on which addresses, and which endpoints
+//! traffic of each kind may reach (upstream: `pkg/proxy/serviceport.go`, `topology.go`). Rules are [`crate::render`]'s.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, SocketAddr};
+
+use ipnet::IpNet;
+use kelson_meta::ObjectKey;
+
+use crate::model::{EndpointSlice, Family, Hints, LABEL_HEADLESS, LABEL_PROXY_NAME, Protocol, Service, TrafficPolicy};
+
+/// Upstream's `DefaultClientIPServiceAffinitySeconds`.
+const AFFINITY_SECONDS_DEFAULT: u32 = 10_800;
+
+/// What the choice of endpoints needs to know of the node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeInfo {
+    /// Its name.
+    pub name: String,
+    /// Its zone; empty when it has none.
+    pub zone: String,
+}
+
+/// One port of a service in one address family, resolved for this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortPlan {
+    /// The service.
+    pub key: ObjectKey,
+    /// The port's name; may be empty.
+    pub name: String,
+    /// Protocol.
+    pub protocol: Protocol,
+    /// Port.
+    pub port: u16,
+    /// 0 when there is none.
+    pub node_port: u16,
+    /// Inside addresses.
+    pub cluster_ips: Vec<IpAddr>,
+    /// `externalIPs`.
+    pub external_ips: Vec<IpAddr>,
+    /// Load balancer addresses that this node answers itself.
+    pub load_balancer_ips: Vec<IpAddr>,
+    /// Empty: everybody.
+    pub source_ranges: Vec<IpNet>,
+    /// Seconds a client sticks to its endpoint.
+    pub affinity_seconds: Option<u32>,
+    /// Internal policy.
+    pub internal: TrafficPolicy,
+    /// External policy.
+    pub external: TrafficPolicy,
+    /// For traffic under policy Cluster.
+    pub cluster_endpoints: Vec<SocketAddr>,
+    /// For traffic under policy Local.
+    pub local_endpoints: Vec<SocketAddr>,
+    /// Whether any endpoint anywhere could serve: what divides "reject" from "drop".
+    pub has_any_endpoint: bool,
+    /// Addresses among the endpoints that may run on this node, and so may meet themselves.
+    pub hairpin: BTreeSet<IpAddr>,
+}
+
+impl PortPlan {
+    /// Whether anything outside the cluster can reach it.
+    pub fn externally_accessible(&self) -> bool {
+        self.node_port != 0 || !self.external_ips.is_empty() || !self.load_balancer_ips.is_empty()
+    }
+    /// Whether any rule sends to [`Self::cluster_endpoints`]: traffic from the node and its pods to an external address
+    /// does, whatever the policy.
+    pub fn uses_cluster(&self) -> bool {
+        self.externally_accessible() || self.internal == TrafficPolicy::Cluster
+    }
+    /// Whether any rule sends to [`Self::local_endpoints`].
+    pub fn uses_local(&self) -> bool {
+        self.internal == TrafficPolicy::Local
+            || (self.external == TrafficPolicy::Local && self.externally_accessible())
+    }
+    /// The endpoints of one policy.
+    pub fn endpoints(&self, policy: TrafficPolicy) -> &[SocketAddr] {
+        match policy {
+            TrafficPolicy::Cluster => &self.cluster_endpoints,
+            TrafficPolicy::Local => &self.local_endpoints,
+        }
+    }
+}
+
+/// Whether this proxy has nothing to do with the service: headless, a DNS alias, or another proxy's.
+pub fn is_ignored(service: &Service) -> bool {
+    let labels = &service.metadata.labels;
+    let ip = service.spec.cluster_ip.as_str();
+    service.spec.kind == "ExternalName"
+        || ip.is_empty()
+        || ip == "None"
+        || labels.contains_key(LABEL_PROXY_NAME)
+        || labels.contains_key(LABEL_HEADLESS)
+}
+
+/// The service's ports in one family; none when it has no cluster address there.
+pub fn plan<'a>(
+    service: &Service,
+    slices: impl Iterator<Item = &'a EndpointSlice> + Clone,
+    family: Family,
+    node: &NodeInfo,
+) -> Vec<PortPlan> {
+    let spec = &service.spec;
+    if is_ignored(service) {
+        return Vec::new();
+    }
+    let cluster_ips = match spec.cluster_ips.as_slice() {
+        [] => addresses(std::iter::once(&spec.cluster_ip), family),
+        all => addresses(all.iter(), family),
+    };
+    if cluster_ips.is_empty() {
+        return Vec::new();
+    }
+    let vips = spec_vips(service);
+    let external = matches!(spec.kind.as_str(), "NodePort" | "LoadBalancer") || !spec.external_ips.is_empty();
+    let mut plans = Vec::with_capacity(spec.ports.len());
+    for port in &spec.ports {
+        let endpoints = endpoints_of(slices.clone(), family, &port.name, port.protocol);
+        let mut plan = PortPlan {
+            key: service.metadata.key(),
+            name: port.name.clone(),
+            protocol: port.protocol,
+            port: port.port,
+            node_port: port.node_port,
+            cluster_ips: cluster_ips.clone(),
+            external_ips: addresses(spec.external_ips.iter(), family),
+            load_balancer_ips: addresses(vips.iter().copied(), family),
+            source_ranges: ranges(&spec.load_balancer_source_ranges, family),
+            affinity_seconds: (spec.session_affinity == "ClientIP").then(|| {
+                spec.session_affinity_config.client_ip.timeout_seconds.unwrap_or(AFFINITY_SECONDS_DEFAULT).max(1)
+            }),
+            internal: spec.internal_traffic_policy,
+            external: if external { spec.external_traffic_policy } else { TrafficPolicy::Cluster },
+            cluster_endpoints: Vec::new(),
+            local_endpoints: Vec::new(),
+            has_any_endpoint: false,
+            hairpin: BTreeSet::new(),
+        };
+        categorize(&mut plan, &endpoints, node);
+        plans.push(plan);
+    }
+    plans
+}
+
+/// How many ready endpoints of the service this node has, each address once, in any family: what a health check
+/// node port answers.
+pub fn local_ready<'a>(slices: impl Iterator<Item = &'a EndpointSlice>, node: &NodeInfo) -> usize {
+    let mut found = BTreeSet::new();
+    for slice in slices {
+        for e in slice.endpoints.iter().flatten() {
+            if e.conditions.ready != Some(false) && e.node_name.as_deref() == Some(node.name.as_str()) {
+                found.extend(e.addresses.first());
+            }
+        }
+    }
+    found.len()
+}
+
+fn spec_vips(service: &Service) -> Vec<&String> {
+    let ingress = service.status.load_balancer.ingress.iter();
+    ingress
+        .filter(|_| service.spec.kind == "LoadBalancer")
+        .filter(|i| !i.ip.is_empty() && i.ip_mode.as_deref().is_none_or(|m| m == "VIP"))
+        .map(|i| &i.ip)
+        .collect()
+}
+
+fn addresses<'a>(texts: impl Iterator<Item = &'a String>, family: Family) -> Vec<IpAddr> {
+    let parsed = texts.filter_map(|t| t.trim().parse::<IpAddr>().ok());
+    let usable = parsed.filter(|ip| Family::of(ip) == family && !ip.is_unspecified() && !ip.is_loopback());
+    usable.collect::<BTreeSet<_>>().into_iter().collect()
+}
+
+/// The ranges of one family, none inside another (nft refuses that); empty when they admit everybody.
+fn ranges(texts: &[String], family: Family) -> Vec<IpNet> {
+    let parsed = texts.iter().filter_map(|t| t.trim().parse::<IpNet>().ok()).map(|n| n.trunc());
+    let nets: Vec<IpNet> = parsed.filter(|n| Family::of(&n.addr()) == family).collect();
+    if nets.iter().any(|n| n.prefix_len() == 0) { Vec::new() } else { without_contained(&nets) }
+}
+
+/// Drops ranges inside others, and doubles.
+pub(crate) fn without_contained(nets: &[IpNet]) -> Vec<IpNet> {
+    let mut kept: Vec<IpNet> = Vec::with_capacity(nets.len());
+    for net in nets {
+        if !nets.iter().any(|other| other != net && other.contains(net)) && !kept.contains(net) {
+            kept.push(*net);
+        }
+    }
+    kept
+}
+
+/// One endpoint of one port, merged over the slices.
+#[derive(Clone, Debug, Default)]
+struct Endpoint<'a> {
+    ready: bool,
+    serving: bool,
+    terminating: bool,
+    node: Option<&'a str>,
+    hints: Option<&'a Hints>,
+}
+
+impl Endpoint<'_> {
+    fn is_last_resort(&self) -> bool {
+        self.serving && self.terminating
+    }
+    fn is_on(&self, node: &NodeInfo) -> bool {
+        self.node == Some(node.name.as_str())
+    }
+    fn hints_zone(&self) -> impl Iterator<Item = &str> {
+        self.hints.and_then(|h| h.for_zones.as_ref()).into_iter().flatten().map(|z| z.name.as_str())
+    }
+    fn hints_node(&self) -> impl Iterator<Item = &str> {
+        self.hints.and_then(|h| h.for_nodes.as_ref()).into_iter().flatten().map(|z| z.name.as_str())
+    }
+}
+
+/// Endpoints by address. One that moves between slices may be in two for a moment: the readier counts.
+fn endpoints_of<'a>(
+    slices: impl Iterator<Item = &'a EndpointSlice>,
+    family: Family,
+    port: &str,
+    protocol: Protocol,
+) -> BTreeMap<SocketAddr, Endpoint<'a>> {
+    let mut all: BTreeMap<SocketAddr, Endpoint<'a>> = BTreeMap::new();
+    for slice in slices.filter(|s| s.address_type == family.slice_type()) {
+        let ports = slice.ports.iter().flatten();
+        let named = ports.filter(|p| {
+            p.name.as_deref().unwrap_or_default() == port && p.protocol.unwrap_or_default() == protocol
+        });
+        for number in named.filter_map(|p| p.port) {
+            for e in slice.endpoints.iter().flatten() {
+                let Some(ip) = e.addresses.first().and_then(|a| a.parse::<IpAddr>().ok()) else { continue };
+                if Family::of(&ip) != family {
+                    continue;
+                }
+                let new = Endpoint {
+                    ready: e.conditions.ready.unwrap_or(true),
+                    serving: e.conditions.serving.unwrap_or(true),
+                    terminating: e.conditions.terminating.unwrap_or(false),
+                    node: e.node_name.as_deref(),
+                    hints: e.hints.as_ref(),
+                };
+                let at = SocketAddr::new(ip, number);
+                if all.get(&at).is_none_or(|old| (new.ready, new.serving) > (old.ready, old.serving)) {
+                    all.insert(at, new);
+                }
+            }
+        }
+    }
+    all
+}
+
+fn categorize(plan: &mut PortPlan, all: &BTreeMap<SocketAddr, Endpoint<'_>>, node: &NodeInfo) {
+    let pick = |keep: &dyn Fn(&Endpoint<'_>) -> bool| -> Vec<SocketAddr> {
+        all.iter().filter(|(_, e)| keep(e)).map(|(at, _)| *at).collect()
+    };
+    let or = |first: Vec<SocketAddr>, second: &dyn Fn() -> Vec<SocketAddr>| {
+        if first.is_empty() { second() } else { first }
+    };
+    if plan.uses_cluster() {
+        let hinted = topology(all, node);
+        let ready = pick(&|e| e.ready && hinted.admits(e, node));
+        plan.cluster_endpoints = or(ready, &|| pick(&|e| e.is_last_resort()));
+    }
+    if plan.uses_local() {
+        let ready = pick(&|e| e.ready && e.is_on(node));
+        plan.local_endpoints = or(ready, &|| pick(&|e| e.is_last_resort() && e.is_on(node)));
+    }
+    plan.has_any_endpoint = all.values().any(|e| e.ready || e.is_last_resort());
+    let used = plan.cluster_endpoints.iter().chain(&plan.local_endpoints);
+    let here = used.filter(|at| all.get(at).is_some_and(|e| e.node.is_none() || e.is_on(node)));
+    plan.hairpin = here.map(SocketAddr::ip).collect();
+}
+
+/// Which hints hold (KEP-2433, KEP-3015).
+#[derive(Clone, Copy)]
+enum Topology {
+    Everybody,
+    SameZone,
+    SameNode,
+}
+
+impl Topology {
+    fn admits(self, e: &Endpoint<'_>, node: &NodeInfo) -> bool {
+        match self {
+            Self::Everybody => true,
+            Self::SameZone => e.hints_zone().any(|z| z == node.zone),
+            Self::SameNode => e.hints_node().any(|n| n == node.name),
+        }
+    }
+}
+
+/// Hints hold only when every ready endpoint has them and one of them is for us: half-written hints must not
+/// overload a few endpoints.
+fn topology(all: &BTreeMap<SocketAddr, Endpoint<'_>>, node: &NodeInfo) -> Topology {
+    let ready = || all.values().filter(|e| e.ready);
+    let holds = |mode: Topology, has: &dyn Fn(&Endpoint<'_>) -> bool| {
+        ready().all(has) && ready().any(|e| mode.admits(e, node))
+    };
+    if holds(Topology::SameNode, &|e| e.hints_node().next().is_some()) {
+        Topology::SameNode
+    } else if !node.zone.is_empty() && holds(Topology::SameZone, &|e| e.hints_zone().next().is_some()) {
+        Topology::SameZone
+    } else {
+        Topology::Everybody
+    }
+}

@@ -1,0 +1,306 @@
+//! Watches services, slices and the own node, and keeps the kernel's tables as [`crate::render`] wants them: changes are
+//! gathered, one transaction per family holds what changed, and a failed one is followed by the whole table.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kelson_client::{Backoff, Change, Client, Informer, InformerConfig, InformerHandle};
+use kelson_meta::{Clock, ObjectKey};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
+
+use crate::conntrack::{self, Frontends};
+use crate::health::{Health, Listeners};
+use crate::model::{
+    EndpointSlice, Family, LABEL_HEADLESS, LABEL_PROXY_NAME, LABEL_ZONE, Node, Service, TrafficPolicy,
+};
+use crate::nft::{self, NftError};
+use crate::render::{self, Options};
+use crate::ruleset::RuleSet;
+use crate::service::{self, NodeInfo};
+use crate::{Config, table};
+
+/// How long the first sync waits for the node's zone; without it hints by zone do not hold.
+const NODE_WAIT: Duration = Duration::from_secs(2);
+/// After a failed transaction.
+const RETRY: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(60) };
+/// A change that waits longer than this for its rules makes `/healthz` fail (upstream: twice the sync period).
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(60);
+/// Chains of [`render::base`] that are no hooks.
+const FIXED_CHAINS: [&str; 3] = ["mark-for-masquerade", "reject-chain", "services"];
+
+/// What the watches leave for the loop.
+struct Inbox {
+    health: Arc<Health>,
+    dirty: Mutex<HashSet<ObjectKey>>,
+    /// Slices by service, then by name.
+    slices: Mutex<HashMap<ObjectKey, BTreeMap<String, Arc<EndpointSlice>>>>,
+    everything: Notify,
+    changed: Notify,
+}
+
+impl Inbox {
+    fn mark(&self, service: ObjectKey) {
+        self.health.queued();
+        self.dirty.lock().insert(service);
+        self.changed.notify_one();
+    }
+
+    fn slice(&self, change: &Change<EndpointSlice>) {
+        let take = |slice: &EndpointSlice| {
+            let Some(service) = slice.service() else { return };
+            let mut all = self.slices.lock();
+            if let Some(of) = all.get_mut(&service) {
+                of.remove(&slice.metadata.name);
+                if of.is_empty() {
+                    all.remove(&service);
+                }
+            }
+            drop(all);
+            self.mark(service);
+        };
+        let put = |slice: &Arc<EndpointSlice>| {
+            let Some(service) = slice.service() else { return };
+            self.slices
+                .lock()
+                .entry(service.clone())
+                .or_default()
+                .insert(slice.metadata.name.clone(), Arc::clone(slice));
+            self.mark(service);
+        };
+        match change {
+            Change::Added(slice) => put(slice),
+            Change::Updated { old, new } => {
+                if old.service() != new.service() {
+                    take(old);
+                }
+                put(new);
+            }
+            Change::Deleted(slice) => take(slice),
+        }
+    }
+
+    fn slices_of(&self, service: &ObjectKey) -> Vec<Arc<EndpointSlice>> {
+        self.slices.lock().get(service).map(|of| of.values().cloned().collect()).unwrap_or_default()
+    }
+}
+
+/// One family's table.
+struct Table {
+    family: Family,
+    rules: RuleSet,
+    /// Nothing is known of the kernel's state: the next transaction makes the table anew.
+    stale: bool,
+    frontends: HashMap<ObjectKey, Frontends>,
+    /// UDP addresses whose flows must be looked at after the next transaction.
+    unflushed: Frontends,
+}
+
+struct Syncer {
+    config: Config,
+    options: Options,
+    clock: Arc<dyn Clock>,
+    health: Arc<Health>,
+    listeners: Listeners,
+    inbox: Arc<Inbox>,
+    services: InformerHandle<Service>,
+    node: InformerHandle<Node>,
+    node_info: NodeInfo,
+    tables: Vec<Table>,
+    conntrack_works: bool,
+}
+
+/// Runs until dropped.
+pub(crate) async fn run(config: Config, client: Client, clock: Arc<dyn Clock>, ready: watch::Sender<bool>) {
+    let health = Arc::new(Health::new(Arc::clone(&clock), HEALTH_TIMEOUT));
+    let inbox = Arc::new(Inbox {
+        health: Arc::clone(&health),
+        dirty: Mutex::default(),
+        slices: Mutex::default(),
+        everything: Notify::new(),
+        changed: Notify::new(),
+    });
+    let labels = format!("!{LABEL_HEADLESS},!{LABEL_PROXY_NAME}");
+    let selected = InformerConfig { labels, ..InformerConfig::default() };
+    let to = Arc::clone(&inbox);
+    let services = Informer::<Service>::new(client.clone(), selected.clone())
+        .on_change(move |c| to.mark(c.object().metadata.key()))
+        .start();
+    let to = Arc::clone(&inbox);
+    let slices = Informer::<EndpointSlice>::new(client.clone(), selected).on_change(move |c| to.slice(c)).start();
+    let own = InformerConfig { fields: format!("metadata.name={}", config.node_name), ..InformerConfig::default() };
+    let to = Arc::clone(&inbox);
+    let node = Informer::<Node>::new(client, own).on_change(move |_| to.everything.notify_one()).start();
+
+    services.synced().await;
+    slices.synced().await;
+    // Hints are an optimisation; a node that does not exist yet must not hold up its services.
+    let _ = tokio::time::timeout(NODE_WAIT, node.synced()).await;
+    let options = config.options();
+    let new_table = |family: Family| Table {
+        family,
+        rules: RuleSet::new(table(family, &config.data_dir), render::base(family, &options)),
+        stale: true,
+        frontends: HashMap::new(),
+        unflushed: Frontends::default(),
+    };
+    let mut syncer = Syncer {
+        tables: config.families().into_iter().map(new_table).collect(),
+        listeners: Listeners::new(Arc::clone(&health), config.node_ips.clone(), &config.health_bind),
+        options,
+        node_info: NodeInfo { name: config.node_name.clone(), zone: String::new() },
+        config,
+        clock,
+        health,
+        inbox,
+        services,
+        node,
+        conntrack_works: true,
+    };
+    syncer.read_zone();
+    syncer.forever(ready).await;
+    drop(slices);
+}
+
+impl Syncer {
+    async fn forever(&mut self, ready: watch::Sender<bool>) {
+        let mut failures = 0u32;
+        let mut check = tokio::time::interval_at(Instant::now() + self.config.check_period, self.config.check_period);
+        check.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut due = true;
+        let inbox = Arc::clone(&self.inbox);
+        loop {
+            if due {
+                match self.sync().await {
+                    Ok(()) => {
+                        failures = 0;
+                        ready.send_replace(true);
+                    }
+                    Err(e) => {
+                        failures = failures.saturating_add(1);
+                        self.health.failed();
+                        let delay = RETRY.delay(failures.min(12));
+                        tracing::warn!(error = %e, retry_seconds = delay.as_secs(), "service rules not applied");
+                        tokio::time::sleep(delay).await;
+                        continue;
+                    }
+                }
+                tokio::time::sleep(self.config.min_sync_period).await;
+            }
+            due = tokio::select! {
+                () = inbox.changed.notified() => true,
+                () = inbox.everything.notified() => self.read_zone(),
+                _ = check.tick() => self.check().await,
+            };
+        }
+    }
+
+    /// Reads the own node's zone; when it changed, every service is due.
+    fn read_zone(&mut self) -> bool {
+        let node = self.node.get(&ObjectKey::new("", &self.config.node_name));
+        let zone = node.and_then(|n| n.metadata.labels.get(LABEL_ZONE).cloned()).unwrap_or_default();
+        if zone == self.node_info.zone {
+            return false;
+        }
+        self.node_info.zone = zone;
+        let mut dirty = self.inbox.dirty.lock();
+        dirty.extend(self.services.list().iter().map(|s| s.metadata.key()));
+        true
+    }
+
+    async fn sync(&mut self) -> Result<(), NftError> {
+        let (began, clock) = (Instant::now(), self.clock.now());
+        let dirty = std::mem::take(&mut *self.inbox.dirty.lock());
+        for key in &dirty {
+            self.refresh(key);
+        }
+        let mut full = false;
+        for table in &mut self.tables {
+            let script = if table.stale { Some(table.rules.take_full()) } else { table.rules.take_diff() };
+            let Some(script) = script else { continue };
+            full |= table.stale;
+            tracing::debug!(table = table.rules.table(), bytes = script.len(), full = table.stale, "apply rules");
+            // Stale until proven applied: also when this future is dropped in the middle.
+            table.stale = true;
+            nft::apply(&script).await?;
+            table.stale = false;
+        }
+        self.health.synced(clock, began.elapsed(), full);
+        self.flush_flows().await;
+        Ok(())
+    }
+
+    /// Renders one service anew.
+    fn refresh(&mut self, key: &ObjectKey) {
+        let service = self.services.get(key).filter(|s| !service::is_ignored(s));
+        let slices = if service.is_some() { self.inbox.slices_of(key) } else { Vec::new() };
+        let slices = || slices.iter().map(Arc::as_ref);
+        for table in &mut self.tables {
+            let plans = service.as_ref().map(|s| service::plan(s, slices(), table.family, &self.node_info));
+            let plans = plans.unwrap_or_default();
+            let fragment = render::fragment(table.family, &plans, &self.options);
+            for item in table.rules.replace(key, fragment) {
+                tracing::warn!(namespace = key.namespace, name = key.name, ?item, "another service has this address");
+            }
+            let mut frontends = Frontends::default();
+            plans.iter().for_each(|p| frontends.add(p));
+            let old = table.frontends.remove(key).unwrap_or_default();
+            let changed = frontends.changed_since(&old);
+            table.unflushed.addresses.extend(changed.addresses);
+            table.unflushed.node_ports.extend(changed.node_ports);
+            if !frontends.is_empty() {
+                table.frontends.insert(key.clone(), frontends);
+            }
+        }
+        let checked = service.filter(|s| {
+            s.spec.health_check_node_port != 0 && s.spec.external_traffic_policy == TrafficPolicy::Local
+        });
+        let wanted = checked.map(|s| (s.spec.health_check_node_port, service::local_ready(slices(), &self.node_info)));
+        self.listeners.set(key, wanted);
+    }
+
+    /// Ends UDP flows to endpoints that are no more. A kernel that cannot is told of once; flows then end by time.
+    async fn flush_flows(&mut self) {
+        for table in &mut self.tables {
+            let frontends = std::mem::take(&mut table.unflushed);
+            if frontends.is_empty() {
+                continue;
+            }
+            let (family, node_ips, nets) =
+                (table.family, self.config.node_ips.clone(), self.config.nodeport_addresses.clone());
+            let is_node = move |ip: IpAddr| {
+                if nets.is_empty() { node_ips.contains(&ip) } else { nets.iter().any(|n| n.contains(&ip)) }
+            };
+            let work = tokio::task::spawn_blocking(move || conntrack::flush(family, &frontends, &is_node));
+            match work.await.unwrap_or_else(|e| Err(std::io::Error::other(e))) {
+                Ok(count) => self.health.flows_deleted(count),
+                Err(error) if self.conntrack_works => {
+                    self.conntrack_works = false;
+                    tracing::warn!(%error, "cannot end stale UDP flows; they end by time");
+                }
+                Err(error) => tracing::debug!(%error, "cannot end stale UDP flows"),
+            }
+        }
+    }
+
+    /// Compares the kernel's tables with what they should be; true when one must be made anew.
+    async fn check(&mut self) -> bool {
+        for table in &mut self.tables {
+            match nft::count(table.rules.table(), &FIXED_CHAINS).await {
+                Ok(found) if found == table.rules.expected() => {}
+                Ok(_) => {
+                    tracing::warn!(table = table.rules.table(), "rules were changed by somebody else; made anew");
+                    table.stale = true;
+                }
+                Err(e) => {
+                    tracing::warn!(table = table.rules.table(), error = %e, "rules cannot be read; made anew");
+                    table.stale = true;
+                }
+            }
+        }
+        self.tables.iter().any(|t| t.stale)
+    }
+}

@@ -1,1 +1,24 @@
-//! Kelson kubelet: the node agent.
+//! Kelson kubelet: the node agent. Registers and reports its node, runs the pods bound to it through a CRI runtime, and
+//! serves logs, exec, attach and port-forward. It speaks to the cluster through the API alone.
+//!
+//! [`Kubelet::start`] takes a typed [`Config`] and its effects as traits; what pods are is in [`pods`], everything else
+//! serves that. Networking of pods is the runtime's and its plugins' work.
+
+pub mod certs;
+pub mod cgroups;
+pub mod config;
+pub mod context;
+pub mod env;
+pub mod images;
+pub mod kubelet;
+pub mod logs;
+pub mod node;
+pub mod pods;
+pub mod probes;
+pub mod runtime;
+pub mod server;
+pub mod status;
+pub mod volumes;
+
+pub use config::{Config, KUBELET_VERSION, RegisterTaint, ServerConfig};
+pub use kubelet::{Dependencies, Kubelet, KubeletError, Running};

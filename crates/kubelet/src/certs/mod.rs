@@ -1,0 +1,60 @@
+//! The kubelet's certificates: TLS bootstrap with a token, the store on disk, and renewal of client and serving
+//! certificates before they end. Approval and signing are the control plane's work.
+pub mod bootstrap;
+pub mod request;
+pub mod rotate;
+pub mod serving;
+pub mod store;
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum CertError {
+    /// Files, keys, requests.
+    #[error(transparent)]
+    Pki(#[from] kelson_pki::PkiError),
+    /// A file operation.
+    #[error("{what}: {source}")]
+    File {
+        /// Which.
+        what: String,
+        /// Why.
+        source: std::io::Error,
+    },
+    /// A kubeconfig that cannot be used.
+    #[error("unable to load {which} kubeconfig: {why}")]
+    Kubeconfig {
+        /// `bootstrap` or none.
+        which: &'static str,
+        /// Why.
+        why: String,
+    },
+    /// The API refused.
+    #[error("cannot create certificate signing request: {0}")]
+    Api(#[from] kelson_client::ClientError),
+    /// Denied by an approver.
+    #[error("certificate signing request {name} is denied, reason: {reason}, message: {message}")]
+    Denied {
+        /// Of the request.
+        name: String,
+        /// The approver's.
+        reason: String,
+        /// The approver's.
+        message: String,
+    },
+    /// The signer failed it.
+    #[error("certificate signing request {name} failed, reason: {reason}, message: {message}")]
+    Failed {
+        /// Of the request.
+        name: String,
+        /// The signer's.
+        reason: String,
+        /// The signer's.
+        message: String,
+    },
+    /// Somebody else's request has this name.
+    #[error("retrieved csr {0:?} is not compatible with the request")]
+    Incompatible(String),
+    /// Nobody approved or signed in time.
+    #[error("timed out waiting for certificate signing request {0} to be approved and signed")]
+    Timeout(String),
+}

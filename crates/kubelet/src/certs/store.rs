@@ -1,0 +1,118 @@
+//! Certificate and key in one file `NAME-TIME.pem`, behind the symlink `NAME-current.pem` (upstream: client-go
+//! `util/certificate/certificate_store.go`).
+use std::path::{Path, PathBuf};
+
+use jiff::Timestamp;
+use kelson_pki::{CertInfo, Issued, Key, write_secret};
+
+use super::CertError;
+
+/// Files kept of earlier certificates.
+const KEPT: usize = 3;
+
+/// One pair's files.
+#[derive(Clone, Debug)]
+pub struct Store {
+    name: String,
+    dir: PathBuf,
+}
+
+impl Store {
+    /// Files of `name` (`kubelet-client`, `kubelet-server`) in `dir`.
+    pub fn new(name: &str, dir: &Path) -> Self {
+        Self { name: name.to_owned(), dir: dir.to_owned() }
+    }
+
+    /// The symlink.
+    pub fn current_path(&self) -> PathBuf {
+        self.dir.join(format!("{}-current.pem", self.name))
+    }
+
+    /// The current pair, if there is one.
+    pub fn current(&self) -> Result<Option<Issued>, CertError> {
+        let path = self.current_path();
+        let text = match std::fs::read_to_string(&path) {
+            Ok(t) => t,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(None),
+            Err(source) => return Err(CertError::File { what: path.display().to_string(), source }),
+        };
+        let key = Key::from_pem(&blocks(&text, |kind| kind.ends_with("PRIVATE KEY")))?;
+        Ok(Some(Issued { cert_pem: blocks(&text, |kind| kind == "CERTIFICATE"), key }))
+    }
+
+    /// Stores a pair and makes it the current one.
+    pub fn update(&self, issued: &Issued, now: Timestamp) -> Result<(), CertError> {
+        let stamp = now.strftime("%Y-%m-%d-%H-%M-%S").to_string();
+        let file = self.dir.join(format!("{}-{stamp}.pem", self.name));
+        let text = format!("{}{}", issued.cert_pem, issued.key.to_pem());
+        write_secret(&file, text.as_bytes(), true)?;
+        let link = self.current_path();
+        let tmp = self.dir.join(format!("{}-updated.pem", self.name));
+        let fail = |what: &Path| {
+            let what = what.display().to_string();
+            move |source| CertError::File { what, source }
+        };
+        let _ = std::fs::remove_file(&tmp);
+        std::os::unix::fs::symlink(&file, &tmp).map_err(fail(&tmp))?;
+        std::fs::rename(&tmp, &link).map_err(fail(&link))?;
+        self.tidy();
+        Ok(())
+    }
+
+    fn tidy(&self) {
+        let prefix = format!("{}-2", self.name);
+        let mut files: Vec<PathBuf> = std::fs::read_dir(&self.dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
+        files.retain(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&prefix)));
+        files.sort();
+        for old in files.iter().rev().skip(KEPT) {
+            let _ = std::fs::remove_file(old);
+        }
+    }
+}
+
+/// What of the certificate decides about renewal.
+pub fn info(issued: &Issued) -> Result<CertInfo, CertError> {
+    Ok(CertInfo::from_pem(&issued.cert_pem)?)
+}
+
+/// The PEM blocks of some kinds.
+pub fn blocks(text: &str, wanted: impl Fn(&str) -> bool) -> String {
+    let mut out = String::new();
+    let mut inside = false;
+    for line in text.lines() {
+        let kind = line.trim().strip_prefix("-----BEGIN ").and_then(|l| l.strip_suffix("-----"));
+        inside |= kind.is_some_and(&wanted);
+        if inside {
+            out.push_str(line);
+            out.push('\n');
+            inside = !line.starts_with("-----END ");
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kelson_pki::{Authority, LeafSpec, Purpose};
+
+    #[test]
+    fn the_link_follows_the_newest() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let store = Store::new("kubelet-client", dir.path());
+        assert!(store.current().expect("read").is_none());
+        let t0: Timestamp = "2026-01-02T03:04:05Z".parse().expect("time");
+        let ca = Authority::create("ca", t0).expect("ca");
+        let issue = |cn: &str| {
+            let day = std::time::Duration::from_secs(86400);
+            let spec = LeafSpec { common_name: cn, organizations: &[], sans: &[], purpose: Purpose::Client, lifetime: day };
+            ca.issue(&spec, t0).expect("leaf")
+        };
+        store.update(&issue("a"), t0).expect("store");
+        store.update(&issue("b"), t0 + std::time::Duration::from_secs(1)).expect("store");
+        let current = store.current().expect("read").expect("there");
+        assert_eq!(info(&current).expect("info").common_name, "b");
+        let link = std::fs::read_link(store.current_path()).expect("link");
+        assert!(link.ends_with("kubelet-client-2026-01-02-03-04-06.pem"), "{}", link.display());
+    }
+}

@@ -1,0 +1,353 @@
+//! Cgroups of pods, on v1 and v2, and the resources containers run with. The tree is
+//! `ROOT/kubepods[/burstable|/besteffort]/podUID`; ROOT is this node's own. Where the kernel's tree cannot be written the
+//! kubelet says so once and runs without (upstream: `pkg/kubelet/cm`).
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use kelson_cri::proto as cri;
+
+use crate::pods::spec::{self, Role};
+
+/// CPU period of quotas, microseconds.
+const PERIOD: i64 = 100_000;
+/// Least quota the kernel takes, microseconds.
+const QUOTA_MIN: i64 = 1000;
+/// Least shares the kernel takes.
+const SHARES_MIN: i64 = 2;
+/// Most shares the kernel takes.
+const SHARES_MAX: i64 = 262_144;
+/// OOM score of guaranteed pods' containers.
+const OOM_GUARANTEED: i64 = -997;
+/// … and of those that asked for nothing.
+const OOM_BEST_EFFORT: i64 = 1000;
+
+/// Shares for thousandths of a CPU.
+pub fn shares(milli: i64) -> i64 {
+    if milli == 0 { SHARES_MIN } else { (milli * 1024 / 1000).clamp(SHARES_MIN, SHARES_MAX) }
+}
+/// Quota per period for thousandths of a CPU; 0: no limit.
+pub fn quota(milli: i64) -> i64 {
+    if milli == 0 { 0 } else { (milli * PERIOD / 1000).max(QUOTA_MIN) }
+}
+/// Weight (v2) for shares (v1), as runc converts them.
+pub fn weight(shares: i64) -> i64 {
+    1 + (shares.clamp(SHARES_MIN, SHARES_MAX) - 2) * 9999 / 262_142
+}
+
+/// The OOM score adjustment of a container (upstream: `pkg/kubelet/qos/policy.go`).
+pub fn oom_score(pod: &Pod, role: Role, c: &Container, machine_memory: i64) -> i64 {
+    let priority = pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0);
+    if priority >= 2_000_000_000 {
+        return OOM_GUARANTEED;
+    }
+    match spec::qos_class(pod) {
+        "Guaranteed" => return OOM_GUARANTEED,
+        "BestEffort" => return OOM_BEST_EFFORT,
+        _ => {}
+    }
+    let score = |request: i64| {
+        let per_mille = i64::try_from(1000 * i128::from(request) / i128::from(machine_memory.max(1)));
+        (1000 - per_mille.unwrap_or(1000)).clamp(3, 999)
+    };
+    let of = |c: &Container| spec::request(c, "memory").map_or(0, |q| q.value());
+    let own = score(of(c));
+    if role != Role::Sidecar {
+        return own;
+    }
+    // A sidecar never goes before the containers it serves.
+    let apps = spec::members(pod).filter(|m| m.role == Role::App).map(|m| score(of(&m.container))).min();
+    own.min(apps.unwrap_or(own))
+}
+
+/// What a container may use, in CRI's form.
+pub fn container_resources(
+    pod: &Pod,
+    role: Role,
+    c: &Container,
+    machine_memory: i64,
+    may_lower_oom: bool,
+) -> cri::LinuxContainerResources {
+    let cpu_limit = spec::limit(c, "cpu").map_or(0, |q| q.milli_value());
+    let cpu_request = spec::request(c, "cpu").map_or(0, |q| q.milli_value());
+    let mut oom = oom_score(pod, role, c, machine_memory);
+    if !may_lower_oom {
+        // Without CAP_SYS_RESOURCE the kernel refuses negative scores, and the container with them.
+        oom = oom.max(0);
+    }
+    let hugepages = c.resources.iter().flat_map(|r| r.limits.iter().flatten()).filter_map(|(k, q)| {
+        let size = k.strip_prefix("hugepages-")?;
+        let bytes: kelson_meta::Quantity = size.parse().ok()?;
+        let limit = u64::try_from(spec::quantity(q).value()).ok()?;
+        Some(cri::HugepageLimit { page_size: page_size(bytes.value()), limit })
+    });
+    cri::LinuxContainerResources {
+        cpu_period: if cpu_limit > 0 { PERIOD } else { 0 },
+        cpu_quota: quota(cpu_limit),
+        cpu_shares: shares(cpu_request),
+        memory_limit_in_bytes: spec::limit(c, "memory").map_or(0, |q| q.value()),
+        oom_score_adj: oom,
+        hugepage_limits: hugepages.collect(),
+        ..Default::default()
+    }
+}
+
+fn page_size(bytes: i64) -> String {
+    match bytes {
+        b if b >= 1 << 30 => format!("{}GB", b >> 30),
+        b if b >= 1 << 20 => format!("{}MB", b >> 20),
+        b => format!("{}KB", b >> 10),
+    }
+}
+
+/// How the kernel's tree is mounted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Tree {
+    /// One tree; the mount point.
+    Unified(PathBuf),
+    /// One mount per controller; the directory of the mounts.
+    Split(PathBuf),
+}
+
+/// The pods' cgroups; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Cgroups {
+    inner: Option<Arc<Inner>>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    tree: Tree,
+    root: String,
+    pids_max: Option<u64>,
+}
+
+/// Controllers of the split tree that pods get directories in.
+const CONTROLLERS: &[&str] =
+    &["cpu", "cpuacct", "memory", "pids", "cpuset", "blkio", "devices", "freezer", "hugetlb", "net_cls", "perf_event"];
+
+impl Cgroups {
+    /// No cgroups of pods' own.
+    pub fn none() -> Self {
+        Self { inner: None }
+    }
+
+    /// Cgroups below `root` (e.g. `kelson-1a2b`) of the machine's tree; logs and does without where that fails.
+    pub fn below(root: &str, pids_max: Option<u64>) -> Self {
+        if root.is_empty() {
+            return Self::none();
+        }
+        let Some(tree) = detect(Path::new("/sys/fs/cgroup")) else {
+            tracing::warn!("no usable cgroup tree at /sys/fs/cgroup: pods run without cgroups of their own");
+            return Self::none();
+        };
+        let inner = Inner { tree, root: root.trim_matches('/').to_owned(), pids_max };
+        for level in ["", "/burstable", "/besteffort"] {
+            if let Err(e) = inner.make(&format!("{}/kubepods{level}", inner.root)) {
+                tracing::warn!(error = %e, "cannot make cgroups: pods run without cgroups of their own");
+                return Self::none();
+            }
+        }
+        inner.write_cpu_shares(&format!("{}/kubepods/besteffort", inner.root), SHARES_MIN);
+        Self { inner: Some(Arc::new(inner)) }
+    }
+
+    /// `cgroup_parent` of the pod's containers; empty without cgroups.
+    pub fn parent(&self, pod: &Pod) -> String {
+        self.inner.as_ref().map(|i| format!("/{}", i.path(pod))).unwrap_or_default()
+    }
+
+    /// Makes the pod's cgroup and sets its limits.
+    pub fn ensure(&self, pod: &Pod) -> Result<(), String> {
+        let Some(inner) = &self.inner else { return Ok(()) };
+        let path = inner.path(pod);
+        inner.make(&path).map_err(|e| format!("failed to ensure that the pod: {} cgroups exist and are correctly applied: {e}", spec::uid(pod)))?;
+        inner.write_cpu_shares(&path, shares(spec::pod_request(pod, "cpu").milli_value()));
+        if let Some(limit) = spec::pod_limit(pod, "cpu") {
+            inner.write_cpu_quota(&path, quota(limit.milli_value()));
+        }
+        if let Some(limit) = spec::pod_limit(pod, "memory") {
+            inner.write(&path, ("memory", "memory.limit_in_bytes"), "memory.max", &limit.value().to_string());
+        }
+        if let Some(max) = inner.pids_max {
+            inner.write(&path, ("pids", "pids.max"), "pids.max", &max.to_string());
+        }
+        Ok(())
+    }
+
+    /// Removes the pod's cgroup, and all an earlier class left; what is still busy is left for the next time.
+    pub fn remove(&self, uid: &str) {
+        let Some(inner) = &self.inner else { return };
+        for class in ["", "/burstable", "/besteffort"] {
+            let path = format!("{}/kubepods{class}/pod{uid}", inner.root);
+            for dir in inner.directories(&path) {
+                remove_tree(&dir);
+            }
+        }
+    }
+}
+
+fn remove_tree(dir: &Path) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for e in entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
+        remove_tree(&e.path());
+    }
+    if let Err(e) = std::fs::remove_dir(dir)
+        && e.kind() != io::ErrorKind::NotFound
+    {
+        tracing::debug!(dir = %dir.display(), error = %e, "cgroup not removed");
+    }
+}
+
+/// The tree in use: split where memory is a v1 controller, even beside a mounted but empty unified tree.
+fn detect(mount: &Path) -> Option<Tree> {
+    if mount.join("memory").join("memory.limit_in_bytes").exists() || mount.join("memory/tasks").exists() {
+        return Some(Tree::Split(mount.to_owned()));
+    }
+    let controllers = std::fs::read_to_string(mount.join("cgroup.controllers")).ok()?;
+    controllers.split_whitespace().any(|c| c == "memory").then(|| Tree::Unified(mount.to_owned()))
+}
+
+impl Inner {
+    fn path(&self, pod: &Pod) -> String {
+        let class = match spec::qos_class(pod) {
+            "Burstable" => "/burstable",
+            "BestEffort" => "/besteffort",
+            _ => "",
+        };
+        format!("{}/kubepods{class}/pod{}", self.root, spec::uid(pod))
+    }
+
+    fn directories(&self, path: &str) -> Vec<PathBuf> {
+        match &self.tree {
+            Tree::Unified(mount) => vec![mount.join(path)],
+            Tree::Split(mount) => {
+                let mut seen = std::collections::HashSet::new();
+                let mounted = CONTROLLERS.iter().map(|c| mount.join(c)).filter(|d| d.exists());
+                // `cpu` and `cpuacct` are usually one mount under two names.
+                mounted.filter(|d| seen.insert(d.canonicalize().unwrap_or_default())).map(|d| d.join(path)).collect()
+            }
+        }
+    }
+
+    fn make(&self, path: &str) -> io::Result<()> {
+        match &self.tree {
+            Tree::Split(mount) => {
+                for dir in self.directories(path) {
+                    std::fs::create_dir_all(&dir)?;
+                }
+                copy_cpuset(&mount.join("cpuset"), path);
+                Ok(())
+            }
+            Tree::Unified(mount) => {
+                let mut dir = mount.clone();
+                for part in path.split('/') {
+                    // Children get what their parent hands down.
+                    let control = dir.join("cgroup.subtree_control");
+                    for c in ["cpu", "memory", "pids", "cpuset", "io", "hugetlb"] {
+                        let _ = std::fs::write(&control, format!("+{c}"));
+                    }
+                    dir.push(part);
+                    if let Err(e) = std::fs::create_dir(&dir)
+                        && e.kind() != io::ErrorKind::AlreadyExists
+                    {
+                        return Err(e);
+                    }
+                }
+                Ok(())
+            }
+        }
+    }
+
+    fn write(&self, path: &str, (controller, v1): (&str, &str), v2: &str, value: &str) {
+        let file = match &self.tree {
+            Tree::Split(mount) => mount.join(controller).join(path).join(v1),
+            Tree::Unified(mount) => mount.join(path).join(v2),
+        };
+        if let Err(e) = std::fs::write(&file, value) {
+            tracing::debug!(file = %file.display(), value, error = %e, "cgroup limit not set");
+        }
+    }
+
+    fn write_cpu_shares(&self, path: &str, shares: i64) {
+        let value = match self.tree {
+            Tree::Split(_) => shares,
+            Tree::Unified(_) => weight(shares),
+        };
+        self.write(path, ("cpu", "cpu.shares"), "cpu.weight", &value.to_string());
+    }
+
+    fn write_cpu_quota(&self, path: &str, quota: i64) {
+        match self.tree {
+            Tree::Split(_) => {
+                self.write(path, ("cpu", "cpu.cfs_period_us"), "", &PERIOD.to_string());
+                self.write(path, ("cpu", "cpu.cfs_quota_us"), "", &quota.to_string());
+            }
+            Tree::Unified(_) => self.write(path, ("", ""), "cpu.max", &format!("{quota} {PERIOD}")),
+        }
+    }
+}
+
+/// A v1 cpuset takes no process before its CPUs and memory nodes are set: copy them down.
+fn copy_cpuset(mount: &Path, path: &str) {
+    let mut dir = mount.to_owned();
+    for part in path.split('/') {
+        let child = dir.join(part);
+        for file in ["cpuset.cpus", "cpuset.mems"] {
+            let own = std::fs::read_to_string(child.join(file)).unwrap_or_default();
+            if own.trim().is_empty()
+                && let Ok(above) = std::fs::read_to_string(dir.join(file))
+            {
+                let _ = std::fs::write(child.join(file), above.trim());
+            }
+        }
+        dir = child;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn conversions() {
+        for (milli, want) in [(0, 2), (1, 2), (100, 102), (1000, 1024), (500_000, 262_144)] {
+            assert_eq!(shares(milli), want);
+        }
+        for (milli, want) in [(0, 0), (1, 1000), (100, 10_000), (2500, 250_000)] {
+            assert_eq!(quota(milli), want);
+        }
+        assert_eq!((weight(2), weight(1024), weight(262_144)), (1, 39, 10_000));
+    }
+
+    #[test]
+    fn oom_scores() {
+        let gib = 1i64 << 30;
+        for (resources, want) in [
+            (json!({}), 1000),
+            (json!({"limits":{"cpu":"1","memory":"1Gi"}}), -997),
+            (json!({"requests":{"memory":"1Gi"}}), 750),
+            (json!({"requests":{"memory":"4Gi"}}), 3),
+            (json!({"requests":{"cpu":"1"}}), 999),
+        ] {
+            let p: Pod =
+                serde_json::from_value(json!({"spec":{"containers":[{"name":"a","resources":resources}]}})).expect("pod");
+            let c = &p.spec.as_ref().expect("spec").containers[0];
+            assert_eq!(oom_score(&p, Role::App, c, 4 * gib), want);
+            assert!(container_resources(&p, Role::App, c, 4 * gib, false).oom_score_adj >= 0);
+        }
+    }
+
+    #[test]
+    fn the_split_tree_is_seen_beside_an_empty_unified_one() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        assert_eq!(detect(dir.path()), None);
+        std::fs::write(dir.path().join("cgroup.controllers"), "\n").expect("write");
+        assert_eq!(detect(dir.path()), None, "no controllers in it");
+        std::fs::create_dir(dir.path().join("memory")).expect("mkdir");
+        std::fs::write(dir.path().join("memory/tasks"), "").expect("write");
+        assert_eq!(detect(dir.path()), Some(Tree::Split(dir.path().to_owned())));
+    }
+}

@@ -1,0 +1,138 @@
+//! The kubelet's typed configuration; each field names the upstream flag or `KubeletConfiguration` field it stands for.
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+/// The version the node reports (`status.nodeInfo.kubeletVersion`).
+pub const KUBELET_VERSION: &str = concat!("v1.36.2+kelson", env!("CARGO_PKG_VERSION"));
+
+/// A taint to register with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RegisterTaint {
+    /// Key.
+    pub key: String,
+    /// Value; may be empty.
+    pub value: String,
+    /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
+    pub effect: String,
+}
+
+/// How the kubelet's own server proves itself and whom it lets in.
+#[derive(Clone, Debug, Default)]
+pub struct ServerConfig {
+    /// `--address`, `--port`; port 0 takes any free one, which the node's status then reports. `None`: no server.
+    pub listen: Option<SocketAddr>,
+    /// `--client-ca-file`: PEM of the authority of client certificates; empty: none is accepted.
+    pub client_ca_pem: Vec<u8>,
+    /// `--tls-cert-file` and `--tls-private-key-file`; without them the serving certificate is requested from the
+    /// cluster (`serverTLSBootstrap`), and until it is issued a self-signed one serves.
+    pub tls_files: Option<(PathBuf, PathBuf)>,
+}
+
+/// What the kubelet runs with.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// `--hostname-override`, else the host's name: the Node object's name.
+    pub node_name: String,
+    /// `--root-dir`: pods' volumes and the kubelet's state.
+    pub root_dir: PathBuf,
+    /// `podLogsDir`: container log files.
+    pub pod_logs_dir: PathBuf,
+    /// `--cert-dir`.
+    pub cert_dir: PathBuf,
+    /// `--node-ip`: addresses the node reports; the first is what host-network pods and `status.hostIP` show.
+    pub node_ips: Vec<IpAddr>,
+    /// `--container-runtime-endpoint`, to hear the runtime's events beside CRI. Empty: only CRI is used.
+    pub runtime_endpoint: String,
+    /// `--cluster-dns`.
+    pub cluster_dns: Vec<IpAddr>,
+    /// `--cluster-domain`.
+    pub cluster_domain: String,
+    /// `--resolv-conf`.
+    pub resolv_conf: PathBuf,
+    /// `--node-labels`.
+    pub node_labels: BTreeMap<String, String>,
+    /// `--register-with-taints`.
+    pub register_with_taints: Vec<RegisterTaint>,
+    /// `--max-pods`.
+    pub max_pods: u32,
+    /// `--pod-max-pids`; `None`: no limit.
+    pub pod_max_pids: Option<u64>,
+    /// `--cgroup-root`, relative to the mount of each controller: the pods' cgroups are made below it, so it is named
+    /// after the node and data directory. Empty: no cgroups of pods' own (`--cgroups-per-qos=false`).
+    pub cgroup_root: String,
+    /// `--system-reserved` and `--kube-reserved` together, by resource.
+    pub reserved: BTreeMap<String, String>,
+    /// `--serialize-image-pulls`.
+    pub serialize_image_pulls: bool,
+    /// `--node-status-update-frequency`: how often the node's status is looked at.
+    pub node_status_update: Duration,
+    /// `nodeStatusReportFrequency`: how often an unchanged status is written.
+    pub node_status_report: Duration,
+    /// `nodeLeaseDurationSeconds`; renewed at a quarter of it.
+    pub lease_duration: Duration,
+    /// `--container-log-max-size`, bytes.
+    pub log_max_bytes: u64,
+    /// `--container-log-max-files`.
+    pub log_max_files: u32,
+    /// `--image-gc-high-threshold`, percent; 100 turns image collection off.
+    pub image_gc_high_percent: u8,
+    /// `--image-gc-low-threshold`, percent.
+    pub image_gc_low_percent: u8,
+    /// `--pod-manifest-path`. Static pods; `None`: none.
+    pub pod_manifest_path: Option<PathBuf>,
+    /// `--enforce-node-allocatable` aside: `--seccomp-default`.
+    pub seccomp_default: bool,
+    /// `--allowed-unsafe-sysctls`.
+    pub allowed_unsafe_sysctls: Vec<String>,
+    /// The kubelet's own HTTPS server.
+    pub server: ServerConfig,
+    /// `--rotate-certificates`.
+    pub rotate_certificates: bool,
+}
+
+impl Config {
+    /// Upstream's defaults for a node of this name, with everything of the kubelet's below `dir`.
+    pub fn new(node_name: impl Into<String>, dir: &Path) -> Self {
+        Self {
+            node_name: node_name.into(),
+            root_dir: dir.to_owned(),
+            pod_logs_dir: dir.join("pod-logs"),
+            cert_dir: dir.join("pki"),
+            node_ips: Vec::new(),
+            runtime_endpoint: String::new(),
+            cluster_dns: Vec::new(),
+            cluster_domain: "cluster.local".into(),
+            resolv_conf: "/etc/resolv.conf".into(),
+            node_labels: BTreeMap::new(),
+            register_with_taints: Vec::new(),
+            max_pods: 110,
+            pod_max_pids: None,
+            cgroup_root: String::new(),
+            reserved: BTreeMap::new(),
+            serialize_image_pulls: true,
+            node_status_update: Duration::from_secs(10),
+            node_status_report: Duration::from_secs(300),
+            lease_duration: Duration::from_secs(40),
+            log_max_bytes: 10 << 20,
+            log_max_files: 5,
+            image_gc_high_percent: 85,
+            image_gc_low_percent: 80,
+            pod_manifest_path: None,
+            seccomp_default: false,
+            allowed_unsafe_sysctls: Vec::new(),
+            server: ServerConfig::default(),
+            rotate_certificates: true,
+        }
+    }
+
+    /// The directory of one pod.
+    pub fn pod_dir(&self, uid: &str) -> PathBuf {
+        self.root_dir.join("pods").join(uid)
+    }
+    /// The directory of one pod's logs.
+    pub fn pod_log_dir(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
+        self.pod_logs_dir.join(format!("{namespace}_{name}_{uid}"))
+    }
+}

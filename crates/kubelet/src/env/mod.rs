@@ -1,0 +1,5 @@
+//! The environment of a container, and what is expanded from it.
+pub mod expand;
+pub mod fields;
+pub mod resolve;
+pub mod services;

@@ -1,0 +1,106 @@
+//! Collects images nobody uses when their disk fills (upstream: `pkg/kubelet/images/image_gc_manager.go`).
+use std::collections::{HashMap, HashSet};
+use std::path::Path;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kelson_cri::proto as cri;
+
+use crate::context::Context;
+
+/// How often the disk is looked at.
+pub const PERIOD: Duration = Duration::from_secs(300);
+/// Images younger than this are never collected.
+const AGE_MIN: Duration = Duration::from_secs(120);
+
+/// Usage of a file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Usage {
+    /// Bytes in all.
+    pub capacity: u64,
+    /// Bytes that unprivileged users may still take.
+    pub available: u64,
+}
+
+impl Usage {
+    /// Of the file system a path is on.
+    pub fn of(path: &Path) -> Option<Self> {
+        let s = rustix::fs::statvfs(path).ok()?;
+        Some(Self { capacity: s.f_blocks * s.f_frsize, available: s.f_bavail * s.f_frsize })
+    }
+    fn percent(self) -> u64 {
+        100u64.saturating_sub(self.available.saturating_mul(100) / self.capacity.max(1))
+    }
+}
+
+/// How many bytes to free so that usage comes down to `low` percent; `None` while it is below `high`.
+pub fn to_free(u: Usage, high: u8, low: u8) -> Option<u64> {
+    if high >= 100 || u.percent() < u64::from(high) {
+        return None;
+    }
+    let keep_free = u.capacity / 100 * (100 - u64::from(low));
+    Some(keep_free.saturating_sub(u.available))
+}
+
+/// Runs for ever.
+pub async fn run(ctx: std::sync::Arc<Context>) {
+    let mut seen: HashMap<String, (Timestamp, Timestamp)> = HashMap::new();
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        if let Err(e) = once(&ctx, &mut seen).await {
+            tracing::warn!(error = %e, "image garbage collection failed");
+        }
+    }
+}
+
+async fn once(ctx: &Context, seen: &mut HashMap<String, (Timestamp, Timestamp)>) -> Result<(), kelson_cri::CriError> {
+    let now = ctx.clock.now();
+    let images = ctx.runtime.list_images(None).await?;
+    let containers = ctx.runtime.list_containers(None).await?;
+    let used: HashSet<&str> = containers
+        .iter()
+        .flat_map(|c| [Some(c.image_ref.as_str()), c.image.as_ref().map(|i| i.image.as_str())])
+        .flatten()
+        .collect();
+    seen.retain(|id, _| images.iter().any(|i| i.id == *id));
+    let mut unused = Vec::new();
+    for i in images.iter().filter(|i| !i.pinned) {
+        let entry = seen.entry(i.id.clone()).or_insert((now, now));
+        let names = i.repo_tags.iter().chain(&i.repo_digests).chain([&i.id]);
+        if names.into_iter().any(|n| used.contains(n.as_str())) {
+            entry.1 = now;
+        } else if now.duration_since(entry.0).unsigned_abs() >= AGE_MIN {
+            unused.push((entry.1, i));
+        }
+    }
+    let fs = ctx.runtime.image_fs_info().await?;
+    let at = fs.image_filesystems.first().and_then(|f| f.fs_id.as_ref()).map(|f| f.mountpoint.clone());
+    let Some(usage) = Usage::of(Path::new(&at.unwrap_or_else(|| "/".into()))) else { return Ok(()) };
+    let Some(mut left) = to_free(usage, ctx.config.image_gc_high_percent, ctx.config.image_gc_low_percent) else {
+        return Ok(());
+    };
+    tracing::info!(bytes = left, "disk usage on image file system is over the high threshold, freeing images");
+    unused.sort_by_key(|(last_used, _)| *last_used);
+    for (_, image) in unused {
+        if left == 0 {
+            break;
+        }
+        let spec = cri::ImageSpec { image: image.id.clone(), ..Default::default() };
+        ctx.runtime.remove_image(spec).await?;
+        left = left.saturating_sub(image.size);
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thresholds() {
+        let u = |available| Usage { capacity: 1000, available };
+        assert_eq!(to_free(u(200), 85, 80), None);
+        assert_eq!(to_free(u(100), 85, 80), Some(100));
+        assert_eq!(to_free(u(0), 100, 80), None);
+    }
+}

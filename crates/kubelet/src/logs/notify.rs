@@ -1,0 +1,46 @@
+//! Waiting for a directory to change, by inotify: no polling while a log is followed.
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::path::Path;
+
+use rustix::fs::inotify;
+use tokio::io::unix::AsyncFd;
+
+/// Watches one directory.
+pub struct Watch {
+    fd: AsyncFd<OwnedFd>,
+}
+
+impl Watch {
+    /// Starts watching `dir` for writes, renames and new files.
+    pub fn new(dir: &Path) -> io::Result<Self> {
+        let fd = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
+        let events = inotify::WatchFlags::MODIFY
+            | inotify::WatchFlags::CREATE
+            | inotify::WatchFlags::MOVED_TO
+            | inotify::WatchFlags::DELETE_SELF;
+        inotify::add_watch(&fd, dir, events)?;
+        // SAFETY: the descriptor is owned by what is registered, and so lives exactly as long as the registration.
+        #[allow(unsafe_code)]
+        let fd = unsafe { AsyncFd::register(fd) }?;
+        Ok(Self { fd })
+    }
+
+    /// Waits until something happened since the last call.
+    pub async fn changed(&self) -> io::Result<()> {
+        let mut buffer = [0u8; 4096];
+        loop {
+            let mut guard = self.fd.readable().await?;
+            let read = guard.try_io(|fd| Ok(rustix::io::read(fd.get_ref().as_fd(), &mut buffer)?));
+            match read {
+                Ok(Ok(_)) => {
+                    // Take what else is queued, so that a burst is one change.
+                    while rustix::io::read(self.fd.get_ref().as_fd(), &mut buffer).is_ok_and(|n| n > 0) {}
+                    return Ok(());
+                }
+                Ok(Err(e)) => return Err(e),
+                Err(_would_block) => {}
+            }
+        }
+    }
+}

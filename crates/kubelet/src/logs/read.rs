@@ -1,0 +1,256 @@
+//! Reads a container's log with the options of the API, and follows it across rotation (upstream:
+//! `kuberuntime/logs/logs.go`).
+use std::fs::File;
+use std::io::{self, Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+
+use bytes::{Bytes, BytesMut};
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+
+use super::line;
+use super::notify::Watch;
+
+/// Bytes read at a time.
+const BLOCK: usize = 64 * 1024;
+/// A line without end is taken as far as this.
+const LINE_MAX: usize = 1 << 20;
+
+/// What to read.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// Go on as lines come.
+    pub follow: bool,
+    /// Only the last so many lines.
+    pub tail_lines: Option<u64>,
+    /// Only lines from then on.
+    pub since: Option<Timestamp>,
+    /// Put the time before each line.
+    pub timestamps: bool,
+    /// At most so many bytes.
+    pub limit_bytes: Option<u64>,
+    /// Only `stdout` or `stderr`; `None`: both.
+    pub stream: Option<String>,
+}
+
+/// Where the read lines go; its end stops the reading.
+pub type Sink = mpsc::Sender<Bytes>;
+
+struct Reader {
+    options: Options,
+    left: Option<u64>,
+    sink: Sink,
+    /// The line before went on: this one gets no timestamp of its own.
+    continued: bool,
+    over: bool,
+}
+
+/// Reads `path` into `sink`. `alive` is asked, when nothing is left to read, whether more may come.
+pub async fn read<F>(path: PathBuf, options: Options, sink: Sink, alive: impl Fn() -> F) -> io::Result<()>
+where
+    F: Future<Output = bool>,
+{
+    let mut file = File::open(&path)?;
+    if let Some(lines) = options.tail_lines {
+        let at = tail_offset(&mut file, lines)?;
+        file.seek(SeekFrom::Start(at))?;
+    }
+    let watch = match path.parent().filter(|_| options.follow) {
+        Some(dir) => Some(Watch::new(dir)?),
+        None => None,
+    };
+    let follow = options.follow;
+    let mut reader = Reader { left: options.limit_bytes, options, sink, continued: false, over: false };
+    let mut pending = BytesMut::new();
+    loop {
+        reader.drain(&mut file, &mut pending).await?;
+        if reader.over {
+            return Ok(());
+        }
+        let Some(watch) = watch.as_ref().filter(|_| follow) else { return Ok(()) };
+        if let Some(next) = rotated(&path, &file) {
+            reader.drain(&mut file, &mut pending).await?;
+            file = next;
+            continue;
+        }
+        if !alive().await {
+            // What was written between the last read and the end.
+            return reader.drain(&mut file, &mut pending).await;
+        }
+        tokio::select! {
+            changed = watch.changed() => changed?,
+            () = reader.sink.closed() => return Ok(()),
+            // The end of a container writes nothing.
+            () = tokio::time::sleep(std::time::Duration::from_secs(1)) => {}
+        }
+    }
+}
+
+/// The new file, if the path leads to another one by now.
+fn rotated(path: &Path, file: &File) -> Option<File> {
+    let now = std::fs::metadata(path).ok()?;
+    let open = file.metadata().ok()?;
+    if now.ino() == open.ino() && now.dev() == open.dev() { None } else { File::open(path).ok() }
+}
+
+impl Reader {
+    async fn drain(&mut self, file: &mut File, pending: &mut BytesMut) -> io::Result<()> {
+        let mut block = vec![0; BLOCK];
+        while !self.over {
+            let n = file.read(&mut block)?;
+            if n == 0 {
+                return Ok(());
+            }
+            pending.extend_from_slice(&block[..n]);
+            let mut out = BytesMut::with_capacity(n);
+            while let Some(end) = pending.iter().position(|b| *b == b'\n') {
+                let line = pending.split_to(end + 1);
+                self.line(&line, &mut out);
+                if self.over {
+                    break;
+                }
+            }
+            if pending.len() > LINE_MAX {
+                pending.clear();
+            }
+            if !out.is_empty() && self.sink.send(out.freeze()).await.is_err() {
+                self.over = true;
+            }
+        }
+        Ok(())
+    }
+
+    fn line(&mut self, raw: &[u8], out: &mut BytesMut) {
+        let Some(line) = line::parse(raw) else { return };
+        if self.options.stream.as_deref().is_some_and(|s| s != line.stream) {
+            return;
+        }
+        if let Some(since) = self.options.since
+            && line.timestamp().is_some_and(|t| t < since)
+        {
+            return;
+        }
+        if self.options.timestamps && !self.continued {
+            self.put(line.time.as_bytes(), out);
+            self.put(b" ", out);
+        }
+        self.continued = line.partial;
+        self.put(line.content, out);
+    }
+
+    fn put(&mut self, bytes: &[u8], out: &mut BytesMut) {
+        match self.left.as_mut() {
+            None => out.extend_from_slice(bytes),
+            Some(left) => {
+                let n = bytes.len().min(usize::try_from(*left).unwrap_or(usize::MAX));
+                out.extend_from_slice(&bytes[..n]);
+                *left -= n as u64;
+                self.over |= *left == 0;
+            }
+        }
+    }
+}
+
+/// Where the last `lines` lines begin.
+fn tail_offset(file: &mut File, lines: u64) -> io::Result<u64> {
+    let size = file.seek(SeekFrom::End(0))?;
+    if lines == 0 {
+        return Ok(size);
+    }
+    let mut at = size;
+    let mut found = 0u64;
+    let mut block = vec![0; BLOCK];
+    while at > 0 {
+        let n = usize::try_from(at.min(BLOCK as u64)).unwrap_or(BLOCK);
+        at -= n as u64;
+        file.seek(SeekFrom::Start(at))?;
+        file.read_exact(&mut block[..n])?;
+        for i in (0..n).rev() {
+            // The newline that ends the file begins no line.
+            if block[i] == b'\n' && at + i as u64 + 1 < size {
+                found += 1;
+                if found == lines {
+                    return Ok(at + i as u64 + 1);
+                }
+            }
+        }
+    }
+    Ok(0)
+}
+
+/// The last part of a log, for termination messages: at most `lines` lines and `bytes` bytes.
+pub fn tail(path: &Path, lines: u64, bytes: u64) -> io::Result<String> {
+    let mut file = File::open(path)?;
+    let at = tail_offset(&mut file, lines)?;
+    file.seek(SeekFrom::Start(at))?;
+    let mut raw = Vec::new();
+    file.take(4 * bytes.max(1024)).read_to_end(&mut raw)?;
+    let mut out: Vec<u8> = Vec::new();
+    for l in raw.split_inclusive(|b| *b == b'\n').filter_map(line::parse) {
+        out.extend_from_slice(l.content);
+    }
+    let cut = out.len().saturating_sub(usize::try_from(bytes).unwrap_or(usize::MAX));
+    Ok(String::from_utf8_lossy(&out[cut..]).into_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    const LOG: &str = "2026-01-01T00:00:01Z stdout F one\n2026-01-01T00:00:02Z stderr F two\n2026-01-01T00:00:03Z stdout P thr\n2026-01-01T00:00:03Z stdout F ee\n";
+
+    async fn get(options: Options) -> String {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("0.log");
+        std::fs::write(&path, LOG).expect("write");
+        let (sink, mut lines) = mpsc::channel(16);
+        read(path, options, sink, || async { false }).await.expect("read");
+        let mut out = Vec::new();
+        while let Ok(b) = lines.try_recv() {
+            out.extend_from_slice(&b);
+        }
+        String::from_utf8(out).expect("utf-8")
+    }
+
+    #[tokio::test]
+    async fn options() {
+        let o = Options::default;
+        assert_eq!(get(o()).await, "one\ntwo\nthree\n");
+        assert_eq!(get(Options { tail_lines: Some(3), ..o() }).await, "two\nthree\n");
+        assert_eq!(get(Options { tail_lines: Some(0), ..o() }).await, "");
+        assert_eq!(get(Options { stream: Some("stderr".into()), ..o() }).await, "two\n");
+        assert_eq!(get(Options { limit_bytes: Some(5), ..o() }).await, "one\nt");
+        let since = "2026-01-01T00:00:02Z".parse().ok();
+        assert_eq!(get(Options { since, ..o() }).await, "two\nthree\n");
+        assert_eq!(
+            get(Options { timestamps: true, tail_lines: Some(2), ..o() }).await,
+            "2026-01-01T00:00:03Z three\n"
+        );
+    }
+
+    #[tokio::test]
+    async fn follows_across_rotation() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("0.log");
+        std::fs::write(&path, LOG).expect("write");
+        let (sink, mut lines) = mpsc::channel(16);
+        let alive = std::sync::Arc::new(AtomicBool::new(true));
+        let asked = std::sync::Arc::clone(&alive);
+        let options = Options { follow: true, tail_lines: Some(0), ..Options::default() };
+        let task = tokio::spawn(read(path.clone(), options, sink, move || {
+            let alive = asked.load(Ordering::SeqCst);
+            async move { alive }
+        }));
+        tokio::task::yield_now().await;
+        let fresh = dir.path().join("next");
+        std::fs::write(&fresh, "2026-01-01T00:00:09Z stdout F rotated\n").expect("write");
+        std::fs::rename(&path, dir.path().join("0.log.1")).expect("rename");
+        std::fs::rename(&fresh, &path).expect("rename");
+        let got = tokio::time::timeout(std::time::Duration::from_secs(5), lines.recv()).await.expect("in time");
+        assert_eq!(got.as_deref(), Some(b"rotated\n".as_slice()));
+        alive.store(false, Ordering::SeqCst);
+        task.await.expect("task").expect("read");
+    }
+}

@@ -1,0 +1,115 @@
+//! Rotates container logs by size: the running file is renamed, the runtime opens a new one, older ones are compressed
+//! (upstream: `pkg/kubelet/logs/container_log_manager.go`).
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use crate::context::Context;
+use crate::pods::manager::Known;
+
+/// How often sizes are looked at.
+const PERIOD: Duration = Duration::from_secs(10);
+
+/// Runs for ever.
+pub async fn run(ctx: Arc<Context>, known: Known) {
+    loop {
+        tokio::time::sleep(PERIOD).await;
+        if known.list().is_empty() {
+            continue;
+        }
+        for path in large(&ctx.config.pod_logs_dir, ctx.config.log_max_bytes) {
+            if let Err(e) = rotate(&ctx, &path).await {
+                tracing::warn!(log = %path.display(), error = %e, "log not rotated");
+            }
+        }
+    }
+}
+
+/// Files `POD/CONTAINER/N.log` over the limit.
+fn large(root: &Path, max: u64) -> Vec<PathBuf> {
+    let children = |d: &Path| -> Vec<PathBuf> {
+        std::fs::read_dir(d).into_iter().flatten().flatten().map(|e| e.path()).collect()
+    };
+    let containers = children(root).into_iter().flat_map(|pod| children(&pod));
+    let logs = containers.flat_map(|c| children(&c)).filter(|p| p.extension().is_some_and(|e| e == "log"));
+    logs.filter(|p| std::fs::metadata(p).is_ok_and(|m| m.len() > max)).collect()
+}
+
+async fn rotate(ctx: &Context, path: &Path) -> Result<(), String> {
+    // The container that writes this file: only it is told to open it anew.
+    let containers = ctx.runtime.list_containers(None).await.map_err(|e| e.to_string())?;
+    let mut writer = None;
+    for c in containers.iter().filter(|c| c.state == kelson_cri::proto::ContainerState::ContainerRunning as i32) {
+        let name = c.metadata.as_ref().map(|m| m.name.as_str()).unwrap_or_default();
+        if !path.parent().is_some_and(|d| d.ends_with(name)) {
+            continue;
+        }
+        let status = ctx.runtime.container_status(&c.id, false).await.map_err(|e| e.to_string())?;
+        if status.status.is_some_and(|s| Path::new(&s.log_path) == path) {
+            writer = Some(c.id.clone());
+        }
+    }
+    let Some(id) = writer else { return Ok(()) };
+    let now = ctx.clock.now().strftime("%Y%m%d-%H%M%S").to_string();
+    let aside = PathBuf::from(format!("{}.{now}", path.display()));
+    std::fs::rename(path, &aside).map_err(|e| e.to_string())?;
+    if let Err(e) = ctx.runtime.reopen_container_log(&id).await {
+        // Put it back: the runtime still writes to it.
+        let _ = std::fs::rename(&aside, path);
+        return Err(e.to_string());
+    }
+    let path = path.to_owned();
+    let keep = ctx.config.log_max_files.max(2) as usize;
+    let tidy = tokio::task::spawn_blocking(move || tidy(&path, keep)).await;
+    tidy.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+}
+
+/// Compresses all rotated files but the newest, and removes those beyond `keep` (the running one counts).
+fn tidy(path: &Path, keep: usize) -> io::Result<()> {
+    let dir = path.parent().unwrap_or(Path::new("."));
+    let prefix = format!("{}.", path.file_name().unwrap_or_default().to_string_lossy());
+    let mut rotated: Vec<PathBuf> = std::fs::read_dir(dir)?
+        .flatten()
+        .map(|e| e.path())
+        .filter(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&prefix)))
+        .collect();
+    // Half-written ones of an earlier run.
+    rotated.retain(|p| p.extension().is_none_or(|e| e != "tmp") || std::fs::remove_file(p).is_err());
+    rotated.sort();
+    let surplus = rotated.len().saturating_sub(keep - 1);
+    for old in rotated.drain(..surplus) {
+        std::fs::remove_file(old)?;
+    }
+    rotated.pop();
+    for plain in rotated.into_iter().filter(|p| p.extension().is_none_or(|e| e != "gz")) {
+        let tmp = PathBuf::from(format!("{}.tmp", plain.display()));
+        let mut to = flate2::write::GzEncoder::new(File::create(&tmp)?, flate2::Compression::default());
+        io::copy(&mut File::open(&plain)?, &mut to)?;
+        to.finish()?;
+        std::fs::rename(&tmp, format!("{}.gz", plain.display()))?;
+        std::fs::remove_file(plain)?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keeps_some_and_compresses_the_older() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("0.log");
+        for name in ["0.log", "0.log.1", "0.log.2", "0.log.3", "0.log.4", "0.log.5.tmp"] {
+            std::fs::write(dir.path().join(name), "x").expect("write");
+        }
+        tidy(&path, 3).expect("tidy");
+        let mut left: Vec<String> =
+            std::fs::read_dir(dir.path()).expect("dir").flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+        left.sort();
+        assert_eq!(left, ["0.log", "0.log.3.gz", "0.log.4"]);
+        assert_eq!(large(dir.path().parent().expect("parent"), u64::MAX), Vec::<PathBuf>::new());
+    }
+}

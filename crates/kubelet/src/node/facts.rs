@@ -1,0 +1,141 @@
+//! What the machine is: capacity, identity, pressure. Read from the kernel's files.
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use k8s_openapi::api::core::v1::NodeSystemInfo;
+use kelson_meta::Quantity;
+
+use crate::config::{Config, KUBELET_VERSION};
+use crate::images::gc::Usage;
+
+/// Memory in bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Memory {
+    /// In all.
+    pub total: i64,
+    /// What could be had without swapping.
+    pub available: i64,
+}
+
+/// Parses `/proc/meminfo`.
+pub fn memory(text: &str) -> Memory {
+    let field = |name: &str| {
+        let line = text.lines().find_map(|l| l.strip_prefix(name))?;
+        line.trim_start_matches(':').split_whitespace().next()?.parse::<i64>().ok().map(|kib| kib * 1024)
+    };
+    Memory { total: field("MemTotal").unwrap_or(0), available: field("MemAvailable").unwrap_or(0) }
+}
+
+/// Memory of this machine.
+pub fn machine_memory() -> Memory {
+    memory(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
+}
+
+/// Capacity by resource.
+pub fn capacity(config: &Config) -> BTreeMap<String, Quantity> {
+    let cpus = std::thread::available_parallelism().map_or(1, |n| i64::try_from(n.get()).unwrap_or(1));
+    let mut out = BTreeMap::from([
+        ("cpu".to_owned(), Quantity::from_i64(cpus)),
+        ("memory".to_owned(), Quantity::binary(machine_memory().total)),
+        ("pods".to_owned(), Quantity::from_i64(i64::from(config.max_pods))),
+    ]);
+    if let Some(u) = Usage::of(&config.root_dir) {
+        out.insert("ephemeral-storage".into(), Quantity::binary(i64::try_from(u.capacity).unwrap_or(i64::MAX)));
+    }
+    for entry in std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
+        let name = entry.file_name().to_string_lossy().into_owned();
+        let kib = name.strip_prefix("hugepages-").and_then(|n| n.strip_suffix("kB")).and_then(|n| n.parse::<i64>().ok());
+        let pages = std::fs::read_to_string(entry.path().join("nr_hugepages")).ok().and_then(|n| n.trim().parse::<i64>().ok());
+        if let (Some(kib), Some(pages)) = (kib, pages) {
+            let size = Quantity::binary(kib * 1024);
+            out.insert(format!("hugepages-{size}"), Quantity::binary(pages * kib * 1024));
+        }
+    }
+    out
+}
+
+/// Capacity less what is reserved, and less what the eviction thresholds keep free.
+pub fn allocatable(capacity: &BTreeMap<String, Quantity>, reserved: &BTreeMap<String, String>) -> BTreeMap<String, Quantity> {
+    capacity
+        .iter()
+        .map(|(name, all)| {
+            let keep = reserved.get(name).and_then(|q| q.parse::<Quantity>().ok()).unwrap_or_default();
+            let left = all.minus(keep);
+            (name.clone(), if left.signum() < 0 { Quantity::default() } else { left })
+        })
+        .collect()
+}
+
+fn file(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}
+
+/// GOARCH of this build.
+pub fn architecture() -> &'static str {
+    match std::env::consts::ARCH {
+        "x86_64" => "amd64",
+        "aarch64" => "arm64",
+        "x86" => "386",
+        "powerpc64" => "ppc64le",
+        other => other,
+    }
+}
+
+/// `status.nodeInfo`.
+pub fn system_info(runtime_version: &str) -> NodeSystemInfo {
+    let release = file("/etc/os-release");
+    let pretty = release.lines().find_map(|l| l.strip_prefix("PRETTY_NAME="));
+    let machine = [file("/etc/machine-id"), file("/var/lib/dbus/machine-id")].into_iter().find(|m| !m.is_empty());
+    let machine = machine.unwrap_or_default();
+    let system = [file("/sys/class/dmi/id/product_uuid"), file("/proc/device-tree/system-id")];
+    NodeSystemInfo {
+        architecture: architecture().into(),
+        boot_id: file("/proc/sys/kernel/random/boot_id"),
+        container_runtime_version: runtime_version.into(),
+        kernel_version: file("/proc/sys/kernel/osrelease"),
+        kube_proxy_version: String::new(),
+        kubelet_version: KUBELET_VERSION.into(),
+        system_uuid: system.into_iter().find(|s| !s.is_empty()).unwrap_or_else(|| machine.clone()),
+        machine_id: machine,
+        operating_system: "linux".into(),
+        os_image: pretty.map(|p| p.trim_matches('"').to_owned()).unwrap_or_else(|| "Linux".into()),
+        swap: None,
+    }
+}
+
+/// Which pressures the machine is under, by upstream's default hard eviction thresholds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pressure {
+    /// Less than 100Mi of memory available.
+    pub memory: bool,
+    /// Less than 10 % of the node's file system available.
+    pub disk: bool,
+    /// Hardly any process IDs left.
+    pub pid: bool,
+}
+
+/// Looks now.
+pub fn pressure(root: &Path) -> Pressure {
+    const MEMORY_MIN: i64 = 100 << 20;
+    let memory = machine_memory();
+    let disk = Usage::of(root).is_some_and(|u| u.available < u.capacity / 10);
+    let max: u64 = file("/proc/sys/kernel/pid_max").parse().unwrap_or(u64::MAX);
+    let loads = file("/proc/loadavg");
+    let tasks = loads.split_whitespace().nth(3).and_then(|p| p.split('/').nth(1)).and_then(|n| n.parse::<u64>().ok());
+    let pid = tasks.is_some_and(|t| max.saturating_sub(t) < max / 100);
+    Pressure { memory: memory.total > 0 && memory.available < MEMORY_MIN, disk, pid }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn meminfo_and_reserves() {
+        let m = memory("MemTotal:       2048 kB\nMemFree: 1 kB\nMemAvailable:   1024 kB\n");
+        assert_eq!(m, Memory { total: 2 << 20, available: 1 << 20 });
+        let capacity = BTreeMap::from([("cpu".to_owned(), Quantity::from_i64(2)), ("pods".to_owned(), Quantity::from_i64(5))]);
+        let left = allocatable(&capacity, &BTreeMap::from([("cpu".to_owned(), "500m".to_owned())]));
+        assert_eq!((left["cpu"].to_string(), left["pods"].to_string()), ("1500m".into(), "5".into()));
+    }
+}

@@ -1,0 +1,76 @@
+//! Registration of the Node object: created, or, where it exists, its labels brought up to date.
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Node;
+use kelson_client::{Client, ClientError, PatchKind, WriteOptions};
+use serde_json::{Map, Value, json};
+
+use super::facts;
+use crate::config::Config;
+
+/// First delay between attempts.
+const RETRY_MIN: Duration = Duration::from_millis(100);
+/// Longest delay.
+const RETRY_MAX: Duration = Duration::from_secs(7);
+
+/// Labels a node starts with.
+pub fn labels(config: &Config) -> Map<String, Value> {
+    let arch = facts::architecture();
+    let mut out = Map::new();
+    for (k, v) in [
+        ("kubernetes.io/hostname", config.node_name.as_str()),
+        ("kubernetes.io/os", "linux"),
+        ("kubernetes.io/arch", arch),
+        ("beta.kubernetes.io/os", "linux"),
+        ("beta.kubernetes.io/arch", arch),
+    ] {
+        out.insert(k.to_owned(), json!(v));
+    }
+    for (k, v) in &config.node_labels {
+        out.insert(k.clone(), json!(v));
+    }
+    out
+}
+
+/// Registers, trying until it succeeds.
+pub async fn register(client: &Client, config: &Config, status: &Value) -> Node {
+    let mut delay = RETRY_MIN;
+    loop {
+        match once(client, config, status).await {
+            Ok(node) => return node,
+            Err(e) => tracing::info!(node = %config.node_name, error = %e, "node not registered yet"),
+        }
+        tokio::time::sleep(delay).await;
+        delay = (delay * 2).min(RETRY_MAX);
+    }
+}
+
+async fn once(client: &Client, config: &Config, status: &Value) -> Result<Node, ClientError> {
+    let name = &config.node_name;
+    let labels = labels(config);
+    if let Some(node) = client.get_opt::<Node>("", name).await? {
+        let has = |k: &String, v: &Value| node.metadata.labels.as_ref().and_then(|l| l.get(k)).is_some_and(|w| v == w);
+        let missing: Map<String, Value> = labels.into_iter().filter(|(k, v)| !has(k, v)).collect();
+        if missing.is_empty() {
+            return Ok(node);
+        }
+        let patch = json!({"metadata": {"labels": missing}});
+        return client.patch::<Node>("", name, "", PatchKind::Strategic, &patch, &WriteOptions::default()).await;
+    }
+    let taints: Vec<Value> = config
+        .register_with_taints
+        .iter()
+        .map(|t| json!({"key": t.key, "value": t.value, "effect": t.effect}))
+        .collect();
+    let mut node = json!({"apiVersion": "v1", "kind": "Node",
+        "metadata": {"name": name, "labels": labels,
+            "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}},
+        "spec": {}, "status": status});
+    if !taints.is_empty() {
+        node["spec"]["taints"] = json!(taints);
+    }
+    match client.create::<Node>("", &node).await {
+        Err(e) if e.status().is_some_and(|s| s.code == 409) => client.get::<Node>("", name).await,
+        other => other,
+    }
+}

@@ -1,0 +1,151 @@
+//! The node's status as a pure function of what was found out (upstream: `pkg/kubelet/nodestatus/setters.go`).
+use std::collections::BTreeMap;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::NodeSystemInfo;
+use kelson_meta::{Quantity, format_seconds};
+use serde_json::{Value, json};
+
+use super::facts::Pressure;
+
+/// Images the node lists, the largest first.
+pub const IMAGES_MAX: usize = 50;
+/// Names listed per image.
+pub const IMAGE_NAMES_MAX: usize = 5;
+
+/// What the status is made of.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// Node name, reported as its host name.
+    pub name: String,
+    /// Addresses.
+    pub ips: Vec<String>,
+    /// Port of the kubelet's server; 0: none.
+    pub port: u16,
+    /// Capacity.
+    pub capacity: BTreeMap<String, Quantity>,
+    /// Allocatable.
+    pub allocatable: BTreeMap<String, Quantity>,
+    /// Identity.
+    pub info: NodeSystemInfo,
+    /// Pressure.
+    pub pressure: Pressure,
+    /// Why the runtime or its network is not ready; empty: it is.
+    pub faults: Vec<String>,
+    /// Images: names and size.
+    pub images: Vec<(Vec<String>, u64)>,
+    /// Runtime handlers, by name.
+    pub handlers: Vec<String>,
+}
+
+fn condition(kind: &str, status: bool, reason: &str, message: &str, old: &Value, now: Timestamp) -> Value {
+    let status = if status { "True" } else { "False" };
+    let before = old.as_array().into_iter().flatten().find(|c| c["type"] == kind);
+    let same = before.filter(|c| c["status"] == status);
+    let now = format_seconds(now);
+    let transition = same.and_then(|c| c["lastTransitionTime"].as_str()).unwrap_or(&now);
+    json!({"type": kind, "status": status, "reason": reason, "message": message,
+        "lastHeartbeatTime": now, "lastTransitionTime": transition})
+}
+
+/// The whole status; `old` are the conditions the node has.
+pub fn status(f: &Found, old: &Value, now: Timestamp) -> Value {
+    let p = f.pressure;
+    let pressure = |kind: &str, under: bool, yes: (&str, &str), no: (&str, &str)| {
+        let (reason, message) = if under { yes } else { no };
+        condition(kind, under, reason, message, old, now)
+    };
+    let ready = if f.faults.is_empty() {
+        condition("Ready", true, "KubeletReady", "kubelet is posting ready status", old, now)
+    } else {
+        let message = match f.faults.as_slice() {
+            [one] => one.clone(),
+            many => format!("[{}]", many.join(", ")),
+        };
+        condition("Ready", false, "KubeletNotReady", &message, old, now)
+    };
+    let mut addresses: Vec<Value> = f.ips.iter().map(|ip| json!({"type": "InternalIP", "address": ip})).collect();
+    addresses.push(json!({"type": "Hostname", "address": f.name}));
+    let mut images = f.images.clone();
+    images.sort_by(|a, b| b.1.cmp(&a.1).then_with(|| a.0.cmp(&b.0)));
+    let images: Vec<Value> = images
+        .into_iter()
+        .take(IMAGES_MAX)
+        .map(|(mut names, size)| {
+            names.truncate(IMAGE_NAMES_MAX);
+            json!({"names": names, "sizeBytes": size})
+        })
+        .collect();
+    let mut out = json!({
+        "addresses": addresses,
+        "capacity": f.capacity,
+        "allocatable": f.allocatable,
+        "nodeInfo": f.info,
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": f.port}},
+        "images": images,
+        "conditions": [
+            pressure("MemoryPressure", p.memory,
+                ("KubeletHasInsufficientMemory", "kubelet has insufficient memory available"),
+                ("KubeletHasSufficientMemory", "kubelet has sufficient memory available")),
+            pressure("DiskPressure", p.disk,
+                ("KubeletHasDiskPressure", "kubelet has disk pressure"),
+                ("KubeletHasNoDiskPressure", "kubelet has no disk pressure")),
+            pressure("PIDPressure", p.pid,
+                ("KubeletHasInsufficientPID", "kubelet has insufficient PID available"),
+                ("KubeletHasSufficientPID", "kubelet has sufficient PID available")),
+            ready,
+        ],
+    });
+    if !f.handlers.is_empty() {
+        out["runtimeHandlers"] = f.handlers.iter().map(|h| json!({"name": h, "features": {}})).collect();
+    }
+    out
+}
+
+/// Whether two statuses differ in more than heartbeats.
+pub fn differ(a: &Value, b: &Value) -> bool {
+    let bare = |v: &Value| {
+        let mut v = v.clone();
+        for c in v["conditions"].as_array_mut().into_iter().flatten() {
+            if let Some(c) = c.as_object_mut() {
+                c.remove("lastHeartbeatTime");
+            }
+        }
+        v
+    };
+    bare(a) != bare(b)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ready_follows_faults_and_heartbeats_are_no_change() {
+        let f = Found {
+            name: "n".into(),
+            ips: vec!["1.2.3.4".into()],
+            port: 10250,
+            capacity: BTreeMap::new(),
+            allocatable: BTreeMap::new(),
+            info: NodeSystemInfo::default(),
+            pressure: Pressure::default(),
+            faults: vec![],
+            images: vec![(vec!["a".into()], 1), (vec!["b".into()], 2)],
+            handlers: vec![],
+        };
+        let t0 = Timestamp::from_second(1000).expect("time");
+        let t1 = Timestamp::from_second(2000).expect("time");
+        let a = status(&f, &Value::Null, t0);
+        assert_eq!(a["conditions"][3]["reason"], "KubeletReady");
+        assert_eq!(a["images"][0]["sizeBytes"], 2);
+        let b = status(&f, &a["conditions"], t1);
+        assert!(!differ(&a, &b) && a != b);
+        let broken = Found { faults: vec!["container runtime network not ready: x".into()], ..f };
+        let c = status(&broken, &b["conditions"], t1);
+        assert!(differ(&b, &c));
+        assert_eq!(c["conditions"][3]["message"], "container runtime network not ready: x");
+        assert_eq!(c["conditions"][3]["lastTransitionTime"], "1970-01-01T00:33:20Z");
+        assert_eq!(c["conditions"][0]["lastTransitionTime"], "1970-01-01T00:16:40Z");
+    }
+}

@@ -1,0 +1,333 @@
+//! The decision: from a pod's spec, what the runtime has of it, what probes said and which delays run, to the actions
+//! that bring it further. Pure: no clock, no calls. Carrying actions out is the executor's work.
+//! (upstream: `kuberuntime_manager.go` computePodActions)
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, Pod};
+
+use super::backoff::BackOff;
+use super::spec::{self, Role};
+use crate::runtime::snapshot::{Instance, RuntimePod, Sandbox, State};
+
+/// What probes say of running containers, by container ID.
+#[derive(Clone, Debug, Default)]
+pub struct ProbeView {
+    /// The liveness probe failed for good.
+    pub liveness_failed: HashSet<String>,
+    /// The startup probe failed for good.
+    pub startup_failed: HashSet<String>,
+    /// The startup probe has succeeded (absent: not yet).
+    pub started: HashSet<String>,
+    /// The newest readiness.
+    pub ready: HashMap<String, bool>,
+}
+
+impl ProbeView {
+    /// Whether a running container counts as started.
+    pub fn is_started(&self, c: &Container, id: &str) -> bool {
+        c.startup_probe.is_none() || self.started.contains(id)
+    }
+    /// Whether a running container is ready.
+    pub fn is_ready(&self, c: &Container, id: &str) -> bool {
+        self.is_started(c, id) && (c.readiness_probe.is_none() || self.ready.get(id).copied().unwrap_or(false))
+    }
+}
+
+/// Everything the decision is made from.
+#[derive(Debug)]
+pub struct Input<'a> {
+    /// The pod as the API last gave it.
+    pub pod: &'a Pod,
+    /// What the runtime has.
+    pub runtime: &'a RuntimePod,
+    /// What probes said.
+    pub probes: &'a ProbeView,
+    /// Restart delays, by container name.
+    pub backoff: &'a BackOff,
+    /// Containers whose last start failed, and [`SANDBOX`], with the time before which it is not tried again.
+    pub holds: &'a HashMap<String, Timestamp>,
+    /// Now.
+    pub now: Timestamp,
+}
+
+/// The key in [`Input::holds`] that stands for the pod as a whole.
+pub const SANDBOX: &str = "";
+
+/// Why a container is killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KillReason {
+    /// Its spec changed.
+    DefinitionChanged,
+    /// Its liveness probe failed.
+    Liveness,
+    /// Its startup probe failed.
+    Startup,
+    /// The runtime does not know its state.
+    UnknownState,
+}
+
+/// One step for the executor, in order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Action {
+    /// Stop a sandbox and what is in it.
+    StopSandbox {
+        /// ID.
+        id: String,
+    },
+    /// Make a sandbox.
+    CreateSandbox {
+        /// Which attempt of this pod.
+        attempt: u32,
+    },
+    /// Stop one container, gracefully.
+    KillContainer {
+        /// ID.
+        id: String,
+        /// Name.
+        name: String,
+        /// Why.
+        reason: KillReason,
+        /// What the event says.
+        message: String,
+    },
+    /// Create and start one container in the ready sandbox.
+    StartContainer {
+        /// Name.
+        name: String,
+        /// How many instances there were before.
+        restart_count: i32,
+        /// The end of the instance before, to count the delay from.
+        restarted_after: Option<Timestamp>,
+    },
+}
+
+/// What to do now, and what to wait for.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Plan {
+    /// In order.
+    pub actions: Vec<Action>,
+    /// Containers that wait out their restart delay.
+    pub crash_loops: BTreeMap<String, Duration>,
+    /// When to decide again though nothing happened.
+    pub wake_at: Option<Timestamp>,
+    /// Nothing of this pod will ever run again.
+    pub finished: bool,
+}
+
+impl Plan {
+    fn wake(&mut self, at: Timestamp) {
+        self.wake_at = Some(self.wake_at.map_or(at, |t| t.min(at)));
+    }
+}
+
+/// Decides. See the module's text.
+pub fn compute(input: &Input<'_>) -> Plan {
+    let mut plan = Plan::default();
+    let usable = input.runtime.ready_sandbox().filter(|s| spec::host_network(input.pod) || !s.ips.is_empty());
+    let Some(sandbox) = usable else {
+        without_sandbox(input, &mut plan);
+        return plan;
+    };
+    for old in input.runtime.sandboxes.iter().skip(1).filter(|s| s.ready) {
+        plan.actions.push(Action::StopSandbox { id: old.id.clone() });
+    }
+    let step = Step { input, sandbox };
+    if step.inits(&mut plan) {
+        step.apps(&mut plan);
+        step.ephemeral(&mut plan);
+    }
+    plan
+}
+
+/// No sandbox that containers can run in: make one if anything is left to run.
+fn without_sandbox(input: &Input<'_>, plan: &mut Plan) {
+    if !left_to_run(input) {
+        plan.finished = true;
+        return;
+    }
+    let stale = input.runtime.sandboxes.iter().filter(|s| {
+        s.ready || input.runtime.containers.iter().any(|c| c.sandbox_id == s.id && c.state == State::Running)
+    });
+    plan.actions.extend(stale.map(|s| Action::StopSandbox { id: s.id.clone() }));
+    if let Some(until) = input.holds.get(SANDBOX).filter(|t| **t > input.now) {
+        plan.wake(*until);
+        return;
+    }
+    let attempt = input.runtime.sandboxes.first().map_or(0, |s| s.attempt + 1);
+    plan.actions.push(Action::CreateSandbox { attempt });
+}
+
+fn left_to_run(input: &Input<'_>) -> bool {
+    let pod = input.pod;
+    if input.runtime.containers.is_empty() {
+        return true;
+    }
+    let mut any = false;
+    for m in spec::members(pod) {
+        let latest = input.runtime.latest(&m.container.name);
+        match (m.role, latest) {
+            (Role::Init, Some(c)) if failed_for_good(pod, m.role, &m.container, c) => return false,
+            (Role::App, None) => any = true,
+            (Role::App, Some(c)) => any |= !ended(c) || spec::restarts_after(pod, m.role, &m.container, c.exit_code),
+            _ => {}
+        }
+    }
+    any
+}
+
+fn ended(c: &Instance) -> bool {
+    c.state == State::Exited
+}
+
+fn failed_for_good(pod: &Pod, role: Role, spec: &Container, c: &Instance) -> bool {
+    ended(c) && c.exit_code != 0 && !spec::restarts_after(pod, role, spec, c.exit_code)
+}
+
+struct Step<'a> {
+    input: &'a Input<'a>,
+    sandbox: &'a Sandbox,
+}
+
+impl Step<'_> {
+    fn here(&self, name: &str) -> Option<&Instance> {
+        self.input.runtime.latest_in(&self.sandbox.id, name).map(|c| &**c)
+    }
+
+    /// Brings init containers and sidecars forward; true when the ordinary containers may run.
+    fn inits(&self, plan: &mut Plan) -> bool {
+        let pod = self.input.pod;
+        let apps_began =
+            spec::members(pod).any(|m| m.role == Role::App && self.here(&m.container.name).is_some());
+        for m in spec::members(pod).take_while(|m| matches!(m.role, Role::Init | Role::Sidecar)) {
+            let c = &*m.container;
+            let instance = self.here(&c.name);
+            if m.role == Role::Init && apps_began {
+                continue;
+            }
+            match (m.role, instance) {
+                (_, Some(i)) if i.state == State::Running => {
+                    let killed = self.check_running(plan, m.role, c, i);
+                    let done = m.role == Role::Sidecar && !killed && self.input.probes.is_started(c, &i.id);
+                    if !done && !apps_began {
+                        return false;
+                    }
+                }
+                (Role::Init, Some(i)) if ended(i) && i.exit_code == 0 => {}
+                (_, Some(i)) if failed_for_good(pod, m.role, c, i) => {
+                    plan.finished = true;
+                    return false;
+                }
+                (_, instance) => {
+                    self.start(plan, c, instance);
+                    if !apps_began {
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    fn apps(&self, plan: &mut Plan) {
+        let pod = self.input.pod;
+        let mut alive = false;
+        for m in spec::members(pod).filter(|m| m.role == Role::App) {
+            let c = &*m.container;
+            // An instance that ended in an earlier sandbox counts: a job that succeeded is not run again.
+            let instance = self.input.runtime.latest(&c.name).map(|i| &**i);
+            match instance {
+                Some(i) if i.state == State::Running && i.sandbox_id == self.sandbox.id => {
+                    alive = true;
+                    self.check_running(plan, m.role, c, i);
+                }
+                Some(i) if ended(i) && !spec::restarts_after(pod, m.role, c, i.exit_code) => {}
+                other => {
+                    alive = true;
+                    self.start(plan, c, other);
+                }
+            }
+        }
+        plan.finished = !alive;
+    }
+
+    fn ephemeral(&self, plan: &mut Plan) {
+        for m in spec::members(self.input.pod).filter(|m| m.role == Role::Ephemeral) {
+            if self.input.runtime.latest(&m.container.name).is_none() {
+                self.start(plan, &m.container, None);
+            }
+        }
+    }
+
+    /// Kills a running container that must not go on; true when it does.
+    fn check_running(&self, plan: &mut Plan, role: Role, c: &Container, i: &Instance) -> bool {
+        let probes = self.input.probes;
+        let reason = if !i.hash.is_empty() && i.hash != spec::container_hash(c) && role != Role::Init {
+            KillReason::DefinitionChanged
+        } else if probes.liveness_failed.contains(&i.id) {
+            KillReason::Liveness
+        } else if probes.startup_failed.contains(&i.id) {
+            KillReason::Startup
+        } else {
+            return false;
+        };
+        let what = match reason {
+            KillReason::DefinitionChanged => format!("Container {} definition changed", c.name),
+            KillReason::Liveness => format!("Container {} failed liveness probe", c.name),
+            KillReason::Startup => format!("Container {} failed startup probe", c.name),
+            KillReason::UnknownState => format!("Container {} is in an unknown state", c.name),
+        };
+        // 137 stands for what the kill will make of it.
+        let again = spec::restarts_after(self.input.pod, role, c, 137);
+        let message = if again { format!("{what}, will be restarted") } else { what };
+        plan.actions.push(Action::KillContainer { id: i.id.clone(), name: c.name.clone(), reason, message });
+        true
+    }
+
+    /// Starts a container that does not run, unless it has to wait.
+    fn start(&self, plan: &mut Plan, c: &Container, last: Option<&Instance>) {
+        let input = self.input;
+        if let Some(i) = last.filter(|i| i.state == State::Unknown) {
+            let message = format!("Container {} is in an unknown state, try killing it before restart", c.name);
+            let reason = KillReason::UnknownState;
+            plan.actions.push(Action::KillContainer { id: i.id.clone(), name: c.name.clone(), reason, message });
+        }
+        if let Some(until) = input.holds.get(&c.name).filter(|t| **t > input.now) {
+            plan.wake(*until);
+            return;
+        }
+        let over = last.filter(|i| ended(i)).map(|i| timestamp(i.finished_at));
+        if let Some((until, delay)) = over.and_then(|at| input.backoff.waits(&c.name, at, input.now)) {
+            plan.crash_loops.insert(c.name.clone(), delay);
+            plan.wake(until);
+            return;
+        }
+        let restart_count = self.restart_count(c);
+        plan.actions.push(Action::StartContainer { name: c.name.clone(), restart_count, restarted_after: over });
+    }
+
+    fn restart_count(&self, c: &Container) -> i32 {
+        let known = self.input.runtime.containers.iter().filter(|i| i.name == c.name).map(|i| i.restart_count).max();
+        if let Some(n) = known {
+            return n + 1;
+        }
+        // The runtime has forgotten; the API may remember.
+        let status = self.input.pod.status.as_ref();
+        let told = status
+            .into_iter()
+            .flat_map(|s| [&s.container_statuses, &s.init_container_statuses])
+            .flat_map(|l| l.iter().flatten())
+            .find(|s| s.name == c.name && s.container_id.as_deref().is_some_and(|id| !id.is_empty()));
+        told.map_or(0, |s| s.restart_count + 1)
+    }
+}
+
+/// Nanoseconds since the epoch, as the runtime gives them, as a time.
+pub fn timestamp(nanos: i64) -> Timestamp {
+    Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or(Timestamp::UNIX_EPOCH)
+}
+
+#[cfg(test)]
+#[path = "actions_tests.rs"]
+mod tests;

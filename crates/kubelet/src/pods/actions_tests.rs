@@ -1,0 +1,203 @@
+//! The decision as a table: what is there, and what follows.
+use std::sync::Arc;
+
+use serde_json::json;
+
+use super::*;
+
+const NOW: i64 = 1_000_000;
+
+fn now() -> Timestamp {
+    Timestamp::from_second(NOW).expect("time")
+}
+
+fn pod(spec: serde_json::Value) -> Pod {
+    serde_json::from_value(json!({"metadata":{"name":"p","namespace":"n","uid":"u"},"spec":spec})).expect("pod")
+}
+
+fn two(policy: &str) -> Pod {
+    pod(json!({"restartPolicy":policy,"containers":[{"name":"a","image":"x"},{"name":"b","image":"x"}]}))
+}
+
+fn with_inits() -> Pod {
+    pod(json!({"initContainers":[{"name":"i1","image":"x"},
+        {"name":"s","image":"x","restartPolicy":"Always","startupProbe":{"exec":{"command":["x"]}}},
+        {"name":"i2","image":"x"}],"containers":[{"name":"a","image":"x"}]}))
+}
+
+fn sandbox(ready: bool) -> Sandbox {
+    Sandbox { id: "s0".into(), attempt: 0, ready, created_at: 1, ips: vec!["10.0.0.1".into()] }
+}
+
+fn instance(name: &str, state: State, exit_code: i32) -> Arc<Instance> {
+    let c: Container = serde_json::from_value(json!({"name":name,"image":"x"})).expect("container");
+    Arc::new(Instance {
+        id: format!("id-{name}"),
+        name: name.into(),
+        sandbox_id: "s0".into(),
+        state,
+        restart_count: 0,
+        hash: spec::container_hash(&c),
+        image: "x".into(),
+        image_id: "x@1".into(),
+        created_at: 1,
+        started_at: 2,
+        finished_at: if state == State::Exited { (NOW - 5) * 1_000_000_000 } else { 0 },
+        exit_code,
+        reason: String::new(),
+        message: String::new(),
+        log_path: String::new(),
+        termination_file: String::new(),
+        annotations: Default::default(),
+    })
+}
+
+struct Case {
+    pod: Pod,
+    runtime: RuntimePod,
+    probes: ProbeView,
+    backoff: BackOff,
+    holds: HashMap<String, Timestamp>,
+}
+
+fn case(pod: Pod, sandboxes: Vec<Sandbox>, containers: Vec<Arc<Instance>>) -> Case {
+    let runtime = RuntimePod { sandboxes, containers, ..Default::default() };
+    Case { pod, runtime, probes: ProbeView::default(), backoff: BackOff::default(), holds: HashMap::new() }
+}
+
+impl Case {
+    fn plan(&self) -> Plan {
+        compute(&Input {
+            pod: &self.pod,
+            runtime: &self.runtime,
+            probes: &self.probes,
+            backoff: &self.backoff,
+            holds: &self.holds,
+            now: now(),
+        })
+    }
+    /// Short words for the actions: `+a` starts, `-a` kills, `sandbox0` creates, `stop:s0` stops.
+    fn words(&self) -> Vec<String> {
+        let word = |a: &Action| match a {
+            Action::StopSandbox { id } => format!("stop:{id}"),
+            Action::CreateSandbox { attempt } => format!("sandbox{attempt}"),
+            Action::KillContainer { name, .. } => format!("-{name}"),
+            Action::StartContainer { name, .. } => format!("+{name}"),
+        };
+        self.plan().actions.iter().map(word).collect()
+    }
+}
+
+#[test]
+fn a_new_pod_gets_a_sandbox_then_its_containers() {
+    assert_eq!(case(two("Always"), vec![], vec![]).words(), ["sandbox0"]);
+    assert_eq!(case(two("Always"), vec![sandbox(true)], vec![]).words(), ["+a", "+b"]);
+    let running = vec![instance("a", State::Running, 0), instance("b", State::Running, 0)];
+    let plan = case(two("Always"), vec![sandbox(true)], running).plan();
+    assert_eq!(plan, Plan::default());
+}
+
+#[test]
+fn restart_policies() {
+    for (policy, exit, words, finished) in [
+        ("Always", 0, vec!["+a"], false),
+        ("Always", 1, vec!["+a"], false),
+        ("OnFailure", 0, vec![], false),
+        ("OnFailure", 1, vec!["+a"], false),
+        ("Never", 1, vec![], false),
+    ] {
+        let c = case(
+            two(policy),
+            vec![sandbox(true)],
+            vec![instance("a", State::Exited, exit), instance("b", State::Running, 0)],
+        );
+        assert_eq!(c.words(), words, "{policy} {exit}");
+        assert_eq!(c.plan().finished, finished);
+    }
+    let done = case(
+        two("OnFailure"),
+        vec![sandbox(true)],
+        vec![instance("a", State::Exited, 0), instance("b", State::Exited, 0)],
+    );
+    assert!(done.plan().finished && done.words().is_empty());
+}
+
+#[test]
+fn a_crashing_container_waits_and_says_so() {
+    let mut c = case(
+        two("Always"),
+        vec![sandbox(true)],
+        vec![instance("a", State::Exited, 1), instance("b", State::Running, 0)],
+    );
+    let ended = timestamp((NOW - 5) * 1_000_000_000);
+    c.backoff.next("a", ended, ended);
+    let plan = c.plan();
+    assert!(plan.actions.is_empty());
+    assert_eq!(plan.crash_loops["a"], Duration::from_secs(10));
+    assert_eq!(plan.wake_at, Some(now() + Duration::from_secs(5)));
+}
+
+#[test]
+fn restart_counts_go_on() {
+    let c = case(two("Always"), vec![sandbox(true)], vec![instance("a", State::Exited, 1)]);
+    let Action::StartContainer { restart_count, restarted_after, .. } = &c.plan().actions[0] else { panic!("start") };
+    assert_eq!((*restart_count, restarted_after.is_some()), (1, true));
+}
+
+#[test]
+fn failed_probes_kill() {
+    let mut c = case(
+        two("Always"),
+        vec![sandbox(true)],
+        vec![instance("a", State::Running, 0), instance("b", State::Running, 0)],
+    );
+    c.probes.liveness_failed.insert("id-a".into());
+    let Action::KillContainer { message, reason, .. } = &c.plan().actions[0] else { panic!("kill") };
+    assert_eq!(message, "Container a failed liveness probe, will be restarted");
+    assert_eq!(*reason, KillReason::Liveness);
+}
+
+#[test]
+fn init_containers_run_one_after_the_other() {
+    let sb = || vec![sandbox(true)];
+    let ok = |n| instance(n, State::Exited, 0);
+    assert_eq!(case(with_inits(), sb(), vec![]).words(), ["+i1"]);
+    assert!(case(with_inits(), sb(), vec![instance("i1", State::Running, 0)]).words().is_empty());
+    assert_eq!(case(with_inits(), sb(), vec![instance("i1", State::Exited, 1)]).words(), ["+i1"]);
+    assert_eq!(case(with_inits(), sb(), vec![ok("i1")]).words(), ["+s"]);
+    let mut c = case(with_inits(), sb(), vec![ok("i1"), instance("s", State::Running, 0)]);
+    assert!(c.words().is_empty(), "the sidecar must have started first");
+    c.probes.started.insert("id-s".into());
+    assert_eq!(c.words(), ["+i2"]);
+    c.runtime.containers.push(ok("i2"));
+    assert_eq!(c.words(), ["+a"]);
+    c.runtime.containers.push(instance("a", State::Running, 0));
+    assert!(c.words().is_empty());
+    let mut ended = case(with_inits(), sb(), vec![instance("s", State::Exited, 0), instance("a", State::Running, 0)]);
+    assert_eq!(ended.words(), ["+s"], "a sidecar is restarted beside the running app");
+    ended.runtime.containers.clear();
+    ended.runtime.containers.push(instance("i1", State::Exited, 1));
+    ended.pod.spec.as_mut().expect("spec").restart_policy = Some("Never".into());
+    assert!(ended.plan().finished && ended.words().is_empty());
+}
+
+#[test]
+fn a_dead_sandbox_is_made_anew_unless_all_is_done() {
+    let running = || vec![instance("a", State::Running, 0), instance("b", State::Exited, 0)];
+    assert_eq!(case(two("Always"), vec![sandbox(false)], running()).words(), ["stop:s0", "sandbox1"]);
+    let done = || vec![instance("a", State::Exited, 0), instance("b", State::Exited, 0)];
+    assert!(case(two("OnFailure"), vec![sandbox(false)], done()).plan().finished);
+    assert_eq!(case(two("Always"), vec![sandbox(false)], done()).words(), ["sandbox1"]);
+    let mut held = case(two("Always"), vec![], vec![]);
+    held.holds.insert(SANDBOX.into(), now() + Duration::from_secs(3));
+    let plan = held.plan();
+    assert!(plan.actions.is_empty() && plan.wake_at == Some(now() + Duration::from_secs(3)));
+}
+
+#[test]
+fn ephemeral_containers_start_once() {
+    let p = pod(json!({"containers":[{"name":"a","image":"x"}],"ephemeralContainers":[{"name":"d","image":"x"}]}));
+    let a = instance("a", State::Running, 0);
+    assert_eq!(case(p.clone(), vec![sandbox(true)], vec![a.clone()]).words(), ["+d"]);
+    assert!(case(p, vec![sandbox(true)], vec![a, instance("d", State::Exited, 1)]).words().is_empty());
+}

@@ -1,0 +1,149 @@
+//! Admission of a pod at the node: what the scheduler should have known, checked where it is true (upstream:
+//! `pkg/kubelet/lifecycle/predicate.go`).
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod};
+use kelson_meta::Quantity;
+
+use super::spec;
+use crate::config::Config;
+
+/// Why not: reason and message of the failed pod.
+pub type Rejection = (String, String);
+
+/// Whether `pod` may run beside `others` on `node`.
+pub fn admit(config: &Config, pod: &Pod, others: &[Arc<Pod>], node: Option<&Node>) -> Result<(), Rejection> {
+    if let Some(message) = crate::runtime::sandbox::forbidden_sysctl(pod, &config.allowed_unsafe_sysctls) {
+        return Err(("SysctlForbidden".into(), message));
+    }
+    let Some(node) = node else { return Ok(()) };
+    let none = BTreeMap::new();
+    let labels = node.metadata.labels.as_ref().unwrap_or(&none);
+    let os = pod.spec.as_ref().and_then(|s| s.os.as_ref()).map(|o| o.name.as_str());
+    if os.is_some_and(|os| os != "linux") {
+        return Err(("PodOSNotSupported".into(), "Failed to admit pod as the OS field doesn't match node OS".into()));
+    }
+    if !matches_affinity(pod, labels, node.metadata.name.as_deref().unwrap_or_default()) {
+        let message = "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
+        return Err(("NodeAffinity".into(), message.into()));
+    }
+    fits(pod, others, node)
+}
+
+fn fits(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Rejection> {
+    let none = BTreeMap::new();
+    let status = node.status.as_ref();
+    let allocatable = status.and_then(|s| s.allocatable.as_ref()).unwrap_or(&none);
+    let active = || others.iter().filter(|p| !spec::is_terminal(p) && spec::uid(p) != spec::uid(pod));
+    let out_of = |resource: &str, requested: i64, used: i64, capacity: i64| {
+        let message = format!(
+            "Pod was rejected: Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
+        );
+        Err((format!("OutOf{resource}"), message))
+    };
+    let count = i64::try_from(active().count()).unwrap_or(i64::MAX);
+    if let Some(max) = allocatable.get("pods").map(|q| spec::quantity(q).value())
+        && count + 1 > max
+    {
+        return out_of("pods", 1, count, max);
+    }
+    let mut resources: Vec<&str> = vec!["cpu", "memory", "ephemeral-storage"];
+    resources.extend(allocatable.keys().map(String::as_str).filter(|k| k.starts_with("hugepages-") || k.contains('/')));
+    for r in resources {
+        let Some(capacity) = allocatable.get(r).map(spec::quantity) else { continue };
+        let wanted = spec::pod_request(pod, r);
+        if wanted.is_zero() {
+            continue;
+        }
+        let used = active().fold(Quantity::default(), |sum, p| sum.plus(spec::pod_request(p, r)));
+        if used.plus(wanted) > capacity {
+            let number = |q: Quantity| if r == "cpu" { q.milli_value() } else { q.value() };
+            return out_of(r, number(wanted), number(used), number(capacity));
+        }
+    }
+    Ok(())
+}
+
+fn matches_affinity(pod: &Pod, labels: &BTreeMap<String, String>, name: &str) -> bool {
+    let Some(s) = pod.spec.as_ref() else { return true };
+    if s.node_selector.iter().flatten().any(|(k, v)| labels.get(k) != Some(v)) {
+        return false;
+    }
+    let required = s
+        .affinity
+        .as_ref()
+        .and_then(|a| a.node_affinity.as_ref())
+        .and_then(|n| n.required_during_scheduling_ignored_during_execution.as_ref());
+    required.is_none_or(|r| r.node_selector_terms.iter().any(|t| term(t, labels, name)))
+}
+
+fn term(t: &NodeSelectorTerm, labels: &BTreeMap<String, String>, name: &str) -> bool {
+    let expressions = t.match_expressions.iter().flatten();
+    let fields = t.match_fields.iter().flatten();
+    if t.match_expressions.as_ref().is_none_or(Vec::is_empty) && t.match_fields.as_ref().is_none_or(Vec::is_empty) {
+        return false;
+    }
+    expressions.into_iter().all(|r| requirement(r, labels.get(&r.key).map(String::as_str)))
+        && fields.into_iter().all(|r| r.key == "metadata.name" && requirement(r, Some(name)))
+}
+
+fn requirement(r: &NodeSelectorRequirement, value: Option<&str>) -> bool {
+    let listed = || value.is_some_and(|v| r.values.iter().flatten().any(|w| w == v));
+    let compare = |greater: bool| {
+        let wanted = r.values.iter().flatten().next().and_then(|w| w.parse::<i64>().ok());
+        match (value.and_then(|v| v.parse::<i64>().ok()), wanted) {
+            (Some(v), Some(w)) => (greater && v > w) || (!greater && v < w),
+            _ => false,
+        }
+    };
+    match r.operator.as_str() {
+        "In" => listed(),
+        "NotIn" => !listed(),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => compare(true),
+        "Lt" => compare(false),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(uid: &str, spec: Value) -> Arc<Pod> {
+        let mut spec = spec;
+        if spec.get("containers").is_none() {
+            spec["containers"] = json!([]);
+        }
+        Arc::new(serde_json::from_value(json!({"metadata":{"name":uid,"uid":uid},"spec":spec})).expect("pod"))
+    }
+
+    #[test]
+    fn rejections() {
+        let node: Node = serde_json::from_value(json!({"metadata":{"name":"n","labels":{"disk":"ssd"}},
+            "status":{"allocatable":{"cpu":"2","pods":"2"}}}))
+        .expect("node");
+        let config = Config::new("n", std::path::Path::new("/x"));
+        let cpu = |n: &str| json!({"containers":[{"name":"a","resources":{"requests":{"cpu":n}}}]});
+        let reason = |p: &Pod, others: &[Arc<Pod>]| admit(&config, p, others, Some(&node)).map_err(|(r, _)| r);
+        let other = pod("o", cpu("1500m"));
+        assert_eq!(reason(&pod("a", cpu("500m")), std::slice::from_ref(&other)), Ok(()));
+        assert_eq!(reason(&pod("a", cpu("501m")), std::slice::from_ref(&other)), Err("OutOfcpu".into()));
+        assert_eq!(reason(&pod("a", json!({})), &[other, pod("b", json!({}))]), Err("OutOfpods".into()));
+        assert_eq!(reason(&pod("a", json!({"nodeSelector":{"disk":"hdd"}})), &[]), Err("NodeAffinity".into()));
+        let affinity = |op: &str| {
+            json!({"affinity":{"nodeAffinity":{"requiredDuringSchedulingIgnoredDuringExecution":
+                {"nodeSelectorTerms":[{"matchExpressions":[{"key":"disk","operator":op,"values":["ssd"]}]}]}}}})
+        };
+        assert_eq!(reason(&pod("a", affinity("In")), &[]), Ok(()));
+        assert_eq!(reason(&pod("a", affinity("NotIn")), &[]), Err("NodeAffinity".into()));
+        let (_, message) = admit(&config, &pod("a", cpu("3")), &[], Some(&node)).expect_err("too much");
+        assert_eq!(
+            message,
+            "Pod was rejected: Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000"
+        );
+    }
+}

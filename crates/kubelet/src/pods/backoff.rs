@@ -1,0 +1,105 @@
+//! How long a container that ended waits before it is started again: 10 s doubling to 300 s, forgotten after it ran for
+//! twice the longest delay (upstream: client-go `flowcontrol.Backoff` as the kubelet uses it).
+use std::collections::HashMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+/// First delay.
+pub const INITIAL: Duration = Duration::from_secs(10);
+/// Longest delay.
+pub const MAX: Duration = Duration::from_secs(300);
+
+/// The delays of one pod's containers, or of a node's images, by key.
+#[derive(Clone, Debug)]
+pub struct BackOff {
+    initial: Duration,
+    max: Duration,
+    entries: HashMap<String, Entry>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    delay: Duration,
+    updated: Timestamp,
+}
+
+impl Default for BackOff {
+    fn default() -> Self {
+        Self::new(INITIAL, MAX)
+    }
+}
+
+impl BackOff {
+    /// Delays from `initial`, doubling to `max`.
+    pub fn new(initial: Duration, max: Duration) -> Self {
+        Self { initial, max, entries: HashMap::new() }
+    }
+
+    /// Until when `key`, whose last run ended at `ended`, must wait, and the delay; `None`: it may start now.
+    pub fn waits(&self, key: &str, ended: Timestamp, now: Timestamp) -> Option<(Timestamp, Duration)> {
+        let entry = self.entries.get(key)?;
+        if self.expired(entry, ended) {
+            return None;
+        }
+        let until = ended + entry.delay;
+        (now < until).then_some((until, entry.delay))
+    }
+
+    /// Notes that `key`, whose last run ended at `ended`, is started again.
+    pub fn next(&mut self, key: &str, ended: Timestamp, now: Timestamp) {
+        let delay = match self.entries.get(key) {
+            Some(e) if !self.expired(e, ended) => (e.delay * 2).min(self.max),
+            _ => self.initial,
+        };
+        self.entries.insert(key.to_owned(), Entry { delay, updated: now });
+    }
+
+    /// Until when `key` must wait, counted from its last [`Self::next`]: for what has no end of its own, such as a pull.
+    pub fn waits_since_update(&self, key: &str, now: Timestamp) -> Option<Timestamp> {
+        let entry = self.entries.get(key)?;
+        let until = entry.updated + entry.delay;
+        (now < until).then_some(until)
+    }
+
+    /// Forgets `key`.
+    pub fn reset(&mut self, key: &str) {
+        self.entries.remove(key);
+    }
+
+    /// Drops what has expired, so that the table stays as small as what fails.
+    pub fn purge(&mut self, now: Timestamp) {
+        let max = self.max;
+        self.entries.retain(|_, e| now.duration_since(e.updated).unsigned_abs() <= max * 2);
+    }
+
+    fn expired(&self, entry: &Entry, event: Timestamp) -> bool {
+        let since = event.duration_since(entry.updated);
+        since.is_positive() && since.unsigned_abs() > self.max * 2
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn doubles_to_the_limit_and_is_forgotten() {
+        let mut b = BackOff::default();
+        let mut now = Timestamp::from_second(1_000_000).expect("time");
+        assert_eq!(b.waits("a", now, now), None, "the first restart is at once");
+        for want in [10u64, 20, 40, 80, 160, 300, 300] {
+            b.next("a", now, now);
+            now += Duration::from_secs(1);
+            let (until, delay) = b.waits("a", now, now).expect("waits");
+            assert_eq!(delay.as_secs(), want);
+            assert_eq!(until, now + Duration::from_secs(want));
+            now = until;
+            assert_eq!(b.waits("a", now - delay, now), None);
+        }
+        let later = now + Duration::from_secs(601);
+        assert_eq!(b.waits("a", later, later), None);
+        b.next("a", later, later);
+        assert_eq!(b.waits("a", later, later).expect("waits").1.as_secs(), 10);
+    }
+}

@@ -1,0 +1,334 @@
+//! Reads a Pod's specification: its containers of all roles through one exhaustive iterator, effective policies, quality
+//! of service, requests. Pure; knows nothing of the runtime.
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, EphemeralContainer, Pod, PodSpec};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
+use kelson_meta::Quantity;
+
+/// What a container is to its pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Role {
+    /// Runs to its end before the next.
+    Init,
+    /// An init container with `restartPolicy: Always`; started in order, then kept running.
+    Sidecar,
+    /// An ordinary container.
+    App,
+    /// Added for debugging; never restarted.
+    Ephemeral,
+}
+
+/// One container of a pod, with its role.
+#[derive(Clone, Debug)]
+pub struct Member<'a> {
+    /// Role.
+    pub role: Role,
+    /// The specification; ephemeral ones are given in the ordinary form.
+    pub container: Cow<'a, Container>,
+    /// For ephemeral containers: whose process namespace they join.
+    pub target: Option<&'a str>,
+}
+
+/// Every container of a pod: init, app, ephemeral, in this order. Whoever must not forget one kind iterates this.
+pub fn members(pod: &Pod) -> impl Iterator<Item = Member<'_>> {
+    let spec = pod.spec.as_ref();
+    let inits = spec.and_then(|s| s.init_containers.as_ref()).into_iter().flatten().map(|c| Member {
+        role: if is_sidecar(c) { Role::Sidecar } else { Role::Init },
+        container: Cow::Borrowed(c),
+        target: None,
+    });
+    let apps = spec.into_iter().flat_map(|s| &s.containers).map(|c| Member {
+        role: Role::App,
+        container: Cow::Borrowed(c),
+        target: None,
+    });
+    let ephemeral = spec.and_then(|s| s.ephemeral_containers.as_ref()).into_iter().flatten().map(|c| Member {
+        role: Role::Ephemeral,
+        container: Cow::Owned(ordinary(c)),
+        target: c.target_container_name.as_deref().filter(|t| !t.is_empty()),
+    });
+    inits.chain(apps).chain(ephemeral)
+}
+
+/// The container with this name, of any role.
+pub fn member<'a>(pod: &'a Pod, name: &str) -> Option<Member<'a>> {
+    members(pod).find(|m| m.container.name == name)
+}
+
+fn is_sidecar(c: &Container) -> bool {
+    c.restart_policy.as_deref() == Some("Always")
+}
+
+fn ordinary(e: &EphemeralContainer) -> Container {
+    let e = e.clone();
+    Container {
+        args: e.args,
+        command: e.command,
+        env: e.env,
+        env_from: e.env_from,
+        image: e.image,
+        image_pull_policy: e.image_pull_policy,
+        name: e.name,
+        security_context: e.security_context,
+        stdin: e.stdin,
+        stdin_once: e.stdin_once,
+        termination_message_path: e.termination_message_path,
+        termination_message_policy: e.termination_message_policy,
+        tty: e.tty,
+        volume_devices: e.volume_devices,
+        volume_mounts: e.volume_mounts,
+        working_dir: e.working_dir,
+        resources: e.resources,
+        ..Container::default()
+    }
+}
+
+/// `metadata.uid`.
+pub fn uid(pod: &Pod) -> &str {
+    pod.metadata.uid.as_deref().unwrap_or_default()
+}
+/// `metadata.name`.
+pub fn name(pod: &Pod) -> &str {
+    pod.metadata.name.as_deref().unwrap_or_default()
+}
+/// `metadata.namespace`.
+pub fn namespace(pod: &Pod) -> &str {
+    pod.metadata.namespace.as_deref().unwrap_or_default()
+}
+/// `name_namespace(uid)`, the form of events and messages.
+pub fn format_pod(pod: &Pod) -> String {
+    format!("{}_{}({})", name(pod), namespace(pod), uid(pod))
+}
+/// Whether the pod shares the node's network.
+pub fn host_network(pod: &Pod) -> bool {
+    pod.spec.as_ref().and_then(|s| s.host_network).unwrap_or(false)
+}
+/// Whether any container, of any role, is privileged.
+pub fn has_privileged(pod: &Pod) -> bool {
+    members(pod).any(|m| privileged(&m.container))
+}
+/// Whether this container is privileged.
+pub fn privileged(c: &Container) -> bool {
+    c.security_context.as_ref().and_then(|s| s.privileged).unwrap_or(false)
+}
+/// The pod's restart policy; `Always` when unset.
+pub fn pod_restart_policy(pod: &Pod) -> &str {
+    pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref()).unwrap_or("Always")
+}
+/// Whether the API asked for deletion.
+pub fn is_deleted(pod: &Pod) -> bool {
+    pod.metadata.deletion_timestamp.is_some()
+}
+/// Whether `status.phase` is final.
+pub fn is_terminal(pod: &Pod) -> bool {
+    matches!(pod.status.as_ref().and_then(|s| s.phase.as_deref()), Some("Succeeded" | "Failed"))
+}
+/// Seconds the pod's containers get to end.
+pub fn grace_seconds(pod: &Pod) -> i64 {
+    let wanted = pod.metadata.deletion_grace_period_seconds.filter(|_| is_deleted(pod));
+    let spec = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
+    wanted.or(spec).unwrap_or(30).max(0)
+}
+
+/// Whether a container that ended with `exit_code` is started again: its own policy and rules, else the pod's.
+pub fn restarts_after(pod: &Pod, role: Role, c: &Container, exit_code: i32) -> bool {
+    match role {
+        Role::Ephemeral => return false,
+        Role::Sidecar => return true,
+        Role::Init | Role::App => {}
+    }
+    if c.restart_policy_rules.iter().flatten().any(|r| rule_matches(r, exit_code)) {
+        return true;
+    }
+    let policy = c.restart_policy.as_deref().unwrap_or_else(|| pod_restart_policy(pod));
+    match (role, policy) {
+        // An init container that succeeded is done, whatever the policy.
+        (Role::Init, "Never") => false,
+        (Role::Init, _) => exit_code != 0,
+        (_, "Never") => false,
+        (_, "OnFailure") => exit_code != 0,
+        _ => true,
+    }
+}
+
+fn rule_matches(rule: &ContainerRestartRule, exit_code: i32) -> bool {
+    let Some(codes) = rule.exit_codes.as_ref().filter(|_| rule.action == "Restart") else { return false };
+    let listed = codes.values.iter().flatten().any(|v| *v == exit_code);
+    match codes.operator.as_str() {
+        "In" => listed,
+        "NotIn" => !listed,
+        _ => false,
+    }
+}
+
+/// Quality of service, as upstream's `qos.ComputePodQOS`: `Guaranteed`, `Burstable` or `BestEffort`.
+pub fn qos_class(pod: &Pod) -> &'static str {
+    if let Some(class) = pod.status.as_ref().and_then(|s| s.qos_class.as_deref()) {
+        match class {
+            "Guaranteed" => return "Guaranteed",
+            "Burstable" => return "Burstable",
+            "BestEffort" => return "BestEffort",
+            _ => {}
+        }
+    }
+    let mut any = false;
+    let mut guaranteed = true;
+    for m in members(pod).filter(|m| m.role != Role::Ephemeral) {
+        let resources = m.container.resources.as_ref();
+        let requests = resources.and_then(|r| r.requests.as_ref());
+        let limits = resources.and_then(|r| r.limits.as_ref());
+        let amount = |map: Option<&BTreeMap<String, ApiQuantity>>, key: &str| {
+            map.and_then(|m| m.get(key)).map(quantity).filter(|q| !q.is_zero())
+        };
+        for key in ["cpu", "memory"] {
+            let (request, limit) = (amount(requests, key), amount(limits, key));
+            any |= request.is_some() || limit.is_some();
+            guaranteed &= limit.is_some() && request.is_none_or(|r| Some(r) == limit);
+        }
+    }
+    match (any, guaranteed) {
+        (false, _) => "BestEffort",
+        (true, true) => "Guaranteed",
+        (true, false) => "Burstable",
+    }
+}
+
+/// An API quantity as a number; zero when it does not parse (the server let none such in).
+pub fn quantity(q: &ApiQuantity) -> Quantity {
+    q.0.parse().unwrap_or_default()
+}
+
+/// One of a container's limits.
+pub fn limit(c: &Container, resource: &str) -> Option<Quantity> {
+    c.resources.as_ref()?.limits.as_ref()?.get(resource).map(quantity)
+}
+/// One of a container's requests; its limit where only that is given, as the API defaults it.
+pub fn request(c: &Container, resource: &str) -> Option<Quantity> {
+    let own = c.resources.as_ref()?.requests.as_ref().and_then(|r| r.get(resource)).map(quantity);
+    own.or_else(|| limit(c, resource))
+}
+
+/// What the pod as a whole requests of a resource: the sum of apps and sidecars, or the largest init step if that is
+/// more, plus overhead (upstream: component-helpers `resource.PodRequests`).
+pub fn pod_request(pod: &Pod, resource: &str) -> Quantity {
+    aggregate(pod, resource, |c| request(c, resource))
+}
+/// The same of limits; `None` when some container has none, so that the pod has no bound.
+pub fn pod_limit(pod: &Pod, resource: &str) -> Option<Quantity> {
+    if let Some(whole) = whole(pod, resource, false) {
+        return Some(whole);
+    }
+    let bounded = members(pod).filter(|m| m.role != Role::Ephemeral).all(|m| limit(&m.container, resource).is_some());
+    bounded.then(|| aggregate(pod, resource, |c| limit(c, resource)))
+}
+
+fn whole(pod: &Pod, resource: &str, requests: bool) -> Option<Quantity> {
+    let all = pod.spec.as_ref()?.resources.as_ref()?;
+    let map = if requests { all.requests.as_ref() } else { all.limits.as_ref() };
+    map?.get(resource).map(quantity)
+}
+
+fn aggregate(pod: &Pod, resource: &str, of: impl Fn(&Container) -> Option<Quantity>) -> Quantity {
+    let mut sidecars = Quantity::default();
+    let mut apps = Quantity::default();
+    let mut init_peak = Quantity::default();
+    for m in members(pod) {
+        let amount = of(&m.container).unwrap_or_default();
+        match m.role {
+            Role::Sidecar => {
+                sidecars = sidecars.plus(amount);
+                init_peak = init_peak.max(sidecars);
+            }
+            Role::Init => init_peak = init_peak.max(sidecars.plus(amount)),
+            Role::App => apps = apps.plus(amount),
+            Role::Ephemeral => {}
+        }
+    }
+    let mut total = apps.plus(sidecars).max(init_peak);
+    if let Some(all) = whole(pod, resource, true) {
+        total = all;
+    }
+    let overhead = pod.spec.as_ref().and_then(|s: &PodSpec| s.overhead.as_ref()).and_then(|o| o.get(resource));
+    total.plus(overhead.map(quantity).unwrap_or_default())
+}
+
+/// `spec.containers{name}` and so on: the field path of events about a container.
+pub fn field_path(role: Role, name: &str) -> String {
+    match role {
+        Role::Init | Role::Sidecar => format!("spec.initContainers{{{name}}}"),
+        Role::App => format!("spec.containers{{{name}}}"),
+        Role::Ephemeral => format!("spec.ephemeralContainers{{{name}}}"),
+    }
+}
+
+/// A digest of the parts of a container whose change means a restart (name and image, as upstream picks them); hex, as
+/// in the annotation `io.kubernetes.container.hash`.
+pub fn container_hash(c: &Container) -> String {
+    let text = format!("{{\"image\":{:?},\"name\":{:?}}}", c.image.as_deref().unwrap_or_default(), c.name);
+    let hash = text.bytes().fold(0x811c_9dc5u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
+    format!("{hash:x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(v: serde_json::Value) -> Pod {
+        serde_json::from_value(v).expect("pod")
+    }
+
+    #[test]
+    fn restart_table() {
+        for (policy, exit, app, init) in [
+            ("Always", 0, true, false),
+            ("Always", 1, true, true),
+            ("OnFailure", 0, false, false),
+            ("OnFailure", 1, true, true),
+            ("Never", 0, false, false),
+            ("Never", 1, false, false),
+        ] {
+            let p = pod(json!({"spec":{"restartPolicy":policy,"containers":[{"name":"a"}]}}));
+            let c = &p.spec.as_ref().expect("spec").containers[0];
+            assert_eq!(restarts_after(&p, Role::App, c, exit), app, "{policy} {exit}");
+            assert_eq!(restarts_after(&p, Role::Init, c, exit), init, "init {policy} {exit}");
+            assert!(restarts_after(&p, Role::Sidecar, c, exit));
+            assert!(!restarts_after(&p, Role::Ephemeral, c, exit));
+        }
+        let p = pod(json!({"spec":{"restartPolicy":"Never","containers":[{"name":"a","restartPolicy":"Never",
+            "restartPolicyRules":[{"action":"Restart","exitCodes":{"operator":"In","values":[42]}}]}]}}));
+        let c = &p.spec.as_ref().expect("spec").containers[0];
+        assert!(restarts_after(&p, Role::App, c, 42) && !restarts_after(&p, Role::App, c, 1));
+    }
+
+    #[test]
+    fn qos_table() {
+        let of = |r: serde_json::Value| qos_class(&pod(json!({"spec":{"containers":[{"name":"a","resources":r}]}})));
+        assert_eq!(of(json!({})), "BestEffort");
+        assert_eq!(of(json!({"requests":{"cpu":"1"}})), "Burstable");
+        assert_eq!(of(json!({"limits":{"cpu":"1","memory":"1Gi"}})), "Guaranteed");
+        assert_eq!(of(json!({"limits":{"cpu":"1","memory":"1Gi"},"requests":{"cpu":"500m"}})), "Burstable");
+        assert_eq!(of(json!({"limits":{"cpu":"1","memory":"1Gi"},"requests":{"cpu":"1","memory":"1024Mi"}})), "Guaranteed");
+    }
+
+    #[test]
+    fn requests_count_sidecars_with_the_init_steps_they_run_beside() {
+        let cpu = |n: &str| json!({"requests":{"cpu":n}});
+        let p = pod(json!({"spec":{"initContainers":[
+            {"name":"s","restartPolicy":"Always","resources":cpu("1")},
+            {"name":"i","resources":cpu("3")}],
+            "containers":[{"name":"a","resources":cpu("2")}], "overhead":{"cpu":"100m"}}}));
+        assert_eq!(pod_request(&p, "cpu").to_string(), "4100m");
+    }
+
+    #[test]
+    fn the_hash_follows_image_and_name_only() {
+        let hash = |v: serde_json::Value| container_hash(&serde_json::from_value(v).expect("container"));
+        let a = hash(json!({"name":"a","image":"x"}));
+        assert_eq!(a, hash(json!({"name":"a","image":"x","args":["1"]})));
+        assert_ne!(a, hash(json!({"name":"a","image":"y"})));
+        assert_ne!(a, hash(json!({"name":"b","image":"x"})));
+    }
+}

@@ -1,0 +1,172 @@
+//! Ends containers and pods: preStop hooks, grace periods, sidecars last, then the sandboxes; and removes what is left
+//! of a pod (upstream: `kuberuntime_container.go` killContainer, `kubelet.go` SyncTerminatingPod).
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{LifecycleHandler, Pod};
+use kelson_client::EventType;
+use kelson_cri::CriResult;
+
+use super::spec::{self, Role};
+use crate::context::Context;
+use crate::probes::{Handler, Outcome, Target};
+use crate::runtime::labels;
+use crate::runtime::snapshot::{Instance, RuntimePod, State};
+
+/// A container gets this long after its preStop hook used up the grace period.
+const GRACE_MIN: Duration = Duration::from_secs(2);
+
+/// One container to end.
+pub struct Kill<'a> {
+    /// Shared parts.
+    pub ctx: &'a Context,
+    /// Its pod.
+    pub pod: &'a Pod,
+    /// The instance.
+    pub instance: &'a Instance,
+    /// How long it may take, hook included.
+    pub grace: Duration,
+}
+
+impl Kill<'_> {
+    /// Ends it; `message` is the event's text.
+    pub async fn run(&self, message: Option<String>) {
+        let name = &self.instance.name;
+        let role = spec::member(self.pod, name).map_or(Role::App, |m| m.role);
+        let message = message.unwrap_or_else(|| format!("Stopping container {name}"));
+        if self.instance.state == State::Running {
+            self.ctx.container_event(self.pod, role, name, EventType::Normal, "Killing", message);
+        }
+        let began = tokio::time::Instant::now();
+        let mut left = self.grace;
+        if self.instance.state == State::Running
+            && !self.grace.is_zero()
+            && let Some(hook) = self.pre_stop()
+        {
+            self.hook(role, &hook).await;
+            left = self.grace.saturating_sub(began.elapsed()).max(GRACE_MIN);
+        }
+        if let Err(e) = self.ctx.runtime.stop_container(&self.instance.id, left).await
+            && !e.is_not_found()
+        {
+            tracing::warn!(container = %name, id = %self.instance.id, error = %e, "container not stopped");
+        }
+    }
+
+    /// From the spec, or, for a pod whose object is gone, from the annotation it was made with.
+    fn pre_stop(&self) -> Option<Handler> {
+        let m = spec::member(self.pod, &self.instance.name);
+        if let Some(m) = m {
+            return m.container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref()).and_then(Handler::of_hook);
+        }
+        let text = self.instance.annotations.get(labels::PRE_STOP)?;
+        let hook: LifecycleHandler = serde_json::from_str(text).ok()?;
+        Handler::of_hook(&hook)
+    }
+
+    async fn hook(&self, role: Role, handler: &Handler) {
+        let name = &self.instance.name;
+        let m = spec::member(self.pod, name);
+        let ip = self.pod.status.as_ref().and_then(|s| s.pod_ip.clone()).unwrap_or_default();
+        let target = m.map_or_else(
+            || Target { container_id: self.instance.id.clone(), pod_ip: ip.clone(), ports: Vec::new() },
+            |m| Target::new(&m.container, &self.instance.id, &ip),
+        );
+        let run = self.ctx.prober.run(handler, &target, self.grace);
+        match tokio::time::timeout(self.grace, run).await {
+            Ok(Outcome::Success) => {}
+            Ok(Outcome::Failure(why) | Outcome::Unknown(why)) => {
+                tracing::info!(container = %name, why, "preStop hook failed");
+                self.ctx.container_event(self.pod, role, name, EventType::Warning, "FailedPreStopHook", "PreStopHook failed");
+            }
+            Err(_) => tracing::info!(container = %name, "preStop hook not completed in grace period"),
+        }
+    }
+}
+
+/// Ends everything of a pod. What cannot be ended is tried again by whoever looks next.
+pub async fn pod(ctx: Arc<Context>, pod: Arc<Pod>, runtime: Arc<RuntimePod>, grace: Duration) {
+    let deadline = tokio::time::Instant::now() + grace;
+    let alive = |c: &&Arc<Instance>| matches!(c.state, State::Running | State::Created | State::Unknown);
+    let role = |c: &Instance| spec::member(&pod, &c.name).map(|m| m.role);
+    let (sidecars, others): (Vec<_>, Vec<_>) =
+        runtime.containers.iter().filter(alive).partition(|c| role(c) == Some(Role::Sidecar));
+    let kills = others.iter().map(|c| {
+        let kill = Kill { ctx: &ctx, pod: &pod, instance: c, grace };
+        async move { kill.run(None).await }
+    });
+    futures::future::join_all(kills).await;
+    // Sidecars go after those they serve, in the reverse of their order, within what is left of the grace period.
+    let order: Vec<String> = spec::members(&pod).filter(|m| m.role == Role::Sidecar).map(|m| m.container.name.clone()).collect();
+    for name in order.iter().rev() {
+        for c in sidecars.iter().filter(|c| c.name == *name) {
+            let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+            let grace = if grace.is_zero() { grace } else { left.max(GRACE_MIN) };
+            Kill { ctx: &ctx, pod: &pod, instance: c, grace }.run(None).await;
+        }
+    }
+    for s in runtime.sandboxes.iter().filter(|s| s.ready) {
+        if let Err(e) = ctx.runtime.stop_pod_sandbox(&s.id).await
+            && !e.is_not_found()
+        {
+            tracing::warn!(sandbox = %s.id, error = %e, "sandbox not stopped");
+        }
+    }
+}
+
+/// Removes a dead pod's containers and sandboxes from the runtime, and its logs.
+pub async fn remove(ctx: &Context, pod: &Pod, runtime: &RuntimePod) -> CriResult<()> {
+    for c in &runtime.containers {
+        ctx.runtime.remove_container(&c.id).await.or_else(gone)?;
+    }
+    for s in &runtime.sandboxes {
+        ctx.runtime.stop_pod_sandbox(&s.id).await.or_else(gone)?;
+        ctx.runtime.remove_pod_sandbox(&s.id).await.or_else(gone)?;
+    }
+    let dir = ctx.config.pod_log_dir(spec::namespace(pod), spec::name(pod), spec::uid(pod));
+    if let Err(e) = std::fs::remove_dir_all(&dir)
+        && e.kind() != std::io::ErrorKind::NotFound
+    {
+        tracing::warn!(dir = %dir.display(), error = %e, "pod logs not removed");
+    }
+    Ok(())
+}
+
+fn gone(e: kelson_cri::CriError) -> CriResult<()> {
+    if e.is_not_found() { Ok(()) } else { Err(e) }
+}
+
+/// Removes instances that neither status nor `logs --previous` needs: all but the newest two of each container.
+pub async fn collect(ctx: &Context, runtime: &RuntimePod) {
+    let mut seen: std::collections::HashMap<&str, u32> = std::collections::HashMap::new();
+    for c in &runtime.containers {
+        let n = seen.entry(c.name.as_str()).or_default();
+        *n += 1;
+        if *n <= 2 || c.state == State::Running {
+            continue;
+        }
+        if let Err(e) = ctx.runtime.remove_container(&c.id).await {
+            tracing::debug!(id = %c.id, error = %e, "dead container not removed");
+            continue;
+        }
+        let _ = std::fs::remove_file(&c.log_path);
+    }
+    let holds = |id: &str| runtime.containers.iter().any(|c| c.sandbox_id == id);
+    for s in runtime.sandboxes.iter().skip(1).filter(|s| !s.ready && !holds(&s.id)) {
+        if let Err(e) = ctx.runtime.remove_pod_sandbox(&s.id).await {
+            tracing::debug!(id = %s.id, error = %e, "dead sandbox not removed");
+        }
+    }
+}
+
+/// Whether this process may give others an OOM score below its own (CAP_SYS_RESOURCE).
+pub fn may_lower_oom() -> bool {
+    static MAY: OnceLock<bool> = OnceLock::new();
+    *MAY.get_or_init(|| {
+        const CAP_SYS_RESOURCE: u64 = 24;
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let line = status.lines().find_map(|l| l.strip_prefix("CapEff:"));
+        let bits = line.and_then(|l| u64::from_str_radix(l.trim(), 16).ok()).unwrap_or(0);
+        bits & (1 << CAP_SYS_RESOURCE) != 0
+    })
+}

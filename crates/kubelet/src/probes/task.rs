@@ -1,0 +1,148 @@
+//! One probe of one running container: delay, period, thresholds. Reports a result when it first is known and when it
+//! changes; a failed liveness or startup probe, and a startup probe that succeeded, end the task (upstream:
+//! `pkg/kubelet/prober/worker.go`).
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Probe;
+
+use super::{Handler, Outcome, ProbeKind, ProbeRunner, Target};
+
+/// Thresholds and times of a probe, with the API's defaults.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Timing {
+    /// Before the first attempt, from the container's start.
+    pub initial_delay: Duration,
+    /// Between attempts.
+    pub period: Duration,
+    /// Of one attempt.
+    pub timeout: Duration,
+    /// Successes in a row that make one.
+    pub successes: u32,
+    /// Failures in a row that make one.
+    pub failures: u32,
+}
+
+impl Timing {
+    /// Of a probe.
+    pub fn of(p: &Probe) -> Self {
+        let at_least = |v: Option<i32>, default: u32, min: u32| v.and_then(|n| u32::try_from(n).ok()).unwrap_or(default).max(min);
+        Self {
+            initial_delay: Duration::from_secs(u64::from(at_least(p.initial_delay_seconds, 0, 0))),
+            period: Duration::from_secs(u64::from(at_least(p.period_seconds, 10, 1))),
+            timeout: Duration::from_secs(u64::from(at_least(p.timeout_seconds, 1, 1))),
+            successes: at_least(p.success_threshold, 1, 1),
+            failures: at_least(p.failure_threshold, 3, 1),
+        }
+    }
+}
+
+/// What the task tells.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Report {
+    /// The result is now this.
+    Result(bool),
+    /// One attempt failed; the text of the `Unhealthy` event.
+    Attempt(String),
+}
+
+/// Runs a probe until it is over. `age`: how long the container has run already.
+pub async fn run(
+    kind: ProbeKind,
+    probe: Probe,
+    target: Target,
+    age: Duration,
+    runner: Arc<dyn ProbeRunner>,
+    mut report: impl FnMut(Report) + Send,
+) {
+    let timing = Timing::of(&probe);
+    let Some(handler) = Handler::of_probe(&probe) else { return };
+    tokio::time::sleep(timing.initial_delay.saturating_sub(age)).await;
+    let mut ticks = tokio::time::interval(timing.period);
+    ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+    let (mut good, mut bad) = (0u32, 0u32);
+    let mut current = None;
+    loop {
+        ticks.tick().await;
+        let next = match runner.run(&handler, &target, timing.timeout).await {
+            Outcome::Success => {
+                (good, bad) = (good + 1, 0);
+                (good >= timing.successes).then_some(true)
+            }
+            Outcome::Failure(why) => {
+                report(Report::Attempt(format!("{} probe failed: {why}", kind.word())));
+                (good, bad) = (0, bad + 1);
+                (bad >= timing.failures).then_some(false)
+            }
+            Outcome::Unknown(why) => {
+                let text = format!("{} probe errored and resulted in unknown state: {why}", kind.word());
+                report(Report::Attempt(text));
+                None
+            }
+        };
+        let Some(next) = next.filter(|n| current != Some(*n)) else { continue };
+        current = Some(next);
+        report(Report::Result(next));
+        let over = match kind {
+            ProbeKind::Liveness => !next,
+            ProbeKind::Startup => true,
+            ProbeKind::Readiness => false,
+        };
+        if over {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use async_trait::async_trait;
+    use parking_lot::Mutex;
+    use serde_json::json;
+
+    struct Script(Mutex<Vec<bool>>);
+
+    #[async_trait]
+    impl ProbeRunner for Script {
+        async fn run(&self, _: &Handler, _: &Target, _: Duration) -> Outcome {
+            let next = {
+                let mut script = self.0.lock();
+                if script.is_empty() { None } else { Some(script.remove(0)) }
+            };
+            match next {
+                Some(true) => Outcome::Success,
+                Some(false) => Outcome::Failure("no".into()),
+                None => std::future::pending().await,
+            }
+        }
+    }
+
+    async fn results(kind: ProbeKind, script: &[bool], limit: u64) -> Vec<(u64, bool)> {
+        let probe: Probe = serde_json::from_value(
+            json!({"exec":{"command":["x"]},"initialDelaySeconds":5,"periodSeconds":10,"failureThreshold":2,"successThreshold":2}),
+        )
+        .expect("probe");
+        let out = Arc::new(Mutex::new(Vec::new()));
+        let began = tokio::time::Instant::now();
+        let sink = Arc::clone(&out);
+        let report = move |r: Report| {
+            if let Report::Result(ok) = r {
+                sink.lock().push((began.elapsed().as_secs(), ok));
+            }
+        };
+        let runner = Arc::new(Script(Mutex::new(script.to_vec())));
+        let task = run(kind, probe, Target::default(), Duration::ZERO, runner, report);
+        let _ = tokio::time::timeout(Duration::from_secs(limit), task).await;
+        let got = out.lock().clone();
+        got
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn thresholds_and_periods() {
+        let script = [true, false, true, true, true, false, false];
+        assert_eq!(results(ProbeKind::Readiness, &script, 600).await, [(35, true), (65, false)]);
+        assert_eq!(results(ProbeKind::Liveness, &[true, true, false, false], 600).await, [(15, true), (35, false)]);
+        assert_eq!(results(ProbeKind::Startup, &[false, true, true], 600).await, [(25, true)]);
+    }
+}

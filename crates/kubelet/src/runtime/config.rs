@@ -1,0 +1,128 @@
+//! The configuration a container is made with (upstream: `kuberuntime_container.go` generateContainerConfig).
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{Container, Pod};
+use kelson_cri::proto as cri;
+
+use super::labels;
+use crate::cgroups;
+use crate::env::expand::expand_from;
+use crate::pods::spec::{self, Role};
+
+/// Everything that is known when a container is made.
+pub struct Parts<'a> {
+    /// The pod.
+    pub pod: &'a Pod,
+    /// Role.
+    pub role: Role,
+    /// The spec.
+    pub container: &'a Container,
+    /// How many instances there were before.
+    pub restart_count: i32,
+    /// The image to run, as the runtime calls it.
+    pub image_ref: String,
+    /// The full environment.
+    pub env: Vec<(String, String)>,
+    /// Mounts, volumes and managed files.
+    pub mounts: Vec<cri::Mount>,
+    /// Security context.
+    pub security: cri::LinuxContainerSecurityContext,
+    /// Memory of the machine, bytes, for the OOM score.
+    pub machine_memory: i64,
+    /// Whether this process may set OOM scores below its own.
+    pub may_lower_oom: bool,
+}
+
+/// Log file of a container instance, relative to the pod's log directory.
+pub fn log_path(name: &str, restart_count: i32) -> String {
+    format!("{name}/{restart_count}.log")
+}
+
+/// The container's configuration.
+pub fn config(parts: Parts<'_>) -> cri::ContainerConfig {
+    let c = parts.container;
+    let expand = |l: &Option<Vec<String>>| l.iter().flatten().map(|s| expand_from(s, &parts.env)).collect();
+    let attempt = u32::try_from(parts.restart_count).unwrap_or(0);
+    cri::ContainerConfig {
+        metadata: Some(cri::ContainerMetadata { name: c.name.clone(), attempt }),
+        image: Some(cri::ImageSpec {
+            image: parts.image_ref,
+            user_specified_image: c.image.clone().unwrap_or_default(),
+            ..Default::default()
+        }),
+        command: expand(&c.command),
+        args: expand(&c.args),
+        working_dir: c.working_dir.clone().unwrap_or_default(),
+        envs: envs(&parts.env),
+        mounts: parts.mounts,
+        labels: container_labels(parts.pod, c),
+        annotations: annotations(parts.pod, c, parts.restart_count),
+        log_path: log_path(&c.name, parts.restart_count),
+        stdin: c.stdin.unwrap_or(false),
+        stdin_once: c.stdin_once.unwrap_or(false),
+        tty: c.tty.unwrap_or(false),
+        linux: Some(cri::LinuxContainerConfig {
+            resources: Some(cgroups::container_resources(
+                parts.pod,
+                parts.role,
+                c,
+                parts.machine_memory,
+                parts.may_lower_oom,
+            )),
+            security_context: Some(parts.security),
+        }),
+        ..Default::default()
+    }
+}
+
+fn envs(env: &[(String, String)]) -> Vec<cri::KeyValue> {
+    env.iter().map(|(k, v)| cri::KeyValue { key: k.clone(), value: v.clone().into_bytes() }).collect()
+}
+
+fn container_labels(pod: &Pod, c: &Container) -> BTreeMap<String, String> {
+    [
+        (labels::POD_NAME, spec::name(pod)),
+        (labels::POD_NAMESPACE, spec::namespace(pod)),
+        (labels::POD_UID, spec::uid(pod)),
+        (labels::CONTAINER_NAME, &c.name),
+    ]
+    .into_iter()
+    .map(|(k, v)| (k.to_owned(), v.to_owned()))
+    .collect()
+}
+
+fn annotations(pod: &Pod, c: &Container, restart_count: i32) -> BTreeMap<String, String> {
+    let mut out: BTreeMap<String, String> = [
+        (labels::HASH, spec::container_hash(c)),
+        (labels::RESTART_COUNT, restart_count.to_string()),
+        (labels::TERMINATION_PATH, c.termination_message_path.clone().unwrap_or_default()),
+        (labels::TERMINATION_POLICY, c.termination_message_policy.clone().unwrap_or_default()),
+    ]
+    .into_iter()
+    .map(|(k, v)| (k.to_owned(), v))
+    .collect();
+    let grace = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
+    if let Some(grace) = grace {
+        out.insert(labels::GRACE_PERIOD.into(), grace.to_string());
+    }
+    let json = |v: &dyn erased::Json| v.json();
+    if let Some(hook) = c.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref()) {
+        out.extend(json(hook).map(|text| (labels::PRE_STOP.to_owned(), text)));
+    }
+    if let Some(ports) = c.ports.as_ref().filter(|p| !p.is_empty()) {
+        out.extend(json(ports).map(|text| (labels::PORTS.to_owned(), text)));
+    }
+    out
+}
+
+/// JSON of anything, for annotations.
+mod erased {
+    pub trait Json {
+        fn json(&self) -> Option<String>;
+    }
+    impl<T: serde::Serialize> Json for T {
+        fn json(&self) -> Option<String> {
+            serde_json::to_string(self).ok()
+        }
+    }
+}

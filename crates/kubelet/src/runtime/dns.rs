@@ -1,0 +1,153 @@
+//! A pod's resolver configuration and host name (upstream: `pkg/kubelet/network/dns`).
+use std::net::IpAddr;
+
+use k8s_openapi::api::core::v1::Pod;
+use kelson_cri::proto::DnsConfig;
+
+use crate::pods::spec;
+
+/// Nameservers a resolver reads.
+const NAMESERVERS_MAX: usize = 3;
+/// Search domains a pod may have.
+const SEARCHES_MAX: usize = 32;
+/// Host names are cut to what Linux accepts.
+const HOST_NAME_MAX: usize = 63;
+
+/// What of the cluster's DNS pods get.
+#[derive(Clone, Debug, Default)]
+pub struct ClusterDns {
+    /// Servers.
+    pub servers: Vec<IpAddr>,
+    /// Domain, e.g. `cluster.local`.
+    pub domain: String,
+}
+
+/// Parses a `resolv.conf`.
+pub fn parse(text: &str) -> DnsConfig {
+    let mut out = DnsConfig::default();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        match words.next() {
+            Some("nameserver") => out.servers.extend(words.next().map(str::to_owned)),
+            // The last search or domain line wins.
+            Some("search" | "domain") => {
+                out.searches = words.map(|w| if w == "." { w } else { w.trim_end_matches('.') }.to_owned()).collect();
+            }
+            Some("options") => out.options = words.map(str::to_owned).collect(),
+            _ => {}
+        }
+    }
+    out
+}
+
+/// The configuration a pod gets, from the host's and the cluster's.
+pub fn pod_dns(pod: &Pod, host: &DnsConfig, cluster: &ClusterDns) -> DnsConfig {
+    let spec = pod.spec.as_ref();
+    let policy = spec.and_then(|s| s.dns_policy.as_deref()).unwrap_or("ClusterFirst");
+    let in_cluster = match policy {
+        "None" => None,
+        "ClusterFirstWithHostNet" => Some(true),
+        "ClusterFirst" => Some(!spec::host_network(pod)),
+        _ => Some(false),
+    };
+    let mut dns = match in_cluster {
+        None => DnsConfig::default(),
+        Some(true) if !cluster.servers.is_empty() => {
+            let namespace = spec::namespace(pod);
+            let d = &cluster.domain;
+            let mut searches = vec![format!("{namespace}.svc.{d}"), format!("svc.{d}"), d.clone()];
+            searches.extend(host.searches.iter().cloned());
+            DnsConfig {
+                servers: cluster.servers.iter().map(ToString::to_string).collect(),
+                searches,
+                options: vec!["ndots:5".into()],
+            }
+        }
+        Some(_) => host.clone(),
+    };
+    if let Some(extra) = spec.and_then(|s| s.dns_config.as_ref()) {
+        dns.servers.extend(extra.nameservers.iter().flatten().cloned());
+        dns.searches.extend(extra.searches.iter().flatten().cloned());
+        for o in extra.options.iter().flatten() {
+            let name = o.name.clone().unwrap_or_default();
+            dns.options.retain(|known| known.split(':').next() != Some(&name));
+            dns.options.push(match o.value.as_deref().filter(|v| !v.is_empty()) {
+                Some(v) => format!("{name}:{v}"),
+                None => name,
+            });
+        }
+    }
+    let mut seen = std::collections::HashSet::new();
+    dns.servers.retain(|s| seen.insert(s.clone()));
+    seen.clear();
+    dns.searches.retain(|s| seen.insert(s.clone()));
+    dns.servers.truncate(NAMESERVERS_MAX);
+    dns.searches.truncate(SEARCHES_MAX);
+    dns
+}
+
+/// Host name and domain of a pod. The domain is empty unless the pod has a subdomain.
+pub fn host_and_domain(pod: &Pod, cluster_domain: &str) -> (String, String) {
+    let s = pod.spec.as_ref();
+    let given = |v: Option<&String>| v.filter(|h| !h.is_empty()).cloned();
+    if let Some(whole) = given(s.and_then(|s| s.hostname_override.as_ref())) {
+        return (whole, String::new());
+    }
+    let mut host = given(s.and_then(|s| s.hostname.as_ref())).unwrap_or_else(|| spec::name(pod).to_owned());
+    if host.len() > HOST_NAME_MAX {
+        host.truncate(HOST_NAME_MAX);
+        host = host.trim_end_matches(['-', '.']).to_owned();
+    }
+    let sub = given(s.and_then(|s| s.subdomain.as_ref()));
+    let domain = sub.map(|d| format!("{d}.{}.svc.{cluster_domain}", spec::namespace(pod))).unwrap_or_default();
+    (host, domain)
+}
+
+/// What the kernel is told: the fully qualified name where the pod asks for it.
+pub fn kernel_host_name(pod: &Pod, cluster_domain: &str) -> String {
+    let (host, domain) = host_and_domain(pod, cluster_domain);
+    let fqdn = pod.spec.as_ref().and_then(|s| s.set_hostname_as_fqdn).unwrap_or(false);
+    if fqdn && !domain.is_empty() { format!("{host}.{domain}") } else { host }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn pod(spec: serde_json::Value) -> Pod {
+        let mut spec = spec;
+        spec["containers"] = json!([]);
+        serde_json::from_value(json!({"metadata":{"name":"web-0","namespace":"n"},"spec":spec})).expect("pod")
+    }
+
+    fn dns(spec: serde_json::Value) -> DnsConfig {
+        let host = parse("nameserver 1.1.1.1\nsearch corp.\noptions timeout:1\n");
+        let cluster = ClusterDns { servers: vec!["10.43.0.10".parse().expect("ip")], domain: "cluster.local".into() };
+        pod_dns(&pod(spec), &host, &cluster)
+    }
+
+    #[test]
+    fn policies() {
+        let d = dns(json!({}));
+        assert_eq!(d.servers, ["10.43.0.10"]);
+        assert_eq!(d.searches, ["n.svc.cluster.local", "svc.cluster.local", "cluster.local", "corp"]);
+        assert_eq!(d.options, ["ndots:5"]);
+        assert_eq!(dns(json!({"dnsPolicy":"Default"})).servers, ["1.1.1.1"]);
+        assert_eq!(dns(json!({"dnsPolicy":"ClusterFirst","hostNetwork":true})).servers, ["1.1.1.1"]);
+        assert_eq!(dns(json!({"dnsPolicy":"ClusterFirstWithHostNet","hostNetwork":true})).servers, ["10.43.0.10"]);
+        let d = dns(json!({"dnsPolicy":"None","dnsConfig":{"nameservers":["9.9.9.9"],"searches":["x"],
+            "options":[{"name":"ndots","value":"2"},{"name":"edns0"}]}}));
+        assert_eq!((d.servers, d.options), (vec!["9.9.9.9".to_owned()], vec!["ndots:2".to_owned(), "edns0".to_owned()]));
+        let d = dns(json!({"dnsConfig":{"options":[{"name":"ndots","value":"2"}]}}));
+        assert_eq!(d.options, ["ndots:2"]);
+    }
+
+    #[test]
+    fn host_names() {
+        assert_eq!(host_and_domain(&pod(json!({})), "c.l"), ("web-0".into(), String::new()));
+        let p = pod(json!({"hostname":"h","subdomain":"s","setHostnameAsFQDN":true}));
+        assert_eq!(host_and_domain(&p, "c.l"), ("h".into(), "s.n.svc.c.l".into()));
+        assert_eq!(kernel_host_name(&p, "c.l"), "h.s.n.svc.c.l");
+    }
+}

@@ -1,0 +1,245 @@
+//! How the kubelet hears of the runtime: events where it streams them (CRI's, or containerd's own), and a list of all
+//! that is compared with the one before, fast while events are missing, slow while they come (upstream: `pkg/kubelet/pleg`).
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt as _;
+use http::uri::PathAndQuery;
+use kelson_cri::{CriResult, Runtime};
+use prost::Message as _;
+use tokio::sync::mpsc;
+use tonic_prost::ProstCodec;
+
+use super::labels;
+
+/// Between lists while no events come: a container's end is noticed within this.
+const PERIOD_BLIND: Duration = Duration::from_secs(1);
+/// Between lists while events come, or there is nothing to watch.
+const PERIOD_QUIET: Duration = Duration::from_secs(10);
+/// After an event: the runtime's own bookkeeping may lag behind what it streams.
+const AFTER_EVENT: [Duration; 3] = [Duration::from_millis(20), Duration::from_millis(250), Duration::from_millis(1200)];
+/// Before an event stream is asked for again.
+const STREAM_RETRY: Duration = Duration::from_secs(5);
+
+/// A pod as the runtime has it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Present {
+    /// UID.
+    pub uid: String,
+    /// Name.
+    pub name: String,
+    /// Namespace.
+    pub namespace: String,
+}
+
+/// Compares lists.
+#[derive(Debug, Default)]
+pub struct Relist {
+    known: HashMap<String, BTreeMap<String, i32>>,
+}
+
+impl Relist {
+    /// Lists all; gives the pods there are and the UIDs of those that differ from the list before.
+    pub async fn once(&mut self, runtime: &dyn Runtime) -> CriResult<(Vec<Present>, HashSet<String>)> {
+        let sandboxes = runtime.list_pod_sandbox(None).await?;
+        let containers = runtime.list_containers(None).await?;
+        let mut now: HashMap<String, BTreeMap<String, i32>> = HashMap::new();
+        let mut present: HashMap<String, Present> = HashMap::new();
+        let sandbox = sandboxes.into_iter().map(|s| (s.id, s.state, s.labels));
+        let container = containers.into_iter().map(|c| (c.id, c.state, c.labels));
+        for (id, state, labels) in sandbox.chain(container) {
+            let get = |key: &str| labels.get(key).cloned().unwrap_or_default();
+            let uid = get(labels::POD_UID);
+            if uid.is_empty() {
+                // Not made by a kubelet.
+                continue;
+            }
+            present.entry(uid.clone()).or_insert_with(|| Present {
+                uid: uid.clone(),
+                name: get(labels::POD_NAME),
+                namespace: get(labels::POD_NAMESPACE),
+            });
+            now.entry(uid).or_default().insert(id, state);
+        }
+        let changed = now.iter().filter(|(uid, m)| self.known.get(*uid) != Some(*m)).map(|(uid, _)| uid.clone());
+        let gone = self.known.keys().filter(|uid| !now.contains_key(*uid)).cloned();
+        let changed = changed.chain(gone).collect();
+        self.known = now;
+        Ok((present.into_values().collect(), changed))
+    }
+
+    /// Whether the runtime has any pod.
+    pub fn is_empty(&self) -> bool {
+        self.known.is_empty()
+    }
+}
+
+/// What the watch tells.
+#[derive(Debug)]
+pub enum Told {
+    /// All there is, once, at start.
+    First(Vec<Present>),
+    /// This pod changed.
+    Changed(String),
+}
+
+/// Watches for ever.
+pub async fn watch(runtime: Arc<dyn Runtime>, endpoint: String, mut tell: impl FnMut(Told) + Send) {
+    let (events, mut noises) = mpsc::channel::<Noise>(64);
+    tokio::spawn(stream(Arc::clone(&runtime), endpoint, events));
+    let mut relist = Relist::default();
+    let mut first = true;
+    let mut hears = false;
+    let mut after: &[Duration] = &[];
+    loop {
+        match relist.once(&*runtime).await {
+            Ok((present, changed)) => {
+                if std::mem::take(&mut first) {
+                    tell(Told::First(present));
+                }
+                changed.into_iter().for_each(|uid| tell(Told::Changed(uid)));
+            }
+            Err(e) => tracing::warn!(error = %e, "runtime not listed"),
+        }
+        let pause = match after.split_first() {
+            Some((next, rest)) => {
+                after = rest;
+                *next
+            }
+            None if hears || relist.is_empty() => PERIOD_QUIET,
+            None => PERIOD_BLIND,
+        };
+        match tokio::time::timeout(pause, noises.recv()).await {
+            Ok(Some(Noise::Something)) => {
+                // Let a burst arrive whole.
+                tokio::time::sleep(AFTER_EVENT[0]).await;
+                while let Ok(n) = noises.try_recv() {
+                    hears = !matches!(n, Noise::Deaf);
+                }
+                after = &AFTER_EVENT[1..];
+            }
+            Ok(Some(Noise::Hearing)) => hears = true,
+            Ok(Some(Noise::Deaf)) => hears = false,
+            Ok(None) => {
+                hears = false;
+                tokio::time::sleep(pause).await;
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+#[derive(Debug)]
+enum Noise {
+    Hearing,
+    Something,
+    Deaf,
+}
+
+async fn stream(runtime: Arc<dyn Runtime>, endpoint: String, to: mpsc::Sender<Noise>) {
+    loop {
+        match runtime.container_events().await {
+            Ok(mut events) => {
+                let _ = to.send(Noise::Hearing).await;
+                while let Some(Ok(_)) = events.next().await {
+                    // A full channel has a noise in it already.
+                    let _ = to.try_send(Noise::Something);
+                }
+            }
+            Err(e) => {
+                tracing::debug!(error = %e, "no CRI events");
+                if !endpoint.is_empty()
+                    && let Err(e) = containerd(&endpoint, &to).await
+                {
+                    tracing::debug!(error = %e, "no containerd events");
+                }
+            }
+        }
+        if to.send(Noise::Deaf).await.is_err() {
+            return;
+        }
+        tokio::time::sleep(STREAM_RETRY).await;
+    }
+}
+
+/// `containerd.services.events.v1.SubscribeRequest`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct SubscribeRequest {
+    #[prost(string, repeated, tag = "1")]
+    filters: Vec<String>,
+}
+
+/// `containerd.services.events.v1.Envelope`, without its timestamp.
+#[derive(Clone, PartialEq, prost::Message)]
+struct Envelope {
+    #[prost(string, tag = "2")]
+    namespace: String,
+    #[prost(string, tag = "3")]
+    topic: String,
+    #[prost(message, optional, tag = "4")]
+    event: Option<AnyEvent>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct AnyEvent {
+    #[prost(string, tag = "1")]
+    type_url: String,
+    #[prost(bytes = "vec", tag = "2")]
+    value: Vec<u8>,
+}
+
+/// The first fields of `containerd.events.TaskExit`.
+#[derive(Clone, PartialEq, prost::Message)]
+struct TaskExit {
+    #[prost(string, tag = "1")]
+    container_id: String,
+    #[prost(string, tag = "2")]
+    id: String,
+}
+
+/// Containerd older than 1.7 has no CRI events, but streams its own.
+async fn containerd(endpoint: &str, to: &mpsc::Sender<Noise>) -> Result<(), String> {
+    let path = endpoint.trim_start_matches("unix://");
+    let endpoint = tonic::transport::Endpoint::from_shared(format!("unix://{path}")).map_err(|e| e.to_string())?;
+    let channel = endpoint.connect().await.map_err(|e| e.to_string())?;
+    let mut grpc = tonic::client::Grpc::new(channel);
+    grpc.ready().await.map_err(|e| e.to_string())?;
+    let filters = ["/tasks/start", "/tasks/exit", "/tasks/oom"].map(|t| format!("namespace==k8s.io,topic==\"{t}\"")).to_vec();
+    let path = PathAndQuery::from_static("/containerd.services.events.v1.Events/Subscribe");
+    let codec = ProstCodec::<SubscribeRequest, Envelope>::default();
+    let answer = grpc.server_streaming(tonic::Request::new(SubscribeRequest { filters }), path, codec).await;
+    let mut events = answer.map_err(|s| s.to_string())?.into_inner();
+    let _ = to.send(Noise::Hearing).await;
+    while let Some(event) = events.next().await {
+        let event = event.map_err(|s| s.to_string())?;
+        if !is_exec(&event) {
+            let _ = to.try_send(Noise::Something);
+        }
+    }
+    Ok(())
+}
+
+/// Whether the event is about a process beside the container's own: every exec probe makes some.
+fn is_exec(event: &Envelope) -> bool {
+    let Some(any) = event.event.as_ref().filter(|_| event.topic == "/tasks/exit") else { return false };
+    TaskExit::decode(any.value.as_slice()).is_ok_and(|e| !e.id.is_empty() && e.id != e.container_id)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ends_of_execs_are_no_news() {
+        let event = |id: &str| Envelope {
+            namespace: "k8s.io".into(),
+            topic: "/tasks/exit".into(),
+            event: Some(AnyEvent {
+                type_url: "containerd.events.TaskExit".into(),
+                value: TaskExit { container_id: "c".into(), id: id.into() }.encode_to_vec(),
+            }),
+        };
+        assert!(is_exec(&event("x")) && !is_exec(&event("c")));
+    }
+}

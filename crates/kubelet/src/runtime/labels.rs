@@ -1,0 +1,25 @@
+//! Labels and annotations by which the kubelet knows its sandboxes and containers again, after its own restart too; the
+//! names are upstream's (`pkg/kubelet/types`, `kuberuntime/labels.go`).
+
+/// Pod name.
+pub const POD_NAME: &str = "io.kubernetes.pod.name";
+/// Pod namespace.
+pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
+/// Pod UID.
+pub const POD_UID: &str = "io.kubernetes.pod.uid";
+/// Container name.
+pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
+/// Digest of the container's spec.
+pub const HASH: &str = "io.kubernetes.container.hash";
+/// How many instances there were before.
+pub const RESTART_COUNT: &str = "io.kubernetes.container.restartCount";
+/// Where the container writes its termination message.
+pub const TERMINATION_PATH: &str = "io.kubernetes.container.terminationMessagePath";
+/// `File` or `FallbackToLogsOnError`.
+pub const TERMINATION_POLICY: &str = "io.kubernetes.container.terminationMessagePolicy";
+/// The pod's grace period, seconds.
+pub const GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
+/// The container's preStop handler as JSON, for pods whose object is gone.
+pub const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
+/// The container's ports as JSON.
+pub const PORTS: &str = "io.kubernetes.container.ports";

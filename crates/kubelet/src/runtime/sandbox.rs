@@ -1,0 +1,144 @@
+//! The configuration a pod's sandbox is made with (upstream: `kuberuntime_sandbox.go` generatePodSandboxConfig).
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::Pod;
+use kelson_cri::proto as cri;
+
+use super::{dns, labels, security};
+use crate::config::Config;
+use crate::pods::spec;
+
+/// Sysctls any pod may set (upstream: `pkg/kubelet/sysctl/safe_sysctls.go`).
+const SAFE_SYSCTLS: &[&str] = &[
+    "kernel.shm_rmid_forced",
+    "net.ipv4.ip_local_port_range",
+    "net.ipv4.tcp_syncookies",
+    "net.ipv4.ping_group_range",
+    "net.ipv4.ip_unprivileged_port_start",
+    "net.ipv4.ip_local_reserved_ports",
+    "net.ipv4.tcp_keepalive_time",
+    "net.ipv4.tcp_fin_timeout",
+    "net.ipv4.tcp_keepalive_intvl",
+    "net.ipv4.tcp_keepalive_probes",
+    "net.ipv4.tcp_rmem",
+    "net.ipv4.tcp_wmem",
+];
+
+/// The first sysctl of the pod that this node does not allow, in the words of its rejection.
+pub fn forbidden_sysctl(pod: &Pod, allowed_unsafe: &[String]) -> Option<String> {
+    sysctls(pod).find_map(|(name, _)| {
+        let allowed = SAFE_SYSCTLS.contains(&name)
+            || allowed_unsafe.iter().any(|a| match a.strip_suffix('*') {
+                Some(prefix) => name.starts_with(prefix),
+                None => a == name,
+            });
+        (!allowed).then(|| format!("forbidden sysctl: {name:?} not allowlisted"))
+    })
+}
+
+fn sysctls(pod: &Pod) -> impl Iterator<Item = (&str, &str)> {
+    let s = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
+    s.into_iter().flat_map(|s| s.sysctls.iter().flatten()).map(|s| (s.name.as_str(), s.value.as_str()))
+}
+
+/// Labels every sandbox and container of the pod carries.
+pub fn pod_labels(pod: &Pod) -> BTreeMap<String, String> {
+    let mut out: BTreeMap<String, String> =
+        pod.metadata.labels.iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
+    out.insert(labels::POD_NAME.into(), spec::name(pod).into());
+    out.insert(labels::POD_NAMESPACE.into(), spec::namespace(pod).into());
+    out.insert(labels::POD_UID.into(), spec::uid(pod).into());
+    out
+}
+
+/// The sandbox's configuration.
+pub fn config(pod: &Pod, config: &Config, host_dns: &cri::DnsConfig, attempt: u32, cgroup: &str) -> cri::PodSandboxConfig {
+    let cluster = dns::ClusterDns { servers: config.cluster_dns.clone(), domain: config.cluster_domain.clone() };
+    let defaults = security::Defaults {
+        seccomp_default: config.seccomp_default,
+        seccomp_root: &config.root_dir.join("seccomp"),
+    };
+    let host_network = spec::host_network(pod);
+    let hostname = if host_network { config.node_name.clone() } else { dns::kernel_host_name(pod, &config.cluster_domain) };
+    cri::PodSandboxConfig {
+        metadata: Some(cri::PodSandboxMetadata {
+            name: spec::name(pod).into(),
+            uid: spec::uid(pod).into(),
+            namespace: spec::namespace(pod).into(),
+            attempt,
+        }),
+        hostname,
+        log_directory: config
+            .pod_log_dir(spec::namespace(pod), spec::name(pod), spec::uid(pod))
+            .display()
+            .to_string(),
+        dns_config: Some(dns::pod_dns(pod, host_dns, &cluster)),
+        port_mappings: port_mappings(pod),
+        labels: pod_labels(pod),
+        annotations: pod.metadata.annotations.iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect(),
+        linux: Some(cri::LinuxPodSandboxConfig {
+            cgroup_parent: cgroup.to_owned(),
+            security_context: Some(security::sandbox(pod, &defaults)),
+            sysctls: sysctls(pod).map(|(k, v)| (k.to_owned(), v.to_owned())).collect(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    }
+}
+
+/// Host ports of the pod's containers; a port asked for twice under one name is mapped once.
+fn port_mappings(pod: &Pod) -> Vec<cri::PortMapping> {
+    let mut names = std::collections::HashSet::new();
+    let mut out = Vec::new();
+    if spec::host_network(pod) {
+        return out;
+    }
+    for m in spec::members(pod) {
+        for p in m.container.ports.iter().flatten() {
+            let protocol = p.protocol.as_deref().unwrap_or("TCP");
+            let family = if p.host_ip.as_deref().unwrap_or_default().contains(':') { "v6" } else { "v4" };
+            let name = match p.name.as_deref().filter(|n| !n.is_empty()) {
+                Some(n) => format!("{}-{n}", m.container.name),
+                None => {
+                    let (ip, host) = (p.host_ip.as_deref().unwrap_or_default(), p.host_port.unwrap_or(0));
+                    format!("{}-{family}-{protocol}-{ip}:{}:{host}", m.container.name, p.container_port)
+                }
+            };
+            if !names.insert(name.clone()) {
+                tracing::warn!(name, "port name conflicted, it is defined more than once");
+                continue;
+            }
+            let protocol = match protocol {
+                "UDP" => cri::Protocol::Udp,
+                "SCTP" => cri::Protocol::Sctp,
+                _ => cri::Protocol::Tcp,
+            };
+            out.push(cri::PortMapping {
+                protocol: protocol as i32,
+                container_port: p.container_port,
+                host_port: p.host_port.unwrap_or(0),
+                host_ip: p.host_ip.clone().unwrap_or_default(),
+            });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn ports_are_mapped_once_per_name_and_sysctls_are_judged() {
+        let p: Pod = serde_json::from_value(json!({"metadata":{"name":"p","namespace":"n","uid":"u"},"spec":{
+            "securityContext":{"sysctls":[{"name":"kernel.msgmax","value":"1"}]},
+            "containers":[{"name":"a","ports":[{"containerPort":80,"hostPort":8080},{"containerPort":80,"hostPort":8080},
+              {"name":"dns","containerPort":53,"protocol":"UDP"}]}]}}))
+        .expect("pod");
+        let ports = port_mappings(&p);
+        assert_eq!(ports.iter().map(|p| p.container_port).collect::<Vec<_>>(), [80, 53]);
+        assert_eq!(forbidden_sysctl(&p, &[]).as_deref(), Some("forbidden sysctl: \"kernel.msgmax\" not allowlisted"));
+        assert_eq!(forbidden_sysctl(&p, &["kernel.msg*".into()]), None);
+    }
+}

@@ -1,0 +1,227 @@
+//! What the runtime has of one pod: its sandboxes and containers, newest first, and how that is read over CRI. Statuses
+//! that cannot change any more are not asked for twice.
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+use kelson_cri::proto as cri;
+use kelson_cri::{CriResult, Runtime};
+
+use super::labels;
+
+/// State of a container in the runtime.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Made, not started.
+    Created,
+    /// Running.
+    Running,
+    /// Ended.
+    Exited,
+    /// The runtime does not know.
+    Unknown,
+}
+
+/// A sandbox.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Sandbox {
+    /// ID.
+    pub id: String,
+    /// Which attempt of the pod it is, from 0.
+    pub attempt: u32,
+    /// Whether it can hold running containers.
+    pub ready: bool,
+    /// Creation, nanoseconds since the epoch.
+    pub created_at: i64,
+    /// Addresses, the primary one first; none on the host's network.
+    pub ips: Vec<String>,
+}
+
+/// A container.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Instance {
+    /// ID.
+    pub id: String,
+    /// Name in the pod.
+    pub name: String,
+    /// Its sandbox.
+    pub sandbox_id: String,
+    /// State.
+    pub state: State,
+    /// How many instances of this container there were before.
+    pub restart_count: i32,
+    /// Digest of the spec it was made from.
+    pub hash: String,
+    /// Image as the spec named it.
+    pub image: String,
+    /// Digest reference of the image.
+    pub image_id: String,
+    /// Creation, nanoseconds since the epoch.
+    pub created_at: i64,
+    /// Start; 0 when not started.
+    pub started_at: i64,
+    /// End; 0 when not ended.
+    pub finished_at: i64,
+    /// Exit code.
+    pub exit_code: i32,
+    /// The runtime's reason, e.g. `OOMKilled`.
+    pub reason: String,
+    /// The runtime's message, or the termination message.
+    pub message: String,
+    /// Log file.
+    pub log_path: String,
+    /// Host file of the termination message; empty without one.
+    pub termination_file: String,
+    /// Annotations, as they were set at creation.
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// What the runtime has of one pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RuntimePod {
+    /// Name, from labels.
+    pub name: String,
+    /// Namespace, from labels.
+    pub namespace: String,
+    /// Newest first.
+    pub sandboxes: Vec<Sandbox>,
+    /// Newest first.
+    pub containers: Vec<Arc<Instance>>,
+}
+
+impl RuntimePod {
+    /// The newest instance of a container, of any sandbox.
+    pub fn latest(&self, name: &str) -> Option<&Arc<Instance>> {
+        self.containers.iter().find(|c| c.name == name)
+    }
+    /// The newest instance of a container in a sandbox.
+    pub fn latest_in(&self, sandbox: &str, name: &str) -> Option<&Arc<Instance>> {
+        self.containers.iter().find(|c| c.name == name && c.sandbox_id == sandbox)
+    }
+    /// The newest sandbox, if containers can run in it.
+    pub fn ready_sandbox(&self) -> Option<&Sandbox> {
+        self.sandboxes.first().filter(|s| s.ready)
+    }
+    /// Whether anything is alive.
+    pub fn is_running(&self) -> bool {
+        self.containers.iter().any(|c| c.state == State::Running) || self.sandboxes.iter().any(|s| s.ready)
+    }
+    /// Whether there is nothing at all.
+    pub fn is_empty(&self) -> bool {
+        self.sandboxes.is_empty() && self.containers.is_empty()
+    }
+}
+
+/// Reads snapshots of one pod, remembering what cannot change.
+#[derive(Debug, Default)]
+pub struct Reader {
+    sandboxes: HashMap<String, (i32, Sandbox)>,
+    containers: HashMap<String, (i32, Arc<Instance>)>,
+}
+
+impl Reader {
+    /// Reads what there is of the pod with this UID.
+    pub async fn read(&mut self, runtime: &dyn Runtime, uid: &str) -> CriResult<RuntimePod> {
+        let selector: BTreeMap<String, String> = [(labels::POD_UID.to_owned(), uid.to_owned())].into();
+        let filter = cri::PodSandboxFilter { label_selector: selector.clone(), ..Default::default() };
+        let sandboxes = runtime.list_pod_sandbox(Some(filter)).await?;
+        let filter = cri::ContainerFilter { label_selector: selector, ..Default::default() };
+        let containers = runtime.list_containers(Some(filter)).await?;
+        self.resolve(runtime, sandboxes, containers).await
+    }
+
+    async fn resolve(
+        &mut self,
+        runtime: &dyn Runtime,
+        sandboxes: Vec<cri::PodSandbox>,
+        containers: Vec<cri::Container>,
+    ) -> CriResult<RuntimePod> {
+        let mut pod = RuntimePod::default();
+        for s in &sandboxes {
+            pod.name = s.labels.get(labels::POD_NAME).cloned().unwrap_or_default();
+            pod.namespace = s.labels.get(labels::POD_NAMESPACE).cloned().unwrap_or_default();
+            match self.sandboxes.get(&s.id).filter(|(state, _)| *state == s.state) {
+                Some((_, known)) => pod.sandboxes.push(known.clone()),
+                None => match runtime.pod_sandbox_status(&s.id, false).await {
+                    Ok(answer) => {
+                        let read = sandbox(s, answer.status.unwrap_or_default());
+                        self.sandboxes.insert(s.id.clone(), (s.state, read.clone()));
+                        pod.sandboxes.push(read);
+                    }
+                    // Removed between the list and the question.
+                    Err(e) if e.is_not_found() => {}
+                    Err(e) => return Err(e),
+                },
+            }
+        }
+        for c in &containers {
+            match self.containers.get(&c.id).filter(|(state, _)| *state == c.state) {
+                Some((_, known)) => pod.containers.push(Arc::clone(known)),
+                None => match runtime.container_status(&c.id, false).await {
+                    Ok(answer) => {
+                        let status = answer.status.unwrap_or_default();
+                        let state = status.state;
+                        let read = Arc::new(instance(&c.pod_sandbox_id, status));
+                        self.containers.insert(c.id.clone(), (state, Arc::clone(&read)));
+                        pod.containers.push(read);
+                    }
+                    Err(e) if e.is_not_found() => {}
+                    Err(e) => return Err(e),
+                },
+            }
+        }
+        self.sandboxes.retain(|id, _| sandboxes.iter().any(|s| s.id == *id));
+        self.containers.retain(|id, _| containers.iter().any(|c| c.id == *id));
+        pod.sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
+        pod.containers.sort_by_key(|c| std::cmp::Reverse((c.created_at, c.restart_count)));
+        Ok(pod)
+    }
+}
+
+fn sandbox(listed: &cri::PodSandbox, status: cri::PodSandboxStatus) -> Sandbox {
+    let network = status.network.unwrap_or_default();
+    let mut ips = Vec::new();
+    if !network.ip.is_empty() {
+        ips.push(network.ip);
+    }
+    ips.extend(network.additional_ips.into_iter().map(|i| i.ip));
+    Sandbox {
+        id: listed.id.clone(),
+        attempt: listed.metadata.as_ref().map_or(0, |m| m.attempt),
+        ready: status.state == cri::PodSandboxState::SandboxReady as i32,
+        created_at: listed.created_at,
+        ips,
+    }
+}
+
+fn instance(sandbox_id: &str, s: cri::ContainerStatus) -> Instance {
+    let state = match cri::ContainerState::try_from(s.state) {
+        Ok(cri::ContainerState::ContainerCreated) => State::Created,
+        Ok(cri::ContainerState::ContainerRunning) => State::Running,
+        Ok(cri::ContainerState::ContainerExited) => State::Exited,
+        _ => State::Unknown,
+    };
+    let annotation = |key: &str| s.annotations.get(key).cloned().unwrap_or_default();
+    let restart_count = annotation(labels::RESTART_COUNT).parse().ok();
+    let attempt = s.metadata.as_ref().map_or(0, |m| i32::try_from(m.attempt).unwrap_or(i32::MAX));
+    let path = annotation(labels::TERMINATION_PATH);
+    let mount = s.mounts.iter().find(|m| !path.is_empty() && m.container_path == path);
+    Instance {
+        name: s.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default(),
+        sandbox_id: sandbox_id.to_owned(),
+        state,
+        restart_count: restart_count.unwrap_or(attempt),
+        hash: annotation(labels::HASH),
+        image: s.image.as_ref().map(|i| i.image.clone()).unwrap_or_default(),
+        image_id: s.image_ref.clone(),
+        created_at: s.created_at,
+        started_at: s.started_at,
+        finished_at: s.finished_at,
+        exit_code: s.exit_code,
+        reason: s.reason.clone(),
+        message: s.message.clone(),
+        log_path: s.log_path.clone(),
+        termination_file: mount.map(|m| m.host_path.clone()).unwrap_or_default(),
+        annotations: s.annotations.clone(),
+        id: s.id,
+    }
+}

@@ -1,0 +1,138 @@
+//! `/containerLogs`.
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures::StreamExt as _;
+use http::{Response, StatusCode, header};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::Frame;
+use k8s_openapi::api::core::v1::Pod;
+use kelson_cri::proto as cri;
+
+use super::routes::{Body, text};
+use super::{Shared, query};
+use crate::logs::read::{self, Options};
+use crate::pods::spec;
+use crate::runtime::labels;
+
+/// Blocks on their way to the client: what it does not read is not read from the disk.
+const BLOCKS_MAX: usize = 4;
+
+/// Options from a query; `Err` is what is wrong with it.
+fn options(pairs: &[(String, String)], now: jiff::Timestamp) -> Result<Options, String> {
+    let number = |name: &str| -> Result<Option<u64>, String> {
+        let Some(v) = query::first(pairs, name).filter(|v| !v.is_empty()) else { return Ok(None) };
+        v.parse().map(Some).map_err(|_| format!("invalid {name}: {v:?}"))
+    };
+    let mut since = number("sinceSeconds")?.map(|s| now - Duration::from_secs(s));
+    if let Some(t) = query::first(pairs, "sinceTime").filter(|v| !v.is_empty()) {
+        since = Some(t.parse().map_err(|_| format!("invalid sinceTime: {t:?}"))?);
+    }
+    let stream = match query::first(pairs, "stream").unwrap_or_default() {
+        "" | "All" => None,
+        "Stdout" => Some("stdout".to_owned()),
+        "Stderr" => Some("stderr".to_owned()),
+        other => return Err(format!("invalid stream: {other:?}")),
+    };
+    Ok(Options {
+        follow: query::flag(pairs, "follow"),
+        tail_lines: number("tailLines")?,
+        since,
+        timestamps: query::flag(pairs, "timestamps"),
+        limit_bytes: number("limitBytes")?,
+        stream,
+    })
+}
+
+/// Answers.
+pub async fn answer(shared: &Shared, namespace: &str, name: &str, container: &str, pairs: &[(String, String)]) -> Response<Body> {
+    let Some(pod) = shared.known.find(namespace, name) else {
+        return text(StatusCode::NOT_FOUND, format!("pod {name:?} not found\n"));
+    };
+    let options = match options(pairs, shared.ctx.clock.now()) {
+        Ok(o) => o,
+        Err(e) => return text(StatusCode::UNPROCESSABLE_ENTITY, e),
+    };
+    if spec::member(&pod, container).is_none() {
+        return text(StatusCode::NOT_FOUND, format!("container {container:?} not found in pod {name:?}\n"));
+    }
+    let previous = query::flag(pairs, "previous");
+    let (id, path) = match log_of(shared, &pod, container, previous).await {
+        Ok(found) => found,
+        Err(why) => return text(StatusCode::BAD_REQUEST, why),
+    };
+    if !path.exists() {
+        return text(StatusCode::INTERNAL_SERVER_ERROR, format!("failed to open log file {:?}", path.display()));
+    }
+    let (sink, blocks) = tokio::sync::mpsc::channel::<Bytes>(BLOCKS_MAX);
+    let runtime = std::sync::Arc::clone(&shared.ctx.runtime);
+    tokio::spawn(async move {
+        let alive = || async {
+            let status = runtime.container_status(&id, false).await;
+            status.is_ok_and(|s| s.status.is_some_and(|s| s.state == cri::ContainerState::ContainerRunning as i32))
+        };
+        if let Err(e) = read::read(path, options, sink, alive).await {
+            tracing::debug!(error = %e, "log not read to its end");
+        }
+    });
+    let stream = tokio_stream::wrappers::ReceiverStream::new(blocks).map(|b| Ok::<_, std::convert::Infallible>(Frame::data(b)));
+    let mut response = Response::new(StreamBody::new(stream).boxed_unsync());
+    response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));
+    response
+}
+
+/// The instance whose log is meant, and its file.
+async fn log_of(shared: &Shared, pod: &Pod, container: &str, previous: bool) -> Result<(String, PathBuf), String> {
+    let selector = [
+        (labels::POD_UID.to_owned(), spec::uid(pod).to_owned()),
+        (labels::CONTAINER_NAME.to_owned(), container.to_owned()),
+    ];
+    let filter = cri::ContainerFilter { label_selector: selector.into_iter().collect(), ..Default::default() };
+    let mut list = shared.ctx.runtime.list_containers(Some(filter)).await.map_err(|e| e.to_string())?;
+    list.sort_by_key(|c| std::cmp::Reverse(c.created_at));
+    let name = spec::name(pod);
+    let created = cri::ContainerState::ContainerCreated as i32;
+    let mut started = list.iter().filter(|c| c.state != created);
+    let exited = cri::ContainerState::ContainerExited as i32;
+    let waits = waiting_reason(pod, container);
+    let chosen = if previous {
+        // The newest instance itself is the previous one while its successor waits out its delay.
+        let skip = usize::from(waits.is_none());
+        let found = started.filter(|c| c.state == exited || skip == 1).nth(skip);
+        found.ok_or_else(|| format!("previous terminated container {container:?} in pod {name:?} not found"))?
+    } else {
+        started.next().ok_or_else(|| match waits.as_deref() {
+            Some("ErrImagePull") => format!("container {container:?} in pod {name:?} is waiting to start: image can't be pulled"),
+            Some("ImagePullBackOff") => {
+                format!("container {container:?} in pod {name:?} is waiting to start: trying and failing to pull image")
+            }
+            Some(reason) => format!("container {container:?} in pod {name:?} is waiting to start: {reason}"),
+            None => format!("container {container:?} in pod {name:?} is waiting to start - no logs yet"),
+        })?
+    };
+    let status = shared.ctx.runtime.container_status(&chosen.id, false).await.map_err(|e| e.to_string())?;
+    Ok((chosen.id.clone(), PathBuf::from(status.status.unwrap_or_default().log_path)))
+}
+
+fn waiting_reason(pod: &Pod, container: &str) -> Option<String> {
+    let s = pod.status.as_ref()?;
+    let lists = [&s.container_statuses, &s.init_container_statuses, &s.ephemeral_container_statuses];
+    let status = lists.into_iter().flat_map(|l| l.iter().flatten()).find(|c| c.name == container)?;
+    status.state.as_ref()?.waiting.as_ref()?.reason.clone()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries() {
+        let now = jiff::Timestamp::from_second(100).expect("time");
+        let get = |q: &str| options(&query::pairs(Some(q)), now);
+        let o = get("follow=true&tailLines=5&sinceSeconds=40&timestamps=true&limitBytes=9&stream=Stderr").expect("options");
+        assert!(o.follow && o.timestamps && o.tail_lines == Some(5) && o.limit_bytes == Some(9));
+        assert_eq!((o.since.map(|t| t.as_second()), o.stream.as_deref()), (Some(60), Some("stderr")));
+        assert!(get("tailLines=x").is_err() && get("sinceTime=yesterday").is_err() && get("stream=x").is_err());
+    }
+}

@@ -1,0 +1,198 @@
+//! Exec, attach and port-forward: the runtime names a URL of its streaming server on loopback; the client's own upgrade
+//! request is sent there, and after a verified 101 the bytes are carried both ways. A redirect is never followed and
+//! never handed out.
+use std::net::SocketAddr;
+
+use http::header::{CONNECTION, HOST, UPGRADE};
+use http::{Request, Response, StatusCode, Uri};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use kelson_cri::proto as cri;
+use tokio::net::TcpStream;
+
+use super::routes::{Body, running_container, text};
+use super::{Shared, query};
+use crate::pods::spec;
+use crate::runtime::labels;
+
+/// Most of a refusal of the runtime's that is passed on.
+const REFUSAL_MAX: usize = 64 * 1024;
+
+/// Exec, or attach.
+pub async fn exec(
+    shared: &Shared,
+    namespace: &str,
+    pod: &str,
+    container: &str,
+    pairs: &[(String, String)],
+    request: Request<Incoming>,
+    attach: bool,
+) -> Response<Body> {
+    let on = |a: &str, b: &str| query::flag(pairs, a) || query::flag(pairs, b);
+    let tty = query::flag(pairs, "tty");
+    let (stdin, stdout, stderr) = (on("input", "stdin"), on("output", "stdout"), on("error", "stderr") && !tty);
+    if !stdin && !stdout && !stderr {
+        return text(StatusCode::BAD_REQUEST, "you must specify at least 1 of stdin, stdout, stderr");
+    }
+    let id = match running_container(shared, namespace, pod, container).await {
+        Ok(id) => id,
+        Err(refusal) => return refusal,
+    };
+    let url = if attach {
+        let ask = cri::AttachRequest { container_id: id, stdin, tty, stdout, stderr };
+        shared.ctx.runtime.attach(ask).await
+    } else {
+        let cmd = pairs.iter().filter(|(k, _)| k == "command").map(|(_, v)| v.clone()).collect();
+        let ask = cri::ExecRequest { container_id: id, cmd, tty, stdin, stdout, stderr };
+        shared.ctx.runtime.exec(ask).await
+    };
+    match url {
+        Ok(url) => carry(&url, request).await,
+        Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
+    }
+}
+
+/// Port-forward.
+pub async fn port_forward(
+    shared: &Shared,
+    namespace: &str,
+    pod: &str,
+    pairs: &[(String, String)],
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let Some(found) = shared.known.find(namespace, pod) else {
+        return text(StatusCode::NOT_FOUND, "pod does not exist");
+    };
+    let filter = cri::PodSandboxFilter {
+        label_selector: [(labels::POD_UID.to_owned(), spec::uid(&found).to_owned())].into_iter().collect(),
+        state: Some(cri::PodSandboxStateValue { state: cri::PodSandboxState::SandboxReady as i32 }),
+        ..Default::default()
+    };
+    let sandboxes = match shared.ctx.runtime.list_pod_sandbox(Some(filter)).await {
+        Ok(s) => s,
+        Err(e) => return text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
+    };
+    let Some(sandbox) = sandboxes.into_iter().max_by_key(|s| s.created_at) else {
+        return text(StatusCode::INTERNAL_SERVER_ERROR, format!("failed to find sandbox for pod {pod}_{namespace}"));
+    };
+    let ports = pairs.iter().filter(|(k, _)| k == "port").filter_map(|(_, v)| v.parse().ok()).collect();
+    match shared.ctx.runtime.port_forward(&sandbox.id, ports).await {
+        Ok(url) => carry(&url, request).await,
+        Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
+    }
+}
+
+/// The runtime's address: plain HTTP on loopback, nothing else.
+fn loopback(url: &str) -> Result<(SocketAddr, Uri), String> {
+    let uri: Uri = url.parse().map_err(|e| format!("the runtime's streaming URL: {e}"))?;
+    if uri.scheme_str() != Some("http") {
+        return Err(format!("the runtime's streaming URL {url:?} is not http"));
+    }
+    let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
+    let host = if host == "localhost" { "127.0.0.1" } else { host };
+    let ip: std::net::IpAddr = host.parse().map_err(|_| format!("the runtime's streaming host {host:?} is no address"))?;
+    if !ip.is_loopback() {
+        return Err(format!("the runtime streams on {ip}, which is not a loopback address"));
+    }
+    Ok((SocketAddr::new(ip, uri.port_u16().unwrap_or(80)), uri))
+}
+
+async fn carry(url: &str, request: Request<Incoming>) -> Response<Body> {
+    match upgrade(url, request).await {
+        Ok(response) => response,
+        Err(e) => {
+            tracing::warn!(error = %e, "stream not opened");
+            text(StatusCode::INTERNAL_SERVER_ERROR, e)
+        }
+    }
+}
+
+async fn upgrade(url: &str, mut request: Request<Incoming>) -> Result<Response<Body>, String> {
+    let (at, uri) = loopback(url)?;
+    let tcp = TcpStream::connect(at).await.map_err(|e| format!("runtime's streaming server: {e}"))?;
+    let _ = tcp.set_nodelay(true);
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(tcp)).await.map_err(|e| e.to_string())?;
+    tokio::spawn(async move {
+        if let Err(e) = connection.with_upgrades().await {
+            tracing::debug!(error = %e, "connection to the runtime ended");
+        }
+    });
+    let path = uri.path_and_query().map_or("/", |p| p.as_str());
+    let mut forward = Request::builder().method(request.method().clone()).uri(path).body(Empty::<bytes::Bytes>::new());
+    let forward_ok = forward.as_mut().map_err(|e| e.to_string())?;
+    for (name, value) in request.headers() {
+        // Who the caller is, is nothing the runtime needs to know.
+        if !matches!(*name, http::header::AUTHORIZATION | http::header::COOKIE | HOST) {
+            forward_ok.headers_mut().append(name, value.clone());
+        }
+    }
+    let host = at.to_string().parse().map_err(|_| "host header".to_owned())?;
+    forward_ok.headers_mut().insert(HOST, host);
+    let forward = forward.map_err(|e| e.to_string())?;
+    let wants = request.headers().get(UPGRADE).cloned();
+    let answer = sender.send_request(forward).await.map_err(|e| e.to_string())?;
+    if answer.status().is_redirection() {
+        return Err("the runtime attempted to redirect this request, which is not permitted".into());
+    }
+    if answer.status() != StatusCode::SWITCHING_PROTOCOLS {
+        return Ok(refusal(answer).await);
+    }
+    let same = |a: Option<&http::HeaderValue>, b: Option<&http::HeaderValue>| match (a, b) {
+        (Some(a), Some(b)) => a.as_bytes().eq_ignore_ascii_case(b.as_bytes()),
+        _ => false,
+    };
+    if !same(answer.headers().get(UPGRADE), wants.as_ref()) {
+        return Err("unable to upgrade connection: the runtime switched to another protocol".into());
+    }
+    let mut response = Response::new(Empty::new().boxed_unsync());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    for (name, value) in answer.headers() {
+        response.headers_mut().append(name, value.clone());
+    }
+    if !response.headers().contains_key(CONNECTION) {
+        response.headers_mut().insert(CONNECTION, http::HeaderValue::from_static("Upgrade"));
+    }
+    let client = hyper::upgrade::on(&mut request);
+    tokio::spawn(async move {
+        let (client, runtime) = match tokio::try_join!(client, hyper::upgrade::on(answer)) {
+            Ok(both) => both,
+            Err(e) => {
+                tracing::debug!(error = %e, "upgrade failed");
+                return;
+            }
+        };
+        if let Err(e) = kelson_streams::splice(TokioIo::new(client), TokioIo::new(runtime)).await {
+            tracing::debug!(error = %e, "stream ended");
+        }
+    });
+    Ok(response)
+}
+
+async fn refusal(answer: Response<Incoming>) -> Response<Body> {
+    let code = answer.status();
+    let mut body = answer.into_body();
+    let mut kept = Vec::new();
+    while kept.len() < REFUSAL_MAX
+        && let Some(Ok(frame)) = body.frame().await
+    {
+        if let Ok(data) = frame.into_data() {
+            kept.extend_from_slice(&data);
+        }
+    }
+    text(code, kept)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_loopback() {
+        assert!(loopback("http://127.0.0.1:1234/exec/x").is_ok() && loopback("http://[::1]:1/x").is_ok());
+        for bad in ["http://10.0.0.1:1/x", "https://127.0.0.1/x", "http://example.com/x", "/exec/x"] {
+            assert!(loopback(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! A pod's conditions that the kubelet owns (upstream: `pkg/kubelet/status/generate.go`).
+use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::pods::spec::{self, Role};
+
+/// Types of conditions that are the kubelet's.
+pub const OWNED: &[&str] =
+    &["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "DisruptionTarget"];
+
+fn condition(kind: &str, status: bool, reason: &str, message: String) -> PodCondition {
+    PodCondition {
+        type_: kind.to_owned(),
+        status: if status { "True" } else { "False" }.to_owned(),
+        reason: Some(reason.to_owned()).filter(|r| !r.is_empty()),
+        message: Some(message).filter(|m| !m.is_empty()),
+        ..PodCondition::default()
+    }
+}
+
+fn list(words: &str, names: &[&str]) -> String {
+    format!("containers with {words} status: [{}]", names.join(" "))
+}
+
+/// All of them, without transition times.
+pub fn conditions(
+    pod: &Pod,
+    inits: &[ContainerStatus],
+    apps: &[ContainerStatus],
+    phase: &str,
+    sandbox_ready: bool,
+) -> Vec<PodCondition> {
+    let containers = containers_ready(pod, inits, apps, phase);
+    vec![
+        condition("PodReadyToStartContainers", sandbox_ready, "", String::new()),
+        initialized(pod, inits, apps, phase),
+        ready(pod, &containers),
+        containers,
+    ]
+}
+
+fn initialized(pod: &Pod, inits: &[ContainerStatus], apps: &[ContainerStatus], phase: &str) -> PodCondition {
+    let began = apps.iter().any(|s| {
+        s.state.as_ref().is_some_and(|s| s.running.is_some() || s.terminated.is_some())
+            || s.last_state.as_ref().is_some_and(|s| s.terminated.is_some())
+    });
+    let (mut unknown, mut incomplete) = (Vec::new(), Vec::new());
+    let members: Vec<_> = spec::members(pod).filter(|m| matches!(m.role, Role::Init | Role::Sidecar)).collect();
+    for m in &members {
+        let name = m.container.name.as_str();
+        match inits.iter().find(|s| s.name == name) {
+            None => unknown.push(name),
+            Some(s) => {
+                let ok = match m.role {
+                    Role::Sidecar => s.started == Some(true),
+                    _ => s.ready,
+                };
+                if !ok && !began {
+                    incomplete.push(name);
+                }
+            }
+        }
+    }
+    if phase == "Succeeded" && unknown.is_empty() {
+        return condition("Initialized", true, "PodCompleted", String::new());
+    }
+    let mut messages = Vec::new();
+    if !unknown.is_empty() {
+        messages.push(list("unknown", &unknown));
+    }
+    if !incomplete.is_empty() {
+        messages.push(list("incomplete", &incomplete));
+    }
+    if messages.is_empty() {
+        condition("Initialized", true, "", String::new())
+    } else {
+        condition("Initialized", false, "ContainersNotInitialized", messages.join(", "))
+    }
+}
+
+fn containers_ready(pod: &Pod, inits: &[ContainerStatus], apps: &[ContainerStatus], phase: &str) -> PodCondition {
+    match phase {
+        "Succeeded" => return condition("ContainersReady", false, "PodCompleted", String::new()),
+        "Failed" => return condition("ContainersReady", false, "PodFailed", String::new()),
+        _ => {}
+    }
+    let (mut unknown, mut unready) = (Vec::new(), Vec::new());
+    let members: Vec<_> = spec::members(pod).filter(|m| matches!(m.role, Role::App | Role::Sidecar)).collect();
+    for m in &members {
+        let name = m.container.name.as_str();
+        match inits.iter().chain(apps).find(|s| s.name == name) {
+            None => unknown.push(name),
+            Some(s) if !s.ready => unready.push(name),
+            Some(_) => {}
+        }
+    }
+    let mut messages = Vec::new();
+    if !unknown.is_empty() {
+        messages.push(list("unknown", &unknown));
+    }
+    if !unready.is_empty() {
+        messages.push(list("unready", &unready));
+    }
+    if messages.is_empty() {
+        condition("ContainersReady", true, "", String::new())
+    } else {
+        condition("ContainersReady", false, "ContainersNotReady", messages.join(", "))
+    }
+}
+
+fn ready(pod: &Pod, containers: &PodCondition) -> PodCondition {
+    if containers.status != "True" {
+        return PodCondition { type_: "Ready".into(), ..containers.clone() };
+    }
+    let known = pod.status.as_ref().and_then(|s| s.conditions.as_ref());
+    let mut faults = Vec::new();
+    for gate in pod.spec.iter().flat_map(|s| s.readiness_gates.iter().flatten()) {
+        let kind = &gate.condition_type;
+        match known.into_iter().flatten().find(|c| c.type_ == *kind) {
+            None => faults.push(format!("corresponding condition of pod readiness gate {kind:?} does not exist.")),
+            Some(c) if c.status != "True" => {
+                faults.push(format!("the status of pod readiness gate {kind:?} is not \"True\", but {}", c.status));
+            }
+            Some(_) => {}
+        }
+    }
+    if faults.is_empty() {
+        condition("Ready", true, "", String::new())
+    } else {
+        condition("Ready", false, "ReadinessGatesNotReady", faults.join(", "))
+    }
+}
+
+/// Gives each condition its transition time: the old one while the status stays the same.
+pub fn keep_times(new: &mut [PodCondition], old: &[PodCondition], now: jiff::Timestamp, generation: Option<i64>) {
+    let now = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now);
+    for c in new {
+        let before = old.iter().find(|o| o.type_ == c.type_ && o.status == c.status);
+        c.last_transition_time = before.and_then(|o| o.last_transition_time.clone()).or(Some(Time(now)));
+        c.observed_generation = generation;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn unready_and_gates() {
+        let pod: Pod = serde_json::from_value(json!({"spec":{"containers":[{"name":"a"},{"name":"b"}],
+            "initContainers":[{"name":"i"}],"readinessGates":[{"conditionType":"x/y"}]}}))
+        .expect("pod");
+        let status = |name: &str, ready: bool| -> ContainerStatus {
+            serde_json::from_value(json!({"name":name,"image":"","imageID":"","ready":ready,"restartCount":0})).expect("s")
+        };
+        let get = |inits: &[ContainerStatus], apps: &[ContainerStatus], phase: &str, kind: &str| {
+            let all = conditions(&pod, inits, apps, phase, true);
+            let c = all.into_iter().find(|c| c.type_ == kind).expect("condition");
+            (c.status, c.reason.unwrap_or_default(), c.message.unwrap_or_default())
+        };
+        let s = |a: &str, b: &str, c: &str| (a.to_owned(), b.to_owned(), c.to_owned());
+        let apps = [status("a", false), status("b", true)];
+        assert_eq!(
+            get(&[status("i", false)], &apps, "Pending", "Initialized"),
+            s("False", "ContainersNotInitialized", "containers with incomplete status: [i]")
+        );
+        assert_eq!(
+            get(&[status("i", true)], &apps, "Running", "ContainersReady"),
+            s("False", "ContainersNotReady", "containers with unready status: [a]")
+        );
+        assert_eq!(get(&[status("i", true)], &apps, "Succeeded", "Ready"), s("False", "PodCompleted", ""));
+        let apps = [status("a", true), status("b", true)];
+        assert_eq!(
+            get(&[status("i", true)], &apps, "Running", "Ready"),
+            s("False", "ReadinessGatesNotReady", "corresponding condition of pod readiness gate \"x/y\" does not exist.")
+        );
+    }
+}

@@ -1,0 +1,196 @@
+//! One container's status from its instances in the runtime (upstream: `kubelet_pods.go` convertToAPIContainerStatuses).
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{
+    Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
+    Pod,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+
+use crate::images::{StartError, go_duration};
+use crate::pods::actions::{ProbeView, timestamp};
+use crate::pods::spec::{self, Member, Role};
+use crate::runtime::snapshot::{Instance, RuntimePod, State};
+
+/// What besides the runtime decides a container's state.
+#[derive(Debug)]
+pub struct Circumstances<'a> {
+    /// Probe results.
+    pub probes: &'a ProbeView,
+    /// Delays that run, by container.
+    pub crash_loops: &'a BTreeMap<String, Duration>,
+    /// Why the last start failed, by container.
+    pub start_errors: &'a BTreeMap<String, StartError>,
+    /// The runtime's name, for container IDs.
+    pub runtime_name: &'a str,
+    /// Whether nothing of the pod will be started any more.
+    pub ending: bool,
+}
+
+/// The status of one container.
+pub fn status(pod: &Pod, m: &Member<'_>, runtime: &RuntimePod, by: &Circumstances<'_>) -> ContainerStatus {
+    let c = &*m.container;
+    let mut instances = runtime.containers.iter().filter(|i| i.name == c.name);
+    let latest = instances.next();
+    let before = instances.find(|i| i.state == State::Exited);
+    let old = old_status(pod, m.role, &c.name);
+    let mut out = ContainerStatus {
+        name: c.name.clone(),
+        image: c.image.clone().unwrap_or_default(),
+        image_id: String::new(),
+        started: Some(false),
+        ..ContainerStatus::default()
+    };
+    let Some(i) = latest else {
+        absent(pod, m, by, old, &mut out);
+        return out;
+    };
+    identity(i, by, &mut out);
+    out.last_state = before.map(|b| state_of(terminated(b, by)));
+    if out.last_state.is_none() {
+        out.last_state = remembered(old, i.restart_count);
+    }
+    out.restart_count = i.restart_count;
+    let current = match i.state {
+        State::Running => {
+            out.started = Some(by.probes.is_started(c, &i.id));
+            out.ready = match m.role {
+                Role::Ephemeral | Role::Init => false,
+                Role::App | Role::Sidecar => by.probes.is_ready(c, &i.id),
+            };
+            let started_at = Some(Time(whole(i.started_at)));
+            ContainerState { running: Some(ContainerStateRunning { started_at }), ..Default::default() }
+        }
+        State::Exited => {
+            out.ready = m.role == Role::Init && i.exit_code == 0;
+            state_of(terminated(i, by))
+        }
+        State::Created | State::Unknown => waiting("ContainerCreating", String::new()),
+    };
+    out.state = Some(current);
+    hold(pod, c, i, by, &mut out);
+    resources(c, &mut out);
+    out
+}
+
+/// A container that waits for its restart shows why it waits, and how it ended as its last state.
+fn hold(pod: &Pod, c: &Container, i: &Instance, by: &Circumstances<'_>, out: &mut ContainerStatus) {
+    if i.state == State::Running || by.ending {
+        return;
+    }
+    let (reason, message) = if let Some(delay) = by.crash_loops.get(&c.name) {
+        ("CrashLoopBackOff".to_owned(), crash_message(pod, &c.name, *delay))
+    } else if let Some(e) = by.start_errors.get(&c.name) {
+        (e.reason.to_owned(), e.message.clone())
+    } else {
+        return;
+    };
+    if let Some(ended) = out.state.take().filter(|s| s.terminated.is_some()) {
+        out.last_state = Some(ended);
+    }
+    out.state = Some(waiting(&reason, message));
+    out.ready = false;
+}
+
+/// The text of a restart delay, in states and events.
+pub fn crash_message(pod: &Pod, container: &str, delay: Duration) -> String {
+    format!("back-off {} restarting failed container={container} pod={}", go_duration(delay), spec::format_pod(pod))
+}
+
+fn absent(pod: &Pod, m: &Member<'_>, by: &Circumstances<'_>, old: Option<&ContainerStatus>, out: &mut ContainerStatus) {
+    let c = &*m.container;
+    let was = old.and_then(|o| o.state.as_ref());
+    out.restart_count = old.map_or(0, |o| o.restart_count);
+    if let Some(o) = old.filter(|_| was.is_some_and(|s| s.terminated.is_some())) {
+        // The runtime has forgotten it; its end stays known.
+        *out = o.clone();
+        return;
+    }
+    if by.ending && was.is_some_and(|s| s.running.is_some()) {
+        let message = "The container could not be located when the pod was terminated";
+        out.container_id = old.and_then(|o| o.container_id.clone());
+        out.state = Some(state_of(ContainerStateTerminated {
+            reason: Some("ContainerStatusUnknown".into()),
+            message: Some(message.into()),
+            exit_code: 137,
+            ..Default::default()
+        }));
+        return;
+    }
+    let init_pending = m.role == Role::App && pod.spec.as_ref().is_some_and(|s| s.init_containers.as_ref().is_some_and(|i| !i.is_empty()));
+    out.state = Some(match by.start_errors.get(&c.name) {
+        Some(e) => waiting(e.reason, e.message.clone()),
+        None if init_pending || matches!(m.role, Role::Init | Role::Sidecar) => waiting("PodInitializing", String::new()),
+        None => waiting("ContainerCreating", String::new()),
+    });
+    out.last_state = old.and_then(|o| o.last_state.clone());
+    resources(c, out);
+}
+
+fn identity(i: &Instance, by: &Circumstances<'_>, out: &mut ContainerStatus) {
+    out.container_id = Some(format!("{}://{}", by.runtime_name, i.id));
+    if !i.image.is_empty() {
+        out.image.clone_from(&i.image);
+    }
+    out.image_id.clone_from(&i.image_id);
+}
+
+fn resources(c: &Container, out: &mut ContainerStatus) {
+    if let Some(r) = c.resources.as_ref().filter(|r| r.requests.is_some() || r.limits.is_some()) {
+        out.allocated_resources = r.requests.clone();
+        out.resources = Some(r.clone());
+    } else {
+        out.resources = Some(Default::default());
+    }
+}
+
+fn terminated(i: &Instance, by: &Circumstances<'_>) -> ContainerStateTerminated {
+    let text = |s: &String| Some(s.clone()).filter(|s| !s.is_empty());
+    let reason = text(&i.reason).or_else(|| Some(if i.exit_code == 0 { "Completed" } else { "Error" }.to_owned()));
+    ContainerStateTerminated {
+        container_id: Some(format!("{}://{}", by.runtime_name, i.id)),
+        exit_code: i.exit_code,
+        reason,
+        message: text(&i.message),
+        started_at: Some(Time(whole(i.started_at))),
+        finished_at: Some(Time(whole(i.finished_at))),
+        signal: None,
+    }
+}
+
+/// The API keeps whole seconds: an object that was read back must compare equal.
+fn whole(nanos: i64) -> jiff::Timestamp {
+    jiff::Timestamp::from_second(timestamp(nanos.max(0)).as_second()).unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+}
+
+fn state_of(t: ContainerStateTerminated) -> ContainerState {
+    ContainerState { terminated: Some(t), ..Default::default() }
+}
+
+/// A waiting state.
+pub fn waiting(reason: &str, message: String) -> ContainerState {
+    let message = Some(message).filter(|m| !m.is_empty());
+    ContainerState {
+        waiting: Some(ContainerStateWaiting { reason: Some(reason.to_owned()), message }),
+        ..Default::default()
+    }
+}
+
+/// What the API last knew of this container.
+pub fn old_status<'a>(pod: &'a Pod, role: Role, name: &str) -> Option<&'a ContainerStatus> {
+    let s = pod.status.as_ref()?;
+    let list = match role {
+        Role::Init | Role::Sidecar => &s.init_container_statuses,
+        Role::App => &s.container_statuses,
+        Role::Ephemeral => &s.ephemeral_container_statuses,
+    };
+    list.iter().flatten().find(|c| c.name == name)
+}
+
+/// The end of the instance before, from the API, where the runtime has forgotten it.
+fn remembered(old: Option<&ContainerStatus>, restart_count: i32) -> Option<ContainerState> {
+    let old = old?;
+    let state = if old.restart_count < restart_count { old.state.as_ref() } else { old.last_state.as_ref() };
+    state.filter(|s| s.terminated.is_some()).cloned()
+}

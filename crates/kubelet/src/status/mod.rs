@@ -1,0 +1,6 @@
+//! A pod's status: containers' states, phase and conditions as pure functions, and the one writer to the API.
+pub mod conditions;
+pub mod container;
+pub mod phase;
+pub mod pod;
+pub mod writer;

@@ -1,0 +1,144 @@
+//! A pod's phase from its containers' states (upstream: `kubelet_pods.go` getPhase).
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
+
+use crate::pods::spec::{self, Role};
+
+fn of<'a>(list: &'a [ContainerStatus], name: &str) -> Option<&'a ContainerStatus> {
+    list.iter().find(|s| s.name == name)
+}
+
+fn exit(state: Option<&ContainerState>) -> Option<i32> {
+    state.and_then(|s| s.terminated.as_ref()).map(|t| t.exit_code)
+}
+
+/// `Pending`, `Running`, `Succeeded` or `Failed`. `over`: all containers have been stopped for good.
+pub fn phase(pod: &Pod, inits: &[ContainerStatus], apps: &[ContainerStatus], over: bool) -> &'static str {
+    let policy = spec::pod_restart_policy(pod);
+    let (mut init_pending, mut init_failed) = (false, false);
+    let (mut unknown, mut running, mut waiting, mut stopped, mut succeeded, mut restartable) = (0, 0, 0, 0, 0, 0);
+    for m in spec::members(pod) {
+        let c = &*m.container;
+        match m.role {
+            Role::Init => {
+                let s = of(inits, &c.name);
+                let state = s.and_then(|s| s.state.as_ref());
+                match exit(state) {
+                    Some(0) => {}
+                    Some(_) => init_failed = true,
+                    None => {
+                        let ended = exit(s.and_then(|s| s.last_state.as_ref()));
+                        let holds = state.is_some_and(|s| s.waiting.is_some());
+                        match ended.filter(|_| holds) {
+                            Some(code) if code != 0 => init_failed = true,
+                            _ => init_pending = true,
+                        }
+                    }
+                }
+            }
+            Role::Sidecar => {
+                let s = of(inits, &c.name);
+                let ended = exit(s.and_then(|s| s.state.as_ref())).is_some();
+                init_pending |= !over && !ended && s.and_then(|s| s.started) != Some(true);
+            }
+            Role::App => {
+                let Some(s) = of(apps, &c.name) else {
+                    unknown += 1;
+                    continue;
+                };
+                let state = s.state.as_ref();
+                if state.is_some_and(|s| s.running.is_some()) {
+                    running += 1;
+                } else if let Some(code) = exit(state) {
+                    stopped += 1;
+                    succeeded += i32::from(code == 0);
+                    restartable += i32::from(spec::restarts_after(pod, m.role, c, code));
+                } else if state.is_some_and(|s| s.waiting.is_some()) {
+                    if exit(s.last_state.as_ref()).is_some() {
+                        stopped += 1;
+                        restartable += 1;
+                    } else {
+                        waiting += 1;
+                    }
+                } else {
+                    unknown += 1;
+                }
+            }
+            Role::Ephemeral => {}
+        }
+    }
+    let apps_began = running + stopped > 0;
+    if init_failed && policy == "Never" {
+        return "Failed";
+    }
+    match () {
+        () if (init_pending && !apps_began) || init_failed => "Pending",
+        () if waiting > 0 => "Pending",
+        () if running > 0 && unknown == 0 => "Running",
+        () if running == 0 && stopped > 0 && unknown == 0 => {
+            if over {
+                return if stopped == succeeded { "Succeeded" } else { "Failed" };
+            }
+            if restartable > 0 {
+                return "Running";
+            }
+            if stopped == succeeded { "Succeeded" } else { "Failed" }
+        }
+        () => "Pending",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn statuses(prefix: &str, states: &[Value]) -> Vec<ContainerStatus> {
+        let one = |(i, s): (usize, &Value)| {
+            let mut v = json!({"name":format!("{prefix}{i}"),"image":"","imageID":"","ready":false,"restartCount":0});
+            v["state"] = s["state"].clone();
+            v["lastState"] = s["lastState"].clone();
+            serde_json::from_value(v).expect("status")
+        };
+        states.iter().enumerate().map(one).collect()
+    }
+
+    fn check(policy: &str, inits: &[Value], apps: &[Value], over: bool) -> &'static str {
+        let names = |p: &str, n: usize| (0..n).map(|i| json!({"name":format!("{p}{i}")})).collect::<Vec<_>>();
+        let p: Pod = serde_json::from_value(json!({"spec":{"restartPolicy":policy,
+            "initContainers":names("i", inits.len()),"containers":names("a", apps.len())}}))
+        .expect("pod");
+        phase(&p, &statuses("i", inits), &statuses("a", apps), over)
+    }
+
+    #[test]
+    fn table() {
+        let run = json!({"state":{"running":{}}});
+        let wait = json!({"state":{"waiting":{"reason":"ContainerCreating"}}});
+        let ok = json!({"state":{"terminated":{"exitCode":0}}});
+        let bad = json!({"state":{"terminated":{"exitCode":1}}});
+        let crash = json!({"state":{"waiting":{"reason":"CrashLoopBackOff"}},"lastState":{"terminated":{"exitCode":1}}});
+        let r = std::slice::from_ref;
+        for (policy, inits, apps, over, want) in [
+            ("Always", &[][..], r(&wait), false, "Pending"),
+            ("Always", &[], r(&run), false, "Running"),
+            ("Always", &[], &[run.clone(), wait.clone()], false, "Pending"),
+            ("Always", &[], &[run.clone(), crash.clone()], false, "Running"),
+            ("Always", &[], r(&ok), false, "Running"),
+            ("Always", &[], r(&bad), true, "Failed"),
+            ("Always", &[], r(&ok), true, "Succeeded"),
+            ("Never", &[], r(&ok), false, "Succeeded"),
+            ("Never", &[], &[ok.clone(), bad.clone()], false, "Failed"),
+            ("Never", &[], &[bad.clone(), run.clone()], false, "Running"),
+            ("OnFailure", &[], r(&bad), false, "Running"),
+            ("OnFailure", &[], r(&ok), false, "Succeeded"),
+            ("OnFailure", &[], r(&crash), false, "Running"),
+            ("Always", r(&run), r(&wait), false, "Pending"),
+            ("Always", r(&bad), r(&wait), false, "Pending"),
+            ("Never", r(&bad), r(&wait), false, "Failed"),
+            ("Always", r(&crash), r(&wait), false, "Pending"),
+            ("Always", r(&ok), r(&run), false, "Running"),
+        ] {
+            assert_eq!(check(policy, inits, apps, over), want, "{policy} {inits:?} {apps:?} {over}");
+        }
+    }
+}

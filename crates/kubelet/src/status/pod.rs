@@ -1,0 +1,85 @@
+//! A pod's whole status, put together from containers, phase and conditions. Pure.
+use k8s_openapi::api::core::v1::{ContainerStatus, HostIP, Pod, PodIP, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use jiff::Timestamp;
+
+use super::container::{self, Circumstances};
+use super::{conditions, phase};
+use crate::pods::spec::{self, Role};
+use crate::runtime::snapshot::RuntimePod;
+
+/// What else a status needs.
+#[derive(Debug)]
+pub struct About<'a> {
+    /// Addresses of the node.
+    pub host_ips: &'a [String],
+    /// When this kubelet first saw the pod.
+    pub start_time: Timestamp,
+    /// Now.
+    pub now: Timestamp,
+    /// All containers have been stopped for good.
+    pub over: bool,
+    /// A reason and message that end the pod (`Evicted`, `DeadlineExceeded`).
+    pub verdict: Option<(&'a str, &'a str)>,
+}
+
+/// The status.
+pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &About<'_>) -> PodStatus {
+    let old = pod.status.clone().unwrap_or_default();
+    let of = |roles: &[Role]| -> Vec<ContainerStatus> {
+        let members = spec::members(pod).filter(|m| roles.contains(&m.role));
+        members.map(|m| container::status(pod, &m, runtime, by)).collect()
+    };
+    let (inits, apps, ephemeral) = (of(&[Role::Init, Role::Sidecar]), of(&[Role::App]), of(&[Role::Ephemeral]));
+    let mut phase = phase::phase(pod, &inits, &apps, about.over);
+    if about.verdict.is_some() && about.over {
+        phase = "Failed";
+    }
+    if matches!(old.phase.as_deref(), Some("Failed")) {
+        // A final phase stays.
+        phase = "Failed";
+    } else if old.phase.as_deref() == Some("Succeeded") {
+        phase = "Succeeded";
+    }
+    let sandbox = runtime.ready_sandbox();
+    let host_network = spec::host_network(pod);
+    let ready_sandbox = sandbox.is_some_and(|s| host_network || !s.ips.is_empty());
+    let mut ips: Vec<String> = match sandbox {
+        Some(_) if host_network => about.host_ips.to_vec(),
+        Some(s) => s.ips.clone(),
+        None => Vec::new(),
+    };
+    if ips.is_empty() {
+        // The address of a pod that ended stays readable, as upstream keeps it.
+        let last = runtime.sandboxes.first().filter(|s| !s.ips.is_empty()).map(|s| s.ips.clone());
+        ips = last.unwrap_or_else(|| old.pod_ips.iter().flatten().map(|p| p.ip.clone()).collect());
+    }
+    let generation = pod.metadata.generation;
+    let mut own = conditions::conditions(pod, &inits, &apps, phase, ready_sandbox);
+    let before = old.conditions.unwrap_or_default();
+    conditions::keep_times(&mut own, &before, about.now, generation);
+    // What others say of the pod stays.
+    own.extend(before.into_iter().filter(|c| !conditions::OWNED.contains(&c.type_.as_str()) || c.type_ == "DisruptionTarget"));
+    let start = old.start_time.unwrap_or_else(|| {
+        Time(Timestamp::from_second(about.start_time.as_second()).unwrap_or(about.start_time))
+    });
+    let given = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
+    let final_before = spec::is_terminal(pod);
+    PodStatus {
+        phase: Some(phase.to_owned()),
+        reason: about.verdict.and_then(|v| given(v.0)).or(old.reason.filter(|_| final_before)),
+        message: about.verdict.and_then(|v| given(v.1)).or(old.message.filter(|_| final_before)),
+        conditions: Some(own),
+        host_ip: about.host_ips.first().cloned(),
+        host_ips: Some(about.host_ips.iter().map(|ip| HostIP { ip: ip.clone() }).collect()),
+        pod_ip: ips.first().cloned(),
+        pod_ips: Some(ips.into_iter().map(|ip| PodIP { ip }).collect::<Vec<_>>()).filter(|l| !l.is_empty()),
+        start_time: Some(start),
+        qos_class: Some(spec::qos_class(pod).to_owned()),
+        observed_generation: generation,
+        init_container_statuses: Some(inits).filter(|l| !l.is_empty()),
+        container_statuses: Some(apps),
+        ephemeral_container_statuses: Some(ephemeral).filter(|l| !l.is_empty()),
+        ..PodStatus::default()
+    }
+}

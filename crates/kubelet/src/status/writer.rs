@@ -1,0 +1,241 @@
+//! The one writer of pod statuses: newest state per pod, only what changed, one request per pod at a time, retried.
+//! (upstream: `pkg/kubelet/status/status_manager.go`)
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
+use kelson_client::{Client, ClientError, PatchKind, WriteOptions};
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+use tokio::sync::Notify;
+
+use super::conditions::OWNED;
+use crate::pods::spec;
+
+/// First delay after a failed write.
+const RETRY_MIN: Duration = Duration::from_millis(200);
+/// Longest delay.
+const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Writes under way at once.
+const PARALLEL_MAX: usize = 8;
+
+/// Takes statuses and writes them; cheap to clone.
+#[derive(Clone)]
+pub struct StatusWriter {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    client: Client,
+    pods: Mutex<HashMap<String, Entry>>,
+    wake: Notify,
+    slots: tokio::sync::Semaphore,
+}
+
+struct Entry {
+    namespace: String,
+    name: String,
+    /// What the API is known to have.
+    sent: Map<String, Value>,
+    wanted: Option<Map<String, Value>>,
+    busy: bool,
+    done: Arc<Notify>,
+}
+
+impl StatusWriter {
+    /// Starts the writer.
+    pub fn start(client: Client) -> Self {
+        let shared = Arc::new(Shared {
+            client,
+            pods: Mutex::default(),
+            wake: Notify::new(),
+            slots: tokio::sync::Semaphore::new(PARALLEL_MAX),
+        });
+        let weak = Arc::downgrade(&shared);
+        tokio::spawn(async move {
+            loop {
+                let Some(shared) = weak.upgrade() else { return };
+                let notified = tokio::time::timeout(Duration::from_secs(60), shared.wake.notified());
+                let _ = notified.await;
+                for uid in shared.due() {
+                    tokio::spawn(write(Arc::clone(&shared), uid));
+                }
+            }
+        });
+        Self { shared }
+    }
+
+    /// Sets what the pod's status is to be. Nothing happens if the API has it already.
+    pub fn set(&self, pod: &Pod, status: &PodStatus) {
+        let wanted = tree(status);
+        let mut pods = self.shared.pods.lock();
+        let entry = pods.entry(spec::uid(pod).to_owned()).or_insert_with(|| Entry {
+            namespace: spec::namespace(pod).to_owned(),
+            name: spec::name(pod).to_owned(),
+            sent: pod.status.as_ref().map(tree).unwrap_or_default(),
+            wanted: None,
+            busy: false,
+            done: Arc::default(),
+        });
+        entry.wanted = (difference(&entry.sent, &wanted).is_some()).then_some(wanted);
+        if entry.wanted.is_some() {
+            self.shared.wake.notify_one();
+        }
+    }
+
+    /// Waits until everything set for the pod has been written, or `limit` has passed.
+    pub async fn flushed(&self, uid: &str, limit: Duration) -> bool {
+        let wait = async {
+            loop {
+                let done = {
+                    let pods = self.shared.pods.lock();
+                    match pods.get(uid) {
+                        Some(e) if e.wanted.is_some() || e.busy => Arc::clone(&e.done),
+                        _ => return,
+                    }
+                };
+                let notified = done.notified();
+                if self.shared.pods.lock().get(uid).is_none_or(|e| e.wanted.is_none() && !e.busy) {
+                    return;
+                }
+                // A short limit covers a wake-up between the check and the wait.
+                let _ = tokio::time::timeout(Duration::from_millis(500), notified).await;
+            }
+        };
+        tokio::time::timeout(limit, wait).await.is_ok()
+    }
+
+    /// Forgets a pod that is gone.
+    pub fn forget(&self, uid: &str) {
+        self.shared.pods.lock().remove(uid);
+    }
+}
+
+impl Shared {
+    fn due(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        for (uid, e) in self.pods.lock().iter_mut() {
+            if e.wanted.is_some() && !e.busy {
+                e.busy = true;
+                out.push(uid.clone());
+            }
+        }
+        out
+    }
+}
+
+async fn write(shared: Arc<Shared>, uid: String) {
+    let mut delay = RETRY_MIN;
+    loop {
+        let Ok(_slot) = shared.slots.acquire().await else { return };
+        let (namespace, name, sent, wanted) = {
+            let mut pods = shared.pods.lock();
+            let Some(e) = pods.get_mut(&uid) else { return };
+            match e.wanted.clone() {
+                Some(w) => (e.namespace.clone(), e.name.clone(), e.sent.clone(), w),
+                None => {
+                    e.busy = false;
+                    e.done.notify_waiters();
+                    return;
+                }
+            }
+        };
+        let Some(change) = difference(&sent, &wanted) else {
+            settle(&shared, &uid, wanted);
+            continue;
+        };
+        let patch = json!({"metadata": {"uid": uid}, "status": change});
+        let options = WriteOptions::default();
+        let answer = shared.client.patch::<Pod>(&namespace, &name, "status", PatchKind::Strategic, &patch, &options).await;
+        match answer {
+            Ok(_) => {
+                settle(&shared, &uid, wanted);
+                delay = RETRY_MIN;
+            }
+            Err(e) if gone(&e) => {
+                // Deleted, or another pod of the same name: nobody to tell.
+                settle(&shared, &uid, wanted);
+            }
+            Err(e) => {
+                tracing::debug!(pod = %name, error = %e, "pod status not written");
+                drop(_slot);
+                tokio::time::sleep(delay).await;
+                delay = (delay * 2).min(RETRY_MAX);
+            }
+        }
+    }
+}
+
+fn gone(e: &ClientError) -> bool {
+    e.status().is_some_and(|s| matches!(s.code, 404 | 409 | 410 | 422))
+}
+
+fn settle(shared: &Shared, uid: &str, written: Map<String, Value>) {
+    let mut pods = shared.pods.lock();
+    let Some(e) = pods.get_mut(uid) else { return };
+    if e.wanted.as_ref() == Some(&written) {
+        e.wanted = None;
+    }
+    e.sent = written;
+    e.done.notify_waiters();
+}
+
+fn tree(status: &PodStatus) -> Map<String, Value> {
+    match serde_json::to_value(status) {
+        Ok(Value::Object(o)) => o,
+        _ => Map::new(),
+    }
+}
+
+/// The strategic merge patch from one status to another; `None` when equal. Fields that only others write are left out;
+/// conditions are merged by type, so that those of others stay.
+pub fn difference(from: &Map<String, Value>, to: &Map<String, Value>) -> Option<BTreeMap<String, Value>> {
+    let mut out = BTreeMap::new();
+    for (k, v) in to {
+        if from.get(k) == Some(v) {
+            continue;
+        }
+        if k == "conditions" {
+            let before = from.get(k).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+            let ours: Vec<&Value> = v
+                .as_array()
+                .into_iter()
+                .flatten()
+                .filter(|c| OWNED.contains(&c["type"].as_str().unwrap_or_default()) && !before.contains(c))
+                .collect();
+            if !ours.is_empty() {
+                out.insert(k.clone(), json!(ours));
+            }
+        } else if k == "podIPs" && from.contains_key(k) {
+            // Merged by address: without the directive the old one would stay beside the new.
+            let mut list = vec![json!({"$patch": "replace"})];
+            list.extend(v.as_array().into_iter().flatten().cloned());
+            out.insert(k.clone(), Value::Array(list));
+        } else {
+            out.insert(k.clone(), v.clone());
+        }
+    }
+    for k in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses", "podIP", "podIPs", "reason", "message"] {
+        if from.contains_key(k) && !to.contains_key(k) {
+            out.insert(k.to_owned(), Value::Null);
+        }
+    }
+    (!out.is_empty()).then_some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_changed_is_sent() {
+        let map = |v: Value| v.as_object().cloned().expect("object");
+        let a = map(json!({"phase":"Pending","conditions":[{"type":"PodScheduled","status":"True"},{"type":"Ready","status":"False"}]}));
+        assert_eq!(difference(&a, &a), None);
+        let b = map(json!({"phase":"Running","conditions":[{"type":"Ready","status":"True"}],"podIP":"1"}));
+        let d = difference(&a, &b).expect("changed");
+        assert_eq!(json!(d), json!({"phase":"Running","podIP":"1","conditions":[{"type":"Ready","status":"True"}]}));
+        assert_eq!(json!(difference(&b, &a).expect("changed"))["podIP"], Value::Null);
+    }
+}

@@ -1,0 +1,185 @@
+//! Config maps and secrets that pods refer to: one watch per object in use, as the Node authorizer allows no more, and a
+//! note to the pods' workers when one changes (upstream: `pkg/kubelet/util/manager/watch_based_manager.go`).
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
+use kelson_client::{Client, Informer, InformerConfig, InformerHandle, Object};
+use kelson_meta::ObjectKey;
+use parking_lot::Mutex;
+
+use crate::pods::spec;
+
+/// How long a reader waits for the first state of an object.
+const SYNC_LIMIT: Duration = Duration::from_secs(10);
+
+/// Kind of a referenced object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Kind {
+    /// ConfigMap.
+    ConfigMap,
+    /// Secret.
+    Secret,
+}
+
+impl Kind {
+    fn word(self) -> &'static str {
+        match self {
+            Self::ConfigMap => "configmap",
+            Self::Secret => "secret",
+        }
+    }
+}
+
+/// A reference.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Reference {
+    /// Kind.
+    pub kind: Kind,
+    /// Namespace and name.
+    pub key: ObjectKey,
+}
+
+/// The keys and bytes of an object; never printed.
+pub type Data = BTreeMap<String, Vec<u8>>;
+
+/// The store; cheap to clone.
+#[derive(Clone)]
+pub struct Objects {
+    shared: Arc<Shared>,
+}
+
+type Notify = Arc<dyn Fn(&str) + Send + Sync>;
+
+struct Shared {
+    client: Client,
+    watched: Mutex<HashMap<Reference, Watched>>,
+    notify: Notify,
+}
+
+struct Watched {
+    handle: Handle,
+    pods: HashSet<String>,
+}
+
+#[derive(Clone)]
+enum Handle {
+    ConfigMap(InformerHandle<ConfigMap>),
+    Secret(InformerHandle<Secret>),
+}
+
+impl Objects {
+    /// A store that calls `notify` with the UID of each pod that refers to what changed.
+    pub fn new(client: Client, notify: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self { shared: Arc::new(Shared { client, watched: Mutex::default(), notify: Arc::new(notify) }) }
+    }
+
+    /// Watches what `pod` refers to.
+    pub fn register(&self, pod: &Pod) {
+        let uid = spec::uid(pod);
+        for reference in references(pod) {
+            self.watch(&reference, uid);
+        }
+    }
+
+    /// Forgets a pod; ends the watches that nobody else needs.
+    pub fn unregister(&self, uid: &str) {
+        let mut watched = self.shared.watched.lock();
+        watched.retain(|_, w| {
+            w.pods.remove(uid);
+            !w.pods.is_empty()
+        });
+    }
+
+    fn watch(&self, reference: &Reference, uid: &str) -> Handle {
+        let mut watched = self.shared.watched.lock();
+        if let Some(w) = watched.get_mut(reference) {
+            w.pods.insert(uid.to_owned());
+            return w.handle.clone();
+        }
+        let handle = match reference.kind {
+            Kind::ConfigMap => Handle::ConfigMap(self.informer(reference)),
+            Kind::Secret => Handle::Secret(self.informer(reference)),
+        };
+        let pods = HashSet::from([uid.to_owned()]);
+        watched.insert(reference.clone(), Watched { handle: handle.clone(), pods });
+        handle
+    }
+
+    fn informer<T: Object>(&self, reference: &Reference) -> InformerHandle<T> {
+        let config = InformerConfig {
+            namespace: reference.key.namespace.clone(),
+            fields: format!("metadata.name={}", reference.key.name),
+            ..InformerConfig::default()
+        };
+        let weak: Weak<Shared> = Arc::downgrade(&self.shared);
+        let of = reference.clone();
+        let changed = move |_: &kelson_client::Change<T>| {
+            let Some(shared) = weak.upgrade() else { return };
+            let pods: Vec<String> =
+                shared.watched.lock().get(&of).map(|w| w.pods.iter().cloned().collect()).unwrap_or_default();
+            for uid in pods {
+                (shared.notify)(&uid);
+            }
+        };
+        Informer::new(self.shared.client.clone(), config).on_change(changed).start()
+    }
+
+    /// The data of an object for a pod; `Err` says why not in the words of events.
+    pub async fn data(&self, pod: &Pod, kind: Kind, name: &str) -> Result<Data, String> {
+        let reference = Reference { kind, key: ObjectKey::new(spec::namespace(pod), name) };
+        let handle = self.watch(&reference, spec::uid(pod));
+        let missing = || format!("{} {name:?} not found", kind.word());
+        let late = |_| format!("failed to sync {} cache: timed out waiting for the condition", kind.word());
+        match handle {
+            Handle::ConfigMap(h) => {
+                tokio::time::timeout(SYNC_LIMIT, h.synced()).await.map_err(late)?;
+                let o = h.get(&reference.key).ok_or_else(missing)?;
+                let text = o.data.iter().flatten().map(|(k, v)| (k.clone(), v.clone().into_bytes()));
+                let binary = o.binary_data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone()));
+                Ok(text.chain(binary).collect())
+            }
+            Handle::Secret(h) => {
+                tokio::time::timeout(SYNC_LIMIT, h.synced()).await.map_err(late)?;
+                let o = h.get(&reference.key).ok_or_else(missing)?;
+                Ok(o.data.iter().flatten().map(|(k, v)| (k.clone(), v.0.clone())).collect())
+            }
+        }
+    }
+}
+
+/// Every config map and secret that a pod's spec names.
+pub fn references(pod: &Pod) -> Vec<Reference> {
+    let mut out = Vec::new();
+    let Some(s) = pod.spec.as_ref() else { return out };
+    let mut add = |kind, name: &str| {
+        if !name.is_empty() {
+            out.push(Reference { kind, key: ObjectKey::new(spec::namespace(pod), name) });
+        }
+    };
+    for p in s.image_pull_secrets.iter().flatten() {
+        add(Kind::Secret, &p.name);
+    }
+    for m in spec::members(pod) {
+        for e in m.container.env_from.iter().flatten() {
+            e.config_map_ref.iter().for_each(|r| add(Kind::ConfigMap, &r.name));
+            e.secret_ref.iter().for_each(|r| add(Kind::Secret, &r.name));
+        }
+        for v in m.container.env.iter().flatten().filter_map(|e| e.value_from.as_ref()) {
+            v.config_map_key_ref.iter().for_each(|r| add(Kind::ConfigMap, &r.name));
+            v.secret_key_ref.iter().for_each(|r| add(Kind::Secret, &r.name));
+        }
+    }
+    for v in s.volumes.iter().flatten() {
+        v.config_map.iter().for_each(|r| add(Kind::ConfigMap, &r.name));
+        v.secret.iter().for_each(|r| add(Kind::Secret, r.secret_name.as_deref().unwrap_or_default()));
+        for p in v.projected.iter().flat_map(|p| p.sources.iter().flatten()) {
+            p.config_map.iter().for_each(|r| add(Kind::ConfigMap, &r.name));
+            p.secret.iter().for_each(|r| add(Kind::Secret, &r.name));
+        }
+    }
+    out.sort();
+    out.dedup();
+    out
+}

@@ -1,0 +1,133 @@
+//! Bound service account tokens for projected volumes: asked for once, kept, and renewed at 80 % of their life or after
+//! a day (upstream: `pkg/kubelet/token`).
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, ServiceAccount};
+use kelson_client::{Client, Object};
+use kelson_meta::Clock;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::json;
+
+use crate::pods::spec;
+
+/// A token is renewed after this share of its life.
+const RENEW_PERCENT: u32 = 80;
+/// … and after this long in any case.
+const RENEW_MAX: Duration = Duration::from_secs(24 * 3600);
+/// Life of a token whose volume does not say.
+pub const DEFAULT_SECONDS: i64 = 3600;
+
+/// A token; its text does not print.
+#[derive(Clone)]
+pub struct Token {
+    text: Arc<str>,
+    /// When to ask for the next one.
+    pub renew_at: Timestamp,
+    expires: Timestamp,
+}
+
+impl Token {
+    /// The token itself.
+    pub fn secret(&self) -> &str {
+        &self.text
+    }
+}
+
+impl std::fmt::Debug for Token {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Token(.., renew at {})", self.renew_at)
+    }
+}
+
+#[derive(Clone, PartialEq, Eq, Hash)]
+struct Key {
+    pod: String,
+    account: String,
+    audience: String,
+    seconds: i64,
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    status: AnswerStatus,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AnswerStatus {
+    token: String,
+    expiration_timestamp: Timestamp,
+}
+
+/// The tokens of this node's pods; cheap to clone.
+#[derive(Clone)]
+pub struct Tokens {
+    client: Client,
+    clock: Arc<dyn Clock>,
+    kept: Arc<Mutex<HashMap<Key, Token>>>,
+}
+
+impl Tokens {
+    /// None yet.
+    pub fn new(client: Client, clock: Arc<dyn Clock>) -> Self {
+        Self { client, clock, kept: Arc::default() }
+    }
+
+    /// A token for `pod`; a kept one while it is young enough, also an older one that still lives if asking fails.
+    pub async fn get(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<Token, String> {
+        let account = pod.spec.as_ref().and_then(|s| s.service_account_name.as_deref()).unwrap_or("default");
+        let key = Key {
+            pod: spec::uid(pod).to_owned(),
+            account: account.to_owned(),
+            audience: audience.to_owned(),
+            seconds,
+        };
+        let kept = self.kept.lock().get(&key).cloned();
+        let now = self.clock.now();
+        if let Some(t) = kept.as_ref().filter(|t| now < t.renew_at) {
+            return Ok(t.clone());
+        }
+        match self.request(pod, account, audience, seconds).await {
+            Ok(token) => {
+                self.kept.lock().insert(key, token.clone());
+                Ok(token)
+            }
+            Err(e) => match kept.filter(|t| now < t.expires) {
+                Some(mut t) => {
+                    tracing::warn!(error = %e, "token not renewed; the present one is kept");
+                    t.renew_at = now + Duration::from_secs(30);
+                    Ok(t)
+                }
+                None => Err(format!("failed to fetch token: {e}")),
+            },
+        }
+    }
+
+    async fn request(&self, pod: &Pod, account: &str, audience: &str, seconds: i64) -> Result<Token, String> {
+        let audiences: Vec<&str> = if audience.is_empty() { vec![] } else { vec![audience] };
+        let body = json!({"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{
+            "audiences": audiences, "expirationSeconds": seconds,
+            "boundObjectRef": {"apiVersion":"v1","kind":"Pod","name":spec::name(pod),"uid":spec::uid(pod)}}});
+        let asked = self.clock.now();
+        let namespace = spec::namespace(pod);
+        let answer: Answer = self
+            .client
+            .create_sub(&<ServiceAccount as Object>::TYPE, namespace, account, "token", &body)
+            .await
+            .map_err(|e| e.to_string())?;
+        let expires = answer.status.expiration_timestamp;
+        let life = expires.duration_since(asked);
+        let life = if life.is_positive() { life.unsigned_abs() } else { Duration::from_secs(60) };
+        let renew = (life * RENEW_PERCENT / 100).min(RENEW_MAX);
+        Ok(Token { text: answer.status.token.into(), renew_at: asked + renew, expires })
+    }
+
+    /// Forgets a pod's tokens.
+    pub fn forget(&self, uid: &str) {
+        self.kept.lock().retain(|k, _| k.pod != uid);
+    }
+}

@@ -124,13 +124,16 @@ enum Who {
     Group(String),
 }
 
+/// Bindings by subject's name, each with the subject's place in it.
+type BySubject = HashMap<String, Vec<(Arc<Binding>, usize)>>;
+
 #[derive(Default)]
 struct State {
     /// Namespace (empty: cluster roles) to name to role.
     roles: HashMap<String, HashMap<String, Role>>,
     bindings: HashMap<(String, String), Arc<Binding>>,
-    users: HashMap<String, Vec<(Arc<Binding>, usize)>>,
-    groups: HashMap<String, Vec<(Arc<Binding>, usize)>>,
+    users: BySubject,
+    groups: BySubject,
 }
 
 /// The RBAC authorizer. Feed it with [`Rbac::apply`]; share it by `Arc`.
@@ -320,7 +323,7 @@ impl State {
         self.bindings.insert(key, binding);
     }
 
-    fn index<'w>(&mut self, who: &'w Who) -> (&mut HashMap<String, Vec<(Arc<Binding>, usize)>>, &'w String) {
+    fn index<'w>(&mut self, who: &'w Who) -> (&mut BySubject, &'w String) {
         match who {
             Who::User(name) => (&mut self.users, name),
             Who::Group(name) => (&mut self.groups, name),

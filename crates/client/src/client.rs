@@ -14,6 +14,11 @@ use crate::{ClientError, Object, Request, ResourceType, Response, Transport, Tra
 /// Longest answer read into memory for one request that is not a watch: a full list of a big cluster.
 const ANSWER_MAX_BYTES: usize = 1 << 30;
 
+/// Media type of objects and watches that carry metadata alone (`meta.k8s.io/v1` `PartialObjectMetadata`).
+pub const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+/// The same of lists.
+pub const METADATA_ONLY_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+
 /// A handle on the API under one identity; cheap to clone.
 #[derive(Clone)]
 pub struct Client {
@@ -230,12 +235,24 @@ impl Client {
         content_type: &str,
         body: Bytes,
     ) -> Result<Response, ClientError> {
+        self.raw_accepting(method, uri, content_type, "application/json", body).await
+    }
+
+    /// As [`raw`](Self::raw), asking for an answer of another form, e.g. [`METADATA_ONLY`].
+    pub async fn raw_accepting(
+        &self,
+        method: Method,
+        uri: &str,
+        content_type: &str,
+        accept: &'static str,
+        body: Bytes,
+    ) -> Result<Response, ClientError> {
         let mut request = Request::new(body);
         *request.method_mut() = method;
         *request.uri_mut() = uri.parse().map_err(|e| ClientError::Request(format!("{uri}: {e}")))?;
         let headers = request.headers_mut();
         headers.insert(header::USER_AGENT, self.user_agent.clone());
-        headers.insert(header::ACCEPT, http::HeaderValue::from_static("application/json"));
+        headers.insert(header::ACCEPT, http::HeaderValue::from_static(accept));
         if !content_type.is_empty() {
             let value = content_type.parse().map_err(|_| ClientError::Request("content type".into()))?;
             headers.insert(header::CONTENT_TYPE, value);
@@ -245,14 +262,12 @@ impl Client {
 
     /// Sends a request and gives the answer's bytes, or the server's `Status` as the error.
     pub async fn call(&self, method: Method, uri: &str, content_type: &str, body: Bytes) -> Result<Bytes, ClientError> {
-        let response = self.raw(method, uri, content_type, body).await?;
-        let code = response.status();
-        let body = http_body_util::Limited::new(response.into_body(), ANSWER_MAX_BYTES)
-            .collect()
-            .await
-            .map_err(|e| TransportError(e.to_string()))?
-            .to_bytes();
-        if code.is_success() { Ok(body) } else { Err(status_of(code, &body)) }
+        answer_of(self.raw(method, uri, content_type, body).await?).await
+    }
+
+    /// An answer's bytes, or the server's `Status` as the error.
+    pub async fn read(response: Response) -> Result<Bytes, ClientError> {
+        answer_of(response).await
     }
 
     async fn json<T: DeserializeOwned>(
@@ -285,6 +300,18 @@ impl Client {
         self.json(Method::GET, &format!("{}{}", T::TYPE.path(namespace), params.query()), "", Bytes::new()).await
     }
 
+    /// As [`list`](Self::list), of a resource known only at run time by its path, in the form `accept` asks for.
+    pub async fn list_at<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        accept: &'static str,
+        params: &ListParams,
+    ) -> Result<List<T>, ClientError> {
+        let uri = format!("{path}{}", params.query());
+        let bytes = answer_of(self.raw_accepting(Method::GET, &uri, "", accept, Bytes::new()).await?).await?;
+        serde_json::from_slice(&bytes).map_err(|e| ClientError::Decode(format!("{uri}: {e}")))
+    }
+
     /// Watches from `params.resource_version`; with `initial` the server sends what exists first (watch-list), closed
     /// by a bookmark.
     pub async fn watch<T: Object>(
@@ -293,13 +320,24 @@ impl Client {
         params: &ListParams,
         initial: bool,
     ) -> Result<WatchStream<T>, ClientError> {
+        self.watch_at(&T::TYPE.path(namespace), "application/json", params, initial).await
+    }
+
+    /// As [`watch`](Self::watch), of a resource known only at run time by its path, in the form `accept` asks for.
+    pub async fn watch_at<T: DeserializeOwned>(
+        &self,
+        path: &str,
+        accept: &'static str,
+        params: &ListParams,
+        initial: bool,
+    ) -> Result<WatchStream<T>, ClientError> {
         let mut q = Query(params.query());
         q.add("watch", "true").add("allowWatchBookmarks", "true");
         if initial {
             q.add("sendInitialEvents", "true").add("resourceVersionMatch", "NotOlderThan");
         }
-        let uri = format!("{}{}", T::TYPE.path(namespace), q.0);
-        let response = self.raw(Method::GET, &uri, "", Bytes::new()).await?;
+        let uri = format!("{path}{}", q.0);
+        let response = self.raw_accepting(Method::GET, &uri, "", accept, Bytes::new()).await?;
         let code = response.status();
         if code.is_success() {
             return Ok(WatchStream::new(response.into_body()));
@@ -374,6 +412,17 @@ impl Client {
 
 fn encode(body: &impl Serialize) -> Result<Bytes, ClientError> {
     serde_json::to_vec(body).map(Bytes::from).map_err(|e| ClientError::Request(e.to_string()))
+}
+
+/// Reads an answer whole; a failure is the server's `Status`.
+async fn answer_of(response: Response) -> Result<Bytes, ClientError> {
+    let code = response.status();
+    let body = http_body_util::Limited::new(response.into_body(), ANSWER_MAX_BYTES)
+        .collect()
+        .await
+        .map_err(|e| TransportError(e.to_string()))?
+        .to_bytes();
+    if code.is_success() { Ok(body) } else { Err(status_of(code, &body)) }
 }
 
 fn path(resource: &ResourceType, namespace: &str, name: &str, subresource: &str) -> String {

@@ -76,12 +76,31 @@ pub struct Informer<T> {
     client: Client,
     config: InformerConfig,
     handlers: Vec<Handler<T>>,
+    source: Source,
+}
+
+/// Where objects come from and in which form.
+#[derive(Clone, Debug)]
+struct Source {
+    path: String,
+    watch_accept: &'static str,
+    list_accept: &'static str,
 }
 
 impl<T: Object> Informer<T> {
     /// An informer on what `config` selects.
     pub fn new(client: Client, config: InformerConfig) -> Self {
-        Self { client, config, handlers: Vec::new() }
+        const JSON: &str = "application/json";
+        let source = Source { path: T::TYPE.path(&config.namespace), watch_accept: JSON, list_accept: JSON };
+        Self { client, config, handlers: Vec::new(), source }
+    }
+
+    /// Watches the resource at `path` instead of the type's own and reads metadata alone: for resources found by
+    /// discovery.
+    pub fn metadata_at(mut self, path: impl Into<String>) -> Self {
+        let (watch_accept, list_accept) = (crate::METADATA_ONLY, crate::METADATA_ONLY_LIST);
+        self.source = Source { path: path.into(), watch_accept, list_accept };
+        self
     }
 
     /// Calls `f` on every change, in order, on the informer's own task: it must not block. Use it to feed a
@@ -99,7 +118,7 @@ impl<T: Object> Informer<T> {
             synced: signal::Sender::new(false),
             handlers: self.handlers,
         });
-        let run = Run { client: self.client, config: self.config, shared: Arc::clone(&shared) };
+        let run = Run { client: self.client, config: self.config, source: self.source, shared: Arc::clone(&shared) };
         let token = stop.clone();
         tokio::spawn(async move { token.run_until_cancelled(run.forever()).await });
         InformerHandle { shared, _stop: Arc::new(stop.drop_guard()) }
@@ -141,6 +160,7 @@ impl<T> InformerHandle<T> {
 struct Run<T> {
     client: Client,
     config: InformerConfig,
+    source: Source,
     shared: Arc<Shared<T>>,
 }
 
@@ -189,7 +209,7 @@ impl<T: Object> Run<T> {
         }
         let initial = position.is_empty();
         params.resource_version = position.clone();
-        let mut watch = match self.client.watch::<T>(&self.config.namespace, &params, initial).await {
+        let mut watch = match self.client.watch_at::<T>(&self.source.path, self.source.watch_accept, &params, initial).await {
             Ok(w) => w,
             Err(e) if initial && e.status().is_some_and(|s| matches!(s.code, 400 | 422)) => {
                 *can_stream = false;
@@ -237,7 +257,7 @@ impl<T: Object> Run<T> {
         let mut params = ListParams { limit: LIST_PAGE, ..params.clone() };
         let mut all = HashMap::new();
         loop {
-            let part = self.client.list::<T>(&self.config.namespace, &params).await?;
+            let part = self.client.list_at::<T>(&self.source.path, self.source.list_accept, &params).await?;
             all.extend(part.items.into_iter().map(|o| (o.key(), Arc::new(o))));
             if part.metadata.continue_token.is_empty() {
                 self.replace(all);

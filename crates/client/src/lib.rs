@@ -15,7 +15,10 @@ pub mod remote;
 mod transport;
 mod watch;
 
-pub use client::{Client, DeleteOptions, List, ListMeta, ListParams, PatchKind, PropagationPolicy, WriteOptions};
+pub use client::{
+    Client, DeleteOptions, List, ListMeta, ListParams, METADATA_ONLY, METADATA_ONLY_LIST, PatchKind, Preconditions,
+    PropagationPolicy, WriteOptions,
+};
 pub use error::ClientError;
 pub use events::{EventRecorder, EventType, ObjectRef};
 pub use informer::{Change, Informer, InformerConfig, InformerHandle};

@@ -1,0 +1,150 @@
+//! Bootstrap tokens: `cluster-info` is signed with each, so that a joining node can trust it, and tokens go when their
+//! time is over. Upstream `pkg/controller/bootstrap`. Who makes `cluster-info` is not said here.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::Timestamp;
+use kelson_client::{DeleteOptions, WorkQueue};
+use kelson_meta::ObjectKey;
+use ring::hmac;
+use serde_json::json;
+
+use crate::context::{Context, SyncError, enqueue_self, update_value};
+use crate::views::{ConfigMapView, SecretView};
+
+const SIGNER: &str = "bootstrap-signer";
+const CLEANER: &str = "token-cleaner";
+const NAME_PREFIX: &str = "bootstrap-token-";
+const SIGNATURE_PREFIX: &str = "jws-kubeconfig-";
+
+/// When a token's time is over; a time nobody can read is over.
+fn expires(s: &SecretView) -> Option<Timestamp> {
+    let text = s.text("expiration")?;
+    Some(text.parse().unwrap_or(Timestamp::UNIX_EPOCH))
+}
+
+/// A token's id and secret, when it is whole, valid and made for signing.
+fn signing_key(s: &SecretView, now: Timestamp) -> Option<(String, String)> {
+    let id = s.text("token-id")?;
+    let right_name = s.metadata.name.strip_prefix(NAME_PREFIX) == Some(&id);
+    let for_signing = s.text("usage-bootstrap-signing").as_deref() == Some("true");
+    let valid = expires(s).is_none_or(|t| t > now) && !s.metadata.is_deleting();
+    let secret = s.text("token-secret").filter(|t| !t.is_empty())?;
+    (right_name && for_signing && valid).then_some((id, secret))
+}
+
+/// A detached JWS (RFC 7515, appendix F) of `content` with HMAC-SHA256.
+fn detached_signature(content: &str, id: &str, secret: &str) -> String {
+    let header = URL_SAFE_NO_PAD.encode(format!("{{\"alg\":\"HS256\",\"kid\":\"{id}\"}}"));
+    let payload = URL_SAFE_NO_PAD.encode(content);
+    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
+    let tag = hmac::sign(&key, format!("{header}.{payload}").as_bytes());
+    format!("{header}..{}", URL_SAFE_NO_PAD.encode(tag))
+}
+
+/// The data of `cluster-info` with exactly the signatures it should have.
+fn signed(data: &BTreeMap<String, String>, tokens: &[(String, String)]) -> BTreeMap<String, String> {
+    let mut out = data.clone();
+    out.retain(|k, _| !k.starts_with(SIGNATURE_PREFIX));
+    if let Some(content) = data.get("kubeconfig") {
+        for (id, secret) in tokens {
+            out.insert(format!("{SIGNATURE_PREFIX}{id}"), detached_signature(content, id, secret));
+        }
+    }
+    out
+}
+
+/// Starts the signer of `cluster-info`.
+pub fn start_signer(ctx: &Arc<Context>) {
+    let client = ctx.client_for(SIGNER);
+    let (maps, secrets) = (ctx.informers.cluster_info.reader(), ctx.informers.bootstrap_secrets.reader());
+    let queue: WorkQueue<ObjectKey> = WorkQueue::default();
+    maps.on_change(enqueue_self(&queue));
+    let q = queue.clone();
+    secrets.on_change(move |_| q.add(ObjectKey::new("kube-public", "cluster-info")));
+    let clock = Arc::clone(&ctx.clock);
+    ctx.run_queue("bootstrap-signer-controller", &queue, 1, move |key| {
+        let (client, maps, secrets, clock) = (client.clone(), maps.clone(), secrets.clone(), Arc::clone(&clock));
+        async move {
+            let Some(map) = maps.get(&key) else { return Ok(()) };
+            let now = clock.now();
+            let tokens: Vec<_> = secrets.list().iter().filter_map(|s| signing_key(s, now)).collect();
+            let data = signed(&map.data, &tokens);
+            if data != map.data {
+                let seen = &map.metadata.resource_version;
+                let write = |v: &mut serde_json::Value| v["data"] = json!(data);
+                update_value::<ConfigMapView>(&client, &key.namespace, &key.name, "", seen, write).await?;
+            }
+            Ok(())
+        }
+    });
+}
+
+/// Starts the cleaner of tokens: each is looked at once, when its time is over.
+pub fn start_cleaner(ctx: &Arc<Context>) {
+    let client = ctx.client_for(CLEANER);
+    let secrets = ctx.informers.bootstrap_secrets.reader();
+    let queue: WorkQueue<ObjectKey> = WorkQueue::default();
+    secrets.on_change(enqueue_self(&queue));
+    let (clock, q) = (Arc::clone(&ctx.clock), queue.clone());
+    ctx.run_queue("token-cleaner-controller", &queue, 1, move |key| {
+        let (client, secrets, clock, queue) = (client.clone(), secrets.clone(), Arc::clone(&clock), q.clone());
+        async move {
+            let Some(secret) = secrets.get(&key) else { return Ok(()) };
+            let Some(at) = expires(&secret) else { return Ok(()) };
+            let left = clock.now().duration_until(at);
+            if left.is_positive() {
+                queue.add_after(key, left.unsigned_abs() + Duration::from_secs(1));
+                return Ok(());
+            }
+            let options = DeleteOptions::default().with_uid(&secret.metadata.uid);
+            match client.delete::<SecretView>(&key.namespace, &key.name, &options).await {
+                Err(e) if !e.is_not_found() => Err(SyncError::from(e)),
+                _ => Ok(()),
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use crate::testing::FakeApi;
+    use base64::engine::general_purpose::STANDARD;
+
+    #[test]
+    fn signature_as_rfc_7515_has_it() {
+        let jws = detached_signature("hello", "abcdef", "0123456789abcdef");
+        let (header, rest) = jws.split_once("..").unwrap();
+        assert_eq!(URL_SAFE_NO_PAD.decode(header).unwrap(), br#"{"alg":"HS256","kid":"abcdef"}"#);
+        let key = hmac::Key::new(hmac::HMAC_SHA256, b"0123456789abcdef");
+        let tag = URL_SAFE_NO_PAD.decode(rest).unwrap();
+        assert!(hmac::verify(&key, format!("{header}.aGVsbG8").as_bytes(), &tag).is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn signs_while_valid() {
+        let api = FakeApi::new();
+        let _running = api.run(&["bootstrap-signer-controller", "token-cleaner-controller"], Config::default());
+        api.create("v1/configmaps", json!({"metadata": {"name": "cluster-info", "namespace": "kube-public"},
+            "data": {"kubeconfig": "x", "jws-kubeconfig-oldold": "y"}}));
+        let e = |s: &str| STANDARD.encode(s);
+        api.create("v1/secrets", json!({"metadata": {"name": "bootstrap-token-abcdef", "namespace": "kube-system"},
+            "type": "bootstrap.kubernetes.io/token",
+            "data": {"token-id": e("abcdef"), "token-secret": e("0123456789abcdef"), "usage-bootstrap-signing": e("true"),
+                "expiration": e("2026-01-01T01:00:00Z")}}));
+        api.settle().await;
+        let keys = |api: &FakeApi| -> Vec<String> {
+            let map = api.get("v1/configmaps", "kube-public", "cluster-info").unwrap();
+            map["data"].as_object().unwrap().keys().cloned().collect()
+        };
+        assert_eq!(keys(&api), ["jws-kubeconfig-abcdef", "kubeconfig"]);
+        tokio::time::sleep(Duration::from_secs(3610)).await;
+        assert!(api.list("v1/secrets").is_empty());
+        assert_eq!(keys(&api), ["kubeconfig"]);
+    }
+}

@@ -1,0 +1,277 @@
+//! Approves the client certificates of nodes, as upstream does, and their serving certificates when every name and
+//! address asked for is the node's own, which upstream leaves to somebody else (kubernetes#73356).
+use std::sync::Arc;
+
+use kelson_client::{Client, ClientError, ResourceType, WorkQueue};
+use kelson_meta::{Clock, ObjectKey, format_seconds};
+use kelson_pki::{
+    CertificateRequest, KUBE_APISERVER_CLIENT_KUBELET, KUBELET_SERVING, San, validate_kubelet_client,
+    validate_kubelet_serving,
+};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::NAME;
+use crate::condition::Condition;
+use crate::context::{Context, SyncError, WORKERS, update_value};
+use crate::shared::Shared;
+use crate::views::{CsrView, NodeView};
+
+const REVIEWS: ResourceType =
+    ResourceType::cluster("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview");
+const NODE_USER: &str = "system:node:";
+
+/// Why a request may be approved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Recognized {
+    /// A node renews its own client certificate.
+    SelfNodeClient,
+    /// Somebody (a bootstrap token) asks for a node's first client certificate.
+    NodeClient,
+    /// A node asks for its serving certificate.
+    NodeServing,
+}
+
+/// What a request is, by its signer, its content and who asks.
+pub fn recognize(csr: &CsrView, request: &CertificateRequest) -> Option<Recognized> {
+    let usages = &csr.spec.usages;
+    match csr.spec.signer_name.as_str() {
+        KUBE_APISERVER_CLIENT_KUBELET if validate_kubelet_client(request, usages).is_ok() => {
+            let own = csr.spec.username == request.common_name;
+            Some(if own { Recognized::SelfNodeClient } else { Recognized::NodeClient })
+        }
+        KUBELET_SERVING
+            if validate_kubelet_serving(request, usages).is_ok()
+                && csr.spec.username == request.common_name
+                && csr.spec.groups.iter().any(|g| g == "system:nodes") =>
+        {
+            Some(Recognized::NodeServing)
+        }
+        _ => None,
+    }
+}
+
+/// The first name or address asked for that is not the node's own.
+pub fn foreign_name(request: &CertificateRequest, node: &NodeView) -> Option<String> {
+    let has = |want: &str, ip: bool| {
+        let mut all = node.status.addresses.iter();
+        all.any(|a| a.r#type.ends_with("IP") == ip && a.address.eq_ignore_ascii_case(want))
+    };
+    request.sans.iter().find_map(|san| match san {
+        San::Dns(d) => (!has(d, false) && *d != node.metadata.name).then(|| d.clone()),
+        San::Ip(ip) => {
+            let text = ip.to_string();
+            (!has(&text, true)).then_some(text)
+        }
+        other => Some(format!("{other:?}")),
+    })
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Review {
+    status: ReviewStatus,
+}
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct ReviewStatus {
+    allowed: bool,
+}
+
+struct Approver {
+    client: Client,
+    clock: Arc<dyn Clock>,
+    csrs: Shared<CsrView>,
+    nodes: Shared<NodeView>,
+}
+
+/// Starts the approving controller.
+pub fn start(ctx: &Arc<Context>) {
+    let queue: WorkQueue<ObjectKey> = WorkQueue::default();
+    let me = Arc::new(Approver {
+        client: ctx.client_for(NAME),
+        clock: Arc::clone(&ctx.clock),
+        csrs: ctx.informers.csrs.reader(),
+        nodes: ctx.informers.nodes.reader(),
+    });
+    me.csrs.on_change(crate::context::enqueue_self(&queue));
+    // A node that learns its addresses may make its waiting request good.
+    let (q, csrs) = (queue.clone(), me.csrs.clone());
+    me.nodes.on_change(move |change| {
+        let node = change.object();
+        if let kelson_client::Change::Updated { old, new } = change
+            && old.status.addresses == new.status.addresses
+        {
+            return;
+        }
+        let user = format!("{NODE_USER}{}", node.metadata.name);
+        for csr in csrs.list() {
+            if csr.spec.signer_name == KUBELET_SERVING && csr.spec.username == user && is_open(&csr) {
+                q.add(ObjectKey::new("", &csr.metadata.name));
+            }
+        }
+    });
+    ctx.run_queue("certificatesigningrequest-approving-controller", &queue, WORKERS, move |key| {
+        let me = Arc::clone(&me);
+        async move { me.sync(&key).await }
+    });
+}
+
+fn is_open(csr: &CsrView) -> bool {
+    csr.status.certificate.is_empty() && !csr.has("Approved") && !csr.has("Denied")
+}
+
+impl Approver {
+    async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
+        let Some(csr) = self.csrs.get(key).filter(|c| is_open(c)) else { return Ok(()) };
+        let Some(request) = csr.pem().and_then(|p| CertificateRequest::parse(&p).ok()) else { return Ok(()) };
+        let Some(what) = recognize(&csr, &request) else { return Ok(()) };
+        let message = match what {
+            Recognized::SelfNodeClient => {
+                if !self.may(&csr, "selfnodeclient").await? {
+                    return self.refused(key, "selfnodeclient");
+                }
+                "Auto approving self kubelet client certificate after SubjectAccessReview."
+            }
+            Recognized::NodeClient => {
+                if !self.may(&csr, "nodeclient").await? {
+                    return self.refused(key, "nodeclient");
+                }
+                "Auto approving kubelet client certificate after SubjectAccessReview."
+            }
+            Recognized::NodeServing => {
+                let name = request.common_name.strip_prefix(NODE_USER).unwrap_or_default();
+                let Some(node) = self.nodes.get(&ObjectKey::new("", name)) else { return Ok(()) };
+                if let Some(foreign) = foreign_name(&request, &node) {
+                    tracing::info!(csr = %key, node = name, name = %foreign, "serving certificate not approved: not the node's name or address");
+                    return Ok(());
+                }
+                "Auto approving kubelet serving certificate: every name and address is the node's own."
+            }
+        };
+        self.approve(&csr, message).await
+    }
+
+    fn refused(&self, key: &ObjectKey, permission: &str) -> Result<(), SyncError> {
+        // Permissions may be granted later: the back-off tries again.
+        Err(SyncError::Other(format!(
+            "recognized csr {:?} as [{permission}] but subject access review was not approved",
+            key.name
+        )))
+    }
+
+    /// Whether who asks may have such certificates without anybody's approval.
+    async fn may(&self, csr: &CsrView, subresource: &str) -> Result<bool, ClientError> {
+        let s = &csr.spec;
+        let body = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
+            "user": s.username, "uid": s.uid, "groups": s.groups, "extra": s.extra,
+            "resourceAttributes": {"group": "certificates.k8s.io", "resource": "certificatesigningrequests",
+                "verb": "create", "version": "*", "subresource": subresource}}});
+        let bytes = serde_json::to_vec(&body).map_err(|e| ClientError::Request(e.to_string()))?;
+        let answer = self.client.call(http::Method::POST, &REVIEWS.path(""), "application/json", bytes.into()).await?;
+        let review: Review = serde_json::from_slice(&answer).map_err(|e| ClientError::Decode(e.to_string()))?;
+        Ok(review.status.allowed)
+    }
+
+    async fn approve(&self, csr: &CsrView, message: &str) -> Result<(), SyncError> {
+        let now = format_seconds(self.clock.now());
+        let condition = Condition::new("Approved", "True", "AutoApproved", message, &now).updated_at(&now);
+        let m = &csr.metadata;
+        update_value::<CsrView>(&self.client, "", &m.name, "approval", &m.resource_version, |v| {
+            add_condition(v, &condition);
+        })
+        .await?;
+        Ok(())
+    }
+}
+
+/// Appends a condition to a request's status.
+pub(super) fn add_condition(v: &mut Value, condition: &Condition) {
+    let status = crate::tree::map_at(v, "status");
+    let list = status.entry("conditions").or_insert_with(|| json!([]));
+    if let Some(list) = list.as_array_mut() {
+        list.push(json!(condition));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use base64::Engine as _;
+    use kelson_pki::{Authority, Key, create_request};
+
+    use crate::Config;
+    use crate::testing::FakeApi;
+
+    const NODE: &str = "system:node:n1";
+
+    fn csr(signer: &str, user: &str, sans: &[San], usage: &str) -> Value {
+        let key = Key::generate().unwrap();
+        let pem = create_request(&key, NODE, &["system:nodes".into()], sans).unwrap();
+        let request = base64::engine::general_purpose::STANDARD.encode(pem);
+        json!({"metadata": {"name": "r"}, "spec": {"request": request, "signerName": signer, "username": user,
+            "groups": ["system:nodes"], "usages": ["digital signature", usage]}})
+    }
+    fn parsed(v: &Value) -> (CsrView, CertificateRequest) {
+        let view: CsrView = serde_json::from_value(v.clone()).unwrap();
+        let request = CertificateRequest::parse(&view.pem().unwrap()).unwrap();
+        (view, request)
+    }
+
+    #[test]
+    fn what_is_recognized() {
+        let dns = [San::Dns("n1".into())];
+        for (signer, user, sans, usage, want) in [
+            (KUBE_APISERVER_CLIENT_KUBELET, NODE, &[][..], "client auth", Some(Recognized::SelfNodeClient)),
+            (KUBE_APISERVER_CLIENT_KUBELET, "system:bootstrap:x", &[], "client auth", Some(Recognized::NodeClient)),
+            (KUBE_APISERVER_CLIENT_KUBELET, NODE, &[], "server auth", None),
+            (KUBELET_SERVING, NODE, &dns, "server auth", Some(Recognized::NodeServing)),
+            (KUBELET_SERVING, "system:node:other", &dns, "server auth", None),
+            ("kubernetes.io/kube-apiserver-client", NODE, &[], "client auth", None),
+        ] {
+            let (view, request) = parsed(&csr(signer, user, sans, usage));
+            assert_eq!(recognize(&view, &request), want, "{signer} {user} {usage}");
+        }
+    }
+
+    #[test]
+    fn only_the_nodes_own_names() {
+        let node: NodeView = serde_json::from_value(json!({"metadata": {"name": "n1"}, "status": {"addresses": [
+            {"type": "InternalIP", "address": "10.0.0.5"}, {"type": "Hostname", "address": "n1"},
+            {"type": "InternalDNS", "address": "n1.local"}]}}))
+        .unwrap();
+        let ip = |s: &str| San::Ip(s.parse().unwrap());
+        let dns = |s: &str| San::Dns(s.into());
+        for (sans, want) in [
+            (vec![ip("10.0.0.5"), dns("n1"), dns("n1.local")], None),
+            (vec![ip("10.0.0.5"), ip("10.0.0.6")], Some("10.0.0.6")),
+            (vec![dns("kubernetes.default.svc")], Some("kubernetes.default.svc")),
+        ] {
+            let (_, request) = parsed(&csr(KUBELET_SERVING, NODE, &sans, "server auth"));
+            assert_eq!(foreign_name(&request, &node).as_deref(), want);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_serving_request_waits_for_the_nodes_addresses_and_is_signed() {
+        let api = FakeApi::new();
+        let ca = Authority::create("ca", kelson_meta::Clock::now(&api.clock)).unwrap();
+        let names = ["certificatesigningrequest-approving-controller", "certificatesigningrequest-signing-controller"];
+        let _running = api.run(&names, Config { signer: Some(Arc::new(ca)), ..Config::default() });
+        let kind = "certificates.k8s.io/v1/certificatesigningrequests";
+        api.create("v1/nodes", json!({"metadata": {"name": "n1"}}));
+        api.create(kind, csr(KUBELET_SERVING, NODE, &[San::Ip("10.0.0.5".parse().unwrap())], "server auth"));
+        api.settle().await;
+        assert!(api.get(kind, "", "r").unwrap()["status"].is_null());
+        api.change("v1/nodes", "", "n1", |v| {
+            v["status"] = json!({"addresses": [{"type": "InternalIP", "address": "10.0.0.5"}]});
+        });
+        api.settle().await;
+        let status = api.get(kind, "", "r").unwrap()["status"].clone();
+        assert_eq!(status["conditions"][0]["reason"], "AutoApproved");
+        let pem = base64::engine::general_purpose::STANDARD.decode(status["certificate"].as_str().unwrap()).unwrap();
+        assert!(pem.starts_with(b"-----BEGIN CERTIFICATE-----"));
+        tokio::time::sleep(std::time::Duration::from_secs(3 * 3600)).await;
+        assert!(api.get(kind, "", "r").is_some(), "the cleaner does not run here");
+    }
+}

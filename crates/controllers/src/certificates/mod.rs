@@ -1,0 +1,8 @@
+//! Certificate signing requests: approving those of nodes (`approve`), signing what is approved (`sign`), clearing away
+//! old ones (`clean`). What each signer accepts is known to `kelson-pki`. Upstream `pkg/controller/certificates`.
+pub mod approve;
+pub mod clean;
+pub mod sign;
+
+/// The identity of all three.
+pub const NAME: &str = "certificate-controller";

@@ -1,0 +1,95 @@
+//! What the controllers are told at start: which of them run, address ranges, signing material, thresholds. Parsing the
+//! command line is the binary's business; names are those of upstream's `--controllers` flag.
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::IpNet;
+use kelson_pki::Authority;
+
+/// Signs a legacy service account token: namespace, service account, its UID, the secret's name.
+pub type LegacyTokenSigner = dyn Fn(&str, &str, &str, &str) -> Result<String, String> + Send + Sync;
+
+/// Settings of all controllers; [`Config::default`] gives upstream's defaults.
+#[derive(Clone)]
+pub struct Config {
+    /// Names as of `--controllers`: `*` is all that are on by default, `foo` switches one on, `-foo` off.
+    pub controllers: Vec<String>,
+    /// Pod ranges to give each node a part of; empty: nodes get none from here.
+    pub cluster_cidrs: Vec<IpNet>,
+    /// Service range; a node's part never overlaps it.
+    pub service_cidr: Option<IpNet>,
+    /// Prefix length of a node's part, IPv4 (upstream: 24).
+    pub node_cidr_mask_size_v4: u8,
+    /// Prefix length of a node's part, IPv6 (upstream: 64).
+    pub node_cidr_mask_size_v6: u8,
+    /// What `kube-root-ca.crt` and legacy tokens carry: the bundle that verifies the API server, PEM.
+    pub root_ca: String,
+    /// Signs approved certificate requests; `None`: the signing controller stays off.
+    pub signer: Option<Arc<Authority>>,
+    /// Longest lifetime signed (upstream: one year).
+    pub signing_duration: Duration,
+    /// Signs legacy service account tokens; `None`: such secrets are not filled in.
+    pub legacy_tokens: Option<Arc<LegacyTokenSigner>>,
+    /// Terminated pods kept before the oldest go (upstream: 12,500); 0: all are kept.
+    pub terminated_pod_threshold: usize,
+    /// How long a node may be silent before it counts as unreachable.
+    pub node_monitor_grace: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            controllers: vec!["*".to_owned()],
+            cluster_cidrs: Vec::new(),
+            service_cidr: None,
+            node_cidr_mask_size_v4: 24,
+            node_cidr_mask_size_v6: 64,
+            root_ca: String::new(),
+            signer: None,
+            signing_duration: Duration::from_secs(365 * 24 * 3600),
+            legacy_tokens: None,
+            terminated_pod_threshold: 12_500,
+            node_monitor_grace: Duration::from_secs(50),
+        }
+    }
+}
+
+impl Config {
+    /// Whether the controller `name` runs; the first mention counts, as upstream.
+    pub fn enables(&self, name: &str, on_by_default: bool) -> bool {
+        for entry in &self.controllers {
+            if entry == name {
+                return true;
+            }
+            if entry.strip_prefix('-') == Some(name) {
+                return false;
+            }
+        }
+        on_by_default && self.controllers.iter().any(|e| e == "*")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn which_run() {
+        let c = |list: &[&str]| Config {
+            controllers: list.iter().map(|s| (*s).to_owned()).collect(),
+            ..Config::default()
+        };
+        let rows: &[(&[&str], &str, bool, bool)] = &[
+            (&["*"], "a", true, true),
+            (&["*"], "a", false, false),
+            (&["*", "-a"], "a", true, false),
+            (&["*", "a"], "a", false, true),
+            (&["a"], "b", true, false),
+            (&["a"], "a", true, true),
+            (&[], "a", true, false),
+        ];
+        for (list, name, default, want) in rows {
+            assert_eq!(c(list).enables(name, *default), *want, "{list:?} {name}");
+        }
+    }
+}

@@ -1,0 +1,141 @@
+//! Deployments: one replica set per pod template, and the move from one to the next. This file watches and dispatches;
+//! `rollout` carries out, `sizing`, `revision` and `status` decide.
+pub mod revision;
+mod rollout;
+pub mod sizing;
+pub mod status;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use kelson_client::{Change, Client, EventRecorder, EventType, Object, ObjectRef, WorkQueue};
+use kelson_meta::{LabelSelector, ObjectKey, ObjectMeta};
+
+use self::rollout::Rollout;
+use crate::context::{Context, SyncError, WORKERS};
+use crate::shared::{IndexKey, Shared, uid_number};
+use crate::views::{DeploymentView, PodView, ReplicaSetView};
+
+/// The controller's name.
+pub const NAME: &str = "deployment-controller";
+
+pub(crate) struct Controller {
+    pub(crate) ctx: Arc<Context>,
+    pub(crate) client: Client,
+    pub(crate) recorder: EventRecorder,
+    deployments: Shared<DeploymentView>,
+    sets: Shared<ReplicaSetView>,
+    pods: Shared<PodView>,
+    pub(crate) queue: WorkQueue<ObjectKey>,
+}
+
+/// Starts the deployment controller.
+pub fn start(ctx: &Arc<Context>) {
+    let client = ctx.client_for(NAME);
+    let queue = WorkQueue::default();
+    let me = Arc::new(Controller {
+        ctx: Arc::clone(ctx),
+        recorder: ctx.recorder(&client, NAME),
+        client,
+        deployments: ctx.informers.deployments.reader(),
+        sets: ctx.informers.replica_sets.reader(),
+        pods: ctx.informers.pods.reader(),
+        queue: queue.clone(),
+    });
+    me.deployments.on_change(crate::context::enqueue_self(&queue));
+    let (deployments, q) = (me.deployments.clone(), queue.clone());
+    me.sets.on_change(move |change| on_set(&deployments, &q, change));
+    let (deployments, sets, q) = (me.deployments.clone(), me.sets.clone(), queue.clone());
+    me.pods.on_change(move |change| {
+        // Only a Recreate deployment waits for pods themselves: for the last old one to be gone.
+        if let Change::Deleted(pod) | Change::Updated { new: pod, .. } = change
+            && (pod.is_terminal() || matches!(change, Change::Deleted(_)))
+            && let Some(key) = deployment_of_pod(&sets, pod)
+            && deployments.get(&key).is_some_and(|d| d.spec.strategy.r#type == "Recreate")
+        {
+            q.add(key);
+        }
+    });
+    ctx.run_queue(NAME, &queue, WORKERS, move |key| {
+        let me = Arc::clone(&me);
+        async move { me.sync(&key).await }
+    });
+}
+
+fn deployment_of(meta: &ObjectMeta) -> Option<ObjectKey> {
+    let c = meta.controller().filter(|c| c.kind == "Deployment" && c.api_version == "apps/v1")?;
+    Some(ObjectKey::new(&meta.namespace, &c.name))
+}
+
+fn deployment_of_pod(sets: &Shared<ReplicaSetView>, pod: &PodView) -> Option<ObjectKey> {
+    let c = pod.metadata.controller().filter(|c| c.kind == "ReplicaSet")?;
+    deployment_of(&sets.get(&ObjectKey::new(&pod.metadata.namespace, &c.name))?.metadata)
+}
+
+fn on_set(deployments: &Shared<DeploymentView>, queue: &WorkQueue<ObjectKey>, change: &Change<ReplicaSetView>) {
+    let set = change.object();
+    let owner = deployment_of(&set.metadata);
+    if let Change::Updated { old, .. } = change {
+        let before = deployment_of(&old.metadata);
+        if before != owner
+            && let Some(k) = before
+        {
+            queue.add(k);
+        }
+    }
+    if let Some(key) = owner {
+        return queue.add(key);
+    }
+    if set.metadata.controller().is_some() || matches!(change, Change::Deleted(_)) {
+        return;
+    }
+    for d in deployments.in_namespace(&set.metadata.namespace) {
+        if selector(&d).matches(&set.metadata.labels) {
+            queue.add(d.key());
+        }
+    }
+}
+
+fn selector(d: &DeploymentView) -> LabelSelector {
+    let parsed = d.spec.selector.as_ref().and_then(|s| s.selector().ok());
+    parsed.filter(|s| !s.is_everything()).unwrap_or_else(LabelSelector::nothing)
+}
+
+impl Controller {
+    async fn sync(self: &Arc<Self>, key: &ObjectKey) -> Result<(), SyncError> {
+        let Some(d) = self.deployments.get(key) else { return Ok(()) };
+        let everything = d.spec.selector.as_ref().and_then(|s| s.selector().ok()).is_some_and(|s| s.is_everything());
+        if everything {
+            let text = "This deployment is selecting all pods. A non-empty selector is required.";
+            self.recorder.event(&ObjectRef::of(&*d), EventType::Warning, "SelectingAll", text);
+            return Ok(());
+        }
+        let candidates = self.sets.owned_or_orphaned(d.uid(), &key.namespace);
+        let sets =
+            crate::ownership::claim_all(&self.client, &*d, &d.metadata, &selector(&d), candidates, |s| &s.metadata).await?;
+        let mut rollout = Rollout::new(self, &d, sets.iter().map(|s| (**s).clone()).collect())?;
+        if d.metadata.is_deleting() {
+            return rollout.sync_status_only().await;
+        }
+        rollout.note_pause().await?;
+        if d.spec.paused || rollout.is_scaling() {
+            return rollout.scale_only().await;
+        }
+        if d.spec.strategy.r#type == "Recreate" {
+            return rollout.recreate().await;
+        }
+        rollout.rolling_update().await
+    }
+
+    /// Whether any pod of these sets may still run.
+    pub(crate) fn any_pod_runs(&self, sets: &[&ReplicaSetView]) -> bool {
+        if sets.iter().any(|s| s.status.replicas > 0) {
+            return true;
+        }
+        let uids: HashSet<u128> = sets.iter().map(|s| uid_number(&s.metadata.uid)).collect();
+        uids.into_iter().any(|u| self.pods.bucket(&IndexKey::Controller(u)).iter().any(|p| !p.is_terminal()))
+    }
+}
+
+#[cfg(test)]
+mod tests;

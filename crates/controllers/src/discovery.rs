@@ -1,0 +1,145 @@
+//! Which resources the server serves now, by its discovery documents: for the controllers that act on every kind.
+use bytes::Bytes;
+use http::Method;
+use kelson_client::{Client, ClientError};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+/// A served resource in its preferred version.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ApiResource {
+    /// Group; empty for the legacy one.
+    pub group: String,
+    /// Version.
+    pub version: String,
+    /// Plural.
+    pub plural: String,
+    /// Kind.
+    pub kind: String,
+    /// Whether objects live in namespaces.
+    pub namespaced: bool,
+    /// What can be done with it.
+    pub verbs: Vec<String>,
+}
+
+impl ApiResource {
+    /// Path of the collection; an empty namespace addresses all.
+    pub fn path(&self, namespace: &str) -> String {
+        let root = if self.group.is_empty() { "/api/" } else { "/apis/" };
+        let slash = if self.group.is_empty() { "" } else { "/" };
+        let base = format!("{root}{}{slash}{}", self.group, self.version);
+        if self.namespaced && !namespace.is_empty() {
+            format!("{base}/namespaces/{namespace}/{}", self.plural)
+        } else {
+            format!("{base}/{}", self.plural)
+        }
+    }
+    /// Path of one object.
+    pub fn object_path(&self, namespace: &str, name: &str) -> String {
+        format!("{}/{name}", self.path(namespace))
+    }
+    /// Whether all of these verbs are served.
+    pub fn serves(&self, verbs: &[&str]) -> bool {
+        verbs.iter().all(|v| self.verbs.iter().any(|have| have == v))
+    }
+}
+
+/// What discovery gave.
+#[derive(Debug, Default)]
+pub struct Discovered {
+    /// Resources, each once.
+    pub resources: Vec<ApiResource>,
+    /// Group versions that could not be read, with the reason.
+    pub failed: Vec<(String, String)>,
+}
+
+#[derive(Deserialize)]
+struct GroupList {
+    #[serde(default)]
+    groups: Vec<Group>,
+}
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Group {
+    name: String,
+    #[serde(default)]
+    versions: Vec<Version>,
+    preferred_version: Option<Version>,
+}
+#[derive(Clone, Deserialize)]
+struct Version {
+    version: String,
+}
+#[derive(Deserialize)]
+struct ResourceList {
+    #[serde(default)]
+    resources: Vec<Resource>,
+}
+#[derive(Deserialize)]
+struct Resource {
+    name: String,
+    kind: String,
+    #[serde(default)]
+    namespaced: bool,
+    #[serde(default)]
+    verbs: Vec<String>,
+}
+
+async fn read<T: DeserializeOwned>(client: &Client, path: &str) -> Result<T, ClientError> {
+    let bytes = client.call(Method::GET, path, "", Bytes::new()).await?;
+    serde_json::from_slice(&bytes).map_err(|e| ClientError::Decode(format!("{path}: {e}")))
+}
+
+/// Reads all discovery documents. A group that fails (an extension server that is down) is told, not fatal.
+pub async fn discover(client: &Client) -> Result<Discovered, ClientError> {
+    let groups: GroupList = read(client, "/apis").await?;
+    let mut wanted = vec![(String::new(), "v1".to_owned())];
+    for g in groups.groups {
+        let mut versions: Vec<String> = g.preferred_version.iter().map(|v| v.version.clone()).collect();
+        versions.extend(g.versions.into_iter().map(|v| v.version).filter(|v| !versions.contains(v)).collect::<Vec<_>>());
+        wanted.extend(versions.into_iter().map(|v| (g.name.clone(), v)));
+    }
+    let mut out = Discovered::default();
+    for (group, version) in wanted {
+        let gv = if group.is_empty() { version.clone() } else { format!("{group}/{version}") };
+        let root = if group.is_empty() { "/api" } else { "/apis" };
+        let list: ResourceList = match read(client, &format!("{root}/{gv}")).await {
+            Ok(l) => l,
+            Err(e) => {
+                out.failed.push((gv, e.to_string()));
+                continue;
+            }
+        };
+        for r in list.resources.into_iter().filter(|r| !r.name.contains('/')) {
+            // Versions come preferred first: the first to serve a resource is the one to use.
+            if !out.resources.iter().any(|have| have.group == group && have.plural == r.name) {
+                out.resources.push(ApiResource {
+                    group: group.clone(),
+                    version: version.clone(),
+                    plural: r.name,
+                    kind: r.kind,
+                    namespaced: r.namespaced,
+                    verbs: r.verbs,
+                });
+            }
+        }
+    }
+    Ok(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::FakeApi;
+
+    #[tokio::test]
+    async fn reads_all_groups() {
+        let all = discover(&FakeApi::new().client()).await.unwrap();
+        assert!(all.failed.is_empty());
+        let find = |p: &str| all.resources.iter().find(|r| r.plural == p).unwrap();
+        assert_eq!(find("pods").path("a"), "/api/v1/namespaces/a/pods");
+        assert_eq!(find("replicasets").object_path("a", "b"), "/apis/apps/v1/namespaces/a/replicasets/b");
+        assert_eq!(find("nodes").path("a"), "/api/v1/nodes");
+        assert!(find("pods").serves(&["list", "watch"]) && !find("pods").serves(&["fly"]));
+    }
+}

@@ -1,0 +1,245 @@
+//! The legacy Endpoints object of each service with a selector: what `kubectl get endpoints` shows. Upstream
+//! `pkg/controller/endpoint`.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use kelson_client::{Client, DeleteOptions, WorkQueue};
+use kelson_meta::{LabelSelector, ObjectKey};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+use crate::context::{Context, SyncError, WORKERS, enqueue_self, update_value};
+use crate::endpointslice::{HEADLESS, TargetRef, addresses, find_port, hostname, is_headless};
+use crate::replicaset::pods::is_namespace_terminating;
+use crate::shared::Shared;
+use crate::views::{EndpointsView, PodView, ServiceView};
+
+/// The controller's name.
+pub const NAME: &str = "endpoint-controller";
+/// Addresses in one object at most; more are cut off, which an annotation says.
+const ADDRESSES_MAX: usize = 1000;
+const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
+const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
+
+/// `v1.EndpointSubset`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Subset {
+    /// Ready.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub addresses: Vec<Address>,
+    /// Not ready.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub not_ready_addresses: Vec<Address>,
+    /// Ports, the same for all of them.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub ports: Vec<SubsetPort>,
+}
+
+/// `v1.EndpointAddress`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Address {
+    /// IP.
+    pub ip: String,
+    /// Host name.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub hostname: String,
+    /// Node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+    /// The pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_ref: Option<TargetRef>,
+}
+
+/// `v1.EndpointPort`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SubsetPort {
+    /// Name.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub name: String,
+    /// Number.
+    pub port: i32,
+    /// Protocol.
+    pub protocol: String,
+    /// Application protocol.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub app_protocol: Option<String>,
+}
+
+/// The subsets of a service, canonical: sorted, one per set of ports. The second is whether addresses were cut off.
+pub fn subsets(s: &ServiceView, pods: &[Arc<PodView>]) -> (Vec<Subset>, bool) {
+    let family = s.spec.ip_families.first().map_or("IPv4", String::as_str);
+    let mut by_ports: BTreeMap<Vec<SubsetPort>, Subset> = BTreeMap::new();
+    let mut pods: Vec<&Arc<PodView>> = pods.iter().collect();
+    pods.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+    let mut count = 0;
+    for pod in pods {
+        let Some(ip) = addresses(pod, family).into_iter().next() else { continue };
+        if pod.is_terminal() || (pod.metadata.is_deleting() && !s.spec.publish_not_ready_addresses) {
+            continue;
+        }
+        let mut ports: Vec<SubsetPort> = s.spec.ports.iter().filter_map(|p| port_of(pod, p)).collect();
+        if ports.is_empty() && !s.spec.ports.is_empty() {
+            continue;
+        }
+        count += 1;
+        if count > ADDRESSES_MAX {
+            continue;
+        }
+        ports.sort();
+        let address = Address {
+            ip,
+            hostname: hostname(s, pod).unwrap_or_default(),
+            node_name: (!pod.spec.node_name.is_empty()).then(|| pod.spec.node_name.clone()),
+            target_ref: Some(TargetRef::pod(pod)),
+        };
+        let subset = by_ports.entry(ports.clone()).or_insert_with(|| Subset { ports, ..Subset::default() });
+        if s.spec.publish_not_ready_addresses || pod.is_ready() {
+            subset.addresses.push(address);
+        } else {
+            subset.not_ready_addresses.push(address);
+        }
+    }
+    let mut all: Vec<Subset> = by_ports.into_values().collect();
+    for s in &mut all {
+        s.addresses.sort_by(|a, b| a.ip.cmp(&b.ip));
+        s.not_ready_addresses.sort_by(|a, b| a.ip.cmp(&b.ip));
+    }
+    (all, count > ADDRESSES_MAX)
+}
+
+fn port_of(pod: &PodView, p: &crate::views::ServicePortView) -> Option<SubsetPort> {
+    Some(SubsetPort {
+        name: p.name.clone(),
+        port: find_port(pod, p)?,
+        protocol: if p.protocol.is_empty() { "TCP".into() } else { p.protocol.clone() },
+        app_protocol: p.app_protocol.clone(),
+    })
+}
+
+struct Controller {
+    client: Client,
+    services: Shared<ServiceView>,
+    pods: Shared<PodView>,
+    endpoints: Shared<EndpointsView>,
+}
+
+/// Starts the endpoints controller.
+pub fn start(ctx: &Arc<Context>) {
+    let queue = WorkQueue::default();
+    let i = &ctx.informers;
+    let me = Arc::new(Controller {
+        client: ctx.client_for(NAME),
+        services: i.services.reader(),
+        pods: i.pods.reader(),
+        endpoints: i.endpoints.reader(),
+    });
+    me.services.on_change(enqueue_self(&queue));
+    me.endpoints.on_change(enqueue_self(&queue));
+    crate::endpointslice::enqueue_services_of_pods(ctx, &queue);
+    ctx.run_queue(NAME, &queue, WORKERS, move |key| {
+        let me = Arc::clone(&me);
+        async move { me.sync(&key).await }
+    });
+}
+
+impl Controller {
+    async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
+        let current = self.endpoints.get(key);
+        let Some(service) = self.services.get(key) else {
+            // Only what this controller made: an Endpoints object without a service may be a user's.
+            if current.is_some_and(|e| e.metadata.labels.contains_key(MANAGED_BY)) {
+                match self.client.delete::<EndpointsView>(&key.namespace, &key.name, &DeleteOptions::default()).await {
+                    Err(e) if !e.is_not_found() => return Err(e.into()),
+                    _ => {}
+                }
+            }
+            return Ok(());
+        };
+        if service.spec.r#type == "ExternalName" || service.metadata.is_deleting() {
+            return Ok(());
+        }
+        let Some(selector) = service.spec.selector.as_ref() else { return Ok(()) };
+        let selector = LabelSelector::from_map(selector);
+        let mut pods = self.pods.in_namespace(&key.namespace);
+        pods.retain(|p| selector.matches(&p.metadata.labels));
+        let (subsets, cut) = subsets(&service, &pods);
+        let mut labels = service.metadata.labels.clone();
+        labels.insert(MANAGED_BY.into(), NAME.into());
+        if is_headless(&service) {
+            labels.insert(HEADLESS.into(), String::new());
+        } else {
+            labels.remove(HEADLESS);
+        }
+        let result = match current {
+            Some(e) => {
+                let noted = e.metadata.annotations.contains_key(OVER_CAPACITY);
+                if e.subsets == subsets && e.metadata.labels == labels && noted == cut {
+                    return Ok(());
+                }
+                let seen = e.metadata.resource_version.as_str();
+                update_value::<EndpointsView>(&self.client, &key.namespace, &key.name, "", seen, |v| {
+                    v["metadata"]["labels"] = json!(labels);
+                    crate::tree::put_unless(v, "subsets", json!(subsets), subsets.is_empty());
+                    let notes = crate::tree::map_at(&mut v["metadata"], "annotations");
+                    if cut {
+                        notes.insert(OVER_CAPACITY.into(), json!("truncated"));
+                    } else {
+                        notes.remove(OVER_CAPACITY);
+                    }
+                    crate::tree::drop_if_empty(&mut v["metadata"], "annotations");
+                })
+                .await
+            }
+            None => {
+                let mut body = json!({"apiVersion": "v1", "kind": "Endpoints",
+                    "metadata": {"name": key.name, "namespace": key.namespace, "labels": labels}});
+                crate::tree::put_unless(&mut body, "subsets", json!(subsets), subsets.is_empty());
+                if cut {
+                    body["metadata"]["annotations"] = json!({OVER_CAPACITY: "truncated"});
+                }
+                self.client.create::<EndpointsView>(&key.namespace, &body).await
+            }
+        };
+        match result {
+            Err(e) if is_namespace_terminating(&e) => Ok(()),
+            Err(e) => Err(e.into()),
+            Ok(_) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(name: &str, ip: &str, ready: &str) -> Arc<PodView> {
+        Arc::new(
+            serde_json::from_value(json!({"metadata": {"name": name, "uid": name, "namespace": "n"},
+                "spec": {"nodeName": "n1"},
+                "status": {"phase": "Running", "podIP": ip, "conditions": [{"type": "Ready", "status": ready}]}}))
+            .unwrap(),
+        )
+    }
+
+    #[test]
+    fn subsets_are_canonical() {
+        let s: ServiceView = serde_json::from_value(
+            json!({"metadata": {"name": "web"}, "spec": {"ports": [{"name": "h", "port": 80, "targetPort": 8080}]}}),
+        )
+        .unwrap();
+        let pods = [pod("b", "10.0.0.2", "True"), pod("a", "10.0.0.9", "True"), pod("c", "10.0.0.1", "False")];
+        let (got, cut) = subsets(&s, &pods);
+        assert_eq!((got.len(), cut), (1, false));
+        let ips: Vec<_> = got[0].addresses.iter().map(|a| a.ip.as_str()).collect();
+        assert_eq!(ips, ["10.0.0.2", "10.0.0.9"]);
+        assert_eq!(got[0].not_ready_addresses[0].ip, "10.0.0.1");
+        assert_eq!(got[0].ports, [SubsetPort { name: "h".into(), port: 8080, protocol: "TCP".into(), app_protocol: None }]);
+        let many: Vec<_> = (0..1001).map(|i| pod(&format!("p{i:04}"), &format!("10.1.{}.{}", i / 250, i % 250), "True")).collect();
+        let (got, cut) = subsets(&s, &many);
+        assert_eq!((got[0].addresses.len(), cut), (ADDRESSES_MAX, true));
+    }
+}

@@ -1,0 +1,265 @@
+//! Endpoint slices of services with a selector. `core` decides; this file watches services, pods, nodes and slices and
+//! writes. Topology hints are left out: consumers fall back to all endpoints.
+mod core;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kelson_client::{Change, Client, DeleteOptions, EventRecorder, EventType, Object, ObjectRef, WorkQueue};
+use kelson_meta::{LabelSelector, ObjectKey};
+use serde_json::json;
+
+pub use self::core::{Endpoint, Port, TargetRef, addresses, find_port, hostname, is_headless};
+use self::core::{Group, Plan};
+use crate::context::{Context, SyncError, WORKERS, update_value};
+use crate::expectations::Expectations;
+use crate::replicaset::pods::is_namespace_terminating;
+use crate::shared::Shared;
+use crate::views::{EndpointSliceView, NodeView, PodView, SERVICE_NAME_LABEL, ServiceView};
+
+/// The controller's name.
+pub const NAME: &str = "endpointslice-controller";
+/// Label that says who keeps a slice.
+pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
+/// Our value of it.
+pub const MANAGER: &str = "endpointslice-controller.k8s.io";
+/// Label of slices and endpoints of services without an address.
+pub const HEADLESS: &str = "service.kubernetes.io/headless";
+const ZONE: &str = "topology.kubernetes.io/zone";
+/// When a pod's node is not known yet, look again after this.
+const NODE_WAIT: Duration = Duration::from_secs(15);
+
+struct Controller {
+    client: Client,
+    recorder: EventRecorder,
+    services: Shared<ServiceView>,
+    pods: Shared<PodView>,
+    nodes: Shared<NodeView>,
+    slices: Shared<EndpointSliceView>,
+    expectations: Arc<Expectations>,
+    queue: WorkQueue<ObjectKey>,
+}
+
+/// Starts the endpoint slice controller.
+pub fn start(ctx: &Arc<Context>) {
+    let client = ctx.client_for(NAME);
+    let queue = WorkQueue::default();
+    let i = &ctx.informers;
+    let me = Arc::new(Controller {
+        recorder: ctx.recorder(&client, NAME),
+        client,
+        services: i.services.reader(),
+        pods: i.pods.reader(),
+        nodes: i.nodes.reader(),
+        slices: i.endpoint_slices.reader(),
+        expectations: Arc::default(),
+        queue: queue.clone(),
+    });
+    let (q, e) = (queue.clone(), Arc::clone(&me.expectations));
+    me.services.on_change(move |change| {
+        if let Change::Deleted(s) = change {
+            e.forget(&s.key());
+        }
+        q.add(change.object().key());
+    });
+    let (q, e) = (queue.clone(), Arc::clone(&me.expectations));
+    me.slices.on_change(move |change| {
+        let slice = change.object();
+        if !is_ours(slice) {
+            return;
+        }
+        let Some(service) = slice.metadata.labels.get(SERVICE_NAME_LABEL) else { return };
+        let key = ObjectKey::new(&slice.metadata.namespace, service);
+        if matches!(change, Change::Added(_)) {
+            e.creation_observed(&key);
+        }
+        q.add(key);
+    });
+    enqueue_services_of_pods(ctx, &queue);
+    let (q, services, pods) = (queue.clone(), me.services.clone(), me.pods.clone());
+    me.nodes.on_change(move |change| on_node(&services, &pods, &q, change));
+    ctx.run_queue(NAME, &queue, WORKERS, move |key| {
+        let me = Arc::clone(&me);
+        async move { me.sync(&key).await }
+    });
+}
+
+fn is_ours(s: &EndpointSliceView) -> bool {
+    s.metadata.labels.get(MANAGED_BY).is_some_and(|m| m == MANAGER)
+}
+
+/// Queues the services whose endpoints a pod's change may concern.
+pub(crate) fn enqueue_services_of_pods(ctx: &Arc<Context>, queue: &WorkQueue<ObjectKey>) {
+    let (services, queue) = (ctx.informers.services.reader(), queue.clone());
+    ctx.informers.pods.on_change(move |change| {
+        let (old, new) = match change {
+            Change::Updated { old, new } => {
+                if !endpoint_changed(old, new) {
+                    return;
+                }
+                (Some(old), new)
+            }
+            Change::Added(p) | Change::Deleted(p) => (None, p),
+        };
+        for s in services.in_namespace(&new.metadata.namespace) {
+            let Some(selector) = s.spec.selector.as_ref().filter(|s| !s.is_empty()) else { continue };
+            let selects = |p: &PodView| selector.iter().all(|(k, v)| p.metadata.labels.get(k) == Some(v));
+            if selects(new) || old.is_some_and(|o| selects(o)) {
+                queue.add(s.key());
+            }
+        }
+    });
+}
+
+fn endpoint_changed(a: &PodView, b: &PodView) -> bool {
+    let of = |p: &PodView| {
+        let ips: Vec<String> = p.status.pod_ips.iter().map(|i| i.ip.clone()).collect();
+        (ips, p.status.pod_ip.clone(), p.is_ready(), p.is_terminal(), p.metadata.is_deleting(), p.spec.node_name.clone())
+    };
+    a.metadata.uid != b.metadata.uid || a.metadata.labels != b.metadata.labels || of(a) != of(b)
+}
+
+/// A node that comes, goes or moves to another zone concerns the services of its pods.
+fn on_node(
+    services: &Shared<ServiceView>,
+    pods: &Shared<PodView>,
+    queue: &WorkQueue<ObjectKey>,
+    change: &Change<NodeView>,
+) {
+    if let Change::Updated { old, new } = change
+        && old.metadata.labels.get(ZONE) == new.metadata.labels.get(ZONE)
+    {
+        return;
+    }
+    let on_node = pods.bucket(&crate::shared::IndexKey::Node(change.object().metadata.name.clone()));
+    for p in on_node {
+        for s in services.in_namespace(&p.metadata.namespace) {
+            if s.spec.selector.as_ref().is_some_and(|sel| {
+                !sel.is_empty() && sel.iter().all(|(k, v)| p.metadata.labels.get(k) == Some(v))
+            }) {
+                queue.add(s.key());
+            }
+        }
+    }
+}
+
+impl Controller {
+    async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
+        let Some(service) = self.services.get(key) else { return Ok(()) };
+        if service.spec.r#type == "ExternalName" || service.metadata.is_deleting() {
+            return Ok(());
+        }
+        let Some(selector) = service.spec.selector.as_ref() else { return Ok(()) };
+        // Slices we made and do not see yet would be made twice; their arrival queues the service again.
+        if !self.expectations.satisfied(key) {
+            return Ok(());
+        }
+        let selector = LabelSelector::from_map(selector);
+        let mut pods = self.pods.in_namespace(&key.namespace);
+        pods.retain(|p| selector.matches(&p.metadata.labels));
+        let zone = |node: &str| {
+            if node.is_empty() {
+                return Err(());
+            }
+            let node = self.nodes.get(&ObjectKey::new("", node)).ok_or(())?;
+            Ok(node.metadata.labels.get(ZONE).cloned())
+        };
+        let (desired, missing_node) = core::desired(&service, &pods, zone);
+        let mut existing = self.slices.in_namespace(&key.namespace);
+        existing.retain(|s| {
+            is_ours(s) && s.metadata.labels.get(SERVICE_NAME_LABEL) == Some(&key.name) && !s.metadata.is_deleting()
+        });
+        let labels = slice_labels(&service);
+        let plan = core::plan(&core::families(&service), desired, &existing, |s| s.metadata.labels != labels);
+        if let Err(e) = self.carry_out(&service, plan, &existing, &labels).await {
+            if matches!(&e, SyncError::Client(c) if is_namespace_terminating(c)) {
+                return Ok(());
+            }
+            if !e.is_ordinary() {
+                let message = format!("Error updating Endpoint Slices for Service {key}: {e}");
+                let about = ObjectRef::of(&*service);
+                self.recorder.event(&about, EventType::Warning, "FailedToUpdateEndpointSlices", message);
+            }
+            return Err(e);
+        }
+        if missing_node {
+            self.queue.add_after(key.clone(), NODE_WAIT);
+        }
+        Ok(())
+    }
+
+    async fn carry_out(
+        &self,
+        service: &ServiceView,
+        plan: Plan,
+        existing: &[Arc<EndpointSliceView>],
+        labels: &BTreeMap<String, String>,
+    ) -> Result<(), SyncError> {
+        let ns = &service.metadata.namespace;
+        let key = service.key();
+        if !plan.create.is_empty() {
+            self.expectations.expect_creations(&key, plan.create.len());
+        }
+        let mut left = plan.create.len();
+        for (group, endpoints) in &plan.create {
+            let body = new_slice(service, group, endpoints, labels);
+            if let Err(e) = self.client.create::<EndpointSliceView>(ns, &body).await {
+                for _ in 0..left {
+                    self.expectations.creation_observed(&key);
+                }
+                return Err(e.into());
+            }
+            left -= 1;
+        }
+        for (name, endpoints) in &plan.update {
+            let seen = existing.iter().find(|s| &s.metadata.name == name);
+            let seen = seen.map_or("", |s| s.metadata.resource_version.as_str());
+            update_value::<EndpointSliceView>(&self.client, ns, name, "", seen, |v| {
+                v["metadata"]["labels"] = json!(labels);
+                v["endpoints"] = json!(endpoints);
+            })
+            .await?;
+        }
+        for name in &plan.delete {
+            match self.client.delete::<EndpointSliceView>(ns, name, &DeleteOptions::default()).await {
+                Err(e) if !e.is_not_found() => return Err(e.into()),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The service's labels, and what ties the slice to it.
+fn slice_labels(s: &ServiceView) -> BTreeMap<String, String> {
+    let mut labels = s.metadata.labels.clone();
+    labels.remove(HEADLESS);
+    labels.insert(SERVICE_NAME_LABEL.into(), s.metadata.name.clone());
+    labels.insert(MANAGED_BY.into(), MANAGER.into());
+    if is_headless(s) {
+        labels.insert(HEADLESS.into(), String::new());
+    }
+    labels
+}
+
+fn new_slice(
+    service: &ServiceView,
+    (family, ports): &Group,
+    endpoints: &[Endpoint],
+    labels: &BTreeMap<String, String>,
+) -> serde_json::Value {
+    json!({
+        "apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
+        "metadata": {
+            "generateName": format!("{}-", service.metadata.name),
+            "namespace": service.metadata.namespace,
+            "labels": labels,
+            "ownerReferences": [crate::ownership::controller_ref(service)],
+        },
+        "addressType": family, "endpoints": endpoints, "ports": ports,
+    })
+}
+
+#[cfg(test)]
+mod tests;

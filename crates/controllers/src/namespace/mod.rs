@@ -1,0 +1,240 @@
+//! Namespaces that are going: their content is deleted by discovery, pods first and with their grace, then the
+//! `kubernetes` finalizer is taken off. Upstream `pkg/controller/namespace`.
+mod conditions;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+use kelson_client::{Change, Client, ClientError, DeleteOptions, List, ListParams, METADATA_ONLY_LIST, PropagationPolicy, WorkQueue};
+use kelson_meta::{Clock, ObjectKey, ObjectMeta, format_seconds};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use self::conditions::Outcome;
+use crate::context::{Context, SyncError, WORKERS, get_value, update_value};
+use crate::discovery::{ApiResource, Discovered, discover};
+use crate::shared::Shared;
+use crate::views::NamespaceView;
+
+/// The controller's identity.
+pub const NAME: &str = "namespace-controller";
+const FINALIZER: &str = "kubernetes";
+/// How long finalizers of others are assumed to take, seconds.
+const FINALIZER_ESTIMATE: i64 = 15;
+/// Longest pause between two looks at content that does not go away.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+struct Controller {
+    client: Client,
+    namespaces: Shared<NamespaceView>,
+    clock: Arc<dyn Clock>,
+    queue: WorkQueue<ObjectKey>,
+}
+
+/// Starts the namespace controller.
+pub fn start(ctx: &Arc<Context>) {
+    let queue: WorkQueue<ObjectKey> = WorkQueue::default();
+    let me = Arc::new(Controller {
+        client: ctx.client_for(NAME),
+        namespaces: ctx.informers.namespaces.reader(),
+        clock: Arc::clone(&ctx.clock),
+        queue: queue.clone(),
+    });
+    let q = queue.clone();
+    me.namespaces.on_change(move |change| {
+        let n = change.object();
+        if n.metadata.is_deleting() && !matches!(change, Change::Deleted(_)) {
+            q.add(ObjectKey::new("", &n.metadata.name));
+        }
+    });
+    // The last pod is what is usually waited for: look at once when one goes.
+    let (q, namespaces) = (queue.clone(), me.namespaces.clone());
+    ctx.informers.pods.on_change(move |change| {
+        if let Change::Deleted(p) = change {
+            let key = ObjectKey::new("", &p.metadata.namespace);
+            if namespaces.get(&key).is_some_and(|n| n.metadata.is_deleting()) {
+                q.add(key);
+            }
+        }
+    });
+    ctx.run_queue(NAME, &queue, WORKERS, move |key| {
+        let me = Arc::clone(&me);
+        async move { me.sync(&key).await }
+    });
+}
+
+/// An object of any kind, as far as its deletion needs.
+#[derive(Deserialize)]
+struct Left {
+    metadata: ObjectMeta,
+}
+
+impl Controller {
+    async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
+        let mut ns = match get_value::<NamespaceView>(&self.client, "", &key.name).await {
+            Ok(n) => n,
+            Err(e) if e.is_not_found() => return Ok(()),
+            Err(e) => return Err(e.into()),
+        };
+        if ns["metadata"]["deletionTimestamp"].is_null() {
+            return Ok(());
+        }
+        if ns["status"]["phase"] != "Terminating" {
+            let phase = |v: &mut Value| v["status"]["phase"] = json!("Terminating");
+            match update_value::<NamespaceView>(&self.client, "", &key.name, "status", "", phase).await {
+                Ok(_) => {}
+                Err(e) if e.is_not_found() => return Ok(()),
+                Err(e) => return Err(e.into()),
+            }
+            ns = get_value::<NamespaceView>(&self.client, "", &key.name).await?;
+        }
+        let finalizers = ns["spec"]["finalizers"].as_array().cloned().unwrap_or_default();
+        if finalizers.is_empty() {
+            return Ok(());
+        }
+        let (outcome, estimate) = self.delete_content(&key.name).await?;
+        self.write_conditions(&key.name, &outcome).await?;
+        if !outcome.errors.is_empty() || !outcome.discovery.is_empty() {
+            return Err(SyncError::Other(format!("content of namespace {} could not all be deleted", key.name)));
+        }
+        if estimate > 0 {
+            let wait = Duration::from_secs(u64::try_from(estimate / 2 + 1).unwrap_or(1)).min(WAIT_MAX);
+            self.queue.add_after(key.clone(), wait);
+            return Ok(());
+        }
+        self.finalize(&key.name, &finalizers).await
+    }
+
+    async fn finalize(&self, name: &str, finalizers: &[Value]) -> Result<(), SyncError> {
+        let rest: Vec<&Value> = finalizers.iter().filter(|f| **f != FINALIZER).collect();
+        let write = |v: &mut Value| v["spec"]["finalizers"] = json!(rest);
+        match update_value::<NamespaceView>(&self.client, "", name, "finalize", "", write).await {
+            Err(e) if !e.is_not_found() => Err(e.into()),
+            _ => Ok(()),
+        }
+    }
+
+    async fn write_conditions(&self, name: &str, outcome: &Outcome) -> Result<(), SyncError> {
+        let now = format_seconds(self.clock.now());
+        let write = |v: &mut Value| {
+            let mut all = serde_json::from_value(v["status"]["conditions"].take()).unwrap_or_default();
+            conditions::apply(&mut all, outcome, &now);
+            v["status"]["conditions"] = json!(all);
+        };
+        match update_value::<NamespaceView>(&self.client, "", name, "status", "", write).await {
+            Err(e) if !e.is_not_found() => Err(e.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// One pass: what was met, and how many seconds what is left may take (0: nothing is left).
+    async fn delete_content(&self, ns: &str) -> Result<(Outcome, i64), SyncError> {
+        let Discovered { resources, failed } = discover(&self.client).await?;
+        let mut outcome = Outcome { discovery: failed, ..Outcome::default() };
+        let mut estimate = 0;
+        let mut content: Vec<ApiResource> =
+            resources.into_iter().filter(|r| r.namespaced && r.serves(&["delete"])).collect();
+        // Pods before what they use: a pod must not lose its secrets or policies while it runs (KEP-5080).
+        content.sort_by_key(|r| !(r.group.is_empty() && r.plural == "pods"));
+        for r in &content {
+            if let Err(e) = self.delete_all_of(r, ns, &mut outcome, &mut estimate).await {
+                outcome.errors.push(e.to_string());
+            }
+            if r.group.is_empty() && r.plural == "pods" && (estimate > 0 || !outcome.errors.is_empty()) {
+                break;
+            }
+        }
+        Ok((outcome, estimate))
+    }
+
+    async fn delete_all_of(
+        &self,
+        r: &ApiResource,
+        ns: &str,
+        outcome: &mut Outcome,
+        estimate: &mut i64,
+    ) -> Result<(), ClientError> {
+        if !r.serves(&["list"]) {
+            return Ok(());
+        }
+        let left = self.list(r, ns).await?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        let options = DeleteOptions::default().with_propagation(PropagationPolicy::Background);
+        let body = Bytes::from(serde_json::to_vec(&options).unwrap_or_default());
+        if r.serves(&["deletecollection"]) {
+            self.client.call(Method::DELETE, &r.path(ns), "application/json", body).await?;
+        } else {
+            for o in &left {
+                let path = r.object_path(ns, &o.metadata.name);
+                match self.client.call(Method::DELETE, &path, "application/json", body.clone()).await {
+                    Err(e) if !e.is_not_found() => return Err(e),
+                    _ => {}
+                }
+            }
+        }
+        let left = self.list(r, ns).await?;
+        if left.is_empty() {
+            return Ok(());
+        }
+        outcome.remaining.insert(format!("{}.{}", r.plural, r.group), left.len());
+        for o in &left {
+            for f in &o.metadata.finalizers {
+                *outcome.finalizers.entry(f.clone()).or_default() += 1;
+            }
+            let grace = o.metadata.deletion_grace_period_seconds.unwrap_or(0);
+            let finalizers = if o.metadata.finalizers.is_empty() { 0 } else { FINALIZER_ESTIMATE };
+            *estimate = (*estimate).max(grace).max(finalizers).max(1);
+        }
+        Ok(())
+    }
+
+    async fn list(&self, r: &ApiResource, ns: &str) -> Result<Vec<Left>, ClientError> {
+        let list: List<Left> = match self.client.list_at(&r.path(ns), METADATA_ONLY_LIST, &ListParams::default()).await {
+            Ok(l) => l,
+            // The resource went away since discovery, or cannot be listed here.
+            Err(e) if e.is_not_found() || e.status().is_some_and(|s| s.code == 405) => return Ok(Vec::new()),
+            Err(e) => return Err(e),
+        };
+        Ok(list.items)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use crate::testing::FakeApi;
+
+    #[tokio::test(start_paused = true)]
+    async fn pods_first_then_the_rest_then_the_namespace() {
+        let api = FakeApi::new();
+        let _running = api.run(&["namespace-controller"], Config::default());
+        api.create("v1/namespaces", json!({"metadata": {"name": "a"}, "spec": {"finalizers": ["kubernetes"]}}));
+        api.create("v1/pods", json!({"metadata": {"name": "p", "namespace": "a"}}));
+        api.create("v1/configmaps", json!({"metadata": {"name": "c", "namespace": "a"}}));
+        let held = json!({"metadata": {"name": "d", "namespace": "a", "finalizers": ["example.com/hold"]}});
+        api.create("apps/v1/deployments", held);
+        api.create("v1/configmaps", json!({"metadata": {"name": "c", "namespace": "other"}}));
+        let delete = DeleteOptions::default();
+        api.client().delete::<NamespaceView>("", "a", &delete).await.unwrap();
+        api.settle().await;
+        assert!(api.get("v1/configmaps", "a", "c").is_some(), "what pods use stays while they run");
+        let ns = api.get("v1/namespaces", "", "a").unwrap();
+        assert_eq!(ns["status"]["phase"], "Terminating");
+        let remaining = ns["status"]["conditions"].as_array().unwrap().iter();
+        let remaining = remaining.filter(|c| c["status"] == "True").map(|c| c["type"].as_str().unwrap());
+        assert_eq!(remaining.collect::<Vec<_>>(), ["NamespaceContentRemaining"]);
+        api.remove("v1/pods", "a", "p");
+        api.settle().await;
+        assert!(api.get("v1/configmaps", "a", "c").is_none());
+        assert!(api.get("v1/namespaces", "", "a").is_some(), "a finalizer holds one object");
+        api.change("apps/v1/deployments", "a", "d", |v| v["metadata"]["finalizers"] = json!([]));
+        tokio::time::sleep(WAIT_MAX).await;
+        assert!(api.get("v1/namespaces", "", "a").is_none());
+        assert!(api.get("v1/configmaps", "other", "c").is_some());
+    }
+}

@@ -1,0 +1,179 @@
+//! Which taints a node should have by its conditions, and whether a pod tolerates them: pure. Upstream
+//! `pkg/controller/nodelifecycle`, `component-helpers/scheduling/corev1`.
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::condition;
+use crate::views::{NodeView, Taint, Toleration};
+
+/// Taint of a node that is not ready.
+pub const NOT_READY: &str = "node.kubernetes.io/not-ready";
+/// Taint of a node that is silent.
+pub const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
+/// Taint of a node that somebody switched off for good.
+pub const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+const UNSCHEDULABLE: &str = "node.kubernetes.io/unschedulable";
+
+/// Condition, its status, and the taint that goes with it.
+const BY_CONDITION: &[(&str, &str, &str)] = &[
+    ("Ready", "False", NOT_READY),
+    ("Ready", "Unknown", UNREACHABLE),
+    ("MemoryPressure", "True", "node.kubernetes.io/memory-pressure"),
+    ("DiskPressure", "True", "node.kubernetes.io/disk-pressure"),
+    ("PIDPressure", "True", "node.kubernetes.io/pid-pressure"),
+    ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
+];
+
+/// The node's taints as they should be; `None`: they are. Taints of others stay, in their order.
+pub fn desired(node: &NodeView, now: &str) -> Option<Vec<Taint>> {
+    let status = |kind: &str| condition::find(&node.status.conditions, kind).map_or("", |c| c.status.as_str());
+    let mut wanted: Vec<(&str, &str)> = Vec::new();
+    for (kind, when, taint) in BY_CONDITION {
+        if status(kind) == *when {
+            wanted.push((taint, "NoSchedule"));
+        }
+    }
+    if node.spec.unschedulable {
+        wanted.push((UNSCHEDULABLE, "NoSchedule"));
+    }
+    match status("Ready") {
+        "False" => wanted.push((NOT_READY, "NoExecute")),
+        "Unknown" => wanted.push((UNREACHABLE, "NoExecute")),
+        // A node that has not said anything yet keeps what it was registered with.
+        "" => wanted.push((NOT_READY, "NoSchedule")),
+        _ => {}
+    }
+    let ours = |t: &Taint| match t.effect.as_str() {
+        "NoSchedule" => t.key == UNSCHEDULABLE || BY_CONDITION.iter().any(|b| b.2 == t.key),
+        "NoExecute" => t.key == NOT_READY || t.key == UNREACHABLE,
+        _ => false,
+    };
+    let wants = |t: &Taint| wanted.iter().any(|(k, e)| *k == t.key && *e == t.effect);
+    let mut out: Vec<Taint> = node.spec.taints.iter().filter(|t| !ours(t) || wants(t)).cloned().collect();
+    for (key, effect) in wanted {
+        if !out.iter().any(|t| t.key == key && t.effect == effect) {
+            out.push(Taint {
+                key: key.into(),
+                effect: effect.into(),
+                time_added: Some(now.to_owned()),
+                ..Taint::default()
+            });
+        }
+    }
+    (out != node.spec.taints).then_some(out)
+}
+
+/// Whether a toleration covers a taint.
+pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    if !toleration.effect.is_empty() && toleration.effect != taint.effect {
+        return false;
+    }
+    if !toleration.key.is_empty() && toleration.key != taint.key {
+        return false;
+    }
+    match toleration.operator.as_str() {
+        "" | "Equal" => toleration.value == taint.value,
+        "Exists" => true,
+        "Lt" | "Gt" => match (toleration.value.parse::<i64>(), taint.value.parse::<i64>()) {
+            (Ok(limit), Ok(value)) if toleration.operator == "Lt" => value < limit,
+            (Ok(limit), Ok(value)) => value > limit,
+            _ => false,
+        },
+        _ => false,
+    }
+}
+
+/// When a pod must leave a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Eviction {
+    /// Never.
+    Never,
+    /// At this time, perhaps past.
+    At(Timestamp),
+}
+
+/// What a node's `NoExecute` taints mean for a pod. Tolerated seconds count from the taint's own time, so that a restart
+/// of the controller does not begin them anew.
+pub fn eviction(taints: &[Taint], tolerations: &[Toleration], now: Timestamp) -> Eviction {
+    let mut at: Option<Timestamp> = None;
+    for taint in taints.iter().filter(|t| t.effect == "NoExecute") {
+        let mut used = tolerations.iter().filter(|t| tolerates(t, taint)).peekable();
+        if used.peek().is_none() {
+            return Eviction::At(now);
+        }
+        let seconds = used.filter_map(|t| t.toleration_seconds).min();
+        if let Some(s) = seconds {
+            let since = taint.time_added.as_ref().and_then(|t| t.parse().ok()).unwrap_or(now);
+            let when = since + Duration::from_secs(u64::try_from(s).unwrap_or(0));
+            at = Some(at.map_or(when, |a| a.min(when)));
+        }
+    }
+    at.map_or(Eviction::Never, Eviction::At)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn node(conditions: Value, taints: Value, unschedulable: bool) -> NodeView {
+        serde_json::from_value(json!({"metadata": {"name": "n"}, "status": {"conditions": conditions},
+            "spec": {"taints": taints, "unschedulable": unschedulable}}))
+        .unwrap()
+    }
+    fn condition(kind: &str, status: &str) -> Value {
+        json!({"type": kind, "status": status})
+    }
+    fn taint(key: &str, effect: &str) -> Value {
+        json!({"key": key, "effect": effect})
+    }
+
+    #[test]
+    fn taints_follow_conditions() {
+        let own = taint("example.com/mine", "NoSchedule");
+        let rows = [
+            (json!([condition("Ready", "True")]), json!([]), false, None),
+            (json!([condition("Ready", "True")]), json!([taint(NOT_READY, "NoSchedule"), own]), false,
+                Some(vec![("example.com/mine", "NoSchedule")])),
+            (json!([condition("Ready", "False")]), json!([]), false,
+                Some(vec![(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")])),
+            (json!([condition("Ready", "Unknown")]), json!([taint(NOT_READY, "NoExecute")]), false,
+                Some(vec![(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")])),
+            (json!([condition("Ready", "True"), condition("DiskPressure", "True")]), json!([]), true,
+                Some(vec![("node.kubernetes.io/disk-pressure", "NoSchedule"), (UNSCHEDULABLE, "NoSchedule")])),
+            (json!([]), json!([taint(NOT_READY, "NoSchedule")]), false, None),
+            (json!([condition("Ready", "True")]), json!([taint(UNSCHEDULABLE, "NoSchedule")]), false, Some(vec![])),
+        ];
+        for (conditions, taints, unschedulable, want) in rows {
+            let got = desired(&node(conditions.clone(), taints, unschedulable), "t");
+            let got = got.map(|l| l.into_iter().map(|t| (t.key, t.effect)).collect::<Vec<_>>());
+            let want = want.map(|l| l.into_iter().map(|(k, e)| (k.to_owned(), e.to_owned())).collect::<Vec<_>>());
+            assert_eq!(got, want, "{conditions}");
+        }
+    }
+
+    #[test]
+    fn who_must_leave_when() {
+        let now: Timestamp = "2026-01-01T00:10:00Z".parse().unwrap();
+        let t = |v: Value| serde_json::from_value::<Vec<Toleration>>(v).unwrap();
+        let taints: Vec<Taint> = serde_json::from_value(json!([
+            {"key": UNREACHABLE, "effect": "NoExecute", "timeAdded": "2026-01-01T00:09:00Z"},
+            {"key": "x", "effect": "NoSchedule"}]))
+        .unwrap();
+        let at = |s: &str| Eviction::At(s.parse().unwrap());
+        let rows = [
+            (json!([]), Eviction::At(now)),
+            (json!([{"operator": "Exists"}]), Eviction::Never),
+            (json!([{"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}]),
+                at("2026-01-01T00:14:00Z")),
+            (json!([{"key": UNREACHABLE, "operator": "Exists", "tolerationSeconds": -1}]), at("2026-01-01T00:09:00Z")),
+            (json!([{"key": UNREACHABLE, "value": "y"}]), Eviction::At(now)),
+            (json!([{"key": "other", "operator": "Exists"}]), Eviction::At(now)),
+        ];
+        for (tolerations, want) in rows {
+            assert_eq!(eviction(&taints, &t(tolerations.clone()), now), want, "{tolerations}");
+        }
+        assert_eq!(eviction(&taints[1..], &[], now), Eviction::Never, "NoSchedule moves nobody");
+    }
+}

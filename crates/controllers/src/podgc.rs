@@ -1,0 +1,184 @@
+//! Removes pods that nobody will: finished ones beyond a threshold, those of nodes that are gone, those that were deleted
+//! before they had a node, and those of nodes declared out of service. Upstream `pkg/controller/podgc`.
+use std::sync::Arc;
+use std::time::Duration;
+
+use kelson_client::{Change, Client, DeleteOptions, PatchKind, WorkQueue, WriteOptions};
+use kelson_meta::{Clock, ObjectKey, format_seconds};
+use serde_json::{Value, json};
+
+use crate::condition;
+use crate::context::{Context, SyncError, WORKERS, get_value};
+use crate::nodelifecycle::taints::OUT_OF_SERVICE;
+use crate::shared::{IndexKey, Shared};
+use crate::views::{NodeView, PodView};
+
+/// The controller's identity.
+pub const NAME: &str = "pod-garbage-collector";
+/// A pod's node may just not have arrived: it is believed to be gone after this.
+const QUARANTINE: Duration = Duration::from_secs(40);
+/// Finished pods are counted this long after one finished.
+const COUNT_DELAY: Duration = Duration::from_secs(20);
+/// Finished pods removed between two counts at most.
+const REMOVE_MAX: usize = 500;
+
+struct Collector {
+    client: Client,
+    clock: Arc<dyn Clock>,
+    nodes: Shared<NodeView>,
+    pods: Shared<PodView>,
+    threshold: usize,
+}
+
+/// Starts the pod garbage collector.
+pub fn start(ctx: &Arc<Context>) {
+    let queue: WorkQueue<ObjectKey> = WorkQueue::default();
+    let me = Arc::new(Collector {
+        client: ctx.client_for(NAME),
+        clock: Arc::clone(&ctx.clock),
+        nodes: ctx.informers.nodes.reader(),
+        pods: ctx.informers.pods.reader(),
+        threshold: ctx.config.terminated_pod_threshold,
+    });
+    // The empty key stands for counting all finished pods.
+    let (q, nodes, counts) = (queue.clone(), me.nodes.clone(), me.threshold > 0);
+    me.pods.on_change(move |change| {
+        let (Change::Added(pod) | Change::Updated { new: pod, .. }) = change else { return };
+        if counts && pod.is_terminal() {
+            q.add_after(ObjectKey::default(), COUNT_DELAY);
+        }
+        let node = &pod.spec.node_name;
+        if node.is_empty() {
+            if pod.metadata.is_deleting() {
+                q.add(pod.metadata.key());
+            }
+        } else {
+            match nodes.get(&ObjectKey::new("", node)) {
+                None => q.add_after(pod.metadata.key(), QUARANTINE),
+                Some(n) if pod.metadata.is_deleting() && is_out_of_service(&n) => q.add(pod.metadata.key()),
+                Some(_) => {}
+            }
+        }
+    });
+    let (q, pods) = (queue.clone(), me.pods.clone());
+    me.nodes.on_change(move |change| {
+        let node = change.object();
+        let delay = match change {
+            Change::Deleted(_) => QUARANTINE,
+            _ if is_out_of_service(node) => Duration::ZERO,
+            _ => return,
+        };
+        for p in pods.bucket(&IndexKey::Node(node.metadata.name.clone())) {
+            q.add_after(p.metadata.key(), delay);
+        }
+    });
+    ctx.run_queue(NAME, &queue, WORKERS, move |key| {
+        let me = Arc::clone(&me);
+        async move { if key.name.is_empty() { me.count().await } else { me.sync(&key).await } }
+    });
+}
+
+fn is_out_of_service(n: &NodeView) -> bool {
+    let not_ready = condition::find(&n.status.conditions, "Ready").is_none_or(|c| c.status != "True");
+    not_ready && n.spec.taints.iter().any(|t| t.key == OUT_OF_SERVICE)
+}
+
+impl Collector {
+    async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
+        let Some(pod) = self.pods.get(key) else { return Ok(()) };
+        let name = &pod.spec.node_name;
+        if name.is_empty() {
+            return if pod.metadata.is_deleting() { self.remove(&pod, None).await } else { Ok(()) };
+        }
+        match self.nodes.get(&ObjectKey::new("", name)) {
+            Some(n) if pod.metadata.is_deleting() && is_out_of_service(&n) => self.remove(&pod, None).await,
+            Some(_) => Ok(()),
+            None => {
+                // The cache may lag: ask before a pod is given up.
+                match get_value::<NodeView>(&self.client, "", name).await {
+                    Err(e) if e.is_not_found() => self.remove(&pod, Some("PodGC: node no longer exists")).await,
+                    Err(e) => Err(e.into()),
+                    Ok(_) => Ok(()),
+                }
+            }
+        }
+    }
+
+    async fn count(&self) -> Result<(), SyncError> {
+        let mut done = self.pods.list();
+        done.retain(|p| p.is_terminal());
+        let Some(surplus) = done.len().checked_sub(self.threshold).filter(|n| *n > 0) else { return Ok(()) };
+        let of = |p: &PodView| (p.metadata.creation_timestamp.clone(), p.metadata.name.clone());
+        done.sort_by_cached_key(|p| of(p));
+        for p in done.iter().take(surplus.min(REMOVE_MAX)) {
+            self.remove(p, None).await?;
+        }
+        if surplus > REMOVE_MAX {
+            return Err(SyncError::Other(format!("{} finished pods more to remove", surplus - REMOVE_MAX)));
+        }
+        Ok(())
+    }
+
+    /// Removes a pod at once. One that was not finished is marked failed first, so that whoever waits for it knows.
+    async fn remove(&self, pod: &PodView, disrupted: Option<&str>) -> Result<(), SyncError> {
+        let (ns, name) = (&pod.metadata.namespace, &pod.metadata.name);
+        if !pod.is_terminal() {
+            let mut status = json!({"phase": "Failed"});
+            if let Some(message) = disrupted {
+                let now = format_seconds(self.clock.now());
+                status["conditions"] = json!([{"type": "DisruptionTarget", "status": "True",
+                    "reason": "DeletionByPodGC", "message": message, "lastTransitionTime": now}]);
+            }
+            let patch: Value = json!({"metadata": {"uid": pod.metadata.uid}, "status": status});
+            let o = WriteOptions::default();
+            match self.client.patch::<PodView>(ns, name, "status", PatchKind::Strategic, &patch, &o).await {
+                Err(e) if e.is_not_found() => return Ok(()),
+                Err(e) => return Err(e.into()),
+                Ok(_) => {}
+            }
+        }
+        let options = DeleteOptions::default().with_uid(&pod.metadata.uid).with_grace(0);
+        match self.client.delete::<PodView>(ns, name, &options).await {
+            Err(e) if !e.is_not_found() => Err(e.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Config;
+    use crate::testing::FakeApi;
+
+    fn pod(name: &str, node: &str, phase: &str) -> Value {
+        json!({"metadata": {"name": name, "namespace": "n", "creationTimestamp": format!("2026-01-01T00:00:0{}Z", name.len())},
+            "spec": {"nodeName": node}, "status": {"phase": phase}})
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_goes_and_what_stays() {
+        let api = FakeApi::new();
+        let config = Config { terminated_pod_threshold: 2, ..Config::default() };
+        let _running = api.run(&["pod-garbage-collector-controller"], config);
+        api.create("v1/nodes", json!({"metadata": {"name": "n1"}}));
+        for (name, phase) in [("a", "Succeeded"), ("bb", "Failed"), ("ccc", "Succeeded"), ("dddd", "Running")] {
+            api.create("v1/pods", pod(name, "n1", phase));
+        }
+        api.create("v1/pods", pod("lost", "n2", "Running"));
+        let mut unbound = pod("unbound", "", "Pending");
+        unbound["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
+        api.create("v1/pods", unbound);
+        api.create("v1/pods", pod("waiting", "", "Pending"));
+        let names = |api: &FakeApi| -> Vec<String> {
+            api.list("v1/pods").iter().map(|p| p["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+        };
+        api.settle().await;
+        assert_eq!(names(&api), ["a", "bb", "ccc", "dddd", "lost", "waiting"]);
+        tokio::time::sleep(Duration::from_secs(45)).await;
+        assert_eq!(names(&api), ["bb", "ccc", "dddd", "waiting"], "the oldest finished one and the lost one");
+        api.remove("v1/nodes", "", "n1");
+        tokio::time::sleep(Duration::from_secs(45)).await;
+        assert_eq!(names(&api), ["waiting"]);
+    }
+}

@@ -1,0 +1,275 @@
+//! What a replica set should do, from what it sees: no I/O here. Upstream `pkg/controller/replicaset`.
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kelson_meta::format_seconds;
+
+use crate::condition::{self, Condition};
+use crate::views::{PodView, ReplicaStatus};
+
+/// Pods made or deleted in one sync at most.
+pub const BURST_MAX: usize = 500;
+/// Size of the first batch of creations; it doubles as long as all succeed.
+pub const FIRST_BATCH: usize = 1;
+/// Condition of a replica set that cannot make or delete pods.
+pub const REPLICA_FAILURE: &str = "ReplicaFailure";
+const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
+
+/// What to do about the number of pods.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// Nothing.
+    Hold,
+    /// Make so many.
+    Create(usize),
+    /// Delete so many.
+    Delete(usize),
+}
+
+/// Compares desired and active pods.
+pub fn step(active: usize, desired: i32) -> Step {
+    let desired = usize::try_from(desired).unwrap_or(0);
+    match active.cmp(&desired) {
+        Ordering::Less => Step::Create((desired - active).min(BURST_MAX)),
+        Ordering::Equal => Step::Hold,
+        Ordering::Greater => Step::Delete((active - desired).min(BURST_MAX)),
+    }
+}
+
+/// The pods to delete first. `related` are the pods of all sets under the same owner: a pod that shares its node with
+/// more ready relatives goes before one that shares it with fewer.
+pub fn choose_victims(
+    mut pods: Vec<Arc<PodView>>,
+    related: &[Arc<PodView>],
+    count: usize,
+    now: Timestamp,
+) -> Vec<Arc<PodView>> {
+    if count < pods.len() {
+        let mut per_node: HashMap<&str, usize> = HashMap::new();
+        for p in related.iter().filter(|p| p.is_active() && p.is_ready()) {
+            *per_node.entry(p.spec.node_name.as_str()).or_default() += 1;
+        }
+        let rank = |p: &PodView| per_node.get(p.spec.node_name.as_str()).copied().unwrap_or(0);
+        pods.sort_by(|a, b| deletion_order(a, b, rank(a), rank(b), now));
+    }
+    pods.truncate(count);
+    pods
+}
+
+fn phase_rank(phase: &str) -> u8 {
+    match phase {
+        "Pending" | "" => 0,
+        "Unknown" => 1,
+        _ => 2,
+    }
+}
+
+fn deletion_cost(p: &PodView) -> i32 {
+    p.metadata.annotations.get(DELETION_COST).and_then(|v| v.parse().ok()).unwrap_or(0)
+}
+
+fn restarts(p: &PodView) -> i32 {
+    p.status.container_statuses.iter().map(|c| c.restart_count).max().unwrap_or(0)
+}
+
+/// `Less`: `a` goes first.
+fn deletion_order(a: &PodView, b: &PodView, rank_a: usize, rank_b: usize, now: Timestamp) -> Ordering {
+    let unassigned_first = b.spec.node_name.is_empty().cmp(&a.spec.node_name.is_empty());
+    let ready_times = || match (a.ready_since(), b.ready_since()) {
+        (Some(x), Some(y)) => younger_first(x, y, a, b, now),
+        (None, Some(_)) if b.is_ready() && a.is_ready() => Ordering::Less,
+        (Some(_), None) if b.is_ready() && a.is_ready() => Ordering::Greater,
+        _ => Ordering::Equal,
+    };
+    unassigned_first
+        .then_with(|| phase_rank(&a.status.phase).cmp(&phase_rank(&b.status.phase)))
+        .then_with(|| a.is_ready().cmp(&b.is_ready()))
+        .then_with(|| deletion_cost(a).cmp(&deletion_cost(b)))
+        .then_with(|| rank_b.cmp(&rank_a))
+        .then_with(ready_times)
+        .then_with(|| restarts(b).cmp(&restarts(a)))
+        .then_with(|| match (a.created(), b.created()) {
+            (Some(x), Some(y)) => younger_first(x, y, a, b, now),
+            (x, y) => x.is_some().cmp(&y.is_some()),
+        })
+}
+
+/// Younger first, by the order of magnitude of the age alone; within one magnitude by UID, which is as good as random
+/// (upstream feature LogarithmicScaleDown).
+fn younger_first(x: Timestamp, y: Timestamp, a: &PodView, b: &PodView, now: Timestamp) -> Ordering {
+    if x == y {
+        return Ordering::Equal;
+    }
+    let magnitude = |t: Timestamp| {
+        let seconds = now.duration_since(t).as_secs();
+        if seconds <= 0 { -1 } else { i64::from(seconds.ilog2()) }
+    };
+    magnitude(x).cmp(&magnitude(y)).then_with(|| a.metadata.uid.cmp(&b.metadata.uid))
+}
+
+/// What the status is computed from.
+pub struct Observed<'a> {
+    /// Pods neither finished nor going.
+    pub active: &'a [Arc<PodView>],
+    /// Pods going.
+    pub terminating: usize,
+    /// Labels of the template.
+    pub template_labels: &'a BTreeMap<String, String>,
+    /// Desired pods.
+    pub desired: i32,
+    /// Seconds a pod must be ready.
+    pub min_ready: i32,
+    /// Generation of the spec.
+    pub generation: i64,
+    /// What went wrong with making or deleting pods.
+    pub failure: Option<String>,
+    /// Whether terminating pods are reported (replica sets: yes, replication controllers: no).
+    pub reports_terminating: bool,
+}
+
+/// How long until a ready pod is available; zero: it is.
+pub fn until_available(pod: &PodView, min_ready: i32, now: Timestamp) -> Option<Duration> {
+    if !pod.is_ready() {
+        return None;
+    }
+    if min_ready <= 0 {
+        return Some(Duration::ZERO);
+    }
+    let ready_for = now.duration_since(pod.ready_since()?).as_millis().max(0);
+    let missing = i128::from(min_ready) * 1000 - ready_for;
+    Some(Duration::from_millis(u64::try_from(missing).unwrap_or(0)))
+}
+
+/// The status and, where pods will become available by time alone, when to look again.
+pub fn status(old: &ReplicaStatus, seen: &Observed<'_>, now: Timestamp) -> (ReplicaStatus, Option<Duration>) {
+    let (mut labeled, mut ready, mut available, mut again) = (0, 0, 0, None::<Duration>);
+    for p in seen.active {
+        labeled += i32::from(seen.template_labels.iter().all(|(k, v)| p.metadata.labels.get(k) == Some(v)));
+        ready += i32::from(p.is_ready());
+        match until_available(p, seen.min_ready, now) {
+            Some(Duration::ZERO) => available += 1,
+            Some(wait) => again = Some(again.map_or(wait, |a| a.min(wait))),
+            None => {}
+        }
+    }
+    let mut conditions = old.conditions.clone();
+    match (&seen.failure, condition::find(&conditions, REPLICA_FAILURE)) {
+        (Some(message), None) => {
+            let missing = seen.active.len() < usize::try_from(seen.desired).unwrap_or(0);
+            let reason = if missing { "FailedCreate" } else { "FailedDelete" };
+            conditions.push(Condition::new(REPLICA_FAILURE, "True", reason, message.clone(), &format_seconds(now)));
+        }
+        (None, Some(_)) => condition::remove(&mut conditions, REPLICA_FAILURE),
+        _ => {}
+    }
+    let status = ReplicaStatus {
+        replicas: count(seen.active.len()),
+        fully_labeled_replicas: labeled,
+        ready_replicas: ready,
+        available_replicas: available,
+        terminating_replicas: seen.reports_terminating.then(|| count(seen.terminating)),
+        observed_generation: seen.generation,
+        conditions,
+    };
+    (status, again)
+}
+
+fn count(n: usize) -> i32 {
+    i32::try_from(n).unwrap_or(i32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    const NOW: &str = "2026-01-01T01:00:00Z";
+
+    fn now() -> Timestamp {
+        NOW.parse().unwrap()
+    }
+
+    fn pod(name: &str, change: serde_json::Value) -> Arc<PodView> {
+        let mut p = json!({"metadata": {"name": name, "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"nodeName": "n1"}, "status": {"phase": "Running",
+            "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:10Z"}]}});
+        for (path, v) in change.as_object().unwrap() {
+            *p.pointer_mut(path).map_or_else(
+                || panic!("{path}"),
+                |x| x,
+            ) = v.clone();
+        }
+        Arc::new(serde_json::from_value(p).unwrap())
+    }
+
+    #[test]
+    fn steps() {
+        for (active, desired, want) in [
+            (0, 3, Step::Create(3)),
+            (3, 3, Step::Hold),
+            (5, 3, Step::Delete(2)),
+            (0, 5000, Step::Create(500)),
+            (900, 0, Step::Delete(500)),
+            (1, -1, Step::Delete(1)),
+        ] {
+            assert_eq!(step(active, desired), want);
+        }
+    }
+
+    #[test]
+    fn who_goes_first() {
+        let not_ready = json!({"/status/conditions": []});
+        let rows = [
+            ("unassigned", json!({"/spec/nodeName": ""})),
+            ("pending", json!({"/status/phase": "Pending"})),
+            ("not ready", not_ready),
+            ("cheap", json!({"/metadata": {"name": "x", "uid": "x", "creationTimestamp": "2026-01-01T00:00:00Z",
+                "annotations": {"controller.kubernetes.io/pod-deletion-cost": "-5"}}})),
+            ("ready lately", json!({"/status/conditions/0/lastTransitionTime": "2026-01-01T00:59:50Z"})),
+            ("restarting", json!({"/status": {"phase": "Running", "containerStatuses": [{"restartCount": 4}],
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:10Z"}]}})),
+            ("young", json!({"/metadata/creationTimestamp": "2026-01-01T00:59:00Z"})),
+        ];
+        for (what, change) in rows {
+            let (ordinary, special) = (pod("a", json!({})), pod("z", change));
+            for order in [vec![ordinary.clone(), special.clone()], vec![special.clone(), ordinary.clone()]] {
+                let got = choose_victims(order, &[], 1, now());
+                assert!(Arc::ptr_eq(&got[0], &special), "{what}");
+            }
+        }
+        let crowded = pod("z", json!({"/spec/nodeName": "n2"}));
+        let related = [pod("q", json!({"/spec/nodeName": "n2"})), crowded.clone()];
+        let got = choose_victims(vec![pod("a", json!({})), crowded], &related, 1, now());
+        assert_eq!(got[0].spec.node_name, "n2", "doubled up goes first");
+    }
+
+    #[test]
+    fn statuses() {
+        let labels = BTreeMap::from([("app".to_owned(), "x".to_owned())]);
+        let labelled = json!({"/metadata": {"name": "b", "uid": "b", "labels": {"app": "x"}}});
+        let late = json!({"/status/conditions/0/lastTransitionTime": "2026-01-01T00:59:50Z"});
+        let unready = json!({"/status/conditions/0/status": "False"});
+        let pods = [pod("a", late), pod("b", labelled), pod("c", unready)];
+        let seen = |failure: Option<&str>, min_ready| Observed {
+            active: &pods,
+            terminating: 2,
+            template_labels: &labels,
+            desired: 4,
+            min_ready,
+            generation: 7,
+            failure: failure.map(str::to_owned),
+            reports_terminating: true,
+        };
+        let (s, again) = status(&ReplicaStatus::default(), &seen(None, 0), now());
+        let got = (s.replicas, s.fully_labeled_replicas, s.ready_replicas, s.available_replicas);
+        assert_eq!((got, s.terminating_replicas, s.observed_generation, again), ((3, 1, 2, 2), Some(2), 7, None));
+        let (s, again) = status(&ReplicaStatus::default(), &seen(Some("no"), 30), now());
+        assert_eq!((s.available_replicas, again), (1, Some(Duration::from_secs(20))));
+        assert_eq!((s.conditions[0].reason.as_str(), s.conditions[0].message.as_str()), ("FailedCreate", "no"));
+        let (s, _) = status(&s, &seen(None, 0), now());
+        assert!(s.conditions.is_empty());
+    }
+}

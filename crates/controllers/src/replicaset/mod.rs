@@ -1,0 +1,348 @@
+//! Replica sets and replication controllers: keep the asked number of pods. One loop for both kinds, as they differ only
+//! in their selector's form and their status. The decisions are in `core`, the requests for pods in `pods`.
+pub mod core;
+pub mod pods;
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use futures::future::join_all;
+use kelson_client::{Change, Client, ClientError, Object, WorkQueue};
+use kelson_meta::{LabelSelector, ObjectKey, ObjectMeta};
+use serde_json::{Value, json};
+use serde_json::value::RawValue;
+
+use self::core::{Observed, Step};
+use self::pods::{PodControl, Template};
+use crate::context::{Context, SyncError, WORKERS};
+use crate::expectations::Expectations;
+use crate::shared::{IndexKey, Indexed, Shared, uid_number};
+use crate::views::{PodView, ReplicaSetView, ReplicaStatus, ReplicationControllerView};
+
+/// Creations in flight at once within one batch.
+const CREATE_PARALLEL_MAX: usize = 64;
+
+/// What the loop needs to know of a kind that keeps pods.
+pub trait Replicated: Indexed {
+    /// The controller's name.
+    const CONTROLLER: &'static str;
+    /// Whether its status has terminatingReplicas.
+    const REPORTS_TERMINATING: bool;
+    /// Metadata.
+    fn meta(&self) -> &ObjectMeta;
+    /// Desired pods.
+    fn replicas(&self) -> i32;
+    /// Seconds until a ready pod is available.
+    fn min_ready(&self) -> i32;
+    /// Which pods.
+    fn selector(&self) -> LabelSelector;
+    /// Pod template, JSON.
+    fn template(&self) -> Option<&RawValue>;
+    /// Status.
+    fn status(&self) -> &ReplicaStatus;
+}
+
+impl Replicated for ReplicaSetView {
+    const CONTROLLER: &'static str = "replicaset-controller";
+    const REPORTS_TERMINATING: bool = true;
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+    fn replicas(&self) -> i32 {
+        self.spec.replicas.unwrap_or(1)
+    }
+    fn min_ready(&self) -> i32 {
+        self.spec.min_ready_seconds
+    }
+    fn selector(&self) -> LabelSelector {
+        let parsed = self.spec.selector.as_ref().and_then(|s| s.selector().ok());
+        // The API requires a selector; one that selects everything in the namespace would be a fault, never a wish.
+        parsed.filter(|s| !s.is_everything()).unwrap_or_else(LabelSelector::nothing)
+    }
+    fn template(&self) -> Option<&RawValue> {
+        self.spec.template.as_deref()
+    }
+    fn status(&self) -> &ReplicaStatus {
+        &self.status
+    }
+}
+
+impl Replicated for ReplicationControllerView {
+    const CONTROLLER: &'static str = "replication-controller";
+    const REPORTS_TERMINATING: bool = false;
+    fn meta(&self) -> &ObjectMeta {
+        &self.metadata
+    }
+    fn replicas(&self) -> i32 {
+        self.spec.replicas.unwrap_or(1)
+    }
+    fn min_ready(&self) -> i32 {
+        self.spec.min_ready_seconds
+    }
+    fn selector(&self) -> LabelSelector {
+        if self.spec.selector.is_empty() {
+            return LabelSelector::nothing();
+        }
+        LabelSelector::from_map(&self.spec.selector)
+    }
+    fn template(&self) -> Option<&RawValue> {
+        self.spec.template.as_deref()
+    }
+    fn status(&self) -> &ReplicaStatus {
+        &self.status
+    }
+}
+
+/// The controller of one kind.
+pub struct Controller<T: Replicated> {
+    ctx: Arc<Context>,
+    client: Client,
+    control: PodControl,
+    sets: Shared<T>,
+    pods: Shared<PodView>,
+    expectations: Arc<Expectations>,
+    queue: WorkQueue<ObjectKey>,
+}
+
+/// Starts the replica set controller.
+pub fn start(ctx: &Arc<Context>) {
+    launch(ctx, ctx.informers.replica_sets.reader());
+}
+
+/// Starts the replication controller.
+pub fn start_replication(ctx: &Arc<Context>) {
+    launch(ctx, ctx.informers.replication_controllers.reader());
+}
+
+fn launch<T: Replicated>(ctx: &Arc<Context>, sets: Shared<T>) {
+    let client = ctx.client_for(T::CONTROLLER);
+    let control = PodControl { client: client.clone(), recorder: ctx.recorder(&client, T::CONTROLLER) };
+    let queue = WorkQueue::default();
+    let expectations = Arc::new(Expectations::default());
+    let me = Arc::new(Controller {
+        ctx: Arc::clone(ctx),
+        client,
+        control,
+        sets: sets.clone(),
+        pods: ctx.informers.pods.reader(),
+        expectations: Arc::clone(&expectations),
+        queue: queue.clone(),
+    });
+    let (q, e) = (queue.clone(), Arc::clone(&expectations));
+    sets.on_change(move |change| {
+        let key = change.object().key();
+        match change {
+            Change::Deleted(_) => e.forget(&key),
+            // Deleted and made anew under the same name: what the old one expected will never come.
+            Change::Updated { old, new } if old.uid() != new.uid() => e.forget(&key),
+            _ => {}
+        }
+        q.add(key);
+    });
+    let (q, e) = (queue.clone(), expectations);
+    ctx.informers.pods.on_change(move |change| on_pod(&sets, &q, &e, change));
+    ctx.run_queue(T::CONTROLLER, &queue, WORKERS, move |key| {
+        let me = Arc::clone(&me);
+        async move { me.sync(&key).await }
+    });
+}
+
+/// The key of the set that controls a pod.
+fn controller_key<T: Object>(meta: &ObjectMeta) -> Option<ObjectKey> {
+    let c = meta.controller().filter(|c| c.kind == T::TYPE.kind)?;
+    (c.api_version == T::TYPE.api_version()).then(|| ObjectKey::new(&meta.namespace, &c.name))
+}
+
+fn on_pod<T: Replicated>(
+    sets: &Shared<T>,
+    queue: &WorkQueue<ObjectKey>,
+    expectations: &Expectations,
+    change: &Change<PodView>,
+) {
+    let pod = change.object();
+    let owner = controller_key::<T>(&pod.metadata);
+    match change {
+        Change::Added(_) if !pod.metadata.is_deleting() => {
+            if let Some(k) = &owner {
+                expectations.creation_observed(k);
+            }
+        }
+        Change::Deleted(_) | Change::Added(_) => {
+            if let Some(k) = &owner {
+                expectations.deletion_observed(k, &pod.metadata.uid);
+            }
+        }
+        Change::Updated { old, new } => {
+            if new.metadata.is_deleting()
+                && let Some(k) = &owner
+            {
+                expectations.deletion_observed(k, &new.metadata.uid);
+            }
+            let before = controller_key::<T>(&old.metadata);
+            if before != owner
+                && let Some(k) = before
+            {
+                queue.add(k);
+            }
+        }
+    }
+    if let Some(k) = owner {
+        return queue.add(k);
+    }
+    let relevant = match change {
+        Change::Added(_) => true,
+        Change::Updated { old, new } => {
+            old.metadata.labels != new.metadata.labels || old.metadata.controller() != new.metadata.controller()
+        }
+        Change::Deleted(_) => false,
+    };
+    if relevant && pod.metadata.controller().is_none() {
+        // Nobody's pod: every set that would select it may want it.
+        for set in sets.list() {
+            if set.namespace() == pod.metadata.namespace && set.selector().matches(&pod.metadata.labels) {
+                queue.add(set.key());
+            }
+        }
+    }
+}
+
+impl<T: Replicated> Controller<T> {
+    async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
+        let Some(set) = self.sets.get(key) else {
+            self.expectations.forget(key);
+            return Ok(());
+        };
+        let may_act = self.expectations.satisfied(key);
+        let selector = set.selector();
+        let candidates = self.pods.owned_or_orphaned(set.uid(), &key.namespace);
+        let candidates: Vec<_> = candidates.into_iter().filter(|p| !p.is_terminal()).collect();
+        let held =
+            crate::ownership::claim_all(&self.client, &*set, set.meta(), &selector, candidates, |p| &p.metadata).await?;
+        let (active, going): (Vec<_>, Vec<_>) = held.into_iter().partition(|p| p.is_active());
+        let template = match set.template().map(|t| serde_json::from_str::<Template>(t.get())) {
+            Some(Ok(t)) => t,
+            Some(Err(e)) => return Err(SyncError::Other(format!("unreadable pod template: {e}"))),
+            None => return Ok(()),
+        };
+        let mut failure = None;
+        if may_act && !set.meta().is_deleting() {
+            failure = self.manage(key, &set, &template, &active).await.err();
+        }
+        let seen = Observed {
+            active: &active,
+            terminating: going.len(),
+            template_labels: &template.metadata.labels,
+            desired: set.replicas(),
+            min_ready: set.min_ready(),
+            generation: set.meta().generation,
+            failure: failure.as_ref().map(ToString::to_string),
+            reports_terminating: T::REPORTS_TERMINATING,
+        };
+        let (status, again) = core::status(set.status(), &seen, self.ctx.clock.now());
+        if &status != set.status() {
+            self.write_status(key, &set, &status).await?;
+        }
+        if let Some(wait) = again {
+            self.queue.add_after(key.clone(), wait);
+        }
+        failure.map_or(Ok(()), |e| Err(e.into()))
+    }
+
+    async fn manage(
+        &self,
+        key: &ObjectKey,
+        set: &Arc<T>,
+        template: &Template,
+        active: &[Arc<PodView>],
+    ) -> Result<(), ClientError> {
+        match core::step(active.len(), set.replicas()) {
+            Step::Hold => Ok(()),
+            Step::Create(n) => self.create(key, set, template, n).await,
+            Step::Delete(n) => self.delete(key, set, active, n).await,
+        }
+    }
+
+    /// Makes pods in batches that double, so that a set that cannot make any does not flood the API with failures.
+    async fn create(&self, key: &ObjectKey, set: &Arc<T>, template: &Template, n: usize) -> Result<(), ClientError> {
+        self.expectations.expect_creations(key, n);
+        let mut left = n;
+        let mut batch = core::FIRST_BATCH;
+        while left > 0 {
+            let now = batch.min(left).min(CREATE_PARALLEL_MAX);
+            let results = join_all((0..now).map(|_| self.control.create(&**set, template))).await;
+            left -= now;
+            let mut error = None;
+            for r in results {
+                if let Err(e) = r {
+                    self.expectations.creation_observed(key);
+                    error = error.or(Some(e));
+                }
+            }
+            if let Some(e) = error {
+                for _ in 0..left {
+                    self.expectations.creation_observed(key);
+                }
+                return if pods::is_namespace_terminating(&e) { Ok(()) } else { Err(e) };
+            }
+            batch = batch.saturating_mul(2);
+        }
+        Ok(())
+    }
+
+    async fn delete(&self, key: &ObjectKey, set: &Arc<T>, active: &[Arc<PodView>], n: usize) -> Result<(), ClientError> {
+        let related = self.related_pods(set);
+        let victims = core::choose_victims(active.to_vec(), &related, n, self.ctx.clock.now());
+        self.expectations.expect_deletions(key, victims.iter().map(|p| p.metadata.uid.clone()));
+        let results = join_all(victims.iter().map(|p| self.control.delete(&**set, p))).await;
+        let mut error = None;
+        for (r, p) in results.into_iter().zip(&victims) {
+            if let Err(e) = r {
+                self.expectations.deletion_observed(key, &p.metadata.uid);
+                if !e.is_not_found() {
+                    error = error.or(Some(e));
+                }
+            }
+        }
+        error.map_or(Ok(()), Err)
+    }
+
+    /// The pods of all sets under the same controller (a Deployment's), or this set's alone.
+    fn related_pods(&self, set: &Arc<T>) -> Vec<Arc<PodView>> {
+        let mut uids = HashSet::from([uid_number(set.uid())]);
+        if let Some(owner) = set.meta().controller() {
+            let siblings = self.sets.bucket(&IndexKey::Controller(uid_number(&owner.uid)));
+            uids.extend(siblings.iter().map(|s| uid_number(s.uid())));
+        }
+        uids.into_iter().flat_map(|u| self.pods.bucket(&IndexKey::Controller(u))).collect()
+    }
+
+    async fn write_status(&self, key: &ObjectKey, set: &T, status: &ReplicaStatus) -> Result<(), ClientError> {
+        let meta = set.meta();
+        let write = |v: &mut Value| put_status(&mut v["status"], status);
+        crate::context::update_value::<T>(&self.client, &key.namespace, &key.name, "status", &meta.resource_version, write)
+            .await
+            .map(|_| ())
+    }
+}
+
+/// Writes a status into a tree, leaving out what the API leaves out when it is zero.
+fn put_status(tree: &mut Value, s: &ReplicaStatus) {
+    if !tree.is_object() {
+        *tree = json!({});
+    }
+    tree["replicas"] = json!(s.replicas);
+    let optional = [
+        ("fullyLabeledReplicas", i64::from(s.fully_labeled_replicas)),
+        ("readyReplicas", i64::from(s.ready_replicas)),
+        ("availableReplicas", i64::from(s.available_replicas)),
+        ("observedGeneration", s.observed_generation),
+    ];
+    for (name, n) in optional {
+        crate::tree::put_unless(tree, name, json!(n), n == 0);
+    }
+    crate::tree::put_unless(tree, "terminatingReplicas", json!(s.terminating_replicas), s.terminating_replicas.is_none());
+    crate::tree::put_unless(tree, "conditions", json!(s.conditions), s.conditions.is_empty());
+}
+
+#[cfg(test)]
+mod tests;

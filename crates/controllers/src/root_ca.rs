@@ -1,0 +1,70 @@
+//! Every namespace has a ConfigMap `kube-root-ca.crt` with the bundle that verifies the API server. Upstream
+//! `pkg/controller/certificates/rootcacertpublisher`.
+use std::sync::Arc;
+
+use kelson_client::WorkQueue;
+use kelson_meta::ObjectKey;
+use serde_json::json;
+
+use crate::context::{Context, SyncError, WORKERS, update_value};
+use crate::replicaset::pods::is_namespace_terminating;
+use crate::views::ConfigMapView;
+
+/// The controller's identity.
+pub const NAME: &str = "root-ca-cert-publisher";
+const CONFIG_MAP: &str = "kube-root-ca.crt";
+const DESCRIPTION: &str = "kubernetes.io/description";
+const DESCRIPTION_TEXT: &str = "The CA bundle that verifies the API server's certificate at its addresses inside the \
+    cluster, such as the service kubernetes.default.svc. It promises nothing beyond that.";
+
+/// Starts the publisher; without a bundle it has nothing to publish.
+pub fn start(ctx: &Arc<Context>) {
+    if ctx.config.root_ca.is_empty() {
+        return;
+    }
+    let client = ctx.client_for(NAME);
+    let queue: WorkQueue<ObjectKey> = WorkQueue::default();
+    let (namespaces, maps) = (ctx.informers.namespaces.reader(), ctx.informers.root_cas.reader());
+    let q = queue.clone();
+    namespaces.on_change(move |change| q.add(ObjectKey::new("", &change.object().metadata.name)));
+    let q = queue.clone();
+    maps.on_change(move |change| {
+        let m = &change.object().metadata;
+        if m.name == CONFIG_MAP {
+            q.add(ObjectKey::new("", &m.namespace));
+        }
+    });
+    let config = Arc::clone(&ctx.config);
+    ctx.run_queue(NAME, &queue, WORKERS, move |key| {
+        let (client, namespaces, maps, config) = (client.clone(), namespaces.clone(), maps.clone(), Arc::clone(&config));
+        async move {
+            let active = namespaces.get(&key).is_some_and(|n| n.status.phase != "Terminating" && !n.metadata.is_deleting());
+            if !active {
+                return Ok(());
+            }
+            let ns = &key.name;
+            let data = json!({"ca.crt": config.root_ca});
+            let result = match maps.get(&ObjectKey::new(ns, CONFIG_MAP)) {
+                None => {
+                    let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": data,
+                        "metadata": {"name": CONFIG_MAP, "namespace": ns, "annotations": {DESCRIPTION: DESCRIPTION_TEXT}}});
+                    client.create::<ConfigMapView>(ns, &body).await
+                }
+                Some(m) if json!(m.data) == data && m.metadata.annotations.contains_key(DESCRIPTION) => return Ok(()),
+                Some(m) => {
+                    update_value(&client, ns, CONFIG_MAP, "", &m.metadata.resource_version, |v| {
+                        v["data"] = data;
+                        crate::tree::map_at(&mut v["metadata"], "annotations")
+                            .insert(DESCRIPTION.into(), json!(DESCRIPTION_TEXT));
+                    })
+                    .await
+                }
+            };
+            match result {
+                Err(e) if e.is_already_exists() || is_namespace_terminating(&e) => Ok(()),
+                Err(e) => Err(SyncError::from(e)),
+                Ok(_) => Ok(()),
+            }
+        }
+    });
+}

@@ -1,0 +1,80 @@
+//! Every namespace has a `default` service account. Upstream `pkg/controller/serviceaccount/serviceaccounts_controller.go`.
+use std::sync::Arc;
+
+use kelson_client::{Change, WorkQueue};
+use kelson_meta::ObjectKey;
+use serde_json::json;
+
+use crate::context::{Context, SyncError, WORKERS};
+use crate::replicaset::pods::is_namespace_terminating;
+use crate::views::ServiceAccountView;
+
+/// The controller's identity.
+pub const NAME: &str = "service-account-controller";
+/// The account every namespace has.
+const DEFAULT: &str = "default";
+
+/// Starts the service account controller.
+pub fn start(ctx: &Arc<Context>) {
+    let client = ctx.client_for(NAME);
+    let queue: WorkQueue<ObjectKey> = WorkQueue::default();
+    let (namespaces, accounts) = (ctx.informers.namespaces.reader(), ctx.informers.service_accounts.reader());
+    let q = queue.clone();
+    namespaces.on_change(move |change| q.add(ObjectKey::new("", &change.object().metadata.name)));
+    let q = queue.clone();
+    accounts.on_change(move |change| {
+        if let Change::Deleted(a) = change
+            && a.metadata.name == DEFAULT
+        {
+            q.add(ObjectKey::new("", &a.metadata.namespace));
+        }
+    });
+    ctx.run_queue(NAME, &queue, WORKERS, move |key| {
+        let (client, namespaces, accounts) = (client.clone(), namespaces.clone(), accounts.clone());
+        async move {
+            let active = namespaces.get(&key).is_some_and(|n| n.status.phase != "Terminating" && !n.metadata.is_deleting());
+            if !active || accounts.get(&ObjectKey::new(&key.name, DEFAULT)).is_some() {
+                return Ok(());
+            }
+            let body = json!({"apiVersion": "v1", "kind": "ServiceAccount",
+                "metadata": {"name": DEFAULT, "namespace": key.name}});
+            match client.create::<ServiceAccountView>(&key.name, &body).await {
+                Err(e) if e.is_already_exists() || is_namespace_terminating(&e) => Ok(()),
+                Err(e) => Err(SyncError::from(e)),
+                Ok(_) => Ok(()),
+            }
+        }
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use crate::Config;
+    use crate::testing::FakeApi;
+
+    #[tokio::test(start_paused = true)]
+    async fn made_and_made_again() {
+        let api = FakeApi::new();
+        let config = Config { root_ca: "PEM".into(), ..Config::default() };
+        let names = ["serviceaccount-controller", "root-ca-certificate-publisher-controller"];
+        let _running = api.run(&names, config);
+        api.create("v1/namespaces", json!({"metadata": {"name": "a"}}));
+        api.create("v1/namespaces", json!({"metadata": {"name": "b"}, "status": {"phase": "Terminating"}}));
+        api.settle().await;
+        assert!(api.get("v1/serviceaccounts", "a", "default").is_some());
+        assert!(api.get("v1/serviceaccounts", "b", "default").is_none());
+        assert!(api.get("v1/configmaps", "b", "kube-root-ca.crt").is_none());
+        let data = |api: &FakeApi| api.get("v1/configmaps", "a", "kube-root-ca.crt").unwrap()["data"].clone();
+        assert_eq!(data(&api), json!({"ca.crt": "PEM"}));
+        api.remove("v1/serviceaccounts", "a", "default");
+        api.change("v1/configmaps", "a", "kube-root-ca.crt", |v| v["data"] = json!({"ca.crt": "evil", "x": "y"}));
+        api.settle().await;
+        assert!(api.get("v1/serviceaccounts", "a", "default").is_some());
+        assert_eq!(data(&api), json!({"ca.crt": "PEM"}));
+        api.remove("v1/configmaps", "a", "kube-root-ca.crt");
+        api.settle().await;
+        assert_eq!(data(&api), json!({"ca.crt": "PEM"}));
+    }
+}

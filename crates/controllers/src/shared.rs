@@ -1,0 +1,292 @@
+//! Informers shared by all controllers: one cache per type, started only when somebody reads it, with the few indexes
+//! controllers need (by namespace, by controlling owner, by node). Handlers are added before the start.
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kelson_client::{Change, Client, Informer, InformerConfig, InformerHandle, Object};
+use kelson_meta::ObjectKey;
+use parking_lot::RwLock;
+
+use crate::views::{
+    ConfigMapView, CsrView, DeploymentView, EndpointSliceView, EndpointsView, LeaseView, NamespaceView, NodeView,
+    PodView, ReplicaSetView, ReplicationControllerView, SecretView, ServiceAccountView, ServiceView,
+};
+
+/// A bucket of the index.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum IndexKey {
+    /// All objects of a namespace.
+    Namespace(String),
+    /// All objects whose controller has this UID.
+    Controller(u128),
+    /// Objects of a namespace that nobody controls.
+    Orphans(String),
+    /// Objects bound to a node.
+    Node(String),
+}
+
+/// A UID as a number: UIDs are UUIDs; anything else is hashed.
+pub fn uid_number(uid: &str) -> u128 {
+    let mut n: u128 = 0;
+    let mut digits = 0;
+    for b in uid.bytes().filter(|b| *b != b'-') {
+        match char::from(b).to_digit(16) {
+            Some(d) if digits < 32 => {
+                n = (n << 4) | u128::from(d);
+                digits += 1;
+            }
+            _ => {
+                digits = 0;
+                break;
+            }
+        }
+    }
+    if digits == 32 {
+        return n;
+    }
+    let mut h = DefaultHasher::new();
+    uid.hash(&mut h);
+    u128::from(h.finish())
+}
+
+/// Objects that say under which keys they are found.
+pub trait Indexed: Object {
+    /// Pushes the buckets this object belongs to.
+    fn index(&self, into: &mut Vec<IndexKey>) {
+        let _ = into;
+    }
+}
+
+type Handler<T> = Box<dyn Fn(&Change<T>) + Send + Sync>;
+type Buckets<T> = HashMap<IndexKey, HashMap<u128, Arc<T>>>;
+
+struct Inner<T> {
+    handlers: RwLock<Vec<Handler<T>>>,
+    handle: RwLock<Option<InformerHandle<T>>>,
+    buckets: RwLock<Buckets<T>>,
+    wanted: AtomicBool,
+    config: InformerConfig,
+}
+
+/// One shared informer; cheap to clone.
+pub struct Shared<T> {
+    inner: Arc<Inner<T>>,
+}
+
+impl<T> Clone for Shared<T> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<T: Indexed> Default for Shared<T> {
+    fn default() -> Self {
+        Self::new(InformerConfig::default())
+    }
+}
+
+impl<T: Indexed> Shared<T> {
+    /// Not started yet.
+    pub fn new(config: InformerConfig) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                handlers: RwLock::default(),
+                handle: RwLock::default(),
+                buckets: RwLock::default(),
+                wanted: AtomicBool::new(false),
+                config,
+            }),
+        }
+    }
+
+    /// A handle for reading; makes sure the informer is started.
+    pub fn reader(&self) -> Self {
+        self.inner.wanted.store(true, Ordering::Relaxed);
+        self.clone()
+    }
+
+    /// Calls `f` on every change, in order; it must not block.
+    pub fn on_change(&self, f: impl Fn(&Change<T>) + Send + Sync + 'static) {
+        self.inner.wanted.store(true, Ordering::Relaxed);
+        self.inner.handlers.write().push(Box::new(f));
+    }
+
+    /// Starts watching when somebody wants it.
+    pub(crate) fn start(&self, client: &Client) {
+        if !self.inner.wanted.load(Ordering::Relaxed) {
+            return;
+        }
+        let me = self.clone();
+        let informer = Informer::new(client.clone(), self.inner.config.clone()).on_change(move |change| {
+            me.reindex(change);
+            for h in me.inner.handlers.read().iter() {
+                h(change);
+            }
+        });
+        *self.inner.handle.write() = Some(informer.start());
+    }
+
+    /// Stops watching and forgets everything.
+    pub(crate) fn stop(&self) {
+        *self.inner.handle.write() = None;
+        self.inner.handlers.write().clear();
+        self.inner.buckets.write().clear();
+    }
+
+    pub(crate) async fn synced(&self) {
+        let handle = self.inner.handle.read().clone();
+        if let Some(h) = handle {
+            h.synced().await;
+        }
+    }
+
+    fn reindex(&self, change: &Change<T>) {
+        let mut keys = Vec::new();
+        let (old, new) = match change {
+            Change::Added(o) => (None, Some(o)),
+            Change::Updated { old, new } => (Some(old), Some(new)),
+            Change::Deleted(o) => (Some(o), None),
+        };
+        let mut buckets = self.inner.buckets.write();
+        if let Some(o) = old {
+            o.index(&mut keys);
+            let uid = uid_number(o.uid());
+            for k in keys.drain(..) {
+                if let Some(bucket) = buckets.get_mut(&k) {
+                    bucket.remove(&uid);
+                    if bucket.is_empty() {
+                        buckets.remove(&k);
+                    }
+                }
+            }
+        }
+        if let Some(o) = new {
+            o.index(&mut keys);
+            let uid = uid_number(o.uid());
+            for k in keys {
+                buckets.entry(k).or_default().insert(uid, Arc::clone(o));
+            }
+        }
+    }
+
+    /// The object with this key.
+    pub fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
+        self.inner.handle.read().as_ref()?.get(key)
+    }
+
+    /// All objects.
+    pub fn list(&self) -> Vec<Arc<T>> {
+        self.inner.handle.read().as_ref().map(InformerHandle::list).unwrap_or_default()
+    }
+
+    /// The objects of one bucket, in no order.
+    pub fn bucket(&self, key: &IndexKey) -> Vec<Arc<T>> {
+        self.inner.buckets.read().get(key).map(|b| b.values().cloned().collect()).unwrap_or_default()
+    }
+
+    /// The objects of one namespace.
+    pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<T>> {
+        self.bucket(&IndexKey::Namespace(namespace.to_owned()))
+    }
+
+    /// What the owner with this UID controls, and what nobody in the namespace controls: all that an owner's claim
+    /// has to look at.
+    pub fn owned_or_orphaned(&self, uid: &str, namespace: &str) -> Vec<Arc<T>> {
+        let buckets = self.inner.buckets.read();
+        let of = |k: &IndexKey| buckets.get(k).into_iter().flat_map(|b| b.values().cloned()).collect::<Vec<_>>();
+        let mut all = of(&IndexKey::Controller(uid_number(uid)));
+        all.extend(of(&IndexKey::Orphans(namespace.to_owned())));
+        all
+    }
+}
+
+/// Pushes the buckets of an object that belongs to a namespace and may be controlled.
+pub(crate) fn index_owned(meta: &kelson_meta::ObjectMeta, into: &mut Vec<IndexKey>) {
+    into.push(match meta.controller() {
+        Some(owner) => IndexKey::Controller(uid_number(&owner.uid)),
+        None => IndexKey::Orphans(meta.namespace.clone()),
+    });
+}
+
+macro_rules! informers {
+    ($($(#[$doc:meta])* $field:ident : $type:ty = $config:expr;)*) => {
+        /// Every shared informer; those nobody asked for never start.
+        pub struct Informers { $($(#[$doc])* pub $field: Shared<$type>,)* }
+        impl Default for Informers {
+            fn default() -> Self {
+                Self { $($field: Shared::new($config),)* }
+            }
+        }
+        impl Informers {
+            pub(crate) fn start(&self, client: &Client) {
+                $(self.$field.start(client);)*
+            }
+            pub(crate) fn stop(&self) {
+                $(self.$field.stop();)*
+            }
+            /// Waits until every started informer has read its initial state.
+            pub async fn synced(&self) {
+                $(self.$field.synced().await;)*
+            }
+        }
+    };
+}
+
+fn all() -> InformerConfig {
+    InformerConfig::default()
+}
+
+informers! {
+    /// Pods.
+    pods: PodView = all();
+    /// Replica sets.
+    replica_sets: ReplicaSetView = all();
+    /// Replication controllers.
+    replication_controllers: ReplicationControllerView = all();
+    /// Deployments.
+    deployments: DeploymentView = all();
+    /// Namespaces.
+    namespaces: NamespaceView = all();
+    /// Nodes.
+    nodes: NodeView = all();
+    /// Node leases.
+    leases: LeaseView = InformerConfig { namespace: "kube-node-lease".into(), ..all() };
+    /// Services.
+    services: ServiceView = all();
+    /// Endpoint slices.
+    endpoint_slices: EndpointSliceView = all();
+    /// Endpoints of the legacy kind.
+    endpoints: EndpointsView = all();
+    /// Service accounts.
+    service_accounts: ServiceAccountView = all();
+    /// The `kube-root-ca.crt` ConfigMap of each namespace.
+    root_cas: ConfigMapView = InformerConfig { fields: "metadata.name=kube-root-ca.crt".into(), ..all() };
+    /// The `cluster-info` ConfigMap that joining nodes read.
+    cluster_info: ConfigMapView = InformerConfig {
+        namespace: "kube-public".into(), fields: "metadata.name=cluster-info".into(), ..all()
+    };
+    /// Legacy service account token secrets.
+    token_secrets: SecretView = InformerConfig { fields: "type=kubernetes.io/service-account-token".into(), ..all() };
+    /// Bootstrap token secrets.
+    bootstrap_secrets: SecretView = InformerConfig {
+        namespace: "kube-system".into(), fields: "type=bootstrap.kubernetes.io/token".into(), ..all()
+    };
+    /// Certificate signing requests.
+    csrs: CsrView = all();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uid_numbers_differ_and_hold() {
+        let a = uid_number("123e4567-e89b-12d3-a456-426614174000");
+        assert_eq!(a, 0x123e_4567_e89b_12d3_a456_4266_1417_4000);
+        assert_ne!(uid_number("u1"), uid_number("u2"));
+        assert_eq!(uid_number("u1"), uid_number("u1"));
+        assert_ne!(uid_number("123e4567-e89b-12d3-a456-42661417400g"), a);
+    }
+}

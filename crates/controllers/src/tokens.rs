@@ -1,0 +1,154 @@
+//! Secrets of type `kubernetes.io/service-account-token`: filled in when somebody makes one for an account, removed when
+//! the account is gone. Pods do not use them; they get bound tokens. Upstream
+//! `pkg/controller/serviceaccount/tokens_controller.go`.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kelson_client::{Change, Client, DeleteOptions, WorkQueue};
+use kelson_meta::ObjectKey;
+use serde_json::{Value, json};
+
+use crate::config::{Config, LegacyTokenSigner};
+use crate::context::{Context, SyncError, WORKERS, get_value, update_value};
+use crate::shared::Shared;
+use crate::views::{SecretView, ServiceAccountView};
+
+/// The controller's identity.
+pub const NAME: &str = "tokens-controller";
+const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
+const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
+
+struct Controller {
+    client: Client,
+    secrets: Shared<SecretView>,
+    accounts: Shared<ServiceAccountView>,
+    config: Arc<Config>,
+    sign: Arc<LegacyTokenSigner>,
+}
+
+/// Starts the token controller; without a signer such secrets stay as they are.
+pub fn start(ctx: &Arc<Context>) {
+    let Some(sign) = ctx.config.legacy_tokens.clone() else { return };
+    let queue: WorkQueue<ObjectKey> = WorkQueue::default();
+    let me = Arc::new(Controller {
+        client: ctx.client_for(NAME),
+        secrets: ctx.informers.token_secrets.reader(),
+        accounts: ctx.informers.service_accounts.reader(),
+        config: Arc::clone(&ctx.config),
+        sign,
+    });
+    me.secrets.on_change(crate::context::enqueue_self(&queue));
+    let (q, secrets) = (queue.clone(), me.secrets.clone());
+    me.accounts.on_change(move |change| {
+        if matches!(change, Change::Updated { .. }) {
+            return;
+        }
+        let account = &change.object().metadata;
+        for s in secrets.in_namespace(&account.namespace) {
+            if s.metadata.annotations.get(ACCOUNT_NAME) == Some(&account.name) {
+                q.add(s.metadata.key());
+            }
+        }
+    });
+    ctx.run_queue("serviceaccount-token-controller", &queue, WORKERS, move |key| {
+        let me = Arc::clone(&me);
+        async move { me.sync(&key).await }
+    });
+}
+
+impl Controller {
+    async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
+        let Some(secret) = self.secrets.get(key).filter(|s| !s.metadata.is_deleting()) else { return Ok(()) };
+        let notes = &secret.metadata.annotations;
+        let Some(name) = notes.get(ACCOUNT_NAME) else { return Ok(()) };
+        let Some(uid) = self.account_uid(&key.namespace, name).await? else { return self.delete(&secret).await };
+        match notes.get(ACCOUNT_UID) {
+            // An account of the same name that is not the one the token was made for.
+            Some(noted) if *noted != uid => return self.delete(&secret).await,
+            _ => {}
+        }
+        let wanted = self.missing(&secret, name, &uid)?;
+        if wanted.is_empty() && notes.contains_key(ACCOUNT_UID) {
+            return Ok(());
+        }
+        let fill = |v: &mut Value| {
+            let data = crate::tree::map_at(v, "data");
+            data.extend(wanted.into_iter().map(|(k, v)| (k.to_owned(), json!(STANDARD.encode(v)))));
+            crate::tree::map_at(&mut v["metadata"], "annotations").insert(ACCOUNT_UID.into(), json!(uid));
+        };
+        let seen = &secret.metadata.resource_version;
+        update_value::<SecretView>(&self.client, &key.namespace, &key.name, "", seen, fill).await?;
+        Ok(())
+    }
+
+    /// The account's UID; asked of the API when the cache says there is none, since what follows is a deletion.
+    async fn account_uid(&self, namespace: &str, name: &str) -> Result<Option<String>, SyncError> {
+        if let Some(a) = self.accounts.get(&ObjectKey::new(namespace, name)) {
+            return Ok(Some(a.metadata.uid.clone()));
+        }
+        match get_value::<ServiceAccountView>(&self.client, namespace, name).await {
+            Ok(v) => Ok(v["metadata"]["uid"].as_str().map(str::to_owned)),
+            Err(e) if e.is_not_found() => Ok(None),
+            Err(e) => Err(e.into()),
+        }
+    }
+
+    /// What the secret lacks.
+    fn missing(&self, s: &SecretView, account: &str, uid: &str) -> Result<BTreeMap<&'static str, String>, SyncError> {
+        let mut out = BTreeMap::new();
+        let ns = &s.metadata.namespace;
+        let lacks = |k: &str, want: &str| s.text(k).is_none_or(|have| have != want);
+        if !self.config.root_ca.is_empty() && lacks("ca.crt", &self.config.root_ca) {
+            out.insert("ca.crt", self.config.root_ca.clone());
+        }
+        if lacks("namespace", ns) {
+            out.insert("namespace", ns.clone());
+        }
+        if s.data.get("token").is_none_or(String::is_empty) {
+            let token = (self.sign)(ns, account, uid, &s.metadata.name)
+                .map_err(|e| SyncError::Other(format!("cannot sign a token for {ns}/{account}: {e}")))?;
+            out.insert("token", token);
+        }
+        Ok(out)
+    }
+
+    async fn delete(&self, s: &SecretView) -> Result<(), SyncError> {
+        let options = DeleteOptions::default().with_uid(&s.metadata.uid);
+        match self.client.delete::<SecretView>(&s.metadata.namespace, &s.metadata.name, &options).await {
+            Err(e) if !e.is_not_found() => Err(e.into()),
+            _ => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::FakeApi;
+
+    #[tokio::test(start_paused = true)]
+    async fn filled_in_and_removed() {
+        let api = FakeApi::new();
+        let sign = |ns: &str, account: &str, _: &str, secret: &str| Ok(format!("{ns}.{account}.{secret}"));
+        let config = Config { root_ca: "PEM".into(), legacy_tokens: Some(Arc::new(sign)), ..Config::default() };
+        let _running = api.run(&["serviceaccount-token-controller"], config);
+        let account = api.create("v1/serviceaccounts", json!({"metadata": {"name": "robot", "namespace": "n"}}));
+        let secret = |name: &str, account: &str| {
+            json!({"type": "kubernetes.io/service-account-token",
+                "metadata": {"name": name, "namespace": "n", "annotations": {ACCOUNT_NAME: account}}})
+        };
+        api.create("v1/secrets", secret("t", "robot"));
+        api.create("v1/secrets", secret("stray", "nobody"));
+        api.settle().await;
+        let t = api.get("v1/secrets", "n", "t").unwrap();
+        assert_eq!(t["data"], json!({"ca.crt": STANDARD.encode("PEM"), "namespace": STANDARD.encode("n"),
+            "token": STANDARD.encode("n.robot.t")}));
+        assert_eq!(t["metadata"]["annotations"][ACCOUNT_UID], account["metadata"]["uid"]);
+        assert!(api.get("v1/secrets", "n", "stray").is_none());
+        api.remove("v1/serviceaccounts", "n", "robot");
+        api.settle().await;
+        assert!(api.get("v1/secrets", "n", "t").is_none());
+    }
+}

@@ -68,7 +68,7 @@ fn fail(s: &Status) -> Response {
 }
 
 /// RFC 7386, and lists of owners by UID as the strategic patch has them.
-fn merge(target: &mut Value, patch: &Value) {
+fn merge(target: &mut Value, patch: &Value, strategic: bool) {
     let Some(p) = patch.as_object() else {
         *target = patch.clone();
         return;
@@ -79,7 +79,7 @@ fn merge(target: &mut Value, patch: &Value) {
     for (k, v) in p {
         if v.is_null() {
             target.as_object_mut().unwrap().remove(k);
-        } else if k == "ownerReferences" {
+        } else if strategic && k == "ownerReferences" {
             let owners = target.as_object_mut().unwrap().entry(k.clone()).or_insert(json!([])).as_array_mut().unwrap();
             for o in v.as_array().unwrap() {
                 owners.retain(|have| have["uid"] != o["uid"]);
@@ -88,7 +88,7 @@ fn merge(target: &mut Value, patch: &Value) {
                 }
             }
         } else {
-            merge(&mut target[k], v);
+            merge(&mut target[k], v, strategic);
         }
     }
 }
@@ -340,7 +340,8 @@ impl FakeApi {
                 Ok(())
             }),
             Method::PATCH => self.update(&p, |v| {
-                merge(v, &body);
+                let kind = r.headers().get(http::header::CONTENT_TYPE).map_or("", |h| h.to_str().unwrap());
+                merge(v, &body, kind.contains("strategic"));
                 Ok(())
             }),
             Method::DELETE if p.name.is_empty() => {

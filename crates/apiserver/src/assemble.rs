@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::StatusCode;
-use kelson_admission::Chain;
+use kelson_admission::{AdmissionOptions, Chain, Dependencies, KindMapper};
 use kelson_auth::authenticate::{
     BootstrapTokens, CachedTokens, ClientCertificates, FrontProxy, FrontProxyOptions, TokenFile,
 };
@@ -15,6 +15,7 @@ use kelson_auth::token::{IssuerOptions, ServiceAccountTokens, TokenIssuer, Verif
 use kelson_auth::{
     Anonymous, Authorizer, AuthorizerChain, Change, Objects, RequestAuthenticator, TokenAuthenticator, TokenChain, token,
 };
+use kelson_meta::Gvr;
 use kelson_pki::{ClientChains, PublicKey};
 use kelson_store::{Cursor, EventKind, Record, Resource, Store, StoreError};
 use tokio::sync::watch;
@@ -242,10 +243,31 @@ fn refill(store: &Store, resource: Resource, apply: &impl Fn(&Record, Change<'_>
     }
 }
 
+/// The catalog as admission asks it.
+pub struct Kinds(pub Arc<Catalog>);
+
+impl KindMapper for Kinds {
+    fn resources(&self, api_version: &str, kind: &str) -> Vec<(Gvr, bool)> {
+        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+        let all = self.0.of(group, version).unwrap_or_default();
+        all.iter().filter(|s| s.gvk.kind == kind).map(|s| (s.gvr.clone(), s.namespaced)).collect()
+    }
+}
+
 /// Builds the admission chain.
 ///
 /// # Errors
 /// [`StartError::Config`].
-pub fn admission(_config: &Config, _objects: &Arc<dyn Objects>, _auth: &Auth, _catalog: &Arc<Catalog>) -> Result<Chain, StartError> {
-    Ok(Chain::default())
+pub fn admission(config: &Config, objects: &Arc<dyn Objects>, auth: &Auth, catalog: &Arc<Catalog>) -> Result<Chain, StartError> {
+    let options = AdmissionOptions {
+        enable: config.enable_admission.clone(),
+        disable: config.disable_admission.clone(),
+        ..AdmissionOptions::default()
+    };
+    let dependencies = Dependencies {
+        objects: Arc::clone(objects),
+        authorizer: Arc::clone(&auth.authorizer),
+        kinds: Arc::new(Kinds(Arc::clone(catalog))),
+    };
+    kelson_admission::build(&options, &dependencies).map_err(|e| StartError::Config(e.to_string()))
 }

@@ -116,6 +116,11 @@ impl Services {
         Ok(Self { used: Arc::new(Mutex::new(used)) })
     }
 
+    /// The first address of the primary range: the `kubernetes` service's.
+    pub fn first_address(&self) -> Option<IpAddr> {
+        self.used.lock().pools.first().map(|p| p.at(1))
+    }
+
     /// Takes what a new Service asks for.
     ///
     /// # Errors

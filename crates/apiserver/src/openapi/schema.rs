@@ -1,0 +1,179 @@
+//! Types of the schema table as OpenAPI schemas, collected as they are referred to.
+use std::collections::{BTreeMap, HashMap};
+
+use kelson_schema::{Field, FieldType, Kind, ListType, MapType, Schema, TypeId};
+use serde_json::{Map, Value, json};
+
+/// Which OpenAPI.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    /// Swagger 2.0.
+    V2,
+    /// OpenAPI 3.0.
+    V3,
+}
+
+/// Collects the schemas that a document refers to.
+pub struct Collector {
+    version: Version,
+    done: BTreeMap<String, Value>,
+    pending: Vec<TypeId>,
+    kinds: HashMap<TypeId, Vec<Value>>,
+}
+
+const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
+
+impl Collector {
+    /// Nothing yet.
+    pub fn new(version: Version) -> Self {
+        let mut kinds: HashMap<TypeId, Vec<Value>> = HashMap::new();
+        for (group, version, kind, ty) in Schema::builtin().kinds() {
+            let group = if group == "meta.k8s.io" { "" } else { group };
+            kinds.entry(ty).or_default().push(json!({"group": group, "version": version, "kind": kind}));
+        }
+        Self { version, done: BTreeMap::new(), pending: Vec::new(), kinds }
+    }
+    /// Which OpenAPI.
+    pub fn version(&self) -> Version {
+        self.version
+    }
+    /// A reference to a type.
+    pub fn refer(&mut self, ty: TypeId) -> Value {
+        let name = ty.openapi_name();
+        if !self.done.contains_key(&name) {
+            self.done.insert(name.clone(), Value::Null);
+            self.pending.push(ty);
+        }
+        self.reference(&name)
+    }
+    /// All schemas.
+    pub fn finish(mut self) -> Map<String, Value> {
+        while let Some(ty) = self.pending.pop() {
+            let schema = self.definition(ty);
+            self.done.insert(ty.openapi_name(), schema);
+        }
+        self.done.into_iter().collect()
+    }
+
+    fn reference(&self, name: &str) -> Value {
+        let place = if self.version == Version::V3 { "#/components/schemas" } else { "#/definitions" };
+        json!({"$ref": format!("{place}/{name}")})
+    }
+
+    fn named(&mut self, name: &str, schema: Value) -> Value {
+        self.done.entry(name.to_owned()).or_insert(schema);
+        self.reference(name)
+    }
+
+    fn definition(&mut self, ty: TypeId) -> Value {
+        let mut properties = Map::new();
+        let mut required = Vec::new();
+        for field in ty.json_fields() {
+            if field.is_required() {
+                required.push(field.json());
+            }
+            properties.insert(field.json().to_owned(), self.property(field));
+        }
+        let mut schema = Map::new();
+        schema.insert("type".into(), "object".into());
+        if !properties.is_empty() {
+            schema.insert("properties".into(), properties.into());
+        }
+        if !required.is_empty() {
+            required.sort_unstable();
+            schema.insert("required".into(), json!(required));
+        }
+        if ty.atomic() {
+            schema.insert("x-kubernetes-map-type".into(), "atomic".into());
+        }
+        if let Some(kinds) = self.kinds.get(&ty) {
+            schema.insert("x-kubernetes-group-version-kind".into(), json!(kinds));
+        }
+        schema.into()
+    }
+
+    fn property(&mut self, field: Field) -> Value {
+        let mut schema = self.ty(field.ty());
+        let mut beside = Map::new();
+        if let Some(list) = field.list_type() {
+            let word = match list {
+                ListType::Atomic => "atomic",
+                ListType::Set => "set",
+                ListType::Map => "map",
+            };
+            beside.insert("x-kubernetes-list-type".into(), word.into());
+            let keys: Vec<&str> = field.map_keys().collect();
+            if !keys.is_empty() {
+                beside.insert("x-kubernetes-list-map-keys".into(), json!(keys));
+            }
+        }
+        if let Some(map) = field.map_type() {
+            let word = if map == MapType::Atomic { "atomic" } else { "granular" };
+            beside.insert("x-kubernetes-map-type".into(), word.into());
+        }
+        let strategy = field.patch_strategy();
+        let words: Vec<&str> = [(strategy.merge, "merge"), (strategy.replace, "replace"), (strategy.retain_keys, "retainKeys")]
+            .into_iter()
+            .filter_map(|(on, word)| on.then_some(word))
+            .collect();
+        if !words.is_empty() {
+            beside.insert("x-kubernetes-patch-strategy".into(), words.join(",").into());
+        }
+        if !field.patch_merge_key().is_empty() {
+            beside.insert("x-kubernetes-patch-merge-key".into(), field.patch_merge_key().into());
+        }
+        if let Some(default) = field.default().and_then(|d| serde_json::from_str(d).ok()) {
+            beside.insert("default".into(), default);
+        }
+        if beside.is_empty() {
+            return schema;
+        }
+        // In v3 nothing may stand beside a reference.
+        if self.version == Version::V3 && schema.get("$ref").is_some() {
+            schema = json!({"allOf": [schema]});
+        }
+        if let Some(map) = schema.as_object_mut() {
+            map.extend(beside);
+        }
+        schema
+    }
+
+    fn ty(&mut self, ty: FieldType) -> Value {
+        let v3 = self.version == Version::V3;
+        match ty.kind() {
+            Kind::Bool => json!({"type": "boolean"}),
+            Kind::Int32 => json!({"type": "integer", "format": "int32"}),
+            Kind::Int64 => json!({"type": "integer", "format": "int64"}),
+            Kind::Double => json!({"type": "number", "format": "double"}),
+            Kind::String => json!({"type": "string"}),
+            Kind::Bytes => json!({"type": "string", "format": "byte"}),
+            Kind::Time => self.named(&format!("{META}.Time"), json!({"type": "string", "format": "date-time"})),
+            Kind::MicroTime => self.named(&format!("{META}.MicroTime"), json!({"type": "string", "format": "date-time"})),
+            Kind::Duration => self.named(&format!("{META}.Duration"), json!({"type": "string"})),
+            Kind::Quantity => {
+                let either = json!({"oneOf": [{"type": "string"}, {"type": "number"}]});
+                let schema = if v3 { either } else { json!({"type": "string"}) };
+                self.named("io.k8s.apimachinery.pkg.api.resource.Quantity", schema)
+            }
+            Kind::IntOrString => {
+                let either = json!({"format": "int-or-string", "oneOf": [{"type": "integer"}, {"type": "string"}]});
+                let schema = if v3 { either } else { json!({"type": "string", "format": "int-or-string"}) };
+                self.named("io.k8s.apimachinery.pkg.util.intstr.IntOrString", schema)
+            }
+            Kind::RawExtension => self.named("io.k8s.apimachinery.pkg.runtime.RawExtension", json!({"type": "object"})),
+            Kind::FieldsV1 => self.named(&format!("{META}.FieldsV1"), json!({"type": "object"})),
+            Kind::Json => self.named("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSON", json!({})),
+            Kind::Any => json!({}),
+            Kind::Struct(ty) => self.refer(ty),
+            Kind::SchemaOrBool(_) => self.union("JSONSchemaPropsOrBool"),
+            Kind::SchemaOrArray(_) => self.union("JSONSchemaPropsOrArray"),
+            Kind::SchemaOrStringArray(_) => self.union("JSONSchemaPropsOrStringArray"),
+            Kind::List(element) | Kind::WrappedList(element) => json!({"type": "array", "items": self.ty(element)}),
+            Kind::Map(value) => json!({"type": "object", "additionalProperties": self.ty(value)}),
+        }
+    }
+
+    fn union(&mut self, name: &str) -> Value {
+        self.named(&format!("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.{name}"), json!({}))
+    }
+}

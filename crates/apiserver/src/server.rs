@@ -17,6 +17,7 @@ use crate::config::{Config, StartError};
 use crate::discovery::Discovery;
 use crate::health::Health;
 use crate::inprocess::InProcess;
+use crate::kubelet::Kubelets;
 use crate::metrics::Metrics;
 use crate::objects::StoreObjects;
 use crate::openapi::OpenApi;
@@ -46,6 +47,8 @@ pub struct Server {
     pub clock: Arc<dyn Clock>,
     /// Cluster IPs and node ports.
     pub services: Services,
+    /// The way to kubelets.
+    pub kubelets: Option<Kubelets>,
     /// Counters.
     pub metrics: Metrics,
     /// Readiness.
@@ -87,6 +90,7 @@ impl ApiServer {
             auth,
             clock: Arc::clone(&config.clock),
             services: Services::new(&config, &store)?,
+            kubelets: config.kubelet.as_ref().map(Kubelets::new).transpose()?,
             metrics: Metrics::new(config.clock.now()),
             health: Health::default(),
             discovery: Discovery::default(),

@@ -1,6 +1,6 @@
 //! Resources that are answered, not stored: access and token reviews, bindings, component statuses.
 use http::StatusCode;
-use kelson_auth::{Attributes, Authorizer as _, Decision, TokenAuthenticator as _, UserInfo};
+use kelson_auth::{Attributes, Decision, UserInfo};
 use kelson_meta::{FieldSelector, LabelSelector, LabelSelectorSpec, Status};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};

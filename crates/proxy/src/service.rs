@@ -70,8 +70,7 @@ impl PortPlan {
     }
     /// Whether any rule sends to [`Self::local_endpoints`].
     pub fn uses_local(&self) -> bool {
-        self.internal == TrafficPolicy::Local
-            || (self.external == TrafficPolicy::Local && self.externally_accessible())
+        self.internal == TrafficPolicy::Local || (self.external == TrafficPolicy::Local && self.externally_accessible())
     }
     /// The endpoints of one policy.
     pub fn endpoints(&self, policy: TrafficPolicy) -> &[SocketAddr] {
@@ -224,9 +223,8 @@ fn endpoints_of<'a>(
     let mut all: BTreeMap<SocketAddr, Endpoint<'a>> = BTreeMap::new();
     for slice in slices.filter(|s| s.address_type == family.slice_type()) {
         let ports = slice.ports.iter().flatten();
-        let named = ports.filter(|p| {
-            p.name.as_deref().unwrap_or_default() == port && p.protocol.unwrap_or_default() == protocol
-        });
+        let named = ports
+            .filter(|p| p.name.as_deref().unwrap_or_default() == port && p.protocol.unwrap_or_default() == protocol);
         for number in named.filter_map(|p| p.port) {
             for e in slice.endpoints.iter().flatten() {
                 let Some(ip) = e.addresses.first().and_then(|a| a.parse::<IpAddr>().ok()) else { continue };
@@ -294,9 +292,8 @@ impl Topology {
 /// overload a few endpoints.
 fn topology(all: &BTreeMap<SocketAddr, Endpoint<'_>>, node: &NodeInfo) -> Topology {
     let ready = || all.values().filter(|e| e.ready);
-    let holds = |mode: Topology, has: &dyn Fn(&Endpoint<'_>) -> bool| {
-        ready().all(has) && ready().any(|e| mode.admits(e, node))
-    };
+    let holds =
+        |mode: Topology, has: &dyn Fn(&Endpoint<'_>) -> bool| ready().all(has) && ready().any(|e| mode.admits(e, node));
     if holds(Topology::SameNode, &|e| e.hints_node().next().is_some()) {
         Topology::SameNode
     } else if !node.zone.is_empty() && holds(Topology::SameZone, &|e| e.hints_zone().next().is_some()) {

@@ -14,9 +14,7 @@ use tokio::time::Instant;
 
 use crate::conntrack::{self, Frontends};
 use crate::health::{Health, Listeners};
-use crate::model::{
-    EndpointSlice, Family, LABEL_HEADLESS, LABEL_PROXY_NAME, LABEL_ZONE, Node, Service, TrafficPolicy,
-};
+use crate::model::{EndpointSlice, Family, LABEL_HEADLESS, LABEL_PROXY_NAME, LABEL_ZONE, Node, Service, TrafficPolicy};
 use crate::nft::{self, NftError};
 use crate::render::{self, Options};
 use crate::ruleset::RuleSet;
@@ -255,9 +253,8 @@ impl Syncer {
                 table.frontends.insert(key.clone(), frontends);
             }
         }
-        let checked = service.filter(|s| {
-            s.spec.health_check_node_port != 0 && s.spec.external_traffic_policy == TrafficPolicy::Local
-        });
+        let checked = service
+            .filter(|s| s.spec.health_check_node_port != 0 && s.spec.external_traffic_policy == TrafficPolicy::Local);
         let wanted = checked.map(|s| (s.spec.health_check_node_port, service::local_ready(slices(), &self.node_info)));
         self.listeners.set(key, wanted);
     }

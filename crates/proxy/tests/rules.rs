@@ -1,0 +1,387 @@
+//! The pure core: objects in, endpoints and rules out; and transactions against a model of the kernel that knows what
+//! may be named when.
+
+#![allow(clippy::unwrap_used)]
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use kelson_meta::ObjectKey;
+use kelson_proxy::model::{EndpointSlice, Family, Service};
+use kelson_proxy::render::{self, Options};
+use kelson_proxy::ruleset::{Container, Fragment, Item, RuleSet};
+use kelson_proxy::service::{NodeInfo, PortPlan, local_ready, plan};
+use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
+use serde_json::{Value, json};
+
+fn service(spec: Value) -> Service {
+    let mut spec = spec;
+    let given = spec.as_object_mut().unwrap();
+    given.entry("clusterIP").or_insert(json!("10.43.0.9"));
+    given.entry("ports").or_insert(json!([{"name": "http", "protocol": "TCP", "port": 80}]));
+    let status = given.remove("status").unwrap_or_default();
+    let status = if status.is_null() { json!({}) } else { status };
+    let object = json!({"metadata": {"name": "web", "namespace": "shop"}, "spec": spec, "status": status});
+    serde_json::from_value(object).unwrap()
+}
+
+fn slice(endpoints: Value) -> EndpointSlice {
+    let labels = json!({"kubernetes.io/service-name": "web"});
+    serde_json::from_value(json!({
+        "metadata": {"name": "web-1", "namespace": "shop", "labels": labels}, "addressType": "IPv4",
+        "ports": [{"name": "http", "protocol": "TCP", "port": 8080}, {"name": "other", "port": 9}],
+        "endpoints": endpoints,
+    }))
+    .unwrap()
+}
+
+/// `a:ready:local` and so on: last octet, then words.
+fn endpoint(text: &str) -> Value {
+    let mut words = text.split(':');
+    let last = words.next().unwrap();
+    let mut e = json!({"addresses": [format!("10.42.0.{last}")], "conditions": {"ready": false, "serving": false},
+        "nodeName": "far"});
+    for word in words {
+        match word.split_once('=') {
+            None if word == "local" => e["nodeName"] = json!("here"),
+            None if word == "ready" => e["conditions"] = json!({"ready": true, "serving": true}),
+            None if word == "unset" => e["conditions"] = json!({}),
+            None if word == "last" => e["conditions"] = json!({"ready": false, "serving": true, "terminating": true}),
+            Some(("zone", z)) => e["hints"]["forZones"] = json!([{"name": z}]),
+            Some(("node", n)) => e["hints"]["forNodes"] = json!([{"name": n}]),
+            _ => panic!("{word}"),
+        }
+    }
+    e
+}
+
+fn here() -> NodeInfo {
+    NodeInfo { name: "here".into(), zone: "z1".into() }
+}
+
+fn plan_of(spec: Value, endpoints: &[&str]) -> PortPlan {
+    let slice = slice(endpoints.iter().map(|e| endpoint(e)).collect());
+    let mut plans = plan(&service(spec), [&slice].into_iter(), Family::V4, &here());
+    assert_eq!(plans.len(), 1);
+    plans.remove(0)
+}
+
+fn octets(endpoints: &[SocketAddr]) -> Vec<u8> {
+    endpoints
+        .iter()
+        .map(|at| {
+            assert_eq!(at.port(), 8080);
+            let std::net::IpAddr::V4(ip) = at.ip() else { panic!() };
+            ip.octets()[3]
+        })
+        .collect()
+}
+
+/// Endpoints, those under Cluster, those under Local, whether there is any at all.
+type Choice = (&'static [&'static str], &'static [u8], &'static [u8], bool);
+
+#[test]
+fn endpoints_are_chosen() {
+    let both = json!({"internalTrafficPolicy": "Local", "externalTrafficPolicy": "Local", "type": "NodePort",
+        "ports": [{"name": "http", "port": 80, "nodePort": 30080}]});
+    let cases: &[Choice] = &[
+        (&[], &[], &[], false),
+        (&["1"], &[], &[], false),
+        (&["1:unset"], &[1], &[], true),
+        (&["1:ready", "2:ready:local", "3"], &[1, 2], &[2], true),
+        (&["1:ready", "2:last:local"], &[1], &[2], true),
+        (&["1:last", "2:last:local"], &[1, 2], &[2], true),
+        (&["1:ready:zone=z1", "2:ready:zone=z2"], &[1], &[], true),
+        (&["1:ready:zone=z1", "2:ready"], &[1, 2], &[], true),
+        (&["1:ready:zone=z2", "2:ready:zone=z3"], &[1, 2], &[], true),
+        (&["1:ready:zone=z1:node=far", "2:ready:zone=z1:node=here"], &[2], &[], true),
+        (&["1:ready:zone=z1:node=far", "2:ready:zone=z1"], &[1, 2], &[], true),
+        (&["1:ready:zone=z1", "2:last"], &[1], &[], true),
+    ];
+    for (endpoints, cluster, local, any) in cases {
+        let p = plan_of(both.clone(), endpoints);
+        let found = (octets(&p.cluster_endpoints), octets(&p.local_endpoints), p.has_any_endpoint);
+        assert_eq!(found, (cluster.to_vec(), local.to_vec(), *any), "{endpoints:?}");
+    }
+}
+
+#[test]
+fn an_endpoint_in_two_slices_counts_once_and_readier() {
+    let (a, b) = (slice(json!([endpoint("1")])), slice(json!([endpoint("1:ready")])));
+    for order in [[&a, &b], [&b, &a]] {
+        let plans = plan(&service(json!({})), order.into_iter(), Family::V4, &here());
+        assert_eq!(octets(&plans[0].cluster_endpoints), [1]);
+    }
+    let two = slice(json!([endpoint("1:ready:local"), endpoint("2:ready"), endpoint("3:local")]));
+    assert_eq!(local_ready([&two, &two].into_iter(), &here()), 1);
+}
+
+#[test]
+fn other_services_are_left_alone() {
+    for spec in [
+        json!({"clusterIP": "None"}),
+        json!({"clusterIP": ""}),
+        json!({"type": "ExternalName"}),
+        json!({"clusterIP": "fd43::1"}),
+    ] {
+        assert!(plan(&service(spec.clone()), [].into_iter(), Family::V4, &here()).is_empty(), "{spec}");
+    }
+    let mut foreign = service(json!({}));
+    foreign.metadata.labels.insert("service.kubernetes.io/service-proxy-name".into(), "x".into());
+    assert!(plan(&foreign, [].into_iter(), Family::V4, &here()).is_empty());
+}
+
+fn options() -> Options {
+    Options {
+        cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap(), "fd42::/56".parse().unwrap()],
+        node_ips: vec!["192.0.2.2".parse().unwrap()],
+        nodeport_addresses: Vec::new(),
+    }
+}
+
+fn rendered(p: &PortPlan) -> String {
+    let mut rules = RuleSet::new("ip t".into(), String::new());
+    rules.replace(&p.key, render::fragment(Family::V4, std::slice::from_ref(p), &options()));
+    rules.take_diff().unwrap_or_default()
+}
+
+fn assert_lines(text: &str, present: &[&str], absent: &[&str]) {
+    for line in present {
+        assert!(text.contains(line), "missing: {line}\n{text}");
+    }
+    for line in absent {
+        assert!(!text.contains(line), "unwanted: {line}\n{text}");
+    }
+}
+
+#[test]
+fn a_cluster_ip_spreads_evenly() {
+    let text = rendered(&plan_of(json!({}), &["1:ready", "2:ready:local", "3:ready"]));
+    assert_lines(
+        &text,
+        &[
+            "meta l4proto tcp numgen random mod 3 0 dnat ip to 10.42.0.1:8080\n",
+            "meta l4proto tcp numgen random mod 2 0 dnat ip to 10.42.0.2:8080\n",
+            "meta l4proto tcp dnat ip to 10.42.0.3:8080\n",
+            "add element ip t cluster-ips { 10.43.0.9 }",
+            "add element ip t hairpin { 10.42.0.2 . 10.42.0.2 }",
+            "add element ip t service-ips { 10.43.0.9 . tcp . 80 : goto service-",
+        ],
+        &["no-endpoint", "external-", "nodeport"],
+    );
+    let many: Vec<String> = (1..=17).map(|i| format!("{i}:ready")).collect();
+    let many: Vec<&str> = many.iter().map(String::as_str).collect();
+    assert_lines(&rendered(&plan_of(json!({}), &many)), &["numgen random mod 17 map { 0 : 10.42.0.1 . 8080, "], &[]);
+}
+
+#[test]
+fn nobody_serves() {
+    let lb = json!({"type": "LoadBalancer", "externalTrafficPolicy": "Local",
+        "ports": [{"name": "http", "port": 80, "nodePort": 30080}], "externalIPs": ["198.51.100.7"],
+        "status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.8"}, {"ip": "198.51.100.9", "ipMode": "Proxy"}]}}});
+    let text = rendered(&plan_of(lb.clone(), &[]));
+    assert_lines(
+        &text,
+        &[
+            "10.43.0.9 . tcp . 80 : goto reject-chain",
+            "198.51.100.8 . tcp . 80 : goto reject-chain",
+            "no-endpoint-nodeports { tcp . 30080 : goto reject-chain }",
+        ],
+        &["service-ips", "198.51.100.9", "  chain "],
+    );
+    // Endpoints elsewhere: dropped from outside, served to the node and its pods.
+    let text = rendered(&plan_of(lb, &["1:ready"]));
+    assert_lines(
+        &text,
+        &[
+            "no-endpoint-nodeports { tcp . 30080 : drop }",
+            "198.51.100.7 . tcp . 80 : drop",
+            "ip saddr { 10.42.0.0/16 } goto service-",
+            "fib saddr type local jump mark-for-masquerade",
+            "10.43.0.9 . tcp . 80 : goto service-",
+            "tcp . 30080 : goto external-",
+        ],
+        &["goto local-", "10.43.0.9 . tcp . 80 : drop"],
+    );
+}
+
+#[test]
+fn source_ranges_guard_the_load_balancer_only() {
+    let lb = json!({"type": "LoadBalancer", "ports": [{"name": "http", "port": 80, "nodePort": 30080}],
+        "loadBalancerSourceRanges": [" 192.0.2.0/24", "192.0.2.128/25", "2001:db8::/32"],
+        "status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.8", "ipMode": "VIP"}]}}});
+    let text = rendered(&plan_of(lb, &["1:ready"]));
+    let guard = "ip saddr { 192.0.2.0/24, 198.51.100.8/32 } return\ndrop";
+    assert_lines(&text, &[guard, "firewall-ips { 198.51.100.8 . tcp . 80 : goto firewall-"], &[]);
+}
+
+#[test]
+fn affinity_remembers_per_endpoint() {
+    let spec = json!({"sessionAffinity": "ClientIP", "sessionAffinityConfig": {"clientIP": {"timeoutSeconds": 60}}});
+    let text = rendered(&plan_of(spec, &["1:ready", "2:ready"]));
+    assert_eq!(text.matches("flags dynamic,timeout; timeout 60s;").count(), 2, "{text}");
+    assert_lines(
+        &text,
+        &["{ ip saddr }\nmeta l4proto tcp dnat ip to 10.42.0.2:8080", "numgen random mod 2 0 goto endpoint-"],
+        &[],
+    );
+}
+
+#[test]
+fn node_ports_answer_where_told() {
+    let base = |nets: &[&str]| {
+        let nodeport_addresses = nets.iter().map(|n| n.parse().unwrap()).collect();
+        render::base(Family::V4, &Options { nodeport_addresses, ..options() })
+    };
+    let vmap = "meta l4proto . th dport vmap @service-nodeports";
+    assert_lines(&base(&[]), &[&format!("ip daddr {{ 192.0.2.2 }} {vmap}")], &[]);
+    assert_lines(&base(&["0.0.0.0/0"]), &[&format!("ip daddr != 127.0.0.0/8 fib daddr type local {vmap}")], &[]);
+    assert_lines(&base(&["::/0"]), &[], &["@service-nodeports\n", "@no-endpoint-nodeports"]);
+}
+
+/// What the kernel would hold, and its rules about names.
+#[derive(Default, PartialEq, Debug)]
+struct Kernel {
+    chains: BTreeMap<String, Vec<String>>,
+    sets: BTreeSet<String>,
+    elements: BTreeMap<(String, String), String>,
+}
+
+impl Kernel {
+    fn apply(&mut self, script: &str) {
+        let mut lines = script.lines().map(str::trim);
+        while let Some(line) = lines.next() {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            match words.as_slice() {
+                ["add", "table", ..] | ["table", ..] | ["}"] => {}
+                ["delete", "table", ..] => *self = Self::default(),
+                ["set", name, "{", ..] => assert!(self.sets.insert((*name).to_owned()), "{line}"),
+                ["chain", name, "{"] => {
+                    let rules: Vec<String> = lines.by_ref().take_while(|l| *l != "}").map(str::to_owned).collect();
+                    let chain = self.chains.entry((*name).to_owned()).or_default();
+                    assert!(chain.is_empty(), "rules appended to a chain that was not flushed: {name}");
+                    *chain = rules;
+                }
+                ["flush", "chain", _, _, name] => self.chains.get_mut(*name).unwrap().clear(),
+                ["delete", "chain", _, _, name] => {
+                    assert!(self.chains.remove(*name).unwrap().is_empty());
+                    self.unused(&format!("goto {name}"));
+                }
+                ["delete", "set", _, _, name] => {
+                    assert!(self.sets.remove(*name), "{line}");
+                    self.unused(&format!("@{name}"));
+                }
+                [verb, "element", _, _, container, "{", ..] => {
+                    let inside = line.split_once("{ ").unwrap().1.strip_suffix(" }").unwrap();
+                    for element in inside.split(", ") {
+                        let (key, data) = element.split_once(" : ").unwrap_or((element, ""));
+                        let at = ((*container).to_owned(), key.to_owned());
+                        if *verb == "add" {
+                            assert!(self.elements.insert(at, data.to_owned()).is_none(), "twice: {element}");
+                        } else {
+                            assert!(self.elements.remove(&at).is_some(), "not there: {element}");
+                        }
+                    }
+                }
+                _ => panic!("{line}"),
+            }
+        }
+        // In the end every name that is used exists.
+        for text in self.chains.values().flatten().chain(self.elements.values()) {
+            if let Some(name) = text.split("goto ").nth(1) {
+                assert!(self.chains.contains_key(name), "no chain {name}");
+            }
+        }
+    }
+
+    fn unused(&self, reference: &str) {
+        let ends = |t: &String| t.ends_with(reference) || t.contains(&format!("{reference} "));
+        assert!(!self.chains.values().flatten().chain(self.elements.values()).any(ends), "{reference} in use");
+    }
+}
+
+fn some_fragment(rng: &mut StdRng, owner: usize) -> Fragment {
+    let mut fragment = Fragment::new();
+    for port in 0..rng.random_range(0..3) {
+        let chain = format!("service-{owner}/{port}");
+        let sticky = rng.random_bool(0.3);
+        let mut rules = Vec::new();
+        for e in 0..rng.random_range(1..4) {
+            if sticky {
+                let (set, inner) = (format!("affinity-{owner}/{port}/{e}"), format!("endpoint-{owner}/{port}/{e}"));
+                rules.push(format!("ip saddr @{set} goto {inner}"));
+                fragment.insert(Item::Set(set), Arc::from("type ipv4_addr;"));
+                fragment.insert(Item::Chain(inner), Arc::from("dnat"));
+            } else {
+                rules.push(format!("dnat {e}"));
+            }
+        }
+        fragment.insert(Item::Chain(chain.clone()), Arc::from(rules.join("\n")));
+        // Few addresses: services fight for them.
+        let key = format!("10.43.0.{} . tcp . 80", rng.random_range(0..6));
+        let (container, verdict) = if rng.random_bool(0.2) {
+            (Container::NoEndpointServices, "drop".to_owned())
+        } else {
+            (Container::ServiceIps, format!("goto {chain}"))
+        };
+        fragment.insert(Item::Element(container, key.clone()), Arc::from(verdict));
+        fragment.insert(Item::Element(Container::ClusterIps, key), Arc::from(""));
+    }
+    fragment
+}
+
+fn differences_add_up(seed: u64) {
+    let mut rng = StdRng::seed_from_u64(seed);
+    let mut rules = RuleSet::new("ip t".into(), String::new());
+    let mut wanted: BTreeMap<ObjectKey, Fragment> = BTreeMap::new();
+    let mut kernel = Kernel::default();
+    for step in 0..60 {
+        for _ in 0..rng.random_range(0..4) {
+            let owner = rng.random_range(0..8);
+            let key = ObjectKey::new("ns", format!("{owner}"));
+            let fragment = some_fragment(&mut rng, owner);
+            wanted.insert(key.clone(), fragment.clone());
+            rules.replace(&key, fragment);
+        }
+        if let Some(script) = rules.take_diff() {
+            kernel.apply(&script);
+        }
+        let mut fresh = RuleSet::new("ip t".into(), String::new());
+        for (key, fragment) in &wanted {
+            fresh.replace(key, fragment.clone());
+        }
+        let mut full = Kernel::default();
+        full.apply(&fresh.take_full());
+        assert_eq!(kernel, full, "seed {seed}, step {step}");
+        assert_eq!(rules.expected(), fresh.expected(), "seed {seed}, step {step}");
+        assert_eq!(rules.take_diff(), None);
+    }
+}
+
+#[test]
+fn differences_add_up_to_the_whole() {
+    for seed in 0..40 {
+        differences_add_up(seed);
+    }
+}
+
+#[test]
+fn a_change_costs_what_changed() {
+    let mut rules = RuleSet::new("ip t".into(), String::new());
+    for i in 0..200 {
+        let mut p = plan_of(json!({}), &["1:ready"]);
+        p.key.name = format!("s{i}");
+        p.cluster_ips = vec![format!("10.43.1.{i}").parse().unwrap()];
+        rules.replace(&p.key.clone(), render::fragment(Family::V4, &[p], &options()));
+    }
+    rules.take_full();
+    let mut p = plan_of(json!({}), &["1:ready", "2:ready"]);
+    p.key.name = "s7".into();
+    p.cluster_ips = vec!["10.43.1.7".parse().unwrap()];
+    rules.replace(&p.key.clone(), render::fragment(Family::V4, &[p], &options()));
+    let script = rules.take_diff().unwrap();
+    assert_eq!(script.matches("flush chain").count(), 1);
+    assert_eq!(script.matches("element").count(), 0, "{script}");
+}

@@ -1,0 +1,261 @@
+//! Pods that wait: ready ones by priority and age, failed ones until their back-off is over, hopeless ones until an
+//! event gives them hope (or five minutes have passed), gated ones until their gates go. Knows nothing of why; time is
+//! given by the caller.
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use crate::reason::{Plugin, Plugins};
+use crate::view::Pod;
+
+/// First back-off.
+pub const BACKOFF_FIRST: Duration = Duration::from_secs(1);
+/// Longest back-off.
+pub const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// A pod without hope is tried again after this, whatever happens.
+pub const HOPELESS_MAX: Duration = Duration::from_secs(300);
+
+/// Higher priority first, then whoever waits longer.
+type ActiveKey = (i64, u64);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Active(ActiveKey),
+    Backoff { until: Instant, sequence: u64 },
+    Hopeless { since: Instant, sequence: u64 },
+    Gated,
+    InFlight,
+}
+
+#[derive(Debug)]
+struct Entry {
+    pod: Arc<Pod>,
+    failures: u32,
+    /// Order of arrival; kept through failures.
+    arrival: u64,
+    plugins: Plugins,
+    backoff_until: Instant,
+    /// Backs off because of a fault rather than a refusal: does not come early.
+    faulty: bool,
+    place: Place,
+}
+
+/// How many pods are where.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Depth {
+    /// Ready.
+    pub active: usize,
+    /// Backing off.
+    pub backoff: usize,
+    /// Without hope.
+    pub unschedulable: usize,
+    /// Gated.
+    pub gated: usize,
+}
+
+/// The queue. Bounded by the number of pods the API holds.
+#[derive(Debug, Default)]
+pub struct Queue {
+    entries: HashMap<Arc<str>, Entry>,
+    active: BTreeMap<ActiveKey, Arc<str>>,
+    backoff: BTreeMap<(Instant, u64), Arc<str>>,
+    hopeless: BTreeMap<(Instant, u64), Arc<str>>,
+    gated: usize,
+    sequence: u64,
+    /// Hopeless pods by who refused them.
+    refused_by: [usize; 16],
+}
+
+impl Queue {
+    fn next(&mut self) -> u64 {
+        self.sequence += 1;
+        self.sequence
+    }
+
+    /// Learns a pending pod, or its new state.
+    pub fn put(&mut self, pod: Arc<Pod>, now: Instant) {
+        let gated = !pod.spec.gates.is_empty();
+        let Some(entry) = self.entries.get_mut(&pod.uid) else {
+            let arrival = self.next();
+            let uid = Arc::clone(&pod.uid);
+            let entry = Entry {
+                pod,
+                failures: 0,
+                arrival,
+                plugins: Plugins::default(),
+                backoff_until: now,
+                faulty: false,
+                place: Place::InFlight,
+            };
+            self.entries.insert(Arc::clone(&uid), entry);
+            self.settle(&uid, now, gated);
+            return;
+        };
+        let changed = !Arc::ptr_eq(&entry.pod.spec, &pod.spec);
+        let uid = Arc::clone(&pod.uid);
+        entry.pod = pod;
+        // Its own change (of labels, tolerations, gates …) is hope enough.
+        if changed && entry.place != Place::InFlight {
+            self.detach(&uid);
+            self.settle(&uid, now, gated);
+        }
+    }
+
+    /// Puts a detached pod where it belongs now.
+    fn settle(&mut self, uid: &Arc<str>, now: Instant, gated: bool) {
+        let sequence = self.next();
+        let Some(e) = self.entries.get_mut(uid) else { return };
+        e.place = if gated {
+            self.gated += 1;
+            Place::Gated
+        } else if e.backoff_until > now {
+            self.backoff.insert((e.backoff_until, sequence), Arc::clone(uid));
+            Place::Backoff { until: e.backoff_until, sequence }
+        } else {
+            let key = (-i64::from(e.pod.spec.priority), e.arrival);
+            self.active.insert(key, Arc::clone(uid));
+            Place::Active(key)
+        };
+    }
+
+    /// Takes a pod out of the list it is in; it stays known.
+    fn detach(&mut self, uid: &str) {
+        let Some(e) = self.entries.get_mut(uid) else { return };
+        match std::mem::replace(&mut e.place, Place::InFlight) {
+            Place::Active(key) => {
+                self.active.remove(&key);
+            }
+            Place::Backoff { until, sequence } => {
+                self.backoff.remove(&(until, sequence));
+            }
+            Place::Hopeless { since, sequence } => {
+                self.hopeless.remove(&(since, sequence));
+                for (i, n) in self.refused_by.iter_mut().enumerate() {
+                    *n -= usize::from(e.plugins.has_number(i));
+                }
+            }
+            Place::Gated => self.gated -= 1,
+            Place::InFlight => {}
+        }
+    }
+
+    /// Forgets a pod: it is gone, or assigned.
+    pub fn remove(&mut self, uid: &str) {
+        self.detach(uid);
+        self.entries.remove(uid);
+    }
+
+    /// The next pod to decide on; it is in flight until it is removed or given back.
+    pub fn pop(&mut self, now: Instant) -> Option<Arc<Pod>> {
+        self.release(now);
+        let uid = match self.active.pop_first() {
+            Some((_, uid)) => uid,
+            // Nothing better to do: those that back off without a fault of ours may come early.
+            None => {
+                let early = |uid: &Arc<str>| self.entries.get(uid).is_some_and(|e| !e.faulty);
+                self.backoff.values().find(|uid| early(uid)).cloned()?
+            }
+        };
+        self.detach(&uid);
+        self.entries.get(&uid).map(|e| Arc::clone(&e.pod))
+    }
+
+    fn release(&mut self, now: Instant) {
+        while let Some((key, uid)) = self.backoff.first_key_value().filter(|(k, _)| k.0 <= now) {
+            let (key, uid) = (*key, Arc::clone(uid));
+            self.backoff.remove(&key);
+            self.settle(&uid, now, false);
+        }
+        while let Some((_, uid)) = self.hopeless.first_key_value().filter(|(k, _)| k.0 + HOPELESS_MAX <= now) {
+            let uid = Arc::clone(uid);
+            self.detach(&uid);
+            self.settle(&uid, now, false);
+        }
+    }
+
+    fn fail(&mut self, uid: &str, now: Instant, faulty: bool) -> Option<&mut Entry> {
+        let e = self.entries.get_mut(uid).filter(|e| e.place == Place::InFlight)?;
+        let doublings = e.failures.min(8);
+        e.failures = e.failures.saturating_add(1);
+        e.backoff_until = now + BACKOFF_FIRST.saturating_mul(1 << doublings).min(BACKOFF_MAX);
+        e.faulty = faulty;
+        Some(e)
+    }
+
+    /// Gives back a pod that these plugins refused: it waits for hope.
+    pub fn refuse(&mut self, uid: &str, plugins: Plugins, now: Instant) {
+        let sequence = self.next();
+        let Some(e) = self.fail(uid, now, false) else { return };
+        e.plugins = plugins;
+        e.place = Place::Hopeless { since: now, sequence };
+        let uid = Arc::clone(&e.pod.uid);
+        self.hopeless.insert((now, sequence), uid);
+        for (i, n) in self.refused_by.iter_mut().enumerate() {
+            *n += usize::from(plugins.has_number(i));
+        }
+    }
+
+    /// Gives back a pod that met a fault: it is tried again after its back-off.
+    pub fn fault(&mut self, uid: &str, now: Instant) {
+        if let Some(e) = self.fail(uid, now, true) {
+            let (uid, gated) = (Arc::clone(&e.pod.uid), !e.pod.spec.gates.is_empty());
+            self.settle(&uid, now, gated);
+        }
+    }
+
+    /// Whether any hopeless pod was refused by one of these.
+    pub fn any_refused_by(&self, plugins: &[Plugin]) -> bool {
+        plugins.iter().any(|p| self.refused_by[*p as usize] > 0)
+    }
+
+    /// Whether there is a pod without hope.
+    pub fn any_hopeless(&self) -> bool {
+        !self.hopeless.is_empty()
+    }
+
+    /// Brings back the hopeless pods that `hope` has hope for. Siblings are asked for once.
+    pub fn stir(&mut self, now: Instant, mut hope: impl FnMut(&Pod, Plugins) -> bool) {
+        let mut last: Option<(*const crate::view::PodSpec, Plugins, bool)> = None;
+        let mut back = Vec::new();
+        for uid in self.hopeless.values() {
+            let Some(e) = self.entries.get(uid) else { continue };
+            let at = Arc::as_ptr(&e.pod.spec);
+            let yes = match last {
+                Some((spec, plugins, yes)) if spec == at && plugins == e.plugins => yes,
+                _ => hope(&e.pod, e.plugins),
+            };
+            last = Some((at, e.plugins, yes));
+            if yes {
+                back.push(Arc::clone(uid));
+            }
+        }
+        for uid in back {
+            self.detach(&uid);
+            self.settle(&uid, now, false);
+        }
+    }
+
+    /// When something becomes due by itself.
+    pub fn due(&self) -> Option<Instant> {
+        let backoff = self.backoff.first_key_value().map(|(k, _)| k.0);
+        let hopeless = self.hopeless.first_key_value().map(|(k, _)| k.0 + HOPELESS_MAX);
+        backoff.into_iter().chain(hopeless).min()
+    }
+
+    /// The newest state of a pod that waits or is in flight.
+    pub fn get(&self, uid: &str) -> Option<&Arc<Pod>> {
+        self.entries.get(uid).map(|e| &e.pod)
+    }
+
+    /// How many pods are where.
+    pub fn depth(&self) -> Depth {
+        Depth {
+            active: self.active.len(),
+            backoff: self.backoff.len(),
+            unschedulable: self.hopeless.len(),
+            gated: self.gated,
+        }
+    }
+}

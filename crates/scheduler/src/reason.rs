@@ -1,0 +1,186 @@
+//! Why a node was refused, and the sentence that sums it up for people. The texts are read by tools and by eyes trained
+//! on upstream's, so they are upstream's, word by word.
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// The plugins that can refuse a pod.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+pub enum Plugin {
+    /// Cordoned nodes.
+    NodeUnschedulable,
+    /// `spec.nodeName`-like demands.
+    NodeName,
+    /// Taints.
+    TaintToleration,
+    /// Node selector and affinity.
+    NodeAffinity,
+    /// Host ports.
+    NodePorts,
+    /// Resources.
+    NodeResourcesFit,
+    /// Volumes.
+    VolumeBinding,
+    /// Spreading.
+    PodTopologySpread,
+    /// Pods near or far from pods.
+    InterPodAffinity,
+}
+
+/// A set of plugins.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Plugins(u16);
+
+impl Plugins {
+    /// Adds one.
+    pub fn insert(&mut self, p: Plugin) {
+        self.0 |= 1 << p as u8;
+    }
+    /// Whether one is in it.
+    pub fn has(self, p: Plugin) -> bool {
+        self.0 & (1 << p as u8) != 0
+    }
+    /// Whether the plugin with this discriminant is in it.
+    pub fn has_number(self, n: usize) -> bool {
+        self.0 >> n & 1 == 1
+    }
+    /// Whether none is.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+/// One reason against one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reason(pub Cow<'static, str>);
+
+impl Reason {
+    /// A constant text.
+    pub const fn fixed(text: &'static str) -> Self {
+        Self(Cow::Borrowed(text))
+    }
+    /// Cordoned.
+    pub const UNSCHEDULABLE: Self = Self::fixed("node(s) were unschedulable");
+    /// A taint.
+    pub const TAINT: Self = Self::fixed("node(s) had untolerated taint(s)");
+    /// Node selector or affinity.
+    pub const AFFINITY: Self = Self::fixed("node(s) didn't match Pod's node affinity/selector");
+    /// Host ports.
+    pub const PORTS: Self = Self::fixed("node(s) didn't have free ports for the requested pod ports");
+    /// Pods per node.
+    pub const TOO_MANY_PODS: Self = Self::fixed("Too many pods");
+    /// CPU.
+    pub const CPU: Self = Self::fixed("Insufficient cpu");
+    /// Memory.
+    pub const MEMORY: Self = Self::fixed("Insufficient memory");
+    /// Ephemeral storage.
+    pub const EPHEMERAL: Self = Self::fixed("Insufficient ephemeral-storage");
+    /// A claim's volume is gone.
+    pub const VOLUME_MISSING: Self =
+        Self::fixed("node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)");
+    /// A volume cannot be reached.
+    pub const VOLUME_NODE_CONFLICT: Self = Self::fixed("node(s) didn't match PersistentVolume's node affinity");
+    /// A volume is in another zone.
+    pub const VOLUME_ZONE: Self = Self::fixed("node(s) had no available volume zone");
+    /// Spread.
+    pub const SPREAD: Self = Self::fixed("node(s) didn't match pod topology spread constraints");
+    /// Spread, no label.
+    pub const SPREAD_LABEL: Self =
+        Self::fixed("node(s) didn't match pod topology spread constraints (missing required label)");
+    /// Pod affinity.
+    pub const POD_AFFINITY: Self = Self::fixed("node(s) didn't match pod affinity rules");
+    /// Pod anti-affinity.
+    pub const POD_ANTI_AFFINITY: Self = Self::fixed("node(s) didn't match pod anti-affinity rules");
+    /// Anti-affinity of pods that are there.
+    pub const EXISTING_ANTI_AFFINITY: Self = Self::fixed("node(s) didn't satisfy existing pods anti-affinity rules");
+}
+
+/// A node's refusal.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Who refused.
+    pub plugin: Plugin,
+    /// Whether removing pods could help.
+    pub preemptible: bool,
+    /// Why.
+    pub reasons: Vec<Reason>,
+}
+
+impl Refusal {
+    /// By one reason.
+    pub fn one(plugin: Plugin, preemptible: bool, reason: Reason) -> Self {
+        Self { plugin, preemptible, reasons: vec![reason] }
+    }
+}
+
+/// Counts of reasons.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tally(BTreeMap<Cow<'static, str>, usize>);
+
+impl Tally {
+    /// Counts a reason on `nodes` nodes.
+    pub fn count(&mut self, reason: &Reason, nodes: usize) {
+        if nodes == 0 {
+            return;
+        }
+        match self.0.get_mut(&*reason.0) {
+            Some(n) => *n += nodes,
+            None => {
+                self.0.insert(reason.0.clone(), nodes);
+            }
+        }
+    }
+}
+
+/// No node at all.
+pub const NO_NODES: &str = "no nodes available to schedule pods";
+
+/// `0/3 nodes are available: 1 Insufficient cpu, 2 Too many pods.` and what preemption had to say, where it spoke.
+/// `before` is the word of a plugin that refused the pod before any node was looked at.
+pub fn summary(nodes: usize, before: Option<&str>, tally: &Tally, after: &str) -> String {
+    let mut text = format!("0/{nodes} nodes are available:");
+    // Writing to a String cannot fail.
+    if let Some(before) = before {
+        let _ = write!(text, " {before}.");
+    } else {
+        let mut parts: Vec<String> = tally.0.iter().map(|(reason, n)| format!("{n} {reason}")).collect();
+        parts.sort_unstable();
+        if !parts.is_empty() {
+            let _ = write!(text, " {}.", parts.join(", "));
+        }
+    }
+    if !after.is_empty() {
+        let _ = write!(text, " {after}");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sentences() {
+        let mut t = Tally::default();
+        t.count(&Reason::TAINT, 1);
+        t.count(&Reason::CPU, 1);
+        t.count(&Reason::CPU, 1);
+        t.count(&Reason::MEMORY, 0);
+        let after = "preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling.";
+        assert_eq!(
+            summary(3, None, &t, after),
+            "0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient cpu. preemption: 0/3 nodes \
+             are available: 3 Preemption is not helpful for scheduling."
+        );
+        assert_eq!(
+            summary(1, Some("pod has unbound immediate PersistentVolumeClaims"), &t, ""),
+            "0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims."
+        );
+        // Sorted as text, as upstream does: ten comes before two.
+        let mut t = Tally::default();
+        t.count(&Reason::CPU, 2);
+        t.count(&Reason::TOO_MANY_PODS, 10);
+        assert_eq!(summary(12, None, &t, ""), "0/12 nodes are available: 10 Too many pods, 2 Insufficient cpu.");
+    }
+}

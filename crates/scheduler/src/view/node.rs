@@ -1,0 +1,237 @@
+//! A node as the scheduler sees it: labels, taints, what it can hold, and which images it has.
+use std::collections::BTreeMap;
+
+use kelson_client::ResourceType;
+use kelson_meta::Quantity;
+use serde::Deserialize;
+
+use super::raw::{RawMeta, Resources};
+
+/// `v1.TaintEffect`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum TaintEffect {
+    /// New pods stay away.
+    NoSchedule,
+    /// New pods rather stay away.
+    PreferNoSchedule,
+    /// Running pods go, too.
+    NoExecute,
+}
+
+impl TaintEffect {
+    /// By its name.
+    pub fn parse(s: &str) -> Option<Self> {
+        Some(match s {
+            "NoSchedule" => Self::NoSchedule,
+            "PreferNoSchedule" => Self::PreferNoSchedule,
+            "NoExecute" => Self::NoExecute,
+            _ => return None,
+        })
+    }
+}
+
+/// `v1.Taint`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Taint {
+    /// Key.
+    pub key: Box<str>,
+    /// Value.
+    pub value: Box<str>,
+    /// Effect.
+    pub effect: TaintEffect,
+}
+
+/// Amounts by resource: CPU in thousandths, the rest in whole units (bytes, pieces).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Capacity {
+    /// CPU, milli.
+    pub cpu: i64,
+    /// Memory, bytes.
+    pub memory: i64,
+    /// Ephemeral storage, bytes.
+    pub ephemeral: i64,
+    /// Extended resources, huge pages and the like; sorted by name.
+    pub scalars: Vec<(Box<str>, i64)>,
+}
+
+impl Capacity {
+    /// Reads a quantity list.
+    pub fn of(list: &Resources) -> Self {
+        let mut c = Self::default();
+        for (name, quantity) in list {
+            c.put(name, *quantity);
+        }
+        c
+    }
+
+    fn put(&mut self, name: &str, q: Quantity) {
+        match name {
+            "cpu" => self.cpu = q.milli_value(),
+            "memory" => self.memory = q.value(),
+            "ephemeral-storage" => self.ephemeral = q.value(),
+            "pods" => {}
+            _ => *self.scalar_mut(name) = q.value(),
+        }
+    }
+
+    /// An extended resource's amount.
+    pub fn scalar(&self, name: &str) -> i64 {
+        self.scalars.binary_search_by(|(n, _)| (**n).cmp(name)).map_or(0, |i| self.scalars[i].1)
+    }
+
+    fn scalar_mut(&mut self, name: &str) -> &mut i64 {
+        let i = match self.scalars.binary_search_by(|(n, _)| (**n).cmp(name)) {
+            Ok(i) => i,
+            Err(i) => {
+                self.scalars.insert(i, (name.into(), 0));
+                i
+            }
+        };
+        &mut self.scalars[i].1
+    }
+
+    /// Adds `sign` times another.
+    pub fn add(&mut self, other: &Self, sign: i64) {
+        self.cpu += sign * other.cpu;
+        self.memory += sign * other.memory;
+        self.ephemeral += sign * other.ephemeral;
+        for (name, n) in &other.scalars {
+            *self.scalar_mut(name) += sign * n;
+        }
+    }
+
+    /// The greater of both, resource by resource.
+    pub fn max_with(&mut self, other: &Self) {
+        self.cpu = self.cpu.max(other.cpu);
+        self.memory = self.memory.max(other.memory);
+        self.ephemeral = self.ephemeral.max(other.ephemeral);
+        for (name, n) in &other.scalars {
+            let mine = self.scalar_mut(name);
+            *mine = (*mine).max(*n);
+        }
+    }
+
+    /// Whether it holds nothing.
+    pub fn is_zero(&self) -> bool {
+        self.cpu == 0 && self.memory == 0 && self.ephemeral == 0 && self.scalars.iter().all(|(_, n)| *n == 0)
+    }
+}
+
+/// `v1.Node`, what scheduling reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Node {
+    /// Name.
+    pub name: Box<str>,
+    uid: Box<str>,
+    resource_version: Box<str>,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Cordoned.
+    pub unschedulable: bool,
+    /// Taints.
+    pub taints: Vec<Taint>,
+    /// What pods may use in all.
+    pub allocatable: Capacity,
+    /// How many pods it may run.
+    pub pods_max: i64,
+    /// Images it holds and their sizes in bytes; names as [`normalized_image`] gives them.
+    pub images: Vec<(Box<str>, i64)>,
+}
+
+impl Node {
+    /// Whether two states differ in nothing that scheduling reads (heartbeats do not count).
+    pub fn same_for_scheduling(&self, other: &Self) -> bool {
+        self.labels == other.labels
+            && self.unschedulable == other.unschedulable
+            && self.taints == other.taints
+            && self.allocatable == other.allocatable
+            && self.pods_max == other.pods_max
+            && self.images == other.images
+    }
+    /// Region and zone, to visit zones in turn.
+    pub fn zone(&self) -> (&str, &str) {
+        let label = |k: &str| self.labels.get(k).map_or("", String::as_str);
+        (label("topology.kubernetes.io/region"), label("topology.kubernetes.io/zone"))
+    }
+}
+
+/// An image name with `:latest` where it has neither tag nor digest.
+pub(crate) fn normalized_image(name: &str) -> std::borrow::Cow<'_, str> {
+    // A colon behind the last slash is a tag's (or a digest's); one before it a registry port's.
+    let tagged = name.rfind(':').map_or(-1, |i| i as i64) > name.rfind('/').map_or(-1, |i| i as i64);
+    if tagged { name.into() } else { format!("{name}:latest").into() }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawNode {
+    metadata: RawMeta,
+    spec: RawSpec,
+    status: RawStatus,
+}
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawSpec {
+    unschedulable: bool,
+    taints: Option<Vec<RawTaint>>,
+}
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawTaint {
+    key: String,
+    value: String,
+    effect: String,
+}
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawStatus {
+    allocatable: Option<Resources>,
+    images: Option<Vec<RawImage>>,
+}
+#[derive(Deserialize, Default)]
+#[serde(rename_all = "camelCase", default)]
+struct RawImage {
+    names: Option<Vec<String>>,
+    size_bytes: i64,
+}
+
+impl<'de> Deserialize<'de> for Node {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let raw = RawNode::deserialize(d)?;
+        let allocatable = raw.status.allocatable.unwrap_or_default();
+        let taints = raw.spec.taints.unwrap_or_default().into_iter().filter_map(|t| {
+            Some(Taint { effect: TaintEffect::parse(&t.effect)?, key: t.key.into(), value: t.value.into() })
+        });
+        let images = raw.status.images.unwrap_or_default().into_iter().flat_map(|i| {
+            let size = i.size_bytes;
+            i.names.unwrap_or_default().into_iter().map(move |n| (n.into_boxed_str(), size))
+        });
+        Ok(Self {
+            name: raw.metadata.name.into(),
+            uid: raw.metadata.uid.into(),
+            resource_version: raw.metadata.resource_version.into(),
+            labels: raw.metadata.labels.unwrap_or_default(),
+            unschedulable: raw.spec.unschedulable,
+            taints: taints.collect(),
+            pods_max: allocatable.get("pods").map_or(0, |q| q.value()),
+            allocatable: Capacity::of(&allocatable),
+            images: images.collect(),
+        })
+    }
+}
+
+impl kelson_client::Object for Node {
+    const TYPE: ResourceType = ResourceType::cluster("", "v1", "nodes", "Node");
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn namespace(&self) -> &str {
+        ""
+    }
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+    fn resource_version(&self) -> &str {
+        &self.resource_version
+    }
+}

@@ -1,0 +1,109 @@
+//! A pod: who it is and where it runs; all that its template decides is shared with its siblings ([`PodSpec`]).
+use std::sync::Arc;
+
+use kelson_client::{ObjectRef, ResourceType};
+use serde::Deserialize;
+
+use super::raw::RawPod;
+use super::spec::{self, PodSpec};
+
+/// The `PodScheduled` condition while it is false.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ScheduledCondition {
+    /// `Unschedulable`, `SchedulingGated`, `SchedulerError`.
+    pub reason: Box<str>,
+    /// For people.
+    pub message: Box<str>,
+}
+
+/// `v1.Pod`, what scheduling reads.
+#[derive(Clone, Debug)]
+pub struct Pod {
+    /// Name.
+    pub name: Box<str>,
+    /// UID.
+    pub uid: Arc<str>,
+    /// Resource version.
+    pub resource_version: Box<str>,
+    /// What its template decides, its namespace and its labels.
+    pub spec: Arc<PodSpec>,
+    /// Where it runs; empty while it is not assigned.
+    pub node_name: Box<str>,
+    /// `status.nominatedNodeName`.
+    pub nominated: Option<Box<str>>,
+    /// Deletion has begun.
+    pub deleting: bool,
+    /// Succeeded or failed: holds nothing.
+    pub terminal: bool,
+    /// Is going because the scheduler preempted it.
+    pub preempted: bool,
+    /// Start in seconds since the epoch; `i64::MAX` before it.
+    pub started_s: i64,
+    /// `PodScheduled` while false.
+    pub condition: Option<Box<ScheduledCondition>>,
+}
+
+impl Pod {
+    /// Its namespace.
+    pub fn namespace(&self) -> &str {
+        &self.spec.namespace
+    }
+    /// Whether it waits for this scheduler.
+    pub fn is_pending(&self) -> bool {
+        self.node_name.is_empty() && !self.deleting && !self.terminal
+    }
+    /// What events about it name.
+    pub fn reference(&self) -> ObjectRef {
+        ObjectRef::of(self)
+    }
+    /// The same pod, assigned.
+    pub fn assigned_to(&self, node: &str) -> Self {
+        Self { node_name: node.into(), condition: None, nominated: None, ..self.clone() }
+    }
+}
+
+impl<'de> Deserialize<'de> for Pod {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        let mut raw = RawPod::deserialize(d)?;
+        let node_name = raw.spec.node_name.take().unwrap_or_default().into_boxed_str();
+        let status = std::mem::take(&mut raw.status);
+        let condition = status.conditions.iter().find(|c| c.kind == "PodScheduled" && c.status == "False");
+        let condition = condition.map(|c| {
+            let text = |s: &Option<String>| s.as_deref().unwrap_or_default().into();
+            Box::new(ScheduledCondition { reason: text(&c.reason), message: text(&c.message) })
+        });
+        let preempted = status.conditions.iter().any(|c| {
+            c.kind == "DisruptionTarget" && c.status == "True" && c.reason.as_deref() == Some("PreemptionByScheduler")
+        });
+        let started = status.start_time.as_deref().and_then(|t| t.parse::<jiff::Timestamp>().ok());
+        Ok(Self {
+            name: std::mem::take(&mut raw.metadata.name).into(),
+            uid: std::mem::take(&mut raw.metadata.uid).into(),
+            resource_version: std::mem::take(&mut raw.metadata.resource_version).into(),
+            node_name,
+            nominated: status.nominated_node_name.filter(|n| !n.is_empty()).map(Into::into),
+            deleting: raw.metadata.deletion_timestamp.is_some(),
+            terminal: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
+            preempted,
+            started_s: started.map_or(i64::MAX, jiff::Timestamp::as_second),
+            condition,
+            spec: spec::intern(PodSpec::decode(raw)),
+        })
+    }
+}
+
+impl kelson_client::Object for Pod {
+    const TYPE: ResourceType = ResourceType::namespaced("", "v1", "pods", "Pod");
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn namespace(&self) -> &str {
+        &self.spec.namespace
+    }
+    fn uid(&self) -> &str {
+        &self.uid
+    }
+    fn resource_version(&self) -> &str {
+        &self.resource_version
+    }
+}

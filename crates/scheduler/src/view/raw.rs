@@ -1,0 +1,154 @@
+//! The wire forms of pods, field by field as the API names them; alive only while one object is decoded.
+use std::collections::BTreeMap;
+
+use kelson_meta::{LabelSelectorRequirement, LabelSelectorSpec, OwnerReference, Quantity};
+use serde::Deserialize;
+
+/// A quantity list.
+pub type Resources = BTreeMap<String, Quantity>;
+
+/// Lists that the wire may give as `null`.
+fn list<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Vec<T>, D::Error> {
+    Ok(Option::<Vec<T>>::deserialize(d)?.unwrap_or_default())
+}
+
+macro_rules! wire {
+    ($(#[$m:meta])* $name:ident { $($(#[$f:meta])* $field:ident : $type:ty),* $(,)? }) => {
+        $(#[$m])*
+        #[derive(Clone, Debug, Default, Deserialize)]
+        #[serde(rename_all = "camelCase", default)]
+        pub struct $name { $($(#[$f])* pub $field: $type),* }
+    };
+}
+
+wire!(RawMeta {
+    name: String,
+    namespace: String,
+    uid: String,
+    resource_version: String,
+    deletion_timestamp: Option<String>,
+    labels: Option<BTreeMap<String, String>>,
+    #[serde(deserialize_with = "list")]
+    owner_references: Vec<OwnerReference>,
+});
+
+wire!(RawPod { metadata: RawMeta, spec: RawPodSpec, status: RawPodStatus });
+
+wire!(RawPodSpec {
+    node_name: Option<String>,
+    scheduler_name: Option<String>,
+    priority: Option<i32>,
+    preemption_policy: Option<String>,
+    #[serde(deserialize_with = "list")]
+    scheduling_gates: Vec<RawGate>,
+    #[serde(deserialize_with = "list")]
+    containers: Vec<RawContainer>,
+    #[serde(deserialize_with = "list")]
+    init_containers: Vec<RawContainer>,
+    overhead: Option<Resources>,
+    resources: Option<RawRequirements>,
+    node_selector: Option<BTreeMap<String, String>>,
+    affinity: Option<RawAffinity>,
+    #[serde(deserialize_with = "list")]
+    tolerations: Vec<RawToleration>,
+    #[serde(deserialize_with = "list")]
+    topology_spread_constraints: Vec<RawSpread>,
+    #[serde(deserialize_with = "list")]
+    volumes: Vec<RawVolume>,
+});
+
+wire!(RawGate { name: String });
+wire!(RawRequirements { requests: Option<Resources> });
+wire!(RawContainer {
+    image: Option<String>,
+    resources: Option<RawRequirements>,
+    restart_policy: Option<String>,
+    #[serde(deserialize_with = "list")]
+    ports: Vec<RawPort>,
+});
+wire!(RawPort {
+    host_port: Option<i32>,
+    #[serde(rename = "hostIP")]
+    host_ip: Option<String>,
+    protocol: Option<String>,
+});
+wire!(RawToleration {
+    key: Option<String>,
+    operator: Option<String>,
+    value: Option<String>,
+    effect: Option<String>,
+});
+wire!(RawAffinity {
+    node_affinity: Option<RawNodeAffinity>,
+    pod_affinity: Option<RawPodAffinity>,
+    pod_anti_affinity: Option<RawPodAffinity>,
+});
+wire!(RawNodeAffinity {
+    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
+    required: Option<RawNodeSelector>,
+    #[serde(rename = "preferredDuringSchedulingIgnoredDuringExecution", deserialize_with = "list")]
+    preferred: Vec<RawPreferred>,
+});
+wire!(RawNodeSelector {
+    #[serde(deserialize_with = "list")]
+    node_selector_terms: Vec<RawNodeTerm>,
+});
+wire!(RawPreferred { weight: i32, preference: RawNodeTerm });
+wire!(RawNodeTerm {
+    #[serde(deserialize_with = "list")]
+    match_expressions: Vec<LabelSelectorRequirement>,
+    #[serde(deserialize_with = "list")]
+    match_fields: Vec<LabelSelectorRequirement>,
+});
+wire!(RawPodAffinity {
+    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution", deserialize_with = "list")]
+    required: Vec<RawPodTerm>,
+    #[serde(rename = "preferredDuringSchedulingIgnoredDuringExecution", deserialize_with = "list")]
+    preferred: Vec<RawWeightedTerm>,
+});
+wire!(RawWeightedTerm { weight: i32, pod_affinity_term: RawPodTerm });
+wire!(RawPodTerm {
+    label_selector: Option<LabelSelectorSpec>,
+    #[serde(deserialize_with = "list")]
+    namespaces: Vec<String>,
+    namespace_selector: Option<LabelSelectorSpec>,
+    topology_key: String,
+    #[serde(deserialize_with = "list")]
+    match_label_keys: Vec<String>,
+    #[serde(deserialize_with = "list")]
+    mismatch_label_keys: Vec<String>,
+});
+wire!(RawSpread {
+    max_skew: i32,
+    topology_key: String,
+    when_unsatisfiable: String,
+    label_selector: Option<LabelSelectorSpec>,
+    min_domains: Option<i32>,
+    node_affinity_policy: Option<String>,
+    node_taints_policy: Option<String>,
+    #[serde(deserialize_with = "list")]
+    match_label_keys: Vec<String>,
+});
+wire!(RawVolume {
+    name: String,
+    persistent_volume_claim: Option<RawClaimSource>,
+    ephemeral: Option<serde::de::IgnoredAny>,
+    image: Option<RawImageSource>,
+});
+wire!(RawClaimSource { claim_name: String });
+wire!(RawImageSource { reference: Option<String> });
+
+wire!(RawPodStatus {
+    phase: Option<String>,
+    start_time: Option<String>,
+    nominated_node_name: Option<String>,
+    #[serde(deserialize_with = "list")]
+    conditions: Vec<RawCondition>,
+});
+wire!(RawCondition {
+    #[serde(rename = "type")]
+    kind: String,
+    status: String,
+    reason: Option<String>,
+    message: Option<String>,
+});

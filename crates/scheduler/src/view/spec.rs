@@ -1,0 +1,330 @@
+//! What decides where a pod may run. Pods made from one template have equal specs, so equal ones are kept once: that
+//! keeps a cached pod small, and makes "the same question as before" a comparison of pointers (KEP-5598's idea).
+use std::collections::{BTreeMap, HashSet};
+use std::sync::{Arc, LazyLock};
+
+use kelson_meta::{LabelSelector, Operator};
+use parking_lot::Mutex;
+
+use super::affinity::{NodeSelector, NodeSelectorTerm, PodTerm, Toleration, merge_keys, selector_of};
+use super::node::{Capacity, normalized_image};
+use super::raw::{RawContainer, RawPod, RawPodAffinity, RawPodSpec, RawRequirements, RawSpread};
+
+/// CPU that scores assume for a container that asks for none, milli.
+const CPU_ASSUMED: i64 = 100;
+/// Memory that scores assume for a container that asks for none, bytes.
+const MEMORY_ASSUMED: i64 = 200 << 20;
+
+/// A port on the node.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct HostPort {
+    /// Address; `0.0.0.0` is all of them.
+    pub ip: Box<str>,
+    /// `TCP`, `UDP`, `SCTP`.
+    pub protocol: Box<str>,
+    /// Number.
+    pub port: i32,
+}
+
+impl HostPort {
+    /// Whether both cannot be had on one node.
+    pub fn conflicts(&self, other: &Self) -> bool {
+        self.port == other.port
+            && self.protocol == other.protocol
+            && (self.ip == other.ip || &*self.ip == "0.0.0.0" || &*other.ip == "0.0.0.0")
+    }
+}
+
+/// What a pod asks of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Requests {
+    /// As asked.
+    pub asked: Capacity,
+    /// CPU with an assumed amount for containers that ask for none, milli.
+    pub assumed_cpu: i64,
+    /// Likewise memory, bytes.
+    pub assumed_memory: i64,
+}
+
+/// `v1.TopologySpreadConstraint`.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct SpreadConstraint {
+    /// Allowed difference.
+    pub max_skew: i64,
+    /// Node label.
+    pub topology_key: Box<str>,
+    /// `DoNotSchedule` rather than `ScheduleAnyway`.
+    pub hard: bool,
+    /// Pods counted.
+    pub selector: LabelSelector,
+    /// Domains below which the least count is taken as zero.
+    pub min_domains: usize,
+    /// Only nodes that the pod's node affinity allows count.
+    pub honor_affinity: bool,
+    /// Only nodes whose taints the pod tolerates count.
+    pub honor_taints: bool,
+}
+
+/// A volume by claim.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ClaimRef {
+    /// The claim's name; for an ephemeral one the volume's, behind the pod's own name and a dash.
+    pub name: Box<str>,
+    /// Made by the ephemeral volume controller from the pod itself.
+    pub ephemeral: bool,
+}
+
+/// All that scheduling reads of a pod but its identity.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct PodSpec {
+    /// Namespace.
+    pub namespace: Box<str>,
+    /// Labels.
+    pub labels: BTreeMap<String, String>,
+    /// Kind and name of the controlling owner, where spreading by default follows it.
+    pub owner: Option<(Box<str>, Box<str>)>,
+    /// Which scheduler it is for.
+    pub scheduler_name: Box<str>,
+    /// Priority.
+    pub priority: i32,
+    /// `preemptionPolicy: Never`.
+    pub never_preempts: bool,
+    /// Scheduling gates.
+    pub gates: Vec<Box<str>>,
+    /// Resources.
+    pub requests: Requests,
+    /// Ports on the node.
+    pub ports: Vec<HostPort>,
+    /// `nodeSelector`.
+    pub node_selector: BTreeMap<String, String>,
+    /// Required node affinity.
+    pub node_affinity: Option<NodeSelector>,
+    /// The only nodes that may fit, where the affinity names them.
+    pub only_nodes: Option<Vec<Box<str>>>,
+    /// Preferred node affinity and weights.
+    pub node_preferences: Vec<(i64, NodeSelectorTerm)>,
+    /// Tolerations.
+    pub tolerations: Vec<Toleration>,
+    /// Required pod affinity.
+    pub affinity: Vec<PodTerm>,
+    /// Required pod anti-affinity.
+    pub anti_affinity: Vec<PodTerm>,
+    /// Preferred pod affinity, and anti-affinity with weights below zero.
+    pub preferences: Vec<(i64, PodTerm)>,
+    /// Spread constraints.
+    pub spread: Vec<SpreadConstraint>,
+    /// Images of all containers and image volumes, one entry each.
+    pub images: Vec<Box<str>>,
+    /// How many containers, init containers included.
+    pub containers: i64,
+    /// Claims.
+    pub claims: Vec<ClaimRef>,
+}
+
+/// Specs in use. Entries are dropped once nobody else holds them, when the table has doubled.
+struct Interner {
+    specs: HashSet<Arc<PodSpec>>,
+    purge_at: usize,
+}
+
+/// The table is not purged below this size.
+const PURGE_MIN: usize = 256;
+
+static SPECS: LazyLock<Mutex<Interner>> =
+    LazyLock::new(|| Mutex::new(Interner { specs: HashSet::new(), purge_at: PURGE_MIN }));
+
+/// The shared copy of a spec.
+pub fn intern(spec: PodSpec) -> Arc<PodSpec> {
+    let mut table = SPECS.lock();
+    if let Some(known) = table.specs.get(&spec) {
+        return Arc::clone(known);
+    }
+    if table.specs.len() >= table.purge_at {
+        table.specs.retain(|s| Arc::strong_count(s) > 1);
+        table.purge_at = (table.specs.len() * 2).max(PURGE_MIN);
+    }
+    let new = Arc::new(spec);
+    table.specs.insert(Arc::clone(&new));
+    new
+}
+
+impl PodSpec {
+    pub(super) fn decode(raw: RawPod) -> Self {
+        let (meta, spec) = (raw.metadata, raw.spec);
+        let labels = meta.labels.unwrap_or_default();
+        let namespace = meta.namespace.into_boxed_str();
+        let owner = meta.owner_references.iter().find(|o| o.controller == Some(true)).filter(|o| {
+            matches!(
+                (o.api_version.as_str(), o.kind.as_str()),
+                ("v1", "ReplicationController") | ("apps/v1", "ReplicaSet" | "StatefulSet")
+            )
+        });
+        let owner = owner.map(|o| (o.kind.as_str().into(), o.name.as_str().into()));
+        let requests = requests(&spec);
+        let mut out = Self {
+            owner,
+            requests,
+            ports: ports(&spec),
+            images: images(&spec),
+            containers: (spec.containers.len() + spec.init_containers.len()) as i64,
+            claims: claims(&spec, &meta.name),
+            spread: spec.topology_spread_constraints.iter().map(|c| constraint(c, &labels)).collect(),
+            scheduler_name: spec.scheduler_name.unwrap_or_default().into(),
+            priority: spec.priority.unwrap_or(0),
+            never_preempts: spec.preemption_policy.as_deref() == Some("Never"),
+            gates: spec.scheduling_gates.into_iter().map(|g| g.name.into()).collect(),
+            node_selector: spec.node_selector.unwrap_or_default(),
+            tolerations: spec.tolerations.into_iter().filter_map(Toleration::decode).collect(),
+            ..Self::default()
+        };
+        let affinity = spec.affinity.unwrap_or_default();
+        if let Some(node) = affinity.node_affinity {
+            out.node_affinity = node
+                .required
+                .map(|r| NodeSelector(r.node_selector_terms.iter().map(NodeSelectorTerm::decode).collect()));
+            out.only_nodes = out.node_affinity.as_ref().and_then(NodeSelector::allowed_names);
+            out.node_preferences = node
+                .preferred
+                .iter()
+                .filter(|p| p.weight != 0)
+                .map(|p| (i64::from(p.weight), NodeSelectorTerm::decode(&p.preference)))
+                .collect();
+        }
+        let mut take = |raw: Option<RawPodAffinity>, sign: i64| {
+            let raw = raw.unwrap_or_default();
+            out.preferences.extend(raw.preferred.iter().map(|p| {
+                (sign * i64::from(p.weight), PodTerm::decode(&p.pod_affinity_term, &namespace, &labels))
+            }));
+            raw.required.iter().map(|t| PodTerm::decode(t, &namespace, &labels)).collect::<Vec<_>>()
+        };
+        let affinity_terms = take(affinity.pod_affinity, 1);
+        let anti_affinity_terms = take(affinity.pod_anti_affinity, -1);
+        out.affinity = affinity_terms;
+        out.anti_affinity = anti_affinity_terms;
+        out.namespace = namespace;
+        out.labels = labels;
+        out
+    }
+
+    /// Whether other pods' places matter to it, or its own to others.
+    pub fn has_pod_affinity(&self) -> bool {
+        !self.affinity.is_empty() || !self.anti_affinity.is_empty() || !self.preferences.is_empty()
+    }
+
+    /// Whether it asks for no CPU and no memory.
+    pub fn is_best_effort(&self) -> bool {
+        self.requests.asked.cpu == 0 && self.requests.asked.memory == 0
+    }
+
+    /// Whether its `nodeSelector` and required node affinity allow this node.
+    pub fn node_matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
+        self.node_selector.iter().all(|(k, v)| labels.get(k) == Some(v))
+            && self.node_affinity.as_ref().is_none_or(|a| a.matches(name, labels))
+    }
+}
+
+fn constraint(c: &RawSpread, own: &BTreeMap<String, String>) -> SpreadConstraint {
+    let mut selector = selector_of(c.label_selector.as_ref());
+    merge_keys(&mut selector, &c.match_label_keys, own, Operator::In);
+    SpreadConstraint {
+        max_skew: i64::from(c.max_skew),
+        topology_key: c.topology_key.as_str().into(),
+        hard: c.when_unsatisfiable == "DoNotSchedule",
+        selector,
+        min_domains: c.min_domains.map_or(1, |n| usize::try_from(n).unwrap_or(1)),
+        honor_affinity: c.node_affinity_policy.as_deref() != Some("Ignore"),
+        honor_taints: c.node_taints_policy.as_deref() == Some("Honor"),
+    }
+}
+
+fn is_sidecar(c: &RawContainer) -> bool {
+    c.restart_policy.as_deref() == Some("Always")
+}
+
+fn ports(spec: &RawPodSpec) -> Vec<HostPort> {
+    let holders = spec.containers.iter().chain(spec.init_containers.iter().filter(|c| is_sidecar(c)));
+    holders
+        .flat_map(|c| &c.ports)
+        .filter_map(|p| {
+            let port = p.host_port.filter(|n| *n > 0)?;
+            let or = |s: &Option<String>, d: &str| s.as_deref().filter(|s| !s.is_empty()).unwrap_or(d).into();
+            Some(HostPort { ip: or(&p.host_ip, "0.0.0.0"), protocol: or(&p.protocol, "TCP"), port })
+        })
+        .collect()
+}
+
+fn images(spec: &RawPodSpec) -> Vec<Box<str>> {
+    let containers = spec.init_containers.iter().chain(&spec.containers).filter_map(|c| c.image.as_deref());
+    let volumes = spec.volumes.iter().filter_map(|v| v.image.as_ref()?.reference.as_deref());
+    containers.chain(volumes).map(|i| normalized_image(i).into()).collect()
+}
+
+fn claims(spec: &RawPodSpec, pod: &str) -> Vec<ClaimRef> {
+    let claim = |v: &super::raw::RawVolume| match (&v.persistent_volume_claim, &v.ephemeral) {
+        (Some(c), _) => Some(ClaimRef { name: c.claim_name.as_str().into(), ephemeral: false }),
+        (None, Some(_)) => Some(ClaimRef { name: format!("{pod}-{}", v.name).into(), ephemeral: true }),
+        (None, None) => None,
+    };
+    spec.volumes.iter().filter_map(claim).collect()
+}
+
+/// The sum over containers, raised to what init containers need while they run (sidecars before them included), with
+/// pod-level requests in place of the sum where given, plus overhead (component-helpers `resource.PodRequests`).
+fn requests(spec: &RawPodSpec) -> Requests {
+    let asked = total(spec, |c| c);
+    let assumed = total(spec, |mut c| {
+        if c.0.cpu == 0 && !c.1.0 {
+            c.0.cpu = CPU_ASSUMED;
+        }
+        if c.0.memory == 0 && !c.1.1 {
+            c.0.memory = MEMORY_ASSUMED;
+        }
+        c
+    });
+    Requests { asked, assumed_cpu: assumed.cpu, assumed_memory: assumed.memory }
+}
+
+/// One container's requests, and whether CPU and memory were given (zero counts as given).
+type Asked = (Capacity, (bool, bool));
+
+fn asked(r: Option<&RawRequirements>) -> Asked {
+    let Some(list) = r.and_then(|r| r.requests.as_ref()) else { return Asked::default() };
+    (Capacity::of(list), (list.contains_key("cpu"), list.contains_key("memory")))
+}
+
+fn total(spec: &RawPodSpec, adjust: impl Fn(Asked) -> Asked) -> Capacity {
+    let of = |c: &RawContainer| adjust(asked(c.resources.as_ref())).0;
+    let mut sum = Capacity::default();
+    for c in &spec.containers {
+        sum.add(&of(c), 1);
+    }
+    let (mut sidecars, mut init_peak) = (Capacity::default(), Capacity::default());
+    for c in &spec.init_containers {
+        let mut need = of(c);
+        if is_sidecar(c) {
+            sum.add(&need, 1);
+            sidecars.add(&need, 1);
+            init_peak.max_with(&sidecars);
+        } else {
+            need.add(&sidecars, 1);
+            init_peak.max_with(&need);
+        }
+    }
+    sum.max_with(&init_peak);
+    if let Some(list) = spec.resources.as_ref().and_then(|r| r.requests.as_ref()) {
+        let pod = Capacity::of(list);
+        if list.contains_key("cpu") {
+            sum.cpu = pod.cpu;
+        }
+        if list.contains_key("memory") {
+            sum.memory = pod.memory;
+        }
+        sum.scalars.retain(|(n, _)| !n.starts_with("hugepages-") || !list.contains_key(&**n));
+        let huge = pod.scalars.iter().filter(|(n, _)| n.starts_with("hugepages-")).cloned().collect();
+        sum.add(&Capacity { scalars: huge, ..Capacity::default() }, 1);
+    }
+    if let Some(overhead) = &spec.overhead {
+        sum.add(&Capacity::of(overhead), 1);
+    }
+    sum
+}

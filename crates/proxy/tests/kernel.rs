@@ -94,6 +94,16 @@ impl Api {
         self.put("services", json!({"metadata": {"name": "web", "namespace": "d", "uid": "u"}, "spec": full}));
     }
 
+    /// The same with a load balancer at 198.51.100.8 for clients in `range`, and an external address beside it.
+    fn balancer(&self, range: &str) {
+        let metadata = json!({"name": "web", "namespace": "d", "uid": "u"});
+        let spec = json!({"clusterIP": "10.43.0.9", "clusterIPs": ["10.43.0.9"], "type": "LoadBalancer",
+            "loadBalancerSourceRanges": [range], "externalIPs": ["198.51.100.7"],
+            "ports": [{"name": "t", "protocol": "TCP", "port": 80, "nodePort": 30080}]});
+        let status = json!({"loadBalancer": {"ingress": [{"ip": "198.51.100.8"}]}});
+        self.put("services", json!({"metadata": metadata, "spec": spec, "status": status}));
+    }
+
     /// Its endpoints: last octet, and whether the pod is on this node.
     fn endpoints(&self, pods: &[(u8, bool)]) {
         let endpoints: Vec<Value> = pods
@@ -341,6 +351,24 @@ fn policies_and_affinity() {
     lab.api.endpoints(&rest);
     lab.until("moved", |l| !one.contains(&l.ask("9", IP).unwrap().0));
     assert_eq!(lab.who("9", IP).len(), 1);
+}
+
+#[test]
+fn load_balancers_and_their_source_ranges() {
+    let Some(mut lab) = Lab::new("d") else { return };
+    run(&format!("ip -n {} route add 198.51.100.0/24 via 192.0.2.2", lab.ns("x")));
+    lab.api.balancer("192.0.2.1/32");
+    lab.api.endpoints(&[(1, true), (2, false)]);
+    lab.start();
+    let (external, vip) = ("198.51.100.7:80", "198.51.100.8:80");
+    for to in [external, vip] {
+        assert_eq!(lab.who("x", to), BTreeSet::from([1, 2]), "{to}");
+    }
+    assert_eq!(lab.ask("9", vip), Err(std::io::ErrorKind::TimedOut), "a pod is outside the range");
+    lab.api.balancer("10.42.0.0/16");
+    lab.until("the pods' turn", |l| l.ask("9", vip).is_ok());
+    assert!(lab.ask("x", vip).is_err(), "now those outside are not admitted");
+    assert!(lab.ask("x", NODE_PORT).is_ok(), "node ports have no ranges");
 }
 
 #[test]

@@ -385,3 +385,50 @@ fn a_change_costs_what_changed() {
     assert_eq!(script.matches("flush chain").count(), 1);
     assert_eq!(script.matches("element").count(), 0, "{script}");
 }
+
+/// Both families' tables, with everything in them, are taken by the real `nft`, in a namespace that ends with it.
+#[test]
+fn nft_takes_both_families() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("SKIPPED: needs root");
+        return;
+    }
+    let ports =
+        json!([{"name": "http", "port": 80, "nodePort": 30080}, {"name": "other", "protocol": "SCTP", "port": 9}]);
+    let spec = json!({"clusterIP": "10.43.0.9", "clusterIPs": ["10.43.0.9", "fd43::9"], "type": "LoadBalancer",
+        "sessionAffinity": "ClientIP", "externalTrafficPolicy": "Local", "ports": ports,
+        "loadBalancerSourceRanges": ["192.0.2.0/24", "fd00::/8"], "externalIPs": ["198.51.100.7", "2001:db8::7"],
+        "status": {"loadBalancer": {"ingress": [{"ip": "198.51.100.8"}, {"ip": "2001:db8::8"}]}}});
+    for (family, prefix, name) in
+        [(Family::V4, "10.42.0.", "ip kelson-x-proxy"), (Family::V6, "fd42::", "ip6 kelson-x-proxy")]
+    {
+        let mut rules = RuleSet::new(name.into(), render::base(family, &options()));
+        for (count, sticky) in [(3, true), (3, false), (20, true), (20, false), (0, false)] {
+            let mut spec = spec.clone();
+            spec["sessionAffinity"] = json!(if sticky { "ClientIP" } else { "None" });
+            let endpoint = |i| json!({"addresses": [format!("{prefix}{i}")], "nodeName": "here"});
+            let mut slice = slice((1..=count).map(endpoint).collect());
+            slice.address_type = family.slice_type().into();
+            let plans = plan(&service(spec), [&slice].into_iter(), family, &here());
+            assert_eq!(plans.len(), 2);
+            let before = rules.take_full();
+            rules.replace(&plans[0].key, render::fragment(family, &plans, &options()));
+            nft(&format!("{before}{}", rules.take_diff().unwrap()));
+            nft(&rules.take_full());
+        }
+    }
+}
+
+fn nft(script: &str) {
+    use std::io::Write as _;
+    use std::process::{Command, Stdio};
+    let mut child = Command::new("unshare")
+        .args(["-n", "nft", "-f", "-"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(script.as_bytes()).unwrap();
+    let out = child.wait_with_output().unwrap();
+    assert!(out.status.success(), "{}\n{script}", String::from_utf8_lossy(&out.stderr));
+}

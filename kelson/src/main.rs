@@ -1,9 +1,53 @@
 //! The binary: parse, wire, run, exit code. No logic.
+mod agent;
+mod cleanup;
 mod cli;
+mod control_plane;
+mod host;
+mod image;
+mod logging;
+mod rbac;
+mod run;
+mod token;
+
+use std::process::ExitCode;
 
 use clap::Parser as _;
+use kelson_meta::version;
 
-fn main() -> std::process::ExitCode {
-    let _cli = cli::Cli::parse();
-    std::process::ExitCode::SUCCESS
+use cli::{Cli, Command, ImageCommand};
+
+/// Memory goes back to the system sooner than with the C library's allocator, and many small objects cost less.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    // The container runtime runs this binary as its network plugin, dozens of times a minute: before anything else.
+    if let Some(code) = kelson_net::cni::run_if_invoked() {
+        return code;
+    }
+    match dispatch(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("Error: {e:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn dispatch(command: Command) -> anyhow::Result<()> {
+    match command {
+        Command::Server(args) => run::server(*args),
+        Command::Agent(args) => run::agent(*args),
+        Command::Image(ImageCommand::Import { files, data_dir, container_runtime_endpoint }) => {
+            run::small(image::import(&files, &data_dir, container_runtime_endpoint.as_deref()))
+        }
+        Command::Cleanup(args) => run::small(cleanup::run(&args)),
+        Command::Version => {
+            println!("kelson {} ({})", version::KELSON_VERSION, version::GIT_COMMIT);
+            println!("Kubernetes {} {}", version::GIT_VERSION, version::platform());
+            Ok(())
+        }
+        Command::Cni => anyhow::bail!("the CNI plugin is run by a container runtime, with CNI_COMMAND set"),
+    }
 }

@@ -1,0 +1,34 @@
+//! `kelson cleanup`: removes what a server or agent made on this machine, in an order in which each step can still work.
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+
+use crate::cli::CleanupArgs;
+
+/// Removes everything; goes on past errors and reports them all.
+pub async fn run(args: &CleanupArgs) -> anyhow::Result<()> {
+    let dir = &args.data_dir;
+    if !dir.exists() {
+        bail!("data directory {} does not exist", dir.display());
+    }
+    let mut errors = Vec::new();
+    // A control plane alone makes nothing outside its directory.
+    if has_node(dir) {
+        errors.extend(kelson_cri::containerd::cleanup(dir).await);
+        errors.extend(kelson_net::cleanup(dir).await.into_iter().map(|e| e.to_string()));
+    }
+    for e in &errors {
+        eprintln!("{e}");
+    }
+    if !errors.is_empty() {
+        bail!("{} things could not be removed", errors.len());
+    }
+    if args.delete_data {
+        std::fs::remove_dir_all(dir).with_context(|| format!("delete {}", dir.display()))?;
+    }
+    Ok(())
+}
+
+fn has_node(dir: &Path) -> bool {
+    ["containerd", "net", "cni", "kubelet"].iter().any(|d| dir.join(d).exists())
+}

@@ -1,0 +1,169 @@
+//! The control plane: store, PKI, API server, controllers, scheduler and cluster DNS in one process, each under its own
+//! identity.
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use ipnet::IpNet;
+use jiff::Timestamp;
+use kelson_apiserver::{
+    ApiServer, AuthorizationMode, Config, KubeletConfig, Running, ServiceAccountConfig, ServingConfig,
+};
+use kelson_auth::{UserInfo, user};
+use kelson_client::Client;
+use kelson_meta::SystemClock;
+use kelson_pki::{ClusterPki, Component, PkiOptions, San, SwappableCertificate};
+use kelson_store::{Store, StoreOptions};
+
+use crate::agent::Join;
+use crate::cli::ServerArgs;
+use crate::token::Token;
+use crate::{host, rbac, token};
+
+/// Name under which services and pods are resolved.
+pub const CLUSTER_DOMAIN: &str = "cluster.local";
+/// Position of cluster DNS in the service range, by tradition.
+const DNS_POSITION: usize = 10;
+/// File with the bootstrap token that nodes join with.
+const TOKEN_FILE: &str = "node-token";
+
+/// A running control plane.
+pub struct ControlPlane {
+    api: Running,
+    pki: ClusterPki,
+    local_url: String,
+    token: Token,
+}
+
+impl ControlPlane {
+    /// Starts everything; returns when the API is ready.
+    pub async fn start(args: &ServerArgs) -> anyhow::Result<Self> {
+        let dir = &args.data_dir;
+        private_dir(dir)?;
+        let now = Timestamp::now();
+        let (store, pki) = open(dir, now).await?;
+        let address = if args.bind_address.is_unspecified() { host::address() } else { args.bind_address };
+        let api = ApiServer::start(api_config(args, store, &pki, address, now)?).await?;
+        api.ready().await;
+        let port = api.local_addr().map_or(args.secure_port, |a| a.port());
+        let local = if args.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { args.bind_address };
+        let local_url = format!("https://{}", SocketAddr::new(local, port));
+        let admin = dir.join("admin.kubeconfig");
+        pki.ensure_admin_kubeconfig(&admin, &local_url, now)?;
+        if let Some(out) = &args.kubeconfig_out {
+            let text = std::fs::read(&admin).with_context(|| format!("read {}", admin.display()))?;
+            kelson_pki::write_secret(out, &text, false)?;
+        }
+        let masters = client(&api, UserInfo::new(user::API_SERVER, [user::MASTERS]), "server");
+        rbac::ensure(&masters).await?;
+        let token = token::ensure(&masters, &dir.join(TOKEN_FILE)).await?;
+        tracing::info!(url = local_url, kubeconfig = %admin.display(), "the API is ready");
+        Ok(Self { api, pki, local_url, token })
+    }
+
+    /// What the server's own node joins with: the same as any other.
+    pub async fn join(&self) -> anyhow::Result<Join> {
+        Ok(Join {
+            server: self.local_url.clone(),
+            ca_pem: self.pki.ca.cert_pem().to_owned(),
+            token: self.token.clone(),
+        })
+    }
+
+    /// An in-process client of cluster DNS.
+    pub fn dns_client(&self) -> Client {
+        client(&self.api, UserInfo::new(user::API_SERVER, [user::MASTERS]), "dns")
+    }
+
+    /// Ends it in the order that lets each part finish: writers first, then the API, then the store.
+    pub async fn shutdown(self) {
+        self.api.shutdown().await;
+        self.api.server().store.close().await;
+    }
+}
+
+fn private_dir(dir: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.with_context(|| format!("data directory {}", dir.display()))
+}
+
+/// Opens store and PKI side by side; both block on the disk.
+async fn open(dir: &Path, now: Timestamp) -> anyhow::Result<(Store, ClusterPki)> {
+    let store_dir = dir.join("store");
+    let pki_dir = dir.join("pki");
+    let store = tokio::task::spawn_blocking(move || Store::open_dir(&store_dir, StoreOptions::default()));
+    let pki = tokio::task::spawn_blocking(move || ClusterPki::open(&PkiOptions { dir: pki_dir }, now));
+    let store = store.await?.with_context(|| format!("data directory {}", dir.display()))?;
+    Ok((store, pki.await?.context("cluster PKI")?))
+}
+
+fn api_config(
+    args: &ServerArgs,
+    store: Store,
+    pki: &ClusterPki,
+    address: IpAddr,
+    now: Timestamp,
+) -> anyhow::Result<Config> {
+    let mut sans = vec![San::Ip(address), San::Ip(IpAddr::from([127, 0, 0, 1]))];
+    sans.extend(host::name().map(San::Dns));
+    sans.extend(args.node.node_name.clone().map(San::Dns));
+    sans.extend(args.tls_san.iter().map(|s| s.parse().map_or_else(|_| San::Dns(s.clone()), San::Ip)));
+    let sans = ClusterPki::server_sans(CLUSTER_DOMAIN, nth(args.service_cidr, 1)?, &sans);
+    let certificate = SwappableCertificate::new(&pki.issue_server(&sans, now)?)?;
+    let mut config = Config::new(store);
+    config.serving = Some(ServingConfig { bind: SocketAddr::new(args.bind_address, args.secure_port), certificate });
+    config.client_ca_pem = pki.ca.cert_pem().to_owned();
+    config.request_header_ca_pem = pki.front_proxy_ca.cert_pem().to_owned();
+    config.token_auth_file = args.token_auth_file.clone();
+    config.anonymous_auth = args.anonymous_auth;
+    config.authorization = args.authorization_mode.iter().map(|m| mode(m)).collect::<Result<_, _>>()?;
+    config.enable_admission = args.enable_admission_plugins.clone();
+    config.disable_admission = args.disable_admission_plugins.clone();
+    config.service_accounts = Some(ServiceAccountConfig {
+        issuer: format!("https://kubernetes.default.svc.{CLUSTER_DOMAIN}"),
+        key: pki.service_account.clone(),
+        verifiers: pki.service_account_verifiers()?,
+        audiences: Vec::new(),
+    });
+    config.kubelet = Some(KubeletConfig {
+        client: Arc::new(pki.issue_component(Component::KubeletClient, now)?),
+        ca_pem: pki.ca.cert_pem().to_owned(),
+        address_types: ["InternalIP", "Hostname", "ExternalIP"].map(String::from).into(),
+    });
+    config.service_cidrs = vec![args.service_cidr];
+    config.advertise_address = address;
+    config.cluster_domain = CLUSTER_DOMAIN.to_owned();
+    Ok(config)
+}
+
+fn mode(name: &str) -> anyhow::Result<AuthorizationMode> {
+    Ok(match name {
+        "Node" => AuthorizationMode::Node,
+        "RBAC" => AuthorizationMode::Rbac,
+        "AlwaysAllow" => AuthorizationMode::AlwaysAllow,
+        "AlwaysDeny" => AuthorizationMode::AlwaysDeny,
+        other => bail!("--authorization-mode: {other:?} is none of Node, RBAC, AlwaysAllow, AlwaysDeny"),
+    })
+}
+
+/// The `n`th address of a range.
+pub fn nth(range: IpNet, n: usize) -> anyhow::Result<IpAddr> {
+    let address = match range {
+        IpNet::V4(r) => {
+            u32::try_from(n).ok().and_then(|n| u32::from(r.network()).checked_add(n)).map(|a| IpAddr::V4(a.into()))
+        }
+        IpNet::V6(r) => u128::from(r.network()).checked_add(n as u128).map(|a| IpAddr::V6(a.into())),
+    };
+    address.filter(|a| range.contains(a)).with_context(|| format!("range {range} has no address {n}"))
+}
+
+/// Address of cluster DNS in the service range.
+pub fn dns_address(service_cidr: IpNet) -> anyhow::Result<IpAddr> {
+    nth(service_cidr, DNS_POSITION)
+}
+
+fn client(api: &Running, user: UserInfo, component: &str) -> Client {
+    Client::new(api.in_process(user), component)
+}

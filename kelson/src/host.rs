@@ -1,0 +1,20 @@
+//! What the machine says of itself: its name and the address others reach it at.
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+
+use anyhow::Context as _;
+
+/// The host's name in the form a Node's name takes.
+pub fn name() -> anyhow::Result<String> {
+    let raw = std::fs::read_to_string("/proc/sys/kernel/hostname").context("read the host's name")?;
+    Ok(raw.trim().to_lowercase())
+}
+
+/// The address of the default route's interface; loopback where there is no route.
+pub fn address() -> IpAddr {
+    // Connecting a datagram socket sends nothing; it only makes the kernel choose a source address.
+    let chosen = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|s| {
+        s.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
+        s.local_addr()
+    });
+    chosen.map_or(IpAddr::V4(Ipv4Addr::LOCALHOST), |a| a.ip())
+}

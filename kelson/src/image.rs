@@ -1,0 +1,38 @@
+//! `kelson image import`: hands archives to the containerd of a running node.
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use kelson_cri::containerd::{ContainerdConfig, Importer};
+
+/// Imports each archive and prints what was in it; goes on past a bad one, and says so in the end.
+pub async fn import(files: &[PathBuf], data_dir: &Path, endpoint: Option<&str>) -> anyhow::Result<()> {
+    let endpoint = match endpoint {
+        Some(e) => e.to_owned(),
+        None => {
+            let config = ContainerdConfig::new(data_dir)?;
+            if !config.socket().exists() {
+                bail!(
+                    "no node runs with data directory {}: {} does not exist",
+                    data_dir.display(),
+                    config.socket().display()
+                );
+            }
+            config.endpoint()
+        }
+    };
+    let importer = Importer::new(&endpoint).with_context(|| format!("connect to {endpoint}"))?;
+    let mut failed = 0;
+    for file in files {
+        match importer.import(file).await {
+            Ok(images) => images.iter().for_each(|i| println!("imported {} {}", i.name, i.digest)),
+            Err(e) => {
+                eprintln!("{}: {e}", file.display());
+                failed += 1;
+            }
+        }
+    }
+    if failed > 0 {
+        bail!("{failed} of {} archives were not imported", files.len());
+    }
+    Ok(())
+}

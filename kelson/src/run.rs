@@ -1,0 +1,90 @@
+//! Process life: runtime, signals, start order, stop order.
+use anyhow::Context as _;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::agent::{self, Join};
+use crate::cli::{AgentArgs, ServerArgs};
+use crate::control_plane::ControlPlane;
+use crate::logging;
+
+/// Stack of a worker thread. Deep recursion is bounded everywhere, and idle threads should cost little.
+const STACK_BYTES: usize = 2 << 20;
+
+fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
+    tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_stack_size(STACK_BYTES)
+        .thread_name("kelson")
+        .build()
+        .context("start the runtime")
+}
+
+/// Runs something short on a runtime of one thread.
+pub fn small(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
+    logging::init("warn")?;
+    tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?.block_on(work)
+}
+
+/// `kelson server`.
+pub fn server(args: ServerArgs) -> anyhow::Result<()> {
+    logging::init(&args.log.log_level)?;
+    let runtime = runtime()?;
+    let result = runtime.block_on(async {
+        let mut ended = ended()?;
+        let control_plane = ControlPlane::start(&args).await?;
+        let node = if args.disable_agent {
+            None
+        } else {
+            let join = control_plane.join().await?;
+            Some(tokio::select! {
+                node = agent::Node::start(&args.data_dir, &args.node, join) => node?,
+                () = ended.recv() => { control_plane.shutdown().await; return Ok(()) }
+            })
+        };
+        ended.recv().await;
+        tracing::info!("stopping; containers stay");
+        if let Some(node) = node {
+            node.shutdown().await;
+        }
+        control_plane.shutdown().await;
+        Ok(())
+    });
+    runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+    result
+}
+
+/// `kelson agent`.
+pub fn agent(args: AgentArgs) -> anyhow::Result<()> {
+    logging::init(&args.log.log_level)?;
+    let runtime = runtime()?;
+    let result = runtime.block_on(async {
+        let mut ended = ended()?;
+        let join = Join::from_token(&args).await?;
+        let node = tokio::select! {
+            node = agent::Node::start(&args.data_dir, &args.node, join) => node?,
+            () = ended.recv() => return Ok(()),
+        };
+        ended.recv().await;
+        node.shutdown().await;
+        Ok(())
+    });
+    runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+    result
+}
+
+/// SIGTERM and SIGINT.
+struct Ended {
+    terminate: tokio::signal::unix::Signal,
+    interrupt: tokio::signal::unix::Signal,
+}
+
+fn ended() -> anyhow::Result<Ended> {
+    let on = |kind| signal(kind).context("listen for signals");
+    Ok(Ended { terminate: on(SignalKind::terminate())?, interrupt: on(SignalKind::interrupt())? })
+}
+
+impl Ended {
+    async fn recv(&mut self) {
+        tokio::select! { _ = self.terminate.recv() => {}, _ = self.interrupt.recv() => {} }
+    }
+}

@@ -1,9 +1,8 @@
 //! What kubectl expects of any API server: discovery, verbs, patches, apply, watch, explain, authorization.
-use std::io::{BufRead as _, BufReader};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use kelson_blackbox::{Needs::Api, Outcome, Subject, Test, eventually};
+use kelson_blackbox::{Needs::Api, Outcome, Subject, Test, eventually, lines_of};
 
 pub fn tests() -> Vec<Test> {
     vec![
@@ -190,8 +189,8 @@ fn label_annotate_edit(s: &Subject) -> Outcome {
 fn watch(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("t-watch")?;
     k.ok(&["create", "configmap", "a"])?;
-    let mut child = k.spawn(&["get", "cm", "-l", "w=1", "--watch", "--output-watch-events", "-o", "name"])?;
-    let mut lines = BufReader::new(child.stdout.take().context("stdout")?).lines();
+    let mut child = k.spawn(&["get", "cm", "-l", "w=1", "--watch", "--output-watch-events", "--no-headers"])?;
+    let lines = lines_of(&mut child)?;
     let result = (|| {
         // The watch must see an object enter and leave its selector.
         eventually("watch established", Duration::from_secs(20), || {
@@ -204,8 +203,7 @@ fn watch(s: &Subject) -> Outcome {
         k.ok(&["annotate", "cm", "a", "x=y"])?;
         k.ok(&["label", "cm", "a", "w-"])?;
         let mut seen = Vec::new();
-        for line in lines.by_ref() {
-            let line = line?;
+        while let Ok(line) = lines.recv_timeout(Duration::from_secs(20)) {
             let done = line.starts_with("DELETED") && seen.iter().any(|l: &String| l.starts_with("MODIFIED"));
             seen.push(line);
             if done || seen.len() > 20 {

@@ -2,14 +2,14 @@
 //! nothing else is, and watchers resume or are told to list again.
 use std::collections::BTreeMap;
 use std::fs::File;
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::io::Write as _;
 use std::ops::Range;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
-use kelson_blackbox::{Needs::OwnServer, Outcome, Process, Subject, Test};
+use kelson_blackbox::{Needs::OwnServer, Outcome, Process, Subject, Test, lines_of};
 use serde_json::Value;
 
 /// Kills; each happens after a different number of acknowledged writes.
@@ -99,21 +99,14 @@ impl Writer {
             .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .spawn()?;
-        let stdout = child.stdout.take().context("stdout")?;
-        let (sender, lines) = mpsc::channel();
-        std::thread::spawn(move || {
-            for line in BufReader::new(stdout).lines().map_while(Result::ok) {
-                if !line.is_empty() && sender.send(line).is_err() {
-                    return;
-                }
-            }
-        });
+        let lines = lines_of(&mut child)?;
         Ok(Self { child, lines, _scratch: scratch })
     }
 
     /// The next acknowledged object's name and revision; `None` when the writer has ended.
     fn next(&mut self, limit: Duration) -> anyhow::Result<Option<(String, String)>> {
         let line = match self.lines.recv_timeout(limit) {
+            Ok(line) if line.is_empty() => return self.next(limit),
             Ok(line) => line,
             Err(RecvTimeoutError::Disconnected) => return Ok(None),
             Err(RecvTimeoutError::Timeout) => bail!("no answer within {limit:?}"),

@@ -1,11 +1,11 @@
 //! logs, exec, attach, cp, run and port-forward, byte for byte.
-use std::io::{BufRead as _, BufReader, Read as _, Write as _};
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
-use kelson_blackbox::{Needs::Node, Outcome, Subject, Test, eventually};
+use kelson_blackbox::{Needs::Node, Outcome, Subject, Test, eventually, lines_of};
 
 use crate::pods::{IMAGE, ready, script};
 
@@ -32,8 +32,8 @@ fn logs(s: &Subject) -> Outcome {
     ))?;
     ready(&k, "talk")?;
     let mut child = k.spawn(&["logs", "-f", "talk"])?;
-    let mut lines = BufReader::new(child.stdout.take().context("stdout")?).lines();
-    let followed: Vec<String> = lines.by_ref().take(5).collect::<Result<_, _>>()?;
+    let lines = lines_of(&mut child)?;
+    let followed: Vec<String> = (0..5).map_while(|_| lines.recv_timeout(Duration::from_secs(20)).ok()).collect();
     child.kill()?;
     child.wait()?;
     ensure!(followed == ["line 1", "line 2", "line 3", "no newline", "last"], "{followed:?}");
@@ -130,8 +130,8 @@ fn port_forward(s: &Subject) -> Outcome {
     k.apply(&script("web", "mkdir /www; head -c 300000 /dev/zero | tr '\\0' y > /www/big; echo hi > /www/index.html; exec httpd -f -p 8080 -h /www", ""))?;
     ready(&k, "web")?;
     let mut child = k.spawn(&["port-forward", "pod/web", ":8080"])?;
-    let mut first = String::new();
-    BufReader::new(child.stdout.as_mut().context("stdout")?).read_line(&mut first)?;
+    let lines = lines_of(&mut child)?;
+    let first = lines.recv_timeout(Duration::from_secs(20)).context("the forwarded port")?;
     let result = (|| {
         let port: u16 = first.split(':').nth(1).and_then(|t| t.split(' ').next()).context("port")?.parse()?;
         let get = move |path: &str| -> anyhow::Result<usize> {

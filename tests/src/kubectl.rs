@@ -1,7 +1,8 @@
 //! The user's own kubectl, as a process.
-use std::io::Write as _;
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
@@ -122,6 +123,20 @@ impl Kubectl {
     pub fn spawn(&self, args: &[&str]) -> anyhow::Result<Child> {
         Ok(self.command(args).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?)
     }
+}
+
+/// The lines a child prints, as they come; the reader can wait for one with a limit.
+pub fn lines_of(child: &mut Child) -> anyhow::Result<Receiver<String>> {
+    let stdout = child.stdout.take().context("stdout")?;
+    let (sender, receiver) = mpsc::channel();
+    std::thread::spawn(move || {
+        for line in BufReader::new(stdout).lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                return;
+            }
+        }
+    });
+    Ok(receiver)
 }
 
 /// Polls until `check` gives a value; the last error is part of the failure.

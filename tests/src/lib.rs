@@ -6,7 +6,7 @@ mod kubectl;
 mod subject;
 
 pub use harness::{Needs, Test, run};
-pub use kubectl::{Kubectl, Output, eventually};
+pub use kubectl::{Kubectl, Output, eventually, lines_of};
 pub use subject::{Process, Subject, SubjectKind, binary, free_port, repo_root};
 
 /// A test's outcome; the error is what a reader of the log sees.

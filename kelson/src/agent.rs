@@ -1,10 +1,29 @@
 //! The node: container runtime, pod network, kubelet and service proxy, joined to an API server as any node is.
-use std::path::Path;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::Context as _;
+use ipnet::IpNet;
+use kelson_client::remote::Remote;
+use kelson_client::{Client, kubeconfig};
+use kelson_cri::containerd::{Containerd, ContainerdConfig};
+use kelson_cri::{CriClient, Limits};
+use kelson_kubelet::certs::bootstrap;
+use kelson_kubelet::volumes::mounts::KernelMounts;
+use kelson_kubelet::{Dependencies, Kubelet};
+use kelson_meta::{Clock, SystemClock};
+use kelson_net::{Network, NetworkConfig};
+use kelson_pki::{Kubeconfig, UserCredential};
+use kelson_proxy::Proxy;
+use tokio::sync::mpsc;
 
 use crate::cli::{AgentArgs, NodeArgs};
+use crate::control_plane::CLUSTER_DOMAIN;
+use crate::host;
 use crate::token::Token;
 
-/// What a node needs to join.
+/// What a node needs to join, and what it must know of the cluster.
 #[derive(Clone)]
 pub struct Join {
     /// `https://HOST:PORT` of the API server.
@@ -13,25 +32,152 @@ pub struct Join {
     pub ca_pem: String,
     /// Bootstrap token.
     pub token: Token,
+    /// Addresses of pods.
+    pub cluster_cidr: IpNet,
+    /// Address of cluster DNS.
+    pub cluster_dns: IpAddr,
+    /// Domain of cluster DNS.
+    pub cluster_domain: String,
 }
 
 impl Join {
-    /// From the command line.
-    pub async fn from_token(args: &AgentArgs) -> anyhow::Result<Self> {
-        let token = Token::parse(&args.token)?;
-        let Some(file) = &args.server_ca else { anyhow::bail!("--server-ca is required") };
-        Ok(Self { server: args.server.clone(), ca_pem: std::fs::read_to_string(file)?, token })
+    /// From the command line of `kelson agent`.
+    pub fn from_args(args: &AgentArgs) -> anyhow::Result<Self> {
+        let file = &args.server_ca;
+        let ca_pem = std::fs::read_to_string(file).with_context(|| format!("--server-ca {}", file.display()))?;
+        Ok(Self {
+            server: args.server.clone(),
+            ca_pem,
+            token: Token::parse(&args.token).context("--token")?,
+            cluster_cidr: args.cluster_cidr,
+            cluster_dns: args.cluster_dns,
+            cluster_domain: CLUSTER_DOMAIN.to_owned(),
+        })
     }
 }
 
 /// A running node.
-pub struct Node {}
+pub struct Node {
+    kubelet: kelson_kubelet::Running,
+    proxy: kelson_proxy::Running,
+    containerd: Option<Containerd>,
+    network: tokio::task::JoinHandle<()>,
+}
 
 impl Node {
-    /// Starts everything.
-    pub async fn start(_dir: &Path, _args: &NodeArgs, _join: Join) -> anyhow::Result<Self> {
-        anyhow::bail!("this build has no node agent: use --disable-agent")
+    /// Starts everything; returns when the kubelet runs, which is before the node is Ready.
+    pub async fn start(dir: &Path, args: &NodeArgs, join: Join) -> anyhow::Result<Self> {
+        std::fs::create_dir_all(dir).with_context(|| format!("data directory {}", dir.display()))?;
+        let dir = dir.canonicalize().with_context(|| format!("data directory {}", dir.display()))?;
+        let name = args.node_name.clone().map_or_else(host::name, Ok)?;
+        let address = args.node_ip.unwrap_or_else(host::address);
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        // The runtime starts while the certificate is being signed.
+        let (runtime, identity) = tokio::join!(runtime(&dir, args), identity(&dir, &name, &join, &clock));
+        let ((containerd, endpoint), identity) = (runtime?, identity?);
+        let client = |component: &str| anyhow::Ok(Client::new(Arc::new(Remote::new(identity.clone())?), component));
+        let (cidrs, given) = mpsc::unbounded_channel();
+        let config = kubelet_config(&dir, &name, address, args, &join, &endpoint);
+        let dependencies = Dependencies {
+            client: client("kubelet")?,
+            runtime: Arc::new(CriClient::new(&endpoint, Limits::default())?),
+            clock: Arc::clone(&clock),
+            mounts: Arc::new(KernelMounts),
+            prober: None,
+            // The receiver lives as long as the node; after that nobody cares.
+            on_pod_cidrs: Some(Box::new(move |c: &[String]| drop(cidrs.send(c.to_vec())))),
+        };
+        let kubelet = Kubelet::start(config, dependencies).await.context("start the kubelet")?;
+        let network = tokio::spawn(keep_network(dir.clone(), join.cluster_cidr, given));
+        let proxy = kelson_proxy::Config::new(&dir, &name, vec![address], vec![join.cluster_cidr]);
+        let proxy = Proxy::start(proxy, client("proxy")?, clock);
+        tracing::info!(node = name, %address, port = kubelet.port(), "the node agent runs");
+        Ok(Self { kubelet, proxy, containerd, network })
     }
-    /// Ends it; containers stay.
-    pub async fn shutdown(self) {}
+
+    /// Ends it; containers, addresses and rules stay for the next start.
+    pub async fn shutdown(self) {
+        self.network.abort();
+        self.kubelet.shutdown().await;
+        self.proxy.shutdown().await;
+        if let Some(containerd) = self.containerd {
+            containerd.shutdown().await;
+        }
+    }
+}
+
+/// The runtime's endpoint, with the containerd behind it where it is our own.
+async fn runtime(dir: &Path, args: &NodeArgs) -> anyhow::Result<(Option<Containerd>, String)> {
+    if let Some(endpoint) = &args.container_runtime_endpoint {
+        return Ok((None, endpoint.clone()));
+    }
+    let containerd = Containerd::start(ContainerdConfig::new(dir)?).await.context("start containerd")?;
+    let endpoint = containerd.endpoint();
+    Ok((Some(containerd), endpoint))
+}
+
+/// The node's own credentials, by bootstrap token and certificate request where it has none yet (KEP-43).
+async fn identity(dir: &Path, name: &str, join: &Join, clock: &Arc<dyn Clock>) -> anyhow::Result<kubeconfig::Config> {
+    let dir = dir.join("kubelet");
+    std::fs::create_dir_all(&dir)?;
+    let file = dir.join("bootstrap.kubeconfig");
+    let bootstrap = Kubeconfig {
+        cluster: "kelson".into(),
+        user: "kubelet-bootstrap".into(),
+        server: join.server.clone(),
+        ca_pem: join.ca_pem.clone(),
+        credential: UserCredential::Token(join.token.reveal()),
+    };
+    bootstrap.write(&file)?;
+    let paths =
+        bootstrap::Paths { kubeconfig: dir.join("kubeconfig"), bootstrap: Some(file), cert_dir: dir.join("pki") };
+    bootstrap::load(&paths, name, clock).await.context("join the cluster")
+}
+
+fn kubelet_config(
+    dir: &Path,
+    name: &str,
+    address: IpAddr,
+    args: &NodeArgs,
+    join: &Join,
+    endpoint: &str,
+) -> kelson_kubelet::Config {
+    let mut config = kelson_kubelet::Config::new(name, &dir.join("kubelet"));
+    config.node_ips = vec![address];
+    config.runtime_endpoint = endpoint.to_owned();
+    config.cluster_dns = vec![join.cluster_dns];
+    config.cluster_domain = join.cluster_domain.clone();
+    config.cgroup_root = format!("kelson-{}", kelson_net::network_id(dir));
+    config.server.listen = Some(SocketAddr::from(([0, 0, 0, 0], free_or_any(args.kubelet_port))));
+    config.server.client_ca_pem = join.ca_pem.clone().into_bytes();
+    config
+}
+
+/// The port, or 0 (any) where another server of this machine has it: the node's status tells which one it became.
+fn free_or_any(port: u16) -> u16 {
+    match TcpListener::bind(SocketAddr::from(([0, 0, 0, 0], port))) {
+        Ok(_) => port,
+        Err(e) => {
+            tracing::warn!(port, error = %e, "the kubelet's port is taken; it takes a free one");
+            0
+        }
+    }
+}
+
+/// Sets up the pod network whenever the cluster gives this node its range.
+async fn keep_network(dir: PathBuf, cluster_cidr: IpNet, mut given: mpsc::UnboundedReceiver<Vec<String>>) {
+    while let Some(cidrs) = given.recv().await {
+        let subnets: Vec<IpNet> = cidrs.iter().filter_map(|c| c.parse().ok()).collect();
+        if let Err(e) = set_up(&dir, subnets, cluster_cidr).await {
+            tracing::error!(error = format!("{e:#}"), "cannot set up the pod network");
+        }
+    }
+}
+
+async fn set_up(dir: &Path, subnets: Vec<IpNet>, cluster_cidr: IpNet) -> anyhow::Result<()> {
+    let program = std::env::current_exe().context("find this program")?;
+    let network = Network::new(NetworkConfig::new(dir, subnets, vec![cluster_cidr])?);
+    network.ensure(&program).await?;
+    tracing::info!(bridge = network.config().bridge(), subnet = %network.config().subnet(), "the pod network is up");
+    Ok(())
 }

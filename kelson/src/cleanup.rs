@@ -15,6 +15,7 @@ pub async fn run(args: &CleanupArgs) -> anyhow::Result<()> {
     // A control plane alone makes nothing outside its directory.
     if has_node(dir) {
         errors.extend(kelson_cri::containerd::cleanup(dir).await);
+        errors.extend(kelson_proxy::cleanup(dir).await);
         errors.extend(kelson_net::cleanup(dir).await.into_iter().map(|e| e.to_string()));
     }
     for e in &errors {

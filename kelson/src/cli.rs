@@ -86,9 +86,15 @@ pub struct AgentArgs {
     /// Bootstrap token to join with.
     #[arg(long, value_name = "TOKEN", env = "KELSON_TOKEN", hide_env_values = true)]
     pub token: String,
-    /// CA of the server; without it the token's cluster-info signature tells which CA to trust.
-    #[arg(long, value_name = "FILE")]
-    pub server_ca: Option<PathBuf>,
+    /// CA of the server: its `DIR/pki/ca.crt`.
+    #[arg(long, value_name = "FILE", default_value = "/etc/kelson/ca.crt")]
+    pub server_ca: PathBuf,
+    /// The cluster's pod addresses, as the server was told.
+    #[arg(long, value_name = "CIDR", default_value = "10.42.0.0/16")]
+    pub cluster_cidr: IpNet,
+    /// Address of the cluster's DNS: the tenth of its service addresses.
+    #[arg(long, value_name = "IP", default_value = "10.43.0.10")]
+    pub cluster_dns: IpAddr,
     /// Where everything is kept.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
     pub data_dir: PathBuf,

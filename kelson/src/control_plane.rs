@@ -11,7 +11,8 @@ use kelson_apiserver::{
     ApiServer, AuthorizationMode, Config, KubeletConfig, Running, ServiceAccountConfig, ServingConfig,
 };
 use kelson_auth::{UserInfo, user};
-use kelson_client::Client;
+use kelson_client::{Client, InformerHandle};
+use kelson_dns::{EndpointSlice, Forwarder, Published, Service, Zone};
 use kelson_meta::SystemClock;
 use kelson_pki::{ClusterPki, Component, PkiOptions, San, SwappableCertificate};
 use kelson_store::{Store, StoreOptions};
@@ -63,23 +64,53 @@ impl ControlPlane {
     }
 
     /// What the server's own node joins with: the same as any other.
-    pub async fn join(&self) -> anyhow::Result<Join> {
+    pub fn join(&self, args: &ServerArgs) -> anyhow::Result<Join> {
         Ok(Join {
             server: self.local_url.clone(),
             ca_pem: self.pki.ca.cert_pem().to_owned(),
             token: self.token.clone(),
+            cluster_cidr: args.cluster_cidr,
+            cluster_dns: nth(args.service_cidr, DNS_POSITION)?,
+            cluster_domain: CLUSTER_DOMAIN.to_owned(),
         })
     }
 
-    /// An in-process client of cluster DNS.
-    pub fn dns_client(&self) -> Client {
-        client(&self.api, UserInfo::new(user::API_SERVER, [user::MASTERS]), "dns")
+    /// Starts cluster DNS on an address of this machine's node and points the `kube-dns` service at it.
+    pub async fn start_dns(&self, args: &ServerArgs) -> anyhow::Result<Dns> {
+        let ip = args.node.node_ip.unwrap_or_else(host::address);
+        let node_name = args.node.node_name.clone().map_or_else(host::name, Ok)?;
+        let client = client(&self.api, UserInfo::new(user::API_SERVER, [user::MASTERS]), "dns");
+        let directory = Arc::default();
+        let watched = kelson_dns::watch(&client, &directory);
+        let zone = Zone::new(CLUSTER_DOMAIN, directory).map_err(anyhow::Error::msg)?;
+        let resolvers = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
+        let service_ip = nth(args.service_cidr, DNS_POSITION)?;
+        let forwarder = Forwarder::from_resolv_conf(&resolvers, &[service_ip]);
+        let server = kelson_dns::Server::start(ip, 0, zone, forwarder).await.context("start cluster DNS")?;
+        let published = Published { service_ip, endpoint: server.address(), node_name };
+        let publisher = tokio::spawn(async move { kelson_dns::publish(&client, &published).await });
+        Ok(Dns { server, publisher, _watched: watched })
     }
 
     /// Ends it in the order that lets each part finish: writers first, then the API, then the store.
     pub async fn shutdown(self) {
         self.api.shutdown().await;
         self.api.server().store.close().await;
+    }
+}
+
+/// Running cluster DNS.
+pub struct Dns {
+    server: kelson_dns::Server,
+    publisher: tokio::task::JoinHandle<()>,
+    _watched: (InformerHandle<Service>, InformerHandle<EndpointSlice>),
+}
+
+impl Dns {
+    /// Ends it.
+    pub fn shutdown(&self) {
+        self.publisher.abort();
+        self.server.shutdown();
     }
 }
 
@@ -157,11 +188,6 @@ pub fn nth(range: IpNet, n: usize) -> anyhow::Result<IpAddr> {
         IpNet::V6(r) => u128::from(r.network()).checked_add(n as u128).map(|a| IpAddr::V6(a.into())),
     };
     address.filter(|a| range.contains(a)).with_context(|| format!("range {range} has no address {n}"))
-}
-
-/// Address of cluster DNS in the service range.
-pub fn dns_address(service_cidr: IpNet) -> anyhow::Result<IpAddr> {
-    nth(service_cidr, DNS_POSITION)
 }
 
 fn client(api: &Running, user: UserInfo, component: &str) -> Client {

@@ -35,16 +35,18 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
         let node = if args.disable_agent {
             None
         } else {
-            let join = control_plane.join().await?;
-            Some(tokio::select! {
-                node = agent::Node::start(&args.data_dir, &args.node, join) => node?,
+            let dns = control_plane.start_dns(&args).await?;
+            let join = control_plane.join(&args)?;
+            tokio::select! {
+                node = agent::Node::start(&args.data_dir, &args.node, join) => Some((node?, dns)),
                 () = ended.recv() => { control_plane.shutdown().await; return Ok(()) }
-            })
+            }
         };
         ended.recv().await;
         tracing::info!("stopping; containers stay");
-        if let Some(node) = node {
+        if let Some((node, dns)) = node {
             node.shutdown().await;
+            dns.shutdown();
         }
         control_plane.shutdown().await;
         Ok(())
@@ -59,7 +61,7 @@ pub fn agent(args: AgentArgs) -> anyhow::Result<()> {
     let runtime = runtime()?;
     let result = runtime.block_on(async {
         let mut ended = ended()?;
-        let join = Join::from_token(&args).await?;
+        let join = Join::from_args(&args)?;
         let node = tokio::select! {
             node = agent::Node::start(&args.data_dir, &args.node, join) => node?,
             () = ended.recv() => return Ok(()),

@@ -9,7 +9,7 @@ mod publish;
 mod server;
 mod zone;
 
-pub use directory::{Directory, watch};
+pub use directory::{Directory, EndpointSlice, Service, watch};
 pub use forward::Forwarder;
 pub use publish::{Published, publish};
 pub use server::Server;

@@ -12,6 +12,7 @@ use kelson_apiserver::{
 };
 use kelson_auth::{UserInfo, user};
 use kelson_client::{Client, InformerHandle};
+use kelson_controllers::Controllers;
 use kelson_dns::{EndpointSlice, Forwarder, Published, Service, Zone};
 use kelson_meta::SystemClock;
 use kelson_pki::{ClusterPki, Component, PkiOptions, San, SwappableCertificate};
@@ -32,6 +33,7 @@ const TOKEN_FILE: &str = "node-token";
 /// A running control plane.
 pub struct ControlPlane {
     api: Running,
+    controllers: kelson_controllers::Running,
     pki: ClusterPki,
     local_url: String,
     token: Token,
@@ -59,8 +61,9 @@ impl ControlPlane {
         let masters = client(&api, UserInfo::new(user::API_SERVER, [user::MASTERS]), "server");
         rbac::ensure(&masters).await?;
         let token = token::ensure(&masters, &dir.join(TOKEN_FILE)).await?;
+        let controllers = start_controllers(args, &api, &pki);
         tracing::info!(url = local_url, kubeconfig = %admin.display(), "the API is ready");
-        Ok(Self { api, pki, local_url, token })
+        Ok(Self { api, controllers, pki, local_url, token })
     }
 
     /// What the server's own node joins with: the same as any other.
@@ -94,8 +97,30 @@ impl ControlPlane {
 
     /// Ends it in the order that lets each part finish: writers first, then the API, then the store.
     pub async fn shutdown(self) {
+        self.controllers.shutdown().await;
         self.api.shutdown().await;
         self.api.server().store.close().await;
+    }
+}
+
+fn start_controllers(args: &ServerArgs, api: &Running, pki: &ClusterPki) -> kelson_controllers::Running {
+    let config = kelson_controllers::Config {
+        cluster_cidrs: vec![args.cluster_cidr],
+        service_cidr: Some(args.service_cidr),
+        root_ca: pki.ca.cert_pem().to_owned(),
+        signer: Some(Arc::new(pki.ca.clone())),
+        ..kelson_controllers::Config::default()
+    };
+    let api = api.clone();
+    let factory = move |name: &str| client(&api, identity(name), "controller-manager");
+    Controllers::start(config, Box::new(factory), Arc::new(SystemClock))
+}
+
+/// The user a component acts as: a service account's groups follow from its name.
+fn identity(name: &str) -> UserInfo {
+    match user::split_service_account(name) {
+        Some((namespace, account)) => UserInfo::service_account(namespace, account, ""),
+        None => UserInfo::new(name, [user::AUTHENTICATED]),
     }
 }
 

@@ -16,6 +16,7 @@ use kelson_controllers::Controllers;
 use kelson_dns::{EndpointSlice, Forwarder, Published, Service, Zone};
 use kelson_meta::SystemClock;
 use kelson_pki::{ClusterPki, Component, PkiOptions, San, SwappableCertificate};
+use kelson_scheduler::Scheduler;
 use kelson_store::{Store, StoreOptions};
 
 use crate::agent::Join;
@@ -34,6 +35,7 @@ const TOKEN_FILE: &str = "node-token";
 pub struct ControlPlane {
     api: Running,
     controllers: kelson_controllers::Running,
+    scheduler: kelson_scheduler::Running,
     pki: ClusterPki,
     local_url: String,
     token: Token,
@@ -62,8 +64,10 @@ impl ControlPlane {
         rbac::ensure(&masters).await?;
         let token = token::ensure(&masters, &dir.join(TOKEN_FILE)).await?;
         let controllers = start_controllers(args, &api, &pki);
+        let scheduler = client(&api, UserInfo::new(user::KUBE_SCHEDULER, [user::AUTHENTICATED]), "scheduler");
+        let scheduler = Scheduler::start(kelson_scheduler::Config::default(), scheduler, Arc::new(SystemClock), None);
         tracing::info!(url = local_url, kubeconfig = %admin.display(), "the API is ready");
-        Ok(Self { api, controllers, pki, local_url, token })
+        Ok(Self { api, controllers, scheduler, pki, local_url, token })
     }
 
     /// What the server's own node joins with: the same as any other.
@@ -97,6 +101,7 @@ impl ControlPlane {
 
     /// Ends it in the order that lets each part finish: writers first, then the API, then the store.
     pub async fn shutdown(self) {
+        self.scheduler.shutdown().await;
         self.controllers.shutdown().await;
         self.api.shutdown().await;
         self.api.server().store.close().await;
@@ -175,7 +180,9 @@ fn api_config(
     config.token_auth_file = args.token_auth_file.clone();
     config.anonymous_auth = args.anonymous_auth;
     config.authorization = args.authorization_mode.iter().map(|m| mode(m)).collect::<Result<_, _>>()?;
-    config.enable_admission = args.enable_admission_plugins.clone();
+    // Nodes hold credentials that may be stolen; upstream leaves this off by default, its installers switch it on.
+    config.enable_admission = vec!["NodeRestriction".to_owned()];
+    config.enable_admission.extend(args.enable_admission_plugins.iter().cloned());
     config.disable_admission = args.disable_admission_plugins.clone();
     config.service_accounts = Some(ServiceAccountConfig {
         issuer: format!("https://kubernetes.default.svc.{CLUSTER_DOMAIN}"),

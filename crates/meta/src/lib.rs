@@ -20,7 +20,7 @@ pub use names::{
     generate_name, is_config_map_key, is_dns1035_label, is_dns1123_label, is_dns1123_subdomain, is_label_value,
     is_path_segment_name, is_qualified_name, random_suffix,
 };
-pub use object::{ObjectKey, ObjectMeta, OwnerReference};
+pub use object::{ObjectKey, ObjectMeta, OwnerReference, null_default};
 pub use quantity::{Quantity, QuantityError, QuantityFormat};
 pub use selector::{
     FieldRequirement, FieldSelector, LabelRequirement, LabelSelector, LabelSelectorRequirement, LabelSelectorSpec,

@@ -9,28 +9,38 @@ use serde::{Deserialize, Serialize};
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectMeta {
     /// Name, unique per resource and namespace.
+    #[serde(deserialize_with = "null_default")]
     pub name: String,
     /// Namespace; empty for cluster-scoped objects.
+    #[serde(deserialize_with = "null_default")]
     pub namespace: String,
     /// Unique over time and space.
+    #[serde(deserialize_with = "null_default")]
     pub uid: String,
     /// Opaque version for optimistic concurrency.
+    #[serde(deserialize_with = "null_default")]
     pub resource_version: String,
     /// Counts changes of the desired state.
+    #[serde(deserialize_with = "null_default")]
     pub generation: i64,
     /// RFC 3339 creation time; empty before creation.
+    #[serde(deserialize_with = "null_default")]
     pub creation_timestamp: String,
     /// Set once deletion has begun.
     pub deletion_timestamp: Option<String>,
     /// Seconds of grace left to the deletion.
     pub deletion_grace_period_seconds: Option<i64>,
     /// Labels.
+    #[serde(deserialize_with = "null_default")]
     pub labels: BTreeMap<String, String>,
     /// Annotations.
+    #[serde(deserialize_with = "null_default")]
     pub annotations: BTreeMap<String, String>,
     /// Owners, for garbage collection.
+    #[serde(deserialize_with = "null_default")]
     pub owner_references: Vec<OwnerReference>,
     /// What must happen before the object may go.
+    #[serde(deserialize_with = "null_default")]
     pub finalizers: Vec<String>,
 }
 
@@ -47,6 +57,18 @@ impl ObjectMeta {
     pub fn is_deleting(&self) -> bool {
         self.deletion_timestamp.is_some()
     }
+}
+
+/// Reads `null` as the default: Go's encoders write null for empty values that have no `omitempty`.
+///
+/// # Errors
+/// Whatever the value's own decoding finds.
+pub fn null_default<'de, D, T>(d: D) -> Result<T, D::Error>
+where
+    D: serde::Deserializer<'de>,
+    T: Default + Deserialize<'de>,
+{
+    Ok(Option::<T>::deserialize(d)?.unwrap_or_default())
 }
 
 /// `metav1.OwnerReference`.
@@ -88,5 +110,17 @@ impl ObjectKey {
 impl std::fmt::Display for ObjectKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         if self.namespace.is_empty() { f.write_str(&self.name) } else { write!(f, "{}/{}", self.namespace, self.name) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nulls_are_absent_values() {
+        let text = r#"{"name":"a","creationTimestamp":null,"labels":null,"finalizers":null,"ownerReferences":null}"#;
+        let meta: ObjectMeta = serde_json::from_str(text).unwrap();
+        assert_eq!(meta, ObjectMeta { name: "a".into(), ..ObjectMeta::default() });
     }
 }

@@ -22,7 +22,7 @@ test: deps-test lint unit blackbox ## everything the gate runs: lints, unit and 
 unit: deps-build ## pure and component tests of every crate
 	cargo test --locked --workspace --exclude kelson-blackbox
 
-blackbox: deps-test ## the black-box suite against a cluster it starts (SUBJECT=kelson), with real kubectl and containerd
+blackbox: deps-test images ## the black-box suite against a cluster it starts (SUBJECT=kelson), with real kubectl and containerd
 	cargo build --locked --package kelson
 	cargo test --locked --package kelson-blackbox
 
@@ -34,7 +34,8 @@ bench: deps-test build ## the rows of docs/benchmarks.md; PEER_* variables add a
 	cargo run --locked --release --package kelson-bench
 
 images: deps-test ## the test images as tars under .cache/images
-	cargo run --locked --package kelson-blackbox --bin test-images -- .cache/images
+	@mkdir -p .cache/images
+	cargo run --locked --quiet --package kelson-cri --example make_image -- kelson.local/test/busybox:1 .cache/images/busybox.tar
 
 deps: deps-build deps-run deps-test ## install what building, running and testing need (Debian, root)
 

@@ -95,7 +95,9 @@ impl Process {
         let name = format!("node-{port}");
         let mut all: Vec<String> = ["server", "--data-dir"].map(String::from).into();
         all.push(dir.display().to_string());
-        all.extend(["--bind-address", "127.0.0.1", "--secure-port"].map(String::from));
+        // A node's pods reach the API by the machine's address; a control plane alone keeps to itself.
+        let bind = if args.contains(&"--disable-agent") { "127.0.0.1" } else { "0.0.0.0" };
+        all.extend(["--bind-address", bind, "--secure-port"].map(String::from));
         all.extend([port.to_string(), "--node-name".into(), name, "--kubelet-port".into(), "0".into()]);
         all.extend(args.iter().map(|a| (*a).to_owned()));
         let process = Self { dir, port, args: all, child: Mutex::new(None), scratch: Mutex::new(Some(scratch)) };

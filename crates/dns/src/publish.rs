@@ -41,14 +41,13 @@ async fn once(client: &Client, what: &Published) -> Result<(), ClientError> {
     ensure::<EndpointSlice>(client, &name, &slice).await
 }
 
+/// Corrects the object where it exists, creates it where not. The order matters: creating a service anew with its own
+/// address would be refused for the address, not for the name.
 async fn ensure<T: Object>(client: &Client, name: &str, object: &Value) -> Result<(), ClientError> {
-    match client.create::<T>(NAMESPACE, object).await {
-        Ok(_) => Ok(()),
-        Err(e) if e.is_already_exists() => {
-            let options = WriteOptions::manager("kelson-dns");
-            client.patch::<T>(NAMESPACE, name, "", PatchKind::Merge, object, &options).await.map(|_| ())
-        }
-        Err(e) => Err(e),
+    let options = WriteOptions::manager("kelson-dns");
+    match client.patch::<T>(NAMESPACE, name, "", PatchKind::Merge, object, &options).await {
+        Err(e) if e.is_not_found() => client.create::<T>(NAMESPACE, object).await.map(|_| ()),
+        other => other.map(|_| ()),
     }
 }
 

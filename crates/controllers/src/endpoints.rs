@@ -1,10 +1,11 @@
 //! The legacy Endpoints object of each service with a selector: what `kubectl get endpoints` shows. Upstream
 //! `pkg/controller/endpoint`.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 
-use kelson_client::{Client, DeleteOptions, WorkQueue};
+use kelson_client::{Change, Client, DeleteOptions, Object as _, WorkQueue};
 use kelson_meta::{LabelSelector, ObjectKey};
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -125,6 +126,9 @@ struct Controller {
     services: Shared<ServiceView>,
     pods: Shared<PodView>,
     endpoints: Shared<EndpointsView>,
+    /// Services that went while this runs: their endpoints go too, whoever made them. Endpoints that merely have no
+    /// service may be waiting for theirs.
+    gone: Arc<Mutex<HashSet<ObjectKey>>>,
 }
 
 /// Starts the endpoints controller.
@@ -136,8 +140,16 @@ pub fn start(ctx: &Arc<Context>) {
         services: i.services.reader(),
         pods: i.pods.reader(),
         endpoints: i.endpoints.reader(),
+        gone: Arc::default(),
     });
-    me.services.on_change(enqueue_self(&queue));
+    let (q, gone) = (queue.clone(), Arc::clone(&me.gone));
+    me.services.on_change(move |change| {
+        let key = change.object().key();
+        if matches!(change, Change::Deleted(_)) {
+            gone.lock().insert(key.clone());
+        }
+        q.add(key);
+    });
     me.endpoints.on_change(enqueue_self(&queue));
     crate::endpointslice::enqueue_services_of_pods(ctx, &queue);
     ctx.run_queue(NAME, &queue, WORKERS, move |key| {
@@ -150,15 +162,17 @@ impl Controller {
     async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         let current = self.endpoints.get(key);
         let Some(service) = self.services.get(key) else {
-            // Only what this controller made: an Endpoints object without a service may be a user's.
-            if current.is_some_and(|e| e.metadata.labels.contains_key(MANAGED_BY)) {
+            let went = self.gone.lock().contains(key);
+            if current.is_some_and(|e| went || e.metadata.labels.contains_key(MANAGED_BY)) {
                 match self.client.delete::<EndpointsView>(&key.namespace, &key.name, &DeleteOptions::default()).await {
                     Err(e) if !e.is_not_found() => return Err(e.into()),
                     _ => {}
                 }
             }
+            self.gone.lock().remove(key);
             return Ok(());
         };
+        self.gone.lock().remove(key);
         if service.spec.r#type == "ExternalName" || service.metadata.is_deleting() {
             return Ok(());
         }

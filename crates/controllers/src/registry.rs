@@ -30,6 +30,7 @@ pub const CONTROLLERS: &[Entry] = &[
     on("deployment-controller", crate::deployment::start),
     on("endpoints-controller", crate::endpoints::start),
     on("endpointslice-controller", crate::endpointslice::start),
+    on("endpointslice-mirroring-controller", crate::endpointslice::mirroring::start),
     on("garbage-collector-controller", crate::garbage::start),
     on("namespace-controller", crate::namespace::start),
     on("node-ipam-controller", crate::nodeipam::start),

@@ -6,7 +6,7 @@ use kelson_client::WorkQueue;
 use kelson_meta::ObjectKey;
 use serde_json::json;
 
-use crate::context::{Context, SyncError, WORKERS, update_value};
+use crate::context::{Context, SyncError, WORKERS};
 use crate::replicaset::pods::is_namespace_terminating;
 use crate::views::ConfigMapView;
 
@@ -52,12 +52,16 @@ pub fn start(ctx: &Arc<Context>) {
                 }
                 Some(m) if json!(m.data) == data && m.metadata.annotations.contains_key(DESCRIPTION) => return Ok(()),
                 Some(m) => {
-                    update_value(&client, ns, CONFIG_MAP, "", &m.metadata.resource_version, |v| {
-                        v["data"] = data;
-                        crate::tree::map_at(&mut v["metadata"], "annotations")
-                            .insert(DESCRIPTION.into(), json!(DESCRIPTION_TEXT));
-                    })
-                    .await
+                    // Its role may not read single config maps, so what is written is built from what was watched;
+                    // anything besides is not ours to keep.
+                    let mut meta = m.metadata.clone();
+                    meta.annotations.insert(DESCRIPTION.into(), DESCRIPTION_TEXT.into());
+                    let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": data, "metadata": {
+                        "name": meta.name, "namespace": meta.namespace, "uid": meta.uid,
+                        "resourceVersion": meta.resource_version, "labels": meta.labels,
+                        "annotations": meta.annotations, "ownerReferences": meta.owner_references,
+                        "finalizers": meta.finalizers}});
+                    client.update::<ConfigMapView>(ns, CONFIG_MAP, "", &body).await
                 }
             };
             match result {

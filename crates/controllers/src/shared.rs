@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kelson_client::{Change, Client, Informer, InformerConfig, InformerHandle, Object};
 use kelson_meta::ObjectKey;
 use parking_lot::RwLock;
+use tokio_util::sync::CancellationToken;
 
 use crate::views::{
     ConfigMapView, CsrView, DeploymentView, EndpointSliceView, EndpointsView, LeaseView, NamespaceView, NodeView,
@@ -213,21 +214,28 @@ pub(crate) fn index_owned(meta: &kelson_meta::ObjectMeta, into: &mut Vec<IndexKe
 macro_rules! informers {
     ($($(#[$doc:meta])* $field:ident : $type:ty = $config:expr;)*) => {
         /// Every shared informer; those nobody asked for never start.
-        pub struct Informers { $($(#[$doc])* pub $field: Shared<$type>,)* }
+        pub struct Informers {
+            $($(#[$doc])* pub $field: Shared<$type>,)*
+            /// Cancelled once the watches have been started.
+            started: CancellationToken,
+        }
         impl Default for Informers {
             fn default() -> Self {
-                Self { $($field: Shared::new($config),)* }
+                Self { $($field: Shared::new($config),)* started: CancellationToken::new() }
             }
         }
         impl Informers {
             pub(crate) fn start(&self, client: &Client) {
                 $(self.$field.start(client);)*
+                self.started.cancel();
             }
             pub(crate) fn stop(&self) {
                 $(self.$field.stop();)*
             }
             /// Waits until every started informer has read its initial state.
             pub async fn synced(&self) {
+                // Workers are spawned before the watches: an informer that is not there yet is not a synced one.
+                self.started.cancelled().await;
                 $(self.$field.synced().await;)*
             }
         }

@@ -15,8 +15,6 @@ use crate::context::{Context, SyncError, WORKERS, get_value, update_value};
 use crate::shared::Shared;
 use crate::views::{SecretView, ServiceAccountView};
 
-/// The controller's identity.
-pub const NAME: &str = "tokens-controller";
 const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
 const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 
@@ -33,7 +31,8 @@ pub fn start(ctx: &Arc<Context>) {
     let Some(sign) = ctx.config.legacy_tokens.clone() else { return };
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let me = Arc::new(Controller {
-        client: ctx.client_for(NAME),
+        // Upstream gives this one the manager's own identity: it makes what the others authenticate with.
+        client: ctx.manager_client(),
         secrets: ctx.informers.token_secrets.reader(),
         accounts: ctx.informers.service_accounts.reader(),
         config: Arc::clone(&ctx.config),

@@ -1,6 +1,7 @@
 //! Endpoint slices of services with a selector. `core` decides; this file watches services, pods, nodes and slices and
 //! writes. Topology hints are left out: consumers fall back to all endpoints.
 mod core;
+pub mod mirroring;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

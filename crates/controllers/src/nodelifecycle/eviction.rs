@@ -12,7 +12,7 @@ use crate::context::{Context, SyncError, WORKERS};
 use crate::shared::{IndexKey, Shared};
 use crate::views::{NodeView, PodView, Taint};
 
-/// The controller's identity.
+/// The controller's name; it acts as the node controller.
 pub const NAME: &str = "taint-eviction-controller";
 
 struct Controller {
@@ -30,7 +30,7 @@ fn executing(taints: &[Taint]) -> Vec<&Taint> {
 
 /// Starts taint eviction.
 pub fn start(ctx: &Arc<Context>) {
-    let client = ctx.client_for(NAME);
+    let client = ctx.client_for(super::NAME);
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let me = Arc::new(Controller {
         recorder: ctx.recorder(&client, NAME),

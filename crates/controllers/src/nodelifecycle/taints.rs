@@ -40,8 +40,10 @@ pub fn desired(node: &NodeView, now: &str) -> Option<Vec<Taint>> {
     match status("Ready") {
         "False" => wanted.push((NOT_READY, "NoExecute")),
         "Unknown" => wanted.push((UNREACHABLE, "NoExecute")),
-        // A node that has not said anything yet keeps what it was registered with.
-        "" => wanted.push((NOT_READY, "NoSchedule")),
+        // A node that has not said anything yet keeps the taint it was registered with.
+        "" if node.spec.taints.iter().any(|t| t.key == NOT_READY && t.effect == "NoSchedule") => {
+            wanted.push((NOT_READY, "NoSchedule"));
+        }
         _ => {}
     }
     let ours = |t: &Taint| match t.effect.as_str() {
@@ -143,6 +145,7 @@ mod tests {
             (json!([condition("Ready", "True"), condition("DiskPressure", "True")]), json!([]), true,
                 Some(vec![("node.kubernetes.io/disk-pressure", "NoSchedule"), (UNSCHEDULABLE, "NoSchedule")])),
             (json!([]), json!([taint(NOT_READY, "NoSchedule")]), false, None),
+            (json!([]), json!([]), false, None),
             (json!([condition("Ready", "True")]), json!([taint(UNSCHEDULABLE, "NoSchedule")]), false, Some(vec![])),
         ];
         for (conditions, taints, unschedulable, want) in rows {

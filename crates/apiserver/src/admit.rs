@@ -1,5 +1,6 @@
 //! Admit: the admission chain around a write. Plugins that do not handle the operation cost nothing.
 use kelson_admission::{Attributes, Notes, Operation};
+use kelson_auth::authorize::rbac::RbacResource;
 use kelson_meta::{Gvk, Status};
 use serde_json::Value;
 
@@ -79,4 +80,17 @@ impl Admission<'_> {
         self.done(notes);
         outcome.map(|()| object)
     }
+}
+
+/// Nobody grants by a role or a binding what they do not hold.
+///
+/// # Errors
+/// 403.
+pub fn escalation(cx: &Cx, served: &Served, object: &Value, old: Option<&Value>) -> Result<(), Status> {
+    if served.gr.group != "rbac.authorization.k8s.io" {
+        return Ok(());
+    }
+    let Some(resource) = RbacResource::parse(&served.gr.resource) else { return Ok(()) };
+    let server = &cx.server;
+    server.auth.rbac.check_escalation(server.authorizer.as_ref(), &cx.user, resource, cx.namespace(served), object, old)
 }

@@ -11,7 +11,7 @@ use crate::catalog::Served;
 use crate::commit::{self, Refused};
 use crate::context::Cx;
 use crate::encode::{self, Answer, Object};
-use crate::{decode, fields};
+use crate::{admit, decode, fields};
 
 /// Names tried for a `generateName` before giving up (upstream tries as often).
 const GENERATED_NAMES_MAX: usize = 8;
@@ -94,6 +94,7 @@ async fn admitted(cx: &Cx, served: &Served, value: Value, dry_run: bool) -> Resu
     let mut value = admission.mutate(Some(value), None).await?.unwrap_or_default();
     served.strategy.default(&served.storage.version, &mut value);
     served.strategy.prepare_create(&cx.strategy_cx(), &mut value);
+    admit::escalation(cx, served, &value, None)?;
     let generate = text(&value, "generateName").to_owned();
     if !name.is_empty() || generate.is_empty() {
         return finish(cx, served, &admission, value, dry_run).await.map_err(|(refused, name)| refused.status(served, &name));

@@ -29,6 +29,8 @@ pub enum Identity {
     Known(Arc<UserInfo>),
 }
 
+/// Names a request.
+const AUDIT_ID: http::HeaderName = http::HeaderName::from_static("audit-id");
 /// Seconds after which a refused client may try again.
 const RETRY_AFTER_S: i32 = 1;
 
@@ -40,6 +42,7 @@ pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, i
     let accepted = plain(&parts, &query);
     let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
     let labels = server.metrics.labels(&info);
+    let audit_id = audit_id(&parts.headers);
     let served = serve(server, parts, query, info, body, identity, upgrade);
     let (answer, warnings) = match AssertUnwindSafe(served).catch_unwind().await {
         Ok(served) => served,
@@ -53,8 +56,20 @@ pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, i
     if let Some(cx) = warnings {
         cx.put_warnings(answer.headers_mut());
     }
+    answer.headers_mut().insert(AUDIT_ID, audit_id);
     server.metrics.done(labels, answer.status(), started.elapsed());
     answer
+}
+
+/// Names one request in logs on both sides; a client may bring its own.
+fn audit_id(headers: &http::HeaderMap) -> http::HeaderValue {
+    const AUDIT_ID_BYTES_MAX: usize = 64;
+    let given = headers.get(AUDIT_ID).filter(|v| !v.is_empty() && v.len() <= AUDIT_ID_BYTES_MAX).cloned();
+    given.unwrap_or_else(|| {
+        let mut buffer = uuid::Uuid::encode_buffer();
+        let text = uuid::Uuid::new_v4().hyphenated().encode_lower(&mut buffer);
+        http::HeaderValue::from_str(text).unwrap_or(http::HeaderValue::from_static("-"))
+    })
 }
 
 /// The form of errors: what the client accepts, without tables.

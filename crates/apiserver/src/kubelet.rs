@@ -69,8 +69,6 @@ impl Kubelets {
 
 /// A node's kubelet.
 pub struct Node {
-    /// The node.
-    pub name: String,
     host: String,
     port: u16,
 }
@@ -93,7 +91,7 @@ impl Node {
         })?;
         let port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64();
         let port = port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0).unwrap_or(DEFAULT_PORT);
-        Ok(Self { name: name.to_owned(), host: host.to_owned(), port })
+        Ok(Self { host: host.to_owned(), port })
     }
 
     /// `host:port`.

@@ -52,10 +52,6 @@ impl Query {
                 .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {v:?}: invalid syntax"))),
         }
     }
-    /// Whether there is nothing.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
-    }
 }
 
 /// Decodes `%xx` (and `+` in queries); `None` for what is not UTF-8 or a broken escape.

@@ -14,7 +14,7 @@ use crate::catalog::Served;
 use crate::commit::{self, Refused};
 use crate::context::Cx;
 use crate::encode::{self, Answer, Object, parse};
-use crate::{create, decode, fields};
+use crate::{admit, create, decode, fields};
 
 /// Times a write without a fixed resourceVersion is made again on the newest object.
 const RETRIES_MAX: usize = 10;
@@ -202,6 +202,7 @@ async fn once(
         served.strategy.prepare_subresource_update(&strategy_cx, change.subresource, &mut new, old);
     }
     new["metadata"]["resourceVersion"] = record.revision().to_string().into();
+    admit::escalation(cx, served, &new, Some(old))?;
     let reserved = cx.server.services.before_update(served, &mut new, old, change.dry_run)?;
     let errors = if main {
         served.strategy.validate_update(&new, old)

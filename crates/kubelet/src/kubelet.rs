@@ -103,6 +103,9 @@ impl Kubelet {
         if config.node_name.is_empty() || config.node_ips.is_empty() {
             return Err(KubeletError::Config("a node name and at least one node IP are needed".into()));
         }
+        if config.pod_manifest_path.is_some() {
+            return Err(KubeletError::Config("--pod-manifest-path: static pods are not supported yet".into()));
+        }
         let mut tasks = JoinSet::new();
         let version = runtime_version(&*deps.runtime).await;
         let (signals, inbox) = mpsc::unbounded_channel();
@@ -164,7 +167,7 @@ impl Kubelet {
         tasks.spawn(events::watch(deps.runtime, endpoint, move |t| {
             let _ = told.send(match t {
                 events::Told::First(all) => Signal::Found(all),
-                events::Told::Changed(uid) => Signal::Runtime(uid),
+                events::Told::Changed(uid, there) => Signal::Runtime(uid, there),
             });
         }));
         let manager = Manager::new(Arc::clone(&ctx), node, inbox, signals.clone(), known.clone());

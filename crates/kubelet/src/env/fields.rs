@@ -16,6 +16,8 @@ pub struct NodeFacts {
     pub host_ips: Vec<String>,
     /// Allocatable, by resource: what a container without a limit may use.
     pub allocatable: BTreeMap<String, Quantity>,
+    /// Memory of the machine, bytes.
+    pub machine_memory: i64,
 }
 
 /// The value at `path`, e.g. `metadata.labels['x']`.

@@ -94,9 +94,12 @@ impl NodeSync {
         let capacity = facts::capacity(&self.config);
         let allocatable = facts::allocatable(&capacity, &self.config.reserved);
         let ips: Vec<String> = self.config.node_ips.iter().map(ToString::to_string).collect();
-        let mut seen = allocatable.clone();
-        seen.insert("machine-memory".into(), kelson_meta::Quantity::binary(facts::machine_memory().total));
-        let node = NodeFacts { name: self.config.node_name.clone(), host_ips: ips.clone(), allocatable: seen };
+        let node = NodeFacts {
+            name: self.config.node_name.clone(),
+            host_ips: ips.clone(),
+            allocatable: allocatable.clone(),
+            machine_memory: facts::machine_memory().total,
+        };
         self.node_facts.send_replace(Arc::new(node));
         let (faults, handlers) = self.runtime_state().await;
         let images = self.runtime.list_images(None).await.unwrap_or_default();

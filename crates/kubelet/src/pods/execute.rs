@@ -264,7 +264,7 @@ impl Executor {
         let user = (image.uid, image.user.as_str());
         let target = m.target.filter(|_| m.role == Role::Ephemeral);
         let security = security::container(pod, c, user, target, &self.runtime, &defaults)?;
-        let memory = ctx.node.borrow().allocatable.get("machine-memory").map_or(0, |q| q.value());
+        let memory = ctx.node.borrow().machine_memory;
         Ok(config::config(config::Parts {
             pod,
             role: m.role,

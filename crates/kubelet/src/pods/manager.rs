@@ -21,8 +21,8 @@ pub enum Signal {
     Gone(Arc<Pod>),
     /// The initial pods have all been told.
     Synced,
-    /// Something of a pod changed in the runtime.
-    Runtime(String),
+    /// Something of a pod changed in the runtime, which has this of it.
+    Runtime(String, Option<Present>),
     /// All the runtime has, at start: pods by UID.
     Found(Vec<Present>),
     /// A config map or secret of this pod changed.
@@ -113,7 +113,11 @@ impl Manager {
                     self.found = Some(found.into_iter().map(|p| (p.uid.clone(), p)).collect());
                     self.orphans();
                 }
-                Signal::Runtime(uid) => self.send(&uid, Event::Runtime),
+                Signal::Runtime(uid, there) => match there.filter(|_| self.synced && !self.workers.contains_key(&uid)) {
+                    // Made by a call that was given up after its pod had ended.
+                    Some(left) => self.end_orphan(left),
+                    None => self.send(&uid, Event::Runtime),
+                },
                 Signal::Objects(uid) => self.send(&uid, Event::Objects),
                 Signal::Ended(uid) => {
                     self.workers.remove(&uid);
@@ -163,6 +167,16 @@ impl Manager {
         });
     }
 
+    fn end_orphan(&mut self, p: Present) {
+        tracing::info!(pod = %p.name, namespace = %p.namespace, uid = %p.uid, "ending a pod that the API does not know");
+        let mut pod = Pod::default();
+        pod.metadata.name = Some(p.name);
+        pod.metadata.namespace = Some(p.namespace);
+        pod.metadata.uid = Some(p.uid);
+        pod.spec = Some(k8s_openapi::api::core::v1::PodSpec::default());
+        self.start(Start { pod: Arc::new(pod), rejected: None, gone: true });
+    }
+
     /// Ends pods that the runtime has and the API has not, and removes directories of pods nobody knows.
     fn orphans(&mut self) {
         if !self.synced {
@@ -170,15 +184,7 @@ impl Manager {
         }
         let Some(found) = self.found.as_ref() else { return };
         let orphans: Vec<Present> = found.values().filter(|p| !self.workers.contains_key(&p.uid)).cloned().collect();
-        for p in orphans {
-            tracing::info!(pod = %p.name, namespace = %p.namespace, uid = %p.uid, "ending a pod that the API does not know");
-            let mut pod = Pod::default();
-            pod.metadata.name = Some(p.name);
-            pod.metadata.namespace = Some(p.namespace);
-            pod.metadata.uid = Some(p.uid);
-            pod.spec = Some(k8s_openapi::api::core::v1::PodSpec::default());
-            self.start(Start { pod: Arc::new(pod), rejected: None, gone: true });
-        }
+        orphans.into_iter().for_each(|p| self.end_orphan(p));
         for entry in std::fs::read_dir(self.ctx.config.root_dir.join("pods")).into_iter().flatten().flatten() {
             let uid = entry.file_name().to_string_lossy().into_owned();
             if !self.workers.contains_key(&uid) {

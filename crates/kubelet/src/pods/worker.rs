@@ -107,6 +107,7 @@ pub struct Worker {
     job: Option<JoinHandle<()>>,
     job_grace: Option<Duration>,
     verdict: Option<(String, String)>,
+    rejected: bool,
     start_time: Timestamp,
     wake_at: Option<Timestamp>,
 }
@@ -146,6 +147,7 @@ impl Worker {
             renew_at: None,
             job: None,
             job_grace: None,
+            rejected: start.rejected.is_some(),
             verdict: start.rejected,
             start_time,
             wake_at: None,
@@ -198,7 +200,8 @@ impl Worker {
             }
             () = timer => None,
         };
-        let mut next = event;
+        // What an execution reported before it ended is known before anything is decided again.
+        let mut next = event.or_else(|| self.events.try_recv().ok());
         for _ in 0..BATCH_MAX {
             let Some(event) = next else { break };
             self.apply(event).await;
@@ -543,7 +546,11 @@ impl Worker {
             over,
             verdict: self.verdict.as_ref().map(|(r, m)| (r.as_str(), m.as_str())),
         };
-        let status = crate::status::pod::status(&self.pod, &self.runtime, &by, &about);
+        let mut status = crate::status::pod::status(&self.pod, &self.runtime, &by, &about);
+        if self.rejected && self.runtime.is_empty() {
+            // Nothing of it was ever made: its containers have no state to tell.
+            (status.container_statuses, status.init_container_statuses) = (None, None);
+        }
         self.ctx.statuses.set(&self.pod, &status);
     }
 

@@ -41,7 +41,7 @@ pub struct Relist {
 
 impl Relist {
     /// Lists all; gives the pods there are and the UIDs of those that differ from the list before.
-    pub async fn once(&mut self, runtime: &dyn Runtime) -> CriResult<(Vec<Present>, HashSet<String>)> {
+    pub async fn once(&mut self, runtime: &dyn Runtime) -> CriResult<(HashMap<String, Present>, HashSet<String>)> {
         let sandboxes = runtime.list_pod_sandbox(None).await?;
         let containers = runtime.list_containers(None).await?;
         let mut now: HashMap<String, BTreeMap<String, i32>> = HashMap::new();
@@ -66,7 +66,7 @@ impl Relist {
         let gone = self.known.keys().filter(|uid| !now.contains_key(*uid)).cloned();
         let changed = changed.chain(gone).collect();
         self.known = now;
-        Ok((present.into_values().collect(), changed))
+        Ok((present, changed))
     }
 
     /// Whether the runtime has any pod.
@@ -80,8 +80,8 @@ impl Relist {
 pub enum Told {
     /// All there is, once, at start.
     First(Vec<Present>),
-    /// This pod changed.
-    Changed(String),
+    /// This pod changed; what the runtime has of it, if anything.
+    Changed(String, Option<Present>),
 }
 
 /// Watches for ever.
@@ -96,9 +96,12 @@ pub async fn watch(runtime: Arc<dyn Runtime>, endpoint: String, mut tell: impl F
         match relist.once(&*runtime).await {
             Ok((present, changed)) => {
                 if std::mem::take(&mut first) {
-                    tell(Told::First(present));
+                    tell(Told::First(present.values().cloned().collect()));
                 }
-                changed.into_iter().for_each(|uid| tell(Told::Changed(uid)));
+                for uid in changed {
+                    let there = present.get(&uid).cloned();
+                    tell(Told::Changed(uid, there));
+                }
             }
             Err(e) => tracing::warn!(error = %e, "runtime not listed"),
         }

@@ -193,7 +193,38 @@ fn sandbox(listed: &cri::PodSandbox, status: cri::PodSandboxStatus) -> Sandbox {
     }
 }
 
+/// Longest termination message, as upstream cuts it.
+const MESSAGE_MAX: usize = 4096;
+/// Lines and bytes of the log that stand in for one.
+const FALLBACK: (u64, u64) = (80, 2048);
+
+/// The message of a container that ended: what it wrote to its file, or the end of its log where its policy says so.
+fn termination_message(i: &Instance) -> Option<String> {
+    use std::io::Read as _;
+    let mut text = Vec::new();
+    if !i.termination_file.is_empty() {
+        let file = std::fs::File::open(&i.termination_file).ok();
+        // A file of the container's making: read no more than is shown.
+        file.and_then(|f| f.take(MESSAGE_MAX as u64).read_to_end(&mut text).ok());
+    }
+    let falls_back = i.annotations.get(labels::TERMINATION_POLICY).is_some_and(|p| p == "FallbackToLogsOnError");
+    if text.is_empty() && falls_back && i.exit_code != 0 {
+        return crate::logs::read::tail(std::path::Path::new(&i.log_path), FALLBACK.0, FALLBACK.1).ok();
+    }
+    Some(String::from_utf8_lossy(&text).into_owned()).filter(|t| !t.is_empty())
+}
+
 fn instance(sandbox_id: &str, s: cri::ContainerStatus) -> Instance {
+    let mut out = bare(sandbox_id, s);
+    if out.state == State::Exited
+        && let Some(message) = termination_message(&out)
+    {
+        out.message = message;
+    }
+    out
+}
+
+fn bare(sandbox_id: &str, s: cri::ContainerStatus) -> Instance {
     let state = match cri::ContainerState::try_from(s.state) {
         Ok(cri::ContainerState::ContainerCreated) => State::Created,
         Ok(cri::ContainerState::ContainerRunning) => State::Running,
@@ -204,7 +235,8 @@ fn instance(sandbox_id: &str, s: cri::ContainerStatus) -> Instance {
     let restart_count = annotation(labels::RESTART_COUNT).parse().ok();
     let attempt = s.metadata.as_ref().map_or(0, |m| i32::try_from(m.attempt).unwrap_or(i32::MAX));
     let path = annotation(labels::TERMINATION_PATH);
-    let mount = s.mounts.iter().find(|m| !path.is_empty() && m.container_path == path);
+    let path = if path.is_empty() { "/dev/termination-log" } else { &path };
+    let mount = s.mounts.iter().find(|m| m.container_path == path);
     Instance {
         name: s.labels.get(labels::CONTAINER_NAME).cloned().unwrap_or_default(),
         sandbox_id: sandbox_id.to_owned(),

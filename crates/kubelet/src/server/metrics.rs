@@ -87,7 +87,8 @@ async fn usages(shared: &Shared) -> Result<Vec<Usage>, String> {
             disk: s.writable_layer.and_then(|w| value(w.used_bytes)).unwrap_or(0),
         })
     };
-    Ok(stats.into_iter().filter_map(one).collect())
+    // A container that ended has no usage.
+    Ok(stats.into_iter().filter_map(one).filter(|u| u.at > 0).collect())
 }
 
 /// CPU time of the machine since boot, nanoseconds.

@@ -188,6 +188,18 @@ fn tree(status: &PodStatus) -> Map<String, Value> {
     }
 }
 
+/// A condition to merge over the one there is: what that has and this has not must go, or the merge would keep it.
+fn without_leftovers(before: &[Value], condition: &Value) -> Value {
+    let mut out = condition.clone();
+    let old = before.iter().find(|o| o["type"] == condition["type"]).and_then(Value::as_object);
+    if let (Some(old), Some(new)) = (old, out.as_object_mut()) {
+        for key in old.keys().filter(|k| *k != "lastProbeTime") {
+            new.entry(key.clone()).or_insert(Value::Null);
+        }
+    }
+    out
+}
+
 /// The strategic merge patch from one status to another; `None` when equal. Fields that only others write are left out;
 /// conditions are merged by type, so that those of others stay.
 pub fn difference(from: &Map<String, Value>, to: &Map<String, Value>) -> Option<BTreeMap<String, Value>> {
@@ -198,12 +210,9 @@ pub fn difference(from: &Map<String, Value>, to: &Map<String, Value>) -> Option<
         }
         if k == "conditions" {
             let before = from.get(k).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
-            let ours: Vec<&Value> = v
-                .as_array()
-                .into_iter()
-                .flatten()
-                .filter(|c| OWNED.contains(&c["type"].as_str().unwrap_or_default()) && !before.contains(c))
-                .collect();
+            let changed = v.as_array().into_iter().flatten();
+            let changed = changed.filter(|c| OWNED.contains(&c["type"].as_str().unwrap_or_default()) && !before.contains(c));
+            let ours: Vec<Value> = changed.map(|c| without_leftovers(before, c)).collect();
             if !ours.is_empty() {
                 out.insert(k.clone(), json!(ours));
             }
@@ -233,6 +242,9 @@ mod tests {
         let map = |v: Value| v.as_object().cloned().expect("object");
         let a = map(json!({"phase":"Pending","conditions":[{"type":"PodScheduled","status":"True"},{"type":"Ready","status":"False"}]}));
         assert_eq!(difference(&a, &a), None);
+        let c = map(json!({"conditions":[{"type":"Ready","status":"False","reason":"X"}]}));
+        let healed = difference(&c, &map(json!({"conditions":[{"type":"Ready","status":"True"}]}))).expect("changed");
+        assert_eq!(json!(healed), json!({"conditions":[{"type":"Ready","status":"True","reason":null}]}));
         let b = map(json!({"phase":"Running","conditions":[{"type":"Ready","status":"True"}],"podIP":"1"}));
         let d = difference(&a, &b).expect("changed");
         assert_eq!(json!(d), json!({"phase":"Running","podIP":"1","conditions":[{"type":"Ready","status":"True"}]}));

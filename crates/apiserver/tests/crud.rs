@@ -1,0 +1,296 @@
+//! API concepts: create, read, update, patch, delete, and what their refusals say.
+mod common;
+
+use common::Api;
+use serde_json::{Value, json};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+fn map(name: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"a": "1"}})
+}
+
+fn pod(name: &str, node: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name},
+        "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}})
+}
+
+#[tokio::test]
+async fn an_object_from_create_to_delete() {
+    let api = Api::start().await;
+    let made = api.create(MAPS, map("x")).await;
+    let meta = &made["metadata"];
+    assert!(meta["uid"].as_str().unwrap().len() == 36 && meta["creationTimestamp"].is_string());
+    assert_eq!(meta["managedFields"][0]["manager"], "test");
+    assert_eq!(api.get(&format!("{MAPS}/x")).await, made);
+
+    let (code, again) = api.call("POST", MAPS, map("x")).await;
+    assert_eq!((code, again["reason"].as_str()), (409, Some("AlreadyExists")));
+    assert_eq!(again["message"], "configmaps \"x\" already exists");
+
+    let mut stale = made.clone();
+    stale["data"]["a"] = "2".into();
+    let (code, now) = api.call("PUT", &format!("{MAPS}/x"), stale.clone()).await;
+    assert_eq!(code, 200);
+    assert_eq!(now["metadata"]["uid"], meta["uid"]);
+    let (code, conflict) = api.call("PUT", &format!("{MAPS}/x"), stale.clone()).await;
+    assert_eq!(code, 409);
+    assert_eq!(
+        conflict["message"],
+        "Operation cannot be fulfilled on configmaps \"x\": the object has been modified; please apply your changes to the latest version and try again"
+    );
+    // Without a version it overwrites.
+    stale["metadata"].as_object_mut().unwrap().remove("resourceVersion");
+    let (code, _) = api.call("PUT", &format!("{MAPS}/x"), stale).await;
+    assert_eq!(code, 200);
+
+    let (code, status) = api.call("DELETE", &format!("{MAPS}/x"), Value::Null).await;
+    assert_eq!((code, status["status"].as_str()), (200, Some("Success")));
+    assert_eq!(status["details"], json!({"name": "x", "kind": "configmaps", "uid": meta["uid"]}));
+    let (code, gone) = api.call("GET", &format!("{MAPS}/x"), Value::Null).await;
+    assert_eq!((code, gone["message"].as_str()), (404, Some("configmaps \"x\" not found")));
+}
+
+#[tokio::test]
+async fn a_write_that_changes_nothing_writes_nothing() {
+    let api = Api::start().await;
+    let made = api.create(MAPS, map("x")).await;
+    let before = api.store.current_revision();
+    let (_, same) = api.call("PATCH", &format!("{MAPS}/x"), json!({"data": {"a": "1"}})).await;
+    assert_eq!(same["metadata"]["resourceVersion"], made["metadata"]["resourceVersion"]);
+    let (_, same) = api.call("PUT", &format!("{MAPS}/x"), made.clone()).await;
+    assert_eq!(same, made);
+    assert_eq!(api.store.current_revision(), before);
+}
+
+#[tokio::test]
+async fn dry_run_stores_nothing() {
+    let api = Api::start().await;
+    let before = api.store.current_revision();
+    let (code, shown) = api.call("POST", &format!("{MAPS}?dryRun=All"), map("x")).await;
+    assert_eq!((code, shown["metadata"]["name"].as_str()), (201, Some("x")));
+    assert_eq!(api.store.current_revision(), before);
+    let (code, _) = api.call("POST", &format!("{MAPS}?dryRun=Some"), map("x")).await;
+    assert_eq!(code, 422);
+    api.create(MAPS, map("x")).await;
+    let before = api.store.current_revision();
+    let (code, shown) = api.call("PATCH", &format!("{MAPS}/x?dryRun=All"), json!({"data": {"b": "2"}})).await;
+    assert_eq!((code, shown["data"]["b"].as_str()), (200, Some("2")));
+    let (code, _) = api.call("DELETE", &format!("{MAPS}/x?dryRun=All"), Value::Null).await;
+    assert_eq!((code, api.store.current_revision()), (200, before));
+}
+
+#[tokio::test]
+async fn names_are_generated() {
+    let api = Api::start().await;
+    let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"generateName": "x-"}});
+    let name = api.create(MAPS, body).await["metadata"]["name"].as_str().unwrap().to_owned();
+    assert!(name.starts_with("x-") && name.len() == 7, "{name}");
+    let (code, refused) = api.call("POST", MAPS, json!({"apiVersion": "v1", "kind": "ConfigMap"})).await;
+    assert_eq!(code, 422);
+    assert!(refused["message"].as_str().unwrap().contains("name or generateName is required"), "{refused}");
+}
+
+#[tokio::test]
+async fn bodies_are_checked() {
+    let api = Api::start().await;
+    let check = async |uri: &str, body: Value, code: u16, part: &str| {
+        let (got, status) = api.call("POST", uri, body).await;
+        assert_eq!(got, code, "{status}");
+        assert!(status["message"].as_str().unwrap().contains(part), "{status}");
+    };
+    let mut unknown = map("y");
+    unknown["datx"] = json!({});
+    check(&format!("{MAPS}?fieldValidation=Strict"), unknown.clone(), 400, "strict decoding error: unknown field \"datx\"").await;
+    check(MAPS, json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}), 400, "cannot be handled as a ConfigMap").await;
+    check(MAPS, json!({"apiVersion": "apps/v1", "kind": "ConfigMap"}), 400, "does not match the expected API version (v1)").await;
+    let mut elsewhere = map("y");
+    elsewhere["metadata"]["namespace"] = "other".into();
+    check(MAPS, elsewhere, 400, "does not match the namespace sent on the request").await;
+    let mut mistyped = map("y");
+    mistyped["data"]["a"] = json!(5);
+    check(MAPS, mistyped, 400, "cannot unmarshal number").await;
+    let mut versioned = map("y");
+    versioned["metadata"]["resourceVersion"] = "7".into();
+    check(MAPS, versioned, 500, "resourceVersion should not be set on objects to be created").await;
+
+    let response = api.raw("POST", MAPS, &[("content-type", "application/json")], unknown.to_string()).await;
+    assert_eq!(response.status(), 201);
+    assert_eq!(response.headers()["warning"], "299 - \"unknown field \\\"datx\\\"\"");
+    let response = api.raw("POST", MAPS, &[("content-type", "text/plain")], "x").await;
+    assert_eq!(response.status(), 415);
+    let response = api.raw("POST", MAPS, &[], vec![b' '; 3 * 1024 * 1024 + 1]).await;
+    assert_eq!(response.status(), 413);
+    let response = api.raw("POST", MAPS, &[("content-type", "application/json")], "{\"a\":").await;
+    assert_eq!(response.status(), 400);
+}
+
+#[tokio::test]
+async fn patches() {
+    let api = Api::start().await;
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    let body = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": {
+        "selector": {"matchLabels": {"a": "b"}},
+        "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
+    let made = api.create(deployments, body).await;
+    assert_eq!((made["metadata"]["generation"].as_i64(), made["spec"]["replicas"].as_i64()), (Some(1), Some(1)));
+    let uri = format!("{deployments}/d");
+    let strategic = json!({"spec": {"template": {"spec": {"containers": [{"name": "c", "image": "j"}, {"name": "e", "image": "k"}]}}}});
+    let (code, now) = api.typed("PATCH", &uri, "application/strategic-merge-patch+json", strategic).await;
+    assert_eq!(code, 200, "{now}");
+    assert_eq!(now["spec"]["template"]["spec"]["containers"].as_array().unwrap().len(), 2);
+    assert_eq!(now["metadata"]["generation"], 2);
+    let labels = json!([{"op": "add", "path": "/metadata/labels", "value": {"x": "y"}}]);
+    let (code, now) = api.typed("PATCH", &uri, "application/json-patch+json", labels).await;
+    assert_eq!((code, now["metadata"]["generation"].as_i64()), (200, Some(2)), "labels are no new generation");
+    let test = json!([{"op": "test", "path": "/spec/replicas", "value": 7}]);
+    let (code, _) = api.typed("PATCH", &uri, "application/json-patch+json", test).await;
+    assert_eq!(code, 422);
+    let (code, _) = api.typed("PATCH", &uri, "application/x", json!({})).await;
+    assert_eq!(code, 415);
+    let stale = json!({"metadata": {"resourceVersion": "1"}, "spec": {"replicas": 3}});
+    let (code, _) = api.call("PATCH", &uri, stale).await;
+    assert_eq!(code, 409);
+    let status = json!({"status": {"replicas": 1, "observedGeneration": 2}});
+    let (code, now) = api.call("PATCH", &format!("{uri}/status"), status).await;
+    assert_eq!((code, now["status"]["replicas"].as_i64()), (200, Some(1)));
+    let (code, scale) = api.call("PATCH", &format!("{uri}/scale"), json!({"spec": {"replicas": 4}})).await;
+    assert_eq!((code, scale["kind"].as_str(), scale["spec"]["replicas"].as_i64()), (200, Some("Scale"), Some(4)));
+    assert_eq!(scale["status"]["selector"], "a=b");
+    assert_eq!(api.get(&uri).await["metadata"]["generation"], 3);
+}
+
+#[tokio::test]
+async fn apply() {
+    let api = Api::start().await;
+    let apply = async |manager: &str, force: &str, data: Value| {
+        let uri = format!("{MAPS}/x?fieldManager={manager}{force}");
+        let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": data});
+        api.typed("PATCH", &uri, "application/apply-patch+yaml", body).await
+    };
+    let (code, made) = apply("one", "", json!({"a": "1", "b": "1"})).await;
+    assert_eq!(code, 201, "{made}");
+    let (code, same) = apply("one", "", json!({"a": "1", "b": "1"})).await;
+    assert_eq!((code, &same["metadata"]["resourceVersion"]), (200, &made["metadata"]["resourceVersion"]));
+    let (code, conflict) = apply("two", "", json!({"a": "2"})).await;
+    assert_eq!((code, conflict["details"]["causes"][0]["field"].as_str()), (409, Some(".data.a")));
+    assert_eq!(conflict["message"], "Apply failed with 1 conflict: conflict with \"one\": .data.a");
+    let (code, now) = apply("two", "&force=true", json!({"a": "2"})).await;
+    assert_eq!((code, &now["data"]), (200, &json!({"a": "2", "b": "1"})));
+    let (code, now) = apply("one", "", json!({})).await;
+    assert_eq!((code, &now["data"]), (200, &json!({"a": "2"})), "what one no longer applies goes, what two owns stays");
+    let (code, _) = api.typed("PATCH", &format!("{MAPS}/x"), "application/apply-patch+yaml", map("x")).await;
+    assert_eq!(code, 422, "a manager is required");
+}
+
+#[tokio::test]
+async fn finalizers_hold_and_let_go() {
+    let api = Api::start().await;
+    let mut body = map("x");
+    body["metadata"]["finalizers"] = json!(["example.com/hold"]);
+    api.create(MAPS, body).await;
+    let (code, marked) = api.call("DELETE", &format!("{MAPS}/x"), Value::Null).await;
+    assert_eq!(code, 200);
+    assert!(marked["metadata"]["deletionTimestamp"].is_string(), "{marked}");
+    let (code, last) = api.call("PATCH", &format!("{MAPS}/x"), json!({"metadata": {"finalizers": null}})).await;
+    assert_eq!((code, last["metadata"]["name"].as_str()), (200, Some("x")));
+    assert_eq!(api.call("GET", &format!("{MAPS}/x"), Value::Null).await.0, 404);
+
+    api.create(MAPS, map("y")).await;
+    let (_, marked) = api.call("DELETE", &format!("{MAPS}/y?propagationPolicy=Foreground"), Value::Null).await;
+    assert_eq!(marked["metadata"]["finalizers"], json!(["foregroundDeletion"]));
+    let options = json!({"preconditions": {"uid": "nope"}});
+    let (code, _) = api.call("DELETE", &format!("{MAPS}/y"), options).await;
+    assert_eq!(code, 409);
+}
+
+#[tokio::test]
+async fn pods_go_with_grace() {
+    let api = Api::start().await;
+    let pods = "/api/v1/namespaces/default/pods";
+    api.create(pods, pod("free", "")).await;
+    let (code, _) = api.call("DELETE", &format!("{pods}/free"), Value::Null).await;
+    assert_eq!(code, 200);
+    assert_eq!(api.call("GET", &format!("{pods}/free"), Value::Null).await.0, 404, "no node, no grace");
+
+    api.create(pods, pod("bound", "n1")).await;
+    let (_, marked) = api.call("DELETE", &format!("{pods}/bound"), Value::Null).await;
+    assert_eq!(marked["metadata"]["deletionGracePeriodSeconds"], 30);
+    let (_, same) = api.call("DELETE", &format!("{pods}/bound"), Value::Null).await;
+    assert_eq!(same["metadata"]["resourceVersion"], marked["metadata"]["resourceVersion"]);
+    let (_, shorter) = api.call("DELETE", &format!("{pods}/bound"), json!({"gracePeriodSeconds": 5})).await;
+    assert_eq!(shorter["metadata"]["deletionGracePeriodSeconds"], 5);
+    let (code, _) = api.call("DELETE", &format!("{pods}/bound"), json!({"gracePeriodSeconds": 0})).await;
+    assert_eq!(code, 200);
+    assert_eq!(api.call("GET", &format!("{pods}/bound"), Value::Null).await.0, 404);
+}
+
+#[tokio::test]
+async fn namespaces_wait_for_their_finalizer() {
+    let api = Api::start().await;
+    let ns = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "x"}});
+    api.create("/api/v1/namespaces", ns).await;
+    let (code, marked) = api.call("DELETE", "/api/v1/namespaces/x", Value::Null).await;
+    assert_eq!((code, marked["status"]["phase"].as_str()), (200, Some("Terminating")));
+    let (code, again) = api.call("DELETE", "/api/v1/namespaces/x", Value::Null).await;
+    assert_eq!(code, 409);
+    assert!(again["message"].as_str().unwrap().contains("The system is ensuring all content is removed from this namespace."));
+    let (code, refused) = api.call("POST", "/api/v1/namespaces/x/configmaps", map("m")).await;
+    assert_eq!(code, 403, "{refused}");
+    let mut last = api.get("/api/v1/namespaces/x").await;
+    last["spec"]["finalizers"] = json!([]);
+    let (code, _) = api.call("PUT", "/api/v1/namespaces/x/finalize", last).await;
+    assert_eq!(code, 200);
+    assert_eq!(api.call("GET", "/api/v1/namespaces/x", Value::Null).await.0, 404);
+}
+
+#[tokio::test]
+async fn bindings_and_evictions() {
+    let api = Api::start().await;
+    let pods = "/api/v1/namespaces/default/pods";
+    api.create(pods, pod("p", "")).await;
+    let binding = json!({"apiVersion": "v1", "kind": "Binding", "metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n1"}});
+    let (code, done) = api.call("POST", &format!("{pods}/p/binding"), binding.clone()).await;
+    assert_eq!((code, done["status"].as_str()), (201, Some("Success")), "{done}");
+    let bound = api.get(&format!("{pods}/p")).await;
+    assert_eq!(bound["spec"]["nodeName"], "n1");
+    assert_eq!(bound["status"]["conditions"][0]["type"], "PodScheduled");
+    let (code, twice) = api.call("POST", &format!("{pods}/p/binding"), binding).await;
+    assert_eq!(code, 409);
+    assert!(twice["message"].as_str().unwrap().contains("already assigned to node \"n1\""));
+
+    let budget = json!({"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "b"},
+        "spec": {"minAvailable": 1, "selector": {}}});
+    api.create("/apis/policy/v1/namespaces/default/poddisruptionbudgets", budget).await;
+    let status = json!({"status": {"phase": "Running"}});
+    assert_eq!(api.call("PATCH", &format!("{pods}/p/status"), status).await.0, 200);
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"}});
+    let (code, refused) = api.call("POST", &format!("{pods}/p/eviction"), eviction.clone()).await;
+    assert_eq!(code, 429, "{refused}");
+    assert_eq!(refused["details"]["causes"][0]["reason"], "DisruptionBudget");
+    let allow = json!({"status": {"disruptionsAllowed": 1, "observedGeneration": 1, "currentHealthy": 2, "desiredHealthy": 1, "expectedPods": 2}});
+    let (code, b) = api.call("PATCH", "/apis/policy/v1/namespaces/default/poddisruptionbudgets/b/status", allow).await;
+    assert_eq!(code, 200, "{b}");
+    let (code, done) = api.call("POST", &format!("{pods}/p/eviction"), eviction).await;
+    assert_eq!(code, 201, "{done}");
+    assert!(api.get(&format!("{pods}/p")).await["metadata"]["deletionTimestamp"].is_string());
+}
+
+#[tokio::test]
+async fn paths_that_lead_nowhere() {
+    let api = Api::start().await;
+    for (method, uri, code) in [
+        ("GET", "/nope", 404),
+        ("GET", "/apis/nope/v1/things", 404),
+        ("GET", "/api/v1/nope", 404),
+        ("GET", "/api/v1/namespaces/default/nodes", 404),
+        ("POST", "/api/v1/pods", 405),
+        ("DELETE", "/api/v1/namespaces", 405),
+        ("GET", "/api/v1/namespaces/default/pods/p/nope", 404),
+        ("POST", "/healthz", 405),
+    ] {
+        let (got, status) = api.call(method, uri, Value::Null).await;
+        assert_eq!(got, code, "{method} {uri}: {status}");
+        assert_eq!(status["kind"], "Status");
+    }
+}

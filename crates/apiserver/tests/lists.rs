@@ -1,0 +1,176 @@
+//! API concepts: lists in parts, selectors, tables, and watches.
+mod common;
+
+use common::{Api, Lines};
+use http_body_util::BodyExt as _;
+use serde_json::{Value, json};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+async fn fill(api: &Api, names: &[(&str, &str)]) {
+    for (name, color) in names {
+        let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"color": color}}});
+        api.create(MAPS, body).await;
+    }
+}
+
+fn names(list: &Value) -> Vec<&str> {
+    list["items"].as_array().unwrap().iter().map(|i| i["metadata"]["name"].as_str().unwrap()).collect()
+}
+
+#[tokio::test]
+async fn pages_are_of_one_moment() {
+    let api = Api::start().await;
+    fill(&api, &[("a", "r"), ("b", "g"), ("c", "r"), ("d", "g")]).await;
+    let first = api.get(&format!("{MAPS}?limit=2")).await;
+    assert_eq!(names(&first), ["a", "b"]);
+    assert_eq!(first["metadata"]["remainingItemCount"], 2);
+    fill(&api, &[("bb", "r")]).await;
+    let token = first["metadata"]["continue"].as_str().unwrap();
+    let second = api.get(&format!("{MAPS}?limit=2&continue={token}")).await;
+    assert_eq!(names(&second), ["c", "d"]);
+    assert_eq!(second["metadata"]["resourceVersion"], first["metadata"]["resourceVersion"]);
+    assert!(second["metadata"]["continue"].is_null());
+    let red = api.get(&format!("{MAPS}?labelSelector=color%3Dr&limit=2")).await;
+    assert_eq!(names(&red), ["a", "bb"]);
+    assert!(red["metadata"]["remainingItemCount"].is_null(), "unknown under a selector");
+    let old = first["metadata"]["resourceVersion"].as_str().unwrap();
+    let then = api.get(&format!("{MAPS}?resourceVersion={old}&resourceVersionMatch=Exact")).await;
+    assert_eq!(names(&then), ["a", "b", "c", "d"]);
+    let (code, _) = api.call("GET", &format!("{MAPS}?continue=nonsense"), Value::Null).await;
+    assert_eq!(code, 400);
+}
+
+#[tokio::test]
+async fn selectors() {
+    let api = Api::start().await;
+    fill(&api, &[("a", "r"), ("b", "g")]).await;
+    for (query, expected) in [
+        ("labelSelector=color%20in%20(r,g)", vec!["a", "b"]),
+        ("labelSelector=color!%3Dr", vec!["b"]),
+        ("labelSelector=!color", vec![]),
+        ("fieldSelector=metadata.name%3Db", vec!["b"]),
+        ("fieldSelector=metadata.name!%3Db", vec!["a"]),
+    ] {
+        assert_eq!(names(&api.get(&format!("{MAPS}?{query}")).await), expected, "{query}");
+    }
+    let (code, refused) = api.call("GET", &format!("{MAPS}?fieldSelector=data.x%3D1"), Value::Null).await;
+    assert_eq!(code, 400);
+    assert_eq!(refused["message"], "\"data.x\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"");
+    let (code, _) = api.call("GET", &format!("{MAPS}?labelSelector=a%20b"), Value::Null).await;
+    assert_eq!(code, 400);
+}
+
+#[tokio::test]
+async fn big_lists_stream_whole() {
+    let api = Api::start().await;
+    let text = "x".repeat(9000);
+    for i in 0..40 {
+        let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": format!("m{i:02}")}, "data": {"t": text}});
+        api.create(MAPS, body).await;
+    }
+    let list = api.get(MAPS).await;
+    assert_eq!(names(&list).len(), 40);
+    assert_eq!((list["kind"].as_str(), list["apiVersion"].as_str()), (Some("ConfigMapList"), Some("v1")));
+    let response = api.raw("GET", MAPS, &[("accept", "application/vnd.kubernetes.protobuf")], "").await;
+    assert_eq!(response.headers()["content-type"], "application/vnd.kubernetes.protobuf");
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    let (meta, value) = kelson_codec::proto::decode(&bytes).unwrap();
+    assert_eq!(meta.kind, "ConfigMapList");
+    assert_eq!(value["items"].as_array().unwrap().len(), 40);
+    let response = api.raw("GET", &format!("{MAPS}/m00"), &[("accept", "application/yaml")], "").await;
+    let bytes = response.into_body().collect().await.unwrap().to_bytes();
+    assert!(bytes.starts_with(b"apiVersion: v1\n"));
+}
+
+#[tokio::test]
+async fn tables_and_metadata() {
+    let api = Api::start().await;
+    fill(&api, &[("a", "r")]).await;
+    let get = async |accept: &str, uri: &str| -> Value {
+        let response = api.raw("GET", uri, &[("accept", accept)], "").await;
+        assert_eq!(response.status(), 200);
+        serde_json::from_slice(&response.into_body().collect().await.unwrap().to_bytes()).unwrap()
+    };
+    let table = get("application/json;as=Table;v=v1;g=meta.k8s.io,application/json", MAPS).await;
+    assert_eq!((table["kind"].as_str(), table["apiVersion"].as_str()), (Some("Table"), Some("meta.k8s.io/v1")));
+    assert_eq!(table["rows"][0]["cells"][0], "a");
+    assert_eq!(table["rows"][0]["object"]["kind"], "PartialObjectMetadata");
+    let partial = get("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", MAPS).await;
+    assert_eq!(partial["kind"], "PartialObjectMetadataList");
+    assert_eq!(partial["items"][0]["metadata"]["name"], "a");
+    let one = get("application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io", &format!("{MAPS}/a")).await;
+    assert!(one["data"].is_null() && one["kind"] == "PartialObjectMetadata");
+}
+
+#[tokio::test]
+async fn versions_of_one_kind() {
+    let api = Api::start().await;
+    let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"}, "reason": "R", "message": "m", "type": "Normal",
+        "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}, "source": {"component": "c"},
+        "firstTimestamp": "2026-01-01T00:00:00Z", "lastTimestamp": "2026-01-01T00:00:00Z", "count": 1});
+    api.create("/api/v1/namespaces/default/events", event).await;
+    let other = api.get("/apis/events.k8s.io/v1/namespaces/default/events/e").await;
+    assert_eq!(other["apiVersion"], "events.k8s.io/v1");
+    assert_eq!((other["note"].as_str(), other["regarding"]["name"].as_str()), (Some("m"), Some("p")));
+    let list = api.get("/apis/events.k8s.io/v1/events").await;
+    assert_eq!(list["items"][0]["note"], "m");
+}
+
+#[tokio::test]
+async fn watches_see_through_selectors() {
+    let api = Api::start().await;
+    fill(&api, &[("a", "r")]).await;
+    let list = api.get(MAPS).await;
+    let from = list["metadata"]["resourceVersion"].as_str().unwrap();
+    let uri = format!("{MAPS}?watch=1&labelSelector=color%3Dr&resourceVersion={from}");
+    let mut watch = Lines::new(api.raw("GET", &uri, &[], "").await);
+    fill(&api, &[("b", "g"), ("c", "r")]).await;
+    api.call("PATCH", &format!("{MAPS}/b"), json!({"metadata": {"labels": {"color": "r"}}})).await;
+    api.call("PATCH", &format!("{MAPS}/b"), json!({"data": {"x": "y"}})).await;
+    let (_, left) = api.call("PATCH", &format!("{MAPS}/b"), json!({"metadata": {"labels": {"color": "g"}}})).await;
+    api.call("DELETE", &format!("{MAPS}/b"), Value::Null).await;
+    api.call("DELETE", &format!("{MAPS}/c"), Value::Null).await;
+    for expected in ["ADDED c", "ADDED b", "MODIFIED b"] {
+        assert_eq!(watch.event().await, expected);
+    }
+    let out = watch.next().await.unwrap();
+    assert_eq!(out["type"], "DELETED");
+    assert_eq!(out["object"]["metadata"]["labels"]["color"], "r", "as it was while it matched");
+    assert_eq!(out["object"]["metadata"]["resourceVersion"], left["metadata"]["resourceVersion"]);
+    assert_eq!(watch.event().await, "DELETED c");
+}
+
+#[tokio::test]
+async fn watch_list_ends_with_its_bookmark() {
+    let api = Api::start().await;
+    fill(&api, &[("a", "r"), ("b", "r")]).await;
+    let uri = format!("{MAPS}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true");
+    let mut watch = Lines::new(api.raw("GET", &uri, &[], "").await);
+    assert_eq!(watch.event().await, "ADDED a");
+    assert_eq!(watch.event().await, "ADDED b");
+    let end = watch.next().await.unwrap();
+    assert_eq!(end["type"], "BOOKMARK");
+    assert_eq!(end["object"]["metadata"]["annotations"]["k8s.io/initial-events-end"], "true");
+    assert_eq!(end["object"]["metadata"]["resourceVersion"], api.store.current_revision().to_string());
+    fill(&api, &[("c", "r")]).await;
+    assert_eq!(watch.event().await, "ADDED c");
+    let (code, _) = api.call("GET", &format!("{MAPS}?watch=1&sendInitialEvents=true"), Value::Null).await;
+    assert_eq!(code, 422);
+}
+
+#[tokio::test(start_paused = true)]
+async fn watches_bookmark_and_end_in_time() {
+    let api = Api::start().await;
+    fill(&api, &[("a", "r")]).await;
+    let uri = format!("{MAPS}?watch=1&allowWatchBookmarks=true&timeoutSeconds=100&resourceVersion=1");
+    let mut watch = Lines::new(api.raw("GET", &uri, &[], "").await);
+    assert_eq!(watch.event().await, "ADDED a");
+    let begun = tokio::time::Instant::now();
+    assert_eq!(watch.event().await, "BOOKMARK -");
+    assert!(begun.elapsed().as_secs() >= 60);
+    while let Some(event) = watch.next().await {
+        assert_eq!(event["type"], "BOOKMARK");
+    }
+    assert!((98..=101).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+}

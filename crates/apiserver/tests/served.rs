@@ -1,0 +1,162 @@
+//! What a server says of itself: discovery, health, reviews, and who may do what.
+mod common;
+
+use common::{Api, admin};
+use kelson_auth::{UserInfo, user};
+use serde_json::{Value, json};
+
+fn reference(name: &str) -> Option<Value> {
+    let root = std::env::var("KELSON_SHARED").unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared").into());
+    match std::fs::read_to_string(format!("{root}/reference/discovery/{name}")) {
+        Ok(text) => Some(serde_json::from_str(&text).expect("published JSON")),
+        Err(_) => {
+            eprintln!("SKIPPED: no ../shared");
+            None
+        }
+    }
+}
+
+fn sorted(mut list: Vec<Value>, key: &str) -> Vec<Value> {
+    list.sort_by_key(|v| v[key].as_str().unwrap_or("").to_owned());
+    list
+}
+
+#[tokio::test]
+async fn discovery_is_the_published_one() {
+    let Some(groups) = reference("apis.json") else { return };
+    let api = Api::start().await;
+    let ours = api.get("/apis").await;
+    assert_eq!(ours["groups"], groups["groups"]);
+    let mut all = vec![("/api/v1".to_owned(), "api__v1.json".to_owned())];
+    for group in groups["groups"].as_array().unwrap() {
+        for version in group["versions"].as_array().unwrap() {
+            let gv = version["groupVersion"].as_str().unwrap();
+            all.push((format!("/apis/{gv}"), format!("apis__{}.json", gv.replace('/', "__"))));
+        }
+    }
+    for (uri, file) in all {
+        let Some(published) = reference(&file) else { continue };
+        let ours = api.get(&uri).await;
+        let list = |v: &Value| sorted(v["resources"].as_array().unwrap().clone(), "name");
+        assert_eq!(list(&ours), list(&published), "{uri}");
+        assert_eq!(ours["groupVersion"], published["groupVersion"]);
+    }
+}
+
+#[tokio::test]
+async fn aggregated_discovery_has_an_etag() {
+    let api = Api::start().await;
+    let accept = ("accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json");
+    let first = api.raw("GET", "/apis", &[accept], "").await;
+    assert!(first.headers()["content-type"].to_str().unwrap().contains("as=APIGroupDiscoveryList"));
+    let etag = first.headers()["etag"].to_str().unwrap().to_owned();
+    let second = api.raw("GET", "/apis", &[accept, ("if-none-match", &etag)], "").await;
+    assert_eq!(second.status(), 304);
+    let plain = api.get("/apis").await;
+    assert_eq!(plain["kind"], "APIGroupList");
+}
+
+#[tokio::test]
+async fn health_texts() {
+    let api = Api::start().await;
+    let text = async |uri: &str| api.call("GET", uri, Value::Null).await;
+    assert_eq!(text("/readyz").await, (200, "ok".into()));
+    assert_eq!(text("/livez/ping").await, (200, "ok".into()));
+    assert_eq!(text("/readyz/etcd").await, (200, "ok".into()));
+    assert_eq!(text("/readyz/nope").await.0, 404);
+    let (_, verbose) = text("/readyz?verbose").await;
+    let verbose = verbose.as_str().unwrap();
+    assert!(verbose.starts_with("[+]ping ok\n") && verbose.ends_with("readyz check passed\n"), "{verbose}");
+    let (_, excluded) = text("/readyz?verbose&exclude=etcd").await;
+    assert!(excluded.as_str().unwrap().contains("[+]etcd excluded: ok\n"));
+    let version = api.get("/version").await;
+    assert_eq!((version["major"].as_str(), version["minor"].as_str()), (Some("1"), Some("36")));
+    let (code, metrics) = text("/metrics").await;
+    assert!(code == 200 && metrics.as_str().unwrap().contains("apiserver_request_total{"), "{metrics}");
+}
+
+#[tokio::test]
+async fn roles_decide_at_once() {
+    let api = Api::start().await;
+    let jane = || UserInfo::new("jane", [user::AUTHENTICATED]);
+    let list = || http::Request::builder().uri("/api/v1/namespaces/default/pods").body(Default::default()).unwrap();
+    assert_eq!(api.send(jane(), list()).await.status(), 403);
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "b"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "view"},
+        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "jane"}]});
+    api.create("/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings", binding).await;
+    assert_eq!(api.send(jane(), list()).await.status(), 200);
+    let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {"user": "jane",
+        "resourceAttributes": {"namespace": "default", "verb": "delete", "resource": "pods"}}});
+    let done = api.create("/apis/authorization.k8s.io/v1/subjectaccessreviews", review).await;
+    assert_eq!(done["status"]["allowed"], false);
+    let whoami = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"});
+    let me = api.create("/apis/authentication.k8s.io/v1/selfsubjectreviews", whoami).await;
+    assert_eq!(me["status"]["userInfo"]["username"], "admin");
+    let as_jane = api.raw("GET", "/api/v1/namespaces/kube-system/secrets", &[("impersonate-user", "jane")], "").await;
+    assert_eq!(as_jane.status(), 403);
+}
+
+#[tokio::test]
+async fn exec_needs_create_whatever_the_method() {
+    let api = Api::start().await;
+    let role = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "r"},
+        "rules": [{"apiGroups": [""], "resources": ["pods/exec"], "verbs": ["get"]}]});
+    api.create("/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles", role).await;
+    let binding = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": {"name": "b"},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
+        "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "jane"}]});
+    api.create("/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings", binding).await;
+    let request = http::Request::builder().uri("/api/v1/namespaces/default/pods/p/exec?command=x&stdout=1").body(Default::default()).unwrap();
+    let jane = UserInfo::new("jane", [user::AUTHENTICATED]);
+    assert_eq!(api.send(jane, request).await.status(), 403);
+}
+
+#[tokio::test]
+async fn nobody_grants_what_they_do_not_hold() {
+    let api = Api::start().await;
+    let group = "rbac.authorization.k8s.io";
+    let base = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
+    let role = |name: &str, resource: &str| {
+        json!({"apiVersion": format!("{group}/v1"), "kind": "Role", "metadata": {"name": name},
+            "rules": [{"apiGroups": [if resource == "roles" { group } else { "" }], "resources": [resource], "verbs": ["create"]}]})
+    };
+    api.create(&format!("{base}/roles"), role("r", "roles")).await;
+    let binding = json!({"apiVersion": format!("{group}/v1"), "kind": "RoleBinding", "metadata": {"name": "b"},
+        "roleRef": {"apiGroup": group, "kind": "Role", "name": "r"},
+        "subjects": [{"kind": "User", "apiGroup": group, "name": "jane"}]});
+    api.create(&format!("{base}/rolebindings"), binding).await;
+    let post = async |body: Value| {
+        let jane = UserInfo::new("jane", [user::AUTHENTICATED]);
+        let request = http::Request::builder().method("POST").uri(format!("{base}/roles")).header("content-type", "application/json");
+        api.send(jane, request.body(body.to_string().into()).unwrap()).await.status().as_u16()
+    };
+    assert_eq!(post(role("same", "roles")).await, 201);
+    assert_eq!(post(role("more", "secrets")).await, 403);
+}
+
+#[tokio::test]
+async fn a_cluster_has_its_own_objects() {
+    let api = Api::start().await;
+    for uri in [
+        "/api/v1/namespaces/kube-system",
+        "/api/v1/namespaces/kube-node-lease",
+        "/apis/rbac.authorization.k8s.io/v1/clusterroles/cluster-admin",
+        "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings/system:discovery",
+        "/apis/scheduling.k8s.io/v1/priorityclasses/system-node-critical",
+        "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication",
+    ] {
+        api.get(uri).await;
+    }
+    assert_eq!(api.get("/api/v1/namespaces/default/services/kubernetes").await["spec"]["clusterIP"], "10.43.0.1");
+    let _ = admin();
+}
+
+#[tokio::test]
+async fn a_second_start_changes_nothing() {
+    let api = Api::start().await;
+    let before = api.store.current_revision();
+    let again = kelson_apiserver::ApiServer::start(kelson_apiserver::Config::new(api.store.clone())).await.expect("starts");
+    again.ready().await;
+    assert_eq!(api.store.current_revision(), before);
+}

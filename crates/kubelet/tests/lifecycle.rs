@@ -1,0 +1,162 @@
+//! A pod's life on a paused clock: a worker against a runtime in memory and an API that remembers what it was told.
+mod common;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::{World, world};
+use k8s_openapi::api::core::v1::Pod;
+use kelson_kubelet::pods::worker::{Event, Start, Worker};
+use kelson_kubelet::probes::Outcome;
+use serde_json::{Value, json};
+use tokio::sync::mpsc;
+use tokio::task::JoinHandle;
+
+fn pod(spec: Value) -> Value {
+    json!({"metadata":{"name":"p","namespace":"n","uid":"u"},"spec":spec})
+}
+
+struct Life {
+    world: World,
+    events: mpsc::UnboundedSender<Event>,
+    task: JoinHandle<()>,
+}
+
+fn live(object: Value) -> Life {
+    let world = world();
+    begin(world, object)
+}
+
+fn begin(world: World, object: Value) -> Life {
+    let (events, inbox) = mpsc::unbounded_channel();
+    let pod: Pod = serde_json::from_value(object).expect("pod");
+    let start = Start { pod: Arc::new(pod), rejected: None, gone: false };
+    let tell = events.clone();
+    *world.runtime.changed.lock() = Some(Box::new(move || {
+        let _ = tell.send(Event::Runtime);
+    }));
+    let worker = Worker::new(Arc::clone(&world.ctx), start, inbox, events.clone());
+    Life { task: tokio::spawn(worker.run()), world, events }
+}
+
+impl Life {
+    fn update(&self, object: Value) {
+        let pod: Pod = serde_json::from_value(object).expect("pod");
+        self.events.send(Event::Pod(Arc::new(pod))).expect("the worker lives");
+    }
+    /// Lets time pass until `done` holds; how many seconds that took.
+    async fn until(&self, limit: u64, done: impl Fn(&World) -> bool) -> u64 {
+        let began = tokio::time::Instant::now();
+        while !done(&self.world) {
+            assert!(began.elapsed() < Duration::from_secs(limit), "not within {limit} s: {:?}", self.world.api.status.lock());
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        began.elapsed().as_secs()
+    }
+}
+
+fn condition(w: &World, kind: &str) -> String {
+    let status = w.api.status.lock();
+    let list = status.get("conditions").and_then(Value::as_array).cloned().unwrap_or_default();
+    list.iter().find(|c| c["type"] == kind).map(|c| c["status"].as_str().unwrap_or_default().to_owned()).unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn starts_becomes_ready_crashes_and_is_deleted() {
+    let spec = json!({"containers":[{"name":"a","image":"x:1"}],"terminationGracePeriodSeconds":5});
+    let life = live(pod(spec.clone()));
+    life.until(5, |w| w.api.phase() == "Running" && condition(w, "Ready") == "True").await;
+    assert_eq!(life.world.api.status.lock()["podIP"], "10.0.0.7");
+    assert_eq!(life.world.api.state()["containerID"], "fake://container-2");
+
+    // The first restart is at once, the second after ten seconds, the third after twenty.
+    life.world.runtime.exit("a", 1);
+    life.until(3, |w| w.api.state()["restartCount"] == 1 && !w.runtime.running().is_empty()).await;
+    life.world.runtime.exit("a", 1);
+    life.until(3, |w| w.api.state()["state"]["waiting"]["reason"] == "CrashLoopBackOff").await;
+    let state = life.world.api.state();
+    assert_eq!(state["state"]["waiting"]["message"], "back-off 10s restarting failed container=a pod=p_n(u)");
+    assert_eq!(state["lastState"]["terminated"]["exitCode"], 1);
+    let took = life.until(15, |w| !w.runtime.running().is_empty()).await;
+    assert!((8..=11).contains(&took), "{took}");
+    life.until(3, |w| w.api.state()["restartCount"] == 2).await;
+    life.world.runtime.exit("a", 1);
+    let took = life.until(30, |w| !w.runtime.running().is_empty()).await;
+    assert!((18..=21).contains(&took), "{took}");
+
+    let mut gone = pod(spec);
+    gone["metadata"]["deletionTimestamp"] = json!("2027-01-01T00:00:00Z");
+    gone["metadata"]["deletionGracePeriodSeconds"] = json!(5);
+    life.update(gone);
+    life.until(10, |w| !w.api.deleted.lock().is_empty()).await;
+    let options = life.world.api.deleted.lock()[0].clone();
+    assert_eq!((&options["gracePeriodSeconds"], &options["preconditions"]["uid"]), (&json!(0), &json!("u")));
+    life.until(5, |w| w.runtime.counts() == (0, 0)).await;
+    assert!(!life.world.dir.path().join("pods/u").exists());
+    life.task.await.expect("the worker ended");
+    let reasons = life.world.api.reasons();
+    for reason in ["Pulled", "Created", "Started", "BackOff", "Killing"] {
+        assert!(reasons.iter().any(|r| r == reason), "{reason} in {reasons:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_job_succeeds_and_its_sandbox_goes() {
+    let life = live(pod(json!({"restartPolicy":"Never","containers":[{"name":"a","image":"x:1"}]})));
+    life.until(5, |w| w.api.phase() == "Running").await;
+    life.world.runtime.exit("a", 0);
+    life.until(5, |w| w.api.phase() == "Succeeded").await;
+    let state = life.world.api.state();
+    assert_eq!((&state["state"]["terminated"]["reason"], &state["restartCount"]), (&json!("Completed"), &json!(0)));
+    assert_eq!(life.world.runtime.counts(), (1, 1), "logs stay readable until the pod is deleted");
+    life.events.send(Event::Gone).expect("the worker lives");
+    life.until(5, |w| w.runtime.counts() == (0, 0)).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_missing_image_backs_off_and_heals() {
+    let world = world();
+    world.runtime.missing.lock().push("y:1".into());
+    let life = begin(world, pod(json!({"containers":[{"name":"a","image":"y:1"}]})));
+    life.until(5, |w| w.api.state()["state"]["waiting"]["reason"] == "ErrImagePull").await;
+    life.until(10, |w| w.api.state()["state"]["waiting"]["reason"] == "ImagePullBackOff").await;
+    let message = life.world.api.state()["state"]["waiting"]["message"].clone();
+    assert_eq!(message, "Back-off pulling image \"y:1\": ErrImagePull: rpc error: code = NotFound desc = no such image");
+    life.world.runtime.missing.lock().clear();
+    life.until(40, |w| w.api.phase() == "Running").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn liveness_restarts_and_readiness_gates() {
+    let probe = |command: &str| json!({"exec":{"command":[command]},"periodSeconds":1,"failureThreshold":2});
+    let spec = json!({"containers":[{"name":"a","image":"x:1","livenessProbe":probe("live"),"readinessProbe":probe("ready")}]});
+    let world = world();
+    world.prober.0.lock().insert("ready".into(), Outcome::Failure("not yet".into()));
+    let life = begin(world, pod(spec));
+    life.until(5, |w| w.api.phase() == "Running").await;
+    assert_eq!(condition(&life.world, "Ready"), "False");
+    life.world.prober.0.lock().clear();
+    life.until(5, |w| condition(w, "Ready") == "True").await;
+    life.world.prober.0.lock().insert("live".into(), Outcome::Failure("dead".into()));
+    life.until(10, |w| w.api.state()["restartCount"] == 1).await;
+    let events = life.world.api.events.lock().clone();
+    let killing = events.iter().find(|(r, _)| r == "Killing").expect("killed");
+    assert_eq!(killing.1, "Container a failed liveness probe, will be restarted");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_second_worker_adopts_what_runs() {
+    let spec = json!({"containers":[{"name":"a","image":"x:1"}]});
+    let life = live(pod(spec.clone()));
+    life.until(5, |w| w.api.phase() == "Running").await;
+    // The kubelet stops: its tasks end, containers do not.
+    life.task.abort();
+    let _ = life.task.await;
+    let World { ctx, runtime, api, prober, dir } = life.world;
+    let mut object = pod(spec);
+    object["status"] = Value::Object(api.status.lock().clone());
+    let again = begin(World { ctx, runtime, api, prober, dir }, object);
+    tokio::time::sleep(Duration::from_secs(30)).await;
+    assert_eq!(again.world.runtime.counts(), (1, 1));
+    assert_eq!((again.world.api.state()["restartCount"].clone(), again.world.runtime.running().len()), (json!(0), 1));
+}

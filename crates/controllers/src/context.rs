@@ -32,9 +32,10 @@ pub enum SyncError {
 }
 
 impl SyncError {
-    /// Whether it is ordinary contention that needs no attention.
+    /// Whether it is what happens when others work on the same objects, and needs no attention: the object changed or
+    /// went since it was seen.
     pub fn is_ordinary(&self) -> bool {
-        matches!(self, Self::Client(e) if e.is_conflict())
+        matches!(self, Self::Client(e) if e.is_conflict() || e.is_not_found())
     }
 }
 

@@ -1,6 +1,7 @@
 //! OpenAPI: the documents of what is served, v2 and v3, made from the catalog and the schema table when somebody asks.
 //! Facts only: field names, types, keys and kinds; the table holds no descriptions.
 mod paths;
+mod proto;
 mod schema;
 
 use bytes::Bytes;
@@ -39,11 +40,16 @@ struct Document {
 pub fn serve(cx: &Cx) -> Result<Answer, Status> {
     let path = cx.uri.path().trim_end_matches('/');
     let catalog = &cx.server.catalog;
+    if path == "/openapi/v2" {
+        return match v2_form(cx)? {
+            JSON => document(cx, "v2", JSON, || Some(v2(catalog).to_string().into())),
+            form => document(cx, "v2.pb", form, || Some(proto::document(&v2(catalog)).into())),
+        };
+    }
     if path != "/openapi/v3" && !accepts_json(cx) {
         return Err(Status::not_acceptable(&["application/json"]));
     }
     match path.strip_prefix("/openapi/") {
-        Some("v2") => document(cx, "v2", || Some(v2(catalog))),
         Some("v3") => {
             let mut answer = json_answer(index(catalog).to_string().into());
             answer.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
@@ -51,7 +57,7 @@ pub fn serve(cx: &Cx) -> Result<Answer, Status> {
         }
         Some(rest) => {
             let name = rest.strip_prefix("v3/").ok_or_else(Status::no_such_path)?;
-            let mut answer = document(cx, name, || v3(catalog, name))?;
+            let mut answer = document(cx, name, JSON, || v3(catalog, name).map(|d| d.to_string().into()))?;
             if cx.query.get("hash").is_some_and(|h| h == hash(catalog, name)) {
                 let forever = HeaderValue::from_static("public, immutable, max-age=31536000");
                 answer.headers_mut().insert(header::CACHE_CONTROL, forever);
@@ -62,24 +68,41 @@ pub fn serve(cx: &Cx) -> Result<Answer, Status> {
     }
 }
 
-/// The protobuf form is not offered; clients fall back to JSON or do without.
+const JSON: &str = "application/json";
+const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+
+/// The form of the v2 document; clients write the protobuf one's name in two ways.
+fn v2_form(cx: &Cx) -> Result<&'static str, Status> {
+    let clauses = clauses(&cx.headers);
+    if clauses.is_empty() {
+        return Ok(JSON);
+    }
+    let form = |media: &str| match media {
+        "application/json" | "*/*" | "application/*" => Some(JSON),
+        PROTOBUF | "application/com.github.proto-openapi.spec.v2@v1.0+protobuf" => Some(PROTOBUF),
+        _ => None,
+    };
+    clauses.iter().find_map(|c| form(c.media)).ok_or_else(|| Status::not_acceptable(&[JSON, PROTOBUF]))
+}
+
+/// The v3 documents have no protobuf form here; clients fall back to JSON.
 fn accepts_json(cx: &Cx) -> bool {
     let clauses = clauses(&cx.headers);
     clauses.is_empty() || clauses.iter().any(|c| matches!(c.media, "application/json" | "*/*" | "application/*"))
 }
 
 fn json_answer(body: Bytes) -> Answer {
-    answer(StatusCode::OK, "application/json", ApiBody::full(body))
+    answer(StatusCode::OK, JSON, ApiBody::full(body))
 }
 
-fn document(cx: &Cx, name: &str, make: impl FnOnce() -> Option<Value>) -> Result<Answer, Status> {
+fn document(cx: &Cx, name: &str, form: &'static str, make: impl FnOnce() -> Option<Bytes>) -> Result<Answer, Status> {
     let generation = cx.server.catalog.generation();
     let mut kept = cx.server.openapi.kept.lock();
     let found = kept.iter().find(|(n, g, _)| n == name && *g == generation).map(|(_, _, d)| d.clone());
     let document = match found {
         Some(document) => document,
         None => {
-            let body = Bytes::from(make().ok_or_else(Status::no_such_path)?.to_string());
+            let body = make().ok_or_else(Status::no_such_path)?;
             let digest: String = Sha256::digest(&body).iter().map(|b| format!("{b:02X}")).collect();
             let etag = HeaderValue::try_from(format!("\"{digest}\"")).unwrap_or(HeaderValue::from_static("\"\""));
             let made = Document { body, etag };
@@ -94,9 +117,9 @@ fn document(cx: &Cx, name: &str, make: impl FnOnce() -> Option<Value>) -> Result
     drop(kept);
     let unchanged = cx.headers.get(header::IF_NONE_MATCH).is_some_and(|v| *v == document.etag);
     let mut answer = if unchanged {
-        answer(StatusCode::NOT_MODIFIED, "application/json", ApiBody::empty())
+        answer(StatusCode::NOT_MODIFIED, form, ApiBody::empty())
     } else {
-        json_answer(document.body)
+        answer(StatusCode::OK, form, ApiBody::full(document.body))
     };
     answer.headers_mut().insert(header::ETAG, document.etag);
     answer.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));

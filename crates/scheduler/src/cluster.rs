@@ -72,6 +72,7 @@ impl NodeState {
 #[derive(Debug)]
 struct Placed {
     node: Box<str>,
+    priority: i32,
     /// Assumed rather than seen; since when its binding is known to have succeeded.
     assumed: Option<Option<Instant>>,
 }
@@ -90,6 +91,8 @@ pub struct Cluster {
     generation: u64,
     structure: u64,
     with_affinity: usize,
+    /// How many placed pods have each priority.
+    priorities: BTreeMap<i32, usize>,
     images: HashMap<Box<str>, ImageSummary>,
     images_epoch: u64,
     namespaces: Namespaces,
@@ -163,6 +166,10 @@ impl Cluster {
     /// Whether any placed pod has pod affinity.
     pub fn any_affinity(&self) -> bool {
         self.with_affinity > 0
+    }
+    /// The lowest priority of any placed pod.
+    pub fn lowest_priority(&self) -> Option<i32> {
+        self.priorities.first_key_value().map(|(p, _)| *p)
     }
     /// Changes with the spread of any image.
     pub fn images_epoch(&self) -> u64 {
@@ -281,8 +288,9 @@ impl Cluster {
     }
 
     fn place(&mut self, pod: Arc<Pod>, assumed: Option<Option<Instant>>) {
-        let node = pod.node_name.clone();
-        self.placed.insert(Arc::clone(&pod.uid), Placed { node: node.clone(), assumed });
+        let (node, priority) = (pod.node_name.clone(), pod.spec.priority);
+        self.placed.insert(Arc::clone(&pod.uid), Placed { node: node.clone(), priority, assumed });
+        *self.priorities.entry(priority).or_default() += 1;
         match self.position(&node) {
             Some(i) => {
                 self.with_affinity += usize::from(pod.spec.has_pod_affinity());
@@ -296,6 +304,12 @@ impl Cluster {
     /// Takes a pod off wherever it was. Whether it was anywhere.
     pub fn remove_pod(&mut self, uid: &str) -> bool {
         let Some(placed) = self.placed.remove(uid) else { return false };
+        if let Some(n) = self.priorities.get_mut(&placed.priority) {
+            *n -= 1;
+            if *n == 0 {
+                self.priorities.remove(&placed.priority);
+            }
+        }
         if let Some(i) = self.position(&placed.node) {
             if let Some(pod) = self.nodes[i].remove(uid) {
                 self.with_affinity -= usize::from(pod.spec.has_pod_affinity());

@@ -11,8 +11,9 @@ use crate::cluster::Cluster;
 use crate::metrics::{Attempt, Metrics};
 use crate::plugins::local;
 use crate::queue::Queue;
-use crate::reason::Plugin;
-use crate::select::{Decision, Nominations, Selector};
+use crate::preempt::{Outcome, preempt};
+use crate::reason::{Plugin, Plugins};
+use crate::select::{Decision, Nominations, Selector, Unfit};
 use crate::view::{DisruptionBudget, Node, Pod};
 
 /// An assumed pod whose binding succeeded is forgotten when the API has not shown it after this time.
@@ -25,6 +26,8 @@ pub enum Step {
     Bind(Arc<Pod>),
     /// Tell the pod's owner why it waits.
     Report(Report),
+    /// Make room: tell these pods to go and the pod's owner why it waits, then [`Core::room_asked`].
+    Preempt(Preemption),
     /// Nothing, until a change or this moment.
     Idle(Option<Instant>),
 }
@@ -36,6 +39,20 @@ pub struct Report {
     pub pod: Arc<Pod>,
     /// For people.
     pub message: String,
+    /// What its `nominatedNodeName` shall be; empty clears it, `None` leaves it.
+    pub nominate: Option<Box<str>>,
+}
+
+/// Room to be made.
+#[derive(Debug)]
+pub struct Preemption {
+    /// For the pod that needs it.
+    pub report: Report,
+    /// Who goes.
+    pub victims: Vec<Arc<Pod>>,
+    /// Less important pods that were promised this room.
+    pub disappointed: Vec<Arc<Pod>>,
+    plugins: Plugins,
 }
 
 /// Everything known and waiting.
@@ -93,7 +110,11 @@ impl Core {
         }
         match pod.nominated.as_deref() {
             Some(node) => self.promised.put(Arc::clone(&pod), node),
-            None => self.promised.remove(&pod.uid),
+            // Taken back by somebody. A promise of ours that is not written yet stands.
+            None if self.queue.get(&pod.uid).is_some_and(|was| was.nominated.is_some()) => {
+                self.promised.remove(&pod.uid);
+            }
+            None => {}
         }
         self.queue.put(pod, now);
     }
@@ -181,11 +202,50 @@ impl Core {
                 Step::Bind(assigned)
             }
             Decision::Unfit(unfit) => {
-                let message = unfit.message("");
-                self.queue.refuse(&pod.uid, unfit.plugins, now);
+                let step = self.unfit(pod, &unfit, now);
                 self.metrics.attempt(Attempt::Unschedulable, begun.elapsed());
-                Step::Report(Report { pod, message })
+                step
             }
+        }
+    }
+
+    /// What to do about a pod that fits nowhere.
+    fn unfit(&mut self, pod: Arc<Pod>, unfit: &Unfit, now: Instant) -> Step {
+        if unfit.nodes == 0 {
+            self.queue.refuse(&pod.uid, unfit.plugins, now);
+            return Step::Report(Report { message: unfit.message(""), pod, nominate: None });
+        }
+        let offset = self.selector.below(unfit.preemptible.len().max(1));
+        let evaluation = self.selector.evaluations.get(&pod.spec, &mut self.cluster);
+        let (cluster, budgets) = (&mut self.cluster, &self.budgets);
+        match preempt(evaluation, cluster, &self.promised, budgets, &pod, unfit, offset) {
+            Outcome::Make { node, victims } => {
+                let node = self.cluster.nodes()[node].node.name.clone();
+                let lesser = |p: &&Arc<Pod>| p.uid != pod.uid && p.spec.priority < pod.spec.priority;
+                let disappointed: Vec<_> = self.promised.on(&node).iter().filter(lesser).cloned().collect();
+                disappointed.iter().for_each(|p| self.promised.remove(&p.uid));
+                self.promised.put(Arc::clone(&pod), &node);
+                let report = Report { message: unfit.message(""), pod, nominate: Some(node) };
+                Step::Preempt(Preemption { report, victims, disappointed, plugins: unfit.plugins })
+            }
+            Outcome::Useless(text) => {
+                self.queue.refuse(&pod.uid, unfit.plugins, now);
+                self.promised.remove(&pod.uid);
+                let nominate = pod.nominated.as_ref().map(|_| "".into());
+                Step::Report(Report { message: unfit.message(&text), pod, nominate })
+            }
+            Outcome::Ineligible(text) => {
+                self.queue.refuse(&pod.uid, unfit.plugins, now);
+                Step::Report(Report { message: unfit.message(&text), pod, nominate: None })
+            }
+        }
+    }
+
+    /// The victims of a preemption have been told; their room may even be there already.
+    pub fn room_asked(&mut self, p: &Preemption, now: Instant) {
+        self.queue.refuse(&p.report.pod.uid, p.plugins, now);
+        if let Some(node) = &p.report.nominate {
+            self.room_made(node, now);
         }
     }
 

@@ -9,7 +9,7 @@
 //! Invariants: decisions are made by one task under one short lock and touch no API; nothing is computed twice for
 //! equal specs on an unchanged node; at rest no timer runs.
 //!
-//! Not here yet: preemption, binding of volumes at first use, volume limits, dynamic resources, extenders, several
+//! Not here yet: binding of volumes at first use, volume limits, dynamic resources, extenders, several
 //! profiles and the configuration file.
 
 mod cluster;
@@ -18,6 +18,7 @@ pub mod core;
 mod evaluation;
 mod metrics;
 mod plugins;
+mod preempt;
 mod queue;
 mod reason;
 mod run;
@@ -29,3 +30,6 @@ pub mod view;
 mod workloads;
 
 pub use run::{Config, Running, Scheduler};
+
+#[cfg(test)]
+mod tests;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use kelson_client::{
-    Change, Client, ClientError, EventRecorder, EventType, Informer, InformerConfig, InformerHandle, Object,
+    Change, Client, ClientError, DeleteOptions, EventRecorder, EventType, Informer, InformerConfig, InformerHandle, Object,
     PatchKind, ResourceType, WriteOptions,
 };
 use kelson_meta::{Clock, Reason, format_seconds};
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-use crate::core::{Core, Report, Step};
+use crate::core::{Core, Preemption, Report, Step};
 use crate::view::{
     Claim, DisruptionBudget, Namespace, Node, Pod, ReplicaSet, ReplicationController, Service, StatefulSet,
     StorageClass, Volume,
@@ -261,6 +261,14 @@ async fn schedule(shared: &Arc<Shared>, tasks: &TaskTracker) {
                     drop(permit);
                 });
             }
+            Step::Preempt(p) => {
+                let Ok(permit) = Arc::clone(&reports).acquire_owned().await else { return };
+                let shared = Arc::clone(shared);
+                tasks.spawn(async move {
+                    shared.preempt(&p).await;
+                    drop(permit);
+                });
+            }
             Step::Idle(None) => changed.await,
             Step::Idle(Some(due)) => {
                 tokio::select! { () = changed => {}, () = tokio::time::sleep_until(due) => {} }
@@ -309,28 +317,67 @@ impl Shared {
     async fn report(&self, report: &Report) {
         let pod = &report.pod;
         self.recorder.event(&pod.reference(), EventType::Warning, "FailedScheduling", report.message.clone());
-        self.condition(pod, "Unschedulable", &report.message).await;
+        self.write_status(pod, "Unschedulable", &report.message, report.nominate.as_deref()).await;
+    }
+
+    /// Promises the room first, so that it is known by the time the victims go.
+    async fn preempt(&self, p: &Preemption) {
+        self.report(&p.report).await;
+        for pod in &p.disappointed {
+            let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"nominatedNodeName": null}});
+            self.patch_status(pod, &patch).await;
+        }
+        let (uid, node) = (&p.report.pod.uid, p.report.nominate.as_deref().unwrap_or_default());
+        for victim in p.victims.iter().filter(|v| !v.deleting) {
+            let by = &p.report.pod.spec.scheduler_name;
+            let patch = json!({"metadata": {"uid": &*victim.uid}, "status": {"conditions": [{
+                "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
+                "message": format!("{by}: preempting to accommodate a higher priority pod"),
+                "lastTransitionTime": format_seconds(self.clock.now()),
+            }]}});
+            self.patch_status(victim, &patch).await;
+            let options = DeleteOptions::default().with_uid(&*victim.uid);
+            match self.client.delete::<Pod>(victim.namespace(), &victim.name, &options).await {
+                Ok(()) => {
+                    let text = format!("Preempted by pod {uid} on node {node}");
+                    self.recorder.event(&victim.reference(), EventType::Normal, "Preempted", text);
+                }
+                Err(e) if e.is_not_found() || e.is(Reason::Conflict) => {}
+                Err(e) => tracing::warn!(pod = %victim.name, error = %e, "could not preempt a pod"),
+            }
+        }
+        self.core.lock().room_asked(p, Instant::now());
+        self.changed.notify_one();
     }
 
     /// Writes `PodScheduled=False`, unless the pod says just that already.
     async fn condition(&self, pod: &Pod, reason: &str, message: &str) {
-        if pod.condition.as_ref().is_some_and(|c| &*c.reason == reason && &*c.message == message) {
+        self.write_status(pod, reason, message, None).await;
+    }
+
+    async fn write_status(&self, pod: &Pod, reason: &str, message: &str, nominate: Option<&str>) {
+        let said = pod.condition.as_ref().is_some_and(|c| &*c.reason == reason && &*c.message == message);
+        let nominated = nominate.is_none_or(|n| n == pod.nominated.as_deref().unwrap_or_default());
+        if said && nominated {
             return;
         }
-        let now = format_seconds(self.clock.now());
-        let was_false = pod.condition.is_some();
-        let mut condition = json!({
-            "type": "PodScheduled", "status": "False", "reason": reason, "message": message,
-        });
-        if !was_false {
-            condition["lastProbeTime"] = serde_json::Value::Null;
-            condition["lastTransitionTime"] = now.into();
+        let mut condition = json!({"type": "PodScheduled", "status": "False", "reason": reason, "message": message});
+        if pod.condition.is_none() {
+            condition["lastTransitionTime"] = format_seconds(self.clock.now()).into();
         }
-        let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"conditions": [condition]}});
+        let mut patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"conditions": [condition]}});
+        if let Some(node) = nominate {
+            patch["status"]["nominatedNodeName"] = if node.is_empty() { json!(null) } else { json!(node) };
+        }
+        self.patch_status(pod, &patch).await;
+    }
+
+    async fn patch_status(&self, pod: &Pod, patch: &serde_json::Value) {
         let options = WriteOptions::default();
         let kind = PatchKind::Strategic;
-        match self.client.patch::<Pod>(pod.namespace(), &pod.name, "status", kind, &patch, &options).await {
+        match self.client.patch::<Pod>(pod.namespace(), &pod.name, "status", kind, patch, &options).await {
             Ok(_) => {}
+            // Gone, or made anew under its name: nothing of ours any more.
             Err(e) if e.is_not_found() || e.is(Reason::Conflict) => {}
             Err(e) => tracing::warn!(pod = %pod.name, error = %e, "could not write the pod's status"),
         }

@@ -7,7 +7,7 @@ use crate::cluster::Cluster;
 use crate::evaluation::{Evaluation, Evaluations, Verdict};
 use crate::reason::{NO_NODES, Plugin, Plugins, Reason, Refusal, Tally, summary};
 use crate::storage::Claims;
-use crate::view::{Pod, PodSpec};
+use crate::view::Pod;
 
 /// With fewer nodes than this all are looked at.
 const FEASIBLE_MIN: usize = 100;
@@ -292,10 +292,7 @@ fn judge(
     refusal
 }
 
-fn takes_precedence(promised: &Pod, pod: &Pod) -> bool {
-    promised.uid != pod.uid && priority(&promised.spec) >= priority(&pod.spec)
-}
-
-fn priority(spec: &PodSpec) -> i32 {
-    spec.priority
+/// Whether room promised to one pod counts as taken for another.
+pub fn takes_precedence(promised: &Pod, pod: &Pod) -> bool {
+    promised.uid != pod.uid && promised.spec.priority >= pod.spec.priority
 }

@@ -227,11 +227,13 @@ impl Spread {
         let size = if self.rules[k].hostname {
             taking_part.count()
         } else {
-            let mut seen = vec![false; self.rules[k].pods.len() + 1];
+            let domain = |n: &u32| of(*n)[k].domain;
+            let top = nodes.iter().map(domain).filter(|d| *d != NO_DOMAIN).max().unwrap_or(0) as usize;
+            // Nodes without the label share the last slot: to upstream they are one domain, too.
+            let mut seen = vec![false; top + 2];
             let mut distinct = 0;
             for n in taking_part {
-                // Nodes without the label, and those of domains nothing was counted in, share the last slot.
-                let slot = (of(*n)[k].domain as usize).min(seen.len() - 1);
+                let slot = (domain(n) as usize).min(top + 1);
                 distinct += usize::from(!std::mem::replace(&mut seen[slot], true));
             }
             distinct

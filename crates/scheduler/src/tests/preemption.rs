@@ -1,0 +1,66 @@
+//! Who goes, where, and when nobody does.
+use kelson_meta::ObjectKey;
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::{asks, core, decide, node, on, useless};
+use crate::core::{Core, Step};
+
+fn ranked(name: &str, cpu: &str, priority: i32) -> std::sync::Arc<crate::view::Pod> {
+    asks(name, cpu, json!({"metadata": {"labels": {"app": name}}, "spec": {"priority": priority}}))
+}
+
+fn preempts(core: &mut Core, pod: std::sync::Arc<crate::view::Pod>) -> (String, Vec<String>) {
+    let now = Instant::now();
+    core.put_pod(pod, now);
+    match core.step(now) {
+        Step::Preempt(p) => {
+            let node = p.report.nominate.as_deref().unwrap().to_owned();
+            (node, p.victims.iter().map(|v| v.name.to_string()).collect())
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn the_least_that_must_go() {
+    let placed = [on("n", ranked("low", "1", 1)), on("n", ranked("mid", "2", 5)), on("n", ranked("high", "1", 9))];
+    let fresh = || core(&[node("n", json!({}))], &placed);
+    assert_eq!(preempts(&mut fresh(), ranked("p", "1", 7)), ("n".into(), vec!["low".into()]));
+    assert_eq!(preempts(&mut fresh(), ranked("p", "2", 7)), ("n".into(), vec!["mid".into()]));
+    assert_eq!(preempts(&mut fresh(), ranked("p", "3", 7)), ("n".into(), vec!["mid".into(), "low".into()]));
+    let none = useless("1 Insufficient cpu", 1, "1 Insufficient cpu");
+    assert_eq!(decide(&mut fresh(), ranked("p", "4", 7)), none);
+    let none = useless("1 Insufficient cpu", 1, "1 No preemption victims found for incoming pod");
+    assert_eq!(decide(&mut fresh(), ranked("p", "1", 1)), none);
+    let never = asks("p", "1", json!({"spec": {"priority": 7, "preemptionPolicy": "Never"}}));
+    let text = "0/1 nodes are available: 1 Insufficient cpu. preemption: not eligible due to preemptionPolicy=Never.";
+    assert_eq!(decide(&mut fresh(), never), Err(text.into()));
+}
+
+#[test]
+fn the_node_that_hurts_least() {
+    let nodes = [node("a", json!({})), node("b", json!({}))];
+    let placed = [on("a", ranked("x", "4", 3)), on("b", ranked("y", "4", 2))];
+    assert_eq!(preempts(&mut core(&nodes, &placed), ranked("p", "1", 7)).0, "b", "the lower priority");
+    let mut c = core(&nodes, &placed);
+    let budget = json!({"metadata": {"name": "b", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"app": "y"}}}, "status": {"disruptionsAllowed": 0}});
+    c.budgets.insert(ObjectKey::new("default", "b"), serde_json::from_value(budget).unwrap());
+    assert_eq!(preempts(&mut c, ranked("p", "1", 7)).0, "a", "budgets weigh more");
+}
+
+#[test]
+fn promised_room_is_kept() {
+    let mut c = core(&[node("n", json!({}))], &[on("n", ranked("low", "4", 1))]);
+    let now = Instant::now();
+    c.put_pod(ranked("p", "3", 7), now);
+    let Step::Preempt(asked) = c.step(now) else { panic!("no preemption") };
+    c.remove_pod(&on("n", ranked("low", "4", 1)), now);
+    assert!(decide(&mut c, ranked("thief", "2", 1)).is_err(), "the room is promised");
+    assert_eq!(decide(&mut c, ranked("small", "1", 1)), Ok("n".into()), "what is left is not");
+    c.room_asked(&asked, now);
+    let later = now + crate::queue::BACKOFF_MAX;
+    let Step::Bind(p) = c.step(later) else { panic!("not bound") };
+    assert_eq!(&*p.name, "p");
+}

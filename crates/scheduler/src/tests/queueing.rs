@@ -1,0 +1,132 @@
+//! Order, back-off and hope, by given times.
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{asks, core, node, on, pod};
+use crate::core::{Core, Step};
+use crate::queue::{HOPELESS_MAX, Queue};
+use crate::reason::{Plugin, Plugins};
+
+fn s(n: u64) -> Duration {
+    Duration::from_secs(n)
+}
+
+fn fit() -> Plugins {
+    let mut p = Plugins::default();
+    p.insert(Plugin::NodeResourcesFit);
+    p
+}
+
+fn popped(q: &mut Queue, at: Instant) -> Option<String> {
+    q.pop(at).map(|p| p.name.to_string())
+}
+
+#[test]
+fn priority_then_age() {
+    let (mut q, t) = (Queue::default(), Instant::now());
+    let ranked = |name: &str, priority: i32| pod(name, json!({"spec": {"priority": priority}}));
+    for (name, priority) in [("a", 0), ("b", 5), ("c", 0), ("d", 5)] {
+        q.put(ranked(name, priority), t);
+    }
+    let order: Vec<_> = std::iter::from_fn(|| popped(&mut q, t)).collect();
+    assert_eq!(order, ["b", "d", "a", "c"]);
+    assert_eq!(q.due(), None, "nothing wakes an idle scheduler");
+}
+
+#[test]
+fn faults_back_off_and_double() {
+    let (mut q, mut t) = (Queue::default(), Instant::now());
+    q.put(pod("a", json!({})), t);
+    for wait in [1, 2, 4, 8, 10, 10] {
+        assert!(popped(&mut q, t).is_some());
+        q.fault("a", t);
+        assert_eq!(q.due(), Some(t + s(wait)));
+        assert_eq!(popped(&mut q, t + s(wait) - Duration::from_millis(1)), None);
+        t += s(wait);
+    }
+}
+
+#[test]
+fn the_hopeless_wait_for_hope_or_five_minutes() {
+    let (mut q, t) = (Queue::default(), Instant::now());
+    q.put(pod("a", json!({})), t);
+    q.pop(t);
+    q.refuse("a", fit(), t);
+    assert_eq!(popped(&mut q, t + s(100)), None);
+    assert!(q.any_refused_by(&[Plugin::NodeResourcesFit]));
+    q.stir(t + s(100), |_, by| by.has(Plugin::InterPodAffinity));
+    assert_eq!(popped(&mut q, t + s(100)), None);
+    q.stir(t + s(100), |_, by| by.has(Plugin::NodeResourcesFit));
+    assert!(!q.any_refused_by(&[Plugin::NodeResourcesFit]));
+    assert_eq!(popped(&mut q, t + s(100)).as_deref(), Some("a"));
+    q.refuse("a", fit(), t + s(100));
+    assert_eq!(q.due(), Some(t + s(100) + HOPELESS_MAX));
+    assert_eq!(popped(&mut q, t + s(100) + HOPELESS_MAX).as_deref(), Some("a"));
+    q.remove("a");
+    assert_eq!(q.depth(), Default::default());
+}
+
+#[test]
+fn gates_and_changes() {
+    let (mut q, t) = (Queue::default(), Instant::now());
+    q.put(pod("a", json!({"spec": {"schedulingGates": [{"name": "g"}]}})), t);
+    assert_eq!((popped(&mut q, t), q.depth().gated), (None, 1));
+    q.put(pod("a", json!({})), t);
+    assert_eq!((popped(&mut q, t).as_deref(), q.depth().gated), (Some("a"), 0));
+    q.refuse("a", fit(), t);
+    q.put(pod("a", json!({"status": {"phase": "Pending"}})), t);
+    assert_eq!(q.depth().unschedulable, 1, "news of its status gives no hope");
+    q.put(pod("a", json!({"metadata": {"labels": {"x": "y"}}})), t);
+    assert_eq!(q.depth().unschedulable, 0);
+}
+
+fn waits(core: &mut Core) -> bool {
+    matches!(core.step(Instant::now()), Step::Idle(_))
+}
+
+/// A pod refused on one node, then something happens: whether it is tried again.
+#[test]
+fn what_gives_hope() {
+    type Happens = fn(&mut Core, Instant);
+    let table: [(&str, Value, Happens, bool); 7] = [
+        ("a node of use", json!({}), |c, t| c.put_node(&node("m", json!({})), t), true),
+        ("a node too small", json!({}), |c, t| {
+            c.put_node(&node("m", json!({"status": {"allocatable": {"cpu": "1"}}})), t);
+        }, false),
+        ("a tainted node", json!({}), |c, t| {
+            c.put_node(&node("m", json!({"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}})), t);
+        }, false),
+        ("a heartbeat", json!({}), |c, t| c.put_node(&node("n", json!({})), t), false),
+        ("more to allocate", json!({}), |c, t| {
+            c.put_node(&node("n", json!({"status": {"allocatable": {"cpu": "8"}}})), t);
+        }, true),
+        ("room", json!({}), |c, t| c.remove_pod(&on("n", asks("big", "3", json!({}))), t), true),
+        ("too little room", json!({}), |c, t| c.remove_pod(&on("n", asks("small", "500m", json!({}))), t), false),
+    ];
+    for (what, over, happens, hope) in table {
+        let placed = [on("n", asks("big", "3", json!({}))), on("n", asks("small", "500m", json!({})))];
+        let mut c = core(&[node("n", json!({}))], &placed);
+        c.put_pod(asks("p", "2", over), Instant::now());
+        assert!(matches!(c.step(Instant::now()), Step::Report(_)), "{what}");
+        assert!(waits(&mut c), "{what}");
+        happens(&mut c, Instant::now());
+        assert_eq!(!waits(&mut c), hope, "{what}");
+    }
+}
+
+#[test]
+fn bindings_that_fail() {
+    let (mut c, t) = (core(&[node("n", json!({}))], &[]), Instant::now());
+    c.put_pod(asks("p", "3", json!({})), t);
+    let Step::Bind(p) = c.step(t) else { panic!("not bound") };
+    c.put_pod(asks("p", "3", json!({"status": {"phase": "Pending"}})), t);
+    assert!(matches!(c.step(t), Step::Idle(_)), "an assumed pod does not wait");
+    c.failed(&p, false, t);
+    assert_eq!(c.cluster.nodes()[0].requested.cpu, 0, "the assumption is taken back");
+    assert!(matches!(c.step(t), Step::Idle(Some(due)) if due == t + s(1)));
+    let Step::Bind(p) = c.step(t + s(1)) else { panic!("not tried again") };
+    c.failed(&p, true, t);
+    assert!(matches!(c.step(t + s(99)), Step::Idle(None)), "gone is gone");
+}

@@ -148,6 +148,10 @@ impl Kubelet {
             None => 0,
         };
         let node = watch_node(&mut tasks, &client, &config, deps.on_pod_cidrs);
+        if config.rotate_certificates {
+            let (dir, name) = (config.cert_dir.clone(), config.node_name.clone());
+            tasks.spawn(crate::certs::rotate::client(client.clone(), Arc::clone(&clock), dir, name));
+        }
         let sync = NodeSync {
             config: config.clone(),
             client,

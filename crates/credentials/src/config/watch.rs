@@ -1,0 +1,121 @@
+//! Notices that a configuration changed, through the kernel's change notices on its directory: files that are written,
+//! moved into place or reached through a replaced link all count. What to do about it is the caller's.
+use std::mem::MaybeUninit;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::fs::inotify;
+use tokio::io::unix::AsyncFd;
+
+/// How long changes must have been over before they are told: editors and volume updates write in several steps.
+const SETTLE: Duration = Duration::from_millis(100);
+/// Longest wait while changes go on without a pause.
+const SETTLE_MAX: Duration = Duration::from_secs(2);
+/// How often the directories are looked at anew when watching fails (a directory that was replaced, say).
+const RETRY: Duration = Duration::from_secs(10);
+
+/// Calls `changed` after every change of the file or directory at `path`; ends only when dropped.
+pub async fn watch(path: PathBuf, mut changed: impl FnMut() + Send) {
+    loop {
+        match Watch::new(&path) {
+            Ok(mut watch) => {
+                // What happened between the last look and this watch is seen by looking once.
+                changed();
+                loop {
+                    if let Err(e) = watch.next().await {
+                        tracing::warn!(path = %path.display(), error = %e, "watching the credential provider configuration failed");
+                        break;
+                    }
+                    changed();
+                    if watch.gone || watch.dirs != dirs(&path) {
+                        break;
+                    }
+                }
+            }
+            Err(e) => {
+                tracing::warn!(path = %path.display(), error = %e, "credential provider configuration cannot be watched");
+                tokio::time::sleep(RETRY).await;
+            }
+        }
+    }
+}
+
+struct Watch {
+    fd: AsyncFd<rustix::fd::OwnedFd>,
+    dirs: Vec<PathBuf>,
+    /// A watched directory is no more.
+    gone: bool,
+}
+
+/// The directory of the path, and the one it leads to through links.
+fn dirs(path: &Path) -> Vec<PathBuf> {
+    let parent = |p: &Path| p.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
+    let mut dirs = vec![parent(path)];
+    if let Ok(real) = path.canonicalize() {
+        dirs.push(if real.is_dir() { real } else { parent(&real) });
+    }
+    if let Ok(real) = dirs[0].canonicalize() {
+        dirs[0] = real;
+    }
+    dirs.dedup();
+    dirs
+}
+
+impl Watch {
+    fn new(path: &Path) -> std::io::Result<Self> {
+        let fd = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
+        let dirs = dirs(path);
+        let what = inotify::WatchFlags::CLOSE_WRITE
+            | inotify::WatchFlags::CREATE
+            | inotify::WatchFlags::DELETE
+            | inotify::WatchFlags::MOVED_TO
+            | inotify::WatchFlags::MOVED_FROM
+            | inotify::WatchFlags::ATTRIB
+            | inotify::WatchFlags::DELETE_SELF
+            | inotify::WatchFlags::MOVE_SELF;
+        for dir in &dirs {
+            inotify::add_watch(&fd, dir, what)?;
+        }
+        Ok(Self { fd: crate::readable::readable(fd)?, dirs, gone: false })
+    }
+
+    /// Returns when something changed and then nothing for [`SETTLE`].
+    async fn next(&mut self) -> std::io::Result<()> {
+        self.drain().await?;
+        let latest = tokio::time::Instant::now() + SETTLE_MAX;
+        while let Ok(more) = tokio::time::timeout(SETTLE, self.drain()).await {
+            more?;
+            if tokio::time::Instant::now() >= latest {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for events and reads all that are there.
+    async fn drain(&mut self) -> std::io::Result<()> {
+        let mut buffer = [MaybeUninit::uninit(); 4096];
+        loop {
+            let mut ready = self.fd.readable().await?;
+            let mut any = false;
+            let mut reader = inotify::Reader::new(ready.get_inner(), &mut buffer);
+            let error = loop {
+                match reader.next() {
+                    Ok(event) => {
+                        any = true;
+                        let gone = inotify::ReadFlags::DELETE_SELF | inotify::ReadFlags::MOVE_SELF | inotify::ReadFlags::IGNORED;
+                        self.gone |= event.events().intersects(gone);
+                    }
+                    Err(e) => break e,
+                }
+            };
+            if error != rustix::io::Errno::WOULDBLOCK {
+                return Err(error.into());
+            }
+            ready.clear_ready();
+            if any {
+                return Ok(());
+            }
+        }
+    }
+}

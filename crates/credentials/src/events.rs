@@ -1,0 +1,59 @@
+//! What pod owners and operators are told of credentials. Writing events is the node agent's; no text given here holds a
+//! credential.
+use crate::plugin::{PluginError, PodIdentity};
+
+/// Reason of a pod event about a failed plugin.
+pub const PLUGIN_FAILED: &str = "FailedCredentialProvider";
+/// Reason of a node event about a refused configuration.
+pub const CONFIG_REJECTED: &str = "InvalidCredentialProviderConfig";
+/// Reason of a node event about a new configuration.
+pub const CONFIG_RELOADED: &str = "CredentialProviderConfigReloaded";
+/// Longest event message, bytes (`event.message` of the API).
+pub const MESSAGE_BYTES_MAX: usize = 1024;
+
+/// Takes what is to be told. Called from any task; must not block.
+pub trait Events: Send + Sync + 'static {
+    /// A plugin failed for a pod's image: a warning for the pod, with [`plugin_message`].
+    fn plugin_failed(&self, pod: &PodIdentity, error: &PluginError);
+    /// A changed configuration is not sound, the last good one stays: a warning for the node.
+    fn config_rejected(&self, message: &str);
+    /// A changed configuration is in force: for the node.
+    fn config_reloaded(&self, hash: &str);
+}
+
+/// Tells nobody.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoEvents;
+
+impl Events for NoEvents {
+    fn plugin_failed(&self, _: &PodIdentity, _: &PluginError) {}
+    fn config_rejected(&self, _: &str) {}
+    fn config_reloaded(&self, _: &str) {}
+}
+
+/// The message of a pod event: plugin, reason, duration, tail of stderr.
+pub fn plugin_message(e: &PluginError) -> String {
+    let mut text = format!(
+        "Credential provider {:?} failed for image {:?} after {}: {}: {}",
+        e.plugin,
+        e.image,
+        crate::pull::go_duration(e.took),
+        e.fault.reason,
+        e.fault.message
+    );
+    if !e.fault.stderr.is_empty() {
+        text.push_str("; stderr: ");
+        text.push_str(&e.fault.stderr);
+    }
+    bounded(text, MESSAGE_BYTES_MAX)
+}
+
+/// At most so many bytes of text, cut at a character.
+pub fn bounded(mut text: String, bytes_max: usize) -> String {
+    let mut end = bytes_max.min(text.len());
+    while !text.is_char_boundary(end) {
+        end -= 1;
+    }
+    text.truncate(end);
+    text
+}

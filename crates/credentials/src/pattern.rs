@@ -1,0 +1,229 @@
+//! What an image pattern matches: globs per label of the host, an equal port, a path prefix (KEP-2133, `matchImages` and
+//! the keys of docker configs), and an index over many patterns. Patterns are read once, when configuration is.
+use std::collections::HashMap;
+
+/// Why text is no pattern, in the words of the URL parser that upstream uses.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("parse {url:?}: {why}")]
+pub struct PatternError {
+    url: String,
+    why: String,
+}
+
+/// Host, port and path of a schemeless URL.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target<'a> {
+    host: &'a str,
+    port: &'a str,
+    path: &'a str,
+}
+
+impl<'a> Target<'a> {
+    /// Splits an image or pattern; `Err` says why no URL begins so.
+    pub fn parse(text: &'a str) -> Result<Self, PatternError> {
+        let fail = |why: String| Err(PatternError { url: format!("https://{text}"), why });
+        if text.bytes().any(|b| b < 0x20 || b == 0x7f) {
+            return fail("net/url: invalid control character in URL".to_owned());
+        }
+        let text = text.split(['?', '#']).next().unwrap_or_default();
+        let (authority, path) = text.find('/').map_or((text, ""), |i| text.split_at(i));
+        let authority = authority.rsplit_once('@').map_or(authority, |(_, host)| host);
+        let (host, port) = match authority.strip_prefix('[') {
+            Some(v6) => match v6.split_once(']') {
+                None => return fail("missing ']' in host".to_owned()),
+                Some((host, rest)) => (host, rest),
+            },
+            None => authority.find(':').map_or((authority, ""), |i| authority.split_at(i)),
+        };
+        let digits = port.strip_prefix(':').unwrap_or(port);
+        if !digits.bytes().all(|b| b.is_ascii_digit()) || (!port.is_empty() && !port.starts_with(':')) {
+            return fail(format!("invalid port {port:?} after host"));
+        }
+        if let Some(c) = host.chars().find(|c| c.is_ascii() && !host_char(*c)) {
+            return fail(format!("invalid character {:?} in host name", c.to_string()));
+        }
+        Ok(Self { host, port: digits, path })
+    }
+}
+
+fn host_char(c: char) -> bool {
+    c.is_ascii_alphanumeric() || "-_.~!$&'()*+,;=:\"<>".contains(c)
+}
+
+/// One pattern, ready to match.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Pattern {
+    host: String,
+    port: String,
+    path: String,
+}
+
+impl Pattern {
+    /// Reads a pattern such as `*.registry.io:8080/path`.
+    pub fn parse(text: &str) -> Result<Self, PatternError> {
+        let t = Target::parse(text)?;
+        Ok(Self { host: t.host.to_owned(), port: t.port.to_owned(), path: t.path.to_owned() })
+    }
+
+    /// Whether the image is meant.
+    pub fn matches(&self, image: &Target<'_>) -> bool {
+        self.port == image.port && image.path.starts_with(&self.path) && host_matches(&self.host, image.host)
+    }
+
+    fn is_glob(&self) -> bool {
+        self.host.contains('*')
+    }
+}
+
+/// Whether `image`, in any schemeless form, is meant by `pattern`; what cannot be read matches nothing.
+pub fn matches(pattern: &str, image: &str) -> bool {
+    match (Pattern::parse(pattern), Target::parse(image)) {
+        (Ok(p), Ok(t)) => p.matches(&t),
+        _ => false,
+    }
+}
+
+fn host_matches(pattern: &str, host: &str) -> bool {
+    let (mut patterns, mut labels) = (pattern.split('.'), host.split('.'));
+    loop {
+        match (patterns.next(), labels.next()) {
+            (None, None) => return true,
+            (Some(p), Some(l)) if glob(p.as_bytes(), l.as_bytes()) => {}
+            _ => return false,
+        }
+    }
+}
+
+/// `*` stands for any run of characters, the empty one too. Linear but for the stars: backs up to the last one only.
+fn glob(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        if p < pattern.len() && pattern[p] == b'*' {
+            star = Some((p, t));
+            p += 1;
+        } else if p < pattern.len() && pattern[p] == text[t] {
+            (p, t) = (p + 1, t + 1);
+        } else if let Some((sp, st)) = star {
+            star = Some((sp, st + 1));
+            (p, t) = (sp + 1, st + 1);
+        } else {
+            return false;
+        }
+    }
+    pattern[p..].iter().all(|b| *b == b'*')
+}
+
+/// Many patterns, each with a number; answers which numbers an image belongs to without trying all.
+#[derive(Debug, Default)]
+pub struct PatternIndex {
+    /// By port, then by how many labels the host has.
+    buckets: HashMap<String, HashMap<usize, Bucket>>,
+}
+
+#[derive(Debug, Default)]
+struct Bucket {
+    exact: HashMap<String, Vec<(Pattern, usize)>>,
+    /// Globs whose last label is none, by that label.
+    by_last: HashMap<String, Vec<(Pattern, usize)>>,
+    rest: Vec<(Pattern, usize)>,
+}
+
+impl PatternIndex {
+    /// Adds a pattern under a number; one number may have many.
+    pub fn add(&mut self, pattern: Pattern, number: usize) {
+        let labels = pattern.host.split('.').count();
+        let bucket = self.buckets.entry(pattern.port.clone()).or_default().entry(labels).or_default();
+        let last = pattern.host.rsplit('.').next().unwrap_or_default();
+        let list = match (pattern.is_glob(), last.contains('*')) {
+            (false, _) => bucket.exact.entry(pattern.host.clone()).or_default(),
+            (true, false) => bucket.by_last.entry(last.to_owned()).or_default(),
+            (true, true) => &mut bucket.rest,
+        };
+        list.push((pattern, number));
+    }
+
+    /// The numbers that match, ascending, each once.
+    pub fn lookup(&self, image: &Target<'_>) -> Vec<usize> {
+        let mut found = Vec::new();
+        let labels = image.host.split('.').count();
+        if let Some(bucket) = self.buckets.get(image.port).and_then(|b| b.get(&labels)) {
+            let last = image.host.rsplit('.').next().unwrap_or_default();
+            let lists = [bucket.exact.get(image.host), bucket.by_last.get(last), Some(&bucket.rest)];
+            for (pattern, number) in lists.into_iter().flatten().flatten() {
+                if pattern.matches(image) {
+                    found.push(*number);
+                }
+            }
+            found.sort_unstable();
+            found.dedup();
+        }
+        found
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pattern, image, whether it matches.
+    const CASES: &[(&str, &str, bool)] = &[
+        ("*.kubernetes.io", "prefix.kubernetes.io", true),
+        ("*.kubernetes.io", "a.b.kubernetes.io", false),
+        ("*.good.io", "prefix.bad.io/app", false),
+        ("*.*.kubernetes.io", "a.b.kubernetes.io", true),
+        ("prefix.*.io", "prefix.kubernetes.io", true),
+        ("*-good.kubernetes.io", "prefix-good.kubernetes.io", true),
+        ("*-good.kubernetes.io", "prefix-bad.kubernetes.io", false),
+        ("a*c*e.io", "abcde.io", true),
+        ("a*c*e.io", "abcd.io", false),
+        ("*", "localhost/x", true),
+        ("*.io", "r.k8s.io/x", false),
+        ("kubernetes.io:8080", "kubernetes.io:8080/app", true),
+        ("kubernetes.io:8080", "kubernetes.io/app", false),
+        ("kubernetes.io", "kubernetes.io:8080/app", false),
+        ("*.kubernetes.io:8080", "a.kubernetes.io:8080/app", true),
+        ("r.io/team", "r.io/team/app", true),
+        ("r.io/team", "r.io/teamwork/app", true),
+        ("r.io/team/", "r.io/teamwork/app", false),
+        ("r.io/team", "r.io/other", false),
+        ("*.r.io/team", "a.r.io/team/x", true),
+        ("R.io", "r.io/x", false),
+        ("[::1]:5000", "[::1]:5000/x", true),
+        ("r.io", "", false),
+        ("", "r.io/x", false),
+    ];
+
+    #[test]
+    fn table() {
+        for (pattern, image, want) in CASES {
+            assert_eq!(matches(pattern, image), *want, "{pattern} {image}");
+        }
+    }
+
+    #[test]
+    fn the_index_agrees_with_the_patterns() {
+        let mut index = PatternIndex::default();
+        for (i, (pattern, ..)) in CASES.iter().enumerate() {
+            index.add(Pattern::parse(pattern).unwrap(), i);
+        }
+        for (_, image, _) in CASES {
+            let want: Vec<usize> = (0..CASES.len()).filter(|i| matches(CASES[*i].0, image)).collect();
+            assert_eq!(index.lookup(&Target::parse(image).unwrap()), want, "{image}");
+        }
+    }
+
+    #[test]
+    fn faults_are_named() {
+        for (pattern, why) in [
+            ("r.io:x", "parse \"https://r.io:x\": invalid port \":x\" after host"),
+            ("a b.io", "parse \"https://a b.io\": invalid character \" \" in host name"),
+            ("a[b].io", "parse \"https://a[b].io\": invalid character \"[\" in host name"),
+            ("%.io", "parse \"https://%.io\": invalid character \"%\" in host name"),
+            ("[::1", "parse \"https://[::1\": missing ']' in host"),
+            ("a\n.io", "parse \"https://a\\n.io\": net/url: invalid control character in URL"),
+        ] {
+            assert_eq!(Pattern::parse(pattern).expect_err(pattern).to_string(), why);
+        }
+    }
+}

@@ -1,0 +1,181 @@
+//! Credential provider plugins (KEP-2133, KEP-4412): which are asked for an image, and what they answered. The keyring
+//! puts the answers in order with the other sources; configuration files are read in [`crate::config`].
+pub mod cache;
+pub mod exec;
+mod fault;
+mod identity;
+pub mod protocol;
+pub(crate) mod provider;
+pub mod scrub;
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kelson_meta::Clock;
+use parking_lot::{Mutex, RwLock};
+use tokio::sync::Semaphore;
+
+pub use exec::{Executor, ProcessExecutor};
+pub use fault::{FaultReason, PluginError, PluginFault};
+pub use identity::{Coordinates, NoServiceAccounts, PodIdentity, ServiceAccount, ServiceAccounts, Token, TokenRequest};
+pub use provider::{BACKOFF_MAX, BACKOFF_MIN, Provided};
+
+use crate::config::{self, Config, ConfigError};
+use crate::events::Events;
+use crate::metrics::Metrics;
+use crate::pattern::{PatternIndex, Target};
+use provider::{Effects, Provider};
+
+/// Plugin processes at once on a node, where nothing else is said.
+pub const PROCESSES_MAX: usize = 8;
+
+/// What providers need of the world.
+pub struct Options {
+    /// Runs plugins.
+    pub executor: Arc<dyn Executor>,
+    /// Service accounts and their tokens.
+    pub accounts: Arc<dyn ServiceAccounts>,
+    /// Wall clock, for what expires.
+    pub clock: Arc<dyn Clock>,
+    /// Where failures are told.
+    pub events: Arc<dyn Events>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Plugin processes at once.
+    pub processes_max: usize,
+}
+
+/// All configured providers; shared by all pulls.
+pub struct Providers {
+    set: RwLock<Arc<Set>>,
+    effects: Arc<Effects>,
+    events: Arc<dyn Events>,
+    /// Hash of the last configuration seen and refused, so that it is told once.
+    refused: Mutex<Option<String>>,
+}
+
+struct Set {
+    index: PatternIndex,
+    providers: Vec<Arc<Provider>>,
+    hash: String,
+}
+
+/// What the providers said about an image.
+#[derive(Clone, Debug, Default)]
+pub struct Lookup {
+    /// In order of the configuration.
+    pub answers: Vec<Provided>,
+    /// Of those that failed.
+    pub errors: Vec<PluginError>,
+}
+
+impl Providers {
+    /// With a configuration; [`Config::default`] is none.
+    pub fn new(config: Config, options: Options) -> Self {
+        let effects = Arc::new(Effects {
+            executor: options.executor,
+            accounts: options.accounts,
+            clock: options.clock,
+            metrics: options.metrics,
+            slots: Semaphore::new(options.processes_max.max(1)),
+        });
+        let empty = Set { index: PatternIndex::default(), providers: Vec::new(), hash: String::new() };
+        let this = Self {
+            set: RwLock::new(Arc::new(empty)),
+            effects,
+            events: options.events,
+            refused: Mutex::new(None),
+        };
+        this.replace(config);
+        this
+    }
+
+    /// Takes on a configuration. Providers that stayed the same keep their cache; runs of the others still end for those
+    /// who wait for them, and leave nothing behind.
+    pub fn replace(&self, config: Config) {
+        let old = self.set.read().clone();
+        let now = self.effects.clock.now();
+        let mut index = PatternIndex::default();
+        let mut providers = Vec::new();
+        for (i, p) in config.providers.into_iter().enumerate() {
+            for (_, pattern) in &p.match_images {
+                index.add(pattern.clone(), i);
+            }
+            let kept = old.providers.iter().find(|o| o.config == p).cloned();
+            providers.push(kept.unwrap_or_else(|| Arc::new(Provider::new(p, now))));
+        }
+        self.effects.metrics.set_config_hash(&config.hash);
+        *self.set.write() = Arc::new(Set { index, providers, hash: config.hash });
+    }
+
+    /// Loads the configuration anew if it changed; a broken one is told and changes nothing. Says whether it is in force.
+    pub fn reload(&self, path: &Path, bin_dir: &Path) -> Result<bool, ConfigError> {
+        match config::load(path, bin_dir) {
+            Ok(config) => {
+                *self.refused.lock() = None;
+                if self.set.read().hash == config.hash {
+                    return Ok(false);
+                }
+                tracing::info!(hash = %config.hash, providers = config.providers.len(), "credential provider configuration reloaded");
+                self.events.config_reloaded(&config.hash);
+                self.replace(config);
+                self.effects.metrics.reloaded(true);
+                Ok(true)
+            }
+            Err(e) => {
+                let text = e.to_string();
+                let mut refused = self.refused.lock();
+                if refused.as_ref() != Some(&text) {
+                    tracing::error!(error = %text, "credential provider configuration refused, the last good one stays in force");
+                    self.effects.metrics.reloaded(false);
+                    self.events.config_rejected(&text);
+                    *refused = Some(text);
+                }
+                Err(e)
+            }
+        }
+    }
+
+    /// Reloads on every change of the file or directory; ends only when dropped.
+    pub async fn follow(self: Arc<Self>, path: PathBuf, bin_dir: PathBuf) {
+        let file = path.clone();
+        config::watch(path, move || {
+            // Told where it is found.
+            let _ = self.reload(&file, &bin_dir);
+        })
+        .await;
+    }
+
+    /// Names of the providers that are asked for an image (a normalised repository).
+    pub fn matching(&self, image: &str) -> Vec<String> {
+        self.matched(image).iter().map(|p| p.config.name.clone()).collect()
+    }
+
+    fn matched(&self, image: &str) -> Vec<Arc<Provider>> {
+        let set = self.set.read().clone();
+        let Ok(target) = Target::parse(image) else { return Vec::new() };
+        set.index.lookup(&target).into_iter().map(|i| set.providers[i].clone()).collect()
+    }
+
+    /// Asks all matching providers at once. `image` is a normalised repository without tag and digest. Fresh failures are
+    /// told as events of the pod.
+    pub async fn lookup(&self, image: &str, pod: &PodIdentity) -> Lookup {
+        let matched = self.matched(image);
+        let asked = matched.iter().map(|p| p.provide(&self.effects, image, pod));
+        let mut lookup = Lookup::default();
+        for result in futures::future::join_all(asked).await {
+            match result {
+                Ok(Some(provided)) => lookup.answers.push(provided),
+                Ok(None) => {}
+                Err(e) => {
+                    if e.fresh {
+                        tracing::warn!(plugin = %e.plugin, image, pod = %format_args!("{}/{}", pod.namespace, pod.name), error = %e, "credential provider failed");
+                        self.events.plugin_failed(pod, &e);
+                    }
+                    lookup.errors.push(e);
+                }
+            }
+        }
+        lookup
+    }
+}

@@ -1,0 +1,118 @@
+//! How often and when pulls are tried: a token bucket for the node, and a growing wait per pod and image.
+use std::collections::HashMap;
+use std::time::Duration;
+
+use jiff::Timestamp;
+
+use crate::plugin::cache::later;
+
+/// First wait after a failed pull.
+pub const BACKOFF_MIN: Duration = Duration::from_secs(10);
+/// Longest wait after failed pulls.
+pub const BACKOFF_MAX: Duration = Duration::from_secs(300);
+/// Failed pulls remembered.
+pub const BACKOFFS_MAX: usize = 10_000;
+
+/// Lets `qps` pulls through per second, and `burst` at once.
+#[derive(Debug)]
+pub(super) struct Bucket {
+    qps: f64,
+    burst: f64,
+    tokens: f64,
+    at: Timestamp,
+}
+
+impl Bucket {
+    /// `None`: zero queries per second means no limit.
+    pub fn new(qps: f64, burst: u32, now: Timestamp) -> Option<Self> {
+        let burst = f64::from(burst);
+        (qps > 0.0).then_some(Self { qps, burst, tokens: burst, at: now })
+    }
+
+    pub fn try_take(&mut self, now: Timestamp) -> bool {
+        let passed = now.duration_since(self.at).as_secs_f64().max(0.0);
+        self.tokens = (self.tokens + passed * self.qps).min(self.burst);
+        self.at = now;
+        let fine = self.tokens >= 1.0;
+        if fine {
+            self.tokens -= 1.0;
+        }
+        fine
+    }
+}
+
+/// Waits after failures, and what they were.
+#[derive(Debug, Default)]
+pub(super) struct BackOff {
+    entries: HashMap<String, Entry>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    delay: Duration,
+    updated: Timestamp,
+    cause: String,
+}
+
+impl BackOff {
+    /// Until when `key` waits, and why; `None`: it may be tried.
+    pub fn waits(&self, key: &str, now: Timestamp) -> Option<(Timestamp, &str)> {
+        let e = self.entries.get(key)?;
+        let until = later(e.updated, e.delay);
+        (now < until).then_some((until, e.cause.as_str()))
+    }
+
+    /// `key` failed.
+    pub fn failed(&mut self, key: &str, now: Timestamp, cause: String) {
+        self.purge(now);
+        let delay = self.entries.get(key).map_or(BACKOFF_MIN, |e| (e.delay * 2).min(BACKOFF_MAX));
+        if self.entries.len() >= BACKOFFS_MAX && !self.entries.contains_key(key) {
+            self.entries.clear();
+        }
+        self.entries.insert(key.to_owned(), Entry { delay, updated: now, cause });
+    }
+
+    /// `key` succeeded.
+    pub fn forget(&mut self, key: &str) {
+        self.entries.remove(key);
+    }
+
+    /// What did not fail for twice the longest wait counts as sound.
+    fn purge(&mut self, now: Timestamp) {
+        self.entries.retain(|_, e| now <= later(e.updated, BACKOFF_MAX * 2));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: i64) -> Timestamp {
+        Timestamp::from_millisecond(1_000_000_000 + ms).unwrap()
+    }
+
+    #[test]
+    fn bucket() {
+        let mut b = Bucket::new(2.0, 3, at(0)).unwrap();
+        assert_eq!((0..4).map(|_| b.try_take(at(0))).collect::<Vec<_>>(), [true, true, true, false]);
+        assert!(!b.try_take(at(400)) && b.try_take(at(500)) && !b.try_take(at(600)) && b.try_take(at(1000)));
+        assert_eq!((0..4).map(|_| b.try_take(at(60_000))).filter(|t| *t).count(), 3);
+        assert!(Bucket::new(0.0, 3, at(0)).is_none());
+    }
+
+    #[test]
+    fn doubling_and_forgetting() {
+        let mut b = BackOff::default();
+        let mut now = 0;
+        for want in [10, 20, 40, 80, 160, 300, 300] {
+            b.failed("k", at(now), "why".into());
+            assert_eq!(b.waits("k", at(now)), Some((at(now + want * 1000), "why")));
+            now += want * 1000;
+            assert_eq!(b.waits("k", at(now)), None);
+        }
+        b.failed("k", at(now + 600_001), "why".into());
+        assert!(b.waits("k", at(now + 600_001 + 10_000)).is_none());
+        b.forget("k");
+        assert!(b.waits("k", at(now + 600_001)).is_none());
+    }
+}

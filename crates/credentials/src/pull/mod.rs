@@ -1,0 +1,476 @@
+//! The pull manager: whether a container's image must be pulled, with which credentials, how many at once and how often,
+//! and what the pod's owner reads of it (upstream: `pkg/kubelet/images/image_manager.go`). The runtime and the event
+//! recorder are behind [`PullEffects`]; mirrors are the runtime's.
+mod limit;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use kelson_meta::Clock;
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+pub use limit::{BACKOFF_MAX, BACKOFF_MIN};
+
+use crate::keyring::{Candidate, Keyring, NodeConfig, PullSecret};
+use crate::metrics::Metrics;
+use crate::plugin::{PluginError, PodIdentity, Providers};
+use crate::records::{Decision, ImagePullCredentials, ListedImage, Policy, Presented, PulledImages};
+use crate::reference::{self, Reference};
+use limit::{BackOff, Bucket};
+
+/// Bytes of a pull error that pod owners see.
+pub const MESSAGE_BYTES_MAX: usize = 4096;
+
+/// Limits and policy of a node's pulls.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PullOptions {
+    /// `serializeImagePulls`: one after the other.
+    pub serialize: bool,
+    /// `maxParallelImagePulls`, where not serialized; `None`: no limit.
+    pub parallel_max: Option<usize>,
+    /// `registryPullQPS`; zero: no limit.
+    pub qps: f64,
+    /// `registryBurst`.
+    pub burst: u32,
+    /// A pull that makes no progress for so long is given up, where the runtime tells of progress.
+    pub progress_deadline: Option<Duration>,
+    /// Who may use what is there already.
+    pub policy: Policy,
+}
+
+impl Default for PullOptions {
+    fn default() -> Self {
+        Self {
+            serialize: true,
+            parallel_max: None,
+            qps: 5.0,
+            burst: 10,
+            progress_deadline: Some(Duration::from_secs(60)),
+            policy: Policy::default(),
+        }
+    }
+}
+
+/// An image that is there.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Present {
+    /// What to run it by; never empty.
+    pub reference: String,
+    /// Bytes.
+    pub size: u64,
+    /// Numeric user, if it names one.
+    pub uid: Option<i64>,
+    /// Textual user, if it names one.
+    pub user: String,
+}
+
+/// What one call of [`PullManager::ensure`] may do to the world; made anew for each, so that it can know sandbox, runtime
+/// handler and object reference.
+#[async_trait]
+pub trait PullEffects: Send + Sync {
+    /// Whether the image is there.
+    async fn status(&self, image: &str) -> Result<Option<Present>, String>;
+    /// Pulls; answers the runtime's reference. Dropping the call gives the pull up.
+    async fn pull(&self, image: &str, auth: Option<&Candidate>) -> Result<String, String>;
+    /// Bytes of the image that are there so far; `None`: the runtime does not say.
+    async fn progress(&self, _image: &str) -> Option<u64> {
+        None
+    }
+    /// Records an event of the container; `warning` or normal.
+    fn event(&self, warning: bool, reason: &'static str, message: String);
+}
+
+/// `imagePullPolicy`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PullPolicy {
+    /// `Always`
+    Always,
+    /// `IfNotPresent`
+    IfNotPresent,
+    /// `Never`
+    Never,
+}
+
+impl PullPolicy {
+    /// From the field, or from the image where the field is not set.
+    pub fn of(field: Option<&str>, image: &str) -> Self {
+        match field.filter(|f| !f.is_empty()).unwrap_or_else(|| reference::default_policy(image)) {
+            "Always" => Self::Always,
+            "Never" => Self::Never,
+            _ => Self::IfNotPresent,
+        }
+    }
+}
+
+/// An image for a container.
+#[derive(Debug)]
+pub struct EnsureRequest<'a> {
+    /// The pod.
+    pub pod: &'a PodIdentity,
+    /// The container's `image`.
+    pub image: &'a str,
+    /// When to pull.
+    pub policy: PullPolicy,
+    /// Pull secrets of the pod and its service account, as far as they could be read.
+    pub secrets: &'a [PullSecret],
+}
+
+/// Why a container's image is not to be had: the reason and the message of its waiting state.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{reason}: {message}")]
+pub struct EnsureError {
+    /// `ErrImagePull`, `ImagePullBackOff`, `ErrImageNeverPull`, `ImageInspectError`, `InvalidImageName`,
+    /// `RegistryUnavailable`, `SignatureValidationFailed`.
+    pub reason: &'static str,
+    /// Without credentials.
+    pub message: String,
+}
+
+impl EnsureError {
+    fn new(reason: &'static str, message: impl Into<String>) -> Self {
+        Self { reason, message: message.into() }
+    }
+}
+
+/// All pulls of a node.
+pub struct PullManager {
+    options: PullOptions,
+    slots: Option<Semaphore>,
+    bucket: Mutex<Option<Bucket>>,
+    backoff: Mutex<BackOff>,
+    records: Arc<PulledImages>,
+    node: Arc<NodeConfig>,
+    providers: Arc<Providers>,
+    clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
+}
+
+/// The credentials for a pull, and what is to be said of those that could not be had.
+struct Credentials {
+    candidates: Vec<Candidate>,
+    faults: Vec<String>,
+    errors: Vec<PluginError>,
+}
+
+/// Ends the intent of a pull that is given up.
+struct Intent {
+    records: Arc<PulledImages>,
+    image: String,
+    open: bool,
+}
+
+impl Drop for Intent {
+    fn drop(&mut self) {
+        if self.open {
+            self.records.failed(&self.image);
+        }
+    }
+}
+
+impl PullManager {
+    /// Opens the records below the kubelet's directory.
+    pub fn open(
+        kubelet_dir: &Path,
+        options: PullOptions,
+        node: Arc<NodeConfig>,
+        providers: Arc<Providers>,
+        clock: Arc<dyn Clock>,
+        metrics: Arc<Metrics>,
+    ) -> std::io::Result<Self> {
+        let records = PulledImages::open(kubelet_dir, options.policy.clone(), clock.clone(), metrics.clone())?;
+        let at_once = if options.serialize { Some(1) } else { options.parallel_max };
+        Ok(Self {
+            slots: at_once.map(|n| Semaphore::new(n.clamp(1, Semaphore::MAX_PERMITS))),
+            bucket: Mutex::new(Bucket::new(options.qps, options.burst, clock.now())),
+            backoff: Mutex::default(),
+            records: Arc::new(records),
+            options,
+            node,
+            providers,
+            clock,
+            metrics,
+        })
+    }
+
+    /// Takes up records of a former run; once, before the first pull.
+    pub fn initialize(&self, images: &[ListedImage]) {
+        self.records.initialize(images);
+    }
+
+    /// The records, for garbage collection and metrics.
+    pub fn records(&self) -> &Arc<PulledImages> {
+        &self.records
+    }
+
+    /// When a failed pull may be tried again; `None`: now.
+    pub fn retry_at(&self, pod_uid: &str, image: &str) -> Option<Timestamp> {
+        self.backoff.lock().waits(&backoff_key(pod_uid, image), self.clock.now()).map(|(until, _)| until)
+    }
+
+    /// Sees to it that the container's image is on the node and may be used by the pod.
+    pub async fn ensure(&self, request: &EnsureRequest<'_>, effects: &dyn PullEffects) -> Result<Present, EnsureError> {
+        let (mut present, mut required) = ("unknown", "unknown");
+        let result = self.ensured(request, effects, &mut present, &mut required).await;
+        self.metrics.ensured(&format!("{:?}", request.policy), present, required);
+        result
+    }
+
+    async fn ensured(
+        &self,
+        request: &EnsureRequest<'_>,
+        effects: &dyn PullEffects,
+        present: &mut &'static str,
+        required: &mut &'static str,
+    ) -> Result<Present, EnsureError> {
+        let given = request.image;
+        let image = reference::with_default_tag(given).map_err(|e| {
+            let message = format!("Failed to apply default image tag {given:?}: {e}");
+            effects.event(true, "InspectFailed", message.clone());
+            EnsureError::new("InvalidImageName", message)
+        })?;
+        let mut credentials = None;
+        if request.policy != PullPolicy::Always {
+            let found = effects.status(&image).await.map_err(|e| {
+                let message = format!("Failed to inspect image {image:?}: {e}");
+                effects.event(true, "InspectFailed", message.clone());
+                EnsureError::new("ImageInspectError", message)
+            })?;
+            *present = if found.is_some() { "true" } else { "false" };
+            if let Some(found) = found {
+                if self.may_use(request, &image, &found.reference, &mut credentials).await {
+                    *required = "false";
+                    let message = format!("Container image {given:?} already present on machine and can be accessed by the pod");
+                    effects.event(false, "Pulled", message);
+                    return Ok(found);
+                }
+            }
+            *required = "true";
+            // One message for absent and for another's: whether the image is there is not to be learnt from it.
+            if request.policy == PullPolicy::Never {
+                let message = format!("Container image {given:?} is not present with pull policy of Never");
+                effects.event(true, "ErrImageNeverPull", message.clone());
+                return Err(EnsureError::new("ErrImageNeverPull", message));
+            }
+        }
+        *required = "true";
+        self.pull(request, &image, credentials, effects).await
+    }
+
+    async fn may_use(
+        &self,
+        request: &EnsureRequest<'_>,
+        image: &str,
+        reference: &str,
+        credentials: &mut Option<Credentials>,
+    ) -> bool {
+        match self.records.decide(request.image, reference) {
+            Decision::Use => true,
+            Decision::Pull => false,
+            Decision::Show(known) => {
+                let found = self.credentials(request, image).await;
+                let shown = Presented::of(&found.candidates);
+                *credentials = Some(found);
+                self.records.shown(request.image, reference, &known, &shown)
+            }
+        }
+    }
+
+    /// Asks every source.
+    async fn credentials(&self, request: &EnsureRequest<'_>, image: &str) -> Credentials {
+        // It was parsed before.
+        let repository = Reference::parse(image).map(|r| r.repository()).unwrap_or_default();
+        let answered = self.providers.lookup(&repository, request.pod).await;
+        let mut ring = Keyring::new();
+        for secret in request.secrets {
+            ring.add_secret(secret);
+        }
+        ring.add_node(&self.node.read());
+        for provided in &answered.answers {
+            ring.add_provided(provided);
+        }
+        let candidates = ring.lookup(&repository);
+        Credentials { candidates, faults: ring.faults, errors: answered.errors }
+    }
+
+    async fn pull(
+        &self,
+        request: &EnsureRequest<'_>,
+        image: &str,
+        credentials: Option<Credentials>,
+        effects: &dyn PullEffects,
+    ) -> Result<Present, EnsureError> {
+        let given = request.image;
+        let key = backoff_key(&request.pod.uid, given);
+        let waits = self.backoff.lock().waits(&key, self.clock.now()).map(|(_, cause)| cause.to_owned());
+        if let Some(cause) = waits {
+            let message = format!("Back-off pulling image {given:?}");
+            effects.event(false, "BackOff", message.clone());
+            return Err(EnsureError::new("ImagePullBackOff", format!("{message}: {cause}")));
+        }
+        let credentials = match credentials {
+            Some(c) => c,
+            None => self.credentials(request, image).await,
+        };
+        let mut intent = self.begin(given).await?;
+        effects.event(false, "Pulling", format!("Pulling image {given:?}"));
+        let asked = tokio::time::Instant::now();
+        let slot = match &self.slots {
+            Some(slots) => slots.acquire().await.ok(),
+            None => None,
+        };
+        let began = tokio::time::Instant::now();
+        let outcome = self.attempt(image, &credentials, effects).await;
+        let took = began.elapsed();
+        drop(slot);
+        match outcome {
+            Ok((reference, used)) => {
+                let found = effects.status(image).await.ok().flatten();
+                let size = found.as_ref().map_or(0, |f| f.size);
+                self.succeeded(&mut intent, &reference, used).await;
+                self.backoff.lock().forget(&key);
+                let (took, whole) = (go_duration(took), go_duration(asked.elapsed()));
+                let message = format!(
+                    "Successfully pulled image {given:?} in {took} ({whole} including waiting). Image size: {size} bytes."
+                );
+                effects.event(false, "Pulled", message);
+                Ok(Present { reference, ..found.unwrap_or_default() })
+            }
+            Err(errors) => {
+                let (error, told) = pull_error(given, &errors, &credentials);
+                effects.event(true, "Failed", format!("Failed to pull image {given:?}: {told}"));
+                self.backoff.lock().failed(&key, self.clock.now(), error.to_string());
+                Err(error)
+            }
+        }
+    }
+
+    async fn begin(&self, given: &str) -> Result<Intent, EnsureError> {
+        let (records, image) = (self.records.clone(), given.to_owned());
+        let begun = tokio::task::spawn_blocking(move || {
+            records.begin(&image)?;
+            Ok::<_, std::io::Error>(Intent { records, image, open: true })
+        })
+        .await;
+        begun.map_err(std::io::Error::other).and_then(|b| b).map_err(|e| {
+            let message = format!("Failed to record image pull intent for container image {given:?}: failed to record image pull intent: {e}");
+            EnsureError::new("ErrImagePull", message)
+        })
+    }
+
+    async fn succeeded(&self, intent: &mut Intent, reference: &str, used: Option<&Candidate>) {
+        intent.open = false;
+        let credentials = ImagePullCredentials::of(used);
+        let (records, image, reference) = (self.records.clone(), intent.image.clone(), reference.to_owned());
+        // A failed write is logged where it fails, and leaves the intent.
+        let _ = tokio::task::spawn_blocking(move || records.pulled(&image, &reference, &credentials)).await;
+    }
+
+    /// All candidates in order; without any, no credentials.
+    async fn attempt<'c>(
+        &self,
+        image: &str,
+        credentials: &'c Credentials,
+        effects: &dyn PullEffects,
+    ) -> Result<(String, Option<&'c Candidate>), Vec<String>> {
+        let now = self.clock.now();
+        if self.bucket.lock().as_mut().is_some_and(|b| !b.try_take(now)) {
+            return Err(vec!["pull QPS exceeded".to_owned()]);
+        }
+        if credentials.candidates.is_empty() {
+            let reference = self.once(image, None, effects).await.map_err(|e| vec![e])?;
+            return Ok((reference, None));
+        }
+        let mut errors = Vec::new();
+        for candidate in &credentials.candidates {
+            match self.once(image, Some(candidate), effects).await {
+                Ok(reference) => return Ok((reference, Some(candidate))),
+                Err(e) => errors.push(without_secrets(e, &credentials.candidates)),
+            }
+        }
+        Err(errors)
+    }
+
+    async fn once(&self, image: &str, auth: Option<&Candidate>, effects: &dyn PullEffects) -> Result<String, String> {
+        let pull = effects.pull(image, auth);
+        let Some(deadline) = self.options.progress_deadline else { return pull.await };
+        tokio::pin!(pull);
+        let mut before = None;
+        loop {
+            match tokio::time::timeout(deadline, &mut pull).await {
+                Ok(ended) => return ended,
+                Err(_) => match effects.progress(image).await {
+                    Some(bytes) if before == Some(bytes) => {
+                        return Err(format!("image pull progress deadline exceeded: no progress for {}", go_duration(deadline)));
+                    }
+                    progress => before = progress,
+                },
+            }
+        }
+    }
+}
+
+fn backoff_key(pod_uid: &str, image: &str) -> String {
+    format!("{pod_uid}_{image}")
+}
+
+/// The runtime may repeat what it was given.
+fn without_secrets(mut text: String, candidates: &[Candidate]) -> String {
+    for c in candidates {
+        for secret in [&c.auth.password, &c.auth.identity_token, &c.auth.registry_token] {
+            if !secret.is_empty() && text.contains(secret.reveal()) {
+                text = text.replace(secret.reveal(), "[redacted]");
+            }
+        }
+    }
+    text
+}
+
+/// The waiting state, and the text for the event.
+fn pull_error(image: &str, errors: &[String], credentials: &Credentials) -> (EnsureError, String) {
+    let mut distinct: Vec<&str> = Vec::new();
+    for e in errors {
+        if !distinct.contains(&e.as_str()) {
+            distinct.push(e);
+        }
+    }
+    let text = match distinct.as_slice() {
+        [one] => (*one).to_owned(),
+        many => format!("[{}]", many.join(", ")),
+    };
+    let mut notes = Vec::new();
+    let mut tried: Vec<String> = Vec::new();
+    for source in credentials.candidates.iter().map(|c| c.source.to_string()) {
+        if !tried.contains(&source) {
+            tried.push(source);
+        }
+    }
+    if !tried.is_empty() {
+        notes.push(format!("credentials tried: {}", tried.join(", ")));
+    }
+    for e in &credentials.errors {
+        notes.push(format!("credential provider {:?} failed: {}: {}", e.plugin, e.fault.reason, e.fault.message));
+    }
+    notes.extend(credentials.faults.iter().cloned());
+    let notes = if notes.is_empty() { String::new() } else { format!(" ({})", notes.join("; ")) };
+    let told = crate::events::bounded(format!("{text}{notes}"), MESSAGE_BYTES_MAX);
+    for (reason, words) in [
+        ("RegistryUnavailable", "because the registry is unavailable"),
+        ("SignatureValidationFailed", "because the signature validation failed"),
+    ] {
+        if let Some(rest) = text.strip_prefix(reason) {
+            let message = crate::events::bounded(format!("image pull failed for {image} {words}{rest}{notes}"), MESSAGE_BYTES_MAX);
+            return (EnsureError::new(reason, message), told);
+        }
+    }
+    (EnsureError::new("ErrImagePull", told.clone()), told)
+}
+
+/// A duration as Go prints it, to the millisecond.
+pub fn go_duration(d: Duration) -> String {
+    let ms = u64::try_from(d.as_millis()).unwrap_or(u64::MAX / 2_000_000);
+    kelson_codec::format_duration(i64::try_from(ms.saturating_mul(1_000_000)).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,69 @@
+//! Text that must not be seen: passwords and tokens. What prints, logs or encodes by itself never gets at the inside.
+use std::fmt;
+
+use zeroize::Zeroizing;
+
+/// A password or token. Debug shows three stars, there is no `Display` and no `Serialize`; memory is wiped on drop.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret(Zeroizing<String>);
+
+impl Secret {
+    /// Wraps text.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(Zeroizing::new(text.into()))
+    }
+    /// The text itself; only for handing it to who must have it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        Self::new(text)
+    }
+}
+
+impl From<&str> for Secret {
+    fn from(text: &str) -> Self {
+        Self::new(text)
+    }
+}
+
+impl<'de> serde::Deserialize<'de> for Secret {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        // Also reads `null`, which Go reads as the empty string.
+        Ok(Self::new(Option::<String>::deserialize(d)?.unwrap_or_default()))
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.is_empty() { "\"\"" } else { "***" })
+    }
+}
+
+/// An account name as an operator may see it: the first two characters, then stars whose number says nothing.
+pub fn masked(name: &str) -> String {
+    match name.chars().count() {
+        0 => "(empty)".to_owned(),
+        1..=3 => "***".to_owned(),
+        _ => format!("{}***", name.chars().take(2).collect::<String>()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn never_prints() {
+        let s = Secret::from("hunter2");
+        assert_eq!(format!("{s:?} {:?}", Some(&s)), "*** Some(***)");
+        assert_eq!((masked("AWS"), masked("oauth2"), masked("")), ("***".into(), "oa***".into(), "(empty)".into()));
+    }
+}

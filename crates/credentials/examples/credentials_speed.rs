@@ -29,14 +29,17 @@ fn cache() {
     let began = Instant::now();
     let mut found = 0;
     for i in 0..ROUNDS {
-        found += usize::from(cache.get(now, b"identity of a service account", &images[i * 7919 % images.len()]).is_some());
+        found +=
+            usize::from(cache.get(now, b"identity of a service account", &images[i * 7919 % images.len()]).is_some());
     }
     assert_eq!(found, ROUNDS);
     println!("cached lookup, 10,000 entries: {:?} (goal 2 µs)", began.elapsed() / ROUNDS as u32);
 }
 
 fn patterns() {
-    for (name, text) in [("globs", "*.dkr-{}.ecr.*.amazonaws.com"), ("one suffix", "team-{}-*.dkr.ecr.eu.amazonaws.com")] {
+    for (name, text) in
+        [("globs", "*.dkr-{}.ecr.*.amazonaws.com"), ("one suffix", "team-{}-*.dkr.ecr.eu.amazonaws.com")]
+    {
         let mut index = PatternIndex::default();
         for i in 0..1000 {
             index.add(Pattern::parse(&text.replace("{}", &i.to_string())).expect("a pattern"), i);
@@ -85,7 +88,10 @@ async fn burst(registries: usize) {
     let took = began.elapsed();
     let lines = |name: &str| std::fs::read_to_string(dir.path().join(name)).unwrap_or_default();
     let most = lines("at_once").lines().filter_map(|l| l.trim().parse::<usize>().ok()).max().unwrap_or(0);
-    println!("50 pods on {registries} registries: {took:?}, {} processes, at most {most} at once", lines("runs").lines().count());
+    println!(
+        "50 pods on {registries} registries: {took:?}, {} processes, at most {most} at once",
+        lines("runs").lines().count()
+    );
 }
 
 #[tokio::main]

@@ -52,11 +52,18 @@ pub async fn check_with(image: &str, config: Config, executor: Arc<dyn Executor>
         metrics: metrics.clone(),
         processes_max: PROCESSES_MAX,
     };
-    let mut text = format!("Image {repository}\nConfiguration {} with {} providers\n", config.hash, config.providers.len());
+    let mut text =
+        format!("Image {repository}\nConfiguration {} with {} providers\n", config.hash, config.providers.len());
     let defaults: Vec<(String, std::time::Duration, bool)> = config
         .providers
         .iter()
-        .map(|p| (p.name.clone(), p.default_cache_duration, p.token_attributes.as_ref().is_some_and(|t| t.require_service_account)))
+        .map(|p| {
+            (
+                p.name.clone(),
+                p.default_cache_duration,
+                p.token_attributes.as_ref().is_some_and(|t| t.require_service_account),
+            )
+        })
         .collect();
     let providers = Providers::new(config, options);
     let matching = providers.matching(&repository);
@@ -72,7 +79,8 @@ pub async fn check_with(image: &str, config: Config, executor: Arc<dyn Executor>
         let default = defaults.iter().find(|(n, ..)| n == name);
         let took = metrics.plugin(name);
         if let Some(e) = lookup.errors.iter().find(|e| &e.plugin == name) {
-            let _ = writeln!(text, "{name}: FAILED after {}: {}: {}", go_duration(e.took), e.fault.reason, e.fault.message);
+            let _ =
+                writeln!(text, "{name}: FAILED after {}: {}: {}", go_duration(e.took), e.fault.reason, e.fault.message);
             if !e.fault.stderr.is_empty() {
                 let _ = writeln!(text, "  stderr: {}", e.fault.stderr);
             }
@@ -99,7 +107,8 @@ pub async fn check_with(image: &str, config: Config, executor: Arc<dyn Executor>
             text.push_str("  no credentials\n");
         }
         for (what, login) in &provided.answer.logins {
-            let _ = writeln!(text, "  {what}: user {}, password {}", masked(&login.username), set_or_not(&login.password));
+            let _ =
+                writeln!(text, "  {what}: user {}, password {}", masked(&login.username), set_or_not(&login.password));
         }
         ring.add_provided(provided);
     }

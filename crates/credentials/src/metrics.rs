@@ -89,7 +89,12 @@ impl Metrics {
         inner.encode_plugins(out);
         if !inner.config_hash.is_empty() {
             let name = "kubelet_credential_provider_config_info";
-            head(out, name, "gauge", "Information about the last applied credential provider configuration with hash as label");
+            head(
+                out,
+                name,
+                "gauge",
+                "Information about the last applied credential provider configuration with hash as label",
+            );
             line(out, name, &[("hash", &inner.config_hash)], 1.0);
         }
         let name = "kubelet_credential_provider_config_reloads_total";
@@ -97,14 +102,20 @@ impl Metrics {
         line(out, name, &[("result", "failure")], inner.reloads[0] as f64);
         line(out, name, &[("result", "success")], inner.reloads[1] as f64);
         let name = "kubelet_imagemanager_image_mustpull_checks_total";
-        head(out, name, "counter", "Counter for how many times kubelet checked whether credentials need to be re-verified to access an image");
+        head(
+            out,
+            name,
+            "counter",
+            "Counter for how many times kubelet checked whether credentials need to be re-verified to access an image",
+        );
         for (result, n) in &inner.must_pull {
             line(out, name, &[("result", result)], *n as f64);
         }
         let name = "kubelet_image_manager_ensure_image_requests_total";
         head(out, name, "counter", "Number of ensure-image requests processed by the kubelet.");
         for ((policy, present, required), n) in &inner.ensured {
-            let labels = [("present_locally", *present), ("pull_policy", policy.as_str()), ("pull_required", *required)];
+            let labels =
+                [("present_locally", *present), ("pull_policy", policy.as_str()), ("pull_required", *required)];
             line(out, name, &labels, *n as f64);
         }
     }

@@ -121,43 +121,81 @@ pub struct PatternIndex {
     buckets: HashMap<String, HashMap<usize, Bucket>>,
 }
 
+/// Patterns of one port and one number of labels.
 #[derive(Debug, Default)]
 struct Bucket {
     exact: HashMap<String, Vec<(Pattern, usize)>>,
-    /// Globs whose last label is none, by that label.
-    by_last: HashMap<String, Vec<(Pattern, usize)>>,
-    rest: Vec<(Pattern, usize)>,
+    /// By which labels are globs (a bit each): there are few such forms, however many patterns.
+    globs: Vec<(u64, HashMap<String, Vec<Glob>>)>,
+}
+
+/// A pattern under the key of its labels that are no globs.
+#[derive(Debug)]
+struct Glob {
+    labels: Vec<(usize, String)>,
+    path: String,
+    number: usize,
+}
+
+/// Labels beyond which a host is matched by no glob; names of DNS have fewer.
+const LABELS_MAX: usize = 64;
+
+/// The labels that are no globs, each ended by a dot.
+fn literal_key(into: &mut String, globs: u64, labels: &[&str]) {
+    into.clear();
+    for (_, label) in labels.iter().enumerate().filter(|(i, _)| globs & (1 << i) == 0) {
+        into.push_str(label);
+        into.push('.');
+    }
 }
 
 impl PatternIndex {
     /// Adds a pattern under a number; one number may have many.
     pub fn add(&mut self, pattern: Pattern, number: usize) {
-        let labels = pattern.host.split('.').count();
-        let bucket = self.buckets.entry(pattern.port.clone()).or_default().entry(labels).or_default();
-        let last = pattern.host.rsplit('.').next().unwrap_or_default();
-        let list = match (pattern.is_glob(), last.contains('*')) {
-            (false, _) => bucket.exact.entry(pattern.host.clone()).or_default(),
-            (true, false) => bucket.by_last.entry(last.to_owned()).or_default(),
-            (true, true) => &mut bucket.rest,
-        };
-        list.push((pattern, number));
+        let labels: Vec<&str> = pattern.host.split('.').collect();
+        let bucket = self.buckets.entry(pattern.port.clone()).or_default().entry(labels.len()).or_default();
+        if !pattern.is_glob() {
+            bucket.exact.entry(pattern.host.clone()).or_default().push((pattern, number));
+            return;
+        }
+        if labels.len() > LABELS_MAX {
+            return;
+        }
+        let is_glob = |(_, label): &(usize, &&str)| label.contains('*');
+        let globs = labels.iter().enumerate().filter(is_glob).fold(0u64, |mask, (i, _)| mask | (1 << i));
+        let mut key = String::new();
+        literal_key(&mut key, globs, &labels);
+        let own = labels.iter().enumerate().filter(is_glob).map(|(i, l)| (i, (*l).to_owned())).collect();
+        let glob = Glob { labels: own, path: pattern.path.clone(), number };
+        let at = bucket.globs.iter().position(|(mask, _)| *mask == globs).unwrap_or_else(|| {
+            bucket.globs.push((globs, HashMap::new()));
+            bucket.globs.len() - 1
+        });
+        bucket.globs[at].1.entry(key).or_default().push(glob);
     }
 
     /// The numbers that match, ascending, each once.
     pub fn lookup(&self, image: &Target<'_>) -> Vec<usize> {
         let mut found = Vec::new();
-        let labels = image.host.split('.').count();
-        if let Some(bucket) = self.buckets.get(image.port).and_then(|b| b.get(&labels)) {
-            let last = image.host.rsplit('.').next().unwrap_or_default();
-            let lists = [bucket.exact.get(image.host), bucket.by_last.get(last), Some(&bucket.rest)];
-            for (pattern, number) in lists.into_iter().flatten().flatten() {
-                if pattern.matches(image) {
-                    found.push(*number);
+        let labels: Vec<&str> = image.host.split('.').collect();
+        let Some(bucket) = self.buckets.get(image.port).and_then(|b| b.get(&labels.len())) else { return found };
+        for (pattern, number) in bucket.exact.get(image.host).into_iter().flatten() {
+            if image.path.starts_with(&pattern.path) {
+                found.push(*number);
+            }
+        }
+        let mut key = String::with_capacity(image.host.len() + 1);
+        for (globs, by_key) in &bucket.globs {
+            literal_key(&mut key, *globs, &labels);
+            for g in by_key.get(&key).into_iter().flatten() {
+                let host = || g.labels.iter().all(|(i, p)| glob(p.as_bytes(), labels[*i].as_bytes()));
+                if image.path.starts_with(&g.path) && host() {
+                    found.push(g.number);
                 }
             }
-            found.sort_unstable();
-            found.dedup();
         }
+        found.sort_unstable();
+        found.dedup();
         found
     }
 }

@@ -146,9 +146,9 @@ fn path_ok(path: &str) -> bool {
         let alnum = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
         let bytes = component.as_bytes();
         let ends = bytes.first().is_some_and(|b| alnum(*b)) && bytes.last().is_some_and(|b| alnum(*b));
-        ends && component.split(|c: char| c.is_ascii() && alnum(c as u8)).all(|separator| {
-            matches!(separator, "" | "." | "_" | "__") || separator.bytes().all(|b| b == b'-')
-        })
+        ends && component
+            .split(|c: char| c.is_ascii() && alnum(c as u8))
+            .all(|separator| matches!(separator, "" | "." | "_" | "__") || separator.bytes().all(|b| b == b'-'))
     })
 }
 
@@ -191,7 +191,9 @@ mod tests {
             let r = Reference::parse(image).unwrap_or_else(|e| panic!("{image}: {e}"));
             assert_eq!((r.repository().as_str(), r.tag.as_deref()), (repository, tag), "{image}");
         }
-        for bad in ["", "a//b", "a:", "a:b c", "/a", "a@x", "-a", "r.io/a___b", "r.io/a.-b", "r-.io/a", "r.io:x/a", "a:-b"] {
+        for bad in
+            ["", "a//b", "a:", "a:b c", "/a", "a@x", "-a", "r.io/a___b", "r.io/a.-b", "r-.io/a", "r.io:x/a", "a:-b"]
+        {
             assert!(Reference::parse(bad).is_err(), "{bad}");
         }
     }
@@ -204,7 +206,10 @@ mod tests {
         assert_eq!(without_tag(&both), Ok("r.io/a"));
         assert_eq!(without_tag("nginx:1"), Ok("nginx"));
         assert_eq!(without_tag("localhost:5000/a"), Ok("localhost:5000/a"));
-        assert_eq!((default_policy("a"), default_policy("a:1"), default_policy(&both)), ("Always", "IfNotPresent", "IfNotPresent"));
+        assert_eq!(
+            (default_policy("a"), default_policy("a:1"), default_policy(&both)),
+            ("Always", "IfNotPresent", "IfNotPresent")
+        );
         assert_eq!(
             with_default_tag("Foo").expect_err("upper case"),
             "couldn't parse image name \"Foo\": invalid reference format: repository name (library/Foo) must be lowercase"

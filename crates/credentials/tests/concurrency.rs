@@ -1,5 +1,6 @@
 //! Shared runs of plugins on a paused clock: who starts one, who shares it, who is left out. The last test does all of it
 //! at random; its seed is printed with any failure and can be given back by `KELSON_SEED`.
+#![allow(clippy::unwrap_used)]
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 use std::time::Duration;
@@ -123,7 +124,8 @@ impl ServiceAccounts for Accounts {
         if self.fails_for.lock().contains(&request.pod.uid) {
             return Err("pod is gone".to_owned());
         }
-        let token = format!("{}/{}@{}", request.service_account.namespace, request.service_account.name, request.pod.uid);
+        let token =
+            format!("{}/{}@{}", request.service_account.namespace, request.service_account.name, request.pod.uid);
         Ok(Token { token: token.as_str().into(), expires: *self.expires.lock() })
     }
 }
@@ -156,7 +158,9 @@ fn config(default: &str, tokens: &str) -> Config {
 }
 
 fn tokens(cache_type: &str) -> String {
-    format!(", tokenAttributes: {{serviceAccountTokenAudience: aud, cacheType: {cache_type}, requireServiceAccount: true, requiredServiceAccountAnnotationKeys: [a/role]}}")
+    format!(
+        ", tokenAttributes: {{serviceAccountTokenAudience: aud, cacheType: {cache_type}, requireServiceAccount: true, requiredServiceAccountAnnotationKeys: [a/role]}}"
+    )
 }
 
 impl World {
@@ -254,13 +258,9 @@ async fn an_image_wise_plugin_serves_every_image() {
 
 #[tokio::test(start_paused = true)]
 async fn durations() {
-    for (default, given, kept) in [
-        ("1h", None, 3600),
-        ("0s", None, 0),
-        ("1h", Some(60), 60),
-        ("1h", Some(0), 0),
-        ("0s", Some(60), 60),
-    ] {
+    for (default, given, kept) in
+        [("1h", None, 3600), ("0s", None, 0), ("1h", Some(60), 60), ("1h", Some(0), 0), ("0s", Some(60), 60)]
+    {
         let w = World::new(config(default, ""));
         w.set(|b| b.duration = given.map(Duration::from_secs));
         w.get("r.io/a", pod(0, "")).await;
@@ -460,7 +460,9 @@ async fn interleave(seed: u64) {
             0 => w.set(|b| b.fails = rng.random_bool(0.3)),
             1 => w.set(|b| b.key_type = [KeyType::Image, KeyType::Registry, KeyType::Global][rng.random_range(0..3)]),
             2 => w.set(|b| b.takes = Duration::from_millis(rng.random_range(0..400))),
-            3 => w.set(|b| b.duration = [None, Some(0), Some(150), Some(60_000)][rng.random_range(0..4)].map(Duration::from_millis)),
+            3 => w.set(|b| {
+                b.duration = [None, Some(0), Some(150), Some(60_000)][rng.random_range(0..4)].map(Duration::from_millis)
+            }),
             4 => w.set(|b| b.panics = rng.random_bool(0.2)),
             5 if rng.random_bool(0.3) => {
                 w.providers.replace(config(durations[rng.random_range(0..3)], kinds[kind]));

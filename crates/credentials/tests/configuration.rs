@@ -1,4 +1,5 @@
 //! The configuration file: every fault at once and by path, directories, executables, and reloading.
+#![allow(clippy::unwrap_used)]
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -39,15 +40,26 @@ fn faults(text: &str) -> Vec<String> {
 fn a_sound_file() {
     let c = config::load_text(GOOD.as_bytes()).unwrap();
     let p = &c.providers[0];
-    assert_eq!((p.name.as_str(), p.default_cache_duration, p.api_version), ("ecr", Duration::from_secs(43_200), ApiVersion::V1));
+    assert_eq!(
+        (p.name.as_str(), p.default_cache_duration, p.api_version),
+        ("ecr", Duration::from_secs(43_200), ApiVersion::V1)
+    );
     assert_eq!((p.match_images.len(), p.args[1].reveal(), p.env[0].0.as_str()), (2, "--key=hunter2", "AWS_PROFILE"));
     let t = p.token_attributes.as_ref().unwrap();
-    assert_eq!((t.audience.as_str(), t.cache_type, t.require_service_account), ("aud", CacheType::ServiceAccount, true));
-    assert_eq!((t.required_annotation_keys[0].as_str(), t.optional_annotation_keys[0].as_str()), ("example.com/Role", "example.com/extra"));
+    assert_eq!(
+        (t.audience.as_str(), t.cache_type, t.require_service_account),
+        ("aud", CacheType::ServiceAccount, true)
+    );
+    assert_eq!(
+        (t.required_annotation_keys[0].as_str(), t.optional_annotation_keys[0].as_str()),
+        ("example.com/Role", "example.com/extra")
+    );
     assert!(c.hash.starts_with("sha256:") && c.hash.len() == 71);
     assert!(!format!("{c:?}").contains("hunter2"));
     for v in ["v1alpha1", "v1beta1", "v1"] {
-        let json = format!("{{\"apiVersion\":\"kubelet.config.k8s.io/{v}\",\"kind\":\"CredentialProviderConfig\",\"providers\":[{{\"name\":\"p\",\"matchImages\":[\"r.io\"],\"defaultCacheDuration\":\"0s\",\"apiVersion\":\"credentialprovider.kubelet.k8s.io/{v}\"}}]}}");
+        let json = format!(
+            "{{\"apiVersion\":\"kubelet.config.k8s.io/{v}\",\"kind\":\"CredentialProviderConfig\",\"providers\":[{{\"name\":\"p\",\"matchImages\":[\"r.io\"],\"defaultCacheDuration\":\"0s\",\"apiVersion\":\"credentialprovider.kubelet.k8s.io/{v}\"}}]}}"
+        );
         assert_eq!(config::load_text(json.as_bytes()).unwrap().providers[0].default_cache_duration, Duration::ZERO);
     }
 }
@@ -107,16 +119,28 @@ providers:
         assert!(found.iter().any(|f| f == want), "missing {want:?} in\n{}", found.join("\n"));
     }
     assert!(found.iter().any(|f| f.starts_with("providers[2].defaultCacheDuration: Invalid value: \"ten\"")));
-    assert!(found.iter().any(|f| f.starts_with("providers[2].tokenAttributes.requiredServiceAccountAnnotationKeys[2]: Invalid value: \"not ok\"")));
+    assert!(found.iter().any(|f| f.starts_with(
+        "providers[2].tokenAttributes.requiredServiceAccountAnnotationKeys[2]: Invalid value: \"not ok\""
+    )));
 }
 
 #[test]
 fn documents_of_another_kind() {
-    assert_eq!(faults("{}"), ["apiVersion: Required value", "kind: Required value", "providers: Required value: at least 1 item in plugins is required"]);
+    assert_eq!(
+        faults("{}"),
+        [
+            "apiVersion: Required value",
+            "kind: Required value",
+            "providers: Required value: at least 1 item in plugins is required"
+        ]
+    );
     assert!(faults("a: [")[0].starts_with("error decoding config: "));
     let old = GOOD.replace("k8s.io/v1\nkind", "k8s.io/v1beta1\nkind");
     assert_eq!(faults(&old), ["providers[0].tokenAttributes: Forbidden: unknown field"]);
-    assert!(faults(&GOOD.replace("CredentialProviderConfig", "KubeletConfiguration"))[0].starts_with("kind: Unsupported value"));
+    assert!(
+        faults(&GOOD.replace("CredentialProviderConfig", "KubeletConfiguration"))[0]
+            .starts_with("kind: Unsupported value")
+    );
 }
 
 fn plugin(dir: &Path, name: &str, mode: u32) {
@@ -130,11 +154,20 @@ fn executables_and_directories() {
     let (file, bin) = (dir.path().join("c.yaml"), dir.path().join("bin"));
     let text = |e: config::ConfigError| e.to_string();
     let both = text(config::load(&file, &bin).unwrap_err());
-    assert!(both.contains("unable to access path") && both.contains(&format!("plugin binary directory {} did not exist", bin.display())));
+    assert!(
+        both.contains("unable to access path")
+            && both.contains(&format!("plugin binary directory {} did not exist", bin.display()))
+    );
     fs::create_dir(&bin).unwrap();
     fs::write(&file, GOOD).unwrap();
     let missing = text(config::load(&file, &bin).unwrap_err());
-    assert_eq!(missing, format!("failed to validate credential provider config: providers[0].name: Invalid value: \"ecr\": plugin binary executable {} did not exist", bin.join("ecr").display()));
+    assert_eq!(
+        missing,
+        format!(
+            "failed to validate credential provider config: providers[0].name: Invalid value: \"ecr\": plugin binary executable {} did not exist",
+            bin.join("ecr").display()
+        )
+    );
     plugin(&bin, "ecr", 0o644);
     assert!(text(config::load(&file, &bin).unwrap_err()).contains("permission denied"));
     plugin(&bin, "ecr", 0o755);
@@ -151,7 +184,10 @@ fn executables_and_directories() {
     assert_eq!(names(config::load(&many, &bin).unwrap()), ["ecr", "second"]);
     fs::write(many.join("c.json"), GOOD).unwrap();
     let twice = text(config::load(&many, &bin).unwrap_err());
-    assert!(twice.contains(&format!("{}: providers[0].name: Duplicate value: \"ecr\"", many.join("c.json").display())), "{twice}");
+    assert!(
+        twice.contains(&format!("{}: providers[0].name: Duplicate value: \"ecr\"", many.join("c.json").display())),
+        "{twice}"
+    );
 }
 
 #[derive(Default)]
@@ -202,7 +238,10 @@ async fn a_broken_change_keeps_the_last_good() {
     assert_eq!(providers.matching("other.io/x"), ["ecr"]);
     let mut text = String::new();
     metrics.encode(&mut text);
-    assert!(!text.contains(&hash) && text.contains("kubelet_credential_provider_config_reloads_total{result=\"success\"} 1"));
+    assert!(
+        !text.contains(&hash)
+            && text.contains("kubelet_credential_provider_config_reloads_total{result=\"success\"} 1")
+    );
 }
 
 #[tokio::test]

@@ -1,5 +1,6 @@
 //! Plugins as processes: sound ones, and every way to misbehave. Each ends in bounded time, leaves no process behind and
 //! says what happened without a credential.
+#![allow(clippy::unwrap_used)]
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -36,7 +37,11 @@ impl Bench {
 
     async fn run_for(&self, run_max: Duration) -> Result<Response, PluginFault> {
         let executor = ProcessExecutor { bin_dir: self.dir.path().to_owned(), run_max };
-        let request = Request { image: "r.io/app".into(), token: Some(format!("{SECRET}-token").as_str().into()), ..Default::default() };
+        let request = Request {
+            image: "r.io/app".into(),
+            token: Some(format!("{SECRET}-token").as_str().into()),
+            ..Default::default()
+        };
         executor.run(&self.config(), &request).await
     }
 
@@ -54,7 +59,9 @@ impl Bench {
 }
 
 fn answer() -> String {
-    format!("echo '{{\"kind\":\"CredentialProviderResponse\",\"apiVersion\":\"credentialprovider.kubelet.k8s.io/v1\",\"cacheKeyType\":\"Registry\",\"cacheDuration\":\"5m\",\"auth\":{{\"r.io\":{{\"username\":\"user\",\"password\":\"{SECRET}\"}}}}}}'")
+    format!(
+        "echo '{{\"kind\":\"CredentialProviderResponse\",\"apiVersion\":\"credentialprovider.kubelet.k8s.io/v1\",\"cacheKeyType\":\"Registry\",\"cacheDuration\":\"5m\",\"auth\":{{\"r.io\":{{\"username\":\"user\",\"password\":\"{SECRET}\"}}}}}}'"
+    )
 }
 
 /// Ended, or a zombie that somebody else will reap.
@@ -81,13 +88,21 @@ fn clean(fault: &PluginFault) {
 
 #[tokio::test]
 async fn request_environment_and_answer() {
-    let b = Bench::new(&format!("cat > $D/in; printf '%s|' \"$OVERLAY\" \"$HOME\" \"${{PATH:+inherited}}\" \"$@\" > $D/env; {}", answer()));
+    let b = Bench::new(&format!(
+        "cat > $D/in; printf '%s|' \"$OVERLAY\" \"$HOME\" \"${{PATH:+inherited}}\" \"$@\" > $D/env; {}",
+        answer()
+    ));
     let r = b.run().await.unwrap();
-    assert_eq!((r.key_type, r.cache_duration, r.auth["r.io"].password.reveal()), (KeyType::Registry, Some(Duration::from_secs(300)), SECRET));
+    assert_eq!(
+        (r.key_type, r.cache_duration, r.auth["r.io"].password.reveal()),
+        (KeyType::Registry, Some(Duration::from_secs(300)), SECRET)
+    );
     assert_eq!(b.read("env"), format!("{SECRET}-env|/nowhere|inherited|one|two words|"));
     assert_eq!(
         b.read("in"),
-        format!("{{\"kind\":\"CredentialProviderRequest\",\"apiVersion\":\"credentialprovider.kubelet.k8s.io/v1\",\"image\":\"r.io/app\",\"serviceAccountToken\":\"{SECRET}-token\"}}\n")
+        format!(
+            "{{\"kind\":\"CredentialProviderRequest\",\"apiVersion\":\"credentialprovider.kubelet.k8s.io/v1\",\"image\":\"r.io/app\",\"serviceAccountToken\":\"{SECRET}-token\"}}\n"
+        )
     );
 }
 
@@ -99,7 +114,10 @@ async fn a_plugin_that_does_not_read_its_input() {
 
 #[tokio::test]
 async fn failing_with_credentials_on_both_streams() {
-    let b = Bench::new(&format!("{}; echo \"cannot log in with {SECRET} and token {SECRET}-token, $OVERLAY\" >&2; exit 3", answer()));
+    let b = Bench::new(&format!(
+        "{}; echo \"cannot log in with {SECRET} and token {SECRET}-token, $OVERLAY\" >&2; exit 3",
+        answer()
+    ));
     let e = b.run().await.unwrap_err();
     assert_eq!((e.reason, e.message.as_str()), (FaultReason::Exit, "exit status 3"));
     assert!(e.stderr.starts_with("cannot log in with [redacted] and token [redacted]"), "{}", e.stderr);
@@ -193,7 +211,13 @@ async fn dry_run() {
     let executor = Arc::new(ProcessExecutor::new(b.dir.path()));
     let report = check_with("r.io/app:1", config(&b), executor.clone()).await;
     assert!(report.fine, "{}", report.text);
-    for want in ["plugin: answered in ", "cache key type: Registry", "cache duration: 5m0s", "r.io: user us***, password set", "1. r.io from credential provider \"plugin\""] {
+    for want in [
+        "plugin: answered in ",
+        "cache key type: Registry",
+        "cache duration: 5m0s",
+        "r.io: user us***, password set",
+        "1. r.io from credential provider \"plugin\"",
+    ] {
         assert!(report.text.contains(want), "{want} in {}", report.text);
     }
     assert!(!report.text.contains("swordfish") && !report.text.contains("user user"));
@@ -201,5 +225,9 @@ async fn dry_run() {
     assert!(!check_with("not an image", config(&b), executor).await.fine);
     let b = Bench::new("echo no such role >&2; exit 1");
     let report = check_with("r.io/app", config(&b), Arc::new(ProcessExecutor::new(b.dir.path()))).await;
-    assert!(!report.fine && report.text.contains("plugin: FAILED after") && report.text.contains("stderr: no such role"), "{}", report.text);
+    assert!(
+        !report.fine && report.text.contains("plugin: FAILED after") && report.text.contains("stderr: no such role"),
+        "{}",
+        report.text
+    );
 }

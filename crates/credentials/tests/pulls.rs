@@ -1,4 +1,5 @@
 //! The pull manager with a runtime that is none: what is pulled when, with what, and what the pod's owner reads.
+#![allow(clippy::unwrap_used)]
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -145,7 +146,10 @@ async fn another_tenants_image_must_be_opened_anew() {
     }
     assert_eq!(r.pulls.lock().len(), 3);
     let last = r.events.lock().last().cloned();
-    assert_eq!(last.as_deref(), Some("Normal Pulled: Container image \"r.io/app:1\" already present on machine and can be accessed by the pod"));
+    assert_eq!(
+        last.as_deref(),
+        Some("Normal Pulled: Container image \"r.io/app:1\" already present on machine and can be accessed by the pod")
+    );
     // Absent and forbidden are not to be told apart.
     let absent = ensure(&m, &r, 3, "r.io/absent:1", PullPolicy::Never, &[]).await.unwrap_err();
     let hidden = ensure(&m, &r, 3, "r.io/app:1", PullPolicy::Never, &[]).await.unwrap_err();
@@ -155,11 +159,18 @@ async fn another_tenants_image_must_be_opened_anew() {
 #[tokio::test(start_paused = true)]
 async fn errors_name_sources_and_no_credential() {
     let dir = tempfile::tempdir().unwrap();
-    let m = manager(dir.path(), "{\"auths\":{\"r.io\":{\"username\":\"node\",\"password\":\"hunter2-node\"}}}", PullOptions::default());
+    let m = manager(
+        dir.path(),
+        "{\"auths\":{\"r.io\":{\"username\":\"node\",\"password\":\"hunter2-node\"}}}",
+        PullOptions::default(),
+    );
     let r = Runtime { opens_for: Some("else"), ..Default::default() };
     let e = ensure(&m, &r, 0, "r.io/app:1", PullPolicy::IfNotPresent, &[secret("s", "mine")]).await.unwrap_err();
     assert_eq!(e.reason, "ErrImagePull");
-    assert_eq!(e.message, "[401 unauthorized for \"mine\" [redacted], 401 unauthorized for \"node\" [redacted]] (credentials tried: image pull secret \"s\", docker configuration of the node)");
+    assert_eq!(
+        e.message,
+        "[401 unauthorized for \"mine\" [redacted], 401 unauthorized for \"node\" [redacted]] (credentials tried: image pull secret \"s\", docker configuration of the node)"
+    );
     // The next try is a back-off that repeats the cause.
     let b = ensure(&m, &r, 0, "r.io/app:1", PullPolicy::IfNotPresent, &[]).await.unwrap_err();
     assert_eq!((b.reason, b.message), ("ImagePullBackOff", format!("Back-off pulling image \"r.io/app:1\": {e}")));
@@ -169,7 +180,10 @@ async fn errors_name_sources_and_no_credential() {
     *r.fails.lock() = Some("RegistryUnavailable: dial tcp: refused");
     let e = ensure(&m, &r, 0, "r.io/app:1", PullPolicy::IfNotPresent, &[]).await.unwrap_err();
     assert_eq!(e.reason, "RegistryUnavailable");
-    assert!(e.message.starts_with("image pull failed for r.io/app:1 because the registry is unavailable: dial tcp: refused"));
+    assert!(
+        e.message
+            .starts_with("image pull failed for r.io/app:1 because the registry is unavailable: dial tcp: refused")
+    );
     assert_eq!(m.records().counts(), (0, 0));
     assert!(!format!("{:?}", r.events.lock()).contains("hunter2"));
     let bad = ensure(&m, &r, 0, "Not Ok", PullPolicy::Always, &[]).await.unwrap_err();
@@ -221,7 +235,8 @@ async fn a_pull_that_is_dropped_leaves_no_intent() {
     let dir = tempfile::tempdir().unwrap();
     let m = manager(dir.path(), "{}", PullOptions::default());
     let r = Runtime { takes: Duration::from_secs(10_000), ..Default::default() };
-    let began = tokio::time::timeout(Duration::from_secs(1), ensure(&m, &r, 0, "r.io/a:1", PullPolicy::Always, &[])).await;
+    let began =
+        tokio::time::timeout(Duration::from_secs(1), ensure(&m, &r, 0, "r.io/a:1", PullPolicy::Always, &[])).await;
     assert!(began.is_err());
     assert_eq!(m.records().counts(), (0, 0));
 }

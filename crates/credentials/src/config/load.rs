@@ -103,7 +103,12 @@ fn merge(files: Vec<(PathBuf, Vec<u8>)>, several: bool, faults: &mut Vec<ConfigF
             if seen.insert(name.to_owned(), ()).is_some() {
                 let value = Some(format!("{name:?}"));
                 let path = format!("providers[{i}].name");
-                reader.faults.0.push(FieldError { kind: FieldErrorKind::Duplicate, path, value, detail: String::new() });
+                reader.faults.0.push(FieldError {
+                    kind: FieldErrorKind::Duplicate,
+                    path,
+                    value,
+                    detail: String::new(),
+                });
             }
         }
         faults.extend(reader.faults.0.into_iter().map(|e| fault(FaultKind::Field(e))));
@@ -121,7 +126,9 @@ pub fn check_bin_dir(providers: &[ProviderConfig], bin_dir: &Path) -> Vec<Config
             return vec![other(format!("plugin binary directory {} did not exist", bin_dir.display()))];
         }
         Err(e) => return vec![other(format!("error inspecting binary directory {}: {e}", bin_dir.display()))],
-        Ok(m) if !m.is_dir() => return vec![other(format!("plugin binary directory {} is no directory", bin_dir.display()))],
+        Ok(m) if !m.is_dir() => {
+            return vec![other(format!("plugin binary directory {} is no directory", bin_dir.display()))];
+        }
         Ok(_) => {}
     }
     let mut faults = Vec::new();
@@ -129,7 +136,9 @@ pub fn check_bin_dir(providers: &[ProviderConfig], bin_dir: &Path) -> Vec<Config
         let path = bin_dir.join(&p.name);
         let shown = path.display();
         let why = match fs::metadata(&path) {
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => format!("plugin binary executable {shown} did not exist"),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                format!("plugin binary executable {shown} did not exist")
+            }
             Err(e) => format!("error inspecting binary executable {shown}: {e}"),
             Ok(m) if m.is_dir() => format!("error inspecting binary executable {shown}: is a directory"),
             Ok(m) if m.permissions().mode() & 0o111 == 0 => {
@@ -138,7 +147,8 @@ pub fn check_bin_dir(providers: &[ProviderConfig], bin_dir: &Path) -> Vec<Config
             Ok(_) => continue,
         };
         let path = format!("providers[{i}].name");
-        let error = FieldError { kind: FieldErrorKind::Invalid, path, value: Some(format!("{:?}", p.name)), detail: why };
+        let error =
+            FieldError { kind: FieldErrorKind::Invalid, path, value: Some(format!("{:?}", p.name)), detail: why };
         faults.push(ConfigFault { file: None, kind: FaultKind::Field(error) });
     }
     faults

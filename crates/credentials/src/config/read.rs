@@ -48,7 +48,12 @@ fn get<'a>(o: &'a Object, name: &str) -> Option<&'a Value> {
 impl Reader {
     fn wrong_type(&mut self, path: &FieldPath, found: &Value, wanted: &str) {
         let detail = format!("must be {wanted}, not {}", type_name(found));
-        self.faults.0.push(FieldError { kind: FieldErrorKind::TypeInvalid, path: path.to_string(), value: None, detail });
+        self.faults.0.push(FieldError {
+            kind: FieldErrorKind::TypeInvalid,
+            path: path.to_string(),
+            value: None,
+            detail,
+        });
     }
 
     fn known(&mut self, path: &FieldPath, o: &Object, fields: &[&str]) {
@@ -232,7 +237,12 @@ impl Reader {
         found
     }
 
-    fn token_attributes(&mut self, path: &FieldPath, v: &Value, version: Option<ApiVersion>) -> Option<TokenAttributes> {
+    fn token_attributes(
+        &mut self,
+        path: &FieldPath,
+        v: &Value,
+        version: Option<ApiVersion>,
+    ) -> Option<TokenAttributes> {
         let o = self.object(path, v)?;
         self.known(path, o, &TOKEN_FIELDS);
         let audience = self.string(path, o, "serviceAccountTokenAudience").unwrap_or_default();

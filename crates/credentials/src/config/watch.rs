@@ -103,7 +103,9 @@ impl Watch {
                 match reader.next() {
                     Ok(event) => {
                         any = true;
-                        let gone = inotify::ReadFlags::DELETE_SELF | inotify::ReadFlags::MOVE_SELF | inotify::ReadFlags::IGNORED;
+                        let gone = inotify::ReadFlags::DELETE_SELF
+                            | inotify::ReadFlags::MOVE_SELF
+                            | inotify::ReadFlags::IGNORED;
                         self.gone |= event.events().intersects(gone);
                     }
                     Err(e) => break e,

@@ -86,7 +86,9 @@ pub fn parse(form: Form, data: &[u8]) -> DockerConfig {
     let object = data.iter().find(|b| !b.is_ascii_whitespace()) == Some(&b'{');
     let entries = match form {
         _ if !object => Err(()),
-        Form::ConfigJson => serde_json::from_slice::<ConfigJson>(data).map(|c| c.auths.unwrap_or_default()).map_err(drop),
+        Form::ConfigJson => {
+            serde_json::from_slice::<ConfigJson>(data).map(|c| c.auths.unwrap_or_default()).map_err(drop)
+        }
         Form::Dockercfg => serde_json::from_slice(data).map_err(drop),
     };
     // The parser's own words may hold what it read.
@@ -151,7 +153,10 @@ mod tests {
 
     #[test]
     fn faults_name_the_entry_only() {
-        let c = parse(Form::ConfigJson, br#"{"auths":{"a":{"auth":"hunter2!"},"b":{"auth":"aHVudGVyMg=="},"c":{"username":"u"}}}"#);
+        let c = parse(
+            Form::ConfigJson,
+            br#"{"auths":{"a":{"auth":"hunter2!"},"b":{"auth":"aHVudGVyMg=="},"c":{"username":"u"}}}"#,
+        );
         assert_eq!(c.entries.keys().collect::<Vec<_>>(), ["c"]);
         assert_eq!(
             c.faults,

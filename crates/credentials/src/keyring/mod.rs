@@ -178,7 +178,8 @@ impl Keyring {
             None => Source::Plugin(plugin),
         };
         for (what, login) in &provided.answer.logins {
-            let auth = Auth { username: login.username.clone(), password: login.password.clone(), ..Default::default() };
+            let auth =
+                Auth { username: login.username.clone(), password: login.password.clone(), ..Default::default() };
             self.add(Group::Plugins, what, auth, source.clone());
         }
     }
@@ -187,7 +188,11 @@ impl Keyring {
         let bare = what.strip_prefix("https://").or_else(|| what.strip_prefix("http://")).unwrap_or(what);
         let (host, path) = bare.find('/').map_or((bare, ""), |i| bare.split_at(i));
         // Docker takes these paths of the registry's API for the registry itself.
-        let path = path.strip_prefix("/v1").or_else(|| path.strip_prefix("/v2")).filter(|p| p.starts_with('/')).unwrap_or(path);
+        let path = path
+            .strip_prefix("/v1")
+            .or_else(|| path.strip_prefix("/v2"))
+            .filter(|p| p.starts_with('/'))
+            .unwrap_or(path);
         let key = if path == "/" { host.to_owned() } else { format!("{host}{path}") };
         match Pattern::parse(&key) {
             Ok(pattern) => {
@@ -214,7 +219,8 @@ impl Keyring {
         let mut candidates: Vec<Candidate> = Vec::new();
         for e in found {
             let c = &e.candidate;
-            if candidates.len() < CANDIDATES_MAX && !candidates.iter().any(|o| o.auth == c.auth && o.source == c.source) {
+            if candidates.len() < CANDIDATES_MAX && !candidates.iter().any(|o| o.auth == c.auth && o.source == c.source)
+            {
                 candidates.push(c.clone());
             }
         }
@@ -273,7 +279,10 @@ mod tests {
     fn the_default_registry_of_each_source() {
         let mut ring = Keyring::new();
         ring.add_secret(&secret("s", r#"{"auths":{"https://index.docker.io/v1/":{"username":"mine"}}}"#));
-        ring.add_node(&docker::parse(Form::ConfigJson, br#"{"auths":{"docker.io":{"username":"node"},"index.docker.io":{"username":"unused"}}}"#));
+        ring.add_node(&docker::parse(
+            Form::ConfigJson,
+            br#"{"auths":{"docker.io":{"username":"node"},"index.docker.io":{"username":"unused"}}}"#,
+        ));
         assert_eq!(users(&ring, "docker.io/library/nginx"), ["mine", "node"]);
         assert_eq!(users(&ring, "r.io/nginx"), Vec::<String>::new());
     }
@@ -281,12 +290,20 @@ mod tests {
     #[test]
     fn sources_merge_into_one_order() {
         let mut ring = Keyring::new();
-        ring.add_node(&docker::parse(Form::Dockercfg, br#"{"r.io":{"username":"node"},"r.io/team":{"username":"node-team"}}"#));
+        ring.add_node(&docker::parse(
+            Form::Dockercfg,
+            br#"{"r.io":{"username":"node"},"r.io/team":{"username":"node-team"}}"#,
+        ));
         let login = |u: &str| Login { username: u.into(), password: "p".into() };
         let logins = vec![("*.io".to_owned(), login("plugin-glob")), ("r.io".to_owned(), login("plugin"))];
         let answer = Arc::new(Answer { key_type: KeyType::Registry, cache_duration: None, logins });
         let coordinates = Coordinates { namespace: "ns".into(), name: "sa".into(), uid: "u".into() };
-        ring.add_provided(&Provided { plugin: "ecr".into(), answer, service_account: Some(coordinates), cached: false });
+        ring.add_provided(&Provided {
+            plugin: "ecr".into(),
+            answer,
+            service_account: Some(coordinates),
+            cached: false,
+        });
         ring.add_secret(&secret("s", r#"{"auths":{"r.io":{"username":"pod"}}}"#));
         ring.add_secret(&secret("again", r#"{"auths":{"r.io":{"username":"pod2"}}}"#));
         let found = ring.lookup("r.io/team/app");

@@ -92,7 +92,8 @@ mod tests {
     fn first_sound_file_and_its_changes() {
         let dir = tempfile::tempdir().unwrap();
         let p = |n: &str| dir.path().join(n);
-        let node = NodeConfig::at(vec![(p("a"), Form::ConfigJson), (p("b"), Form::ConfigJson), (p("c"), Form::Dockercfg)]);
+        let node =
+            NodeConfig::at(vec![(p("a"), Form::ConfigJson), (p("b"), Form::ConfigJson), (p("c"), Form::Dockercfg)]);
         let keys = || node.read().entries.keys().cloned().collect::<Vec<_>>();
         assert!(keys().is_empty());
         fs::write(p("c"), r#"{"c.io":{"username":"u"}}"#).unwrap();

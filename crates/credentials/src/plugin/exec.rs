@@ -98,10 +98,8 @@ impl ProcessExecutor {
         request: &Request,
         output: &Mutex<Output>,
     ) -> Result<(), (FaultReason, String)> {
-        let mut child = self
-            .command(provider)
-            .spawn()
-            .map_err(|e| (FaultReason::Start, format!("cannot be started: {e}")))?;
+        let mut child =
+            self.command(provider).spawn().map_err(|e| (FaultReason::Start, format!("cannot be started: {e}")))?;
         // Before the group is let go, the child is not reaped: its number cannot mean another group.
         let group = Group::of(&child);
         let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
@@ -114,9 +112,8 @@ impl ProcessExecutor {
             }
             Ok(())
         };
-        let streams = async {
-            tokio::try_join!(write, read_stdout(stdout, output), read_stderr(stderr, output)).map(|_| ())
-        };
+        let streams =
+            async { tokio::try_join!(write, read_stdout(stdout, output), read_stderr(stderr, output)).map(|_| ()) };
         tokio::pin!(streams);
         let mut open = true;
         loop {
@@ -242,7 +239,9 @@ fn shown_stderr(provider: &ProviderConfig, request: &Request, output: &Output) -
     match serde_json::from_slice::<serde_json::Value>(&output.stdout) {
         Ok(v) => leaves(v.get("auth").unwrap_or(&v), &mut known),
         // Whatever the plugin said on stdout may have been a credential.
-        Err(_) => known.extend(String::from_utf8_lossy(&output.stdout).split_whitespace().take(1000).map(str::to_owned)),
+        Err(_) => {
+            known.extend(String::from_utf8_lossy(&output.stdout).split_whitespace().take(1000).map(str::to_owned))
+        }
     }
     let known = known.into_iter().map(Zeroizing::new).collect::<Vec<_>>();
     let known: Vec<&str> = known.iter().map(|k| k.as_str()).collect();

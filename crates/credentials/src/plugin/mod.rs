@@ -80,12 +80,8 @@ impl Providers {
             slots: Semaphore::new(options.processes_max.max(1)),
         });
         let empty = Set { index: PatternIndex::default(), providers: Vec::new(), hash: String::new() };
-        let this = Self {
-            set: RwLock::new(Arc::new(empty)),
-            effects,
-            events: options.events,
-            refused: Mutex::new(None),
-        };
+        let this =
+            Self { set: RwLock::new(Arc::new(empty)), effects, events: options.events, refused: Mutex::new(None) };
         this.replace(config);
         this
     }

@@ -219,7 +219,9 @@ mod tests {
 
     #[test]
     fn responses() {
-        let text = response(",\"cacheKeyType\":\"Registry\",\"cacheDuration\":\"1h30m\",\"auth\":{\"*.io\":{\"username\":\"u\",\"password\":\"p\"},\"e\":{\"username\":\"\",\"password\":\"\"}}");
+        let text = response(
+            ",\"cacheKeyType\":\"Registry\",\"cacheDuration\":\"1h30m\",\"auth\":{\"*.io\":{\"username\":\"u\",\"password\":\"p\"},\"e\":{\"username\":\"\",\"password\":\"\"}}",
+        );
         let r = decode(ApiVersion::V1, text.as_bytes()).unwrap();
         assert_eq!((r.key_type, r.cache_duration), (KeyType::Registry, Some(Duration::from_secs(5400))));
         assert_eq!(r.auth["*.io"].password.reveal(), "p");
@@ -239,8 +241,14 @@ mod tests {
             (response(",\"cacheKeyType\":\"Image\",\"cacheDuration\":\"hunter2\""), ResponseError::Duration),
             (response(",\"cacheKeyType\":\"Image\",\"cacheDuration\":\"-1s\""), ResponseError::Duration),
             (response("").replace("Response", "hunter2"), ResponseError::Kind),
-            (response("").replace(".k8s.io", ".hunter2"), ResponseError::ApiVersion { expected: ApiVersion::V1.text(), actual: None }),
-            (v1beta1, ResponseError::ApiVersion { expected: ApiVersion::V1.text(), actual: Some(ApiVersion::V1Beta1.text()) }),
+            (
+                response("").replace(".k8s.io", ".hunter2"),
+                ResponseError::ApiVersion { expected: ApiVersion::V1.text(), actual: None },
+            ),
+            (
+                v1beta1,
+                ResponseError::ApiVersion { expected: ApiVersion::V1.text(), actual: Some(ApiVersion::V1Beta1.text()) },
+            ),
         ];
         for (text, want) in cases {
             let e = decode(ApiVersion::V1, text.as_bytes()).expect_err(&text);

@@ -9,8 +9,19 @@ const KNOWN_BYTES_MIN: usize = 4;
 const KEY_BYTES_MIN: usize = 20;
 /// What the name of a secret contains.
 const NAMES: [&str; 13] = [
-    "password", "passwd", "passphrase", "pwd", "secret", "token", "apikey", "api_key", "api-key", "accesskey",
-    "access_key", "accountkey", "private",
+    "password",
+    "passwd",
+    "passphrase",
+    "pwd",
+    "secret",
+    "token",
+    "apikey",
+    "api_key",
+    "api-key",
+    "accesskey",
+    "access_key",
+    "accountkey",
+    "private",
 ];
 /// Whole names, after a separator at most, that a secret follows; contained in other words they are harmless.
 const WHOLE_NAMES: [&str; 2] = ["auth", "authorization"];
@@ -95,10 +106,10 @@ fn one(word: &str) -> (String, Option<Follows>) {
             return (word.to_owned(), Some(Follows::Word));
         }
     }
-    if let Some((scheme, rest)) = word.split_once("://") {
-        if let Some((_, host)) = rest.split_once('@') {
-            return (format!("{scheme}://{REDACTED}@{host}"), None);
-        }
+    if let Some((scheme, rest)) = word.split_once("://")
+        && let Some((_, host)) = rest.split_once('@')
+    {
+        return (format!("{scheme}://{REDACTED}@{host}"), None);
     }
     (if looks_secret(word) { REDACTED.to_owned() } else { word.to_owned() }, None)
 }
@@ -120,7 +131,7 @@ fn first_name_end(lower: &str) -> usize {
 /// A JWT, or a long run of mixed characters as keys are.
 fn looks_secret(word: &str) -> bool {
     let piece_secret = |p: &str| {
-        let has = |f: fn(&u8) -> bool| p.as_bytes().iter().any(|b| f(b));
+        let has = |f: fn(&u8) -> bool| p.as_bytes().iter().any(f);
         let mixed = has(u8::is_ascii_digit) && has(u8::is_ascii_lowercase) && has(u8::is_ascii_uppercase);
         let hex = p.len() >= 32 && p.bytes().all(|b| b.is_ascii_hexdigit());
         p.len() >= KEY_BYTES_MIN && (mixed || hex)
@@ -160,7 +171,10 @@ mod tests {
             ("GET https://me:swordfish@r.io/v2/ failed", "GET https://[redacted]@r.io/v2/ failed"),
             ("got eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIx.c2ln back", "got [redacted] back"),
             ("key AKIAabcdefghij0123456789xy end", "key [redacted] end"),
-            ("/usr/local/libexec/Credential-Provider2: no such file", "/usr/local/libexec/Credential-Provider2: no such file"),
+            (
+                "/usr/local/libexec/Credential-Provider2: no such file",
+                "/usr/local/libexec/Credential-Provider2: no such file",
+            ),
             ("unauthorized: authentication required", "unauthorized: authentication required"),
             ("{\"auth\":\"swordfish\"}", "{\"auth\":[redacted]"),
             ("AWS_SECRET_ACCESS_KEY=abc end", "AWS_SECRET_ACCESS_KEY=[redacted] end"),

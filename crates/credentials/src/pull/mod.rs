@@ -240,13 +240,14 @@ impl PullManager {
                 EnsureError::new("ImageInspectError", message)
             })?;
             *present = if found.is_some() { "true" } else { "false" };
-            if let Some(found) = found {
-                if self.may_use(request, &image, &found.reference, &mut credentials).await {
-                    *required = "false";
-                    let message = format!("Container image {given:?} already present on machine and can be accessed by the pod");
-                    effects.event(false, "Pulled", message);
-                    return Ok(found);
-                }
+            if let Some(found) = found
+                && self.may_use(request, &image, &found.reference, &mut credentials).await
+            {
+                *required = "false";
+                let message =
+                    format!("Container image {given:?} already present on machine and can be accessed by the pod");
+                effects.event(false, "Pulled", message);
+                return Ok(found);
             }
             *required = "true";
             // One message for absent and for another's: whether the image is there is not to be learnt from it.
@@ -404,7 +405,10 @@ impl PullManager {
                 Ok(ended) => return ended,
                 Err(_) => match effects.progress(image).await {
                     Some(bytes) if before == Some(bytes) => {
-                        return Err(format!("image pull progress deadline exceeded: no progress for {}", go_duration(deadline)));
+                        return Err(format!(
+                            "image pull progress deadline exceeded: no progress for {}",
+                            go_duration(deadline)
+                        ));
                     }
                     progress => before = progress,
                 },
@@ -462,7 +466,10 @@ fn pull_error(image: &str, errors: &[String], credentials: &Credentials) -> (Ens
         ("SignatureValidationFailed", "because the signature validation failed"),
     ] {
         if let Some(rest) = text.strip_prefix(reason) {
-            let message = crate::events::bounded(format!("image pull failed for {image} {words}{rest}{notes}"), MESSAGE_BYTES_MAX);
+            let message = crate::events::bounded(
+                format!("image pull failed for {image} {words}{rest}{notes}"),
+                MESSAGE_BYTES_MAX,
+            );
             return (EnsureError::new(reason, message), told);
         }
     }

@@ -300,17 +300,29 @@ mod tests {
         let files = Files::open(dir.path()).unwrap();
         files.write_intent("repo.repo/test/test:v1").unwrap();
         let path = dir.path().join("image_manager/pulling").join(file_name("repo.repo/test/test:v1"));
-        assert!(path.to_string_lossy().ends_with("sha256-ee81caca15454863449fb55a1d942904d56d5ed9f9b20a7cb3453944ea2c7e11"));
+        assert!(
+            path.to_string_lossy().ends_with("sha256-ee81caca15454863449fb55a1d942904d56d5ed9f9b20a7cb3453944ea2c7e11")
+        );
         let text = fs::read_to_string(&path).unwrap();
-        assert_eq!(text, "{\"kind\":\"ImagePullIntent\",\"apiVersion\":\"kubelet.config.k8s.io/v1beta1\",\"image\":\"repo.repo/test/test:v1\"}\n");
+        assert_eq!(
+            text,
+            "{\"kind\":\"ImagePullIntent\",\"apiVersion\":\"kubelet.config.k8s.io/v1beta1\",\"image\":\"repo.repo/test/test:v1\"}\n"
+        );
         assert!(files.intent_exists("repo.repo/test/test:v1").unwrap() && !files.intent_exists("x").unwrap());
 
         let mut record = ImagePulledRecord::new("testimageref", "2024-10-21T12:26:40Z".parse().unwrap());
-        let secret = ImagePullSecret { uid: "u".into(), namespace: "default".into(), name: "s".into(), credential_hash: "h".into() };
+        let secret = ImagePullSecret {
+            uid: "u".into(),
+            namespace: "default".into(),
+            name: "s".into(),
+            credential_hash: "h".into(),
+        };
         let credentials = ImagePullCredentials { kubernetes_secrets: vec![secret], ..Default::default() };
         record.credential_mapping.insert("docker.io/testing/test".into(), credentials);
         files.write_record(&record).unwrap();
-        let path = dir.path().join("image_manager/pulled/sha256-b3c0cc4278800b03a308ceb2611161430df571ca733122f0a40ac8b9792a9064");
+        let path = dir
+            .path()
+            .join("image_manager/pulled/sha256-b3c0cc4278800b03a308ceb2611161430df571ca733122f0a40ac8b9792a9064");
         assert_eq!(
             fs::read_to_string(path).unwrap(),
             "{\"kind\":\"ImagePulledRecord\",\"apiVersion\":\"kubelet.config.k8s.io/v1beta1\",\"lastUpdatedTime\":\"2024-10-21T12:26:40Z\",\"imageRef\":\"testimageref\",\"credentialMapping\":{\"docker.io/testing/test\":{\"kubernetesSecrets\":[{\"uid\":\"u\",\"namespace\":\"default\",\"name\":\"s\",\"credentialHash\":\"h\"}]}}}\n"

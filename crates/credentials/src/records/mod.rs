@@ -12,7 +12,9 @@ use jiff::Timestamp;
 use kelson_meta::Clock;
 use parking_lot::Mutex;
 
-pub use files::{Files, ImagePullCredentials, ImagePullIntent, ImagePullSecret, ImagePullServiceAccount, ImagePulledRecord};
+pub use files::{
+    Files, ImagePullCredentials, ImagePullIntent, ImagePullSecret, ImagePullServiceAccount, ImagePulledRecord,
+};
 pub use policy::{Allowlist, Policy, PolicyError};
 
 use crate::keyring::{Candidate, Source};
@@ -178,13 +180,15 @@ impl PulledImages {
             Err(e) => {
                 tracing::error!(image, image_ref, error = %e, "image pull records not readable; credentials are verified");
                 // Not readable is not the same as not there: it is not to open anything.
-                if self.policy.verifies(image, true) { ("error", Decision::Pull) } else { ("credentialPolicyAllowed", Decision::Use) }
+                if self.policy.verifies(image, true) {
+                    ("error", Decision::Pull)
+                } else {
+                    ("credentialPolicyAllowed", Decision::Use)
+                }
             }
             Ok((_, begun)) if !self.policy.verifies(image, begun) => ("credentialPolicyAllowed", Decision::Use),
             Ok((record, _)) => {
-                let known = reference::without_tag(image)
-                    .ok()
-                    .and_then(|bare| record?.credential_mapping.remove(bare));
+                let known = reference::without_tag(image).ok().and_then(|bare| record?.credential_mapping.remove(bare));
                 match known {
                     Some(c) if c.node_pods_accessible => ("credentialRecordFound", Decision::Use),
                     Some(c) if !c.kubernetes_secrets.is_empty() || !c.kubernetes_service_accounts.is_empty() => {
@@ -213,7 +217,8 @@ impl PulledImages {
                 let same_hash = !theirs.credential_hash.is_empty() && mine.credential_hash == theirs.credential_hash;
                 let same_secret =
                     mine.uid == theirs.uid && mine.namespace == theirs.namespace && mine.name == theirs.name;
-                if !same_hash && !(same_secret && room) {
+                let known = same_hash || (same_secret && room);
+                if !known {
                     continue;
                 }
                 if same_hash != same_secret && room {
@@ -245,7 +250,8 @@ impl PulledImages {
     }
 
     fn record(&self, image: &str, image_ref: &str, more: Option<&ImagePullCredentials>) -> io::Result<()> {
-        let bare = reference::without_tag(image).map_err(|e| io::Error::other(format!("invalid image name {image:?}: {e}")))?;
+        let bare = reference::without_tag(image)
+            .map_err(|e| io::Error::other(format!("invalid image name {image:?}: {e}")))?;
         let now = self.clock.now();
         let (mut record, mut changed) = match self.files.record(image_ref) {
             Ok(Some(record)) => (record, false),
@@ -283,7 +289,9 @@ fn merge(known: &mut ImagePullCredentials, more: &ImagePullCredentials) -> bool 
         }
     }
     known.kubernetes_secrets.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
-    known.kubernetes_service_accounts.sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
+    known
+        .kubernetes_service_accounts
+        .sort_by(|a, b| (&a.namespace, &a.name, &a.uid).cmp(&(&b.namespace, &b.name, &b.uid)));
     *known != before
 }
 
@@ -299,7 +307,12 @@ mod tests {
     }
 
     fn secret(name: &str, hash: &str) -> ImagePullSecret {
-        ImagePullSecret { uid: format!("uid-{name}"), namespace: "ns".into(), name: name.into(), credential_hash: hash.into() }
+        ImagePullSecret {
+            uid: format!("uid-{name}"),
+            namespace: "ns".into(),
+            name: name.into(),
+            credential_hash: hash.into(),
+        }
     }
 
     fn with_secret(name: &str, hash: &str) -> ImagePullCredentials {
@@ -330,7 +343,11 @@ mod tests {
         let show = |s: ImagePullSecret| Presented { secrets: vec![s], ..Default::default() };
         assert!(!may_use(&p, IMAGE, &show(secret("b", "h2"))));
         assert!(may_use(&p, IMAGE, &show(secret("a", "h1"))));
-        assert!(may_use(&p, "r.io/team/app@sha256:f24acc752be18b93b0504c86312bbaf482c9efb0c45e925bbccb0a591cebd7af", &show(secret("a", "h1"))));
+        assert!(may_use(
+            &p,
+            "r.io/team/app@sha256:f24acc752be18b93b0504c86312bbaf482c9efb0c45e925bbccb0a591cebd7af",
+            &show(secret("a", "h1"))
+        ));
         assert!(!may_use(&p, "mirror.io/team/app:1", &show(secret("a", "h1"))), "the same image under another name");
         // The same credentials in another secret count, and so does a secret whose credentials changed.
         assert!(may_use(&p, IMAGE, &show(secret("b", "h1"))));

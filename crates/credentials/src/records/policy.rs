@@ -32,7 +32,9 @@ pub enum PolicyError {
     #[error("unknown image pull credential verification policy: {0}")]
     Unknown(String),
     /// A list where there may be none.
-    #[error("can't set `preloadedImagesVerificationAllowlist` if `imagePullCredentialsVertificationPolicy` is not \"NeverVerifyAllowlistedImages\"")]
+    #[error(
+        "can't set `preloadedImagesVerificationAllowlist` if `imagePullCredentialsVertificationPolicy` is not \"NeverVerifyAllowlistedImages\""
+    )]
     ListUnused,
     /// A pattern of the list.
     #[error("invalid image pattern in `preloadedImagesVerificationAllowlist`: {0}")]
@@ -79,7 +81,9 @@ impl Allowlist {
                 return bad(format!("the supplied pattern is too short: {pattern}"));
             }
             if bare.contains('*') {
-                return bad(format!("not a valid wildcard pattern, only patterns ending with '/*' are allowed: {pattern}"));
+                return bad(format!(
+                    "not a valid wildcard pattern, only patterns ending with '/*' are allowed: {pattern}"
+                ));
             }
             if wildcard {
                 if bare == "/" {

@@ -43,7 +43,8 @@ impl Metrics {
     pub fn text(&self, profile: &str, depth: Depth) -> String {
         let mut t = String::new();
         // Writing to a String cannot fail.
-        let _ = writeln!(t, "# HELP scheduler_schedule_attempts_total Number of attempts to schedule pods, by the result.");
+        let _ =
+            writeln!(t, "# HELP scheduler_schedule_attempts_total Number of attempts to schedule pods, by the result.");
         let _ = writeln!(t, "# TYPE scheduler_schedule_attempts_total counter");
         for (k, result) in RESULTS.iter().enumerate() {
             let n = self.count[k];

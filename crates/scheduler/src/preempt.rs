@@ -151,10 +151,7 @@ fn reprieve(
 }
 
 /// Parts pods whose going would break a disruption budget from the others; keeps their order.
-fn by_budgets(
-    pods: Vec<Arc<Pod>>,
-    budgets: &HashMap<ObjectKey, DisruptionBudget>,
-) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
+fn by_budgets(pods: Vec<Arc<Pod>>, budgets: &HashMap<ObjectKey, DisruptionBudget>) -> (Vec<Arc<Pod>>, Vec<Arc<Pod>>) {
     let readable = budgets.values().filter_map(|b| {
         let selector = b.spec.selector.as_ref()?.selector().ok()?;
         (!selector.is_everything()).then_some((b, selector, b.status.disruptions_allowed))

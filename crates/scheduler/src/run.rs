@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use kelson_client::{
-    Change, Client, ClientError, DeleteOptions, EventRecorder, EventType, Informer, InformerConfig, InformerHandle, Object,
-    PatchKind, ResourceType, WriteOptions,
+    Change, Client, ClientError, DeleteOptions, EventRecorder, EventType, Informer, InformerConfig, InformerHandle,
+    Object, PatchKind, ResourceType, WriteOptions,
 };
 use kelson_meta::{Clock, Reason, format_seconds};
 use parking_lot::Mutex;
@@ -66,13 +66,11 @@ struct Shared {
 impl Scheduler {
     /// Starts scheduling. Events come from `recorder`, or from one made here.
     pub fn start(config: Config, client: Client, clock: Arc<dyn Clock>, recorder: Option<EventRecorder>) -> Running {
-        let recorder = recorder.unwrap_or_else(|| {
-            EventRecorder::new(client.clone(), Arc::clone(&clock), &config.scheduler_name, "")
-        });
+        let recorder = recorder
+            .unwrap_or_else(|| EventRecorder::new(client.clone(), Arc::clone(&clock), &config.scheduler_name, ""));
         let seed = config.seed.unwrap_or_else(rand::random);
         let core = Core::new(&config.scheduler_name, config.percentage_of_nodes_to_score, seed);
-        let shared =
-            Arc::new(Shared { core: Mutex::new(core), changed: Notify::new(), client, clock, recorder });
+        let shared = Arc::new(Shared { core: Mutex::new(core), changed: Notify::new(), client, clock, recorder });
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let work = run(Arc::clone(&shared), tasks.clone());

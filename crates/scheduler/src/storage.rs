@@ -74,8 +74,10 @@ impl Storage {
         }
         if let Some(claim) = delayed {
             let name = &claim.metadata.name;
-            return Claims::Refused(format!("waiting for persistentvolumeclaim \"{name}\" to be bound: \
-                binding at first use is not available in this version"));
+            return Claims::Refused(format!(
+                "waiting for persistentvolumeclaim \"{name}\" to be bound: \
+                binding at first use is not available in this version"
+            ));
         }
         Claims::Bound(bound)
     }
@@ -91,7 +93,9 @@ impl Storage {
         };
         if claim.status.phase == "Lost" {
             let volume = &claim.spec.volume_name;
-            return Err(format!("persistentvolumeclaim \"{name}\" bound to non-existent persistentvolume \"{volume}\""));
+            return Err(format!(
+                "persistentvolumeclaim \"{name}\" bound to non-existent persistentvolume \"{volume}\""
+            ));
         }
         if claim.metadata.is_deleting() {
             return Err(format!("persistentvolumeclaim \"{name}\" is being deleted"));

@@ -5,10 +5,13 @@ use kelson_meta::{LabelSelector, LabelSelectorSpec, ObjectKey};
 
 use crate::view::PodSpec;
 
+/// Services' selectors by name.
+type ByName = HashMap<Box<str>, BTreeMap<String, String>>;
+
 /// The selectors, by namespace.
 #[derive(Debug, Default)]
 pub struct Workloads {
-    services: HashMap<Box<str>, HashMap<Box<str>, BTreeMap<String, String>>>,
+    services: HashMap<Box<str>, ByName>,
     /// By kind, then namespace and name.
     owners: HashMap<&'static str, HashMap<ObjectKey, LabelSelector>>,
     epochs: HashMap<Box<str>, u64>,
@@ -33,10 +36,12 @@ impl Workloads {
     pub fn put_service(&mut self, key: &ObjectKey, selector: Option<&BTreeMap<String, String>>) {
         let here = self.services.entry(key.namespace.as_str().into()).or_default();
         let changed = match selector {
-            Some(s) => here.get(key.name.as_str()) != Some(s) && {
-                here.insert(key.name.as_str().into(), s.clone());
-                true
-            },
+            Some(s) => {
+                here.get(key.name.as_str()) != Some(s) && {
+                    here.insert(key.name.as_str().into(), s.clone());
+                    true
+                }
+            }
             None => here.remove(key.name.as_str()).is_some(),
         };
         if here.is_empty() {
@@ -51,10 +56,12 @@ impl Workloads {
     pub fn put_owner(&mut self, kind: &'static str, key: &ObjectKey, selector: Option<LabelSelector>) {
         let all = self.owners.entry(kind).or_default();
         let changed = match selector {
-            Some(s) => all.get(key) != Some(&s) && {
-                all.insert(key.clone(), s);
-                true
-            },
+            Some(s) => {
+                all.get(key) != Some(&s) && {
+                    all.insert(key.clone(), s);
+                    true
+                }
+            }
             None => all.remove(key).is_some(),
         };
         if changed {

@@ -167,7 +167,8 @@ impl InterPod {
             }
             let near = self.affinity.iter().all(|t| here.get(*t, of(*t)) > 0);
             // The first of a group that wants to be together has nobody to join.
-            if !near && !(here.total == 0 && self.own) {
+            let first = here.total == 0 && self.own;
+            if !near && !first {
                 return refuse(false, Reason::POD_AFFINITY);
             }
         }

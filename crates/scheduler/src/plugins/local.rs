@@ -70,11 +70,8 @@ pub fn untolerated(spec: &PodSpec, taints: &[Taint]) -> bool {
 }
 
 fn tolerates_unschedulable(spec: &PodSpec) -> bool {
-    let taint = Taint {
-        key: "node.kubernetes.io/unschedulable".into(),
-        value: "".into(),
-        effect: TaintEffect::NoSchedule,
-    };
+    let taint =
+        Taint { key: "node.kubernetes.io/unschedulable".into(), value: "".into(), effect: TaintEffect::NoSchedule };
     spec.tolerations.iter().any(|t| t.tolerates(&taint))
 }
 

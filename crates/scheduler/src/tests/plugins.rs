@@ -145,8 +145,11 @@ fn topology_spread() {
     let there = [on("a", like("x"))];
     check(&nodes, &there, pod("p", spread(true)), ok("b"));
     check(&nodes, &there, pod("p", spread(false)), ok("b"));
-    let full = [in_zone("a", "1"), node("b", json!({"metadata": {"labels": {"zone": "2"}}, "spec": {"unschedulable": true}})),
-        node("c", json!({}))];
+    let full = [
+        in_zone("a", "1"),
+        node("b", json!({"metadata": {"labels": {"zone": "2"}}, "spec": {"unschedulable": true}})),
+        node("c", json!({})),
+    ];
     let said = "1 node(s) didn't match pod topology spread constraints, 1 node(s) didn't match pod topology spread \
         constraints (missing required label), 1 node(s) were unschedulable";
     let tail = "1 No preemption victims found for incoming pod, 2 Preemption is not helpful for scheduling";

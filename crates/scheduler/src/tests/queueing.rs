@@ -92,16 +92,31 @@ fn what_gives_hope() {
     type Happens = fn(&mut Core, Instant);
     let table: [(&str, Value, Happens, bool); 7] = [
         ("a node of use", json!({}), |c, t| c.put_node(&node("m", json!({})), t), true),
-        ("a node too small", json!({}), |c, t| {
-            c.put_node(&node("m", json!({"status": {"allocatable": {"cpu": "1"}}})), t);
-        }, false),
-        ("a tainted node", json!({}), |c, t| {
-            c.put_node(&node("m", json!({"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}})), t);
-        }, false),
+        (
+            "a node too small",
+            json!({}),
+            |c, t| {
+                c.put_node(&node("m", json!({"status": {"allocatable": {"cpu": "1"}}})), t);
+            },
+            false,
+        ),
+        (
+            "a tainted node",
+            json!({}),
+            |c, t| {
+                c.put_node(&node("m", json!({"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}})), t);
+            },
+            false,
+        ),
         ("a heartbeat", json!({}), |c, t| c.put_node(&node("n", json!({})), t), false),
-        ("more to allocate", json!({}), |c, t| {
-            c.put_node(&node("n", json!({"status": {"allocatable": {"cpu": "8"}}})), t);
-        }, true),
+        (
+            "more to allocate",
+            json!({}),
+            |c, t| {
+                c.put_node(&node("n", json!({"status": {"allocatable": {"cpu": "8"}}})), t);
+            },
+            true,
+        ),
         ("room", json!({}), |c, t| c.remove_pod(&on("n", asks("big", "3", json!({}))), t), true),
         ("too little room", json!({}), |c, t| c.remove_pod(&on("n", asks("small", "500m", json!({}))), t), false),
     ];

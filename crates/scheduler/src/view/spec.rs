@@ -192,9 +192,11 @@ impl PodSpec {
         }
         let mut take = |raw: Option<RawPodAffinity>, sign: i64| {
             let raw = raw.unwrap_or_default();
-            out.preferences.extend(raw.preferred.iter().map(|p| {
-                (sign * i64::from(p.weight), PodTerm::decode(&p.pod_affinity_term, &namespace, &labels))
-            }));
+            out.preferences.extend(
+                raw.preferred
+                    .iter()
+                    .map(|p| (sign * i64::from(p.weight), PodTerm::decode(&p.pod_affinity_term, &namespace, &labels))),
+            );
             raw.required.iter().map(|t| PodTerm::decode(t, &namespace, &labels)).collect::<Vec<_>>()
         };
         let affinity_terms = take(affinity.pod_affinity, 1);

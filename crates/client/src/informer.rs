@@ -186,7 +186,12 @@ impl<T: Object> Run<T> {
                 Ok(Ended::Resume) => {}
                 Ok(Ended::StartOver) => position.clear(),
                 Err(e) => {
-                    tracing::debug!(resource = T::TYPE.plural, error = %e, "watch failed");
+                    // An answer that cannot be read is a fault of the code, and no retry mends it: let it be seen.
+                    if matches!(e, ClientError::Decode(_)) {
+                        tracing::warn!(resource = T::TYPE.plural, error = %e, "watch failed");
+                    } else {
+                        tracing::debug!(resource = T::TYPE.plural, error = %e, "watch failed");
+                    }
                     if e.is_expired() {
                         position.clear();
                     }

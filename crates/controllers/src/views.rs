@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use kelson_client::{ResourceType, slim_object};
-use kelson_meta::{LabelSelectorSpec, ObjectMeta};
+use kelson_meta::{LabelSelectorSpec, ObjectMeta, null_default};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
@@ -44,10 +44,13 @@ pub struct PodSpecView {
     /// Headless service it belongs to.
     pub subdomain: String,
     /// Containers, for their ports.
+    #[serde(deserialize_with = "null_default")]
     pub containers: Vec<ContainerView>,
     /// Init containers; those that restart always are sidecars and have ports too.
+    #[serde(deserialize_with = "null_default")]
     pub init_containers: Vec<ContainerView>,
     /// Tolerations.
+    #[serde(deserialize_with = "null_default")]
     pub tolerations: Vec<Toleration>,
 }
 
@@ -56,6 +59,7 @@ pub struct PodSpecView {
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerView {
     /// Its ports.
+    #[serde(deserialize_with = "null_default")]
     pub ports: Vec<ContainerPortView>,
     /// `Always` for a sidecar.
     pub restart_policy: String,
@@ -100,12 +104,15 @@ pub struct PodStatusView {
     pub pod_ip: String,
     /// Addresses of all families.
     #[serde(rename = "podIPs")]
+    #[serde(deserialize_with = "null_default")]
     pub pod_ips: Vec<PodIp>,
     /// Reason, e.g. `NodeLost`.
     pub reason: String,
     /// Conditions.
+    #[serde(deserialize_with = "null_default")]
     pub conditions: Vec<PodConditionView>,
     /// For restart counts.
+    #[serde(deserialize_with = "null_default")]
     pub container_statuses: Vec<ContainerStatusView>,
 }
 
@@ -222,6 +229,7 @@ pub struct ReplicaStatus {
     /// Generation this status is of.
     pub observed_generation: i64,
     /// Conditions.
+    #[serde(deserialize_with = "null_default")]
     pub conditions: Vec<Condition>,
 }
 
@@ -349,6 +357,7 @@ pub struct DeploymentStatus {
     /// Hash collisions met.
     pub collision_count: Option<i32>,
     /// Conditions.
+    #[serde(deserialize_with = "null_default")]
     pub conditions: Vec<Condition>,
 }
 
@@ -376,6 +385,7 @@ pub struct NamespaceView {
 #[serde(default)]
 pub struct NamespaceSpecView {
     /// Finalizers of the namespace's content.
+    #[serde(deserialize_with = "null_default")]
     pub finalizers: Vec<String>,
 }
 
@@ -386,6 +396,7 @@ pub struct NamespaceStatusView {
     /// `Active` or `Terminating`.
     pub phase: String,
     /// Conditions.
+    #[serde(deserialize_with = "null_default")]
     pub conditions: Vec<Condition>,
 }
 
@@ -410,8 +421,10 @@ pub struct NodeView {
 pub struct NodeSpecView {
     /// Its pod ranges.
     #[serde(rename = "podCIDRs")]
+    #[serde(deserialize_with = "null_default")]
     pub pod_cidrs: Vec<String>,
     /// Taints.
+    #[serde(deserialize_with = "null_default")]
     pub taints: Vec<Taint>,
     /// Cordoned.
     pub unschedulable: bool,
@@ -438,8 +451,10 @@ pub struct Taint {
 #[serde(default)]
 pub struct NodeStatusView {
     /// Conditions.
+    #[serde(deserialize_with = "null_default")]
     pub conditions: Vec<Condition>,
     /// Addresses.
+    #[serde(deserialize_with = "null_default")]
     pub addresses: Vec<NodeAddress>,
 }
 
@@ -499,8 +514,10 @@ pub struct ServiceSpecView {
     #[serde(rename = "clusterIP")]
     pub cluster_ip: String,
     /// Families in order.
+    #[serde(deserialize_with = "null_default")]
     pub ip_families: Vec<String>,
     /// Ports.
+    #[serde(deserialize_with = "null_default")]
     pub ports: Vec<ServicePortView>,
     /// Whether pods count before they are ready.
     pub publish_not_ready_addresses: bool,
@@ -538,8 +555,10 @@ pub struct EndpointSliceView {
     /// `IPv4`, `IPv6`, `FQDN`.
     pub address_type: String,
     /// Endpoints.
+    #[serde(deserialize_with = "null_default")]
     pub endpoints: Vec<crate::endpointslice::Endpoint>,
     /// Ports.
+    #[serde(deserialize_with = "null_default")]
     pub ports: Vec<crate::endpointslice::Port>,
 }
 
@@ -565,6 +584,7 @@ pub struct EndpointsView {
     /// Metadata.
     pub metadata: ObjectMeta,
     /// Subsets.
+    #[serde(deserialize_with = "null_default")]
     pub subsets: Vec<crate::endpoints::Subset>,
 }
 
@@ -589,6 +609,7 @@ pub struct ConfigMapView {
     /// Metadata.
     pub metadata: ObjectMeta,
     /// Content.
+    #[serde(deserialize_with = "null_default")]
     pub data: BTreeMap<String, String>,
 }
 
@@ -604,6 +625,7 @@ pub struct SecretView {
     /// Type.
     pub r#type: String,
     /// Content, base64.
+    #[serde(deserialize_with = "null_default")]
     pub data: BTreeMap<String, String>,
 }
 
@@ -652,14 +674,17 @@ pub struct CsrSpecView {
     /// Wished lifetime.
     pub expiration_seconds: Option<i32>,
     /// Usages.
+    #[serde(deserialize_with = "null_default")]
     pub usages: Vec<String>,
     /// Who asked.
     pub username: String,
     /// UID of who asked.
     pub uid: String,
     /// Groups of who asked.
+    #[serde(deserialize_with = "null_default")]
     pub groups: Vec<String>,
     /// More about who asked.
+    #[serde(deserialize_with = "null_default")]
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
@@ -668,6 +693,7 @@ pub struct CsrSpecView {
 #[serde(default)]
 pub struct CsrStatusView {
     /// `Approved`, `Denied`, `Failed`.
+    #[serde(deserialize_with = "null_default")]
     pub conditions: Vec<Condition>,
     /// PEM, base64, once issued.
     pub certificate: String,

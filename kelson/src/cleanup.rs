@@ -8,14 +8,14 @@ use crate::cli::CleanupArgs;
 /// Removes everything; goes on past errors and reports them all.
 pub async fn run(args: &CleanupArgs) -> anyhow::Result<()> {
     let dir = &args.data_dir;
-    if !dir.exists() {
-        bail!("data directory {} does not exist", dir.display());
-    }
+    let dir = &dir.canonicalize().with_context(|| format!("data directory {}", dir.display()))?;
     let mut errors = Vec::new();
     // A control plane alone makes nothing outside its directory.
     if has_node(dir) {
         errors.extend(kelson_cri::containerd::cleanup(dir).await);
         errors.extend(kelson_proxy::cleanup(dir).await);
+        let cgroups = format!("kelson-{}", kelson_net::network_id(dir));
+        errors.extend(kelson_kubelet::cleanup::cleanup(&dir.join("kubelet"), &cgroups));
         errors.extend(kelson_net::cleanup(dir).await.into_iter().map(|e| e.to_string()));
     }
     for e in &errors {

@@ -6,6 +6,7 @@
 
 pub mod certs;
 pub mod cgroups;
+pub mod cleanup;
 pub mod config;
 pub mod context;
 pub mod env;

@@ -1,0 +1,45 @@
+//! Removes what a kubelet left on the host outside its files: mounts below its directory and its cgroups. For a node
+//! whose containers are gone already.
+use std::path::{Path, PathBuf};
+
+use crate::volumes::mounts::{KernelMounts, Mounts as _};
+
+/// Where cgroup hierarchies are mounted: one (v2), or one per controller (v1) with, perhaps, a v2 tree beside.
+const CGROUPS: &str = "/sys/fs/cgroup";
+
+/// Unmounts everything below `root_dir` and removes the cgroups named `cgroup_root`. Goes on past errors and returns
+/// them all as sentences; empty means clean.
+pub fn cleanup(root_dir: &Path, cgroup_root: &str) -> Vec<String> {
+    let mut errors = Vec::new();
+    let root_dir = root_dir.canonicalize().unwrap_or_else(|_| root_dir.to_owned());
+    let mut mounts = KernelMounts.below(&root_dir);
+    // The innermost first.
+    mounts.sort_by_key(|m| std::cmp::Reverse(m.components().count()));
+    for mount in mounts {
+        if let Err(e) = KernelMounts.unmount(&mount) {
+            errors.push(format!("unmount {}: {e}", mount.display()));
+        }
+    }
+    if !cgroup_root.is_empty() {
+        for tree in hierarchies() {
+            remove_tree(&tree.join(cgroup_root), &mut errors);
+        }
+    }
+    errors
+}
+
+fn hierarchies() -> Vec<PathBuf> {
+    let below = std::fs::read_dir(CGROUPS).into_iter().flatten().flatten().map(|e| e.path());
+    std::iter::once(PathBuf::from(CGROUPS)).chain(below.filter(|p| p.is_dir() && !p.is_symlink())).collect()
+}
+
+/// A cgroup goes by rmdir, children first; the files in it are not files.
+fn remove_tree(dir: &Path, errors: &mut Vec<String>) {
+    let Ok(entries) = std::fs::read_dir(dir) else { return };
+    for child in entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
+        remove_tree(&child.path(), errors);
+    }
+    if let Err(e) = std::fs::remove_dir(dir) {
+        errors.push(format!("remove cgroup {}: {e}", dir.display()));
+    }
+}

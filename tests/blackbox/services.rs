@@ -54,11 +54,11 @@ fn cluster_ip_and_dns(s: &Subject) -> Outcome {
     for name in ["web", "web.s-dns", "web.s-dns.svc.cluster.local"] {
         let url = format!("http://{name}/");
         let got = eventually("the service answers", Duration::from_secs(30), || {
-            k.ok(&["exec", "client", "--", "wget", "-T3", "-qO-", &url])
+            k.ok(&["exec", "client", "--", "timeout", "5", "wget", "-qO-", &url])
         })?;
         ensure!(got.starts_with("web-"), "{got}");
     }
-    let loop_ = "for i in $(seq 40); do wget -T3 -qO- http://web/; done";
+    let loop_ = "for i in $(seq 40); do timeout 5 wget -qO- http://web/; done";
     let hits: BTreeSet<String> =
         k.ok(&["exec", "client", "--", "sh", "-c", loop_])?.lines().map(str::to_owned).collect();
     ensure!(hits.len() == 3, "every endpoint is used: {hits:?}");
@@ -109,7 +109,7 @@ fn headless(s: &Subject) -> Outcome {
         }
         Ok(())
     })?;
-    let got = k.ok(&["exec", "client", "--", "wget", "-T3", "-qO-", "http://elsewhere/"])?;
+    let got = k.ok(&["exec", "client", "--", "timeout", "5", "wget", "-qO-", "http://elsewhere/"])?;
     ensure!(got.starts_with("web-"), "{got}");
     Ok(())
 }
@@ -131,7 +131,7 @@ fn not_ready(s: &Subject) -> Outcome {
             "--",
             "sh",
             "-c",
-            "for i in $(seq 20); do wget -T3 -qO- http://web/ || echo BAD; done",
+            "for i in $(seq 20); do timeout 5 wget -qO- http://web/ || echo BAD; done",
         ])?;
         let hits: BTreeSet<&str> = got.lines().collect();
         ensure!(

@@ -68,7 +68,8 @@ fn exec_terminal(s: &Subject) -> Outcome {
     k.apply(&script("box", "sleep 6000", ""))?;
     ready(&k, "box")?;
     // `script` gives kubectl a terminal of its own.
-    let inner = k.command(&["exec", "-it", "box", "--", "sh", "-c", "stty size; test -t 0 && echo terminal; exit 5"]);
+    let inner =
+        k.command(&["exec", "-it", "box", "--", "sh", "-c", "sleep 1; stty size; test -t 0 && echo terminal; exit 5"]);
     let mut line: Vec<String> = vec![inner.get_program().to_string_lossy().into_owned()];
     line.extend(inner.get_args().map(|a| format!("'{}'", a.to_string_lossy())));
     let mut c = Command::new("script");

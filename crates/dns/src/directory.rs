@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 
 use kelson_client::{Change, Client, Informer, InformerConfig, InformerHandle, ResourceType, slim_object};
-use kelson_meta::{ObjectKey, ObjectMeta};
+use kelson_meta::{ObjectKey, ObjectMeta, null_default};
 use parking_lot::RwLock;
 use serde::Deserialize;
 
@@ -24,9 +24,10 @@ pub struct Service {
 pub struct ServiceSpec {
     #[serde(rename = "clusterIP")]
     cluster_ip: String,
-    #[serde(rename = "clusterIPs")]
+    #[serde(rename = "clusterIPs", deserialize_with = "null_default")]
     cluster_ips: Vec<String>,
     external_name: String,
+    #[serde(deserialize_with = "null_default")]
     ports: Vec<Port>,
 }
 

@@ -12,10 +12,7 @@ const CGROUPS: &str = "/sys/fs/cgroup";
 pub fn cleanup(root_dir: &Path, cgroup_root: &str) -> Vec<String> {
     let mut errors = Vec::new();
     let root_dir = root_dir.canonicalize().unwrap_or_else(|_| root_dir.to_owned());
-    let mut mounts = KernelMounts.below(&root_dir);
-    // The innermost first.
-    mounts.sort_by_key(|m| std::cmp::Reverse(m.components().count()));
-    for mount in mounts {
+    for mount in KernelMounts.below(&root_dir) {
         if let Err(e) = KernelMounts.unmount(&mount) {
             errors.push(format!("unmount {}: {e}", mount.display()));
         }

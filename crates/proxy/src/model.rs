@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use kelson_client::{ResourceType, slim_object};
-use kelson_meta::{ObjectKey, ObjectMeta};
+use kelson_meta::{ObjectKey, ObjectMeta, null_default};
 use serde::Deserialize;
 
 /// Services with this label belong to another proxy.
@@ -75,14 +75,16 @@ pub struct ServiceSpec {
     #[serde(rename = "clusterIP")]
     pub cluster_ip: String,
     /// Addresses, one per family.
-    #[serde(rename = "clusterIPs")]
+    #[serde(rename = "clusterIPs", deserialize_with = "null_default")]
     pub cluster_ips: Vec<String>,
     /// Ports.
+    #[serde(deserialize_with = "null_default")]
     pub ports: Vec<ServicePort>,
     /// Addresses routed to the nodes by somebody else.
-    #[serde(rename = "externalIPs")]
+    #[serde(rename = "externalIPs", deserialize_with = "null_default")]
     pub external_ips: Vec<String>,
     /// Who may use the load balancer's addresses.
+    #[serde(deserialize_with = "null_default")]
     pub load_balancer_source_ranges: Vec<String>,
     /// `ClientIP` or `None`.
     pub session_affinity: String,
@@ -140,6 +142,7 @@ pub struct ServiceStatus {
 #[serde(default)]
 pub struct LoadBalancerStatus {
     /// Its ways in.
+    #[serde(deserialize_with = "null_default")]
     pub ingress: Vec<LoadBalancerIngress>,
 }
 
@@ -181,6 +184,7 @@ impl EndpointSlice {
 #[serde(default, rename_all = "camelCase")]
 pub struct SliceEndpoint {
     /// The first counts.
+    #[serde(deserialize_with = "null_default")]
     pub addresses: Vec<String>,
     /// State.
     pub conditions: Conditions,

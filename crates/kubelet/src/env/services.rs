@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kelson_client::{ResourceType, slim_object};
-use kelson_meta::ObjectMeta;
+use kelson_meta::{ObjectMeta, null_default};
 use serde::Deserialize;
 
 /// The few fields of a Service that environments need.
@@ -25,6 +25,7 @@ pub struct ServiceSpec {
     #[serde(rename = "clusterIP")]
     pub cluster_ip: String,
     /// Ports.
+    #[serde(deserialize_with = "null_default")]
     pub ports: Vec<ServicePort>,
 }
 

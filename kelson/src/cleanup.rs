@@ -4,11 +4,13 @@ use std::path::Path;
 use anyhow::{Context as _, bail};
 
 use crate::cli::CleanupArgs;
+use crate::lock::DataDirLock;
 
 /// Removes everything; goes on past errors and reports them all.
 pub async fn run(args: &CleanupArgs) -> anyhow::Result<()> {
     let dir = &args.data_dir;
     let dir = &dir.canonicalize().with_context(|| format!("data directory {}", dir.display()))?;
+    let _lock = DataDirLock::take(dir)?;
     let mut errors = Vec::new();
     // A control plane alone makes nothing outside its directory.
     if has_node(dir) {

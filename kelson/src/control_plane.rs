@@ -45,7 +45,6 @@ impl ControlPlane {
     /// Starts everything; returns when the API is ready.
     pub async fn start(args: &ServerArgs) -> anyhow::Result<Self> {
         let dir = &args.data_dir;
-        private_dir(dir)?;
         let now = Timestamp::now();
         let (store, pki) = open(dir, now).await?;
         let address = if args.bind_address.is_unspecified() { host::address() } else { args.bind_address };
@@ -142,12 +141,6 @@ impl Dns {
         self.publisher.abort();
         self.server.shutdown();
     }
-}
-
-fn private_dir(dir: &Path) -> anyhow::Result<()> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
-    made.with_context(|| format!("data directory {}", dir.display()))
 }
 
 /// Opens store and PKI side by side; both block on the disk.

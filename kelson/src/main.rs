@@ -5,6 +5,7 @@ mod cli;
 mod control_plane;
 mod host;
 mod image;
+mod lock;
 mod logging;
 mod rbac;
 mod run;

@@ -1,10 +1,13 @@
 //! Process life: runtime, signals, start order, stop order.
+use std::path::Path;
+
 use anyhow::Context as _;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::agent::{self, Join};
 use crate::cli::{AgentArgs, ServerArgs};
 use crate::control_plane::ControlPlane;
+use crate::lock::DataDirLock;
 use crate::logging;
 
 /// Stack of a worker thread. Deep recursion is bounded everywhere, and idle threads should cost little.
@@ -25,9 +28,17 @@ pub fn small(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<(
     tokio::runtime::Builder::new_current_thread().enable_all().build().context("start the runtime")?.block_on(work)
 }
 
+fn private_dir(dir: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    let made = std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir);
+    made.with_context(|| format!("data directory {}", dir.display()))
+}
+
 /// `kelson server`.
 pub fn server(args: ServerArgs) -> anyhow::Result<()> {
     logging::init(&args.log.log_level)?;
+    private_dir(&args.data_dir)?;
+    let _lock = DataDirLock::take(&args.data_dir)?;
     let runtime = runtime()?;
     let result = runtime.block_on(async {
         let mut ended = ended()?;
@@ -58,6 +69,8 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
 /// `kelson agent`.
 pub fn agent(args: AgentArgs) -> anyhow::Result<()> {
     logging::init(&args.log.log_level)?;
+    private_dir(&args.data_dir)?;
+    let _lock = DataDirLock::take(&args.data_dir)?;
     let runtime = runtime()?;
     let result = runtime.block_on(async {
         let mut ended = ended()?;

@@ -19,7 +19,10 @@ pub fn cleanup(root_dir: &Path, cgroup_root: &str) -> Vec<String> {
     }
     if !cgroup_root.is_empty() {
         for tree in hierarchies() {
-            remove_tree(&tree.join(cgroup_root), &mut errors);
+            let root = tree.join(cgroup_root);
+            if let Err(e) = remove_tree(&root) {
+                errors.push(format!("remove cgroup {}: {e}", root.display()));
+            }
         }
     }
     errors
@@ -30,13 +33,15 @@ fn hierarchies() -> Vec<PathBuf> {
     std::iter::once(PathBuf::from(CGROUPS)).chain(below.filter(|p| p.is_dir() && !p.is_symlink())).collect()
 }
 
-/// A cgroup goes by rmdir, children first; the files in it are not files.
-fn remove_tree(dir: &Path, errors: &mut Vec<String>) {
-    let Ok(entries) = std::fs::read_dir(dir) else { return };
+/// A cgroup goes by rmdir, children first; the files in it are not files. What holds a child holds its parents too: one
+/// sentence says it for the whole tree.
+fn remove_tree(dir: &Path) -> std::io::Result<()> {
+    let entries = match std::fs::read_dir(dir) {
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+        other => other?,
+    };
     for child in entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
-        remove_tree(&child.path(), errors);
+        remove_tree(&child.path())?;
     }
-    if let Err(e) = std::fs::remove_dir(dir) {
-        errors.push(format!("remove cgroup {}: {e}", dir.display()));
-    }
+    std::fs::remove_dir(dir)
 }

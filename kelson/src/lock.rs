@@ -1,0 +1,48 @@
+//! One process per data directory: a lock that the kernel releases when its holder ends, however it ends.
+use std::fs::{File, TryLockError};
+use std::io::Write as _;
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+
+/// Held as long as a process works with a data directory.
+pub struct DataDirLock {
+    _file: File,
+}
+
+impl DataDirLock {
+    /// Takes the lock; an error that names the holder's process id when somebody has it.
+    pub fn take(dir: &Path) -> anyhow::Result<Self> {
+        let path = dir.join("kelson.lock");
+        let open = File::options().read(true).write(true).create(true).truncate(false).open(&path);
+        let mut file = open.with_context(|| path.display().to_string())?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => {
+                let holder = std::fs::read_to_string(&path).unwrap_or_default();
+                bail!("data directory {} is in use by process {}", dir.display(), holder.trim());
+            }
+            Err(TryLockError::Error(e)) => return Err(e).with_context(|| format!("lock {}", path.display())),
+        }
+        file.set_len(0)?;
+        write!(file, "{}", std::process::id())?;
+        Ok(Self { _file: file })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn second_holder_is_refused_and_told_whom() {
+        let dir = std::env::temp_dir().join(format!("kelson-lock-{}", std::process::id()));
+        std::fs::create_dir_all(&dir).unwrap();
+        let first = DataDirLock::take(&dir).unwrap();
+        let refused = DataDirLock::take(&dir).err().unwrap().to_string();
+        assert!(refused.ends_with(&format!("is in use by process {}", std::process::id())), "{refused}");
+        drop(first);
+        assert!(DataDirLock::take(&dir).is_ok());
+        std::fs::remove_dir_all(&dir).unwrap();
+    }
+}

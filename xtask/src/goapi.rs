@@ -25,7 +25,10 @@ pub struct GoField {
 /// A named type.
 #[derive(Debug, Clone)]
 pub enum GoType {
-    Struct { fields: Vec<GoField>, markers: Vec<(String, String)> },
+    Struct {
+        fields: Vec<GoField>,
+        markers: Vec<(String, String)>,
+    },
     /// `type X Y` and `type X = Y`, with the file's imports already applied to Y.
     Named(String),
 }
@@ -45,7 +48,9 @@ pub fn package(dir: &Path, import_path: &str) -> Result<GoPackage> {
         .with_context(|| dir.display().to_string())?
         .filter_map(|e| e.ok()?.file_name().into_string().ok())
         .filter(|n| n.ends_with(".go"))
-        .filter(|n| !n.ends_with("_test.go") && !n.starts_with("zz_") && !n.contains("generated") && !n.ends_with("_string.go"))
+        .filter(|n| {
+            !n.ends_with("_test.go") && !n.starts_with("zz_") && !n.contains("generated") && !n.ends_with("_string.go")
+        })
         .collect();
     names.sort();
     for name in names {
@@ -80,7 +85,11 @@ fn file(package: &mut GoPackage, text: &str, import_path: &str) -> Result<()> {
         if let Some(rest) = line.strip_prefix("type ") {
             let (name, body) = rest.split_once(' ').context("type without a body")?;
             if body.starts_with("struct") {
-                let fields = if body.trim_end().ends_with('}') { Vec::new() } else { fields(&mut lines, &imports, import_path)? };
+                let fields = if body.trim_end().ends_with('}') {
+                    Vec::new()
+                } else {
+                    fields(&mut lines, &imports, import_path)?
+                };
                 package.types.insert(name.to_owned(), GoType::Struct { fields, markers: std::mem::take(&mut markers) });
             } else if !body.starts_with("interface") && !body.starts_with("func") {
                 let target = body.trim_start_matches("= ").split("//").next().unwrap_or("").trim();
@@ -121,7 +130,11 @@ fn marker(comment: &str, markers: &mut Vec<(String, String)>) {
     }
 }
 
-fn fields<'a>(lines: &mut impl Iterator<Item = &'a str>, imports: &BTreeMap<String, String>, path: &str) -> Result<Vec<GoField>> {
+fn fields<'a>(
+    lines: &mut impl Iterator<Item = &'a str>,
+    imports: &BTreeMap<String, String>,
+    path: &str,
+) -> Result<Vec<GoField>> {
     let mut out = Vec::new();
     let mut markers = Vec::new();
     let mut in_comment = false;
@@ -141,14 +154,21 @@ fn fields<'a>(lines: &mut impl Iterator<Item = &'a str>, imports: &BTreeMap<Stri
         if line.is_empty() {
             continue;
         }
-        if let Some(field) = field(line, std::mem::take(&mut markers), imports, path).with_context(|| line.to_owned())? {
+        if let Some(field) =
+            field(line, std::mem::take(&mut markers), imports, path).with_context(|| line.to_owned())?
+        {
             out.push(field);
         }
     }
     bail!("struct without an end")
 }
 
-fn field(line: &str, markers: Vec<(String, String)>, imports: &BTreeMap<String, String>, path: &str) -> Result<Option<GoField>> {
+fn field(
+    line: &str,
+    markers: Vec<(String, String)>,
+    imports: &BTreeMap<String, String>,
+    path: &str,
+) -> Result<Option<GoField>> {
     let (decl, tags) = match line.split_once('`') {
         Some((decl, rest)) => (decl, rest.split('`').next().unwrap_or("")),
         None => (line.split("//").next().unwrap_or(""), ""),
@@ -214,7 +234,8 @@ fn qualify(ty: &str, imports: &BTreeMap<String, String>, path: &str) -> String {
     {
         return format!("map[{}]{}", qualify(key, imports, path), qualify(value, imports, path));
     }
-    const BUILTIN: &[&str] = &["string", "bool", "int", "int32", "int64", "uint8", "byte", "float64", "interface{}", "any"];
+    const BUILTIN: &[&str] =
+        &["string", "bool", "int", "int32", "int64", "uint8", "byte", "float64", "interface{}", "any"];
     if BUILTIN.contains(&ty) || ty.contains('{') {
         return ty.to_owned();
     }

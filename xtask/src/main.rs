@@ -10,7 +10,8 @@ mod table;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask cri --proto FILE\n       cargo xtask schema --openapi DIR --discovery DIR --protos DIR...";
+const USAGE: &str =
+    "usage: cargo xtask cri --proto FILE\n       cargo xtask schema --openapi DIR --discovery DIR --protos DIR...";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();

@@ -85,8 +85,22 @@ const SPECIAL: &[(&str, &str)] = &[
 const UNIONS: &[&str] = &["JSONSchemaPropsOrBool", "JSONSchemaPropsOrArray", "JSONSchemaPropsOrStringArray"];
 /// Helper types of the packages that are no API: they never travel.
 const NOT_API: &[&str] = &[
-    "InternalEvent", "Timestamp", "Time", "MicroTime", "Duration", "FieldsV1", "Quantity", "QuantityValue", "IntOrString",
-    "RawExtension", "JSON", "Unknown", "ExtraValue", "Verbs", "JSONSchemaPropsOrBool", "JSONSchemaPropsOrArray",
+    "InternalEvent",
+    "Timestamp",
+    "Time",
+    "MicroTime",
+    "Duration",
+    "FieldsV1",
+    "Quantity",
+    "QuantityValue",
+    "IntOrString",
+    "RawExtension",
+    "JSON",
+    "Unknown",
+    "ExtraValue",
+    "Verbs",
+    "JSONSchemaPropsOrBool",
+    "JSONSchemaPropsOrArray",
     "JSONSchemaPropsOrStringArray",
 ];
 
@@ -99,7 +113,11 @@ struct Builder<'a> {
 }
 
 /// Builds the model; fails when the sources contradict each other.
-pub fn build(packages: &BTreeMap<String, GoPackage>, protos: &BTreeMap<String, ProtoFile>, openapi: &Value) -> Result<Model> {
+pub fn build(
+    packages: &BTreeMap<String, GoPackage>,
+    protos: &BTreeMap<String, ProtoFile>,
+    openapi: &Value,
+) -> Result<Model> {
     let mut b = Builder { packages, protos, index: BTreeMap::new(), queue: Vec::new(), openapi };
     for (path, package) in packages {
         for (name, ty) in &package.types {
@@ -121,7 +139,9 @@ pub fn build(packages: &BTreeMap<String, GoPackage>, protos: &BTreeMap<String, P
     }
     for (id, ty) in model.types.iter().enumerate() {
         let (fields, _) = b.struct_of(&ty.package, &ty.name).context("struct")?;
-        if has_type_meta(fields) && let Some((group, version)) = b.group_version(&ty.package) {
+        if has_type_meta(fields)
+            && let Some((group, version)) = b.group_version(&ty.package)
+        {
             model.kinds.insert((group, version, ty.name.clone()), id);
         }
     }
@@ -179,7 +199,8 @@ impl Builder<'_> {
             if let (Some(message), true) = (&message, field.number.is_some()) {
                 let short = field.ty.rsplit('.').next().unwrap_or("");
                 let candidates = [field.proto_name.clone(), field.json.clone(), lower_first(short)];
-                let (number, _) = candidates.iter().find_map(|n| message.fields.get(n)).context("not in the .proto file")?;
+                let (number, _) =
+                    candidates.iter().find_map(|n| message.fields.get(n)).context("not in the .proto file")?;
                 ensure!(*number == built.number, "number {} but {number} in the .proto file", built.number);
             }
             if let Some(d) = &definition {
@@ -189,7 +210,11 @@ impl Builder<'_> {
         }
         if let Some(message) = &message {
             let with_number = out.iter().filter(|f| f.number > 0).count();
-            ensure!(with_number == message.fields.len(), "{with_number} numbered fields, {} in the .proto", message.fields.len());
+            ensure!(
+                with_number == message.fields.len(),
+                "{with_number} numbered fields, {} in the .proto",
+                message.fields.len()
+            );
         }
         out.sort_by_key(|f| f.number);
         let atomic = match &definition {
@@ -209,7 +234,8 @@ impl Builder<'_> {
             Some(rest) => (true, rest),
             None => (false, f.ty.as_str()),
         };
-        let marker = |key: &str| f.markers.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.clone()).unwrap_or_default();
+        let marker =
+            |key: &str| f.markers.iter().rev().find(|(k, _)| k == key).map(|(_, v)| v.clone()).unwrap_or_default();
         let ty = self.ty(declared)?;
         let mut built = Field {
             json: f.json.clone(),
@@ -220,7 +246,12 @@ impl Builder<'_> {
             inline: f.inline,
             required: false,
             list_type: marker("listType"),
-            map_keys: f.markers.iter().filter(|(k, _)| k == "listMapKey").map(|(_, v)| v.trim_matches('"').to_owned()).collect(),
+            map_keys: f
+                .markers
+                .iter()
+                .filter(|(k, _)| k == "listMapKey")
+                .map(|(_, v)| v.trim_matches('"').to_owned())
+                .collect(),
             map_type: [marker("mapType"), marker("structType")].into_iter().find(|m| !m.is_empty()).unwrap_or_default(),
             patch_strategy: f.patch_strategy.clone(),
             patch_merge_key: f.patch_merge_key.clone(),
@@ -230,11 +261,15 @@ impl Builder<'_> {
         if let Some(p) = property {
             let text = |key: &str| p[key].as_str().unwrap_or("").to_owned();
             built.list_type = text("x-kubernetes-list-type");
-            built.map_keys = p["x-kubernetes-list-map-keys"].as_array().map_or(Vec::new(), |keys| {
-                keys.iter().filter_map(|k| k.as_str().map(str::to_owned)).collect()
-            });
+            built.map_keys = p["x-kubernetes-list-map-keys"]
+                .as_array()
+                .map_or(Vec::new(), |keys| keys.iter().filter_map(|k| k.as_str().map(str::to_owned)).collect());
             let published = text("x-kubernetes-patch-strategy");
-            ensure!(published == built.patch_strategy, "patch strategy {published:?} but {:?} declared", built.patch_strategy);
+            ensure!(
+                published == built.patch_strategy,
+                "patch strategy {published:?} but {:?} declared",
+                built.patch_strategy
+            );
         }
         Ok(built)
     }

@@ -42,10 +42,13 @@ pub fn parse(text: &str) -> Result<ProtoFile> {
             let (name, message) = current.take().context("stray }")?;
             file.messages.insert(name, message);
         } else if let Some((_, message)) = &mut current {
-            let (name, field) =
-                field(line).with_context(|| format!("{} line {}: {line}", file.package, number + 1))?;
+            let (name, field) = field(line).with_context(|| format!("{} line {}: {line}", file.package, number + 1))?;
             message.fields.insert(name, field);
-        } else if !(line.starts_with("syntax") || line.starts_with("import") || line.starts_with("option") || line == "}") {
+        } else if !(line.starts_with("syntax")
+            || line.starts_with("import")
+            || line.starts_with("option")
+            || line == "}")
+        {
             bail!("not understood: {line}");
         }
     }
@@ -57,9 +60,6 @@ fn field(line: &str) -> Result<(String, (u32, String))> {
     let number = number.trim().parse::<u32>()?;
     let decl = decl.trim();
     let (ty, name) = decl.rsplit_once(' ').context("no field name")?;
-    let ty = ["optional ", "repeated ", "required "]
-        .iter()
-        .find_map(|label| ty.strip_prefix(label))
-        .unwrap_or(ty);
+    let ty = ["optional ", "repeated ", "required "].iter().find_map(|label| ty.strip_prefix(label)).unwrap_or(ty);
     Ok((name.to_owned(), (number, ty.trim().to_owned())))
 }

@@ -13,7 +13,8 @@ use kelson_auth::authorize::rbac::RbacResource;
 use kelson_auth::authorize::{AlwaysAllow, AlwaysDeny, NodeAuthorizer, PrivilegedGroup, Rbac};
 use kelson_auth::token::{IssuerOptions, ServiceAccountTokens, TokenIssuer, VerifierOptions};
 use kelson_auth::{
-    Anonymous, Authorizer, AuthorizerChain, Change, Objects, RequestAuthenticator, TokenAuthenticator, TokenChain, token,
+    Anonymous, Authorizer, AuthorizerChain, Change, Objects, RequestAuthenticator, TokenAuthenticator, TokenChain,
+    token,
 };
 use kelson_meta::Gvr;
 use kelson_pki::{ClientChains, PublicKey};
@@ -86,7 +87,12 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>) -> Result<Auth, StartEr
             if accounts.audiences.is_empty() { vec![accounts.issuer.clone()] } else { accounts.audiences.clone() };
         let options = VerifierOptions { issuers: vec![accounts.issuer.clone()], audiences: audiences.clone() };
         keys = accounts.verifiers.clone();
-        members.push(Arc::new(ServiceAccountTokens::new(keys.clone(), options, Arc::clone(objects), Arc::clone(clock))));
+        members.push(Arc::new(ServiceAccountTokens::new(
+            keys.clone(),
+            options,
+            Arc::clone(objects),
+            Arc::clone(clock),
+        )));
         let options = IssuerOptions { issuer: accounts.issuer.clone(), audiences, ..IssuerOptions::default() };
         issuer = Some(TokenIssuer::new(accounts.key.clone(), options));
     }
@@ -228,7 +234,12 @@ fn follow(
     });
 }
 
-fn refill(store: &Store, resource: Resource, apply: &impl Fn(&Record, Change<'_>), seen: &impl Fn(u64)) -> Option<Cursor> {
+fn refill(
+    store: &Store,
+    resource: Resource,
+    apply: &impl Fn(&Record, Change<'_>),
+    seen: &impl Fn(u64),
+) -> Option<Cursor> {
     let view = store.list(resource, None, None, None);
     for record in view.iter() {
         apply(record, Change::Put(record.bytes()));
@@ -258,7 +269,12 @@ impl KindMapper for Kinds {
 ///
 /// # Errors
 /// [`StartError::Config`].
-pub fn admission(config: &Config, objects: &Arc<dyn Objects>, auth: &Auth, catalog: &Arc<Catalog>) -> Result<Chain, StartError> {
+pub fn admission(
+    config: &Config,
+    objects: &Arc<dyn Objects>,
+    auth: &Auth,
+    catalog: &Arc<Catalog>,
+) -> Result<Chain, StartError> {
     let options = AdmissionOptions {
         enable: config.enable_admission.clone(),
         disable: config.disable_admission.clone(),

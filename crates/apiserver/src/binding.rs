@@ -81,7 +81,8 @@ fn assign(pods: &Served, name: &str, pod: &mut Value, binding: &Value, now: jiff
     let conflict = |why: &str| Err(Status::conflict(&kelson_meta::GroupResource::new("", "pods/binding"), name, why));
     let _ = pods;
     for (field, what) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
-        let (wanted, found) = (binding["metadata"][field].as_str().unwrap_or(""), pod["metadata"][field].as_str().unwrap_or(""));
+        let (wanted, found) =
+            (binding["metadata"][field].as_str().unwrap_or(""), pod["metadata"][field].as_str().unwrap_or(""));
         if !wanted.is_empty() && wanted != found {
             let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}");
             return Err(Status::conflict(&pods.gr, name, &why));
@@ -129,7 +130,8 @@ pub fn set_condition(pod: &mut Value, kind: &str, reason: &str, message: &str, n
     }
     match conditions.iter_mut().find(|c| c["type"] == kind) {
         Some(old) => {
-            let since = if old["status"] == "True" { old["lastTransitionTime"].take() } else { format_seconds(now).into() };
+            let since =
+                if old["status"] == "True" { old["lastTransitionTime"].take() } else { format_seconds(now).into() };
             condition["lastTransitionTime"] = since;
             *old = condition;
         }

@@ -28,7 +28,9 @@ impl RequestBody {
     /// 413 beyond [`REQUEST_BODY_BYTES_MAX`]; 400 when the client breaks off.
     pub async fn read(self) -> Result<Bytes, Status> {
         match self {
-            Self::Whole(bytes) if bytes.len() > REQUEST_BODY_BYTES_MAX => Err(Status::too_large(REQUEST_BODY_BYTES_MAX)),
+            Self::Whole(bytes) if bytes.len() > REQUEST_BODY_BYTES_MAX => {
+                Err(Status::too_large(REQUEST_BODY_BYTES_MAX))
+            }
             Self::Whole(bytes) => Ok(bytes),
             Self::Network(mut incoming) => {
                 if incoming.size_hint().lower() > REQUEST_BODY_BYTES_MAX as u64 {
@@ -37,7 +39,8 @@ impl RequestBody {
                 let mut first: Option<Bytes> = None;
                 let mut rest = BytesMut::new();
                 while let Some(frame) = incoming.frame().await {
-                    let frame = frame.map_err(|e| Status::bad_request(format!("error reading the request body: {e}")))?;
+                    let frame =
+                        frame.map_err(|e| Status::bad_request(format!("error reading the request body: {e}")))?;
                     let Ok(data) = frame.into_data() else { continue };
                     let have = rest.len() + first.as_ref().map_or(0, Bytes::len);
                     if have + data.len() > REQUEST_BODY_BYTES_MAX {
@@ -92,7 +95,10 @@ impl Body for ApiBody {
     type Data = Bytes;
     type Error = TransportError;
 
-    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, TransportError>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, TransportError>>> {
         match &mut self.0 {
             Inner::Parts(parts) => Poll::Ready(parts.pop_front().map(|p| Ok(Frame::data(p)))),
             Inner::Stream(chunks) => Poll::Ready(ready!(chunks.as_mut().poll_next(cx)).map(|r| r.map(Frame::data))),

@@ -227,7 +227,8 @@ impl Catalog {
         for gv in kelson_schema::resource::group_versions() {
             add(gv.group, gv.version, gv.preferred);
         }
-        let mut dynamic: Vec<_> = self.by_path.read().iter().filter(|(_, r)| !r.is_empty()).map(|(k, _)| k.clone()).collect();
+        let mut dynamic: Vec<_> =
+            self.by_path.read().iter().filter(|(_, r)| !r.is_empty()).map(|(k, _)| k.clone()).collect();
         dynamic.sort();
         for (group, version) in &dynamic {
             add(group, version, false);

@@ -124,7 +124,12 @@ pub async fn create(
 ///
 /// # Errors
 /// See [`Refused`].
-pub async fn update(server: &Server, served: &Served, old: &Arc<Record>, mut value: Value) -> Result<Arc<Record>, Refused> {
+pub async fn update(
+    server: &Server,
+    served: &Served,
+    old: &Arc<Record>,
+    mut value: Value,
+) -> Result<Arc<Record>, Refused> {
     let (body, meta) = body(server, served, &mut value)?;
     drop(value);
     if old.same_but_revision(&body) {
@@ -147,7 +152,12 @@ pub async fn update(server: &Server, served: &Served, old: &Arc<Record>, mut val
 ///
 /// # Errors
 /// See [`Refused`].
-pub async fn delete(server: &Server, served: &Served, old: &Arc<Record>, last: Option<Value>) -> Result<Arc<Record>, Refused> {
+pub async fn delete(
+    server: &Server,
+    served: &Served,
+    old: &Arc<Record>,
+    last: Option<Value>,
+) -> Result<Arc<Record>, Refused> {
     let mut write = Write::delete(old.key().clone(), Precondition::AtRevision(old.revision()));
     if let Some(mut value) = last {
         let (body, _) = body(server, served, &mut value)?;

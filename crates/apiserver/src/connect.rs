@@ -47,14 +47,25 @@ pub async fn serve(cx: &Cx, served: &Arc<Served>, body: RequestBody) -> Result<A
         return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
     }
     let node = kubelet::Node::find(cx, node_name)?;
-    if cx.info.subresource == "log" { stream::log(cx, &node, &target).await } else { stream::upgrade(cx, &node, &target).await }
+    if cx.info.subresource == "log" {
+        stream::log(cx, &node, &target).await
+    } else {
+        stream::upgrade(cx, &node, &target).await
+    }
 }
 
 /// CONNECT's admission, with the options as its object.
 pub async fn admit(cx: &Cx, served: &Served, kind: &str, options: Value) -> Result<(), Status> {
     let gvk = Gvk::new("", "v1", kind);
-    let admission =
-        Admission { cx, served, kind: &gvk, operation: Operation::Connect, name: &cx.info.name, dry_run: false, options: None };
+    let admission = Admission {
+        cx,
+        served,
+        kind: &gvk,
+        operation: Operation::Connect,
+        name: &cx.info.name,
+        dry_run: false,
+        options: None,
+    };
     let object = admission.mutate(Some(options), None).await?;
     admission.validate(object, None).await.map(|_| ())
 }
@@ -116,7 +127,14 @@ impl Target {
 
     fn log(cx: &Cx, container: &str) -> Result<Self, Status> {
         const PASSED: [&str; 9] = [
-            "follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream",
+            "follow",
+            "previous",
+            "sinceSeconds",
+            "sinceTime",
+            "timestamps",
+            "tailLines",
+            "limitBytes",
+            "stream",
             "insecureSkipTLSVerifyBackend",
         ];
         let i = &cx.info;
@@ -130,7 +148,8 @@ impl Target {
                 return Err(invalid_log(&format!("{number} must be greater than or equal to {least}")));
             }
         }
-        let pairs = PASSED.iter().take(8).filter_map(|name| Some((*name, cx.query.get(name)?))).filter(|(_, v)| !v.is_empty());
+        let pairs =
+            PASSED.iter().take(8).filter_map(|name| Some((*name, cx.query.get(name)?))).filter(|(_, v)| !v.is_empty());
         append(&mut path, pairs);
         Ok(Self { path, kind: "PodLogOptions", options: json!({"container": container}) })
     }
@@ -182,7 +201,8 @@ fn container(cx: &Cx, pod: &Value) -> Result<String, Status> {
         _ => {}
     }
     let choices = main.join(" ");
-    let inits = if init.is_empty() { String::new() } else { format!(" or one of the init containers: [{}]", init.join(" ")) };
+    let inits =
+        if init.is_empty() { String::new() } else { format!(" or one of the init containers: [{}]", init.join(" ")) };
     Err(Status::bad_request(format!(
         "a container name must be specified for pod {pod_name}, choose one of: [{choices}]{inits}"
     )))

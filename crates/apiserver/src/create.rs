@@ -82,22 +82,17 @@ pub async fn applied(cx: &Cx, served: &Served, mut value: Value, dry_run: bool) 
 
 async fn admitted(cx: &Cx, served: &Served, value: Value, dry_run: bool) -> Result<Object, Status> {
     let name = text(&value, "name").to_owned();
-    let admission = Admission {
-        cx,
-        served,
-        kind: &served.gvk,
-        operation: Operation::Create,
-        name: &name,
-        dry_run,
-        options: None,
-    };
+    let admission =
+        Admission { cx, served, kind: &served.gvk, operation: Operation::Create, name: &name, dry_run, options: None };
     let mut value = admission.mutate(Some(value), None).await?.unwrap_or_default();
     served.strategy.default(&served.storage.version, &mut value);
     served.strategy.prepare_create(&cx.strategy_cx(), &mut value);
     admit::escalation(cx, served, &value, None)?;
     let generate = text(&value, "generateName").to_owned();
     if !name.is_empty() || generate.is_empty() {
-        return finish(cx, served, &admission, value, dry_run).await.map_err(|(refused, name)| refused.status(served, &name));
+        return finish(cx, served, &admission, value, dry_run)
+            .await
+            .map_err(|(refused, name)| refused.status(served, &name));
     }
     for attempt in 1.. {
         let mut candidate = if attempt < GENERATED_NAMES_MAX { value.clone() } else { std::mem::take(&mut value) };

@@ -57,7 +57,8 @@ pub fn object(cx: &Cx, expected: &Gvk, ty: Option<TypeId>, body: &[u8]) -> Resul
     let encoding = encoding(&cx.headers)?;
     let validation = validation(cx)?;
     let strict = validation != FieldValidation::Ignore;
-    let decoded = kelson_codec::decode(encoding, ty, body, strict).map_err(|e| refused(encoding, expected, body, &e))?;
+    let decoded =
+        kelson_codec::decode(encoding, ty, body, strict).map_err(|e| refused(encoding, expected, body, &e))?;
     let mut value = decoded.value;
     check_kind(&value, expected)?;
     strictness(cx, validation, expected, &decoded.strict)?;
@@ -132,8 +133,7 @@ fn refused(encoding: Encoding, expected: &Gvk, body: &[u8], error: &DecodeError)
             let version = if version.is_empty() { &expected.version } else { version };
             let group = if meta.api_version.is_empty() { &expected.group } else { group };
             let kind = if meta.kind.is_empty() { &expected.kind } else { &meta.kind };
-            let message =
-                format!("{kind} in version {version:?} cannot be handled as a {}: {error}", expected.kind);
+            let message = format!("{kind} in version {version:?} cannot be handled as a {}: {error}", expected.kind);
             let _ = group;
             Status::bad_request(message)
         }

@@ -17,10 +17,10 @@ use crate::body::RequestBody;
 use crate::catalog::Served;
 use crate::commit::{self, Refused};
 use crate::context::Cx;
+use crate::decode;
 use crate::encode::{self, Answer, Object, parse};
 use crate::selectors::Selectors;
 use crate::version_param::ListAt;
-use crate::decode;
 
 /// Times a delete without a fixed resourceVersion is tried on the newest object.
 const RETRIES_MAX: usize = 10;
@@ -119,13 +119,15 @@ pub async fn delete(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answe
         Outcome::Gone(object) if returns_object(served) => encode::object(code, &accepted, served, &view, object),
         Outcome::Gone(object) => {
             let uid = object.into_tree()["metadata"]["uid"].take();
-            let mut details = json!({"name": cx.info.name, "group": served.gr.group, "kind": served.gr.resource, "uid": uid});
+            let mut details =
+                json!({"name": cx.info.name, "group": served.gr.group, "kind": served.gr.resource, "uid": uid});
             if served.gr.group.is_empty()
                 && let Some(d) = details.as_object_mut()
             {
                 d.remove("group");
             }
-            let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
+            let status =
+                json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
             let ty = kelson_schema::Schema::builtin().by_gvk("", "v1", "Status");
             let accepted = crate::negotiate::Accepted { view: Default::default(), ..accepted };
             encode::tree(code, &accepted, ty, status)
@@ -159,7 +161,13 @@ pub enum Outcome {
 ///
 /// # Errors
 /// Whatever the steps refuse.
-pub async fn run(cx: &Cx, served: &Served, name: &str, options: &DeleteOptions, admitted: bool) -> Result<Outcome, Status> {
+pub async fn run(
+    cx: &Cx,
+    served: &Served,
+    name: &str,
+    options: &DeleteOptions,
+    admitted: bool,
+) -> Result<Outcome, Status> {
     let namespace = cx.namespace(served);
     let pinned = options.preconditions.as_ref().is_some_and(|p| p.resource_version.is_some());
     for _ in 0..=RETRIES_MAX {
@@ -255,7 +263,13 @@ async fn once(
     Ok(Outcome::Marked(Object::Record(commit::update(&cx.server, served, record, new).await?)))
 }
 
-async fn gone(cx: &Cx, served: &Served, options: &DeleteOptions, record: &Arc<Record>, last: Value) -> Result<Outcome, Refused> {
+async fn gone(
+    cx: &Cx,
+    served: &Served,
+    options: &DeleteOptions,
+    record: &Arc<Record>,
+    last: Value,
+) -> Result<Outcome, Refused> {
     if options.is_dry_run() {
         return Ok(Outcome::Gone(Object::Tree(last)));
     }

@@ -50,9 +50,7 @@ pub fn serve(cx: &Cx) -> Result<Answer, Status> {
             value["apiVersion"] = "v1".into();
             plain(cx, value)
         }
-        ["apis", group, version] => {
-            plain(cx, resource_list(catalog, group, version).ok_or_else(Status::no_such_path)?)
-        }
+        ["apis", group, version] => plain(cx, resource_list(catalog, group, version).ok_or_else(Status::no_such_path)?),
         _ => Err(Status::no_such_path()),
     }
 }
@@ -69,7 +67,9 @@ fn aggregated(cx: &Cx) -> Option<&'static str> {
     let wanted = |c: &Clause<'_>| {
         if c.param("as") != Some("APIGroupDiscoveryList") || c.param("g") != Some("apidiscovery.k8s.io") {
             // Something else comes first.
-            return Some(None).filter(|_| c.param("as").is_none() && matches!(c.media, "application/json" | "*/*" | "application/*"));
+            return Some(None).filter(|_| {
+                c.param("as").is_none() && matches!(c.media, "application/json" | "*/*" | "application/*")
+            });
         }
         match (c.media, c.param("v")) {
             ("application/json", Some("v2")) => Some(Some("v2")),

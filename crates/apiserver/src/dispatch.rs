@@ -25,7 +25,9 @@ pub async fn dispatch(cx: &Cx, body: RequestBody) -> Result<Answer, Status> {
     if !i.subresource.is_empty() {
         return subresource::serve(cx, &served, body).await;
     }
-    let refused = || Status::method_not_allowed(&GroupResource::new(&i.group, &i.resource), &cx.method.to_string().to_lowercase());
+    let refused = || {
+        Status::method_not_allowed(&GroupResource::new(&i.group, &i.resource), &cx.method.to_string().to_lowercase())
+    };
     if served.namespaced && i.namespace.is_empty() && !matches!(i.verb, "list" | "watch") {
         return Err(refused());
     }

@@ -73,8 +73,7 @@ pub fn tree(code: StatusCode, accepted: &Accepted, ty: Option<TypeId>, value: Va
 /// 406 as [`tree`].
 pub fn encode(accepted: &Accepted, ty: Option<TypeId>, value: &Value) -> Result<Bytes, Status> {
     if accepted.encoding == Encoding::Json {
-        let mut bytes =
-            if accepted.pretty { pretty(value) } else { serde_json::to_vec(value).unwrap_or_default() };
+        let mut bytes = if accepted.pretty { pretty(value) } else { serde_json::to_vec(value).unwrap_or_default() };
         bytes.push(b'\n');
         return Ok(bytes.into());
     }
@@ -147,7 +146,13 @@ pub fn message(served: &Served, record: &Record) -> Result<Bytes, Status> {
 ///
 /// # Errors
 /// 406, or 500 for what cannot be converted.
-pub fn object(code: StatusCode, accepted: &Accepted, served: &Served, view: &ViewOptions, object: Object) -> Result<Answer, Status> {
+pub fn object(
+    code: StatusCode,
+    accepted: &Accepted,
+    served: &Served,
+    view: &ViewOptions,
+    object: Object,
+) -> Result<Answer, Status> {
     if let (Object::Record(record), View::Whole, false) = (&object, accepted.view, served.converts) {
         if accepted.encoding == Encoding::Json && !accepted.pretty {
             let body = ApiBody::parts([record.bytes().clone(), NEWLINE]);
@@ -219,9 +224,7 @@ impl ViewOptions {
 /// A table without its rows; watch events after the first leave the columns out.
 pub fn table_head(served: &Served, version: &str, metadata: Value, columns: bool) -> Map<String, Value> {
     let definitions: Vec<Value> = if columns {
-        let each = |c: &kelson_resources::Column| {
-            json!({"name": c.name, "type": c.kind, "format": c.format, "description": c.description, "priority": c.priority})
-        };
+        let each = |c: &kelson_resources::Column| json!({"name": c.name, "type": c.kind, "format": c.format, "description": c.description, "priority": c.priority});
         served.options().columns.iter().map(each).collect()
     } else {
         Vec::new()

@@ -12,9 +12,9 @@ use crate::body::RequestBody;
 use crate::catalog::Served;
 use crate::commit::{self, Refused};
 use crate::context::Cx;
+use crate::decode;
 use crate::delete::{self, DeleteOptions};
 use crate::encode::{self, Answer, parse};
-use crate::decode;
 
 /// Times a budget or pod is taken anew after somebody else wrote it.
 const RETRIES_MAX: usize = 20;
@@ -89,7 +89,8 @@ async fn budget(cx: &Cx, pod: &Value, name: &str, dry_run: bool) -> Result<(), S
         [] => return Ok(()),
         [one] => one.clone(),
         _ => {
-            let why = "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+            let why =
+                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
             return Err(Status::failure(500, kelson_meta::Reason::Unknown, why));
         }
     };
@@ -128,7 +129,10 @@ fn take(cx: &Cx, budget: &mut Value, budget_name: &str, pod: &str) -> Result<(),
     let status = &budget["status"];
     let number = |f: &str| status[f].as_i64().unwrap_or(0);
     if number("observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
-        return Err(refused(budget_name, format!("The disruption budget {budget_name} is still being processed by the server.")));
+        return Err(refused(
+            budget_name,
+            format!("The disruption budget {budget_name} is still being processed by the server."),
+        ));
     }
     let allowed = number("disruptionsAllowed");
     if allowed < 0 {
@@ -181,7 +185,13 @@ async fn mark(cx: &Cx, served: &Served, name: &str) -> Result<(), Status> {
         let found = cx.server.store.get(served.store, &cx.info.namespace, name);
         let record = found.ok_or_else(|| Status::not_found(&served.gr, name))?;
         let mut pod = parse(&record);
-        set_condition(&mut pod, "DisruptionTarget", "EvictionByEvictionAPI", "Eviction API: evicting", cx.server.clock.now());
+        set_condition(
+            &mut pod,
+            "DisruptionTarget",
+            "EvictionByEvictionAPI",
+            "Eviction API: evicting",
+            cx.server.clock.now(),
+        );
         match commit::update(&cx.server, served, &record, pod).await {
             Ok(_) => return Ok(()),
             Err(Refused::Conflict) => {}

@@ -43,7 +43,13 @@ fn ignored(served: &Served, subresource: &str) -> FieldSet {
 ///
 /// # Errors
 /// 500 for what cannot be converted.
-pub fn note(cx: &Cx, served: &Served, live: Option<&Value>, value: &mut Value, subresource: &str) -> Result<(), Status> {
+pub fn note(
+    cx: &Cx,
+    served: &Served,
+    live: Option<&Value>,
+    value: &mut Value,
+    subresource: &str,
+) -> Result<(), Status> {
     let manager = manager(served, subresource);
     let now = format_seconds(cx.server.clock.now());
     if !served.converts {

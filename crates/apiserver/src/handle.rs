@@ -4,8 +4,8 @@ use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 
 use futures::FutureExt as _;
-use http::request::Parts;
 use http::Method;
+use http::request::Parts;
 use kelson_auth::{Attributes, Credentials, UserInfo, authenticate};
 use kelson_meta::{FieldSelector, LabelSelector, Status};
 use parking_lot::Mutex;
@@ -14,12 +14,12 @@ use tokio::time::Instant;
 
 use crate::body::RequestBody;
 use crate::context::Cx;
+use crate::dispatch;
 use crate::encode::{self, Answer};
 use crate::negotiate::{self, Accepted};
 use crate::query::Query;
 use crate::route::{RequestInfo, route};
 use crate::server::Server;
-use crate::dispatch;
 
 /// How a request came.
 pub enum Identity {
@@ -115,8 +115,7 @@ fn identify(server: &Server, parts: &Parts, identity: Identity) -> Result<Arc<Us
         Identity::Known(user) => return Ok(user),
         Identity::Network(certificates) => certificates,
     };
-    let credentials =
-        Credentials { headers: &parts.headers, certificates: &certificates, path: parts.uri.path() };
+    let credentials = Credentials { headers: &parts.headers, certificates: &certificates, path: parts.uri.path() };
     server.auth.authenticator.authenticate_now(&credentials).map(|found| found.user).map_err(|why| {
         server.metrics.rejected_credentials();
         tracing::info!(path = parts.uri.path(), %why, "unable to authenticate the request");

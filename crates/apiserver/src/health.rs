@@ -99,10 +99,10 @@ pub fn serve(server: &Server, path: &str, query: &Query) -> Option<Answer> {
             }
         }
     }
-    let unknown: Vec<String> =
-        excluded.iter().filter(|e| !names.contains(e)).map(|e| format!("{e:?}")).collect();
+    let unknown: Vec<String> = excluded.iter().filter(|e| !names.contains(e)).map(|e| format!("{e:?}")).collect();
     if !unknown.is_empty() {
-        report.push_str(&format!("warn: some health checks cannot be excluded: no matches for {}\n", unknown.join(", ")));
+        report
+            .push_str(&format!("warn: some health checks cannot be excluded: no matches for {}\n", unknown.join(", ")));
     }
     Some(if !failed.is_empty() {
         report.push_str(&format!("{endpoint} check failed\n"));

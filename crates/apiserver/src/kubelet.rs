@@ -87,7 +87,10 @@ impl Node {
         let of = |kind: &String| addresses.iter().find(|a| a["type"] == kind.as_str())?["address"].as_str();
         let host = kubelets.address_types.iter().find_map(of);
         let host = host.ok_or_else(|| {
-            Status::unavailable(format!("no preferred addresses found; known addresses: {}", Value::from(addresses.to_vec())))
+            Status::unavailable(format!(
+                "no preferred addresses found; known addresses: {}",
+                Value::from(addresses.to_vec())
+            ))
         })?;
         let port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64();
         let port = port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0).unwrap_or(DEFAULT_PORT);

@@ -9,14 +9,14 @@
 //! something is served (the catalog does); everything a client can make grow has a named limit.
 
 mod admit;
-mod binding;
 mod assemble;
+mod binding;
 mod body;
 mod bootstrap;
 mod catalog;
 mod commit;
-mod connect;
 mod config;
+mod connect;
 mod context;
 mod create;
 mod decode;

@@ -91,7 +91,12 @@ impl Records {
 fn page(at: &ListAt, view: ListView, selectors: Selectors) -> Page {
     let revision = view.revision();
     if at.limit == 0 {
-        return Page { revision, continue_token: String::new(), remaining: None, records: Records::All(view, selectors) };
+        return Page {
+            revision,
+            continue_token: String::new(),
+            remaining: None,
+            records: Records::All(view, selectors),
+        };
     }
     let everything = selectors.is_everything();
     let mut chosen: Vec<Arc<Record>> = Vec::with_capacity(at.limit.min(view.len()));
@@ -132,7 +137,9 @@ impl Page {
 fn write(served: &Arc<Served>, accepted: Accepted, view: ViewOptions, page: Page) -> Result<Answer, Status> {
     let content_type = accepted.content_type(false);
     match accepted.encoding {
-        Encoding::Protobuf if matches!(accepted.view, View::Table(_)) => Err(Status::not_acceptable(&["application/json"])),
+        Encoding::Protobuf if matches!(accepted.view, View::Table(_)) => {
+            Err(Status::not_acceptable(&["application/json"]))
+        }
         Encoding::Protobuf => {
             let body = protobuf(served, accepted.view, &page)?;
             Ok(encode::answer(StatusCode::OK, content_type, body))
@@ -155,7 +162,8 @@ fn head(served: &Served, view: View, page: &Page) -> (Vec<u8>, &'static str) {
         return (bytes, "]}\n");
     }
     let gvk = encode::list_kind(served, view);
-    let head = format!("{{\"kind\":{:?},\"apiVersion\":{:?},\"metadata\":{meta},\"items\":[", gvk.kind, gvk.api_version());
+    let head =
+        format!("{{\"kind\":{:?},\"apiVersion\":{:?},\"metadata\":{meta},\"items\":[", gvk.kind, gvk.api_version());
     (head.into_bytes(), "]}\n")
 }
 
@@ -190,14 +198,8 @@ fn json_stream(served: &Arc<Served>, view: View, options: ViewOptions, page: Pag
         pending: BytesMut,
         done: bool,
     }
-    let run = Run {
-        served: Arc::clone(served),
-        page,
-        next: 0,
-        first: true,
-        pending: BytesMut::from(&head[..]),
-        done: false,
-    };
+    let run =
+        Run { served: Arc::clone(served), page, next: 0, first: true, pending: BytesMut::from(&head[..]), done: false };
     ApiBody::stream(stream::unfold(run, move |mut run| async move {
         if run.done {
             return None;
@@ -248,7 +250,8 @@ fn protobuf(served: &Served, view: View, page: &Page) -> Result<ApiBody, Status>
     };
     let ty = ty.ok_or_else(no_proto)?;
     let lengths = items.iter().map(Bytes::len);
-    let encoder = ListEncoder::new(ty, &gvk.api_version(), &gvk.kind, &page.metadata(), lengths).map_err(|_| no_proto())?;
+    let encoder =
+        ListEncoder::new(ty, &gvk.api_version(), &gvk.kind, &page.metadata(), lengths).map_err(|_| no_proto())?;
     let mut parts = Vec::with_capacity(items.len() * 2 + 2);
     parts.push(Bytes::copy_from_slice(encoder.header()));
     for message in items {
@@ -265,7 +268,8 @@ fn messages(
     make: impl Fn(&Record) -> Result<Value, Status>,
 ) -> Result<Vec<Bytes>, Status> {
     let each = |r: &Arc<Record>| {
-        let message = kelson_codec::proto::encode_message(ty, &make(r)?).map_err(|e| Status::internal(e.to_string()))?;
+        let message =
+            kelson_codec::proto::encode_message(ty, &make(r)?).map_err(|e| Status::internal(e.to_string()))?;
         Ok(Bytes::from(message))
     };
     page.records.iter().map(each).collect()
@@ -291,7 +295,9 @@ fn whole(served: &Served, accepted: Accepted, view: ViewOptions, page: &Page) ->
     let mut items = Vec::new();
     for record in page.records.iter() {
         if items.len() == WHOLE_ITEMS_MAX {
-            return Err(Status::bad_request(format!("more than {WHOLE_ITEMS_MAX} objects: ask for fewer with \"limit\"")));
+            return Err(Status::bad_request(format!(
+                "more than {WHOLE_ITEMS_MAX} objects: ask for fewer with \"limit\""
+            )));
         }
         items.push(match accepted.view {
             View::Whole => encode::to_served(served, parse(record))?,

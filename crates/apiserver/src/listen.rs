@@ -130,7 +130,9 @@ async fn connection(server: Arc<Server>, tls: TlsAcceptor, stream: TcpStream) {
         let identity = Identity::Network(Arc::clone(&certificates));
         async move {
             let (parts, body) = request.into_parts();
-            Ok::<_, std::convert::Infallible>(handle::handle(&server, parts, RequestBody::Network(body), identity).await)
+            Ok::<_, std::convert::Infallible>(
+                handle::handle(&server, parts, RequestBody::Network(body), identity).await,
+            )
         }
     });
     let builder = builder();

@@ -81,7 +81,13 @@ impl Metrics {
         };
         if !info.is_resource {
             let (group, version) = (String::new(), String::new());
-            return Labels { verb: upper(info.verb), group, version, resource: String::new(), subresource: String::new() };
+            return Labels {
+                verb: upper(info.verb),
+                group,
+                version,
+                resource: String::new(),
+                subresource: String::new(),
+            };
         }
         Labels {
             verb: upper(info.verb),
@@ -100,7 +106,13 @@ impl Metrics {
             labels
         } else {
             let empty = String::new;
-            Labels { verb: labels.verb, group: empty(), version: empty(), resource: "other".into(), subresource: empty() }
+            Labels {
+                verb: labels.verb,
+                group: empty(),
+                version: empty(),
+                resource: "other".into(),
+                subresource: empty(),
+            }
         };
         let s = series.entry(labels).or_default();
         *s.codes.entry(code.as_u16()).or_default() += 1;
@@ -138,7 +150,12 @@ impl Metrics {
         let series = self.series.lock();
         let mut sorted: Vec<_> = series.iter().collect();
         sorted.sort_by_cached_key(|(l, _)| format!("{l:?}"));
-        head(out, "apiserver_request_total", "counter", "Counter of apiserver requests by verb, resource and HTTP response code.");
+        head(
+            out,
+            "apiserver_request_total",
+            "counter",
+            "Counter of apiserver requests by verb, resource and HTTP response code.",
+        );
         for (l, s) in &sorted {
             let mut codes: Vec<_> = s.codes.iter().collect();
             codes.sort();
@@ -161,18 +178,29 @@ impl Metrics {
     fn gauges(&self, server: &Server, out: &mut String) {
         head(out, "apiserver_current_inflight_requests", "gauge", "Requests under way, by kind.");
         let used = |max: usize, room: &tokio::sync::Semaphore| max.saturating_sub(room.available_permits());
-        let (reads, writes) =
-            (used(server.config.reads_in_flight_max, &server.reads), used(server.config.writes_in_flight_max, &server.writes));
+        let (reads, writes) = (
+            used(server.config.reads_in_flight_max, &server.reads),
+            used(server.config.writes_in_flight_max, &server.writes),
+        );
         let _ = writeln!(out, "apiserver_current_inflight_requests{{request_kind=\"mutating\"}} {writes}");
         let _ = writeln!(out, "apiserver_current_inflight_requests{{request_kind=\"readOnly\"}} {reads}");
         head(out, "apiserver_dropped_requests_total", "counter", "Requests turned away with 429.");
         for (kind, n) in ["readOnly", "mutating"].iter().zip(&self.turned_away) {
-            let _ = writeln!(out, "apiserver_dropped_requests_total{{request_kind=\"{kind}\"}} {}", n.load(Ordering::Relaxed));
+            let _ = writeln!(
+                out,
+                "apiserver_dropped_requests_total{{request_kind=\"{kind}\"}} {}",
+                n.load(Ordering::Relaxed)
+            );
         }
         head(out, "authentication_attempts", "counter", "Rejected credentials.");
-        let _ = writeln!(out, "authentication_attempts{{result=\"error\"}} {}", self.rejected_credentials.load(Ordering::Relaxed));
+        let _ = writeln!(
+            out,
+            "authentication_attempts{{result=\"error\"}} {}",
+            self.rejected_credentials.load(Ordering::Relaxed)
+        );
         head(out, "apiserver_longrunning_requests", "gauge", "Open watches by resource.");
-        let mut watches: Vec<_> = self.watches.lock().iter().map(|(k, v)| (k.clone(), v.load(Ordering::Relaxed))).collect();
+        let mut watches: Vec<_> =
+            self.watches.lock().iter().map(|(k, v)| (k.clone(), v.load(Ordering::Relaxed))).collect();
         watches.sort();
         for (resource, n) in watches {
             let _ = writeln!(out, "apiserver_longrunning_requests{{resource=\"{resource}\",verb=\"WATCH\"}} {n}");

@@ -158,7 +158,10 @@ mod tests {
         check("application/json", "Json Whole");
         check("application/vnd.kubernetes.protobuf, application/json", "Protobuf Whole");
         check("application/cbor,application/json", "Json Whole");
-        check("application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json", "Json Table(\"v1\")");
+        check(
+            "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
+            "Json Table(\"v1\")",
+        );
         check("application/json;as=Other;v=v1;g=meta.k8s.io,application/yaml", "Yaml Whole");
         check("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "Json Partial(\"v1\")");
         check("text/plain", "406");

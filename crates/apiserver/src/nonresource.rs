@@ -37,7 +37,11 @@ const PATHS: [&str; 17] = [
 pub async fn serve(cx: &Cx, _body: RequestBody) -> Result<Answer, Status> {
     let path = cx.uri.path();
     if !matches!(cx.method, Method::GET | Method::HEAD) {
-        let status = Status::failure(405, kelson_meta::Reason::MethodNotAllowed, "the server does not allow this method on the requested resource");
+        let status = Status::failure(
+            405,
+            kelson_meta::Reason::MethodNotAllowed,
+            "the server does not allow this method on the requested resource",
+        );
         return Err(status);
     }
     let first = path.trim_start_matches('/').split('/').next().unwrap_or("");
@@ -51,7 +55,11 @@ pub async fn serve(cx: &Cx, _body: RequestBody) -> Result<Answer, Status> {
         }
         "metrics" if path == "/metrics" => {
             let text = cx.server.metrics.text(&cx.server);
-            Ok(answer(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8; escaping=underscores", ApiBody::full(text)))
+            Ok(answer(
+                StatusCode::OK,
+                "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
+                ApiBody::full(text),
+            ))
         }
         ".well-known" | "openid" => cx.server.auth.issuer_document(path).ok_or_else(Status::no_such_path),
         _ => Err(Status::no_such_path()),

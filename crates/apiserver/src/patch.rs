@@ -34,7 +34,8 @@ impl Patch {
     /// # Errors
     /// 400, 413, 415, 422.
     pub fn new(cx: &Cx, body: &Bytes) -> Result<Self, Status> {
-        let kind = PatchType::of(&decode::media_type(&cx.headers)).ok_or_else(|| Status::unsupported_media_type(&ACCEPTED))?;
+        let kind =
+            PatchType::of(&decode::media_type(&cx.headers)).ok_or_else(|| Status::unsupported_media_type(&ACCEPTED))?;
         check_options(cx, kind)?;
         let validation = decode::validation(cx)?;
         let bad = |e: &dyn std::fmt::Display| Status::bad_request(e.to_string());
@@ -43,7 +44,10 @@ impl Patch {
                 let (value, duplicates) = kelson_codec::yaml::to_value(body)
                     .map_err(|e| Status::bad_request(format!("error decoding YAML: {e}")))?;
                 if !duplicates.is_empty() && validation == FieldValidation::Strict {
-                    return Err(Status::bad_request(format!("error decoding YAML: yaml: unmarshal errors:\n  {}", duplicates.join("\n  "))));
+                    return Err(Status::bad_request(format!(
+                        "error decoding YAML: yaml: unmarshal errors:\n  {}",
+                        duplicates.join("\n  ")
+                    )));
                 }
                 value
             }
@@ -56,7 +60,14 @@ impl Patch {
     ///
     /// # Errors
     /// 400, 413, 422.
-    pub fn apply(&self, cx: &Cx, shape: &Shape, ty: Option<kelson_schema::TypeId>, gvk: &kelson_meta::Gvk, mut value: Value) -> Result<Value, Status> {
+    pub fn apply(
+        &self,
+        cx: &Cx,
+        shape: &Shape,
+        ty: Option<kelson_schema::TypeId>,
+        gvk: &kelson_meta::Gvk,
+        mut value: Value,
+    ) -> Result<Value, Status> {
         match self.kind {
             PatchType::Json => kelson_patch::json_patch(&mut value, &self.body).map_err(refused)?,
             PatchType::Merge => kelson_patch::merge_patch(&mut value, self.body.clone()),
@@ -67,8 +78,8 @@ impl Patch {
         }
         let Some(ty) = ty else { return Ok(value) };
         let strict = self.validation != FieldValidation::Ignore;
-        let decoded = kelson_codec::normalize(ty, &value, strict)
-            .map_err(|e| Status::cannot_be_handled(gvk, &e.to_string()))?;
+        let decoded =
+            kelson_codec::normalize(ty, &value, strict).map_err(|e| Status::cannot_be_handled(gvk, &e.to_string()))?;
         decode::strictness(cx, self.validation, gvk, &decoded.strict)?;
         Ok(decoded.value)
     }
@@ -82,7 +93,8 @@ fn refused(error: PatchError) -> Status {
     match error {
         PatchError::BadRequest(text) => Status::bad_request(text),
         PatchError::Unprocessable(text) => {
-            let mut status = Status::failure(422, Reason::Invalid, "the server rejected our request due to an error in our request");
+            let mut status =
+                Status::failure(422, Reason::Invalid, "the server rejected our request due to an error in our request");
             status.details = Some(Box::default());
             tracing::debug!(text, "patch does not apply");
             status
@@ -163,9 +175,11 @@ async fn apply(cx: &Cx, served: &Served, patch: &Patch, change: &Change<'_>) -> 
         let live = live.map(|l| to_served(served, l.clone())).transpose()?;
         let merged = fields::apply(cx, served, live.as_ref(), config, subresource, force)?;
         let mut merged = match served.ty {
-            Some(ty) => kelson_codec::normalize(ty, &merged, false)
-                .map_err(|e| Status::cannot_be_handled(&served.gvk, &e.to_string()))?
-                .value,
+            Some(ty) => {
+                kelson_codec::normalize(ty, &merged, false)
+                    .map_err(|e| Status::cannot_be_handled(&served.gvk, &e.to_string()))?
+                    .value
+            }
             None => merged,
         };
         create::prepare_decoded(served, &mut merged)?;

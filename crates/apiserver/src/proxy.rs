@@ -25,8 +25,15 @@ use crate::kubelet::Node;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Headers that belong to one hop, or hold the client's credentials for this server.
 const DROPPED: [&str; 9] = [
-    "connection", "keep-alive", "proxy-authenticate", "proxy-authorization", "te", "trailer", "transfer-encoding",
-    "authorization", "host",
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "authorization",
+    "host",
 ];
 
 /// `https:name:port` to its parts; the scheme is empty where none is said.
@@ -47,7 +54,9 @@ fn is_https(text: &str) -> bool {
 fn backend_path(cx: &Cx) -> String {
     let path = cx.uri.path();
     let marker = "/proxy";
-    let rest = path.find(&format!("/{}{marker}", cx.info.name)).map_or("", |at| &path[at + 1 + cx.info.name.len() + marker.len()..]);
+    let rest = path
+        .find(&format!("/{}{marker}", cx.info.name))
+        .map_or("", |at| &path[at + 1 + cx.info.name.len() + marker.len()..]);
     let rest = if rest.is_empty() { "/" } else { rest };
     match cx.uri.query() {
         Some(query) => format!("{rest}?{query}"),
@@ -79,7 +88,12 @@ pub async fn pod(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer, 
     let ip = ip.ok_or_else(|| Status::bad_request("address not allowed"))?;
     let port = match port {
         "" => {
-            let ports = pod["spec"]["containers"].as_array().into_iter().flatten().flat_map(|c| c["ports"].as_array()).flatten();
+            let ports = pod["spec"]["containers"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .flat_map(|c| c["ports"].as_array())
+                .flatten();
             ports.filter_map(|p| p["containerPort"].as_u64()).next().and_then(|p| u16::try_from(p).ok()).unwrap_or(80)
         }
         text => text.parse().map_err(|_| Status::bad_request(format!("invalid pod request {:?}", cx.info.name)))?,
@@ -104,7 +118,8 @@ pub async fn service(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answ
     };
     let none = || Status::unavailable(format!("no endpoints available for service {:?}", cx.info.name));
     let port_name = chosen.map(|p| p["name"].as_str().unwrap_or("").to_owned()).ok_or_else(none)?;
-    let slices = cx.server.store.list(Resource::new("discovery.k8s.io", "endpointslices"), Some(&cx.info.namespace), None, None);
+    let slices =
+        cx.server.store.list(Resource::new("discovery.k8s.io", "endpointslices"), Some(&cx.info.namespace), None, None);
     for record in slices.iter().filter(|r| r.meta().labels.get("kubernetes.io/service-name") == Some(name)) {
         if let Some(address) = endpoint(&parse(record), &port_name) {
             return to_address(cx, address, body).await;
@@ -125,9 +140,15 @@ async fn to_address(cx: &Cx, address: SocketAddr, body: RequestBody) -> Result<A
         return Err(Status::bad_request("address not allowed"));
     }
     if is_https(&cx.info.name) {
-        return Err(Status::failure(501, kelson_meta::Reason::Unknown, "proxying to HTTPS backends is not available in this version of Kelson"));
+        return Err(Status::failure(
+            501,
+            kelson_meta::Reason::Unknown,
+            "proxying to HTTPS backends is not available in this version of Kelson",
+        ));
     }
-    let failed = |e: &dyn std::fmt::Display| Status::unavailable(format!("error trying to reach service: dial tcp {address}: {e}"));
+    let failed = |e: &dyn std::fmt::Display| {
+        Status::unavailable(format!("error trying to reach service: dial tcp {address}: {e}"))
+    };
     let tcp = match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
         Ok(Ok(tcp)) => tcp,
         Ok(Err(error)) => return Err(failed(&error)),
@@ -164,7 +185,8 @@ where
 {
     let broken = |e: &dyn std::fmt::Display| Status::unavailable(format!("error trying to reach service: {e}"));
     let body = body.read().await?;
-    let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(|e| broken(&e))?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(|e| broken(&e))?;
     cx.server.tasks.spawn(async move {
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "proxied connection ended");
@@ -182,7 +204,11 @@ where
     }
     let mut response = sender.send_request(request).await.map_err(|e| broken(&e))?;
     if response.status().is_redirection() && response.status() != StatusCode::NOT_MODIFIED {
-        return Err(Status::failure(502, kelson_meta::Reason::Unknown, "the backend attempted to redirect this request, which is not permitted"));
+        return Err(Status::failure(
+            502,
+            kelson_meta::Reason::Unknown,
+            "the backend attempted to redirect this request, which is not permitted",
+        ));
     }
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let same = response.headers().get(header::UPGRADE) == cx.headers.get(header::UPGRADE);
@@ -190,7 +216,8 @@ where
         let client = client.ok_or_else(|| broken(&"the backend switched to a protocol nobody asked for"))?;
         let backend = hyper::upgrade::on(&mut response);
         cx.server.tasks.spawn(async move {
-            let (Some(client), Some(backend)) = (crate::stream::upgraded(client).await, crate::stream::upgraded(backend).await)
+            let (Some(client), Some(backend)) =
+                (crate::stream::upgraded(client).await, crate::stream::upgraded(backend).await)
             else {
                 return;
             };

@@ -34,7 +34,8 @@ pub struct RequestInfo {
 /// Reads a request's path. A path with broken escapes is no resource.
 pub fn route(method: &Method, path: &str, query: &Query) -> RequestInfo {
     let other = || RequestInfo { verb: lower(method), ..RequestInfo::default() };
-    let Some(segments) = path.split('/').filter(|s| !s.is_empty()).map(|s| decode(s, false)).collect::<Option<Vec<_>>>()
+    let Some(segments) =
+        path.split('/').filter(|s| !s.is_empty()).map(|s| decode(s, false)).collect::<Option<Vec<_>>>()
     else {
         return other();
     };
@@ -51,7 +52,8 @@ pub fn route(method: &Method, path: &str, query: &Query) -> RequestInfo {
     if segments.peek().is_none() {
         return other();
     }
-    let mut info = RequestInfo { is_resource: true, prefix, group, version, verb: verb(method), ..RequestInfo::default() };
+    let mut info =
+        RequestInfo { is_resource: true, prefix, group, version, verb: verb(method), ..RequestInfo::default() };
     if segments.peek().is_some_and(|s| s == "watch") {
         segments.next();
         info.verb = "watch";
@@ -127,7 +129,10 @@ mod tests {
         let (path, query) = uri.split_once('?').map_or((uri, None), |(p, q)| (p, Some(q)));
         let i = route(&method.parse().unwrap(), path, &Query::parse(query));
         let got = if i.is_resource {
-            format!("{} g={} v={} ns={} r={} n={} s={} t={:?}", i.verb, i.group, i.version, i.namespace, i.resource, i.name, i.subresource, i.tail)
+            format!(
+                "{} g={} v={} ns={} r={} n={} s={} t={:?}",
+                i.verb, i.group, i.version, i.namespace, i.resource, i.name, i.subresource, i.tail
+            )
         } else {
             format!("{} other", i.verb)
         };
@@ -143,7 +148,11 @@ mod tests {
         check("GET", "/api/v1/namespaces/a", "get g= v=v1 ns=a r=namespaces n=a s= t=[]");
         check("PUT", "/api/v1/namespaces/a/finalize", "update g= v=v1 ns=a r=namespaces n=a s=finalize t=[]");
         check("GET", "/api/v1/namespaces", "list g= v=v1 ns= r=namespaces n= s= t=[]");
-        check("DELETE", "/apis/apps/v1/namespaces/a/deployments", "deletecollection g=apps v=v1 ns=a r=deployments n= s= t=[]");
+        check(
+            "DELETE",
+            "/apis/apps/v1/namespaces/a/deployments",
+            "deletecollection g=apps v=v1 ns=a r=deployments n= s= t=[]",
+        );
         check("GET", "/api/v1/nodes/n/proxy/a%2Fb/c", "get g= v=v1 ns= r=nodes n=n s=proxy t=[\"a/b\", \"c\"]");
         check("GET", "/api/v1/pods?fieldSelector=metadata.name%3Dx", "list g= v=v1 ns= r=pods n=x s= t=[]");
         check("GET", "/apis/apps/v1", "get other");

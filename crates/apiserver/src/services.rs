@@ -136,7 +136,13 @@ impl Services {
     ///
     /// # Errors
     /// 422.
-    pub fn before_update(&self, served: &Served, new: &mut Value, old: &Value, dry_run: bool) -> Result<Reservation, Status> {
+    pub fn before_update(
+        &self,
+        served: &Served,
+        new: &mut Value,
+        old: &Value,
+        dry_run: bool,
+    ) -> Result<Reservation, Status> {
         if !served.is("", "services") {
             return Ok(Reservation::default());
         }
@@ -230,15 +236,17 @@ fn take_ips(used: &mut Used, service: &mut Value, had: &[IpAddr], taken: &mut Re
         spec["clusterIPs"] = json!(["None"]);
         return;
     }
-    let mut asked: Vec<String> =
-        list(&spec["clusterIPs"]).iter().map(|v| v.as_str().unwrap_or("").to_owned()).filter(|s| !s.is_empty()).collect();
+    let mut asked: Vec<String> = list(&spec["clusterIPs"])
+        .iter()
+        .map(|v| v.as_str().unwrap_or("").to_owned())
+        .filter(|s| !s.is_empty())
+        .collect();
     if asked.is_empty()
         && let Some(one) = spec["clusterIP"].as_str().filter(|s| !s.is_empty())
     {
         asked.push(one.to_owned());
     }
-    let families: Vec<String> =
-        list(&spec["ipFamilies"]).iter().map(|v| v.as_str().unwrap_or("").to_owned()).collect();
+    let families: Vec<String> = list(&spec["ipFamilies"]).iter().map(|v| v.as_str().unwrap_or("").to_owned()).collect();
     let shown = asked.clone();
     let mut all: Vec<String> = Vec::new();
     for (i, family) in families.iter().enumerate() {
@@ -291,14 +299,21 @@ fn wants_node_ports(spec: &Value) -> bool {
     }
 }
 
-fn take_ports(used: &mut Used, service: &mut Value, had: &[(u16, &'static str)], taken: &mut Reservation, errors: &mut FieldErrors) {
+fn take_ports(
+    used: &mut Used,
+    service: &mut Value,
+    had: &[(u16, &'static str)],
+    taken: &mut Reservation,
+    errors: &mut FieldErrors,
+) {
     let spec = &mut service["spec"];
     let allocate = wants_node_ports(spec);
     let may = allocate || spec["type"] == "LoadBalancer";
     let range = used.port_range;
     let claim = |used: &mut Used, number: u16, protocol: &'static str, path: &FieldPath, errors: &mut FieldErrors| {
         if number < range.0 || number > range.1 {
-            let why = format!("provided port is not in the valid range. The range of valid ports is {}-{}", range.0, range.1);
+            let why =
+                format!("provided port is not in the valid range. The range of valid ports is {}-{}", range.0, range.1);
             errors.invalid(path, number, why);
             return false;
         }
@@ -329,7 +344,8 @@ fn take_ports(used: &mut Used, service: &mut Value, had: &[(u16, &'static str)],
             if !allocate {
                 continue;
             }
-            let shared = by_port.get(&service_port).copied().filter(|p| used.ports.entry(*p).or_default().insert(protocol));
+            let shared =
+                by_port.get(&service_port).copied().filter(|p| used.ports.entry(*p).or_default().insert(protocol));
             let Some(number) = shared.or_else(|| used.any_port(protocol)) else {
                 errors.invalid(&path, 0, "failed to allocate a nodePort: range is full");
                 return;
@@ -419,7 +435,8 @@ impl Pool {
             .filter(|_| lower < size)
             .map(|_| self.at(rng.random_range(lower + 1..=size)))
             .find(|ip| !self.taken.contains(ip));
-        let search = |range: std::ops::RangeInclusive<u128>| range.map(|o| self.at(o)).find(|ip| !self.taken.contains(ip));
+        let search =
+            |range: std::ops::RangeInclusive<u128>| range.map(|o| self.at(o)).find(|ip| !self.taken.contains(ip));
         let ip = random.or_else(|| search(lower + 1..=size)).or_else(|| search(1..=lower))?;
         self.taken.insert(ip);
         Some(ip)
@@ -474,7 +491,9 @@ mod tests {
     #[test]
     fn node_ports() {
         let s = services("10.0.0.0/24");
-        let mut v = service(json!({"type": "NodePort", "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}));
+        let mut v = service(
+            json!({"type": "NodePort", "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}),
+        );
         s.take(&mut v, None, false).unwrap().keep();
         let ports = &v["spec"]["ports"];
         assert_eq!(ports[0]["nodePort"], ports[1]["nodePort"]);

@@ -27,7 +27,10 @@ const WEBSOCKET_PROTOCOLS: HeaderName = HeaderName::from_static("sec-websocket-p
 /// # Errors
 /// The kubelet's refusal, or 500 when it cannot be reached.
 pub async fn log(cx: &Cx, node: &Node, target: &Target) -> Result<Answer, Status> {
-    let io = node.connect(cx).await.map_err(|why| Status::internal(format!("Get \"https://{}{}\": {why}", node.authority(), target.path)))?;
+    let io = node
+        .connect(cx)
+        .await
+        .map_err(|why| Status::internal(format!("Get \"https://{}{}\": {why}", node.authority(), target.path)))?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(Status::internal)?;
     cx.server.tasks.spawn(async move {
@@ -101,7 +104,8 @@ pub async fn upgrade(cx: &Cx, node: &Node, target: &Target) -> Result<Answer, St
         (Transport::Spdy, listed(&cx.headers, &PROTOCOLS))
     };
     let dialed = dial(cx, node, &target.path, transport, &offered).await?;
-    let response = accept(cx, tunnel || websocket, if tunnel { negotiate::PORT_FORWARD_TUNNEL } else { &dialed.protocol });
+    let response =
+        accept(cx, tunnel || websocket, if tunnel { negotiate::PORT_FORWARD_TUNNEL } else { &dialed.protocol });
     let stopping = cx.server.stopping.clone();
     cx.server.tasks.spawn(async move {
         let Some(client) = upgraded(upgrade).await else { return };
@@ -179,7 +183,12 @@ fn accept(cx: &Cx, websocket: bool, protocol: &str) -> Answer {
 }
 
 /// A WebSocket exec whose client can end stdin: translated to SPDY, since kubelets of any age speak that.
-async fn translated(cx: &Cx, node: &Node, target: &Target, upgrade: hyper::upgrade::OnUpgrade) -> Result<Answer, Status> {
+async fn translated(
+    cx: &Cx,
+    node: &Node,
+    target: &Target,
+    upgrade: hyper::upgrade::OnUpgrade,
+) -> Result<Answer, Status> {
     let mut request = http::Request::new(());
     *request.method_mut() = cx.method.clone();
     *request.uri_mut() = cx.uri.clone();

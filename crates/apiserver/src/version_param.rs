@@ -142,7 +142,10 @@ impl ListAt {
             });
         }
         match self.revision {
-            Some(revision) if revision != 0 && (self.matching == Match::Exact || (self.matching == Match::Unset && self.limit > 0)) => {
+            Some(revision)
+                if revision != 0
+                    && (self.matching == Match::Exact || (self.matching == Match::Unset && self.limit > 0)) =>
+            {
                 wait(store, revision).await?;
                 store.list_at(revision, served.store, namespace, None, None).map_err(|e| of_store(&e))
             }

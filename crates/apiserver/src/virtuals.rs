@@ -96,7 +96,8 @@ fn invalid(kind: &str, note: impl FnOnce(&mut kelson_meta::FieldErrors)) -> Stat
 }
 
 fn access(cx: &Cx, review: &mut Value, whose: Whose) -> Result<(), Status> {
-    let spec: AccessSpec = serde_json::from_value(review["spec"].clone()).map_err(|e| Status::bad_request(e.to_string()))?;
+    let spec: AccessSpec =
+        serde_json::from_value(review["spec"].clone()).map_err(|e| Status::bad_request(e.to_string()))?;
     let kind = review["kind"].as_str().unwrap_or("").to_owned();
     let path = |name: &str| kelson_meta::FieldPath::new("spec").child(name);
     if spec.resource_attributes.is_some() == spec.non_resource_attributes.is_some() {
@@ -108,7 +109,9 @@ fn access(cx: &Cx, review: &mut Value, whose: Whose) -> Result<(), Status> {
     let user = match whose {
         Whose::Own => cx.user.as_ref().clone(),
         _ if spec.user.is_empty() && spec.groups.is_empty() => {
-            return Err(invalid(&kind, |e| e.invalid(&path("user"), "", "at least one of user or group must be specified")));
+            return Err(invalid(&kind, |e| {
+                e.invalid(&path("user"), "", "at least one of user or group must be specified")
+            }));
         }
         _ => UserInfo { name: spec.user, uid: spec.uid, groups: spec.groups, extra: spec.extra },
     };
@@ -194,7 +197,8 @@ fn rules(cx: &Cx, review: &mut Value) -> Result<(), Status> {
             other.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.non_resource_urls}));
         }
     }
-    let mut status = json!({"resourceRules": resource, "nonResourceRules": other, "incomplete": !found.errors.is_empty()});
+    let mut status =
+        json!({"resourceRules": resource, "nonResourceRules": other, "incomplete": !found.errors.is_empty()});
     if !found.errors.is_empty() {
         status["evaluationError"] = found.errors.join(", ").into();
     }
@@ -256,7 +260,8 @@ fn component_statuses(cx: &Cx, served: &Served) -> Result<Answer, Status> {
     };
     const NAMES: [&str; 3] = ["controller-manager", "etcd-0", "scheduler"];
     if !cx.info.name.is_empty() && cx.info.verb == "get" {
-        let name = NAMES.iter().find(|n| **n == cx.info.name).ok_or_else(|| Status::not_found(&served.gr, &cx.info.name))?;
+        let name =
+            NAMES.iter().find(|n| **n == cx.info.name).ok_or_else(|| Status::not_found(&served.gr, &cx.info.name))?;
         return encode::object(StatusCode::OK, &accepted, served, &view, encode::Object::Tree(component(name)));
     }
     let items: Vec<Value> = NAMES.iter().map(|n| component(n)).collect();

@@ -132,7 +132,10 @@ fn start(cx: &Cx) -> Result<Start, Status> {
         return Ok(Start::After(revision.filter(|r| *r > 0).unwrap_or_else(|| cx.server.store.current_revision())));
     }
     if !matching.is_empty() {
-        return Err(invalid("resourceVersionMatch", "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided"));
+        return Err(invalid(
+            "resourceVersionMatch",
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        ));
     }
     Ok(match revision {
         None | Some(0) => Start::State { announce_end: false },

@@ -101,9 +101,27 @@ async fn bodies_are_checked() {
     };
     let mut unknown = map("y");
     unknown["datx"] = json!({});
-    check(&format!("{MAPS}?fieldValidation=Strict"), unknown.clone(), 400, "strict decoding error: unknown field \"datx\"").await;
-    check(MAPS, json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}), 400, "cannot be handled as a ConfigMap").await;
-    check(MAPS, json!({"apiVersion": "apps/v1", "kind": "ConfigMap"}), 400, "does not match the expected API version (v1)").await;
+    check(
+        &format!("{MAPS}?fieldValidation=Strict"),
+        unknown.clone(),
+        400,
+        "strict decoding error: unknown field \"datx\"",
+    )
+    .await;
+    check(
+        MAPS,
+        json!({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s"}}),
+        400,
+        "cannot be handled as a ConfigMap",
+    )
+    .await;
+    check(
+        MAPS,
+        json!({"apiVersion": "apps/v1", "kind": "ConfigMap"}),
+        400,
+        "does not match the expected API version (v1)",
+    )
+    .await;
     let mut elsewhere = map("y");
     elsewhere["metadata"]["namespace"] = "other".into();
     check(MAPS, elsewhere, 400, "does not match the namespace sent on the request").await;
@@ -234,7 +252,12 @@ async fn namespaces_wait_for_their_finalizer() {
     assert_eq!((code, marked["status"]["phase"].as_str()), (200, Some("Terminating")));
     let (code, again) = api.call("DELETE", "/api/v1/namespaces/x", Value::Null).await;
     assert_eq!(code, 409);
-    assert!(again["message"].as_str().unwrap().contains("The system is ensuring all content is removed from this namespace."));
+    assert!(
+        again["message"]
+            .as_str()
+            .unwrap()
+            .contains("The system is ensuring all content is removed from this namespace.")
+    );
     let (code, refused) = api.call("POST", "/api/v1/namespaces/x/configmaps", map("m")).await;
     assert_eq!(code, 403, "{refused}");
     let mut last = api.get("/api/v1/namespaces/x").await;

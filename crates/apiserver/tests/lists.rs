@@ -9,7 +9,8 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 async fn fill(api: &Api, names: &[(&str, &str)]) {
     for (name, color) in names {
-        let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"color": color}}});
+        let body =
+            json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, "labels": {"color": color}}});
         api.create(MAPS, body).await;
     }
 }
@@ -56,7 +57,10 @@ async fn selectors() {
     }
     let (code, refused) = api.call("GET", &format!("{MAPS}?fieldSelector=data.x%3D1"), Value::Null).await;
     assert_eq!(code, 400);
-    assert_eq!(refused["message"], "\"data.x\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\"");
+    assert_eq!(
+        refused["message"],
+        "\"data.x\" is not a known field selector: only \"metadata.name\", \"metadata.namespace\""
+    );
     let (code, _) = api.call("GET", &format!("{MAPS}?labelSelector=a%20b"), Value::Null).await;
     assert_eq!(code, 400);
 }
@@ -145,7 +149,8 @@ async fn watches_see_through_selectors() {
 async fn watch_list_ends_with_its_bookmark() {
     let api = Api::start().await;
     fill(&api, &[("a", "r"), ("b", "r")]).await;
-    let uri = format!("{MAPS}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true");
+    let uri =
+        format!("{MAPS}?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true");
     let mut watch = Lines::new(api.raw("GET", &uri, &[], "").await);
     assert_eq!(watch.event().await, "ADDED a");
     assert_eq!(watch.event().await, "ADDED b");

@@ -6,7 +6,8 @@ use kelson_auth::{UserInfo, user};
 use serde_json::{Value, json};
 
 fn reference(name: &str) -> Option<Value> {
-    let root = std::env::var("KELSON_SHARED").unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared").into());
+    let root = std::env::var("KELSON_SHARED")
+        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared").into());
     match std::fs::read_to_string(format!("{root}/reference/discovery/{name}")) {
         Ok(text) => Some(serde_json::from_str(&text).expect("published JSON")),
         Err(_) => {
@@ -107,7 +108,10 @@ async fn exec_needs_create_whatever_the_method() {
         "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "r"},
         "subjects": [{"kind": "User", "apiGroup": "rbac.authorization.k8s.io", "name": "jane"}]});
     api.create("/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings", binding).await;
-    let request = http::Request::builder().uri("/api/v1/namespaces/default/pods/p/exec?command=x&stdout=1").body(Default::default()).unwrap();
+    let request = http::Request::builder()
+        .uri("/api/v1/namespaces/default/pods/p/exec?command=x&stdout=1")
+        .body(Default::default())
+        .unwrap();
     let jane = UserInfo::new("jane", [user::AUTHENTICATED]);
     assert_eq!(api.send(jane, request).await.status(), 403);
 }
@@ -128,7 +132,10 @@ async fn nobody_grants_what_they_do_not_hold() {
     api.create(&format!("{base}/rolebindings"), binding).await;
     let post = async |body: Value| {
         let jane = UserInfo::new("jane", [user::AUTHENTICATED]);
-        let request = http::Request::builder().method("POST").uri(format!("{base}/roles")).header("content-type", "application/json");
+        let request = http::Request::builder()
+            .method("POST")
+            .uri(format!("{base}/roles"))
+            .header("content-type", "application/json");
         api.send(jane, request.body(body.to_string().into()).unwrap()).await.status().as_u16()
     };
     assert_eq!(post(role("same", "roles")).await, 201);
@@ -156,7 +163,8 @@ async fn a_cluster_has_its_own_objects() {
 async fn a_second_start_changes_nothing() {
     let api = Api::start().await;
     let before = api.store.current_revision();
-    let again = kelson_apiserver::ApiServer::start(kelson_apiserver::Config::new(api.store.clone())).await.expect("starts");
+    let again =
+        kelson_apiserver::ApiServer::start(kelson_apiserver::Config::new(api.store.clone())).await.expect("starts");
     again.ready().await;
     assert_eq!(api.store.current_revision(), before);
 }

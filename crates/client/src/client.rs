@@ -17,7 +17,8 @@ const ANSWER_MAX_BYTES: usize = 1 << 30;
 /// Media type of objects and watches that carry metadata alone (`meta.k8s.io/v1` `PartialObjectMetadata`).
 pub const METADATA_ONLY: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 /// The same of lists.
-pub const METADATA_ONLY_LIST: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+pub const METADATA_ONLY_LIST: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
 /// A handle on the API under one identity; cheap to clone.
 #[derive(Clone)]

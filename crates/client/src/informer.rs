@@ -214,14 +214,15 @@ impl<T: Object> Run<T> {
         }
         let initial = position.is_empty();
         params.resource_version = position.clone();
-        let mut watch = match self.client.watch_at::<T>(&self.source.path, self.source.watch_accept, &params, initial).await {
-            Ok(w) => w,
-            Err(e) if initial && e.status().is_some_and(|s| matches!(s.code, 400 | 422)) => {
-                *can_stream = false;
-                return Ok(Ended::StartOver);
-            }
-            Err(e) => return Err(e),
-        };
+        let mut watch =
+            match self.client.watch_at::<T>(&self.source.path, self.source.watch_accept, &params, initial).await {
+                Ok(w) => w,
+                Err(e) if initial && e.status().is_some_and(|s| matches!(s.code, 400 | 422)) => {
+                    *can_stream = false;
+                    return Ok(Ended::StartOver);
+                }
+                Err(e) => return Err(e),
+            };
         // During initial events the old cache keeps serving; it is replaced as one when they end.
         let mut incoming: Option<HashMap<ObjectKey, Arc<T>>> = initial.then(HashMap::new);
         loop {

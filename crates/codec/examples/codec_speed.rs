@@ -31,7 +31,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let value = json::decode(Some(pod), text, true)?.value;
     let message = proto::encode(pod, &value)?;
     measure("JSON, typed and strict", text.len(), || drop(black_box(json::decode(Some(pod), text, true))));
-    measure("JSON, serde_json::Value", text.len(), || drop(black_box(serde_json::from_slice::<serde_json::Value>(text))));
+    measure("JSON, serde_json::Value", text.len(), || {
+        drop(black_box(serde_json::from_slice::<serde_json::Value>(text)))
+    });
     measure("tree to JSON", text.len(), || drop(black_box(canonical_json(&value))));
     measure("protobuf to tree", message.len(), || drop(black_box(proto::decode(&message))));
     measure("tree to protobuf", message.len(), || drop(black_box(proto::encode(pod, &value))));

@@ -180,7 +180,10 @@ pub fn parse_duration(text: &str) -> Result<i64, DecodeError> {
     while !rest.is_empty() {
         let len = rest.bytes().take_while(|b| b.is_ascii_digit() || *b == b'.').count();
         let (number, after) = rest.split_at(len);
-        if number.bytes().filter(|b| *b == b'.').count() > 1 || !number.bytes().any(|b| b.is_ascii_digit()) || number.len() > 40 {
+        if number.bytes().filter(|b| *b == b'.').count() > 1
+            || !number.bytes().any(|b| b.is_ascii_digit())
+            || number.len() > 40
+        {
             return Err(invalid());
         }
         let unit_len = after.bytes().take_while(|b| !b.is_ascii_digit() && *b != b'.').count();

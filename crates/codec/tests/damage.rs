@@ -40,7 +40,11 @@ fn damaged_documents_never_panic() {
             let back = decode(Encoding::Protobuf, Some(ty), &again, true).expect("and decoded").value;
             assert_eq!(back, decoded.value, "{encoding} seed {seed}");
             let text = yaml::to_yaml(&decoded.value);
-            assert_eq!(yaml::to_value(text.as_bytes()).map(|v| v.0), Ok(decoded.value), "{encoding} seed {seed}:\n{text}");
+            assert_eq!(
+                yaml::to_value(text.as_bytes()).map(|v| v.0),
+                Ok(decoded.value),
+                "{encoding} seed {seed}:\n{text}"
+            );
         }
     }
     assert!(accepted > 500, "{accepted}");

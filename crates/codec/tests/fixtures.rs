@@ -84,6 +84,7 @@ fn all_fixtures_round_trip() {
     };
     let stems = stems(&dir);
     assert!(stems.len() > 150, "only {} fixtures", stems.len());
-    let failures: Vec<String> = stems.iter().filter_map(|s| check(&dir, s).err().map(|e| format!("{s}: {e}"))).collect();
+    let failures: Vec<String> =
+        stems.iter().filter_map(|s| check(&dir, s).err().map(|e| format!("{s}: {e}"))).collect();
     assert!(failures.is_empty(), "{} of {} fail:\n{}", failures.len(), stems.len(), failures.join("\n"));
 }

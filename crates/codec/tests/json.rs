@@ -1,5 +1,5 @@
 //! JSON and YAML decoding: canonical form, strict findings, type errors and limits, in upstream's words.
-use kelson_codec::{Decoded, DecodeError, Encoding, NESTING_DEPTH_MAX, TypeMeta, decode, peek, proto};
+use kelson_codec::{DecodeError, Decoded, Encoding, NESTING_DEPTH_MAX, TypeMeta, decode, peek, proto};
 use kelson_schema::{Schema, TypeId};
 use serde_json::{Value, json};
 
@@ -28,7 +28,8 @@ fn unknown_and_duplicate_fields() {
     );
     assert_eq!(decoded.value["spec"]["replicas"], 2);
     assert_eq!(decoded.value.get("foo"), None);
-    let lenient = decode(Encoding::Json, Some(ty("apps", "v1", "Deployment")), text.as_bytes(), false).expect("decodes");
+    let lenient =
+        decode(Encoding::Json, Some(ty("apps", "v1", "Deployment")), text.as_bytes(), false).expect("decodes");
     assert!(lenient.strict.is_empty());
     assert_eq!(lenient.value, decoded.value);
 }
@@ -40,12 +41,30 @@ fn type_error(text: &str, expected: &str) {
 
 #[test]
 fn values_of_the_wrong_type() {
-    type_error(r#"{"spec":{"replicas":"x"}}"#, "json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32");
-    type_error(r#"{"spec":{"replicas":1.5}}"#, "json: cannot unmarshal number 1.5 into Go struct field DeploymentSpec.spec.replicas of type int32");
-    type_error(r#"{"spec":{"replicas":9999999999}}"#, "json: cannot unmarshal number 9999999999 into Go struct field DeploymentSpec.spec.replicas of type int32");
-    type_error(r#"{"spec":[]}"#, "json: cannot unmarshal array into Go struct field Deployment.spec of type v1.DeploymentSpec");
-    type_error(r#"{"metadata":{"labels":{"a":1}}}"#, "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string");
-    type_error(r#"{"spec":{"template":{"spec":{"containers":{}}}}}"#, "json: cannot unmarshal object into Go struct field PodSpec.spec.template.spec.containers of type []v1.Container");
+    type_error(
+        r#"{"spec":{"replicas":"x"}}"#,
+        "json: cannot unmarshal string into Go struct field DeploymentSpec.spec.replicas of type int32",
+    );
+    type_error(
+        r#"{"spec":{"replicas":1.5}}"#,
+        "json: cannot unmarshal number 1.5 into Go struct field DeploymentSpec.spec.replicas of type int32",
+    );
+    type_error(
+        r#"{"spec":{"replicas":9999999999}}"#,
+        "json: cannot unmarshal number 9999999999 into Go struct field DeploymentSpec.spec.replicas of type int32",
+    );
+    type_error(
+        r#"{"spec":[]}"#,
+        "json: cannot unmarshal array into Go struct field Deployment.spec of type v1.DeploymentSpec",
+    );
+    type_error(
+        r#"{"metadata":{"labels":{"a":1}}}"#,
+        "json: cannot unmarshal number into Go struct field ObjectMeta.metadata.labels of type string",
+    );
+    type_error(
+        r#"{"spec":{"template":{"spec":{"containers":{}}}}}"#,
+        "json: cannot unmarshal object into Go struct field PodSpec.spec.template.spec.containers of type []v1.Container",
+    );
     type_error(r#"[]"#, "json: cannot unmarshal array into Go value of type v1.Deployment");
     type_error(
         r#"{"spec":{"template":{"spec":{"volumes":[{"emptyDir":1}]}}}}"#,
@@ -92,7 +111,10 @@ fn canonical_form() {
     });
     assert_eq!(decoded.expect("decodes").value, expected);
     let empty = deployment("{}").expect("decodes").value;
-    assert_eq!(empty, json!({"metadata":{},"spec":{"selector":null,"strategy":{},"template":{"metadata":{},"spec":{"containers":null}}},"status":{}}));
+    assert_eq!(
+        empty,
+        json!({"metadata":{},"spec":{"selector":null,"strategy":{},"template":{"metadata":{},"spec":{"containers":null}}},"status":{}})
+    );
 }
 
 #[test]
@@ -120,9 +142,18 @@ fn nesting_is_bounded() {
 
 #[test]
 fn untyped_objects() {
-    let decoded = decode(Encoding::Json, None, br#"{"spec":{"a":1,"a":2,"n":[{"x":1,"x":1}],"f":1.0,"big":1e3,"u":"\u00e9\ud83d\ude00"}}"#, true).expect("decodes");
+    let decoded = decode(
+        Encoding::Json,
+        None,
+        br#"{"spec":{"a":1,"a":2,"n":[{"x":1,"x":1}],"f":1.0,"big":1e3,"u":"\u00e9\ud83d\ude00"}}"#,
+        true,
+    )
+    .expect("decodes");
     assert_eq!(decoded.value, json!({"spec":{"a":2,"n":[{"x":1}],"f":1,"big":1000,"u":"é😀"}}));
-    assert_eq!(decoded.strict.to_string(), "strict decoding error: duplicate field \"spec.a\", duplicate field \"spec.n[0].x\"");
+    assert_eq!(
+        decoded.strict.to_string(),
+        "strict decoding error: duplicate field \"spec.a\", duplicate field \"spec.n[0].x\""
+    );
 }
 
 #[test]
@@ -138,11 +169,20 @@ fn peeking() {
 fn yaml_scalars_and_duplicates() {
     let text = b"kind: ConfigMap\ndata:\n  a: 'yes'\n  b: |\n    x\n    y\n  c: \"1\"\n  a: z\nimmutable: yes\n";
     let decoded = decode(Encoding::Yaml, Some(ty("", "v1", "ConfigMap")), text, true).expect("decodes");
-    assert_eq!(decoded.value, json!({"kind":"ConfigMap","metadata":{},"data":{"a":"z","b":"x\ny\n","c":"1"},"immutable":true}));
-    assert_eq!(decoded.strict.to_string(), "strict decoding error: yaml: unmarshal errors:\n  line 8: key \"a\" already set in map");
-    let (value, _) = kelson_codec::yaml::to_value(b"[0644, 0x1F, 1_000, 1.50, 2024-01-01, 12:30, ~, off, '1', .5, 1e2, -5, \"<<\"]").expect("reads");
+    assert_eq!(
+        decoded.value,
+        json!({"kind":"ConfigMap","metadata":{},"data":{"a":"z","b":"x\ny\n","c":"1"},"immutable":true})
+    );
+    assert_eq!(
+        decoded.strict.to_string(),
+        "strict decoding error: yaml: unmarshal errors:\n  line 8: key \"a\" already set in map"
+    );
+    let (value, _) =
+        kelson_codec::yaml::to_value(b"[0644, 0x1F, 1_000, 1.50, 2024-01-01, 12:30, ~, off, '1', .5, 1e2, -5, \"<<\"]")
+            .expect("reads");
     assert_eq!(value, json!([420, 31, 1000, 1.5, "2024-01-01", "12:30", null, false, "1", 0.5, 100, -5, "<<"]));
-    let (merged, _) = kelson_codec::yaml::to_value(b"base: &b {x: 1, z: 2}\nuse:\n  <<: *b\n  z: 3\n1: one\ny: t\n").expect("reads");
+    let (merged, _) =
+        kelson_codec::yaml::to_value(b"base: &b {x: 1, z: 2}\nuse:\n  <<: *b\n  z: 3\n1: one\ny: t\n").expect("reads");
     assert_eq!(merged, json!({"base":{"x":1,"z":2},"use":{"x":1,"z":3},"1":"one","true":"t"}));
     let error = decode(Encoding::Yaml, Some(ty("", "v1", "ConfigMap")), b"data: {a: 1}", true).expect_err("number");
     assert_eq!(error.to_string(), "json: cannot unmarshal number into Go struct field ConfigMap.data of type string");

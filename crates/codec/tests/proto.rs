@@ -9,7 +9,8 @@ fn a_list_of_encoded_items_equals_the_encoded_list() {
     let (pod, list) = (schema.by_gvk("", "v1", "Pod").expect("pod"), schema.by_gvk("", "v1", "PodList").expect("list"));
     let items: Vec<_> = (0..3)
         .map(|i| {
-            let text = json!({"metadata":{"name":"p".repeat(100 * i + 1)},"spec":{"containers":[{"name":"c"}]}}).to_string();
+            let text =
+                json!({"metadata":{"name":"p".repeat(100 * i + 1)},"spec":{"containers":[{"name":"c"}]}}).to_string();
             kelson_codec::json::decode(Some(pod), text.as_bytes(), false).expect("decodes").value
         })
         .collect();
@@ -68,7 +69,9 @@ fn hostile_messages_are_refused_or_skipped() {
 
 #[test]
 fn nesting_is_bounded() {
-    let crd = Schema::builtin().by_name("k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1", "JSONSchemaProps").expect("type");
+    let crd = Schema::builtin()
+        .by_name("k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1", "JSONSchemaProps")
+        .expect("type");
     let not = crd.field_by_json("not").expect("field").number();
     let mut message = Vec::new();
     for _ in 0..200 {

@@ -130,8 +130,11 @@ mod tests {
     async fn signs_while_valid() {
         let api = FakeApi::new();
         let _running = api.run(&["bootstrap-signer-controller", "token-cleaner-controller"], Config::default());
-        api.create("v1/configmaps", json!({"metadata": {"name": "cluster-info", "namespace": "kube-public"},
-            "data": {"kubeconfig": "x", "jws-kubeconfig-oldold": "y"}}));
+        api.create(
+            "v1/configmaps",
+            json!({"metadata": {"name": "cluster-info", "namespace": "kube-public"},
+            "data": {"kubeconfig": "x", "jws-kubeconfig-oldold": "y"}}),
+        );
         let e = |s: &str| STANDARD.encode(s);
         api.create("v1/secrets", json!({"metadata": {"name": "bootstrap-token-abcdef", "namespace": "kube-system"},
             "type": "bootstrap.kubernetes.io/token",

@@ -75,10 +75,8 @@ mod tests {
 
     #[test]
     fn which_run() {
-        let c = |list: &[&str]| Config {
-            controllers: list.iter().map(|s| (*s).to_owned()).collect(),
-            ..Config::default()
-        };
+        let c =
+            |list: &[&str]| Config { controllers: list.iter().map(|s| (*s).to_owned()).collect(), ..Config::default() };
         let rows: &[(&[&str], &str, bool, bool)] = &[
             (&["*"], "a", true, true),
             (&["*"], "a", false, false),

@@ -151,7 +151,9 @@ pub async fn update_value<T: Object>(
 }
 
 /// Queues every object of a change under its own key.
-pub fn enqueue_self<T: Object>(queue: &WorkQueue<ObjectKey>) -> impl Fn(&kelson_client::Change<T>) + Send + Sync + 'static {
+pub fn enqueue_self<T: Object>(
+    queue: &WorkQueue<ObjectKey>,
+) -> impl Fn(&kelson_client::Change<T>) + Send + Sync + 'static {
     let queue = queue.clone();
     move |change| queue.add(change.object().key())
 }

@@ -96,7 +96,8 @@ pub async fn discover(client: &Client) -> Result<Discovered, ClientError> {
     let mut wanted = vec![(String::new(), "v1".to_owned())];
     for g in groups.groups {
         let mut versions: Vec<String> = g.preferred_version.iter().map(|v| v.version.clone()).collect();
-        versions.extend(g.versions.into_iter().map(|v| v.version).filter(|v| !versions.contains(v)).collect::<Vec<_>>());
+        versions
+            .extend(g.versions.into_iter().map(|v| v.version).filter(|v| !versions.contains(v)).collect::<Vec<_>>());
         wanted.extend(versions.into_iter().map(|v| (g.name.clone(), v)));
     }
     let mut out = Discovered::default();

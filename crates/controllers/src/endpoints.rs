@@ -251,8 +251,12 @@ mod tests {
         let ips: Vec<_> = got[0].addresses.iter().map(|a| a.ip.as_str()).collect();
         assert_eq!(ips, ["10.0.0.2", "10.0.0.9"]);
         assert_eq!(got[0].not_ready_addresses[0].ip, "10.0.0.1");
-        assert_eq!(got[0].ports, [SubsetPort { name: "h".into(), port: 8080, protocol: "TCP".into(), app_protocol: None }]);
-        let many: Vec<_> = (0..1001).map(|i| pod(&format!("p{i:04}"), &format!("10.1.{}.{}", i / 250, i % 250), "True")).collect();
+        assert_eq!(
+            got[0].ports,
+            [SubsetPort { name: "h".into(), port: 8080, protocol: "TCP".into(), app_protocol: None }]
+        );
+        let many: Vec<_> =
+            (0..1001).map(|i| pod(&format!("p{i:04}"), &format!("10.1.{}.{}", i / 250, i % 250), "True")).collect();
         let (got, cut) = subsets(&s, &many);
         assert_eq!((got[0].addresses.len(), cut), (ADDRESSES_MAX, true));
     }

@@ -25,9 +25,10 @@ pub struct Expectations {
 impl Expectations {
     /// Whether everything expected has been seen, or waiting is over.
     pub fn satisfied(&self, key: &ObjectKey) -> bool {
-        self.by_key.lock().get(key).is_none_or(|e| {
-            (e.creations == 0 && e.deletions.is_empty()) || e.since.elapsed() > TIMEOUT
-        })
+        self.by_key
+            .lock()
+            .get(key)
+            .is_none_or(|e| (e.creations == 0 && e.deletions.is_empty()) || e.since.elapsed() > TIMEOUT)
     }
     /// Expects `count` creations and forgets what was expected before.
     pub fn expect_creations(&self, key: &ObjectKey, count: usize) {

@@ -29,7 +29,11 @@ pub fn claim(owner: &ObjectMeta, selector: &LabelSelector, dependent: &ObjectMet
         Some(_) if selected => Claim::Keep,
         Some(_) if owner.is_deleting() => Claim::Ignore,
         Some(_) => Claim::Release,
-        None if selected && !owner.is_deleting() && !dependent.is_deleting() && owner.namespace == dependent.namespace => {
+        None if selected
+            && !owner.is_deleting()
+            && !dependent.is_deleting()
+            && owner.namespace == dependent.namespace =>
+        {
             Claim::Adopt
         }
         None => Claim::Ignore,
@@ -87,7 +91,10 @@ async fn check_adopter<O: Object>(client: &Client, owner: &O) -> Result<(), Sync
     let fresh: Value = crate::context::get_value::<O>(client, owner.namespace(), owner.name()).await?;
     if fresh["metadata"]["uid"] != owner.uid() {
         let (kind, key) = (O::TYPE.kind, owner.key());
-        return Err(SyncError::Other(format!("original {kind} {key} is gone: got another uid, wanted {}", owner.uid())));
+        return Err(SyncError::Other(format!(
+            "original {kind} {key} is gone: got another uid, wanted {}",
+            owner.uid()
+        )));
     }
     if !fresh["metadata"]["deletionTimestamp"].is_null() {
         return Err(SyncError::Other(format!("{} has just been deleted", owner.key())));

@@ -32,7 +32,8 @@ pub fn start(ctx: &Arc<Context>) {
     ctx.run_queue(NAME, &queue, WORKERS, move |key| {
         let (client, namespaces, accounts) = (client.clone(), namespaces.clone(), accounts.clone());
         async move {
-            let active = namespaces.get(&key).is_some_and(|n| n.status.phase != "Terminating" && !n.metadata.is_deleting());
+            let active =
+                namespaces.get(&key).is_some_and(|n| n.status.phase != "Terminating" && !n.metadata.is_deleting());
             if !active || accounts.get(&ObjectKey::new(&key.name, DEFAULT)).is_some() {
                 return Ok(());
             }

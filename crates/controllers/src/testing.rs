@@ -96,9 +96,8 @@ fn merge(target: &mut Value, patch: &Value, strategic: bool) {
 impl State {
     fn tell(&mut self, kind: &str, key: &Key, v: &Value) {
         let frame = Bytes::from(format!("{}\n", json!({"type": kind, "object": v})));
-        self.watchers.retain(|(r, ns, w)| {
-            *r != key.0 || !(ns.is_empty() || *ns == key.1) || w.send(frame.clone()).is_ok()
-        });
+        self.watchers
+            .retain(|(r, ns, w)| *r != key.0 || !(ns.is_empty() || *ns == key.1) || w.send(frame.clone()).is_ok());
     }
     fn put(&mut self, kind: &str, key: Key, mut v: Value) -> Value {
         self.revision += 1;

@@ -142,8 +142,11 @@ mod tests {
         api.create("v1/secrets", secret("stray", "nobody"));
         api.settle().await;
         let t = api.get("v1/secrets", "n", "t").unwrap();
-        assert_eq!(t["data"], json!({"ca.crt": STANDARD.encode("PEM"), "namespace": STANDARD.encode("n"),
-            "token": STANDARD.encode("n.robot.t")}));
+        assert_eq!(
+            t["data"],
+            json!({"ca.crt": STANDARD.encode("PEM"), "namespace": STANDARD.encode("n"),
+            "token": STANDARD.encode("n.robot.t")})
+        );
         assert_eq!(t["metadata"]["annotations"][ACCOUNT_UID], account["metadata"]["uid"]);
         assert!(api.get("v1/secrets", "n", "stray").is_none());
         api.remove("v1/serviceaccounts", "n", "robot");

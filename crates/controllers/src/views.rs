@@ -572,10 +572,7 @@ impl Indexed for EndpointSliceView {
         }
     }
 }
-slim_object!(
-    EndpointSliceView,
-    ResourceType::namespaced("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice")
-);
+slim_object!(EndpointSliceView, ResourceType::namespaced("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"));
 
 /// `core/v1` Endpoints.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -631,7 +628,10 @@ pub struct SecretView {
 
 impl std::fmt::Debug for SecretView {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SecretView").field("metadata", &self.metadata).field("type", &self.r#type).finish_non_exhaustive()
+        f.debug_struct("SecretView")
+            .field("metadata", &self.metadata)
+            .field("type", &self.r#type)
+            .finish_non_exhaustive()
     }
 }
 

@@ -34,11 +34,8 @@ async fn cluster() -> Cluster {
     let store = Store::in_memory(StoreOptions::default());
     let api = ApiServer::start(kelson_apiserver::Config::new(store)).await.unwrap();
     let admin = Client::new(api.in_process(UserInfo::new("admin", ["system:masters"])), "test");
-    let config = Config {
-        cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
-        root_ca: "PEM".into(),
-        ..Config::default()
-    };
+    let config =
+        Config { cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()], root_ca: "PEM".into(), ..Config::default() };
     let factory = move |name: &str| Client::new(api.in_process(user(name)), "controllers");
     let controllers = Controllers::start(config, Box::new(factory), Arc::new(SystemClock));
     tokio::time::timeout(PATIENCE, controllers.synced()).await.expect("all informers read their state");
@@ -96,7 +93,10 @@ async fn run_pods(c: &Cluster) {
     for p in c.items(PODS).await {
         let path = format!("{PODS}/{}", p["metadata"]["name"].as_str().unwrap());
         if p["status"]["podIP"].is_null() {
-            let ip = format!("10.42.0.{}", 2 + p["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap() % 250);
+            let ip = format!(
+                "10.42.0.{}",
+                2 + p["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap() % 250
+            );
             let ready = json!([{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
             let status = json!({"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": ready});
             c.merge(&format!("{path}/status"), json!({"status": status})).await;
@@ -107,11 +107,16 @@ async fn run_pods(c: &Cluster) {
 #[tokio::test]
 async fn a_deployment_lives_and_dies() {
     let c = cluster().await;
-    c.until("the default service account", async |c| c.get("/api/v1/namespaces/default/serviceaccounts/default").await).await;
+    c.until("the default service account", async |c| c.get("/api/v1/namespaces/default/serviceaccounts/default").await)
+        .await;
     c.until("the root CA", async |c| c.get("/api/v1/namespaces/default/configmaps/kube-root-ca.crt").await).await;
     c.post(DEPLOYMENTS, deployment("web")).await;
-    c.post("/api/v1/namespaces/default/services", json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
-        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]}})).await;
+    c.post(
+        "/api/v1/namespaces/default/services",
+        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
+        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]}}),
+    )
+    .await;
     c.until("three pods", async |c| (c.items(PODS).await.len() == 3).then_some(())).await;
     run_pods(&c).await;
     let path = format!("{DEPLOYMENTS}/web");
@@ -124,14 +129,22 @@ async fn a_deployment_lives_and_dies() {
     assert_eq!(d["metadata"]["annotations"]["deployment.kubernetes.io/revision"], "1");
     let generation = d["metadata"]["generation"].clone();
 
-    c.merge(&path, json!({"spec": {"template": {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "now"}}}}})).await;
+    c.merge(
+        &path,
+        json!({"spec": {"template": {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "now"}}}}}),
+    )
+    .await;
     let begun = Instant::now();
     loop {
         run_pods(&c).await;
         let d = c.get(&path).await.unwrap();
-        let done = d["status"]["conditions"].as_array().unwrap().iter().any(|x| x["reason"] == "NewReplicaSetAvailable");
-        if d["status"]["updatedReplicas"] == 3 && d["status"]["replicas"] == 3 && done
-            && d["status"]["observedGeneration"] == d["metadata"]["generation"] {
+        let done =
+            d["status"]["conditions"].as_array().unwrap().iter().any(|x| x["reason"] == "NewReplicaSetAvailable");
+        if d["status"]["updatedReplicas"] == 3
+            && d["status"]["replicas"] == 3
+            && done
+            && d["status"]["observedGeneration"] == d["metadata"]["generation"]
+        {
             assert_ne!(d["metadata"]["generation"], generation);
             break;
         }
@@ -154,7 +167,8 @@ async fn orphans_stay_and_background_goes() {
     c.post(DEPLOYMENTS, deployment("kept")).await;
     c.until("a set with pods", async |c| (c.items(PODS).await.len() == 3).then_some(())).await;
     c.delete(&format!("{DEPLOYMENTS}/kept"), "Orphan").await;
-    c.until("the deployment is gone", async |c| c.get(&format!("{DEPLOYMENTS}/kept")).await.is_none().then_some(())).await;
+    c.until("the deployment is gone", async |c| c.get(&format!("{DEPLOYMENTS}/kept")).await.is_none().then_some(()))
+        .await;
     let sets = c.items(SETS).await;
     assert_eq!((sets.len(), sets[0]["metadata"]["ownerReferences"].is_null()), (1, true));
     let set = format!("{SETS}/{}", sets[0]["metadata"]["name"].as_str().unwrap());
@@ -173,7 +187,9 @@ async fn namespaces_nodes_and_endpoints() {
     c.until("the namespace is gone", async |c| c.get("/api/v1/namespaces/short").await.is_none().then_some(())).await;
 
     c.post("/api/v1/nodes", json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})).await;
-    let range = c.until("a pod range", async |c| c.get("/api/v1/nodes/n1").await?["spec"]["podCIDR"].as_str().map(str::to_owned)).await;
+    let range = c
+        .until("a pod range", async |c| c.get("/api/v1/nodes/n1").await?["spec"]["podCIDR"].as_str().map(str::to_owned))
+        .await;
     assert_eq!(range, "10.42.0.0/24");
     let ready = json!([{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "",
         "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
@@ -192,7 +208,8 @@ async fn namespaces_nodes_and_endpoints() {
     pod["spec"] = json!({"nodeName": "n1", "containers": [{"name": "c", "image": "example.com/c:1"}]});
     c.post(PODS, pod).await;
     run_pods(&c).await;
-    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?labelSelector=kubernetes.io/service-name%3Dweb";
+    let slices =
+        "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?labelSelector=kubernetes.io/service-name%3Dweb";
     c.until("an endpoint", async |c| {
         let all = c.items(slices).await;
         (all.first()?["endpoints"][0]["conditions"]["ready"] == true).then_some(())

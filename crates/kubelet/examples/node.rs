@@ -4,9 +4,9 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kelson_client::Client;
 use kelson_client::kubeconfig::Config as ClientConfig;
 use kelson_client::remote::Remote;
-use kelson_client::Client;
 use kelson_cri::containerd::{Containerd, ContainerdConfig};
 use kelson_cri::{CriClient, Limits};
 use kelson_kubelet::volumes::mounts::KernelMounts;

@@ -1,10 +1,10 @@
 //! What every part of the kubelet shares: configuration, effects behind their traits, and the caches.
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Pod;
 use kelson_client::{Client, EventRecorder, EventType, InformerHandle, ObjectRef};
 use kelson_cri::Runtime;
 use kelson_meta::Clock;
-use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::watch;
 
 use crate::cgroups::Cgroups;

@@ -144,7 +144,9 @@ impl Kubelet {
         });
         let known = Known::default();
         let port = match config.server.listen {
-            Some(_) => server::start(&mut tasks, Arc::clone(&ctx), known.clone()).await.map_err(KubeletError::Server)?,
+            Some(_) => {
+                server::start(&mut tasks, Arc::clone(&ctx), known.clone()).await.map_err(KubeletError::Server)?
+            }
             None => 0,
         };
         let node = watch_node(&mut tasks, &client, &config, deps.on_pod_cidrs);

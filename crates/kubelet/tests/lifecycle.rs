@@ -48,7 +48,11 @@ impl Life {
     async fn until(&self, limit: u64, done: impl Fn(&World) -> bool) -> u64 {
         let began = tokio::time::Instant::now();
         while !done(&self.world) {
-            assert!(began.elapsed() < Duration::from_secs(limit), "not within {limit} s: {:?}", self.world.api.status.lock());
+            assert!(
+                began.elapsed() < Duration::from_secs(limit),
+                "not within {limit} s: {:?}",
+                self.world.api.status.lock()
+            );
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
         began.elapsed().as_secs()
@@ -58,7 +62,10 @@ impl Life {
 fn condition(w: &World, kind: &str) -> String {
     let status = w.api.status.lock();
     let list = status.get("conditions").and_then(Value::as_array).cloned().unwrap_or_default();
-    list.iter().find(|c| c["type"] == kind).map(|c| c["status"].as_str().unwrap_or_default().to_owned()).unwrap_or_default()
+    list.iter()
+        .find(|c| c["type"] == kind)
+        .map(|c| c["status"].as_str().unwrap_or_default().to_owned())
+        .unwrap_or_default()
 }
 
 #[tokio::test(start_paused = true)]
@@ -121,7 +128,10 @@ async fn a_missing_image_backs_off_and_heals() {
     life.until(5, |w| w.api.state()["state"]["waiting"]["reason"] == "ErrImagePull").await;
     life.until(10, |w| w.api.state()["state"]["waiting"]["reason"] == "ImagePullBackOff").await;
     let message = life.world.api.state()["state"]["waiting"]["message"].clone();
-    assert_eq!(message, "Back-off pulling image \"y:1\": ErrImagePull: rpc error: code = NotFound desc = no such image");
+    assert_eq!(
+        message,
+        "Back-off pulling image \"y:1\": ErrImagePull: rpc error: code = NotFound desc = no such image"
+    );
     life.world.runtime.missing.lock().clear();
     life.until(40, |w| w.api.phase() == "Running").await;
 }

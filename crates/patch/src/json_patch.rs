@@ -36,7 +36,10 @@ fn one(document: &mut Value, operation: &Value, copied: &mut usize) -> Result<()
     let op = text("op").unwrap_or("unknown");
     let path = text("path").ok_or_else(|| refuse(format!("{op} operation failed to decode path: missing value")))?;
     let value = || {
-        operation.get("value").cloned().ok_or_else(|| refuse(format!("error in {op} for path: '{path}': missing value")))
+        operation
+            .get("value")
+            .cloned()
+            .ok_or_else(|| refuse(format!("error in {op} for path: '{path}': missing value")))
     };
     let from = || text("from").ok_or_else(|| refuse(format!("{op} operation failed to decode from: missing value")));
     match op {
@@ -53,7 +56,8 @@ fn one(document: &mut Value, operation: &Value, copied: &mut usize) -> Result<()
         }
         "copy" => {
             let found = get(document, from()?).cloned();
-            let found = found.ok_or_else(|| refuse(format!("error in copy for from: '{}': missing value", from().unwrap_or(""))))?;
+            let found = found
+                .ok_or_else(|| refuse(format!("error in copy for from: '{}': missing value", from().unwrap_or(""))))?;
             *copied += found.to_string().len();
             if *copied > COPIED_BYTES_MAX {
                 return Err(PatchError::TooLarge(format!(
@@ -141,9 +145,9 @@ fn add(document: &mut Value, path: &str, value: Value, op: &str) -> Result<(), P
 fn remove(document: &mut Value, path: &str, op: &str) -> Result<Value, PatchError> {
     let (container, last) = parent(document, path, op)?;
     let removed = match container {
-        Value::Object(map) => map
-            .remove(&last)
-            .ok_or_else(|| format!("Unable to remove nonexistent key: {last}: missing value")),
+        Value::Object(map) => {
+            map.remove(&last).ok_or_else(|| format!("Unable to remove nonexistent key: {last}: missing value"))
+        }
         Value::Array(items) => match index(&last, items.len()).filter(|i| *i < items.len()) {
             Some(at) => Ok(items.remove(at)),
             None => Err(format!("Unable to access invalid index: {last}: invalid index referenced")),
@@ -190,7 +194,11 @@ mod tests {
 
     #[test]
     fn operations() {
-        check(json!({"a":[1]}), json!([{"op":"add","path":"/a/0","value":0},{"op":"add","path":"/a/-","value":2}]), Ok(json!({"a":[0,1,2]})));
+        check(
+            json!({"a":[1]}),
+            json!([{"op":"add","path":"/a/0","value":0},{"op":"add","path":"/a/-","value":2}]),
+            Ok(json!({"a":[0,1,2]})),
+        );
         check(json!({"a":{"b~/c":1}}), json!([{"op":"remove","path":"/a/b~0~1c"}]), Ok(json!({"a":{}})));
         check(json!({"a":1}), json!([{"op":"replace","path":"/a","value":null}]), Ok(json!({"a":null})));
         check(json!({"a":{"b":1}}), json!([{"op":"move","from":"/a/b","path":"/c"}]), Ok(json!({"a":{},"c":1})));
@@ -201,17 +209,40 @@ mod tests {
 
     #[test]
     fn refusals() {
-        check(json!({}), json!([{"op":"remove","path":"/a"}]), Err("error in remove for path: '/a': Unable to remove nonexistent key: a: missing value"));
-        check(json!({}), json!([{"op":"replace","path":"/a","value":1}]), Err("replace operation does not apply: doc is missing key: /a: missing value"));
-        check(json!({}), json!([{"op":"add","path":"/a/b","value":1}]), Err("add operation does not apply: doc is missing path: \"/a/b\": missing value"));
-        check(json!({"a":1}), json!([{"op":"test","path":"/a","value":2}]), Err("testing value /a failed: test failed"));
-        check(json!({"a":[1]}), json!([{"op":"add","path":"/a/5","value":2}]), Err("error in add for path: '/a/5': Unable to access invalid index: 5: invalid index referenced"));
+        check(
+            json!({}),
+            json!([{"op":"remove","path":"/a"}]),
+            Err("error in remove for path: '/a': Unable to remove nonexistent key: a: missing value"),
+        );
+        check(
+            json!({}),
+            json!([{"op":"replace","path":"/a","value":1}]),
+            Err("replace operation does not apply: doc is missing key: /a: missing value"),
+        );
+        check(
+            json!({}),
+            json!([{"op":"add","path":"/a/b","value":1}]),
+            Err("add operation does not apply: doc is missing path: \"/a/b\": missing value"),
+        );
+        check(
+            json!({"a":1}),
+            json!([{"op":"test","path":"/a","value":2}]),
+            Err("testing value /a failed: test failed"),
+        );
+        check(
+            json!({"a":[1]}),
+            json!([{"op":"add","path":"/a/5","value":2}]),
+            Err("error in add for path: '/a/5': Unable to access invalid index: 5: invalid index referenced"),
+        );
     }
 
     #[test]
     fn too_many_operations() {
         let patch = Value::Array(vec![json!({"op":"test","path":"/a","value":null}); JSON_PATCH_OPERATIONS_MAX + 1]);
         let error = json_patch(&mut json!({}), &patch).expect_err("too many");
-        assert_eq!(error, PatchError::TooLarge("The allowed maximum operations in a JSON patch is 10000, got 10001".into()));
+        assert_eq!(
+            error,
+            PatchError::TooLarge("The allowed maximum operations in a JSON patch is 10000, got 10001".into())
+        );
     }
 }

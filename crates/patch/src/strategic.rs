@@ -147,7 +147,9 @@ fn ordered_lists(original: &mut Object, patch: &mut Object, shape: &Shape) -> Re
                 Some(Value::Array(items)) => items,
                 _ => continue,
             },
-            (Some(old), Some(new)) if strategy.merge => merge_list(old.clone(), new, &place.element(), merge_key, false)?,
+            (Some(old), Some(new)) if strategy.merge => {
+                merge_list(old.clone(), new, &place.element(), merge_key, false)?
+            }
             (Some(_), Some(new)) => new,
         };
         let sorted = sort_elements(merged, &order, old.as_deref().unwrap_or(&[]), merge_key)?;
@@ -256,7 +258,12 @@ fn special_elements(
 
 /// Puts the elements that the patch names into the patch's order, and the others between them, where the live list had them
 /// as far as that is possible.
-fn sort_elements(merged: Vec<Value>, order: &[Value], live: &[Value], merge_key: &str) -> Result<Vec<Value>, PatchError> {
+fn sort_elements(
+    merged: Vec<Value>,
+    order: &[Value],
+    live: &[Value],
+    merge_key: &str,
+) -> Result<Vec<Value>, PatchError> {
     let place = |list: &[Value], item: &Value| {
         let key = key_of(item, merge_key);
         list.iter().position(|v| key_of(v, merge_key) == key)

@@ -24,12 +24,16 @@ fn entry<'a>(object: &'a Value, manager: &str, operation: &str) -> &'a Value {
 }
 
 fn managers(object: &Value) -> Vec<&str> {
-    object["metadata"]["managedFields"].as_array().map_or(Vec::new(), |m| m.iter().filter_map(|e| e["manager"].as_str()).collect())
+    object["metadata"]["managedFields"]
+        .as_array()
+        .map_or(Vec::new(), |m| m.iter().filter_map(|e| e["manager"].as_str()).collect())
 }
 
 #[test]
 fn create_tracks_the_writer() {
-    let mut object = deployment(json!({"replicas":3,"selector":{"matchLabels":{"a":"b"}},"strategy":{},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i","resources":{}}]}}}));
+    let mut object = deployment(
+        json!({"replicas":3,"selector":{"matchLabels":{"a":"b"}},"strategy":{},"template":{"metadata":{"labels":{"a":"b"}},"spec":{"containers":[{"name":"c","image":"i","resources":{}}]}}}),
+    );
     object["metadata"]["uid"] = json!("u");
     object["status"] = json!({"replicas":1});
     deployments().update(None, &mut object, "kubectl-create", T1);
@@ -40,7 +44,10 @@ fn create_tracks_the_writer() {
             "f:spec":{"f:containers":{"k:{\"name\":\"c\"}":{".":{},"f:name":{},"f:image":{},"f:resources":{}}}}}}});
     let found = entry(&object, "kubectl-create", "Update");
     assert_eq!(found["fieldsV1"], expected);
-    assert_eq!((found["time"].as_str(), found["apiVersion"].as_str(), found["fieldsType"].as_str()), (Some(T1), Some("apps/v1"), Some("FieldsV1")));
+    assert_eq!(
+        (found["time"].as_str(), found["apiVersion"].as_str(), found["fieldsType"].as_str()),
+        (Some(T1), Some("apps/v1"), Some("FieldsV1"))
+    );
 }
 
 #[test]
@@ -64,9 +71,17 @@ fn conflict_messages() {
     let mut live = deployment(json!({"replicas":3,"paused":true}));
     manager.update(None, &mut live, "kubectl", T1);
     let one = manager.apply(Some(&live), &deployment(json!({"replicas":1})), "me", false, T2).expect_err("conflict");
-    assert_eq!(one.to_string(), "Apply failed with 1 conflict: conflict with \"kubectl\" using apps/v1: .spec.replicas");
-    let two = manager.apply(Some(&live), &deployment(json!({"replicas":1,"paused":false})), "me", false, T2).expect_err("conflicts");
-    assert_eq!(two.to_string(), "Apply failed with 2 conflicts: conflicts with \"kubectl\" using apps/v1:\n- .spec.paused\n- .spec.replicas");
+    assert_eq!(
+        one.to_string(),
+        "Apply failed with 1 conflict: conflict with \"kubectl\" using apps/v1: .spec.replicas"
+    );
+    let two = manager
+        .apply(Some(&live), &deployment(json!({"replicas":1,"paused":false})), "me", false, T2)
+        .expect_err("conflicts");
+    assert_eq!(
+        two.to_string(),
+        "Apply failed with 2 conflicts: conflicts with \"kubectl\" using apps/v1:\n- .spec.paused\n- .spec.replicas"
+    );
     let forced = manager.apply(Some(&live), &deployment(json!({"replicas":1})), "me", true, T2).expect("forced");
     assert_eq!(forced["spec"]["replicas"], 1);
     assert_eq!(entry(&forced, "me", "Apply")["fieldsV1"], json!({"f:spec":{"f:replicas":{}}}));
@@ -89,14 +104,17 @@ fn equal_values_are_shared_and_released() {
 fn associative_lists_merge_by_key_and_prune() {
     let manager = deployments();
     let spec = |containers: Value| deployment(json!({"template":{"spec":{"containers":containers}}}));
-    let first = manager.apply(None, &spec(json!([{"name":"a","image":"1"},{"name":"b","image":"1"}])), "a", false, T1).expect("a");
+    let first = manager
+        .apply(None, &spec(json!([{"name":"a","image":"1"},{"name":"b","image":"1"}])), "a", false, T1)
+        .expect("a");
     let second = manager.apply(Some(&first), &spec(json!([{"name":"s","image":"side"}])), "b", false, T2).expect("b");
     let names = |o: &Value| {
         let list = o["spec"]["template"]["spec"]["containers"].as_array().cloned().unwrap_or_default();
         list.iter().map(|c| c["name"].as_str().unwrap_or("").to_owned()).collect::<Vec<_>>()
     };
     assert_eq!(names(&second), ["a", "b", "s"]);
-    let third = manager.apply(Some(&second), &spec(json!([{"name":"b","image":"2"}])), "a", false, T3).expect("a drops one");
+    let third =
+        manager.apply(Some(&second), &spec(json!([{"name":"b","image":"2"}])), "a", false, T3).expect("a drops one");
     assert_eq!(names(&third), ["b", "s"]);
     assert_eq!(third["spec"]["template"]["spec"]["containers"][0]["image"], "2");
     let twice = manager.apply(None, &spec(json!([{"name":"a"},{"name":"a"}])), "a", false, T1).expect_err("duplicates");
@@ -109,13 +127,15 @@ fn associative_lists_merge_by_key_and_prune() {
 #[test]
 fn port_keys_take_their_default() {
     let manager = FieldManager::builtin("", "v1", "Service", "", FieldSet::default());
-    let service = |ports: Value| json!({"apiVersion":"v1","kind":"Service","metadata":{"name":"s"},"spec":{"ports":ports}});
+    let service =
+        |ports: Value| json!({"apiVersion":"v1","kind":"Service","metadata":{"name":"s"},"spec":{"ports":ports}});
     let object = manager.apply(None, &service(json!([{"port":80}])), "a", false, T1).expect("applies");
     let fields = &entry(&object, "a", "Apply")["fieldsV1"]["f:spec"]["f:ports"];
     assert!(fields.get("k:{\"port\":80,\"protocol\":\"TCP\"}").is_some(), "{fields}");
     let mut live = object.clone();
     live["spec"]["ports"][0]["protocol"] = json!("TCP");
-    let again = manager.apply(Some(&live), &service(json!([{"port":80,"name":"http"}])), "a", false, T2).expect("applies");
+    let again =
+        manager.apply(Some(&live), &service(json!([{"port":80,"name":"http"}])), "a", false, T2).expect("applies");
     assert_eq!(again["spec"]["ports"], json!([{"port":80,"protocol":"TCP","name":"http"}]));
 }
 
@@ -147,18 +167,24 @@ fn objects_without_managers_get_one_before_the_first_apply() {
     manager.update(Some(&live), &mut untouched, "old", T1);
     assert!(managers(&untouched).is_empty(), "not tracked until applied");
     let error = manager.apply(Some(&live), &deployment(json!({"replicas":1})), "me", false, T2).expect_err("conflict");
-    assert_eq!(error.to_string(), "Apply failed with 1 conflict: conflict with \"before-first-apply\" using apps/v1: .spec.replicas");
+    assert_eq!(
+        error.to_string(),
+        "Apply failed with 1 conflict: conflict with \"before-first-apply\" using apps/v1: .spec.replicas"
+    );
 }
 
 #[test]
 fn kubectl_moves_from_its_annotation_without_conflict() {
     let manager = deployments();
     let mut live = deployment(json!({"replicas":3}));
-    live["metadata"]["annotations"] = json!({"kubectl.kubernetes.io/last-applied-configuration": deployment(json!({"replicas":3})).to_string()});
+    live["metadata"]["annotations"] =
+        json!({"kubectl.kubernetes.io/last-applied-configuration": deployment(json!({"replicas":3})).to_string()});
     manager.update(None, &mut live, "kubectl-client-side-apply", T1);
-    let moved = manager.apply(Some(&live), &deployment(json!({"replicas":5})), "kubectl", false, T2).expect("no conflict");
+    let moved =
+        manager.apply(Some(&live), &deployment(json!({"replicas":5})), "kubectl", false, T2).expect("no conflict");
     assert_eq!(moved["spec"]["replicas"], 5);
-    let annotation = moved["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"].as_str().unwrap_or("");
+    let annotation =
+        moved["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"].as_str().unwrap_or("");
     assert!(annotation.contains("\"replicas\":5"), "{annotation}");
 }
 
@@ -174,7 +200,10 @@ fn status_subresource_has_its_own_entry() {
     updated["status"] = json!({"replicas":3});
     status.update(Some(&live), &mut updated, "controller", T2);
     let found = entry(&updated, "controller", "Update");
-    assert_eq!((found["subresource"].as_str(), &found["fieldsV1"]), (Some("status"), &json!({"f:status":{"f:replicas":{}}})));
+    assert_eq!(
+        (found["subresource"].as_str(), &found["fieldsV1"]),
+        (Some("status"), &json!({"f:status":{"f:replicas":{}}}))
+    );
 }
 
 #[test]
@@ -183,12 +212,24 @@ fn refused_configurations() {
     let mut wrong = deployment(json!({}));
     wrong["apiVersion"] = json!("apps/v1beta1");
     let error = manager.apply(None, &wrong, "m", false, T1).expect_err("version");
-    assert_eq!(error, ApplyError::BadRequest("Incorrect version specified in apply patch. Specified patch version: apps/v1beta1, expected: apps/v1".into()));
+    assert_eq!(
+        error,
+        ApplyError::BadRequest(
+            "Incorrect version specified in apply patch. Specified patch version: apps/v1beta1, expected: apps/v1"
+                .into()
+        )
+    );
     let mut managed = deployment(json!({}));
     managed["metadata"]["managedFields"] = json!([]);
-    assert_eq!(manager.apply(None, &managed, "m", false, T1), Err(ApplyError::BadRequest("metadata.managedFields must be nil".into())));
+    assert_eq!(
+        manager.apply(None, &managed, "m", false, T1),
+        Err(ApplyError::BadRequest("metadata.managedFields must be nil".into()))
+    );
     let error = manager.apply(None, &deployment(json!({"foo":1})), "m", false, T1).expect_err("unknown");
-    assert_eq!(error.to_string(), "failed to create typed patch object (default/web; apps/v1, Kind=Deployment): .spec.foo: field not declared in schema");
+    assert_eq!(
+        error.to_string(),
+        "failed to create typed patch object (default/web; apps/v1, Kind=Deployment): .spec.foo: field not declared in schema"
+    );
 }
 
 #[test]
@@ -226,9 +267,16 @@ fn custom_resources_by_schema_and_without() {
     let schema = json!({"type":"object","properties":{"spec":{"type":"object","properties":{
         "items":{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["id"],"items":{"type":"object","properties":{"id":{"type":"string"},"v":{"type":"integer"}}}},
         "plain":{"type":"array","items":{"type":"string"}}}}}});
-    let typed = FieldManager::new(Shape::Dynamic(DynamicType::from_openapi(&schema, true)), "x.io/v1", "Thing", "", FieldSet::default());
+    let typed = FieldManager::new(
+        Shape::Dynamic(DynamicType::from_openapi(&schema, true)),
+        "x.io/v1",
+        "Thing",
+        "",
+        FieldSet::default(),
+    );
     let thing = |spec: Value| json!({"apiVersion":"x.io/v1","kind":"Thing","metadata":{"name":"t"},"spec":spec});
-    let first = typed.apply(None, &thing(json!({"items":[{"id":"a","v":1}],"plain":["p"]})), "a", false, T1).expect("a");
+    let first =
+        typed.apply(None, &thing(json!({"items":[{"id":"a","v":1}],"plain":["p"]})), "a", false, T1).expect("a");
     let second = typed.apply(Some(&first), &thing(json!({"items":[{"id":"b","v":2}]})), "b", false, T2).expect("b");
     assert_eq!(second["spec"]["items"], json!([{"id":"a","v":1},{"id":"b","v":2}]));
     assert_eq!(
@@ -285,8 +333,12 @@ fn random_data(rng: &mut StdRng) -> Value {
 
 fn holds(config: &Value, object: &Value) -> bool {
     match (config, object) {
-        (Value::Object(c), Value::Object(o)) => c.iter().all(|(k, v)| o.get(k).map_or(v == &json!({}), |found| holds(v, found))),
-        (Value::Array(c), Value::Array(o)) => c.iter().all(|v| o.iter().any(|found| found["name"] == v["name"] && holds(v, found))),
+        (Value::Object(c), Value::Object(o)) => {
+            c.iter().all(|(k, v)| o.get(k).map_or(v == &json!({}), |found| holds(v, found)))
+        }
+        (Value::Array(c), Value::Array(o)) => {
+            c.iter().all(|v| o.iter().any(|found| found["name"] == v["name"] && holds(v, found)))
+        }
         _ => config == object,
     }
 }
@@ -310,7 +362,9 @@ fn laws_of_apply() {
             let object = manager.apply(live.as_ref(), &config, ["x", "y", "z"][who], true, T1).expect("forced");
             let object = stored(object);
             assert!(holds(&config, &object), "seed {seed}: {config} is not in {object}");
-            let again = manager.apply(Some(&object), &config, ["x", "y", "z"][who], false, T2).expect("no conflict with itself");
+            let again = manager
+                .apply(Some(&object), &config, ["x", "y", "z"][who], false, T2)
+                .expect("no conflict with itself");
             assert_eq!(stored(again), object, "seed {seed}: applying twice changes nothing");
             latest[who] = Some(config);
             live = Some(object);
@@ -318,7 +372,9 @@ fn laws_of_apply() {
         // When everybody lets go of everything, nothing of it is left.
         for (who, config) in latest.iter().enumerate() {
             if config.is_some() {
-                let object = manager.apply(live.as_ref(), &deployment(json!({})), ["x", "y", "z"][who], true, T3).expect("lets go");
+                let object = manager
+                    .apply(live.as_ref(), &deployment(json!({})), ["x", "y", "z"][who], true, T3)
+                    .expect("lets go");
                 live = Some(stored(object));
             }
         }

@@ -70,14 +70,34 @@ fn replace_directive_in_a_list_replaces_it() {
 
 #[test]
 fn replace_and_delete_directives_in_maps() {
-    check(POD, json!({"metadata":{"labels":{"a":"1","b":"2"}}}), json!({"metadata":{"labels":{"$patch":"replace","c":"3"}}}), json!({"metadata":{"labels":{"c":"3"}}}));
-    check(POD, json!({"metadata":{"labels":{"a":"1"}}}), json!({"metadata":{"labels":{"$patch":"delete"}}}), json!({"metadata":{"labels":{}}}));
+    check(
+        POD,
+        json!({"metadata":{"labels":{"a":"1","b":"2"}}}),
+        json!({"metadata":{"labels":{"$patch":"replace","c":"3"}}}),
+        json!({"metadata":{"labels":{"c":"3"}}}),
+    );
+    check(
+        POD,
+        json!({"metadata":{"labels":{"a":"1"}}}),
+        json!({"metadata":{"labels":{"$patch":"delete"}}}),
+        json!({"metadata":{"labels":{}}}),
+    );
 }
 
 #[test]
 fn labels_and_null() {
-    check(POD, json!({"metadata":{"labels":{"a":"1","b":"2"}}}), json!({"metadata":{"labels":{"a":null,"c":"3"}}}), json!({"metadata":{"labels":{"b":"2","c":"3"}}}));
-    check(POD, json!({"metadata":{}}), json!({"metadata":{"labels":{"a":null,"c":"3"}}}), json!({"metadata":{"labels":{"c":"3"}}}));
+    check(
+        POD,
+        json!({"metadata":{"labels":{"a":"1","b":"2"}}}),
+        json!({"metadata":{"labels":{"a":null,"c":"3"}}}),
+        json!({"metadata":{"labels":{"b":"2","c":"3"}}}),
+    );
+    check(
+        POD,
+        json!({"metadata":{}}),
+        json!({"metadata":{"labels":{"a":null,"c":"3"}}}),
+        json!({"metadata":{"labels":{"c":"3"}}}),
+    );
 }
 
 #[test]
@@ -93,7 +113,12 @@ fn service_ports_merge_by_port() {
 #[test]
 fn primitive_lists() {
     // Finalizers merge as a set, new ones first (as upstream has it); args are replaced.
-    check(POD, json!({"metadata":{"finalizers":["a","b"]}}), json!({"metadata":{"finalizers":["c"]}}), json!({"metadata":{"finalizers":["c","a","b"]}}));
+    check(
+        POD,
+        json!({"metadata":{"finalizers":["a","b"]}}),
+        json!({"metadata":{"finalizers":["c"]}}),
+        json!({"metadata":{"finalizers":["c","a","b"]}}),
+    );
     check(
         POD,
         json!({"metadata":{"finalizers":["a","b"]}}),
@@ -127,10 +152,15 @@ fn retain_keys_switches_a_union() {
 #[test]
 fn refusals() {
     let shape = Shape::of_kind(DEPLOYMENT.0, DEPLOYMENT.1, DEPLOYMENT.2);
-    let refuse = |original: Value, patch: Value| strategic_merge_patch(original, patch, &shape).expect_err("refused").to_string();
+    let refuse = |original: Value, patch: Value| {
+        strategic_merge_patch(original, patch, &shape).expect_err("refused").to_string()
+    };
     let no_key = refuse(containers(json!([{"name":"a"}])), containers(json!([{"image":"x"}])));
     assert_eq!(no_key, "map: {\"image\":\"x\"} does not contain declared merge key: name");
-    let keys = refuse(json!({"spec":{"strategy":{"type":"x"}}}), json!({"spec":{"strategy":{"$retainKeys":["a"],"type":"y"}}}));
+    let keys = refuse(
+        json!({"spec":{"strategy":{"type":"x"}}}),
+        json!({"spec":{"strategy":{"$retainKeys":["a"],"type":"y"}}}),
+    );
     assert_eq!(keys, "invalid patch format of retainKeys");
     let directive = refuse(json!({"spec":{}}), json!({"spec":{"$patch":"explode"}}));
     assert!(directive.starts_with("unknown patch type"), "{directive}");

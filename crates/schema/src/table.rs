@@ -155,9 +155,23 @@ impl Schema {
 
 /// Kinds of `meta/v1` that are registered in every group version.
 const COMMON_KINDS: &[&str] = &[
-    "APIGroup", "APIGroupList", "APIResourceList", "APIVersions", "ApplyOptions", "CreateOptions", "DeleteOptions", "GetOptions",
-    "ListOptions", "PartialObjectMetadata", "PartialObjectMetadataList", "PatchOptions", "Status", "Table", "TableOptions",
-    "UpdateOptions", "WatchEvent",
+    "APIGroup",
+    "APIGroupList",
+    "APIResourceList",
+    "APIVersions",
+    "ApplyOptions",
+    "CreateOptions",
+    "DeleteOptions",
+    "GetOptions",
+    "ListOptions",
+    "PartialObjectMetadata",
+    "PartialObjectMetadataList",
+    "PatchOptions",
+    "Status",
+    "Table",
+    "TableOptions",
+    "UpdateOptions",
+    "WatchEvent",
 ];
 
 impl TypeId {

@@ -21,7 +21,10 @@ fn well_known_facts() {
     assert_eq!(pod.proto_name().as_deref(), Some("k8s.io.api.core.v1.Pod"));
     let Kind::Struct(spec) = pod.field_by_json("spec").expect("spec").ty().kind() else { panic!("struct") };
     let containers = spec.field_by_json("containers").expect("containers");
-    assert_eq!((containers.number(), containers.list_type(), containers.patch_merge_key()), (2, Some(ListType::Map), "name"));
+    assert_eq!(
+        (containers.number(), containers.list_type(), containers.patch_merge_key()),
+        (2, Some(ListType::Map), "name")
+    );
     assert!(containers.patch_strategy().merge && containers.map_keys().eq(["name"]));
     let volumes = spec.field_by_json("volumes").expect("volumes").patch_strategy();
     assert!(volumes.merge && volumes.retain_keys);
@@ -54,9 +57,14 @@ fn published_discovery_is_reproduced() {
         return;
     }
     for gv in resource::group_versions() {
-        let file = if gv.group.is_empty() { "api__v1.json".into() } else { format!("apis__{}__{}.json", gv.group, gv.version) };
+        let file = if gv.group.is_empty() {
+            "api__v1.json".into()
+        } else {
+            format!("apis__{}__{}.json", gv.group, gv.version)
+        };
         let published = reference(&format!("discovery/{file}")).expect("published");
-        let names: Vec<&str> = published["resources"].as_array().expect("list").iter().filter_map(|r| r["name"].as_str()).collect();
+        let names: Vec<&str> =
+            published["resources"].as_array().expect("list").iter().filter_map(|r| r["name"].as_str()).collect();
         let mut ours: Vec<String> = Vec::new();
         for r in gv.resources {
             ours.push(r.plural.into());

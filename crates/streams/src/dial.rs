@@ -143,9 +143,8 @@ where
         }
         return Err(DialError::Refused { status: parts.status, headers: parts.headers, body: kept.into() });
     }
-    let text = |name: &str| {
-        response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned()
-    };
+    let text =
+        |name: &str| response.headers().get(name).and_then(|value| value.to_str().ok()).unwrap_or_default().to_owned();
     let (expected, protocol) = match transport {
         Transport::Spdy => ("spdy/3.1", text("x-stream-protocol-version")),
         Transport::WebSocket => ("websocket", text("sec-websocket-protocol")),

@@ -179,11 +179,8 @@ async fn carry(server: &mut ExecStreams, client: &mut ExecClient) -> Result<Vec<
     let (stdout_from, stdout_to) = (client.stdout.take(), server.stdout.take());
     let (stderr_from, stderr_to) = (client.stderr.take(), server.stderr.take());
     let outputs = async {
-        let (stdout, stderr, result) = tokio::join!(
-            output(stdout_from, stdout_to),
-            output(stderr_from, stderr_to),
-            client.result_payload()
-        );
+        let (stdout, stderr, result) =
+            tokio::join!(output(stdout_from, stdout_to), output(stderr_from, stderr_to), client.result_payload());
         stdout?;
         stderr?;
         result
@@ -195,10 +192,7 @@ async fn carry(server: &mut ExecStreams, client: &mut ExecClient) -> Result<Vec<
     }
 }
 
-async fn output(
-    from: Option<crate::mux::Stream>,
-    to: Option<crate::mux::Stream>,
-) -> Result<(), StreamError> {
+async fn output(from: Option<crate::mux::Stream>, to: Option<crate::mux::Stream>) -> Result<(), StreamError> {
     if let (Some(mut from), Some(mut to)) = (from, to) {
         copy(&mut from, &mut to).await?;
         to.shutdown().await?;

@@ -128,11 +128,7 @@ mod tests {
 
     #[test]
     fn results_come_back_as_they_went() {
-        for result in [
-            ExecResult::Success,
-            ExecResult::ExitCode(7),
-            ExecResult::internal_error("no such container"),
-        ] {
+        for result in [ExecResult::Success, ExecResult::ExitCode(7), ExecResult::internal_error("no such container")] {
             assert_eq!(ExecResult::decode(&result.payload(true), true), result);
         }
         assert_eq!(ExecResult::decode(b"", false), ExecResult::Success);

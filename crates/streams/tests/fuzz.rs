@@ -1,9 +1,9 @@
 //! Seeded nonsense for the parsers: no panic, no memory beyond the named limits. A failing seed is in the message.
 
 use bytes::BytesMut;
+use kelson_streams::spdy::Headers;
 use kelson_streams::spdy::frame::{Frame, FrameDecoder, encode};
 use kelson_streams::spdy::headers::HeaderCompressor;
-use kelson_streams::spdy::Headers;
 use kelson_streams::ws::Role;
 use kelson_streams::ws::frame::{Decoder, Opcode, put_frame};
 

@@ -323,10 +323,8 @@ async fn half_a_pair_is_given_up_alone() {
     let session = PortForwardSession::serve(ours, PortForwardProtocol::Spdy, &options()).expect("serves");
     let server = tokio::spawn(echo_ports(session));
     let client = PortForwardClient::spdy(theirs, &options()).expect("connects");
-    let headers = kelson_streams::spdy::Headers::new()
-        .with("streamType", "error")
-        .with("port", "80")
-        .with("requestID", "lonely");
+    let headers =
+        kelson_streams::spdy::Headers::new().with("streamType", "error").with("port", "80").with("requestID", "lonely");
     let mut lonely = client.connection().open_stream(headers).await.expect("opens");
     let mut text = String::new();
     lonely.read_to_string(&mut text).await.expect("reads");
@@ -353,9 +351,8 @@ async fn translation_is_exact_both_ways() {
         streams.finish(&ExecResult::ExitCode(3)).await;
     });
     let dial = async { Ok((kubelet_near, RemoteCommandVersion::V4)) };
-    let proxy = tokio::spawn(async move {
-        translate_websocket_to_spdy(client_near, websocket, ALL, dial, &options()).await
-    });
+    let proxy =
+        tokio::spawn(async move { translate_websocket_to_spdy(client_near, websocket, ALL, dial, &options()).await });
     let mut client = exec_client(client_far, websocket, ALL, &options()).await.expect("connects");
     let sent = block(3, 5 << 20);
     let (mut stdin, mut stdout) = (client.stdin.take().expect("stdin"), client.stdout.take().expect("stdout"));

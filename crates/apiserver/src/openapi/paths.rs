@@ -21,15 +21,24 @@ pub fn of(resources: &[Arc<Served>], collector: &mut Collector) -> Value {
         let verbs: Vec<&str> = served.verbs.iter().map(String::as_str).collect();
         let place = if served.namespaced { vec!["namespace"] } else { vec![] };
         let named: Vec<&str> = place.iter().copied().chain(["name"]).collect();
-        add(&mut paths, &collection, item(served, &served.gvk, &verbs, &["list", "create", "deletecollection"], &place, collector));
-        add(&mut paths, &object, item(served, &served.gvk, &verbs, &["get", "update", "patch", "delete"], &named, collector));
+        add(
+            &mut paths,
+            &collection,
+            item(served, &served.gvk, &verbs, &["list", "create", "deletecollection"], &place, collector),
+        );
+        add(
+            &mut paths,
+            &object,
+            item(served, &served.gvk, &verbs, &["get", "update", "patch", "delete"], &named, collector),
+        );
         if served.namespaced && verbs.contains(&"list") {
             add(&mut paths, &format!("{root}/{plural}"), item(served, &served.gvk, &verbs, &["list"], &[], collector));
         }
         for sub in &served.subresources {
             let verbs: Vec<&str> = sub.verbs.iter().map(String::as_str).collect();
             let path = format!("{object}/{}", sub.name);
-            let operations = item(served, &sub.gvk, &verbs, &["get", "create", "update", "patch", "delete"], &named, collector);
+            let operations =
+                item(served, &sub.gvk, &verbs, &["get", "create", "update", "patch", "delete"], &named, collector);
             add(&mut paths, &path, operations);
         }
     }
@@ -42,7 +51,14 @@ fn add(paths: &mut Map<String, Value>, path: &str, item: Option<Value>) {
     }
 }
 
-fn item(served: &Served, gvk: &Gvk, verbs: &[&str], wanted: &[&str], place: &[&str], collector: &mut Collector) -> Option<Value> {
+fn item(
+    served: &Served,
+    gvk: &Gvk,
+    verbs: &[&str],
+    wanted: &[&str],
+    place: &[&str],
+    collector: &mut Collector,
+) -> Option<Value> {
     let mut item = Map::new();
     for verb in wanted.iter().filter(|v| verbs.contains(v)) {
         item.insert(method(verb).to_owned(), operation(served, gvk, verb, collector));
@@ -141,8 +157,13 @@ fn operation(served: &Served, gvk: &Gvk, verb: &str, collector: &mut Collector) 
     };
     let body = match verb {
         "create" | "update" => own.map(|t| collector.refer(t)),
-        "patch" => schema.by_gvk("meta.k8s.io", "v1", "Patch").map(|t| collector.refer(t)).or_else(|| Some(json!({"type": "object"}))),
-        "delete" | "deletecollection" => schema.by_gvk("meta.k8s.io", "v1", "DeleteOptions").map(|t| collector.refer(t)),
+        "patch" => schema
+            .by_gvk("meta.k8s.io", "v1", "Patch")
+            .map(|t| collector.refer(t))
+            .or_else(|| Some(json!({"type": "object"}))),
+        "delete" | "deletecollection" => {
+            schema.by_gvk("meta.k8s.io", "v1", "DeleteOptions").map(|t| collector.refer(t))
+        }
         _ => None,
     };
     let answer = answer.map(|t| collector.refer(t));
@@ -153,18 +174,24 @@ fn operation(served: &Served, gvk: &Gvk, verb: &str, collector: &mut Collector) 
     let media: &[&str] = if verb == "patch" { &PATCHES } else { &["*/*"] };
     let ok = answer.unwrap_or_else(|| json!({"type": "string"}));
     if v3 {
-        let content: Map<String, Value> =
-            PRODUCES.iter().map(|m| ((*m).to_owned(), json!({"schema": ok}))).collect();
-        operation.insert("responses".into(), json!({"200": {"description": "OK", "content": content}, "401": {"description": "Unauthorized"}}));
+        let content: Map<String, Value> = PRODUCES.iter().map(|m| ((*m).to_owned(), json!({"schema": ok}))).collect();
+        operation.insert(
+            "responses".into(),
+            json!({"200": {"description": "OK", "content": content}, "401": {"description": "Unauthorized"}}),
+        );
         if let Some(body) = body {
-            let content: Map<String, Value> = media.iter().map(|m| ((*m).to_owned(), json!({"schema": body}))).collect();
+            let content: Map<String, Value> =
+                media.iter().map(|m| ((*m).to_owned(), json!({"schema": body}))).collect();
             operation.insert("requestBody".into(), json!({"content": content}));
         }
     } else {
         operation.insert("consumes".into(), json!(media));
         operation.insert("produces".into(), json!(PRODUCES));
         operation.insert("schemes".into(), json!(["https"]));
-        operation.insert("responses".into(), json!({"200": {"description": "OK", "schema": ok}, "401": {"description": "Unauthorized"}}));
+        operation.insert(
+            "responses".into(),
+            json!({"200": {"description": "OK", "schema": ok}, "401": {"description": "Unauthorized"}}),
+        );
         if let Some(body) = body {
             parameters.push(json!({"name": "body", "in": "body", "required": verb != "delete" && verb != "deletecollection", "schema": body}));
         }

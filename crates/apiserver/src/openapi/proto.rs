@@ -197,8 +197,19 @@ mod tests {
             "definitions": {"a": {"type": "object", "$ref": "r"}}});
         // swagger, info, empty paths, one definition.
         let expected = [
-            &[0x0a, 3][..], b"2.0", &[0x12, 6, 0x0a, 1], b"t", &[0x12, 1], b"v", &[0x42, 0],
-            &[0x4a, 21, 0x0a, 19, 0x0a, 1], b"a", &[0x12, 14, 0x0a, 1], b"r", &[0xb2, 1, 8, 0x0a, 6], b"object",
+            &[0x0a, 3][..],
+            b"2.0",
+            &[0x12, 6, 0x0a, 1],
+            b"t",
+            &[0x12, 1],
+            b"v",
+            &[0x42, 0],
+            &[0x4a, 21, 0x0a, 19, 0x0a, 1],
+            b"a",
+            &[0x12, 14, 0x0a, 1],
+            b"r",
+            &[0xb2, 1, 8, 0x0a, 6],
+            b"object",
         ]
         .concat();
         assert_eq!(document(&doc), expected);

@@ -112,10 +112,11 @@ impl Collector {
             beside.insert("x-kubernetes-map-type".into(), word.into());
         }
         let strategy = field.patch_strategy();
-        let words: Vec<&str> = [(strategy.merge, "merge"), (strategy.replace, "replace"), (strategy.retain_keys, "retainKeys")]
-            .into_iter()
-            .filter_map(|(on, word)| on.then_some(word))
-            .collect();
+        let words: Vec<&str> =
+            [(strategy.merge, "merge"), (strategy.replace, "replace"), (strategy.retain_keys, "retainKeys")]
+                .into_iter()
+                .filter_map(|(on, word)| on.then_some(word))
+                .collect();
         if !words.is_empty() {
             beside.insert("x-kubernetes-patch-strategy".into(), words.join(",").into());
         }
@@ -148,7 +149,9 @@ impl Collector {
             Kind::String => json!({"type": "string"}),
             Kind::Bytes => json!({"type": "string", "format": "byte"}),
             Kind::Time => self.named(&format!("{META}.Time"), json!({"type": "string", "format": "date-time"})),
-            Kind::MicroTime => self.named(&format!("{META}.MicroTime"), json!({"type": "string", "format": "date-time"})),
+            Kind::MicroTime => {
+                self.named(&format!("{META}.MicroTime"), json!({"type": "string", "format": "date-time"}))
+            }
             Kind::Duration => self.named(&format!("{META}.Duration"), json!({"type": "string"})),
             Kind::Quantity => {
                 let either = json!({"oneOf": [{"type": "string"}, {"type": "number"}]});

@@ -2,7 +2,8 @@
 use super::*;
 
 fn reference() -> Option<Value> {
-    let root = std::env::var("KELSON_SHARED").unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared").into());
+    let root = std::env::var("KELSON_SHARED")
+        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared").into());
     let text = std::fs::read_to_string(format!("{root}/reference/openapi/swagger.json"));
     match text {
         Ok(text) => Some(serde_json::from_str(&text).expect("published JSON")),
@@ -18,7 +19,10 @@ fn bare(value: &Value) -> Value {
     match value {
         Value::Object(map) => map
             .iter()
-            .filter(|(k, v)| !(*k == "description" && v.is_string()) && !matches!(k.as_str(), "default" | "x-kubernetes-unions" | "enum"))
+            .filter(|(k, v)| {
+                !(*k == "description" && v.is_string())
+                    && !matches!(k.as_str(), "default" | "x-kubernetes-unions" | "enum")
+            })
             .map(|(k, v)| (k.clone(), bare(v)))
             .collect::<Map<_, _>>()
             .into(),
@@ -39,7 +43,8 @@ fn definitions_equal_the_published_ones() {
         compared += 1;
         let (ours, theirs) = (bare(schema), bare(their));
         let none = Map::new();
-        let (a, b) = (ours["properties"].as_object().unwrap_or(&none), theirs["properties"].as_object().unwrap_or(&none));
+        let (a, b) =
+            (ours["properties"].as_object().unwrap_or(&none), theirs["properties"].as_object().unwrap_or(&none));
         for field in a.keys().chain(b.keys()) {
             if a.get(field) != b.get(field) {
                 wrong.push(format!("{name}.{field}: {:?} != {:?}", a.get(field), b.get(field)));

@@ -35,7 +35,13 @@ impl Api {
     }
 
     /// As the administrator, with headers.
-    pub async fn raw(&self, method: &str, uri: &str, headers: &[(&str, &str)], body: impl Into<bytes::Bytes>) -> http::Response<Body> {
+    pub async fn raw(
+        &self,
+        method: &str,
+        uri: &str,
+        headers: &[(&str, &str)],
+        body: impl Into<bytes::Bytes>,
+    ) -> http::Response<Body> {
         let mut request = http::Request::builder().method(method.parse::<Method>().expect("method")).uri(uri);
         for (name, value) in headers {
             request = request.header(*name, *value);
@@ -100,6 +106,10 @@ impl Lines {
     /// `TYPE name`.
     pub async fn event(&mut self) -> String {
         let event = self.next().await.expect("an event");
-        format!("{} {}", event["type"].as_str().unwrap_or(""), event["object"]["metadata"]["name"].as_str().unwrap_or("-"))
+        format!(
+            "{} {}",
+            event["type"].as_str().unwrap_or(""),
+            event["object"]["metadata"]["name"].as_str().unwrap_or("-")
+        )
     }
 }

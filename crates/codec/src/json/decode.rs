@@ -41,7 +41,10 @@ fn peek_text(text: &str) -> Result<TypeMeta, DecodeError> {
         }
         other => {
             lexer.skip()?;
-            let message = format!("json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}", token_name(other));
+            let message = format!(
+                "json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
+                token_name(other)
+            );
             return Err(DecodeError::Json(message));
         }
     }
@@ -260,7 +263,10 @@ impl<'a> Decoder<'a> {
             Some(b'"') => self.lexer.string(),
             other => {
                 self.lexer.skip()?;
-                Err(DecodeError::Json(format!("json: cannot unmarshal {} into Go value of type string", token_name(other))))
+                Err(DecodeError::Json(format!(
+                    "json: cannot unmarshal {} into Go value of type string",
+                    token_name(other)
+                )))
             }
         }
     }
@@ -293,7 +299,10 @@ impl<'a> Decoder<'a> {
             }
             _ => {
                 self.lexer.skip()?;
-                Err(DecodeError::Json(format!("json: cannot unmarshal {} into Go value of type int32", token_name(next))))
+                Err(DecodeError::Json(format!(
+                    "json: cannot unmarshal {} into Go value of type int32",
+                    token_name(next)
+                )))
             }
         }
     }
@@ -479,4 +488,3 @@ pub(crate) fn canonical_float(value: f64) -> Option<Number> {
     }
     Number::from_f64(value)
 }
-

@@ -38,7 +38,6 @@ impl<'a> Lexer<'a> {
         None
     }
 
-
     pub(super) fn invalid(&self, context: &str) -> DecodeError {
         let Some(c) = self.text.get(self.pos..).and_then(|t| t.chars().next()) else {
             return DecodeError::Json("unexpected end of JSON input".into());

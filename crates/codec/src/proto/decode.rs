@@ -176,7 +176,8 @@ fn special(kind: Kind, data: &[u8], depth: usize) -> Result<Value, DecodeError> 
             None => Value::Bool(ints[1].unwrap_or(0) != 0),
         },
         Kind::SchemaOrArray(id) if !schemas.is_empty() => {
-            let schemas: Result<Vec<_>, _> = schemas.iter().map(|s| message(id, s, depth + 1).map(Value::Object)).collect();
+            let schemas: Result<Vec<_>, _> =
+                schemas.iter().map(|s| message(id, s, depth + 1).map(Value::Object)).collect();
             Value::Array(schemas?)
         }
         Kind::SchemaOrStringArray(_) if !schemas.is_empty() => {
@@ -200,4 +201,3 @@ fn embedded(raw: &[u8]) -> Result<Value, DecodeError> {
     }
     Ok(crate::json::decode(None, raw, false)?.value)
 }
-

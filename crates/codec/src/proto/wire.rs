@@ -83,7 +83,8 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn bytes(&mut self) -> Result<&'a [u8], DecodeError> {
-        let length = usize::try_from(self.varint()?).map_err(|_| DecodeError::Proto("proto: negative length found during unmarshaling".into()))?;
+        let length = usize::try_from(self.varint()?)
+            .map_err(|_| DecodeError::Proto("proto: negative length found during unmarshaling".into()))?;
         let end = self.pos.checked_add(length).filter(|end| *end <= self.data.len()).ok_or_else(eof)?;
         let bytes = &self.data[self.pos..end];
         self.pos = end;
@@ -91,7 +92,8 @@ impl<'a> Reader<'a> {
     }
 
     pub(super) fn text(&mut self) -> Result<&'a str, DecodeError> {
-        std::str::from_utf8(self.bytes()?).map_err(|_| DecodeError::Proto("proto: string field contains invalid UTF-8".into()))
+        std::str::from_utf8(self.bytes()?)
+            .map_err(|_| DecodeError::Proto("proto: string field contains invalid UTF-8".into()))
     }
 
     pub(super) fn fixed64(&mut self) -> Result<u64, DecodeError> {

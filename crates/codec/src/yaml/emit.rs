@@ -85,8 +85,16 @@ fn inline(out: &mut String, value: &Value, indent: usize) {
 }
 
 fn text(out: &mut String, s: &str, indent: usize, key: bool) {
-    let printable = s.chars().all(|c| c == '\n' || c == '\t' || !c.is_control() && c != '\u{feff}' && c != '\u{2028}' && c != '\u{2029}');
-    if !key && printable && s.contains('\n') && !s.starts_with([' ', '\n', '\t']) && !s.contains(" \n") && !s.ends_with(' ') {
+    let printable = s
+        .chars()
+        .all(|c| c == '\n' || c == '\t' || !c.is_control() && c != '\u{feff}' && c != '\u{2028}' && c != '\u{2029}');
+    if !key
+        && printable
+        && s.contains('\n')
+        && !s.starts_with([' ', '\n', '\t'])
+        && !s.contains(" \n")
+        && !s.ends_with(' ')
+    {
         return literal(out, s, indent);
     }
     if !printable || s.contains(['\n', '\t']) {
@@ -132,7 +140,8 @@ fn is_plain(s: &str) -> bool {
     if s.is_empty() || resolve(s) != Scalar::Text || looks_like_time_or_base60(s) {
         return false;
     }
-    let first_bad = ['-', '?', ':', ',', '[', ']', '{', '}', '#', '&', '*', '!', '|', '>', '\'', '"', '%', '@', '`', ' ', '='];
+    let first_bad =
+        ['-', '?', ':', ',', '[', ']', '{', '}', '#', '&', '*', '!', '|', '>', '\'', '"', '%', '@', '`', ' ', '='];
     let mut chars = s.chars();
     let first = chars.next().unwrap_or(' ');
     let second_space = s.chars().nth(1).is_none_or(|c| c == ' ');

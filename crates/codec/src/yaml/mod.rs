@@ -154,7 +154,11 @@ impl<'a> Loader<'a> {
             }
             let name = key_name(&key)?;
             if map.contains_key(&name) {
-                self.duplicates.push(format!("line {}: key {} already set in map", key.line, crate::scalar::go_quote(&name)));
+                self.duplicates.push(format!(
+                    "line {}: key {} already set in map",
+                    key.line,
+                    crate::scalar::go_quote(&name)
+                ));
             }
             map.insert(name, value.value);
         }

@@ -72,7 +72,8 @@ mod tests {
         let kind = "certificates.k8s.io/v1/certificatesigningrequests";
         let _running = api.run(&["certificatesigningrequest-cleaner-controller"], Config::default());
         api.create(kind, json!({"metadata": {"name": "pending"}}));
-        let approved = json!({"conditions": [{"type": "Approved", "status": "True", "lastUpdateTime": "2026-01-01T00:00:00Z"}]});
+        let approved =
+            json!({"conditions": [{"type": "Approved", "status": "True", "lastUpdateTime": "2026-01-01T00:00:00Z"}]});
         api.create(kind, json!({"metadata": {"name": "done"}, "status": approved}));
         let hours = |n: u64| tokio::time::sleep(std::time::Duration::from_secs(n * 3600 + 60));
         api.settle().await;

@@ -57,9 +57,8 @@ impl Signer {
         }
         let now = self.clock.now();
         let lifetime = self.config.signing_duration;
-        let signed =
-            sign_request(&self.ca, &request, &csr.spec.usages, csr.spec.expiration_seconds, lifetime, now)
-                .map_err(|e| SyncError::Other(format!("error auto signing csr: {e}")))?;
+        let signed = sign_request(&self.ca, &request, &csr.spec.usages, csr.spec.expiration_seconds, lifetime, now)
+            .map_err(|e| SyncError::Other(format!("error auto signing csr: {e}")))?;
         let encoded = base64::engine::general_purpose::STANDARD.encode(signed);
         self.write(&csr, |v| {
             crate::tree::map_at(v, "status").insert("certificate".into(), json!(encoded));

@@ -112,7 +112,8 @@ impl Controller {
         }
         let candidates = self.sets.owned_or_orphaned(d.uid(), &key.namespace);
         let sets =
-            crate::ownership::claim_all(&self.client, &*d, &d.metadata, &selector(&d), candidates, |s| &s.metadata).await?;
+            crate::ownership::claim_all(&self.client, &*d, &d.metadata, &selector(&d), candidates, |s| &s.metadata)
+                .await?;
         let mut rollout = Rollout::new(self, &d, sets.iter().map(|s| (**s).clone()).collect())?;
         if d.metadata.is_deleting() {
             return rollout.sync_status_only().await;

@@ -84,8 +84,10 @@ pub fn annotations_for(
     if old < new_revision {
         out.insert(REVISION.to_owned(), new_revision.to_string());
         if let Some(old) = old_text {
-            let mut history: Vec<&str> =
-                existing.get(REVISION_HISTORY).map(|h| h.split(',').filter(|p| !p.is_empty()).collect()).unwrap_or_default();
+            let mut history: Vec<&str> = existing
+                .get(REVISION_HISTORY)
+                .map(|h| h.split(',').filter(|p| !p.is_empty()).collect())
+                .unwrap_or_default();
             history.push(old);
             while history.len() > 1 && history.iter().map(|p| p.len() + 1).sum::<usize>() > HISTORY_MAX_BYTES {
                 history.remove(0);

@@ -7,10 +7,10 @@ use kelson_client::{DeleteOptions, EventType, Object, ObjectRef};
 use kelson_meta::ObjectKey;
 use serde_json::{Value, json};
 
+use super::Controller;
 use super::revision::{self, DESIRED_REPLICAS, HASH_LABEL, MAX_REPLICAS, REVISION};
 use super::sizing::{self, Ask, SetSize};
 use super::status;
-use super::Controller;
 use crate::condition::{self, Condition};
 use crate::context::{SyncError, update_value};
 use crate::replicaset::pods::is_namespace_terminating;
@@ -51,7 +51,8 @@ impl<'a> Rollout<'a> {
         });
         let template = d.spec.template.as_deref().and_then(revision::normalize);
         let template = template.ok_or_else(|| SyncError::Other("unreadable pod template".into()))?;
-        let same = |s: &ReplicaSetView| s.spec.template.as_deref().and_then(revision::normalize).as_ref() == Some(&template);
+        let same =
+            |s: &ReplicaSetView| s.spec.template.as_deref().and_then(revision::normalize).as_ref() == Some(&template);
         let new = sets.iter().position(same);
         Ok(Self { c, ask: Ask::of(d), d: d.clone(), sets, new, template, now: c.ctx.clock.now() })
     }

@@ -201,13 +201,42 @@ mod tests {
         let start = "2026-01-01T00:00:00Z";
         let rows = [
             // (old numbers, old reason, sets, time, reason, status, message)
-            ((0, 0), "NewReplicaSetCreated", vec![set("a", 3, 1)], "2026-01-01T00:00:30Z", "ReplicaSetUpdated", "True",
-                "ReplicaSet \"a\" is progressing."),
-            ((3, 1), "ReplicaSetUpdated", vec![set("a", 3, 3)], "2026-01-01T00:00:30Z", NEW_SET_AVAILABLE, "True",
-                "ReplicaSet \"a\" has successfully progressed."),
-            ((3, 1), "ReplicaSetUpdated", vec![set("a", 3, 1)], "2026-01-01T00:00:59Z", "ReplicaSetUpdated", "True", ""),
-            ((3, 1), "ReplicaSetUpdated", vec![set("a", 3, 1)], "2026-01-01T00:01:01Z", TIMED_OUT, "False",
-                "ReplicaSet \"a\" has timed out progressing."),
+            (
+                (0, 0),
+                "NewReplicaSetCreated",
+                vec![set("a", 3, 1)],
+                "2026-01-01T00:00:30Z",
+                "ReplicaSetUpdated",
+                "True",
+                "ReplicaSet \"a\" is progressing.",
+            ),
+            (
+                (3, 1),
+                "ReplicaSetUpdated",
+                vec![set("a", 3, 3)],
+                "2026-01-01T00:00:30Z",
+                NEW_SET_AVAILABLE,
+                "True",
+                "ReplicaSet \"a\" has successfully progressed.",
+            ),
+            (
+                (3, 1),
+                "ReplicaSetUpdated",
+                vec![set("a", 3, 1)],
+                "2026-01-01T00:00:59Z",
+                "ReplicaSetUpdated",
+                "True",
+                "",
+            ),
+            (
+                (3, 1),
+                "ReplicaSetUpdated",
+                vec![set("a", 3, 1)],
+                "2026-01-01T00:01:01Z",
+                TIMED_OUT,
+                "False",
+                "ReplicaSet \"a\" has timed out progressing.",
+            ),
             // Done before: a pod that dies afterwards is no failed rollout.
             ((3, 3), NEW_SET_AVAILABLE, vec![set("a", 3, 1)], "2026-01-01T00:09:00Z", NEW_SET_AVAILABLE, "True", ""),
         ];

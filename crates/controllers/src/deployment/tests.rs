@@ -53,7 +53,9 @@ fn get(api: &FakeApi) -> Value {
     api.get("apps/v1/deployments", "n", "web").unwrap()
 }
 fn set_image(api: &FakeApi, image: &str) {
-    api.change("apps/v1/deployments", "n", "web", |v| v["spec"]["template"]["spec"]["containers"][0]["image"] = json!(image));
+    api.change("apps/v1/deployments", "n", "web", |v| {
+        v["spec"]["template"]["spec"]["containers"][0]["image"] = json!(image)
+    });
 }
 fn sizes(api: &FakeApi) -> Vec<(String, i64)> {
     let mut all: Vec<(String, i64)> = api
@@ -79,7 +81,10 @@ async fn rolls_out_undoes_and_keeps_history() {
     kubelet(&api).await;
     let d = get(&api);
     assert_eq!(d["status"]["availableReplicas"], 3);
-    assert_eq!((reason(&d, "Progressing").as_str(), d["status"]["observedGeneration"].as_i64()), ("NewReplicaSetAvailable", Some(1)));
+    assert_eq!(
+        (reason(&d, "Progressing").as_str(), d["status"]["observedGeneration"].as_i64()),
+        ("NewReplicaSetAvailable", Some(1))
+    );
     assert_eq!(d["metadata"]["annotations"]["deployment.kubernetes.io/revision"], "1");
     let first = &api.list("apps/v1/replicasets")[0];
     let hash = first["metadata"]["labels"]["pod-template-hash"].as_str().unwrap();
@@ -119,7 +124,10 @@ async fn scales_pauses_and_resumes() {
     assert_eq!(sizes(&api), pairs(&[("1", 5)]), "scaling works while paused");
     api.change("apps/v1/deployments", "n", "web", |v| v["spec"]["paused"] = json!(false));
     kubelet(&api).await;
-    assert_eq!((sizes(&api), reason(&get(&api), "Progressing").as_str()), (pairs(&[("1", 0), ("2", 5)]), "NewReplicaSetAvailable"));
+    assert_eq!(
+        (sizes(&api), reason(&get(&api), "Progressing").as_str()),
+        (pairs(&[("1", 0), ("2", 5)]), "NewReplicaSetAvailable")
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -264,10 +264,8 @@ fn plan_group(
     outdated: &impl Fn(&EndpointSliceView) -> bool,
 ) {
     let had_any = !endpoints.is_empty();
-    let mut left: BTreeMap<(String, String), Endpoint> = endpoints
-        .into_iter()
-        .map(|e| ((identity(&e).0.to_owned(), identity(&e).1.to_owned()), e))
-        .collect();
+    let mut left: BTreeMap<(String, String), Endpoint> =
+        endpoints.into_iter().map(|e| ((identity(&e).0.to_owned(), identity(&e).1.to_owned()), e)).collect();
     let mut drafts = Vec::with_capacity(slices.len());
     for s in slices {
         let mut kept = Vec::with_capacity(s.endpoints.len());
@@ -330,7 +328,9 @@ mod tests {
     #[test]
     fn conditions_of_endpoints() {
         let s = |publish: bool| {
-            service(json!({"ports": [{"name": "p", "port": 80, "targetPort": "http"}], "publishNotReadyAddresses": publish}))
+            service(
+                json!({"ports": [{"name": "p", "port": 80, "targetPort": "http"}], "publishNotReadyAddresses": publish}),
+            )
         };
         let going = json!({"metadata.deletionTimestamp": "2026-01-01T00:00:00Z"});
         for (publish, ready, more, want) in [
@@ -351,7 +351,9 @@ mod tests {
 
     #[test]
     fn who_is_an_endpoint() {
-        let s = service(json!({"ports": [{"port": 80, "targetPort": "http"}, {"name": "x", "port": 9, "targetPort": "no"}]}));
+        let s = service(
+            json!({"ports": [{"port": 80, "targetPort": "http"}, {"name": "x", "port": 9, "targetPort": "no"}]}),
+        );
         let done = pod("d", "10.0.0.4", true, json!({"status.phase": "Succeeded"}));
         let unborn = pod("u", "", true, json!({"status.podIPs": []}));
         let named = pod("h", "10.0.0.5", true, json!({"spec.hostname": "h0", "spec.subdomain": "web"}));
@@ -367,7 +369,8 @@ mod tests {
     }
 
     fn slice(name: &str, endpoints: Vec<Endpoint>, ports: &[Port]) -> Arc<EndpointSliceView> {
-        let mut s = EndpointSliceView { address_type: "IPv4".into(), endpoints, ports: ports.to_vec(), ..Default::default() };
+        let mut s =
+            EndpointSliceView { address_type: "IPv4".into(), endpoints, ports: ports.to_vec(), ..Default::default() };
         s.metadata.name = name.into();
         Arc::new(s)
     }
@@ -381,7 +384,8 @@ mod tests {
         let four = ["IPv4".to_owned()];
         let ports = [Port { port: Some(80), ..Port::default() }];
         let group: Group = ("IPv4".into(), ports.to_vec());
-        let want = |range: std::ops::Range<usize>| BTreeMap::from([(group.clone(), range.map(endpoint).collect::<Vec<_>>())]);
+        let want =
+            |range: std::ops::Range<usize>| BTreeMap::from([(group.clone(), range.map(endpoint).collect::<Vec<_>>())]);
         let right = |_: &EndpointSliceView| false;
 
         let p = plan(&four, want(0..250), &[], right);

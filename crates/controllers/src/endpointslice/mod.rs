@@ -116,7 +116,14 @@ pub(crate) fn enqueue_services_of_pods(ctx: &Arc<Context>, queue: &WorkQueue<Obj
 fn endpoint_changed(a: &PodView, b: &PodView) -> bool {
     let of = |p: &PodView| {
         let ips: Vec<String> = p.status.pod_ips.iter().map(|i| i.ip.clone()).collect();
-        (ips, p.status.pod_ip.clone(), p.is_ready(), p.is_terminal(), p.metadata.is_deleting(), p.spec.node_name.clone())
+        (
+            ips,
+            p.status.pod_ip.clone(),
+            p.is_ready(),
+            p.is_terminal(),
+            p.metadata.is_deleting(),
+            p.spec.node_name.clone(),
+        )
     };
     a.metadata.uid != b.metadata.uid || a.metadata.labels != b.metadata.labels || of(a) != of(b)
 }
@@ -136,9 +143,11 @@ fn on_node(
     let on_node = pods.bucket(&crate::shared::IndexKey::Node(change.object().metadata.name.clone()));
     for p in on_node {
         for s in services.in_namespace(&p.metadata.namespace) {
-            if s.spec.selector.as_ref().is_some_and(|sel| {
-                !sel.is_empty() && sel.iter().all(|(k, v)| p.metadata.labels.get(k) == Some(v))
-            }) {
+            if s.spec
+                .selector
+                .as_ref()
+                .is_some_and(|sel| !sel.is_empty() && sel.iter().all(|(k, v)| p.metadata.labels.get(k) == Some(v)))
+            {
                 queue.add(s.key());
             }
         }

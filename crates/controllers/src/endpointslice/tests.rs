@@ -9,16 +9,22 @@ async fn follows_pods() {
     let api = FakeApi::new();
     let _running = api.run(&["endpointslice-controller", "endpoints-controller"], Config::default());
     api.create("v1/nodes", json!({"metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": "z"}}}));
-    api.create("v1/services", json!({"metadata": {"name": "web", "namespace": "n", "labels": {"team": "a"}},
+    api.create(
+        "v1/services",
+        json!({"metadata": {"name": "web", "namespace": "n", "labels": {"team": "a"}},
         "spec": {"selector": {"app": "web"}, "clusterIP": "10.43.0.9", "ipFamilies": ["IPv4"],
-            "ports": [{"name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP"}]}}));
+            "ports": [{"name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP"}]}}),
+    );
     api.settle().await;
     let slices = api.list("discovery.k8s.io/v1/endpointslices");
     assert_eq!((slices.len(), &slices[0]["endpoints"], &slices[0]["ports"]), (1, &json!([]), &json!([])));
     for (name, ip) in [("a", "10.42.0.2"), ("b", "10.42.0.3")] {
-        api.create("v1/pods", json!({"metadata": {"name": name, "namespace": "n", "labels": {"app": "web"}},
+        api.create(
+            "v1/pods",
+            json!({"metadata": {"name": name, "namespace": "n", "labels": {"app": "web"}},
             "spec": {"nodeName": "n1"}, "status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
-                "conditions": [{"type": "Ready", "status": "True"}]}}));
+                "conditions": [{"type": "Ready", "status": "True"}]}}),
+        );
     }
     api.settle().await;
     let slices = api.list("discovery.k8s.io/v1/endpointslices");
@@ -27,8 +33,11 @@ async fn follows_pods() {
     assert_eq!(s["ports"], json!([{"name": "http", "port": 8080, "protocol": "TCP"}]));
     assert_eq!(s["endpoints"].as_array().unwrap().len(), 2);
     assert_eq!(s["endpoints"][0]["zone"], "z");
-    assert_eq!(s["metadata"]["labels"], json!({"team": "a", "kubernetes.io/service-name": "web",
-        "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}));
+    assert_eq!(
+        s["metadata"]["labels"],
+        json!({"team": "a", "kubernetes.io/service-name": "web",
+        "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"})
+    );
     assert_eq!(s["metadata"]["ownerReferences"][0]["kind"], "Service");
     let e = api.get("v1/endpoints", "n", "web").unwrap();
     assert_eq!(e["subsets"][0]["addresses"].as_array().unwrap().len(), 2);

@@ -10,7 +10,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::Method;
 use kelson_client::{
-    Client, ClientError, DeleteOptions, EventRecorder, EventType, METADATA_ONLY, ObjectRef, PropagationPolicy, WorkQueue,
+    Client, ClientError, DeleteOptions, EventRecorder, EventType, METADATA_ONLY, ObjectRef, PropagationPolicy,
+    WorkQueue,
 };
 use kelson_meta::{ObjectMeta, OwnerReference};
 use serde::Deserialize;

@@ -24,7 +24,12 @@ async fn delete(api: &FakeApi, policy: PropagationPolicy) {
     api.client().delete::<DeploymentView>("n", "d", &options).await.unwrap();
 }
 fn there(api: &FakeApi) -> Vec<&'static str> {
-    let all = [("apps/v1/deployments", "d"), ("apps/v1/replicasets", "r"), ("v1/configmaps", "c"), ("v1/configmaps", "other")];
+    let all = [
+        ("apps/v1/deployments", "d"),
+        ("apps/v1/replicasets", "r"),
+        ("v1/configmaps", "c"),
+        ("v1/configmaps", "other"),
+    ];
     all.iter().filter(|(r, n)| api.get(r, "n", n).is_some()).map(|(_, n)| *n).collect()
 }
 async fn started() -> (FakeApi, crate::Running) {
@@ -86,7 +91,9 @@ async fn absent_and_impossible_owners() {
     api.settle().await;
     assert!(api.get("apps/v1/replicasets", "n", "r").is_none(), "its owner never was");
     assert!(api.get("v1/nodes", "", "node").is_some(), "a cluster-scoped object with a namespaced owner stays");
-    assert!(api.events().iter().any(|e| e.starts_with("OwnerRefInvalidNamespace ownerRef [apps/v1/Deployment, name: d")));
+    assert!(
+        api.events().iter().any(|e| e.starts_with("OwnerRefInvalidNamespace ownerRef [apps/v1/Deployment, name: d"))
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -96,7 +103,8 @@ async fn one_of_two_owners_is_enough() {
     let other = api.create("apps/v1/deployments", json!({"metadata": {"name": "e", "namespace": "n"}}));
     api.change("apps/v1/replicasets", "n", "r", |v| {
         let owners = v["metadata"]["ownerReferences"].as_array_mut().unwrap();
-        owners.push(json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "e", "uid": other["metadata"]["uid"]}));
+        owners
+            .push(json!({"apiVersion": "apps/v1", "kind": "Deployment", "name": "e", "uid": other["metadata"]["uid"]}));
     });
     api.settle().await;
     delete(&api, PropagationPolicy::Background).await;

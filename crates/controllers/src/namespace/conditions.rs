@@ -111,7 +111,10 @@ mod tests {
         };
         apply(&mut all, &bad, "t2");
         let message = |k: &str| condition::find(&all, k).unwrap().message.clone();
-        assert_eq!(message("NamespaceContentRemaining"), "Some resources are remaining: pods. has 2 resource instances");
+        assert_eq!(
+            message("NamespaceContentRemaining"),
+            "Some resources are remaining: pods. has 2 resource instances"
+        );
         assert_eq!(
             message("NamespaceDeletionContentFailure"),
             "Failed to delete all resource types, 2 remaining: a, b"

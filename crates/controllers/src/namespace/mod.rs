@@ -7,7 +7,9 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
-use kelson_client::{Change, Client, ClientError, DeleteOptions, List, ListParams, METADATA_ONLY_LIST, PropagationPolicy, WorkQueue};
+use kelson_client::{
+    Change, Client, ClientError, DeleteOptions, List, ListParams, METADATA_ONLY_LIST, PropagationPolicy, WorkQueue,
+};
 use kelson_meta::{Clock, ObjectKey, ObjectMeta, format_seconds};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -193,7 +195,8 @@ impl Controller {
     }
 
     async fn list(&self, r: &ApiResource, ns: &str) -> Result<Vec<Left>, ClientError> {
-        let list: List<Left> = match self.client.list_at(&r.path(ns), METADATA_ONLY_LIST, &ListParams::default()).await {
+        let list: List<Left> = match self.client.list_at(&r.path(ns), METADATA_ONLY_LIST, &ListParams::default()).await
+        {
             Ok(l) => l,
             // The resource went away since discovery, or cannot be listed here.
             Err(e) if e.is_not_found() || e.status().is_some_and(|s| s.code == 405) => return Ok(Vec::new()),

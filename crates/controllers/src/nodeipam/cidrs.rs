@@ -32,7 +32,9 @@ impl CidrSet {
             return Err(format!("node mask size /{prefix} does not fit the cluster CIDR {net}"));
         }
         if prefix - net.prefix_len() > DEPTH_MAX {
-            return Err(format!("cluster CIDR {net} is too large for node masks of /{prefix}: at most {DEPTH_MAX} bits apart"));
+            return Err(format!(
+                "cluster CIDR {net} is too large for node masks of /{prefix}: at most {DEPTH_MAX} bits apart"
+            ));
         }
         Ok(Self { net, prefix, used: BTreeSet::new(), next: 0 })
     }

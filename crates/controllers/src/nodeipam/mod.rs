@@ -167,17 +167,17 @@ mod tests {
     async fn each_node_its_own() {
         let api = FakeApi::new();
         let config = Config { cluster_cidrs: vec!["10.42.0.0/22".parse().unwrap()], ..Config::default() };
-        api.create("v1/nodes", json!({"metadata": {"name": "old"}, "spec": {"podCIDR": "10.42.0.0/24", "podCIDRs": ["10.42.0.0/24"]}}));
+        api.create(
+            "v1/nodes",
+            json!({"metadata": {"name": "old"}, "spec": {"podCIDR": "10.42.0.0/24", "podCIDRs": ["10.42.0.0/24"]}}),
+        );
         for n in ["a", "b", "c", "d"] {
             api.create("v1/nodes", json!({"metadata": {"name": n}, "spec": {}}));
         }
         let _running = api.run(&["node-ipam-controller"], config);
         api.settle().await;
-        let mut got: Vec<String> = api
-            .list("v1/nodes")
-            .iter()
-            .filter_map(|n| n["spec"]["podCIDRs"][0].as_str().map(str::to_owned))
-            .collect();
+        let mut got: Vec<String> =
+            api.list("v1/nodes").iter().filter_map(|n| n["spec"]["podCIDRs"][0].as_str().map(str::to_owned)).collect();
         got.sort();
         assert_eq!(got, ["10.42.0.0/24", "10.42.1.0/24", "10.42.2.0/24", "10.42.3.0/24"]);
         assert!(api.events().iter().any(|e| e.starts_with("CIDRNotAvailable Node ")));

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kelson_client::{Change, Client, DeleteOptions, EventRecorder, EventType, ObjectRef, PatchKind, WorkQueue, WriteOptions};
+use kelson_client::{
+    Change, Client, DeleteOptions, EventRecorder, EventType, ObjectRef, PatchKind, WorkQueue, WriteOptions,
+};
 use kelson_meta::{Clock, ObjectKey, format_seconds};
 use serde_json::json;
 
@@ -96,7 +98,8 @@ impl Controller {
             "message": "Taint manager: deleting due to NoExecute taint", "lastTransitionTime": format_seconds(now)});
         let patch = json!({"metadata": {"uid": pod.metadata.uid}, "status": {"conditions": [condition]}});
         let o = WriteOptions::default();
-        let patched = self.client.patch::<PodView>(&key.namespace, &key.name, "status", PatchKind::Strategic, &patch, &o);
+        let patched =
+            self.client.patch::<PodView>(&key.namespace, &key.name, "status", PatchKind::Strategic, &patch, &o);
         match patched.await {
             Err(e) if e.is_not_found() || e.is_conflict() => return Ok(()),
             Err(e) => return Err(e.into()),

@@ -136,14 +136,30 @@ mod tests {
         let own = taint("example.com/mine", "NoSchedule");
         let rows = [
             (json!([condition("Ready", "True")]), json!([]), false, None),
-            (json!([condition("Ready", "True")]), json!([taint(NOT_READY, "NoSchedule"), own]), false,
-                Some(vec![("example.com/mine", "NoSchedule")])),
-            (json!([condition("Ready", "False")]), json!([]), false,
-                Some(vec![(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")])),
-            (json!([condition("Ready", "Unknown")]), json!([taint(NOT_READY, "NoExecute")]), false,
-                Some(vec![(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")])),
-            (json!([condition("Ready", "True"), condition("DiskPressure", "True")]), json!([]), true,
-                Some(vec![("node.kubernetes.io/disk-pressure", "NoSchedule"), (UNSCHEDULABLE, "NoSchedule")])),
+            (
+                json!([condition("Ready", "True")]),
+                json!([taint(NOT_READY, "NoSchedule"), own]),
+                false,
+                Some(vec![("example.com/mine", "NoSchedule")]),
+            ),
+            (
+                json!([condition("Ready", "False")]),
+                json!([]),
+                false,
+                Some(vec![(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")]),
+            ),
+            (
+                json!([condition("Ready", "Unknown")]),
+                json!([taint(NOT_READY, "NoExecute")]),
+                false,
+                Some(vec![(UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute")]),
+            ),
+            (
+                json!([condition("Ready", "True"), condition("DiskPressure", "True")]),
+                json!([]),
+                true,
+                Some(vec![("node.kubernetes.io/disk-pressure", "NoSchedule"), (UNSCHEDULABLE, "NoSchedule")]),
+            ),
             (json!([]), json!([taint(NOT_READY, "NoSchedule")]), false, None),
             (json!([]), json!([]), false, None),
             (json!([condition("Ready", "True")]), json!([taint(UNSCHEDULABLE, "NoSchedule")]), false, Some(vec![])),
@@ -168,8 +184,10 @@ mod tests {
         let rows = [
             (json!([]), Eviction::At(now)),
             (json!([{"operator": "Exists"}]), Eviction::Never),
-            (json!([{"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}]),
-                at("2026-01-01T00:14:00Z")),
+            (
+                json!([{"key": UNREACHABLE, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}]),
+                at("2026-01-01T00:14:00Z"),
+            ),
             (json!([{"key": UNREACHABLE, "operator": "Exists", "tolerationSeconds": -1}]), at("2026-01-01T00:09:00Z")),
             (json!([{"key": UNREACHABLE, "value": "y"}]), Eviction::At(now)),
             (json!([{"key": "other", "operator": "Exists"}]), Eviction::At(now)),

@@ -20,16 +20,26 @@ fn taints(api: &FakeApi) -> Vec<(String, String)> {
 async fn silence_is_noticed_and_pods_are_moved() {
     let api = FakeApi::new();
     let _running = api.run(&["node-lifecycle-controller", "taint-eviction-controller"], Config::default());
-    api.create("v1/nodes", json!({"metadata": {"name": "n1"}, "status": {"conditions": ready("True")},
-        "spec": {"taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]}}));
+    api.create(
+        "v1/nodes",
+        json!({"metadata": {"name": "n1"}, "status": {"conditions": ready("True")},
+        "spec": {"taints": [{"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}]}}),
+    );
     let lease = |n: u32| json!({"renewTime": format!("2026-01-01T00:00:{n:02}.000000Z")});
-    api.create("coordination.k8s.io/v1/leases",
-        json!({"metadata": {"name": "n1", "namespace": "kube-node-lease"}, "spec": lease(0)}));
+    api.create(
+        "coordination.k8s.io/v1/leases",
+        json!({"metadata": {"name": "n1", "namespace": "kube-node-lease"}, "spec": lease(0)}),
+    );
     let tolerating = json!([{"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}]);
     let status = json!({"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]});
-    for (name, tolerations) in [("patient", tolerating), ("forever", json!([{"operator": "Exists"}])), ("none", json!([]))] {
-        api.create("v1/pods", json!({"metadata": {"name": name, "namespace": "n"},
-            "spec": {"nodeName": "n1", "tolerations": tolerations}, "status": status}));
+    for (name, tolerations) in
+        [("patient", tolerating), ("forever", json!([{"operator": "Exists"}])), ("none", json!([]))]
+    {
+        api.create(
+            "v1/pods",
+            json!({"metadata": {"name": name, "namespace": "n"},
+            "spec": {"nodeName": "n1", "tolerations": tolerations}, "status": status}),
+        );
     }
     api.settle().await;
     assert!(taints(&api).is_empty(), "a ready node takes pods");

@@ -197,10 +197,7 @@ mod tests {
             "spec": {"nodeName": "n1"}, "status": {"phase": "Running",
             "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:10Z"}]}});
         for (path, v) in change.as_object().unwrap() {
-            *p.pointer_mut(path).map_or_else(
-                || panic!("{path}"),
-                |x| x,
-            ) = v.clone();
+            *p.pointer_mut(path).map_or_else(|| panic!("{path}"), |x| x) = v.clone();
         }
         Arc::new(serde_json::from_value(p).unwrap())
     }
@@ -226,11 +223,17 @@ mod tests {
             ("unassigned", json!({"/spec/nodeName": ""})),
             ("pending", json!({"/status/phase": "Pending"})),
             ("not ready", not_ready),
-            ("cheap", json!({"/metadata": {"name": "x", "uid": "x", "creationTimestamp": "2026-01-01T00:00:00Z",
-                "annotations": {"controller.kubernetes.io/pod-deletion-cost": "-5"}}})),
+            (
+                "cheap",
+                json!({"/metadata": {"name": "x", "uid": "x", "creationTimestamp": "2026-01-01T00:00:00Z",
+                "annotations": {"controller.kubernetes.io/pod-deletion-cost": "-5"}}}),
+            ),
             ("ready lately", json!({"/status/conditions/0/lastTransitionTime": "2026-01-01T00:59:50Z"})),
-            ("restarting", json!({"/status": {"phase": "Running", "containerStatuses": [{"restartCount": 4}],
-                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:10Z"}]}})),
+            (
+                "restarting",
+                json!({"/status": {"phase": "Running", "containerStatuses": [{"restartCount": 4}],
+                "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:10Z"}]}}),
+            ),
             ("young", json!({"/metadata/creationTimestamp": "2026-01-01T00:59:00Z"})),
         ];
         for (what, change) in rows {

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use futures::future::join_all;
 use kelson_client::{Change, Client, ClientError, Object, WorkQueue};
 use kelson_meta::{LabelSelector, ObjectKey, ObjectMeta};
-use serde_json::{Value, json};
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use self::core::{Observed, Step};
 use self::pods::{PodControl, Template};
@@ -216,8 +216,8 @@ impl<T: Replicated> Controller<T> {
         let selector = set.selector();
         let candidates = self.pods.owned_or_orphaned(set.uid(), &key.namespace);
         let candidates: Vec<_> = candidates.into_iter().filter(|p| !p.is_terminal()).collect();
-        let held =
-            crate::ownership::claim_all(&self.client, &*set, set.meta(), &selector, candidates, |p| &p.metadata).await?;
+        let held = crate::ownership::claim_all(&self.client, &*set, set.meta(), &selector, candidates, |p| &p.metadata)
+            .await?;
         let (active, going): (Vec<_>, Vec<_>) = held.into_iter().partition(|p| p.is_active());
         let template = match set.template().map(|t| serde_json::from_str::<Template>(t.get())) {
             Some(Ok(t)) => t,
@@ -289,7 +289,13 @@ impl<T: Replicated> Controller<T> {
         Ok(())
     }
 
-    async fn delete(&self, key: &ObjectKey, set: &Arc<T>, active: &[Arc<PodView>], n: usize) -> Result<(), ClientError> {
+    async fn delete(
+        &self,
+        key: &ObjectKey,
+        set: &Arc<T>,
+        active: &[Arc<PodView>],
+        n: usize,
+    ) -> Result<(), ClientError> {
         let related = self.related_pods(set);
         let victims = core::choose_victims(active.to_vec(), &related, n, self.ctx.clock.now());
         self.expectations.expect_deletions(key, victims.iter().map(|p| p.metadata.uid.clone()));
@@ -319,9 +325,16 @@ impl<T: Replicated> Controller<T> {
     async fn write_status(&self, key: &ObjectKey, set: &T, status: &ReplicaStatus) -> Result<(), ClientError> {
         let meta = set.meta();
         let write = |v: &mut Value| put_status(&mut v["status"], status);
-        crate::context::update_value::<T>(&self.client, &key.namespace, &key.name, "status", &meta.resource_version, write)
-            .await
-            .map(|_| ())
+        crate::context::update_value::<T>(
+            &self.client,
+            &key.namespace,
+            &key.name,
+            "status",
+            &meta.resource_version,
+            write,
+        )
+        .await
+        .map(|_| ())
     }
 }
 
@@ -340,7 +353,12 @@ fn put_status(tree: &mut Value, s: &ReplicaStatus) {
     for (name, n) in optional {
         crate::tree::put_unless(tree, name, json!(n), n == 0);
     }
-    crate::tree::put_unless(tree, "terminatingReplicas", json!(s.terminating_replicas), s.terminating_replicas.is_none());
+    crate::tree::put_unless(
+        tree,
+        "terminatingReplicas",
+        json!(s.terminating_replicas),
+        s.terminating_replicas.is_none(),
+    );
     crate::tree::put_unless(tree, "conditions", json!(s.conditions), s.conditions.is_empty());
 }
 

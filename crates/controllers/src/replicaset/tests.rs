@@ -21,7 +21,10 @@ async fn makes_scales_and_reports() {
     assert_eq!(pods[0]["spec"]["containers"][0]["future"], 1, "fields nobody here knows reach the pod");
     assert_eq!(pods[0]["metadata"]["ownerReferences"][0]["kind"], "ReplicaSet");
     let status = api.get("apps/v1/replicasets", "n", "web").unwrap()["status"].clone();
-    assert_eq!(status, json!({"replicas": 7, "fullyLabeledReplicas": 7, "observedGeneration": 1, "terminatingReplicas": 0}));
+    assert_eq!(
+        status,
+        json!({"replicas": 7, "fullyLabeledReplicas": 7, "observedGeneration": 1, "terminatingReplicas": 0})
+    );
     assert!(api.events().iter().any(|e| e.starts_with("SuccessfulCreate Created pod: web-")));
 
     api.change("apps/v1/replicasets", "n", "web", |v| v["spec"]["replicas"] = json!(2));

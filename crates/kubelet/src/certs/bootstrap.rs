@@ -122,7 +122,12 @@ async fn wait_for_server(client: &Client) -> bool {
 }
 
 /// Asks for the node's client certificate. `named`: under the digest's name, as bootstrap does.
-pub(crate) async fn request_client(client: &Client, key: &Key, node_name: &str, named: bool) -> Result<Issued, CertError> {
+pub(crate) async fn request_client(
+    client: &Client,
+    key: &Key,
+    node_name: &str,
+    named: bool,
+) -> Result<Issued, CertError> {
     let mut wanted = Wanted {
         key,
         common_name: format!("system:node:{node_name}"),
@@ -150,7 +155,8 @@ mod tests {
         let now = jiff::Timestamp::now();
         let ca = Authority::create("ca", now).expect("ca");
         let hour = Duration::from_secs(3600);
-        let spec = LeafSpec { common_name: "n", organizations: &[], sans: &[], purpose: Purpose::Client, lifetime: hour };
+        let spec =
+            LeafSpec { common_name: "n", organizations: &[], sans: &[], purpose: Purpose::Client, lifetime: hour };
         let issued = ca.issue(&spec, now).expect("leaf");
         let files = Store::new("kubelet-client", dir.path());
         files.update(&issued, now).expect("store");

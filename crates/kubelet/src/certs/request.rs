@@ -81,7 +81,8 @@ pub async fn certificate(client: &Client, wanted: &Wanted<'_>, limit: Duration) 
         Err(e) => return Err(e.into()),
     };
     let name = filed.metadata.name.clone().unwrap_or_default();
-    let waited = tokio::time::timeout(limit, wait(client, &name, filed.metadata.uid.as_deref().unwrap_or_default())).await;
+    let waited =
+        tokio::time::timeout(limit, wait(client, &name, filed.metadata.uid.as_deref().unwrap_or_default())).await;
     waited.map_err(|_| CertError::Timeout(name))?
 }
 
@@ -137,7 +138,6 @@ fn outcome(csr: &CertificateSigningRequest, name: &str) -> Option<Result<String,
     let certificate = status.certificate.as_ref().filter(|c| approved && !c.0.is_empty())?;
     Some(Ok(String::from_utf8_lossy(&certificate.0).into_owned()))
 }
-
 
 #[cfg(test)]
 mod tests {

@@ -61,7 +61,8 @@ impl Store {
 
     fn tidy(&self) {
         let prefix = format!("{}-2", self.name);
-        let mut files: Vec<PathBuf> = std::fs::read_dir(&self.dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
+        let mut files: Vec<PathBuf> =
+            std::fs::read_dir(&self.dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
         files.retain(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&prefix)));
         files.sort();
         for old in files.iter().rev().skip(KEPT) {
@@ -105,7 +106,8 @@ mod tests {
         let ca = Authority::create("ca", t0).expect("ca");
         let issue = |cn: &str| {
             let day = std::time::Duration::from_secs(86400);
-            let spec = LeafSpec { common_name: cn, organizations: &[], sans: &[], purpose: Purpose::Client, lifetime: day };
+            let spec =
+                LeafSpec { common_name: cn, organizations: &[], sans: &[], purpose: Purpose::Client, lifetime: day };
             ca.issue(&spec, t0).expect("leaf")
         };
         store.update(&issue("a"), t0).expect("store");

@@ -162,7 +162,9 @@ impl Cgroups {
     pub fn ensure(&self, pod: &Pod) -> Result<(), String> {
         let Some(inner) = &self.inner else { return Ok(()) };
         let path = inner.path(pod);
-        inner.make(&path).map_err(|e| format!("failed to ensure that the pod: {} cgroups exist and are correctly applied: {e}", spec::uid(pod)))?;
+        inner.make(&path).map_err(|e| {
+            format!("failed to ensure that the pod: {} cgroups exist and are correctly applied: {e}", spec::uid(pod))
+        })?;
         inner.write_cpu_shares(&path, shares(spec::pod_request(pod, "cpu").milli_value()));
         if let Some(limit) = spec::pod_limit(pod, "cpu") {
             inner.write_cpu_quota(&path, quota(limit.milli_value()));
@@ -332,8 +334,8 @@ mod tests {
             (json!({"requests":{"memory":"4Gi"}}), 3),
             (json!({"requests":{"cpu":"1"}}), 999),
         ] {
-            let p: Pod =
-                serde_json::from_value(json!({"spec":{"containers":[{"name":"a","resources":resources}]}})).expect("pod");
+            let p: Pod = serde_json::from_value(json!({"spec":{"containers":[{"name":"a","resources":resources}]}}))
+                .expect("pod");
             let c = &p.spec.as_ref().expect("spec").containers[0];
             assert_eq!(oom_score(&p, Role::App, c, 4 * gib), want);
             assert!(container_resources(&p, Role::App, c, 4 * gib, false).oom_score_adj >= 0);

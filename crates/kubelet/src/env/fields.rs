@@ -140,8 +140,10 @@ mod tests {
             json!({"name":"a","resources":{"limits":{"cpu":"1500m","memory":"64Mi"},"requests":{"cpu":"250m"}}}),
         )
         .expect("container");
-        let node =
-            NodeFacts { allocatable: [("ephemeral-storage".to_owned(), Quantity::from_i64(7))].into(), ..Default::default() };
+        let node = NodeFacts {
+            allocatable: [("ephemeral-storage".to_owned(), Quantity::from_i64(7))].into(),
+            ..Default::default()
+        };
         let get = |r: &str, d: &str| {
             let s: ResourceFieldSelector = serde_json::from_value(json!({"resource":r,"divisor":d})).expect("selector");
             resource(&c, &s, &node)

@@ -121,7 +121,12 @@ impl Sources<'_> {
         Ok(self.cache.get(&key))
     }
 
-    async fn value(&mut self, from: &EnvVarSource, c: &Container, pod_ips: &[String]) -> Result<Option<String>, String> {
+    async fn value(
+        &mut self,
+        from: &EnvVarSource,
+        c: &Container,
+        pod_ips: &[String],
+    ) -> Result<Option<String>, String> {
         let (pod, node) = (self.pod, self.ctx.node.borrow().clone());
         if let Some(f) = &from.field_ref {
             return fields::field(pod, &f.field_path, &node, pod_ips).map(Some);

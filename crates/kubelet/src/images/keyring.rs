@@ -93,7 +93,8 @@ fn normal(what: &str) -> String {
 fn matches(what: &str, image: &str) -> bool {
     let (host, path) = what.split_once('/').map_or((what, ""), |(h, p)| (h, p));
     let (image_host, image_path) = image.split_once('/').unwrap_or((image, ""));
-    let split = |h: &str| h.rsplit_once(':').map_or((h.to_owned(), String::new()), |(h, p)| (h.to_owned(), p.to_owned()));
+    let split =
+        |h: &str| h.rsplit_once(':').map_or((h.to_owned(), String::new()), |(h, p)| (h.to_owned(), p.to_owned()));
     let ((host, port), (image_host, image_port)) = (split(host), split(image_host));
     let labels: Vec<&str> = host.split('.').collect();
     let image_labels: Vec<&str> = image_host.split('.').collect();

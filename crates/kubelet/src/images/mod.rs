@@ -101,7 +101,8 @@ impl Images {
                 return Err(StartError::new("InvalidImageName", message));
             }
         };
-        let spec = cri::ImageSpec { image: image.clone(), user_specified_image: given.to_owned(), ..Default::default() };
+        let spec =
+            cri::ImageSpec { image: image.clone(), user_specified_image: given.to_owned(), ..Default::default() };
         let present = match ctx.runtime.image_status(spec.clone()).await {
             Ok(i) => i.map(present),
             Err(e) => {
@@ -262,7 +263,9 @@ mod tests {
 
     #[test]
     fn durations_read_as_gos() {
-        for (ms, want) in [(5, "5ms"), (1500, "1.5s"), (10_000, "10s"), (80_000, "1m20s"), (300_000, "5m0s"), (3_600_000, "1h0m0s")] {
+        for (ms, want) in
+            [(5, "5ms"), (1500, "1.5s"), (10_000, "10s"), (80_000, "1m20s"), (300_000, "5m0s"), (3_600_000, "1h0m0s")]
+        {
             assert_eq!(go_duration(Duration::from_millis(ms)), want);
         }
     }

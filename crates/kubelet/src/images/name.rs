@@ -33,7 +33,8 @@ pub fn with_default_tag(image: &str) -> Result<String, String> {
             && t.bytes().all(|b| b.is_ascii_alphanumeric() || b"_.-".contains(&b))
     };
     let digest_ok = |d: &str| {
-        d.split_once(':').is_some_and(|(a, h)| !a.is_empty() && h.len() >= 32 && h.bytes().all(|b| b.is_ascii_hexdigit()))
+        d.split_once(':')
+            .is_some_and(|(a, h)| !a.is_empty() && h.len() >= 32 && h.bytes().all(|b| b.is_ascii_hexdigit()))
     };
     if tag.is_some_and(|t| !tag_ok(t)) || digest.is_some_and(|d| !digest_ok(d)) {
         return bad("invalid reference format");
@@ -53,7 +54,8 @@ fn repository_ok(repository: &str) -> bool {
     let mut parts = repository.split('/').peekable();
     let mut first = true;
     while let Some(p) = parts.next() {
-        let host = first && parts.peek().is_some() && (p.contains(['.', ':']) || p == "localhost" || p.starts_with('['));
+        let host =
+            first && parts.peek().is_some() && (p.contains(['.', ':']) || p == "localhost" || p.starts_with('['));
         first = false;
         let ok = if host {
             p.bytes().all(|b| b.is_ascii_alphanumeric() || b".-:[]".contains(&b))
@@ -101,7 +103,10 @@ mod tests {
         for bad in ["", "Foo", "a//b", "a:", "a:b c", "/a", "a@x", "-a"] {
             assert!(with_default_tag(bad).is_err(), "{bad}");
         }
-        assert_eq!(with_default_tag("Foo").expect_err("upper"), "couldn't parse image name \"Foo\": invalid reference format: repository name must be lowercase");
+        assert_eq!(
+            with_default_tag("Foo").expect_err("upper"),
+            "couldn't parse image name \"Foo\": invalid reference format: repository name must be lowercase"
+        );
         assert_eq!((default_policy("a:latest"), default_policy("a:1")), ("Always", "IfNotPresent"));
         assert_eq!((registry("a/b"), registry("r.io:5000/a"), registry("a")), ("docker.io", "r.io:5000", "docker.io"));
     }

@@ -224,10 +224,7 @@ mod tests {
         assert_eq!(get(Options { limit_bytes: Some(5), ..o() }).await, "one\nt");
         let since = "2026-01-01T00:00:02Z".parse().ok();
         assert_eq!(get(Options { since, ..o() }).await, "two\nthree\n");
-        assert_eq!(
-            get(Options { timestamps: true, tail_lines: Some(2), ..o() }).await,
-            "2026-01-01T00:00:03Z three\n"
-        );
+        assert_eq!(get(Options { timestamps: true, tail_lines: Some(2), ..o() }).await, "2026-01-01T00:00:03Z three\n");
     }
 
     #[tokio::test]

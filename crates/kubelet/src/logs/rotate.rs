@@ -29,9 +29,8 @@ pub async fn run(ctx: Arc<Context>, known: Known) {
 
 /// Files `POD/CONTAINER/N.log` over the limit.
 fn large(root: &Path, max: u64) -> Vec<PathBuf> {
-    let children = |d: &Path| -> Vec<PathBuf> {
-        std::fs::read_dir(d).into_iter().flatten().flatten().map(|e| e.path()).collect()
-    };
+    let children =
+        |d: &Path| -> Vec<PathBuf> { std::fs::read_dir(d).into_iter().flatten().flatten().map(|e| e.path()).collect() };
     let containers = children(root).into_iter().flat_map(|pod| children(&pod));
     let logs = containers.flat_map(|c| children(&c)).filter(|p| p.extension().is_some_and(|e| e == "log"));
     logs.filter(|p| std::fs::metadata(p).is_ok_and(|m| m.len() > max)).collect()
@@ -106,8 +105,11 @@ mod tests {
             std::fs::write(dir.path().join(name), "x").expect("write");
         }
         tidy(&path, 3).expect("tidy");
-        let mut left: Vec<String> =
-            std::fs::read_dir(dir.path()).expect("dir").flatten().map(|e| e.file_name().to_string_lossy().into_owned()).collect();
+        let mut left: Vec<String> = std::fs::read_dir(dir.path())
+            .expect("dir")
+            .flatten()
+            .map(|e| e.file_name().to_string_lossy().into_owned())
+            .collect();
         left.sort();
         assert_eq!(left, ["0.log", "0.log.3.gz", "0.log.4"]);
         assert_eq!(large(dir.path().parent().expect("parent"), u64::MAX), Vec::<PathBuf>::new());

@@ -44,8 +44,10 @@ pub fn capacity(config: &Config) -> BTreeMap<String, Quantity> {
     }
     for entry in std::fs::read_dir("/sys/kernel/mm/hugepages").into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
-        let kib = name.strip_prefix("hugepages-").and_then(|n| n.strip_suffix("kB")).and_then(|n| n.parse::<i64>().ok());
-        let pages = std::fs::read_to_string(entry.path().join("nr_hugepages")).ok().and_then(|n| n.trim().parse::<i64>().ok());
+        let kib =
+            name.strip_prefix("hugepages-").and_then(|n| n.strip_suffix("kB")).and_then(|n| n.parse::<i64>().ok());
+        let pages =
+            std::fs::read_to_string(entry.path().join("nr_hugepages")).ok().and_then(|n| n.trim().parse::<i64>().ok());
         if let (Some(kib), Some(pages)) = (kib, pages) {
             let size = Quantity::binary(kib * 1024);
             out.insert(format!("hugepages-{size}"), Quantity::binary(pages * kib * 1024));
@@ -55,7 +57,10 @@ pub fn capacity(config: &Config) -> BTreeMap<String, Quantity> {
 }
 
 /// Capacity less what is reserved, and less what the eviction thresholds keep free.
-pub fn allocatable(capacity: &BTreeMap<String, Quantity>, reserved: &BTreeMap<String, String>) -> BTreeMap<String, Quantity> {
+pub fn allocatable(
+    capacity: &BTreeMap<String, Quantity>,
+    reserved: &BTreeMap<String, String>,
+) -> BTreeMap<String, Quantity> {
     capacity
         .iter()
         .map(|(name, all)| {
@@ -134,7 +139,8 @@ mod tests {
     fn meminfo_and_reserves() {
         let m = memory("MemTotal:       2048 kB\nMemFree: 1 kB\nMemAvailable:   1024 kB\n");
         assert_eq!(m, Memory { total: 2 << 20, available: 1 << 20 });
-        let capacity = BTreeMap::from([("cpu".to_owned(), Quantity::from_i64(2)), ("pods".to_owned(), Quantity::from_i64(5))]);
+        let capacity =
+            BTreeMap::from([("cpu".to_owned(), Quantity::from_i64(2)), ("pods".to_owned(), Quantity::from_i64(5))]);
         let left = allocatable(&capacity, &BTreeMap::from([("cpu".to_owned(), "500m".to_owned())]));
         assert_eq!((left["cpu"].to_string(), left["pods"].to_string()), ("1500m".into(), "5".into()));
     }

@@ -20,8 +20,11 @@ pub async fn run(client: Client, clock: Arc<dyn Clock>, node: String, uid: Strin
     let mut retry = RETRY_MIN;
     let mut known = false;
     loop {
-        let outcome =
-            if known { renew(&client, &*clock, &node).await } else { ensure(&client, &*clock, &node, &uid, duration).await };
+        let outcome = if known {
+            renew(&client, &*clock, &node).await
+        } else {
+            ensure(&client, &*clock, &node, &uid, duration).await
+        };
         match outcome {
             Ok(()) => {
                 known = true;
@@ -44,7 +47,13 @@ async fn renew(client: &Client, clock: &dyn Clock, node: &str) -> Result<(), Cli
     client.patch::<Lease>(NAMESPACE, node, "", PatchKind::Merge, &patch, &options).await.map(|_| ())
 }
 
-async fn ensure(client: &Client, clock: &dyn Clock, node: &str, uid: &str, duration: Duration) -> Result<(), ClientError> {
+async fn ensure(
+    client: &Client,
+    clock: &dyn Clock,
+    node: &str,
+    uid: &str,
+    duration: Duration,
+) -> Result<(), ClientError> {
     let seconds = duration.as_secs();
     if let Some(lease) = client.get_opt::<Lease>(NAMESPACE, node).await? {
         let owned = lease.metadata.owner_references.iter().flatten().any(|o| o.uid == uid);

@@ -198,8 +198,7 @@ impl Step<'_> {
     /// Brings init containers and sidecars forward; true when the ordinary containers may run.
     fn inits(&self, plan: &mut Plan) -> bool {
         let pod = self.input.pod;
-        let apps_began =
-            spec::members(pod).any(|m| m.role == Role::App && self.here(&m.container.name).is_some());
+        let apps_began = spec::members(pod).any(|m| m.role == Role::App && self.here(&m.container.name).is_some());
         for m in spec::members(pod).take_while(|m| matches!(m.role, Role::Init | Role::Sidecar)) {
             let c = &*m.container;
             let instance = self.here(&c.name);

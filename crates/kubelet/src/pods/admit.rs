@@ -25,7 +25,8 @@ pub fn admit(config: &Config, pod: &Pod, others: &[Arc<Pod>], node: Option<&Node
         return Err(("PodOSNotSupported".into(), "Failed to admit pod as the OS field doesn't match node OS".into()));
     }
     if !matches_affinity(pod, labels, node.metadata.name.as_deref().unwrap_or_default()) {
-        let message = "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
+        let message =
+            "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
         return Err(("NodeAffinity".into(), message.into()));
     }
     fits(pod, others, node)

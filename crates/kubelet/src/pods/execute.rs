@@ -116,7 +116,12 @@ impl Executor {
             }
         }
         if let Err(message) = ctx.cgroups.ensure(pod) {
-            ctx.event(pod, EventType::Warning, "FailedToCreatePodContainer", format!("unable to ensure pod container exists: {message}"));
+            ctx.event(
+                pod,
+                EventType::Warning,
+                "FailedToCreatePodContainer",
+                format!("unable to ensure pod container exists: {message}"),
+            );
             return Err(message);
         }
         self.directories().map_err(|e| format!("error making pod data directories: {e}"))?;
@@ -195,7 +200,12 @@ impl Executor {
             p.and_then(|p| p.termination_grace_period_seconds)
         });
         let grace = of_probe.unwrap_or_else(|| spec::grace_seconds(&self.pod));
-        let kill = Kill { ctx: &self.ctx, pod: &self.pod, instance, grace: Duration::from_secs(u64::try_from(grace).unwrap_or(0)) };
+        let kill = Kill {
+            ctx: &self.ctx,
+            pod: &self.pod,
+            instance,
+            grace: Duration::from_secs(u64::try_from(grace).unwrap_or(0)),
+        };
         kill.run(Some(message)).await;
         self.tell(Step::Changed);
     }
@@ -290,7 +300,14 @@ impl Executor {
         };
         tracing::info!(pod = %spec::format_pod(&self.pod), container = %m.container.name, why, "postStart hook failed");
         let name = &m.container.name;
-        self.ctx.container_event(&self.pod, m.role, name, EventType::Warning, "FailedPostStartHook", "PostStartHook failed");
+        self.ctx.container_event(
+            &self.pod,
+            m.role,
+            name,
+            EventType::Warning,
+            "FailedPostStartHook",
+            "PostStartHook failed",
+        );
         let grace = Duration::from_secs(u64::try_from(spec::grace_seconds(&self.pod)).unwrap_or(0));
         let message = format!("FailedPostStartHook: Container {name} failed postStart hook");
         self.ctx.container_event(&self.pod, m.role, name, EventType::Normal, "Killing", message);

@@ -113,11 +113,13 @@ impl Manager {
                     self.found = Some(found.into_iter().map(|p| (p.uid.clone(), p)).collect());
                     self.orphans();
                 }
-                Signal::Runtime(uid, there) => match there.filter(|_| self.synced && !self.workers.contains_key(&uid)) {
-                    // Made by a call that was given up after its pod had ended.
-                    Some(left) => self.end_orphan(left),
-                    None => self.send(&uid, Event::Runtime),
-                },
+                Signal::Runtime(uid, there) => {
+                    match there.filter(|_| self.synced && !self.workers.contains_key(&uid)) {
+                        // Made by a call that was given up after its pod had ended.
+                        Some(left) => self.end_orphan(left),
+                        None => self.send(&uid, Event::Runtime),
+                    }
+                }
                 Signal::Objects(uid) => self.send(&uid, Event::Objects),
                 Signal::Ended(uid) => {
                     self.workers.remove(&uid);
@@ -142,7 +144,8 @@ impl Manager {
             return;
         }
         let adopted = self.found.as_ref().is_some_and(|f| f.contains_key(&uid));
-        let rejected = if adopted || spec::is_deleted(&pod) || spec::is_terminal(&pod) { None } else { self.judge(&pod) };
+        let rejected =
+            if adopted || spec::is_deleted(&pod) || spec::is_terminal(&pod) { None } else { self.judge(&pod) };
         self.start(Start { pod, rejected, gone: false });
     }
 

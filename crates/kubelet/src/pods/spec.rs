@@ -310,7 +310,10 @@ mod tests {
         assert_eq!(of(json!({"requests":{"cpu":"1"}})), "Burstable");
         assert_eq!(of(json!({"limits":{"cpu":"1","memory":"1Gi"}})), "Guaranteed");
         assert_eq!(of(json!({"limits":{"cpu":"1","memory":"1Gi"},"requests":{"cpu":"500m"}})), "Burstable");
-        assert_eq!(of(json!({"limits":{"cpu":"1","memory":"1Gi"},"requests":{"cpu":"1","memory":"1024Mi"}})), "Guaranteed");
+        assert_eq!(
+            of(json!({"limits":{"cpu":"1","memory":"1Gi"},"requests":{"cpu":"1","memory":"1024Mi"}})),
+            "Guaranteed"
+        );
     }
 
     #[test]

@@ -77,7 +77,14 @@ impl Kill<'_> {
             Ok(Outcome::Success) => {}
             Ok(Outcome::Failure(why) | Outcome::Unknown(why)) => {
                 tracing::info!(container = %name, why, "preStop hook failed");
-                self.ctx.container_event(self.pod, role, name, EventType::Warning, "FailedPreStopHook", "PreStopHook failed");
+                self.ctx.container_event(
+                    self.pod,
+                    role,
+                    name,
+                    EventType::Warning,
+                    "FailedPreStopHook",
+                    "PreStopHook failed",
+                );
             }
             Err(_) => tracing::info!(container = %name, "preStop hook not completed in grace period"),
         }
@@ -97,7 +104,8 @@ pub async fn pod(ctx: Arc<Context>, pod: Arc<Pod>, runtime: Arc<RuntimePod>, gra
     });
     futures::future::join_all(kills).await;
     // Sidecars go after those they serve, in the reverse of their order, within what is left of the grace period.
-    let order: Vec<String> = spec::members(&pod).filter(|m| m.role == Role::Sidecar).map(|m| m.container.name.clone()).collect();
+    let order: Vec<String> =
+        spec::members(&pod).filter(|m| m.role == Role::Sidecar).map(|m| m.container.name.clone()).collect();
     for name in order.iter().rev() {
         for c in sidecars.iter().filter(|c| c.name == *name) {
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());

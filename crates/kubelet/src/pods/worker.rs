@@ -324,7 +324,9 @@ impl Worker {
         let Some(status) = self.pod.status.as_ref() else { return };
         let lists = [&status.container_statuses, &status.init_container_statuses];
         for s in lists.into_iter().flat_map(|l| l.iter().flatten()) {
-            let Some(id) = s.container_id.as_deref().and_then(|id| id.split_once("://")).map(|(_, id)| id) else { continue };
+            let Some(id) = s.container_id.as_deref().and_then(|id| id.split_once("://")).map(|(_, id)| id) else {
+                continue;
+            };
             let running = self.runtime.containers.iter().any(|c| c.id == id && c.state == State::Running);
             if !running || self.tasks.keys().any(|(t, _)| t == id) || self.probes.ready.contains_key(id) {
                 continue;
@@ -449,7 +451,8 @@ impl Worker {
         if !self.gone {
             return wanted;
         }
-        let annotated = self.runtime.containers.iter().find_map(|c| c.annotations.get(crate::runtime::labels::GRACE_PERIOD));
+        let annotated =
+            self.runtime.containers.iter().find_map(|c| c.annotations.get(crate::runtime::labels::GRACE_PERIOD));
         match annotated.and_then(|a| a.parse().ok()).filter(|_| self.pod.metadata.deletion_timestamp.is_none()) {
             Some(seconds) => Duration::from_secs(seconds),
             None => wanted.max(FORCED_GRACE),

@@ -8,7 +8,9 @@ pub mod task;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{Container, ExecAction, GRPCAction, HTTPGetAction, LifecycleHandler, Probe, TCPSocketAction};
+use k8s_openapi::api::core::v1::{
+    Container, ExecAction, GRPCAction, HTTPGetAction, LifecycleHandler, Probe, TCPSocketAction,
+};
 use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 /// Which probe.
@@ -114,7 +116,9 @@ impl Handler {
             .map(Self::Exec)
             .or_else(|| h.http_get.clone().map(Self::Http))
             .or_else(|| h.tcp_socket.clone().map(Self::Tcp))
-            .or_else(|| h.sleep.as_ref().map(|s| Self::Sleep(Duration::from_secs(u64::try_from(s.seconds).unwrap_or(0)))))
+            .or_else(|| {
+                h.sleep.as_ref().map(|s| Self::Sleep(Duration::from_secs(u64::try_from(s.seconds).unwrap_or(0))))
+            })
     }
 }
 

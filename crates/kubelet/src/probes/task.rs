@@ -26,7 +26,8 @@ pub struct Timing {
 impl Timing {
     /// Of a probe.
     pub fn of(p: &Probe) -> Self {
-        let at_least = |v: Option<i32>, default: u32, min: u32| v.and_then(|n| u32::try_from(n).ok()).unwrap_or(default).max(min);
+        let at_least =
+            |v: Option<i32>, default: u32, min: u32| v.and_then(|n| u32::try_from(n).ok()).unwrap_or(default).max(min);
         Self {
             initial_delay: Duration::from_secs(u64::from(at_least(p.initial_delay_seconds, 0, 0))),
             period: Duration::from_secs(u64::from(at_least(p.period_seconds, 10, 1))),

@@ -138,7 +138,10 @@ mod tests {
         assert_eq!(dns(json!({"dnsPolicy":"ClusterFirstWithHostNet","hostNetwork":true})).servers, ["10.43.0.10"]);
         let d = dns(json!({"dnsPolicy":"None","dnsConfig":{"nameservers":["9.9.9.9"],"searches":["x"],
             "options":[{"name":"ndots","value":"2"},{"name":"edns0"}]}}));
-        assert_eq!((d.servers, d.options), (vec!["9.9.9.9".to_owned()], vec!["ndots:2".to_owned(), "edns0".to_owned()]));
+        assert_eq!(
+            (d.servers, d.options),
+            (vec!["9.9.9.9".to_owned()], vec!["ndots:2".to_owned(), "edns0".to_owned()])
+        );
         let d = dns(json!({"dnsConfig":{"options":[{"name":"ndots","value":"2"}]}}));
         assert_eq!(d.options, ["ndots:2"]);
     }

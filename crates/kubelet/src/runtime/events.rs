@@ -208,7 +208,8 @@ async fn containerd(endpoint: &str, to: &mpsc::Sender<Noise>) -> Result<(), Stri
     let channel = endpoint.connect().await.map_err(|e| e.to_string())?;
     let mut grpc = tonic::client::Grpc::new(channel);
     grpc.ready().await.map_err(|e| e.to_string())?;
-    let filters = ["/tasks/start", "/tasks/exit", "/tasks/oom"].map(|t| format!("namespace==k8s.io,topic==\"{t}\"")).to_vec();
+    let filters =
+        ["/tasks/start", "/tasks/exit", "/tasks/oom"].map(|t| format!("namespace==k8s.io,topic==\"{t}\"")).to_vec();
     let path = PathAndQuery::from_static("/containerd.services.events.v1.Events/Subscribe");
     let codec = ProstCodec::<SubscribeRequest, Envelope>::default();
     let answer = grpc.server_streaming(tonic::Request::new(SubscribeRequest { filters }), path, codec).await;

@@ -13,8 +13,12 @@ pub fn content(pod: &Pod, pod_ips: &[String], cluster_domain: &str, host_file: &
         out.push_str("# Kubernetes-managed hosts file (host network).\n");
         out.push_str(host_file);
     } else {
-        out.push_str("# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n");
-        out.push_str("fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n");
+        out.push_str(
+            "# Kubernetes-managed hosts file.\n127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n",
+        );
+        out.push_str(
+            "fe00::0\tip6-localnet\nfe00::0\tip6-mcastprefix\nfe00::1\tip6-allnodes\nfe00::2\tip6-allrouters\n",
+        );
         let (host, domain) = dns::host_and_domain(pod, cluster_domain);
         for ip in pod_ips {
             // Writing to a String cannot fail.

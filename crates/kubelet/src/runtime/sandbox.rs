@@ -52,14 +52,19 @@ pub fn pod_labels(pod: &Pod) -> BTreeMap<String, String> {
 }
 
 /// The sandbox's configuration.
-pub fn config(pod: &Pod, config: &Config, host_dns: &cri::DnsConfig, attempt: u32, cgroup: &str) -> cri::PodSandboxConfig {
+pub fn config(
+    pod: &Pod,
+    config: &Config,
+    host_dns: &cri::DnsConfig,
+    attempt: u32,
+    cgroup: &str,
+) -> cri::PodSandboxConfig {
     let cluster = dns::ClusterDns { servers: config.cluster_dns.clone(), domain: config.cluster_domain.clone() };
-    let defaults = security::Defaults {
-        seccomp_default: config.seccomp_default,
-        seccomp_root: &config.root_dir.join("seccomp"),
-    };
+    let defaults =
+        security::Defaults { seccomp_default: config.seccomp_default, seccomp_root: &config.root_dir.join("seccomp") };
     let host_network = spec::host_network(pod);
-    let hostname = if host_network { config.node_name.clone() } else { dns::kernel_host_name(pod, &config.cluster_domain) };
+    let hostname =
+        if host_network { config.node_name.clone() } else { dns::kernel_host_name(pod, &config.cluster_domain) };
     cri::PodSandboxConfig {
         metadata: Some(cri::PodSandboxMetadata {
             name: spec::name(pod).into(),
@@ -68,10 +73,7 @@ pub fn config(pod: &Pod, config: &Config, host_dns: &cri::DnsConfig, attempt: u3
             attempt,
         }),
         hostname,
-        log_directory: config
-            .pod_log_dir(spec::namespace(pod), spec::name(pod), spec::uid(pod))
-            .display()
-            .to_string(),
+        log_directory: config.pod_log_dir(spec::namespace(pod), spec::name(pod), spec::uid(pod)).display().to_string(),
         dns_config: Some(dns::pod_dns(pod, host_dns, &cluster)),
         port_mappings: port_mappings(pod),
         labels: pod_labels(pod),

@@ -85,7 +85,9 @@ pub fn verify_non_root(pod: &Pod, c: &Container, image: (Option<i64>, &str)) -> 
     }
     let (pod_text, name) = (spec::format_pod(pod), &c.name);
     match (run_as_user(pod, c), image) {
-        (Some(0), _) => Err(format!("container's runAsUser breaks non-root policy (pod: {pod_text:?}, container: {name})")),
+        (Some(0), _) => {
+            Err(format!("container's runAsUser breaks non-root policy (pod: {pod_text:?}, container: {name})"))
+        }
         (Some(_), _) => Ok(()),
         (None, (Some(0), _)) => {
             Err(format!("container has runAsNonRoot and image will run as root (pod: {pod_text:?}, container: {name})"))
@@ -181,8 +183,7 @@ fn seccomp(
     privileged: bool,
     d: &Defaults<'_>,
 ) -> Option<cri::SecurityProfile> {
-    let profile =
-        own.and_then(|s| s.seccomp_profile.as_ref()).or_else(|| p.and_then(|p| p.seccomp_profile.as_ref()));
+    let profile = own.and_then(|s| s.seccomp_profile.as_ref()).or_else(|| p.and_then(|p| p.seccomp_profile.as_ref()));
     Some(match profile {
         Some(profile) => seccomp_of(&profile.type_, profile.localhost_profile.as_deref(), d),
         None if d.seccomp_default && !privileged => seccomp_of("RuntimeDefault", None, d),
@@ -207,7 +208,10 @@ mod tests {
     use super::*;
     use serde_json::json;
 
-    fn context(pod_sc: serde_json::Value, own: serde_json::Value) -> Result<cri::LinuxContainerSecurityContext, String> {
+    fn context(
+        pod_sc: serde_json::Value,
+        own: serde_json::Value,
+    ) -> Result<cri::LinuxContainerSecurityContext, String> {
         let p: Pod = serde_json::from_value(json!({"metadata":{"name":"p","namespace":"n","uid":"u"},
             "spec":{"securityContext":pod_sc,"containers":[{"name":"a","securityContext":own}]}}))
         .expect("pod");
@@ -234,6 +238,10 @@ mod tests {
         let e = context(json!({"runAsNonRoot":true}), json!({})).expect_err("root");
         assert_eq!(e, "container has runAsNonRoot and image will run as root (pod: \"p_n(u)\", container: a)");
         assert!(context(json!({"runAsNonRoot":true}), json!({"runAsUser":5})).is_ok());
-        assert!(context(json!({"runAsNonRoot":true,"runAsUser":0}), json!({})).expect_err("root").contains("breaks non-root"));
+        assert!(
+            context(json!({"runAsNonRoot":true,"runAsUser":0}), json!({}))
+                .expect_err("root")
+                .contains("breaks non-root")
+        );
     }
 }

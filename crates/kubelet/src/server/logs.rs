@@ -46,7 +46,13 @@ fn options(pairs: &[(String, String)], now: jiff::Timestamp) -> Result<Options, 
 }
 
 /// Answers.
-pub async fn answer(shared: &Shared, namespace: &str, name: &str, container: &str, pairs: &[(String, String)]) -> Response<Body> {
+pub async fn answer(
+    shared: &Shared,
+    namespace: &str,
+    name: &str,
+    container: &str,
+    pairs: &[(String, String)],
+) -> Response<Body> {
     let Some(pod) = shared.known.find(namespace, name) else {
         return text(StatusCode::NOT_FOUND, format!("pod {name:?} not found\n"));
     };
@@ -76,7 +82,8 @@ pub async fn answer(shared: &Shared, namespace: &str, name: &str, container: &st
             tracing::debug!(error = %e, "log not read to its end");
         }
     });
-    let stream = tokio_stream::wrappers::ReceiverStream::new(blocks).map(|b| Ok::<_, std::convert::Infallible>(Frame::data(b)));
+    let stream =
+        tokio_stream::wrappers::ReceiverStream::new(blocks).map(|b| Ok::<_, std::convert::Infallible>(Frame::data(b)));
     let mut response = Response::new(StreamBody::new(stream).boxed_unsync());
     response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain"));
     response
@@ -103,7 +110,9 @@ async fn log_of(shared: &Shared, pod: &Pod, container: &str, previous: bool) -> 
         found.ok_or_else(|| format!("previous terminated container {container:?} in pod {name:?} not found"))?
     } else {
         started.next().ok_or_else(|| match waits.as_deref() {
-            Some("ErrImagePull") => format!("container {container:?} in pod {name:?} is waiting to start: image can't be pulled"),
+            Some("ErrImagePull") => {
+                format!("container {container:?} in pod {name:?} is waiting to start: image can't be pulled")
+            }
             Some("ImagePullBackOff") => {
                 format!("container {container:?} in pod {name:?} is waiting to start: trying and failing to pull image")
             }
@@ -130,7 +139,8 @@ mod tests {
     fn queries() {
         let now = jiff::Timestamp::from_second(100).expect("time");
         let get = |q: &str| options(&query::pairs(Some(q)), now);
-        let o = get("follow=true&tailLines=5&sinceSeconds=40&timestamps=true&limitBytes=9&stream=Stderr").expect("options");
+        let o =
+            get("follow=true&tailLines=5&sinceSeconds=40&timestamps=true&limitBytes=9&stream=Stderr").expect("options");
         assert!(o.follow && o.timestamps && o.tail_lines == Some(5) && o.limit_bytes == Some(9));
         assert_eq!((o.since.map(|t| t.as_second()), o.stream.as_deref()), (Some(60), Some("stderr")));
         assert!(get("tailLines=x").is_err() && get("sinceTime=yesterday").is_err() && get("stream=x").is_err());

@@ -36,7 +36,8 @@ pub async fn own(shared: &Shared) -> Response<Body> {
     let pods = shared.known.list().len();
     let running = shared.ctx.runtime.list_containers(None).await.unwrap_or_default();
     let up = cri::ContainerState::ContainerRunning as i32;
-    let (alive, dead) = (running.iter().filter(|c| c.state == up).count(), running.iter().filter(|c| c.state != up).count());
+    let (alive, dead) =
+        (running.iter().filter(|c| c.state == up).count(), running.iter().filter(|c| c.state != up).count());
     let mut out = String::new();
     let name = &shared.ctx.config.node_name;
     // Writing to a String cannot fail.
@@ -138,7 +139,12 @@ pub async fn cadvisor(shared: &Shared) -> Response<Body> {
     let mut out = String::from("# TYPE container_cpu_usage_seconds_total counter\n");
     let labels = |u: &Usage| format!("container=\"{}\",namespace=\"{}\",pod=\"{}\"", u.container, u.namespace, u.pod);
     for u in &usages {
-        let _ = writeln!(out, "container_cpu_usage_seconds_total{{{},cpu=\"total\"}} {}", labels(u), u.cpu_nanos as f64 / 1e9);
+        let _ = writeln!(
+            out,
+            "container_cpu_usage_seconds_total{{{},cpu=\"total\"}} {}",
+            labels(u),
+            u.cpu_nanos as f64 / 1e9
+        );
     }
     out.push_str("# TYPE container_memory_working_set_bytes gauge\n");
     for u in &usages {
@@ -181,8 +187,10 @@ pub async fn summary(shared: &Shared) -> Response<Body> {
     }
     let pods: Vec<Value> = pods.into_values().collect();
     let fs = crate::images::gc::Usage::of(&shared.ctx.config.root_dir);
-    let fs = fs.map(|u| json!({"time": now, "capacityBytes": u.capacity, "availableBytes": u.available,
-        "usedBytes": u.capacity.saturating_sub(u.available)}));
+    let fs = fs.map(|u| {
+        json!({"time": now, "capacityBytes": u.capacity, "availableBytes": u.available,
+        "usedBytes": u.capacity.saturating_sub(u.available)})
+    });
     let body = json!({"node": {"nodeName": shared.ctx.config.node_name, "startTime": now,
         "cpu": {"time": now, "usageCoreNanoSeconds": machine_cpu_nanos()},
         "memory": {"time": now, "availableBytes": memory.available,

@@ -95,8 +95,9 @@ async fn serve(tcp: TcpStream, tls: TlsAcceptor, shared: Arc<Shared>) -> Result<
     let _ = tcp.set_nodelay(true);
     let io = tokio::time::timeout(HANDSHAKE_MAX, tls.accept(tcp)).await.map_err(|_| "TLS handshake timed out")?;
     let io = io.map_err(|e| format!("TLS handshake: {e}"))?;
-    let chain: Arc<Vec<_>> =
-        Arc::new(io.get_ref().1.peer_certificates().unwrap_or_default().iter().map(|c| c.clone().into_owned()).collect());
+    let chain: Arc<Vec<_>> = Arc::new(
+        io.get_ref().1.peer_certificates().unwrap_or_default().iter().map(|c| c.clone().into_owned()).collect(),
+    );
     let service = service_fn(move |request| {
         let (shared, chain) = (Arc::clone(&shared), Arc::clone(&chain));
         async move { Ok::<_, std::convert::Infallible>(routes::handle(shared, chain, request).await) }

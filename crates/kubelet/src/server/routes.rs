@@ -75,7 +75,9 @@ pub async fn handle(
         ["portForward", namespace, pod] | ["portForward", namespace, pod, _] => {
             stream::port_forward(&shared, namespace, pod, &pairs, request).await
         }
-        ["run", namespace, pod, container] | ["run", namespace, pod, _, container] if request.method() == Method::POST => {
+        ["run", namespace, pod, container] | ["run", namespace, pod, _, container]
+            if request.method() == Method::POST =>
+        {
             run(&shared, namespace, pod, container, &pairs).await
         }
         _ => text(StatusCode::NOT_FOUND, "404 page not found\n"),
@@ -128,13 +130,23 @@ fn configz(shared: &Shared) -> Response<Body> {
         "nodeStatusReportFrequency": format!("{}s", c.node_status_report.as_secs())}}))
 }
 
-async fn run(shared: &Shared, namespace: &str, pod: &str, container: &str, pairs: &[(String, String)]) -> Response<Body> {
+async fn run(
+    shared: &Shared,
+    namespace: &str,
+    pod: &str,
+    container: &str,
+    pairs: &[(String, String)],
+) -> Response<Body> {
     let id = match running_container(shared, namespace, pod, container).await {
         Ok(id) => id,
         Err(refusal) => return refusal,
     };
-    let command: Vec<String> =
-        query::first(pairs, "cmd").unwrap_or_default().split(' ').filter(|w| !w.is_empty()).map(str::to_owned).collect();
+    let command: Vec<String> = query::first(pairs, "cmd")
+        .unwrap_or_default()
+        .split(' ')
+        .filter(|w| !w.is_empty())
+        .map(str::to_owned)
+        .collect();
     match shared.ctx.runtime.exec_sync(&id, command, RUN_MAX).await {
         Ok(out) => {
             let code = if out.exit_code == 0 { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
@@ -147,7 +159,12 @@ async fn run(shared: &Shared, namespace: &str, pod: &str, container: &str, pairs
 }
 
 /// The running instance of a container, or the refusal to send.
-pub async fn running_container(shared: &Shared, namespace: &str, pod: &str, container: &str) -> Result<String, Response<Body>> {
+pub async fn running_container(
+    shared: &Shared,
+    namespace: &str,
+    pod: &str,
+    container: &str,
+) -> Result<String, Response<Body>> {
     let found = shared.known.find(namespace, pod);
     let found = found.ok_or_else(|| text(StatusCode::NOT_FOUND, "pod does not exist"))?;
     let selector = [
@@ -162,7 +179,7 @@ pub async fn running_container(shared: &Shared, namespace: &str, pod: &str, cont
     let list = shared.ctx.runtime.list_containers(Some(filter)).await;
     let list = list.map_err(|e| text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
     let newest = list.into_iter().max_by_key(|c| c.created_at);
-    newest.map(|c| c.id).ok_or_else(|| {
-        text(StatusCode::INTERNAL_SERVER_ERROR, format!("container not found ({container:?})"))
-    })
+    newest
+        .map(|c| c.id)
+        .ok_or_else(|| text(StatusCode::INTERNAL_SERVER_ERROR, format!("container not found ({container:?})")))
 }

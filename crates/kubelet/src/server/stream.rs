@@ -91,7 +91,8 @@ fn loopback(url: &str) -> Result<(SocketAddr, Uri), String> {
     }
     let host = uri.host().unwrap_or_default().trim_matches(['[', ']']);
     let host = if host == "localhost" { "127.0.0.1" } else { host };
-    let ip: std::net::IpAddr = host.parse().map_err(|_| format!("the runtime's streaming host {host:?} is no address"))?;
+    let ip: std::net::IpAddr =
+        host.parse().map_err(|_| format!("the runtime's streaming host {host:?} is no address"))?;
     if !ip.is_loopback() {
         return Err(format!("the runtime streams on {ip}, which is not a loopback address"));
     }

@@ -152,7 +152,8 @@ mod tests {
             "initContainers":[{"name":"i"}],"readinessGates":[{"conditionType":"x/y"}]}}))
         .expect("pod");
         let status = |name: &str, ready: bool| -> ContainerStatus {
-            serde_json::from_value(json!({"name":name,"image":"","imageID":"","ready":ready,"restartCount":0})).expect("s")
+            serde_json::from_value(json!({"name":name,"image":"","imageID":"","ready":ready,"restartCount":0}))
+                .expect("s")
         };
         let get = |inits: &[ContainerStatus], apps: &[ContainerStatus], phase: &str, kind: &str| {
             let all = conditions(&pod, inits, apps, phase, true);
@@ -173,7 +174,11 @@ mod tests {
         let apps = [status("a", true), status("b", true)];
         assert_eq!(
             get(&[status("i", true)], &apps, "Running", "Ready"),
-            s("False", "ReadinessGatesNotReady", "corresponding condition of pod readiness gate \"x/y\" does not exist.")
+            s(
+                "False",
+                "ReadinessGatesNotReady",
+                "corresponding condition of pod readiness gate \"x/y\" does not exist."
+            )
         );
     }
 }

@@ -118,10 +118,13 @@ fn absent(pod: &Pod, m: &Member<'_>, by: &Circumstances<'_>, old: Option<&Contai
         }));
         return;
     }
-    let init_pending = m.role == Role::App && pod.spec.as_ref().is_some_and(|s| s.init_containers.as_ref().is_some_and(|i| !i.is_empty()));
+    let init_pending = m.role == Role::App
+        && pod.spec.as_ref().is_some_and(|s| s.init_containers.as_ref().is_some_and(|i| !i.is_empty()));
     out.state = Some(match by.start_errors.get(&c.name) {
         Some(e) => waiting(e.reason, e.message.clone()),
-        None if init_pending || matches!(m.role, Role::Init | Role::Sidecar) => waiting("PodInitializing", String::new()),
+        None if init_pending || matches!(m.role, Role::Init | Role::Sidecar) => {
+            waiting("PodInitializing", String::new())
+        }
         None => waiting("ContainerCreating", String::new()),
     });
     out.last_state = old.and_then(|o| o.last_state.clone());

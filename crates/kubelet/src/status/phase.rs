@@ -116,7 +116,8 @@ mod tests {
         let wait = json!({"state":{"waiting":{"reason":"ContainerCreating"}}});
         let ok = json!({"state":{"terminated":{"exitCode":0}}});
         let bad = json!({"state":{"terminated":{"exitCode":1}}});
-        let crash = json!({"state":{"waiting":{"reason":"CrashLoopBackOff"}},"lastState":{"terminated":{"exitCode":1}}});
+        let crash =
+            json!({"state":{"waiting":{"reason":"CrashLoopBackOff"}},"lastState":{"terminated":{"exitCode":1}}});
         let r = std::slice::from_ref;
         for (policy, inits, apps, over, want) in [
             ("Always", &[][..], r(&wait), false, "Pending"),

@@ -1,7 +1,7 @@
 //! A pod's whole status, put together from containers, phase and conditions. Pure.
+use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ContainerStatus, HostIP, Pod, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
-use jiff::Timestamp;
 
 use super::container::{self, Circumstances};
 use super::{conditions, phase};
@@ -59,10 +59,12 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
     let before = old.conditions.unwrap_or_default();
     conditions::keep_times(&mut own, &before, about.now, generation);
     // What others say of the pod stays.
-    own.extend(before.into_iter().filter(|c| !conditions::OWNED.contains(&c.type_.as_str()) || c.type_ == "DisruptionTarget"));
-    let start = old.start_time.unwrap_or_else(|| {
-        Time(Timestamp::from_second(about.start_time.as_second()).unwrap_or(about.start_time))
-    });
+    own.extend(
+        before.into_iter().filter(|c| !conditions::OWNED.contains(&c.type_.as_str()) || c.type_ == "DisruptionTarget"),
+    );
+    let start = old
+        .start_time
+        .unwrap_or_else(|| Time(Timestamp::from_second(about.start_time.as_second()).unwrap_or(about.start_time)));
     let given = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
     let final_before = spec::is_terminal(pod);
     PodStatus {

@@ -147,7 +147,8 @@ async fn write(shared: Arc<Shared>, uid: String) {
         };
         let patch = json!({"metadata": {"uid": uid}, "status": change});
         let options = WriteOptions::default();
-        let answer = shared.client.patch::<Pod>(&namespace, &name, "status", PatchKind::Strategic, &patch, &options).await;
+        let answer =
+            shared.client.patch::<Pod>(&namespace, &name, "status", PatchKind::Strategic, &patch, &options).await;
         match answer {
             Ok(_) => {
                 settle(&shared, &uid, wanted);
@@ -211,7 +212,8 @@ pub fn difference(from: &Map<String, Value>, to: &Map<String, Value>) -> Option<
         if k == "conditions" {
             let before = from.get(k).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
             let changed = v.as_array().into_iter().flatten();
-            let changed = changed.filter(|c| OWNED.contains(&c["type"].as_str().unwrap_or_default()) && !before.contains(c));
+            let changed =
+                changed.filter(|c| OWNED.contains(&c["type"].as_str().unwrap_or_default()) && !before.contains(c));
             let ours: Vec<Value> = changed.map(|c| without_leftovers(before, c)).collect();
             if !ours.is_empty() {
                 out.insert(k.clone(), json!(ours));
@@ -225,7 +227,15 @@ pub fn difference(from: &Map<String, Value>, to: &Map<String, Value>) -> Option<
             out.insert(k.clone(), v.clone());
         }
     }
-    for k in ["initContainerStatuses", "containerStatuses", "ephemeralContainerStatuses", "podIP", "podIPs", "reason", "message"] {
+    for k in [
+        "initContainerStatuses",
+        "containerStatuses",
+        "ephemeralContainerStatuses",
+        "podIP",
+        "podIPs",
+        "reason",
+        "message",
+    ] {
         if from.contains_key(k) && !to.contains_key(k) {
             out.insert(k.to_owned(), Value::Null);
         }
@@ -240,7 +250,9 @@ mod tests {
     #[test]
     fn only_what_changed_is_sent() {
         let map = |v: Value| v.as_object().cloned().expect("object");
-        let a = map(json!({"phase":"Pending","conditions":[{"type":"PodScheduled","status":"True"},{"type":"Ready","status":"False"}]}));
+        let a = map(
+            json!({"phase":"Pending","conditions":[{"type":"PodScheduled","status":"True"},{"type":"Ready","status":"False"}]}),
+        );
         assert_eq!(difference(&a, &a), None);
         let c = map(json!({"conditions":[{"type":"Ready","status":"False","reason":"X"}]}));
         let healed = difference(&c, &map(json!({"conditions":[{"type":"Ready","status":"True"}]}))).expect("changed");

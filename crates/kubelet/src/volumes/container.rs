@@ -34,7 +34,11 @@ pub fn mounts(
     let text = |e: std::io::Error| e.to_string();
     if !own_hosts && (spec::host_network(pod) || !pod_ips.is_empty()) {
         let file = ctx.config.pod_dir(spec::uid(pod)).join("etc-hosts");
-        let host = if spec::host_network(pod) { std::fs::read_to_string("/etc/hosts").unwrap_or_default() } else { String::new() };
+        let host = if spec::host_network(pod) {
+            std::fs::read_to_string("/etc/hosts").unwrap_or_default()
+        } else {
+            String::new()
+        };
         std::fs::write(&file, hosts::content(pod, pod_ips, &ctx.config.cluster_domain, &host)).map_err(text)?;
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).map_err(text)?;
         out.push(plain(&file.display().to_string(), "/etc/hosts"));
@@ -94,8 +98,9 @@ fn volume_mount(
         }
         let dir = ctx.config.pod_dir(spec::uid(pod)).join("volume-subpaths");
         let target = dir.join(&m.name).join(&c.name).join(index.to_string());
-        subpath::bind(&*ctx.mounts, root, &sub, target, always_read_only)
-            .map_err(|e| format!("failed to prepare subPath for volumeMount {:?} of container {:?}: {e}", m.name, c.name))?
+        subpath::bind(&*ctx.mounts, root, &sub, target, always_read_only).map_err(|e| {
+            format!("failed to prepare subPath for volumeMount {:?} of container {:?}: {e}", m.name, c.name)
+        })?
     };
     let propagation = match m.mount_propagation.as_deref() {
         Some("Bidirectional") => cri::MountPropagation::PropagationBidirectional,

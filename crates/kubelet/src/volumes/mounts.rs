@@ -51,12 +51,8 @@ impl Mounts for KernelMounts {
 
     fn below(&self, dir: &Path) -> Vec<PathBuf> {
         let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let mut out: Vec<PathBuf> = table
-            .lines()
-            .filter_map(|l| l.split(' ').nth(4))
-            .map(unescape)
-            .filter(|p| p.starts_with(dir))
-            .collect();
+        let mut out: Vec<PathBuf> =
+            table.lines().filter_map(|l| l.split(' ').nth(4)).map(unescape).filter(|p| p.starts_with(dir)).collect();
         out.sort_by_key(|p| std::cmp::Reverse(p.components().count()));
         out
     }

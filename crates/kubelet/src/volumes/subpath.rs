@@ -18,7 +18,9 @@ pub fn open(root: &Path, sub: &str, read_only: bool) -> io::Result<OwnedFd> {
     match rustix::fs::openat2(&base, sub, path, Mode::empty(), RESOLVE) {
         Ok(fd) => return Ok(fd),
         Err(Errno::NOENT) if !read_only => {}
-        Err(Errno::XDEV | Errno::LOOP) => return Err(io::Error::other(format!("subPath {sub:?} leads out of its volume"))),
+        Err(Errno::XDEV | Errno::LOOP) => {
+            return Err(io::Error::other(format!("subPath {sub:?} leads out of its volume")));
+        }
         Err(e) => return Err(e.into()),
     }
     let mut at = base;

@@ -80,12 +80,8 @@ impl Tokens {
     /// A token for `pod`; a kept one while it is young enough, also an older one that still lives if asking fails.
     pub async fn get(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<Token, String> {
         let account = pod.spec.as_ref().and_then(|s| s.service_account_name.as_deref()).unwrap_or("default");
-        let key = Key {
-            pod: spec::uid(pod).to_owned(),
-            account: account.to_owned(),
-            audience: audience.to_owned(),
-            seconds,
-        };
+        let key =
+            Key { pod: spec::uid(pod).to_owned(), account: account.to_owned(), audience: audience.to_owned(), seconds };
         let kept = self.kept.lock().get(&key).cloned();
         let now = self.clock.now();
         if let Some(t) = kept.as_ref().filter(|t| now < t.renew_at) {

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
-use kelson_client::{Body, Client, EventRecorder, Informer, InformerConfig, Request, Response, Transport, TransportError, full_body};
+use kelson_client::{
+    Body, Client, EventRecorder, Informer, InformerConfig, Request, Response, Transport, TransportError, full_body,
+};
 use kelson_cri::proto as cri;
 use kelson_cri::{Code, CriError, CriResult, EventStream, ExecOutput, Runtime};
 use kelson_kubelet::cgroups::Cgroups;
@@ -69,7 +71,12 @@ impl FakeRuntime {
     /// Names of containers that run.
     pub fn running(&self) -> Vec<String> {
         let state = self.state.lock();
-        state.containers.iter().filter(|(c, _)| c.state == RUNNING).map(|(c, _)| c.metadata.as_ref().expect("m").name.clone()).collect()
+        state
+            .containers
+            .iter()
+            .filter(|(c, _)| c.state == RUNNING)
+            .map(|(c, _)| c.metadata.as_ref().expect("m").name.clone())
+            .collect()
     }
     /// How many sandboxes and containers there are.
     pub fn counts(&self) -> (usize, usize) {
@@ -123,7 +130,8 @@ impl Runtime for FakeRuntime {
     }
     async fn pod_sandbox_status(&self, id: &str, _: bool) -> CriResult<cri::PodSandboxStatusResponse> {
         let s = self.state.lock();
-        let (found, _) = s.sandboxes.iter().find(|(s, _)| s.id == id).ok_or_else(|| CriError::new("S", Code::NotFound, "gone"))?;
+        let (found, _) =
+            s.sandboxes.iter().find(|(s, _)| s.id == id).ok_or_else(|| CriError::new("S", Code::NotFound, "gone"))?;
         let network = Some(cri::PodSandboxNetworkStatus { ip: "10.0.0.7".into(), ..Default::default() });
         let status = cri::PodSandboxStatus { id: id.into(), state: found.state, network, ..Default::default() };
         Ok(cri::PodSandboxStatusResponse { status: Some(status), ..Default::default() })
@@ -131,7 +139,12 @@ impl Runtime for FakeRuntime {
     async fn list_pod_sandbox(&self, _: Option<cri::PodSandboxFilter>) -> CriResult<Vec<cri::PodSandbox>> {
         Ok(self.state.lock().sandboxes.iter().map(|(s, _)| s.clone()).collect())
     }
-    async fn create_container(&self, sandbox: &str, config: cri::ContainerConfig, _: cri::PodSandboxConfig) -> CriResult<String> {
+    async fn create_container(
+        &self,
+        sandbox: &str,
+        config: cri::ContainerConfig,
+        _: cri::PodSandboxConfig,
+    ) -> CriResult<String> {
         let now = self.nanos();
         let mut s = self.state.lock();
         s.next += 1;
@@ -211,7 +224,10 @@ impl Runtime for FakeRuntime {
     async fn pod_sandbox_stats(&self, _: &str) -> CriResult<Option<cri::PodSandboxStats>> {
         no("PodSandboxStats")
     }
-    async fn list_pod_sandbox_stats(&self, _: Option<cri::PodSandboxStatsFilter>) -> CriResult<Vec<cri::PodSandboxStats>> {
+    async fn list_pod_sandbox_stats(
+        &self,
+        _: Option<cri::PodSandboxStatsFilter>,
+    ) -> CriResult<Vec<cri::PodSandboxStats>> {
         no("ListPodSandboxStats")
     }
     async fn container_events(&self) -> CriResult<EventStream> {
@@ -224,7 +240,12 @@ impl Runtime for FakeRuntime {
         let there = !self.missing.lock().contains(&image.image);
         Ok(there.then(|| cri::Image { id: image.image, ..Default::default() }))
     }
-    async fn pull_image(&self, _: cri::ImageSpec, _: Option<cri::AuthConfig>, _: Option<cri::PodSandboxConfig>) -> CriResult<String> {
+    async fn pull_image(
+        &self,
+        _: cri::ImageSpec,
+        _: Option<cri::AuthConfig>,
+        _: Option<cri::PodSandboxConfig>,
+    ) -> CriResult<String> {
         Err(CriError::new("PullImage", Code::NotFound, "no such image"))
     }
     async fn remove_image(&self, _: cri::ImageSpec) -> CriResult<()> {
@@ -301,7 +322,10 @@ fn open_body(first: String) -> Body {
 struct Wire(Arc<FakeApi>);
 
 impl Transport for Wire {
-    fn send(&self, request: Request) -> std::pin::Pin<Box<dyn Future<Output = Result<Response, TransportError>> + Send>> {
+    fn send(
+        &self,
+        request: Request,
+    ) -> std::pin::Pin<Box<dyn Future<Output = Result<Response, TransportError>> + Send>> {
         let answer = self.0.answer(&request);
         Box::pin(async move { Ok(answer) })
     }

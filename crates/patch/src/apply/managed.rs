@@ -83,7 +83,8 @@ impl Managed {
                 "" => return Err(format!("missing fieldsType in managed fields entry {i}")),
                 other => return Err(format!("invalid fieldsType {other:?} in managed fields entry {i}")),
             }
-            let set = FieldSet::from_fields_v1(&entry["fieldsV1"]).ok_or_else(|| format!("error decoding set in managed fields entry {i}"))?;
+            let set = FieldSet::from_fields_v1(&entry["fieldsV1"])
+                .ok_or_else(|| format!("error decoding set in managed fields entry {i}"))?;
             let mut id = ManagerId::new("", operation, text("apiVersion"), text("subresource"));
             id.manager = text("manager").to_owned();
             let owned = Owned {
@@ -107,7 +108,8 @@ impl Managed {
 
     /// Writes the entries, in upstream's order; none removes the field.
     pub fn write(&self, object: &mut Value) {
-        let Some(metadata) = object.as_object_mut().map(|o| o.entry("metadata").or_insert_with(|| Value::Object(Map::new())))
+        let Some(metadata) =
+            object.as_object_mut().map(|o| o.entry("metadata").or_insert_with(|| Value::Object(Map::new())))
         else {
             return;
         };
@@ -118,8 +120,13 @@ impl Managed {
         }
         let mut entries: Vec<(&ManagerId, &Owned)> = self.0.iter().collect();
         entries.sort_by(|(a, x), (b, y)| {
-            (a.operation, &x.time, &a.manager, &x.api_version, &a.subresource)
-                .cmp(&(b.operation, &y.time, &b.manager, &y.api_version, &b.subresource))
+            (a.operation, &x.time, &a.manager, &x.api_version, &a.subresource).cmp(&(
+                b.operation,
+                &y.time,
+                &b.manager,
+                &y.api_version,
+                &b.subresource,
+            ))
         });
         let entries = entries.into_iter().map(|(id, owned)| {
             let mut entry = json!({

@@ -140,7 +140,14 @@ impl FieldManager {
 
     /// Applies a configuration. `live` is `None` when the object does not exist yet. Gives the merged object with its
     /// `managedFields`; equal to `live` when nothing changes.
-    pub fn apply(&self, live: Option<&Value>, config: &Value, manager: &str, force: bool, now: &str) -> Result<Value, ApplyError> {
+    pub fn apply(
+        &self,
+        live: Option<&Value>,
+        config: &Value,
+        manager: &str,
+        force: bool,
+        now: &str,
+    ) -> Result<Value, ApplyError> {
         let kept = self.try_apply(live, config, manager, force, now);
         let (Err(ApplyError::Conflicts(conflicts)), "kubectl", Some(live)) = (&kept, manager, live) else {
             return kept.map(|object| self.renew_last_applied(object, config, manager));
@@ -152,7 +159,8 @@ impl FieldManager {
         if !foreign.is_empty() {
             return Err(ApplyError::Conflicts(foreign));
         }
-        self.try_apply(Some(live), config, manager, true, now).map(|object| self.renew_last_applied(object, config, manager))
+        self.try_apply(Some(live), config, manager, true, now)
+            .map(|object| self.renew_last_applied(object, config, manager))
     }
 
     fn last_applied(&self, live: &Value) -> Option<FieldSet> {
@@ -187,7 +195,14 @@ impl FieldManager {
         Ok(())
     }
 
-    fn try_apply(&self, live: Option<&Value>, config: &Value, manager: &str, force: bool, now: &str) -> Result<Value, ApplyError> {
+    fn try_apply(
+        &self,
+        live: Option<&Value>,
+        config: &Value,
+        manager: &str,
+        force: bool,
+        now: &str,
+    ) -> Result<Value, ApplyError> {
         self.check_config(config)?;
         let mut managed = match live {
             Some(live) => {
@@ -206,7 +221,9 @@ impl FieldManager {
             let (group, version) = self.api_version.split_once('/').unwrap_or(("", &self.api_version));
             let gv = if group.is_empty() { format!("/{version}") } else { format!("{group}/{version}") };
             let kind = &self.kind;
-            ApplyError::Invalid(format!("failed to create typed patch object ({namespace}/{name}; {gv}, Kind={kind}): {e}"))
+            ApplyError::Invalid(format!(
+                "failed to create typed patch object ({namespace}/{name}; {gv}, Kind={kind}): {e}"
+            ))
         };
         let merged = walk::merge(&self.shape, &base, config).map_err(located)?;
         let id = ManagerId::new(manager, Operation::Apply, &self.api_version, &self.subresource);

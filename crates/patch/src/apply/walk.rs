@@ -156,7 +156,13 @@ pub fn compare(shape: &Shape, old: &Value, new: &Value) -> Comparison {
     out
 }
 
-fn compare_at(shape: &Shape, old: Option<&Value>, new: Option<&Value>, path: &mut Vec<PathElement>, out: &mut Comparison) {
+fn compare_at(
+    shape: &Shape,
+    old: Option<&Value>,
+    new: Option<&Value>,
+    path: &mut Vec<PathElement>,
+    out: &mut Comparison,
+) {
     if old == new {
         return;
     }
@@ -327,11 +333,17 @@ fn merge_at(
 }
 
 /// The configuration's order wins; elements that only the live list has stay where they were between their neighbours.
-fn merge_lists(shape: &Shape, live: &[Value], config: &[Value], path: &mut Vec<PathElement>) -> Result<Vec<Value>, String> {
+fn merge_lists(
+    shape: &Shape,
+    live: &[Value],
+    config: &[Value],
+    path: &mut Vec<PathElement>,
+) -> Result<Vec<Value>, String> {
     let index = |items: &[Value]| -> Result<Vec<PathElement>, String> {
-        let elements = items.iter().enumerate().map(|(i, item)| {
-            element_of(shape, item).map_err(|why| locate(path, &format!("element {i}: {why}")))
-        });
+        let elements = items
+            .iter()
+            .enumerate()
+            .map(|(i, item)| element_of(shape, item).map_err(|why| locate(path, &format!("element {i}: {why}"))));
         elements.collect()
     };
     let (left, right) = (index(live)?, index(config)?);
@@ -398,7 +410,11 @@ pub fn remove_fields(shape: &Shape, value: &Value, remove: &FieldSet) -> Value {
                 if remove.has_member(&element) {
                     return None;
                 }
-                Some(remove.below(&element).map_or_else(|| item.clone(), |below| remove_fields(&of_element, item, below)))
+                Some(
+                    remove
+                        .below(&element)
+                        .map_or_else(|| item.clone(), |below| remove_fields(&of_element, item, below)),
+                )
             });
             Value::Array(kept.collect())
         }

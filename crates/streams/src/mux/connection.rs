@@ -9,9 +9,9 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use super::state::{Phase, Shared};
 use super::{ConnectionOptions, Decode, Encode, Stream, driver};
 use crate::error::StreamError;
+use crate::spdy::Headers;
 use crate::spdy::frame::reset;
 use crate::spdy::wire::{SpdyDecode, SpdyEncode};
-use crate::spdy::Headers;
 
 /// Closes the connection when the last handle of it or of its streams is gone.
 #[derive(Debug)]

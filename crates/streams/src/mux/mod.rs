@@ -64,10 +64,23 @@ impl Default for ConnectionOptions {
 /// What a codec read.
 #[derive(Debug)]
 pub(crate) enum Inbound {
-    Open { id: u32, headers: Headers, fin: bool },
-    Reply { id: u32, fin: bool },
-    Data { id: u32, data: Bytes, fin: bool },
-    Reset { id: u32 },
+    Open {
+        id: u32,
+        headers: Headers,
+        fin: bool,
+    },
+    Reply {
+        id: u32,
+        fin: bool,
+    },
+    Data {
+        id: u32,
+        data: Bytes,
+        fin: bool,
+    },
+    Reset {
+        id: u32,
+    },
     Ping(Bytes),
     Pong,
     /// The peer said farewell; what is buffered is complete.

@@ -105,18 +105,19 @@ impl Writer {
 
     /// The next acknowledged object's name and revision; `None` when the writer has ended.
     fn next(&mut self, limit: Duration) -> anyhow::Result<Option<(String, String)>> {
-        let line = match self.lines.recv_timeout(limit) {
-            Ok(line) if line.is_empty() => return self.next(limit),
-            Ok(line) => line,
-            Err(RecvTimeoutError::Disconnected) => return Ok(None),
-            Err(RecvTimeoutError::Timeout) => bail!("no answer within {limit:?}"),
-        };
-        // A body that the kill cut off is no acknowledgement; nothing follows it.
-        let Ok(o) = serde_json::from_str::<Value>(&line) else { return self.next(limit) };
-        ensure!(o["kind"] == "ConfigMap", "refused: {line}");
-        let meta = &o["metadata"];
-        let text = |v: &Value| v.as_str().map(str::to_owned).context("a string");
-        Ok(Some((text(&meta["name"])?, text(&meta["resourceVersion"])?)))
+        loop {
+            let line = match self.lines.recv_timeout(limit) {
+                Ok(line) => line,
+                Err(RecvTimeoutError::Disconnected) => return Ok(None),
+                Err(RecvTimeoutError::Timeout) => bail!("no answer within {limit:?}"),
+            };
+            // Requests that nobody answered print nothing, and a body that the kill cut off is no acknowledgement.
+            let Ok(o) = serde_json::from_str::<Value>(&line) else { continue };
+            ensure!(o["kind"] == "ConfigMap", "refused: {line}");
+            let meta = &o["metadata"];
+            let text = |v: &Value| v.as_str().map(str::to_owned).context("a string");
+            return Ok(Some((text(&meta["name"])?, text(&meta["resourceVersion"])?)));
+        }
     }
 
     fn finish(mut self) -> Outcome {

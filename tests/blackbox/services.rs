@@ -152,6 +152,6 @@ fn api_from_a_pod(s: &Subject) -> Outcome {
     let ip = s.kubectl.ok(&["get", "svc", "-n", "default", "kubernetes", "-o", "jsonpath={.spec.clusterIP}"])?;
     ensure!(out.contains(&ip), "{out}");
     // busybox speaks no verified TLS: an open port behind the service's address is what this shows.
-    k.ok(&["exec", "client", "--", "nc", "-z", "-w3", &ip, "443"])?;
+    k.ok(&["exec", "client", "--", "sh", "-c", &format!("timeout 5 nc {ip} 443 < /dev/null")])?;
     Ok(())
 }

@@ -234,10 +234,10 @@ async fn once(
 ) -> Result<Outcome, Refused> {
     let now = cx.server.clock.now();
     let mut new = old.clone();
-    if served.options().deletion == Deletion::Namespace {
-        if let Some(outcome) = namespace(cx, served, name, options, record, &old, now).await? {
-            return Ok(outcome);
-        }
+    if served.options().deletion == Deletion::Namespace
+        && let Some(outcome) = namespace(cx, served, name, options, record, &old, now).await?
+    {
+        return Ok(outcome);
     }
     let finalizers = finalizers(&old, options);
     let grace = grace(served, &old, options);

@@ -114,7 +114,10 @@ pub async fn service(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answ
     let chosen = match (port, ports) {
         ("", [only]) => Some(only),
         ("", _) => ports.iter().find(|p| p["name"].as_str().unwrap_or("").is_empty()),
-        (text, _) => ports.iter().find(|p| p["name"] == text || p["port"].to_string() == text),
+        (text, _) => {
+            let number: Option<i64> = text.parse().ok();
+            ports.iter().find(|p| p["name"] == text || number.is_some_and(|n| p["port"] == n))
+        }
     };
     let none = || Status::unavailable(format!("no endpoints available for service {:?}", cx.info.name));
     let port_name = chosen.map(|p| p["name"].as_str().unwrap_or("").to_owned()).ok_or_else(none)?;

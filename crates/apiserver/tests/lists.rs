@@ -1,4 +1,7 @@
 //! API concepts: lists in parts, selectors, tables, and watches.
+// Helpers of a test fail by panicking, as the test itself does.
+#![allow(clippy::unwrap_used)]
+
 mod common;
 
 use common::{Api, Lines};

@@ -1,7 +1,8 @@
 //! Every published fixture round-trips: JSON, YAML and protobuf to one tree and back to the same bytes.
 use kelson_codec::{Encoding, decode, encode, peek, proto};
 use serde_json::Value;
-use std::{fs, path::PathBuf};
+use std::fs;
+use std::path::{Path, PathBuf};
 
 fn fixtures() -> Option<PathBuf> {
     let root = std::env::var_os("KELSON_SHARED")
@@ -9,7 +10,7 @@ fn fixtures() -> Option<PathBuf> {
     Some(root.join("reference/fixtures")).filter(|d| d.is_dir())
 }
 
-fn stems(dir: &PathBuf) -> Vec<String> {
+fn stems(dir: &Path) -> Vec<String> {
     let mut stems: Vec<String> = fs::read_dir(dir)
         .expect("fixtures")
         .filter_map(|e| e.ok()?.file_name().into_string().ok()?.strip_suffix(".pb").map(str::to_owned))
@@ -18,7 +19,7 @@ fn stems(dir: &PathBuf) -> Vec<String> {
     stems
 }
 
-fn check(dir: &PathBuf, stem: &str) -> Result<(), String> {
+fn check(dir: &Path, stem: &str) -> Result<(), String> {
     let read = |ext: &str| fs::read(dir.join(format!("{stem}.{ext}"))).map_err(|e| e.to_string());
     let (json, yaml, pb) = (read("json")?, read("yaml")?, read("pb")?);
     let mut meta = peek(Encoding::Json, &json).map_err(|e| e.to_string())?;

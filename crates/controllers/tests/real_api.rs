@@ -1,5 +1,8 @@
 //! All controllers under their own identities against the API server in this process, with its real rules: validation,
 //! defaults, admission and RBAC. What the API does with what controllers write is only proven here.
+// Helpers of a test fail by panicking, as the test itself does.
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 

@@ -188,7 +188,7 @@ impl Shared {
                     return Handled::Answer(encode(&response, limit));
                 }
                 Answer::Alias { cname, target } => {
-                    response.add_answer(cname);
+                    response.add_answer(*cname);
                     query = Query::query(target, query.query_type());
                     aliased = true;
                 }

@@ -38,7 +38,7 @@ pub enum Answer {
     /// A name outside the domain that the caller must resolve too.
     Alias {
         /// The CNAME to answer with.
-        cname: Record,
+        cname: Box<Record>,
         /// Where it points.
         target: Name,
     },
@@ -129,7 +129,7 @@ impl Zone {
     fn external(&self, asked: &Name, target: &str) -> Answer {
         let Ok(mut target) = Name::from_str_relaxed(target) else { return missing() };
         target.set_fqdn(true);
-        Answer::Alias { cname: record(asked, RData::CNAME(CNAME(target.clone()))), target }
+        Answer::Alias { cname: Box::new(record(asked, RData::CNAME(CNAME(target.clone())))), target }
     }
 
     fn host(&self, asked: &Name, host: &str, key: &ObjectKey, kind: RecordType) -> Answer {

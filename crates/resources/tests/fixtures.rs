@@ -1,4 +1,7 @@
 //! Every published fixture, as it is and mutated at random: defaults are idempotent and nothing panics.
+// Helpers of a test fail by panicking, as the test itself does.
+#![allow(clippy::unwrap_used)]
+
 use jiff::Timestamp;
 use kelson_meta::Gvk;
 use kelson_resources::{Context, all, convert};

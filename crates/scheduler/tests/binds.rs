@@ -1,4 +1,7 @@
 //! The scheduler against an API server in this process: pods are bound, refused ones are told why, and hope returns.
+// Helpers of a test fail by panicking, as the test itself does.
+#![allow(clippy::unwrap_used)]
+
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -399,13 +399,13 @@ mod tests {
         assert_eq!((p.delete, p.update.len()), (vec!["b".to_owned()], 0));
         let p = plan(&four, want(1..151), &[full.clone(), part.clone()], right);
         assert_eq!((p.update.len(), p.update[0].0.as_str()), (1, "a"), "the freed place is used");
-        let p = plan(&four, want(0..100), &[full.clone()], |_| true);
+        let p = plan(&four, want(0..100), std::slice::from_ref(&full), |_| true);
         assert_eq!(p.update.len(), 1, "metadata alone");
         // No endpoints: one empty slice without ports takes the place of all others.
         let p = plan(&four, BTreeMap::new(), &[full, part], right);
         assert_eq!((p.create.len(), p.delete.len()), (1, 2));
         let empty = slice("e", vec![], &[]);
-        assert_eq!(plan(&four, BTreeMap::new(), &[empty.clone()], right), Plan::default());
+        assert_eq!(plan(&four, BTreeMap::new(), std::slice::from_ref(&empty), right), Plan::default());
         let p = plan(&four, want(0..1), &[empty], right);
         assert_eq!((p.create.len(), p.delete), (1, vec!["e".to_owned()]));
     }

@@ -197,7 +197,7 @@ mod tests {
             "spec": {"nodeName": "n1"}, "status": {"phase": "Running",
             "conditions": [{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:10Z"}]}});
         for (path, v) in change.as_object().unwrap() {
-            *p.pointer_mut(path).map_or_else(|| panic!("{path}"), |x| x) = v.clone();
+            *p.pointer_mut(path).unwrap_or_else(|| panic!("{path}")) = v.clone();
         }
         Arc::new(serde_json::from_value(p).unwrap())
     }

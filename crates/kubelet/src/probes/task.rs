@@ -135,8 +135,7 @@ mod tests {
         let runner = Arc::new(Script(Mutex::new(script.to_vec())));
         let task = run(kind, probe, Target::default(), Duration::ZERO, runner, report);
         let _ = tokio::time::timeout(Duration::from_secs(limit), task).await;
-        let got = out.lock().clone();
-        got
+        out.lock().clone()
     }
 
     #[tokio::test(start_paused = true)]

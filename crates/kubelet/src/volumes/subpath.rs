@@ -44,7 +44,7 @@ pub fn open(root: &Path, sub: &str, read_only: bool) -> io::Result<OwnedFd> {
 pub fn bind(mounts: &dyn Mounts, root: &Path, sub: &str, target: PathBuf, read_only: bool) -> io::Result<PathBuf> {
     let found = open(root, sub, read_only)?;
     let directory = FileType::from_raw_mode(rustix::fs::fstat(&found)?.st_mode) == FileType::Directory;
-    if mounts.below(&target).iter().any(|p| *p == target) {
+    if mounts.below(&target).contains(&target) {
         // Of the instance before: the content may have been replaced since.
         mounts.unmount(&target)?;
     }

@@ -391,10 +391,10 @@ fn allow_scheduling(before: &mut Value, now: &Value) {
         restore(spec, &now["spec"], f);
     }
     let node = &now["spec"]["affinity"];
-    if present(node) || present(&spec["affinity"]) {
-        if let Some(a) = ensure(spec, "affinity") {
-            restore(a, node, "nodeAffinity");
-        }
+    if (present(node) || present(&spec["affinity"]))
+        && let Some(a) = ensure(spec, "affinity")
+    {
+        restore(a, node, "nodeAffinity");
     }
     for list in ["containers", "initContainers"] {
         for (c, n) in crate::tree::items_mut(spec, list).zip(items(&now["spec"][list])) {

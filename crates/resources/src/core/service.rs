@@ -522,7 +522,7 @@ fn check_policies(spec: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
     }
     let check = int0(&spec["healthCheckNodePort"]);
     if needs_health_port(spec) {
-        if check < 0 || check > 65535 {
+        if !(0..=65535).contains(&check) {
             e.invalid(&p.child("healthCheckNodePort"), check, "must be a valid port");
         }
     } else if check != 0 {

@@ -25,15 +25,20 @@ fn taints_and_cordons() {
         (json!({"key": "k", "value": "w"}), refused()),
         (json!({"key": "k", "value": "v", "effect": "NoSchedule"}), refused()),
     ] {
-        check(&[tainted.clone()], &[], pod("p", spec(json!({"tolerations": [toleration]}))), want);
+        check(std::slice::from_ref(&tainted), &[], pod("p", spec(json!({"tolerations": [toleration]}))), want);
     }
     let cordoned = node("n", spec(json!({"unschedulable": true})));
-    check(&[cordoned.clone()], &[], pod("p", json!({})), useless("1 node(s) were unschedulable", 1, HELPLESS));
+    check(
+        std::slice::from_ref(&cordoned),
+        &[],
+        pod("p", json!({})),
+        useless("1 node(s) were unschedulable", 1, HELPLESS),
+    );
     let daemon = json!({"tolerations": [{"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}]});
     check(&[cordoned], &[], pod("p", spec(daemon)), ok("n"));
     // Rather not, but not never; and the other node is preferred.
     let prefer = node("a", spec(json!({"taints": [{"key": "k", "effect": "PreferNoSchedule"}]})));
-    check(&[prefer.clone()], &[], pod("p", json!({})), ok("a"));
+    check(std::slice::from_ref(&prefer), &[], pod("p", json!({})), ok("a"));
     check(&[prefer, node("b", json!({}))], &[], pod("p", json!({})), ok("b"));
 }
 
@@ -46,8 +51,8 @@ fn required(terms: Value) -> Value {
 fn node_affinity() {
     let n = node("n", json!({"metadata": {"labels": {"disk": "ssd", "gen": "5"}}}));
     let refused = || useless("1 node(s) didn't match Pod's node affinity/selector", 1, HELPLESS);
-    check(&[n.clone()], &[], pod("p", spec(json!({"nodeSelector": {"disk": "ssd"}}))), ok("n"));
-    check(&[n.clone()], &[], pod("p", spec(json!({"nodeSelector": {"disk": "hdd"}}))), refused());
+    check(std::slice::from_ref(&n), &[], pod("p", spec(json!({"nodeSelector": {"disk": "ssd"}}))), ok("n"));
+    check(std::slice::from_ref(&n), &[], pod("p", spec(json!({"nodeSelector": {"disk": "hdd"}}))), refused());
     let expression = |op: &str, key: &str, values: Value| {
         required(json!([{"matchExpressions": [{"key": key, "operator": op, "values": values}]}]))
     };
@@ -61,7 +66,7 @@ fn node_affinity() {
         (expression("Lt", "gen", json!(["5"])), refused()),
         (required(json!([{}])), refused()),
     ] {
-        check(&[n.clone()], &[], pod("p", over), want);
+        check(std::slice::from_ref(&n), &[], pod("p", over), want);
     }
     let by_name = |name: &str| {
         pod("p", required(json!([{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}])))

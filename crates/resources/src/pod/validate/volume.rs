@@ -106,12 +106,11 @@ fn check_source(kind: &str, s: &Value, v: &Value, pod_name: &str, p: &Path<'_>, 
                 e.forbidden(&p.child("sizeLimit"), "SizeLimit field must be a valid resource quantity");
             }
         }
-        "hostPath" => {
-            if rules::required(&s["path"], &p.child("path"), e) {
-                no_backsteps(text(&s["path"]), &p.child("path"), e);
-                rules::optional_one_of(&s["type"], &p.child("type"), HOST_PATH_TYPES, e);
-            }
+        "hostPath" if rules::required(&s["path"], &p.child("path"), e) => {
+            no_backsteps(text(&s["path"]), &p.child("path"), e);
+            rules::optional_one_of(&s["type"], &p.child("type"), HOST_PATH_TYPES, e);
         }
+        "hostPath" => {}
         "secret" => keys(s, "secretName", p, e),
         "configMap" => keys(s, "name", p, e),
         "downwardAPI" => {

@@ -313,10 +313,10 @@ pub(crate) fn base_create<S: Strategy + ?Sized>(s: &S, obj: &mut Value) {
     if o.has_status() {
         set(obj, "status", s.initial_status());
     }
-    if let Some(meta) = obj.get_mut("metadata") {
-        if o.generation {
-            set(meta, "generation", 1);
-        }
+    if o.generation
+        && let Some(meta) = obj.get_mut("metadata")
+    {
+        set(meta, "generation", 1);
     }
 }
 

@@ -30,8 +30,8 @@ lint: deps-build ## format and clippy
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- --deny warnings
 
-bench: deps-test build ## the rows of docs/benchmarks.md; PEER_* variables add a peer to the same run
-	cargo run --locked --release --package kelson-bench
+bench: deps-test build ## start, rest, create, get, list on this machine; PEER_URL and PEER_TOKEN add a peer to the run
+	bench/run
 
 images: deps-test ## the test images as tars under .cache/images
 	@mkdir -p .cache/images

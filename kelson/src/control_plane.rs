@@ -10,6 +10,7 @@ use jiff::Timestamp;
 use kelson_apiserver::{
     ApiServer, AuthorizationMode, Config, KubeletConfig, Running, ServiceAccountConfig, ServingConfig,
 };
+use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::{UserInfo, user};
 use kelson_client::{Client, InformerHandle};
 use kelson_controllers::Controllers;
@@ -108,11 +109,18 @@ impl ControlPlane {
 }
 
 fn start_controllers(args: &ServerArgs, api: &Running, pki: &ClusterPki) -> kelson_controllers::Running {
+    let issuer = TokenIssuer::new(pki.service_account.clone(), IssuerOptions::default());
+    let sign = move |namespace: &str, account: &str, uid: &str, secret: &str| {
+        issuer.legacy_token(namespace, account, uid, secret).map_err(|e| e.message)
+    };
     let config = kelson_controllers::Config {
+        // Off by default upstream, on wherever bootstrap tokens are used: those that expired go.
+        controllers: ["*", "token-cleaner-controller"].map(String::from).into(),
         cluster_cidrs: vec![args.cluster_cidr],
         service_cidr: Some(args.service_cidr),
         root_ca: pki.ca.cert_pem().to_owned(),
         signer: Some(Arc::new(pki.ca.clone())),
+        legacy_tokens: Some(Arc::new(sign)),
         ..kelson_controllers::Config::default()
     };
     let api = api.clone();

@@ -86,7 +86,7 @@ impl Writer {
             config.push_str("header = \"Content-Type: application/json\"\nwrite-out = \"\\n\"\n");
             config.push_str(&format!("data = {}\n", serde_json::Value::from(body)));
             config.push_str(&format!(
-                "url = https://127.0.0.1:{}/api/v1/namespaces/kill/configmaps\nnext\n",
+                "url = https://127.0.0.1:{}/api/v1/namespaces/kill/configmaps?pretty=false\nnext\n",
                 server.port
             ));
         }

@@ -335,7 +335,8 @@ fn policies_and_affinity() {
     lab.until("health check node port", |l| l.http("192.0.2.2:30999").contains(r#""localEndpoints":1"#));
     lab.api.endpoints(&[(1, false)]);
     lab.until("503", |l| l.http("192.0.2.2:30999").starts_with("HTTP/1.1 503"));
-    assert_eq!(lab.who("9", NODE_PORT), BTreeSet::from([1]));
+    // Health is told before the rules of the same change are in the kernel.
+    lab.until("the remaining endpoint", |l| l.who("9", NODE_PORT) == BTreeSet::from([1]));
 
     lab.api.service(json!({"internalTrafficPolicy": "Local"}));
     lab.api.endpoints(&[(1, false), (3, true)]);

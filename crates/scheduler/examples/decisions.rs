@@ -1,5 +1,5 @@
 //! Decisions per second without an API: 1,000 nodes in three zones, 10,000 pods of a few templates, some with spread
-//! constraints or anti-affinity. `cargo run --release -p kelson-scheduler --example bench`
+//! constraints or anti-affinity. `cargo run --release -p kelson-scheduler --example decisions`
 //!
 //! On two shared cores, November 2026, pods/s: one template 43,500; 10 templates 33,900; 100 templates 15,400; hard zone
 //! spread 14,600; soft host spread 18,100; anti-affinity by host 11,700.

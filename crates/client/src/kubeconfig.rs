@@ -14,6 +14,9 @@ pub struct Config {
     pub ca_pem: Vec<u8>,
     /// Name to verify instead of the host's.
     pub tls_server_name: Option<String>,
+    /// Whether the server's certificate is taken as it comes. Only for reading what proves itself, such as a signed
+    /// `cluster-info`: no credentials are sent over such a connection.
+    pub insecure_skip_tls_verify: bool,
     /// Who the client is.
     pub credentials: Credentials,
 }
@@ -72,6 +75,11 @@ struct File {
 }
 
 #[derive(Deserialize)]
+struct ClusterFile {
+    clusters: Vec<Named<Cluster>>,
+}
+
+#[derive(Deserialize)]
 struct Named<T> {
     name: String,
     #[serde(alias = "context", alias = "cluster", alias = "user")]
@@ -92,6 +100,7 @@ struct Cluster {
     certificate_authority: Option<PathBuf>,
     certificate_authority_data: Option<String>,
     tls_server_name: Option<String>,
+    insecure_skip_tls_verify: bool,
 }
 
 #[derive(Deserialize, Default)]
@@ -132,8 +141,22 @@ impl Config {
             server: cluster.server.clone(),
             ca_pem,
             tls_server_name: cluster.tls_server_name.clone(),
+            insecure_skip_tls_verify: cluster.insecure_skip_tls_verify,
             credentials: credentials(user, base)?,
         })
+    }
+
+    /// Reads the one cluster of a kubeconfig that has no context and no user, as `cluster-info` holds it.
+    pub fn parse_cluster(text: &[u8]) -> Result<Self, KubeconfigError> {
+        let file: ClusterFile = parse_yaml(text)?;
+        let [Named { value: cluster, .. }] = file.clusters.as_slice() else {
+            return Err(KubeconfigError(format!("expected one cluster, found {}", file.clusters.len())));
+        };
+        let ca_pem = match &cluster.certificate_authority_data {
+            Some(d) => decode("certificate-authority-data", d)?,
+            None => return Err(KubeconfigError("certificate-authority-data is missing".into())),
+        };
+        Ok(Self { server: cluster.server.clone(), ca_pem, ..Self::default() })
     }
 }
 
@@ -197,6 +220,16 @@ contexts:
         assert_eq!((c.server.as_str(), c.ca_pem.as_slice()), ("https://127.0.0.1:6443", b"hi".as_slice()));
         let Credentials::CertificateFiles { cert, .. } = c.credentials else { panic!("certificate files") };
         assert_eq!(cert, Path::new("/etc/x/a.pem"));
+    }
+
+    #[test]
+    fn reads_a_cluster_alone() {
+        let text = "apiVersion: v1\nclusters:\n- cluster: {certificate-authority-data: aGk=, server: 'https://h:1'}\n  \
+                    name: ''\ncontexts: null\ncurrent-context: ''\nkind: Config\nusers: null\n";
+        let c = Config::parse_cluster(text.as_bytes()).unwrap();
+        assert_eq!((c.server.as_str(), c.ca_pem.as_slice()), ("https://h:1", b"hi".as_slice()));
+        assert!(Config::parse_cluster(b"clusters: []").is_err());
+        assert!(Config::parse_cluster(b"clusters: [{name: '', cluster: {server: 'https://h:1'}}]").is_err());
     }
 
     #[test]

@@ -20,6 +20,7 @@ use crate::transport::BoxFuture;
 use crate::{Request, Response, Transport, TransportError};
 
 mod connector;
+mod unverified;
 use connector::TlsConnector;
 
 /// How long a connection may take, TLS included.
@@ -134,10 +135,17 @@ pub fn client_config(config: &Config) -> Result<ClientConfig, TransportError> {
         roots.add(cert).map_err(|e| TransportError(format!("certificate authority: {e}")))?;
     }
     let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(provider)
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
         .with_safe_default_protocol_versions()
-        .map_err(TransportError::new)?
-        .with_root_certificates(roots);
+        .map_err(TransportError::new)?;
+    if config.insecure_skip_tls_verify {
+        if !matches!(config.credentials, Credentials::None) {
+            return Err(TransportError("credentials are not sent to a server that is not verified".into()));
+        }
+        let any = builder.dangerous().with_custom_certificate_verifier(Arc::new(unverified::AnyServer::new(provider)));
+        return Ok(with_alpn(any.with_no_client_auth()));
+    }
+    let builder = builder.with_root_certificates(roots);
     let (cert, key) = match &config.credentials {
         Credentials::Certificate { cert_pem, key_pem } => (cert_pem.clone(), key_pem.clone()),
         Credentials::CertificateFiles { cert, key } => (read(cert)?, read(key)?),

@@ -4,12 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use base64::Engine as _;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use kelson_client::{DeleteOptions, WorkQueue};
 use kelson_meta::ObjectKey;
-use ring::hmac;
+use kelson_pki::{SIGNATURE_PREFIX, sign_detached};
 use serde_json::json;
 
 use crate::context::{Context, SyncError, enqueue_self, update_value};
@@ -18,7 +16,6 @@ use crate::views::{ConfigMapView, SecretView};
 const SIGNER: &str = "bootstrap-signer";
 const CLEANER: &str = "token-cleaner";
 const NAME_PREFIX: &str = "bootstrap-token-";
-const SIGNATURE_PREFIX: &str = "jws-kubeconfig-";
 
 /// When a token's time is over; a time nobody can read is over.
 fn expires(s: &SecretView) -> Option<Timestamp> {
@@ -36,22 +33,13 @@ fn signing_key(s: &SecretView, now: Timestamp) -> Option<(String, String)> {
     (right_name && for_signing && valid).then_some((id, secret))
 }
 
-/// A detached JWS (RFC 7515, appendix F) of `content` with HMAC-SHA256.
-fn detached_signature(content: &str, id: &str, secret: &str) -> String {
-    let header = URL_SAFE_NO_PAD.encode(format!("{{\"alg\":\"HS256\",\"kid\":\"{id}\"}}"));
-    let payload = URL_SAFE_NO_PAD.encode(content);
-    let key = hmac::Key::new(hmac::HMAC_SHA256, secret.as_bytes());
-    let tag = hmac::sign(&key, format!("{header}.{payload}").as_bytes());
-    format!("{header}..{}", URL_SAFE_NO_PAD.encode(tag))
-}
-
 /// The data of `cluster-info` with exactly the signatures it should have.
 fn signed(data: &BTreeMap<String, String>, tokens: &[(String, String)]) -> BTreeMap<String, String> {
     let mut out = data.clone();
     out.retain(|k, _| !k.starts_with(SIGNATURE_PREFIX));
     if let Some(content) = data.get("kubeconfig") {
         for (id, secret) in tokens {
-            out.insert(format!("{SIGNATURE_PREFIX}{id}"), detached_signature(content, id, secret));
+            out.insert(format!("{SIGNATURE_PREFIX}{id}"), sign_detached(content, id, secret));
         }
     }
     out
@@ -114,17 +102,8 @@ mod tests {
     use super::*;
     use crate::Config;
     use crate::testing::FakeApi;
+    use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
-
-    #[test]
-    fn signature_as_rfc_7515_has_it() {
-        let jws = detached_signature("hello", "abcdef", "0123456789abcdef");
-        let (header, rest) = jws.split_once("..").unwrap();
-        assert_eq!(URL_SAFE_NO_PAD.decode(header).unwrap(), br#"{"alg":"HS256","kid":"abcdef"}"#);
-        let key = hmac::Key::new(hmac::HMAC_SHA256, b"0123456789abcdef");
-        let tag = URL_SAFE_NO_PAD.decode(rest).unwrap();
-        assert!(hmac::verify(&key, format!("{header}.aGVsbG8").as_bytes(), &tag).is_ok());
-    }
 
     #[tokio::test(start_paused = true)]
     async fn signs_while_valid() {

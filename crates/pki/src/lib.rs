@@ -3,6 +3,7 @@
 //! What a CSR may ask for is judged here (`signer`), whether it is approved is not. Nothing here serves or dials.
 
 mod authority;
+mod bootstrap;
 mod cluster;
 mod csr;
 mod der;
@@ -15,6 +16,7 @@ mod signer;
 mod tls;
 
 pub use authority::{Authority, CertInfo, Issued, LeafSpec, Purpose, San};
+pub use bootstrap::{SIGNATURE_PREFIX, parse_pin, public_key_pin, sign_detached, verify_detached};
 pub use cluster::{ClusterPki, Component, PkiOptions};
 pub use csr::{CertificateRequest, create_request};
 pub use file::write_secret;

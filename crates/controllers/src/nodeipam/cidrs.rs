@@ -86,6 +86,14 @@ impl CidrSet {
         }
     }
 
+    /// Takes back what was given out but never used: it is the first to be given out again.
+    pub fn undo(&mut self, net: &IpNet) {
+        if let Some(range) = self.range(net) {
+            self.next = *range.start();
+        }
+        self.release(net);
+    }
+
     /// Gives out a part; `None`: there is none left.
     pub fn allocate(&mut self) -> Option<IpNet> {
         let count = self.count();
@@ -120,6 +128,15 @@ mod tests {
         assert_eq!(take(&mut s).as_deref(), Some("10.42.3.0/24"), "not the one just given back");
         assert_eq!(take(&mut s).as_deref(), Some("10.42.0.0/24"));
         assert_eq!(take(&mut s), None);
+    }
+
+    #[test]
+    fn what_was_never_used_is_given_out_again() {
+        let mut s = CidrSet::new(net("10.42.0.0/22"), 24).unwrap();
+        let first = s.allocate().unwrap();
+        s.undo(&first);
+        assert_eq!(s.allocate(), Some(first));
+        assert_eq!(take(&mut s).as_deref(), Some("10.42.1.0/24"));
     }
 
     #[test]

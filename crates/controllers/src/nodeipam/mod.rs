@@ -115,7 +115,7 @@ impl Allocator {
             if e.status().is_some() {
                 let mut state = self.state.lock();
                 for net in &nets {
-                    state.sets.iter_mut().for_each(|s| s.release(net));
+                    state.sets.iter_mut().for_each(|s| s.undo(net));
                 }
             }
             return if e.is_not_found() { Ok(()) } else { Err(e.into()) };
@@ -146,7 +146,7 @@ impl Allocator {
                 Some(net) => got.push(net),
                 None => {
                     for net in &got {
-                        state.sets.iter_mut().for_each(|s| s.release(net));
+                        state.sets.iter_mut().for_each(|s| s.undo(net));
                     }
                     return None;
                 }

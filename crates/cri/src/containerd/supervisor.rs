@@ -329,13 +329,8 @@ async fn remove_pods(config: &ContainerdConfig, errors: &mut Vec<String>) -> Res
 }
 
 fn unmount_below(dir: &Path, errors: &mut Vec<String>) {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-    // The innermost come last.
-    for target in mounts.lines().rev().filter_map(|line| line.split(' ').nth(4)) {
-        let target = PathBuf::from(target.replace("\\040", " ").replace("\\134", "\\"));
-        if target.starts_with(dir)
-            && let Err(e) = rustix::mount::unmount(&target, rustix::mount::UnmountFlags::DETACH)
-        {
+    for target in crate::mounts::below(dir) {
+        if let Err(e) = rustix::mount::unmount(&target, rustix::mount::UnmountFlags::DETACH) {
             errors.push(format!("unmount {}: {e}", target.display()));
         }
     }

@@ -50,43 +50,6 @@ impl Mounts for KernelMounts {
     }
 
     fn below(&self, dir: &Path) -> Vec<PathBuf> {
-        let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        let mut out: Vec<PathBuf> =
-            table.lines().filter_map(|l| l.split(' ').nth(4)).map(unescape).filter(|p| p.starts_with(dir)).collect();
-        out.sort_by_key(|p| std::cmp::Reverse(p.components().count()));
-        out
-    }
-}
-
-/// Octal escapes of mountinfo.
-fn unescape(text: &str) -> PathBuf {
-    use std::os::unix::ffi::OsStringExt as _;
-    let bytes = text.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while i < bytes.len() {
-        let code = bytes.get(i + 1..i + 4).filter(|d| bytes[i] == b'\\' && d.iter().all(|b| (b'0'..=b'7').contains(b)));
-        match code {
-            Some(d) => {
-                out.push(d.iter().fold(0u32, |n, b| n * 8 + u32::from(b - b'0')) as u8);
-                i += 4;
-            }
-            None => {
-                out.push(bytes[i]);
-                i += 1;
-            }
-        }
-    }
-    std::ffi::OsString::from_vec(out).into()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn mountinfo_escapes() {
-        assert_eq!(unescape("/a\\040b"), PathBuf::from("/a b"));
-        assert_eq!(unescape("/a\\04"), PathBuf::from("/a\\04"));
+        kelson_cri::mounts::below(dir)
     }
 }

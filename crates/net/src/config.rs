@@ -1,7 +1,7 @@
 //! Names, paths and address ranges of one node's network, all derived from its data directory.
 
 use std::fmt::Write as _;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::{Path, PathBuf};
 
 use ipnet::IpNet;
@@ -14,6 +14,13 @@ use crate::error::NetError;
 const PREFIX_MAX: u8 = 30;
 /// Used when the host has no default route to take an MTU from.
 pub(crate) const MTU_DEFAULT: u32 = 1500;
+/// What VXLAN over IPv4 adds to a packet: Ethernet, IP, UDP and its own header.
+pub(crate) const VXLAN_OVERHEAD: u32 = 50;
+/// Largest VXLAN network identifier.
+pub const VNI_MAX: u32 = (1 << 24) - 1;
+/// UDP port of the overlay: Linux' own default, and that of others' VXLAN networks; which packets are whose, the network
+/// identifier tells.
+pub const VXLAN_PORT: u16 = 8472;
 
 /// The short name of a data directory: eight hex digits of the digest of its canonical path.
 pub fn network_id(data_dir: &Path) -> String {
@@ -28,6 +35,19 @@ pub(crate) fn hex_prefix(bytes: &[u8], count: usize) -> String {
     })
 }
 
+/// How a node's pods reach those of other nodes: VXLAN, which asks nothing of the network between the nodes but that their
+/// addresses reach each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct OverlayConfig {
+    /// Network identifier, the same on all nodes of a cluster; 1 to [`VNI_MAX`].
+    pub vni: u32,
+    /// UDP port, the same on all nodes.
+    pub port: u16,
+    /// This node's address, as the others see it.
+    pub node_ip: Ipv4Addr,
+}
+
 /// One node's pod network. Serialized into the CNI configuration, so the plugin needs nothing else.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
@@ -40,9 +60,12 @@ pub struct NetworkConfig {
     pub subnets: Vec<IpNet>,
     /// The cluster's pod CIDRs: traffic to them keeps the pod's address.
     pub cluster_cidrs: Vec<IpNet>,
-    /// MTU of the bridge and of the pods' interfaces; 0 takes the default route's.
+    /// MTU of the bridge and of the pods' interfaces; 0 takes that of the node's own interface, less what the overlay adds.
     #[serde(default)]
     pub mtu: u32,
+    /// The way to other nodes; none: this node is alone.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub overlay: Option<OverlayConfig>,
 }
 
 impl NetworkConfig {
@@ -53,9 +76,15 @@ impl NetworkConfig {
     pub fn new(data_dir: &Path, subnets: Vec<IpNet>, cluster_cidrs: Vec<IpNet>) -> Result<Self, NetError> {
         let data_dir = data_dir.canonicalize().map_err(NetError::io(data_dir.display().to_string()))?;
         let subnets = subnets.iter().map(IpNet::trunc).collect();
-        let config = Self { id: network_id(&data_dir), data_dir, subnets, cluster_cidrs, mtu: 0 };
+        let config = Self { id: network_id(&data_dir), data_dir, subnets, cluster_cidrs, mtu: 0, overlay: None };
         config.validate()?;
         Ok(config)
+    }
+
+    /// The same, with a way to other nodes.
+    pub fn with_overlay(mut self, overlay: Option<OverlayConfig>) -> Self {
+        self.overlay = overlay;
+        self
     }
 
     pub(crate) fn validate(&self) -> Result<(), NetError> {
@@ -69,6 +98,11 @@ impl NetworkConfig {
         }
         if subnet.prefix_len() > PREFIX_MAX {
             return Err(NetError::Config(format!("pod CIDR {subnet} is too small: /{PREFIX_MAX} at most")));
+        }
+        if let Some(o) = self.overlay
+            && (o.vni == 0 || o.vni > VNI_MAX)
+        {
+            return Err(NetError::Config(format!("VXLAN network identifier {} is not 1 to {VNI_MAX}", o.vni)));
         }
         if self.id.len() != 8 || !self.id.bytes().all(|b| b.is_ascii_hexdigit()) {
             return Err(NetError::Config(format!("network id {:?} is not eight hex digits", self.id)));
@@ -89,6 +123,11 @@ impl NetworkConfig {
     /// Name of the bridge.
     pub fn bridge(&self) -> String {
         format!("kn{}", self.id)
+    }
+
+    /// Name of the overlay's device.
+    pub fn vxlan(&self) -> String {
+        format!("kv{}", self.id)
     }
 
     /// Name of the nftables table (family `ip`).
@@ -174,6 +213,7 @@ mod tests {
         assert_ne!(a.bridge(), b.bridge());
         let veth = a.veth(&"f".repeat(64), "eth0");
         assert!(a.bridge().len() <= 15 && veth.len() <= 15, "{veth}");
+        assert!(a.vxlan().len() <= 15 && a.vxlan().len() != veth.len(), "told apart by their length");
         assert_ne!(veth, a.veth(&"f".repeat(64), "eth1"));
         assert_eq!(a.gateway().to_string(), "10.42.0.1");
     }

@@ -2,7 +2,8 @@
 //! executable through which a container runtime asks for them. Services belong to the proxy.
 //!
 //! Everything made on the host carries the data directory's id, so that several servers coexist: bridge `kn<id>`,
-//! host ends `kv<id4><hash>`, nftables table `kelson-<id>`, CNI network `kelson-<id>`.
+//! host ends `kv<id4><hash>`, VXLAN device `kv<id>`, nftables table `kelson-<id>`, CNI network `kelson-<id>`. Which
+//! ranges are whose is agreed on in [`ranges`].
 //!
 //! Pods get a /32 and reach each other through the gateway: all their traffic is routed, none is bridged. A reply of
 //! a service's endpoint therefore always passes the host's connection tracking, with or without `br_netfilter`.
@@ -14,8 +15,13 @@ mod ipam;
 mod netlink;
 mod network;
 mod nft;
+mod overlay;
+mod peers;
+pub mod ranges;
 
-pub use config::{NetworkConfig, network_id};
+pub use config::{NetworkConfig, OverlayConfig, VNI_MAX, VXLAN_PORT, network_id};
 pub use error::NetError;
 pub use ipam::{Allocation, PortMapping, Protocol};
 pub use network::{Network, cleanup};
+pub use overlay::Peer;
+pub use peers::PeerWatch;

@@ -1,16 +1,21 @@
 //! Links, addresses and routes through rtnetlink: a few calls with errors that say what was being done. Each
 //! [`Links`] speaks to the network namespace of the thread that opened it.
 
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use futures::TryStreamExt;
 use ipnet::IpNet;
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
-use rtnetlink::packet_route::link::{InfoData, InfoVeth, LinkAttribute, LinkFlags, LinkMessage};
-use rtnetlink::packet_route::route::{RouteAttribute, RouteHeader, RouteScope};
-use rtnetlink::{Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, RouteMessageBuilder};
+use rtnetlink::packet_route::link::{InfoData, InfoVeth, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
+use rtnetlink::packet_route::neighbour::{
+    NeighbourAddress, NeighbourAttribute, NeighbourFlags, NeighbourMessage, NeighbourState,
+};
+use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, RouteMessage, RouteScope, RouteType};
+use rtnetlink::{
+    Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVxlan, RouteMessageBuilder,
+};
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::error::NetError;
@@ -25,6 +30,39 @@ pub(crate) struct Link {
     pub controller: Option<u32>,
     pub mac: Vec<u8>,
     pub up: bool,
+    /// What a VXLAN device was made with.
+    pub vxlan: Option<VxlanLink>,
+}
+
+impl Link {
+    pub fn is_vxlan(&self) -> bool {
+        self.vxlan.is_some()
+    }
+}
+
+/// The parameters of a VXLAN device, which cannot be changed once it is made.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct VxlanLink {
+    pub vni: u32,
+    pub port: u16,
+    pub local: Option<Ipv4Addr>,
+}
+
+/// A route of the main table.
+#[derive(Debug)]
+pub(crate) struct Route {
+    pub to: IpNet,
+    pub gateway: Option<IpAddr>,
+    pub out: Option<u32>,
+    message: RouteMessage,
+}
+
+/// A neighbour of a link: who has which hardware address, or behind which address a hardware address is.
+#[derive(Debug)]
+pub(crate) struct Neighbour {
+    pub ip: IpAddr,
+    pub mac: Vec<u8>,
+    message: NeighbourMessage,
 }
 
 /// Both ends of a pod's cable.
@@ -161,6 +199,72 @@ impl Links {
         Ok(())
     }
 
+    /// A VXLAN device that learns nothing by itself.
+    pub async fn add_vxlan(&self, name: &str, with: VxlanLink, mac: Vec<u8>, mtu: u32) -> Result<(), NetError> {
+        let mut message = LinkVxlan::new(name, with.vni).port(with.port).learning(false);
+        if let Some(local) = with.local {
+            message = message.local(local);
+        }
+        let done = self.handle.link().add(message.address(mac).mtu(mtu).up().build()).execute().await;
+        done.map_err(|e| refuse(format!("create VXLAN device {name} (network {})", with.vni), e))
+    }
+
+    /// The IPv4 routes of the main table.
+    pub async fn routes(&self) -> Result<Vec<Route>, NetError> {
+        let query = RouteMessageBuilder::<Ipv4Addr>::new().build();
+        let all: Vec<RouteMessage> =
+            self.handle.route().get(query).execute().try_collect().await.map_err(|e| refuse("list routes", e))?;
+        Ok(all.into_iter().filter_map(route_of).collect())
+    }
+
+    /// Leads `to` through `gateway`, which is taken to be right behind the link.
+    pub async fn add_route(&self, index: u32, to: (Ipv4Addr, u8), gateway: Ipv4Addr) -> Result<(), NetError> {
+        let (net, prefix) = to;
+        let route = RouteMessageBuilder::<Ipv4Addr>::new()
+            .destination_prefix(net, prefix)
+            .gateway(gateway)
+            .output_interface(index)
+            .onlink()
+            .build();
+        let done = self.handle.route().add(route).replace().execute().await;
+        done.map_err(|e| refuse(format!("add the route to {net}/{prefix}"), e))
+    }
+
+    pub async fn delete_route(&self, route: Route) -> Result<(), NetError> {
+        let what = format!("delete the route to {}", route.to);
+        gone_is_fine(self.handle.route().del(route.message).execute().await, what)
+    }
+
+    /// The permanent neighbours of a link: `Inet` for addresses, `Bridge` for what is behind a VXLAN device.
+    pub async fn neighbours(&self, index: u32, family: AddressFamily) -> Result<Vec<Neighbour>, NetError> {
+        let mut get = self.handle.neighbours().get().set_address_family(family);
+        get.message_mut().header.ifindex = index;
+        let all: Vec<NeighbourMessage> = get.execute().try_collect().await.map_err(|e| refuse("list neighbours", e))?;
+        let of_link = all.into_iter().filter(|m| {
+            let h = &m.header;
+            h.ifindex == index && h.family == family && h.state == NeighbourState::Permanent
+        });
+        Ok(of_link.filter_map(neighbour_of).collect())
+    }
+
+    /// Says which hardware address `ip` has.
+    pub async fn add_neighbour(&self, index: u32, ip: Ipv4Addr, mac: &[u8]) -> Result<(), NetError> {
+        let request = self.handle.neighbours().add(index, ip.into()).link_layer_address(mac).replace();
+        request.execute().await.map_err(|e| refuse(format!("add neighbour {ip}"), e))
+    }
+
+    /// Says behind which node a hardware address is.
+    pub async fn add_forwarding(&self, index: u32, mac: &[u8], node: Ipv4Addr) -> Result<(), NetError> {
+        let request = self.handle.neighbours().add_bridge(index, mac).destination(node.into());
+        let done = request.flags(NeighbourFlags::Own).replace().execute().await;
+        done.map_err(|e| refuse(format!("add the way to node {node}"), e))
+    }
+
+    pub async fn delete_neighbour(&self, neighbour: Neighbour) -> Result<(), NetError> {
+        let what = format!("delete neighbour {}", neighbour.ip);
+        gone_is_fine(self.handle.neighbours().del(neighbour.message).execute().await, what)
+    }
+
     /// The MTU of the link that the IPv4 default route leaves by.
     pub async fn default_route_mtu(&self) -> Result<Option<u32>, NetError> {
         let query = RouteMessageBuilder::<std::net::Ipv4Addr>::new().build();
@@ -191,6 +295,70 @@ impl Links {
 }
 
 const NODEV: i32 = rustix::io::Errno::NODEV.raw_os_error();
+/// What a deletion answers when the thing is gone: ESRCH for routes, ENOENT for neighbours.
+const GONE: [i32; 2] = [rustix::io::Errno::SRCH.raw_os_error(), rustix::io::Errno::NOENT.raw_os_error()];
+
+fn gone_is_fine(done: Result<(), rtnetlink::Error>, what: String) -> Result<(), NetError> {
+    match done.map_err(|e| refuse(what, e)) {
+        Err(NetError::Netlink { errno, .. }) if GONE.contains(&errno) => Ok(()),
+        other => other,
+    }
+}
+
+fn route_of(message: RouteMessage) -> Option<Route> {
+    if message.header.kind != RouteType::Unicast {
+        return None;
+    }
+    let address = |a: &RouteAddress| match a {
+        RouteAddress::Inet(ip) => Some(IpAddr::V4(*ip)),
+        _ => None,
+    };
+    let (mut to, mut gateway, mut out) = (IpAddr::V4(Ipv4Addr::UNSPECIFIED), None, None);
+    let mut table = u32::from(message.header.table);
+    for attribute in &message.attributes {
+        match attribute {
+            RouteAttribute::Destination(a) => to = address(a)?,
+            RouteAttribute::Gateway(a) => gateway = address(a),
+            RouteAttribute::Oif(index) => out = Some(*index),
+            RouteAttribute::Table(t) => table = *t,
+            _ => {}
+        }
+    }
+    if table != u32::from(RouteHeader::RT_TABLE_MAIN) {
+        return None;
+    }
+    let to = IpNet::new(to, message.header.destination_prefix_length).ok()?;
+    Some(Route { to, gateway, out, message })
+}
+
+fn neighbour_of(message: NeighbourMessage) -> Option<Neighbour> {
+    let (mut ip, mut mac) = (None, Vec::new());
+    for attribute in &message.attributes {
+        match attribute {
+            NeighbourAttribute::Destination(NeighbourAddress::Inet(a)) => ip = Some(IpAddr::V4(*a)),
+            NeighbourAttribute::LinkLayerAddress(a) => mac = a.clone(),
+            _ => {}
+        }
+    }
+    Some(Neighbour { ip: ip?, mac, message })
+}
+
+fn vxlan_of(info: &[LinkInfo]) -> Option<VxlanLink> {
+    let data = info.iter().find_map(|i| match i {
+        LinkInfo::Data(InfoData::Vxlan(data)) => Some(data),
+        _ => None,
+    })?;
+    let mut vxlan = VxlanLink::default();
+    for item in data {
+        match item {
+            InfoVxlan::Id(vni) => vxlan.vni = *vni,
+            InfoVxlan::Port(port) => vxlan.port = *port,
+            InfoVxlan::Local(ip) => vxlan.local = Some(*ip),
+            _ => {}
+        }
+    }
+    Some(vxlan)
+}
 
 impl From<LinkMessage> for Link {
     fn from(message: LinkMessage) -> Self {
@@ -201,6 +369,7 @@ impl From<LinkMessage> for Link {
             controller: None,
             mac: Vec::new(),
             up: message.header.flags.contains(LinkFlags::Up),
+            vxlan: None,
         };
         for attribute in message.attributes {
             match attribute {
@@ -208,6 +377,7 @@ impl From<LinkMessage> for Link {
                 LinkAttribute::Mtu(mtu) => link.mtu = mtu,
                 LinkAttribute::Controller(index) => link.controller = Some(index),
                 LinkAttribute::Address(mac) => link.mac = mac,
+                LinkAttribute::LinkInfo(info) => link.vxlan = vxlan_of(&info),
                 _ => {}
             }
         }

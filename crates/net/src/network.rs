@@ -8,11 +8,12 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
-use crate::config::{MTU_DEFAULT, NetworkConfig, mac_of, network_id};
+use crate::config::{MTU_DEFAULT, NetworkConfig, VXLAN_OVERHEAD, mac_of, network_id};
 use crate::error::NetError;
 use crate::ipam::{LockedPool, PortMapping};
 use crate::netlink::{Link, Links, Netns, VethPair, block_on};
-use crate::nft;
+use crate::overlay::{self, Peer};
+use crate::{nft, ranges};
 
 /// Where CNI's library remembers results, unless told otherwise; containerd cannot be told.
 const CNI_CACHE_DIR: &str = "/var/lib/cni/results";
@@ -69,6 +70,16 @@ impl Network {
         aside(move || collect(&config, |container, _| live.contains(container))).await
     }
 
+    /// Makes the overlay lead to exactly these other nodes. After [`ensure`](Self::ensure); without an overlay nothing is
+    /// done.
+    ///
+    /// # Errors
+    /// The first thing that could not be done. Calling again goes on from there.
+    pub async fn connect(&self, peers: Vec<Peer>) -> Result<(), NetError> {
+        let config = self.config.clone();
+        aside(move || block_on(overlay::connect(&config, &peers))).await
+    }
+
     /// Addresses in use, by sandbox.
     ///
     /// # Errors
@@ -83,7 +94,9 @@ impl Network {
     }
 }
 
-async fn aside<T: Send + 'static>(work: impl FnOnce() -> Result<T, NetError> + Send + 'static) -> Result<T, NetError> {
+pub(crate) async fn aside<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, NetError> + Send + 'static,
+) -> Result<T, NetError> {
     match tokio::task::spawn_blocking(work).await {
         Ok(done) => done,
         Err(e) => Err(NetError::io("run network work")(std::io::Error::other(e))),
@@ -99,6 +112,9 @@ pub(crate) fn ensure_host(config: &NetworkConfig) -> Result<NetworkConfig, NetEr
     locked.save()?;
     nft::apply(&nft::table_script(&config, locked.pool.allocations()))?;
     nft::allow_forward(&config.bridge())?;
+    if config.overlay.is_some() {
+        nft::allow_forward(&config.vxlan())?;
+    }
     Ok(config)
 }
 
@@ -106,14 +122,15 @@ async fn ensure_bridge(config: &NetworkConfig) -> Result<NetworkConfig, NetError
     let mut config = config.clone();
     let links = Links::open()?;
     if config.mtu == 0 {
-        config.mtu = links.default_route_mtu().await?.unwrap_or(MTU_DEFAULT);
+        config.mtu = node_mtu(&links, &config).await?;
     }
     let (name, gateway, subnet) = (config.bridge(), config.gateway(), config.subnet());
     let existing = links.by_name(&name).await?;
-    let own_index = existing.as_ref().map(|l| l.index);
     let all = links.all().await?;
+    let own = [name.clone(), config.vxlan()];
+    let own: Vec<u32> = all.iter().filter(|l| own.contains(&l.name)).map(|l| l.index).collect();
     let mut addresses = links.addresses().await?;
-    refuse_overlap(&all, &addresses, own_index, &subnet)?;
+    refuse_overlap(&all, &addresses, &own, &subnet)?;
     let bridge = match existing {
         Some(link) => link,
         None => {
@@ -135,16 +152,31 @@ async fn ensure_bridge(config: &NetworkConfig) -> Result<NetworkConfig, NetError
     for (_, _, message) in addresses {
         links.delete_address(message).await?;
     }
+    overlay::ensure_device(&links, &config).await?;
     Ok(config)
+}
+
+/// What fits through the node's own interface, less what the overlay adds.
+async fn node_mtu(links: &Links, config: &NetworkConfig) -> Result<u32, NetError> {
+    let Some(overlay) = config.overlay else { return Ok(links.default_route_mtu().await?.unwrap_or(MTU_DEFAULT)) };
+    let node_ip = IpAddr::V4(overlay.node_ip);
+    let index = links.addresses().await?.into_iter().find(|(_, net, _)| net.addr() == node_ip).map(|(i, ..)| i);
+    let own = links.all().await?.into_iter().find(|l| Some(l.index) == index).map(|l| l.mtu);
+    let mtu = match own {
+        // The loopback's is no network's.
+        Some(mtu) if !node_ip.is_loopback() => mtu,
+        _ => links.default_route_mtu().await?.unwrap_or(MTU_DEFAULT),
+    };
+    Ok(mtu.saturating_sub(VXLAN_OVERHEAD))
 }
 
 fn refuse_overlap<T>(
     links: &[Link],
     addresses: &[(u32, IpNet, T)],
-    own: Option<u32>,
+    own: &[u32],
     subnet: &IpNet,
 ) -> Result<(), NetError> {
-    for (index, net, _) in addresses.iter().filter(|(index, ..)| Some(*index) != own) {
+    for (index, net, _) in addresses.iter().filter(|(index, ..)| !own.contains(index)) {
         if net.contains(&subnet.network()) || subnet.contains(&net.addr()) {
             let name = links.iter().find(|l| l.index == *index).map_or("?", |l| l.name.as_str());
             return Err(NetError::Config(format!(
@@ -162,7 +194,11 @@ fn ensure_sysctls(config: &NetworkConfig) -> Result<(), NetError> {
     sysctl(&format!("net/ipv4/conf/{bridge}/rp_filter"), "2")?;
     // A host port is reachable on the host's 127.0.0.1; the table's guard chain keeps pods from that range.
     sysctl(&format!("net/ipv4/conf/{bridge}/route_localnet"), "1")?;
-    sysctl(&format!("net/ipv4/conf/{bridge}/send_redirects"), "0")
+    sysctl(&format!("net/ipv4/conf/{bridge}/send_redirects"), "0")?;
+    match config.overlay {
+        Some(_) => sysctl(&format!("net/ipv4/conf/{}/rp_filter", config.vxlan()), "2"),
+        None => Ok(()),
+    }
 }
 
 /// Sets a kernel parameter unless it has the value already (so that a read-only /proc/sys with right values will do).
@@ -386,6 +422,7 @@ fn cleanup_blocking(data_dir: &Path) -> Vec<NetError> {
         subnets: Vec::new(),
         cluster_cidrs: Vec::new(),
         mtu: 0,
+        overlay: None,
     };
     let mut errors = Vec::new();
     // First, so that the runtime adds no more pods.
@@ -399,7 +436,10 @@ fn cleanup_blocking(data_dir: &Path) -> Vec<NetError> {
         Err(NetError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
         other => keep_error(&mut errors, other),
     }
-    keep_error(&mut errors, nft::disallow_forward(&names.bridge()));
+    for device in [names.bridge(), names.vxlan()] {
+        keep_error(&mut errors, nft::disallow_forward(&device));
+    }
+    keep_error(&mut errors, ranges::give_back(data_dir));
     let prefix = format!("{}-", names.network_name());
     for entry in std::fs::read_dir(CNI_CACHE_DIR).into_iter().flatten().flatten() {
         if entry.file_name().to_string_lossy().starts_with(&prefix) {
@@ -429,15 +469,17 @@ async fn delete_links(names: &NetworkConfig) -> Result<(), NetError> {
     for link in links.all().await? {
         let on_bridge = bridge.is_some() && link.controller == bridge;
         // Only without a bridge: another server's names may begin alike.
-        let orphan = link.controller.is_none() && link.name.starts_with(&names.veth_prefix());
+        let orphan = link.controller.is_none() && !link.is_vxlan() && link.name.starts_with(&names.veth_prefix());
         if (on_bridge || orphan)
             && let Err(e) = links.delete(&link.name).await
         {
             first_error.get_or_insert(e);
         }
     }
-    if let Err(e) = links.delete(&names.bridge()).await {
-        first_error.get_or_insert(e);
+    for device in [names.bridge(), names.vxlan()] {
+        if let Err(e) = links.delete(&device).await {
+            first_error.get_or_insert(e);
+        }
     }
     first_error.map_or(Ok(()), Err)
 }

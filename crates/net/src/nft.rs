@@ -209,6 +209,7 @@ mod tests {
             subnets: vec!["10.42.3.0/24".parse().unwrap()],
             cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
             mtu: 0,
+            overlay: None,
         }
     }
 

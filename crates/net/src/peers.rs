@@ -1,0 +1,193 @@
+//! Which other nodes there are, from the API, kept in the overlay. What an entry looks like in the kernel is `overlay`'s.
+
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use ipnet::{IpNet, Ipv4Net};
+use kelson_client::{Client, Informer, InformerConfig, InformerHandle, ResourceType, slim_object};
+use kelson_meta::ObjectMeta;
+use serde::Deserialize;
+use tokio::sync::Notify;
+use tokio::task::JoinHandle;
+
+use crate::config::NetworkConfig;
+use crate::network::Network;
+use crate::overlay::Peer;
+
+/// How often the kernel's entries are compared with what they should be.
+const CHECK: Duration = Duration::from_secs(300);
+/// First and longest pause after a fault; doubled each time.
+const RETRY_FIRST: Duration = Duration::from_secs(1);
+const RETRY_MAX: Duration = Duration::from_secs(60);
+
+/// What is read of a Node.
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct NodeView {
+    metadata: ObjectMeta,
+    #[serde(deserialize_with = "kelson_meta::null_default")]
+    spec: Spec,
+    #[serde(deserialize_with = "kelson_meta::null_default")]
+    status: Status,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Spec {
+    #[serde(rename = "podCIDRs", deserialize_with = "kelson_meta::null_default")]
+    pod_cidrs: Vec<String>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Status {
+    #[serde(deserialize_with = "kelson_meta::null_default")]
+    addresses: Vec<Address>,
+}
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct Address {
+    r#type: String,
+    address: String,
+}
+
+slim_object!(NodeView, ResourceType::cluster("", "v1", "nodes", "Node"));
+
+impl NodeView {
+    fn subnet(&self) -> Option<Ipv4Net> {
+        self.spec.pod_cidrs.iter().find_map(|c| c.parse().ok())
+    }
+    fn internal_ip(&self) -> Option<Ipv4Addr> {
+        let internal = self.status.addresses.iter().filter(|a| a.r#type == "InternalIP");
+        internal.filter_map(|a| a.address.parse().ok()).next()
+    }
+    /// Whether a change from `old` matters here; heartbeats do not.
+    fn differs(&self, old: &Self) -> bool {
+        self.subnet() != old.subnet() || self.internal_ip() != old.internal_ip()
+    }
+}
+
+/// The nodes a tunnel leads to. Not this one; not one with the same address, whose pods are on this very host; and none
+/// whose pods would be outside the cluster's range, however its object came to say so.
+fn peers_of<'a>(nodes: impl Iterator<Item = &'a NodeView>, own_name: &str, config: &NetworkConfig) -> Vec<Peer> {
+    let own_ip = config.overlay.map(|o| o.node_ip);
+    let mut peers: Vec<Peer> = nodes
+        .filter(|n| n.metadata.name != own_name)
+        .filter_map(|n| Some(Peer { subnet: n.subnet()?, node_ip: n.internal_ip()? }))
+        .filter(|p| Some(p.node_ip) != own_ip && !p.node_ip.is_loopback() && !p.node_ip.is_unspecified())
+        .filter(|p| config.cluster_cidrs.iter().any(|c| c.contains(&IpNet::V4(p.subnet))))
+        .filter(|p| !config.subnet().contains(&IpAddr::V4(p.subnet.network())))
+        .collect();
+    peers.sort_unstable();
+    // Two nodes with one range are a fault elsewhere; one of them, always the same, is reached.
+    peers.dedup_by_key(|p| p.subnet);
+    peers
+}
+
+/// Keeps the overlay of one node in step with the cluster's nodes until dropped; what was made stays.
+pub struct PeerWatch {
+    task: JoinHandle<()>,
+}
+
+impl Drop for PeerWatch {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl PeerWatch {
+    /// Starts watching. `client` must be allowed to list and watch nodes.
+    pub fn start(network: Network, node_name: &str, client: Client) -> Self {
+        let changed = Arc::new(Notify::new());
+        let wake = Arc::clone(&changed);
+        let nodes = Informer::<NodeView>::new(client, InformerConfig::default()).on_change(move |change| {
+            let matters = match change {
+                kelson_client::Change::Updated { old, new } => new.differs(old),
+                _ => true,
+            };
+            if matters {
+                wake.notify_one();
+            }
+        });
+        let name = node_name.to_owned();
+        Self { task: tokio::spawn(keep(network, name, nodes.start(), changed)) }
+    }
+}
+
+async fn keep(network: Network, name: String, nodes: InformerHandle<NodeView>, changed: Arc<Notify>) {
+    // A cluster that cannot be read has no peers to take away.
+    nodes.synced().await;
+    let (mut known, mut pause) = (None, RETRY_FIRST);
+    loop {
+        let all = nodes.list();
+        let peers = peers_of(all.iter().map(AsRef::as_ref), &name, network.config());
+        drop(all);
+        let wait = match network.connect(peers.clone()).await {
+            Ok(()) => {
+                if known.as_ref() != Some(&peers) {
+                    tracing::info!(nodes = peers.len(), "the overlay leads to the other nodes");
+                    known = Some(peers);
+                }
+                pause = RETRY_FIRST;
+                CHECK
+            }
+            Err(e) => {
+                tracing::warn!(error = %e, retry_in = ?pause, "cannot connect the pods of other nodes");
+                let wait = pause;
+                pause = (pause * 2).min(RETRY_MAX);
+                wait
+            }
+        };
+        tokio::select! { () = changed.notified() => {} () = tokio::time::sleep(wait) => {} }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::OverlayConfig;
+    use serde_json::json;
+
+    fn node(name: &str, cidr: &str, ip: &str) -> NodeView {
+        serde_json::from_value(json!({"metadata": {"name": name}, "spec": {"podCIDR": cidr, "podCIDRs": [cidr]},
+            "status": {"addresses": [{"type": "Hostname", "address": name}, {"type": "InternalIP", "address": ip}]}}))
+        .unwrap()
+    }
+
+    #[test]
+    fn who_is_a_peer() {
+        let config = NetworkConfig {
+            id: "00c0ffee".to_owned(),
+            data_dir: "/x".into(),
+            subnets: vec!["10.42.0.0/24".parse().unwrap()],
+            cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
+            mtu: 0,
+            overlay: Some(OverlayConfig { vni: 7, port: 8472, node_ip: "192.0.2.1".parse().unwrap() }),
+        };
+        let empty = |v| serde_json::from_value::<NodeView>(v).unwrap();
+        let nodes = [
+            node("self", "10.42.0.0/24", "192.0.2.1"),
+            node("b", "10.42.2.0/24", "192.0.2.2"),
+            node("a", "10.42.1.0/24", "198.51.100.9"),
+            node("same-host", "10.42.3.0/24", "192.0.2.1"),
+            node("rogue", "0.0.0.0/0", "192.0.2.66"),
+            node("thief", "10.42.0.0/24", "192.0.2.67"),
+            node("six", "fd00::/64", "192.0.2.68"),
+            node("twin", "10.42.2.0/24", "192.0.2.3"),
+            node("lost", "10.42.4.0/24", "127.0.0.1"),
+            empty(json!({"metadata": {"name": "new"}, "spec": {"podCIDRs": null}, "status": null})),
+        ];
+        let got: Vec<String> =
+            peers_of(nodes.iter(), "self", &config).iter().map(|p| format!("{} {}", p.subnet, p.node_ip)).collect();
+        assert_eq!(got, ["10.42.1.0/24 198.51.100.9", "10.42.2.0/24 192.0.2.2"]);
+    }
+
+    #[test]
+    fn heartbeats_do_not_matter() {
+        let (a, b) = (node("a", "10.42.1.0/24", "192.0.2.2"), node("a", "10.42.1.0/24", "192.0.2.2"));
+        assert!(!a.differs(&b));
+        assert!(a.differs(&node("a", "10.42.1.0/24", "192.0.2.3")));
+    }
+}

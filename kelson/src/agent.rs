@@ -1,26 +1,29 @@
 //! The node: container runtime, pod network, kubelet and service proxy, joined to an API server as any node is.
-use std::net::{IpAddr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context as _;
 use ipnet::IpNet;
+use kelson_client::Client;
+use kelson_client::kubeconfig::{self, Credentials};
 use kelson_client::remote::Remote;
-use kelson_client::{Client, kubeconfig};
 use kelson_cri::containerd::{Containerd, ContainerdConfig};
 use kelson_cri::{CriClient, Limits};
 use kelson_kubelet::certs::bootstrap;
 use kelson_kubelet::volumes::mounts::KernelMounts;
 use kelson_kubelet::{Dependencies, Kubelet};
 use kelson_meta::{Clock, SystemClock};
-use kelson_net::{Network, NetworkConfig};
+use kelson_net::ranges::{self, Ranges};
+use kelson_net::{Network, PeerWatch};
 use kelson_pki::{Kubeconfig, UserCredential};
 use kelson_proxy::Proxy;
 use tokio::sync::mpsc;
 
 use crate::cli::{AgentArgs, NodeArgs};
-use crate::control_plane::CLUSTER_DOMAIN;
-use crate::host;
+use crate::cluster::ClusterSettings;
+use crate::discovery;
+use crate::host::NodeIdentity;
 use crate::token::Token;
 
 /// What a node needs to join, and what it must know of the cluster.
@@ -32,27 +35,18 @@ pub struct Join {
     pub ca_pem: String,
     /// Bootstrap token.
     pub token: Token,
-    /// Addresses of pods.
-    pub cluster_cidr: IpNet,
-    /// Address of cluster DNS.
-    pub cluster_dns: IpAddr,
-    /// Domain of cluster DNS.
-    pub cluster_domain: String,
+    /// What all nodes know alike.
+    pub cluster: ClusterSettings,
 }
 
 impl Join {
-    /// From the command line of `kelson agent`.
-    pub fn from_args(args: &AgentArgs) -> anyhow::Result<Self> {
-        let file = &args.server_ca;
-        let ca_pem = std::fs::read_to_string(file).with_context(|| format!("--server-ca {}", file.display()))?;
-        Ok(Self {
-            server: args.server.clone(),
-            ca_pem,
-            token: Token::parse(&args.token).context("--token")?,
-            cluster_cidr: args.cluster_cidr,
-            cluster_dns: args.cluster_dns,
-            cluster_domain: CLUSTER_DOMAIN.to_owned(),
-        })
+    /// From the command line of `kelson agent`, and what the cluster says of itself. Waits for a server that is not there
+    /// yet.
+    pub async fn find(args: &AgentArgs) -> anyhow::Result<Self> {
+        let token = Token::parse(&args.token).context("--token")?;
+        let known = discovery::find(args, &token).await?;
+        ranges::reserve(&args.data_dir, known.settings.ranges).await?;
+        Ok(Self { server: args.server.clone(), ca_pem: known.ca, token, cluster: known.settings })
     }
 }
 
@@ -66,18 +60,17 @@ pub struct Node {
 
 impl Node {
     /// Starts everything; returns when the kubelet runs, which is before the node is Ready.
-    pub async fn start(dir: &Path, args: &NodeArgs, join: Join) -> anyhow::Result<Self> {
+    pub async fn start(dir: &Path, args: &NodeArgs, me: &NodeIdentity, join: Join) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| format!("data directory {}", dir.display()))?;
         let dir = dir.canonicalize().with_context(|| format!("data directory {}", dir.display()))?;
-        let name = args.node_name.clone().map_or_else(host::name, Ok)?;
-        let address = args.node_ip.unwrap_or_else(host::address);
+        let (name, address) = (me.name.as_str(), me.address);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         // The runtime starts while the certificate is being signed.
-        let (runtime, identity) = tokio::join!(runtime(&dir, args), identity(&dir, &name, &join, &clock));
+        let (runtime, identity) = tokio::join!(runtime(&dir, args), identity(&dir, name, &join, &clock));
         let ((containerd, endpoint), identity) = (runtime?, identity?);
         let client = |component: &str| anyhow::Ok(Client::new(Arc::new(Remote::new(identity.clone())?), component));
         let (cidrs, given) = mpsc::unbounded_channel();
-        let config = kubelet_config(&dir, &name, address, args, &join, &endpoint);
+        let config = kubelet_config(&dir, me, args, &join, &endpoint);
         let dependencies = Dependencies {
             client: client("kubelet")?,
             runtime: Arc::new(CriClient::new(&endpoint, Limits::default())?),
@@ -88,8 +81,10 @@ impl Node {
             on_pod_cidrs: Some(Box::new(move |c: &[String]| drop(cidrs.send(c.to_vec())))),
         };
         let kubelet = Kubelet::start(config, dependencies).await.context("start the kubelet")?;
-        let network = tokio::spawn(keep_network(dir.clone(), join.cluster_cidr, given));
-        let proxy = kelson_proxy::Config::new(&dir, &name, vec![address], vec![join.cluster_cidr]);
+        let ranges = join.cluster.ranges;
+        let network = PodNetwork { dir: dir.clone(), ranges, me: me.clone(), client: client("net")?, peers: None };
+        let network = tokio::spawn(network.keep(given));
+        let proxy = kelson_proxy::Config::new(&dir, name, vec![address], vec![ranges.cluster]);
         let proxy = Proxy::start(proxy, client("proxy")?, clock);
         tracing::info!(node = name, %address, port = kubelet.port(), "the node agent runs");
         Ok(Self { kubelet, proxy, containerd, network })
@@ -129,24 +124,42 @@ async fn identity(dir: &Path, name: &str, join: &Join, clock: &Arc<dyn Clock>) -
         credential: UserCredential::Token(join.token.reveal()),
     };
     bootstrap.write(&file)?;
+    follow_server(&dir.join("kubeconfig"), join)?;
     let paths =
         bootstrap::Paths { kubeconfig: dir.join("kubeconfig"), bootstrap: Some(file), cert_dir: dir.join("pki") };
     bootstrap::load(&paths, name, clock).await.context("join the cluster")
 }
 
+/// A server that has moved, to another port perhaps, is followed: the credentials of an earlier start stay good.
+fn follow_server(file: &Path, join: &Join) -> anyhow::Result<()> {
+    let Ok(there) = kubeconfig::Config::load(file) else { return Ok(()) };
+    let Credentials::CertificateFiles { cert, key } = there.credentials else { return Ok(()) };
+    if there.server == join.server && there.ca_pem == join.ca_pem.as_bytes() {
+        return Ok(());
+    }
+    tracing::info!(from = there.server, to = join.server, "the API server has moved");
+    let moved = Kubeconfig {
+        cluster: "default-cluster".into(),
+        user: "default-auth".into(),
+        server: join.server.clone(),
+        ca_pem: join.ca_pem.clone(),
+        credential: UserCredential::CertificateFiles { cert, key },
+    };
+    Ok(moved.write(file)?)
+}
+
 fn kubelet_config(
     dir: &Path,
-    name: &str,
-    address: IpAddr,
+    me: &NodeIdentity,
     args: &NodeArgs,
     join: &Join,
     endpoint: &str,
 ) -> kelson_kubelet::Config {
-    let mut config = kelson_kubelet::Config::new(name, &dir.join("kubelet"));
-    config.node_ips = vec![address];
+    let mut config = kelson_kubelet::Config::new(&me.name, &dir.join("kubelet"));
+    config.node_ips = vec![me.address];
     config.runtime_endpoint = endpoint.to_owned();
-    config.cluster_dns = vec![join.cluster_dns];
-    config.cluster_domain = join.cluster_domain.clone();
+    config.cluster_dns = vec![join.cluster.dns];
+    config.cluster_domain = join.cluster.domain.clone();
     config.cgroup_root = format!("kelson-{}", kelson_net::network_id(dir));
     config.server.listen = Some(SocketAddr::from(([0, 0, 0, 0], free_or_any(args.kubelet_port))));
     config.server.client_ca_pem = join.ca_pem.clone().into_bytes();
@@ -164,20 +177,40 @@ fn free_or_any(port: u16) -> u16 {
     }
 }
 
-/// Sets up the pod network whenever the cluster gives this node its range.
-async fn keep_network(dir: PathBuf, cluster_cidr: IpNet, mut given: mpsc::UnboundedReceiver<Vec<String>>) {
-    while let Some(cidrs) = given.recv().await {
-        let subnets: Vec<IpNet> = cidrs.iter().filter_map(|c| c.parse().ok()).collect();
-        if let Err(e) = set_up(&dir, subnets, cluster_cidr).await {
-            tracing::error!(error = format!("{e:#}"), "cannot set up the pod network");
+/// Keeps the pod network of this node: whenever the cluster gives it its range, and as nodes come and go.
+struct PodNetwork {
+    dir: PathBuf,
+    ranges: Ranges,
+    me: NodeIdentity,
+    client: Client,
+    peers: Option<PeerWatch>,
+}
+
+impl PodNetwork {
+    async fn keep(mut self, mut given: mpsc::UnboundedReceiver<Vec<String>>) {
+        while let Some(cidrs) = given.recv().await {
+            let subnets: Vec<IpNet> = cidrs.iter().filter_map(|c| c.parse().ok()).collect();
+            if let Err(e) = self.set_up(subnets).await {
+                tracing::error!(error = format!("{e:#}"), "cannot set up the pod network");
+            }
         }
+    }
+
+    async fn set_up(&mut self, subnets: Vec<IpNet>) -> anyhow::Result<()> {
+        let program = std::env::current_exe().context("find this program")?;
+        self.peers = None;
+        let network = Network::new(self.ranges.network(&self.dir, subnets, overlay_address(self.me.address))?);
+        network.ensure(&program).await?;
+        tracing::info!(bridge = network.config().bridge(), subnet = %network.config().subnet(), "the pod network is up");
+        self.peers = Some(PeerWatch::start(network, &self.me.name, self.client.clone()));
+        Ok(())
     }
 }
 
-async fn set_up(dir: &Path, subnets: Vec<IpNet>, cluster_cidr: IpNet) -> anyhow::Result<()> {
-    let program = std::env::current_exe().context("find this program")?;
-    let network = Network::new(NetworkConfig::new(dir, subnets, vec![cluster_cidr])?);
-    network.ensure(&program).await?;
-    tracing::info!(bridge = network.config().bridge(), subnet = %network.config().subnet(), "the pod network is up");
-    Ok(())
+/// The address at which other nodes' tunnels end. A node that has none but its loopback is alone.
+fn overlay_address(address: IpAddr) -> Option<Ipv4Addr> {
+    match address {
+        IpAddr::V4(v4) if !v4.is_loopback() => Some(v4),
+        _ => None,
+    }
 }

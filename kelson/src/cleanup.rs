@@ -33,5 +33,5 @@ pub async fn run(args: &CleanupArgs) -> anyhow::Result<()> {
 }
 
 fn has_node(dir: &Path) -> bool {
-    ["containerd", "net", "cni", "kubelet"].iter().any(|d| dir.join(d).exists())
+    kelson_net::ranges::is_reserved(dir) || ["containerd", "net", "cni", "kubelet"].iter().any(|d| dir.join(d).exists())
 }

@@ -22,6 +22,9 @@ pub enum Command {
     /// Work with the images of a running node.
     #[command(subcommand)]
     Image(ImageCommand),
+    /// Work with the tokens by which other machines join a cluster; on the server's machine.
+    #[command(subcommand)]
+    Token(TokenCommand),
     /// Remove everything a server or agent made on this machine; the data directory itself stays unless asked.
     Cleanup(CleanupArgs),
     /// Print version information.
@@ -42,12 +45,12 @@ pub struct ServerArgs {
     /// Port the API listens on; 0 takes any free one.
     #[arg(long, value_name = "PORT", default_value_t = 6443)]
     pub secure_port: u16,
-    /// Addresses of pods.
-    #[arg(long, value_name = "CIDR", default_value = "10.42.0.0/16")]
-    pub cluster_cidr: IpNet,
-    /// Addresses of services.
-    #[arg(long, value_name = "CIDR", default_value = "10.43.0.0/16")]
-    pub service_cidr: IpNet,
+    /// Addresses of pods, fixed at the first start; when not given, 10.42.0.0/16 or the next range free on this machine.
+    #[arg(long, value_name = "CIDR")]
+    pub cluster_cidr: Option<IpNet>,
+    /// Addresses of services, fixed at the first start; when not given, 10.43.0.0/16 or the next range free on this machine.
+    #[arg(long, value_name = "CIDR")]
+    pub service_cidr: Option<IpNet>,
     /// Run the control plane alone: needs no root and touches nothing but the data directory.
     #[arg(long)]
     pub disable_agent: bool,
@@ -83,18 +86,15 @@ pub struct AgentArgs {
     /// The API to join.
     #[arg(long, value_name = "URL")]
     pub server: String,
-    /// Bootstrap token to join with.
+    /// Bootstrap token to join with: `kelson token create` on the server makes one.
     #[arg(long, value_name = "TOKEN", env = "KELSON_TOKEN", hide_env_values = true)]
     pub token: String,
-    /// CA of the server: its `DIR/pki/ca.crt`.
-    #[arg(long, value_name = "FILE", default_value = "/etc/kelson/ca.crt")]
-    pub server_ca: PathBuf,
-    /// The cluster's pod addresses, as the server was told.
-    #[arg(long, value_name = "CIDR", default_value = "10.42.0.0/16")]
-    pub cluster_cidr: IpNet,
-    /// Address of the cluster's DNS: the tenth of its service addresses.
-    #[arg(long, value_name = "IP", default_value = "10.43.0.10")]
-    pub cluster_dns: IpAddr,
+    /// Join only a cluster whose CA has this public key, as `kelson token create --print-join-command` shows it.
+    #[arg(long, value_name = "sha256:HEX")]
+    pub token_ca_cert_hash: Vec<String>,
+    /// CA of the server, where it does not let anybody read `cluster-info`; by default the token's signature tells it.
+    #[arg(long, value_name = "FILE")]
+    pub server_ca: Option<PathBuf>,
     /// Where everything is kept.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
     pub data_dir: PathBuf,
@@ -141,6 +141,40 @@ pub enum ImageCommand {
         /// Socket of the runtime, when it is not Kelson's own.
         #[arg(long, value_name = "unix:///…")]
         container_runtime_endpoint: Option<String>,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum TokenCommand {
+    /// Make a token, and print it.
+    Create {
+        /// How long it is good for: seconds, or a number with s, m or h; 0 is for ever.
+        #[arg(long, value_name = "TIME", default_value = "24h", value_parser = crate::token::parse_ttl)]
+        ttl: std::time::Duration,
+        /// What it is for.
+        #[arg(long, value_name = "TEXT")]
+        description: Option<String>,
+        /// Print the command that joins a machine with it.
+        #[arg(long)]
+        print_join_command: bool,
+        /// The server's data directory.
+        #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
+        data_dir: PathBuf,
+    },
+    /// List the tokens there are, without their secret halves.
+    List {
+        /// The server's data directory.
+        #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
+        data_dir: PathBuf,
+    },
+    /// Delete tokens: nobody joins with them any more. Nodes that have joined stay.
+    Delete {
+        /// Tokens, or their first halves.
+        #[arg(required = true, value_name = "TOKEN")]
+        tokens: Vec<String>,
+        /// The server's data directory.
+        #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
+        data_dir: PathBuf,
     },
 }
 

@@ -16,12 +16,15 @@ use kelson_client::{Client, InformerHandle};
 use kelson_controllers::Controllers;
 use kelson_dns::{EndpointSlice, Forwarder, Published, Service, Zone};
 use kelson_meta::SystemClock;
+use kelson_net::ranges::Ranges;
 use kelson_pki::{ClusterPki, Component, PkiOptions, San, SwappableCertificate};
 use kelson_scheduler::Scheduler;
 use kelson_store::{Store, StoreOptions};
 
 use crate::agent::Join;
 use crate::cli::ServerArgs;
+use crate::cluster::{self, ClusterSettings};
+use crate::host::NodeIdentity;
 use crate::token::Token;
 use crate::{host, rbac, token};
 
@@ -40,16 +43,19 @@ pub struct ControlPlane {
     pki: ClusterPki,
     local_url: String,
     token: Token,
+    cluster: ClusterSettings,
 }
 
 impl ControlPlane {
     /// Starts everything; returns when the API is ready.
-    pub async fn start(args: &ServerArgs) -> anyhow::Result<Self> {
+    pub async fn start(args: &ServerArgs, ranges: Ranges) -> anyhow::Result<Self> {
         let dir = &args.data_dir;
+        let cluster =
+            ClusterSettings { ranges, dns: nth(ranges.service, DNS_POSITION)?, domain: CLUSTER_DOMAIN.to_owned() };
         let now = Timestamp::now();
         let (store, pki) = open(dir, now).await?;
         let address = if args.bind_address.is_unspecified() { host::address() } else { args.bind_address };
-        let api = ApiServer::start(api_config(args, store, &pki, address, now)?).await?;
+        let api = ApiServer::start(api_config(args, &ranges, store, &pki, address, now)?).await?;
         api.ready().await;
         let port = api.local_addr().map_or(args.secure_port, |a| a.port());
         let local = if args.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { args.bind_address };
@@ -61,40 +67,44 @@ impl ControlPlane {
             kelson_pki::write_secret(out, &text, false)?;
         }
         let masters = client(&api, UserInfo::new(user::API_SERVER, [user::MASTERS]), "server");
-        rbac::ensure(&masters).await?;
-        let token = token::ensure(&masters, &dir.join(TOKEN_FILE)).await?;
-        let controllers = start_controllers(args, &api, &pki);
+        let public_url = format!("https://{}", SocketAddr::new(address, port));
+        let token_file = dir.join(TOKEN_FILE);
+        let (policy, published, token) = tokio::join!(
+            rbac::ensure(&masters),
+            cluster::publish(&masters, &public_url, pki.ca.cert_pem(), &cluster),
+            token::ensure(&masters, &token_file),
+        );
+        policy?;
+        published?;
+        let token = token?;
+        let controllers = start_controllers(&ranges, &api, &pki);
         let scheduler = client(&api, UserInfo::new(user::KUBE_SCHEDULER, [user::AUTHENTICATED]), "scheduler");
         let scheduler = Scheduler::start(kelson_scheduler::Config::default(), scheduler, Arc::new(SystemClock), None);
         tracing::info!(url = local_url, kubeconfig = %admin.display(), "the API is ready");
-        Ok(Self { api, controllers, scheduler, pki, local_url, token })
+        Ok(Self { api, controllers, scheduler, pki, local_url, token, cluster })
     }
 
     /// What the server's own node joins with: the same as any other.
-    pub fn join(&self, args: &ServerArgs) -> anyhow::Result<Join> {
-        Ok(Join {
+    pub fn join(&self) -> Join {
+        Join {
             server: self.local_url.clone(),
             ca_pem: self.pki.ca.cert_pem().to_owned(),
             token: self.token.clone(),
-            cluster_cidr: args.cluster_cidr,
-            cluster_dns: nth(args.service_cidr, DNS_POSITION)?,
-            cluster_domain: CLUSTER_DOMAIN.to_owned(),
-        })
+            cluster: self.cluster.clone(),
+        }
     }
 
     /// Starts cluster DNS on an address of this machine's node and points the `kube-dns` service at it.
-    pub async fn start_dns(&self, args: &ServerArgs) -> anyhow::Result<Dns> {
-        let ip = args.node.node_ip.unwrap_or_else(host::address);
-        let node_name = args.node.node_name.clone().map_or_else(host::name, Ok)?;
+    pub async fn start_dns(&self, node: &NodeIdentity) -> anyhow::Result<Dns> {
         let client = client(&self.api, UserInfo::new(user::API_SERVER, [user::MASTERS]), "dns");
         let directory = Arc::default();
         let watched = kelson_dns::watch(&client, &directory);
         let zone = Zone::new(CLUSTER_DOMAIN, directory).map_err(anyhow::Error::msg)?;
         let resolvers = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
-        let service_ip = nth(args.service_cidr, DNS_POSITION)?;
+        let service_ip = self.cluster.dns;
         let forwarder = Forwarder::from_resolv_conf(&resolvers, &[service_ip]);
-        let server = kelson_dns::Server::start(ip, 0, zone, forwarder).await.context("start cluster DNS")?;
-        let published = Published { service_ip, endpoint: server.address(), node_name };
+        let server = kelson_dns::Server::start(node.address, 0, zone, forwarder).await.context("start cluster DNS")?;
+        let published = Published { service_ip, endpoint: server.address(), node_name: node.name.clone() };
         let publisher = tokio::spawn(async move { kelson_dns::publish(&client, &published).await });
         Ok(Dns { server, publisher, _watched: watched })
     }
@@ -108,16 +118,16 @@ impl ControlPlane {
     }
 }
 
-fn start_controllers(args: &ServerArgs, api: &Running, pki: &ClusterPki) -> kelson_controllers::Running {
+fn start_controllers(ranges: &Ranges, api: &Running, pki: &ClusterPki) -> kelson_controllers::Running {
     let issuer = TokenIssuer::new(pki.service_account.clone(), IssuerOptions::default());
     let sign = move |namespace: &str, account: &str, uid: &str, secret: &str| {
         issuer.legacy_token(namespace, account, uid, secret).map_err(|e| e.message)
     };
     let config = kelson_controllers::Config {
-        // Off by default upstream, on wherever bootstrap tokens are used: those that expired go.
-        controllers: ["*", "token-cleaner-controller"].map(String::from).into(),
-        cluster_cidrs: vec![args.cluster_cidr],
-        service_cidr: Some(args.service_cidr),
+        // Off by default upstream, on wherever bootstrap tokens are used: cluster-info is signed, and those that expired go.
+        controllers: ["*", "bootstrap-signer-controller", "token-cleaner-controller"].map(String::from).into(),
+        cluster_cidrs: vec![ranges.cluster],
+        service_cidr: Some(ranges.service),
         root_ca: pki.ca.cert_pem().to_owned(),
         signer: Some(Arc::new(pki.ca.clone())),
         legacy_tokens: Some(Arc::new(sign)),
@@ -163,6 +173,7 @@ async fn open(dir: &Path, now: Timestamp) -> anyhow::Result<(Store, ClusterPki)>
 
 fn api_config(
     args: &ServerArgs,
+    ranges: &Ranges,
     store: Store,
     pki: &ClusterPki,
     address: IpAddr,
@@ -172,7 +183,7 @@ fn api_config(
     sans.extend(host::name().map(San::Dns));
     sans.extend(args.node.node_name.clone().map(San::Dns));
     sans.extend(args.tls_san.iter().map(|s| s.parse().map_or_else(|_| San::Dns(s.clone()), San::Ip)));
-    let sans = ClusterPki::server_sans(CLUSTER_DOMAIN, nth(args.service_cidr, 1)?, &sans);
+    let sans = ClusterPki::server_sans(CLUSTER_DOMAIN, nth(ranges.service, 1)?, &sans);
     let certificate = SwappableCertificate::new(&pki.issue_server(&sans, now)?)?;
     let mut config = Config::new(store);
     config.serving = Some(ServingConfig { bind: SocketAddr::new(args.bind_address, args.secure_port), certificate });
@@ -196,7 +207,7 @@ fn api_config(
         ca_pem: pki.ca.cert_pem().to_owned(),
         address_types: ["InternalIP", "Hostname", "ExternalIP"].map(String::from).into(),
     });
-    config.service_cidrs = vec![args.service_cidr];
+    config.service_cidrs = vec![ranges.service];
     config.advertise_address = address;
     config.cluster_domain = CLUSTER_DOMAIN.to_owned();
     Ok(config)

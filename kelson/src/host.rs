@@ -1,7 +1,30 @@
 //! What the machine says of itself: its name and the address others reach it at.
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use kelson_meta::is_dns1123_subdomain;
+
+use crate::cli::NodeArgs;
+
+/// This machine as a node: the one place where flags and host are weighed.
+#[derive(Clone, Debug)]
+pub struct NodeIdentity {
+    /// Name of the Node object.
+    pub name: String,
+    /// Its address.
+    pub address: IpAddr,
+}
+
+impl NodeIdentity {
+    /// What the flags say, and otherwise the host.
+    pub fn of(args: &NodeArgs) -> anyhow::Result<Self> {
+        let name = args.node_name.clone().map_or_else(name, Ok)?;
+        if let Err(why) = is_dns1123_subdomain(&name) {
+            bail!("--node-name {name:?}: {}", why.join(", "));
+        }
+        Ok(Self { name, address: args.node_ip.unwrap_or_else(address) })
+    }
+}
 
 /// The host's name in the form a Node's name takes.
 pub fn name() -> anyhow::Result<String> {

@@ -2,7 +2,9 @@
 mod agent;
 mod cleanup;
 mod cli;
+mod cluster;
 mod control_plane;
+mod discovery;
 mod host;
 mod image;
 mod lock;
@@ -43,6 +45,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Image(ImageCommand::Import { files, data_dir, container_runtime_endpoint }) => {
             run::small(image::import(&files, &data_dir, container_runtime_endpoint.as_deref()))
         }
+        Command::Token(command) => run::small(token::run(command)),
         Command::Cleanup(args) => run::small(cleanup::run(&args)),
         Command::Version => {
             println!("kelson {} ({})", version::KELSON_VERSION, version::GIT_COMMIT);

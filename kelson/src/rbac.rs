@@ -1,9 +1,11 @@
 //! Policy that Kelson needs beyond Kubernetes' own: what kubeadm would set up with `init`, what its nodes' service
-//! proxies read, and the approval of nodes' serving certificates.
+//! proxies read, what joining nodes read, and the approval of nodes' serving certificates.
 use anyhow::Context as _;
-use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding};
+use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use kelson_client::{Client, ClientError, Object};
 use serde_json::{Value, json};
+
+use crate::cluster::{CLUSTER_INFO, KUBELET_CONFIG, NETWORK};
 
 const API_GROUP: &str = "rbac.authorization.k8s.io";
 const APPROVE_SERVING: &str = "kelson:approve-kubelet-serving";
@@ -15,7 +17,7 @@ pub async fn ensure(client: &Client) -> anyhow::Result<()> {
         "rules": [{"apiGroups": ["certificates.k8s.io"], "resources": ["signers"], "verbs": ["approve"],
             "resourceNames": ["kubernetes.io/kubelet-serving"]}],
     });
-    create::<ClusterRole>(client, &role).await.context("the role that approves serving certificates")?;
+    create::<ClusterRole>(client, "", &role).await.context("the role that approves serving certificates")?;
     let approver = json!({"kind": "ServiceAccount", "namespace": "kube-system", "name": "certificate-controller"});
     let csr = |what: &str| format!("system:certificates.k8s.io:certificatesigningrequests:{what}");
     for (name, role, subject) in [
@@ -29,17 +31,41 @@ pub async fn ensure(client: &Client) -> anyhow::Result<()> {
             "apiVersion": format!("{API_GROUP}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": name},
             "roleRef": {"apiGroup": API_GROUP, "kind": "ClusterRole", "name": role}, "subjects": [subject],
         });
-        create::<ClusterRoleBinding>(client, &binding).await.with_context(|| format!("role binding {name}"))?;
+        create::<ClusterRoleBinding>(client, "", &binding).await.with_context(|| format!("role binding {name}"))?;
     }
-    Ok(())
+    let anybody = json!({"apiGroup": API_GROUP, "kind": "User", "name": "system:anonymous"});
+    let nodes = [group("system:bootstrappers"), group("system:nodes")];
+    readable(client, CLUSTER_INFO.0, "kelson:cluster-info", &[CLUSTER_INFO.1], &[anybody]).await?;
+    readable(client, NETWORK.0, "kelson:node-settings", &[KUBELET_CONFIG.1, NETWORK.1], &nodes).await
+}
+
+/// Lets `subjects` read the ConfigMaps named `maps`.
+async fn readable(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    maps: &[&str],
+    subjects: &[Value],
+) -> anyhow::Result<()> {
+    let metadata = json!({"name": name, "namespace": namespace});
+    let role = json!({
+        "apiVersion": format!("{API_GROUP}/v1"), "kind": "Role", "metadata": metadata,
+        "rules": [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": maps, "verbs": ["get"]}],
+    });
+    let binding = json!({
+        "apiVersion": format!("{API_GROUP}/v1"), "kind": "RoleBinding", "metadata": metadata,
+        "roleRef": {"apiGroup": API_GROUP, "kind": "Role", "name": name}, "subjects": subjects,
+    });
+    create::<Role>(client, namespace, &role).await.with_context(|| format!("role {name}"))?;
+    create::<RoleBinding>(client, namespace, &binding).await.with_context(|| format!("role binding {name}"))
 }
 
 fn group(name: &str) -> Value {
     json!({"apiGroup": API_GROUP, "kind": "Group", "name": name})
 }
 
-async fn create<T: Object>(client: &Client, object: &Value) -> Result<(), ClientError> {
-    match client.create::<T>("", object).await {
+async fn create<T: Object>(client: &Client, namespace: &str, object: &Value) -> Result<(), ClientError> {
+    match client.create::<T>(namespace, object).await {
         Ok(_) => Ok(()),
         Err(e) if e.is_already_exists() => Ok(()),
         Err(e) => Err(e),

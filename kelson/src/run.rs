@@ -1,12 +1,14 @@
 //! Process life: runtime, signals, start order, stop order.
 use std::path::Path;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
+use kelson_net::ranges;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::agent::{self, Join};
 use crate::cli::{AgentArgs, ServerArgs};
 use crate::control_plane::ControlPlane;
+use crate::host::NodeIdentity;
 use crate::lock::DataDirLock;
 use crate::logging;
 
@@ -34,22 +36,36 @@ fn private_dir(dir: &Path) -> anyhow::Result<()> {
     made.with_context(|| format!("data directory {}", dir.display()))
 }
 
+/// Pods need what only root may do; better said at once than by whatever fails first.
+fn need_root(hint: &str) -> anyhow::Result<()> {
+    if !rustix::process::geteuid().is_root() {
+        bail!("a node runs as root only{hint}");
+    }
+    Ok(())
+}
+
 /// `kelson server`.
 pub fn server(args: ServerArgs) -> anyhow::Result<()> {
     logging::init(&args.log.log_level)?;
+    if !args.disable_agent {
+        need_root("; --disable-agent runs the control plane alone, as anybody")?;
+    }
+    let me = NodeIdentity::of(&args.node)?;
     private_dir(&args.data_dir)?;
     let _lock = DataDirLock::take(&args.data_dir)?;
     let runtime = runtime()?;
     let result = runtime.block_on(async {
         let mut ended = ended()?;
-        let control_plane = ControlPlane::start(&args).await?;
+        let given = ranges::Given { cluster: args.cluster_cidr, service: args.service_cidr };
+        let ranges = ranges::settle(&args.data_dir, given, !args.disable_agent).await?;
+        let control_plane = ControlPlane::start(&args, ranges).await?;
         let node = if args.disable_agent {
             None
         } else {
-            let dns = control_plane.start_dns(&args).await?;
-            let join = control_plane.join(&args)?;
+            let dns = control_plane.start_dns(&me).await?;
+            let join = control_plane.join();
             tokio::select! {
-                node = agent::Node::start(&args.data_dir, &args.node, join) => Some((node?, dns)),
+                node = agent::Node::start(&args.data_dir, &args.node, &me, join) => Some((node?, dns)),
                 () = ended.recv() => { control_plane.shutdown().await; return Ok(()) }
             }
         };
@@ -69,17 +85,23 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
 /// `kelson agent`.
 pub fn agent(args: AgentArgs) -> anyhow::Result<()> {
     logging::init(&args.log.log_level)?;
+    need_root("")?;
+    let me = NodeIdentity::of(&args.node)?;
     private_dir(&args.data_dir)?;
     let _lock = DataDirLock::take(&args.data_dir)?;
     let runtime = runtime()?;
     let result = runtime.block_on(async {
         let mut ended = ended()?;
-        let join = Join::from_args(&args)?;
+        let start = async {
+            let join = Join::find(&args).await?;
+            agent::Node::start(&args.data_dir, &args.node, &me, join).await
+        };
         let node = tokio::select! {
-            node = agent::Node::start(&args.data_dir, &args.node, join) => node?,
+            node = start => node?,
             () = ended.recv() => return Ok(()),
         };
         ended.recv().await;
+        tracing::info!("stopping; containers stay");
         node.shutdown().await;
         Ok(())
     });

@@ -1,17 +1,28 @@
-//! The bootstrap token that nodes join with: made once, kept in the data directory for the operator to read, and as the
-//! secret that the API server checks it against (the same shape kubeadm makes).
+//! The bootstrap tokens that nodes join with, as secrets of the shape kubeadm makes. The server's own node joins with one
+//! that is made once and kept in the data directory; `kelson token` makes those for other machines.
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
-use k8s_openapi::api::core::v1::Secret;
-use kelson_client::Client;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret};
+use kelson_client::kubeconfig::Config;
+use kelson_client::remote::Remote;
+use kelson_client::{Client, DeleteOptions, ListParams};
 use rand::Rng as _;
 use serde_json::json;
+
+use crate::cli::TokenCommand;
+use crate::cluster::{CLUSTER_INFO, INFO_KEY};
 
 /// Letters of a token (upstream: bootstrap token format `[a-z0-9]{6}.[a-z0-9]{16}`).
 const ALPHABET: &[u8] = b"abcdefghijklmnopqrstuvwxyz0123456789";
 const ID_LENGTH: usize = 6;
 const SECRET_LENGTH: usize = 16;
+const NAMESPACE: &str = "kube-system";
+const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 
 /// A token in its two halves. Never printed.
 #[derive(Clone, PartialEq, Eq)]
@@ -33,9 +44,8 @@ impl Token {
 
     /// Reads `ID.SECRET`; the error never repeats it.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
-        let ok = |s: &str, n: usize| s.len() == n && s.bytes().all(|b| ALPHABET.contains(&b));
         match text.trim().split_once('.') {
-            Some((id, secret)) if ok(id, ID_LENGTH) && ok(secret, SECRET_LENGTH) => {
+            Some((id, secret)) if is_word(id, ID_LENGTH) && is_word(secret, SECRET_LENGTH) => {
                 Ok(Self { id: id.to_owned(), secret: secret.to_owned() })
             }
             _ => bail!("a bootstrap token is six letters or digits, a dot, and sixteen letters or digits"),
@@ -46,6 +56,10 @@ impl Token {
     pub fn reveal(&self) -> String {
         format!("{}.{}", self.id, self.secret)
     }
+}
+
+fn is_word(s: &str, length: usize) -> bool {
+    s.len() == length && s.bytes().all(|b| ALPHABET.contains(&b))
 }
 
 /// The token in `file`, made on first use, with its secret in the cluster.
@@ -59,22 +73,173 @@ pub async fn ensure(client: &Client, file: &Path) -> anyhow::Result<Token> {
         }
         Err(e) => return Err(e).with_context(|| file.display().to_string()),
     };
-    let name = format!("bootstrap-token-{}", token.id);
-    if client.get_opt::<Secret>("kube-system", &name).await?.is_some() {
-        return Ok(token);
+    if client.get_opt::<Secret>(NAMESPACE, &secret_name(&token.id)).await?.is_none() {
+        store(client, &token, None, "Lets this machine's own node join, and any other that is given it.").await?;
     }
-    let secret = json!({
-        "apiVersion": "v1", "kind": "Secret", "type": "bootstrap.kubernetes.io/token",
-        "metadata": {"name": name, "namespace": "kube-system"},
+    Ok(token)
+}
+
+fn secret_name(id: &str) -> String {
+    format!("bootstrap-token-{id}")
+}
+
+async fn store(client: &Client, token: &Token, expires: Option<Timestamp>, description: &str) -> anyhow::Result<()> {
+    let mut secret = json!({
+        "apiVersion": "v1", "kind": "Secret", "type": SECRET_TYPE,
+        "metadata": {"name": secret_name(&token.id), "namespace": NAMESPACE},
         "stringData": {
-            "token-id": token.id, "token-secret": token.secret,
-            "description": "Lets nodes join this cluster.",
+            "token-id": token.id, "token-secret": token.secret, "description": description,
             "usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true",
             "auth-extra-groups": "system:bootstrappers:kelson:default-node-token",
         },
     });
-    client.create::<Secret>("kube-system", &secret).await.context("store the bootstrap token")?;
-    Ok(token)
+    if let Some(at) = expires {
+        secret["stringData"]["expiration"] = kelson_meta::format_seconds(at).into();
+    }
+    client.create::<Secret>(NAMESPACE, &secret).await.context("store the bootstrap token")?;
+    Ok(())
+}
+
+/// `kelson token`.
+pub async fn run(command: TokenCommand) -> anyhow::Result<()> {
+    match command {
+        TokenCommand::Create { ttl, description, print_join_command, data_dir } => {
+            let client = admin(&data_dir)?;
+            let token = Token::random();
+            let expires = (!ttl.is_zero()).then(|| Timestamp::now() + ttl);
+            let description = description.as_deref().unwrap_or("Made by kelson token create.");
+            reaching(&data_dir, store(&client, &token, expires, description).await)?;
+            if print_join_command {
+                println!("{}", join_command(&client, &token).await?);
+            } else {
+                println!("{}", token.reveal());
+            }
+        }
+        TokenCommand::List { data_dir } => {
+            let client = admin(&data_dir)?;
+            let params = ListParams::default().with_fields(format!("type={SECRET_TYPE}"));
+            let list = client.list::<Secret>(NAMESPACE, &params).await.context("list the tokens");
+            print!("{}", table(&reaching(&data_dir, list)?.items, Timestamp::now()));
+        }
+        TokenCommand::Delete { tokens, data_dir } => {
+            let client = admin(&data_dir)?;
+            for given in &tokens {
+                let id = given.split('.').next().unwrap_or_default();
+                if !is_word(id, ID_LENGTH) {
+                    bail!("{id:?} is no token's first half: six letters or digits");
+                }
+                let gone = client.delete::<Secret>(NAMESPACE, &secret_name(id), &DeleteOptions::default()).await;
+                match gone {
+                    Err(e) if e.is_not_found() => bail!("there is no bootstrap token {id:?}"),
+                    other => reaching(&data_dir, other.context("delete the token"))?,
+                }
+                println!("bootstrap token {id:?} deleted");
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The administrator of the server with this data directory.
+fn admin(data_dir: &Path) -> anyhow::Result<Client> {
+    let file = data_dir.join("admin.kubeconfig");
+    if !file.exists() {
+        bail!("{} does not exist: is {} a server's data directory?", file.display(), data_dir.display());
+    }
+    Ok(Client::new(Arc::new(Remote::new(Config::load(&file)?)?), "token"))
+}
+
+/// Says, of a request that failed, which server was asked.
+fn reaching<T>(data_dir: &Path, done: anyhow::Result<T>) -> anyhow::Result<T> {
+    done.with_context(|| format!("ask the server with data directory {}", data_dir.display()))
+}
+
+/// The whole command that joins a machine, its CA pinned.
+async fn join_command(client: &Client, token: &Token) -> anyhow::Result<String> {
+    let (namespace, name) = CLUSTER_INFO;
+    let info = client.get::<ConfigMap>(namespace, name).await.context("read where the API is")?;
+    let text = info.data.unwrap_or_default().remove(INFO_KEY).context("cluster-info is empty")?;
+    let cluster = Config::parse_cluster(text.as_bytes())?;
+    let mut command = format!("kelson agent --server {} --token {}", cluster.server, token.reveal());
+    for certificate in kelson_pki::certificates_from_pem(&String::from_utf8(cluster.ca_pem)?)? {
+        command.push_str(" --token-ca-cert-hash ");
+        command.push_str(&kelson_pki::public_key_pin(&certificate)?);
+    }
+    Ok(command)
+}
+
+fn table(secrets: &[Secret], now: Timestamp) -> String {
+    let mut rows = vec![["TOKEN", "TTL", "EXPIRES", "USAGES", "DESCRIPTION"].map(str::to_owned)];
+    for secret in secrets {
+        let none = BTreeMap::new();
+        let data = secret.data.as_ref().unwrap_or(&none);
+        let text = |key: &str| data.get(key).map(|v| String::from_utf8_lossy(&v.0).into_owned()).unwrap_or_default();
+        let expires = text("expiration");
+        let usages = [("usage-bootstrap-authentication", "authentication"), ("usage-bootstrap-signing", "signing")];
+        let usages: Vec<&str> = usages.iter().filter(|(k, _)| text(k) == "true").map(|(_, v)| *v).collect();
+        rows.push([
+            text("token-id"),
+            time_left(&expires, now),
+            if expires.is_empty() { "<never>".into() } else { expires },
+            usages.join(","),
+            text("description"),
+        ]);
+    }
+    rows[1..].sort();
+    let width = |i: usize| rows.iter().map(|r| r[i].len()).max().unwrap_or(0) + 3;
+    let widths: Vec<usize> = (0..4).map(width).collect();
+    rows.iter().fold(String::new(), |mut out, row| {
+        for (cell, width) in row.iter().zip(&widths) {
+            out.push_str(&format!("{cell:<width$}"));
+        }
+        out + &row[4] + "\n"
+    })
+}
+
+fn time_left(expires: &str, now: Timestamp) -> String {
+    if expires.is_empty() {
+        return "<forever>".into();
+    }
+    let Ok(at) = expires.parse::<Timestamp>() else { return "<invalid>".into() };
+    match now.duration_until(at).as_secs() {
+        ..=0 => "<expired>".into(),
+        s @ 1..60 => format!("{s}s"),
+        s @ 60..3600 => format!("{}m", s / 60),
+        s => format!("{}h", s / 3600),
+    }
+}
+
+/// Longest life of a token that is not for ever.
+const TTL_MAX_SECONDS: u64 = 100 * 365 * 24 * 3600;
+
+/// `24h`, `1h30m`, `90s` or `90`.
+pub fn parse_ttl(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no time such as 24h, 90m or 3600");
+    let (mut total, mut number) = (0u64, String::new());
+    for c in text.chars() {
+        let unit = match c {
+            '0'..='9' => {
+                number.push(c);
+                continue;
+            }
+            'h' => 3600,
+            'm' => 60,
+            's' => 1,
+            _ => return Err(wrong()),
+        };
+        let part = number.parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).ok_or_else(wrong)?;
+        total = total.checked_add(part).ok_or_else(wrong)?;
+        number.clear();
+    }
+    if !number.is_empty() {
+        total = total.checked_add(number.parse().map_err(|_| wrong())?).ok_or_else(wrong)?;
+    } else if text.is_empty() {
+        return Err(wrong());
+    }
+    if total > TTL_MAX_SECONDS {
+        return Err(format!("{text:?} is too long; 0 is for ever"));
+    }
+    Ok(Duration::from_secs(total))
 }
 
 #[cfg(test)]
@@ -89,5 +254,45 @@ mod tests {
             let e = Token::parse(bad).err().unwrap().to_string();
             assert!(bad.len() < 4 || !e.contains(bad), "{e}");
         }
+    }
+    #[test]
+    fn times() {
+        let seconds = |t: &str| parse_ttl(t).map(|d| d.as_secs()).ok();
+        let rows = [
+            ("24h", Some(86_400)),
+            ("1h30m", Some(5400)),
+            ("90", Some(90)),
+            ("0", Some(0)),
+            ("", None),
+            ("h", None),
+            ("1d", None),
+            ("-1", None),
+            ("99999999999h", None),
+        ];
+        for (text, want) in rows {
+            assert_eq!(seconds(text), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_list_shows_no_secrets() {
+        let encode = |s: &str| k8s_openapi::ByteString(s.as_bytes().to_vec());
+        let secret = |id: &str, expiration: &str| {
+            let mut data = BTreeMap::from([
+                ("token-id".to_owned(), encode(id)),
+                ("token-secret".to_owned(), encode("0123456789abcdef")),
+                ("usage-bootstrap-signing".to_owned(), encode("true")),
+            ]);
+            if !expiration.is_empty() {
+                data.insert("expiration".to_owned(), encode(expiration));
+            }
+            Secret { data: Some(data), ..Secret::default() }
+        };
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        let out = table(&[secret("bbbbbb", "2026-01-01T23:30:00Z"), secret("aaaaaa", "")], now);
+        let rows: Vec<Vec<&str>> = out.lines().map(|l| l.split_whitespace().collect()).collect();
+        assert_eq!(rows[1], ["aaaaaa", "<forever>", "<never>", "signing"]);
+        assert_eq!(rows[2], ["bbbbbb", "23h", "2026-01-01T23:30:00Z", "signing"]);
+        assert!(!out.contains("0123456789abcdef"));
     }
 }

@@ -1,0 +1,172 @@
+//! What a cluster tells the nodes that join it, in the ConfigMaps kubeadm uses where it has one: `kube-public/cluster-info`
+//! (where the API is, and its CA; signed with each token), `kube-system/kubelet-config` (DNS), and
+//! `kube-system/kelson-network` (address ranges and overlay).
+use std::net::IpAddr;
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kelson_client::{Client, ClientError, PatchKind, WriteOptions};
+use kelson_net::ranges::Ranges;
+use serde::{Deserialize, Serialize};
+use serde_json::json;
+
+/// Where joining nodes find the API and its CA, readable by anybody (KEP-130, upstream `bootstrapapi`).
+pub const CLUSTER_INFO: (&str, &str) = ("kube-public", "cluster-info");
+/// The kubelets' common settings, as kubeadm stores them.
+pub const KUBELET_CONFIG: (&str, &str) = ("kube-system", "kubelet-config");
+/// Address ranges and overlay.
+pub const NETWORK: (&str, &str) = ("kube-system", "kelson-network");
+/// Key of the kubeconfig in `cluster-info`.
+pub const INFO_KEY: &str = "kubeconfig";
+const KUBELET_KEY: &str = "kubelet";
+const NETWORK_KEY: &str = "network.json";
+/// What an agent knows of its cluster, in its data directory.
+const KNOWN_FILE: &str = "cluster.json";
+
+/// What every node of a cluster must know alike.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct ClusterSettings {
+    /// Addresses and overlay.
+    #[serde(flatten)]
+    pub ranges: Ranges,
+    /// Address of cluster DNS.
+    #[serde(rename = "clusterDNS")]
+    pub dns: IpAddr,
+    /// Domain of cluster DNS.
+    #[serde(rename = "clusterDomain")]
+    pub domain: String,
+}
+
+/// The part of `KubeletConfiguration` that is read.
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct KubeletConfiguration {
+    #[serde(rename = "clusterDNS")]
+    cluster_dns: Vec<IpAddr>,
+    cluster_domain: String,
+}
+
+/// What a node that has joined keeps, so that it starts again without asking anybody.
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Known {
+    /// CA of the API server, PEM.
+    pub ca: String,
+    /// The rest.
+    #[serde(flatten)]
+    pub settings: ClusterSettings,
+}
+
+impl Known {
+    /// What an earlier start kept.
+    pub fn load(dir: &Path) -> anyhow::Result<Option<Self>> {
+        let file = dir.join(KNOWN_FILE);
+        match std::fs::read(&file) {
+            Ok(text) => serde_json::from_slice(&text).map(Some).with_context(|| file.display().to_string()),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(e).with_context(|| file.display().to_string()),
+        }
+    }
+
+    /// Keeps it.
+    pub fn save(&self, dir: &Path) -> anyhow::Result<()> {
+        let file = dir.join(KNOWN_FILE);
+        Ok(kelson_pki::write_secret(&file, &serde_json::to_vec_pretty(self)?, true)?)
+    }
+}
+
+/// Publishes everything, as `server` (a URL that other machines reach). What an operator may change, the kubelets'
+/// settings, is only made where it is missing.
+pub async fn publish(client: &Client, server: &str, ca_pem: &str, settings: &ClusterSettings) -> anyhow::Result<()> {
+    let info = cluster_info(server, ca_pem);
+    let network = serde_json::to_string_pretty(&settings.ranges)?;
+    let kubelet = format!(
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nclusterDNS:\n- {}\nclusterDomain: {}\nkind: KubeletConfiguration\n\
+         rotateCertificates: true\nserverTLSBootstrap: true\n",
+        settings.dns, settings.domain
+    );
+    let (info, network, kubelet) = tokio::join!(
+        ensure(client, CLUSTER_INFO, INFO_KEY, &info, true),
+        ensure(client, NETWORK, NETWORK_KEY, &network, true),
+        ensure(client, KUBELET_CONFIG, KUBELET_KEY, &kubelet, false),
+    );
+    for (done, (namespace, name)) in [(info, CLUSTER_INFO), (network, NETWORK), (kubelet, KUBELET_CONFIG)] {
+        done.with_context(|| format!("publish {namespace}/{name}"))?;
+    }
+    Ok(())
+}
+
+/// A kubeconfig with a cluster and nobody's credentials.
+fn cluster_info(server: &str, ca_pem: &str) -> String {
+    format!(
+        "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: {}\n    server: {server}\n  name: \"\"\n\
+         contexts: null\ncurrent-context: \"\"\nkind: Config\npreferences: {{}}\nusers: null\n",
+        STANDARD.encode(ca_pem)
+    )
+}
+
+/// One key of a ConfigMap; the others, such as signatures, are others' business.
+async fn ensure(
+    client: &Client,
+    (namespace, name): (&str, &str),
+    key: &str,
+    text: &str,
+    keep: bool,
+) -> Result<(), ClientError> {
+    if let Some(map) = client.get_opt::<ConfigMap>(namespace, name).await? {
+        let there = map.data.as_ref().and_then(|d| d.get(key));
+        if there.is_some_and(|t| t == text) || (there.is_some() && !keep) {
+            return Ok(());
+        }
+        let patch = json!({"data": {key: text}});
+        let options = WriteOptions::default();
+        return client.patch::<ConfigMap>(namespace, name, "", PatchKind::Merge, &patch, &options).await.map(|_| ());
+    }
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {key: text},
+        "metadata": {"name": name, "namespace": namespace}});
+    client.create::<ConfigMap>(namespace, &map).await.map(|_| ())
+}
+
+/// Reads what [`publish`] published, as a joining node.
+pub async fn read(client: &Client) -> Result<ClusterSettings, ClientError> {
+    let get = async |(namespace, name): (&str, &str), key: &str| {
+        let map = client.get::<ConfigMap>(namespace, name).await?;
+        let text = map.data.unwrap_or_default().remove(key);
+        text.ok_or_else(|| ClientError::Decode(format!("ConfigMap {namespace}/{name} has no {key}")))
+    };
+    let (network, kubelet) = tokio::join!(get(NETWORK, NETWORK_KEY), get(KUBELET_CONFIG, KUBELET_KEY));
+    settings(&network?, &kubelet?).map_err(|e| ClientError::Decode(format!("{e:#}")))
+}
+
+fn settings(network: &str, kubelet: &str) -> anyhow::Result<ClusterSettings> {
+    let ranges = serde_json::from_str(network).with_context(|| format!("{}/{}", NETWORK.0, NETWORK.1))?;
+    let what = || format!("{}/{}", KUBELET_CONFIG.0, KUBELET_CONFIG.1);
+    let kubelet: KubeletConfiguration = serde_saphyr::from_str(kubelet).with_context(what)?;
+    let Some(dns) = kubelet.cluster_dns.first().copied() else { bail!("{}: clusterDNS is empty", what()) };
+    Ok(ClusterSettings { ranges, dns, domain: kubelet.cluster_domain })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_published_reads_back() {
+        let c =
+            kelson_client::kubeconfig::Config::parse_cluster(cluster_info("https://192.0.2.1:6443", "CA").as_bytes());
+        let c = c.unwrap();
+        assert_eq!((c.server.as_str(), c.ca_pem.as_slice()), ("https://192.0.2.1:6443", b"CA".as_slice()));
+        let network = r#"{"clusterCIDR":"10.42.0.0/16","serviceCIDR":"10.43.0.0/16","vni":7}"#;
+        let kubelet = "clusterDNS:\n- 10.43.0.10\nclusterDomain: cluster.local\nkind: KubeletConfiguration\n";
+        let s = settings(network, kubelet).unwrap();
+        assert_eq!((s.ranges.vni, s.dns.to_string(), s.domain.as_str()), (7, "10.43.0.10".into(), "cluster.local"));
+        let known = Known { ca: "CA".into(), settings: s.clone() };
+        let again: Known = serde_json::from_str(&serde_json::to_string(&known).unwrap()).unwrap();
+        assert_eq!(again.settings, s);
+        assert!(settings(network, "clusterDNS: []").unwrap_err().to_string().contains("clusterDNS is empty"));
+    }
+}

@@ -4,6 +4,7 @@ use kelson_blackbox::{Test, run};
 mod api_concepts;
 mod bad_input;
 mod durability;
+mod hosts;
 mod pods;
 mod services;
 mod streaming;
@@ -17,6 +18,7 @@ fn main() {
         pods::tests(),
         streaming::tests(),
         services::tests(),
+        hosts::tests(),
         durability::tests(),
     ]
     .into_iter()

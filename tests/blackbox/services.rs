@@ -18,7 +18,8 @@ pub fn tests() -> Vec<Test> {
     ]
 }
 
-fn web(replicas: u8) -> String {
+/// A Deployment of web servers that answer with their names, and a Service for them.
+pub fn web(replicas: u8) -> String {
     format!(
         "apiVersion: apps/v1
 kind: Deployment

@@ -3,10 +3,12 @@
 
 mod harness;
 mod kubectl;
+mod machine;
 mod subject;
 
 pub use harness::{Needs, Test, run};
 pub use kubectl::{Kubectl, Output, eventually, lines_of};
+pub use machine::{Agent, Machine, sh};
 pub use subject::{Process, Subject, SubjectKind, binary, free_port, repo_root};
 
 /// A test's outcome; the error is what a reader of the log sees.

@@ -181,7 +181,8 @@ impl Process {
         std::fs::read(self.log_path()).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default()
     }
 
-    fn log_tail(&self) -> String {
+    /// The last lines it has logged.
+    pub fn log_tail(&self) -> String {
         let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(40)..].join("\n")

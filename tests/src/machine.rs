@@ -1,0 +1,185 @@
+//! Another machine, as far as one kernel can play it: a network namespace with a cable to this one, and a `kelson agent`
+//! in it. Files, processes and cgroups are shared, so everything must keep to its own names.
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::binary;
+
+/// Time a clean stop may take.
+const STOP_LIMIT: Duration = Duration::from_secs(10);
+
+/// A network namespace with an address, a default route through this machine, and nothing else.
+pub struct Machine {
+    /// Its address.
+    pub address: String,
+    netns: String,
+    cable: String,
+}
+
+impl Machine {
+    /// Makes it; `number` (one per test) keeps cables of one run apart, the process id those of several runs.
+    pub fn start(number: u32) -> anyhow::Result<Self> {
+        let pid = std::process::id();
+        // RFC 2544's range for tests of network devices: nobody's real network.
+        let (third, fourth) = ((pid / 32 + number * 101) % 256, pid % 32 * 8);
+        let (here, there) = (format!("198.18.{third}.{}", fourth + 1), format!("198.18.{third}.{}", fourth + 2));
+        let machine = Self { address: there, netns: format!("kb{pid}-{number}"), cable: format!("kb{pid}-{number}") };
+        sh(&format!(
+            "ip netns add {n} && ip link add {c} type veth peer name up0 netns {n} &&
+             ip addr add {here}/30 dev {c} && ip link set {c} up &&
+             ip -n {n} link set lo up && ip -n {n} addr add {there}/30 dev up0 && ip -n {n} link set up0 up &&
+             ip -n {n} route add default via {here}",
+            n = machine.netns,
+            c = machine.cable,
+            there = machine.address,
+        ))?;
+        Ok(machine)
+    }
+
+    /// A command that runs there.
+    pub fn command(&self, program: &Path) -> Command {
+        let mut c = Command::new("nsenter");
+        c.arg(format!("--net=/run/netns/{}", self.netns)).arg(program);
+        c
+    }
+
+    /// What a shell script prints there.
+    pub fn sh(&self, script: &str) -> anyhow::Result<String> {
+        output(self.command(Path::new("sh")).args(["-ec", script]))
+    }
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        for args in [["link", "del", &self.cable], ["netns", "del", &self.netns]] {
+            // Whatever is left of a failed test; a second fault would hide the first.
+            let _ = Command::new("ip").args(args).stderr(Stdio::null()).status();
+        }
+    }
+}
+
+/// Runs a shell script on this machine; gives what it prints.
+pub fn sh(script: &str) -> anyhow::Result<String> {
+    output(Command::new("sh").args(["-ec", script]))
+}
+
+fn output(command: &mut Command) -> anyhow::Result<String> {
+    let out = command.stdin(Stdio::null()).output()?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    if !out.status.success() {
+        bail!("{command:?}: {}\n{text}{}", out.status, String::from_utf8_lossy(&out.stderr));
+    }
+    Ok(text)
+}
+
+/// A `kelson agent` with a directory of its own.
+pub struct Agent {
+    /// Its directory.
+    pub dir: PathBuf,
+    args: Vec<String>,
+    netns: Option<String>,
+    child: Option<Child>,
+    scratch: tempfile::TempDir,
+}
+
+impl Agent {
+    /// An agent on `machine` (this one without), not started; `args` are those after `kelson agent`.
+    pub fn new(machine: Option<&Machine>, args: &[&str], images: &Path) -> anyhow::Result<Self> {
+        let scratch = tempfile::Builder::new().prefix("kelson-test-").tempdir()?;
+        let dir = scratch.path().join("agent");
+        std::fs::create_dir_all(&dir)?;
+        if images.is_dir() {
+            std::os::unix::fs::symlink(images.canonicalize()?, dir.join("images"))?;
+        }
+        let mut all: Vec<String> = args.iter().map(|a| (*a).to_owned()).collect();
+        all.extend(["--data-dir".into(), dir.display().to_string()]);
+        Ok(Self { dir, args: all, netns: machine.map(|m| m.netns.clone()), child: None, scratch })
+    }
+
+    fn command(&self, words: &[&str]) -> Command {
+        let mut c = match &self.netns {
+            Some(n) => {
+                let mut c = Command::new("nsenter");
+                c.arg(format!("--net=/run/netns/{n}")).arg(binary());
+                c
+            }
+            None => Command::new(binary()),
+        };
+        c.args(words);
+        c
+    }
+
+    /// Starts it (again).
+    pub fn launch(&mut self) -> anyhow::Result<()> {
+        let log = File::options().create(true).append(true).open(self.log_path())?;
+        let mut command = self.command(&["agent"]);
+        command.args(&self.args).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        self.child = Some(command.spawn().with_context(|| format!("start {}", binary().display()))?);
+        Ok(())
+    }
+
+    /// Its exit code, when it ends by itself within `limit`; `None`: it goes on.
+    pub fn ends_within(&mut self, limit: Duration) -> anyhow::Result<Option<i32>> {
+        let child = self.child.as_mut().context("not running")?;
+        let started = Instant::now();
+        while started.elapsed() < limit {
+            if let Some(status) = child.try_wait()? {
+                self.child = None;
+                return Ok(Some(status.code().unwrap_or(-1)));
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
+        Ok(None)
+    }
+
+    /// Ends it at once.
+    pub fn kill(&mut self) -> anyhow::Result<()> {
+        let mut child = self.child.take().context("not running")?;
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    }
+
+    /// SIGTERM; gives the time it took. A wrong exit code or a hang is an error.
+    pub fn terminate(&mut self) -> anyhow::Result<Duration> {
+        let child = self.child.as_mut().context("not running")?;
+        let pid = i32::try_from(child.id()).ok().and_then(Pid::from_raw).context("pid")?;
+        let started = Instant::now();
+        kill_process(pid, Signal::TERM)?;
+        match self.ends_within(STOP_LIMIT)? {
+            Some(0) => Ok(started.elapsed()),
+            Some(code) => bail!("SIGTERM ended the agent with {code}\n{}", self.log()),
+            None => bail!("did not end within {STOP_LIMIT:?} of SIGTERM\n{}", self.log()),
+        }
+    }
+
+    /// Removes what it made on the host.
+    pub fn cleanup(&self) -> anyhow::Result<()> {
+        output(self.command(&["cleanup", "--data-dir"]).arg(&self.dir)).map(|_| ())
+    }
+
+    /// Everything it has logged.
+    pub fn log(&self) -> String {
+        std::fs::read(self.log_path()).map(|b| String::from_utf8_lossy(&b).into_owned()).unwrap_or_default()
+    }
+
+    fn log_path(&self) -> PathBuf {
+        self.scratch.path().join("agent.log")
+    }
+}
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+        // Mounts and containers of a failed test must not outlive the run.
+        let _ = self.cleanup();
+    }
+}

@@ -22,8 +22,9 @@ use tokio::sync::mpsc;
 
 use crate::cli::{AgentArgs, NodeArgs};
 use crate::cluster::ClusterSettings;
-use crate::discovery;
 use crate::host::NodeIdentity;
+use crate::kubelet::configure;
+use crate::{credentials, discovery};
 use crate::token::Token;
 
 /// What a node needs to join, and what it must know of the cluster.
@@ -70,7 +71,8 @@ impl Node {
         let ((containerd, endpoint), identity) = (runtime?, identity?);
         let client = |component: &str| anyhow::Ok(Client::new(Arc::new(Remote::new(identity.clone())?), component));
         let (cidrs, given) = mpsc::unbounded_channel();
-        let config = kubelet_config(&dir, me, args, &join, &endpoint);
+        let config = kubelet_config(&dir, me, args, &join, &endpoint)?;
+        credentials::remember(&dir, &args.images)?;
         let dependencies = Dependencies {
             client: client("kubelet")?,
             runtime: Arc::new(CriClient::new(&endpoint, Limits::default())?),
@@ -154,7 +156,7 @@ fn kubelet_config(
     args: &NodeArgs,
     join: &Join,
     endpoint: &str,
-) -> kelson_kubelet::Config {
+) -> anyhow::Result<kelson_kubelet::Config> {
     let mut config = kelson_kubelet::Config::new(&me.name, &dir.join("kubelet"));
     config.node_ips = vec![me.address];
     config.runtime_endpoint = endpoint.to_owned();
@@ -163,7 +165,14 @@ fn kubelet_config(
     config.cgroup_root = format!("kelson-{}", kelson_net::network_id(dir));
     config.server.listen = Some(SocketAddr::from(([0, 0, 0, 0], free_or_any(args.kubelet_port))));
     config.server.client_ca_pem = join.ca_pem.clone().into_bytes();
-    config
+    configure(&mut config, "--kubelet-config", args.kubelet_config.as_deref(), &args.images)?;
+    Ok(config)
+}
+
+/// Whether what the command line says of the node can be followed, before anything is started.
+pub fn check(args: &NodeArgs) -> anyhow::Result<()> {
+    let mut config = kelson_kubelet::Config::new("", Path::new("/"));
+    configure(&mut config, "--kubelet-config", args.kubelet_config.as_deref(), &args.images).map(drop)
 }
 
 /// The port, or 0 (any) where another server of this machine has it: the node's status tells which one it became.

@@ -19,6 +19,11 @@ pub enum Command {
     Server(Box<ServerArgs>),
     /// Run this machine as a node of a cluster.
     Agent(Box<AgentArgs>),
+    /// Run this machine's kubelet alone, as a node of any cluster: the twin of upstream's kubelet.
+    Kubelet(Box<crate::kubelet::KubeletArgs>),
+    /// Work with image credential provider plugins.
+    #[command(subcommand)]
+    CredentialProvider(CredentialProviderCommand),
     /// Work with the images of a running node.
     #[command(subcommand)]
     Image(ImageCommand),
@@ -119,6 +124,25 @@ pub struct NodeArgs {
     /// Port of the node agent's own API; 0 takes any free one.
     #[arg(long, value_name = "PORT", default_value_t = 10250)]
     pub kubelet_port: u16,
+    /// KubeletConfiguration (kubelet.config.k8s.io/v1beta1) laid over what this command decides by itself.
+    #[arg(long, value_name = "FILE")]
+    pub kubelet_config: Option<PathBuf>,
+    #[command(flatten)]
+    pub images: ImageArgs,
+}
+
+/// How a node pulls images: what server, agent and kubelet share.
+#[derive(Args, Debug, Clone)]
+pub struct ImageArgs {
+    /// CredentialProviderConfig: a file, or a directory of *.json, *.yaml and *.yml. Reloaded when it changes.
+    #[arg(long, value_name = "FILE|DIR", requires = "image_credential_provider_bin_dir")]
+    pub image_credential_provider_config: Option<PathBuf>,
+    /// Where the executables of the credential providers are.
+    #[arg(long, value_name = "DIR", requires = "image_credential_provider_config")]
+    pub image_credential_provider_bin_dir: Option<PathBuf>,
+    /// A pull that makes no progress for so long is given up.
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = kelson_kubelet::configuration::duration)]
+    pub image_pull_progress_deadline: std::time::Duration,
 }
 
 #[derive(Args, Debug, Clone)]
@@ -126,6 +150,25 @@ pub struct LogArgs {
     /// error, warn, info, debug, trace, or filters such as `info,kelson_store=debug`.
     #[arg(long, value_name = "LEVEL", default_value = "info", env = "KELSON_LOG")]
     pub log_level: String,
+}
+
+#[derive(Subcommand, Debug)]
+pub enum CredentialProviderCommand {
+    /// Run the plugins that match an image, and show what they answer without showing a credential.
+    Check {
+        /// The image.
+        #[arg(value_name = "IMAGE")]
+        image: String,
+        /// CredentialProviderConfig, a file or a directory; without it, that of the node in the data directory.
+        #[arg(long, value_name = "FILE|DIR", requires = "bin_dir")]
+        config: Option<PathBuf>,
+        /// Where the executables are.
+        #[arg(long, value_name = "DIR", requires = "config")]
+        bin_dir: Option<PathBuf>,
+        /// The node's data directory.
+        #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
+        data_dir: PathBuf,
+    },
 }
 
 #[derive(Subcommand, Debug)]

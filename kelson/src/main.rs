@@ -4,9 +4,11 @@ mod cleanup;
 mod cli;
 mod cluster;
 mod control_plane;
+mod credentials;
 mod discovery;
 mod host;
 mod image;
+mod kubelet;
 mod lock;
 mod logging;
 mod rbac;
@@ -18,7 +20,7 @@ use std::process::ExitCode;
 use clap::Parser as _;
 use kelson_meta::version;
 
-use cli::{Cli, Command, ImageCommand};
+use cli::{Cli, Command, CredentialProviderCommand, ImageCommand};
 
 /// Memory goes back to the system sooner than with the C library's allocator, and many small objects cost less.
 #[global_allocator]
@@ -42,6 +44,10 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Server(args) => run::server(*args),
         Command::Agent(args) => run::agent(*args),
+        Command::Kubelet(args) => run::kubelet(*args),
+        Command::CredentialProvider(CredentialProviderCommand::Check { image, config, bin_dir, data_dir }) => {
+            run::small(credentials::check(&image, config.zip(bin_dir), &data_dir))
+        }
         Command::Image(ImageCommand::Import { files, data_dir, container_runtime_endpoint }) => {
             run::small(image::import(&files, &data_dir, container_runtime_endpoint.as_deref()))
         }

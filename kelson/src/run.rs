@@ -9,6 +9,7 @@ use crate::agent::{self, Join};
 use crate::cli::{AgentArgs, ServerArgs};
 use crate::control_plane::ControlPlane;
 use crate::host::NodeIdentity;
+use crate::kubelet::{self, KubeletArgs};
 use crate::lock::DataDirLock;
 use crate::logging;
 
@@ -48,6 +49,7 @@ fn need_root(hint: &str) -> anyhow::Result<()> {
 pub fn server(args: ServerArgs) -> anyhow::Result<()> {
     logging::init(&args.log.log_level)?;
     if !args.disable_agent {
+        agent::check(&args.node)?;
         need_root("; --disable-agent runs the control plane alone, as anybody")?;
     }
     let me = NodeIdentity::of(&args.node)?;
@@ -85,6 +87,7 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
 /// `kelson agent`.
 pub fn agent(args: AgentArgs) -> anyhow::Result<()> {
     logging::init(&args.log.log_level)?;
+    agent::check(&args.node)?;
     need_root("")?;
     let me = NodeIdentity::of(&args.node)?;
     private_dir(&args.data_dir)?;
@@ -103,6 +106,29 @@ pub fn agent(args: AgentArgs) -> anyhow::Result<()> {
         ended.recv().await;
         tracing::info!("stopping; containers stay");
         node.shutdown().await;
+        Ok(())
+    });
+    runtime.shutdown_timeout(std::time::Duration::from_secs(2));
+    result
+}
+
+/// `kelson kubelet`.
+pub fn kubelet(args: KubeletArgs) -> anyhow::Result<()> {
+    logging::init(&args.log.log_level)?;
+    let plan = kubelet::Plan::of(&args)?;
+    need_root("")?;
+    private_dir(&args.root_dir)?;
+    let _lock = DataDirLock::take(&args.root_dir)?;
+    let runtime = runtime()?;
+    let result = runtime.block_on(async {
+        let mut ended = ended()?;
+        let kubelet = tokio::select! {
+            kubelet = plan.start() => kubelet?,
+            () = ended.recv() => return Ok(()),
+        };
+        ended.recv().await;
+        tracing::info!("stopping; containers stay");
+        kubelet.shutdown().await;
         Ok(())
     });
     runtime.shutdown_timeout(std::time::Duration::from_secs(2));

@@ -3,6 +3,7 @@ use kelson_blackbox::{Test, run};
 
 mod api_concepts;
 mod bad_input;
+mod credentials;
 mod durability;
 mod hosts;
 mod pods;
@@ -20,6 +21,7 @@ fn main() {
         services::tests(),
         hosts::tests(),
         durability::tests(),
+        credentials::tests(),
     ]
     .into_iter()
     .flatten()

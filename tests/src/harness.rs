@@ -14,6 +14,8 @@ pub enum Needs {
     Node,
     /// A process of its own that the test may kill: only where the subject is started by us.
     OwnServer,
+    /// The same, with a node that runs containers.
+    OwnNode,
 }
 
 /// One test.

@@ -4,6 +4,7 @@
 mod harness;
 mod kubectl;
 mod machine;
+pub mod registry;
 mod subject;
 
 pub use harness::{Needs, Test, run};

@@ -71,7 +71,10 @@ impl Subject {
     pub fn lacks(&self, needs: Needs) -> Option<&'static str> {
         match needs {
             Needs::Node if !self.has_node => Some("no node: run as root, or name a cluster with nodes"),
-            Needs::OwnServer if self.kind != SubjectKind::Kelson => Some("the subject is not ours to start and kill"),
+            Needs::OwnServer | Needs::OwnNode if self.kind != SubjectKind::Kelson => {
+                Some("the subject is not ours to start and kill")
+            }
+            Needs::OwnNode if !rustix::process::geteuid().is_root() => Some("no node: run as root"),
             _ => None,
         }
     }

@@ -23,6 +23,15 @@ pub struct Report {
     pub fine: bool,
 }
 
+impl Report {
+    /// The first fault in one line, for the end of the program.
+    pub fn reason(&self) -> &str {
+        let fault = |l: &&str| l.contains(": FAILED ") || l.trim_start().starts_with("unusable: ");
+        let lines = || self.text.lines();
+        lines().find(fault).or_else(|| lines().last()).unwrap_or_default().trim()
+    }
+}
+
 /// Checks an image against the configuration at `config_path` with the plugins in `bin_dir`.
 pub async fn check(image: &str, config_path: &Path, bin_dir: &Path) -> Report {
     match config::load(config_path, bin_dir) {

@@ -121,6 +121,17 @@ impl Metrics {
     }
 }
 
+/// Appends how many records of pulls are on disk.
+pub(crate) fn encode_records(out: &mut String, intents: usize, pulled: usize) {
+    for (name, help, n) in [
+        ("kubelet_imagemanager_ondisk_pullintents", "Number of ImagePullIntents stored on disk.", intents),
+        ("kubelet_imagemanager_ondisk_pulledrecords", "Number of ImagePulledRecords stored on disk.", pulled),
+    ] {
+        head(out, name, "gauge", help);
+        let _ = writeln!(out, "{name} {n}");
+    }
+}
+
 impl Inner {
     fn encode_plugins(&self, out: &mut String) {
         let name = "kubelet_credential_provider_plugin_errors_total";

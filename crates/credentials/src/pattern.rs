@@ -125,11 +125,24 @@ pub struct PatternIndex {
 #[derive(Debug, Default)]
 struct Bucket {
     exact: HashMap<String, Vec<(Pattern, usize)>>,
-    /// By which labels are globs (a bit each): there are few such forms, however many patterns.
-    globs: Vec<(u64, HashMap<String, Vec<Glob>>)>,
+    /// By shape: there are few shapes, however many patterns, and within one a look-up leads to those alone that can match.
+    globs: Vec<(Shape, HashMap<Vec<u8>, Vec<Glob>>)>,
 }
 
-/// A pattern under the key of its labels that are no globs.
+/// What patterns with globs have in common, so that their fixed text lies at the same places of every host.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Shape {
+    /// Which labels are globs, a bit each.
+    globs: u64,
+    /// The first of them.
+    first: usize,
+    /// Bytes of it before its first star.
+    prefix: usize,
+    /// Bytes of it after its last star.
+    suffix: usize,
+}
+
+/// A pattern under the key of its fixed text.
 #[derive(Debug)]
 struct Glob {
     labels: Vec<(usize, String)>,
@@ -140,12 +153,36 @@ struct Glob {
 /// Labels beyond which a host is matched by no glob; names of DNS have fewer.
 const LABELS_MAX: usize = 64;
 
-/// The labels that are no globs, each ended by a dot.
-fn literal_key(into: &mut String, globs: u64, labels: &[&str]) {
-    into.clear();
-    for (_, label) in labels.iter().enumerate().filter(|(i, _)| globs & (1 << i) == 0) {
-        into.push_str(label);
-        into.push('.');
+impl Shape {
+    /// Of a host's labels; `None` where no label is a glob.
+    fn of(labels: &[&str]) -> Option<Self> {
+        let star = |label: &&str| label.contains('*');
+        let first = labels.iter().position(star)?;
+        let globs = labels.iter().enumerate().filter(|(_, l)| star(l)).fold(0, |mask, (i, _)| mask | (1 << i));
+        let glob = labels[first];
+        Some(Self {
+            globs,
+            first,
+            prefix: glob.find('*')?,
+            suffix: glob.len() - glob.rfind('*')? - 1,
+        })
+    }
+
+    /// The fixed text of a host or pattern at this shape's places; `None` where the label is too short for it.
+    fn key<'k>(&self, into: &'k mut Vec<u8>, labels: &[&str]) -> Option<&'k [u8]> {
+        let glob = labels.get(self.first)?.as_bytes();
+        // The prefix and the suffix do not overlap in any text that matches.
+        if glob.len() < self.prefix + self.suffix {
+            return None;
+        }
+        into.clear();
+        for (_, label) in labels.iter().enumerate().filter(|(i, _)| self.globs & (1 << i) == 0) {
+            into.extend_from_slice(label.as_bytes());
+            into.push(b'.');
+        }
+        into.extend_from_slice(&glob[..self.prefix]);
+        into.extend_from_slice(&glob[glob.len() - self.suffix..]);
+        Some(into)
     }
 }
 
@@ -161,14 +198,15 @@ impl PatternIndex {
         if labels.len() > LABELS_MAX {
             return;
         }
-        let is_glob = |(_, label): &(usize, &&str)| label.contains('*');
-        let globs = labels.iter().enumerate().filter(is_glob).fold(0u64, |mask, (i, _)| mask | (1 << i));
-        let mut key = String::new();
-        literal_key(&mut key, globs, &labels);
-        let own = labels.iter().enumerate().filter(is_glob).map(|(i, l)| (i, (*l).to_owned())).collect();
-        let glob = Glob { labels: own, path: pattern.path.clone(), number };
-        let at = bucket.globs.iter().position(|(mask, _)| *mask == globs).unwrap_or_else(|| {
-            bucket.globs.push((globs, HashMap::new()));
+        let Some(shape) = Shape::of(&labels) else { return };
+        let mut key = Vec::new();
+        if shape.key(&mut key, &labels).is_none() {
+            return;
+        }
+        let own = labels.iter().enumerate().filter(|(_, l)| l.contains('*')).map(|(i, l)| (i, (*l).to_owned()));
+        let glob = Glob { labels: own.collect(), path: pattern.path.clone(), number };
+        let at = bucket.globs.iter().position(|(s, _)| *s == shape).unwrap_or_else(|| {
+            bucket.globs.push((shape, HashMap::new()));
             bucket.globs.len() - 1
         });
         bucket.globs[at].1.entry(key).or_default().push(glob);
@@ -184,10 +222,10 @@ impl PatternIndex {
                 found.push(*number);
             }
         }
-        let mut key = String::with_capacity(image.host.len() + 1);
-        for (globs, by_key) in &bucket.globs {
-            literal_key(&mut key, *globs, &labels);
-            for g in by_key.get(&key).into_iter().flatten() {
+        let mut key = Vec::with_capacity(image.host.len() + 1);
+        for (shape, by_key) in &bucket.globs {
+            let Some(key) = shape.key(&mut key, &labels) else { continue };
+            for g in by_key.get(key).into_iter().flatten() {
                 let host = || g.labels.iter().all(|(i, p)| glob(p.as_bytes(), labels[*i].as_bytes()));
                 if image.path.starts_with(&g.path) && host() {
                     found.push(g.number);
@@ -215,6 +253,10 @@ mod tests {
         ("*-good.kubernetes.io", "prefix-bad.kubernetes.io", false),
         ("a*c*e.io", "abcde.io", true),
         ("a*c*e.io", "abcd.io", false),
+        ("ab*bc.io", "abc.io", false),
+        ("ab*bc.io", "abbc.io", true),
+        ("a*.b*.io", "ax.by.io", true),
+        ("a*.b*.io", "ax.cy.io", false),
         ("*", "localhost/x", true),
         ("*.io", "r.k8s.io/x", false),
         ("kubernetes.io:8080", "kubernetes.io:8080/app", true),

@@ -444,6 +444,126 @@ async fn one_pods_missing_token_is_not_the_others_fault() {
     assert!(e.errors.is_empty(), "the account's answer is there by now");
 }
 
+#[tokio::test(start_paused = true)]
+async fn an_entry_that_came_and_expired_while_a_run_waited_is_not_used() {
+    let w = World::new(config("1h", &tokens("ServiceAccount")));
+    // Eight runs hold all slots; the first ends after 100 ms with an answer for everything, which lives for 50 ms.
+    w.set(|b| (b.key_type, b.duration) = (KeyType::Global, Some(Duration::from_millis(50))));
+    w.set(|b| b.takes = Duration::from_millis(100));
+    let mut asked = vec![w.ask("r0.io/app", pod(0, "a"))];
+    sleep(Duration::from_millis(5)).await;
+    w.set(|b| (b.key_type, b.duration) = (KeyType::Image, Some(Duration::ZERO)));
+    w.set(|b| b.takes = Duration::from_millis(500));
+    asked.extend((1..8).map(|i| w.ask(format!("r{i}.io/app"), pod(i, "a"))));
+    sleep(Duration::from_millis(5)).await;
+    // The free slot goes to another account, for whom the answer is not; the next one waits until the entry is over.
+    asked.push(w.ask("r8.io/app", pod(8, "b")));
+    sleep(Duration::from_millis(5)).await;
+    let waits = w.ask("r9.io/app", pod(9, "a"));
+    sleep(Duration::from_millis(115)).await;
+    let fresh = w.get("r10.io/app", pod(10, "a")).await;
+    assert_eq!((password(&fresh), fresh.answers[0].cached), ("all for ns/a@uid-0", true));
+    assert_eq!(password(&waits.await.unwrap()), "r9.io/app for ns/a@uid-9");
+    for a in asked {
+        assert!(a.await.unwrap().errors.is_empty());
+    }
+    assert_eq!((w.runs(), w.plugin.seen.lock().most), (10, 8));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_outlives_nothing_still_serves_those_who_waited() {
+    // The entry is over before the second waiter looks, and fresh when it joined: it gets the run's answer, not a new run.
+    let w = World::new(config("1h", ""));
+    w.set(|b| b.duration = Some(Duration::from_nanos(1)));
+    let asked: Vec<_> = (0..5).map(|i| w.ask(format!("r.io/app-{i}"), pod(i, ""))).collect();
+    for a in asked {
+        assert_eq!(password(&a.await.unwrap()), "r.io for nobody");
+    }
+    assert_eq!(w.runs(), 1);
+    sleep(Duration::from_millis(1)).await;
+    // An entry that expires while its successor is being made: who asks in between waits for the successor.
+    w.set(|b| b.duration = Some(Duration::from_millis(100)));
+    w.get("r.io/app", pod(0, "")).await;
+    sleep(Duration::from_millis(100)).await;
+    let asked: Vec<_> = (0..5).map(|i| w.ask("r.io/app", pod(i, ""))).collect();
+    for a in asked {
+        assert!(!a.await.unwrap().answers[0].cached);
+    }
+    assert_eq!(w.runs(), 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_key_type_changes_from_run_to_run() {
+    // Nothing is kept, so that every burst runs anew; each burst shares as far as the last answer reached, and nobody
+    // gets an answer that does not reach his image.
+    let w = World::new(config("0s", ""));
+    // Whatever was guessed at first, and after each change: what the burst costs in runs.
+    for (key_type, first, known) in [(KeyType::Registry, 2, 2), (KeyType::Image, 6, 6), (KeyType::Global, 6, 1), (KeyType::Registry, 2, 2)] {
+        w.set(|b| b.key_type = key_type);
+        for (burst, want) in [(0, first), (1, known)] {
+            let before = w.runs();
+            let asked: Vec<_> = (0..6)
+                .map(|i| {
+                    let image = format!("r{}.io/app-{}", i % 2, i);
+                    (image.clone(), w.ask(image, pod(i, "")))
+                })
+                .collect();
+            for (image, a) in asked {
+                let l = a.await.unwrap();
+                let reach = password(&l).split_once(" for ").unwrap().0.to_owned();
+                assert!(reach == "all" || reach == image || reach == registry(&image), "{image} got {reach}");
+            }
+            let runs = w.runs() - before;
+            assert!(runs <= want + usize::from(burst == 0) * 6, "{key_type:?} burst {burst}: {runs} runs");
+            if burst == 1 {
+                assert_eq!(runs, want, "{key_type:?}");
+            }
+        }
+    }
+    assert!(w.plugin.seen.lock().most <= 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_leaders_failure_is_everybodys_and_nobodys_afterwards() {
+    let w = World::new(config("1h", ""));
+    w.set(|b| b.fails = true);
+    let leader = w.ask("r.io/a", pod(0, ""));
+    sleep(Duration::from_millis(50)).await;
+    w.set(|b| b.fails = false);
+    // Joined while the leader runs, under another image: shares the failure of the run, and no success is made of it.
+    let joined = w.ask("r.io/b", pod(1, ""));
+    for a in [leader, joined] {
+        assert_eq!(a.await.unwrap().errors[0].fault.reason, FaultReason::Exit);
+    }
+    assert_eq!(w.runs(), 1);
+    // The image that did not fail by itself is not held back, and its success serves the whole registry.
+    assert_eq!(password(&w.get("r.io/b", pod(1, "")).await), "r.io for nobody");
+    assert!(w.get("r.io/a", pod(0, "")).await.answers[0].cached);
+    assert_eq!(w.runs(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_leader_is_cancelled_and_each_waiter_may_leave_at_any_time() {
+    // Every order in which three who wait for one run can leave, and every one of them staying to the end.
+    for stays in 0..3 {
+        for order in [[0, 1], [1, 0]] {
+            let w = World::new(config("1h", ""));
+            let mut asked: Vec<Option<_>> = Vec::new();
+            for i in 0..3 {
+                asked.push(Some(w.ask(format!("r.io/app-{i}"), pod(i, ""))));
+                sleep(Duration::from_millis(10)).await;
+            }
+            let others: Vec<usize> = (0..3).filter(|i| *i != stays).collect();
+            for o in order {
+                asked[others[o]].take().unwrap().abort();
+                sleep(Duration::from_millis(10)).await;
+            }
+            assert_eq!(password(&asked[stays].take().unwrap().await.unwrap()), "r.io for nobody");
+            assert_eq!(w.runs(), 1, "{stays} {order:?}");
+        }
+    }
+}
+
 /// All of it at random: plugins that change their mind, fail, panic and hang; pods that leave; expiry; reloads. What must
 /// hold whatever happens: nobody gets credentials made for another identity or another reach, the cap holds, every call
 /// ends, and afterwards nothing runs.

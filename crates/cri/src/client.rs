@@ -1,6 +1,7 @@
 //! `CriClient`: the `Runtime` trait over gRPC on a unix socket. One channel, connected on first use and anew after the
 //! runtime restarted. What to do about a failure is the caller's matter.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
@@ -344,6 +345,10 @@ impl Runtime for CriClient {
         let request = RemoveImageRequest { image: Some(image) };
         let _: RemoveImageResponse = self.ask(image_method!("RemoveImage"), request).await?;
         Ok(())
+    }
+
+    async fn transfers(&self) -> CriResult<Option<BTreeMap<String, u64>>> {
+        crate::containerd::transfers(&self.channel).await
     }
 
     async fn image_fs_info(&self) -> CriResult<ImageFsInfoResponse> {

@@ -2,6 +2,7 @@
 //! [`crate::client::CriClient`]. Arguments are what the caller knows; the wrapping into messages is the client's work.
 //! (upstream: k8s.io/cri-api/pkg/apis/services.go)
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -105,6 +106,11 @@ pub trait Runtime: Send + Sync + 'static {
     ) -> CriResult<String>;
     /// Removes an image; succeeds when it is already gone.
     async fn remove_image(&self, image: ImageSpec) -> CriResult<()>;
+    /// What is being fetched for pulls at the moment: bytes that came so far, by the runtime's own names of the pieces.
+    /// `None`: the runtime does not say. CRI has no call for it; containerd tells it through its own API.
+    async fn transfers(&self) -> CriResult<Option<BTreeMap<String, u64>>> {
+        Ok(None)
+    }
     /// Where images and writable layers live and how much they use.
     async fn image_fs_info(&self) -> CriResult<ImageFsInfoResponse>;
 }

@@ -4,6 +4,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use kelson_credentials::PullOptions;
+
 /// The version the node reports (`status.nodeInfo.kubeletVersion`).
 pub const KUBELET_VERSION: &str = concat!("v1.36.2+kelson", env!("CARGO_PKG_VERSION"));
 
@@ -16,6 +18,15 @@ pub struct RegisterTaint {
     pub value: String,
     /// `NoSchedule`, `PreferNoSchedule` or `NoExecute`.
     pub effect: String,
+}
+
+/// Where the credential provider plugins are.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CredentialProviderFiles {
+    /// `--image-credential-provider-config`: a `CredentialProviderConfig` file, or a directory of such.
+    pub config: PathBuf,
+    /// `--image-credential-provider-bin-dir`: the executables.
+    pub bin_dir: PathBuf,
 }
 
 /// How the kubelet's own server proves itself and whom it lets in.
@@ -64,8 +75,13 @@ pub struct Config {
     pub cgroup_root: String,
     /// `--system-reserved` and `--kube-reserved` together, by resource.
     pub reserved: BTreeMap<String, String>,
-    /// `--serialize-image-pulls`.
-    pub serialize_image_pulls: bool,
+    /// `serializeImagePulls`, `maxParallelImagePulls`, `registryPullQPS`, `registryBurst`, the progress deadline, and
+    /// `imagePullCredentialsVerificationPolicy` with its list.
+    pub image_pulls: PullOptions,
+    /// `--image-credential-provider-config` and `--image-credential-provider-bin-dir`; `None`: no plugins.
+    pub image_credential_provider: Option<CredentialProviderFiles>,
+    /// `--register-node`: whether the Node object is made; if not, somebody else makes it.
+    pub register_node: bool,
     /// `--node-status-update-frequency`: how often the node's status is looked at.
     pub node_status_update: Duration,
     /// `nodeStatusReportFrequency`: how often an unchanged status is written.
@@ -111,7 +127,9 @@ impl Config {
             pod_max_pids: None,
             cgroup_root: String::new(),
             reserved: BTreeMap::new(),
-            serialize_image_pulls: true,
+            image_pulls: PullOptions::default(),
+            image_credential_provider: None,
+            register_node: true,
             node_status_update: Duration::from_secs(10),
             node_status_report: Duration::from_secs(300),
             lease_duration: Duration::from_secs(40),

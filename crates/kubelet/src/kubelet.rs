@@ -58,6 +58,9 @@ pub enum KubeletError {
     /// Its server could not start.
     #[error("kubelet server: {0}")]
     Server(String),
+    /// The credential providers' configuration is not sound; every fault at once.
+    #[error(transparent)]
+    CredentialProviders(#[from] kelson_credentials::config::ConfigError),
     /// The configuration contradicts itself.
     #[error("invalid kubelet configuration: {0}")]
     Config(String),
@@ -122,13 +125,16 @@ impl Kubelet {
             Some(p) => p,
             None => Arc::new(crate::probes::handlers::Handlers::new(Arc::clone(&deps.runtime))),
         };
+        let recorder = EventRecorder::new(client.clone(), Arc::clone(&clock), "kubelet", &config.node_name);
+        let images = Images::open(&config, client.clone(), recorder.clone(), Arc::clone(&clock))?;
+        tasks.spawn(images.follow());
         let ctx = Arc::new(Context {
-            recorder: EventRecorder::new(client.clone(), Arc::clone(&clock), "kubelet", &config.node_name),
+            recorder,
             objects: Objects::new(client.clone(), move |uid| {
                 let _ = objects_to.send(Signal::Objects(uid.to_owned()));
             }),
             tokens: Tokens::new(client.clone(), Arc::clone(&clock)),
-            images: Images::new(config.serialize_image_pulls),
+            images,
             services: Informer::<ServiceView>::new(client.clone(), InformerConfig::default()).start(),
             mounts: deps.mounts,
             prober,
@@ -180,6 +186,7 @@ impl Kubelet {
         tasks.spawn(async move {
             // Services are part of every container's environment: none starts before they are known.
             ctx.services.synced().await;
+            ctx.images.initialize(&*ctx.runtime).await;
             let _pods = source(&ctx, signals);
             manager.run().await;
         });

@@ -8,6 +8,7 @@ pub mod certs;
 pub mod cgroups;
 pub mod cleanup;
 pub mod config;
+pub mod configuration;
 pub mod context;
 pub mod env;
 pub mod images;
@@ -21,5 +22,5 @@ pub mod server;
 pub mod status;
 pub mod volumes;
 
-pub use config::{Config, KUBELET_VERSION, RegisterTaint, ServerConfig};
+pub use config::{Config, CredentialProviderFiles, KUBELET_VERSION, RegisterTaint, ServerConfig};
 pub use kubelet::{Dependencies, Kubelet, KubeletError, Running};

@@ -14,10 +14,11 @@ const SETTLE_MAX: Duration = Duration::from_secs(2);
 /// How often the directories are looked at anew when watching fails (a directory that was replaced, say).
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Calls `changed` after every change of the file or directory at `path`; ends only when dropped.
-pub async fn watch(path: PathBuf, mut changed: impl FnMut() + Send) {
+/// Calls `changed` after every change of the file or directory at `path`, and of what is in the directory `beside`; ends
+/// only when dropped.
+pub async fn watch(path: PathBuf, beside: Option<PathBuf>, mut changed: impl FnMut() + Send) {
     loop {
-        match Watch::new(&path) {
+        match Watch::new(&path, beside.as_deref()) {
             Ok(mut watch) => {
                 // What happened between the last look and this watch is seen by looking once.
                 changed();
@@ -27,7 +28,7 @@ pub async fn watch(path: PathBuf, mut changed: impl FnMut() + Send) {
                         break;
                     }
                     changed();
-                    if watch.gone || watch.dirs != dirs(&path) {
+                    if watch.gone || watch.dirs != dirs(&path, beside.as_deref()) {
                         break;
                     }
                 }
@@ -47,8 +48,8 @@ struct Watch {
     gone: bool,
 }
 
-/// The directory of the path, and the one it leads to through links.
-fn dirs(path: &Path) -> Vec<PathBuf> {
+/// The directory of the path, and the one it leads to through links; the one beside, if it is there.
+fn dirs(path: &Path, beside: Option<&Path>) -> Vec<PathBuf> {
     let parent = |p: &Path| p.parent().filter(|d| !d.as_os_str().is_empty()).unwrap_or(Path::new(".")).to_owned();
     let mut dirs = vec![parent(path)];
     if let Ok(real) = path.canonicalize() {
@@ -57,14 +58,16 @@ fn dirs(path: &Path) -> Vec<PathBuf> {
     if let Ok(real) = dirs[0].canonicalize() {
         dirs[0] = real;
     }
-    dirs.dedup();
+    dirs.extend(beside.and_then(|d| d.canonicalize().ok()).filter(|d| d.is_dir()));
+    let mut seen = Vec::new();
+    dirs.retain(|d| !seen.contains(d) && { seen.push(d.clone()); true });
     dirs
 }
 
 impl Watch {
-    fn new(path: &Path) -> std::io::Result<Self> {
+    fn new(path: &Path, beside: Option<&Path>) -> std::io::Result<Self> {
         let fd = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
-        let dirs = dirs(path);
+        let dirs = dirs(path, beside);
         let what = inotify::WatchFlags::CLOSE_WRITE
             | inotify::WatchFlags::CREATE
             | inotify::WatchFlags::DELETE

@@ -132,10 +132,11 @@ impl Providers {
         }
     }
 
-    /// Reloads on every change of the file or directory; ends only when dropped.
+    /// Reloads on every change of the file or directory, and of the plugins' directory: a configuration that was refused for
+    /// want of a plugin comes into force when the plugin is there. Ends only when dropped.
     pub async fn follow(self: Arc<Self>, path: PathBuf, bin_dir: PathBuf) {
-        let file = path.clone();
-        config::watch(path, move || {
+        let (file, beside) = (path.clone(), Some(bin_dir.clone()));
+        config::watch(path, beside, move || {
             // Told where it is found.
             let _ = self.reload(&file, &bin_dir);
         })

@@ -306,8 +306,9 @@ impl Flying {
     }
 
     async fn attempt(&self) -> Outcome {
-        // Closed never: the semaphore lives as long as the effects.
-        let slot = self.effects.slots.acquire().await;
+        // Closed never: the semaphore lives as long as the effects. Held until the answer is in the cache, so that who gets
+        // it next finds the answer there.
+        let _slot = self.effects.slots.acquire().await;
         let now = self.effects.clock.now();
         let again = self.provider.state.lock().cache.get(now, &self.identity.key, &self.image);
         if let Some(answer) = again {
@@ -328,7 +329,6 @@ impl Flying {
         let began = tokio::time::Instant::now();
         let answered = self.effects.executor.run(config, &request).await;
         let took = began.elapsed();
-        drop(slot);
         let answered = answered.and_then(|r| self.refuse_echo(&request, r));
         self.effects.metrics.ran(&config.name, took, answered.is_ok());
         match answered {

@@ -206,6 +206,13 @@ impl PullManager {
         &self.records
     }
 
+    /// Appends the classic Prometheus text of everything about credentials and pulls. Looks at the disk.
+    pub fn encode_metrics(&self, out: &mut String) {
+        self.metrics.encode(out);
+        let (intents, pulled) = self.records.counts();
+        crate::metrics::encode_records(out, intents, pulled);
+    }
+
     /// When a failed pull may be tried again; `None`: now.
     pub fn retry_at(&self, pod_uid: &str, image: &str) -> Option<Timestamp> {
         self.backoff.lock().waits(&backoff_key(pod_uid, image), self.clock.now()).map(|(until, _)| until)

@@ -56,6 +56,16 @@ impl Policy {
         }
     }
 
+    /// Its name in the configuration.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::NeverVerify => "NeverVerify",
+            Self::NeverVerifyPreloadedImages => "NeverVerifyPreloadedImages",
+            Self::NeverVerifyAllowlistedImages(_) => "NeverVerifyAllowlistedImages",
+            Self::AlwaysVerify => "AlwaysVerify",
+        }
+    }
+
     /// Whether credentials must be shown; `by_kubelet`: there is a record that the kubelet pulled it, or began to.
     pub fn verifies(&self, image: &str, by_kubelet: bool) -> bool {
         match self {

@@ -286,7 +286,7 @@ fn failed(path: &Path) -> impl FnOnce(CriError) -> ContainerdError {
     ContainerdError::call(format!("import {}", path.display()))
 }
 
-fn in_namespace<T>(mut request: Request<T>, lease: Option<&str>) -> CriResult<Request<T>> {
+pub(super) fn in_namespace<T>(mut request: Request<T>, lease: Option<&str>) -> CriResult<Request<T>> {
     request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(NAMESPACE));
     if let Some(lease) = lease {
         let value: MetadataValue<Ascii> = lease

@@ -6,10 +6,12 @@ mod import;
 mod preload;
 mod process;
 mod supervisor;
+mod transfers;
 
 pub use config::{ContainerdConfig, Version};
 pub use import::{ImportedImage, Importer};
 pub use supervisor::{Containerd, cleanup};
+pub(crate) use transfers::transfers;
 
 use std::path::PathBuf;
 

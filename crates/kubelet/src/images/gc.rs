@@ -56,6 +56,7 @@ pub async fn run(ctx: std::sync::Arc<Context>) {
 async fn once(ctx: &Context, seen: &mut HashMap<String, (Timestamp, Timestamp)>) -> Result<(), kelson_cri::CriError> {
     let now = ctx.clock.now();
     let images = ctx.runtime.list_images(None).await?;
+    ctx.images.prune(images.iter().map(|i| i.id.clone()).collect(), now).await;
     let containers = ctx.runtime.list_containers(None).await?;
     let used: HashSet<&str> = containers
         .iter()

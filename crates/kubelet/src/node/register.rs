@@ -47,6 +47,9 @@ pub async fn register(client: &Client, config: &Config, status: &Value) -> Node 
 
 async fn once(client: &Client, config: &Config, status: &Value) -> Result<Node, ClientError> {
     let name = &config.node_name;
+    if !config.register_node {
+        return client.get::<Node>("", name).await;
+    }
     let labels = labels(config);
     if let Some(node) = client.get_opt::<Node>("", name).await? {
         let has = |k: &String, v: &Value| node.metadata.labels.as_ref().and_then(|l| l.get(k)).is_some_and(|w| v == w);

@@ -52,6 +52,7 @@ pub async fn own(shared: &Shared) -> Response<Body> {
         process_cpu_seconds(),
         resident_bytes(),
     );
+    shared.ctx.images.encode_metrics(&mut out);
     text_answer(out)
 }
 

@@ -121,7 +121,9 @@ fn configz(shared: &Shared) -> Response<Body> {
     json_body(&json!({"kubeletconfig": {
         "kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1",
         "clusterDNS": dns, "clusterDomain": c.cluster_domain, "maxPods": c.max_pods,
-        "serializeImagePulls": c.serialize_image_pulls, "containerLogMaxFiles": c.log_max_files,
+        "serializeImagePulls": c.image_pulls.serialize, "maxParallelImagePulls": c.image_pulls.parallel_max,
+        "registryPullQPS": c.image_pulls.qps, "registryBurst": c.image_pulls.burst,
+        "imagePullCredentialsVerificationPolicy": c.image_pulls.policy.name(), "containerLogMaxFiles": c.log_max_files,
         "containerLogMaxSize": format!("{}", kelson_meta::Quantity::binary(i64::try_from(c.log_max_bytes).unwrap_or(i64::MAX))),
         "resolvConf": c.resolv_conf, "cgroupRoot": c.cgroup_root, "podLogsDir": c.pod_logs_dir,
         "nodeLeaseDurationSeconds": c.lease_duration.as_secs(), "rotateCertificates": c.rotate_certificates,

@@ -126,6 +126,15 @@ impl Objects {
         Informer::new(self.shared.client.clone(), config).on_change(changed).start()
     }
 
+    /// A pull secret for a pod; `Err` says why not in the words of logs.
+    pub async fn secret(&self, pod: &Pod, name: &str) -> Result<Arc<Secret>, String> {
+        let reference = Reference { kind: Kind::Secret, key: ObjectKey::new(spec::namespace(pod), name) };
+        let Handle::Secret(h) = self.watch(&reference, spec::uid(pod)) else { return Err("not a secret".to_owned()) };
+        let late = |_| "failed to sync secret cache: timed out waiting for the condition".to_owned();
+        tokio::time::timeout(SYNC_LIMIT, h.synced()).await.map_err(late)?;
+        h.get(&reference.key).ok_or_else(|| format!("secret {name:?} not found"))
+    }
+
     /// The data of an object for a pod; `Err` says why not in the words of events.
     pub async fn data(&self, pod: &Pod, kind: Kind, name: &str) -> Result<Data, String> {
         let reference = Reference { kind, key: ObjectKey::new(spec::namespace(pod), name) };

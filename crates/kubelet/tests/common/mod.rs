@@ -384,11 +384,13 @@ pub fn world() -> World {
     let (network, network_fault) = watch::channel(None);
     // The senders live as long as the process: nothing changes.
     std::mem::forget((facts, network));
+    let recorder = EventRecorder::new(client.clone(), Arc::clone(&clock), "kubelet", "n1");
+    let images = Images::open(&config, client.clone(), recorder.clone(), Arc::clone(&clock)).expect("records");
     let ctx = Arc::new(Context {
-        recorder: EventRecorder::new(client.clone(), Arc::clone(&clock), "kubelet", "n1"),
+        recorder,
         objects: Objects::new(client.clone(), |_| {}),
         tokens: Tokens::new(client.clone(), Arc::clone(&clock)),
-        images: Images::new(true),
+        images,
         services: Informer::<ServiceView>::new(client.clone(), InformerConfig::default()).start(),
         mounts: Arc::new(NoMounts),
         prober: Arc::clone(&prober) as Arc<dyn ProbeRunner>,

@@ -1,0 +1,171 @@
+//! Reads one object of a configuration's tree, field by field: strict, collecting every fault by its path. What the values
+//! mean is the caller's.
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use kelson_meta::{FieldError, FieldErrorKind, FieldErrors, FieldPath};
+use serde_json::{Map, Value};
+
+/// The fields of one object; those that are read are remembered as known.
+pub(super) struct Fields<'a> {
+    object: Option<&'a Map<String, Value>>,
+    path: FieldPath,
+    read: BTreeSet<&'static str>,
+}
+
+fn type_name(v: &Value) -> &'static str {
+    match v {
+        Value::Null => "null",
+        Value::Bool(_) => "a boolean",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "a list",
+        Value::Object(_) => "an object",
+    }
+}
+
+fn wrong_type(faults: &mut FieldErrors, path: &FieldPath, found: &Value, wanted: &str) {
+    let detail = format!("must be {wanted}, not {}", type_name(found));
+    faults.0.push(FieldError { kind: FieldErrorKind::TypeInvalid, path: path.to_string(), value: None, detail });
+}
+
+impl<'a> Fields<'a> {
+    /// The fields of `value`; of nothing, where it is no object.
+    pub fn of(value: &'a Value, path: FieldPath, faults: &mut FieldErrors) -> Self {
+        if !value.is_object() && !value.is_null() {
+            wrong_type(faults, &path, value, "an object");
+        }
+        Self { object: value.as_object(), path, read: BTreeSet::new() }
+    }
+
+    /// The path of a field.
+    pub fn at(&self, name: &str) -> FieldPath {
+        self.path.child(name)
+    }
+
+    /// A field that is set: `null` is the same as absent.
+    pub fn get(&mut self, name: &'static str) -> Option<&'a Value> {
+        self.read.insert(name);
+        self.object?.get(name).filter(|v| !v.is_null())
+    }
+
+    /// An object below.
+    pub fn below(&mut self, name: &'static str, faults: &mut FieldErrors) -> Self {
+        let value = self.get(name).unwrap_or(&Value::Null);
+        Self::of(value, self.at(name), faults)
+    }
+
+    pub fn string(&mut self, name: &'static str, faults: &mut FieldErrors) -> Option<&'a str> {
+        let value = self.get(name)?;
+        let text = value.as_str();
+        if text.is_none() {
+            wrong_type(faults, &self.at(name), value, "a string");
+        }
+        text.filter(|t| !t.is_empty())
+    }
+
+    pub fn boolean(&mut self, name: &'static str, faults: &mut FieldErrors) -> Option<bool> {
+        let value = self.get(name)?;
+        if !value.is_boolean() {
+            wrong_type(faults, &self.at(name), value, "a boolean");
+        }
+        value.as_bool()
+    }
+
+    /// A whole number within bounds, which are told where it is not.
+    pub fn integer(&mut self, name: &'static str, bounds: (i64, i64), faults: &mut FieldErrors) -> Option<i64> {
+        let value = self.get(name)?;
+        let Some(n) = value.as_i64() else {
+            wrong_type(faults, &self.at(name), value, "a whole number");
+            return None;
+        };
+        let (min, max) = bounds;
+        if n < min {
+            faults.invalid(&self.at(name), n, format!("must be greater than or equal to {min}"));
+        } else if n > max {
+            faults.invalid(&self.at(name), n, format!("must be less than or equal to {max}"));
+        }
+        (min <= n && n <= max).then_some(n)
+    }
+
+    /// A duration; zero stands for the default and is no value.
+    pub fn duration(&mut self, name: &'static str, faults: &mut FieldErrors) -> Option<Duration> {
+        let text = self.string(name, faults)?;
+        match kelson_codec::parse_duration(text).map(u64::try_from) {
+            Ok(Ok(0)) => None,
+            Ok(Ok(nanos)) => Some(Duration::from_nanos(nanos)),
+            Ok(Err(_)) => {
+                faults.invalid(&self.at(name), text, "must not be negative");
+                None
+            }
+            Err(e) => {
+                faults.invalid(&self.at(name), text, e.to_string());
+                None
+            }
+        }
+    }
+
+    /// The elements of a list, each with its path.
+    pub fn list(&mut self, name: &'static str, faults: &mut FieldErrors) -> Vec<(FieldPath, &'a Value)> {
+        let Some(value) = self.get(name) else { return Vec::new() };
+        if !value.is_array() {
+            wrong_type(faults, &self.at(name), value, "a list");
+        }
+        let at = self.at(name);
+        value.as_array().into_iter().flatten().enumerate().map(|(i, v)| (at.index(i), v)).collect()
+    }
+
+    pub fn strings(&mut self, name: &'static str, faults: &mut FieldErrors) -> Vec<(FieldPath, &'a str)> {
+        let mut found = Vec::new();
+        for (path, value) in self.list(name, faults) {
+            match value.as_str() {
+                Some(text) => found.push((path, text)),
+                None => wrong_type(faults, &path, value, "a string"),
+            }
+        }
+        found
+    }
+
+    /// The entries of a map of strings.
+    pub fn map(&mut self, name: &'static str, faults: &mut FieldErrors) -> Vec<(FieldPath, &'a str, &'a str)> {
+        let Some(value) = self.get(name) else { return Vec::new() };
+        if !value.is_object() {
+            wrong_type(faults, &self.at(name), value, "an object");
+        }
+        let mut found = Vec::new();
+        for (key, value) in value.as_object().into_iter().flatten() {
+            let path = self.at(name).key(key);
+            match value.as_str() {
+                Some(text) => found.push((path, key.as_str(), text)),
+                None => wrong_type(faults, &path, value, "a string"),
+            }
+        }
+        found
+    }
+
+    /// Ends the reading: what was not read is a fault, or, where `without_effect` lists it, given back when it is set to
+    /// anything but its zero.
+    pub fn finish(self, without_effect: &[&str], faults: &mut FieldErrors) -> Vec<String> {
+        let mut ignored = Vec::new();
+        for (name, value) in self.object.into_iter().flatten().filter(|(k, _)| !self.read.contains(k.as_str())) {
+            if !without_effect.contains(&name.as_str()) {
+                faults.forbidden(&self.at(name), "unknown field");
+            } else if !is_zero(value) {
+                ignored.push(self.at(name).to_string());
+            }
+        }
+        ignored
+    }
+}
+
+/// Whether a value is what an unset field is written as.
+fn is_zero(v: &Value) -> bool {
+    match v {
+        Value::Null => true,
+        Value::Bool(b) => !b,
+        Value::Number(n) => n.as_f64() == Some(0.0),
+        Value::String(s) => s.is_empty() || s == "0s" || s == "0",
+        Value::Array(a) => a.is_empty(),
+        Value::Object(o) => o.values().all(is_zero),
+    }
+}

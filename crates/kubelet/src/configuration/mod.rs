@@ -1,0 +1,403 @@
+//! The `KubeletConfiguration` file (`kubelet.config.k8s.io/v1beta1`, `--config`): decoded strictly, every fault at once
+//! by its path, and laid over a [`Config`]. Fields that Kelson knows and does not act on yet are named, never swallowed.
+mod fields;
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::time::Duration;
+
+use kelson_credentials::records::{Policy, PolicyError};
+use kelson_meta::{FieldErrors, FieldPath, Quantity};
+use serde_json::Value;
+
+use crate::config::{Config, RegisterTaint};
+use fields::Fields;
+
+const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
+const KIND: &str = "KubeletConfiguration";
+const I32_MAX: i64 = i32::MAX as i64;
+/// Largest port.
+const PORT_MAX: i64 = 65_535;
+/// Port of the kubelet's server where the file names an address alone.
+pub const PORT_DEFAULT: u16 = 10250;
+
+/// Fields of the published type that have no effect here yet.
+const WITHOUT_EFFECT: &[&str] = &[
+    "configMapAndSecretChangeDetectionStrategy",
+    "containerLogMaxWorkers",
+    "containerLogMonitorInterval",
+    "contentType",
+    "cpuCFSQuota",
+    "cpuCFSQuotaPeriod",
+    "cpuManagerPolicy",
+    "cpuManagerPolicyOptions",
+    "cpuManagerReconcilePeriod",
+    "crashLoopBackOff",
+    "enableContentionProfiling",
+    "enableControllerAttachDetach",
+    "enableDebugFlagsHandler",
+    "enableDebuggingHandlers",
+    "enableProfilingHandler",
+    "enableSystemLogHandler",
+    "enableSystemLogQuery",
+    "enforceNodeAllocatable",
+    "eventBurst",
+    "eventRecordQPS",
+    "evictionHard",
+    "evictionMaxPodGracePeriod",
+    "evictionMinimumReclaim",
+    "evictionPressureTransitionPeriod",
+    "evictionSoft",
+    "evictionSoftGracePeriod",
+    "failCgroupV1",
+    "failSwapOn",
+    "featureGates",
+    "fileCheckFrequency",
+    "hairpinMode",
+    "healthzBindAddress",
+    "healthzPort",
+    "httpCheckFrequency",
+    "imageMaximumGCAge",
+    "imageMinimumGCAge",
+    "imageServiceEndpoint",
+    "iptablesDropBit",
+    "iptablesMasqueradeBit",
+    "kernelMemcgNotification",
+    "kubeAPIBurst",
+    "kubeAPIQPS",
+    "kubeReservedCgroup",
+    "kubeletCgroups",
+    "localStorageCapacityIsolation",
+    "logging",
+    "makeIPTablesUtilChains",
+    "maxOpenFiles",
+    "memoryManagerPolicy",
+    "memoryReservationPolicy",
+    "memorySwap",
+    "memoryThrottlingFactor",
+    "mergeDefaultEvictionSettings",
+    "nodeStatusMaxImages",
+    "oomScoreAdj",
+    "podCIDR",
+    "podsPerCore",
+    "protectKernelDefaults",
+    "providerID",
+    "qosReserved",
+    "reservedMemory",
+    "reservedSystemCPUs",
+    "runOnce",
+    "runtimeRequestTimeout",
+    "showHiddenMetricsForVersion",
+    "shutdownGracePeriod",
+    "shutdownGracePeriodByPodPriority",
+    "shutdownGracePeriodCriticalPods",
+    "singleProcessOOMKill",
+    "staticPodURL",
+    "staticPodURLHeader",
+    "streamingConnectionIdleTimeout",
+    "syncFrequency",
+    "systemCgroups",
+    "systemReservedCgroup",
+    "tlsCipherSuites",
+    "tlsCurvePreferences",
+    "tlsMinVersion",
+    "topologyManagerPolicy",
+    "topologyManagerPolicyOptions",
+    "topologyManagerScope",
+    "tracing",
+    "userNamespaces",
+    "volumePluginDir",
+    "volumeStatsAggPeriod",
+];
+
+/// Why a configuration is refused: every fault at once.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("failed to validate kubelet configuration: {}", .0.join(", "))]
+pub struct ConfigurationError(pub Vec<String>);
+
+/// What a file says beside the [`Config`] it was laid over.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Laid {
+    /// Paths of fields that are set and have no effect.
+    pub ignored: Vec<String>,
+    /// `containerRuntimeEndpoint`.
+    pub runtime_endpoint: Option<String>,
+    /// `authentication.x509.clientCAFile`.
+    pub client_ca_file: Option<std::path::PathBuf>,
+    /// `cgroupsPerQOS` is not false.
+    pub cgroups_per_qos: bool,
+}
+
+/// Lays the file at `path` over `config`.
+///
+/// # Errors
+/// When it cannot be read or is not sound; `config` may then be changed in part.
+pub fn load(path: &Path, config: &mut Config) -> Result<Laid, ConfigurationError> {
+    let fail = |why: String| ConfigurationError(vec![format!("{}: {why}", path.display())]);
+    let length = std::fs::metadata(path).map_err(|e| fail(e.to_string()))?.len();
+    if length > kelson_codec::DOCUMENT_BYTES_MAX as u64 {
+        return Err(fail(format!("larger than {} bytes", kelson_codec::DOCUMENT_BYTES_MAX)));
+    }
+    let data = std::fs::read(path).map_err(|e| fail(e.to_string()))?;
+    lay(&data, config)
+}
+
+/// Lays a document over `config`.
+///
+/// # Errors
+/// As [`load`].
+pub fn lay(document: &[u8], config: &mut Config) -> Result<Laid, ConfigurationError> {
+    let (tree, duplicates) = kelson_codec::yaml::to_value(document)
+        .map_err(|e| ConfigurationError(vec![format!("error decoding config: {e}")]))?;
+    let mut faults = FieldErrors::new();
+    let laid = Layer { config, faults: &mut faults }.document(&tree);
+    let all: Vec<String> = duplicates.into_iter().chain(faults.0.iter().map(ToString::to_string)).collect();
+    if all.is_empty() { Ok(laid) } else { Err(ConfigurationError(all)) }
+}
+
+/// A duration of the command line, as Go writes them (`1m30s`).
+///
+/// # Errors
+/// Words for whoever wrote it.
+pub fn duration(text: &str) -> Result<Duration, String> {
+    let nanos = kelson_codec::parse_duration(text).map_err(|e| e.to_string())?;
+    u64::try_from(nanos).map(Duration::from_nanos).map_err(|_| "must not be negative".to_owned())
+}
+
+struct Layer<'c> {
+    config: &'c mut Config,
+    faults: &'c mut FieldErrors,
+}
+
+impl Layer<'_> {
+    fn document(&mut self, tree: &Value) -> Laid {
+        let mut f = Fields::of(tree, FieldPath::new(""), self.faults);
+        match f.string("apiVersion", self.faults) {
+            None => self.faults.required(&f.at("apiVersion"), ""),
+            Some(API_VERSION) => {}
+            Some(other) => self.faults.not_supported(&f.at("apiVersion"), other, &[API_VERSION]),
+        }
+        match f.string("kind", self.faults) {
+            None => self.faults.required(&f.at("kind"), ""),
+            Some(KIND) => {}
+            Some(other) => self.faults.not_supported(&f.at("kind"), other, &[KIND]),
+        }
+        let mut laid = Laid { cgroups_per_qos: true, ..Laid::default() };
+        self.pulls(&mut f);
+        self.images(&mut f);
+        self.node(&mut f);
+        self.pods(&mut f, &mut laid);
+        self.server(&mut f, &mut laid);
+        laid.runtime_endpoint = f.string("containerRuntimeEndpoint", self.faults).map(str::to_owned);
+        laid.ignored.extend(f.finish(WITHOUT_EFFECT, self.faults));
+        laid
+    }
+
+    fn pulls(&mut self, f: &mut Fields<'_>) {
+        let (pulls, faults) = (&mut self.config.image_pulls, &mut *self.faults);
+        let parallel = f.integer("maxParallelImagePulls", (1, I32_MAX), faults);
+        let serialize = f.boolean("serializeImagePulls", faults);
+        if serialize == Some(true) && parallel.is_some_and(|n| n > 1) {
+            let why = "cannot be larger than 1 unless serializeImagePulls is set to false";
+            faults.invalid(&f.at("maxParallelImagePulls"), parallel, why);
+        }
+        // As upstream: a limit above one says that pulls are not serialized.
+        pulls.serialize = serialize.unwrap_or(parallel.map_or(pulls.serialize, |n| n <= 1));
+        pulls.parallel_max = parallel.and_then(|n| usize::try_from(n).ok()).or(pulls.parallel_max);
+        if let Some(qps) = f.integer("registryPullQPS", (0, I32_MAX), faults) {
+            pulls.qps = qps as f64;
+        }
+        if let Some(burst) = f.integer("registryBurst", (0, I32_MAX), faults) {
+            pulls.burst = u32::try_from(burst).unwrap_or(pulls.burst);
+        }
+        let policy = f.string("imagePullCredentialsVerificationPolicy", faults);
+        let list: Vec<String> = f
+            .strings("preloadedImagesVerificationAllowlist", faults)
+            .into_iter()
+            .map(|(_, text)| text.to_owned())
+            .collect();
+        if policy.is_none() && list.is_empty() {
+            return;
+        }
+        match Policy::parse(policy.unwrap_or_default(), &list) {
+            Ok(policy) => pulls.policy = policy,
+            Err(e) => {
+                let of_list = !matches!(e, PolicyError::Unknown(_));
+                let name = if of_list { "preloadedImagesVerificationAllowlist" } else { "imagePullCredentialsVerificationPolicy" };
+                let value = if of_list { Value::from(list) } else { Value::from(policy) };
+                faults.invalid(&f.at(name), value, e.to_string());
+            }
+        }
+    }
+
+    fn images(&mut self, f: &mut Fields<'_>) {
+        let (config, faults) = (&mut *self.config, &mut *self.faults);
+        let percent = |n: Option<i64>, old: u8| n.and_then(|n| u8::try_from(n).ok()).unwrap_or(old);
+        let high = f.integer("imageGCHighThresholdPercent", (0, 100), faults);
+        let low = f.integer("imageGCLowThresholdPercent", (0, 100), faults);
+        config.image_gc_high_percent = percent(high, config.image_gc_high_percent);
+        config.image_gc_low_percent = percent(low, config.image_gc_low_percent);
+        if (high.is_some() || low.is_some()) && config.image_gc_low_percent >= config.image_gc_high_percent {
+            let why = "must be less than imageGCHighThresholdPercent";
+            faults.invalid(&f.at("imageGCLowThresholdPercent"), config.image_gc_low_percent, why);
+        }
+        if let Some(text) = f.string("containerLogMaxSize", faults) {
+            match text.parse::<Quantity>().map(|q| u64::try_from(q.value())) {
+                Ok(Ok(bytes)) if bytes > 0 => config.log_max_bytes = bytes,
+                _ => faults.invalid(&f.at("containerLogMaxSize"), text, "must be a positive quantity"),
+            }
+        }
+        if let Some(n) = f.integer("containerLogMaxFiles", (2, I32_MAX), faults) {
+            config.log_max_files = u32::try_from(n).unwrap_or(config.log_max_files);
+        }
+        if let Some(dir) = f.string("podLogsDir", faults) {
+            if !Path::new(dir).is_absolute() {
+                faults.invalid(&f.at("podLogsDir"), dir, "must be an absolute path");
+            }
+            config.pod_logs_dir = dir.into();
+        }
+    }
+
+    fn node(&mut self, f: &mut Fields<'_>) {
+        let (config, faults) = (&mut *self.config, &mut *self.faults);
+        config.register_node = f.boolean("registerNode", faults).unwrap_or(config.register_node);
+        config.rotate_certificates = f.boolean("rotateCertificates", faults).unwrap_or(config.rotate_certificates);
+        let or = |found: Option<Duration>, old: Duration| found.unwrap_or(old);
+        config.node_status_update = or(f.duration("nodeStatusUpdateFrequency", faults), config.node_status_update);
+        config.node_status_report = or(f.duration("nodeStatusReportFrequency", faults), config.node_status_report);
+        if let Some(seconds) = f.integer("nodeLeaseDurationSeconds", (0, I32_MAX), faults).filter(|n| *n > 0) {
+            config.lease_duration = Duration::from_secs(seconds.unsigned_abs());
+        }
+        for name in ["systemReserved", "kubeReserved"] {
+            for (path, resource, amount) in f.map(name, faults) {
+                let Ok(more) = amount.parse::<Quantity>() else {
+                    faults.invalid(&path, amount, "must be a quantity");
+                    continue;
+                };
+                let so_far = config.reserved.get(resource).and_then(|q| q.parse::<Quantity>().ok());
+                let sum = so_far.map_or(more, |q| q.plus(more));
+                config.reserved.insert(resource.to_owned(), sum.to_string());
+            }
+        }
+        for (path, value) in f.list("registerWithTaints", faults) {
+            let mut t = Fields::of(value, path, faults);
+            let text = |t: Option<&str>| t.unwrap_or_default().to_owned();
+            let taint = RegisterTaint {
+                key: text(t.string("key", faults)),
+                value: text(t.string("value", faults)),
+                effect: text(t.string("effect", faults)),
+            };
+            if taint.key.is_empty() {
+                faults.required(&t.at("key"), "");
+            }
+            let effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
+            if !effects.contains(&taint.effect.as_str()) {
+                faults.not_supported(&t.at("effect"), &taint.effect, &effects);
+            }
+            t.finish(&["timeAdded"], faults);
+            config.register_with_taints.push(taint);
+        }
+    }
+
+    fn pods(&mut self, f: &mut Fields<'_>, laid: &mut Laid) {
+        let (config, faults) = (&mut *self.config, &mut *self.faults);
+        if let Some(n) = f.integer("maxPods", (0, I32_MAX), faults).filter(|n| *n > 0) {
+            config.max_pods = u32::try_from(n).unwrap_or(config.max_pods);
+        }
+        if let Some(n) = f.integer("podPidsLimit", (-1, i64::MAX), faults) {
+            config.pod_max_pids = u64::try_from(n).ok().filter(|n| *n > 0);
+        }
+        if let Some(domain) = f.string("clusterDomain", faults) {
+            config.cluster_domain = domain.to_owned();
+        }
+        let dns = f.strings("clusterDNS", faults);
+        if !dns.is_empty() {
+            config.cluster_dns.clear();
+        }
+        for (path, text) in dns {
+            match text.parse::<IpAddr>() {
+                Ok(ip) => config.cluster_dns.push(ip),
+                Err(_) => faults.invalid(&path, text, "must be an IP address"),
+            }
+        }
+        if let Some(path) = f.string("resolvConf", faults) {
+            config.resolv_conf = path.into();
+        }
+        if let Some(path) = f.string("staticPodPath", faults) {
+            config.pod_manifest_path = Some(path.into());
+        }
+        config.seccomp_default = f.boolean("seccompDefault", faults).unwrap_or(config.seccomp_default);
+        let sysctls = f.strings("allowedUnsafeSysctls", faults);
+        config.allowed_unsafe_sysctls.extend(sysctls.into_iter().map(|(_, text)| text.to_owned()));
+        laid.cgroups_per_qos = f.boolean("cgroupsPerQOS", faults).unwrap_or(true);
+        if let Some(root) = f.string("cgroupRoot", faults) {
+            config.cgroup_root = root.trim_matches('/').to_owned();
+        }
+        if let Some(driver) = f.string("cgroupDriver", faults).filter(|d| *d != "cgroupfs") {
+            faults.not_supported(&f.at("cgroupDriver"), driver, &["cgroupfs"]);
+        }
+    }
+
+    fn server(&mut self, f: &mut Fields<'_>, laid: &mut Laid) {
+        let faults = &mut *self.faults;
+        let mut address = self.config.server.listen;
+        if let Some(text) = f.string("address", faults) {
+            match text.parse::<IpAddr>() {
+                Ok(ip) => address = Some(SocketAddr::new(ip, address.map_or(PORT_DEFAULT, |a| a.port()))),
+                Err(_) => faults.invalid(&f.at("address"), text, "must be an IP address"),
+            }
+        }
+        // Zero is an unset field in the published form, which kubeadm writes.
+        if let Some(port) = f.integer("port", (0, PORT_MAX), faults).filter(|p| *p > 0) {
+            let port = u16::try_from(port).unwrap_or(PORT_DEFAULT);
+            address = Some(SocketAddr::new(address.map_or(IpAddr::from([0, 0, 0, 0]), |a| a.ip()), port));
+        }
+        self.config.server.listen = address;
+        if f.boolean("enableServer", faults) == Some(false) {
+            self.config.server.listen = None;
+        }
+        if f.integer("readOnlyPort", (0, PORT_MAX), faults).is_some_and(|p| p > 0) {
+            faults.forbidden(&f.at("readOnlyPort"), "an unauthenticated port is not served");
+        }
+        let cert = f.string("tlsCertFile", faults);
+        let key = f.string("tlsPrivateKeyFile", faults);
+        match (cert, key) {
+            (Some(c), Some(k)) => self.config.server.tls_files = Some((c.into(), k.into())),
+            (Some(_), None) => faults.required(&f.at("tlsPrivateKeyFile"), "must be set together with tlsCertFile"),
+            (None, Some(_)) => faults.required(&f.at("tlsCertFile"), "must be set together with tlsPrivateKeyFile"),
+            (None, None) => {}
+        }
+        // Without files of its own the serving certificate is always asked for from the cluster.
+        f.boolean("serverTLSBootstrap", faults);
+        self.authentication(f, laid);
+    }
+
+    fn authentication(&mut self, f: &mut Fields<'_>, laid: &mut Laid) {
+        let faults = &mut *self.faults;
+        let mut authentication = f.below("authentication", faults);
+        let mut x509 = authentication.below("x509", faults);
+        laid.client_ca_file = x509.string("clientCAFile", faults).map(Into::into);
+        x509.finish(&[], faults);
+        let mut anonymous = authentication.below("anonymous", faults);
+        if anonymous.boolean("enabled", faults) == Some(true) {
+            faults.forbidden(&anonymous.at("enabled"), "the kubelet serves no anonymous requests");
+        }
+        anonymous.finish(&[], faults);
+        let mut webhook = authentication.below("webhook", faults);
+        if webhook.boolean("enabled", faults) == Some(false) {
+            laid.ignored.push(webhook.at("enabled").to_string());
+        }
+        laid.ignored.extend(webhook.finish(&["cacheTTL"], faults));
+        authentication.finish(&[], faults);
+        let mut authorization = f.below("authorization", faults);
+        if let Some(mode) = authorization.string("mode", faults).filter(|m| *m != "Webhook") {
+            faults.not_supported(&authorization.at("mode"), mode, &["Webhook"]);
+        }
+        let webhook = authorization.below("webhook", faults);
+        laid.ignored.extend(webhook.finish(&["cacheAuthorizedTTL", "cacheUnauthorizedTTL"], faults));
+        authorization.finish(&[], faults);
+    }
+}
+
+#[cfg(test)]
+mod tests;

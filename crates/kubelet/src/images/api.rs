@@ -1,0 +1,144 @@
+//! What credentials need of the API: secrets in their own form, service accounts and their tokens (KEP-4412), and events
+//! about pods and the node.
+use async_trait::async_trait;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Secret, ServiceAccount};
+use kelson_client::{Client, EventRecorder, EventType, Object, ObjectRef};
+use kelson_credentials::events::{CONFIG_REJECTED, CONFIG_RELOADED, Events, PLUGIN_FAILED, bounded, plugin_message};
+use kelson_credentials::keyring::{CONFIG_JSON_KEY, DOCKERCFG_KEY};
+use kelson_credentials::plugin::{self, Coordinates, PluginError, ServiceAccounts, Token, TokenRequest};
+use kelson_credentials::{PodIdentity, PullSecret};
+use serde::Deserialize;
+use serde_json::json;
+use zeroize::Zeroizing;
+
+/// A secret's docker configuration; nothing else of it is taken along.
+pub(super) fn pull_secret(secret: &Secret) -> PullSecret {
+    let m = &secret.metadata;
+    let text = |t: &Option<String>| t.clone().unwrap_or_default();
+    let data = secret.data.iter().flatten();
+    PullSecret {
+        coordinates: Coordinates { namespace: text(&m.namespace), name: text(&m.name), uid: text(&m.uid) },
+        kind: text(&secret.type_),
+        data: data
+            .filter(|(k, _)| matches!(k.as_str(), CONFIG_JSON_KEY | DOCKERCFG_KEY))
+            .map(|(k, v)| (k.clone(), Zeroizing::new(v.0.clone())))
+            .collect(),
+    }
+}
+
+/// Service accounts over the API; asked anew each time, as an annotation that is gone must count at once.
+pub(super) struct Accounts {
+    client: Client,
+}
+
+impl Accounts {
+    pub fn new(client: Client) -> Self {
+        Self { client }
+    }
+}
+
+#[derive(Deserialize)]
+struct Answer {
+    status: AnswerStatus,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct AnswerStatus {
+    token: kelson_credentials::Secret,
+    expiration_timestamp: Option<Timestamp>,
+}
+
+#[async_trait]
+impl ServiceAccounts for Accounts {
+    async fn service_account(&self, namespace: &str, name: &str) -> Result<plugin::ServiceAccount, String> {
+        let found = self.client.get::<ServiceAccount>(namespace, name).await.map_err(|e| e.to_string())?;
+        let uid = found.metadata.uid.filter(|u| !u.is_empty());
+        let uid = uid.ok_or_else(|| format!("service account {namespace}/{name} has no UID"))?;
+        Ok(plugin::ServiceAccount { uid, annotations: found.metadata.annotations.unwrap_or_default() })
+    }
+
+    async fn token(&self, request: &TokenRequest) -> Result<Token, String> {
+        let (account, pod) = (&request.service_account, &request.pod);
+        // The UID makes sure that the account is still the one whose annotations were read. The life is the API's default.
+        let body = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+            "metadata": {"uid": account.uid},
+            "spec": {"audiences": [request.audience],
+                "boundObjectRef": {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid}}});
+        let kind = &<ServiceAccount as Object>::TYPE;
+        let asked = self.client.create_sub(kind, &account.namespace, &account.name, "token", &body);
+        let answer: Answer = asked.await.map_err(|e| e.to_string())?;
+        if answer.status.token.is_empty() {
+            return Err("the API gave no token".to_owned());
+        }
+        Ok(Token { token: answer.status.token, expires: answer.status.expiration_timestamp })
+    }
+}
+
+/// Tells pods' owners and the node's operator.
+pub(super) struct Told {
+    recorder: EventRecorder,
+    node: ObjectRef,
+}
+
+impl Told {
+    pub fn new(recorder: EventRecorder, node_name: &str) -> Self {
+        let about = |kind: &str, name: &str| ObjectRef {
+            api_version: "v1".into(),
+            kind: kind.into(),
+            name: name.into(),
+            // As upstream: a kubelet's events name the node by its name here too.
+            uid: name.into(),
+            ..Default::default()
+        };
+        Self { recorder, node: about("Node", node_name) }
+    }
+
+    fn node(&self, kind: EventType, reason: &str, message: &str) {
+        let message = bounded(message.to_owned(), kelson_credentials::events::MESSAGE_BYTES_MAX);
+        self.recorder.event(&self.node, kind, reason, message);
+    }
+}
+
+impl Events for Told {
+    fn plugin_failed(&self, pod: &PodIdentity, error: &PluginError) {
+        let about = ObjectRef {
+            api_version: "v1".into(),
+            kind: "Pod".into(),
+            namespace: pod.namespace.clone(),
+            name: pod.name.clone(),
+            uid: pod.uid.clone(),
+            ..Default::default()
+        };
+        self.recorder.event(&about, EventType::Warning, PLUGIN_FAILED, plugin_message(error));
+    }
+
+    fn config_rejected(&self, message: &str) {
+        let message = format!("The last good configuration stays in force: {message}");
+        self.node(EventType::Warning, CONFIG_REJECTED, &message);
+    }
+
+    fn config_reloaded(&self, hash: &str) {
+        let message = format!("Credential provider configuration {hash} is in force");
+        self.node(EventType::Normal, CONFIG_RELOADED, &message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_docker_configuration_is_taken_along() {
+        let secret: Secret = serde_json::from_value(json!({"apiVersion": "v1", "kind": "Secret",
+            "type": "kubernetes.io/dockerconfigjson", "metadata": {"namespace": "ns", "name": "reg", "uid": "u"},
+            "data": {".dockerconfigjson": "e30=", "other": "aHVudGVyMg=="}}))
+        .expect("a secret");
+        let taken = pull_secret(&secret);
+        assert_eq!(taken.coordinates, Coordinates { namespace: "ns".into(), name: "reg".into(), uid: "u".into() });
+        assert_eq!(taken.kind, "kubernetes.io/dockerconfigjson");
+        assert_eq!(taken.data.keys().collect::<Vec<_>>(), [".dockerconfigjson"]);
+        assert_eq!(taken.data[".dockerconfigjson"].as_slice(), b"{}");
+    }
+}

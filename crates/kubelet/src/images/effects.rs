@@ -1,0 +1,110 @@
+//! What one pull may do to the world: ask the runtime, and tell the container's events.
+use std::collections::BTreeMap;
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::Pod;
+use kelson_client::EventType;
+use kelson_credentials::{Candidate, Present, PullEffects};
+use kelson_cri::{CriError, proto as cri};
+use parking_lot::Mutex;
+
+use crate::context::Context;
+use crate::pods::spec::Role;
+
+/// One container's pull.
+pub(super) struct Effects<'a> {
+    ctx: &'a Context,
+    pod: &'a Pod,
+    role: Role,
+    container: &'a str,
+    /// The container's `image`.
+    given: &'a str,
+    sandbox: &'a cri::PodSandboxConfig,
+    /// Transfers that were there before this pull: left by one that was broken off, perhaps.
+    before: Mutex<Option<BTreeMap<String, u64>>>,
+}
+
+impl<'a> Effects<'a> {
+    pub fn new(
+        ctx: &'a Context,
+        pod: &'a Pod,
+        role: Role,
+        container: &'a str,
+        given: &'a str,
+        sandbox: &'a cri::PodSandboxConfig,
+    ) -> Self {
+        Self { ctx, pod, role, container, given, sandbox, before: Mutex::default() }
+    }
+
+    fn spec(&self, image: &str) -> cri::ImageSpec {
+        let annotations = self.pod.metadata.annotations.clone().unwrap_or_default();
+        cri::ImageSpec {
+            image: image.to_owned(),
+            annotations,
+            user_specified_image: self.given.to_owned(),
+            ..Default::default()
+        }
+    }
+}
+
+#[async_trait]
+impl PullEffects for Effects<'_> {
+    async fn status(&self, image: &str) -> Result<Option<Present>, String> {
+        let found = self.ctx.runtime.image_status(self.spec(image)).await.map_err(words)?;
+        Ok(found.map(present))
+    }
+
+    async fn pull(&self, image: &str, auth: Option<&Candidate>) -> Result<String, String> {
+        let before = self.ctx.runtime.transfers().await.ok().flatten();
+        *self.before.lock() = before;
+        let auth = auth.map(|c| cri::AuthConfig {
+            username: c.auth.username.clone(),
+            password: c.auth.password.reveal().to_owned(),
+            server_address: String::new(),
+            identity_token: c.auth.identity_token.reveal().to_owned(),
+            registry_token: c.auth.registry_token.reveal().to_owned(),
+            ..Default::default()
+        });
+        let pulled = self.ctx.runtime.pull_image(self.spec(image), auth, Some(self.sandbox.clone()));
+        pulled.await.map_err(words)
+    }
+
+    async fn progress(&self, _: &str) -> Option<u64> {
+        let now = self.ctx.runtime.transfers().await.ok().flatten()?;
+        let before = self.before.lock();
+        let before = before.as_ref()?;
+        // The pieces do not tell their image: as long as anything of the node comes, nothing is given up. Nothing on its
+        // way at all is a pull that unpacks.
+        let moving: Vec<u64> = now.iter().filter(|(k, v)| before.get(*k) != Some(v)).map(|(_, v)| *v).collect();
+        (!moving.is_empty()).then(|| moving.iter().sum())
+    }
+
+    fn event(&self, warning: bool, reason: &'static str, message: String) {
+        let kind = if warning { EventType::Warning } else { EventType::Normal };
+        self.ctx.container_event(self.pod, self.role, self.container, kind, reason, message);
+    }
+}
+
+/// As upstream: the code `Unknown` adds nothing, and words such as `RegistryUnavailable` must come first.
+fn words(e: CriError) -> String {
+    if e.code == tonic::Code::Unknown { e.message } else { e.to_string() }
+}
+
+fn present(i: cri::Image) -> Present {
+    Present { reference: i.id, size: i.size, uid: i.uid.map(|u| u.value), user: i.username }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_runtimes_words() {
+        let e = |code| CriError { call: "PullImage", code, message: "RegistryUnavailable: refused".into() };
+        assert_eq!(words(e(tonic::Code::Unknown)), "RegistryUnavailable: refused");
+        assert_eq!(
+            words(e(tonic::Code::NotFound)),
+            "rpc error: code = NotFound desc = RegistryUnavailable: refused"
+        );
+    }
+}

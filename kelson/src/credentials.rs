@@ -1,0 +1,49 @@
+//! `kelson credential-provider check`, and where it learns what the node of a data directory runs with. The check itself is
+//! `kelson_credentials::check`.
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, bail};
+use serde_json::{Value, json};
+
+use crate::cli::ImageArgs;
+
+/// File in a node's directory that names the providers' files it was started with.
+const FILE: &str = "kubelet/image-credential-provider.json";
+
+/// Notes what a node runs with.
+pub fn remember(dir: &Path, args: &ImageArgs) -> anyhow::Result<()> {
+    let path = dir.join(FILE);
+    let files = (&args.image_credential_provider_config, &args.image_credential_provider_bin_dir);
+    let (Some(config), Some(bin_dir)) = files else {
+        return match std::fs::remove_file(&path) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e).with_context(|| path.display().to_string()),
+            _ => Ok(()),
+        };
+    };
+    let absolute = |p: &Path| std::path::absolute(p).unwrap_or_else(|_| p.to_owned());
+    let noted = json!({"config": absolute(config), "binDir": absolute(bin_dir)});
+    std::fs::write(&path, noted.to_string()).with_context(|| path.display().to_string())
+}
+
+fn remembered(dir: &Path) -> anyhow::Result<(PathBuf, PathBuf)> {
+    let Ok(text) = std::fs::read(dir.join(FILE)) else {
+        bail!(
+            "the node of {} has no credential providers; name them with --config and --bin-dir, or another node with --data-dir",
+            dir.display()
+        );
+    };
+    let noted: Value = serde_json::from_slice(&text).with_context(|| dir.join(FILE).display().to_string())?;
+    let path = |key: &str| noted[key].as_str().map(PathBuf::from).with_context(|| format!("{FILE}: no {key}"));
+    Ok((path("config")?, path("binDir")?))
+}
+
+/// Runs the plugins for an image and prints what came of it; an error where anything is not in order.
+pub async fn check(image: &str, files: Option<(PathBuf, PathBuf)>, data_dir: &Path) -> anyhow::Result<()> {
+    let (config, bin_dir) = files.map_or_else(|| remembered(data_dir), Ok)?;
+    let report = kelson_credentials::check::check(image, &config, &bin_dir).await;
+    print!("{}", report.text);
+    if !report.fine {
+        bail!("{}", report.reason());
+    }
+    Ok(())
+}

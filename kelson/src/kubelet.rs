@@ -1,0 +1,219 @@
+//! `kelson kubelet`: the node agent alone, with the flags and the configuration file of upstream's kubelet. Pod network and
+//! service proxy are others' work here, as they are there.
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use kelson_client::Client;
+use kelson_client::remote::Remote;
+use kelson_cri::{CriClient, Limits};
+use kelson_kubelet::certs::bootstrap;
+use kelson_kubelet::configuration::{self, Laid, PORT_DEFAULT};
+use kelson_kubelet::volumes::mounts::KernelMounts;
+use kelson_kubelet::{Config, CredentialProviderFiles, Dependencies, Kubelet, RegisterTaint, Running};
+use kelson_meta::{Clock, SystemClock};
+
+use crate::cli::{ImageArgs, LogArgs};
+use crate::{credentials, host};
+
+/// Where upstream's kubelet looks for the runtime when nobody says.
+const RUNTIME_ENDPOINT: &str = "unix:///run/containerd/containerd.sock";
+/// Name of the pods' cgroup below `cgroupRoot`.
+const PODS_CGROUP: &str = "kubepods";
+
+#[derive(Args, Debug, Clone)]
+pub struct KubeletArgs {
+    /// How to reach the API as this node; written by the TLS bootstrap where it is not there yet.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: PathBuf,
+    /// How to reach the API to ask for a client certificate.
+    #[arg(long, value_name = "FILE")]
+    pub bootstrap_kubeconfig: Option<PathBuf>,
+    /// KubeletConfiguration (kubelet.config.k8s.io/v1beta1); flags take precedence over it.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where the kubelet keeps its certificates.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet/pki")]
+    pub cert_dir: PathBuf,
+    /// Where the kubelet keeps pods' volumes and its own state.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet")]
+    pub root_dir: PathBuf,
+    /// Name of this node; the host's name when not given.
+    #[arg(long, value_name = "NAME")]
+    pub hostname_override: Option<String>,
+    /// Addresses of this node; that of the default route when not given.
+    #[arg(long, value_name = "IP", value_delimiter = ',')]
+    pub node_ip: Vec<IpAddr>,
+    /// Socket of the container runtime (CRI v1).
+    #[arg(long, value_name = "unix:///…")]
+    pub container_runtime_endpoint: Option<String>,
+    /// Whether to make the Node object.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub register_node: Option<bool>,
+    /// Taints to register with.
+    #[arg(long, value_name = "KEY=VALUE:EFFECT", value_delimiter = ',', value_parser = taint)]
+    pub register_with_taints: Vec<RegisterTaint>,
+    /// Labels to register with.
+    #[arg(long, value_name = "KEY=VALUE", value_delimiter = ',', value_parser = label)]
+    pub node_labels: Vec<(String, String)>,
+    /// Addresses of cluster DNS.
+    #[arg(long, value_name = "IP", value_delimiter = ',')]
+    pub cluster_dns: Vec<IpAddr>,
+    /// Domain of cluster DNS.
+    #[arg(long, value_name = "DOMAIN")]
+    pub cluster_domain: Option<String>,
+    /// Resolver configuration that pods' is made from.
+    #[arg(long, value_name = "FILE")]
+    pub resolv_conf: Option<PathBuf>,
+    /// Pods this node takes.
+    #[arg(long, value_name = "N")]
+    pub max_pods: Option<u32>,
+    /// Address the kubelet's API listens on.
+    #[arg(long, value_name = "IP")]
+    pub address: Option<IpAddr>,
+    /// Port the kubelet's API listens on; 0 takes any free one.
+    #[arg(long, value_name = "PORT")]
+    pub port: Option<u16>,
+    /// CA of client certificates the kubelet's API takes.
+    #[arg(long, value_name = "FILE")]
+    pub client_ca_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub images: ImageArgs,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+fn label(text: &str) -> Result<(String, String), String> {
+    let (key, value) = text.split_once('=').ok_or("must be KEY=VALUE")?;
+    Ok((key.to_owned(), value.to_owned()))
+}
+
+fn taint(text: &str) -> Result<RegisterTaint, String> {
+    let (about, effect) = text.rsplit_once(':').ok_or("must be KEY=VALUE:EFFECT")?;
+    let (key, value) = about.split_once('=').unwrap_or((about, ""));
+    if key.is_empty() || !["NoSchedule", "PreferNoSchedule", "NoExecute"].contains(&effect) {
+        return Err("must be KEY=VALUE:EFFECT with effect NoSchedule, PreferNoSchedule or NoExecute".to_owned());
+    }
+    Ok(RegisterTaint { key: key.to_owned(), value: value.to_owned(), effect: effect.to_owned() })
+}
+
+/// Lays the configuration file and the image flags over `config`, and looks whether the credential providers are sound.
+/// `flag` is what the file was given by.
+///
+/// # Errors
+/// Every fault of all of it at once, each by its field's path.
+pub fn configure(config: &mut Config, flag: &str, file: Option<&Path>, images: &ImageArgs) -> anyhow::Result<Laid> {
+    let mut faults = Vec::new();
+    let mut laid = Laid { cgroups_per_qos: true, ..Laid::default() };
+    if let Some(file) = file {
+        match configuration::load(file, config) {
+            Ok(l) => laid = l,
+            Err(e) => faults.extend(e.0.into_iter().map(|fault| format!("{flag}: {fault}"))),
+        }
+    }
+    config.image_pulls.progress_deadline =
+        Some(images.image_pull_progress_deadline).filter(|d| *d > std::time::Duration::ZERO);
+    let files = images.image_credential_provider_config.clone().zip(images.image_credential_provider_bin_dir.clone());
+    if let Some((path, bin_dir)) = files {
+        if let Err(e) = kelson_credentials::config::load(&path, &bin_dir) {
+            faults.extend(e.0.iter().map(|fault| format!("--image-credential-provider-config: {fault}")));
+        }
+        config.image_credential_provider = Some(CredentialProviderFiles { config: path, bin_dir });
+    }
+    if faults.is_empty() {
+        for field in &laid.ignored {
+            tracing::warn!(field, "the kubelet configuration sets a field that has no effect here yet");
+        }
+        return Ok(laid);
+    }
+    bail!("the node's configuration is not sound:\n  {}", faults.join("\n  "))
+}
+
+/// What is to be started.
+pub struct Plan {
+    config: Config,
+    endpoint: String,
+    paths: bootstrap::Paths,
+    images: ImageArgs,
+}
+
+impl Plan {
+    /// From the command line and its files; touches nothing.
+    pub fn of(args: &KubeletArgs) -> anyhow::Result<Self> {
+        let name = args.hostname_override.clone().map_or_else(host::name, Ok)?.trim().to_lowercase();
+        if let Err(why) = kelson_meta::is_dns1123_subdomain(&name) {
+            bail!("--hostname-override {name:?}: {}", why.join(", "));
+        }
+        let mut config = Config::new(name, &args.root_dir);
+        config.pod_logs_dir = PathBuf::from("/var/log/pods");
+        config.cert_dir = args.cert_dir.clone();
+        config.server.listen = Some(SocketAddr::from(([0, 0, 0, 0], PORT_DEFAULT)));
+        let laid = configure(&mut config, "--config", args.config.as_deref(), &args.images)?;
+        flags(args, &mut config);
+        config.cgroup_root = match (laid.cgroups_per_qos, config.cgroup_root.as_str()) {
+            (false, _) => String::new(),
+            (true, "") => PODS_CGROUP.to_owned(),
+            (true, root) => format!("{root}/{PODS_CGROUP}"),
+        };
+        if let Some(file) = args.client_ca_file.as_ref().or(laid.client_ca_file.as_ref()) {
+            config.server.client_ca_pem =
+                std::fs::read(file).with_context(|| format!("client CA file {}", file.display()))?;
+        }
+        let endpoint = args.container_runtime_endpoint.clone().or(laid.runtime_endpoint);
+        let endpoint = endpoint.unwrap_or_else(|| RUNTIME_ENDPOINT.to_owned());
+        config.runtime_endpoint = endpoint.clone();
+        let paths = bootstrap::Paths {
+            kubeconfig: args.kubeconfig.clone(),
+            bootstrap: args.bootstrap_kubeconfig.clone(),
+            cert_dir: args.cert_dir.clone(),
+        };
+        Ok(Self { config, endpoint, paths, images: args.images.clone() })
+    }
+
+    /// Joins the cluster and starts the kubelet.
+    pub async fn start(self) -> anyhow::Result<Running> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        std::fs::create_dir_all(self.config.root_dir.join("kubelet"))?;
+        credentials::remember(&self.config.root_dir, &self.images)?;
+        let name = self.config.node_name.clone();
+        let identity = bootstrap::load(&self.paths, &name, &clock).await.context("join the cluster")?;
+        let dependencies = Dependencies {
+            client: Client::new(Arc::new(Remote::new(identity)?), "kubelet"),
+            runtime: Arc::new(CriClient::new(&self.endpoint, Limits::default())?),
+            clock,
+            mounts: Arc::new(KernelMounts),
+            prober: None,
+            on_pod_cidrs: None,
+        };
+        let running = Kubelet::start(self.config, dependencies).await.context("start the kubelet")?;
+        tracing::info!(node = name, port = running.port(), "the kubelet runs");
+        Ok(running)
+    }
+}
+
+/// Flags take precedence over the file, as upstream's do.
+fn flags(args: &KubeletArgs, config: &mut Config) {
+    config.node_ips = if args.node_ip.is_empty() { vec![host::address()] } else { args.node_ip.clone() };
+    config.register_node = args.register_node.unwrap_or(config.register_node);
+    if !args.register_with_taints.is_empty() {
+        config.register_with_taints.clone_from(&args.register_with_taints);
+    }
+    config.node_labels.extend(args.node_labels.iter().cloned().collect::<BTreeMap<_, _>>());
+    if !args.cluster_dns.is_empty() {
+        config.cluster_dns.clone_from(&args.cluster_dns);
+    }
+    if let Some(domain) = &args.cluster_domain {
+        config.cluster_domain.clone_from(domain);
+    }
+    if let Some(file) = &args.resolv_conf {
+        config.resolv_conf.clone_from(file);
+    }
+    config.max_pods = args.max_pods.unwrap_or(config.max_pods);
+    if let Some(listen) = &mut config.server.listen {
+        listen.set_ip(args.address.unwrap_or(listen.ip()));
+        listen.set_port(args.port.unwrap_or(listen.port()));
+    }
+}

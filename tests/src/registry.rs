@@ -1,0 +1,225 @@
+//! A real registry (Debian's `docker-registry`) on loopback, with passwords, and images made for it: written into its
+//! storage, as nobody needs to be asked to push there.
+use std::fs;
+use std::io::Read as _;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, bail};
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::{free_port, repo_root};
+
+/// How long the registry may take to listen.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// Somebody who may pull.
+#[derive(Clone, Copy, Debug)]
+pub struct User {
+    /// Name.
+    pub name: &'static str,
+    /// Password.
+    pub password: &'static str,
+    /// Its bcrypt hash, the only kind the registry takes.
+    hash: &'static str,
+}
+
+/// One user.
+pub const PULLER: User = User {
+    name: "puller",
+    password: "sw0rdfish-Puller-7Qx2",
+    hash: "$2b$05$abcdefghijklmnopqrstuuiyEFtkl1dMy/KS1rXq4TeNzcsqafEhy",
+};
+/// Another user.
+pub const TENANT: User = User {
+    name: "tenant",
+    password: "hunter2-Tenant-9Zk4",
+    hash: "$2b$05$abcdefghijklmnopqrstuu/.XLKnhKQlv5WCkYpYs5rX97wnnw0y.",
+};
+
+impl User {
+    /// `name:password` as the header has it.
+    pub fn basic(&self) -> String {
+        base64(format!("{}:{}", self.name, self.password).as_bytes())
+    }
+}
+
+/// A running registry; ends when dropped.
+pub struct Registry {
+    /// `127.0.0.1:PORT`.
+    pub host: String,
+    dir: tempfile::TempDir,
+    child: Child,
+}
+
+/// The blobs of an image made of the test image.
+pub struct Made {
+    /// The manifest's bytes.
+    pub manifest: Vec<u8>,
+    /// The configuration's bytes.
+    pub config: Vec<u8>,
+    /// The one layer's bytes.
+    pub layer: Vec<u8>,
+}
+
+impl Registry {
+    /// Starts it; every user of this module may pull everything.
+    pub fn start() -> anyhow::Result<Self> {
+        let dir = tempfile::Builder::new().prefix("kelson-registry-").tempdir()?;
+        let port = free_port()?;
+        let host = format!("127.0.0.1:{port}");
+        let users: String = [PULLER, TENANT].iter().map(|u| format!("{}:{}\n", u.name, u.hash)).collect();
+        fs::write(dir.path().join("htpasswd"), users)?;
+        let config = json!({
+            "version": "0.1",
+            "log": {"level": "error", "accesslog": {"disabled": true}},
+            "storage": {"filesystem": {"rootdirectory": dir.path().join("storage")}},
+            "http": {"addr": host},
+            "auth": {"htpasswd": {"realm": "test", "path": dir.path().join("htpasswd")}},
+        });
+        // JSON is YAML too.
+        fs::write(dir.path().join("config.yml"), config.to_string())?;
+        let log = fs::File::create(dir.path().join("log"))?;
+        let child = Command::new("docker-registry")
+            .arg("serve")
+            .arg(dir.path().join("config.yml"))
+            .stdin(Stdio::null())
+            .stdout(log.try_clone()?)
+            .stderr(log)
+            .spawn()
+            .context("start docker-registry (Debian package of this name)")?;
+        let mut registry = Self { host, dir, child };
+        let started = Instant::now();
+        while TcpStream::connect(&registry.host).is_err() {
+            if registry.child.try_wait()?.is_some() || started.elapsed() > START_LIMIT {
+                let log = fs::read_to_string(registry.dir.path().join("log")).unwrap_or_default();
+                bail!("the registry does not listen\n{log}");
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        Ok(registry)
+    }
+
+    /// Puts an image of its own (the test image under another digest) at `repository:1`; gives its full name.
+    pub fn add(&self, repository: &str) -> anyhow::Result<String> {
+        let image = make(repository, &["sh"])?;
+        let root = self.dir.path().join("storage/docker/registry/v2");
+        for blob in [&image.manifest, &image.config, &image.layer] {
+            let hex = hex(blob);
+            let at = root.join("blobs/sha256").join(&hex[..2]).join(&hex);
+            fs::create_dir_all(&at)?;
+            fs::write(at.join("data"), blob)?;
+        }
+        let link = |path: &str, blob: &[u8]| -> anyhow::Result<()> {
+            let at = root.join("repositories").join(repository).join(path.replace("HEX", &hex(blob)));
+            fs::create_dir_all(&at)?;
+            Ok(fs::write(at.join("link"), format!("sha256:{}", hex(blob)))?)
+        };
+        link("_layers/sha256/HEX", &image.config)?;
+        link("_layers/sha256/HEX", &image.layer)?;
+        link("_manifests/revisions/sha256/HEX", &image.manifest)?;
+        link("_manifests/tags/1/current", &image.manifest)?;
+        link("_manifests/tags/1/index/sha256/HEX", &image.manifest)?;
+        Ok(format!("{}/{repository}:1", self.host))
+    }
+}
+
+impl Drop for Registry {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Makes an image whose digest is its own.
+pub fn make(label: &str, cmd: &[&str]) -> anyhow::Result<Made> {
+    let archive = repo_root().join(".cache/images/busybox.tar");
+    let entries = tar_entries(&archive).with_context(|| format!("{} (make images)", archive.display()))?;
+    let find = |name: &str| entries.iter().find(|(n, _)| n == name).map(|(_, d)| d.as_slice());
+    let blob = |digest: &Value| -> anyhow::Result<Vec<u8>> {
+        let digest = digest.as_str().context("digest")?.replace(':', "/");
+        Ok(find(&format!("blobs/{digest}")).context("blob")?.to_vec())
+    };
+    let index: Value = serde_json::from_slice(find("index.json").context("index.json")?)?;
+    let mut manifest: Value = serde_json::from_slice(&blob(&index["manifests"][0]["digest"])?)?;
+    let mut config: Value = serde_json::from_slice(&blob(&manifest["config"]["digest"])?)?;
+    let layer = blob(&manifest["layers"][0]["digest"])?;
+    config["config"]["Labels"] = json!({"test": label});
+    config["config"]["Cmd"] = json!(cmd);
+    let config = config.to_string().into_bytes();
+    manifest["config"]["digest"] = json!(format!("sha256:{}", hex(&config)));
+    manifest["config"]["size"] = json!(config.len());
+    Ok(Made { manifest: manifest.to_string().into_bytes(), config, layer })
+}
+
+/// The files of a tar without links and long names, which is all the test image's archive has.
+fn tar_entries(path: &Path) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+    let mut data = Vec::new();
+    fs::File::open(path)?.read_to_end(&mut data)?;
+    let (mut at, mut found) = (0, Vec::new());
+    while let Some(header) = data.get(at..at + 512).filter(|h| h[0] != 0) {
+        let text = |range: std::ops::Range<usize>| {
+            String::from_utf8_lossy(&header[range]).trim_matches(|c| c == '\0' || c == ' ').to_owned()
+        };
+        let size = usize::from_str_radix(&text(124..136), 8)?;
+        let content = data.get(at + 512..at + 512 + size).context("cut short")?;
+        found.push((text(0..100), content.to_vec()));
+        at += 512 + size.div_ceil(512) * 512;
+    }
+    Ok(found)
+}
+
+/// Hex SHA-256.
+pub fn hex(data: &[u8]) -> String {
+    format!("{:x}", Sha256::digest(data))
+}
+
+/// Base64 of the standard alphabet, padded.
+pub fn base64(data: &[u8]) -> String {
+    const ALPHABET: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut out = String::new();
+    for chunk in data.chunks(3) {
+        let n = chunk.iter().fold(0u32, |n, b| n << 8 | u32::from(*b)) << (8 * (3 - chunk.len()));
+        for i in 0..4 {
+            let letter = ALPHABET[(n >> (18 - 6 * i)) as usize & 63] as char;
+            out.push(if i <= chunk.len() { letter } else { '=' });
+        }
+    }
+    out
+}
+
+/// Writes an OCI archive of a made image under a name, for import.
+pub fn archive(image: &Made, name: &str, to: &Path) -> anyhow::Result<()> {
+    let dir = tempfile::tempdir()?;
+    let blobs: PathBuf = dir.path().join("blobs/sha256");
+    fs::create_dir_all(&blobs)?;
+    for blob in [&image.manifest, &image.config, &image.layer] {
+        fs::write(blobs.join(hex(blob)), blob)?;
+    }
+    let manifest: Value = serde_json::from_slice(&image.manifest)?;
+    let index = json!({"schemaVersion": 2, "manifests": [{
+        "mediaType": manifest["mediaType"], "digest": format!("sha256:{}", hex(&image.manifest)),
+        "size": image.manifest.len(), "annotations": {"io.containerd.image.name": name}}]});
+    fs::write(dir.path().join("index.json"), index.to_string())?;
+    fs::write(dir.path().join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#)?;
+    let made = Command::new("tar").arg("-C").arg(dir.path()).arg("-cf").arg(to).args(["oci-layout", "index.json", "blobs"]).status()?;
+    if !made.success() {
+        bail!("tar ended with {made}");
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_as_published() {
+        for (plain, coded) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg==")] {
+            assert_eq!(base64(plain.as_bytes()), coded);
+        }
+    }
+}

@@ -41,6 +41,11 @@ pub const TENANT: User = User {
 };
 
 impl User {
+    /// The same with another password, which the registry does not take.
+    pub fn with_password(self, password: &'static str) -> Self {
+        Self { password, ..self }
+    }
+
     /// `name:password` as the header has it.
     pub fn basic(&self) -> String {
         base64(format!("{}:{}", self.name, self.password).as_bytes())

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
 use kelson_credentials::config::{self, Config, ProviderConfig};
 use kelson_credentials::events::NoEvents;
 use kelson_credentials::pattern::{Pattern, PatternIndex, Target};
@@ -169,8 +170,9 @@ async fn cached(rows: &mut Rows, dir: &Path) -> Result<(), Failure> {
     let took = per_call(20_000, |i| {
         // Far apart, so that the processor's caches help no more than they would in life.
         let image = &images[(i as usize).wrapping_mul(7919) % ENTRIES];
-        let found = futures::executor::block_on(providers.lookup(image, &pod));
-        all_cached &= found.answers.first().is_some_and(|a| a.cached);
+        // What is in the cache is answered without waiting.
+        let found = providers.lookup(image, &pod).now_or_never();
+        all_cached &= found.as_ref().is_some_and(|f| f.answers.first().is_some_and(|a| a.cached));
         black_box(found);
     });
     let found = format!("{} ns{}", took.as_nanos(), if all_cached { "" } else { ", not cached" });

@@ -168,6 +168,13 @@ fn executables_and_directories() {
             bin.join("ecr").display()
         )
     );
+    // A provider with another fault counts too: the index is that of the file.
+    let both = GOOD.replace("name: ecr", "name: a/b");
+    let second = GOOD.split_once("providers:").unwrap().1;
+    fs::write(&file, format!("{both}{second}")).unwrap();
+    let found = text(config::load(&file, &bin).unwrap_err());
+    assert!(found.contains("providers[1].name: Invalid value: \"ecr\": plugin binary"), "{found}");
+    fs::write(&file, GOOD).unwrap();
     plugin(&bin, "ecr", 0o644);
     assert!(text(config::load(&file, &bin).unwrap_err()).contains("permission denied"));
     plugin(&bin, "ecr", 0o755);

@@ -85,7 +85,7 @@ pub fn check(_: &Subject) -> Outcome {
     let check = |image: &str| kelson(&["credential-provider", "check", image, "--config", &config, "--bin-dir", &bin]);
     let fine = check("r.example/team/app:1")?;
     ensure!(fine.code == Some(0), "{}{}", fine.stdout, fine.stderr);
-    for want in ["sound: answered in 1", "cache key type: Registry", "cache duration: 0s", "user pu***, password set", "from credential provider \"sound\""] {
+    for want in ["sound: answered in ", "cache key type: Registry", "cache duration: 0s", "user pu***, password set", "from credential provider \"sound\""] {
         ensure!(fine.stdout.contains(want), "{want} in {}", fine.stdout);
     }
     ensure!(!fine.stdout.contains("broken") && !fine.stdout.contains("other"), "{}", fine.stdout);

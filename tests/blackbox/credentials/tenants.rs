@@ -33,8 +33,9 @@ pub fn pull_secrets(_: &Subject) -> Outcome {
     let old = json!({"apiVersion": "v1", "kind": "Secret", "type": "kubernetes.io/dockercfg",
         "metadata": {"name": "old"}, "data": {".dockercfg": base64(old.as_bytes())}});
     ensure!(k.with_input(&["create", "-f", "-"], old.to_string().as_bytes())?.code == 0, "dockercfg secret");
-    let bad = User { password: "Wr0ng-Tr0ut-5Km1", ..PULLER };
+    let bad = PULLER.with_password("Wr0ng-Tr0ut-5Km1");
     w.secret(bad.password);
+    w.secret(bad.basic());
     docker_secret(&k, "bad", &host, bad)?;
     k.apply(&pod("old-form", &images[1], "IfNotPresent", "  imagePullSecrets: [{name: bad}, {name: absent}, {name: old}]\n"))?;
     k.apply(&pod("wrong", &images[2], "IfNotPresent", "  imagePullSecrets: [{name: bad}]\n"))?;

@@ -10,7 +10,7 @@ use kelson_meta::{FieldError, FieldErrorKind};
 use sha2::{Digest, Sha256};
 
 use super::read::Reader;
-use super::{CONFIG_BYTES_MAX, CONFIG_FILES_MAX, Config, ConfigError, ConfigFault, FaultKind, ProviderConfig};
+use super::{CONFIG_BYTES_MAX, CONFIG_FILES_MAX, Config, ConfigError, ConfigFault, FaultKind};
 
 /// Loads the configuration at `path` (a file or a directory), with its plugins in `bin_dir`; every fault at once.
 pub fn load(path: &Path, bin_dir: &Path) -> Result<Config, ConfigError> {
@@ -29,15 +29,15 @@ pub fn load(path: &Path, bin_dir: &Path) -> Result<Config, ConfigError> {
         }
     }
     let several = path.is_dir();
-    let config = merge(files, several, &mut faults);
-    faults.extend(check_bin_dir(&config.providers, bin_dir));
+    let (config, named) = merge(files, several, &mut faults);
+    faults.extend(check_bin_dir(&named, bin_dir));
     if faults.is_empty() { Ok(config) } else { Err(ConfigError(faults)) }
 }
 
 /// Loads a configuration from text, without looking at any bin directory.
 pub fn load_text(data: &[u8]) -> Result<Config, ConfigError> {
     let mut faults = Vec::new();
-    let config = merge(vec![(PathBuf::new(), data.to_vec())], false, &mut faults);
+    let (config, _) = merge(vec![(PathBuf::new(), data.to_vec())], false, &mut faults);
     if faults.is_empty() { Ok(config) } else { Err(ConfigError(faults)) }
 }
 
@@ -76,7 +76,15 @@ fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
     Ok(data)
 }
 
-fn merge(files: Vec<(PathBuf, Vec<u8>)>, several: bool, faults: &mut Vec<ConfigFault>) -> Config {
+/// A provider's name, and where it stands.
+struct Named {
+    file: Option<PathBuf>,
+    index: usize,
+    name: String,
+}
+
+fn merge(files: Vec<(PathBuf, Vec<u8>)>, several: bool, faults: &mut Vec<ConfigFault>) -> (Config, Vec<Named>) {
+    let mut named = Vec::new();
     let mut hasher = Sha256::new();
     let mut config = Config::default();
     let mut seen: HashMap<String, ()> = HashMap::new();
@@ -100,6 +108,7 @@ fn merge(files: Vec<(PathBuf, Vec<u8>)>, several: bool, faults: &mut Vec<ConfigF
         let listed = document.get("providers").and_then(|p| p.as_array());
         for (i, name) in listed.into_iter().flatten().enumerate().map(|(i, p)| (i, p.get("name"))) {
             let Some(name) = name.and_then(|n| n.as_str()).filter(|n| !n.is_empty()) else { continue };
+            named.push(Named { file: file.clone(), index: i, name: name.to_owned() });
             if seen.insert(name.to_owned(), ()).is_some() {
                 let value = Some(format!("{name:?}"));
                 let path = format!("providers[{i}].name");
@@ -115,11 +124,11 @@ fn merge(files: Vec<(PathBuf, Vec<u8>)>, several: bool, faults: &mut Vec<ConfigF
         config.providers.append(&mut providers);
     }
     config.hash = format!("sha256:{:x}", hasher.finalize());
-    config
+    (config, named)
 }
 
 /// What is wrong with the executables of these providers.
-pub fn check_bin_dir(providers: &[ProviderConfig], bin_dir: &Path) -> Vec<ConfigFault> {
+fn check_bin_dir(named: &[Named], bin_dir: &Path) -> Vec<ConfigFault> {
     let other = |why: String| ConfigFault { file: None, kind: FaultKind::Other(why) };
     match fs::metadata(bin_dir) {
         Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
@@ -132,7 +141,7 @@ pub fn check_bin_dir(providers: &[ProviderConfig], bin_dir: &Path) -> Vec<Config
         Ok(_) => {}
     }
     let mut faults = Vec::new();
-    for (i, p) in providers.iter().enumerate().filter(|(_, p)| !p.name.is_empty() && !p.name.contains(['/', '\0'])) {
+    for p in named.iter().filter(|p| !p.name.contains(['/', '\0'])) {
         let path = bin_dir.join(&p.name);
         let shown = path.display();
         let why = match fs::metadata(&path) {
@@ -146,10 +155,10 @@ pub fn check_bin_dir(providers: &[ProviderConfig], bin_dir: &Path) -> Vec<Config
             }
             Ok(_) => continue,
         };
-        let path = format!("providers[{i}].name");
+        let path = format!("providers[{}].name", p.index);
         let error =
             FieldError { kind: FieldErrorKind::Invalid, path, value: Some(format!("{:?}", p.name)), detail: why };
-        faults.push(ConfigFault { file: None, kind: FaultKind::Field(error) });
+        faults.push(ConfigFault { file: p.file.clone(), kind: FaultKind::Field(error) });
     }
     faults
 }

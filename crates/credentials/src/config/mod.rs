@@ -13,7 +13,7 @@ use kelson_meta::FieldError;
 use crate::pattern::Pattern;
 use crate::secret::Secret;
 
-pub use load::{check_bin_dir, load, load_text};
+pub use load::{load, load_text};
 pub use watch::watch;
 
 /// Providers in one configuration.

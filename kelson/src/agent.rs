@@ -24,8 +24,8 @@ use crate::cli::{AgentArgs, NodeArgs};
 use crate::cluster::ClusterSettings;
 use crate::host::NodeIdentity;
 use crate::kubelet::configure;
-use crate::{credentials, discovery};
 use crate::token::Token;
+use crate::{credentials, discovery};
 
 /// What a node needs to join, and what it must know of the cluster.
 #[derive(Clone)]

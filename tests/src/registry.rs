@@ -210,7 +210,13 @@ pub fn archive(image: &Made, name: &str, to: &Path) -> anyhow::Result<()> {
         "size": image.manifest.len(), "annotations": {"io.containerd.image.name": name}}]});
     fs::write(dir.path().join("index.json"), index.to_string())?;
     fs::write(dir.path().join("oci-layout"), r#"{"imageLayoutVersion":"1.0.0"}"#)?;
-    let made = Command::new("tar").arg("-C").arg(dir.path()).arg("-cf").arg(to).args(["oci-layout", "index.json", "blobs"]).status()?;
+    let made = Command::new("tar")
+        .arg("-C")
+        .arg(dir.path())
+        .arg("-cf")
+        .arg(to)
+        .args(["oci-layout", "index.json", "blobs"])
+        .status()?;
     if !made.success() {
         bail!("tar ended with {made}");
     }

@@ -183,9 +183,17 @@ async fn cached(rows: &mut Rows, dir: &Path) -> Result<(), Failure> {
 fn matching(rows: &mut Rows) -> Result<(), Failure> {
     let sets: [(&str, fn(usize) -> String, &str); 5] = [
         ("all literal", |i| format!("r{i}.example.com/team"), "r999.example.com/team/app"),
-        ("one glob each, other domains", |i| format!("*.dkr.ecr.region-{i}.example.com"), "1.dkr.ecr.region-999.example.com/app"),
+        (
+            "one glob each, other domains",
+            |i| format!("*.dkr.ecr.region-{i}.example.com"),
+            "1.dkr.ecr.region-999.example.com/app",
+        ),
         ("one domain, globs that differ in their text", |i| format!("*-{i}.example.com"), "team-999.example.com/app"),
-        ("one domain, text on both sides of the glob", |i| format!("a{i}*z{i}.*.example.com"), "a999-z999.b.example.com/app"),
+        (
+            "one domain, text on both sides of the glob",
+            |i| format!("a{i}*z{i}.*.example.com"),
+            "a999-z999.b.example.com/app",
+        ),
         ("one glob, paths that differ", |i| format!("*.example.com/team-{i}/"), "r.example.com/team-999/app"),
     ];
     for (name, pattern, image) in sets {

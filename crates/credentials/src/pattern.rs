@@ -160,12 +160,7 @@ impl Shape {
         let first = labels.iter().position(star)?;
         let globs = labels.iter().enumerate().filter(|(_, l)| star(l)).fold(0, |mask, (i, _)| mask | (1 << i));
         let glob = labels[first];
-        Some(Self {
-            globs,
-            first,
-            prefix: glob.find('*')?,
-            suffix: glob.len() - glob.rfind('*')? - 1,
-        })
+        Some(Self { globs, first, prefix: glob.find('*')?, suffix: glob.len() - glob.rfind('*')? - 1 })
     }
 
     /// The fixed text of a host or pattern at this shape's places; `None` where the label is too short for it.

@@ -498,7 +498,9 @@ async fn the_key_type_changes_from_run_to_run() {
     // gets an answer that does not reach his image.
     let w = World::new(config("0s", ""));
     // Whatever was guessed at first, and after each change: what the burst costs in runs.
-    for (key_type, first, known) in [(KeyType::Registry, 2, 2), (KeyType::Image, 6, 6), (KeyType::Global, 6, 1), (KeyType::Registry, 2, 2)] {
+    for (key_type, first, known) in
+        [(KeyType::Registry, 2, 2), (KeyType::Image, 6, 6), (KeyType::Global, 6, 1), (KeyType::Registry, 2, 2)]
+    {
         w.set(|b| b.key_type = key_type);
         for (burst, want) in [(0, first), (1, known)] {
             let before = w.runs();

@@ -34,14 +34,27 @@ pub fn start_up_faults(_: &Subject) -> Outcome {
     )?;
     let scratch = tempfile::tempdir()?;
     let file = scratch.path().join("kubelet.yaml");
-    fs::write(&file, "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxParallelImagePulls: 0\nimagePullCredentialsVerificationPolicy: Sometimes\nnoSuchField: 1\n")?;
+    fs::write(
+        &file,
+        "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\nmaxParallelImagePulls: 0\nimagePullCredentialsVerificationPolicy: Sometimes\nnoSuchField: 1\n",
+    )?;
     let (dir, file) = (scratch.path().join("data").display().to_string(), file.display().to_string());
     let flags = plugins.flags();
     let flags: Vec<&str> = flags.iter().map(String::as_str).collect();
     let token = "abcdef.0123456789abcdef";
     let commands: [Vec<&str>; 3] = [
         vec!["server", "--data-dir", &dir, "--secure-port", "0", "--kubelet-config", &file],
-        vec!["agent", "--server", "https://127.0.0.1:1", "--token", token, "--data-dir", &dir, "--kubelet-config", &file],
+        vec![
+            "agent",
+            "--server",
+            "https://127.0.0.1:1",
+            "--token",
+            token,
+            "--data-dir",
+            &dir,
+            "--kubelet-config",
+            &file,
+        ],
         vec!["kubelet", "--kubeconfig", "/nowhere", "--root-dir", &dir, "--config", &file],
     ];
     for mut command in commands {
@@ -85,13 +98,23 @@ pub fn check(_: &Subject) -> Outcome {
     let check = |image: &str| kelson(&["credential-provider", "check", image, "--config", &config, "--bin-dir", &bin]);
     let fine = check("r.example/team/app:1")?;
     ensure!(fine.code == Some(0), "{}{}", fine.stdout, fine.stderr);
-    for want in ["sound: answered in ", "cache key type: Registry", "cache duration: 0s", "user pu***, password set", "from credential provider \"sound\""] {
+    for want in [
+        "sound: answered in ",
+        "cache key type: Registry",
+        "cache duration: 0s",
+        "user pu***, password set",
+        "from credential provider \"sound\"",
+    ] {
         ensure!(fine.stdout.contains(want), "{want} in {}", fine.stdout);
     }
     ensure!(!fine.stdout.contains("broken") && !fine.stdout.contains("other"), "{}", fine.stdout);
     let failed = check("r.example/broken:1")?;
     ensure!(failed.code == Some(1), "{}", failed.stdout);
-    ensure!(failed.stderr.contains("broken: FAILED after") && failed.stderr.contains("exit status 3"), "{}", failed.stderr);
+    ensure!(
+        failed.stderr.contains("broken: FAILED after") && failed.stderr.contains("exit status 3"),
+        "{}",
+        failed.stderr
+    );
     ensure!(failed.stdout.contains("stderr: no such role, password=[redacted]"), "{}", failed.stdout);
     for (image, why) in [("r.example.com/x", "No provider matches."), ("Not An Image", "couldn't parse image name")] {
         let ended = check(image)?;
@@ -128,7 +151,12 @@ pub fn stalled_pull(_: &Subject) -> Outcome {
     ensure!(configz.contains("\"serializeImagePulls\":true"), "{configz}");
     // The running node's own configuration is what a check without flags takes.
     let checked = kelson(&["credential-provider", "check", &other, "--data-dir", &w.server.dir.display().to_string()])?;
-    ensure!(checked.code == Some(0) && checked.stdout.contains("all: answered in"), "{}{}", checked.stdout, checked.stderr);
+    ensure!(
+        checked.code == Some(0) && checked.stdout.contains("all: answered in"),
+        "{}{}",
+        checked.stdout,
+        checked.stderr
+    );
     w.finish()
 }
 
@@ -161,7 +189,8 @@ impl Stalling {
                 return Ok(());
             }
             let mut words = line.split_whitespace();
-            let (method, path) = (words.next().unwrap_or_default().to_owned(), words.next().unwrap_or_default().to_owned());
+            let (method, path) =
+                (words.next().unwrap_or_default().to_owned(), words.next().unwrap_or_default().to_owned());
             let mut header = String::new();
             while reader.read_line(&mut header)? > 2 {
                 header.clear();
@@ -236,7 +265,11 @@ pub fn kubelet_alone(_: &Subject) -> Outcome {
     fs::write(at("bootstrap.kubeconfig"), bootstrap.to_string())?;
     fs::write(
         at("config.yaml"),
-        format!("apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupsPerQOS: false\nclusterDNS: [10.43.0.10]\npodLogsDir: {}\ncontainerRuntimeEndpoint: {endpoint}\nport: {}\nserializeImagePulls: false\nmaxParallelImagePulls: 4\nregisterWithTaints: [{{key: alone, effect: NoSchedule}}]\n", at("logs").display(), free_port()?),
+        format!(
+            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupsPerQOS: false\nclusterDNS: [10.43.0.10]\npodLogsDir: {}\ncontainerRuntimeEndpoint: {endpoint}\nport: {}\nserializeImagePulls: false\nmaxParallelImagePulls: 4\nregisterWithTaints: [{{key: alone, effect: NoSchedule}}]\n",
+            at("logs").display(),
+            free_port()?
+        ),
     )?;
     let log = fs::File::create(at("kubelet.log"))?;
     let kubelet = Command::new(binary())

@@ -48,7 +48,10 @@ fn misbehaviours(host: &str) -> Vec<(&'static str, String, Vec<&'static str>, Ve
         (
             "other-version",
             wrong_version(&sound),
-            vec!["\"other-version\" failed: WrongApiVersion: ", "actual apiVersion:credentialprovider.kubelet.k8s.io/v1beta1"],
+            vec![
+                "\"other-version\" failed: WrongApiVersion: ",
+                "actual apiVersion:credentialprovider.kubelet.k8s.io/v1beta1",
+            ],
             vec!["WrongApiVersion"],
         ),
         (
@@ -227,7 +230,12 @@ pub fn configuration_reload(_: &Subject) -> Outcome {
     recovers(&k, "second")?;
     ensure!(w.metrics()?.contains("config_reloads_total{result=\"success\"} 1\n"), "{}", w.metrics()?);
     w.plugins.configure_raw("kind: CredentialProviderConfig\nproviders: [{name: 'a/b'}]")?;
-    told(&events_of_node, &node, "InvalidCredentialProviderConfig", &["apiVersion", "providers[0].name", "providers[0].matchImages"])?;
+    told(
+        &events_of_node,
+        &node,
+        "InvalidCredentialProviderConfig",
+        &["apiVersion", "providers[0].name", "providers[0].matchImages"],
+    )?;
     ensure!(w.server.log().contains("the last good one stays in force"), "the log says it too");
     w.finish()
 }

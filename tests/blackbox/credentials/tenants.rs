@@ -37,7 +37,12 @@ pub fn pull_secrets(_: &Subject) -> Outcome {
     w.secret(bad.password);
     w.secret(bad.basic());
     docker_secret(&k, "bad", &host, bad)?;
-    k.apply(&pod("old-form", &images[1], "IfNotPresent", "  imagePullSecrets: [{name: bad}, {name: absent}, {name: old}]\n"))?;
+    k.apply(&pod(
+        "old-form",
+        &images[1],
+        "IfNotPresent",
+        "  imagePullSecrets: [{name: bad}, {name: absent}, {name: old}]\n",
+    ))?;
     k.apply(&pod("wrong", &images[2], "IfNotPresent", "  imagePullSecrets: [{name: bad}]\n"))?;
     k.apply(&pod("nothing", &images[3], "IfNotPresent", ""))?;
     // Of the service account: admission puts them into the pod.
@@ -49,7 +54,12 @@ pub fn pull_secrets(_: &Subject) -> Outcome {
     }
     let named = k.ok(&["get", "pod", "of-account", "-o", "jsonpath={.spec.imagePullSecrets[*].name}"])?;
     ensure!(named == "reg", "{named}");
-    told(&k, "old-form", "FailedToRetrieveImagePullSecret", &["Unable to retrieve some image pull secrets (absent); attempting to pull the image may not succeed."])?;
+    told(
+        &k,
+        "old-form",
+        "FailedToRetrieveImagePullSecret",
+        &["Unable to retrieve some image pull secrets (absent); attempting to pull the image may not succeed."],
+    )?;
     refused(&k, "wrong", &["credentials tried: image pull secret \"bad\""])?;
     refused(&k, "nothing", &[])?;
     // Mended: the secret is replaced, nothing is restarted.

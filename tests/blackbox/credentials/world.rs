@@ -11,8 +11,6 @@ use kelson_blackbox::registry::{PULLER, Registry, TENANT, User, base64};
 use kelson_blackbox::{Kubectl, Outcome, Process, eventually, repo_root};
 use serde_json::Value;
 
-/// Address ranges of this cluster, beside the shared subject's.
-const RANGES: [&str; 4] = ["--cluster-cidr", "10.60.0.0/16", "--service-cidr", "10.61.0.0/16"];
 /// How long a pod may take to get over a fault: the kubelet's own back-off doubles from ten seconds.
 pub const RECOVERY: Duration = Duration::from_secs(150);
 
@@ -107,15 +105,16 @@ impl World {
     /// Starts a cluster whose node is Ready; everything it logs is kept, at every level.
     pub fn start(registry: Registry, plugins: Plugins, more: &[&str]) -> anyhow::Result<Self> {
         let flags = plugins.flags();
-        let mut args: Vec<&str> = RANGES.to_vec();
-        args.extend(["--log-level", "trace"]);
+        let mut args = vec!["--log-level", "trace"];
         if plugins.config().exists() {
             args.extend(flags.iter().map(String::as_str));
         }
         args.extend(more);
         let server = Process::start(&args, &repo_root().join(".cache/images"))?;
         let k = server.kubectl();
-        let secrets = [PULLER, TENANT].into_iter().flat_map(|u| [u.password.to_owned(), u.basic(), base64(u.password.as_bytes())]);
+        let secrets = [PULLER, TENANT]
+            .into_iter()
+            .flat_map(|u| [u.password.to_owned(), u.basic(), base64(u.password.as_bytes())]);
         let world = Self { registry, server, k, plugins, secrets: Mutex::new(secrets.collect()) };
         eventually("a Ready node", Duration::from_secs(60), || {
             world.k.ok(&["wait", "node", "--all", "--for=condition=Ready", "--timeout=5s"])
@@ -151,14 +150,22 @@ impl World {
             places.push((relative, String::from_utf8_lossy(&fs::read(&file)?).into_owned()));
         }
         let secrets = self.secrets.lock().expect("no test panics while it holds this").clone();
-        ensure!(places.iter().any(|(p, t)| p.contains("log") && t.contains(" TRACE ")), "the log is not at trace level");
+        ensure!(
+            places.iter().any(|(p, t)| p.contains("log") && t.contains(" TRACE ")),
+            "the log is not at trace level"
+        );
         let found: Vec<String> = places
             .iter()
-            .flat_map(|(place, text)| secrets.iter().filter(move |s| text.contains(s.as_str())).map(move |s| (place, text, s)))
+            .flat_map(|(place, text)| {
+                secrets.iter().filter(move |s| text.contains(s.as_str())).map(move |s| (place, text, s))
+            })
             .map(|(place, text, s)| {
                 let at = text.find(s.as_str()).unwrap_or_default();
                 let line = text[..at].rfind('\n').map_or(0, |i| i + 1);
-                format!("{place}: {}", text[line..].lines().next().unwrap_or_default().chars().take(300).collect::<String>())
+                format!(
+                    "{place}: {}",
+                    text[line..].lines().next().unwrap_or_default().chars().take(300).collect::<String>()
+                )
             })
             .collect();
         if !found.is_empty() {

@@ -60,7 +60,12 @@ fn dirs(path: &Path, beside: Option<&Path>) -> Vec<PathBuf> {
     }
     dirs.extend(beside.and_then(|d| d.canonicalize().ok()).filter(|d| d.is_dir()));
     let mut seen = Vec::new();
-    dirs.retain(|d| !seen.contains(d) && { seen.push(d.clone()); true });
+    dirs.retain(|d| {
+        !seen.contains(d) && {
+            seen.push(d.clone());
+            true
+        }
+    });
     dirs
 }
 

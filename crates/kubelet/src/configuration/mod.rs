@@ -223,7 +223,11 @@ impl Layer<'_> {
             Ok(policy) => pulls.policy = policy,
             Err(e) => {
                 let of_list = !matches!(e, PolicyError::Unknown(_));
-                let name = if of_list { "preloadedImagesVerificationAllowlist" } else { "imagePullCredentialsVerificationPolicy" };
+                let name = if of_list {
+                    "preloadedImagesVerificationAllowlist"
+                } else {
+                    "imagePullCredentialsVerificationPolicy"
+                };
                 let value = if of_list { Value::from(list) } else { Value::from(policy) };
                 faults.invalid(&f.at(name), value, e.to_string());
             }

@@ -102,9 +102,6 @@ mod tests {
     fn the_runtimes_words() {
         let e = |code| CriError { call: "PullImage", code, message: "RegistryUnavailable: refused".into() };
         assert_eq!(words(e(tonic::Code::Unknown)), "RegistryUnavailable: refused");
-        assert_eq!(
-            words(e(tonic::Code::NotFound)),
-            "rpc error: code = NotFound desc = RegistryUnavailable: refused"
-        );
+        assert_eq!(words(e(tonic::Code::NotFound)), "rpc error: code = NotFound desc = RegistryUnavailable: refused");
     }
 }

@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail, ensure};
@@ -21,6 +22,19 @@ pub struct World {
     pub k: Kubectl,
     pub plugins: Plugins,
     secrets: Mutex<Vec<String>>,
+    ended: AtomicBool,
+}
+
+impl Drop for World {
+    /// A test that failed half-way leaves no runtime and no network behind.
+    fn drop(&mut self) {
+        if !self.ended.load(Ordering::SeqCst) {
+            let log = self.server.log();
+            let tail: Vec<&str> = log.lines().filter(|l| !l.contains(" TRACE ") && !l.contains(" DEBUG ")).collect();
+            println!("{}", tail[tail.len().saturating_sub(30)..].join("\n"));
+            let _ = self.server.finish(false);
+        }
+    }
 }
 
 /// A directory of plugins and their configuration.
@@ -115,7 +129,14 @@ impl World {
         let secrets = [PULLER, TENANT]
             .into_iter()
             .flat_map(|u| [u.password.to_owned(), u.basic(), base64(u.password.as_bytes())]);
-        let world = Self { registry, server, k, plugins, secrets: Mutex::new(secrets.collect()) };
+        let world = Self {
+            registry,
+            server,
+            k,
+            plugins,
+            secrets: Mutex::new(secrets.collect()),
+            ended: AtomicBool::new(false),
+        };
         eventually("a Ready node", Duration::from_secs(60), || {
             world.k.ok(&["wait", "node", "--all", "--for=condition=Ready", "--timeout=5s"])
         })?;
@@ -172,6 +193,7 @@ impl World {
             // Which secret is not said again.
             bail!("secrets found in\n{}", found.join("\n"));
         }
+        self.ended.store(true, Ordering::SeqCst);
         self.server.finish(false)
     }
 }

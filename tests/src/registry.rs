@@ -151,13 +151,36 @@ pub fn make(label: &str, cmd: &[&str]) -> anyhow::Result<Made> {
     let index: Value = serde_json::from_slice(find("index.json").context("index.json")?)?;
     let mut manifest: Value = serde_json::from_slice(&blob(&index["manifests"][0]["digest"])?)?;
     let mut config: Value = serde_json::from_slice(&blob(&manifest["config"]["digest"])?)?;
-    let layer = blob(&manifest["layers"][0]["digest"])?;
+    let layer = labelled(blob(&manifest["layers"][0]["digest"])?, label);
+    let digest = format!("sha256:{}", hex(&layer));
+    config["rootfs"]["diff_ids"] = json!([digest]);
+    manifest["layers"][0]["digest"] = json!(digest);
+    manifest["layers"][0]["size"] = json!(layer.len());
     config["config"]["Labels"] = json!({"test": label});
     config["config"]["Cmd"] = json!(cmd);
     let config = config.to_string().into_bytes();
     manifest["config"]["digest"] = json!(format!("sha256:{}", hex(&config)));
     manifest["config"]["size"] = json!(config.len());
     Ok(Made { manifest: manifest.to_string().into_bytes(), config, layer })
+}
+
+/// The layer with one more file, so that nobody has it already.
+fn labelled(mut layer: Vec<u8>, label: &str) -> Vec<u8> {
+    let content = layer.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1).div_ceil(512) * 512;
+    layer.truncate(content);
+    let mut header = [0u8; 512];
+    let mut put = |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
+    put(0, "label");
+    put(100, "0000644\x000000000\x000000000\x00");
+    put(124, &format!("{:011o}\0{:011o}\0        0", label.len(), 0));
+    put(257, "ustar\x0000");
+    let sum: u32 = header.iter().map(|b| u32::from(*b)).sum();
+    header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
+    layer.extend(header);
+    layer.extend(label.as_bytes());
+    // The end of the file's last block, and the archive's end.
+    layer.resize(layer.len().div_ceil(512) * 512 + 1024, 0);
+    layer
 }
 
 /// The files of a tar without links and long names, which is all the test image's archive has.

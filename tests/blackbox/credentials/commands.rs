@@ -305,11 +305,20 @@ pub fn kubelet_alone(_: &Subject) -> Outcome {
         k.ok(&["delete", "pod", "private", "--timeout=60s"])
     })();
     drop(kubelet);
+    // Where the pod is gone there is nothing mounted any more; a test that failed leaves nothing either.
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let below =
+        mounts.lines().filter_map(|l| l.split(' ').nth(1)).filter(|m| m.starts_with(&at("root").display().to_string()));
+    let left: Vec<&str> = below.collect();
+    for mount in &left {
+        Command::new("umount").arg("--lazy").arg(mount).status()?;
+    }
     let log = fs::read_to_string(at("kubelet.log")).unwrap_or_default();
     let Ok(_) = checked else {
         let tail: Vec<&str> = log.lines().rev().take(30).collect();
         bail!("{:#}\n{}", checked.err().context("error")?, tail.into_iter().rev().collect::<Vec<_>>().join("\n"));
     };
+    ensure!(left.is_empty(), "left mounted: {left:?}");
     ensure!(!log.contains(PULLER.password) && !log.contains(token.trim()), "credentials in the log");
     // The sandbox goes with the pod, before the runtime does.
     server.finish(false)

@@ -62,9 +62,9 @@ pub fn config(
     let cluster = dns::ClusterDns { servers: config.cluster_dns.clone(), domain: config.cluster_domain.clone() };
     let defaults =
         security::Defaults { seccomp_default: config.seccomp_default, seccomp_root: &config.root_dir.join("seccomp") };
-    let host_network = spec::host_network(pod);
+    // On the node's network the pod has the node's UTS namespace too, whose name is not the pod's to set.
     let hostname =
-        if host_network { config.node_name.clone() } else { dns::kernel_host_name(pod, &config.cluster_domain) };
+        if spec::host_network(pod) { String::new() } else { dns::kernel_host_name(pod, &config.cluster_domain) };
     cri::PodSandboxConfig {
         metadata: Some(cri::PodSandboxMetadata {
             name: spec::name(pod).into(),

@@ -3,11 +3,13 @@
 use std::fmt::Write;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::config::{self, Config};
 use crate::events::NoEvents;
 use crate::keyring::Keyring;
 use crate::metrics::Metrics;
+use crate::plugin::cache::Answer;
 use crate::plugin::exec::{Executor, ProcessExecutor};
 use crate::plugin::{NoServiceAccounts, Options, PROCESSES_MAX, PodIdentity, Providers};
 use crate::pull::go_duration;
@@ -63,7 +65,7 @@ pub async fn check_with(image: &str, config: Config, executor: Arc<dyn Executor>
     };
     let mut text =
         format!("Image {repository}\nConfiguration {} with {} providers\n", config.hash, config.providers.len());
-    let defaults: Vec<(String, std::time::Duration, bool)> = config
+    let defaults: Vec<(String, Duration, bool)> = config
         .providers
         .iter()
         .map(|p| {
@@ -86,7 +88,6 @@ pub async fn check_with(image: &str, config: Config, executor: Arc<dyn Executor>
     let mut ring = Keyring::new();
     for name in &matching {
         let default = defaults.iter().find(|(n, ..)| n == name);
-        let took = metrics.plugin(name);
         if let Some(e) = lookup.errors.iter().find(|e| &e.plugin == name) {
             let _ =
                 writeln!(text, "{name}: FAILED after {}: {}: {}", go_duration(e.took), e.fault.reason, e.fault.message);
@@ -101,24 +102,8 @@ pub async fn check_with(image: &str, config: Config, executor: Arc<dyn Executor>
             let _ = writeln!(text, "{name}: {why}");
             continue;
         };
-        let seconds = std::time::Duration::from_secs_f64(took.seconds.clamp(0.0, 3600.0));
-        let _ = writeln!(text, "{name}: answered in {}", go_duration(seconds));
-        let _ = writeln!(text, "  cache key type: {}", provided.answer.key_type);
-        match provided.answer.cache_duration {
-            Some(d) => drop(writeln!(text, "  cache duration: {}", go_duration(d))),
-            None => drop(writeln!(
-                text,
-                "  cache duration: {} (default of the configuration)",
-                go_duration(default.map(|(_, d, _)| *d).unwrap_or_default())
-            )),
-        }
-        if provided.answer.logins.is_empty() {
-            text.push_str("  no credentials\n");
-        }
-        for (what, login) in &provided.answer.logins {
-            let _ =
-                writeln!(text, "  {what}: user {}, password {}", masked(&login.username), set_or_not(&login.password));
-        }
+        let took = Duration::from_secs_f64(metrics.plugin(name).seconds.clamp(0.0, 3600.0));
+        show(&mut text, name, took, &provided.answer, default.map(|(_, d, _)| *d).unwrap_or_default());
         ring.add_provided(provided);
     }
     let candidates = ring.lookup(&repository);
@@ -131,6 +116,22 @@ pub async fn check_with(image: &str, config: Config, executor: Arc<dyn Executor>
         let _ = writeln!(text, "  unusable: {fault}");
     }
     Report { text, fine }
+}
+
+/// What a plugin answered, without a credential.
+fn show(text: &mut String, name: &str, took: Duration, answer: &Answer, default: Duration) {
+    let _ = writeln!(text, "{name}: answered in {}", go_duration(took));
+    let _ = writeln!(text, "  cache key type: {}", answer.key_type);
+    let _ = match answer.cache_duration {
+        Some(d) => writeln!(text, "  cache duration: {}", go_duration(d)),
+        None => writeln!(text, "  cache duration: {} (default of the configuration)", go_duration(default)),
+    };
+    if answer.logins.is_empty() {
+        text.push_str("  no credentials\n");
+    }
+    for (what, login) in &answer.logins {
+        let _ = writeln!(text, "  {what}: user {}, password {}", masked(&login.username), set_or_not(&login.password));
+    }
 }
 
 fn set_or_not(secret: &crate::secret::Secret) -> &'static str {

@@ -255,22 +255,7 @@ pub fn kubelet_alone(_: &Subject) -> Outcome {
     let at = |name: &str| scratch.path().join(name);
     let endpoint = format!("unix://{}", at("containerd.sock").display());
     let _containerd = containerd(&endpoint, scratch.path())?;
-    let token = fs::read_to_string(server.dir.join("node-token"))?;
-    let ca = fs::read_to_string(server.dir.join("pki/ca.crt"))?;
-    let bootstrap = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
-        "clusters": [{"name": "c", "cluster": {"server": format!("https://127.0.0.1:{}", server.port),
-            "certificate-authority-data": kelson_blackbox::registry::base64(ca.as_bytes())}}],
-        "users": [{"name": "u", "user": {"token": token.trim()}}],
-        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
-    fs::write(at("bootstrap.kubeconfig"), bootstrap.to_string())?;
-    fs::write(
-        at("config.yaml"),
-        format!(
-            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupsPerQOS: false\nclusterDNS: [10.43.0.10]\npodLogsDir: {}\ncontainerRuntimeEndpoint: {endpoint}\nport: {}\nserializeImagePulls: false\nmaxParallelImagePulls: 4\nregisterWithTaints: [{{key: alone, effect: NoSchedule}}]\n",
-            at("logs").display(),
-            free_port()?
-        ),
-    )?;
+    let token = write_files(&server, scratch.path(), &endpoint)?;
     let log = fs::File::create(at("kubelet.log"))?;
     let kubelet = Command::new(binary())
         .arg("kubelet")
@@ -302,26 +287,83 @@ pub fn kubelet_alone(_: &Subject) -> Outcome {
         // No pod network here: the pod uses the host's.
         k.apply(&pod("private", &image, "IfNotPresent", "  hostNetwork: true\n  tolerations: [{operator: Exists}]\n"))?;
         recovers(&k, "private")?;
-        k.ok(&["delete", "pod", "private", "--timeout=60s"])
+        k.ok(&["delete", "pod", "private", "--timeout=60s"])?;
+        // The API forgets a pod without grace at once; the kubelet then takes it down.
+        eventually("the end of the pod", Duration::from_secs(30), || {
+            let left = mounts_below(scratch.path());
+            ensure!(left.is_empty(), "still mounted: {left:?}");
+            Ok(())
+        })
     })();
     drop(kubelet);
-    // Where the pod is gone there is nothing mounted any more; a test that failed leaves nothing either.
-    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
-    let below =
-        mounts.lines().filter_map(|l| l.split(' ').nth(1)).filter(|m| m.starts_with(&at("root").display().to_string()));
-    let left: Vec<&str> = below.collect();
-    for mount in &left {
-        Command::new("umount").arg("--lazy").arg(mount).status()?;
+    if checked.is_err() {
+        sweep(scratch.path());
     }
     let log = fs::read_to_string(at("kubelet.log")).unwrap_or_default();
     let Ok(_) = checked else {
         let tail: Vec<&str> = log.lines().rev().take(30).collect();
         bail!("{:#}\n{}", checked.err().context("error")?, tail.into_iter().rev().collect::<Vec<_>>().join("\n"));
     };
-    ensure!(left.is_empty(), "left mounted: {left:?}");
     ensure!(!log.contains(PULLER.password) && !log.contains(token.trim()), "credentials in the log");
     // The sandbox goes with the pod, before the runtime does.
     server.finish(false)
+}
+
+/// What a kubelet needs to join: how to reach the API with a bootstrap token, which is given back, and its configuration.
+fn write_files(server: &Process, dir: &std::path::Path, endpoint: &str) -> anyhow::Result<String> {
+    let token = fs::read_to_string(server.dir.join("node-token"))?;
+    let ca = fs::read_to_string(server.dir.join("pki/ca.crt"))?;
+    let bootstrap = json!({"apiVersion": "v1", "kind": "Config", "current-context": "c",
+        "clusters": [{"name": "c", "cluster": {"server": format!("https://127.0.0.1:{}", server.port),
+            "certificate-authority-data": kelson_blackbox::registry::base64(ca.as_bytes())}}],
+        "users": [{"name": "u", "user": {"token": token.trim()}}],
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}]});
+    fs::write(dir.join("bootstrap.kubeconfig"), bootstrap.to_string())?;
+    fs::write(
+        dir.join("config.yaml"),
+        format!(
+            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupsPerQOS: false\nclusterDNS: [10.43.0.10]\npodLogsDir: {}\ncontainerRuntimeEndpoint: {endpoint}\nport: {}\nserializeImagePulls: false\nmaxParallelImagePulls: 4\nregisterWithTaints: [{{key: alone, effect: NoSchedule}}]\n",
+            dir.join("logs").display(),
+            free_port()?
+        ),
+    )?;
+    Ok(token)
+}
+
+fn mounts_below(dir: &std::path::Path) -> Vec<String> {
+    let mounts = fs::read_to_string("/proc/mounts").unwrap_or_default();
+    let points = mounts.lines().filter_map(|l| l.split(' ').nth(1));
+    points.filter(|m| std::path::Path::new(m).starts_with(dir)).map(str::to_owned).collect()
+}
+
+/// After a failure: ends the containers of a directory and their shims, and unmounts what is below it.
+fn sweep(dir: &std::path::Path) {
+    let ours = format!("-address {}", dir.display());
+    let read = |pid: &str, file: &str| {
+        let data = fs::read(std::path::Path::new("/proc").join(pid).join(file)).unwrap_or_default();
+        String::from_utf8_lossy(&data).replace('\0', " ")
+    };
+    let all = fs::read_dir("/proc").into_iter().flatten().flatten();
+    let all: Vec<String> = all.map(|p| p.file_name().to_string_lossy().into_owned()).collect();
+    let is_shim = |pid: &str| {
+        let line = read(pid, "cmdline");
+        line.contains("containerd-shim") && line.contains(&ours)
+    };
+    let (shims, others): (Vec<&String>, Vec<&String>) = all.iter().partition(|pid| is_shim(pid));
+    let parent = |pid: &str| {
+        let stat = read(pid, "stat");
+        stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(1).map(str::to_owned)).unwrap_or_default()
+    };
+    // A shim is the parent of its containers, and outlives them to tell of it.
+    let contained: Vec<&String> = others.into_iter().filter(|pid| shims.contains(&&parent(pid))).collect();
+    for pid in contained.into_iter().chain(shims.iter().copied()) {
+        if let Some(pid) = pid.parse().ok().and_then(Pid::from_raw) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
+    }
+    for mount in mounts_below(dir) {
+        let _ = Command::new("umount").arg("--lazy").arg(mount).status();
+    }
 }
 
 /// A containerd of its own, with the one image a sandbox needs.

@@ -210,7 +210,7 @@ pub fn configuration_reload(_: &Subject) -> Outcome {
     let one = provider("first", &part("first"), "");
     let two = provider("second", &part("second"), "");
     plugins.put("first", &answer(&registry.host, PULLER, "Image"))?;
-    plugins.configure(&[one.clone()])?;
+    plugins.configure(std::slice::from_ref(&one))?;
     let w = World::start(registry, plugins, &[])?;
     let node = w.k.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])?;
     let events_of_node = w.k.namespaced("default");

@@ -43,9 +43,9 @@ pub struct Join {
 impl Join {
     /// From the command line of `kelson agent`, and what the cluster says of itself. Waits for a server that is not there
     /// yet.
-    pub async fn find(args: &AgentArgs) -> anyhow::Result<Self> {
+    pub async fn find(args: &AgentArgs, me: &NodeIdentity) -> anyhow::Result<Self> {
         let token = Token::parse(&args.token).context("--token")?;
-        let known = discovery::find(args, &token).await?;
+        let known = discovery::find(args, &token, &me.name).await?;
         ranges::reserve(&args.data_dir, known.settings.ranges).await?;
         Ok(Self { server: args.server.clone(), ca_pem: known.ca, token, cluster: known.settings })
     }

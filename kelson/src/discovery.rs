@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
-use k8s_openapi::api::core::v1::ConfigMap;
+use k8s_openapi::api::core::v1::{ConfigMap, Node};
 use kelson_client::kubeconfig::{Config, Credentials};
 use kelson_client::remote::Remote;
 use kelson_client::{Client, ClientError};
@@ -39,8 +39,9 @@ enum Fault {
     Never(anyhow::Error),
 }
 
-/// CA and settings of the cluster to join: what an earlier start kept, else what the cluster tells.
-pub async fn find(args: &AgentArgs, token: &Token) -> anyhow::Result<Known> {
+/// CA and settings of the cluster to join: what an earlier start kept, else what the cluster tells. `name` is what the
+/// node will be called.
+pub async fn find(args: &AgentArgs, token: &Token, name: &str) -> anyhow::Result<Known> {
     let pins = pins(&args.token_ca_cert_hash)?;
     if let Some(known) = Known::load(&args.data_dir)? {
         check_pins(&known.ca, &pins)?;
@@ -57,6 +58,7 @@ pub async fn find(args: &AgentArgs, token: &Token) -> anyhow::Result<Known> {
     };
     let client = client(&args.server, &ca, Credentials::Token(token.reveal()))?;
     let settings = persist(&args.server, async || settings(&args.server, &client).await).await?;
+    persist(&args.server, async || name_is_free(&args.server, &client, name).await).await?;
     let known = Known { ca, settings };
     known.save(&args.data_dir)?;
     Ok(known)
@@ -192,6 +194,19 @@ async fn settings(server: &str, client: &Client) -> Result<ClusterSettings, Faul
         Some(404) => Fault::Soon(anyhow!("{server} does not say how its nodes are set up: {e}")),
         _ => unreachable(server, e),
     })
+}
+
+/// Two machines under one name would take each other's pods: a name whose node is up is refused, as kubeadm does.
+async fn name_is_free(server: &str, client: &Client, name: &str) -> Result<(), Fault> {
+    let node = ask(client.get_opt::<Node>("", name)).await.map_err(|e| unreachable(server, e))?;
+    let conditions = node.and_then(|n| n.status).and_then(|s| s.conditions).unwrap_or_default();
+    if conditions.iter().any(|c| c.type_ == "Ready" && c.status == "True") {
+        return Err(Fault::Never(anyhow!(
+            "a Node with name {name:?} and status \"Ready\" already exists in the cluster: delete that Node, or give this \
+             one another name with --node-name"
+        )));
+    }
+    Ok(())
 }
 
 /// A machine that belongs to one cluster is not pointed at another by its address alone. A server that is away says

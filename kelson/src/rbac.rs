@@ -9,6 +9,8 @@ use crate::cluster::{CLUSTER_INFO, KUBELET_CONFIG, NETWORK};
 
 const API_GROUP: &str = "rbac.authorization.k8s.io";
 const APPROVE_SERVING: &str = "kelson:approve-kubelet-serving";
+/// What tells a joining node whether its name is free (kubeadm's `kubeadm:get-nodes`).
+const GET_NODES: &str = "kelson:get-nodes";
 
 /// Creates what is missing; what an operator changed stays.
 pub async fn ensure(client: &Client) -> anyhow::Result<()> {
@@ -18,10 +20,16 @@ pub async fn ensure(client: &Client) -> anyhow::Result<()> {
             "resourceNames": ["kubernetes.io/kubelet-serving"]}],
     });
     create::<ClusterRole>(client, "", &role).await.context("the role that approves serving certificates")?;
+    let get_nodes = json!({
+        "apiVersion": format!("{API_GROUP}/v1"), "kind": "ClusterRole", "metadata": {"name": GET_NODES},
+        "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}],
+    });
+    create::<ClusterRole>(client, "", &get_nodes).await.context("the role that reads nodes")?;
     let approver = json!({"kind": "ServiceAccount", "namespace": "kube-system", "name": "certificate-controller"});
     let csr = |what: &str| format!("system:certificates.k8s.io:certificatesigningrequests:{what}");
     for (name, role, subject) in [
         ("kelson:bootstrappers", "system:node-bootstrapper".to_owned(), group("system:bootstrappers")),
+        (GET_NODES, GET_NODES.to_owned(), group("system:bootstrappers")),
         ("kelson:approve-new-nodes", csr("nodeclient"), group("system:bootstrappers")),
         ("kelson:approve-node-renewals", csr("selfnodeclient"), group("system:nodes")),
         ("kelson:node-proxier", "system:node-proxier".to_owned(), group("system:nodes")),

@@ -96,7 +96,7 @@ pub fn agent(args: AgentArgs) -> anyhow::Result<()> {
     let result = runtime.block_on(async {
         let mut ended = ended()?;
         let start = async {
-            let join = Join::find(&args).await?;
+            let join = Join::find(&args, &me).await?;
             agent::Node::start(&args.data_dir, &args.node, &me, join).await
         };
         let node = tokio::select! {

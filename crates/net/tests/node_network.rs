@@ -21,6 +21,9 @@ struct Host {
     name: String,
     dir: tempfile::TempDir,
     pods: Vec<String>,
+    subnet: &'static str,
+    /// The node's address, where it has a way to other nodes.
+    overlay: Option<&'static str>,
 }
 
 impl Host {
@@ -31,7 +34,8 @@ impl Host {
         }
         let name = format!("knt{}{label}", std::process::id());
         ip(&["netns", "add", &name]);
-        let host = Self { name, dir: tempfile::tempdir().unwrap(), pods: Vec::new() };
+        let host =
+            Self { name, dir: tempfile::tempdir().unwrap(), pods: Vec::new(), subnet: "10.42.7.0/24", overlay: None };
         host.run(
             "ip link set lo up && ip link add up0 mtu 1400 type veth peer name up1 && ip link set up1 up && ip addr add 192.0.2.2/24 dev up0 &&
                   ip link set up0 up && ip route add default via 192.0.2.1",
@@ -47,10 +51,34 @@ impl Host {
     }
 
     fn network(&self) -> kelson_net::NetworkConfig {
-        let (subnet, cluster) = ("10.42.7.0/24".parse().unwrap(), "10.42.0.0/16".parse().unwrap());
+        let (subnet, cluster) = (self.subnet.parse().unwrap(), "10.42.0.0/16".parse().unwrap());
         let mut config = kelson_net::NetworkConfig::new(self.dir.path(), vec![subnet], vec![cluster]).unwrap();
-        config.mtu = 1400;
-        config
+        config.mtu = if self.overlay.is_some() { 1350 } else { 1400 };
+        config.with_overlay(self.overlay.map(|ip| kelson_net::OverlayConfig {
+            vni: 4711,
+            port: kelson_net::VXLAN_PORT,
+            node_ip: ip.parse().unwrap(),
+        }))
+    }
+
+    /// What a node does at its start, and when others come and go. The MTU is found, not given.
+    fn connect(&self, peers: &[&Host]) {
+        let mut config = self.network();
+        config.mtu = 0;
+        let peer = |h: &&Host| kelson_net::Peer {
+            subnet: h.subnet.parse().unwrap(),
+            node_ip: h.overlay.unwrap().parse().unwrap(),
+        };
+        let peers: Vec<_> = peers.iter().map(peer).collect();
+        inside(&format!("/run/netns/{}", self.name), move || {
+            // Its threads are made in here, and so belong to this namespace.
+            let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+            runtime.block_on(async {
+                let network = kelson_net::Network::new(config);
+                network.ensure("/bin/true".as_ref()).await.unwrap();
+                network.connect(peers).await.unwrap();
+            });
+        });
     }
 
     fn run(&self, script: &str) -> String {
@@ -249,4 +277,43 @@ fn an_overlapping_range_is_named() {
         message,
         "pod CIDR 10.42.7.0/24 overlaps 10.42.7.200/24 of interface up0: choose another with --cluster-cidr"
     );
+}
+
+#[test]
+fn pods_of_two_nodes_reach_each_other() {
+    let (Some(mut a), Some(mut b)) = (Host::new("e"), Host::new("f")) else { return };
+    // The cable that ends at the first host's own other end goes to the second host.
+    a.run("ip link set up1 down && ip link set up1 name cable");
+    ip(&["-n", &a.name, "link", "set", "cable", "netns", &b.name]);
+    b.run("ip link del up0; ip addr add 192.0.2.1/24 dev cable && ip link set cable up");
+    (a.overlay, b.overlay, b.subnet) = (Some("192.0.2.2"), Some("192.0.2.1"), "10.42.8.0/24");
+    let (pod_a, pod_b) = (a.pod("p"), b.pod("p"));
+    a.connect(&[&b]);
+    b.connect(&[&a]);
+    let ip_a = address(&a.add("aaa", &pod_a, json!({})));
+    let ip_b = address(&b.add("bbb", &pod_b, json!({})));
+    assert_eq!((ip_a.as_str(), ip_b.as_str()), ("10.42.7.2", "10.42.8.2"));
+    // 1,400 on the cable, 50 for VXLAN, 28 for the ping itself.
+    in_pod(&pod_a, &format!("busybox ping -c1 -W2 -s 1322 {ip_b}"));
+    in_pod(&pod_b, &format!("busybox ping -c1 -W2 -s 1322 {ip_a}"));
+    a.run(&format!("busybox ping -c1 -W2 {ip_b}"));
+    assert!(a.run("ip -o link").contains("mtu 1350"), "the MTU leaves room");
+    // A pod sees the other pod's own address; nothing is masqueraded on the way.
+    let listener = inside(&pod_b, || TcpListener::bind("0.0.0.0:9000").unwrap());
+    let seen = std::thread::spawn(move || listener.accept().unwrap().1.ip().to_string());
+    let target: SocketAddr = format!("{ip_b}:9000").parse().unwrap();
+    inside(&pod_a, move || drop(TcpStream::connect_timeout(&target, Duration::from_secs(5)).unwrap()));
+    assert_eq!(seen.join().unwrap(), ip_a);
+    // Again is the same again; a node that goes takes its way with it.
+    a.connect(&[&b]);
+    assert_eq!(a.run("ip route").matches("10.42.8.0/24").count(), 1);
+    a.connect(&[]);
+    assert!(!a.run("ip route; ip neigh; bridge fdb").contains("10.42.8."), "{}", a.run("ip route; ip neigh"));
+    let dir = a.dir.path().to_path_buf();
+    let left = inside(&format!("/run/netns/{}", a.name), move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.block_on(kelson_net::cleanup(&dir))
+    });
+    assert!(left.is_empty(), "{left:?}");
+    assert!(!a.run("ip -o link").contains("kv"), "{}", a.run("ip -o link"));
 }

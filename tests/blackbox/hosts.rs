@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::{Context as _, ensure};
 use kelson_blackbox::{
-    Agent, Kubectl, Machine, Needs::OwnServer, Outcome, Process, Subject, Test, binary, eventually, repo_root, sh,
+    Agent, Kubectl, Machine, Needs::OwnNode, Needs::OwnServer, Outcome, Process, Subject, Test, binary, eventually,
+    repo_root, sh,
 };
 
 use crate::pods::{ready, script};
@@ -13,21 +14,14 @@ use crate::services::web;
 
 pub fn tests() -> Vec<Test> {
     vec![
-        Test { name: "hosts::two_servers_on_one_machine", needs: OwnServer, run: two_servers },
+        Test { name: "hosts::two_servers_on_one_machine", needs: OwnNode, run: two_servers },
         Test { name: "hosts::tokens", needs: OwnServer, run: tokens },
-        Test { name: "hosts::an_agent_that_cannot_join_says_why", needs: OwnServer, run: cannot_join },
-        Test { name: "hosts::an_agent_joins_with_a_token_alone", needs: OwnServer, run: agent_joins },
+        Test { name: "hosts::an_agent_that_cannot_join_says_why", needs: OwnNode, run: cannot_join },
+        Test { name: "hosts::an_agent_joins_with_a_token_alone", needs: OwnNode, run: agent_joins },
     ]
 }
 
 const PATIENCE: Duration = Duration::from_secs(60);
-
-fn need_node(s: &Subject) -> Outcome {
-    match s.lacks(kelson_blackbox::Needs::Node) {
-        Some(why) => Err(anyhow::anyhow!(why)),
-        None => Ok(()),
-    }
-}
 
 fn images() -> PathBuf {
     repo_root().join(".cache/images")
@@ -53,8 +47,7 @@ fn answers_by_name(k: &Kubectl) -> Outcome {
 
 /// Nothing but the data directory is given: both start in the same second, take different ranges, serve, and the one is
 /// not disturbed when the other goes.
-fn two_servers(s: &Subject) -> Outcome {
-    need_node(s)?;
+fn two_servers(_: &Subject) -> Outcome {
     let start = || std::thread::spawn(|| Process::start(&[], &images()));
     let (first, second) = (start(), start());
     let join = |t: std::thread::JoinHandle<_>| t.join().map_err(|_| anyhow::anyhow!("panicked"))?;
@@ -149,19 +142,24 @@ fn tokens(_: &Subject) -> Outcome {
 
 /// Whoever cannot join says what is wrong, and ends where waiting cannot help.
 fn cannot_join(s: &Subject) -> Outcome {
-    need_node(s)?;
     let server = s.server.as_ref().context("a server of ours")?;
     let words = join_words(server)?;
     let (url, good, pin) = (words[1].as_str(), words[3].as_str(), words[5].as_str());
     let id = good.split('.').next().context("ID")?;
     let wrong_secret = format!("{id}.0000000000000000");
+    let taken = s.kubectl.ok(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"])?;
+    s.kubectl.ok(&["wait", &format!("node/{taken}"), "--for=condition=Ready", "--timeout=60s"])?;
     let no_pin = format!("sha256:{}", "0".repeat(64));
-    let rows: [(&[&str], &str); 5] = [
+    let rows: [(&[&str], &str); 6] = [
         (&["--server", url, "--token", "nonsense"], "--token: a bootstrap token is six letters or digits, a dot"),
         (&["--server", url, "--token", &wrong_secret], "the second half of the token is wrong"),
         (&["--server", url, "--token", good, "--token-ca-cert-hash", &no_pin], "which is none of those given"),
         (&["--server", url, "--token", "zzzzzz.0000000000000000"], "or it has expired; kelson token create"),
         (&["--server", "http://127.0.0.1:1", "--token", good], "only https is spoken"),
+        (
+            &["--server", url, "--token", good, "--node-name", &taken],
+            "and status \"Ready\" already exists in the cluster",
+        ),
     ];
     for (args, want) in rows {
         let mut agent = Agent::new(None, args, &images())?;
@@ -185,7 +183,6 @@ fn cannot_join(s: &Subject) -> Outcome {
 /// from the first node's, is killed and adopts what it ran, falls silent and loses what does not tolerate that, comes
 /// back, is deleted, and leaves nothing.
 fn agent_joins(s: &Subject) -> Outcome {
-    need_node(s)?;
     let server = s.server.as_ref().context("a server of ours")?;
     let machine = Machine::start(1)?;
     let words = join_words(server)?;
@@ -259,6 +256,9 @@ fn both_ways(k: &Kubectl, far: &str) -> Outcome {
         let got = k.ok(&["exec", from, "--", "sh", "-c", &size])?;
         ensure!(got.trim() == "4194304", "{from} -> {url}big, packets of full size: {got}");
     }
+    // The API from a pod on the other machine, whose node reaches it by another way than the pod.
+    let api = "timeout 5 nc kubernetes.default 443 < /dev/null";
+    eventually("the API's service", PATIENCE, || k.ok(&["exec", "far", "--", "sh", "-c", api]))?;
     // The host itself, by address and by service.
     let service = k.ok(&["get", "svc", "far-web", "-o", "jsonpath={.spec.clusterIP}"])?;
     for url in [format!("http://{far_ip}:8080/"), format!("http://{service}/")] {

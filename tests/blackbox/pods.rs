@@ -39,6 +39,11 @@ pub fn script(name: &str, script: &str, more: &str) -> String {
 }
 
 fn node_is_ready(s: &Subject) -> Outcome {
+    // kubectl waits for what is there already.
+    eventually("a node", Duration::from_secs(30), || {
+        ensure!(!s.kubectl.ok(&["get", "nodes", "-o", "name"])?.is_empty(), "none yet");
+        Ok(())
+    })?;
     s.kubectl.ok(&["wait", "node", "--all", "--for=condition=Ready", "--timeout=60s"])?;
     let nodes = s.kubectl.ok(&["get", "nodes", "-o", "wide", "--no-headers"])?;
     ensure!(nodes.contains("v1.36") && nodes.contains("containerd://"), "{nodes}");

@@ -38,7 +38,7 @@ pub fn run(tests: &[Test]) -> i32 {
         return 0;
     }
     println!("\nrunning {} tests", chosen.len());
-    let wants_node = chosen.iter().any(|t| t.needs == Needs::Node);
+    let wants_node = chosen.iter().any(|t| matches!(t.needs, Needs::Node | Needs::OwnNode));
     let subject = match Subject::start(wants_node) {
         Ok(s) => s,
         Err(e) => {

@@ -127,14 +127,19 @@ async fn bursts(rows: &mut Rows, dir: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Time of one `work`, the best of some rounds: others on the machine only ever add to it.
-fn per_call(calls: u32, mut work: impl FnMut(u32)) -> Duration {
-    let round = |work: &mut dyn FnMut(u32)| {
+/// Calls timed together: few enough that most rounds see nobody else on the processor.
+const CALLS: u32 = 200;
+/// Rounds; the best counts, as others on the machine only ever add to it.
+const ROUNDS: u32 = 500;
+
+/// Time of one `work`.
+fn per_call(mut work: impl FnMut(u32)) -> Duration {
+    let mut round = |n: u32| {
         let began = Instant::now();
-        (0..calls).for_each(work);
-        began.elapsed() / calls
+        (n * CALLS..(n + 1) * CALLS).for_each(&mut work);
+        began.elapsed() / CALLS
     };
-    (0..5).map(|_| round(&mut work)).min().unwrap_or_default()
+    (0..ROUNDS).map(&mut round).min().unwrap_or_default()
 }
 
 async fn cached(rows: &mut Rows, dir: &Path) -> Result<(), Failure> {
@@ -167,7 +172,7 @@ async fn cached(rows: &mut Rows, dir: &Path) -> Result<(), Failure> {
         providers.lookup(image, &pod).await;
     }
     let mut all_cached = true;
-    let took = per_call(20_000, |i| {
+    let took = per_call(|i| {
         // Far apart, so that the processor's caches help no more than they would in life.
         let image = &images[(i as usize).wrapping_mul(7919) % ENTRIES];
         // What is in the cache is answered without waiting.
@@ -202,7 +207,7 @@ fn matching(rows: &mut Rows) -> Result<(), Failure> {
             index.add(Pattern::parse(&pattern(i))?, i);
         }
         let found = Target::parse(image).map(|t| index.lookup(&t))?;
-        let took = per_call(20_000, |_| {
+        let took = per_call(|_| {
             if let Ok(t) = Target::parse(black_box(image)) {
                 black_box(index.lookup(&t));
             }

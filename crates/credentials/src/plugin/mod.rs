@@ -158,8 +158,19 @@ impl Providers {
     /// told as events of the pod.
     pub async fn lookup(&self, image: &str, pod: &PodIdentity) -> Lookup {
         let matched = self.matched(image);
-        let asked = matched.iter().map(|p| p.provide(&self.effects, image, pod));
+        let kept: Vec<Option<Provided>> = matched.iter().map(|p| p.kept(&self.effects, image)).collect();
         let mut lookup = Lookup::default();
+        // The usual case on a busy node: nobody is to be waited for.
+        if kept.iter().all(Option::is_some) {
+            lookup.answers = kept.into_iter().flatten().collect();
+            return lookup;
+        }
+        let asked = matched.iter().zip(kept).map(|(provider, kept)| async move {
+            match kept {
+                Some(kept) => Ok(Some(kept)),
+                None => provider.provide(&self.effects, image, pod).await,
+            }
+        });
         for result in futures::future::join_all(asked).await {
             match result {
                 Ok(Some(provided)) => lookup.answers.push(provided),

@@ -1,12 +1,15 @@
 //! Kelson schema: what every built-in type looks like, as generated data: JSON names, protobuf numbers, when a field is
 //! written, list and merge keys, kinds, and the resources that are served. It reads and writes nothing: `codec` and `patch`
-//! do, by this table. Renew it with `cargo xtask schema` (see `xtask/src/schema.rs`).
+//! do, by this table. Renew it with `cargo xtask schema` (see `xtask/src/schema.rs`). What things mean is written by hand,
+//! in `descriptions/`.
+pub mod description;
 mod generated;
 pub mod resource;
 mod rows;
 pub mod shape;
 mod table;
 
+pub use description::Descriptions;
 pub use resource::{GroupVersion, Resource, Subresource};
 pub use shape::Shape;
 pub use table::{Field, FieldType, Kind, ListType, MapType, PatchStrategy, Schema, TypeId};

@@ -1,5 +1,5 @@
 //! OpenAPI: the documents of what is served, v2 and v3, made from the catalog and the schema table when somebody asks.
-//! Facts only: field names, types, keys and kinds; the table holds no descriptions.
+//! Facts come from the table, sentences from `kelson_schema::description`.
 mod paths;
 mod proto;
 mod schema;

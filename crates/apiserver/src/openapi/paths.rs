@@ -1,12 +1,11 @@
 //! Paths and operations: what clients look up by them are the kind, the action and which parameters are known.
 use std::sync::Arc;
 
-use kelson_meta::Gvk;
 use kelson_schema::Schema;
 use serde_json::{Map, Value, json};
 
 use super::schema::{Collector, Version};
-use crate::catalog::Served;
+use crate::catalog::{Served, Sub};
 
 /// The paths of a group version's resources.
 pub fn of(resources: &[Arc<Served>], collector: &mut Collector) -> Value {
@@ -24,21 +23,17 @@ pub fn of(resources: &[Arc<Served>], collector: &mut Collector) -> Value {
         add(
             &mut paths,
             &collection,
-            item(served, &served.gvk, &verbs, &["list", "create", "deletecollection"], &place, collector),
+            item(served, None, &verbs, &["list", "create", "deletecollection"], &place, collector),
         );
-        add(
-            &mut paths,
-            &object,
-            item(served, &served.gvk, &verbs, &["get", "update", "patch", "delete"], &named, collector),
-        );
+        add(&mut paths, &object, item(served, None, &verbs, &["get", "update", "patch", "delete"], &named, collector));
         if served.namespaced && verbs.contains(&"list") {
-            add(&mut paths, &format!("{root}/{plural}"), item(served, &served.gvk, &verbs, &["list"], &[], collector));
+            add(&mut paths, &format!("{root}/{plural}"), item(served, None, &verbs, &["list"], &[], collector));
         }
         for sub in &served.subresources {
             let verbs: Vec<&str> = sub.verbs.iter().map(String::as_str).collect();
             let path = format!("{object}/{}", sub.name);
-            let operations =
-                item(served, &sub.gvk, &verbs, &["get", "create", "update", "patch", "delete"], &named, collector);
+            let wanted = ["get", "create", "update", "patch", "delete"];
+            let operations = item(served, Some(sub), &verbs, &wanted, &named, collector);
             add(&mut paths, &path, operations);
         }
     }
@@ -53,7 +48,7 @@ fn add(paths: &mut Map<String, Value>, path: &str, item: Option<Value>) {
 
 fn item(
     served: &Served,
-    gvk: &Gvk,
+    sub: Option<&Sub>,
     verbs: &[&str],
     wanted: &[&str],
     place: &[&str],
@@ -61,7 +56,7 @@ fn item(
 ) -> Option<Value> {
     let mut item = Map::new();
     for verb in wanted.iter().filter(|v| verbs.contains(v)) {
-        item.insert(method(verb).to_owned(), operation(served, gvk, verb, collector));
+        item.insert(method(verb).to_owned(), operation(served, sub, verb, collector));
     }
     if item.is_empty() {
         return None;
@@ -146,7 +141,23 @@ const PATCHES: [&str; 4] = [
 ];
 const PRODUCES: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 
-fn operation(served: &Served, gvk: &Gvk, verb: &str, collector: &mut Collector) -> Value {
+/// What an operation does, in a sentence.
+fn sentence(verb: &str, kind: &str, sub: Option<&Sub>) -> String {
+    let one = sub.map_or_else(|| format!("one {kind}"), |s| format!("{} of one {kind}", s.name));
+    match (verb, sub) {
+        ("list", _) => format!("Returns the {kind} objects that match, or streams their changes."),
+        ("deletecollection", _) => format!("Deletes the {kind} objects that match."),
+        ("create", None) => format!("Stores a new {kind}."),
+        ("create", Some(_)) => format!("Posts to {one}."),
+        ("update", _) => format!("Replaces {one}."),
+        ("patch", _) => format!("Changes parts of {one}."),
+        ("delete", _) => format!("Deletes {one}."),
+        _ => format!("Reads {one}."),
+    }
+}
+
+fn operation(served: &Served, sub: Option<&Sub>, verb: &str, collector: &mut Collector) -> Value {
+    let gvk = sub.map_or(&served.gvk, |s| &s.gvk);
     let v3 = collector.version() == Version::V3;
     let schema = Schema::builtin();
     let own = schema.by_gvk(&gvk.group, &gvk.version, &gvk.kind);
@@ -170,6 +181,7 @@ fn operation(served: &Served, gvk: &Gvk, verb: &str, collector: &mut Collector) 
     let mut parameters: Vec<Value> = parameters(verb).iter().map(|(name, ty)| query(name, ty, v3)).collect();
     let mut operation = Map::new();
     let group = if served.gvr.group.is_empty() { "core" } else { served.gvr.group.split('.').next().unwrap_or("") };
+    operation.insert("description".into(), sentence(verb, &served.gvk.kind, sub).into());
     operation.insert("tags".into(), json!([format!("{group}_{}", served.gvr.version)]));
     let media: &[&str] = if verb == "patch" { &PATCHES } else { &["*/*"] };
     let ok = answer.unwrap_or_else(|| json!({"type": "string"}));

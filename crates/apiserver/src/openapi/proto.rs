@@ -107,6 +107,7 @@ fn path_item(item: &Value) -> Message {
 fn operation(value: &Value) -> Message {
     let mut out = Message::default();
     out.texts(1, &value["tags"]);
+    out.text(3, &value["description"]);
     out.texts(6, &value["produces"]);
     out.texts(7, &value["consumes"]);
     for p in value["parameters"].as_array().into_iter().flatten() {
@@ -160,6 +161,7 @@ fn schema(value: &Value) -> Message {
     let mut out = Message::default();
     out.text(1, &value["$ref"]);
     out.text(2, &value["format"]);
+    out.text(4, &value["description"]);
     if !value["default"].is_null() {
         out.message(5, any(&value["default"]));
     }

@@ -1,7 +1,7 @@
 //! Types of the schema table as OpenAPI schemas, collected as they are referred to.
 use std::collections::{BTreeMap, HashMap};
 
-use kelson_schema::{Field, FieldType, Kind, ListType, MapType, Schema, TypeId};
+use kelson_schema::{Descriptions, Field, FieldType, Kind, ListType, MapType, Schema, TypeId};
 use serde_json::{Map, Value, json};
 
 /// Which OpenAPI.
@@ -19,6 +19,7 @@ pub struct Collector {
     done: BTreeMap<String, Value>,
     pending: Vec<TypeId>,
     kinds: HashMap<TypeId, Vec<Value>>,
+    texts: Descriptions,
 }
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
@@ -31,7 +32,7 @@ impl Collector {
             let group = if group == "meta.k8s.io" { "" } else { group };
             kinds.entry(ty).or_default().push(json!({"group": group, "version": version, "kind": kind}));
         }
-        Self { version, done: BTreeMap::new(), pending: Vec::new(), kinds }
+        Self { version, done: BTreeMap::new(), pending: Vec::new(), kinds, texts: Descriptions::load() }
     }
     /// Which OpenAPI.
     pub fn version(&self) -> Version {
@@ -60,8 +61,14 @@ impl Collector {
         json!({"$ref": format!("{place}/{name}")})
     }
 
-    fn named(&mut self, name: &str, schema: Value) -> Value {
-        self.done.entry(name.to_owned()).or_insert(schema);
+    /// A value that is no struct but has a schema of its own.
+    fn named(&mut self, name: &str, kind: Kind, mut schema: Value) -> Value {
+        if !self.done.contains_key(name) {
+            if let Some(text) = self.texts.of_value(kind) {
+                schema["description"] = text.into();
+            }
+            self.done.insert(name.to_owned(), schema);
+        }
         self.reference(name)
     }
 
@@ -72,9 +79,12 @@ impl Collector {
             if field.is_required() {
                 required.push(field.json());
             }
-            properties.insert(field.json().to_owned(), self.property(field));
+            properties.insert(field.json().to_owned(), self.property(ty, field));
         }
         let mut schema = Map::new();
+        if let Some(text) = self.texts.of(ty, None) {
+            schema.insert("description".into(), text.into());
+        }
         schema.insert("type".into(), "object".into());
         if !properties.is_empty() {
             schema.insert("properties".into(), properties.into());
@@ -92,9 +102,12 @@ impl Collector {
         schema.into()
     }
 
-    fn property(&mut self, field: Field) -> Value {
+    fn property(&mut self, ty: TypeId, field: Field) -> Value {
         let mut schema = self.ty(field.ty());
         let mut beside = Map::new();
+        if let Some(text) = self.texts.of(ty, Some(field)) {
+            beside.insert("description".into(), text.into());
+        }
         if let Some(list) = field.list_type() {
             let word = match list {
                 ListType::Atomic => "atomic",
@@ -123,7 +136,9 @@ impl Collector {
         if !field.patch_merge_key().is_empty() {
             beside.insert("x-kubernetes-patch-merge-key".into(), field.patch_merge_key().into());
         }
-        if let Some(default) = field.default().and_then(|d| serde_json::from_str(d).ok()) {
+        if self.version == Version::V3
+            && let Some(default) = default(field)
+        {
             beside.insert("default".into(), default);
         }
         if beside.is_empty() {
@@ -148,35 +163,58 @@ impl Collector {
             Kind::Double => json!({"type": "number", "format": "double"}),
             Kind::String => json!({"type": "string"}),
             Kind::Bytes => json!({"type": "string", "format": "byte"}),
-            Kind::Time => self.named(&format!("{META}.Time"), json!({"type": "string", "format": "date-time"})),
-            Kind::MicroTime => {
-                self.named(&format!("{META}.MicroTime"), json!({"type": "string", "format": "date-time"}))
+            Kind::Time => {
+                self.named(&format!("{META}.Time"), ty.kind(), json!({"type": "string", "format": "date-time"}))
             }
-            Kind::Duration => self.named(&format!("{META}.Duration"), json!({"type": "string"})),
+            Kind::MicroTime => {
+                self.named(&format!("{META}.MicroTime"), ty.kind(), json!({"type": "string", "format": "date-time"}))
+            }
+            Kind::Duration => self.named(&format!("{META}.Duration"), ty.kind(), json!({"type": "string"})),
             Kind::Quantity => {
                 let either = json!({"oneOf": [{"type": "string"}, {"type": "number"}]});
                 let schema = if v3 { either } else { json!({"type": "string"}) };
-                self.named("io.k8s.apimachinery.pkg.api.resource.Quantity", schema)
+                self.named("io.k8s.apimachinery.pkg.api.resource.Quantity", ty.kind(), schema)
             }
             Kind::IntOrString => {
                 let either = json!({"format": "int-or-string", "oneOf": [{"type": "integer"}, {"type": "string"}]});
                 let schema = if v3 { either } else { json!({"type": "string", "format": "int-or-string"}) };
-                self.named("io.k8s.apimachinery.pkg.util.intstr.IntOrString", schema)
+                self.named("io.k8s.apimachinery.pkg.util.intstr.IntOrString", ty.kind(), schema)
             }
-            Kind::RawExtension => self.named("io.k8s.apimachinery.pkg.runtime.RawExtension", json!({"type": "object"})),
-            Kind::FieldsV1 => self.named(&format!("{META}.FieldsV1"), json!({"type": "object"})),
-            Kind::Json => self.named("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSON", json!({})),
+            Kind::RawExtension => {
+                self.named("io.k8s.apimachinery.pkg.runtime.RawExtension", ty.kind(), json!({"type": "object"}))
+            }
+            Kind::FieldsV1 => self.named(&format!("{META}.FieldsV1"), ty.kind(), json!({"type": "object"})),
+            Kind::Json => {
+                self.named("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.JSON", ty.kind(), json!({}))
+            }
             Kind::Any => json!({}),
             Kind::Struct(ty) => self.refer(ty),
-            Kind::SchemaOrBool(_) => self.union("JSONSchemaPropsOrBool"),
-            Kind::SchemaOrArray(_) => self.union("JSONSchemaPropsOrArray"),
-            Kind::SchemaOrStringArray(_) => self.union("JSONSchemaPropsOrStringArray"),
+            Kind::SchemaOrBool(_) => self.union("JSONSchemaPropsOrBool", ty.kind()),
+            Kind::SchemaOrArray(_) => self.union("JSONSchemaPropsOrArray", ty.kind()),
+            Kind::SchemaOrStringArray(_) => self.union("JSONSchemaPropsOrStringArray", ty.kind()),
             Kind::List(element) | Kind::WrappedList(element) => json!({"type": "array", "items": self.ty(element)}),
             Kind::Map(value) => json!({"type": "object", "additionalProperties": self.ty(value)}),
         }
     }
 
-    fn union(&mut self, name: &str) -> Value {
-        self.named(&format!("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.{name}"), json!({}))
+    fn union(&mut self, name: &str, kind: Kind) -> Value {
+        self.named(&format!("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.{name}"), kind, json!({}))
+    }
+}
+
+/// What v3 documents publish as default: the declared one, else the zero value of what is always present. (v2 documents
+/// publish none.)
+fn default(field: Field) -> Option<Value> {
+    if let Some(declared) = field.default().and_then(|d| serde_json::from_str(d).ok()) {
+        return Some(declared);
+    }
+    match field.ty().kind() {
+        _ if field.is_pointer() => None,
+        Kind::Struct(_) => Some(json!({})),
+        _ if field.omit_empty() => None,
+        Kind::String => Some("".into()),
+        Kind::Bool => Some(false.into()),
+        Kind::Int32 | Kind::Int64 | Kind::Double => Some(0.into()),
+        _ => None,
     }
 }

@@ -2,11 +2,13 @@
 //! WebSocket translated to SPDY, or SPDY taken out of a WebSocket tunnel. Leaves dialling to `dial`.
 //! Upstream: `apiserver/pkg/util/proxy/{streamtranslator,streamtunnel}.go`, `apimachinery/.../upgradeaware.go`.
 
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::Pin;
+use std::task::Poll;
 use std::time::Duration;
 
-use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 
 use crate::error::StreamError;
 use crate::exec::ExecStreams;
@@ -76,8 +78,16 @@ async fn pump(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin)
 async fn copy(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin)) -> io::Result<u64> {
     let mut buffer = vec![0; COPY_BYTES];
     let mut copied = 0;
+    let mut unflushed = false;
     loop {
-        let read = match from.read(&mut buffer).await {
+        // Flushed where the source pauses, not after each piece: waiting for every piece to be sent would make reading
+        // and sending take turns.
+        let Some(outcome) = read_or_pause(from, &mut buffer, unflushed).await else {
+            to.flush().await?;
+            unflushed = false;
+            continue;
+        };
+        let read = match outcome {
             Ok(0) => return Ok(copied),
             Ok(read) => read,
             // A TLS peer that left without a farewell: its end all the same.
@@ -85,9 +95,26 @@ async fn copy(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + U
             Err(error) => return Err(error),
         };
         to.write_all(&buffer[..read]).await?;
-        to.flush().await?;
+        unflushed = true;
         copied += read as u64;
     }
+}
+
+/// Reads; `None`, if `impatient`, where nothing is there to be read right now.
+async fn read_or_pause(
+    from: &mut (impl AsyncRead + Unpin),
+    buffer: &mut [u8],
+    impatient: bool,
+) -> Option<io::Result<usize>> {
+    poll_fn(|cx| {
+        let mut into = ReadBuf::new(buffer);
+        match Pin::new(&mut *from).poll_read(cx, &mut into) {
+            Poll::Ready(outcome) => Poll::Ready(Some(outcome.map(|()| into.filled().len()))),
+            Poll::Pending if impatient => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
 }
 
 /// Takes SPDY out of a client's WebSocket tunnel and carries it to a backend that speaks SPDY, and back.

@@ -7,6 +7,7 @@
 
 mod connection;
 mod driver;
+mod ending;
 mod state;
 mod stream;
 

@@ -1,4 +1,5 @@
-//! The state of a connection's streams under one short lock: pure transitions, no IO. `driver` moves the bytes.
+//! The state of a connection's streams under one short lock: pure transitions, no IO. `driver` moves the bytes, `ending`
+//! has the transitions by which a connection as a whole comes to its end.
 
 use std::collections::{HashMap, VecDeque};
 use std::task::Waker;
@@ -86,7 +87,7 @@ impl StreamState {
         }
     }
 
-    fn wake_all(&mut self) {
+    pub(super) fn wake_all(&mut self) {
         for waker in [self.reader.take(), self.writer.take(), self.opener.take()].into_iter().flatten() {
             waker.wake();
         }
@@ -115,7 +116,7 @@ pub(super) struct Core {
     /// The connection is not being read, because a stream is full.
     pub stalled: bool,
     /// Nothing can be written any more.
-    output_ended: bool,
+    pub(super) output_ended: bool,
 }
 
 /// What the handles and the driver of one connection share.
@@ -407,106 +408,6 @@ impl Shared {
         }
         Next::Wait
     }
-
-    /// Starts the orderly end: queued bytes go out, then the farewell. What comes in is thrown away.
-    pub fn close(&self) {
-        let mut core = self.core.lock();
-        if core.phase != Phase::Open {
-            return;
-        }
-        let phase = core.begin_close();
-        core.active = Instant::now();
-        for id in core.streams.keys().copied().collect::<Vec<_>>() {
-            if let Some(state) = core.streams.get_mut(&id) {
-                state.discard = true;
-                state.received.clear();
-                state.received_bytes = 0;
-                if state.receive_end == End::Open {
-                    state.receive_end = End::Fin;
-                }
-                state.wake_all();
-            }
-            core.mark_ready(id);
-        }
-        if let Some(waker) = core.acceptor.take() {
-            waker.wake();
-        }
-        drop(core);
-        self.announce(phase);
-    }
-
-    /// Ends with an error: streams that have not ended break.
-    pub fn fail(&self, error: StreamError) {
-        let mut core = self.core.lock();
-        if core.phase == Phase::Open && !core.peer_gone {
-            core.error.get_or_insert(error);
-        }
-        core.break_streams(End::Broken);
-        core.active = Instant::now();
-        let phase = core.begin_close();
-        drop(core);
-        self.announce(phase);
-    }
-
-    /// The peer closed the connection in order: what has come is complete and stays readable, nothing can be sent.
-    pub fn peer_closed(&self) {
-        let mut core = self.core.lock();
-        core.peer_gone = true;
-        core.break_streams(End::Fin);
-        core.active = Instant::now();
-        let phase = core.begin_close();
-        drop(core);
-        self.announce(phase);
-    }
-
-    /// The peer said farewell: streams that have not ended are complete with what has come.
-    pub fn peer_farewell(&self) {
-        let mut core = self.core.lock();
-        core.peer_gone = true;
-        if let Some(waker) = core.acceptor.take() {
-            waker.wake();
-        }
-    }
-
-    /// Nothing more can be read.
-    pub fn input_ended(&self, error: StreamError) {
-        let mut core = self.core.lock();
-        let complete = core.peer_gone || core.phase > Phase::Open && core.error.is_none();
-        if !complete {
-            core.error.get_or_insert(error);
-        }
-        core.break_streams(if complete { End::Fin } else { End::Broken });
-        core.phase = Phase::Dead;
-        drop(core);
-        self.announce(Phase::Dead);
-    }
-
-    /// Nothing more will be written.
-    pub fn output_ended(&self, error: Option<StreamError>) {
-        let mut core = self.core.lock();
-        core.output_ended = true;
-        for state in core.streams.values_mut() {
-            state.send_end = End::Reset;
-            state.send.clear();
-            state.wake_all();
-        }
-        core.control.clear();
-        // What still comes is read on after a failed write: the peer may have sent all it has before it left.
-        if core.phase == Phase::Open {
-            core.error.get_or_insert(error.unwrap_or(StreamError::Closed));
-            return;
-        }
-        core.phase = core.phase.max(Phase::Written);
-        let phase = core.phase;
-        drop(core);
-        self.announce(phase);
-    }
-
-    fn announce(&self, phase: Phase) {
-        self.phase.send_modify(|known| *known = phase.max(*known));
-        self.send.notify_one();
-        self.room.notify_one();
-    }
 }
 
 impl StreamState {
@@ -524,12 +425,6 @@ impl Core {
         Some(self.error.clone().unwrap_or(StreamError::Closed))
     }
 
-    fn begin_close(&mut self) -> Phase {
-        let begun = if self.output_ended { Phase::Written } else { Phase::Closing };
-        self.phase = self.phase.max(begun);
-        self.phase
-    }
-
     pub fn mark_ready(&mut self, id: u32) {
         if let Some(state) = self.streams.get_mut(&id)
             && !state.in_ready
@@ -537,22 +432,6 @@ impl Core {
         {
             state.in_ready = true;
             self.ready.push_back(id);
-        }
-    }
-
-    fn break_streams(&mut self, end: End) {
-        for state in self.streams.values_mut() {
-            if state.receive_end == End::Open {
-                state.receive_end = end;
-            }
-            if state.send_end != End::Fin || end == End::Broken {
-                state.send_end = End::Reset;
-                state.send.clear();
-            }
-            state.wake_all();
-        }
-        if let Some(waker) = self.acceptor.take() {
-            waker.wake();
         }
     }
 }

@@ -162,6 +162,10 @@ fn kubelet_config(
     config.runtime_endpoint = endpoint.to_owned();
     config.cluster_dns = vec![join.cluster.dns];
     config.cluster_domain = join.cluster.domain.clone();
+    if let Some(hard) = &args.eviction_hard {
+        config.eviction.thresholds.clone_from(&hard.0);
+    }
+    config.pod_manifest_path = Some(dir.join("kubelet").join("manifests"));
     config.cgroup_root = format!("kelson-{}", kelson_net::network_id(dir));
     config.server.listen = Some(SocketAddr::from(([0, 0, 0, 0], free_or_any(args.kubelet_port))));
     config.server.client_ca_pem = join.ca_pem.clone().into_bytes();

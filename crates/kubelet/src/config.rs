@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use kelson_credentials::PullOptions;
 
+use crate::eviction::EvictionConfig;
+
 /// The version the node reports (`status.nodeInfo.kubeletVersion`).
 pub const KUBELET_VERSION: &str = concat!("v1.36.2+kelson", env!("CARGO_PKG_VERSION"));
 
@@ -96,7 +98,9 @@ pub struct Config {
     pub image_gc_high_percent: u8,
     /// `--image-gc-low-threshold`, percent.
     pub image_gc_low_percent: u8,
-    /// `--pod-manifest-path`. Static pods; `None`: none.
+    /// `--eviction-hard`, `--eviction-soft` and what belongs to them.
+    pub eviction: EvictionConfig,
+    /// `--pod-manifest-path`: a directory of static pods' manifests; `None`: none.
     pub pod_manifest_path: Option<PathBuf>,
     /// `--enforce-node-allocatable` aside: `--seccomp-default`.
     pub seccomp_default: bool,
@@ -137,6 +141,7 @@ impl Config {
             log_max_files: 5,
             image_gc_high_percent: 85,
             image_gc_low_percent: 80,
+            eviction: EvictionConfig::default(),
             pod_manifest_path: None,
             seccomp_default: false,
             allowed_unsafe_sysctls: Vec::new(),

@@ -12,6 +12,7 @@ use crate::config::Config;
 use crate::env::fields::NodeFacts;
 use crate::env::services::ServiceView;
 use crate::images::Images;
+use crate::node::facts::Pressure;
 use crate::probes::ProbeRunner;
 use crate::status::writer::StatusWriter;
 use crate::volumes::mounts::Mounts;
@@ -52,6 +53,8 @@ pub struct Context {
     pub node: watch::Receiver<Arc<NodeFacts>>,
     /// Why the runtime's network is not ready; `None`: it is.
     pub network_fault: watch::Receiver<Option<String>>,
+    /// What the node is short of.
+    pub pressure: watch::Receiver<Pressure>,
 }
 
 impl Context {

@@ -14,9 +14,12 @@ use crate::config::Config;
 use crate::context::Context;
 use crate::env::fields::NodeFacts;
 use crate::env::services::ServiceView;
+use crate::eviction;
 use crate::images::{self, Images};
+use crate::node::facts::Pressure;
 use crate::node::sync::NodeSync;
 use crate::pods::manager::{Known, Manager, Signal, source};
+use crate::pods::manifests;
 use crate::probes::ProbeRunner;
 use crate::runtime::events;
 use crate::server;
@@ -106,9 +109,6 @@ impl Kubelet {
         if config.node_name.is_empty() || config.node_ips.is_empty() {
             return Err(KubeletError::Config("a node name and at least one node IP are needed".into()));
         }
-        if config.pod_manifest_path.is_some() {
-            return Err(KubeletError::Config("--pod-manifest-path: static pods are not supported yet".into()));
-        }
         let mut tasks = JoinSet::new();
         let version = runtime_version(&*deps.runtime).await;
         let (signals, inbox) = mpsc::unbounded_channel();
@@ -118,6 +118,7 @@ impl Kubelet {
             ..Default::default()
         }));
         let (network_to, network_fault) = watch::channel(None);
+        let (pressure_to, pressure) = watch::channel(Pressure::default());
         let (ready_to, ready) = watch::channel(false);
         let (client, clock) = (deps.client.clone(), Arc::clone(&deps.clock));
         let objects_to = signals.clone();
@@ -142,6 +143,7 @@ impl Kubelet {
             statuses: StatusWriter::start(client.clone()),
             node: facts,
             network_fault,
+            pressure: pressure.clone(),
             runtime_name: version.0.clone(),
             runtime: Arc::clone(&deps.runtime),
             client: client.clone(),
@@ -169,9 +171,16 @@ impl Kubelet {
             port,
             network_fault: network_to,
             node_facts: facts_to,
+            pressure,
             ready: ready_to,
         };
         tasks.spawn(sync.run());
+        let effects = eviction::measure::Real::new(Arc::clone(&ctx), known.clone(), signals.clone());
+        let evictions = eviction::Manager::new(config.eviction.clone(), effects, Arc::clone(&ctx.clock), pressure_to);
+        tasks.spawn(evictions.run());
+        if let Some(dir) = config.pod_manifest_path.clone() {
+            tasks.spawn(manifests::run(dir, config.node_name.clone(), signals.clone()));
+        }
         tasks.spawn(images::gc::run(Arc::clone(&ctx)));
         tasks.spawn(crate::logs::rotate::run(Arc::clone(&ctx), known.clone()));
         let told = signals.clone();
@@ -196,10 +205,13 @@ impl Kubelet {
 
 fn directories(config: &Config) -> Result<(), KubeletError> {
     use std::os::unix::fs::PermissionsExt as _;
-    for dir in [config.root_dir.join("pods"), config.pod_logs_dir.clone(), config.cert_dir.clone()] {
+    let own = [config.root_dir.join("pods"), config.pod_logs_dir.clone(), config.cert_dir.clone()];
+    for dir in own.into_iter().chain(config.pod_manifest_path.clone()) {
         let fail = |source| KubeletError::Directory { path: dir.display().to_string(), source };
         std::fs::create_dir_all(&dir).map_err(fail)?;
     }
+    // Pipes of commands that an earlier kubelet ran.
+    let _ = std::fs::remove_dir_all(server::exec::directory(&config.root_dir));
     let private = std::fs::Permissions::from_mode(0o750);
     let _ = std::fs::set_permissions(&config.root_dir, private);
     Ok(())

@@ -11,6 +11,7 @@ pub mod config;
 pub mod configuration;
 pub mod context;
 pub mod env;
+pub mod eviction;
 pub mod images;
 pub mod kubelet;
 pub mod logs;

@@ -170,3 +170,44 @@ async fn a_second_worker_adopts_what_runs() {
     assert_eq!(again.world.runtime.counts(), (1, 1));
     assert_eq!((again.world.api.state()["restartCount"].clone(), again.world.runtime.running().len()), (json!(0), 1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_deleted_by_force_ends_at_once_and_a_manifest_in_its_time() {
+    for (annotations, grace) in [(json!({}), 1), (json!({"kubernetes.io/config.source": "file"}), 600)] {
+        let mut object = pod(json!({"containers":[{"name":"a","image":"x:1"}],"terminationGracePeriodSeconds":600}));
+        object["metadata"]["annotations"] = annotations;
+        let life = live(object);
+        life.until(5, |w| !w.runtime.running().is_empty()).await;
+        life.events.send(Event::Gone).expect("the worker lives");
+        life.until(5, |w| w.runtime.counts() == (0, 0)).await;
+        assert_eq!(*life.world.runtime.stops.lock(), [grace]);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_evicted_pod_says_why() {
+    let life = live(pod(json!({"containers":[{"name":"a","image":"x:1"}],"terminationGracePeriodSeconds":600})));
+    life.until(5, |w| w.api.phase() == "Running").await;
+    let message = "The node was low on resource: memory. ".to_owned();
+    life.events
+        .send(Event::Evict { message: message.clone(), grace: Duration::from_secs(1) })
+        .expect("the worker lives");
+    life.until(10, |w| w.api.phase() == "Failed").await;
+    let status = life.world.api.status.lock().clone();
+    assert_eq!((&status["reason"], &status["message"]), (&json!("Evicted"), &json!(message)));
+    assert_eq!(condition(&life.world, "DisruptionTarget"), "True");
+    assert_eq!(*life.world.runtime.stops.lock(), [1]);
+    assert!(life.world.runtime.running().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sandbox_that_cannot_be_made_is_tried_ever_more_seldom() {
+    let world = world();
+    *world.runtime.refused.lock() = Some(0);
+    let life = begin(world, pod(json!({"containers":[{"name":"a","image":"x:1"}]})));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let tried = life.world.runtime.refused.lock().take().expect("counted");
+    assert!((6..=8).contains(&tried), "half a second, doubling: {tried}");
+    assert!(life.world.api.reasons().iter().any(|r| r == "FailedCreatePodSandBox"));
+    life.until(60, |w| w.api.phase() == "Running").await;
+}

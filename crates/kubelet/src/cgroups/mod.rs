@@ -138,9 +138,16 @@ impl Cgroups {
         if root.is_empty() {
             return Self::none();
         }
-        let Some(tree) = detect(Path::new("/sys/fs/cgroup")) else {
-            tracing::warn!("no usable cgroup tree at /sys/fs/cgroup: pods run without cgroups of their own");
-            return Self::none();
+        Self::at(Path::new("/sys/fs/cgroup"), root, pids_max)
+    }
+
+    fn at(mount: &Path, root: &str, pids_max: Option<u64>) -> Self {
+        let tree = match detect(mount) {
+            Ok(tree) => tree,
+            Err(why) => {
+                tracing::warn!("{why}: pods run without cgroups of their own, and their limits are not held");
+                return Self::none();
+            }
         };
         let inner = Inner { tree, root: root.trim_matches('/').to_owned(), pids_max };
         for level in ["", "/burstable", "/besteffort"] {
@@ -178,6 +185,20 @@ impl Cgroups {
         Ok(())
     }
 
+    /// How many processes and threads a pod has.
+    pub fn processes(&self, uid: &str) -> Option<u64> {
+        let inner = self.inner.as_ref()?;
+        let read = |class: &str| {
+            let path = format!("{}/kubepods{class}/pod{uid}/pids.current", inner.root);
+            let file = match &inner.tree {
+                Tree::Unified(mount) => mount.join(path),
+                Tree::Split(mount) => mount.join("pids").join(path),
+            };
+            std::fs::read_to_string(file).ok()?.trim().parse().ok()
+        };
+        ["", "/burstable", "/besteffort"].into_iter().find_map(read)
+    }
+
     /// Removes the pod's cgroup, and all an earlier class left; what is still busy is left for the next time.
     pub fn remove(&self, uid: &str) {
         let Some(inner) = &self.inner else { return };
@@ -202,13 +223,27 @@ fn remove_tree(dir: &Path) {
     }
 }
 
-/// The tree in use: split where memory is a v1 controller, even beside a mounted but empty unified tree.
-fn detect(mount: &Path) -> Option<Tree> {
+/// Controllers without which a unified tree is of no use.
+const NEEDED: &[&str] = &["cpu", "memory", "pids"];
+
+/// The tree in use: split where memory is a v1 controller, even beside a mounted but empty unified tree. The error says
+/// what is missing.
+fn detect(mount: &Path) -> Result<Tree, String> {
     if mount.join("memory").join("memory.limit_in_bytes").exists() || mount.join("memory/tasks").exists() {
-        return Some(Tree::Split(mount.to_owned()));
+        return Ok(Tree::Split(mount.to_owned()));
     }
-    let controllers = std::fs::read_to_string(mount.join("cgroup.controllers")).ok()?;
-    controllers.split_whitespace().any(|c| c == "memory").then(|| Tree::Unified(mount.to_owned()))
+    let at = mount.display();
+    let Ok(offered) = std::fs::read_to_string(mount.join("cgroup.controllers")) else {
+        return Err(format!("no cgroup tree is mounted at {at}"));
+    };
+    let missing: Vec<&str> = NEEDED.iter().copied().filter(|n| offered.split_whitespace().all(|c| c != *n)).collect();
+    if missing.is_empty() {
+        return Ok(Tree::Unified(mount.to_owned()));
+    }
+    let missing = missing.join(", ");
+    Err(format!(
+        "the cgroup v2 tree at {at} lacks the controllers {missing} (they may be bound to v1 hierarchies mounted elsewhere)"
+    ))
 }
 
 impl Inner {
@@ -284,9 +319,13 @@ impl Inner {
         match self.tree {
             Tree::Split(_) => {
                 self.write(path, ("cpu", "cpu.cfs_period_us"), "", &PERIOD.to_string());
+                let quota = if quota == 0 { -1 } else { quota };
                 self.write(path, ("cpu", "cpu.cfs_quota_us"), "", &quota.to_string());
             }
-            Tree::Unified(_) => self.write(path, ("", ""), "cpu.max", &format!("{quota} {PERIOD}")),
+            Tree::Unified(_) => {
+                let quota = if quota == 0 { "max".to_owned() } else { quota.to_string() };
+                self.write(path, ("", ""), "cpu.max", &format!("{quota} {PERIOD}"));
+            }
         }
     }
 }
@@ -345,11 +384,56 @@ mod tests {
     #[test]
     fn the_split_tree_is_seen_beside_an_empty_unified_one() {
         let dir = tempfile::tempdir().expect("tempdir");
-        assert_eq!(detect(dir.path()), None);
+        assert!(detect(dir.path()).expect_err("nothing").starts_with("no cgroup tree is mounted at "));
         std::fs::write(dir.path().join("cgroup.controllers"), "\n").expect("write");
-        assert_eq!(detect(dir.path()), None, "no controllers in it");
+        let why = detect(dir.path()).expect_err("no controllers in it");
+        assert!(why.contains("lacks the controllers cpu, memory, pids"), "{why}");
+        std::fs::write(dir.path().join("cgroup.controllers"), "cpu memory io\n").expect("write");
+        assert!(detect(dir.path()).expect_err("no pids").contains("lacks the controllers pids ("));
         std::fs::create_dir(dir.path().join("memory")).expect("mkdir");
         std::fs::write(dir.path().join("memory/tasks"), "").expect("write");
-        assert_eq!(detect(dir.path()), Some(Tree::Split(dir.path().to_owned())));
+        assert_eq!(detect(dir.path()), Ok(Tree::Split(dir.path().to_owned())));
+    }
+
+    fn limited() -> Pod {
+        serde_json::from_value(json!({"metadata":{"uid":"u"},"spec":{"containers":[{"name":"a","resources":
+            {"requests":{"cpu":"500m"},"limits":{"cpu":"1500m","memory":"64Mi"}}}]}}))
+        .expect("pod")
+    }
+
+    #[test]
+    fn a_pod_in_the_unified_tree() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        std::fs::write(dir.path().join("cgroup.controllers"), "cpuset cpu io memory hugetlb pids\n").expect("write");
+        let cgroups = Cgroups::at(dir.path(), "k", Some(100));
+        let pod = limited();
+        assert_eq!(cgroups.parent(&pod), "/k/kubepods/burstable/podu");
+        cgroups.ensure(&pod).expect("made");
+        let own = dir.path().join("k/kubepods/burstable/podu");
+        let read = |file: &str| std::fs::read_to_string(own.join(file)).expect(file);
+        assert_eq!(read("cpu.max"), "150000 100000");
+        assert_eq!(read("cpu.weight"), weight(512).to_string());
+        assert_eq!((read("memory.max").as_str(), read("pids.max").as_str()), ("67108864", "100"));
+        let handed =
+            std::fs::read_to_string(dir.path().join("k/kubepods/cgroup.subtree_control")).expect("handed down");
+        assert!(handed.starts_with('+'), "{handed}");
+        std::fs::write(own.join("pids.current"), "7\n").expect("write");
+        assert_eq!((cgroups.processes("u"), cgroups.processes("other")), (Some(7), None));
+    }
+
+    #[test]
+    fn a_pod_in_split_trees() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        for controller in ["cpu", "memory", "pids"] {
+            std::fs::create_dir(dir.path().join(controller)).expect("mkdir");
+        }
+        std::fs::write(dir.path().join("memory/tasks"), "").expect("write");
+        let cgroups = Cgroups::at(dir.path(), "k", Some(100));
+        cgroups.ensure(&limited()).expect("made");
+        let read = |file: &str| std::fs::read_to_string(dir.path().join(file)).expect(file);
+        assert_eq!(read("cpu/k/kubepods/burstable/podu/cpu.cfs_quota_us"), "150000");
+        assert_eq!(read("cpu/k/kubepods/burstable/podu/cpu.shares"), "512");
+        assert_eq!(read("memory/k/kubepods/burstable/podu/memory.limit_in_bytes"), "67108864");
+        assert_eq!(read("pids/k/kubepods/burstable/podu/pids.max"), "100");
     }
 }

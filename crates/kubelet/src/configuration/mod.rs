@@ -11,6 +11,7 @@ use kelson_meta::{FieldErrors, FieldPath, Quantity};
 use serde_json::Value;
 
 use crate::config::{Config, RegisterTaint};
+use crate::eviction::thresholds::HardThresholds;
 use fields::Fields;
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
@@ -43,10 +44,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "enforceNodeAllocatable",
     "eventBurst",
     "eventRecordQPS",
-    "evictionHard",
-    "evictionMaxPodGracePeriod",
     "evictionMinimumReclaim",
-    "evictionPressureTransitionPeriod",
     "evictionSoft",
     "evictionSoftGracePeriod",
     "failCgroupV1",
@@ -329,6 +327,23 @@ impl Layer<'_> {
         }
         if let Some(path) = f.string("staticPodPath", faults) {
             config.pod_manifest_path = Some(path.into());
+        }
+        let hard = f.map("evictionHard", faults);
+        if !hard.is_empty() {
+            // What is not named is not looked at, as upstream has it.
+            config.eviction.thresholds.clear();
+        }
+        for (path, signal, value) in hard {
+            match format!("{signal}<{value}").parse::<HardThresholds>() {
+                Ok(one) => config.eviction.thresholds.extend(one.0),
+                Err(why) => faults.invalid(&path, value, why),
+            }
+        }
+        if let Some(t) = f.duration("evictionPressureTransitionPeriod", faults).filter(|t| !t.is_zero()) {
+            config.eviction.transition = t;
+        }
+        if let Some(n) = f.integer("evictionMaxPodGracePeriod", (0, I32_MAX), faults) {
+            config.eviction.max_pod_grace = Duration::from_secs(n.unsigned_abs());
         }
         config.seccomp_default = f.boolean("seccompDefault", faults).unwrap_or(config.seccomp_default);
         let sysctls = f.strings("allowedUnsafeSysctls", faults);

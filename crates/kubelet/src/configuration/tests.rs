@@ -51,6 +51,18 @@ staticPodPath: /etc/kubernetes/manifests
 }
 
 #[test]
+fn eviction() {
+    let (c, _) = laid(
+        "evictionHard: {memory.available: 5%, pid.available: '100'}\nevictionPressureTransitionPeriod: 1m\nevictionMaxPodGracePeriod: 7\n",
+    );
+    let mut hard: Vec<String> =
+        c.eviction.thresholds.iter().map(|t| format!("{}<{}", t.signal.name(), t.value)).collect();
+    hard.sort();
+    assert_eq!(hard, ["memory.available<5%", "pid.available<100"]);
+    assert_eq!((c.eviction.transition.as_secs(), c.eviction.max_pod_grace.as_secs()), (60, 7));
+}
+
+#[test]
 fn image_pulls() {
     let (c, _) = laid(
         "maxParallelImagePulls: 3\nregistryPullQPS: 0\nregistryBurst: 20\nimagePullCredentialsVerificationPolicy: NeverVerifyAllowlistedImages\npreloadedImagesVerificationAllowlist: [r.io/team/*]\n",

@@ -12,12 +12,14 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Starts watching `dir` for writes, renames and new files.
+    /// Starts watching `dir` for writes, renames, new files and removals.
     pub fn new(dir: &Path) -> io::Result<Self> {
         let fd = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
         let events = inotify::WatchFlags::MODIFY
             | inotify::WatchFlags::CREATE
             | inotify::WatchFlags::MOVED_TO
+            | inotify::WatchFlags::MOVED_FROM
+            | inotify::WatchFlags::DELETE
             | inotify::WatchFlags::DELETE_SELF;
         inotify::add_watch(&fd, dir, events)?;
         // SAFETY: the descriptor is owned by what is registered, and so lives exactly as long as the registration.

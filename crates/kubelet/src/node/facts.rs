@@ -1,6 +1,5 @@
 //! What the machine is: capacity, identity, pressure. Read from the kernel's files.
 use std::collections::BTreeMap;
-use std::path::Path;
 
 use k8s_openapi::api::core::v1::NodeSystemInfo;
 use kelson_meta::Quantity;
@@ -108,27 +107,24 @@ pub fn system_info(runtime_version: &str) -> NodeSystemInfo {
     }
 }
 
-/// Which pressures the machine is under, by upstream's default hard eviction thresholds.
+/// What the node is short of, as its conditions say; [`crate::eviction`] judges it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// Less than 100Mi of memory available.
+    /// `MemoryPressure`.
     pub memory: bool,
-    /// Less than 10 % of the node's file system available.
+    /// `DiskPressure`.
     pub disk: bool,
-    /// Hardly any process IDs left.
+    /// `PIDPressure`.
     pub pid: bool,
 }
 
-/// Looks now.
-pub fn pressure(root: &Path) -> Pressure {
-    const MEMORY_MIN: i64 = 100 << 20;
-    let memory = machine_memory();
-    let disk = Usage::of(root).is_some_and(|u| u.available < u.capacity / 10);
-    let max: u64 = file("/proc/sys/kernel/pid_max").parse().unwrap_or(u64::MAX);
+/// Processes and threads there are, and may be at most.
+pub fn processes() -> Option<(u64, u64)> {
+    let limit = |path: &str| file(path).parse::<u64>().unwrap_or(u64::MAX);
+    let max = limit("/proc/sys/kernel/pid_max").min(limit("/proc/sys/kernel/threads-max"));
     let loads = file("/proc/loadavg");
-    let tasks = loads.split_whitespace().nth(3).and_then(|p| p.split('/').nth(1)).and_then(|n| n.parse::<u64>().ok());
-    let pid = tasks.is_some_and(|t| max.saturating_sub(t) < max / 100);
-    Pressure { memory: memory.total > 0 && memory.available < MEMORY_MIN, disk, pid }
+    let used = loads.split_whitespace().nth(3)?.split('/').nth(1)?.parse().ok()?;
+    Some((used, max))
 }
 
 #[cfg(test)]

@@ -32,6 +32,8 @@ pub struct NodeSync {
     pub network_fault: watch::Sender<Option<String>>,
     /// Told what pods may see.
     pub node_facts: watch::Sender<Arc<NodeFacts>>,
+    /// What the node is short of.
+    pub pressure: watch::Receiver<facts::Pressure>,
     /// Told that the node was seen ready.
     pub ready: watch::Sender<bool>,
 }
@@ -39,6 +41,7 @@ pub struct NodeSync {
 impl NodeSync {
     /// Registers and reports for ever.
     pub async fn run(self) {
+        let mut pressure = self.pressure.clone();
         let mut current = self.look().await;
         let node = register::register(&self.client, &self.config, &current).await;
         let uid = node.metadata.uid.clone().unwrap_or_default();
@@ -65,7 +68,12 @@ impl NodeSync {
             // A node that is not ready yet is looked at more often: its first pod waits for it.
             let ready = current["conditions"][3]["status"] == "True";
             let pause = if ready { self.config.node_status_update } else { std::time::Duration::from_millis(500) };
-            tokio::time::sleep(pause).await;
+            let changed = async {
+                if pressure.changed().await.is_err() {
+                    std::future::pending::<()>().await;
+                }
+            };
+            let _ = tokio::time::timeout(pause, changed).await;
             current = self.found(&current["conditions"]).await;
         }
     }
@@ -115,7 +123,7 @@ impl NodeSync {
             capacity,
             allocatable,
             info: facts::system_info(&self.runtime_version),
-            pressure: facts::pressure(&self.config.root_dir),
+            pressure: *self.pressure.borrow(),
             faults,
             images,
             handlers,

@@ -8,12 +8,22 @@ use kelson_meta::Quantity;
 
 use super::spec;
 use crate::config::Config;
+use crate::node::facts::Pressure;
 
 /// Why not: reason and message of the failed pod.
 pub type Rejection = (String, String);
 
-/// Whether `pod` may run beside `others` on `node`.
-pub fn admit(config: &Config, pod: &Pod, others: &[Arc<Pod>], node: Option<&Node>) -> Result<(), Rejection> {
+/// Whether `pod` may run beside `others` on `node`, which is under `pressure`.
+pub fn admit(
+    config: &Config,
+    pod: &Pod,
+    others: &[Arc<Pod>],
+    node: Option<&Node>,
+    pressure: Pressure,
+) -> Result<(), Rejection> {
+    if let Some(message) = refused_by_pressure(pod, pressure) {
+        return Err((crate::eviction::REASON.into(), message));
+    }
     if let Some(message) = crate::runtime::sandbox::forbidden_sysctl(pod, &config.allowed_unsafe_sysctls) {
         return Err(("SysctlForbidden".into(), message));
     }
@@ -30,6 +40,28 @@ pub fn admit(config: &Config, pod: &Pod, others: &[Arc<Pod>], node: Option<&Node
         return Err(("NodeAffinity".into(), message.into()));
     }
     fits(pod, others, node)
+}
+
+/// A node under pressure takes no pods but those the system depends on; short of memory alone, also those that asked for
+/// what they need or tolerate it.
+fn refused_by_pressure(pod: &Pod, pressure: Pressure) -> Option<String> {
+    let all = [("MemoryPressure", pressure.memory), ("DiskPressure", pressure.disk), ("PIDPressure", pressure.pid)];
+    let held: Vec<&str> = all.into_iter().filter(|(_, holds)| *holds).map(|(name, _)| name).collect();
+    if held.is_empty() || spec::is_critical(pod) {
+        return None;
+    }
+    if held == ["MemoryPressure"] {
+        let key = "node.kubernetes.io/memory-pressure";
+        let tolerates = pod.spec.iter().flat_map(|s| s.tolerations.iter().flatten()).any(|t| {
+            t.key.as_deref().is_none_or(|k| k.is_empty() || k == key)
+                && (t.operator.as_deref() == Some("Exists") || t.key.as_deref() == Some(key))
+                && t.effect.as_deref().is_none_or(|e| e.is_empty() || e == "NoSchedule")
+        });
+        if spec::qos_class(pod) != "BestEffort" || tolerates {
+            return None;
+        }
+    }
+    Some(format!("The node had condition: [{}]. ", held.join(" ")))
 }
 
 fn fits(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Rejection> {
@@ -129,7 +161,9 @@ mod tests {
         .expect("node");
         let config = Config::new("n", std::path::Path::new("/x"));
         let cpu = |n: &str| json!({"containers":[{"name":"a","resources":{"requests":{"cpu":n}}}]});
-        let reason = |p: &Pod, others: &[Arc<Pod>]| admit(&config, p, others, Some(&node)).map_err(|(r, _)| r);
+        let reason = |p: &Pod, others: &[Arc<Pod>]| {
+            admit(&config, p, others, Some(&node), Pressure::default()).map_err(|(r, _)| r)
+        };
         let other = pod("o", cpu("1500m"));
         assert_eq!(reason(&pod("a", cpu("500m")), std::slice::from_ref(&other)), Ok(()));
         assert_eq!(reason(&pod("a", cpu("501m")), std::slice::from_ref(&other)), Err("OutOfcpu".into()));
@@ -141,10 +175,34 @@ mod tests {
         };
         assert_eq!(reason(&pod("a", affinity("In")), &[]), Ok(()));
         assert_eq!(reason(&pod("a", affinity("NotIn")), &[]), Err("NodeAffinity".into()));
-        let (_, message) = admit(&config, &pod("a", cpu("3")), &[], Some(&node)).expect_err("too much");
+        let (_, message) =
+            admit(&config, &pod("a", cpu("3")), &[], Some(&node), Pressure::default()).expect_err("too much");
         assert_eq!(
             message,
             "Pod was rejected: Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000"
         );
+    }
+
+    #[test]
+    fn pressure_keeps_pods_out() {
+        let config = Config::new("n", std::path::Path::new("/x"));
+        let refused = |spec: Value, memory: bool, disk: bool| {
+            let pressure = Pressure { memory, disk, pid: false };
+            admit(&config, &pod("a", spec), &[], None, pressure).err().map(|(reason, message)| {
+                assert_eq!(reason, "Evicted");
+                message
+            })
+        };
+        let asks = json!({"containers":[{"name":"a","resources":{"requests":{"memory":"1Mi"}}}]});
+        let tolerates = json!({"tolerations":[{"key":"node.kubernetes.io/memory-pressure","operator":"Exists"}]});
+        assert_eq!(refused(json!({}), false, false), None);
+        assert_eq!(refused(json!({}), true, false).as_deref(), Some("The node had condition: [MemoryPressure]. "));
+        assert_eq!(refused(asks.clone(), true, false), None);
+        assert_eq!(refused(tolerates, true, false), None);
+        assert_eq!(
+            refused(asks, true, true).as_deref(),
+            Some("The node had condition: [MemoryPressure DiskPressure]. ")
+        );
+        assert_eq!(refused(json!({"priority": 2_000_000_000}), true, true), None);
     }
 }

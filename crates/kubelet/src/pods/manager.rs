@@ -1,12 +1,14 @@
 //! Starts and feeds the workers: pods from the API, noises from the runtime, what an earlier kubelet left behind.
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kelson_client::{Change, EventType, Informer, InformerConfig, InformerHandle};
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
+use super::mirror::{Keeper, News};
 use super::worker::{Event, Start, Worker};
 use super::{admit, spec};
 use crate::context::Context;
@@ -29,6 +31,17 @@ pub enum Signal {
     Objects(String),
     /// The worker of this pod ended.
     Ended(String),
+    /// The manifests of this node are these.
+    Static(Vec<Arc<Pod>>),
+    /// A pod must go for the node's sake.
+    Evict {
+        /// Which.
+        uid: String,
+        /// The text of its status.
+        message: String,
+        /// What its containers get to end.
+        grace: Duration,
+    },
 }
 
 struct Entry {
@@ -64,6 +77,11 @@ pub struct Manager {
     /// Pods found in the runtime at start that the API has not named yet.
     found: Option<HashMap<String, Present>>,
     synced: bool,
+    /// Static pods by namespace and name; `None` until the manifests have been read.
+    statics: Option<HashMap<(String, String), Arc<Pod>>>,
+    /// Static pods that wait until the one of the same name before them has ended.
+    waiting: HashMap<(String, String), Arc<Pod>>,
+    mirrors: mpsc::UnboundedSender<News>,
 }
 
 /// Watches this node's pods in the API and tells the manager.
@@ -96,17 +114,32 @@ impl Manager {
         own: mpsc::UnboundedSender<Signal>,
         known: Known,
     ) -> Self {
-        Self { ctx, node, signals, own, workers: HashMap::new(), known, found: None, synced: false }
+        let (mirrors, news) = mpsc::unbounded_channel();
+        let keeper = Keeper::new(ctx.client.clone(), node.clone(), ctx.statuses.clone());
+        tokio::spawn(keeper.run(news));
+        // Without a directory of manifests there is nothing to wait for.
+        let statics = ctx.config.pod_manifest_path.is_none().then(HashMap::new);
+        let (workers, waiting) = (HashMap::new(), HashMap::new());
+        Self { ctx, node, signals, own, workers, known, found: None, synced: false, statics, waiting, mirrors }
     }
 
     /// Runs until the kubelet ends.
     pub async fn run(mut self) {
         while let Some(signal) = self.signals.recv().await {
             match signal {
+                // The keeper lives as long as the manager.
+                Signal::Pod(pod) if spec::is_mirror(&pod) => drop(self.mirrors.send(News::Seen(pod))),
+                Signal::Gone(pod) if spec::is_mirror(&pod) => drop(self.mirrors.send(News::Gone(pod))),
                 Signal::Pod(pod) => self.pod(pod),
                 Signal::Gone(pod) => self.send(spec::uid(&pod), Event::Gone),
+                Signal::Static(pods) => {
+                    self.manifests(pods);
+                    self.orphans();
+                }
+                Signal::Evict { uid, message, grace } => self.send(&uid, Event::Evict { message, grace }),
                 Signal::Synced => {
                     self.synced = true;
+                    let _ = self.mirrors.send(News::Synced);
                     self.orphans();
                 }
                 Signal::Found(found) => {
@@ -114,7 +147,7 @@ impl Manager {
                     self.orphans();
                 }
                 Signal::Runtime(uid, there) => {
-                    match there.filter(|_| self.synced && !self.workers.contains_key(&uid)) {
+                    match there.filter(|_| self.complete() && !self.workers.contains_key(&uid)) {
                         // Made by a call that was given up after its pod had ended.
                         Some(left) => self.end_orphan(left),
                         None => self.send(&uid, Event::Runtime),
@@ -122,8 +155,7 @@ impl Manager {
                 }
                 Signal::Objects(uid) => self.send(&uid, Event::Objects),
                 Signal::Ended(uid) => {
-                    self.workers.remove(&uid);
-                    self.known.pods.lock().remove(&uid);
+                    self.ended(&uid);
                 }
             }
         }
@@ -149,10 +181,45 @@ impl Manager {
         self.start(Start { pod, rejected, gone: false });
     }
 
+    /// Whether all sources have told their pods.
+    fn complete(&self) -> bool {
+        self.synced && self.statics.is_some()
+    }
+
+    fn manifests(&mut self, pods: Vec<Arc<Pod>>) {
+        let name = |p: &Pod| (spec::namespace(p).to_owned(), spec::name(p).to_owned());
+        let wanted: HashMap<_, _> = pods.iter().map(|p| (name(p), Arc::clone(p))).collect();
+        let before = self.statics.replace(wanted.clone()).unwrap_or_default();
+        let same = |a: &Pod, b: Option<&Arc<Pod>>| b.is_some_and(|b| spec::uid(a) == spec::uid(b));
+        for (n, pod) in before.iter().filter(|(n, p)| !same(p, wanted.get(*n))) {
+            self.waiting.remove(n);
+            self.send(spec::uid(pod), Event::Gone);
+        }
+        for (n, pod) in wanted.into_iter().filter(|(n, p)| !same(p, before.get(n))) {
+            let busy = self.workers.values().any(|w| spec::is_static(&w.pod) && name(&w.pod) == n);
+            if busy {
+                self.waiting.insert(n, pod);
+            } else {
+                self.pod(pod);
+            }
+        }
+        let _ = self.mirrors.send(News::Wanted(pods));
+    }
+
+    fn ended(&mut self, uid: &str) {
+        self.known.pods.lock().remove(uid);
+        let Some(entry) = self.workers.remove(uid) else { return };
+        let name = (spec::namespace(&entry.pod).to_owned(), spec::name(&entry.pod).to_owned());
+        if let Some(next) = self.waiting.remove(&name).filter(|_| spec::is_static(&entry.pod)) {
+            self.pod(next);
+        }
+    }
+
     fn judge(&self, pod: &Arc<Pod>) -> Option<(String, String)> {
         let others: Vec<Arc<Pod>> = self.workers.values().map(|e| Arc::clone(&e.pod)).collect();
         let node = self.node.borrow().clone();
-        let (reason, message) = admit::admit(&self.ctx.config, pod, &others, node.as_deref()).err()?;
+        let (reason, message) =
+            admit::admit(&self.ctx.config, pod, &others, node.as_deref(), *self.ctx.pressure.borrow()).err()?;
         self.ctx.event(pod, EventType::Warning, &reason, message.clone());
         Some((reason, message))
     }
@@ -182,7 +249,7 @@ impl Manager {
 
     /// Ends pods that the runtime has and the API has not, and removes directories of pods nobody knows.
     fn orphans(&mut self) {
-        if !self.synced {
+        if !self.complete() {
             return;
         }
         let Some(found) = self.found.as_ref() else { return };

@@ -1,10 +1,13 @@
 //! Pods on this node: one worker task per pod. [`manager`] starts workers, [`worker`] keeps a pod's state and turns
-//! events into decisions ([`actions`], pure), [`execute`] and [`terminate`] carry them out.
+//! events into decisions ([`actions`], pure), [`execute`] and [`terminate`] carry them out. Pods of this node's own
+//! manifests come from [`manifests`].
 pub mod actions;
 pub mod admit;
 pub mod backoff;
 pub mod execute;
 pub mod manager;
+pub mod manifests;
+mod mirror;
 pub mod spec;
 pub mod terminate;
 pub mod worker;

@@ -117,6 +117,35 @@ pub fn privileged(c: &Container) -> bool {
 pub fn pod_restart_policy(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref()).unwrap_or("Always")
 }
+/// The annotation that says where the pod comes from: `file` where it is one of this node's manifests.
+pub const CONFIG_SOURCE: &str = "kubernetes.io/config.source";
+/// The annotation of a static pod with the digest of its manifest.
+pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
+/// The annotation of a mirror pod with the digest of the manifest it shows.
+pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
+/// From this priority on a pod is critical to the system.
+pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
+
+/// One of the pod's annotations.
+pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
+    pod.metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+/// Whether the pod is one of this node's manifests.
+pub fn is_static(pod: &Pod) -> bool {
+    annotation(pod, CONFIG_SOURCE).is_some_and(|s| s != "api")
+}
+/// Whether the pod only shows a static pod in the API.
+pub fn is_mirror(pod: &Pod) -> bool {
+    annotation(pod, CONFIG_MIRROR).is_some()
+}
+/// Whether the system depends on the pod, so that it is never evicted (upstream: `types.IsCriticalPod`).
+pub fn is_critical(pod: &Pod) -> bool {
+    is_static(pod) || is_mirror(pod) || priority(pod) >= SYSTEM_CRITICAL_PRIORITY
+}
+/// `spec.priority`.
+pub fn priority(pod: &Pod) -> i32 {
+    pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0)
+}
 /// Whether the API asked for deletion.
 pub fn is_deleted(pod: &Pod) -> bool {
     pod.metadata.deletion_timestamp.is_some()

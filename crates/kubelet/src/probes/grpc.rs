@@ -61,3 +61,50 @@ pub async fn check(host: &str, port: u16, service: &str, limit: Duration) -> Out
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use http_body_util::{BodyExt as _, StreamBody};
+    use hyper::body::{Frame, Incoming};
+    use hyper_util::rt::{TokioExecutor, TokioIo};
+
+    /// Answers one connection's health checks: serving for the service `good`, not serving for others.
+    async fn answer(request: http::Request<Incoming>) -> Result<http::Response<Body>, std::convert::Infallible> {
+        assert_eq!(request.uri().path(), "/grpc.health.v1.Health/Check");
+        let asked = request.into_body().collect().await.expect("body").to_bytes();
+        let status = if asked.ends_with(b"good") { 1 } else { 2 };
+        let message = Bytes::from(vec![0, 0, 0, 0, 2, 8, status]);
+        let trailers =
+            http::HeaderMap::from_iter([("grpc-status".parse().expect("name"), "0".parse().expect("value"))]);
+        let frames = [Ok(Frame::data(message)), Ok(Frame::trailers(trailers))];
+        let body = StreamBody::new(futures::stream::iter(frames)).boxed_unsync();
+        Ok(http::Response::builder().header("content-type", "application/grpc").body(body).expect("response"))
+    }
+    type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, std::convert::Infallible>;
+
+    #[tokio::test]
+    async fn serving_not_serving_and_nobody() {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listen");
+        let port = listener.local_addr().expect("address").port();
+        let server = tokio::spawn(async move {
+            for _ in 0..2 {
+                let (tcp, _) = listener.accept().await.expect("accept");
+                let service = hyper::service::service_fn(answer);
+                let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                tokio::spawn(builder.serve_connection(TokioIo::new(tcp), service));
+            }
+        });
+        let limit = Duration::from_secs(10);
+        assert_eq!(check("127.0.0.1", port, "good", limit).await, Outcome::Success);
+        let not = check("127.0.0.1", port, "bad", limit).await;
+        assert_eq!(not, Outcome::Failure("service unhealthy (responded with \"NOT_SERVING\")".into()));
+        server.await.expect("both asked");
+        let nobody = check("127.0.0.1", port, "good", limit).await;
+        assert!(
+            matches!(&nobody, Outcome::Failure(why) if why.starts_with("timeout: failed to connect service")),
+            "{nobody:?}"
+        );
+    }
+}

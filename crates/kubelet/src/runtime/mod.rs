@@ -8,3 +8,4 @@ pub mod labels;
 pub mod sandbox;
 pub mod security;
 pub mod snapshot;
+pub mod tasks;

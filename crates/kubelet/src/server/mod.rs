@@ -1,8 +1,11 @@
 //! The kubelet's HTTPS server: logs, exec, attach, port-forward, run, pods, stats, metrics, health. Every request but
 //! health of a loopback caller is authenticated and authorized (upstream: `pkg/kubelet/server`).
 mod auth;
+pub(crate) mod exec;
+mod forward;
 mod logs;
 mod metrics;
+mod node_logs;
 mod query;
 mod routes;
 mod stream;

@@ -10,7 +10,7 @@ use kelson_cri::proto as cri;
 use rustls_pki_types::CertificateDer;
 use serde_json::json;
 
-use super::{Shared, logs, metrics, query, stream};
+use super::{Shared, logs, metrics, node_logs, query, stream};
 use crate::pods::spec;
 use crate::runtime::labels;
 
@@ -56,15 +56,18 @@ pub async fn handle(
     let parts: Vec<&str> = parts.iter().map(String::as_str).collect();
     let pairs = query::pairs(request.uri().query());
     match parts.as_slice() {
-        ["healthz", ..] => text(StatusCode::OK, "ok"),
+        ["healthz"] | ["healthz", "ping" | "log" | "syncloop"] => text(StatusCode::OK, "ok"),
         ["pods"] => pods(&shared),
         ["runningpods"] => running(&shared).await,
         ["configz"] => configz(&shared),
-        ["metrics"] => metrics::own(&shared).await,
-        ["metrics", "resource"] => metrics::resource(&shared).await,
-        ["metrics", "cadvisor"] => metrics::cadvisor(&shared).await,
-        ["metrics", "probes"] => metrics::text_answer(String::new()),
-        ["stats", "summary"] => metrics::summary(&shared).await,
+        ["metrics"] => metrics::text::own(&shared).await,
+        ["metrics", "resource"] => metrics::text::resource(&shared).await,
+        ["metrics", "cadvisor"] => metrics::text::cadvisor(&shared).await,
+        ["metrics", "probes"] => metrics::text::answer(String::new()),
+        ["stats"] | ["stats", "summary"] => metrics::summary::answer(&shared).await,
+        ["logs", below @ ..] if request.method() == Method::GET => {
+            node_logs::answer(node_logs::ROOT, below.join("/")).await
+        }
         ["containerLogs", namespace, pod, container] => logs::answer(&shared, namespace, pod, container, &pairs).await,
         ["exec", namespace, pod, container] | ["exec", namespace, pod, _, container] => {
             stream::exec(&shared, namespace, pod, container, &pairs, request, false).await
@@ -117,9 +120,13 @@ async fn running(shared: &Shared) -> Response<Body> {
 
 fn configz(shared: &Shared) -> Response<Body> {
     let c = &shared.ctx.config;
+    let hard = c.eviction.thresholds.iter().filter(|t| t.is_hard());
+    let hard: std::collections::BTreeMap<&str, String> = hard.map(|t| (t.signal.name(), t.value.to_string())).collect();
     let dns: Vec<String> = c.cluster_dns.iter().map(ToString::to_string).collect();
     json_body(&json!({"kubeletconfig": {
         "kind": "KubeletConfiguration", "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "evictionHard": hard, "evictionPressureTransitionPeriod": format!("{}s", c.eviction.transition.as_secs()),
+        "staticPodPath": c.pod_manifest_path,
         "clusterDNS": dns, "clusterDomain": c.cluster_domain, "maxPods": c.max_pods,
         "serializeImagePulls": c.image_pulls.serialize, "maxParallelImagePulls": c.image_pulls.parallel_max,
         "registryPullQPS": c.image_pulls.qps, "registryBurst": c.image_pulls.burst,

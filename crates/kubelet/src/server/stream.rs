@@ -1,6 +1,6 @@
-//! Exec, attach and port-forward: the runtime names a URL of its streaming server on loopback; the client's own upgrade
-//! request is sent there, and after a verified 101 the bytes are carried both ways. A redirect is never followed and
-//! never handed out.
+//! Exec and attach (and what `exec` and `forward` leave): the runtime names a URL of its streaming server on
+//! loopback; the client's own upgrade request is sent there, and after a verified 101 the bytes are carried both ways. A
+//! redirect is never followed and never handed out.
 use std::net::SocketAddr;
 
 use http::header::{CONNECTION, HOST, UPGRADE};
@@ -12,7 +12,7 @@ use kelson_cri::proto as cri;
 use tokio::net::TcpStream;
 
 use super::routes::{Body, running_container, text};
-use super::{Shared, query};
+use super::{Shared, forward, query};
 use crate::pods::spec;
 use crate::runtime::labels;
 
@@ -43,7 +43,11 @@ pub async fn exec(
         let ask = cri::AttachRequest { container_id: id, stdin, tty, stdout, stderr };
         shared.ctx.runtime.attach(ask).await
     } else {
-        let cmd = pairs.iter().filter(|(k, _)| k == "command").map(|(_, v)| v.clone()).collect();
+        let cmd: Vec<String> = pairs.iter().filter(|(k, _)| k == "command").map(|(_, v)| v.clone()).collect();
+        let wanted = kelson_streams::ExecOptions { stdin, stdout, stderr, tty };
+        if let Some(command) = super::exec::prepare(shared, &id, &cmd, wanted).await {
+            return command.serve(request);
+        }
         let ask = cri::ExecRequest { container_id: id, cmd, tty, stdin, stdout, stderr };
         shared.ctx.runtime.exec(ask).await
     };
@@ -76,6 +80,12 @@ pub async fn port_forward(
     let Some(sandbox) = sandboxes.into_iter().max_by_key(|s| s.created_at) else {
         return text(StatusCode::INTERNAL_SERVER_ERROR, format!("failed to find sandbox for pod {pod}_{namespace}"));
     };
+    // A pod with a runtime class may be a virtual machine, whose ports are not behind the namespace's loopback.
+    let plain = found.spec.as_ref().is_none_or(|s| s.runtime_class_name.as_deref().unwrap_or_default().is_empty());
+    if plain && let Some(network) = forward::network(&*shared.ctx.runtime, &sandbox.id).await {
+        let target = forward::Target { network, pod: format!("{pod}_{namespace}"), uid: spec::uid(&found).to_owned() };
+        return forward::serve(request, target);
+    }
     let ports = pairs.iter().filter(|(k, _)| k == "port").filter_map(|(_, v)| v.parse().ok()).collect();
     match shared.ctx.runtime.port_forward(&sandbox.id, ports).await {
         Ok(url) => carry(&url, request).await,

@@ -131,6 +131,11 @@ fn ready(pod: &Pod, containers: &PodCondition) -> PodCondition {
     }
 }
 
+/// The condition of a pod that the kubelet ends before its time.
+pub fn disrupted(message: &str) -> PodCondition {
+    condition("DisruptionTarget", true, "TerminationByKubelet", message.to_owned())
+}
+
 /// Gives each condition its transition time: the old one while the status stays the same.
 pub fn keep_times(new: &mut [PodCondition], old: &[PodCondition], now: jiff::Timestamp, generation: Option<i64>) {
     let now = jiff::Timestamp::from_second(now.as_second()).unwrap_or(now);

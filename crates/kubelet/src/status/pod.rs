@@ -62,6 +62,13 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
     own.extend(
         before.into_iter().filter(|c| !conditions::OWNED.contains(&c.type_.as_str()) || c.type_ == "DisruptionTarget"),
     );
+    if let Some((_, message)) = about.verdict.filter(|(reason, _)| *reason == crate::eviction::REASON)
+        && own.iter().all(|c| c.type_ != "DisruptionTarget")
+    {
+        let mut evicted = [conditions::disrupted(message)];
+        conditions::keep_times(&mut evicted, &[], about.now, generation);
+        own.extend(evicted);
+    }
     let start = old
         .start_time
         .unwrap_or_else(|| Time(Timestamp::from_second(about.start_time.as_second()).unwrap_or(about.start_time)));

@@ -29,6 +29,8 @@ pub struct StatusWriter {
 struct Shared {
     client: Client,
     pods: Mutex<HashMap<String, Entry>>,
+    /// UIDs of mirror pods, by those of the static pods they show.
+    mirrors: Mutex<HashMap<String, String>>,
     wake: Notify,
     slots: tokio::sync::Semaphore,
 }
@@ -39,6 +41,10 @@ struct Entry {
     /// What the API is known to have.
     sent: Map<String, Value>,
     wanted: Option<Map<String, Value>>,
+    /// What was last set, for a mirror pod that is made anew.
+    last: Map<String, Value>,
+    /// Written to its mirror pod, and not before there is one.
+    is_static: bool,
     busy: bool,
     done: Arc<Notify>,
 }
@@ -49,6 +55,7 @@ impl StatusWriter {
         let shared = Arc::new(Shared {
             client,
             pods: Mutex::default(),
+            mirrors: Mutex::default(),
             wake: Notify::new(),
             slots: tokio::sync::Semaphore::new(PARALLEL_MAX),
         });
@@ -69,15 +76,22 @@ impl StatusWriter {
     /// Sets what the pod's status is to be. Nothing happens if the API has it already.
     pub fn set(&self, pod: &Pod, status: &PodStatus) {
         let wanted = tree(status);
+        let is_static = spec::is_static(pod);
         let mut pods = self.shared.pods.lock();
         let entry = pods.entry(spec::uid(pod).to_owned()).or_insert_with(|| Entry {
             namespace: spec::namespace(pod).to_owned(),
             name: spec::name(pod).to_owned(),
-            sent: pod.status.as_ref().map(tree).unwrap_or_default(),
+            // What a static pod carries itself is nothing the API has told.
+            sent: pod.status.as_ref().filter(|_| !is_static).map(tree).unwrap_or_default(),
             wanted: None,
+            last: Map::new(),
+            is_static,
             busy: false,
             done: Arc::default(),
         });
+        if is_static {
+            entry.last.clone_from(&wanted);
+        }
         entry.wanted = (difference(&entry.sent, &wanted).is_some()).then_some(wanted);
         if entry.wanted.is_some() {
             self.shared.wake.notify_one();
@@ -91,6 +105,7 @@ impl StatusWriter {
                 let done = {
                     let pods = self.shared.pods.lock();
                     match pods.get(uid) {
+                        Some(e) if e.is_static => return,
                         Some(e) if e.wanted.is_some() || e.busy => Arc::clone(&e.done),
                         _ => return,
                     }
@@ -106,17 +121,35 @@ impl StatusWriter {
         tokio::time::timeout(limit, wait).await.is_ok()
     }
 
+    /// Tells which mirror pod shows a static pod; a new one gets the status whole.
+    pub fn mirrored(&self, uid: &str, mirror: Option<String>) {
+        let before = match mirror.clone() {
+            Some(m) => self.shared.mirrors.lock().insert(uid.to_owned(), m),
+            None => self.shared.mirrors.lock().remove(uid),
+        };
+        if mirror.is_none() || before == mirror {
+            return;
+        }
+        if let Some(e) = self.shared.pods.lock().get_mut(uid) {
+            e.sent.clear();
+            e.wanted = Some(e.last.clone()).filter(|l| !l.is_empty());
+        }
+        self.shared.wake.notify_one();
+    }
+
     /// Forgets a pod that is gone.
     pub fn forget(&self, uid: &str) {
         self.shared.pods.lock().remove(uid);
+        self.shared.mirrors.lock().remove(uid);
     }
 }
 
 impl Shared {
     fn due(&self) -> Vec<String> {
         let mut out = Vec::new();
+        let mirrors = self.mirrors.lock().clone();
         for (uid, e) in self.pods.lock().iter_mut() {
-            if e.wanted.is_some() && !e.busy {
+            if e.wanted.is_some() && !e.busy && (!e.is_static || mirrors.contains_key(uid)) {
                 e.busy = true;
                 out.push(uid.clone());
             }
@@ -145,7 +178,8 @@ async fn write(shared: Arc<Shared>, uid: String) {
             settle(&shared, &uid, wanted);
             continue;
         };
-        let patch = json!({"metadata": {"uid": uid}, "status": change});
+        let object = shared.mirrors.lock().get(&uid).cloned().unwrap_or_else(|| uid.clone());
+        let patch = json!({"metadata": {"uid": object}, "status": change});
         let options = WriteOptions::default();
         let answer =
             shared.client.patch::<Pod>(&namespace, &name, "status", PatchKind::Strategic, &patch, &options).await;

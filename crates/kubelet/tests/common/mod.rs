@@ -1,4 +1,5 @@
 //! A runtime in memory and an API that answers everything and remembers it: what a pod worker needs to live.
+#![allow(dead_code, reason = "each test file uses a part of it")]
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
@@ -41,6 +42,10 @@ pub struct FakeRuntime {
     pub missing: Mutex<Vec<String>>,
     /// Called when something changed.
     pub changed: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
+    /// The grace of each stop, seconds.
+    pub stops: Mutex<Vec<u64>>,
+    /// How many sandboxes were asked for while none could be made; `None`: they can.
+    pub refused: Mutex<Option<u32>>,
 }
 
 const RUNNING: i32 = cri::ContainerState::ContainerRunning as i32;
@@ -48,7 +53,14 @@ const EXITED: i32 = cri::ContainerState::ContainerExited as i32;
 
 impl FakeRuntime {
     pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self { clock, state: Mutex::default(), missing: Mutex::default(), changed: Mutex::default() })
+        Arc::new(Self {
+            clock,
+            state: Mutex::default(),
+            missing: Mutex::default(),
+            changed: Mutex::default(),
+            stops: Mutex::default(),
+            refused: Mutex::default(),
+        })
     }
     fn nanos(&self) -> i64 {
         i64::try_from(self.clock.now().as_nanosecond()).expect("this century")
@@ -104,6 +116,10 @@ impl Runtime for FakeRuntime {
         no("RuntimeConfig")
     }
     async fn run_pod_sandbox(&self, config: cri::PodSandboxConfig, _: &str) -> CriResult<String> {
+        if let Some(n) = self.refused.lock().as_mut() {
+            *n += 1;
+            return Err(CriError::new("RunPodSandbox", Code::Unknown, "no cgroup"));
+        }
         let mut s = self.state.lock();
         s.next += 1;
         let id = format!("sandbox-{}", s.next);
@@ -168,7 +184,8 @@ impl Runtime for FakeRuntime {
         }
         Ok(())
     }
-    async fn stop_container(&self, id: &str, _: Duration) -> CriResult<()> {
+    async fn stop_container(&self, id: &str, grace: Duration) -> CriResult<()> {
+        self.stops.lock().push(grace.as_secs());
         let now = self.nanos();
         for (c, _) in self.state.lock().containers.iter_mut().filter(|(c, _)| c.id == id && c.state == RUNNING) {
             (c.state, c.exit_code, c.finished_at) = (EXITED, 137, now);
@@ -262,10 +279,15 @@ pub struct FakeApi {
     pub status: Mutex<serde_json::Map<String, Value>>,
     pub events: Mutex<Vec<(String, String)>>,
     pub deleted: Mutex<Vec<Value>>,
+    /// Asked first; what it does not answer, this API does.
+    pub first: Mutex<Option<Box<dyn Fn(&Request) -> Option<Response> + Send + Sync>>>,
 }
 
 impl FakeApi {
     fn answer(&self, request: &Request) -> Response {
+        if let Some(answer) = self.first.lock().as_ref().and_then(|f| f(request)) {
+            return answer;
+        }
         let path = request.uri().path();
         let query = request.uri().query().unwrap_or_default();
         if query.contains("watch=true") {
@@ -312,7 +334,7 @@ fn merge_by_type(list: &mut Value, patch: &Value) {
 }
 
 /// A body that says one thing and never ends.
-fn open_body(first: String) -> Body {
+pub fn open_body(first: String) -> Body {
     use futures::StreamExt as _;
     use http_body_util::BodyExt as _;
     let once = futures::stream::once(async move { Ok(hyper::body::Frame::data(bytes::Bytes::from(first))) });
@@ -382,8 +404,9 @@ pub fn world() -> World {
     config.node_ips = vec!["192.0.2.1".parse().expect("ip")];
     let (facts, node) = watch::channel(Arc::default());
     let (network, network_fault) = watch::channel(None);
+    let (pressed, pressure) = watch::channel(Default::default());
     // The senders live as long as the process: nothing changes.
-    std::mem::forget((facts, network));
+    std::mem::forget((facts, network, pressed));
     let recorder = EventRecorder::new(client.clone(), Arc::clone(&clock), "kubelet", "n1");
     let images = Images::open(&config, client.clone(), recorder.clone(), Arc::clone(&clock)).expect("records");
     let ctx = Arc::new(Context {
@@ -398,6 +421,7 @@ pub fn world() -> World {
         statuses: StatusWriter::start(client.clone()),
         node,
         network_fault,
+        pressure,
         runtime_name: "fake".into(),
         runtime: Arc::clone(&runtime) as Arc<dyn Runtime>,
         client,

@@ -1,0 +1,157 @@
+//! Evicts pods when the node runs short of memory, disk or process IDs, and pods that went over their own limits of local
+//! storage; says which pressure the node is under. Measuring and evicting are effects, so that the rest runs on a paused
+//! clock (upstream: `pkg/kubelet/eviction/eviction_manager.go`).
+pub mod measure;
+pub mod rank;
+pub mod thresholds;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use k8s_openapi::api::core::v1::Pod;
+use kelson_meta::Clock;
+use tokio::sync::watch;
+
+use crate::node::facts::Pressure;
+use crate::pods::spec;
+use rank::Usages;
+use thresholds::{DEFAULT_HARD, Observations, Threshold, Tracker};
+
+/// `status.reason` of an evicted pod, and the reason of its event.
+pub const REASON: &str = "Evicted";
+/// Between looks.
+pub const PERIOD: Duration = Duration::from_secs(10);
+/// What containers get to end where a hard threshold or a pod's own limit is the cause.
+const HARD_GRACE: Duration = Duration::from_secs(1);
+
+/// `evictionHard`, `evictionSoft` and what belongs to them.
+#[derive(Clone, Debug)]
+pub struct EvictionConfig {
+    /// Hard and soft thresholds.
+    pub thresholds: Vec<Threshold>,
+    /// `--eviction-pressure-transition-period`.
+    pub transition: Duration,
+    /// `--eviction-max-pod-grace-period`, for soft thresholds.
+    pub max_pod_grace: Duration,
+}
+
+impl Default for EvictionConfig {
+    fn default() -> Self {
+        Self { thresholds: DEFAULT_HARD.to_vec(), transition: Duration::from_secs(300), max_pod_grace: Duration::ZERO }
+    }
+}
+
+/// What the manager sees and does.
+#[async_trait]
+pub trait Effects: Send + Sync {
+    /// Measures the node.
+    async fn observe(&self) -> Observations;
+    /// The pods that run.
+    fn active(&self) -> Vec<Arc<Pod>>;
+    /// What pods use.
+    async fn usages(&self, pods: &[Arc<Pod>]) -> Usages;
+    /// Frees disk without ending pods: dead containers, unused images.
+    async fn reclaim_disk(&self);
+    /// Tells that a threshold is met: an event about the node.
+    fn attempting(&self, resource: &str);
+    /// Ends a pod.
+    fn evict(&self, pod: &Arc<Pod>, message: String, grace: Duration);
+}
+
+/// The manager.
+pub struct Manager<E> {
+    config: EvictionConfig,
+    effects: E,
+    clock: Arc<dyn Clock>,
+    tracker: Tracker,
+    pressure: watch::Sender<Pressure>,
+}
+
+impl<E: Effects> Manager<E> {
+    /// A manager that tells the node's pressure through `pressure`.
+    pub fn new(config: EvictionConfig, effects: E, clock: Arc<dyn Clock>, pressure: watch::Sender<Pressure>) -> Self {
+        Self { config, effects, clock, tracker: Tracker::default(), pressure }
+    }
+
+    /// Looks for ever.
+    pub async fn run(mut self) {
+        loop {
+            self.once().await;
+            tokio::time::sleep(PERIOD).await;
+        }
+    }
+
+    /// One look; at most one pod goes for the node's sake.
+    async fn once(&mut self) {
+        let seen = self.effects.observe().await;
+        let now = self.clock.now();
+        let met = self.tracker.look(&self.config.thresholds, self.config.transition, &seen, now);
+        let pressure = self.tracker.pressure();
+        self.pressure.send_if_modified(|p| std::mem::replace(p, pressure) != pressure);
+        if self.own_limits().await {
+            return;
+        }
+        let Some(worst) = met.first() else { return };
+        let resource = worst.signal.resource();
+        tracing::warn!(signal = worst.signal.name(), "eviction threshold met, attempting to reclaim {resource}");
+        self.effects.attempting(resource);
+        if matches!(resource, "ephemeral-storage" | "inodes") && self.reclaimed().await {
+            return;
+        }
+        self.evict_one(worst, &seen).await;
+    }
+
+    /// Ends pods over a limit of their own; true when there was one.
+    async fn own_limits(&self) -> bool {
+        let limited: Vec<Arc<Pod>> = self
+            .effects
+            .active()
+            .into_iter()
+            .filter(|p| rank::has_storage_limits(p) && !spec::is_critical(p))
+            .collect();
+        if limited.is_empty() {
+            return false;
+        }
+        let usages = self.effects.usages(&limited).await;
+        let mut any = false;
+        for pod in &limited {
+            let over = usages.get(spec::uid(pod)).and_then(|u| rank::over_storage_limit(pod, u));
+            if let Some(message) = over {
+                self.effects.evict(pod, message, HARD_GRACE);
+                any = true;
+            }
+        }
+        any
+    }
+
+    /// Frees disk; whether that was enough.
+    async fn reclaimed(&mut self) -> bool {
+        self.effects.reclaim_disk().await;
+        let seen = self.effects.observe().await;
+        let now = self.clock.now();
+        // With what must be reclaimed at least, and without its grace: a copy, so that this look counts for nothing.
+        self.tracker.clone().look(&self.config.thresholds, self.config.transition, &seen, now).is_empty()
+    }
+
+    async fn evict_one(&self, met: &Threshold, seen: &Observations) {
+        let mut pods = self.effects.active();
+        let usages = self.effects.usages(&pods).await;
+        rank::rank(&mut pods, &usages, met.signal);
+        let Some(pod) = pods.iter().find(|p| !spec::is_critical(p)) else {
+            tracing::error!(signal = met.signal.name(), "no pod can be evicted");
+            return;
+        };
+        let grace = if met.is_hard() {
+            HARD_GRACE
+        } else {
+            Duration::from_secs(u64::try_from(spec::grace_seconds(pod)).unwrap_or(0)).min(self.config.max_pod_grace)
+        };
+        let message = rank::message(pod, usages.get(spec::uid(pod)), met, seen);
+        self.effects.evict(pod, message, grace);
+    }
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

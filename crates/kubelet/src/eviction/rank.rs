@@ -1,0 +1,217 @@
+//! Which pod goes first, what its status says, and which pods went over a limit of their own. Pure (upstream:
+//! `pkg/kubelet/eviction/helpers.go`, `eviction_manager.go`).
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use kelson_meta::Quantity;
+
+use super::thresholds::{Observations, Signal, Threshold, amount};
+use crate::pods::spec::{self, Role};
+
+/// What one container uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ContainerUsage {
+    /// Working set, bytes.
+    pub memory: u64,
+    /// Writable layer, bytes.
+    pub rootfs: u64,
+    /// Log files, bytes.
+    pub logs: u64,
+}
+
+/// What one pod uses.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PodUsage {
+    /// By container name.
+    pub containers: BTreeMap<String, ContainerUsage>,
+    /// Bytes of each emptyDir on disk, by volume name.
+    pub empty_dirs: BTreeMap<String, u64>,
+    /// Processes.
+    pub processes: u64,
+}
+
+impl PodUsage {
+    fn memory(&self) -> u64 {
+        self.containers.values().map(|c| c.memory).sum()
+    }
+    /// Writable layers, logs and emptyDirs, bytes.
+    pub fn disk(&self) -> u64 {
+        let containers: u64 = self.containers.values().map(|c| c.rootfs + c.logs).sum();
+        containers + self.empty_dirs.values().sum::<u64>()
+    }
+}
+
+/// Usage by pod UID.
+pub type Usages = HashMap<String, PodUsage>;
+
+fn request(pod: &Pod, resource: &str) -> u64 {
+    u64::try_from(spec::pod_request(pod, resource).value()).unwrap_or(0)
+}
+
+/// Sorts pods, the first to be evicted first: those above their requests, then by priority, then by how far above.
+pub fn rank(pods: &mut [Arc<Pod>], usages: &Usages, signal: Signal) {
+    let none = PodUsage::default();
+    let of = |p: &Pod| usages.get(spec::uid(p)).unwrap_or(&none);
+    let above = |used: u64, asked: u64| i128::from(used) - i128::from(asked);
+    pods.sort_by_cached_key(|p| {
+        let over = match signal {
+            Signal::MemoryAvailable => above(of(p).memory(), request(p, "memory")),
+            Signal::PidAvailable => return (false, spec::priority(p), Reverse(i128::from(of(p).processes))),
+            _ => above(of(p).disk(), request(p, "ephemeral-storage")),
+        };
+        (over <= 0, spec::priority(p), Reverse(over))
+    });
+}
+
+/// The text of an eviction for want of a resource.
+pub fn message(pod: &Pod, usage: Option<&PodUsage>, met: &Threshold, seen: &Observations) -> String {
+    let resource = met.signal.resource();
+    let mut out = format!("The node was low on resource: {resource}. ");
+    if let Some(o) = seen.get(&met.signal) {
+        let (value, left) = (amount(met.value.of(o.capacity)), amount(o.available));
+        // Writing to a String cannot fail.
+        let _ = write!(out, "Threshold quantity: {value}, available: {left}. ");
+    }
+    let Some(usage) = usage else { return out };
+    for m in spec::members(pod).filter(|m| m.role != Role::Ephemeral) {
+        let Some(c) = usage.containers.get(&m.container.name) else { continue };
+        let used = match resource {
+            "memory" => c.memory,
+            "ephemeral-storage" => c.rootfs + c.logs,
+            _ => continue,
+        };
+        let asked = m.container.resources.as_ref().and_then(|r| r.requests.as_ref()?.get(resource)).map(spec::quantity);
+        let asked = asked.unwrap_or_default();
+        let used = amount(used);
+        if used > asked {
+            let name = &m.container.name;
+            let _ = write!(
+                out,
+                "Container {name} was using {used}, request is {asked}, has larger consumption of {resource}. "
+            );
+        }
+    }
+    out
+}
+
+/// Whether anything of the pod has a limit of local storage that the kernel does not hold.
+pub fn has_storage_limits(pod: &Pod) -> bool {
+    let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
+    let sized = volumes.filter_map(|v| v.empty_dir.as_ref()).any(|e| {
+        e.medium.as_deref().unwrap_or_default().is_empty()
+            && e.size_limit.as_ref().map(spec::quantity).is_some_and(|q| q.signum() > 0)
+    });
+    sized || spec::members(pod).any(|m| spec::limit(&m.container, "ephemeral-storage").is_some())
+}
+
+/// Why a pod must go because of its own limits of local storage, if it must.
+pub fn over_storage_limit(pod: &Pod, usage: &PodUsage) -> Option<String> {
+    for v in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
+        let limit = v.empty_dir.as_ref().and_then(|e| e.size_limit.as_ref()).map(spec::quantity);
+        let (Some(limit), Some(used)) = (limit.filter(|q| q.signum() > 0), usage.empty_dirs.get(&v.name)) else {
+            continue;
+        };
+        if amount(*used) > limit {
+            return Some(format!("Usage of EmptyDir volume {:?} exceeds the limit \"{limit}\". ", v.name));
+        }
+    }
+    let positive = |q: &Quantity| q.signum() > 0;
+    if let Some(limit) = spec::pod_limit(pod, "ephemeral-storage").filter(positive)
+        && amount(usage.disk()) > limit
+    {
+        return Some(format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "));
+    }
+    for m in spec::members(pod).filter(|m| m.role == Role::App) {
+        let name = &m.container.name;
+        let used = usage.containers.get(name).map_or(0, |c| c.rootfs + c.logs);
+        if let Some(limit) = spec::limit(&m.container, "ephemeral-storage").filter(positive)
+            && amount(used) > limit
+        {
+            return Some(format!("Container {name} exceeded its local ephemeral storage limit \"{limit}\". "));
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::thresholds::{Amount, Observation};
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(name: &str, priority: i32, request: &str) -> Arc<Pod> {
+        Arc::new(
+            serde_json::from_value(json!({"metadata":{"name":name,"uid":name},"spec":{"priority":priority,
+                "containers":[{"name":"c","resources":{"requests":{"memory":request,"ephemeral-storage":request}}}]}}))
+            .expect("pod"),
+        )
+    }
+    fn uses(memory: u64, rootfs: u64, processes: u64) -> PodUsage {
+        let c = ContainerUsage { memory: memory << 20, rootfs: rootfs << 20, logs: 0 };
+        PodUsage { containers: BTreeMap::from([("c".into(), c)]), processes, ..Default::default() }
+    }
+
+    #[test]
+    fn those_above_their_requests_then_priority_then_how_far() {
+        let mut pods =
+            vec![pod("within", 0, "100Mi"), pod("little", 0, "10Mi"), pod("much", 0, "10Mi"), pod("dear", 9, "1Mi")];
+        let usages: Usages = [
+            ("within".to_owned(), uses(90, 500, 1)),
+            ("little".to_owned(), uses(20, 11, 2)),
+            ("much".to_owned(), uses(60, 1, 3)),
+            ("dear".to_owned(), uses(500, 2, 400)),
+        ]
+        .into();
+        let mut order = |signal| {
+            rank(&mut pods, &usages, signal);
+            pods.iter().map(|p| spec::name(p).to_owned()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(order(Signal::MemoryAvailable), "much little dear within");
+        assert_eq!(order(Signal::NodeFsAvailable), "within little dear much");
+        assert_eq!(order(Signal::PidAvailable), "much little within dear");
+    }
+
+    #[test]
+    fn messages_are_upstreams() {
+        let met = Threshold::hard(Signal::MemoryAvailable, Amount::Absolute(100 << 20));
+        let o = Observation { available: 64 << 20, capacity: 1 << 30 };
+        let seen = Observations::from([(Signal::MemoryAvailable, o)]);
+        let text = message(&pod("p", 0, "10Mi"), Some(&uses(60, 0, 1)), &met, &seen);
+        assert_eq!(
+            text,
+            "The node was low on resource: memory. Threshold quantity: 100Mi, available: 64Mi. \
+             Container c was using 60Mi, request is 10Mi, has larger consumption of memory. "
+        );
+    }
+
+    #[test]
+    fn limits_of_local_storage() {
+        let of =
+            |spec: Value| -> Pod { serde_json::from_value(json!({"metadata":{"uid":"u"},"spec":spec})).expect("pod") };
+        let sized = of(json!({"containers":[{"name":"c"}],"volumes":[{"name":"v","emptyDir":{"sizeLimit":"1Mi"}}]}));
+        let mut usage = uses(0, 3, 1);
+        usage.empty_dirs.insert("v".into(), 1 << 20);
+        assert!(has_storage_limits(&sized));
+        assert_eq!(over_storage_limit(&sized, &usage), None);
+        usage.empty_dirs.insert("v".into(), (1 << 20) + 1);
+        assert_eq!(
+            over_storage_limit(&sized, &usage).as_deref(),
+            Some("Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". ")
+        );
+        let limited =
+            |c: Value| of(json!({"containers":[{"name":"c","resources":{"limits":{"ephemeral-storage":"2Mi"}}}, c]}));
+        let both = limited(json!({"name":"d","resources":{"limits":{"ephemeral-storage":"1Mi"}}}));
+        assert_eq!(
+            over_storage_limit(&both, &usage).as_deref(),
+            Some("Pod ephemeral local storage usage exceeds the total limit of containers 3Mi. ")
+        );
+        assert_eq!(
+            over_storage_limit(&limited(json!({"name":"d"})), &usage).as_deref(),
+            Some("Container c exceeded its local ephemeral storage limit \"2Mi\". ")
+        );
+        assert!(!has_storage_limits(&of(json!({"containers":[{"name":"c"}],"volumes":[{"name":"v","emptyDir":{}}]}))));
+    }
+}

@@ -1,0 +1,218 @@
+//! Static pods: the manifests of a directory, as pods of this node. Pure but for reading the directory; who runs them and
+//! shows them in the API is the manager's and `mirror`'s work (upstream: `pkg/kubelet/config/file.go`, `common.go`).
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{Pod, Toleration};
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::mpsc;
+
+use super::manager::Signal;
+use super::spec;
+use crate::logs::notify::Watch;
+
+/// Longest manifest that is read.
+const MANIFEST_BYTES_MAX: u64 = 1 << 20;
+/// Manifests of one directory.
+const MANIFESTS_MAX: usize = 512;
+/// Between looks at the directory where nothing is heard of it (`fileCheckFrequency`).
+const PERIOD: Duration = Duration::from_secs(20);
+/// A file that was just made is read when its writer has likely finished.
+const SETTLE: Duration = Duration::from_millis(50);
+
+/// The pod a manifest stands for.
+///
+/// # Errors
+/// What is wrong with it, for the operator.
+pub fn parse(text: &[u8], source: &Path, node: &str) -> Result<Pod, String> {
+    let (mut value, _) = kelson_codec::yaml::to_value(text).map_err(|e| e.to_string())?;
+    if value["kind"] != "Pod" || value["apiVersion"] != "v1" {
+        return Err(format!("not a v1 Pod but {} {}", value["apiVersion"], value["kind"]));
+    }
+    let name = value["metadata"]["name"].as_str().unwrap_or_default();
+    if name.is_empty() {
+        return Err("invalid pod: name is needed for the pod".into());
+    }
+    let strategy = kelson_resources::strategy("", "pods").ok_or("pods are not known")?;
+    let uid = match value["metadata"]["uid"].as_str() {
+        Some(uid) if !uid.is_empty() => uid.to_owned(),
+        _ => digest(&value, source, node),
+    };
+    value["metadata"]["name"] = format!("{name}-{}", node.to_lowercase()).into();
+    if value["metadata"]["namespace"].as_str().unwrap_or_default().is_empty() {
+        value["metadata"]["namespace"] = "default".into();
+    }
+    value["spec"]["nodeName"] = node.into();
+    strategy.default("v1", &mut value);
+    let faults = strategy.validate_create(&value);
+    if !faults.is_empty() {
+        return Err(faults.to_string());
+    }
+    let mut pod: Pod = serde_json::from_value(value).map_err(|e| e.to_string())?;
+    allowed(&pod)?;
+    let annotations = pod.metadata.annotations.get_or_insert_default();
+    annotations.insert(spec::CONFIG_HASH.into(), uid.clone());
+    annotations.insert(spec::CONFIG_SOURCE.into(), "file".into());
+    pod.metadata.uid = Some(uid);
+    // Node problems do not evict it: nothing would bring it back.
+    let always = Toleration { operator: Some("Exists".into()), effect: Some("NoExecute".into()), ..Default::default() };
+    let tolerations = pod.spec.get_or_insert_default().tolerations.get_or_insert_default();
+    if !tolerations.contains(&always) {
+        tolerations.push(always);
+    }
+    pod.status = None;
+    Ok(pod)
+}
+
+/// A digest of what the manifest says and where it lies: it changes when they do.
+fn digest(value: &Value, source: &Path, node: &str) -> String {
+    let mut hash = Sha256::new();
+    hash.update(value.to_string());
+    hash.update(format!("host:{node}file:{}", source.display()));
+    hash.finalize().iter().take(16).map(|b| format!("{b:02x}")).collect()
+}
+
+/// Static pods live without the API: they cannot refer to its objects.
+fn allowed(pod: &Pod) -> Result<(), String> {
+    let Some(s) = &pod.spec else { return Ok(()) };
+    if s.resource_claims.as_ref().is_some_and(|c| !c.is_empty()) {
+        return Err("static pods may not use ResourceClaims".into());
+    }
+    if s.service_account_name.as_deref().is_some_and(|n| !n.is_empty()) {
+        return Err("static pods may not reference serviceaccounts".into());
+    }
+    for v in s.volumes.iter().flatten() {
+        let what = match () {
+            () if v.secret.is_some() => "secrets",
+            () if v.config_map.is_some() => "configmaps",
+            () if v.persistent_volume_claim.is_some() => "persistentvolumeclaims",
+            () if v.projected.is_some() => "projected volumes",
+            () => continue,
+        };
+        return Err(format!("static pods may not reference {what}: volume {:?}", v.name));
+    }
+    for m in spec::members(pod) {
+        let from = m.container.env_from.iter().flatten().next().is_some();
+        let keys = m.container.env.iter().flatten().filter_map(|e| e.value_from.as_ref());
+        if from || keys.into_iter().any(|f| f.config_map_key_ref.is_some() || f.secret_key_ref.is_some()) {
+            return Err(format!(
+                "static pods may not reference configmaps or secrets: container {:?}",
+                m.container.name
+            ));
+        }
+    }
+    Ok(())
+}
+
+/// All manifests of a directory, by path; hidden files and directories are passed over, faulty ones are told.
+pub fn read(dir: &Path, node: &str) -> BTreeMap<PathBuf, Result<Pod, String>> {
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
+    let hidden = |p: &PathBuf| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
+    paths.retain(|p| !hidden(p) && p.is_file());
+    paths.sort();
+    paths.truncate(MANIFESTS_MAX);
+    let one = |p: &Path| {
+        use std::io::Read as _;
+        let mut text = Vec::new();
+        let file = std::fs::File::open(p).map_err(|e| e.to_string())?;
+        file.take(MANIFEST_BYTES_MAX + 1).read_to_end(&mut text).map_err(|e| e.to_string())?;
+        if text.len() as u64 > MANIFEST_BYTES_MAX {
+            return Err(format!("longer than {MANIFEST_BYTES_MAX} bytes"));
+        }
+        parse(&text, p, node)
+    };
+    paths.into_iter().map(|p| (p.clone(), one(&p))).collect()
+}
+
+/// Watches the directory and tells the manager all its pods whenever they change; once at the start in any case.
+pub async fn run(dir: PathBuf, node: String, to: mpsc::UnboundedSender<Signal>) {
+    let mut told: BTreeMap<PathBuf, Result<Pod, String>> = BTreeMap::new();
+    let mut first = true;
+    loop {
+        // The watch is there before the directory is read, so that nothing falls between.
+        let watch = Watch::new(&dir).ok();
+        loop {
+            let found = read(&dir, &node);
+            if std::mem::take(&mut first) || found != told {
+                for (path, fault) in found.iter().filter_map(|(p, r)| Some((p, r.as_ref().err()?))) {
+                    if told.get(path) != found.get(path) {
+                        tracing::error!(manifest = %path.display(), error = fault, "static pod not taken");
+                    }
+                }
+                let pods = found.values().filter_map(|r| r.as_ref().ok().cloned().map(Arc::new)).collect();
+                if to.send(Signal::Static(pods)).is_err() {
+                    return;
+                }
+                told = found;
+            }
+            let Some(watch) = &watch else { break };
+            match tokio::time::timeout(PERIOD, watch.changed()).await {
+                Ok(Ok(())) => tokio::time::sleep(SETTLE).await,
+                Ok(Err(_)) => break,
+                // Removals are heard of here.
+                Err(_) if !dir.is_dir() => break,
+                Err(_) => {}
+            }
+        }
+        tokio::time::sleep(PERIOD).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const POD: &str = "apiVersion: v1\nkind: Pod\nmetadata: {name: web}\nspec: {containers: [{name: a, image: x}]}\n";
+
+    #[test]
+    fn a_manifest_becomes_a_pod_of_this_node() {
+        let pod = parse(POD.as_bytes(), Path::new("/m/web.yaml"), "node1").expect("pod");
+        assert_eq!((spec::name(&pod), spec::namespace(&pod)), ("web-node1", "default"));
+        let s = pod.spec.as_ref().expect("spec");
+        assert_eq!(s.node_name.as_deref(), Some("node1"));
+        assert_eq!(s.restart_policy.as_deref(), Some("Always"), "defaulted as the API does");
+        assert!(s.tolerations.iter().flatten().any(|t| t.effect.as_deref() == Some("NoExecute")));
+        assert!(spec::is_static(&pod) && spec::is_critical(&pod) && !spec::is_mirror(&pod));
+        assert_eq!(spec::annotation(&pod, spec::CONFIG_HASH), Some(spec::uid(&pod)));
+        let same = parse(POD.as_bytes(), Path::new("/m/web.yaml"), "node1").expect("pod");
+        let other = parse(POD.replace("image: x", "image: y").as_bytes(), Path::new("/m/web.yaml"), "node1");
+        assert_eq!(spec::uid(&pod), spec::uid(&same));
+        assert_ne!(spec::uid(&pod), spec::uid(&other.expect("pod")));
+    }
+
+    #[test]
+    fn what_it_may_not_be() {
+        let fault = |text: &str| parse(text.as_bytes(), Path::new("/m"), "n").expect_err(text);
+        assert!(fault("kind: Service\napiVersion: v1").contains("not a v1 Pod"));
+        assert!(fault("kind: Pod\napiVersion: v1\nspec: {}").contains("name is needed"));
+        let with = |more: &str| POD.replace("spec: {", &format!("spec: {{{more}, "));
+        assert!(fault(&with("volumes: [{name: v, secret: {secretName: s}}]")).contains("may not reference secrets"));
+        assert!(fault(&with("serviceAccountName: s")).contains("serviceaccounts"));
+        assert!(
+            fault(&POD.replace("image: x", "image: x, envFrom: [{configMapRef: {name: c}}]")).contains("configmaps")
+        );
+        assert!(fault(&POD.replace("name: a", "name: 'A b'")).contains("spec.containers[0].name"));
+        assert!(!fault("{").is_empty());
+    }
+
+    #[tokio::test]
+    async fn the_directory_is_followed() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        std::fs::write(dir.path().join(".hidden"), POD).expect("write");
+        let (to, mut heard) = mpsc::unbounded_channel();
+        let task = tokio::spawn(run(dir.path().to_owned(), "n".into(), to));
+        let mut next = async || match tokio::time::timeout(Duration::from_secs(10), heard.recv()).await {
+            Ok(Some(Signal::Static(pods))) => pods.iter().map(|p| spec::name(p).to_owned()).collect::<Vec<_>>(),
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(next().await, Vec::<String>::new());
+        std::fs::write(dir.path().join("w.yaml"), POD).expect("write");
+        assert_eq!(next().await, ["web-n"]);
+        std::fs::remove_file(dir.path().join("w.yaml")).expect("remove");
+        assert_eq!(next().await, Vec::<String>::new());
+        task.abort();
+    }
+}

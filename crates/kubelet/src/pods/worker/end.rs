@@ -1,0 +1,111 @@
+//! The worker once its pod must end: containers within their grace period, then volumes and cgroup, then the object and
+//! the last traces.
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Pod;
+use kelson_client::DeleteOptions;
+
+use super::{FLUSH_MAX, FORCED_GRACE, Mode, PREPARE_MIN, RUNTIME_RETRY, Worker};
+use crate::pods::spec;
+use crate::pods::terminate;
+use crate::volumes;
+
+impl Worker {
+    pub(super) fn end(&mut self) {
+        self.stop_job();
+        self.tasks.drain().for_each(|(_, t)| t.abort());
+        self.mode = Mode::Terminating;
+        // What the stopped execution did last is not known yet.
+        self.stale = true;
+    }
+
+    pub(super) fn stop_job(&mut self) {
+        if let Some(j) = self.job.take() {
+            j.abort();
+        }
+        self.job_grace = None;
+    }
+
+    /// What containers get to end. A static pod's object is its file, which has no forced deletion.
+    pub(super) fn grace(&self) -> Duration {
+        let wanted = Duration::from_secs(u64::try_from(spec::grace_seconds(&self.pod)).unwrap_or(0));
+        match self.evicted {
+            Some(grace) => grace.min(wanted.max(FORCED_GRACE)),
+            None if self.gone && !spec::is_static(&self.pod) => FORCED_GRACE,
+            None => wanted,
+        }
+    }
+
+    pub(super) fn terminating(&mut self) {
+        if self.stale {
+            // A fresh look first: `wait` returns at once because of `wake_at`.
+            self.wake_at = Some(self.ctx.clock.now());
+            return;
+        }
+        if !self.runtime.is_running() && self.job.is_none() {
+            self.mode = Mode::Cleaning;
+            return;
+        }
+        let grace = self.grace();
+        // A shorter grace period (a second, forced delete) replaces the one under way.
+        if self.job_grace.is_some_and(|g| grace < g) {
+            self.stop_job();
+        }
+        if self.job.is_none() {
+            self.job_grace = Some(grace);
+            let work = terminate::pod(Arc::clone(&self.ctx), Arc::clone(&self.pod), Arc::clone(&self.runtime), grace);
+            self.job = Some(tokio::spawn(work));
+        }
+        if self.verdict.is_none() {
+            self.publish(false);
+        }
+    }
+
+    pub(super) async fn clean(&mut self, now: Timestamp) {
+        self.publish(true);
+        let uid = spec::uid(&self.pod).to_owned();
+        if let Err(e) = volumes::setup::tear_down(&self.ctx, &uid) {
+            tracing::warn!(pod = %spec::format_pod(&self.pod), error = %e, "volumes not taken down yet");
+            self.wake_at = Some(now + PREPARE_MIN.saturating_mul(1 << self.prepare_failures.min(7)));
+            self.prepare_failures += 1;
+            return;
+        }
+        self.ctx.cgroups.remove(&uid);
+        self.ctx.objects.unregister(&uid);
+        self.renew_at = None;
+        self.wake_at = None;
+        self.mode = Mode::Stopped;
+    }
+
+    /// All is down: confirm the deletion to the API, then remove the last traces.
+    pub(super) async fn stopped(&mut self, now: Timestamp) -> bool {
+        if !self.gone && spec::is_deleted(&self.pod) {
+            self.ctx.statuses.flushed(spec::uid(&self.pod), FLUSH_MAX).await;
+            let options = DeleteOptions::default().with_grace(0).with_uid(spec::uid(&self.pod));
+            let (namespace, name) = (spec::namespace(&self.pod), spec::name(&self.pod));
+            match self.ctx.client.delete::<Pod>(namespace, name, &options).await {
+                Ok(()) => self.gone = true,
+                Err(e) if e.is_not_found() || e.status().is_some_and(|s| s.code == 409) => self.gone = true,
+                Err(e) => {
+                    tracing::warn!(pod = name, error = %e, "pod not deleted from the API yet");
+                    self.wake_at = Some(now + RUNTIME_RETRY);
+                    return false;
+                }
+            }
+        }
+        if !self.gone {
+            return false;
+        }
+        match terminate::remove(&self.ctx, &self.pod, &self.runtime).await {
+            Ok(()) => true,
+            Err(e) => {
+                tracing::warn!(pod = %spec::format_pod(&self.pod), error = %e, "containers not removed yet");
+                self.stale = true;
+                self.wake_at = Some(now + RUNTIME_RETRY);
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! The worker's probes: which run, what they said, what a kubelet before this one knew of them.
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kelson_client::EventType;
+
+use super::{Event, Worker};
+use crate::pods::actions::timestamp;
+use crate::pods::spec::{self, Role};
+use crate::probes::{ProbeKind, Target, task};
+use crate::runtime::snapshot::State;
+
+impl Worker {
+    pub(super) fn probed(&mut self, id: String, kind: ProbeKind, ok: bool) {
+        match (kind, ok) {
+            (ProbeKind::Readiness, ok) => {
+                self.probes.ready.insert(id, ok);
+            }
+            (ProbeKind::Liveness, false) => {
+                self.probes.liveness_failed.insert(id);
+            }
+            (ProbeKind::Startup, true) => {
+                self.probes.started.insert(id);
+            }
+            (ProbeKind::Startup, false) => {
+                self.probes.startup_failed.insert(id);
+            }
+            (ProbeKind::Liveness, true) => {}
+        }
+    }
+
+    /// Containers of a kubelet before this one keep what the API knows of them, so that they are not seen as unready.
+    pub(super) fn adopt(&mut self) {
+        let Some(status) = self.pod.status.as_ref() else { return };
+        let lists = [&status.container_statuses, &status.init_container_statuses];
+        for s in lists.into_iter().flat_map(|l| l.iter().flatten()) {
+            let Some(id) = s.container_id.as_deref().and_then(|id| id.split_once("://")).map(|(_, id)| id) else {
+                continue;
+            };
+            let running = self.runtime.containers.iter().any(|c| c.id == id && c.state == State::Running);
+            if !running || self.tasks.keys().any(|(t, _)| t == id) || self.probes.ready.contains_key(id) {
+                continue;
+            }
+            if s.started == Some(true) {
+                self.probes.started.insert(id.to_owned());
+            }
+            self.probes.ready.insert(id.to_owned(), s.ready);
+        }
+    }
+
+    /// Starts the probes that running containers should have and stops all others.
+    pub(super) fn reconcile_probes(&mut self, now: Timestamp) {
+        let mut wanted = HashMap::new();
+        for m in spec::members(&self.pod).filter(|m| matches!(m.role, Role::App | Role::Sidecar)) {
+            let c = &*m.container;
+            let Some(i) = self.runtime.latest(&c.name).filter(|i| i.state == State::Running) else { continue };
+            let started = self.probes.is_started(c, &i.id);
+            for kind in [ProbeKind::Startup, ProbeKind::Liveness, ProbeKind::Readiness] {
+                let active = (kind == ProbeKind::Startup) != started;
+                if let Some(p) = kind.of(c).filter(|_| active) {
+                    wanted.insert((i.id.clone(), kind), (c.clone(), p.clone(), timestamp(i.started_at), m.role));
+                }
+            }
+        }
+        self.tasks.retain(|key, t| {
+            let keep = wanted.contains_key(key);
+            if !keep {
+                t.abort();
+            }
+            keep
+        });
+        let ip = match self.runtime.ready_sandbox().and_then(|s| s.ips.first()) {
+            Some(ip) => ip.clone(),
+            None => self.ctx.host_ips().first().cloned().unwrap_or_default(),
+        };
+        for ((id, kind), (c, probe, started, role)) in wanted {
+            if self.tasks.contains_key(&(id.clone(), kind)) {
+                continue;
+            }
+            let age = now.duration_since(started).max(jiff::SignedDuration::ZERO).unsigned_abs();
+            let target = Target::new(&c, &id, &ip);
+            let (ctx, pod, own, of) = (Arc::clone(&self.ctx), Arc::clone(&self.pod), self.own.clone(), id.clone());
+            let report = move |r: task::Report| match r {
+                task::Report::Result(ok) => {
+                    let _ = own.send(Event::Probe { id: of.clone(), kind, ok });
+                }
+                task::Report::Attempt(text) => {
+                    ctx.container_event(&pod, role, &c.name, EventType::Warning, "Unhealthy", text);
+                }
+            };
+            let runner = Arc::clone(&self.ctx.prober);
+            let handle = tokio::spawn(task::run(kind, probe, target, age, runner, report)).abort_handle();
+            self.tasks.insert((id, kind), handle);
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Commands that read standard input, where the runtime is a containerd: the client's streams end here and are carried
+//! through named pipes, so that a command that closes its output (`sh -c 'cat > file'`) still gets all its input. See
+//! [`crate::runtime::tasks`]. Everything else is spliced to the runtime's streaming server by `stream`.
+use std::path::{Path, PathBuf};
+
+use http::{Request, Response};
+use http_body_util::{BodyExt as _, Empty};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use kelson_streams::{ConnectionOptions, ExecOptions, ExecProtocol, ExecResult, ExecStreams, Stream};
+use rustix::fs::{CWD, FileType, Mode};
+use serde_json::Value;
+use tokio::io::{AsyncWriteExt as _, BufReader};
+use tokio::net::unix::pipe;
+
+use super::Shared;
+use super::routes::{Body, text};
+use crate::runtime::tasks::{Pipes, Process};
+
+/// Bytes carried at a time.
+const COPY_BYTES: usize = 64 * 1024;
+
+/// A command ready to be run in a container.
+pub struct Command {
+    process: Process,
+    spec: Vec<u8>,
+    dir: PathBuf,
+    wanted: ExecOptions,
+}
+
+/// Where the named pipes of commands lie, below the kubelet's root directory.
+pub fn directory(root: &Path) -> PathBuf {
+    root.join("exec")
+}
+
+/// Prepares a command; `None` where the runtime must do it: another runtime, a terminal, no input.
+pub async fn prepare(shared: &Shared, container: &str, command: &[String], wanted: ExecOptions) -> Option<Command> {
+    let endpoint = &shared.ctx.config.runtime_endpoint;
+    if wanted.tty || !wanted.stdin || shared.ctx.runtime_name != "containerd" || endpoint.is_empty() {
+        return None;
+    }
+    let status = shared.ctx.runtime.container_status(container, true).await.ok()?;
+    let spec = process_spec(status.info.get("info")?, command)?;
+    let id = format!("{:032x}", rand::random::<u128>());
+    let process = Process::new(endpoint, container, &id).await.ok()?;
+    Some(Command { process, spec, dir: directory(&shared.ctx.config.root_dir).join(id), wanted })
+}
+
+/// The container's own process with another command, from a container's verbose information.
+fn process_spec(info: &str, command: &[String]) -> Option<Vec<u8>> {
+    let mut info: Value = serde_json::from_str(info).ok()?;
+    let process = info["runtimeSpec"]["process"].as_object_mut()?;
+    process.insert("args".into(), command.into());
+    process.insert("terminal".into(), false.into());
+    process.remove("commandLine");
+    serde_json::to_vec(process).ok()
+}
+
+impl Command {
+    /// Answers the client's upgrade and runs the command.
+    pub fn serve(self, request: Request<Incoming>) -> Response<Body> {
+        let (parts, body) = request.into_parts();
+        let accepted = match kelson_streams::accept_exec(&parts) {
+            Ok(a) => a,
+            Err(refusal) => {
+                let (head, message) = refusal.into_parts();
+                let mut response = text(head.status, message);
+                response.headers_mut().extend(head.headers);
+                return response;
+            }
+        };
+        let upgraded = hyper::upgrade::on(Request::from_parts(parts, body));
+        let protocol = accepted.protocol;
+        tokio::spawn(async move {
+            match upgraded.await {
+                Ok(io) => self.session(TokioIo::new(io), protocol).await,
+                Err(e) => tracing::debug!(error = %e, "upgrade failed"),
+            }
+        });
+        accepted.response.map(|()| Empty::new().boxed_unsync())
+    }
+
+    async fn session(self, io: TokioIo<hyper::upgrade::Upgraded>, protocol: ExecProtocol) {
+        let mut streams = match ExecStreams::serve(io, protocol, self.wanted, &ConnectionOptions::default()).await {
+            Ok(s) => s,
+            Err(e) => {
+                tracing::debug!(error = %e, "exec not served");
+                return;
+            }
+        };
+        let result = match self.run(&mut streams).await {
+            Ok(Some(code)) => ExecResult::ExitCode(code),
+            // Nobody is left to tell.
+            Ok(None) => ExecResult::Success,
+            Err(e) => ExecResult::internal_error(format!("error executing command in container: {e}")),
+        };
+        streams.finish(&result).await;
+        if let Err(e) = std::fs::remove_dir_all(&self.dir) {
+            tracing::debug!(dir = %self.dir.display(), error = %e, "pipes not removed");
+        }
+    }
+
+    /// Runs the command to its end; `None` when the client left before.
+    async fn run(&self, streams: &mut ExecStreams) -> Result<Option<i32>, String> {
+        let failed =
+            |e: String| format!("failed to exec in container: failed to start exec {:?}: {e}", self.process.id);
+        let open = self.pipes().map_err(|e| failed(e.to_string()))?;
+        let process = &self.process;
+        process.create(self.spec.clone(), &open.paths).await.map_err(failed)?;
+        if let Err(e) = process.start().await {
+            let _ = process.delete().await;
+            return Err(failed(e));
+        }
+        let input = tokio::spawn(input(streams.stdin.take(), open.stdin, process.clone()));
+        let outputs = (output(open.stdout, streams.stdout.take()), output(open.stderr, streams.stderr.take()));
+        let ended = async { tokio::join!(process.wait(), outputs.0, outputs.1).0 };
+        let code = tokio::select! {
+            code = ended => Some(code),
+            // Its input ends and nobody reads its output any more: it notices, or runs on as it would have.
+            _ = streams.closed() => None,
+        };
+        input.abort();
+        let Some(code) = code else {
+            let left = process.clone();
+            tokio::spawn(async move {
+                let _ = left.close_stdin().await;
+                if left.wait().await.is_ok() {
+                    let _ = left.delete().await;
+                }
+            });
+            return Ok(None);
+        };
+        if let Err(e) = process.delete().await {
+            tracing::debug!(error = e, "process of an exec not removed");
+        }
+        Ok(Some(code?.try_into().unwrap_or(i32::MAX)))
+    }
+
+    fn pipes(&self) -> std::io::Result<Open> {
+        use std::os::unix::fs::DirBuilderExt as _;
+        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
+        let make = |wanted: bool, name: &str| -> std::io::Result<String> {
+            if !wanted {
+                return Ok(String::new());
+            }
+            let path = self.dir.join(name);
+            rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
+            Ok(path.display().to_string())
+        };
+        let paths = Pipes {
+            stdin: make(self.wanted.stdin, "stdin")?,
+            stdout: make(self.wanted.stdout, "stdout")?,
+            stderr: make(self.wanted.stderr, "stderr")?,
+        };
+        let receiver = |path: &String| -> std::io::Result<Option<pipe::Receiver>> {
+            if path.is_empty() { Ok(None) } else { pipe::OpenOptions::new().open_receiver(path).map(Some) }
+        };
+        // Opened for reading too, since the other side opens its end only later.
+        let stdin = pipe::OpenOptions::new().read_write(true).open_sender(&paths.stdin)?;
+        Ok(Open { stdin, stdout: receiver(&paths.stdout)?, stderr: receiver(&paths.stderr)?, paths })
+    }
+}
+
+struct Open {
+    paths: Pipes,
+    stdin: pipe::Sender,
+    stdout: Option<pipe::Receiver>,
+    stderr: Option<pipe::Receiver>,
+}
+
+async fn input(from: Option<Stream>, mut to: pipe::Sender, process: Process) {
+    if let Some(from) = from {
+        // A client that breaks off has ended its input too.
+        let _ = tokio::io::copy_buf(&mut BufReader::with_capacity(COPY_BYTES, from), &mut to).await;
+    }
+    drop(to);
+    if let Err(e) = process.close_stdin().await {
+        tracing::debug!(error = e, "input of an exec not closed");
+    }
+}
+
+async fn output(from: Option<pipe::Receiver>, to: Option<Stream>) {
+    if let (Some(from), Some(mut to)) = (from, to) {
+        // A client that reads no more is noticed by its connection.
+        let _ = tokio::io::copy_buf(&mut BufReader::with_capacity(COPY_BYTES, from), &mut to).await;
+        let _ = to.shutdown().await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn the_containers_process_with_another_command() {
+        let info =
+            json!({"runtimeSpec": {"process": {"args": ["sh"], "terminal": true, "cwd": "/", "user": {"uid": 5}}}});
+        let spec = process_spec(&info.to_string(), &["cat".into(), "x".into()]).expect("a process");
+        let spec: Value = serde_json::from_slice(&spec).expect("json");
+        assert_eq!(spec, json!({"args": ["cat", "x"], "terminal": false, "cwd": "/", "user": {"uid": 5}}));
+        assert_eq!(process_spec("{}", &[]), None);
+    }
+}

@@ -1,0 +1,132 @@
+//! `/stats/summary` (`stats/v1alpha1`): the node and its pods as one JSON object.
+use std::collections::BTreeMap;
+
+use http::{Response, StatusCode};
+use jiff::Timestamp;
+use kelson_meta::format_seconds;
+use serde_json::{Value, json};
+
+use super::super::Shared;
+use super::super::routes::{Body, text, typed};
+use super::usage::{self, Usage};
+use crate::node::facts::{self, Memory};
+use crate::pods::actions::timestamp;
+
+/// Answers.
+pub async fn answer(shared: &Shared) -> Response<Body> {
+    let usages = match usage::all(shared).await {
+        Ok(u) => u,
+        Err(e) => return text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
+    };
+    let now = shared.ctx.clock.now();
+    let runtime_fs = shared.ctx.runtime.image_fs_info().await.ok();
+    let runtime_fs = runtime_fs.and_then(|f| f.image_filesystems.into_iter().next());
+    let images = runtime_fs.and_then(|f| {
+        let mut fs = file_system(std::path::Path::new(&f.fs_id?.mountpoint), now)?;
+        fs["usedBytes"] = json!(f.used_bytes.map_or(0, |v| v.value));
+        Some(fs)
+    });
+    let node = node(
+        &shared.ctx.config.node_name,
+        facts::machine_memory(),
+        [file_system(&shared.ctx.config.root_dir, now), images],
+        now,
+    );
+    let pids = |uid: &str| shared.ctx.cgroups.processes(uid);
+    let body = json!({"node": node, "pods": pods(&usages, pids)});
+    typed(StatusCode::OK, "application/json", body.to_string())
+}
+
+fn file_system(path: &std::path::Path, now: Timestamp) -> Option<Value> {
+    let s = rustix::fs::statvfs(path).ok()?;
+    let (capacity, free) = (s.f_blocks * s.f_frsize, s.f_bfree * s.f_frsize);
+    Some(json!({"time": format_seconds(now), "capacityBytes": capacity, "availableBytes": s.f_bavail * s.f_frsize,
+        "usedBytes": capacity - free, "inodes": s.f_files, "inodesFree": s.f_ffree,
+        "inodesUsed": s.f_files.saturating_sub(s.f_ffree)}))
+}
+
+fn node(name: &str, memory: Memory, [fs, images]: [Option<Value>; 2], now: Timestamp) -> Value {
+    let time = format_seconds(now);
+    let boot = Timestamp::from_second(usage::boot_seconds()).unwrap_or(now);
+    let used = memory.total - memory.available;
+    let mut out = json!({"nodeName": name, "startTime": format_seconds(boot),
+        "cpu": {"time": time, "usageCoreNanoSeconds": usage::machine_cpu_nanos()},
+        "memory": {"time": time, "availableBytes": memory.available, "workingSetBytes": used, "usageBytes": used},
+        "fs": fs, "runtime": {"imageFs": images}});
+    if let Some((processes, max)) = facts::processes() {
+        out["rlimit"] = json!({"time": time, "maxpid": max, "curproc": processes});
+    }
+    out
+}
+
+fn container(u: &Usage) -> Value {
+    let time = format_seconds(timestamp(u.at));
+    let mut out = json!({"name": u.container, "startTime": format_seconds(timestamp(u.started_at)),
+        "cpu": {"time": time, "usageCoreNanoSeconds": u.cpu_nanos},
+        "memory": {"time": time, "workingSetBytes": u.memory},
+        "rootfs": {"time": time, "usedBytes": u.disk}});
+    let given = [
+        ("cpu", "usageNanoCores", u.cpu_now),
+        ("memory", "usageBytes", u.memory_usage),
+        ("memory", "rssBytes", u.rss),
+        ("memory", "pageFaults", u.faults.0),
+        ("memory", "majorPageFaults", u.faults.1),
+        ("rootfs", "inodesUsed", u.inodes),
+    ];
+    for (part, field, value) in given {
+        if let Some(v) = value {
+            out[part][field] = json!(v);
+        }
+    }
+    out
+}
+
+fn pods(usages: &[Usage], processes: impl Fn(&str) -> Option<u64>) -> Vec<Value> {
+    let mut by_pod: BTreeMap<&str, Vec<&Usage>> = BTreeMap::new();
+    usages.iter().for_each(|u| by_pod.entry(&u.uid).or_default().push(u));
+    let one = |(uid, all): (&str, Vec<&Usage>)| {
+        let first = all.first()?;
+        let time = format_seconds(timestamp(all.iter().map(|u| u.at).max().unwrap_or(0)));
+        let start = format_seconds(timestamp(all.iter().map(|u| u.started_at).min().unwrap_or(0)));
+        let sum = |of: fn(&Usage) -> u64| all.iter().map(|u| of(u)).sum::<u64>();
+        let mut pod = json!({
+            "podRef": {"name": first.pod, "namespace": first.namespace, "uid": uid},
+            "startTime": start,
+            "containers": all.iter().map(|u| container(u)).collect::<Vec<_>>(),
+            "cpu": {"time": time, "usageCoreNanoSeconds": sum(|u| u.cpu_nanos)},
+            "memory": {"time": time, "workingSetBytes": sum(|u| u.memory)},
+            "ephemeral-storage": {"time": time, "usedBytes": sum(|u| u.disk)},
+        });
+        if let Some(n) = processes(uid) {
+            pod["process_stats"] = json!({"process_count": n});
+        }
+        Some(pod)
+    };
+    by_pod.into_iter().filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::usage::tests::sample;
+    use super::*;
+
+    #[test]
+    fn a_pod_sums_its_containers() {
+        let all = pods(&[sample(), Usage { container: "d".into(), ..sample() }], |_| Some(3));
+        assert_eq!(all.len(), 1);
+        let p = &all[0];
+        assert_eq!(p["podRef"], json!({"name":"p","namespace":"n","uid":"u"}));
+        assert_eq!(
+            (&p["memory"]["workingSetBytes"], &p["cpu"]["usageCoreNanoSeconds"]),
+            (&json!(8192), &json!(500_000_000))
+        );
+        assert_eq!(p["containers"][1]["name"], "d");
+        assert_eq!(p["containers"][0]["startTime"], "1970-01-01T00:00:01Z");
+        assert_eq!(p["containers"][0]["memory"]["rssBytes"], 1024);
+        assert_eq!(p["process_stats"]["process_count"], 3);
+        assert!(p["containers"][0]["memory"].get("pageFaults").is_none());
+        let now = Timestamp::from_second(5).expect("time");
+        let n = node("n", Memory { total: 10, available: 4 }, [None, None], now);
+        assert_eq!((n["memory"]["workingSetBytes"].clone(), n["nodeName"].clone()), (json!(6), json!("n")));
+    }
+}

@@ -1,0 +1,144 @@
+//! What containers and the machine use, read once per answer.
+use std::collections::HashMap;
+
+use kelson_cri::CriResult;
+use kelson_cri::proto as cri;
+
+use super::super::Shared;
+use crate::runtime::labels;
+
+/// One running container's usage.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Usage {
+    /// Namespace.
+    pub namespace: String,
+    /// Pod name.
+    pub pod: String,
+    /// Pod UID.
+    pub uid: String,
+    /// Container name.
+    pub container: String,
+    /// Container ID.
+    pub id: String,
+    /// Image as the spec names it.
+    pub image: String,
+    /// Time of the reading, nanoseconds since the epoch.
+    pub at: i64,
+    /// Start, nanoseconds since the epoch.
+    pub started_at: i64,
+    /// CPU time since the start, nanoseconds.
+    pub cpu_nanos: u64,
+    /// CPU at the moment, billionths of a core.
+    pub cpu_now: Option<u64>,
+    /// Working set, bytes.
+    pub memory: u64,
+    /// All memory charged, bytes.
+    pub memory_usage: Option<u64>,
+    /// Anonymous memory, bytes.
+    pub rss: Option<u64>,
+    /// Page faults that needed no disk, and that did.
+    pub faults: (Option<u64>, Option<u64>),
+    /// Writable layer, bytes.
+    pub disk: u64,
+    /// Inodes of the same.
+    pub inodes: Option<u64>,
+}
+
+/// All running containers.
+pub async fn all(shared: &Shared) -> CriResult<Vec<Usage>> {
+    let stats = shared.ctx.runtime.list_container_stats(None).await?;
+    let containers = shared.ctx.runtime.list_containers(None).await?;
+    Ok(join(stats, containers))
+}
+
+/// Statistics with what the list of containers adds. A container that ended has no usage.
+fn join(stats: Vec<cri::ContainerStats>, containers: Vec<cri::Container>) -> Vec<Usage> {
+    let known: HashMap<String, cri::Container> = containers.into_iter().map(|c| (c.id.clone(), c)).collect();
+    let one = |s: cri::ContainerStats| {
+        let a = s.attributes?;
+        let get = |k: &str| a.labels.get(k).cloned().unwrap_or_default();
+        let value = |v: Option<cri::UInt64Value>| v.map(|v| v.value);
+        let (cpu, memory) = (s.cpu.unwrap_or_default(), s.memory.unwrap_or_default());
+        let layer = s.writable_layer.unwrap_or_default();
+        let listed = known.get(&a.id);
+        Some(Usage {
+            namespace: get(labels::POD_NAMESPACE),
+            pod: get(labels::POD_NAME),
+            uid: get(labels::POD_UID),
+            container: get(labels::CONTAINER_NAME),
+            image: listed.and_then(|c| c.image.as_ref()).map(|i| i.image.clone()).unwrap_or_default(),
+            started_at: listed.map_or(0, |c| c.created_at),
+            id: a.id,
+            at: cpu.timestamp,
+            cpu_nanos: value(cpu.usage_core_nano_seconds).unwrap_or(0),
+            cpu_now: value(cpu.usage_nano_cores),
+            memory: value(memory.working_set_bytes).unwrap_or(0),
+            memory_usage: value(memory.usage_bytes).filter(|u| *u > 0),
+            rss: value(memory.rss_bytes).filter(|r| *r > 0),
+            faults: (value(memory.page_faults), value(memory.major_page_faults)),
+            disk: value(layer.used_bytes).unwrap_or(0),
+            inodes: value(layer.inodes_used),
+        })
+    };
+    stats.into_iter().filter_map(one).filter(|u| u.at > 0).collect()
+}
+
+/// CPU time of the machine since boot, nanoseconds.
+pub fn machine_cpu_nanos() -> u64 {
+    cpu_nanos(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
+}
+
+fn cpu_nanos(stat: &str) -> u64 {
+    let line = stat.lines().next().unwrap_or_default();
+    let fields: Vec<u64> = line.split_whitespace().skip(1).filter_map(|n| n.parse().ok()).collect();
+    // All but idle and waiting for input or output, without guests, who are in user time already; in hundredths of a second.
+    let busy: u64 = fields.iter().take(8).enumerate().filter(|(i, _)| !matches!(i, 3 | 4)).map(|(_, n)| n).sum();
+    busy * 10_000_000
+}
+
+/// Boot of the machine, seconds since the epoch.
+pub fn boot_seconds() -> i64 {
+    let stat = std::fs::read_to_string("/proc/stat").unwrap_or_default();
+    let line = stat.lines().find_map(|l| l.strip_prefix("btime "));
+    line.and_then(|l| l.trim().parse().ok()).unwrap_or(0)
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    pub(in super::super) fn sample() -> Usage {
+        Usage {
+            namespace: "n".into(),
+            pod: "p".into(),
+            uid: "u".into(),
+            container: "c".into(),
+            id: "i".into(),
+            image: "x:1".into(),
+            at: 2_000_000_000,
+            started_at: 1_500_000_000,
+            cpu_nanos: 250_000_000,
+            cpu_now: Some(7),
+            memory: 4096,
+            memory_usage: Some(8192),
+            rss: Some(1024),
+            disk: 512,
+            ..Usage::default()
+        }
+    }
+
+    #[test]
+    fn joined_and_counted() {
+        let attributes = cri::ContainerAttributes {
+            id: "i".into(),
+            labels: [(labels::POD_NAME.to_owned(), "p".to_owned())].into(),
+            ..Default::default()
+        };
+        let cpu = cri::CpuUsage { timestamp: 5, ..Default::default() };
+        let stats = |cpu| cri::ContainerStats { attributes: Some(attributes.clone()), cpu, ..Default::default() };
+        let listed = cri::Container { id: "i".into(), created_at: 3, ..Default::default() };
+        let all = join(vec![stats(Some(cpu)), stats(None)], vec![listed]);
+        assert_eq!((all.len(), all[0].pod.as_str(), all[0].started_at), (1, "p", 3));
+        assert_eq!(cpu_nanos("cpu 1 2 3 100 100 4 5 6 50 50\n"), 21 * 10_000_000);
+    }
+}

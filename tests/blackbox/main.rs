@@ -6,6 +6,8 @@ mod bad_input;
 mod credentials;
 mod durability;
 mod hosts;
+mod pod_isolation;
+mod pod_lifecycle;
 mod pods;
 mod services;
 mod streaming;
@@ -17,6 +19,8 @@ fn main() {
         bad_input::tests(),
         workloads::tests(),
         pods::tests(),
+        pod_lifecycle::tests(),
+        pod_isolation::tests(),
         streaming::tests(),
         services::tests(),
         hosts::tests(),

@@ -16,10 +16,14 @@ pub fn tests() -> Vec<Test> {
     vec![
         Test { name: "streaming::logs", needs: Node, run: logs },
         Test { name: "streaming::exec", needs: Node, run: exec },
+        Test { name: "streaming::exec_input_is_whole", needs: Node, run: exec_input },
         Test { name: "streaming::exec_terminal", needs: Node, run: exec_terminal },
+        Test { name: "streaming::attach_to_a_terminal", needs: Node, run: attach_terminal },
+        Test { name: "streaming::log_options_and_rotation", needs: Node, run: log_rotation },
         Test { name: "streaming::run_and_attach", needs: Node, run: run_and_attach },
         Test { name: "streaming::copy_both_ways", needs: Node, run: copy_both_ways },
         Test { name: "streaming::port_forward_under_load", needs: Node, run: port_forward },
+        Test { name: "streaming::port_forward_to_nobody", needs: Node, run: port_forward_refused },
     ]
 }
 
@@ -60,6 +64,116 @@ fn exec(s: &Subject) -> Outcome {
     ensure!(big.len() == 5_000_000, "no byte lost at the end: {}", big.len());
     let none = k.fails(&["exec", "box", "--", "/no/such/binary"])?;
     ensure!(none.stderr.contains("no such file or directory"), "{}", none.stderr);
+    Ok(())
+}
+
+/// Every byte of standard input arrives, over both transports, also where the command's own output ends first. (A
+/// reference on containerd up to 2.2 loses input there: containerd#13934.)
+fn exec_input(s: &Subject) -> Outcome {
+    let k = s.kubectl.fresh_namespace("l-stdin")?;
+    k.apply(&script("box", "sleep 6000", ""))?;
+    ready(&k, "box")?;
+    let data: Vec<u8> = (0..20_000_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+    for websockets in ["true", "false"] {
+        for size in [1, 32_768, 100_000, 1_000_000, data.len()] {
+            let mut child = k
+                .command(&["exec", "-i", "box", "--", "sh", "-c", "cat > /f"])
+                .env("KUBECTL_REMOTE_COMMAND_WEBSOCKETS", websockets)
+                .stdin(Stdio::piped())
+                .spawn()?;
+            child.stdin.take().context("stdin")?.write_all(&data[..size])?;
+            ensure!(child.wait()?.success(), "websockets={websockets} {size}");
+            let out = k.ok(&["exec", "box", "--", "sh", "-c", "wc -c < /f; sha256sum < /f"])?;
+            let mut sum = Command::new("sha256sum").stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+            sum.stdin.take().context("stdin")?.write_all(&data[..size])?;
+            let sum = String::from_utf8_lossy(&sum.wait_with_output()?.stdout).into_owned();
+            ensure!(out == format!("{size}\n{sum}"), "websockets={websockets} {size}: {out}");
+        }
+    }
+    Ok(())
+}
+
+/// Runs kubectl on a terminal of its own with this input, and gives what it printed.
+fn on_terminal(command: &Command, input: &str) -> anyhow::Result<String> {
+    let mut line: Vec<String> = vec![command.get_program().to_string_lossy().into_owned()];
+    line.extend(command.get_args().map(|a| format!("'{}'", a.to_string_lossy())));
+    let mut c = Command::new("script");
+    for (key, value) in command.get_envs() {
+        if let Some(v) = value {
+            c.env(key, v);
+        }
+    }
+    let mut child =
+        c.args(["-qec", &line.join(" "), "/dev/null"]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+    let mut stdin = child.stdin.take().context("stdin")?;
+    stdin.write_all(input.as_bytes())?;
+    // Held open until the session has ended by itself.
+    let mut all = String::new();
+    child.stdout.take().context("stdout")?.read_to_string(&mut all)?;
+    drop(stdin);
+    child.wait()?;
+    Ok(all)
+}
+
+fn attach_terminal(s: &Subject) -> Outcome {
+    let k = s.kubectl.fresh_namespace("l-attach")?;
+    k.apply(
+        &script("shell", "x", "    stdin: true\n    tty: true\n").replace("command: [sh, -c, \"x\"]", "command: [sh]"),
+    )?;
+    ready(&k, "shell")?;
+    let text = on_terminal(&k.command(&["attach", "-it", "shell"]), "echo sum $((40+2)); exit 9\r")?;
+    ensure!(text.contains("sum 42"), "{text}");
+    eventually("the shell's end", Duration::from_secs(20), || {
+        let c = k.json(&["get", "pod", "shell"])?["status"]["containerStatuses"][0].clone();
+        let code = |state: &str| c[state]["terminated"]["exitCode"].as_i64();
+        ensure!(code("state").or(code("lastState")) == Some(9), "{c}");
+        Ok(())
+    })
+}
+
+fn log_rotation(s: &Subject) -> Outcome {
+    let k = s.kubectl.fresh_namespace("l-rotate")?;
+    // 28 MB in 20 s: more than two files of 10 MiB, looked at each 10 s.
+    let pad = "x".repeat(180);
+    k.apply(&script(
+        "loud",
+        &format!("i=0; while [ $i -lt 120000 ]; do i=$((i+1)); echo $i {pad}; [ $((i % 600)) = 0 ] && sleep 0.1; done; echo end; sleep 600"),
+        "",
+    ))?;
+    ready(&k, "loud")?;
+    let mut child = k.spawn(&["logs", "-f", "loud"])?;
+    let lines = lines_of(&mut child)?;
+    let mut next = 1u32;
+    while let Ok(line) = lines.recv_timeout(Duration::from_secs(60)) {
+        let word = line.split(' ').next().unwrap_or_default();
+        if word == "end" {
+            break;
+        }
+        ensure!(word == next.to_string(), "line {next} was {word}");
+        next += 1;
+    }
+    child.kill()?;
+    child.wait()?;
+    ensure!(next == 120_001, "followed to {next}");
+    // What was rotated away is not shown: the newest file is.
+    let rest = eventually("a rotation", Duration::from_secs(40), || {
+        let rest = k.ok(&["logs", "loud"])?;
+        ensure!(rest.lines().count() < 120_001, "not rotated");
+        Ok(rest)
+    })?;
+    ensure!(rest.is_empty() || rest.ends_with("end\n"), "{}", rest.len());
+
+    k.apply(&script("twice", "echo run; date +%s; sleep 2; exit 1", ""))?;
+    eventually("a restart", Duration::from_secs(60), || {
+        let count = k.ok(&["get", "pod", "twice", "-o", "jsonpath={.status.containerStatuses[0].restartCount}"])?;
+        ensure!(count.parse::<u32>()? >= 1, "{count}");
+        Ok(())
+    })?;
+    let previous = k.ok(&["logs", "twice", "--previous"])?;
+    ensure!(previous.starts_with("run\n") && previous.lines().count() == 2, "{previous}");
+    ensure!(k.ok(&["logs", "twice", "--previous", "--since-time=2100-01-01T00:00:00Z"])?.is_empty(), "since-time");
+    ensure!(k.ok(&["logs", "twice", "--previous", "--since-time=2000-01-01T00:00:00Z"])? == previous, "since-time");
+    ensure!(k.ok(&["logs", "twice", "--previous", "--tail=1", "--limit-bytes=3"])?.len() == 3, "both limits");
     Ok(())
 }
 
@@ -173,4 +287,27 @@ fn port_forward(s: &Subject) -> Outcome {
     child.kill().ok();
     child.wait()?;
     result
+}
+
+fn port_forward_refused(s: &Subject) -> Outcome {
+    let k = s.kubectl.fresh_namespace("l-pf-none")?;
+    k.apply(&script("silent", "sleep 6000", ""))?;
+    ready(&k, "silent")?;
+    let mut child = k.spawn(&["port-forward", "pod/silent", ":9"])?;
+    let lines = lines_of(&mut child)?;
+    let first = lines.recv_timeout(Duration::from_secs(20)).context("the forwarded port")?;
+    let port: u16 = first.split(':').nth(1).and_then(|t| t.split(' ').next()).context("port")?.parse()?;
+    let mut c = TcpStream::connect(("127.0.0.1", port))?;
+    c.set_read_timeout(Some(Duration::from_secs(20)))?;
+    let read = c.read(&mut [0; 1]);
+    ensure!(matches!(read, Ok(0) | Err(_)), "nothing comes");
+    let mut said = String::new();
+    let mut stderr = child.stderr.take().context("stderr")?;
+    // kubectl gives up when it is told so; where it does not, the kill ends the reading.
+    std::thread::sleep(Duration::from_millis(500));
+    child.kill().ok();
+    child.wait()?;
+    stderr.read_to_string(&mut said)?;
+    ensure!(said.contains("error forwarding port 9 to pod") && said.contains("connection refused"), "{said}");
+    Ok(())
 }

@@ -9,6 +9,7 @@ use anyhow::{Context as _, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::binary;
+use crate::subject::EVICTION;
 
 /// Time a clean stop may take.
 const STOP_LIMIT: Duration = Duration::from_secs(10);
@@ -117,7 +118,7 @@ impl Agent {
     /// Starts it (again).
     pub fn launch(&mut self) -> anyhow::Result<()> {
         let log = File::options().create(true).append(true).open(self.log_path())?;
-        let mut command = self.command(&["agent"]);
+        let mut command = self.command(&["agent", EVICTION]);
         command.args(&self.args).stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         self.child = Some(command.spawn().with_context(|| format!("start {}", binary().display()))?);
         Ok(())

@@ -14,6 +14,8 @@ use crate::{Kubectl, Needs};
 
 /// Time a cold debug build of the control plane may take to serve; a broken one must not hang the run.
 const START_LIMIT: Duration = Duration::from_secs(60);
+/// A full disk of the machine that tests is nobody's pod's fault.
+pub const EVICTION: &str = "--eviction-hard=memory.available<50Mi,nodefs.available<1%";
 /// Time a clean stop may take.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
@@ -102,6 +104,9 @@ impl Process {
         let bind = if args.contains(&"--disable-agent") { "127.0.0.1" } else { "0.0.0.0" };
         all.extend(["--bind-address", bind, "--secure-port"].map(String::from));
         all.extend([port.to_string(), "--node-name".into(), name, "--kubelet-port".into(), "0".into()]);
+        if !args.contains(&"--disable-agent") {
+            all.push(EVICTION.into());
+        }
         all.extend(args.iter().map(|a| (*a).to_owned()));
         let process = Self { dir, port, args: all, child: Mutex::new(None), scratch: Mutex::new(Some(scratch)) };
         process.launch()?;

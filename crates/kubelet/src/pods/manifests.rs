@@ -178,7 +178,7 @@ mod tests {
         assert!(spec::is_static(&pod) && spec::is_critical(&pod) && !spec::is_mirror(&pod));
         assert_eq!(spec::annotation(&pod, spec::CONFIG_HASH), Some(spec::uid(&pod)));
         let same = parse(POD.as_bytes(), Path::new("/m/web.yaml"), "node1").expect("pod");
-        let other = parse(POD.replace("image: x", "image: y").as_bytes(), Path::new("/m/web.yaml"), "node1");
+        let other = parse(POD.replace("image: x", "image: other").as_bytes(), Path::new("/m/web.yaml"), "node1");
         assert_eq!(spec::uid(&pod), spec::uid(&same));
         assert_ne!(spec::uid(&pod), spec::uid(&other.expect("pod")));
     }

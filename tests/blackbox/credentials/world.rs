@@ -235,7 +235,7 @@ pub fn waiting(k: &Kubectl, pod: &str) -> anyhow::Result<(String, String)> {
 
 /// Waits for a refused pull whose message has all these words, in both of its states.
 pub fn refused(k: &Kubectl, pod: &str, words: &[&str]) -> Outcome {
-    eventually(&format!("{pod} refused with {words:?}"), Duration::from_secs(90), || {
+    eventually(&format!("{pod} refused with {words:?}"), RECOVERY, || {
         let (reason, message) = waiting(k, pod)?;
         ensure!(["ErrImagePull", "ImagePullBackOff"].contains(&reason.as_str()), "{reason}: {message}");
         for w in words {

@@ -64,10 +64,14 @@ fn two_servers(_: &Subject) -> Outcome {
         k.apply(&script("client", "sleep 6000", ""))?;
     }
     let (one, two) = (one.namespaced("side"), two.namespaced("side"));
-    for k in [&one, &two] {
-        ready(k, "client")?;
-        k.ok(&["rollout", "status", "deployment/web", "--timeout=120s"])?;
-        answers_by_name(k)?;
+    for (k, server) in [(&one, &first), (&two, &second)] {
+        let serves = ready(k, "client")
+            .and_then(|()| k.ok(&["rollout", "status", "deployment/web", "--timeout=120s"]))
+            .and_then(|_| answers_by_name(k));
+        serves.with_context(|| {
+            let events = k.ok(&["get", "events", "--sort-by=.lastTimestamp"]).unwrap_or_default();
+            format!("{events}\nlog of the server:\n{}", server.log_tail())
+        })?;
     }
     // What was chosen is kept, and a flag that says otherwise is refused in words.
     first.terminate()?;

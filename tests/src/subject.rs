@@ -227,6 +227,11 @@ impl Drop for Process {
             let _ = c.kill();
             let _ = c.wait();
         }
+        // Nor may its containers, whose directory goes with this.
+        let scratch = self.scratch.lock().is_ok_and(|s| s.is_some());
+        if scratch && self.dir.exists() {
+            let _ = Command::new(binary()).args(["cleanup", "--data-dir"]).arg(&self.dir).output();
+        }
     }
 }
 

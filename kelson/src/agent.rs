@@ -2,6 +2,7 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use ipnet::IpNet;
@@ -26,6 +27,10 @@ use crate::host::NodeIdentity;
 use crate::kubelet::configure;
 use crate::token::Token;
 use crate::{credentials, discovery};
+
+/// First and longest pause before the pod network is set up again; doubled each time.
+const NETWORK_RETRY_FIRST: Duration = Duration::from_millis(500);
+const NETWORK_RETRY_MAX: Duration = Duration::from_secs(30);
 
 /// What a node needs to join, and what it must know of the cluster.
 #[derive(Clone)]
@@ -201,10 +206,32 @@ struct PodNetwork {
 
 impl PodNetwork {
     async fn keep(mut self, mut given: mpsc::UnboundedReceiver<Vec<String>>) {
-        while let Some(cidrs) = given.recv().await {
-            let subnets: Vec<IpNet> = cidrs.iter().filter_map(|c| c.parse().ok()).collect();
-            if let Err(e) = self.set_up(subnets).await {
-                tracing::error!(error = format!("{e:#}"), "cannot set up the pod network");
+        let (mut subnets, mut pause) = (None::<Vec<IpNet>>, NETWORK_RETRY_FIRST);
+        loop {
+            let mut retry = None;
+            if let Some(subnets) = &subnets {
+                match self.set_up(subnets.clone()).await {
+                    Ok(()) => pause = NETWORK_RETRY_FIRST,
+                    // Without it no pod starts: whatever stood in the way may go.
+                    Err(e) => {
+                        tracing::error!(error = format!("{e:#}"), retry_in = ?pause, "cannot set up the pod network");
+                        retry = Some(pause);
+                        pause = (pause * 2).min(NETWORK_RETRY_MAX);
+                    }
+                }
+            }
+            let again = async {
+                match retry {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                cidrs = given.recv() => match cidrs {
+                    Some(cidrs) => subnets = Some(cidrs.iter().filter_map(|c| c.parse().ok()).collect()),
+                    None => return,
+                },
+                () = again => {}
             }
         }
     }

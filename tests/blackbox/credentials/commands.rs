@@ -322,7 +322,7 @@ fn write_files(server: &Process, dir: &std::path::Path, endpoint: &str) -> anyho
     fs::write(
         dir.join("config.yaml"),
         format!(
-            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupsPerQOS: false\nclusterDNS: [10.43.0.10]\npodLogsDir: {}\ncontainerRuntimeEndpoint: {endpoint}\nport: {}\nserializeImagePulls: false\nmaxParallelImagePulls: 4\nregisterWithTaints: [{{key: alone, effect: NoSchedule}}]\n",
+            "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\ncgroupsPerQOS: false\nevictionHard: {{memory.available: 1Mi}}\nclusterDNS: [10.43.0.10]\npodLogsDir: {}\ncontainerRuntimeEndpoint: {endpoint}\nport: {}\nserializeImagePulls: false\nmaxParallelImagePulls: 4\nregisterWithTaints: [{{key: alone, effect: NoSchedule}}]\n",
             dir.join("logs").display(),
             free_port()?
         ),

@@ -87,6 +87,8 @@ impl Node {
             // The receiver lives as long as the node; after that nobody cares.
             on_pod_cidrs: Some(Box::new(move |c: &[String]| drop(cidrs.send(c.to_vec())))),
         };
+        let kept_images = containerd.as_ref().map(|c| c.kept_images().to_vec()).unwrap_or_default();
+        let config = kelson_kubelet::Config { kept_images, ..config };
         let kubelet = Kubelet::start(config, dependencies).await.context("start the kubelet")?;
         let ranges = join.cluster.ranges;
         let network = PodNetwork { dir: dir.clone(), ranges, me: me.clone(), client: client("net")?, peers: None };

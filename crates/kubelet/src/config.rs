@@ -100,6 +100,9 @@ pub struct Config {
     pub image_gc_low_percent: u8,
     /// `--eviction-hard`, `--eviction-soft` and what belongs to them.
     pub eviction: EvictionConfig,
+    /// Images that are never collected, by name: the sandboxes' own and those that came as archives, which a machine
+    /// without network has no other way to get again. Runtimes that know pinned images mark more.
+    pub kept_images: Vec<String>,
     /// `--pod-manifest-path`: a directory of static pods' manifests; `None`: none.
     pub pod_manifest_path: Option<PathBuf>,
     /// `--enforce-node-allocatable` aside: `--seccomp-default`.
@@ -142,6 +145,7 @@ impl Config {
             image_gc_high_percent: 85,
             image_gc_low_percent: 80,
             eviction: EvictionConfig::default(),
+            kept_images: Vec::new(),
             pod_manifest_path: None,
             seccomp_default: false,
             allowed_unsafe_sysctls: Vec::new(),

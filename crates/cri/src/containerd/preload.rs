@@ -17,8 +17,9 @@ struct Loaded {
     images: Vec<String>,
 }
 
-/// Imports what is new. An archive that cannot be imported is logged and does not stop the node.
-pub(crate) async fn load(config: &ContainerdConfig, importer: &Importer) {
+/// Imports what is new; gives the names of all images the archives hold. An archive that cannot be imported is logged
+/// and does not stop the node.
+pub(crate) async fn load(config: &ContainerdConfig, importer: &Importer) -> Vec<String> {
     let memory = config.dir().join("loaded-images.json");
     let before: BTreeMap<String, Loaded> =
         std::fs::read(&memory).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
@@ -48,6 +49,7 @@ pub(crate) async fn load(config: &ContainerdConfig, importer: &Importer) {
             tracing::warn!(error = %e, file = %memory.display(), "remember loaded images");
         }
     }
+    now.into_values().flat_map(|loaded| loaded.images).collect()
 }
 
 async fn has_all(importer: &Importer, images: &[String]) -> bool {

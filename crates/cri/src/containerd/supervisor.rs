@@ -35,6 +35,7 @@ pub struct Containerd {
     restarts: watch::Receiver<u64>,
     task: Option<JoinHandle<()>>,
     importer: Importer,
+    kept_images: Vec<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +70,7 @@ impl Containerd {
         let (restarted, restarts) = watch::channel(0);
         let watcher = Watcher { config: config.clone(), program, stopped, restarted };
         let task = tokio::spawn(watcher.run(process));
-        let this = Self { config, stop, restarts, task: Some(task), importer };
+        let mut this = Self { config, stop, restarts, task: Some(task), importer, kept_images: Vec::new() };
         this.load_images().await?;
         Ok(this)
     }
@@ -77,6 +78,11 @@ impl Containerd {
     /// The endpoint for a CRI client.
     pub fn endpoint(&self) -> String {
         self.config.endpoint()
+    }
+
+    /// Names of the images that came with Kelson or as archives of the data directory: nothing can pull them again.
+    pub fn kept_images(&self) -> &[String] {
+        &self.kept_images
     }
 
     /// Counts containerd's restarts; changes are a reason to list containers anew.
@@ -117,7 +123,7 @@ impl Containerd {
         }
     }
 
-    async fn load_images(&self) -> Result<(), ContainerdError> {
+    async fn load_images(&mut self) -> Result<(), ContainerdError> {
         let has = self.importer.has(&pause::name()).await.map_err(ContainerdError::call("look for the pause image"))?;
         if !has {
             let bytes = pause::archive().ok_or(ContainerdError::NoPause(std::env::consts::ARCH))?;
@@ -125,7 +131,8 @@ impl Containerd {
             std::fs::write(&path, bytes).map_err(ContainerdError::io(format!("write {}", path.display())))?;
             self.importer.import(&path).await?;
         }
-        super::preload::load(&self.config, &self.importer).await;
+        self.kept_images = super::preload::load(&self.config, &self.importer).await;
+        self.kept_images.push(pause::name());
         Ok(())
     }
 }

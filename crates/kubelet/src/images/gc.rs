@@ -42,6 +42,11 @@ pub fn to_free(u: Usage, high: u8, low: u8) -> Option<u64> {
     Some(keep_free.saturating_sub(u.available))
 }
 
+/// Whether an image stays whatever the disk's state (upstream: images that the runtime has pinned).
+fn is_kept(image: &cri::Image, names: &[String]) -> bool {
+    image.pinned || image.repo_tags.iter().chain(&image.repo_digests).any(|name| names.contains(name))
+}
+
 /// Runs for ever.
 pub async fn run(ctx: std::sync::Arc<Context>) {
     let mut seen: HashMap<String, (Timestamp, Timestamp)> = HashMap::new();
@@ -65,7 +70,7 @@ async fn once(ctx: &Context, seen: &mut HashMap<String, (Timestamp, Timestamp)>)
         .collect();
     seen.retain(|id, _| images.iter().any(|i| i.id == *id));
     let mut unused = Vec::new();
-    for i in images.iter().filter(|i| !i.pinned) {
+    for i in images.iter().filter(|i| !is_kept(i, &ctx.config.kept_images)) {
         let entry = seen.entry(i.id.clone()).or_insert((now, now));
         let names = i.repo_tags.iter().chain(&i.repo_digests).chain([&i.id]);
         if names.into_iter().any(|n| used.contains(n.as_str())) {
@@ -96,6 +101,15 @@ async fn once(ctx: &Context, seen: &mut HashMap<String, (Timestamp, Timestamp)>)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sandboxes_and_archives_keep_their_images() {
+        let image = |tag: &str, pinned| cri::Image { repo_tags: vec![tag.to_owned()], pinned, ..Default::default() };
+        let kept = ["kelson.local/pause:1".to_owned()];
+        assert!(is_kept(&image("kelson.local/pause:1", false), &kept));
+        assert!(is_kept(&image("any:1", true), &kept));
+        assert!(!is_kept(&image("any:1", false), &kept));
+    }
 
     #[test]
     fn thresholds() {

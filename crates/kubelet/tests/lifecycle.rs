@@ -211,3 +211,19 @@ async fn a_sandbox_that_cannot_be_made_is_tried_ever_more_seldom() {
     assert!(life.world.api.reasons().iter().any(|r| r == "FailedCreatePodSandBox"));
     life.until(60, |w| w.api.phase() == "Running").await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_follows_the_pods_labels() {
+    let labelled = |value: &str| {
+        let volume = json!({"name":"v","downwardAPI":{"items":[{"path":"at","fieldRef":{"fieldPath":"metadata.labels['at']"}}]}});
+        let mut pod = pod(json!({"containers":[{"name":"a","image":"x:1"}],"volumes":[volume]}));
+        pod["metadata"]["labels"] = json!({"at": value});
+        pod
+    };
+    let life = live(labelled("one"));
+    let file = life.world.ctx.config.pod_dir("u").join("volumes/kubernetes.io~downward-api/v/at");
+    life.until(5, |w| w.api.phase() == "Running").await;
+    assert_eq!(std::fs::read_to_string(&file).expect("rendered"), "one");
+    life.update(labelled("two"));
+    life.until(5, |_| std::fs::read_to_string(&file).is_ok_and(|text| text == "two")).await;
+}

@@ -224,7 +224,7 @@ impl Worker {
 
     async fn apply(&mut self, event: Event) {
         match event {
-            Event::Pod(pod) => self.pod = pod,
+            Event::Pod(pod) => self.replaced(pod).await,
             Event::Gone => self.gone = true,
             Event::Runtime => self.stale = true,
             Event::Objects => self.objects_changed().await,
@@ -236,6 +236,17 @@ impl Worker {
                     self.evicted = Some(grace);
                 }
             }
+        }
+    }
+
+    async fn replaced(&mut self, pod: Arc<Pod>) {
+        let old = std::mem::replace(&mut self.pod, pod);
+        let (old, new) = (&old.metadata, &self.pod.metadata);
+        // What a downward API volume shows of a pod's metadata may change while it runs.
+        if (old.labels != new.labels || old.annotations != new.annotations)
+            && self.pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()).any(volumes::payload::is_rendered)
+        {
+            self.update_volumes().await;
         }
     }
 

@@ -11,7 +11,7 @@ use crate::body::RequestBody;
 use crate::catalog::Served;
 use crate::context::Cx;
 use crate::encode::{Answer, parse};
-use crate::{kubelet, proxy, stream};
+use crate::{kubelet, proxy, stream, websocket};
 
 /// Serves a connection.
 ///
@@ -48,7 +48,8 @@ pub async fn serve(cx: &Cx, served: &Arc<Served>, body: RequestBody) -> Result<A
     }
     let node = kubelet::Node::find(cx, node_name)?;
     if cx.info.subresource == "log" {
-        stream::log(cx, &node, &target).await
+        let answer = stream::log(cx, &node, &target).await?;
+        if websocket::is_wanted(cx) { websocket::log(cx, answer) } else { Ok(answer) }
     } else {
         stream::upgrade(cx, &node, &target).await
     }

@@ -54,6 +54,7 @@ mod version;
 mod version_param;
 mod virtuals;
 mod watch;
+mod websocket;
 
 pub use catalog::{Behaviour, Catalog, Served, Sub};
 pub use config::{AuthorizationMode, Config, KubeletConfig, ServiceAccountConfig, ServingConfig, StartError};

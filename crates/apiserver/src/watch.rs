@@ -18,7 +18,7 @@ use crate::context::Cx;
 use crate::encode::{self, Answer};
 use crate::frames::Framer;
 use crate::selectors::Selectors;
-use crate::version_param;
+use crate::{version_param, websocket};
 
 /// Shortest default length of a watch; the longest is twice that (upstream `--min-request-timeout`).
 const TIMEOUT_DEFAULT_S: u64 = 1800;
@@ -103,7 +103,11 @@ pub async fn watch(cx: &Cx, served: &Arc<Served>) -> Result<Answer, Status> {
         let bytes = state.next().await?;
         Some((Ok::<Bytes, TransportError>(bytes), state))
     });
-    Ok(encode::answer(StatusCode::OK, content_type, ApiBody::stream(chunks)))
+    let answer = encode::answer(StatusCode::OK, content_type, ApiBody::stream(chunks));
+    if websocket::is_wanted(cx) {
+        return websocket::watch(cx, answer, accepted.encoding == kelson_codec::Encoding::Protobuf);
+    }
+    Ok(answer)
 }
 
 fn jittered(d: Duration) -> Duration {

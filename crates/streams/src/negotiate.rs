@@ -188,7 +188,8 @@ pub fn is_websocket_request(headers: &HeaderMap) -> bool {
     is_upgrade_request(headers) && upgrade.is_some_and(|value| value.eq_ignore_ascii_case("websocket"))
 }
 
-fn websocket_protocols(headers: &HeaderMap) -> Vec<String> {
+/// The subprotocols a WebSocket client offers, in its order.
+pub fn offered_websocket_protocols(headers: &HeaderMap) -> Vec<String> {
     listed(headers, &HeaderName::from_static(WEBSOCKET_PROTOCOL))
 }
 
@@ -196,13 +197,15 @@ fn websocket_protocols(headers: &HeaderMap) -> Vec<String> {
 /// SPDY for the kubelet; others it passes through.
 pub fn wants_stream_close(headers: &HeaderMap) -> bool {
     is_websocket_request(headers)
-        && websocket_protocols(headers).iter().any(|name| name == RemoteCommandVersion::V5.name())
+        && offered_websocket_protocols(headers).iter().any(|name| name == RemoteCommandVersion::V5.name())
 }
 
 /// The request wants SPDY in a WebSocket.
 pub fn is_tunnel_request(headers: &HeaderMap) -> bool {
     is_websocket_request(headers)
-        && websocket_protocols(headers).iter().any(|name| name.starts_with("SPDY/3.1+") && name.ends_with(".k8s.io"))
+        && offered_websocket_protocols(headers)
+            .iter()
+            .any(|name| name.starts_with("SPDY/3.1+") && name.ends_with(".k8s.io"))
 }
 
 /// Negotiates an exec or attach, as its server.
@@ -222,7 +225,7 @@ pub fn accept_exec(parts: &Parts) -> Result<Accepted<ExecProtocol>, Refusal> {
         ("channel.k8s.io", V1, false),
         ("base64.channel.k8s.io", V1, true),
     ];
-    let (response, chosen) = accept_websocket(parts, &known.map(|(name, ..)| name))?;
+    let (response, chosen) = accept_websocket(&parts.method, &parts.headers, &known.map(|(name, ..)| name))?;
     let (_, version, base64) = known[chosen];
     Ok(Accepted { response, protocol: ExecProtocol::WebSocket { version, base64 } })
 }
@@ -234,12 +237,12 @@ pub fn accept_port_forward(parts: &Parts) -> Result<Accepted<PortForwardProtocol
         return Ok(Accepted { response, protocol: PortForwardProtocol::Spdy });
     }
     if is_tunnel_request(&parts.headers) {
-        let (response, _) = accept_websocket(parts, &[PORT_FORWARD_TUNNEL])?;
+        let (response, _) = accept_websocket(&parts.method, &parts.headers, &[PORT_FORWARD_TUNNEL])?;
         return Ok(Accepted { response, protocol: PortForwardProtocol::Tunnel });
     }
     let ports = query_ports(parts.uri.query()).map_err(|message| refusal(StatusCode::BAD_REQUEST, message))?;
     let known = [("", false), ("v4.channel.k8s.io", false), ("v4.base64.channel.k8s.io", true)];
-    let (response, chosen) = accept_websocket(parts, &known.map(|(name, _)| name))?;
+    let (response, chosen) = accept_websocket(&parts.method, &parts.headers, &known.map(|(name, _)| name))?;
     Ok(Accepted { response, protocol: PortForwardProtocol::Channels { ports, base64: known[chosen].1 } })
 }
 
@@ -305,8 +308,16 @@ fn accept_spdy(headers: &HeaderMap, known: &[&str]) -> Result<(Response<()>, usi
     Ok((response, chosen))
 }
 
-fn accept_websocket(parts: &Parts, known: &[&str]) -> Result<(Response<()>, usize), Refusal> {
-    let headers = &parts.headers;
+/// Negotiates a WebSocket, as its server, with one of the known subprotocols (`""`: none was named). Gives the position
+/// of the chosen one.
+///
+/// # Errors
+/// The refusal to answer with.
+pub fn accept_websocket(
+    method: &http::Method,
+    headers: &HeaderMap,
+    known: &[&str],
+) -> Result<(Response<()>, usize), Refusal> {
     let version = headers.get("sec-websocket-version").and_then(|value| value.to_str().ok());
     if version != Some("13") {
         let mut refused = refusal(StatusCode::BAD_REQUEST, "missing or bad WebSocket Version".into());
@@ -314,10 +325,10 @@ fn accept_websocket(parts: &Parts, known: &[&str]) -> Result<(Response<()>, usiz
         return Err(refused);
     }
     let key = headers.get("sec-websocket-key").and_then(|value| value.to_str().ok());
-    let Some(key) = key.filter(|_| parts.method == http::Method::GET) else {
+    let Some(key) = key.filter(|_| method == http::Method::GET) else {
         return Err(refusal(StatusCode::BAD_REQUEST, "bad WebSocket handshake: method or key".into()));
     };
-    let mut offered = websocket_protocols(headers);
+    let mut offered = offered_websocket_protocols(headers);
     if offered.is_empty() {
         offered.push(String::new());
     }

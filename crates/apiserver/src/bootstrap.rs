@@ -32,7 +32,8 @@ pub async fn run(server: &Arc<Server>, address: Option<SocketAddr>) -> Result<()
         own.ensure("/api/v1/namespaces", name, object)
     });
     future::try_join_all(namespaces).await?;
-    future::try_join4(
+    future::try_join5(
+        service_cidr(server, &own),
         roles(&own),
         priority_classes(&own),
         own.put("/api/v1/namespaces/kube-system/configmaps", authentication(server)),
@@ -168,6 +169,30 @@ async fn kubernetes_service(server: &Server, own: &Own, address: Option<SocketAd
         }],
     });
     own.put("/api/v1/namespaces/default/endpoints", endpoints).await
+}
+
+/// The range services get addresses from, as an object (KEP-1880). Only a matching one is told to be ready.
+async fn service_cidr(server: &Server, own: &Own) -> Result<(), StartError> {
+    const PATH: &str = "/apis/networking.k8s.io/v1/servicecidrs";
+    const NAME: &str = "kubernetes";
+    if server.config.service_cidrs.is_empty() {
+        return Ok(());
+    }
+    let cidrs: Value = server.config.service_cidrs.iter().map(ToString::to_string).collect();
+    let object = json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": NAME},
+        "spec": {"cidrs": cidrs}});
+    own.ensure(PATH, NAME, object).await?;
+    let fault = |status: Status| StartError::Bootstrap(format!("{PATH}/{NAME}: {status}"));
+    let path = format!("{PATH}/{NAME}");
+    let mut stored = own.call(Method::GET, &path, &Value::Null).await.map_err(fault)?;
+    let told = stored["status"]["conditions"].as_array().is_some_and(|c| c.iter().any(|c| c["type"] == "Ready"));
+    if told || stored["spec"]["cidrs"] != cidrs || !stored["metadata"]["deletionTimestamp"].is_null() {
+        return Ok(());
+    }
+    let now = kelson_meta::format_seconds(server.clock.now());
+    stored["status"]["conditions"] = json!([{"type": "Ready", "status": "True", "reason": "",
+        "message": "Kubernetes default Service CIDR is ready", "lastTransitionTime": now}]);
+    own.call(Method::PUT, &format!("{path}/status"), &stored).await.map(drop).map_err(fault)
 }
 
 fn port(server: &Server, address: Option<SocketAddr>) -> u16 {

@@ -10,6 +10,7 @@
 
 mod admit;
 mod assemble;
+mod backend_tls;
 mod binding;
 mod body;
 mod bootstrap;
@@ -31,6 +32,7 @@ mod handle;
 mod health;
 mod inprocess;
 mod kubelet;
+mod links;
 mod list;
 mod listen;
 mod metrics;

@@ -1,11 +1,13 @@
 //! Proxy: a request carried to a pod, a service's endpoint, or a node's kubelet. The address is checked and then dialled
-//! as it is, so that nothing is resolved twice; a backend's redirect is neither followed nor passed on.
+//! as it is, so that nothing is resolved twice; a backend's redirect is not followed, and passed on only where it stays
+//! below the proxy's own path.
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
+use bytes::{Bytes, BytesMut};
 use futures::stream;
 use http::header::{self, HeaderName};
-use http::{HeaderMap, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
 use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::TokioIo;
 use kelson_client::TransportError;
@@ -15,14 +17,20 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
+use crate::backend_tls;
 use crate::body::{ApiBody, RequestBody};
 use crate::catalog::Served;
 use crate::connect::admit;
 use crate::context::Cx;
 use crate::encode::{Answer, parse};
 use crate::kubelet::Node;
+use crate::links::Links;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The type of pages.
+const HTML: &str = "text/html";
+/// Longest page whose links are rewritten, since it is held whole for that.
+const PAGE_BYTES_MAX: usize = 4 << 20;
 /// Headers that belong to one hop, or hold the client's credentials for this server.
 const DROPPED: [&str; 9] = [
     "connection",
@@ -50,18 +58,26 @@ fn is_https(text: &str) -> bool {
     text.starts_with("https:")
 }
 
-/// The path behind the proxy's own.
-fn backend_path(cx: &Cx) -> String {
-    let path = cx.uri.path();
-    let marker = "/proxy";
-    let rest = path
-        .find(&format!("/{}{marker}", cx.info.name))
-        .map_or("", |at| &path[at + 1 + cx.info.name.len() + marker.len()..]);
-    let rest = if rest.is_empty() { "/" } else { rest };
-    match cx.uri.query() {
-        Some(query) => format!("{rest}?{query}"),
-        None => rest.to_owned(),
+/// The path up to the proxy's, and what stands behind it; that is empty where the path ends there.
+fn split_path(cx: &Cx) -> (&str, &str) {
+    const MARKER: &str = "/proxy";
+    let (path, name) = (cx.uri.path(), &cx.info.name);
+    let found = path.find(&format!("/{name}{MARKER}")).map(|at| at + 1 + name.len() + MARKER.len());
+    path.split_at(found.unwrap_or(path.len()))
+}
+
+/// Sends a browser to the path with a slash at its end: only from there relative links of a page lead to the backend.
+fn root_redirect(cx: &Cx) -> Option<Answer> {
+    let reads = matches!(cx.method, Method::GET | Method::HEAD) && !kelson_streams::is_upgrade_request(&cx.headers);
+    if !reads || !split_path(cx).1.is_empty() {
+        return None;
     }
+    let query = cx.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
+    let location = HeaderValue::from_str(&format!("{}/{query}", cx.uri.path())).ok()?;
+    let mut answer = http::Response::new(ApiBody::empty());
+    *answer.status_mut() = StatusCode::MOVED_PERMANENTLY;
+    answer.headers_mut().insert(header::LOCATION, location);
+    Some(answer)
 }
 
 /// Addresses that are the server's own world are not proxied to.
@@ -142,12 +158,8 @@ async fn to_address(cx: &Cx, address: SocketAddr, body: RequestBody) -> Result<A
     if !is_proxyable(address.ip()) {
         return Err(Status::bad_request("address not allowed"));
     }
-    if is_https(&cx.info.name) {
-        return Err(Status::failure(
-            501,
-            kelson_meta::Reason::Unknown,
-            "proxying to HTTPS backends is not available in this version of Kelson",
-        ));
+    if let Some(redirect) = root_redirect(cx) {
+        return Ok(redirect);
     }
     let failed = |e: &dyn std::fmt::Display| {
         Status::unavailable(format!("error trying to reach service: dial tcp {address}: {e}"))
@@ -157,7 +169,15 @@ async fn to_address(cx: &Cx, address: SocketAddr, body: RequestBody) -> Result<A
         Ok(Err(error)) => return Err(failed(&error)),
         Err(_) => return Err(failed(&"i/o timeout")),
     };
-    forward(cx, tcp, &address.to_string(), body).await
+    let host = address.to_string();
+    if !is_https(&cx.info.name) {
+        return forward(cx, tcp, &host, body).await;
+    }
+    match tokio::time::timeout(CONNECT_TIMEOUT, backend_tls::connect(tcp, address.ip())).await {
+        Ok(Ok(tls)) => forward(cx, tls, &host, body).await,
+        Ok(Err(error)) => Err(Status::unavailable(format!("error trying to reach service: {error}"))),
+        Err(_) => Err(Status::unavailable("error trying to reach service: net/http: TLS handshake timeout")),
+    }
 }
 
 /// Proxies to a node's kubelet.
@@ -165,6 +185,9 @@ async fn to_address(cx: &Cx, address: SocketAddr, body: RequestBody) -> Result<A
 /// # Errors
 /// 503.
 pub async fn to_kubelet(cx: &Cx, node: &Node, body: RequestBody) -> Result<Answer, Status> {
+    if let Some(redirect) = root_redirect(cx) {
+        return Ok(redirect);
+    }
     let io = node.connect(cx).await.map_err(Status::unavailable)?;
     forward(cx, io, &node.authority(), body).await
 }
@@ -178,6 +201,14 @@ fn headers(cx: &Cx, host: &str) -> HeaderMap {
     }
     if let Ok(host) = HeaderValue::from_str(host) {
         headers.insert(header::HOST, host);
+    }
+    if let Ok(path) = HeaderValue::from_str(cx.uri.path()) {
+        headers.insert(HeaderName::from_static("x-forwarded-uri"), path);
+    }
+    // A page's links are rewritten, and a compressed page cannot be read.
+    let accepts = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("");
+    if accepts.contains(HTML) {
+        headers.remove(header::ACCEPT_ENCODING);
     }
     headers
 }
@@ -198,7 +229,10 @@ where
     let wants_upgrade = kelson_streams::is_upgrade_request(&cx.headers);
     let mut request = http::Request::new(Full::new(body));
     *request.method_mut() = cx.method.clone();
-    *request.uri_mut() = backend_path(cx).parse().map_err(|e| broken(&e))?;
+    let (prefix, path) = split_path(cx);
+    let path = if path.is_empty() { "/" } else { path };
+    let query = cx.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
+    *request.uri_mut() = format!("{path}{query}").parse().map_err(|e| broken(&e))?;
     *request.headers_mut() = headers(cx, host);
     if wants_upgrade {
         request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
@@ -206,13 +240,9 @@ where
         request.headers_mut().remove(header::UPGRADE);
     }
     let mut response = sender.send_request(request).await.map_err(|e| broken(&e))?;
-    if response.status().is_redirection() && response.status() != StatusCode::NOT_MODIFIED {
-        return Err(Status::failure(
-            502,
-            kelson_meta::Reason::Unknown,
-            "the backend attempted to redirect this request, which is not permitted",
-        ));
-    }
+    let asked = cx.headers.get(header::HOST).and_then(|v| v.to_str().ok()).unwrap_or("");
+    let links = Links { prefix, backend: host, asked };
+    lead_redirect(&links, path, &mut response)?;
     if response.status() == StatusCode::SWITCHING_PROTOCOLS {
         let same = response.headers().get(header::UPGRADE) == cx.headers.get(header::UPGRADE);
         let client = cx.upgrade.lock().take().filter(|_| wants_upgrade && same);
@@ -230,22 +260,71 @@ where
         });
         return Ok(response.map(|_| ApiBody::empty()));
     }
-    let (mut parts, body) = response.into_parts();
+    let (mut parts, mut body) = response.into_parts();
     for name in ["connection", "keep-alive", "transfer-encoding", "trailer"] {
         parts.headers.remove(HeaderName::from_static(name));
     }
-    let chunks = stream::unfold((body, sender), |(mut body, sender)| async move {
+    let mut first = Bytes::new();
+    if cx.method != Method::HEAD && is_page(&parts.headers) {
+        first = page(&links, &mut body).await.map_err(|e| broken(&e))?;
+        parts.headers.remove(header::CONTENT_LENGTH);
+    }
+    let chunks = stream::unfold((first, body, sender), |(mut first, mut body, sender)| async move {
+        if !first.is_empty() {
+            let data = std::mem::take(&mut first);
+            return Some((Ok(data), (first, body, sender)));
+        }
         loop {
             match body.frame().await? {
                 Ok(frame) => {
                     let Ok(data) = frame.into_data() else { continue };
-                    return Some((Ok(data), (body, sender)));
+                    return Some((Ok(data), (first, body, sender)));
                 }
-                Err(error) => return Some((Err(TransportError::new(error)), (body, sender))),
+                Err(error) => return Some((Err(TransportError::new(error)), (first, body, sender))),
             }
         }
     });
     Ok(http::Response::from_parts(parts, ApiBody::stream(chunks)))
+}
+
+/// Leads a backend's redirect through the proxy; one that leads elsewhere ends here.
+fn lead_redirect<B>(links: &Links<'_>, path: &str, response: &mut http::Response<B>) -> Result<(), Status> {
+    if !response.status().is_redirection() || response.status() == StatusCode::NOT_MODIFIED {
+        return Ok(());
+    }
+    let location = response.headers().get(header::LOCATION).and_then(|v| v.to_str().ok());
+    let led = location.and_then(|l| links.redirect(l, path)).and_then(|l| HeaderValue::from_str(&l).ok());
+    let led = led.ok_or_else(|| {
+        let why = "the backend attempted to redirect this request, which is not permitted";
+        Status::failure(502, kelson_meta::Reason::Unknown, why)
+    })?;
+    response.headers_mut().insert(header::LOCATION, led);
+    Ok(())
+}
+
+/// Whether an answer is a page whose links can be read.
+fn is_page(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
+    kind.split(';').next().is_some_and(|k| k.trim().eq_ignore_ascii_case(HTML))
+        && !headers.contains_key(header::CONTENT_ENCODING)
+}
+
+/// The page with its links rewritten, or the beginning, as it is, of one that is longer than [`PAGE_BYTES_MAX`] or no
+/// UTF-8.
+async fn page(links: &Links<'_>, body: &mut hyper::body::Incoming) -> Result<Bytes, hyper::Error> {
+    let mut bytes = BytesMut::new();
+    while bytes.len() <= PAGE_BYTES_MAX {
+        let Some(frame) = body.frame().await else {
+            return Ok(match std::str::from_utf8(&bytes) {
+                Ok(text) => links.page(text).into(),
+                Err(_) => bytes.freeze(),
+            });
+        };
+        if let Ok(data) = frame?.into_data() {
+            bytes.extend_from_slice(&data);
+        }
+    }
+    Ok(bytes.freeze())
 }
 
 #[cfg(test)]

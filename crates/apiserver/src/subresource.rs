@@ -16,7 +16,12 @@ use crate::{binding, connect, eviction, list, patch, scale, token, update};
 pub async fn serve(cx: &Cx, served: &Arc<Served>, body: RequestBody) -> Result<Answer, Status> {
     let i = &cx.info;
     let sub = served.sub(&i.subresource).ok_or_else(Status::no_such_path)?;
-    if !sub.verbs.iter().any(|v| v == i.verb) || (served.namespaced && i.namespace.is_empty()) || i.name.is_empty() {
+    // A backend may be asked by any method, also by one that is no verb of the API (OPTIONS): it answers for itself.
+    let any_method = i.subresource == "proxy" && cx.method != http::Method::TRACE && cx.method != http::Method::CONNECT;
+    if !(any_method || sub.verbs.iter().any(|v| v == i.verb))
+        || (served.namespaced && i.namespace.is_empty())
+        || i.name.is_empty()
+    {
         let gr = GroupResource::new(&i.group, &i.resource);
         return Err(Status::method_not_allowed(&gr, &cx.method.to_string().to_lowercase()));
     }

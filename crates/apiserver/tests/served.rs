@@ -45,6 +45,32 @@ async fn discovery_is_the_published_one() {
 }
 
 #[tokio::test]
+async fn a_proxied_backend_may_be_asked_by_any_method() {
+    let api = Api::start().await;
+    for method in ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"] {
+        for what in ["pods/none:80", "services/none"] {
+            let answer = api.raw(method, &format!("/api/v1/namespaces/default/{what}/proxy/x"), &[], "").await;
+            assert_ne!(answer.status(), 405, "{method} {what}");
+        }
+    }
+    let answer = api.raw("OPTIONS", "/api/v1/namespaces/default/pods/none/status", &[], "").await;
+    assert_eq!(answer.status(), 405);
+}
+
+#[tokio::test]
+async fn the_range_of_services_is_an_object_that_is_ready() {
+    let api = Api::start().await;
+    let range = api.get("/apis/networking.k8s.io/v1/servicecidrs/kubernetes").await;
+    let address = api.get("/api/v1/namespaces/default/services/kubernetes").await["spec"]["clusterIP"].clone();
+    let net: ipnet::IpNet = range["spec"]["cidrs"][0].as_str().unwrap().parse().unwrap();
+    assert!(net.contains(&address.as_str().unwrap().parse::<std::net::IpAddr>().unwrap()), "{range}");
+    assert_eq!(
+        (&range["status"]["conditions"][0]["type"], &range["status"]["conditions"][0]["status"]),
+        (&json!("Ready"), &json!("True"))
+    );
+}
+
+#[tokio::test]
 async fn aggregated_discovery_has_an_etag() {
     let api = Api::start().await;
     let accept = ("accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json");

@@ -18,6 +18,7 @@ mod nodeipam;
 mod nodelifecycle;
 mod ownership;
 mod podgc;
+mod protection;
 mod registry;
 mod replicaset;
 mod root_ca;

@@ -35,6 +35,8 @@ pub const CONTROLLERS: &[Entry] = &[
     on("namespace-controller", crate::namespace::start),
     on("node-ipam-controller", crate::nodeipam::start),
     on("node-lifecycle-controller", crate::nodelifecycle::start),
+    on("persistentvolume-protection-controller", crate::protection::start_volumes),
+    on("persistentvolumeclaim-protection-controller", crate::protection::start_claims),
     on("pod-garbage-collector-controller", crate::podgc::start),
     on("replicaset-controller", crate::replicaset::start),
     on("replicationcontroller-controller", crate::replicaset::start_replication),
@@ -43,6 +45,7 @@ pub const CONTROLLERS: &[Entry] = &[
     on("serviceaccount-token-controller", crate::tokens::start),
     on("taint-eviction-controller", crate::nodelifecycle::eviction::start),
     off("token-cleaner-controller", crate::bootstrap::start_cleaner),
+    on("volumeattributesclass-protection-controller", crate::protection::start_classes),
 ];
 
 #[cfg(test)]

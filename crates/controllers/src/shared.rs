@@ -11,8 +11,9 @@ use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 use crate::views::{
-    ConfigMapView, CsrView, DeploymentView, EndpointSliceView, EndpointsView, LeaseView, NamespaceView, NodeView,
-    PodView, ReplicaSetView, ReplicationControllerView, SecretView, ServiceAccountView, ServiceView,
+    ClaimView, ConfigMapView, CsrView, DeploymentView, EndpointSliceView, EndpointsView, LeaseView, NamespaceView,
+    NodeView, PodView, ReplicaSetView, ReplicationControllerView, SecretView, ServiceAccountView, ServiceView,
+    VolumeAttributesClassView, VolumeView,
 };
 
 /// A bucket of the index.
@@ -281,6 +282,12 @@ informers! {
     bootstrap_secrets: SecretView = InformerConfig {
         namespace: "kube-system".into(), fields: "type=bootstrap.kubernetes.io/token".into(), ..all()
     };
+    /// Persistent volume claims.
+    claims: ClaimView = all();
+    /// Persistent volumes.
+    volumes: VolumeView = all();
+    /// Classes of volume attributes.
+    volume_attributes_classes: VolumeAttributesClassView = all();
     /// Certificate signing requests.
     csrs: CsrView = all();
 }

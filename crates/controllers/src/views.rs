@@ -599,6 +599,84 @@ pub struct ServiceAccountView {
 impl Indexed for ServiceAccountView {}
 slim_object!(ServiceAccountView, ResourceType::namespaced("", "v1", "serviceaccounts", "ServiceAccount"));
 
+/// `core/v1` PersistentVolumeClaim.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ClaimView {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    pub spec: VolumeSpecView,
+    /// Status.
+    pub status: ClaimStatusView,
+}
+
+impl Indexed for ClaimView {}
+slim_object!(ClaimView, ResourceType::namespaced("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim"));
+
+/// The part of a claim's or volume's spec that is read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct VolumeSpecView {
+    /// Its class of attributes.
+    pub volume_attributes_class_name: String,
+}
+
+/// The part of a claim's status that is read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClaimStatusView {
+    /// The class of attributes its volume has now.
+    pub current_volume_attributes_class_name: String,
+    /// The class it is being changed to.
+    pub modify_volume_status: ModifyVolumeView,
+}
+
+/// A claim's `modifyVolumeStatus`.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ModifyVolumeView {
+    /// The class it is being changed to.
+    pub target_volume_attributes_class_name: String,
+}
+
+/// `core/v1` PersistentVolume.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct VolumeView {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    pub spec: VolumeSpecView,
+    /// Status.
+    pub status: VolumeStatusView,
+}
+
+/// The part of a volume's status that is read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct VolumeStatusView {
+    /// `Bound` while a claim has it.
+    pub phase: String,
+}
+
+impl Indexed for VolumeView {}
+slim_object!(VolumeView, ResourceType::cluster("", "v1", "persistentvolumes", "PersistentVolume"));
+
+/// `storage.k8s.io/v1` VolumeAttributesClass.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct VolumeAttributesClassView {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+}
+
+impl Indexed for VolumeAttributesClassView {}
+slim_object!(
+    VolumeAttributesClassView,
+    ResourceType::cluster("storage.k8s.io", "v1", "volumeattributesclasses", "VolumeAttributesClass")
+);
+
 /// A ConfigMap of one of the names controllers keep.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]

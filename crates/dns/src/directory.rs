@@ -22,6 +22,8 @@ pub struct Service {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ServiceSpec {
+    #[serde(rename = "type")]
+    kind: String,
     #[serde(rename = "clusterIP")]
     cluster_ip: String,
     #[serde(rename = "clusterIPs", deserialize_with = "null_default")]
@@ -218,7 +220,8 @@ impl State {
 }
 
 fn entry(spec: &ServiceSpec) -> Entry {
-    let target = if !spec.external_name.is_empty() {
+    // A service that was an alias once may still carry the name: only its type tells what it is.
+    let target = if spec.kind == "ExternalName" {
         Target::External(spec.external_name.clone())
     } else if spec.cluster_ip == "None" {
         Target::Headless

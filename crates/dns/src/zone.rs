@@ -237,7 +237,8 @@ mod tests {
         let services = [
             json!({"metadata": {"name": "web", "namespace": "a"}, "spec": {"clusterIP": "10.43.0.7", "clusterIPs": ["10.43.0.7"], "ports": [{"name": "http", "port": 80}]}}),
             json!({"metadata": {"name": "db", "namespace": "a"}, "spec": {"clusterIP": "None", "ports": [{"name": "pg", "port": 5432}]}}),
-            json!({"metadata": {"name": "ext", "namespace": "a"}, "spec": {"externalName": "example.org"}}),
+            json!({"metadata": {"name": "ext", "namespace": "a"}, "spec": {"type": "ExternalName", "externalName": "example.org"}}),
+            json!({"metadata": {"name": "was-ext", "namespace": "a"}, "spec": {"type": "ClusterIP", "externalName": "example.org", "clusterIP": "10.43.0.8"}}),
             json!({"metadata": {"name": "empty", "namespace": "a"}, "spec": {"clusterIP": "None"}}),
         ];
         for s in services {
@@ -286,6 +287,7 @@ mod tests {
                 "0 100 5432 db-0.db.a.svc.cluster.local. | 0 100 5432 10-42-0-6.db.a.svc.cluster.local.",
             ),
             ("ext.a.svc.cluster.local.", A, "alias example.org."),
+            ("was-ext.a.svc.cluster.local.", A, "10.43.0.8"),
             ("7.0.43.10.in-addr.arpa.", PTR, "web.a.svc.cluster.local."),
             ("5.0.42.10.in-addr.arpa.", PTR, "db-0.db.a.svc.cluster.local."),
             ("6.0.42.10.in-addr.arpa.", PTR, "elsewhere"),

@@ -14,6 +14,8 @@ use crate::strategy::{Column, Context, Options, Strategy, base_update};
 use crate::table::{AGE, NAME, NONE, SELECTOR, age, label_map, name};
 use crate::tree::{default_to, default_zero, empty, ensure, int0, items, items_mut, present, remove, same, set, text};
 
+/// What `internalTrafficPolicy` may say.
+const INTERNAL_POLICIES: [&str; 2] = ["Cluster", "Local"];
 /// `sessionAffinityConfig.clientIP.timeoutSeconds` when absent.
 const AFFINITY_SECONDS: i64 = 10_800;
 const AFFINITY_SECONDS_MAX: i64 = 86_400;
@@ -65,6 +67,7 @@ impl Strategy for Services {
     fn prepare_create(&self, _cx: &Context<'_>, obj: &mut Value) {
         set(obj, "status", self.initial_status());
         if let Some(spec) = obj.get_mut("spec") {
+            drop_policy_of_alias(spec);
             sync_cluster_ips(spec, None);
         }
     }
@@ -75,6 +78,7 @@ impl Strategy for Services {
         base_update(&OPTIONS, new, old);
         if let Some(spec) = new.get_mut("spec") {
             drop_type_dependent(spec, &old["spec"]);
+            drop_policy_of_alias(spec);
             keep_allocated(spec, &old["spec"]);
             sync_cluster_ips(spec, Some(&old["spec"]));
         }
@@ -207,6 +211,13 @@ fn sync_cluster_ips(spec: &mut Value, old: Option<&Value>) {
         set(spec, "clusterIPs", vec![json!(one)]);
     } else if one.is_empty() && old_one.is_empty() && !first.is_empty() && !old.is_null() {
         set(spec, "clusterIP", first);
+    }
+}
+
+/// An alias may be given a policy for traffic inside the cluster, and never shows one.
+fn drop_policy_of_alias(spec: &mut Value) {
+    if text(&spec["type"]) == "ExternalName" && INTERNAL_POLICIES.contains(&text(&spec["internalTrafficPolicy"])) {
+        remove(spec, "internalTrafficPolicy");
     }
 }
 
@@ -533,13 +544,9 @@ fn check_policies(spec: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
         );
     }
     let internal = &spec["internalTrafficPolicy"];
-    if kind == "ExternalName" {
-        if present(internal) {
-            e.forbidden(&p.child("internalTrafficPolicy"), "may only be set when `type` is not ExternalName");
-        }
-    } else if present(internal) {
-        rules::optional_one_of(internal, &p.child("internalTrafficPolicy"), &["Cluster", "Local"], e);
-    } else {
+    if present(internal) {
+        rules::optional_one_of(internal, &p.child("internalTrafficPolicy"), &INTERNAL_POLICIES, e);
+    } else if kind != "ExternalName" {
         e.required(&p.child("internalTrafficPolicy"), "");
     }
     rules::optional_one_of(
@@ -608,6 +615,26 @@ mod tests {
             &[
                 "spec.clusterIPs[0]: Invalid value: \"x\": must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)",
             ],
+        );
+    }
+
+    #[test]
+    fn a_service_becomes_an_alias() {
+        let mut old = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}], "clusterIP": "10.0.0.1",
+            "clusterIPs": ["10.0.0.1"]}});
+        Services.default("v1", &mut old);
+        let mut new = old.clone();
+        new["spec"]["type"] = "ExternalName".into();
+        new["spec"]["externalName"] = "example.org".into();
+        Services.default("v1", &mut new);
+        Services.prepare_update(&Context::at(Timestamp::UNIX_EPOCH), &mut new, &old);
+        let mut e = Errors::new();
+        Services.check(&new, &mut e);
+        assert!(e.finish().0.is_empty());
+        assert!(new["spec"].get("internalTrafficPolicy").is_none() && new["spec"].get("clusterIP").is_none(), "{new}");
+        check(
+            json!({"spec": {"type": "ExternalName", "externalName": "a.b", "internalTrafficPolicy": "X"}}),
+            &["spec.internalTrafficPolicy: Unsupported value: \"X\": supported values: \"Cluster\", \"Local\""],
         );
     }
 

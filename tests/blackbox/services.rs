@@ -15,6 +15,8 @@ pub fn tests() -> Vec<Test> {
         Test { name: "services::headless_and_external_names", needs: Node, run: headless },
         Test { name: "services::not_ready_endpoints_get_nothing", needs: Node, run: not_ready },
         Test { name: "services::api_server_from_a_pod", needs: Node, run: api_from_a_pod },
+        Test { name: "services::pods_on_the_network_of_the_host", needs: Node, run: host_network },
+        Test { name: "services::through_the_proxy_of_the_api", needs: Node, run: through_the_api },
     ]
 }
 
@@ -154,5 +156,28 @@ fn api_from_a_pod(s: &Subject) -> Outcome {
     ensure!(out.contains(&ip), "{out}");
     // busybox speaks no verified TLS: an open port behind the service's address is what this shows.
     k.ok(&["exec", "client", "--", "sh", "-c", &format!("timeout 5 nc {ip} 443 < /dev/null")])?;
+    Ok(())
+}
+
+fn host_network(s: &Subject) -> Outcome {
+    let k = s.kubectl.fresh_namespace("s-host")?;
+    k.apply(&script("on-host", "hostname; sleep 600", "  hostNetwork: true\n"))?;
+    ready(&k, "on-host")?;
+    let pod = k.ok(&["get", "pod", "on-host", "-o", "jsonpath={.status.podIP} {.status.hostIP}"])?;
+    ensure!(pod.split_once(' ').is_some_and(|(pod, host)| pod == host && !pod.is_empty()), "{pod}");
+    ensure!(k.ok(&["logs", "on-host"])?.trim() != "on-host", "the host keeps its name");
+    Ok(())
+}
+
+fn through_the_api(s: &Subject) -> Outcome {
+    let k = s.kubectl.fresh_namespace("s-proxy")?;
+    let page = "mkdir /www; echo '<a href=\"/next\">x</a>' > /www/index.html; exec httpd -f -p 8080 -h /www";
+    k.apply(&script("page", page, "    ports: [{containerPort: 8080}]\n"))?;
+    ready(&k, "page")?;
+    let proxy = "/api/v1/namespaces/s-proxy/pods/page:8080/proxy";
+    let got = eventually("the page", Duration::from_secs(20), || k.ok(&["get", "--raw", &format!("{proxy}/")]))?;
+    ensure!(got.trim() == format!("<a href=\"{proxy}/next\">x</a>"), "{got}");
+    let missing = k.fails(&["get", "--raw", &format!("{proxy}/next")])?;
+    ensure!(missing.stderr.contains("could not find the requested resource"), "{}", missing.stderr);
     Ok(())
 }

@@ -132,6 +132,18 @@ mod tests {
     use serde_json::json;
 
     #[test]
+    fn the_host_keeps_its_name() {
+        let name_of = |host_network: bool| {
+            let pod = json!({"metadata":{"name":"p","namespace":"n","uid":"u"},
+                "spec":{"hostNetwork": host_network, "containers":[{"name":"a"}]}});
+            let pod: Pod = serde_json::from_value(pod).expect("pod");
+            config(&pod, &Config::new("node", std::path::Path::new("/nowhere")), &cri::DnsConfig::default(), 0, "")
+                .hostname
+        };
+        assert_eq!((name_of(true).as_str(), name_of(false).as_str()), ("", "p"));
+    }
+
+    #[test]
     fn ports_are_mapped_once_per_name_and_sysctls_are_judged() {
         let p: Pod = serde_json::from_value(json!({"metadata":{"name":"p","namespace":"n","uid":"u"},"spec":{
             "securityContext":{"sysctls":[{"name":"kernel.msgmax","value":"1"}]},

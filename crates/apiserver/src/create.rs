@@ -86,10 +86,10 @@ async fn admitted(cx: &Cx, served: &Served, value: Value, dry_run: bool) -> Resu
         Admission { cx, served, kind: &served.gvk, operation: Operation::Create, name: &name, dry_run, options: None };
     let mut value = admission.mutate(Some(value), None).await?.unwrap_or_default();
     served.strategy.default(&served.storage.version, &mut value);
-    served.strategy.prepare_create(&cx.strategy_cx(), &mut value);
-    admit::escalation(cx, served, &value, None)?;
     let generate = text(&value, "generateName").to_owned();
     if !name.is_empty() || generate.is_empty() {
+        served.strategy.prepare_create(&cx.strategy_cx(), &mut value);
+        admit::escalation(cx, served, &value, None)?;
         return finish(cx, served, &admission, value, dry_run)
             .await
             .map_err(|(refused, name)| refused.status(served, &name));
@@ -97,6 +97,9 @@ async fn admitted(cx: &Cx, served: &Served, value: Value, dry_run: bool) -> Resu
     for attempt in 1.. {
         let mut candidate = if attempt < GENERATED_NAMES_MAX { value.clone() } else { std::mem::take(&mut value) };
         candidate["metadata"]["name"] = generate_name(&generate).into();
+        // What is prepared may be made of the name: a job's labels are.
+        served.strategy.prepare_create(&cx.strategy_cx(), &mut candidate);
+        admit::escalation(cx, served, &candidate, None)?;
         match finish(cx, served, &admission, candidate, dry_run).await {
             Err((Refused::Exists, _)) if attempt < GENERATED_NAMES_MAX => {}
             Err((Refused::Exists, name)) => return Err(generated_taken(served, &name)),

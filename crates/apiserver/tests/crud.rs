@@ -317,3 +317,15 @@ async fn paths_that_lead_nowhere() {
         assert_eq!(status["kind"], "Status");
     }
 }
+
+#[tokio::test]
+async fn a_job_with_a_generated_name_is_labelled_with_it() {
+    let api = Api::start().await;
+    let template = json!({"spec": {"restartPolicy": "Never", "containers": [{"name": "a", "image": "x"}]}});
+    let job = json!({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"generateName": "j-"}, "spec": {"template": template}});
+    let job = api.create("/apis/batch/v1/namespaces/default/jobs", job).await;
+    let name = &job["metadata"]["name"];
+    assert!(name.as_str().unwrap().starts_with("j-"), "{job}");
+    assert_eq!(&job["spec"]["template"]["metadata"]["labels"]["job-name"], name);
+    assert_eq!(job["metadata"]["labels"], job["spec"]["template"]["metadata"]["labels"]);
+}

@@ -96,6 +96,13 @@ impl Strategy for Jobs {
         if !flag(&obj["spec"]["manualSelector"]) {
             generate_selector(obj);
         }
+        let labels = obj["spec"]["template"]["metadata"]["labels"].clone();
+        // Defaults take an unlabelled job's labels from its template, which has some only now.
+        if present(&labels)
+            && let Some(meta) = ensure(obj, "metadata").filter(|m| empty(&m["labels"]))
+        {
+            set(meta, "labels", labels);
+        }
         base_create(self, obj);
     }
     fn check_create(&self, obj: &Value, e: &mut Errors) {

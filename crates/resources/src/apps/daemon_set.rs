@@ -2,20 +2,22 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{collisions, name_warning, restart_always, wide};
+use super::{collisions, restart_always, wide};
 use crate::metadata::immutable;
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
 use crate::strategy::{Column, Context, Options, Strategy, base_create, base_update};
 use crate::table::{AGE, CONTAINERS, IMAGES, NAME, SELECTOR, age, label_map, name};
-use crate::tree::{default_to, default_zero, ensure, int0, present, remove, same, text};
+use crate::tree::{default_to, default_zero, ensure, int0, present, remove, same, set, text};
 
 /// The daemonsets resource.
 pub struct DaemonSets;
 
 /// Counts that the published status never leaves out.
 const COUNTS: &[&str] = &["currentNumberScheduled", "numberMisscheduled", "desiredNumberScheduled", "numberReady"];
+
+const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
 static OPTIONS: Options = Options {
     short_names: &["ds"],
@@ -71,9 +73,13 @@ impl Strategy for DaemonSets {
         if let Some(s) = obj.get_mut("spec") {
             remove(s, "templateGeneration");
         }
+        set_template_generation(obj, 1);
     }
     fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
         base_update(&OPTIONS, new, old);
+        let before = text(&old["metadata"]["annotations"][TEMPLATE_GENERATION]).parse().unwrap_or(0);
+        let changed = !same(&new["spec"]["template"], &old["spec"]["template"]);
+        set_template_generation(new, before + i64::from(changed));
     }
     fn check(&self, obj: &Value, e: &mut Errors) {
         let (spec, p) = (&obj["spec"], Path::new("spec"));
@@ -112,7 +118,7 @@ impl Strategy for DaemonSets {
         collisions(new, old, e);
     }
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
-        let mut out = name_warning(new, old, "Pod names and hostnames");
+        let mut out = Vec::new();
         if old.is_none_or(|o| !same(&o["spec"], &new["spec"])) {
             out.extend(pod::template_warnings(&new["spec"]["template"], old.map(|o| &o["spec"]["template"])));
         }
@@ -135,6 +141,15 @@ impl Strategy for DaemonSets {
             images,
             selector,
         ]
+    }
+}
+
+/// How often the template changed is counted where `extensions/v1beta1` had a field for it.
+fn set_template_generation(obj: &mut Value, count: i64) {
+    if count > 0
+        && let Some(annotations) = ensure(obj, "metadata").and_then(|m| ensure(m, "annotations"))
+    {
+        set(annotations, TEMPLATE_GENERATION, count.to_string());
     }
 }
 
@@ -161,5 +176,25 @@ fn check_update_strategy(s: &Value, p: &Path<'_>, e: &mut Errors) {
             }
         }
         _ => e.not_supported(p, s, &["RollingUpdate", "OnDelete"]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn changes_of_the_template_are_counted() {
+        let cx = Context::at(Timestamp::UNIX_EPOCH);
+        let count = |v: &Value| v["metadata"]["annotations"][TEMPLATE_GENERATION].clone();
+        let mut old = json!({"metadata": {"name": "d"}, "spec": {"template": {"spec": {}}}});
+        DaemonSets.prepare_create(&cx, &mut old);
+        assert_eq!(count(&old), "1");
+        let mut new = json!({"metadata": {"name": "d"}, "spec": {"minReadySeconds": 1, "template": {"spec": {}}}});
+        DaemonSets.prepare_update(&cx, &mut new, &old);
+        assert_eq!(count(&new), "1");
+        new["spec"]["template"]["spec"]["nodeName"] = "n".into();
+        DaemonSets.prepare_update(&cx, &mut new, &old);
+        assert_eq!(count(&new), "2");
     }
 }

@@ -35,7 +35,9 @@ pub(crate) fn selector_and_template(spec: &Value, p: &Path<'_>, empty_why: &str,
     }
     let t = p.child("template");
     let labels = &spec["template"]["metadata"]["labels"];
-    if present(selector) && !rules::selector_empty(selector) && !rules::selector_matches(selector, labels) {
+    // No selector selects nothing, an empty one everything.
+    let matches = present(selector) && rules::selector_matches(selector, labels);
+    if !matches && (!present(selector) || !rules::selector_empty(selector)) {
         let meta = t.child("metadata");
         e.invalid(&meta.child("labels"), labels, "`selector` does not match template `labels`");
     }

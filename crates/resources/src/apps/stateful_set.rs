@@ -60,7 +60,6 @@ impl Strategy for StatefulSets {
                 && let Some(r) = crate::tree::object_mut(s, "rollingUpdate")
             {
                 default_to(r, "partition", 0);
-                default_to(r, "maxUnavailable", 1);
             }
         }
         if let Some(r) = ensure(spec, "persistentVolumeClaimRetentionPolicy") {

@@ -7,9 +7,9 @@ use crate::metadata::immutable;
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
-use crate::strategy::{Column, Options, Strategy};
+use crate::strategy::{Column, Context, Options, Strategy, base_create, base_status_update};
 use crate::table::{AGE, NAME, UNSET, age, name};
-use crate::tree::{default_to, default_zero, empty, ensure, entries, items, present, restore, same, text};
+use crate::tree::{default_to, default_zero, empty, ensure, entries, items, present, restore, same, set, text};
 
 const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
 const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
@@ -155,6 +155,23 @@ impl Strategy for PersistentVolumes {
     }
     fn initial_status(&self) -> Value {
         json!({"phase": "Pending"})
+    }
+    fn prepare_create(&self, cx: &Context<'_>, obj: &mut Value) {
+        base_create(self, obj);
+        set_phase_time(obj, cx.now);
+    }
+    fn prepare_subresource_update(&self, cx: &Context<'_>, _subresource: &str, new: &mut Value, old: &Value) {
+        base_status_update(new, old);
+        let (told, was) = (&new["status"]["lastPhaseTransitionTime"], &old["status"]["lastPhaseTransitionTime"]);
+        if !same(&new["status"]["phase"], &old["status"]["phase"]) && (!present(told) || same(told, was)) {
+            set_phase_time(new, cx.now);
+        }
+    }
+    fn warnings(&self, new: &Value, _old: Option<&Value>) -> Vec<String> {
+        let recycles = text(&new["spec"]["persistentVolumeReclaimPolicy"]) == "Recycle";
+        let warning = "spec.persistentVolumeReclaimPolicy: The Recycle reclaim policy is deprecated. Instead, the \
+                       recommended approach is to use dynamic provisioning.";
+        recycles.then(|| warning.to_owned()).into_iter().collect()
     }
     fn check(&self, obj: &Value, e: &mut Errors) {
         volume_spec(&obj["spec"], e);
@@ -345,6 +362,13 @@ fn check_claim_update(new: &Value, old: &Value, e: &mut Errors) {
             ),
             Some(_) => {}
         }
+    }
+}
+
+/// When the phase became what it is.
+fn set_phase_time(obj: &mut Value, now: Timestamp) {
+    if let Some(status) = ensure(obj, "status") {
+        set(status, "lastPhaseTransitionTime", kelson_meta::format_seconds(now));
     }
 }
 

@@ -15,6 +15,7 @@ use super::rank::{ContainerUsage, PodUsage, Usages};
 use super::thresholds::{Observation, Observations, Signal};
 use super::{Effects, REASON};
 use crate::context::Context;
+use crate::images::gc::is_kept;
 use crate::node::facts;
 use crate::pods::manager::{Known, Signal as ToManager};
 use crate::pods::spec;
@@ -184,7 +185,10 @@ async fn reclaim(ctx: &Context) -> kelson_cri::CriResult<()> {
         .flat_map(|c| [Some(c.image_ref.as_str()), c.image.as_ref().map(|i| i.image.as_str())])
         .flatten()
         .collect();
-    for image in ctx.runtime.list_images(None).await?.into_iter().filter(|i| !i.pinned) {
+    for image in ctx.runtime.list_images(None).await? {
+        if is_kept(&image, &ctx.config.kept_images) {
+            continue;
+        }
         let names = image.repo_tags.iter().chain(&image.repo_digests).chain([&image.id]);
         if names.into_iter().any(|n| used.contains(n.as_str())) {
             continue;

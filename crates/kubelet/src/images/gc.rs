@@ -43,7 +43,7 @@ pub fn to_free(u: Usage, high: u8, low: u8) -> Option<u64> {
 }
 
 /// Whether an image stays whatever the disk's state (upstream: images that the runtime has pinned).
-fn is_kept(image: &cri::Image, names: &[String]) -> bool {
+pub fn is_kept(image: &cri::Image, names: &[String]) -> bool {
     image.pinned || image.repo_tags.iter().chain(&image.repo_digests).any(|name| names.contains(name))
 }
 

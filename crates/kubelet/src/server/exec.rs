@@ -2,6 +2,7 @@
 //! through named pipes, so that a command that closes its output (`sh -c 'cat > file'`) still gets all its input. See
 //! [`crate::runtime::tasks`]. Everything else is spliced to the runtime's streaming server by `stream`.
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use http::{Request, Response};
 use http_body_util::{BodyExt as _, Empty};
@@ -9,6 +10,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use kelson_streams::{ConnectionOptions, ExecOptions, ExecProtocol, ExecResult, ExecStreams, Stream};
 use rustix::fs::{CWD, FileType, Mode};
+use rustix::io::Errno;
 use serde_json::Value;
 use tokio::io::{AsyncWriteExt as _, BufReader};
 use tokio::net::unix::pipe;
@@ -19,6 +21,8 @@ use crate::runtime::tasks::{Pipes, Process};
 
 /// Bytes carried at a time.
 const COPY_BYTES: usize = 64 * 1024;
+/// Between attempts to open a pipe that the other side has not opened yet; it is about to.
+const READER_WAIT: Duration = Duration::from_millis(2);
 
 /// A command ready to be run in a container.
 pub struct Command {
@@ -111,7 +115,7 @@ impl Command {
             let _ = process.delete().await;
             return Err(failed(e));
         }
-        let input = tokio::spawn(input(streams.stdin.take(), open.stdin, process.clone()));
+        let input = tokio::spawn(input(streams.stdin.take(), open.paths.stdin, process.clone()));
         let outputs = (output(open.stdout, streams.stdout.take()), output(open.stderr, streams.stderr.take()));
         let ended = async { tokio::join!(process.wait(), outputs.0, outputs.1).0 };
         let code = tokio::select! {
@@ -155,25 +159,36 @@ impl Command {
         let receiver = |path: &String| -> std::io::Result<Option<pipe::Receiver>> {
             if path.is_empty() { Ok(None) } else { pipe::OpenOptions::new().open_receiver(path).map(Some) }
         };
-        // Opened for reading too, since the other side opens its end only later.
-        let stdin = pipe::OpenOptions::new().read_write(true).open_sender(&paths.stdin)?;
-        Ok(Open { stdin, stdout: receiver(&paths.stdout)?, stderr: receiver(&paths.stderr)?, paths })
+        Ok(Open { stdout: receiver(&paths.stdout)?, stderr: receiver(&paths.stderr)?, paths })
     }
 }
 
 struct Open {
     paths: Pipes,
-    stdin: pipe::Sender,
     stdout: Option<pipe::Receiver>,
     stderr: Option<pipe::Receiver>,
 }
 
-async fn input(from: Option<Stream>, mut to: pipe::Sender, process: Process) {
-    if let Some(from) = from {
-        // A client that breaks off has ended its input too.
-        let _ = tokio::io::copy_buf(&mut BufReader::with_capacity(COPY_BYTES, from), &mut to).await;
+/// Opens the writing end once the other side reads: what is written and closed before that would be lost, and its end
+/// never seen. Whoever calls this gives up when the process has ended.
+async fn writer(path: &str) -> std::io::Result<pipe::Sender> {
+    loop {
+        match pipe::OpenOptions::new().open_sender(path) {
+            Err(e) if e.raw_os_error() == Some(Errno::NXIO.raw_os_error()) => tokio::time::sleep(READER_WAIT).await,
+            other => return other,
+        }
     }
-    drop(to);
+}
+
+async fn input(from: Option<Stream>, path: String, process: Process) {
+    match (from, writer(&path).await) {
+        (Some(from), Ok(mut to)) => {
+            // A client that breaks off has ended its input too.
+            let _ = tokio::io::copy_buf(&mut BufReader::with_capacity(COPY_BYTES, from), &mut to).await;
+        }
+        (_, Err(e)) => tracing::debug!(error = %e, "input of an exec not opened"),
+        (None, Ok(_)) => {}
+    }
     if let Err(e) = process.close_stdin().await {
         tracing::debug!(error = e, "input of an exec not closed");
     }
@@ -191,6 +206,26 @@ async fn output(from: Option<pipe::Receiver>, to: Option<Stream>) {
 mod tests {
     use super::*;
     use serde_json::json;
+
+    #[tokio::test]
+    async fn input_waits_for_its_reader() {
+        use tokio::io::AsyncReadExt as _;
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("stdin");
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a pipe");
+        let at = path.display().to_string();
+        let writing = tokio::spawn(async move {
+            let mut to = writer(&at).await.expect("opened");
+            to.write_all(b"x").await.expect("written");
+        });
+        tokio::time::sleep(READER_WAIT * 5).await;
+        assert!(!writing.is_finished());
+        let mut from = pipe::OpenOptions::new().open_receiver(&path).expect("reader");
+        writing.await.expect("done");
+        let mut got = Vec::new();
+        from.read_to_end(&mut got).await.expect("read");
+        assert_eq!(got, b"x");
+    }
 
     #[test]
     fn the_containers_process_with_another_command() {

@@ -108,11 +108,10 @@ fn check_kind(value: &Value, expected: &Gvk) -> Result<(), Status> {
         )));
     }
     if !kind.is_empty() && kind != expected.kind {
-        let got = Gvk::new("", &expected.version, kind);
         let why = format!("converting (v1.{kind}) to ({}.{}): unknown conversion", group_word(expected), expected.kind);
         return Err(Status::bad_request(format!(
             "{kind} in version {:?} cannot be handled as a {}: {why}",
-            got.version, expected.kind
+            expected.version, expected.kind
         )));
     }
     Ok(())
@@ -129,13 +128,12 @@ fn refused(encoding: Encoding, expected: &Gvk, body: &[u8], error: &DecodeError)
     match kelson_codec::peek(encoding, body) {
         // The document reads, its content does not fit.
         Ok(meta) => {
-            let (group, version) = meta.api_version.rsplit_once('/').unwrap_or(("", &meta.api_version));
-            let version = if version.is_empty() { &expected.version } else { version };
-            let group = if meta.api_version.is_empty() { &expected.group } else { group };
+            let version = meta.api_version.rsplit('/').next().filter(|v| !v.is_empty()).unwrap_or(&expected.version);
             let kind = if meta.kind.is_empty() { &expected.kind } else { &meta.kind };
-            let message = format!("{kind} in version {version:?} cannot be handled as a {}: {error}", expected.kind);
-            let _ = group;
-            Status::bad_request(message)
+            Status::bad_request(format!(
+                "{kind} in version {version:?} cannot be handled as a {}: {error}",
+                expected.kind
+            ))
         }
         Err(_) => Status::bad_request(format!(
             "the object provided is unrecognized (must be of type {}): couldn't get version/kind; {} ({})",

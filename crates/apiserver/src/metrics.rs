@@ -210,12 +210,13 @@ impl Metrics {
             let gr = GroupResource::new(resource.group(), resource.plural());
             let _ = writeln!(out, "apiserver_storage_objects{{resource=\"{gr}\"}} {n}");
         }
+        store(&server.store.stats(), out);
         head(out, "kubernetes_build_info", "gauge", "Version.");
         let _ = writeln!(
             out,
             "kubernetes_build_info{{git_version=\"{}\",major=\"1\",minor=\"36\",platform=\"{}\"}} 1",
-            crate::version::GIT_VERSION,
-            crate::version::platform()
+            kelson_meta::version::GIT_VERSION,
+            kelson_meta::version::platform()
         );
     }
 }
@@ -232,6 +233,19 @@ impl Labels {
 
 fn head(out: &mut String, name: &str, kind: &str, help: &str) {
     let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}");
+}
+
+/// What the committer has done; names of our own, as upstream's are etcd's.
+fn store(stats: &kelson_store::Stats, out: &mut String) {
+    for (name, help, n) in [
+        ("kelson_store_writes_total", "Writes committed.", stats.writes),
+        ("kelson_store_batches_total", "Batches the writes were committed in.", stats.batches),
+        ("kelson_store_syncs_total", "Times the store was synced to disk.", stats.syncs),
+        ("kelson_store_written_bytes_total", "Bytes of committed objects.", stats.bytes),
+    ] {
+        head(out, name, "counter", help);
+        let _ = writeln!(out, "{name} {n}");
+    }
 }
 
 /// What the kernel says of this process.

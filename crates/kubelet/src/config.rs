@@ -8,9 +8,6 @@ use kelson_credentials::PullOptions;
 
 use crate::eviction::EvictionConfig;
 
-/// The version the node reports (`status.nodeInfo.kubeletVersion`).
-pub const KUBELET_VERSION: &str = concat!("v1.36.2+kelson", env!("CARGO_PKG_VERSION"));
-
 /// A taint to register with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegisterTaint {

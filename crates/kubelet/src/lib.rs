@@ -23,5 +23,5 @@ pub mod server;
 pub mod status;
 pub mod volumes;
 
-pub use config::{Config, CredentialProviderFiles, KUBELET_VERSION, RegisterTaint, ServerConfig};
+pub use config::{Config, CredentialProviderFiles, RegisterTaint, ServerConfig};
 pub use kubelet::{Dependencies, Kubelet, KubeletError, Running};

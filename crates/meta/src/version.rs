@@ -14,6 +14,12 @@ pub const GIT_COMMIT: &str = match option_env!("KELSON_COMMIT") {
     None => "unknown",
 };
 
+/// `buildDate` of `/version`; the epoch where the build did not say (`KELSON_BUILD_DATE`).
+pub const BUILD_DATE: &str = match option_env!("KELSON_BUILD_DATE") {
+    Some(d) => d,
+    None => "1970-01-01T00:00:00Z",
+};
+
 /// `platform` of `/version`, in Go's words, e.g. `linux/arm64`.
 pub fn platform() -> String {
     format!("{}/{}", std::env::consts::OS, go_arch())

@@ -98,6 +98,8 @@ impl Committer {
         match self.engine.append(&ops, sync) {
             Ok(()) => {
                 self.recovered();
+                let bytes = changes.iter().map(|change| change.record.bytes().len()).sum();
+                self.shared.counters.appended(changes.len(), bytes, sync);
                 if sync {
                     self.unsynced_since = None;
                     self.reserved = reserve.unwrap_or(self.reserved);
@@ -241,6 +243,7 @@ impl Committer {
         match self.engine.sync() {
             Ok(()) => {
                 self.recovered();
+                self.shared.counters.synced();
                 self.unsynced_since = None;
             }
             Err(error) => {

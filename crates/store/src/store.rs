@@ -21,6 +21,7 @@ use crate::limits::{EXPIRY_PASS_EVERY_S, LOG_BYTES_MAX};
 use crate::queue::{Pending, Queue};
 use crate::record::Record;
 use crate::state::{ListView, State, take_back};
+use crate::stats::{Counters, Stats};
 use crate::write::{Committed, Precondition, Write};
 
 /// The revision of a store in which nothing was ever written. Zero means "any" to clients, so it is never used.
@@ -47,6 +48,7 @@ pub(crate) struct Shared {
     pub queue: Queue,
     pub frames: Arc<FrameBudget>,
     pub expiry: Expiry,
+    pub counters: Counters,
     clock: Arc<dyn Clock>,
     identity: String,
     closed: AtomicBool,
@@ -160,6 +162,7 @@ impl Store {
             queue: Queue::default(),
             frames: Arc::default(),
             expiry,
+            counters: Counters::default(),
             clock: options.clock,
             identity,
             closed: AtomicBool::new(false),
@@ -255,6 +258,12 @@ impl Store {
         counts.retain(|(_, count)| *count > 0);
         counts.sort_unstable();
         counts
+    }
+
+    /// What the committer has done since the store was opened.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
+        self.shared().counters.read()
     }
 
     /// The revision of the last published write. Everything this process acknowledged is at or below it, so a read

@@ -68,6 +68,30 @@ async fn child_that_writes_until_it_is_killed() {
     panic!("a writer gave up: {ended:?}");
 }
 
+#[tokio::test]
+async fn counters_tell_writes_batches_and_syncs() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = open(dir.path()).unwrap();
+    let first = store.commit(create("a", "x")).await.unwrap().record.bytes().len() as u64;
+    let one = store.stats();
+    assert_eq!((one.writes, one.batches, one.syncs, one.bytes), (1, 1, 1, first));
+    store.commit(create("b", "x").relaxed()).await.unwrap();
+    assert!(store.commit(create("b", "refused")).await.is_err());
+    let two = store.stats();
+    assert_eq!((two.writes, two.batches, two.syncs), (2, 2, 1), "a relaxed write syncs nothing, a refused one counts not");
+    let writers = (0..32).map(|n| {
+        let store = store.clone();
+        tokio::spawn(async move { store.commit(create(&format!("c{n}"), "x")).await.unwrap() })
+    });
+    for writer in writers.collect::<Vec<_>>() {
+        writer.await.unwrap();
+    }
+    let many = store.stats();
+    assert_eq!(many.writes, 34);
+    assert!(many.syncs - two.syncs <= 32 && many.batches - two.batches == many.syncs - two.syncs);
+    store.close().await;
+}
+
 /// Starts the child, kills it after some acknowledgements, and returns everything it said.
 fn run_and_kill(dir: &Path, after: usize) -> Vec<(String, String, u64)> {
     let mut child = Command::new(std::env::current_exe().unwrap())

@@ -136,7 +136,7 @@ fn document_name(group: &str, version: &str) -> String {
 
 /// Stands for a document's content without making it: it changes with the program and with what is served.
 fn hash(catalog: &Catalog, name: &str) -> String {
-    let text = format!("{}\n{}\n{name}", crate::version::GIT_VERSION, catalog.generation());
+    let text = format!("{}\n{}\n{name}", kelson_meta::version::GIT_VERSION, catalog.generation());
     Sha256::digest(text).iter().map(|b| format!("{b:02X}")).collect()
 }
 
@@ -151,7 +151,7 @@ fn index(catalog: &Catalog) -> Value {
 }
 
 fn info() -> Value {
-    json!({"title": "Kubernetes", "version": crate::version::GIT_VERSION})
+    json!({"title": "Kubernetes", "version": kelson_meta::version::GIT_VERSION})
 }
 
 fn v3(catalog: &Catalog, name: &str) -> Option<Value> {

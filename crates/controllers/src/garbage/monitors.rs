@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use kelson_client::{Change, Client, Informer, InformerConfig, InformerHandle, Object, ResourceType};
+use kelson_client::{Change, Client, Informer, InformerConfig, InformerHandle, ResourceType, slim_object};
 use kelson_meta::OwnerReference;
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -37,23 +37,11 @@ struct SlimMeta {
     finalizers: Vec<String>,
 }
 
-impl Object for MetaView {
-    // Only for messages: the path comes from discovery.
-    const TYPE: ResourceType =
-        ResourceType::namespaced("meta.k8s.io", "v1", "partialobjectmetadata", "PartialObjectMetadata");
-    fn name(&self) -> &str {
-        &self.metadata.name
-    }
-    fn namespace(&self) -> &str {
-        &self.metadata.namespace
-    }
-    fn uid(&self) -> &str {
-        &self.metadata.uid
-    }
-    fn resource_version(&self) -> &str {
-        &self.metadata.resource_version
-    }
-}
+// Only for messages: the path comes from discovery.
+slim_object!(
+    MetaView,
+    ResourceType::namespaced("meta.k8s.io", "v1", "partialobjectmetadata", "PartialObjectMetadata")
+);
 
 /// Resources by number; numbers are never used again.
 #[derive(Default)]

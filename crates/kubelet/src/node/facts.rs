@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::NodeSystemInfo;
 use kelson_meta::Quantity;
 
-use crate::config::{Config, KUBELET_VERSION};
+use crate::config::Config;
 use crate::images::gc::Usage;
 
 /// Memory in bytes.
@@ -98,7 +98,7 @@ pub fn system_info(runtime_version: &str) -> NodeSystemInfo {
         container_runtime_version: runtime_version.into(),
         kernel_version: file("/proc/sys/kernel/osrelease"),
         kube_proxy_version: String::new(),
-        kubelet_version: KUBELET_VERSION.into(),
+        kubelet_version: kelson_meta::version::GIT_VERSION.into(),
         system_uuid: system.into_iter().find(|s| !s.is_empty()).unwrap_or_else(|| machine.clone()),
         machine_id: machine,
         operating_system: "linux".into(),

@@ -1,16 +1,11 @@
 //! The wire forms of pods, field by field as the API names them; alive only while one object is decoded.
 use std::collections::BTreeMap;
 
-use kelson_meta::{LabelSelectorRequirement, LabelSelectorSpec, OwnerReference, Quantity};
+use kelson_meta::{LabelSelectorRequirement, LabelSelectorSpec, OwnerReference, Quantity, null_default};
 use serde::Deserialize;
 
 /// A quantity list.
 pub type Resources = BTreeMap<String, Quantity>;
-
-/// Lists that the wire may give as `null`.
-fn list<'de, D: serde::Deserializer<'de>, T: Deserialize<'de>>(d: D) -> Result<Vec<T>, D::Error> {
-    Ok(Option::<Vec<T>>::deserialize(d)?.unwrap_or_default())
-}
 
 macro_rules! wire {
     ($(#[$m:meta])* $name:ident { $($(#[$f:meta])* $field:ident : $type:ty),* $(,)? }) => {
@@ -28,7 +23,7 @@ wire!(RawMeta {
     resource_version: String,
     deletion_timestamp: Option<String>,
     labels: Option<BTreeMap<String, String>>,
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "null_default")]
     owner_references: Vec<OwnerReference>,
 });
 
@@ -39,21 +34,21 @@ wire!(RawPodSpec {
     scheduler_name: Option<String>,
     priority: Option<i32>,
     preemption_policy: Option<String>,
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "null_default")]
     scheduling_gates: Vec<RawGate>,
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "null_default")]
     containers: Vec<RawContainer>,
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "null_default")]
     init_containers: Vec<RawContainer>,
     overhead: Option<Resources>,
     resources: Option<RawRequirements>,
     node_selector: Option<BTreeMap<String, String>>,
     affinity: Option<RawAffinity>,
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "null_default")]
     tolerations: Vec<RawToleration>,
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "null_default")]
     topology_spread_constraints: Vec<RawSpread>,
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "null_default")]
     volumes: Vec<RawVolume>,
 });
 
@@ -63,7 +58,7 @@ wire!(RawContainer {
     image: Option<String>,
     resources: Option<RawRequirements>,
     restart_policy: Option<String>,
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "null_default")]
     ports: Vec<RawPort>,
 });
 wire!(RawPort {
@@ -86,36 +81,36 @@ wire!(RawAffinity {
 wire!(RawNodeAffinity {
     #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
     required: Option<RawNodeSelector>,
-    #[serde(rename = "preferredDuringSchedulingIgnoredDuringExecution", deserialize_with = "list")]
+    #[serde(rename = "preferredDuringSchedulingIgnoredDuringExecution", deserialize_with = "null_default")]
     preferred: Vec<RawPreferred>,
 });
 wire!(RawNodeSelector {
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "null_default")]
     node_selector_terms: Vec<RawNodeTerm>,
 });
 wire!(RawPreferred { weight: i32, preference: RawNodeTerm });
 wire!(RawNodeTerm {
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "null_default")]
     match_expressions: Vec<LabelSelectorRequirement>,
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "null_default")]
     match_fields: Vec<LabelSelectorRequirement>,
 });
 wire!(RawPodAffinity {
-    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution", deserialize_with = "list")]
+    #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution", deserialize_with = "null_default")]
     required: Vec<RawPodTerm>,
-    #[serde(rename = "preferredDuringSchedulingIgnoredDuringExecution", deserialize_with = "list")]
+    #[serde(rename = "preferredDuringSchedulingIgnoredDuringExecution", deserialize_with = "null_default")]
     preferred: Vec<RawWeightedTerm>,
 });
 wire!(RawWeightedTerm { weight: i32, pod_affinity_term: RawPodTerm });
 wire!(RawPodTerm {
     label_selector: Option<LabelSelectorSpec>,
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "null_default")]
     namespaces: Vec<String>,
     namespace_selector: Option<LabelSelectorSpec>,
     topology_key: String,
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "null_default")]
     match_label_keys: Vec<String>,
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "null_default")]
     mismatch_label_keys: Vec<String>,
 });
 wire!(RawSpread {
@@ -126,7 +121,7 @@ wire!(RawSpread {
     min_domains: Option<i32>,
     node_affinity_policy: Option<String>,
     node_taints_policy: Option<String>,
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "null_default")]
     match_label_keys: Vec<String>,
 });
 wire!(RawVolume {
@@ -142,7 +137,7 @@ wire!(RawPodStatus {
     phase: Option<String>,
     start_time: Option<String>,
     nominated_node_name: Option<String>,
-    #[serde(deserialize_with = "list")]
+    #[serde(deserialize_with = "null_default")]
     conditions: Vec<RawCondition>,
 });
 wire!(RawCondition {

@@ -8,7 +8,7 @@ use kelson_cri::proto as cri;
 use super::super::Shared;
 use super::super::routes::{Body, text, typed};
 use super::usage::{self, Usage};
-use crate::config::KUBELET_VERSION;
+use kelson_meta::version::GIT_VERSION;
 use crate::node::facts;
 use crate::pods::spec;
 
@@ -61,7 +61,7 @@ pub async fn own(shared: &Shared) -> Response<Body> {
     let node = quoted(&shared.ctx.config.node_name);
     let mut e = Exposition::default();
     e.family("kubernetes_build_info", "gauge", "A metric with a constant '1' value labeled by version.");
-    e.sample("kubernetes_build_info", &format!("git_version={}", quoted(KUBELET_VERSION)), 1.0, None);
+    e.sample("kubernetes_build_info", &format!("git_version={}", quoted(GIT_VERSION)), 1.0, None);
     e.family("kubelet_node_name", "gauge", "The node's name. The count is always 1.");
     e.sample("kubelet_node_name", &format!("node={node}"), 1.0, None);
     e.family("kubelet_working_pods", "gauge", "Number of pods the kubelet works on.");

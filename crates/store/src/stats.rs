@@ -1,0 +1,51 @@
+//! What the committer has done, counted: the figures behind "no synced write at rest" and "many writes, one sync".
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Counters since the store was opened.
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    pub writes: AtomicU64,
+    pub batches: AtomicU64,
+    pub syncs: AtomicU64,
+    pub bytes: AtomicU64,
+}
+
+/// A reading of the counters.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Stats {
+    /// Writes that were committed.
+    pub writes: u64,
+    /// Batches they were committed in.
+    pub batches: u64,
+    /// Times the engine was told to sync: once per batch with a synced write, and what relaxed writes left behind.
+    pub syncs: u64,
+    /// Bytes of the committed objects, as stored.
+    pub bytes: u64,
+}
+
+impl Counters {
+    /// Counts a batch that was appended.
+    pub fn appended(&self, writes: usize, bytes: usize, synced: bool) {
+        self.writes.fetch_add(writes as u64, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes as u64, Ordering::Relaxed);
+        self.batches.fetch_add(1, Ordering::Relaxed);
+        if synced {
+            self.synced();
+        }
+    }
+    /// Counts a sync.
+    pub fn synced(&self) {
+        self.syncs.fetch_add(1, Ordering::Relaxed);
+    }
+    /// Their values now.
+    pub fn read(&self) -> Stats {
+        let value = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        Stats {
+            writes: value(&self.writes),
+            batches: value(&self.batches),
+            syncs: value(&self.syncs),
+            bytes: value(&self.bytes),
+        }
+    }
+}

@@ -181,7 +181,7 @@ impl Controller {
         let mut pods = self.pods.in_namespace(&key.namespace);
         pods.retain(|p| selector.matches(&p.metadata.labels));
         let (subsets, cut) = subsets(&service, &pods);
-        let mut labels = service.metadata.labels.clone();
+        let mut labels = BTreeMap::clone(&service.metadata.labels);
         labels.insert(MANAGED_BY.into(), NAME.into());
         if is_headless(&service) {
             labels.insert(HEADLESS.into(), String::new());

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use kelson_client::{ResourceType, slim_object};
-use kelson_meta::{LabelSelectorSpec, ObjectMeta, null_default};
+use kelson_meta::{Interned, LabelSelectorSpec, ObjectMeta, intern_table, null_default};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
@@ -33,7 +33,7 @@ pub struct PodView {
     pub status: PodStatusView,
 }
 
-/// The part of a pod's spec that is read.
+/// The part of a pod's spec that is read. What a template decides is held once for all pods of it.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodSpecView {
@@ -44,18 +44,36 @@ pub struct PodSpecView {
     /// Headless service it belongs to.
     pub subdomain: String,
     /// Containers, for their ports.
-    #[serde(deserialize_with = "null_default")]
-    pub containers: Vec<ContainerView>,
+    pub containers: Interned<Containers>,
     /// Init containers; those that restart always are sidecars and have ports too.
-    #[serde(deserialize_with = "null_default")]
-    pub init_containers: Vec<ContainerView>,
+    pub init_containers: Interned<Containers>,
     /// Tolerations.
-    #[serde(deserialize_with = "null_default")]
-    pub tolerations: Vec<Toleration>,
+    pub tolerations: Interned<Tolerations>,
+}
+
+macro_rules! lists {
+    ($($(#[$m:meta])* $name:ident of $item:ty),+ $(,)?) => {$(
+        $(#[$m])*
+        #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Hash)]
+        #[serde(transparent)]
+        pub struct $name(pub Vec<$item>);
+        impl std::ops::Deref for $name {
+            type Target = [$item];
+            fn deref(&self) -> &[$item] {
+                &self.0
+            }
+        }
+    )+};
+}
+lists! {
+    /// Containers, held once for all pods that have equal ones.
+    Containers of ContainerView,
+    /// Tolerations, held once for all pods that have equal ones.
+    Tolerations of Toleration,
 }
 
 /// The part of a container that is read.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Hash)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerView {
     /// Its ports.
@@ -66,7 +84,7 @@ pub struct ContainerView {
 }
 
 /// A container's port.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Hash)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerPortView {
     /// Name.
@@ -78,7 +96,7 @@ pub struct ContainerPortView {
 }
 
 /// `v1.Toleration`.
-#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Hash)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Toleration {
     /// Taint key; empty with `Exists`: all.
@@ -184,6 +202,7 @@ impl Indexed for PodView {
         }
     }
 }
+intern_table!(Containers, Tolerations);
 slim_object!(PodView, ResourceType::namespaced("", "v1", "pods", "Pod"));
 
 /// `apps/v1` ReplicaSet.

@@ -6,6 +6,7 @@
 mod clock;
 mod field;
 mod gvk;
+mod intern;
 mod names;
 mod object;
 mod quantity;
@@ -16,6 +17,7 @@ pub mod version;
 pub use clock::{Clock, SystemClock, TokioClock, format_micro, format_seconds};
 pub use field::{FieldError, FieldErrorKind, FieldErrors, FieldPath};
 pub use gvk::{GroupKind, GroupResource, GroupVersion, Gvk, Gvr};
+pub use intern::{Intern, Interned, Interner, LabelMap};
 pub use names::{
     generate_name, is_config_map_key, is_dns1035_label, is_dns1123_label, is_dns1123_subdomain, is_label_value,
     is_path_segment_name, is_qualified_name, random_suffix,

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::LabelMap;
+
 /// Object metadata as readers need it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -30,9 +32,8 @@ pub struct ObjectMeta {
     pub deletion_timestamp: Option<String>,
     /// Seconds of grace left to the deletion.
     pub deletion_grace_period_seconds: Option<i64>,
-    /// Labels.
-    #[serde(deserialize_with = "null_default")]
-    pub labels: BTreeMap<String, String>,
+    /// Labels; equal ones are held once.
+    pub labels: LabelMap,
     /// Annotations.
     #[serde(deserialize_with = "null_default")]
     pub annotations: BTreeMap<String, String>,

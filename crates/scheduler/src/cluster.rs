@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
+use kelson_meta::LabelMap;
 use tokio::time::Instant;
 
 use crate::storage::Storage;
@@ -117,14 +118,14 @@ static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
 /// The labels of namespaces.
 #[derive(Debug, Default)]
 pub struct Namespaces {
-    labels: HashMap<Box<str>, BTreeMap<String, String>>,
+    labels: HashMap<Box<str>, LabelMap>,
     epoch: u64,
 }
 
 impl Namespaces {
     /// A namespace's labels; none when it is unknown.
     pub fn labels(&self, name: &str) -> &BTreeMap<String, String> {
-        self.labels.get(name).unwrap_or(&NO_LABELS)
+        self.labels.get(name).map_or(&NO_LABELS, |labels| labels)
     }
     /// Changes with any namespace's labels.
     pub fn epoch(&self) -> u64 {

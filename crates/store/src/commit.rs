@@ -1,10 +1,11 @@
 //! The committer: checks preconditions in order, gives out revisions, appends each batch with one sync, then publishes
 //! and answers. There is one per store, and nothing else changes the state.
 
-use std::collections::{HashMap, HashSet};
-use std::hash::Hash;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+use kelson_meta::Interner;
 
 use crate::engine::format::{self, Mark};
 use crate::engine::{Engine, EngineError, Op};
@@ -12,8 +13,7 @@ use crate::error::StoreError;
 use crate::event::{Event, EventKind};
 use crate::key::{Key, Place, Resource};
 use crate::limits::{
-    INTERNED_SETS_SWEEP_AT, LOG_AGE_MAX_S, LOG_SWEEP_EVERY_S, MAINTAIN_DELAY_S, MAINTAIN_STEP_MS, RELAXED_SYNC_DELAY_S,
-    REVISIONS_RESERVED,
+    LOG_AGE_MAX_S, LOG_SWEEP_EVERY_S, MAINTAIN_DELAY_S, MAINTAIN_STEP_MS, RELAXED_SYNC_DELAY_S, REVISIONS_RESERVED,
 };
 use crate::meta::{Labels, RecordMeta};
 use crate::queue::{Pending, Reply, Taken};
@@ -42,8 +42,8 @@ pub(crate) struct Committer {
     /// When to look for housekeeping, after deletions.
     maintain_at: Option<Instant>,
     failing: bool,
-    labels: Interner<Arc<[u8]>>,
-    namespaces: Interner<Arc<str>>,
+    labels: Interner<[u8]>,
+    namespaces: Interner<str>,
 }
 
 impl Committer {
@@ -324,31 +324,5 @@ fn allowed(write: &Write, current: Option<&Arc<Record>>) -> Result<(), StoreErro
             Err(StoreError::Conflict { current: Arc::clone(current), expected })
         }
         _ => Ok(()),
-    }
-}
-
-/// Shares equal values; forgets unused ones when it has grown.
-struct Interner<T> {
-    values: HashSet<T>,
-    sweep_at: usize,
-}
-
-impl<T> Default for Interner<T> {
-    fn default() -> Self {
-        Self { values: HashSet::new(), sweep_at: INTERNED_SETS_SWEEP_AT }
-    }
-}
-
-impl<T: ?Sized + Hash + Eq> Interner<Arc<T>> {
-    fn share(&mut self, value: Arc<T>) -> Arc<T> {
-        if let Some(kept) = self.values.get(&value) {
-            return Arc::clone(kept);
-        }
-        if self.values.len() >= self.sweep_at {
-            self.values.retain(|kept| Arc::strong_count(kept) > 1);
-            self.sweep_at = (self.values.len() * 2).max(INTERNED_SETS_SWEEP_AT);
-        }
-        self.values.insert(Arc::clone(&value));
-        value
     }
 }

@@ -31,8 +31,6 @@ pub const EXPIRY_BATCH_MAX: usize = 256;
 pub const EXPIRY_PASS_EVERY_S: u64 = 30;
 /// How long records of the Event resource live after their last write, by default, in seconds (`--event-ttl`).
 pub const EVENT_TTL_S: u64 = 3600;
-/// Distinct label sets remembered for sharing before unused ones are swept.
-pub const INTERNED_SETS_SWEEP_AT: usize = 4096;
 /// Time from a deletion to the housekeeping that may give its space back, in seconds.
 pub const MAINTAIN_DELAY_S: u64 = 60;
 /// Time between two pieces of housekeeping, in milliseconds.

@@ -78,7 +78,11 @@ async fn counters_tell_writes_batches_and_syncs() {
     store.commit(create("b", "x").relaxed()).await.unwrap();
     assert!(store.commit(create("b", "refused")).await.is_err());
     let two = store.stats();
-    assert_eq!((two.writes, two.batches, two.syncs), (2, 2, 1), "a relaxed write syncs nothing, a refused one counts not");
+    assert_eq!(
+        (two.writes, two.batches, two.syncs),
+        (2, 2, 1),
+        "a relaxed write syncs nothing, a refused one counts not"
+    );
     let writers = (0..32).map(|n| {
         let store = store.clone();
         tokio::spawn(async move { store.commit(create(&format!("c{n}"), "x")).await.unwrap() })

@@ -124,7 +124,7 @@ impl Controller {
             self.expectations.forget(key);
             return Ok(());
         };
-        let mut labels = source.metadata.labels.clone();
+        let mut labels = BTreeMap::clone(&source.metadata.labels);
         labels.insert(SERVICE_NAME_LABEL.into(), key.name.clone());
         labels.insert(MANAGED_BY.into(), MANAGER.into());
         // No family needs an empty slice here: what is not there is not mirrored.

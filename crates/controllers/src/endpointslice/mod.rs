@@ -243,7 +243,7 @@ impl Controller {
 
 /// The service's labels, and what ties the slice to it.
 fn slice_labels(s: &ServiceView) -> BTreeMap<String, String> {
-    let mut labels = s.metadata.labels.clone();
+    let mut labels = BTreeMap::clone(&s.metadata.labels);
     labels.remove(HEADLESS);
     labels.insert(SERVICE_NAME_LABEL.into(), s.metadata.name.clone());
     labels.insert(MANAGED_BY.into(), MANAGER.into());

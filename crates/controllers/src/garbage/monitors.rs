@@ -38,10 +38,7 @@ struct SlimMeta {
 }
 
 // Only for messages: the path comes from discovery.
-slim_object!(
-    MetaView,
-    ResourceType::namespaced("meta.k8s.io", "v1", "partialobjectmetadata", "PartialObjectMetadata")
-);
+slim_object!(MetaView, ResourceType::namespaced("meta.k8s.io", "v1", "partialobjectmetadata", "PartialObjectMetadata"));
 
 /// Resources by number; numbers are never used again.
 #[derive(Default)]

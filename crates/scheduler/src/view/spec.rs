@@ -1,9 +1,9 @@
 //! What decides where a pod may run. Pods made from one template have equal specs, so equal ones are kept once: that
 //! keeps a cached pod small, and makes "the same question as before" a comparison of pointers (KEP-5598's idea).
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
-use kelson_meta::{LabelSelector, Operator};
+use kelson_meta::{Interner, LabelSelector, Operator};
 use parking_lot::Mutex;
 
 use super::affinity::{NodeSelector, NodeSelectorTerm, PodTerm, Toleration, merge_keys, selector_of};
@@ -121,31 +121,12 @@ pub struct PodSpec {
     pub claims: Vec<ClaimRef>,
 }
 
-/// Specs in use. Entries are dropped once nobody else holds them, when the table has doubled.
-struct Interner {
-    specs: HashSet<Arc<PodSpec>>,
-    purge_at: usize,
-}
-
-/// The table is not purged below this size.
-const PURGE_MIN: usize = 256;
-
-static SPECS: LazyLock<Mutex<Interner>> =
-    LazyLock::new(|| Mutex::new(Interner { specs: HashSet::new(), purge_at: PURGE_MIN }));
+/// Specs in use.
+static SPECS: LazyLock<Mutex<Interner<PodSpec>>> = LazyLock::new(Mutex::default);
 
 /// The shared copy of a spec.
 pub fn intern(spec: PodSpec) -> Arc<PodSpec> {
-    let mut table = SPECS.lock();
-    if let Some(known) = table.specs.get(&spec) {
-        return Arc::clone(known);
-    }
-    if table.specs.len() >= table.purge_at {
-        table.specs.retain(|s| Arc::strong_count(s) > 1);
-        table.purge_at = (table.specs.len() * 2).max(PURGE_MIN);
-    }
-    let new = Arc::new(spec);
-    table.specs.insert(Arc::clone(&new));
-    new
+    SPECS.lock().share(spec)
 }
 
 impl PodSpec {

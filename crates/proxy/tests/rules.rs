@@ -129,7 +129,8 @@ fn other_services_are_left_alone() {
         assert!(plan(&service(spec.clone()), [].into_iter(), Family::V4, &here()).is_empty(), "{spec}");
     }
     let mut foreign = service(json!({}));
-    foreign.metadata.labels.insert("service.kubernetes.io/service-proxy-name".into(), "x".into());
+    foreign.metadata.labels =
+        [("service.kubernetes.io/service-proxy-name".to_owned(), "x".to_owned())].into_iter().collect();
     assert!(plan(&foreign, [].into_iter(), Family::V4, &here()).is_empty());
 }
 

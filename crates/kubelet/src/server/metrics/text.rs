@@ -8,9 +8,9 @@ use kelson_cri::proto as cri;
 use super::super::Shared;
 use super::super::routes::{Body, text, typed};
 use super::usage::{self, Usage};
-use kelson_meta::version::GIT_VERSION;
 use crate::node::facts;
 use crate::pods::spec;
+use kelson_meta::version::GIT_VERSION;
 
 /// The classic text format.
 pub fn answer(body: String) -> Response<Body> {

@@ -30,8 +30,9 @@ lint: deps-build ## format and clippy
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- --deny warnings
 
-bench: deps-test build ## start, rest, create, get, list, image pull credentials on this machine; PEER_URL and PEER_TOKEN add a peer to the run
+bench: deps-test build images ## start, rest, create, get, list, schedule, pull credentials; PEER_URL and PEER_TOKEN add a peer to the run
 	bench/run
+	@if [ $$(id -u) -eq 0 ]; then bench/node; else echo "bench/node: left out, it needs root"; fi
 	cargo run --locked --quiet --release --package kelson-credentials --example rates
 
 images: deps-test ## the test images as tars under .cache/images

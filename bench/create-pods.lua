@@ -1,4 +1,5 @@
--- wrk: POST pods with names of their own into the namespace NS, with the bearer token TOKEN.
+-- wrk: POST pods with names of their own into the namespace NS, with the bearer token TOKEN. SCHEDULER names who is to
+-- place them; nobody does by default.
 local token = os.getenv("TOKEN")
 local path = "/api/v1/namespaces/" .. os.getenv("NS") .. "/pods"
 local threads = 0
@@ -7,7 +8,7 @@ function setup(thread)
   threads = threads + 1
 end
 local function spec()
-  return [["spec":{"schedulerName":"nobody","containers":[{"name":"app","image":"registry.example/app:1.0",]]
+  return [["spec":{"schedulerName":"]] .. (os.getenv("SCHEDULER") or "nobody") .. [[","containers":[{"name":"app","image":"registry.example/app:1.0",]]
     .. [["command":["/bin/app","--verbose"],"env":[{"name":"MODE","value":"fast"},{"name":"SELF","valueFrom":]]
     .. [[{"fieldRef":{"fieldPath":"metadata.name"}}}],"ports":[{"name":"http","containerPort":8080}],]]
     .. [["resources":{"requests":{"cpu":"50m","memory":"64Mi"},"limits":{"memory":"128Mi"}},]]

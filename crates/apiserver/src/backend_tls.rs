@@ -4,49 +4,11 @@
 use std::net::IpAddr;
 use std::sync::{Arc, OnceLock};
 
-use kelson_pki::provider;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::{ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use kelson_pki::AnyServerCertificate;
+use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-
-#[derive(Debug)]
-struct AnySigner(Arc<CryptoProvider>);
-
-impl ServerCertVerifier for AnySigner {
-    fn verify_server_cert(
-        &self,
-        _end_entity: &CertificateDer<'_>,
-        _intermediates: &[CertificateDer<'_>],
-        _server_name: &ServerName<'_>,
-        _ocsp_response: &[u8],
-        _now: UnixTime,
-    ) -> Result<ServerCertVerified, Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls12_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, Error> {
-        verify_tls13_signature(message, cert, dss, &self.0.signature_verification_algorithms)
-    }
-    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.0.signature_verification_algorithms.supported_schemes()
-    }
-}
 
 /// Speaks TLS over a connection.
 ///
@@ -55,9 +17,7 @@ impl ServerCertVerifier for AnySigner {
 pub async fn connect(tcp: TcpStream, ip: IpAddr) -> Result<TlsStream<TcpStream>, String> {
     static CONNECTOR: OnceLock<Result<TlsConnector, String>> = OnceLock::new();
     let connector = CONNECTOR.get_or_init(|| {
-        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
-        let builder = builder.map_err(|e| e.to_string())?.dangerous();
-        let tls = builder.with_custom_certificate_verifier(Arc::new(AnySigner(provider()))).with_no_client_auth();
+        let tls = AnyServerCertificate::client_config().map_err(|e| e.to_string())?;
         Ok(TlsConnector::from(Arc::new(tls)))
     });
     let connector = connector.as_ref().map_err(Clone::clone)?;

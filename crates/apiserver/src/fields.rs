@@ -2,7 +2,7 @@
 //! The sets and the merge are `kelson-patch`'s. Work is done in the request's version, as the entries name it.
 use std::sync::Arc;
 
-use kelson_meta::{GroupResource, Reason, Status, StatusCause, format_seconds};
+use kelson_meta::{Reason, Status, StatusCause, format_seconds};
 use kelson_patch::{ApplyError, FieldManager, FieldSet};
 use kelson_schema::shape::Shape;
 use parking_lot::RwLock;
@@ -85,15 +85,14 @@ pub fn apply(
     let now = format_seconds(cx.server.clock.now());
     manager(served, subresource)
         .apply(live, config, cx.query.text("fieldManager"), force, &now)
-        .map_err(|e| refused(&served.gr, &cx.info.name, e))
+        .map_err(refused)
 }
 
-fn refused(gr: &GroupResource, name: &str, error: ApplyError) -> Status {
+fn refused(error: ApplyError) -> Status {
     match error {
         ApplyError::Conflicts(conflicts) => {
             let message = ApplyError::Conflicts(conflicts.clone()).to_string();
             let mut status = Status::failure(409, Reason::Conflict, message);
-            let _ = (gr, name);
             let cause = |c: kelson_patch::Conflict| StatusCause {
                 reason: "FieldManagerConflict".into(),
                 message: format!("conflict with {}", c.manager),

@@ -10,6 +10,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kelson_pki::AnyServerCertificate;
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls_pki_types::pem::PemObject as _;
@@ -20,7 +21,6 @@ use crate::transport::BoxFuture;
 use crate::{Request, Response, Transport, TransportError};
 
 mod connector;
-mod unverified;
 use connector::TlsConnector;
 
 /// How long a connection may take, TLS included.
@@ -134,18 +134,16 @@ pub fn client_config(config: &Config) -> Result<ClientConfig, TransportError> {
         let cert = cert.map_err(|e| TransportError(format!("certificate authority: {e}")))?;
         roots.add(cert).map_err(|e| TransportError(format!("certificate authority: {e}")))?;
     }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider))
-        .with_safe_default_protocol_versions()
-        .map_err(TransportError::new)?;
     if config.insecure_skip_tls_verify {
         if !matches!(config.credentials, Credentials::None) {
             return Err(TransportError("credentials are not sent to a server that is not verified".into()));
         }
-        let any = builder.dangerous().with_custom_certificate_verifier(Arc::new(unverified::AnyServer::new(provider)));
-        return Ok(with_alpn(any.with_no_client_auth()));
+        return Ok(with_alpn(AnyServerCertificate::client_config().map_err(TransportError::new)?));
     }
-    let builder = builder.with_root_certificates(roots);
+    let builder = ClientConfig::builder_with_provider(kelson_pki::provider())
+        .with_safe_default_protocol_versions()
+        .map_err(TransportError::new)?
+        .with_root_certificates(roots);
     let (cert, key) = match &config.credentials {
         Credentials::Certificate { cert_pem, key_pem } => (cert_pem.clone(), key_pem.clone()),
         Credentials::CertificateFiles { cert, key } => (read(cert)?, read(key)?),

@@ -14,6 +14,7 @@ mod lifetime;
 mod pem;
 mod signer;
 mod tls;
+mod unverified;
 
 pub use authority::{Authority, CertInfo, Issued, LeafSpec, Purpose, San};
 pub use bootstrap::{SIGNATURE_PREFIX, parse_pin, public_key_pin, sign_detached, verify_detached};
@@ -29,6 +30,7 @@ pub use signer::{
     validate_for_signer, validate_kubelet_client, validate_kubelet_serving,
 };
 pub use tls::{AnyClientCertificate, ClientChains, SwappableCertificate, provider};
+pub use unverified::AnyServerCertificate;
 
 /// What can go wrong. Texts never hold key material.
 #[derive(Debug, thiserror::Error)]

@@ -7,9 +7,8 @@ use bytes::Bytes;
 use http_body_util::{BodyExt as _, Empty};
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::core::v1::HTTPGetAction;
-use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
-use rustls::crypto::WebPkiSupportedAlgorithms;
-use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
+use kelson_pki::AnyServerCertificate;
+use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 
 use super::Outcome;
@@ -23,41 +22,6 @@ pub struct Prober {
     tls: Option<tokio_rustls::TlsConnector>,
 }
 
-#[derive(Debug)]
-struct Anyone(WebPkiSupportedAlgorithms);
-
-impl ServerCertVerifier for Anyone {
-    fn verify_server_cert(
-        &self,
-        _: &CertificateDer<'_>,
-        _: &[CertificateDer<'_>],
-        _: &ServerName<'_>,
-        _: &[u8],
-        _: UnixTime,
-    ) -> Result<ServerCertVerified, rustls::Error> {
-        Ok(ServerCertVerified::assertion())
-    }
-    fn verify_tls12_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &rustls::DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls12_signature(message, cert, dss, &self.0)
-    }
-    fn verify_tls13_signature(
-        &self,
-        message: &[u8],
-        cert: &CertificateDer<'_>,
-        dss: &rustls::DigitallySignedStruct,
-    ) -> Result<HandshakeSignatureValid, rustls::Error> {
-        rustls::crypto::verify_tls13_signature(message, cert, dss, &self.0)
-    }
-    fn supported_verify_schemes(&self) -> Vec<rustls::SignatureScheme> {
-        self.0.supported_schemes()
-    }
-}
-
 impl Default for Prober {
     fn default() -> Self {
         Self::new()
@@ -67,14 +31,8 @@ impl Default for Prober {
 impl Prober {
     /// Ready to send.
     pub fn new() -> Self {
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let verifier = Arc::new(Anyone(provider.signature_verification_algorithms));
-        let config = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions().ok();
-        let tls = config.map(|b| {
-            let config = b.dangerous().with_custom_certificate_verifier(verifier).with_no_client_auth();
-            tokio_rustls::TlsConnector::from(Arc::new(config))
-        });
-        Self { tls }
+        let config = AnyServerCertificate::client_config().ok();
+        Self { tls: config.map(|config| tokio_rustls::TlsConnector::from(Arc::new(config))) }
     }
 
     /// One GET, judged by its status.

@@ -429,7 +429,7 @@ pub async fn collection(cx: &Cx, served: &Served, body: RequestBody) -> Result<A
     let accepted = cx.accept()?;
     let options = DeleteOptions::new(cx, &body.read().await?)?;
     let selectors = Selectors::new(served, &cx.query)?;
-    let at = ListAt::new(&cx.query)?;
+    let at = ListAt::new(&cx.query, cx.server.clock.now())?;
     let namespace = Some(cx.namespace(served)).filter(|n| !n.is_empty());
     let view = at.view(&cx.server.store, served, namespace).await?;
     let revision = view.revision();

@@ -83,9 +83,7 @@ pub fn apply(
     force: bool,
 ) -> Result<Value, Status> {
     let now = format_seconds(cx.server.clock.now());
-    manager(served, subresource)
-        .apply(live, config, cx.query.text("fieldManager"), force, &now)
-        .map_err(refused)
+    manager(served, subresource).apply(live, config, cx.query.text("fieldManager"), force, &now).map_err(refused)
 }
 
 fn refused(error: ApplyError) -> Status {

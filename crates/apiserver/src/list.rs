@@ -49,7 +49,7 @@ pub async fn list(cx: &Cx, served: &Arc<Served>) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let view = cx.view()?;
     let selectors = Selectors::new(served, &cx.query)?;
-    let at = ListAt::new(&cx.query)?;
+    let at = ListAt::new(&cx.query, cx.server.clock.now())?;
     let namespace = Some(cx.namespace(served)).filter(|n| !n.is_empty());
     let records = at.view(&cx.server.store, served, namespace).await?;
     let page = page(&at, records, selectors);
@@ -112,7 +112,7 @@ fn page(at: &ListAt, view: ListView, selectors: Selectors) -> Page {
     let continue_token = match chosen.last().filter(|_| more) {
         Some(last) => {
             let key = last.key();
-            Continue::after(revision as i64, &key.namespace, &key.name).token()
+            Continue::after(revision as i64, &key.namespace, &key.name, at.begun_s()).token()
         }
         None => String::new(),
     };

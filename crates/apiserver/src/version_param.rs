@@ -1,6 +1,7 @@
 //! `resourceVersion`, `resourceVersionMatch` and `continue`: what point in time a read is of.
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::Timestamp;
 use kelson_meta::{FieldErrors, FieldPath, GroupKind, Status};
 use kelson_store::{ListView, Store, StoreError};
 use serde::{Deserialize, Serialize};
@@ -38,7 +39,11 @@ pub fn parse(text: &str) -> Result<Option<u64>, Status> {
     })
 }
 
-/// Position in a paged list. Opaque to clients; the version and field names are upstream's.
+/// Age at which a position in a paged list is over, as the reference's is when it compacts its history (every five
+/// minutes), whether or not anything changed since: clients are told to start anew or to take an inconsistent rest.
+const CONTINUE_AGE_MAX_S: i64 = 300;
+
+/// Position in a paged list. Opaque to clients; the version and field names are upstream's, but for the time.
 #[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]
 pub struct Continue {
     #[serde(rename = "v")]
@@ -49,13 +54,16 @@ pub struct Continue {
     /// `namespace/name` (or `name`) of the last object sent.
     #[serde(rename = "start")]
     pub last: String,
+    /// When the list began, in seconds since the epoch.
+    #[serde(rename = "t", default)]
+    pub begun_s: i64,
 }
 
 impl Continue {
-    /// A position after an object.
-    pub fn after(revision: i64, namespace: &str, name: &str) -> Self {
+    /// A position after an object, in a list that began then.
+    pub fn after(revision: i64, namespace: &str, name: &str, begun_s: i64) -> Self {
         let last = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
-        Self { api_version: "meta.k8s.io/v1".into(), revision, last }
+        Self { api_version: "meta.k8s.io/v1".into(), revision, last, begun_s }
     }
     /// The token.
     pub fn token(&self) -> String {
@@ -86,16 +94,17 @@ pub struct ListAt {
     pub limit: usize,
     /// Where to go on.
     pub position: Option<Continue>,
+    now_s: i64,
     revision: Option<u64>,
     matching: Match,
 }
 
 impl ListAt {
-    /// Reads and checks the parameters.
+    /// Reads and checks the parameters of a request that came at `now`.
     ///
     /// # Errors
     /// 400 and 422 as upstream.
-    pub fn new(query: &Query) -> Result<Self, Status> {
+    pub fn new(query: &Query, now: Timestamp) -> Result<Self, Status> {
         let matching = match query.text("resourceVersionMatch") {
             "" => Match::Unset,
             "NotOlderThan" => Match::NotOlderThan,
@@ -123,7 +132,13 @@ impl ListAt {
         if position.is_some() && revision.is_some_and(|r| r != 0) {
             return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
         }
-        Ok(Self { limit: usize::try_from(limit).unwrap_or(usize::MAX), position, revision, matching })
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        Ok(Self { limit, position, now_s: now.as_second(), revision, matching })
+    }
+
+    /// When the list began that this request begins or goes on with; an inconsistent rest is a list of its own.
+    pub fn begun_s(&self) -> i64 {
+        self.position.as_ref().filter(|p| p.revision >= 0).map_or(self.now_s, |p| p.begun_s)
     }
 
     /// The view to list from; waits a little for a revision that is not here yet.
@@ -136,6 +151,9 @@ impl ListAt {
             let Ok(revision) = u64::try_from(position.revision) else {
                 return Ok(store.list(served.store, namespace, after, None));
             };
+            if self.now_s - position.begun_s > CONTINUE_AGE_MAX_S {
+                return Err(expired_page(position));
+            }
             return store.list_at(revision, served.store, namespace, after, None).map_err(|e| match e {
                 StoreError::Compacted { .. } => expired_page(position),
                 other => of_store(&other),
@@ -215,7 +233,7 @@ fn expired_page(position: &Continue) -> Status {
     // The shared type has no `metadata.continue`: the encoder moves the token there from this cause.
     status.details.get_or_insert_default().causes.push(kelson_meta::StatusCause {
         reason: CONTINUE_CAUSE.into(),
-        message: Continue::after(-1, namespace, name).token(),
+        message: Continue::after(-1, namespace, name, 0).token(),
         field: String::new(),
     });
     status
@@ -241,10 +259,27 @@ mod tests {
 
     #[test]
     fn tokens_round_trip() {
-        let c = Continue::after(7, "a", "b");
+        let c = Continue::after(7, "a", "b", 11);
         assert_eq!(Continue::parse(&c.token()).unwrap(), c);
         assert_eq!(c.place(), ("a", "b"));
         assert_eq!(Continue::parse("!!").unwrap_err().code, 400);
+    }
+
+    #[tokio::test]
+    async fn positions_end_with_age() {
+        let store = Store::in_memory(kelson_store::StoreOptions::default());
+        let served = crate::catalog::Catalog::builtin().find("", "v1", "configmaps").unwrap();
+        let view = async |token: &str, now_s: i64| {
+            let query = Query::parse(Some(&format!("limit=2&continue={token}")));
+            let at = ListAt::new(&query, Timestamp::from_second(now_s).unwrap()).unwrap();
+            at.view(&store, &served, None).await.map(|_| at.begun_s())
+        };
+        let token = Continue::after(store.current_revision().cast_signed(), "a", "b", 1000).token();
+        assert_eq!(view(&token, 1300).await.unwrap(), 1000, "pages count from the first one's time");
+        let gone = view(&token, 1301).await.unwrap_err();
+        assert_eq!(gone.code, 410);
+        let rest = gone.details.unwrap().causes[0].message.clone();
+        assert_eq!(view(&rest, 9999).await.unwrap(), 9999, "the rest is a list of its own");
     }
 
     #[test]
@@ -256,7 +291,11 @@ mod tests {
             ("resourceVersion=x", 400),
             ("continue=x", 400),
         ] {
-            assert_eq!(ListAt::new(&Query::parse(Some(query))).err().map(|s| s.code), Some(code), "{query}");
+            assert_eq!(
+                ListAt::new(&Query::parse(Some(query)), Timestamp::UNIX_EPOCH).err().map(|s| s.code),
+                Some(code),
+                "{query}"
+            );
         }
     }
 }

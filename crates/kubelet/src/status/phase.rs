@@ -14,7 +14,7 @@ fn exit(state: Option<&ContainerState>) -> Option<i32> {
 /// `Pending`, `Running`, `Succeeded` or `Failed`. `over`: all containers have been stopped for good.
 pub fn phase(pod: &Pod, inits: &[ContainerStatus], apps: &[ContainerStatus], over: bool) -> &'static str {
     let policy = spec::pod_restart_policy(pod);
-    let (mut init_pending, mut init_failed) = (false, false);
+    let (mut init_pending, mut init_failed, mut sidecars) = (false, false, 0);
     let (mut unknown, mut running, mut waiting, mut stopped, mut succeeded, mut restartable) = (0, 0, 0, 0, 0, 0);
     for m in spec::members(pod) {
         let c = &*m.container;
@@ -36,9 +36,13 @@ pub fn phase(pod: &Pod, inits: &[ContainerStatus], apps: &[ContainerStatus], ove
                 }
             }
             Role::Sidecar => {
+                // One that runs keeps the pod running, also when all others have ended; one that ended has no say.
                 let s = of(inits, &c.name);
-                let ended = exit(s.and_then(|s| s.state.as_ref())).is_some();
-                init_pending |= !over && !ended && s.and_then(|s| s.started) != Some(true);
+                let state = s.and_then(|s| s.state.as_ref());
+                let up = !over && state.is_some_and(|s| s.running.is_some());
+                sidecars += i32::from(up);
+                let ended = exit(state).is_some() || exit(s.and_then(|s| s.last_state.as_ref())).is_some();
+                init_pending |= !over && if up { s.and_then(|s| s.started) != Some(true) } else { !ended };
             }
             Role::App => {
                 let Some(s) = of(apps, &c.name) else {
@@ -73,8 +77,8 @@ pub fn phase(pod: &Pod, inits: &[ContainerStatus], apps: &[ContainerStatus], ove
     match () {
         () if (init_pending && !apps_began) || init_failed => "Pending",
         () if waiting > 0 => "Pending",
-        () if running > 0 && unknown == 0 => "Running",
-        () if running == 0 && stopped > 0 && unknown == 0 => {
+        () if running + sidecars > 0 && unknown == 0 => "Running",
+        () if stopped > 0 && unknown == 0 => {
             if over {
                 return if stopped == succeeded { "Succeeded" } else { "Failed" };
             }
@@ -140,6 +144,36 @@ mod tests {
             ("Always", r(&ok), r(&run), false, "Running"),
         ] {
             assert_eq!(check(policy, inits, apps, over), want, "{policy} {inits:?} {apps:?} {over}");
+        }
+    }
+
+    #[test]
+    fn sidecars() {
+        let up = |started: bool| json!({"state":{"running":{}},"started":started});
+        let wait = json!({"state":{"waiting":{"reason":"PodInitializing"}}});
+        let ended = json!({"state":{"terminated":{"exitCode":137}}});
+        let ok = json!({"state":{"terminated":{"exitCode":0}}});
+        let again =
+            json!({"state":{"waiting":{"reason":"CrashLoopBackOff"}},"lastState":{"terminated":{"exitCode":1}}});
+        for (side, app, over, want) in [
+            (wait.clone(), wait.clone(), false, "Pending"),
+            (up(false), wait.clone(), false, "Pending"),
+            (up(true), wait.clone(), false, "Pending"),
+            (up(true), json!({"state":{"running":{}}}), false, "Running"),
+            (again.clone(), json!({"state":{"running":{}}}), false, "Running"),
+            // The job is done, but not the pod: its sidecar is still being ended.
+            (up(true), ok.clone(), false, "Running"),
+            (ended.clone(), ok.clone(), false, "Succeeded"),
+            (ended.clone(), ok.clone(), true, "Succeeded"),
+            (again, ok, false, "Succeeded"),
+        ] {
+            let p: Pod = serde_json::from_value(json!({"spec":{"restartPolicy":"Never",
+                "initContainers":[{"name":"i0","restartPolicy":"Always"}],"containers":[{"name":"a0"}]}}))
+            .expect("pod");
+            let mut inits = statuses("i", std::slice::from_ref(&side));
+            inits[0].started = side["started"].as_bool();
+            let got = phase(&p, &inits, &statuses("a", std::slice::from_ref(&app)), over);
+            assert_eq!(got, want, "{side} {app} {over}");
         }
     }
 }

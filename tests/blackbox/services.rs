@@ -160,7 +160,7 @@ fn api_from_a_pod(s: &Subject) -> Outcome {
 }
 
 fn host_network(s: &Subject) -> Outcome {
-    let k = s.kubectl.fresh_namespace("s-host")?;
+    let k = s.kubectl.fresh_namespace("s-hostnet")?;
     k.apply(&script("on-host", "hostname; sleep 600", "  hostNetwork: true\n"))?;
     ready(&k, "on-host")?;
     let pod = k.ok(&["get", "pod", "on-host", "-o", "jsonpath={.status.podIP} {.status.hostIP}"])?;

@@ -26,11 +26,24 @@ use cli::{Cli, Command, CredentialProviderCommand, ImageCommand};
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
+/// What `KELSON_COMMIT` and `KELSON_BUILD_DATE` said when this was built.
+const BUILD: version::Build = version::Build {
+    commit: match option_env!("KELSON_COMMIT") {
+        Some(commit) => commit,
+        None => "unknown",
+    },
+    date: match option_env!("KELSON_BUILD_DATE") {
+        Some(date) => date,
+        None => "1970-01-01T00:00:00Z",
+    },
+};
+
 fn main() -> ExitCode {
     // The container runtime runs this binary as its network plugin, dozens of times a minute: before anything else.
     if let Some(code) = kelson_net::cni::run_if_invoked() {
         return code;
     }
+    version::set_build(BUILD);
     match dispatch(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
@@ -54,7 +67,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Token(command) => run::small(token::run(command)),
         Command::Cleanup(args) => run::small(cleanup::run(&args)),
         Command::Version => {
-            println!("kelson {} ({})", version::KELSON_VERSION, version::GIT_COMMIT);
+            println!("kelson {} ({})", version::KELSON_VERSION, version::build().commit);
             println!("Kubernetes {} {}", version::GIT_VERSION, version::platform());
             Ok(())
         }

@@ -1,5 +1,5 @@
 //! `/version`: which Kubernetes this is. The facts are `kelson_meta::version`'s; here is the form clients read.
-use kelson_meta::version::{BUILD_DATE, GIT_COMMIT, GIT_VERSION, MAJOR, MINOR, platform};
+use kelson_meta::version::{GIT_VERSION, MAJOR, MINOR, build, platform};
 use serde_json::{Value, json};
 
 /// `version.Info`.
@@ -12,9 +12,9 @@ pub fn info() -> Value {
         "minCompatibilityMajor": MAJOR,
         "minCompatibilityMinor": "35",
         "gitVersion": GIT_VERSION,
-        "gitCommit": GIT_COMMIT,
+        "gitCommit": build().commit,
         "gitTreeState": "clean",
-        "buildDate": BUILD_DATE,
+        "buildDate": build().date,
         "goVersion": "none",
         "compiler": "rustc",
         "platform": platform(),

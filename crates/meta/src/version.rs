@@ -1,4 +1,5 @@
 //! The version every component reports: Kubernetes' own, so that clients' skew checks hold, with Kelson's as metadata.
+use std::sync::OnceLock;
 
 /// `major` of `/version`.
 pub const MAJOR: &str = "1";
@@ -8,17 +9,27 @@ pub const MINOR: &str = "36";
 pub const GIT_VERSION: &str = concat!("v1.36.2+kelson.", env!("CARGO_PKG_VERSION"));
 /// Kelson's own version.
 pub const KELSON_VERSION: &str = env!("CARGO_PKG_VERSION");
-/// `gitCommit` of `/version`; `unknown` where the build did not say (`KELSON_COMMIT`).
-pub const GIT_COMMIT: &str = match option_env!("KELSON_COMMIT") {
-    Some(c) => c,
-    None => "unknown",
-};
+/// Which build this is. Only the binary knows: a library that read it from the environment would be built anew, with
+/// everything above it, at every commit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Build {
+    /// `gitCommit` of `/version`.
+    pub commit: &'static str,
+    /// `buildDate` of `/version`.
+    pub date: &'static str,
+}
 
-/// `buildDate` of `/version`; the epoch where the build did not say (`KELSON_BUILD_DATE`).
-pub const BUILD_DATE: &str = match option_env!("KELSON_BUILD_DATE") {
-    Some(d) => d,
-    None => "1970-01-01T00:00:00Z",
-};
+static BUILD: OnceLock<Build> = OnceLock::new();
+
+/// Says which build this is; the first word stands.
+pub fn set_build(build: Build) {
+    let _ = BUILD.set(build);
+}
+
+/// Which build this is; unknown, of the epoch, where nobody said.
+pub fn build() -> Build {
+    *BUILD.get().unwrap_or(&Build { commit: "unknown", date: "1970-01-01T00:00:00Z" })
+}
 
 /// `platform` of `/version`, in Go's words, e.g. `linux/arm64`.
 pub fn platform() -> String {

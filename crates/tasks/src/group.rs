@@ -1,0 +1,273 @@
+//! Groups of tasks that end together.
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::task::AbortHandle;
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tokio_util::task::task_tracker::TaskTrackerToken;
+
+use crate::stats::Watch;
+
+/// Pause before a panicked part starts again: the first, and the longest after panics in a row.
+const RESTART_AFTER_MIN: Duration = Duration::from_secs(1);
+const RESTART_AFTER_MAX: Duration = Duration::from_secs(60);
+/// A part that ran this long before its panic starts again after the shortest pause.
+const HEALTHY_AFTER: Duration = Duration::from_secs(300);
+
+/// What a panic means beyond its report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnPanic {
+    /// Only this task is over: it belongs to one request, one pod, one connection.
+    Contain,
+    /// Nothing works without this task: the process must end and be started again. [`Tasks::failed`] of the group and of
+    /// every group above it resolves with the task's name.
+    EndProcess,
+}
+
+/// A group of tasks with one end. Cloning gives another handle to the same group.
+#[derive(Debug, Clone)]
+pub struct Tasks(Arc<Group>);
+
+#[derive(Debug)]
+struct Group {
+    name: &'static str,
+    stop: CancellationToken,
+    tracker: TaskTracker,
+    failed: watch::Sender<Option<String>>,
+    parent: Option<Tasks>,
+}
+
+impl Tasks {
+    /// A group of its own: the process's, or a test's.
+    pub fn root(name: &'static str) -> Self {
+        Self::with(name, CancellationToken::new(), None)
+    }
+
+    fn with(name: &'static str, stop: CancellationToken, parent: Option<Tasks>) -> Self {
+        Self(Arc::new(Group { name, stop, tracker: TaskTracker::new(), failed: watch::Sender::new(None), parent }))
+    }
+
+    /// A group within this one: it can end alone, and ends when this one does. Who waits for this one waits for both.
+    pub fn child(&self, name: &'static str) -> Self {
+        Self::with(name, self.0.stop.child_token(), Some(self.clone()))
+    }
+
+    /// The token that ends the group's tasks, for those that end in their own way.
+    pub fn token(&self) -> &CancellationToken {
+        &self.0.stop
+    }
+
+    /// Starts a task that the group's end cancels at its next await.
+    ///
+    /// Dropping the handle leaves the task running; [`AbortHandle::abort`] ends it early.
+    pub fn spawn<F>(&self, name: &'static str, on_panic: OnPanic, future: F) -> AbortHandle
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let stop = self.0.stop.clone();
+        self.start(name, on_panic, async move {
+            stop.run_until_cancelled(future).await;
+        })
+    }
+
+    /// Starts a task that looks at [`Tasks::token`] itself and is waited for: it flushes, answers or closes something
+    /// before it ends.
+    pub fn spawn_graceful<F>(&self, name: &'static str, on_panic: OnPanic, future: F) -> AbortHandle
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.start(name, on_panic, future)
+    }
+
+    /// Starts a part that is made anew after each panic, after a pause that grows with panics in a row, until it ends by
+    /// itself or the group ends.
+    pub fn supervise<M, F>(&self, name: &'static str, mut make: M) -> AbortHandle
+    where
+        M: FnMut() -> F + Send + 'static,
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let stop = self.0.stop.clone();
+        // The panics of the parts are caught within, so a panic of this task itself is a fault of `make`.
+        self.start(name, OnPanic::EndProcess, async move {
+            let mut pause = RESTART_AFTER_MIN;
+            loop {
+                let begun = Instant::now();
+                let watch = Watch::start(name);
+                let run = stop.run_until_cancelled(Caught(Box::pin(make()))).await;
+                match run {
+                    None | Some(Ok(())) => return,
+                    Some(Err(payload)) => drop(watch.panicked(&*payload)),
+                }
+                drop(watch);
+                if begun.elapsed() >= HEALTHY_AFTER {
+                    pause = RESTART_AFTER_MIN;
+                }
+                if stop.run_until_cancelled(tokio::time::sleep(pause)).await.is_none() {
+                    return;
+                }
+                pause = (pause * 2).min(RESTART_AFTER_MAX);
+            }
+        })
+    }
+
+    fn start<F>(&self, name: &'static str, on_panic: OnPanic, future: F) -> AbortHandle
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let group = self.clone();
+        let counted = self.tokens();
+        let watch = Watch::start(name);
+        #[expect(clippy::disallowed_methods, reason = "the one place where tasks are started")]
+        let task = tokio::spawn(async move {
+            let _counted = counted;
+            if let Err(payload) = Caught(Box::pin(future)).await {
+                let why = watch.panicked(&*payload);
+                if on_panic == OnPanic::EndProcess {
+                    group.fail(&format!("task {name} panicked: {why}"));
+                }
+            }
+        });
+        task.abort_handle()
+    }
+
+    /// One token of this group's tracker and of each above: who waits for any of them waits for the holder.
+    fn tokens(&self) -> Vec<TaskTrackerToken> {
+        std::iter::successors(Some(self), |t| t.0.parent.as_ref()).map(|t| t.0.tracker.token()).collect()
+    }
+
+    /// Says that the process cannot go on, and why. The first reason stays.
+    pub fn fail(&self, why: &str) {
+        for group in std::iter::successors(Some(self), |t| t.0.parent.as_ref()) {
+            group.0.failed.send_if_modified(|failed| {
+                let first = failed.is_none();
+                failed.get_or_insert_with(|| why.to_owned());
+                first
+            });
+        }
+    }
+
+    /// Resolves with the reason once something in the group says that the process cannot go on.
+    pub async fn failed(&self) -> String {
+        let mut failed = self.0.failed.subscribe();
+        match failed.wait_for(Option::is_some).await {
+            Ok(why) => why.clone().unwrap_or_default(),
+            // The sender lives in the group that this handle keeps.
+            Err(_) => std::future::pending().await,
+        }
+    }
+
+    /// Whether anything of the group still runs.
+    pub fn is_idle(&self) -> bool {
+        self.0.tracker.is_empty()
+    }
+
+    /// Ends the group: its token is cancelled, and its tasks are waited for until `limit`. What is left then is logged
+    /// and goes on by itself; the answer says whether nothing was.
+    pub async fn shutdown(&self, limit: Duration) -> bool {
+        self.0.stop.cancel();
+        self.0.tracker.close();
+        let ended = tokio::time::timeout(limit, self.0.tracker.wait()).await.is_ok();
+        if !ended {
+            let left = self.0.tracker.len();
+            tracing::warn!(group = self.0.name, left, "tasks still run at the end of the shutdown's wait");
+        }
+        ended
+    }
+}
+
+/// A future whose panic is its result.
+pub(crate) struct Caught<T>(pub(crate) Pin<Box<dyn Future<Output = T> + Send>>);
+
+impl<T> Future for Caught<T> {
+    type Output = std::thread::Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<Self::Output> {
+        // Nothing looks at the future again after a panic: it is dropped with the task.
+        match std::panic::catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx))) {
+            Ok(poll) => poll.map(Ok),
+            Err(payload) => Poll::Ready(Err(payload)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn the_end_of_a_group_ends_its_tasks_and_those_of_its_children() {
+        let root = Tasks::root("test");
+        let child = root.child("part");
+        root.spawn("forever", OnPanic::Contain, std::future::pending());
+        child.spawn("forever", OnPanic::Contain, std::future::pending());
+        assert!(!root.is_idle() && !child.is_idle());
+        assert!(root.shutdown(Duration::from_secs(1)).await);
+        assert!(root.is_idle() && child.is_idle());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_child_ends_alone() {
+        let root = Tasks::root("test");
+        let child = root.child("part");
+        root.spawn("forever", OnPanic::Contain, std::future::pending());
+        child.spawn("forever", OnPanic::Contain, std::future::pending());
+        assert!(child.shutdown(Duration::from_secs(1)).await);
+        assert!(!root.is_idle() && !root.token().is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_graceful_task_is_waited_for_and_a_stubborn_one_only_so_long() {
+        let root = Tasks::root("test");
+        let (token, done) = (root.token().clone(), Arc::new(AtomicUsize::new(0)));
+        let counted = Arc::clone(&done);
+        root.spawn_graceful("flush", OnPanic::Contain, async move {
+            token.cancelled().await;
+            tokio::time::sleep(Duration::from_secs(2)).await;
+            counted.fetch_add(1, Ordering::SeqCst);
+        });
+        assert!(root.shutdown(Duration::from_secs(3)).await);
+        assert_eq!(done.load(Ordering::SeqCst), 1);
+        let stubborn = Tasks::root("stubborn");
+        stubborn.spawn_graceful("never", OnPanic::Contain, std::future::pending());
+        assert!(!stubborn.shutdown(Duration::from_secs(3)).await);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_is_contained_or_told_to_every_group_above() {
+        let root = Tasks::root("test");
+        let child = root.child("part");
+        child.spawn("contained", OnPanic::Contain, async { panic!("one request") });
+        tokio::task::yield_now().await;
+        assert!(tokio::time::timeout(Duration::from_secs(1), root.failed()).await.is_err());
+        child.spawn("vital", OnPanic::EndProcess, async { panic!("no store") });
+        assert_eq!(root.failed().await, "task vital panicked: no store");
+        let counted = crate::stats().into_iter().find(|s| s.name == "contained").map(|s| (s.running, s.panicked));
+        assert_eq!(counted, Some((0, 1)));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_supervised_part_starts_again_after_growing_pauses() {
+        let root = Tasks::root("test");
+        let runs = Arc::new(AtomicUsize::new(0));
+        let counted = Arc::clone(&runs);
+        let begun = Instant::now();
+        root.supervise("fragile", move || {
+            let run = counted.fetch_add(1, Ordering::SeqCst);
+            async move { assert!(run >= 3, "not yet") }
+        });
+        while !root.is_idle() {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        assert_eq!(runs.load(Ordering::SeqCst), 4);
+        assert!(begun.elapsed() >= Duration::from_secs(1 + 2 + 4));
+        assert!(begun.elapsed() < Duration::from_secs(8));
+    }
+}

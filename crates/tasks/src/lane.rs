@@ -1,0 +1,98 @@
+//! Blocking work off the runtime's threads, a bounded number at a time: the threads that answer requests never wait for a
+//! disk, and a slow disk holds at most its lane.
+use std::panic::AssertUnwindSafe;
+
+use tokio::sync::Semaphore;
+
+use crate::stats::Watch;
+
+/// File work of the whole process: reading, writing, removing trees, mounting. Two cores and one disk gain nothing from
+/// more at once, and a network file system that hangs must not take every thread.
+pub static FILES: Lane = Lane::new("files", 8);
+
+/// Why blocking work gave no result.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LaneError {
+    /// The work panicked; the report names the lane.
+    #[error("blocking work in lane {lane} panicked: {message}")]
+    Panicked {
+        /// The lane's name.
+        lane: &'static str,
+        /// The panic's message.
+        message: String,
+    },
+    /// The runtime is ending and takes no more work.
+    #[error("the process is ending")]
+    Ending,
+}
+
+/// A lane for blocking work. Callers wait for their turn in the order in which they came.
+#[derive(Debug)]
+pub struct Lane {
+    name: &'static str,
+    room: Semaphore,
+}
+
+impl Lane {
+    /// A lane in which `width` pieces of work run at once.
+    pub const fn new(name: &'static str, width: usize) -> Self {
+        Self { name, room: Semaphore::const_new(width) }
+    }
+
+    /// Runs `work` on a thread where it may block. Once begun it runs to its end, even when the caller is gone.
+    ///
+    /// # Errors
+    /// See [`LaneError`].
+    pub async fn run<T, W>(&'static self, work: W) -> Result<T, LaneError>
+    where
+        W: FnOnce() -> T + Send + 'static,
+        T: Send + 'static,
+    {
+        let turn = self.room.acquire().await.map_err(|_| LaneError::Ending)?;
+        let watch = Watch::start(self.name);
+        #[expect(clippy::disallowed_methods, reason = "the one place where blocking work is started")]
+        let begun = tokio::task::spawn_blocking(move || {
+            let _turn = turn;
+            std::panic::catch_unwind(AssertUnwindSafe(work)).map_err(|payload| watch.panicked(&*payload))
+        });
+        match begun.await {
+            Ok(Ok(result)) => Ok(result),
+            Ok(Err(message)) => Err(LaneError::Panicked { lane: self.name, message }),
+            Err(_) => Err(LaneError::Ending),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn no_more_run_at_once_than_the_lane_is_wide() {
+        static LANE: Lane = Lane::new("narrow", 2);
+        static NOW: AtomicUsize = AtomicUsize::new(0);
+        static MOST: AtomicUsize = AtomicUsize::new(0);
+        let one = || async {
+            LANE.run(|| {
+                MOST.fetch_max(NOW.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                std::thread::sleep(Duration::from_millis(5));
+                NOW.fetch_sub(1, Ordering::SeqCst);
+            })
+            .await
+        };
+        let all = tokio::join!(one(), one(), one(), one(), one());
+        assert!(all.0.is_ok() && all.4.is_ok());
+        assert_eq!(MOST.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_an_error_and_frees_its_place() {
+        static LANE: Lane = Lane::new("single", 1);
+        let broken = LANE.run(|| panic!("bad block")).await;
+        assert_eq!(broken, Err::<(), _>(LaneError::Panicked { lane: "single", message: "bad block".into() }));
+        assert_eq!(LANE.run(|| 3).await, Ok(3));
+    }
+}

@@ -1,0 +1,18 @@
+//! Owners of tasks. Every task of Kelson is started here, so that each has a name, an end and an answer to a panic:
+//!
+//! - [`Tasks`] is a group: one token ends all its tasks, and whoever ends the group can wait for them. Groups nest, a
+//!   component takes a child of the process's group.
+//! - [`Scoped`] is a task that belongs to a value (one direction of one connection) and ends when that value is dropped.
+//! - [`Lane`] runs blocking work (files, mounts, hashing) on threads of its own, a bounded number at a time.
+//!
+//! A panic is reported with the task's name and counted in every case; what else it means is said by [`OnPanic`].
+//! `tokio::spawn` and `spawn_blocking` are banned elsewhere by `clippy.toml`.
+mod group;
+mod lane;
+mod scoped;
+mod stats;
+
+pub use group::{OnPanic, Tasks};
+pub use lane::{FILES, Lane, LaneError};
+pub use scoped::{Scoped, scoped};
+pub use stats::{TaskStats, stats};

@@ -1,0 +1,81 @@
+//! Tasks that belong to a value.
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tokio::task::JoinHandle;
+
+use crate::group::Caught;
+use crate::stats::Watch;
+
+/// A task that ends when this is dropped. Awaiting it gives the task's result; `None` after a panic, which has been
+/// reported.
+#[derive(Debug)]
+pub struct Scoped<T>(JoinHandle<Option<T>>);
+
+/// Starts a task that is part of its caller's work: one direction of a connection, one attempt among several.
+pub fn scoped<F, T>(name: &'static str, future: F) -> Scoped<T>
+where
+    F: Future<Output = T> + Send + 'static,
+    T: Send + 'static,
+{
+    let watch = Watch::start(name);
+    #[expect(clippy::disallowed_methods, reason = "the one place where scoped tasks are started")]
+    let task = tokio::spawn(async move {
+        match Caught(Box::pin(future)).await {
+            Ok(result) => Some(result),
+            Err(payload) => {
+                watch.panicked(&*payload);
+                None
+            }
+        }
+    });
+    Scoped(task)
+}
+
+impl<T> Scoped<T> {
+    /// Whether the task has ended.
+    pub fn is_finished(&self) -> bool {
+        self.0.is_finished()
+    }
+
+    /// Ends the task at its next await.
+    pub fn abort(&self) {
+        self.0.abort();
+    }
+}
+
+impl<T> Future for Scoped<T> {
+    type Output = Option<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<T>> {
+        // A join error is an abort: there is no result either.
+        Pin::new(&mut self.0).poll(cx).map(|joined| joined.ok().flatten())
+    }
+}
+
+impl<T> Drop for Scoped<T> {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn ends_with_its_owner_and_gives_its_result() {
+        assert_eq!(scoped("answer", async { 7 }).await, Some(7));
+        assert_eq!(scoped("broken", async { panic!("gone") }).await, None::<()>);
+        let (told, mut hears) = tokio::sync::oneshot::channel::<()>();
+        let owner = scoped("owned", async move {
+            let _told = told;
+            std::future::pending::<()>().await;
+        });
+        drop(owner);
+        let ended = tokio::time::timeout(Duration::from_secs(1), &mut hears).await;
+        assert!(ended.is_ok_and(|closed| closed.is_err()), "the task and what it held are gone");
+    }
+}

@@ -1,0 +1,73 @@
+//! How many tasks of each name run, ran and panicked: for metrics, and for a test that asks what is left after a shutdown.
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
+
+use parking_lot::Mutex;
+
+/// Counts of all tasks of one name since the process started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TaskStats {
+    /// The name they were started under.
+    pub name: &'static str,
+    /// Running now.
+    pub running: u64,
+    /// Started so far, the running ones included.
+    pub started: u64,
+    /// Ended by a panic.
+    pub panicked: u64,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counters {
+    running: AtomicU64,
+    started: AtomicU64,
+    panicked: AtomicU64,
+}
+
+/// Names are literals in the code, so this map is as bounded as the code is.
+static NAMES: LazyLock<Mutex<BTreeMap<&'static str, Arc<Counters>>>> = LazyLock::new(Mutex::default);
+
+/// The counts of every name that was ever used, by name.
+pub fn stats() -> Vec<TaskStats> {
+    let read = |c: &AtomicU64| c.load(Ordering::Relaxed);
+    let of = |(name, c): (&&'static str, &Arc<Counters>)| TaskStats {
+        name,
+        running: read(&c.running),
+        started: read(&c.started),
+        panicked: read(&c.panicked),
+    };
+    NAMES.lock().iter().map(of).collect()
+}
+
+/// Counts one task as running until it is dropped; told of a panic by [`Watch::panicked`].
+pub(crate) struct Watch {
+    name: &'static str,
+    counters: Arc<Counters>,
+}
+
+impl Watch {
+    pub(crate) fn start(name: &'static str) -> Self {
+        let counters = Arc::clone(NAMES.lock().entry(name).or_default());
+        counters.started.fetch_add(1, Ordering::Relaxed);
+        counters.running.fetch_add(1, Ordering::Relaxed);
+        Self { name, counters }
+    }
+
+    /// Counts and logs a panic; gives its message.
+    pub(crate) fn panicked(&self, payload: &(dyn Any + Send)) -> String {
+        self.counters.panicked.fetch_add(1, Ordering::Relaxed);
+        let text = payload.downcast_ref::<&str>().map(|s| (*s).to_owned());
+        let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
+        let text = text.unwrap_or_else(|| "a panic without a message".to_owned());
+        tracing::error!(task = self.name, panic = text, "task panicked");
+        text
+    }
+}
+
+impl Drop for Watch {
+    fn drop(&mut self) {
+        self.counters.running.fetch_sub(1, Ordering::Relaxed);
+    }
+}

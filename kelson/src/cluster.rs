@@ -124,7 +124,7 @@ async fn ensure(
         }
         let patch = json!({"data": {key: text}});
         let options = WriteOptions::default();
-        return client.patch::<ConfigMap>(namespace, name, "", PatchKind::Merge, &patch, &options).await.map(|_| ());
+        return client.patch::<ConfigMap>(namespace, name, "", PatchKind::Merge, &patch, &options).await;
     }
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {key: text},
         "metadata": {"name": name, "namespace": namespace}});

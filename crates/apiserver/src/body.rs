@@ -7,8 +7,8 @@ use bytes::{Bytes, BytesMut};
 use futures::Stream;
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
-use kelson_client::TransportError;
 use kelson_meta::Status;
+use kelson_transport::TransportError;
 
 /// Largest request body, bytes (upstream `MaxRequestBodyBytes`).
 pub const REQUEST_BODY_BYTES_MAX: usize = 3 * 1024 * 1024;

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use http_body_util::BodyExt as _;
 use kelson_auth::{UserInfo, user};
-use kelson_client::{Request, Response, Transport, TransportError};
+use kelson_transport::{Request, Response, Transport, TransportError};
 
 use crate::body::RequestBody;
 use crate::handle::{self, Identity};

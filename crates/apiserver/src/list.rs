@@ -5,12 +5,12 @@ use std::sync::Arc;
 use bytes::{BufMut as _, Bytes, BytesMut};
 use futures::stream;
 use http::StatusCode;
-use kelson_client::TransportError;
 use kelson_codec::Encoding;
 use kelson_codec::proto::ListEncoder;
 use kelson_meta::Status;
 use kelson_schema::Schema;
 use kelson_store::{ListView, Record};
+use kelson_transport::TransportError;
 use serde_json::{Map, Value, json};
 
 use crate::body::ApiBody;

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use kelson_admission::Chain;
 use kelson_auth::{Authorizer, Objects, UserInfo};
-use kelson_client::Transport;
 use kelson_meta::Clock;
 use kelson_store::Store;
+use kelson_transport::Transport;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;

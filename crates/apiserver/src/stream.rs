@@ -6,10 +6,10 @@ use http::header::{self, HeaderName};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 use http_body_util::{BodyExt as _, Limited};
 use hyper_util::rt::TokioIo;
-use kelson_client::TransportError;
 use kelson_meta::{GroupResource, Reason, Status};
 use kelson_streams::dial::Transport;
 use kelson_streams::{ConnectionOptions, DialError, Dialed, ExecOptions, ExecResult, RemoteCommandVersion, negotiate};
+use kelson_transport::TransportError;
 
 use crate::body::ApiBody;
 use crate::connect::Target;

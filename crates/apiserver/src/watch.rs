@@ -6,9 +6,9 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use futures::stream;
 use http::StatusCode;
-use kelson_client::TransportError;
 use kelson_meta::Status;
 use kelson_store::{Cursor, ListView, StoreError};
+use kelson_transport::TransportError;
 use rand::Rng as _;
 use tokio::time::Instant;
 

@@ -375,8 +375,23 @@ impl Client {
         self.send(Method::PUT, &path(&T::TYPE, namespace, name, subresource), "application/json", body).await
     }
 
-    /// Patches an object. `subresource` may be empty.
+    /// Patches an object. `subresource` may be empty. The answer is thrown away unread, since most callers learn of the
+    /// change from their informer anyway; see [`patch_and_read`](Self::patch_and_read).
     pub async fn patch<T: Object>(
+        &self,
+        namespace: &str,
+        name: &str,
+        subresource: &str,
+        kind: PatchKind,
+        patch: &impl Serialize,
+        options: &WriteOptions,
+    ) -> Result<(), ClientError> {
+        let uri = format!("{}{}", path(&T::TYPE, namespace, name, subresource), options.query());
+        discard(self.raw(Method::PATCH, &uri, kind.media_type(), encode(patch)?).await?).await
+    }
+
+    /// As [`patch`](Self::patch), and gives the object as it is stored now.
+    pub async fn patch_and_read<T: Object>(
         &self,
         namespace: &str,
         name: &str,
@@ -424,6 +439,18 @@ async fn answer_of(response: Response) -> Result<Bytes, ClientError> {
         .map_err(|e| TransportError(e.to_string()))?
         .to_bytes();
     if code.is_success() { Ok(body) } else { Err(status_of(code, &body)) }
+}
+
+/// Reads an answer to its end without keeping it, so that its connection can carry the next request.
+async fn discard(response: Response) -> Result<(), ClientError> {
+    if !response.status().is_success() {
+        return answer_of(response).await.map(|_| ());
+    }
+    let mut body = response.into_body();
+    while let Some(frame) = body.frame().await {
+        frame?;
+    }
+    Ok(())
 }
 
 fn path(resource: &ResourceType, namespace: &str, name: &str, subresource: &str) -> String {

@@ -1,7 +1,7 @@
 //! What can go wrong with a request, and whether trying again may help.
 use kelson_meta::{Reason, Status};
 
-use crate::transport::TransportError;
+use crate::TransportError;
 
 /// A failed request.
 #[derive(Debug, thiserror::Error)]
@@ -47,6 +47,12 @@ impl ClientError {
     /// 410: the position is gone, list again.
     pub fn is_expired(&self) -> bool {
         self.status().is_some_and(|s| s.code == 410)
+    }
+    /// A create that was refused because its namespace is being deleted: the object is no longer wanted.
+    pub fn is_namespace_terminating(&self) -> bool {
+        const CAUSE: &str = "NamespaceTerminating";
+        let details = self.status().filter(|s| s.reason == Reason::Forbidden).and_then(|s| s.details.as_ref());
+        details.is_some_and(|d| d.causes.iter().any(|c| c.reason == CAUSE))
     }
     /// Whether the same request may succeed later without a change.
     pub fn is_retryable(&self) -> bool {

@@ -12,7 +12,6 @@ mod kind;
 pub mod kubeconfig;
 mod queue;
 pub mod remote;
-mod transport;
 mod watch;
 
 pub use client::{
@@ -22,7 +21,7 @@ pub use client::{
 pub use error::ClientError;
 pub use events::{EventRecorder, EventType, ObjectRef};
 pub use informer::{Change, Informer, InformerConfig, InformerHandle};
+pub use kelson_transport::{Body, Request, Response, Transport, TransportError, full_body};
 pub use kind::{Object, ResourceType};
 pub use queue::{Backoff, WorkQueue};
-pub use transport::{Body, Request, Response, Transport, TransportError, full_body};
 pub use watch::{WatchEvent, WatchStream};

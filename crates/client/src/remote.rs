@@ -11,13 +11,13 @@ use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kelson_pki::AnyServerCertificate;
+use kelson_transport::BoxFuture;
 use parking_lot::Mutex;
 use rustls::ClientConfig;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
 
 use crate::kubeconfig::{Config, Credentials};
-use crate::transport::BoxFuture;
 use crate::{Request, Response, Transport, TransportError};
 
 mod connector;

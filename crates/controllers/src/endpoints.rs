@@ -11,7 +11,6 @@ use serde_json::json;
 
 use crate::context::{Context, SyncError, WORKERS, enqueue_self, update_value};
 use crate::endpointslice::{HEADLESS, TargetRef, addresses, find_port, hostname, is_headless};
-use crate::replicaset::pods::is_namespace_terminating;
 use crate::shared::Shared;
 use crate::views::{EndpointsView, PodView, ServiceView};
 
@@ -219,7 +218,7 @@ impl Controller {
             }
         };
         match result {
-            Err(e) if is_namespace_terminating(&e) => Ok(()),
+            Err(e) if e.is_namespace_terminating() => Ok(()),
             Err(e) => Err(e.into()),
             Ok(_) => Ok(()),
         }

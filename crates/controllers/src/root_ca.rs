@@ -7,7 +7,6 @@ use kelson_meta::ObjectKey;
 use serde_json::json;
 
 use crate::context::{Context, SyncError, WORKERS};
-use crate::replicaset::pods::is_namespace_terminating;
 use crate::views::ConfigMapView;
 
 /// The controller's identity.
@@ -65,7 +64,7 @@ pub fn start(ctx: &Arc<Context>) {
                 }
             };
             match result {
-                Err(e) if e.is_already_exists() || is_namespace_terminating(&e) => Ok(()),
+                Err(e) if e.is_already_exists() || e.is_namespace_terminating() => Ok(()),
                 Err(e) => Err(SyncError::from(e)),
                 Ok(_) => Ok(()),
             }

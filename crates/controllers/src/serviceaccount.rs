@@ -6,7 +6,6 @@ use kelson_meta::ObjectKey;
 use serde_json::json;
 
 use crate::context::{Context, SyncError, WORKERS};
-use crate::replicaset::pods::is_namespace_terminating;
 use crate::views::ServiceAccountView;
 
 /// The controller's identity.
@@ -40,7 +39,7 @@ pub fn start(ctx: &Arc<Context>) {
             let body = json!({"apiVersion": "v1", "kind": "ServiceAccount",
                 "metadata": {"name": DEFAULT, "namespace": key.name}});
             match client.create::<ServiceAccountView>(&key.name, &body).await {
-                Err(e) if e.is_already_exists() || is_namespace_terminating(&e) => Ok(()),
+                Err(e) if e.is_already_exists() || e.is_namespace_terminating() => Ok(()),
                 Err(e) => Err(SyncError::from(e)),
                 Ok(_) => Ok(()),
             }

@@ -47,7 +47,7 @@ async fn ensure<T: Object>(client: &Client, name: &str, object: &Value) -> Resul
     let options = WriteOptions::manager("kelson-dns");
     match client.patch::<T>(NAMESPACE, name, "", PatchKind::Merge, object, &options).await {
         Err(e) if e.is_not_found() => client.create::<T>(NAMESPACE, object).await.map(|_| ()),
-        other => other.map(|_| ()),
+        other => other,
     }
 }
 

@@ -5,8 +5,8 @@ use http::Method;
 use http_body_util::BodyExt as _;
 use kelson_apiserver::{ApiServer, Config, Running};
 use kelson_auth::{UserInfo, user};
-use kelson_client::{Body, Request};
 use kelson_store::{Store, StoreOptions};
+use kelson_transport::{Body, Request};
 use serde_json::Value;
 
 /// A running server.

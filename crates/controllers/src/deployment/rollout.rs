@@ -13,7 +13,6 @@ use super::sizing::{self, Ask, SetSize};
 use super::status;
 use crate::condition::{self, Condition};
 use crate::context::{SyncError, update_value};
-use crate::replicaset::pods::is_namespace_terminating;
 use crate::tree::{map_at, put_unless};
 use crate::views::{DeploymentStatus, DeploymentView, ReplicaSetView};
 
@@ -230,7 +229,7 @@ impl<'a> Rollout<'a> {
                 Some(s) => s,
                 None => return self.count_collision(&name).await,
             },
-            Err(e) if is_namespace_terminating(&e) => return Ok(()),
+            Err(e) if e.is_namespace_terminating() => return Ok(()),
             Err(e) => {
                 let message = format!("Failed to create new replica set {name:?}: {e}");
                 if status::has_deadline(&self.d) {

@@ -12,7 +12,6 @@ use super::core::{Endpoint, EndpointConditions, Group, Port, plan};
 use crate::context::{Context, SyncError, WORKERS, enqueue_self, update_value};
 use crate::endpoints::{Address, Subset};
 use crate::expectations::Expectations;
-use crate::replicaset::pods::is_namespace_terminating;
 use crate::shared::Shared;
 use crate::views::{EndpointSliceView, EndpointsView, SERVICE_NAME_LABEL, ServiceView};
 
@@ -142,7 +141,7 @@ impl Controller {
                 for _ in 0..left {
                     self.expectations.creation_observed(key);
                 }
-                return if is_namespace_terminating(&e) { Ok(()) } else { Err(e.into()) };
+                return if e.is_namespace_terminating() { Ok(()) } else { Err(e.into()) };
             }
             left -= 1;
         }

@@ -15,7 +15,6 @@ pub use self::core::{Endpoint, Port, TargetRef, addresses, find_port, hostname, 
 use self::core::{Group, Plan};
 use crate::context::{Context, SyncError, WORKERS, update_value};
 use crate::expectations::Expectations;
-use crate::replicaset::pods::is_namespace_terminating;
 use crate::shared::Shared;
 use crate::views::{EndpointSliceView, NodeView, PodView, SERVICE_NAME_LABEL, ServiceView};
 
@@ -183,7 +182,7 @@ impl Controller {
         let labels = slice_labels(&service);
         let plan = core::plan(&core::families(&service), desired, &existing, |s| s.metadata.labels != labels);
         if let Err(e) = self.carry_out(&service, plan, &existing, &labels).await {
-            if matches!(&e, SyncError::Client(c) if is_namespace_terminating(c)) {
+            if matches!(&e, SyncError::Client(c) if c.is_namespace_terminating()) {
                 return Ok(());
             }
             if !e.is_ordinary() {

@@ -282,7 +282,7 @@ impl<T: Replicated> Controller<T> {
                 for _ in 0..left {
                     self.expectations.creation_observed(key);
                 }
-                return if pods::is_namespace_terminating(&e) { Ok(()) } else { Err(e) };
+                return if e.is_namespace_terminating() { Ok(()) } else { Err(e) };
             }
             batch = batch.saturating_mul(2);
         }

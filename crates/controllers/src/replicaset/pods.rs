@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 
 use kelson_client::{Client, ClientError, DeleteOptions, EventRecorder, EventType, Object, ObjectRef};
-use kelson_meta::{OwnerReference, Reason};
+use kelson_meta::OwnerReference;
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
@@ -65,14 +65,6 @@ pub struct PodControl {
     pub recorder: EventRecorder,
 }
 
-/// Whether an error says that the namespace is going, which is no failure worth telling.
-pub fn is_namespace_terminating(e: &ClientError) -> bool {
-    e.is(Reason::Forbidden)
-        && e.status().is_some_and(|s| {
-            s.details.as_ref().is_some_and(|d| d.causes.iter().any(|c| c.reason == "NamespaceTerminating"))
-        })
-}
-
 impl PodControl {
     /// Makes one pod from `template`, controlled by `owner`.
     pub async fn create<O: Object>(&self, owner: &O, template: &Template) -> Result<PodView, ClientError> {
@@ -100,7 +92,7 @@ impl PodControl {
                 Ok(made)
             }
             Err(e) => {
-                if !is_namespace_terminating(&e) {
+                if !e.is_namespace_terminating() {
                     let message = format!("Error creating: {e}");
                     self.recorder.event(&about, EventType::Warning, "FailedCreate", message);
                 }

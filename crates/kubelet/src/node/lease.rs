@@ -44,7 +44,7 @@ pub async fn run(client: Client, clock: Arc<dyn Clock>, node: String, uid: Strin
 async fn renew(client: &Client, clock: &dyn Clock, node: &str) -> Result<(), ClientError> {
     let patch = json!({"spec": {"holderIdentity": node, "renewTime": format_micro(clock.now())}});
     let options = WriteOptions::default();
-    client.patch::<Lease>(NAMESPACE, node, "", PatchKind::Merge, &patch, &options).await.map(|_| ())
+    client.patch::<Lease>(NAMESPACE, node, "", PatchKind::Merge, &patch, &options).await
 }
 
 async fn ensure(
@@ -62,7 +62,7 @@ async fn ensure(
             "spec": {"holderIdentity": node, "leaseDurationSeconds": seconds, "renewTime": format_micro(clock.now())}});
         let patch = if owned { json!({"spec": patch["spec"]}) } else { patch };
         let options = WriteOptions::default();
-        return client.patch::<Lease>(NAMESPACE, node, "", PatchKind::Merge, &patch, &options).await.map(|_| ());
+        return client.patch::<Lease>(NAMESPACE, node, "", PatchKind::Merge, &patch, &options).await;
     }
     let lease = json!({
         "apiVersion": Lease::TYPE.api_version(), "kind": "Lease",

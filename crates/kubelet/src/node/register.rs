@@ -58,7 +58,9 @@ async fn once(client: &Client, config: &Config, status: &Value) -> Result<Node, 
             return Ok(node);
         }
         let patch = json!({"metadata": {"labels": missing}});
-        return client.patch::<Node>("", name, "", PatchKind::Strategic, &patch, &WriteOptions::default()).await;
+        return client
+            .patch_and_read::<Node>("", name, "", PatchKind::Strategic, &patch, &WriteOptions::default())
+            .await;
     }
     let taints: Vec<Value> = config
         .register_with_taints

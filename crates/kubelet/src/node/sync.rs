@@ -88,7 +88,7 @@ impl NodeSync {
                 register::register(&self.client, &self.config, current).await;
                 Ok(())
             }
-            other => other.map(|_| ()),
+            other => other,
         }
     }
 

@@ -1,4 +1,6 @@
-//! How one request reaches an API server. Implementations: [`crate::remote`], and the API server's in-process one.
+//! How one request reaches an API server, and nothing else: the API server and the client both need these few types,
+//! and neither should have to build the other. Implementations: the client's `remote` over TLS, and the API server's own
+//! for components of its process.
 use std::pin::Pin;
 use std::sync::Arc;
 
@@ -11,7 +13,7 @@ pub type Request = http::Request<Bytes>;
 pub type Response = http::Response<Body>;
 /// A streaming body.
 pub type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, TransportError>;
-/// A boxed future, as trait objects need.
+/// The future of a [`Transport`]'s answer, boxed so that transports can be trait objects.
 pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 
 /// A fault below HTTP: no connection, a broken stream, a time limit.
@@ -20,7 +22,7 @@ pub type BoxFuture<T> = Pin<Box<dyn Future<Output = T> + Send + 'static>>;
 pub struct TransportError(pub String);
 
 impl TransportError {
-    /// From anything printable.
+    /// Keeps the text of another error; its type and causes are dropped.
     pub fn new(e: impl std::fmt::Display) -> Self {
         Self(e.to_string())
     }

@@ -1,0 +1,164 @@
+//! The registry of one component.
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use prometheus::core::Collector;
+use prometheus::{
+    Gauge, GaugeVec, Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
+};
+
+use crate::families::{Families, encode};
+use crate::process;
+
+type OnScrape = Box<dyn Fn(&mut Families) + Send + Sync>;
+
+/// The metrics of one component. Cloning gives another handle to the same registry.
+///
+/// Names, label names and bounds are literals of the component: one that is not valid or is registered twice is a fault of
+/// the code and panics, which any test that makes the component's metrics finds.
+#[derive(Clone, Default)]
+pub struct Registry {
+    counted: prometheus::Registry,
+    on_scrape: Arc<Mutex<Vec<OnScrape>>>,
+}
+
+impl Registry {
+    /// A registry that holds nothing: for a part that is shown by its component's registry, and for tests.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A component's registry, which shows process, tasks and build as well.
+    pub fn of_component() -> Self {
+        let registry = Self::new();
+        registry.on_scrape(process::process);
+        registry.on_scrape(process::tasks);
+        registry.on_scrape(process::build);
+        registry
+    }
+
+    /// A number that only grows.
+    pub fn counter(&self, name: &str, help: &str) -> IntCounter {
+        self.add(name, IntCounter::new(name, help))
+    }
+
+    /// Numbers that only grow, one for each combination of label values.
+    pub fn counters(&self, name: &str, help: &str, labels: &[&str]) -> IntCounterVec {
+        self.add(name, IntCounterVec::new(Opts::new(name, help), labels))
+    }
+
+    /// A whole number that rises and falls.
+    pub fn gauge(&self, name: &str, help: &str) -> IntGauge {
+        self.add(name, IntGauge::new(name, help))
+    }
+
+    /// Whole numbers that rise and fall, one for each combination of label values.
+    pub fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> IntGaugeVec {
+        self.add(name, IntGaugeVec::new(Opts::new(name, help), labels))
+    }
+
+    /// A number with a fraction that rises and falls.
+    pub fn float_gauge(&self, name: &str, help: &str) -> Gauge {
+        self.add(name, Gauge::new(name, help))
+    }
+
+    /// Numbers with a fraction that rise and fall, one for each combination of label values.
+    pub fn float_gauges(&self, name: &str, help: &str, labels: &[&str]) -> GaugeVec {
+        self.add(name, GaugeVec::new(Opts::new(name, help), labels))
+    }
+
+    /// How often a value fell into each bucket. `bounds` are the buckets' upper bounds, growing.
+    pub fn histogram(&self, name: &str, help: &str, bounds: &[f64]) -> Histogram {
+        self.add(name, Histogram::with_opts(HistogramOpts::new(name, help).buckets(bounds.to_vec())))
+    }
+
+    /// Histograms, one for each combination of label values.
+    pub fn histograms(&self, name: &str, help: &str, labels: &[&str], bounds: &[f64]) -> HistogramVec {
+        self.add(name, HistogramVec::new(HistogramOpts::new(name, help).buckets(bounds.to_vec()), labels))
+    }
+
+    /// Has `read` add families whenever somebody asks for the text. It runs on the thread that answers: it may look into
+    /// memory and `/proc`, and must not wait.
+    pub fn on_scrape(&self, read: impl Fn(&mut Families) + Send + Sync + 'static) {
+        self.on_scrape.lock().unwrap_or_else(PoisonError::into_inner).push(Box::new(read));
+    }
+
+    /// All of it in the classic text format, by name.
+    pub fn text(&self) -> String {
+        let mut read = Families::default();
+        for f in self.on_scrape.lock().unwrap_or_else(PoisonError::into_inner).iter() {
+            f(&mut read);
+        }
+        let mut families = self.counted.gather();
+        families.extend(read.into_inner());
+        families.sort_by(|a, b| a.name().cmp(b.name()));
+        encode(families)
+    }
+
+    fn add<C: Collector + Clone + 'static>(&self, name: &str, made: prometheus::Result<C>) -> C {
+        let added = made.and_then(|c| self.counted.register(Box::new(c.clone())).map(|()| c));
+        match added {
+            Ok(c) => c,
+            Err(e) => panic!("metric {name}: {e}"),
+        }
+    }
+}
+
+impl fmt::Debug for Registry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registry").finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn counted_and_read_families_by_name() {
+        let registry = Registry::new();
+        let errors = registry.counters("b_errors_total", "Errors.", &["plugin"]);
+        errors.with_label_values(&["one"]).inc();
+        registry.histogram("c_seconds", "Time.", &[0.5, 1.0]).observe(0.75);
+        registry.counters("unused_total", "Nothing counted yet.", &["x"]);
+        registry.on_scrape(|f| {
+            f.gauge("a_depth", "Depth.").sample(&[("queue", "active")], 3.0);
+        });
+        let want = "# HELP a_depth Depth.\n# TYPE a_depth gauge\na_depth{queue=\"active\"} 3\n\
+                    # HELP b_errors_total Errors.\n# TYPE b_errors_total counter\nb_errors_total{plugin=\"one\"} 1\n\
+                    # HELP c_seconds Time.\n# TYPE c_seconds histogram\nc_seconds_bucket{le=\"0.5\"} 0\n\
+                    c_seconds_bucket{le=\"1\"} 1\nc_seconds_bucket{le=\"+Inf\"} 1\nc_seconds_sum 0.75\nc_seconds_count 1\n";
+        assert_eq!(registry.text(), want);
+    }
+
+    #[test]
+    #[should_panic(expected = "metric a_total: ")]
+    fn a_name_is_registered_once() {
+        let registry = Registry::new();
+        registry.counter("a_total", "First.");
+        registry.counter("a_total", "Second.");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_component_shows_process_tasks_and_build() {
+        let tasks = kelson_tasks::Tasks::root("test");
+        tasks.spawn("metrics-test-runs", kelson_tasks::OnPanic::Contain, std::future::pending());
+        tasks.spawn("metrics-test-panics", kelson_tasks::OnPanic::Contain, async { panic!("for the count") });
+        tokio::task::yield_now().await;
+        let text = Registry::of_component().text();
+        let value = |series: &str| -> f64 {
+            let line = text.lines().find_map(|l| l.strip_prefix(series)?.strip_prefix(' '));
+            line.and_then(|v| v.parse().ok()).unwrap_or_else(|| panic!("{series} in\n{text}"))
+        };
+        assert!(value("process_resident_memory_bytes") > 100_000.0);
+        assert!(value("process_open_fds") >= 3.0);
+        assert!(value("process_max_fds") >= value("process_open_fds"));
+        assert!(value("process_start_time_seconds") > 1_600_000_000.0);
+        assert!(value("process_cpu_seconds_total") >= 0.0);
+        assert!(value("go_goroutines") >= 1.0);
+        assert_eq!(value("kelson_tasks_running{task=\"metrics-test-runs\"}"), 1.0);
+        assert_eq!(value("kelson_task_panics_total{task=\"metrics-test-panics\"}"), 1.0);
+        assert_eq!(value("kelson_task_panics_total{task=\"metrics-test-runs\"}"), 0.0);
+        assert!(text.contains("kubernetes_build_info{build_date=\"") && text.contains("minor=\"36\""));
+    }
+}

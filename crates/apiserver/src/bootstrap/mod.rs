@@ -1,0 +1,281 @@
+//! Bootstrap: the objects a cluster has from its first moment, made along the request path under the server's own
+//! identity: namespaces, default roles and bindings, priority classes, the `kubernetes` service and its endpoints, and
+//! what extension servers need to know to trust this one.
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use futures::future;
+use http::{Method, header};
+use kelson_auth::authorize::policy::{self, Reconciled};
+use kelson_auth::{UserInfo, user};
+use kelson_meta::Status;
+use serde_json::{Value, json};
+
+use crate::config::StartError;
+use crate::front::handle::{self, Identity};
+use crate::request::body::RequestBody;
+use crate::start::Server;
+
+/// Namespaces every cluster has.
+pub const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
+
+/// Makes what is missing.
+///
+/// # Errors
+/// [`StartError::Bootstrap`].
+pub async fn run(server: &Arc<Server>, address: Option<SocketAddr>) -> Result<(), StartError> {
+    let own = Own::new(server);
+    // All at once, so that the store commits them in few batches; namespaces before what lives in them.
+    let namespaces = NAMESPACES.map(|name| {
+        let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
+        own.ensure("/api/v1/namespaces", name, object)
+    });
+    future::try_join_all(namespaces).await?;
+    future::try_join5(
+        service_cidr(server, &own),
+        roles(&own),
+        priority_classes(&own),
+        own.put("/api/v1/namespaces/kube-system/configmaps", authentication(server)),
+        kubernetes_service(server, &own, address),
+    )
+    .await?;
+    Ok(())
+}
+
+fn collection(object: &Value) -> Option<String> {
+    let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
+    let (api_version, kind) = (text(&object["apiVersion"]), text(&object["kind"]));
+    let (group, version) = api_version.split_once('/')?;
+    let resource = kelson_schema::resource::resource_of_kind(group, version, &kind)?;
+    let namespace = text(&object["metadata"]["namespace"]);
+    Some(if resource.namespaced {
+        format!("/apis/{api_version}/namespaces/{namespace}/{}", resource.plural)
+    } else {
+        format!("/apis/{api_version}/{}", resource.plural)
+    })
+}
+
+async fn roles(own: &Own) -> Result<(), StartError> {
+    future::try_join_all(policy::bootstrap_objects().into_iter().map(|wanted| role(own, wanted))).await?;
+    Ok(())
+}
+
+async fn role(own: &Own, wanted: Value) -> Result<(), StartError> {
+    let name = wanted["metadata"]["name"].as_str().unwrap_or("").to_owned();
+    let Some(path) = collection(&wanted) else { return Ok(()) };
+    let fault = |status: Status| StartError::Bootstrap(format!("{path}/{name}: {status}"));
+    let object_path = format!("{path}/{}", escape(&name));
+    let stored = own.stored(&wanted).await;
+    match policy::reconcile(&wanted, stored.as_ref()) {
+        Reconciled::Keep => {}
+        Reconciled::Create(object) => own.create(&path, &object).await.map_err(fault)?,
+        Reconciled::Update(object) => drop(own.call(Method::PUT, &object_path, &object).await.map_err(fault)?),
+        Reconciled::Recreate(object) => {
+            own.call(Method::DELETE, &object_path, &Value::Null).await.map_err(fault)?;
+            own.create(&path, &object).await.map_err(fault)?;
+        }
+    }
+    Ok(())
+}
+
+/// A role's name may hold a colon, which is fine in a path, and little else.
+fn escape(name: &str) -> String {
+    name.bytes().map(|b| if b == b'%' || b == b'/' { format!("%{b:02X}") } else { char::from(b).to_string() }).collect()
+}
+
+async fn priority_classes(own: &Own) -> Result<(), StartError> {
+    let classes = kelson_admission::system_priority_classes();
+    let each = classes.into_iter().map(|class| async move {
+        let name = class["metadata"]["name"].as_str().unwrap_or("").to_owned();
+        own.ensure("/apis/scheduling.k8s.io/v1/priorityclasses", &name, class).await
+    });
+    future::try_join_all(each).await?;
+    Ok(())
+}
+
+/// How extension servers trust this one's clients and proxying.
+fn authentication(server: &Server) -> Value {
+    let config = &server.config;
+    let mut data = json!({});
+    if !config.client_ca_pem.is_empty() {
+        data["client-ca-file"] = config.client_ca_pem.as_str().into();
+    }
+    if !config.request_header_ca_pem.is_empty() {
+        data["requestheader-client-ca-file"] = config.request_header_ca_pem.as_str().into();
+        data["requestheader-allowed-names"] = "[\"front-proxy-client\"]".into();
+        data["requestheader-username-headers"] = "[\"X-Remote-User\"]".into();
+        data["requestheader-uid-headers"] = "[\"X-Remote-Uid\"]".into();
+        data["requestheader-group-headers"] = "[\"X-Remote-Group\"]".into();
+        data["requestheader-extra-headers-prefix"] = "[\"X-Remote-Extra-\"]".into();
+    }
+    json!({
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": "extension-apiserver-authentication", "namespace": "kube-system"},
+        "data": data,
+    })
+}
+
+async fn kubernetes_service(server: &Server, own: &Own, address: Option<SocketAddr>) -> Result<(), StartError> {
+    let Some(first) = server.services.first_address() else { return Ok(()) };
+    let service = json!({
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {
+            "name": "kubernetes",
+            "namespace": "default",
+            "labels": {"component": "apiserver", "provider": "kubernetes"},
+        },
+        "spec": {
+            "clusterIP": first.to_string(),
+            "sessionAffinity": "None",
+            "type": "ClusterIP",
+            "ports": [{"name": "https", "port": 443, "protocol": "TCP", "targetPort": port(server, address)}],
+        },
+    });
+    own.ensure("/api/v1/namespaces/default/services", "kubernetes", service).await?;
+    let ip = server.config.advertise_address;
+    if ip.is_loopback() {
+        // Upstream refuses a loopback endpoint as well: pods could not use it.
+        tracing::debug!(%ip, "no endpoints for the kubernetes service: the advertised address is a loopback one");
+        return Ok(());
+    }
+    let family = if ip.is_ipv4() { "IPv4" } else { "IPv6" };
+    let slice = json!({
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {
+            "name": "kubernetes",
+            "namespace": "default",
+            "labels": {"kubernetes.io/service-name": "kubernetes"},
+        },
+        "addressType": family,
+        "ports": [{"name": "https", "port": port(server, address), "protocol": "TCP"}],
+        "endpoints": [{"addresses": [ip.to_string()], "conditions": {"ready": true}}],
+    });
+    own.put("/apis/discovery.k8s.io/v1/namespaces/default/endpointslices", slice).await?;
+    let endpoints = json!({
+        "apiVersion": "v1",
+        "kind": "Endpoints",
+        "metadata": {
+            "name": "kubernetes",
+            "namespace": "default",
+            "labels": {"endpointslice.kubernetes.io/skip-mirror": "true"},
+        },
+        "subsets": [{
+            "addresses": [{"ip": ip.to_string()}],
+            "ports": [{"name": "https", "port": port(server, address), "protocol": "TCP"}],
+        }],
+    });
+    own.put("/api/v1/namespaces/default/endpoints", endpoints).await
+}
+
+/// The range services get addresses from, as an object (KEP-1880). Only a matching one is told to be ready.
+async fn service_cidr(server: &Server, own: &Own) -> Result<(), StartError> {
+    const PATH: &str = "/apis/networking.k8s.io/v1/servicecidrs";
+    const NAME: &str = "kubernetes";
+    if server.config.service_cidrs.is_empty() {
+        return Ok(());
+    }
+    let cidrs: Value = server.config.service_cidrs.iter().map(ToString::to_string).collect();
+    let object = json!({"apiVersion": "networking.k8s.io/v1", "kind": "ServiceCIDR", "metadata": {"name": NAME},
+        "spec": {"cidrs": cidrs}});
+    own.ensure(PATH, NAME, object).await?;
+    let fault = |status: Status| StartError::Bootstrap(format!("{PATH}/{NAME}: {status}"));
+    let path = format!("{PATH}/{NAME}");
+    let mut stored = own.call(Method::GET, &path, &Value::Null).await.map_err(fault)?;
+    let told = stored["status"]["conditions"].as_array().is_some_and(|c| c.iter().any(|c| c["type"] == "Ready"));
+    if told || stored["spec"]["cidrs"] != cidrs || !stored["metadata"]["deletionTimestamp"].is_null() {
+        return Ok(());
+    }
+    let now = kelson_meta::format_seconds(server.clock.now());
+    stored["status"]["conditions"] = json!([{"type": "Ready", "status": "True", "reason": "",
+        "message": "Kubernetes default Service CIDR is ready", "lastTransitionTime": now}]);
+    own.call(Method::PUT, &format!("{path}/status"), &stored).await.map(drop).map_err(fault)
+}
+
+fn port(server: &Server, address: Option<SocketAddr>) -> u16 {
+    const DEFAULT: u16 = 6443;
+    match server.config.advertise_port {
+        0 => address.map_or(DEFAULT, |a| a.port()),
+        given => given,
+    }
+}
+
+/// The server as a client of itself.
+pub struct Own {
+    server: Arc<Server>,
+    user: Arc<UserInfo>,
+}
+
+impl Own {
+    /// Under the server's own identity.
+    pub fn new(server: &Arc<Server>) -> Self {
+        let user = UserInfo::new(user::API_SERVER, [user::MASTERS, user::AUTHENTICATED]);
+        Self { server: Arc::clone(server), user: Arc::new(user) }
+    }
+
+    /// Sends a request along the whole path.
+    ///
+    /// # Errors
+    /// The answer's `Status` when it is none of success.
+    pub async fn call(&self, method: Method, uri: &str, body: &Value) -> Result<Value, Status> {
+        let request = http::Request::builder()
+            .method(method)
+            .uri(uri)
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::USER_AGENT, "kube-apiserver/kelson")
+            .body(());
+        let (parts, ()) = request.map_err(|e| Status::internal(e.to_string()))?.into_parts();
+        let bytes = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
+        let identity = Identity::Known(Arc::clone(&self.user));
+        let answer = handle::handle(&self.server, parts, RequestBody::Whole(bytes), identity).await;
+        let ok = answer.status().is_success();
+        let bytes = http_body_util::BodyExt::collect(answer.into_body()).await.map_err(Status::internal)?.to_bytes();
+        if ok {
+            return serde_json::from_slice(&bytes).map_err(|e| Status::internal(e.to_string()));
+        }
+        Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| Status::internal("an answer that is no Status")))
+    }
+
+    /// Creates an object; one that is there already is fine.
+    async fn create(&self, collection: &str, object: &Value) -> Result<(), Status> {
+        match self.call(Method::POST, collection, object).await {
+            Err(status) if status.code != 409 => Err(status),
+            _ => Ok(()),
+        }
+    }
+
+    /// The stored form of an object, if it is there.
+    async fn stored(&self, object: &Value) -> Option<Value> {
+        let path = collection(object)?;
+        let name = escape(object["metadata"]["name"].as_str()?);
+        self.call(Method::GET, &format!("{path}/{name}"), &Value::Null).await.ok()
+    }
+
+    /// Creates an object unless one of that name is there.
+    ///
+    /// # Errors
+    /// [`StartError::Bootstrap`].
+    pub async fn ensure(&self, collection: &str, name: &str, object: Value) -> Result<(), StartError> {
+        let fault = |status: Status| StartError::Bootstrap(format!("{collection}/{name}: {status}"));
+        match self.call(Method::GET, &format!("{collection}/{name}"), &Value::Null).await {
+            Ok(_) => Ok(()),
+            Err(status) if status.code == 404 => self.create(collection, &object).await.map_err(fault),
+            Err(status) => Err(fault(status)),
+        }
+    }
+
+    /// Creates an object, or makes the stored one like it.
+    ///
+    /// # Errors
+    /// [`StartError::Bootstrap`].
+    pub async fn put(&self, collection: &str, object: Value) -> Result<(), StartError> {
+        let name = object["metadata"]["name"].as_str().unwrap_or("").to_owned();
+        self.ensure(collection, &name, object.clone()).await?;
+        let path = format!("{collection}/{name}");
+        let put = self.call(Method::PUT, &path, &object).await;
+        put.map(|_| ()).map_err(|status| StartError::Bootstrap(format!("{path}: {status}")))
+    }
+}

@@ -1,0 +1,350 @@
+//! Proxy: a request carried to a pod, a service's endpoint, or a node's kubelet. The address is checked and then dialled
+//! as it is, so that nothing is resolved twice; a backend's redirect is not followed, and passed on only where it stays
+//! below the proxy's own path.
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::stream;
+use http::header::{self, HeaderName};
+use http::{HeaderMap, HeaderValue, Method, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper_util::rt::TokioIo;
+use kelson_meta::Status;
+use kelson_store::Resource;
+use kelson_transport::TransportError;
+use serde_json::{Value, json};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+
+use crate::catalog::Served;
+use crate::connect::admit;
+use crate::connect::backend_tls;
+use crate::connect::kubelet::Node;
+use crate::connect::links::Links;
+use crate::read::encode::{Answer, parse};
+use crate::request::body::{ApiBody, RequestBody};
+use crate::shared::context::Cx;
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// The type of pages.
+const HTML: &str = "text/html";
+/// Longest page whose links are rewritten, since it is held whole for that.
+const PAGE_BYTES_MAX: usize = 4 << 20;
+/// Headers that belong to one hop, or hold the client's credentials for this server.
+const DROPPED: [&str; 9] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "authorization",
+    "host",
+];
+
+/// `https:name:port` to its parts; the scheme is empty where none is said.
+pub fn split_scheme(text: &str) -> (&str, &str) {
+    let mut parts = text.splitn(3, ':');
+    match (parts.next(), parts.next(), parts.next()) {
+        (Some("http" | "https" | ""), Some(name), Some(port)) => (name, port),
+        (Some(name), Some(port), None) => (name, port),
+        _ => (text, ""),
+    }
+}
+
+fn is_https(text: &str) -> bool {
+    text.starts_with("https:")
+}
+
+/// The path up to the proxy's, and what stands behind it; that is empty where the path ends there.
+fn split_path(cx: &Cx) -> (&str, &str) {
+    const MARKER: &str = "/proxy";
+    let (path, name) = (cx.uri.path(), &cx.info.name);
+    let found = path.find(&format!("/{name}{MARKER}")).map(|at| at + 1 + name.len() + MARKER.len());
+    path.split_at(found.unwrap_or(path.len()))
+}
+
+/// Sends a browser to the path with a slash at its end: only from there relative links of a page lead to the backend.
+fn root_redirect(cx: &Cx) -> Option<Answer> {
+    let reads = matches!(cx.method, Method::GET | Method::HEAD) && !kelson_streams::is_upgrade_request(&cx.headers);
+    if !reads || !split_path(cx).1.is_empty() {
+        return None;
+    }
+    let query = cx.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
+    let location = HeaderValue::from_str(&format!("{}/{query}", cx.uri.path())).ok()?;
+    let mut answer = http::Response::new(ApiBody::empty());
+    *answer.status_mut() = StatusCode::MOVED_PERMANENTLY;
+    answer.headers_mut().insert(header::LOCATION, location);
+    Some(answer)
+}
+
+/// Addresses that are the server's own world are not proxied to.
+fn is_proxyable(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V4(a) => !(a.is_loopback() || a.is_link_local() || a.is_multicast() || a.is_unspecified()),
+        IpAddr::V6(a) => {
+            let link_local = a.segments()[0] & 0xffc0 == 0xfe80;
+            !(a.is_loopback() || link_local || a.is_multicast() || a.is_unspecified())
+        }
+    }
+}
+
+/// Proxies to a pod.
+///
+/// # Errors
+/// 400, 404, 503.
+pub async fn pod(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer, Status> {
+    let (name, port) = split_scheme(&cx.info.name);
+    admit(cx, served, "PodProxyOptions", json!({})).await?;
+    let found = cx.server.store.get(served.store, &cx.info.namespace, name);
+    let pod = parse(&*found.ok_or_else(|| Status::not_found(&served.gr, name))?);
+    let ip = pod["status"]["podIP"].as_str().and_then(|ip| ip.parse::<IpAddr>().ok());
+    let ip = ip.ok_or_else(|| Status::bad_request("address not allowed"))?;
+    let port = match port {
+        "" => {
+            let ports = pod["spec"]["containers"]
+                .as_array()
+                .into_iter()
+                .flatten()
+                .flat_map(|c| c["ports"].as_array())
+                .flatten();
+            ports.filter_map(|p| p["containerPort"].as_u64()).next().and_then(|p| u16::try_from(p).ok()).unwrap_or(80)
+        }
+        text => text.parse().map_err(|_| Status::bad_request(format!("invalid pod request {:?}", cx.info.name)))?,
+    };
+    to_address(cx, SocketAddr::new(ip, port), body).await
+}
+
+/// Proxies to one of a service's endpoints.
+///
+/// # Errors
+/// 400, 404, 503.
+pub async fn service(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer, Status> {
+    let (name, port) = split_scheme(&cx.info.name);
+    admit(cx, served, "ServiceProxyOptions", json!({})).await?;
+    let found = cx.server.store.get(served.store, &cx.info.namespace, name);
+    let service = parse(&*found.ok_or_else(|| Status::not_found(&served.gr, name))?);
+    let ports = service["spec"]["ports"].as_array().map_or(&[][..], Vec::as_slice);
+    let chosen = match (port, ports) {
+        ("", [only]) => Some(only),
+        ("", _) => ports.iter().find(|p| p["name"].as_str().unwrap_or("").is_empty()),
+        (text, _) => {
+            let number: Option<i64> = text.parse().ok();
+            ports.iter().find(|p| p["name"] == text || number.is_some_and(|n| p["port"] == n))
+        }
+    };
+    let none = || Status::unavailable(format!("no endpoints available for service {:?}", cx.info.name));
+    let port_name = chosen.map(|p| p["name"].as_str().unwrap_or("").to_owned()).ok_or_else(none)?;
+    let slices =
+        cx.server.store.list(Resource::new("discovery.k8s.io", "endpointslices"), Some(&cx.info.namespace), None, None);
+    for record in slices.iter().filter(|r| r.meta().labels.get("kubernetes.io/service-name") == Some(name)) {
+        if let Some(address) = endpoint(&parse(record), &port_name) {
+            return to_address(cx, address, body).await;
+        }
+    }
+    Err(none())
+}
+
+fn endpoint(slice: &Value, port_name: &str) -> Option<SocketAddr> {
+    let port = slice["ports"].as_array()?.iter().find(|p| p["name"].as_str().unwrap_or("") == port_name)?;
+    let port = u16::try_from(port["port"].as_u64()?).ok()?;
+    let ready = slice["endpoints"].as_array()?.iter().find(|e| e["conditions"]["ready"].as_bool().unwrap_or(true))?;
+    Some(SocketAddr::new(ready["addresses"][0].as_str()?.parse().ok()?, port))
+}
+
+async fn to_address(cx: &Cx, address: SocketAddr, body: RequestBody) -> Result<Answer, Status> {
+    if !is_proxyable(address.ip()) {
+        return Err(Status::bad_request("address not allowed"));
+    }
+    if let Some(redirect) = root_redirect(cx) {
+        return Ok(redirect);
+    }
+    let failed = |e: &dyn std::fmt::Display| {
+        Status::unavailable(format!("error trying to reach service: dial tcp {address}: {e}"))
+    };
+    let tcp = match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+        Ok(Ok(tcp)) => tcp,
+        Ok(Err(error)) => return Err(failed(&error)),
+        Err(_) => return Err(failed(&"i/o timeout")),
+    };
+    let host = address.to_string();
+    if !is_https(&cx.info.name) {
+        return forward(cx, tcp, &host, body).await;
+    }
+    match tokio::time::timeout(CONNECT_TIMEOUT, backend_tls::connect(tcp, address.ip())).await {
+        Ok(Ok(tls)) => forward(cx, tls, &host, body).await,
+        Ok(Err(error)) => Err(Status::unavailable(format!("error trying to reach service: {error}"))),
+        Err(_) => Err(Status::unavailable("error trying to reach service: net/http: TLS handshake timeout")),
+    }
+}
+
+/// Proxies to a node's kubelet.
+///
+/// # Errors
+/// 503.
+pub async fn to_kubelet(cx: &Cx, node: &Node, body: RequestBody) -> Result<Answer, Status> {
+    if let Some(redirect) = root_redirect(cx) {
+        return Ok(redirect);
+    }
+    let io = node.connect(cx).await.map_err(Status::unavailable)?;
+    forward(cx, io, &node.authority(), body).await
+}
+
+fn headers(cx: &Cx, host: &str) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    for (name, value) in &cx.headers {
+        if !DROPPED.contains(&name.as_str()) && name != header::CONTENT_LENGTH {
+            headers.append(name.clone(), value.clone());
+        }
+    }
+    if let Ok(host) = HeaderValue::from_str(host) {
+        headers.insert(header::HOST, host);
+    }
+    if let Ok(path) = HeaderValue::from_str(cx.uri.path()) {
+        headers.insert(HeaderName::from_static("x-forwarded-uri"), path);
+    }
+    // A page's links are rewritten, and a compressed page cannot be read.
+    let accepts = headers.get(header::ACCEPT).and_then(|v| v.to_str().ok()).unwrap_or("");
+    if accepts.contains(HTML) {
+        headers.remove(header::ACCEPT_ENCODING);
+    }
+    headers
+}
+
+async fn forward<T>(cx: &Cx, io: T, host: &str, body: RequestBody) -> Result<Answer, Status>
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+{
+    let broken = |e: &dyn std::fmt::Display| Status::unavailable(format!("error trying to reach service: {e}"));
+    let body = body.read().await?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(|e| broken(&e))?;
+    cx.server.tasks.spawn(async move {
+        if let Err(error) = connection.with_upgrades().await {
+            tracing::debug!(%error, "proxied connection ended");
+        }
+    });
+    let wants_upgrade = kelson_streams::is_upgrade_request(&cx.headers);
+    let mut request = http::Request::new(Full::new(body));
+    *request.method_mut() = cx.method.clone();
+    let (prefix, path) = split_path(cx);
+    let path = if path.is_empty() { "/" } else { path };
+    let query = cx.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
+    *request.uri_mut() = format!("{path}{query}").parse().map_err(|e| broken(&e))?;
+    *request.headers_mut() = headers(cx, host);
+    if wants_upgrade {
+        request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    } else {
+        request.headers_mut().remove(header::UPGRADE);
+    }
+    let mut response = sender.send_request(request).await.map_err(|e| broken(&e))?;
+    let asked = cx.headers.get(header::HOST).and_then(|v| v.to_str().ok()).unwrap_or("");
+    let links = Links { prefix, backend: host, asked };
+    lead_redirect(&links, path, &mut response)?;
+    if response.status() == StatusCode::SWITCHING_PROTOCOLS {
+        let same = response.headers().get(header::UPGRADE) == cx.headers.get(header::UPGRADE);
+        let client = cx.upgrade.lock().take().filter(|_| wants_upgrade && same);
+        let client = client.ok_or_else(|| broken(&"the backend switched to a protocol nobody asked for"))?;
+        let backend = hyper::upgrade::on(&mut response);
+        cx.server.tasks.spawn(async move {
+            let (Some(client), Some(backend)) =
+                (crate::connect::stream::upgraded(client).await, crate::connect::stream::upgraded(backend).await)
+            else {
+                return;
+            };
+            if let Err(error) = kelson_streams::splice(client, backend).await {
+                tracing::debug!(%error, "proxied stream ended");
+            }
+        });
+        return Ok(response.map(|_| ApiBody::empty()));
+    }
+    let (mut parts, mut body) = response.into_parts();
+    for name in ["connection", "keep-alive", "transfer-encoding", "trailer"] {
+        parts.headers.remove(HeaderName::from_static(name));
+    }
+    let mut first = Bytes::new();
+    if cx.method != Method::HEAD && is_page(&parts.headers) {
+        first = page(&links, &mut body).await.map_err(|e| broken(&e))?;
+        parts.headers.remove(header::CONTENT_LENGTH);
+    }
+    let chunks = stream::unfold((first, body, sender), |(mut first, mut body, sender)| async move {
+        if !first.is_empty() {
+            let data = std::mem::take(&mut first);
+            return Some((Ok(data), (first, body, sender)));
+        }
+        loop {
+            match body.frame().await? {
+                Ok(frame) => {
+                    let Ok(data) = frame.into_data() else { continue };
+                    return Some((Ok(data), (first, body, sender)));
+                }
+                Err(error) => return Some((Err(TransportError::new(error)), (first, body, sender))),
+            }
+        }
+    });
+    Ok(http::Response::from_parts(parts, ApiBody::stream(chunks)))
+}
+
+/// Leads a backend's redirect through the proxy; one that leads elsewhere ends here.
+fn lead_redirect<B>(links: &Links<'_>, path: &str, response: &mut http::Response<B>) -> Result<(), Status> {
+    if !response.status().is_redirection() || response.status() == StatusCode::NOT_MODIFIED {
+        return Ok(());
+    }
+    let location = response.headers().get(header::LOCATION).and_then(|v| v.to_str().ok());
+    let led = location.and_then(|l| links.redirect(l, path)).and_then(|l| HeaderValue::from_str(&l).ok());
+    let led = led.ok_or_else(|| {
+        let why = "the backend attempted to redirect this request, which is not permitted";
+        Status::failure(502, kelson_meta::Reason::Unknown, why)
+    })?;
+    response.headers_mut().insert(header::LOCATION, led);
+    Ok(())
+}
+
+/// Whether an answer is a page whose links can be read.
+fn is_page(headers: &HeaderMap) -> bool {
+    let kind = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
+    kind.split(';').next().is_some_and(|k| k.trim().eq_ignore_ascii_case(HTML))
+        && !headers.contains_key(header::CONTENT_ENCODING)
+}
+
+/// The page with its links rewritten, or the beginning, as it is, of one that is longer than [`PAGE_BYTES_MAX`] or no
+/// UTF-8.
+async fn page(links: &Links<'_>, body: &mut hyper::body::Incoming) -> Result<Bytes, hyper::Error> {
+    let mut bytes = BytesMut::new();
+    while bytes.len() <= PAGE_BYTES_MAX {
+        let Some(frame) = body.frame().await else {
+            return Ok(match std::str::from_utf8(&bytes) {
+                Ok(text) => links.page(text).into(),
+                Err(_) => bytes.freeze(),
+            });
+        };
+        if let Ok(data) = frame?.into_data() {
+            bytes.extend_from_slice(&data);
+        }
+    }
+    Ok(bytes.freeze())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names() {
+        assert_eq!(split_scheme("a"), ("a", ""));
+        assert_eq!(split_scheme("a:80"), ("a", "80"));
+        assert_eq!(split_scheme("https:a:web"), ("a", "web"));
+        assert_eq!(split_scheme("http:a:"), ("a", ""));
+        assert!(is_https("https:a:1") && !is_https("a:1"));
+    }
+
+    #[test]
+    fn own_addresses_are_not_proxied_to() {
+        for bad in ["127.0.0.1", "169.254.169.254", "0.0.0.0", "::1", "fe80::1", "224.0.0.1"] {
+            assert!(!is_proxyable(bad.parse().unwrap()), "{bad}");
+        }
+        assert!(is_proxyable("10.42.0.7".parse().unwrap()));
+    }
+}

@@ -1,0 +1,236 @@
+//! Stream: a pod's logs, and its exec, attach and port-forward upgrades, from the kubelet to the client.
+use std::future::Future;
+
+use futures::stream;
+use http::header::{self, HeaderName};
+use http::{HeaderMap, HeaderValue, Response, StatusCode};
+use http_body_util::{BodyExt as _, Limited};
+use hyper_util::rt::TokioIo;
+use kelson_meta::{GroupResource, Reason, Status};
+use kelson_streams::dial::Transport;
+use kelson_streams::{ConnectionOptions, DialError, Dialed, ExecOptions, ExecResult, RemoteCommandVersion, negotiate};
+use kelson_transport::TransportError;
+
+use crate::connect::Target;
+use crate::connect::kubelet::Node;
+use crate::read::encode::{Answer, answer};
+use crate::request::body::ApiBody;
+use crate::shared::context::Cx;
+
+/// Bytes read of a kubelet's refusal.
+const REFUSAL_BYTES_MAX: usize = 64 * 1024;
+const PROTOCOLS: HeaderName = HeaderName::from_static("x-stream-protocol-version");
+const WEBSOCKET_PROTOCOLS: HeaderName = HeaderName::from_static("sec-websocket-protocol");
+
+/// Serves a pod's log.
+///
+/// # Errors
+/// The kubelet's refusal, or 500 when it cannot be reached.
+pub async fn log(cx: &Cx, node: &Node, target: &Target) -> Result<Answer, Status> {
+    let io = node
+        .connect(cx)
+        .await
+        .map_err(|why| Status::internal(format!("Get \"https://{}{}\": {why}", node.authority(), target.path)))?;
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(Status::internal)?;
+    cx.server.tasks.spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "log connection ended");
+        }
+    });
+    let request = http::Request::builder()
+        .uri(&target.path)
+        .header(header::HOST, node.authority())
+        .body(http_body_util::Empty::<bytes::Bytes>::new())
+        .map_err(Status::internal)?;
+    let response = sender.send_request(request).await.map_err(Status::internal)?;
+    let code = response.status();
+    if code != StatusCode::OK {
+        let body = Limited::new(response.into_body(), REFUSAL_BYTES_MAX).collect().await;
+        let text = body.map(|b| String::from_utf8_lossy(&b.to_bytes()).trim_end().to_owned()).unwrap_or_default();
+        return Err(refused(cx, code, &text));
+    }
+    let body = response.into_body();
+    let chunks = stream::unfold((body, sender), |(mut body, sender)| async move {
+        loop {
+            match body.frame().await? {
+                Ok(frame) => {
+                    let Ok(data) = frame.into_data() else { continue };
+                    return Some((Ok(data), (body, sender)));
+                }
+                Err(error) => return Some((Err(TransportError::new(error)), (body, sender))),
+            }
+        }
+    });
+    Ok(answer(StatusCode::OK, "text/plain", ApiBody::stream(chunks)))
+}
+
+fn refused(cx: &Cx, code: StatusCode, text: &str) -> Status {
+    match code.as_u16() {
+        400 => Status::bad_request(text),
+        404 => {
+            let gr = GroupResource::new("", "pods/log");
+            let mut status = Status::not_found(&gr, &cx.info.name);
+            status.message = format!("the server could not find the requested resource ( pods/log {})", cx.info.name);
+            status
+        }
+        500 => Status::internal(text),
+        300..=399 => Status::internal("the backend attempted to redirect this request, which is not permitted"),
+        other => Status::failure(other, Reason::Unknown, text),
+    }
+}
+
+/// Serves an exec, attach or port-forward.
+///
+/// # Errors
+/// 400 for what is no upgrade, and the kubelet's refusal.
+pub async fn upgrade(cx: &Cx, node: &Node, target: &Target) -> Result<Answer, Status> {
+    if !negotiate::is_upgrade_request(&cx.headers) {
+        return Err(Status::bad_request("Upgrade request required"));
+    }
+    let upgrade = cx.upgrade.lock().take();
+    let upgrade = upgrade.ok_or_else(|| Status::bad_request("Upgrade request required over HTTP/1.1"))?;
+    let port_forward = cx.info.subresource == "portforward";
+    if !port_forward && negotiate::wants_stream_close(&cx.headers) {
+        return translated(cx, node, target, upgrade).await;
+    }
+    let tunnel = negotiate::is_tunnel_request(&cx.headers);
+    let websocket = negotiate::is_websocket_request(&cx.headers) && !tunnel;
+    let (transport, offered) = if websocket {
+        (Transport::WebSocket, listed(&cx.headers, &WEBSOCKET_PROTOCOLS))
+    } else if tunnel {
+        (Transport::Spdy, vec![negotiate::PORT_FORWARD_V1.to_owned()])
+    } else {
+        (Transport::Spdy, listed(&cx.headers, &PROTOCOLS))
+    };
+    let dialed = dial(cx, node, &target.path, transport, &offered).await?;
+    let response =
+        accept(cx, tunnel || websocket, if tunnel { negotiate::PORT_FORWARD_TUNNEL } else { &dialed.protocol });
+    let stopping = cx.server.stopping.clone();
+    cx.server.tasks.spawn(async move {
+        let Some(client) = upgraded(upgrade).await else { return };
+        let carry = async {
+            if tunnel {
+                kelson_streams::tunnel_websocket_to_spdy(client, dialed.io).await
+            } else {
+                kelson_streams::splice(client, dialed.io).await
+            }
+        };
+        tokio::select! {
+            () = stopping.cancelled() => {}
+            outcome = carry => if let Err(error) = outcome {
+                tracing::debug!(%error, "stream ended");
+            }
+        }
+    });
+    Ok(response)
+}
+
+fn listed(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
+    let values = headers.get_all(name).iter().filter_map(|v| v.to_str().ok());
+    values.flat_map(|v| v.split(',')).map(|p| p.trim().to_owned()).filter(|p| !p.is_empty()).collect()
+}
+
+/// The client's side of a connection that was just told 101.
+pub async fn upgraded(upgrade: hyper::upgrade::OnUpgrade) -> Option<TokioIo<hyper::upgrade::Upgraded>> {
+    match upgrade.await {
+        Ok(io) => Some(TokioIo::new(io)),
+        Err(error) => {
+            tracing::debug!(%error, "the client's connection did not upgrade");
+            None
+        }
+    }
+}
+
+async fn dial(cx: &Cx, node: &Node, path: &str, transport: Transport, offered: &[String]) -> Result<Dialed, Status> {
+    let io = node.connect(cx).await.map_err(Status::internal)?;
+    let uri = format!("https://{}{path}", node.authority()).parse().map_err(Status::internal)?;
+    let offered: Vec<&str> = offered.iter().map(String::as_str).collect();
+    kelson_streams::dial_upgrade(io, transport, &uri, HeaderMap::new(), &offered).await.map_err(|error| match error {
+        DialError::Refused { status, body, .. } => {
+            let text = String::from_utf8_lossy(&body).trim_end().to_owned();
+            serde_json::from_slice::<Status>(&body).ok().filter(|s| s.code == status.as_u16()).unwrap_or_else(|| {
+                match status.as_u16() {
+                    400 => Status::bad_request(text),
+                    404 => Status::failure(404, Reason::NotFound, text),
+                    code => Status::failure(code.max(400), Reason::Unknown, text),
+                }
+            })
+        }
+        other => Status::internal(other),
+    })
+}
+
+/// The 101 for the client.
+fn accept(cx: &Cx, websocket: bool, protocol: &str) -> Answer {
+    let mut response = Response::new(ApiBody::empty());
+    *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
+    let headers = response.headers_mut();
+    headers.insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    let named = HeaderValue::from_str(protocol).ok().filter(|_| !protocol.is_empty());
+    if websocket {
+        headers.insert(header::UPGRADE, HeaderValue::from_static("websocket"));
+        let key = cx.headers.get("sec-websocket-key").and_then(|v| v.to_str().ok()).unwrap_or("");
+        if let Ok(value) = HeaderValue::from_str(&kelson_streams::ws::accept_key(key)) {
+            headers.insert(header::SEC_WEBSOCKET_ACCEPT, value);
+        }
+        named.map(|v| headers.insert(WEBSOCKET_PROTOCOLS, v));
+    } else {
+        headers.insert(header::UPGRADE, HeaderValue::from_static(negotiate::SPDY_31));
+        named.map(|v| headers.insert(PROTOCOLS, v));
+    }
+    response
+}
+
+/// A WebSocket exec whose client can end stdin: translated to SPDY, since kubelets of any age speak that.
+async fn translated(
+    cx: &Cx,
+    node: &Node,
+    target: &Target,
+    upgrade: hyper::upgrade::OnUpgrade,
+) -> Result<Answer, Status> {
+    let mut request = http::Request::new(());
+    *request.method_mut() = cx.method.clone();
+    *request.uri_mut() = cx.uri.clone();
+    *request.headers_mut() = cx.headers.clone();
+    let (parts, ()) = request.into_parts();
+    let accepted = match negotiate::accept_exec(&parts) {
+        Ok(accepted) => accepted,
+        Err(refusal) => return Ok(refusal.map(ApiBody::full)),
+    };
+    let wanted = ExecOptions::from_query(cx.uri.query()).map_err(Status::bad_request)?;
+    let io = node.connect(cx).await;
+    let uri: Result<http::Uri, _> = format!("https://{}{}", node.authority(), target.path).parse();
+    let backend = async move {
+        let uri = uri.map_err(ExecResult::internal_error)?;
+        let io = io.map_err(ExecResult::internal_error)?;
+        let offered = RemoteCommandVersion::SPDY_SERVER.map(RemoteCommandVersion::name);
+        let dialed = kelson_streams::dial_upgrade(io, Transport::Spdy, &uri, HeaderMap::new(), &offered).await;
+        let dialed = dialed.map_err(ExecResult::internal_error)?;
+        let version = RemoteCommandVersion::from_name(&dialed.protocol).unwrap_or(RemoteCommandVersion::V1);
+        Ok((dialed.io, version))
+    };
+    let stopping = cx.server.stopping.clone();
+    cx.server.tasks.spawn(async move {
+        let Some(client) = upgraded(upgrade).await else { return };
+        tokio::select! {
+            () = stopping.cancelled() => {}
+            () = carry(client, accepted.protocol, wanted, backend) => {}
+        }
+    });
+    Ok(accepted.response.map(|()| ApiBody::empty()))
+}
+
+async fn carry<B>(
+    client: TokioIo<hyper::upgrade::Upgraded>,
+    protocol: kelson_streams::ExecProtocol,
+    wanted: ExecOptions,
+    backend: impl Future<Output = Result<(B, RemoteCommandVersion), ExecResult>>,
+) where
+    B: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + 'static,
+{
+    let options = ConnectionOptions::default();
+    if let Err(error) = kelson_streams::translate_websocket_to_spdy(client, protocol, wanted, backend, &options).await {
+        tracing::debug!(%error, "stream ended");
+    }
+}

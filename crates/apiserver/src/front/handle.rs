@@ -1,0 +1,198 @@
+//! The way of a request, from its head to its answer: route, authenticate, limit in flight, authorize, serve. Panics end
+//! one request, not the server.
+use std::panic::AssertUnwindSafe;
+use std::sync::Arc;
+
+use futures::FutureExt as _;
+use http::Method;
+use http::request::Parts;
+use kelson_auth::{Attributes, Credentials, UserInfo, authenticate};
+use kelson_meta::{FieldSelector, LabelSelector, Status};
+use parking_lot::Mutex;
+use rustls_pki_types::CertificateDer;
+use tokio::time::Instant;
+
+use crate::front::dispatch;
+use crate::read::encode::{self, Answer};
+use crate::request::body::RequestBody;
+use crate::request::negotiate::{self, Accepted};
+use crate::request::query::Query;
+use crate::request::route::{RequestInfo, route};
+use crate::shared::context::Cx;
+use crate::start::Server;
+
+/// How a request came.
+pub enum Identity {
+    /// Over the network, with the client's certificate chain (its key is proven, its issuer is not).
+    Network(Arc<[CertificateDer<'static>]>),
+    /// From a component of this process.
+    Known(Arc<UserInfo>),
+}
+
+/// Names a request.
+const AUDIT_ID: http::HeaderName = http::HeaderName::from_static("audit-id");
+/// Seconds after which a refused client may try again.
+const RETRY_AFTER_S: i32 = 1;
+
+/// Serves one request.
+pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, identity: Identity) -> Answer {
+    let started = Instant::now();
+    let query = Query::parse(parts.uri.query());
+    let info = route(&parts.method, parts.uri.path(), &query);
+    let accepted = plain(&parts, &query);
+    let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
+    let labels = server.metrics.labels(&info);
+    let audit_id = audit_id(&parts.headers);
+    let served = serve(server, parts, query, info, body, identity, upgrade);
+    let (answer, warnings) = match AssertUnwindSafe(served).catch_unwind().await {
+        Ok(served) => served,
+        Err(_) => {
+            // The panic hook has logged where and why.
+            let status = Status::internal("the server has a fault that its log names");
+            (Err(status), None)
+        }
+    };
+    let mut answer = answer.unwrap_or_else(|status| encode::status(&status, &accepted));
+    if let Some(cx) = warnings {
+        cx.put_warnings(answer.headers_mut());
+    }
+    answer.headers_mut().insert(AUDIT_ID, audit_id);
+    server.metrics.done(labels, answer.status(), started.elapsed());
+    answer
+}
+
+/// Names one request in logs on both sides; a client may bring its own.
+fn audit_id(headers: &http::HeaderMap) -> http::HeaderValue {
+    const AUDIT_ID_BYTES_MAX: usize = 64;
+    let given = headers.get(AUDIT_ID).filter(|v| !v.is_empty() && v.len() <= AUDIT_ID_BYTES_MAX).cloned();
+    given.unwrap_or_else(|| {
+        let mut buffer = uuid::Uuid::encode_buffer();
+        let text = uuid::Uuid::new_v4().hyphenated().encode_lower(&mut buffer);
+        http::HeaderValue::from_str(text).unwrap_or(http::HeaderValue::from_static("-"))
+    })
+}
+
+/// The form of errors: what the client accepts, without tables.
+fn plain(parts: &Parts, query: &Query) -> Accepted {
+    let accepted = negotiate::accept(&parts.headers, query, true).unwrap_or(Accepted::JSON);
+    Accepted { view: negotiate::View::Whole, ..accepted }
+}
+
+async fn serve(
+    server: &Arc<Server>,
+    mut parts: Parts,
+    query: Query,
+    info: RequestInfo,
+    body: RequestBody,
+    identity: Identity,
+    upgrade: Option<hyper::upgrade::OnUpgrade>,
+) -> (Result<Answer, Status>, Option<Cx>) {
+    let user = match identify(server, &parts, identity) {
+        Ok(user) => user,
+        Err(status) => return (Err(status), None),
+    };
+    let user = match impersonate(server, &mut parts, user) {
+        Ok(user) => user,
+        Err(status) => return (Err(status), None),
+    };
+    let cx = Cx {
+        server: Arc::clone(server),
+        method: parts.method,
+        uri: parts.uri,
+        headers: parts.headers,
+        query,
+        info,
+        user,
+        upgrade: Mutex::new(upgrade),
+        warnings: Mutex::default(),
+    };
+    let answer = limited(&cx, body).await;
+    (answer, Some(cx))
+}
+
+fn identify(server: &Server, parts: &Parts, identity: Identity) -> Result<Arc<UserInfo>, Status> {
+    let certificates = match identity {
+        Identity::Known(user) => return Ok(user),
+        Identity::Network(certificates) => certificates,
+    };
+    let credentials = Credentials { headers: &parts.headers, certificates: &certificates, path: parts.uri.path() };
+    server.auth.authenticator.authenticate_now(&credentials).map(|found| found.user).map_err(|why| {
+        server.metrics.rejected_credentials();
+        tracing::info!(path = parts.uri.path(), %why, "unable to authenticate the request");
+        Status::unauthorized()
+    })
+}
+
+/// Makes the request somebody else's, where its headers ask for it and its sender may.
+fn impersonate(server: &Server, parts: &mut Parts, user: Arc<UserInfo>) -> Result<Arc<UserInfo>, Status> {
+    let other = authenticate::impersonate(&parts.headers, &user, server.authorizer.as_ref())?;
+    Ok(other.map_or(user, |other| {
+        authenticate::strip_impersonation(&mut parts.headers);
+        Arc::new(other)
+    }))
+}
+
+/// Whether the request may last: it is not counted in flight and has no time limit.
+pub fn is_long_running(info: &RequestInfo, query: &Query) -> bool {
+    info.verb == "watch"
+        || matches!(info.subresource.as_str(), "exec" | "attach" | "portforward" | "proxy")
+        || (info.subresource == "log" && query.flag("follow"))
+}
+
+async fn limited(cx: &Cx, body: RequestBody) -> Result<Answer, Status> {
+    let server = &cx.server;
+    if is_long_running(&cx.info, &cx.query) {
+        authorize(cx)?;
+        return dispatch::dispatch(cx, body).await;
+    }
+    let reads = matches!(cx.method, Method::GET | Method::HEAD | Method::OPTIONS);
+    let room = if reads { &server.reads } else { &server.writes };
+    // Those who may do everything are let in: an operator must be able to repair an overloaded server.
+    let _permit = match room.try_acquire() {
+        Ok(permit) => Some(permit),
+        Err(_) if cx.user.in_group(kelson_auth::user::MASTERS) => None,
+        Err(_) => {
+            server.metrics.turned_away(reads);
+            return Err(Status::too_many_requests("Too many requests, please try again later.", RETRY_AFTER_S));
+        }
+    };
+    authorize(cx)?;
+    match tokio::time::timeout(server.config.request_timeout, dispatch::dispatch(cx, body)).await {
+        Ok(answer) => answer,
+        Err(_) => Err(Status::timeout("request did not complete within the allowed duration", 0)),
+    }
+}
+
+fn authorize(cx: &Cx) -> Result<(), Status> {
+    let i = &cx.info;
+    let selectors = match i.verb {
+        "list" | "watch" | "deletecollection" => (
+            FieldSelector::parse(cx.query.text("fieldSelector")).ok().filter(|s| !s.is_everything()),
+            LabelSelector::parse(cx.query.text("labelSelector")).ok().filter(|s| !s.is_everything()),
+        ),
+        _ => (None, None),
+    };
+    let attributes = Attributes {
+        user: &cx.user,
+        verb: verb(i),
+        namespace: &i.namespace,
+        group: &i.group,
+        version: &i.version,
+        resource: &i.resource,
+        subresource: &i.subresource,
+        name: &i.name,
+        path: cx.uri.path(),
+        is_resource: i.is_resource,
+        field_selector: selectors.0.as_ref(),
+        label_selector: selectors.1.as_ref(),
+    };
+    cx.server.authorizer.check(&attributes)
+}
+
+/// Running a command is `create`, whatever method the upgrade came by (kubernetes#78741).
+fn verb(i: &RequestInfo) -> &'static str {
+    match (i.resource.as_str(), i.subresource.as_str()) {
+        ("pods", "exec" | "attach" | "portforward") if i.group.is_empty() && i.verb == "get" => "create",
+        _ => i.verb,
+    }
+}

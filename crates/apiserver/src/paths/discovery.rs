@@ -1,0 +1,231 @@
+//! Discovery: `/api`, `/apis` and below, and the aggregated form, made from the catalog and kept until it changes.
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header};
+use kelson_meta::Status;
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::catalog::{Catalog, Served};
+use crate::read::encode::{self, Answer, answer};
+use crate::request::body::ApiBody;
+use crate::request::negotiate::{Accepted, Clause, clauses};
+use crate::shared::context::Cx;
+
+/// Aggregated documents, by what they list and their version, with the catalog's generation they are of.
+#[derive(Default)]
+pub struct Discovery {
+    cached: Mutex<Vec<(bool, &'static str, u64, Arc<Document>)>>,
+}
+
+struct Document {
+    body: Bytes,
+    etag: HeaderValue,
+}
+
+/// Serves `/api`, `/apis`, `/apis/G` and `/apis/G/V`.
+///
+/// # Errors
+/// 404, 406.
+pub fn serve(cx: &Cx) -> Result<Answer, Status> {
+    let segments: Vec<&str> = cx.uri.path().split('/').filter(|s| !s.is_empty()).collect();
+    let catalog = &cx.server.catalog;
+    match segments[..] {
+        ["api"] => match aggregated(cx) {
+            Some(version) => document(cx, true, version),
+            None => plain(cx, api_versions(cx)),
+        },
+        ["apis"] => match aggregated(cx) {
+            Some(version) => document(cx, false, version),
+            None => plain(cx, group_list(catalog)),
+        },
+        ["api", version] => plain(cx, resource_list(catalog, "", version).ok_or_else(Status::no_such_path)?),
+        ["apis", group] => {
+            let groups = catalog.groups();
+            let found = groups.iter().find(|(g, _)| g == group && !g.is_empty()).ok_or_else(Status::no_such_path)?;
+            let mut value = group_value(&found.0, &found.1);
+            value["kind"] = "APIGroup".into();
+            value["apiVersion"] = "v1".into();
+            plain(cx, value)
+        }
+        ["apis", group, version] => plain(cx, resource_list(catalog, group, version).ok_or_else(Status::no_such_path)?),
+        _ => Err(Status::no_such_path()),
+    }
+}
+
+fn plain(cx: &Cx, value: Value) -> Result<Answer, Status> {
+    let accepted = cx.accept().unwrap_or(Accepted::JSON);
+    let text = |k: &str| value[k].as_str().unwrap_or("");
+    let ty = kelson_schema::Schema::builtin().by_gvk("meta.k8s.io", "v1", text("kind"));
+    encode::tree(StatusCode::OK, &Accepted { view: Default::default(), ..accepted }, ty, value)
+}
+
+/// The version of the aggregated form, when the client prefers it.
+fn aggregated(cx: &Cx) -> Option<&'static str> {
+    let wanted = |c: &Clause<'_>| {
+        if c.param("as") != Some("APIGroupDiscoveryList") || c.param("g") != Some("apidiscovery.k8s.io") {
+            // Something else comes first.
+            return Some(None).filter(|_| {
+                c.param("as").is_none() && matches!(c.media, "application/json" | "*/*" | "application/*")
+            });
+        }
+        match (c.media, c.param("v")) {
+            ("application/json", Some("v2")) => Some(Some("v2")),
+            ("application/json", Some("v2beta1")) => Some(Some("v2beta1")),
+            _ => None,
+        }
+    };
+    clauses(&cx.headers).iter().find_map(wanted).flatten()
+}
+
+fn document(cx: &Cx, core: bool, version: &'static str) -> Result<Answer, Status> {
+    let generation = cx.server.catalog.generation();
+    let mut cached = cx.server.discovery.cached.lock();
+    cached.retain(|(_, _, g, _)| *g == generation);
+    let found = cached.iter().find(|(c, v, _, _)| *c == core && *v == version).map(|(_, _, _, d)| Arc::clone(d));
+    let document = found.unwrap_or_else(|| {
+        let mut body = serde_json::to_vec(&aggregate(&cx.server.catalog, core, version)).unwrap_or_default();
+        body.push(b'\n');
+        let digest: String = Sha256::digest(&body).iter().map(|b| format!("{b:02X}")).collect();
+        let etag = HeaderValue::try_from(format!("\"{digest}\"")).unwrap_or(HeaderValue::from_static("\"\""));
+        let made = Arc::new(Document { body: body.into(), etag });
+        cached.push((core, version, generation, Arc::clone(&made)));
+        made
+    });
+    drop(cached);
+    let content_type = match version {
+        "v2" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
+        _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
+    };
+    let unchanged = cx.headers.get(header::IF_NONE_MATCH).is_some_and(|v| *v == document.etag);
+    let mut answer = if unchanged {
+        answer(StatusCode::NOT_MODIFIED, content_type, ApiBody::empty())
+    } else {
+        answer(StatusCode::OK, content_type, ApiBody::full(document.body.clone()))
+    };
+    let headers = answer.headers_mut();
+    headers.insert(header::ETAG, document.etag.clone());
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("public"));
+    headers.insert(header::VARY, HeaderValue::from_static("Accept"));
+    Ok(answer)
+}
+
+fn api_versions(cx: &Cx) -> Value {
+    let c = &cx.server.config;
+    let host = match c.advertise_address {
+        std::net::IpAddr::V4(a) => format!("{a}:{}", c.advertise_port),
+        std::net::IpAddr::V6(a) => format!("[{a}]:{}", c.advertise_port),
+    };
+    json!({
+        "kind": "APIVersions",
+        "versions": ["v1"],
+        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": host}],
+    })
+}
+
+fn group_list(catalog: &Catalog) -> Value {
+    let groups: Vec<Value> =
+        catalog.groups().iter().filter(|(g, _)| !g.is_empty()).map(|(g, v)| group_value(g, v)).collect();
+    json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+}
+
+fn group_value(group: &str, versions: &[String]) -> Value {
+    let version = |v: &String| json!({"groupVersion": format!("{group}/{v}"), "version": v});
+    let all: Vec<Value> = versions.iter().map(version).collect();
+    let preferred = versions.first().map(version).unwrap_or_default();
+    json!({"name": group, "versions": all, "preferredVersion": preferred})
+}
+
+fn resource_list(catalog: &Catalog, group: &str, version: &str) -> Option<Value> {
+    let mut resources = Vec::new();
+    for r in catalog.of(group, version)? {
+        let mut entry = Map::new();
+        entry.insert("name".into(), r.gvr.resource.as_str().into());
+        entry.insert("singularName".into(), r.singular.as_str().into());
+        entry.insert("namespaced".into(), r.namespaced.into());
+        entry.insert("kind".into(), r.gvk.kind.as_str().into());
+        entry.insert("verbs".into(), json!(r.verbs));
+        for (key, list) in [("shortNames", &r.short_names), ("categories", &r.categories)] {
+            if !list.is_empty() {
+                entry.insert(key.into(), json!(list));
+            }
+        }
+        if !r.storage_version_hash.is_empty() {
+            entry.insert("storageVersionHash".into(), r.storage_version_hash.as_str().into());
+        }
+        resources.push(Value::Object(entry));
+        for s in &r.subresources {
+            let mut entry = Map::new();
+            entry.insert("name".into(), format!("{}/{}", r.gvr.resource, s.name).into());
+            entry.insert("singularName".into(), "".into());
+            entry.insert("namespaced".into(), r.namespaced.into());
+            if s.foreign {
+                entry.insert("group".into(), s.gvk.group.as_str().into());
+                entry.insert("version".into(), s.gvk.version.as_str().into());
+            }
+            entry.insert("kind".into(), s.gvk.kind.as_str().into());
+            entry.insert("verbs".into(), json!(s.verbs));
+            resources.push(Value::Object(entry));
+        }
+    }
+    let gv = if group.is_empty() { version.to_owned() } else { format!("{group}/{version}") };
+    let mut list = json!({"kind": "APIResourceList", "groupVersion": gv, "resources": resources});
+    if !group.is_empty() {
+        list["apiVersion"] = "v1".into();
+    }
+    Some(list)
+}
+
+fn aggregate(catalog: &Catalog, core: bool, version: &str) -> Value {
+    let item = |(group, versions): (String, Vec<String>)| {
+        let versions: Vec<Value> = versions
+            .iter()
+            .filter_map(|v| {
+                let resources: Vec<Value> = catalog.of(&group, v)?.iter().map(|r| aggregated_resource(r)).collect();
+                Some(json!({"version": v, "resources": resources, "freshness": "Current"}))
+            })
+            .collect();
+        let metadata = if group.is_empty() {
+            json!({"creationTimestamp": null})
+        } else {
+            json!({"name": group, "creationTimestamp": null})
+        };
+        json!({"metadata": metadata, "versions": versions})
+    };
+    let items: Vec<Value> = catalog.groups().into_iter().filter(|(g, _)| g.is_empty() == core).map(item).collect();
+    json!({
+        "kind": "APIGroupDiscoveryList",
+        "apiVersion": format!("apidiscovery.k8s.io/{version}"),
+        "metadata": {},
+        "items": items,
+    })
+}
+
+fn aggregated_resource(r: &Served) -> Value {
+    let mut entry = json!({
+        "resource": r.gvr.resource,
+        "responseKind": {"group": "", "version": "", "kind": r.gvk.kind},
+        "scope": if r.namespaced { "Namespaced" } else { "Cluster" },
+        "singularResource": r.singular,
+        "verbs": r.verbs,
+    });
+    for (key, list) in [("shortNames", &r.short_names), ("categories", &r.categories)] {
+        if !list.is_empty() {
+            entry[key] = json!(list);
+        }
+    }
+    if !r.subresources.is_empty() {
+        let each = |s: &crate::catalog::Sub| {
+            let (group, version) = if s.foreign { (s.gvk.group.as_str(), s.gvk.version.as_str()) } else { ("", "") };
+            json!({
+                "subresource": s.name,
+                "responseKind": {"group": group, "version": version, "kind": s.gvk.kind},
+                "verbs": s.verbs,
+            })
+        };
+        entry["subresources"] = r.subresources.iter().map(each).collect();
+    }
+    entry
+}

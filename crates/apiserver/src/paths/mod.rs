@@ -1,0 +1,81 @@
+//! Paths that are no resources: discovery, OpenAPI, health, metrics, version, the token issuer's documents.
+pub mod discovery;
+pub mod health;
+pub mod openapi;
+pub mod version;
+
+use http::{Method, StatusCode};
+use kelson_meta::Status;
+use serde_json::json;
+
+use crate::read::encode::{self, Answer, answer};
+use crate::request::body::{ApiBody, RequestBody};
+use crate::request::negotiate::Accepted;
+use crate::shared::context::Cx;
+
+/// Paths listed at `/` beside the group versions.
+const PATHS: [&str; 17] = [
+    "/.well-known/openid-configuration",
+    "/api",
+    "/api/v1",
+    "/apis",
+    "/healthz",
+    "/healthz/etcd",
+    "/healthz/log",
+    "/healthz/ping",
+    "/livez",
+    "/livez/etcd",
+    "/livez/ping",
+    "/metrics",
+    "/openapi/v2",
+    "/openapi/v3",
+    "/openid/v1/jwks",
+    "/readyz",
+    "/version",
+];
+
+/// Serves the path.
+///
+/// # Errors
+/// 404, 405, 406.
+pub async fn serve(cx: &Cx, _body: RequestBody) -> Result<Answer, Status> {
+    let path = cx.uri.path();
+    if !matches!(cx.method, Method::GET | Method::HEAD) {
+        let status = Status::failure(
+            405,
+            kelson_meta::Reason::MethodNotAllowed,
+            "the server does not allow this method on the requested resource",
+        );
+        return Err(status);
+    }
+    let first = path.trim_start_matches('/').split('/').next().unwrap_or("");
+    match first {
+        "" => paths(cx),
+        "api" | "apis" => discovery::serve(cx),
+        "openapi" => openapi::serve(cx),
+        "healthz" | "livez" | "readyz" => health::serve(&cx.server, path, &cx.query).ok_or_else(Status::no_such_path),
+        "version" if path.trim_end_matches('/') == "/version" => {
+            encode::tree(StatusCode::OK, &Accepted { pretty: true, ..Accepted::JSON }, None, version::info())
+        }
+        "metrics" if path == "/metrics" => {
+            let text = cx.server.metrics.text(&cx.server);
+            Ok(answer(
+                StatusCode::OK,
+                "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
+                ApiBody::full(text),
+            ))
+        }
+        ".well-known" | "openid" => cx.server.auth.issuer_document(path).ok_or_else(Status::no_such_path),
+        _ => Err(Status::no_such_path()),
+    }
+}
+
+fn paths(cx: &Cx) -> Result<Answer, Status> {
+    let mut paths: Vec<String> = PATHS.iter().map(|p| (*p).to_owned()).collect();
+    for (group, versions) in cx.server.catalog.groups().into_iter().filter(|(g, _)| !g.is_empty()) {
+        paths.extend(versions.iter().map(|v| format!("/apis/{group}/{v}")));
+        paths.push(format!("/apis/{group}"));
+    }
+    paths.sort();
+    encode::tree(StatusCode::OK, &Accepted { pretty: true, ..Accepted::JSON }, None, json!({"paths": paths}))
+}

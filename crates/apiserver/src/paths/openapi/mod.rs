@@ -1,0 +1,196 @@
+//! OpenAPI: the documents of what is served, v2 and v3, made from the catalog and the schema table when somebody asks.
+//! Facts come from the table, sentences from `kelson_schema::description`.
+mod paths;
+mod proto;
+mod schema;
+
+use bytes::Bytes;
+use http::{HeaderValue, StatusCode, header};
+use kelson_meta::Status;
+use parking_lot::Mutex;
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::catalog::Catalog;
+use crate::read::encode::{Answer, answer};
+use crate::request::body::ApiBody;
+use crate::request::negotiate::clauses;
+use crate::shared::context::Cx;
+use schema::{Collector, Version};
+
+/// Documents kept of those made; the rest is made again when asked for.
+const KEPT_MAX: usize = 4;
+
+/// Documents made so far, the last asked for at the end.
+#[derive(Default)]
+pub struct OpenApi {
+    kept: Mutex<Vec<(String, u64, Document)>>,
+}
+
+#[derive(Clone)]
+struct Document {
+    body: Bytes,
+    etag: HeaderValue,
+}
+
+/// Serves `/openapi/v2`, `/openapi/v3` and `/openapi/v3/GROUP-VERSION`.
+///
+/// # Errors
+/// 404, 406.
+pub fn serve(cx: &Cx) -> Result<Answer, Status> {
+    let path = cx.uri.path().trim_end_matches('/');
+    let catalog = &cx.server.catalog;
+    if path == "/openapi/v2" {
+        return match v2_form(cx)? {
+            JSON => document(cx, "v2", JSON, || Some(v2(catalog).to_string().into())),
+            form => document(cx, "v2.pb", form, || Some(proto::document(&v2(catalog)).into())),
+        };
+    }
+    if path != "/openapi/v3" && !accepts_json(cx) {
+        return Err(Status::not_acceptable(&["application/json"]));
+    }
+    match path.strip_prefix("/openapi/") {
+        Some("v3") => {
+            let mut answer = json_answer(index(catalog).to_string().into());
+            answer.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+            Ok(answer)
+        }
+        Some(rest) => {
+            let name = rest.strip_prefix("v3/").ok_or_else(Status::no_such_path)?;
+            let mut answer = document(cx, name, JSON, || v3(catalog, name).map(|d| d.to_string().into()))?;
+            if cx.query.get("hash").is_some_and(|h| h == hash(catalog, name)) {
+                let forever = HeaderValue::from_static("public, immutable, max-age=31536000");
+                answer.headers_mut().insert(header::CACHE_CONTROL, forever);
+            }
+            Ok(answer)
+        }
+        None => Err(Status::no_such_path()),
+    }
+}
+
+const JSON: &str = "application/json";
+const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
+
+/// The form of the v2 document; clients write the protobuf one's name in two ways.
+fn v2_form(cx: &Cx) -> Result<&'static str, Status> {
+    let clauses = clauses(&cx.headers);
+    if clauses.is_empty() {
+        return Ok(JSON);
+    }
+    let form = |media: &str| match media {
+        "application/json" | "*/*" | "application/*" => Some(JSON),
+        PROTOBUF | "application/com.github.proto-openapi.spec.v2@v1.0+protobuf" => Some(PROTOBUF),
+        _ => None,
+    };
+    clauses.iter().find_map(|c| form(c.media)).ok_or_else(|| Status::not_acceptable(&[JSON, PROTOBUF]))
+}
+
+/// The v3 documents have no protobuf form here; clients fall back to JSON.
+fn accepts_json(cx: &Cx) -> bool {
+    let clauses = clauses(&cx.headers);
+    clauses.is_empty() || clauses.iter().any(|c| matches!(c.media, "application/json" | "*/*" | "application/*"))
+}
+
+fn json_answer(body: Bytes) -> Answer {
+    answer(StatusCode::OK, JSON, ApiBody::full(body))
+}
+
+fn document(cx: &Cx, name: &str, form: &'static str, make: impl FnOnce() -> Option<Bytes>) -> Result<Answer, Status> {
+    let generation = cx.server.catalog.generation();
+    let mut kept = cx.server.openapi.kept.lock();
+    let found = kept.iter().find(|(n, g, _)| n == name && *g == generation).map(|(_, _, d)| d.clone());
+    let document = match found {
+        Some(document) => document,
+        None => {
+            let body = make().ok_or_else(Status::no_such_path)?;
+            let digest: String = Sha256::digest(&body).iter().map(|b| format!("{b:02X}")).collect();
+            let etag = HeaderValue::try_from(format!("\"{digest}\"")).unwrap_or(HeaderValue::from_static("\"\""));
+            let made = Document { body, etag };
+            kept.retain(|(n, g, _)| n != name && *g == generation);
+            if kept.len() == KEPT_MAX {
+                kept.remove(0);
+            }
+            kept.push((name.to_owned(), generation, made.clone()));
+            made
+        }
+    };
+    drop(kept);
+    let unchanged = cx.headers.get(header::IF_NONE_MATCH).is_some_and(|v| *v == document.etag);
+    let mut answer = if unchanged {
+        answer(StatusCode::NOT_MODIFIED, form, ApiBody::empty())
+    } else {
+        answer(StatusCode::OK, form, ApiBody::full(document.body))
+    };
+    answer.headers_mut().insert(header::ETAG, document.etag);
+    answer.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
+    Ok(answer)
+}
+
+fn group_versions(catalog: &Catalog) -> impl Iterator<Item = (String, String)> {
+    catalog.groups().into_iter().flat_map(|(g, versions)| versions.into_iter().map(move |v| (g.clone(), v)))
+}
+
+fn document_name(group: &str, version: &str) -> String {
+    if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
+}
+
+/// Stands for a document's content without making it: it changes with the program and with what is served.
+fn hash(catalog: &Catalog, name: &str) -> String {
+    let text = format!("{}\n{}\n{name}", kelson_meta::version::GIT_VERSION, catalog.generation());
+    Sha256::digest(text).iter().map(|b| format!("{b:02X}")).collect()
+}
+
+fn index(catalog: &Catalog) -> Value {
+    let mut paths = Map::new();
+    for (group, version) in group_versions(catalog) {
+        let name = document_name(&group, &version);
+        let url = format!("/openapi/v3/{name}?hash={}", hash(catalog, &name));
+        paths.insert(name, json!({"serverRelativeURL": url}));
+    }
+    json!({"paths": paths})
+}
+
+fn info() -> Value {
+    json!({"title": "Kubernetes", "version": kelson_meta::version::GIT_VERSION})
+}
+
+fn v3(catalog: &Catalog, name: &str) -> Option<Value> {
+    let (group, version) = match name.split('/').collect::<Vec<_>>()[..] {
+        ["api", version] => ("", version),
+        ["apis", group, version] => (group, version),
+        _ => return None,
+    };
+    let resources = catalog.of(group, version)?;
+    let mut collector = Collector::new(Version::V3);
+    let paths = paths::of(&resources, &mut collector);
+    let token = json!({"type": "apiKey", "description": "Bearer Token authentication", "name": "authorization", "in": "header"});
+    Some(json!({
+        "openapi": "3.0.0",
+        "info": info(),
+        "paths": paths,
+        "components": {"schemas": collector.finish(), "securitySchemes": {"BearerToken": token}},
+    }))
+}
+
+fn v2(catalog: &Catalog) -> Value {
+    let mut collector = Collector::new(Version::V2);
+    let mut all = Map::new();
+    for (group, version) in group_versions(catalog) {
+        let resources = catalog.of(&group, &version).unwrap_or_default();
+        if let Value::Object(paths) = paths::of(&resources, &mut collector) {
+            all.extend(paths);
+        }
+    }
+    let token = json!({"type": "apiKey", "description": "Bearer Token authentication", "name": "authorization", "in": "header"});
+    json!({
+        "swagger": "2.0",
+        "info": info(),
+        "paths": all,
+        "definitions": collector.finish(),
+        "securityDefinitions": {"BearerToken": token},
+        "security": [{"BearerToken": []}],
+    })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,203 @@
+//! Frames: the events of a watch as bytes. The plain JSON and protobuf frames are kept with the event, so they are made
+//! once whatever the number of watchers; tables, partial metadata and converted versions are each watcher's own.
+use std::sync::Arc;
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+use kelson_codec::Encoding;
+use kelson_codec::proto;
+use kelson_meta::Status;
+use kelson_schema::Schema;
+use kelson_store::{Event, EventKind, Frame, Record};
+use serde_json::{Value, json};
+
+use crate::catalog::Served;
+use crate::read::encode::{self, ViewOptions, parse};
+use crate::request::negotiate::{Accepted, View};
+use crate::request::selectors::Selectors;
+
+/// Marks the bookmark that ends a watch's initial events.
+const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+/// Makes frames in one form.
+pub struct Framer {
+    served: Arc<Served>,
+    accepted: Accepted,
+    view: ViewOptions,
+    columns_sent: bool,
+}
+
+impl Framer {
+    /// For one watch.
+    pub fn new(served: Arc<Served>, accepted: Accepted, view: ViewOptions) -> Self {
+        Self { served, accepted, view, columns_sent: false }
+    }
+
+    fn is_plain(&self) -> bool {
+        self.accepted.view == View::Whole && !self.served.converts
+    }
+
+    /// A change, seen through the selectors; `None` when they hide it.
+    pub fn event(&mut self, event: &Arc<Event>, selectors: &Selectors) -> Option<Bytes> {
+        let natural = match event.kind {
+            EventKind::Added => "ADDED",
+            EventKind::Modified => "MODIFIED",
+            EventKind::Deleted => "DELETED",
+        };
+        if selectors.is_everything() {
+            return self.natural(event, natural);
+        }
+        let now = selectors.matches(&event.record);
+        let before = event.previous.as_ref().is_some_and(|p| selectors.matches(p));
+        match (event.kind, before, now) {
+            (EventKind::Added, _, true) | (EventKind::Modified, true, true) | (EventKind::Deleted, true, _) => {
+                self.natural(event, natural)
+            }
+            (EventKind::Modified, false, true) => self.record("ADDED", &event.record),
+            (EventKind::Modified, true, false) => self.left(event),
+            (EventKind::Deleted, false, true) if event.previous.is_none() => self.natural(event, natural),
+            _ => None,
+        }
+    }
+
+    fn natural(&mut self, event: &Arc<Event>, kind: &'static str) -> Option<Bytes> {
+        let slot = match self.accepted.encoding {
+            Encoding::Json if self.is_plain() => Frame::Json,
+            Encoding::Protobuf if self.is_plain() => Frame::Protobuf,
+            _ => return self.record(kind, &event.record),
+        };
+        let served = &self.served;
+        let frame = event.frame(slot, |event| match slot {
+            Frame::Json => json_frame(kind, event.record.bytes()),
+            _ => proto_record(served, kind, &event.record).unwrap_or_default(),
+        });
+        Some(frame).filter(|f| !f.is_empty())
+    }
+
+    /// The object as it was, at the revision that took it out of view.
+    fn left(&mut self, event: &Event) -> Option<Bytes> {
+        let previous = event.previous.as_ref()?;
+        let mut value = parse(previous);
+        value["metadata"]["resourceVersion"] = event.revision.to_string().into();
+        self.tree("DELETED", value)
+    }
+
+    /// An initial event, appended.
+    pub fn added(&mut self, record: &Record, out: &mut BytesMut) {
+        if self.is_plain() && self.accepted.encoding == Encoding::Json {
+            put_json_frame("ADDED", record.bytes(), out);
+        } else if let Some(frame) = self.record("ADDED", record) {
+            out.extend_from_slice(&frame);
+        }
+    }
+
+    fn record(&mut self, kind: &'static str, record: &Record) -> Option<Bytes> {
+        match self.accepted.encoding {
+            Encoding::Json if self.is_plain() => Some(json_frame(kind, record.bytes())),
+            Encoding::Protobuf if self.is_plain() => proto_record(&self.served, kind, record),
+            _ => self.tree(kind, parse(record)),
+        }
+    }
+
+    fn tree(&mut self, kind: &'static str, value: Value) -> Option<Bytes> {
+        let made = match self.accepted.view {
+            View::Whole => encode::to_served(&self.served, value),
+            View::Partial(version) => Ok(encode::partial(version, value)),
+            View::Table(version) => {
+                let meta = json!({"resourceVersion": value["metadata"]["resourceVersion"]});
+                let columns = !std::mem::replace(&mut self.columns_sent, true);
+                encode::row(&self.served, &self.view, version, value).map(|row| {
+                    let mut table = encode::table_head(&self.served, version, meta, columns);
+                    table.insert("rows".into(), json!([row]));
+                    Value::Object(table)
+                })
+            }
+        };
+        match made.and_then(|value| self.value(kind, &value)) {
+            Ok(frame) => Some(frame),
+            Err(error) => {
+                tracing::error!(%error, "watch event cannot be encoded");
+                None
+            }
+        }
+    }
+
+    /// A frame around a finished tree.
+    fn value(&self, kind: &str, value: &Value) -> Result<Bytes, Status> {
+        match self.accepted.encoding {
+            Encoding::Json => Ok(json_frame(kind, &serde_json::to_vec(value).unwrap_or_default())),
+            Encoding::Yaml => {
+                let text = kelson_codec::encode(Encoding::Yaml, None, &json!({"type": kind, "object": value}));
+                let mut out = BytesMut::from(&b"---\n"[..]);
+                out.extend_from_slice(&text.map_err(|e| Status::internal(e.to_string()))?);
+                Ok(out.freeze())
+            }
+            Encoding::Protobuf => {
+                let text = |k: &str| value[k].as_str().unwrap_or("");
+                let ty = Schema::builtin().by_api_version(text("apiVersion"), text("kind"));
+                let ty = ty.ok_or_else(|| Status::not_acceptable(&["application/json"]))?;
+                let document = proto::encode(ty, value).map_err(|e| Status::internal(e.to_string()))?;
+                Ok(proto::watch_frame(kind, &document).into())
+            }
+        }
+    }
+
+    /// A bookmark at a revision.
+    pub fn bookmark(&self, revision: u64, initial_end: bool) -> Option<Bytes> {
+        let (kind, api_version) = match self.accepted.view {
+            View::Partial(v) => ("PartialObjectMetadata", format!("meta.k8s.io/{v}")),
+            _ => (self.served.gvk.kind.as_str(), self.served.api_version.clone()),
+        };
+        let mut metadata = json!({"resourceVersion": revision.to_string(), "creationTimestamp": null});
+        if initial_end {
+            metadata["annotations"] = json!({INITIAL_EVENTS_END: "true"});
+        }
+        let value = json!({"kind": kind, "apiVersion": api_version, "metadata": metadata});
+        let value = match self.accepted.view {
+            View::Table(version) => {
+                let row = json!({"cells": null, "object": value});
+                let mut table =
+                    encode::table_head(&self.served, version, json!({"resourceVersion": revision.to_string()}), false);
+                table.insert("rows".into(), json!([row]));
+                Value::Object(table)
+            }
+            _ => value,
+        };
+        self.value("BOOKMARK", &value).ok()
+    }
+
+    /// An error event.
+    ///
+    /// # Errors
+    /// 500 when even that cannot be encoded.
+    pub fn error(&self, status: &Status) -> Result<Bytes, Status> {
+        let value = serde_json::to_value(status).map_err(|e| Status::internal(e.to_string()))?;
+        self.value("ERROR", &value)
+    }
+}
+
+fn json_frame(kind: &str, object: &[u8]) -> Bytes {
+    let mut out = BytesMut::with_capacity(object.len() + 40);
+    put_json_frame(kind, object, &mut out);
+    out.freeze()
+}
+
+fn put_json_frame(kind: &str, object: &[u8], out: &mut BytesMut) {
+    out.put_slice(b"{\"type\":\"");
+    out.put_slice(kind.as_bytes());
+    out.put_slice(b"\",\"object\":");
+    out.put_slice(object);
+    out.put_slice(b"}\n");
+}
+
+fn proto_record(served: &Served, kind: &str, record: &Record) -> Option<Bytes> {
+    match encode::message(served, record) {
+        Ok(message) => {
+            let document = proto::wrap(&served.api_version, &served.gvk.kind, &message);
+            Some(proto::watch_frame(kind, &document).into())
+        }
+        Err(error) => {
+            tracing::error!(key = %record.key(), %error, "watch event cannot be encoded");
+            None
+        }
+    }
+}

@@ -1,0 +1,279 @@
+//! Watch: a cursor on the store's log, a filter, and frames. Frames of unfiltered JSON and protobuf watches are encoded
+//! once for all watchers. There is no task per watch: the connection drives it.
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Bytes, BytesMut};
+use futures::stream;
+use http::StatusCode;
+use kelson_meta::Status;
+use kelson_store::{Cursor, ListView, StoreError};
+use kelson_transport::TransportError;
+use rand::Rng as _;
+use tokio::time::Instant;
+
+use crate::catalog::Served;
+use crate::read::encode::{self, Answer};
+use crate::read::frames::Framer;
+use crate::read::websocket;
+use crate::request::body::ApiBody;
+use crate::request::selectors::Selectors;
+use crate::request::version_param;
+use crate::shared::context::Cx;
+
+/// Shortest default length of a watch; the longest is twice that (upstream `--min-request-timeout`).
+const TIMEOUT_DEFAULT_S: u64 = 1800;
+/// Time between bookmarks; each watch adds up to a tenth, so that they spread.
+const BOOKMARK_EVERY: Duration = Duration::from_secs(60);
+/// How long before its end a watch sends a last bookmark.
+const BOOKMARK_BEFORE_END: Duration = Duration::from_secs(2);
+/// Bytes of initial events handed over at once.
+const PIECE_BYTES: usize = 64 * 1024;
+
+/// Where a watch begins.
+enum Start {
+    /// After this revision.
+    After(u64),
+    /// With the current state as ADDED events; with a closing bookmark when it was asked for (watch-list).
+    State { announce_end: bool },
+}
+
+/// Serves a watch.
+///
+/// # Errors
+/// 400, 406, 410, 422, 504.
+pub async fn watch(cx: &Cx, served: &Arc<Served>) -> Result<Answer, Status> {
+    let accepted = cx.accept()?;
+    let view = cx.view()?;
+    let mut selectors = Selectors::new(served, &cx.query)?;
+    if !cx.info.name.is_empty() && selectors.fields.exact("metadata.name").is_none() {
+        selectors.fields.0.push(kelson_meta::FieldRequirement {
+            field: "metadata.name".into(),
+            value: cx.info.name.clone(),
+            negated: false,
+        });
+    }
+    let start = start(cx)?;
+    let namespace = cx.namespace(served).to_owned();
+    let store = &cx.server.store;
+    let (cursor, initial, announce_end) = match start {
+        Start::After(revision) => {
+            if revision > store.current_revision() {
+                version_param::wait(store, revision).await?;
+            }
+            (store.watch(served.store, revision), None, false)
+        }
+        Start::State { announce_end } => {
+            if let Some(revision) = version_param::parse(cx.query.text("resourceVersion"))? {
+                version_param::wait(store, revision).await?;
+            }
+            let state = store.list(served.store, Some(namespace.as_str()).filter(|n| !n.is_empty()), None, None);
+            (store.watch(served.store, state.revision()), Some(state), announce_end)
+        }
+    };
+    let framer = Framer::new(Arc::clone(served), accepted, view);
+    let content_type = accepted.content_type(true);
+    let cursor = match cursor {
+        Ok(cursor) => cursor,
+        Err(error @ StoreError::Compacted { .. }) => {
+            // As upstream's cacher: the watch opens, and its only event says that it cannot.
+            let frame = framer.error(&version_param::of_store(&error))?;
+            return Ok(encode::answer(StatusCode::OK, content_type, ApiBody::full(frame)));
+        }
+        Err(error) => return Err(version_param::of_store(&error)),
+    };
+    let timeout = timeout(cx)?;
+    let now = Instant::now();
+    let state = State {
+        cursor,
+        initial,
+        sent: 0,
+        announce_end,
+        namespace,
+        selectors,
+        framer,
+        bookmarks: cx.query.flag("allowWatchBookmarks"),
+        next_bookmark: now + jittered(BOOKMARK_EVERY),
+        last_bookmark: 0,
+        end: now + timeout,
+        shutdown: cx.server.stopping.clone(),
+        over: false,
+        _metric: cx.server.metrics.watch_opened(&served.gr),
+    };
+    let chunks = stream::unfold(state, |mut state| async move {
+        let bytes = state.next().await?;
+        Some((Ok::<Bytes, TransportError>(bytes), state))
+    });
+    let answer = encode::answer(StatusCode::OK, content_type, ApiBody::stream(chunks));
+    if websocket::is_wanted(cx) {
+        return websocket::watch(cx, answer, accepted.encoding == kelson_codec::Encoding::Protobuf);
+    }
+    Ok(answer)
+}
+
+fn jittered(d: Duration) -> Duration {
+    d + d.mul_f64(rand::rng().random_range(0.0..0.1))
+}
+
+fn timeout(cx: &Cx) -> Result<Duration, Status> {
+    let asked = cx.query.integer("timeoutSeconds")?.and_then(|s| u64::try_from(s).ok()).filter(|s| *s > 0);
+    let seconds = asked.unwrap_or_else(|| rand::rng().random_range(TIMEOUT_DEFAULT_S..TIMEOUT_DEFAULT_S * 2));
+    Ok(Duration::from_secs(seconds))
+}
+
+fn start(cx: &Cx) -> Result<Start, Status> {
+    let matching = cx.query.text("resourceVersionMatch");
+    let revision = version_param::parse(cx.query.text("resourceVersion"))?;
+    if let Some(send) = cx.query.get("sendInitialEvents").filter(|s| !s.is_empty()) {
+        if matching != "NotOlderThan" {
+            return Err(invalid(
+                "resourceVersionMatch",
+                "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
+            ));
+        }
+        if send == "true" {
+            return Ok(Start::State { announce_end: cx.query.flag("allowWatchBookmarks") });
+        }
+        return Ok(Start::After(revision.filter(|r| *r > 0).unwrap_or_else(|| cx.server.store.current_revision())));
+    }
+    if !matching.is_empty() {
+        return Err(invalid(
+            "resourceVersionMatch",
+            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
+        ));
+    }
+    Ok(match revision {
+        None | Some(0) => Start::State { announce_end: false },
+        Some(revision) => Start::After(revision),
+    })
+}
+
+fn invalid(field: &str, why: &str) -> Status {
+    let mut errors = kelson_meta::FieldErrors::new();
+    errors.forbidden(&kelson_meta::FieldPath::new(field), why);
+    let kind = kelson_meta::GroupKind { group: "meta.k8s.io".into(), kind: "ListOptions".into() };
+    Status::invalid(&kind, "", &errors)
+}
+
+/// A running watch.
+struct State {
+    cursor: Cursor,
+    initial: Option<ListView>,
+    sent: usize,
+    announce_end: bool,
+    namespace: String,
+    selectors: Selectors,
+    framer: Framer,
+    bookmarks: bool,
+    next_bookmark: Instant,
+    last_bookmark: u64,
+    end: Instant,
+    shutdown: tokio_util::sync::CancellationToken,
+    over: bool,
+    _metric: crate::shared::metrics::WatchGuard,
+}
+
+impl State {
+    /// The next bytes; `None` ends the watch.
+    async fn next(&mut self) -> Option<Bytes> {
+        if self.over {
+            return None;
+        }
+        if let Some(view) = self.initial.take() {
+            return Some(self.initial_events(view));
+        }
+        loop {
+            let wake = if self.bookmarks { self.next_bookmark.min(self.end) } else { self.end };
+            let batch = tokio::select! {
+                biased;
+                () = self.shutdown.cancelled() => return None,
+                batch = self.cursor.next() => batch,
+                () = tokio::time::sleep_until(wake) => {
+                    if let Some(bytes) = self.time() {
+                        return Some(bytes);
+                    }
+                    if self.over {
+                        return None;
+                    }
+                    continue;
+                }
+            };
+            let batch = match batch {
+                Ok(batch) => batch,
+                Err(StoreError::Closed) => return None,
+                Err(error) => {
+                    self.over = true;
+                    return self.framer.error(&version_param::of_store(&error)).ok();
+                }
+            };
+            let mut out = BytesMut::new();
+            let mut single = None;
+            for event in &batch {
+                if !self.namespace.is_empty() && *event.record.key().namespace != *self.namespace {
+                    continue;
+                }
+                let Some(frame) = self.framer.event(event, &self.selectors) else { continue };
+                match single.take() {
+                    None if out.is_empty() => single = Some(frame),
+                    None => out.extend_from_slice(&frame),
+                    Some(first) => {
+                        out.extend_from_slice(&first);
+                        out.extend_from_slice(&frame);
+                    }
+                }
+            }
+            if let Some(frame) = single {
+                return Some(frame);
+            }
+            if !out.is_empty() {
+                return Some(out.freeze());
+            }
+        }
+    }
+
+    /// A bookmark when it is due, or the end.
+    fn time(&mut self) -> Option<Bytes> {
+        let now = Instant::now();
+        if now >= self.end {
+            self.over = true;
+            return None;
+        }
+        self.next_bookmark = if self.end - now > BOOKMARK_EVERY + BOOKMARK_BEFORE_END {
+            now + jittered(BOOKMARK_EVERY)
+        } else if self.end - now > BOOKMARK_BEFORE_END {
+            self.end - BOOKMARK_BEFORE_END
+        } else {
+            self.end
+        };
+        let revision = self.cursor.progress()?;
+        if revision == self.last_bookmark && self.next_bookmark < self.end {
+            return None;
+        }
+        self.last_bookmark = revision;
+        self.framer.bookmark(revision, false)
+    }
+
+    fn initial_events(&mut self, view: ListView) -> Bytes {
+        let mut out = BytesMut::with_capacity(PIECE_BYTES);
+        let everything = self.selectors.is_everything();
+        let mut taken = 0;
+        for record in view.iter_from(self.sent) {
+            taken += 1;
+            if everything || self.selectors.matches(record) {
+                self.framer.added(record, &mut out);
+                if out.len() >= PIECE_BYTES {
+                    break;
+                }
+            }
+        }
+        self.sent += taken;
+        if self.sent < view.len() {
+            self.initial = Some(view);
+        } else if self.announce_end
+            && let Some(frame) = self.framer.bookmark(view.revision(), true)
+        {
+            out.extend_from_slice(&frame);
+        }
+        out.freeze()
+    }
+}

@@ -1,0 +1,226 @@
+//! WebSocket: a log or a watch as messages, for clients that cannot read an answer while it grows (browsers, dashboards).
+//! Exec, attach and port-forward are `stream`'s. (upstream: `wsstream/stream.go`, `WatchServer.HandleWS`)
+use std::io;
+use std::pin::pin;
+
+use base64::Engine as _;
+use bytes::{Bytes, BytesMut};
+use http_body_util::BodyExt as _;
+use kelson_meta::Status;
+use kelson_streams::negotiate::{accept_websocket, offered_websocket_protocols};
+use kelson_streams::ws::Role;
+use kelson_streams::ws::frame::{CLOSE_NORMAL, Decoder, Event, Opcode, put_frame};
+use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
+
+use crate::connect::stream::upgraded;
+use crate::read::encode::Answer;
+use crate::request::body::ApiBody;
+use crate::shared::context::Cx;
+
+/// Bytes read at a time of what the client sends, which is only control frames.
+const READ_BYTES: usize = 2 * 1024;
+/// Subprotocols of a log: none is the exact bytes.
+const LOG_PROTOCOLS: [&str; 3] = ["", "binary.k8s.io", "base64.binary.k8s.io"];
+
+/// What a message is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Binary,
+    Base64,
+    Text,
+}
+
+/// How pieces of the answer become messages. Each piece holds whole events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Cut {
+    /// As they come.
+    Pieces,
+    /// At line ends: events in JSON.
+    Lines,
+    /// At the lengths (32 bits, big endian) before the events, which the messages leave out: events in protobuf.
+    Lengths,
+}
+
+/// Whether the client wants a WebSocket.
+pub fn is_wanted(cx: &Cx) -> bool {
+    kelson_streams::is_websocket_request(&cx.headers)
+}
+
+/// A log's answer as messages. The first is empty: it tells the client that the log is there, even when it says nothing.
+///
+/// # Errors
+/// 400 when the connection cannot be upgraded.
+pub fn log(cx: &Cx, answer: Answer) -> Result<Answer, Status> {
+    switch(cx, answer, &LOG_PROTOCOLS, Cut::Pieces, |protocol| match protocol {
+        "base64.binary.k8s.io" => Form::Base64,
+        _ => Form::Binary,
+    })
+}
+
+/// A watch's answer as messages, one for each event.
+///
+/// # Errors
+/// 400 when the connection cannot be upgraded.
+pub fn watch(cx: &Cx, answer: Answer, protobuf: bool) -> Result<Answer, Status> {
+    // The subprotocol has no meaning here; browsers want the one they named back.
+    let offered = offered_websocket_protocols(&cx.headers);
+    let known = offered.first().map_or("", String::as_str);
+    let (cut, form) = if protobuf { (Cut::Lengths, Form::Binary) } else { (Cut::Lines, Form::Text) };
+    switch(cx, answer, &[known], cut, |_| form)
+}
+
+fn switch(
+    cx: &Cx,
+    answer: Answer,
+    known: &[&str],
+    cut: Cut,
+    form: impl FnOnce(&str) -> Form,
+) -> Result<Answer, Status> {
+    let upgrade = cx.upgrade.lock().take();
+    let upgrade = upgrade.ok_or_else(|| Status::bad_request("Upgrade request required over HTTP/1.1"))?;
+    let (response, chosen) = match accept_websocket(&cx.method, &cx.headers, known) {
+        Ok(accepted) => accepted,
+        Err(refusal) => return Ok(refusal.map(ApiBody::full)),
+    };
+    let (form, greet) = (form(known[chosen]), cut == Cut::Pieces);
+    let (body, stopping) = (answer.into_body(), cx.server.stopping.clone());
+    cx.server.tasks.spawn(async move {
+        let Some(client) = upgraded(upgrade).await else { return };
+        tokio::select! {
+            () = stopping.cancelled() => {}
+            outcome = carry(client, body, cut, form, greet) => if let Err(error) = outcome {
+                tracing::debug!(%error, "messages ended");
+            }
+        }
+    });
+    Ok(response.map(|()| ApiBody::empty()))
+}
+
+/// Sends until the body or the client ends.
+async fn carry(
+    io: impl AsyncRead + AsyncWrite + Unpin,
+    body: ApiBody,
+    cut: Cut,
+    form: Form,
+    greet: bool,
+) -> io::Result<()> {
+    let (mut from, mut to) = tokio::io::split(io);
+    let mut body = pin!(body);
+    let (mut decoder, mut input) = (Decoder::new(Role::Server), BytesMut::with_capacity(READ_BYTES));
+    let mut out = BytesMut::new();
+    if greet {
+        message(&[], form, &mut out);
+    }
+    let mut over = false;
+    while !over {
+        to.write_all(&out).await?;
+        to.flush().await?;
+        out.clear();
+        tokio::select! {
+            read = from.read_buf(&mut input) => {
+                over = read? == 0;
+                while let Some(event) = decoder.decode(&mut input)? {
+                    match event {
+                        Event::Ping(data) => put_frame(Role::Server, Opcode::Pong, &[&data], &mut out),
+                        Event::Close(_) => over = true,
+                        // The client has nothing to say.
+                        Event::Message { .. } | Event::Pong(_) => {}
+                    }
+                }
+            }
+            frame = body.frame() => match frame {
+                Some(Ok(frame)) => if let Ok(data) = frame.into_data() {
+                    messages(data, cut, form, &mut out);
+                },
+                Some(Err(error)) => return Err(io::Error::other(error.to_string())),
+                None => over = true,
+            },
+        }
+    }
+    put_frame(Role::Server, Opcode::Close, &[&CLOSE_NORMAL.to_be_bytes()], &mut out);
+    to.write_all(&out).await?;
+    to.shutdown().await
+}
+
+fn messages(mut data: Bytes, cut: Cut, form: Form, out: &mut BytesMut) {
+    match cut {
+        Cut::Pieces if data.is_empty() => {}
+        Cut::Pieces => message(&data, form, out),
+        Cut::Lines => data.split_inclusive(|b| *b == b'\n').for_each(|line| message(line, form, out)),
+        Cut::Lengths => {
+            while let Some(length) = data.first_chunk::<4>().map(|b| u32::from_be_bytes(*b) as usize) {
+                drop(data.split_to(4));
+                message(&data.split_to(length.min(data.len())), form, out);
+            }
+        }
+    }
+}
+
+fn message(data: &[u8], form: Form, out: &mut BytesMut) {
+    match form {
+        Form::Binary => put_frame(Role::Server, Opcode::Binary, &[data], out),
+        Form::Text => put_frame(Role::Server, Opcode::Text, &[data], out),
+        Form::Base64 => {
+            let text = base64::engine::general_purpose::STANDARD.encode(data);
+            put_frame(Role::Server, Opcode::Text, &[text.as_bytes()], out);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::stream;
+
+    use super::*;
+
+    /// Everything a client that listens gets: (is text, payload) of each message, until the close.
+    async fn heard(pieces: &[&'static [u8]], cut: Cut, form: Form, greet: bool) -> Vec<(bool, Vec<u8>)> {
+        let (client, server) = tokio::io::duplex(1 << 16);
+        let body = ApiBody::stream(stream::iter(pieces.iter().map(|p| Ok(Bytes::from_static(p))).collect::<Vec<_>>()));
+        let sent = tokio::spawn(carry(server, body, cut, form, greet));
+        let (mut bytes, mut client) = (BytesMut::new(), client);
+        while client.read_buf(&mut bytes).await.expect("read") > 0 {}
+        sent.await.expect("no panic").expect("sent");
+        let mut decoder = Decoder::new(Role::Client);
+        let mut out = Vec::new();
+        while let Some(event) = decoder.decode(&mut bytes).expect("frames") {
+            match event {
+                Event::Message { text, data, .. } => out.push((text, data.to_vec())),
+                Event::Close(code) => assert_eq!((code, bytes.is_empty()), (Some(CLOSE_NORMAL), true)),
+                other => panic!("{other:?}"),
+            }
+        }
+        out
+    }
+
+    fn said(text: bool, messages: &[&str]) -> Vec<(bool, Vec<u8>)> {
+        messages.iter().map(|m| (text, m.as_bytes().to_vec())).collect()
+    }
+
+    #[tokio::test]
+    async fn a_log_is_its_bytes_after_an_empty_message() {
+        let log: [&[u8]; 2] = [b"one\ntwo\n", b"three\n"];
+        assert_eq!(heard(&log, Cut::Pieces, Form::Binary, true).await, said(false, &["", "one\ntwo\n", "three\n"]));
+        assert_eq!(heard(&[b"a\n"], Cut::Pieces, Form::Base64, true).await, said(true, &["", "YQo="]));
+        assert_eq!(heard(&[], Cut::Pieces, Form::Binary, true).await, said(false, &[""]));
+    }
+
+    #[tokio::test]
+    async fn a_watch_is_one_message_for_each_event() {
+        let events: [&[u8]; 2] = [b"{1}\n{2}\n", b"{3}\n"];
+        assert_eq!(heard(&events, Cut::Lines, Form::Text, false).await, said(true, &["{1}\n", "{2}\n", "{3}\n"]));
+        let framed: [&[u8]; 1] = [b"\0\0\0\x02ab\0\0\0\x01c"];
+        assert_eq!(heard(&framed, Cut::Lengths, Form::Binary, false).await, said(false, &["ab", "c"]));
+    }
+
+    #[tokio::test]
+    async fn a_client_that_closes_ends_it() {
+        let (mut client, server) = tokio::io::duplex(1 << 16);
+        let body = ApiBody::stream(stream::pending());
+        let sent = tokio::spawn(carry(server, body, Cut::Lines, Form::Text, false));
+        let mut close = BytesMut::new();
+        put_frame(Role::Client, Opcode::Close, &[&CLOSE_NORMAL.to_be_bytes()], &mut close);
+        client.write_all(&close).await.expect("write");
+        sent.await.expect("no panic").expect("a clean end");
+    }
+}

@@ -1,0 +1,7 @@
+//! One request as data: what its head, query and body say, and the bytes of an answer. Nothing here knows the server.
+pub mod body;
+pub mod negotiate;
+pub mod query;
+pub mod route;
+pub mod selectors;
+pub mod version_param;

@@ -1,0 +1,169 @@
+//! Negotiate: which form of an answer the client accepts (`Accept`), in upstream's way: the first clause that can be
+//! served wins, quality values ignored as long as they are not zero.
+use http::HeaderMap;
+use kelson_codec::Encoding;
+use kelson_meta::Status;
+
+use crate::request::query::Query;
+
+/// What is to be made of an object.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum View {
+    /// The object.
+    #[default]
+    Whole,
+    /// `as=Table`, with its version.
+    Table(&'static str),
+    /// `as=PartialObjectMetadata` or its list, with its version.
+    Partial(&'static str),
+}
+
+/// The chosen form.
+#[derive(Debug, Clone, Copy)]
+pub struct Accepted {
+    /// Encoding.
+    pub encoding: Encoding,
+    /// View.
+    pub view: View,
+    /// Indented JSON.
+    pub pretty: bool,
+}
+
+impl Accepted {
+    /// Plain JSON.
+    pub const JSON: Self = Self { encoding: Encoding::Json, view: View::Whole, pretty: false };
+
+    /// The answer's `Content-Type`.
+    pub fn content_type(&self, watch: bool) -> &'static str {
+        match (self.encoding, watch) {
+            (Encoding::Json, _) => "application/json",
+            (Encoding::Yaml, _) => "application/yaml",
+            (Encoding::Protobuf, false) => "application/vnd.kubernetes.protobuf",
+            (Encoding::Protobuf, true) => "application/vnd.kubernetes.protobuf;stream=watch",
+        }
+    }
+}
+
+/// One clause of an `Accept` header.
+pub struct Clause<'a> {
+    /// `application/json`, lower case expected.
+    pub media: &'a str,
+    params: Vec<(&'a str, &'a str)>,
+}
+
+impl Clause<'_> {
+    /// A parameter's value.
+    pub fn param(&self, name: &str) -> Option<&str> {
+        self.params.iter().find(|(k, _)| k.eq_ignore_ascii_case(name)).map(|(_, v)| *v)
+    }
+}
+
+/// Clauses considered of one request.
+const CLAUSES_MAX: usize = 32;
+
+/// The clauses of all `Accept` headers, in order; none means anything goes.
+pub fn clauses(headers: &HeaderMap) -> Vec<Clause<'_>> {
+    let mut out: Vec<Clause<'_>> = Vec::new();
+    for value in headers.get_all(http::header::ACCEPT) {
+        for clause in value.to_str().unwrap_or("").split(',').take(CLAUSES_MAX) {
+            let mut parts = clause.split(';').map(str::trim);
+            let media = parts.next().unwrap_or("");
+            if media.is_empty() {
+                continue;
+            }
+            let params = parts.filter_map(|p| p.split_once('=')).map(|(k, v)| (k.trim(), v.trim().trim_matches('"')));
+            let clause = Clause { media, params: params.collect() };
+            if clause.param("q") != Some("0") {
+                out.push(clause);
+            }
+        }
+    }
+    out
+}
+
+/// Media types an object can be had in.
+pub const OFFERED: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+
+fn encoding(media: &str) -> Option<Encoding> {
+    match media {
+        "application/json" | "*/*" | "application/*" => Some(Encoding::Json),
+        "application/yaml" => Some(Encoding::Yaml),
+        "application/vnd.kubernetes.protobuf" => Some(Encoding::Protobuf),
+        _ => None,
+    }
+}
+
+fn view(clause: &Clause<'_>, tables: bool) -> Option<View> {
+    let Some(name) = clause.param("as") else { return Some(View::Whole) };
+    if clause.param("g").is_some_and(|g| g != "meta.k8s.io") {
+        return None;
+    }
+    let version = match clause.param("v") {
+        Some("v1") => "v1",
+        Some("v1beta1") => "v1beta1",
+        _ => return None,
+    };
+    match name {
+        "Table" if tables => Some(View::Table(version)),
+        "PartialObjectMetadata" | "PartialObjectMetadataList" => Some(View::Partial(version)),
+        _ => None,
+    }
+}
+
+/// Chooses the form of an object or list.
+///
+/// # Errors
+/// 406 when no clause can be served.
+pub fn accept(headers: &HeaderMap, query: &Query, tables: bool) -> Result<Accepted, Status> {
+    let pretty = pretty(headers, query);
+    let clauses = clauses(headers);
+    if clauses.is_empty() {
+        return Ok(Accepted { pretty, ..Accepted::JSON });
+    }
+    clauses
+        .iter()
+        .find_map(|c| Some(Accepted { encoding: encoding(c.media)?, view: view(c, tables)?, pretty }))
+        .ok_or_else(|| Status::not_acceptable(&OFFERED))
+}
+
+/// Whether to indent: asked for, or a person's client with nothing asked.
+fn pretty(headers: &HeaderMap, query: &Query) -> bool {
+    if query.has("pretty") {
+        return query.flag("pretty");
+    }
+    let agent = headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("");
+    ["curl", "Wget", "Mozilla/5.0"].iter().any(|p| agent.starts_with(p))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(accept_header: &str, expected: &str) {
+        let mut headers = HeaderMap::new();
+        if !accept_header.is_empty() {
+            headers.insert("accept", accept_header.parse().unwrap());
+        }
+        let got = match accept(&headers, &Query::default(), true) {
+            Ok(a) => format!("{:?} {:?}", a.encoding, a.view),
+            Err(s) => s.code.to_string(),
+        };
+        assert_eq!(got, expected, "{accept_header}");
+    }
+
+    #[test]
+    fn forms() {
+        check("", "Json Whole");
+        check("*/*", "Json Whole");
+        check("application/json", "Json Whole");
+        check("application/vnd.kubernetes.protobuf, application/json", "Protobuf Whole");
+        check("application/cbor,application/json", "Json Whole");
+        check(
+            "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json",
+            "Json Table(\"v1\")",
+        );
+        check("application/json;as=Other;v=v1;g=meta.k8s.io,application/yaml", "Yaml Whole");
+        check("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1", "Json Partial(\"v1\")");
+        check("text/plain", "406");
+    }
+}

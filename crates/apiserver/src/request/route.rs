@@ -1,0 +1,164 @@
+//! Route: what a request's method, path and query ask for, before anybody is asked whether it may. Follows upstream's
+//! `endpoints/request/requestinfo.go`; whether the resource exists is the catalog's answer, later.
+use http::Method;
+
+use crate::request::query::{Query, decode};
+
+/// What is asked, as authorization and audit see it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RequestInfo {
+    /// Whether the path names a resource.
+    pub is_resource: bool,
+    /// API verb, or the lower-case method for other paths.
+    pub verb: &'static str,
+    /// `api` or `apis`.
+    pub prefix: &'static str,
+    /// API group; empty for the legacy group.
+    pub group: String,
+    /// API version.
+    pub version: String,
+    /// Namespace; empty for cluster-scoped paths.
+    pub namespace: String,
+    /// Plural resource.
+    pub resource: String,
+    /// Subresource; empty for none.
+    pub subresource: String,
+    /// Object name; empty for collections.
+    pub name: String,
+    /// What follows the subresource (proxy paths), each segment decoded.
+    pub tail: Vec<String>,
+    /// A legacy `/watch/` path.
+    pub watch_path: bool,
+}
+
+/// Reads a request's path. A path with broken escapes is no resource.
+pub fn route(method: &Method, path: &str, query: &Query) -> RequestInfo {
+    let other = || RequestInfo { verb: lower(method), ..RequestInfo::default() };
+    let Some(segments) =
+        path.split('/').filter(|s| !s.is_empty()).map(|s| decode(s, false)).collect::<Option<Vec<_>>>()
+    else {
+        return other();
+    };
+    let mut segments = segments.into_iter().peekable();
+    let (prefix, group) = match segments.next().as_deref() {
+        Some("api") => ("api", String::new()),
+        Some("apis") => match segments.next() {
+            Some(group) => ("apis", group),
+            None => return other(),
+        },
+        _ => return other(),
+    };
+    let Some(version) = segments.next() else { return other() };
+    if segments.peek().is_none() {
+        return other();
+    }
+    let mut info =
+        RequestInfo { is_resource: true, prefix, group, version, verb: verb(method), ..RequestInfo::default() };
+    if segments.peek().is_some_and(|s| s == "watch") {
+        segments.next();
+        info.verb = "watch";
+        info.watch_path = true;
+    }
+    let mut rest: Vec<String> = segments.collect();
+    if rest.is_empty() {
+        return other();
+    }
+    if rest[0] == "namespaces" && rest.len() > 1 {
+        info.namespace = rest[1].clone();
+        if rest.len() > 2 && !matches!(rest[2].as_str(), "status" | "finalize") {
+            rest.drain(..2);
+        }
+    }
+    let mut parts = rest.into_iter();
+    info.resource = parts.next().unwrap_or_default();
+    info.name = parts.next().unwrap_or_default();
+    info.subresource = parts.next().unwrap_or_default();
+    info.tail = parts.collect();
+    refine(&mut info, query);
+    info
+}
+
+fn refine(info: &mut RequestInfo, query: &Query) {
+    if info.name.is_empty() && info.verb == "get" {
+        info.verb = if query.flag("watch") { "watch" } else { "list" };
+    } else if info.name.is_empty() && info.verb == "delete" {
+        info.verb = "deletecollection";
+    }
+    // A selector of one name narrows the request to that object, so that RBAC's resourceNames apply.
+    if info.name.is_empty()
+        && matches!(info.verb, "list" | "watch" | "deletecollection")
+        && let Some(selector) = query.get("fieldSelector")
+        && let Ok(selector) = kelson_meta::FieldSelector::parse(selector)
+        && let Some(name) = selector.exact("metadata.name")
+        && kelson_meta::is_path_segment_name(name).is_ok()
+    {
+        info.name = name.to_owned();
+    }
+}
+
+fn verb(method: &Method) -> &'static str {
+    match *method {
+        Method::POST => "create",
+        Method::GET | Method::HEAD => "get",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        _ => "",
+    }
+}
+
+/// The verb of a path that is no resource.
+fn lower(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "get",
+        Method::HEAD => "head",
+        Method::POST => "post",
+        Method::PUT => "put",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        Method::OPTIONS => "options",
+        _ => "unknown",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(method: &str, uri: &str, expected: &str) {
+        let (path, query) = uri.split_once('?').map_or((uri, None), |(p, q)| (p, Some(q)));
+        let i = route(&method.parse().unwrap(), path, &Query::parse(query));
+        let got = if i.is_resource {
+            format!(
+                "{} g={} v={} ns={} r={} n={} s={} t={:?}",
+                i.verb, i.group, i.version, i.namespace, i.resource, i.name, i.subresource, i.tail
+            )
+        } else {
+            format!("{} other", i.verb)
+        };
+        assert_eq!(got, expected, "{method} {uri}");
+    }
+
+    #[test]
+    fn paths() {
+        check("GET", "/api/v1/pods", "list g= v=v1 ns= r=pods n= s= t=[]");
+        check("GET", "/api/v1/pods?watch=1", "watch g= v=v1 ns= r=pods n= s= t=[]");
+        check("GET", "/api/v1/watch/pods", "watch g= v=v1 ns= r=pods n= s= t=[]");
+        check("GET", "/api/v1/namespaces/a/pods/b/log", "get g= v=v1 ns=a r=pods n=b s=log t=[]");
+        check("GET", "/api/v1/namespaces/a", "get g= v=v1 ns=a r=namespaces n=a s= t=[]");
+        check("PUT", "/api/v1/namespaces/a/finalize", "update g= v=v1 ns=a r=namespaces n=a s=finalize t=[]");
+        check("GET", "/api/v1/namespaces", "list g= v=v1 ns= r=namespaces n= s= t=[]");
+        check(
+            "DELETE",
+            "/apis/apps/v1/namespaces/a/deployments",
+            "deletecollection g=apps v=v1 ns=a r=deployments n= s= t=[]",
+        );
+        check("GET", "/api/v1/nodes/n/proxy/a%2Fb/c", "get g= v=v1 ns= r=nodes n=n s=proxy t=[\"a/b\", \"c\"]");
+        check("GET", "/api/v1/pods?fieldSelector=metadata.name%3Dx", "list g= v=v1 ns= r=pods n=x s= t=[]");
+        check("GET", "/apis/apps/v1", "get other");
+        check("GET", "/apis/apps", "get other");
+        check("GET", "/api", "get other");
+        check("POST", "/healthz", "post other");
+        check("GET", "/api/v1/%zz", "get other");
+    }
+}

@@ -1,0 +1,301 @@
+//! `resourceVersion`, `resourceVersionMatch` and `continue`: what point in time a read is of.
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::Timestamp;
+use kelson_meta::{FieldErrors, FieldPath, GroupKind, Status};
+use kelson_store::{ListView, Store, StoreError};
+use serde::{Deserialize, Serialize};
+
+use crate::catalog::Served;
+use crate::request::query::Query;
+
+/// `resourceVersionMatch`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Match {
+    /// Not said.
+    Unset,
+    /// `NotOlderThan`.
+    NotOlderThan,
+    /// `Exact`.
+    Exact,
+}
+
+/// Reads a `resourceVersion`; absent and empty are `None`.
+///
+/// # Errors
+/// 400 when it is no number.
+pub fn parse(text: &str) -> Result<Option<u64>, Status> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    text.parse().map(Some).map_err(|_| {
+        let mut errors = FieldErrors::new();
+        errors.invalid(
+            &FieldPath::new("resourceVersion"),
+            text,
+            format!("strconv.ParseUint: parsing {text:?}: invalid syntax"),
+        );
+        Status::bad_request(format!("Invalid value: {:?}: {}", text, errors.0[0].detail))
+    })
+}
+
+/// Age at which a position in a paged list is over, as the reference's is when it compacts its history (every five
+/// minutes), whether or not anything changed since: clients are told to start anew or to take an inconsistent rest.
+const CONTINUE_AGE_MAX_S: i64 = 300;
+
+/// Position in a paged list. Opaque to clients; the version and field names are upstream's, but for the time.
+#[derive(Debug, Serialize, Deserialize, PartialEq, Eq)]
+pub struct Continue {
+    #[serde(rename = "v")]
+    api_version: String,
+    /// Revision the pages are of; -1 once that revision is gone and the client agreed to an inconsistent rest.
+    #[serde(rename = "rv")]
+    pub revision: i64,
+    /// `namespace/name` (or `name`) of the last object sent.
+    #[serde(rename = "start")]
+    pub last: String,
+    /// When the list began, in seconds since the epoch.
+    #[serde(rename = "t", default)]
+    pub begun_s: i64,
+}
+
+impl Continue {
+    /// A position after an object, in a list that began then.
+    pub fn after(revision: i64, namespace: &str, name: &str, begun_s: i64) -> Self {
+        let last = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
+        Self { api_version: "meta.k8s.io/v1".into(), revision, last, begun_s }
+    }
+    /// The token.
+    pub fn token(&self) -> String {
+        URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
+    }
+    /// Reads a token.
+    ///
+    /// # Errors
+    /// 400 for what we did not make.
+    pub fn parse(token: &str) -> Result<Self, Status> {
+        let bad = |why: &str| Status::bad_request(format!("continue key is not valid: {why}"));
+        let bytes = URL_SAFE_NO_PAD.decode(token.trim_end_matches('=')).map_err(|e| bad(&e.to_string()))?;
+        let token: Self = serde_json::from_slice(&bytes).map_err(|e| bad(&e.to_string()))?;
+        if token.api_version != "meta.k8s.io/v1" {
+            return Err(bad("server does not recognize this encoded version"));
+        }
+        Ok(token)
+    }
+    /// Namespace and name.
+    pub fn place(&self) -> (&str, &str) {
+        self.last.split_once('/').unwrap_or(("", &self.last))
+    }
+}
+
+/// What a list was asked for.
+pub struct ListAt {
+    /// At most so many; 0: all.
+    pub limit: usize,
+    /// Where to go on.
+    pub position: Option<Continue>,
+    now_s: i64,
+    revision: Option<u64>,
+    matching: Match,
+}
+
+impl ListAt {
+    /// Reads and checks the parameters of a request that came at `now`.
+    ///
+    /// # Errors
+    /// 400 and 422 as upstream.
+    pub fn new(query: &Query, now: Timestamp) -> Result<Self, Status> {
+        let matching = match query.text("resourceVersionMatch") {
+            "" => Match::Unset,
+            "NotOlderThan" => Match::NotOlderThan,
+            "Exact" => Match::Exact,
+            other => {
+                return Err(invalid("resourceVersionMatch", |p, e| {
+                    e.not_supported(p, other, &["Exact", "NotOlderThan", ""]);
+                }));
+            }
+        };
+        let limit = query.integer("limit")?.unwrap_or(0).max(0);
+        let token = query.text("continue");
+        let text = query.text("resourceVersion");
+        if matching != Match::Unset && text.is_empty() {
+            return Err(forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided"));
+        }
+        if matching != Match::Unset && !token.is_empty() {
+            return Err(forbidden("resourceVersionMatch is forbidden when continue is provided"));
+        }
+        if matching == Match::Exact && text == "0" {
+            return Err(forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""));
+        }
+        let revision = parse(text)?;
+        let position = if token.is_empty() { None } else { Some(Continue::parse(token)?) };
+        if position.is_some() && revision.is_some_and(|r| r != 0) {
+            return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
+        }
+        let limit = usize::try_from(limit).unwrap_or(usize::MAX);
+        Ok(Self { limit, position, now_s: now.as_second(), revision, matching })
+    }
+
+    /// When the list began that this request begins or goes on with; an inconsistent rest is a list of its own.
+    pub fn begun_s(&self) -> i64 {
+        self.position.as_ref().filter(|p| p.revision >= 0).map_or(self.now_s, |p| p.begun_s)
+    }
+
+    /// The view to list from; waits a little for a revision that is not here yet.
+    ///
+    /// # Errors
+    /// 410 for what is gone, 504 for what has not happened.
+    pub async fn view(&self, store: &Store, served: &Served, namespace: Option<&str>) -> Result<ListView, Status> {
+        if let Some(position) = &self.position {
+            let after = Some(position.place());
+            let Ok(revision) = u64::try_from(position.revision) else {
+                return Ok(store.list(served.store, namespace, after, None));
+            };
+            if self.now_s - position.begun_s > CONTINUE_AGE_MAX_S {
+                return Err(expired_page(position));
+            }
+            return store.list_at(revision, served.store, namespace, after, None).map_err(|e| match e {
+                StoreError::Compacted { .. } => expired_page(position),
+                other => of_store(&other),
+            });
+        }
+        match self.revision {
+            Some(revision)
+                if revision != 0
+                    && (self.matching == Match::Exact || (self.matching == Match::Unset && self.limit > 0)) =>
+            {
+                wait(store, revision).await?;
+                store.list_at(revision, served.store, namespace, None, None).map_err(|e| of_store(&e))
+            }
+            Some(revision) if revision != 0 => {
+                wait(store, revision).await?;
+                Ok(store.list(served.store, namespace, None, None))
+            }
+            _ => Ok(store.list(served.store, namespace, None, None)),
+        }
+    }
+}
+
+/// How long a read waits for a revision that is not here yet (upstream's cacher waits as long).
+const FRESH_WAIT: std::time::Duration = std::time::Duration::from_secs(3);
+
+/// Waits for a revision.
+///
+/// # Errors
+/// 504 with upstream's words when it does not come.
+pub async fn wait(store: &Store, revision: u64) -> Result<(), Status> {
+    if store.current_revision() >= revision {
+        return Ok(());
+    }
+    match tokio::time::timeout(FRESH_WAIT, store.wait_for_revision(revision)).await {
+        Ok(Ok(_)) => Ok(()),
+        Ok(Err(e)) => Err(of_store(&e)),
+        Err(_) => Err(too_large(revision, store.current_revision())),
+    }
+}
+
+fn too_large(wanted: u64, current: u64) -> Status {
+    let mut status = Status::timeout(format!("Too large resource version: {wanted}, current: {current}"), 1);
+    if let Some(details) = &mut status.details {
+        details.causes.push(kelson_meta::StatusCause {
+            reason: "ResourceVersionTooLarge".into(),
+            message: "Too large resource version".into(),
+            field: String::new(),
+        });
+    }
+    status
+}
+
+/// Faults of reads as the client sees them.
+pub fn of_store(error: &StoreError) -> Status {
+    match error {
+        StoreError::Compacted { requested, oldest } => {
+            Status::expired(format!("too old resource version: {requested} ({oldest})"))
+        }
+        StoreError::FutureRevision { requested, current } => too_large(*requested, *current),
+        StoreError::Closed => Status::unavailable("the server is shutting down"),
+        StoreError::TooLarge { limit, .. } => Status::too_large(*limit),
+        other => {
+            tracing::error!(error = %other, "store fault");
+            Status::internal("the storage is not available")
+        }
+    }
+}
+
+fn expired_page(position: &Continue) -> Status {
+    let mut status = Status::expired(
+        "The provided continue parameter is too old to display a consistent list result. You can start a new list \
+         without the continue parameter, or use the continue token in this response to retrieve the remainder of the \
+         results. Continuing with the provided token results in an inconsistent list - objects that were created, \
+         modified, or deleted between the time the first chunk was returned and now may show up in the list.",
+    );
+    let (namespace, name) = position.place();
+    // The shared type has no `metadata.continue`: the encoder moves the token there from this cause.
+    status.details.get_or_insert_default().causes.push(kelson_meta::StatusCause {
+        reason: CONTINUE_CAUSE.into(),
+        message: Continue::after(-1, namespace, name, 0).token(),
+        field: String::new(),
+    });
+    status
+}
+
+/// Marks the cause that is really `metadata.continue`.
+pub const CONTINUE_CAUSE: &str = "kelson/continue";
+
+fn forbidden(why: &str) -> Status {
+    invalid("resourceVersionMatch", |p, e| e.forbidden(p, why))
+}
+
+fn invalid(field: &str, note: impl FnOnce(&FieldPath, &mut FieldErrors)) -> Status {
+    let mut errors = FieldErrors::new();
+    note(&FieldPath::new(field), &mut errors);
+    let kind = GroupKind { group: "meta.k8s.io".into(), kind: "ListOptions".into() };
+    Status::invalid(&kind, "", &errors)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_round_trip() {
+        let c = Continue::after(7, "a", "b", 11);
+        assert_eq!(Continue::parse(&c.token()).unwrap(), c);
+        assert_eq!(c.place(), ("a", "b"));
+        assert_eq!(Continue::parse("!!").unwrap_err().code, 400);
+    }
+
+    #[tokio::test]
+    async fn positions_end_with_age() {
+        let store = Store::in_memory(kelson_store::StoreOptions::default());
+        let served = crate::catalog::Catalog::builtin().find("", "v1", "configmaps").unwrap();
+        let view = async |token: &str, now_s: i64| {
+            let query = Query::parse(Some(&format!("limit=2&continue={token}")));
+            let at = ListAt::new(&query, Timestamp::from_second(now_s).unwrap()).unwrap();
+            at.view(&store, &served, None).await.map(|_| at.begun_s())
+        };
+        let token = Continue::after(store.current_revision().cast_signed(), "a", "b", 1000).token();
+        assert_eq!(view(&token, 1300).await.unwrap(), 1000, "pages count from the first one's time");
+        let gone = view(&token, 1301).await.unwrap_err();
+        assert_eq!(gone.code, 410);
+        let rest = gone.details.unwrap().causes[0].message.clone();
+        assert_eq!(view(&rest, 9999).await.unwrap(), 9999, "the rest is a list of its own");
+    }
+
+    #[test]
+    fn parameters_are_checked() {
+        for (query, code) in [
+            ("resourceVersionMatch=Exact", 422),
+            ("resourceVersionMatch=Exact&resourceVersion=0", 422),
+            ("resourceVersionMatch=Odd&resourceVersion=1", 422),
+            ("resourceVersion=x", 400),
+            ("continue=x", 400),
+        ] {
+            assert_eq!(
+                ListAt::new(&Query::parse(Some(query)), Timestamp::UNIX_EPOCH).err().map(|s| s.code),
+                Some(code),
+                "{query}"
+            );
+        }
+    }
+}

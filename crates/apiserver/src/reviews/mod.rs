@@ -1,0 +1,280 @@
+//! Resources that are answered, not stored: access and token reviews, bindings, component statuses.
+use http::StatusCode;
+use kelson_auth::{Attributes, Decision, UserInfo};
+use kelson_meta::{FieldSelector, LabelSelector, LabelSelectorSpec, Status};
+use serde::Deserialize;
+use serde_json::{Map, Value, json};
+
+use crate::catalog::Served;
+use crate::read::encode::{self, Answer};
+use crate::request::body::RequestBody;
+use crate::request::negotiate::{Accepted, View};
+use crate::shared::context::Cx;
+use crate::subresources::binding;
+use crate::write::decode;
+
+/// Serves them.
+///
+/// # Errors
+/// 400, 404, 422.
+pub async fn serve(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer, Status> {
+    match (served.gr.group.as_str(), served.gr.resource.as_str()) {
+        ("", "bindings") => return binding::serve(cx, served, body).await,
+        ("", "componentstatuses") => return component_statuses(cx, served),
+        _ => {}
+    }
+    let accepted = Accepted { view: View::Whole, ..cx.accept()? };
+    let mut review = decode::object(cx, &served.gvk, served.ty, &body.read().await?)?;
+    if !review["metadata"].is_object() {
+        review["metadata"] = json!({});
+    }
+    match served.gvk.kind.as_str() {
+        "SelfSubjectAccessReview" => access(cx, &mut review, Whose::Own)?,
+        "SubjectAccessReview" => access(cx, &mut review, Whose::Named)?,
+        "LocalSubjectAccessReview" => access(cx, &mut review, Whose::NamedHere)?,
+        "SelfSubjectRulesReview" => rules(cx, &mut review)?,
+        "TokenReview" => token(cx, &mut review)?,
+        "SelfSubjectReview" => review["status"] = json!({"userInfo": user_value(&cx.user)}),
+        _ => return Err(Status::no_such_path()),
+    }
+    encode::tree(StatusCode::CREATED, &accepted, served.ty, review)
+}
+
+fn user_value(user: &UserInfo) -> Value {
+    serde_json::to_value(user).unwrap_or_default()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Whose {
+    Own,
+    Named,
+    NamedHere,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct AccessSpec {
+    resource_attributes: Option<ResourceAttributes>,
+    non_resource_attributes: Option<NonResourceAttributes>,
+    user: String,
+    groups: Vec<String>,
+    extra: std::collections::BTreeMap<String, Vec<String>>,
+    uid: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct ResourceAttributes {
+    namespace: String,
+    verb: String,
+    group: String,
+    version: String,
+    resource: String,
+    subresource: String,
+    name: String,
+    field_selector: Option<Selector>,
+    label_selector: Option<Selector>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct Selector {
+    raw_selector: String,
+    requirements: Vec<kelson_meta::LabelSelectorRequirement>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct NonResourceAttributes {
+    path: String,
+    verb: String,
+}
+
+fn invalid(kind: &str, note: impl FnOnce(&mut kelson_meta::FieldErrors)) -> Status {
+    let mut errors = kelson_meta::FieldErrors::new();
+    note(&mut errors);
+    Status::invalid(&kelson_meta::GroupKind { group: "authorization.k8s.io".into(), kind: kind.into() }, "", &errors)
+}
+
+fn access(cx: &Cx, review: &mut Value, whose: Whose) -> Result<(), Status> {
+    let spec: AccessSpec =
+        serde_json::from_value(review["spec"].clone()).map_err(|e| Status::bad_request(e.to_string()))?;
+    let kind = review["kind"].as_str().unwrap_or("").to_owned();
+    let path = |name: &str| kelson_meta::FieldPath::new("spec").child(name);
+    if spec.resource_attributes.is_some() == spec.non_resource_attributes.is_some() {
+        return Err(invalid(&kind, |e| {
+            let why = "exactly one of nonResourceAttributes or resourceAttributes must be specified";
+            e.invalid(&path("resourceAttributes"), review["spec"]["resourceAttributes"].clone(), why);
+        }));
+    }
+    let user = match whose {
+        Whose::Own => cx.user.as_ref().clone(),
+        _ if spec.user.is_empty() && spec.groups.is_empty() => {
+            return Err(invalid(&kind, |e| {
+                e.invalid(&path("user"), "", "at least one of user or group must be specified")
+            }));
+        }
+        _ => UserInfo { name: spec.user, uid: spec.uid, groups: spec.groups, extra: spec.extra },
+    };
+    if whose == Whose::NamedHere {
+        let named = spec.resource_attributes.as_ref().map_or("", |r| r.namespace.as_str());
+        if named != cx.info.namespace {
+            return Err(Status::bad_request(format!(
+                "spec.resourceAttributes.namespace must match namespace: {}",
+                cx.info.namespace
+            )));
+        }
+    }
+    let decision = match (&spec.resource_attributes, &spec.non_resource_attributes) {
+        (Some(r), _) => {
+            let labels = r.label_selector.as_ref().and_then(labels);
+            let fields = r.field_selector.as_ref().and_then(fields);
+            let attributes = Attributes {
+                version: if r.version.is_empty() { "*" } else { &r.version },
+                subresource: &r.subresource,
+                label_selector: labels.as_ref(),
+                field_selector: fields.as_ref(),
+                ..Attributes::resource(&user, &r.verb, &r.group, &r.resource, &r.namespace, &r.name)
+            };
+            cx.server.authorizer.authorize(&attributes)
+        }
+        (None, Some(n)) => cx.server.authorizer.authorize(&Attributes::path(&user, &n.verb, &n.path)),
+        (None, None) => Decision::NoOpinion(String::new()),
+    };
+    let mut status = Map::new();
+    status.insert("allowed".into(), decision.is_allow().into());
+    if matches!(decision, Decision::Deny(_)) {
+        status.insert("denied".into(), true.into());
+    }
+    if !decision.reason().is_empty() {
+        status.insert("reason".into(), decision.reason().into());
+    }
+    review["status"] = status.into();
+    Ok(())
+}
+
+fn labels(selector: &Selector) -> Option<LabelSelector> {
+    if !selector.raw_selector.is_empty() {
+        return LabelSelector::parse(&selector.raw_selector).ok();
+    }
+    LabelSelectorSpec { match_expressions: selector.requirements.clone(), ..Default::default() }.selector().ok()
+}
+
+fn fields(selector: &Selector) -> Option<FieldSelector> {
+    if !selector.raw_selector.is_empty() {
+        return FieldSelector::parse(&selector.raw_selector).ok();
+    }
+    let one = |r: &kelson_meta::LabelSelectorRequirement| {
+        let [value] = r.values.as_slice() else { return None };
+        let negated = match r.operator.as_str() {
+            "In" => false,
+            "NotIn" => true,
+            _ => return None,
+        };
+        Some(kelson_meta::FieldRequirement { field: r.key.clone(), value: value.clone(), negated })
+    };
+    selector.requirements.iter().map(one).collect::<Option<Vec<_>>>().map(FieldSelector)
+}
+
+fn rules(cx: &Cx, review: &mut Value) -> Result<(), Status> {
+    let namespace = review["spec"]["namespace"].as_str().unwrap_or("");
+    if namespace.is_empty() {
+        return Err(Status::bad_request("no namespace on request"));
+    }
+    let found = cx.server.auth.rbac.rules_for(&cx.user, namespace);
+    let (mut resource, mut other) = (Vec::new(), Vec::new());
+    if cx.user.in_group(kelson_auth::user::MASTERS) {
+        resource.push(json!({"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}));
+        other.push(json!({"verbs": ["*"], "nonResourceURLs": ["*"]}));
+    }
+    for rule in found.rules {
+        if rule.non_resource_urls.is_empty() {
+            let mut value = json!({"verbs": rule.verbs, "apiGroups": rule.api_groups, "resources": rule.resources});
+            if !rule.resource_names.is_empty() {
+                value["resourceNames"] = json!(rule.resource_names);
+            }
+            resource.push(value);
+        } else {
+            other.push(json!({"verbs": rule.verbs, "nonResourceURLs": rule.non_resource_urls}));
+        }
+    }
+    let mut status =
+        json!({"resourceRules": resource, "nonResourceRules": other, "incomplete": !found.errors.is_empty()});
+    if !found.errors.is_empty() {
+        status["evaluationError"] = found.errors.join(", ").into();
+    }
+    review["status"] = status;
+    Ok(())
+}
+
+fn token(cx: &Cx, review: &mut Value) -> Result<(), Status> {
+    let text = review["spec"]["token"].as_str().unwrap_or("");
+    if text.is_empty() {
+        return Err(Status::bad_request("token is required for TokenReview in authentication"));
+    }
+    let audiences: Vec<String> = serde_json::from_value(review["spec"]["audiences"].clone()).unwrap_or_default();
+    let mut status = Map::new();
+    match cx.server.auth.tokens.authenticate_token(text, &audiences) {
+        Ok(Some(found)) => {
+            status.insert("authenticated".into(), true.into());
+            let mut user = found.user.as_ref().clone();
+            if user.name != kelson_auth::user::ANONYMOUS && !user.in_group(kelson_auth::user::AUTHENTICATED) {
+                user.groups.push(kelson_auth::user::AUTHENTICATED.into());
+            }
+            status.insert("user".into(), user_value(&user));
+            // A method that knows no audiences is only good for the server's own.
+            if found.audiences.is_empty() && !audiences.is_empty() {
+                let own = cx.server.auth.issuer.as_ref().map(|i| i.options().audiences.clone()).unwrap_or_default();
+                let shared: Vec<&String> = audiences.iter().filter(|a| own.contains(a)).collect();
+                if shared.is_empty() {
+                    status.clear();
+                    status.insert("error".into(), "[token audiences do not match]".into());
+                } else {
+                    status.insert("audiences".into(), json!(shared));
+                }
+            } else if !found.audiences.is_empty() {
+                status.insert("audiences".into(), json!(*found.audiences));
+            }
+        }
+        Ok(None) => drop(status.insert("user".into(), json!({}))),
+        Err(why) => {
+            status.insert("user".into(), json!({}));
+            status.insert("error".into(), why.to_string().into());
+        }
+    }
+    review["status"] = status.into();
+    Ok(())
+}
+
+/// Components of this process share its health.
+fn component_statuses(cx: &Cx, served: &Served) -> Result<Answer, Status> {
+    let accepted = cx.accept()?;
+    let view = cx.view()?;
+    cx.warn("v1 ComponentStatus is deprecated in v1.19+");
+    let component = |name: &str| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "ComponentStatus",
+            "metadata": {"name": name},
+            "conditions": [{"type": "Healthy", "status": "True", "message": "ok"}],
+        })
+    };
+    const NAMES: [&str; 3] = ["controller-manager", "etcd-0", "scheduler"];
+    if !cx.info.name.is_empty() && cx.info.verb == "get" {
+        let name =
+            NAMES.iter().find(|n| **n == cx.info.name).ok_or_else(|| Status::not_found(&served.gr, &cx.info.name))?;
+        return encode::object(StatusCode::OK, &accepted, served, &view, encode::Object::Tree(component(name)));
+    }
+    let items: Vec<Value> = NAMES.iter().map(|n| component(n)).collect();
+    let value = match accepted.view {
+        View::Table(version) => {
+            let rows: Result<Vec<Value>, Status> =
+                items.into_iter().map(|i| encode::row(served, &view, version, i)).collect();
+            let mut table = encode::table_head(served, version, json!({}), true);
+            table.insert("rows".into(), rows?.into());
+            Value::Object(table)
+        }
+        _ => json!({"apiVersion": "v1", "kind": "ComponentStatusList", "metadata": {}, "items": items}),
+    };
+    encode::tree(StatusCode::OK, &accepted, served.list_ty, value)
+}

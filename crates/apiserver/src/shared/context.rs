@@ -1,0 +1,148 @@
+//! What the steps of one request share: the request without its body, who asks, what for, and what to tell them beside
+//! the answer.
+use std::sync::Arc;
+
+use http::{HeaderMap, Method, Uri};
+use kelson_auth::UserInfo;
+use kelson_meta::Status;
+use parking_lot::Mutex;
+
+use crate::catalog::Served;
+use crate::read::encode::{ViewOptions, warning};
+use crate::request::negotiate::{self, Accepted};
+use crate::request::query::Query;
+use crate::request::route::RequestInfo;
+use crate::start::Server;
+
+/// Warnings sent with one answer, and bytes of them (upstream truncates beyond 4 KiB).
+const WARNINGS_MAX: usize = 40;
+const WARNING_BYTES_MAX: usize = 4096;
+
+/// One request past authorization.
+pub struct Cx {
+    /// The server.
+    pub server: Arc<Server>,
+    /// Method.
+    pub method: Method,
+    /// Path and query as they came.
+    pub uri: Uri,
+    /// Headers.
+    pub headers: HeaderMap,
+    /// Decoded query.
+    pub query: Query,
+    /// What is asked.
+    pub info: RequestInfo,
+    /// Who asks.
+    pub user: Arc<UserInfo>,
+    /// The pending upgrade of the connection, for streaming subresources.
+    pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
+    /// Texts for `Warning` headers.
+    pub warnings: Mutex<Vec<String>>,
+}
+
+impl Cx {
+    /// Adds a warning once.
+    pub fn warn(&self, text: impl Into<String>) {
+        let text = text.into();
+        let mut warnings = self.warnings.lock();
+        let bytes: usize = warnings.iter().map(String::len).sum();
+        if !text.is_empty()
+            && warnings.len() < WARNINGS_MAX
+            && bytes + text.len() <= WARNING_BYTES_MAX
+            && !warnings.contains(&text)
+        {
+            warnings.push(text);
+        }
+    }
+    /// Puts the warnings into an answer's headers.
+    pub fn put_warnings(&self, headers: &mut HeaderMap) {
+        for text in self.warnings.lock().drain(..) {
+            if let Some(value) = warning(&text) {
+                headers.append(http::header::WARNING, value);
+            }
+        }
+    }
+    /// The form of the answer.
+    ///
+    /// # Errors
+    /// 406.
+    pub fn accept(&self) -> Result<Accepted, Status> {
+        negotiate::accept(&self.headers, &self.query, matches!(self.info.verb, "get" | "list" | "watch"))
+    }
+    /// Choices for tables.
+    ///
+    /// # Errors
+    /// 400.
+    pub fn view(&self) -> Result<ViewOptions, Status> {
+        ViewOptions::new(&self.query, self.server.clock.now())
+    }
+    /// Whether nothing is to be stored.
+    ///
+    /// # Errors
+    /// 400 for a `dryRun` that is not `All`.
+    pub fn dry_run(&self) -> Result<bool, Status> {
+        let mut found = false;
+        for value in self.query.all("dryRun").filter(|v| !v.is_empty()) {
+            if value != "All" {
+                return Err(bad_dry_run(value, self.verb_options()));
+            }
+            found = true;
+        }
+        Ok(found)
+    }
+    fn verb_options(&self) -> &'static str {
+        match self.info.verb {
+            "create" => "CreateOptions",
+            "update" => "UpdateOptions",
+            "patch" => "PatchOptions",
+            _ => "DeleteOptions",
+        }
+    }
+    /// Who owns the fields that a write sets: `fieldManager`, or the first word of the user agent.
+    pub fn manager(&self) -> String {
+        const MANAGER_BYTES_MAX: usize = 128;
+        let given = self.query.text("fieldManager");
+        if !given.is_empty() {
+            return given.to_owned();
+        }
+        let agent = self.headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("");
+        let mut name: String = agent.split('/').next().unwrap_or("").chars().filter(|c| !c.is_control()).collect();
+        while name.len() > MANAGER_BYTES_MAX {
+            name.pop();
+        }
+        if name.is_empty() { "unknown".to_owned() } else { name }
+    }
+    /// The namespace as the store keys it.
+    pub fn namespace<'a>(&'a self, served: &Served) -> &'a str {
+        if served.namespaced { &self.info.namespace } else { "" }
+    }
+    /// The requester as strategies see it.
+    pub fn strategy_user(&self) -> kelson_resources::User<'_> {
+        let u = &self.user;
+        kelson_resources::User { name: &u.name, uid: &u.uid, groups: &u.groups, extra: &u.extra }
+    }
+    /// What a strategy's hooks run in.
+    pub fn strategy_cx(&self) -> kelson_resources::Context<'_> {
+        kelson_resources::Context { now: self.server.clock.now(), user: Some(self.strategy_user()) }
+    }
+    /// The same request under another `RequestInfo`, for work done on its behalf (eviction deletes a pod).
+    pub fn derive(&self, info: RequestInfo) -> Self {
+        Self {
+            server: Arc::clone(&self.server),
+            method: self.method.clone(),
+            uri: self.uri.clone(),
+            headers: self.headers.clone(),
+            query: self.query.clone(),
+            info,
+            user: Arc::clone(&self.user),
+            upgrade: Mutex::new(None),
+            warnings: Mutex::default(),
+        }
+    }
+}
+
+fn bad_dry_run(value: &str, options: &str) -> Status {
+    let mut errors = kelson_meta::FieldErrors::new();
+    errors.not_supported(&kelson_meta::FieldPath::new("dryRun"), [value], &["All"]);
+    Status::invalid(&kelson_meta::GroupKind { group: "meta.k8s.io".into(), kind: options.into() }, "", &errors)
+}

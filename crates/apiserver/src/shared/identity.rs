@@ -1,0 +1,289 @@
+//! Assemble: authentication, authorization and admission from the configuration, and the tasks that feed their indexes
+//! from the store's log.
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use http::StatusCode;
+use kelson_admission::{AdmissionOptions, Chain, Dependencies, KindMapper};
+use kelson_auth::authenticate::{
+    BootstrapTokens, CachedTokens, ClientCertificates, FrontProxy, FrontProxyOptions, TokenFile,
+};
+use kelson_auth::authorize::node::{NodeGraph, NodeResource};
+use kelson_auth::authorize::rbac::RbacResource;
+use kelson_auth::authorize::{AlwaysAllow, AlwaysDeny, NodeAuthorizer, PrivilegedGroup, Rbac};
+use kelson_auth::token::{IssuerOptions, ServiceAccountTokens, TokenIssuer, VerifierOptions};
+use kelson_auth::{
+    Anonymous, Authorizer, AuthorizerChain, Change, Objects, RequestAuthenticator, TokenAuthenticator, TokenChain,
+    token,
+};
+use kelson_meta::Gvr;
+use kelson_pki::{ClientChains, PublicKey};
+use kelson_store::{Cursor, EventKind, Record, Resource, Store, StoreError};
+use tokio::sync::watch;
+
+use crate::catalog::Catalog;
+use crate::config::{AuthorizationMode, Config, StartError};
+use crate::read::encode::{Answer, answer};
+use crate::request::body::ApiBody;
+use crate::start::Server;
+
+const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
+
+/// What was assembled.
+pub struct Auth {
+    /// Proves who asks.
+    pub authenticator: RequestAuthenticator,
+    /// Decides.
+    pub authorizer: Arc<dyn Authorizer>,
+    /// Bearer tokens, for TokenReview.
+    pub tokens: Arc<dyn TokenAuthenticator>,
+    /// The RBAC index, for rules reviews and escalation checks.
+    pub rbac: Arc<Rbac>,
+    /// Makes service account tokens.
+    pub issuer: Option<TokenIssuer>,
+    graph: Arc<NodeGraph>,
+    uses_graph: bool,
+    keys: Vec<PublicKey>,
+    rbac_at: Arc<RbacAt>,
+}
+
+/// How far each of the RBAC followers is.
+struct RbacAt {
+    applied: [AtomicU64; 4],
+    changed: watch::Sender<()>,
+}
+
+const RBAC_RESOURCES: [(&str, RbacResource); 4] = [
+    ("roles", RbacResource::Roles),
+    ("clusterroles", RbacResource::ClusterRoles),
+    ("rolebindings", RbacResource::RoleBindings),
+    ("clusterrolebindings", RbacResource::ClusterRoleBindings),
+];
+const GRAPH_RESOURCES: [(&str, &str); 5] = [
+    ("", "pods"),
+    ("", "persistentvolumes"),
+    ("storage.k8s.io", "volumeattachments"),
+    ("resource.k8s.io", "resourceslices"),
+    ("certificates.k8s.io", "podcertificaterequests"),
+];
+
+/// Builds authentication and authorization.
+///
+/// # Errors
+/// [`StartError::Config`].
+pub fn auth(config: &Config, objects: &Arc<dyn Objects>) -> Result<Auth, StartError> {
+    let wrong = |e: &dyn std::fmt::Display| StartError::Config(e.to_string());
+    let clock = &config.clock;
+    let chains = |pem: &str| ClientChains::new(&[pem]).map_err(|e| wrong(&e));
+    let mut members: Vec<Arc<dyn TokenAuthenticator>> = Vec::new();
+    if let Some(path) = &config.token_auth_file {
+        let text = std::fs::read_to_string(path).map_err(|e| wrong(&format!("{}: {e}", path.display())))?;
+        members.push(Arc::new(TokenFile::parse(&text).map_err(|e| wrong(&e))?));
+    }
+    let mut issuer = None;
+    let mut keys = Vec::new();
+    if let Some(accounts) = &config.service_accounts {
+        let audiences =
+            if accounts.audiences.is_empty() { vec![accounts.issuer.clone()] } else { accounts.audiences.clone() };
+        let options = VerifierOptions { issuers: vec![accounts.issuer.clone()], audiences: audiences.clone() };
+        keys = accounts.verifiers.clone();
+        members.push(Arc::new(ServiceAccountTokens::new(
+            keys.clone(),
+            options,
+            Arc::clone(objects),
+            Arc::clone(clock),
+        )));
+        let options = IssuerOptions { issuer: accounts.issuer.clone(), audiences, ..IssuerOptions::default() };
+        issuer = Some(TokenIssuer::new(accounts.key.clone(), options));
+    }
+    if config.bootstrap_tokens {
+        members.push(Arc::new(BootstrapTokens::new(Arc::clone(objects), Arc::clone(clock))));
+    }
+    let tokens: Arc<dyn TokenAuthenticator> = Arc::new(TokenChain::new(members));
+    let tokens: Arc<dyn TokenAuthenticator> = Arc::new(CachedTokens::new(tokens, Arc::clone(clock)));
+    let certificates = match config.client_ca_pem.as_str() {
+        "" => None,
+        pem => Some(Arc::new(ClientCertificates::new(chains(pem)?, Arc::clone(clock)))),
+    };
+    let front_proxy = match config.request_header_ca_pem.as_str() {
+        "" => None,
+        pem => Some(Arc::new(FrontProxy::new(chains(pem)?, FrontProxyOptions::default(), Arc::clone(clock)))),
+    };
+    let (rbac, graph) = (Arc::new(Rbac::new()), Arc::new(NodeGraph::new()));
+    let mut authorizers: Vec<Arc<dyn Authorizer>> = vec![Arc::new(PrivilegedGroup)];
+    for mode in &config.authorization {
+        authorizers.push(match mode {
+            AuthorizationMode::AlwaysAllow => Arc::new(AlwaysAllow),
+            AuthorizationMode::AlwaysDeny => Arc::new(AlwaysDeny),
+            AuthorizationMode::Node => Arc::new(NodeAuthorizer::new(Arc::clone(&graph))),
+            AuthorizationMode::Rbac => Arc::clone(&rbac) as _,
+        });
+    }
+    Ok(Auth {
+        authenticator: RequestAuthenticator {
+            front_proxy,
+            certificates,
+            tokens: Arc::clone(&tokens),
+            anonymous: if config.anonymous_auth { Anonymous::Enabled } else { Anonymous::Disabled },
+        },
+        authorizer: Arc::new(AuthorizerChain::new(authorizers)),
+        tokens,
+        rbac,
+        issuer,
+        graph,
+        uses_graph: config.authorization.contains(&AuthorizationMode::Node),
+        keys,
+        rbac_at: Arc::new(RbacAt { applied: Default::default(), changed: watch::Sender::new(()) }),
+    })
+}
+
+impl Auth {
+    /// Fills the indexes and starts following the store's log.
+    pub fn follow(&self, server: &Arc<Server>) {
+        for (i, (plural, resource)) in RBAC_RESOURCES.into_iter().enumerate() {
+            let (rbac, at) = (Arc::clone(&self.rbac), Arc::clone(&self.rbac_at));
+            let seen = move |revision| {
+                at.applied[i].store(revision, Ordering::Release);
+                at.changed.send_replace(());
+            };
+            let apply = move |record: &Record, change: Change<'_>| {
+                rbac.apply(resource, &record.key().namespace, &record.key().name, change);
+            };
+            follow(server, Resource::new(RBAC_GROUP, plural), apply, seen);
+        }
+        for (group, plural) in GRAPH_RESOURCES.into_iter().filter(|_| self.uses_graph) {
+            let Some(resource) = NodeResource::parse(group, plural) else { continue };
+            let graph = Arc::clone(&self.graph);
+            let apply = move |record: &Record, change: Change<'_>| {
+                // Pods without a node connect nothing: skip the decoding.
+                let unbound = resource == NodeResource::Pods && record.meta().fields.get("spec.nodeName") == Some("");
+                if !unbound {
+                    graph.apply(resource, &record.key().namespace, &record.key().name, change);
+                }
+            };
+            follow(server, Resource::new(group, plural), apply, |_| {});
+        }
+    }
+
+    /// Waits until a write of a role or binding shows in decisions.
+    pub async fn settled(&self, record: &Record) {
+        let key = record.key();
+        if key.resource.group() != RBAC_GROUP {
+            return;
+        }
+        let Some(i) = RBAC_RESOURCES.iter().position(|(plural, _)| *plural == key.resource.plural()) else { return };
+        let mut changed = self.rbac_at.changed.subscribe();
+        while self.rbac_at.applied[i].load(Ordering::Acquire) < record.revision() {
+            if changed.changed().await.is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The token issuer's discovery documents.
+    pub fn issuer_document(&self, path: &str) -> Option<Answer> {
+        let issuer = self.issuer.as_ref()?.options();
+        let (content_type, value) = match path {
+            "/.well-known/openid-configuration" => {
+                let jwks = format!("{}/openid/v1/jwks", issuer.issuer.trim_end_matches('/'));
+                ("application/json", token::openid_configuration(&issuer.issuer, &jwks, &self.keys))
+            }
+            "/openid/v1/jwks" => ("application/jwk-set+json", token::jwks(&self.keys)),
+            _ => return None,
+        };
+        Some(answer(StatusCode::OK, content_type, ApiBody::full(value.to_string())))
+    }
+}
+
+/// Applies what is there now, then every change, in a task.
+fn follow(
+    server: &Arc<Server>,
+    resource: Resource,
+    apply: impl Fn(&Record, Change<'_>) + Send + 'static,
+    seen: impl Fn(u64) + Send + 'static,
+) {
+    let Some(mut cursor) = refill(&server.store, resource, &apply, &seen) else { return };
+    let (store, stopping) = (server.store.clone(), server.stopping.clone());
+    server.tasks.spawn(async move {
+        loop {
+            let batch = tokio::select! {
+                () = stopping.cancelled() => return,
+                batch = cursor.next() => batch,
+            };
+            match batch {
+                Ok(batch) => {
+                    for event in &batch {
+                        let change = match event.kind {
+                            EventKind::Deleted => Change::Delete,
+                            _ => Change::Put(event.record.bytes()),
+                        };
+                        apply(&event.record, change);
+                    }
+                    if let Some(last) = batch.last() {
+                        seen(last.revision);
+                    }
+                }
+                Err(StoreError::Closed) => return,
+                Err(error) => {
+                    tracing::warn!(%resource, %error, "an index fell behind the log and starts over");
+                    let Some(fresh) = refill(&store, resource, &apply, &seen) else { return };
+                    cursor = fresh;
+                }
+            }
+        }
+    });
+}
+
+fn refill(
+    store: &Store,
+    resource: Resource,
+    apply: &impl Fn(&Record, Change<'_>),
+    seen: &impl Fn(u64),
+) -> Option<Cursor> {
+    let view = store.list(resource, None, None, None);
+    for record in view.iter() {
+        apply(record, Change::Put(record.bytes()));
+    }
+    seen(view.revision());
+    match store.watch(resource, view.revision()) {
+        Ok(cursor) => Some(cursor),
+        Err(error) => {
+            tracing::error!(%resource, %error, "an index cannot follow the log");
+            None
+        }
+    }
+}
+
+/// The catalog as admission asks it.
+pub struct Kinds(pub Arc<Catalog>);
+
+impl KindMapper for Kinds {
+    fn resources(&self, api_version: &str, kind: &str) -> Vec<(Gvr, bool)> {
+        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
+        let all = self.0.of(group, version).unwrap_or_default();
+        all.iter().filter(|s| s.gvk.kind == kind).map(|s| (s.gvr.clone(), s.namespaced)).collect()
+    }
+}
+
+/// Builds the admission chain.
+///
+/// # Errors
+/// [`StartError::Config`].
+pub fn admission(
+    config: &Config,
+    objects: &Arc<dyn Objects>,
+    auth: &Auth,
+    catalog: &Arc<Catalog>,
+) -> Result<Chain, StartError> {
+    let options = AdmissionOptions {
+        enable: config.enable_admission.clone(),
+        disable: config.disable_admission.clone(),
+        ..AdmissionOptions::default()
+    };
+    let dependencies = Dependencies {
+        objects: Arc::clone(objects),
+        authorizer: Arc::clone(&auth.authorizer),
+        kinds: Arc::new(Kinds(Arc::clone(catalog))),
+    };
+    kelson_admission::build(&options, &dependencies).map_err(|e| StartError::Config(e.to_string()))
+}

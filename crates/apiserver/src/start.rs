@@ -1,0 +1,163 @@
+//! The server: what all requests share, how it starts, and how it ends.
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kelson_admission::Chain;
+use kelson_auth::{Authorizer, Objects, UserInfo};
+use kelson_meta::Clock;
+use kelson_store::Store;
+use kelson_transport::Transport;
+use tokio::sync::{Semaphore, watch};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::bootstrap;
+use crate::catalog::Catalog;
+use crate::config::{Config, StartError};
+use crate::connect::kubelet::Kubelets;
+use crate::front::inprocess::InProcess;
+use crate::front::listen;
+use crate::paths::discovery::Discovery;
+use crate::paths::health::Health;
+use crate::paths::openapi::OpenApi;
+use crate::shared::allocations::Services;
+use crate::shared::identity;
+use crate::shared::metrics::Metrics;
+use crate::shared::objects::StoreObjects;
+
+/// How long a shutdown waits for requests that are under way.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Everything requests share.
+pub struct Server {
+    /// Configuration.
+    pub config: Config,
+    /// Objects.
+    pub store: Store,
+    /// Served resources.
+    pub catalog: Arc<Catalog>,
+    /// The store as others read it.
+    pub objects: Arc<dyn Objects>,
+    /// Admission.
+    pub admission: Chain,
+    /// Authorization.
+    pub authorizer: Arc<dyn Authorizer>,
+    /// What authentication and authorization are built of, for reviews and token requests.
+    pub auth: identity::Auth,
+    /// Wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// Cluster IPs and node ports.
+    pub services: Services,
+    /// The way to kubelets.
+    pub kubelets: Option<Kubelets>,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Readiness.
+    pub health: Health,
+    /// Discovery documents.
+    pub discovery: Discovery,
+    /// OpenAPI documents.
+    pub openapi: OpenApi,
+    /// Reads under way.
+    pub reads: Semaphore,
+    /// Writes under way.
+    pub writes: Semaphore,
+    /// Ends watches and streams.
+    pub stopping: CancellationToken,
+    /// Background work and connections.
+    pub tasks: TaskTracker,
+}
+
+/// Starts servers.
+pub struct ApiServer;
+
+impl ApiServer {
+    /// Builds a server, makes the cluster's own objects, and serves. Returns as soon as requests are accepted; see
+    /// [`Running::ready`].
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub async fn start(config: Config) -> Result<Running, StartError> {
+        let store = config.store.clone();
+        let objects: Arc<dyn Objects> = Arc::new(StoreObjects::new(store.clone()));
+        let catalog = Arc::new(Catalog::builtin());
+        let auth = identity::auth(&config, &objects)?;
+        let admission = identity::admission(&config, &objects, &auth, &catalog)?;
+        let server = Arc::new(Server {
+            catalog,
+            objects,
+            admission,
+            authorizer: Arc::clone(&auth.authorizer),
+            auth,
+            clock: Arc::clone(&config.clock),
+            services: Services::new(&config, &store)?,
+            kubelets: config.kubelet.as_ref().map(Kubelets::new).transpose()?,
+            metrics: Metrics::new(config.clock.now()),
+            health: Health::default(),
+            discovery: Discovery::default(),
+            openapi: OpenApi::default(),
+            reads: Semaphore::new(config.reads_in_flight_max),
+            writes: Semaphore::new(config.writes_in_flight_max),
+            stopping: CancellationToken::new(),
+            tasks: TaskTracker::new(),
+            store,
+            config,
+        });
+        server.auth.follow(&server);
+        let listener = listen::Listener::bind(&server).await?;
+        let local_addr = listener.as_ref().map(listen::Listener::local_addr);
+        bootstrap::run(&server, local_addr).await?;
+        server.health.set_ready();
+        if let Some(listener) = listener {
+            server.tasks.spawn(listener.run(Arc::clone(&server)));
+        }
+        let expiry = server.store.clone().run_expiry();
+        let stopping = server.stopping.clone();
+        server.tasks.spawn(async move {
+            tokio::select! {
+                () = stopping.cancelled() => {}
+                () = expiry => {}
+            }
+        });
+        Ok(Running { server, local_addr })
+    }
+}
+
+/// A running server. It ends by [`Running::shutdown`]; dropping the handle leaves it running until its runtime ends.
+#[derive(Clone)]
+pub struct Running {
+    server: Arc<Server>,
+    local_addr: Option<SocketAddr>,
+}
+
+impl Running {
+    /// The bound address, if there is one.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.local_addr
+    }
+    /// Resolves when `/readyz` answers ok.
+    pub async fn ready(&self) {
+        let mut ready: watch::Receiver<bool> = self.server.health.subscribe();
+        // The sender lives in the server, which this handle keeps.
+        let _ = ready.wait_for(|r| *r).await;
+    }
+    /// A transport for components of this process: the whole request path under this identity, without sockets.
+    /// `system:authenticated` is added to the groups where it is missing.
+    pub fn in_process(&self, user: UserInfo) -> Arc<dyn Transport> {
+        Arc::new(InProcess::new(Arc::clone(&self.server), user))
+    }
+    /// What the server is made of; for tests and for components that read the store's log in this process.
+    pub fn server(&self) -> &Arc<Server> {
+        &self.server
+    }
+    /// Refuses new connections, ends watches, waits a while for the rest. The store stays open: it is its owner's.
+    pub async fn shutdown(&self) {
+        self.server.health.set_stopping();
+        self.server.stopping.cancel();
+        self.server.tasks.close();
+        if tokio::time::timeout(DRAIN_TIMEOUT, self.server.tasks.wait()).await.is_err() {
+            tracing::warn!("requests were still under way at the end of the shutdown's wait");
+        }
+    }
+}

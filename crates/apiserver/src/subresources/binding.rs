@@ -1,0 +1,144 @@
+//! Binding: puts a pod on a node (`POST pods/NAME/binding`, or `POST bindings`).
+use http::StatusCode;
+use kelson_admission::Operation;
+use kelson_meta::{FieldErrors, FieldPath, GroupKind, Gvk, Status, format_seconds};
+use kelson_schema::Schema;
+use serde_json::{Value, json};
+
+use crate::catalog::Served;
+use crate::read::encode::{self, Answer, parse};
+use crate::request::body::RequestBody;
+use crate::shared::context::Cx;
+use crate::write::admit::Admission;
+use crate::write::commit::{self, Refused};
+use crate::write::create;
+use crate::write::decode;
+
+/// Times a binding is tried on the newest pod.
+const RETRIES_MAX: usize = 10;
+
+/// Serves a binding.
+///
+/// # Errors
+/// 400, 404, 409, 422.
+pub async fn serve(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer, Status> {
+    let accepted = cx.accept()?;
+    let dry_run = cx.dry_run()?;
+    let gvk = Gvk::new("", "v1", "Binding");
+    let mut binding = decode::object(cx, &gvk, Schema::builtin().by_gvk("", "v1", "Binding"), &body.read().await?)?;
+    let pods = cx.server.catalog.find("", "v1", "pods").ok_or_else(Status::no_such_path)?;
+    create::set_namespace(cx, &pods, &mut binding)?;
+    let given = binding["metadata"]["name"].as_str().unwrap_or("").to_owned();
+    let name = if cx.info.name.is_empty() { given.clone() } else { cx.info.name.clone() };
+    if !given.is_empty() && given != name {
+        return Err(Status::bad_request("name in URL does not match name in Binding object"));
+    }
+    let admission =
+        Admission { cx, served, kind: &gvk, operation: Operation::Create, name: &name, dry_run, options: None };
+    let binding = admission.mutate(Some(binding), None).await?;
+    let binding = admission.validate(binding, None).await?.unwrap_or_default();
+    check(&binding, &name)?;
+    bind(cx, &pods, &name, &binding, dry_run).await?;
+    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+    let ty = Schema::builtin().by_gvk("", "v1", "Status");
+    encode::tree(StatusCode::CREATED, &accepted, ty, status)
+}
+
+fn check(binding: &Value, name: &str) -> Result<(), Status> {
+    let mut errors = FieldErrors::new();
+    let target = FieldPath::new("target");
+    let kind = binding["target"]["kind"].as_str().unwrap_or("");
+    if !matches!(kind, "" | "Node") {
+        errors.not_supported(&target.child("kind"), kind, &["Node", "<empty>"]);
+    }
+    if binding["target"]["name"].as_str().unwrap_or("").is_empty() {
+        errors.required(&target.child("name"), "");
+    }
+    if errors.is_empty() {
+        return Ok(());
+    }
+    Err(Status::invalid(&GroupKind { group: String::new(), kind: "Binding".into() }, name, &errors))
+}
+
+async fn bind(cx: &Cx, pods: &Served, name: &str, binding: &Value, dry_run: bool) -> Result<(), Status> {
+    for _ in 0..=RETRIES_MAX {
+        let found = cx.server.store.get(pods.store, &cx.info.namespace, name);
+        let record = found.ok_or_else(|| Status::not_found(&pods.gr, name))?;
+        let mut pod = parse(&record);
+        assign(pods, name, &mut pod, binding, cx.server.clock.now())?;
+        if dry_run {
+            return Ok(());
+        }
+        match commit::update(&cx.server, pods, &record, pod).await {
+            Ok(_) => return Ok(()),
+            Err(Refused::Conflict) => {}
+            Err(refused) => return Err(refused.status(pods, name)),
+        }
+    }
+    Err(Status::conflict(&pods.gr, name, Status::MODIFIED))
+}
+
+fn assign(pods: &Served, name: &str, pod: &mut Value, binding: &Value, now: jiff::Timestamp) -> Result<(), Status> {
+    let conflict = |why: &str| Err(Status::conflict(&kelson_meta::GroupResource::new("", "pods/binding"), name, why));
+    let _ = pods;
+    for (field, what) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
+        let (wanted, found) =
+            (binding["metadata"][field].as_str().unwrap_or(""), pod["metadata"][field].as_str().unwrap_or(""));
+        if !wanted.is_empty() && wanted != found {
+            let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}");
+            return Err(Status::conflict(&pods.gr, name, &why));
+        }
+    }
+    if pod["metadata"]["deletionTimestamp"].is_string() {
+        return conflict(&format!("pod {name} is being deleted, cannot be assigned to a host"));
+    }
+    let node = pod["spec"]["nodeName"].as_str().unwrap_or("");
+    if !node.is_empty() {
+        return conflict(&format!("pod {name} is already assigned to node {node:?}"));
+    }
+    if pod["spec"]["schedulingGates"].as_array().is_some_and(|g| !g.is_empty()) {
+        return conflict(&format!("pod {name} has non-empty .spec.schedulingGates"));
+    }
+    pod["spec"]["nodeName"] = binding["target"]["name"].clone();
+    for map in ["annotations", "labels"] {
+        if let Some(entries) = binding["metadata"][map].as_object().filter(|e| !e.is_empty()) {
+            if !pod["metadata"][map].is_object() {
+                pod["metadata"][map] = json!({});
+            }
+            for (k, v) in entries {
+                pod["metadata"][map][k] = v.clone();
+            }
+        }
+    }
+    set_condition(pod, "PodScheduled", "", "", now);
+    Ok(())
+}
+
+/// Sets a pod's condition to `True`.
+pub fn set_condition(pod: &mut Value, kind: &str, reason: &str, message: &str, now: jiff::Timestamp) {
+    if !pod["status"].is_object() {
+        pod["status"] = json!({});
+    }
+    let status = &mut pod["status"];
+    if !status["conditions"].is_array() {
+        status["conditions"] = json!([]);
+    }
+    let Some(conditions) = status["conditions"].as_array_mut() else { return };
+    let mut condition = json!({"type": kind, "status": "True", "lastProbeTime": null});
+    if !reason.is_empty() {
+        condition["reason"] = reason.into();
+        condition["message"] = message.into();
+    }
+    match conditions.iter_mut().find(|c| c["type"] == kind) {
+        Some(old) => {
+            let since =
+                if old["status"] == "True" { old["lastTransitionTime"].take() } else { format_seconds(now).into() };
+            condition["lastTransitionTime"] = since;
+            *old = condition;
+        }
+        None => {
+            condition["lastTransitionTime"] = format_seconds(now).into();
+            conditions.push(condition);
+        }
+    }
+}

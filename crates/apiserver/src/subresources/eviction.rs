@@ -1,0 +1,202 @@
+//! Eviction: deletes a pod unless its disruption budget forbids it (upstream `registry/core/pod/storage/eviction.go`).
+use http::StatusCode;
+use kelson_admission::Operation;
+use kelson_meta::{Gvk, LabelSelectorSpec, Status, StatusCause, format_seconds};
+use kelson_schema::Schema;
+use kelson_store::Resource;
+use serde_json::{Value, json};
+
+use crate::catalog::Served;
+use crate::read::encode::{self, Answer, parse};
+use crate::request::body::RequestBody;
+use crate::shared::context::Cx;
+use crate::subresources::binding::set_condition;
+use crate::write::admit::Admission;
+use crate::write::commit::{self, Refused};
+use crate::write::decode;
+use crate::write::delete::{self, DeleteOptions};
+
+/// Times a budget or pod is taken anew after somebody else wrote it.
+const RETRIES_MAX: usize = 20;
+/// Pods that a budget may note as disrupted at once.
+const DISRUPTED_PODS_MAX: usize = 2000;
+const RETRY_AFTER_S: i32 = 10;
+
+/// Serves an eviction.
+///
+/// # Errors
+/// 400, 404, 409, 429, 500.
+pub async fn serve(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer, Status> {
+    let accepted = cx.accept()?;
+    let gvk = Gvk::new("policy", "v1", "Eviction");
+    let eviction = decode::object(cx, &gvk, Schema::builtin().by_gvk("policy", "v1", "Eviction"), &body.read().await?)?;
+    let name = cx.info.name.as_str();
+    let given = eviction["metadata"]["name"].as_str().unwrap_or("");
+    if given != name {
+        return Err(Status::bad_request("name in URL does not match name in Eviction object"));
+    }
+    let mut options: DeleteOptions = match &eviction["deleteOptions"] {
+        Value::Null => DeleteOptions::default(),
+        given => serde_json::from_value(given.clone()).map_err(|e| Status::bad_request(e.to_string()))?,
+    };
+    if cx.dry_run()? {
+        options.dry_run = vec!["All".into()];
+    }
+    let dry_run = options.is_dry_run();
+    let admission = Admission { cx, served, kind: &gvk, operation: Operation::Create, name, dry_run, options: None };
+    let object = admission.mutate(Some(eviction), None).await?;
+    admission.validate(object, None).await?;
+    evict(cx, served, name, &options).await?;
+    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
+    encode::tree(StatusCode::CREATED, &accepted, Schema::builtin().by_gvk("", "v1", "Status"), status)
+}
+
+async fn evict(cx: &Cx, served: &Served, name: &str, options: &DeleteOptions) -> Result<(), Status> {
+    let found = cx.server.store.get(served.store, &cx.info.namespace, name);
+    let pod = parse(&*found.ok_or_else(|| Status::not_found(&served.gr, name))?);
+    let phase = pod["status"]["phase"].as_str().unwrap_or("");
+    let exempt =
+        matches!(phase, "Succeeded" | "Failed" | "Pending") || pod["metadata"]["deletionTimestamp"].is_string();
+    if !exempt {
+        budget(cx, &pod, name, options.is_dry_run()).await?;
+    }
+    if !options.is_dry_run() {
+        mark(cx, served, name).await?;
+    }
+    delete::run(cx, served, name, options, false).await.map(|_| ())
+}
+
+/// Asks the pod's budget and takes one disruption from it.
+async fn budget(cx: &Cx, pod: &Value, name: &str, dry_run: bool) -> Result<(), Status> {
+    let resource = Resource::new("policy", "poddisruptionbudgets");
+    let labels: std::collections::BTreeMap<String, String> =
+        serde_json::from_value(pod["metadata"]["labels"].clone()).unwrap_or_default();
+    let all = cx.server.store.list(resource, Some(&cx.info.namespace), None, None);
+    let covers = |budget: &Value| {
+        serde_json::from_value::<Option<LabelSelectorSpec>>(budget["spec"]["selector"].clone())
+            .ok()
+            .flatten()
+            .and_then(|s| s.selector().ok())
+            .is_some_and(|s| s.matches(&labels))
+    };
+    let mut matching: Vec<String> = Vec::new();
+    for record in all.iter() {
+        if covers(&parse(record)) {
+            matching.push(record.key().name.to_string());
+        }
+    }
+    let budget_name = match matching.as_slice() {
+        [] => return Ok(()),
+        [one] => one.clone(),
+        _ => {
+            let why =
+                "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
+            return Err(Status::failure(500, kelson_meta::Reason::Unknown, why));
+        }
+    };
+    let budgets = cx.server.catalog.any("policy", "poddisruptionbudgets").ok_or_else(Status::no_such_path)?;
+    for _ in 0..=RETRIES_MAX {
+        let Some(record) = cx.server.store.get(resource, &cx.info.namespace, &budget_name) else { return Ok(()) };
+        let mut value = parse(&record);
+        if unguarded(pod, &value) {
+            return Ok(());
+        }
+        take(cx, &mut value, &budget_name, name)?;
+        if dry_run {
+            return Ok(());
+        }
+        match commit::update(&cx.server, &budgets, &record, value).await {
+            Ok(_) => return Ok(()),
+            Err(Refused::Conflict) => {}
+            Err(refused) => return Err(refused.status(&budgets, &budget_name)),
+        }
+    }
+    Err(Status::timeout(format!("couldn't update PodDisruptionBudget {budget_name:?} due to conflicts"), RETRY_AFTER_S))
+}
+
+/// Whether a pod that is not ready may go without asking.
+fn unguarded(pod: &Value, budget: &Value) -> bool {
+    let conditions = pod["status"]["conditions"].as_array().map_or(&[][..], Vec::as_slice);
+    if conditions.iter().any(|c| c["type"] == "Ready" && c["status"] == "True") {
+        return false;
+    }
+    let number = |f: &str| budget["status"][f].as_i64().unwrap_or(0);
+    budget["spec"]["unhealthyPodEvictionPolicy"] == "AlwaysAllow"
+        || (number("currentHealthy") >= number("desiredHealthy") && number("desiredHealthy") > 0)
+}
+
+fn take(cx: &Cx, budget: &mut Value, budget_name: &str, pod: &str) -> Result<(), Status> {
+    let status = &budget["status"];
+    let number = |f: &str| status[f].as_i64().unwrap_or(0);
+    if number("observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
+        return Err(refused(
+            budget_name,
+            format!("The disruption budget {budget_name} is still being processed by the server."),
+        ));
+    }
+    let allowed = number("disruptionsAllowed");
+    if allowed < 0 {
+        return Err(Status::forbidden(
+            &kelson_meta::GroupResource::new("policy", "poddisruptionbudgets"),
+            budget_name,
+            "pdb disruptions allowed is negative",
+        ));
+    }
+    let disrupted = status["disruptedPods"].as_object().map_or(0, serde_json::Map::len);
+    if disrupted > DISRUPTED_PODS_MAX {
+        return Err(Status::forbidden(
+            &kelson_meta::GroupResource::new("policy", "poddisruptionbudgets"),
+            budget_name,
+            "DisruptedPods map too big - too many evictions not confirmed by PDB controller",
+        ));
+    }
+    if allowed == 0 {
+        let why = format!(
+            "The disruption budget {budget_name} needs {} healthy pods and has {} currently",
+            number("desiredHealthy"),
+            number("currentHealthy")
+        );
+        return Err(refused(budget_name, why));
+    }
+    let now = format_seconds(cx.server.clock.now());
+    let status = &mut budget["status"];
+    status["disruptionsAllowed"] = (allowed - 1).into();
+    if !status["disruptedPods"].is_object() {
+        status["disruptedPods"] = json!({});
+    }
+    status["disruptedPods"][pod] = now.into();
+    Ok(())
+}
+
+fn refused(_budget: &str, why: String) -> Status {
+    let mut status =
+        Status::too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", RETRY_AFTER_S);
+    status.details.get_or_insert_default().causes.push(StatusCause {
+        reason: "DisruptionBudget".into(),
+        message: why,
+        field: String::new(),
+    });
+    status
+}
+
+/// Notes on the pod why it goes.
+async fn mark(cx: &Cx, served: &Served, name: &str) -> Result<(), Status> {
+    for _ in 0..=RETRIES_MAX {
+        let found = cx.server.store.get(served.store, &cx.info.namespace, name);
+        let record = found.ok_or_else(|| Status::not_found(&served.gr, name))?;
+        let mut pod = parse(&record);
+        set_condition(
+            &mut pod,
+            "DisruptionTarget",
+            "EvictionByEvictionAPI",
+            "Eviction API: evicting",
+            cx.server.clock.now(),
+        );
+        match commit::update(&cx.server, served, &record, pod).await {
+            Ok(_) => return Ok(()),
+            Err(Refused::Conflict) => {}
+            Err(refused) => return Err(refused.status(served, name)),
+        }
+    }
+    Err(Status::conflict(&served.gr, name, Status::MODIFIED))
+}

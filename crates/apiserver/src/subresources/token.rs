@@ -1,0 +1,33 @@
+//! Token: `POST serviceaccounts/NAME/token`, answered by the token issuer.
+use http::StatusCode;
+use kelson_admission::Operation;
+use kelson_meta::{Gvk, Status};
+use kelson_schema::Schema;
+
+use crate::catalog::Served;
+use crate::read::encode::{self, Answer};
+use crate::request::body::RequestBody;
+use crate::shared::context::Cx;
+use crate::write::admit::Admission;
+use crate::write::decode;
+
+/// Serves a token request.
+///
+/// # Errors
+/// 400, 404, 409, 422; 404 for the path when no tokens are issued.
+pub async fn serve(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer, Status> {
+    let accepted = cx.accept()?;
+    let issuer = cx.server.auth.issuer.as_ref().ok_or_else(Status::no_such_path)?;
+    let gvk = Gvk::new("authentication.k8s.io", "v1", "TokenRequest");
+    let ty = Schema::builtin().by_gvk(&gvk.group, &gvk.version, &gvk.kind);
+    let request = decode::object(cx, &gvk, ty, &body.read().await?)?;
+    // NodeRestriction above all: which tokens a node may ask for is its to say.
+    let (name, dry_run) = (&cx.info.name, cx.dry_run()?);
+    let admission = Admission { cx, served, kind: &gvk, operation: Operation::Create, name, dry_run, options: None };
+    let request = admission.mutate(Some(request), None).await?;
+    let request = admission.validate(request, None).await?.unwrap_or_default();
+    let now = cx.server.clock.now();
+    let minted = issuer.answer(cx.server.objects.as_ref(), &cx.info.namespace, &cx.info.name, &request, now)?;
+    minted.warnings.iter().for_each(|w| cx.warn(w.clone()));
+    encode::tree(StatusCode::CREATED, &accepted, ty, minted.response)
+}

@@ -1,0 +1,198 @@
+//! Create: POST to a collection. Decoded, defaulted, admitted, validated, named, committed. Also the create inside a PUT
+//! or an apply of what does not exist.
+use http::StatusCode;
+use kelson_admission::Operation;
+use kelson_meta::{Status, format_seconds, generate_name};
+use serde_json::Value;
+
+use crate::catalog::Served;
+use crate::read::encode::{self, Answer, Object};
+use crate::request::body::RequestBody;
+use crate::shared::context::Cx;
+use crate::write::admit;
+use crate::write::admit::Admission;
+use crate::write::commit::{self, Refused};
+use crate::write::decode;
+use crate::write::fields;
+
+/// Names tried for a `generateName` before giving up (upstream tries as often).
+const GENERATED_NAMES_MAX: usize = 8;
+
+/// Serves POST on a collection.
+///
+/// # Errors
+/// Whatever the steps refuse.
+pub async fn create(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer, Status> {
+    let accepted = cx.accept()?;
+    let view = cx.view()?;
+    let dry_run = cx.dry_run()?;
+    let bytes = body.read().await?;
+    let mut value = decode::object(cx, &served.gvk, served.ty, &bytes)?;
+    drop(bytes);
+    prepare_decoded(served, &mut value)?;
+    let value = to_storage(served, value)?;
+    let object = store(cx, served, value, dry_run).await?;
+    encode::object(StatusCode::CREATED, &accepted, served, &view, object)
+}
+
+/// Defaults of the served version, on a decoded object.
+///
+/// # Errors
+/// None today; a custom resource's may fail.
+pub fn prepare_decoded(served: &Served, value: &mut Value) -> Result<(), Status> {
+    if let Some(o) = value.as_object_mut()
+        && !o.get("metadata").is_some_and(Value::is_object)
+    {
+        o.insert("metadata".into(), Value::Object(Default::default()));
+    }
+    served.strategy.default(&served.gvk.version, value);
+    Ok(())
+}
+
+/// The stored form of a served object.
+///
+/// # Errors
+/// 400 for what has no stored form.
+pub fn to_storage(served: &Served, value: Value) -> Result<Value, Status> {
+    if !served.converts {
+        return Ok(value);
+    }
+    kelson_resources::convert(&served.gvk, &served.storage, value)
+}
+
+/// From a decoded object in the stored form to the stored record (or, on a dry run, what would be stored).
+///
+/// # Errors
+/// Whatever the steps refuse.
+pub async fn store(cx: &Cx, served: &Served, mut value: Value, dry_run: bool) -> Result<Object, Status> {
+    set_namespace(cx, served, &mut value)?;
+    clean(cx, &mut value)?;
+    fields::note(cx, served, None, &mut value, "")?;
+    admitted(cx, served, value, dry_run).await
+}
+
+/// The same for a merged configuration, whose `managedFields` are right already.
+///
+/// # Errors
+/// Whatever the steps refuse.
+pub async fn applied(cx: &Cx, served: &Served, mut value: Value, dry_run: bool) -> Result<Object, Status> {
+    value["metadata"]["name"] = cx.info.name.as_str().into();
+    set_namespace(cx, served, &mut value)?;
+    clean(cx, &mut value)?;
+    admitted(cx, served, value, dry_run).await
+}
+
+async fn admitted(cx: &Cx, served: &Served, value: Value, dry_run: bool) -> Result<Object, Status> {
+    let name = text(&value, "name").to_owned();
+    let admission =
+        Admission { cx, served, kind: &served.gvk, operation: Operation::Create, name: &name, dry_run, options: None };
+    let mut value = admission.mutate(Some(value), None).await?.unwrap_or_default();
+    served.strategy.default(&served.storage.version, &mut value);
+    let generate = text(&value, "generateName").to_owned();
+    if !name.is_empty() || generate.is_empty() {
+        served.strategy.prepare_create(&cx.strategy_cx(), &mut value);
+        admit::escalation(cx, served, &value, None)?;
+        return finish(cx, served, &admission, value, dry_run)
+            .await
+            .map_err(|(refused, name)| refused.status(served, &name));
+    }
+    for attempt in 1.. {
+        let mut candidate = if attempt < GENERATED_NAMES_MAX { value.clone() } else { std::mem::take(&mut value) };
+        candidate["metadata"]["name"] = generate_name(&generate).into();
+        // What is prepared may be made of the name: a job's labels are.
+        served.strategy.prepare_create(&cx.strategy_cx(), &mut candidate);
+        admit::escalation(cx, served, &candidate, None)?;
+        match finish(cx, served, &admission, candidate, dry_run).await {
+            Err((Refused::Exists, _)) if attempt < GENERATED_NAMES_MAX => {}
+            Err((Refused::Exists, name)) => return Err(generated_taken(served, &name)),
+            other => return other.map_err(|(refused, name)| refused.status(served, &name)),
+        }
+    }
+    Err(Status::internal("no name could be generated"))
+}
+
+fn generated_taken(served: &Served, name: &str) -> Status {
+    let mut status = Status::already_exists(&served.gr, name);
+    status.message = format!("{}, the server was not able to generate a unique name for the object", status.message);
+    status.details.get_or_insert_default().retry_after_seconds = 1;
+    status
+}
+
+/// The steps after the name is known.
+async fn finish(
+    cx: &Cx,
+    served: &Served,
+    admission: &Admission<'_>,
+    mut value: Value,
+    dry_run: bool,
+) -> Result<Object, (Refused, String)> {
+    let name = text(&value, "name").to_owned();
+    let fail = |refused: Refused| (refused, name.clone());
+    let reserved = cx.server.services.before_create(served, &mut value, dry_run).map_err(|s| fail(s.into()))?;
+    let errors = served.strategy.validate_create(&value);
+    if !errors.is_empty() {
+        let kind = served.gvk.group_kind();
+        return Err(fail(Status::invalid(&kind, &name, &errors).into()));
+    }
+    served.strategy.canonicalize(&mut value);
+    served.strategy.warnings(&value, None).into_iter().for_each(|w| cx.warn(w));
+    let mut value = admission.validate(Some(value), None).await.map_err(|s| fail(s.into()))?.unwrap_or_default();
+    let namespace = cx.namespace(served);
+    if dry_run {
+        if cx.server.store.get(served.store, namespace, &name).is_some() {
+            return Err(fail(Refused::Exists));
+        }
+        if let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+            meta.remove("resourceVersion");
+        }
+        return Ok(Object::Tree(value));
+    }
+    let record = commit::create(&cx.server, served, namespace, &name, value).await.map_err(fail)?;
+    reserved.keep();
+    Ok(Object::Record(record))
+}
+
+fn text<'a>(value: &'a Value, field: &str) -> &'a str {
+    value["metadata"][field].as_str().unwrap_or("")
+}
+
+/// The namespace of the path goes into the object; one that the object names must be the same.
+///
+/// # Errors
+/// 400.
+pub fn set_namespace(cx: &Cx, served: &Served, value: &mut Value) -> Result<(), Status> {
+    let given = text(value, "namespace");
+    if served.namespaced {
+        if !given.is_empty() && given != cx.info.namespace {
+            return Err(Status::bad_request(
+                "the namespace of the provided object does not match the namespace sent on the request",
+            ));
+        }
+        value["metadata"]["namespace"] = cx.info.namespace.as_str().into();
+    } else if !given.is_empty()
+        && let Some(meta) = value["metadata"].as_object_mut()
+    {
+        meta.remove("namespace");
+    }
+    Ok(())
+}
+
+/// What the server alone sets.
+fn clean(cx: &Cx, value: &mut Value) -> Result<(), Status> {
+    let now = cx.server.clock.now();
+    let version = text(value, "resourceVersion");
+    if !version.is_empty() && version != "0" {
+        return Err(Status::failure(
+            500,
+            kelson_meta::Reason::Unknown,
+            "resourceVersion should not be set on objects to be created",
+        ));
+    }
+    let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) else { return Ok(()) };
+    for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion"] {
+        meta.remove(field);
+    }
+    meta.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
+    meta.insert("creationTimestamp".into(), format_seconds(now).into());
+    Ok(())
+}

@@ -1,0 +1,181 @@
+//! Decode: a request's body to the canonical tree of the kind the path asks for, in any encoding, with strictness as the
+//! request wants it.
+use bytes::Bytes;
+use http::{HeaderMap, header};
+use kelson_codec::{DecodeError, Encoding, FieldValidation};
+use kelson_meta::{Gvk, Status};
+use kelson_schema::{Schema, TypeId};
+use serde_json::Value;
+
+use crate::shared::context::Cx;
+
+/// Media types a body can be in, as upstream names them in a refusal.
+pub const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
+
+/// The media type of a body, lower case, without parameters.
+pub fn media_type(headers: &HeaderMap) -> String {
+    let text = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
+    text.split(';').next().unwrap_or("").trim().to_ascii_lowercase()
+}
+
+/// The encoding of an object's body; absent means JSON.
+///
+/// # Errors
+/// 415.
+pub fn encoding(headers: &HeaderMap) -> Result<Encoding, Status> {
+    match media_type(headers).as_str() {
+        "" | "application/json" | "*/*" => Ok(Encoding::Json),
+        "application/yaml" => Ok(Encoding::Yaml),
+        "application/vnd.kubernetes.protobuf" => Ok(Encoding::Protobuf),
+        _ => Err(Status::unsupported_media_type(&ACCEPTED)),
+    }
+}
+
+/// How strict this write is.
+///
+/// # Errors
+/// 422 for an unknown word.
+pub fn validation(cx: &Cx) -> Result<FieldValidation, Status> {
+    FieldValidation::parse(cx.query.text("fieldValidation")).ok_or_else(|| {
+        let mut errors = kelson_meta::FieldErrors::new();
+        let path = kelson_meta::FieldPath::new("fieldValidation");
+        errors.not_supported(&path, cx.query.text("fieldValidation"), &["Ignore", "Strict", "Warn", ""]);
+        let kind = match cx.info.verb {
+            "create" => "CreateOptions",
+            "update" => "UpdateOptions",
+            _ => "PatchOptions",
+        };
+        Status::invalid(&kelson_meta::GroupKind { group: "meta.k8s.io".into(), kind: kind.into() }, "", &errors)
+    })
+}
+
+/// Decodes an object of the expected kind; `ty` is its type, `None` for custom resources.
+///
+/// # Errors
+/// 400 in upstream's words, 415.
+pub fn object(cx: &Cx, expected: &Gvk, ty: Option<TypeId>, body: &[u8]) -> Result<Value, Status> {
+    let encoding = encoding(&cx.headers)?;
+    let validation = validation(cx)?;
+    let strict = validation != FieldValidation::Ignore;
+    let decoded =
+        kelson_codec::decode(encoding, ty, body, strict).map_err(|e| refused(encoding, expected, body, &e))?;
+    let mut value = decoded.value;
+    check_kind(&value, expected)?;
+    strictness(cx, validation, expected, &decoded.strict)?;
+    if let Some(o) = value.as_object_mut() {
+        // Bodies may leave these out where the path says them.
+        if o.get("apiVersion").and_then(Value::as_str).unwrap_or("").is_empty() {
+            o.insert("apiVersion".into(), expected.api_version().into());
+        }
+        if o.get("kind").and_then(Value::as_str).unwrap_or("").is_empty() {
+            o.insert("kind".into(), expected.kind.clone().into());
+        }
+        return Ok(value);
+    }
+    Err(Status::bad_request(format!("the body is not an object of kind {}", expected.kind)))
+}
+
+/// Strict findings: refused, told, or neither.
+///
+/// # Errors
+/// 400 under `Strict`.
+pub fn strictness(
+    cx: &Cx,
+    validation: FieldValidation,
+    expected: &Gvk,
+    found: &kelson_codec::StrictErrors,
+) -> Result<(), Status> {
+    if found.is_empty() {
+        return Ok(());
+    }
+    match validation {
+        FieldValidation::Strict => Err(Status::cannot_be_handled(expected, &found.to_string())),
+        FieldValidation::Warn => {
+            found.0.iter().for_each(|text| cx.warn(text.clone()));
+            Ok(())
+        }
+        FieldValidation::Ignore => Ok(()),
+    }
+}
+
+fn check_kind(value: &Value, expected: &Gvk) -> Result<(), Status> {
+    let text = |k: &str| value.get(k).and_then(Value::as_str).unwrap_or("");
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    let wanted = expected.api_version();
+    if !api_version.is_empty() && api_version != wanted {
+        return Err(Status::bad_request(format!(
+            "the API version in the data ({api_version}) does not match the expected API version ({wanted})"
+        )));
+    }
+    if !kind.is_empty() && kind != expected.kind {
+        let why = format!("converting (v1.{kind}) to ({}.{}): unknown conversion", group_word(expected), expected.kind);
+        return Err(Status::bad_request(format!(
+            "{kind} in version {:?} cannot be handled as a {}: {why}",
+            expected.version, expected.kind
+        )));
+    }
+    Ok(())
+}
+
+fn group_word(gvk: &Gvk) -> &str {
+    if gvk.group.is_empty() { "core" } else { gvk.group.split('.').next().unwrap_or("") }
+}
+
+fn refused(encoding: Encoding, expected: &Gvk, body: &[u8], error: &DecodeError) -> Status {
+    if matches!(error, DecodeError::TooLarge) {
+        return Status::too_large(crate::request::body::REQUEST_BODY_BYTES_MAX);
+    }
+    match kelson_codec::peek(encoding, body) {
+        // The document reads, its content does not fit.
+        Ok(meta) => {
+            let version = meta.api_version.rsplit('/').next().filter(|v| !v.is_empty()).unwrap_or(&expected.version);
+            let kind = if meta.kind.is_empty() { &expected.kind } else { &meta.kind };
+            Status::bad_request(format!(
+                "{kind} in version {version:?} cannot be handled as a {}: {error}",
+                expected.kind
+            ))
+        }
+        Err(_) => Status::bad_request(format!(
+            "the object provided is unrecognized (must be of type {}): couldn't get version/kind; {} ({})",
+            expected.kind,
+            error,
+            dump(body)
+        )),
+    }
+}
+
+/// The beginning of a body that cannot be read, as hexadecimal.
+fn dump(body: &[u8]) -> String {
+    const SHOWN_MAX: usize = 20;
+    if body.is_empty() {
+        return "<empty>".into();
+    }
+    let mut out: String = body.iter().take(SHOWN_MAX).map(|b| format!("{b:02x}")).collect();
+    if body.len() > SHOWN_MAX {
+        out.push_str(" ...");
+    }
+    out
+}
+
+/// Decodes options (`DeleteOptions`) that may come in the body; empty bodies give `None`. Unknown versions are read as
+/// `meta/v1`, which every group's options are.
+///
+/// # Errors
+/// 400, 415.
+pub fn options(headers: &HeaderMap, kind: &str, body: &Bytes) -> Result<Option<Value>, Status> {
+    if body.is_empty() {
+        return Ok(None);
+    }
+    let encoding = encoding(headers)?;
+    let ty = Schema::builtin().by_gvk("meta.k8s.io", "v1", kind);
+    let decoded = kelson_codec::decode(encoding, ty, body, false)
+        .map_err(|e| Status::bad_request(format!("{kind} in version \"v1\" cannot be handled as a {kind}: {e}")))?;
+    let value = decoded.value;
+    if let Some(given) = value.get("kind").and_then(Value::as_str)
+        && !given.is_empty()
+        && given != kind
+    {
+        return Err(Status::bad_request(format!("decoded object cannot be converted to {kind}")));
+    }
+    Ok(Some(value))
+}

@@ -1,0 +1,9 @@
+//! Writes: from a decoded body to the store, one file for each step and one for each verb.
+pub mod admit;
+pub mod commit;
+pub mod create;
+pub mod decode;
+pub mod delete;
+pub mod fields;
+pub mod patch;
+pub mod update;

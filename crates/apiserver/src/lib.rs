@@ -26,4 +26,5 @@ mod write;
 
 pub use catalog::{Behaviour, Catalog, Served, Sub};
 pub use config::{AuthorizationMode, Config, KubeletConfig, ServiceAccountConfig, ServingConfig, StartError};
-pub use start::{ApiServer, Running, Server};
+pub use shared::Server;
+pub use start::{ApiServer, Running};

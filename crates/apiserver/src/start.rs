@@ -1,12 +1,9 @@
-//! The server: what all requests share, how it starts, and how it ends.
+//! Start: the one file that knows every part. It builds them from the configuration, joins them, and ends them.
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kelson_admission::Chain;
-use kelson_auth::{Authorizer, Objects, UserInfo};
-use kelson_meta::Clock;
-use kelson_store::Store;
+use kelson_auth::{Objects, UserInfo};
 use kelson_transport::Transport;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
@@ -15,59 +12,18 @@ use tokio_util::task::TaskTracker;
 use crate::bootstrap;
 use crate::catalog::Catalog;
 use crate::config::{Config, StartError};
-use crate::connect::kubelet::Kubelets;
 use crate::front::inprocess::InProcess;
 use crate::front::listen;
-use crate::paths::discovery::Discovery;
-use crate::paths::health::Health;
-use crate::paths::openapi::OpenApi;
 use crate::shared::allocations::Services;
-use crate::shared::identity;
+use crate::shared::dialer::KubeletDialer;
+use crate::shared::documents::Documents;
 use crate::shared::metrics::Metrics;
 use crate::shared::objects::StoreObjects;
+use crate::shared::readiness::Readiness;
+use crate::shared::{Server, admission, identity};
 
 /// How long a shutdown waits for requests that are under way.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// Everything requests share.
-pub struct Server {
-    /// Configuration.
-    pub config: Config,
-    /// Objects.
-    pub store: Store,
-    /// Served resources.
-    pub catalog: Arc<Catalog>,
-    /// The store as others read it.
-    pub objects: Arc<dyn Objects>,
-    /// Admission.
-    pub admission: Chain,
-    /// Authorization.
-    pub authorizer: Arc<dyn Authorizer>,
-    /// What authentication and authorization are built of, for reviews and token requests.
-    pub auth: identity::Auth,
-    /// Wall clock.
-    pub clock: Arc<dyn Clock>,
-    /// Cluster IPs and node ports.
-    pub services: Services,
-    /// The way to kubelets.
-    pub kubelets: Option<Kubelets>,
-    /// Counters.
-    pub metrics: Metrics,
-    /// Readiness.
-    pub health: Health,
-    /// Discovery documents.
-    pub discovery: Discovery,
-    /// OpenAPI documents.
-    pub openapi: OpenApi,
-    /// Reads under way.
-    pub reads: Semaphore,
-    /// Writes under way.
-    pub writes: Semaphore,
-    /// Ends watches and streams.
-    pub stopping: CancellationToken,
-    /// Background work and connections.
-    pub tasks: TaskTracker,
-}
 
 /// Starts servers.
 pub struct ApiServer;
@@ -83,7 +39,7 @@ impl ApiServer {
         let objects: Arc<dyn Objects> = Arc::new(StoreObjects::new(store.clone()));
         let catalog = Arc::new(Catalog::builtin());
         let auth = identity::auth(&config, &objects)?;
-        let admission = identity::admission(&config, &objects, &auth, &catalog)?;
+        let admission = admission::chain(&config, &objects, &auth, &catalog)?;
         let server = Arc::new(Server {
             catalog,
             objects,
@@ -92,11 +48,11 @@ impl ApiServer {
             auth,
             clock: Arc::clone(&config.clock),
             services: Services::new(&config, &store)?,
-            kubelets: config.kubelet.as_ref().map(Kubelets::new).transpose()?,
+            kubelets: config.kubelet.as_ref().map(KubeletDialer::new).transpose()?,
             metrics: Metrics::new(config.clock.now()),
-            health: Health::default(),
-            discovery: Discovery::default(),
-            openapi: OpenApi::default(),
+            health: Readiness::default(),
+            discovery: Documents::default(),
+            openapi: Documents::default(),
             reads: Semaphore::new(config.reads_in_flight_max),
             writes: Semaphore::new(config.writes_in_flight_max),
             stopping: CancellationToken::new(),
@@ -104,7 +60,7 @@ impl ApiServer {
             store,
             config,
         });
-        server.auth.follow(&server);
+        server.auth.follow(&server.store, &server.tasks, &server.stopping);
         let listener = listen::Listener::bind(&server).await?;
         let local_addr = listener.as_ref().map(listen::Listener::local_addr);
         bootstrap::run(&server, local_addr).await?;

@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::config::StartError;
 use crate::front::handle::{self, Identity};
 use crate::request::body::RequestBody;
-use crate::start::Server;
+use crate::shared::Server;
 
 /// Namespaces every cluster has.
 pub const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-lease", "default"];
@@ -25,7 +25,7 @@ pub const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-leas
 /// # Errors
 /// [`StartError::Bootstrap`].
 pub async fn run(server: &Arc<Server>, address: Option<SocketAddr>) -> Result<(), StartError> {
-    let own = Own::new(server);
+    let own = SelfClient::new(server);
     // All at once, so that the store commits them in few batches; namespaces before what lives in them.
     let namespaces = NAMESPACES.map(|name| {
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -56,12 +56,12 @@ fn collection(object: &Value) -> Option<String> {
     })
 }
 
-async fn roles(own: &Own) -> Result<(), StartError> {
+async fn roles(own: &SelfClient) -> Result<(), StartError> {
     future::try_join_all(policy::bootstrap_objects().into_iter().map(|wanted| role(own, wanted))).await?;
     Ok(())
 }
 
-async fn role(own: &Own, wanted: Value) -> Result<(), StartError> {
+async fn role(own: &SelfClient, wanted: Value) -> Result<(), StartError> {
     let name = wanted["metadata"]["name"].as_str().unwrap_or("").to_owned();
     let Some(path) = collection(&wanted) else { return Ok(()) };
     let fault = |status: Status| StartError::Bootstrap(format!("{path}/{name}: {status}"));
@@ -84,7 +84,7 @@ fn escape(name: &str) -> String {
     name.bytes().map(|b| if b == b'%' || b == b'/' { format!("%{b:02X}") } else { char::from(b).to_string() }).collect()
 }
 
-async fn priority_classes(own: &Own) -> Result<(), StartError> {
+async fn priority_classes(own: &SelfClient) -> Result<(), StartError> {
     let classes = kelson_admission::system_priority_classes();
     let each = classes.into_iter().map(|class| async move {
         let name = class["metadata"]["name"].as_str().unwrap_or("").to_owned();
@@ -117,7 +117,7 @@ fn authentication(server: &Server) -> Value {
     })
 }
 
-async fn kubernetes_service(server: &Server, own: &Own, address: Option<SocketAddr>) -> Result<(), StartError> {
+async fn kubernetes_service(server: &Server, own: &SelfClient, address: Option<SocketAddr>) -> Result<(), StartError> {
     let Some(first) = server.services.first_address() else { return Ok(()) };
     let service = json!({
         "apiVersion": "v1",
@@ -172,7 +172,7 @@ async fn kubernetes_service(server: &Server, own: &Own, address: Option<SocketAd
 }
 
 /// The range services get addresses from, as an object (KEP-1880). Only a matching one is told to be ready.
-async fn service_cidr(server: &Server, own: &Own) -> Result<(), StartError> {
+async fn service_cidr(server: &Server, own: &SelfClient) -> Result<(), StartError> {
     const PATH: &str = "/apis/networking.k8s.io/v1/servicecidrs";
     const NAME: &str = "kubernetes";
     if server.config.service_cidrs.is_empty() {
@@ -204,12 +204,12 @@ fn port(server: &Server, address: Option<SocketAddr>) -> u16 {
 }
 
 /// The server as a client of itself.
-pub struct Own {
+pub struct SelfClient {
     server: Arc<Server>,
     user: Arc<UserInfo>,
 }
 
-impl Own {
+impl SelfClient {
     /// Under the server's own identity.
     pub fn new(server: &Arc<Server>) -> Self {
         let user = UserInfo::new(user::API_SERVER, [user::MASTERS, user::AUTHENTICATED]);

@@ -1,72 +1,20 @@
 //! Kubelet: which address a node's kubelet has, and a verified TLS connection to it under the server's own certificate.
 use std::net::IpAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_meta::{GroupResource, Status};
-use kelson_pki::{certificates_from_pem, provider};
 use kelson_store::Resource;
-use rustls::client::ResolvesClientCert;
-use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, RootCertStore, SignatureScheme};
 use rustls_pki_types::ServerName;
 use serde_json::Value;
 use tokio::net::TcpStream;
-use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
-use crate::config::{KubeletConfig, StartError};
-use crate::read::encode::parse;
-use crate::shared::context::Cx;
+use crate::catalog::record::parse;
+use crate::shared::context::RequestContext;
 
 /// A kubelet must take the connection and finish the handshake by then.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_PORT: u16 = 10250;
-/// `--kubelet-preferred-address-types`, by default.
-const ADDRESS_TYPES: [&str; 5] = ["Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"];
-
-/// How kubelets are reached.
-pub struct Kubelets {
-    connector: TlsConnector,
-    address_types: Vec<String>,
-}
-
-#[derive(Debug)]
-struct OwnCertificate(Arc<CertifiedKey>);
-
-impl ResolvesClientCert for OwnCertificate {
-    fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.0))
-    }
-    fn has_certs(&self) -> bool {
-        true
-    }
-}
-
-impl Kubelets {
-    /// From the configuration.
-    ///
-    /// # Errors
-    /// [`StartError::Tls`].
-    pub fn new(config: &KubeletConfig) -> Result<Self, StartError> {
-        let fault = |e: &dyn std::fmt::Display| StartError::Tls(format!("kubelet client: {e}"));
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates_from_pem(&config.ca_pem).map_err(|e| fault(&e))? {
-            roots.add(certificate).map_err(|e| fault(&e))?;
-        }
-        let chain = certificates_from_pem(&config.client.cert_pem).map_err(|e| fault(&e))?;
-        let own = OwnCertificate(Arc::new(CertifiedKey::new(chain, config.client.key.signing())));
-        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
-        let builder = builder.map_err(|e| fault(&e))?.with_root_certificates(roots);
-        // HTTP/1.1 alone: upgrades need it.
-        let tls = builder.with_client_cert_resolver(Arc::new(own));
-        let given = config.address_types.clone();
-        let address_types =
-            if given.is_empty() { ADDRESS_TYPES.iter().map(|t| (*t).to_owned()).collect() } else { given };
-        Ok(Self { connector: TlsConnector::from(Arc::new(tls)), address_types })
-    }
-}
-
 /// A node's kubelet.
 pub struct Node {
     host: String,
@@ -78,7 +26,7 @@ impl Node {
     ///
     /// # Errors
     /// 404 without the node, 503 without a way or an address.
-    pub fn find(cx: &Cx, name: &str) -> Result<Self, Status> {
+    pub fn find(cx: &RequestContext, name: &str) -> Result<Self, Status> {
         let kubelets = cx.server.kubelets.as_ref();
         let kubelets = kubelets.ok_or_else(|| Status::unavailable("connections to kubelets are not configured"))?;
         let found = cx.server.store.get(Resource::new("", "nodes"), "", name);
@@ -109,7 +57,7 @@ impl Node {
     ///
     /// # Errors
     /// The reason, in words for the client.
-    pub async fn connect(&self, cx: &Cx) -> Result<TlsStream<TcpStream>, String> {
+    pub async fn connect(&self, cx: &RequestContext) -> Result<TlsStream<TcpStream>, String> {
         let kubelets = cx.server.kubelets.as_ref().ok_or("connections to kubelets are not configured")?;
         let authority = self.authority();
         let name = ServerName::try_from(self.host.clone()).map_err(|e| format!("{authority}: {e}"))?;

@@ -18,13 +18,15 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
 use crate::catalog::Served;
-use crate::connect::admit;
+use crate::catalog::record::parse;
 use crate::connect::backend_tls;
 use crate::connect::kubelet::Node;
 use crate::connect::links::Links;
-use crate::read::encode::{Answer, parse};
+use crate::request::answer::Answer;
 use crate::request::body::{ApiBody, RequestBody};
-use crate::shared::context::Cx;
+use crate::request::upgraded::upgraded;
+use crate::shared::context::RequestContext;
+use crate::write::admit;
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// The type of pages.
@@ -59,7 +61,7 @@ fn is_https(text: &str) -> bool {
 }
 
 /// The path up to the proxy's, and what stands behind it; that is empty where the path ends there.
-fn split_path(cx: &Cx) -> (&str, &str) {
+fn split_path(cx: &RequestContext) -> (&str, &str) {
     const MARKER: &str = "/proxy";
     let (path, name) = (cx.uri.path(), &cx.info.name);
     let found = path.find(&format!("/{name}{MARKER}")).map(|at| at + 1 + name.len() + MARKER.len());
@@ -67,7 +69,7 @@ fn split_path(cx: &Cx) -> (&str, &str) {
 }
 
 /// Sends a browser to the path with a slash at its end: only from there relative links of a page lead to the backend.
-fn root_redirect(cx: &Cx) -> Option<Answer> {
+fn root_redirect(cx: &RequestContext) -> Option<Answer> {
     let reads = matches!(cx.method, Method::GET | Method::HEAD) && !kelson_streams::is_upgrade_request(&cx.headers);
     if !reads || !split_path(cx).1.is_empty() {
         return None;
@@ -95,9 +97,9 @@ fn is_proxyable(ip: IpAddr) -> bool {
 ///
 /// # Errors
 /// 400, 404, 503.
-pub async fn pod(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer, Status> {
+pub async fn pod(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let (name, port) = split_scheme(&cx.info.name);
-    admit(cx, served, "PodProxyOptions", json!({})).await?;
+    admit::connect(cx, served, "PodProxyOptions", json!({})).await?;
     let found = cx.server.store.get(served.store, &cx.info.namespace, name);
     let pod = parse(&*found.ok_or_else(|| Status::not_found(&served.gr, name))?);
     let ip = pod["status"]["podIP"].as_str().and_then(|ip| ip.parse::<IpAddr>().ok());
@@ -121,9 +123,9 @@ pub async fn pod(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer, 
 ///
 /// # Errors
 /// 400, 404, 503.
-pub async fn service(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer, Status> {
+pub async fn service(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let (name, port) = split_scheme(&cx.info.name);
-    admit(cx, served, "ServiceProxyOptions", json!({})).await?;
+    admit::connect(cx, served, "ServiceProxyOptions", json!({})).await?;
     let found = cx.server.store.get(served.store, &cx.info.namespace, name);
     let service = parse(&*found.ok_or_else(|| Status::not_found(&served.gr, name))?);
     let ports = service["spec"]["ports"].as_array().map_or(&[][..], Vec::as_slice);
@@ -154,7 +156,7 @@ fn endpoint(slice: &Value, port_name: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ready["addresses"][0].as_str()?.parse().ok()?, port))
 }
 
-async fn to_address(cx: &Cx, address: SocketAddr, body: RequestBody) -> Result<Answer, Status> {
+async fn to_address(cx: &RequestContext, address: SocketAddr, body: RequestBody) -> Result<Answer, Status> {
     if !is_proxyable(address.ip()) {
         return Err(Status::bad_request("address not allowed"));
     }
@@ -184,7 +186,7 @@ async fn to_address(cx: &Cx, address: SocketAddr, body: RequestBody) -> Result<A
 ///
 /// # Errors
 /// 503.
-pub async fn to_kubelet(cx: &Cx, node: &Node, body: RequestBody) -> Result<Answer, Status> {
+pub async fn to_kubelet(cx: &RequestContext, node: &Node, body: RequestBody) -> Result<Answer, Status> {
     if let Some(redirect) = root_redirect(cx) {
         return Ok(redirect);
     }
@@ -192,7 +194,7 @@ pub async fn to_kubelet(cx: &Cx, node: &Node, body: RequestBody) -> Result<Answe
     forward(cx, io, &node.authority(), body).await
 }
 
-fn headers(cx: &Cx, host: &str) -> HeaderMap {
+fn headers(cx: &RequestContext, host: &str) -> HeaderMap {
     let mut headers = HeaderMap::new();
     for (name, value) in &cx.headers {
         if !DROPPED.contains(&name.as_str()) && name != header::CONTENT_LENGTH {
@@ -213,7 +215,7 @@ fn headers(cx: &Cx, host: &str) -> HeaderMap {
     headers
 }
 
-async fn forward<T>(cx: &Cx, io: T, host: &str, body: RequestBody) -> Result<Answer, Status>
+async fn forward<T>(cx: &RequestContext, io: T, host: &str, body: RequestBody) -> Result<Answer, Status>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
@@ -249,9 +251,7 @@ where
         let client = client.ok_or_else(|| broken(&"the backend switched to a protocol nobody asked for"))?;
         let backend = hyper::upgrade::on(&mut response);
         cx.server.tasks.spawn(async move {
-            let (Some(client), Some(backend)) =
-                (crate::connect::stream::upgraded(client).await, crate::connect::stream::upgraded(backend).await)
-            else {
+            let (Some(client), Some(backend)) = (upgraded(client).await, upgraded(backend).await) else {
                 return;
             };
             if let Err(error) = kelson_streams::splice(client, backend).await {

@@ -11,11 +11,12 @@ use kelson_streams::dial::Transport;
 use kelson_streams::{ConnectionOptions, DialError, Dialed, ExecOptions, ExecResult, RemoteCommandVersion, negotiate};
 use kelson_transport::TransportError;
 
-use crate::connect::Target;
 use crate::connect::kubelet::Node;
-use crate::read::encode::{Answer, answer};
+use crate::connect::target::Target;
+use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
-use crate::shared::context::Cx;
+use crate::request::upgraded::upgraded;
+use crate::shared::context::RequestContext;
 
 /// Bytes read of a kubelet's refusal.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
@@ -26,7 +27,7 @@ const WEBSOCKET_PROTOCOLS: HeaderName = HeaderName::from_static("sec-websocket-p
 ///
 /// # Errors
 /// The kubelet's refusal, or 500 when it cannot be reached.
-pub async fn log(cx: &Cx, node: &Node, target: &Target) -> Result<Answer, Status> {
+pub async fn log(cx: &RequestContext, node: &Node, target: &Target) -> Result<Answer, Status> {
     let io = node
         .connect(cx)
         .await
@@ -65,7 +66,7 @@ pub async fn log(cx: &Cx, node: &Node, target: &Target) -> Result<Answer, Status
     Ok(answer(StatusCode::OK, "text/plain", ApiBody::stream(chunks)))
 }
 
-fn refused(cx: &Cx, code: StatusCode, text: &str) -> Status {
+fn refused(cx: &RequestContext, code: StatusCode, text: &str) -> Status {
     match code.as_u16() {
         400 => Status::bad_request(text),
         404 => {
@@ -84,7 +85,7 @@ fn refused(cx: &Cx, code: StatusCode, text: &str) -> Status {
 ///
 /// # Errors
 /// 400 for what is no upgrade, and the kubelet's refusal.
-pub async fn upgrade(cx: &Cx, node: &Node, target: &Target) -> Result<Answer, Status> {
+pub async fn upgrade(cx: &RequestContext, node: &Node, target: &Target) -> Result<Answer, Status> {
     if !negotiate::is_upgrade_request(&cx.headers) {
         return Err(Status::bad_request("Upgrade request required"));
     }
@@ -131,18 +132,13 @@ fn listed(headers: &HeaderMap, name: &HeaderName) -> Vec<String> {
     values.flat_map(|v| v.split(',')).map(|p| p.trim().to_owned()).filter(|p| !p.is_empty()).collect()
 }
 
-/// The client's side of a connection that was just told 101.
-pub async fn upgraded(upgrade: hyper::upgrade::OnUpgrade) -> Option<TokioIo<hyper::upgrade::Upgraded>> {
-    match upgrade.await {
-        Ok(io) => Some(TokioIo::new(io)),
-        Err(error) => {
-            tracing::debug!(%error, "the client's connection did not upgrade");
-            None
-        }
-    }
-}
-
-async fn dial(cx: &Cx, node: &Node, path: &str, transport: Transport, offered: &[String]) -> Result<Dialed, Status> {
+async fn dial(
+    cx: &RequestContext,
+    node: &Node,
+    path: &str,
+    transport: Transport,
+    offered: &[String],
+) -> Result<Dialed, Status> {
     let io = node.connect(cx).await.map_err(Status::internal)?;
     let uri = format!("https://{}{path}", node.authority()).parse().map_err(Status::internal)?;
     let offered: Vec<&str> = offered.iter().map(String::as_str).collect();
@@ -162,7 +158,7 @@ async fn dial(cx: &Cx, node: &Node, path: &str, transport: Transport, offered: &
 }
 
 /// The 101 for the client.
-fn accept(cx: &Cx, websocket: bool, protocol: &str) -> Answer {
+fn accept(cx: &RequestContext, websocket: bool, protocol: &str) -> Answer {
     let mut response = Response::new(ApiBody::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let headers = response.headers_mut();
@@ -184,7 +180,7 @@ fn accept(cx: &Cx, websocket: bool, protocol: &str) -> Answer {
 
 /// A WebSocket exec whose client can end stdin: translated to SPDY, since kubelets of any age speak that.
 async fn translated(
-    cx: &Cx,
+    cx: &RequestContext,
     node: &Node,
     target: &Target,
     upgrade: hyper::upgrade::OnUpgrade,

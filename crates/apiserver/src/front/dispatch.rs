@@ -2,12 +2,13 @@
 use kelson_meta::{GroupResource, Status};
 
 use crate::paths;
-use crate::read::encode::Answer;
+use crate::read::get;
 use crate::read::list;
 use crate::read::watch;
+use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
 use crate::reviews;
-use crate::shared::context::Cx;
+use crate::shared::context::RequestContext;
 use crate::subresources;
 use crate::write::create;
 use crate::write::delete;
@@ -18,7 +19,7 @@ use crate::write::update;
 ///
 /// # Errors
 /// 404 for what nothing serves, 405 for a verb that is not served, and whatever the handler refuses.
-pub async fn dispatch(cx: &Cx, body: RequestBody) -> Result<Answer, Status> {
+pub async fn dispatch(cx: &RequestContext, body: RequestBody) -> Result<Answer, Status> {
     if !cx.info.is_resource {
         return paths::serve(cx, body).await;
     }
@@ -46,7 +47,7 @@ pub async fn dispatch(cx: &Cx, body: RequestBody) -> Result<Answer, Status> {
         return reviews::serve(cx, &served, body).await;
     }
     match i.verb {
-        "get" => list::get(cx, &served).await,
+        "get" => get::get(cx, &served).await,
         "list" => list::list(cx, &served).await,
         "watch" => watch::watch(cx, &served).await,
         "create" if i.name.is_empty() => create::create(cx, &served, body).await,

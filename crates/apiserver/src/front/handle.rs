@@ -13,13 +13,13 @@ use rustls_pki_types::CertificateDer;
 use tokio::time::Instant;
 
 use crate::front::dispatch;
-use crate::read::encode::{self, Answer};
+use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
 use crate::request::negotiate::{self, Accepted};
 use crate::request::query::Query;
 use crate::request::route::{RequestInfo, route};
-use crate::shared::context::Cx;
-use crate::start::Server;
+use crate::shared::Server;
+use crate::shared::context::RequestContext;
 
 /// How a request came.
 pub enum Identity {
@@ -52,7 +52,7 @@ pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, i
             (Err(status), None)
         }
     };
-    let mut answer = answer.unwrap_or_else(|status| encode::status(&status, &accepted));
+    let mut answer = answer.unwrap_or_else(|status| answer::status(&status, &accepted));
     if let Some(cx) = warnings {
         cx.put_warnings(answer.headers_mut());
     }
@@ -86,7 +86,7 @@ async fn serve(
     body: RequestBody,
     identity: Identity,
     upgrade: Option<hyper::upgrade::OnUpgrade>,
-) -> (Result<Answer, Status>, Option<Cx>) {
+) -> (Result<Answer, Status>, Option<RequestContext>) {
     let user = match identify(server, &parts, identity) {
         Ok(user) => user,
         Err(status) => return (Err(status), None),
@@ -95,7 +95,7 @@ async fn serve(
         Ok(user) => user,
         Err(status) => return (Err(status), None),
     };
-    let cx = Cx {
+    let cx = RequestContext {
         server: Arc::clone(server),
         method: parts.method,
         uri: parts.uri,
@@ -139,7 +139,7 @@ pub fn is_long_running(info: &RequestInfo, query: &Query) -> bool {
         || (info.subresource == "log" && query.flag("follow"))
 }
 
-async fn limited(cx: &Cx, body: RequestBody) -> Result<Answer, Status> {
+async fn limited(cx: &RequestContext, body: RequestBody) -> Result<Answer, Status> {
     let server = &cx.server;
     if is_long_running(&cx.info, &cx.query) {
         authorize(cx)?;
@@ -163,7 +163,7 @@ async fn limited(cx: &Cx, body: RequestBody) -> Result<Answer, Status> {
     }
 }
 
-fn authorize(cx: &Cx) -> Result<(), Status> {
+fn authorize(cx: &RequestContext) -> Result<(), Status> {
     let i = &cx.info;
     let selectors = match i.verb {
         "list" | "watch" | "deletecollection" => (

@@ -7,7 +7,7 @@ use kelson_transport::{Request, Response, Transport, TransportError};
 
 use crate::front::handle::{self, Identity};
 use crate::request::body::RequestBody;
-use crate::start::Server;
+use crate::shared::Server;
 
 /// A transport under one identity.
 pub struct InProcess {

@@ -16,7 +16,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::config::StartError;
 use crate::front::handle::{self, Identity};
 use crate::request::body::RequestBody;
-use crate::start::Server;
+use crate::shared::Server;
 
 /// Connections open at once.
 const CONNECTIONS_MAX: usize = 10_000;

@@ -1,35 +1,19 @@
 //! Discovery: `/api`, `/apis` and below, and the aggregated form, made from the catalog and kept until it changes.
-use std::sync::Arc;
-
-use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use kelson_meta::Status;
-use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
-use sha2::{Digest as _, Sha256};
 
 use crate::catalog::{Catalog, Served};
-use crate::read::encode::{self, Answer, answer};
+use crate::request::answer::{self, Answer, answer};
 use crate::request::body::ApiBody;
 use crate::request::negotiate::{Accepted, Clause, clauses};
-use crate::shared::context::Cx;
-
-/// Aggregated documents, by what they list and their version, with the catalog's generation they are of.
-#[derive(Default)]
-pub struct Discovery {
-    cached: Mutex<Vec<(bool, &'static str, u64, Arc<Document>)>>,
-}
-
-struct Document {
-    body: Bytes,
-    etag: HeaderValue,
-}
+use crate::shared::context::RequestContext;
 
 /// Serves `/api`, `/apis`, `/apis/G` and `/apis/G/V`.
 ///
 /// # Errors
 /// 404, 406.
-pub fn serve(cx: &Cx) -> Result<Answer, Status> {
+pub fn serve(cx: &RequestContext) -> Result<Answer, Status> {
     let segments: Vec<&str> = cx.uri.path().split('/').filter(|s| !s.is_empty()).collect();
     let catalog = &cx.server.catalog;
     match segments[..] {
@@ -55,15 +39,15 @@ pub fn serve(cx: &Cx) -> Result<Answer, Status> {
     }
 }
 
-fn plain(cx: &Cx, value: Value) -> Result<Answer, Status> {
+fn plain(cx: &RequestContext, value: Value) -> Result<Answer, Status> {
     let accepted = cx.accept().unwrap_or(Accepted::JSON);
     let text = |k: &str| value[k].as_str().unwrap_or("");
     let ty = kelson_schema::Schema::builtin().by_gvk("meta.k8s.io", "v1", text("kind"));
-    encode::tree(StatusCode::OK, &Accepted { view: Default::default(), ..accepted }, ty, value)
+    answer::tree(StatusCode::OK, &Accepted { view: Default::default(), ..accepted }, ty, value)
 }
 
 /// The version of the aggregated form, when the client prefers it.
-fn aggregated(cx: &Cx) -> Option<&'static str> {
+fn aggregated(cx: &RequestContext) -> Option<&'static str> {
     let wanted = |c: &Clause<'_>| {
         if c.param("as") != Some("APIGroupDiscoveryList") || c.param("g") != Some("apidiscovery.k8s.io") {
             // Something else comes first.
@@ -80,21 +64,15 @@ fn aggregated(cx: &Cx) -> Option<&'static str> {
     clauses(&cx.headers).iter().find_map(wanted).flatten()
 }
 
-fn document(cx: &Cx, core: bool, version: &'static str) -> Result<Answer, Status> {
-    let generation = cx.server.catalog.generation();
-    let mut cached = cx.server.discovery.cached.lock();
-    cached.retain(|(_, _, g, _)| *g == generation);
-    let found = cached.iter().find(|(c, v, _, _)| *c == core && *v == version).map(|(_, _, _, d)| Arc::clone(d));
-    let document = found.unwrap_or_else(|| {
-        let mut body = serde_json::to_vec(&aggregate(&cx.server.catalog, core, version)).unwrap_or_default();
+fn document(cx: &RequestContext, core: bool, version: &'static str) -> Result<Answer, Status> {
+    let catalog = &cx.server.catalog;
+    let name = format!("{} {version}", if core { "api" } else { "apis" });
+    let document = cx.server.discovery.get(&name, catalog.generation(), || {
+        let mut body = serde_json::to_vec(&aggregate(catalog, core, version)).ok()?;
         body.push(b'\n');
-        let digest: String = Sha256::digest(&body).iter().map(|b| format!("{b:02X}")).collect();
-        let etag = HeaderValue::try_from(format!("\"{digest}\"")).unwrap_or(HeaderValue::from_static("\"\""));
-        let made = Arc::new(Document { body: body.into(), etag });
-        cached.push((core, version, generation, Arc::clone(&made)));
-        made
+        Some(body.into())
     });
-    drop(cached);
+    let document = document.ok_or_else(Status::no_such_path)?;
     let content_type = match version {
         "v2" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
         _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
@@ -112,7 +90,7 @@ fn document(cx: &Cx, core: bool, version: &'static str) -> Result<Answer, Status
     Ok(answer)
 }
 
-fn api_versions(cx: &Cx) -> Value {
+fn api_versions(cx: &RequestContext) -> Value {
     let c = &cx.server.config;
     let host = match c.advertise_address {
         std::net::IpAddr::V4(a) => format!("{a}:{}", c.advertise_port),

@@ -1,41 +1,10 @@
 //! Health: `/healthz`, `/livez`, `/readyz`, whole, verbose, and single checks, in upstream's texts.
 use http::StatusCode;
-use tokio::sync::watch;
 
-use crate::read::encode::{Answer, answer};
+use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
 use crate::request::query::Query;
-use crate::start::Server;
-
-/// Readiness of the server.
-pub struct Health {
-    ready: watch::Sender<bool>,
-    stopping: std::sync::atomic::AtomicBool,
-}
-
-impl Default for Health {
-    fn default() -> Self {
-        Self { ready: watch::Sender::new(false), stopping: Default::default() }
-    }
-}
-
-impl Health {
-    /// Everything that must be there at start is there.
-    pub fn set_ready(&self) {
-        self.ready.send_replace(true);
-    }
-    /// The server is going down: it is alive, but not ready any more.
-    pub fn set_stopping(&self) {
-        self.stopping.store(true, std::sync::atomic::Ordering::Release);
-    }
-    /// Follows readiness.
-    pub fn subscribe(&self) -> watch::Receiver<bool> {
-        self.ready.subscribe()
-    }
-    fn is_stopping(&self) -> bool {
-        self.stopping.load(std::sync::atomic::Ordering::Acquire)
-    }
-}
+use crate::shared::Server;
 
 const HOOKS: [&str; 4] = [
     "poststarthook/start-apiserver-admission-initializer",
@@ -57,7 +26,7 @@ fn checks(endpoint: &str) -> Vec<&'static str> {
 }
 
 fn check(server: &Server, name: &str) -> Result<(), &'static str> {
-    let ready = *server.health.ready.borrow();
+    let ready = server.health.is_ready();
     match name {
         "etcd" | "etcd-readiness" => match server.stopping.is_cancelled() {
             true => Err("the store is closing"),

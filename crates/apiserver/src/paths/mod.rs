@@ -7,11 +7,14 @@ pub mod version;
 use http::{Method, StatusCode};
 use kelson_meta::Status;
 use serde_json::json;
+use tokio::sync::Semaphore;
 
-use crate::read::encode::{self, Answer, answer};
+use crate::request::answer::{self, Answer, answer};
 use crate::request::body::{ApiBody, RequestBody};
 use crate::request::negotiate::Accepted;
-use crate::shared::context::Cx;
+use crate::shared::Server;
+use crate::shared::context::RequestContext;
+use crate::shared::metrics::Gauges;
 
 /// Paths listed at `/` beside the group versions.
 const PATHS: [&str; 17] = [
@@ -38,7 +41,7 @@ const PATHS: [&str; 17] = [
 ///
 /// # Errors
 /// 404, 405, 406.
-pub async fn serve(cx: &Cx, _body: RequestBody) -> Result<Answer, Status> {
+pub async fn serve(cx: &RequestContext, _body: RequestBody) -> Result<Answer, Status> {
     let path = cx.uri.path();
     if !matches!(cx.method, Method::GET | Method::HEAD) {
         let status = Status::failure(
@@ -55,10 +58,10 @@ pub async fn serve(cx: &Cx, _body: RequestBody) -> Result<Answer, Status> {
         "openapi" => openapi::serve(cx),
         "healthz" | "livez" | "readyz" => health::serve(&cx.server, path, &cx.query).ok_or_else(Status::no_such_path),
         "version" if path.trim_end_matches('/') == "/version" => {
-            encode::tree(StatusCode::OK, &Accepted { pretty: true, ..Accepted::JSON }, None, version::info())
+            answer::tree(StatusCode::OK, &Accepted { pretty: true, ..Accepted::JSON }, None, version::info())
         }
         "metrics" if path == "/metrics" => {
-            let text = cx.server.metrics.text(&cx.server);
+            let text = cx.server.metrics.text(&gauges(&cx.server));
             Ok(answer(
                 StatusCode::OK,
                 "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
@@ -70,12 +73,22 @@ pub async fn serve(cx: &Cx, _body: RequestBody) -> Result<Answer, Status> {
     }
 }
 
-fn paths(cx: &Cx) -> Result<Answer, Status> {
+fn paths(cx: &RequestContext) -> Result<Answer, Status> {
     let mut paths: Vec<String> = PATHS.iter().map(|p| (*p).to_owned()).collect();
     for (group, versions) in cx.server.catalog.groups().into_iter().filter(|(g, _)| !g.is_empty()) {
         paths.extend(versions.iter().map(|v| format!("/apis/{group}/{v}")));
         paths.push(format!("/apis/{group}"));
     }
     paths.sort();
-    encode::tree(StatusCode::OK, &Accepted { pretty: true, ..Accepted::JSON }, None, json!({"paths": paths}))
+    answer::tree(StatusCode::OK, &Accepted { pretty: true, ..Accepted::JSON }, None, json!({"paths": paths}))
+}
+
+fn gauges(server: &Server) -> Gauges {
+    let used = |max: usize, room: &Semaphore| max.saturating_sub(room.available_permits());
+    Gauges {
+        reads: used(server.config.reads_in_flight_max, &server.reads),
+        writes: used(server.config.writes_in_flight_max, &server.writes),
+        objects: server.store.counts(),
+        store: server.store.stats(),
+    }
 }

@@ -11,9 +11,11 @@ use kelson_store::{Event, EventKind, Frame, Record};
 use serde_json::{Value, json};
 
 use crate::catalog::Served;
-use crate::read::encode::{self, ViewOptions, parse};
+use crate::catalog::record::{self, parse};
+use crate::read::table;
 use crate::request::negotiate::{Accepted, View};
 use crate::request::selectors::Selectors;
+use crate::request::view::ViewOptions;
 
 /// Marks the bookmark that ends a watch's initial events.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
@@ -100,13 +102,13 @@ impl Framer {
 
     fn tree(&mut self, kind: &'static str, value: Value) -> Option<Bytes> {
         let made = match self.accepted.view {
-            View::Whole => encode::to_served(&self.served, value),
-            View::Partial(version) => Ok(encode::partial(version, value)),
+            View::Whole => record::to_served(&self.served, value),
+            View::Partial(version) => Ok(table::partial(version, value)),
             View::Table(version) => {
                 let meta = json!({"resourceVersion": value["metadata"]["resourceVersion"]});
                 let columns = !std::mem::replace(&mut self.columns_sent, true);
-                encode::row(&self.served, &self.view, version, value).map(|row| {
-                    let mut table = encode::table_head(&self.served, version, meta, columns);
+                table::row(&self.served, &self.view, version, value).map(|row| {
+                    let mut table = table::table_head(&self.served, version, meta, columns);
                     table.insert("rows".into(), json!([row]));
                     Value::Object(table)
                 })
@@ -156,7 +158,7 @@ impl Framer {
             View::Table(version) => {
                 let row = json!({"cells": null, "object": value});
                 let mut table =
-                    encode::table_head(&self.served, version, json!({"resourceVersion": revision.to_string()}), false);
+                    table::table_head(&self.served, version, json!({"resourceVersion": revision.to_string()}), false);
                 table.insert("rows".into(), json!([row]));
                 Value::Object(table)
             }
@@ -190,7 +192,7 @@ fn put_json_frame(kind: &str, object: &[u8], out: &mut BytesMut) {
 }
 
 fn proto_record(served: &Served, kind: &str, record: &Record) -> Option<Bytes> {
-    match encode::message(served, record) {
+    match record::message(served, record) {
         Ok(message) => {
             let document = proto::wrap(&served.api_version, &served.gvk.kind, &message);
             Some(proto::watch_frame(kind, &document).into())

@@ -1,4 +1,4 @@
-//! Get and list: copies of stored bytes. A list is a header and a run of records, written in pieces as the client takes
+//! List: copies of stored bytes. A list is a header and a run of records, written in pieces as the client takes
 //! them, so that memory does not grow with the list.
 use std::sync::Arc;
 
@@ -14,38 +14,26 @@ use kelson_transport::TransportError;
 use serde_json::{Map, Value, json};
 
 use crate::catalog::Served;
-use crate::read::encode::{self, Answer, Object, ViewOptions, parse};
+use crate::catalog::record::{self, parse};
+use crate::read::table;
+use crate::request::answer::{self, Answer};
 use crate::request::body::ApiBody;
 use crate::request::negotiate::{Accepted, View};
 use crate::request::selectors::Selectors;
-use crate::request::version_param::{self, Continue, ListAt};
-use crate::shared::context::Cx;
+use crate::request::version_param::{Continue, ListAt};
+use crate::request::view::ViewOptions;
+use crate::shared::context::RequestContext;
 
 /// Bytes gathered before a piece of a list is handed to the connection.
 const PIECE_BYTES: usize = 64 * 1024;
 /// Objects of a table that is built whole to be written as YAML.
 const WHOLE_ITEMS_MAX: usize = 50_000;
 
-/// Reads one object.
-///
-/// # Errors
-/// 404, 406, 504.
-pub async fn get(cx: &Cx, served: &Served) -> Result<Answer, Status> {
-    let accepted = cx.accept()?;
-    let view = cx.view()?;
-    if let Some(revision) = version_param::parse(cx.query.text("resourceVersion"))? {
-        version_param::wait(&cx.server.store, revision).await?;
-    }
-    let found = cx.server.store.get(served.store, cx.namespace(served), &cx.info.name);
-    let record = found.ok_or_else(|| Status::not_found(&served.gr, &cx.info.name))?;
-    encode::object(StatusCode::OK, &accepted, served, &view, Object::Record(record))
-}
-
 /// Lists objects.
 ///
 /// # Errors
 /// 400, 406, 410, 504.
-pub async fn list(cx: &Cx, served: &Arc<Served>) -> Result<Answer, Status> {
+pub async fn list(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let view = cx.view()?;
     let selectors = Selectors::new(served, &cx.query)?;
@@ -142,10 +130,10 @@ fn write(served: &Arc<Served>, accepted: Accepted, view: ViewOptions, page: Page
         }
         Encoding::Protobuf => {
             let body = protobuf(served, accepted.view, &page)?;
-            Ok(encode::answer(StatusCode::OK, content_type, body))
+            Ok(answer::answer(StatusCode::OK, content_type, body))
         }
         Encoding::Json if !accepted.pretty => {
-            Ok(encode::answer(StatusCode::OK, content_type, json_stream(served, accepted.view, view, page)))
+            Ok(answer::answer(StatusCode::OK, content_type, json_stream(served, accepted.view, view, page)))
         }
         _ => whole(served, accepted, view, &page),
     }
@@ -155,13 +143,13 @@ fn write(served: &Arc<Served>, accepted: Accepted, view: ViewOptions, page: Page
 fn head(served: &Served, view: View, page: &Page) -> (Vec<u8>, &'static str) {
     let meta = page.metadata();
     if let View::Table(version) = view {
-        let table = encode::table_head(served, version, meta, true);
+        let table = table::table_head(served, version, meta, true);
         let mut bytes = serde_json::to_vec(&Value::Object(table)).unwrap_or_default();
         bytes.pop();
         bytes.extend_from_slice(b",\"rows\":[");
         return (bytes, "]}\n");
     }
-    let gvk = encode::list_kind(served, view);
+    let gvk = table::list_kind(served, view);
     let head =
         format!("{{\"kind\":{:?},\"apiVersion\":{:?},\"metadata\":{meta},\"items\":[", gvk.kind, gvk.api_version());
     (head.into_bytes(), "]}\n")
@@ -174,9 +162,9 @@ fn item(served: &Served, view: View, options: &ViewOptions, record: &Record, out
             out.extend_from_slice(record.bytes());
             return;
         }
-        View::Whole => encode::to_served(served, parse(record)),
-        View::Partial(version) => Ok(encode::partial(version, parse(record))),
-        View::Table(version) => encode::row(served, options, version, parse(record)),
+        View::Whole => record::to_served(served, parse(record)),
+        View::Partial(version) => Ok(table::partial(version, parse(record))),
+        View::Table(version) => table::row(served, options, version, parse(record)),
     };
     match value {
         // Writing to memory cannot fail.
@@ -230,22 +218,22 @@ fn json_stream(served: &Arc<Served>, view: View, options: ViewOptions, page: Pag
 }
 
 fn protobuf(served: &Served, view: View, page: &Page) -> Result<ApiBody, Status> {
-    let gvk = encode::list_kind(served, view);
+    let gvk = table::list_kind(served, view);
     let no_proto = || Status::not_acceptable(&["application/json", "application/yaml"]);
     let (ty, items) = match view {
         View::Whole if !served.converts => {
-            let items: Result<Vec<Bytes>, Status> = page.records.iter().map(|r| encode::message(served, r)).collect();
+            let items: Result<Vec<Bytes>, Status> = page.records.iter().map(|r| record::message(served, r)).collect();
             (served.list_ty, items?)
         }
         View::Whole => {
             let ty = served.ty.ok_or_else(no_proto)?;
-            (served.list_ty, messages(ty, page, |r| encode::to_served(served, parse(r)))?)
+            (served.list_ty, messages(ty, page, |r| record::to_served(served, parse(r)))?)
         }
         View::Partial(version) | View::Table(version) => {
             let schema = Schema::builtin();
             let ty = schema.by_gvk("meta.k8s.io", version, "PartialObjectMetadata").ok_or_else(no_proto)?;
             let list = schema.by_gvk("meta.k8s.io", version, "PartialObjectMetadataList");
-            (list, messages(ty, page, |r| Ok(encode::partial(version, parse(r))))?)
+            (list, messages(ty, page, |r| Ok(table::partial(version, parse(r))))?)
         }
     };
     let ty = ty.ok_or_else(no_proto)?;
@@ -300,21 +288,21 @@ fn whole(served: &Served, accepted: Accepted, view: ViewOptions, page: &Page) ->
             )));
         }
         items.push(match accepted.view {
-            View::Whole => encode::to_served(served, parse(record))?,
-            View::Partial(version) => encode::partial(version, parse(record)),
-            View::Table(version) => encode::row(served, &view, version, parse(record))?,
+            View::Whole => record::to_served(served, parse(record))?,
+            View::Partial(version) => table::partial(version, parse(record)),
+            View::Table(version) => table::row(served, &view, version, parse(record))?,
         });
     }
     let value = match accepted.view {
         View::Table(version) => {
-            let mut table = encode::table_head(served, version, page.metadata(), true);
+            let mut table = table::table_head(served, version, page.metadata(), true);
             table.insert("rows".into(), items.into());
             Value::Object(table)
         }
         other => {
-            let gvk = encode::list_kind(served, other);
+            let gvk = table::list_kind(served, other);
             json!({"kind": gvk.kind, "apiVersion": gvk.api_version(), "metadata": page.metadata(), "items": items})
         }
     };
-    encode::tree(StatusCode::OK, &accepted, None, value)
+    answer::tree(StatusCode::OK, &accepted, None, value)
 }

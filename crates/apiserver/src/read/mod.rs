@@ -1,6 +1,8 @@
 //! Reads: get, list and watch, and the form in which objects are answered.
 pub mod encode;
 pub mod frames;
+pub mod get;
 pub mod list;
+pub mod table;
 pub mod watch;
 pub mod websocket;

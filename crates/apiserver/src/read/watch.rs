@@ -13,13 +13,13 @@ use rand::Rng as _;
 use tokio::time::Instant;
 
 use crate::catalog::Served;
-use crate::read::encode::{self, Answer};
 use crate::read::frames::Framer;
 use crate::read::websocket;
+use crate::request::answer::{self, Answer};
 use crate::request::body::ApiBody;
 use crate::request::selectors::Selectors;
 use crate::request::version_param;
-use crate::shared::context::Cx;
+use crate::shared::context::RequestContext;
 
 /// Shortest default length of a watch; the longest is twice that (upstream `--min-request-timeout`).
 const TIMEOUT_DEFAULT_S: u64 = 1800;
@@ -42,7 +42,7 @@ enum Start {
 ///
 /// # Errors
 /// 400, 406, 410, 422, 504.
-pub async fn watch(cx: &Cx, served: &Arc<Served>) -> Result<Answer, Status> {
+pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let view = cx.view()?;
     let mut selectors = Selectors::new(served, &cx.query)?;
@@ -78,7 +78,7 @@ pub async fn watch(cx: &Cx, served: &Arc<Served>) -> Result<Answer, Status> {
         Err(error @ StoreError::Compacted { .. }) => {
             // As upstream's cacher: the watch opens, and its only event says that it cannot.
             let frame = framer.error(&version_param::of_store(&error))?;
-            return Ok(encode::answer(StatusCode::OK, content_type, ApiBody::full(frame)));
+            return Ok(answer::answer(StatusCode::OK, content_type, ApiBody::full(frame)));
         }
         Err(error) => return Err(version_param::of_store(&error)),
     };
@@ -104,7 +104,7 @@ pub async fn watch(cx: &Cx, served: &Arc<Served>) -> Result<Answer, Status> {
         let bytes = state.next().await?;
         Some((Ok::<Bytes, TransportError>(bytes), state))
     });
-    let answer = encode::answer(StatusCode::OK, content_type, ApiBody::stream(chunks));
+    let answer = answer::answer(StatusCode::OK, content_type, ApiBody::stream(chunks));
     if websocket::is_wanted(cx) {
         return websocket::watch(cx, answer, accepted.encoding == kelson_codec::Encoding::Protobuf);
     }
@@ -115,13 +115,13 @@ fn jittered(d: Duration) -> Duration {
     d + d.mul_f64(rand::rng().random_range(0.0..0.1))
 }
 
-fn timeout(cx: &Cx) -> Result<Duration, Status> {
+fn timeout(cx: &RequestContext) -> Result<Duration, Status> {
     let asked = cx.query.integer("timeoutSeconds")?.and_then(|s| u64::try_from(s).ok()).filter(|s| *s > 0);
     let seconds = asked.unwrap_or_else(|| rand::rng().random_range(TIMEOUT_DEFAULT_S..TIMEOUT_DEFAULT_S * 2));
     Ok(Duration::from_secs(seconds))
 }
 
-fn start(cx: &Cx) -> Result<Start, Status> {
+fn start(cx: &RequestContext) -> Result<Start, Status> {
     let matching = cx.query.text("resourceVersionMatch");
     let revision = version_param::parse(cx.query.text("resourceVersion"))?;
     if let Some(send) = cx.query.get("sendInitialEvents").filter(|s| !s.is_empty()) {

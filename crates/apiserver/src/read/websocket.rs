@@ -12,10 +12,10 @@ use kelson_streams::ws::Role;
 use kelson_streams::ws::frame::{CLOSE_NORMAL, Decoder, Event, Opcode, put_frame};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
-use crate::connect::stream::upgraded;
-use crate::read::encode::Answer;
+use crate::request::answer::Answer;
 use crate::request::body::ApiBody;
-use crate::shared::context::Cx;
+use crate::request::upgraded::upgraded;
+use crate::shared::context::RequestContext;
 
 /// Bytes read at a time of what the client sends, which is only control frames.
 const READ_BYTES: usize = 2 * 1024;
@@ -42,7 +42,7 @@ enum Cut {
 }
 
 /// Whether the client wants a WebSocket.
-pub fn is_wanted(cx: &Cx) -> bool {
+pub fn is_wanted(cx: &RequestContext) -> bool {
     kelson_streams::is_websocket_request(&cx.headers)
 }
 
@@ -50,7 +50,7 @@ pub fn is_wanted(cx: &Cx) -> bool {
 ///
 /// # Errors
 /// 400 when the connection cannot be upgraded.
-pub fn log(cx: &Cx, answer: Answer) -> Result<Answer, Status> {
+pub fn log(cx: &RequestContext, answer: Answer) -> Result<Answer, Status> {
     switch(cx, answer, &LOG_PROTOCOLS, Cut::Pieces, |protocol| match protocol {
         "base64.binary.k8s.io" => Form::Base64,
         _ => Form::Binary,
@@ -61,7 +61,7 @@ pub fn log(cx: &Cx, answer: Answer) -> Result<Answer, Status> {
 ///
 /// # Errors
 /// 400 when the connection cannot be upgraded.
-pub fn watch(cx: &Cx, answer: Answer, protobuf: bool) -> Result<Answer, Status> {
+pub fn watch(cx: &RequestContext, answer: Answer, protobuf: bool) -> Result<Answer, Status> {
     // The subprotocol has no meaning here; browsers want the one they named back.
     let offered = offered_websocket_protocols(&cx.headers);
     let known = offered.first().map_or("", String::as_str);
@@ -70,7 +70,7 @@ pub fn watch(cx: &Cx, answer: Answer, protobuf: bool) -> Result<Answer, Status> 
 }
 
 fn switch(
-    cx: &Cx,
+    cx: &RequestContext,
     answer: Answer,
     known: &[&str],
     cut: Cut,

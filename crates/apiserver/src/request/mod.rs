@@ -1,7 +1,10 @@
 //! One request as data: what its head, query and body say, and the bytes of an answer. Nothing here knows the server.
+pub mod answer;
 pub mod body;
 pub mod negotiate;
 pub mod query;
 pub mod route;
 pub mod selectors;
+pub mod upgraded;
 pub mod version_param;
+pub mod view;

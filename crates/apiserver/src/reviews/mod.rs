@@ -6,10 +6,13 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::catalog::Served;
-use crate::read::encode::{self, Answer};
+use crate::catalog::record;
+use crate::read::encode;
+use crate::read::table;
+use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
 use crate::request::negotiate::{Accepted, View};
-use crate::shared::context::Cx;
+use crate::shared::context::RequestContext;
 use crate::subresources::binding;
 use crate::write::decode;
 
@@ -17,7 +20,7 @@ use crate::write::decode;
 ///
 /// # Errors
 /// 400, 404, 422.
-pub async fn serve(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer, Status> {
+pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     match (served.gr.group.as_str(), served.gr.resource.as_str()) {
         ("", "bindings") => return binding::serve(cx, served, body).await,
         ("", "componentstatuses") => return component_statuses(cx, served),
@@ -29,7 +32,7 @@ pub async fn serve(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer
         review["metadata"] = json!({});
     }
     match served.gvk.kind.as_str() {
-        "SelfSubjectAccessReview" => access(cx, &mut review, Whose::Own)?,
+        "SelfSubjectAccessReview" => access(cx, &mut review, Whose::Requester)?,
         "SubjectAccessReview" => access(cx, &mut review, Whose::Named)?,
         "LocalSubjectAccessReview" => access(cx, &mut review, Whose::NamedHere)?,
         "SelfSubjectRulesReview" => rules(cx, &mut review)?,
@@ -37,7 +40,7 @@ pub async fn serve(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer
         "SelfSubjectReview" => review["status"] = json!({"userInfo": user_value(&cx.user)}),
         _ => return Err(Status::no_such_path()),
     }
-    encode::tree(StatusCode::CREATED, &accepted, served.ty, review)
+    answer::tree(StatusCode::CREATED, &accepted, served.ty, review)
 }
 
 fn user_value(user: &UserInfo) -> Value {
@@ -46,7 +49,7 @@ fn user_value(user: &UserInfo) -> Value {
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Whose {
-    Own,
+    Requester,
     Named,
     NamedHere,
 }
@@ -96,7 +99,7 @@ fn invalid(kind: &str, note: impl FnOnce(&mut kelson_meta::FieldErrors)) -> Stat
     Status::invalid(&kelson_meta::GroupKind { group: "authorization.k8s.io".into(), kind: kind.into() }, "", &errors)
 }
 
-fn access(cx: &Cx, review: &mut Value, whose: Whose) -> Result<(), Status> {
+fn access(cx: &RequestContext, review: &mut Value, whose: Whose) -> Result<(), Status> {
     let spec: AccessSpec =
         serde_json::from_value(review["spec"].clone()).map_err(|e| Status::bad_request(e.to_string()))?;
     let kind = review["kind"].as_str().unwrap_or("").to_owned();
@@ -108,7 +111,7 @@ fn access(cx: &Cx, review: &mut Value, whose: Whose) -> Result<(), Status> {
         }));
     }
     let user = match whose {
-        Whose::Own => cx.user.as_ref().clone(),
+        Whose::Requester => cx.user.as_ref().clone(),
         _ if spec.user.is_empty() && spec.groups.is_empty() => {
             return Err(invalid(&kind, |e| {
                 e.invalid(&path("user"), "", "at least one of user or group must be specified")
@@ -176,7 +179,7 @@ fn fields(selector: &Selector) -> Option<FieldSelector> {
     selector.requirements.iter().map(one).collect::<Option<Vec<_>>>().map(FieldSelector)
 }
 
-fn rules(cx: &Cx, review: &mut Value) -> Result<(), Status> {
+fn rules(cx: &RequestContext, review: &mut Value) -> Result<(), Status> {
     let namespace = review["spec"]["namespace"].as_str().unwrap_or("");
     if namespace.is_empty() {
         return Err(Status::bad_request("no namespace on request"));
@@ -207,7 +210,7 @@ fn rules(cx: &Cx, review: &mut Value) -> Result<(), Status> {
     Ok(())
 }
 
-fn token(cx: &Cx, review: &mut Value) -> Result<(), Status> {
+fn token(cx: &RequestContext, review: &mut Value) -> Result<(), Status> {
     let text = review["spec"]["token"].as_str().unwrap_or("");
     if text.is_empty() {
         return Err(Status::bad_request("token is required for TokenReview in authentication"));
@@ -247,7 +250,7 @@ fn token(cx: &Cx, review: &mut Value) -> Result<(), Status> {
 }
 
 /// Components of this process share its health.
-fn component_statuses(cx: &Cx, served: &Served) -> Result<Answer, Status> {
+fn component_statuses(cx: &RequestContext, served: &Served) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let view = cx.view()?;
     cx.warn("v1 ComponentStatus is deprecated in v1.19+");
@@ -263,18 +266,18 @@ fn component_statuses(cx: &Cx, served: &Served) -> Result<Answer, Status> {
     if !cx.info.name.is_empty() && cx.info.verb == "get" {
         let name =
             NAMES.iter().find(|n| **n == cx.info.name).ok_or_else(|| Status::not_found(&served.gr, &cx.info.name))?;
-        return encode::object(StatusCode::OK, &accepted, served, &view, encode::Object::Tree(component(name)));
+        return encode::object(StatusCode::OK, &accepted, served, &view, record::Object::Tree(component(name)));
     }
     let items: Vec<Value> = NAMES.iter().map(|n| component(n)).collect();
     let value = match accepted.view {
         View::Table(version) => {
             let rows: Result<Vec<Value>, Status> =
-                items.into_iter().map(|i| encode::row(served, &view, version, i)).collect();
-            let mut table = encode::table_head(served, version, json!({}), true);
+                items.into_iter().map(|i| table::row(served, &view, version, i)).collect();
+            let mut table = table::table_head(served, version, json!({}), true);
             table.insert("rows".into(), rows?.into());
             Value::Object(table)
         }
         _ => json!({"apiVersion": "v1", "kind": "ComponentStatusList", "metadata": {}, "items": items}),
     };
-    encode::tree(StatusCode::OK, &accepted, served.list_ty, value)
+    answer::tree(StatusCode::OK, &accepted, served.list_ty, value)
 }

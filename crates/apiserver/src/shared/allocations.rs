@@ -103,7 +103,7 @@ impl Services {
             port_range: config.node_ports,
         };
         for record in store.list(Resource::new("", "services"), None, None, None).iter() {
-            let service = crate::read::encode::parse(record);
+            let service = crate::catalog::record::parse(record);
             for ip in ips_of(&service) {
                 if let Some(pool) = used.pools.iter_mut().find(|p| p.net.contains(&ip)) {
                     pool.taken.insert(ip);

@@ -8,18 +8,19 @@ use kelson_meta::Status;
 use parking_lot::Mutex;
 
 use crate::catalog::Served;
-use crate::read::encode::{ViewOptions, warning};
+use crate::request::answer::warning;
 use crate::request::negotiate::{self, Accepted};
 use crate::request::query::Query;
 use crate::request::route::RequestInfo;
-use crate::start::Server;
+use crate::request::view::ViewOptions;
+use crate::shared::Server;
 
 /// Warnings sent with one answer, and bytes of them (upstream truncates beyond 4 KiB).
 const WARNINGS_MAX: usize = 40;
 const WARNING_BYTES_MAX: usize = 4096;
 
 /// One request past authorization.
-pub struct Cx {
+pub struct RequestContext {
     /// The server.
     pub server: Arc<Server>,
     /// Method.
@@ -40,7 +41,7 @@ pub struct Cx {
     pub warnings: Mutex<Vec<String>>,
 }
 
-impl Cx {
+impl RequestContext {
     /// Adds a warning once.
     pub fn warn(&self, text: impl Into<String>) {
         let text = text.into();

@@ -1,10 +1,9 @@
-//! Assemble: authentication, authorization and admission from the configuration, and the tasks that feed their indexes
-//! from the store's log.
+//! Identity: authentication and authorization built from the configuration, and the tasks that feed their indexes from
+//! the store's log.
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::StatusCode;
-use kelson_admission::{AdmissionOptions, Chain, Dependencies, KindMapper};
 use kelson_auth::authenticate::{
     BootstrapTokens, CachedTokens, ClientCertificates, FrontProxy, FrontProxyOptions, TokenFile,
 };
@@ -16,20 +15,19 @@ use kelson_auth::{
     Anonymous, Authorizer, AuthorizerChain, Change, Objects, RequestAuthenticator, TokenAuthenticator, TokenChain,
     token,
 };
-use kelson_meta::Gvr;
 use kelson_pki::{ClientChains, PublicKey};
 use kelson_store::{Cursor, EventKind, Record, Resource, Store, StoreError};
 use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
-use crate::catalog::Catalog;
 use crate::config::{AuthorizationMode, Config, StartError};
-use crate::read::encode::{Answer, answer};
+use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
-use crate::start::Server;
 
 const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 
-/// What was assembled.
+/// Who may ask, and who may do what.
 pub struct Auth {
     /// Proves who asks.
     pub authenticator: RequestAuthenticator,
@@ -139,7 +137,7 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>) -> Result<Auth, StartEr
 
 impl Auth {
     /// Fills the indexes and starts following the store's log.
-    pub fn follow(&self, server: &Arc<Server>) {
+    pub fn follow(&self, store: &Store, tasks: &TaskTracker, stopping: &CancellationToken) {
         for (i, (plural, resource)) in RBAC_RESOURCES.into_iter().enumerate() {
             let (rbac, at) = (Arc::clone(&self.rbac), Arc::clone(&self.rbac_at));
             let seen = move |revision| {
@@ -149,7 +147,7 @@ impl Auth {
             let apply = move |record: &Record, change: Change<'_>| {
                 rbac.apply(resource, &record.key().namespace, &record.key().name, change);
             };
-            follow(server, Resource::new(RBAC_GROUP, plural), apply, seen);
+            follow(store, tasks, stopping, Resource::new(RBAC_GROUP, plural), apply, seen);
         }
         for (group, plural) in GRAPH_RESOURCES.into_iter().filter(|_| self.uses_graph) {
             let Some(resource) = NodeResource::parse(group, plural) else { continue };
@@ -161,7 +159,7 @@ impl Auth {
                     graph.apply(resource, &record.key().namespace, &record.key().name, change);
                 }
             };
-            follow(server, Resource::new(group, plural), apply, |_| {});
+            follow(store, tasks, stopping, Resource::new(group, plural), apply, |_| {});
         }
     }
 
@@ -197,14 +195,16 @@ impl Auth {
 
 /// Applies what is there now, then every change, in a task.
 fn follow(
-    server: &Arc<Server>,
+    store: &Store,
+    tasks: &TaskTracker,
+    stopping: &CancellationToken,
     resource: Resource,
     apply: impl Fn(&Record, Change<'_>) + Send + 'static,
     seen: impl Fn(u64) + Send + 'static,
 ) {
-    let Some(mut cursor) = refill(&server.store, resource, &apply, &seen) else { return };
-    let (store, stopping) = (server.store.clone(), server.stopping.clone());
-    server.tasks.spawn(async move {
+    let Some(mut cursor) = refill(store, resource, &apply, &seen) else { return };
+    let (store, stopping) = (store.clone(), stopping.clone());
+    tasks.spawn(async move {
         loop {
             let batch = tokio::select! {
                 () = stopping.cancelled() => return,
@@ -252,38 +252,4 @@ fn refill(
             None
         }
     }
-}
-
-/// The catalog as admission asks it.
-pub struct Kinds(pub Arc<Catalog>);
-
-impl KindMapper for Kinds {
-    fn resources(&self, api_version: &str, kind: &str) -> Vec<(Gvr, bool)> {
-        let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
-        let all = self.0.of(group, version).unwrap_or_default();
-        all.iter().filter(|s| s.gvk.kind == kind).map(|s| (s.gvr.clone(), s.namespaced)).collect()
-    }
-}
-
-/// Builds the admission chain.
-///
-/// # Errors
-/// [`StartError::Config`].
-pub fn admission(
-    config: &Config,
-    objects: &Arc<dyn Objects>,
-    auth: &Auth,
-    catalog: &Arc<Catalog>,
-) -> Result<Chain, StartError> {
-    let options = AdmissionOptions {
-        enable: config.enable_admission.clone(),
-        disable: config.disable_admission.clone(),
-        ..AdmissionOptions::default()
-    };
-    let dependencies = Dependencies {
-        objects: Arc::clone(objects),
-        authorizer: Arc::clone(&auth.authorizer),
-        kinds: Arc::new(Kinds(Arc::clone(catalog))),
-    };
-    kelson_admission::build(&options, &dependencies).map_err(|e| StartError::Config(e.to_string()))
 }

@@ -12,7 +12,6 @@ use kelson_meta::GroupResource;
 use parking_lot::Mutex;
 
 use crate::request::route::RequestInfo;
-use crate::start::Server;
 
 /// Upper bounds of the duration histogram, seconds (upstream's, thinned).
 const BUCKETS_S: [f64; 14] = [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0];
@@ -44,6 +43,18 @@ pub struct Metrics {
     watches: Mutex<HashMap<String, Arc<AtomicI64>>>,
     rejected_credentials: AtomicU64,
     turned_away: [AtomicU64; 2],
+}
+
+/// What is read of other parts when metrics are asked for.
+pub struct Gauges {
+    /// Reads under way.
+    pub reads: usize,
+    /// Writes under way.
+    pub writes: usize,
+    /// Stored objects by resource.
+    pub objects: Vec<(kelson_store::Resource, usize)>,
+    /// What the committer has done.
+    pub store: kelson_store::Stats,
 }
 
 /// Counts a watch for as long as it lives.
@@ -138,10 +149,10 @@ impl Metrics {
         self.turned_away[usize::from(!read)].fetch_add(1, Ordering::Relaxed);
     }
     /// All of it, as text.
-    pub fn text(&self, server: &Server) -> String {
+    pub fn text(&self, gauges: &Gauges) -> String {
         let mut out = String::with_capacity(16 * 1024);
         self.requests(&mut out);
-        self.gauges(server, &mut out);
+        self.gauges(gauges, &mut out);
         process(self.started, &mut out);
         out
     }
@@ -175,13 +186,9 @@ impl Metrics {
         }
     }
 
-    fn gauges(&self, server: &Server, out: &mut String) {
+    fn gauges(&self, gauges: &Gauges, out: &mut String) {
         head(out, "apiserver_current_inflight_requests", "gauge", "Requests under way, by kind.");
-        let used = |max: usize, room: &tokio::sync::Semaphore| max.saturating_sub(room.available_permits());
-        let (reads, writes) = (
-            used(server.config.reads_in_flight_max, &server.reads),
-            used(server.config.writes_in_flight_max, &server.writes),
-        );
+        let (reads, writes) = (gauges.reads, gauges.writes);
         let _ = writeln!(out, "apiserver_current_inflight_requests{{request_kind=\"mutating\"}} {writes}");
         let _ = writeln!(out, "apiserver_current_inflight_requests{{request_kind=\"readOnly\"}} {reads}");
         head(out, "apiserver_dropped_requests_total", "counter", "Requests turned away with 429.");
@@ -206,11 +213,11 @@ impl Metrics {
             let _ = writeln!(out, "apiserver_longrunning_requests{{resource=\"{resource}\",verb=\"WATCH\"}} {n}");
         }
         head(out, "apiserver_storage_objects", "gauge", "Stored objects by resource.");
-        for (resource, n) in server.store.counts() {
+        for (resource, n) in &gauges.objects {
             let gr = GroupResource::new(resource.group(), resource.plural());
             let _ = writeln!(out, "apiserver_storage_objects{{resource=\"{gr}\"}} {n}");
         }
-        store(&server.store.stats(), out);
+        store(&gauges.store, out);
         head(out, "kubernetes_build_info", "gauge", "Version.");
         let _ = writeln!(
             out,

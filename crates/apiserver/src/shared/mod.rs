@@ -1,6 +1,70 @@
 //! What all requests share, and what the steps of one request share. Parts are made by `start` and read from everywhere above.
+pub mod admission;
 pub mod allocations;
 pub mod context;
+pub mod dialer;
+pub mod documents;
 pub mod identity;
 pub mod metrics;
 pub mod objects;
+pub mod readiness;
+
+use std::sync::Arc;
+
+use kelson_admission::Chain;
+use kelson_auth::{Authorizer, Objects};
+use kelson_meta::Clock;
+use kelson_store::Store;
+use tokio::sync::Semaphore;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use allocations::Services;
+use dialer::KubeletDialer;
+use documents::Documents;
+use identity::Auth;
+use metrics::Metrics;
+use readiness::Readiness;
+
+use crate::catalog::Catalog;
+use crate::config::Config;
+
+/// Everything requests share.
+pub struct Server {
+    /// Configuration.
+    pub config: Config,
+    /// Objects.
+    pub store: Store,
+    /// Served resources.
+    pub catalog: Arc<Catalog>,
+    /// The store as others read it.
+    pub objects: Arc<dyn Objects>,
+    /// Admission.
+    pub admission: Chain,
+    /// Authorization.
+    pub authorizer: Arc<dyn Authorizer>,
+    /// What authentication and authorization are built of, for reviews and token requests.
+    pub auth: Auth,
+    /// Wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// Cluster IPs and node ports.
+    pub services: Services,
+    /// The way to kubelets.
+    pub kubelets: Option<KubeletDialer>,
+    /// Counters.
+    pub metrics: Metrics,
+    /// Readiness.
+    pub health: Readiness,
+    /// Discovery documents.
+    pub discovery: Documents,
+    /// OpenAPI documents.
+    pub openapi: Documents,
+    /// Reads under way.
+    pub reads: Semaphore,
+    /// Writes under way.
+    pub writes: Semaphore,
+    /// Ends watches and streams.
+    pub stopping: CancellationToken,
+    /// Background work and connections.
+    pub tasks: TaskTracker,
+}

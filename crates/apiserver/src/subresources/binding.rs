@@ -6,9 +6,10 @@ use kelson_schema::Schema;
 use serde_json::{Value, json};
 
 use crate::catalog::Served;
-use crate::read::encode::{self, Answer, parse};
+use crate::catalog::record::parse;
+use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
-use crate::shared::context::Cx;
+use crate::shared::context::RequestContext;
 use crate::write::admit::Admission;
 use crate::write::commit::{self, Refused};
 use crate::write::create;
@@ -21,7 +22,7 @@ const RETRIES_MAX: usize = 10;
 ///
 /// # Errors
 /// 400, 404, 409, 422.
-pub async fn serve(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer, Status> {
+pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let dry_run = cx.dry_run()?;
     let gvk = Gvk::new("", "v1", "Binding");
@@ -41,7 +42,7 @@ pub async fn serve(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer
     bind(cx, &pods, &name, &binding, dry_run).await?;
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
     let ty = Schema::builtin().by_gvk("", "v1", "Status");
-    encode::tree(StatusCode::CREATED, &accepted, ty, status)
+    answer::tree(StatusCode::CREATED, &accepted, ty, status)
 }
 
 fn check(binding: &Value, name: &str) -> Result<(), Status> {
@@ -60,7 +61,7 @@ fn check(binding: &Value, name: &str) -> Result<(), Status> {
     Err(Status::invalid(&GroupKind { group: String::new(), kind: "Binding".into() }, name, &errors))
 }
 
-async fn bind(cx: &Cx, pods: &Served, name: &str, binding: &Value, dry_run: bool) -> Result<(), Status> {
+async fn bind(cx: &RequestContext, pods: &Served, name: &str, binding: &Value, dry_run: bool) -> Result<(), Status> {
     for _ in 0..=RETRIES_MAX {
         let found = cx.server.store.get(pods.store, &cx.info.namespace, name);
         let record = found.ok_or_else(|| Status::not_found(&pods.gr, name))?;

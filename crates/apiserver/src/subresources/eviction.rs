@@ -7,9 +7,10 @@ use kelson_store::Resource;
 use serde_json::{Value, json};
 
 use crate::catalog::Served;
-use crate::read::encode::{self, Answer, parse};
+use crate::catalog::record::parse;
+use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
-use crate::shared::context::Cx;
+use crate::shared::context::RequestContext;
 use crate::subresources::binding::set_condition;
 use crate::write::admit::Admission;
 use crate::write::commit::{self, Refused};
@@ -26,7 +27,7 @@ const RETRY_AFTER_S: i32 = 10;
 ///
 /// # Errors
 /// 400, 404, 409, 429, 500.
-pub async fn serve(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer, Status> {
+pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let gvk = Gvk::new("policy", "v1", "Eviction");
     let eviction = decode::object(cx, &gvk, Schema::builtin().by_gvk("policy", "v1", "Eviction"), &body.read().await?)?;
@@ -48,10 +49,10 @@ pub async fn serve(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer
     admission.validate(object, None).await?;
     evict(cx, served, name, &options).await?;
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-    encode::tree(StatusCode::CREATED, &accepted, Schema::builtin().by_gvk("", "v1", "Status"), status)
+    answer::tree(StatusCode::CREATED, &accepted, Schema::builtin().by_gvk("", "v1", "Status"), status)
 }
 
-async fn evict(cx: &Cx, served: &Served, name: &str, options: &DeleteOptions) -> Result<(), Status> {
+async fn evict(cx: &RequestContext, served: &Served, name: &str, options: &DeleteOptions) -> Result<(), Status> {
     let found = cx.server.store.get(served.store, &cx.info.namespace, name);
     let pod = parse(&*found.ok_or_else(|| Status::not_found(&served.gr, name))?);
     let phase = pod["status"]["phase"].as_str().unwrap_or("");
@@ -67,7 +68,7 @@ async fn evict(cx: &Cx, served: &Served, name: &str, options: &DeleteOptions) ->
 }
 
 /// Asks the pod's budget and takes one disruption from it.
-async fn budget(cx: &Cx, pod: &Value, name: &str, dry_run: bool) -> Result<(), Status> {
+async fn budget(cx: &RequestContext, pod: &Value, name: &str, dry_run: bool) -> Result<(), Status> {
     let resource = Resource::new("policy", "poddisruptionbudgets");
     let labels: std::collections::BTreeMap<String, String> =
         serde_json::from_value(pod["metadata"]["labels"].clone()).unwrap_or_default();
@@ -125,7 +126,7 @@ fn unguarded(pod: &Value, budget: &Value) -> bool {
         || (number("currentHealthy") >= number("desiredHealthy") && number("desiredHealthy") > 0)
 }
 
-fn take(cx: &Cx, budget: &mut Value, budget_name: &str, pod: &str) -> Result<(), Status> {
+fn take(cx: &RequestContext, budget: &mut Value, budget_name: &str, pod: &str) -> Result<(), Status> {
     let status = &budget["status"];
     let number = |f: &str| status[f].as_i64().unwrap_or(0);
     if number("observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
@@ -180,7 +181,7 @@ fn refused(_budget: &str, why: String) -> Status {
 }
 
 /// Notes on the pod why it goes.
-async fn mark(cx: &Cx, served: &Served, name: &str) -> Result<(), Status> {
+async fn mark(cx: &RequestContext, served: &Served, name: &str) -> Result<(), Status> {
     for _ in 0..=RETRIES_MAX {
         let found = cx.server.store.get(served.store, &cx.info.namespace, name);
         let record = found.ok_or_else(|| Status::not_found(&served.gr, name))?;

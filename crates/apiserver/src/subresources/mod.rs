@@ -10,10 +10,10 @@ use kelson_meta::{GroupResource, Status};
 
 use crate::catalog::Served;
 use crate::connect;
-use crate::read::encode::Answer;
-use crate::read::list;
+use crate::read::get;
+use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
-use crate::shared::context::Cx;
+use crate::shared::context::RequestContext;
 use crate::write::patch;
 use crate::write::update;
 
@@ -21,7 +21,7 @@ use crate::write::update;
 ///
 /// # Errors
 /// 404, 405, and whatever the handler refuses.
-pub async fn serve(cx: &Cx, served: &Arc<Served>, body: RequestBody) -> Result<Answer, Status> {
+pub async fn serve(cx: &RequestContext, served: &Arc<Served>, body: RequestBody) -> Result<Answer, Status> {
     let i = &cx.info;
     let sub = served.sub(&i.subresource).ok_or_else(Status::no_such_path)?;
     // A backend may be asked by any method, also by one that is no verb of the API (OPTIONS): it answers for itself.
@@ -44,7 +44,7 @@ pub async fn serve(cx: &Cx, served: &Arc<Served>, body: RequestBody) -> Result<A
         "log" | "exec" | "attach" | "portforward" | "proxy" => connect::serve(cx, served, body).await,
         // What is left are views of the object by the strategy.
         name => match i.verb {
-            "get" => list::get(cx, served).await,
+            "get" => get::get(cx, served).await,
             "update" => update::put(cx, served, name, body).await,
             "patch" => patch::patch(cx, served, name, body).await,
             _ => Err(Status::no_such_path()),

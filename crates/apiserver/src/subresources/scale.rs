@@ -7,10 +7,11 @@ use kelson_schema::shape::Shape;
 use serde_json::{Value, json};
 
 use crate::catalog::Served;
-use crate::read::encode::{self, Answer, parse};
+use crate::catalog::record::parse;
+use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
 use crate::request::negotiate::{Accepted, View};
-use crate::shared::context::Cx;
+use crate::shared::context::RequestContext;
 use crate::write::decode;
 use crate::write::patch::Patch;
 use crate::write::update::{self, Change};
@@ -23,7 +24,7 @@ fn gvk() -> Gvk {
 ///
 /// # Errors
 /// Whatever the steps refuse.
-pub async fn serve(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer, Status> {
+pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let accepted = Accepted { view: View::Whole, ..cx.accept()? };
     let paths = served.options().scale.ok_or_else(Status::no_such_path)?;
     let value = match cx.info.verb {
@@ -34,7 +35,7 @@ pub async fn serve(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer
         _ => write(cx, served, &paths, body).await?,
     };
     let ty = Schema::builtin().by_gvk("autoscaling", "v1", "Scale");
-    encode::tree(StatusCode::OK, &accepted, ty, view(&paths, &value))
+    answer::tree(StatusCode::OK, &accepted, ty, view(&paths, &value))
 }
 
 fn at<'a>(value: &'a Value, path: &[&str]) -> &'a Value {
@@ -72,7 +73,7 @@ fn selector(value: &Value) -> String {
     spec.and_then(|s| s.selector().ok()).map(|s| s.to_string()).unwrap_or_default()
 }
 
-async fn write(cx: &Cx, served: &Served, paths: &ScalePaths, body: RequestBody) -> Result<Value, Status> {
+async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: RequestBody) -> Result<Value, Status> {
     let dry_run = cx.dry_run()?;
     let bytes = body.read().await?;
     let gvk = gvk();
@@ -114,7 +115,13 @@ async fn write(cx: &Cx, served: &Served, paths: &ScalePaths, body: RequestBody) 
     Ok(stored.into_tree())
 }
 
-fn merge(cx: &Cx, served: &Served, paths: &ScalePaths, old: &Value, scale: &Value) -> Result<Value, Status> {
+fn merge(
+    cx: &RequestContext,
+    served: &Served,
+    paths: &ScalePaths,
+    old: &Value,
+    scale: &Value,
+) -> Result<Value, Status> {
     let name = scale["metadata"]["name"].as_str().unwrap_or("");
     if name != cx.info.name && !name.is_empty() {
         return Err(Status::bad_request(format!(

@@ -5,9 +5,9 @@ use kelson_meta::{Gvk, Status};
 use kelson_schema::Schema;
 
 use crate::catalog::Served;
-use crate::read::encode::{self, Answer};
+use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
-use crate::shared::context::Cx;
+use crate::shared::context::RequestContext;
 use crate::write::admit::Admission;
 use crate::write::decode;
 
@@ -15,7 +15,7 @@ use crate::write::decode;
 ///
 /// # Errors
 /// 400, 404, 409, 422; 404 for the path when no tokens are issued.
-pub async fn serve(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer, Status> {
+pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let issuer = cx.server.auth.issuer.as_ref().ok_or_else(Status::no_such_path)?;
     let gvk = Gvk::new("authentication.k8s.io", "v1", "TokenRequest");
@@ -29,5 +29,5 @@ pub async fn serve(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer
     let now = cx.server.clock.now();
     let minted = issuer.answer(cx.server.objects.as_ref(), &cx.info.namespace, &cx.info.name, &request, now)?;
     minted.warnings.iter().for_each(|w| cx.warn(w.clone()));
-    encode::tree(StatusCode::CREATED, &accepted, ty, minted.response)
+    answer::tree(StatusCode::CREATED, &accepted, ty, minted.response)
 }

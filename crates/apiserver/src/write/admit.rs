@@ -5,12 +5,12 @@ use kelson_meta::{Gvk, Status};
 use serde_json::Value;
 
 use crate::catalog::Served;
-use crate::shared::context::Cx;
+use crate::shared::context::RequestContext;
 
 /// What a write shows to admission, apart from the object itself.
 pub struct Admission<'a> {
     /// The request.
-    pub cx: &'a Cx,
+    pub cx: &'a RequestContext,
     /// Its resource.
     pub served: &'a Served,
     /// Kind of the object (a subresource's own, where it has one).
@@ -86,11 +86,27 @@ impl Admission<'_> {
 ///
 /// # Errors
 /// 403.
-pub fn escalation(cx: &Cx, served: &Served, object: &Value, old: Option<&Value>) -> Result<(), Status> {
+pub fn escalation(cx: &RequestContext, served: &Served, object: &Value, old: Option<&Value>) -> Result<(), Status> {
     if served.gr.group != "rbac.authorization.k8s.io" {
         return Ok(());
     }
     let Some(resource) = RbacResource::parse(&served.gr.resource) else { return Ok(()) };
     let server = &cx.server;
     server.auth.rbac.check_escalation(server.authorizer.as_ref(), &cx.user, resource, cx.namespace(served), object, old)
+}
+
+/// CONNECT's admission, with the options as its object.
+pub async fn connect(cx: &RequestContext, served: &Served, kind: &str, options: Value) -> Result<(), Status> {
+    let gvk = Gvk::new("", "v1", kind);
+    let admission = Admission {
+        cx,
+        served,
+        kind: &gvk,
+        operation: Operation::Connect,
+        name: &cx.info.name,
+        dry_run: false,
+        options: None,
+    };
+    let object = admission.mutate(Some(options), None).await?;
+    admission.validate(object, None).await.map(|_| ())
 }

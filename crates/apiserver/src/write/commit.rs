@@ -7,7 +7,7 @@ use kelson_store::{Body, Durability, Fields, Key, Labels, Precondition, Record, 
 use serde_json::Value;
 
 use crate::catalog::Served;
-use crate::start::Server;
+use crate::shared::Server;
 
 /// The bytes and selector values of a tree. Its `resourceVersion` is emptied for the committer to fill in.
 ///

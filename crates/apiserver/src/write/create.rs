@@ -6,9 +6,11 @@ use kelson_meta::{Status, format_seconds, generate_name};
 use serde_json::Value;
 
 use crate::catalog::Served;
-use crate::read::encode::{self, Answer, Object};
+use crate::catalog::record::Object;
+use crate::read::encode;
+use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
-use crate::shared::context::Cx;
+use crate::shared::context::RequestContext;
 use crate::write::admit;
 use crate::write::admit::Admission;
 use crate::write::commit::{self, Refused};
@@ -22,7 +24,7 @@ const GENERATED_NAMES_MAX: usize = 8;
 ///
 /// # Errors
 /// Whatever the steps refuse.
-pub async fn create(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer, Status> {
+pub async fn create(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let view = cx.view()?;
     let dry_run = cx.dry_run()?;
@@ -64,7 +66,7 @@ pub fn to_storage(served: &Served, value: Value) -> Result<Value, Status> {
 ///
 /// # Errors
 /// Whatever the steps refuse.
-pub async fn store(cx: &Cx, served: &Served, mut value: Value, dry_run: bool) -> Result<Object, Status> {
+pub async fn store(cx: &RequestContext, served: &Served, mut value: Value, dry_run: bool) -> Result<Object, Status> {
     set_namespace(cx, served, &mut value)?;
     clean(cx, &mut value)?;
     fields::note(cx, served, None, &mut value, "")?;
@@ -75,14 +77,14 @@ pub async fn store(cx: &Cx, served: &Served, mut value: Value, dry_run: bool) ->
 ///
 /// # Errors
 /// Whatever the steps refuse.
-pub async fn applied(cx: &Cx, served: &Served, mut value: Value, dry_run: bool) -> Result<Object, Status> {
+pub async fn applied(cx: &RequestContext, served: &Served, mut value: Value, dry_run: bool) -> Result<Object, Status> {
     value["metadata"]["name"] = cx.info.name.as_str().into();
     set_namespace(cx, served, &mut value)?;
     clean(cx, &mut value)?;
     admitted(cx, served, value, dry_run).await
 }
 
-async fn admitted(cx: &Cx, served: &Served, value: Value, dry_run: bool) -> Result<Object, Status> {
+async fn admitted(cx: &RequestContext, served: &Served, value: Value, dry_run: bool) -> Result<Object, Status> {
     let name = text(&value, "name").to_owned();
     let admission =
         Admission { cx, served, kind: &served.gvk, operation: Operation::Create, name: &name, dry_run, options: None };
@@ -120,7 +122,7 @@ fn generated_taken(served: &Served, name: &str) -> Status {
 
 /// The steps after the name is known.
 async fn finish(
-    cx: &Cx,
+    cx: &RequestContext,
     served: &Served,
     admission: &Admission<'_>,
     mut value: Value,
@@ -160,7 +162,7 @@ fn text<'a>(value: &'a Value, field: &str) -> &'a str {
 ///
 /// # Errors
 /// 400.
-pub fn set_namespace(cx: &Cx, served: &Served, value: &mut Value) -> Result<(), Status> {
+pub fn set_namespace(cx: &RequestContext, served: &Served, value: &mut Value) -> Result<(), Status> {
     let given = text(value, "namespace");
     if served.namespaced {
         if !given.is_empty() && given != cx.info.namespace {
@@ -178,7 +180,7 @@ pub fn set_namespace(cx: &Cx, served: &Served, value: &mut Value) -> Result<(), 
 }
 
 /// What the server alone sets.
-fn clean(cx: &Cx, value: &mut Value) -> Result<(), Status> {
+fn clean(cx: &RequestContext, value: &mut Value) -> Result<(), Status> {
     let now = cx.server.clock.now();
     let version = text(value, "resourceVersion");
     if !version.is_empty() && version != "0" {

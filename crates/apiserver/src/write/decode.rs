@@ -7,7 +7,7 @@ use kelson_meta::{Gvk, Status};
 use kelson_schema::{Schema, TypeId};
 use serde_json::Value;
 
-use crate::shared::context::Cx;
+use crate::shared::context::RequestContext;
 
 /// Media types a body can be in, as upstream names them in a refusal.
 pub const ACCEPTED: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
@@ -35,7 +35,7 @@ pub fn encoding(headers: &HeaderMap) -> Result<Encoding, Status> {
 ///
 /// # Errors
 /// 422 for an unknown word.
-pub fn validation(cx: &Cx) -> Result<FieldValidation, Status> {
+pub fn validation(cx: &RequestContext) -> Result<FieldValidation, Status> {
     FieldValidation::parse(cx.query.text("fieldValidation")).ok_or_else(|| {
         let mut errors = kelson_meta::FieldErrors::new();
         let path = kelson_meta::FieldPath::new("fieldValidation");
@@ -53,7 +53,7 @@ pub fn validation(cx: &Cx) -> Result<FieldValidation, Status> {
 ///
 /// # Errors
 /// 400 in upstream's words, 415.
-pub fn object(cx: &Cx, expected: &Gvk, ty: Option<TypeId>, body: &[u8]) -> Result<Value, Status> {
+pub fn object(cx: &RequestContext, expected: &Gvk, ty: Option<TypeId>, body: &[u8]) -> Result<Value, Status> {
     let encoding = encoding(&cx.headers)?;
     let validation = validation(cx)?;
     let strict = validation != FieldValidation::Ignore;
@@ -80,7 +80,7 @@ pub fn object(cx: &Cx, expected: &Gvk, ty: Option<TypeId>, body: &[u8]) -> Resul
 /// # Errors
 /// 400 under `Strict`.
 pub fn strictness(
-    cx: &Cx,
+    cx: &RequestContext,
     validation: FieldValidation,
     expected: &Gvk,
     found: &kelson_codec::StrictErrors,

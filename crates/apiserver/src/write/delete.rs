@@ -13,11 +13,13 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::catalog::Served;
-use crate::read::encode::{self, Answer, Object, parse};
+use crate::catalog::record::{self, Object, parse};
+use crate::read::encode;
+use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
 use crate::request::selectors::Selectors;
 use crate::request::version_param::ListAt;
-use crate::shared::context::Cx;
+use crate::shared::context::RequestContext;
 use crate::write::admit::Admission;
 use crate::write::commit::{self, Refused};
 use crate::write::decode;
@@ -58,7 +60,7 @@ impl DeleteOptions {
     ///
     /// # Errors
     /// 400 and 422.
-    pub fn new(cx: &Cx, body: &Bytes) -> Result<Self, Status> {
+    pub fn new(cx: &RequestContext, body: &Bytes) -> Result<Self, Status> {
         let mut options = match decode::options(&cx.headers, "DeleteOptions", body)? {
             Some(value) => serde_json::from_value(value).map_err(|e| Status::bad_request(e.to_string()))?,
             None => Self {
@@ -104,7 +106,7 @@ impl DeleteOptions {
 ///
 /// # Errors
 /// Whatever the steps refuse.
-pub async fn delete(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer, Status> {
+pub async fn delete(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let view = cx.view()?;
     let options = DeleteOptions::new(cx, &body.read().await?)?;
@@ -130,7 +132,7 @@ pub async fn delete(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answe
                 json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
             let ty = kelson_schema::Schema::builtin().by_gvk("", "v1", "Status");
             let accepted = crate::request::negotiate::Accepted { view: Default::default(), ..accepted };
-            encode::tree(code, &accepted, ty, status)
+            answer::tree(code, &accepted, ty, status)
         }
     }
 }
@@ -162,7 +164,7 @@ pub enum Outcome {
 /// # Errors
 /// Whatever the steps refuse.
 pub async fn run(
-    cx: &Cx,
+    cx: &RequestContext,
     served: &Served,
     name: &str,
     options: &DeleteOptions,
@@ -225,7 +227,7 @@ enum Grace {
 }
 
 async fn once(
-    cx: &Cx,
+    cx: &RequestContext,
     served: &Served,
     name: &str,
     options: &DeleteOptions,
@@ -264,7 +266,7 @@ async fn once(
 }
 
 async fn gone(
-    cx: &Cx,
+    cx: &RequestContext,
     served: &Served,
     options: &DeleteOptions,
     record: &Arc<Record>,
@@ -387,7 +389,7 @@ pub fn ends_with_update(served: &Served, new: &Value) -> bool {
 
 /// The first delete of a namespace marks it; later ones are refused until its content is gone, and the last removes it.
 async fn namespace(
-    cx: &Cx,
+    cx: &RequestContext,
     served: &Served,
     name: &str,
     options: &DeleteOptions,
@@ -425,7 +427,7 @@ async fn namespace(
 ///
 /// # Errors
 /// Whatever the steps refuse; what was deleted before stays so.
-pub async fn collection(cx: &Cx, served: &Served, body: RequestBody) -> Result<Answer, Status> {
+pub async fn collection(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let options = DeleteOptions::new(cx, &body.read().await?)?;
     let selectors = Selectors::new(served, &cx.query)?;
@@ -444,7 +446,7 @@ pub async fn collection(cx: &Cx, served: &Served, body: RequestBody) -> Result<A
         key.name.as_ref().clone_into(&mut info.name);
         match run(&cx.derive(info), served, &key.name, &options, true).await {
             Ok(Outcome::Marked(object) | Outcome::Gone(object)) => {
-                items.push(encode::to_served(served, object.into_tree())?);
+                items.push(record::to_served(served, object.into_tree())?);
             }
             Err(status) if status.code == 404 => {}
             Err(status) => return Err(status),
@@ -457,7 +459,7 @@ pub async fn collection(cx: &Cx, served: &Served, body: RequestBody) -> Result<A
         "items": items,
     });
     let accepted = crate::request::negotiate::Accepted { view: Default::default(), ..accepted };
-    encode::tree(StatusCode::OK, &accepted, served.list_ty, list)
+    answer::tree(StatusCode::OK, &accepted, served.list_ty, list)
 }
 
 #[cfg(test)]

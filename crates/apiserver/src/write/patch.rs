@@ -8,9 +8,11 @@ use kelson_schema::shape::Shape;
 use serde_json::Value;
 
 use crate::catalog::Served;
-use crate::read::encode::{self, Answer, Object, to_served};
+use crate::catalog::record::{Object, to_served};
+use crate::read::encode;
+use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
-use crate::shared::context::Cx;
+use crate::shared::context::RequestContext;
 use crate::write::create;
 use crate::write::decode;
 use crate::write::fields;
@@ -35,7 +37,7 @@ impl Patch {
     ///
     /// # Errors
     /// 400, 413, 415, 422.
-    pub fn new(cx: &Cx, body: &Bytes) -> Result<Self, Status> {
+    pub fn new(cx: &RequestContext, body: &Bytes) -> Result<Self, Status> {
         let kind =
             PatchType::of(&decode::media_type(&cx.headers)).ok_or_else(|| Status::unsupported_media_type(&ACCEPTED))?;
         check_options(cx, kind)?;
@@ -64,7 +66,7 @@ impl Patch {
     /// 400, 413, 422.
     pub fn apply(
         &self,
-        cx: &Cx,
+        cx: &RequestContext,
         shape: &Shape,
         ty: Option<kelson_schema::TypeId>,
         gvk: &kelson_meta::Gvk,
@@ -105,7 +107,7 @@ fn refused(error: PatchError) -> Status {
     }
 }
 
-fn check_options(cx: &Cx, kind: PatchType) -> Result<(), Status> {
+fn check_options(cx: &RequestContext, kind: PatchType) -> Result<(), Status> {
     let mut errors = FieldErrors::new();
     if kind == PatchType::Apply {
         if cx.query.text("fieldManager").is_empty() {
@@ -124,7 +126,12 @@ fn check_options(cx: &Cx, kind: PatchType) -> Result<(), Status> {
 ///
 /// # Errors
 /// Whatever the steps refuse.
-pub async fn patch(cx: &Cx, served: &Served, subresource: &str, body: RequestBody) -> Result<Answer, Status> {
+pub async fn patch(
+    cx: &RequestContext,
+    served: &Served,
+    subresource: &str,
+    body: RequestBody,
+) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let view = cx.view()?;
     let dry_run = cx.dry_run()?;
@@ -157,7 +164,7 @@ pub async fn patch(cx: &Cx, served: &Served, subresource: &str, body: RequestBod
 }
 
 /// A patch cannot rename or move.
-fn check_identity(cx: &Cx, new: &Value) -> Result<(), Status> {
+fn check_identity(cx: &RequestContext, new: &Value) -> Result<(), Status> {
     let name = new["metadata"]["name"].as_str().unwrap_or("");
     if name != cx.info.name {
         return Err(Status::bad_request(format!(
@@ -168,7 +175,12 @@ fn check_identity(cx: &Cx, new: &Value) -> Result<(), Status> {
     Ok(())
 }
 
-async fn apply(cx: &Cx, served: &Served, patch: &Patch, change: &Change<'_>) -> Result<(Object, bool), Status> {
+async fn apply(
+    cx: &RequestContext,
+    served: &Served,
+    patch: &Patch,
+    change: &Change<'_>,
+) -> Result<(Object, bool), Status> {
     let config = &patch.body;
     check_config(cx, served, patch)?;
     let force = cx.query.flag("force");
@@ -221,7 +233,7 @@ async fn apply(cx: &Cx, served: &Served, patch: &Patch, change: &Change<'_>) -> 
 }
 
 /// The configuration must be this object; unknown fields are told or refused.
-fn check_config(cx: &Cx, served: &Served, patch: &Patch) -> Result<(), Status> {
+fn check_config(cx: &RequestContext, served: &Served, patch: &Patch) -> Result<(), Status> {
     let config = &patch.body;
     let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
     if !config.is_object() {

@@ -9,9 +9,11 @@ use kelson_store::Record;
 use serde_json::Value;
 
 use crate::catalog::Served;
-use crate::read::encode::{self, Answer, Object, parse};
+use crate::catalog::record::{Object, parse};
+use crate::read::encode;
+use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
-use crate::shared::context::Cx;
+use crate::shared::context::RequestContext;
 use crate::write::admit;
 use crate::write::admit::Admission;
 use crate::write::commit::{self, Refused};
@@ -44,7 +46,7 @@ pub struct Change<'a> {
 ///
 /// # Errors
 /// Whatever the steps refuse.
-pub async fn put(cx: &Cx, served: &Served, subresource: &str, body: RequestBody) -> Result<Answer, Status> {
+pub async fn put(cx: &RequestContext, served: &Served, subresource: &str, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let view = cx.view()?;
     let dry_run = cx.dry_run()?;
@@ -81,7 +83,12 @@ pub async fn put(cx: &Cx, served: &Served, subresource: &str, body: RequestBody)
     encode::object(StatusCode::OK, &accepted, served, &view, object)
 }
 
-async fn create_instead(cx: &Cx, served: &Served, mut value: Value, dry_run: bool) -> Result<Object, Status> {
+async fn create_instead(
+    cx: &RequestContext,
+    served: &Served,
+    mut value: Value,
+    dry_run: bool,
+) -> Result<Object, Status> {
     let meta = &value["metadata"];
     let text = |f: &str| meta[f].as_str().unwrap_or("").to_owned();
     let (uid, version) = (text("uid"), text("resourceVersion"));
@@ -95,7 +102,7 @@ async fn create_instead(cx: &Cx, served: &Served, mut value: Value, dry_run: boo
     create::store(cx, served, value, dry_run).await
 }
 
-fn check_name(cx: &Cx, value: &mut Value) -> Result<(), Status> {
+fn check_name(cx: &RequestContext, value: &mut Value) -> Result<(), Status> {
     let given = value["metadata"]["name"].as_str().unwrap_or("");
     if given.is_empty() {
         value["metadata"]["name"] = cx.info.name.as_str().into();
@@ -114,7 +121,7 @@ fn check_name(cx: &Cx, value: &mut Value) -> Result<(), Status> {
 /// # Errors
 /// Whatever the steps refuse.
 pub async fn run(
-    cx: &Cx,
+    cx: &RequestContext,
     served: &Served,
     name: &str,
     change: &Change<'_>,
@@ -172,7 +179,7 @@ fn uid_mismatch(served: &Served, name: &str, wanted: &str, found: &str) -> Statu
 }
 
 async fn once(
-    cx: &Cx,
+    cx: &RequestContext,
     served: &Served,
     name: &str,
     change: &Change<'_>,

@@ -7,37 +7,21 @@ mod schema;
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
 use kelson_meta::Status;
-use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
 use crate::catalog::Catalog;
-use crate::read::encode::{Answer, answer};
+use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
 use crate::request::negotiate::clauses;
-use crate::shared::context::Cx;
+use crate::shared::context::RequestContext;
 use schema::{Collector, Version};
-
-/// Documents kept of those made; the rest is made again when asked for.
-const KEPT_MAX: usize = 4;
-
-/// Documents made so far, the last asked for at the end.
-#[derive(Default)]
-pub struct OpenApi {
-    kept: Mutex<Vec<(String, u64, Document)>>,
-}
-
-#[derive(Clone)]
-struct Document {
-    body: Bytes,
-    etag: HeaderValue,
-}
 
 /// Serves `/openapi/v2`, `/openapi/v3` and `/openapi/v3/GROUP-VERSION`.
 ///
 /// # Errors
 /// 404, 406.
-pub fn serve(cx: &Cx) -> Result<Answer, Status> {
+pub fn serve(cx: &RequestContext) -> Result<Answer, Status> {
     let path = cx.uri.path().trim_end_matches('/');
     let catalog = &cx.server.catalog;
     if path == "/openapi/v2" {
@@ -72,7 +56,7 @@ const JSON: &str = "application/json";
 const PROTOBUF: &str = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf";
 
 /// The form of the v2 document; clients write the protobuf one's name in two ways.
-fn v2_form(cx: &Cx) -> Result<&'static str, Status> {
+fn v2_form(cx: &RequestContext) -> Result<&'static str, Status> {
     let clauses = clauses(&cx.headers);
     if clauses.is_empty() {
         return Ok(JSON);
@@ -86,7 +70,7 @@ fn v2_form(cx: &Cx) -> Result<&'static str, Status> {
 }
 
 /// The v3 documents have no protobuf form here; clients fall back to JSON.
-fn accepts_json(cx: &Cx) -> bool {
+fn accepts_json(cx: &RequestContext) -> bool {
     let clauses = clauses(&cx.headers);
     clauses.is_empty() || clauses.iter().any(|c| matches!(c.media, "application/json" | "*/*" | "application/*"))
 }
@@ -95,26 +79,14 @@ fn json_answer(body: Bytes) -> Answer {
     answer(StatusCode::OK, JSON, ApiBody::full(body))
 }
 
-fn document(cx: &Cx, name: &str, form: &'static str, make: impl FnOnce() -> Option<Bytes>) -> Result<Answer, Status> {
-    let generation = cx.server.catalog.generation();
-    let mut kept = cx.server.openapi.kept.lock();
-    let found = kept.iter().find(|(n, g, _)| n == name && *g == generation).map(|(_, _, d)| d.clone());
-    let document = match found {
-        Some(document) => document,
-        None => {
-            let body = make().ok_or_else(Status::no_such_path)?;
-            let digest: String = Sha256::digest(&body).iter().map(|b| format!("{b:02X}")).collect();
-            let etag = HeaderValue::try_from(format!("\"{digest}\"")).unwrap_or(HeaderValue::from_static("\"\""));
-            let made = Document { body, etag };
-            kept.retain(|(n, g, _)| n != name && *g == generation);
-            if kept.len() == KEPT_MAX {
-                kept.remove(0);
-            }
-            kept.push((name.to_owned(), generation, made.clone()));
-            made
-        }
-    };
-    drop(kept);
+fn document(
+    cx: &RequestContext,
+    name: &str,
+    form: &'static str,
+    make: impl FnOnce() -> Option<Bytes>,
+) -> Result<Answer, Status> {
+    let document = cx.server.openapi.get(name, cx.server.catalog.generation(), make);
+    let document = document.ok_or_else(Status::no_such_path)?;
     let unchanged = cx.headers.get(header::IF_NONE_MATCH).is_some_and(|v| *v == document.etag);
     let mut answer = if unchanged {
         answer(StatusCode::NOT_MODIFIED, form, ApiBody::empty())

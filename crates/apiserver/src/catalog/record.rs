@@ -1,0 +1,61 @@
+//! Stored records as trees and messages: decoding, and conversion between the stored form and the served one.
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kelson_meta::Status;
+use kelson_store::Record;
+use serde_json::Value;
+
+use crate::catalog::Served;
+
+/// An object as the handlers have it.
+pub enum Object {
+    /// As it is stored.
+    Record(Arc<Record>),
+    /// A tree in the stored form.
+    Tree(Value),
+}
+
+impl Object {
+    /// The tree in the stored form.
+    pub fn into_tree(self) -> Value {
+        match self {
+            Self::Record(record) => parse(&record),
+            Self::Tree(value) => value,
+        }
+    }
+}
+
+/// The tree of a stored record.
+pub fn parse(record: &Record) -> Value {
+    serde_json::from_slice(record.bytes()).unwrap_or_else(|error| {
+        tracing::error!(key = %record.key(), %error, "stored record does not decode");
+        Value::Null
+    })
+}
+
+/// The served form of a tree in the stored form.
+///
+/// # Errors
+/// 500 when it cannot be converted: a fault of ours.
+pub fn to_served(served: &Served, value: Value) -> Result<Value, Status> {
+    if !served.converts {
+        return Ok(value);
+    }
+    kelson_resources::convert(&served.storage, &served.gvk, value).map_err(|e| Status::internal(&e.message))
+}
+
+/// The record's protobuf message (no envelope), transcoded once and kept beside the record.
+///
+/// # Errors
+/// 406 when the type has no protobuf form.
+pub fn message(served: &Served, record: &Record) -> Result<Bytes, Status> {
+    if let Some(made) = record.protobuf_if_made() {
+        return Ok(made);
+    }
+    let ty = served.storage_ty.filter(|t| t.has_proto());
+    let none = || Status::not_acceptable(&["application/json", "application/yaml"]);
+    let made = kelson_codec::proto::encode_message(ty.ok_or_else(none)?, &parse(record));
+    let made = made.map_err(|e| Status::internal(e.to_string()))?;
+    Ok(record.set_protobuf(made.into()))
+}

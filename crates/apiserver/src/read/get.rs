@@ -1,0 +1,25 @@
+//! Get: one object as it is stored now, or as new as the client asks for.
+use http::StatusCode;
+use kelson_meta::Status;
+
+use crate::catalog::Served;
+use crate::catalog::record::Object;
+use crate::read::encode;
+use crate::request::answer::Answer;
+use crate::request::version_param;
+use crate::shared::context::RequestContext;
+
+/// Reads one object.
+///
+/// # Errors
+/// 404, 406, 504.
+pub async fn get(cx: &RequestContext, served: &Served) -> Result<Answer, Status> {
+    let accepted = cx.accept()?;
+    let view = cx.view()?;
+    if let Some(revision) = version_param::parse(cx.query.text("resourceVersion"))? {
+        version_param::wait(&cx.server.store, revision).await?;
+    }
+    let found = cx.server.store.get(served.store, cx.namespace(served), &cx.info.name);
+    let record = found.ok_or_else(|| Status::not_found(&served.gr, &cx.info.name))?;
+    encode::object(StatusCode::OK, &accepted, served, &view, Object::Record(record))
+}

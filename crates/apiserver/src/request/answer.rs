@@ -1,0 +1,101 @@
+//! Answers: a status line, headers and a body in the form the client accepts. What an object looks like in each view is
+//! `read`'s.
+use bytes::{BufMut as _, Bytes, BytesMut};
+use http::{HeaderValue, Response, StatusCode, header};
+use kelson_codec::Encoding;
+use kelson_meta::Status;
+use kelson_schema::{Schema, TypeId};
+use serde_json::{Value, json};
+
+use crate::request::body::ApiBody;
+use crate::request::negotiate::{Accepted, View};
+
+/// An answer.
+pub type Answer = Response<ApiBody>;
+
+/// An answer with a body of this type.
+pub fn answer(code: StatusCode, content_type: &'static str, body: ApiBody) -> Answer {
+    let mut response = Response::new(body);
+    *response.status_mut() = code;
+    let headers = response.headers_mut();
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache, private"));
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(content_type));
+    response
+}
+
+/// A `Status` as the answer. Its code is the answer's.
+pub fn status(status: &Status, accepted: &Accepted) -> Answer {
+    let mut value = serde_json::to_value(status).unwrap_or_default();
+    move_continue(&mut value);
+    let accepted = Accepted { view: View::Whole, ..*accepted };
+    let code = if status.success { StatusCode::OK } else { status.http() };
+    let retry = status.details.as_ref().map_or(0, |d| d.retry_after_seconds);
+    let ty = Schema::builtin().by_gvk("", "v1", "Status");
+    let mut response = tree(code, &accepted, ty, value).unwrap_or_else(|_| {
+        let bytes = serde_json::to_vec(status).unwrap_or_default();
+        answer(code, "application/json", ApiBody::full(bytes))
+    });
+    if retry > 0 {
+        response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(retry));
+    }
+    response
+}
+
+fn move_continue(value: &mut Value) {
+    let Some(causes) = value.pointer_mut("/details/causes").and_then(Value::as_array_mut) else { return };
+    let Some(at) = causes.iter().position(|c| c["reason"] == crate::request::version_param::CONTINUE_CAUSE) else {
+        return;
+    };
+    let mut cause = causes.remove(at);
+    value["metadata"] = json!({"continue": cause["message"].take()});
+    if let Some(o) = value.as_object_mut() {
+        o.remove("details");
+    }
+}
+
+/// Any tree that names its own kind.
+///
+/// # Errors
+/// 406 when the type has no protobuf form and only that is accepted.
+pub fn tree(code: StatusCode, accepted: &Accepted, ty: Option<TypeId>, value: Value) -> Result<Answer, Status> {
+    let bytes = encode(accepted, ty, &value)?;
+    Ok(answer(code, accepted.content_type(false), ApiBody::full(bytes)))
+}
+
+/// A tree's bytes as an answer carries them.
+///
+/// # Errors
+/// 406 as [`tree`].
+pub fn encode(accepted: &Accepted, ty: Option<TypeId>, value: &Value) -> Result<Bytes, Status> {
+    if accepted.encoding == Encoding::Json {
+        let mut bytes = if accepted.pretty { pretty(value) } else { serde_json::to_vec(value).unwrap_or_default() };
+        bytes.push(b'\n');
+        return Ok(bytes.into());
+    }
+    match kelson_codec::encode(accepted.encoding, ty, value) {
+        Ok(bytes) => Ok(bytes.into()),
+        Err(error) => {
+            tracing::debug!(%error, "answer cannot be encoded as accepted");
+            Err(Status::not_acceptable(&["application/json", "application/yaml"]))
+        }
+    }
+}
+
+fn pretty(value: &Value) -> Vec<u8> {
+    serde_json::to_vec_pretty(value).unwrap_or_default()
+}
+
+/// A `Warning: 299` header value; control characters are dropped and quotes escaped.
+pub fn warning(text: &str) -> Option<HeaderValue> {
+    let mut out = BytesMut::with_capacity(text.len() + 8);
+    out.put_slice(b"299 - \"");
+    for c in text.chars().filter(|c| !c.is_control()) {
+        if matches!(c, '"' | '\\') {
+            out.put_u8(b'\\');
+        }
+        let mut buffer = [0; 4];
+        out.put_slice(c.encode_utf8(&mut buffer).as_bytes());
+    }
+    out.put_u8(b'"');
+    HeaderValue::from_maybe_shared(out.freeze()).ok()
+}

@@ -1,0 +1,57 @@
+//! How kubelets are reached: the server's own client certificate, the authorities that kubelets' certificates lead to.
+use std::sync::Arc;
+
+use kelson_pki::{certificates_from_pem, provider};
+use rustls::client::ResolvesClientCert;
+use rustls::sign::CertifiedKey;
+use rustls::{ClientConfig, RootCertStore, SignatureScheme};
+use tokio_rustls::TlsConnector;
+
+use crate::config::{KubeletConfig, StartError};
+
+/// `--kubelet-preferred-address-types`, by default.
+const ADDRESS_TYPES: [&str; 5] = ["Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"];
+
+/// How kubelets are reached.
+pub struct KubeletDialer {
+    /// Shows the server's own certificate and checks the kubelet's.
+    pub connector: TlsConnector,
+    /// The types of a node's addresses, the preferred one first.
+    pub address_types: Vec<String>,
+}
+
+#[derive(Debug)]
+struct OwnCertificate(Arc<CertifiedKey>);
+
+impl ResolvesClientCert for OwnCertificate {
+    fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.0))
+    }
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+impl KubeletDialer {
+    /// From the configuration.
+    ///
+    /// # Errors
+    /// [`StartError::Tls`].
+    pub fn new(config: &KubeletConfig) -> Result<Self, StartError> {
+        let fault = |e: &dyn std::fmt::Display| StartError::Tls(format!("kubelet client: {e}"));
+        let mut roots = RootCertStore::empty();
+        for certificate in certificates_from_pem(&config.ca_pem).map_err(|e| fault(&e))? {
+            roots.add(certificate).map_err(|e| fault(&e))?;
+        }
+        let chain = certificates_from_pem(&config.client.cert_pem).map_err(|e| fault(&e))?;
+        let own = OwnCertificate(Arc::new(CertifiedKey::new(chain, config.client.key.signing())));
+        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+        let builder = builder.map_err(|e| fault(&e))?.with_root_certificates(roots);
+        // HTTP/1.1 alone: upgrades need it.
+        let tls = builder.with_client_cert_resolver(Arc::new(own));
+        let given = config.address_types.clone();
+        let address_types =
+            if given.is_empty() { ADDRESS_TYPES.iter().map(|t| (*t).to_owned()).collect() } else { given };
+        Ok(Self { connector: TlsConnector::from(Arc::new(tls)), address_types })
+    }
+}

@@ -16,9 +16,21 @@ pub enum DecodeError {
     /// Nested deeper than [`crate::NESTING_DEPTH_MAX`].
     #[error("exceeded max depth")]
     TooDeep,
+    /// Small as bytes, too large or too much work as a tree; see [`crate::Budget`].
+    #[error("{0}")]
+    OverBudget(crate::Exceeded),
     /// Longer than [`crate::DOCUMENT_BYTES_MAX`].
     #[error("document is larger than {} bytes", crate::DOCUMENT_BYTES_MAX)]
     TooLarge,
+}
+
+impl From<crate::Exceeded> for DecodeError {
+    fn from(exceeded: crate::Exceeded) -> Self {
+        match exceeded {
+            crate::Exceeded::Depth => Self::TooDeep,
+            other => Self::OverBudget(other),
+        }
+    }
 }
 
 /// Why a tree could not be encoded.

@@ -3,6 +3,7 @@
 //! Decoding yields the canonical form of an object: what Kubernetes' own round trip would store (empty optional values
 //! dropped, required zero values present, quantities and times normalised), and the strict findings (unknown and duplicate
 //! fields) beside it. What to do with a finding is the caller's: see [`FieldValidation`].
+mod budget;
 mod error;
 pub mod json;
 pub mod media;
@@ -11,6 +12,7 @@ mod scalar;
 pub mod yaml;
 mod zero;
 
+pub use budget::{Budget, Exceeded, Limits};
 pub use error::{DecodeError, EncodeError, StrictErrors};
 pub use media::{Accept, Encoding, MediaType, TableRequest};
 pub use scalar::{format_duration, parse_duration};
@@ -21,8 +23,8 @@ use serde_json::Value;
 /// Nesting allowed in any document; below the limit that `serde_json` has for reading a stored record again.
 pub const NESTING_DEPTH_MAX: usize = 120;
 /// Bytes of one request body, and of any YAML text; the limit of the published API server for resource bodies. Documents
-/// that are no request (a list that a client reads) go through [`json::decode`] and [`proto::decode_as`], whose cost is
-/// linear; who calls them bounds what it reads.
+/// that are no request (a list that a client reads) go through [`json::decode`] and [`proto::decode_as`], which bound
+/// nothing but nesting ([`Limits::TRUSTED`]); who calls them bounds what it reads.
 pub const DOCUMENT_BYTES_MAX: usize = 3 * 1024 * 1024;
 /// Strict findings kept for one document.
 pub const STRICT_ERRORS_MAX: usize = 100;
@@ -95,11 +97,12 @@ pub fn decode(encoding: Encoding, ty: Option<TypeId>, data: &[u8], strict: bool)
         return Err(DecodeError::TooLarge);
     }
     match encoding {
-        Encoding::Json => json::decode(ty, data, strict),
+        Encoding::Json => json::decode_within(ty, data, strict, &mut Budget::new(Limits::DOCUMENT)),
         Encoding::Yaml => yaml::decode(ty, data, strict),
         Encoding::Protobuf => {
             let ty = ty.ok_or_else(|| DecodeError::Proto("object has no protobuf form".into()))?;
-            Ok(Decoded { value: proto::decode_as(ty, data)?.1, strict: StrictErrors::default() })
+            let (_, value) = proto::decode_within(ty, data, &mut Budget::new(Limits::DOCUMENT))?;
+            Ok(Decoded { value, strict: StrictErrors::default() })
         }
     }
 }

@@ -1,5 +1,6 @@
 //! When a field is written: what its absence looks like in canonical JSON and which values count as absent.
 //! The rules are those of Go's JSON encoding of the published types.
+use crate::budget::{member_bytes, tree_bytes};
 use kelson_schema::{Field, FieldType, Kind, TypeId};
 use serde_json::{Map, Value};
 
@@ -67,12 +68,16 @@ pub(crate) fn store(map: &mut Map<String, Value>, field: Field, value: Value) {
     map.insert(field.json().to_owned(), value);
 }
 
-/// Adds what the canonical form shows for fields that are not set.
-pub(crate) fn finish(id: TypeId, map: &mut Map<String, Value>) {
+/// Adds what the canonical form shows for fields that are not set. Gives the bytes of memory that this takes, estimated as
+/// [`crate::Budget`] does: an empty object of two bytes may have to show many fields.
+pub(crate) fn finish(id: TypeId, map: &mut Map<String, Value>) -> usize {
+    let mut bytes = 0;
     for field in id.json_fields().filter(|f| f.shown_when_absent()) {
         if !map.contains_key(field.json()) {
             let value = if field.is_pointer() { Value::Null } else { zero(field.ty()) };
+            bytes += member_bytes(map.len(), field.json()) + tree_bytes(&value);
             map.insert(field.json().to_owned(), value);
         }
     }
+    bytes
 }

@@ -1,16 +1,36 @@
 //! Typed decoding: the tree is built canonical, unknown and duplicate fields are noted with their path, and a value of the
 //! wrong type is reported in the words of Go's decoder. Names are case-sensitive, as `sigs.k8s.io/json` has them.
 use super::lexer::Lexer;
-use crate::{DecodeError, Decoded, STRICT_ERRORS_MAX, StrictErrors, TypeMeta, scalar, zero};
+use crate::{
+    Budget, DecodeError, Decoded, Limits, STRICT_ERRORS_MAX, StrictErrors, TypeMeta, budget::tree_bytes, scalar, zero,
+};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kelson_schema::{FieldType, Kind, TypeId};
 use serde_json::{Map, Number, Value};
 use std::borrow::Cow;
 
-/// Decodes a document; see [`crate::decode`].
+/// Bytes of paths after which findings are no longer noted: a key of a megabyte stands in the path of each field below it.
+const NOTED_BYTES_MAX: usize = 256 * 1024;
+
+/// Decodes a document whose size its reader has bounded; see [`crate::decode`] for those of requests.
 pub fn decode(ty: Option<TypeId>, data: &[u8], strict: bool) -> Result<Decoded, DecodeError> {
+    decode_within(ty, data, strict, &mut Budget::new(Limits::TRUSTED))
+}
+
+/// Decodes a document, or one embedded in another at the depth that the budget has, and charges the budget for it.
+///
+/// # Errors
+/// See [`DecodeError`].
+pub fn decode_within(
+    ty: Option<TypeId>,
+    data: &[u8],
+    strict: bool,
+    budget: &mut Budget,
+) -> Result<Decoded, DecodeError> {
     let text = text(data);
-    let mut d = Decoder { lexer: Lexer::new(&text), path: Vec::new(), strict, found: Vec::new(), type_error: None };
+    let lexer = Lexer::new(&text, budget.spent().depth);
+    let mut d =
+        Decoder { lexer, budget, path: Vec::new(), strict, found: Vec::new(), noted_bytes: 0, type_error: None };
     let value = match ty {
         Some(ty) => d.root(ty)?,
         None => d.any(true)?,
@@ -30,7 +50,7 @@ pub fn peek(data: &[u8]) -> Result<TypeMeta, DecodeError> {
 }
 
 fn peek_text(text: &str) -> Result<TypeMeta, DecodeError> {
-    let mut lexer = Lexer::new(text);
+    let mut lexer = Lexer::new(text, 0);
     let mut found = TypeMeta::default();
     match lexer.peek() {
         Some(b'{') => {}
@@ -96,22 +116,27 @@ enum Step<'a> {
     Index(usize),
 }
 
-struct Decoder<'a> {
+struct Decoder<'a, 'b> {
     lexer: Lexer<'a>,
+    budget: &'b mut Budget,
     path: Vec<Step<'a>>,
     strict: bool,
     found: Vec<String>,
+    /// Bytes of the paths of all findings so far, those that repeat one included.
+    noted_bytes: usize,
     /// The first value of a wrong type; decoding goes on to find syntax errors first.
     type_error: Option<String>,
 }
 
-impl<'a> Decoder<'a> {
+impl<'a> Decoder<'a, '_> {
     fn root(&mut self, ty: TypeId) -> Result<Value, DecodeError> {
         match self.lexer.peek() {
             Some(b'{') => Ok(Value::Object(self.object(ty)?)),
             Some(b'n') => {
                 self.lexer.word("null")?;
-                Ok(Value::Object(zero::zero_struct(ty)))
+                let value = Value::Object(zero::zero_struct(ty));
+                self.budget.bytes(tree_bytes(&value))?;
+                Ok(value)
             }
             other => {
                 self.lexer.skip()?;
@@ -140,6 +165,7 @@ impl<'a> Decoder<'a> {
             }
             seen |= 1 << position;
             let field = ty.json_field(position);
+            self.budget.member(map.len(), field.json())?;
             self.path.push(Step::Field(ty, position));
             if let Some(value) = self.value(field.ty())? {
                 zero::store(&mut map, field, value);
@@ -149,7 +175,7 @@ impl<'a> Decoder<'a> {
             }
             self.path.pop();
         }
-        zero::finish(ty, &mut map);
+        self.budget.bytes(zero::finish(ty, &mut map))?;
         Ok(map)
     }
 
@@ -199,9 +225,13 @@ impl<'a> Decoder<'a> {
         self.lexer.enter()?;
         let (mut out, mut first) = (Vec::new(), true);
         while self.lexer.next_element(&mut first)? {
+            self.budget.element()?;
             self.path.push(Step::Index(out.len()));
-            let value = self.value(elem)?;
-            out.push(value.unwrap_or_else(|| zero::zero(elem)));
+            let value = match self.value(elem)? {
+                Some(value) => value,
+                None => self.zero(elem)?,
+            };
+            out.push(value);
             self.path.pop();
         }
         Ok(out)
@@ -214,17 +244,26 @@ impl<'a> Decoder<'a> {
             if out.contains_key(key.as_ref()) {
                 self.note("duplicate field", &key);
             }
+            self.budget.member(out.len(), &key)?;
             self.path.push(Step::Key(key.clone()));
             let value = self.value(ty)?;
             self.path.pop();
-            let value = value.unwrap_or_else(|| match ty.kind() {
+            let value = match value {
+                Some(value) => value,
                 // Protobuf has no absent bytes in a map.
-                Kind::Bytes => Value::String(String::new()),
-                _ => zero::zero(ty),
-            });
+                None if ty.kind() == Kind::Bytes => Value::String(String::new()),
+                None => self.zero(ty)?,
+            };
             out.insert(key.into_owned(), value);
         }
         Ok(out)
+    }
+
+    /// What stands for `null` in a list or map.
+    fn zero(&mut self, ty: FieldType) -> Result<Value, DecodeError> {
+        let value = zero::zero(ty);
+        self.budget.bytes(tree_bytes(&value))?;
+        Ok(value)
     }
 
     fn number(&mut self, ty: FieldType) -> Result<Option<Value>, DecodeError> {
@@ -328,6 +367,7 @@ impl<'a> Decoder<'a> {
                 self.lexer.enter()?;
                 let (mut out, mut first) = (Vec::new(), true);
                 while self.lexer.next_element(&mut first)? {
+                    self.budget.element()?;
                     out.push(self.root(id)?);
                 }
                 Some(Value::Array(out)).filter(|v| v != &Value::Array(Vec::new()))
@@ -336,6 +376,7 @@ impl<'a> Decoder<'a> {
                 self.lexer.enter()?;
                 let (mut out, mut first) = (Vec::new(), true);
                 while self.lexer.next_element(&mut first)? {
+                    self.budget.element()?;
                     out.push(Value::String(self.plain_string()?.into_owned()));
                 }
                 Some(Value::Array(out)).filter(|v| v != &Value::Array(Vec::new()))
@@ -359,6 +400,7 @@ impl<'a> Decoder<'a> {
                     if check && out.contains_key(key.as_ref()) {
                         self.note("duplicate field", &key);
                     }
+                    self.budget.member(out.len(), &key)?;
                     if check {
                         self.path.push(Step::Key(key.clone()));
                     }
@@ -374,6 +416,7 @@ impl<'a> Decoder<'a> {
                 self.lexer.enter()?;
                 let (mut out, mut first) = (Vec::new(), true);
                 while self.lexer.next_element(&mut first)? {
+                    self.budget.element()?;
                     self.path.push(Step::Index(out.len()));
                     out.push(self.any(check)?);
                     self.path.pop();
@@ -395,7 +438,7 @@ impl<'a> Decoder<'a> {
     }
 
     fn note(&mut self, what: &str, key: &str) {
-        if !self.strict || self.found.len() >= STRICT_ERRORS_MAX {
+        if !self.strict || self.found.len() >= STRICT_ERRORS_MAX || self.noted_bytes > NOTED_BYTES_MAX {
             return;
         }
         let mut path = String::new();
@@ -407,6 +450,7 @@ impl<'a> Decoder<'a> {
             }
         }
         push_name(&mut path, key);
+        self.noted_bytes += path.len();
         let message = format!("{what} {}", scalar::go_quote(&path));
         if !self.found.contains(&message) {
             self.found.push(message);

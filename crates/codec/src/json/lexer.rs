@@ -10,8 +10,9 @@ pub(super) struct Lexer<'a> {
 }
 
 impl<'a> Lexer<'a> {
-    pub(super) fn new(text: &'a str) -> Self {
-        Self { text, pos: 0, depth: 0 }
+    /// `depth` is that of the place where the document stands; 0 for one of its own.
+    pub(super) fn new(text: &'a str, depth: usize) -> Self {
+        Self { text, pos: 0, depth }
     }
 
     fn bytes(&self) -> &'a [u8] {

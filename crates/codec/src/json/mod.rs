@@ -3,4 +3,4 @@
 pub(crate) mod decode;
 mod lexer;
 
-pub use decode::{decode, peek};
+pub use decode::{decode, decode_within, peek};

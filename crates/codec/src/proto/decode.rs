@@ -1,22 +1,20 @@
 //! Protobuf to the canonical tree. Unknown fields are skipped; nesting is bounded.
 use super::wire::{Reader, Wire};
-use crate::{DecodeError, NESTING_DEPTH_MAX, json::decode::canonical_float, scalar, scalar::Moment, zero};
+use crate::{Budget, DecodeError, budget::tree_bytes, json::decode::canonical_float, scalar, scalar::Moment, zero};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kelson_schema::{Field, FieldType, Kind, TypeId};
 use serde_json::{Map, Value};
 
 /// Decodes one message to its canonical object.
-pub(super) fn message(ty: TypeId, data: &[u8], depth: usize) -> Result<Map<String, Value>, DecodeError> {
+pub(super) fn message(ty: TypeId, data: &[u8], budget: &mut Budget) -> Result<Map<String, Value>, DecodeError> {
     let mut map = Map::new();
-    fields(ty, data, &mut map, depth)?;
-    zero::finish(ty, &mut map);
+    fields(ty, data, &mut map, budget)?;
+    budget.bytes(zero::finish(ty, &mut map))?;
     Ok(map)
 }
 
-fn fields(ty: TypeId, data: &[u8], map: &mut Map<String, Value>, depth: usize) -> Result<(), DecodeError> {
-    if depth > NESTING_DEPTH_MAX {
-        return Err(DecodeError::TooDeep);
-    }
+fn fields(ty: TypeId, data: &[u8], map: &mut Map<String, Value>, budget: &mut Budget) -> Result<(), DecodeError> {
+    budget.enter()?;
     let mut reader = Reader::new(data);
     while let Some((number, wire)) = reader.tag()? {
         let Some(field) = ty.field_by_number(number) else {
@@ -26,12 +24,14 @@ fn fields(ty: TypeId, data: &[u8], map: &mut Map<String, Value>, depth: usize) -
         match field.ty().kind() {
             Kind::Struct(inner) if field.is_inline() => {
                 expect(wire, Wire::Bytes, field)?;
-                fields(inner, reader.bytes()?, map, depth + 1)?;
+                fields(inner, reader.bytes()?, map, budget)?;
             }
-            Kind::List(elem) => element(&mut reader, wire, elem, field, map, depth)?,
+            Kind::List(elem) => element(&mut reader, wire, elem, field, map, budget)?,
             Kind::Map(elem) => {
                 expect(wire, Wire::Bytes, field)?;
-                let (key, v) = entry(reader.bytes()?, elem, field, depth)?;
+                let (key, v) = entry(reader.bytes()?, elem, field, budget)?;
+                let entries = map.get(field.json()).and_then(Value::as_object).map_or(0, Map::len);
+                budget.member(entries, &key)?;
                 match map.get_mut(field.json()) {
                     Some(Value::Object(entries)) => {
                         entries.insert(key, v);
@@ -42,11 +42,13 @@ fn fields(ty: TypeId, data: &[u8], map: &mut Map<String, Value>, depth: usize) -
                 }
             }
             _ => {
-                let v = value(&mut reader, wire, field.ty(), field, depth)?;
+                budget.member(map.len(), field.json())?;
+                let v = value(&mut reader, wire, field.ty(), field, budget)?;
                 zero::store(map, field, v);
             }
         }
     }
+    budget.leave();
     Ok(())
 }
 
@@ -63,9 +65,10 @@ fn element(
     elem: FieldType,
     field: Field,
     map: &mut Map<String, Value>,
-    depth: usize,
+    budget: &mut Budget,
 ) -> Result<(), DecodeError> {
     if !map.contains_key(field.json()) {
+        budget.member(map.len(), field.json())?;
         map.insert(field.json().to_owned(), Value::Array(Vec::new()));
     }
     let Some(Value::Array(items)) = map.get_mut(field.json()) else { return Ok(()) };
@@ -74,15 +77,17 @@ fn element(
         let mut inner = Reader::new(reader.bytes()?);
         let wire = if elem.kind() == Kind::Double { Wire::Fixed64 } else { Wire::Varint };
         while !inner.at_end() {
-            items.push(value(&mut inner, wire, elem, field, depth)?);
+            budget.element()?;
+            items.push(value(&mut inner, wire, elem, field, budget)?);
         }
         return Ok(());
     }
-    items.push(value(reader, wire, elem, field, depth)?);
+    budget.element()?;
+    items.push(value(reader, wire, elem, field, budget)?);
     Ok(())
 }
 
-fn entry(data: &[u8], elem: FieldType, field: Field, depth: usize) -> Result<(String, Value), DecodeError> {
+fn entry(data: &[u8], elem: FieldType, field: Field, budget: &mut Budget) -> Result<(String, Value), DecodeError> {
     let (mut key, mut found) = ("", None);
     let mut reader = Reader::new(data);
     while let Some((number, wire)) = reader.tag()? {
@@ -91,18 +96,29 @@ fn entry(data: &[u8], elem: FieldType, field: Field, depth: usize) -> Result<(St
                 expect(wire, Wire::Bytes, field)?;
                 key = reader.text()?;
             }
-            2 => found = Some(value(&mut reader, wire, elem, field, depth)?),
+            2 => found = Some(value(&mut reader, wire, elem, field, budget)?),
             _ => reader.skip(wire)?,
         }
     }
-    let v = found.unwrap_or_else(|| match elem.kind() {
-        Kind::Bytes => Value::String(String::new()),
-        _ => zero::zero(elem),
-    });
+    let v = match found {
+        Some(v) => v,
+        None if elem.kind() == Kind::Bytes => Value::String(String::new()),
+        None => {
+            let v = zero::zero(elem);
+            budget.bytes(tree_bytes(&v))?;
+            v
+        }
+    };
     Ok((key.to_owned(), v))
 }
 
-fn value(reader: &mut Reader<'_>, wire: Wire, ty: FieldType, field: Field, depth: usize) -> Result<Value, DecodeError> {
+fn value(
+    reader: &mut Reader<'_>,
+    wire: Wire,
+    ty: FieldType,
+    field: Field,
+    budget: &mut Budget,
+) -> Result<Value, DecodeError> {
     let wanted = match ty.kind() {
         Kind::Bool | Kind::Int32 | Kind::Int64 => Wire::Varint,
         Kind::Double => Wire::Fixed64,
@@ -116,24 +132,27 @@ fn value(reader: &mut Reader<'_>, wire: Wire, ty: FieldType, field: Field, depth
         Kind::Double => canonical_float(f64::from_bits(reader.fixed64()?)).map_or(Value::Null, Value::Number),
         Kind::String => Value::String(reader.text()?.to_owned()),
         Kind::Bytes => Value::String(STANDARD.encode(reader.bytes()?)),
-        Kind::Struct(id) => Value::Object(message(id, reader.bytes()?, depth + 1)?),
+        Kind::Struct(id) => Value::Object(message(id, reader.bytes()?, budget)?),
         Kind::WrappedList(elem) => {
             let mut inner = Reader::new(reader.bytes()?);
             let mut items = Vec::new();
             while let Some((number, wire)) = inner.tag()? {
                 match number {
-                    1 => items.push(value(&mut inner, wire, elem, field, depth)?),
+                    1 => {
+                        budget.element()?;
+                        items.push(value(&mut inner, wire, elem, field, budget)?);
+                    }
                     _ => inner.skip(wire)?,
                 }
             }
             Value::Array(items)
         }
-        kind => special(kind, reader.bytes()?, depth)?,
+        kind => special(kind, reader.bytes()?, budget)?,
     })
 }
 
 /// Messages whose JSON is not an object.
-fn special(kind: Kind, data: &[u8], depth: usize) -> Result<Value, DecodeError> {
+fn special(kind: Kind, data: &[u8], budget: &mut Budget) -> Result<Value, DecodeError> {
     let mut reader = Reader::new(data);
     let (mut ints, mut texts): ([Option<i64>; 4], [Option<&[u8]>; 4]) = ([None; 4], [None; 4]);
     let mut schemas = Vec::new();
@@ -172,32 +191,41 @@ fn special(kind: Kind, data: &[u8], depth: usize) -> Result<Value, DecodeError> 
         Kind::IntOrString if ints[1].unwrap_or(0) == 1 => Value::String(utf8(texts[3])),
         Kind::IntOrString => Value::from(ints[2].unwrap_or(0) as i32),
         Kind::SchemaOrBool(id) => match texts[2] {
-            Some(schema) => Value::Object(message(id, schema, depth + 1)?),
+            Some(schema) => Value::Object(message(id, schema, budget)?),
             None => Value::Bool(ints[1].unwrap_or(0) != 0),
         },
         Kind::SchemaOrArray(id) if !schemas.is_empty() => {
-            let schemas: Result<Vec<_>, _> =
-                schemas.iter().map(|s| message(id, s, depth + 1).map(Value::Object)).collect();
-            Value::Array(schemas?)
+            let mut items = Vec::with_capacity(schemas.len());
+            for schema in schemas {
+                budget.element()?;
+                items.push(Value::Object(message(id, schema, budget)?));
+            }
+            Value::Array(items)
         }
         Kind::SchemaOrStringArray(_) if !schemas.is_empty() => {
-            Value::Array(schemas.iter().map(|s| Value::String(utf8(Some(s)))).collect())
+            let mut items = Vec::with_capacity(schemas.len());
+            for schema in schemas {
+                budget.element()?;
+                items.push(Value::String(utf8(Some(schema))));
+            }
+            Value::Array(items)
         }
         Kind::SchemaOrArray(id) | Kind::SchemaOrStringArray(id) => match texts[1] {
-            Some(schema) => Value::Object(message(id, schema, depth + 1)?),
+            Some(schema) => Value::Object(message(id, schema, budget)?),
             None => Value::Null,
         },
-        _ => embedded(texts[1].unwrap_or_default())?,
+        _ => embedded(kind, texts[1].unwrap_or_default(), budget)?,
     })
 }
 
-/// The content of RawExtension, FieldsV1 and JSON: JSON text, or (RawExtension only) a protobuf document of its own.
-fn embedded(raw: &[u8]) -> Result<Value, DecodeError> {
+/// The content of RawExtension, FieldsV1 and JSON: JSON text, or (RawExtension only) a protobuf document of its own, which
+/// may hold such documents in turn: its depth counts on from here.
+fn embedded(kind: Kind, raw: &[u8], budget: &mut Budget) -> Result<Value, DecodeError> {
     if raw.is_empty() {
         return Ok(Value::Null);
     }
-    if super::is_protobuf(raw) {
-        return Ok(super::decode(raw)?.1);
+    if kind == Kind::RawExtension && super::is_protobuf(raw) {
+        return Ok(super::decode_known(raw, budget)?.1);
     }
-    Ok(crate::json::decode(None, raw, false)?.value)
+    Ok(crate::json::decode_within(None, raw, false, budget)?.value)
 }

@@ -9,7 +9,7 @@ mod wire;
 pub use list::ListEncoder;
 pub use watch::{FRAME_BYTES_MAX, frame, watch_event, watch_frame};
 
-use crate::{DecodeError, EncodeError, TypeMeta};
+use crate::{Budget, DecodeError, EncodeError, Limits, TypeMeta};
 use kelson_schema::TypeId;
 use serde_json::Value;
 use wire::{Reader, RevBuf, Wire};
@@ -69,17 +69,30 @@ pub fn peek(data: &[u8]) -> Result<TypeMeta, DecodeError> {
 /// Decodes a document whose type is built in; gives what it says it is and the canonical tree, `apiVersion` and `kind`
 /// included.
 pub fn decode(data: &[u8]) -> Result<(TypeMeta, Value), DecodeError> {
+    decode_known(data, &mut Budget::new(Limits::TRUSTED))
+}
+
+/// See [`decode`].
+fn decode_known(data: &[u8], budget: &mut Budget) -> Result<(TypeMeta, Value), DecodeError> {
     let meta = peek(data)?;
     let ty = meta.type_id().ok_or_else(|| {
         DecodeError::Proto(format!("no kind \"{}\" is registered for version \"{}\"", meta.kind, meta.api_version))
     })?;
-    decode_as(ty, data)
+    decode_within(ty, data, budget)
 }
 
-/// Decodes a document as the given type, whatever its envelope says.
+/// Decodes a document as the given type, whatever its envelope says. Whoever reads the document has bounded its size.
 pub fn decode_as(ty: TypeId, data: &[u8]) -> Result<(TypeMeta, Value), DecodeError> {
+    decode_within(ty, data, &mut Budget::new(Limits::TRUSTED))
+}
+
+/// Decodes a document as the given type and charges the budget for it.
+///
+/// # Errors
+/// See [`DecodeError`].
+pub fn decode_within(ty: TypeId, data: &[u8], budget: &mut Budget) -> Result<(TypeMeta, Value), DecodeError> {
     let envelope = envelope(data)?;
-    let mut map = decode::message(ty, envelope.raw, 0)?;
+    let mut map = decode::message(ty, envelope.raw, budget)?;
     if ty.is_kind() {
         for (key, text) in [("apiVersion", &envelope.meta.api_version), ("kind", &envelope.meta.kind)] {
             if !text.is_empty() {
@@ -92,7 +105,7 @@ pub fn decode_as(ty: TypeId, data: &[u8]) -> Result<(TypeMeta, Value), DecodeErr
 
 /// Decodes a bare message (an item of a list, say): no envelope, no `apiVersion` and `kind`.
 pub fn decode_message(ty: TypeId, message: &[u8]) -> Result<Value, DecodeError> {
-    Ok(Value::Object(decode::message(ty, message, 0)?))
+    Ok(Value::Object(decode::message(ty, message, &mut Budget::new(Limits::TRUSTED))?))
 }
 
 /// Encodes a document: envelope and message. `apiVersion` and `kind` are taken from the tree.

@@ -1,26 +1,27 @@
 //! YAML as `sigs.k8s.io/yaml` understands it: YAML 1.1 scalars, merge keys, keys turned into strings, converted to JSON
 //! and decoded by the same rules as JSON. Size, nesting and what aliases may expand to are bounded.
+//!
+//! An anchored node is not copied: its parser events are kept, once however many anchors lie within each other, and an alias
+//! plays them again. So an alias costs what the node itself costs, and is charged for it.
 mod emit;
 mod resolve;
 
 pub use emit::to_yaml;
 
-use crate::{DOCUMENT_BYTES_MAX, DecodeError, Decoded, NESTING_DEPTH_MAX};
+use crate::{Budget, DOCUMENT_BYTES_MAX, DecodeError, Decoded, Limits, STRICT_ERRORS_MAX};
 use kelson_schema::TypeId;
 use resolve::Scalar;
-use saphyr_parser::{Event, Parser, ScalarStyle, Span, StrInput, Tag};
+use saphyr_parser::{Event, Parser, ScalarStyle, StrInput, Tag};
 use serde_json::{Map, Value};
-use std::{borrow::Cow, collections::HashMap};
-
-/// Nodes that aliases may add to a document.
-pub const ALIAS_NODES_MAX: usize = 100_000;
+use std::{borrow::Cow, collections::HashMap, ops::Range};
 
 /// A YAML document as JSON.
 #[derive(Debug, Clone, Default)]
 pub struct Converted {
     /// JSON text.
     pub json: Vec<u8>,
-    /// Keys set more than once, as the strict YAML decoder reports them; the last one counts.
+    /// Keys set more than once, as the strict YAML decoder reports them, at most [`STRICT_ERRORS_MAX`]; the last value of
+    /// a key counts.
     pub duplicates: Vec<String>,
 }
 
@@ -49,9 +50,12 @@ pub fn to_value(data: &[u8]) -> Result<(Value, Vec<String>), DecodeError> {
     let text = std::str::from_utf8(data).map_err(|_| DecodeError::Yaml("yaml: invalid UTF-8".into()))?;
     let mut loader = Loader {
         parser: Parser::new_from_str(text),
+        tape: Vec::new(),
+        open_anchors: 0,
         anchors: HashMap::new(),
-        nodes: 0,
-        alias_nodes: 0,
+        replays: Vec::new(),
+        budget: Budget::new(Limits::DOCUMENT),
+        aliases: Budget::new(Limits::ALIASES),
         duplicates: Vec::new(),
     };
     let value = loader.document()?;
@@ -60,15 +64,22 @@ pub fn to_value(data: &[u8]) -> Result<(Value, Vec<String>), DecodeError> {
 
 struct Loader<'a> {
     parser: Parser<'a, StrInput<'a>>,
-    /// Value and node count of each anchor.
-    anchors: HashMap<usize, (Node, usize)>,
-    nodes: usize,
-    alias_nodes: usize,
+    /// The events of all anchored nodes, with their lines.
+    tape: Vec<(Event<'a>, usize)>,
+    /// Anchored nodes that are being read; the tape runs while there are any.
+    open_anchors: usize,
+    /// Where on the tape each anchored node is.
+    anchors: HashMap<usize, Range<usize>>,
+    /// What is left of the nodes that aliases stand for; the innermost is last.
+    replays: Vec<Range<usize>>,
+    /// What the whole document costs.
+    budget: Budget,
+    /// What aliases add to it.
+    aliases: Budget,
     duplicates: Vec<String>,
 }
 
 /// A node: its value, and whether it is the plain scalar `<<`.
-#[derive(Clone)]
 struct Node {
     value: Value,
     merge: bool,
@@ -79,81 +90,128 @@ fn error(line: usize, message: &str) -> DecodeError {
     DecodeError::Yaml(format!("yaml: line {line}: {message}"))
 }
 
+fn excessive_aliasing(_: crate::Exceeded) -> DecodeError {
+    DecodeError::Yaml("yaml: document contains excessive aliasing".into())
+}
+
 impl<'a> Loader<'a> {
-    fn next(&mut self) -> Result<(Event<'a>, Span), DecodeError> {
-        match self.parser.next_event() {
-            Some(Ok(event)) => Ok(event),
-            Some(Err(e)) => Err(error(e.marker().line(), e.info())),
-            None => Ok((Event::StreamEnd, Span::default())),
+    /// The next event and its line, from the node that an alias stands for or from the text.
+    fn next(&mut self) -> Result<(Event<'a>, usize), DecodeError> {
+        if let Some(replay) = self.replays.last_mut() {
+            let at = replay.next().ok_or_else(|| error(0, "did not find expected node content"))?;
+            let (event, line) = self.tape[at].clone();
+            self.aliases.steps(1).map_err(excessive_aliasing)?;
+            if let Event::Scalar(text, ..) = &event {
+                self.aliases.bytes(text.len()).map_err(excessive_aliasing)?;
+                self.budget.bytes(text.len())?;
+            }
+            return Ok((event, line));
         }
+        let (event, line) = match self.parser.next_event() {
+            Some(Ok((event, span))) => (event, span.start.line()),
+            Some(Err(e)) => return Err(error(e.marker().line(), e.info())),
+            None => (Event::StreamEnd, 0),
+        };
+        if self.open_anchors > 0 {
+            self.record(&event, line)?;
+        }
+        Ok((event, line))
+    }
+
+    fn record(&mut self, event: &Event<'a>, line: usize) -> Result<(), DecodeError> {
+        // Text that needed no unescaping is borrowed from the document.
+        let text = if let Event::Scalar(Cow::Owned(text), ..) = event { text.len() } else { 0 };
+        self.budget.bytes(2 * size_of::<(Event<'a>, usize)>() + text)?;
+        self.tape.push((event.clone(), line));
+        Ok(())
     }
 
     fn document(&mut self) -> Result<Value, DecodeError> {
         loop {
-            let (event, span) = self.next()?;
+            let (event, line) = self.next()?;
             match event {
                 Event::StreamStart | Event::DocumentStart(_) | Event::Nothing => {}
                 Event::StreamEnd | Event::DocumentEnd => return Ok(Value::Null),
-                event => return Ok(self.node(event, span, 0)?.value),
+                event => return Ok(self.node(event, line)?.value),
             }
         }
     }
 
-    fn node(&mut self, event: Event<'a>, span: Span, depth: usize) -> Result<Node, DecodeError> {
-        if depth > NESTING_DEPTH_MAX {
-            return Err(DecodeError::TooDeep);
-        }
-        self.nodes += 1;
-        let (before, line) = (self.nodes, span.start.line());
-        let (node, anchor) = match event {
-            Event::Alias(id) => return self.alias(id, line),
-            Event::Scalar(text, style, anchor, tag) => (scalar(&text, style, tag, line)?, anchor),
-            Event::SequenceStart(anchor, _) => (Node { value: self.sequence(depth)?, merge: false, line }, anchor),
-            Event::MappingStart(anchor, _) => (Node { value: self.mapping(depth)?, merge: false, line }, anchor),
-            _ => return Err(error(line, "did not find expected node content")),
+    fn node(&mut self, event: Event<'a>, line: usize) -> Result<Node, DecodeError> {
+        let anchor = match &event {
+            Event::Scalar(_, _, anchor, _) | Event::SequenceStart(anchor, _) | Event::MappingStart(anchor, _) => {
+                *anchor
+            }
+            _ => 0,
         };
-        if anchor != 0 {
-            self.anchors.insert(anchor, (node.clone(), self.nodes - before + 1));
+        // While an alias is played, what it plays is on the tape already.
+        if anchor == 0 || !self.replays.is_empty() {
+            return self.content(event, line);
         }
+        if self.open_anchors == 0 {
+            self.record(&event, line)?;
+        }
+        let start = self.tape.len() - 1;
+        self.open_anchors += 1;
+        let node = self.content(event, line)?;
+        self.open_anchors -= 1;
+        self.anchors.insert(anchor, start..self.tape.len());
         Ok(node)
     }
 
-    fn alias(&mut self, id: usize, line: usize) -> Result<Node, DecodeError> {
-        let (node, count) = self.anchors.get(&id).ok_or_else(|| error(line, "anchor value contains itself"))?;
-        self.nodes += count;
-        self.alias_nodes += count;
-        if self.alias_nodes > ALIAS_NODES_MAX {
-            return Err(DecodeError::Yaml("yaml: document contains excessive aliasing".into()));
+    fn content(&mut self, event: Event<'a>, line: usize) -> Result<Node, DecodeError> {
+        let collection = |value| Node { value, merge: false, line };
+        match event {
+            Event::Alias(id) => {
+                let events = self.anchors.get(&id).ok_or_else(|| error(line, "anchor value contains itself"))?;
+                self.replays.push(events.clone());
+                let (event, line) = self.next()?;
+                let node = self.content(event, line)?;
+                // The node has been read to its end.
+                self.replays.pop();
+                Ok(node)
+            }
+            Event::Scalar(text, style, _, tag) => scalar(&text, style, tag, line),
+            Event::SequenceStart(..) => self.sequence().map(collection),
+            Event::MappingStart(..) => self.mapping().map(collection),
+            _ => Err(error(line, "did not find expected node content")),
         }
-        Ok(node.clone())
     }
 
-    fn sequence(&mut self, depth: usize) -> Result<Value, DecodeError> {
+    fn sequence(&mut self) -> Result<Value, DecodeError> {
+        self.budget.enter()?;
         let mut items = Vec::new();
         loop {
             match self.next()? {
-                (Event::SequenceEnd, _) => return Ok(Value::Array(items)),
-                (event, span) => items.push(self.node(event, span, depth + 1)?.value),
+                (Event::SequenceEnd, _) => break,
+                (event, line) => {
+                    self.budget.element()?;
+                    items.push(self.node(event, line)?.value);
+                }
             }
         }
+        self.budget.leave();
+        Ok(Value::Array(items))
     }
 
-    fn mapping(&mut self, depth: usize) -> Result<Value, DecodeError> {
+    fn mapping(&mut self) -> Result<Value, DecodeError> {
+        self.budget.enter()?;
         let mut map = Map::new();
         let mut merges = Vec::new();
         loop {
             let key = match self.next()? {
                 (Event::MappingEnd, _) => break,
-                (event, span) => self.node(event, span, depth + 1)?,
+                (event, line) => self.node(event, line)?,
             };
-            let (event, span) = self.next()?;
-            let value = self.node(event, span, depth + 1)?;
+            let (event, line) = self.next()?;
+            let value = self.node(event, line)?;
             if key.merge {
                 merges.push(value);
                 continue;
             }
             let name = key_name(&key)?;
-            if map.contains_key(&name) {
+            self.budget.member(map.len(), &name)?;
+            if map.contains_key(&name) && self.duplicates.len() < STRICT_ERRORS_MAX {
                 self.duplicates.push(format!(
                     "line {}: key {} already set in map",
                     key.line,
@@ -172,10 +230,12 @@ impl<'a> Loader<'a> {
                     return Err(error(merge.line, "map merge requires map or sequence of maps as the value"));
                 };
                 for (key, value) in source {
+                    self.budget.member(map.len(), &key)?;
                     map.entry(key).or_insert(value);
                 }
             }
         }
+        self.budget.leave();
         Ok(Value::Object(map))
     }
 }

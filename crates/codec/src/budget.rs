@@ -129,6 +129,26 @@ impl Budget {
         Ok(())
     }
 
+    /// Charges a whole tree that is to be copied: its values, its text and a step for each of them.
+    ///
+    /// # Errors
+    /// [`Exceeded::Elements`], [`Exceeded::Bytes`], [`Exceeded::Steps`]
+    pub fn tree(&mut self, value: &Value) -> Result<(), Exceeded> {
+        self.steps(1)?;
+        match value {
+            Value::Array(items) => items.iter().try_for_each(|item| {
+                self.element()?;
+                self.tree(item)
+            }),
+            Value::Object(map) => map.iter().enumerate().try_for_each(|(i, (key, value))| {
+                self.member(i, key)?;
+                self.tree(value)
+            }),
+            Value::String(text) => self.bytes(text.len()),
+            _ => Ok(()),
+        }
+    }
+
     /// Enters an object or a list; [`Budget::leave`] leaves it.
     ///
     /// # Errors

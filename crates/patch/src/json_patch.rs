@@ -1,5 +1,6 @@
 //! JSON patch, RFC 6902, with the leniency and messages of the library upstream uses (negative indices, `missing value`).
 use crate::PatchError;
+use kelson_codec::{Budget, Exceeded, Limits, NESTING_DEPTH_MAX};
 use serde_json::Value;
 
 /// Operations allowed in one patch.
@@ -7,8 +8,23 @@ pub const JSON_PATCH_OPERATIONS_MAX: usize = 10_000;
 /// Bytes that `copy` operations may add together.
 const COPIED_BYTES_MAX: usize = 3 * 1024 * 1024;
 
+/// Elements of a list that are moved aside in the time of one step.
+const MOVED_PER_STEP: usize = 16;
+
 /// Applies a patch (a JSON array of operations) to a document. On error the document may be changed in part.
+///
+/// # Errors
+/// See [`PatchError`].
 pub fn json_patch(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
+    json_patch_within(document, patch, &mut Budget::new(Limits::DOCUMENT))
+}
+
+/// As [`json_patch`], with the budget of the caller: steps for what operations walk, measure and move aside, memory for
+/// what they copy. The result nests no deeper than [`NESTING_DEPTH_MAX`], nor does the document at any time.
+///
+/// # Errors
+/// See [`PatchError`].
+pub fn json_patch_within(document: &mut Value, patch: &Value, budget: &mut Budget) -> Result<(), PatchError> {
     let Value::Array(operations) = patch else {
         return Err(PatchError::BadRequest(
             "error decoding patch: json: cannot unmarshal object into Go value of type jsonpatch.Patch".into(),
@@ -20,55 +36,132 @@ pub fn json_patch(document: &mut Value, patch: &Value) -> Result<(), PatchError>
             operations.len()
         )));
     }
-    let mut copied = 0;
-    for operation in operations {
-        one(document, operation, &mut copied)?;
+    let depth = depth(document, budget)?;
+    let mut patching = Patching { document, budget, depth, copied: 0 };
+    operations.iter().try_for_each(|operation| patching.one(operation))
+}
+
+/// How many objects and lists lie within each other; 0 for a scalar.
+fn depth(value: &Value, budget: &mut Budget) -> Result<usize, Exceeded> {
+    let mut deepest = 0;
+    match value {
+        Value::Array(items) => {
+            budget.steps(items.len())?;
+            for item in items {
+                deepest = deepest.max(depth(item, budget)?);
+            }
+        }
+        Value::Object(map) => {
+            budget.steps(map.len())?;
+            for value in map.values() {
+                deepest = deepest.max(depth(value, budget)?);
+            }
+        }
+        _ => return Ok(0),
     }
-    Ok(())
+    Ok(deepest + 1)
+}
+
+/// A patch that is being applied.
+struct Patching<'a> {
+    document: &'a mut Value,
+    budget: &'a mut Budget,
+    /// The document nests no deeper than this; it may nest less deep once something is removed.
+    depth: usize,
+    /// Bytes of text that copies have added.
+    copied: usize,
 }
 
 fn refuse(message: String) -> PatchError {
     PatchError::Unprocessable(message)
 }
 
-fn one(document: &mut Value, operation: &Value, copied: &mut usize) -> Result<(), PatchError> {
-    let text = |key: &str| operation[key].as_str();
-    let op = text("op").unwrap_or("unknown");
-    let path = text("path").ok_or_else(|| refuse(format!("{op} operation failed to decode path: missing value")))?;
-    let value = || {
-        operation
-            .get("value")
-            .cloned()
-            .ok_or_else(|| refuse(format!("error in {op} for path: '{path}': missing value")))
-    };
-    let from = || text("from").ok_or_else(|| refuse(format!("{op} operation failed to decode from: missing value")));
-    match op {
-        "add" => add(document, path, operation.get("value").cloned().unwrap_or(Value::Null), "add"),
-        "remove" => remove(document, path, "remove").map(drop),
-        "replace" => replace(document, path, value()?),
-        "move" => {
-            let from = from()?;
-            if path.starts_with(&format!("{from}/")) {
-                return Err(refuse(format!("error in move for path: '{path}': cannot move a value into itself")));
+impl Patching<'_> {
+    fn one(&mut self, operation: &Value) -> Result<(), PatchError> {
+        let text = |key: &str| operation[key].as_str();
+        let op = text("op").unwrap_or("unknown");
+        let path =
+            text("path").ok_or_else(|| refuse(format!("{op} operation failed to decode path: missing value")))?;
+        let value = || {
+            operation
+                .get("value")
+                .cloned()
+                .ok_or_else(|| refuse(format!("error in {op} for path: '{path}': missing value")))
+        };
+        let from =
+            || text("from").ok_or_else(|| refuse(format!("{op} operation failed to decode from: missing value")));
+        self.budget.steps(1 + steps_of(path))?;
+        match op {
+            "add" => {
+                let value = operation.get("value").cloned().unwrap_or(Value::Null);
+                self.measure(path, &value)?;
+                add(self.document, path, value, "add", self.budget)
             }
-            let taken = remove(document, from, "move")?;
-            add(document, path, taken, "move")
-        }
-        "copy" => {
-            let found = get(document, from()?).cloned();
-            let found = found
-                .ok_or_else(|| refuse(format!("error in copy for from: '{}': missing value", from().unwrap_or(""))))?;
-            *copied += found.to_string().len();
-            if *copied > COPIED_BYTES_MAX {
-                return Err(PatchError::TooLarge(format!(
-                    "Unable to complete the copy, the accumulated size increase of copy is {copied}, exceeding the limit {COPIED_BYTES_MAX}"
-                )));
+            "remove" => remove(self.document, path, "remove", self.budget).map(drop),
+            "replace" => {
+                let value = value()?;
+                self.measure(path, &value)?;
+                replace(self.document, path, value)
             }
-            add(document, path, found, "copy")
+            "move" => self.relocate(from()?, path),
+            "copy" => self.copy(from()?, path),
+            "test" => test(self.document, path, operation.get("value").unwrap_or(&Value::Null)),
+            other => Err(refuse(format!("Unexpected kind: {other}"))),
         }
-        "test" => test(document, path, operation.get("value").unwrap_or(&Value::Null)),
-        other => Err(refuse(format!("Unexpected kind: {other}"))),
     }
+
+    fn relocate(&mut self, from: &str, path: &str) -> Result<(), PatchError> {
+        self.budget.steps(steps_of(from))?;
+        if path.strip_prefix(from).is_some_and(|rest| rest.starts_with('/')) {
+            return Err(refuse(format!("error in move for path: '{path}': cannot move a value into itself")));
+        }
+        let taken = remove(self.document, from, "move", self.budget)?;
+        self.measure_from(from, path, &taken)?;
+        add(self.document, path, taken, "move", self.budget)
+    }
+
+    fn copy(&mut self, from: &str, path: &str) -> Result<(), PatchError> {
+        self.budget.steps(steps_of(from))?;
+        let found = get(self.document, from)
+            .ok_or_else(|| refuse(format!("error in copy for from: '{from}': missing value")))?;
+        self.budget.tree(found)?;
+        self.copied += found.to_string().len();
+        if self.copied > COPIED_BYTES_MAX {
+            return Err(PatchError::TooLarge(format!(
+                "Unable to complete the copy, the accumulated size increase of copy is {}, exceeding the limit {COPIED_BYTES_MAX}",
+                self.copied
+            )));
+        }
+        let found = found.clone();
+        self.measure_from(from, path, &found)?;
+        add(self.document, path, found, "copy", self.budget)
+    }
+
+    /// Refuses a value that would make the document nest too deep at this place.
+    fn measure(&mut self, path: &str, value: &Value) -> Result<(), PatchError> {
+        let depth = steps_of(path) + depth(value, self.budget)?;
+        if depth > NESTING_DEPTH_MAX {
+            return Err(Exceeded::Depth.into());
+        }
+        self.depth = self.depth.max(depth);
+        Ok(())
+    }
+
+    /// As [`Patching::measure`], for a value out of the document; most need not be walked, since the document's own depth
+    /// says how deep they can be.
+    fn measure_from(&mut self, from: &str, path: &str, value: &Value) -> Result<(), PatchError> {
+        let deepest = steps_of(path) + self.depth.saturating_sub(steps_of(from));
+        if deepest > NESTING_DEPTH_MAX {
+            return self.measure(path, value);
+        }
+        self.depth = self.depth.max(deepest);
+        Ok(())
+    }
+}
+
+/// Steps from the document to the place that a path names.
+fn steps_of(path: &str) -> usize {
+    path.bytes().filter(|b| *b == b'/').count()
 }
 
 fn tokens(path: &str) -> Vec<String> {
@@ -110,7 +203,7 @@ fn parent<'a>(document: &'a mut Value, path: &str, op: &str) -> Result<(&'a mut 
     Ok((container, last))
 }
 
-fn add(document: &mut Value, path: &str, value: Value, op: &str) -> Result<(), PatchError> {
+fn add(document: &mut Value, path: &str, value: Value, op: &str, budget: &mut Budget) -> Result<(), PatchError> {
     if path.is_empty() {
         *document = value;
         return Ok(());
@@ -129,7 +222,10 @@ fn add(document: &mut Value, path: &str, value: Value, op: &str) -> Result<(), P
                 Err(_) => None,
             };
             match at.filter(|at| *at <= items.len()) {
-                Some(at) => items.insert(at, value),
+                Some(at) => {
+                    budget.steps((items.len() - at) / MOVED_PER_STEP)?;
+                    items.insert(at, value);
+                }
                 None => {
                     return Err(refuse(format!(
                         "error in {op} for path: '{path}': Unable to access invalid index: {last}: invalid index referenced"
@@ -142,14 +238,17 @@ fn add(document: &mut Value, path: &str, value: Value, op: &str) -> Result<(), P
     Ok(())
 }
 
-fn remove(document: &mut Value, path: &str, op: &str) -> Result<Value, PatchError> {
+fn remove(document: &mut Value, path: &str, op: &str, budget: &mut Budget) -> Result<Value, PatchError> {
     let (container, last) = parent(document, path, op)?;
     let removed = match container {
         Value::Object(map) => {
             map.remove(&last).ok_or_else(|| format!("Unable to remove nonexistent key: {last}: missing value"))
         }
         Value::Array(items) => match index(&last, items.len()).filter(|i| *i < items.len()) {
-            Some(at) => Ok(items.remove(at)),
+            Some(at) => {
+                budget.steps((items.len() - at) / MOVED_PER_STEP)?;
+                Ok(items.remove(at))
+            }
             None => Err(format!("Unable to access invalid index: {last}: invalid index referenced")),
         },
         _ => Err("missing value".to_owned()),

@@ -2,14 +2,15 @@
 //! (`kelson_schema::Shape`); nothing here knows a kind, the store or HTTP. The result of a patch is a tree that the caller
 //! decodes, defaults and validates as any other.
 pub mod apply;
+mod index;
 mod json_patch;
 mod merge_patch;
 mod strategic;
 
 pub use apply::{ApplyError, Conflict, FieldManager, FieldSet, PathElement};
-pub use json_patch::{JSON_PATCH_OPERATIONS_MAX, json_patch};
+pub use json_patch::{JSON_PATCH_OPERATIONS_MAX, json_patch, json_patch_within};
 pub use merge_patch::merge_patch;
-pub use strategic::strategic_merge_patch;
+pub use strategic::{strategic_merge_patch, strategic_merge_patch_within};
 
 /// The kinds of patches, by media type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,7 +57,17 @@ pub enum PatchError {
     /// 422 with the text alone: the patch does not apply to this object.
     #[error("{0}")]
     Unprocessable(String),
-    /// 413 RequestEntityTooLarge.
+    /// 413 RequestEntityTooLarge: the patch has too many operations, or more work or memory would go into it than a
+    /// [`kelson_codec::Budget`] for one document has.
     #[error("{0}")]
     TooLarge(String),
+}
+
+impl From<kelson_codec::Exceeded> for PatchError {
+    fn from(exceeded: kelson_codec::Exceeded) -> Self {
+        match exceeded {
+            kelson_codec::Exceeded::Depth => Self::BadRequest(exceeded.to_string()),
+            _ => Self::TooLarge(exceeded.to_string()),
+        }
+    }
 }

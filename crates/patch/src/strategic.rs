@@ -1,8 +1,11 @@
 //! Strategic merge patch: lists merge by the keys the schema publishes, and directives inside the patch delete, replace and
 //! order. The rules are those of apimachinery `pkg/util/strategicpatch`; the diff that makes such patches is kubectl's.
 use crate::PatchError;
+use crate::index::{Index, key_of};
+use kelson_codec::{Budget, Limits};
 use kelson_schema::shape::Shape;
 use serde_json::{Map, Value};
+use std::collections::{HashMap, HashSet};
 
 type Object = Map<String, Value>;
 
@@ -12,14 +15,30 @@ const DELETE_FROM_LIST: &str = "$deleteFromPrimitiveList";
 const SET_ORDER: &str = "$setElementOrder";
 
 /// Applies a patch to an object of a built-in kind. `shape` is the kind's ([`Shape::of_kind`]).
+///
+/// # Errors
+/// See [`PatchError`].
 pub fn strategic_merge_patch(original: Value, patch: Value, shape: &Shape) -> Result<Value, PatchError> {
+    strategic_merge_patch_within(original, patch, shape, &mut Budget::new(Limits::DOCUMENT))
+}
+
+/// As [`strategic_merge_patch`], with the budget of the caller: a step for each element of a list that is merged.
+///
+/// # Errors
+/// See [`PatchError`].
+pub fn strategic_merge_patch_within(
+    original: Value,
+    patch: Value,
+    shape: &Shape,
+    budget: &mut Budget,
+) -> Result<Value, PatchError> {
     let (Value::Object(original), Value::Object(patch)) = (original, patch) else {
         return Err(PatchError::BadRequest("invalid JSON document".into()));
     };
     if matches!(shape, Shape::Dynamic(_) | Shape::Untyped) {
         return Err(PatchError::BadRequest("strategic merge patch format is not supported".into()));
     }
-    merge_map(original, patch, shape).map(Value::Object)
+    merge_map(original, patch, shape, budget).map(Value::Object)
 }
 
 fn bad(message: &str) -> PatchError {
@@ -42,7 +61,12 @@ fn child(shape: &Shape, key: &str) -> Shape {
     shape.child(key).unwrap_or(Shape::Untyped)
 }
 
-fn merge_map(mut original: Object, mut patch: Object, shape: &Shape) -> Result<Object, PatchError> {
+fn merge_map(
+    mut original: Object,
+    mut patch: Object,
+    shape: &Shape,
+    budget: &mut Budget,
+) -> Result<Object, PatchError> {
     if let Some(directive) = patch.get(DIRECTIVE).cloned() {
         return match directive.as_str() {
             Some("replace") => {
@@ -54,14 +78,20 @@ fn merge_map(mut original: Object, mut patch: Object, shape: &Shape) -> Result<O
         };
     }
     retain_keys(&mut original, &mut patch)?;
-    ordered_lists(&mut original, &mut patch, shape)?;
+    ordered_lists(&mut original, &mut patch, shape, budget)?;
     for (key, value) in patch {
-        merge_entry(&mut original, &key, value, shape)?;
+        merge_entry(&mut original, &key, value, shape, budget)?;
     }
     Ok(original)
 }
 
-fn merge_entry(original: &mut Object, key: &str, value: Value, shape: &Shape) -> Result<(), PatchError> {
+fn merge_entry(
+    original: &mut Object,
+    key: &str,
+    value: Value,
+    shape: &Shape,
+    budget: &mut Budget,
+) -> Result<(), PatchError> {
     let (key, deletion) = match key.split_once('/') {
         Some((DELETE_FROM_LIST, rest)) => (rest, true),
         None if key.starts_with(DELETE_FROM_LIST) => {
@@ -89,11 +119,11 @@ fn merge_entry(original: &mut Object, key: &str, value: Value, shape: &Shape) ->
     let strategy = place.field().map(|f| f.patch_strategy()).unwrap_or_default();
     let merged = match (original.remove(key), value) {
         (Some(Value::Object(old)), Value::Object(new)) if !strategy.replace => {
-            Some(Value::Object(merge_map(old, new, &place)?))
+            Some(Value::Object(merge_map(old, new, &place, budget)?))
         }
         (Some(Value::Array(old)), Value::Array(new)) if strategy.merge || deletion => {
             let merge_key = place.field().map_or("", |f| f.patch_merge_key());
-            Some(Value::Array(merge_list(old, new, &place.element(), merge_key, deletion)?))
+            Some(Value::Array(merge_list(old, new, &place.element(), merge_key, deletion, budget)?))
         }
         (_, new @ (Value::Object(_) | Value::Array(_))) => Some(new),
         (_, new) => without_directives(new),
@@ -108,8 +138,8 @@ fn merge_entry(original: &mut Object, key: &str, value: Value, shape: &Shape) ->
 fn retain_keys(original: &mut Object, patch: &mut Object) -> Result<(), PatchError> {
     let Some(retained) = patch.remove(RETAIN_KEYS) else { return Ok(()) };
     let malformed = || bad("invalid patch format of retainKeys");
-    let retained = retained.as_array().cloned().ok_or_else(malformed)?;
-    let keeps = |key: &str| retained.iter().any(|r| r.as_str() == Some(key));
+    let retained: HashSet<&str> = retained.as_array().ok_or_else(malformed)?.iter().filter_map(Value::as_str).collect();
+    let keeps = |key: &str| retained.contains(key);
     for (key, value) in patch.iter() {
         if !value.is_null() && !key.starts_with(DELETE_FROM_LIST) && !key.starts_with(SET_ORDER) && !keeps(key) {
             return Err(malformed());
@@ -121,7 +151,12 @@ fn retain_keys(original: &mut Object, patch: &mut Object) -> Result<(), PatchErr
 
 /// `$setElementOrder/<list>`: merges the list and puts it into the given order; elements the patch does not name keep
 /// their relative place.
-fn ordered_lists(original: &mut Object, patch: &mut Object, shape: &Shape) -> Result<(), PatchError> {
+fn ordered_lists(
+    original: &mut Object,
+    patch: &mut Object,
+    shape: &Shape,
+    budget: &mut Budget,
+) -> Result<(), PatchError> {
     let keys: Vec<String> = patch.keys().filter(|k| k.starts_with(SET_ORDER)).cloned().collect();
     for directive in keys {
         let order = match patch.remove(&directive) {
@@ -148,18 +183,14 @@ fn ordered_lists(original: &mut Object, patch: &mut Object, shape: &Shape) -> Re
                 _ => continue,
             },
             (Some(old), Some(new)) if strategy.merge => {
-                merge_list(old.clone(), new, &place.element(), merge_key, false)?
+                merge_list(old.clone(), new, &place.element(), merge_key, false, budget)?
             }
             (Some(_), Some(new)) => new,
         };
-        let sorted = sort_elements(merged, &order, old.as_deref().unwrap_or(&[]), merge_key)?;
+        let sorted = sort_elements(merged, &order, old.as_deref().unwrap_or(&[]), merge_key, budget)?;
         original.insert(key.to_owned(), Value::Array(sorted));
     }
     Ok(())
-}
-
-fn key_of<'a>(item: &'a Value, merge_key: &str) -> Option<&'a Value> {
-    if merge_key.is_empty() { Some(item) } else { item.as_object()?.get(merge_key) }
 }
 
 /// The patch's list must follow the order it announces.
@@ -183,11 +214,12 @@ fn check_order(patch: &[Value], order: &[Value], merge_key: &str) -> Result<(), 
 }
 
 fn merge_list(
-    mut original: Vec<Value>,
+    original: Vec<Value>,
     patch: Vec<Value>,
     element: &Shape,
     merge_key: &str,
     deletion: bool,
+    budget: &mut Budget,
 ) -> Result<Vec<Value>, PatchError> {
     let Some(first) = original.first().or(patch.first()) else { return Ok(original) };
     if first.is_array() {
@@ -198,62 +230,78 @@ fn merge_list(
     }
     if !first.is_object() {
         if deletion {
-            original.retain(|v| !patch.contains(v));
-            return Ok(original);
-        }
-        let mut merged: Vec<Value> = Vec::with_capacity(original.len() + patch.len());
-        for v in original.iter().chain(&patch) {
-            if !merged.contains(v) {
-                merged.push(v.clone());
+            let deleted = Index::new(&patch, "", budget)?;
+            let mut kept = Vec::with_capacity(original.len());
+            for item in original {
+                if !deleted.has(&item, budget)? {
+                    kept.push(item);
+                }
             }
+            return Ok(kept);
         }
-        return sort_elements(merged, &patch, &original, "");
+        budget.steps(original.len() + patch.len())?;
+        let mut seen = HashSet::new();
+        let merged = original.iter().chain(&patch).filter(|v| seen.insert(*v)).cloned().collect();
+        return sort_elements(merged, &patch, &original, "", budget);
     }
     if merge_key.is_empty() {
         return Err(refuse("cannot merge lists without merge key"));
     }
-    let (mut merged, patch, before) = special_elements(original, patch, merge_key)?;
-    for item in &patch {
-        let Value::Object(item) = item else { continue };
-        let key = item.get(merge_key).ok_or_else(|| no_merge_key(item, merge_key))?.clone();
-        match merged.iter_mut().find(|old| old.get(merge_key) == Some(&key)) {
-            Some(Value::Object(old)) => *old = merge_map(std::mem::take(old), item.clone(), element)?,
-            _ => merged.push(Value::Object(item.clone())),
+    let (before, patch) = special_elements(original, patch, merge_key, budget)?;
+    let mut merged = before.clone();
+    budget.steps(before.len() + patch.len())?;
+    let mut places: HashMap<&Value, usize> = HashMap::with_capacity(before.len() + patch.len());
+    for (place, item) in before.iter().enumerate() {
+        if let Some(key) = key_of(item, merge_key) {
+            places.entry(key).or_insert(place);
         }
     }
-    sort_elements(merged, &patch, &before, merge_key)
+    for value in &patch {
+        let Value::Object(item) = value else { continue };
+        let key = item.get(merge_key).ok_or_else(|| no_merge_key(item, merge_key))?;
+        match places.get(key).and_then(|place| merged.get_mut(*place)) {
+            Some(Value::Object(old)) => *old = merge_map(std::mem::take(old), item.clone(), element, budget)?,
+            _ => {
+                places.insert(key, merged.len());
+                merged.push(value.clone());
+            }
+        }
+    }
+    sort_elements(merged, &patch, &before, merge_key, budget)
 }
 
-/// `$patch: delete` and `$patch: replace` elements of a list of objects. Gives the list to merge into, what is left of the
-/// patch, and the list whose order counts.
-#[allow(clippy::type_complexity)]
+/// `$patch: delete` and `$patch: replace` elements of a list of objects. Gives the list to merge into and what is left of
+/// the patch.
 fn special_elements(
     mut original: Vec<Value>,
     patch: Vec<Value>,
     merge_key: &str,
-) -> Result<(Vec<Value>, Vec<Value>, Vec<Value>), PatchError> {
-    let (mut rest, mut replace) = (Vec::new(), false);
-    for item in patch {
+    budget: &mut Budget,
+) -> Result<(Vec<Value>, Vec<Value>), PatchError> {
+    let (mut rest, mut deleted, mut replace) = (Vec::new(), HashSet::new(), false);
+    budget.steps(original.len() + patch.len())?;
+    for mut item in patch {
         let Some(directive) = item.get(DIRECTIVE) else {
             rest.push(item);
             continue;
         };
         match directive.as_str() {
-            Some("delete") => {
-                let map = item.as_object().cloned().unwrap_or_default();
-                let key = map.get(merge_key).ok_or_else(|| no_merge_key(&map, merge_key))?;
-                original.retain(|old| old.get(merge_key) != Some(key));
-            }
+            Some("delete") => match item.get_mut(merge_key) {
+                Some(key) => drop(deleted.insert(key.take())),
+                None => return Err(no_merge_key(item.as_object().unwrap_or(&Object::new()), merge_key)),
+            },
             Some("replace") => replace = true,
             Some("merge") => return Err(refuse("merging lists cannot yet be specified in the patch")),
             _ => return Err(refuse(format!("unknown patch type {directive} in map: {item}"))),
         }
     }
     if replace {
-        return Ok((rest.clone(), Vec::new(), rest));
+        return Ok((rest, Vec::new()));
     }
-    let before = original.clone();
-    Ok((original, rest, before))
+    if !deleted.is_empty() {
+        original.retain(|old| old.get(merge_key).is_none_or(|key| !deleted.contains(key)));
+    }
+    Ok((original, rest))
 }
 
 /// Puts the elements that the patch names into the patch's order, and the others between them, where the live list had them
@@ -263,20 +311,23 @@ fn sort_elements(
     order: &[Value],
     live: &[Value],
     merge_key: &str,
+    budget: &mut Budget,
 ) -> Result<Vec<Value>, PatchError> {
-    let place = |list: &[Value], item: &Value| {
-        let key = key_of(item, merge_key);
-        list.iter().position(|v| key_of(v, merge_key) == key)
-    };
+    let (order, live) = (Index::new(order, merge_key, budget)?, Index::new(live, merge_key, budget)?);
+    // Each element with its place in the order (the others: none) and in the live list.
     let (mut named, mut others) = (Vec::new(), Vec::new());
     for item in merged {
-        if key_of(&item, merge_key).is_none() {
+        let Some(key) = key_of(&item, merge_key) else {
             return Err(no_merge_key(item.as_object().unwrap_or(&Object::new()), merge_key));
+        };
+        let (ordered, lived) = (order.place(key, budget)?, live.place(key, budget)?);
+        match ordered {
+            Some(place) => named.push((place, lived, item)),
+            None => others.push((lived, item)),
         }
-        if place(order, &item).is_some() { named.push(item) } else { others.push(item) }
     }
-    named.sort_by_key(|item| place(order, item));
-    others.sort_by_key(|item| place(live, item).unwrap_or(usize::MAX));
+    named.sort_by_key(|(place, ..)| *place);
+    others.sort_by_key(|(lived, _)| lived.unwrap_or(usize::MAX));
     let mut out = Vec::with_capacity(named.len() + others.len());
     let (mut named, mut others) = (named.into_iter().peekable(), others.into_iter().peekable());
     loop {
@@ -284,12 +335,14 @@ fn sort_elements(
             (None, None) => return Ok(out),
             (Some(_), None) => true,
             (None, Some(_)) => false,
-            (Some(other), Some(name)) => match (place(live, other), place(live, name)) {
-                (Some(a), Some(b)) => a < b,
-                _ => false,
-            },
+            (Some((Some(other), _)), Some((_, Some(name), _))) => other < name,
+            _ => false,
         };
-        out.extend(if take_other { others.next() } else { named.next() });
+        if take_other {
+            out.extend(others.next().map(|(_, item)| item));
+        } else {
+            out.extend(named.next().map(|(.., item)| item));
+        }
     }
 }
 

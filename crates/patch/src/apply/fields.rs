@@ -165,16 +165,21 @@ impl FieldSet {
     /// Paths in either.
     pub fn union(&self, other: &Self) -> Self {
         let mut out = self.clone();
-        out.members.extend(other.members.iter().cloned());
+        out.extend(other);
+        out
+    }
+
+    /// Adds the paths of another set; the cost is that of the other set alone.
+    pub fn extend(&mut self, other: &Self) {
+        self.members.extend(other.members.iter().cloned());
         for (element, set) in &other.children {
-            match out.children.get_mut(element) {
-                Some(mine) => *mine = mine.union(set),
+            match self.children.get_mut(element) {
+                Some(mine) => mine.extend(set),
                 None => {
-                    out.children.insert(element.clone(), set.clone());
+                    self.children.insert(element.clone(), set.clone());
                 }
             }
         }
-        out
     }
 
     /// Paths in both.

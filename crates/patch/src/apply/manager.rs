@@ -5,9 +5,10 @@ use super::{
     managed::{Managed, ManagerId, Operation, Owned},
     walk::{self, Comparison},
 };
+use kelson_codec::{Budget, Limits};
 use kelson_schema::Shape;
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 
 /// Entries of plain writes kept per object; older ones are merged into `ancient-changes`.
 pub const UPDATE_MANAGERS_MAX: usize = 10;
@@ -154,7 +155,7 @@ impl FieldManager {
         };
         // kubectl moving from client-side apply: what its own annotation lists is no conflict.
         let Some(applied) = self.last_applied(live) else { return kept };
-        let own = applied.paths();
+        let own: HashSet<String> = applied.paths().into_iter().collect();
         let foreign: Vec<Conflict> = conflicts.iter().filter(|c| !own.contains(&c.field)).cloned().collect();
         if !foreign.is_empty() {
             return Err(ApplyError::Conflicts(foreign));
@@ -225,7 +226,7 @@ impl FieldManager {
                 "failed to create typed patch object ({namespace}/{name}; {gv}, Kind={kind}): {e}"
             ))
         };
-        let merged = walk::merge(&self.shape, &base, config).map_err(located)?;
+        let merged = walk::merge(&self.shape, &base, config, &mut Budget::new(Limits::DOCUMENT)).map_err(located)?;
         let id = ManagerId::new(manager, Operation::Apply, &self.api_version, &self.subresource);
         let set = walk::field_set(&self.shape, config).recursive_difference(&self.ignored);
         let last = managed.0.get(&id).cloned();
@@ -258,7 +259,8 @@ impl FieldManager {
         let named = |set: &FieldSet| walk::with_named_fields(set, &self.shape);
         let last = named(last);
         let pruned = walk::remove_fields(&self.shape, merged, &last);
-        let owned = managed.0.values().fold(FieldSet::default(), |all, owned| all.union(&owned.set));
+        let mut owned = FieldSet::default();
+        managed.0.values().for_each(|manager| owned.extend(&manager.set));
         let all = named(&walk::field_set(&self.shape, merged));
         let kept = named(&walk::field_set(&self.shape, &pruned)).union(&named(&owned));
         let pruned = walk::remove_fields(&self.shape, merged, &all.difference(&kept));

@@ -1,6 +1,7 @@
 //! Walks over trees by schema: which fields a tree sets, how two trees differ, the merge of an applied configuration into a
 //! live object, and the removal of fields. The rules are those of structured-merge-diff v6 `typed`.
 use super::fields::{FieldSet, PathElement, Scalar};
+use kelson_codec::Budget;
 use kelson_schema::{Kind, ListType, Shape};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
@@ -280,9 +281,10 @@ fn compare_lists(shape: &Shape, old: &[Value], new: &[Value], path: &mut Vec<Pat
     }
 }
 
-/// Merges an applied configuration into a live tree. Errors name the path and what is wrong there.
-pub fn merge(shape: &Shape, live: &Value, config: &Value) -> Result<Value, String> {
-    Ok(merge_at(shape, Some(live), Some(config), &mut Vec::new())?.unwrap_or(Value::Null))
+/// Merges an applied configuration into a live tree. Errors name the path and what is wrong there. The budget is charged a
+/// step for each element of a list that is merged.
+pub fn merge(shape: &Shape, live: &Value, config: &Value, budget: &mut Budget) -> Result<Value, String> {
+    Ok(merge_at(shape, Some(live), Some(config), &mut Vec::new(), budget)?.unwrap_or(Value::Null))
 }
 
 fn locate(path: &[PathElement], message: &str) -> String {
@@ -295,6 +297,7 @@ fn merge_at(
     live: Option<&Value>,
     config: Option<&Value>,
     path: &mut Vec<PathElement>,
+    budget: &mut Budget,
 ) -> Result<Option<Value>, String> {
     let right = || config.or(live).cloned();
     let Some(new) = config else { return Ok(live.cloned()) };
@@ -305,7 +308,7 @@ fn merge_at(
             if a.is_empty() && b.is_empty() {
                 return Ok(right());
             }
-            let merged = merge_lists(shape, a, b, path)?;
+            let merged = merge_lists(shape, a, b, path, budget)?;
             Ok((!merged.is_empty()).then_some(Value::Array(merged)))
         }
         Atom::Map => {
@@ -320,7 +323,7 @@ fn merge_at(
                     return Err(locate(path, "field not declared in schema"));
                 }
                 path.push(PathElement::Field(key.clone()));
-                let merged = merge_at(&child(shape, key), out.get(key), Some(value), path)?;
+                let merged = merge_at(&child(shape, key), out.get(key), Some(value), path, budget)?;
                 path.pop();
                 match merged {
                     Some(value) => out.insert(key.clone(), value),
@@ -338,7 +341,9 @@ fn merge_lists(
     live: &[Value],
     config: &[Value],
     path: &mut Vec<PathElement>,
+    budget: &mut Budget,
 ) -> Result<Vec<Value>, String> {
+    budget.steps(live.len() + config.len()).map_err(|e| locate(path, &e.to_string()))?;
     let index = |items: &[Value]| -> Result<Vec<PathElement>, String> {
         let elements = items
             .iter()
@@ -347,28 +352,26 @@ fn merge_lists(
         elements.collect()
     };
     let (left, right) = (index(live)?, index(config)?);
-    let mut seen = BTreeSet::new();
-    if let Some(twice) = right.iter().find(|e| !seen.insert(*e)) {
+    let mut named = BTreeSet::new();
+    if let Some(twice) = right.iter().find(|e| !named.insert(*e)) {
         return Err(locate(path, &format!("duplicate entries for key {twice}")));
     }
     // A live element that is there twice has no value to merge with.
-    let live_value = |element: &PathElement| {
-        let mut found = left.iter().zip(live).filter(|(e, _)| *e == element).map(|(_, v)| v);
-        match (found.next(), found.next()) {
-            (Some(only), None) => Some(only),
-            _ => None,
-        }
-    };
+    let mut live_values: BTreeMap<&PathElement, Option<&Value>> = BTreeMap::new();
+    for (element, value) in left.iter().zip(live) {
+        live_values.entry(element).and_modify(|value| *value = None).or_insert(Some(value));
+    }
     let of_element = shape.element();
     let mut out = Vec::with_capacity(live.len().max(config.len()));
-    let mut shared = right.iter().filter(|e| left.contains(e));
+    let mut shared = right.iter().filter(|e| live_values.contains_key(e));
     let mut next_shared = shared.next();
     let mut done = BTreeSet::new();
     let (mut l, mut r) = (0, 0);
     while l < left.len() || r < right.len() {
+        budget.steps(1).map_err(|e| locate(path, &e.to_string()))?;
         let equal = l < left.len() && r < right.len() && left[l] == right[r];
         if l < left.len() && !equal {
-            let shared_here = right.contains(&left[l]);
+            let shared_here = named.contains(&left[l]);
             if r < right.len() && shared_here && next_shared.is_some_and(|s| *s != left[l]) {
                 // It moved: it comes when the configuration's order reaches it.
                 l += 1;
@@ -387,7 +390,8 @@ fn merge_lists(
             let element = &right[r];
             done.insert(element);
             path.push(element.clone());
-            let merged = merge_at(&of_element, live_value(element), Some(&config[r]), path)?;
+            let merged =
+                merge_at(&of_element, live_values.get(element).copied().flatten(), Some(&config[r]), path, budget)?;
             path.pop();
             out.extend(merged);
             if equal || next_shared == Some(element) {
@@ -455,4 +459,29 @@ pub(super) fn with_named_fields(set: &FieldSet, shape: &Shape) -> FieldSet {
         children.insert(element.clone(), with_named_fields(below, &next));
     }
     FieldSet::with_parts(members, children)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kelson_codec::Limits;
+    use serde_json::json;
+
+    /// Each element of both lists is read once and merged once, wherever it moved.
+    #[test]
+    fn a_merge_of_lists_takes_steps_in_proportion_to_them() {
+        let shape = Shape::of_kind("", "v1", "Pod");
+        let pod = |range: &mut dyn Iterator<Item = usize>| {
+            let containers: Vec<Value> = range.map(|i| json!({"name": format!("c{i}")})).collect();
+            json!({"spec": {"containers": containers}})
+        };
+        for n in [1_000, 2_000] {
+            let live = pod(&mut (0..n));
+            for config in [pod(&mut (0..n).rev()), pod(&mut (n / 2..n + n / 2)), pod(&mut (n..2 * n))] {
+                let mut budget = Budget::new(Limits::TRUSTED);
+                merge(&shape, &live, &config, &mut budget).expect("merges");
+                assert!(budget.spent().steps <= 5 * n, "{} steps for {n} elements", budget.spent().steps);
+            }
+        }
+    }
 }

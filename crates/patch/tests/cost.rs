@@ -1,0 +1,142 @@
+//! What patches cost: work grows with the input and not with its square, and no patch makes a document that is too deep or
+//! too large. Work is counted in the budget's steps, never in seconds.
+use kelson_codec::{Budget, Limits, NESTING_DEPTH_MAX};
+use kelson_patch::{FieldManager, FieldSet, PatchError, json_patch, json_patch_within, strategic_merge_patch_within};
+use kelson_schema::Shape;
+use serde_json::{Value, json};
+
+const NOW: &str = "2026-01-01T00:00:00Z";
+
+fn pod() -> Shape {
+    Shape::of_kind("", "v1", "Pod")
+}
+
+/// Steps that a strategic merge takes.
+#[track_caller]
+fn steps(original: Value, patch: Value) -> usize {
+    let mut budget = Budget::new(Limits::TRUSTED);
+    strategic_merge_patch_within(original, patch, &pod(), &mut budget).expect("applies");
+    budget.spent().steps
+}
+
+fn containers(count: usize, tag: &str) -> Vec<Value> {
+    (0..count).map(|i| json!({"name": format!("c{i}"), "image": tag})).collect()
+}
+
+/// Each kind of merge, on lists of `n` elements.
+fn merges(n: usize) -> Vec<(&'static str, Value, Value)> {
+    let old = json!({"spec": {"containers": containers(n, "old")}});
+    let order: Vec<Value> = (0..n).rev().map(|i| json!({"name": format!("c{i}")})).collect();
+    let deletions: Vec<Value> = (0..n).map(|i| json!({"name": format!("c{i}"), "$patch": "delete"})).collect();
+    let names: Vec<Value> = (0..n).map(|i| format!("f{i}").into()).collect();
+    let others: Vec<Value> = (0..n).map(|i| format!("g{i}").into()).collect();
+    let finalizers = |names: &[Value]| json!({"metadata": {"finalizers": names}});
+    let retained: serde_json::Map<String, Value> = (0..n).map(|i| (format!("k{i}"), "v".into())).collect();
+    let keys: Vec<&String> = retained.keys().collect();
+    let mut retaining = retained.clone();
+    retaining.insert("$retainKeys".into(), json!(keys));
+    vec![
+        ("merge by key", old.clone(), json!({"spec": {"containers": containers(n, "new")}})),
+        ("order", old.clone(), json!({"spec": {"$setElementOrder/containers": order}})),
+        ("delete by key", old.clone(), json!({"spec": {"containers": deletions}})),
+        ("replace all", old, json!({"spec": {"containers": [{"$patch": "replace"}]}})),
+        ("merge values", finalizers(&names), finalizers(&others)),
+        ("delete values", finalizers(&names), json!({"metadata": {"$deleteFromPrimitiveList/finalizers": names}})),
+        ("retain keys", json!({"metadata": {"labels": retained}}), json!({"metadata": {"labels": retaining}})),
+    ]
+}
+
+#[test]
+fn strategic_merges_are_linear() {
+    for ((name, old, patch), (_, old_twice, patch_twice)) in merges(2_000).into_iter().zip(merges(4_000)) {
+        let (once, twice) = (steps(old, patch), steps(old_twice, patch_twice));
+        assert!(once <= 2_000 * 12, "{name}: {once} steps for 2,000 elements");
+        assert!(twice <= 2 * once + 100, "{name}: {once} steps, and {twice} for twice the input");
+    }
+}
+
+#[test]
+fn a_patch_of_three_megabytes_is_within_the_budget_of_a_document() {
+    let n = 60_000;
+    let patch = json!({"spec": {"containers": containers(n, "new")}});
+    assert!(patch.to_string().len() > 1_500_000);
+    let mut budget = Budget::new(Limits::DOCUMENT);
+    let merged = strategic_merge_patch_within(
+        json!({"spec": {"containers": containers(n, "old")}}),
+        patch.clone(),
+        &pod(),
+        &mut budget,
+    );
+    assert_eq!(merged, Ok(patch));
+}
+
+#[test]
+fn an_apply_of_long_lists_keeps_its_order() {
+    let manager = FieldManager::builtin("", "v1", "Pod", "", FieldSet::default());
+    let config = |tag: &str, from: usize| {
+        let mut list = containers(5_000, tag);
+        list.rotate_left(from);
+        json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {"containers": list}})
+    };
+    let first = manager.apply(None, &config("a", 0), "me", false, NOW).expect("applies");
+    let second = manager.apply(Some(&first), &config("b", 1), "me", false, NOW).expect("applies");
+    assert_eq!(second["spec"]["containers"][0], json!({"name": "c1", "image": "b"}));
+}
+
+#[track_caller]
+fn refused(mut document: Value, patch: Value) -> PatchError {
+    json_patch(&mut document, &patch).expect_err("must be refused")
+}
+
+#[test]
+fn json_patches_nest_no_deeper_than_documents() {
+    let too_deep = PatchError::BadRequest("exceeded max depth".into());
+    // Each operation puts the whole document one level deeper.
+    let wrap = [
+        json!({"op": "add", "path": "/b", "value": {}}),
+        json!({"op": "move", "from": "/a", "path": "/b/a"}),
+        json!({"op": "move", "from": "/b", "path": "/a"}),
+    ];
+    let wraps: Vec<Value> = wrap.iter().cycle().take(900).cloned().collect();
+    assert_eq!(refused(json!({"a": 1}), Value::from(wraps)), too_deep);
+    // Deeper at the end of the path each time.
+    let nested = |levels: usize| (0..levels).fold(json!(1), |inner, _| json!([inner]));
+    let path = |levels: usize| "/0".repeat(levels);
+    let mut deep = nested(100);
+    json_patch(&mut deep, &json!([{"op": "replace", "path": path(100), "value": nested(20)}])).expect("120 is allowed");
+    assert_eq!(refused(deep.clone(), json!([{"op": "replace", "path": path(100), "value": nested(21)}])), too_deep);
+    assert_eq!(refused(json!({}), json!([{"op": "add", "path": "", "value": nested(121)}])), too_deep);
+    let copies = json!([{"op": "copy", "from": "", "path": "/0/-"}, {"op": "copy", "from": "", "path": "/0/-"}]);
+    assert_eq!(refused(nested(NESTING_DEPTH_MAX), copies), too_deep);
+}
+
+#[test]
+fn a_document_that_became_shallow_may_be_moved_about() {
+    let nested = (0..110).fold(json!(1), |inner, _| json!([inner]));
+    let mut document = json!({"deep": nested, "small": {"x": 1}, "a": {"b": {"c": {}}}});
+    let path = "/a/b/c/d".to_owned();
+    let patch = json!([{"op": "remove", "path": "/deep"}, {"op": "move", "from": "/small", "path": path},
+        {"op": "copy", "from": "/a/b/c/d", "path": "/a/b/c/e"}, {"op": "move", "from": "/a", "path": "/z"}]);
+    json_patch(&mut document, &patch).expect("applies");
+    assert_eq!(document, json!({"z": {"b": {"c": {"d": {"x": 1}, "e": {"x": 1}}}}}));
+}
+
+#[test]
+fn moving_long_lists_about_is_charged() {
+    let mut document = json!({"list": vec![1; 300_000]});
+    let patch = Value::from(vec![json!({"op": "add", "path": "/list/0", "value": 0}); 10_000]);
+    let mut budget = Budget::new(Limits { steps: 1_000_000, ..Limits::DOCUMENT });
+    let error = json_patch_within(&mut document, &patch, &mut budget).expect_err("3 billion elements moved");
+    assert_eq!(error, PatchError::TooLarge("document takes more than 1000000 steps to process".into()));
+}
+
+#[test]
+fn copies_are_charged_for_memory_and_not_for_text_alone() {
+    let mut document = json!({"list": vec![json!({"a": 0}); 10_000]});
+    let patch: Vec<Value> = (0..30).map(|i| json!({"op": "copy", "from": "/list", "path": format!("/l{i}")})).collect();
+    let error = json_patch(&mut document, &Value::from(patch)).expect_err("200 MB");
+    assert_eq!(
+        error,
+        PatchError::TooLarge("document takes more than 67108864 bytes of memory when it is decoded".into())
+    );
+}

@@ -16,20 +16,27 @@ const AUTHENTICATION: &str = "authentication.k8s.io";
 /// Impersonated values in one request; each costs a decision.
 const VALUES_MAX: usize = 1024;
 
-/// The user to act as; `None` when no impersonation is asked for. 403 when a part of it is not allowed.
+/// The user to act as; `None` when no impersonation is asked for.
+///
+/// # Errors
+/// 403 when a part of it is not allowed; 400 for a value that is not UTF-8: what cannot be read must never count as absent,
+/// or the request would run with all the rights of whoever sent it.
 pub fn impersonate(
     headers: &HeaderMap,
     requestor: &UserInfo,
     authorizer: &dyn Authorizer,
 ) -> Result<Option<UserInfo>, Status> {
-    let text = |v: &http::HeaderValue| v.to_str().unwrap_or_default().to_owned();
-    let name = headers.get(USER).map(text).unwrap_or_default();
-    let mut groups: Vec<String> = headers.get_all(GROUP).iter().map(text).collect();
-    let uid = headers.get(UID).map(text).unwrap_or_default();
+    let text = |v: &http::HeaderValue| {
+        let text = std::str::from_utf8(v.as_bytes()).map(str::to_owned);
+        text.map_err(|_| Status::bad_request("impersonation headers must be UTF-8"))
+    };
+    let name = headers.get(USER).map(text).transpose()?.unwrap_or_default();
+    let mut groups: Vec<String> = headers.get_all(GROUP).iter().map(text).collect::<Result<_, _>>()?;
+    let uid = headers.get(UID).map(text).transpose()?.unwrap_or_default();
     let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (header, value) in headers {
         if let Some(key) = header.as_str().strip_prefix(EXTRA) {
-            extra.entry(extra_key(key)).or_default().push(text(value));
+            extra.entry(extra_key(key)).or_default().push(text(value)?);
         }
     }
     if name.is_empty() {

@@ -315,3 +315,21 @@ fn impersonation() {
     strip_impersonation(&mut h);
     assert!(h.is_empty());
 }
+
+#[test]
+fn impersonated_values_are_read_as_utf8_or_refused() {
+    let boss = UserInfo::new("boss", ["g"]);
+    let ask = |name: &'static str, value: &[u8], a: &dyn Authorizer| {
+        let mut h = headers(&[("impersonate-user", "jane")]);
+        h.insert(name, http::HeaderValue::from_bytes(value).unwrap());
+        impersonate(&h, &boss, a)
+    };
+    let user = ask("impersonate-user", "Jürgen".as_bytes(), &AlwaysAllow).unwrap().expect("it is asked for");
+    assert_eq!(user.name, "Jürgen");
+    let user = ask("impersonate-group", "Bücher".as_bytes(), &AlwaysAllow).unwrap().expect("it is asked for");
+    assert_eq!(user.groups[0], "Bücher");
+    assert!(ask("impersonate-user", "Jürgen".as_bytes(), &AlwaysDeny).is_err());
+    for name in ["impersonate-user", "impersonate-group", "impersonate-uid", "impersonate-extra-scopes"] {
+        assert_eq!(ask(name, b"J\xfcrgen", &AlwaysAllow).unwrap_err().code, 400, "{name}");
+    }
+}

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::AUTOUPDATE;
-use crate::authorize::rbac::{PolicyRule, covers};
+use crate::authorize::rbac::{PolicyRule, Uncovered, covers};
 
 /// What to do with one default object.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,7 +81,14 @@ fn extend_list(have: &mut Value, want: &Value, field: &str) {
 
 fn extend_rules(next: &mut Value, wanted: &Value) {
     let rules = |v: &Value| -> Vec<PolicyRule> { serde_json::from_value(v["rules"].clone()).unwrap_or_default() };
-    if let Err(missing) = covers(rules(next).iter(), &rules(wanted)) {
+    let have = rules(next);
+    for rule in rules(wanted) {
+        let missing = match covers(have.iter(), std::slice::from_ref(&rule)) {
+            Ok(()) => continue,
+            Err(Uncovered::Missing(missing, false)) => missing,
+            // The stored role is so large that what it lacks is not told apart.
+            Err(Uncovered::Missing(_, true) | Uncovered::TooMany) => vec![rule],
+        };
         let missing = missing.iter().map(|r| serde_json::to_value(r).unwrap_or_default());
         match next["rules"].as_array_mut() {
             Some(list) => list.extend(missing),

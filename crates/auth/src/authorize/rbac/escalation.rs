@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::index::{Rbac, RbacResource, RoleRef};
-use super::rule::{PolicyRule, covers, describe_missing};
+use super::rule::{COMBINATIONS_MAX, PolicyRule, Uncovered, covers, describe_missing};
 use crate::authorize::Authorizer;
 use crate::{Attributes, UserInfo, user};
 
@@ -97,18 +97,29 @@ impl Rbac {
 
     fn confirm(&self, user: &UserInfo, namespace: &str, wanted: &[PolicyRule]) -> Result<(), String> {
         let owned = self.rules_for(user, namespace);
-        let Err(missing) = covers(owned.rules.iter(), wanted) else { return Ok(()) };
+        let Err(uncovered) = covers(owned.rules.iter(), wanted) else { return Ok(()) };
         let groups: Vec<String> = user.groups.iter().map(|g| format!("{g:?}")).collect();
         let mut message = format!(
             "user {:?} (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
             user.name,
             groups.join(" "),
-            describe_missing(&missing)
+            describe(&uncovered)
         );
         if !owned.errors.is_empty() {
             message.push_str(&format!("; resolution errors: [{}]", owned.errors.join(", ")));
         }
         Err(message)
+    }
+}
+
+fn describe(uncovered: &Uncovered) -> String {
+    match uncovered {
+        Uncovered::Missing(missing, false) => describe_missing(missing),
+        Uncovered::Missing(missing, true) => format!("{}\nand more", describe_missing(missing)),
+        Uncovered::TooMany => format!(
+            "the rules have more than {COMBINATIONS_MAX} combinations of verb, API group, resource and name that are not \
+             held as a whole, too many to check; use smaller rules"
+        ),
     }
 }
 

@@ -4,4 +4,4 @@ mod index;
 mod rule;
 
 pub use index::{Rbac, RbacResource, RulesFor};
-pub use rule::{PolicyRule, covers, describe_missing};
+pub use rule::{PolicyRule, Uncovered, covers, describe_missing};

@@ -68,46 +68,72 @@ impl PolicyRule {
         })
     }
 
-    /// Into rules with at most one group, resource, name, path and verb each.
-    fn break_down(&self) -> Vec<Self> {
-        let mut out = Vec::new();
-        for verb in &self.verbs {
-            let verbs = vec![verb.clone()];
-            for group in &self.api_groups {
-                for resource in &self.resources {
-                    let one = |names: Vec<String>| Self {
-                        verbs: verbs.clone(),
-                        api_groups: vec![group.clone()],
-                        resources: vec![resource.clone()],
-                        resource_names: names,
-                        non_resource_urls: vec![],
-                    };
-                    if self.resource_names.is_empty() {
-                        out.push(one(vec![]));
-                    }
-                    out.extend(self.resource_names.iter().map(|n| one(vec![n.clone()])));
-                }
-            }
-            out.extend(self.non_resource_urls.iter().map(|url| Self {
-                verbs: verbs.clone(),
-                non_resource_urls: vec![url.clone()],
-                ..Self::default()
-            }));
-        }
-        out
+    /// Into rules with at most one group, resource, name, path and verb each, one at a time: there are as many as the
+    /// product of the lists' lengths.
+    fn break_down(&self) -> impl Iterator<Item = Single<'_>> {
+        self.verbs.iter().flat_map(move |verb| {
+            let resources = self.api_groups.iter().flat_map(move |group| {
+                self.resources.iter().flat_map(move |resource| {
+                    let any_name = self.resource_names.is_empty().then_some(None);
+                    let names = any_name.into_iter().chain(self.resource_names.iter().map(|name| Some(name.as_str())));
+                    names.map(move |name| Single { verb, target: Target::Resource { group, resource, name } })
+                })
+            });
+            resources.chain(self.non_resource_urls.iter().map(move |url| Single { verb, target: Target::Path(url) }))
+        })
     }
 
-    /// Whether this rule allows all that `one` (a broken-down rule) does.
-    fn covers_one(&self, one: &Self) -> bool {
-        one.verbs.iter().all(|v| star_or(&self.verbs, v))
-            && one.api_groups.iter().all(|g| star_or(&self.api_groups, g))
-            && one.resources.iter().all(|r| self.covers_resource(r))
-            && one.non_resource_urls.iter().all(|u| self.non_resource_urls.iter().any(|o| url_matches(o, u)))
-            && if one.resource_names.is_empty() {
-                self.resource_names.is_empty()
-            } else {
-                self.resource_names.is_empty() || one.resource_names.iter().all(|n| has(&self.resource_names, n))
+    /// How many rules [`PolicyRule::break_down`] gives.
+    fn singles(&self) -> usize {
+        let resources = self.api_groups.len().saturating_mul(self.resources.len());
+        let resources = resources.saturating_mul(self.resource_names.len().max(1));
+        self.verbs.len().saturating_mul(resources.saturating_add(self.non_resource_urls.len()))
+    }
+
+    /// Whether this rule allows all that `one` does.
+    fn covers_single(&self, one: &Single<'_>) -> bool {
+        star_or(&self.verbs, one.verb)
+            && match one.target {
+                Target::Resource { group, resource, name } => {
+                    star_or(&self.api_groups, group)
+                        && self.covers_resource(resource)
+                        && (self.resource_names.is_empty() || name.is_some_and(|name| has(&self.resource_names, name)))
+                }
+                Target::Path(path) => self.non_resource_urls.iter().any(|own| url_matches(own, path)),
             }
+    }
+
+    /// Whether this rule alone allows all that `wanted` does.
+    fn covers_whole(&self, wanted: &Self) -> bool {
+        let names = self.resource_names.is_empty()
+            || !wanted.resource_names.is_empty() && wanted.resource_names.iter().all(|n| has(&self.resource_names, n));
+        wanted.verbs.iter().all(|v| star_or(&self.verbs, v))
+            && wanted.api_groups.iter().all(|g| star_or(&self.api_groups, g))
+            && wanted.resources.iter().all(|r| self.covers_resource(r))
+            && wanted.non_resource_urls.iter().all(|u| self.non_resource_urls.iter().any(|own| url_matches(own, u)))
+            && (wanted.resources.is_empty() || names)
+    }
+
+    /// Comparisons that [`PolicyRule::covers_whole`] makes at most.
+    fn whole_cost(&self, wanted: &Self) -> usize {
+        [
+            (&self.verbs, &wanted.verbs),
+            (&self.api_groups, &wanted.api_groups),
+            (&self.resources, &wanted.resources),
+            (&self.resource_names, &wanted.resource_names),
+            (&self.non_resource_urls, &wanted.non_resource_urls),
+        ]
+        .into_iter()
+        .fold(1, |sum, (own, wanted)| sum.saturating_add(own.len().saturating_mul(wanted.len())))
+    }
+
+    /// Comparisons that [`PolicyRule::covers_single`] makes at most.
+    fn single_cost(&self) -> usize {
+        1 + self.verbs.len()
+            + self.api_groups.len()
+            + self.resources.len()
+            + self.resource_names.len()
+            + self.non_resource_urls.len()
     }
 
     fn covers_resource(&self, wanted: &str) -> bool {
@@ -135,17 +161,84 @@ impl PolicyRule {
     }
 }
 
-/// Whether `owner` covers everything in `wanted`; the uncovered rest, broken down.
-pub fn covers<'a>(
-    owner: impl Iterator<Item = &'a PolicyRule> + Clone,
-    wanted: &[PolicyRule],
-) -> Result<(), Vec<PolicyRule>> {
-    let missing: Vec<PolicyRule> = wanted
-        .iter()
-        .flat_map(PolicyRule::break_down)
-        .filter(|one| !owner.clone().any(|rule| rule.covers_one(one)))
-        .collect();
-    if missing.is_empty() { Ok(()) } else { Err(missing) }
+/// A rule with one verb, and one path or one group, resource and name.
+struct Single<'a> {
+    verb: &'a str,
+    target: Target<'a>,
+}
+
+#[derive(Clone, Copy)]
+enum Target<'a> {
+    Resource { group: &'a str, resource: &'a str, name: Option<&'a str> },
+    Path(&'a str),
+}
+
+impl From<Single<'_>> for PolicyRule {
+    fn from(one: Single<'_>) -> Self {
+        let list = |text: &str| vec![text.to_owned()];
+        let verbs = list(one.verb);
+        match one.target {
+            Target::Resource { group, resource, name } => Self {
+                verbs,
+                api_groups: list(group),
+                resources: list(resource),
+                resource_names: name.map(list).unwrap_or_default(),
+                non_resource_urls: vec![],
+            },
+            Target::Path(path) => Self { verbs, non_resource_urls: list(path), ..Self::default() },
+        }
+    }
+}
+
+/// Combinations of verb, group, resource and name that one check looks at singly; what one rule of the owner covers as a
+/// whole is not counted. The largest role that comes with Kubernetes has some 400.
+pub const COMBINATIONS_MAX: usize = 10_000;
+/// Comparisons of words in one check.
+const COMPARISONS_MAX: usize = 20_000_000;
+/// Missing rules that are told; the answer is no with the first.
+pub const MISSING_MAX: usize = 500;
+
+/// Why rules do not cover others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Uncovered {
+    /// The first missing rules, broken down, at most [`MISSING_MAX`]; and whether there may be more.
+    Missing(Vec<PolicyRule>, bool),
+    /// The wanted rules have too many combinations to be looked at.
+    TooMany,
+}
+
+/// Whether `owner` covers everything in `wanted`. The work is bounded: a rule of a kilobyte can stand for millions of
+/// combinations.
+///
+/// # Errors
+/// See [`Uncovered`].
+pub fn covers<'a>(owner: impl Iterator<Item = &'a PolicyRule>, wanted: &[PolicyRule]) -> Result<(), Uncovered> {
+    let owner: Vec<&PolicyRule> = owner.collect();
+    let (mut combinations, mut comparisons) = (0_usize, 0_usize);
+    let single_cost = owner.iter().fold(0_usize, |sum, own| sum.saturating_add(own.single_cost()));
+    let mut missing: Vec<PolicyRule> = Vec::new();
+    for rule in wanted {
+        let whole = owner.iter().fold(0_usize, |sum, own| sum.saturating_add(own.whole_cost(rule)));
+        comparisons = comparisons.saturating_add(whole);
+        if comparisons > COMPARISONS_MAX {
+            return Err(Uncovered::TooMany);
+        }
+        if owner.iter().any(|own| own.covers_whole(rule)) {
+            continue;
+        }
+        combinations = combinations.saturating_add(rule.singles());
+        comparisons = comparisons.saturating_add(rule.singles().saturating_mul(single_cost));
+        if combinations > COMBINATIONS_MAX || comparisons > COMPARISONS_MAX {
+            return Err(Uncovered::TooMany);
+        }
+        for one in rule.break_down().filter(|one| !owner.iter().any(|own| own.covers_single(one))) {
+            if missing.len() == MISSING_MAX {
+                return Err(Uncovered::Missing(missing, true));
+            }
+            missing.push(one.into());
+        }
+    }
+    if missing.is_empty() { Ok(()) } else { Err(Uncovered::Missing(missing, false)) }
 }
 
 /// The missing rules as upstream lists them: verbs of one resource (and name) joined, sorted, one per line.
@@ -227,7 +320,10 @@ mod tests {
             rule(json!({"apiGroups":[""],"resources":["secrets"],"resourceNames":["a","b"],"verbs":["*"]})),
             rule(json!({"nonResourceURLs":["/api/*"],"verbs":["get"]})),
         ];
-        let check = |v| covers(own.iter(), &[rule(v)]).map_err(|m| describe_missing(&m));
+        let check = |v| match covers(own.iter(), &[rule(v)]) {
+            Err(Uncovered::Missing(missing, false)) => Err(describe_missing(&missing)),
+            other => Ok(other.expect("few combinations")),
+        };
         assert_eq!(check(json!({"apiGroups":["apps"],"resources":["pods","x/status"],"verbs":["list"]})), Ok(()));
         assert_eq!(
             check(json!({"apiGroups":[""],"resources":["secrets"],"resourceNames":["b"],"verbs":["get","*"]})),
@@ -245,5 +341,59 @@ mod tests {
         );
         assert!(check(json!({"nonResourceURLs":["*"],"verbs":["get"]})).is_err());
         assert!(check(json!({"apiGroups":["*"],"resources":["pods"],"verbs":["get"]})).is_err());
+    }
+
+    /// `count` different words.
+    fn words(prefix: &str, count: usize) -> Vec<String> {
+        (0..count).map(|i| format!("{prefix}{i}")).collect()
+    }
+
+    /// A rule of a few kilobytes that stands for `n` * `n` * `n` combinations.
+    fn cube(n: usize) -> PolicyRule {
+        PolicyRule {
+            verbs: words("v", n),
+            api_groups: words("g", n),
+            resources: words("r", n),
+            ..PolicyRule::default()
+        }
+    }
+
+    #[test]
+    fn products_are_not_multiplied_out() {
+        let all = rule(json!({"apiGroups":["*"],"resources":["*"],"verbs":["*"]}));
+        assert_eq!(covers([&all].into_iter(), &[cube(120)]), Ok(()), "one rule covers it as a whole");
+        assert_eq!(covers([&cube(120)].into_iter(), &[cube(120)]), Ok(()));
+        let some = rule(json!({"apiGroups":["*"],"resources":["*"],"verbs":["get"]}));
+        assert_eq!(covers([&some].into_iter(), &[cube(120)]), Err(Uncovered::TooMany));
+        let Err(Uncovered::Missing(missing, true)) = covers([&some].into_iter(), &[cube(20)]) else {
+            panic!("8,000 are looked at")
+        };
+        assert_eq!(missing.len(), MISSING_MAX);
+        // Many rules on both sides: the work is refused, not the number of combinations.
+        let many = vec![rule(json!({"apiGroups":["a"],"resources":["b"],"verbs":["c"]})); 6_000];
+        let other = vec![rule(json!({"apiGroups":["x"],"resources":["y"],"verbs":["z"]})); 6_000];
+        assert_eq!(covers(many.iter(), &other), Err(Uncovered::TooMany));
+    }
+
+    #[test]
+    fn what_a_rule_covers_whole_it_covers_singly() {
+        let parts = |seed: usize| {
+            let pick = |list: &[&str], bits: usize| {
+                list.iter().enumerate().filter(|(i, _)| bits >> i & 1 == 1).map(|(_, w)| (*w).to_owned()).collect()
+            };
+            PolicyRule {
+                verbs: pick(&["get", "list", "*"], seed & 7),
+                api_groups: pick(&["", "apps", "*"], seed >> 3 & 7),
+                resources: pick(&["pods", "pods/log", "*/log", "*"], seed >> 6 & 15),
+                resource_names: pick(&["a", "b"], seed >> 10 & 3),
+                non_resource_urls: pick(&["/x", "/x/*"], seed >> 12 & 3),
+            }
+        };
+        let rules: Vec<PolicyRule> = (0..1 << 14).step_by(37).map(parts).collect();
+        for own in &rules {
+            for wanted in rules.iter().step_by(5).filter(|wanted| own.covers_whole(wanted)) {
+                assert!(wanted.break_down().all(|one| own.covers_single(&one)), "{own:?} {wanted:?}");
+            }
+        }
     }
 }

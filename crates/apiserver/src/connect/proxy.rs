@@ -84,7 +84,8 @@ fn root_redirect(cx: &RequestContext) -> Option<Answer> {
 
 /// Addresses that are the server's own world are not proxied to.
 fn is_proxyable(ip: IpAddr) -> bool {
-    match ip {
+    // `::ffff:127.0.0.1` is the loopback address in another spelling.
+    match ip.to_canonical() {
         IpAddr::V4(a) => !(a.is_loopback() || a.is_link_local() || a.is_multicast() || a.is_unspecified()),
         IpAddr::V6(a) => {
             let link_local = a.segments()[0] & 0xffc0 == 0xfe80;
@@ -342,7 +343,16 @@ mod tests {
 
     #[test]
     fn own_addresses_are_not_proxied_to() {
-        for bad in ["127.0.0.1", "169.254.169.254", "0.0.0.0", "::1", "fe80::1", "224.0.0.1"] {
+        for bad in [
+            "127.0.0.1",
+            "169.254.169.254",
+            "0.0.0.0",
+            "::1",
+            "fe80::1",
+            "224.0.0.1",
+            "::ffff:127.0.0.1",
+            "::ffff:169.254.169.254",
+        ] {
             assert!(!is_proxyable(bad.parse().unwrap()), "{bad}");
         }
         assert!(is_proxyable("10.42.0.7".parse().unwrap()));

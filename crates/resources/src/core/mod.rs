@@ -31,6 +31,8 @@ use crate::path::{Errors, Path};
 /// An address traffic can be sent to: valid, and none of the special ranges.
 pub(crate) fn endpoint_ip(s: &str, p: &Path<'_>, e: &mut Errors) {
     let Ok(ip) = s.parse::<IpAddr>() else { return crate::rules::ip(s, p, e) };
+    // `::ffff:127.0.0.1` is the loopback address in another spelling.
+    let ip = ip.to_canonical();
     if ip.is_unspecified() {
         e.invalid(p, s, format!("may not be unspecified ({s})"));
     }
@@ -46,5 +48,23 @@ pub(crate) fn endpoint_ip(s: &str, p: &Path<'_>, e: &mut Errors) {
     }
     if link_local_multicast {
         e.invalid(p, s, "may not be in the link-local multicast range (224.0.0.0/24, ff02::/10)");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn special_ranges_are_no_endpoints_in_any_spelling() {
+        let refused = |ip: &str| {
+            let mut errors = Errors::default();
+            endpoint_ip(ip, &Path::new("ip"), &mut errors);
+            !errors.is_empty()
+        };
+        for bad in ["127.0.0.1", "::1", "::ffff:127.0.0.1", "::ffff:169.254.169.254", "::ffff:0.0.0.0", "fe80::1"] {
+            assert!(refused(bad), "{bad}");
+        }
+        assert!(!refused("10.42.0.7") && !refused("fd00::7"));
     }
 }

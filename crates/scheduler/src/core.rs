@@ -10,10 +10,10 @@ use tokio::time::Instant;
 use crate::cluster::Cluster;
 use crate::metrics::{Attempt, Metrics};
 use crate::plugins::local;
-use crate::preempt::{Outcome, preempt};
+use crate::evaluation::preempt::{Outcome, preempt};
 use crate::queue::Queue;
 use crate::reason::{Plugin, Plugins};
-use crate::select::{Decision, Nominations, Selector, Unfit};
+use crate::evaluation::select::{Decision, Nominations, Selector, Unfit};
 use crate::view::{DisruptionBudget, Node, Pod};
 
 /// An assumed pod whose binding succeeded is forgotten when the API has not shown it after this time.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::SCORE_MAX;
 use crate::cluster::{Cluster, Namespaces, NodeState};
 use crate::reason::{Plugin, Reason, Refusal};
-use crate::topology::{NO_DOMAIN, Topologies};
+use crate::cluster::topology::{NO_DOMAIN, Topologies};
 use crate::view::{PodSpec, PodTerm};
 
 /// Weight of an existing pod's required affinity to this one (`hardPodAffinityWeight`).

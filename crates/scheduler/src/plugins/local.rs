@@ -6,7 +6,7 @@ use std::borrow::Cow;
 use super::SCORE_MAX;
 use crate::cluster::{Cluster, ImageSummary, NodeState};
 use crate::reason::{Plugin, Reason, Refusal};
-use crate::storage::Storage;
+use crate::cluster::storage::Storage;
 use crate::view::{PodSpec, Taint, TaintEffect};
 
 /// Images smaller than this in sum make no difference, bytes.

@@ -6,7 +6,7 @@ use super::SCORE_MAX;
 use super::local;
 use crate::cluster::{Cluster, NodeState};
 use crate::reason::{Plugin, Reason, Refusal};
-use crate::topology::{NO_DOMAIN, Topologies};
+use crate::cluster::topology::{NO_DOMAIN, Topologies};
 use crate::view::{PodSpec, SpreadConstraint};
 
 const HOSTNAME: &str = "kubernetes.io/hostname";

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::{node, on, pod};
 use crate::cluster::Cluster;
-use crate::evaluation::{Evaluations, Verdict};
+use crate::evaluation::memo::{Evaluations, Verdict};
 use crate::view::{Node, Pod};
 
 const CHANGES: usize = 400;

@@ -19,7 +19,7 @@ use crate::view::{
     Claim, DisruptionBudget, Namespace, Node, Pod, ReplicaSet, ReplicationController, Service, StatefulSet,
     StorageClass, Volume,
 };
-use crate::workloads::owner_selector;
+use crate::cluster::workloads::owner_selector;
 
 /// Bindings under way at once.
 const BINDS_MAX: usize = 64;

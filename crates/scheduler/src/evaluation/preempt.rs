@@ -7,9 +7,9 @@ use std::sync::Arc;
 use kelson_meta::ObjectKey;
 
 use crate::cluster::{Cluster, NodeState};
-use crate::evaluation::Evaluation;
+use crate::evaluation::memo::Evaluation;
 use crate::reason::{Reason, Tally, summary};
-use crate::select::{Nominations, Unfit, takes_precedence};
+use crate::evaluation::select::{Nominations, Unfit, takes_precedence};
 use crate::view::{DisruptionBudget, Pod};
 
 /// At least this many candidates are looked for, where there are so many.

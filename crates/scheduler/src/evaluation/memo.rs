@@ -9,7 +9,7 @@ use crate::plugins::interpod::InterPod;
 use crate::plugins::local::{self, Scores};
 use crate::plugins::spread::Spread;
 use crate::reason::Refusal;
-use crate::storage::Claims;
+use crate::cluster::storage::Claims;
 use crate::view::PodSpec;
 
 /// Specs whose evaluations are kept at once; the one used longest ago goes first.

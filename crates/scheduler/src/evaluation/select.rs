@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::cluster::Cluster;
-use crate::evaluation::{Evaluation, Evaluations, Verdict};
+use crate::evaluation::memo::{Evaluation, Evaluations, Verdict};
 use crate::reason::{NO_NODES, Plugin, Plugins, Reason, Refusal, Tally, summary};
-use crate::storage::Claims;
+use crate::cluster::storage::Claims;
 use crate::view::Pod;
 
 /// With fewer nodes than this all are looked at.

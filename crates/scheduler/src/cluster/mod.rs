@@ -1,16 +1,20 @@
 //! What the scheduler believes of the cluster: nodes with the pods on them (bound, or assumed to be soon), kept up to
 //! date change by change. Every change of a node gives it a new generation, so that what was computed from it before is
 //! known to be stale; adding or removing nodes changes the structure, which makes all of it stale.
+pub mod storage;
+pub mod topology;
+pub mod workloads;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
 use kelson_meta::LabelMap;
 use tokio::time::Instant;
 
-use crate::storage::Storage;
-use crate::topology::Topologies;
+use crate::cluster::storage::Storage;
+use crate::cluster::topology::Topologies;
 use crate::view::{Capacity, Namespace, Node, Pod, PodSpec};
-use crate::workloads::Workloads;
+use crate::cluster::workloads::Workloads;
 
 /// One node and what is on it.
 #[derive(Clone, Debug)]

@@ -1,20 +1,16 @@
 //! Kinds of networking.k8s.io: ingresses and their classes, network policies, addresses and service CIDRs.
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::sync::LazyLock;
 
 use jiff::Timestamp;
 use kelson_meta::{is_dns1123_label, is_dns1123_subdomain};
 use serde_json::{Value, json};
 
-use crate::column::{AGE, Column, NAME};
-use crate::metadata::immutable;
-use crate::names::NameRule;
-use crate::options::{Options, columns, texts};
+use crate::metadata::{NameRule, immutable};
 use crate::path::{Errors, Path};
 use crate::rules;
-use crate::strategy::Strategy;
-use crate::table::{age, name, or_none, selector};
+use crate::strategy::{Column, Options, Strategy};
+use crate::table::{AGE, NAME, age, name, or_none, selector};
 use crate::tree::{default_to, ensure, int, int0, items, items_mut, present, set, text};
 
 const GROUP: &str = "networking.k8s.io";
@@ -22,9 +18,11 @@ const GROUP: &str = "networking.k8s.io";
 /// The ingresses resource.
 pub struct Ingresses;
 
-static INGRESSES: LazyLock<Options> = LazyLock::new(|| Options {
+static INGRESSES: Options = Options {
+    short_names: &["ing"],
+    subresources: &["status"],
     generation: true,
-    columns: columns![
+    columns: &[
         NAME,
         Column::text("Class", "Class of the ingress."),
         Column::text("Hosts", "Hosts that are served."),
@@ -32,14 +30,14 @@ static INGRESSES: LazyLock<Options> = LazyLock::new(|| Options {
         Column::text("Ports", "Ports it is served at."),
         AGE,
     ],
-    ..Options::of(GROUP, "ingresses")
-});
+    ..Options::namespaced(GROUP, "ingresses", "Ingress")
+};
 
 impl Strategy for Ingresses {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &INGRESSES
     }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
+    fn default(&self, _version: &str, obj: &mut Value) {
         ensure(obj, "spec");
         if let Some(s) = ensure(obj, "status") {
             ensure(s, "loadBalancer");
@@ -243,22 +241,22 @@ fn backend(b: &Value, p: &Path<'_>, e: &mut Errors) {
 /// The ingressclasses resource.
 pub struct IngressClasses;
 
-static CLASSES: LazyLock<Options> = LazyLock::new(|| Options {
+static CLASSES: Options = Options {
     generation: true,
-    columns: columns![
+    columns: &[
         NAME,
         Column::text("Controller", "Who serves ingresses of the class."),
         Column::text("Parameters", "Object with more configuration."),
         AGE,
     ],
-    ..Options::of(GROUP, "ingressclasses")
-});
+    ..Options::cluster(GROUP, "ingressclasses", "IngressClass")
+};
 
 impl Strategy for IngressClasses {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &CLASSES
     }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
+    fn default(&self, _version: &str, obj: &mut Value) {
         if let Some(p) = crate::tree::at_mut(obj, &["spec", "parameters"]) {
             default_to(p, "scope", "Cluster");
         }
@@ -323,17 +321,18 @@ impl Strategy for IngressClasses {
 /// The networkpolicies resource.
 pub struct NetworkPolicies;
 
-static POLICIES: LazyLock<Options> = LazyLock::new(|| Options {
+static POLICIES: Options = Options {
+    short_names: &["netpol"],
     generation: true,
-    columns: columns![NAME, Column::text("Pod-Selector", "Pods the policy is for."), AGE],
-    ..Options::of(GROUP, "networkpolicies")
-});
+    columns: &[NAME, Column::text("Pod-Selector", "Pods the policy is for."), AGE],
+    ..Options::namespaced(GROUP, "networkpolicies", "NetworkPolicy")
+};
 
 impl Strategy for NetworkPolicies {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &POLICIES
     }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
+    fn default(&self, _version: &str, obj: &mut Value) {
         let Some(spec) = ensure(obj, "spec") else { return };
         ensure(spec, "podSelector");
         for list in ["ingress", "egress"] {
@@ -459,15 +458,17 @@ fn strictly_within(inner: (IpAddr, u8), outer: (IpAddr, u8)) -> bool {
 /// The ipaddresses resource.
 pub struct IpAddresses;
 
-static ADDRESSES: LazyLock<Options> = LazyLock::new(|| Options {
+static ADDRESSES: Options = Options {
+    versions: &["v1", "v1beta1"],
+    short_names: &["ip"],
     name: NameRule::Ip,
-    columns: columns![NAME, Column::text("ParentRef", "Object the address belongs to."), AGE],
-    fields: texts!["spec.parentRef.name", "spec.parentRef.namespace", "spec.parentRef.resource"],
-    ..Options::of(GROUP, "ipaddresses")
-});
+    columns: &[NAME, Column::text("ParentRef", "Object the address belongs to."), AGE],
+    fields: &["spec.parentRef.name", "spec.parentRef.namespace", "spec.parentRef.resource"],
+    ..Options::cluster(GROUP, "ipaddresses", "IPAddress")
+};
 
 impl Strategy for IpAddresses {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &ADDRESSES
     }
     fn check(&self, obj: &Value, e: &mut Errors) {
@@ -498,16 +499,18 @@ impl Strategy for IpAddresses {
 /// The servicecidrs resource.
 pub struct ServiceCidrs;
 
-static CIDRS: LazyLock<Options> = LazyLock::new(|| Options {
-    columns: columns![NAME, Column::text("CIDRs", "Ranges addresses are taken from."), AGE],
-    ..Options::of(GROUP, "servicecidrs")
-});
+static CIDRS: Options = Options {
+    versions: &["v1", "v1beta1"],
+    subresources: &["status"],
+    columns: &[NAME, Column::text("CIDRs", "Ranges addresses are taken from."), AGE],
+    ..Options::cluster(GROUP, "servicecidrs", "ServiceCIDR")
+};
 
 impl Strategy for ServiceCidrs {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &CIDRS
     }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
+    fn default(&self, _version: &str, obj: &mut Value) {
         ensure(obj, "status");
     }
     fn check(&self, obj: &Value, e: &mut Errors) {
@@ -569,7 +572,7 @@ mod tests {
     fn policies() {
         let mut p = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {"podSelector": {}, "egress": [
             {"ports": [{"port": 80}], "to": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["11.0.0.0/16"]}}]}]}});
-        NetworkPolicies.set_defaults("v1", &mut p);
+        NetworkPolicies.default("v1", &mut p);
         assert_eq!(p["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
         assert_eq!(
             NetworkPolicies.validate_create(&p).to_string(),

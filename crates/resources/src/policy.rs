@@ -1,18 +1,14 @@
 //! PodDisruptionBudgets (policy), PriorityClasses (scheduling.k8s.io) and RuntimeClasses (node.k8s.io).
-use std::sync::LazyLock;
-
 use jiff::Timestamp;
 use kelson_meta::is_dns1123_label;
 use serde_json::{Value, json};
 
-use crate::column::{AGE, Column, NAME};
 use crate::metadata::immutable;
-use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
-use crate::strategy::Strategy;
-use crate::table::{age, name};
+use crate::strategy::{Column, Options, Strategy};
+use crate::table::{AGE, NAME, age, name};
 use crate::tree::{default_to, ensure, flag, int0, object_mut, present, same, text};
 
 /// The poddisruptionbudgets resource.
@@ -20,24 +16,26 @@ pub struct PodDisruptionBudgets;
 
 const COUNTS: &[&str] = &["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"];
 
-static BUDGETS: LazyLock<Options> = LazyLock::new(|| Options {
+static BUDGETS: Options = Options {
+    short_names: &["pdb"],
+    subresources: &["status"],
     generation: true,
     allow_unconditional_update: false,
-    columns: columns![
+    columns: &[
         NAME,
         Column::text("Min Available", "Pods that must stay."),
         Column::text("Max Unavailable", "Pods that may go."),
         Column::integer("Allowed Disruptions", "Pods that may go now."),
         AGE,
     ],
-    ..Options::of("policy", "poddisruptionbudgets")
-});
+    ..Options::namespaced("policy", "poddisruptionbudgets", "PodDisruptionBudget")
+};
 
 impl Strategy for PodDisruptionBudgets {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &BUDGETS
     }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
+    fn default(&self, _version: &str, obj: &mut Value) {
         ensure(obj, "spec");
         if let Some(s) = ensure(obj, "status") {
             for c in COUNTS {
@@ -95,23 +93,24 @@ const USER_PRIORITY_MAX: i64 = 1_000_000_000;
 const SYSTEM_CLASSES: &[(&str, i64)] =
     &[("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 
-static PRIORITIES: LazyLock<Options> = LazyLock::new(|| Options {
+static PRIORITIES: Options = Options {
+    short_names: &["pc"],
     generation: true,
-    columns: columns![
+    columns: &[
         NAME,
         Column::integer("Value", "Priority of the pods."),
         Column::boolean("Global-Default", "Whether pods without a class get it."),
         AGE,
         Column::text("PreemptionPolicy", "Whether pods of lower priority are evicted.").wide(),
     ],
-    ..Options::of("scheduling.k8s.io", "priorityclasses")
-});
+    ..Options::cluster("scheduling.k8s.io", "priorityclasses", "PriorityClass")
+};
 
 impl Strategy for PriorityClasses {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &PRIORITIES
     }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
+    fn default(&self, _version: &str, obj: &mut Value) {
         default_to(obj, "value", 0);
         default_to(obj, "preemptionPolicy", "PreemptLowerPriority");
     }
@@ -153,18 +152,18 @@ impl Strategy for PriorityClasses {
 /// The runtimeclasses resource.
 pub struct RuntimeClasses;
 
-static RUNTIMES: LazyLock<Options> = LazyLock::new(|| Options {
+static RUNTIMES: Options = Options {
     allow_create_on_update: true,
     allow_unconditional_update: false,
-    columns: columns![NAME, Column::text("Handler", "Handler of the container runtime."), AGE],
-    ..Options::of("node.k8s.io", "runtimeclasses")
-});
+    columns: &[NAME, Column::text("Handler", "Handler of the container runtime."), AGE],
+    ..Options::cluster("node.k8s.io", "runtimeclasses", "RuntimeClass")
+};
 
 impl Strategy for RuntimeClasses {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &RUNTIMES
     }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
+    fn default(&self, _version: &str, obj: &mut Value) {
         if let Some(o) = object_mut(obj, "overhead")
             && let Some(list) = o.get_mut("podFixed")
         {

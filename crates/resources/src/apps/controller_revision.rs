@@ -1,36 +1,32 @@
 //! ControllerRevisions: immutable snapshots of templates.
-use std::sync::LazyLock;
-
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::column::{AGE, Column, NAME};
 use crate::metadata::immutable;
-use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::rules;
-use crate::strategy::Strategy;
-use crate::table::{NONE, age, name};
+use crate::strategy::{Column, Options, Strategy};
+use crate::table::{AGE, NAME, NONE, age, name};
 use crate::tree::{flag, int0, items, present, text};
 
 /// The controllerrevisions resource.
 pub struct ControllerRevisions;
 
-static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
-    columns: columns![
+static OPTIONS: Options = Options {
+    columns: &[
         NAME,
         Column::text("Controller", "Object the revision belongs to."),
         Column::text("Revision", "Number of the revision."),
         AGE,
     ],
-    ..Options::of("apps", "controllerrevisions")
-});
+    ..Options::namespaced("apps", "controllerrevisions", "ControllerRevision")
+};
 
 impl Strategy for ControllerRevisions {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &OPTIONS
     }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
+    fn default(&self, _version: &str, obj: &mut Value) {
         crate::tree::default_to(obj, "revision", 0);
     }
     fn check(&self, obj: &Value, e: &mut Errors) {

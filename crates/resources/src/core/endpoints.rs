@@ -1,18 +1,14 @@
 //! Endpoints (legacy) and EndpointSlices (discovery.k8s.io).
-use std::sync::LazyLock;
-
 use jiff::Timestamp;
 use kelson_meta::{is_dns1123_label, is_dns1123_subdomain, is_qualified_name};
 use serde_json::{Value, json};
 
 use super::endpoint_ip;
-use crate::column::{AGE, Column, NAME};
 use crate::metadata::immutable;
-use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::rules;
-use crate::strategy::Strategy;
-use crate::table::{NONE, UNSET, age, list_with_more, name};
+use crate::strategy::{Column, Options, Strategy};
+use crate::table::{AGE, NAME, NONE, UNSET, age, list_with_more, name};
 use crate::tree::{default_to, default_zero, int, int0, items, items_mut, same, text};
 
 const ENDPOINTS_MAX: usize = 1000;
@@ -23,17 +19,18 @@ const ZONES_MAX: usize = 8;
 /// The endpoints resource.
 pub struct Endpoints;
 
-static ENDPOINTS: LazyLock<Options> = LazyLock::new(|| Options {
+static ENDPOINTS: Options = Options {
+    short_names: &["ep"],
     allow_create_on_update: true,
-    columns: columns![NAME, Column::text("Endpoints", "Addresses and ports."), AGE],
-    ..Options::of("", "endpoints")
-});
+    columns: &[NAME, Column::text("Endpoints", "Addresses and ports."), AGE],
+    ..Options::namespaced("", "endpoints", "Endpoints")
+};
 
 impl Strategy for Endpoints {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &ENDPOINTS
     }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
+    fn default(&self, _version: &str, obj: &mut Value) {
         for s in items_mut(obj, "subsets") {
             for p in items_mut(s, "ports") {
                 default_zero(p, "protocol", "TCP");
@@ -114,23 +111,23 @@ fn subset(s: &Value, p: &Path<'_>, e: &mut Errors) {
 /// The endpointslices resource.
 pub struct EndpointSlices;
 
-static SLICES: LazyLock<Options> = LazyLock::new(|| Options {
+static SLICES: Options = Options {
     generation: true,
-    columns: columns![
+    columns: &[
         NAME,
         Column::text("AddressType", "Kind of the addresses."),
         Column::text("Ports", "Ports of every endpoint."),
         Column::text("Endpoints", "Addresses of the endpoints."),
         AGE,
     ],
-    ..Options::of("discovery.k8s.io", "endpointslices")
-});
+    ..Options::namespaced("discovery.k8s.io", "endpointslices", "EndpointSlice")
+};
 
 impl Strategy for EndpointSlices {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &SLICES
     }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
+    fn default(&self, _version: &str, obj: &mut Value) {
         for p in items_mut(obj, "ports") {
             default_to(p, "name", "");
             default_to(p, "protocol", "TCP");

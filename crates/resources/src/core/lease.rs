@@ -1,35 +1,29 @@
 //! Leases and lease candidates (coordination.k8s.io).
-use std::sync::LazyLock;
-
 use jiff::Timestamp;
 use kelson_meta::is_config_map_key;
 use serde_json::{Value, json};
 
-use crate::column::{AGE, Column, NAME};
-use crate::metadata::immutable;
-use crate::names::NameRule;
-use crate::options::{Durability, Options, columns, texts};
+use crate::metadata::{NameRule, immutable};
 use crate::path::{Errors, Path};
-use crate::strategy::Strategy;
-use crate::table::{age, name};
+use crate::strategy::{Column, Options, Strategy};
+use crate::table::{AGE, NAME, age, name};
 use crate::tree::{ensure, int, text};
 
 /// The leases resource.
 pub struct Leases;
 
-static LEASES: LazyLock<Options> = LazyLock::new(|| Options {
+static LEASES: Options = Options {
     allow_create_on_update: true,
     allow_unconditional_update: false,
-    columns: columns![NAME, Column::text("Holder", "Who holds the lease."), AGE],
-    durability: Durability::Relaxed,
-    ..Options::of("coordination.k8s.io", "leases")
-});
+    columns: &[NAME, Column::text("Holder", "Who holds the lease."), AGE],
+    ..Options::namespaced("coordination.k8s.io", "leases", "Lease")
+};
 
 impl Strategy for Leases {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &LEASES
     }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
+    fn default(&self, _version: &str, obj: &mut Value) {
         ensure(obj, "spec");
     }
     fn check(&self, obj: &Value, e: &mut Errors) {
@@ -54,23 +48,25 @@ impl Strategy for Leases {
 /// The leasecandidates resource.
 pub struct LeaseCandidates;
 
-static CANDIDATES: LazyLock<Options> = LazyLock::new(|| Options {
+static CANDIDATES: Options = Options {
+    versions: &["v1beta1", "v1alpha2"],
+    storage: ("coordination.k8s.io", "v1beta1"),
     name: NameRule::Any,
     allow_create_on_update: true,
     allow_unconditional_update: false,
-    columns: columns![
+    columns: &[
         NAME,
         Column::text("LeaseName", "Lease that is contended for."),
         Column::text("BinaryVersion", "Version of the candidate."),
         Column::text("EmulationVersion", "Version the candidate acts as."),
         AGE,
     ],
-    fields: texts!["spec.leaseName"],
-    ..Options::of("coordination.k8s.io", "leasecandidates")
-});
+    fields: &["spec.leaseName"],
+    ..Options::namespaced("coordination.k8s.io", "leasecandidates", "LeaseCandidate")
+};
 
 impl Strategy for LeaseCandidates {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &CANDIDATES
     }
     fn check(&self, obj: &Value, e: &mut Errors) {

@@ -1,16 +1,12 @@
 //! Namespaces: the name label, finalizers of the spec, phase, the `finalize` subresource.
-use std::sync::LazyLock;
-
 use jiff::Timestamp;
 use kelson_meta::is_qualified_name;
 use serde_json::{Value, json};
 
-use crate::column::{AGE, Column, NAME};
-use crate::names::NameRule;
-use crate::options::{Deletion, Options, columns, texts};
+use crate::metadata::NameRule;
 use crate::path::{Errors, Path};
-use crate::strategy::{Context, Strategy, base_status_update, bump_generation, field_text};
-use crate::table::{age, name};
+use crate::strategy::{Column, Context, Deletion, Options, Strategy, base_status_update, bump_generation};
+use crate::table::{AGE, NAME, age, name};
 use crate::tree::{default_zero, ensure, holds, items, present, restore, set, text};
 
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -19,19 +15,21 @@ const FINALIZER: &str = "kubernetes";
 /// The namespaces resource.
 pub struct Namespaces;
 
-static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
+static OPTIONS: Options = Options {
+    short_names: &["ns"],
+    subresources: &["status", "finalize"],
     name: NameRule::Label,
     deletion: Deletion::Namespace,
-    columns: columns![NAME, Column::text("Status", "Phase of the namespace."), AGE],
-    fields: texts!["status.phase", "name"],
-    ..Options::of("", "namespaces")
-});
+    columns: &[NAME, Column::text("Status", "Phase of the namespace."), AGE],
+    fields: &["status.phase", "name"],
+    ..Options::cluster("", "namespaces", "Namespace")
+};
 
 impl Strategy for Namespaces {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &OPTIONS
     }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
+    fn default(&self, _version: &str, obj: &mut Value) {
         self.canonicalize(obj);
         ensure(obj, "spec");
         if let Some(s) = ensure(obj, "status") {
@@ -91,9 +89,12 @@ impl Strategy for Namespaces {
             (true, _) => e.invalid(&p, phase, "may only be 'Terminating' if `deletionTimestamp` is not empty"),
         }
     }
-    fn field_value(&self, obj: &Value, field: &str) -> String {
-        // `name` is an old alias of `metadata.name`.
-        field_text(obj, if field == "name" { "metadata.name" } else { field })
+    fn selectable_fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
+        vec![
+            ("status.phase", text(&obj["status"]["phase"]).to_owned()),
+            // An old alias of metadata.name.
+            ("name", text(&obj["metadata"]["name"]).to_owned()),
+        ]
     }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         vec![name(obj), obj["status"]["phase"].clone(), age(obj, now)]

@@ -1,18 +1,15 @@
 //! ResourceQuotas, LimitRanges and PodTemplates.
 use std::collections::BTreeSet;
-use std::sync::LazyLock;
 
 use jiff::Timestamp;
 use kelson_meta::{Quantity, is_qualified_name};
 use serde_json::{Value, json};
 
-use crate::column::{AGE, Column, NAME};
-use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
-use crate::strategy::Strategy;
-use crate::table::{age, label_map, name};
+use crate::strategy::{Column, Options, Strategy};
+use crate::table::{AGE, NAME, age, label_map, name};
 use crate::tree::{default_to, ensure, entries, holds, items, items_mut, text};
 
 const SCOPES: &[&str] = &[
@@ -29,22 +26,23 @@ const OVERCOMMIT_EXEMPT: &str = "hugepages-";
 /// The resourcequotas resource.
 pub struct ResourceQuotas;
 
-static QUOTAS: LazyLock<Options> = LazyLock::new(|| Options {
-    columns: columns![
+static QUOTAS: Options = Options {
+    short_names: &["quota"],
+    subresources: &["status"],
+    columns: &[
         NAME,
         Column::text("Request", "Used and allowed, of requests and counts."),
         Column::text("Limit", "Used and allowed, of limits."),
         AGE,
     ],
-    delete_returns_object: true,
-    ..Options::of("", "resourcequotas")
-});
+    ..Options::namespaced("", "resourcequotas", "ResourceQuota")
+};
 
 impl Strategy for ResourceQuotas {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &QUOTAS
     }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
+    fn default(&self, _version: &str, obj: &mut Value) {
         for (part, fields) in [("spec", &["hard"][..]), ("status", &["hard", "used"][..])] {
             let Some(p) = ensure(obj, part) else { continue };
             for f in fields {
@@ -170,14 +168,17 @@ fn scope_selector(list: &Value, p: &Path<'_>, e: &mut Errors) {
 /// The limitranges resource.
 pub struct LimitRanges;
 
-static RANGES: LazyLock<Options> =
-    LazyLock::new(|| Options { allow_create_on_update: true, ..Options::of("", "limitranges") });
+static RANGES: Options = Options {
+    short_names: &["limits"],
+    allow_create_on_update: true,
+    ..Options::namespaced("", "limitranges", "LimitRange")
+};
 
 impl Strategy for LimitRanges {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &RANGES
     }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
+    fn default(&self, _version: &str, obj: &mut Value) {
         let Some(spec) = ensure(obj, "spec") else { return };
         for l in items_mut(spec, "limits") {
             for f in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
@@ -270,23 +271,22 @@ fn limit(l: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
 /// The podtemplates resource.
 pub struct PodTemplates;
 
-static TEMPLATES: LazyLock<Options> = LazyLock::new(|| Options {
+static TEMPLATES: Options = Options {
     generation: true,
-    columns: columns![
+    columns: &[
         NAME,
         Column::text("Containers", "Names of the containers in the template."),
         Column::text("Images", "Images of the containers in the template."),
         Column::text("Pod Labels", "Labels of the pods."),
     ],
-    delete_returns_object: true,
-    ..Options::of("", "podtemplates")
-});
+    ..Options::namespaced("", "podtemplates", "PodTemplate")
+};
 
 impl Strategy for PodTemplates {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &TEMPLATES
     }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
+    fn default(&self, _version: &str, obj: &mut Value) {
         if let Some(t) = ensure(obj, "template") {
             pod::default_template(t);
         }

@@ -1,6 +1,4 @@
 //! Secrets: stringData, per-type keys, size, immutability. Values never stand in messages.
-use std::sync::LazyLock;
-
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
@@ -8,33 +6,31 @@ use kelson_meta::is_config_map_key;
 use serde_json::{Value, json};
 
 use super::config_map::{DATA_BYTES_MAX, check_immutable, decoded_len};
-use crate::column::{AGE, Column, NAME};
 use crate::metadata::immutable;
-use crate::options::{Options, columns, texts};
 use crate::path::{Errors, Path};
-use crate::strategy::Strategy;
-use crate::table::{age, name};
+use crate::strategy::{Column, Options, Strategy};
+use crate::table::{AGE, NAME, age, name};
 use crate::tree::{default_zero, ensure, entries, len, set, text};
 
 /// The secrets resource.
 pub struct Secrets;
 
-static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
-    columns: columns![
+static OPTIONS: Options = Options {
+    columns: &[
         NAME,
         Column::text("Type", "What the entries are for."),
         Column::text("Data", "Number of entries."),
         AGE,
     ],
-    fields: texts!["type"],
-    ..Options::of("", "secrets")
-});
+    fields: &["type"],
+    ..Options::namespaced("", "secrets", "Secret")
+};
 
 impl Strategy for Secrets {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &OPTIONS
     }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
+    fn default(&self, _version: &str, obj: &mut Value) {
         default_zero(obj, "type", "Opaque");
         // Write-only plain text: moves into data, where it wins.
         if let Some(Value::Object(plain)) = obj.as_object_mut().and_then(|o| o.remove("stringData"))
@@ -112,7 +108,7 @@ mod tests {
     #[test]
     fn string_data_moves() {
         let mut s = json!({"data": {"a": "eA=="}, "stringData": {"a": "y", "b": "z"}});
-        Secrets.set_defaults("v1", &mut s);
+        Secrets.default("v1", &mut s);
         assert_eq!(s, json!({"type": "Opaque", "data": {"a": "eQ==", "b": "eg=="}}));
     }
 

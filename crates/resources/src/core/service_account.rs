@@ -1,25 +1,21 @@
 //! ServiceAccounts: metadata rules only.
-use std::sync::LazyLock;
-
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::column::{AGE, NAME};
-use crate::options::{Options, columns};
-use crate::strategy::Strategy;
-use crate::table::{age, name};
+use crate::strategy::{Options, Strategy};
+use crate::table::{AGE, NAME, age, name};
 
 /// The serviceaccounts resource.
 pub struct ServiceAccounts;
 
-static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
-    columns: columns![NAME, AGE],
-    delete_returns_object: true,
-    ..Options::of("", "serviceaccounts")
-});
+static OPTIONS: Options = Options {
+    short_names: &["sa"],
+    columns: &[NAME, AGE],
+    ..Options::namespaced("", "serviceaccounts", "ServiceAccount")
+};
 
 impl Strategy for ServiceAccounts {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &OPTIONS
     }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {

@@ -1,18 +1,14 @@
 //! PersistentVolumes and PersistentVolumeClaims.
-use std::sync::LazyLock;
-
 use jiff::Timestamp;
 use kelson_meta::{Quantity, is_dns1123_subdomain};
 use serde_json::{Value, json};
 
-use crate::column::{AGE, Column, NAME};
 use crate::metadata::immutable;
-use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
-use crate::strategy::{Context, Strategy, base_create, base_status_update};
-use crate::table::{UNSET, age, name};
+use crate::strategy::{Column, Context, Options, Strategy, base_create, base_status_update};
+use crate::table::{AGE, NAME, UNSET, age, name};
 use crate::tree::{default_to, default_zero, empty, ensure, entries, items, present, restore, same, set, text};
 
 const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
@@ -33,8 +29,10 @@ const NO_SOURCE: &[&str] = &[
 /// The persistentvolumeclaims resource.
 pub struct PersistentVolumeClaims;
 
-static CLAIMS: LazyLock<Options> = LazyLock::new(|| Options {
-    columns: columns![
+static CLAIMS: Options = Options {
+    short_names: &["pvc"],
+    subresources: &["status"],
+    columns: &[
         NAME,
         Column::text("Status", "Phase of the claim."),
         Column::text("Volume", "Volume that is bound."),
@@ -45,15 +43,14 @@ static CLAIMS: LazyLock<Options> = LazyLock::new(|| Options {
         AGE,
         Column::text("VolumeMode", "Filesystem or block device.").wide(),
     ],
-    delete_returns_object: true,
-    ..Options::of("", "persistentvolumeclaims")
-});
+    ..Options::namespaced("", "persistentvolumeclaims", "PersistentVolumeClaim")
+};
 
 impl Strategy for PersistentVolumeClaims {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &CLAIMS
     }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
+    fn default(&self, _version: &str, obj: &mut Value) {
         if let Some(s) = ensure(obj, "status") {
             default_zero(s, "phase", "Pending");
             if let Some(c) = s.get_mut("capacity") {
@@ -116,8 +113,10 @@ impl Strategy for PersistentVolumeClaims {
 /// The persistentvolumes resource.
 pub struct PersistentVolumes;
 
-static VOLUMES: LazyLock<Options> = LazyLock::new(|| Options {
-    columns: columns![
+static VOLUMES: Options = Options {
+    short_names: &["pv"],
+    subresources: &["status"],
+    columns: &[
         NAME,
         Column::text("Capacity", "Size of the volume."),
         Column::text("Access Modes", "Ways the volume may be mounted."),
@@ -130,15 +129,14 @@ static VOLUMES: LazyLock<Options> = LazyLock::new(|| Options {
         AGE,
         Column::text("VolumeMode", "Filesystem or block device.").wide(),
     ],
-    delete_returns_object: true,
-    ..Options::of("", "persistentvolumes")
-});
+    ..Options::cluster("", "persistentvolumes", "PersistentVolume")
+};
 
 impl Strategy for PersistentVolumes {
-    fn options(&self) -> &Options {
+    fn options(&self) -> &'static Options {
         &VOLUMES
     }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
+    fn default(&self, _version: &str, obj: &mut Value) {
         if let Some(s) = ensure(obj, "status") {
             default_zero(s, "phase", "Pending");
         }
@@ -450,7 +448,7 @@ mod tests {
     fn claims() {
         let mut c = json!({"metadata": {"name": "c", "namespace": "n", "resourceVersion": "1"}, "spec": {
             "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
-        PersistentVolumeClaims.set_defaults("v1", &mut c);
+        PersistentVolumeClaims.default("v1", &mut c);
         assert_eq!(PersistentVolumeClaims.validate_create(&c).to_string(), "[]");
         let mut new = c.clone();
         new["spec"]["volumeName"] = json!("v");

@@ -1,0 +1,194 @@
+//! What every controller is given: a client under its own identity, the clock, the shared informers, an event recorder,
+//! and the loop that turns queued keys into `sync` calls. Each controller's logic is in its own module.
+use std::fmt::Display;
+use std::hash::Hash;
+use std::sync::Arc;
+
+use kelson_client::{Client, ClientError, EventRecorder, Object, WorkQueue};
+use kelson_meta::{Clock, ObjectKey, Status};
+use kelson_tasks::Tasks;
+use serde_json::Value;
+
+use super::config::Config;
+use super::informers::Informers;
+
+/// Makes a client for a user name, e.g. `system:serviceaccount:kube-system:deployment-controller`.
+pub type ClientFactory = dyn Fn(&str) -> Client + Send + Sync;
+
+/// Under whom the shared informers read.
+pub const MANAGER_USER: &str = "system:kube-controller-manager";
+
+/// Keys one controller works on at once, where its work is independent per key.
+pub const WORKERS: usize = 4;
+
+/// Why one `sync` did not succeed; the key is tried again with back-off.
+#[derive(Debug, thiserror::Error)]
+pub enum SyncError {
+    /// A request failed.
+    #[error(transparent)]
+    Client(#[from] ClientError),
+    /// Something else, worth another try.
+    #[error("{0}")]
+    Other(String),
+}
+
+impl SyncError {
+    /// Whether it is what happens when others work on the same objects, and needs no attention: the object changed or
+    /// went since it was seen.
+    pub fn is_ordinary(&self) -> bool {
+        matches!(self, Self::Client(e) if e.is_conflict() || e.is_not_found())
+    }
+}
+
+/// Under whom a controller acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// A service account of `kube-system` with a role of its own, `system:controller:NAME`.
+    ServiceAccount(&'static str),
+    /// The controller manager itself.
+    Manager,
+}
+
+impl Identity {
+    /// The user name.
+    pub fn user(self) -> String {
+        match self {
+            Self::ServiceAccount(name) => format!("system:serviceaccount:kube-system:{name}"),
+            Self::Manager => MANAGER_USER.to_owned(),
+        }
+    }
+}
+
+/// All that the rest of the process knows of one controller.
+pub struct ControllerDescriptor {
+    /// Name as in `--controllers`, in logs and in metrics.
+    pub name: &'static str,
+    /// Whose permissions it has.
+    pub identity: Identity,
+    /// Whether `*` includes it.
+    pub on_by_default: bool,
+    /// Registers its handlers with the informers it reads, and starts its workers.
+    pub(crate) start: fn(&Arc<Context>),
+}
+
+/// What one controller is given.
+pub struct Context {
+    name: &'static str,
+    identity: Identity,
+    factory: Arc<ClientFactory>,
+    /// The wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// Settings.
+    pub config: Arc<Config>,
+    /// Caches, shared with the other controllers.
+    pub informers: Arc<Informers>,
+    /// The controller's tasks.
+    pub tasks: Tasks,
+}
+
+impl Context {
+    /// The context of the controller manager, whose informers have not started.
+    pub fn new(config: Config, factory: Box<ClientFactory>, clock: Arc<dyn Clock>, tasks: Tasks) -> Self {
+        Self {
+            name: "controller-manager",
+            identity: Identity::Manager,
+            factory: factory.into(),
+            clock,
+            config: Arc::new(config),
+            informers: Arc::default(),
+            tasks,
+        }
+    }
+
+    /// The same for one controller: its tasks end with the others'.
+    pub fn of(&self, controller: &ControllerDescriptor) -> Arc<Self> {
+        Arc::new(Self {
+            name: controller.name,
+            identity: controller.identity,
+            factory: Arc::clone(&self.factory),
+            clock: Arc::clone(&self.clock),
+            config: Arc::clone(&self.config),
+            informers: Arc::clone(&self.informers),
+            tasks: self.tasks.child(controller.name),
+        })
+    }
+
+    /// A client under the controller's own identity.
+    pub fn client(&self) -> Client {
+        (self.factory)(&self.identity.user())
+    }
+
+    /// A recorder of events that name `component` as their source (upstream's names are not always those of
+    /// `--controllers`).
+    pub fn recorder(&self, client: &Client, component: &str) -> EventRecorder {
+        EventRecorder::start_in(&self.tasks, client.clone(), Arc::clone(&self.clock), component, "")
+    }
+
+    /// Starts `workers` that hand each queued key to `sync`, once every informer is synced.
+    pub fn run_queue<K, F, R>(&self, queue: &WorkQueue<K>, workers: usize, sync: F)
+    where
+        K: Clone + Eq + Hash + Display + Send + Sync + 'static,
+        F: Fn(K) -> R + Clone + Send + Sync + 'static,
+        R: Future<Output = Result<(), SyncError>> + Send,
+    {
+        let name = self.name;
+        for _ in 0..workers {
+            let (queue, sync, informers) = (queue.clone(), sync.clone(), Arc::clone(&self.informers));
+            self.tasks.supervise("controller worker", move || {
+                let (queue, sync, informers) = (queue.clone(), sync.clone(), Arc::clone(&informers));
+                async move {
+                    informers.synced().await;
+                    queue.work(name, sync, |key, error| report(name, key, error)).await;
+                }
+            });
+        }
+    }
+}
+
+fn report<K: Display>(controller: &str, key: &K, error: &SyncError) {
+    if error.is_ordinary() {
+        tracing::debug!(controller, %key, %error, "will try again");
+    } else {
+        tracing::warn!(controller, %key, %error, "sync failed, will try again");
+    }
+}
+
+/// Reads an object whole, as a tree.
+pub async fn get_value<T: Object>(client: &Client, namespace: &str, name: &str) -> Result<Value, ClientError> {
+    let uri = format!("{}/{name}", T::TYPE.path(namespace));
+    let bytes = client.call(http::Method::GET, &uri, "", bytes::Bytes::new()).await?;
+    serde_json::from_slice(&bytes).map_err(|e| ClientError::Decode(format!("{uri}: {e}")))
+}
+
+/// Reads, changes and replaces an object, so that no field this process does not know is lost. `seen` is the resource
+/// version the decision was made on; when the object has moved on, this is a conflict. `subresource` may be empty.
+/// Nothing is written when `change` changes nothing.
+pub async fn update_value<T: Object>(
+    client: &Client,
+    namespace: &str,
+    name: &str,
+    subresource: &str,
+    seen: &str,
+    change: impl FnOnce(&mut Value),
+) -> Result<T, ClientError> {
+    let mut value = get_value::<T>(client, namespace, name).await?;
+    if !seen.is_empty() && value["metadata"]["resourceVersion"] != seen {
+        let gr = kelson_meta::GroupResource::new(T::TYPE.group, T::TYPE.plural);
+        let why = Status::MODIFIED;
+        return Err(ClientError::Status(Box::new(Status::conflict(&gr, name, why))));
+    }
+    let before = value.clone();
+    change(&mut value);
+    if value == before {
+        return serde_json::from_value(value).map_err(|e| ClientError::Decode(e.to_string()));
+    }
+    client.update(namespace, name, subresource, &value).await
+}
+
+/// Queues every object of a change under its own key.
+pub fn enqueue_self<T: Object>(
+    queue: &WorkQueue<ObjectKey>,
+) -> impl Fn(&kelson_client::Change<T>) + Send + Sync + 'static {
+    let queue = queue.clone();
+    move |change| queue.add(change.object().key())
+}

@@ -1,0 +1,240 @@
+//! Informers shared by all controllers: one cache per type, started only when somebody reads it, with the few indexes
+//! controllers need (by namespace, by controlling owner, by node). Handlers are added before the start.
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kelson_client::{Change, Client, Informer, InformerConfig, InformerHandle};
+use kelson_meta::ObjectKey;
+use kelson_tasks::Tasks;
+use parking_lot::RwLock;
+use tokio_util::sync::CancellationToken;
+
+use crate::views::{
+    ClaimView, ConfigMapView, CsrView, DeploymentView, EndpointSliceView, EndpointsView, IndexKey, Indexed, LeaseView,
+    NamespaceView, NodeView, PodView, ReplicaSetView, ReplicationControllerView, SecretView, ServiceAccountView,
+    ServiceView, VolumeAttributesClassView, VolumeView, uid_number,
+};
+
+type Handler<T> = Box<dyn Fn(&Change<T>) + Send + Sync>;
+type Buckets<T> = HashMap<IndexKey, HashMap<u128, Arc<T>>>;
+
+struct Inner<T> {
+    handlers: RwLock<Vec<Handler<T>>>,
+    handle: RwLock<Option<InformerHandle<T>>>,
+    buckets: RwLock<Buckets<T>>,
+    wanted: AtomicBool,
+    config: InformerConfig,
+}
+
+/// One shared informer; cheap to clone.
+pub struct SharedInformer<T> {
+    inner: Arc<Inner<T>>,
+}
+
+impl<T> Clone for SharedInformer<T> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<T: Indexed> Default for SharedInformer<T> {
+    fn default() -> Self {
+        Self::new(InformerConfig::default())
+    }
+}
+
+impl<T: Indexed> SharedInformer<T> {
+    /// Not started yet.
+    pub fn new(config: InformerConfig) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                handlers: RwLock::default(),
+                handle: RwLock::default(),
+                buckets: RwLock::default(),
+                wanted: AtomicBool::new(false),
+                config,
+            }),
+        }
+    }
+
+    /// A handle for reading; makes sure the informer is started.
+    pub fn reader(&self) -> Self {
+        self.inner.wanted.store(true, Ordering::Relaxed);
+        self.clone()
+    }
+
+    /// Calls `f` on every change, in order; it must not block.
+    pub fn on_change(&self, f: impl Fn(&Change<T>) + Send + Sync + 'static) {
+        self.inner.wanted.store(true, Ordering::Relaxed);
+        self.inner.handlers.write().push(Box::new(f));
+    }
+
+    /// Starts watching when somebody wants it.
+    pub(crate) fn start(&self, client: &Client, tasks: &Tasks) {
+        if !self.inner.wanted.load(Ordering::Relaxed) {
+            return;
+        }
+        let me = self.clone();
+        let informer = Informer::new(client.clone(), self.inner.config.clone()).on_change(move |change| {
+            me.reindex(change);
+            for h in me.inner.handlers.read().iter() {
+                h(change);
+            }
+        });
+        *self.inner.handle.write() = Some(informer.start_in(tasks));
+    }
+
+    /// Stops watching and forgets everything.
+    pub(crate) fn stop(&self) {
+        *self.inner.handle.write() = None;
+        self.inner.handlers.write().clear();
+        self.inner.buckets.write().clear();
+    }
+
+    pub(crate) async fn synced(&self) {
+        let handle = self.inner.handle.read().clone();
+        if let Some(h) = handle {
+            h.synced().await;
+        }
+    }
+
+    fn reindex(&self, change: &Change<T>) {
+        let mut keys = Vec::new();
+        let (old, new) = match change {
+            Change::Added(o) => (None, Some(o)),
+            Change::Updated { old, new } => (Some(old), Some(new)),
+            Change::Deleted(o) => (Some(o), None),
+        };
+        let mut buckets = self.inner.buckets.write();
+        if let Some(o) = old {
+            o.index(&mut keys);
+            let uid = uid_number(o.uid());
+            for k in keys.drain(..) {
+                if let Some(bucket) = buckets.get_mut(&k) {
+                    bucket.remove(&uid);
+                    if bucket.is_empty() {
+                        buckets.remove(&k);
+                    }
+                }
+            }
+        }
+        if let Some(o) = new {
+            o.index(&mut keys);
+            let uid = uid_number(o.uid());
+            for k in keys {
+                buckets.entry(k).or_default().insert(uid, Arc::clone(o));
+            }
+        }
+    }
+
+    /// The object with this key.
+    pub fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
+        self.inner.handle.read().as_ref()?.get(key)
+    }
+
+    /// All objects.
+    pub fn list(&self) -> Vec<Arc<T>> {
+        self.inner.handle.read().as_ref().map(InformerHandle::list).unwrap_or_default()
+    }
+
+    /// The objects of one bucket, in no order.
+    pub fn bucket(&self, key: &IndexKey) -> Vec<Arc<T>> {
+        self.inner.buckets.read().get(key).map(|b| b.values().cloned().collect()).unwrap_or_default()
+    }
+
+    /// The objects of one namespace.
+    pub fn in_namespace(&self, namespace: &str) -> Vec<Arc<T>> {
+        self.bucket(&IndexKey::Namespace(namespace.to_owned()))
+    }
+
+    /// What the owner with this UID controls, and what nobody in the namespace controls: all that an owner's claim
+    /// has to look at.
+    pub fn owned_or_orphaned(&self, uid: &str, namespace: &str) -> Vec<Arc<T>> {
+        let buckets = self.inner.buckets.read();
+        let of = |k: &IndexKey| buckets.get(k).into_iter().flat_map(|b| b.values().cloned()).collect::<Vec<_>>();
+        let mut all = of(&IndexKey::Controller(uid_number(uid)));
+        all.extend(of(&IndexKey::Orphans(namespace.to_owned())));
+        all
+    }
+}
+
+macro_rules! informers {
+    ($($(#[$doc:meta])* $field:ident : $type:ty = $config:expr;)*) => {
+        /// Every shared informer; those nobody asked for never start.
+        pub struct Informers {
+            $($(#[$doc])* pub $field: SharedInformer<$type>,)*
+            /// Cancelled once the watches have been started.
+            started: CancellationToken,
+        }
+        impl Default for Informers {
+            fn default() -> Self {
+                Self { $($field: SharedInformer::new($config),)* started: CancellationToken::new() }
+            }
+        }
+        impl Informers {
+            pub(crate) fn start(&self, client: &Client, tasks: &Tasks) {
+                $(self.$field.start(client, tasks);)*
+                self.started.cancel();
+            }
+            pub(crate) fn stop(&self) {
+                $(self.$field.stop();)*
+            }
+            /// Waits until every started informer has read its initial state.
+            pub async fn synced(&self) {
+                // Workers are spawned before the watches: an informer that is not there yet is not a synced one.
+                self.started.cancelled().await;
+                $(self.$field.synced().await;)*
+            }
+        }
+    };
+}
+
+fn all() -> InformerConfig {
+    InformerConfig::default()
+}
+
+informers! {
+    /// Pods.
+    pods: PodView = all();
+    /// Replica sets.
+    replica_sets: ReplicaSetView = all();
+    /// Replication controllers.
+    replication_controllers: ReplicationControllerView = all();
+    /// Deployments.
+    deployments: DeploymentView = all();
+    /// Namespaces.
+    namespaces: NamespaceView = all();
+    /// Nodes.
+    nodes: NodeView = all();
+    /// Node leases.
+    leases: LeaseView = InformerConfig { namespace: "kube-node-lease".into(), ..all() };
+    /// Services.
+    services: ServiceView = all();
+    /// Endpoint slices.
+    endpoint_slices: EndpointSliceView = all();
+    /// Endpoints of the legacy kind.
+    endpoints: EndpointsView = all();
+    /// Service accounts.
+    service_accounts: ServiceAccountView = all();
+    /// The `kube-root-ca.crt` ConfigMap of each namespace.
+    root_cas: ConfigMapView = InformerConfig { fields: "metadata.name=kube-root-ca.crt".into(), ..all() };
+    /// The `cluster-info` ConfigMap that joining nodes read.
+    cluster_info: ConfigMapView = InformerConfig {
+        namespace: "kube-public".into(), fields: "metadata.name=cluster-info".into(), ..all()
+    };
+    /// Legacy service account token secrets.
+    token_secrets: SecretView = InformerConfig { fields: "type=kubernetes.io/service-account-token".into(), ..all() };
+    /// Bootstrap token secrets.
+    bootstrap_secrets: SecretView = InformerConfig {
+        namespace: "kube-system".into(), fields: "type=bootstrap.kubernetes.io/token".into(), ..all()
+    };
+    /// Persistent volume claims.
+    claims: ClaimView = all();
+    /// Persistent volumes.
+    volumes: VolumeView = all();
+    /// Classes of volume attributes.
+    volume_attributes_classes: VolumeAttributesClassView = all();
+    /// Certificate signing requests.
+    csrs: CsrView = all();
+}

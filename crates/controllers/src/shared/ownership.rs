@@ -1,0 +1,157 @@
+//! Which dependents an owner holds: those it controls and selects, those nobody controls and it selects (adopted), and
+//! those it controls but no longer selects (released). Upstream `controller_ref_manager.go`.
+use std::sync::Arc;
+
+use kelson_client::{Client, ClientError, Object, PatchKind, WriteOptions};
+use kelson_meta::{LabelSelector, ObjectMeta, OwnerReference};
+use serde_json::{Value, json};
+
+use crate::shared::context::SyncError;
+
+/// What to do about one dependent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Claim {
+    /// It is the owner's.
+    Keep,
+    /// Take it.
+    Adopt,
+    /// Let it go.
+    Release,
+    /// Not the owner's business.
+    Ignore,
+}
+
+/// Decides about one dependent.
+pub fn claim(owner: &ObjectMeta, selector: &LabelSelector, dependent: &ObjectMeta) -> Claim {
+    let selected = selector.matches(&dependent.labels);
+    match dependent.controller() {
+        Some(c) if c.uid != owner.uid => Claim::Ignore,
+        Some(_) if selected => Claim::Keep,
+        Some(_) if owner.is_deleting() => Claim::Ignore,
+        Some(_) => Claim::Release,
+        None if selected
+            && !owner.is_deleting()
+            && !dependent.is_deleting()
+            && owner.namespace == dependent.namespace =>
+        {
+            Claim::Adopt
+        }
+        None => Claim::Ignore,
+    }
+}
+
+/// The reference that makes `owner` the controller of something.
+pub fn controller_ref<O: Object>(owner: &O) -> OwnerReference {
+    OwnerReference {
+        api_version: O::TYPE.api_version(),
+        kind: O::TYPE.kind.to_owned(),
+        name: owner.name().to_owned(),
+        uid: owner.uid().to_owned(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// Claims `candidates` for `owner`. Before the first adoption the owner is read afresh: it may be going, or be another
+/// object of the same name. What is adopted is returned as it was cached.
+pub async fn claim_all<O: Object, T: Object>(
+    client: &Client,
+    owner: &O,
+    owner_meta: &ObjectMeta,
+    selector: &LabelSelector,
+    candidates: Vec<Arc<T>>,
+    meta: impl Fn(&T) -> &ObjectMeta,
+) -> Result<Vec<Arc<T>>, SyncError> {
+    let mut held = Vec::with_capacity(candidates.len());
+    let mut may_adopt = false;
+    for c in candidates {
+        match claim(owner_meta, selector, meta(&c)) {
+            Claim::Keep => held.push(c),
+            Claim::Ignore => {}
+            Claim::Release => release(client, owner, &*c).await?,
+            Claim::Adopt => {
+                if !may_adopt {
+                    check_adopter::<O>(client, owner).await?;
+                    may_adopt = true;
+                }
+                let patch = json!({"metadata": {"ownerReferences": [controller_ref(owner)], "uid": c.uid()}});
+                let o = WriteOptions::default();
+                match client.patch::<T>(c.namespace(), c.name(), "", PatchKind::Strategic, &patch, &o).await {
+                    Ok(_) => held.push(c),
+                    Err(e) if e.is_not_found() => {}
+                    Err(e) => return Err(e.into()),
+                }
+            }
+        }
+    }
+    Ok(held)
+}
+
+async fn check_adopter<O: Object>(client: &Client, owner: &O) -> Result<(), SyncError> {
+    let fresh: Value = crate::shared::context::get_value::<O>(client, owner.namespace(), owner.name()).await?;
+    if fresh["metadata"]["uid"] != owner.uid() {
+        let (kind, key) = (O::TYPE.kind, owner.key());
+        return Err(SyncError::Other(format!(
+            "original {kind} {key} is gone: got another uid, wanted {}",
+            owner.uid()
+        )));
+    }
+    if !fresh["metadata"]["deletionTimestamp"].is_null() {
+        return Err(SyncError::Other(format!("{} has just been deleted", owner.key())));
+    }
+    Ok(())
+}
+
+async fn release<O: Object, T: Object>(client: &Client, owner: &O, dependent: &T) -> Result<(), ClientError> {
+    let patch = json!({"metadata": {
+        "ownerReferences": [{"$patch": "delete", "uid": owner.uid()}], "uid": dependent.uid()
+    }});
+    let o = WriteOptions::default();
+    let sent = client.patch::<T>(dependent.namespace(), dependent.name(), "", PatchKind::Strategic, &patch, &o).await;
+    match sent {
+        Ok(_) => Ok(()),
+        // Gone, or its UID or owners are not what they were: nothing to let go of.
+        Err(e) if e.is_not_found() || e.status().is_some_and(|s| s.code == 422) => Ok(()),
+        Err(e) => Err(e),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn meta(uid: &str, labels: &[(&str, &str)], controller: Option<&str>, deleting: bool) -> ObjectMeta {
+        ObjectMeta {
+            uid: uid.into(),
+            namespace: "n".into(),
+            labels: labels.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect(),
+            owner_references: controller
+                .map(|u| OwnerReference { uid: u.into(), controller: Some(true), ..OwnerReference::default() })
+                .into_iter()
+                .collect(),
+            deletion_timestamp: deleting.then(|| "2026-01-01T00:00:00Z".to_owned()),
+            ..ObjectMeta::default()
+        }
+    }
+
+    #[test]
+    fn who_claims_what() {
+        let s = LabelSelector::parse("a=b").unwrap();
+        let yes: &[(&str, &str)] = &[("a", "b")];
+        let no: &[(&str, &str)] = &[("a", "c")];
+        let rows = [
+            (false, yes, Some("me"), false, Claim::Keep),
+            (false, yes, Some("other"), false, Claim::Ignore),
+            (false, no, Some("me"), false, Claim::Release),
+            (true, no, Some("me"), false, Claim::Ignore),
+            (false, yes, None, false, Claim::Adopt),
+            (false, yes, None, true, Claim::Ignore),
+            (true, yes, None, false, Claim::Ignore),
+            (false, no, None, false, Claim::Ignore),
+        ];
+        for (going, labels, controller, deleting, want) in rows {
+            let owner = meta("me", &[], None, going);
+            assert_eq!(claim(&owner, &s, &meta("p", labels, controller, deleting)), want, "{labels:?} {controller:?}");
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! What the scheduler believes of the cluster: nodes with the pods on them (bound, or assumed to be soon), kept up to
+//! date change by change. Every change of a node gives it a new generation, so that what was computed from it before is
+//! known to be stale; adding or removing nodes changes the structure, which makes all of it stale.
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::sync::Arc;
+
+use kelson_meta::LabelMap;
+use tokio::time::Instant;
+
+use crate::storage::Storage;
+use crate::topology::Topologies;
+use crate::view::{Capacity, Namespace, Node, Pod, PodSpec};
+use crate::workloads::Workloads;
+
+/// One node and what is on it.
+#[derive(Clone, Debug)]
+pub struct NodeState {
+    /// The node.
+    pub node: Arc<Node>,
+    /// Changes with everything that may change a verdict on this node.
+    pub generation: u64,
+    /// Sum of the pods' requests.
+    pub requested: Capacity,
+    /// Sum of CPU, with assumed amounts.
+    pub assumed_cpu: i64,
+    /// Sum of memory, with assumed amounts.
+    pub assumed_memory: i64,
+    /// The pods.
+    pub pods: Vec<Arc<Pod>>,
+    /// How many of them have pod affinity of any kind.
+    pub with_affinity: usize,
+}
+
+impl NodeState {
+    /// A node without pods.
+    pub fn new(node: Arc<Node>, generation: u64) -> Self {
+        Self {
+            node,
+            generation,
+            requested: Capacity::default(),
+            assumed_cpu: 0,
+            assumed_memory: 0,
+            pods: Vec::new(),
+            with_affinity: 0,
+        }
+    }
+
+    fn count(&mut self, spec: &PodSpec, sign: i64) {
+        self.requested.add(&spec.requests.asked, sign);
+        self.assumed_cpu += sign * spec.requests.assumed_cpu;
+        self.assumed_memory += sign * spec.requests.assumed_memory;
+        if spec.has_pod_affinity() {
+            self.with_affinity = self.with_affinity.saturating_add_signed(sign as isize);
+        }
+    }
+
+    /// Puts a pod on it.
+    pub fn add(&mut self, pod: Arc<Pod>) {
+        self.count(&pod.spec, 1);
+        self.pods.push(pod);
+    }
+
+    /// Takes a pod off it.
+    pub fn remove(&mut self, uid: &str) -> Option<Arc<Pod>> {
+        let i = self.pods.iter().position(|p| *p.uid == *uid)?;
+        let pod = self.pods.swap_remove(i);
+        self.count(&pod.spec, -1);
+        Some(pod)
+    }
+}
+
+/// Where a known pod is.
+#[derive(Debug)]
+struct Placed {
+    node: Box<str>,
+    priority: i32,
+    /// Assumed rather than seen; since when its binding is known to have succeeded.
+    assumed: Option<Option<Instant>>,
+}
+
+/// Nodes and pods.
+#[derive(Debug, Default)]
+pub struct Cluster {
+    nodes: Vec<NodeState>,
+    by_name: HashMap<Box<str>, usize>,
+    placed: HashMap<Arc<str>, Placed>,
+    /// Assumed pods in the order their bindings succeeded; confirmed ones leave when their time has passed.
+    unconfirmed: VecDeque<(Instant, Arc<str>)>,
+    /// Pods on nodes nobody has told of yet (or any more).
+    homeless: HashMap<Box<str>, Vec<Arc<Pod>>>,
+    order: Vec<u32>,
+    generation: u64,
+    structure: u64,
+    with_affinity: usize,
+    /// How many placed pods have each priority.
+    priorities: BTreeMap<i32, usize>,
+    images: HashMap<Box<str>, ImageSummary>,
+    images_epoch: u64,
+    namespaces: Namespaces,
+    /// Claims, volumes, classes.
+    pub storage: Storage,
+    /// What selects pods.
+    pub workloads: Workloads,
+    topologies: Topologies,
+}
+
+/// How far an image is spread.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ImageSummary {
+    /// Size in bytes.
+    pub size: i64,
+    /// Nodes that hold it.
+    pub nodes: i64,
+}
+
+static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
+
+/// The labels of namespaces.
+#[derive(Debug, Default)]
+pub struct Namespaces {
+    labels: HashMap<Box<str>, LabelMap>,
+    epoch: u64,
+}
+
+impl Namespaces {
+    /// A namespace's labels; none when it is unknown.
+    pub fn labels(&self, name: &str) -> &BTreeMap<String, String> {
+        self.labels.get(name).map_or(&NO_LABELS, |labels| labels)
+    }
+    /// Changes with any namespace's labels.
+    pub fn epoch(&self) -> u64 {
+        self.epoch
+    }
+    /// Learns a namespace.
+    pub fn put(&mut self, ns: &Namespace) {
+        let labels = &ns.metadata.labels;
+        if self.labels.get(ns.metadata.name.as_str()) != Some(labels) {
+            self.labels.insert(ns.metadata.name.as_str().into(), labels.clone());
+            self.epoch += 1;
+        }
+    }
+    /// Forgets a namespace.
+    pub fn remove(&mut self, name: &str) {
+        if self.labels.remove(name).is_some() {
+            self.epoch += 1;
+        }
+    }
+}
+
+impl Cluster {
+    /// The nodes; positions are stable while [`structure`](Self::structure) is.
+    pub fn nodes(&self) -> &[NodeState] {
+        &self.nodes
+    }
+    /// The position of a node.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.by_name.get(name).copied()
+    }
+    /// The order in which nodes are visited: zones in turn.
+    pub fn order(&self) -> &[u32] {
+        &self.order
+    }
+    /// Changes when nodes come or go.
+    pub fn structure(&self) -> u64 {
+        self.structure
+    }
+    /// Whether any placed pod has pod affinity.
+    pub fn any_affinity(&self) -> bool {
+        self.with_affinity > 0
+    }
+    /// The lowest priority of any placed pod.
+    pub fn lowest_priority(&self) -> Option<i32> {
+        self.priorities.first_key_value().map(|(p, _)| *p)
+    }
+    /// Changes with the spread of any image.
+    pub fn images_epoch(&self) -> u64 {
+        self.images_epoch
+    }
+    /// An image's spread.
+    pub fn image(&self, name: &str) -> Option<ImageSummary> {
+        self.images.get(name).copied()
+    }
+    /// Node labels that pods are gathered over.
+    pub fn topologies(&self) -> &Topologies {
+        &self.topologies
+    }
+    /// Namespaces.
+    pub fn namespaces(&mut self) -> &mut Namespaces {
+        &mut self.namespaces
+    }
+    /// What counting over topologies needs, side by side.
+    pub fn parts(&mut self) -> (&[NodeState], &mut Topologies, &Namespaces) {
+        (&self.nodes, &mut self.topologies, &self.namespaces)
+    }
+    /// The node a pod is on or assumed to be on.
+    pub fn node_of(&self, uid: &str) -> Option<&str> {
+        self.placed.get(uid).map(|p| &*p.node)
+    }
+
+    fn touch(&mut self, i: usize) {
+        self.generation += 1;
+        self.nodes[i].generation = self.generation;
+    }
+
+    /// Learns a node or its new state.
+    pub fn put_node(&mut self, node: Arc<Node>) {
+        if let Some(i) = self.position(&node.name) {
+            let old = std::mem::replace(&mut self.nodes[i].node, Arc::clone(&node));
+            if old.same_for_scheduling(&node) {
+                return;
+            }
+            self.count_images(&old, -1);
+            self.count_images(&node, 1);
+            self.touch(i);
+            if old.labels != node.labels {
+                self.topologies.relabel(i, &node.labels);
+            }
+            if old.zone() != node.zone() {
+                self.reorder();
+            }
+            return;
+        }
+        self.count_images(&node, 1);
+        self.generation += 1;
+        let mut state = NodeState::new(Arc::clone(&node), self.generation);
+        for pod in self.homeless.remove(&node.name).unwrap_or_default() {
+            state.add(pod);
+        }
+        self.with_affinity += state.with_affinity;
+        self.by_name.insert(node.name.clone(), self.nodes.len());
+        self.nodes.push(state);
+        self.restructure();
+    }
+
+    /// Forgets a node; its pods stay known until they are told to be gone.
+    pub fn remove_node(&mut self, name: &str) {
+        let Some(i) = self.by_name.remove(name) else { return };
+        let state = self.nodes.swap_remove(i);
+        if let Some(moved) = self.nodes.get(i) {
+            self.by_name.insert(moved.node.name.clone(), i);
+        }
+        self.with_affinity -= state.with_affinity;
+        self.count_images(&state.node, -1);
+        if !state.pods.is_empty() {
+            self.homeless.insert(name.into(), state.pods);
+        }
+        self.restructure();
+    }
+
+    fn restructure(&mut self) {
+        self.structure += 1;
+        self.images_epoch += 1;
+        self.topologies.clear();
+        // The order is made when it is next read: a thousand nodes that arrive at once need it only once.
+        self.order.clear();
+    }
+
+    /// Brings the visiting order up to date; call before [`order`](Self::order).
+    pub fn settle(&mut self) {
+        if self.order.len() != self.nodes.len() {
+            self.reorder();
+        }
+    }
+
+    fn reorder(&mut self) {
+        let mut zones: BTreeMap<(&str, &str), Vec<u32>> = BTreeMap::new();
+        let mut sorted: Vec<u32> = (0..self.nodes.len() as u32).collect();
+        sorted.sort_unstable_by(|a, b| self.nodes[*a as usize].node.name.cmp(&self.nodes[*b as usize].node.name));
+        for i in sorted {
+            zones.entry(self.nodes[i as usize].node.zone()).or_default().push(i);
+        }
+        let longest = zones.values().map(Vec::len).max().unwrap_or(0);
+        let order = (0..longest).flat_map(|k| zones.values().filter_map(move |z| z.get(k).copied())).collect();
+        self.order = order;
+    }
+
+    fn count_images(&mut self, node: &Node, sign: i64) {
+        if !node.images.is_empty() {
+            self.images_epoch += 1;
+        }
+        for (name, size) in &node.images {
+            let s = self.images.entry(name.clone()).or_default();
+            s.nodes += sign;
+            s.size = *size;
+            if s.nodes <= 0 {
+                self.images.remove(name);
+            }
+        }
+    }
+
+    fn place(&mut self, pod: Arc<Pod>, assumed: Option<Option<Instant>>) {
+        let (node, priority) = (pod.node_name.clone(), pod.spec.priority);
+        self.placed.insert(Arc::clone(&pod.uid), Placed { node: node.clone(), priority, assumed });
+        *self.priorities.entry(priority).or_default() += 1;
+        match self.position(&node) {
+            Some(i) => {
+                self.with_affinity += usize::from(pod.spec.has_pod_affinity());
+                self.nodes[i].add(pod);
+                self.touch(i);
+            }
+            None => self.homeless.entry(node).or_default().push(pod),
+        }
+    }
+
+    /// Takes a pod off wherever it was. Whether it was anywhere.
+    pub fn remove_pod(&mut self, uid: &str) -> bool {
+        let Some(placed) = self.placed.remove(uid) else { return false };
+        if let Some(n) = self.priorities.get_mut(&placed.priority) {
+            *n -= 1;
+            if *n == 0 {
+                self.priorities.remove(&placed.priority);
+            }
+        }
+        if let Some(i) = self.position(&placed.node) {
+            if let Some(pod) = self.nodes[i].remove(uid) {
+                self.with_affinity -= usize::from(pod.spec.has_pod_affinity());
+            }
+            self.touch(i);
+        } else if let Some(pods) = self.homeless.get_mut(&placed.node) {
+            pods.retain(|p| *p.uid != *uid);
+            if pods.is_empty() {
+                self.homeless.remove(&placed.node);
+            }
+        }
+        true
+    }
+
+    /// Learns a pod that is assigned, or its new state. Confirms an assumed one; the API's word on the node counts.
+    pub fn put_pod(&mut self, pod: Arc<Pod>) {
+        // An unchanged placement, the common case when an assumed pod is confirmed, changes no verdict.
+        if let Some(p) = self.placed.get_mut(&pod.uid)
+            && p.node == pod.node_name
+            && let Some(&i) = self.by_name.get(&p.node)
+            && let Some(slot) = self.nodes[i].pods.iter_mut().find(|q| q.uid == pod.uid)
+            && Arc::ptr_eq(&slot.spec, &pod.spec)
+            && slot.deleting == pod.deleting
+        {
+            p.assumed = None;
+            *slot = pod;
+            return;
+        }
+        self.remove_pod(&pod.uid);
+        self.place(pod, None);
+    }
+
+    /// Takes a pod as placed before the API says so.
+    pub fn assume(&mut self, pod: Arc<Pod>) {
+        self.remove_pod(&pod.uid);
+        self.place(pod, Some(None));
+    }
+
+    /// Marks an assumed pod's binding as done: unless it is confirmed, it is forgotten some time after.
+    pub fn bound(&mut self, uid: &str, now: Instant) {
+        if let Some((uid, _)) = self.placed.get_key_value(uid) {
+            let uid = Arc::clone(uid);
+            if let Some(Placed { assumed: Some(since), .. }) = self.placed.get_mut(&uid) {
+                *since = Some(now);
+                self.unconfirmed.push_back((now, uid));
+            }
+        }
+    }
+
+    /// Takes an assumption back; does nothing to a confirmed pod. Whether it was one.
+    pub fn forget(&mut self, uid: &str) -> bool {
+        self.placed.get(uid).is_some_and(|p| p.assumed.is_some()) && self.remove_pod(uid)
+    }
+
+    /// Forgets assumed pods whose binding succeeded before `deadline` and which were never confirmed. Costs nothing
+    /// while there are none that old: bindings end in about the order of this list.
+    pub fn expire_before(&mut self, deadline: Option<Instant>) {
+        let Some(deadline) = deadline else { return };
+        while let Some((since, _)) = self.unconfirmed.front().filter(|(since, _)| *since < deadline) {
+            let since = *since;
+            let Some((_, uid)) = self.unconfirmed.pop_front() else { return };
+            if matches!(self.placed.get(&uid), Some(Placed { assumed: Some(Some(s)), .. }) if *s == since) {
+                tracing::warn!(%uid, "an assumed pod was never confirmed");
+                self.remove_pod(&uid);
+            }
+        }
+    }
+}

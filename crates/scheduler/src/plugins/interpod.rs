@@ -1,0 +1,244 @@
+//! InterPodAffinity: which domains hold pods that this one must or would like to be near to or far from, and pods that
+//! want this one near or far. Kept up to date node by node; what one existing spec contributes is worked out once.
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::SCORE_MAX;
+use crate::cluster::{Cluster, Namespaces, NodeState};
+use crate::reason::{Plugin, Reason, Refusal};
+use crate::topology::{NO_DOMAIN, Topologies};
+use crate::view::{PodSpec, PodTerm};
+
+/// Weight of an existing pod's required affinity to this one (`hardPodAffinityWeight`).
+const REQUIRED_WEIGHT: i64 = 1;
+/// Specs whose contribution is remembered at once.
+const REMEMBERED_MAX: usize = 4096;
+
+/// What a count is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    /// Required anti-affinity of pods that are there.
+    Existing,
+    /// Pods this one must be near.
+    Affinity,
+    /// Pods this one must not be near.
+    Anti,
+    /// Preference.
+    Score,
+}
+
+const KINDS: usize = 4;
+
+/// One pod's part over one topology.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    kind: Kind,
+    topology: u32,
+    delta: i64,
+}
+
+/// Counts by topology and domain.
+#[derive(Debug, Default)]
+struct Counts {
+    by_topology: Vec<(u32, Vec<i64>)>,
+    /// Sum over all; zero for the required kinds means that nothing matches anywhere.
+    total: i64,
+}
+
+impl Counts {
+    fn add(&mut self, topology: u32, domain: u32, delta: i64) {
+        self.total += delta;
+        let at = match self.by_topology.iter().position(|(t, _)| *t == topology) {
+            Some(at) => at,
+            None => {
+                self.by_topology.push((topology, Vec::new()));
+                self.by_topology.len() - 1
+            }
+        };
+        let counts = &mut self.by_topology[at].1;
+        let d = domain as usize;
+        if counts.len() <= d {
+            counts.resize(d + 1, 0);
+        }
+        counts[d] += delta;
+    }
+
+    fn get(&self, topology: u32, domain: u32) -> i64 {
+        let of = self.by_topology.iter().find(|(t, _)| *t == topology);
+        of.and_then(|(_, c)| c.get(domain as usize)).copied().unwrap_or(0)
+    }
+}
+
+/// The counts for one spec.
+#[derive(Debug)]
+pub struct InterPod {
+    counts: [Counts; KINDS],
+    /// The topologies of the spec's own required terms.
+    affinity: Vec<u32>,
+    anti: Vec<u32>,
+    /// Whether the spec satisfies its own required affinity.
+    own: bool,
+    generations: Vec<u64>,
+    contributed: Vec<Vec<(Part, u32)>>,
+    remembered: HashMap<usize, (Arc<PodSpec>, Box<[Part]>)>,
+}
+
+impl InterPod {
+    /// Empty counts for a spec.
+    pub fn new(spec: &PodSpec, cluster: &mut Cluster) -> Self {
+        let (nodes, topologies, namespaces) = cluster.parts();
+        let mut numbers = |terms: &[PodTerm]| -> Vec<u32> {
+            terms.iter().map(|t| topologies.number(&t.topology_key, nodes) as u32).collect()
+        };
+        let (affinity, anti) = (numbers(&spec.affinity), numbers(&spec.anti_affinity));
+        let labels = namespaces.labels(&spec.namespace);
+        let own = spec.affinity.iter().all(|t| t.matches(&spec.namespace, labels, &spec.labels));
+        Self {
+            counts: Default::default(),
+            affinity,
+            anti,
+            own,
+            generations: vec![0; nodes.len()],
+            contributed: vec![Vec::new(); nodes.len()],
+            remembered: HashMap::new(),
+        }
+    }
+
+    /// Counts the nodes that changed.
+    pub fn sync(&mut self, spec: &PodSpec, cluster: &mut Cluster) {
+        let (nodes, topologies, namespaces) = cluster.parts();
+        for (i, state) in nodes.iter().enumerate() {
+            if self.generations[i] != state.generation {
+                self.generations[i] = state.generation;
+                self.apply(spec, i, state, nodes, topologies, namespaces);
+            }
+        }
+    }
+
+    /// Counts one node as it is in `state`, in place of what was counted of it.
+    pub fn apply(
+        &mut self,
+        spec: &PodSpec,
+        i: usize,
+        state: &NodeState,
+        nodes: &[NodeState],
+        topologies: &mut Topologies,
+        namespaces: &Namespaces,
+    ) {
+        let mut list = std::mem::take(&mut self.contributed[i]);
+        for (part, domain) in list.drain(..) {
+            self.counts[part.kind as usize].add(part.topology, domain, -part.delta);
+        }
+        let all = spec.has_pod_affinity();
+        if all || state.with_affinity > 0 {
+            for pod in state.pods.iter().filter(|p| all || p.spec.has_pod_affinity()) {
+                let at = Arc::as_ptr(&pod.spec) as usize;
+                if !self.remembered.contains_key(&at) {
+                    if self.remembered.len() >= REMEMBERED_MAX {
+                        self.remembered.clear();
+                    }
+                    let parts = parts(spec, &pod.spec, nodes, topologies, namespaces);
+                    self.remembered.insert(at, (Arc::clone(&pod.spec), parts.into()));
+                }
+                for part in &self.remembered[&at].1 {
+                    let domain = topologies.get(part.topology as usize).of(i);
+                    if domain != NO_DOMAIN {
+                        self.counts[part.kind as usize].add(part.topology, domain, part.delta);
+                        list.push((*part, domain));
+                    }
+                }
+            }
+        }
+        self.contributed[i] = list;
+    }
+
+    fn count(&self, kind: Kind) -> &Counts {
+        &self.counts[kind as usize]
+    }
+
+    /// Why a pod of this spec must not go to a node, if it must not.
+    pub fn refusal(&self, i: usize, topologies: &Topologies) -> Option<Refusal> {
+        let refuse = |preemptible, reason| Some(Refusal::one(Plugin::InterPodAffinity, preemptible, reason));
+        let of = |t: u32| topologies.get(t as usize).of(i);
+        if !self.affinity.is_empty() {
+            let here = self.count(Kind::Affinity);
+            if self.affinity.iter().any(|t| of(*t) == NO_DOMAIN) {
+                return refuse(false, Reason::POD_AFFINITY);
+            }
+            let near = self.affinity.iter().all(|t| here.get(*t, of(*t)) > 0);
+            // The first of a group that wants to be together has nobody to join.
+            let first = here.total == 0 && self.own;
+            if !near && !first {
+                return refuse(false, Reason::POD_AFFINITY);
+            }
+        }
+        let anti = self.count(Kind::Anti);
+        if self.anti.iter().any(|t| of(*t) != NO_DOMAIN && anti.get(*t, of(*t)) > 0) {
+            return refuse(true, Reason::POD_ANTI_AFFINITY);
+        }
+        let existing = self.count(Kind::Existing);
+        let met = |(t, counts): &(u32, Vec<i64>)| counts.get(of(*t) as usize).is_some_and(|n| *n > 0);
+        if existing.total > 0 && existing.by_topology.iter().any(met) {
+            return refuse(true, Reason::EXISTING_ANTI_AFFINITY);
+        }
+        None
+    }
+
+    /// Writes the normalised scores (0 to 100) of these nodes to `out`; false when there is nothing to prefer.
+    pub fn scores(&self, nodes: &[u32], topologies: &Topologies, out: &mut Vec<i64>) -> bool {
+        let scores = self.count(Kind::Score);
+        if scores.by_topology.is_empty() {
+            return false;
+        }
+        out.clear();
+        out.extend(nodes.iter().map(|n| {
+            let of = |t: u32| topologies.get(t as usize).of(*n as usize) as usize;
+            scores.by_topology.iter().filter_map(|(t, c)| c.get(of(*t))).sum::<i64>()
+        }));
+        let (min, max) = out.iter().fold((i64::MAX, i64::MIN), |(a, b), s| (a.min(*s), b.max(*s)));
+        for s in out.iter_mut() {
+            *s = if max > min { (SCORE_MAX as f64 * ((*s - min) as f64 / (max - min) as f64)) as i64 } else { 0 };
+        }
+        true
+    }
+}
+
+/// What one existing spec means for a new one, wherever its pod is.
+fn parts(
+    new: &PodSpec,
+    existing: &PodSpec,
+    nodes: &[NodeState],
+    topologies: &mut Topologies,
+    namespaces: &Namespaces,
+) -> Vec<Part> {
+    let new_labels = namespaces.labels(&new.namespace);
+    let existing_labels = namespaces.labels(&existing.namespace);
+    let wants_new = |t: &PodTerm| t.matches(&new.namespace, new_labels, &new.labels);
+    let wants_existing = |t: &PodTerm| t.matches(&existing.namespace, existing_labels, &existing.labels);
+    let mut out = Vec::new();
+    let mut part = |kind, term: &PodTerm, delta| {
+        let topology = topologies.number(&term.topology_key, nodes) as u32;
+        out.push(Part { kind, topology, delta });
+    };
+    for t in existing.anti_affinity.iter().filter(|t| wants_new(t)) {
+        part(Kind::Existing, t, 1);
+    }
+    if !new.affinity.is_empty() && new.affinity.iter().all(wants_existing) {
+        for t in &new.affinity {
+            part(Kind::Affinity, t, 1);
+        }
+    }
+    for t in new.anti_affinity.iter().filter(|t| wants_existing(t)) {
+        part(Kind::Anti, t, 1);
+    }
+    for (weight, t) in new.preferences.iter().filter(|(_, t)| wants_existing(t)) {
+        part(Kind::Score, t, *weight);
+    }
+    for t in existing.affinity.iter().filter(|t| wants_new(t)) {
+        part(Kind::Score, t, REQUIRED_WEIGHT);
+    }
+    for (weight, t) in existing.preferences.iter().filter(|(_, t)| wants_new(t)) {
+        part(Kind::Score, t, *weight);
+    }
+    out
+}

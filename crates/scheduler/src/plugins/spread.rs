@@ -1,0 +1,263 @@
+//! PodTopologySpread: counts of matching pods per domain, kept up to date node by node, and what they mean for a pod.
+//! One table serves the hard constraints of a spec and another the soft ones (or the cluster's defaults).
+use kelson_meta::LabelSelector;
+
+use super::SCORE_MAX;
+use super::local;
+use crate::cluster::{Cluster, NodeState};
+use crate::reason::{Plugin, Reason, Refusal};
+use crate::topology::{NO_DOMAIN, Topologies};
+use crate::view::{PodSpec, SpreadConstraint};
+
+const HOSTNAME: &str = "kubernetes.io/hostname";
+const ZONE: &str = "topology.kubernetes.io/zone";
+
+/// A constraint with its counts.
+#[derive(Debug)]
+struct Counted {
+    rule: SpreadConstraint,
+    topology: usize,
+    /// Whether the pod itself is one of those counted.
+    own: bool,
+    hostname: bool,
+    /// Matching pods by domain.
+    pods: Vec<i64>,
+    /// Nodes that count by domain.
+    nodes: Vec<u32>,
+    /// The least count of any domain with nodes; of the last [`Spread::settle`].
+    least: Option<i64>,
+}
+
+/// One node's part in one constraint.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    domain: u32,
+    counts: bool,
+    pods: i64,
+}
+
+const NONE: Entry = Entry { domain: NO_DOMAIN, counts: false, pods: 0 };
+
+/// The constraints of one spec, hard or soft.
+#[derive(Debug)]
+pub struct Spread {
+    rules: Vec<Counted>,
+    /// Nodes without all of the labels do not take part.
+    all_labels: bool,
+    generations: Vec<u64>,
+    /// By node, then constraint.
+    entries: Vec<Entry>,
+}
+
+/// The constraints a pod gets when it has none: spread over hosts and zones, softly.
+fn defaults(selector: &LabelSelector) -> Vec<SpreadConstraint> {
+    let rule = |key: &str, max_skew| SpreadConstraint {
+        max_skew,
+        topology_key: key.into(),
+        hard: false,
+        selector: selector.clone(),
+        min_domains: 1,
+        honor_affinity: true,
+        honor_taints: false,
+    };
+    vec![rule(HOSTNAME, 3), rule(ZONE, 5)]
+}
+
+impl Spread {
+    /// The hard constraints of a spec, if it has any.
+    pub fn hard(spec: &PodSpec, cluster: &mut Cluster) -> Option<Self> {
+        let rules = spec.spread.iter().filter(|c| c.hard).cloned().collect();
+        Self::new(spec, rules, true, cluster)
+    }
+
+    /// The soft constraints of a spec, or the default ones where something selects it.
+    pub fn soft(spec: &PodSpec, cluster: &mut Cluster) -> Option<Self> {
+        if !spec.spread.is_empty() {
+            let rules = spec.spread.iter().filter(|c| !c.hard).cloned().collect();
+            return Self::new(spec, rules, true, cluster);
+        }
+        let selector = cluster.workloads.default_selector(spec);
+        if selector.is_everything() {
+            return None;
+        }
+        Self::new(spec, defaults(&selector), false, cluster)
+    }
+
+    fn new(spec: &PodSpec, rules: Vec<SpreadConstraint>, all_labels: bool, cluster: &mut Cluster) -> Option<Self> {
+        if rules.is_empty() {
+            return None;
+        }
+        let (nodes, topologies, _) = cluster.parts();
+        let count = nodes.len();
+        let counted = rules.into_iter().map(|rule| Counted {
+            topology: topologies.number(&rule.topology_key, nodes),
+            own: rule.selector.matches(&spec.labels),
+            hostname: &*rule.topology_key == HOSTNAME,
+            pods: Vec::new(),
+            nodes: Vec::new(),
+            least: None,
+            rule,
+        });
+        let rules: Vec<Counted> = counted.collect();
+        let entries = vec![NONE; count * rules.len()];
+        Some(Self { rules, all_labels, generations: vec![0; count], entries })
+    }
+
+    /// Counts the nodes that changed.
+    pub fn sync(&mut self, spec: &PodSpec, cluster: &mut Cluster) {
+        let (nodes, topologies, _) = cluster.parts();
+        for (i, state) in nodes.iter().enumerate() {
+            if self.generations[i] != state.generation {
+                self.generations[i] = state.generation;
+                self.apply(spec, i, state, topologies);
+            }
+        }
+        self.settle();
+    }
+
+    /// Counts one node as it is in `state`, in place of what was counted of it.
+    pub fn apply(&mut self, spec: &PodSpec, i: usize, state: &NodeState, topologies: &Topologies) {
+        let width = self.rules.len();
+        let complete = self.rules.iter().all(|r| topologies.get(r.topology).of(i) != NO_DOMAIN);
+        let takes_part = complete || !self.all_labels;
+        let mut last = None;
+        for (k, r) in self.rules.iter_mut().enumerate() {
+            let entry = &mut self.entries[i * width + k];
+            if entry.counts {
+                let d = entry.domain as usize;
+                r.pods[d] -= entry.pods;
+                r.nodes[d] -= 1;
+            }
+            let domain = topologies.get(r.topology).of(i);
+            let pods = match &last {
+                // The default constraints share one selector.
+                Some((selector, n)) if *selector == &r.rule.selector => *n,
+                _ => count(&r.rule.selector, spec, state),
+            };
+            let included = (!r.rule.honor_affinity || spec.node_matches(&state.node.name, &state.node.labels))
+                && (!r.rule.honor_taints || !local::untolerated(spec, &state.node.taints));
+            *entry = Entry { domain, counts: takes_part && included && domain != NO_DOMAIN, pods };
+            if entry.counts {
+                let d = domain as usize;
+                if r.pods.len() <= d {
+                    r.pods.resize(d + 1, 0);
+                    r.nodes.resize(d + 1, 0);
+                }
+                r.pods[d] += pods;
+                r.nodes[d] += 1;
+            }
+            last = Some((&r.rule.selector, pods));
+        }
+    }
+
+    /// Finds the least counts; call after [`apply`](Self::apply) and before [`refusal`](Self::refusal).
+    pub fn settle(&mut self) {
+        for r in self.rules.iter_mut().filter(|r| r.rule.hard) {
+            let mut domains = 0;
+            let mut least = None;
+            for (pods, _) in r.pods.iter().zip(&r.nodes).filter(|(_, nodes)| **nodes > 0) {
+                domains += 1;
+                least = Some(least.map_or(*pods, |l: i64| l.min(*pods)));
+            }
+            r.least = if domains < r.rule.min_domains { Some(0) } else { least };
+        }
+    }
+
+    /// Why a pod of this spec must not go to a node, if it must not.
+    pub fn refusal(&self, i: usize) -> Option<Refusal> {
+        let width = self.rules.len();
+        for (r, entry) in self.rules.iter().zip(&self.entries[i * width..]) {
+            if entry.domain == NO_DOMAIN {
+                return Some(Refusal::one(Plugin::PodTopologySpread, false, Reason::SPREAD_LABEL));
+            }
+            let here = r.pods.get(entry.domain as usize).copied().unwrap_or(0);
+            let skew = here + i64::from(r.own) - r.least.unwrap_or(i64::from(i32::MAX));
+            if skew > r.rule.max_skew {
+                return Some(Refusal::one(Plugin::PodTopologySpread, true, Reason::SPREAD));
+            }
+        }
+        None
+    }
+
+    /// Writes the normalised scores (0 to 100) of these nodes to `out`, in their order.
+    pub fn scores(&self, nodes: &[u32], out: &mut Vec<i64>) {
+        const IGNORED: i64 = -1;
+        let width = self.rules.len();
+        let of = |i: u32| &self.entries[i as usize * width..(i as usize + 1) * width];
+        let ignored = |i: u32| self.all_labels && of(i).iter().any(|e| e.domain == NO_DOMAIN);
+        let weights: Vec<f64> = (0..width).map(|k| self.weight(k, nodes, &of, &ignored)).collect();
+        out.clear();
+        let (mut min, mut max) = (i64::MAX, 0);
+        for &n in nodes {
+            if ignored(n) {
+                out.push(IGNORED);
+                continue;
+            }
+            let mut score = 0.0;
+            for ((r, e), weight) in self.rules.iter().zip(of(n)).zip(&weights) {
+                if e.domain == NO_DOMAIN {
+                    continue;
+                }
+                let pods = if r.hostname { e.pods } else { r.pods.get(e.domain as usize).copied().unwrap_or(0) };
+                score += pods as f64 * weight + (r.rule.max_skew - 1) as f64;
+            }
+            let score = score.round() as i64;
+            min = min.min(score);
+            max = max.max(score);
+            out.push(score);
+        }
+        for s in out.iter_mut() {
+            *s = match *s {
+                IGNORED => 0,
+                _ if max == 0 => SCORE_MAX,
+                s => SCORE_MAX * (max + min - s) / max,
+            };
+        }
+    }
+
+    /// The weight of a constraint: more domains, more weight, so that small counts in many domains still tell.
+    fn weight<'a>(
+        &'a self,
+        k: usize,
+        nodes: &[u32],
+        of: &impl Fn(u32) -> &'a [Entry],
+        ignored: &impl Fn(u32) -> bool,
+    ) -> f64 {
+        let taking_part = nodes.iter().filter(|n| !ignored(**n));
+        let size = if self.rules[k].hostname {
+            taking_part.count()
+        } else {
+            let domain = |n: &u32| of(*n)[k].domain;
+            let top = nodes.iter().map(domain).filter(|d| *d != NO_DOMAIN).max().unwrap_or(0) as usize;
+            // Nodes without the label share the last slot: to upstream they are one domain, too.
+            let mut seen = vec![false; top + 2];
+            let mut distinct = 0;
+            for n in taking_part {
+                let slot = (domain(n) as usize).min(top + 1);
+                distinct += usize::from(!std::mem::replace(&mut seen[slot], true));
+            }
+            distinct
+        };
+        ((size + 2) as f64).ln()
+    }
+}
+
+/// Pods on a node that a selector counts: of the pod's namespace, and not on their way out.
+fn count(selector: &LabelSelector, spec: &PodSpec, state: &NodeState) -> i64 {
+    if selector.is_everything() {
+        return 0;
+    }
+    let mut last: Option<(*const PodSpec, bool)> = None;
+    let mut n = 0;
+    for p in state.pods.iter().filter(|p| !p.deleting) {
+        let at = std::sync::Arc::as_ptr(&p.spec);
+        let yes = match last {
+            // Siblings share their spec, and are often neighbours.
+            Some((seen, yes)) if seen == at => yes,
+            _ => p.spec.namespace == spec.namespace && selector.matches(&p.spec.labels),
+        };
+        last = Some((at, yes));
+        n += i64::from(yes);
+    }
+    n
+}

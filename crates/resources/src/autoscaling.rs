@@ -1,12 +1,16 @@
 //! HorizontalPodAutoscalers: v2 is the stored form; v1 keeps what it cannot say in annotations.
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use kelson_meta::is_path_segment_name;
 use serde_json::{Map, Value, json};
 
+use crate::column::{AGE, Column, NAME};
+use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::rules;
-use crate::strategy::{Column, Options, Strategy};
-use crate::table::{AGE, NAME, NONE, UNKNOWN, UNSET, age, name};
+use crate::strategy::Strategy;
+use crate::table::{NONE, UNKNOWN, UNSET, age, name};
 use crate::tree::{default_to, empty, ensure, int, int0, items, object_mut, present, remove, set, text};
 
 const CPU_PERCENT: i64 = 80;
@@ -18,13 +22,8 @@ const CONDITIONS: &str = "autoscaling.alpha.kubernetes.io/conditions";
 /// The horizontalpodautoscalers resource.
 pub struct HorizontalPodAutoscalers;
 
-static OPTIONS: Options = Options {
-    versions: &["v2", "v1"],
-    storage: ("autoscaling", "v2"),
-    short_names: &["hpa"],
-    categories: &["all"],
-    subresources: &["status"],
-    columns: &[
+static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
+    columns: columns![
         NAME,
         Column::text("Reference", "Object that is scaled."),
         Column::text("Targets", "Metrics and their targets."),
@@ -33,14 +32,14 @@ static OPTIONS: Options = Options {
         Column::text("Replicas", "Pods that exist."),
         AGE,
     ],
-    ..Options::namespaced("autoscaling", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
-};
+    ..Options::of("autoscaling", "horizontalpodautoscalers")
+});
 
 impl Strategy for HorizontalPodAutoscalers {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &OPTIONS
     }
-    fn default(&self, version: &str, obj: &mut Value) {
+    fn set_defaults(&self, version: &str, obj: &mut Value) {
         if let Some(s) = ensure(obj, "status") {
             default_to(s, "desiredReplicas", 0);
             if version == "v1" {
@@ -465,13 +464,13 @@ mod tests {
         let mut h = json!({"metadata": {"name": "h"}, "spec": {"maxReplicas": 3, "scaleTargetRef": {"kind": "Deployment", "name": "d"},
             "metrics": [cpu_metric(50), {"type": "Pods", "pods": {"metric": {"name": "q"}, "target": {"type": "AverageValue", "averageValue": "10"}}}],
             "behavior": {"scaleDown": {"stabilizationWindowSeconds": 60}}}});
-        HorizontalPodAutoscalers.default("v2", &mut h);
+        HorizontalPodAutoscalers.set_defaults("v2", &mut h);
         let original = h.clone();
         to_v1(&mut h);
         assert_eq!(h["spec"]["targetCPUUtilizationPercentage"], 50);
         assert!(text(&h["metadata"]["annotations"][BEHAVIOR]).contains("\"StabilizationWindowSeconds\":60"));
         to_v2(&mut h);
-        HorizontalPodAutoscalers.default("v2", &mut h);
+        HorizontalPodAutoscalers.set_defaults("v2", &mut h);
         remove(h.get_mut("status").unwrap(), "currentReplicas");
         assert_eq!(h, original);
     }

@@ -1,16 +1,21 @@
 //! CertificateSigningRequests, cluster trust bundles and pod certificate requests (certificates.k8s.io). Reading the
 //! request itself needs X.509 and is the signers'; here its PEM frame is checked.
+use std::sync::LazyLock;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use kelson_meta::{format_seconds, is_dns1123_subdomain};
 use serde_json::{Value, json};
 
-use crate::metadata::{IMMUTABLE, NameRule, immutable};
+use crate::column::{AGE, Column, NAME};
+use crate::metadata::{IMMUTABLE, immutable};
+use crate::names::NameRule;
+use crate::options::{Options, columns, texts};
 use crate::path::{Errors, Path};
 use crate::rules;
-use crate::strategy::{Column, Context, Options, Strategy, base_status_update};
-use crate::table::{AGE, NAME, age, human_duration, label_map, name, or_none};
+use crate::strategy::{Context, Strategy, base_status_update};
+use crate::table::{age, human_duration, label_map, name, or_none};
 use crate::tree::{default_zero, ensure, int, items, items_mut, present, remove, restore, same, set, text};
 
 const GROUP: &str = "certificates.k8s.io";
@@ -44,11 +49,9 @@ const USAGES: &[&str] = &[
 /// The certificatesigningrequests resource.
 pub struct CertificateSigningRequests;
 
-static OPTIONS: Options = Options {
-    short_names: &["csr"],
-    subresources: &["status", "approval"],
+static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     name: NameRule::Any,
-    columns: &[
+    columns: columns![
         NAME,
         AGE,
         Column::text("SignerName", "Signer that is asked."),
@@ -56,15 +59,15 @@ static OPTIONS: Options = Options {
         Column::text("RequestedDuration", "Lifetime that is asked for."),
         Column::text("Condition", "Approval, failure and issue."),
     ],
-    fields: &["spec.signerName"],
-    ..Options::cluster(GROUP, "certificatesigningrequests", "CertificateSigningRequest")
-};
+    fields: texts!["spec.signerName"],
+    ..Options::of(GROUP, "certificatesigningrequests")
+});
 
 impl Strategy for CertificateSigningRequests {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &OPTIONS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         ensure(obj, "status");
         if let Some(s) = obj.get_mut("status") {
             for c in items_mut(s, "conditions") {
@@ -280,18 +283,16 @@ fn check_status_update(subresource: &str, new: &Value, old: &Value, e: &mut Erro
 /// The clustertrustbundles resource.
 pub struct ClusterTrustBundles;
 
-static BUNDLES: Options = Options {
-    versions: &["v1beta1", "v1alpha1"],
-    storage: (GROUP, "v1beta1"),
+static BUNDLES: LazyLock<Options> = LazyLock::new(|| Options {
     name: NameRule::Any,
     allow_unconditional_update: false,
-    columns: &[NAME, Column::text("SignerName", "Signer whose roots these are.")],
-    fields: &["spec.signerName"],
-    ..Options::cluster(GROUP, "clustertrustbundles", "ClusterTrustBundle")
-};
+    columns: columns![NAME, Column::text("SignerName", "Signer whose roots these are.")],
+    fields: texts!["spec.signerName"],
+    ..Options::of(GROUP, "clustertrustbundles")
+});
 
 impl Strategy for ClusterTrustBundles {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &BUNDLES
     }
     fn check(&self, obj: &Value, e: &mut Errors) {
@@ -332,12 +333,9 @@ impl Strategy for ClusterTrustBundles {
 /// The podcertificaterequests resource.
 pub struct PodCertificateRequests;
 
-static POD_REQUESTS: Options = Options {
-    versions: &["v1beta1"],
-    storage: (GROUP, "v1beta1"),
-    subresources: &["status"],
+static POD_REQUESTS: LazyLock<Options> = LazyLock::new(|| Options {
     allow_unconditional_update: false,
-    columns: &[
+    columns: columns![
         NAME,
         Column::text("PodName", "Pod the certificate is for."),
         Column::text("ServiceAccountName", "Service account of the pod."),
@@ -346,15 +344,15 @@ static POD_REQUESTS: Options = Options {
         Column::text("State", "Issued, denied, failed or pending."),
         Column::text("UnverifiedUserAnnotations", "What the pod's author asked besides.").wide(),
     ],
-    fields: &["spec.signerName", "spec.podName", "spec.nodeName"],
-    ..Options::namespaced(GROUP, "podcertificaterequests", "PodCertificateRequest")
-};
+    fields: texts!["spec.signerName", "spec.podName", "spec.nodeName"],
+    ..Options::of(GROUP, "podcertificaterequests")
+});
 
 impl Strategy for PodCertificateRequests {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &POD_REQUESTS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         ensure(obj, "status");
     }
     fn check_create(&self, obj: &Value, e: &mut Errors) {

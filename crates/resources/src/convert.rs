@@ -33,7 +33,7 @@ pub fn convert(from: &Gvk, to: &Gvk, mut obj: Value) -> Result<Value, Status> {
 
 /// The stored form's name of a built-in resource; `None` for others.
 pub fn storage_gvk(group: &str, resource: &str) -> Option<Gvk> {
-    registry::strategy(group, resource).map(|s| s.options().storage_gvk())
+    registry::strategy(group, resource).map(|s| s.options().storage.clone())
 }
 
 /// core/v1 and events.k8s.io/v1 name the same fields differently.

@@ -1,12 +1,11 @@
 //! Rules for `metadata` of every kind (apimachinery `api/validation/objectmeta.go`). Who sets uid, timestamps and
 //! resourceVersion is the request path; here is only what may stand there.
-use kelson_meta::{
-    is_dns1035_label, is_dns1123_label, is_dns1123_subdomain, is_label_value, is_path_segment_name, is_qualified_name,
-};
+use kelson_meta::{is_dns1123_label, is_label_value, is_qualified_name};
 use serde_json::Value;
 
+use crate::names::NameRule;
+use crate::options::Options;
 use crate::path::{Errors, Path};
-use crate::strategy::Options;
 use crate::tree::{entries, flag, int, items, present, remove, same, set, text};
 
 /// All annotations of an object together, keys and values, in bytes.
@@ -17,48 +16,6 @@ const MANAGER_BYTES_MAX: usize = 128;
 const SUBRESOURCE_BYTES_MAX: usize = 256;
 /// What every immutable field answers.
 pub const IMMUTABLE: &str = "field is immutable";
-
-/// The rule a kind's names follow.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NameRule {
-    /// RFC 1123 subdomain; most kinds.
-    Subdomain,
-    /// RFC 1123 label; namespaces, services.
-    Label,
-    /// RFC 1035 label.
-    Label1035,
-    /// Anything that is one URL path segment; RBAC.
-    PathSegment,
-    /// No rule of its own; certificate requests and the like.
-    Any,
-    /// A canonical IP address; IPAddress objects.
-    Ip,
-}
-
-impl NameRule {
-    /// Why `name` breaks the rule; with `prefix`, `name` is a `generateName` and may end in a dash.
-    pub fn check(self, name: &str, prefix: bool) -> Result<(), Vec<String>> {
-        let masked;
-        let name = if prefix && name.len() > 1 && name.ends_with('-') && name.is_ascii() {
-            masked = format!("{}a", &name[..name.len() - 2]);
-            masked.as_str()
-        } else {
-            name
-        };
-        match self {
-            Self::Subdomain => is_dns1123_subdomain(name),
-            Self::Label => is_dns1123_label(name),
-            Self::Label1035 => is_dns1035_label(name),
-            Self::PathSegment => is_path_segment_name(name),
-            Self::Any => Ok(()),
-            Self::Ip => match name.parse::<std::net::IpAddr>() {
-                Ok(ip) if ip.to_string() == name => Ok(()),
-                Ok(ip) => Err(vec![format!("must be in canonical form ({:?})", ip.to_string())]),
-                Err(_) => Err(vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()]),
-            },
-        }
-    }
-}
 
 /// Faults of a new object's metadata.
 pub fn check(o: &Options, meta: &Value, e: &mut Errors) {
@@ -104,7 +61,7 @@ fn common(meta: &Value, p: &Path<'_>, e: &mut Errors) {
 }
 
 /// Faults of an update's metadata.
-pub fn check_update(o: &Options, new: &Value, old: &Value, e: &mut Errors) {
+pub fn check_update(new: &Value, old: &Value, e: &mut Errors) {
     let p = Path::new("metadata");
     let (n, m) = (&new["metadata"], &old["metadata"]);
     if present(&m["deletionTimestamp"]) {
@@ -132,7 +89,6 @@ pub fn check_update(o: &Options, new: &Value, old: &Value, e: &mut Errors) {
             e.invalid(&p.child(f), &n[f], IMMUTABLE);
         }
     }
-    let _ = o;
     common(n, &p, e);
     if n["finalizers"] != m["finalizers"] {
         finalizers(&n["finalizers"], &p.child("finalizers"), e);

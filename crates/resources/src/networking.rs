@@ -1,16 +1,20 @@
 //! Kinds of networking.k8s.io: ingresses and their classes, network policies, addresses and service CIDRs.
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::LazyLock;
 
 use jiff::Timestamp;
 use kelson_meta::{is_dns1123_label, is_dns1123_subdomain};
 use serde_json::{Value, json};
 
-use crate::metadata::{NameRule, immutable};
+use crate::column::{AGE, Column, NAME};
+use crate::metadata::immutable;
+use crate::names::NameRule;
+use crate::options::{Options, columns, texts};
 use crate::path::{Errors, Path};
 use crate::rules;
-use crate::strategy::{Column, Options, Strategy};
-use crate::table::{AGE, NAME, age, name, or_none, selector};
+use crate::strategy::Strategy;
+use crate::table::{age, name, or_none, selector};
 use crate::tree::{default_to, ensure, int, int0, items, items_mut, present, set, text};
 
 const GROUP: &str = "networking.k8s.io";
@@ -18,11 +22,9 @@ const GROUP: &str = "networking.k8s.io";
 /// The ingresses resource.
 pub struct Ingresses;
 
-static INGRESSES: Options = Options {
-    short_names: &["ing"],
-    subresources: &["status"],
+static INGRESSES: LazyLock<Options> = LazyLock::new(|| Options {
     generation: true,
-    columns: &[
+    columns: columns![
         NAME,
         Column::text("Class", "Class of the ingress."),
         Column::text("Hosts", "Hosts that are served."),
@@ -30,14 +32,14 @@ static INGRESSES: Options = Options {
         Column::text("Ports", "Ports it is served at."),
         AGE,
     ],
-    ..Options::namespaced(GROUP, "ingresses", "Ingress")
-};
+    ..Options::of(GROUP, "ingresses")
+});
 
 impl Strategy for Ingresses {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &INGRESSES
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         ensure(obj, "spec");
         if let Some(s) = ensure(obj, "status") {
             ensure(s, "loadBalancer");
@@ -241,22 +243,22 @@ fn backend(b: &Value, p: &Path<'_>, e: &mut Errors) {
 /// The ingressclasses resource.
 pub struct IngressClasses;
 
-static CLASSES: Options = Options {
+static CLASSES: LazyLock<Options> = LazyLock::new(|| Options {
     generation: true,
-    columns: &[
+    columns: columns![
         NAME,
         Column::text("Controller", "Who serves ingresses of the class."),
         Column::text("Parameters", "Object with more configuration."),
         AGE,
     ],
-    ..Options::cluster(GROUP, "ingressclasses", "IngressClass")
-};
+    ..Options::of(GROUP, "ingressclasses")
+});
 
 impl Strategy for IngressClasses {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &CLASSES
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         if let Some(p) = crate::tree::at_mut(obj, &["spec", "parameters"]) {
             default_to(p, "scope", "Cluster");
         }
@@ -321,18 +323,17 @@ impl Strategy for IngressClasses {
 /// The networkpolicies resource.
 pub struct NetworkPolicies;
 
-static POLICIES: Options = Options {
-    short_names: &["netpol"],
+static POLICIES: LazyLock<Options> = LazyLock::new(|| Options {
     generation: true,
-    columns: &[NAME, Column::text("Pod-Selector", "Pods the policy is for."), AGE],
-    ..Options::namespaced(GROUP, "networkpolicies", "NetworkPolicy")
-};
+    columns: columns![NAME, Column::text("Pod-Selector", "Pods the policy is for."), AGE],
+    ..Options::of(GROUP, "networkpolicies")
+});
 
 impl Strategy for NetworkPolicies {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &POLICIES
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         let Some(spec) = ensure(obj, "spec") else { return };
         ensure(spec, "podSelector");
         for list in ["ingress", "egress"] {
@@ -458,17 +459,15 @@ fn strictly_within(inner: (IpAddr, u8), outer: (IpAddr, u8)) -> bool {
 /// The ipaddresses resource.
 pub struct IpAddresses;
 
-static ADDRESSES: Options = Options {
-    versions: &["v1", "v1beta1"],
-    short_names: &["ip"],
+static ADDRESSES: LazyLock<Options> = LazyLock::new(|| Options {
     name: NameRule::Ip,
-    columns: &[NAME, Column::text("ParentRef", "Object the address belongs to."), AGE],
-    fields: &["spec.parentRef.name", "spec.parentRef.namespace", "spec.parentRef.resource"],
-    ..Options::cluster(GROUP, "ipaddresses", "IPAddress")
-};
+    columns: columns![NAME, Column::text("ParentRef", "Object the address belongs to."), AGE],
+    fields: texts!["spec.parentRef.name", "spec.parentRef.namespace", "spec.parentRef.resource"],
+    ..Options::of(GROUP, "ipaddresses")
+});
 
 impl Strategy for IpAddresses {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &ADDRESSES
     }
     fn check(&self, obj: &Value, e: &mut Errors) {
@@ -499,18 +498,16 @@ impl Strategy for IpAddresses {
 /// The servicecidrs resource.
 pub struct ServiceCidrs;
 
-static CIDRS: Options = Options {
-    versions: &["v1", "v1beta1"],
-    subresources: &["status"],
-    columns: &[NAME, Column::text("CIDRs", "Ranges addresses are taken from."), AGE],
-    ..Options::cluster(GROUP, "servicecidrs", "ServiceCIDR")
-};
+static CIDRS: LazyLock<Options> = LazyLock::new(|| Options {
+    columns: columns![NAME, Column::text("CIDRs", "Ranges addresses are taken from."), AGE],
+    ..Options::of(GROUP, "servicecidrs")
+});
 
 impl Strategy for ServiceCidrs {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &CIDRS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         ensure(obj, "status");
     }
     fn check(&self, obj: &Value, e: &mut Errors) {
@@ -572,7 +569,7 @@ mod tests {
     fn policies() {
         let mut p = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {"podSelector": {}, "egress": [
             {"ports": [{"port": 80}], "to": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["11.0.0.0/16"]}}]}]}});
-        NetworkPolicies.default("v1", &mut p);
+        NetworkPolicies.set_defaults("v1", &mut p);
         assert_eq!(p["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
         assert_eq!(
             NetworkPolicies.validate_create(&p).to_string(),

@@ -1,14 +1,18 @@
 //! PodDisruptionBudgets (policy), PriorityClasses (scheduling.k8s.io) and RuntimeClasses (node.k8s.io).
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use kelson_meta::is_dns1123_label;
 use serde_json::{Value, json};
 
+use crate::column::{AGE, Column, NAME};
 use crate::metadata::immutable;
+use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
-use crate::strategy::{Column, Options, Strategy};
-use crate::table::{AGE, NAME, age, name};
+use crate::strategy::Strategy;
+use crate::table::{age, name};
 use crate::tree::{default_to, ensure, flag, int0, object_mut, present, same, text};
 
 /// The poddisruptionbudgets resource.
@@ -16,26 +20,24 @@ pub struct PodDisruptionBudgets;
 
 const COUNTS: &[&str] = &["disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"];
 
-static BUDGETS: Options = Options {
-    short_names: &["pdb"],
-    subresources: &["status"],
+static BUDGETS: LazyLock<Options> = LazyLock::new(|| Options {
     generation: true,
     allow_unconditional_update: false,
-    columns: &[
+    columns: columns![
         NAME,
         Column::text("Min Available", "Pods that must stay."),
         Column::text("Max Unavailable", "Pods that may go."),
         Column::integer("Allowed Disruptions", "Pods that may go now."),
         AGE,
     ],
-    ..Options::namespaced("policy", "poddisruptionbudgets", "PodDisruptionBudget")
-};
+    ..Options::of("policy", "poddisruptionbudgets")
+});
 
 impl Strategy for PodDisruptionBudgets {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &BUDGETS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         ensure(obj, "spec");
         if let Some(s) = ensure(obj, "status") {
             for c in COUNTS {
@@ -93,24 +95,23 @@ const USER_PRIORITY_MAX: i64 = 1_000_000_000;
 const SYSTEM_CLASSES: &[(&str, i64)] =
     &[("system-node-critical", 2_000_001_000), ("system-cluster-critical", 2_000_000_000)];
 
-static PRIORITIES: Options = Options {
-    short_names: &["pc"],
+static PRIORITIES: LazyLock<Options> = LazyLock::new(|| Options {
     generation: true,
-    columns: &[
+    columns: columns![
         NAME,
         Column::integer("Value", "Priority of the pods."),
         Column::boolean("Global-Default", "Whether pods without a class get it."),
         AGE,
         Column::text("PreemptionPolicy", "Whether pods of lower priority are evicted.").wide(),
     ],
-    ..Options::cluster("scheduling.k8s.io", "priorityclasses", "PriorityClass")
-};
+    ..Options::of("scheduling.k8s.io", "priorityclasses")
+});
 
 impl Strategy for PriorityClasses {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &PRIORITIES
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         default_to(obj, "value", 0);
         default_to(obj, "preemptionPolicy", "PreemptLowerPriority");
     }
@@ -152,18 +153,18 @@ impl Strategy for PriorityClasses {
 /// The runtimeclasses resource.
 pub struct RuntimeClasses;
 
-static RUNTIMES: Options = Options {
+static RUNTIMES: LazyLock<Options> = LazyLock::new(|| Options {
     allow_create_on_update: true,
     allow_unconditional_update: false,
-    columns: &[NAME, Column::text("Handler", "Handler of the container runtime."), AGE],
-    ..Options::cluster("node.k8s.io", "runtimeclasses", "RuntimeClass")
-};
+    columns: columns![NAME, Column::text("Handler", "Handler of the container runtime."), AGE],
+    ..Options::of("node.k8s.io", "runtimeclasses")
+});
 
 impl Strategy for RuntimeClasses {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &RUNTIMES
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         if let Some(o) = object_mut(obj, "overhead")
             && let Some(list) = o.get_mut("podFixed")
         {

@@ -1,13 +1,17 @@
 //! RBAC: roles, cluster roles and their bindings (rbac.authorization.k8s.io). Who may grant what is authorization's.
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use kelson_meta::{is_dns1123_subdomain, is_path_segment_name};
 use serde_json::{Value, json};
 
-use crate::metadata::NameRule;
+use crate::column::{AGE, Column, NAME};
+use crate::names::NameRule;
+use crate::options::Options;
 use crate::path::{Errors, Path};
 use crate::rules;
-use crate::strategy::{Column, Options, Strategy};
-use crate::table::{AGE, NAME, age, created, name};
+use crate::strategy::Strategy;
+use crate::table::{age, created, name};
 use crate::tree::{default_zero, empty, items, items_mut, present, same, text};
 
 const GROUP: &str = "rbac.authorization.k8s.io";
@@ -18,22 +22,24 @@ pub struct Roles {
     pub namespaced: bool,
 }
 
-static ROLES: Options = Options {
+static ROLES: LazyLock<Options> = LazyLock::new(|| Options {
     name: NameRule::PathSegment,
     allow_create_on_update: true,
-    ..Options::namespaced(GROUP, "roles", "Role")
-};
-static CLUSTER_ROLES: Options = Options {
+    grants_permissions: true,
+    ..Options::of(GROUP, "roles")
+});
+static CLUSTER_ROLES: LazyLock<Options> = LazyLock::new(|| Options {
     name: NameRule::PathSegment,
     allow_create_on_update: true,
-    ..Options::cluster(GROUP, "clusterroles", "ClusterRole")
-};
+    grants_permissions: true,
+    ..Options::of(GROUP, "clusterroles")
+});
 
 impl Strategy for Roles {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         if self.namespaced { &ROLES } else { &CLUSTER_ROLES }
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         // The list is written out even when there is none.
         if let Some(o) = obj.as_object_mut() {
             o.entry("rules").or_insert(Value::Null);
@@ -100,24 +106,26 @@ const BINDING_COLUMNS: &[Column] = &[
     Column::text("Groups", "Groups it is granted to.").wide(),
     Column::text("ServiceAccounts", "Service accounts it is granted to.").wide(),
 ];
-static BINDINGS: Options = Options {
+static BINDINGS: LazyLock<Options> = LazyLock::new(|| Options {
     name: NameRule::PathSegment,
     allow_create_on_update: true,
-    columns: BINDING_COLUMNS,
-    ..Options::namespaced(GROUP, "rolebindings", "RoleBinding")
-};
-static CLUSTER_BINDINGS: Options = Options {
+    columns: BINDING_COLUMNS.into(),
+    grants_permissions: true,
+    ..Options::of(GROUP, "rolebindings")
+});
+static CLUSTER_BINDINGS: LazyLock<Options> = LazyLock::new(|| Options {
     name: NameRule::PathSegment,
     allow_create_on_update: true,
-    columns: BINDING_COLUMNS,
-    ..Options::cluster(GROUP, "clusterrolebindings", "ClusterRoleBinding")
-};
+    columns: BINDING_COLUMNS.into(),
+    grants_permissions: true,
+    ..Options::of(GROUP, "clusterrolebindings")
+});
 
 impl Strategy for Bindings {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         if self.namespaced { &BINDINGS } else { &CLUSTER_BINDINGS }
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         if let Some(r) = crate::tree::ensure(obj, "roleRef") {
             default_zero(r, "apiGroup", GROUP);
         }
@@ -206,7 +214,7 @@ mod tests {
         let s = Bindings { namespaced: true };
         let mut b = json!({"metadata": {"name": "system:b", "namespace": "n", "resourceVersion": "1"},
             "roleRef": {"kind": "Role", "name": "r"}, "subjects": [{"kind": "User", "name": "u"}]});
-        s.default("v1", &mut b);
+        s.set_defaults("v1", &mut b);
         assert_eq!(s.validate_create(&b).to_string(), "[]");
         let mut new = b.clone();
         new["roleRef"]["name"] = json!("x");

@@ -59,7 +59,7 @@ static KINDS: &[&dyn Strategy] = &[
 type Table = HashMap<(&'static str, &'static str), &'static dyn Strategy>;
 
 static TABLE: LazyLock<Table> =
-    LazyLock::new(|| all().map(|s| ((s.options().group, s.options().resource), s)).collect());
+    LazyLock::new(|| all().map(|s| ((&*s.options().group, &*s.options().resource), s)).collect());
 
 /// The strategy of a built-in resource; `group` is empty for the legacy one.
 pub fn strategy(group: &str, resource: &str) -> Option<&'static dyn Strategy> {
@@ -76,63 +76,45 @@ pub fn all() -> impl Iterator<Item = &'static dyn Strategy> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::options::Options;
     use serde_json::Value;
     use std::collections::BTreeSet;
 
-    /// Where the published documents are.
-    pub(crate) fn shared() -> Option<std::path::PathBuf> {
-        let base = std::env::var_os("KELSON_SHARED").map_or_else(
-            || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared"),
-            std::path::PathBuf::from,
-        );
-        let dir = base.join("reference");
-        if dir.is_dir() {
-            Some(dir)
-        } else {
-            println!("SKIPPED: no ../shared");
-            None
-        }
-    }
-
     #[test]
-    fn no_kind_twice() {
+    fn no_kind_twice_and_each_is_in_the_table() {
         let mut seen = BTreeSet::new();
         for s in all() {
             let o = s.options();
-            assert!(seen.insert((o.group, o.resource)), "{}/{}", o.group, o.resource);
-            assert!(o.versions.contains(&o.storage.1), "{}", o.resource);
+            assert!(seen.insert((&o.group, &o.resource)), "{}/{}", o.group, o.resource);
+            assert!(!o.kind().is_empty(), "{}/{} is not in the schema's table", o.group, o.resource);
+        }
+        for r in kelson_schema::resource::resources() {
+            let o =
+                strategy(r.group, r.plural).unwrap_or_else(|| panic!("{}/{} is missing", r.group, r.plural)).options();
+            assert_eq!((o.kind(), o.namespaced), (r.kind, r.namespaced), "{}", r.plural);
+            assert_eq!(r.subresource("status").is_some(), o.has_status(), "{}", r.plural);
+            assert_eq!(r.subresource("scale").is_some(), o.scale.is_some(), "{}", r.plural);
         }
     }
 
+    /// A kind of which nothing is known before the program runs goes through the same trait.
     #[test]
-    fn covers_discovery() {
-        let Some(dir) = shared() else { return };
-        let text = std::fs::read_to_string(dir.join("discovery/aggregated_v2.json")).unwrap();
-        let doc: Value = serde_json::from_str(&text).unwrap();
-        for g in doc["items"].as_array().unwrap() {
-            let group = g["metadata"]["name"].as_str().unwrap_or("");
-            for v in g["versions"].as_array().unwrap() {
-                for r in v["resources"].as_array().unwrap() {
-                    let name = r["resource"].as_str().unwrap();
-                    let s = strategy(group, name).unwrap_or_else(|| panic!("{group}/{name} is missing"));
-                    let o = s.options();
-                    assert_eq!(o.kind, r["responseKind"]["kind"], "{name}");
-                    assert_eq!(o.namespaced, r["scope"] == "Namespaced", "{name}");
-                    assert!(o.versions.contains(&v["version"].as_str().unwrap()), "{name}");
-                    let short: Vec<&Value> = r["shortNames"].as_array().into_iter().flatten().collect();
-                    assert_eq!(short, o.short_names, "{name}");
-                    let categories: Vec<&Value> = r["categories"].as_array().into_iter().flatten().collect();
-                    assert_eq!(categories, o.categories, "{name}");
-                    let subs: Vec<&str> = r["subresources"]
-                        .as_array()
-                        .into_iter()
-                        .flatten()
-                        .filter_map(|s| s["subresource"].as_str())
-                        .collect();
-                    assert_eq!(subs.contains(&"status"), o.has_status(), "{name}");
-                    assert_eq!(subs.contains(&"scale"), o.scale.is_some(), "{name}");
-                }
+    fn a_kind_made_at_run_time() {
+        struct Made(Options);
+        impl Strategy for Made {
+            fn options(&self) -> &Options {
+                &self.0
+            }
+            fn default(&self, version: &str, _: &mut Value) -> Result<(), kelson_meta::Status> {
+                Err(kelson_meta::Status::bad_request(format!("no defaults in {version}")))
             }
         }
+        let (group, fields) = (String::from("example.com"), vec![String::from("spec.color").into()]);
+        let stored_form = kelson_meta::Gvk::new(&*group, "v7", "Shirt");
+        let options = Options { fields: fields.into(), ..Options::of_kind(group, "shirts", stored_form, true) };
+        let made: std::sync::Arc<dyn Strategy> = std::sync::Arc::new(Made(options));
+        let obj = serde_json::json!({"spec": {"color": "red"}});
+        assert_eq!(made.field_value(&obj, &made.options().fields[0]), "red");
+        assert_eq!(made.default("v7", &mut obj.clone()).unwrap_err().message, "no defaults in v7");
     }
 }

@@ -1,14 +1,18 @@
 //! Kinds of storage.k8s.io: storage classes, CSI drivers, nodes and capacities, attachments, attribute classes.
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use kelson_meta::{is_dns1123_subdomain, is_qualified_name};
 use serde_json::{Value, json};
 
+use crate::column::{AGE, Column, NAME};
 use crate::metadata::{IMMUTABLE, immutable};
+use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
-use crate::strategy::{Column, Options, Strategy};
-use crate::table::{AGE, NAME, UNSET, age, name, or_none};
+use crate::strategy::Strategy;
+use crate::table::{UNSET, age, name, or_none};
 use crate::tree::{default_to, empty, ensure, entries, flag, items, present, same, set, text};
 
 const GROUP: &str = "storage.k8s.io";
@@ -36,9 +40,8 @@ fn parameters(v: &Value, p: &Path<'_>, e: &mut Errors) {
 /// The storageclasses resource.
 pub struct StorageClasses;
 
-static CLASSES: Options = Options {
-    short_names: &["sc"],
-    columns: &[
+static CLASSES: LazyLock<Options> = LazyLock::new(|| Options {
+    columns: columns![
         NAME,
         Column::text("Provisioner", "Who makes the volumes."),
         Column::text("ReclaimPolicy", "What happens when a claim goes."),
@@ -46,14 +49,14 @@ static CLASSES: Options = Options {
         Column::boolean("AllowVolumeExpansion", "Whether claims may grow."),
         AGE,
     ],
-    ..Options::cluster(GROUP, "storageclasses", "StorageClass")
-};
+    ..Options::of(GROUP, "storageclasses")
+});
 
 impl Strategy for StorageClasses {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &CLASSES
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         default_to(obj, "reclaimPolicy", "Delete");
         default_to(obj, "volumeBindingMode", "Immediate");
     }
@@ -106,9 +109,9 @@ impl Strategy for StorageClasses {
 /// The csidrivers resource.
 pub struct CsiDrivers;
 
-static DRIVERS: Options = Options {
+static DRIVERS: LazyLock<Options> = LazyLock::new(|| Options {
     allow_unconditional_update: false,
-    columns: &[
+    columns: columns![
         NAME,
         Column::boolean("AttachRequired", "Whether volumes are attached first."),
         Column::boolean("PodInfoOnMount", "Whether the driver is told of the pod."),
@@ -118,14 +121,14 @@ static DRIVERS: Options = Options {
         Column::text("Modes", "Kinds of volumes."),
         AGE,
     ],
-    ..Options::cluster(GROUP, "csidrivers", "CSIDriver")
-};
+    ..Options::of(GROUP, "csidrivers")
+});
 
 impl Strategy for CsiDrivers {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &DRIVERS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         let Some(s) = ensure(obj, "spec") else { return };
         default_to(s, "attachRequired", true);
         for f in ["podInfoOnMount", "storageCapacity", "requiresRepublish", "seLinuxMount"] {
@@ -186,17 +189,17 @@ impl Strategy for CsiDrivers {
 /// The csinodes resource.
 pub struct CsiNodes;
 
-static NODES: Options = Options {
+static NODES: LazyLock<Options> = LazyLock::new(|| Options {
     allow_unconditional_update: false,
-    columns: &[NAME, Column::integer("Drivers", "CSI drivers on the node."), AGE],
-    ..Options::cluster(GROUP, "csinodes", "CSINode")
-};
+    columns: columns![NAME, Column::integer("Drivers", "CSI drivers on the node."), AGE],
+    ..Options::of(GROUP, "csinodes")
+});
 
 impl Strategy for CsiNodes {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &NODES
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         if let Some(s) = ensure(obj, "spec")
             && let Some(o) = s.as_object_mut()
         {
@@ -223,21 +226,21 @@ impl Strategy for CsiNodes {
 /// The csistoragecapacities resource.
 pub struct CsiStorageCapacities;
 
-static CAPACITIES: Options = Options {
+static CAPACITIES: LazyLock<Options> = LazyLock::new(|| Options {
     allow_unconditional_update: false,
-    columns: &[
+    columns: columns![
         NAME,
         Column::text("StorageClassName", "Class the capacity is of."),
         Column::text("Capacity", "Space that is left."),
     ],
-    ..Options::namespaced(GROUP, "csistoragecapacities", "CSIStorageCapacity")
-};
+    ..Options::of(GROUP, "csistoragecapacities")
+});
 
 impl Strategy for CsiStorageCapacities {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &CAPACITIES
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         for f in ["capacity", "maximumVolumeSize"] {
             if let Some(q) = obj.get_mut(f) {
                 pod::canonical_quantity(q);
@@ -271,25 +274,24 @@ impl Strategy for CsiStorageCapacities {
 /// The volumeattachments resource.
 pub struct VolumeAttachments;
 
-static ATTACHMENTS: Options = Options {
-    subresources: &["status"],
+static ATTACHMENTS: LazyLock<Options> = LazyLock::new(|| Options {
     allow_unconditional_update: false,
-    columns: &[
+    columns: columns![
         NAME,
-        Column { name: "Attacher", kind: "string", format: "name", description: "Who attaches.", priority: 0 },
+        Column::identifying("Attacher", "Who attaches."),
         Column::text("PV", "Volume that is attached."),
         Column::text("Node", "Node it is attached to."),
         Column::boolean("Attached", "Whether it is attached."),
         AGE,
     ],
-    ..Options::cluster(GROUP, "volumeattachments", "VolumeAttachment")
-};
+    ..Options::of(GROUP, "volumeattachments")
+});
 
 impl Strategy for VolumeAttachments {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &ATTACHMENTS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         if let Some(s) = ensure(obj, "status") {
             default_to(s, "attached", false);
         }
@@ -332,15 +334,13 @@ impl Strategy for VolumeAttachments {
 /// The volumeattributesclasses resource.
 pub struct VolumeAttributesClasses;
 
-static ATTRIBUTES: Options = Options {
-    versions: &["v1", "v1beta1"],
-    short_names: &["vac"],
-    columns: &[NAME, Column::text("DriverName", "CSI driver the class is for."), AGE],
-    ..Options::cluster(GROUP, "volumeattributesclasses", "VolumeAttributesClass")
-};
+static ATTRIBUTES: LazyLock<Options> = LazyLock::new(|| Options {
+    columns: columns![NAME, Column::text("DriverName", "CSI driver the class is for."), AGE],
+    ..Options::of(GROUP, "volumeattributesclasses")
+});
 
 impl Strategy for VolumeAttributesClasses {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &ATTRIBUTES
     }
     fn check(&self, obj: &Value, e: &mut Errors) {

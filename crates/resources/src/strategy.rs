@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 
 use jiff::Timestamp;
-use kelson_meta::{FieldErrors, Gvk};
+use kelson_meta::{FieldErrors, Status};
 use serde_json::{Map, Value};
 
-use crate::metadata::{self, NameRule};
+use crate::metadata;
+use crate::options::{Options, Texts, texts};
 use crate::path::Errors;
 use crate::tree::{restore, same, set};
 
@@ -39,165 +40,24 @@ impl Context<'_> {
     }
 }
 
-/// A column of the server-side table (`meta.k8s.io/v1 Table`).
-#[derive(Clone, Copy, Debug)]
-pub struct Column {
-    /// Header.
-    pub name: &'static str,
-    /// OpenAPI type: `string`, `integer`, `boolean`.
-    pub kind: &'static str,
-    /// OpenAPI format; `name` marks the identifying column.
-    pub format: &'static str,
-    /// What it tells.
-    pub description: &'static str,
-    /// 0 is shown always, 1 with `-o wide`.
-    pub priority: i32,
-}
-
-impl Column {
-    /// A text column.
-    pub const fn text(name: &'static str, description: &'static str) -> Self {
-        Self { name, kind: "string", format: "", description, priority: 0 }
-    }
-    /// A number column.
-    pub const fn integer(name: &'static str, description: &'static str) -> Self {
-        Self { name, kind: "integer", format: "", description, priority: 0 }
-    }
-    /// A true/false column.
-    pub const fn boolean(name: &'static str, description: &'static str) -> Self {
-        Self { name, kind: "boolean", format: "", description, priority: 0 }
-    }
-    /// The same column, shown with `-o wide` only.
-    pub const fn wide(mut self) -> Self {
-        self.priority = 1;
-        self
-    }
-}
-
-/// How the kind takes deletion.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deletion {
-    /// At once (finalizers apart).
-    Immediate,
-    /// Pods: `spec.terminationGracePeriodSeconds` unless the request says otherwise; 0 when unscheduled or finished.
-    Graceful,
-    /// Namespaces: marked, phase `Terminating`, gone once `spec.finalizers` is empty.
-    Namespace,
-}
-
-/// Where `scale` finds its fields.
-#[derive(Clone, Copy, Debug)]
-pub struct ScalePaths {
-    /// Desired count, e.g. `spec.replicas`.
-    pub spec_replicas: &'static [&'static str],
-    /// Observed count, e.g. `status.replicas`.
-    pub status_replicas: &'static [&'static str],
-    /// A label selector object, or a plain label map (replication controllers).
-    pub selector: &'static [&'static str],
-}
-
-/// The usual scale mapping.
-pub const SCALE: ScalePaths = ScalePaths {
-    spec_replicas: &["spec", "replicas"],
-    status_replicas: &["status", "replicas"],
-    selector: &["spec", "selector"],
-};
-
-/// Facts about a resource.
-#[derive(Clone, Copy, Debug)]
-pub struct Options {
-    /// API group; empty for the legacy one.
-    pub group: &'static str,
-    /// Plural name in paths.
-    pub resource: &'static str,
-    /// Kind.
-    pub kind: &'static str,
-    /// Served versions, preferred first.
-    pub versions: &'static [&'static str],
-    /// Group and version of the stored form.
-    pub storage: (&'static str, &'static str),
-    /// Whether objects live in namespaces.
-    pub namespaced: bool,
-    /// kubectl short names.
-    pub short_names: &'static [&'static str],
-    /// kubectl categories.
-    pub categories: &'static [&'static str],
-    /// Subresources this crate knows as views of the object (`status`, `scale`, `approval` ...), by name.
-    pub subresources: &'static [&'static str],
-    /// Whether the kind counts spec changes in `metadata.generation`.
-    pub generation: bool,
-    /// The rule for `metadata.name`.
-    pub name: NameRule,
-    /// Whether PUT may create.
-    pub allow_create_on_update: bool,
-    /// Whether PUT without a resourceVersion overwrites.
-    pub allow_unconditional_update: bool,
-    /// Deletion behaviour.
-    pub deletion: Deletion,
-    /// Scale subresource, where there is one.
-    pub scale: Option<ScalePaths>,
-    /// Table columns.
-    pub columns: &'static [Column],
-    /// Selectable fields besides `metadata.name` and `metadata.namespace`.
-    pub fields: &'static [&'static str],
-    /// Whether it is stored at all (reviews and bindings are only created).
-    pub stored: bool,
-}
-
-impl Options {
-    /// Base of a namespaced resource of the legacy group.
-    pub const NAMESPACED: Self = Self {
-        group: "",
-        resource: "",
-        kind: "",
-        versions: &["v1"],
-        storage: ("", "v1"),
-        namespaced: true,
-        short_names: &[],
-        categories: &[],
-        subresources: &[],
-        generation: false,
-        name: NameRule::Subdomain,
-        allow_create_on_update: false,
-        allow_unconditional_update: true,
-        deletion: Deletion::Immediate,
-        scale: None,
-        columns: crate::table::NAME_CREATED,
-        fields: &[],
-        stored: true,
-    };
-    /// Base of a cluster-scoped resource of the legacy group.
-    pub const CLUSTER: Self = Self { namespaced: false, ..Self::NAMESPACED };
-
-    /// Base of a namespaced `v1` resource of `group`.
-    pub const fn namespaced(group: &'static str, resource: &'static str, kind: &'static str) -> Self {
-        Self { group, resource, kind, storage: (group, "v1"), ..Self::NAMESPACED }
-    }
-    /// Base of a cluster-scoped `v1` resource of `group`.
-    pub const fn cluster(group: &'static str, resource: &'static str, kind: &'static str) -> Self {
-        Self { group, resource, kind, storage: (group, "v1"), ..Self::CLUSTER }
-    }
-
-    /// Whether there is a `status` subresource.
-    pub fn has_status(&self) -> bool {
-        self.subresources.contains(&"status")
-    }
-    /// The stored form's name.
-    pub fn storage_gvk(&self) -> Gvk {
-        Gvk::new(self.storage.0, self.storage.1, self.kind)
-    }
-}
-
 /// Everything kind-specific the request path needs. Except for [`Strategy::default`] all methods take and give the
 /// storage version's form. Upstream: `pkg/registry/*/*/strategy.go`, `pkg/apis/*/validation`, `pkg/printers`.
 pub trait Strategy: Send + Sync {
     /// Facts.
     fn options(&self) -> &Options;
 
-    /// Defaults in the form of served version `version`; idempotent. Called after decoding every write, and after
-    /// mutating admission.
-    fn default(&self, version: &str, obj: &mut Value) {
+    /// Fills in what the user left out, in the form of served version `version`; idempotent. Built-in kinds implement
+    /// this: it cannot fail, because the decoder has checked every type before.
+    fn set_defaults(&self, version: &str, obj: &mut Value) {
         let _ = (version, obj);
+    }
+    /// Defaults as the request path asks for them, after decoding every write and after mutating admission.
+    ///
+    /// # Errors
+    /// What the client is answered; only kinds made at run time refuse.
+    fn default(&self, version: &str, obj: &mut Value) -> Result<(), Status> {
+        self.set_defaults(version, obj);
+        Ok(())
     }
     /// `status` of a new object. An empty object unless fields are never absent in the published type.
     fn initial_status(&self) -> Value {
@@ -238,7 +98,7 @@ pub trait Strategy: Send + Sync {
     /// All faults of an update.
     fn validate_update(&self, new: &Value, old: &Value) -> FieldErrors {
         let mut e = Errors::new();
-        metadata::check_update(self.options(), new, old, &mut e);
+        metadata::check_update(new, old, &mut e);
         self.check_update(new, old, &mut e);
         e.finish()
     }
@@ -255,7 +115,7 @@ pub trait Strategy: Send + Sync {
     /// All faults of a subresource update.
     fn validate_subresource_update(&self, subresource: &str, new: &Value, old: &Value) -> FieldErrors {
         let mut e = Errors::new();
-        metadata::check_update(self.options(), new, old, &mut e);
+        metadata::check_update(new, old, &mut e);
         self.check_subresource_update(subresource, new, old, &mut e);
         e.finish()
     }
@@ -271,18 +131,17 @@ pub trait Strategy: Send + Sync {
         Vec::new()
     }
 
-    /// Values of [`Options::fields`]; the base reads them by their dotted paths.
-    fn selectable_fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
-        self.options().fields.iter().map(|f| (*f, field_text(obj, f))).collect()
+    /// The value of one of [`Options::fields`] as selector text; the base reads it by its dotted path.
+    fn field_value(&self, obj: &Value, field: &str) -> String {
+        field_text(obj, field)
     }
-    /// One selectable field, `metadata.name` and `metadata.namespace` included; `None` when it is not selectable.
-    fn selectable_field(&self, obj: &Value, name: &str) -> Option<String> {
-        match name {
-            "metadata.name" | "metadata.namespace" => Some(field_text(obj, name)),
-            _ if self.options().fields.contains(&name) => {
-                self.selectable_fields(obj).into_iter().find(|(n, _)| *n == name).map(|(_, v)| v)
-            }
-            _ => None,
+    /// Paths that a write by `subresource` (empty for the object itself) cannot set, so that no field manager comes to own
+    /// them (upstream `GetResetFields`).
+    fn reset_fields(&self, subresource: &str) -> Vec<Texts> {
+        match subresource {
+            "" if self.options().has_status() => vec![texts!["status"]],
+            "status" => vec![texts!["spec"]],
+            _ => Vec::new(),
         }
     }
 

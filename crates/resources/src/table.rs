@@ -3,33 +3,7 @@
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::strategy::Column;
 use crate::tree::{entries, items, text};
-
-/// The identifying column.
-pub const NAME: Column =
-    Column { name: "Name", kind: "string", format: "name", description: "Name of the object.", priority: 0 };
-/// The age column.
-pub const AGE: Column = Column::text("Age", "Time since the object was created.");
-/// Name and creation time: the columns of kinds that have no printer of their own.
-pub const NAME_CREATED: &[Column] = &[
-    NAME,
-    Column {
-        name: "Created At",
-        kind: "date",
-        format: "",
-        description: "Time at which the object was created.",
-        priority: 0,
-    },
-];
-/// Name and age.
-pub const NAME_AGE: &[Column] = &[NAME, AGE];
-/// Wide column: container names of a pod template.
-pub const CONTAINERS: Column = Column::text("Containers", "Names of the containers in the template.").wide();
-/// Wide column: container images of a pod template.
-pub const IMAGES: Column = Column::text("Images", "Images of the containers in the template.").wide();
-/// Wide column: label selector.
-pub const SELECTOR: Column = Column::text("Selector", "Label selector of the pods.").wide();
 
 /// Shown where a time is missing.
 pub const UNKNOWN: &str = "<unknown>";

@@ -8,12 +8,13 @@ use kelson_meta::ObjectKey;
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
+use crate::evaluation::nominations::Nominations;
+use crate::evaluation::preempt::{Outcome, preempt};
+use crate::evaluation::select::{Decision, Selector, Unfit};
 use crate::metrics::{Attempt, Metrics};
-use crate::plugins::local;
-use crate::preempt::{Outcome, preempt};
+use crate::plugins::plugin::Change;
+use crate::plugins::table::{PluginSet, Table};
 use crate::queue::Queue;
-use crate::reason::{Plugin, Plugins};
-use crate::select::{Decision, Nominations, Selector, Unfit};
 use crate::view::{DisruptionBudget, Node, Pod};
 
 /// An assumed pod whose binding succeeded is forgotten when the API has not shown it after this time.
@@ -52,7 +53,7 @@ pub struct Preemption {
     pub victims: Vec<Arc<Pod>>,
     /// Less important pods that were promised this room.
     pub disappointed: Vec<Arc<Pod>>,
-    plugins: Plugins,
+    plugins: PluginSet,
 }
 
 /// Everything known and waiting.
@@ -67,20 +68,28 @@ pub struct Core {
     /// Disruption budgets, for preemption.
     pub budgets: HashMap<ObjectKey, DisruptionBudget>,
     promised: Nominations,
+    table: Arc<Table>,
     selector: Selector,
     name: Box<str>,
 }
 
 impl Core {
-    /// A scheduler of this name that knows nothing yet.
+    /// A scheduler of this name, with the default profile's plugins, that knows nothing yet.
     pub fn new(name: &str, percent: usize, seed: u64) -> Self {
+        Self::with_plugins(Table::default(), name, percent, seed)
+    }
+
+    /// A scheduler with other plugins.
+    pub(crate) fn with_plugins(table: Table, name: &str, percent: usize, seed: u64) -> Self {
+        let table = Arc::new(table);
         Self {
             cluster: Cluster::default(),
             queue: Queue::default(),
             metrics: Metrics::new(name),
             budgets: HashMap::new(),
             promised: Nominations::default(),
-            selector: Selector::new(percent, seed),
+            selector: Selector::new(Arc::clone(&table), percent, seed),
+            table,
             name: name.into(),
         }
     }
@@ -99,7 +108,7 @@ impl Core {
             self.queue.remove(&pod.uid);
             self.promised.remove(&pod.uid);
             self.cluster.put_pod(Arc::clone(&pod));
-            return self.pod_assigned(now);
+            return self.stir_by(Change::PodPlaced, now);
         }
         if pod.deleting {
             return self.remove_pod(&pod, now);
@@ -140,36 +149,31 @@ impl Core {
         if before == Some(state.generation) {
             return;
         }
-        self.queue.stir(now, |pod, plugins| {
-            plugins.is_empty()
-                || plugins.has(Plugin::PodTopologySpread)
-                || local::standing_refusal(&pod.spec, state).is_none() && local::could_hold(&pod.spec, state)
-        });
+        let hoping = self.table.hoping_for(Change::Node);
+        self.queue.stir(now, |pod, by| by.is_empty() || by.meets(hoping) || self.table.may_fit(&pod.spec, state));
     }
 
     /// A node is gone: fewer domains may make a spread constraint hold.
     pub fn remove_node(&mut self, name: &str, now: Instant) {
         self.cluster.remove_node(name);
-        self.stir_refused_by(&[Plugin::PodTopologySpread, Plugin::InterPodAffinity], now);
+        self.stir_by(Change::NodeRemoved, now);
     }
 
     /// Claims, volumes or classes changed.
     pub fn storage_changed(&mut self, now: Instant) {
-        self.stir_refused_by(&[Plugin::VolumeBinding], now);
+        self.stir_by(Change::Storage, now);
     }
 
     /// Namespaces changed.
     pub fn namespaces_changed(&mut self, now: Instant) {
-        self.stir_refused_by(&[Plugin::InterPodAffinity], now);
+        self.stir_by(Change::Namespaces, now);
     }
 
-    fn pod_assigned(&mut self, now: Instant) {
-        self.stir_refused_by(&[Plugin::InterPodAffinity, Plugin::PodTopologySpread], now);
-    }
-
-    fn stir_refused_by(&mut self, plugins: &[Plugin], now: Instant) {
-        if self.queue.any_refused_by(plugins) {
-            self.queue.stir(now, |_, by| plugins.iter().any(|p| by.has(*p)));
+    /// Hope for the pods that were refused by plugins to which this change matters.
+    fn stir_by(&mut self, change: Change, now: Instant) {
+        let hoping = self.table.hoping_for(change);
+        if self.queue.any_refused_by(hoping) {
+            self.queue.stir(now, |_, by| by.meets(hoping));
         }
     }
 
@@ -179,11 +183,8 @@ impl Core {
             return;
         }
         let state = self.cluster.position(node).map(|i| &self.cluster.nodes()[i]);
-        self.queue.stir(now, |pod, plugins| {
-            plugins.has(Plugin::InterPodAffinity)
-                || plugins.has(Plugin::PodTopologySpread)
-                || state.is_some_and(|s| local::refusal(&pod.spec, s, None).is_none())
-        });
+        let hoping = self.table.hoping_for(Change::PodRemoved);
+        self.queue.stir(now, |pod, by| by.meets(hoping) || state.is_some_and(|s| self.table.fits(&pod.spec, s)));
     }
 
     /// Takes the next pod and decides on it.

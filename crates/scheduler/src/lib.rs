@@ -1,7 +1,7 @@
 //! Kelson scheduler: kube-scheduler's default profile.
 //!
 //! A pod's way: an informer decodes it into a small [`view`](crate::view) whose template part is shared with its siblings;
-//! [`queue`](crate::queue) keeps it until it is its turn; [`select`](crate::select) asks the plugins, through an
+//! [`queue`](crate::queue) keeps it until it is its turn; [`select`](crate::evaluation::select) asks the plugins, through an
 //! evaluation that remembers every verdict which is still true; the chosen node is assumed in
 //! [`cluster`](crate::cluster) and the binding written by [`run`](crate::run), many at once. A pod that fits nowhere is
 //! told why and waits for a change that gives it hope.
@@ -18,16 +18,11 @@ pub mod core;
 mod evaluation;
 mod metrics;
 mod plugins;
-mod preempt;
 mod queue;
 mod reason;
 mod run;
-mod select;
-mod storage;
-mod topology;
 #[doc(hidden)]
 pub mod view;
-mod workloads;
 
 pub use run::{Config, Running, Scheduler};
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::reason::{Plugin, Plugins};
+use crate::plugins::table::{PLUGINS_MAX, PluginSet};
 use crate::view::Pod;
 
 /// First back-off.
@@ -35,7 +35,7 @@ struct Entry {
     failures: u32,
     /// Order of arrival; kept through failures.
     arrival: u64,
-    plugins: Plugins,
+    plugins: PluginSet,
     backoff_until: Instant,
     /// Backs off because of a fault rather than a refusal: does not come early.
     faulty: bool,
@@ -65,7 +65,7 @@ pub struct Queue {
     gated: usize,
     sequence: u64,
     /// Hopeless pods by who refused them.
-    refused_by: [usize; 16],
+    refused_by: [usize; PLUGINS_MAX],
 }
 
 impl Queue {
@@ -84,7 +84,7 @@ impl Queue {
                 pod,
                 failures: 0,
                 arrival,
-                plugins: Plugins::default(),
+                plugins: PluginSet::default(),
                 backoff_until: now,
                 faulty: false,
                 place: Place::InFlight,
@@ -133,7 +133,7 @@ impl Queue {
             Place::Hopeless { since, sequence } => {
                 self.hopeless.remove(&(since, sequence));
                 for (i, n) in self.refused_by.iter_mut().enumerate() {
-                    *n -= usize::from(e.plugins.has_number(i));
+                    *n -= usize::from(e.plugins.has(i));
                 }
             }
             Place::Gated => self.gated -= 1,
@@ -185,7 +185,7 @@ impl Queue {
     }
 
     /// Gives back a pod that these plugins refused: it waits for hope.
-    pub fn refuse(&mut self, uid: &str, plugins: Plugins, now: Instant) {
+    pub fn refuse(&mut self, uid: &str, plugins: PluginSet, now: Instant) {
         let sequence = self.next();
         let Some(e) = self.fail(uid, now, false) else { return };
         e.plugins = plugins;
@@ -193,7 +193,7 @@ impl Queue {
         let uid = Arc::clone(&e.pod.uid);
         self.hopeless.insert((now, sequence), uid);
         for (i, n) in self.refused_by.iter_mut().enumerate() {
-            *n += usize::from(plugins.has_number(i));
+            *n += usize::from(plugins.has(i));
         }
     }
 
@@ -206,8 +206,8 @@ impl Queue {
     }
 
     /// Whether any hopeless pod was refused by one of these.
-    pub fn any_refused_by(&self, plugins: &[Plugin]) -> bool {
-        plugins.iter().any(|p| self.refused_by[*p as usize] > 0)
+    pub fn any_refused_by(&self, plugins: PluginSet) -> bool {
+        plugins.rows().any(|row| self.refused_by[row] > 0)
     }
 
     /// Whether there is a pod without hope.
@@ -216,8 +216,8 @@ impl Queue {
     }
 
     /// Brings back the hopeless pods that `hope` has hope for. Siblings are asked for once.
-    pub fn stir(&mut self, now: Instant, mut hope: impl FnMut(&Pod, Plugins) -> bool) {
-        let mut last: Option<(*const crate::view::PodSpec, Plugins, bool)> = None;
+    pub fn stir(&mut self, now: Instant, mut hope: impl FnMut(&Pod, PluginSet) -> bool) {
+        let mut last: Option<(*const crate::view::PodSpec, PluginSet, bool)> = None;
         let mut back = Vec::new();
         for uid in self.hopeless.values() {
             let Some(e) = self.entries.get(uid) else { continue };

@@ -4,53 +4,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-/// The plugins that can refuse a pod.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-pub enum Plugin {
-    /// Cordoned nodes.
-    NodeUnschedulable,
-    /// `spec.nodeName`-like demands.
-    NodeName,
-    /// Taints.
-    TaintToleration,
-    /// Node selector and affinity.
-    NodeAffinity,
-    /// Host ports.
-    NodePorts,
-    /// Resources.
-    NodeResourcesFit,
-    /// Volumes.
-    VolumeBinding,
-    /// Spreading.
-    PodTopologySpread,
-    /// Pods near or far from pods.
-    InterPodAffinity,
-}
-
-/// A set of plugins.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Plugins(u16);
-
-impl Plugins {
-    /// Adds one.
-    pub fn insert(&mut self, p: Plugin) {
-        self.0 |= 1 << p as u8;
-    }
-    /// Whether one is in it.
-    pub fn has(self, p: Plugin) -> bool {
-        self.0 & (1 << p as u8) != 0
-    }
-    /// Whether the plugin with this discriminant is in it.
-    pub fn has_number(self, n: usize) -> bool {
-        self.0 >> n & 1 == 1
-    }
-    /// Whether none is.
-    pub fn is_empty(self) -> bool {
-        self.0 == 0
-    }
-}
-
 /// One reason against one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reason(pub Cow<'static, str>);
@@ -96,11 +49,9 @@ impl Reason {
     pub const EXISTING_ANTI_AFFINITY: Self = Self::fixed("node(s) didn't satisfy existing pods anti-affinity rules");
 }
 
-/// A node's refusal.
+/// What a plugin has against a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Who refused.
-    pub plugin: Plugin,
     /// Whether removing pods could help.
     pub preemptible: bool,
     /// Why.
@@ -109,8 +60,8 @@ pub struct Refusal {
 
 impl Refusal {
     /// By one reason.
-    pub fn one(plugin: Plugin, preemptible: bool, reason: Reason) -> Self {
-        Self { plugin, preemptible, reasons: vec![reason] }
+    pub fn one(preemptible: bool, reason: Reason) -> Self {
+        Self { preemptible, reasons: vec![reason] }
     }
 }
 

@@ -75,6 +75,16 @@ pub fn resource(group: &str, version: &str, plural: &str) -> Option<&'static Res
     gv.resources.iter().find(|r| r.plural == plural)
 }
 
+/// One resource in the version that clients prefer; in the first published one where the group's preferred version lacks it.
+pub fn preferred(group: &str, plural: &str) -> Option<&'static Resource> {
+    let with = |gv: &GroupVersion| gv.resources.iter().find(|r| r.plural == plural);
+    let mut versions =
+        GROUP_VERSIONS.iter().filter(|gv| gv.group == group).filter_map(|gv| Some((gv.preferred, with(gv)?)));
+    let first = versions.next()?;
+    let found = if first.0 { first } else { versions.find(|v| v.0).unwrap_or(first) };
+    Some(found.1)
+}
+
 /// The resource that holds objects of a kind.
 pub fn resource_of_kind(group: &str, version: &str, kind: &str) -> Option<&'static Resource> {
     let gv = GROUP_VERSIONS.iter().find(|gv| gv.group == group && gv.version == version)?;

@@ -74,6 +74,13 @@ fn published_discovery_is_reproduced() {
         assert_eq!(ours, names, "{}/{}", gv.group, gv.version);
         // Every kind that is served has a type.
         for r in gv.resources {
+            let listed = published["resources"].as_array().expect("list");
+            let p = listed.iter().find(|p| p["name"] == r.plural).expect("published");
+            assert_eq!((&p["kind"], &p["namespaced"]), (&r.kind.into(), &r.namespaced.into()), "{}", r.plural);
+            for (list, ours) in [("shortNames", r.short_names), ("categories", r.categories)] {
+                let published: Vec<&str> = p[list].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+                assert_eq!(published, ours, "{list} of {}", r.plural);
+            }
             assert!(Schema::builtin().by_gvk(r.group, r.version, r.kind).is_some(), "{}", r.kind);
         }
     }

@@ -5,6 +5,7 @@ use bytes::Bytes;
 
 use crate::error::StoreError;
 use crate::limits::BODY_BYTES_MAX;
+use crate::record::Record;
 
 /// An object's canonical JSON whose `metadata.resourceVersion` is the empty string, and where that string opens.
 #[derive(Clone, Debug)]
@@ -148,6 +149,14 @@ impl Walk<'_> {
                 _ => self.at += 1,
             }
         }
+    }
+}
+
+impl Record {
+    /// Whether storing `body` would change nothing but the revision: such a write is best left out.
+    #[must_use]
+    pub fn same_but_revision(&self, body: &Body) -> bool {
+        self.parts() == body.parts()
     }
 }
 

@@ -18,7 +18,7 @@ use crate::limits::{
 use crate::meta::{Labels, RecordMeta};
 use crate::queue::{Pending, Reply, Taken};
 use crate::record::Record;
-use crate::store::Shared;
+use crate::shared::Shared;
 use crate::write::{Action, Committed, Durability, Precondition, Write};
 
 /// One checked change of a batch.
@@ -29,8 +29,18 @@ struct Change {
     reply: Reply,
 }
 
+/// What all records together take in memory, and may take.
+#[derive(Clone, Copy)]
+pub(crate) struct Room {
+    pub used: usize,
+    pub max: usize,
+}
+
 pub(crate) struct Committer {
     engine: Box<dyn Engine>,
+    room: Room,
+    /// The failed sync after which nothing is written any more.
+    halted: Option<Arc<EngineError>>,
     shared: Arc<Shared>,
     /// The last revision that was given out, to failed batches too.
     revision: u64,
@@ -47,10 +57,12 @@ pub(crate) struct Committer {
 }
 
 impl Committer {
-    pub fn new(engine: Box<dyn Engine>, shared: Arc<Shared>, reserved: u64) -> Self {
+    pub fn new(engine: Box<dyn Engine>, shared: Arc<Shared>, reserved: u64, room: Room) -> Self {
         let revision = shared.state.read().revision;
         Self {
             engine,
+            room,
+            halted: None,
             shared,
             revision,
             reserved,
@@ -81,8 +93,24 @@ impl Committer {
         self.finish();
     }
 
+    /// What the committer shares with the readers.
+    pub fn shared(&self) -> Arc<Shared> {
+        Arc::clone(&self.shared)
+    }
+
     /// Commits a batch: all writes that pass their preconditions, with one append.
     pub fn commit(&mut self, batch: Vec<Pending>) {
+        self.shared.health.begun();
+        match self.halted.clone() {
+            Some(error) => {
+                batch.into_iter().for_each(|p| answer(p.reply, Err(StoreError::Engine(Arc::clone(&error)))));
+            }
+            None => self.commit_checked(batch),
+        }
+        self.shared.health.answered();
+    }
+
+    fn commit_checked(&mut self, batch: Vec<Pending>) {
         let first_revision = self.revision + 1;
         let synced = batch.iter().any(|pending| pending.write.durability == Durability::Synced);
         let changes = self.check(batch);
@@ -112,8 +140,8 @@ impl Committer {
                 self.publish(changes);
             }
             Err(error) => {
-                self.failed(&error, first_revision, changes.len());
                 let error = Arc::new(error);
+                self.failed(&error, first_revision, changes.len());
                 for change in changes {
                     answer(change.reply, Err(StoreError::Engine(Arc::clone(&error))));
                 }
@@ -127,6 +155,7 @@ impl Committer {
         let mut changes: Vec<Change> = Vec::with_capacity(batch.len());
         let mut changed: HashMap<Key, Option<Arc<Record>>> = HashMap::new();
         let alone = batch.len() == 1;
+        let mut used = self.room.used;
         for Pending { write, reply, .. } in batch {
             let current = match changed.get(&write.key) {
                 Some(record) => record.clone(),
@@ -139,8 +168,17 @@ impl Committer {
                 answer(reply, Err(error));
                 continue;
             }
+            let held = current.as_ref().map_or(0, |record| record.cost());
+            if let Action::Put { body, .. } = &write.action
+                && used.saturating_sub(held) + body.len() > self.room.max
+                && current.as_ref().is_none_or(|record| body.len() > record.bytes().len())
+            {
+                answer(reply, Err(StoreError::Full { bytes: used, limit: self.room.max }));
+                continue;
+            }
             self.revision += 1;
             let (kind, record) = self.record(write, current.as_ref());
+            used = used.saturating_sub(held) + if kind == EventKind::Deleted { 0 } else { record.cost() };
             if !alone {
                 let left = (kind != EventKind::Deleted).then(|| Arc::clone(&record));
                 changed.insert(record.key().clone(), left);
@@ -214,7 +252,9 @@ impl Committer {
             let answer =
                 Committed { revision: record.revision(), record: Arc::clone(&record), previous: previous.clone() };
             replies.push((reply, answer));
-            self.shared.expiry.note(kind, &record);
+            self.shared.expiry.note(kind, &record, previous.as_deref());
+            let stays = if kind == EventKind::Deleted { 0 } else { record.cost() };
+            self.room.used = (self.room.used + stays).saturating_sub(previous.as_ref().map_or(0, |p| p.cost()));
             let frames = Arc::clone(&self.shared.frames);
             events.push(Arc::new(Event::new(kind, record, previous, now_s, frames)));
         }
@@ -238,7 +278,7 @@ impl Committer {
         }
     }
 
-    /// Syncs what relaxed writes left; a failure is tried again after the same delay.
+    /// Syncs what relaxed writes left. A failure ends all writing: see [`EngineError::Sync`].
     fn sync(&mut self) {
         match self.engine.sync() {
             Ok(()) => {
@@ -247,9 +287,8 @@ impl Committer {
                 self.unsynced_since = None;
             }
             Err(error) => {
-                tracing::error!(%error, "the store could not be synced, it will be tried again");
-                self.failing = true;
-                self.unsynced_since = Some(Instant::now());
+                self.unsynced_since = None;
+                self.halt(Arc::new(error));
             }
         }
     }
@@ -257,7 +296,7 @@ impl Committer {
     /// Does a piece of housekeeping if it is time, and plans the next while there is more.
     fn maintain(&mut self) {
         let now = Instant::now();
-        if self.maintain_at.is_none_or(|at| at > now) {
+        if self.halted.is_some() || self.maintain_at.is_none_or(|at| at > now) {
             return;
         }
         self.maintain_at = match self.engine.maintain() {
@@ -272,6 +311,10 @@ impl Committer {
 
     /// Leaves the store as after a clean end, so that the next start can trust all revisions.
     pub fn finish(&mut self) {
+        if self.halted.is_some() {
+            tracing::error!("the store is left as it is after its failed sync; the next start reads what is true");
+            return;
+        }
         let marks = [Mark::Reserved(self.revision).op(), Mark::Running(String::new()).op()];
         if let Err(error) = self.engine.append(&marks, true) {
             tracing::error!(%error, "the store could not be closed cleanly; nothing acknowledged is lost");
@@ -282,16 +325,29 @@ impl Committer {
         &mut *self.engine
     }
 
-    fn failed(&mut self, error: &EngineError, first_revision: u64, writes: usize) {
+    fn failed(&mut self, error: &Arc<EngineError>, first_revision: u64, writes: usize) {
         if !self.failing {
             tracing::error!(%error, first_revision, writes, "writes could not be stored and were refused");
         }
         self.failing = true;
+        self.shared.health.disk(Some(error.to_string()));
+        if matches!(**error, EngineError::Sync { .. }) {
+            self.halt(Arc::clone(error));
+        }
+    }
+
+    /// Stops writing until the store is opened anew: after a failed sync the kernel may answer the next one with
+    /// success although it has dropped the bytes, so trying again would turn a told loss into a silent one.
+    fn halt(&mut self, error: Arc<EngineError>) {
+        tracing::error!(%error, "the store takes no more writes until it is started anew");
+        self.shared.health.halted(&format!("a sync failed, restart to write again: {error}"));
+        self.halted = Some(error);
     }
 
     fn recovered(&mut self) {
         if self.failing {
             tracing::info!("the store takes writes again");
+            self.shared.health.disk(None);
         }
         self.failing = false;
     }

@@ -8,42 +8,23 @@ use crate::error::StoreError;
 use crate::event::Event;
 use crate::key::Resource;
 use crate::limits::CURSOR_BATCH_MAX;
+use crate::shared::Shared;
 use crate::state::State;
-use crate::store::Shared;
 
-/// What a cursor watches.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Watched {
-    /// One resource. Commits of other resources neither wake the cursor nor cost it anything.
-    One(Resource),
-    /// Every resource, merged in revision order.
-    All,
-}
-
-impl From<Resource> for Watched {
-    fn from(resource: Resource) -> Self {
-        Self::One(resource)
-    }
-}
-
-/// A position in the log. Dropping it ends the watch.
+/// A position in the log of one resource. Commits of other resources neither wake it nor cost it anything. Dropping it
+/// ends the watch.
 pub struct Cursor {
     shared: Arc<Shared>,
-    watched: Watched,
+    resource: Resource,
     position: u64,
     changed: watch::Receiver<()>,
 }
 
 impl Cursor {
-    pub(crate) fn open(shared: &Arc<Shared>, watched: Watched, from: u64) -> Result<Self, StoreError> {
-        let changed = match watched {
-            Watched::All => shared.state.read().changed.subscribe(),
-            Watched::One(resource) => {
-                let known = shared.state.read().slot(resource).map(|slot| slot.changed.subscribe());
-                known.unwrap_or_else(|| shared.state.write().slot_mut(resource).changed.subscribe())
-            }
-        };
-        let cursor = Self { shared: Arc::clone(shared), watched, position: from, changed };
+    pub(crate) fn open(shared: &Arc<Shared>, resource: Resource, from: u64) -> Result<Self, StoreError> {
+        let known = shared.state.read().slot(resource).map(|slot| slot.changed.subscribe());
+        let changed = known.unwrap_or_else(|| shared.state.write().slot_mut(resource).changed.subscribe());
+        let cursor = Self { shared: Arc::clone(shared), resource, position: from, changed };
         cursor.check_floor(&shared.state.read())?;
         Ok(cursor)
     }
@@ -74,12 +55,9 @@ impl Cursor {
     pub fn try_next(&mut self) -> Result<Vec<Arc<Event>>, StoreError> {
         let state = self.shared.state.read();
         self.check_floor(&state)?;
-        let batch: Vec<_> = match self.watched {
-            Watched::One(resource) => state
-                .slot(resource)
-                .map_or_else(Vec::new, |slot| slot.log.after(self.position).take(CURSOR_BATCH_MAX).cloned().collect()),
-            Watched::All => merged_after(&state, self.position),
-        };
+        let slot = state.slot(self.resource);
+        let batch: Vec<_> =
+            slot.into_iter().flat_map(|s| s.log.after(self.position)).take(CURSOR_BATCH_MAX).cloned().collect();
         // With nothing pending the position moves on, so that a quiet resource's cursor never falls behind.
         self.position = batch.last().map_or(self.position.max(state.revision), |event| event.revision);
         Ok(batch)
@@ -89,10 +67,7 @@ impl Cursor {
     #[must_use]
     pub fn progress(&self) -> Option<u64> {
         let state = self.shared.state.read();
-        let pending = match self.watched {
-            Watched::One(resource) => state.slot(resource).is_some_and(|slot| slot.log.has_after(self.position)),
-            Watched::All => state.slots().any(|(_, slot)| slot.log.has_after(self.position)),
-        };
+        let pending = state.slot(self.resource).is_some_and(|slot| slot.log.has_after(self.position));
         (!pending && self.check_floor(&state).is_ok()).then_some(state.revision.max(self.position))
     }
 
@@ -103,24 +78,10 @@ impl Cursor {
     }
 
     fn check_floor(&self, state: &State) -> Result<(), StoreError> {
-        let resource = match self.watched {
-            Watched::One(resource) => Some(resource),
-            Watched::All => None,
-        };
-        let oldest = state.floor(resource);
+        let oldest = state.floor(self.resource);
         if self.position < oldest {
             return Err(StoreError::Compacted { requested: self.position, oldest });
         }
         Ok(())
     }
-}
-
-/// The next events over all resources. Each log gives its own first ones; what lies beyond the last that is known to
-/// be complete is left for the next call.
-fn merged_after(state: &State, position: u64) -> Vec<Arc<Event>> {
-    let mut events: Vec<Arc<Event>> =
-        state.slots().flat_map(|(_, slot)| slot.log.after(position).take(CURSOR_BATCH_MAX)).cloned().collect();
-    events.sort_unstable_by_key(|event| event.revision);
-    events.truncate(CURSOR_BATCH_MAX);
-    events
 }

@@ -58,11 +58,20 @@ pub enum StoreError {
         /// The limit.
         limit: usize,
     },
+    /// The records take all the room they may, and this write would make them more (API: 507). Deletions and writes that
+    /// make objects smaller still pass.
+    #[error("the store is full: its objects take {bytes} bytes, the limit is {limit}; delete objects to make room")]
+    Full {
+        /// Bytes that all records take.
+        bytes: usize,
+        /// The limit.
+        limit: usize,
+    },
     /// The body has no empty `metadata.resourceVersion` string where the revision belongs: a fault of the caller.
     #[error("the body has no place for its resourceVersion")]
     BadBody,
     /// The engine could not take the batch: disk full, an I/O error (API: 500 or 503). Nothing was published. A retry
-    /// helps as soon as the disk is well again.
+    /// helps as soon as the disk is well again; after a failed sync, only once the store was opened anew.
     #[error("the write could not be stored: {0}")]
     Engine(Arc<EngineError>),
     /// The store could not be opened.

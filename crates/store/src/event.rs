@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use bytes::Bytes;
 use parking_lot::Mutex;
@@ -28,15 +28,12 @@ pub enum Frame {
     Json,
     /// Kubernetes protobuf of the stored version.
     Protobuf,
-    /// CBOR of the stored version.
-    Cbor,
-    /// JSON of the metadata alone.
-    MetadataJson,
-    /// Protobuf of the metadata alone.
-    MetadataProtobuf,
 }
 
-const FRAMES: usize = 5;
+const FRAMES: usize = 2;
+
+/// One encoding's frame: empty until the first watcher has encoded it.
+type FrameCell = Arc<OnceLock<Bytes>>;
 
 /// One change. `revision` is unique and, within a cursor, ascending.
 pub struct Event {
@@ -50,7 +47,7 @@ pub struct Event {
     pub previous: Option<Arc<Record>>,
     /// Clock reading at the commit.
     pub(crate) at_s: u64,
-    frames: Mutex<[Option<Bytes>; FRAMES]>,
+    frames: Mutex<[Option<FrameCell>; FRAMES]>,
     budget: Arc<FrameBudget>,
 }
 
@@ -68,15 +65,19 @@ impl Event {
     /// The event's frame in an encoding, made by `make` if it is not kept. Frames are kept within
     /// [`FRAME_CACHE_BYTES_MAX`] over all events, the oldest go first; a watcher that lags pays for its own encoding.
     pub fn frame(self: &Arc<Self>, encoding: Frame, make: impl FnOnce(&Self) -> Bytes) -> Bytes {
-        let mut frames = self.frames.lock();
-        if let Some(kept) = &frames[encoding as usize] {
-            return kept.clone();
+        // The lock covers the cells alone: watchers of another encoding, and everybody once the frame is there, never
+        // wait for an encoder; those that need the very frame being made wait for it instead of making it again.
+        let cell = Arc::clone(self.frames.lock()[encoding as usize].get_or_insert_default());
+        let mut made = None;
+        let frame = cell.get_or_init(|| {
+            let frame = make(self);
+            made = Some(frame.len());
+            frame
+        });
+        if let Some(len) = made {
+            self.budget.keep(self, encoding, len);
         }
-        let made = make(self);
-        frames[encoding as usize] = Some(made.clone());
-        drop(frames);
-        self.budget.keep(self, encoding, made.len());
-        made
+        frame.clone()
     }
 
     /// What the log pays for keeping this event: what only the log holds, plus the event itself.
@@ -131,6 +132,19 @@ mod tests {
     use super::*;
     use crate::key::{Key, Resource};
     use crate::meta::RecordMeta;
+
+    #[test]
+    fn encoding_one_frame_holds_up_no_other() {
+        let budget = Arc::new(FrameBudget::default());
+        let key = Key::new(Resource::parse("things"), "", "a");
+        let record = Record::new(key, Bytes::from_static(b"1"), 0, 1, 1, RecordMeta::default());
+        let event = Arc::new(Event::new(EventKind::Added, Arc::new(record), None, 0, budget));
+        let json = event.frame(Frame::Json, |_| {
+            // Were the event locked while a frame is made, this would never return.
+            event.frame(Frame::Protobuf, |_| Bytes::from_static(b"p"))
+        });
+        assert_eq!(json, "p");
+    }
 
     #[test]
     fn a_frame_is_made_once_until_the_budget_forgets_it() {

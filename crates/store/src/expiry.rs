@@ -1,9 +1,8 @@
 //! Records that end by themselves: Events after their time to live. Which records those are is said by
 //! `RecordMeta::expires_at_s`; this keeps them in order of time and deletes them in batches.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
-use std::sync::{Arc, Weak};
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -12,64 +11,80 @@ use crate::event::EventKind;
 use crate::limits::EXPIRY_BATCH_MAX;
 use crate::record::Record;
 
-struct Due {
-    at_s: u64,
-    record: Weak<Record>,
-}
+/// When, and the record's revision, which tells records of one second apart.
+type At = (u64, u64);
 
-impl PartialEq for Due {
-    fn eq(&self, other: &Self) -> bool {
-        self.at_s == other.at_s
-    }
-}
-impl Eq for Due {}
-impl PartialOrd for Due {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Due {
-    fn cmp(&self, other: &Self) -> Ordering {
-        self.at_s.cmp(&other.at_s)
-    }
-}
-
-/// The records that will expire, soonest first. Bounded by the number of live records that expire, plus those that
-/// were replaced since.
+/// The records that will expire, soonest first: one entry per live record, however often its key is rewritten.
 #[derive(Default)]
 pub(crate) struct Expiry {
-    due: Mutex<BinaryHeap<Reverse<Due>>>,
+    due: Mutex<BTreeMap<At, Arc<Record>>>,
     /// Rung when there is something to expire after there was nothing.
     pub first: Notify,
 }
 
+/// Where a record stands in the order; `None` for those that live until they are deleted.
+fn at(record: &Record) -> Option<At> {
+    let at_s = record.meta().expires_at_s;
+    (at_s != 0).then(|| (at_s, record.revision()))
+}
+
 impl Expiry {
-    /// Notes a record that was stored.
-    pub fn note(&self, kind: EventKind, record: &Arc<Record>) {
-        let at_s = record.meta().expires_at_s;
-        if at_s == 0 || kind == EventKind::Deleted {
+    /// Notes a record that was stored or removed, in place of the one that was there before.
+    pub fn note(&self, kind: EventKind, record: &Arc<Record>, previous: Option<&Record>) {
+        let (left, came) = (previous.and_then(at), at(record).filter(|_| kind != EventKind::Deleted));
+        if left.is_none() && came.is_none() {
             return;
         }
         let mut due = self.due.lock();
-        due.push(Reverse(Due { at_s, record: Arc::downgrade(record) }));
-        if due.len() == 1 {
-            self.first.notify_one();
+        let was_empty = due.is_empty();
+        left.and_then(|at| due.remove(&at));
+        if let Some(at) = came {
+            due.insert(at, Arc::clone(record));
+            if was_empty {
+                self.first.notify_one();
+            }
         }
     }
 
     /// When the next record is due.
     pub fn next_s(&self) -> Option<u64> {
-        self.due.lock().peek().map(|Reverse(due)| due.at_s)
+        self.due.lock().first_key_value().map(|((at_s, _), _)| *at_s)
     }
 
-    /// Takes records that are due by `now_s` and still in memory, at most a batch of them.
-    pub fn take(&self, now_s: u64) -> Vec<Arc<Record>> {
-        let mut due = self.due.lock();
-        let mut taken = Vec::new();
-        while taken.len() < EXPIRY_BATCH_MAX && due.peek().is_some_and(|Reverse(next)| next.at_s <= now_s) {
-            let Some(Reverse(next)) = due.pop() else { break };
-            taken.extend(next.record.upgrade());
+    /// Records that are due by `now_s`, at most a batch of them. They stay until their deletion is noted.
+    pub fn due(&self, now_s: u64) -> Vec<Arc<Record>> {
+        let due = self.due.lock();
+        due.range(..=(now_s, u64::MAX)).take(EXPIRY_BATCH_MAX).map(|(_, record)| Arc::clone(record)).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::key::{Key, Resource};
+    use crate::meta::RecordMeta;
+
+    #[test]
+    fn a_key_has_one_entry_however_often_it_is_rewritten() {
+        let expiry = Expiry::default();
+        let record = |revision, expires_at_s| {
+            let meta = RecordMeta { expires_at_s, ..RecordMeta::default() };
+            Arc::new(Record::new(Key::new(Resource::parse("events"), "", "a"), Bytes::new(), 0, revision, 1, meta))
+        };
+        let mut last = record(1, 10);
+        expiry.note(EventKind::Added, &last, None);
+        for n in 2..1000 {
+            let next = record(n, 10 + n);
+            expiry.note(EventKind::Modified, &next, Some(&last));
+            last = next;
         }
-        taken
+        assert_eq!(expiry.due.lock().len(), 1);
+        assert_eq!(expiry.next_s(), Some(1009));
+        assert!(expiry.due(1008).is_empty());
+        assert_eq!(expiry.due(1009).len(), 1);
+        expiry.note(EventKind::Deleted, &record(1000, 1009), Some(&last));
+        assert_eq!(expiry.next_s(), None);
     }
 }

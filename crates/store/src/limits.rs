@@ -20,6 +20,13 @@ pub const LOG_SWEEP_EVERY_S: u64 = 30;
 pub const CURSOR_BATCH_MAX: usize = 256;
 /// Bytes of encoded watch frames kept for reuse, over all events and encodings.
 pub const FRAME_CACHE_BYTES_MAX: usize = 4 << 20;
+/// Decoded forms (one per type) that a record keeps for in-process readers.
+pub const DECODED_TYPES_MAX: usize = 4;
+/// Bytes that all records together may take before writes that would make them more are refused, by default. All of it
+/// is held in memory, so a server on a small machine sets less. The reference's store has the same default quota.
+pub const STORE_BYTES_MAX: usize = 2 << 30;
+/// Time that the committer may spend on one batch before the store counts as stuck. Slow disks take seconds, not more.
+pub const BATCH_TIME_MAX_S: u64 = 30;
 /// Longest time that a `Durability::Relaxed` write may wait for the sync that makes it survive a power cut, in seconds.
 pub const RELAXED_SYNC_DELAY_S: u64 = 10;
 /// Revisions that are reserved at once (in a synced write) for relaxed writes, so that no revision is given out twice

@@ -6,8 +6,8 @@ use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
 
-use crate::body::Body;
 use crate::key::Key;
+use crate::limits::DECODED_TYPES_MAX;
 use crate::meta::RecordMeta;
 
 /// An object as it was at one revision. Immutable but for the derived slots, which are filled at most once.
@@ -20,7 +20,13 @@ pub struct Record {
     revision_at: u32,
     meta: RecordMeta,
     protobuf: OnceLock<Bytes>,
-    decoded: OnceLock<Arc<dyn Any + Send + Sync>>,
+    decoded: OnceLock<Box<Decoded>>,
+}
+
+/// One decoded form, and the next of another type.
+struct Decoded {
+    value: Arc<dyn Any + Send + Sync>,
+    next: OnceLock<Box<Decoded>>,
 }
 
 impl Record {
@@ -82,28 +88,31 @@ impl Record {
         self.protobuf.get_or_init(|| bytes).clone()
     }
 
-    /// The object decoded to a type, made by `make` once and shared by all in-process readers. One type is kept per
-    /// record; a reader of another type gets its own copy each time.
+    /// The object decoded to a type, made by `make` once per type and shared by all in-process readers. At most
+    /// [`DECODED_TYPES_MAX`] types are kept per record; readers of a further type get a copy of their own each time.
     ///
     /// # Errors
     /// What `make` returns; failures are not remembered.
     pub fn decoded<T: Any + Send + Sync, E>(&self, make: impl FnOnce(&Bytes) -> Result<T, E>) -> Result<Arc<T>, E> {
-        if let Some(kept) = self.decoded.get()
-            && let Ok(value) = Arc::clone(kept).downcast::<T>()
-        {
-            return Ok(value);
+        if let Some(kept) = self.kept::<T>() {
+            return Ok(kept);
         }
         let value = Arc::new(make(&self.bytes)?);
-        let kept = self.decoded.get_or_init(|| value.clone());
-        Ok(Arc::clone(kept).downcast::<T>().unwrap_or(value))
+        let mut slot = &self.decoded;
+        for _ in 0..DECODED_TYPES_MAX {
+            let entry = slot.get_or_init(|| Box::new(Decoded { value: value.clone(), next: OnceLock::new() }));
+            // Ours, or that of a reader of the same type who was faster.
+            if let Ok(kept) = Arc::clone(&entry.value).downcast::<T>() {
+                return Ok(kept);
+            }
+            slot = &entry.next;
+        }
+        Ok(value)
     }
 
-    /// Whether storing `body` would change nothing but the revision: such a write is best left out.
-    #[must_use]
-    pub fn same_but_revision(&self, body: &Body) -> bool {
-        let (head, tail) = body.parts();
-        let (own_head, own_tail) = self.parts();
-        head == own_head && tail == own_tail
+    fn kept<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        let entries = std::iter::successors(self.decoded.get(), |entry| entry.next.get());
+        entries.into_iter().find_map(|entry| Arc::clone(&entry.value).downcast::<T>().ok())
     }
 
     /// This record's bytes as they would be at another revision: what a watcher of a deletion is shown.
@@ -128,7 +137,7 @@ impl Record {
     }
 
     /// The bytes before and after the digits of the revision.
-    fn parts(&self) -> (&[u8], &[u8]) {
+    pub(crate) fn parts(&self) -> (&[u8], &[u8]) {
         let at = self.revision_at as usize;
         let digits = self.revision.checked_ilog10().unwrap_or(0) as usize + 1;
         (&self.bytes[..at], &self.bytes[at + digits..])
@@ -139,5 +148,29 @@ impl fmt::Debug for Record {
     /// Names the record; never prints its bytes, which may be a Secret's.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Record({} at {}, {} bytes)", self.key, self.revision, self.bytes.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::Resource;
+
+    #[test]
+    fn each_type_is_decoded_once() {
+        let key = Key::new(Resource::parse("things"), "", "a");
+        let record = Record::new(key, Bytes::from_static(b"12"), 0, 1, 1, RecordMeta::default());
+        let number = |b: &Bytes| std::str::from_utf8(b).map_or(Err("text"), |t| t.parse::<u32>().map_err(|_| "number"));
+        assert_eq!(record.decoded::<u32, _>(|_| Err("not yet")), Err("not yet"), "a failure is not remembered");
+        let first = record.decoded(number).expect("a number");
+        let text = record.decoded(|b| Ok::<_, ()>(b.len())).expect("a length");
+        assert_eq!((*first, *text), (12, 2));
+        let again = record.decoded::<u32, ()>(|_| panic!("made twice")).expect("kept");
+        assert!(Arc::ptr_eq(&first, &again));
+        assert!(Arc::ptr_eq(&text, &record.decoded::<usize, ()>(|_| panic!("made twice")).expect("kept")));
+        record.decoded(|_| Ok::<_, ()>(1i8)).expect("third");
+        record.decoded(|_| Ok::<_, ()>(1i16)).expect("fourth");
+        assert_eq!(record.decoded(|_| Ok::<_, ()>(5i64)), Ok(Arc::new(5)), "beyond the bound each reader has its own");
+        assert_eq!(record.decoded(|_| Ok::<_, ()>(6i64)), Ok(Arc::new(6)));
     }
 }

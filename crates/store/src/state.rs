@@ -30,7 +30,7 @@ pub(crate) struct State {
     /// Floor of the logs of resources that have no slot yet.
     base_floor: u64,
     slots: HashMap<Resource, Slot>,
-    /// The bell for watchers of everything and waiters for a revision.
+    /// The bell for those who wait for a revision.
     pub changed: watch::Sender<()>,
     log_bytes_max: usize,
 }
@@ -73,12 +73,9 @@ impl State {
         }
     }
 
-    /// The lowest revision from which a resource (or everything) can be watched.
-    pub fn floor(&self, resource: Option<Resource>) -> u64 {
-        match resource {
-            Some(resource) => self.slots.get(&resource).map_or(self.base_floor, |slot| slot.log.floor()),
-            None => self.slots.values().map(|slot| slot.log.floor()).max().unwrap_or(0).max(self.base_floor),
-        }
+    /// The lowest revision from which a resource can be watched.
+    pub fn floor(&self, resource: Resource) -> u64 {
+        self.slots.get(&resource).map_or(self.base_floor, |slot| slot.log.floor())
     }
 
     /// Makes one event visible. Events come in revision order.
@@ -132,7 +129,7 @@ impl State {
         if revision > self.revision {
             return Err(StoreError::FutureRevision { requested: revision, current: self.revision });
         }
-        let floor = self.floor(Some(resource));
+        let floor = self.floor(resource);
         if revision < floor {
             return Err(StoreError::Compacted { requested: revision, oldest: floor });
         }

@@ -1,25 +1,29 @@
 //! The store's face: opening, reading, watching, and handing writes to the committer.
 
+use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
 use kelson_meta::{Clock, SystemClock};
+use kelson_tasks::Lane;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
-use crate::commit::Committer;
-use crate::cursor::{Cursor, Watched};
+use crate::commit::{Committer, Room};
+use crate::cursor::Cursor;
 use crate::engine::format::{Decoder, FORMAT, Mark, Stored};
 use crate::engine::{Engine, EngineError, MemoryEngine, SqliteEngine};
 use crate::error::StoreError;
-use crate::event::{EventKind, FrameBudget};
+use crate::event::EventKind;
 use crate::expiry::Expiry;
+use crate::health::{Health, HealthBoard};
 use crate::key::{Place, Resource};
-use crate::limits::{EXPIRY_PASS_EVERY_S, LOG_BYTES_MAX};
-use crate::queue::{Pending, Queue};
+use crate::limits::{EXPIRY_PASS_EVERY_S, LOG_BYTES_MAX, STORE_BYTES_MAX};
+use crate::queue::{Pending, Queue, Taken};
 use crate::record::Record;
+use crate::shared::Shared;
 use crate::state::{ListView, State, take_back};
 use crate::stats::{Counters, Stats};
 use crate::write::{Committed, Precondition, Write};
@@ -32,50 +36,20 @@ const REVISION_START: u64 = 1;
 pub struct StoreOptions {
     /// Bytes that the watch log may keep alive beyond the current state.
     pub log_bytes_max: usize,
+    /// Bytes that all records together may take; writes that would make them more are refused, others go on.
+    pub bytes_max: usize,
     /// The clock for log ages and expiry.
     pub clock: Arc<dyn Clock>,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { log_bytes_max: LOG_BYTES_MAX, clock: Arc::new(SystemClock) }
+        Self { log_bytes_max: LOG_BYTES_MAX, bytes_max: STORE_BYTES_MAX, clock: Arc::new(SystemClock) }
     }
 }
 
-/// What the store, its committer and its cursors share.
-pub(crate) struct Shared {
-    pub state: RwLock<State>,
-    pub queue: Queue,
-    pub frames: Arc<FrameBudget>,
-    pub expiry: Expiry,
-    pub counters: Counters,
-    clock: Arc<dyn Clock>,
-    identity: String,
-    closed: AtomicBool,
-}
-
-impl Shared {
-    pub fn is_closed(&self) -> bool {
-        self.closed.load(Ordering::Acquire)
-    }
-
-    /// The clock in seconds since the Unix epoch; before it, zero.
-    pub fn now_s(&self) -> u64 {
-        u64::try_from(self.clock.now().as_second()).unwrap_or(0)
-    }
-
-    /// Refuses further writes and wakes all cursors up.
-    fn close(&self) {
-        self.closed.store(true, Ordering::Release);
-        self.queue.close();
-        self.expiry.first.notify_one();
-        let state = self.state.read();
-        for (_, slot) in state.slots() {
-            slot.changed.send_replace(());
-        }
-        state.changed.send_replace(());
-    }
-}
+/// Waiting for the committer's last sync must not hold up a runtime thread.
+static CLOSING: Lane = Lane::new("store-close", 1);
 
 /// Where commits happen.
 enum Commits {
@@ -143,14 +117,15 @@ impl Store {
 
         let base_floor = if trusted { 0 } else { loaded.revision };
         let mut state = State::new(loaded.revision, base_floor, options.log_bytes_max);
-        let expiry = Expiry::default();
+        let (expiry, mut bytes) = (Expiry::default(), 0);
         loaded.records.sort_unstable_by(|a, b| {
             let (a, b) = (a.key(), b.key());
             let there = Place { namespace: &b.namespace, name: &b.name };
             a.resource.cmp(&b.resource).then_with(|| a.cmp_place(there))
         });
         for record in loaded.records {
-            expiry.note(EventKind::Added, &record);
+            expiry.note(EventKind::Added, &record, None);
+            bytes += record.cost();
             let resource = record.key().resource;
             state.slot_mut(resource).table.put(record);
         }
@@ -163,14 +138,16 @@ impl Store {
             frames: Arc::default(),
             expiry,
             counters: Counters::default(),
+            health: HealthBoard::default(),
             clock: options.clock,
             identity,
             closed: AtomicBool::new(false),
         });
         let blocks = engine.blocks();
-        let committer = Committer::new(engine, Arc::clone(&shared), loaded.reserved);
+        let committer =
+            Committer::new(engine, Arc::clone(&shared), loaded.reserved, Room { used: bytes, max: options.bytes_max });
         let commits = if blocks {
-            let thread = std::thread::Builder::new().name("store-commit".into()).spawn(move || committer.run());
+            let thread = std::thread::Builder::new().name("store-commit".into()).spawn(move || run(committer));
             let thread = thread.map_err(|source| open(EngineError::Io { context: "start a thread", source }))?;
             Commits::Thread(Mutex::new(Some(thread)))
         } else {
@@ -200,13 +177,6 @@ impl Store {
     #[must_use]
     pub fn get(&self, resource: Resource, namespace: &str, name: &str) -> Option<Arc<Record>> {
         self.shared().state.read().get(resource, Place { namespace, name }).cloned()
-    }
-
-    /// [`Store::get`] together with the revision at which the answer is true.
-    #[must_use]
-    pub fn get_at_revision(&self, resource: Resource, namespace: &str, name: &str) -> (Option<Arc<Record>>, u64) {
-        let state = self.shared().state.read();
-        (state.get(resource, Place { namespace, name }).cloned(), state.revision)
     }
 
     /// The records of a resource, now: of one namespace or all, after the place `start_after` (namespace, name), at
@@ -266,6 +236,26 @@ impl Store {
         self.shared().counters.read()
     }
 
+    /// Whether writes are taken, and what stands in their way: for readiness and liveness checks. Cheap.
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.shared().health.read()
+    }
+
+    /// Resolves with the reason when the committer has ended by a fault of its own: no write will ever succeed again in
+    /// this process, so it should end and be started anew. Does not resolve otherwise, and does not keep the store open.
+    pub fn failed(&self) -> impl Future<Output = String> + Send + 'static {
+        let mut told = self.shared().health.subscribe();
+        async move {
+            let why = told.wait_for(Option::is_some).await.map(|why| why.clone().unwrap_or_default());
+            match why {
+                Ok(why) => why,
+                // The store is gone without a fault.
+                Err(_) => std::future::pending().await,
+            }
+        }
+    }
+
     /// The revision of the last published write. Everything this process acknowledged is at or below it, so a read
     /// after it is a consistent read.
     #[must_use]
@@ -292,24 +282,24 @@ impl Store {
         }
     }
 
-    /// Watches a resource (or everything) for changes after `from`: give it the revision of a list and nothing is
+    /// Watches a resource for changes after `from`: give it the revision of a list and nothing is
     /// missed or seen twice.
     ///
     /// # Errors
     /// [`StoreError::Compacted`] if the log does not reach back to `from`.
-    pub fn watch(&self, watched: impl Into<Watched>, from: u64) -> Result<Cursor, StoreError> {
-        Cursor::open(&self.handle.shared, watched.into(), from)
+    pub fn watch(&self, resource: Resource, from: u64) -> Result<Cursor, StoreError> {
+        Cursor::open(&self.handle.shared, resource, from)
     }
 
     /// Deletes records whose time has come, in batches, and returns how many went.
     ///
     /// # Errors
-    /// [`StoreError::Engine`], [`StoreError::Closed`]; what was not deleted is tried again after a restart.
+    /// [`StoreError::Engine`], [`StoreError::Closed`]; what was not deleted is still due.
     pub async fn expire_due(&self) -> Result<usize, StoreError> {
         let now_s = self.shared().now_s();
         let mut gone = 0;
         loop {
-            let due = self.shared().expiry.take(now_s);
+            let due = self.shared().expiry.due(now_s);
             if due.is_empty() {
                 return Ok(gone);
             }
@@ -376,10 +366,8 @@ impl Store {
             Commits::Inline(committer) => committer.lock().finish(),
             Commits::Thread(thread) => {
                 let Some(thread) = thread.lock().take() else { return };
-                let joined = tokio::task::spawn_blocking(move || thread.join()).await;
-                if !matches!(joined, Ok(Ok(()))) {
-                    tracing::error!("the store's committer ended with a fault");
-                }
+                // Its fault, if it had one, is in the store's health; that it has ended is all that matters here.
+                let _ended = CLOSING.run(move || thread.join().is_ok()).await;
             }
         }
     }
@@ -397,6 +385,23 @@ impl Store {
 
     fn shared(&self) -> &Shared {
         &self.handle.shared
+    }
+}
+
+/// The committer's thread. A panic of its own is a fault nobody can mend here: it is told, and writers are refused at
+/// once instead of waiting for answers that cannot come.
+fn run(committer: Committer) {
+    let shared = committer.shared();
+    if let Err(payload) = std::panic::catch_unwind(AssertUnwindSafe(|| committer.run())) {
+        let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default();
+        tracing::error!(panic = text, "the store's committer panicked; nothing can be written any more");
+        shared.health.ended(&format!("the store's committer panicked: {text}"));
+        shared.close();
+        // Whoever is still queued hears that the store is closed.
+        while let Taken::Batch(batch) = shared.queue.take(None) {
+            drop(batch);
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use kelson_store::engine::{Engine, EngineError, Entry, Op, Sink};
 use kelson_store::{
     Body, Committed, Cursor, EventKind, Key, Labels, Precondition, RecordMeta, Resource, Store, StoreError,
-    StoreOptions, Uid, Watched, Write,
+    StoreOptions, Uid, Write,
 };
 use parking_lot::Mutex;
 use rand::{Rng, SeedableRng, rngs::StdRng};
@@ -70,7 +70,7 @@ struct Change {
 
 struct Watcher {
     cursor: Cursor,
-    watched: Watched,
+    watched: Resource,
     at: u64,
 }
 
@@ -229,7 +229,7 @@ impl World {
 
     fn watch(&mut self) {
         let from = self.random.random_range(self.last.saturating_sub(40)..=self.last);
-        let watched = if self.random.random_bool(0.2) { Watched::All } else { Watched::One(self.name().0) };
+        let watched = self.name().0;
         match self.store.watch(watched, from) {
             Ok(cursor) => self.watchers.push(Watcher { cursor, watched, at: from }),
             Err(StoreError::Compacted { requested, oldest }) => assert!(requested == from && oldest > from),
@@ -249,10 +249,7 @@ impl World {
             }
             Err(error) => panic!("{error}"),
         };
-        let sees = |change: &&Change| match watched {
-            Watched::All => true,
-            Watched::One(resource) => change.name.0 == *resource,
-        };
+        let sees = |change: &&Change| change.name.0 == *watched;
         let since = *at;
         let mut expected = self.history.iter().filter(move |change| change.revision > since).filter(sees);
         for event in &events {
@@ -372,7 +369,6 @@ async fn a_flood_of_one_resource_leaves_the_past_of_others() {
     let deployments = store.watch(Resource::parse("apps/deployments"), start).unwrap().try_next().unwrap();
     assert_eq!(deployments.len(), 20);
     assert!(matches!(store.watch(Resource::parse("events"), start), Err(StoreError::Compacted { .. })));
-    assert!(matches!(store.watch(Watched::All, start), Err(StoreError::Compacted { .. })));
 }
 
 #[tokio::test]

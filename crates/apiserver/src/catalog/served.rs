@@ -111,7 +111,7 @@ impl Served {
         let o = strategy.options();
         let schema = Schema::builtin();
         let gvk = Gvk::new(r.group, r.version, r.kind);
-        let storage = o.storage_gvk();
+        let storage = o.storage.clone();
         let sub = |s: &'static kelson_schema::resource::Subresource| Sub {
             name: s.name.to_owned(),
             gvk: if s.version.is_empty() {
@@ -135,12 +135,12 @@ impl Served {
             verbs: own(r.verbs),
             storage_version_hash: r.storage_version_hash.to_owned(),
             subresources: r.subresources.iter().map(sub).collect(),
-            store: kelson_store::Resource::new(o.storage.0, r.plural),
+            store: kelson_store::Resource::new(&o.storage.group, r.plural),
             ty: schema.by_gvk(r.group, r.version, r.kind),
             list_ty: schema.by_gvk(r.group, r.version, &list_kind),
             storage_ty: schema.by_gvk(&storage.group, &storage.version, &storage.kind),
             converts: storage != gvk,
-            field_names: FieldNames::new(o.fields.iter().copied()),
+            field_names: FieldNames::new(o.fields.iter().map(|f| &**f)),
             managers: Default::default(),
             strategy: Behaviour::Builtin(strategy),
             list_kind,

@@ -27,7 +27,7 @@ impl Selectors {
             FieldSelector::parse(query.text("fieldSelector")).map_err(|e| Status::bad_request(e.to_string()))?;
         for r in &fields.0 {
             let known = matches!(r.field.as_str(), "metadata.name" | "metadata.namespace")
-                || served.options().fields.contains(&r.field.as_str());
+                || served.options().fields.iter().any(|f| *f == r.field);
             if !known {
                 return Err(Status::bad_request(unknown(served, &r.field)));
             }

@@ -2,7 +2,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
-use kelson_meta::{FieldErrors, FieldPath, GroupKind, Status};
+use kelson_meta::{FieldErrors, FieldPath, GroupKind, Reason, Status};
 use kelson_store::{ListView, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
@@ -215,6 +215,7 @@ pub fn of_store(error: &StoreError) -> Status {
         StoreError::FutureRevision { requested, current } => too_large(*requested, *current),
         StoreError::Closed => Status::unavailable("the server is shutting down"),
         StoreError::TooLarge { limit, .. } => Status::too_large(*limit),
+        StoreError::Full { .. } => Status::failure(507, Reason::Unknown, error.to_string()),
         other => {
             tracing::error!(error = %other, "store fault");
             Status::internal("the storage is not available")

@@ -26,20 +26,20 @@ fn gvk() -> Gvk {
 /// Whatever the steps refuse.
 pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let accepted = Accepted { view: View::Whole, ..cx.accept()? };
-    let paths = served.options().scale.ok_or_else(Status::no_such_path)?;
+    let paths = served.options().scale.as_ref().ok_or_else(Status::no_such_path)?;
     let value = match cx.info.verb {
         "get" => {
             let found = cx.server.store.get(served.store, cx.namespace(served), &cx.info.name);
             parse(&*found.ok_or_else(|| Status::not_found(&served.gr, &cx.info.name))?)
         }
-        _ => write(cx, served, &paths, body).await?,
+        _ => write(cx, served, paths, body).await?,
     };
     let ty = Schema::builtin().by_gvk("autoscaling", "v1", "Scale");
-    answer::tree(StatusCode::OK, &accepted, ty, view(&paths, &value))
+    answer::tree(StatusCode::OK, &accepted, ty, view(paths, &value))
 }
 
-fn at<'a>(value: &'a Value, path: &[&str]) -> &'a Value {
-    path.iter().fold(value, |v, k| &v[*k])
+fn at<'a>(value: &'a Value, path: &[kelson_resources::Text]) -> &'a Value {
+    path.iter().fold(value, |v, k| &v[&**k])
 }
 
 fn view(paths: &ScalePaths, object: &Value) -> Value {
@@ -51,12 +51,12 @@ fn view(paths: &ScalePaths, object: &Value) -> Value {
         }
     }
     let mut spec = json!({});
-    let wanted = at(object, paths.spec_replicas).as_i64().unwrap_or(0);
+    let wanted = at(object, &paths.spec_replicas).as_i64().unwrap_or(0);
     if wanted != 0 {
         spec["replicas"] = wanted.into();
     }
-    let mut status = json!({"replicas": at(object, paths.status_replicas).as_i64().unwrap_or(0)});
-    let selector = selector(at(object, paths.selector));
+    let mut status = json!({"replicas": at(object, &paths.status_replicas).as_i64().unwrap_or(0)});
+    let selector = selector(at(object, &paths.selector));
     if !selector.is_empty() {
         status["selector"] = selector.into();
     }
@@ -140,8 +140,8 @@ fn merge(
     let _ = served;
     let mut new = old.clone();
     let mut place = &mut new;
-    for key in paths.spec_replicas {
-        place = &mut place[*key];
+    for key in paths.spec_replicas.iter() {
+        place = &mut place[&**key];
     }
     *place = replicas.into();
     for field in ["resourceVersion", "uid"] {

@@ -14,7 +14,7 @@ use crate::shared::Server;
 /// # Errors
 /// 413 for what is too large to store, 500 for a tree without metadata.
 pub fn body(server: &Server, served: &Served, value: &mut Value) -> Result<(Body, RecordMeta), Status> {
-    let fields: Vec<(&'static str, String)> = served.strategy.selectable_fields(value);
+    let fields: Vec<String> = served.field_names.iter().map(|f| served.strategy.field_value(value, f)).collect();
     let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) else {
         return Err(Status::internal("object has no metadata"));
     };
@@ -24,10 +24,7 @@ pub fn body(server: &Server, served: &Served, value: &mut Value) -> Result<(Body
     let record_meta = RecordMeta {
         uid: Uid::new(meta.get("uid").and_then(Value::as_str).unwrap_or("")),
         labels,
-        fields: Fields::new(
-            &served.field_names,
-            served.field_names.iter().map(|n| fields.iter().find(|(f, _)| *f == n).map_or("", |(_, v)| v.as_str())),
-        ),
+        fields: Fields::new(&served.field_names, fields.iter().map(String::as_str)),
         deleting: meta.get("deletionTimestamp").is_some_and(|v| !v.is_null()),
         expires_at_s: expiry(server, served),
     };

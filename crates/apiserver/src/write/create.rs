@@ -40,15 +40,14 @@ pub async fn create(cx: &RequestContext, served: &Served, body: RequestBody) -> 
 /// Defaults of the served version, on a decoded object.
 ///
 /// # Errors
-/// None today; a custom resource's may fail.
+/// What a kind made at run time refuses.
 pub fn prepare_decoded(served: &Served, value: &mut Value) -> Result<(), Status> {
     if let Some(o) = value.as_object_mut()
         && !o.get("metadata").is_some_and(Value::is_object)
     {
         o.insert("metadata".into(), Value::Object(Default::default()));
     }
-    served.strategy.default(&served.gvk.version, value);
-    Ok(())
+    served.strategy.default(&served.gvk.version, value)
 }
 
 /// The stored form of a served object.
@@ -89,7 +88,7 @@ async fn admitted(cx: &RequestContext, served: &Served, value: Value, dry_run: b
     let admission =
         Admission { cx, served, kind: &served.gvk, operation: Operation::Create, name: &name, dry_run, options: None };
     let mut value = admission.mutate(Some(value), None).await?.unwrap_or_default();
-    served.strategy.default(&served.storage.version, &mut value);
+    served.strategy.default(&served.storage.version, &mut value)?;
     let generate = text(&value, "generateName").to_owned();
     if !name.is_empty() || generate.is_empty() {
         served.strategy.prepare_create(&cx.strategy_cx(), &mut value);

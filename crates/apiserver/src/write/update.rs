@@ -203,7 +203,7 @@ async fn once(
     if change.admitted {
         new = admission.mutate(Some(new), Some(old)).await?.unwrap_or_default();
     }
-    served.strategy.default(&served.storage.version, &mut new);
+    served.strategy.default(&served.storage.version, &mut new)?;
     let strategy_cx = cx.strategy_cx();
     let main = change.subresource.is_empty();
     if main {

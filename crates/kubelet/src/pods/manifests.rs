@@ -46,7 +46,7 @@ pub fn parse(text: &[u8], source: &Path, node: &str) -> Result<Pod, String> {
         value["metadata"]["namespace"] = "default".into();
     }
     value["spec"]["nodeName"] = node.into();
-    strategy.default("v1", &mut value);
+    strategy.default("v1", &mut value).map_err(|refused| refused.message)?;
     let faults = strategy.validate_create(&value);
     if !faults.is_empty() {
         return Err(faults.to_string());

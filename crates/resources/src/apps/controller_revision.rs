@@ -1,32 +1,36 @@
 //! ControllerRevisions: immutable snapshots of templates.
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use crate::column::{AGE, Column, NAME};
 use crate::metadata::immutable;
+use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::rules;
-use crate::strategy::{Column, Options, Strategy};
-use crate::table::{AGE, NAME, NONE, age, name};
+use crate::strategy::Strategy;
+use crate::table::{NONE, age, name};
 use crate::tree::{flag, int0, items, present, text};
 
 /// The controllerrevisions resource.
 pub struct ControllerRevisions;
 
-static OPTIONS: Options = Options {
-    columns: &[
+static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
+    columns: columns![
         NAME,
         Column::text("Controller", "Object the revision belongs to."),
         Column::text("Revision", "Number of the revision."),
         AGE,
     ],
-    ..Options::namespaced("apps", "controllerrevisions", "ControllerRevision")
-};
+    ..Options::of("apps", "controllerrevisions")
+});
 
 impl Strategy for ControllerRevisions {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &OPTIONS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         crate::tree::default_to(obj, "revision", 0);
     }
     fn check(&self, obj: &Value, e: &mut Errors) {

@@ -1,14 +1,18 @@
 //! DaemonSets.
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{collisions, restart_always, wide};
+use crate::column::{AGE, CONTAINERS, Column, IMAGES, NAME, SELECTOR};
 use crate::metadata::immutable;
+use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
-use crate::strategy::{Column, Context, Options, Strategy, base_create, base_update};
-use crate::table::{AGE, CONTAINERS, IMAGES, NAME, SELECTOR, age, label_map, name};
+use crate::strategy::{Context, Strategy, base_create, base_update};
+use crate::table::{age, label_map, name};
 use crate::tree::{default_to, default_zero, ensure, int0, present, remove, same, set, text};
 
 /// The daemonsets resource.
@@ -19,12 +23,9 @@ const COUNTS: &[&str] = &["currentNumberScheduled", "numberMisscheduled", "desir
 
 const TEMPLATE_GENERATION: &str = "deprecated.daemonset.template.generation";
 
-static OPTIONS: Options = Options {
-    short_names: &["ds"],
-    categories: &["all"],
-    subresources: &["status"],
+static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     generation: true,
-    columns: &[
+    columns: columns![
         NAME,
         Column::integer("Desired", "Nodes that should run a pod."),
         Column::integer("Current", "Nodes that run one."),
@@ -37,14 +38,14 @@ static OPTIONS: Options = Options {
         IMAGES,
         SELECTOR,
     ],
-    ..Options::namespaced("apps", "daemonsets", "DaemonSet")
-};
+    ..Options::of("apps", "daemonsets")
+});
 
 impl Strategy for DaemonSets {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &OPTIONS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         if let Some(s) = ensure(obj, "status") {
             for c in COUNTS {
                 default_to(s, c, 0);

@@ -1,26 +1,27 @@
 //! Deployments.
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{collisions, name_warning, replica_counts, restart_always, selector_and_template, wide};
+use crate::column::{AGE, CONTAINERS, Column, IMAGES, NAME, SELECTOR};
 use crate::metadata::immutable;
+use crate::options::{Options, ScalePaths, Texts, columns, texts};
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
-use crate::strategy::{Column, Context, Options, SCALE, Strategy, base_status_update, base_update};
-use crate::table::{AGE, CONTAINERS, IMAGES, NAME, SELECTOR, age, name};
+use crate::strategy::{Context, Strategy, base_status_update, base_update};
+use crate::table::{age, name};
 use crate::tree::{default_to, default_zero, ensure, int, int0, present, restore, same, set, text};
 
 /// The deployments resource.
 pub struct Deployments;
 
-static OPTIONS: Options = Options {
-    short_names: &["deploy"],
-    categories: &["all"],
-    subresources: &["status", "scale"],
+static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     generation: true,
-    scale: Some(SCALE),
-    columns: &[
+    scale: Some(ScalePaths::usual()),
+    columns: columns![
         NAME,
         Column::text("Ready", "Ready pods of those desired."),
         Column::text("Up-to-date", "Pods of the newest template."),
@@ -30,14 +31,14 @@ static OPTIONS: Options = Options {
         IMAGES,
         SELECTOR,
     ],
-    ..Options::namespaced("apps", "deployments", "Deployment")
-};
+    ..Options::of("apps", "deployments")
+});
 
 impl Strategy for Deployments {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &OPTIONS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         ensure(obj, "status");
         let Some(spec) = ensure(obj, "spec") else { return };
         default_to(spec, "replicas", 1);
@@ -104,6 +105,13 @@ impl Strategy for Deployments {
         out.extend(pod::template_warnings(&new["spec"]["template"], old.map(|o| &o["spec"]["template"])));
         out
     }
+    fn reset_fields(&self, subresource: &str) -> Vec<Texts> {
+        match subresource {
+            "" => vec![texts!["status"]],
+            "status" => vec![texts!["spec"], texts!["metadata", "labels"]],
+            _ => Vec::new(),
+        }
+    }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         let (spec, status) = (&obj["spec"], &obj["status"]);
         let [names, images, selector] = wide(spec);
@@ -154,7 +162,7 @@ mod tests {
         let mut d = json!({"metadata": {"name": "d", "namespace": "n", "resourceVersion": "1"}, "spec": {
             "selector": {"matchLabels": {"a": "b"}},
             "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}}});
-        Deployments.default("v1", &mut d);
+        Deployments.set_defaults("v1", &mut d);
         d
     }
 

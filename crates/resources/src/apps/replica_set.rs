@@ -1,14 +1,18 @@
 //! ReplicaSets.
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{name_warning, replica_counts, restart_always, selector_and_template, wide};
+use crate::column::{AGE, CONTAINERS, Column, IMAGES, NAME, SELECTOR};
 use crate::metadata::immutable;
+use crate::options::{Options, ScalePaths, texts};
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
-use crate::strategy::{Column, Options, SCALE, Strategy};
-use crate::table::{AGE, CONTAINERS, IMAGES, NAME, SELECTOR, age, name};
+use crate::strategy::{Strategy, field_text};
+use crate::table::{age, name};
 use crate::tree::{default_to, ensure, int0};
 
 /// The replicasets resource.
@@ -26,22 +30,19 @@ pub(super) const COLUMNS: &[Column] = &[
     SELECTOR,
 ];
 
-static OPTIONS: Options = Options {
-    short_names: &["rs"],
-    categories: &["all"],
-    subresources: &["status", "scale"],
+static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     generation: true,
-    scale: Some(SCALE),
-    columns: COLUMNS,
-    fields: &["status.replicas"],
-    ..Options::namespaced("apps", "replicasets", "ReplicaSet")
-};
+    scale: Some(ScalePaths::usual()),
+    columns: COLUMNS.into(),
+    fields: texts!["status.replicas"],
+    ..Options::of("apps", "replicasets")
+});
 
 impl Strategy for ReplicaSets {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &OPTIONS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         if let Some(s) = ensure(obj, "status") {
             default_to(s, "replicas", 0);
         }
@@ -74,8 +75,12 @@ impl Strategy for ReplicaSets {
         out.extend(pod::template_warnings(&new["spec"]["template"], old.map(|o| &o["spec"]["template"])));
         out
     }
-    fn selectable_fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
-        vec![("status.replicas", int0(&obj["status"]["replicas"]).to_string())]
+    fn field_value(&self, obj: &Value, field: &str) -> String {
+        // A status without the count stands for none.
+        match field {
+            "status.replicas" => int0(&obj["status"]["replicas"]).to_string(),
+            _ => field_text(obj, field),
+        }
     }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         let (spec, status) = (&obj["spec"], &obj["status"]);

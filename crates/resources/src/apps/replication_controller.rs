@@ -1,34 +1,34 @@
 //! ReplicationControllers (legacy group); a label map for a selector.
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{replica_counts, restart_always};
+use crate::options::{Options, ScalePaths, texts};
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
-use crate::strategy::{Options, SCALE, Strategy};
+use crate::strategy::{Strategy, field_text};
 use crate::table::{age, containers, label_map, name};
 use crate::tree::{default_to, empty, ensure, entries, int0, present, set};
 
 /// The replicationcontrollers resource.
 pub struct ReplicationControllers;
 
-static OPTIONS: Options = Options {
-    short_names: &["rc"],
-    categories: &["all"],
-    subresources: &["status", "scale"],
+static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     generation: true,
-    scale: Some(SCALE),
-    columns: super::replica_set::COLUMNS,
-    fields: &["status.replicas"],
-    ..Options::namespaced("", "replicationcontrollers", "ReplicationController")
-};
+    scale: Some(ScalePaths::usual()),
+    columns: super::replica_set::COLUMNS.into(),
+    fields: texts!["status.replicas"],
+    ..Options::of("", "replicationcontrollers")
+});
 
 impl Strategy for ReplicationControllers {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &OPTIONS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         if let Some(s) = ensure(obj, "status") {
             default_to(s, "replicas", 0);
         }
@@ -75,8 +75,12 @@ impl Strategy for ReplicationControllers {
     fn check_subresource_update(&self, _subresource: &str, new: &Value, _old: &Value, e: &mut Errors) {
         replica_counts(&new["status"], &["fullyLabeledReplicas", "readyReplicas", "availableReplicas"], e);
     }
-    fn selectable_fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
-        vec![("status.replicas", int0(&obj["status"]["replicas"]).to_string())]
+    fn field_value(&self, obj: &Value, field: &str) -> String {
+        // A status without the count stands for none.
+        match field {
+            "status.replicas" => int0(&obj["status"]["replicas"]).to_string(),
+            _ => field_text(obj, field),
+        }
     }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         let (spec, status) = (&obj["spec"], &obj["status"]);

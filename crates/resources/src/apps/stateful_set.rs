@@ -1,30 +1,31 @@
 //! StatefulSets.
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use kelson_meta::is_dns1123_label;
 use serde_json::{Value, json};
 
 use super::{collisions, replica_counts, restart_always, selector_and_template};
-use crate::metadata::NameRule;
+use crate::column::{AGE, CONTAINERS, Column, IMAGES, NAME};
+use crate::names::NameRule;
+use crate::options::{Options, ScalePaths, columns};
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
-use crate::strategy::{Column, Options, SCALE, Strategy};
-use crate::table::{AGE, CONTAINERS, IMAGES, NAME, age, containers, name};
+use crate::strategy::Strategy;
+use crate::table::{age, containers, name};
 use crate::tree::{default_to, default_zero, ensure, int0, items, items_mut, present, restore, same, text};
 
 /// The statefulsets resource.
 pub struct StatefulSets;
 
-static OPTIONS: Options = Options {
-    short_names: &["sts"],
-    categories: &["all"],
-    subresources: &["status", "scale"],
+static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     generation: true,
     name: NameRule::Label,
-    scale: Some(SCALE),
-    columns: &[NAME, Column::text("Ready", "Ready pods of those desired."), AGE, CONTAINERS, IMAGES],
-    ..Options::namespaced("apps", "statefulsets", "StatefulSet")
-};
+    scale: Some(ScalePaths::usual()),
+    columns: columns![NAME, Column::text("Ready", "Ready pods of those desired."), AGE, CONTAINERS, IMAGES],
+    ..Options::of("apps", "statefulsets")
+});
 
 const FORBIDDEN: &str = "updates to statefulset spec for fields other than 'replicas', 'ordinals', 'template', 'updateStrategy', 'revisionHistoryLimit', 'persistentVolumeClaimRetentionPolicy' and 'minReadySeconds' are forbidden";
 const MUTABLE: &[&str] = &[
@@ -38,10 +39,10 @@ const MUTABLE: &[&str] = &[
 ];
 
 impl Strategy for StatefulSets {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &OPTIONS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         if let Some(s) = ensure(obj, "status") {
             default_to(s, "replicas", 0);
             default_to(s, "availableReplicas", 0);
@@ -216,7 +217,7 @@ mod tests {
                 "resources": {"requests": {"storage": "1Gi"}}}}],
             "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [
                 {"name": "c", "image": "i", "volumeMounts": [{"name": "data", "mountPath": "/d"}]}]}}}});
-        StatefulSets.default("v1", &mut old);
+        StatefulSets.set_defaults("v1", &mut old);
         assert_eq!(StatefulSets.validate_create(&old).to_string(), "[]");
         let mut new = old.clone();
         new["spec"]["replicas"] = json!(3);

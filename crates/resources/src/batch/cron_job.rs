@@ -1,14 +1,18 @@
 //! CronJobs.
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 use serde_json::{Value, json};
 
 use super::{cron, job};
 use crate::apps::name_warning;
+use crate::column::{AGE, CONTAINERS, Column, IMAGES, NAME, SELECTOR};
+use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::rules;
-use crate::strategy::{Column, Options, Strategy};
-use crate::table::{AGE, CONTAINERS, IMAGES, NAME, NONE, SELECTOR, age, containers, name, or_none, selector, since};
+use crate::strategy::Strategy;
+use crate::table::{NONE, age, containers, name, or_none, selector, since};
 use crate::tree::{default_to, default_zero, ensure, flag, items, present, text};
 
 /// Eleven characters are added for the jobs' names, which have at most 63.
@@ -17,12 +21,9 @@ const NAME_BYTES_MAX: usize = 52;
 /// The cronjobs resource.
 pub struct CronJobs;
 
-static OPTIONS: Options = Options {
-    short_names: &["cj"],
-    categories: &["all"],
-    subresources: &["status"],
+static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     generation: true,
-    columns: &[
+    columns: columns![
         NAME,
         Column::text("Schedule", "When jobs start, in cron format."),
         Column::text("Timezone", "Time zone of the schedule."),
@@ -34,14 +35,14 @@ static OPTIONS: Options = Options {
         IMAGES,
         SELECTOR,
     ],
-    ..Options::namespaced("batch", "cronjobs", "CronJob")
-};
+    ..Options::of("batch", "cronjobs")
+});
 
 impl Strategy for CronJobs {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &OPTIONS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         ensure(obj, "status");
         let Some(spec) = ensure(obj, "spec") else { return };
         default_zero(spec, "concurrencyPolicy", "Allow");

@@ -1,16 +1,20 @@
 //! Jobs: generated selectors, completion rules, what may change, status.
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use kelson_meta::{is_dns1123_label, is_qualified_name};
 use serde_json::{Value, json};
 
 use super::policies;
 use crate::apps::{name_warning, wide};
+use crate::column::{AGE, CONTAINERS, Column, IMAGES, NAME, SELECTOR};
 use crate::metadata::immutable;
+use crate::options::{Options, columns, texts};
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
-use crate::strategy::{Column, Context, Options, Strategy, base_create};
-use crate::table::{AGE, CONTAINERS, IMAGES, NAME, SELECTOR, age, between, name, time};
+use crate::strategy::{Context, Strategy, base_create, field_text};
+use crate::table::{age, between, name, time};
 use crate::tree::{
     at_mut, default_to, default_zero, empty, ensure, flag, int, int0, items, present, restore, same, set, text,
 };
@@ -25,11 +29,9 @@ const MANAGED_BY_BYTES_MAX: usize = 63;
 /// The jobs resource.
 pub struct Jobs;
 
-static OPTIONS: Options = Options {
-    categories: &["all"],
-    subresources: &["status"],
+static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     generation: true,
-    columns: &[
+    columns: columns![
         NAME,
         Column::text("Status", "State of the job."),
         Column::text("Completions", "Pods that succeeded of those needed."),
@@ -39,9 +41,9 @@ static OPTIONS: Options = Options {
         IMAGES,
         SELECTOR,
     ],
-    fields: &["status.successful"],
-    ..Options::namespaced("batch", "jobs", "Job")
-};
+    fields: texts!["status.successful"],
+    ..Options::of("batch", "jobs")
+});
 
 /// Labels of the job's name and uid, the old one of each first.
 const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
@@ -76,10 +78,10 @@ pub(super) fn default_template(spec: &mut Value) {
 }
 
 impl Strategy for Jobs {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &OPTIONS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         ensure(obj, "status");
         let Some(spec) = ensure(obj, "spec") else { return };
         default_spec(spec);
@@ -126,8 +128,12 @@ impl Strategy for Jobs {
         out.extend(spec_warnings("spec.", &new["spec"], old.map(|o| &o["spec"])));
         out
     }
-    fn selectable_fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
-        vec![("status.successful", int0(&obj["status"]["succeeded"]).to_string())]
+    fn field_value(&self, obj: &Value, field: &str) -> String {
+        // A status without the count stands for none.
+        match field {
+            "status.successful" => int0(&obj["status"]["succeeded"]).to_string(),
+            _ => field_text(obj, field),
+        }
     }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         let (spec, status) = (&obj["spec"], &obj["status"]);
@@ -462,7 +468,7 @@ mod tests {
     fn job(spec: Value) -> Value {
         let mut j =
             json!({"metadata": {"name": "j", "namespace": "n", "uid": "u", "resourceVersion": "1"}, "spec": spec});
-        Jobs.default("v1", &mut j);
+        Jobs.set_defaults("v1", &mut j);
         Jobs.prepare_create(&Context::at(Timestamp::UNIX_EPOCH), &mut j);
         j
     }

@@ -1,11 +1,15 @@
 //! ConfigMaps: keys, size, immutability.
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use kelson_meta::is_config_map_key;
 use serde_json::{Value, json};
 
+use crate::column::{AGE, Column, NAME};
+use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
-use crate::strategy::{Column, Options, Strategy};
-use crate::table::{AGE, NAME, age, name};
+use crate::strategy::Strategy;
+use crate::table::{age, name};
 use crate::tree::{entries, flag, len, same, text};
 
 /// Data of one ConfigMap or Secret, in bytes.
@@ -14,14 +18,13 @@ pub(super) const DATA_BYTES_MAX: usize = 1024 * 1024;
 /// The configmaps resource.
 pub struct ConfigMaps;
 
-static OPTIONS: Options = Options {
-    short_names: &["cm"],
-    columns: &[NAME, Column::text("Data", "Number of entries."), AGE],
-    ..Options::namespaced("", "configmaps", "ConfigMap")
-};
+static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
+    columns: columns![NAME, Column::text("Data", "Number of entries."), AGE],
+    ..Options::of("", "configmaps")
+});
 
 impl Strategy for ConfigMaps {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &OPTIONS
     }
     fn check(&self, obj: &Value, e: &mut Errors) {

@@ -1,14 +1,18 @@
 //! Endpoints (legacy) and EndpointSlices (discovery.k8s.io).
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use kelson_meta::{is_dns1123_label, is_dns1123_subdomain, is_qualified_name};
 use serde_json::{Value, json};
 
 use super::endpoint_ip;
+use crate::column::{AGE, Column, NAME};
 use crate::metadata::immutable;
+use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::rules;
-use crate::strategy::{Column, Options, Strategy};
-use crate::table::{AGE, NAME, NONE, UNSET, age, list_with_more, name};
+use crate::strategy::Strategy;
+use crate::table::{NONE, UNSET, age, list_with_more, name};
 use crate::tree::{default_to, default_zero, int, int0, items, items_mut, same, text};
 
 const ENDPOINTS_MAX: usize = 1000;
@@ -19,18 +23,17 @@ const ZONES_MAX: usize = 8;
 /// The endpoints resource.
 pub struct Endpoints;
 
-static ENDPOINTS: Options = Options {
-    short_names: &["ep"],
+static ENDPOINTS: LazyLock<Options> = LazyLock::new(|| Options {
     allow_create_on_update: true,
-    columns: &[NAME, Column::text("Endpoints", "Addresses and ports."), AGE],
-    ..Options::namespaced("", "endpoints", "Endpoints")
-};
+    columns: columns![NAME, Column::text("Endpoints", "Addresses and ports."), AGE],
+    ..Options::of("", "endpoints")
+});
 
 impl Strategy for Endpoints {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &ENDPOINTS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         for s in items_mut(obj, "subsets") {
             for p in items_mut(s, "ports") {
                 default_zero(p, "protocol", "TCP");
@@ -111,23 +114,23 @@ fn subset(s: &Value, p: &Path<'_>, e: &mut Errors) {
 /// The endpointslices resource.
 pub struct EndpointSlices;
 
-static SLICES: Options = Options {
+static SLICES: LazyLock<Options> = LazyLock::new(|| Options {
     generation: true,
-    columns: &[
+    columns: columns![
         NAME,
         Column::text("AddressType", "Kind of the addresses."),
         Column::text("Ports", "Ports of every endpoint."),
         Column::text("Endpoints", "Addresses of the endpoints."),
         AGE,
     ],
-    ..Options::namespaced("discovery.k8s.io", "endpointslices", "EndpointSlice")
-};
+    ..Options::of("discovery.k8s.io", "endpointslices")
+});
 
 impl Strategy for EndpointSlices {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &SLICES
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         for p in items_mut(obj, "ports") {
             default_to(p, "name", "");
             default_to(p, "protocol", "TCP");

@@ -1,28 +1,18 @@
 //! Events, under both groups: core/v1 is the stored form, events.k8s.io/v1 has stricter rules (KEP-383).
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
-use kelson_meta::{FieldErrors, is_dns1123_subdomain, is_qualified_name};
+use kelson_meta::{FieldErrors, Gvk, is_dns1123_subdomain, is_qualified_name};
 use serde_json::{Value, json};
 
+use crate::column::{Column, NAME};
 use crate::metadata::{self, immutable};
+use crate::options::{Durability, Options, texts};
 use crate::path::{Errors, Path};
-use crate::strategy::{Column, Options, Strategy, field_text};
+use crate::strategy::{Strategy, field_text};
 use crate::table::since;
 use crate::tree::{default_to, empty, ensure, int0, present, same, text};
 
-/// Fields events can be selected by.
-const EVENT_FIELDS: &[&str] = &[
-    "involvedObject.kind",
-    "involvedObject.namespace",
-    "involvedObject.name",
-    "involvedObject.uid",
-    "involvedObject.apiVersion",
-    "involvedObject.resourceVersion",
-    "involvedObject.fieldPath",
-    "reason",
-    "reportingComponent",
-    "source",
-    "type",
-];
 const COLUMNS: &[Column] = &[
     Column::text("Last Seen", "Time since the last occurrence."),
     Column::text("Type", "Normal or Warning."),
@@ -33,7 +23,7 @@ const COLUMNS: &[Column] = &[
     Column::text("Message", "What happened."),
     Column::text("First Seen", "Time since the first occurrence.").wide(),
     Column::text("Count", "Number of occurrences.").wide(),
-    Column { name: "Name", kind: "string", format: "name", description: "Name of the object.", priority: 1 },
+    NAME.wide(),
 ];
 const INSTANCE_BYTES_MAX: usize = 128;
 const ACTION_BYTES_MAX: usize = 128;
@@ -46,36 +36,57 @@ pub struct Events {
     pub strict: bool,
 }
 
-static LEGACY: Options = BASE;
-// Both are one store: the stored form stays core/v1.
-static STRICT: Options = Options { group: "events.k8s.io", fields: STRICT_FIELDS, ..BASE };
-/// The same fields by the newer group's names, in the same order.
-const STRICT_FIELDS: &[&str] = &[
-    "regarding.kind",
-    "regarding.namespace",
-    "regarding.name",
-    "regarding.uid",
-    "regarding.apiVersion",
-    "regarding.resourceVersion",
-    "regarding.fieldPath",
-    "reason",
-    "reportingController",
-    "source",
-    "type",
-];
-const BASE: Options = Options {
-    short_names: &["ev"],
-    allow_create_on_update: true,
-    columns: COLUMNS,
-    fields: EVENT_FIELDS,
-    ..Options::namespaced("", "events", "Event")
-};
+static LEGACY: LazyLock<Options> = LazyLock::new(|| Options {
+    fields: texts![
+        "involvedObject.kind",
+        "involvedObject.namespace",
+        "involvedObject.name",
+        "involvedObject.uid",
+        "involvedObject.apiVersion",
+        "involvedObject.resourceVersion",
+        "involvedObject.fieldPath",
+        "reason",
+        "reportingComponent",
+        "source",
+        "type",
+    ],
+    ..base("")
+});
+static STRICT: LazyLock<Options> = LazyLock::new(|| Options {
+    // The same fields by the newer group's names, in the same order: both groups select in one store.
+    fields: texts![
+        "regarding.kind",
+        "regarding.namespace",
+        "regarding.name",
+        "regarding.uid",
+        "regarding.apiVersion",
+        "regarding.resourceVersion",
+        "regarding.fieldPath",
+        "reason",
+        "reportingController",
+        "source",
+        "type",
+    ],
+    ..base("events.k8s.io")
+});
+
+fn base(group: &'static str) -> Options {
+    Options {
+        allow_create_on_update: true,
+        columns: COLUMNS.into(),
+        durability: Durability::Relaxed,
+        expires: true,
+        // Both groups are one store: the stored form is core/v1.
+        storage: Gvk::new("", "v1", "Event"),
+        ..Options::of(group, "events")
+    }
+}
 
 impl Strategy for Events {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         if self.strict { &STRICT } else { &LEGACY }
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         // Fields that the published types never leave out.
         if self.strict {
             if let Some(o) = obj.as_object_mut() {
@@ -106,7 +117,7 @@ impl Strategy for Events {
         let mut e = Errors::new();
         self.legacy(new, &mut e);
         if self.strict {
-            metadata::check_update(self.options(), new, old, &mut e);
+            metadata::check_update(new, old, &mut e);
             if !same(&new["series"], &old["series"]) {
                 series(new, &mut e);
             }
@@ -130,21 +141,18 @@ impl Strategy for Events {
         }
         e.finish()
     }
-    fn selectable_fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
-        EVENT_FIELDS
-            .iter()
-            .zip(self.options().fields)
-            .map(|(f, shown)| {
-                let v = match *f {
-                    "source" => {
-                        let c = text(&obj["source"]["component"]);
-                        (if c.is_empty() { text(&obj["reportingComponent"]) } else { c }).to_owned()
-                    }
-                    other => field_text(obj, other),
-                };
-                (*shown, v)
-            })
-            .collect()
+    fn field_value(&self, obj: &Value, field: &str) -> String {
+        match field {
+            "source" => {
+                let component = text(&obj["source"]["component"]);
+                (if component.is_empty() { text(&obj["reportingComponent"]) } else { component }).to_owned()
+            }
+            "reportingController" => field_text(obj, "reportingComponent"),
+            _ => match field.strip_prefix("regarding.") {
+                Some(rest) => field_text(&obj["involvedObject"], rest),
+                None => field_text(obj, field),
+            },
+        }
     }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         let first = if empty(&obj["firstTimestamp"]) { &obj["eventTime"] } else { &obj["firstTimestamp"] };

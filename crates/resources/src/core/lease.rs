@@ -1,29 +1,35 @@
 //! Leases and lease candidates (coordination.k8s.io).
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use kelson_meta::is_config_map_key;
 use serde_json::{Value, json};
 
-use crate::metadata::{NameRule, immutable};
+use crate::column::{AGE, Column, NAME};
+use crate::metadata::immutable;
+use crate::names::NameRule;
+use crate::options::{Durability, Options, columns, texts};
 use crate::path::{Errors, Path};
-use crate::strategy::{Column, Options, Strategy};
-use crate::table::{AGE, NAME, age, name};
+use crate::strategy::Strategy;
+use crate::table::{age, name};
 use crate::tree::{ensure, int, text};
 
 /// The leases resource.
 pub struct Leases;
 
-static LEASES: Options = Options {
+static LEASES: LazyLock<Options> = LazyLock::new(|| Options {
     allow_create_on_update: true,
     allow_unconditional_update: false,
-    columns: &[NAME, Column::text("Holder", "Who holds the lease."), AGE],
-    ..Options::namespaced("coordination.k8s.io", "leases", "Lease")
-};
+    columns: columns![NAME, Column::text("Holder", "Who holds the lease."), AGE],
+    durability: Durability::Relaxed,
+    ..Options::of("coordination.k8s.io", "leases")
+});
 
 impl Strategy for Leases {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &LEASES
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         ensure(obj, "spec");
     }
     fn check(&self, obj: &Value, e: &mut Errors) {
@@ -48,25 +54,23 @@ impl Strategy for Leases {
 /// The leasecandidates resource.
 pub struct LeaseCandidates;
 
-static CANDIDATES: Options = Options {
-    versions: &["v1beta1", "v1alpha2"],
-    storage: ("coordination.k8s.io", "v1beta1"),
+static CANDIDATES: LazyLock<Options> = LazyLock::new(|| Options {
     name: NameRule::Any,
     allow_create_on_update: true,
     allow_unconditional_update: false,
-    columns: &[
+    columns: columns![
         NAME,
         Column::text("LeaseName", "Lease that is contended for."),
         Column::text("BinaryVersion", "Version of the candidate."),
         Column::text("EmulationVersion", "Version the candidate acts as."),
         AGE,
     ],
-    fields: &["spec.leaseName"],
-    ..Options::namespaced("coordination.k8s.io", "leasecandidates", "LeaseCandidate")
-};
+    fields: texts!["spec.leaseName"],
+    ..Options::of("coordination.k8s.io", "leasecandidates")
+});
 
 impl Strategy for LeaseCandidates {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &CANDIDATES
     }
     fn check(&self, obj: &Value, e: &mut Errors) {

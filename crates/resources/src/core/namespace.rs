@@ -1,12 +1,16 @@
 //! Namespaces: the name label, finalizers of the spec, phase, the `finalize` subresource.
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use kelson_meta::is_qualified_name;
 use serde_json::{Value, json};
 
-use crate::metadata::NameRule;
+use crate::column::{AGE, Column, NAME};
+use crate::names::NameRule;
+use crate::options::{Deletion, Options, columns, texts};
 use crate::path::{Errors, Path};
-use crate::strategy::{Column, Context, Deletion, Options, Strategy, base_status_update, bump_generation};
-use crate::table::{AGE, NAME, age, name};
+use crate::strategy::{Context, Strategy, base_status_update, bump_generation, field_text};
+use crate::table::{age, name};
 use crate::tree::{default_zero, ensure, holds, items, present, restore, set, text};
 
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
@@ -15,21 +19,19 @@ const FINALIZER: &str = "kubernetes";
 /// The namespaces resource.
 pub struct Namespaces;
 
-static OPTIONS: Options = Options {
-    short_names: &["ns"],
-    subresources: &["status", "finalize"],
+static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     name: NameRule::Label,
     deletion: Deletion::Namespace,
-    columns: &[NAME, Column::text("Status", "Phase of the namespace."), AGE],
-    fields: &["status.phase", "name"],
-    ..Options::cluster("", "namespaces", "Namespace")
-};
+    columns: columns![NAME, Column::text("Status", "Phase of the namespace."), AGE],
+    fields: texts!["status.phase", "name"],
+    ..Options::of("", "namespaces")
+});
 
 impl Strategy for Namespaces {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &OPTIONS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         self.canonicalize(obj);
         ensure(obj, "spec");
         if let Some(s) = ensure(obj, "status") {
@@ -89,12 +91,9 @@ impl Strategy for Namespaces {
             (true, _) => e.invalid(&p, phase, "may only be 'Terminating' if `deletionTimestamp` is not empty"),
         }
     }
-    fn selectable_fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
-        vec![
-            ("status.phase", text(&obj["status"]["phase"]).to_owned()),
-            // An old alias of metadata.name.
-            ("name", text(&obj["metadata"]["name"]).to_owned()),
-        ]
+    fn field_value(&self, obj: &Value, field: &str) -> String {
+        // `name` is an old alias of `metadata.name`.
+        field_text(obj, if field == "name" { "metadata.name" } else { field })
     }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         vec![name(obj), obj["status"]["phase"].clone(), age(obj, now)]

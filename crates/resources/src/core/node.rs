@@ -1,24 +1,25 @@
 //! Nodes: taints, pod CIDRs set once, table with roles and conditions.
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use jiff::Timestamp;
 use kelson_meta::{is_label_value, is_qualified_name};
 use serde_json::{Value, json};
 
+use crate::column::{AGE, Column, NAME};
+use crate::options::{Options, columns, texts};
 use crate::path::{Errors, Path};
 use crate::pod::canonical_quantities;
 use crate::rules;
-use crate::strategy::{Column, Context, Options, Strategy, field_text};
-use crate::table::{AGE, NAME, UNKNOWN, age, name, or_none};
+use crate::strategy::{Context, Strategy, field_text};
+use crate::table::{UNKNOWN, age, name, or_none};
 use crate::tree::{entries, flag, items, present, remove, set, text};
 
 /// The nodes resource.
 pub struct Nodes;
 
-static OPTIONS: Options = Options {
-    short_names: &["no"],
-    subresources: &["status"],
-    columns: &[
+static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
+    columns: columns![
         NAME,
         Column::text("Status", "Readiness, and whether pods may be scheduled."),
         Column::text("Roles", "Roles from the node's labels."),
@@ -30,15 +31,15 @@ static OPTIONS: Options = Options {
         Column::text("Kernel-Version", "Kernel and architecture.").wide(),
         Column::text("Container-Runtime", "Container runtime and its version.").wide(),
     ],
-    fields: &["spec.unschedulable"],
-    ..Options::cluster("", "nodes", "Node")
-};
+    fields: texts!["spec.unschedulable"],
+    ..Options::of("", "nodes")
+});
 
 impl Strategy for Nodes {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &OPTIONS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         crate::tree::ensure(obj, "spec");
         let Some(status) = crate::tree::ensure(obj, "status") else { return };
         for k in ["capacity", "allocatable"] {
@@ -114,9 +115,9 @@ impl Strategy for Nodes {
         check_node_update(new, old, e);
         resources(&new["status"], e);
     }
-    fn selectable_fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
-        let v = field_text(obj, "spec.unschedulable");
-        vec![("spec.unschedulable", if v.is_empty() { "false".to_owned() } else { v })]
+    fn field_value(&self, obj: &Value, field: &str) -> String {
+        let value = field_text(obj, field);
+        if field == "spec.unschedulable" && value.is_empty() { "false".to_owned() } else { value }
     }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         let info = &obj["status"]["nodeInfo"];

@@ -1,15 +1,18 @@
 //! ResourceQuotas, LimitRanges and PodTemplates.
 use std::collections::BTreeSet;
+use std::sync::LazyLock;
 
 use jiff::Timestamp;
 use kelson_meta::{Quantity, is_qualified_name};
 use serde_json::{Value, json};
 
+use crate::column::{AGE, Column, NAME};
+use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
-use crate::strategy::{Column, Options, Strategy};
-use crate::table::{AGE, NAME, age, label_map, name};
+use crate::strategy::Strategy;
+use crate::table::{age, label_map, name};
 use crate::tree::{default_to, ensure, entries, holds, items, items_mut, text};
 
 const SCOPES: &[&str] = &[
@@ -26,23 +29,22 @@ const OVERCOMMIT_EXEMPT: &str = "hugepages-";
 /// The resourcequotas resource.
 pub struct ResourceQuotas;
 
-static QUOTAS: Options = Options {
-    short_names: &["quota"],
-    subresources: &["status"],
-    columns: &[
+static QUOTAS: LazyLock<Options> = LazyLock::new(|| Options {
+    columns: columns![
         NAME,
         Column::text("Request", "Used and allowed, of requests and counts."),
         Column::text("Limit", "Used and allowed, of limits."),
         AGE,
     ],
-    ..Options::namespaced("", "resourcequotas", "ResourceQuota")
-};
+    delete_returns_object: true,
+    ..Options::of("", "resourcequotas")
+});
 
 impl Strategy for ResourceQuotas {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &QUOTAS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         for (part, fields) in [("spec", &["hard"][..]), ("status", &["hard", "used"][..])] {
             let Some(p) = ensure(obj, part) else { continue };
             for f in fields {
@@ -168,17 +170,14 @@ fn scope_selector(list: &Value, p: &Path<'_>, e: &mut Errors) {
 /// The limitranges resource.
 pub struct LimitRanges;
 
-static RANGES: Options = Options {
-    short_names: &["limits"],
-    allow_create_on_update: true,
-    ..Options::namespaced("", "limitranges", "LimitRange")
-};
+static RANGES: LazyLock<Options> =
+    LazyLock::new(|| Options { allow_create_on_update: true, ..Options::of("", "limitranges") });
 
 impl Strategy for LimitRanges {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &RANGES
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         let Some(spec) = ensure(obj, "spec") else { return };
         for l in items_mut(spec, "limits") {
             for f in ["max", "min", "default", "defaultRequest", "maxLimitRequestRatio"] {
@@ -271,22 +270,23 @@ fn limit(l: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
 /// The podtemplates resource.
 pub struct PodTemplates;
 
-static TEMPLATES: Options = Options {
+static TEMPLATES: LazyLock<Options> = LazyLock::new(|| Options {
     generation: true,
-    columns: &[
+    columns: columns![
         NAME,
         Column::text("Containers", "Names of the containers in the template."),
         Column::text("Images", "Images of the containers in the template."),
         Column::text("Pod Labels", "Labels of the pods."),
     ],
-    ..Options::namespaced("", "podtemplates", "PodTemplate")
-};
+    delete_returns_object: true,
+    ..Options::of("", "podtemplates")
+});
 
 impl Strategy for PodTemplates {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &TEMPLATES
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         if let Some(t) = ensure(obj, "template") {
             pod::default_template(t);
         }

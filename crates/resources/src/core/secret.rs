@@ -1,4 +1,6 @@
 //! Secrets: stringData, per-type keys, size, immutability. Values never stand in messages.
+use std::sync::LazyLock;
+
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
@@ -6,31 +8,33 @@ use kelson_meta::is_config_map_key;
 use serde_json::{Value, json};
 
 use super::config_map::{DATA_BYTES_MAX, check_immutable, decoded_len};
+use crate::column::{AGE, Column, NAME};
 use crate::metadata::immutable;
+use crate::options::{Options, columns, texts};
 use crate::path::{Errors, Path};
-use crate::strategy::{Column, Options, Strategy};
-use crate::table::{AGE, NAME, age, name};
+use crate::strategy::Strategy;
+use crate::table::{age, name};
 use crate::tree::{default_zero, ensure, entries, len, set, text};
 
 /// The secrets resource.
 pub struct Secrets;
 
-static OPTIONS: Options = Options {
-    columns: &[
+static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
+    columns: columns![
         NAME,
         Column::text("Type", "What the entries are for."),
         Column::text("Data", "Number of entries."),
         AGE,
     ],
-    fields: &["type"],
-    ..Options::namespaced("", "secrets", "Secret")
-};
+    fields: texts!["type"],
+    ..Options::of("", "secrets")
+});
 
 impl Strategy for Secrets {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &OPTIONS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         default_zero(obj, "type", "Opaque");
         // Write-only plain text: moves into data, where it wins.
         if let Some(Value::Object(plain)) = obj.as_object_mut().and_then(|o| o.remove("stringData"))
@@ -108,7 +112,7 @@ mod tests {
     #[test]
     fn string_data_moves() {
         let mut s = json!({"data": {"a": "eA=="}, "stringData": {"a": "y", "b": "z"}});
-        Secrets.default("v1", &mut s);
+        Secrets.set_defaults("v1", &mut s);
         assert_eq!(s, json!({"type": "Opaque", "data": {"a": "eQ==", "b": "eg=="}}));
     }
 

@@ -2,16 +2,20 @@
 //! server's; here is what must hold before and after it.
 use std::collections::BTreeSet;
 use std::net::IpAddr;
+use std::sync::LazyLock;
 
 use jiff::Timestamp;
 use kelson_meta::{is_dns1123_label, is_dns1123_subdomain, is_qualified_name};
 use serde_json::{Value, json};
 
-use crate::metadata::{self, NameRule};
+use crate::column::{AGE, Column, NAME, SELECTOR};
+use crate::metadata;
+use crate::names::NameRule;
+use crate::options::{Allocation, Options, columns, texts};
 use crate::path::{Errors, Path};
 use crate::rules;
-use crate::strategy::{Column, Context, Options, Strategy, base_update};
-use crate::table::{AGE, NAME, NONE, SELECTOR, age, label_map, name};
+use crate::strategy::{Context, Strategy, base_update};
+use crate::table::{NONE, age, label_map, name};
 use crate::tree::{default_to, default_zero, empty, ensure, int0, items, items_mut, present, remove, same, set, text};
 
 /// What `internalTrafficPolicy` may say.
@@ -23,13 +27,10 @@ const AFFINITY_SECONDS_MAX: i64 = 86_400;
 /// The services resource.
 pub struct Services;
 
-static OPTIONS: Options = Options {
-    short_names: &["svc"],
-    categories: &["all"],
-    subresources: &["status"],
+static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     name: NameRule::Label,
     allow_create_on_update: true,
-    columns: &[
+    columns: columns![
         NAME,
         Column::text("Type", "How the service is exposed."),
         Column::text("Cluster-IP", "First address in the cluster."),
@@ -38,15 +39,17 @@ static OPTIONS: Options = Options {
         AGE,
         SELECTOR,
     ],
-    fields: &["spec.clusterIP", "spec.type"],
-    ..Options::namespaced("", "services", "Service")
-};
+    fields: texts!["spec.clusterIP", "spec.type"],
+    delete_returns_object: true,
+    allocation: Allocation::ServiceAddresses,
+    ..Options::of("", "services")
+});
 
 impl Strategy for Services {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &OPTIONS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         if let Some(s) = ensure(obj, "status") {
             ensure(s, "loadBalancer");
         }
@@ -582,7 +585,7 @@ mod tests {
     use super::*;
 
     fn check(mut obj: Value, want: &[&str]) {
-        Services.default("v1", &mut obj);
+        Services.set_defaults("v1", &mut obj);
         Services.prepare_create(&Context::at(Timestamp::UNIX_EPOCH), &mut obj);
         let mut e = Errors::new();
         Services.check(&obj, &mut e);
@@ -622,11 +625,11 @@ mod tests {
     fn a_service_becomes_an_alias() {
         let mut old = json!({"metadata": {"name": "s"}, "spec": {"ports": [{"port": 80}], "clusterIP": "10.0.0.1",
             "clusterIPs": ["10.0.0.1"]}});
-        Services.default("v1", &mut old);
+        Services.set_defaults("v1", &mut old);
         let mut new = old.clone();
         new["spec"]["type"] = "ExternalName".into();
         new["spec"]["externalName"] = "example.org".into();
-        Services.default("v1", &mut new);
+        Services.set_defaults("v1", &mut new);
         Services.prepare_update(&Context::at(Timestamp::UNIX_EPOCH), &mut new, &old);
         let mut e = Errors::new();
         Services.check(&new, &mut e);
@@ -643,14 +646,14 @@ mod tests {
         let old = json!({"spec": {"type": "NodePort", "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"],
             "ports": [{"port": 80, "protocol": "TCP", "nodePort": 30000}]}});
         let mut new = json!({"metadata": {}, "spec": {"type": "NodePort", "ports": [{"port": 80}]}});
-        Services.default("v1", &mut new);
+        Services.set_defaults("v1", &mut new);
         Services.prepare_update(&Context::at(Timestamp::UNIX_EPOCH), &mut new, &old);
         assert_eq!(new["spec"]["clusterIPs"], json!(["10.0.0.1"]));
         assert_eq!(new["spec"]["clusterIP"], "10.0.0.1");
         assert_eq!(new["spec"]["ports"][0]["nodePort"], 30000);
         let mut new = json!({"metadata": {}, "spec": {"type": "ClusterIP", "clusterIP": "10.0.0.1",
             "clusterIPs": ["10.0.0.1"], "ports": [{"port": 80, "nodePort": 30000}]}});
-        Services.default("v1", &mut new);
+        Services.set_defaults("v1", &mut new);
         Services.prepare_update(&Context::at(Timestamp::UNIX_EPOCH), &mut new, &old);
         assert!(new["spec"]["ports"][0].get("nodePort").is_none());
     }

@@ -1,21 +1,25 @@
 //! ServiceAccounts: metadata rules only.
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use serde_json::Value;
 
-use crate::strategy::{Options, Strategy};
-use crate::table::{AGE, NAME, age, name};
+use crate::column::{AGE, NAME};
+use crate::options::{Options, columns};
+use crate::strategy::Strategy;
+use crate::table::{age, name};
 
 /// The serviceaccounts resource.
 pub struct ServiceAccounts;
 
-static OPTIONS: Options = Options {
-    short_names: &["sa"],
-    columns: &[NAME, AGE],
-    ..Options::namespaced("", "serviceaccounts", "ServiceAccount")
-};
+static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
+    columns: columns![NAME, AGE],
+    delete_returns_object: true,
+    ..Options::of("", "serviceaccounts")
+});
 
 impl Strategy for ServiceAccounts {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &OPTIONS
     }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {

@@ -1,14 +1,18 @@
 //! PersistentVolumes and PersistentVolumeClaims.
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use kelson_meta::{Quantity, is_dns1123_subdomain};
 use serde_json::{Value, json};
 
+use crate::column::{AGE, Column, NAME};
 use crate::metadata::immutable;
+use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
-use crate::strategy::{Column, Context, Options, Strategy, base_create, base_status_update};
-use crate::table::{AGE, NAME, UNSET, age, name};
+use crate::strategy::{Context, Strategy, base_create, base_status_update};
+use crate::table::{UNSET, age, name};
 use crate::tree::{default_to, default_zero, empty, ensure, entries, items, present, restore, same, set, text};
 
 const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
@@ -29,10 +33,8 @@ const NO_SOURCE: &[&str] = &[
 /// The persistentvolumeclaims resource.
 pub struct PersistentVolumeClaims;
 
-static CLAIMS: Options = Options {
-    short_names: &["pvc"],
-    subresources: &["status"],
-    columns: &[
+static CLAIMS: LazyLock<Options> = LazyLock::new(|| Options {
+    columns: columns![
         NAME,
         Column::text("Status", "Phase of the claim."),
         Column::text("Volume", "Volume that is bound."),
@@ -43,14 +45,15 @@ static CLAIMS: Options = Options {
         AGE,
         Column::text("VolumeMode", "Filesystem or block device.").wide(),
     ],
-    ..Options::namespaced("", "persistentvolumeclaims", "PersistentVolumeClaim")
-};
+    delete_returns_object: true,
+    ..Options::of("", "persistentvolumeclaims")
+});
 
 impl Strategy for PersistentVolumeClaims {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &CLAIMS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         if let Some(s) = ensure(obj, "status") {
             default_zero(s, "phase", "Pending");
             if let Some(c) = s.get_mut("capacity") {
@@ -113,10 +116,8 @@ impl Strategy for PersistentVolumeClaims {
 /// The persistentvolumes resource.
 pub struct PersistentVolumes;
 
-static VOLUMES: Options = Options {
-    short_names: &["pv"],
-    subresources: &["status"],
-    columns: &[
+static VOLUMES: LazyLock<Options> = LazyLock::new(|| Options {
+    columns: columns![
         NAME,
         Column::text("Capacity", "Size of the volume."),
         Column::text("Access Modes", "Ways the volume may be mounted."),
@@ -129,14 +130,15 @@ static VOLUMES: Options = Options {
         AGE,
         Column::text("VolumeMode", "Filesystem or block device.").wide(),
     ],
-    ..Options::cluster("", "persistentvolumes", "PersistentVolume")
-};
+    delete_returns_object: true,
+    ..Options::of("", "persistentvolumes")
+});
 
 impl Strategy for PersistentVolumes {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &VOLUMES
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         if let Some(s) = ensure(obj, "status") {
             default_zero(s, "phase", "Pending");
         }
@@ -448,7 +450,7 @@ mod tests {
     fn claims() {
         let mut c = json!({"metadata": {"name": "c", "namespace": "n", "resourceVersion": "1"}, "spec": {
             "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
-        PersistentVolumeClaims.default("v1", &mut c);
+        PersistentVolumeClaims.set_defaults("v1", &mut c);
         assert_eq!(PersistentVolumeClaims.validate_create(&c).to_string(), "[]");
         let mut new = c.clone();
         new["spec"]["volumeName"] = json!("v");

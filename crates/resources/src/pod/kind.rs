@@ -1,27 +1,26 @@
 //! Pods: creation, updates of the main resource and of `status`, `ephemeralcontainers`, `resize`.
+use std::sync::LazyLock;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{defaults, table};
-use crate::metadata::{NameRule, immutable};
+use crate::metadata::immutable;
+use crate::names::NameRule;
+use crate::options::{Deletion, Options, texts};
 use crate::path::{Errors, Path};
-use crate::strategy::{
-    Context, Deletion, Options, Strategy, base_status_update, base_update, bump_generation, field_text,
-};
+use crate::strategy::{Context, Strategy, base_status_update, base_update, bump_generation, field_text};
 use crate::tree::{entries, int0, items, items_mut, present, remove, restore, set, text};
 
 /// The pods resource.
 pub struct Pods;
 
-static OPTIONS: Options = Options {
-    short_names: &["po"],
-    categories: &["all"],
-    subresources: &["status", "ephemeralcontainers", "resize"],
+static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     generation: true,
     name: NameRule::Subdomain,
     deletion: Deletion::Graceful,
-    columns: table::COLUMNS,
-    fields: &[
+    columns: table::COLUMNS.into(),
+    fields: texts![
         "spec.nodeName",
         "spec.restartPolicy",
         "spec.schedulerName",
@@ -32,14 +31,15 @@ static OPTIONS: Options = Options {
         "status.podIPs",
         "status.nominatedNodeName",
     ],
-    ..Options::namespaced("", "pods", "Pod")
-};
+    delete_returns_object: true,
+    ..Options::of("", "pods")
+});
 
 impl Strategy for Pods {
-    fn options(&self) -> &'static Options {
+    fn options(&self) -> &Options {
         &OPTIONS
     }
-    fn default(&self, _version: &str, obj: &mut Value) {
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
         defaults::pod(obj);
         for list in ["containerStatuses", "initContainerStatuses", "ephemeralContainerStatuses"] {
             let Some(status) = obj.get_mut("status") else { break };
@@ -109,24 +109,15 @@ impl Strategy for Pods {
         // Upstream warns on creation only: updates of pods come from machines.
         if old.is_some() { Vec::new() } else { super::warnings::pod(new) }
     }
-    fn selectable_fields(&self, obj: &Value) -> Vec<(&'static str, String)> {
-        OPTIONS
-            .fields
-            .iter()
-            .map(|f| {
-                let v = match *f {
-                    "status.podIPs" => {
-                        let ips: Vec<&str> = items(&obj["status"]["podIPs"]).iter().map(|i| text(&i["ip"])).collect();
-                        ips.join(",")
-                    }
-                    "spec.hostNetwork" => {
-                        (if crate::tree::flag(&obj["spec"]["hostNetwork"]) { "true" } else { "false" }).to_owned()
-                    }
-                    other => field_text(obj, other),
-                };
-                (*f, v)
-            })
-            .collect()
+    fn field_value(&self, obj: &Value, field: &str) -> String {
+        match field {
+            "status.podIPs" => {
+                let ips: Vec<&str> = items(&obj["status"]["podIPs"]).iter().map(|i| text(&i["ip"])).collect();
+                ips.join(",")
+            }
+            "spec.hostNetwork" => crate::tree::flag(&obj["spec"]["hostNetwork"]).to_string(),
+            _ => field_text(obj, field),
+        }
     }
     fn row_conditions(&self, obj: &Value) -> Vec<Value> {
         table::row_conditions(obj)

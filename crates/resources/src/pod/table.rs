@@ -2,8 +2,8 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use crate::strategy::Column;
-use crate::table::{AGE, NAME, age, name, or_none, since, time};
+use crate::column::{AGE, Column, NAME};
+use crate::table::{age, name, or_none, since, time};
 use crate::tree::{flag, int0, items, present, text};
 
 /// Columns of pods.

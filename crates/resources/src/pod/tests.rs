@@ -7,7 +7,7 @@ use crate::strategy::{Context, Strategy};
 
 fn pod(spec: Value) -> Value {
     let mut p = json!({"metadata": {"name": "p", "namespace": "n", "resourceVersion": "1"}, "spec": spec});
-    Pods.default("v1", &mut p);
+    Pods.set_defaults("v1", &mut p);
     Pods.prepare_create(&Context::at(Timestamp::UNIX_EPOCH), &mut p);
     p
 }
@@ -177,7 +177,7 @@ fn subresources() {
     let mut new = old.clone();
     new["spec"]["hostname"] = json!("ignored");
     new["spec"]["ephemeralContainers"] = json!([{"name": "d", "image": "i"}]);
-    Pods.default("v1", &mut new);
+    Pods.set_defaults("v1", &mut new);
     Pods.prepare_subresource_update(&cx, "ephemeralcontainers", &mut new, &old);
     assert!(new["spec"].get("hostname").is_none());
     assert_eq!(new["metadata"]["generation"], 2);

@@ -1,8 +1,14 @@
-//! The plugins of the default profile. `local` holds those that look at one node alone; the others count pods over
-//! topologies. All are plain functions of data; nothing here waits or speaks to the API.
-pub mod interpod;
-pub mod local;
-pub mod spread;
-
-/// The best score of one plugin before its weight.
-pub const SCORE_MAX: i64 = 100;
+//! The plugins of the default profile: one file each, and one row each in [`table`]. All are plain functions of data;
+//! nothing here waits or speaks to the API.
+pub mod balanced_allocation;
+pub mod image_locality;
+pub mod inter_pod_affinity;
+pub mod node_affinity;
+pub mod node_ports;
+pub mod node_resources_fit;
+pub mod node_unschedulable;
+pub mod plugin;
+pub mod pod_topology_spread;
+pub mod table;
+pub mod taint_toleration;
+pub mod volume_binding;

@@ -6,17 +6,22 @@ use tokio::time::Instant;
 
 use super::{asks, core, node, on, pod};
 use crate::core::{Core, Step};
+use crate::plugins::table::{PluginSet, Table};
 use crate::queue::{HOPELESS_MAX, Queue};
-use crate::reason::{Plugin, Plugins};
 
 fn s(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
-fn fit() -> Plugins {
-    let mut p = Plugins::default();
-    p.insert(Plugin::NodeResourcesFit);
-    p
+/// The set of one plugin of the default table.
+fn only(name: &str) -> PluginSet {
+    let mut set = PluginSet::default();
+    set.insert(Table::default().rows().iter().position(|p| p.name() == name).expect("a plugin of that name"));
+    set
+}
+
+fn fit() -> PluginSet {
+    only("NodeResourcesFit")
 }
 
 fn popped(q: &mut Queue, at: Instant) -> Option<String> {
@@ -55,11 +60,11 @@ fn the_hopeless_wait_for_hope_or_five_minutes() {
     q.pop(t);
     q.refuse("a", fit(), t);
     assert_eq!(popped(&mut q, t + s(100)), None);
-    assert!(q.any_refused_by(&[Plugin::NodeResourcesFit]));
-    q.stir(t + s(100), |_, by| by.has(Plugin::InterPodAffinity));
+    assert!(q.any_refused_by(fit()));
+    q.stir(t + s(100), |_, by| by.meets(only("InterPodAffinity")));
     assert_eq!(popped(&mut q, t + s(100)), None);
-    q.stir(t + s(100), |_, by| by.has(Plugin::NodeResourcesFit));
-    assert!(!q.any_refused_by(&[Plugin::NodeResourcesFit]));
+    q.stir(t + s(100), |_, by| by.meets(fit()));
+    assert!(!q.any_refused_by(fit()));
     assert_eq!(popped(&mut q, t + s(100)).as_deref(), Some("a"));
     q.refuse("a", fit(), t + s(100));
     assert_eq!(q.due(), Some(t + s(100) + HOPELESS_MAX));

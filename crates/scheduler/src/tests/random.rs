@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::{node, on, pod};
 use crate::cluster::Cluster;
-use crate::evaluation::{Evaluations, Verdict};
+use crate::evaluation::memo::{Evaluations, Verdict};
+use crate::plugins::table::Table;
 use crate::view::{Node, Pod};
 
 const CHANGES: usize = 400;
@@ -40,6 +41,11 @@ fn some_pod(r: &mut StdRng, name: &str) -> Arc<Pod> {
     pod(name, json!({"metadata": {"labels": {"app": format!("a{}", r.random_range(0..2))}}, "spec": spec}))
 }
 
+/// No evaluations yet, by the default plugins.
+fn none() -> Evaluations {
+    Evaluations::new(Arc::new(Table::default()))
+}
+
 /// Every verdict and score on a spec, by node name.
 fn verdicts(evaluations: &mut Evaluations, cluster: &mut Cluster, pod: &Pod) -> Vec<(String, String)> {
     let e = evaluations.get(&pod.spec, cluster);
@@ -47,22 +53,21 @@ fn verdicts(evaluations: &mut Evaluations, cluster: &mut Cluster, pod: &Pod) -> 
     let mut out = Vec::new();
     let mut order: Vec<u32> = (0..names.len() as u32).collect();
     order.sort_by_key(|i| names[*i as usize].clone());
-    let (mut soft, mut near) = (vec![0; order.len()], vec![0; order.len()]);
-    if let Some(s) = &e.soft {
-        s.scores(&order, &mut soft);
-    }
-    if let Some(p) = &e.interpod
-        && !p.scores(&order, cluster.topologies(), &mut near)
-    {
-        near = vec![0; order.len()];
-    }
+    let (mut counted, mut part) = (vec![Vec::new(); order.len()], Vec::new());
+    e.counted_scores(cluster, &order, &mut part, |weight, scores| {
+        // A plugin that scores nothing but zeros and one that is silent say the same.
+        if scores.iter().any(|s| *s != 0) {
+            counted.iter_mut().zip(scores).for_each(|(all, score)| all.push((weight, *score)));
+        }
+    });
     for (k, i) in order.iter().enumerate() {
-        let local = match e.local(cluster, *i as usize) {
-            Verdict::Refused(r) => format!("{r:?}"),
-            Verdict::Fits(s) => format!("{s:?}"),
+        let refused = match e.local(cluster, *i as usize) {
+            Verdict::Refused(r) => Some(format!("{r:?}")),
+            Verdict::Fits(_) => None,
         };
-        let counted = e.counted_refusal(cluster, *i as usize);
-        out.push((names[*i as usize].clone(), format!("{local} {counted:?} {} {}", soft[k], near[k])));
+        let local = refused.unwrap_or_else(|| format!("{:?}", e.scores(*i as usize)));
+        let refusal = e.counted_refusal(cluster, *i as usize);
+        out.push((names[*i as usize].clone(), format!("{local} {refusal:?} {:?}", counted[k])));
     }
     out
 }
@@ -76,7 +81,7 @@ fn rebuilt(nodes: &[Arc<Node>], pods: &[Arc<Pod>]) -> Cluster {
 
 fn compare(seed: u64) {
     let mut r = StdRng::seed_from_u64(seed);
-    let (mut cluster, mut kept) = (Cluster::default(), Evaluations::default());
+    let (mut cluster, mut kept) = (Cluster::default(), none());
     let (mut nodes, mut pods): (Vec<Arc<Node>>, Vec<Arc<Pod>>) = Default::default();
     let asking: Vec<_> = (0..6).map(|i| some_pod(&mut r, &format!("asking-{i}"))).collect();
     for change in 0..CHANGES {
@@ -107,7 +112,7 @@ fn compare(seed: u64) {
         let mut fresh = rebuilt(&nodes, &pods);
         for p in &asking {
             let have = verdicts(&mut kept, &mut cluster, p);
-            let want = verdicts(&mut Evaluations::default(), &mut fresh, p);
+            let want = verdicts(&mut none(), &mut fresh, p);
             assert_eq!(have, want, "seed {seed}, change {change}, {}", p.name);
         }
         if change % 100 == 99 {

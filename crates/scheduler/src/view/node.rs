@@ -41,6 +41,13 @@ pub struct Taint {
     pub effect: TaintEffect,
 }
 
+impl Taint {
+    /// Whether new pods must tolerate it, rather than only better had.
+    pub fn keeps_away(&self) -> bool {
+        self.effect != TaintEffect::PreferNoSchedule
+    }
+}
+
 /// Amounts by resource: CPU in thousandths, the rest in whole units (bytes, pieces).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Capacity {

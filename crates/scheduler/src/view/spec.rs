@@ -7,7 +7,7 @@ use kelson_meta::{Interner, LabelSelector, Operator};
 use parking_lot::Mutex;
 
 use super::affinity::{NodeSelector, NodeSelectorTerm, PodTerm, Toleration, merge_keys, selector_of};
-use super::node::{Capacity, normalized_image};
+use super::node::{Capacity, Taint, normalized_image};
 use super::raw::{RawContainer, RawPod, RawPodAffinity, RawPodSpec, RawRequirements, RawSpread};
 
 /// CPU that scores assume for a container that asks for none, milli.
@@ -192,6 +192,16 @@ impl PodSpec {
     /// Whether other pods' places matter to it, or its own to others.
     pub fn has_pod_affinity(&self) -> bool {
         !self.affinity.is_empty() || !self.anti_affinity.is_empty() || !self.preferences.is_empty()
+    }
+
+    /// Whether it tolerates a taint.
+    pub fn tolerates(&self, taint: &Taint) -> bool {
+        self.tolerations.iter().any(|toleration| toleration.tolerates(taint))
+    }
+
+    /// Whether one of these taints keeps it away.
+    pub fn has_untolerated(&self, taints: &[Taint]) -> bool {
+        taints.iter().any(|t| t.keeps_away() && !self.tolerates(t))
     }
 
     /// Whether it asks for no CPU and no memory.

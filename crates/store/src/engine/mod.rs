@@ -70,8 +70,9 @@ pub trait Engine: Send {
     /// process); with `sync` the disk has them too, and all batches before.
     ///
     /// # Errors
-    /// After an error the batch has no effect, or will have none before the next batch that succeeds. The engine is
-    /// usable again as soon as its cause is gone.
+    /// [`EngineError::Sync`]: the disk did not confirm the batch; whether it is there will be known when the engine is
+    /// opened anew, and until then it must not be written to. After any other error the batch has no effect, or will
+    /// have none before the next batch that succeeds, and the engine is usable again as soon as its cause is gone.
     fn append(&mut self, batch: &[Op], sync: bool) -> Result<(), EngineError>;
 
     /// Makes everything appended survive a power cut.
@@ -128,6 +129,15 @@ pub enum EngineError {
         context: &'static str,
         /// What the system said.
         source: std::io::Error,
+    },
+    /// The disk did not confirm what was handed to it. The kernel may have dropped those bytes and yet answer the next
+    /// sync with success, so trying again proves nothing: only what a new opening reads is true.
+    #[error("{context}: the disk did not confirm the write: {reason}")]
+    Sync {
+        /// What was being done.
+        context: &'static str,
+        /// What the system said.
+        reason: String,
     },
     /// The engine's library failed in another way.
     #[error("{context}: {reason}")]

@@ -5,7 +5,8 @@ use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use rusqlite::{Connection, ErrorCode, params};
+use rusqlite::config::DbConfig;
+use rusqlite::{Connection, ErrorCode, ffi, params};
 
 use super::{Engine, EngineError, Entry, Op, Sink};
 
@@ -108,6 +109,15 @@ impl SqliteEngine {
         transaction.commit()
     }
 
+    /// After a failed sync nothing may carry the log over into the table: the log's pages in memory may be ones that
+    /// never reached the disk. Closing the connection would do it.
+    fn leave_files_alone(&self) {
+        let done = self.connection.set_db_config(DbConfig::SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, true);
+        if let Err(error) = done {
+            tracing::warn!(%error, "the write-ahead log cannot be left as it is");
+        }
+    }
+
     fn fault(&self, context: &'static str, error: rusqlite::Error) -> EngineError {
         explain(&self.path, context, error)
     }
@@ -144,9 +154,13 @@ impl Engine for SqliteEngine {
     }
 
     fn append(&mut self, batch: &[Op], sync: bool) -> Result<(), EngineError> {
-        self.set_synchronous(sync)
-            .and_then(|()| self.write(batch))
-            .map_err(|error| self.fault("write to the store", error))
+        let written = self.set_synchronous(sync).and_then(|()| self.write(batch));
+        written.map_err(|error| {
+            if is_failed_sync(&error) {
+                self.leave_files_alone();
+            }
+            self.fault("write to the store", error)
+        })
     }
 
     fn sync(&mut self) -> Result<(), EngineError> {
@@ -155,7 +169,8 @@ impl Engine for SqliteEngine {
         let log = self.path.with_file_name(format!("{FILE}-wal"));
         match File::open(&log).and_then(|log| log.sync_data()) {
             Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
-                Err(EngineError::Io { context: "sync the store", source })
+                self.leave_files_alone();
+                Err(EngineError::Sync { context: "sync the store", reason: source.to_string() })
             }
             _ => Ok(()),
         }
@@ -226,8 +241,17 @@ fn create_files(dir: &Path, path: &Path) -> Result<(), EngineError> {
         .map_err(|source| EngineError::Io { context: "set the store's permissions", source })
 }
 
+/// Whether it was a sync that failed, of the files or of their directory.
+fn is_failed_sync(error: &rusqlite::Error) -> bool {
+    const SYNCS: [i32; 2] = [ffi::SQLITE_IOERR_FSYNC, ffi::SQLITE_IOERR_DIR_FSYNC];
+    error.sqlite_error().is_some_and(|error| SYNCS.contains(&error.extended_code))
+}
+
 /// What an error of SQLite means for the store.
 fn explain(path: &Path, context: &'static str, error: rusqlite::Error) -> EngineError {
+    if is_failed_sync(&error) {
+        return EngineError::Sync { context, reason: error.to_string() };
+    }
     match error.sqlite_error_code() {
         Some(ErrorCode::DatabaseBusy | ErrorCode::DatabaseLocked) => {
             EngineError::InUse(path.parent().unwrap_or(path).to_path_buf())

@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use kelson_meta::is_dns1123_label;
 use serde_json::Value;
 
-use super::{Pod, env, handler, resources, security, volume};
+use super::context::Pod;
+use super::{env, handler, resources, security, volume};
 use crate::path::{Errors, Path};
 use crate::rules;
 use crate::tree::{empty, int0, items, present, text};

@@ -203,7 +203,7 @@ fn file_key(f: &Value, p: &Path<'_>, e: &mut Errors) {
     if path.is_empty() {
         e.required(&p.child("path"), "");
     } else {
-        super::volume::no_backsteps(path, &p.child("path"), e);
+        super::paths::no_backsteps(path, &p.child("path"), e);
     }
 }
 
@@ -248,7 +248,7 @@ pub fn env_from(list: &Value, p: &Path<'_>, e: &mut Errors) {
             if name.is_empty() {
                 e.required(&r.child("name"), "");
             } else {
-                e.invalid_each(&r.child("name"), name, crate::metadata::NameRule::Subdomain.check(name, true));
+                e.invalid_each(&r.child("name"), name, crate::names::NameRule::Subdomain.check(name, true));
             }
         }
         match sources {

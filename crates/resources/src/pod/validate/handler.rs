@@ -1,7 +1,7 @@
 //! Rules of probes and lifecycle hooks.
 use serde_json::Value;
 
-use super::Pod;
+use super::context::Pod;
 use crate::path::{Errors, Path};
 use crate::rules;
 use crate::tree::{int, int0, items, present, text};

@@ -1,16 +1,19 @@
 //! Rules of pod specs, in pods and in templates (upstream `pkg/apis/core/validation`, `ValidatePodSpec`).
 mod container;
+mod context;
 mod env;
 mod handler;
+mod paths;
 mod resources;
 mod scheduling;
 mod security;
 mod volume;
 
+use context::Pod;
 pub use scheduling::{node_selector, tolerations, topology_terms};
 pub use volume::driver_name;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use kelson_meta::{is_dns1123_label, is_dns1123_subdomain, is_qualified_name};
 use serde_json::Value;
@@ -27,24 +30,6 @@ const NAMESERVERS_MAX: usize = 3;
 const SEARCH_PATHS_MAX: usize = 32;
 const SEARCH_CHARS_MAX: usize = 2048;
 const HOSTNAME_OVERRIDE_MAX: usize = 64;
-
-/// What the rules of a container need to know of its pod.
-pub(super) struct Pod<'a> {
-    /// Volumes that are valid, by name.
-    pub volumes: BTreeMap<&'a str, &'a Value>,
-    /// Names of the pod's resource claims.
-    pub claims: BTreeSet<&'a str>,
-    /// `spec.restartPolicy`.
-    pub restart_policy: &'a str,
-    /// `spec.terminationGracePeriodSeconds`.
-    pub grace: Option<i64>,
-    /// Whether containers use the host's user namespace.
-    pub host_users: bool,
-    /// `spec.os.name`.
-    pub os: &'a str,
-    /// Whether it is a pod and no template.
-    pub is_pod: bool,
-}
 
 /// A new pod, apart from its metadata.
 pub fn pod_create(obj: &Value, e: &mut Errors) {

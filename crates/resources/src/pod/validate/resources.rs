@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use kelson_meta::{Quantity, is_qualified_name};
 use serde_json::Value;
 
-use super::Pod;
+use super::context::Pod;
 use crate::path::{Errors, Path};
 use crate::rules;
 use crate::tree::{entries, items, present, text};

@@ -3,7 +3,8 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use super::{Pod, volume};
+use super::context::Pod;
+use super::paths;
 use crate::path::{Errors, Path};
 use crate::rules;
 use crate::tree::{empty, flag, holds, int, items, present, text};
@@ -131,7 +132,7 @@ fn seccomp(s: &Value, p: &Path<'_>, e: &mut Errors) {
     let at = p.child("localhostProfile");
     match (kind == "Localhost", s["localhostProfile"].as_str()) {
         (true, None) => e.required(&at, "must be set when seccomp type is Localhost"),
-        (true, Some(profile)) => volume::descending(profile, &at, e),
+        (true, Some(profile)) => paths::descending(profile, &at, e),
         (false, Some(_)) => e.invalid(&at, s, "can only be set when seccomp type is Localhost"),
         (false, None) => {}
     }

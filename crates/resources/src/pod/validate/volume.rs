@@ -4,7 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use kelson_meta::{is_dns1123_label, is_dns1123_subdomain, is_qualified_name};
 use serde_json::Value;
 
-use super::{Pod, env};
+use super::context::Pod;
+use super::env;
+use super::paths::{descending, no_backsteps, non_reserved};
 use crate::path::{Errors, Path};
 use crate::rules;
 use crate::tree::{empty, flag, int, items, present, text};
@@ -331,29 +333,6 @@ fn pod_certificate(x: &Value, p: &Path<'_>, e: &mut Errors) {
     }
     if fields.iter().all(|f| empty(&x[*f])) {
         e.required(p, "specify at least one of credentialBundlePath, keyPath, and certificateChainPath");
-    }
-}
-
-/// No `..` element.
-pub fn no_backsteps(path: &str, p: &Path<'_>, e: &mut Errors) {
-    if path.split('/').any(|s| s == "..") {
-        e.invalid(p, path, "must not contain '..'");
-    }
-}
-
-/// Relative, without `..`.
-pub fn descending(path: &str, p: &Path<'_>, e: &mut Errors) {
-    if path.starts_with('/') {
-        e.invalid(p, path, "must be a relative path");
-    }
-    no_backsteps(path, p, e);
-}
-
-/// Relative, without `..`, and not beginning with it: the writer of atomic volumes keeps such names.
-fn non_reserved(path: &str, p: &Path<'_>, e: &mut Errors) {
-    descending(path, p, e);
-    if path.starts_with("..") && !path.starts_with("../") && path != ".." {
-        e.invalid(p, path, "must not start with '..'");
     }
 }
 

@@ -2,7 +2,7 @@
 //! value, so that counting and looking up are array accesses.
 use std::collections::{BTreeMap, HashMap};
 
-use crate::cluster::NodeState;
+use crate::cluster::node_state::NodeState;
 
 /// The domain of nodes without the label.
 pub const NO_DOMAIN: u32 = u32::MAX;

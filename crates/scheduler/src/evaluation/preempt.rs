@@ -6,10 +6,11 @@ use std::sync::Arc;
 
 use kelson_meta::ObjectKey;
 
+use super::memo::Evaluation;
+use super::nominations::{Nominations, takes_precedence};
+use super::select::Unfit;
 use crate::cluster::{Cluster, NodeState};
-use crate::evaluation::Evaluation;
 use crate::reason::{Reason, Tally, summary};
-use crate::select::{Nominations, Unfit, takes_precedence};
 use crate::view::{DisruptionBudget, Pod};
 
 /// At least this many candidates are looked for, where there are so many.
@@ -113,7 +114,7 @@ fn victims(
     for rival in promised.on(&node.node.name).iter().filter(|p| takes_precedence(p, pod)) {
         state.add(Arc::clone(rival));
     }
-    if let Some(r) = evaluation.refusal_if(cluster, i, &state) {
+    if let Some((_, r)) = evaluation.refusal_if(cluster, i, &state) {
         evaluation.restore(cluster, i);
         return Err(Some(r.reasons));
     }

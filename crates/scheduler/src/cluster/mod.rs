@@ -1,73 +1,23 @@
 //! What the scheduler believes of the cluster: nodes with the pods on them (bound, or assumed to be soon), kept up to
 //! date change by change. Every change of a node gives it a new generation, so that what was computed from it before is
 //! known to be stale; adding or removing nodes changes the structure, which makes all of it stale.
+pub mod namespaces;
+pub mod node_state;
+pub mod storage;
+pub mod topology;
+pub mod workloads;
+
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 
-use kelson_meta::LabelMap;
 use tokio::time::Instant;
 
-use crate::storage::Storage;
-use crate::topology::Topologies;
-use crate::view::{Capacity, Namespace, Node, Pod, PodSpec};
-use crate::workloads::Workloads;
-
-/// One node and what is on it.
-#[derive(Clone, Debug)]
-pub struct NodeState {
-    /// The node.
-    pub node: Arc<Node>,
-    /// Changes with everything that may change a verdict on this node.
-    pub generation: u64,
-    /// Sum of the pods' requests.
-    pub requested: Capacity,
-    /// Sum of CPU, with assumed amounts.
-    pub assumed_cpu: i64,
-    /// Sum of memory, with assumed amounts.
-    pub assumed_memory: i64,
-    /// The pods.
-    pub pods: Vec<Arc<Pod>>,
-    /// How many of them have pod affinity of any kind.
-    pub with_affinity: usize,
-}
-
-impl NodeState {
-    /// A node without pods.
-    pub fn new(node: Arc<Node>, generation: u64) -> Self {
-        Self {
-            node,
-            generation,
-            requested: Capacity::default(),
-            assumed_cpu: 0,
-            assumed_memory: 0,
-            pods: Vec::new(),
-            with_affinity: 0,
-        }
-    }
-
-    fn count(&mut self, spec: &PodSpec, sign: i64) {
-        self.requested.add(&spec.requests.asked, sign);
-        self.assumed_cpu += sign * spec.requests.assumed_cpu;
-        self.assumed_memory += sign * spec.requests.assumed_memory;
-        if spec.has_pod_affinity() {
-            self.with_affinity = self.with_affinity.saturating_add_signed(sign as isize);
-        }
-    }
-
-    /// Puts a pod on it.
-    pub fn add(&mut self, pod: Arc<Pod>) {
-        self.count(&pod.spec, 1);
-        self.pods.push(pod);
-    }
-
-    /// Takes a pod off it.
-    pub fn remove(&mut self, uid: &str) -> Option<Arc<Pod>> {
-        let i = self.pods.iter().position(|p| *p.uid == *uid)?;
-        let pod = self.pods.swap_remove(i);
-        self.count(&pod.spec, -1);
-        Some(pod)
-    }
-}
+pub use self::namespaces::Namespaces;
+pub use self::node_state::NodeState;
+use self::storage::Storage;
+use self::topology::Topologies;
+use self::workloads::Workloads;
+use crate::view::{Node, Pod};
 
 /// Where a known pod is.
 #[derive(Debug)]
@@ -113,40 +63,6 @@ pub struct ImageSummary {
     pub nodes: i64,
 }
 
-static NO_LABELS: BTreeMap<String, String> = BTreeMap::new();
-
-/// The labels of namespaces.
-#[derive(Debug, Default)]
-pub struct Namespaces {
-    labels: HashMap<Box<str>, LabelMap>,
-    epoch: u64,
-}
-
-impl Namespaces {
-    /// A namespace's labels; none when it is unknown.
-    pub fn labels(&self, name: &str) -> &BTreeMap<String, String> {
-        self.labels.get(name).map_or(&NO_LABELS, |labels| labels)
-    }
-    /// Changes with any namespace's labels.
-    pub fn epoch(&self) -> u64 {
-        self.epoch
-    }
-    /// Learns a namespace.
-    pub fn put(&mut self, ns: &Namespace) {
-        let labels = &ns.metadata.labels;
-        if self.labels.get(ns.metadata.name.as_str()) != Some(labels) {
-            self.labels.insert(ns.metadata.name.as_str().into(), labels.clone());
-            self.epoch += 1;
-        }
-    }
-    /// Forgets a namespace.
-    pub fn remove(&mut self, name: &str) {
-        if self.labels.remove(name).is_some() {
-            self.epoch += 1;
-        }
-    }
-}
-
 impl Cluster {
     /// The nodes; positions are stable while [`structure`](Self::structure) is.
     pub fn nodes(&self) -> &[NodeState] {
@@ -187,6 +103,10 @@ impl Cluster {
     /// Namespaces.
     pub fn namespaces(&mut self) -> &mut Namespaces {
         &mut self.namespaces
+    }
+    /// Changes with any namespace's labels.
+    pub fn namespaces_epoch(&self) -> u64 {
+        self.namespaces.epoch()
     }
     /// What counting over topologies needs, side by side.
     pub fn parts(&mut self) -> (&[NodeState], &mut Topologies, &Namespaces) {

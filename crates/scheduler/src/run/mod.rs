@@ -15,13 +15,13 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
+use crate::cluster::workloads::owner_selector;
 use crate::core::{Core, Preemption, Report, Step};
 use crate::metrics;
 use crate::view::{
     Claim, DisruptionBudget, Namespace, Node, Pod, ReplicaSet, ReplicationController, Service, StatefulSet,
     StorageClass, Volume,
 };
-use crate::workloads::owner_selector;
 
 /// Bindings under way at once.
 const BINDS_MAX: usize = 64;

@@ -2,11 +2,10 @@
 //! One table serves the hard constraints of a spec and another the soft ones (or the cluster's defaults).
 use kelson_meta::LabelSelector;
 
-use super::SCORE_MAX;
-use super::local;
+use super::plugin::{Change, Counted, Plugin, Prepared, SCORE_MAX};
+use crate::cluster::topology::{NO_DOMAIN, Topologies};
 use crate::cluster::{Cluster, NodeState};
-use crate::reason::{Plugin, Reason, Refusal};
-use crate::topology::{NO_DOMAIN, Topologies};
+use crate::reason::{Reason, Refusal};
 use crate::view::{PodSpec, SpreadConstraint};
 
 const HOSTNAME: &str = "kubernetes.io/hostname";
@@ -14,8 +13,8 @@ const ZONE: &str = "topology.kubernetes.io/zone";
 
 /// A constraint with its counts.
 #[derive(Debug)]
-struct Counted {
-    rule: SpreadConstraint,
+struct Rule {
+    constraint: SpreadConstraint,
     topology: usize,
     /// Whether the pod itself is one of those counted.
     own: bool,
@@ -38,10 +37,70 @@ struct Entry {
 
 const NONE: Entry = Entry { domain: NO_DOMAIN, counts: false, pods: 0 };
 
+/// See the module.
+#[derive(Debug)]
+pub struct PodTopologySpread;
+
+impl Plugin for PodTopologySpread {
+    fn name(&self) -> &'static str {
+        "PodTopologySpread"
+    }
+
+    fn prepare(&self, spec: &PodSpec, cluster: &mut Cluster) -> Prepared {
+        let (hard, soft) = (Spread::hard(spec, cluster), Spread::soft(spec, cluster));
+        if hard.is_none() && soft.is_none() {
+            return Prepared::Nothing;
+        }
+        Prepared::Counted(Box::new(Both { hard, soft }))
+    }
+
+    /// Specs without constraints of their own follow the selectors of their namespace's workloads.
+    fn epoch(&self, spec: &PodSpec, cluster: &Cluster) -> u64 {
+        if spec.spread.is_empty() { cluster.workloads.epoch(&spec.namespace) } else { 0 }
+    }
+
+    fn weight(&self) -> i64 {
+        2
+    }
+
+    fn hopes_for(&self, change: Change) -> bool {
+        matches!(change, Change::Node | Change::NodeRemoved | Change::PodPlaced | Change::PodRemoved)
+    }
+}
+
+/// The hard constraints refuse, the soft ones (or the cluster's defaults) score.
+#[derive(Debug)]
+struct Both {
+    hard: Option<Spread>,
+    soft: Option<Spread>,
+}
+
+impl Counted for Both {
+    fn sync(&mut self, spec: &PodSpec, cluster: &mut Cluster) -> bool {
+        self.hard.iter_mut().chain(&mut self.soft).for_each(|s| s.sync(spec, cluster));
+        true
+    }
+
+    fn count_as(&mut self, spec: &PodSpec, cluster: &mut Cluster, i: usize, state: &NodeState) {
+        if let Some(s) = &mut self.hard {
+            s.apply(spec, i, state, cluster.topologies());
+            s.settle();
+        }
+    }
+
+    fn filter(&self, _: &Cluster, i: usize) -> Option<Refusal> {
+        self.hard.as_ref().and_then(|s| s.refusal(i))
+    }
+
+    fn scores(&self, _: &Cluster, nodes: &[u32], out: &mut Vec<i64>) -> bool {
+        self.soft.as_ref().inspect(|s| s.scores(nodes, out)).is_some()
+    }
+}
+
 /// The constraints of one spec, hard or soft.
 #[derive(Debug)]
-pub struct Spread {
-    rules: Vec<Counted>,
+struct Spread {
+    rules: Vec<Rule>,
     /// Nodes without all of the labels do not take part.
     all_labels: bool,
     generations: Vec<u64>,
@@ -65,13 +124,13 @@ fn defaults(selector: &LabelSelector) -> Vec<SpreadConstraint> {
 
 impl Spread {
     /// The hard constraints of a spec, if it has any.
-    pub fn hard(spec: &PodSpec, cluster: &mut Cluster) -> Option<Self> {
+    fn hard(spec: &PodSpec, cluster: &mut Cluster) -> Option<Self> {
         let rules = spec.spread.iter().filter(|c| c.hard).cloned().collect();
         Self::new(spec, rules, true, cluster)
     }
 
     /// The soft constraints of a spec, or the default ones where something selects it.
-    pub fn soft(spec: &PodSpec, cluster: &mut Cluster) -> Option<Self> {
+    fn soft(spec: &PodSpec, cluster: &mut Cluster) -> Option<Self> {
         if !spec.spread.is_empty() {
             let rules = spec.spread.iter().filter(|c| !c.hard).cloned().collect();
             return Self::new(spec, rules, true, cluster);
@@ -89,22 +148,22 @@ impl Spread {
         }
         let (nodes, topologies, _) = cluster.parts();
         let count = nodes.len();
-        let counted = rules.into_iter().map(|rule| Counted {
+        let counted = rules.into_iter().map(|rule| Rule {
             topology: topologies.number(&rule.topology_key, nodes),
             own: rule.selector.matches(&spec.labels),
             hostname: &*rule.topology_key == HOSTNAME,
             pods: Vec::new(),
             nodes: Vec::new(),
             least: None,
-            rule,
+            constraint: rule,
         });
-        let rules: Vec<Counted> = counted.collect();
+        let rules: Vec<Rule> = counted.collect();
         let entries = vec![NONE; count * rules.len()];
         Some(Self { rules, all_labels, generations: vec![0; count], entries })
     }
 
     /// Counts the nodes that changed.
-    pub fn sync(&mut self, spec: &PodSpec, cluster: &mut Cluster) {
+    fn sync(&mut self, spec: &PodSpec, cluster: &mut Cluster) {
         let (nodes, topologies, _) = cluster.parts();
         for (i, state) in nodes.iter().enumerate() {
             if self.generations[i] != state.generation {
@@ -116,7 +175,7 @@ impl Spread {
     }
 
     /// Counts one node as it is in `state`, in place of what was counted of it.
-    pub fn apply(&mut self, spec: &PodSpec, i: usize, state: &NodeState, topologies: &Topologies) {
+    fn apply(&mut self, spec: &PodSpec, i: usize, state: &NodeState, topologies: &Topologies) {
         let width = self.rules.len();
         let complete = self.rules.iter().all(|r| topologies.get(r.topology).of(i) != NO_DOMAIN);
         let takes_part = complete || !self.all_labels;
@@ -131,11 +190,11 @@ impl Spread {
             let domain = topologies.get(r.topology).of(i);
             let pods = match &last {
                 // The default constraints share one selector.
-                Some((selector, n)) if *selector == &r.rule.selector => *n,
-                _ => count(&r.rule.selector, spec, state),
+                Some((selector, n)) if *selector == &r.constraint.selector => *n,
+                _ => count(&r.constraint.selector, spec, state),
             };
-            let included = (!r.rule.honor_affinity || spec.node_matches(&state.node.name, &state.node.labels))
-                && (!r.rule.honor_taints || !local::untolerated(spec, &state.node.taints));
+            let included = (!r.constraint.honor_affinity || spec.node_matches(&state.node.name, &state.node.labels))
+                && (!r.constraint.honor_taints || !spec.has_untolerated(&state.node.taints));
             *entry = Entry { domain, counts: takes_part && included && domain != NO_DOMAIN, pods };
             if entry.counts {
                 let d = domain as usize;
@@ -146,41 +205,41 @@ impl Spread {
                 r.pods[d] += pods;
                 r.nodes[d] += 1;
             }
-            last = Some((&r.rule.selector, pods));
+            last = Some((&r.constraint.selector, pods));
         }
     }
 
     /// Finds the least counts; call after [`apply`](Self::apply) and before [`refusal`](Self::refusal).
-    pub fn settle(&mut self) {
-        for r in self.rules.iter_mut().filter(|r| r.rule.hard) {
+    fn settle(&mut self) {
+        for r in self.rules.iter_mut().filter(|r| r.constraint.hard) {
             let mut domains = 0;
             let mut least = None;
             for (pods, _) in r.pods.iter().zip(&r.nodes).filter(|(_, nodes)| **nodes > 0) {
                 domains += 1;
                 least = Some(least.map_or(*pods, |l: i64| l.min(*pods)));
             }
-            r.least = if domains < r.rule.min_domains { Some(0) } else { least };
+            r.least = if domains < r.constraint.min_domains { Some(0) } else { least };
         }
     }
 
     /// Why a pod of this spec must not go to a node, if it must not.
-    pub fn refusal(&self, i: usize) -> Option<Refusal> {
+    fn refusal(&self, i: usize) -> Option<Refusal> {
         let width = self.rules.len();
         for (r, entry) in self.rules.iter().zip(&self.entries[i * width..]) {
             if entry.domain == NO_DOMAIN {
-                return Some(Refusal::one(Plugin::PodTopologySpread, false, Reason::SPREAD_LABEL));
+                return Some(Refusal::one(false, Reason::SPREAD_LABEL));
             }
             let here = r.pods.get(entry.domain as usize).copied().unwrap_or(0);
             let skew = here + i64::from(r.own) - r.least.unwrap_or(i64::from(i32::MAX));
-            if skew > r.rule.max_skew {
-                return Some(Refusal::one(Plugin::PodTopologySpread, true, Reason::SPREAD));
+            if skew > r.constraint.max_skew {
+                return Some(Refusal::one(true, Reason::SPREAD));
             }
         }
         None
     }
 
     /// Writes the normalised scores (0 to 100) of these nodes to `out`, in their order.
-    pub fn scores(&self, nodes: &[u32], out: &mut Vec<i64>) {
+    fn scores(&self, nodes: &[u32], out: &mut Vec<i64>) {
         const IGNORED: i64 = -1;
         let width = self.rules.len();
         let of = |i: u32| &self.entries[i as usize * width..(i as usize + 1) * width];
@@ -199,7 +258,7 @@ impl Spread {
                     continue;
                 }
                 let pods = if r.hostname { e.pods } else { r.pods.get(e.domain as usize).copied().unwrap_or(0) };
-                score += pods as f64 * weight + (r.rule.max_skew - 1) as f64;
+                score += pods as f64 * weight + (r.constraint.max_skew - 1) as f64;
             }
             let score = score.round() as i64;
             min = min.min(score);

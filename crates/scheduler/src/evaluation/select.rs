@@ -1,63 +1,19 @@
 //! One decision: which node a pod goes to, or why to none. Plain data in and out; the queue, time and the API are
 //! others' business.
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::memo::{Evaluation, Evaluations, Refused, Verdict};
+use super::nominations::{Nominations, takes_precedence};
 use crate::cluster::Cluster;
-use crate::evaluation::{Evaluation, Evaluations, Verdict};
-use crate::reason::{NO_NODES, Plugin, Plugins, Reason, Refusal, Tally, summary};
-use crate::storage::Claims;
+use crate::plugins::plugin::{Normalize, SCORE_MAX};
+use crate::plugins::table::{PluginSet, Table};
+use crate::reason::{NO_NODES, Reason, Tally, summary};
 use crate::view::Pod;
 
 /// With fewer nodes than this all are looked at.
 const FEASIBLE_MIN: usize = 100;
 /// At least this share of the nodes is looked for, percent.
 const FEASIBLE_PERCENT_MIN: usize = 5;
-
-/// How much each score counts.
-mod weight {
-    pub const FIT: i64 = 1;
-    pub const BALANCED: i64 = 1;
-    pub const IMAGES: i64 = 1;
-    pub const NODE_AFFINITY: i64 = 2;
-    pub const SPREAD: i64 = 2;
-    pub const INTERPOD: i64 = 2;
-    pub const TAINTS: i64 = 3;
-}
-
-/// Pods that were promised a node, because others make room for them there.
-#[derive(Debug, Default)]
-pub struct Nominations {
-    by_node: HashMap<Box<str>, Vec<Arc<Pod>>>,
-    node_of: HashMap<Arc<str>, Box<str>>,
-}
-
-impl Nominations {
-    /// Promises a node, in place of an earlier promise.
-    pub fn put(&mut self, pod: Arc<Pod>, node: &str) {
-        self.remove(&pod.uid);
-        self.node_of.insert(Arc::clone(&pod.uid), node.into());
-        self.by_node.entry(node.into()).or_default().push(pod);
-    }
-    /// Takes the promise back.
-    pub fn remove(&mut self, uid: &str) {
-        let Some(node) = self.node_of.remove(uid) else { return };
-        if let Some(pods) = self.by_node.get_mut(&node) {
-            pods.retain(|p| *p.uid != *uid);
-            if pods.is_empty() {
-                self.by_node.remove(&node);
-            }
-        }
-    }
-    /// The node a pod was promised.
-    pub fn node_of(&self, uid: &str) -> Option<&str> {
-        self.node_of.get(uid).map(|n| &**n)
-    }
-    /// Who was promised a node.
-    pub fn on(&self, node: &str) -> &[Arc<Pod>] {
-        self.by_node.get(node).map_or(&[], Vec::as_slice)
-    }
-}
 
 /// A pod that goes nowhere for now.
 #[derive(Debug)]
@@ -69,7 +25,7 @@ pub struct Unfit {
     /// The reasons counted.
     pub tally: Tally,
     /// Who refused.
-    pub plugins: Plugins,
+    pub plugins: PluginSet,
     /// Nodes where removing pods could help.
     pub preemptible: Vec<u32>,
 }
@@ -95,6 +51,7 @@ pub enum Decision {
 pub struct Selector {
     /// Evaluations of specs.
     pub evaluations: Evaluations,
+    table: Arc<Table>,
     percent: usize,
     start: usize,
     random: u64,
@@ -104,10 +61,11 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// Looks for `percent` of the nodes (0: by their number); breaks ties by `seed`.
-    pub fn new(percent: usize, seed: u64) -> Self {
+    /// Asks the plugins of `table`; looks for `percent` of the nodes (0: by their number); breaks ties by `seed`.
+    pub fn new(table: Arc<Table>, percent: usize, seed: u64) -> Self {
         Self {
-            evaluations: Evaluations::default(),
+            evaluations: Evaluations::new(Arc::clone(&table)),
+            table,
             percent,
             start: 0,
             // Xorshift must not start at zero.
@@ -144,18 +102,20 @@ impl Selector {
             nodes,
             before: None,
             tally: Tally::default(),
-            plugins: Plugins::default(),
+            plugins: PluginSet::default(),
             preemptible: Vec::new(),
         };
         if nodes == 0 {
             return Decision::Unfit(unfit);
         }
         let wanted = self.wanted(nodes);
-        let mut evaluations = std::mem::take(&mut self.evaluations);
+        // Taken out meanwhile, so that the evaluation and the rest of the selector can be used side by side.
+        let none = Evaluations::new(Arc::clone(&self.table));
+        let mut evaluations = std::mem::replace(&mut self.evaluations, none);
         let evaluation = evaluations.get(&pod.spec, cluster);
-        let decision = if let Claims::Refused(message) = &evaluation.claims {
+        let decision = if let Some((row, message)) = evaluation.refused() {
             unfit.before = Some(message.clone());
-            unfit.plugins.insert(Plugin::VolumeBinding);
+            unfit.plugins.insert(*row);
             Decision::Unfit(unfit)
         } else {
             let nominated = promised.node_of(&pod.uid).or(pod.nominated.as_deref());
@@ -176,6 +136,21 @@ impl Selector {
         decision
     }
 
+    /// The positions of the only nodes that some plugins let the pod go to, and those plugins; `None` when all may do.
+    fn only(&self, cluster: &Cluster, pod: &Pod) -> Option<(Vec<usize>, PluginSet)> {
+        let mut only: Option<(Vec<usize>, PluginSet)> = None;
+        for (row, plugin) in self.table.rows().iter().enumerate() {
+            let Some(names) = plugin.only_nodes(&pod.spec) else { continue };
+            let (before, mut by) = only.take().unzip();
+            let positions = names.iter().filter_map(|n| cluster.position(n));
+            let allowed = |i: &usize| before.as_ref().is_none_or(|before: &Vec<usize>| before.contains(i));
+            let by: &mut PluginSet = by.get_or_insert_default();
+            by.insert(row);
+            only = Some((positions.filter(allowed).collect(), *by));
+        }
+        only
+    }
+
     /// Collects nodes that fit, beginning where the last decision ended.
     fn find(
         &mut self,
@@ -188,14 +163,13 @@ impl Selector {
     ) {
         self.feasible.clear();
         let nodes = cluster.nodes().len();
-        let only = pod.spec.only_nodes.as_ref();
-        let only: Option<Vec<usize>> = only.map(|o| o.iter().filter_map(|n| cluster.position(n)).collect());
-        let count = only.as_ref().map_or(nodes, Vec::len);
+        let only = self.only(cluster, pod);
+        let count = only.as_ref().map_or(nodes, |(these, _)| these.len());
         let start = self.start % nodes;
         let mut visited = 0;
         for k in 0..count {
             let i = match &only {
-                Some(these) => these[k],
+                Some((these, _)) => these[k],
                 None => cluster.order()[if start + k < nodes { start + k } else { start + k - nodes }] as usize,
             };
             visited += 1;
@@ -206,8 +180,8 @@ impl Selector {
                         break;
                     }
                 }
-                Some(refusal) => {
-                    unfit.plugins.insert(refusal.plugin);
+                Some((row, refusal)) => {
+                    unfit.plugins.insert(row);
                     if refusal.preemptible {
                         unfit.preemptible.push(i as u32);
                     }
@@ -217,43 +191,35 @@ impl Selector {
                 }
             }
         }
-        if only.is_some() {
-            unfit.plugins.insert(Plugin::NodeAffinity);
-            unfit.tally.count(&Reason::fixed("node(s) didn't satisfy plugin(s) [NodeAffinity]"), nodes - count);
-        } else {
-            self.start = (start + visited) % nodes;
+        match only {
+            Some((_, by)) => {
+                by.rows().for_each(|row| unfit.plugins.insert(row));
+                let names: Vec<_> = by.rows().map(|row| self.table.rows()[row].name()).collect();
+                let reason = format!("node(s) didn't satisfy plugin(s) [{}]", names.join(" "));
+                unfit.tally.count(&Reason(reason.into()), nodes - count);
+            }
+            None => self.start = (start + visited) % nodes,
         }
     }
 
     /// The best of the nodes found; one of them at random where several are.
-    fn best(&mut self, evaluation: &mut Evaluation, cluster: &Cluster) -> usize {
+    fn best(&mut self, evaluation: &Evaluation, cluster: &Cluster) -> usize {
         let nodes = std::mem::take(&mut self.feasible);
-        let (mut affinity_max, mut taints_max) = (0, 0);
-        for n in &nodes {
-            let s = evaluation.scores(*n as usize);
-            affinity_max = affinity_max.max(s.affinity);
-            taints_max = taints_max.max(s.taints);
-        }
         self.totals.clear();
-        self.totals.extend(nodes.iter().map(|n| {
-            let s = evaluation.scores(*n as usize);
-            let affinity = if affinity_max > 0 { 100 * s.affinity / affinity_max } else { 0 };
-            let taints = if taints_max > 0 { 100 - 100 * s.taints / taints_max } else { 100 };
-            weight::FIT * s.least
-                + weight::BALANCED * s.balanced
-                + weight::IMAGES * s.images
-                + weight::NODE_AFFINITY * affinity
-                + weight::TAINTS * taints
-        }));
-        if let Some(spread) = &evaluation.soft {
-            spread.scores(&nodes, &mut self.part);
-            self.totals.iter_mut().zip(&self.part).for_each(|(t, p)| *t += weight::SPREAD * p);
+        self.totals.extend(nodes.iter().map(|n| evaluation.scores(*n as usize).0));
+        for (k, row) in self.table.scaled().iter().enumerate() {
+            let plugin = self.table.rows()[*row];
+            let (weight, how) = (plugin.weight(), plugin.normalize());
+            let raw = |n: &u32| evaluation.scores(*n as usize).1[k];
+            let highest = nodes.iter().map(raw).max().unwrap_or(0);
+            for (total, n) in self.totals.iter_mut().zip(&nodes) {
+                *total += weight * normalized(raw(n), highest, how);
+            }
         }
-        if let Some(interpod) = &evaluation.interpod
-            && interpod.scores(&nodes, cluster.topologies(), &mut self.part)
-        {
-            self.totals.iter_mut().zip(&self.part).for_each(|(t, p)| *t += weight::INTERPOD * p);
-        }
+        let totals = &mut self.totals;
+        evaluation.counted_scores(cluster, &nodes, &mut self.part, |weight, part| {
+            totals.iter_mut().zip(part).for_each(|(total, score)| *total += weight * score);
+        });
         let max = self.totals.iter().copied().max().unwrap_or(0);
         let ties = self.totals.iter().filter(|t| **t == max).count().max(1);
         let pick = self.below(ties);
@@ -264,6 +230,16 @@ impl Selector {
     }
 }
 
+/// A raw score among others of which the highest is given.
+fn normalized(raw: i64, highest: i64, how: Normalize) -> i64 {
+    let share = if highest > 0 { SCORE_MAX * raw / highest } else { 0 };
+    match how {
+        Normalize::Nothing => raw,
+        Normalize::ToHighest => share,
+        Normalize::Reversed => SCORE_MAX - share,
+    }
+}
+
 /// Why a node will not do, if it will not; with room kept for pods of at least this priority that were promised it.
 fn judge(
     evaluation: &mut Evaluation,
@@ -271,7 +247,7 @@ fn judge(
     promised: &Nominations,
     pod: &Pod,
     i: usize,
-) -> Option<Refusal> {
+) -> Option<Refused> {
     let refusal = match evaluation.local(cluster, i) {
         Verdict::Refused(r) => Some((**r).clone()),
         Verdict::Fits(_) => evaluation.counted_refusal(cluster, i),
@@ -290,9 +266,4 @@ fn judge(
     let refusal = evaluation.refusal_if(cluster, i, &state);
     evaluation.restore(cluster, i);
     refusal
-}
-
-/// Whether room promised to one pod counts as taken for another.
-pub fn takes_precedence(promised: &Pod, pod: &Pod) -> bool {
-    promised.uid != pod.uid && promised.spec.priority >= pod.spec.priority
 }

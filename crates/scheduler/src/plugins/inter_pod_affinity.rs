@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::SCORE_MAX;
+use super::plugin::{Change, Counted, Plugin, Prepared, SCORE_MAX};
+use crate::cluster::topology::{NO_DOMAIN, Topologies};
 use crate::cluster::{Cluster, Namespaces, NodeState};
-use crate::reason::{Plugin, Reason, Refusal};
-use crate::topology::{NO_DOMAIN, Topologies};
+use crate::reason::{Reason, Refusal};
 use crate::view::{PodSpec, PodTerm};
 
 /// Weight of an existing pod's required affinity to this one (`hardPodAffinityWeight`).
@@ -69,9 +69,65 @@ impl Counts {
     }
 }
 
+/// See the module.
+#[derive(Debug)]
+pub struct InterPodAffinity;
+
+impl Plugin for InterPodAffinity {
+    fn name(&self) -> &'static str {
+        "InterPodAffinity"
+    }
+
+    fn prepare(&self, _: &PodSpec, _: &mut Cluster) -> Prepared {
+        Prepared::Counted(Box::new(WhenNeeded(None)))
+    }
+
+    fn epoch(&self, _: &PodSpec, cluster: &Cluster) -> u64 {
+        cluster.namespaces_epoch()
+    }
+
+    fn weight(&self) -> i64 {
+        2
+    }
+
+    fn hopes_for(&self, change: Change) -> bool {
+        matches!(change, Change::NodeRemoved | Change::PodPlaced | Change::PodRemoved | Change::Namespaces)
+    }
+}
+
+/// Counts that begin once any pod, the new one or one that is there, has terms to count by.
+#[derive(Debug)]
+struct WhenNeeded(Option<InterPod>);
+
+impl Counted for WhenNeeded {
+    fn sync(&mut self, spec: &PodSpec, cluster: &mut Cluster) -> bool {
+        if self.0.is_none() && (spec.has_pod_affinity() || cluster.any_affinity()) {
+            self.0 = Some(InterPod::new(spec, cluster));
+        }
+        let Some(counts) = &mut self.0 else { return false };
+        counts.sync(spec, cluster);
+        true
+    }
+
+    fn count_as(&mut self, spec: &PodSpec, cluster: &mut Cluster, i: usize, state: &NodeState) {
+        if let Some(counts) = &mut self.0 {
+            let (nodes, topologies, namespaces) = cluster.parts();
+            counts.apply(spec, i, state, nodes, topologies, namespaces);
+        }
+    }
+
+    fn filter(&self, cluster: &Cluster, i: usize) -> Option<Refusal> {
+        self.0.as_ref().and_then(|counts| counts.refusal(i, cluster.topologies()))
+    }
+
+    fn scores(&self, cluster: &Cluster, nodes: &[u32], out: &mut Vec<i64>) -> bool {
+        self.0.as_ref().is_some_and(|counts| counts.scores(nodes, cluster.topologies(), out))
+    }
+}
+
 /// The counts for one spec.
 #[derive(Debug)]
-pub struct InterPod {
+struct InterPod {
     counts: [Counts; KINDS],
     /// The topologies of the spec's own required terms.
     affinity: Vec<u32>,
@@ -85,7 +141,7 @@ pub struct InterPod {
 
 impl InterPod {
     /// Empty counts for a spec.
-    pub fn new(spec: &PodSpec, cluster: &mut Cluster) -> Self {
+    fn new(spec: &PodSpec, cluster: &mut Cluster) -> Self {
         let (nodes, topologies, namespaces) = cluster.parts();
         let mut numbers = |terms: &[PodTerm]| -> Vec<u32> {
             terms.iter().map(|t| topologies.number(&t.topology_key, nodes) as u32).collect()
@@ -105,7 +161,7 @@ impl InterPod {
     }
 
     /// Counts the nodes that changed.
-    pub fn sync(&mut self, spec: &PodSpec, cluster: &mut Cluster) {
+    fn sync(&mut self, spec: &PodSpec, cluster: &mut Cluster) {
         let (nodes, topologies, namespaces) = cluster.parts();
         for (i, state) in nodes.iter().enumerate() {
             if self.generations[i] != state.generation {
@@ -116,7 +172,7 @@ impl InterPod {
     }
 
     /// Counts one node as it is in `state`, in place of what was counted of it.
-    pub fn apply(
+    fn apply(
         &mut self,
         spec: &PodSpec,
         i: usize,
@@ -157,8 +213,8 @@ impl InterPod {
     }
 
     /// Why a pod of this spec must not go to a node, if it must not.
-    pub fn refusal(&self, i: usize, topologies: &Topologies) -> Option<Refusal> {
-        let refuse = |preemptible, reason| Some(Refusal::one(Plugin::InterPodAffinity, preemptible, reason));
+    fn refusal(&self, i: usize, topologies: &Topologies) -> Option<Refusal> {
+        let refuse = |preemptible, reason| Some(Refusal::one(preemptible, reason));
         let of = |t: u32| topologies.get(t as usize).of(i);
         if !self.affinity.is_empty() {
             let here = self.count(Kind::Affinity);
@@ -185,7 +241,7 @@ impl InterPod {
     }
 
     /// Writes the normalised scores (0 to 100) of these nodes to `out`; false when there is nothing to prefer.
-    pub fn scores(&self, nodes: &[u32], topologies: &Topologies, out: &mut Vec<i64>) -> bool {
+    fn scores(&self, nodes: &[u32], topologies: &Topologies, out: &mut Vec<i64>) -> bool {
         let scores = self.count(Kind::Score);
         if scores.by_topology.is_empty() {
             return false;

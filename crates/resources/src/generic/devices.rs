@@ -1,0 +1,86 @@
+//! `resource.k8s.io`: dynamic resource allocation.
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::kind::{Generic, plain};
+use crate::column::{AGE, Column, NAME};
+use crate::options::Options;
+use crate::table::{age, name};
+use crate::tree::{at_mut, default_zero, items, items_mut, object_mut, present, text};
+const GROUP: &str = "resource.k8s.io";
+
+/// Its kinds.
+pub fn kinds() -> Vec<Generic> {
+    vec![
+        plain(Options { generation: true, ..Options::of(GROUP, "deviceclasses") }).name_and_age(),
+        plain(Options::of(GROUP, "resourceclaims")).default(claim_defaults).table(CLAIMS, claim_row),
+        plain(Options::of(GROUP, "resourceclaimtemplates")).default(claim_template_defaults).name_and_age(),
+        plain(Options { generation: true, ..Options::of(GROUP, "resourceslices") }).table(SLICES, slice_row),
+        plain(Options { generation: true, ..Options::of(GROUP, "devicetaintrules") }),
+        plain(Options { allow_unconditional_update: false, ..Options::of(GROUP, "resourcepoolstatusrequests") }),
+    ]
+}
+
+fn request_defaults(devices: Option<&mut Value>) {
+    for r in devices.into_iter().flat_map(|d| items_mut(d, "requests")) {
+        // The one in v1beta1 is the request itself.
+        if present(&r["deviceClassName"]) {
+            exact_defaults(r);
+        }
+        if let Some(e) = object_mut(r, "exactly") {
+            exact_defaults(e);
+        }
+        for s in items_mut(r, "firstAvailable") {
+            exact_defaults(s);
+        }
+    }
+}
+
+fn exact_defaults(r: &mut Value) {
+    default_zero(r, "allocationMode", "ExactCount");
+    if text(&r["allocationMode"]) == "ExactCount" {
+        default_zero(r, "count", 1);
+    }
+}
+
+fn claim_defaults(obj: &mut Value) {
+    request_defaults(at_mut(obj, &["spec", "devices"]));
+}
+
+fn claim_template_defaults(obj: &mut Value) {
+    request_defaults(at_mut(obj, &["spec", "spec", "devices"]));
+}
+
+fn claim_row(obj: &Value, now: Timestamp) -> Vec<Value> {
+    let deleted = present(&obj["metadata"]["deletionTimestamp"]);
+    let status = &obj["status"];
+    let mut states = Vec::new();
+    if deleted {
+        states.push("deleted");
+    }
+    if present(&status["allocation"]) {
+        states.push("allocated");
+        if !items(&status["reservedFor"]).is_empty() {
+            states.push("reserved");
+        }
+    } else if !deleted {
+        states.push("pending");
+    }
+    vec![name(obj), json!(states.join(",")), age(obj, now)]
+}
+
+fn slice_row(obj: &Value, now: Timestamp) -> Vec<Value> {
+    let spec = &obj["spec"];
+    let cell = |v: &Value| json!(text(v));
+    vec![name(obj), cell(&spec["nodeName"]), cell(&spec["driver"]), cell(&spec["pool"]["name"]), age(obj, now)]
+}
+
+const CLAIMS: &[Column] = &[NAME, Column::text("State", "Allocation and reservation."), AGE];
+
+const SLICES: &[Column] = &[
+    NAME,
+    Column::text("Node", "Node of the devices."),
+    Column::text("Driver", "Driver of the devices."),
+    Column::text("Pool", "Pool they are in."),
+    AGE,
+];

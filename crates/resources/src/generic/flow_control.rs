@@ -1,0 +1,89 @@
+//! `flowcontrol.apiserver.k8s.io`: flow schemas and priority levels.
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::kind::{Generic, plain};
+use crate::column::{AGE, Column, NAME};
+use crate::options::Options;
+use crate::table::{NONE, age, name, or_none};
+use crate::tree::{at_mut, default_to, default_zero, ensure, int0, items, object_mut, present, text};
+const GROUP: &str = "flowcontrol.apiserver.k8s.io";
+
+/// Its kinds.
+pub fn kinds() -> Vec<Generic> {
+    vec![
+        plain(Options { generation: true, ..Options::of(GROUP, "flowschemas") })
+            .default(flow_schema_defaults)
+            .table(FLOW_SCHEMAS, flow_schema_row),
+        plain(Options { generation: true, ..Options::of(GROUP, "prioritylevelconfigurations") })
+            .default(priority_level_defaults)
+            .table(PRIORITY_LEVELS, priority_level_row),
+    ]
+}
+
+fn flow_schema_defaults(obj: &mut Value) {
+    if let Some(spec) = ensure(obj, "spec") {
+        default_zero(spec, "matchingPrecedence", 1000);
+    }
+}
+
+fn priority_level_defaults(obj: &mut Value) {
+    let Some(spec) = ensure(obj, "spec") else { return };
+    for (kind, shares) in [("exempt", 0), ("limited", 30)] {
+        let Some(x) = object_mut(spec, kind) else { continue };
+        default_to(x, "nominalConcurrencyShares", shares);
+        default_to(x, "lendablePercent", 0);
+        if let Some(q) = at_mut(x, &["limitResponse", "queuing"]) {
+            default_zero(q, "handSize", 8);
+            default_zero(q, "queues", 64);
+            default_zero(q, "queueLengthLimit", 50);
+        }
+    }
+}
+
+fn flow_schema_row(obj: &Value, now: Timestamp) -> Vec<Value> {
+    let spec = &obj["spec"];
+    let dangling = items(&obj["status"]["conditions"]).iter().find(|c| text(&c["type"]) == "Dangling");
+    vec![
+        name(obj),
+        json!(text(&spec["priorityLevelConfiguration"]["name"])),
+        json!(int0(&spec["matchingPrecedence"])),
+        or_none(text(&spec["distinguisherMethod"]["type"])),
+        age(obj, now),
+        json!(dangling.map_or("?", |c| text(&c["status"]))),
+    ]
+}
+
+fn priority_level_row(obj: &Value, now: Timestamp) -> Vec<Value> {
+    let limited = &obj["spec"]["limited"];
+    let cell = |v: &Value| if present(v) { v.clone() } else { json!(NONE) };
+    let q = &limited["limitResponse"]["queuing"];
+    vec![
+        name(obj),
+        json!(text(&obj["spec"]["type"])),
+        cell(&limited["nominalConcurrencyShares"]),
+        cell(&q["queues"]),
+        cell(&q["handSize"]),
+        cell(&q["queueLengthLimit"]),
+        age(obj, now),
+    ]
+}
+
+const FLOW_SCHEMAS: &[Column] = &[
+    NAME,
+    Column::text("PriorityLevel", "Level the requests get."),
+    Column::text("MatchingPrecedence", "Order among schemas."),
+    Column::text("DistinguisherMethod", "How flows are told apart."),
+    AGE,
+    Column::text("MissingPL", "Whether the level is missing."),
+];
+
+const PRIORITY_LEVELS: &[Column] = &[
+    NAME,
+    Column::text("Type", "Exempt or limited."),
+    Column::text("NominalConcurrencyShares", "Share of the server's seats."),
+    Column::text("Queues", "Number of queues."),
+    Column::text("HandSize", "Queues a flow may use."),
+    Column::text("QueueLengthLimit", "Requests one queue holds."),
+    AGE,
+];

@@ -1,0 +1,60 @@
+//! A kind whose rules are few: its facts, and functions for its defaults and its table row where it has some. Metadata
+//! validation, status and generation handling are what every kind does.
+use jiff::Timestamp;
+use serde_json::Value;
+
+use crate::column::{Column, NAME_AGE};
+use crate::options::Options;
+use crate::strategy::Strategy;
+use crate::table::{age, created, name};
+use crate::tree::ensure;
+
+/// One such kind.
+pub struct Generic {
+    options: Options,
+    default: fn(&mut Value),
+    row: fn(&Value, Timestamp) -> Vec<Value>,
+}
+
+impl Strategy for Generic {
+    fn options(&self) -> &Options {
+        &self.options
+    }
+    fn set_defaults(&self, _version: &str, obj: &mut Value) {
+        if self.options.has_status() && self.options.stored {
+            ensure(obj, "status");
+        }
+        (self.default)(obj);
+    }
+    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
+        (self.row)(obj, now)
+    }
+}
+
+/// A kind without defaults whose table shows name and creation time.
+pub fn plain(options: Options) -> Generic {
+    Generic { options, default: |_| {}, row: |obj, _| vec![name(obj), created(obj)] }
+}
+
+/// A kind that is asked and answered, never stored.
+pub fn asked(group: &'static str, plural: &'static str) -> Generic {
+    plain(Options { stored: false, ..Options::of(group, plural) })
+}
+
+impl Generic {
+    /// With these defaults, the same in every version.
+    pub fn default(mut self, set: fn(&mut Value)) -> Self {
+        self.default = set;
+        self
+    }
+    /// With these columns, and what fills them.
+    pub fn table(mut self, columns: &'static [Column], row: fn(&Value, Timestamp) -> Vec<Value>) -> Self {
+        self.options.columns = columns.into();
+        self.row = row;
+        self
+    }
+    /// With name and age as its table.
+    pub fn name_and_age(self) -> Self {
+        self.table(NAME_AGE, |obj, now| vec![name(obj), age(obj, now)])
+    }
+}

@@ -1,0 +1,25 @@
+//! Kinds whose rules are few, by API group: each is one entry of its group's list.
+mod admission_registration;
+mod devices;
+mod extensions;
+mod flow_control;
+mod kind;
+mod reviews;
+mod workloads;
+
+use std::sync::LazyLock;
+
+pub use kind::Generic;
+
+/// All such kinds.
+pub static KINDS: LazyLock<Vec<Generic>> = LazyLock::new(|| {
+    let groups = [
+        reviews::kinds(),
+        extensions::kinds(),
+        admission_registration::kinds(),
+        workloads::kinds(),
+        devices::kinds(),
+        flow_control::kinds(),
+    ];
+    groups.into_iter().flatten().collect()
+});

@@ -1,0 +1,44 @@
+//! The rules that names of objects follow, by kind.
+use kelson_meta::{is_dns1035_label, is_dns1123_label, is_dns1123_subdomain, is_path_segment_name};
+
+/// The rule a kind's names follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NameRule {
+    /// RFC 1123 subdomain; most kinds.
+    Subdomain,
+    /// RFC 1123 label; namespaces, services.
+    Label,
+    /// RFC 1035 label.
+    Label1035,
+    /// Anything that is one URL path segment; RBAC.
+    PathSegment,
+    /// No rule of its own; certificate requests and the like.
+    Any,
+    /// A canonical IP address; IPAddress objects.
+    Ip,
+}
+
+impl NameRule {
+    /// Why `name` breaks the rule; with `prefix`, `name` is a `generateName` and may end in a dash.
+    pub fn check(self, name: &str, prefix: bool) -> Result<(), Vec<String>> {
+        let masked;
+        let name = if prefix && name.len() > 1 && name.ends_with('-') && name.is_ascii() {
+            masked = format!("{}a", &name[..name.len() - 2]);
+            masked.as_str()
+        } else {
+            name
+        };
+        match self {
+            Self::Subdomain => is_dns1123_subdomain(name),
+            Self::Label => is_dns1123_label(name),
+            Self::Label1035 => is_dns1035_label(name),
+            Self::PathSegment => is_path_segment_name(name),
+            Self::Any => Ok(()),
+            Self::Ip => match name.parse::<std::net::IpAddr>() {
+                Ok(ip) if ip.to_string() == name => Ok(()),
+                Ok(ip) => Err(vec![format!("must be in canonical form ({:?})", ip.to_string())]),
+                Err(_) => Err(vec!["must be a valid IP address, (e.g. 10.9.8.7 or 2001:db8::ffff)".to_owned()]),
+            },
+        }
+    }
+}

@@ -1,0 +1,25 @@
+//! Rules for paths that users write into volumes, mounts and profiles.
+use crate::path::{Errors, Path};
+
+/// No `..` element.
+pub fn no_backsteps(path: &str, p: &Path<'_>, e: &mut Errors) {
+    if path.split('/').any(|s| s == "..") {
+        e.invalid(p, path, "must not contain '..'");
+    }
+}
+
+/// Relative, without `..`.
+pub fn descending(path: &str, p: &Path<'_>, e: &mut Errors) {
+    if path.starts_with('/') {
+        e.invalid(p, path, "must be a relative path");
+    }
+    no_backsteps(path, p, e);
+}
+
+/// Relative, without `..`, and not beginning with it: the writer of atomic volumes keeps such names.
+pub fn non_reserved(path: &str, p: &Path<'_>, e: &mut Errors) {
+    descending(path, p, e);
+    if path.starts_with("..") && !path.starts_with("../") && path != ".." {
+        e.invalid(p, path, "must not start with '..'");
+    }
+}

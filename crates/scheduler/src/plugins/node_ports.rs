@@ -1,0 +1,23 @@
+//! NodePorts: a port of the node is one pod's.
+use super::plugin::Plugin;
+use crate::cluster::NodeState;
+use crate::reason::{Reason, Refusal};
+use crate::view::PodSpec;
+
+/// See the module.
+#[derive(Debug)]
+pub struct NodePorts;
+
+impl Plugin for NodePorts {
+    fn name(&self) -> &'static str {
+        "NodePorts"
+    }
+
+    fn filter(&self, spec: &PodSpec, state: &NodeState) -> Option<Refusal> {
+        if spec.ports.is_empty() {
+            return None;
+        }
+        let taken = state.pods.iter().flat_map(|p| &p.spec.ports).any(|u| spec.ports.iter().any(|p| p.conflicts(u)));
+        taken.then(|| Refusal::one(true, Reason::PORTS))
+    }
+}

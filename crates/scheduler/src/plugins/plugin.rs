@@ -1,0 +1,140 @@
+//! What a plugin is. A plugin answers for one node at a time, from the pod's spec and the node alone where it can: such
+//! answers are kept until the node changes. What counts pods over many nodes keeps its counts up to date itself
+//! ([`Counted`]).
+use std::fmt::Debug;
+
+use crate::cluster::{Cluster, NodeState};
+use crate::reason::Refusal;
+use crate::view::PodSpec;
+
+/// The best score of one plugin before its weight.
+pub const SCORE_MAX: i64 = 100;
+
+/// A change of the cluster that may let a pod fit which was refused before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// A node was made or changed.
+    Node,
+    /// A node is gone.
+    NodeRemoved,
+    /// A pod was placed on a node.
+    PodPlaced,
+    /// A pod left a node.
+    PodRemoved,
+    /// Claims, volumes or storage classes changed.
+    Storage,
+    /// Namespaces came, went, or have other labels.
+    Namespaces,
+}
+
+/// All kinds of change, each at its own number.
+pub const CHANGES: [Change; 6] =
+    [Change::Node, Change::NodeRemoved, Change::PodPlaced, Change::PodRemoved, Change::Storage, Change::Namespaces];
+
+/// How the raw scores of one plugin become 0 to [`SCORE_MAX`] over the nodes that fit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Normalize {
+    /// They are that already.
+    Nothing,
+    /// In proportion to the highest.
+    ToHighest,
+    /// In proportion to the highest, turned round: the lower, the better.
+    Reversed,
+}
+
+/// What a plugin has worked out for a spec before any node is looked at.
+#[derive(Debug)]
+pub enum Prepared {
+    /// It needs nothing beyond the spec.
+    Nothing,
+    /// No node will do; the sentence for people.
+    Refused(String),
+    /// It asks about single nodes, with facts of the cluster at hand.
+    PerNode(Box<dyn PerNode>),
+    /// It counts pods over many nodes.
+    Counted(Box<dyn Counted>),
+}
+
+/// One plugin. All but its name has a default that says nothing; a plugin implements the extension points it has.
+///
+/// Verdicts and scores on one node are remembered with the node's generation, so they may depend on nothing but the
+/// spec, the node with its pods, and what [`Plugin::epoch`] or [`PerNode::refresh`] tells of.
+pub trait Plugin: Debug + Sync {
+    /// Its name, as in the reference's configuration and messages.
+    fn name(&self) -> &'static str;
+
+    /// The only nodes it lets the pod go to, by name, when it can say so before looking at any (PreFilter).
+    fn only_nodes<'a>(&self, _spec: &'a PodSpec) -> Option<&'a [Box<str>]> {
+        None
+    }
+
+    /// What it needs to know of the cluster to judge this spec, worked out once per spec and [`Plugin::epoch`]
+    /// (PreFilter, PreScore).
+    fn prepare(&self, _spec: &PodSpec, _cluster: &mut Cluster) -> Prepared {
+        Prepared::Nothing
+    }
+
+    /// Changes when everything it prepared for this spec is void.
+    fn epoch(&self, _spec: &PodSpec, _cluster: &Cluster) -> u64 {
+        0
+    }
+
+    /// Why the pod must not go to this node as it is, if it must not (Filter).
+    fn filter(&self, _spec: &PodSpec, _node: &NodeState) -> Option<Refusal> {
+        None
+    }
+
+    /// Whether the node could never take the pod, whatever pods leave it: then its coming or changing is no hope.
+    fn never_fits(&self, _spec: &PodSpec, _node: &NodeState) -> bool {
+        false
+    }
+
+    /// How welcome the node is, before [`Plugin::normalize`] (Score). Asked of nodes that fit.
+    fn score(&self, _spec: &PodSpec, _node: &NodeState) -> i64 {
+        0
+    }
+
+    /// How its raw scores are made comparable with others'.
+    fn normalize(&self) -> Normalize {
+        Normalize::Nothing
+    }
+
+    /// How much its score counts; zero for plugins that do not score.
+    fn weight(&self) -> i64 {
+        0
+    }
+
+    /// Whether a change of this kind gives hope to every pod that the plugin refused, whichever node it is about.
+    fn hopes_for(&self, _change: Change) -> bool {
+        false
+    }
+}
+
+/// Questions about single nodes that need facts of the cluster. The answers are remembered as those of
+/// [`Plugin::filter`] and [`Plugin::score`] are.
+pub trait PerNode: Debug + Send {
+    /// Reads the facts anew; whether they changed, so that what is remembered of the nodes is void.
+    fn refresh(&mut self, _spec: &PodSpec, _cluster: &Cluster) -> bool {
+        false
+    }
+    /// Why the pod must not go to this node, if it must not.
+    fn filter(&self, _cluster: &Cluster, _node: &NodeState) -> Option<Refusal> {
+        None
+    }
+    /// How welcome the node is.
+    fn score(&self, _spec: &PodSpec, _cluster: &Cluster, _node: &NodeState) -> i64 {
+        0
+    }
+}
+
+/// Counts of pods over many nodes, kept up to date node by node.
+pub trait Counted: Debug + Send {
+    /// Counts the nodes that changed; whether there is anything to say on this spec now.
+    fn sync(&mut self, spec: &PodSpec, cluster: &mut Cluster) -> bool;
+    /// Counts node `i` as if it were `state`; the preemption's "what if these pods went".
+    fn count_as(&mut self, spec: &PodSpec, cluster: &mut Cluster, i: usize, state: &NodeState);
+    /// Why the pod must not go to node `i`, if it must not.
+    fn filter(&self, cluster: &Cluster, i: usize) -> Option<Refusal>;
+    /// Writes the normalised scores (0 to [`SCORE_MAX`]) of these nodes to `out`; false when all are equally welcome.
+    fn scores(&self, cluster: &Cluster, nodes: &[u32], out: &mut Vec<i64>) -> bool;
+}

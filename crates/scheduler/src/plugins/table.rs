@@ -1,0 +1,123 @@
+//! The table of plugins: a new plugin is one file beside this one and one row here.
+use super::balanced_allocation::NodeResourcesBalancedAllocation;
+use super::image_locality::ImageLocality;
+use super::inter_pod_affinity::InterPodAffinity;
+use super::node_affinity::NodeAffinity;
+use super::node_ports::NodePorts;
+use super::node_resources_fit::NodeResourcesFit;
+use super::node_unschedulable::NodeUnschedulable;
+use super::plugin::{CHANGES, Change, Normalize, Plugin};
+use super::pod_topology_spread::PodTopologySpread;
+use super::taint_toleration::TaintToleration;
+use super::volume_binding::VolumeBinding;
+use crate::cluster::NodeState;
+use crate::view::PodSpec;
+
+/// The default profile. Filters run in this order, which is the reference's, and the first refusal stands.
+pub static DEFAULT: &[&dyn Plugin] = &[
+    &NodeUnschedulable,
+    &TaintToleration,
+    &NodeAffinity,
+    &NodePorts,
+    &NodeResourcesFit,
+    &VolumeBinding,
+    &PodTopologySpread,
+    &InterPodAffinity,
+    &NodeResourcesBalancedAllocation,
+    &ImageLocality,
+];
+
+/// Plugins that one table may hold: a set of them is one number.
+pub const PLUGINS_MAX: usize = 32;
+
+/// A set of plugins of one table, by their rows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PluginSet(u32);
+
+impl PluginSet {
+    /// Adds the plugin of a row.
+    pub fn insert(&mut self, row: usize) {
+        self.0 |= 1 << row;
+    }
+    /// Whether the plugin of a row is in it.
+    pub fn has(self, row: usize) -> bool {
+        self.0 >> row & 1 == 1
+    }
+    /// Whether both have a plugin in common.
+    pub fn meets(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+    /// Whether none is in it.
+    pub fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+    /// Its rows, in order.
+    pub fn rows(self) -> impl Iterator<Item = usize> {
+        (0..PLUGINS_MAX).filter(move |row| self.has(*row))
+    }
+}
+
+/// The plugins that decide, in their order, and what can be said of them once for all.
+#[derive(Debug)]
+pub struct Table {
+    rows: Vec<&'static dyn Plugin>,
+    /// By kind of change: those to whose refusals it gives hope.
+    hoping: [PluginSet; CHANGES.len()],
+    /// Rows whose raw scores count as they are.
+    plain: Vec<usize>,
+    /// Rows whose raw scores are compared over the nodes that fit.
+    scaled: Vec<usize>,
+}
+
+impl Default for Table {
+    fn default() -> Self {
+        Self::new(DEFAULT.iter().copied())
+    }
+}
+
+impl Table {
+    /// A table of these plugins; those beyond [`PLUGINS_MAX`] are left out.
+    pub fn new(rows: impl IntoIterator<Item = &'static dyn Plugin>) -> Self {
+        let rows: Vec<_> = rows.into_iter().take(PLUGINS_MAX).collect();
+        let hoping = CHANGES.map(|change| {
+            let mut set = PluginSet::default();
+            rows.iter().enumerate().filter(|(_, p)| p.hopes_for(change)).for_each(|(row, _)| set.insert(row));
+            set
+        });
+        let scoring = |scaled: bool| {
+            let wanted = |p: &dyn Plugin| p.weight() > 0 && (p.normalize() != Normalize::Nothing) == scaled;
+            rows.iter().enumerate().filter(|(_, p)| wanted(**p)).map(|(row, _)| row).collect()
+        };
+        Self { plain: scoring(false), scaled: scoring(true), hoping, rows }
+    }
+
+    /// The plugins.
+    pub fn rows(&self) -> &[&'static dyn Plugin] {
+        &self.rows
+    }
+
+    /// Rows of scoring plugins whose scores count as they are.
+    pub fn plain(&self) -> &[usize] {
+        &self.plain
+    }
+
+    /// Rows of scoring plugins whose scores are compared over the nodes that fit.
+    pub fn scaled(&self) -> &[usize] {
+        &self.scaled
+    }
+
+    /// The plugins to whose refusals a change gives hope.
+    pub fn hoping_for(&self, change: Change) -> PluginSet {
+        self.hoping[change as usize]
+    }
+
+    /// Whether the node, as it is, passes all filters that need only the spec and the node.
+    pub fn fits(&self, spec: &PodSpec, node: &NodeState) -> bool {
+        self.rows.iter().all(|p| p.filter(spec, node).is_none())
+    }
+
+    /// Whether the node could take the pod once pods have left it.
+    pub fn may_fit(&self, spec: &PodSpec, node: &NodeState) -> bool {
+        !self.rows.iter().any(|p| p.never_fits(spec, node))
+    }
+}

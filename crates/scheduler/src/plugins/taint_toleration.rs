@@ -1,0 +1,36 @@
+//! TaintToleration: taints keep pods away that do not tolerate them, or make the node less welcome.
+use super::plugin::{Normalize, Plugin};
+use crate::cluster::NodeState;
+use crate::reason::{Reason, Refusal};
+use crate::view::PodSpec;
+
+/// See the module.
+#[derive(Debug)]
+pub struct TaintToleration;
+
+impl Plugin for TaintToleration {
+    fn name(&self) -> &'static str {
+        "TaintToleration"
+    }
+
+    fn filter(&self, spec: &PodSpec, state: &NodeState) -> Option<Refusal> {
+        self.never_fits(spec, state).then(|| Refusal::one(false, Reason::TAINT))
+    }
+
+    fn never_fits(&self, spec: &PodSpec, state: &NodeState) -> bool {
+        spec.has_untolerated(&state.node.taints)
+    }
+
+    /// The number of `PreferNoSchedule` taints that the pod does not tolerate.
+    fn score(&self, spec: &PodSpec, state: &NodeState) -> i64 {
+        state.node.taints.iter().filter(|t| !t.keeps_away() && !spec.tolerates(t)).count() as i64
+    }
+
+    fn normalize(&self) -> Normalize {
+        Normalize::Reversed
+    }
+
+    fn weight(&self) -> i64 {
+        3
+    }
+}

@@ -1,0 +1,50 @@
+//! What the store's face, its committer and its cursors hold in common.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use kelson_meta::Clock;
+use parking_lot::RwLock;
+
+use crate::event::FrameBudget;
+use crate::expiry::Expiry;
+use crate::health::HealthBoard;
+use crate::queue::Queue;
+use crate::state::State;
+use crate::stats::Counters;
+
+/// The state everybody reads, and what the committer is told and tells.
+pub(crate) struct Shared {
+    pub state: RwLock<State>,
+    pub queue: Queue,
+    pub frames: Arc<FrameBudget>,
+    pub expiry: Expiry,
+    pub counters: Counters,
+    pub health: HealthBoard,
+    pub clock: Arc<dyn Clock>,
+    pub identity: String,
+    pub closed: AtomicBool,
+}
+
+impl Shared {
+    pub fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    /// The clock in seconds since the Unix epoch; before it, zero.
+    pub fn now_s(&self) -> u64 {
+        u64::try_from(self.clock.now().as_second()).unwrap_or(0)
+    }
+
+    /// Refuses further writes and wakes all cursors up.
+    pub fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        self.queue.close();
+        self.expiry.first.notify_one();
+        let state = self.state.read();
+        for (_, slot) in state.slots() {
+            slot.changed.send_replace(());
+        }
+        state.changed.send_replace(());
+    }
+}

@@ -1,0 +1,147 @@
+//! What the store does and says when its disk or its committer fails, and when it is full.
+#![allow(missing_docs, clippy::unwrap_used)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kelson_store::engine::{Engine, EngineError, Op, Sink};
+use kelson_store::{Body, Key, Precondition, RecordMeta, Resource, Store, StoreError, StoreOptions, Write};
+use parking_lot::Mutex;
+
+#[derive(Clone, Copy, Default, PartialEq)]
+enum Fault {
+    #[default]
+    None,
+    Full,
+    Sync,
+    Panic,
+}
+
+#[derive(Default)]
+struct Disk {
+    fault: Fault,
+    /// Rows handed over.
+    appended: usize,
+}
+
+/// An engine that fails as it is told and counts what reaches it.
+#[derive(Clone, Default)]
+struct FaultyEngine(Arc<Mutex<Disk>>);
+
+impl FaultyEngine {
+    fn set(&self, fault: Fault) {
+        self.0.lock().fault = fault;
+    }
+    fn fails(&self) -> Result<(), EngineError> {
+        match self.0.lock().fault {
+            Fault::None => Ok(()),
+            Fault::Full => Err(EngineError::Io { context: "write", source: std::io::ErrorKind::StorageFull.into() }),
+            Fault::Sync => Err(EngineError::Sync { context: "write", reason: "I/O error".into() }),
+            Fault::Panic => panic!("a fault of the engine"),
+        }
+    }
+}
+
+impl Engine for FaultyEngine {
+    fn load(&mut self, _: &mut Sink<'_>) -> Result<(), EngineError> {
+        Ok(())
+    }
+    fn append(&mut self, batch: &[Op], _: bool) -> Result<(), EngineError> {
+        self.0.lock().appended += batch.len();
+        self.fails()
+    }
+    fn sync(&mut self) -> Result<(), EngineError> {
+        self.fails()
+    }
+    fn snapshot(&mut self, _: &Path) -> Result<(), EngineError> {
+        unreachable!("not asked for here")
+    }
+    fn blocks(&self) -> bool {
+        true
+    }
+}
+
+fn put(name: &str, payload: usize) -> Write {
+    let json =
+        format!(r#"{{"metadata":{{"name":"{name}","resourceVersion":""}},"payload":"{}"}}"#, "x".repeat(payload));
+    let key = Key::new(Resource::parse("pods"), "default", name);
+    Write::put(key, Precondition::Any, Body::locate(json).unwrap(), RecordMeta::with_uid("u"))
+}
+
+fn open(engine: &FaultyEngine) -> Store {
+    Store::open(Box::new(engine.clone()), StoreOptions::default()).unwrap()
+}
+
+#[tokio::test]
+async fn a_full_disk_is_told_and_forgotten_with_the_next_write() {
+    let engine = FaultyEngine::default();
+    let store = open(&engine);
+    assert_eq!((store.health().not_ready(), store.health().answered_s), (None, None));
+    engine.set(Fault::Full);
+    assert!(matches!(store.commit(put("a", 1)).await, Err(StoreError::Engine(_))));
+    let health = store.health();
+    assert!(health.not_ready().is_some() && health.not_alive().is_none(), "time may help: {health:?}");
+    engine.set(Fault::None);
+    store.commit(put("a", 1)).await.unwrap();
+    let health = store.health();
+    assert_eq!((health.not_ready(), health.busy_s, health.answered_s.is_some()), (None, 0, true));
+}
+
+#[tokio::test]
+async fn after_a_failed_sync_nothing_is_written_until_the_store_is_opened_anew() {
+    let engine = FaultyEngine::default();
+    let store = open(&engine);
+    let before = store.commit(put("a", 1)).await.unwrap();
+    engine.set(Fault::Sync);
+    assert!(matches!(store.commit(put("b", 1)).await, Err(StoreError::Engine(_))));
+    // The disk answers again, as it does after the kernel has dropped what it could not write.
+    engine.set(Fault::None);
+    let appended = engine.0.lock().appended;
+    assert!(matches!(store.commit(put("c", 1)).await, Err(StoreError::Engine(_))));
+    assert!(matches!(store.commit(put("c", 1).relaxed()).await, Err(StoreError::Engine(_))));
+    assert!(store.health().not_alive().is_some());
+    assert_eq!(store.get(Resource::parse("pods"), "default", "a").unwrap().revision(), before.revision);
+    store.close().await;
+    assert_eq!(engine.0.lock().appended, appended, "not even the mark of a clean end");
+    let store = open(&engine);
+    assert_eq!(store.health().not_ready(), None);
+    store.commit(put("c", 1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn a_committer_that_panics_is_told_and_writers_are_refused_at_once() {
+    let engine = FaultyEngine::default();
+    let store = open(&engine);
+    let failed = store.failed();
+    store.commit(put("a", 1)).await.unwrap();
+    engine.set(Fault::Panic);
+    let limit = Duration::from_secs(20);
+    let answer = tokio::time::timeout(limit, store.commit(put("b", 1))).await.unwrap();
+    assert!(matches!(answer, Err(StoreError::Closed)));
+    let why = tokio::time::timeout(limit, failed).await.unwrap();
+    assert_eq!(why, "the store's committer panicked: a fault of the engine");
+    assert!(store.health().not_alive().is_some());
+    assert!(matches!(store.commit(put("c", 1)).await, Err(StoreError::Closed)));
+    store.close().await;
+}
+
+#[tokio::test]
+async fn a_full_store_takes_only_what_makes_it_smaller() {
+    const MAX: usize = 20_000;
+    let store = Store::in_memory(StoreOptions { bytes_max: MAX, ..StoreOptions::default() });
+    let mut taken = 0;
+    let refused = loop {
+        match store.commit(put(&format!("p{taken}"), 1000)).await {
+            Ok(_) => taken += 1,
+            Err(error) => break error,
+        }
+    };
+    assert!(matches!(refused, StoreError::Full { bytes, limit: MAX } if bytes <= MAX), "{refused}");
+    assert!((10..20).contains(&taken), "{taken}");
+    assert!(matches!(store.commit(put("p0", 9000)).await, Err(StoreError::Full { .. })), "growth is refused");
+    store.commit(put("p0", 1000)).await.unwrap();
+    store.commit(put("p0", 10)).await.unwrap();
+    store.commit(Write::delete(Key::new(Resource::parse("pods"), "default", "p1"), Precondition::Any)).await.unwrap();
+    store.commit(put("again", 1000)).await.unwrap();
+}

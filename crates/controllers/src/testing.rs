@@ -135,12 +135,7 @@ impl FakeApi {
     pub(crate) fn run(&self, names: &[&str], config: Config) -> Running {
         let api = self.clone();
         let config = Config { controllers: names.iter().map(|s| (*s).to_owned()).collect(), ..config };
-        Controllers::start(
-            config,
-            Box::new(move |_| api.client()),
-            Arc::new(self.clock),
-            kelson_tasks::Tasks::root("controllers"),
-        )
+        Controllers::start(config, Box::new(move |_| api.client()), Arc::new(self.clock))
     }
     /// Lets everything that is due happen: tasks run until only timers beyond this are left.
     pub(crate) async fn settle(&self) {

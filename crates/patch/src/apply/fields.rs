@@ -1,10 +1,6 @@
 //! Sets of field paths, their order, and their FieldsV1 form (`f:`, `k:`, `v:`, `i:`, `.`).
 use serde_json::{Map, Value};
-use std::{
-    cmp::Ordering,
-    collections::{BTreeMap, BTreeSet},
-    fmt,
-};
+use std::{cmp::Ordering, fmt};
 
 /// A scalar inside a path element, ordered as upstream orders values: numbers, strings, booleans, null.
 #[derive(Debug, Clone, PartialEq)]
@@ -104,13 +100,28 @@ impl fmt::Display for PathElement {
 }
 
 /// Nesting read of a FieldsV1 object.
-const FIELDS_DEPTH_MAX: usize = 100;
+pub(super) const FIELDS_DEPTH_MAX: usize = 100;
 
 /// A set of paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldSet {
-    members: BTreeSet<PathElement>,
-    children: BTreeMap<PathElement, FieldSet>,
+    /// Sorted by element; none of them is empty.
+    steps: Vec<Step>,
+}
+
+/// What a set holds at and below one step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Step {
+    pub element: PathElement,
+    /// Whether the step itself is a path of the set.
+    pub member: bool,
+    pub below: FieldSet,
+}
+
+impl Step {
+    fn is_empty(&self) -> bool {
+        !self.member && self.below.is_empty()
+    }
 }
 
 impl FieldSet {
@@ -124,42 +135,68 @@ impl FieldSet {
         set
     }
 
+    fn find(&self, element: &PathElement) -> Result<usize, usize> {
+        // Sets are mostly built in order.
+        match self.steps.last() {
+            Some(last) if last.element < *element => Err(self.steps.len()),
+            None => Err(0),
+            _ => self.steps.binary_search_by(|step| step.element.cmp(element)),
+        }
+    }
+
+    /// The step of an element, made when it is missing; an empty one must not be left behind.
+    fn step_mut(&mut self, element: &PathElement) -> &mut Step {
+        let at = match self.find(element) {
+            Ok(at) => at,
+            Err(at) => {
+                let step = Step { element: element.clone(), member: false, below: Self::default() };
+                self.steps.insert(at, step);
+                at
+            }
+        };
+        &mut self.steps[at]
+    }
+
     /// Adds a path; the empty path is no member of anything.
     pub fn insert(&mut self, path: &[PathElement]) {
         match path {
             [] => {}
-            [last] => {
-                self.members.insert(last.clone());
+            [last] => self.step_mut(last).member = true,
+            [first, rest @ ..] => self.step_mut(first).below.insert(rest),
+        }
+    }
+
+    /// Adds an element and what is below it, unless both are nothing.
+    pub(super) fn put(&mut self, element: PathElement, member: bool, below: Self) {
+        if !member && below.is_empty() {
+            return;
+        }
+        match self.find(&element) {
+            Ok(at) => {
+                self.steps[at].member |= member;
+                self.steps[at].below.absorb(below);
             }
-            [first, rest @ ..] => self.children.entry(first.clone()).or_default().insert(rest),
+            Err(at) => self.steps.insert(at, Step { element, member, below }),
         }
     }
 
     /// Whether nothing is in the set.
     pub fn is_empty(&self) -> bool {
-        self.members.is_empty() && self.children.values().all(FieldSet::is_empty)
+        self.steps.is_empty()
     }
 
     /// Whether the one-step path is a member.
     pub(super) fn has_member(&self, element: &PathElement) -> bool {
-        self.members.contains(element)
+        self.find(element).is_ok_and(|at| self.steps[at].member)
     }
 
     /// The paths below a step, if any.
     pub(super) fn below(&self, element: &PathElement) -> Option<&FieldSet> {
-        self.children.get(element).filter(|set| !set.is_empty())
+        self.find(element).ok().map(|at| &self.steps[at].below).filter(|set| !set.is_empty())
     }
 
-    pub(super) fn children(&self) -> impl Iterator<Item = (&PathElement, &FieldSet)> {
-        self.children.iter()
-    }
-
-    pub(super) fn members(&self) -> impl Iterator<Item = &PathElement> {
-        self.members.iter()
-    }
-
-    pub(super) fn with_parts(members: BTreeSet<PathElement>, children: BTreeMap<PathElement, FieldSet>) -> Self {
-        Self { members, children }
+    pub(super) fn steps(&self) -> &[Step] {
+        &self.steps
     }
 
     /// Paths in either.
@@ -169,53 +206,84 @@ impl FieldSet {
         out
     }
 
+    /// Whether every path of this set is in the other.
+    pub fn is_within(&self, other: &Self) -> bool {
+        self.steps.iter().all(|mine| match other.find(&mine.element) {
+            Ok(at) => (!mine.member || other.steps[at].member) && mine.below.is_within(&other.steps[at].below),
+            Err(_) => false,
+        })
+    }
+
     /// Adds the paths of another set; the cost is that of the other set alone.
     pub fn extend(&mut self, other: &Self) {
-        self.members.extend(other.members.iter().cloned());
-        for (element, set) in &other.children {
-            match self.children.get_mut(element) {
-                Some(mine) => mine.extend(set),
-                None => {
-                    self.children.insert(element.clone(), set.clone());
-                }
-            }
+        for step in &other.steps {
+            let mine = self.step_mut(&step.element);
+            mine.member |= step.member;
+            mine.below.extend(&step.below);
+        }
+    }
+
+    /// As [`FieldSet::extend`], for a set that is not needed any more.
+    pub fn absorb(&mut self, other: Self) {
+        if self.steps.is_empty() {
+            *self = other;
+            return;
+        }
+        for step in other.steps {
+            self.put(step.element, step.member, step.below);
         }
     }
 
     /// Paths in both.
     pub fn intersection(&self, other: &Self) -> Self {
-        let children = self.children.iter().filter_map(|(element, mine)| {
-            let both = mine.intersection(other.children.get(element)?);
-            (!both.is_empty()).then(|| (element.clone(), both))
+        let both = self.steps.iter().filter_map(|mine| {
+            let theirs = &other.steps[other.find(&mine.element).ok()?];
+            let step = Step {
+                element: mine.element.clone(),
+                member: mine.member && theirs.member,
+                below: mine.below.intersection(&theirs.below),
+            };
+            (!step.is_empty()).then_some(step)
         });
-        Self { members: self.members.intersection(&other.members).cloned().collect(), children: children.collect() }
+        Self { steps: both.collect() }
     }
 
     /// Paths of this set that are not in the other.
     pub fn difference(&self, other: &Self) -> Self {
-        let children = self.children.iter().filter_map(|(element, mine)| {
-            let rest = match other.children.get(element) {
-                Some(theirs) => mine.difference(theirs),
-                None => mine.clone(),
-            };
-            (!rest.is_empty()).then(|| (element.clone(), rest))
-        });
-        Self { members: self.members.difference(&other.members).cloned().collect(), children: children.collect() }
+        let mut out = self.clone();
+        out.subtract(other);
+        out
     }
 
-    /// Like [`FieldSet::difference`], and members of the other set take everything below them along.
-    pub fn recursive_difference(&self, other: &Self) -> Self {
-        let children = self.children.iter().filter_map(|(element, mine)| {
-            if other.members.contains(element) {
-                return None;
+    /// Takes the paths of another set out of this one.
+    pub fn subtract(&mut self, other: &Self) {
+        self.take_out(other, false);
+    }
+
+    /// Like [`FieldSet::subtract`], and members of the other set take everything below them along.
+    pub fn subtract_trees(&mut self, other: &Self) {
+        self.take_out(other, true);
+    }
+
+    fn take_out(&mut self, other: &Self, trees: bool) {
+        if self.steps.is_empty() {
+            return;
+        }
+        for theirs in &other.steps {
+            let Ok(at) = self.find(&theirs.element) else { continue };
+            let mine = &mut self.steps[at];
+            if theirs.member {
+                mine.member = false;
             }
-            let rest = match other.children.get(element) {
-                Some(theirs) => mine.recursive_difference(theirs),
-                None => mine.clone(),
-            };
-            (!rest.is_empty()).then(|| (element.clone(), rest))
-        });
-        Self { members: self.members.difference(&other.members).cloned().collect(), children: children.collect() }
+            if theirs.member && trees {
+                mine.below = Self::default();
+            } else {
+                mine.below.take_out(&theirs.below, trees);
+            }
+            if mine.is_empty() {
+                self.steps.remove(at);
+            }
+        }
     }
 
     /// All paths as text, members before what is below them, in order.
@@ -226,28 +294,25 @@ impl FieldSet {
     }
 
     fn collect(&self, prefix: &str, out: &mut Vec<String>) {
-        out.extend(self.members.iter().map(|m| format!("{prefix}{m}")));
-        for (element, set) in &self.children {
-            set.collect(&format!("{prefix}{element}"), out);
+        out.extend(self.steps.iter().filter(|step| step.member).map(|step| format!("{prefix}{}", step.element)));
+        for step in &self.steps {
+            step.below.collect(&format!("{prefix}{}", step.element), out);
         }
     }
 
     /// The FieldsV1 form.
     pub fn to_fields_v1(&self) -> Value {
-        let mut map = Map::new();
-        for member in &self.members {
-            map.insert(member.serialize(), Value::Object(Map::new()));
-        }
-        for (element, set) in self.children.iter().filter(|(_, set)| !set.is_empty()) {
-            let mut below = set.to_fields_v1();
-            if self.members.contains(element)
+        let fields = self.steps.iter().map(|step| {
+            let mut below = step.below.to_fields_v1();
+            if step.member
                 && let Value::Object(below) = &mut below
+                && !below.is_empty()
             {
                 below.insert(".".into(), Value::Object(Map::new()));
             }
-            map.insert(element.serialize(), below);
-        }
-        Value::Object(map)
+            (step.element.serialize(), below)
+        });
+        Value::Object(fields.collect())
     }
 
     /// From the FieldsV1 form; `None` when it is malformed.
@@ -256,6 +321,16 @@ impl FieldSet {
             Value::Null => Some(Self::default()),
             _ => Self::read(fields, 0).map(|(set, _)| set),
         }
+    }
+
+    /// The set of a FieldsV1 object that is known to be well formed; what is not is left out.
+    pub(super) fn from_map(map: &Map<String, Value>) -> Self {
+        let mut set = Self::default();
+        for (key, below) in map {
+            let (Some(element), Some(below)) = (PathElement::parse(key), below.as_object()) else { continue };
+            set.put(element, below.is_empty() || below.contains_key("."), Self::from_map(below));
+        }
+        set
     }
 
     /// The set below a node, and whether the node itself is a member.
@@ -271,13 +346,8 @@ impl FieldSet {
                 continue;
             }
             let element = PathElement::parse(key)?;
-            let (children, member) = Self::read(below, depth + 1)?;
-            if member {
-                set.members.insert(element.clone());
-            }
-            if !children.is_empty() {
-                set.children.insert(element, children);
-            }
+            let (below, member) = Self::read(below, depth + 1)?;
+            set.put(element, member, below);
         }
         Some((set, own))
     }

@@ -1,6 +1,6 @@
 //! `metadata.managedFields`: reading, writing and ordering its entries.
-use super::fields::FieldSet;
-use serde_json::{Map, Value, json};
+use super::owned::OwnedFields;
+use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
 /// What kind of write made an entry.
@@ -51,8 +51,8 @@ impl ManagerId {
 /// What a manager owns.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Owned {
-    /// Fields.
-    pub set: FieldSet,
+    /// Which fields.
+    pub fields: OwnedFields,
     /// The version they are named in.
     pub api_version: String,
     /// When the entry last changed, RFC 3339; absent for entries that never had a time.
@@ -66,9 +66,14 @@ pub struct Managed(pub BTreeMap<ManagerId, Owned>);
 impl Managed {
     /// Reads an object's entries; the error is upstream's.
     pub fn read(object: &Value) -> Result<Self, String> {
+        Self::of_entries(object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default())
+    }
+
+    /// From the elements of `managedFields`; see [`Managed::read`].
+    pub(super) fn of_entries(entries: Vec<Value>) -> Result<Self, String> {
         let mut out = BTreeMap::new();
-        let entries = object["metadata"]["managedFields"].as_array().map_or(&[][..], Vec::as_slice);
-        for (i, entry) in entries.iter().enumerate() {
+        for (i, mut entry) in entries.into_iter().enumerate() {
+            let fields = entry.get_mut("fieldsV1").map(Value::take).unwrap_or_default();
             let text = |key: &str| entry[key].as_str().unwrap_or("");
             let operation = match text("operation") {
                 "Apply" => Operation::Apply,
@@ -83,12 +88,12 @@ impl Managed {
                 "" => return Err(format!("missing fieldsType in managed fields entry {i}")),
                 other => return Err(format!("invalid fieldsType {other:?} in managed fields entry {i}")),
             }
-            let set = FieldSet::from_fields_v1(&entry["fieldsV1"])
+            let fields = OwnedFields::from_fields_v1(fields)
                 .ok_or_else(|| format!("error decoding set in managed fields entry {i}"))?;
             let mut id = ManagerId::new("", operation, text("apiVersion"), text("subresource"));
             id.manager = text("manager").to_owned();
             let owned = Owned {
-                set,
+                fields,
                 api_version: text("apiVersion").to_owned(),
                 time: entry["time"].as_str().map(str::to_owned),
             };
@@ -107,7 +112,7 @@ impl Managed {
     }
 
     /// Writes the entries, in upstream's order; none removes the field.
-    pub fn write(&self, object: &mut Value) {
+    pub fn write(self, object: &mut Value) {
         let Some(metadata) =
             object.as_object_mut().map(|o| o.entry("metadata").or_insert_with(|| Value::Object(Map::new())))
         else {
@@ -118,7 +123,7 @@ impl Managed {
             metadata.remove("managedFields");
             return;
         }
-        let mut entries: Vec<(&ManagerId, &Owned)> = self.0.iter().collect();
+        let mut entries: Vec<(ManagerId, Owned)> = self.0.into_iter().collect();
         entries.sort_by(|(a, x), (b, y)| {
             (a.operation, &x.time, &a.manager, &x.api_version, &a.subresource).cmp(&(
                 b.operation,
@@ -129,22 +134,26 @@ impl Managed {
             ))
         });
         let entries = entries.into_iter().map(|(id, owned)| {
-            let mut entry = json!({
-                "manager": id.manager,
-                "operation": id.operation.name(),
-                "apiVersion": owned.api_version,
-                "fieldsType": "FieldsV1",
-                "fieldsV1": owned.set.to_fields_v1(),
-            });
-            if let Some(time) = &owned.time {
-                entry["time"] = Value::from(time.as_str());
+            let mut entry = Map::new();
+            entry.insert("apiVersion".into(), owned.api_version.into());
+            entry.insert("fieldsType".into(), "FieldsV1".into());
+            entry.insert("fieldsV1".into(), owned.fields.into_fields_v1());
+            entry.insert("manager".into(), id.manager.into());
+            entry.insert("operation".into(), id.operation.name().into());
+            if let Some(time) = owned.time {
+                entry.insert("time".into(), time.into());
             }
             if !id.subresource.is_empty() {
-                entry["subresource"] = Value::from(id.subresource.as_str());
+                entry.insert("subresource".into(), id.subresource.into());
             }
-            entry
+            Value::Object(entry)
         });
         metadata.insert("managedFields".into(), Value::Array(entries.collect()));
+    }
+
+    /// Forgets an object's entries and gives them.
+    pub(super) fn take(object: &mut Value) -> Option<Value> {
+        object.get_mut("metadata").and_then(Value::as_object_mut)?.remove("managedFields")
     }
 
     /// Forgets an object's entries.
@@ -160,33 +169,39 @@ impl Managed {
 /// `IgnoreManagedFieldsTimestampsTransformer` is.
 pub fn keep_times(old: &Value, new: &mut Value) {
     let entries = |object: &Value| object["metadata"]["managedFields"].as_array().cloned().unwrap_or_default();
-    let (before, after) = (entries(old), entries(new));
-    let bare = |entries: &[Value]| {
-        let mut bare: Vec<Value> = entries.to_vec();
-        for entry in &mut bare {
-            if let Some(entry) = entry.as_object_mut() {
-                entry.remove("time");
-            }
-        }
-        // The order depends on the times.
-        bare.sort_by_key(Value::to_string);
-        bare
-    };
-    if before == after || bare(&before) != bare(&after) {
+    // Most writes change something else: that is seen without looking at the entries.
+    if !same_but_entries(old, new) || old["metadata"]["managedFields"] == new["metadata"]["managedFields"] {
         return;
     }
-    let is_same = |(key, value): (&String, &Value)| match key.as_str() {
-        "metadata" => {
-            let of_old = old["metadata"].as_object();
-            value.as_object().is_some_and(|m| {
-                m.len() == of_old.map_or(0, Map::len)
-                    && m.iter().all(|(k, v)| k == "managedFields" || of_old.and_then(|o| o.get(k)) == Some(v))
-            })
-        }
-        key => old.get(key) == Some(value),
-    };
-    let same = new.as_object().is_some_and(|n| n.len() == old.as_object().map_or(0, Map::len) && n.iter().all(is_same));
-    if same {
+    let before = entries(old);
+    if bare(before.clone()) == bare(entries(new)) {
         new["metadata"]["managedFields"] = Value::Array(before);
     }
+}
+
+/// The entries without their times, in an order that does not depend on them.
+fn bare(mut entries: Vec<Value>) -> Vec<Value> {
+    for entry in &mut entries {
+        if let Some(entry) = entry.as_object_mut() {
+            entry.remove("time");
+        }
+    }
+    entries.sort_by_cached_key(Value::to_string);
+    entries
+}
+
+/// Whether two objects differ in nothing but their entries.
+fn same_but_entries(old: &Value, new: &Value) -> bool {
+    let (Some(old), Some(new)) = (old.as_object(), new.as_object()) else { return false };
+    let same_metadata = |a: &Value, b: &Value| match (a.as_object(), b.as_object()) {
+        (Some(a), Some(b)) => {
+            a.len() == b.len() && b.iter().all(|(key, value)| key == "managedFields" || a.get(key) == Some(value))
+        }
+        _ => a == b,
+    };
+    old.len() == new.len()
+        && new.iter().all(|(key, value)| match old.get(key) {
+            Some(before) if key == "metadata" => same_metadata(before, value),
+            before => before == Some(value),
+        })
 }

@@ -8,7 +8,10 @@ use super::{
 use kelson_codec::{Budget, Limits};
 use kelson_schema::Shape;
 use serde_json::{Map, Value};
-use std::collections::{BTreeMap, HashSet};
+use std::{
+    collections::{BTreeMap, HashSet},
+    sync::LazyLock,
+};
 
 /// Entries of plain writes kept per object; older ones are merged into `ancient-changes`.
 pub const UPDATE_MANAGERS_MAX: usize = 10;
@@ -90,7 +93,6 @@ impl FieldManager {
     /// Tracks a create (`live` is `None`), update or patch: writes `managedFields` of `new`. `now` is RFC 3339 in seconds.
     pub fn update(&self, live: Option<&Value>, new: &mut Value, manager: &str, now: &str) {
         let mut managed = self.live_or_new(live, new);
-        Managed::clear(new);
         // Objects from before field management stay without it until they are applied.
         if managed.0.is_empty() && live.is_some_and(|l| l["metadata"]["uid"].as_str().is_some_and(|u| !u.is_empty())) {
             return;
@@ -99,16 +101,21 @@ impl FieldManager {
         managed.write(new);
     }
 
-    fn live_or_new(&self, live: Option<&Value>, new: &Value) -> Managed {
+    /// The entries to go on from; those of `new` are taken out of it.
+    fn live_or_new(&self, live: Option<&Value>, new: &mut Value) -> Managed {
+        let reset = Managed::is_reset(new);
+        let given = Managed::take(new);
         let of_live = || live.and_then(|l| Managed::read(l).ok()).unwrap_or_default();
         if !self.subresource.is_empty() {
             return of_live();
         }
-        if Managed::is_reset(new) {
+        if reset {
             return Managed::default();
         }
-        match Managed::read(new) {
-            Ok(managed) if !managed.0.is_empty() => managed,
+        match given {
+            Some(Value::Array(entries)) => {
+                Managed::of_entries(entries).ok().filter(|managed| !managed.0.is_empty()).unwrap_or_else(of_live)
+            }
             _ => of_live(),
         }
     }
@@ -116,27 +123,16 @@ impl FieldManager {
     /// The bookkeeping of a plain write.
     fn track(&self, live: &Value, new: &Value, managed: &mut Managed, manager: &str, now: Option<&str>) {
         let changed = walk::compare(&self.shape, live, new).without(&self.ignored);
-        self.take(managed, &changed, None);
-        let set = changed.modified.union(&changed.added).difference(&server_fields());
+        let mut set = take(managed, changed, None);
+        set.subtract(server_fields());
         if !set.is_empty() {
             let id = ManagerId::new(manager, Operation::Update, &self.api_version, &self.subresource);
             let owned = managed.0.entry(id).or_default();
-            owned.set = set.union(&owned.set);
+            owned.fields.absorb(set);
             owned.api_version.clone_from(&self.api_version);
             owned.time = now.map(str::to_owned);
         }
         cap(managed);
-    }
-
-    /// Takes changed and removed fields from everybody but one.
-    fn take(&self, managed: &mut Managed, changed: &Comparison, but: Option<&ManagerId>) {
-        let gone = changed.modified.union(&changed.added);
-        for (id, owned) in &mut managed.0 {
-            if Some(id) != but {
-                owned.set = owned.set.difference(&gone).difference(&changed.removed);
-            }
-        }
-        managed.0.retain(|_, owned| !owned.set.is_empty());
     }
 
     /// Applies a configuration. `live` is `None` when the object does not exist yet. Gives the merged object with its
@@ -212,7 +208,7 @@ impl FieldManager {
             None => Managed::default(),
         };
         let mut base = live.unwrap_or(&self.empty).clone();
-        Managed::clear(&mut base);
+        Managed::take(&mut base);
         if managed.0.is_empty() && live.is_some() {
             self.track(&self.empty, &base, &mut managed, "before-first-apply", Some(now));
         }
@@ -228,39 +224,42 @@ impl FieldManager {
         };
         let merged = walk::merge(&self.shape, &base, config, &mut Budget::new(Limits::DOCUMENT)).map_err(located)?;
         let id = ManagerId::new(manager, Operation::Apply, &self.api_version, &self.subresource);
-        let set = walk::field_set(&self.shape, config).recursive_difference(&self.ignored);
+        let mut set = walk::field_set(&self.shape, config);
+        set.subtract_trees(&self.ignored);
         let last = managed.0.get(&id).cloned();
         let time = last.as_ref().and_then(|l| l.time.clone());
-        managed.0.insert(id.clone(), Owned { set, api_version: self.api_version.clone(), time });
-        let mut object = match &last {
-            Some(last) if !last.set.is_empty() => self.prune(&merged, &managed, &last.set),
-            _ => merged,
-        };
+        let last = last.map(|last| last.fields.set().into_owned()).unwrap_or_default();
+        let released = !last.is_within(&set);
+        managed.0.insert(id.clone(), Owned { fields: set.into(), api_version: self.api_version.clone(), time });
+        let mut object = if released { self.prune(&merged, &managed, &last) } else { merged };
         let changed = walk::compare(&self.shape, &base, &object).without(&self.ignored);
-        let conflicts = conflicts(&managed, &changed, &id);
-        if !force && !conflicts.is_empty() {
-            return Err(ApplyError::Conflicts(conflicts));
+        if !force {
+            let conflicts = conflicts(&managed, &changed, &id);
+            if !conflicts.is_empty() {
+                return Err(ApplyError::Conflicts(conflicts));
+            }
         }
-        self.take(&mut managed, &changed, Some(&id));
+        take(&mut managed, changed, Some(&id));
         let differs = base != object;
         if let Some(owned) = managed.0.get_mut(&id) {
-            owned.set = owned.set.difference(&server_fields());
+            owned.fields.subtract(server_fields());
             if differs {
                 owned.time = Some(now.to_owned());
             }
         }
-        managed.0.retain(|_, owned| !owned.set.is_empty());
+        managed.0.retain(|_, owned| !owned.fields.is_empty());
         managed.write(&mut object);
         Ok(object)
     }
 
-    /// Removes what this manager applied before and does not apply now, unless somebody else owns it too.
+    /// Removes what this manager applied before and does not apply now, unless somebody else owns it too. Where it applies
+    /// all that it applied before, nothing goes.
     fn prune(&self, merged: &Value, managed: &Managed, last: &FieldSet) -> Value {
         let named = |set: &FieldSet| walk::with_named_fields(set, &self.shape);
         let last = named(last);
         let pruned = walk::remove_fields(&self.shape, merged, &last);
         let mut owned = FieldSet::default();
-        managed.0.values().for_each(|manager| owned.extend(&manager.set));
+        managed.0.values().for_each(|manager| owned.extend(&manager.fields.set()));
         let all = named(&walk::field_set(&self.shape, merged));
         let kept = named(&walk::field_set(&self.shape, &pruned)).union(&named(&owned));
         let pruned = walk::remove_fields(&self.shape, merged, &all.difference(&kept));
@@ -274,7 +273,7 @@ fn conflicts(managed: &Managed, changed: &Comparison, but: &ManagerId) -> Vec<Co
     let taken = changed.modified.union(&changed.added);
     let mut out = Vec::new();
     for (id, owned) in managed.0.iter().filter(|(id, _)| *id != but) {
-        for field in owned.set.intersection(&taken).paths() {
+        for field in owned.fields.set().intersection(&taken).paths() {
             out.push(Conflict { manager: describe(id), field });
         }
     }
@@ -293,22 +292,39 @@ fn describe(id: &ManagerId) -> String {
     out
 }
 
+/// Takes changed and removed fields from everybody but one; gives those that have a new value.
+fn take(managed: &mut Managed, changed: Comparison, but: Option<&ManagerId>) -> FieldSet {
+    let Comparison { removed, modified: mut gone, added } = changed;
+    gone.absorb(added);
+    for (id, owned) in &mut managed.0 {
+        if Some(id) != but {
+            owned.fields.subtract(&gone);
+            owned.fields.subtract(&removed);
+        }
+    }
+    managed.0.retain(|_, owned| !owned.fields.is_empty());
+    gone
+}
+
 /// Fields that belong to nobody.
-fn server_fields() -> FieldSet {
-    FieldSet::of(&[
-        &["apiVersion"],
-        &["kind"],
-        &["metadata"],
-        &["metadata", "name"],
-        &["metadata", "namespace"],
-        &["metadata", "creationTimestamp"],
-        &["metadata", "selfLink"],
-        &["metadata", "uid"],
-        &["metadata", "clusterName"],
-        &["metadata", "generation"],
-        &["metadata", "managedFields"],
-        &["metadata", "resourceVersion"],
-    ])
+fn server_fields() -> &'static FieldSet {
+    static FIELDS: LazyLock<FieldSet> = LazyLock::new(|| {
+        FieldSet::of(&[
+            &["apiVersion"],
+            &["kind"],
+            &["metadata"],
+            &["metadata", "name"],
+            &["metadata", "namespace"],
+            &["metadata", "creationTimestamp"],
+            &["metadata", "selfLink"],
+            &["metadata", "uid"],
+            &["metadata", "clusterName"],
+            &["metadata", "generation"],
+            &["metadata", "managedFields"],
+            &["metadata", "resourceVersion"],
+        ])
+    });
+    &FIELDS
 }
 
 /// Merges the oldest plain writers of a version into one entry until there are few enough.
@@ -337,7 +353,7 @@ fn cap(managed: &mut Managed) {
                 }
                 managed.0.remove(&id);
                 if let Some(ancient) = managed.0.get_mut(&bucket) {
-                    ancient.set = ancient.set.union(&owned.set);
+                    ancient.fields.absorb(owned.fields.set().into_owned());
                     ancient.time = owned.time;
                 }
                 count -= 1;

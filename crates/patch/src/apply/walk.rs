@@ -19,12 +19,11 @@ pub struct Comparison {
 
 impl Comparison {
     /// Leaves out paths and everything below them.
-    pub fn without(self, ignored: &FieldSet) -> Self {
-        Self {
-            removed: self.removed.recursive_difference(ignored),
-            modified: self.modified.recursive_difference(ignored),
-            added: self.added.recursive_difference(ignored),
-        }
+    pub fn without(mut self, ignored: &FieldSet) -> Self {
+        self.removed.subtract_trees(ignored);
+        self.modified.subtract_trees(ignored);
+        self.added.subtract_trees(ignored);
+        self
     }
 }
 
@@ -106,31 +105,28 @@ fn element_of(shape: &Shape, item: &Value) -> Result<PathElement, String> {
 
 /// The fields that a tree sets.
 pub fn field_set(shape: &Shape, value: &Value) -> FieldSet {
-    let mut set = FieldSet::default();
-    collect(shape, value, &mut Vec::new(), &mut set);
-    set
+    collect(shape, value).1
 }
 
-fn collect(shape: &Shape, value: &Value, path: &mut Vec<PathElement>, set: &mut FieldSet) {
+/// Whether a place is a path of its own, and the paths below it.
+fn collect(shape: &Shape, value: &Value) -> (bool, FieldSet) {
     match (atom(shape, Some(value)), value) {
-        (Atom::Scalar | Atom::AtomicList | Atom::AtomicMap, _) => set.insert(path),
-        (Atom::List, Value::Array(items)) => collect_list(shape, items, path, set),
+        (Atom::Scalar | Atom::AtomicList | Atom::AtomicMap, _) => (true, FieldSet::default()),
+        (Atom::List, Value::Array(items)) => (false, collect_list(shape, items)),
         (Atom::Map, Value::Object(map)) => {
+            let mut set = FieldSet::default();
             for (key, value) in map {
-                path.push(PathElement::Field(key.clone()));
-                collect(&child(shape, key), value, path, set);
+                let (leaf, below) = collect(&child(shape, key), value);
                 let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
-                if empty || !shape.has_field(key) {
-                    set.insert(path);
-                }
-                path.pop();
+                set.put(PathElement::Field(key.clone()), leaf || empty || !shape.has_field(key), below);
             }
+            (false, set)
         }
-        _ => {}
+        _ => (false, FieldSet::default()),
     }
 }
 
-fn collect_list(shape: &Shape, items: &[Value], path: &mut Vec<PathElement>, set: &mut FieldSet) {
+fn collect_list(shape: &Shape, items: &[Value]) -> FieldSet {
     let elements: Vec<Option<PathElement>> = items.iter().map(|item| element_of(shape, item).ok()).collect();
     let (mut seen, mut repeated) = (BTreeSet::new(), BTreeSet::new());
     for element in elements.iter().flatten() {
@@ -139,76 +135,109 @@ fn collect_list(shape: &Shape, items: &[Value], path: &mut Vec<PathElement>, set
         }
     }
     let of_element = shape.element();
+    let mut set = FieldSet::default();
     for (item, element) in items.iter().zip(&elements) {
         let Some(element) = element else { continue };
-        path.push(element.clone());
-        if !repeated.contains(element) {
-            collect(&of_element, item, path, set);
-        }
-        set.insert(path);
-        path.pop();
+        let below = if repeated.contains(element) { FieldSet::default() } else { collect(&of_element, item).1 };
+        set.put(element.clone(), true, below);
     }
+    set
 }
 
 /// Compares two trees of one type.
 pub fn compare(shape: &Shape, old: &Value, new: &Value) -> Comparison {
-    let mut out = Comparison::default();
-    compare_at(shape, Some(old), Some(new), &mut Vec::new(), &mut out);
-    out
+    let found = compare_at(shape, Some(old), Some(new));
+    Comparison { removed: found.removed.below, modified: found.modified.below, added: found.added.below }
 }
 
-fn compare_at(
-    shape: &Shape,
-    old: Option<&Value>,
-    new: Option<&Value>,
-    path: &mut Vec<PathElement>,
-    out: &mut Comparison,
-) {
-    if old == new {
-        return;
+/// One of the sets of a comparison as it is at a place: whether the place is in it, and the paths below.
+#[derive(Default)]
+struct Part {
+    member: bool,
+    below: FieldSet,
+}
+
+impl Part {
+    fn is_empty(&self) -> bool {
+        !self.member && self.below.is_empty()
     }
+}
+
+/// How two values of one place differ.
+#[derive(Default)]
+struct Difference {
+    removed: Part,
+    modified: Part,
+    added: Part,
+}
+
+impl Difference {
+    /// Takes over what was found one step below; the element is made only when there is something.
+    fn put(&mut self, found: Difference, element: impl FnOnce() -> PathElement) {
+        let mut parts =
+            [(found.removed, &mut self.removed), (found.modified, &mut self.modified), (found.added, &mut self.added)]
+                .into_iter()
+                .filter(|(part, _)| !part.is_empty())
+                .peekable();
+        if parts.peek().is_none() {
+            return;
+        }
+        let mut element = Some(element());
+        while let Some((part, into)) = parts.next() {
+            let element = if parts.peek().is_some() { element.clone() } else { element.take() };
+            if let Some(element) = element {
+                into.below.put(element, part.member, part.below);
+            }
+        }
+    }
+
+    /// The place itself differs.
+    fn whole(&mut self, old: Option<&Value>, new: Option<&Value>) {
+        match (old, new) {
+            (None, _) => self.added.member = true,
+            (_, None) => self.removed.member = true,
+            _ => self.modified.member = true,
+        }
+    }
+}
+
+fn compare_at(shape: &Shape, old: Option<&Value>, new: Option<&Value>) -> Difference {
+    let mut out = Difference::default();
     let kinds = match (old, new) {
-        (Some(_), None) => vec![atom(shape, old)],
-        (None, _) => vec![atom(shape, new)],
+        (Some(_), None) => [Some(atom(shape, old)), None],
+        (None, _) => [Some(atom(shape, new)), None],
         _ => {
             let (a, b) = (atom(shape, old), atom(shape, new));
-            if a == b { vec![a] } else { vec![a, b] }
+            [Some(a), Some(b).filter(|b| *b != a)]
         }
     };
     let mut leaf = false;
-    for kind in kinds {
+    for kind in kinds.into_iter().flatten() {
         leaf = match kind {
             Atom::Scalar | Atom::AtomicList | Atom::AtomicMap => true,
             Atom::List => {
                 let (a, b) = (array(old), array(new));
                 a.is_empty() && b.is_empty() || {
-                    compare_lists(shape, a, b, path, out);
+                    compare_lists(shape, a, b, &mut out);
                     false
                 }
             }
             Atom::Map => {
                 let (a, b) = (object(old), object(new));
                 a.is_none_or(Map::is_empty) && b.is_none_or(Map::is_empty) || {
-                    compare_maps(shape, a, b, path, out);
+                    compare_maps(shape, a, b, &mut out);
                     false
                 }
             }
         };
-        if leaf {
-            match (old, new) {
-                (None, _) => out.added.insert(path),
-                (_, None) => out.removed.insert(path),
-                _ => out.modified.insert(path),
-            }
+        if leaf && old != new {
+            out.whole(old, new);
         }
     }
-    if !leaf {
-        match (old, new) {
-            (None, _) => out.added.insert(path),
-            (_, None) => out.removed.insert(path),
-            _ => {}
-        }
+    if !leaf && (old.is_none() || new.is_none()) {
+        out.whole(old, new);
     }
+    out
 }
 
 fn array(value: Option<&Value>) -> &[Value] {
@@ -223,17 +252,16 @@ fn compare_maps(
     shape: &Shape,
     old: Option<&Map<String, Value>>,
     new: Option<&Map<String, Value>>,
-    path: &mut Vec<PathElement>,
-    out: &mut Comparison,
+    out: &mut Difference,
 ) {
-    let empty = Map::new();
-    let (old, new) = (old.unwrap_or(&empty), new.unwrap_or(&empty));
-    for key in old.keys().chain(new.keys().filter(|k| !old.contains_key(*k))) {
-        let (a, b) = (old.get(key), new.get(key));
-        if a != b {
-            path.push(PathElement::Field(key.clone()));
-            compare_at(&child(shape, key), a, b, path, out);
-            path.pop();
+    for (key, a) in old.into_iter().flatten() {
+        let found = compare_at(&child(shape, key), Some(a), new.and_then(|new| new.get(key)));
+        out.put(found, || PathElement::Field(key.clone()));
+    }
+    for (key, b) in new.into_iter().flatten() {
+        if old.is_none_or(|old| !old.contains_key(key)) {
+            let found = compare_at(&child(shape, key), None, Some(b));
+            out.put(found, || PathElement::Field(key.clone()));
         }
     }
 }
@@ -248,36 +276,34 @@ fn by_element<'a>(shape: &Shape, items: &'a [Value]) -> BTreeMap<PathElement, Ve
     out
 }
 
-fn compare_lists(shape: &Shape, old: &[Value], new: &[Value], path: &mut Vec<PathElement>, out: &mut Comparison) {
+fn compare_lists(shape: &Shape, old: &[Value], new: &[Value], out: &mut Difference) {
+    if old == new {
+        return;
+    }
     let (old, new) = (by_element(shape, old), by_element(shape, new));
     let of_element = shape.element();
     for element in old.keys().chain(new.keys().filter(|k| !old.contains_key(*k))) {
         let (a, b) = (old.get(element).map_or(&[][..], Vec::as_slice), new.get(element).map_or(&[][..], Vec::as_slice));
-        path.push(element.clone());
-        match (a, b) {
-            ([], [] | [_]) | ([_], [] | [_]) => {
-                compare_at(&of_element, a.first().copied(), b.first().copied(), path, out);
-            }
+        let found = match (a, b) {
+            ([], [] | [_]) | ([_], [] | [_]) => compare_at(&of_element, a.first().copied(), b.first().copied()),
             // Duplicates count as one value.
             ([_, _, ..], [_, _, ..]) => {
-                if a != b {
-                    out.modified.insert(path);
-                }
+                let mut found = Difference::default();
+                found.modified.member = a != b;
+                found
             }
             ([_, _, ..], _) => {
-                if let Some(b) = b.first() {
-                    compare_at(&of_element, None, Some(b), path, out);
-                }
-                out.removed.insert(path);
+                let mut found = b.first().map(|b| compare_at(&of_element, None, Some(b))).unwrap_or_default();
+                found.removed.member = true;
+                found
             }
             _ => {
-                if let Some(a) = a.first() {
-                    compare_at(&of_element, Some(a), None, path, out);
-                }
-                out.added.insert(path);
+                let mut found = a.first().map(|a| compare_at(&of_element, Some(a), None)).unwrap_or_default();
+                found.added.member = true;
+                found
             }
-        }
-        path.pop();
+        };
+        out.put(found, || element.clone());
     }
 }
 
@@ -444,44 +470,13 @@ pub fn remove_fields(shape: &Shape, value: &Value, remove: &FieldSet) -> Value {
 
 /// Adds the named fields on the way to every path: a set of `.a.b.c` also owns `.a` when `a` is a declared field.
 pub(super) fn with_named_fields(set: &FieldSet, shape: &Shape) -> FieldSet {
-    let mut members: BTreeSet<PathElement> = set.members().cloned().collect();
-    let mut children = BTreeMap::new();
-    for (element, below) in set.children() {
-        let next = match element {
-            PathElement::Field(name) => {
-                if shape.has_field(name) {
-                    members.insert(element.clone());
-                }
-                child(shape, name)
-            }
-            _ => shape.element(),
+    let mut out = FieldSet::default();
+    for step in set.steps() {
+        let (named, next) = match &step.element {
+            PathElement::Field(name) => (!step.below.is_empty() && shape.has_field(name), child(shape, name)),
+            _ => (false, shape.element()),
         };
-        children.insert(element.clone(), with_named_fields(below, &next));
+        out.put(step.element.clone(), step.member || named, with_named_fields(&step.below, &next));
     }
-    FieldSet::with_parts(members, children)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use kelson_codec::Limits;
-    use serde_json::json;
-
-    /// Each element of both lists is read once and merged once, wherever it moved.
-    #[test]
-    fn a_merge_of_lists_takes_steps_in_proportion_to_them() {
-        let shape = Shape::of_kind("", "v1", "Pod");
-        let pod = |range: &mut dyn Iterator<Item = usize>| {
-            let containers: Vec<Value> = range.map(|i| json!({"name": format!("c{i}")})).collect();
-            json!({"spec": {"containers": containers}})
-        };
-        for n in [1_000, 2_000] {
-            let live = pod(&mut (0..n));
-            for config in [pod(&mut (0..n).rev()), pod(&mut (n / 2..n + n / 2)), pod(&mut (n..2 * n))] {
-                let mut budget = Budget::new(Limits::TRUSTED);
-                merge(&shape, &live, &config, &mut budget).expect("merges");
-                assert!(budget.spent().steps <= 5 * n, "{} steps for {n} elements", budget.spent().steps);
-            }
-        }
-    }
+    out
 }

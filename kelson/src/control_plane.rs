@@ -20,6 +20,7 @@ use kelson_net::ranges::Ranges;
 use kelson_pki::{ClusterPki, Component, PkiOptions, San, SwappableCertificate};
 use kelson_scheduler::Scheduler;
 use kelson_store::{Store, StoreOptions};
+use kelson_tasks::Tasks;
 
 use crate::agent::Join;
 use crate::cli::ServerArgs;
@@ -135,7 +136,7 @@ fn start_controllers(ranges: &Ranges, api: &Running, pki: &ClusterPki) -> kelson
     };
     let api = api.clone();
     let factory = move |name: &str| client(&api, identity(name), "controller-manager");
-    Controllers::start(config, Box::new(factory), Arc::new(SystemClock))
+    Controllers::start(config, Box::new(factory), Arc::new(SystemClock), Tasks::root("controllers"))
 }
 
 /// The user a component acts as: a service account's groups follow from its name.

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Event;
 use kelson_meta::{Clock, format_seconds};
+use kelson_tasks::Tasks;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::mpsc;
@@ -91,8 +92,14 @@ struct Pending {
 }
 
 impl EventRecorder {
-    /// A recorder whose events say they come from `component` on `host` (may be empty).
+    /// A recorder whose events say they come from `component` on `host` (may be empty). Its task ends with the last
+    /// recorder.
     pub fn new(client: Client, clock: Arc<dyn Clock>, component: &str, host: &str) -> Self {
+        Self::start_in(&Tasks::root("events"), client, clock, component, host)
+    }
+
+    /// As [`new`](Self::new), in a group of tasks whose end also ends the recorder: events that are waiting then are lost.
+    pub fn start_in(tasks: &Tasks, client: Client, clock: Arc<dyn Clock>, component: &str, host: &str) -> Self {
         let (sender, receiver) = mpsc::channel(PENDING_MAX);
         let worker = Worker {
             client,
@@ -102,7 +109,14 @@ impl EventRecorder {
             seen: HashMap::new(),
             budgets: HashMap::new(),
         };
-        tokio::spawn(worker.run(receiver));
+        let worker = Arc::new(tokio::sync::Mutex::new((worker, receiver)));
+        tasks.supervise("events", move || {
+            let worker = Arc::clone(&worker);
+            async move {
+                let (worker, receiver) = &mut *worker.lock().await;
+                worker.run(receiver).await;
+            }
+        });
         Self { sender }
     }
 
@@ -140,7 +154,7 @@ struct Recorded {
 }
 
 impl Worker {
-    async fn run(mut self, mut receiver: mpsc::Receiver<Pending>) {
+    async fn run(&mut self, receiver: &mut mpsc::Receiver<Pending>) {
         while let Some(p) = receiver.recv().await {
             if !self.within_budget(&p.about) {
                 continue;

@@ -6,14 +6,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_meta::ObjectKey;
+use kelson_tasks::Tasks;
 use parking_lot::RwLock;
 use tokio::sync::watch as signal;
-use tokio_util::sync::{CancellationToken, DropGuard};
+use tokio_util::sync::DropGuard;
 
 use crate::{Backoff, Client, ClientError, ListParams, Object, WatchEvent};
 
 /// Page size where the server cannot stream its initial state.
 const LIST_PAGE: u32 = 500;
+
+/// An initial state that takes longer than this is worth a line in the log.
+const SLOW_SYNC: Duration = Duration::from_secs(5);
 
 /// What to watch.
 #[derive(Clone, Debug, Default)]
@@ -110,18 +114,28 @@ impl<T: Object> Informer<T> {
         self
     }
 
-    /// Starts watching on a task of its own.
+    /// Starts watching; the watch ends with the last handle.
     pub fn start(self) -> InformerHandle<T> {
-        let stop = CancellationToken::new();
+        self.start_in(&Tasks::root("informer"))
+    }
+
+    /// Starts watching in a group of tasks: the watch ends with the last handle or with the group, whichever is first.
+    /// A panic of a handler is reported, and the watch begins anew from a fresh list.
+    pub fn start_in(self, tasks: &Tasks) -> InformerHandle<T> {
+        let own = tasks.child("informer");
         let shared = Arc::new(Shared {
             objects: RwLock::default(),
             synced: signal::Sender::new(false),
             handlers: self.handlers,
         });
-        let run = Run { client: self.client, config: self.config, source: self.source, shared: Arc::clone(&shared) };
-        let token = stop.clone();
-        tokio::spawn(async move { token.run_until_cancelled(run.forever()).await });
-        InformerHandle { shared, _stop: Arc::new(stop.drop_guard()) }
+        let reflector = Arc::new(Reflector {
+            client: self.client,
+            config: self.config,
+            source: self.source,
+            shared: Arc::clone(&shared),
+        });
+        own.supervise("informer", move || Arc::clone(&reflector).run());
+        InformerHandle { shared, _stop: Arc::new(own.token().clone().drop_guard()) }
     }
 }
 
@@ -157,7 +171,8 @@ impl<T> InformerHandle<T> {
     }
 }
 
-struct Run<T> {
+/// Keeps one cache the same as the server (the role of client-go's reflector).
+struct Reflector<T> {
     client: Client,
     config: InformerConfig,
     source: Source,
@@ -172,58 +187,83 @@ enum Ended {
     StartOver,
 }
 
-impl<T: Object> Run<T> {
-    async fn forever(self) {
+/// What a reflector knows between two watches.
+#[derive(Default)]
+struct Progress {
+    /// The revision up to which the cache has everything; empty: nothing has been read.
+    position: String,
+    /// The server cannot stream its initial state, or failed to once: list it instead.
+    must_list: bool,
+}
+
+impl<T: Object> Reflector<T> {
+    async fn run(self: Arc<Self>) {
+        tokio::join!(self.say_what_is_missing(), self.watch_for_ever());
+    }
+
+    /// Says once what is waited for when the initial state takes long: a component that waits for all its informers is
+    /// otherwise silent about the one that is missing.
+    async fn say_what_is_missing(&self) {
+        let mut synced = self.shared.synced.subscribe();
+        let wait = tokio::time::timeout(SLOW_SYNC, synced.wait_for(|s| *s)).await;
+        if wait.is_err() {
+            tracing::warn!(path = %self.source.path, "still waiting for the initial state");
+        }
+    }
+
+    async fn watch_for_ever(&self) {
         let backoff = Backoff { base: Duration::from_millis(100), max: Duration::from_secs(30) };
         let mut failures = 0u32;
-        let mut position = String::new();
-        let mut can_stream = true;
+        let mut progress = Progress::default();
         loop {
-            let reached = position.clone();
-            let result = self.once(&mut position, &mut can_stream).await;
-            let progressed = position != reached;
+            let reached = progress.position.clone();
+            let result = self.once(&mut progress).await;
             match result {
                 Ok(Ended::Resume) => {}
-                Ok(Ended::StartOver) => position.clear(),
+                Ok(Ended::StartOver) => progress.position.clear(),
                 Err(e) => {
                     // An answer that cannot be read is a fault of the code, and no retry mends it: let it be seen.
                     if matches!(e, ClientError::Decode(_)) {
-                        tracing::warn!(resource = T::TYPE.plural, error = %e, "watch failed");
+                        tracing::warn!(path = %self.source.path, error = %e, "watch failed");
                     } else {
-                        tracing::debug!(resource = T::TYPE.plural, error = %e, "watch failed");
+                        tracing::debug!(path = %self.source.path, error = %e, "watch failed");
                     }
                     if e.is_expired() {
-                        position.clear();
+                        progress.position.clear();
                     }
                 }
             }
-            failures = if progressed { 0 } else { failures.saturating_add(1) };
+            failures = if progress.position == reached { failures.saturating_add(1) } else { 0 };
             let delay = backoff.delay(failures.min(12));
             tokio::time::sleep(delay.mul_f64(rand::random_range(0.5..1.0))).await;
         }
     }
 
-    async fn once(&self, position: &mut String, can_stream: &mut bool) -> Result<Ended, ClientError> {
-        let mut params = ListParams {
+    /// One watch, after a list where the server cannot stream its initial state. Whatever goes wrong before a streamed
+    /// initial state is whole (a refusal, a `Timeout` or `ResourceVersionTooLarge` error event, a broken stream), the next
+    /// attempt lists: a server that cannot stream must not keep the cache empty for ever (client-go does the same).
+    async fn once(&self, progress: &mut Progress) -> Result<Ended, ClientError> {
+        let params = ListParams {
             labels: self.config.labels.clone(),
             fields: self.config.fields.clone(),
             ..ListParams::default()
         };
-        if position.is_empty() && !*can_stream {
-            *position = self.list(&params).await?;
+        if progress.position.is_empty() && progress.must_list {
+            progress.position = self.list(&params).await?;
+            // Streaming is the cheaper way: try it again after the next gap.
+            progress.must_list = false;
         }
-        let initial = position.is_empty();
-        params.resource_version = position.clone();
+        let initial = progress.position.is_empty();
+        let result = self.follow(params, initial, &mut progress.position).await;
+        // Until the initial state is whole there is no position.
+        progress.must_list = initial && progress.position.is_empty();
+        result
+    }
+
+    async fn follow(&self, params: ListParams, initial: bool, position: &mut String) -> Result<Ended, ClientError> {
+        let params = ListParams { resource_version: position.clone(), ..params };
         let mut watch =
-            match self.client.watch_at::<T>(&self.source.path, self.source.watch_accept, &params, initial).await {
-                Ok(w) => w,
-                Err(e) if initial && e.status().is_some_and(|s| matches!(s.code, 400 | 422)) => {
-                    *can_stream = false;
-                    return Ok(Ended::StartOver);
-                }
-                Err(e) => return Err(e),
-            };
-        // During initial events the old cache keeps serving; it is replaced as one when they end.
+            self.client.watch_at::<T>(&self.source.path, self.source.watch_accept, &params, initial).await?;
         let mut incoming: Option<HashMap<ObjectKey, Arc<T>>> = initial.then(HashMap::new);
         loop {
             let event = match watch.next().await {
@@ -276,7 +316,7 @@ impl<T: Object> Run<T> {
     fn put(&self, object: T) {
         let new = Arc::new(object);
         let old = self.shared.objects.write().insert(new.key(), Arc::clone(&new));
-        self.tell(match old {
+        self.notify(match old {
             Some(old) => Change::Updated { old, new },
             None => Change::Added(new),
         });
@@ -284,24 +324,24 @@ impl<T: Object> Run<T> {
 
     fn remove(&self, object: T) {
         if self.shared.objects.write().remove(&object.key()).is_some() {
-            self.tell(Change::Deleted(Arc::new(object)));
+            self.notify(Change::Deleted(Arc::new(object)));
         }
     }
 
-    /// Makes the cache what the server says there is, telling handlers the difference. An object whose UID changed was
-    /// deleted and made anew behind our back: both are told.
+    /// Makes the cache what the server says there is, and gives handlers the difference. An object whose UID changed was
+    /// deleted and made anew while the watch was down: handlers get both changes.
     fn replace(&self, all: HashMap<ObjectKey, Arc<T>>) {
         let old = std::mem::replace(&mut *self.shared.objects.write(), all.clone());
         for (key, was) in &old {
             if all.get(key).is_none_or(|is| is.uid() != was.uid()) {
-                self.tell(Change::Deleted(Arc::clone(was)));
+                self.notify(Change::Deleted(Arc::clone(was)));
             }
         }
         for (key, new) in all {
             match old.get(&key).filter(|was| was.uid() == new.uid()) {
-                None => self.tell(Change::Added(new)),
+                None => self.notify(Change::Added(new)),
                 Some(was) if was.resource_version() != new.resource_version() => {
-                    self.tell(Change::Updated { old: Arc::clone(was), new });
+                    self.notify(Change::Updated { old: Arc::clone(was), new });
                 }
                 Some(_) => {}
             }
@@ -309,9 +349,97 @@ impl<T: Object> Run<T> {
         self.shared.synced.send_replace(true);
     }
 
-    fn tell(&self, change: Change<T>) {
+    fn notify(&self, change: Change<T>) {
         for h in &self.shared.handlers {
             h(&change);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use kelson_meta::ObjectMeta;
+    use kelson_transport::{BoxFuture, Request, Response, Transport, TransportError, full_body};
+    use parking_lot::Mutex;
+    use serde::Deserialize;
+
+    use super::*;
+    use crate::{ResourceType, slim_object};
+
+    #[derive(Deserialize)]
+    struct View {
+        metadata: ObjectMeta,
+    }
+    slim_object!(View, ResourceType::namespaced("", "v1", "pods", "Pod"));
+
+    /// Gives each request the next answer, and remembers what was asked: `list`, `stream` or `watch`.
+    #[derive(Default)]
+    struct Script {
+        answers: Mutex<VecDeque<(u16, String)>>,
+        asked: Mutex<Vec<&'static str>>,
+    }
+
+    impl Transport for Script {
+        fn send(&self, request: Request) -> BoxFuture<Result<Response, TransportError>> {
+            let query = request.uri().query().unwrap_or_default();
+            self.asked.lock().push(match () {
+                () if query.contains("sendInitialEvents=true") => "stream",
+                () if query.contains("watch=true") => "watch",
+                () => "list",
+            });
+            let next = self.answers.lock().pop_front();
+            Box::pin(async move {
+                let Some((code, body)) = next else { return std::future::pending().await };
+                let mut response = Response::new(full_body(body));
+                *response.status_mut() = http::StatusCode::from_u16(code).map_err(TransportError::new)?;
+                Ok(response)
+            })
+        }
+    }
+
+    const POD: &str = r#"{"metadata":{"name":"p","namespace":"n","uid":"u","resourceVersion":"7"}}"#;
+
+    async fn check(what: &str, first: (u16, String)) {
+        let list = format!(r#"{{"metadata":{{"resourceVersion":"9"}},"items":[{POD}]}}"#);
+        let script = Arc::new(Script::default());
+        script.answers.lock().extend([first, (200, list)]);
+        let client = Client::new(Arc::clone(&script) as Arc<dyn Transport>, "test");
+        let informer = Informer::<View>::new(client, InformerConfig::default()).start();
+        tokio::time::timeout(Duration::from_secs(60), informer.synced()).await.expect(what);
+        assert!(informer.get(&ObjectKey::new("n", "p")).is_some(), "{what}");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        assert_eq!(*script.asked.lock(), ["stream", "list", "watch"], "{what}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_cannot_be_streamed_whole_is_listed() {
+        let added = format!(r#"{{"type":"ADDED","object":{POD}}}"#);
+        let error = |reason: &str, code: u16| {
+            let status = format!(r#"{{"kind":"Status","status":"Failure","reason":"{reason}","code":{code}}}"#);
+            format!("{added}\n{{\"type\":\"ERROR\",\"object\":{status}}}\n")
+        };
+        check("too large a resource version", (200, error("Timeout", 504))).await;
+        check("expired", (200, error("Expired", 410))).await;
+        check("cut off", (200, format!("{added}\n"))).await;
+        check("cut off inside a frame", (200, added[..20].to_owned())).await;
+        check("refused", (422, r#"{"kind":"Status","status":"Failure","reason":"Invalid","code":422}"#.into())).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_panic_of_a_handler_starts_the_watch_again() {
+        let end = r#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"9","annotations":{"k8s.io/initial-events-end":"true"}}}}"#;
+        let stream = format!("{{\"type\":\"ADDED\",\"object\":{POD}}}\n{end}\n");
+        let script = Arc::new(Script::default());
+        script.answers.lock().extend([(200, stream.clone()), (200, stream)]);
+        let client = Client::new(Arc::clone(&script) as Arc<dyn Transport>, "test");
+        let panicked = std::sync::atomic::AtomicBool::new(false);
+        let tasks = Tasks::root("test");
+        let informer = Informer::<View>::new(client, InformerConfig::default())
+            .on_change(move |_| assert!(panicked.swap(true, std::sync::atomic::Ordering::SeqCst), "the first time"))
+            .start_in(&tasks);
+        tokio::time::timeout(Duration::from_secs(60), informer.synced()).await.expect("the second try");
+        assert!(tasks.shutdown(Duration::from_secs(1)).await, "the watch ends with its group");
     }
 }

@@ -4,9 +4,13 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kelson_tasks::contained;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::Instant;
+
+/// Longest delay of a key: a longer one would overflow the clock. Whoever gets a key early finds that it is not yet time.
+const DELAY_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Exponential back-off per key.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +102,7 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         if delay.is_zero() {
             return self.add(key);
         }
-        let at = Instant::now() + delay;
+        let at = Instant::now() + delay.min(DELAY_MAX);
         let mut s = self.shared.state.lock();
         if s.delayed_at.get(&key).is_some_and(|&(t, _)| t <= at) {
             return;
@@ -174,6 +178,33 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         }
     }
 
+    /// Works on the keys one after the other until the queue is closed: a key whose `sync` fails goes to `failed` and is
+    /// tried again after its back-off. A panic is a failure too: it is reported and counted under `name`, and the worker
+    /// goes on with the next key. Several workers may run on one queue.
+    pub async fn work<F, R, E>(&self, name: &'static str, sync: F, failed: impl Fn(&K, &E))
+    where
+        K: std::fmt::Display + Send + Sync,
+        F: Fn(K) -> R,
+        R: Future<Output = Result<(), E>> + Send,
+    {
+        while let Some(key) = self.next().await {
+            // The guard gives the key back even when this worker is ended in the middle.
+            let held = Processing { queue: self, key: &key };
+            match contained(name, sync(key.clone())).await {
+                Some(Ok(())) => self.forget(&key),
+                Some(Err(error)) => {
+                    failed(&key, &error);
+                    self.retry(key.clone());
+                }
+                None => {
+                    tracing::error!(queue = name, %key, "work on this key panicked, it will be tried again");
+                    self.retry(key.clone());
+                }
+            }
+            drop(held);
+        }
+    }
+
     /// How many keys are ready.
     pub fn len(&self) -> usize {
         self.shared.state.lock().ready.len()
@@ -189,6 +220,18 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         self.shared.state.lock().closed = true;
         self.shared.changed.notify_waiters();
         self.shared.changed.notify_one();
+    }
+}
+
+/// A key that is being worked on; dropping this lets the queue hand it out again.
+struct Processing<'a, K: Clone + Eq + Hash> {
+    queue: &'a WorkQueue<K>,
+    key: &'a K,
+}
+
+impl<K: Clone + Eq + Hash> Drop for Processing<'_, K> {
+    fn drop(&mut self) {
+        self.queue.done(self.key);
     }
 }
 
@@ -262,18 +305,60 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
+    async fn a_panic_costs_its_key_a_pause_and_the_worker_nothing() {
+        let q: WorkQueue<&str> = WorkQueue::new(Backoff { base: Duration::from_secs(1), max: Duration::from_secs(8) });
+        let log = Arc::new(Mutex::new(Vec::new()));
+        let (queue, seen) = (q.clone(), Arc::clone(&log));
+        let worker = kelson_tasks::scoped("test worker", async move {
+            let sync = |key: &'static str| {
+                let tries = seen.lock().iter().filter(|k| **k == key).count();
+                seen.lock().push(key);
+                async move {
+                    assert!(key != "bad" || tries >= 2, "not before the third try");
+                    Ok::<_, std::convert::Infallible>(())
+                }
+            };
+            queue.work("test queue", sync, |_, _| {}).await;
+        });
+        let begun = Instant::now();
+        q.add("bad");
+        q.add("good");
+        tokio::time::sleep(Duration::from_millis(3500)).await;
+        assert_eq!(*log.lock(), ["bad", "good", "bad", "bad"], "after {:?}", begun.elapsed());
+        assert_eq!(q.failures(&"bad"), 0, "the third try succeeded");
+        q.close();
+        assert_eq!(worker.await, Some(()), "the worker lived through two panics");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_worker_that_is_ended_gives_its_key_back() {
+        let q: WorkQueue<u8> = WorkQueue::default();
+        q.add(1);
+        let queue = q.clone();
+        let hung = kelson_tasks::scoped("test worker", async move {
+            let sync = |_| std::future::pending::<Result<(), std::convert::Infallible>>();
+            queue.work("test queue", sync, |_, _| {}).await;
+        });
+        tokio::task::yield_now().await;
+        q.add(1);
+        assert!(q.is_empty(), "held by the worker");
+        drop(hung);
+        assert_eq!(tokio::time::timeout(Duration::from_secs(1), q.next()).await, Ok(Some(1)));
+    }
+
+    #[tokio::test(start_paused = true)]
     async fn closing_ends_all_workers() {
         let q: WorkQueue<u8> = WorkQueue::default();
         let workers: Vec<_> = (0..3)
             .map(|_| {
                 let q = q.clone();
-                tokio::spawn(async move { q.next().await })
+                kelson_tasks::scoped("test worker", async move { q.next().await })
             })
             .collect();
         tokio::task::yield_now().await;
         q.close();
         for w in workers {
-            assert_eq!(w.await.unwrap(), None);
+            assert_eq!(w.await, Some(None));
         }
     }
 }

@@ -10,11 +10,9 @@ use kelson_meta::ObjectKey;
 use kelson_pki::{SIGNATURE_PREFIX, sign_detached};
 use serde_json::json;
 
-use crate::context::{Context, SyncError, enqueue_self, update_value};
+use crate::shared::context::{Context, SyncError, enqueue_self, update_value};
 use crate::views::{ConfigMapView, SecretView};
 
-const SIGNER: &str = "bootstrap-signer";
-const CLEANER: &str = "token-cleaner";
 const NAME_PREFIX: &str = "bootstrap-token-";
 
 /// When a token's time is over; a time nobody can read is over.
@@ -47,14 +45,14 @@ fn signed(data: &BTreeMap<String, String>, tokens: &[(String, String)]) -> BTree
 
 /// Starts the signer of `cluster-info`.
 pub fn start_signer(ctx: &Arc<Context>) {
-    let client = ctx.client_for(SIGNER);
+    let client = ctx.client();
     let (maps, secrets) = (ctx.informers.cluster_info.reader(), ctx.informers.bootstrap_secrets.reader());
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     maps.on_change(enqueue_self(&queue));
     let q = queue.clone();
     secrets.on_change(move |_| q.add(ObjectKey::new("kube-public", "cluster-info")));
     let clock = Arc::clone(&ctx.clock);
-    ctx.run_queue("bootstrap-signer-controller", &queue, 1, move |key| {
+    ctx.run_queue(&queue, 1, move |key| {
         let (client, maps, secrets, clock) = (client.clone(), maps.clone(), secrets.clone(), Arc::clone(&clock));
         async move {
             let Some(map) = maps.get(&key) else { return Ok(()) };
@@ -73,12 +71,12 @@ pub fn start_signer(ctx: &Arc<Context>) {
 
 /// Starts the cleaner of tokens: each is looked at once, when its time is over.
 pub fn start_cleaner(ctx: &Arc<Context>) {
-    let client = ctx.client_for(CLEANER);
+    let client = ctx.client();
     let secrets = ctx.informers.bootstrap_secrets.reader();
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     secrets.on_change(enqueue_self(&queue));
     let (clock, q) = (Arc::clone(&ctx.clock), queue.clone());
-    ctx.run_queue("token-cleaner-controller", &queue, 1, move |key| {
+    ctx.run_queue(&queue, 1, move |key| {
         let (client, secrets, clock, queue) = (client.clone(), secrets.clone(), Arc::clone(&clock), q.clone());
         async move {
             let Some(secret) = secrets.get(&key) else { return Ok(()) };

@@ -6,68 +6,19 @@ use std::sync::Arc;
 use kelson_client::{Change, Client, DeleteOptions, Object as _, WorkQueue};
 use kelson_meta::{LabelSelector, ObjectKey};
 use parking_lot::Mutex;
-use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use crate::context::{Context, SyncError, WORKERS, enqueue_self, update_value};
-use crate::endpointslice::{HEADLESS, TargetRef, addresses, find_port, hostname, is_headless};
-use crate::shared::Shared;
-use crate::views::{EndpointsView, PodView, ServiceView};
+use crate::endpointslice::{HEADLESS, addresses, find_port, hostname, is_headless};
+use crate::shared::context::{Context, SyncError, WORKERS, enqueue_self, update_value};
+use crate::shared::informers::SharedInformer;
+use crate::views::{Address, EndpointsView, PodView, ServicePortView, ServiceView, Subset, SubsetPort, TargetRef};
 
-/// The controller's name.
-pub const NAME: &str = "endpoint-controller";
+/// Value of [`MANAGED_BY`] on what this controller writes.
+const MANAGER: &str = "endpoint-controller";
 /// Addresses in one object at most; more are cut off, which an annotation says.
 const ADDRESSES_MAX: usize = 1000;
 const OVER_CAPACITY: &str = "endpoints.kubernetes.io/over-capacity";
 const MANAGED_BY: &str = "endpoints.kubernetes.io/managed-by";
-
-/// `v1.EndpointSubset`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Subset {
-    /// Ready.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub addresses: Vec<Address>,
-    /// Not ready.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub not_ready_addresses: Vec<Address>,
-    /// Ports, the same for all of them.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub ports: Vec<SubsetPort>,
-}
-
-/// `v1.EndpointAddress`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Address {
-    /// IP.
-    pub ip: String,
-    /// Host name.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub hostname: String,
-    /// Node.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub node_name: Option<String>,
-    /// The pod.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub target_ref: Option<TargetRef>,
-}
-
-/// `v1.EndpointPort`.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct SubsetPort {
-    /// Name.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub name: String,
-    /// Number.
-    pub port: i32,
-    /// Protocol.
-    pub protocol: String,
-    /// Application protocol.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub app_protocol: Option<String>,
-}
 
 /// The subsets of a service, canonical: sorted, one per set of ports. The second is whether addresses were cut off.
 pub fn subsets(s: &ServiceView, pods: &[Arc<PodView>]) -> (Vec<Subset>, bool) {
@@ -111,7 +62,7 @@ pub fn subsets(s: &ServiceView, pods: &[Arc<PodView>]) -> (Vec<Subset>, bool) {
     (all, count > ADDRESSES_MAX)
 }
 
-fn port_of(pod: &PodView, p: &crate::views::ServicePortView) -> Option<SubsetPort> {
+fn port_of(pod: &PodView, p: &ServicePortView) -> Option<SubsetPort> {
     Some(SubsetPort {
         name: p.name.clone(),
         port: find_port(pod, p)?,
@@ -122,9 +73,9 @@ fn port_of(pod: &PodView, p: &crate::views::ServicePortView) -> Option<SubsetPor
 
 struct Controller {
     client: Client,
-    services: Shared<ServiceView>,
-    pods: Shared<PodView>,
-    endpoints: Shared<EndpointsView>,
+    services: SharedInformer<ServiceView>,
+    pods: SharedInformer<PodView>,
+    endpoints: SharedInformer<EndpointsView>,
     /// Services that went while this runs: their endpoints go too, whoever made them. Endpoints that merely have no
     /// service may be waiting for theirs.
     gone: Arc<Mutex<HashSet<ObjectKey>>>,
@@ -135,7 +86,7 @@ pub fn start(ctx: &Arc<Context>) {
     let queue = WorkQueue::default();
     let i = &ctx.informers;
     let me = Arc::new(Controller {
-        client: ctx.client_for(NAME),
+        client: ctx.client(),
         services: i.services.reader(),
         pods: i.pods.reader(),
         endpoints: i.endpoints.reader(),
@@ -151,7 +102,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
     me.endpoints.on_change(enqueue_self(&queue));
     crate::endpointslice::enqueue_services_of_pods(ctx, &queue);
-    ctx.run_queue(NAME, &queue, WORKERS, move |key| {
+    ctx.run_queue(&queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });
@@ -181,7 +132,7 @@ impl Controller {
         pods.retain(|p| selector.matches(&p.metadata.labels));
         let (subsets, cut) = subsets(&service, &pods);
         let mut labels = BTreeMap::clone(&service.metadata.labels);
-        labels.insert(MANAGED_BY.into(), NAME.into());
+        labels.insert(MANAGED_BY.into(), MANAGER.into());
         if is_headless(&service) {
             labels.insert(HEADLESS.into(), String::new());
         } else {
@@ -196,21 +147,21 @@ impl Controller {
                 let seen = e.metadata.resource_version.as_str();
                 update_value::<EndpointsView>(&self.client, &key.namespace, &key.name, "", seen, |v| {
                     v["metadata"]["labels"] = json!(labels);
-                    crate::tree::put_unless(v, "subsets", json!(subsets), subsets.is_empty());
-                    let notes = crate::tree::map_at(&mut v["metadata"], "annotations");
+                    crate::shared::tree::put_unless(v, "subsets", json!(subsets), subsets.is_empty());
+                    let notes = crate::shared::tree::map_at(&mut v["metadata"], "annotations");
                     if cut {
                         notes.insert(OVER_CAPACITY.into(), json!("truncated"));
                     } else {
                         notes.remove(OVER_CAPACITY);
                     }
-                    crate::tree::drop_if_empty(&mut v["metadata"], "annotations");
+                    crate::shared::tree::drop_if_empty(&mut v["metadata"], "annotations");
                 })
                 .await
             }
             None => {
                 let mut body = json!({"apiVersion": "v1", "kind": "Endpoints",
                     "metadata": {"name": key.name, "namespace": key.namespace, "labels": labels}});
-                crate::tree::put_unless(&mut body, "subsets", json!(subsets), subsets.is_empty());
+                crate::shared::tree::put_unless(&mut body, "subsets", json!(subsets), subsets.is_empty());
                 if cut {
                     body["metadata"]["annotations"] = json!({OVER_CAPACITY: "truncated"});
                 }

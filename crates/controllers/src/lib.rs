@@ -1,22 +1,19 @@
-//! Kelson controllers: one module per controller, all of one shape: `start(&ctx)` registers handlers with the shared
-//! informers and starts workers that call `sync(key)`; what is to be done is decided by pure functions beside it.
-//! Nothing polls: a controller at rest does nothing. Which of them run, and for whom, is the caller's business.
+//! Kelson controllers: one module per controller and one row in `registry`, all of one shape: `start(&ctx)` registers
+//! handlers with the shared informers and starts workers that call `sync(key)`; what is to be done is decided by pure
+//! functions beside it. Nothing polls: a controller at rest does nothing. Which of them run is the caller's business.
+//!
+//! `views` (what is read of each kind) and `shared` (context, informers, expectations, ownership, discovery) know no
+//! controller; controllers know these two, and `registry` knows the controllers.
 
 mod bootstrap;
 mod certificates;
-mod condition;
-mod config;
-mod context;
 mod deployment;
-mod discovery;
 mod endpoints;
 mod endpointslice;
-mod expectations;
 mod garbage;
 mod namespace;
 mod nodeipam;
 mod nodelifecycle;
-mod ownership;
 mod podgc;
 mod protection;
 mod registry;
@@ -27,59 +24,61 @@ mod shared;
 #[cfg(test)]
 mod testing;
 mod tokens;
-mod tree;
 mod views;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use kelson_meta::Clock;
+use kelson_tasks::Tasks;
+use shared::context::Context;
 
-pub use config::{Config, LegacyTokenSigner};
-pub use context::{ClientFactory, Context, MANAGER_USER, SyncError};
-pub use registry::{CONTROLLERS, Entry};
+pub use registry::CONTROLLERS;
+pub use shared::config::{Config, LegacyTokenSigner};
+pub use shared::context::{ClientFactory, ControllerDescriptor, Identity, MANAGER_USER};
+
+/// How long the end of the controllers is waited for: what they do is one request after the other.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 
 /// Starts controllers.
 pub struct Controllers;
 
 impl Controllers {
-    /// Starts every controller that `config` enables, on the current tokio runtime. `factory` gives a client for a user
-    /// name: `system:kube-controller-manager` for the shared informers, and
-    /// `system:serviceaccount:kube-system:NAME` for each controller, whose groups are those of a service account.
-    pub fn start(config: Config, factory: Box<ClientFactory>, clock: Arc<dyn Clock>) -> Running {
-        let ctx = Context::new(config, factory, clock);
-        for entry in CONTROLLERS {
-            if ctx.config.enables(entry.name, entry.on_by_default) {
-                (entry.start)(&ctx);
+    /// Starts every controller that `config` enables, in the group `tasks`. `factory` gives a client for a user name:
+    /// `system:kube-controller-manager` for the shared informers, and `system:serviceaccount:kube-system:NAME` for each
+    /// controller, whose groups are those of a service account.
+    pub fn start(config: Config, factory: Box<ClientFactory>, clock: Arc<dyn Clock>, tasks: Tasks) -> Running {
+        let manager = Context::new(config, factory, clock, tasks);
+        for controller in CONTROLLERS {
+            if manager.config.enables(controller.name, controller.on_by_default) {
+                (controller.start)(&manager.of(controller));
             }
         }
-        ctx.informers.start(&ctx.manager_client());
-        Running { ctx }
+        manager.informers.start(&manager.client(), &manager.tasks);
+        Running { manager }
     }
 }
 
 /// The running controllers; they end with [`shutdown`](Self::shutdown) or when this is dropped.
 pub struct Running {
-    ctx: Arc<Context>,
+    manager: Context,
 }
 
 impl Running {
     /// Waits until every controller has read its initial state.
     pub async fn synced(&self) {
-        self.ctx.informers.synced().await;
+        self.manager.informers.synced().await;
     }
 
     /// Stops all controllers and waits until they have.
     pub async fn shutdown(self) {
-        self.ctx.stop.cancel();
-        self.ctx.tasks.close();
-        self.ctx.tasks.wait().await;
-        self.ctx.informers.stop();
+        self.manager.tasks.shutdown(SHUTDOWN_LIMIT).await;
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.ctx.stop.cancel();
-        self.ctx.informers.stop();
+        self.manager.tasks.token().cancel();
+        self.manager.informers.stop();
     }
 }

@@ -7,14 +7,13 @@ use kelson_client::{Change, Client, DeleteOptions, PatchKind, WorkQueue, WriteOp
 use kelson_meta::{Clock, ObjectKey, format_seconds};
 use serde_json::{Value, json};
 
-use crate::condition;
-use crate::context::{Context, SyncError, WORKERS, get_value};
 use crate::nodelifecycle::taints::OUT_OF_SERVICE;
-use crate::shared::{IndexKey, Shared};
+use crate::shared::context::{Context, SyncError, WORKERS, get_value};
+use crate::shared::informers::SharedInformer;
+use crate::views::IndexKey;
+use crate::views::condition;
 use crate::views::{NodeView, PodView};
 
-/// The controller's identity.
-pub const NAME: &str = "pod-garbage-collector";
 /// A pod's node may just not have arrived: it is believed to be gone after this.
 const QUARANTINE: Duration = Duration::from_secs(40);
 /// Finished pods are counted this long after one finished.
@@ -25,8 +24,8 @@ const REMOVE_MAX: usize = 500;
 struct Collector {
     client: Client,
     clock: Arc<dyn Clock>,
-    nodes: Shared<NodeView>,
-    pods: Shared<PodView>,
+    nodes: SharedInformer<NodeView>,
+    pods: SharedInformer<PodView>,
     threshold: usize,
 }
 
@@ -34,7 +33,7 @@ struct Collector {
 pub fn start(ctx: &Arc<Context>) {
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let me = Arc::new(Collector {
-        client: ctx.client_for(NAME),
+        client: ctx.client(),
         clock: Arc::clone(&ctx.clock),
         nodes: ctx.informers.nodes.reader(),
         pods: ctx.informers.pods.reader(),
@@ -72,7 +71,7 @@ pub fn start(ctx: &Arc<Context>) {
             q.add_after(p.metadata.key(), delay);
         }
     });
-    ctx.run_queue(NAME, &queue, WORKERS, move |key| {
+    ctx.run_queue(&queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { if key.name.is_empty() { me.count().await } else { me.sync(&key).await } }
     });

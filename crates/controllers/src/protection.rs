@@ -7,15 +7,8 @@ use kelson_client::{Change, Client, ClientError, ListParams, Object, ResourceTyp
 use kelson_meta::{ObjectKey, ObjectMeta, null_default};
 use serde::Deserialize;
 
-use crate::context::{Context, SyncError, WORKERS, enqueue_self, update_value};
+use crate::shared::context::{Context, SyncError, WORKERS, enqueue_self, update_value};
 use crate::views::{ClaimView, VolumeAttributesClassView, VolumeView};
-
-/// Identity of the claims' controller.
-const CLAIMS: &str = "pvc-protection-controller";
-/// Identity of the volumes' controller.
-const VOLUMES: &str = "pv-protection-controller";
-/// Identity of the classes' controller.
-const CLASSES: &str = "volumeattributesclass-protection-controller";
 
 const CLAIM_FINALIZER: &str = "kubernetes.io/pvc-protection";
 const VOLUME_FINALIZER: &str = "kubernetes.io/pv-protection";
@@ -111,7 +104,7 @@ async fn is_claim_used(client: &Client, claim: &ObjectMeta) -> Result<bool, Clie
 
 /// Starts the claims' controller.
 pub fn start_claims(ctx: &Arc<Context>) {
-    let client = ctx.client_for(CLAIMS);
+    let client = ctx.client();
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let (claims, pods) = (ctx.informers.claims.reader(), ctx.informers.pods.reader());
     claims.on_change(enqueue_self(&queue));
@@ -124,7 +117,7 @@ pub fn start_claims(ctx: &Arc<Context>) {
             waiting.filter(|c| c.metadata.is_deleting()).for_each(|c| q.add(c.metadata.key()));
         }
     });
-    ctx.run_queue(CLAIMS, &queue, WORKERS, move |key| {
+    ctx.run_queue(&queue, WORKERS, move |key| {
         let (client, claims) = (client.clone(), claims.clone());
         async move {
             let Some(claim) = claims.get(&key) else { return Ok(()) };
@@ -141,11 +134,11 @@ pub fn start_claims(ctx: &Arc<Context>) {
 
 /// Starts the volumes' controller.
 pub fn start_volumes(ctx: &Arc<Context>) {
-    let client = ctx.client_for(VOLUMES);
+    let client = ctx.client();
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let volumes = ctx.informers.volumes.reader();
     volumes.on_change(enqueue_self(&queue));
-    ctx.run_queue(VOLUMES, &queue, WORKERS, move |key| {
+    ctx.run_queue(&queue, WORKERS, move |key| {
         let (client, volumes) = (client.clone(), volumes.clone());
         async move {
             let Some(volume) = volumes.get(&key) else { return Ok(()) };
@@ -171,7 +164,7 @@ fn classes_of(claim: &ClaimView) -> [&str; 3] {
 
 /// Starts the classes' controller.
 pub fn start_classes(ctx: &Arc<Context>) {
-    let client = ctx.client_for(CLASSES);
+    let client = ctx.client();
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let classes = ctx.informers.volume_attributes_classes.reader();
     let (claims, volumes) = (ctx.informers.claims.reader(), ctx.informers.volumes.reader());
@@ -185,7 +178,7 @@ pub fn start_classes(ctx: &Arc<Context>) {
     claims.on_change(move |_| wake());
     let wake = again(&queue);
     volumes.on_change(move |_| wake());
-    ctx.run_queue(CLASSES, &queue, WORKERS, move |key| {
+    ctx.run_queue(&queue, WORKERS, move |key| {
         let (client, classes, claims, volumes) = (client.clone(), classes.clone(), claims.clone(), volumes.clone());
         async move {
             let Some(class) = classes.get(&key) else { return Ok(()) };

@@ -1,51 +1,72 @@
-//! The table of controllers, with the names of upstream's `--controllers` flag.
+//! The table of controllers: a new one is a module and a row here. Which informers it reads it says where it reads them;
+//! what it may do is its role in `kelson-auth`'s policy, which a test here looks for.
 use std::sync::Arc;
 
-use crate::context::Context;
+use crate::shared::context::{Context, ControllerDescriptor, Identity};
 
-/// One controller.
-pub struct Entry {
-    /// Name as in `--controllers`.
-    pub name: &'static str,
-    /// Whether `*` includes it.
-    pub on_by_default: bool,
-    pub(crate) start: fn(&Arc<Context>),
+/// All three controllers of certificate requests act as one account, as upstream.
+const CERTIFICATES: Identity = account("certificate-controller");
+/// So do those of nodes.
+const NODES: Identity = account("node-controller");
+
+const fn account(name: &'static str) -> Identity {
+    Identity::ServiceAccount(name)
 }
 
-const fn on(name: &'static str, start: fn(&Arc<Context>)) -> Entry {
-    Entry { name, on_by_default: true, start }
+const fn row(name: &'static str, identity: Identity, start: fn(&Arc<Context>)) -> ControllerDescriptor {
+    ControllerDescriptor { name, identity, on_by_default: true, start }
 }
 
-/// Off unless named: only clusters that nodes join by bootstrap tokens need it.
-const fn off(name: &'static str, start: fn(&Arc<Context>)) -> Entry {
-    Entry { name, on_by_default: false, start }
+impl ControllerDescriptor {
+    const fn off_by_default(mut self) -> Self {
+        self.on_by_default = false;
+        self
+    }
 }
 
-/// Every controller there is.
-pub const CONTROLLERS: &[Entry] = &[
-    off("bootstrap-signer-controller", crate::bootstrap::start_signer),
-    on("certificatesigningrequest-approving-controller", crate::certificates::approve::start),
-    on("certificatesigningrequest-cleaner-controller", crate::certificates::clean::start),
-    on("certificatesigningrequest-signing-controller", crate::certificates::sign::start),
-    on("deployment-controller", crate::deployment::start),
-    on("endpoints-controller", crate::endpoints::start),
-    on("endpointslice-controller", crate::endpointslice::start),
-    on("endpointslice-mirroring-controller", crate::endpointslice::mirroring::start),
-    on("garbage-collector-controller", crate::garbage::start),
-    on("namespace-controller", crate::namespace::start),
-    on("node-ipam-controller", crate::nodeipam::start),
-    on("node-lifecycle-controller", crate::nodelifecycle::start),
-    on("persistentvolume-protection-controller", crate::protection::start_volumes),
-    on("persistentvolumeclaim-protection-controller", crate::protection::start_claims),
-    on("pod-garbage-collector-controller", crate::podgc::start),
-    on("replicaset-controller", crate::replicaset::start),
-    on("replicationcontroller-controller", crate::replicaset::start_replication),
-    on("root-ca-certificate-publisher-controller", crate::root_ca::start),
-    on("serviceaccount-controller", crate::serviceaccount::start),
-    on("serviceaccount-token-controller", crate::tokens::start),
-    on("taint-eviction-controller", crate::nodelifecycle::eviction::start),
-    off("token-cleaner-controller", crate::bootstrap::start_cleaner),
-    on("volumeattributesclass-protection-controller", crate::protection::start_classes),
+/// Every controller there is, by name.
+pub const CONTROLLERS: &[ControllerDescriptor] = &[
+    row("bootstrap-signer-controller", account("bootstrap-signer"), crate::bootstrap::start_signer).off_by_default(),
+    row("certificatesigningrequest-approving-controller", CERTIFICATES, crate::certificates::approve::start),
+    row("certificatesigningrequest-cleaner-controller", CERTIFICATES, crate::certificates::clean::start),
+    row("certificatesigningrequest-signing-controller", CERTIFICATES, crate::certificates::sign::start),
+    row("deployment-controller", account("deployment-controller"), crate::deployment::start),
+    row("endpoints-controller", account("endpoint-controller"), crate::endpoints::start),
+    row("endpointslice-controller", account("endpointslice-controller"), crate::endpointslice::start),
+    row(
+        "endpointslice-mirroring-controller",
+        account("endpointslicemirroring-controller"),
+        crate::endpointslice::mirroring::start,
+    ),
+    row("garbage-collector-controller", account("generic-garbage-collector"), crate::garbage::start),
+    row("namespace-controller", account("namespace-controller"), crate::namespace::start),
+    row("node-ipam-controller", NODES, crate::nodeipam::start),
+    row("node-lifecycle-controller", NODES, crate::nodelifecycle::start),
+    row(
+        "persistentvolume-protection-controller",
+        account("pv-protection-controller"),
+        crate::protection::start_volumes,
+    ),
+    row(
+        "persistentvolumeclaim-protection-controller",
+        account("pvc-protection-controller"),
+        crate::protection::start_claims,
+    ),
+    row("pod-garbage-collector-controller", account("pod-garbage-collector"), crate::podgc::start),
+    row("replicaset-controller", account("replicaset-controller"), crate::replicaset::start),
+    row("replicationcontroller-controller", account("replication-controller"), crate::replicaset::start_replication),
+    row("root-ca-certificate-publisher-controller", account("root-ca-cert-publisher"), crate::root_ca::start),
+    row("serviceaccount-controller", account("service-account-controller"), crate::serviceaccount::start),
+    // It makes what the others authenticate with, so it acts as the manager, as upstream.
+    row("serviceaccount-token-controller", Identity::Manager, crate::tokens::start),
+    row("taint-eviction-controller", NODES, crate::nodelifecycle::eviction::start),
+    // Both bootstrap controllers are off unless named: only clusters that nodes join by bootstrap tokens need them.
+    row("token-cleaner-controller", account("token-cleaner"), crate::bootstrap::start_cleaner).off_by_default(),
+    row(
+        "volumeattributesclass-protection-controller",
+        account("volumeattributesclass-protection-controller"),
+        crate::protection::start_classes,
+    ),
 ];
 
 #[cfg(test)]
@@ -55,5 +76,17 @@ mod tests {
     #[test]
     fn names_are_sorted_and_unique() {
         assert!(CONTROLLERS.windows(2).all(|w| w[0].name < w[1].name));
+    }
+
+    #[test]
+    fn every_account_has_a_role() {
+        let policy = kelson_auth::authorize::policy::bootstrap_objects();
+        let bound: Vec<String> = policy.iter().map(|o| o["subjects"].to_string()).collect();
+        for c in CONTROLLERS {
+            if let Identity::ServiceAccount(name) = c.identity {
+                let subject = format!("\"name\":\"{name}\",\"namespace\":\"kube-system\"");
+                assert!(bound.iter().any(|s| s.contains(&subject)), "{}: no binding for {name}", c.name);
+            }
+        }
     }
 }

@@ -6,11 +6,9 @@ use kelson_client::WorkQueue;
 use kelson_meta::ObjectKey;
 use serde_json::json;
 
-use crate::context::{Context, SyncError, WORKERS};
+use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::views::ConfigMapView;
 
-/// The controller's identity.
-pub const NAME: &str = "root-ca-cert-publisher";
 const CONFIG_MAP: &str = "kube-root-ca.crt";
 const DESCRIPTION: &str = "kubernetes.io/description";
 const DESCRIPTION_TEXT: &str = "The CA bundle that verifies the API server's certificate at its addresses inside the \
@@ -21,7 +19,7 @@ pub fn start(ctx: &Arc<Context>) {
     if ctx.config.root_ca.is_empty() {
         return;
     }
-    let client = ctx.client_for(NAME);
+    let client = ctx.client();
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let (namespaces, maps) = (ctx.informers.namespaces.reader(), ctx.informers.root_cas.reader());
     let q = queue.clone();
@@ -34,7 +32,7 @@ pub fn start(ctx: &Arc<Context>) {
         }
     });
     let config = Arc::clone(&ctx.config);
-    ctx.run_queue(NAME, &queue, WORKERS, move |key| {
+    ctx.run_queue(&queue, WORKERS, move |key| {
         let (client, namespaces, maps, config) = (client.clone(), namespaces.clone(), maps.clone(), Arc::clone(&config));
         async move {
             let active = namespaces.get(&key).is_some_and(|n| n.status.phase != "Terminating" && !n.metadata.is_deleting());

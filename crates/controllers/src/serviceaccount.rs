@@ -5,17 +5,15 @@ use kelson_client::{Change, WorkQueue};
 use kelson_meta::ObjectKey;
 use serde_json::json;
 
-use crate::context::{Context, SyncError, WORKERS};
+use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::views::ServiceAccountView;
 
-/// The controller's identity.
-pub const NAME: &str = "service-account-controller";
 /// The account every namespace has.
 const DEFAULT: &str = "default";
 
 /// Starts the service account controller.
 pub fn start(ctx: &Arc<Context>) {
-    let client = ctx.client_for(NAME);
+    let client = ctx.client();
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let (namespaces, accounts) = (ctx.informers.namespaces.reader(), ctx.informers.service_accounts.reader());
     let q = queue.clone();
@@ -28,7 +26,7 @@ pub fn start(ctx: &Arc<Context>) {
             q.add(ObjectKey::new("", &a.metadata.namespace));
         }
     });
-    ctx.run_queue(NAME, &queue, WORKERS, move |key| {
+    ctx.run_queue(&queue, WORKERS, move |key| {
         let (client, namespaces, accounts) = (client.clone(), namespaces.clone(), accounts.clone());
         async move {
             let active =

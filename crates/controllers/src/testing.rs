@@ -135,7 +135,12 @@ impl FakeApi {
     pub(crate) fn run(&self, names: &[&str], config: Config) -> Running {
         let api = self.clone();
         let config = Config { controllers: names.iter().map(|s| (*s).to_owned()).collect(), ..config };
-        Controllers::start(config, Box::new(move |_| api.client()), Arc::new(self.clock))
+        Controllers::start(
+            config,
+            Box::new(move |_| api.client()),
+            Arc::new(self.clock),
+            kelson_tasks::Tasks::root("controllers"),
+        )
     }
     /// Lets everything that is due happen: tasks run until only timers beyond this are left.
     pub(crate) async fn settle(&self) {

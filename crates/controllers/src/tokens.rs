@@ -10,9 +10,9 @@ use kelson_client::{Change, Client, DeleteOptions, WorkQueue};
 use kelson_meta::ObjectKey;
 use serde_json::{Value, json};
 
-use crate::config::{Config, LegacyTokenSigner};
-use crate::context::{Context, SyncError, WORKERS, get_value, update_value};
-use crate::shared::Shared;
+use crate::shared::config::{Config, LegacyTokenSigner};
+use crate::shared::context::{Context, SyncError, WORKERS, get_value, update_value};
+use crate::shared::informers::SharedInformer;
 use crate::views::{SecretView, ServiceAccountView};
 
 const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
@@ -20,8 +20,8 @@ const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 
 struct Controller {
     client: Client,
-    secrets: Shared<SecretView>,
-    accounts: Shared<ServiceAccountView>,
+    secrets: SharedInformer<SecretView>,
+    accounts: SharedInformer<ServiceAccountView>,
     config: Arc<Config>,
     sign: Arc<LegacyTokenSigner>,
 }
@@ -32,13 +32,13 @@ pub fn start(ctx: &Arc<Context>) {
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let me = Arc::new(Controller {
         // Upstream gives this one the manager's own identity: it makes what the others authenticate with.
-        client: ctx.manager_client(),
+        client: ctx.client(),
         secrets: ctx.informers.token_secrets.reader(),
         accounts: ctx.informers.service_accounts.reader(),
         config: Arc::clone(&ctx.config),
         sign,
     });
-    me.secrets.on_change(crate::context::enqueue_self(&queue));
+    me.secrets.on_change(crate::shared::context::enqueue_self(&queue));
     let (q, secrets) = (queue.clone(), me.secrets.clone());
     me.accounts.on_change(move |change| {
         if matches!(change, Change::Updated { .. }) {
@@ -51,7 +51,7 @@ pub fn start(ctx: &Arc<Context>) {
             }
         }
     });
-    ctx.run_queue("serviceaccount-token-controller", &queue, WORKERS, move |key| {
+    ctx.run_queue(&queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });
@@ -73,9 +73,9 @@ impl Controller {
             return Ok(());
         }
         let fill = |v: &mut Value| {
-            let data = crate::tree::map_at(v, "data");
+            let data = crate::shared::tree::map_at(v, "data");
             data.extend(wanted.into_iter().map(|(k, v)| (k.to_owned(), json!(STANDARD.encode(v)))));
-            crate::tree::map_at(&mut v["metadata"], "annotations").insert(ACCOUNT_UID.into(), json!(uid));
+            crate::shared::tree::map_at(&mut v["metadata"], "annotations").insert(ACCOUNT_UID.into(), json!(uid));
         };
         let seen = &secret.metadata.resource_version;
         update_value::<SecretView>(&self.client, &key.namespace, &key.name, "", seen, fill).await?;

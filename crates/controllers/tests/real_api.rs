@@ -40,7 +40,8 @@ async fn cluster() -> Cluster {
     let config =
         Config { cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()], root_ca: "PEM".into(), ..Config::default() };
     let factory = move |name: &str| Client::new(api.in_process(user(name)), "controllers");
-    let controllers = Controllers::start(config, Box::new(factory), Arc::new(SystemClock));
+    let controllers =
+        Controllers::start(config, Box::new(factory), Arc::new(SystemClock), kelson_tasks::Tasks::root("controllers"));
     tokio::time::timeout(PATIENCE, controllers.synced()).await.expect("all informers read their state");
     Cluster { admin, _controllers: controllers }
 }

@@ -1,168 +1,138 @@
-//! Counters of credentials and pulls, and their classic text form. Registering them somewhere is the node agent's.
-use std::collections::BTreeMap;
-use std::fmt::Write;
+//! What is counted of credential provider plugins, their configuration, and pulls, under upstream's names.
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use kelson_metrics::{Families, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
 
 /// Upper bounds of the duration buckets, seconds.
-pub const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
 /// The numbers of one plugin.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PluginStats {
+    /// Runs.
+    pub runs: u64,
     /// Failed runs: process, protocol or answer.
     pub errors: u64,
-    /// Runs by bucket (not cumulative); the last is beyond all bounds.
-    pub buckets: [u64; BUCKETS.len() + 1],
     /// Seconds of all runs together.
     pub seconds: f64,
 }
 
-impl PluginStats {
-    /// All runs.
-    pub fn runs(&self) -> u64 {
-        self.buckets.iter().sum()
-    }
-}
-
-/// The counters; one per node.
-#[derive(Debug, Default)]
+/// What is counted; one per node.
+#[derive(Debug)]
 pub struct Metrics {
-    inner: Mutex<Inner>,
+    registry: Registry,
+    errors: IntCounterVec,
+    durations: HistogramVec,
+    config_hash: IntGaugeVec,
+    reloads: IntCounterVec,
+    must_pull: IntCounterVec,
+    ensured: IntCounterVec,
 }
 
-#[derive(Debug, Default)]
-struct Inner {
-    plugins: BTreeMap<String, PluginStats>,
-    config_hash: String,
-    reloads: [u64; 2],
-    must_pull: BTreeMap<&'static str, u64>,
-    ensured: BTreeMap<(String, &'static str, &'static str), u64>,
+impl Default for Metrics {
+    fn default() -> Self {
+        Self::new(&Registry::new())
+    }
 }
 
 impl Metrics {
-    /// A plugin ran for so long.
+    /// Nothing counted yet; shown by `registry`, once.
+    pub fn new(registry: &Registry) -> Self {
+        let reloads = registry.counters(
+            "kubelet_credential_provider_config_reloads_total",
+            "Changes of the credential provider configuration that were taken up or refused, by result.",
+            &["result"],
+        );
+        for result in ["failure", "success"] {
+            reloads.with_label_values(&[result]);
+        }
+        Self {
+            registry: registry.clone(),
+            errors: registry.counters(
+                "kubelet_credential_provider_plugin_errors_total",
+                "Failed runs of credential provider plugins.",
+                &["plugin_name"],
+            ),
+            durations: registry.histograms(
+                "kubelet_credential_provider_plugin_duration",
+                "Seconds that credential provider plugins ran.",
+                &["plugin_name"],
+                &BUCKETS,
+            ),
+            config_hash: registry.gauges(
+                "kubelet_credential_provider_config_info",
+                "Always 1; the label says which credential provider configuration is in use.",
+                &["hash"],
+            ),
+            reloads,
+            must_pull: registry.counters(
+                "kubelet_imagemanager_image_mustpull_checks_total",
+                "Decisions whether a pod must show credentials for an image that is there, by result.",
+                &["result"],
+            ),
+            ensured: registry.counters(
+                "kubelet_image_manager_ensure_image_requests_total",
+                "Images that containers asked for, by pull policy, whether the image was there and whether a pull was needed.",
+                &["pull_policy", "present_locally", "pull_required"],
+            ),
+        }
+    }
+
+    /// Where it is shown.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// Counts a run of a plugin.
     pub(crate) fn ran(&self, plugin: &str, took: Duration, fine: bool) {
-        let seconds = took.as_secs_f64();
-        let bucket = BUCKETS.iter().position(|b| seconds <= *b).unwrap_or(BUCKETS.len());
-        let mut inner = self.inner.lock();
-        let stats = match inner.plugins.get_mut(plugin) {
-            Some(s) => s,
-            None => inner.plugins.entry(plugin.to_owned()).or_default(),
-        };
-        stats.buckets[bucket] += 1;
-        stats.seconds += seconds;
-        stats.errors += u64::from(!fine);
+        self.durations.with_label_values(&[plugin]).observe(took.as_secs_f64());
+        if !fine {
+            self.errors.with_label_values(&[plugin]).inc();
+        }
     }
 
     pub(crate) fn set_config_hash(&self, hash: &str) {
-        hash.clone_into(&mut self.inner.lock().config_hash);
+        self.config_hash.reset();
+        self.config_hash.with_label_values(&[hash]).set(1);
     }
 
     pub(crate) fn reloaded(&self, fine: bool) {
-        self.inner.lock().reloads[usize::from(fine)] += 1;
+        self.reloads.with_label_values(&[if fine { "success" } else { "failure" }]).inc();
     }
 
     pub(crate) fn must_pull(&self, result: &'static str) {
-        *self.inner.lock().must_pull.entry(result).or_default() += 1;
+        self.must_pull.with_label_values(&[result]).inc();
     }
 
     pub(crate) fn ensured(&self, policy: &str, present: &'static str, required: &'static str) {
-        *self.inner.lock().ensured.entry((policy.to_ascii_lowercase(), present, required)).or_default() += 1;
+        self.ensured.with_label_values(&[&policy.to_ascii_lowercase(), present, required]).inc();
     }
 
     /// The numbers of a plugin.
     pub fn plugin(&self, name: &str) -> PluginStats {
-        self.inner.lock().plugins.get(name).copied().unwrap_or_default()
+        let durations = self.durations.with_label_values(&[name]);
+        PluginStats {
+            runs: durations.get_sample_count(),
+            errors: self.errors.with_label_values(&[name]).get(),
+            seconds: durations.get_sample_sum(),
+        }
     }
 
     /// Failed and successful reloads.
     pub fn reloads(&self) -> (u64, u64) {
-        let [failed, fine] = self.inner.lock().reloads;
-        (failed, fine)
-    }
-
-    /// Appends the classic Prometheus text.
-    pub fn encode(&self, out: &mut String) {
-        let inner = self.inner.lock();
-        inner.encode_plugins(out);
-        if !inner.config_hash.is_empty() {
-            let name = "kubelet_credential_provider_config_info";
-            head(
-                out,
-                name,
-                "gauge",
-                "Information about the last applied credential provider configuration with hash as label",
-            );
-            line(out, name, &[("hash", &inner.config_hash)], 1.0);
-        }
-        let name = "kubelet_credential_provider_config_reloads_total";
-        head(out, name, "counter", "Number of changes of the credential provider configuration by result");
-        line(out, name, &[("result", "failure")], inner.reloads[0] as f64);
-        line(out, name, &[("result", "success")], inner.reloads[1] as f64);
-        let name = "kubelet_imagemanager_image_mustpull_checks_total";
-        head(
-            out,
-            name,
-            "counter",
-            "Counter for how many times kubelet checked whether credentials need to be re-verified to access an image",
-        );
-        for (result, n) in &inner.must_pull {
-            line(out, name, &[("result", result)], *n as f64);
-        }
-        let name = "kubelet_image_manager_ensure_image_requests_total";
-        head(out, name, "counter", "Number of ensure-image requests processed by the kubelet.");
-        for ((policy, present, required), n) in &inner.ensured {
-            let labels =
-                [("present_locally", *present), ("pull_policy", policy.as_str()), ("pull_required", *required)];
-            line(out, name, &labels, *n as f64);
-        }
+        let of = |result| self.reloads.with_label_values(&[result]).get();
+        (of("failure"), of("success"))
     }
 }
 
-/// Appends how many records of pulls are on disk.
-pub(crate) fn encode_records(out: &mut String, intents: usize, pulled: usize) {
+/// How many records of pulls are on disk.
+pub(crate) fn records(families: &mut Families, (intents, pulled): (usize, usize)) {
     for (name, help, n) in [
-        ("kubelet_imagemanager_ondisk_pullintents", "Number of ImagePullIntents stored on disk.", intents),
-        ("kubelet_imagemanager_ondisk_pulledrecords", "Number of ImagePulledRecords stored on disk.", pulled),
+        ("kubelet_imagemanager_ondisk_pullintents", "Records of pulls that were begun and not ended.", intents),
+        ("kubelet_imagemanager_ondisk_pulledrecords", "Records of images that were pulled.", pulled),
     ] {
-        head(out, name, "gauge", help);
-        let _ = writeln!(out, "{name} {n}");
+        families.gauge(name, help).sample(&[], n as f64);
     }
-}
-
-impl Inner {
-    fn encode_plugins(&self, out: &mut String) {
-        let name = "kubelet_credential_provider_plugin_errors_total";
-        head(out, name, "counter", "Number of errors from credential provider plugin");
-        for (plugin, s) in self.plugins.iter().filter(|(_, s)| s.errors > 0) {
-            line(out, name, &[("plugin_name", plugin)], s.errors as f64);
-        }
-        let name = "kubelet_credential_provider_plugin_duration";
-        head(out, name, "histogram", "Duration of execution in seconds for credential provider plugin");
-        for (plugin, s) in &self.plugins {
-            let mut sum = 0;
-            for (i, n) in s.buckets.iter().enumerate() {
-                sum += n;
-                let le = BUCKETS.get(i).map_or_else(|| "+Inf".to_owned(), ToString::to_string);
-                line(out, &format!("{name}_bucket"), &[("plugin_name", plugin), ("le", &le)], sum as f64);
-            }
-            line(out, &format!("{name}_sum"), &[("plugin_name", plugin)], s.seconds);
-            line(out, &format!("{name}_count"), &[("plugin_name", plugin)], sum as f64);
-        }
-    }
-}
-
-fn head(out: &mut String, name: &str, kind: &str, help: &str) {
-    // Writing to a string cannot fail.
-    let _ = writeln!(out, "# HELP {name} [ALPHA] {help}\n# TYPE {name} {kind}");
-}
-
-fn line(out: &mut String, name: &str, labels: &[(&str, &str)], value: f64) {
-    let escape = |v: &str| v.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n");
-    let labels: Vec<String> = labels.iter().map(|(k, v)| format!("{k}=\"{}\"", escape(v))).collect();
-    let _ = writeln!(out, "{name}{{{}}} {value}", labels.join(","));
 }
 
 #[cfg(test)]
@@ -174,20 +144,26 @@ mod tests {
         let m = Metrics::default();
         m.ran("ecr", Duration::from_millis(200), true);
         m.ran("ecr", Duration::from_secs(60), false);
+        m.set_config_hash("sha256:old");
         m.set_config_hash("sha256:ab");
-        let mut out = String::new();
-        m.encode(&mut out);
+        m.ensured("IfNotPresent", "true", "false");
+        m.registry().on_scrape(|families| records(families, (0, 3)));
+        let text = m.registry().text();
         for want in [
-            "kubelet_credential_provider_plugin_errors_total{plugin_name=\"ecr\"} 1\n",
-            "# TYPE kubelet_credential_provider_plugin_duration histogram\n",
-            "kubelet_credential_provider_plugin_duration_bucket{plugin_name=\"ecr\",le=\"0.1\"} 0\n",
-            "kubelet_credential_provider_plugin_duration_bucket{plugin_name=\"ecr\",le=\"0.25\"} 1\n",
-            "kubelet_credential_provider_plugin_duration_bucket{plugin_name=\"ecr\",le=\"+Inf\"} 2\n",
-            "kubelet_credential_provider_plugin_duration_sum{plugin_name=\"ecr\"} 60.2\n",
-            "kubelet_credential_provider_plugin_duration_count{plugin_name=\"ecr\"} 2\n",
-            "kubelet_credential_provider_config_info{hash=\"sha256:ab\"} 1\n",
+            "kubelet_credential_provider_plugin_errors_total{plugin_name=\"ecr\"} 1",
+            "# TYPE kubelet_credential_provider_plugin_duration histogram",
+            "kubelet_credential_provider_plugin_duration_bucket{plugin_name=\"ecr\",le=\"0.1\"} 0",
+            "kubelet_credential_provider_plugin_duration_bucket{plugin_name=\"ecr\",le=\"0.25\"} 1",
+            "kubelet_credential_provider_plugin_duration_bucket{plugin_name=\"ecr\",le=\"+Inf\"} 2",
+            "kubelet_credential_provider_plugin_duration_sum{plugin_name=\"ecr\"} 60.2",
+            "kubelet_credential_provider_plugin_duration_count{plugin_name=\"ecr\"} 2",
+            "kubelet_credential_provider_config_info{hash=\"sha256:ab\"} 1",
+            "kubelet_credential_provider_config_reloads_total{result=\"failure\"} 0",
+            "kubelet_image_manager_ensure_image_requests_total{present_locally=\"true\",pull_policy=\"ifnotpresent\",pull_required=\"false\"} 1",
+            "kubelet_imagemanager_ondisk_pulledrecords 3",
         ] {
-            assert!(out.contains(want), "{want} in\n{out}");
+            assert!(text.lines().any(|l| l == want), "{want} in\n{text}");
         }
+        assert!(!text.contains("sha256:old"));
     }
 }

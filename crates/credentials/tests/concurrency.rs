@@ -226,7 +226,7 @@ async fn a_cold_burst_on_one_registry_is_one_run() {
     assert!(began.elapsed() < Duration::from_millis(250));
     assert_eq!(w.runs(), 1);
     assert!(w.get("r.io/more", pod(99, "a")).await.answers[0].cached);
-    assert_eq!((w.metrics.plugin("p").runs(), w.metrics.plugin("p").seconds), (1, 0.2));
+    assert_eq!((w.metrics.plugin("p").runs, w.metrics.plugin("p").seconds), (1, 0.2));
 }
 
 #[tokio::test(start_paused = true)]

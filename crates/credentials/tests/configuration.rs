@@ -243,8 +243,7 @@ async fn a_broken_change_keeps_the_last_good() {
     assert_eq!(providers.reload(&file, &bin), Ok(true));
     assert!(providers.matching("r.io:5000/team/app").is_empty());
     assert_eq!(providers.matching("other.io/x"), ["ecr"]);
-    let mut text = String::new();
-    metrics.encode(&mut text);
+    let text = metrics.registry().text();
     assert!(
         !text.contains(&hash)
             && text.contains("kubelet_credential_provider_config_reloads_total{result=\"success\"} 1")

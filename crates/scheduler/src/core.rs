@@ -63,7 +63,7 @@ pub struct Core {
     pub cluster: Cluster,
     /// Waiting pods.
     pub queue: Queue,
-    /// Counters.
+    /// What is counted.
     pub metrics: Metrics,
     /// Disruption budgets, for preemption.
     pub budgets: HashMap<ObjectKey, DisruptionBudget>,
@@ -85,7 +85,7 @@ impl Core {
         Self {
             cluster: Cluster::default(),
             queue: Queue::default(),
-            metrics: Metrics::default(),
+            metrics: Metrics::new(name),
             budgets: HashMap::new(),
             promised: Nominations::default(),
             selector: Selector::new(Arc::clone(&table), percent, seed),
@@ -268,10 +268,5 @@ impl Core {
         if forgotten {
             self.room_made(&pod.node_name, now);
         }
-    }
-
-    /// Metrics in the text format.
-    pub fn metrics_text(&self) -> String {
-        self.metrics.text(&self.name, self.queue.depth())
     }
 }

@@ -1,81 +1,100 @@
-//! The scheduler's counters, and their text form under upstream's names.
-use std::fmt::Write as _;
+//! The scheduler's metrics, under upstream's names.
 use std::time::Duration;
+
+use kelson_metrics::{Families, Histogram, IntCounter, Registry, exponential_buckets};
 
 use crate::queue::Depth;
 
-/// How an attempt ended.
+/// How an attempt to place a pod ended.
 #[derive(Clone, Copy, Debug)]
 pub enum Attempt {
     /// A node was found.
     Scheduled,
-    /// None was.
+    /// No node fits.
     Unschedulable,
-    /// A fault.
+    /// The binding failed.
     Error,
 }
 
 const RESULTS: [&str; 3] = ["scheduled", "unschedulable", "error"];
-/// Upper bounds of the duration histogram, seconds: 1 ms doubling.
-const BUCKETS: usize = 15;
 
-/// Counters.
-#[derive(Clone, Debug, Default)]
+/// What is counted while pods are placed.
+#[derive(Clone, Debug)]
 pub struct Metrics {
-    count: [u64; 3],
-    sum: [Duration; 3],
-    buckets: [[u64; BUCKETS]; 3],
+    registry: Registry,
+    attempts: [IntCounter; 3],
+    durations: [Histogram; 3],
 }
 
 impl Metrics {
-    /// Counts an attempt.
-    pub fn attempt(&mut self, how: Attempt, took: Duration) {
-        let k = how as usize;
-        self.count[k] += 1;
-        self.sum[k] += took;
-        let bucket = (0..BUCKETS).find(|b| took <= Duration::from_millis(1 << b));
-        if let Some(b) = bucket {
-            self.buckets[k][b] += 1;
+    /// Nothing counted yet. `profile` is the scheduler's name.
+    pub fn new(profile: &str) -> Self {
+        let registry = Registry::of_component();
+        let attempts = registry.counters(
+            "scheduler_schedule_attempts_total",
+            "Attempts to place a pod, by result.",
+            &["profile", "result"],
+        );
+        // 1 ms to 16 s, doubling.
+        let bounds = exponential_buckets(0.001, 2.0, 15).unwrap_or_default();
+        let durations = registry.histograms(
+            "scheduler_scheduling_attempt_duration_seconds",
+            "Time to decide about a pod, without its binding.",
+            &["profile", "result"],
+            &bounds,
+        );
+        Self {
+            attempts: RESULTS.map(|r| attempts.with_label_values(&[profile, r])),
+            durations: RESULTS.map(|r| durations.with_label_values(&[profile, r])),
+            registry,
         }
     }
 
-    /// The text exposition format.
-    pub fn text(&self, profile: &str, depth: Depth) -> String {
-        let mut t = String::new();
-        // Writing to a String cannot fail.
-        let _ =
-            writeln!(t, "# HELP scheduler_schedule_attempts_total Number of attempts to schedule pods, by the result.");
-        let _ = writeln!(t, "# TYPE scheduler_schedule_attempts_total counter");
-        for (k, result) in RESULTS.iter().enumerate() {
-            let n = self.count[k];
-            let _ = writeln!(t, "scheduler_schedule_attempts_total{{profile=\"{profile}\",result=\"{result}\"}} {n}");
+    /// Counts an attempt.
+    pub fn attempt(&self, how: Attempt, took: Duration) {
+        self.attempts[how as usize].inc();
+        self.durations[how as usize].observe(took.as_secs_f64());
+    }
+
+    /// All of the scheduler's metrics.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+}
+
+/// How many pods wait, by where.
+pub fn pending(families: &mut Families, depth: &Depth) {
+    let mut pods = families.gauge("scheduler_pending_pods", "Pods that wait, by the queue they wait in.");
+    for (queue, n) in [
+        ("active", depth.active),
+        ("backoff", depth.backoff),
+        ("gated", depth.gated),
+        ("unschedulable", depth.unschedulable),
+    ] {
+        pods.sample(&[("queue", queue)], n as f64);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempts_and_waiting_pods() {
+        let metrics = Metrics::new("s");
+        metrics.attempt(Attempt::Scheduled, Duration::from_millis(3));
+        let depth = Depth { active: 2, backoff: 0, gated: 1, unschedulable: 0 };
+        metrics.registry().on_scrape(move |families| pending(families, &depth));
+        let text = metrics.registry().text();
+        for line in [
+            "scheduler_schedule_attempts_total{profile=\"s\",result=\"scheduled\"} 1",
+            "scheduler_schedule_attempts_total{profile=\"s\",result=\"error\"} 0",
+            "scheduler_scheduling_attempt_duration_seconds_bucket{profile=\"s\",result=\"scheduled\",le=\"0.002\"} 0",
+            "scheduler_scheduling_attempt_duration_seconds_bucket{profile=\"s\",result=\"scheduled\",le=\"0.004\"} 1",
+            "scheduler_pending_pods{queue=\"active\"} 2",
+            "scheduler_pending_pods{queue=\"gated\"} 1",
+        ] {
+            assert!(text.lines().any(|l| l == line), "{line} in\n{text}");
         }
-        let name = "scheduler_scheduling_attempt_duration_seconds";
-        let _ = writeln!(t, "# HELP {name} Scheduling attempt latency in seconds (scheduling algorithm).");
-        let _ = writeln!(t, "# TYPE {name} histogram");
-        for (k, result) in RESULTS.iter().enumerate() {
-            let labels = format!("profile=\"{profile}\",result=\"{result}\"");
-            let mut sum = 0;
-            for (b, n) in self.buckets[k].iter().enumerate() {
-                sum += n;
-                let le = f64::from(1u32 << b) / 1000.0;
-                let _ = writeln!(t, "{name}_bucket{{{labels},le=\"{le}\"}} {sum}");
-            }
-            let _ = writeln!(t, "{name}_bucket{{{labels},le=\"+Inf\"}} {}", self.count[k]);
-            let _ = writeln!(t, "{name}_sum{{{labels}}} {}", self.sum[k].as_secs_f64());
-            let _ = writeln!(t, "{name}_count{{{labels}}} {}", self.count[k]);
-        }
-        let _ = writeln!(t, "# HELP scheduler_pending_pods Number of pending pods, by the queue type.");
-        let _ = writeln!(t, "# TYPE scheduler_pending_pods gauge");
-        let queues = [
-            ("active", depth.active),
-            ("backoff", depth.backoff),
-            ("gated", depth.gated),
-            ("unschedulable", depth.unschedulable),
-        ];
-        for (queue, n) in queues {
-            let _ = writeln!(t, "scheduler_pending_pods{{queue=\"{queue}\"}} {n}");
-        }
-        t
     }
 }

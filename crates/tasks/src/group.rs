@@ -182,9 +182,9 @@ impl Tasks {
 }
 
 /// A future whose panic is its result.
-pub(crate) struct Caught<T>(pub(crate) Pin<Box<dyn Future<Output = T> + Send>>);
+pub(crate) struct Caught<'a, T>(pub(crate) Pin<Box<dyn Future<Output = T> + Send + 'a>>);
 
-impl<T> Future for Caught<T> {
+impl<T> Future for Caught<'_, T> {
     type Output = std::thread::Result<T>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<Self::Output> {

@@ -1,5 +1,6 @@
 //! Blocking work off the runtime's threads, a bounded number at a time: the threads that answer requests never wait for a
 //! disk, and a slow disk holds at most its lane.
+use std::cell::Cell;
 use std::panic::AssertUnwindSafe;
 
 use tokio::sync::Semaphore;
@@ -9,6 +10,16 @@ use crate::stats::Watch;
 /// File work of the whole process: reading, writing, removing trees, mounting. Two cores and one disk gain nothing from
 /// more at once, and a network file system that hangs must not take every thread.
 pub static FILES: Lane = Lane::new("files", 8);
+
+thread_local! {
+    static INLINE: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on, lanes run the work of this thread's tasks in their turn on this thread. For a simulation on one thread:
+/// the order of events must not depend on how fast other threads are.
+pub fn block_inline_on_this_thread() {
+    INLINE.set(true);
+}
 
 /// Why blocking work gave no result.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -50,6 +61,11 @@ impl Lane {
     {
         let turn = self.room.acquire().await.map_err(|_| LaneError::Ending)?;
         let watch = Watch::start(self.name);
+        if INLINE.get() {
+            let _turn = turn;
+            let done = std::panic::catch_unwind(AssertUnwindSafe(work)).map_err(|payload| watch.panicked(&*payload));
+            return done.map_err(|message| LaneError::Panicked { lane: self.name, message });
+        }
         #[expect(clippy::disallowed_methods, reason = "the one place where blocking work is started")]
         let begun = tokio::task::spawn_blocking(move || {
             let _turn = turn;

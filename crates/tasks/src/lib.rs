@@ -3,6 +3,7 @@
 //! - [`Tasks`] is a group: one token ends all its tasks, and whoever ends the group can wait for them. Groups nest, a
 //!   component takes a child of the process's group.
 //! - [`Scoped`] is a task that belongs to a value (one direction of one connection) and ends when that value is dropped.
+//! - [`contained`] is a piece of a task's work whose panic must not end the task: one key of a queue.
 //! - [`Lane`] runs blocking work (files, mounts, hashing) on threads of its own, a bounded number at a time.
 //!
 //! A panic is reported with the task's name and counted in every case; what else it means is said by [`OnPanic`].
@@ -13,6 +14,6 @@ mod scoped;
 mod stats;
 
 pub use group::{OnPanic, Tasks};
-pub use lane::{FILES, Lane, LaneError};
-pub use scoped::{Scoped, scoped};
+pub use lane::{FILES, Lane, LaneError, block_inline_on_this_thread};
+pub use scoped::{Scoped, contained, scoped};
 pub use stats::{TaskStats, stats};

@@ -32,6 +32,22 @@ where
     Scoped(task)
 }
 
+/// Runs one piece of a task's work so that its panic does not end the task: it is reported and counted under `name`, and
+/// the result is `None`.
+pub async fn contained<F, T>(name: &'static str, work: F) -> Option<T>
+where
+    F: Future<Output = T> + Send,
+{
+    let watch = Watch::start(name);
+    match Caught(Box::pin(work)).await {
+        Ok(result) => Some(result),
+        Err(payload) => {
+            watch.panicked(&*payload);
+            None
+        }
+    }
+}
+
 impl<T> Scoped<T> {
     /// Whether the task has ended.
     pub fn is_finished(&self) -> bool {
@@ -64,6 +80,14 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_contained_panic_leaves_its_task_running() {
+        assert_eq!(contained("piece", async { 7 }).await, Some(7));
+        assert_eq!(contained("bad piece", async { panic!("one key") }).await, None::<()>);
+        let counted = crate::stats().into_iter().find(|s| s.name == "bad piece").map(|s| (s.running, s.panicked));
+        assert_eq!(counted, Some((0, 1)));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn ends_with_its_owner_and_gives_its_result() {

@@ -11,10 +11,9 @@ use kelson_pki::{
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::NAME;
-use crate::condition::Condition;
-use crate::context::{Context, SyncError, WORKERS, update_value};
-use crate::shared::Shared;
+use crate::shared::context::{Context, SyncError, WORKERS, update_value};
+use crate::shared::informers::SharedInformer;
+use crate::views::condition::Condition;
 use crate::views::{CsrView, NodeView};
 
 const REVIEWS: ResourceType =
@@ -81,20 +80,20 @@ struct ReviewStatus {
 struct Approver {
     client: Client,
     clock: Arc<dyn Clock>,
-    csrs: Shared<CsrView>,
-    nodes: Shared<NodeView>,
+    csrs: SharedInformer<CsrView>,
+    nodes: SharedInformer<NodeView>,
 }
 
 /// Starts the approving controller.
 pub fn start(ctx: &Arc<Context>) {
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let me = Arc::new(Approver {
-        client: ctx.client_for(NAME),
+        client: ctx.client(),
         clock: Arc::clone(&ctx.clock),
         csrs: ctx.informers.csrs.reader(),
         nodes: ctx.informers.nodes.reader(),
     });
-    me.csrs.on_change(crate::context::enqueue_self(&queue));
+    me.csrs.on_change(crate::shared::context::enqueue_self(&queue));
     // A node that learns its addresses may make its waiting request good.
     let (q, csrs) = (queue.clone(), me.csrs.clone());
     me.nodes.on_change(move |change| {
@@ -111,7 +110,7 @@ pub fn start(ctx: &Arc<Context>) {
             }
         }
     });
-    ctx.run_queue("certificatesigningrequest-approving-controller", &queue, WORKERS, move |key| {
+    ctx.run_queue(&queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });
@@ -124,8 +123,8 @@ fn is_open(csr: &CsrView) -> bool {
 impl Approver {
     async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         let Some(csr) = self.csrs.get(key).filter(|c| is_open(c)) else { return Ok(()) };
-        let Some(request) = csr.pem().and_then(|p| CertificateRequest::parse(&p).ok()) else { return Ok(()) };
-        let Some(what) = recognize(&csr, &request) else { return Ok(()) };
+        let Ok(request) = csr.request() else { return Ok(()) };
+        let Some(what) = recognize(&csr, request) else { return Ok(()) };
         let message = match what {
             Recognized::SelfNodeClient => {
                 if !self.may(&csr, "selfnodeclient").await? {
@@ -142,7 +141,7 @@ impl Approver {
             Recognized::NodeServing => {
                 let name = request.common_name.strip_prefix(NODE_USER).unwrap_or_default();
                 let Some(node) = self.nodes.get(&ObjectKey::new("", name)) else { return Ok(()) };
-                if let Some(foreign) = foreign_name(&request, &node) {
+                if let Some(foreign) = foreign_name(request, &node) {
                     tracing::info!(csr = %key, node = name, name = %foreign, "serving certificate not approved: not the node's name or address");
                     return Ok(());
                 }
@@ -187,7 +186,7 @@ impl Approver {
 
 /// Appends a condition to a request's status.
 pub(super) fn add_condition(v: &mut Value, condition: &Condition) {
-    let status = crate::tree::map_at(v, "status");
+    let status = crate::shared::tree::map_at(v, "status");
     let list = status.entry("conditions").or_insert_with(|| json!([]));
     if let Some(list) = list.as_array_mut() {
         list.push(json!(condition));
@@ -214,7 +213,7 @@ mod tests {
     }
     fn parsed(v: &Value) -> (CsrView, CertificateRequest) {
         let view: CsrView = serde_json::from_value(v.clone()).unwrap();
-        let request = CertificateRequest::parse(&view.pem().unwrap()).unwrap();
+        let request = view.request().unwrap().clone();
         (view, request)
     }
 

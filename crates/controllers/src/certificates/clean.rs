@@ -6,10 +6,9 @@ use jiff::Timestamp;
 use kelson_client::{Change, DeleteOptions, WorkQueue};
 use kelson_meta::ObjectKey;
 
-use super::NAME;
-use crate::condition;
-use crate::context::{Context, SyncError};
+use crate::shared::context::{Context, SyncError};
 use crate::views::CsrView;
+use crate::views::condition;
 
 /// A decided request is kept for so long.
 const DECIDED: Duration = Duration::from_secs(3600);
@@ -23,14 +22,14 @@ pub fn expires(csr: &CsrView) -> Option<Timestamp> {
         c.last_update_time.as_ref().or(c.last_transition_time.as_ref())?.parse::<Timestamp>().ok()
     });
     match decided.min() {
-        Some(t) => Some(t + DECIDED),
-        None => Some(csr.metadata.creation_timestamp.parse::<Timestamp>().ok()? + PENDING),
+        Some(t) => t.checked_add(DECIDED).ok(),
+        None => Some(csr.metadata.creation_timestamp.parse::<Timestamp>().ok()?.checked_add(PENDING).ok()?),
     }
 }
 
 /// Starts the cleaner: each request is looked at once, when its time is over.
 pub fn start(ctx: &Arc<Context>) {
-    let client = ctx.client_for(NAME);
+    let client = ctx.client();
     let csrs = ctx.informers.csrs.reader();
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let q = queue.clone();
@@ -40,7 +39,7 @@ pub fn start(ctx: &Arc<Context>) {
         }
     });
     let (q, clock) = (queue.clone(), Arc::clone(&ctx.clock));
-    ctx.run_queue("certificatesigningrequest-cleaner-controller", &queue, 1, move |key| {
+    ctx.run_queue(&queue, 1, move |key| {
         let (client, csrs, queue, clock) = (client.clone(), csrs.clone(), q.clone(), Arc::clone(&clock));
         async move {
             let Some(csr) = csrs.get(&key) else { return Ok(()) };

@@ -3,6 +3,3 @@
 pub mod approve;
 pub mod clean;
 pub mod sign;
-
-/// The identity of all three.
-pub const NAME: &str = "certificate-controller";

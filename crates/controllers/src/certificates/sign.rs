@@ -4,21 +4,20 @@ use std::sync::Arc;
 use base64::Engine as _;
 use kelson_client::{Client, WorkQueue};
 use kelson_meta::{Clock, ObjectKey, format_seconds};
-use kelson_pki::{Authority, CertificateRequest, sign_request, validate_for_signer};
+use kelson_pki::{Authority, sign_request, validate_for_signer};
 use serde_json::{Value, json};
 
-use super::NAME;
 use super::approve::add_condition;
-use crate::condition::Condition;
-use crate::config::Config;
-use crate::context::{Context, SyncError, WORKERS, update_value};
-use crate::shared::Shared;
+use crate::shared::config::Config;
+use crate::shared::context::{Context, SyncError, WORKERS, update_value};
+use crate::shared::informers::SharedInformer;
 use crate::views::CsrView;
+use crate::views::condition::Condition;
 
 struct Signer {
     client: Client,
     clock: Arc<dyn Clock>,
-    csrs: Shared<CsrView>,
+    csrs: SharedInformer<CsrView>,
     config: Arc<Config>,
     ca: Arc<Authority>,
 }
@@ -28,14 +27,14 @@ pub fn start(ctx: &Arc<Context>) {
     let Some(ca) = ctx.config.signer.clone() else { return };
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let me = Arc::new(Signer {
-        client: ctx.client_for(NAME),
+        client: ctx.client(),
         clock: Arc::clone(&ctx.clock),
         csrs: ctx.informers.csrs.reader(),
         config: Arc::clone(&ctx.config),
         ca,
     });
-    me.csrs.on_change(crate::context::enqueue_self(&queue));
-    ctx.run_queue("certificatesigningrequest-signing-controller", &queue, WORKERS, move |key| {
+    me.csrs.on_change(crate::shared::context::enqueue_self(&queue));
+    ctx.run_queue(&queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });
@@ -47,21 +46,20 @@ impl Signer {
         if !csr.status.certificate.is_empty() || !csr.has("Approved") || csr.has("Denied") || csr.has("Failed") {
             return Ok(());
         }
-        let Some(pem) = csr.pem() else { return Ok(()) };
-        let request = CertificateRequest::parse(&pem)
-            .map_err(|e| SyncError::Other(format!("unable to parse csr {:?}: {e}", key.name)))?;
-        match validate_for_signer(&csr.spec.signer_name, &request, &csr.spec.usages) {
+        let request =
+            csr.request().map_err(|e| SyncError::Other(format!("unable to parse csr {:?}: {e}", key.name)))?;
+        match validate_for_signer(&csr.spec.signer_name, request, &csr.spec.usages) {
             Ok(true) => {}
             Ok(false) => return Ok(()),
             Err(refusal) => return self.fail(&csr, &refusal.0).await,
         }
         let now = self.clock.now();
         let lifetime = self.config.signing_duration;
-        let signed = sign_request(&self.ca, &request, &csr.spec.usages, csr.spec.expiration_seconds, lifetime, now)
+        let signed = sign_request(&self.ca, request, &csr.spec.usages, csr.spec.expiration_seconds, lifetime, now)
             .map_err(|e| SyncError::Other(format!("error auto signing csr: {e}")))?;
         let encoded = base64::engine::general_purpose::STANDARD.encode(signed);
         self.write(&csr, |v| {
-            crate::tree::map_at(v, "status").insert("certificate".into(), json!(encoded));
+            crate::shared::tree::map_at(v, "status").insert("certificate".into(), json!(encoded));
         })
         .await
     }

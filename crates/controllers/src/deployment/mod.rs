@@ -12,37 +12,38 @@ use kelson_client::{Change, Client, EventRecorder, EventType, Object, ObjectRef,
 use kelson_meta::{LabelSelector, ObjectKey, ObjectMeta};
 
 use self::rollout::Rollout;
-use crate::context::{Context, SyncError, WORKERS};
-use crate::shared::{IndexKey, Shared, uid_number};
+use crate::shared::context::{Context, SyncError, WORKERS};
+use crate::shared::informers::SharedInformer;
 use crate::views::{DeploymentView, PodView, ReplicaSetView};
+use crate::views::{IndexKey, uid_number};
 
-/// The controller's name.
-pub const NAME: &str = "deployment-controller";
+/// The source that this controller's events name.
+const COMPONENT: &str = "deployment-controller";
 
 pub(crate) struct Controller {
     pub(crate) ctx: Arc<Context>,
     pub(crate) client: Client,
     pub(crate) recorder: EventRecorder,
-    deployments: Shared<DeploymentView>,
-    sets: Shared<ReplicaSetView>,
-    pods: Shared<PodView>,
+    deployments: SharedInformer<DeploymentView>,
+    sets: SharedInformer<ReplicaSetView>,
+    pods: SharedInformer<PodView>,
     pub(crate) queue: WorkQueue<ObjectKey>,
 }
 
 /// Starts the deployment controller.
 pub fn start(ctx: &Arc<Context>) {
-    let client = ctx.client_for(NAME);
+    let client = ctx.client();
     let queue = WorkQueue::default();
     let me = Arc::new(Controller {
         ctx: Arc::clone(ctx),
-        recorder: ctx.recorder(&client, NAME),
+        recorder: ctx.recorder(&client, COMPONENT),
         client,
         deployments: ctx.informers.deployments.reader(),
         sets: ctx.informers.replica_sets.reader(),
         pods: ctx.informers.pods.reader(),
         queue: queue.clone(),
     });
-    me.deployments.on_change(crate::context::enqueue_self(&queue));
+    me.deployments.on_change(crate::shared::context::enqueue_self(&queue));
     let (deployments, q) = (me.deployments.clone(), queue.clone());
     me.sets.on_change(move |change| on_set(&deployments, &q, change));
     let (deployments, sets, q) = (me.deployments.clone(), me.sets.clone(), queue.clone());
@@ -56,7 +57,7 @@ pub fn start(ctx: &Arc<Context>) {
             q.add(key);
         }
     });
-    ctx.run_queue(NAME, &queue, WORKERS, move |key| {
+    ctx.run_queue(&queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });
@@ -67,12 +68,12 @@ fn deployment_of(meta: &ObjectMeta) -> Option<ObjectKey> {
     Some(ObjectKey::new(&meta.namespace, &c.name))
 }
 
-fn deployment_of_pod(sets: &Shared<ReplicaSetView>, pod: &PodView) -> Option<ObjectKey> {
+fn deployment_of_pod(sets: &SharedInformer<ReplicaSetView>, pod: &PodView) -> Option<ObjectKey> {
     let c = pod.metadata.controller().filter(|c| c.kind == "ReplicaSet")?;
     deployment_of(&sets.get(&ObjectKey::new(&pod.metadata.namespace, &c.name))?.metadata)
 }
 
-fn on_set(deployments: &Shared<DeploymentView>, queue: &WorkQueue<ObjectKey>, change: &Change<ReplicaSetView>) {
+fn on_set(deployments: &SharedInformer<DeploymentView>, queue: &WorkQueue<ObjectKey>, change: &Change<ReplicaSetView>) {
     let set = change.object();
     let owner = deployment_of(&set.metadata);
     if let Change::Updated { old, .. } = change {
@@ -112,8 +113,10 @@ impl Controller {
         }
         let candidates = self.sets.owned_or_orphaned(d.uid(), &key.namespace);
         let sets =
-            crate::ownership::claim_all(&self.client, &*d, &d.metadata, &selector(&d), candidates, |s| &s.metadata)
-                .await?;
+            crate::shared::ownership::claim_all(&self.client, &*d, &d.metadata, &selector(&d), candidates, |s| {
+                &s.metadata
+            })
+            .await?;
         let mut rollout = Rollout::new(self, &d, sets.iter().map(|s| (**s).clone()).collect())?;
         if d.metadata.is_deleting() {
             return rollout.sync_status_only().await;

@@ -11,9 +11,9 @@ use super::Controller;
 use super::revision::{self, DESIRED_REPLICAS, HASH_LABEL, MAX_REPLICAS, REVISION};
 use super::sizing::{self, Ask, SetSize};
 use super::status;
-use crate::condition::{self, Condition};
-use crate::context::{SyncError, update_value};
-use crate::tree::{map_at, put_unless};
+use crate::shared::context::{SyncError, update_value};
+use crate::shared::tree::{map_at, put_unless};
+use crate::views::condition::{self, Condition};
 use crate::views::{DeploymentStatus, DeploymentView, ReplicaSetView};
 
 /// One sync's state. `sets` are all claimed sets, oldest first; `new` indexes the one of the current template.
@@ -273,7 +273,7 @@ impl<'a> Rollout<'a> {
             "apiVersion": "apps/v1", "kind": "ReplicaSet",
             "metadata": {
                 "name": name, "namespace": self.d.metadata.namespace, "labels": labels, "annotations": annotations,
-                "ownerReferences": [crate::ownership::controller_ref(&self.d)],
+                "ownerReferences": [crate::shared::ownership::controller_ref(&self.d)],
             },
             "spec": spec,
         })

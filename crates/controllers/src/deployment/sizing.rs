@@ -1,6 +1,6 @@
 //! How many pods each replica set of a deployment should have: pure arithmetic. Upstream
 //! `pkg/controller/deployment/{sync,rolling,recreate}.go` and `util/deployment_util.go`.
-use crate::views::{DeploymentView, IntOrPercent};
+use crate::views::{DeploymentView, IntOrString};
 
 /// One replica set, as sizing sees it. Sets are given oldest first where order matters.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -40,7 +40,7 @@ impl Ask {
         let (mut max_surge, mut max_unavailable) = (0, 0);
         if rolling {
             let ru = d.spec.strategy.rolling_update.as_ref();
-            let part = |v: Option<&IntOrPercent>, up| v.map_or(0, |v| resolve(v, replicas, up));
+            let part = |v: Option<&IntOrString>, up| v.map_or(0, |v| resolve(v, replicas, up));
             max_surge = part(ru.and_then(|r| r.max_surge.as_ref()), true);
             max_unavailable = part(ru.and_then(|r| r.max_unavailable.as_ref()), false);
             if max_surge == 0 && max_unavailable == 0 {
@@ -56,10 +56,10 @@ impl Ask {
     }
 }
 
-fn resolve(v: &IntOrPercent, of: i32, up: bool) -> i32 {
+fn resolve(v: &IntOrString, of: i32, up: bool) -> i32 {
     match v {
-        IntOrPercent::Int(n) => *n,
-        IntOrPercent::Percent(p) => {
+        IntOrString::Int(n) => *n,
+        IntOrString::Text(p) => {
             let percent: i64 = p.trim_end_matches('%').parse().unwrap_or(0);
             let product = percent * i64::from(of);
             let n = if up { (product + 99).div_euclid(100) } else { product.div_euclid(100) };

@@ -6,7 +6,7 @@ use jiff::Timestamp;
 use kelson_meta::format_seconds;
 
 use super::sizing::Ask;
-use crate::condition::{self, Condition};
+use crate::views::condition::{self, Condition};
 use crate::views::{DeploymentStatus, DeploymentView, ReplicaSetView};
 
 /// Condition of the rollout.
@@ -76,7 +76,7 @@ fn is_progressing(old: &DeploymentStatus, new: &DeploymentStatus) -> bool {
 
 fn deadline_of(d: &DeploymentView, c: &Condition) -> Option<Timestamp> {
     let from: Timestamp = c.last_update_time.as_ref()?.parse().ok()?;
-    Some(from + Duration::from_secs(u64::try_from(d.spec.progress_deadline_seconds?).ok()?))
+    from.checked_add(Duration::from_secs(u64::try_from(d.spec.progress_deadline_seconds?).ok()?)).ok()
 }
 
 fn is_timed_out(d: &DeploymentView, s: &DeploymentStatus, now: Timestamp) -> bool {

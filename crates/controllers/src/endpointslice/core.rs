@@ -3,88 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde::{Deserialize, Serialize};
-
-use crate::views::{EndpointSliceView, IntOrPercent, PodView, ServicePortView, ServiceView};
+use crate::views::{
+    Endpoint, EndpointConditions, EndpointSliceView, IntOrString, PodView, Port, ServicePortView, ServiceView,
+    TargetRef,
+};
 
 /// Endpoints in one slice at most.
 pub const SLICE_MAX: usize = 100;
-
-/// `discovery.k8s.io/v1` Endpoint.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Endpoint {
-    /// Addresses.
-    pub addresses: Vec<String>,
-    /// Conditions.
-    pub conditions: EndpointConditions,
-    /// Host name under the service's domain.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub hostname: Option<String>,
-    /// The pod.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub target_ref: Option<TargetRef>,
-    /// The pod's node.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub node_name: Option<String>,
-    /// The node's zone.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub zone: Option<String>,
-}
-
-/// `discovery.k8s.io/v1` EndpointConditions.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct EndpointConditions {
-    /// Takes traffic.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub ready: Option<bool>,
-    /// Ready, whether or not it is going.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub serving: Option<bool>,
-    /// Going.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub terminating: Option<bool>,
-}
-
-/// Reference to a pod.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub struct TargetRef {
-    /// `Pod`.
-    pub kind: String,
-    /// Namespace.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub namespace: String,
-    /// Name.
-    pub name: String,
-    /// UID.
-    #[serde(skip_serializing_if = "String::is_empty")]
-    pub uid: String,
-}
-
-impl TargetRef {
-    /// A reference to a pod.
-    pub fn pod(p: &PodView) -> Self {
-        let m = &p.metadata;
-        Self { kind: "Pod".into(), namespace: m.namespace.clone(), name: m.name.clone(), uid: m.uid.clone() }
-    }
-}
-
-/// `discovery.k8s.io/v1` EndpointPort.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct Port {
-    /// The service port's name.
-    pub name: Option<String>,
-    /// Protocol.
-    pub protocol: Option<String>,
-    /// The pod's port.
-    pub port: Option<i32>,
-    /// Application protocol.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub app_protocol: Option<String>,
-}
 
 /// Slices are split by this: one address family, one set of ports.
 pub type Group = (String, Vec<Port>);
@@ -97,9 +22,9 @@ pub fn is_headless(s: &ServiceView) -> bool {
 /// The port of a pod that a service's port leads to.
 pub fn find_port(pod: &PodView, port: &ServicePortView) -> Option<i32> {
     match &port.target_port {
-        None | Some(IntOrPercent::Int(0)) => Some(port.port),
-        Some(IntOrPercent::Int(n)) => Some(*n),
-        Some(IntOrPercent::Percent(name)) => {
+        None | Some(IntOrString::Int(0)) => Some(port.port),
+        Some(IntOrString::Int(n)) => Some(*n),
+        Some(IntOrString::Text(name)) => {
             let protocol = |p: &str| if p.is_empty() { "TCP".to_owned() } else { p.to_owned() };
             let wanted = protocol(&port.protocol);
             let sidecars = pod.spec.init_containers.iter().filter(|c| c.restart_policy == "Always");

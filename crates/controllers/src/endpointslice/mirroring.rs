@@ -8,15 +8,15 @@ use kelson_meta::ObjectKey;
 use serde_json::json;
 
 use super::MANAGED_BY;
-use super::core::{Endpoint, EndpointConditions, Group, Port, plan};
-use crate::context::{Context, SyncError, WORKERS, enqueue_self, update_value};
-use crate::endpoints::{Address, Subset};
-use crate::expectations::Expectations;
-use crate::shared::Shared;
-use crate::views::{EndpointSliceView, EndpointsView, SERVICE_NAME_LABEL, ServiceView};
+use super::core::{Group, plan};
+use crate::shared::context::{Context, SyncError, WORKERS, enqueue_self, update_value};
+use crate::shared::expectations::Expectations;
+use crate::shared::informers::SharedInformer;
+use crate::views::{
+    Address, Endpoint, EndpointConditions, EndpointSliceView, EndpointsView, Port, SERVICE_NAME_LABEL, ServiceView,
+    Subset,
+};
 
-/// The controller's identity.
-pub const NAME: &str = "endpointslicemirroring-controller";
 const MANAGER: &str = "endpointslicemirroring-controller.k8s.io";
 const SKIP: &str = "endpointslice.kubernetes.io/skip-mirror";
 const LEADER: &str = "control-plane.alpha.kubernetes.io/leader";
@@ -68,9 +68,9 @@ fn is_mirrored(e: &EndpointsView, service: Option<&ServiceView>) -> bool {
 
 struct Controller {
     client: Client,
-    services: Shared<ServiceView>,
-    endpoints: Shared<EndpointsView>,
-    slices: Shared<EndpointSliceView>,
+    services: SharedInformer<ServiceView>,
+    endpoints: SharedInformer<EndpointsView>,
+    slices: SharedInformer<EndpointSliceView>,
     expectations: Arc<Expectations>,
 }
 
@@ -79,7 +79,7 @@ pub fn start(ctx: &Arc<Context>) {
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let i = &ctx.informers;
     let me = Arc::new(Controller {
-        client: ctx.client_for(NAME),
+        client: ctx.client(),
         services: i.services.reader(),
         endpoints: i.endpoints.reader(),
         slices: i.endpoint_slices.reader(),
@@ -97,7 +97,7 @@ pub fn start(ctx: &Arc<Context>) {
         }
         q.add(key);
     });
-    ctx.run_queue("endpointslice-mirroring-controller", &queue, WORKERS, move |key| {
+    ctx.run_queue(&queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });
@@ -135,7 +135,7 @@ impl Controller {
         for ((family, ports), endpoints) in &plan.create {
             let body = json!({"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice",
                 "metadata": {"generateName": format!("{}-", key.name), "namespace": key.namespace, "labels": labels,
-                    "ownerReferences": [crate::ownership::controller_ref(&*source)]},
+                    "ownerReferences": [crate::shared::ownership::controller_ref(&*source)]},
                 "addressType": family, "endpoints": endpoints, "ports": ports});
             if let Err(e) = self.client.create::<EndpointSliceView>(&key.namespace, &body).await {
                 for _ in 0..left {

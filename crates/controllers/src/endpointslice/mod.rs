@@ -11,15 +11,15 @@ use kelson_client::{Change, Client, DeleteOptions, EventRecorder, EventType, Obj
 use kelson_meta::{LabelSelector, ObjectKey};
 use serde_json::json;
 
-pub use self::core::{Endpoint, Port, TargetRef, addresses, find_port, hostname, is_headless};
 use self::core::{Group, Plan};
-use crate::context::{Context, SyncError, WORKERS, update_value};
-use crate::expectations::Expectations;
-use crate::shared::Shared;
-use crate::views::{EndpointSliceView, NodeView, PodView, SERVICE_NAME_LABEL, ServiceView};
+pub use self::core::{addresses, find_port, hostname, is_headless};
+use crate::shared::context::{Context, SyncError, WORKERS, update_value};
+use crate::shared::expectations::Expectations;
+use crate::shared::informers::SharedInformer;
+use crate::views::{Endpoint, EndpointSliceView, IndexKey, NodeView, PodView, SERVICE_NAME_LABEL, ServiceView};
 
-/// The controller's name.
-pub const NAME: &str = "endpointslice-controller";
+/// The source that this controller's events name.
+const COMPONENT: &str = "endpointslice-controller";
 /// Label that says who keeps a slice.
 pub const MANAGED_BY: &str = "endpointslice.kubernetes.io/managed-by";
 /// Our value of it.
@@ -33,21 +33,21 @@ const NODE_WAIT: Duration = Duration::from_secs(15);
 struct Controller {
     client: Client,
     recorder: EventRecorder,
-    services: Shared<ServiceView>,
-    pods: Shared<PodView>,
-    nodes: Shared<NodeView>,
-    slices: Shared<EndpointSliceView>,
+    services: SharedInformer<ServiceView>,
+    pods: SharedInformer<PodView>,
+    nodes: SharedInformer<NodeView>,
+    slices: SharedInformer<EndpointSliceView>,
     expectations: Arc<Expectations>,
     queue: WorkQueue<ObjectKey>,
 }
 
 /// Starts the endpoint slice controller.
 pub fn start(ctx: &Arc<Context>) {
-    let client = ctx.client_for(NAME);
+    let client = ctx.client();
     let queue = WorkQueue::default();
     let i = &ctx.informers;
     let me = Arc::new(Controller {
-        recorder: ctx.recorder(&client, NAME),
+        recorder: ctx.recorder(&client, COMPONENT),
         client,
         services: i.services.reader(),
         pods: i.pods.reader(),
@@ -79,7 +79,7 @@ pub fn start(ctx: &Arc<Context>) {
     enqueue_services_of_pods(ctx, &queue);
     let (q, services, pods) = (queue.clone(), me.services.clone(), me.pods.clone());
     me.nodes.on_change(move |change| on_node(&services, &pods, &q, change));
-    ctx.run_queue(NAME, &queue, WORKERS, move |key| {
+    ctx.run_queue(&queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });
@@ -129,8 +129,8 @@ fn endpoint_changed(a: &PodView, b: &PodView) -> bool {
 
 /// A node that comes, goes or moves to another zone concerns the services of its pods.
 fn on_node(
-    services: &Shared<ServiceView>,
-    pods: &Shared<PodView>,
+    services: &SharedInformer<ServiceView>,
+    pods: &SharedInformer<PodView>,
     queue: &WorkQueue<ObjectKey>,
     change: &Change<NodeView>,
 ) {
@@ -139,7 +139,7 @@ fn on_node(
     {
         return;
     }
-    let on_node = pods.bucket(&crate::shared::IndexKey::Node(change.object().metadata.name.clone()));
+    let on_node = pods.bucket(&IndexKey::Node(change.object().metadata.name.clone()));
     for p in on_node {
         for s in services.in_namespace(&p.metadata.namespace) {
             if s.spec
@@ -264,7 +264,7 @@ fn new_slice(
             "generateName": format!("{}-", service.metadata.name),
             "namespace": service.metadata.namespace,
             "labels": labels,
-            "ownerReferences": [crate::ownership::controller_ref(service)],
+            "ownerReferences": [crate::shared::ownership::controller_ref(service)],
         },
         "addressType": family, "endpoints": endpoints, "ports": ports,
     })

@@ -4,7 +4,7 @@ use std::collections::{HashMap, HashSet};
 
 use kelson_meta::OwnerReference;
 
-use crate::shared::uid_number;
+use crate::views::uid_number;
 
 /// Finalizer of an object that goes after its dependents.
 pub const FOREGROUND: &str = "foregroundDeletion";

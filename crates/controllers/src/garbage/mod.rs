@@ -5,6 +5,7 @@ mod graph;
 mod monitors;
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,12 +20,10 @@ use serde_json::{Value, json};
 
 use self::graph::{FOREGROUND, ORPHAN, Work};
 use self::monitors::Monitors;
-use crate::context::{Context, SyncError, WORKERS};
-use crate::discovery::{ApiResource, discover};
-use crate::shared::uid_number;
+use crate::shared::context::{Context, SyncError, WORKERS};
+use crate::shared::discovery::{ApiResource, discover};
+use crate::views::uid_number;
 
-/// The controller's identity.
-pub const NAME: &str = "generic-garbage-collector";
 /// Changes of definitions come in bursts; discovery is read once after this.
 const REFRESH_DELAY: Duration = Duration::from_secs(1);
 /// Discovery is tried again after this when it failed.
@@ -54,6 +53,8 @@ struct Collector {
     recorder: EventRecorder,
     monitors: Monitors,
     queue: WorkQueue<Task>,
+    /// Workers have been started: once, after all kinds were read.
+    working: AtomicBool,
 }
 
 /// A live object's metadata.
@@ -64,7 +65,7 @@ struct Live {
 
 /// Starts the garbage collector.
 pub fn start(ctx: &Arc<Context>) {
-    let client = ctx.client_for(NAME);
+    let client = ctx.client();
     let queue: WorkQueue<Task> = WorkQueue::default();
     let q = queue.clone();
     let on_work = Arc::new(move |work: Work| {
@@ -73,23 +74,17 @@ pub fn start(ctx: &Arc<Context>) {
     });
     let me = Arc::new(Collector {
         recorder: ctx.recorder(&client, "garbage-collector-controller"),
-        monitors: Monitors::new(client.clone(), on_work),
+        monitors: Monitors::new(client.clone(), ctx.tasks.clone(), on_work),
         client,
         queue,
+        working: AtomicBool::new(false),
     });
     let c = Arc::clone(ctx);
-    let stop = ctx.stop.clone();
-    let ending = Arc::clone(&me);
-    ctx.tasks.spawn(async move {
-        stop.cancelled().await;
-        ending.monitors.stop();
-    });
-    ctx.spawn(async move { me.follow_discovery(c).await });
+    ctx.tasks.supervise("garbage monitors", move || Arc::clone(&me).follow_discovery(Arc::clone(&c)));
 }
 
 impl Collector {
     async fn follow_discovery(self: Arc<Self>, ctx: Arc<Context>) {
-        let mut working = false;
         loop {
             match discover(&self.client).await {
                 Ok(found) => {
@@ -97,7 +92,7 @@ impl Collector {
                         tracing::warn!(group_version = %gv, error = %why, "kind not collected: discovery failed");
                     }
                     // Kinds of a group that cannot be read now are not gone: only a full answer ends watches.
-                    if found.failed.is_empty() || !working {
+                    if found.failed.is_empty() || !self.working.load(Ordering::Relaxed) {
                         self.monitors.follow(&found.resources);
                     }
                 }
@@ -107,12 +102,12 @@ impl Collector {
                     continue;
                 }
             }
-            if !working {
+            if !self.working.load(Ordering::Relaxed) {
                 // Before all owners and dependents are known nothing may be judged.
                 self.monitors.synced().await;
-                working = true;
+                self.working.store(true, Ordering::Relaxed);
                 let me = Arc::clone(&self);
-                ctx.run_queue(NAME, &self.queue, WORKERS, move |task| {
+                ctx.run_queue(&self.queue, WORKERS, move |task| {
                     let me = Arc::clone(&me);
                     async move {
                         match task {

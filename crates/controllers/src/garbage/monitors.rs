@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use kelson_client::{Change, Client, Informer, InformerConfig, InformerHandle, ResourceType, slim_object};
 use kelson_meta::OwnerReference;
+use kelson_tasks::Tasks;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::sync::Notify;
 
 use super::graph::{Graph, Node, Work};
-use crate::discovery::ApiResource;
-use crate::shared::uid_number;
+use crate::shared::discovery::ApiResource;
+use crate::views::uid_number;
 
 /// Kinds whose objects never own nor are owned, and are many.
 const IGNORED: &[(&str, &str)] = &[("", "events"), ("events.k8s.io", "events")];
@@ -68,6 +69,7 @@ impl Resources {
 /// The graph and what feeds it.
 pub struct Monitors {
     client: Client,
+    tasks: Tasks,
     /// Who owns whom.
     pub graph: Arc<Mutex<Graph>>,
     /// Served resources.
@@ -80,9 +82,10 @@ pub struct Monitors {
 
 impl Monitors {
     /// None running yet. `on_work` is called for what a change of the graph calls for.
-    pub fn new(client: Client, on_work: Arc<dyn Fn(Work) + Send + Sync>) -> Self {
+    pub fn new(client: Client, tasks: Tasks, on_work: Arc<dyn Fn(Work) + Send + Sync>) -> Self {
         Self {
             client,
+            tasks,
             graph: Arc::default(),
             resources: Mutex::default(),
             running: Mutex::default(),
@@ -142,7 +145,7 @@ impl Monitors {
                     refresh.notify_one();
                 }
             })
-            .start()
+            .start_in(&self.tasks)
     }
 
     /// Waits until every running watch has read its initial state.
@@ -151,10 +154,5 @@ impl Monitors {
         for h in all {
             h.synced().await;
         }
-    }
-
-    /// Ends all watches.
-    pub fn stop(&self) {
-        self.running.lock().clear();
     }
 }

@@ -2,7 +2,7 @@
 //! `pkg/controller/namespace/deletion/status_condition_utils.go`.
 use std::collections::BTreeMap;
 
-use crate::condition::{self, Condition};
+use crate::views::condition::{self, Condition};
 
 /// What one pass over the content met.
 #[derive(Debug, Default)]

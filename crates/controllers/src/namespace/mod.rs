@@ -15,13 +15,11 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use self::conditions::Outcome;
-use crate::context::{Context, SyncError, WORKERS, get_value, update_value};
-use crate::discovery::{ApiResource, Discovered, discover};
-use crate::shared::Shared;
+use crate::shared::context::{Context, SyncError, WORKERS, get_value, update_value};
+use crate::shared::discovery::{ApiResource, Discovered, discover};
+use crate::shared::informers::SharedInformer;
 use crate::views::NamespaceView;
 
-/// The controller's identity.
-pub const NAME: &str = "namespace-controller";
 const FINALIZER: &str = "kubernetes";
 /// How long finalizers of others are assumed to take, seconds.
 const FINALIZER_ESTIMATE: i64 = 15;
@@ -30,7 +28,7 @@ const WAIT_MAX: Duration = Duration::from_secs(60);
 
 struct Controller {
     client: Client,
-    namespaces: Shared<NamespaceView>,
+    namespaces: SharedInformer<NamespaceView>,
     clock: Arc<dyn Clock>,
     queue: WorkQueue<ObjectKey>,
 }
@@ -39,7 +37,7 @@ struct Controller {
 pub fn start(ctx: &Arc<Context>) {
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let me = Arc::new(Controller {
-        client: ctx.client_for(NAME),
+        client: ctx.client(),
         namespaces: ctx.informers.namespaces.reader(),
         clock: Arc::clone(&ctx.clock),
         queue: queue.clone(),
@@ -61,7 +59,7 @@ pub fn start(ctx: &Arc<Context>) {
             }
         }
     });
-    ctx.run_queue(NAME, &queue, WORKERS, move |key| {
+    ctx.run_queue(&queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });

@@ -11,17 +11,14 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use self::cidrs::CidrSet;
-use crate::context::{Context, SyncError};
-use crate::shared::Shared;
+use crate::shared::context::{Context, SyncError};
+use crate::shared::informers::SharedInformer;
 use crate::views::NodeView;
-
-/// The controller's identity.
-pub const NAME: &str = "node-controller";
 
 struct Allocator {
     client: Client,
     recorder: EventRecorder,
-    nodes: Shared<NodeView>,
+    nodes: SharedInformer<NodeView>,
     state: Mutex<State>,
 }
 
@@ -48,7 +45,7 @@ pub fn start(ctx: &Arc<Context>) {
     if sets.is_empty() || sets.len() != config.cluster_cidrs.len() {
         return;
     }
-    let client = ctx.client_for(NAME);
+    let client = ctx.client();
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let me = Arc::new(Allocator {
         recorder: ctx.recorder(&client, "cidrAllocator"),
@@ -68,7 +65,7 @@ pub fn start(ctx: &Arc<Context>) {
         }
     });
     // One worker: two nodes at once must not be given the same range.
-    ctx.run_queue("node-ipam-controller", &queue, 1, move |key| {
+    ctx.run_queue(&queue, 1, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });

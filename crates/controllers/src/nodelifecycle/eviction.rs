@@ -10,19 +10,20 @@ use kelson_meta::{Clock, ObjectKey, format_seconds};
 use serde_json::json;
 
 use super::taints::{Eviction, eviction};
-use crate::context::{Context, SyncError, WORKERS};
-use crate::shared::{IndexKey, Shared};
+use crate::shared::context::{Context, SyncError, WORKERS};
+use crate::shared::informers::SharedInformer;
+use crate::views::IndexKey;
 use crate::views::{NodeView, PodView, Taint};
 
-/// The controller's name; it acts as the node controller.
-pub const NAME: &str = "taint-eviction-controller";
+/// The source that this controller's events name.
+const COMPONENT: &str = "taint-eviction-controller";
 
 struct Controller {
     client: Client,
     recorder: EventRecorder,
     clock: Arc<dyn Clock>,
-    nodes: Shared<NodeView>,
-    pods: Shared<PodView>,
+    nodes: SharedInformer<NodeView>,
+    pods: SharedInformer<PodView>,
     queue: WorkQueue<ObjectKey>,
 }
 
@@ -32,10 +33,10 @@ fn executing(taints: &[Taint]) -> Vec<&Taint> {
 
 /// Starts taint eviction.
 pub fn start(ctx: &Arc<Context>) {
-    let client = ctx.client_for(super::NAME);
+    let client = ctx.client();
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let me = Arc::new(Controller {
-        recorder: ctx.recorder(&client, NAME),
+        recorder: ctx.recorder(&client, COMPONENT),
         client,
         clock: Arc::clone(&ctx.clock),
         nodes: ctx.informers.nodes.reader(),
@@ -70,7 +71,7 @@ pub fn start(ctx: &Arc<Context>) {
             q.add(pod.metadata.key());
         }
     });
-    ctx.run_queue(NAME, &queue, WORKERS, move |key| {
+    ctx.run_queue(&queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });

@@ -14,13 +14,14 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use crate::condition::{self, Condition};
-use crate::context::{Context, SyncError, WORKERS, update_value};
-use crate::shared::{IndexKey, Shared};
+use crate::shared::context::{Context, SyncError, WORKERS, update_value};
+use crate::shared::informers::SharedInformer;
+use crate::views::IndexKey;
+use crate::views::condition::{self, Condition};
 use crate::views::{LeaseView, NodeView, PodView};
 
-/// The controller's identity.
-pub const NAME: &str = "node-controller";
+/// The source that this controller's events name.
+const COMPONENT: &str = "node-controller";
 /// How long a new node may take to say its first word (upstream `--node-startup-grace-period`).
 const STARTUP_GRACE: Duration = Duration::from_secs(60);
 /// The conditions a silent node is no longer believed.
@@ -30,8 +31,8 @@ struct Controller {
     client: Client,
     recorder: EventRecorder,
     clock: Arc<dyn Clock>,
-    nodes: Shared<NodeView>,
-    pods: Shared<PodView>,
+    nodes: SharedInformer<NodeView>,
+    pods: SharedInformer<PodView>,
     /// When each node was last heard of, by our own clock: the nodes' clocks may be wrong.
     heard: Arc<Mutex<HashMap<String, Instant>>>,
     grace: Duration,
@@ -40,10 +41,10 @@ struct Controller {
 
 /// Starts the node lifecycle controller.
 pub fn start(ctx: &Arc<Context>) {
-    let client = ctx.client_for(NAME);
+    let client = ctx.client();
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let me = Arc::new(Controller {
-        recorder: ctx.recorder(&client, NAME),
+        recorder: ctx.recorder(&client, COMPONENT),
         client,
         clock: Arc::clone(&ctx.clock),
         nodes: ctx.informers.nodes.reader(),
@@ -74,7 +75,7 @@ pub fn start(ctx: &Arc<Context>) {
     });
     let (q, heard, nodes) = (queue.clone(), Arc::clone(&me.heard), me.nodes.clone());
     ctx.informers.leases.on_change(move |change| on_lease(&nodes, &heard, &q, change));
-    ctx.run_queue("node-lifecycle-controller", &queue, WORKERS, move |key| {
+    ctx.run_queue(&queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });
@@ -87,7 +88,7 @@ fn heartbeat(node: &NodeView) -> Option<&str> {
 /// A renewed lease is a sign of life. It wakes nobody: the node's own timer asks when it fires. Only a node that counts
 /// as unknown is looked at again.
 fn on_lease(
-    nodes: &Shared<NodeView>,
+    nodes: &SharedInformer<NodeView>,
     heard: &Mutex<HashMap<String, Instant>>,
     queue: &WorkQueue<ObjectKey>,
     change: &Change<LeaseView>,
@@ -132,7 +133,7 @@ impl Controller {
         let now = format_seconds(self.clock.now());
         let write = |v: &mut Value| {
             let created = v["metadata"]["creationTimestamp"].clone();
-            let status = crate::tree::map_at(v, "status");
+            let status = crate::shared::tree::map_at(v, "status");
             let taken = status.remove("conditions").unwrap_or_default();
             let mut all: Vec<Condition> = serde_json::from_value(taken).unwrap_or_default();
             make_unknown(&mut all, created.as_str().unwrap_or(&now), &now);

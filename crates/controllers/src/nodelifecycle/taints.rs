@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::condition;
+use crate::views::condition;
 use crate::views::{NodeView, Taint, Toleration};
 
 /// Taint of a node that is not ready.
@@ -107,7 +107,9 @@ pub fn eviction(taints: &[Taint], tolerations: &[Toleration], now: Timestamp) ->
         let seconds = used.filter_map(|t| t.toleration_seconds).min();
         if let Some(s) = seconds {
             let since = taint.time_added.as_ref().and_then(|t| t.parse().ok()).unwrap_or(now);
-            let when = since + Duration::from_secs(u64::try_from(s).unwrap_or(0));
+            // Seconds beyond the end of time are as good as its end.
+            let tolerated = Duration::from_secs(u64::try_from(s).unwrap_or(0));
+            let when = Timestamp::checked_add(since, tolerated).unwrap_or(Timestamp::MAX);
             at = Some(at.map_or(when, |a| a.min(when)));
         }
     }
@@ -189,6 +191,10 @@ mod tests {
                 at("2026-01-01T00:14:00Z"),
             ),
             (json!([{"key": UNREACHABLE, "operator": "Exists", "tolerationSeconds": -1}]), at("2026-01-01T00:09:00Z")),
+            (
+                json!([{"key": UNREACHABLE, "operator": "Exists", "tolerationSeconds": i64::MAX}]),
+                Eviction::At(Timestamp::MAX),
+            ),
             (json!([{"key": UNREACHABLE, "value": "y"}]), Eviction::At(now)),
             (json!([{"key": "other", "operator": "Exists"}]), Eviction::At(now)),
         ];

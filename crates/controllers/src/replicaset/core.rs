@@ -7,7 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kelson_meta::format_seconds;
 
-use crate::condition::{self, Condition};
+use crate::views::condition::{self, Condition};
 use crate::views::{PodView, ReplicaStatus};
 
 /// Pods made or deleted in one sync at most.

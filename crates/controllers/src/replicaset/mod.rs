@@ -14,9 +14,10 @@ use serde_json::{Value, json};
 
 use self::core::{Observed, Step};
 use self::pods::{PodControl, Template};
-use crate::context::{Context, SyncError, WORKERS};
-use crate::expectations::Expectations;
-use crate::shared::{IndexKey, Indexed, Shared, uid_number};
+use crate::shared::context::{Context, SyncError, WORKERS};
+use crate::shared::expectations::Expectations;
+use crate::shared::informers::SharedInformer;
+use crate::views::{IndexKey, Indexed, uid_number};
 use crate::views::{PodView, ReplicaSetView, ReplicaStatus, ReplicationControllerView};
 
 /// Creations in flight at once within one batch.
@@ -25,7 +26,7 @@ const CREATE_PARALLEL_MAX: usize = 64;
 /// What the loop needs to know of a kind that keeps pods.
 pub trait Replicated: Indexed {
     /// The controller's name.
-    const CONTROLLER: &'static str;
+    const COMPONENT: &'static str;
     /// Whether its status has terminatingReplicas.
     const REPORTS_TERMINATING: bool;
     /// Metadata.
@@ -43,7 +44,7 @@ pub trait Replicated: Indexed {
 }
 
 impl Replicated for ReplicaSetView {
-    const CONTROLLER: &'static str = "replicaset-controller";
+    const COMPONENT: &'static str = "replicaset-controller";
     const REPORTS_TERMINATING: bool = true;
     fn meta(&self) -> &ObjectMeta {
         &self.metadata
@@ -68,7 +69,7 @@ impl Replicated for ReplicaSetView {
 }
 
 impl Replicated for ReplicationControllerView {
-    const CONTROLLER: &'static str = "replication-controller";
+    const COMPONENT: &'static str = "replication-controller";
     const REPORTS_TERMINATING: bool = false;
     fn meta(&self) -> &ObjectMeta {
         &self.metadata
@@ -98,8 +99,8 @@ pub struct Controller<T: Replicated> {
     ctx: Arc<Context>,
     client: Client,
     control: PodControl,
-    sets: Shared<T>,
-    pods: Shared<PodView>,
+    sets: SharedInformer<T>,
+    pods: SharedInformer<PodView>,
     expectations: Arc<Expectations>,
     queue: WorkQueue<ObjectKey>,
 }
@@ -114,9 +115,9 @@ pub fn start_replication(ctx: &Arc<Context>) {
     launch(ctx, ctx.informers.replication_controllers.reader());
 }
 
-fn launch<T: Replicated>(ctx: &Arc<Context>, sets: Shared<T>) {
-    let client = ctx.client_for(T::CONTROLLER);
-    let control = PodControl { client: client.clone(), recorder: ctx.recorder(&client, T::CONTROLLER) };
+fn launch<T: Replicated>(ctx: &Arc<Context>, sets: SharedInformer<T>) {
+    let client = ctx.client();
+    let control = PodControl { client: client.clone(), recorder: ctx.recorder(&client, T::COMPONENT) };
     let queue = WorkQueue::default();
     let expectations = Arc::new(Expectations::default());
     let me = Arc::new(Controller {
@@ -141,7 +142,7 @@ fn launch<T: Replicated>(ctx: &Arc<Context>, sets: Shared<T>) {
     });
     let (q, e) = (queue.clone(), expectations);
     ctx.informers.pods.on_change(move |change| on_pod(&sets, &q, &e, change));
-    ctx.run_queue(T::CONTROLLER, &queue, WORKERS, move |key| {
+    ctx.run_queue(&queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });
@@ -154,7 +155,7 @@ fn controller_key<T: Object>(meta: &ObjectMeta) -> Option<ObjectKey> {
 }
 
 fn on_pod<T: Replicated>(
-    sets: &Shared<T>,
+    sets: &SharedInformer<T>,
     queue: &WorkQueue<ObjectKey>,
     expectations: &Expectations,
     change: &Change<PodView>,
@@ -216,8 +217,10 @@ impl<T: Replicated> Controller<T> {
         let selector = set.selector();
         let candidates = self.pods.owned_or_orphaned(set.uid(), &key.namespace);
         let candidates: Vec<_> = candidates.into_iter().filter(|p| !p.is_terminal()).collect();
-        let held = crate::ownership::claim_all(&self.client, &*set, set.meta(), &selector, candidates, |p| &p.metadata)
-            .await?;
+        let held = crate::shared::ownership::claim_all(&self.client, &*set, set.meta(), &selector, candidates, |p| {
+            &p.metadata
+        })
+        .await?;
         let (active, going): (Vec<_>, Vec<_>) = held.into_iter().partition(|p| p.is_active());
         let template = match set.template().map(|t| serde_json::from_str::<Template>(t.get())) {
             Some(Ok(t)) => t,
@@ -325,7 +328,7 @@ impl<T: Replicated> Controller<T> {
     async fn write_status(&self, key: &ObjectKey, set: &T, status: &ReplicaStatus) -> Result<(), ClientError> {
         let meta = set.meta();
         let write = |v: &mut Value| put_status(&mut v["status"], status);
-        crate::context::update_value::<T>(
+        crate::shared::context::update_value::<T>(
             &self.client,
             &key.namespace,
             &key.name,
@@ -351,15 +354,15 @@ fn put_status(tree: &mut Value, s: &ReplicaStatus) {
         ("observedGeneration", s.observed_generation),
     ];
     for (name, n) in optional {
-        crate::tree::put_unless(tree, name, json!(n), n == 0);
+        crate::shared::tree::put_unless(tree, name, json!(n), n == 0);
     }
-    crate::tree::put_unless(
+    crate::shared::tree::put_unless(
         tree,
         "terminatingReplicas",
         json!(s.terminating_replicas),
         s.terminating_replicas.is_none(),
     );
-    crate::tree::put_unless(tree, "conditions", json!(s.conditions), s.conditions.is_empty());
+    crate::shared::tree::put_unless(tree, "conditions", json!(s.conditions), s.conditions.is_empty());
 }
 
 #[cfg(test)]

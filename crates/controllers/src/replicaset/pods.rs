@@ -80,7 +80,7 @@ impl PodControl {
                 labels: &template.metadata.labels,
                 annotations: &template.metadata.annotations,
                 finalizers: &template.metadata.finalizers,
-                owner_references: [crate::ownership::controller_ref(owner)],
+                owner_references: [crate::shared::ownership::controller_ref(owner)],
             },
             spec: &template.spec,
         };

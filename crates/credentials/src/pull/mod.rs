@@ -182,12 +182,19 @@ impl PullManager {
         metrics: Arc<Metrics>,
     ) -> std::io::Result<Self> {
         let records = PulledImages::open(kubelet_dir, options.policy.clone(), clock.clone(), metrics.clone())?;
+        let records = Arc::new(records);
+        let counted = Arc::downgrade(&records);
+        metrics.registry().on_scrape(move |families| {
+            if let Some(records) = counted.upgrade() {
+                crate::metrics::records(families, records.counts());
+            }
+        });
         let at_once = if options.serialize { Some(1) } else { options.parallel_max };
         Ok(Self {
             slots: at_once.map(|n| Semaphore::new(n.clamp(1, Semaphore::MAX_PERMITS))),
             bucket: Mutex::new(Bucket::new(options.qps, options.burst, clock.now())),
             backoff: Mutex::default(),
-            records: Arc::new(records),
+            records,
             options,
             node,
             providers,
@@ -206,11 +213,9 @@ impl PullManager {
         &self.records
     }
 
-    /// Appends the classic Prometheus text of everything about credentials and pulls. Looks at the disk.
+    /// Appends the metrics' text. Looks at the disk.
     pub fn encode_metrics(&self, out: &mut String) {
-        self.metrics.encode(out);
-        let (intents, pulled) = self.records.counts();
-        crate::metrics::encode_records(out, intents, pulled);
+        out.push_str(&self.metrics.registry().text());
     }
 
     /// When a failed pull may be tried again; `None`: now.

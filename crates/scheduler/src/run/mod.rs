@@ -7,6 +7,7 @@ use kelson_client::{
     Object, PatchKind, ResourceType, WriteOptions,
 };
 use kelson_meta::{Clock, Reason, format_seconds};
+use kelson_metrics::Registry;
 use parking_lot::Mutex;
 use serde_json::json;
 use tokio::sync::{Notify, Semaphore};
@@ -16,6 +17,7 @@ use tokio_util::task::TaskTracker;
 
 use crate::cluster::workloads::owner_selector;
 use crate::core::{Core, Preemption, Report, Step};
+use crate::metrics;
 use crate::view::{
     Claim, DisruptionBudget, Namespace, Node, Pod, ReplicaSet, ReplicationController, Service, StatefulSet,
     StorageClass, Volume,
@@ -70,7 +72,14 @@ impl Scheduler {
             .unwrap_or_else(|| EventRecorder::new(client.clone(), Arc::clone(&clock), &config.scheduler_name, ""));
         let seed = config.seed.unwrap_or_else(rand::random);
         let core = Core::new(&config.scheduler_name, config.percentage_of_nodes_to_score, seed);
+        let registry = core.metrics.registry().clone();
         let shared = Arc::new(Shared { core: Mutex::new(core), changed: Notify::new(), client, clock, recorder });
+        let of = Arc::downgrade(&shared);
+        registry.on_scrape(move |families| {
+            if let Some(shared) = of.upgrade() {
+                metrics::pending(families, &shared.core.lock().queue.depth());
+            }
+        });
         let stop = CancellationToken::new();
         let tasks = TaskTracker::new();
         let work = run(Arc::clone(&shared), tasks.clone());
@@ -88,9 +97,9 @@ impl Running {
         self.tasks.wait().await;
     }
 
-    /// Counters in the text exposition format.
-    pub fn metrics(&self) -> String {
-        self.shared.core.lock().metrics_text()
+    /// What it shows under `/metrics`.
+    pub fn metrics(&self) -> Registry {
+        self.shared.core.lock().metrics.registry().clone()
     }
 }
 

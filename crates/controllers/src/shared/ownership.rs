@@ -6,7 +6,7 @@ use kelson_client::{Client, ClientError, Object, PatchKind, WriteOptions};
 use kelson_meta::{LabelSelector, ObjectMeta, OwnerReference};
 use serde_json::{Value, json};
 
-use crate::context::SyncError;
+use crate::shared::context::SyncError;
 
 /// What to do about one dependent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -88,7 +88,7 @@ pub async fn claim_all<O: Object, T: Object>(
 }
 
 async fn check_adopter<O: Object>(client: &Client, owner: &O) -> Result<(), SyncError> {
-    let fresh: Value = crate::context::get_value::<O>(client, owner.namespace(), owner.name()).await?;
+    let fresh: Value = crate::shared::context::get_value::<O>(client, owner.namespace(), owner.name()).await?;
     if fresh["metadata"]["uid"] != owner.uid() {
         let (kind, key) = (O::TYPE.kind, owner.key());
         return Err(SyncError::Other(format!(

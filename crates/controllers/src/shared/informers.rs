@@ -1,65 +1,20 @@
 //! Informers shared by all controllers: one cache per type, started only when somebody reads it, with the few indexes
 //! controllers need (by namespace, by controlling owner, by node). Handlers are added before the start.
 use std::collections::HashMap;
-use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kelson_client::{Change, Client, Informer, InformerConfig, InformerHandle, Object};
+use kelson_client::{Change, Client, Informer, InformerConfig, InformerHandle};
 use kelson_meta::ObjectKey;
+use kelson_tasks::Tasks;
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 use crate::views::{
-    ClaimView, ConfigMapView, CsrView, DeploymentView, EndpointSliceView, EndpointsView, LeaseView, NamespaceView,
-    NodeView, PodView, ReplicaSetView, ReplicationControllerView, SecretView, ServiceAccountView, ServiceView,
-    VolumeAttributesClassView, VolumeView,
+    ClaimView, ConfigMapView, CsrView, DeploymentView, EndpointSliceView, EndpointsView, IndexKey, Indexed, LeaseView,
+    NamespaceView, NodeView, PodView, ReplicaSetView, ReplicationControllerView, SecretView, ServiceAccountView,
+    ServiceView, VolumeAttributesClassView, VolumeView, uid_number,
 };
-
-/// A bucket of the index.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum IndexKey {
-    /// All objects of a namespace.
-    Namespace(String),
-    /// All objects whose controller has this UID.
-    Controller(u128),
-    /// Objects of a namespace that nobody controls.
-    Orphans(String),
-    /// Objects bound to a node.
-    Node(String),
-}
-
-/// A UID as a number: UIDs are UUIDs; anything else is hashed.
-pub fn uid_number(uid: &str) -> u128 {
-    let mut n: u128 = 0;
-    let mut digits = 0;
-    for b in uid.bytes().filter(|b| *b != b'-') {
-        match char::from(b).to_digit(16) {
-            Some(d) if digits < 32 => {
-                n = (n << 4) | u128::from(d);
-                digits += 1;
-            }
-            _ => {
-                digits = 0;
-                break;
-            }
-        }
-    }
-    if digits == 32 {
-        return n;
-    }
-    let mut h = DefaultHasher::new();
-    uid.hash(&mut h);
-    u128::from(h.finish())
-}
-
-/// Objects that say under which keys they are found.
-pub trait Indexed: Object {
-    /// Pushes the buckets this object belongs to.
-    fn index(&self, into: &mut Vec<IndexKey>) {
-        let _ = into;
-    }
-}
 
 type Handler<T> = Box<dyn Fn(&Change<T>) + Send + Sync>;
 type Buckets<T> = HashMap<IndexKey, HashMap<u128, Arc<T>>>;
@@ -73,23 +28,23 @@ struct Inner<T> {
 }
 
 /// One shared informer; cheap to clone.
-pub struct Shared<T> {
+pub struct SharedInformer<T> {
     inner: Arc<Inner<T>>,
 }
 
-impl<T> Clone for Shared<T> {
+impl<T> Clone for SharedInformer<T> {
     fn clone(&self) -> Self {
         Self { inner: Arc::clone(&self.inner) }
     }
 }
 
-impl<T: Indexed> Default for Shared<T> {
+impl<T: Indexed> Default for SharedInformer<T> {
     fn default() -> Self {
         Self::new(InformerConfig::default())
     }
 }
 
-impl<T: Indexed> Shared<T> {
+impl<T: Indexed> SharedInformer<T> {
     /// Not started yet.
     pub fn new(config: InformerConfig) -> Self {
         Self {
@@ -116,7 +71,7 @@ impl<T: Indexed> Shared<T> {
     }
 
     /// Starts watching when somebody wants it.
-    pub(crate) fn start(&self, client: &Client) {
+    pub(crate) fn start(&self, client: &Client, tasks: &Tasks) {
         if !self.inner.wanted.load(Ordering::Relaxed) {
             return;
         }
@@ -127,7 +82,7 @@ impl<T: Indexed> Shared<T> {
                 h(change);
             }
         });
-        *self.inner.handle.write() = Some(informer.start());
+        *self.inner.handle.write() = Some(informer.start_in(tasks));
     }
 
     /// Stops watching and forgets everything.
@@ -204,30 +159,22 @@ impl<T: Indexed> Shared<T> {
     }
 }
 
-/// Pushes the buckets of an object that belongs to a namespace and may be controlled.
-pub(crate) fn index_owned(meta: &kelson_meta::ObjectMeta, into: &mut Vec<IndexKey>) {
-    into.push(match meta.controller() {
-        Some(owner) => IndexKey::Controller(uid_number(&owner.uid)),
-        None => IndexKey::Orphans(meta.namespace.clone()),
-    });
-}
-
 macro_rules! informers {
     ($($(#[$doc:meta])* $field:ident : $type:ty = $config:expr;)*) => {
         /// Every shared informer; those nobody asked for never start.
         pub struct Informers {
-            $($(#[$doc])* pub $field: Shared<$type>,)*
+            $($(#[$doc])* pub $field: SharedInformer<$type>,)*
             /// Cancelled once the watches have been started.
             started: CancellationToken,
         }
         impl Default for Informers {
             fn default() -> Self {
-                Self { $($field: Shared::new($config),)* started: CancellationToken::new() }
+                Self { $($field: SharedInformer::new($config),)* started: CancellationToken::new() }
             }
         }
         impl Informers {
-            pub(crate) fn start(&self, client: &Client) {
-                $(self.$field.start(client);)*
+            pub(crate) fn start(&self, client: &Client, tasks: &Tasks) {
+                $(self.$field.start(client, tasks);)*
                 self.started.cancel();
             }
             pub(crate) fn stop(&self) {
@@ -290,18 +237,4 @@ informers! {
     volume_attributes_classes: VolumeAttributesClassView = all();
     /// Certificate signing requests.
     csrs: CsrView = all();
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn uid_numbers_differ_and_hold() {
-        let a = uid_number("123e4567-e89b-12d3-a456-426614174000");
-        assert_eq!(a, 0x123e_4567_e89b_12d3_a456_4266_1417_4000);
-        assert_ne!(uid_number("u1"), uid_number("u2"));
-        assert_eq!(uid_number("u1"), uid_number("u1"));
-        assert_ne!(uid_number("123e4567-e89b-12d3-a456-42661417400g"), a);
-    }
 }

@@ -1,15 +1,16 @@
 //! What every controller is given: a client under its own identity, the clock, the shared informers, an event recorder,
 //! and the loop that turns queued keys into `sync` calls. Each controller's logic is in its own module.
+use std::fmt::Display;
+use std::hash::Hash;
 use std::sync::Arc;
 
 use kelson_client::{Client, ClientError, EventRecorder, Object, WorkQueue};
 use kelson_meta::{Clock, ObjectKey, Status};
+use kelson_tasks::Tasks;
 use serde_json::Value;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
-use crate::config::Config;
-use crate::shared::Informers;
+use super::config::Config;
+use super::informers::Informers;
 
 /// Makes a client for a user name, e.g. `system:serviceaccount:kube-system:deployment-controller`.
 pub type ClientFactory = dyn Fn(&str) -> Client + Send + Sync;
@@ -39,82 +40,116 @@ impl SyncError {
     }
 }
 
-/// Shared by all controllers of one process.
+/// Under whom a controller acts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Identity {
+    /// A service account of `kube-system` with a role of its own, `system:controller:NAME`.
+    ServiceAccount(&'static str),
+    /// The controller manager itself.
+    Manager,
+}
+
+impl Identity {
+    /// The user name.
+    pub fn user(self) -> String {
+        match self {
+            Self::ServiceAccount(name) => format!("system:serviceaccount:kube-system:{name}"),
+            Self::Manager => MANAGER_USER.to_owned(),
+        }
+    }
+}
+
+/// All that the rest of the process knows of one controller.
+pub struct ControllerDescriptor {
+    /// Name as in `--controllers`, in logs and in metrics.
+    pub name: &'static str,
+    /// Whose permissions it has.
+    pub identity: Identity,
+    /// Whether `*` includes it.
+    pub on_by_default: bool,
+    /// Registers its handlers with the informers it reads, and starts its workers.
+    pub(crate) start: fn(&Arc<Context>),
+}
+
+/// What one controller is given.
 pub struct Context {
-    factory: Box<ClientFactory>,
+    name: &'static str,
+    identity: Identity,
+    factory: Arc<ClientFactory>,
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
     /// Settings.
     pub config: Arc<Config>,
-    /// Caches.
-    pub informers: Informers,
-    pub(crate) stop: CancellationToken,
-    pub(crate) tasks: TaskTracker,
+    /// Caches, shared with the other controllers.
+    pub informers: Arc<Informers>,
+    /// The controller's tasks.
+    pub tasks: Tasks,
 }
 
 impl Context {
-    /// A context whose informers have not started.
-    pub fn new(config: Config, factory: Box<ClientFactory>, clock: Arc<dyn Clock>) -> Arc<Self> {
-        Arc::new(Self {
-            factory,
+    /// The context of the controller manager, whose informers have not started.
+    pub fn new(config: Config, factory: Box<ClientFactory>, clock: Arc<dyn Clock>, tasks: Tasks) -> Self {
+        Self {
+            name: "controller-manager",
+            identity: Identity::Manager,
+            factory: factory.into(),
             clock,
             config: Arc::new(config),
-            informers: Informers::default(),
-            stop: CancellationToken::new(),
-            tasks: TaskTracker::new(),
+            informers: Arc::default(),
+            tasks,
+        }
+    }
+
+    /// The same for one controller: its tasks end with the others'.
+    pub fn of(&self, controller: &ControllerDescriptor) -> Arc<Self> {
+        Arc::new(Self {
+            name: controller.name,
+            identity: controller.identity,
+            factory: Arc::clone(&self.factory),
+            clock: Arc::clone(&self.clock),
+            config: Arc::clone(&self.config),
+            informers: Arc::clone(&self.informers),
+            tasks: self.tasks.child(controller.name),
         })
     }
 
-    /// A client that acts as the controller's own service account in `kube-system`.
-    pub fn client_for(&self, controller: &str) -> Client {
-        (self.factory)(&format!("system:serviceaccount:kube-system:{controller}"))
+    /// A client under the controller's own identity.
+    pub fn client(&self) -> Client {
+        (self.factory)(&self.identity.user())
     }
 
-    /// The client of the controller manager itself: shared informers read with it.
-    pub fn manager_client(&self) -> Client {
-        (self.factory)(MANAGER_USER)
-    }
-
-    /// A recorder of events from `component`.
+    /// A recorder of events that name `component` as their source (upstream's names are not always those of
+    /// `--controllers`).
     pub fn recorder(&self, client: &Client, component: &str) -> EventRecorder {
-        EventRecorder::new(client.clone(), Arc::clone(&self.clock), component, "")
-    }
-
-    /// Runs a future until it ends or the controllers are stopped.
-    pub fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) {
-        let stop = self.stop.clone();
-        self.tasks.spawn(async move {
-            stop.run_until_cancelled(future).await;
-        });
+        EventRecorder::start_in(&self.tasks, client.clone(), Arc::clone(&self.clock), component, "")
     }
 
     /// Starts `workers` that hand each queued key to `sync`, once every informer is synced.
-    pub fn run_queue<K, F, R>(self: &Arc<Self>, name: &'static str, queue: &WorkQueue<K>, workers: usize, sync: F)
+    pub fn run_queue<K, F, R>(&self, queue: &WorkQueue<K>, workers: usize, sync: F)
     where
-        K: Clone + Eq + std::hash::Hash + std::fmt::Display + Send + Sync + 'static,
+        K: Clone + Eq + Hash + Display + Send + Sync + 'static,
         F: Fn(K) -> R + Clone + Send + Sync + 'static,
         R: Future<Output = Result<(), SyncError>> + Send,
     {
+        let name = self.name;
         for _ in 0..workers {
-            let (queue, sync, ctx) = (queue.clone(), sync.clone(), Arc::clone(self));
-            self.spawn(async move {
-                ctx.informers.synced().await;
-                while let Some(key) = queue.next().await {
-                    match sync(key.clone()).await {
-                        Ok(()) => queue.forget(&key),
-                        Err(e) => {
-                            if e.is_ordinary() {
-                                tracing::debug!(controller = name, %key, error = %e, "will try again");
-                            } else {
-                                tracing::warn!(controller = name, %key, error = %e, "sync failed, will try again");
-                            }
-                            queue.retry(key.clone());
-                        }
-                    }
-                    queue.done(&key);
+            let (queue, sync, informers) = (queue.clone(), sync.clone(), Arc::clone(&self.informers));
+            self.tasks.supervise("controller worker", move || {
+                let (queue, sync, informers) = (queue.clone(), sync.clone(), Arc::clone(&informers));
+                async move {
+                    informers.synced().await;
+                    queue.work(name, sync, |key, error| report(name, key, error)).await;
                 }
             });
         }
+    }
+}
+
+fn report<K: Display>(controller: &str, key: &K, error: &SyncError) {
+    if error.is_ordinary() {
+        tracing::debug!(controller, %key, %error, "will try again");
+    } else {
+        tracing::warn!(controller, %key, %error, "sync failed, will try again");
     }
 }
 

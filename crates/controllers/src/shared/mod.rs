@@ -1,0 +1,8 @@
+//! What controllers are built from: context, informers, expectations, ownership, discovery.
+pub mod config;
+pub mod context;
+pub mod discovery;
+pub mod expectations;
+pub mod informers;
+pub mod ownership;
+pub mod tree;

@@ -1,0 +1,111 @@
+//! `discovery.k8s.io/v1` EndpointSlice, with what is compared and written.
+use kelson_client::{ResourceType, slim_object};
+use kelson_meta::{ObjectMeta, null_default};
+use serde::{Deserialize, Serialize};
+
+use super::index::{IndexKey, Indexed};
+use super::pod::PodView;
+
+/// `discovery.k8s.io/v1` EndpointSlice, with what is compared and written.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct EndpointSliceView {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// `IPv4`, `IPv6`, `FQDN`.
+    pub address_type: String,
+    /// Endpoints.
+    #[serde(deserialize_with = "null_default")]
+    pub endpoints: Vec<Endpoint>,
+    /// Ports.
+    #[serde(deserialize_with = "null_default")]
+    pub ports: Vec<Port>,
+}
+
+/// Label that ties a slice to its service.
+pub const SERVICE_NAME_LABEL: &str = "kubernetes.io/service-name";
+
+impl Indexed for EndpointSliceView {
+    fn index(&self, into: &mut Vec<IndexKey>) {
+        if self.metadata.labels.contains_key(SERVICE_NAME_LABEL) {
+            into.push(IndexKey::Namespace(self.metadata.namespace.clone()));
+        }
+    }
+}
+slim_object!(EndpointSliceView, ResourceType::namespaced("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"));
+
+/// `discovery.k8s.io/v1` Endpoint.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Endpoint {
+    /// Addresses.
+    pub addresses: Vec<String>,
+    /// Conditions.
+    pub conditions: EndpointConditions,
+    /// Host name under the service's domain.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    /// The pod.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub target_ref: Option<TargetRef>,
+    /// The pod's node.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub node_name: Option<String>,
+    /// The node's zone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub zone: Option<String>,
+}
+
+/// `discovery.k8s.io/v1` EndpointConditions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct EndpointConditions {
+    /// Takes traffic.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready: Option<bool>,
+    /// Ready, whether or not it is going.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub serving: Option<bool>,
+    /// Going.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub terminating: Option<bool>,
+}
+
+/// Reference to a pod.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct TargetRef {
+    /// `Pod`.
+    pub kind: String,
+    /// Namespace.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub namespace: String,
+    /// Name.
+    pub name: String,
+    /// UID.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub uid: String,
+}
+
+impl TargetRef {
+    /// A reference to a pod.
+    pub fn pod(p: &PodView) -> Self {
+        let m = &p.metadata;
+        Self { kind: "Pod".into(), namespace: m.namespace.clone(), name: m.name.clone(), uid: m.uid.clone() }
+    }
+}
+
+/// `discovery.k8s.io/v1` EndpointPort.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Port {
+    /// The service port's name.
+    pub name: Option<String>,
+    /// Protocol.
+    pub protocol: Option<String>,
+    /// The pod's port.
+    pub port: Option<i32>,
+    /// Application protocol.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub app_protocol: Option<String>,
+}

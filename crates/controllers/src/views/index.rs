@@ -1,0 +1,71 @@
+//! Under which keys the shared informers find objects, beside their names.
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+
+use kelson_client::Object;
+
+/// A bucket of the index.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum IndexKey {
+    /// All objects of a namespace.
+    Namespace(String),
+    /// All objects whose controller has this UID.
+    Controller(u128),
+    /// Objects of a namespace that nobody controls.
+    Orphans(String),
+    /// Objects bound to a node.
+    Node(String),
+}
+
+/// A UID as a number: UIDs are UUIDs; anything else is hashed.
+pub fn uid_number(uid: &str) -> u128 {
+    let mut n: u128 = 0;
+    let mut digits = 0;
+    for b in uid.bytes().filter(|b| *b != b'-') {
+        match char::from(b).to_digit(16) {
+            Some(d) if digits < 32 => {
+                n = (n << 4) | u128::from(d);
+                digits += 1;
+            }
+            _ => {
+                digits = 0;
+                break;
+            }
+        }
+    }
+    if digits == 32 {
+        return n;
+    }
+    let mut h = DefaultHasher::new();
+    uid.hash(&mut h);
+    u128::from(h.finish())
+}
+
+/// Objects that say under which keys they are found.
+pub trait Indexed: Object {
+    /// Pushes the buckets this object belongs to.
+    fn index(&self, into: &mut Vec<IndexKey>) {
+        let _ = into;
+    }
+}
+
+/// Pushes the buckets of an object that belongs to a namespace and may be controlled.
+pub(crate) fn index_owned(meta: &kelson_meta::ObjectMeta, into: &mut Vec<IndexKey>) {
+    into.push(match meta.controller() {
+        Some(owner) => IndexKey::Controller(uid_number(&owner.uid)),
+        None => IndexKey::Orphans(meta.namespace.clone()),
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn uid_numbers_differ_and_hold() {
+        let a = uid_number("123e4567-e89b-12d3-a456-426614174000");
+        assert_eq!(a, 0x123e_4567_e89b_12d3_a456_4266_1417_4000);
+        assert_ne!(uid_number("u1"), uid_number("u2"));
+        assert_eq!(uid_number("u1"), uid_number("u1"));
+        assert_ne!(uid_number("123e4567-e89b-12d3-a456-42661417400g"), a);
+    }
+}

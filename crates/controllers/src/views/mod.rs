@@ -1,0 +1,42 @@
+//! Slim views of objects, a file per kind: only the fields controllers read, since there may be many objects. Nothing here
+//! is ever written back whole; writes are patches or changes of the full object.
+mod claim;
+pub mod condition;
+mod config_map;
+mod csr;
+mod deployment;
+mod endpoint_slice;
+mod endpoints;
+mod index;
+mod int_or_string;
+mod lease;
+mod namespace;
+mod node;
+mod pod;
+mod replica_set;
+mod replication_controller;
+mod secret;
+mod service;
+mod service_account;
+mod volume;
+mod volume_attributes_class;
+
+pub use claim::*;
+pub use config_map::*;
+pub use csr::*;
+pub use deployment::*;
+pub use endpoint_slice::*;
+pub use endpoints::*;
+pub use index::*;
+pub use int_or_string::*;
+pub use lease::*;
+pub use namespace::*;
+pub use node::*;
+pub use pod::*;
+pub use replica_set::*;
+pub use replication_controller::*;
+pub use secret::*;
+pub use service::*;
+pub use service_account::*;
+pub use volume::*;
+pub use volume_attributes_class::*;

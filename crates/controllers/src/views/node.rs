@@ -1,0 +1,75 @@
+//! `core/v1` Node.
+use kelson_client::{ResourceType, slim_object};
+use kelson_meta::{ObjectMeta, null_default};
+use serde::{Deserialize, Serialize};
+
+use super::condition::Condition;
+use super::index::Indexed;
+
+/// `core/v1` Node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeView {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    pub spec: NodeSpecView,
+    /// Status.
+    pub status: NodeStatusView,
+}
+
+/// A node's spec.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct NodeSpecView {
+    /// Its pod ranges.
+    #[serde(rename = "podCIDRs")]
+    #[serde(deserialize_with = "null_default")]
+    pub pod_cidrs: Vec<String>,
+    /// Taints.
+    #[serde(deserialize_with = "null_default")]
+    pub taints: Vec<Taint>,
+    /// Cordoned.
+    pub unschedulable: bool,
+}
+
+/// `v1.Taint`.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Taint {
+    /// Key.
+    pub key: String,
+    /// Value.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub value: String,
+    /// `NoSchedule`, `PreferNoSchedule`, `NoExecute`.
+    pub effect: String,
+    /// When it was put, for `NoExecute`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub time_added: Option<String>,
+}
+
+/// A node's status.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct NodeStatusView {
+    /// Conditions.
+    #[serde(deserialize_with = "null_default")]
+    pub conditions: Vec<Condition>,
+    /// Addresses.
+    #[serde(deserialize_with = "null_default")]
+    pub addresses: Vec<NodeAddress>,
+}
+
+/// `v1.NodeAddress`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default)]
+pub struct NodeAddress {
+    /// `Hostname`, `InternalIP`, `ExternalIP`, `InternalDNS`, `ExternalDNS`.
+    pub r#type: String,
+    /// The address.
+    pub address: String,
+}
+
+impl Indexed for NodeView {}
+slim_object!(NodeView, ResourceType::cluster("", "v1", "nodes", "Node"));

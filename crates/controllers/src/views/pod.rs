@@ -1,0 +1,197 @@
+//! `core/v1` Pod.
+use jiff::Timestamp;
+use kelson_client::{ResourceType, slim_object};
+use kelson_meta::{Interned, ObjectMeta, intern_table, null_default};
+use serde::{Deserialize, Deserializer};
+
+use super::index::{IndexKey, Indexed, index_owned};
+
+/// The annotations of pods that controllers read; the others are not kept.
+const POD_ANNOTATIONS: &[&str] = &["controller.kubernetes.io/pod-deletion-cost"];
+
+fn pod_meta<'de, D: Deserializer<'de>>(d: D) -> Result<ObjectMeta, D::Error> {
+    let mut meta = ObjectMeta::deserialize(d)?;
+    meta.annotations.retain(|k, _| POD_ANNOTATIONS.contains(&k.as_str()));
+    Ok(meta)
+}
+
+/// `core/v1` Pod.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PodView {
+    /// Metadata, with few annotations.
+    #[serde(deserialize_with = "pod_meta")]
+    pub metadata: ObjectMeta,
+    /// Spec.
+    pub spec: PodSpecView,
+    /// Status.
+    pub status: PodStatusView,
+}
+
+/// The part of a pod's spec that is read. What a template decides is held once for all pods of it.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodSpecView {
+    /// Node the pod is bound to.
+    pub node_name: String,
+    /// Host name within its subdomain.
+    pub hostname: String,
+    /// Headless service it belongs to.
+    pub subdomain: String,
+    /// Containers, for their ports.
+    pub containers: Interned<Containers>,
+    /// Init containers; those that restart always are sidecars and have ports too.
+    pub init_containers: Interned<Containers>,
+    /// Tolerations.
+    pub tolerations: Interned<Tolerations>,
+}
+
+macro_rules! lists {
+    ($($(#[$m:meta])* $name:ident of $item:ty),+ $(,)?) => {$(
+        $(#[$m])*
+        #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Hash)]
+        #[serde(transparent)]
+        pub struct $name(pub Vec<$item>);
+        impl std::ops::Deref for $name {
+            type Target = [$item];
+            fn deref(&self) -> &[$item] {
+                &self.0
+            }
+        }
+    )+};
+}
+lists! {
+    /// Containers, held once for all pods that have equal ones.
+    Containers of ContainerView,
+    /// Tolerations, held once for all pods that have equal ones.
+    Tolerations of Toleration,
+}
+
+/// The part of a container that is read.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Hash)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerView {
+    /// Its ports.
+    #[serde(deserialize_with = "null_default")]
+    pub ports: Vec<ContainerPortView>,
+    /// `Always` for a sidecar.
+    pub restart_policy: String,
+}
+
+/// A container's port.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Hash)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerPortView {
+    /// Name.
+    pub name: String,
+    /// Number.
+    pub container_port: i32,
+    /// Protocol; empty is TCP.
+    pub protocol: String,
+}
+
+/// `v1.Toleration`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Hash)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Toleration {
+    /// Taint key; empty with `Exists`: all.
+    pub key: String,
+    /// `Equal` (default) or `Exists`.
+    pub operator: String,
+    /// Value for `Equal`.
+    pub value: String,
+    /// Effect; empty: all.
+    pub effect: String,
+    /// For how long a `NoExecute` taint is tolerated; absent: for ever.
+    pub toleration_seconds: Option<i64>,
+}
+
+/// The part of a pod's status that is read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodStatusView {
+    /// Phase.
+    pub phase: String,
+    /// Address.
+    #[serde(rename = "podIP")]
+    pub pod_ip: String,
+    /// Addresses of all families.
+    #[serde(rename = "podIPs")]
+    #[serde(deserialize_with = "null_default")]
+    pub pod_ips: Vec<PodIp>,
+    /// Reason, e.g. `NodeLost`.
+    pub reason: String,
+    /// Conditions.
+    #[serde(deserialize_with = "null_default")]
+    pub conditions: Vec<PodConditionView>,
+    /// For restart counts.
+    #[serde(deserialize_with = "null_default")]
+    pub container_statuses: Vec<ContainerStatusView>,
+}
+
+/// One address of a pod.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PodIp {
+    /// The address.
+    pub ip: String,
+}
+
+/// A pod's condition.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodConditionView {
+    /// Type.
+    pub r#type: String,
+    /// `True`, `False`, `Unknown`.
+    pub status: String,
+    /// When it changed.
+    pub last_transition_time: Option<Timestamp>,
+}
+
+/// A container's status.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ContainerStatusView {
+    /// Restarts so far.
+    pub restart_count: i32,
+}
+
+impl PodView {
+    /// Neither succeeded, nor failed, nor being deleted.
+    pub fn is_active(&self) -> bool {
+        !self.is_terminal() && !self.metadata.is_deleting()
+    }
+    /// Succeeded or failed.
+    pub fn is_terminal(&self) -> bool {
+        matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+    /// The condition of this type.
+    pub fn condition(&self, kind: &str) -> Option<&PodConditionView> {
+        self.status.conditions.iter().find(|c| c.r#type == kind)
+    }
+    /// Whether condition Ready is true.
+    pub fn is_ready(&self) -> bool {
+        self.condition("Ready").is_some_and(|c| c.status == "True")
+    }
+    /// When it became ready, if it is.
+    pub fn ready_since(&self) -> Option<Timestamp> {
+        self.condition("Ready").filter(|c| c.status == "True").and_then(|c| c.last_transition_time)
+    }
+    /// When it was created.
+    pub fn created(&self) -> Option<Timestamp> {
+        self.metadata.creation_timestamp.parse().ok()
+    }
+}
+
+impl Indexed for PodView {
+    fn index(&self, into: &mut Vec<IndexKey>) {
+        into.push(IndexKey::Namespace(self.metadata.namespace.clone()));
+        index_owned(&self.metadata, into);
+        if !self.spec.node_name.is_empty() {
+            into.push(IndexKey::Node(self.spec.node_name.clone()));
+        }
+    }
+}
+intern_table!(Containers, Tolerations);
+slim_object!(PodView, ResourceType::namespaced("", "v1", "pods", "Pod"));

@@ -1,0 +1,63 @@
+//! `core/v1` Service.
+use std::collections::BTreeMap;
+
+use kelson_client::{ResourceType, slim_object};
+use kelson_meta::{ObjectMeta, null_default};
+use serde::Deserialize;
+
+use super::index::{IndexKey, Indexed};
+use super::int_or_string::IntOrString;
+
+/// `core/v1` Service.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ServiceView {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    pub spec: ServiceSpecView,
+}
+
+/// A service's spec.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServiceSpecView {
+    /// Which pods; absent: somebody else keeps the endpoints.
+    pub selector: Option<BTreeMap<String, String>>,
+    /// Type.
+    pub r#type: String,
+    /// `None` for headless services.
+    #[serde(rename = "clusterIP")]
+    pub cluster_ip: String,
+    /// Families in order.
+    #[serde(deserialize_with = "null_default")]
+    pub ip_families: Vec<String>,
+    /// Ports.
+    #[serde(deserialize_with = "null_default")]
+    pub ports: Vec<ServicePortView>,
+    /// Whether pods count before they are ready.
+    pub publish_not_ready_addresses: bool,
+}
+
+/// A service's port.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ServicePortView {
+    /// Name; empty for the only one.
+    pub name: String,
+    /// `TCP`, `UDP`, `SCTP`; empty is TCP.
+    pub protocol: String,
+    /// Application protocol.
+    pub app_protocol: Option<String>,
+    /// The service's port.
+    pub port: i32,
+    /// The pods' port: a number or the name of a container's port.
+    pub target_port: Option<IntOrString>,
+}
+
+impl Indexed for ServiceView {
+    fn index(&self, into: &mut Vec<IndexKey>) {
+        into.push(IndexKey::Namespace(self.metadata.namespace.clone()));
+    }
+}
+slim_object!(ServiceView, ResourceType::namespaced("", "v1", "services", "Service"));

@@ -1,0 +1,220 @@
+//! Who calls and whether they may, by the API server's word: client certificates of the cluster's CA are read here, tokens go
+//! to a TokenReview, decisions to a SubjectAccessReview. Answers are kept for a while, by digest, so that no token lies here.
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, header};
+use k8s_openapi::api::authentication::v1::TokenReview;
+use k8s_openapi::api::authorization::v1::SubjectAccessReview;
+use kelson_client::Client;
+use kelson_meta::Clock;
+use kelson_pki::{CertInfo, ClientChains};
+use parking_lot::Mutex;
+use rustls_pki_types::CertificateDer;
+use serde_json::{Value, json};
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+/// How long what was found out is kept; upstream's values for the control plane's components.
+const TOKEN_FOR: Duration = Duration::from_secs(10);
+const ALLOWED_FOR: Duration = Duration::from_secs(10);
+const REFUSED_FOR: Duration = Duration::from_secs(10);
+/// Answers kept of each kind. When there are more, the oldest go.
+const KEPT_MAX: usize = 1000;
+/// Questions to the API server at once. Who comes when all are taken is refused: a flood of bad tokens must not become a
+/// flood of reviews.
+const REVIEWS_MAX: usize = 16;
+
+/// A caller.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Caller {
+    /// User name.
+    pub name: String,
+    /// Groups, `system:authenticated` or `system:unauthenticated` among them.
+    pub groups: Vec<String>,
+}
+
+impl Caller {
+    fn anonymous() -> Self {
+        Self { name: "system:anonymous".to_owned(), groups: vec!["system:unauthenticated".to_owned()] }
+    }
+}
+
+/// What a caller wants to do.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Attributes {
+    /// A path that is no resource.
+    Path {
+        /// `get`, `post` …
+        verb: &'static str,
+        /// The path.
+        path: String,
+    },
+    /// A subresource of a node.
+    Node {
+        /// `get`, `create` …
+        verb: &'static str,
+        /// The node's name.
+        name: String,
+        /// `metrics`, `proxy` …
+        subresource: &'static str,
+    },
+}
+
+impl Attributes {
+    fn spec(&self) -> (&'static str, Value) {
+        match self {
+            Self::Path { verb, path } => ("nonResourceAttributes", json!({"verb": verb, "path": path})),
+            Self::Node { verb, name, subresource } => (
+                "resourceAttributes",
+                json!({"verb": verb, "version": "v1", "resource": "nodes", "subresource": subresource, "name": name}),
+            ),
+        }
+    }
+}
+
+/// Answers that end after a time, a bounded number of them.
+#[derive(Debug)]
+struct Kept<K, V>(Mutex<HashMap<K, (V, Instant)>>);
+
+impl<K: Eq + Hash + Clone, V: Clone> Kept<K, V> {
+    fn new() -> Self {
+        Self(Mutex::new(HashMap::new()))
+    }
+
+    fn get(&self, key: &K) -> Option<V> {
+        self.0.lock().get(key).filter(|(_, until)| Instant::now() < *until).map(|(v, _)| v.clone())
+    }
+
+    fn put(&self, key: K, value: V, life: Duration) {
+        let now = Instant::now();
+        let mut kept = self.0.lock();
+        if kept.len() >= KEPT_MAX {
+            kept.retain(|_, (_, until)| now < *until);
+        }
+        if kept.len() >= KEPT_MAX
+            && let Some(first) = kept.iter().min_by_key(|(_, (_, until))| *until).map(|(k, _)| k.clone())
+        {
+            kept.remove(&first);
+        }
+        kept.insert(key, (value, now + life));
+    }
+}
+
+/// Asks the API server about callers, and keeps what it said.
+pub struct Delegated {
+    client: Client,
+    clock: Arc<dyn Clock>,
+    chains: ClientChains,
+    tokens: Kept<[u8; 32], Option<Caller>>,
+    decisions: Kept<(Caller, Attributes), bool>,
+    reviews: Semaphore,
+}
+
+impl Delegated {
+    /// Asks by `client`, whose user needs `system:auth-delegator`, and trusts client certificates that lead to
+    /// `client_ca_pem`.
+    ///
+    /// # Errors
+    /// When the CA cannot be read.
+    pub fn new(client: Client, clock: Arc<dyn Clock>, client_ca_pem: &str) -> Result<Self, kelson_pki::PkiError> {
+        Ok(Self {
+            client,
+            clock,
+            chains: ClientChains::new(&[client_ca_pem])?,
+            tokens: Kept::new(),
+            decisions: Kept::new(),
+            reviews: Semaphore::new(REVIEWS_MAX),
+        })
+    }
+
+    /// Who calls. `None` means credentials that are not good: a 401. A caller without any is anonymous.
+    pub async fn authenticate(&self, chain: &[CertificateDer<'static>], headers: &HeaderMap) -> Option<Caller> {
+        if let Some(leaf) = chain.first() {
+            self.chains.verify(chain, self.clock.now()).ok()?;
+            let info = CertInfo::from_der(leaf).ok()?;
+            let mut groups = info.organizations;
+            groups.push("system:authenticated".to_owned());
+            return Some(Caller { name: info.common_name, groups });
+        }
+        let Some(value) = headers.get(header::AUTHORIZATION) else { return Some(Caller::anonymous()) };
+        let (scheme, token) = value.to_str().ok()?.split_once(' ')?;
+        if !scheme.eq_ignore_ascii_case("Bearer") {
+            return None;
+        }
+        self.review(token.trim()).await
+    }
+
+    async fn review(&self, token: &str) -> Option<Caller> {
+        let digest: [u8; 32] = Sha256::digest(token.as_bytes()).into();
+        if let Some(kept) = self.tokens.get(&digest) {
+            return kept;
+        }
+        let _turn = self.reviews.try_acquire().ok()?;
+        let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
+        let status = match self.client.create::<TokenReview>("", &review).await {
+            Ok(answer) => answer.status.unwrap_or_default(),
+            Err(e) => {
+                // Not kept: the next caller asks again.
+                tracing::warn!(error = %e, "token not reviewed");
+                return None;
+            }
+        };
+        let user = status.user.filter(|_| status.authenticated == Some(true));
+        let caller =
+            user.map(|u| Caller { name: u.username.unwrap_or_default(), groups: u.groups.unwrap_or_default() });
+        self.tokens.put(digest, caller.clone(), TOKEN_FOR);
+        caller
+    }
+
+    /// Whether the caller may. An API server that does not answer means no.
+    pub async fn allows(&self, caller: &Caller, wants: Attributes) -> bool {
+        if caller.groups.iter().any(|g| g == "system:masters") {
+            return true;
+        }
+        let (attributes, spec) = wants.spec();
+        let key = (caller.clone(), wants);
+        if let Some(kept) = self.decisions.get(&key) {
+            return kept;
+        }
+        let Ok(_turn) = self.reviews.try_acquire() else { return false };
+        let mut review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview",
+            "spec": {"user": caller.name, "groups": caller.groups}});
+        review["spec"][attributes] = spec;
+        match self.client.create::<SubjectAccessReview>("", &review).await {
+            Ok(answer) => {
+                let allowed = answer.status.is_some_and(|s| s.allowed);
+                self.decisions.put(key, allowed, if allowed { ALLOWED_FOR } else { REFUSED_FOR });
+                allowed
+            }
+            Err(e) => {
+                tracing::warn!(error = %e, "access not reviewed");
+                false
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn answers_end_and_are_bounded() {
+        let kept = Kept::new();
+        kept.put(0, "a", Duration::from_secs(10));
+        assert_eq!(kept.get(&0), Some("a"));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert_eq!(kept.get(&0), None);
+        for i in 1..=KEPT_MAX {
+            kept.put(i, "b", Duration::from_secs(60));
+            tokio::time::advance(Duration::from_millis(1)).await;
+        }
+        assert_eq!(kept.0.lock().len(), KEPT_MAX, "the one that ended made room");
+        kept.put(KEPT_MAX + 1, "c", Duration::from_secs(60));
+        assert_eq!((kept.get(&1), kept.get(&2), kept.get(&(KEPT_MAX + 1))), (None, Some("b"), Some("c")));
+    }
+}

@@ -1,0 +1,188 @@
+//! Listens, and answers the few paths there are.
+use std::convert::Infallible;
+use std::io;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::Incoming;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use kelson_metrics::{CONTENT_TYPE, Registry};
+use kelson_pki::{AnyClientCertificate, SwappableCertificate};
+use kelson_tasks::{OnPanic, Tasks};
+use rustls_pki_types::CertificateDer;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio_rustls::TlsAcceptor;
+
+use crate::{Attributes, Delegated};
+
+/// Connections served at once; more wait to be accepted.
+const CONNECTIONS_MAX: usize = 64;
+/// A handshake and a request's head must be there within this time, and an idle connection ends after it.
+const WAIT_MAX: Duration = Duration::from_secs(15);
+/// A connection ends after this time, whatever it does: scrapers make another.
+const CONNECTION_MAX: Duration = Duration::from_secs(600);
+/// After a connection could not be accepted, which is for want of descriptors as a rule.
+const ACCEPT_RETRY: Duration = Duration::from_millis(100);
+
+/// Which port a component takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Port {
+    /// Upstream's. Where another has it, the component goes on without: two servers share one machine.
+    Usual(u16),
+    /// The one that was asked for. Where another has it, that is an error. 0 means no port at all.
+    Asked(u16),
+}
+
+impl Port {
+    /// What was asked for, or upstream's.
+    pub fn of(asked: Option<u16>, usual: u16) -> Self {
+        asked.map_or(Self::Usual(usual), Self::Asked)
+    }
+}
+
+/// A component that serves a port.
+pub struct Component {
+    /// Its name, for the log.
+    pub name: &'static str,
+    /// What it shows under `/metrics`.
+    pub registry: Registry,
+    /// Whether it works, for `/healthz`, `/livez` and `/readyz`; the text says what does not.
+    pub healthy: Arc<dyn Fn() -> Result<(), String> + Send + Sync>,
+    /// Who may read `/metrics`.
+    pub access: Arc<Delegated>,
+    /// What it shows itself with.
+    pub certificate: Arc<SwappableCertificate>,
+    /// CA whose client certificates are asked for.
+    pub client_ca_pem: String,
+}
+
+/// Listens on `address` and serves until `tasks` ends; gives where it listens, `None` where it does not.
+///
+/// # Errors
+/// When a port that was asked for cannot be had, or the CA cannot be read.
+pub async fn start(tasks: &Tasks, address: IpAddr, port: Port, component: Component) -> io::Result<Option<SocketAddr>> {
+    let number = match port {
+        Port::Asked(0) => return Ok(None),
+        Port::Usual(n) | Port::Asked(n) => n,
+    };
+    let listener = match TcpListener::bind((address, number)).await {
+        Ok(listener) => listener,
+        Err(e) if matches!(port, Port::Usual(_)) => {
+            tracing::info!(component = component.name, port = number, error = %e, "its usual port is taken: it serves no metrics");
+            return Ok(None);
+        }
+        Err(e) => return Err(io::Error::new(e.kind(), format!("{}: port {number}: {e}", component.name))),
+    };
+    let at = listener.local_addr()?;
+    let tls = tls(&component).map_err(io::Error::other)?;
+    let inner = tasks.clone();
+    tasks.spawn("component-server", OnPanic::Contain, accept(inner, listener, tls, Arc::new(component)));
+    Ok(Some(at))
+}
+
+fn tls(component: &Component) -> Result<TlsAcceptor, String> {
+    let verifier = AnyClientCertificate::new(&[&component.client_ca_pem]).map_err(|e| e.to_string())?;
+    let mut tls = rustls::ServerConfig::builder_with_provider(kelson_pki::provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| e.to_string())?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(Arc::clone(&component.certificate) as _);
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(tls)))
+}
+
+async fn accept(tasks: Tasks, listener: TcpListener, tls: TlsAcceptor, component: Arc<Component>) {
+    let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    loop {
+        // The semaphore is never closed.
+        let Ok(place) = Arc::clone(&room).acquire_owned().await else { return };
+        match listener.accept().await {
+            Ok((tcp, _)) => {
+                let work = connection(tcp, tls.clone(), Arc::clone(&component), place);
+                tasks.spawn("component-connection", OnPanic::Contain, work);
+            }
+            Err(e) => {
+                tracing::warn!(component = component.name, error = %e, "connection not accepted");
+                tokio::time::sleep(ACCEPT_RETRY).await;
+            }
+        }
+    }
+}
+
+async fn connection(tcp: TcpStream, tls: TlsAcceptor, component: Arc<Component>, _place: OwnedSemaphorePermit) {
+    let name = component.name;
+    let served = tokio::time::timeout(CONNECTION_MAX, async {
+        let io = tokio::time::timeout(WAIT_MAX, tls.accept(tcp)).await.map_err(|_| "TLS handshake timed out")?;
+        let io = io.map_err(|e| format!("TLS handshake: {e}"))?;
+        let chain = io.get_ref().1.peer_certificates().unwrap_or_default();
+        let chain: Arc<Vec<_>> = Arc::new(chain.iter().map(|c| c.clone().into_owned()).collect());
+        let service = service_fn(move |request: Request<Incoming>| {
+            let (component, chain) = (Arc::clone(&component), Arc::clone(&chain));
+            async move {
+                let (method, path, headers) = (request.method(), request.uri().path(), request.headers());
+                Ok::<_, Infallible>(answer(&component, method, path, headers, &chain).await)
+            }
+        });
+        hyper::server::conn::http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(WAIT_MAX)
+            .serve_connection(TokioIo::new(io), service)
+            .await
+            .map_err(|e| e.to_string())
+    });
+    if let Ok(Err(error)) = served.await {
+        tracing::debug!(component = name, error, "connection ended");
+    }
+}
+
+/// Health is open to everybody, as by upstream's `--authorization-always-allow-paths`. All else is judged first, so that
+/// who may see nothing does not learn which paths there are.
+async fn answer(
+    component: &Component,
+    method: &Method,
+    path: &str,
+    headers: &HeaderMap,
+    chain: &[CertificateDer<'static>],
+) -> Response<Full<Bytes>> {
+    let verb = match *method {
+        Method::GET | Method::HEAD => "get",
+        _ => return text(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed"),
+    };
+    if matches!(path, "/healthz" | "/livez" | "/readyz") {
+        return match (component.healthy)() {
+            Ok(()) => text(StatusCode::OK, "ok"),
+            Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, &format!("{why}\n{} check failed\n", &path[1..])),
+        };
+    }
+    let Some(caller) = component.access.authenticate(chain, headers).await else {
+        return text(StatusCode::UNAUTHORIZED, "Unauthorized");
+    };
+    let wants = Attributes::Path { verb, path: path.to_owned() };
+    if !component.access.allows(&caller, wants).await {
+        let why = format!("forbidden: User \"{}\" cannot {verb} path \"{path}\"", caller.name);
+        return text(StatusCode::FORBIDDEN, &why);
+    }
+    match path {
+        "/metrics" => {
+            let mut response = Response::new(Full::from(component.registry.text()));
+            response.headers_mut().insert(header::CONTENT_TYPE, header::HeaderValue::from_static(CONTENT_TYPE));
+            response
+        }
+        _ => text(StatusCode::NOT_FOUND, "404 page not found"),
+    }
+}
+
+fn text(status: StatusCode, body: &str) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(body.to_owned()));
+    *response.status_mut() = status;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static("text/plain; charset=utf-8"));
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, header::HeaderValue::from_static("nosniff"));
+    response
+}

@@ -1,6 +1,6 @@
 //! What a cluster tells the nodes that join it, in the ConfigMaps kubeadm uses where it has one: `kube-public/cluster-info`
-//! (where the API is, and its CA; signed with each token), `kube-system/kubelet-config` (DNS), and
-//! `kube-system/kelson-network` (address ranges and overlay).
+//! (where the API is, and its CA; signed with each token), `kube-system/kubelet-config` (DNS),
+//! `kube-system/kelson-network` (address ranges and overlay), and `kube-system/kubelet-serving-ca` (what verifies kubelets).
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -19,10 +19,14 @@ pub const CLUSTER_INFO: (&str, &str) = ("kube-public", "cluster-info");
 pub const KUBELET_CONFIG: (&str, &str) = ("kube-system", "kubelet-config");
 /// Address ranges and overlay.
 pub const NETWORK: (&str, &str) = ("kube-system", "kelson-network");
+/// What verifies the serving certificates of kubelets, for those who speak to kubelets themselves, such as a metrics
+/// server: the CA in `kube-root-ca.crt` does not.
+pub const KUBELET_SERVING_CA: (&str, &str) = ("kube-system", "kubelet-serving-ca");
 /// Key of the kubeconfig in `cluster-info`.
 pub const INFO_KEY: &str = "kubeconfig";
 const KUBELET_KEY: &str = "kubelet";
 const NETWORK_KEY: &str = "network.json";
+const CA_KEY: &str = "ca.crt";
 /// What an agent knows of its cluster, in its data directory.
 const KNOWN_FILE: &str = "cluster.json";
 
@@ -81,7 +85,13 @@ impl Known {
 
 /// Publishes everything, as `server` (a URL that other machines reach). What an operator may change, the kubelets'
 /// settings, is only made where it is missing.
-pub async fn publish(client: &Client, server: &str, ca_pem: &str, settings: &ClusterSettings) -> anyhow::Result<()> {
+pub async fn publish(
+    client: &Client,
+    server: &str,
+    ca_pem: &str,
+    kubelet_serving_ca: &str,
+    settings: &ClusterSettings,
+) -> anyhow::Result<()> {
     let info = cluster_info(server, ca_pem);
     let network = serde_json::to_string_pretty(&settings.ranges)?;
     let kubelet = format!(
@@ -89,12 +99,14 @@ pub async fn publish(client: &Client, server: &str, ca_pem: &str, settings: &Clu
          rotateCertificates: true\nserverTLSBootstrap: true\n",
         settings.dns, settings.domain
     );
-    let (info, network, kubelet) = tokio::join!(
+    let (info, network, kubelet, serving) = tokio::join!(
         ensure(client, CLUSTER_INFO, INFO_KEY, &info, true),
         ensure(client, NETWORK, NETWORK_KEY, &network, true),
         ensure(client, KUBELET_CONFIG, KUBELET_KEY, &kubelet, false),
+        ensure(client, KUBELET_SERVING_CA, CA_KEY, kubelet_serving_ca, true),
     );
-    for (done, (namespace, name)) in [(info, CLUSTER_INFO), (network, NETWORK), (kubelet, KUBELET_CONFIG)] {
+    let maps = [(info, CLUSTER_INFO), (network, NETWORK), (kubelet, KUBELET_CONFIG), (serving, KUBELET_SERVING_CA)];
+    for (done, (namespace, name)) in maps {
         done.with_context(|| format!("publish {namespace}/{name}"))?;
     }
     Ok(())

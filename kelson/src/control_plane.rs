@@ -13,7 +13,7 @@ use kelson_apiserver::{
 use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::{UserInfo, user};
 use kelson_client::{Client, InformerHandle};
-use kelson_controllers::Controllers;
+use kelson_controllers::{Controllers, ReservedNames};
 use kelson_dns::{EndpointSlice, Forwarder, Published, Service, Zone};
 use kelson_meta::SystemClock;
 use kelson_net::ranges::Ranges;
@@ -70,15 +70,16 @@ impl ControlPlane {
         let masters = client(&api, UserInfo::new(user::API_SERVER, [user::MASTERS]), "server");
         let public_url = format!("https://{}", SocketAddr::new(address, port));
         let token_file = dir.join(TOKEN_FILE);
+        let serving_ca = pki.kubelet_serving_bundle();
         let (policy, published, token) = tokio::join!(
             rbac::ensure(&masters),
-            cluster::publish(&masters, &public_url, pki.ca.cert_pem(), &cluster),
+            cluster::publish(&masters, &public_url, pki.ca.cert_pem(), &serving_ca, &cluster),
             token::ensure(&masters, &token_file),
         );
         policy?;
         published?;
         let token = token?;
-        let controllers = start_controllers(&ranges, &api, &pki);
+        let controllers = start_controllers(args, &ranges, &api, &pki, address)?;
         let scheduler = client(&api, UserInfo::new(user::KUBE_SCHEDULER, [user::AUTHENTICATED]), "scheduler");
         let scheduler = Scheduler::start(kelson_scheduler::Config::default(), scheduler, Arc::new(SystemClock), None);
         tracing::info!(url = local_url, kubeconfig = %admin.display(), "the API is ready");
@@ -119,7 +120,13 @@ impl ControlPlane {
     }
 }
 
-fn start_controllers(ranges: &Ranges, api: &Running, pki: &ClusterPki) -> kelson_controllers::Running {
+fn start_controllers(
+    args: &ServerArgs,
+    ranges: &Ranges,
+    api: &Running,
+    pki: &ClusterPki,
+    address: IpAddr,
+) -> anyhow::Result<kelson_controllers::Running> {
     let issuer = TokenIssuer::new(pki.service_account.clone(), IssuerOptions::default());
     let sign = move |namespace: &str, account: &str, uid: &str, secret: &str| {
         issuer.legacy_token(namespace, account, uid, secret).map_err(|e| e.message)
@@ -131,12 +138,19 @@ fn start_controllers(ranges: &Ranges, api: &Running, pki: &ClusterPki) -> kelson
         service_cidr: Some(ranges.service),
         root_ca: pki.ca.cert_pem().to_owned(),
         signer: Some(Arc::new(pki.ca.clone())),
+        kubelet_serving_signer: Some(Arc::new(pki.kubelet_serving_ca.clone())),
+        reserved_names: ReservedNames {
+            control_plane: ClusterPki::server_sans(CLUSTER_DOMAIN, nth(ranges.service, 1)?, &[]),
+            server: machine_names(args, address),
+            server_node: own_node(args).unwrap_or_default(),
+            service_cidrs: vec![ranges.service],
+        },
         legacy_tokens: Some(Arc::new(sign)),
         ..kelson_controllers::Config::default()
     };
     let api = api.clone();
     let factory = move |name: &str| client(&api, identity(name), "controller-manager");
-    Controllers::start(config, Box::new(factory), Arc::new(SystemClock), Tasks::root("controllers"))
+    Ok(Controllers::start(config, Box::new(factory), Arc::new(SystemClock), Tasks::root("controllers")))
 }
 
 /// The user a component acts as: a service account's groups follow from its name.
@@ -180,11 +194,7 @@ fn api_config(
     address: IpAddr,
     now: Timestamp,
 ) -> anyhow::Result<Config> {
-    let mut sans = vec![San::Ip(address), San::Ip(IpAddr::from([127, 0, 0, 1]))];
-    sans.extend(host::name().map(San::Dns));
-    sans.extend(args.node.node_name.clone().map(San::Dns));
-    sans.extend(args.tls_san.iter().map(|s| s.parse().map_or_else(|_| San::Dns(s.clone()), San::Ip)));
-    let sans = ClusterPki::server_sans(CLUSTER_DOMAIN, nth(ranges.service, 1)?, &sans);
+    let sans = ClusterPki::server_sans(CLUSTER_DOMAIN, nth(ranges.service, 1)?, &machine_names(args, address));
     let certificate = SwappableCertificate::new(&pki.issue_server(&sans, now)?)?;
     let mut config = Config::new(store);
     config.serving = Some(ServingConfig { bind: SocketAddr::new(args.bind_address, args.secure_port), certificate });
@@ -205,13 +215,28 @@ fn api_config(
     });
     config.kubelet = Some(KubeletConfig {
         client: Arc::new(pki.issue_component(Component::KubeletClient, now)?),
-        ca_pem: pki.ca.cert_pem().to_owned(),
+        ca_pem: pki.kubelet_serving_bundle(),
+        local_node: own_node(args),
         address_types: ["InternalIP", "Hostname", "ExternalIP"].map(String::from).into(),
     });
     config.service_cidrs = vec![ranges.service];
     config.advertise_address = address;
     config.cluster_domain = CLUSTER_DOMAIN.to_owned();
     Ok(config)
+}
+
+/// What this machine is called beyond the names that every API server has.
+fn machine_names(args: &ServerArgs, address: IpAddr) -> Vec<San> {
+    let mut names = vec![San::Ip(address)];
+    names.extend(host::name().map(San::Dns));
+    names.extend(args.node.node_name.clone().map(San::Dns));
+    names.extend(args.tls_san.iter().map(|s| s.parse().map_or_else(|_| San::Dns(s.clone()), San::Ip)));
+    names
+}
+
+/// The name of this machine's node.
+fn own_node(args: &ServerArgs) -> Option<String> {
+    args.node.node_name.clone().or_else(|| host::name().ok())
 }
 
 fn mode(name: &str) -> anyhow::Result<AuthorizationMode> {

@@ -1,8 +1,10 @@
 //! Policy that Kelson needs beyond Kubernetes' own: what kubeadm would set up with `init`, what its nodes' service
-//! proxies read, what joining nodes read, and the approval of nodes' serving certificates.
+//! proxies read, what joining nodes read, the approval of nodes' serving certificates, and what the API server may do at
+//! kubelets.
 use anyhow::Context as _;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
 use kelson_client::{Client, ClientError, Object};
+use kelson_pki::KUBELET_CLIENTS;
 use serde_json::{Value, json};
 
 use crate::cluster::{CLUSTER_INFO, KUBELET_CONFIG, NETWORK};
@@ -32,6 +34,7 @@ pub async fn ensure(client: &Client) -> anyhow::Result<()> {
         (GET_NODES, GET_NODES.to_owned(), group("system:bootstrappers")),
         ("kelson:approve-new-nodes", csr("nodeclient"), group("system:bootstrappers")),
         ("kelson:approve-node-renewals", csr("selfnodeclient"), group("system:nodes")),
+        (KUBELET_CLIENTS, "system:kubelet-api-admin".to_owned(), group(KUBELET_CLIENTS)),
         ("kelson:node-proxier", "system:node-proxier".to_owned(), group("system:nodes")),
         (APPROVE_SERVING, APPROVE_SERVING.to_owned(), approver),
     ] {

@@ -53,7 +53,8 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     config.kubelet = Some(KubeletConfig {
         client: Arc::new(pki.issue_component(Component::KubeletClient, now)?),
-        ca_pem: pki.ca.cert_pem().to_owned(),
+        ca_pem: pki.kubelet_serving_ca.cert_pem().to_owned(),
+        local_node: None,
         address_types: Vec::new(),
     });
     let running = ApiServer::start(config).await?;

@@ -49,8 +49,11 @@ pub struct ServiceAccountConfig {
 pub struct KubeletConfig {
     /// Client certificate.
     pub client: Arc<Issued>,
-    /// CAs that kubelets' serving certificates must lead to, PEM.
+    /// CAs that kubelets' serving certificates must lead to, PEM. The certificate must also name its node: common name
+    /// `system:node:NAME`, organization `system:nodes`.
     pub ca_pem: String,
+    /// The node of this machine, which alone may be at a loopback address; `None` where there is none.
+    pub local_node: Option<String>,
     /// `--kubelet-preferred-address-types`.
     pub address_types: Vec<String>,
 }

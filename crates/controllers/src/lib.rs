@@ -34,7 +34,7 @@ use kelson_tasks::Tasks;
 use shared::context::Context;
 
 pub use registry::CONTROLLERS;
-pub use shared::config::{Config, LegacyTokenSigner};
+pub use shared::config::{Config, LegacyTokenSigner, ReservedNames};
 pub use shared::context::{ClientFactory, ControllerDescriptor, Identity, MANAGER_USER};
 
 /// How long the end of the controllers is waited for: what they do is one request after the other.

@@ -67,6 +67,8 @@ pub struct CertInfo {
     pub common_name: String,
     /// `O` values in order.
     pub organizations: Vec<String>,
+    /// `CN` of whoever issued it.
+    pub issuer: String,
     /// Subject alternative names.
     pub sans: Vec<San>,
     /// Begin of validity.
@@ -296,6 +298,7 @@ fn info_of(cert: &X509Certificate<'_>) -> Result<CertInfo, PkiError> {
     Ok(CertInfo {
         common_name,
         organizations,
+        issuer: subject_names(cert.issuer()).0,
         sans,
         not_before: at(cert.validity().not_before.timestamp())?,
         not_after: at(cert.validity().not_after.timestamp())?,

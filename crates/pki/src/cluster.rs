@@ -20,6 +20,9 @@ pub struct PkiOptions {
     pub dir: PathBuf,
 }
 
+/// Group of those who may do at kubelets what `system:kubelet-api-admin` allows, and nothing else anywhere.
+pub const KUBELET_CLIENTS: &str = "kelson:kubelet-clients";
+
 /// Parts of the control plane that have a client certificate of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Component {
@@ -29,7 +32,7 @@ pub enum Component {
     ControllerManager,
     /// `system:kube-proxy`
     Proxy,
-    /// The API server towards kubelets.
+    /// The API server towards kubelets, in [`KUBELET_CLIENTS`].
     KubeletClient,
     /// The API server itself (loopback).
     ApiServer,
@@ -43,7 +46,7 @@ impl Component {
             Self::Scheduler => ("system:kube-scheduler", &[]),
             Self::ControllerManager => ("system:kube-controller-manager", &[]),
             Self::Proxy => ("system:kube-proxy", &[]),
-            Self::KubeletClient => ("kube-apiserver-kubelet-client", &["system:masters"]),
+            Self::KubeletClient => ("kube-apiserver-kubelet-client", &[KUBELET_CLIENTS]),
             Self::ApiServer => ("system:apiserver", &["system:masters"]),
             Self::Admin => ("kubernetes-admin", &["system:masters"]),
         }
@@ -53,8 +56,11 @@ impl Component {
 /// The cluster's authorities and keys.
 #[derive(Clone, Debug)]
 pub struct ClusterPki {
-    /// Issues the API server's certificate, client certificates and kubelets' serving certificates.
+    /// Issues the API server's certificate and client certificates.
     pub ca: Authority,
+    /// Issues kubelets' serving certificates. What a kubelet is called and where it is, it says itself: nothing that
+    /// trusts [`ClusterPki::ca`], and so nothing that speaks to the API server, may believe such a certificate.
+    pub kubelet_serving_ca: Authority,
     /// Issues the certificate with which the API server shows itself to extension API servers.
     pub front_proxy_ca: Authority,
     /// Signs service account tokens.
@@ -69,10 +75,17 @@ impl ClusterPki {
         file::private_dir(dir)?;
         Ok(Self {
             ca: Authority::load_or_create(dir, "ca", "kubernetes", now)?,
+            kubelet_serving_ca: Authority::load_or_create(dir, "kubelet-serving-ca", "kubelet-serving-ca", now)?,
             front_proxy_ca: Authority::load_or_create(dir, "front-proxy-ca", "front-proxy-ca", now)?,
             service_account: Key::load_or_generate(&dir.join("sa.key"))?,
             dir: dir.clone(),
         })
+    }
+
+    /// What verifies the serving certificates of kubelets, PEM. [`ClusterPki::ca`] is in it because it signed those of data
+    /// directories from before there was an authority of their own; they are replaced as they are renewed.
+    pub fn kubelet_serving_bundle(&self) -> String {
+        format!("{}{}", self.kubelet_serving_ca.cert_pem(), self.ca.cert_pem())
     }
 
     /// Keys that service account tokens may be signed with: the current one, then any in `sa-previous.pub`.
@@ -197,6 +210,8 @@ mod tests {
         let pki = ClusterPki::open(&options, now).unwrap();
         let again = ClusterPki::open(&options, now).unwrap();
         assert_eq!(pki.ca.cert(), again.ca.cert());
+        assert_eq!(pki.kubelet_serving_ca.cert(), again.kubelet_serving_ca.cert());
+        assert_ne!(pki.ca.cert(), pki.kubelet_serving_ca.cert());
         assert_eq!(pki.service_account.public(), again.service_account.public());
         assert_eq!(again.service_account_verifiers().unwrap().len(), 1);
 
@@ -216,6 +231,8 @@ mod tests {
         let info = CertInfo::from_pem(&pki.issue_server(&sans, now).unwrap().cert_pem).unwrap();
         assert_eq!(info.sans.len(), 8);
         assert!(!format!("{pki:?}").contains("PRIVATE"), "keys do not print");
+        let kubelet_client = CertInfo::from_pem(&pki.issue_component(Component::KubeletClient, now).unwrap().cert_pem);
+        assert_eq!(kubelet_client.unwrap().organizations, [KUBELET_CLIENTS], "not system:masters");
         for c in [Component::Scheduler, Component::KubeletClient, Component::Admin] {
             let i = CertInfo::from_pem(&pki.issue_component(c, now).unwrap().cert_pem).unwrap();
             assert_eq!(i.common_name, c.subject().0);

@@ -18,7 +18,7 @@ mod unverified;
 
 pub use authority::{Authority, CertInfo, Issued, LeafSpec, Purpose, San};
 pub use bootstrap::{SIGNATURE_PREFIX, parse_pin, public_key_pin, sign_detached, verify_detached};
-pub use cluster::{ClusterPki, Component, PkiOptions};
+pub use cluster::{ClusterPki, Component, KUBELET_CLIENTS, PkiOptions};
 pub use csr::{CertificateRequest, create_request};
 pub use file::write_secret;
 pub use key::{Key, PublicKey};

@@ -1,22 +1,33 @@
 //! Kubelet: which address a node's kubelet has, and a verified TLS connection to it under the server's own certificate.
+//!
+//! Address and port are what the node says of itself, so they are not believed: the address must be one that others may be
+//! at, and who answers must prove, by a certificate of the kubelets' own authority, that it is this very node. Otherwise a
+//! node could have the server speak to itself, or to another node, with the server's rights (CVE-2022-3294).
 use std::net::IpAddr;
 use std::time::Duration;
 
+use kelson_auth::user;
 use kelson_meta::{GroupResource, Status};
+use kelson_pki::CertInfo;
 use kelson_store::Resource;
-use rustls_pki_types::ServerName;
+use rustls_pki_types::{CertificateDer, ServerName};
 use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 
 use crate::catalog::record::parse;
+use crate::connect::address;
 use crate::shared::context::RequestContext;
 
 /// A kubelet must take the connection and finish the handshake by then.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const DEFAULT_PORT: u16 = 10250;
+/// What the name of a node as a user begins with.
+const NODE_USER: &str = "system:node:";
+
 /// A node's kubelet.
 pub struct Node {
+    name: String,
     host: String,
     port: u16,
 }
@@ -42,7 +53,7 @@ impl Node {
         })?;
         let port = node["status"]["daemonEndpoints"]["kubeletEndpoint"]["Port"].as_u64();
         let port = port.and_then(|p| u16::try_from(p).ok()).filter(|p| *p > 0).unwrap_or(DEFAULT_PORT);
-        Ok(Self { host: host.to_owned(), port })
+        Ok(Self { name: name.to_owned(), host: host.to_owned(), port })
     }
 
     /// `host:port`.
@@ -53,7 +64,7 @@ impl Node {
         }
     }
 
-    /// Connects and verifies the kubelet.
+    /// Connects and verifies that the kubelet is this node's.
     ///
     /// # Errors
     /// The reason, in words for the client.
@@ -61,10 +72,14 @@ impl Node {
         let kubelets = cx.server.kubelets.as_ref().ok_or("connections to kubelets are not configured")?;
         let authority = self.authority();
         let name = ServerName::try_from(self.host.clone()).map_err(|e| format!("{authority}: {e}"))?;
+        let loopback = kubelets.local_node.as_deref() == Some(self.name.as_str());
         let connect = async {
-            let tcp = TcpStream::connect((self.host.as_str(), self.port)).await?;
+            let tcp = address::connect(&self.host, self.port, loopback).await?;
             tcp.set_nodelay(true)?;
-            kubelets.connector.connect(name, tcp).await
+            let stream = kubelets.connector.connect(name, tcp).await?;
+            let chain = stream.get_ref().1.peer_certificates().unwrap_or_default();
+            check_identity(chain, &self.name).map_err(std::io::Error::other)?;
+            Ok::<_, std::io::Error>(stream)
         };
         match tokio::time::timeout(CONNECT_TIMEOUT, connect).await {
             Ok(Ok(stream)) => Ok(stream),
@@ -72,4 +87,14 @@ impl Node {
             Err(_) => Err(format!("error dialing backend: dial tcp {authority}: i/o timeout")),
         }
     }
+}
+
+/// Whether a verified chain is that of a node's kubelet.
+fn check_identity(chain: &[CertificateDer<'_>], node: &str) -> Result<(), String> {
+    let leaf = chain.first().ok_or("the kubelet showed no certificate")?;
+    let info = CertInfo::from_der(leaf).map_err(|e| e.to_string())?;
+    if info.common_name.strip_prefix(NODE_USER) == Some(node) && info.organizations.iter().any(|o| o == user::NODES) {
+        return Ok(());
+    }
+    Err(format!("the certificate is that of {:?} and not of the kubelet of node {node:?}", info.common_name))
 }

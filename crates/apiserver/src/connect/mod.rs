@@ -1,5 +1,6 @@
 //! Connect: logs, exec, attach, port-forward and proxy, carried to the pod's kubelet or to the pod itself.
 //! What a client upgrades is spliced only after the backend's verified 101; no redirect is followed or passed on.
+pub mod address;
 pub mod backend_tls;
 pub mod kubelet;
 pub mod links;

@@ -19,6 +19,7 @@ use tokio::net::TcpStream;
 
 use crate::catalog::Served;
 use crate::catalog::record::parse;
+use crate::connect::address;
 use crate::connect::backend_tls;
 use crate::connect::kubelet::Node;
 use crate::connect::links::Links;
@@ -80,18 +81,6 @@ fn root_redirect(cx: &RequestContext) -> Option<Answer> {
     *answer.status_mut() = StatusCode::MOVED_PERMANENTLY;
     answer.headers_mut().insert(header::LOCATION, location);
     Some(answer)
-}
-
-/// Addresses that are the server's own world are not proxied to.
-fn is_proxyable(ip: IpAddr) -> bool {
-    // `::ffff:127.0.0.1` is the loopback address in another spelling.
-    match ip.to_canonical() {
-        IpAddr::V4(a) => !(a.is_loopback() || a.is_link_local() || a.is_multicast() || a.is_unspecified()),
-        IpAddr::V6(a) => {
-            let link_local = a.segments()[0] & 0xffc0 == 0xfe80;
-            !(a.is_loopback() || link_local || a.is_multicast() || a.is_unspecified())
-        }
-    }
 }
 
 /// Proxies to a pod.
@@ -157,26 +146,26 @@ fn endpoint(slice: &Value, port_name: &str) -> Option<SocketAddr> {
     Some(SocketAddr::new(ready["addresses"][0].as_str()?.parse().ok()?, port))
 }
 
-async fn to_address(cx: &RequestContext, address: SocketAddr, body: RequestBody) -> Result<Answer, Status> {
-    if !is_proxyable(address.ip()) {
+async fn to_address(cx: &RequestContext, backend: SocketAddr, body: RequestBody) -> Result<Answer, Status> {
+    if !address::is_allowed(backend.ip()) {
         return Err(Status::bad_request("address not allowed"));
     }
     if let Some(redirect) = root_redirect(cx) {
         return Ok(redirect);
     }
     let failed = |e: &dyn std::fmt::Display| {
-        Status::unavailable(format!("error trying to reach service: dial tcp {address}: {e}"))
+        Status::unavailable(format!("error trying to reach service: dial tcp {backend}: {e}"))
     };
-    let tcp = match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(address)).await {
+    let tcp = match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(backend)).await {
         Ok(Ok(tcp)) => tcp,
         Ok(Err(error)) => return Err(failed(&error)),
         Err(_) => return Err(failed(&"i/o timeout")),
     };
-    let host = address.to_string();
+    let host = backend.to_string();
     if !is_https(&cx.info.name) {
         return forward(cx, tcp, &host, body).await;
     }
-    match tokio::time::timeout(CONNECT_TIMEOUT, backend_tls::connect(tcp, address.ip())).await {
+    match tokio::time::timeout(CONNECT_TIMEOUT, backend_tls::connect(tcp, backend.ip())).await {
         Ok(Ok(tls)) => forward(cx, tls, &host, body).await,
         Ok(Err(error)) => Err(Status::unavailable(format!("error trying to reach service: {error}"))),
         Err(_) => Err(Status::unavailable("error trying to reach service: net/http: TLS handshake timeout")),
@@ -339,22 +328,5 @@ mod tests {
         assert_eq!(split_scheme("https:a:web"), ("a", "web"));
         assert_eq!(split_scheme("http:a:"), ("a", ""));
         assert!(is_https("https:a:1") && !is_https("a:1"));
-    }
-
-    #[test]
-    fn own_addresses_are_not_proxied_to() {
-        for bad in [
-            "127.0.0.1",
-            "169.254.169.254",
-            "0.0.0.0",
-            "::1",
-            "fe80::1",
-            "224.0.0.1",
-            "::ffff:127.0.0.1",
-            "::ffff:169.254.169.254",
-        ] {
-            assert!(!is_proxyable(bad.parse().unwrap()), "{bad}");
-        }
-        assert!(is_proxyable("10.42.0.7".parse().unwrap()));
     }
 }

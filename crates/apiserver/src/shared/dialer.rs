@@ -18,6 +18,8 @@ pub struct KubeletDialer {
     pub connector: TlsConnector,
     /// The types of a node's addresses, the preferred one first.
     pub address_types: Vec<String>,
+    /// The node of this machine.
+    pub local_node: Option<String>,
 }
 
 #[derive(Debug)]
@@ -52,6 +54,6 @@ impl KubeletDialer {
         let given = config.address_types.clone();
         let address_types =
             if given.is_empty() { ADDRESS_TYPES.iter().map(|t| (*t).to_owned()).collect() } else { given };
-        Ok(Self { connector: TlsConnector::from(Arc::new(tls)), address_types })
+        Ok(Self { connector: TlsConnector::from(Arc::new(tls)), address_types, local_node: config.local_node.clone() })
     }
 }

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use kelson_client::{Client, ClientError, ResourceType, WorkQueue};
 use kelson_meta::{Clock, ObjectKey, format_seconds};
 use kelson_pki::{
-    CertificateRequest, KUBE_APISERVER_CLIENT_KUBELET, KUBELET_SERVING, San, validate_kubelet_client,
+    CertificateRequest, KUBE_APISERVER_CLIENT_KUBELET, KUBELET_SERVING, validate_kubelet_client,
     validate_kubelet_serving,
 };
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::serving_names;
+use crate::shared::config::Config;
 use crate::shared::context::{Context, SyncError, WORKERS, update_value};
 use crate::shared::informers::SharedInformer;
 use crate::views::condition::Condition;
@@ -50,22 +52,6 @@ pub fn recognize(csr: &CsrView, request: &CertificateRequest) -> Option<Recogniz
     }
 }
 
-/// The first name or address asked for that is not the node's own.
-pub fn foreign_name(request: &CertificateRequest, node: &NodeView) -> Option<String> {
-    let has = |want: &str, ip: bool| {
-        let mut all = node.status.addresses.iter();
-        all.any(|a| a.r#type.ends_with("IP") == ip && a.address.eq_ignore_ascii_case(want))
-    };
-    request.sans.iter().find_map(|san| match san {
-        San::Dns(d) => (!has(d, false) && *d != node.metadata.name).then(|| d.clone()),
-        San::Ip(ip) => {
-            let text = ip.to_string();
-            (!has(&text, true)).then_some(text)
-        }
-        other => Some(format!("{other:?}")),
-    })
-}
-
 #[derive(Deserialize, Default)]
 #[serde(default)]
 struct Review {
@@ -82,6 +68,7 @@ struct Approver {
     clock: Arc<dyn Clock>,
     csrs: SharedInformer<CsrView>,
     nodes: SharedInformer<NodeView>,
+    config: Arc<Config>,
 }
 
 /// Starts the approving controller.
@@ -92,6 +79,7 @@ pub fn start(ctx: &Arc<Context>) {
         clock: Arc::clone(&ctx.clock),
         csrs: ctx.informers.csrs.reader(),
         nodes: ctx.informers.nodes.reader(),
+        config: Arc::clone(&ctx.config),
     });
     me.csrs.on_change(crate::shared::context::enqueue_self(&queue));
     // A node that learns its addresses may make its waiting request good.
@@ -141,8 +129,10 @@ impl Approver {
             Recognized::NodeServing => {
                 let name = request.common_name.strip_prefix(NODE_USER).unwrap_or_default();
                 let Some(node) = self.nodes.get(&ObjectKey::new("", name)) else { return Ok(()) };
-                if let Some(foreign) = foreign_name(request, &node) {
-                    tracing::info!(csr = %key, node = name, name = %foreign, "serving certificate not approved: not the node's name or address");
+                let nodes = self.nodes.list();
+                let others = nodes.iter().map(|n| &**n);
+                if let Some(why) = serving_names::refused(request, &node, others, &self.config.reserved_names) {
+                    tracing::warn!(csr = %key, node = name, %why, "serving certificate not approved");
                     return Ok(());
                 }
                 "Auto approving kubelet serving certificate: every name and address is the node's own."
@@ -197,9 +187,8 @@ pub(super) fn add_condition(v: &mut Value, condition: &Condition) {
 mod tests {
     use super::*;
     use base64::Engine as _;
-    use kelson_pki::{Authority, Key, create_request};
+    use kelson_pki::{Authority, CertInfo, Key, San, create_request};
 
-    use crate::Config;
     use crate::testing::FakeApi;
 
     const NODE: &str = "system:node:n1";
@@ -233,30 +222,16 @@ mod tests {
         }
     }
 
-    #[test]
-    fn only_the_nodes_own_names() {
-        let node: NodeView = serde_json::from_value(json!({"metadata": {"name": "n1"}, "status": {"addresses": [
-            {"type": "InternalIP", "address": "10.0.0.5"}, {"type": "Hostname", "address": "n1"},
-            {"type": "InternalDNS", "address": "n1.local"}]}}))
-        .unwrap();
-        let ip = |s: &str| San::Ip(s.parse().unwrap());
-        let dns = |s: &str| San::Dns(s.into());
-        for (sans, want) in [
-            (vec![ip("10.0.0.5"), dns("n1"), dns("n1.local")], None),
-            (vec![ip("10.0.0.5"), ip("10.0.0.6")], Some("10.0.0.6")),
-            (vec![dns("kubernetes.default.svc")], Some("kubernetes.default.svc")),
-        ] {
-            let (_, request) = parsed(&csr(KUBELET_SERVING, NODE, &sans, "server auth"));
-            assert_eq!(foreign_name(&request, &node).as_deref(), want);
-        }
-    }
-
     #[tokio::test(start_paused = true)]
     async fn a_serving_request_waits_for_the_nodes_addresses_and_is_signed() {
         let api = FakeApi::new();
-        let ca = Authority::create("ca", kelson_meta::Clock::now(&api.clock)).unwrap();
+        let authority = |name: &str| Arc::new(Authority::create(name, kelson_meta::Clock::now(&api.clock)).unwrap());
+        let (ca, serving_ca) = (authority("ca"), authority("serving-ca"));
         let names = ["certificatesigningrequest-approving-controller", "certificatesigningrequest-signing-controller"];
-        let _running = api.run(&names, Config { signer: Some(Arc::new(ca)), ..Config::default() });
+        let _running = api.run(
+            &names,
+            Config { signer: Some(ca), kubelet_serving_signer: Some(Arc::clone(&serving_ca)), ..Config::default() },
+        );
         let kind = "certificates.k8s.io/v1/certificatesigningrequests";
         api.create("v1/nodes", json!({"metadata": {"name": "n1"}}));
         api.create(kind, csr(KUBELET_SERVING, NODE, &[San::Ip("10.0.0.5".parse().unwrap())], "server auth"));
@@ -269,7 +244,8 @@ mod tests {
         let status = api.get(kind, "", "r").unwrap()["status"].clone();
         assert_eq!(status["conditions"][0]["reason"], "AutoApproved");
         let pem = base64::engine::general_purpose::STANDARD.decode(status["certificate"].as_str().unwrap()).unwrap();
-        assert!(pem.starts_with(b"-----BEGIN CERTIFICATE-----"));
+        let pem = String::from_utf8(pem).unwrap();
+        assert_eq!(CertInfo::from_pem(&pem).unwrap().issuer, "serving-ca", "not what verifies the API server");
         tokio::time::sleep(std::time::Duration::from_secs(3 * 3600)).await;
         assert!(api.get(kind, "", "r").is_some(), "the cleaner does not run here");
     }

@@ -2,4 +2,5 @@
 //! old ones (`clean`). What each signer accepts is known to `kelson-pki`. Upstream `pkg/controller/certificates`.
 pub mod approve;
 pub mod clean;
+pub mod serving_names;
 pub mod sign;

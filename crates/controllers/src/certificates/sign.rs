@@ -4,7 +4,7 @@ use std::sync::Arc;
 use base64::Engine as _;
 use kelson_client::{Client, WorkQueue};
 use kelson_meta::{Clock, ObjectKey, format_seconds};
-use kelson_pki::{Authority, sign_request, validate_for_signer};
+use kelson_pki::{KUBELET_SERVING, sign_request, validate_for_signer};
 use serde_json::{Value, json};
 
 use super::approve::add_condition;
@@ -19,19 +19,19 @@ struct Signer {
     clock: Arc<dyn Clock>,
     csrs: SharedInformer<CsrView>,
     config: Arc<Config>,
-    ca: Arc<Authority>,
 }
 
 /// Starts the signing controller; without an authority nothing is signed.
 pub fn start(ctx: &Arc<Context>) {
-    let Some(ca) = ctx.config.signer.clone() else { return };
+    if ctx.config.signer.is_none() && ctx.config.kubelet_serving_signer.is_none() {
+        return;
+    }
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
     let me = Arc::new(Signer {
         client: ctx.client(),
         clock: Arc::clone(&ctx.clock),
         csrs: ctx.informers.csrs.reader(),
         config: Arc::clone(&ctx.config),
-        ca,
     });
     me.csrs.on_change(crate::shared::context::enqueue_self(&queue));
     ctx.run_queue(&queue, WORKERS, move |key| {
@@ -53,9 +53,14 @@ impl Signer {
             Ok(false) => return Ok(()),
             Err(refusal) => return self.fail(&csr, &refusal.0).await,
         }
+        let ca = match csr.spec.signer_name.as_str() {
+            KUBELET_SERVING => &self.config.kubelet_serving_signer,
+            _ => &self.config.signer,
+        };
+        let Some(ca) = ca else { return Ok(()) };
         let now = self.clock.now();
         let lifetime = self.config.signing_duration;
-        let signed = sign_request(&self.ca, request, &csr.spec.usages, csr.spec.expiration_seconds, lifetime, now)
+        let signed = sign_request(ca, request, &csr.spec.usages, csr.spec.expiration_seconds, lifetime, now)
             .map_err(|e| SyncError::Other(format!("error auto signing csr: {e}")))?;
         let encoded = base64::engine::general_purpose::STANDARD.encode(signed);
         self.write(&csr, |v| {

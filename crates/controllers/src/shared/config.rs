@@ -4,10 +4,23 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
-use kelson_pki::Authority;
+use kelson_pki::{Authority, San};
 
 /// Signs a legacy service account token: namespace, service account, its UID, the secret's name.
 pub type LegacyTokenSigner = dyn Fn(&str, &str, &str, &str) -> Result<String, String> + Send + Sync;
+
+/// What belongs to the control plane. A certificate for it can still be approved by hand.
+#[derive(Clone, Debug, Default)]
+pub struct ReservedNames {
+    /// What the API server is called in every cluster.
+    pub control_plane: Vec<San>,
+    /// Names and addresses of the machine that the API server runs on; its own node has them too.
+    pub server: Vec<San>,
+    /// That node.
+    pub server_node: String,
+    /// Ranges of service addresses.
+    pub service_cidrs: Vec<IpNet>,
+}
 
 /// Settings of all controllers; [`Config::default`] gives upstream's defaults.
 #[derive(Clone)]
@@ -24,8 +37,12 @@ pub struct Config {
     pub node_cidr_mask_size_v6: u8,
     /// What `kube-root-ca.crt` and legacy tokens carry: the bundle that verifies the API server, PEM.
     pub root_ca: String,
-    /// Signs approved certificate requests; `None`: the signing controller stays off.
+    /// Signs approved certificate requests but those for kubelets' serving certificates; `None`: they stay unsigned.
     pub signer: Option<Arc<Authority>>,
+    /// Signs kubelets' serving certificates; `None`: they stay unsigned. It must not be what verifies the API server.
+    pub kubelet_serving_signer: Option<Arc<Authority>>,
+    /// What no kubelet's serving certificate is approved for.
+    pub reserved_names: ReservedNames,
     /// Longest lifetime signed (upstream: one year).
     pub signing_duration: Duration,
     /// Signs legacy service account tokens; `None`: such secrets are not filled in.
@@ -46,6 +63,8 @@ impl Default for Config {
             node_cidr_mask_size_v6: 64,
             root_ca: String::new(),
             signer: None,
+            kubelet_serving_signer: None,
+            reserved_names: ReservedNames::default(),
             signing_duration: Duration::from_secs(365 * 24 * 3600),
             legacy_tokens: None,
             terminated_pod_threshold: 12_500,

@@ -1,0 +1,132 @@
+//! The way to kubelets: over real sockets, since what is checked is who answers there.
+mod common;
+
+use std::sync::Arc;
+
+use common::Api;
+use kelson_apiserver::KubeletConfig;
+use kelson_pki::{ClusterPki, Component, KUBELET_CLIENTS, LeafSpec, PkiOptions, Purpose, San, SwappableCertificate};
+use rustls::ServerConfig;
+use rustls::server::WebPkiClientVerifier;
+use serde_json::json;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio_rustls::TlsAcceptor;
+
+const DAY: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+
+struct Cluster {
+    api: Api,
+    pki: ClusterPki,
+    _dir: tempfile::TempDir,
+}
+
+impl Cluster {
+    async fn start(local_node: Option<&str>) -> Self {
+        let dir = tempfile::tempdir().expect("a directory");
+        let now = jiff::Timestamp::now();
+        let pki = ClusterPki::open(&PkiOptions { dir: dir.path().join("pki") }, now).expect("a PKI");
+        let client = Arc::new(pki.issue_component(Component::KubeletClient, now).expect("a certificate"));
+        let api = Api::with(|config| {
+            config.kubelet = Some(KubeletConfig {
+                client,
+                ca_pem: pki.kubelet_serving_bundle(),
+                address_types: Vec::new(),
+                local_node: local_node.map(str::to_owned),
+            });
+        })
+        .await;
+        Self { api, pki, _dir: dir }
+    }
+
+    /// A server on loopback with this certificate; it answers every request with the subject of the client's certificate.
+    async fn kubelet(&self, user: &str, authority: &kelson_pki::Authority) -> u16 {
+        let organizations = ["system:nodes".to_owned()];
+        let sans = [San::Ip("127.0.0.1".parse().expect("an address"))];
+        let spec = LeafSpec {
+            common_name: user,
+            organizations: &organizations,
+            sans: &sans,
+            purpose: Purpose::Server,
+            lifetime: DAY,
+        };
+        let issued = authority.issue(&spec, jiff::Timestamp::now()).expect("a certificate");
+        let mut roots = rustls::RootCertStore::empty();
+        let client_ca = kelson_pki::certificates_from_pem(self.pki.ca.cert_pem()).expect("the CA");
+        roots.add(client_ca[0].clone()).expect("a root");
+        let provider = kelson_pki::provider();
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider));
+        let config = ServerConfig::builder_with_provider(provider)
+            .with_safe_default_protocol_versions()
+            .expect("versions")
+            .with_client_cert_verifier(verifier.build().expect("a verifier"))
+            .with_cert_resolver(SwappableCertificate::new(&issued).expect("a key"));
+        let listener = tokio::net::TcpListener::bind(("127.0.0.1", 0)).await.expect("binds");
+        let port = listener.local_addr().expect("an address").port();
+        let acceptor = TlsAcceptor::from(Arc::new(config));
+        tokio::spawn(async move {
+            while let Ok((tcp, _)) = listener.accept().await {
+                let Ok(mut tls) = acceptor.accept(tcp).await else { continue };
+                let mut head = [0; 4096];
+                // A client that does not like the certificate sends nothing.
+                if !matches!(tls.read(&mut head).await, Ok(n) if n > 0) {
+                    continue;
+                }
+                let leaf = tls.get_ref().1.peer_certificates().and_then(|c| c.first()).expect("verified").clone();
+                let info = kelson_pki::CertInfo::from_der(&leaf).expect("parses");
+                let body = format!("{} {:?}", info.common_name, info.organizations);
+                let answer =
+                    format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len());
+                let _ = tls.write_all(answer.as_bytes()).await;
+                let _ = tls.shutdown().await;
+            }
+        });
+        port
+    }
+
+    /// Asks through the proxy of a node that says its kubelet is at `address` and `port`.
+    async fn ask(&self, node: &str, address: (&str, &str), port: u16) -> (u16, String) {
+        let nodes = "/api/v1/nodes";
+        let object = json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": node}});
+        self.api.create(nodes, object).await;
+        let status = json!({"status": {"addresses": [{"type": address.0, "address": address.1}],
+            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}}}});
+        let (code, answer) = self.api.call("PATCH", &format!("{nodes}/{node}/status"), status).await;
+        assert_eq!(code, 200, "{answer}");
+        let (code, answer) = self.api.call("GET", &format!("{nodes}/{node}/proxy/pods"), serde_json::Value::Null).await;
+        (code, answer["message"].as_str().or(answer.as_str()).unwrap_or_default().to_owned())
+    }
+}
+
+#[tokio::test]
+async fn a_kubelet_proves_which_node_it_is() {
+    let cluster = Cluster::start(Some("n1")).await;
+    let serving = cluster.pki.kubelet_serving_ca.clone();
+    let own = cluster.kubelet("system:node:n1", &serving).await;
+    let found = cluster.ask("n1", ("InternalIP", "127.0.0.1"), own).await;
+    let expected = format!("kube-apiserver-kubelet-client [{KUBELET_CLIENTS:?}]");
+    assert_eq!(found, (200, expected), "and the server is no master there");
+
+    let cluster = Cluster::start(Some("n2")).await;
+    let serving = cluster.pki.kubelet_serving_ca.clone();
+    let other = cluster.kubelet("system:node:n1", &serving).await;
+    let (code, why) = cluster.ask("n2", ("InternalIP", "127.0.0.1"), other).await;
+    assert!(code == 503 && why.contains("not of the kubelet of node \"n2\""), "{code} {why}");
+
+    // The API server's own certificate leads to an authority that kubelets once had.
+    let cluster = Cluster::start(Some("n3")).await;
+    let ca = cluster.pki.ca.clone();
+    let server = cluster.kubelet("kube-apiserver", &ca).await;
+    let (code, why) = cluster.ask("n3", ("InternalIP", "127.0.0.1"), server).await;
+    assert!(code == 503 && why.contains("\"kube-apiserver\""), "{code} {why}");
+}
+
+#[tokio::test]
+async fn no_node_is_at_the_servers_loopback_address() {
+    for (name, address) in [("a", ("InternalIP", "127.0.0.1")), ("b", ("Hostname", "localhost"))] {
+        let cluster = Cluster::start(Some("server")).await;
+        let serving = cluster.pki.kubelet_serving_ca.clone();
+        let port = cluster.kubelet(&format!("system:node:{name}"), &serving).await;
+        let (code, why) = cluster.ask(name, address, port).await;
+        assert!(code == 503 && why.contains("not allowed"), "{code} {why}");
+    }
+}

@@ -4,6 +4,7 @@
 //! dropped, required zero values present, quantities and times normalised), and the strict findings (unknown and duplicate
 //! fields) beside it. What to do with a finding is the caller's: see [`FieldValidation`].
 mod budget;
+mod canonical;
 mod error;
 pub mod json;
 pub mod media;
@@ -131,6 +132,12 @@ pub fn zero_object(ty: TypeId) -> Value {
 }
 
 /// Brings a tree (a patched object, say) into canonical form; unknown fields are dropped and reported when `strict`.
-pub fn normalize(ty: TypeId, value: &Value, strict: bool) -> Result<Decoded, DecodeError> {
-    json::decode(Some(ty), &canonical_json(value), strict)
+///
+/// # Errors
+/// As [`decode`] of the tree's JSON.
+pub fn normalize(ty: TypeId, mut value: Value, strict: bool) -> Result<Decoded, DecodeError> {
+    if canonical::in_place(ty, &mut value) {
+        return Ok(Decoded { value, strict: StrictErrors::default() });
+    }
+    json::decode(Some(ty), &canonical_json(&value), strict)
 }

@@ -44,27 +44,49 @@ fn is_struct(ty: FieldType) -> bool {
     )
 }
 
+/// How a decoded value is written.
+pub(crate) enum Form {
+    /// As it is.
+    Value,
+    /// Not at all.
+    Absent,
+    /// As null.
+    Null,
+}
+
+/// How a field's value is written in canonical form.
+pub(crate) fn form(field: Field, value: &Value) -> Form {
+    if field.is_pointer() {
+        return Form::Value;
+    }
+    let empty = match value {
+        Value::Null => true,
+        Value::Bool(b) => !b,
+        Value::Number(n) => n.as_i64() == Some(0),
+        Value::String(s) => s.is_empty(),
+        Value::Array(a) => a.is_empty(),
+        Value::Object(o) => o.is_empty(),
+    };
+    if empty && (field.omit_zero() || field.omit_empty() && !is_struct(field.ty())) {
+        return Form::Absent;
+    }
+    // Protobuf, which stores the published types, does not tell an empty list from none.
+    if empty && matches!(field.ty().kind(), Kind::List(_) | Kind::Map(_)) {
+        return Form::Null;
+    }
+    Form::Value
+}
+
 /// Puts a decoded value into its struct, unless the canonical form leaves it out.
 pub(crate) fn store(map: &mut Map<String, Value>, field: Field, value: Value) {
-    if !field.is_pointer() {
-        let empty = match &value {
-            Value::Null => true,
-            Value::Bool(b) => !b,
-            Value::Number(n) => n.as_i64() == Some(0),
-            Value::String(s) => s.is_empty(),
-            Value::Array(a) => a.is_empty(),
-            Value::Object(o) => o.is_empty(),
-        };
-        if empty && (field.omit_zero() || field.omit_empty() && !is_struct(field.ty())) {
+    let value = match form(field, &value) {
+        Form::Value => value,
+        Form::Null => Value::Null,
+        Form::Absent => {
             map.remove(field.json());
             return;
         }
-        // Protobuf, which stores the published types, does not tell an empty list from none.
-        if empty && matches!(field.ty().kind(), Kind::List(_) | Kind::Map(_)) {
-            map.insert(field.json().to_owned(), Value::Null);
-            return;
-        }
-    }
+    };
     map.insert(field.json().to_owned(), value);
 }
 

@@ -26,7 +26,7 @@ fn damaged_documents_never_panic() {
     let ty = Schema::builtin().by_gvk("apps", "v1", "Deployment").expect("kind");
     let value = json!({"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"é\n","creationTimestamp":"2026-01-01T00:00:00Z","labels":{"a":"b"}},
         "spec":{"replicas":3,"template":{"spec":{"containers":[{"name":"c","resources":{"limits":{"cpu":"1500m"}},"livenessProbe":{"httpGet":{"port":"x"}}}]}}}});
-    let value = kelson_codec::normalize(ty, &value, false).expect("fits").value;
+    let value = kelson_codec::normalize(ty, value.clone(), false).expect("fits").value;
     let mut accepted = 0;
     for encoding in [Encoding::Json, Encoding::Yaml, Encoding::Protobuf] {
         let good = encode(encoding, Some(ty), &value).expect("encodes");

@@ -125,7 +125,7 @@ fn canonical_form_is_what_protobuf_keeps() {
     let (meta, again) = proto::decode(&bytes).expect("decodes");
     assert_eq!(again, value);
     assert_eq!(meta, TypeMeta { api_version: "v1".into(), kind: "Pod".into() });
-    assert_eq!(kelson_codec::normalize(ty, &value, true).expect("fits").value, value);
+    assert_eq!(kelson_codec::normalize(ty, value.clone(), true).expect("fits").value, value);
 }
 
 #[test]

@@ -346,7 +346,7 @@ fn holds(config: &Value, object: &Value) -> bool {
 /// What the server stores after an apply.
 fn stored(object: Value) -> Value {
     let ty = kelson_schema::Schema::builtin().by_gvk("apps", "v1", "Deployment").expect("built in");
-    kelson_codec::normalize(ty, &object, false).expect("fits").value
+    kelson_codec::normalize(ty, object, false).expect("fits").value
 }
 
 #[test]

@@ -83,7 +83,7 @@ impl Patch {
         let Some(ty) = ty else { return Ok(value) };
         let strict = self.validation != FieldValidation::Ignore;
         let decoded =
-            kelson_codec::normalize(ty, &value, strict).map_err(|e| Status::cannot_be_handled(gvk, &e.to_string()))?;
+            kelson_codec::normalize(ty, value, strict).map_err(|e| Status::cannot_be_handled(gvk, &e.to_string()))?;
         decode::strictness(cx, self.validation, gvk, &decoded.strict)?;
         Ok(decoded.value)
     }
@@ -190,7 +190,7 @@ async fn apply(
         let merged = fields::apply(cx, served, live.as_ref(), config, subresource, force)?;
         let mut merged = match served.ty {
             Some(ty) => {
-                kelson_codec::normalize(ty, &merged, false)
+                kelson_codec::normalize(ty, merged, false)
                     .map_err(|e| Status::cannot_be_handled(&served.gvk, &e.to_string()))?
                     .value
             }
@@ -256,7 +256,7 @@ fn check_config(cx: &RequestContext, served: &Served, patch: &Patch) -> Result<(
         return Ok(());
     }
     let Some(ty) = served.ty else { return Ok(()) };
-    match kelson_codec::normalize(ty, config, true) {
+    match kelson_codec::normalize(ty, config.clone(), true) {
         Ok(decoded) => decode::strictness(cx, patch.validation, &served.gvk, &decoded.strict),
         // The merge finds it again and says where it stands.
         Err(_) => Ok(()),

@@ -14,13 +14,13 @@ use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::{UserInfo, user};
 use kelson_client::{Client, InformerHandle};
 use kelson_controllers::{Controllers, ReservedNames};
-use kelson_dns::{EndpointSlice, Forwarder, Published, Service, Zone};
+use kelson_dns::{EndpointSlice, Forwarder, Node, Published, Service, Sources, Zone};
 use kelson_meta::SystemClock;
 use kelson_net::ranges::Ranges;
 use kelson_pki::{ClusterPki, Component, PkiOptions, San, SwappableCertificate};
 use kelson_scheduler::Scheduler;
 use kelson_store::{Store, StoreOptions};
-use kelson_tasks::Tasks;
+use kelson_tasks::{OnPanic, Tasks};
 
 use crate::agent::Join;
 use crate::cli::ServerArgs;
@@ -99,16 +99,21 @@ impl ControlPlane {
     /// Starts cluster DNS on an address of this machine's node and points the `kube-dns` service at it.
     pub async fn start_dns(&self, node: &NodeIdentity) -> anyhow::Result<Dns> {
         let client = client(&self.api, UserInfo::new(user::API_SERVER, [user::MASTERS]), "dns");
+        let tasks = Tasks::root("cluster-dns");
         let directory = Arc::default();
         let watched = kelson_dns::watch(&client, &directory);
         let zone = Zone::new(CLUSTER_DOMAIN, directory).map_err(anyhow::Error::msg)?;
         let resolvers = std::fs::read_to_string("/etc/resolv.conf").unwrap_or_default();
         let service_ip = self.cluster.dns;
         let forwarder = Forwarder::from_resolv_conf(&resolvers, &[service_ip]);
-        let server = kelson_dns::Server::start(node.address, 0, zone, forwarder).await.context("start cluster DNS")?;
+        let sources = Arc::new(Sources::new(vec![self.cluster.ranges.cluster, self.cluster.ranges.service]));
+        sources.put_node(&node.name, [node.address]);
+        let nodes = sources.watch(&client);
+        let server = kelson_dns::Server::start(node.address, 0, zone, forwarder, sources, &tasks);
+        let server = server.await.context("start cluster DNS")?;
         let published = Published { service_ip, endpoint: server.address(), node_name: node.name.clone() };
-        let publisher = tokio::spawn(async move { kelson_dns::publish(&client, &published).await });
-        Ok(Dns { server, publisher, _watched: watched })
+        tasks.spawn("dns-publish", OnPanic::Contain, async move { kelson_dns::publish(&client, &published).await });
+        Ok(Dns { server, tasks, _watched: (watched, nodes) })
     }
 
     /// Ends it in the order that lets each part finish: writers first, then the API, then the store.
@@ -164,14 +169,14 @@ fn identity(name: &str) -> UserInfo {
 /// Running cluster DNS.
 pub struct Dns {
     server: kelson_dns::Server,
-    publisher: tokio::task::JoinHandle<()>,
-    _watched: (InformerHandle<Service>, InformerHandle<EndpointSlice>),
+    tasks: Tasks,
+    _watched: ((InformerHandle<Service>, InformerHandle<EndpointSlice>), InformerHandle<Node>),
 }
 
 impl Dns {
     /// Ends it.
     pub fn shutdown(&self) {
-        self.publisher.abort();
+        self.tasks.token().cancel();
         self.server.shutdown();
     }
 }

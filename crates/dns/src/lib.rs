@@ -1,16 +1,18 @@
 //! Kelson dns: cluster DNS from informers (Kubernetes DNS specification 1.1.0), everything else forwarded.
 //!
 //! [`Directory`] holds what services and endpoint slices say, [`Zone`] answers questions from it, [`Server`] speaks UDP
-//! and TCP, [`publish`] makes the `kube-dns` service point here. It never asks the API per query.
+//! and TCP with the cluster's own [`Sources`], [`publish`] makes the `kube-dns` service point here. It never asks the API per query.
 
 mod directory;
 mod forward;
 mod publish;
 mod server;
+mod sources;
 mod zone;
 
 pub use directory::{Directory, EndpointSlice, Service, watch};
 pub use forward::Forwarder;
 pub use publish::{Published, publish};
 pub use server::Server;
+pub use sources::{Node, Sources};
 pub use zone::{Answer, Zone};

@@ -4,13 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use hickory_proto::op::{Edns, Message, MessageType, OpCode, Query, ResponseCode};
+use kelson_tasks::{OnPanic, Tasks};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream, UdpSocket};
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::timeout;
-use tokio_util::sync::CancellationToken;
 
-use crate::{Answer, Forwarder, Zone};
+use crate::sources::{Share, Shares};
+use crate::{Answer, Forwarder, Sources, Zone};
 
 /// Largest UDP question read; real ones are far smaller.
 const UDP_QUESTION_MAX_BYTES: usize = 4096;
@@ -18,38 +19,68 @@ const UDP_QUESTION_MAX_BYTES: usize = 4096;
 const UDP_ANSWER_MAX_BYTES: u16 = 1232;
 /// Questions being forwarded at once; more are refused.
 const FORWARDED_MAX: usize = 1024;
+/// Of those, of one source.
+const FORWARDED_PER_SOURCE_MAX: usize = 128;
 /// TCP connections at once; more are closed.
 const CONNECTIONS_MAX: usize = 256;
-/// A TCP connection may be silent this long.
+/// Of those, of one source.
+const CONNECTIONS_PER_SOURCE_MAX: usize = 32;
+/// A TCP connection may be silent this long, and its client may take as long to read an answer.
 const TCP_IDLE: Duration = Duration::from_secs(10);
+/// After a failed receive or accept, for each failure in a row: out of descriptors or memory, some work ends meanwhile.
+const PAUSE_AFTER_ERROR: Duration = Duration::from_millis(10);
+/// The longest such pause.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Aliases followed inside the zone for one question.
 const ALIASES_MAX: usize = 8;
+/// Bytes of a message's head.
+const HEAD_BYTES: usize = 12;
 
 /// A running server; it ends when [`Server::shutdown`] is called or it is dropped.
 pub struct Server {
     address: SocketAddr,
-    stop: CancellationToken,
+    tasks: Tasks,
 }
 
 struct Shared {
     zone: Zone,
     forwarder: Forwarder,
-    forwarding: Semaphore,
+    sources: Arc<Sources>,
+    forwarding: Arc<Semaphore>,
+    forwarding_shares: Shares,
+    tasks: Tasks,
 }
 
+/// Room for one question to be forwarded.
+struct Turn(#[expect(dead_code, reason = "held until dropped")] (OwnedSemaphorePermit, Share));
+
 impl Server {
-    /// Listens on one address, UDP and TCP on the same port (0: any free one).
-    pub async fn start(ip: IpAddr, port: u16, zone: Zone, forwarder: Forwarder) -> std::io::Result<Self> {
+    /// Listens on one address, UDP and TCP on the same port (0: any free one), and answers `sources`. The listening
+    /// tasks are started anew after a panic.
+    pub async fn start(
+        ip: IpAddr,
+        port: u16,
+        zone: Zone,
+        forwarder: Forwarder,
+        sources: Arc<Sources>,
+        tasks: &Tasks,
+    ) -> std::io::Result<Self> {
         let udp = Arc::new(UdpSocket::bind((ip, port)).await?);
         let address = udp.local_addr()?;
-        let tcp = TcpListener::bind(address).await?;
-        let shared = Arc::new(Shared { zone, forwarder, forwarding: Semaphore::new(FORWARDED_MAX) });
-        let stop = CancellationToken::new();
-        let (token, s) = (stop.clone(), Arc::clone(&shared));
-        tokio::spawn(async move { token.run_until_cancelled(serve_udp(udp, s)).await });
-        let token = stop.clone();
-        tokio::spawn(async move { token.run_until_cancelled(serve_tcp(tcp, shared)).await });
-        Ok(Self { address, stop })
+        let tcp = Arc::new(TcpListener::bind(address).await?);
+        let tasks = tasks.child("dns");
+        let shared = Arc::new(Shared {
+            zone,
+            forwarder,
+            sources,
+            forwarding: Arc::new(Semaphore::new(FORWARDED_MAX)),
+            forwarding_shares: Shares::new(FORWARDED_PER_SOURCE_MAX),
+            tasks: tasks.clone(),
+        });
+        let s = Arc::clone(&shared);
+        tasks.supervise("dns-udp", move || serve_udp(Arc::clone(&udp), Arc::clone(&s)));
+        tasks.supervise("dns-tcp", move || serve_tcp(Arc::clone(&tcp), Arc::clone(&shared)));
+        Ok(Self { address, tasks })
     }
 
     /// Where it listens.
@@ -59,55 +90,90 @@ impl Server {
 
     /// Ends it.
     pub fn shutdown(&self) {
-        self.stop.cancel();
+        self.tasks.token().cancel();
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        self.stop.cancel();
+        self.tasks.token().cancel();
+    }
+}
+
+/// Pauses that grow with the failures in a row.
+#[derive(Default)]
+struct Pauses(u32);
+
+impl Pauses {
+    fn good(&mut self) {
+        self.0 = 0;
+    }
+
+    async fn failed(&mut self) {
+        self.0 = self.0.saturating_add(1);
+        tokio::time::sleep(PAUSE_AFTER_ERROR.saturating_mul(self.0).min(PAUSE_MAX)).await;
     }
 }
 
 async fn serve_udp(socket: Arc<UdpSocket>, shared: Arc<Shared>) {
     let mut buffer = vec![0; UDP_QUESTION_MAX_BYTES];
+    let mut pauses = Pauses::default();
     loop {
         // An ICMP error for an earlier answer surfaces here; the socket itself is fine.
-        let Ok((n, from)) = socket.recv_from(&mut buffer).await else { continue };
+        let Ok((n, from)) = socket.recv_from(&mut buffer).await else {
+            pauses.failed().await;
+            continue;
+        };
+        pauses.good();
+        if !shared.sources.allows(from.ip()) {
+            continue;
+        }
         match shared.local(&buffer[..n], false) {
             Handled::Answer(bytes) => drop(socket.send_to(&bytes, from).await),
             Handled::Drop => {}
-            Handled::Forward(pending) => {
-                let (socket, shared, question) = (Arc::clone(&socket), Arc::clone(&shared), buffer[..n].to_vec());
-                tokio::spawn(async move {
-                    let bytes = shared.forward(*pending, &question, false).await;
-                    drop(socket.send_to(&bytes, from).await);
-                });
-            }
+            Handled::Forward(pending) => match shared.turn(from.ip()) {
+                Some(turn) => {
+                    let (socket, shared, question) = (Arc::clone(&socket), Arc::clone(&shared), buffer[..n].to_vec());
+                    let tasks = shared.tasks.clone();
+                    tasks.spawn("dns-forward", OnPanic::Contain, async move {
+                        let bytes = shared.forward(*pending, &question, false).await;
+                        drop(socket.send_to(&bytes, from).await);
+                        drop(turn);
+                    });
+                }
+                None => drop(socket.send_to(&pending.refused(), from).await),
+            },
         }
     }
 }
 
-async fn serve_tcp(listener: TcpListener, shared: Arc<Shared>) {
+async fn serve_tcp(listener: Arc<TcpListener>, shared: Arc<Shared>) {
     let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    let shares = Shares::new(CONNECTIONS_PER_SOURCE_MAX);
+    let mut pauses = Pauses::default();
     loop {
-        let Ok((stream, _)) = listener.accept().await else {
-            // Out of descriptors: let some connections end first.
-            tokio::time::sleep(Duration::from_millis(100)).await;
+        let Ok((stream, from)) = listener.accept().await else {
+            pauses.failed().await;
             continue;
         };
+        pauses.good();
+        if !shared.sources.allows(from.ip()) {
+            continue;
+        }
+        let Some(share) = shares.take(from.ip()) else { continue };
         let Ok(permit) = Arc::clone(&connections).try_acquire_owned() else { continue };
         let shared = Arc::clone(&shared);
-        tokio::spawn(async move {
-            if let Err(e) = serve_connection(stream, &shared).await {
+        let tasks = shared.tasks.clone();
+        tasks.spawn("dns-connection", OnPanic::Contain, async move {
+            if let Err(e) = serve_connection(stream, from.ip(), &shared).await {
                 tracing::trace!(error = %e, "connection ended");
             }
-            drop(permit);
+            drop((permit, share));
         });
     }
 }
 
-async fn serve_connection(mut stream: TcpStream, shared: &Shared) -> std::io::Result<()> {
+async fn serve_connection(mut stream: TcpStream, source: IpAddr, shared: &Shared) -> std::io::Result<()> {
     loop {
         let Ok(length) = timeout(TCP_IDLE, stream.read_u16()).await else { return Ok(()) };
         let mut question = vec![0; usize::from(length?)];
@@ -115,10 +181,15 @@ async fn serve_connection(mut stream: TcpStream, shared: &Shared) -> std::io::Re
         let answer = match shared.local(&question, true) {
             Handled::Answer(bytes) => bytes,
             Handled::Drop => return Ok(()),
-            Handled::Forward(pending) => shared.forward(*pending, &question, true).await,
+            Handled::Forward(pending) => match shared.turn(source) {
+                Some(_turn) => shared.forward(*pending, &question, true).await,
+                None => pending.refused(),
+            },
         };
         let length = u16::try_from(answer.len()).map_err(std::io::Error::other)?;
-        stream.write_all(&[&length.to_be_bytes(), answer.as_slice()].concat()).await?;
+        let whole = [&length.to_be_bytes(), answer.as_slice()].concat();
+        // A client that reads nothing must not hold its place for ever.
+        timeout(TCP_IDLE, stream.write_all(&whole)).await.map_err(|_| std::io::ErrorKind::TimedOut)??;
     }
 }
 
@@ -139,7 +210,21 @@ struct Pending {
     limit: u16,
 }
 
+impl Pending {
+    /// The answer when there is no room to ask others.
+    fn refused(mut self) -> Vec<u8> {
+        self.response.metadata.response_code = ResponseCode::Refused;
+        encode(&self.response, self.limit)
+    }
+}
+
 impl Shared {
+    /// Room to forward one more question of this source.
+    fn turn(&self, source: IpAddr) -> Option<Turn> {
+        let share = self.forwarding_shares.take(source)?;
+        Some(Turn((Arc::clone(&self.forwarding).try_acquire_owned().ok()?, share)))
+    }
+
     fn local(&self, bytes: &[u8], tcp: bool) -> Handled {
         let Ok(request) = Message::from_vec(bytes) else { return Handled::Drop };
         if request.metadata.message_type != MessageType::Query {
@@ -200,14 +285,10 @@ impl Shared {
 
     async fn forward(&self, pending: Pending, question: &[u8], tcp: bool) -> Vec<u8> {
         let Pending { mut response, target, limit } = pending;
-        let Ok(_permit) = self.forwarding.try_acquire() else {
-            response.metadata.response_code = ResponseCode::Refused;
-            return encode(&response, limit);
-        };
         match target {
             None => {
                 if let Some(answer) = self.forwarder.ask(question, tcp).await {
-                    return answer;
+                    return within(answer, limit);
                 }
                 response.metadata.response_code = ResponseCode::ServFail;
             }
@@ -231,6 +312,26 @@ impl Shared {
     }
 }
 
+/// What a resolver answered, cut down when it is larger than the client may be sent: over UDP a small question with a
+/// large answer would turn this server into an amplifier, and fragments get lost. The client asks again over TCP.
+fn within(answer: Vec<u8>, limit: u16) -> Vec<u8> {
+    if answer.len() <= usize::from(limit) {
+        return answer;
+    }
+    match Message::from_vec(&answer) {
+        Ok(message) => encode(&message, limit),
+        // Not even readable here: the head alone, with the mark that there is more.
+        Err(_) => {
+            let mut head = answer[..HEAD_BYTES.min(answer.len())].to_vec();
+            if head.len() == HEAD_BYTES {
+                head[2] |= 0b10;
+                head[4..].fill(0);
+            }
+            head
+        }
+    }
+}
+
 /// The message's bytes; over the limit it says so and carries no records.
 fn encode(message: &Message, limit: u16) -> Vec<u8> {
     let bytes = message.to_vec().unwrap_or_default();
@@ -241,7 +342,7 @@ fn encode(message: &Message, limit: u16) -> Vec<u8> {
 mod tests {
     use std::net::Ipv4Addr;
 
-    use hickory_proto::rr::{Name, RecordType};
+    use hickory_proto::rr::{Name, RData, Record, RecordType};
     use serde_json::json;
 
     use super::*;
@@ -255,7 +356,53 @@ mod tests {
         let slice = json!({"metadata": {"name": "m", "namespace": "a", "labels": {"kubernetes.io/service-name": "many"}}, "endpoints": list});
         d.put_slice(&serde_json::from_value(slice).unwrap(), true);
         let zone = Zone::new("cluster.local", Arc::new(d)).unwrap();
-        Server::start(Ipv4Addr::LOCALHOST.into(), 0, zone, Forwarder::default()).await.unwrap()
+        start(zone, Forwarder::default(), &Tasks::root("test")).await
+    }
+
+    async fn start(zone: Zone, forwarder: Forwarder, tasks: &Tasks) -> Server {
+        let sources = Arc::new(Sources::default());
+        Server::start(Ipv4Addr::LOCALHOST.into(), 0, zone, forwarder, sources, tasks).await.unwrap()
+    }
+
+    /// A resolver that gives every question an answer of this many addresses.
+    async fn resolver(addresses: u8) -> SocketAddr {
+        let socket = UdpSocket::bind("127.0.0.1:0").await.unwrap();
+        let address = socket.local_addr().unwrap();
+        tokio::spawn(async move {
+            let mut b = [0; 512];
+            while let Ok((n, from)) = socket.recv_from(&mut b).await {
+                let question = Message::from_vec(&b[..n]).unwrap();
+                let mut m = Message::response(question.metadata.id, OpCode::Query);
+                m.add_query(question.queries[0].clone());
+                let name = question.queries[0].name().clone();
+                let record = |i| Record::from_rdata(name.clone(), 5, RData::A(Ipv4Addr::new(192, 0, 2, i).into()));
+                m.add_answers((0..addresses).map(record));
+                socket.send_to(&m.to_vec().unwrap(), from).await.unwrap();
+            }
+        });
+        address
+    }
+
+    #[tokio::test]
+    async fn forwarded_answers_are_no_larger_than_the_client_may_be_sent() {
+        let zone = Zone::new("cluster.local", Arc::new(Directory::default())).unwrap();
+        let server = start(zone, Forwarder::new(vec![resolver(200).await]), &Tasks::root("test")).await;
+        let m = udp(&server, &question("example.org.")).await;
+        assert!(m.metadata.truncation && m.answers.is_empty());
+        let zone = Zone::new("cluster.local", Arc::new(Directory::default())).unwrap();
+        let server = start(zone, Forwarder::new(vec![resolver(3).await]), &Tasks::root("test")).await;
+        let m = udp(&server, &question("example.org.")).await;
+        assert!(!m.metadata.truncation && m.answers.len() == 3);
+    }
+
+    #[tokio::test]
+    async fn its_end_ends_its_tasks() {
+        let zone = Zone::new("cluster.local", Arc::new(Directory::default())).unwrap();
+        let tasks = Tasks::root("test");
+        let server = start(zone, Forwarder::default(), &tasks).await;
+        let _silent = TcpStream::connect(server.address()).await.unwrap();
+        server.shutdown();
+        assert!(tasks.shutdown(Duration::from_secs(10)).await);
     }
 
     fn question(name: &str) -> Vec<u8> {

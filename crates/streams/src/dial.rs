@@ -122,7 +122,8 @@ where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io)).await?;
-    tokio::spawn(async move {
+    // Over as soon as the connection is upgraded, or with this attempt.
+    let _connection = kelson_tasks::scoped("stream-dial", async move {
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "connection of an upgrade request ended");
         }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use kelson_tasks::OnPanic;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -27,12 +28,27 @@ where
     E: Encode,
 {
     let (read, write) = tokio::io::split(io);
-    tokio::spawn(read_loop(read, shared.clone(), decode));
-    tokio::spawn(write_loop(write, shared.clone(), encode));
-    tokio::spawn(keep_time(shared, options));
+    let tasks = options.tasks.clone();
+    tasks.spawn("stream-read", OnPanic::Contain, read_loop(read, shared.clone(), decode));
+    tasks.spawn("stream-write", OnPanic::Contain, write_loop(write, shared.clone(), encode));
+    tasks.spawn("stream-time", OnPanic::Contain, keep_time(shared, options));
+}
+
+/// Ends the connection with the task that holds this, however the task ends: by a panic or with its group, too.
+struct EndsWith(Option<Arc<Shared>>);
+
+impl Drop for EndsWith {
+    fn drop(&mut self) {
+        if let Some(shared) = &self.0
+            && *shared.phase.borrow() != Phase::Dead
+        {
+            shared.input_ended(StreamError::Aborted);
+        }
+    }
 }
 
 async fn read_loop<T: AsyncRead>(mut io: ReadHalf<T>, shared: Arc<Shared>, mut decode: impl Decode) {
+    let _end = EndsWith(Some(shared.clone()));
     let mut phase = shared.phase.subscribe();
     let mut ended = std::pin::pin!(lingered(shared.phase.subscribe()));
     let mut input = BytesMut::new();
@@ -100,6 +116,7 @@ async fn wait_for_room(shared: &Shared, id: u32) {
 }
 
 async fn write_loop<T: AsyncWrite>(mut io: WriteHalf<T>, shared: Arc<Shared>, encode: impl Encode) {
+    let mut end = EndsWith(Some(shared.clone()));
     let mut phase = shared.phase.subscribe();
     let outcome = tokio::select! {
         outcome = write_frames(&mut io, &shared, encode) => outcome,
@@ -108,6 +125,8 @@ async fn write_loop<T: AsyncWrite>(mut io: WriteHalf<T>, shared: Arc<Shared>, en
     // A transport that cannot even be shut down is gone already; a peer that does not read must not hold the task.
     let _ = tokio::time::timeout(LINGER, io.shutdown()).await;
     shared.output_ended(outcome.err());
+    // In order: what the peer still sends is read on.
+    end.0 = None;
 }
 
 async fn write_frames<T: AsyncWrite>(

@@ -18,8 +18,7 @@ impl Shared {
         for id in core.streams.keys().copied().collect::<Vec<_>>() {
             if let Some(state) = core.streams.get_mut(&id) {
                 state.discard = true;
-                state.received.clear();
-                state.received_bytes = 0;
+                state.forget_received();
                 if state.receive_end == End::Open {
                     state.receive_end = End::Fin;
                 }
@@ -27,6 +26,7 @@ impl Shared {
             }
             core.mark_ready(id);
         }
+        core.received_bytes = 0;
         if let Some(waker) = core.acceptor.take() {
             waker.wake();
         }
@@ -86,9 +86,10 @@ impl Shared {
         core.output_ended = true;
         for state in core.streams.values_mut() {
             state.send_end = End::Reset;
-            state.send.clear();
+            state.forget_unsent();
             state.wake_all();
         }
+        core.unsent_bytes = 0;
         core.control.clear();
         // What still comes is read on after a failed write: the peer may have sent all it has before it left.
         if core.phase == Phase::Open {
@@ -116,16 +117,18 @@ impl Core {
     }
 
     fn break_streams(&mut self, end: End) {
+        let mut unsent = 0;
         for state in self.streams.values_mut() {
             if state.receive_end == End::Open {
                 state.receive_end = end;
             }
             if state.send_end != End::Fin || end == End::Broken {
                 state.send_end = End::Reset;
-                state.send.clear();
+                unsent += state.forget_unsent();
             }
             state.wake_all();
         }
+        self.unsent_bytes -= unsent;
         if let Some(waker) = self.acceptor.take() {
             waker.wake();
         }

@@ -1,7 +1,8 @@
 //! Many streams over one connection, whatever the framing: buffers, half-close, resets, replies, limits, keep-alive.
 //! Leaves bytes on the wire to the codecs of `spdy` and `ws`, and the meaning of a stream to `exec` and `portforward`.
 //!
-//! Back-pressure: a stream holds at most [`STREAM_RECEIVE_BYTES_MAX`] unread bytes; beyond it the connection is not
+//! Back-pressure: a stream holds at most [`STREAM_RECEIVE_BYTES_MAX`] unread bytes, all of a connection together at most
+//! [`CONNECTION_RECEIVE_BYTES_MAX`]; beyond either the connection is not
 //! read until somebody reads that stream or drops it. Neither spdystream nor the WebSocket channels have windows of
 //! their own that a peer obeys, so this is the only brake there is, and it loses nothing.
 
@@ -14,6 +15,7 @@ mod stream;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
+use kelson_tasks::Tasks;
 
 pub use connection::{Connection, IncomingStream};
 pub use stream::Stream;
@@ -25,6 +27,11 @@ use crate::spdy::Headers;
 pub const STREAM_RECEIVE_BYTES_MAX: usize = 256 * 1024;
 /// Unsent bytes one stream may hold before its writer waits.
 pub const STREAM_SEND_BYTES_MAX: usize = 64 * 1024;
+/// Unread bytes all streams of one connection may hold together: thousands of streams must not add up to the machine's
+/// memory. Beyond it the connection is read no further, as for one full stream.
+pub const CONNECTION_RECEIVE_BYTES_MAX: usize = 8 << 20;
+/// Unsent bytes all streams of one connection may hold together before their writers wait.
+pub const CONNECTION_SEND_BYTES_MAX: usize = 8 << 20;
 /// Streams of one connection that may be open at once; more are refused one by one.
 pub const STREAMS_MAX: usize = 4_096;
 /// Control frames that may wait to be sent; a peer that provokes more and does not read is cut off.
@@ -47,6 +54,8 @@ pub struct ConnectionOptions {
     pub idle_limit: Option<Duration>,
     /// How long the streams that a request promised may take to appear.
     pub stream_creation: Duration,
+    /// Whose tasks the connection's are: they end by themselves with the connection, and at the latest with this group.
+    pub tasks: Tasks,
 }
 
 impl Default for ConnectionOptions {
@@ -58,6 +67,7 @@ impl Default for ConnectionOptions {
             keep_alive_timeout: None,
             idle_limit: Some(Duration::from_secs(4 * 60 * 60)),
             stream_creation: Duration::from_secs(30),
+            tasks: Tasks::root("streams"),
         }
     }
 }

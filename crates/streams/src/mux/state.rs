@@ -9,7 +9,10 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
-use super::{CONTROL_QUEUE_MAX, DATA_FRAME_BYTES_MAX, Outbound, STREAM_RECEIVE_BYTES_MAX, STREAMS_MAX};
+use super::{
+    CONNECTION_RECEIVE_BYTES_MAX, CONNECTION_SEND_BYTES_MAX, CONTROL_QUEUE_MAX, DATA_FRAME_BYTES_MAX, Outbound,
+    STREAM_RECEIVE_BYTES_MAX, STREAMS_MAX,
+};
 use crate::error::StreamError;
 use crate::spdy::Headers;
 use crate::spdy::frame::reset;
@@ -97,6 +100,10 @@ impl StreamState {
 #[derive(Debug)]
 pub(super) struct Core {
     pub streams: HashMap<u32, StreamState>,
+    /// Unread bytes of all streams together.
+    pub received_bytes: usize,
+    /// Unsent bytes of all streams together.
+    pub unsent_bytes: usize,
     /// Streams with something to send, served in turn.
     pub ready: VecDeque<u32>,
     pub control: VecDeque<Outbound>,
@@ -150,6 +157,8 @@ impl Shared {
             dynamic: streams.is_empty(),
             core: Mutex::new(Core {
                 streams,
+                received_bytes: 0,
+                unsent_bytes: 0,
                 ready: VecDeque::new(),
                 control: VecDeque::new(),
                 incoming: VecDeque::new(),
@@ -268,12 +277,14 @@ impl Shared {
     pub fn received(&self, id: u32, data: Bytes, fin: bool) -> bool {
         let mut core = self.core.lock();
         core.active = Instant::now();
-        let Some(state) = core.streams.get_mut(&id) else { return true };
+        let Core { streams, received_bytes, .. } = &mut *core;
+        let Some(state) = streams.get_mut(&id) else { return true };
         if state.receive_end != End::Open {
             return true;
         }
         if !state.discard && !data.is_empty() {
             state.received_bytes += data.len() + PIECE_BYTES;
+            *received_bytes += data.len() + PIECE_BYTES;
             // A small piece must not keep a whole read buffer alive.
             let data = if data.len() < COPY_BELOW_BYTES { Bytes::copy_from_slice(&data) } else { data };
             state.received.push_back(data);
@@ -284,12 +295,12 @@ impl Shared {
         if let Some(waker) = state.reader.take() {
             waker.wake();
         }
-        state.has_room()
+        core.has_room(id)
     }
 
     pub fn has_room(&self, id: u32) -> bool {
         let core = self.core.lock();
-        core.phase > Phase::Open || core.streams.get(&id).is_none_or(StreamState::has_room)
+        core.phase > Phase::Open || core.has_room(id)
     }
 
     pub fn reset_by_peer(&self, id: u32) {
@@ -300,11 +311,12 @@ impl Shared {
             state.receive_end = End::Reset;
         }
         state.send_end = End::Reset;
-        state.send.clear();
+        let unsent = state.forget_unsent();
         state.wake_all();
         if state.orphan {
             core.streams.remove(&id);
         }
+        core.sent(unsent);
     }
 
     /// Ends a stream abruptly from this side; what is unread and unsent is dropped.
@@ -319,11 +331,11 @@ impl Shared {
         let done = state.receive_end != End::Open && state.fin_sent;
         state.send_end = End::Reset;
         state.receive_end = End::Reset;
-        state.send.clear();
-        state.received.clear();
-        state.received_bytes = 0;
+        let (unsent, unread) = (state.forget_unsent(), state.forget_received());
         state.discard = true;
         state.wake_all();
+        core.received_bytes -= unread;
+        core.sent(unsent);
         self.room.notify_one();
         if dynamic && !done && phase == Phase::Open && !self.queue(&mut core, Outbound::Reset { id, status }) {
             drop(core);
@@ -337,12 +349,12 @@ impl Shared {
         let Some(state) = core.streams.get_mut(&id) else { return };
         state.orphan = true;
         state.discard = true;
-        state.received.clear();
-        state.received_bytes = 0;
+        let unread = state.forget_received();
         if state.send_end == End::Open {
             state.send_end = End::Fin;
         }
         let gone = state.send_end == End::Reset || state.fin_sent;
+        core.received_bytes -= unread;
         if gone && self.dynamic {
             core.streams.remove(&id);
         } else {
@@ -388,6 +400,7 @@ impl Shared {
                 if let Some(waker) = state.writer.take() {
                     waker.wake();
                 }
+                core.sent(take);
                 core.mark_ready(id);
                 core.active = Instant::now();
                 return Next::Data(id, data);
@@ -414,9 +427,42 @@ impl StreamState {
     fn has_room(&self) -> bool {
         self.discard || self.received_bytes < STREAM_RECEIVE_BYTES_MAX
     }
+
+    /// Drops what is unread; how much the connection counted for it.
+    pub(super) fn forget_received(&mut self) -> usize {
+        self.received.clear();
+        std::mem::take(&mut self.received_bytes)
+    }
+
+    /// Drops what is unsent; how much that was.
+    pub(super) fn forget_unsent(&mut self) -> usize {
+        let len = self.send.len();
+        self.send.clear();
+        len
+    }
 }
 
 impl Core {
+    /// Whether more may be read for a stream. What is thrown away anyway needs no room.
+    fn has_room(&self, id: u32) -> bool {
+        let Some(state) = self.streams.get(&id) else { return true };
+        state.discard || state.has_room() && self.received_bytes < CONNECTION_RECEIVE_BYTES_MAX
+    }
+
+    /// Unsent bytes that a stream may still take.
+    pub fn send_room(&self) -> usize {
+        CONNECTION_SEND_BYTES_MAX.saturating_sub(self.unsent_bytes)
+    }
+
+    /// So many unsent bytes are no more; wakes the writers that waited for the connection's room.
+    pub fn sent(&mut self, bytes: usize) {
+        let was_full = self.send_room() == 0;
+        self.unsent_bytes -= bytes;
+        if was_full && self.send_room() > 0 {
+            self.streams.values_mut().filter_map(|state| state.writer.take()).for_each(Waker::wake);
+        }
+    }
+
     /// Why nothing new can begin.
     pub fn refusal(&self) -> Option<StreamError> {
         if self.phase == Phase::Open && !self.peer_gone && self.error.is_none() {
@@ -433,5 +479,52 @@ impl Core {
             state.in_ready = true;
             self.ready.push_back(id);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A server's side with so many streams that the client has opened.
+    fn with_streams(count: u32) -> (Shared, Vec<u32>) {
+        let shared = Shared::new(false, []);
+        let ids: Vec<u32> = (0..count).map(|n| 2 * n + 1).collect();
+        for id in &ids {
+            shared.opened(*id, Headers::new(), false).expect("opened");
+        }
+        (shared, ids)
+    }
+
+    #[tokio::test]
+    async fn all_streams_together_hold_no_more_than_the_connection_may() {
+        let (shared, ids) = with_streams(STREAMS_MAX as u32);
+        let piece = Bytes::from(vec![0; STREAM_RECEIVE_BYTES_MAX / 2]);
+        let full = ids.iter().position(|id| !shared.received(*id, piece.clone(), false));
+        let full = full.expect("thousands of half full streams are more than a connection may hold");
+        let held = shared.core.lock().received_bytes;
+        assert!(
+            (CONNECTION_RECEIVE_BYTES_MAX..CONNECTION_RECEIVE_BYTES_MAX + 2 * piece.len()).contains(&held),
+            "{held}"
+        );
+        assert!(!shared.has_room(ids[full]) && !shared.has_room(ids[full + 1]));
+        shared.reset(ids[0], reset::CANCEL);
+        assert!(shared.has_room(ids[full + 1]), "what is dropped makes room");
+        ids.iter().for_each(|id| shared.orphan(*id));
+        assert_eq!(shared.core.lock().received_bytes, 0);
+    }
+
+    #[tokio::test]
+    async fn unsent_bytes_are_counted_until_they_are_sent_or_dropped() {
+        let (shared, ids) = with_streams(2);
+        {
+            let mut core = shared.core.lock();
+            core.unsent_bytes = CONNECTION_SEND_BYTES_MAX;
+            assert_eq!(core.send_room(), 0);
+            core.streams.get_mut(&ids[0]).expect("open").send.extend_from_slice(&vec![0; DATA_FRAME_BYTES_MAX]);
+            core.mark_ready(ids[0]);
+        }
+        assert!(matches!(shared.next(), Next::Data(id, _) if id == ids[0]));
+        assert_eq!(shared.core.lock().send_room(), DATA_FRAME_BYTES_MAX);
     }
 }

@@ -10,7 +10,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::Guard;
 use super::state::{End, PIECE_BYTES, Shared, StreamState};
-use super::{STREAM_RECEIVE_BYTES_MAX, STREAM_SEND_BYTES_MAX};
+use super::{CONNECTION_RECEIVE_BYTES_MAX, STREAM_RECEIVE_BYTES_MAX, STREAM_SEND_BYTES_MAX};
 use crate::error::StreamError;
 use crate::spdy::Headers;
 use crate::spdy::frame::reset;
@@ -76,6 +76,7 @@ impl Stream {
         let mut core = shared.core.lock();
         if let Some(state) = core.streams.get_mut(&self.id) {
             state.send.extend_from_slice(data);
+            core.unsent_bytes += data.len();
             core.mark_ready(self.id);
             shared.send.notify_one();
         }
@@ -112,7 +113,7 @@ impl AsyncRead for Stream {
                 End::Broken => Poll::Ready(Err(error.unwrap_or(StreamError::Aborted).into())),
             };
         }
-        let was_full = state.received_bytes >= STREAM_RECEIVE_BYTES_MAX;
+        let before = state.received_bytes;
         while out.remaining() > 0
             && let Some(piece) = state.received.front_mut()
         {
@@ -125,7 +126,13 @@ impl AsyncRead for Stream {
                 state.received_bytes -= PIECE_BYTES;
             }
         }
-        if was_full && state.received_bytes < STREAM_RECEIVE_BYTES_MAX {
+        let now = state.received_bytes;
+        let all_before = core.received_bytes;
+        core.received_bytes -= before - now;
+        let freed = |before: usize, now: usize, most: usize| before >= most && now < most;
+        if freed(before, now, STREAM_RECEIVE_BYTES_MAX)
+            || freed(all_before, core.received_bytes, CONNECTION_RECEIVE_BYTES_MAX)
+        {
             shared.room.notify_one();
         }
         Poll::Ready(Ok(()))
@@ -137,6 +144,7 @@ impl AsyncWrite for Stream {
         let shared = self.shared();
         let mut core = shared.core.lock();
         let error = core.error.clone();
+        let send_room = core.send_room();
         let Some(state) = core.streams.get_mut(&self.id) else {
             return Poll::Ready(Err(StreamError::Closed.into()));
         };
@@ -145,13 +153,14 @@ impl AsyncWrite for Stream {
             End::Reset if error.is_none() => return Poll::Ready(Err(StreamError::Reset.into())),
             _ => return Poll::Ready(Err(error.unwrap_or(StreamError::Closed).into())),
         }
-        let room = STREAM_SEND_BYTES_MAX.saturating_sub(state.send.len());
+        let room = STREAM_SEND_BYTES_MAX.saturating_sub(state.send.len()).min(send_room);
         if room == 0 {
             state.writer = Some(cx.waker().clone());
             return Poll::Pending;
         }
         let take = data.len().min(room);
         state.send.extend_from_slice(&data[..take]);
+        core.unsent_bytes += take;
         core.mark_ready(self.id);
         shared.send.notify_one();
         Poll::Ready(Ok(take))

@@ -145,7 +145,7 @@ pub struct ImageArgs {
     #[arg(long, value_name = "DIR", requires = "image_credential_provider_config")]
     pub image_credential_provider_bin_dir: Option<PathBuf>,
     /// A pull that makes no progress for so long is given up.
-    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = kelson_kubelet::configuration::duration)]
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = kelson_kubelet::config::file::duration)]
     pub image_pull_progress_deadline: std::time::Duration,
 }
 

@@ -11,7 +11,7 @@ use kelson_client::Client;
 use kelson_client::remote::Remote;
 use kelson_cri::{CriClient, Limits};
 use kelson_kubelet::certs::bootstrap;
-use kelson_kubelet::configuration::{self, Laid, PORT_DEFAULT};
+use kelson_kubelet::config::file::{self as configuration, Laid, PORT_DEFAULT};
 use kelson_kubelet::volumes::mounts::KernelMounts;
 use kelson_kubelet::{Config, CredentialProviderFiles, Dependencies, Kubelet, RegisterTaint, Running};
 use kelson_meta::{Clock, SystemClock};

@@ -7,7 +7,7 @@ use kelson_pki::{Issued, KUBELET_SERVING, Key, Renewal, San, SwappableCertificat
 use super::CertError;
 use super::request::{Wanted, certificate};
 use super::store::{self, Store};
-use crate::context::Context;
+use crate::effects::Context;
 
 /// How long one request may wait for approval before a new one is filed.
 const WAIT: Duration = Duration::from_secs(15 * 60);

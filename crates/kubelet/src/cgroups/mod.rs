@@ -8,7 +8,7 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kelson_cri::proto as cri;
 
-use crate::pods::spec::{self, Role};
+use crate::pod::{self, Role};
 
 /// CPU period of quotas, microseconds.
 const PERIOD: i64 = 100_000;
@@ -42,7 +42,7 @@ pub fn oom_score(pod: &Pod, role: Role, c: &Container, machine_memory: i64) -> i
     if priority >= 2_000_000_000 {
         return OOM_GUARANTEED;
     }
-    match spec::qos_class(pod) {
+    match pod::qos_class(pod) {
         "Guaranteed" => return OOM_GUARANTEED,
         "BestEffort" => return OOM_BEST_EFFORT,
         _ => {}
@@ -51,13 +51,13 @@ pub fn oom_score(pod: &Pod, role: Role, c: &Container, machine_memory: i64) -> i
         let per_mille = i64::try_from(1000 * i128::from(request) / i128::from(machine_memory.max(1)));
         (1000 - per_mille.unwrap_or(1000)).clamp(3, 999)
     };
-    let of = |c: &Container| spec::request(c, "memory").map_or(0, |q| q.value());
+    let of = |c: &Container| pod::request(c, "memory").map_or(0, |q| q.value());
     let own = score(of(c));
     if role != Role::Sidecar {
         return own;
     }
     // A sidecar never goes before the containers it serves.
-    let apps = spec::members(pod).filter(|m| m.role == Role::App).map(|m| score(of(&m.container))).min();
+    let apps = pod::members(pod).filter(|m| m.role == Role::App).map(|m| score(of(&m.container))).min();
     own.min(apps.unwrap_or(own))
 }
 
@@ -69,8 +69,8 @@ pub fn container_resources(
     machine_memory: i64,
     may_lower_oom: bool,
 ) -> cri::LinuxContainerResources {
-    let cpu_limit = spec::limit(c, "cpu").map_or(0, |q| q.milli_value());
-    let cpu_request = spec::request(c, "cpu").map_or(0, |q| q.milli_value());
+    let cpu_limit = pod::limit(c, "cpu").map_or(0, |q| q.milli_value());
+    let cpu_request = pod::request(c, "cpu").map_or(0, |q| q.milli_value());
     let mut oom = oom_score(pod, role, c, machine_memory);
     if !may_lower_oom {
         // Without CAP_SYS_RESOURCE the kernel refuses negative scores, and the container with them.
@@ -79,14 +79,14 @@ pub fn container_resources(
     let hugepages = c.resources.iter().flat_map(|r| r.limits.iter().flatten()).filter_map(|(k, q)| {
         let size = k.strip_prefix("hugepages-")?;
         let bytes: kelson_meta::Quantity = size.parse().ok()?;
-        let limit = u64::try_from(spec::quantity(q).value()).ok()?;
+        let limit = u64::try_from(pod::quantity(q).value()).ok()?;
         Some(cri::HugepageLimit { page_size: page_size(bytes.value()), limit })
     });
     cri::LinuxContainerResources {
         cpu_period: if cpu_limit > 0 { PERIOD } else { 0 },
         cpu_quota: quota(cpu_limit),
         cpu_shares: shares(cpu_request),
-        memory_limit_in_bytes: spec::limit(c, "memory").map_or(0, |q| q.value()),
+        memory_limit_in_bytes: pod::limit(c, "memory").map_or(0, |q| q.value()),
         oom_score_adj: oom,
         hugepage_limits: hugepages.collect(),
         ..Default::default()
@@ -170,13 +170,13 @@ impl Cgroups {
         let Some(inner) = &self.inner else { return Ok(()) };
         let path = inner.path(pod);
         inner.make(&path).map_err(|e| {
-            format!("failed to ensure that the pod: {} cgroups exist and are correctly applied: {e}", spec::uid(pod))
+            format!("failed to ensure that the pod: {} cgroups exist and are correctly applied: {e}", pod::uid(pod))
         })?;
-        inner.write_cpu_shares(&path, shares(spec::pod_request(pod, "cpu").milli_value()));
-        if let Some(limit) = spec::pod_limit(pod, "cpu") {
+        inner.write_cpu_shares(&path, shares(pod::pod_request(pod, "cpu").milli_value()));
+        if let Some(limit) = pod::pod_limit(pod, "cpu") {
             inner.write_cpu_quota(&path, quota(limit.milli_value()));
         }
-        if let Some(limit) = spec::pod_limit(pod, "memory") {
+        if let Some(limit) = pod::pod_limit(pod, "memory") {
             inner.write(&path, ("memory", "memory.limit_in_bytes"), "memory.max", &limit.value().to_string());
         }
         if let Some(max) = inner.pids_max {
@@ -248,12 +248,12 @@ fn detect(mount: &Path) -> Result<Tree, String> {
 
 impl Inner {
     fn path(&self, pod: &Pod) -> String {
-        let class = match spec::qos_class(pod) {
+        let class = match pod::qos_class(pod) {
             "Burstable" => "/burstable",
             "BestEffort" => "/besteffort",
             _ => "",
         };
-        format!("{}/kubepods{class}/pod{}", self.root, spec::uid(pod))
+        format!("{}/kubepods{class}/pod{}", self.root, pod::uid(pod))
     }
 
     fn directories(&self, path: &str) -> Vec<PathBuf> {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceFieldSelector};
 use kelson_meta::Quantity;
 
-use crate::pods::spec;
+use crate::pod;
 
 /// What of the node the downward API shows.
 #[derive(Clone, Debug, Default)]
@@ -33,9 +33,9 @@ pub fn field(pod: &Pod, path: &str, node: &NodeFacts, pod_ips: &[String]) -> Res
         return Ok(map.and_then(|m| m.get(key)).cloned().unwrap_or_default());
     }
     Ok(match path {
-        "metadata.name" => spec::name(pod).to_owned(),
-        "metadata.namespace" => spec::namespace(pod).to_owned(),
-        "metadata.uid" => spec::uid(pod).to_owned(),
+        "metadata.name" => pod::name(pod).to_owned(),
+        "metadata.namespace" => pod::namespace(pod).to_owned(),
+        "metadata.uid" => pod::uid(pod).to_owned(),
         "metadata.labels" => format_map(m.labels.as_ref()),
         "metadata.annotations" => format_map(m.annotations.as_ref()),
         "spec.nodeName" => node.name.clone(),
@@ -93,7 +93,7 @@ fn quote(s: &str) -> String {
 
 /// The value of a `resourceFieldRef`, in units of its divisor, rounded up.
 pub fn resource(c: &Container, selector: &ResourceFieldSelector, node: &NodeFacts) -> Result<String, String> {
-    let divisor = selector.divisor.as_ref().map(spec::quantity).filter(|d| !d.is_zero());
+    let divisor = selector.divisor.as_ref().map(pod::quantity).filter(|d| !d.is_zero());
     let (kind, name) = selector
         .resource
         .split_once('.')
@@ -104,8 +104,8 @@ pub fn resource(c: &Container, selector: &ResourceFieldSelector, node: &NodeFact
         return Err(format!("unsupported container resource : {}", selector.resource));
     }
     let value = match kind {
-        "limits" => spec::limit(c, name).filter(|q| !q.is_zero()).or_else(|| node.allocatable.get(name).copied()),
-        _ => spec::request(c, name),
+        "limits" => pod::limit(c, name).filter(|q| !q.is_zero()).or_else(|| node.allocatable.get(name).copied()),
+        _ => pod::request(c, name),
     };
     let value = value.unwrap_or_default();
     let divisor = divisor.unwrap_or_else(|| Quantity::from_i64(1));

@@ -7,9 +7,9 @@ use kelson_client::EventType;
 
 use super::expand::expand;
 use super::{fields, services};
-use crate::context::Context;
-use crate::pods::spec::{self, Role};
-use crate::volumes::objects::{Data, Kind};
+use crate::effects::Context;
+use crate::objects::{Data, Kind};
+use crate::pod::{self, Role};
 
 /// The variables in order, names once. `Err` is the message of `CreateContainerConfigError`.
 pub async fn environment(
@@ -21,7 +21,7 @@ pub async fn environment(
 ) -> Result<Vec<(String, String)>, String> {
     let links = pod.spec.as_ref().and_then(|s| s.enable_service_links).unwrap_or(true);
     let views = ctx.services.list();
-    let linked = services::variables(spec::namespace(pod), links, views.iter().map(|s| &**s));
+    let linked = services::variables(pod::namespace(pod), links, views.iter().map(|s| &**s));
     let mut sources = Sources { ctx, pod, cache: HashMap::new() };
     let mut env = Variables::default();
     for e in c.env_from.iter().flatten() {
@@ -45,7 +45,7 @@ pub async fn environment(
             let message = format!(
                 "Keys [{}] from the EnvFrom {what} {}/{name} were skipped since they are considered invalid environment variable names.",
                 skipped.join(", "),
-                spec::namespace(pod)
+                pod::namespace(pod)
             );
             ctx.container_event(pod, role, &c.name, EventType::Warning, "InvalidEnvironmentVariableNames", message);
         }
@@ -133,7 +133,7 @@ impl Sources<'_> {
         }
         if let Some(r) = &from.resource_field_ref {
             let other = r.container_name.as_deref().filter(|n| !n.is_empty());
-            let of = other.and_then(|n| spec::member(pod, n));
+            let of = other.and_then(|n| pod::member(pod, n));
             let container = of.as_ref().map_or(c, |m| &m.container);
             return fields::resource(container, r, &node).map(Some);
         }
@@ -149,7 +149,7 @@ impl Sources<'_> {
         match data.get(&key) {
             Some(v) => Ok(Some(String::from_utf8_lossy(v).into_owned())),
             None if optional => Ok(None),
-            None => Err(format!("couldn't find key {key} in {word} {}/{name}", spec::namespace(pod))),
+            None => Err(format!("couldn't find key {key} in {word} {}/{name}", pod::namespace(pod))),
         }
     }
 }

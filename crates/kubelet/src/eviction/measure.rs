@@ -14,11 +14,11 @@ use tokio::sync::{OnceCell, mpsc};
 use super::rank::{ContainerUsage, PodUsage, Usages};
 use super::thresholds::{Observation, Observations, Signal};
 use super::{Effects, REASON};
-use crate::context::Context;
+use crate::effects::Context;
 use crate::images::gc::is_kept;
 use crate::node::facts;
+use crate::pod;
 use crate::pods::manager::{Known, Signal as ToManager};
-use crate::pods::spec;
 use crate::runtime::labels;
 
 /// Files and directories looked at to sum up one directory; a pod that makes more is counted for these.
@@ -103,7 +103,7 @@ impl Effects for Real {
     }
 
     fn active(&self) -> Vec<Arc<Pod>> {
-        let alive = |p: &Arc<Pod>| !spec::is_terminal(p) && !spec::is_deleted(p);
+        let alive = |p: &Arc<Pod>| !pod::is_terminal(p) && !pod::is_deleted(p);
         self.known.list().into_iter().filter(alive).collect()
     }
 
@@ -111,7 +111,7 @@ impl Effects for Real {
         let stats = self.ctx.runtime.list_container_stats(None).await.unwrap_or_default();
         let (ctx, pods) = (Arc::clone(&self.ctx), pods.to_vec());
         let work = tokio::task::spawn_blocking(move || {
-            pods.iter().map(|p| (spec::uid(p).to_owned(), usage(&ctx, p, &stats))).collect()
+            pods.iter().map(|p| (pod::uid(p).to_owned(), usage(&ctx, p, &stats))).collect()
         });
         work.await.unwrap_or_default()
     }
@@ -131,16 +131,16 @@ impl Effects for Real {
     }
 
     fn evict(&self, pod: &Arc<Pod>, message: String, grace: Duration) {
-        tracing::warn!(pod = %spec::format_pod(pod), message, "evicting");
+        tracing::warn!(pod = %pod::format_pod(pod), message, "evicting");
         self.ctx.event(pod, EventType::Warning, REASON, message.clone());
         // The manager ends with the kubelet: nobody to tell is no fault.
-        let _ = self.manager.send(ToManager::Evict { uid: spec::uid(pod).to_owned(), message, grace });
+        let _ = self.manager.send(ToManager::Evict { uid: pod::uid(pod).to_owned(), message, grace });
     }
 }
 
 fn usage(ctx: &Context, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUsage {
-    let uid = spec::uid(pod);
-    let logs = ctx.config.pod_log_dir(spec::namespace(pod), spec::name(pod), uid);
+    let uid = pod::uid(pod);
+    let logs = ctx.config.pod_log_dir(pod::namespace(pod), pod::name(pod), uid);
     let mut containers: BTreeMap<String, ContainerUsage> = BTreeMap::new();
     for s in stats {
         let Some(a) = s.attributes.as_ref().filter(|a| a.labels.get(labels::POD_UID).is_some_and(|u| u == uid)) else {

@@ -14,7 +14,7 @@ use kelson_meta::Clock;
 use tokio::sync::watch;
 
 use crate::node::facts::Pressure;
-use crate::pods::spec;
+use crate::pod;
 use rank::Usages;
 use thresholds::{DEFAULT_HARD, Observations, Threshold, Tracker};
 
@@ -104,19 +104,15 @@ impl<E: Effects> Manager<E> {
 
     /// Ends pods over a limit of their own; true when there was one.
     async fn own_limits(&self) -> bool {
-        let limited: Vec<Arc<Pod>> = self
-            .effects
-            .active()
-            .into_iter()
-            .filter(|p| rank::has_storage_limits(p) && !spec::is_critical(p))
-            .collect();
+        let limited: Vec<Arc<Pod>> =
+            self.effects.active().into_iter().filter(|p| rank::has_storage_limits(p) && !pod::is_critical(p)).collect();
         if limited.is_empty() {
             return false;
         }
         let usages = self.effects.usages(&limited).await;
         let mut any = false;
         for pod in &limited {
-            let over = usages.get(spec::uid(pod)).and_then(|u| rank::over_storage_limit(pod, u));
+            let over = usages.get(pod::uid(pod)).and_then(|u| rank::over_storage_limit(pod, u));
             if let Some(message) = over {
                 self.effects.evict(pod, message, HARD_GRACE);
                 any = true;
@@ -138,16 +134,16 @@ impl<E: Effects> Manager<E> {
         let mut pods = self.effects.active();
         let usages = self.effects.usages(&pods).await;
         rank::rank(&mut pods, &usages, met.signal);
-        let Some(pod) = pods.iter().find(|p| !spec::is_critical(p)) else {
+        let Some(pod) = pods.iter().find(|p| !pod::is_critical(p)) else {
             tracing::error!(signal = met.signal.name(), "no pod can be evicted");
             return;
         };
         let grace = if met.is_hard() {
             HARD_GRACE
         } else {
-            Duration::from_secs(u64::try_from(spec::grace_seconds(pod)).unwrap_or(0)).min(self.config.max_pod_grace)
+            Duration::from_secs(u64::try_from(pod::grace_seconds(pod)).unwrap_or(0)).min(self.config.max_pod_grace)
         };
-        let message = rank::message(pod, usages.get(spec::uid(pod)), met, seen);
+        let message = rank::message(pod, usages.get(pod::uid(pod)), met, seen);
         self.effects.evict(pod, message, grace);
     }
 }

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kelson_meta::Quantity;
 
 use super::thresholds::{Observations, Signal, Threshold, amount};
-use crate::pods::spec::{self, Role};
+use crate::pod::{self, Role};
 
 /// What one container uses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,21 +48,21 @@ impl PodUsage {
 pub type Usages = HashMap<String, PodUsage>;
 
 fn request(pod: &Pod, resource: &str) -> u64 {
-    u64::try_from(spec::pod_request(pod, resource).value()).unwrap_or(0)
+    u64::try_from(pod::pod_request(pod, resource).value()).unwrap_or(0)
 }
 
 /// Sorts pods, the first to be evicted first: those above their requests, then by priority, then by how far above.
 pub fn rank(pods: &mut [Arc<Pod>], usages: &Usages, signal: Signal) {
     let none = PodUsage::default();
-    let of = |p: &Pod| usages.get(spec::uid(p)).unwrap_or(&none);
+    let of = |p: &Pod| usages.get(pod::uid(p)).unwrap_or(&none);
     let above = |used: u64, asked: u64| i128::from(used) - i128::from(asked);
     pods.sort_by_cached_key(|p| {
         let over = match signal {
             Signal::MemoryAvailable => above(of(p).memory(), request(p, "memory")),
-            Signal::PidAvailable => return (false, spec::priority(p), Reverse(i128::from(of(p).processes))),
+            Signal::PidAvailable => return (false, pod::priority(p), Reverse(i128::from(of(p).processes))),
             _ => above(of(p).disk(), request(p, "ephemeral-storage")),
         };
-        (over <= 0, spec::priority(p), Reverse(over))
+        (over <= 0, pod::priority(p), Reverse(over))
     });
 }
 
@@ -76,14 +76,14 @@ pub fn message(pod: &Pod, usage: Option<&PodUsage>, met: &Threshold, seen: &Obse
         let _ = write!(out, "Threshold quantity: {value}, available: {left}. ");
     }
     let Some(usage) = usage else { return out };
-    for m in spec::members(pod).filter(|m| m.role != Role::Ephemeral) {
+    for m in pod::members(pod).filter(|m| m.role != Role::Ephemeral) {
         let Some(c) = usage.containers.get(&m.container.name) else { continue };
         let used = match resource {
             "memory" => c.memory,
             "ephemeral-storage" => c.rootfs + c.logs,
             _ => continue,
         };
-        let asked = m.container.resources.as_ref().and_then(|r| r.requests.as_ref()?.get(resource)).map(spec::quantity);
+        let asked = m.container.resources.as_ref().and_then(|r| r.requests.as_ref()?.get(resource)).map(pod::quantity);
         let asked = asked.unwrap_or_default();
         let used = amount(used);
         if used > asked {
@@ -102,15 +102,15 @@ pub fn has_storage_limits(pod: &Pod) -> bool {
     let volumes = pod.spec.iter().flat_map(|s| s.volumes.iter().flatten());
     let sized = volumes.filter_map(|v| v.empty_dir.as_ref()).any(|e| {
         e.medium.as_deref().unwrap_or_default().is_empty()
-            && e.size_limit.as_ref().map(spec::quantity).is_some_and(|q| q.signum() > 0)
+            && e.size_limit.as_ref().map(pod::quantity).is_some_and(|q| q.signum() > 0)
     });
-    sized || spec::members(pod).any(|m| spec::limit(&m.container, "ephemeral-storage").is_some())
+    sized || pod::members(pod).any(|m| pod::limit(&m.container, "ephemeral-storage").is_some())
 }
 
 /// Why a pod must go because of its own limits of local storage, if it must.
 pub fn over_storage_limit(pod: &Pod, usage: &PodUsage) -> Option<String> {
     for v in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
-        let limit = v.empty_dir.as_ref().and_then(|e| e.size_limit.as_ref()).map(spec::quantity);
+        let limit = v.empty_dir.as_ref().and_then(|e| e.size_limit.as_ref()).map(pod::quantity);
         let (Some(limit), Some(used)) = (limit.filter(|q| q.signum() > 0), usage.empty_dirs.get(&v.name)) else {
             continue;
         };
@@ -119,15 +119,15 @@ pub fn over_storage_limit(pod: &Pod, usage: &PodUsage) -> Option<String> {
         }
     }
     let positive = |q: &Quantity| q.signum() > 0;
-    if let Some(limit) = spec::pod_limit(pod, "ephemeral-storage").filter(positive)
+    if let Some(limit) = pod::pod_limit(pod, "ephemeral-storage").filter(positive)
         && amount(usage.disk()) > limit
     {
         return Some(format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "));
     }
-    for m in spec::members(pod).filter(|m| m.role == Role::App) {
+    for m in pod::members(pod).filter(|m| m.role == Role::App) {
         let name = &m.container.name;
         let used = usage.containers.get(name).map_or(0, |c| c.rootfs + c.logs);
-        if let Some(limit) = spec::limit(&m.container, "ephemeral-storage").filter(positive)
+        if let Some(limit) = pod::limit(&m.container, "ephemeral-storage").filter(positive)
             && amount(used) > limit
         {
             return Some(format!("Container {name} exceeded its local ephemeral storage limit \"{limit}\". "));
@@ -167,7 +167,7 @@ mod tests {
         .into();
         let mut order = |signal| {
             rank(&mut pods, &usages, signal);
-            pods.iter().map(|p| spec::name(p).to_owned()).collect::<Vec<_>>().join(" ")
+            pods.iter().map(|p| pod::name(p).to_owned()).collect::<Vec<_>>().join(" ")
         };
         assert_eq!(order(Signal::MemoryAvailable), "much little dear within");
         assert_eq!(order(Signal::NodeFsAvailable), "within little dear much");

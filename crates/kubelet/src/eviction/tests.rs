@@ -41,8 +41,8 @@ impl Effects for Arc<World> {
         self.log.lock().push(format!("attempting {resource}"));
     }
     fn evict(&self, pod: &Arc<Pod>, message: String, grace: Duration) {
-        self.log.lock().push(format!("evict {} {}s {message}", spec::name(pod), grace.as_secs()));
-        self.pods.lock().retain(|p| spec::uid(p) != spec::uid(pod));
+        self.log.lock().push(format!("evict {} {}s {message}", pod::name(pod), grace.as_secs()));
+        self.pods.lock().retain(|p| pod::uid(p) != pod::uid(pod));
     }
 }
 

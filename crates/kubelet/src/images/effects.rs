@@ -8,8 +8,8 @@ use kelson_credentials::{Candidate, Present, PullEffects};
 use kelson_cri::{CriError, proto as cri};
 use parking_lot::Mutex;
 
-use crate::context::Context;
-use crate::pods::spec::Role;
+use crate::effects::Context;
+use crate::pod::Role;
 
 /// One container's pull.
 pub(super) struct Effects<'a> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kelson_cri::proto as cri;
 
-use crate::context::Context;
+use crate::effects::Context;
 
 /// How often the disk is looked at.
 pub const PERIOD: Duration = Duration::from_secs(300);

@@ -23,9 +23,9 @@ pub use kelson_credentials::Present;
 pub use kelson_credentials::pull::go_duration;
 
 use crate::config::{Config, CredentialProviderFiles};
-use crate::context::Context;
-use crate::kubelet::KubeletError;
-use crate::pods::spec::{self, Role};
+use crate::effects::Context;
+use crate::pod::{self, Role};
+use crate::start::KubeletError;
 
 /// Why a container does not start: a waiting reason and a message.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -146,16 +146,16 @@ impl Images {
 
     /// When a failed pull of this pod's image may be tried again; `None`: now.
     pub fn retry_at(&self, pod: &Pod, image: &str, now: Timestamp) -> Option<Timestamp> {
-        self.manager.retry_at(spec::uid(pod), image).filter(|at| *at > now)
+        self.manager.retry_at(pod::uid(pod), image).filter(|at| *at > now)
     }
 }
 
 fn identity(pod: &Pod) -> PodIdentity {
     let account = pod.spec.as_ref().and_then(|s| s.service_account_name.clone()).unwrap_or_default();
     PodIdentity {
-        namespace: spec::namespace(pod).to_owned(),
-        name: spec::name(pod).to_owned(),
-        uid: spec::uid(pod).to_owned(),
+        namespace: pod::namespace(pod).to_owned(),
+        name: pod::name(pod).to_owned(),
+        uid: pod::uid(pod).to_owned(),
         service_account: account,
     }
 }
@@ -169,7 +169,7 @@ async fn pull_secrets(ctx: &Context, pod: &Pod) -> Vec<PullSecret> {
         match ctx.objects.secret(pod, &reference.name).await {
             Ok(secret) => found.push(api::pull_secret(&secret)),
             Err(e) => {
-                tracing::info!(pod = %spec::format_pod(pod), secret = %reference.name, error = %e, "image pull secret not usable");
+                tracing::info!(pod = %pod::format_pod(pod), secret = %reference.name, error = %e, "image pull secret not usable");
                 failed.push(reference.name.as_str());
             }
         }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::context::Context;
+use crate::effects::Context;
 use crate::pods::manager::Known;
 
 /// How often sizes are looked at.

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod};
 use kelson_meta::Quantity;
 
-use super::spec;
 use crate::config::Config;
 use crate::node::facts::Pressure;
+use crate::pod;
 
 /// Why not: reason and message of the failed pod.
 pub type Rejection = (String, String);
@@ -47,7 +47,7 @@ pub fn admit(
 fn refused_by_pressure(pod: &Pod, pressure: Pressure) -> Option<String> {
     let all = [("MemoryPressure", pressure.memory), ("DiskPressure", pressure.disk), ("PIDPressure", pressure.pid)];
     let held: Vec<&str> = all.into_iter().filter(|(_, holds)| *holds).map(|(name, _)| name).collect();
-    if held.is_empty() || spec::is_critical(pod) {
+    if held.is_empty() || pod::is_critical(pod) {
         return None;
     }
     if held == ["MemoryPressure"] {
@@ -57,7 +57,7 @@ fn refused_by_pressure(pod: &Pod, pressure: Pressure) -> Option<String> {
                 && (t.operator.as_deref() == Some("Exists") || t.key.as_deref() == Some(key))
                 && t.effect.as_deref().is_none_or(|e| e.is_empty() || e == "NoSchedule")
         });
-        if spec::qos_class(pod) != "BestEffort" || tolerates {
+        if pod::qos_class(pod) != "BestEffort" || tolerates {
             return None;
         }
     }
@@ -68,7 +68,7 @@ fn fits(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Rejection> {
     let none = BTreeMap::new();
     let status = node.status.as_ref();
     let allocatable = status.and_then(|s| s.allocatable.as_ref()).unwrap_or(&none);
-    let active = || others.iter().filter(|p| !spec::is_terminal(p) && spec::uid(p) != spec::uid(pod));
+    let active = || others.iter().filter(|p| !pod::is_terminal(p) && pod::uid(p) != pod::uid(pod));
     let out_of = |resource: &str, requested: i64, used: i64, capacity: i64| {
         let message = format!(
             "Pod was rejected: Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
@@ -76,7 +76,7 @@ fn fits(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Rejection> {
         Err((format!("OutOf{resource}"), message))
     };
     let count = i64::try_from(active().count()).unwrap_or(i64::MAX);
-    if let Some(max) = allocatable.get("pods").map(|q| spec::quantity(q).value())
+    if let Some(max) = allocatable.get("pods").map(|q| pod::quantity(q).value())
         && count + 1 > max
     {
         return out_of("pods", 1, count, max);
@@ -84,12 +84,12 @@ fn fits(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Rejection> {
     let mut resources: Vec<&str> = vec!["cpu", "memory", "ephemeral-storage"];
     resources.extend(allocatable.keys().map(String::as_str).filter(|k| k.starts_with("hugepages-") || k.contains('/')));
     for r in resources {
-        let Some(capacity) = allocatable.get(r).map(spec::quantity) else { continue };
-        let wanted = spec::pod_request(pod, r);
+        let Some(capacity) = allocatable.get(r).map(pod::quantity) else { continue };
+        let wanted = pod::pod_request(pod, r);
         if wanted.is_zero() {
             continue;
         }
-        let used = active().fold(Quantity::default(), |sum, p| sum.plus(spec::pod_request(p, r)));
+        let used = active().fold(Quantity::default(), |sum, p| sum.plus(pod::pod_request(p, r)));
         if used.plus(wanted) > capacity {
             let number = |q: Quantity| if r == "cpu" { q.milli_value() } else { q.value() };
             return out_of(r, number(wanted), number(used), number(capacity));

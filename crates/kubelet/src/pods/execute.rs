@@ -10,13 +10,13 @@ use kelson_client::EventType;
 use kelson_cri::proto as cri;
 use tokio::sync::mpsc;
 
-use super::actions::Action;
-use super::spec::{self, Member, Role};
+use super::plan::Action;
 use super::terminate::{self, Kill};
 use super::worker::Event;
-use crate::context::Context;
+use crate::effects::Context;
 use crate::env::resolve;
 use crate::images::StartError;
+use crate::pod::{self, Member, Role};
 use crate::probes::{Handler, Outcome, Target};
 use crate::runtime::snapshot::RuntimePod;
 use crate::runtime::{config, dns, sandbox, security};
@@ -107,7 +107,7 @@ impl Executor {
 
     async fn prepare(&self) -> Result<PodVolumes, String> {
         let (ctx, pod) = (&self.ctx, &*self.pod);
-        if !spec::host_network(pod) {
+        if !pod::host_network(pod) {
             let fault = ctx.network_fault.borrow().clone();
             if let Some(fault) = fault {
                 let message = format!("network is not ready: {fault}");
@@ -138,11 +138,11 @@ impl Executor {
     fn directories(&self) -> std::io::Result<()> {
         use std::os::unix::fs::PermissionsExt as _;
         let (ctx, pod) = (&self.ctx, &*self.pod);
-        let dir = ctx.config.pod_dir(spec::uid(pod));
+        let dir = ctx.config.pod_dir(pod::uid(pod));
         std::fs::create_dir_all(dir.join("volumes"))?;
         std::fs::create_dir_all(dir.join("containers"))?;
         std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o750))?;
-        std::fs::create_dir_all(ctx.config.pod_log_dir(spec::namespace(pod), spec::name(pod), spec::uid(pod)))
+        std::fs::create_dir_all(ctx.config.pod_log_dir(pod::namespace(pod), pod::name(pod), pod::uid(pod)))
     }
 
     async fn stop_sandbox(&self, id: &str) {
@@ -153,7 +153,7 @@ impl Executor {
         if let Err(e) = self.ctx.runtime.stop_pod_sandbox(id).await
             && !e.is_not_found()
         {
-            tracing::warn!(pod = %spec::format_pod(&self.pod), sandbox = id, error = %e, "sandbox not stopped");
+            tracing::warn!(pod = %pod::format_pod(&self.pod), sandbox = id, error = %e, "sandbox not stopped");
         }
         self.tell(Step::Changed);
     }
@@ -193,13 +193,13 @@ impl Executor {
         let Some(instance) = self.runtime.containers.iter().find(|c| c.id == id) else { return };
         let liveness = message.contains("liveness probe");
         let startup = message.contains("startup probe");
-        let member = spec::member(&self.pod, name);
+        let member = pod::member(&self.pod, name);
         let of_probe = member.as_ref().and_then(|m| {
             let c = &m.container;
             let p = if liveness { c.liveness_probe.as_ref() } else { c.startup_probe.as_ref().filter(|_| startup) };
             p.and_then(|p| p.termination_grace_period_seconds)
         });
-        let grace = of_probe.unwrap_or_else(|| spec::grace_seconds(&self.pod));
+        let grace = of_probe.unwrap_or_else(|| pod::grace_seconds(&self.pod));
         let kill = Kill {
             ctx: &self.ctx,
             pod: &self.pod,
@@ -212,7 +212,7 @@ impl Executor {
 
     async fn start(&self, name: &str, restart_count: i32, volumes: &PodVolumes) -> Result<(), StartError> {
         let (ctx, pod) = (&self.ctx, &*self.pod);
-        let Some(m) = spec::member(pod, name) else { return Ok(()) };
+        let Some(m) = pod::member(pod, name) else { return Ok(()) };
         let failed = |message: &str| {
             ctx.container_event(pod, m.role, name, EventType::Warning, "Failed", format!("Error: {message}"));
         };
@@ -226,7 +226,7 @@ impl Executor {
                 return Err(e);
             }
         };
-        let pod_ips = if spec::host_network(pod) { ctx.host_ips() } else { sandbox.ips.clone() };
+        let pod_ips = if pod::host_network(pod) { ctx.host_ips() } else { sandbox.ips.clone() };
         let config = match self.container_config(&m, restart_count, volumes, &image, &pod_ips).await {
             Ok(c) => c,
             Err(message) => {
@@ -298,7 +298,7 @@ impl Executor {
         else {
             return Ok(());
         };
-        tracing::info!(pod = %spec::format_pod(&self.pod), container = %m.container.name, why, "postStart hook failed");
+        tracing::info!(pod = %pod::format_pod(&self.pod), container = %m.container.name, why, "postStart hook failed");
         let name = &m.container.name;
         self.ctx.container_event(
             &self.pod,
@@ -308,7 +308,7 @@ impl Executor {
             "FailedPostStartHook",
             "PostStartHook failed",
         );
-        let grace = Duration::from_secs(u64::try_from(spec::grace_seconds(&self.pod)).unwrap_or(0));
+        let grace = Duration::from_secs(u64::try_from(pod::grace_seconds(&self.pod)).unwrap_or(0));
         let message = format!("FailedPostStartHook: Container {name} failed postStart hook");
         self.ctx.container_event(&self.pod, m.role, name, EventType::Normal, "Killing", message);
         if let Err(e) = self.ctx.runtime.stop_container(id, grace).await {

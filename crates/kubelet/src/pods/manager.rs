@@ -8,10 +8,11 @@ use kelson_client::{Change, EventType, Informer, InformerConfig, InformerHandle}
 use parking_lot::Mutex;
 use tokio::sync::{mpsc, watch};
 
+use super::admit;
 use super::mirror::{Keeper, News};
 use super::worker::{Event, Start, Worker};
-use super::{admit, spec};
-use crate::context::Context;
+use crate::effects::Context;
+use crate::pod;
 use crate::runtime::events::Present;
 
 /// What the manager hears.
@@ -62,7 +63,7 @@ impl Known {
     }
     /// By namespace and name.
     pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
-        self.pods.lock().values().find(|p| spec::namespace(p) == namespace && spec::name(p) == name).cloned()
+        self.pods.lock().values().find(|p| pod::namespace(p) == namespace && pod::name(p) == name).cloned()
     }
 }
 
@@ -128,10 +129,10 @@ impl Manager {
         while let Some(signal) = self.signals.recv().await {
             match signal {
                 // The keeper lives as long as the manager.
-                Signal::Pod(pod) if spec::is_mirror(&pod) => drop(self.mirrors.send(News::Seen(pod))),
-                Signal::Gone(pod) if spec::is_mirror(&pod) => drop(self.mirrors.send(News::Gone(pod))),
+                Signal::Pod(pod) if pod::is_mirror(&pod) => drop(self.mirrors.send(News::Seen(pod))),
+                Signal::Gone(pod) if pod::is_mirror(&pod) => drop(self.mirrors.send(News::Gone(pod))),
                 Signal::Pod(pod) => self.pod(pod),
-                Signal::Gone(pod) => self.send(spec::uid(&pod), Event::Gone),
+                Signal::Gone(pod) => self.send(pod::uid(&pod), Event::Gone),
                 Signal::Static(pods) => {
                     self.manifests(pods);
                     self.orphans();
@@ -168,7 +169,7 @@ impl Manager {
     }
 
     fn pod(&mut self, pod: Arc<Pod>) {
-        let uid = spec::uid(&pod).to_owned();
+        let uid = pod::uid(&pod).to_owned();
         if let Some(e) = self.workers.get_mut(&uid) {
             e.pod = Arc::clone(&pod);
             self.known.pods.lock().insert(uid, Arc::clone(&pod));
@@ -176,8 +177,7 @@ impl Manager {
             return;
         }
         let adopted = self.found.as_ref().is_some_and(|f| f.contains_key(&uid));
-        let rejected =
-            if adopted || spec::is_deleted(&pod) || spec::is_terminal(&pod) { None } else { self.judge(&pod) };
+        let rejected = if adopted || pod::is_deleted(&pod) || pod::is_terminal(&pod) { None } else { self.judge(&pod) };
         self.start(Start { pod, rejected, gone: false });
     }
 
@@ -187,16 +187,16 @@ impl Manager {
     }
 
     fn manifests(&mut self, pods: Vec<Arc<Pod>>) {
-        let name = |p: &Pod| (spec::namespace(p).to_owned(), spec::name(p).to_owned());
+        let name = |p: &Pod| (pod::namespace(p).to_owned(), pod::name(p).to_owned());
         let wanted: HashMap<_, _> = pods.iter().map(|p| (name(p), Arc::clone(p))).collect();
         let before = self.statics.replace(wanted.clone()).unwrap_or_default();
-        let same = |a: &Pod, b: Option<&Arc<Pod>>| b.is_some_and(|b| spec::uid(a) == spec::uid(b));
+        let same = |a: &Pod, b: Option<&Arc<Pod>>| b.is_some_and(|b| pod::uid(a) == pod::uid(b));
         for (n, pod) in before.iter().filter(|(n, p)| !same(p, wanted.get(*n))) {
             self.waiting.remove(n);
-            self.send(spec::uid(pod), Event::Gone);
+            self.send(pod::uid(pod), Event::Gone);
         }
         for (n, pod) in wanted.into_iter().filter(|(n, p)| !same(p, before.get(n))) {
-            let busy = self.workers.values().any(|w| spec::is_static(&w.pod) && name(&w.pod) == n);
+            let busy = self.workers.values().any(|w| pod::is_static(&w.pod) && name(&w.pod) == n);
             if busy {
                 self.waiting.insert(n, pod);
             } else {
@@ -209,8 +209,8 @@ impl Manager {
     fn ended(&mut self, uid: &str) {
         self.known.pods.lock().remove(uid);
         let Some(entry) = self.workers.remove(uid) else { return };
-        let name = (spec::namespace(&entry.pod).to_owned(), spec::name(&entry.pod).to_owned());
-        if let Some(next) = self.waiting.remove(&name).filter(|_| spec::is_static(&entry.pod)) {
+        let name = (pod::namespace(&entry.pod).to_owned(), pod::name(&entry.pod).to_owned());
+        if let Some(next) = self.waiting.remove(&name).filter(|_| pod::is_static(&entry.pod)) {
             self.pod(next);
         }
     }
@@ -225,7 +225,7 @@ impl Manager {
     }
 
     fn start(&mut self, start: Start) {
-        let uid = spec::uid(&start.pod).to_owned();
+        let uid = pod::uid(&start.pod).to_owned();
         let (to, events) = mpsc::unbounded_channel();
         self.known.pods.lock().insert(uid.clone(), Arc::clone(&start.pod));
         self.workers.insert(uid.clone(), Entry { to: to.clone(), pod: Arc::clone(&start.pod) });

@@ -11,8 +11,8 @@ use sha2::{Digest as _, Sha256};
 use tokio::sync::mpsc;
 
 use super::manager::Signal;
-use super::spec;
 use crate::logs::notify::Watch;
+use crate::pod;
 
 /// Longest manifest that is read.
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
@@ -54,8 +54,8 @@ pub fn parse(text: &[u8], source: &Path, node: &str) -> Result<Pod, String> {
     let mut pod: Pod = serde_json::from_value(value).map_err(|e| e.to_string())?;
     allowed(&pod)?;
     let annotations = pod.metadata.annotations.get_or_insert_default();
-    annotations.insert(spec::CONFIG_HASH.into(), uid.clone());
-    annotations.insert(spec::CONFIG_SOURCE.into(), "file".into());
+    annotations.insert(pod::CONFIG_HASH.into(), uid.clone());
+    annotations.insert(pod::CONFIG_SOURCE.into(), "file".into());
     pod.metadata.uid = Some(uid);
     // Node problems do not evict it: nothing would bring it back.
     let always = Toleration { operator: Some("Exists".into()), effect: Some("NoExecute".into()), ..Default::default() };
@@ -94,7 +94,7 @@ fn allowed(pod: &Pod) -> Result<(), String> {
         };
         return Err(format!("static pods may not reference {what}: volume {:?}", v.name));
     }
-    for m in spec::members(pod) {
+    for m in pod::members(pod) {
         let from = m.container.env_from.iter().flatten().next().is_some();
         let keys = m.container.env.iter().flatten().filter_map(|e| e.value_from.as_ref());
         if from || keys.into_iter().any(|f| f.config_map_key_ref.is_some() || f.secret_key_ref.is_some()) {
@@ -170,17 +170,17 @@ mod tests {
     #[test]
     fn a_manifest_becomes_a_pod_of_this_node() {
         let pod = parse(POD.as_bytes(), Path::new("/m/web.yaml"), "node1").expect("pod");
-        assert_eq!((spec::name(&pod), spec::namespace(&pod)), ("web-node1", "default"));
+        assert_eq!((pod::name(&pod), pod::namespace(&pod)), ("web-node1", "default"));
         let s = pod.spec.as_ref().expect("spec");
         assert_eq!(s.node_name.as_deref(), Some("node1"));
         assert_eq!(s.restart_policy.as_deref(), Some("Always"), "defaulted as the API does");
         assert!(s.tolerations.iter().flatten().any(|t| t.effect.as_deref() == Some("NoExecute")));
-        assert!(spec::is_static(&pod) && spec::is_critical(&pod) && !spec::is_mirror(&pod));
-        assert_eq!(spec::annotation(&pod, spec::CONFIG_HASH), Some(spec::uid(&pod)));
+        assert!(pod::is_static(&pod) && pod::is_critical(&pod) && !pod::is_mirror(&pod));
+        assert_eq!(pod::annotation(&pod, pod::CONFIG_HASH), Some(pod::uid(&pod)));
         let same = parse(POD.as_bytes(), Path::new("/m/web.yaml"), "node1").expect("pod");
         let other = parse(POD.replace("image: x", "image: other").as_bytes(), Path::new("/m/web.yaml"), "node1");
-        assert_eq!(spec::uid(&pod), spec::uid(&same));
-        assert_ne!(spec::uid(&pod), spec::uid(&other.expect("pod")));
+        assert_eq!(pod::uid(&pod), pod::uid(&same));
+        assert_ne!(pod::uid(&pod), pod::uid(&other.expect("pod")));
     }
 
     #[test]
@@ -205,7 +205,7 @@ mod tests {
         let (to, mut heard) = mpsc::unbounded_channel();
         let task = tokio::spawn(run(dir.path().to_owned(), "n".into(), to));
         let mut next = async || match tokio::time::timeout(Duration::from_secs(10), heard.recv()).await {
-            Ok(Some(Signal::Static(pods))) => pods.iter().map(|p| spec::name(p).to_owned()).collect::<Vec<_>>(),
+            Ok(Some(Signal::Static(pods))) => pods.iter().map(|p| pod::name(p).to_owned()).collect::<Vec<_>>(),
             other => panic!("{other:?}"),
         };
         assert_eq!(next().await, Vec::<String>::new());

@@ -9,7 +9,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kelson_client::{Client, ClientError, DeleteOptions};
 use tokio::sync::{mpsc, watch};
 
-use super::spec;
+use crate::pod;
 use crate::status::writer::StatusWriter;
 
 /// Before a call that failed is made again.
@@ -31,7 +31,7 @@ pub enum News {
 type Name = (String, String);
 
 fn name(pod: &Pod) -> Name {
-    (spec::namespace(pod).to_owned(), spec::name(pod).to_owned())
+    (pod::namespace(pod).to_owned(), pod::name(pod).to_owned())
 }
 
 /// What to do about one name.
@@ -48,8 +48,8 @@ fn decide(wanted: Option<&Pod>, mirror: Option<&Pod>) -> Deed {
         (None, Some(_)) => Deed::Delete,
         (Some(_), None) => Deed::Create,
         (Some(w), Some(m)) => {
-            let shows = spec::annotation(m, spec::CONFIG_MIRROR) == spec::annotation(w, spec::CONFIG_HASH);
-            if shows && !spec::is_deleted(m) { Deed::Nothing } else { Deed::Delete }
+            let shows = pod::annotation(m, pod::CONFIG_MIRROR) == pod::annotation(w, pod::CONFIG_HASH);
+            if shows && !pod::is_deleted(m) { Deed::Nothing } else { Deed::Delete }
         }
     }
 }
@@ -58,8 +58,8 @@ fn decide(wanted: Option<&Pod>, mirror: Option<&Pod>) -> Deed {
 fn mirror(pod: &Pod, node: &Node) -> Pod {
     let mut out = pod.clone();
     let annotations = out.metadata.annotations.get_or_insert_default();
-    let hash = annotations.get(spec::CONFIG_HASH).cloned().unwrap_or_default();
-    annotations.insert(spec::CONFIG_MIRROR.into(), hash);
+    let hash = annotations.get(pod::CONFIG_HASH).cloned().unwrap_or_default();
+    annotations.insert(pod::CONFIG_MIRROR.into(), hash);
     out.metadata.uid = None;
     out.metadata.owner_references = Some(vec![OwnerReference {
         api_version: "v1".into(),
@@ -130,8 +130,8 @@ impl Keeper {
             let (wanted, mirror) = (self.wanted.get(&n).cloned(), self.mirrors.get(&n).cloned());
             let deed = decide(wanted.as_deref(), mirror.as_deref());
             if let Some(w) = &wanted {
-                let shown = mirror.as_ref().filter(|_| deed == Deed::Nothing).map(|m| spec::uid(m).to_owned());
-                self.statuses.mirrored(spec::uid(w), shown);
+                let shown = mirror.as_ref().filter(|_| deed == Deed::Nothing).map(|m| pod::uid(m).to_owned());
+                self.statuses.mirrored(pod::uid(w), shown);
             }
             let outcome = match (deed, &wanted, &mirror) {
                 (Deed::Create, Some(w), _) => self.create(w).await,
@@ -149,10 +149,10 @@ impl Keeper {
 
     async fn create(&mut self, pod: &Pod) -> Result<(), String> {
         let node = self.node.borrow().clone().ok_or("the node is not registered yet")?;
-        match self.client.create::<Pod>(spec::namespace(pod), &mirror(pod, &node)).await {
+        match self.client.create::<Pod>(pod::namespace(pod), &mirror(pod, &node)).await {
             Ok(made) => {
                 // The watch may take its time; until then this one counts.
-                self.statuses.mirrored(spec::uid(pod), made.metadata.uid.clone());
+                self.statuses.mirrored(pod::uid(pod), made.metadata.uid.clone());
                 self.mirrors.insert(name(pod), Arc::new(made));
                 Ok(())
             }
@@ -162,9 +162,9 @@ impl Keeper {
     }
 
     async fn delete(&self, mirror: &Pod) -> Result<(), String> {
-        let options = DeleteOptions::default().with_grace(0).with_uid(spec::uid(mirror));
+        let options = DeleteOptions::default().with_grace(0).with_uid(pod::uid(mirror));
         let gone = |e: &ClientError| e.is_not_found() || e.is_conflict();
-        match self.client.delete::<Pod>(spec::namespace(mirror), spec::name(mirror), &options).await {
+        match self.client.delete::<Pod>(pod::namespace(mirror), pod::name(mirror), &options).await {
             Err(e) if !gone(&e) => Err(e.to_string()),
             _ => Ok(()),
         }
@@ -184,8 +184,8 @@ mod tests {
 
     #[test]
     fn deeds() {
-        let (wanted, mine) = (pod(spec::CONFIG_HASH, "1"), pod(spec::CONFIG_MIRROR, "1"));
-        let old = pod(spec::CONFIG_MIRROR, "0");
+        let (wanted, mine) = (pod(pod::CONFIG_HASH, "1"), pod(pod::CONFIG_MIRROR, "1"));
+        let old = pod(pod::CONFIG_MIRROR, "0");
         let mut leaving = mine.clone();
         leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("time");
         assert_eq!(decide(Some(&wanted), None), Deed::Create);
@@ -200,8 +200,8 @@ mod tests {
     fn a_mirror_belongs_to_its_node() {
         let mut node = Node::default();
         (node.metadata.name, node.metadata.uid) = (Some("n".into()), Some("node-uid".into()));
-        let m = mirror(&pod(spec::CONFIG_HASH, "1"), &node);
-        assert!(spec::is_mirror(&m) && m.metadata.uid.is_none());
+        let m = mirror(&pod(pod::CONFIG_HASH, "1"), &node);
+        assert!(pod::is_mirror(&m) && m.metadata.uid.is_none());
         let owner = &m.metadata.owner_references.expect("owners")[0];
         assert_eq!((owner.kind.as_str(), owner.uid.as_str(), owner.controller), ("Node", "node-uid", Some(true)));
     }

@@ -7,8 +7,8 @@ use k8s_openapi::api::core::v1::{LifecycleHandler, Pod};
 use kelson_client::EventType;
 use kelson_cri::CriResult;
 
-use super::spec::{self, Role};
-use crate::context::Context;
+use crate::effects::Context;
+use crate::pod::{self, Role};
 use crate::probes::{Handler, Outcome, Target};
 use crate::runtime::labels;
 use crate::runtime::snapshot::{Instance, RuntimePod, State};
@@ -32,7 +32,7 @@ impl Kill<'_> {
     /// Ends it; `message` is the event's text.
     pub async fn run(&self, message: Option<String>) {
         let name = &self.instance.name;
-        let role = spec::member(self.pod, name).map_or(Role::App, |m| m.role);
+        let role = pod::member(self.pod, name).map_or(Role::App, |m| m.role);
         let message = message.unwrap_or_else(|| format!("Stopping container {name}"));
         if self.instance.state == State::Running {
             self.ctx.container_event(self.pod, role, name, EventType::Normal, "Killing", message);
@@ -55,7 +55,7 @@ impl Kill<'_> {
 
     /// From the spec, or, for a pod whose object is gone, from the annotation it was made with.
     fn pre_stop(&self) -> Option<Handler> {
-        let m = spec::member(self.pod, &self.instance.name);
+        let m = pod::member(self.pod, &self.instance.name);
         if let Some(m) = m {
             return m.container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref()).and_then(Handler::of_hook);
         }
@@ -66,7 +66,7 @@ impl Kill<'_> {
 
     async fn hook(&self, role: Role, handler: &Handler) {
         let name = &self.instance.name;
-        let m = spec::member(self.pod, name);
+        let m = pod::member(self.pod, name);
         let ip = self.pod.status.as_ref().and_then(|s| s.pod_ip.clone()).unwrap_or_default();
         let target = m.map_or_else(
             || Target { container_id: self.instance.id.clone(), pod_ip: ip.clone(), ports: Vec::new() },
@@ -95,7 +95,7 @@ impl Kill<'_> {
 pub async fn pod(ctx: Arc<Context>, pod: Arc<Pod>, runtime: Arc<RuntimePod>, grace: Duration) {
     let deadline = tokio::time::Instant::now() + grace;
     let alive = |c: &&Arc<Instance>| matches!(c.state, State::Running | State::Created | State::Unknown);
-    let role = |c: &Instance| spec::member(&pod, &c.name).map(|m| m.role);
+    let role = |c: &Instance| pod::member(&pod, &c.name).map(|m| m.role);
     let (sidecars, others): (Vec<_>, Vec<_>) =
         runtime.containers.iter().filter(alive).partition(|c| role(c) == Some(Role::Sidecar));
     let kills = others.iter().map(|c| {
@@ -105,7 +105,7 @@ pub async fn pod(ctx: Arc<Context>, pod: Arc<Pod>, runtime: Arc<RuntimePod>, gra
     futures::future::join_all(kills).await;
     // Sidecars go after those they serve, in the reverse of their order, within what is left of the grace period.
     let order: Vec<String> =
-        spec::members(&pod).filter(|m| m.role == Role::Sidecar).map(|m| m.container.name.clone()).collect();
+        pod::members(&pod).filter(|m| m.role == Role::Sidecar).map(|m| m.container.name.clone()).collect();
     for name in order.iter().rev() {
         for c in sidecars.iter().filter(|c| c.name == *name) {
             let left = deadline.saturating_duration_since(tokio::time::Instant::now());
@@ -131,7 +131,7 @@ pub async fn remove(ctx: &Context, pod: &Pod, runtime: &RuntimePod) -> CriResult
         ctx.runtime.stop_pod_sandbox(&s.id).await.or_else(gone)?;
         ctx.runtime.remove_pod_sandbox(&s.id).await.or_else(gone)?;
     }
-    let dir = ctx.config.pod_log_dir(spec::namespace(pod), spec::name(pod), spec::uid(pod));
+    let dir = ctx.config.pod_log_dir(pod::namespace(pod), pod::name(pod), pod::uid(pod));
     if let Err(e) = std::fs::remove_dir_all(&dir)
         && e.kind() != std::io::ErrorKind::NotFound
     {

@@ -7,7 +7,7 @@ use kelson_cri::proto as cri;
 use super::labels;
 use crate::cgroups;
 use crate::env::expand::expand_from;
-use crate::pods::spec::{self, Role};
+use crate::pod::{self, Role};
 
 /// Everything that is known when a container is made.
 pub struct Parts<'a> {
@@ -81,9 +81,9 @@ fn envs(env: &[(String, String)]) -> Vec<cri::KeyValue> {
 
 fn container_labels(pod: &Pod, c: &Container) -> BTreeMap<String, String> {
     [
-        (labels::POD_NAME, spec::name(pod)),
-        (labels::POD_NAMESPACE, spec::namespace(pod)),
-        (labels::POD_UID, spec::uid(pod)),
+        (labels::POD_NAME, pod::name(pod)),
+        (labels::POD_NAMESPACE, pod::namespace(pod)),
+        (labels::POD_UID, pod::uid(pod)),
         (labels::CONTAINER_NAME, &c.name),
     ]
     .into_iter()
@@ -93,7 +93,7 @@ fn container_labels(pod: &Pod, c: &Container) -> BTreeMap<String, String> {
 
 fn annotations(pod: &Pod, c: &Container, restart_count: i32) -> BTreeMap<String, String> {
     let mut out: BTreeMap<String, String> = [
-        (labels::HASH, spec::container_hash(c)),
+        (labels::HASH, pod::container_hash(c)),
         (labels::RESTART_COUNT, restart_count.to_string()),
         (labels::TERMINATION_PATH, c.termination_message_path.clone().unwrap_or_default()),
         (labels::TERMINATION_POLICY, c.termination_message_policy.clone().unwrap_or_default()),

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use k8s_openapi::api::core::v1::Pod;
 use kelson_cri::proto::DnsConfig;
 
-use crate::pods::spec;
+use crate::pod;
 
 /// Nameservers a resolver reads.
 const NAMESERVERS_MAX: usize = 3;
@@ -47,13 +47,13 @@ pub fn pod_dns(pod: &Pod, host: &DnsConfig, cluster: &ClusterDns) -> DnsConfig {
     let in_cluster = match policy {
         "None" => None,
         "ClusterFirstWithHostNet" => Some(true),
-        "ClusterFirst" => Some(!spec::host_network(pod)),
+        "ClusterFirst" => Some(!pod::host_network(pod)),
         _ => Some(false),
     };
     let mut dns = match in_cluster {
         None => DnsConfig::default(),
         Some(true) if !cluster.servers.is_empty() => {
-            let namespace = spec::namespace(pod);
+            let namespace = pod::namespace(pod);
             let d = &cluster.domain;
             let mut searches = vec![format!("{namespace}.svc.{d}"), format!("svc.{d}"), d.clone()];
             searches.extend(host.searches.iter().cloned());
@@ -93,13 +93,13 @@ pub fn host_and_domain(pod: &Pod, cluster_domain: &str) -> (String, String) {
     if let Some(whole) = given(s.and_then(|s| s.hostname_override.as_ref())) {
         return (whole, String::new());
     }
-    let mut host = given(s.and_then(|s| s.hostname.as_ref())).unwrap_or_else(|| spec::name(pod).to_owned());
+    let mut host = given(s.and_then(|s| s.hostname.as_ref())).unwrap_or_else(|| pod::name(pod).to_owned());
     if host.len() > HOST_NAME_MAX {
         host.truncate(HOST_NAME_MAX);
         host = host.trim_end_matches(['-', '.']).to_owned();
     }
     let sub = given(s.and_then(|s| s.subdomain.as_ref()));
-    let domain = sub.map(|d| format!("{d}.{}.svc.{cluster_domain}", spec::namespace(pod))).unwrap_or_default();
+    let domain = sub.map(|d| format!("{d}.{}.svc.{cluster_domain}", pod::namespace(pod))).unwrap_or_default();
     (host, domain)
 }
 

@@ -4,12 +4,12 @@ use std::fmt::Write as _;
 use k8s_openapi::api::core::v1::Pod;
 
 use super::dns;
-use crate::pods::spec;
+use crate::pod;
 
 /// The file's text; on the host's network it starts from the host's own.
 pub fn content(pod: &Pod, pod_ips: &[String], cluster_domain: &str, host_file: &str) -> String {
     let mut out = String::new();
-    if spec::host_network(pod) {
+    if pod::host_network(pod) {
         out.push_str("# Kubernetes-managed hosts file (host network).\n");
         out.push_str(host_file);
     } else {

@@ -6,7 +6,7 @@ use kelson_cri::proto as cri;
 
 use super::{dns, labels, security};
 use crate::config::Config;
-use crate::pods::spec;
+use crate::pod;
 
 /// Sysctls any pod may set (upstream: `pkg/kubelet/sysctl/safe_sysctls.go`).
 const SAFE_SYSCTLS: &[&str] = &[
@@ -45,9 +45,9 @@ fn sysctls(pod: &Pod) -> impl Iterator<Item = (&str, &str)> {
 pub fn pod_labels(pod: &Pod) -> BTreeMap<String, String> {
     let mut out: BTreeMap<String, String> =
         pod.metadata.labels.iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect();
-    out.insert(labels::POD_NAME.into(), spec::name(pod).into());
-    out.insert(labels::POD_NAMESPACE.into(), spec::namespace(pod).into());
-    out.insert(labels::POD_UID.into(), spec::uid(pod).into());
+    out.insert(labels::POD_NAME.into(), pod::name(pod).into());
+    out.insert(labels::POD_NAMESPACE.into(), pod::namespace(pod).into());
+    out.insert(labels::POD_UID.into(), pod::uid(pod).into());
     out
 }
 
@@ -64,16 +64,16 @@ pub fn config(
         security::Defaults { seccomp_default: config.seccomp_default, seccomp_root: &config.root_dir.join("seccomp") };
     // On the node's network the pod has the node's UTS namespace too, whose name is not the pod's to set.
     let hostname =
-        if spec::host_network(pod) { String::new() } else { dns::kernel_host_name(pod, &config.cluster_domain) };
+        if pod::host_network(pod) { String::new() } else { dns::kernel_host_name(pod, &config.cluster_domain) };
     cri::PodSandboxConfig {
         metadata: Some(cri::PodSandboxMetadata {
-            name: spec::name(pod).into(),
-            uid: spec::uid(pod).into(),
-            namespace: spec::namespace(pod).into(),
+            name: pod::name(pod).into(),
+            uid: pod::uid(pod).into(),
+            namespace: pod::namespace(pod).into(),
             attempt,
         }),
         hostname,
-        log_directory: config.pod_log_dir(spec::namespace(pod), spec::name(pod), spec::uid(pod)).display().to_string(),
+        log_directory: config.pod_log_dir(pod::namespace(pod), pod::name(pod), pod::uid(pod)).display().to_string(),
         dns_config: Some(dns::pod_dns(pod, host_dns, &cluster)),
         port_mappings: port_mappings(pod),
         labels: pod_labels(pod),
@@ -92,10 +92,10 @@ pub fn config(
 fn port_mappings(pod: &Pod) -> Vec<cri::PortMapping> {
     let mut names = std::collections::HashSet::new();
     let mut out = Vec::new();
-    if spec::host_network(pod) {
+    if pod::host_network(pod) {
         return out;
     }
-    for m in spec::members(pod) {
+    for m in pod::members(pod) {
         for p in m.container.ports.iter().flatten() {
             let protocol = p.protocol.as_deref().unwrap_or("TCP");
             let family = if p.host_ip.as_deref().unwrap_or_default().contains(':') { "v6" } else { "v4" };

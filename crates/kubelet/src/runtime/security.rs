@@ -4,7 +4,7 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, SELinuxOpti
 use kelson_cri::proto as cri;
 use kelson_cri::proto::security_profile::ProfileType;
 
-use crate::pods::spec;
+use crate::pod;
 use crate::runtime::snapshot::RuntimePod;
 
 const DEFAULT_MASKED: &[&str] = &[
@@ -56,7 +56,7 @@ pub fn sandbox(pod: &Pod, d: &Defaults<'_>) -> cri::LinuxSandboxSecurityContext 
         run_as_user: int(p.and_then(|p| p.run_as_user)),
         run_as_group: int(p.and_then(|p| p.run_as_group)),
         supplemental_groups: groups(p),
-        privileged: spec::has_privileged(pod),
+        privileged: pod::has_privileged(pod),
         // The pause process runs nothing of the pod's: always the runtime's own profile.
         seccomp: Some(seccomp_of("RuntimeDefault", None, d)),
         ..Default::default()
@@ -83,7 +83,7 @@ pub fn verify_non_root(pod: &Pod, c: &Container, image: (Option<i64>, &str)) -> 
     if !wanted {
         return Ok(());
     }
-    let (pod_text, name) = (spec::format_pod(pod), &c.name);
+    let (pod_text, name) = (pod::format_pod(pod), &c.name);
     match (run_as_user(pod, c), image) {
         (Some(0), _) => {
             Err(format!("container's runAsUser breaks non-root policy (pod: {pod_text:?}, container: {name})"))
@@ -125,7 +125,7 @@ pub fn container(
     let group = own.and_then(|s| s.run_as_group).or_else(|| p.and_then(|p| p.run_as_group));
     let user_name = if user.is_none() { image.1.to_owned() } else { String::new() };
     let has_user = user.is_some() || !user_name.is_empty();
-    let privileged = spec::privileged(c);
+    let privileged = pod::privileged(c);
     let unmasked = own.and_then(|s| s.proc_mount.as_deref()) == Some("Unmasked");
     let list = |l: &[&str]| if unmasked { Vec::new() } else { l.iter().map(|s| (*s).to_owned()).collect() };
     let caps = own.and_then(|s| s.capabilities.as_ref());

@@ -13,7 +13,7 @@ use rustls_pki_types::CertificateDer;
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::context::Context;
+use crate::effects::Context;
 
 /// How long a yes is kept.
 const ALLOWED_FOR: Duration = Duration::from_secs(300);

@@ -13,7 +13,7 @@ use kelson_cri::proto as cri;
 use super::routes::{Body, text};
 use super::{Shared, query};
 use crate::logs::read::{self, Options};
-use crate::pods::spec;
+use crate::pod;
 use crate::runtime::labels;
 
 /// Blocks on their way to the client: what it does not read is not read from the disk.
@@ -60,7 +60,7 @@ pub async fn answer(
         Ok(o) => o,
         Err(e) => return text(StatusCode::UNPROCESSABLE_ENTITY, e),
     };
-    if spec::member(&pod, container).is_none() {
+    if pod::member(&pod, container).is_none() {
         return text(StatusCode::NOT_FOUND, format!("container {container:?} not found in pod {name:?}\n"));
     }
     let previous = query::flag(pairs, "previous");
@@ -92,13 +92,13 @@ pub async fn answer(
 /// The instance whose log is meant, and its file.
 async fn log_of(shared: &Shared, pod: &Pod, container: &str, previous: bool) -> Result<(String, PathBuf), String> {
     let selector = [
-        (labels::POD_UID.to_owned(), spec::uid(pod).to_owned()),
+        (labels::POD_UID.to_owned(), pod::uid(pod).to_owned()),
         (labels::CONTAINER_NAME.to_owned(), container.to_owned()),
     ];
     let filter = cri::ContainerFilter { label_selector: selector.into_iter().collect(), ..Default::default() };
     let mut list = shared.ctx.runtime.list_containers(Some(filter)).await.map_err(|e| e.to_string())?;
     list.sort_by_key(|c| std::cmp::Reverse(c.created_at));
-    let name = spec::name(pod);
+    let name = pod::name(pod);
     let created = cri::ContainerState::ContainerCreated as i32;
     let mut started = list.iter().filter(|c| c.state != created);
     let exited = cri::ContainerState::ContainerExited as i32;

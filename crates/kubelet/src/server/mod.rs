@@ -1,14 +1,14 @@
 //! The kubelet's HTTPS server: logs, exec, attach, port-forward, run, pods, stats, metrics, health. Every request but
 //! health of a loopback caller is authenticated and authorized (upstream: `pkg/kubelet/server`).
 mod auth;
-pub(crate) mod exec;
+pub(crate) mod command;
 mod forward;
 mod logs;
 mod metrics;
 mod node_logs;
 mod query;
 mod routes;
-mod stream;
+mod splice;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use crate::context::Context;
+use crate::effects::Context;
 use crate::pods::manager::Known;
 
 /// Connections served at once; more wait to be accepted.

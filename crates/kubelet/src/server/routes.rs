@@ -10,8 +10,8 @@ use kelson_cri::proto as cri;
 use rustls_pki_types::CertificateDer;
 use serde_json::json;
 
-use super::{Shared, logs, metrics, node_logs, query, stream};
-use crate::pods::spec;
+use super::{Shared, logs, metrics, node_logs, query, splice};
+use crate::pod;
 use crate::runtime::labels;
 
 /// A body that streams.
@@ -70,13 +70,13 @@ pub async fn handle(
         }
         ["containerLogs", namespace, pod, container] => logs::answer(&shared, namespace, pod, container, &pairs).await,
         ["exec", namespace, pod, container] | ["exec", namespace, pod, _, container] => {
-            stream::exec(&shared, namespace, pod, container, &pairs, request, false).await
+            splice::exec(&shared, namespace, pod, container, &pairs, request, false).await
         }
         ["attach", namespace, pod, container] | ["attach", namespace, pod, _, container] => {
-            stream::exec(&shared, namespace, pod, container, &pairs, request, true).await
+            splice::exec(&shared, namespace, pod, container, &pairs, request, true).await
         }
         ["portForward", namespace, pod] | ["portForward", namespace, pod, _] => {
-            stream::port_forward(&shared, namespace, pod, &pairs, request).await
+            splice::port_forward(&shared, namespace, pod, &pairs, request).await
         }
         ["run", namespace, pod, container] | ["run", namespace, pod, _, container]
             if request.method() == Method::POST =>
@@ -177,7 +177,7 @@ pub async fn running_container(
     let found = shared.known.find(namespace, pod);
     let found = found.ok_or_else(|| text(StatusCode::NOT_FOUND, "pod does not exist"))?;
     let selector = [
-        (labels::POD_UID.to_owned(), spec::uid(&found).to_owned()),
+        (labels::POD_UID.to_owned(), pod::uid(&found).to_owned()),
         (labels::CONTAINER_NAME.to_owned(), container.to_owned()),
     ];
     let filter = cri::ContainerFilter {

@@ -2,7 +2,7 @@
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod, PodCondition};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::pods::spec::{self, Role};
+use crate::pod::{self, Role};
 
 /// Types of conditions that are the kubelet's.
 pub const OWNED: &[&str] =
@@ -45,7 +45,7 @@ fn initialized(pod: &Pod, inits: &[ContainerStatus], apps: &[ContainerStatus], p
             || s.last_state.as_ref().is_some_and(|s| s.terminated.is_some())
     });
     let (mut unknown, mut incomplete) = (Vec::new(), Vec::new());
-    let members: Vec<_> = spec::members(pod).filter(|m| matches!(m.role, Role::Init | Role::Sidecar)).collect();
+    let members: Vec<_> = pod::members(pod).filter(|m| matches!(m.role, Role::Init | Role::Sidecar)).collect();
     for m in &members {
         let name = m.container.name.as_str();
         match inits.iter().find(|s| s.name == name) {
@@ -85,7 +85,7 @@ fn containers_ready(pod: &Pod, inits: &[ContainerStatus], apps: &[ContainerStatu
         _ => {}
     }
     let (mut unknown, mut unready) = (Vec::new(), Vec::new());
-    let members: Vec<_> = spec::members(pod).filter(|m| matches!(m.role, Role::App | Role::Sidecar)).collect();
+    let members: Vec<_> = pod::members(pod).filter(|m| matches!(m.role, Role::App | Role::Sidecar)).collect();
     for m in &members {
         let name = m.container.name.as_str();
         match inits.iter().chain(apps).find(|s| s.name == name) {

@@ -9,8 +9,8 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::images::{StartError, go_duration};
-use crate::pods::actions::{ProbeView, timestamp};
-use crate::pods::spec::{self, Member, Role};
+use crate::pod::{self, Member, Role};
+use crate::pods::plan::{ProbeView, timestamp};
 use crate::runtime::snapshot::{Instance, RuntimePod, State};
 
 /// What besides the runtime decides a container's state.
@@ -95,7 +95,7 @@ fn hold(pod: &Pod, c: &Container, i: &Instance, by: &Circumstances<'_>, out: &mu
 
 /// The text of a restart delay, in states and events.
 pub fn crash_message(pod: &Pod, container: &str, delay: Duration) -> String {
-    format!("back-off {} restarting failed container={container} pod={}", go_duration(delay), spec::format_pod(pod))
+    format!("back-off {} restarting failed container={container} pod={}", go_duration(delay), pod::format_pod(pod))
 }
 
 fn absent(pod: &Pod, m: &Member<'_>, by: &Circumstances<'_>, old: Option<&ContainerStatus>, out: &mut ContainerStatus) {

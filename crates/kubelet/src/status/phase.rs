@@ -1,7 +1,7 @@
 //! A pod's phase from its containers' states (upstream: `kubelet_pods.go` getPhase).
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
 
-use crate::pods::spec::{self, Role};
+use crate::pod::{self, Role};
 
 fn of<'a>(list: &'a [ContainerStatus], name: &str) -> Option<&'a ContainerStatus> {
     list.iter().find(|s| s.name == name)
@@ -13,10 +13,10 @@ fn exit(state: Option<&ContainerState>) -> Option<i32> {
 
 /// `Pending`, `Running`, `Succeeded` or `Failed`. `over`: all containers have been stopped for good.
 pub fn phase(pod: &Pod, inits: &[ContainerStatus], apps: &[ContainerStatus], over: bool) -> &'static str {
-    let policy = spec::pod_restart_policy(pod);
+    let policy = pod::pod_restart_policy(pod);
     let (mut init_pending, mut init_failed, mut sidecars) = (false, false, 0);
     let (mut unknown, mut running, mut waiting, mut stopped, mut succeeded, mut restartable) = (0, 0, 0, 0, 0, 0);
-    for m in spec::members(pod) {
+    for m in pod::members(pod) {
         let c = &*m.container;
         match m.role {
             Role::Init => {
@@ -55,7 +55,7 @@ pub fn phase(pod: &Pod, inits: &[ContainerStatus], apps: &[ContainerStatus], ove
                 } else if let Some(code) = exit(state) {
                     stopped += 1;
                     succeeded += i32::from(code == 0);
-                    restartable += i32::from(spec::restarts_after(pod, m.role, c, code));
+                    restartable += i32::from(pod::restarts_after(pod, m.role, c, code));
                 } else if state.is_some_and(|s| s.waiting.is_some()) {
                     if exit(s.last_state.as_ref()).is_some() {
                         stopped += 1;

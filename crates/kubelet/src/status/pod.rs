@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::container::{self, Circumstances};
 use super::{conditions, phase};
-use crate::pods::spec::{self, Role};
+use crate::pod::{self, Role};
 use crate::runtime::snapshot::RuntimePod;
 
 /// What else a status needs.
@@ -27,7 +27,7 @@ pub struct About<'a> {
 pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &About<'_>) -> PodStatus {
     let old = pod.status.clone().unwrap_or_default();
     let of = |roles: &[Role]| -> Vec<ContainerStatus> {
-        let members = spec::members(pod).filter(|m| roles.contains(&m.role));
+        let members = pod::members(pod).filter(|m| roles.contains(&m.role));
         members.map(|m| container::status(pod, &m, runtime, by)).collect()
     };
     let (inits, apps, ephemeral) = (of(&[Role::Init, Role::Sidecar]), of(&[Role::App]), of(&[Role::Ephemeral]));
@@ -42,7 +42,7 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
         phase = "Succeeded";
     }
     let sandbox = runtime.ready_sandbox();
-    let host_network = spec::host_network(pod);
+    let host_network = pod::host_network(pod);
     let ready_sandbox = sandbox.is_some_and(|s| host_network || !s.ips.is_empty());
     let mut ips: Vec<String> = match sandbox {
         Some(_) if host_network => about.host_ips.to_vec(),
@@ -73,7 +73,7 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
         .start_time
         .unwrap_or_else(|| Time(Timestamp::from_second(about.start_time.as_second()).unwrap_or(about.start_time)));
     let given = |s: &str| Some(s.to_owned()).filter(|s| !s.is_empty());
-    let final_before = spec::is_terminal(pod);
+    let final_before = pod::is_terminal(pod);
     PodStatus {
         phase: Some(phase.to_owned()),
         reason: about.verdict.and_then(|v| given(v.0)).or(old.reason.filter(|_| final_before)),
@@ -84,7 +84,7 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
         pod_ip: ips.first().cloned(),
         pod_ips: Some(ips.into_iter().map(|ip| PodIP { ip }).collect::<Vec<_>>()).filter(|l| !l.is_empty()),
         start_time: Some(start),
-        qos_class: Some(spec::qos_class(pod).to_owned()),
+        qos_class: Some(pod::qos_class(pod).to_owned()),
         observed_generation: generation,
         init_container_statuses: Some(inits).filter(|l| !l.is_empty()),
         container_statuses: Some(apps),

@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
 use super::conditions::OWNED;
-use crate::pods::spec;
+use crate::pod;
 
 /// First delay after a failed write.
 const RETRY_MIN: Duration = Duration::from_millis(200);
@@ -76,11 +76,11 @@ impl StatusWriter {
     /// Sets what the pod's status is to be. Nothing happens if the API has it already.
     pub fn set(&self, pod: &Pod, status: &PodStatus) {
         let wanted = tree(status);
-        let is_static = spec::is_static(pod);
+        let is_static = pod::is_static(pod);
         let mut pods = self.shared.pods.lock();
-        let entry = pods.entry(spec::uid(pod).to_owned()).or_insert_with(|| Entry {
-            namespace: spec::namespace(pod).to_owned(),
-            name: spec::name(pod).to_owned(),
+        let entry = pods.entry(pod::uid(pod).to_owned()).or_insert_with(|| Entry {
+            namespace: pod::namespace(pod).to_owned(),
+            name: pod::name(pod).to_owned(),
             // What a static pod carries itself is nothing the API has told.
             sent: pod.status.as_ref().filter(|_| !is_static).map(tree).unwrap_or_default(),
             wanted: None,

@@ -7,9 +7,9 @@ use kelson_cri::proto as cri;
 
 use super::setup::{PodVolumes, Ready};
 use super::subpath;
-use crate::context::Context;
+use crate::effects::Context;
 use crate::env::expand::expand_strict;
-use crate::pods::spec;
+use crate::pod;
 use crate::runtime::hosts;
 
 /// Where a container's termination message lies when its spec does not say.
@@ -32,9 +32,9 @@ pub fn mounts(
         out.push(volume_mount(ctx, pod, c, index, m, volumes, env)?);
     }
     let text = |e: std::io::Error| e.to_string();
-    if !own_hosts && (spec::host_network(pod) || !pod_ips.is_empty()) {
-        let file = ctx.config.pod_dir(spec::uid(pod)).join("etc-hosts");
-        let host = if spec::host_network(pod) {
+    if !own_hosts && (pod::host_network(pod) || !pod_ips.is_empty()) {
+        let file = ctx.config.pod_dir(pod::uid(pod)).join("etc-hosts");
+        let host = if pod::host_network(pod) {
             std::fs::read_to_string("/etc/hosts").unwrap_or_default()
         } else {
             String::new()
@@ -44,7 +44,7 @@ pub fn mounts(
         out.push(plain(&file.display().to_string(), "/etc/hosts"));
     }
     let path = c.termination_message_path.as_deref().filter(|p| !p.is_empty()).unwrap_or(TERMINATION_LOG);
-    let dir = ctx.config.pod_dir(spec::uid(pod)).join("containers").join(&c.name);
+    let dir = ctx.config.pod_dir(pod::uid(pod)).join("containers").join(&c.name);
     std::fs::create_dir_all(&dir).map_err(text)?;
     // One file per instance, so that the message of the one before is not overwritten.
     let file = dir.join(format!("{restart_count:08x}"));
@@ -96,7 +96,7 @@ fn volume_mount(
         if sub.starts_with('/') || sub.split('/').any(|p| p == "..") {
             return Err(format!("error SubPath `{sub}` must not be an absolute path or contain '..'"));
         }
-        let dir = ctx.config.pod_dir(spec::uid(pod)).join("volume-subpaths");
+        let dir = ctx.config.pod_dir(pod::uid(pod)).join("volume-subpaths");
         let target = dir.join(&m.name).join(&c.name).join(index.to_string());
         subpath::bind(&*ctx.mounts, root, &sub, target, always_read_only).map_err(|e| {
             format!("failed to prepare subPath for volumeMount {:?} of container {:?}: {e}", m.name, c.name)

@@ -4,10 +4,8 @@
 pub mod atomic;
 pub mod container;
 pub mod mounts;
-pub mod objects;
 pub mod payload;
 pub mod setup;
 pub mod subpath;
-pub mod tokens;
 
 pub use setup::{PodVolumes, VolumeError};

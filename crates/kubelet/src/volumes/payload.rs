@@ -4,11 +4,11 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{DownwardAPIVolumeFile, KeyToPath, Pod, Volume};
 
 use super::atomic::{File, Payload, check_path};
-use super::objects::{Data, Kind};
-use super::tokens::DEFAULT_SECONDS;
-use crate::context::Context;
+use crate::effects::Context;
 use crate::env::fields;
-use crate::pods::spec;
+use crate::objects::tokens::DEFAULT_SECONDS;
+use crate::objects::{Data, Kind};
+use crate::pod;
 
 /// A rendered volume.
 #[derive(Debug, Default)]
@@ -127,7 +127,7 @@ impl Renderer<'_> {
                 fields::field(self.pod, &f.field_path, &node, &[])?
             } else if let Some(r) = &item.resource_field_ref {
                 let name = r.container_name.as_deref().unwrap_or_default();
-                let m = spec::member(self.pod, name).ok_or_else(|| format!("container {name} not found"))?;
+                let m = pod::member(self.pod, name).ok_or_else(|| format!("container {name} not found"))?;
                 fields::resource(&m.container, r, &node)?
             } else {
                 continue;
@@ -160,7 +160,7 @@ fn token_access(pod: &Pod, mode: u32) -> (u32, Option<u32>) {
     if s.and_then(|s| s.fs_group).is_some() {
         return (0o600, None);
     }
-    let mut users = spec::members(pod).map(|m| crate::runtime::security::run_as_user(pod, &m.container));
+    let mut users = pod::members(pod).map(|m| crate::runtime::security::run_as_user(pod, &m.container));
     let first = users.next().flatten();
     match first {
         Some(u) if users.all(|o| o == Some(u)) => (0o600, u32::try_from(u).ok()),

@@ -8,8 +8,8 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{HostPathVolumeSource, Pod, Volume};
 
 use super::{atomic, payload};
-use crate::context::Context;
-use crate::pods::spec;
+use crate::effects::Context;
+use crate::pod;
 
 /// Why a volume is not there; the text is that of the FailedMount event.
 #[derive(Debug, thiserror::Error)]
@@ -94,7 +94,7 @@ async fn one(ctx: &Context, pod: &Pod, v: &Volume, renew_at: &mut Option<Timesta
         make_dir(&dir, 0o777).map_err(text)?;
         match e.medium.as_deref().unwrap_or_default() {
             "Memory" if !is_mounted(ctx, &dir) => {
-                let size = e.size_limit.as_ref().map(spec::quantity).and_then(|q| u64::try_from(q.value()).ok());
+                let size = e.size_limit.as_ref().map(pod::quantity).and_then(|q| u64::try_from(q.value()).ok());
                 ctx.mounts.tmpfs(&dir, size.filter(|s| *s > 0), 0o777).map_err(text)?;
             }
             "" | "Memory" => {}
@@ -124,7 +124,7 @@ fn fs_group(pod: &Pod) -> Option<u32> {
 
 /// `PODDIR/volumes/PLUGIN/NAME`.
 fn volume_dir(ctx: &Context, pod: &Pod, plugin: &str, name: &str) -> PathBuf {
-    ctx.config.pod_dir(spec::uid(pod)).join("volumes").join(plugin).join(name)
+    ctx.config.pod_dir(pod::uid(pod)).join("volumes").join(plugin).join(name)
 }
 
 fn make_dir(dir: &Path, mode: u32) -> io::Result<()> {

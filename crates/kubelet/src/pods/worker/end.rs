@@ -8,7 +8,7 @@ use k8s_openapi::api::core::v1::Pod;
 use kelson_client::DeleteOptions;
 
 use super::{FLUSH_MAX, FORCED_GRACE, Mode, PREPARE_MIN, RUNTIME_RETRY, Worker};
-use crate::pods::spec;
+use crate::pod;
 use crate::pods::terminate;
 use crate::volumes;
 
@@ -30,10 +30,10 @@ impl Worker {
 
     /// What containers get to end. A static pod's object is its file, which has no forced deletion.
     pub(super) fn grace(&self) -> Duration {
-        let wanted = Duration::from_secs(u64::try_from(spec::grace_seconds(&self.pod)).unwrap_or(0));
+        let wanted = Duration::from_secs(u64::try_from(pod::grace_seconds(&self.pod)).unwrap_or(0));
         match self.evicted {
             Some(grace) => grace.min(wanted.max(FORCED_GRACE)),
-            None if self.gone && !spec::is_static(&self.pod) => FORCED_GRACE,
+            None if self.gone && !pod::is_static(&self.pod) => FORCED_GRACE,
             None => wanted,
         }
     }
@@ -65,9 +65,9 @@ impl Worker {
 
     pub(super) async fn clean(&mut self, now: Timestamp) {
         self.publish(true);
-        let uid = spec::uid(&self.pod).to_owned();
+        let uid = pod::uid(&self.pod).to_owned();
         if let Err(e) = volumes::setup::tear_down(&self.ctx, &uid) {
-            tracing::warn!(pod = %spec::format_pod(&self.pod), error = %e, "volumes not taken down yet");
+            tracing::warn!(pod = %pod::format_pod(&self.pod), error = %e, "volumes not taken down yet");
             self.wake_at = Some(now + PREPARE_MIN.saturating_mul(1 << self.prepare_failures.min(7)));
             self.prepare_failures += 1;
             return;
@@ -81,10 +81,10 @@ impl Worker {
 
     /// All is down: confirm the deletion to the API, then remove the last traces.
     pub(super) async fn stopped(&mut self, now: Timestamp) -> bool {
-        if !self.gone && spec::is_deleted(&self.pod) {
-            self.ctx.statuses.flushed(spec::uid(&self.pod), FLUSH_MAX).await;
-            let options = DeleteOptions::default().with_grace(0).with_uid(spec::uid(&self.pod));
-            let (namespace, name) = (spec::namespace(&self.pod), spec::name(&self.pod));
+        if !self.gone && pod::is_deleted(&self.pod) {
+            self.ctx.statuses.flushed(pod::uid(&self.pod), FLUSH_MAX).await;
+            let options = DeleteOptions::default().with_grace(0).with_uid(pod::uid(&self.pod));
+            let (namespace, name) = (pod::namespace(&self.pod), pod::name(&self.pod));
             match self.ctx.client.delete::<Pod>(namespace, name, &options).await {
                 Ok(()) => self.gone = true,
                 Err(e) if e.is_not_found() || e.status().is_some_and(|s| s.code == 409) => self.gone = true,
@@ -101,7 +101,7 @@ impl Worker {
         match terminate::remove(&self.ctx, &self.pod, &self.runtime).await {
             Ok(()) => true,
             Err(e) => {
-                tracing::warn!(pod = %spec::format_pod(&self.pod), error = %e, "containers not removed yet");
+                tracing::warn!(pod = %pod::format_pod(&self.pod), error = %e, "containers not removed yet");
                 self.stale = true;
                 self.wake_at = Some(now + RUNTIME_RETRY);
                 false

@@ -14,12 +14,12 @@ use k8s_openapi::api::core::v1::Pod;
 use tokio::sync::mpsc;
 use tokio::task::{AbortHandle, JoinHandle};
 
-use super::actions::{ProbeView, SANDBOX};
 use super::backoff::BackOff;
 use super::execute::Step;
-use super::spec;
-use crate::context::Context;
+use super::plan::{ProbeView, SANDBOX};
+use crate::effects::Context;
 use crate::images::StartError;
+use crate::pod;
 use crate::probes::ProbeKind;
 use crate::runtime::snapshot::{Reader, RuntimePod};
 use crate::status::container::Circumstances;
@@ -181,7 +181,7 @@ impl Worker {
             }
             self.wait().await;
         }
-        let uid = spec::uid(&self.pod);
+        let uid = pod::uid(&self.pod);
         self.ctx.objects.unregister(uid);
         self.ctx.tokens.forget(uid);
         self.ctx.statuses.forget(uid);
@@ -268,14 +268,14 @@ impl Worker {
         match volumes::setup::ensure(&self.ctx, &self.pod).await {
             Ok(v) => self.renew_at = v.renew_at,
             Err(e) => {
-                tracing::info!(pod = %spec::format_pod(&self.pod), error = %e, "volumes not updated");
+                tracing::info!(pod = %pod::format_pod(&self.pod), error = %e, "volumes not updated");
                 self.renew_at = Some(self.ctx.clock.now() + RETRY);
             }
         }
     }
 
     async fn refresh(&mut self) {
-        match self.reader.read(&*self.ctx.runtime, spec::uid(&self.pod)).await {
+        match self.reader.read(&*self.ctx.runtime, pod::uid(&self.pod)).await {
             Ok(r) => {
                 self.runtime = Arc::new(r);
                 self.stale = false;
@@ -287,7 +287,7 @@ impl Worker {
                 self.probes.ready.retain(|id, _| alive(id));
             }
             Err(e) => {
-                tracing::warn!(pod = %spec::format_pod(&self.pod), error = %e, "runtime state not read");
+                tracing::warn!(pod = %pod::format_pod(&self.pod), error = %e, "runtime state not read");
                 self.wake_at = Some(self.ctx.clock.now() + RUNTIME_RETRY);
             }
         }
@@ -336,7 +336,7 @@ impl Worker {
             (status.container_statuses, status.init_container_statuses) = (None, None);
         }
         self.ctx.statuses.set(&self.pod, &status);
-        if spec::is_static(&self.pod) && self.pod.status.as_ref() != Some(&status) {
+        if pod::is_static(&self.pod) && self.pod.status.as_ref() != Some(&status) {
             // No API gives it back: times of conditions and what the runtime has forgotten are read from here.
             Arc::make_mut(&mut self.pod).status = Some(status);
         }

@@ -6,8 +6,8 @@ use jiff::Timestamp;
 use kelson_client::EventType;
 
 use super::{Event, Worker};
-use crate::pods::actions::timestamp;
-use crate::pods::spec::{self, Role};
+use crate::pod::{self, Role};
+use crate::pods::plan::timestamp;
 use crate::probes::{ProbeKind, Target, task};
 use crate::runtime::snapshot::State;
 
@@ -52,7 +52,7 @@ impl Worker {
     /// Starts the probes that running containers should have and stops all others.
     pub(super) fn reconcile_probes(&mut self, now: Timestamp) {
         let mut wanted = HashMap::new();
-        for m in spec::members(&self.pod).filter(|m| matches!(m.role, Role::App | Role::Sidecar)) {
+        for m in pod::members(&self.pod).filter(|m| matches!(m.role, Role::App | Role::Sidecar)) {
             let c = &*m.container;
             let Some(i) = self.runtime.latest(&c.name).filter(|i| i.state == State::Running) else { continue };
             let started = self.probes.is_started(c, &i.id);

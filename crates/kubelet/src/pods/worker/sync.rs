@@ -6,9 +6,9 @@ use jiff::Timestamp;
 use kelson_client::EventType;
 
 use super::{PREPARE_MAX, PREPARE_MIN, RETRY, RUNTIME_RETRY, Worker};
-use crate::pods::actions::{self, Input, Plan, SANDBOX};
+use crate::pod::{self, Role};
 use crate::pods::execute::{Executor, Step};
-use crate::pods::spec::{self, Role};
+use crate::pods::plan::{self, Input, Plan, SANDBOX};
 use crate::pods::terminate;
 
 impl Worker {
@@ -19,7 +19,7 @@ impl Worker {
                 self.renew_at = v.renew_at;
             }
             Step::NotPrepared(message) | Step::SandboxFailed(message) => {
-                tracing::info!(pod = %spec::format_pod(&self.pod), message, "pod cannot be set up yet");
+                tracing::info!(pod = %pod::format_pod(&self.pod), message, "pod cannot be set up yet");
                 let delay = PREPARE_MIN.saturating_mul(1 << self.prepare_failures.min(10)).min(PREPARE_MAX);
                 self.prepare_failures += 1;
                 self.holds.insert(SANDBOX.to_owned(), now + delay);
@@ -36,7 +36,7 @@ impl Worker {
                 self.stale = true;
             }
             Step::StartFailed { name, error, restarted_after } => {
-                let image = spec::member(&self.pod, &name).and_then(|m| m.container.image.clone());
+                let image = pod::member(&self.pod, &name).and_then(|m| m.container.image.clone());
                 let again = image.and_then(|i| self.ctx.images.retry_at(&self.pod, &i, now));
                 // The change from ErrImagePull to ImagePullBackOff is shown soon after, as upstream does.
                 let pulling = error.reason == "ErrImagePull";
@@ -80,7 +80,7 @@ impl Worker {
     }
 
     pub(super) fn plan(&self, now: Timestamp) -> Plan {
-        actions::compute(&Input {
+        plan::compute(&Input {
             pod: &self.pod,
             runtime: &self.runtime,
             probes: &self.probes,
@@ -91,7 +91,7 @@ impl Worker {
     }
 
     pub(super) fn must_end(&mut self, now: Timestamp) -> bool {
-        if self.gone || self.verdict.is_some() || spec::is_deleted(&self.pod) || spec::is_terminal(&self.pod) {
+        if self.gone || self.verdict.is_some() || pod::is_deleted(&self.pod) || pod::is_terminal(&self.pod) {
             return true;
         }
         let started = self.pod.status.as_ref().and_then(|s| s.start_time.as_ref()).map_or(self.start_time, |t| t.0);
@@ -110,13 +110,13 @@ impl Worker {
 
     pub(super) fn announce_crash_loops(&self, plan: &Plan) {
         for name in plan.crash_loops.keys().filter(|n| !self.crash_loops.contains_key(*n)) {
-            let role = spec::member(&self.pod, name).map_or(Role::App, |m| m.role);
-            let message = format!("Back-off restarting failed container {name} in pod {}", spec::format_pod(&self.pod));
+            let role = pod::member(&self.pod, name).map_or(Role::App, |m| m.role);
+            let message = format!("Back-off restarting failed container {name} in pod {}", pod::format_pod(&self.pod));
             self.ctx.container_event(&self.pod, role, name, EventType::Warning, "BackOff", message);
         }
     }
 
-    pub(super) fn spawn_sync(&mut self, actions: Vec<actions::Action>) {
+    pub(super) fn spawn_sync(&mut self, actions: Vec<plan::Action>) {
         let executor = Executor {
             ctx: Arc::clone(&self.ctx),
             pod: Arc::clone(&self.pod),

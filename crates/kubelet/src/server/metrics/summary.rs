@@ -10,7 +10,7 @@ use super::super::Shared;
 use super::super::routes::{Body, text, typed};
 use super::usage::{self, Usage};
 use crate::node::facts::{self, Memory};
-use crate::pods::actions::timestamp;
+use crate::pods::plan::timestamp;
 
 /// Answers.
 pub async fn answer(shared: &Shared) -> Response<Body> {

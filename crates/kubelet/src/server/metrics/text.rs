@@ -9,7 +9,7 @@ use super::super::Shared;
 use super::super::routes::{Body, text, typed};
 use super::usage::{self, Usage};
 use crate::node::facts;
-use crate::pods::spec;
+use crate::pod;
 use kelson_meta::version::GIT_VERSION;
 
 /// The classic text format.
@@ -201,8 +201,8 @@ fn cadvisor_text(e: &mut Exposition, usages: &[Usage], pods: &[&Pod]) {
         usages.iter().filter_map(|u| Some((u, value(u)?))).for_each(|(u, v)| e.sample(name, &labels(u), v, None));
     }
     let limit = |u: &Usage, resource: &str| {
-        let pod = pods.iter().find(|p| spec::uid(p) == u.uid)?;
-        spec::limit(&spec::member(pod, &u.container)?.container, resource)
+        let pod = pods.iter().find(|p| pod::uid(p) == u.uid)?;
+        pod::limit(&pod::member(pod, &u.container)?.container, resource)
     };
     let name = "container_spec_memory_limit_bytes";
     e.family(name, "gauge", "Memory limit for the container.");

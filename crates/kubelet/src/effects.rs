@@ -13,11 +13,11 @@ use crate::env::fields::NodeFacts;
 use crate::env::services::ServiceView;
 use crate::images::Images;
 use crate::node::facts::Pressure;
+use crate::objects::Objects;
+use crate::objects::tokens::Tokens;
 use crate::probes::ProbeRunner;
 use crate::status::writer::StatusWriter;
 use crate::volumes::mounts::Mounts;
-use crate::volumes::objects::Objects;
-use crate::volumes::tokens::Tokens;
 
 /// The shared parts; behind an `Arc` everywhere.
 pub struct Context {
@@ -66,13 +66,13 @@ impl Context {
     pub fn container_event(
         &self,
         pod: &Pod,
-        role: crate::pods::spec::Role,
+        role: crate::pod::Role,
         container: &str,
         kind: EventType,
         reason: &str,
         message: impl Into<String>,
     ) {
-        let about = ObjectRef::of(pod).at(crate::pods::spec::field_path(role, container));
+        let about = ObjectRef::of(pod).at(crate::pod::field_path(role, container));
         self.recorder.event(&about, kind, reason, message);
     }
     /// The runtime's name, as container IDs begin with it.

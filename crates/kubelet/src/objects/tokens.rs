@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::pods::spec;
+use crate::pod;
 
 /// A token is renewed after this share of its life.
 const RENEW_PERCENT: u32 = 80;
@@ -81,7 +81,7 @@ impl Tokens {
     pub async fn get(&self, pod: &Pod, audience: &str, seconds: i64) -> Result<Token, String> {
         let account = pod.spec.as_ref().and_then(|s| s.service_account_name.as_deref()).unwrap_or("default");
         let key =
-            Key { pod: spec::uid(pod).to_owned(), account: account.to_owned(), audience: audience.to_owned(), seconds };
+            Key { pod: pod::uid(pod).to_owned(), account: account.to_owned(), audience: audience.to_owned(), seconds };
         let kept = self.kept.lock().get(&key).cloned();
         let now = self.clock.now();
         if let Some(t) = kept.as_ref().filter(|t| now < t.renew_at) {
@@ -107,9 +107,9 @@ impl Tokens {
         let audiences: Vec<&str> = if audience.is_empty() { vec![] } else { vec![audience] };
         let body = json!({"apiVersion":"authentication.k8s.io/v1","kind":"TokenRequest","spec":{
             "audiences": audiences, "expirationSeconds": seconds,
-            "boundObjectRef": {"apiVersion":"v1","kind":"Pod","name":spec::name(pod),"uid":spec::uid(pod)}}});
+            "boundObjectRef": {"apiVersion":"v1","kind":"Pod","name":pod::name(pod),"uid":pod::uid(pod)}}});
         let asked = self.clock.now();
-        let namespace = spec::namespace(pod);
+        let namespace = pod::namespace(pod);
         let answer: Answer = self
             .client
             .create_sub(&<ServiceAccount as Object>::TYPE, namespace, account, "token", &body)

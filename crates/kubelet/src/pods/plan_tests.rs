@@ -37,7 +37,7 @@ fn instance(name: &str, state: State, exit_code: i32) -> Arc<Instance> {
         sandbox_id: "s0".into(),
         state,
         restart_count: 0,
-        hash: spec::container_hash(&c),
+        hash: pod::container_hash(&c),
         image: "x".into(),
         image_id: "x@1".into(),
         created_at: 1,

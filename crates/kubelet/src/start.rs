@@ -11,13 +11,15 @@ use tokio::task::JoinSet;
 
 use crate::cgroups::Cgroups;
 use crate::config::Config;
-use crate::context::Context;
+use crate::effects::Context;
 use crate::env::fields::NodeFacts;
 use crate::env::services::ServiceView;
 use crate::eviction;
 use crate::images::{self, Images};
 use crate::node::facts::Pressure;
 use crate::node::sync::NodeSync;
+use crate::objects::Objects;
+use crate::objects::tokens::Tokens;
 use crate::pods::manager::{Known, Manager, Signal, source};
 use crate::pods::manifests;
 use crate::probes::ProbeRunner;
@@ -25,8 +27,6 @@ use crate::runtime::events;
 use crate::server;
 use crate::status::writer::StatusWriter;
 use crate::volumes::mounts::Mounts;
-use crate::volumes::objects::Objects;
-use crate::volumes::tokens::Tokens;
 
 /// Before the runtime is asked again at start.
 const RUNTIME_RETRY: Duration = Duration::from_millis(200);
@@ -211,7 +211,7 @@ fn directories(config: &Config) -> Result<(), KubeletError> {
         std::fs::create_dir_all(&dir).map_err(fail)?;
     }
     // Pipes of commands that an earlier kubelet ran.
-    let _ = std::fs::remove_dir_all(server::exec::directory(&config.root_dir));
+    let _ = std::fs::remove_dir_all(server::command::directory(&config.root_dir));
     let private = std::fs::Permissions::from_mode(0o750);
     let _ = std::fs::set_permissions(&config.root_dir, private);
     Ok(())

@@ -1,4 +1,6 @@
 //! The kubelet's typed configuration; each field names the upstream flag or `KubeletConfiguration` field it stands for.
+pub mod file;
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};

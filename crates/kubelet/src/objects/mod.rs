@@ -1,5 +1,7 @@
 //! Config maps and secrets that pods refer to: one watch per object in use, as the Node authorizer allows no more, and a
 //! note to the pods' workers when one changes (upstream: `pkg/kubelet/util/manager/watch_based_manager.go`).
+pub mod tokens;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -9,7 +11,7 @@ use kelson_client::{Client, Informer, InformerConfig, InformerHandle, Object};
 use kelson_meta::ObjectKey;
 use parking_lot::Mutex;
 
-use crate::pods::spec;
+use crate::pod;
 
 /// How long a reader waits for the first state of an object.
 const SYNC_LIMIT: Duration = Duration::from_secs(10);
@@ -77,7 +79,7 @@ impl Objects {
 
     /// Watches what `pod` refers to.
     pub fn register(&self, pod: &Pod) {
-        let uid = spec::uid(pod);
+        let uid = pod::uid(pod);
         for reference in references(pod) {
             self.watch(&reference, uid);
         }
@@ -128,8 +130,8 @@ impl Objects {
 
     /// A pull secret for a pod; `Err` says why not in the words of logs.
     pub async fn secret(&self, pod: &Pod, name: &str) -> Result<Arc<Secret>, String> {
-        let reference = Reference { kind: Kind::Secret, key: ObjectKey::new(spec::namespace(pod), name) };
-        let Handle::Secret(h) = self.watch(&reference, spec::uid(pod)) else { return Err("not a secret".to_owned()) };
+        let reference = Reference { kind: Kind::Secret, key: ObjectKey::new(pod::namespace(pod), name) };
+        let Handle::Secret(h) = self.watch(&reference, pod::uid(pod)) else { return Err("not a secret".to_owned()) };
         let late = |_| "failed to sync secret cache: timed out waiting for the condition".to_owned();
         tokio::time::timeout(SYNC_LIMIT, h.synced()).await.map_err(late)?;
         h.get(&reference.key).ok_or_else(|| format!("secret {name:?} not found"))
@@ -137,8 +139,8 @@ impl Objects {
 
     /// The data of an object for a pod; `Err` says why not in the words of events.
     pub async fn data(&self, pod: &Pod, kind: Kind, name: &str) -> Result<Data, String> {
-        let reference = Reference { kind, key: ObjectKey::new(spec::namespace(pod), name) };
-        let handle = self.watch(&reference, spec::uid(pod));
+        let reference = Reference { kind, key: ObjectKey::new(pod::namespace(pod), name) };
+        let handle = self.watch(&reference, pod::uid(pod));
         let missing = || format!("{} {name:?} not found", kind.word());
         let late = |_| format!("failed to sync {} cache: timed out waiting for the condition", kind.word());
         match handle {
@@ -164,13 +166,13 @@ pub fn references(pod: &Pod) -> Vec<Reference> {
     let Some(s) = pod.spec.as_ref() else { return out };
     let mut add = |kind, name: &str| {
         if !name.is_empty() {
-            out.push(Reference { kind, key: ObjectKey::new(spec::namespace(pod), name) });
+            out.push(Reference { kind, key: ObjectKey::new(pod::namespace(pod), name) });
         }
     };
     for p in s.image_pull_secrets.iter().flatten() {
         add(Kind::Secret, &p.name);
     }
-    for m in spec::members(pod) {
+    for m in pod::members(pod) {
         for e in m.container.env_from.iter().flatten() {
             e.config_map_ref.iter().for_each(|r| add(Kind::ConfigMap, &r.name));
             e.secret_ref.iter().for_each(|r| add(Kind::Secret, &r.name));

@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::backoff::BackOff;
-use super::spec::{self, Role};
+use crate::pod::{self, Role};
 use crate::runtime::snapshot::{Instance, RuntimePod, Sandbox, State};
 
 /// What probes say of running containers, by container ID.
@@ -125,7 +125,7 @@ impl Plan {
 /// Decides. See the module's text.
 pub fn compute(input: &Input<'_>) -> Plan {
     let mut plan = Plan::default();
-    let usable = input.runtime.ready_sandbox().filter(|s| spec::host_network(input.pod) || !s.ips.is_empty());
+    let usable = input.runtime.ready_sandbox().filter(|s| pod::host_network(input.pod) || !s.ips.is_empty());
     let Some(sandbox) = usable else {
         without_sandbox(input, &mut plan);
         return plan;
@@ -165,12 +165,12 @@ fn left_to_run(input: &Input<'_>) -> bool {
         return true;
     }
     let mut any = false;
-    for m in spec::members(pod) {
+    for m in pod::members(pod) {
         let latest = input.runtime.latest(&m.container.name);
         match (m.role, latest) {
             (Role::Init, Some(c)) if failed_for_good(pod, m.role, &m.container, c) => return false,
             (Role::App, None) => any = true,
-            (Role::App, Some(c)) => any |= !ended(c) || spec::restarts_after(pod, m.role, &m.container, c.exit_code),
+            (Role::App, Some(c)) => any |= !ended(c) || pod::restarts_after(pod, m.role, &m.container, c.exit_code),
             _ => {}
         }
     }
@@ -182,7 +182,7 @@ fn ended(c: &Instance) -> bool {
 }
 
 fn failed_for_good(pod: &Pod, role: Role, spec: &Container, c: &Instance) -> bool {
-    ended(c) && c.exit_code != 0 && !spec::restarts_after(pod, role, spec, c.exit_code)
+    ended(c) && c.exit_code != 0 && !pod::restarts_after(pod, role, spec, c.exit_code)
 }
 
 struct Step<'a> {
@@ -198,8 +198,8 @@ impl Step<'_> {
     /// Brings init containers and sidecars forward; true when the ordinary containers may run.
     fn inits(&self, plan: &mut Plan) -> bool {
         let pod = self.input.pod;
-        let apps_began = spec::members(pod).any(|m| m.role == Role::App && self.here(&m.container.name).is_some());
-        for m in spec::members(pod).take_while(|m| matches!(m.role, Role::Init | Role::Sidecar)) {
+        let apps_began = pod::members(pod).any(|m| m.role == Role::App && self.here(&m.container.name).is_some());
+        for m in pod::members(pod).take_while(|m| matches!(m.role, Role::Init | Role::Sidecar)) {
             let c = &*m.container;
             let instance = self.here(&c.name);
             if m.role == Role::Init && apps_began {
@@ -232,7 +232,7 @@ impl Step<'_> {
     fn apps(&self, plan: &mut Plan) {
         let pod = self.input.pod;
         let mut alive = false;
-        for m in spec::members(pod).filter(|m| m.role == Role::App) {
+        for m in pod::members(pod).filter(|m| m.role == Role::App) {
             let c = &*m.container;
             // An instance that ended in an earlier sandbox counts: a job that succeeded is not run again.
             let instance = self.input.runtime.latest(&c.name).map(|i| &**i);
@@ -241,7 +241,7 @@ impl Step<'_> {
                     alive = true;
                     self.check_running(plan, m.role, c, i);
                 }
-                Some(i) if ended(i) && !spec::restarts_after(pod, m.role, c, i.exit_code) => {}
+                Some(i) if ended(i) && !pod::restarts_after(pod, m.role, c, i.exit_code) => {}
                 other => {
                     alive = true;
                     self.start(plan, c, other);
@@ -252,7 +252,7 @@ impl Step<'_> {
     }
 
     fn ephemeral(&self, plan: &mut Plan) {
-        for m in spec::members(self.input.pod).filter(|m| m.role == Role::Ephemeral) {
+        for m in pod::members(self.input.pod).filter(|m| m.role == Role::Ephemeral) {
             if self.input.runtime.latest(&m.container.name).is_none() {
                 self.start(plan, &m.container, None);
             }
@@ -262,7 +262,7 @@ impl Step<'_> {
     /// Kills a running container that must not go on; true when it does.
     fn check_running(&self, plan: &mut Plan, role: Role, c: &Container, i: &Instance) -> bool {
         let probes = self.input.probes;
-        let reason = if !i.hash.is_empty() && i.hash != spec::container_hash(c) && role != Role::Init {
+        let reason = if !i.hash.is_empty() && i.hash != pod::container_hash(c) && role != Role::Init {
             KillReason::DefinitionChanged
         } else if probes.liveness_failed.contains(&i.id) {
             KillReason::Liveness
@@ -278,7 +278,7 @@ impl Step<'_> {
             KillReason::UnknownState => format!("Container {} is in an unknown state", c.name),
         };
         // 137 stands for what the kill will make of it.
-        let again = spec::restarts_after(self.input.pod, role, c, 137);
+        let again = pod::restarts_after(self.input.pod, role, c, 137);
         let message = if again { format!("{what}, will be restarted") } else { what };
         plan.actions.push(Action::KillContainer { id: i.id.clone(), name: c.name.clone(), reason, message });
         true
@@ -328,5 +328,5 @@ pub fn timestamp(nanos: i64) -> Timestamp {
 }
 
 #[cfg(test)]
-#[path = "actions_tests.rs"]
+#[path = "plan_tests.rs"]
 mod tests;

@@ -13,7 +13,7 @@ use tokio::net::TcpStream;
 
 use super::routes::{Body, running_container, text};
 use super::{Shared, forward, query};
-use crate::pods::spec;
+use crate::pod;
 use crate::runtime::labels;
 
 /// Most of a refusal of the runtime's that is passed on.
@@ -45,7 +45,7 @@ pub async fn exec(
     } else {
         let cmd: Vec<String> = pairs.iter().filter(|(k, _)| k == "command").map(|(_, v)| v.clone()).collect();
         let wanted = kelson_streams::ExecOptions { stdin, stdout, stderr, tty };
-        if let Some(command) = super::exec::prepare(shared, &id, &cmd, wanted).await {
+        if let Some(command) = super::command::prepare(shared, &id, &cmd, wanted).await {
             return command.serve(request);
         }
         let ask = cri::ExecRequest { container_id: id, cmd, tty, stdin, stdout, stderr };
@@ -69,7 +69,7 @@ pub async fn port_forward(
         return text(StatusCode::NOT_FOUND, "pod does not exist");
     };
     let filter = cri::PodSandboxFilter {
-        label_selector: [(labels::POD_UID.to_owned(), spec::uid(&found).to_owned())].into_iter().collect(),
+        label_selector: [(labels::POD_UID.to_owned(), pod::uid(&found).to_owned())].into_iter().collect(),
         state: Some(cri::PodSandboxStateValue { state: cri::PodSandboxState::SandboxReady as i32 }),
         ..Default::default()
     };
@@ -83,7 +83,7 @@ pub async fn port_forward(
     // A pod with a runtime class may be a virtual machine, whose ports are not behind the namespace's loopback.
     let plain = found.spec.as_ref().is_none_or(|s| s.runtime_class_name.as_deref().unwrap_or_default().is_empty());
     if plain && let Some(network) = forward::network(&*shared.ctx.runtime, &sandbox.id).await {
-        let target = forward::Target { network, pod: format!("{pod}_{namespace}"), uid: spec::uid(&found).to_owned() };
+        let target = forward::Target { network, pod: format!("{pod}_{namespace}"), uid: pod::uid(&found).to_owned() };
         return forward::serve(request, target);
     }
     let ports = pairs.iter().filter(|(k, _)| k == "port").filter_map(|(_, v)| v.parse().ok()).collect();

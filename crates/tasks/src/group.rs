@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::scoped::{Scoped, scoped_option};
 use crate::stats::Watch;
 
 /// Pause before a panicked part starts again: the first, and the longest after panics in a row.
@@ -113,6 +114,21 @@ impl Tasks {
                 }
                 pause = (pause * 2).min(RESTART_AFTER_MAX);
             }
+        })
+    }
+
+    /// Starts a task that belongs to a value of one of the group's tasks: it ends when the handle is dropped or the group
+    /// ends, and who waits for the group waits for it too. Awaiting the handle gives the result; `None` after a panic,
+    /// which has been reported, and when the group ended first.
+    pub fn scoped<F, T>(&self, name: &'static str, future: F) -> Scoped<T>
+    where
+        F: Future<Output = T> + Send + 'static,
+        T: Send + 'static,
+    {
+        let (stop, counted) = (self.0.stop.clone(), self.tokens());
+        scoped_option(name, async move {
+            let _counted = counted;
+            stop.run_until_cancelled(future).await
         })
     }
 
@@ -221,6 +237,19 @@ mod tests {
         child.spawn("forever", OnPanic::Contain, std::future::pending());
         assert!(child.shutdown(Duration::from_secs(1)).await);
         assert!(!root.is_idle() && !root.token().is_cancelled());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_scoped_task_ends_with_its_handle_or_its_group() {
+        let root = Tasks::root("test");
+        assert_eq!(root.scoped("answer", async { 7 }).await, Some(7));
+        assert_eq!(root.scoped("broken", async { panic!("gone") }).await, None::<()>);
+        let (first, second) = (root.scoped("kept", std::future::pending::<()>()), root.child("part"));
+        let second = second.scoped("kept", std::future::pending::<()>());
+        drop(first);
+        assert!(!root.is_idle());
+        assert!(root.shutdown(Duration::from_secs(1)).await);
+        assert_eq!(second.await, None);
     }
 
     #[tokio::test(start_paused = true)]

@@ -18,11 +18,20 @@ where
     F: Future<Output = T> + Send + 'static,
     T: Send + 'static,
 {
+    scoped_option(name, async move { Some(future.await) })
+}
+
+/// The same for a future that may end without a result.
+pub(crate) fn scoped_option<F, T>(name: &'static str, future: F) -> Scoped<T>
+where
+    F: Future<Output = Option<T>> + Send + 'static,
+    T: Send + 'static,
+{
     let watch = Watch::start(name);
     #[expect(clippy::disallowed_methods, reason = "the one place where scoped tasks are started")]
     let task = tokio::spawn(async move {
         match Caught(Box::pin(future)).await {
-            Ok(result) => Some(result),
+            Ok(result) => result,
             Err(payload) => {
                 watch.panicked(&*payload);
                 None

@@ -79,6 +79,7 @@ impl Node {
         let config = kubelet_config(&dir, me, args, &join, &endpoint)?;
         credentials::remember(&dir, &args.images)?;
         let dependencies = Dependencies {
+            tasks: kelson_tasks::Tasks::root("node"),
             client: client("kubelet")?,
             runtime: Arc::new(CriClient::new(&endpoint, Limits::default())?),
             clock: Arc::clone(&clock),

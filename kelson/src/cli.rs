@@ -127,7 +127,7 @@ pub struct NodeArgs {
     /// What the node keeps free; below it pods are evicted [default:
     /// memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%]
     #[arg(long, value_name = "SIGNAL<AMOUNT,…")]
-    pub eviction_hard: Option<kelson_kubelet::eviction::thresholds::HardThresholds>,
+    pub eviction_hard: Option<kelson_kubelet::config::thresholds::HardThresholds>,
     /// KubeletConfiguration (kubelet.config.k8s.io/v1beta1) laid over what this command decides by itself.
     #[arg(long, value_name = "FILE")]
     pub kubelet_config: Option<PathBuf>,

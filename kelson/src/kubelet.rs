@@ -181,6 +181,7 @@ impl Plan {
         let name = self.config.node_name.clone();
         let identity = bootstrap::load(&self.paths, &name, &clock).await.context("join the cluster")?;
         let dependencies = Dependencies {
+            tasks: kelson_tasks::Tasks::root("node"),
             client: Client::new(Arc::new(Remote::new(identity)?), "kubelet"),
             runtime: Arc::new(CriClient::new(&self.endpoint, Limits::default())?),
             clock,

@@ -87,6 +87,7 @@ async fn run(args: Args) -> Outcome<()> {
     }
     config.server.tls_files = args.tls.0.zip(args.tls.1);
     let deps = Dependencies {
+        tasks: kelson_tasks::Tasks::root("node"),
         client,
         runtime,
         clock: Arc::new(SystemClock),

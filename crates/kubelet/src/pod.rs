@@ -2,6 +2,7 @@
 //! of service, requests. Pure; knows nothing of the runtime.
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Container, ContainerRestartRule, EphemeralContainer, Pod, PodSpec};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
@@ -105,6 +106,19 @@ pub fn format_pod(pod: &Pod) -> String {
 pub fn host_network(pod: &Pod) -> bool {
     pod.spec.as_ref().and_then(|s| s.host_network).unwrap_or(false)
 }
+/// Whether the pod's users are not the node's (`hostUsers: false`).
+pub fn has_own_users(pod: &Pod) -> bool {
+    pod.spec.as_ref().and_then(|s| s.host_users) == Some(false)
+}
+/// Whether only groups that the spec names may count.
+pub fn has_strict_groups(pod: &Pod) -> bool {
+    let security = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
+    security.and_then(|s| s.supplemental_groups_policy.as_deref()) == Some("Strict")
+}
+/// Name of the runtime class; empty without one.
+pub fn runtime_class(pod: &Pod) -> &str {
+    pod.spec.as_ref().and_then(|s| s.runtime_class_name.as_deref()).unwrap_or_default()
+}
 /// Whether any container, of any role, is privileged.
 pub fn has_privileged(pod: &Pod) -> bool {
     members(pod).any(|m| privileged(&m.container))
@@ -113,6 +127,12 @@ pub fn has_privileged(pod: &Pod) -> bool {
 pub fn privileged(c: &Container) -> bool {
     c.security_context.as_ref().and_then(|s| s.privileged).unwrap_or(false)
 }
+/// The effective user as the spec gives it: the container's, else the pod's.
+pub fn run_as_user(pod: &Pod, c: &Container) -> Option<i64> {
+    let p = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
+    c.security_context.as_ref().and_then(|s| s.run_as_user).or_else(|| p.and_then(|p| p.run_as_user))
+}
+
 /// The pod's restart policy; `Always` when unset.
 pub fn pod_restart_policy(pod: &Pod) -> &str {
     pod.spec.as_ref().and_then(|s| s.restart_policy.as_deref()).unwrap_or("Always")
@@ -125,6 +145,10 @@ pub const CONFIG_HASH: &str = "kubernetes.io/config.hash";
 pub const CONFIG_MIRROR: &str = "kubernetes.io/config.mirror";
 /// From this priority on a pod is critical to the system.
 pub const SYSTEM_CRITICAL_PRIORITY: i32 = 2_000_000_000;
+
+/// No pod gets longer than this to end, about 68 years: the API sets no bound, and sums with larger ones leave the range
+/// of times.
+pub const GRACE_SECONDS_MAX: i64 = i32::MAX as i64;
 
 /// One of the pod's annotations.
 pub fn annotation<'a>(pod: &'a Pod, key: &str) -> Option<&'a str> {
@@ -158,7 +182,15 @@ pub fn is_terminal(pod: &Pod) -> bool {
 pub fn grace_seconds(pod: &Pod) -> i64 {
     let wanted = pod.metadata.deletion_grace_period_seconds.filter(|_| is_deleted(pod));
     let spec = pod.spec.as_ref().and_then(|s| s.termination_grace_period_seconds);
-    wanted.or(spec).unwrap_or(30).max(0)
+    wanted.or(spec).unwrap_or(30).clamp(0, GRACE_SECONDS_MAX)
+}
+/// The same as a duration.
+pub fn grace(pod: &Pod) -> Duration {
+    seconds(grace_seconds(pod))
+}
+/// Seconds of the API as a duration; what is negative counts as nothing.
+pub fn seconds(n: i64) -> Duration {
+    Duration::from_secs(u64::try_from(n.min(GRACE_SECONDS_MAX)).unwrap_or(0))
 }
 
 /// Whether a container that ended with `exit_code` is started again: its own policy and rules, else the pod's.

@@ -1,4 +1,5 @@
-//! Starts the kubelet: builds the shared parts, then its tasks in order, and ends them when told to. Containers go on.
+//! Starts the kubelet: builds its parts, each with what it uses, then its tasks in order; and ends them when told to.
+//! Containers go on. This is the one file that knows all rooms.
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -6,33 +7,53 @@ use k8s_openapi::api::core::v1::Node;
 use kelson_client::{Change, Client, EventRecorder, Informer, InformerConfig};
 use kelson_cri::Runtime;
 use kelson_meta::Clock;
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
+use kelson_tasks::{FILES, OnPanic, Tasks};
+use tokio::sync::watch;
 
 use crate::cgroups::Cgroups;
 use crate::config::Config;
-use crate::effects::Context;
-use crate::env::fields::NodeFacts;
+use crate::config::thresholds::Pressure;
+use crate::effects::{PodEffects, Tell};
+use crate::env::resolve::Environment;
 use crate::env::services::ServiceView;
-use crate::eviction;
-use crate::images::{self, Images};
-use crate::node::facts::Pressure;
+use crate::eviction::{self, measure};
+use crate::images::Images;
+use crate::images::error::OpenError;
+use crate::images::gc::ImageCollection;
+use crate::logs::rotate::LogRotation;
+use crate::node::facts::NodeFacts;
+use crate::node::runtime::RuntimeState;
 use crate::node::sync::NodeSync;
 use crate::objects::Objects;
 use crate::objects::tokens::Tokens;
-use crate::pods::manager::{Known, Manager, Signal, source};
+use crate::pods::inbox::ManagerInbox;
+use crate::pods::known::Known;
+use crate::pods::manager::{Manager, source};
 use crate::pods::manifests;
+use crate::pods::parts::Parts;
 use crate::probes::ProbeRunner;
-use crate::runtime::events;
-use crate::server;
+use crate::probes::handlers::Handlers;
+use crate::runtime::dns::HostDns;
+use crate::runtime::events::{self, RuntimeNotice};
+use crate::runtime::userns::UserNamespaces;
+use crate::server::state::ServerState;
+use crate::server::{Server, ServerError, command};
 use crate::status::writer::StatusWriter;
+use crate::volumes::Volumes;
 use crate::volumes::mounts::Mounts;
 
 /// Before the runtime is asked again at start.
 const RUNTIME_RETRY: Duration = Duration::from_millis(200);
+/// How long the kubelet's tasks may take to end.
+const SHUTDOWN_MAX: Duration = Duration::from_secs(10);
+
+/// Called with the node's pod CIDRs whenever the API has new ones.
+pub type OnPodCidrs = Box<dyn Fn(&[String]) + Send + Sync>;
 
 /// The effects a kubelet works through.
 pub struct Dependencies {
+    /// The group in which the kubelet's tasks run.
+    pub tasks: Tasks,
     /// The API, under this node's identity.
     pub client: Client,
     /// The container runtime.
@@ -43,8 +64,8 @@ pub struct Dependencies {
     pub mounts: Arc<dyn Mounts>,
     /// Probe handlers; `None`: the real ones.
     pub prober: Option<Arc<dyn ProbeRunner>>,
-    /// Called with the node's pod CIDRs whenever the API has new ones.
-    pub on_pod_cidrs: Option<Box<dyn Fn(&[String]) + Send + Sync>>,
+    /// Hears of the node's pod CIDRs.
+    pub on_pod_cidrs: Option<OnPodCidrs>,
 }
 
 /// Why a kubelet did not start.
@@ -53,17 +74,17 @@ pub enum KubeletError {
     /// A directory of its own could not be made.
     #[error("cannot create {path}: {source}")]
     Directory {
-        /// Which.
+        /// The directory.
         path: String,
-        /// Why.
+        /// The system's reason.
         source: std::io::Error,
     },
     /// Its server could not start.
     #[error("kubelet server: {0}")]
-    Server(String),
-    /// The credential providers' configuration is not sound; every fault at once.
+    Server(#[from] ServerError),
+    /// Image pulls could not be set up.
     #[error(transparent)]
-    CredentialProviders(#[from] kelson_credentials::config::ConfigError),
+    Images(#[from] OpenError),
     /// The configuration contradicts itself.
     #[error("invalid kubelet configuration: {0}")]
     Config(String),
@@ -72,9 +93,9 @@ pub enum KubeletError {
 /// The node agent.
 pub struct Kubelet;
 
-/// A kubelet that runs. Dropping it ends its tasks; containers go on.
+/// A kubelet that runs. Dropping it ends its tasks without waiting; containers go on.
 pub struct Running {
-    tasks: JoinSet<()>,
+    tasks: Tasks,
     ready: watch::Receiver<bool>,
     port: u16,
     known: Known,
@@ -93,9 +114,43 @@ impl Running {
     pub fn known(&self) -> Known {
         self.known.clone()
     }
-    /// Ends the kubelet's tasks and waits for them. Containers go on.
-    pub async fn shutdown(mut self) {
-        self.tasks.shutdown().await;
+    /// Ends all of the kubelet's tasks, pod workers, probes and streams among them, and waits for them. Containers go on.
+    pub async fn shutdown(self) {
+        self.tasks.shutdown(SHUTDOWN_MAX).await;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.tasks.token().cancel();
+    }
+}
+
+/// The two ends of what parts tell each other.
+struct Channels {
+    facts: (watch::Sender<Arc<NodeFacts>>, watch::Receiver<Arc<NodeFacts>>),
+    runtime: (watch::Sender<Arc<RuntimeState>>, watch::Receiver<Arc<RuntimeState>>),
+    pressure: (watch::Sender<Pressure>, watch::Receiver<Pressure>),
+    ready: (watch::Sender<bool>, watch::Receiver<bool>),
+    manager: ManagerInbox,
+    known: Known,
+}
+
+impl Channels {
+    fn new(config: &Config) -> Self {
+        let facts = NodeFacts {
+            name: config.node_name.clone(),
+            host_ips: config.node_ips.iter().map(ToString::to_string).collect(),
+            ..Default::default()
+        };
+        Self {
+            facts: watch::channel(Arc::new(facts)),
+            runtime: watch::channel(Arc::default()),
+            pressure: watch::channel(Pressure::default()),
+            ready: watch::channel(false),
+            manager: ManagerInbox::default(),
+            known: Known::default(),
+        }
     }
 }
 
@@ -104,103 +159,192 @@ impl Kubelet {
     ///
     /// # Errors
     /// When its directories cannot be made or its server cannot listen.
-    pub async fn start(config: Config, deps: Dependencies) -> Result<Running, KubeletError> {
-        directories(&config)?;
+    pub async fn start(config: Config, mut deps: Dependencies) -> Result<Running, KubeletError> {
         if config.node_name.is_empty() || config.node_ips.is_empty() {
             return Err(KubeletError::Config("a node name and at least one node IP are needed".into()));
         }
-        let mut tasks = JoinSet::new();
-        let version = runtime_version(&*deps.runtime).await;
-        let (signals, inbox) = mpsc::unbounded_channel();
-        let (facts_to, facts) = watch::channel(Arc::new(NodeFacts {
-            name: config.node_name.clone(),
-            host_ips: config.node_ips.iter().map(ToString::to_string).collect(),
-            ..Default::default()
-        }));
-        let (network_to, network_fault) = watch::channel(None);
-        let (pressure_to, pressure) = watch::channel(Pressure::default());
-        let (ready_to, ready) = watch::channel(false);
-        let (client, clock) = (deps.client.clone(), Arc::clone(&deps.clock));
-        let objects_to = signals.clone();
-        let prober: Arc<dyn ProbeRunner> = match deps.prober {
-            Some(p) => p,
-            None => Arc::new(crate::probes::handlers::Handlers::new(Arc::clone(&deps.runtime))),
-        };
-        let recorder = EventRecorder::new(client.clone(), Arc::clone(&clock), "kubelet", &config.node_name);
-        let images = Images::open(&config, client.clone(), recorder.clone(), Arc::clone(&clock))?;
-        tasks.spawn(images.follow());
-        let ctx = Arc::new(Context {
-            recorder,
-            objects: Objects::new(client.clone(), move |uid| {
-                let _ = objects_to.send(Signal::Objects(uid.to_owned()));
-            }),
-            tokens: Tokens::new(client.clone(), Arc::clone(&clock)),
-            images,
-            services: Informer::<ServiceView>::new(client.clone(), InformerConfig::default()).start(),
-            mounts: deps.mounts,
-            prober,
-            cgroups: Cgroups::below(&config.cgroup_root, config.pod_max_pids),
-            statuses: StatusWriter::start(client.clone()),
-            node: facts,
-            network_fault,
-            pressure: pressure.clone(),
-            runtime_name: version.0.clone(),
-            runtime: Arc::clone(&deps.runtime),
-            client: client.clone(),
-            clock: Arc::clone(&clock),
-            config: config.clone(),
-        });
-        let known = Known::default();
-        let port = match config.server.listen {
-            Some(_) => {
-                server::start(&mut tasks, Arc::clone(&ctx), known.clone()).await.map_err(KubeletError::Server)?
-            }
-            None => 0,
-        };
-        let node = watch_node(&mut tasks, &client, &config, deps.on_pod_cidrs);
-        if config.rotate_certificates {
-            let (dir, name) = (config.cert_dir.clone(), config.node_name.clone());
-            tasks.spawn(crate::certs::rotate::client(client.clone(), Arc::clone(&clock), dir, name));
-        }
+        let config = Arc::new(config);
+        let made = Arc::clone(&config);
+        let made = FILES.run(move || directories(&made)).await;
+        made.map_err(|e| KubeletError::Config(e.to_string()))??;
+        let tasks = deps.tasks.child("kubelet");
+        let (name, version) = runtime_version(&*deps.runtime).await;
+        let channels = Channels::new(&config);
+        let node = watch_node(&tasks, &deps.client, &config, deps.on_pod_cidrs.take());
+        let parts = Arc::new(parts(&tasks, &config, &deps, &channels, name.clone())?);
+        let port = server(&tasks, &deps, &parts, &channels).start().await?;
         let sync = NodeSync {
-            config: config.clone(),
-            client,
+            config: Arc::clone(&config),
+            client: deps.client.clone(),
             runtime: Arc::clone(&deps.runtime),
-            clock,
-            runtime_version: format!("{}://{}", version.0, version.1),
+            clock: Arc::clone(&deps.clock),
+            runtime_version: format!("{name}://{version}"),
             port,
-            network_fault: network_to,
-            node_facts: facts_to,
-            pressure,
-            ready: ready_to,
+            runtime_state: channels.runtime.0.clone(),
+            node_facts: channels.facts.0.clone(),
+            pressure: channels.pressure.1.clone(),
+            ready: channels.ready.0.clone(),
+            tasks: tasks.clone(),
         };
-        tasks.spawn(sync.run());
-        let effects = eviction::measure::Real::new(Arc::clone(&ctx), known.clone(), signals.clone());
-        let evictions = eviction::Manager::new(config.eviction.clone(), effects, Arc::clone(&ctx.clock), pressure_to);
-        tasks.spawn(evictions.run());
-        if let Some(dir) = config.pod_manifest_path.clone() {
-            tasks.spawn(manifests::run(dir, config.node_name.clone(), signals.clone()));
-        }
-        tasks.spawn(images::gc::run(Arc::clone(&ctx)));
-        tasks.spawn(crate::logs::rotate::run(Arc::clone(&ctx), known.clone()));
-        let told = signals.clone();
-        let endpoint = config.runtime_endpoint.clone();
-        tasks.spawn(events::watch(deps.runtime, endpoint, move |t| {
-            let _ = told.send(match t {
-                events::Told::First(all) => Signal::Found(all),
-                events::Told::Changed(uid, there) => Signal::Runtime(uid, there),
-            });
-        }));
-        let manager = Manager::new(Arc::clone(&ctx), node, inbox, signals.clone(), known.clone());
-        tasks.spawn(async move {
-            // Services are part of every container's environment: none starts before they are known.
-            ctx.services.synced().await;
-            ctx.images.initialize(&*ctx.runtime).await;
-            let _pods = source(&ctx, signals);
-            manager.run().await;
+        let sync = Arc::new(sync);
+        tasks.supervise("node-status", move || {
+            let sync = Arc::clone(&sync);
+            async move { sync.run().await }
         });
-        Ok(Running { tasks, ready, port, known })
+        upkeep(&tasks, &deps, &parts, &channels);
+        pods(&tasks, &deps, parts, node, &channels);
+        Ok(Running { tasks, ready: channels.ready.1, port, known: channels.known })
     }
+}
+
+/// What pods are run with.
+fn parts(
+    tasks: &Tasks,
+    config: &Arc<Config>,
+    deps: &Dependencies,
+    channels: &Channels,
+    runtime_name: String,
+) -> Result<Parts, KubeletError> {
+    let (client, clock) = (deps.client.clone(), Arc::clone(&deps.clock));
+    let recorder = EventRecorder::start_in(tasks, client.clone(), Arc::clone(&clock), "kubelet", &config.node_name);
+    let tell = Tell::new(recorder.clone(), &config.node_name);
+    let images = Images::open(config, client.clone(), recorder, Arc::clone(&clock))?;
+    let follow = images.clone();
+    tasks.supervise("credential-providers", move || follow.clone().follow());
+    let changed = channels.manager.clone();
+    let objects = Objects::new(tasks, client.clone(), move |uid| changed.objects(uid));
+    let real = || Arc::new(Handlers::new(Arc::clone(&deps.runtime))) as Arc<dyn ProbeRunner>;
+    let node = channels.facts.1.clone();
+    Ok(Parts {
+        tasks: tasks.clone(),
+        dirs: config.dirs(),
+        effects: PodEffects {
+            runtime: Arc::clone(&deps.runtime),
+            prober: deps.prober.clone().unwrap_or_else(real),
+            tell: tell.clone(),
+            clock: Arc::clone(&clock),
+        },
+        volumes: Volumes {
+            dirs: config.dirs(),
+            objects: objects.clone(),
+            tokens: Tokens::new(client.clone(), Arc::clone(&clock)),
+            mounts: Arc::clone(&deps.mounts),
+            node: node.clone(),
+            clock,
+            cluster_domain: config.cluster_domain.clone(),
+        },
+        environment: Environment {
+            objects,
+            services: Informer::<ServiceView>::new(client.clone(), InformerConfig::default()).start_in(tasks),
+            node: node.clone(),
+            tell,
+        },
+        images,
+        cgroups: Cgroups::below(&config.cgroup_root, config.pod_max_pids),
+        user_namespaces: UserNamespaces::open(config.dirs(), config.max_pods),
+        statuses: StatusWriter::start(client.clone(), tasks),
+        node,
+        runtime_state: channels.runtime.1.clone(),
+        host_dns: HostDns::new(config.resolv_conf.clone()),
+        runtime_name,
+        client,
+        config: Arc::clone(config),
+    })
+}
+
+fn server(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels) -> Server {
+    let state = ServerState {
+        tasks: tasks.child("server"),
+        config: Arc::clone(&parts.config),
+        runtime: Arc::clone(&deps.runtime),
+        runtime_name: parts.runtime_name.clone(),
+        known: channels.known.clone(),
+        clock: Arc::clone(&deps.clock),
+        cgroups: parts.cgroups.clone(),
+        images: parts.images.clone(),
+        pipes_dir: command::directory(&parts.config.root_dir),
+    };
+    Server { state, client: deps.client.clone() }
+}
+
+/// What keeps the node in order: evictions, image collection, log rotation, the client certificate.
+fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels) {
+    let config = &parts.config;
+    let measured = measure::Measured {
+        runtime: Arc::clone(&deps.runtime),
+        root_dir: config.root_dir.clone(),
+        dirs: config.dirs(),
+        kept_images: config.kept_images.clone(),
+        cgroups: parts.cgroups.clone(),
+        known: channels.known.clone(),
+        manager: channels.manager.clone(),
+        tell: parts.effects.tell.clone(),
+    };
+    let (effects, thresholds) = (measure::Real::new(measured), config.eviction.clone());
+    let (clock, pressure) = (Arc::clone(&deps.clock), channels.pressure.0.clone());
+    tasks.supervise("evictions", move || {
+        let (effects, clock) = (effects.clone(), Arc::clone(&clock));
+        eviction::Manager::new(thresholds.clone(), effects, clock, pressure.clone()).run()
+    });
+    let collection = ImageCollection {
+        runtime: Arc::clone(&deps.runtime),
+        images: parts.images.clone(),
+        clock: Arc::clone(&deps.clock),
+        kept: config.kept_images.clone(),
+        high_percent: config.image_gc_high_percent,
+        low_percent: config.image_gc_low_percent,
+    };
+    tasks.supervise("image-collection", move || collection.clone().run());
+    let rotation = LogRotation {
+        runtime: Arc::clone(&deps.runtime),
+        clock: Arc::clone(&deps.clock),
+        dir: config.pod_logs_dir.clone(),
+        bytes_max: config.log_max_bytes,
+        files_max: config.log_max_files,
+    };
+    tasks.supervise("log-rotation", move || rotation.clone().run());
+    if config.rotate_certificates {
+        let (client, clock, config) = (deps.client.clone(), Arc::clone(&deps.clock), Arc::clone(config));
+        tasks.supervise("client-certificate", move || {
+            let (dir, name) = (config.cert_dir.clone(), config.node_name.clone());
+            crate::certs::rotate::client(client.clone(), Arc::clone(&clock), dir, name)
+        });
+    }
+}
+
+/// The pods: their sources, and the manager of their workers.
+fn pods(
+    tasks: &Tasks,
+    deps: &Dependencies,
+    parts: Arc<Parts>,
+    node: watch::Receiver<Option<Arc<Node>>>,
+    channels: &Channels,
+) {
+    let inbox = channels.manager.clone();
+    if let Some(dir) = parts.config.pod_manifest_path.clone() {
+        let (node_name, to) = (parts.config.node_name.clone(), inbox.clone());
+        tasks.supervise("manifests", move || manifests::run(dir.clone(), node_name.clone(), to.clone()));
+    }
+    let (runtime, group, to) = (Arc::clone(&deps.runtime), tasks.clone(), inbox.clone());
+    let endpoint = parts.config.runtime_endpoint.clone();
+    tasks.supervise("runtime-watch", move || {
+        let to = to.clone();
+        events::watch(group.clone(), Arc::clone(&runtime), endpoint.clone(), move |notice| match notice {
+            RuntimeNotice::Initial(all) => to.found(all),
+            RuntimeNotice::Changed(uid, there) => to.runtime(uid, there),
+        })
+    });
+    let pressure = channels.pressure.1.clone();
+    let manager = Manager::new(Arc::clone(&parts), node, pressure, inbox.clone(), channels.known.clone());
+    let group = tasks.clone();
+    // Without it no pod is started or ended.
+    tasks.spawn("pod-manager", OnPanic::EndProcess, async move {
+        // Services are part of every container's environment: none starts before they are known.
+        parts.environment.services.synced().await;
+        parts.images.initialize(&*parts.effects.runtime).await;
+        let _pods = source(&group, &parts.client, &parts.config.node_name, inbox);
+        manager.run().await;
+    });
 }
 
 fn directories(config: &Config) -> Result<(), KubeletError> {
@@ -211,7 +355,7 @@ fn directories(config: &Config) -> Result<(), KubeletError> {
         std::fs::create_dir_all(&dir).map_err(fail)?;
     }
     // Pipes of commands that an earlier kubelet ran.
-    let _ = std::fs::remove_dir_all(server::command::directory(&config.root_dir));
+    let _ = std::fs::remove_dir_all(command::directory(&config.root_dir));
     let private = std::fs::Permissions::from_mode(0o750);
     let _ = std::fs::set_permissions(&config.root_dir, private);
     Ok(())
@@ -233,14 +377,12 @@ async fn runtime_version(runtime: &dyn Runtime) -> (String, String) {
     }
 }
 
-type OnCidrs = Option<Box<dyn Fn(&[String]) + Send + Sync>>;
-
 /// The Node object as the API has it, for admission, and its pod CIDRs for the network.
 fn watch_node(
-    tasks: &mut JoinSet<()>,
+    tasks: &Tasks,
     client: &Client,
     config: &Config,
-    on_cidrs: OnCidrs,
+    on_cidrs: Option<OnPodCidrs>,
 ) -> watch::Receiver<Option<Arc<Node>>> {
     let (to, node) = watch::channel(None);
     let fields = format!("metadata.name={}", config.node_name);
@@ -250,9 +392,9 @@ fn watch_node(
             let gone = matches!(change, Change::Deleted(_));
             to.send_replace((!gone).then(|| Arc::clone(change.object())));
         })
-        .start();
+        .start_in(tasks);
     let mut changes = node.clone();
-    tasks.spawn(async move {
+    tasks.spawn("pod-cidrs", OnPanic::Contain, async move {
         let _running = handle;
         let mut last = Vec::new();
         while changes.changed().await.is_ok() {

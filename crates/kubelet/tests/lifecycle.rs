@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use common::{World, world};
 use k8s_openapi::api::core::v1::Pod;
-use kelson_kubelet::pods::worker::{Event, Start, Worker};
+use kelson_kubelet::pods::event::{Eviction, Start, WorkerInbox};
+use kelson_kubelet::pods::worker::Worker;
 use kelson_kubelet::probes::Outcome;
+use kelson_tasks::{Scoped, scoped};
 use serde_json::{Value, json};
-use tokio::sync::mpsc;
-use tokio::task::JoinHandle;
 
 fn pod(spec: Value) -> Value {
     json!({"metadata":{"name":"p","namespace":"n","uid":"u"},"spec":spec})
@@ -18,8 +18,8 @@ fn pod(spec: Value) -> Value {
 
 struct Life {
     world: World,
-    events: mpsc::UnboundedSender<Event>,
-    task: JoinHandle<()>,
+    inbox: WorkerInbox,
+    task: Scoped<()>,
 }
 
 fn live(object: Value) -> Life {
@@ -28,21 +28,18 @@ fn live(object: Value) -> Life {
 }
 
 fn begin(world: World, object: Value) -> Life {
-    let (events, inbox) = mpsc::unbounded_channel();
+    let inbox = WorkerInbox::default();
     let pod: Pod = serde_json::from_value(object).expect("pod");
-    let start = Start { pod: Arc::new(pod), rejected: None, gone: false };
-    let tell = events.clone();
-    *world.runtime.changed.lock() = Some(Box::new(move || {
-        let _ = tell.send(Event::Runtime);
-    }));
-    let worker = Worker::new(Arc::clone(&world.ctx), start, inbox, events.clone());
-    Life { task: tokio::spawn(worker.run()), world, events }
+    let tell = inbox.clone();
+    *world.runtime.changed.lock() = Some(Box::new(move || tell.runtime()));
+    let worker = Worker::new(Arc::clone(&world.parts), Start::of(Arc::new(pod)), inbox.clone());
+    Life { task: scoped("worker", worker.run()), world, inbox }
 }
 
 impl Life {
     fn update(&self, object: Value) {
         let pod: Pod = serde_json::from_value(object).expect("pod");
-        self.events.send(Event::Pod(Arc::new(pod))).expect("the worker lives");
+        self.inbox.pod(Arc::new(pod));
     }
     /// Lets time pass until `done` holds; how many seconds that took.
     async fn until(&self, limit: u64, done: impl Fn(&World) -> bool) -> u64 {
@@ -116,7 +113,7 @@ async fn a_job_succeeds_and_its_sandbox_goes() {
     let state = life.world.api.state();
     assert_eq!((&state["state"]["terminated"]["reason"], &state["restartCount"]), (&json!("Completed"), &json!(0)));
     assert_eq!(life.world.runtime.counts(), (1, 1), "logs stay readable until the pod is deleted");
-    life.events.send(Event::Gone).expect("the worker lives");
+    life.inbox.gone();
     life.until(5, |w| w.runtime.counts() == (0, 0)).await;
 }
 
@@ -160,12 +157,11 @@ async fn a_second_worker_adopts_what_runs() {
     let life = live(pod(spec.clone()));
     life.until(5, |w| w.api.phase() == "Running").await;
     // The kubelet stops: its tasks end, containers do not.
-    life.task.abort();
-    let _ = life.task.await;
-    let World { ctx, runtime, api, prober, dir } = life.world;
+    drop(life.task);
+    let World { tasks, parts, runtime, api, prober, dir } = life.world;
     let mut object = pod(spec);
     object["status"] = Value::Object(api.status.lock().clone());
-    let again = begin(World { ctx, runtime, api, prober, dir }, object);
+    let again = begin(World { tasks, parts, runtime, api, prober, dir }, object);
     tokio::time::sleep(Duration::from_secs(30)).await;
     assert_eq!(again.world.runtime.counts(), (1, 1));
     assert_eq!((again.world.api.state()["restartCount"].clone(), again.world.runtime.running().len()), (json!(0), 1));
@@ -178,7 +174,7 @@ async fn a_pod_deleted_by_force_ends_at_once_and_a_manifest_in_its_time() {
         object["metadata"]["annotations"] = annotations;
         let life = live(object);
         life.until(5, |w| !w.runtime.running().is_empty()).await;
-        life.events.send(Event::Gone).expect("the worker lives");
+        life.inbox.gone();
         life.until(5, |w| w.runtime.counts() == (0, 0)).await;
         assert_eq!(*life.world.runtime.stops.lock(), [grace]);
     }
@@ -189,9 +185,7 @@ async fn an_evicted_pod_says_why() {
     let life = live(pod(json!({"containers":[{"name":"a","image":"x:1"}],"terminationGracePeriodSeconds":600})));
     life.until(5, |w| w.api.phase() == "Running").await;
     let message = "The node was low on resource: memory. ".to_owned();
-    life.events
-        .send(Event::Evict { message: message.clone(), grace: Duration::from_secs(1) })
-        .expect("the worker lives");
+    life.inbox.evict(Eviction { message: message.clone(), grace: Duration::from_secs(1) });
     life.until(10, |w| w.api.phase() == "Failed").await;
     let status = life.world.api.status.lock().clone();
     assert_eq!((&status["reason"], &status["message"]), (&json!("Evicted"), &json!(message)));
@@ -201,7 +195,7 @@ async fn an_evicted_pod_says_why() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_sandbox_that_cannot_be_made_is_tried_ever_more_seldom() {
+async fn each_failed_sandbox_doubles_the_wait_for_the_next() {
     let world = world();
     *world.runtime.refused.lock() = Some(0);
     let life = begin(world, pod(json!({"containers":[{"name":"a","image":"x:1"}]})));
@@ -221,9 +215,44 @@ async fn a_volume_follows_the_pods_labels() {
         pod
     };
     let life = live(labelled("one"));
-    let file = life.world.ctx.config.pod_dir("u").join("volumes/kubernetes.io~downward-api/v/at");
+    let file = life.world.parts.dirs.pod("u").join("volumes/kubernetes.io~downward-api/v/at");
     life.until(5, |w| w.api.phase() == "Running").await;
     assert_eq!(std::fs::read_to_string(&file).expect("rendered"), "one");
     life.update(labelled("two"));
     life.until(5, |_| std::fs::read_to_string(&file).is_ok_and(|text| text == "two")).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_executor_that_panics_is_not_started_again_at_once() {
+    let world = world();
+    world.runtime.panics.lock().insert("run_pod_sandbox", u32::MAX);
+    let life = begin(world, pod(json!({"containers":[{"name":"a","image":"x:1"}]})));
+    tokio::time::sleep(Duration::from_secs(60)).await;
+    let tried = life.world.runtime.calls.lock()["run_pod_sandbox"];
+    assert!((6..=8).contains(&tried), "half a second, doubling: {tried}");
+    life.world.runtime.panics.lock().clear();
+    life.until(60, |w| w.api.phase() == "Running").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_with_users_of_its_own_never_runs_with_the_nodes() {
+    let life = live(pod(json!({"hostUsers":false,"containers":[{"name":"a","image":"x:1"}]})));
+    life.until(5, |w| w.api.reasons().iter().any(|r| r == "FailedCreatePodSandBox")).await;
+    let events = life.world.api.events.lock().clone();
+    let why = events.iter().find(|(r, _)| r == "FailedCreatePodSandBox").expect("told");
+    assert!(why.1.ends_with("does not support user namespaces"), "{}", why.1);
+    assert!(life.world.runtime.made.lock().is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grace_period_beyond_all_times_is_a_long_one() {
+    let spec = json!({"containers":[{"name":"a","image":"x:1"}],"terminationGracePeriodSeconds":i64::MAX,
+        "activeDeadlineSeconds":i64::MAX});
+    let life = live(pod(spec.clone()));
+    life.until(5, |w| w.api.phase() == "Running").await;
+    let mut gone = pod(spec);
+    gone["metadata"]["deletionTimestamp"] = json!("2027-01-01T00:00:00Z");
+    gone["metadata"]["deletionGracePeriodSeconds"] = json!(i64::MAX);
+    life.update(gone);
+    life.until(10, |w| w.runtime.counts() == (0, 0)).await;
 }

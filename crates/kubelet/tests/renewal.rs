@@ -68,7 +68,7 @@ impl Signer {
 }
 
 fn signer(world: &World) -> Arc<Signer> {
-    let clock = Arc::clone(&world.ctx.clock);
+    let clock = Arc::clone(&world.parts.effects.clock);
     let ca = Authority::create("ca", clock.now()).expect("ca");
     let signer = Arc::new(Signer { ca, clock, filed: Mutex::default(), deny: AtomicBool::new(false) });
     let asked = Arc::clone(&signer);
@@ -92,7 +92,7 @@ async fn the_client_certificate_at_seventy_to_ninety_percent_of_its_life() {
     let files = Store::new("kubelet-client", world.dir.path());
     files.update(&leaf(&signer, Purpose::Client), signer.clock.now()).expect("store");
     let first = info(&files).not_after;
-    let (client, clock) = (world.ctx.client.clone(), Arc::clone(&world.ctx.clock));
+    let (client, clock) = (world.parts.client.clone(), Arc::clone(&world.parts.effects.clock));
     tokio::spawn(rotate::client(client, clock, world.dir.path().to_owned(), "n1".into()));
 
     tokio::time::sleep(DAY * 7 - Duration::from_secs(600)).await;
@@ -119,15 +119,21 @@ async fn the_client_certificate_at_seventy_to_ninety_percent_of_its_life() {
 async fn the_serving_certificate_under_the_listener() {
     let world = world();
     let signer = signer(&world);
-    std::fs::create_dir_all(&world.ctx.config.cert_dir).expect("mkdir");
+    std::fs::create_dir_all(&world.parts.config.cert_dir).expect("mkdir");
     let own = leaf(&signer, Purpose::Server);
     let certificate = SwappableCertificate::new(&own).expect("usable");
     let before = certificate.renewal().expires;
-    tokio::spawn(serving::run(Arc::clone(&world.ctx), Arc::clone(&certificate)));
+    let wanted = serving::ServingCertificate {
+        client: world.parts.client.clone(),
+        clock: Arc::clone(&world.parts.effects.clock),
+        config: Arc::clone(&world.parts.config),
+        serving: Arc::clone(&certificate),
+    };
+    let _renewal = kelson_tasks::scoped("renewal", wanted.run());
     // The node's own authority made the first one: the cluster's is asked for at once.
     tokio::time::sleep(Duration::from_secs(5)).await;
     assert_eq!(signer.count(), 1);
-    let files = Store::new("kubelet-server", &world.ctx.config.cert_dir);
+    let files = Store::new("kubelet-server", &world.parts.config.cert_dir);
     let sans = info(&files).sans;
     assert!(
         sans.contains(&San::Dns("n1".into())) && sans.contains(&San::Ip("192.0.2.1".parse().expect("ip"))),
@@ -145,7 +151,7 @@ async fn the_serving_certificate_under_the_listener() {
 async fn tokens_of_service_accounts() {
     let world = world();
     let (given, fails) = (Arc::new(AtomicU32::new(0)), Arc::new(AtomicBool::new(false)));
-    let (count, broken, clock) = (Arc::clone(&given), Arc::clone(&fails), Arc::clone(&world.ctx.clock));
+    let (count, broken, clock) = (Arc::clone(&given), Arc::clone(&fails), Arc::clone(&world.parts.effects.clock));
     *world.api.first.lock() = Some(Box::new(move |r| {
         r.uri().path().ends_with("/serviceaccounts/default/token").then(|| {
             if broken.load(Ordering::SeqCst) {
@@ -164,7 +170,7 @@ async fn tokens_of_service_accounts() {
         })
     }));
     let pod = serde_json::from_value(json!({"metadata":{"name":"p","namespace":"n","uid":"u"}})).expect("pod");
-    let tokens = &world.ctx.tokens;
+    let tokens = &world.parts.volumes.tokens;
     let get = async || tokens.get(&pod, "", 3600).await.map(|t| t.secret().to_owned());
     assert_eq!(get().await.as_deref(), Ok("t0"));
     tokio::time::sleep(Duration::from_secs(47 * 60)).await;

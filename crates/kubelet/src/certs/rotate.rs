@@ -6,6 +6,7 @@ use std::time::Duration;
 use kelson_client::Client;
 use kelson_meta::Clock;
 use kelson_pki::{Key, Renewal};
+use kelson_tasks::FILES;
 
 use super::bootstrap::request_client;
 use super::store::{self, Store};
@@ -17,12 +18,13 @@ const RETRY_MAX: Duration = Duration::from_secs(300);
 /// The clock is looked at this often while waiting: it may jump.
 const LOOK: Duration = Duration::from_secs(600);
 
-/// Runs for ever; ends at once where there is no stored certificate (a kubeconfig of another kind).
+/// Runs until the task is ended; ends at once where there is no stored certificate (a kubeconfig of another kind).
 pub async fn client(client: Client, clock: Arc<dyn Clock>, cert_dir: PathBuf, node_name: String) {
     let files = Store::new("kubelet-client", &cert_dir);
     let mut retry = RETRY_MIN;
     loop {
-        let Ok(Some(current)) = files.current() else { return };
+        let stored = files.clone();
+        let Ok(Ok(Some(current))) = FILES.run(move || stored.current()).await else { return };
         let Ok(info) = store::info(&current) else { return };
         let renewal = Renewal::random(info.not_before, info.not_after);
         while !renewal.wait(clock.now()).is_zero() {

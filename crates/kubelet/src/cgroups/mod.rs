@@ -1,105 +1,17 @@
-//! Cgroups of pods, on v1 and v2, and the resources containers run with. The tree is
+//! Cgroups of pods, on v1 and v2. The tree is
 //! `ROOT/kubepods[/burstable|/besteffort]/podUID`; ROOT is this node's own. Where the kernel's tree cannot be written the
 //! kubelet says so once and runs without (upstream: `pkg/kubelet/cm`).
+pub mod resources;
+
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Container, Pod};
-use kelson_cri::proto as cri;
+use k8s_openapi::api::core::v1::Pod;
+use kelson_tasks::FILES;
 
-use crate::pod::{self, Role};
-
-/// CPU period of quotas, microseconds.
-const PERIOD: i64 = 100_000;
-/// Least quota the kernel takes, microseconds.
-const QUOTA_MIN: i64 = 1000;
-/// Least shares the kernel takes.
-const SHARES_MIN: i64 = 2;
-/// Most shares the kernel takes.
-const SHARES_MAX: i64 = 262_144;
-/// OOM score of guaranteed pods' containers.
-const OOM_GUARANTEED: i64 = -997;
-/// … and of those that asked for nothing.
-const OOM_BEST_EFFORT: i64 = 1000;
-
-/// Shares for thousandths of a CPU.
-pub fn shares(milli: i64) -> i64 {
-    if milli == 0 { SHARES_MIN } else { (milli * 1024 / 1000).clamp(SHARES_MIN, SHARES_MAX) }
-}
-/// Quota per period for thousandths of a CPU; 0: no limit.
-pub fn quota(milli: i64) -> i64 {
-    if milli == 0 { 0 } else { (milli * PERIOD / 1000).max(QUOTA_MIN) }
-}
-/// Weight (v2) for shares (v1), as runc converts them.
-pub fn weight(shares: i64) -> i64 {
-    1 + (shares.clamp(SHARES_MIN, SHARES_MAX) - 2) * 9999 / 262_142
-}
-
-/// The OOM score adjustment of a container (upstream: `pkg/kubelet/qos/policy.go`).
-pub fn oom_score(pod: &Pod, role: Role, c: &Container, machine_memory: i64) -> i64 {
-    let priority = pod.spec.as_ref().and_then(|s| s.priority).unwrap_or(0);
-    if priority >= 2_000_000_000 {
-        return OOM_GUARANTEED;
-    }
-    match pod::qos_class(pod) {
-        "Guaranteed" => return OOM_GUARANTEED,
-        "BestEffort" => return OOM_BEST_EFFORT,
-        _ => {}
-    }
-    let score = |request: i64| {
-        let per_mille = i64::try_from(1000 * i128::from(request) / i128::from(machine_memory.max(1)));
-        (1000 - per_mille.unwrap_or(1000)).clamp(3, 999)
-    };
-    let of = |c: &Container| pod::request(c, "memory").map_or(0, |q| q.value());
-    let own = score(of(c));
-    if role != Role::Sidecar {
-        return own;
-    }
-    // A sidecar never goes before the containers it serves.
-    let apps = pod::members(pod).filter(|m| m.role == Role::App).map(|m| score(of(&m.container))).min();
-    own.min(apps.unwrap_or(own))
-}
-
-/// What a container may use, in CRI's form.
-pub fn container_resources(
-    pod: &Pod,
-    role: Role,
-    c: &Container,
-    machine_memory: i64,
-    may_lower_oom: bool,
-) -> cri::LinuxContainerResources {
-    let cpu_limit = pod::limit(c, "cpu").map_or(0, |q| q.milli_value());
-    let cpu_request = pod::request(c, "cpu").map_or(0, |q| q.milli_value());
-    let mut oom = oom_score(pod, role, c, machine_memory);
-    if !may_lower_oom {
-        // Without CAP_SYS_RESOURCE the kernel refuses negative scores, and the container with them.
-        oom = oom.max(0);
-    }
-    let hugepages = c.resources.iter().flat_map(|r| r.limits.iter().flatten()).filter_map(|(k, q)| {
-        let size = k.strip_prefix("hugepages-")?;
-        let bytes: kelson_meta::Quantity = size.parse().ok()?;
-        let limit = u64::try_from(pod::quantity(q).value()).ok()?;
-        Some(cri::HugepageLimit { page_size: page_size(bytes.value()), limit })
-    });
-    cri::LinuxContainerResources {
-        cpu_period: if cpu_limit > 0 { PERIOD } else { 0 },
-        cpu_quota: quota(cpu_limit),
-        cpu_shares: shares(cpu_request),
-        memory_limit_in_bytes: pod::limit(c, "memory").map_or(0, |q| q.value()),
-        oom_score_adj: oom,
-        hugepage_limits: hugepages.collect(),
-        ..Default::default()
-    }
-}
-
-fn page_size(bytes: i64) -> String {
-    match bytes {
-        b if b >= 1 << 30 => format!("{}GB", b >> 30),
-        b if b >= 1 << 20 => format!("{}MB", b >> 20),
-        b => format!("{}KB", b >> 10),
-    }
-}
+use crate::pod;
+use resources::{PERIOD, SHARES_MIN, quota, shares, weight};
 
 /// How the kernel's tree is mounted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,48 +78,25 @@ impl Cgroups {
     }
 
     /// Makes the pod's cgroup and sets its limits.
-    pub fn ensure(&self, pod: &Pod) -> Result<(), String> {
-        let Some(inner) = &self.inner else { return Ok(()) };
-        let path = inner.path(pod);
-        inner.make(&path).map_err(|e| {
-            format!("failed to ensure that the pod: {} cgroups exist and are correctly applied: {e}", pod::uid(pod))
-        })?;
-        inner.write_cpu_shares(&path, shares(pod::pod_request(pod, "cpu").milli_value()));
-        if let Some(limit) = pod::pod_limit(pod, "cpu") {
-            inner.write_cpu_quota(&path, quota(limit.milli_value()));
-        }
-        if let Some(limit) = pod::pod_limit(pod, "memory") {
-            inner.write(&path, ("memory", "memory.limit_in_bytes"), "memory.max", &limit.value().to_string());
-        }
-        if let Some(max) = inner.pids_max {
-            inner.write(&path, ("pids", "pids.max"), "pids.max", &max.to_string());
-        }
-        Ok(())
-    }
-
-    /// How many processes and threads a pod has.
-    pub fn processes(&self, uid: &str) -> Option<u64> {
-        let inner = self.inner.as_ref()?;
-        let read = |class: &str| {
-            let path = format!("{}/kubepods{class}/pod{uid}/pids.current", inner.root);
-            let file = match &inner.tree {
-                Tree::Unified(mount) => mount.join(path),
-                Tree::Split(mount) => mount.join("pids").join(path),
-            };
-            std::fs::read_to_string(file).ok()?.trim().parse().ok()
-        };
-        ["", "/burstable", "/besteffort"].into_iter().find_map(read)
+    ///
+    /// # Errors
+    /// When the kernel does not make it.
+    pub async fn ensure(&self, pod: &Pod) -> Result<(), String> {
+        let Some(inner) = self.inner.clone() else { return Ok(()) };
+        let pod = pod.clone();
+        FILES.run(move || inner.ensure(&pod)).await.map_err(|e| e.to_string())?
     }
 
     /// Removes the pod's cgroup, and all an earlier class left; what is still busy is left for the next time.
-    pub fn remove(&self, uid: &str) {
-        let Some(inner) = &self.inner else { return };
-        for class in ["", "/burstable", "/besteffort"] {
-            let path = format!("{}/kubepods{class}/pod{uid}", inner.root);
-            for dir in inner.directories(&path) {
-                remove_tree(&dir);
-            }
-        }
+    pub async fn remove(&self, uid: &str) {
+        let (Some(inner), uid) = (self.inner.clone(), uid.to_owned()) else { return };
+        // Fails only when the process ends, or by a panic that has been reported.
+        let _ = FILES.run(move || inner.remove(&uid)).await;
+    }
+
+    /// How many processes and threads a pod has. Reads a file of the kernel's.
+    pub fn processes(&self, uid: &str) -> Option<u64> {
+        self.inner.as_ref()?.processes(uid)
     }
 }
 
@@ -247,6 +136,46 @@ fn detect(mount: &Path) -> Result<Tree, String> {
 }
 
 impl Inner {
+    fn ensure(&self, pod: &Pod) -> Result<(), String> {
+        let path = self.path(pod);
+        self.make(&path).map_err(|e| {
+            format!("failed to ensure that the pod: {} cgroups exist and are correctly applied: {e}", pod::uid(pod))
+        })?;
+        self.write_cpu_shares(&path, shares(pod::pod_request(pod, "cpu").milli_value()));
+        if let Some(limit) = pod::pod_limit(pod, "cpu") {
+            self.write_cpu_quota(&path, quota(limit.milli_value()));
+        }
+        if let Some(limit) = pod::pod_limit(pod, "memory") {
+            self.write(&path, ("memory", "memory.limit_in_bytes"), "memory.max", &limit.value().to_string());
+        }
+        if let Some(max) = self.pids_max {
+            self.write(&path, ("pids", "pids.max"), "pids.max", &max.to_string());
+        }
+        Ok(())
+    }
+
+    /// How many processes and threads a pod has.
+    pub fn processes(&self, uid: &str) -> Option<u64> {
+        let read = |class: &str| {
+            let path = format!("{}/kubepods{class}/pod{uid}/pids.current", self.root);
+            let file = match &self.tree {
+                Tree::Unified(mount) => mount.join(path),
+                Tree::Split(mount) => mount.join("pids").join(path),
+            };
+            std::fs::read_to_string(file).ok()?.trim().parse().ok()
+        };
+        ["", "/burstable", "/besteffort"].into_iter().find_map(read)
+    }
+
+    fn remove(&self, uid: &str) {
+        for class in ["", "/burstable", "/besteffort"] {
+            let path = format!("{}/kubepods{class}/pod{uid}", self.root);
+            for dir in self.directories(&path) {
+                remove_tree(&dir);
+            }
+        }
+    }
+
     fn path(&self, pod: &Pod) -> String {
         let class = match pod::qos_class(pod) {
             "Burstable" => "/burstable",
@@ -353,35 +282,6 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn conversions() {
-        for (milli, want) in [(0, 2), (1, 2), (100, 102), (1000, 1024), (500_000, 262_144)] {
-            assert_eq!(shares(milli), want);
-        }
-        for (milli, want) in [(0, 0), (1, 1000), (100, 10_000), (2500, 250_000)] {
-            assert_eq!(quota(milli), want);
-        }
-        assert_eq!((weight(2), weight(1024), weight(262_144)), (1, 39, 10_000));
-    }
-
-    #[test]
-    fn oom_scores() {
-        let gib = 1i64 << 30;
-        for (resources, want) in [
-            (json!({}), 1000),
-            (json!({"limits":{"cpu":"1","memory":"1Gi"}}), -997),
-            (json!({"requests":{"memory":"1Gi"}}), 750),
-            (json!({"requests":{"memory":"4Gi"}}), 3),
-            (json!({"requests":{"cpu":"1"}}), 999),
-        ] {
-            let p: Pod = serde_json::from_value(json!({"spec":{"containers":[{"name":"a","resources":resources}]}}))
-                .expect("pod");
-            let c = &p.spec.as_ref().expect("spec").containers[0];
-            assert_eq!(oom_score(&p, Role::App, c, 4 * gib), want);
-            assert!(container_resources(&p, Role::App, c, 4 * gib, false).oom_score_adj >= 0);
-        }
-    }
-
-    #[test]
     fn the_split_tree_is_seen_beside_an_empty_unified_one() {
         let dir = tempfile::tempdir().expect("tempdir");
         assert!(detect(dir.path()).expect_err("nothing").starts_with("no cgroup tree is mounted at "));
@@ -408,7 +308,7 @@ mod tests {
         let cgroups = Cgroups::at(dir.path(), "k", Some(100));
         let pod = limited();
         assert_eq!(cgroups.parent(&pod), "/k/kubepods/burstable/podu");
-        cgroups.ensure(&pod).expect("made");
+        cgroups.inner.as_ref().expect("cgroups").ensure(&pod).expect("made");
         let own = dir.path().join("k/kubepods/burstable/podu");
         let read = |file: &str| std::fs::read_to_string(own.join(file)).expect(file);
         assert_eq!(read("cpu.max"), "150000 100000");
@@ -429,7 +329,7 @@ mod tests {
         }
         std::fs::write(dir.path().join("memory/tasks"), "").expect("write");
         let cgroups = Cgroups::at(dir.path(), "k", Some(100));
-        cgroups.ensure(&limited()).expect("made");
+        cgroups.inner.as_ref().expect("cgroups").ensure(&limited()).expect("made");
         let read = |file: &str| std::fs::read_to_string(dir.path().join(file)).expect(file);
         assert_eq!(read("cpu/k/kubepods/burstable/podu/cpu.cfs_quota_us"), "150000");
         assert_eq!(read("cpu/k/kubepods/burstable/podu/cpu.shares"), "512");

@@ -1,5 +1,6 @@
 //! The kubelet's typed configuration; each field names the upstream flag or `KubeletConfiguration` field it stands for.
 pub mod file;
+pub mod thresholds;
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -8,7 +9,7 @@ use std::time::Duration;
 
 use kelson_credentials::PullOptions;
 
-use crate::eviction::EvictionConfig;
+use thresholds::EvictionConfig;
 
 /// A taint to register with.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -153,12 +154,30 @@ impl Config {
         }
     }
 
+    /// Where pods' directories and logs lie.
+    pub fn dirs(&self) -> PodDirs {
+        PodDirs { root: self.root_dir.clone(), logs: self.pod_logs_dir.clone() }
+    }
+}
+
+/// Where pods' directories and logs lie.
+#[derive(Clone, Debug)]
+pub struct PodDirs {
+    root: PathBuf,
+    logs: PathBuf,
+}
+
+impl PodDirs {
+    /// The directory of all pods' directories.
+    pub fn pods(&self) -> PathBuf {
+        self.root.join("pods")
+    }
     /// The directory of one pod.
-    pub fn pod_dir(&self, uid: &str) -> PathBuf {
-        self.root_dir.join("pods").join(uid)
+    pub fn pod(&self, uid: &str) -> PathBuf {
+        self.pods().join(uid)
     }
     /// The directory of one pod's logs.
-    pub fn pod_log_dir(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
-        self.pod_logs_dir.join(format!("{namespace}_{name}_{uid}"))
+    pub fn pod_logs(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
+        self.logs.join(format!("{namespace}_{name}_{uid}"))
     }
 }

@@ -5,20 +5,8 @@ use std::fmt::Write as _;
 use k8s_openapi::api::core::v1::{Container, Pod, ResourceFieldSelector};
 use kelson_meta::Quantity;
 
+use crate::node::facts::NodeFacts;
 use crate::pod;
-
-/// What of the node the downward API shows.
-#[derive(Clone, Debug, Default)]
-pub struct NodeFacts {
-    /// Node name.
-    pub name: String,
-    /// The node's addresses, the primary one first.
-    pub host_ips: Vec<String>,
-    /// Allocatable, by resource: what a container without a limit may use.
-    pub allocatable: BTreeMap<String, Quantity>,
-    /// Memory of the machine, bytes.
-    pub machine_memory: i64,
-}
 
 /// The value at `path`, e.g. `metadata.labels['x']`.
 pub fn field(pod: &Pod, path: &str, node: &NodeFacts, pod_ips: &[String]) -> Result<String, String> {

@@ -1,19 +1,36 @@
 //! A container's full environment, in the order upstream makes it: services first, then `envFrom`, then `env` with
 //! expansion (upstream: `kubelet_pods.go` makeEnvironmentVariables).
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, Pod};
-use kelson_client::EventType;
+use kelson_client::{EventType, InformerHandle};
+use tokio::sync::watch;
 
 use super::expand::expand;
+use super::services::ServiceView;
 use super::{fields, services};
-use crate::effects::Context;
-use crate::objects::{Data, Kind};
+use crate::effects::Tell;
+use crate::node::facts::NodeFacts;
+use crate::objects::{Data, Kind, ObjectError, Objects};
 use crate::pod::{self, Role};
+
+/// What environments are made from; cheap to clone.
+#[derive(Clone)]
+pub struct Environment {
+    /// Config maps and secrets.
+    pub objects: Objects,
+    /// The cluster's services.
+    pub services: InformerHandle<ServiceView>,
+    /// What pods may see of their node.
+    pub node: watch::Receiver<Arc<NodeFacts>>,
+    /// Events.
+    pub tell: Tell,
+}
 
 /// The variables in order, names once. `Err` is the message of `CreateContainerConfigError`.
 pub async fn environment(
-    ctx: &Context,
+    ctx: &Environment,
     pod: &Pod,
     role: Role,
     c: &Container,
@@ -47,7 +64,7 @@ pub async fn environment(
                 skipped.join(", "),
                 pod::namespace(pod)
             );
-            ctx.container_event(pod, role, &c.name, EventType::Warning, "InvalidEnvironmentVariableNames", message);
+            ctx.tell.container(pod, role, &c.name, EventType::Warning, "InvalidEnvironmentVariableNames", message);
         }
     }
     for var in c.env.iter().flatten() {
@@ -101,7 +118,7 @@ async fn one(
 }
 
 struct Sources<'a> {
-    ctx: &'a Context,
+    ctx: &'a Environment,
     pod: &'a Pod,
     cache: HashMap<(Kind, String), Data>,
 }
@@ -114,8 +131,8 @@ impl Sources<'_> {
                 Ok(data) => {
                     self.cache.insert(key.clone(), data);
                 }
-                Err(e) if optional && e.ends_with("not found") => return Ok(None),
-                Err(e) => return Err(e),
+                Err(ObjectError::NotFound { .. }) if optional => return Ok(None),
+                Err(e) => return Err(e.to_string()),
             }
         }
         Ok(self.cache.get(&key))

@@ -6,42 +6,71 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kelson_client::{EventType, ObjectRef};
-use kelson_cri::proto as cri;
-use tokio::sync::{OnceCell, mpsc};
+use k8s_openapi::api::core::v1::Pod;
+use kelson_client::EventType;
+use kelson_cri::{Runtime, proto as cri};
+use kelson_tasks::{FILES, Lane};
+use tokio::sync::OnceCell;
 
+use super::Effects;
 use super::rank::{ContainerUsage, PodUsage, Usages};
-use super::thresholds::{Observation, Observations, Signal};
-use super::{Effects, REASON};
-use crate::effects::Context;
+use super::tracker::{Observation, Observations};
+use crate::cgroups::Cgroups;
+use crate::config::PodDirs;
+use crate::config::thresholds::{EVICTED, Signal};
+use crate::effects::Tell;
 use crate::images::gc::is_kept;
 use crate::node::facts;
 use crate::pod;
-use crate::pods::manager::{Known, Signal as ToManager};
+use crate::pods::event::Eviction;
+use crate::pods::inbox::ManagerInbox;
+use crate::pods::known::Known;
 use crate::runtime::labels;
+use crate::volumes::container::{CONTAINERS_DIR, HOSTS_FILE};
+use crate::volumes::empty_dir::PLUGIN;
 
 /// Files and directories looked at to sum up one directory; a pod that makes more is counted for these.
 const ENTRIES_MAX: usize = 1_000_000;
+/// Walks through pods' directories, which may take long: apart from the file work that pods wait for.
+static USAGE: Lane = Lane::new("pod-usage", 1);
 
 /// The real effects.
+#[derive(Clone)]
 pub struct Real {
-    ctx: Arc<Context>,
-    known: Known,
-    manager: mpsc::UnboundedSender<ToManager>,
+    parts: Arc<Measured>,
     /// Where the runtime keeps images; it does not move.
-    image_fs: OnceCell<PathBuf>,
+    image_fs: Arc<OnceCell<PathBuf>>,
+}
+
+/// What is measured, and what evictions take.
+pub struct Measured {
+    /// The container runtime.
+    pub runtime: Arc<dyn Runtime>,
+    /// The kubelet's own directory, whose file system is the node's.
+    pub root_dir: PathBuf,
+    /// Where pods' directories and logs lie.
+    pub dirs: PodDirs,
+    /// Images that are never removed, by name.
+    pub kept_images: Vec<String>,
+    /// Pods' cgroups.
+    pub cgroups: Cgroups,
+    /// The pods of this node.
+    pub known: Known,
+    /// Where evictions go.
+    pub manager: ManagerInbox,
+    /// Events.
+    pub tell: Tell,
 }
 
 impl Real {
-    /// For the pods in `known`; evictions are told to `manager`.
-    pub fn new(ctx: Arc<Context>, known: Known, manager: mpsc::UnboundedSender<ToManager>) -> Self {
-        Self { ctx, known, manager, image_fs: OnceCell::new() }
+    /// Effects on this node.
+    pub fn new(parts: Measured) -> Self {
+        Self { parts: Arc::new(parts), image_fs: Arc::default() }
     }
 
     async fn image_fs(&self) -> Option<&PathBuf> {
         let ask = async || {
-            let info = self.ctx.runtime.image_fs_info().await?;
+            let info = self.parts.runtime.image_fs_info().await?;
             let at = info.image_filesystems.into_iter().next().and_then(|f| f.fs_id);
             Ok::<_, kelson_cri::CriError>(at.map_or_else(|| "/".into(), |f| PathBuf::from(f.mountpoint)))
         };
@@ -81,66 +110,65 @@ fn disk_usage(root: &Path) -> u64 {
 #[async_trait]
 impl Effects for Real {
     async fn observe(&self) -> Observations {
-        let mut out = Observations::new();
-        let memory = facts::machine_memory();
-        let number = |n: i64| u64::try_from(n).unwrap_or(0);
-        if memory.total > 0 {
-            let seen = Observation { available: number(memory.available), capacity: number(memory.total) };
-            out.insert(Signal::MemoryAvailable, seen);
-        }
-        if let Some((bytes, inodes)) = file_system(&self.ctx.config.root_dir) {
-            out.insert(Signal::NodeFsAvailable, bytes);
-            out.extend(inodes.map(|i| (Signal::NodeFsInodesFree, i)));
-        }
-        if let Some((bytes, inodes)) = self.image_fs().await.and_then(|p| file_system(p)) {
-            out.insert(Signal::ImageFsAvailable, bytes);
-            out.extend(inodes.map(|i| (Signal::ImageFsInodesFree, i)));
-        }
-        if let Some((used, max)) = facts::processes() {
-            out.insert(Signal::PidAvailable, Observation { available: max.saturating_sub(used), capacity: max });
-        }
-        out
+        let (root, images) = (self.parts.root_dir.clone(), self.image_fs().await.cloned());
+        FILES.run(move || observe(&root, images.as_deref())).await.unwrap_or_default()
     }
 
     fn active(&self) -> Vec<Arc<Pod>> {
         let alive = |p: &Arc<Pod>| !pod::is_terminal(p) && !pod::is_deleted(p);
-        self.known.list().into_iter().filter(alive).collect()
+        self.parts.known.list().into_iter().filter(alive).collect()
     }
 
     async fn usages(&self, pods: &[Arc<Pod>]) -> Usages {
-        let stats = self.ctx.runtime.list_container_stats(None).await.unwrap_or_default();
-        let (ctx, pods) = (Arc::clone(&self.ctx), pods.to_vec());
-        let work = tokio::task::spawn_blocking(move || {
-            pods.iter().map(|p| (pod::uid(p).to_owned(), usage(&ctx, p, &stats))).collect()
-        });
+        let stats = self.parts.runtime.list_container_stats(None).await.unwrap_or_default();
+        let (parts, pods) = (Arc::clone(&self.parts), pods.to_vec());
+        let work = USAGE.run(move || pods.iter().map(|p| (pod::uid(p).to_owned(), usage(&parts, p, &stats))).collect());
         work.await.unwrap_or_default()
     }
 
     async fn reclaim_disk(&self) {
-        if let Err(e) = reclaim(&self.ctx).await {
+        if let Err(e) = reclaim(&self.parts).await {
             tracing::warn!(error = %e, "disk not reclaimed");
         }
     }
 
     fn attempting(&self, resource: &str) {
-        let mut node = Node::default();
-        node.metadata.name = Some(self.ctx.config.node_name.clone());
-        node.metadata.uid = Some(self.ctx.config.node_name.clone());
         let text = format!("Attempting to reclaim {resource}");
-        self.ctx.recorder.event(&ObjectRef::of(&node), EventType::Warning, "EvictionThresholdMet", text);
+        self.parts.tell.node(EventType::Warning, "EvictionThresholdMet", text);
     }
 
     fn evict(&self, pod: &Arc<Pod>, message: String, grace: Duration) {
         tracing::warn!(pod = %pod::format_pod(pod), message, "evicting");
-        self.ctx.event(pod, EventType::Warning, REASON, message.clone());
-        // The manager ends with the kubelet: nobody to tell is no fault.
-        let _ = self.manager.send(ToManager::Evict { uid: pod::uid(pod).to_owned(), message, grace });
+        self.parts.tell.pod(pod, EventType::Warning, EVICTED, message.clone());
+        self.parts.manager.evict(pod::uid(pod), Eviction { message, grace });
     }
 }
 
-fn usage(ctx: &Context, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUsage {
+fn observe(root: &Path, images: Option<&Path>) -> Observations {
+    let mut out = Observations::new();
+    let memory = facts::machine_memory();
+    let number = |n: i64| u64::try_from(n).unwrap_or(0);
+    if memory.total > 0 {
+        let seen = Observation { available: number(memory.available), capacity: number(memory.total) };
+        out.insert(Signal::MemoryAvailable, seen);
+    }
+    if let Some((bytes, inodes)) = file_system(root) {
+        out.insert(Signal::NodeFsAvailable, bytes);
+        out.extend(inodes.map(|i| (Signal::NodeFsInodesFree, i)));
+    }
+    if let Some((bytes, inodes)) = images.and_then(file_system) {
+        out.insert(Signal::ImageFsAvailable, bytes);
+        out.extend(inodes.map(|i| (Signal::ImageFsInodesFree, i)));
+    }
+    if let Some((used, max)) = facts::processes() {
+        out.insert(Signal::PidAvailable, Observation { available: max.saturating_sub(used), capacity: max });
+    }
+    out
+}
+
+fn usage(parts: &Measured, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUsage {
     let uid = pod::uid(pod);
-    let logs = ctx.config.pod_log_dir(pod::namespace(pod), pod::name(pod), uid);
+    let logs = parts.dirs.pod_logs(pod::namespace(pod), pod::name(pod), uid);
     let mut containers: BTreeMap<String, ContainerUsage> = BTreeMap::new();
     for s in stats {
         let Some(a) = s.attributes.as_ref().filter(|a| a.labels.get(labels::POD_UID).is_some_and(|u| u == uid)) else {
@@ -155,7 +183,8 @@ fn usage(ctx: &Context, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUsage {
     for (name, c) in &mut containers {
         c.logs = disk_usage(&logs.join(name));
     }
-    let volumes = ctx.config.pod_dir(uid).join("volumes").join("kubernetes.io~empty-dir");
+    let dir = parts.dirs.pod(uid);
+    let volumes = dir.join("volumes").join(PLUGIN);
     let on_disk = pod
         .spec
         .iter()
@@ -164,12 +193,21 @@ fn usage(ctx: &Context, pod: &Pod, stats: &[cri::ContainerStats]) -> PodUsage {
     PodUsage {
         containers,
         empty_dirs: on_disk.map(|v| (v.name.clone(), disk_usage(&volumes.join(&v.name)))).collect(),
-        processes: ctx.cgroups.processes(uid).unwrap_or(0),
+        own_files: own_files(&dir),
+        processes: parts.cgroups.processes(uid).unwrap_or(0),
     }
 }
 
+/// Bytes of the files that the kubelet makes for a pod and its containers can write to: the hosts file and the
+/// termination messages.
+fn own_files(pod_dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt as _;
+    let hosts = std::fs::symlink_metadata(pod_dir.join(HOSTS_FILE)).map_or(0, |m| m.blocks() * 512);
+    hosts + disk_usage(&pod_dir.join(CONTAINERS_DIR))
+}
+
 /// Removes dead containers that have a successor, and images that no container uses.
-async fn reclaim(ctx: &Context) -> kelson_cri::CriResult<()> {
+async fn reclaim(ctx: &Measured) -> kelson_cri::CriResult<()> {
     let mut containers = ctx.runtime.list_containers(None).await?;
     containers.sort_by_key(|c| std::cmp::Reverse(c.created_at));
     let mut newest = HashSet::new();
@@ -186,7 +224,7 @@ async fn reclaim(ctx: &Context) -> kelson_cri::CriResult<()> {
         .flatten()
         .collect();
     for image in ctx.runtime.list_images(None).await? {
-        if is_kept(&image, &ctx.config.kept_images) {
+        if is_kept(&image, &ctx.kept_images) {
             continue;
         }
         let names = image.repo_tags.iter().chain(&image.repo_digests).chain([&image.id]);
@@ -211,6 +249,13 @@ mod tests {
         std::os::unix::fs::symlink("/", dir.path().join("out")).expect("symlink");
         let used = disk_usage(dir.path());
         assert!((100_000..200_000).contains(&used), "{used}");
+        let hosts = dir.path().join(HOSTS_FILE);
+        assert_eq!(own_files(dir.path()), 0);
+        std::fs::write(&hosts, vec![1; 200_000]).expect("write");
+        std::fs::create_dir_all(dir.path().join(CONTAINERS_DIR).join("a")).expect("mkdir");
+        std::fs::write(dir.path().join(CONTAINERS_DIR).join("a/00000000"), vec![1; 300_000]).expect("write");
+        let own = own_files(dir.path());
+        assert!((500_000..600_000).contains(&own), "what containers write through the kubelet's files counts: {own}");
         assert!(file_system(dir.path()).is_some_and(|(b, _)| b.available <= b.capacity));
     }
 }

@@ -3,7 +3,7 @@
 //! clock (upstream: `pkg/kubelet/eviction/eviction_manager.go`).
 pub mod measure;
 pub mod rank;
-pub mod thresholds;
+pub mod tracker;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,34 +13,15 @@ use k8s_openapi::api::core::v1::Pod;
 use kelson_meta::Clock;
 use tokio::sync::watch;
 
-use crate::node::facts::Pressure;
+use crate::config::thresholds::{EvictionConfig, Pressure, Threshold};
 use crate::pod;
 use rank::Usages;
-use thresholds::{DEFAULT_HARD, Observations, Threshold, Tracker};
+use tracker::{Observations, Tracker};
 
-/// `status.reason` of an evicted pod, and the reason of its event.
-pub const REASON: &str = "Evicted";
 /// Between looks.
 pub const PERIOD: Duration = Duration::from_secs(10);
 /// What containers get to end where a hard threshold or a pod's own limit is the cause.
 const HARD_GRACE: Duration = Duration::from_secs(1);
-
-/// `evictionHard`, `evictionSoft` and what belongs to them.
-#[derive(Clone, Debug)]
-pub struct EvictionConfig {
-    /// Hard and soft thresholds.
-    pub thresholds: Vec<Threshold>,
-    /// `--eviction-pressure-transition-period`.
-    pub transition: Duration,
-    /// `--eviction-max-pod-grace-period`, for soft thresholds.
-    pub max_pod_grace: Duration,
-}
-
-impl Default for EvictionConfig {
-    fn default() -> Self {
-        Self { thresholds: DEFAULT_HARD.to_vec(), transition: Duration::from_secs(300), max_pod_grace: Duration::ZERO }
-    }
-}
 
 /// What the manager sees and does.
 #[async_trait]

@@ -8,7 +8,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::Pod;
 use kelson_meta::Quantity;
 
-use super::thresholds::{Observations, Signal, Threshold, amount};
+use super::tracker::Observations;
+use crate::config::thresholds::{Signal, Threshold, amount};
 use crate::pod::{self, Role};
 
 /// What one container uses.
@@ -29,6 +30,8 @@ pub struct PodUsage {
     pub containers: BTreeMap<String, ContainerUsage>,
     /// Bytes of each emptyDir on disk, by volume name.
     pub empty_dirs: BTreeMap<String, u64>,
+    /// Bytes of the hosts file and the termination messages, which containers can write to.
+    pub own_files: u64,
     /// Processes.
     pub processes: u64,
 }
@@ -37,10 +40,10 @@ impl PodUsage {
     fn memory(&self) -> u64 {
         self.containers.values().map(|c| c.memory).sum()
     }
-    /// Writable layers, logs and emptyDirs, bytes.
+    /// Writable layers, logs, emptyDirs and the kubelet's own files, bytes.
     pub fn disk(&self) -> u64 {
         let containers: u64 = self.containers.values().map(|c| c.rootfs + c.logs).sum();
-        containers + self.empty_dirs.values().sum::<u64>()
+        containers + self.empty_dirs.values().sum::<u64>() + self.own_files
     }
 }
 
@@ -138,8 +141,9 @@ pub fn over_storage_limit(pod: &Pod, usage: &PodUsage) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::thresholds::{Amount, Observation};
+    use super::super::tracker::Observation;
     use super::*;
+    use crate::config::thresholds::Amount;
     use serde_json::{Value, json};
 
     fn pod(name: &str, priority: i32, request: &str) -> Arc<Pod> {

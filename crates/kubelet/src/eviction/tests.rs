@@ -7,8 +7,9 @@ use parking_lot::Mutex;
 use serde_json::json;
 
 use super::rank::{ContainerUsage, PodUsage};
-use super::thresholds::{Observation, Signal};
+use super::tracker::Observation;
 use super::*;
+use crate::config::thresholds::Signal;
 
 #[derive(Default)]
 struct World {

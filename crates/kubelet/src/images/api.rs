@@ -77,12 +77,12 @@ impl ServiceAccounts for Accounts {
 }
 
 /// Tells pods' owners and the node's operator.
-pub(super) struct Told {
+pub(super) struct PullEvents {
     recorder: EventRecorder,
     node: ObjectRef,
 }
 
-impl Told {
+impl PullEvents {
     pub fn new(recorder: EventRecorder, node_name: &str) -> Self {
         let about = |kind: &str, name: &str| ObjectRef {
             api_version: "v1".into(),
@@ -101,7 +101,7 @@ impl Told {
     }
 }
 
-impl Events for Told {
+impl Events for PullEvents {
     fn plugin_failed(&self, pod: &PodIdentity, error: &PluginError) {
         let about = ObjectRef {
             api_version: "v1".into(),

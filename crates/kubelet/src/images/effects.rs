@@ -5,15 +5,27 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::Pod;
 use kelson_client::EventType;
 use kelson_credentials::{Candidate, Present, PullEffects};
-use kelson_cri::{CriError, proto as cri};
+use kelson_cri::{CriError, Runtime, proto as cri};
 use parking_lot::Mutex;
 
-use crate::effects::Context;
+use crate::effects::Tell;
+use crate::objects::Objects;
 use crate::pod::Role;
 
+/// What getting an image to the node takes.
+#[derive(Clone, Copy)]
+pub struct ImageEffects<'a> {
+    /// The container runtime.
+    pub runtime: &'a dyn Runtime,
+    /// The pods' secrets.
+    pub objects: &'a Objects,
+    /// Events.
+    pub tell: &'a Tell,
+}
+
 /// One container's pull.
-pub(super) struct Effects<'a> {
-    ctx: &'a Context,
+pub(super) struct PullCalls<'a> {
+    effects: &'a ImageEffects<'a>,
     pod: &'a Pod,
     role: Role,
     container: &'a str,
@@ -24,16 +36,16 @@ pub(super) struct Effects<'a> {
     before: Mutex<Option<BTreeMap<String, u64>>>,
 }
 
-impl<'a> Effects<'a> {
+impl<'a> PullCalls<'a> {
     pub fn new(
-        ctx: &'a Context,
+        effects: &'a ImageEffects<'a>,
         pod: &'a Pod,
         role: Role,
         container: &'a str,
         given: &'a str,
         sandbox: &'a cri::PodSandboxConfig,
     ) -> Self {
-        Self { ctx, pod, role, container, given, sandbox, before: Mutex::default() }
+        Self { effects, pod, role, container, given, sandbox, before: Mutex::default() }
     }
 
     fn spec(&self, image: &str) -> cri::ImageSpec {
@@ -48,14 +60,14 @@ impl<'a> Effects<'a> {
 }
 
 #[async_trait]
-impl PullEffects for Effects<'_> {
+impl PullEffects for PullCalls<'_> {
     async fn status(&self, image: &str) -> Result<Option<Present>, String> {
-        let found = self.ctx.runtime.image_status(self.spec(image)).await.map_err(words)?;
+        let found = self.effects.runtime.image_status(self.spec(image)).await.map_err(words)?;
         Ok(found.map(present))
     }
 
     async fn pull(&self, image: &str, auth: Option<&Candidate>) -> Result<String, String> {
-        let before = self.ctx.runtime.transfers().await.ok().flatten();
+        let before = self.effects.runtime.transfers().await.ok().flatten();
         *self.before.lock() = before;
         let auth = auth.map(|c| cri::AuthConfig {
             username: c.auth.username.clone(),
@@ -65,12 +77,12 @@ impl PullEffects for Effects<'_> {
             registry_token: c.auth.registry_token.reveal().to_owned(),
             ..Default::default()
         });
-        let pulled = self.ctx.runtime.pull_image(self.spec(image), auth, Some(self.sandbox.clone()));
+        let pulled = self.effects.runtime.pull_image(self.spec(image), auth, Some(self.sandbox.clone()));
         pulled.await.map_err(words)
     }
 
     async fn progress(&self, _: &str) -> Option<u64> {
-        let now = self.ctx.runtime.transfers().await.ok().flatten()?;
+        let now = self.effects.runtime.transfers().await.ok().flatten()?;
         let before = self.before.lock();
         let before = before.as_ref()?;
         // The pieces do not tell their image: as long as anything of the node comes, nothing is given up. Nothing on its
@@ -81,7 +93,7 @@ impl PullEffects for Effects<'_> {
 
     fn event(&self, warning: bool, reason: &'static str, message: String) {
         let kind = if warning { EventType::Warning } else { EventType::Normal };
-        self.ctx.container_event(self.pod, self.role, self.container, kind, reason, message);
+        self.effects.tell.container(self.pod, self.role, self.container, kind, reason, message);
     }
 }
 

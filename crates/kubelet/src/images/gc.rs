@@ -1,37 +1,21 @@
 //! Collects images nobody uses when their disk fills (upstream: `pkg/kubelet/images/image_gc_manager.go`).
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kelson_cri::proto as cri;
+use kelson_cri::{CriResult, Runtime, proto as cri};
+use kelson_meta::Clock;
+use kelson_tasks::FILES;
 
-use crate::effects::Context;
+use super::Images;
+use crate::node::disk::Usage;
 
 /// How often the disk is looked at.
 pub const PERIOD: Duration = Duration::from_secs(300);
 /// Images younger than this are never collected.
 const AGE_MIN: Duration = Duration::from_secs(120);
-
-/// Usage of a file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Usage {
-    /// Bytes in all.
-    pub capacity: u64,
-    /// Bytes that unprivileged users may still take.
-    pub available: u64,
-}
-
-impl Usage {
-    /// Of the file system a path is on.
-    pub fn of(path: &Path) -> Option<Self> {
-        let s = rustix::fs::statvfs(path).ok()?;
-        Some(Self { capacity: s.f_blocks * s.f_frsize, available: s.f_bavail * s.f_frsize })
-    }
-    fn percent(self) -> u64 {
-        100u64.saturating_sub(self.available.saturating_mul(100) / self.capacity.max(1))
-    }
-}
 
 /// How many bytes to free so that usage comes down to `low` percent; `None` while it is below `high`.
 pub fn to_free(u: Usage, high: u8, low: u8) -> Option<u64> {
@@ -47,18 +31,37 @@ pub fn is_kept(image: &cri::Image, names: &[String]) -> bool {
     image.pinned || image.repo_tags.iter().chain(&image.repo_digests).any(|name| names.contains(name))
 }
 
-/// Runs for ever.
-pub async fn run(ctx: std::sync::Arc<Context>) {
-    let mut seen: HashMap<String, (Timestamp, Timestamp)> = HashMap::new();
-    loop {
-        tokio::time::sleep(PERIOD).await;
-        if let Err(e) = once(&ctx, &mut seen).await {
-            tracing::warn!(error = %e, "image garbage collection failed");
+/// What the collection works with.
+#[derive(Clone)]
+pub struct ImageCollection {
+    /// The container runtime.
+    pub runtime: Arc<dyn Runtime>,
+    /// Records of pulls, which go with their images.
+    pub images: Images,
+    /// Wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// Images that stay, by name.
+    pub kept: Vec<String>,
+    /// Usage of the disk, in percent, above which images are removed; 100 turns the collection off.
+    pub high_percent: u8,
+    /// Usage down to which they are removed.
+    pub low_percent: u8,
+}
+
+impl ImageCollection {
+    /// Looks every [`PERIOD`] until the task is ended.
+    pub async fn run(self) {
+        let mut seen: HashMap<String, (Timestamp, Timestamp)> = HashMap::new();
+        loop {
+            tokio::time::sleep(PERIOD).await;
+            if let Err(e) = once(&self, &mut seen).await {
+                tracing::warn!(error = %e, "image garbage collection failed");
+            }
         }
     }
 }
 
-async fn once(ctx: &Context, seen: &mut HashMap<String, (Timestamp, Timestamp)>) -> Result<(), kelson_cri::CriError> {
+async fn once(ctx: &ImageCollection, seen: &mut HashMap<String, (Timestamp, Timestamp)>) -> CriResult<()> {
     let now = ctx.clock.now();
     let images = ctx.runtime.list_images(None).await?;
     ctx.images.prune(images.iter().map(|i| i.id.clone()).collect(), now).await;
@@ -70,7 +73,7 @@ async fn once(ctx: &Context, seen: &mut HashMap<String, (Timestamp, Timestamp)>)
         .collect();
     seen.retain(|id, _| images.iter().any(|i| i.id == *id));
     let mut unused = Vec::new();
-    for i in images.iter().filter(|i| !is_kept(i, &ctx.config.kept_images)) {
+    for i in images.iter().filter(|i| !is_kept(i, &ctx.kept)) {
         let entry = seen.entry(i.id.clone()).or_insert((now, now));
         let names = i.repo_tags.iter().chain(&i.repo_digests).chain([&i.id]);
         if names.into_iter().any(|n| used.contains(n.as_str())) {
@@ -81,8 +84,9 @@ async fn once(ctx: &Context, seen: &mut HashMap<String, (Timestamp, Timestamp)>)
     }
     let fs = ctx.runtime.image_fs_info().await?;
     let at = fs.image_filesystems.first().and_then(|f| f.fs_id.as_ref()).map(|f| f.mountpoint.clone());
-    let Some(usage) = Usage::of(Path::new(&at.unwrap_or_else(|| "/".into()))) else { return Ok(()) };
-    let Some(mut left) = to_free(usage, ctx.config.image_gc_high_percent, ctx.config.image_gc_low_percent) else {
+    let usage = FILES.run(move || Usage::of(Path::new(&at.unwrap_or_else(|| "/".into())))).await;
+    let Ok(Some(usage)) = usage else { return Ok(()) };
+    let Some(mut left) = to_free(usage, ctx.high_percent, ctx.low_percent) else {
         return Ok(());
     };
     tracing::info!(bytes = left, "disk usage on image file system is over the high threshold, freeing images");

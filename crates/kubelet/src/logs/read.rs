@@ -2,11 +2,12 @@
 //! `kuberuntime/logs/logs.go`).
 use std::fs::File;
 use std::io::{self, Read as _, Seek as _, SeekFrom};
-use std::os::unix::fs::MetadataExt as _;
+use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
 use std::path::{Path, PathBuf};
 
 use bytes::{Bytes, BytesMut};
 use jiff::Timestamp;
+use kelson_tasks::FILES;
 use tokio::sync::mpsc;
 
 use super::line;
@@ -51,11 +52,16 @@ pub async fn read<F>(path: PathBuf, options: Options, sink: Sink, alive: impl Fn
 where
     F: Future<Output = bool>,
 {
-    let mut file = File::open(&path)?;
-    if let Some(lines) = options.tail_lines {
-        let at = tail_offset(&mut file, lines)?;
-        file.seek(SeekFrom::Start(at))?;
-    }
+    let (at, tail_lines) = (path.clone(), options.tail_lines);
+    let mut file = in_files(move || {
+        let mut file = open(&at)?;
+        if let Some(lines) = tail_lines {
+            let at = tail_offset(&mut file, lines)?;
+            file.seek(SeekFrom::Start(at))?;
+        }
+        Ok(file)
+    })
+    .await?;
     let watch = match path.parent().filter(|_| options.follow) {
         Some(dir) => Some(Watch::new(dir)?),
         None => None,
@@ -64,19 +70,26 @@ where
     let mut reader = Reader { left: options.limit_bytes, options, sink, continued: false, over: false };
     let mut pending = BytesMut::new();
     loop {
-        reader.drain(&mut file, &mut pending).await?;
+        file = reader.drain(file, &mut pending).await?;
         if reader.over {
             return Ok(());
         }
         let Some(watch) = watch.as_ref().filter(|_| follow) else { return Ok(()) };
-        if let Some(next) = rotated(&path, &file) {
-            reader.drain(&mut file, &mut pending).await?;
+        let at = path.clone();
+        let (same, next) = in_files(move || {
+            let next = rotated(&at, &file);
+            Ok((file, next))
+        })
+        .await?;
+        file = same;
+        if let Some(next) = next {
+            reader.drain(file, &mut pending).await?;
             file = next;
             continue;
         }
         if !alive().await {
             // What was written between the last read and the end.
-            return reader.drain(&mut file, &mut pending).await;
+            return reader.drain(file, &mut pending).await.map(drop);
         }
         tokio::select! {
             changed = watch.changed() => changed?,
@@ -90,17 +103,23 @@ where
 /// The new file, if the path leads to another one by now.
 fn rotated(path: &Path, file: &File) -> Option<File> {
     let now = std::fs::metadata(path).ok()?;
-    let open = file.metadata().ok()?;
-    if now.ino() == open.ino() && now.dev() == open.dev() { None } else { File::open(path).ok() }
+    let held = file.metadata().ok()?;
+    if now.ino() == held.ino() && now.dev() == held.dev() { None } else { open(path).ok() }
 }
 
 impl Reader {
-    async fn drain(&mut self, file: &mut File, pending: &mut BytesMut) -> io::Result<()> {
+    /// Reads to the present end of the file and gives the file back.
+    async fn drain(&mut self, mut file: File, pending: &mut BytesMut) -> io::Result<File> {
         let mut block = vec![0; BLOCK];
         while !self.over {
-            let n = file.read(&mut block)?;
+            let n;
+            (file, block, n) = in_files(move || {
+                let n = file.read(&mut block)?;
+                Ok((file, block, n))
+            })
+            .await?;
             if n == 0 {
-                return Ok(());
+                break;
             }
             pending.extend_from_slice(&block[..n]);
             let mut out = BytesMut::with_capacity(n);
@@ -118,7 +137,7 @@ impl Reader {
                 self.over = true;
             }
         }
-        Ok(())
+        Ok(file)
     }
 
     fn line(&mut self, raw: &[u8], out: &mut BytesMut) {
@@ -152,6 +171,28 @@ impl Reader {
     }
 }
 
+/// Opens a log or another file of a container's making: a regular file and nothing else. A pipe that a container put in its place must not hold its reader up.
+pub fn open(path: &Path) -> io::Result<File> {
+    let file = File::options().read(true).custom_flags(nonblocking()).open(path)?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other(format!("{} is not a regular file", path.display())));
+    }
+    Ok(file)
+}
+
+fn nonblocking() -> i32 {
+    i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or(0)
+}
+
+/// File work in the lane of such work.
+async fn in_files<T, W>(work: W) -> io::Result<T>
+where
+    W: FnOnce() -> io::Result<T> + Send + 'static,
+    T: Send + 'static,
+{
+    FILES.run(work).await.map_err(io::Error::other)?
+}
+
 /// Where the last `lines` lines begin.
 fn tail_offset(file: &mut File, lines: u64) -> io::Result<u64> {
     let size = file.seek(SeekFrom::End(0))?;
@@ -181,7 +222,7 @@ fn tail_offset(file: &mut File, lines: u64) -> io::Result<u64> {
 
 /// The last part of a log, for termination messages: at most `lines` lines and `bytes` bytes.
 pub fn tail(path: &Path, lines: u64, bytes: u64) -> io::Result<String> {
-    let mut file = File::open(path)?;
+    let mut file = open(path)?;
     let at = tail_offset(&mut file, lines)?;
     file.seek(SeekFrom::Start(at))?;
     let mut raw = Vec::new();
@@ -228,6 +269,19 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_pipe_in_place_of_a_log_holds_nobody_up() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("0.log");
+        let mode = rustix::fs::Mode::from_raw_mode(0o600);
+        rustix::fs::mknodat(rustix::fs::CWD, &path, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
+        let (sink, _lines) = mpsc::channel(1);
+        let reading = read(path.clone(), Options::default(), sink, || async { false });
+        let outcome = tokio::time::timeout(std::time::Duration::from_secs(5), reading).await.expect("answers at once");
+        assert!(outcome.expect_err("no log").to_string().ends_with("is not a regular file"));
+        assert!(tail(&path, 1, 1).is_err());
+    }
+
+    #[tokio::test]
     async fn follows_across_rotation() {
         let dir = tempfile::tempdir().expect("tempdir");
         let path = dir.path().join("0.log");
@@ -236,11 +290,15 @@ mod tests {
         let alive = std::sync::Arc::new(AtomicBool::new(true));
         let asked = std::sync::Arc::clone(&alive);
         let options = Options { follow: true, tail_lines: Some(0), ..Options::default() };
-        let task = tokio::spawn(read(path.clone(), options, sink, move || {
-            let alive = asked.load(Ordering::SeqCst);
-            async move { alive }
-        }));
-        tokio::task::yield_now().await;
+        let task = kelson_tasks::scoped(
+            "read",
+            read(path.clone(), options, sink, move || {
+                let alive = asked.load(Ordering::SeqCst);
+                async move { alive }
+            }),
+        );
+        // Its first look at the file and the watch of the directory are made before the log is rotated.
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
         let fresh = dir.path().join("next");
         std::fs::write(&fresh, "2026-01-01T00:00:09Z stdout F rotated\n").expect("write");
         std::fs::rename(&path, dir.path().join("0.log.1")).expect("rename");

@@ -6,25 +6,76 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::effects::Context;
-use crate::pods::manager::Known;
+use kelson_cri::{Runtime, proto as cri};
+use kelson_meta::Clock;
+use kelson_tasks::FILES;
 
 /// How often sizes are looked at.
 const PERIOD: Duration = Duration::from_secs(10);
 
-/// Runs for ever.
-pub async fn run(ctx: Arc<Context>, known: Known) {
-    loop {
-        tokio::time::sleep(PERIOD).await;
-        if known.list().is_empty() {
-            continue;
-        }
-        for path in large(&ctx.config.pod_logs_dir, ctx.config.log_max_bytes) {
-            if let Err(e) = rotate(&ctx, &path).await {
-                tracing::warn!(log = %path.display(), error = %e, "log not rotated");
+/// What the rotation works with.
+#[derive(Clone)]
+pub struct LogRotation {
+    /// The container runtime.
+    pub runtime: Arc<dyn Runtime>,
+    /// Wall clock, for the names of rotated files.
+    pub clock: Arc<dyn Clock>,
+    /// `podLogsDir`.
+    pub dir: PathBuf,
+    /// `--container-log-max-size`, bytes.
+    pub bytes_max: u64,
+    /// `--container-log-max-files`.
+    pub files_max: u32,
+}
+
+impl LogRotation {
+    /// Looks every ten seconds until the task is ended.
+    pub async fn run(self) {
+        loop {
+            tokio::time::sleep(PERIOD).await;
+            let (dir, max) = (self.dir.clone(), self.bytes_max);
+            for path in FILES.run(move || large(&dir, max)).await.unwrap_or_default() {
+                if let Err(e) = self.rotate(&path).await {
+                    tracing::warn!(log = %path.display(), error = %e, "log not rotated");
+                }
             }
         }
     }
+
+    async fn rotate(&self, path: &Path) -> Result<(), String> {
+        // The container that writes this file: only it is told to open it anew.
+        let containers = self.runtime.list_containers(None).await.map_err(|e| e.to_string())?;
+        let mut writer = None;
+        for c in containers.iter().filter(|c| c.state == cri::ContainerState::ContainerRunning as i32) {
+            let name = c.metadata.as_ref().map(|m| m.name.as_str()).unwrap_or_default();
+            if !path.parent().is_some_and(|d| d.ends_with(name)) {
+                continue;
+            }
+            let status = self.runtime.container_status(&c.id, false).await.map_err(|e| e.to_string())?;
+            if status.status.is_some_and(|s| Path::new(&s.log_path) == path) {
+                writer = Some(c.id.clone());
+            }
+        }
+        let Some(id) = writer else { return Ok(()) };
+        let now = self.clock.now().strftime("%Y%m%d-%H%M%S").to_string();
+        let aside = PathBuf::from(format!("{}.{now}", path.display()));
+        rename(path, &aside).await?;
+        if let Err(e) = self.runtime.reopen_container_log(&id).await {
+            // Put it back: the runtime still writes to it.
+            let _ = rename(&aside, path).await;
+            return Err(e.to_string());
+        }
+        let path = path.to_owned();
+        let keep = self.files_max.max(2) as usize;
+        let tidied = FILES.run(move || tidy(&path, keep)).await;
+        tidied.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
+    }
+}
+
+async fn rename(from: &Path, to: &Path) -> Result<(), String> {
+    let (from, to) = (from.to_owned(), to.to_owned());
+    let renamed = FILES.run(move || std::fs::rename(from, to)).await;
+    renamed.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
 }
 
 /// Files `POD/CONTAINER/N.log` over the limit.
@@ -34,35 +85,6 @@ fn large(root: &Path, max: u64) -> Vec<PathBuf> {
     let containers = children(root).into_iter().flat_map(|pod| children(&pod));
     let logs = containers.flat_map(|c| children(&c)).filter(|p| p.extension().is_some_and(|e| e == "log"));
     logs.filter(|p| std::fs::metadata(p).is_ok_and(|m| m.len() > max)).collect()
-}
-
-async fn rotate(ctx: &Context, path: &Path) -> Result<(), String> {
-    // The container that writes this file: only it is told to open it anew.
-    let containers = ctx.runtime.list_containers(None).await.map_err(|e| e.to_string())?;
-    let mut writer = None;
-    for c in containers.iter().filter(|c| c.state == kelson_cri::proto::ContainerState::ContainerRunning as i32) {
-        let name = c.metadata.as_ref().map(|m| m.name.as_str()).unwrap_or_default();
-        if !path.parent().is_some_and(|d| d.ends_with(name)) {
-            continue;
-        }
-        let status = ctx.runtime.container_status(&c.id, false).await.map_err(|e| e.to_string())?;
-        if status.status.is_some_and(|s| Path::new(&s.log_path) == path) {
-            writer = Some(c.id.clone());
-        }
-    }
-    let Some(id) = writer else { return Ok(()) };
-    let now = ctx.clock.now().strftime("%Y%m%d-%H%M%S").to_string();
-    let aside = PathBuf::from(format!("{}.{now}", path.display()));
-    std::fs::rename(path, &aside).map_err(|e| e.to_string())?;
-    if let Err(e) = ctx.runtime.reopen_container_log(&id).await {
-        // Put it back: the runtime still writes to it.
-        let _ = std::fs::rename(&aside, path);
-        return Err(e.to_string());
-    }
-    let path = path.to_owned();
-    let keep = ctx.config.log_max_files.max(2) as usize;
-    let tidy = tokio::task::spawn_blocking(move || tidy(&path, keep)).await;
-    tidy.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
 }
 
 /// Compresses all rotated files but the newest, and removes those beyond `keep` (the running one counts).

@@ -4,8 +4,21 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::NodeSystemInfo;
 use kelson_meta::Quantity;
 
+use super::disk::Usage;
 use crate::config::Config;
-use crate::images::gc::Usage;
+
+/// What of the node the downward API shows.
+#[derive(Clone, Debug, Default)]
+pub struct NodeFacts {
+    /// Node name.
+    pub name: String,
+    /// The node's addresses, the primary one first.
+    pub host_ips: Vec<String>,
+    /// Allocatable, by resource: what a container without a limit may use.
+    pub allocatable: BTreeMap<String, Quantity>,
+    /// Memory of the machine, bytes.
+    pub machine_memory: i64,
+}
 
 /// Memory in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -105,17 +118,6 @@ pub fn system_info(runtime_version: &str) -> NodeSystemInfo {
         os_image: pretty.map(|p| p.trim_matches('"').to_owned()).unwrap_or_else(|| "Linux".into()),
         swap: None,
     }
-}
-
-/// What the node is short of, as its conditions say; [`crate::eviction`] judges it.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Pressure {
-    /// `MemoryPressure`.
-    pub memory: bool,
-    /// `DiskPressure`.
-    pub disk: bool,
-    /// `PIDPressure`.
-    pub pid: bool,
 }
 
 /// Processes and threads there are, and may be at most.

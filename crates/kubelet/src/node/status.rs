@@ -6,7 +6,8 @@ use k8s_openapi::api::core::v1::NodeSystemInfo;
 use kelson_meta::{Quantity, format_seconds};
 use serde_json::{Value, json};
 
-use super::facts::Pressure;
+use super::runtime::{HandlerFeatures, RuntimeState};
+use crate::config::thresholds::Pressure;
 
 /// Images the node lists, the largest first.
 pub const IMAGES_MAX: usize = 50;
@@ -30,12 +31,10 @@ pub struct Found {
     pub info: NodeSystemInfo,
     /// Pressure.
     pub pressure: Pressure,
-    /// Why the runtime or its network is not ready; empty: it is.
-    pub faults: Vec<String>,
     /// Images: names and size.
     pub images: Vec<(Vec<String>, u64)>,
-    /// Runtime handlers, by name.
-    pub handlers: Vec<String>,
+    /// What the runtime can do.
+    pub runtime: RuntimeState,
 }
 
 fn condition(kind: &str, status: bool, reason: &str, message: &str, old: &Value, now: Timestamp) -> Value {
@@ -49,16 +48,17 @@ fn condition(kind: &str, status: bool, reason: &str, message: &str, old: &Value,
 }
 
 /// The whole status; `old` are the conditions the node has.
-pub fn status(f: &Found, old: &Value, now: Timestamp) -> Value {
+pub fn status(f: &Found, old: &Value, now: Timestamp) -> NodeStatus {
     let p = f.pressure;
     let pressure = |kind: &str, under: bool, yes: (&str, &str), no: (&str, &str)| {
         let (reason, message) = if under { yes } else { no };
         condition(kind, under, reason, message, old, now)
     };
-    let ready = if f.faults.is_empty() {
+    let is_ready = f.runtime.faults.is_empty();
+    let ready = if is_ready {
         condition("Ready", true, "KubeletReady", "kubelet is posting ready status", old, now)
     } else {
-        let message = match f.faults.as_slice() {
+        let message = match f.runtime.faults.as_slice() {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
         };
@@ -96,10 +96,25 @@ pub fn status(f: &Found, old: &Value, now: Timestamp) -> Value {
             ready,
         ],
     });
-    if !f.handlers.is_empty() {
-        out["runtimeHandlers"] = f.handlers.iter().map(|h| json!({"name": h, "features": {}})).collect();
+    let handler = |(name, f): (&String, &HandlerFeatures)| {
+        let features =
+            json!({"recursiveReadOnlyMounts": f.recursive_read_only_mounts, "userNamespaces": f.user_namespaces});
+        json!({"name": name, "features": features})
+    };
+    if !f.runtime.handlers.is_empty() {
+        out["runtimeHandlers"] = f.runtime.handlers.iter().map(handler).collect();
     }
-    out
+    out["features"] = json!({"supplementalGroupsPolicy": f.runtime.supplemental_groups_policy});
+    NodeStatus { tree: out, ready: is_ready }
+}
+
+/// A node's status, as it is written.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NodeStatus {
+    /// The tree of `status`.
+    pub tree: Value,
+    /// Whether its condition `Ready` holds.
+    pub ready: bool,
 }
 
 /// Whether two statuses differ in more than heartbeats.
@@ -130,19 +145,25 @@ mod tests {
             allocatable: BTreeMap::new(),
             info: NodeSystemInfo::default(),
             pressure: Pressure::default(),
-            faults: vec![],
             images: vec![(vec!["a".into()], 1), (vec!["b".into()], 2)],
-            handlers: vec![],
+            runtime: RuntimeState::default(),
         };
         let t0 = Timestamp::from_second(1000).expect("time");
         let t1 = Timestamp::from_second(2000).expect("time");
         let a = status(&f, &Value::Null, t0);
+        assert!(a.ready);
+        let a = a.tree;
         assert_eq!(a["conditions"][3]["reason"], "KubeletReady");
         assert_eq!(a["images"][0]["sizeBytes"], 2);
-        let b = status(&f, &a["conditions"], t1);
+        let b = status(&f, &a["conditions"], t1).tree;
         assert!(!differ(&a, &b) && a != b);
-        let broken = Found { faults: vec!["container runtime network not ready: x".into()], ..f };
+        let faults = vec!["container runtime network not ready: x".into()];
+        let handlers = [(String::new(), HandlerFeatures { user_namespaces: true, ..Default::default() })].into();
+        let broken = Found { runtime: RuntimeState { faults, handlers, ..Default::default() }, ..f };
         let c = status(&broken, &b["conditions"], t1);
+        assert!(!c.ready);
+        let c = c.tree;
+        assert_eq!(c["runtimeHandlers"][0]["features"]["userNamespaces"], true);
         assert!(differ(&b, &c));
         assert_eq!(c["conditions"][3]["message"], "container runtime network not ready: x");
         assert_eq!(c["conditions"][3]["lastTransitionTime"], "1970-01-01T00:33:20Z");

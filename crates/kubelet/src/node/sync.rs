@@ -1,23 +1,31 @@
 //! Keeps the node's status current: looks every ten seconds (or at once when the runtime's readiness changed), writes
 //! what changed, and an unchanged status every five minutes.
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Node;
+use k8s_openapi::api::core::v1::{Node, NodeSystemInfo};
 use kelson_client::{Client, PatchKind, WriteOptions};
 use kelson_cri::Runtime;
-use kelson_meta::Clock;
+use kelson_meta::{Clock, Quantity};
+use kelson_tasks::{FILES, Tasks};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 
-use super::status::{Found, differ, status};
+use super::facts::NodeFacts;
+use super::runtime::RuntimeState;
+use super::status::{Found, NodeStatus, differ, status};
 use super::{facts, lease, register};
 use crate::config::Config;
-use crate::env::fields::NodeFacts;
+use crate::config::thresholds::Pressure;
 
-/// Everything the node's tasks need.
+/// Between looks at a node that is not ready yet.
+const NOT_READY_PERIOD: Duration = Duration::from_millis(500);
+
+/// Everything the node's reports are made from.
 pub struct NodeSync {
     /// Configuration.
-    pub config: Config,
+    pub config: Arc<Config>,
     /// The API.
     pub client: Client,
     /// The runtime.
@@ -28,53 +36,52 @@ pub struct NodeSync {
     pub runtime_version: String,
     /// The server's port.
     pub port: u16,
-    /// Told why the network is not ready.
-    pub network_fault: watch::Sender<Option<String>>,
-    /// Told what pods may see.
+    /// Receives what the runtime says of itself.
+    pub runtime_state: watch::Sender<Arc<RuntimeState>>,
+    /// Receives what pods may see of the node.
     pub node_facts: watch::Sender<Arc<NodeFacts>>,
     /// What the node is short of.
-    pub pressure: watch::Receiver<facts::Pressure>,
-    /// Told that the node was seen ready.
+    pub pressure: watch::Receiver<Pressure>,
+    /// Receives whether the API was last told that the node is ready.
     pub ready: watch::Sender<bool>,
+    /// The group of the lease's task.
+    pub tasks: Tasks,
 }
 
 impl NodeSync {
-    /// Registers and reports for ever.
-    pub async fn run(self) {
+    /// Registers and reports until the task is ended.
+    pub async fn run(&self) {
         let mut pressure = self.pressure.clone();
         let mut current = self.look().await;
-        let node = register::register(&self.client, &self.config, &current).await;
+        let node = register::register(&self.client, &self.config, &current.tree).await;
         let uid = node.metadata.uid.clone().unwrap_or_default();
         let (client, clock) = (self.client.clone(), Arc::clone(&self.clock));
         let name = self.config.node_name.clone();
-        tokio::spawn(lease::run(client, clock, name, uid, self.config.lease_duration));
+        let lease = lease::run(client, clock, name, uid, self.config.lease_duration);
+        let _lease = self.tasks.scoped("node-lease", lease);
         let mut written = Value::Null;
         let mut last = None;
         loop {
             let due = last.is_none_or(|t: tokio::time::Instant| t.elapsed() >= self.config.node_status_report);
-            if due || differ(&written, &current) {
-                match self.write(&current).await {
+            if due || differ(&written, &current.tree) {
+                match self.write(&current.tree).await {
                     Ok(()) => {
-                        self.ready.send_if_modified(|r| {
-                            let now = current["conditions"][3]["status"] == "True";
-                            std::mem::replace(r, now) != now
-                        });
-                        written = current.clone();
+                        self.ready.send_if_modified(|r| std::mem::replace(r, current.ready) != current.ready);
+                        written = current.tree.clone();
                         last = Some(tokio::time::Instant::now());
                     }
                     Err(e) => tracing::info!(error = %e, "node status not written"),
                 }
             }
             // A node that is not ready yet is looked at more often: its first pod waits for it.
-            let ready = current["conditions"][3]["status"] == "True";
-            let pause = if ready { self.config.node_status_update } else { std::time::Duration::from_millis(500) };
+            let pause = if current.ready { self.config.node_status_update } else { NOT_READY_PERIOD };
             let changed = async {
                 if pressure.changed().await.is_err() {
                     std::future::pending::<()>().await;
                 }
             };
             let _ = tokio::time::timeout(pause, changed).await;
-            current = self.found(&current["conditions"]).await;
+            current = self.found(&current.tree["conditions"]).await;
         }
     }
 
@@ -92,24 +99,24 @@ impl NodeSync {
         }
     }
 
-    async fn look(&self) -> Value {
+    async fn look(&self) -> NodeStatus {
         let old = self.client.get_opt::<Node>("", &self.config.node_name).await.ok().flatten();
         let conditions = old.and_then(|n| n.status).and_then(|s| serde_json::to_value(s.conditions).ok());
         self.found(&conditions.unwrap_or(Value::Null)).await
     }
 
-    async fn found(&self, old: &Value) -> Value {
-        let capacity = facts::capacity(&self.config);
-        let allocatable = facts::allocatable(&capacity, &self.config.reserved);
+    async fn found(&self, old: &Value) -> NodeStatus {
+        let (config, version) = (Arc::clone(&self.config), self.runtime_version.clone());
+        let machine = FILES.run(move || Machine::read(&config, &version)).await.unwrap_or_default();
         let ips: Vec<String> = self.config.node_ips.iter().map(ToString::to_string).collect();
         let node = NodeFacts {
             name: self.config.node_name.clone(),
             host_ips: ips.clone(),
-            allocatable: allocatable.clone(),
-            machine_memory: facts::machine_memory().total,
+            allocatable: machine.allocatable.clone(),
+            machine_memory: machine.memory,
         };
         self.node_facts.send_replace(Arc::new(node));
-        let (faults, handlers) = self.runtime_state().await;
+        let runtime = self.ask_runtime().await;
         let images = self.runtime.list_images(None).await.unwrap_or_default();
         let images = images
             .into_iter()
@@ -120,41 +127,49 @@ impl NodeSync {
             name: self.config.node_name.clone(),
             ips,
             port: self.port,
-            capacity,
-            allocatable,
-            info: facts::system_info(&self.runtime_version),
+            capacity: machine.capacity,
+            allocatable: machine.allocatable,
+            info: machine.info,
             pressure: *self.pressure.borrow(),
-            faults,
             images,
-            handlers,
+            runtime,
         };
         status(&found, old, self.clock.now())
     }
 
-    async fn runtime_state(&self) -> (Vec<String>, Vec<String>) {
-        let answer = match self.runtime.status(false).await {
-            Ok(a) => a,
-            Err(e) => return (vec![format!("container runtime is down: {e}")], Vec::new()),
+    async fn ask_runtime(&self) -> RuntimeState {
+        let state = match self.runtime.status(false).await {
+            Ok(answer) => RuntimeState::of(answer),
+            Err(e) => self.runtime_state.borrow().down(&e.to_string()),
         };
-        let handlers = answer.runtime_handlers.iter().map(|h| h.name.clone()).collect();
-        let conditions = answer.status.unwrap_or_default().conditions;
-        let fault = |kind: &str| {
-            let c = conditions.iter().find(|c| c.r#type == kind);
-            match c {
-                Some(c) if c.status => None,
-                Some(c) => Some(format!("{kind}=false reason:{} message:{}", c.reason, c.message)),
-                None => Some(format!("{kind} condition is missing from the runtime's status")),
+        self.runtime_state.send_if_modified(|now| {
+            let changed = **now != state;
+            if changed {
+                *now = Arc::new(state.clone());
             }
-        };
-        let mut faults = Vec::new();
-        faults.extend(fault("RuntimeReady").map(|f| format!("container runtime not ready: {f}")));
-        let network = fault("NetworkReady").map(|f| format!("container runtime network not ready: {f}"));
-        self.network_fault.send_if_modified(|now| {
-            let changed = *now != network;
-            now.clone_from(&network);
             changed
         });
-        faults.extend(network);
-        (faults, handlers)
+        state
+    }
+}
+
+/// What is read of the machine for one report.
+#[derive(Default)]
+struct Machine {
+    capacity: BTreeMap<String, Quantity>,
+    allocatable: BTreeMap<String, Quantity>,
+    info: NodeSystemInfo,
+    memory: i64,
+}
+
+impl Machine {
+    fn read(config: &Config, runtime_version: &str) -> Self {
+        let capacity = facts::capacity(config);
+        Self {
+            allocatable: facts::allocatable(&capacity, &config.reserved),
+            capacity,
+            info: facts::system_info(runtime_version),
+            memory: facts::machine_memory().total,
+        }
     }
 }

@@ -9,6 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret};
 use kelson_client::{Client, Informer, InformerConfig, InformerHandle, Object};
 use kelson_meta::ObjectKey;
+use kelson_tasks::Tasks;
 use parking_lot::Mutex;
 
 use crate::pod;
@@ -43,6 +44,25 @@ pub struct Reference {
     pub key: ObjectKey,
 }
 
+/// Why an object's content is not there; the text is for events.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ObjectError {
+    /// The API has no such object.
+    #[error("{kind} {name:?} not found")]
+    NotFound {
+        /// `configmap` or `secret`.
+        kind: &'static str,
+        /// The object's name.
+        name: String,
+    },
+    /// The API has not answered yet.
+    #[error("failed to sync {kind} cache: timed out waiting for the condition")]
+    Late {
+        /// `configmap` or `secret`.
+        kind: &'static str,
+    },
+}
+
 /// The keys and bytes of an object; never printed.
 pub type Data = BTreeMap<String, Vec<u8>>;
 
@@ -55,6 +75,7 @@ pub struct Objects {
 type Notify = Arc<dyn Fn(&str) + Send + Sync>;
 
 struct Shared {
+    tasks: Tasks,
     client: Client,
     watched: Mutex<HashMap<Reference, Watched>>,
     notify: Notify,
@@ -73,8 +94,15 @@ enum Handle {
 
 impl Objects {
     /// A store that calls `notify` with the UID of each pod that refers to what changed.
-    pub fn new(client: Client, notify: impl Fn(&str) + Send + Sync + 'static) -> Self {
-        Self { shared: Arc::new(Shared { client, watched: Mutex::default(), notify: Arc::new(notify) }) }
+    pub fn new(tasks: &Tasks, client: Client, notify: impl Fn(&str) + Send + Sync + 'static) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                tasks: tasks.child("objects"),
+                client,
+                watched: Mutex::default(),
+                notify: Arc::new(notify),
+            }),
+        }
     }
 
     /// Watches what `pod` refers to.
@@ -125,24 +153,31 @@ impl Objects {
                 (shared.notify)(&uid);
             }
         };
-        Informer::new(self.shared.client.clone(), config).on_change(changed).start()
+        Informer::new(self.shared.client.clone(), config).on_change(changed).start_in(&self.shared.tasks)
     }
 
-    /// A pull secret for a pod; `Err` says why not in the words of logs.
-    pub async fn secret(&self, pod: &Pod, name: &str) -> Result<Arc<Secret>, String> {
+    /// A pull secret for a pod.
+    ///
+    /// # Errors
+    /// When the API has none of this name, or has not answered in time.
+    pub async fn secret(&self, pod: &Pod, name: &str) -> Result<Arc<Secret>, ObjectError> {
         let reference = Reference { kind: Kind::Secret, key: ObjectKey::new(pod::namespace(pod), name) };
-        let Handle::Secret(h) = self.watch(&reference, pod::uid(pod)) else { return Err("not a secret".to_owned()) };
-        let late = |_| "failed to sync secret cache: timed out waiting for the condition".to_owned();
-        tokio::time::timeout(SYNC_LIMIT, h.synced()).await.map_err(late)?;
-        h.get(&reference.key).ok_or_else(|| format!("secret {name:?} not found"))
+        let kind = Kind::Secret.word();
+        let missing = || ObjectError::NotFound { kind, name: name.to_owned() };
+        let Handle::Secret(h) = self.watch(&reference, pod::uid(pod)) else { return Err(missing()) };
+        tokio::time::timeout(SYNC_LIMIT, h.synced()).await.map_err(|_| ObjectError::Late { kind })?;
+        h.get(&reference.key).ok_or_else(missing)
     }
 
-    /// The data of an object for a pod; `Err` says why not in the words of events.
-    pub async fn data(&self, pod: &Pod, kind: Kind, name: &str) -> Result<Data, String> {
+    /// The data of an object for a pod.
+    ///
+    /// # Errors
+    /// When the API has none of this name, or has not answered in time.
+    pub async fn data(&self, pod: &Pod, kind: Kind, name: &str) -> Result<Data, ObjectError> {
         let reference = Reference { kind, key: ObjectKey::new(pod::namespace(pod), name) };
         let handle = self.watch(&reference, pod::uid(pod));
-        let missing = || format!("{} {name:?} not found", kind.word());
-        let late = |_| format!("failed to sync {} cache: timed out waiting for the condition", kind.word());
+        let missing = || ObjectError::NotFound { kind: kind.word(), name: name.to_owned() };
+        let late = |_| ObjectError::Late { kind: kind.word() };
         match handle {
             Handle::ConfigMap(h) => {
                 tokio::time::timeout(SYNC_LIMIT, h.synced()).await.map_err(late)?;

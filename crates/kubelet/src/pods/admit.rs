@@ -6,28 +6,39 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod};
 use kelson_meta::Quantity;
 
-use crate::config::Config;
-use crate::node::facts::Pressure;
+use crate::config::thresholds::Pressure;
+use crate::node::runtime::RuntimeState;
 use crate::pod;
 
 /// Why not: reason and message of the failed pod.
 pub type Rejection = (String, String);
 
-/// Whether `pod` may run beside `others` on `node`, which is under `pressure`.
-pub fn admit(
-    config: &Config,
-    pod: &Pod,
-    others: &[Arc<Pod>],
-    node: Option<&Node>,
-    pressure: Pressure,
-) -> Result<(), Rejection> {
-    if let Some(message) = refused_by_pressure(pod, pressure) {
-        return Err((crate::eviction::REASON.into(), message));
+/// What of the node decides.
+#[derive(Clone, Copy, Debug)]
+pub struct Here<'a> {
+    /// `--allowed-unsafe-sysctls`.
+    pub allowed_unsafe_sysctls: &'a [String],
+    /// The Node object; `None` before it has been read.
+    pub node: Option<&'a Node>,
+    /// What the node is short of.
+    pub pressure: Pressure,
+    /// What the runtime can do.
+    pub runtime: &'a RuntimeState,
+}
+
+/// Whether `pod` may run beside `others` here.
+///
+/// # Errors
+/// The rejection.
+pub fn admit(here: &Here<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Rejection> {
+    if let Some(message) = refused_by_pressure(pod, here.pressure) {
+        return Err((crate::config::thresholds::EVICTED.into(), message));
     }
-    if let Some(message) = crate::runtime::sandbox::forbidden_sysctl(pod, &config.allowed_unsafe_sysctls) {
+    if let Some(message) = crate::runtime::sandbox::forbidden_sysctl(pod, here.allowed_unsafe_sysctls) {
         return Err(("SysctlForbidden".into(), message));
     }
-    let Some(node) = node else { return Ok(()) };
+    refused_by_runtime(pod, here.runtime)?;
+    let Some(node) = here.node else { return Ok(()) };
     let none = BTreeMap::new();
     let labels = node.metadata.labels.as_ref().unwrap_or(&none);
     let os = pod.spec.as_ref().and_then(|s| s.os.as_ref()).map(|o| o.name.as_str());
@@ -40,6 +51,24 @@ pub fn admit(
         return Err(("NodeAffinity".into(), message.into()));
     }
     fits(pod, others, node)
+}
+
+/// Isolation that was promised must be given: a pod that asks for what the runtime cannot do does not run without it.
+/// A pod with a runtime class is judged when its sandbox is made, since its handler is not known here; so is every pod as
+/// long as the runtime has not answered.
+fn refused_by_runtime(pod: &Pod, runtime: &RuntimeState) -> Result<(), Rejection> {
+    if !runtime.answered {
+        return Ok(());
+    }
+    if pod::has_own_users(pod) && pod::runtime_class(pod).is_empty() && !runtime.has_user_namespaces("") {
+        let message = "Pod was rejected: hostUsers is false and the container runtime does not support user namespaces";
+        return Err(("UserNamespacesNotSupported".into(), message.into()));
+    }
+    if pod::has_strict_groups(pod) && !runtime.supplemental_groups_policy {
+        let message = "SupplementalGroupsPolicy=Strict is not supported in this node";
+        return Err(("SupplementalGroupsPolicyNotSupported".into(), message.into()));
+    }
+    Ok(())
 }
 
 /// A node under pressure takes no pods but those the system depends on; short of memory alone, also those that asked for
@@ -144,6 +173,7 @@ fn requirement(r: &NodeSelectorRequirement, value: Option<&str>) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::runtime::HandlerFeatures;
     use serde_json::{Value, json};
 
     fn pod(uid: &str, spec: Value) -> Arc<Pod> {
@@ -159,11 +189,11 @@ mod tests {
         let node: Node = serde_json::from_value(json!({"metadata":{"name":"n","labels":{"disk":"ssd"}},
             "status":{"allocatable":{"cpu":"2","pods":"2"}}}))
         .expect("node");
-        let config = Config::new("n", std::path::Path::new("/x"));
+        let runtime = RuntimeState::default();
+        let pressure = Pressure::default();
+        let here = Here { allowed_unsafe_sysctls: &[], node: Some(&node), pressure, runtime: &runtime };
         let cpu = |n: &str| json!({"containers":[{"name":"a","resources":{"requests":{"cpu":n}}}]});
-        let reason = |p: &Pod, others: &[Arc<Pod>]| {
-            admit(&config, p, others, Some(&node), Pressure::default()).map_err(|(r, _)| r)
-        };
+        let reason = |p: &Pod, others: &[Arc<Pod>]| admit(&here, p, others).map_err(|(r, _)| r);
         let other = pod("o", cpu("1500m"));
         assert_eq!(reason(&pod("a", cpu("500m")), std::slice::from_ref(&other)), Ok(()));
         assert_eq!(reason(&pod("a", cpu("501m")), std::slice::from_ref(&other)), Err("OutOfcpu".into()));
@@ -175,8 +205,7 @@ mod tests {
         };
         assert_eq!(reason(&pod("a", affinity("In")), &[]), Ok(()));
         assert_eq!(reason(&pod("a", affinity("NotIn")), &[]), Err("NodeAffinity".into()));
-        let (_, message) =
-            admit(&config, &pod("a", cpu("3")), &[], Some(&node), Pressure::default()).expect_err("too much");
+        let (_, message) = admit(&here, &pod("a", cpu("3")), &[]).expect_err("too much");
         assert_eq!(
             message,
             "Pod was rejected: Node didn't have enough resource: cpu, requested: 3000, used: 0, capacity: 2000"
@@ -184,11 +213,33 @@ mod tests {
     }
 
     #[test]
+    fn promised_isolation_is_given_or_the_pod_refused() {
+        let refused = |spec: Value, runtime: &RuntimeState| {
+            let pressure = Pressure::default();
+            let here = Here { allowed_unsafe_sysctls: &[], node: None, pressure, runtime };
+            admit(&here, &pod("a", spec), &[]).err().map(|(reason, _)| reason)
+        };
+        let users = json!({"hostUsers": false});
+        let groups = json!({"securityContext": {"supplementalGroupsPolicy": "Strict"}});
+        let unknown = RuntimeState::default();
+        let old = RuntimeState { answered: true, ..Default::default() };
+        let handlers = [(String::new(), HandlerFeatures { user_namespaces: true, ..Default::default() })].into();
+        let new = RuntimeState { answered: true, handlers, supplemental_groups_policy: true, ..Default::default() };
+        assert_eq!(refused(users.clone(), &old).as_deref(), Some("UserNamespacesNotSupported"));
+        assert_eq!(refused(groups.clone(), &old).as_deref(), Some("SupplementalGroupsPolicyNotSupported"));
+        assert_eq!(refused(json!({"hostUsers": true}), &old), None);
+        for runtime in [&unknown, &new] {
+            assert_eq!((refused(users.clone(), runtime), refused(groups.clone(), runtime)), (None, None));
+        }
+    }
+
+    #[test]
     fn pressure_keeps_pods_out() {
-        let config = Config::new("n", std::path::Path::new("/x"));
+        let runtime = RuntimeState::default();
         let refused = |spec: Value, memory: bool, disk: bool| {
             let pressure = Pressure { memory, disk, pid: false };
-            admit(&config, &pod("a", spec), &[], None, pressure).err().map(|(reason, message)| {
+            let here = Here { allowed_unsafe_sysctls: &[], node: None, pressure, runtime: &runtime };
+            admit(&here, &pod("a", spec), &[]).err().map(|(reason, message)| {
                 assert_eq!(reason, "Evicted");
                 message
             })

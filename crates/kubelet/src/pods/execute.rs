@@ -4,72 +4,51 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use jiff::Timestamp;
 use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::node::v1::RuntimeClass;
 use kelson_client::EventType;
 use kelson_cri::proto as cri;
+use kelson_tasks::FILES;
 use tokio::sync::mpsc;
 
-use super::plan::Action;
+use super::event::Step;
+use super::parts::Parts;
+use super::plan::{Action, KillReason};
 use super::terminate::{self, Kill};
-use super::worker::Event;
-use crate::effects::Context;
 use crate::env::resolve;
-use crate::images::StartError;
+use crate::images::Present;
+use crate::images::error::{StartError, StartReason};
 use crate::pod::{self, Member, Role};
 use crate::probes::{Handler, Outcome, Target};
-use crate::runtime::snapshot::RuntimePod;
-use crate::runtime::{config, dns, sandbox, security};
-use crate::volumes::{self, PodVolumes};
+use crate::runtime::snapshot::{RuntimePod, Sandbox};
+use crate::runtime::userns::IdRange;
+use crate::runtime::{config, sandbox, security};
+use crate::volumes::PodVolumes;
+use crate::volumes::container::{CONTAINERS_DIR, ContainerMounts};
 
 /// How long a postStart hook may take; upstream sets no limit but the pod's own deletion.
 const POST_START_MAX: Duration = Duration::from_secs(3600);
 
-/// What the executor tells the worker.
-#[derive(Debug)]
-pub enum Step {
-    /// Directories, cgroup and volumes are there.
-    Prepared(PodVolumes),
-    /// They are not; the whole pod waits.
-    NotPrepared(String),
-    /// A sandbox could not be made.
-    SandboxFailed(String),
-    /// Something changed in the runtime.
-    Changed,
-    /// A container was started.
-    Started {
-        /// Its name.
-        name: String,
-        /// The end of the instance before.
-        restarted_after: Option<Timestamp>,
-    },
-    /// It could not be.
-    StartFailed {
-        /// Its name.
-        name: String,
-        /// Why.
-        error: StartError,
-        /// The end of the instance before.
-        restarted_after: Option<Timestamp>,
-    },
-}
-
 /// One execution of a plan.
 pub struct Executor {
-    /// Shared parts.
-    pub ctx: Arc<Context>,
+    /// What it works with.
+    pub parts: Arc<Parts>,
     /// The pod.
     pub pod: Arc<Pod>,
     /// What the runtime has, as of the plan.
     pub runtime: Arc<RuntimePod>,
     /// To the worker.
-    pub report: mpsc::UnboundedSender<Event>,
+    pub report: mpsc::Sender<Step>,
 }
 
 impl Executor {
-    fn tell(&self, step: Step) {
-        // The worker outlives its executor; if it is gone nobody needs to know.
-        let _ = self.report.send(Event::Step(step));
+    async fn tell(&self, step: Step) {
+        // The worker outlives its executor: a closed channel means that the kubelet ends.
+        let _ = self.report.send(step).await;
+    }
+
+    fn event(&self, kind: EventType, reason: &str, message: impl Into<String>) {
+        self.parts.effects.tell.pod(&self.pod, kind, reason, message);
     }
 
     /// Does all of it, in order; a failed start does not keep others from being tried.
@@ -80,180 +59,199 @@ impl Executor {
         if needs_volumes {
             match self.prepare().await {
                 Ok(v) => {
-                    self.tell(Step::Prepared(v.clone()));
+                    self.tell(Step::Prepared(v.clone())).await;
                     volumes = v;
                 }
-                Err(message) => {
-                    self.tell(Step::NotPrepared(message));
-                    return;
-                }
+                Err(message) => return self.tell(Step::NotPrepared(message)).await,
             }
         }
         for action in actions {
             match action {
                 Action::StopSandbox { id } => self.stop_sandbox(&id).await,
                 Action::CreateSandbox { attempt } => self.create_sandbox(attempt).await,
-                Action::KillContainer { id, name, message, .. } => self.kill(&id, &name, message).await,
+                Action::KillContainer { id, name, reason, message } => self.kill(&id, &name, reason, message).await,
                 Action::StartContainer { name, restart_count, restarted_after } => {
                     let outcome = self.start(&name, restart_count, &volumes).await;
                     self.tell(match outcome {
                         Ok(()) => Step::Started { name, restarted_after },
                         Err(error) => Step::StartFailed { name, error, restarted_after },
-                    });
+                    })
+                    .await;
                 }
             }
         }
     }
 
     async fn prepare(&self) -> Result<PodVolumes, String> {
-        let (ctx, pod) = (&self.ctx, &*self.pod);
+        let (parts, pod) = (&self.parts, &*self.pod);
         if !pod::host_network(pod) {
-            let fault = ctx.network_fault.borrow().clone();
+            let fault = parts.runtime_state.borrow().network_fault.clone();
             if let Some(fault) = fault {
                 let message = format!("network is not ready: {fault}");
-                ctx.event(pod, EventType::Warning, "NetworkNotReady", message.clone());
+                self.event(EventType::Warning, "NetworkNotReady", message.clone());
                 return Err(message);
             }
         }
-        if let Err(message) = ctx.cgroups.ensure(pod) {
-            ctx.event(
-                pod,
-                EventType::Warning,
-                "FailedToCreatePodContainer",
-                format!("unable to ensure pod container exists: {message}"),
-            );
+        if let Err(message) = parts.cgroups.ensure(pod).await {
+            let text = format!("unable to ensure pod container exists: {message}");
+            self.event(EventType::Warning, "FailedToCreatePodContainer", text);
             return Err(message);
         }
-        self.directories().map_err(|e| format!("error making pod data directories: {e}"))?;
-        ctx.objects.register(pod);
-        match volumes::setup::ensure(ctx, pod).await {
+        self.directories().await.map_err(|e| format!("error making pod data directories: {e}"))?;
+        parts.volumes.objects.register(pod);
+        match parts.volumes.ensure(pod).await {
             Ok(v) => Ok(v),
             Err(e) => {
-                ctx.event(pod, EventType::Warning, "FailedMount", e.to_string());
+                self.event(EventType::Warning, "FailedMount", e.to_string());
                 Err(e.to_string())
             }
         }
     }
 
-    fn directories(&self) -> std::io::Result<()> {
+    async fn directories(&self) -> Result<(), String> {
         use std::os::unix::fs::PermissionsExt as _;
-        let (ctx, pod) = (&self.ctx, &*self.pod);
-        let dir = ctx.config.pod_dir(pod::uid(pod));
-        std::fs::create_dir_all(dir.join("volumes"))?;
-        std::fs::create_dir_all(dir.join("containers"))?;
-        std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o750))?;
-        std::fs::create_dir_all(ctx.config.pod_log_dir(pod::namespace(pod), pod::name(pod), pod::uid(pod)))
+        let (pod, dirs) = (&*self.pod, &self.parts.dirs);
+        let dir = dirs.pod(pod::uid(pod));
+        let logs = dirs.pod_logs(pod::namespace(pod), pod::name(pod), pod::uid(pod));
+        let make = move || -> std::io::Result<()> {
+            std::fs::create_dir_all(dir.join("volumes"))?;
+            std::fs::create_dir_all(dir.join(CONTAINERS_DIR))?;
+            std::fs::set_permissions(&dir, std::fs::Permissions::from_mode(0o750))?;
+            std::fs::create_dir_all(logs)
+        };
+        FILES.run(make).await.map_err(|e| e.to_string())?.map_err(|e| e.to_string())
     }
 
     async fn stop_sandbox(&self, id: &str) {
         if self.runtime.sandboxes.first().is_some_and(|s| s.id == id) {
             let message = "Pod sandbox changed, it will be killed and re-created.";
-            self.ctx.event(&self.pod, EventType::Normal, "SandboxChanged", message);
+            self.event(EventType::Normal, "SandboxChanged", message);
         }
-        if let Err(e) = self.ctx.runtime.stop_pod_sandbox(id).await
+        if let Err(e) = self.parts.effects.runtime.stop_pod_sandbox(id).await
             && !e.is_not_found()
         {
             tracing::warn!(pod = %pod::format_pod(&self.pod), sandbox = id, error = %e, "sandbox not stopped");
         }
-        self.tell(Step::Changed);
+        self.tell(Step::Changed).await;
     }
 
-    fn sandbox_config(&self, attempt: u32) -> cri::PodSandboxConfig {
-        let text = std::fs::read_to_string(&self.ctx.config.resolv_conf).unwrap_or_default();
-        sandbox::config(&self.pod, &self.ctx.config, &dns::parse(&text), attempt, &self.ctx.cgroups.parent(&self.pod))
+    /// The configuration of the pod's sandbox; container calls repeat it.
+    async fn sandbox_config(&self, attempt: u32, ids: Option<IdRange>) -> cri::PodSandboxConfig {
+        let parts = &self.parts;
+        let host = parts.host_dns.get().await;
+        sandbox::config(&self.pod, &parts.config, &host, attempt, &parts.cgroups.parent(&self.pod), ids)
     }
 
     async fn create_sandbox(&self, attempt: u32) {
-        let handler = match self.runtime_handler().await {
-            Ok(h) => h,
-            Err(message) => return self.sandbox_failed(message),
-        };
-        match self.ctx.runtime.run_pod_sandbox(self.sandbox_config(attempt), &handler).await {
-            Ok(_) => self.tell(Step::Changed),
-            Err(e) => self.sandbox_failed(e.to_string()),
+        if let Err(message) = self.try_sandbox(attempt).await {
+            let text = format!("Failed to create pod sandbox: {message}");
+            self.event(EventType::Warning, "FailedCreatePodSandBox", text);
+            return self.tell(Step::SandboxFailed(message)).await;
         }
+        self.tell(Step::Changed).await;
     }
 
-    fn sandbox_failed(&self, message: String) {
-        let text = format!("Failed to create pod sandbox: {message}");
-        self.ctx.event(&self.pod, EventType::Warning, "FailedCreatePodSandBox", text);
-        self.tell(Step::SandboxFailed(message));
+    async fn try_sandbox(&self, attempt: u32) -> Result<(), String> {
+        let handler = self.runtime_handler().await?;
+        let ids = self.isolation(&handler).await?;
+        let config = self.sandbox_config(attempt, ids).await;
+        let made = self.parts.effects.runtime.run_pod_sandbox(config, &handler).await;
+        made.map(drop).map_err(|e| e.to_string())
     }
 
     async fn runtime_handler(&self) -> Result<String, String> {
-        let name = self.pod.spec.as_ref().and_then(|s| s.runtime_class_name.as_deref()).unwrap_or_default();
+        let name = pod::runtime_class(&self.pod);
         if name.is_empty() {
             return Ok(String::new());
         }
-        let class = self.ctx.client.get::<k8s_openapi::api::node::v1::RuntimeClass>("", name).await;
+        let class = self.parts.client.get::<RuntimeClass>("", name).await;
         class.map(|c| c.handler).map_err(|e| format!("failed to get sandbox runtime: {e}"))
     }
 
-    async fn kill(&self, id: &str, name: &str, message: String) {
+    /// The host IDs of the pod's users, where they are not the node's. What was promised and cannot be given keeps the
+    /// pod from starting: it must never run with the node's own users instead.
+    async fn isolation(&self, handler: &str) -> Result<Option<IdRange>, String> {
+        let state = self.parts.runtime_state.borrow().clone();
+        if pod::has_strict_groups(&self.pod) && !state.supplemental_groups_policy {
+            return Err("the container runtime does not support supplementalGroupsPolicy: Strict".into());
+        }
+        if !pod::has_own_users(&self.pod) {
+            return Ok(None);
+        }
+        if !state.has_user_namespaces(handler) {
+            return Err(format!("the container runtime handler {handler:?} does not support user namespaces"));
+        }
+        self.parts.user_namespaces.get(pod::uid(&self.pod)).await.map(Some)
+    }
+
+    async fn kill(&self, id: &str, name: &str, reason: KillReason, message: String) {
         let Some(instance) = self.runtime.containers.iter().find(|c| c.id == id) else { return };
-        let liveness = message.contains("liveness probe");
-        let startup = message.contains("startup probe");
         let member = pod::member(&self.pod, name);
-        let of_probe = member.as_ref().and_then(|m| {
-            let c = &m.container;
-            let p = if liveness { c.liveness_probe.as_ref() } else { c.startup_probe.as_ref().filter(|_| startup) };
-            p.and_then(|p| p.termination_grace_period_seconds)
+        let of_probe = member.as_ref().and_then(|m| match reason {
+            KillReason::Liveness => m.container.liveness_probe.as_ref(),
+            KillReason::Startup => m.container.startup_probe.as_ref(),
+            KillReason::DefinitionChanged | KillReason::UnknownState => None,
         });
-        let grace = of_probe.unwrap_or_else(|| pod::grace_seconds(&self.pod));
-        let kill = Kill {
-            ctx: &self.ctx,
-            pod: &self.pod,
-            instance,
-            grace: Duration::from_secs(u64::try_from(grace).unwrap_or(0)),
-        };
-        kill.run(Some(message)).await;
-        self.tell(Step::Changed);
+        let grace = of_probe.and_then(|p| p.termination_grace_period_seconds).map(pod::seconds);
+        let grace = grace.unwrap_or_else(|| pod::grace(&self.pod));
+        Kill { effects: &self.parts.effects, pod: &self.pod, instance, grace }.run(Some(message)).await;
+        self.tell(Step::Changed).await;
     }
 
     async fn start(&self, name: &str, restart_count: i32, volumes: &PodVolumes) -> Result<(), StartError> {
-        let (ctx, pod) = (&self.ctx, &*self.pod);
+        let pod = &*self.pod;
         let Some(m) = pod::member(pod, name) else { return Ok(()) };
-        let failed = |message: &str| {
-            ctx.container_event(pod, m.role, name, EventType::Warning, "Failed", format!("Error: {message}"));
-        };
         let Some(sandbox) = self.runtime.ready_sandbox() else { return Ok(()) };
-        let sandbox_config = self.sandbox_config(sandbox.attempt);
-        let image = match ctx.images.ensure(ctx, pod, m.role, &m.container, &sandbox_config).await {
-            Ok(i) => i,
-            Err(e) => {
-                // As upstream: the reason alone is an event too.
-                failed(e.reason);
-                return Err(e);
-            }
+        let started = self.try_start(&m, restart_count, volumes, sandbox).await;
+        let id = started.inspect_err(|e| {
+            // As upstream: of an image that did not come, the reason alone is an event too.
+            let image = matches!(e.reason, StartReason::ImagePull | StartReason::Image(_));
+            let what = if image { e.reason.as_str() } else { &e.message };
+            let text = format!("Error: {what}");
+            self.parts.effects.tell.container(pod, m.role, name, EventType::Warning, "Failed", text);
+        })?;
+        self.tell(Step::Changed).await;
+        let ip = self.pod_ips(sandbox).into_iter().next().unwrap_or_default();
+        self.post_start(&m, &id, &ip).await
+    }
+
+    fn pod_ips(&self, sandbox: &Sandbox) -> Vec<String> {
+        if pod::host_network(&self.pod) { self.parts.host_ips() } else { sandbox.ips.clone() }
+    }
+
+    /// Image, configuration, container, start; gives the container's ID.
+    async fn try_start(
+        &self,
+        m: &Member<'_>,
+        restart_count: i32,
+        volumes: &PodVolumes,
+        sandbox: &Sandbox,
+    ) -> Result<String, StartError> {
+        let (parts, pod, name) = (&self.parts, &*self.pod, m.container.name.as_str());
+        let config_fault = |message: String| StartError::new(StartReason::Config, message);
+        let ids = match pod::has_own_users(pod) || pod::has_strict_groups(pod) {
+            true => self.isolation(&self.runtime_handler().await.map_err(config_fault)?).await.map_err(config_fault)?,
+            false => None,
         };
-        let pod_ips = if pod::host_network(pod) { ctx.host_ips() } else { sandbox.ips.clone() };
-        let config = match self.container_config(&m, restart_count, volumes, &image, &pod_ips).await {
-            Ok(c) => c,
-            Err(message) => {
-                failed(&message);
-                return Err(StartError::new("CreateContainerConfigError", message));
-            }
-        };
+        let sandbox_config = self.sandbox_config(sandbox.attempt, ids).await;
+        let effects = parts.image_effects();
+        let image = parts.images.ensure(&effects, pod, m.role, &m.container, &sandbox_config).await?;
+        let pod_ips = self.pod_ips(sandbox);
+        let config = self.container_config(m, restart_count, volumes, &image, &pod_ips, ids).await;
+        let config = config.map_err(config_fault)?;
+        let create_fault = |message: String| StartError::new(StartReason::Create, message);
         let log_dir = Path::new(&sandbox_config.log_directory).join(name);
-        if let Err(e) = std::fs::create_dir_all(&log_dir) {
-            failed(&e.to_string());
-            return Err(StartError::new("CreateContainerError", e.to_string()));
-        }
-        let id = match ctx.runtime.create_container(&sandbox.id, config, sandbox_config).await {
-            Ok(id) => id,
-            Err(e) => {
-                failed(&e.message);
-                return Err(StartError::new("CreateContainerError", e.message));
-            }
-        };
-        ctx.container_event(pod, m.role, name, EventType::Normal, "Created", "Container created");
-        if let Err(e) = ctx.runtime.start_container(&id).await {
-            failed(&e.message);
-            return Err(StartError::new("RunContainerError", e.message));
-        }
-        ctx.container_event(pod, m.role, name, EventType::Normal, "Started", "Container started");
-        self.tell(Step::Changed);
-        self.post_start(&m, &id, pod_ips.first().map_or("", String::as_str)).await
+        let made = FILES.run(move || std::fs::create_dir_all(log_dir)).await;
+        made.map_err(|e| create_fault(e.to_string()))?.map_err(|e| create_fault(e.to_string()))?;
+        let runtime = &parts.effects.runtime;
+        let created = runtime.create_container(&sandbox.id, config, sandbox_config).await;
+        let id = created.map_err(|e| create_fault(e.message))?;
+        let tell = &parts.effects.tell;
+        tell.container(pod, m.role, name, EventType::Normal, "Created", "Container created");
+        let started = runtime.start_container(&id).await;
+        started.map_err(|e| StartError::new(StartReason::Run, e.message))?;
+        tell.container(pod, m.role, name, EventType::Normal, "Started", "Container started");
+        Ok(id)
     }
 
     async fn container_config(
@@ -261,20 +259,31 @@ impl Executor {
         m: &Member<'_>,
         restart_count: i32,
         volumes: &PodVolumes,
-        image: &crate::images::Present,
+        image: &Present,
         pod_ips: &[String],
+        ids: Option<IdRange>,
     ) -> Result<cri::ContainerConfig, String> {
-        let (ctx, pod, c) = (&self.ctx, &*self.pod, &*m.container);
-        let env = resolve::environment(ctx, pod, m.role, c, pod_ips).await?;
-        let mounts = volumes::container::mounts(ctx, pod, c, restart_count, volumes, &env, pod_ips)?;
+        let (parts, pod, c) = (&self.parts, &*self.pod, &*m.container);
+        let env = resolve::environment(&parts.environment, pod, m.role, c, pod_ips).await?;
+        let mounts = ContainerMounts {
+            pod: Arc::clone(&self.pod),
+            container: c.clone(),
+            restart_count,
+            volumes: volumes.clone(),
+            env: env.clone(),
+            pod_ips: pod_ips.to_vec(),
+            ids,
+        };
+        let mounts = parts.volumes.container_mounts(mounts).await?;
         let defaults = security::Defaults {
-            seccomp_default: ctx.config.seccomp_default,
-            seccomp_root: &ctx.config.root_dir.join("seccomp"),
+            ids,
+            seccomp_default: parts.config.seccomp_default,
+            seccomp_root: &parts.config.root_dir.join("seccomp"),
         };
         let user = (image.uid, image.user.as_str());
         let target = m.target.filter(|_| m.role == Role::Ephemeral);
         let security = security::container(pod, c, user, target, &self.runtime, &defaults)?;
-        let memory = ctx.node.borrow().machine_memory;
+        let memory = parts.node.borrow().machine_memory;
         Ok(config::config(config::Parts {
             pod,
             role: m.role,
@@ -292,28 +301,22 @@ impl Executor {
     async fn post_start(&self, m: &Member<'_>, id: &str, pod_ip: &str) -> Result<(), StartError> {
         let hook = m.container.lifecycle.as_ref().and_then(|l| l.post_start.as_ref());
         let Some(handler) = hook.and_then(Handler::of_hook) else { return Ok(()) };
+        let (effects, name) = (&self.parts.effects, &m.container.name);
         let target = Target::new(&m.container, id, pod_ip);
         let (Outcome::Failure(why) | Outcome::Unknown(why)) =
-            self.ctx.prober.run(&handler, &target, POST_START_MAX).await
+            effects.prober.run(&handler, &target, POST_START_MAX).await
         else {
             return Ok(());
         };
-        tracing::info!(pod = %pod::format_pod(&self.pod), container = %m.container.name, why, "postStart hook failed");
-        let name = &m.container.name;
-        self.ctx.container_event(
-            &self.pod,
-            m.role,
-            name,
-            EventType::Warning,
-            "FailedPostStartHook",
-            "PostStartHook failed",
-        );
-        let grace = Duration::from_secs(u64::try_from(pod::grace_seconds(&self.pod)).unwrap_or(0));
+        tracing::info!(pod = %pod::format_pod(&self.pod), container = %name, why, "postStart hook failed");
+        let event =
+            |kind, reason, message: String| effects.tell.container(&self.pod, m.role, name, kind, reason, message);
+        event(EventType::Warning, "FailedPostStartHook", "PostStartHook failed".into());
         let message = format!("FailedPostStartHook: Container {name} failed postStart hook");
-        self.ctx.container_event(&self.pod, m.role, name, EventType::Normal, "Killing", message);
-        if let Err(e) = self.ctx.runtime.stop_container(id, grace).await {
+        event(EventType::Normal, "Killing", message);
+        if let Err(e) = effects.runtime.stop_container(id, pod::grace(&self.pod)).await {
             tracing::warn!(error = %e, "container not stopped after its postStart hook failed");
         }
-        Err(StartError::new("PostStartHookError", "PostStartHook failed"))
+        Err(StartError::new(StartReason::PostStartHook, "PostStartHook failed"))
     }
 }

@@ -1,184 +1,183 @@
-//! Starts and feeds the workers: pods from the API, noises from the runtime, what an earlier kubelet left behind.
+//! Starts and feeds the workers: pods from the API and from manifests, changes in the runtime, what an earlier kubelet left
+//! behind. A worker that panics is started again with what is known of its pod.
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, Pod};
-use kelson_client::{Change, EventType, Informer, InformerConfig, InformerHandle};
-use parking_lot::Mutex;
-use tokio::sync::{mpsc, watch};
+use k8s_openapi::api::core::v1::{Node, Pod, PodSpec};
+use kelson_client::{Change, Client, EventType, Informer, InformerConfig, InformerHandle};
+use kelson_tasks::{OnPanic, Tasks};
+use tokio::sync::watch;
 
-use super::admit;
-use super::mirror::{Keeper, News};
-use super::worker::{Event, Start, Worker};
-use crate::effects::Context;
+use super::admit::{self, Rejection};
+use super::event::{Start, WorkerInbox};
+use super::inbox::{ManagerInbox, Pending, PodChange};
+use super::known::Known;
+use super::mirror::{MirrorInbox, MirrorManager};
+use super::parts::Parts;
+use super::worker::Worker;
+use crate::config::thresholds::Pressure;
 use crate::pod;
-use crate::runtime::events::Present;
+use crate::runtime::events::RunningPod;
 
-/// What the manager hears.
-#[derive(Debug)]
-pub enum Signal {
-    /// The API has this state of a pod.
-    Pod(Arc<Pod>),
-    /// A pod is gone from the API.
-    Gone(Arc<Pod>),
-    /// The initial pods have all been told.
-    Synced,
-    /// Something of a pod changed in the runtime, which has this of it.
-    Runtime(String, Option<Present>),
-    /// All the runtime has, at start: pods by UID.
-    Found(Vec<Present>),
-    /// A config map or secret of this pod changed.
-    Objects(String),
-    /// The worker of this pod ended.
-    Ended(String),
-    /// The manifests of this node are these.
-    Static(Vec<Arc<Pod>>),
-    /// A pod must go for the node's sake.
-    Evict {
-        /// Which.
-        uid: String,
-        /// The text of its status.
-        message: String,
-        /// What its containers get to end.
-        grace: Duration,
-    },
-}
+/// Before a worker that panicked is started again: the first time, and the longest after panics in a row.
+const RESTART_MIN: Duration = Duration::from_secs(1);
+const RESTART_MAX: Duration = Duration::from_secs(60);
 
+/// A pod and its worker.
 struct Entry {
-    to: mpsc::UnboundedSender<Event>,
-    pod: Arc<Pod>,
-}
-
-/// Pods this node knows, for the server; cheap to clone.
-#[derive(Clone, Default)]
-pub struct Known {
-    pods: Arc<Mutex<HashMap<String, Arc<Pod>>>>,
-}
-
-impl Known {
-    /// All of them.
-    pub fn list(&self) -> Vec<Arc<Pod>> {
-        self.pods.lock().values().cloned().collect()
-    }
-    /// By namespace and name.
-    pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
-        self.pods.lock().values().find(|p| pod::namespace(p) == namespace && pod::name(p) == name).cloned()
-    }
+    inbox: WorkerInbox,
+    /// With what the worker is started, should it be started again.
+    start: Start,
+    /// How often it has panicked.
+    panics: u32,
 }
 
 /// The manager's task.
 pub struct Manager {
-    ctx: Arc<Context>,
+    parts: Arc<Parts>,
     node: watch::Receiver<Option<Arc<Node>>>,
-    signals: mpsc::UnboundedReceiver<Signal>,
-    own: mpsc::UnboundedSender<Signal>,
+    pressure: watch::Receiver<Pressure>,
+    inbox: ManagerInbox,
     workers: HashMap<String, Entry>,
     known: Known,
     /// Pods found in the runtime at start that the API has not named yet.
-    found: Option<HashMap<String, Present>>,
+    found: Option<HashMap<String, RunningPod>>,
     synced: bool,
     /// Static pods by namespace and name; `None` until the manifests have been read.
     statics: Option<HashMap<(String, String), Arc<Pod>>>,
     /// Static pods that wait until the one of the same name before them has ended.
     waiting: HashMap<(String, String), Arc<Pod>>,
-    mirrors: mpsc::UnboundedSender<News>,
+    mirrors: MirrorInbox,
 }
 
-/// Watches this node's pods in the API and tells the manager.
-pub fn source(ctx: &Context, to: mpsc::UnboundedSender<Signal>) -> InformerHandle<Pod> {
-    let config = InformerConfig { fields: format!("spec.nodeName={}", ctx.config.node_name), ..Default::default() };
+/// Watches this node's pods in the API for the manager.
+pub fn source(tasks: &Tasks, client: &Client, node_name: &str, to: ManagerInbox) -> InformerHandle<Pod> {
+    let config = InformerConfig { fields: format!("spec.nodeName={node_name}"), ..Default::default() };
     let tell = to.clone();
-    let handle = Informer::new(ctx.client.clone(), config)
+    let handle = Informer::new(client.clone(), config)
         .on_change(move |change: &Change<Pod>| {
-            // The manager ends with the kubelet: nobody to tell is no fault.
-            let _ = tell.send(match change {
-                Change::Added(p) | Change::Updated { new: p, .. } => Signal::Pod(Arc::clone(p)),
-                Change::Deleted(p) => Signal::Gone(Arc::clone(p)),
+            tell.pod(match change {
+                Change::Added(p) | Change::Updated { new: p, .. } => PodChange::Is(Arc::clone(p)),
+                Change::Deleted(p) => PodChange::Gone(Arc::clone(p)),
             });
         })
-        .start();
+        .start_in(tasks);
     let waiting = handle.clone();
-    tokio::spawn(async move {
+    tasks.spawn("pods-synced", OnPanic::Contain, async move {
         waiting.synced().await;
-        let _ = to.send(Signal::Synced);
+        to.synced();
     });
     handle
 }
 
+fn name(pod: &Pod) -> (String, String) {
+    (pod::namespace(pod).to_owned(), pod::name(pod).to_owned())
+}
+
 impl Manager {
-    /// A manager that has not run yet.
+    /// A manager that has not run yet. Mirror pods are kept from now on.
     pub fn new(
-        ctx: Arc<Context>,
+        parts: Arc<Parts>,
         node: watch::Receiver<Option<Arc<Node>>>,
-        signals: mpsc::UnboundedReceiver<Signal>,
-        own: mpsc::UnboundedSender<Signal>,
+        pressure: watch::Receiver<Pressure>,
+        inbox: ManagerInbox,
         known: Known,
     ) -> Self {
-        let (mirrors, news) = mpsc::unbounded_channel();
-        let keeper = Keeper::new(ctx.client.clone(), node.clone(), ctx.statuses.clone());
-        tokio::spawn(keeper.run(news));
+        let mirrors = MirrorInbox::default();
+        let manager = MirrorManager::new(parts.client.clone(), node.clone(), parts.statuses.clone(), mirrors.clone());
+        parts.tasks.supervise("mirror-pods", move || manager.clone().run());
         // Without a directory of manifests there is nothing to wait for.
-        let statics = ctx.config.pod_manifest_path.is_none().then(HashMap::new);
-        let (workers, waiting) = (HashMap::new(), HashMap::new());
-        Self { ctx, node, signals, own, workers, known, found: None, synced: false, statics, waiting, mirrors }
-    }
-
-    /// Runs until the kubelet ends.
-    pub async fn run(mut self) {
-        while let Some(signal) = self.signals.recv().await {
-            match signal {
-                // The keeper lives as long as the manager.
-                Signal::Pod(pod) if pod::is_mirror(&pod) => drop(self.mirrors.send(News::Seen(pod))),
-                Signal::Gone(pod) if pod::is_mirror(&pod) => drop(self.mirrors.send(News::Gone(pod))),
-                Signal::Pod(pod) => self.pod(pod),
-                Signal::Gone(pod) => self.send(pod::uid(&pod), Event::Gone),
-                Signal::Static(pods) => {
-                    self.manifests(pods);
-                    self.orphans();
-                }
-                Signal::Evict { uid, message, grace } => self.send(&uid, Event::Evict { message, grace }),
-                Signal::Synced => {
-                    self.synced = true;
-                    let _ = self.mirrors.send(News::Synced);
-                    self.orphans();
-                }
-                Signal::Found(found) => {
-                    self.found = Some(found.into_iter().map(|p| (p.uid.clone(), p)).collect());
-                    self.orphans();
-                }
-                Signal::Runtime(uid, there) => {
-                    match there.filter(|_| self.complete() && !self.workers.contains_key(&uid)) {
-                        // Made by a call that was given up after its pod had ended.
-                        Some(left) => self.end_orphan(left),
-                        None => self.send(&uid, Event::Runtime),
-                    }
-                }
-                Signal::Objects(uid) => self.send(&uid, Event::Objects),
-                Signal::Ended(uid) => {
-                    self.ended(&uid);
-                }
-            }
+        let statics = parts.config.pod_manifest_path.is_none().then(HashMap::new);
+        Self {
+            parts,
+            node,
+            pressure,
+            inbox,
+            workers: HashMap::new(),
+            known,
+            found: None,
+            synced: false,
+            statics,
+            waiting: HashMap::new(),
+            mirrors,
         }
     }
 
-    fn send(&self, uid: &str, event: Event) {
-        if let Some(e) = self.workers.get(uid) {
-            let _ = e.to.send(event);
+    /// Runs until the task is ended.
+    pub async fn run(mut self) {
+        loop {
+            let pending = self.inbox.next().await;
+            self.take(pending).await;
+        }
+    }
+
+    async fn take(&mut self, mut pending: Pending) {
+        // First what the runtime has: pods that run already are taken over, not judged.
+        let mut settled = pending.synced;
+        if let Some(found) = pending.found.take() {
+            self.found = Some(found.into_iter().map(|p| (p.uid.clone(), p)).collect());
+            settled = true;
+        }
+        for change in pending.changes() {
+            match change {
+                PodChange::Is(pod) if pod::is_mirror(&pod) => self.mirrors.seen(pod),
+                PodChange::Gone(pod) if pod::is_mirror(&pod) => self.mirrors.gone(&pod),
+                PodChange::Is(pod) => self.pod(pod),
+                PodChange::Gone(pod) => self.gone(pod::uid(&pod)),
+            }
+        }
+        if let Some(pods) = pending.statics.take() {
+            self.manifests(pods);
+            settled = true;
+        }
+        if pending.synced {
+            self.synced = true;
+            self.mirrors.synced();
+        }
+        if settled {
+            self.orphans().await;
+        }
+        for (uid, there) in pending.runtime {
+            match (there.filter(|_| self.complete()), self.workers.get(&uid)) {
+                (_, Some(entry)) => entry.inbox.runtime(),
+                // Made by a call that was given up after its pod had ended.
+                (Some(left), None) => self.end_orphan(left),
+                (None, None) => {}
+            }
+        }
+        for entry in pending.objects.iter().filter_map(|uid| self.workers.get(uid)) {
+            entry.inbox.objects();
+        }
+        for (uid, eviction) in pending.evictions {
+            if let Some(entry) = self.workers.get_mut(&uid) {
+                entry.start.evicted = Some(eviction.clone());
+                entry.inbox.evict(eviction);
+            }
+        }
+        for (uid, by_itself) in pending.ended {
+            if by_itself { self.ended(&uid) } else { self.panicked(&uid) }
         }
     }
 
     fn pod(&mut self, pod: Arc<Pod>) {
         let uid = pod::uid(&pod).to_owned();
-        if let Some(e) = self.workers.get_mut(&uid) {
-            e.pod = Arc::clone(&pod);
-            self.known.pods.lock().insert(uid, Arc::clone(&pod));
-            let _ = e.to.send(Event::Pod(pod));
+        if let Some(entry) = self.workers.get_mut(&uid) {
+            entry.start.pod = Arc::clone(&pod);
+            self.known.put(&pod);
+            entry.inbox.pod(pod);
             return;
         }
         let adopted = self.found.as_ref().is_some_and(|f| f.contains_key(&uid));
         let rejected = if adopted || pod::is_deleted(&pod) || pod::is_terminal(&pod) { None } else { self.judge(&pod) };
-        self.start(Start { pod, rejected, gone: false });
+        self.start(Start { rejected, ..Start::of(pod) });
+    }
+
+    fn gone(&mut self, uid: &str) {
+        if let Some(entry) = self.workers.get_mut(uid) {
+            entry.start.gone = true;
+            entry.inbox.gone();
+        }
     }
 
     /// Whether all sources have told their pods.
@@ -187,82 +186,125 @@ impl Manager {
     }
 
     fn manifests(&mut self, pods: Vec<Arc<Pod>>) {
-        let name = |p: &Pod| (pod::namespace(p).to_owned(), pod::name(p).to_owned());
         let wanted: HashMap<_, _> = pods.iter().map(|p| (name(p), Arc::clone(p))).collect();
         let before = self.statics.replace(wanted.clone()).unwrap_or_default();
         let same = |a: &Pod, b: Option<&Arc<Pod>>| b.is_some_and(|b| pod::uid(a) == pod::uid(b));
         for (n, pod) in before.iter().filter(|(n, p)| !same(p, wanted.get(*n))) {
             self.waiting.remove(n);
-            self.send(pod::uid(pod), Event::Gone);
+            self.gone(pod::uid(pod));
         }
         for (n, pod) in wanted.into_iter().filter(|(n, p)| !same(p, before.get(n))) {
-            let busy = self.workers.values().any(|w| pod::is_static(&w.pod) && name(&w.pod) == n);
+            let busy = self.workers.values().any(|w| pod::is_static(&w.start.pod) && name(&w.start.pod) == n);
             if busy {
                 self.waiting.insert(n, pod);
             } else {
                 self.pod(pod);
             }
         }
-        let _ = self.mirrors.send(News::Wanted(pods));
+        self.mirrors.wanted(pods);
     }
 
     fn ended(&mut self, uid: &str) {
-        self.known.pods.lock().remove(uid);
+        self.known.remove(uid);
         let Some(entry) = self.workers.remove(uid) else { return };
-        let name = (pod::namespace(&entry.pod).to_owned(), pod::name(&entry.pod).to_owned());
-        if let Some(next) = self.waiting.remove(&name).filter(|_| pod::is_static(&entry.pod)) {
+        let pod = entry.start.pod;
+        if let Some(next) = self.waiting.remove(&name(&pod)).filter(|_| pod::is_static(&pod)) {
             self.pod(next);
         }
     }
 
-    fn judge(&self, pod: &Arc<Pod>) -> Option<(String, String)> {
-        let others: Vec<Arc<Pod>> = self.workers.values().map(|e| Arc::clone(&e.pod)).collect();
-        let node = self.node.borrow().clone();
-        let (reason, message) =
-            admit::admit(&self.ctx.config, pod, &others, node.as_deref(), *self.ctx.pressure.borrow()).err()?;
-        self.ctx.event(pod, EventType::Warning, &reason, message.clone());
+    /// The worker's state is lost; the runtime and the API have what counts of it.
+    fn panicked(&mut self, uid: &str) {
+        let Some(entry) = self.workers.get_mut(uid) else { return };
+        let pause = RESTART_MIN.saturating_mul(1 << entry.panics.min(10)).min(RESTART_MAX);
+        entry.panics = entry.panics.saturating_add(1);
+        tracing::error!(pod = %pod::format_pod(&entry.start.pod), ?pause, "the pod's worker panicked and starts again");
+        let (start, inbox) = (entry.start.clone(), entry.inbox.clone());
+        self.spawn(start, inbox, pause);
+    }
+
+    fn judge(&self, pod: &Arc<Pod>) -> Option<Rejection> {
+        let others: Vec<Arc<Pod>> = self.workers.values().map(|e| Arc::clone(&e.start.pod)).collect();
+        let (node, runtime) = (self.node.borrow().clone(), self.parts.runtime_state.borrow().clone());
+        let here = admit::Here {
+            allowed_unsafe_sysctls: &self.parts.config.allowed_unsafe_sysctls,
+            node: node.as_deref(),
+            pressure: *self.pressure.borrow(),
+            runtime: &runtime,
+        };
+        let (reason, message) = admit::admit(&here, pod, &others).err()?;
+        self.parts.effects.tell.pod(pod, EventType::Warning, &reason, message.clone());
         Some((reason, message))
     }
 
     fn start(&mut self, start: Start) {
         let uid = pod::uid(&start.pod).to_owned();
-        let (to, events) = mpsc::unbounded_channel();
-        self.known.pods.lock().insert(uid.clone(), Arc::clone(&start.pod));
-        self.workers.insert(uid.clone(), Entry { to: to.clone(), pod: Arc::clone(&start.pod) });
-        let worker = Worker::new(Arc::clone(&self.ctx), start, events, to);
-        let own = self.own.clone();
-        tokio::spawn(async move {
-            worker.run().await;
-            let _ = own.send(Signal::Ended(uid));
+        let inbox = WorkerInbox::default();
+        self.known.put(&start.pod);
+        self.workers.insert(uid, Entry { inbox: inbox.clone(), start: start.clone(), panics: 0 });
+        self.spawn(start, inbox, Duration::ZERO);
+    }
+
+    fn spawn(&self, start: Start, inbox: WorkerInbox, pause: Duration) {
+        let ending = Ending { uid: pod::uid(&start.pod).to_owned(), by_itself: false, to: self.inbox.clone() };
+        let parts = Arc::clone(&self.parts);
+        self.parts.tasks.spawn("pod-worker", OnPanic::Contain, async move {
+            let mut ending = ending;
+            tokio::time::sleep(pause).await;
+            Worker::new(parts, start, inbox).run().await;
+            ending.by_itself = true;
+            drop(ending);
         });
     }
 
-    fn end_orphan(&mut self, p: Present) {
+    fn end_orphan(&mut self, p: RunningPod) {
         tracing::info!(pod = %p.name, namespace = %p.namespace, uid = %p.uid, "ending a pod that the API does not know");
         let mut pod = Pod::default();
         pod.metadata.name = Some(p.name);
         pod.metadata.namespace = Some(p.namespace);
         pod.metadata.uid = Some(p.uid);
-        pod.spec = Some(k8s_openapi::api::core::v1::PodSpec::default());
-        self.start(Start { pod: Arc::new(pod), rejected: None, gone: true });
+        pod.spec = Some(PodSpec::default());
+        self.start(Start { gone: true, ..Start::of(Arc::new(pod)) });
     }
 
-    /// Ends pods that the runtime has and the API has not, and removes directories of pods nobody knows.
-    fn orphans(&mut self) {
+    /// Ends pods that the runtime has and the API has not, and removes directories of unknown pods.
+    async fn orphans(&mut self) {
         if !self.complete() {
             return;
         }
         let Some(found) = self.found.as_ref() else { return };
-        let orphans: Vec<Present> = found.values().filter(|p| !self.workers.contains_key(&p.uid)).cloned().collect();
+        let orphans: Vec<RunningPod> = found.values().filter(|p| !self.workers.contains_key(&p.uid)).cloned().collect();
         orphans.into_iter().for_each(|p| self.end_orphan(p));
-        for entry in std::fs::read_dir(self.ctx.config.root_dir.join("pods")).into_iter().flatten().flatten() {
-            let uid = entry.file_name().to_string_lossy().into_owned();
-            if !self.workers.contains_key(&uid) {
-                if let Err(e) = crate::volumes::setup::tear_down(&self.ctx, &uid) {
+        let pods = self.parts.dirs.pods();
+        let names = move || -> Vec<String> {
+            let entries = std::fs::read_dir(pods).into_iter().flatten().flatten();
+            entries.map(|e| e.file_name().to_string_lossy().into_owned()).collect()
+        };
+        let there = kelson_tasks::FILES.run(names).await.unwrap_or_default();
+        for uid in there.into_iter().filter(|uid| !self.workers.contains_key(uid)) {
+            let parts = Arc::clone(&self.parts);
+            // Apart: the manager goes on with the pods that are wanted, however much there is to remove.
+            self.parts.tasks.spawn("orphan-removal", OnPanic::Contain, async move {
+                if let Err(e) = parts.volumes.tear_down(&uid).await {
                     tracing::warn!(uid, error = %e, "directory of an unknown pod not removed");
+                    return;
                 }
-                self.ctx.cgroups.remove(&uid);
-            }
+                parts.cgroups.remove(&uid).await;
+                parts.user_namespaces.forget(&uid);
+            });
         }
+    }
+}
+
+/// Tells the manager that a worker has ended, when it is dropped: by its own end, a panic, or the kubelet's end.
+struct Ending {
+    uid: String,
+    by_itself: bool,
+    to: ManagerInbox,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        self.to.ended(std::mem::take(&mut self.uid), self.by_itself);
     }
 }

@@ -8,11 +8,11 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Pod, Toleration};
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
-use tokio::sync::mpsc;
 
-use super::manager::Signal;
+use super::inbox::ManagerInbox;
 use crate::logs::notify::Watch;
 use crate::pod;
+use kelson_tasks::FILES;
 
 /// Longest manifest that is read.
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
@@ -127,15 +127,21 @@ pub fn read(dir: &Path, node: &str) -> BTreeMap<PathBuf, Result<Pod, String>> {
     paths.into_iter().map(|p| (p.clone(), one(&p))).collect()
 }
 
+async fn is_dir(dir: &Path) -> bool {
+    let dir = dir.to_owned();
+    FILES.run(move || dir.is_dir()).await.unwrap_or(false)
+}
+
 /// Watches the directory and tells the manager all its pods whenever they change; once at the start in any case.
-pub async fn run(dir: PathBuf, node: String, to: mpsc::UnboundedSender<Signal>) {
+pub async fn run(dir: PathBuf, node: String, to: ManagerInbox) {
     let mut told: BTreeMap<PathBuf, Result<Pod, String>> = BTreeMap::new();
     let mut first = true;
     loop {
         // The watch is there before the directory is read, so that nothing falls between.
         let watch = Watch::new(&dir).ok();
         loop {
-            let found = read(&dir, &node);
+            let (at, name) = (dir.clone(), node.clone());
+            let Ok(found) = FILES.run(move || read(&at, &name)).await else { break };
             if std::mem::take(&mut first) || found != told {
                 for (path, fault) in found.iter().filter_map(|(p, r)| Some((p, r.as_ref().err()?))) {
                     if told.get(path) != found.get(path) {
@@ -143,9 +149,7 @@ pub async fn run(dir: PathBuf, node: String, to: mpsc::UnboundedSender<Signal>) 
                     }
                 }
                 let pods = found.values().filter_map(|r| r.as_ref().ok().cloned().map(Arc::new)).collect();
-                if to.send(Signal::Static(pods)).is_err() {
-                    return;
-                }
+                to.statics(pods);
                 told = found;
             }
             let Some(watch) = &watch else { break };
@@ -153,7 +157,7 @@ pub async fn run(dir: PathBuf, node: String, to: mpsc::UnboundedSender<Signal>) 
                 Ok(Ok(())) => tokio::time::sleep(SETTLE).await,
                 Ok(Err(_)) => break,
                 // Removals are heard of here.
-                Err(_) if !dir.is_dir() => break,
+                Err(_) if !is_dir(&dir).await => break,
                 Err(_) => {}
             }
         }
@@ -202,17 +206,16 @@ mod tests {
     async fn the_directory_is_followed() {
         let dir = tempfile::tempdir().expect("tempdir");
         std::fs::write(dir.path().join(".hidden"), POD).expect("write");
-        let (to, mut heard) = mpsc::unbounded_channel();
-        let task = tokio::spawn(run(dir.path().to_owned(), "n".into(), to));
-        let mut next = async || match tokio::time::timeout(Duration::from_secs(10), heard.recv()).await {
-            Ok(Some(Signal::Static(pods))) => pods.iter().map(|p| pod::name(p).to_owned()).collect::<Vec<_>>(),
-            other => panic!("{other:?}"),
+        let heard = ManagerInbox::default();
+        let _task = kelson_tasks::scoped("manifests", run(dir.path().to_owned(), "n".into(), heard.clone()));
+        let next = async || {
+            let next = tokio::time::timeout(Duration::from_secs(10), heard.next()).await.expect("in time");
+            next.statics.expect("pods").iter().map(|p| pod::name(p).to_owned()).collect::<Vec<_>>()
         };
         assert_eq!(next().await, Vec::<String>::new());
         std::fs::write(dir.path().join("w.yaml"), POD).expect("write");
         assert_eq!(next().await, ["web-n"]);
         std::fs::remove_file(dir.path().join("w.yaml")).expect("remove");
         assert_eq!(next().await, Vec::<String>::new());
-        task.abort();
     }
 }

@@ -7,26 +7,14 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::OwnerReference;
 use kelson_client::{Client, ClientError, DeleteOptions};
-use tokio::sync::{mpsc, watch};
+use parking_lot::Mutex;
+use tokio::sync::{Notify, watch};
 
 use crate::pod;
 use crate::status::writer::StatusWriter;
 
 /// Before a call that failed is made again.
 const RETRY: Duration = Duration::from_secs(5);
-
-/// What the keeper hears.
-#[derive(Debug)]
-pub enum News {
-    /// These are all static pods.
-    Wanted(Vec<Arc<Pod>>),
-    /// The API has this mirror pod.
-    Seen(Arc<Pod>),
-    /// The API has it no more.
-    Gone(Arc<Pod>),
-    /// The API has been read whole.
-    Synced,
-}
 
 type Name = (String, String);
 
@@ -36,20 +24,20 @@ fn name(pod: &Pod) -> Name {
 
 /// What to do about one name.
 #[derive(Debug, PartialEq)]
-enum Deed {
+enum MirrorAction {
     Nothing,
     Create,
     Delete,
 }
 
-fn decide(wanted: Option<&Pod>, mirror: Option<&Pod>) -> Deed {
+fn decide(wanted: Option<&Pod>, mirror: Option<&Pod>) -> MirrorAction {
     match (wanted, mirror) {
-        (None, None) => Deed::Nothing,
-        (None, Some(_)) => Deed::Delete,
-        (Some(_), None) => Deed::Create,
+        (None, None) => MirrorAction::Nothing,
+        (None, Some(_)) => MirrorAction::Delete,
+        (Some(_), None) => MirrorAction::Create,
         (Some(w), Some(m)) => {
             let shows = pod::annotation(m, pod::CONFIG_MIRROR) == pod::annotation(w, pod::CONFIG_HASH);
-            if shows && !pod::is_deleted(m) { Deed::Nothing } else { Deed::Delete }
+            if shows && !pod::is_deleted(m) { MirrorAction::Nothing } else { MirrorAction::Delete }
         }
     }
 }
@@ -73,70 +61,107 @@ fn mirror(pod: &Pod, node: &Node) -> Pod {
     out
 }
 
-/// The keeper's task.
-pub struct Keeper {
-    client: Client,
-    node: watch::Receiver<Option<Arc<Node>>>,
-    statuses: StatusWriter,
+/// Static pods and their mirrors as they are now; cheap to clone. It is as large as the node has static pods.
+#[derive(Clone, Default)]
+pub struct MirrorInbox(Arc<Waiting>);
+
+#[derive(Default)]
+struct Waiting {
+    state: Mutex<Mirrors>,
+    wake: Notify,
+}
+
+#[derive(Clone, Default)]
+struct Mirrors {
+    /// Static pods.
     wanted: HashMap<Name, Arc<Pod>>,
+    /// Mirror pods in the API.
     mirrors: HashMap<Name, Arc<Pod>>,
+    /// The API has been read whole.
     synced: bool,
 }
 
-impl Keeper {
-    /// A keeper that has not run yet.
-    pub fn new(client: Client, node: watch::Receiver<Option<Arc<Node>>>, statuses: StatusWriter) -> Self {
-        Self { client, node, statuses, wanted: HashMap::new(), mirrors: HashMap::new(), synced: false }
+impl MirrorInbox {
+    fn put(&self, put: impl FnOnce(&mut Mirrors)) {
+        put(&mut self.0.state.lock());
+        self.0.wake.notify_one();
     }
 
-    /// Runs until nobody can tell it anything more.
-    pub async fn run(mut self, mut news: mpsc::UnboundedReceiver<News>) {
+    /// These are all static pods.
+    pub fn wanted(&self, pods: Vec<Arc<Pod>>) {
+        self.put(|s| s.wanted = pods.into_iter().map(|p| (name(&p), p)).collect());
+    }
+    /// The API has this mirror pod.
+    pub fn seen(&self, pod: Arc<Pod>) {
+        self.put(|s| drop(s.mirrors.insert(name(&pod), pod)));
+    }
+    /// The API has this mirror pod no more.
+    pub fn gone(&self, pod: &Pod) {
+        self.put(|s| {
+            let name = name(pod);
+            if s.mirrors.get(&name).is_some_and(|m| pod::uid(m) == pod::uid(pod)) {
+                s.mirrors.remove(&name);
+            }
+        });
+    }
+    /// The API has been read whole.
+    pub fn synced(&self) {
+        self.put(|s| s.synced = true);
+    }
+}
+
+/// Brings the mirror pods in the API to what the manifests say.
+#[derive(Clone)]
+pub struct MirrorManager {
+    client: Client,
+    node: watch::Receiver<Option<Arc<Node>>>,
+    statuses: StatusWriter,
+    inbox: MirrorInbox,
+}
+
+impl MirrorManager {
+    /// One that has not run yet.
+    pub fn new(
+        client: Client,
+        node: watch::Receiver<Option<Arc<Node>>>,
+        statuses: StatusWriter,
+        inbox: MirrorInbox,
+    ) -> Self {
+        Self { client, node, statuses, inbox }
+    }
+
+    /// Runs until the task is ended.
+    pub async fn run(self) {
         let mut again = false;
         loop {
-            let heard = match again {
-                true => tokio::time::timeout(RETRY, news.recv()).await,
-                false => Ok(news.recv().await),
-            };
-            match heard {
-                Ok(None) => return,
-                Ok(Some(n)) => {
-                    self.take(n);
-                    while let Ok(n) = news.try_recv() {
-                        self.take(n);
-                    }
-                }
-                Err(_) => {}
+            let changed = self.inbox.0.wake.notified();
+            match again {
+                // Something failed: it is tried again though nothing changes.
+                true => drop(tokio::time::timeout(RETRY, changed).await),
+                false => changed.await,
             }
-            again = self.synced && !self.reconcile().await;
-        }
-    }
-
-    fn take(&mut self, news: News) {
-        match news {
-            News::Wanted(pods) => self.wanted = pods.into_iter().map(|p| (name(&p), p)).collect(),
-            News::Seen(pod) => drop(self.mirrors.insert(name(&pod), pod)),
-            News::Gone(pod) => drop(self.mirrors.remove(&name(&pod))),
-            News::Synced => self.synced = true,
+            let now = self.inbox.0.state.lock().clone();
+            again = now.synced && !self.reconcile(&now).await;
         }
     }
 
     /// Brings every name further; false when something failed and must be tried again.
-    async fn reconcile(&mut self) -> bool {
-        let mut names: Vec<Name> = self.wanted.keys().chain(self.mirrors.keys()).cloned().collect();
+    async fn reconcile(&self, now: &Mirrors) -> bool {
+        let mut names: Vec<Name> = now.wanted.keys().chain(now.mirrors.keys()).cloned().collect();
         names.sort();
         names.dedup();
         let mut fine = true;
         for n in names {
-            let (wanted, mirror) = (self.wanted.get(&n).cloned(), self.mirrors.get(&n).cloned());
-            let deed = decide(wanted.as_deref(), mirror.as_deref());
+            let (wanted, mirror) = (now.wanted.get(&n).cloned(), now.mirrors.get(&n).cloned());
+            let action = decide(wanted.as_deref(), mirror.as_deref());
             if let Some(w) = &wanted {
-                let shown = mirror.as_ref().filter(|_| deed == Deed::Nothing).map(|m| pod::uid(m).to_owned());
+                let shown = mirror.as_ref().filter(|_| action == MirrorAction::Nothing).map(|m| pod::uid(m).to_owned());
                 self.statuses.mirrored(pod::uid(w), shown);
             }
-            let outcome = match (deed, &wanted, &mirror) {
-                (Deed::Create, Some(w), _) => self.create(w).await,
+            let outcome = match (action, &wanted, &mirror) {
+                (MirrorAction::Create, Some(w), _) => self.create(w).await,
                 // What the watch tells then leads to the new one.
-                (Deed::Delete, _, Some(m)) => self.delete(m).await,
+                (MirrorAction::Delete, _, Some(m)) => self.delete(m).await,
                 _ => Ok(()),
             };
             if let Err(why) = outcome {
@@ -147,13 +172,13 @@ impl Keeper {
         fine
     }
 
-    async fn create(&mut self, pod: &Pod) -> Result<(), String> {
+    async fn create(&self, pod: &Pod) -> Result<(), String> {
         let node = self.node.borrow().clone().ok_or("the node is not registered yet")?;
         match self.client.create::<Pod>(pod::namespace(pod), &mirror(pod, &node)).await {
             Ok(made) => {
                 // The watch may take its time; until then this one counts.
                 self.statuses.mirrored(pod::uid(pod), made.metadata.uid.clone());
-                self.mirrors.insert(name(pod), Arc::new(made));
+                self.inbox.0.state.lock().mirrors.insert(name(pod), Arc::new(made));
                 Ok(())
             }
             Err(e) if e.is_already_exists() => Ok(()),
@@ -183,17 +208,21 @@ mod tests {
     }
 
     #[test]
-    fn deeds() {
+    fn what_follows_for_one_name() {
         let (wanted, mine) = (pod(pod::CONFIG_HASH, "1"), pod(pod::CONFIG_MIRROR, "1"));
         let old = pod(pod::CONFIG_MIRROR, "0");
         let mut leaving = mine.clone();
         leaving.metadata.deletion_timestamp = serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("time");
-        assert_eq!(decide(Some(&wanted), None), Deed::Create);
-        assert_eq!(decide(Some(&wanted), Some(&mine)), Deed::Nothing);
-        assert_eq!(decide(Some(&wanted), Some(&old)), Deed::Delete);
-        assert_eq!(decide(Some(&wanted), Some(&leaving)), Deed::Delete, "somebody deletes it: a new one follows");
-        assert_eq!(decide(None, Some(&mine)), Deed::Delete);
-        assert_eq!(decide(None, None), Deed::Nothing);
+        assert_eq!(decide(Some(&wanted), None), MirrorAction::Create);
+        assert_eq!(decide(Some(&wanted), Some(&mine)), MirrorAction::Nothing);
+        assert_eq!(decide(Some(&wanted), Some(&old)), MirrorAction::Delete);
+        assert_eq!(
+            decide(Some(&wanted), Some(&leaving)),
+            MirrorAction::Delete,
+            "somebody deletes it: a new one follows"
+        );
+        assert_eq!(decide(None, Some(&mine)), MirrorAction::Delete);
+        assert_eq!(decide(None, None), MirrorAction::Nothing);
     }
 
     #[test]

@@ -3,10 +3,14 @@
 //! manifests come from [`manifests`].
 pub mod admit;
 pub mod backoff;
-pub mod execute;
+pub mod event;
+mod execute;
+pub mod inbox;
+pub mod known;
 pub mod manager;
 pub mod manifests;
 mod mirror;
+pub mod parts;
 pub mod plan;
-pub mod terminate;
+mod terminate;
 pub mod worker;

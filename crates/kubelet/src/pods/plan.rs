@@ -1,7 +1,7 @@
 //! The decision: from a pod's spec, what the runtime has of it, what probes said and which delays run, to the actions
 //! that bring it further. Pure: no clock, no calls. Carrying actions out is the executor's work.
 //! (upstream: `kuberuntime_manager.go` computePodActions)
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -9,31 +9,8 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::backoff::BackOff;
 use crate::pod::{self, Role};
-use crate::runtime::snapshot::{Instance, RuntimePod, Sandbox, State};
-
-/// What probes say of running containers, by container ID.
-#[derive(Clone, Debug, Default)]
-pub struct ProbeView {
-    /// The liveness probe failed for good.
-    pub liveness_failed: HashSet<String>,
-    /// The startup probe failed for good.
-    pub startup_failed: HashSet<String>,
-    /// The startup probe has succeeded (absent: not yet).
-    pub started: HashSet<String>,
-    /// The newest readiness.
-    pub ready: HashMap<String, bool>,
-}
-
-impl ProbeView {
-    /// Whether a running container counts as started.
-    pub fn is_started(&self, c: &Container, id: &str) -> bool {
-        c.startup_probe.is_none() || self.started.contains(id)
-    }
-    /// Whether a running container is ready.
-    pub fn is_ready(&self, c: &Container, id: &str) -> bool {
-        self.is_started(c, id) && (c.readiness_probe.is_none() || self.ready.get(id).copied().unwrap_or(false))
-    }
-}
+use crate::probes::view::ProbeView;
+use crate::runtime::snapshot::{Instance, RuntimePod, Sandbox, State, timestamp};
 
 /// Everything the decision is made from.
 #[derive(Debug)]
@@ -292,8 +269,10 @@ impl Step<'_> {
             let reason = KillReason::UnknownState;
             plan.actions.push(Action::KillContainer { id: i.id.clone(), name: c.name.clone(), reason, message });
         }
-        if let Some(until) = input.holds.get(&c.name).filter(|t| **t > input.now) {
-            plan.wake(*until);
+        // What holds the pod as a whole holds each of its containers: volumes that cannot be had, for one.
+        let holds = [c.name.as_str(), SANDBOX].into_iter().filter_map(|key| input.holds.get(key));
+        if let Some(until) = holds.copied().filter(|t| *t > input.now).max() {
+            plan.wake(until);
             return;
         }
         let over = last.filter(|i| ended(i)).map(|i| timestamp(i.finished_at));
@@ -320,11 +299,6 @@ impl Step<'_> {
             .find(|s| s.name == c.name && s.container_id.as_deref().is_some_and(|id| !id.is_empty()));
         told.map_or(0, |s| s.restart_count + 1)
     }
-}
-
-/// Nanoseconds since the epoch, as the runtime gives them, as a time.
-pub fn timestamp(nanos: i64) -> Timestamp {
-    Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
 #[cfg(test)]

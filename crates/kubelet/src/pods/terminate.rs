@@ -6,8 +6,10 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::{LifecycleHandler, Pod};
 use kelson_client::EventType;
 use kelson_cri::CriResult;
+use kelson_tasks::FILES;
 
-use crate::effects::Context;
+use super::parts::Parts;
+use crate::effects::PodEffects;
 use crate::pod::{self, Role};
 use crate::probes::{Handler, Outcome, Target};
 use crate::runtime::labels;
@@ -18,8 +20,8 @@ const GRACE_MIN: Duration = Duration::from_secs(2);
 
 /// One container to end.
 pub struct Kill<'a> {
-    /// Shared parts.
-    pub ctx: &'a Context,
+    /// What it takes.
+    pub effects: &'a PodEffects,
     /// Its pod.
     pub pod: &'a Pod,
     /// The instance.
@@ -35,7 +37,7 @@ impl Kill<'_> {
         let role = pod::member(self.pod, name).map_or(Role::App, |m| m.role);
         let message = message.unwrap_or_else(|| format!("Stopping container {name}"));
         if self.instance.state == State::Running {
-            self.ctx.container_event(self.pod, role, name, EventType::Normal, "Killing", message);
+            self.effects.tell.container(self.pod, role, name, EventType::Normal, "Killing", message);
         }
         let began = tokio::time::Instant::now();
         let mut left = self.grace;
@@ -46,7 +48,7 @@ impl Kill<'_> {
             self.hook(role, &hook).await;
             left = self.grace.saturating_sub(began.elapsed()).max(GRACE_MIN);
         }
-        if let Err(e) = self.ctx.runtime.stop_container(&self.instance.id, left).await
+        if let Err(e) = self.effects.runtime.stop_container(&self.instance.id, left).await
             && !e.is_not_found()
         {
             tracing::warn!(container = %name, id = %self.instance.id, error = %e, "container not stopped");
@@ -72,12 +74,12 @@ impl Kill<'_> {
             || Target { container_id: self.instance.id.clone(), pod_ip: ip.clone(), ports: Vec::new() },
             |m| Target::new(&m.container, &self.instance.id, &ip),
         );
-        let run = self.ctx.prober.run(handler, &target, self.grace);
+        let run = self.effects.prober.run(handler, &target, self.grace);
         match tokio::time::timeout(self.grace, run).await {
             Ok(Outcome::Success) => {}
             Ok(Outcome::Failure(why) | Outcome::Unknown(why)) => {
                 tracing::info!(container = %name, why, "preStop hook failed");
-                self.ctx.container_event(
+                self.effects.tell.container(
                     self.pod,
                     role,
                     name,
@@ -91,15 +93,15 @@ impl Kill<'_> {
     }
 }
 
-/// Ends everything of a pod. What cannot be ended is tried again by whoever looks next.
-pub async fn pod(ctx: Arc<Context>, pod: Arc<Pod>, runtime: Arc<RuntimePod>, grace: Duration) {
-    let deadline = tokio::time::Instant::now() + grace;
+/// Ends everything of a pod. What cannot be ended now is found by the worker's next look and tried again.
+pub async fn pod(effects: PodEffects, pod: Arc<Pod>, runtime: Arc<RuntimePod>, grace: Duration) {
+    let begun = tokio::time::Instant::now();
     let alive = |c: &&Arc<Instance>| matches!(c.state, State::Running | State::Created | State::Unknown);
     let role = |c: &Instance| pod::member(&pod, &c.name).map(|m| m.role);
     let (sidecars, others): (Vec<_>, Vec<_>) =
         runtime.containers.iter().filter(alive).partition(|c| role(c) == Some(Role::Sidecar));
     let kills = others.iter().map(|c| {
-        let kill = Kill { ctx: &ctx, pod: &pod, instance: c, grace };
+        let kill = Kill { effects: &effects, pod: &pod, instance: c, grace };
         async move { kill.run(None).await }
     });
     futures::future::join_all(kills).await;
@@ -108,13 +110,13 @@ pub async fn pod(ctx: Arc<Context>, pod: Arc<Pod>, runtime: Arc<RuntimePod>, gra
         pod::members(&pod).filter(|m| m.role == Role::Sidecar).map(|m| m.container.name.clone()).collect();
     for name in order.iter().rev() {
         for c in sidecars.iter().filter(|c| c.name == *name) {
-            let left = deadline.saturating_duration_since(tokio::time::Instant::now());
+            let left = grace.saturating_sub(begun.elapsed());
             let grace = if grace.is_zero() { grace } else { left.max(GRACE_MIN) };
-            Kill { ctx: &ctx, pod: &pod, instance: c, grace }.run(None).await;
+            Kill { effects: &effects, pod: &pod, instance: c, grace }.run(None).await;
         }
     }
     for s in runtime.sandboxes.iter().filter(|s| s.ready) {
-        if let Err(e) = ctx.runtime.stop_pod_sandbox(&s.id).await
+        if let Err(e) = effects.runtime.stop_pod_sandbox(&s.id).await
             && !e.is_not_found()
         {
             tracing::warn!(sandbox = %s.id, error = %e, "sandbox not stopped");
@@ -123,20 +125,24 @@ pub async fn pod(ctx: Arc<Context>, pod: Arc<Pod>, runtime: Arc<RuntimePod>, gra
 }
 
 /// Removes a dead pod's containers and sandboxes from the runtime, and its logs.
-pub async fn remove(ctx: &Context, pod: &Pod, runtime: &RuntimePod) -> CriResult<()> {
+pub async fn remove(parts: &Parts, pod: &Pod, runtime: &RuntimePod) -> CriResult<()> {
+    let runtime_calls = &parts.effects.runtime;
     for c in &runtime.containers {
-        ctx.runtime.remove_container(&c.id).await.or_else(gone)?;
+        runtime_calls.remove_container(&c.id).await.or_else(gone)?;
     }
     for s in &runtime.sandboxes {
-        ctx.runtime.stop_pod_sandbox(&s.id).await.or_else(gone)?;
-        ctx.runtime.remove_pod_sandbox(&s.id).await.or_else(gone)?;
+        runtime_calls.stop_pod_sandbox(&s.id).await.or_else(gone)?;
+        runtime_calls.remove_pod_sandbox(&s.id).await.or_else(gone)?;
     }
-    let dir = ctx.config.pod_log_dir(pod::namespace(pod), pod::name(pod), pod::uid(pod));
-    if let Err(e) = std::fs::remove_dir_all(&dir)
-        && e.kind() != std::io::ErrorKind::NotFound
-    {
-        tracing::warn!(dir = %dir.display(), error = %e, "pod logs not removed");
-    }
+    let dir = parts.dirs.pod_logs(pod::namespace(pod), pod::name(pod), pod::uid(pod));
+    let removed = FILES.run(move || match std::fs::remove_dir_all(&dir) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+            tracing::warn!(dir = %dir.display(), error = %e, "pod logs not removed");
+        }
+        _ => {}
+    });
+    // Fails only when the process ends, or by a panic that has been reported.
+    let _ = removed.await;
     Ok(())
 }
 
@@ -145,7 +151,7 @@ fn gone(e: kelson_cri::CriError) -> CriResult<()> {
 }
 
 /// Removes instances that neither status nor `logs --previous` needs: all but the newest two of each container.
-pub async fn collect(ctx: &Context, runtime: &RuntimePod) {
+pub async fn collect(effects: &PodEffects, runtime: &RuntimePod) {
     let mut seen: std::collections::HashMap<&str, u32> = std::collections::HashMap::new();
     for c in &runtime.containers {
         let n = seen.entry(c.name.as_str()).or_default();
@@ -153,15 +159,16 @@ pub async fn collect(ctx: &Context, runtime: &RuntimePod) {
         if *n <= 2 || c.state == State::Running {
             continue;
         }
-        if let Err(e) = ctx.runtime.remove_container(&c.id).await {
+        if let Err(e) = effects.runtime.remove_container(&c.id).await {
             tracing::debug!(id = %c.id, error = %e, "dead container not removed");
             continue;
         }
-        let _ = std::fs::remove_file(&c.log_path);
+        let log = c.log_path.clone();
+        let _ = FILES.run(move || std::fs::remove_file(log)).await;
     }
     let holds = |id: &str| runtime.containers.iter().any(|c| c.sandbox_id == id);
     for s in runtime.sandboxes.iter().skip(1).filter(|s| !s.ready && !holds(&s.id)) {
-        if let Err(e) = ctx.runtime.remove_pod_sandbox(&s.id).await {
+        if let Err(e) = effects.runtime.remove_pod_sandbox(&s.id).await {
             tracing::debug!(id = %s.id, error = %e, "dead sandbox not removed");
         }
     }

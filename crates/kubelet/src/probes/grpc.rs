@@ -6,7 +6,7 @@ use tonic::transport::Endpoint;
 use tonic_prost::ProstCodec;
 
 use super::Outcome;
-use super::handlers::address;
+use super::words::address;
 
 #[derive(Clone, PartialEq, prost::Message)]
 struct HealthCheckRequest {

@@ -1,17 +1,14 @@
-//! The real handlers: commands through the runtime, connections from the node (upstream: `pkg/probe`).
+//! The real handlers of probes and hooks, one file each (upstream: `pkg/probe`). A new one is its file, a variant of
+//! [`Handler`] with its field of the API, and its line here.
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use kelson_cri::Runtime;
-use tokio::net::TcpStream;
 
-use super::{Handler, Outcome, ProbeRunner, Target, grpc, http};
+use super::{Handler, Outcome, ProbeRunner, Target, exec, grpc, http, tcp};
 
-/// Bytes of a command's output that are kept for messages.
-pub const OUTPUT_MAX: usize = 10 * 1024;
-
-/// Runs handlers on this machine.
+/// Runs handlers on this machine: commands through the runtime, connections from the node.
 pub struct Handlers {
     runtime: Arc<dyn Runtime>,
     http: http::Prober,
@@ -23,72 +20,33 @@ impl Handlers {
         Self { runtime, http: http::Prober::new() }
     }
 
-    async fn exec(&self, command: &[String], target: &Target, limit: Duration) -> Outcome {
-        match self.runtime.exec_sync(&target.container_id, command.to_vec(), limit).await {
-            Ok(out) if out.exit_code == 0 => Outcome::Success,
-            Ok(out) => {
-                let mut bytes = out.stdout;
-                bytes.extend(out.stderr);
-                bytes.truncate(OUTPUT_MAX);
-                Outcome::Failure(String::from_utf8_lossy(&bytes).into_owned())
+    async fn judge(&self, handler: &Handler, target: &Target, limit: Duration) -> Result<Outcome, String> {
+        let ip = target.pod_ip.as_str();
+        Ok(match handler {
+            Handler::Exec(e) => {
+                let command = e.command.as_deref().unwrap_or_default();
+                exec::run(&*self.runtime, &target.container_id, command, limit).await
             }
-            Err(e) if e.is_deadline_exceeded() => {
-                let words: Vec<String> = command.iter().map(|c| format!("{c:?}")).collect();
-                Outcome::Failure(format!("command timed out: {} timed out after {}s", words.join(" "), limit.as_secs()))
+            Handler::Tcp(t) => {
+                let host = t.host.as_deref().filter(|h| !h.is_empty()).unwrap_or(ip);
+                tcp::connect(host, target.port(&t.port)?, limit).await
             }
-            Err(e) => Outcome::Unknown(format!("rpc error: {e}")),
-        }
-    }
-}
-
-async fn tcp(host: &str, port: u16, limit: Duration) -> Outcome {
-    match tokio::time::timeout(limit, TcpStream::connect((host, port))).await {
-        Ok(Ok(_)) => Outcome::Success,
-        Ok(Err(e)) => Outcome::Failure(format!("dial tcp {}: connect: {}", address(host, port), os_text(&e))),
-        Err(_) => Outcome::Failure(format!("dial tcp {}: i/o timeout", address(host, port))),
-    }
-}
-
-/// `host:port`, brackets for IPv6.
-pub fn address(host: &str, port: u16) -> String {
-    if host.contains(':') { format!("[{host}]:{port}") } else { format!("{host}:{port}") }
-}
-
-/// A system error as Go words it.
-pub fn os_text(e: &std::io::Error) -> String {
-    match e.kind() {
-        std::io::ErrorKind::ConnectionRefused => "connection refused".into(),
-        std::io::ErrorKind::ConnectionReset => "connection reset by peer".into(),
-        std::io::ErrorKind::HostUnreachable => "no route to host".into(),
-        std::io::ErrorKind::NetworkUnreachable => "network is unreachable".into(),
-        _ => e.to_string(),
+            Handler::Http(h) => self.http.get(h, ip, target.port(&h.port)?, limit).await,
+            Handler::Grpc(g) => {
+                let port = u16::try_from(g.port).map_err(|_| format!("invalid port {}", g.port))?;
+                grpc::check(ip, port, g.service.as_deref().unwrap_or_default(), limit).await
+            }
+            Handler::Sleep(d) => {
+                tokio::time::sleep(*d).await;
+                Outcome::Success
+            }
+        })
     }
 }
 
 #[async_trait]
 impl ProbeRunner for Handlers {
     async fn run(&self, handler: &Handler, target: &Target, limit: Duration) -> Outcome {
-        match handler {
-            Handler::Exec(e) => self.exec(e.command.as_deref().unwrap_or_default(), target, limit).await,
-            Handler::Tcp(t) => match target.port(&t.port) {
-                Ok(port) => {
-                    let host = t.host.as_deref().filter(|h| !h.is_empty()).unwrap_or(&target.pod_ip);
-                    tcp(host, port, limit).await
-                }
-                Err(e) => Outcome::Unknown(e),
-            },
-            Handler::Http(h) => match target.port(&h.port) {
-                Ok(port) => self.http.get(h, &target.pod_ip, port, limit).await,
-                Err(e) => Outcome::Unknown(e),
-            },
-            Handler::Grpc(g) => match u16::try_from(g.port) {
-                Ok(port) => grpc::check(&target.pod_ip, port, g.service.as_deref().unwrap_or_default(), limit).await,
-                Err(_) => Outcome::Unknown(format!("invalid port {}", g.port)),
-            },
-            Handler::Sleep(d) => {
-                tokio::time::sleep(*d).await;
-                Outcome::Success
-            }
-        }
+        self.judge(handler, target, limit).await.unwrap_or_else(Outcome::Unknown)
     }
 }

@@ -12,7 +12,7 @@ use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 
 use super::Outcome;
-use super::handlers::{address, os_text};
+use super::words::{address, os_text};
 
 /// Bytes of an answer that are read.
 const BODY_MAX: usize = 10 * 1024;
@@ -90,7 +90,7 @@ where
 {
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(|e| e.to_string())?;
-    let driver = tokio::spawn(connection);
+    let _driver = kelson_tasks::scoped("probe-connection", connection);
     let answer = sender.send_request(request).await.map_err(|e| e.to_string());
     let status = match answer {
         Ok(a) => {
@@ -106,6 +106,5 @@ where
         }
         Err(e) => Err(e),
     };
-    driver.abort();
     status
 }

@@ -1,9 +1,13 @@
 //! Probes and lifecycle hooks: the handlers as an effect ([`ProbeRunner`]), and one small task per probe of a running
 //! container that turns outcomes into results by thresholds. What a result leads to is the pod worker's decision.
-pub mod grpc;
+mod exec;
+mod grpc;
 pub mod handlers;
-pub mod http;
+mod http;
 pub mod task;
+mod tcp;
+pub mod view;
+pub mod words;
 
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use k8s_openapi::api::core::v1::{Container, Pod};
 use kelson_cri::proto as cri;
 
 use super::labels;
-use crate::cgroups;
+use crate::cgroups::resources;
 use crate::env::expand::expand_from;
 use crate::pod::{self, Role};
 
@@ -62,7 +62,7 @@ pub fn config(parts: Parts<'_>) -> cri::ContainerConfig {
         stdin_once: c.stdin_once.unwrap_or(false),
         tty: c.tty.unwrap_or(false),
         linux: Some(cri::LinuxContainerConfig {
-            resources: Some(cgroups::container_resources(
+            resources: Some(resources::container_resources(
                 parts.pod,
                 parts.role,
                 c,

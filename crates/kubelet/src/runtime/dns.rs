@@ -1,8 +1,15 @@
 //! A pod's resolver configuration and host name (upstream: `pkg/kubelet/network/dns`).
+use std::io::Read as _;
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::SystemTime;
 
 use k8s_openapi::api::core::v1::Pod;
 use kelson_cri::proto::DnsConfig;
+use kelson_tasks::FILES;
+use parking_lot::Mutex;
 
 use crate::pod;
 
@@ -22,8 +29,50 @@ pub struct ClusterDns {
     pub domain: String,
 }
 
+/// Longest resolver configuration that is read.
+const FILE_BYTES_MAX: u64 = 1 << 20;
+
+/// The node's resolver configuration, read again only when its file has changed; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct HostDns {
+    path: PathBuf,
+    read: Arc<Mutex<Option<(Stamp, DnsConfig)>>>,
+}
+
+/// What tells one state of a file from the next: inode, length, time of change.
+type Stamp = (u64, u64, SystemTime);
+
+impl HostDns {
+    /// Of the file at `path`; empty while it cannot be read.
+    pub fn new(path: PathBuf) -> Self {
+        Self { path, read: Arc::default() }
+    }
+
+    /// The configuration now.
+    pub async fn get(&self) -> DnsConfig {
+        let own = self.clone();
+        FILES.run(move || own.look()).await.unwrap_or_default()
+    }
+
+    fn look(&self) -> DnsConfig {
+        let Ok(stamp) = std::fs::metadata(&self.path).and_then(|m| Ok((m.ino(), m.len(), m.modified()?))) else {
+            return DnsConfig::default();
+        };
+        let mut read = self.read.lock();
+        if let Some((_, dns)) = read.as_ref().filter(|(at, _)| *at == stamp) {
+            return dns.clone();
+        }
+        let mut text = Vec::new();
+        let file = std::fs::File::open(&self.path).ok();
+        let _ = file.and_then(|f| f.take(FILE_BYTES_MAX).read_to_end(&mut text).ok());
+        let dns = parse(&String::from_utf8_lossy(&text));
+        *read = Some((stamp, dns.clone()));
+        dns
+    }
+}
+
 /// Parses a `resolv.conf`.
-pub fn parse(text: &str) -> DnsConfig {
+fn parse(text: &str) -> DnsConfig {
     let mut out = DnsConfig::default();
     for line in text.lines() {
         let mut words = line.split_whitespace();
@@ -144,6 +193,19 @@ mod tests {
         );
         let d = dns(json!({"dnsConfig":{"options":[{"name":"ndots","value":"2"}]}}));
         assert_eq!(d.options, ["ndots:2"]);
+    }
+
+    #[test]
+    fn the_hosts_file_is_followed() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let path = dir.path().join("resolv.conf");
+        let host = HostDns::new(path.clone());
+        assert_eq!(host.look(), DnsConfig::default(), "not there");
+        std::fs::write(&path, "nameserver 1.1.1.1\n").expect("write");
+        assert_eq!(host.look().servers, ["1.1.1.1"]);
+        std::fs::write(dir.path().join("next"), "nameserver 9.9.9.9\n").expect("write");
+        std::fs::rename(dir.path().join("next"), &path).expect("rename");
+        assert_eq!(host.look().servers, ["9.9.9.9"]);
     }
 
     #[test]

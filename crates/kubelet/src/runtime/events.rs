@@ -1,4 +1,4 @@
-//! How the kubelet hears of the runtime: events where it streams them (CRI's, or containerd's own), and a list of all
+//! How the kubelet learns of changes in the runtime: events where it streams them (CRI's, or containerd's own), and a list of all
 //! that is compared with the one before, fast while events are missing, slow while they come (upstream: `pkg/kubelet/pleg`).
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
@@ -7,6 +7,7 @@ use std::time::Duration;
 use futures::StreamExt as _;
 use http::uri::PathAndQuery;
 use kelson_cri::{CriResult, Runtime};
+use kelson_tasks::Tasks;
 use prost::Message as _;
 use tokio::sync::mpsc;
 use tonic_prost::ProstCodec;
@@ -19,12 +20,14 @@ const PERIOD_BLIND: Duration = Duration::from_secs(1);
 const PERIOD_QUIET: Duration = Duration::from_secs(10);
 /// After an event: the runtime's own bookkeeping may lag behind what it streams.
 const AFTER_EVENT: [Duration; 3] = [Duration::from_millis(20), Duration::from_millis(250), Duration::from_millis(1200)];
+/// Events that wait; what does not fit says nothing new.
+const EVENTS_MAX: usize = 64;
 /// Before an event stream is asked for again.
 const STREAM_RETRY: Duration = Duration::from_secs(5);
 
 /// A pod as the runtime has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Present {
+pub struct RunningPod {
     /// UID.
     pub uid: String,
     /// Name.
@@ -41,11 +44,11 @@ pub struct Relist {
 
 impl Relist {
     /// Lists all; gives the pods there are and the UIDs of those that differ from the list before.
-    pub async fn once(&mut self, runtime: &dyn Runtime) -> CriResult<(HashMap<String, Present>, HashSet<String>)> {
+    pub async fn once(&mut self, runtime: &dyn Runtime) -> CriResult<(HashMap<String, RunningPod>, HashSet<String>)> {
         let sandboxes = runtime.list_pod_sandbox(None).await?;
         let containers = runtime.list_containers(None).await?;
         let mut now: HashMap<String, BTreeMap<String, i32>> = HashMap::new();
-        let mut present: HashMap<String, Present> = HashMap::new();
+        let mut there: HashMap<String, RunningPod> = HashMap::new();
         let sandbox = sandboxes.into_iter().map(|s| (s.id, s.state, s.labels));
         let container = containers.into_iter().map(|c| (c.id, c.state, c.labels));
         for (id, state, labels) in sandbox.chain(container) {
@@ -55,7 +58,7 @@ impl Relist {
                 // Not made by a kubelet.
                 continue;
             }
-            present.entry(uid.clone()).or_insert_with(|| Present {
+            there.entry(uid.clone()).or_insert_with(|| RunningPod {
                 uid: uid.clone(),
                 name: get(labels::POD_NAME),
                 namespace: get(labels::POD_NAMESPACE),
@@ -66,7 +69,7 @@ impl Relist {
         let gone = self.known.keys().filter(|uid| !now.contains_key(*uid)).cloned();
         let changed = changed.chain(gone).collect();
         self.known = now;
-        Ok((present, changed))
+        Ok((there, changed))
     }
 
     /// Whether the runtime has any pod.
@@ -75,32 +78,37 @@ impl Relist {
     }
 }
 
-/// What the watch tells.
+/// What is heard of the runtime.
 #[derive(Debug)]
-pub enum Told {
+pub enum RuntimeNotice {
     /// All there is, once, at start.
-    First(Vec<Present>),
+    Initial(Vec<RunningPod>),
     /// This pod changed; what the runtime has of it, if anything.
-    Changed(String, Option<Present>),
+    Changed(String, Option<RunningPod>),
 }
 
-/// Watches for ever.
-pub async fn watch(runtime: Arc<dyn Runtime>, endpoint: String, mut tell: impl FnMut(Told) + Send) {
-    let (events, mut noises) = mpsc::channel::<Noise>(64);
-    tokio::spawn(stream(Arc::clone(&runtime), endpoint, events));
+/// Watches until the task is ended.
+pub async fn watch(
+    tasks: Tasks,
+    runtime: Arc<dyn Runtime>,
+    endpoint: String,
+    mut tell: impl FnMut(RuntimeNotice) + Send,
+) {
+    let (to, mut events) = mpsc::channel::<StreamEvent>(EVENTS_MAX);
+    let _stream = tasks.scoped("runtime-events", stream(Arc::clone(&runtime), endpoint, to));
     let mut relist = Relist::default();
     let mut first = true;
-    let mut hears = false;
+    let mut streams = false;
     let mut after: &[Duration] = &[];
     loop {
         match relist.once(&*runtime).await {
-            Ok((present, changed)) => {
+            Ok((there, changed)) => {
                 if std::mem::take(&mut first) {
-                    tell(Told::First(present.values().cloned().collect()));
+                    tell(RuntimeNotice::Initial(there.values().cloned().collect()));
                 }
                 for uid in changed {
-                    let there = present.get(&uid).cloned();
-                    tell(Told::Changed(uid, there));
+                    let now = there.get(&uid).cloned();
+                    tell(RuntimeNotice::Changed(uid, now));
                 }
             }
             Err(e) => tracing::warn!(error = %e, "runtime not listed"),
@@ -110,22 +118,22 @@ pub async fn watch(runtime: Arc<dyn Runtime>, endpoint: String, mut tell: impl F
                 after = rest;
                 *next
             }
-            None if hears || relist.is_empty() => PERIOD_QUIET,
+            None if streams || relist.is_empty() => PERIOD_QUIET,
             None => PERIOD_BLIND,
         };
-        match tokio::time::timeout(pause, noises.recv()).await {
-            Ok(Some(Noise::Something)) => {
+        match tokio::time::timeout(pause, events.recv()).await {
+            Ok(Some(StreamEvent::Changed)) => {
                 // Let a burst arrive whole.
                 tokio::time::sleep(AFTER_EVENT[0]).await;
-                while let Ok(n) = noises.try_recv() {
-                    hears = !matches!(n, Noise::Deaf);
+                while let Ok(n) = events.try_recv() {
+                    streams = !matches!(n, StreamEvent::Lost);
                 }
                 after = &AFTER_EVENT[1..];
             }
-            Ok(Some(Noise::Hearing)) => hears = true,
-            Ok(Some(Noise::Deaf)) => hears = false,
+            Ok(Some(StreamEvent::Connected)) => streams = true,
+            Ok(Some(StreamEvent::Lost)) => streams = false,
             Ok(None) => {
-                hears = false;
+                streams = false;
                 tokio::time::sleep(pause).await;
             }
             Err(_) => {}
@@ -134,20 +142,20 @@ pub async fn watch(runtime: Arc<dyn Runtime>, endpoint: String, mut tell: impl F
 }
 
 #[derive(Debug)]
-enum Noise {
-    Hearing,
-    Something,
-    Deaf,
+enum StreamEvent {
+    Connected,
+    Changed,
+    Lost,
 }
 
-async fn stream(runtime: Arc<dyn Runtime>, endpoint: String, to: mpsc::Sender<Noise>) {
+async fn stream(runtime: Arc<dyn Runtime>, endpoint: String, to: mpsc::Sender<StreamEvent>) {
     loop {
         match runtime.container_events().await {
             Ok(mut events) => {
-                let _ = to.send(Noise::Hearing).await;
+                let _ = to.send(StreamEvent::Connected).await;
                 while let Some(Ok(_)) = events.next().await {
-                    // A full channel has a noise in it already.
-                    let _ = to.try_send(Noise::Something);
+                    // A full channel has a change in it already.
+                    let _ = to.try_send(StreamEvent::Changed);
                 }
             }
             Err(e) => {
@@ -159,7 +167,7 @@ async fn stream(runtime: Arc<dyn Runtime>, endpoint: String, to: mpsc::Sender<No
                 }
             }
         }
-        if to.send(Noise::Deaf).await.is_err() {
+        if to.send(StreamEvent::Lost).await.is_err() {
             return;
         }
         tokio::time::sleep(STREAM_RETRY).await;
@@ -202,7 +210,7 @@ struct TaskExit {
 }
 
 /// Containerd older than 1.7 has no CRI events, but streams its own.
-async fn containerd(endpoint: &str, to: &mpsc::Sender<Noise>) -> Result<(), String> {
+async fn containerd(endpoint: &str, to: &mpsc::Sender<StreamEvent>) -> Result<(), String> {
     let path = endpoint.trim_start_matches("unix://");
     let endpoint = tonic::transport::Endpoint::from_shared(format!("unix://{path}")).map_err(|e| e.to_string())?;
     let channel = endpoint.connect().await.map_err(|e| e.to_string())?;
@@ -214,11 +222,11 @@ async fn containerd(endpoint: &str, to: &mpsc::Sender<Noise>) -> Result<(), Stri
     let codec = ProstCodec::<SubscribeRequest, Envelope>::default();
     let answer = grpc.server_streaming(tonic::Request::new(SubscribeRequest { filters }), path, codec).await;
     let mut events = answer.map_err(|s| s.to_string())?.into_inner();
-    let _ = to.send(Noise::Hearing).await;
+    let _ = to.send(StreamEvent::Connected).await;
     while let Some(event) = events.next().await {
         let event = event.map_err(|s| s.to_string())?;
         if !is_exec(&event) {
-            let _ = to.try_send(Noise::Something);
+            let _ = to.try_send(StreamEvent::Changed);
         }
     }
     Ok(())
@@ -235,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ends_of_execs_are_no_news() {
+    fn ends_of_execs_change_no_pod() {
         let event = |id: &str| Envelope {
             namespace: "k8s.io".into(),
             topic: "/tasks/exit".into(),

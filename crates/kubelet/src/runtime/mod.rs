@@ -9,3 +9,4 @@ pub mod sandbox;
 pub mod security;
 pub mod snapshot;
 pub mod tasks;
+pub mod userns;

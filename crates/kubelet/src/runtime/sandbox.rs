@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 use kelson_cri::proto as cri;
 
+use super::userns::IdRange;
 use super::{dns, labels, security};
 use crate::config::Config;
 use crate::pod;
@@ -58,10 +59,14 @@ pub fn config(
     host_dns: &cri::DnsConfig,
     attempt: u32,
     cgroup: &str,
+    ids: Option<IdRange>,
 ) -> cri::PodSandboxConfig {
     let cluster = dns::ClusterDns { servers: config.cluster_dns.clone(), domain: config.cluster_domain.clone() };
-    let defaults =
-        security::Defaults { seccomp_default: config.seccomp_default, seccomp_root: &config.root_dir.join("seccomp") };
+    let defaults = security::Defaults {
+        ids,
+        seccomp_default: config.seccomp_default,
+        seccomp_root: &config.root_dir.join("seccomp"),
+    };
     // On the node's network the pod has the node's UTS namespace too, whose name is not the pod's to set.
     let hostname =
         if pod::host_network(pod) { String::new() } else { dns::kernel_host_name(pod, &config.cluster_domain) };
@@ -73,7 +78,7 @@ pub fn config(
             attempt,
         }),
         hostname,
-        log_directory: config.pod_log_dir(pod::namespace(pod), pod::name(pod), pod::uid(pod)).display().to_string(),
+        log_directory: config.dirs().pod_logs(pod::namespace(pod), pod::name(pod), pod::uid(pod)).display().to_string(),
         dns_config: Some(dns::pod_dns(pod, host_dns, &cluster)),
         port_mappings: port_mappings(pod),
         labels: pod_labels(pod),
@@ -137,8 +142,15 @@ mod tests {
             let pod = json!({"metadata":{"name":"p","namespace":"n","uid":"u"},
                 "spec":{"hostNetwork": host_network, "containers":[{"name":"a"}]}});
             let pod: Pod = serde_json::from_value(pod).expect("pod");
-            config(&pod, &Config::new("node", std::path::Path::new("/nowhere")), &cri::DnsConfig::default(), 0, "")
-                .hostname
+            config(
+                &pod,
+                &Config::new("node", std::path::Path::new("/nowhere")),
+                &cri::DnsConfig::default(),
+                0,
+                "",
+                None,
+            )
+            .hostname
         };
         assert_eq!((name_of(true).as_str(), name_of(false).as_str()), ("", "p"));
     }

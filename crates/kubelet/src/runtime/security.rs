@@ -4,8 +4,9 @@ use k8s_openapi::api::core::v1::{Container, Pod, PodSecurityContext, SELinuxOpti
 use kelson_cri::proto as cri;
 use kelson_cri::proto::security_profile::ProfileType;
 
+use super::snapshot::RuntimePod;
+use super::userns::IdRange;
 use crate::pod;
-use crate::runtime::snapshot::RuntimePod;
 
 const DEFAULT_MASKED: &[&str] = &[
     "/proc/asound",
@@ -23,9 +24,11 @@ const DEFAULT_MASKED: &[&str] = &[
 ];
 const DEFAULT_READONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"];
 
-/// What node-wide settings security contexts depend on.
+/// What of the node security contexts depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct Defaults<'a> {
+    /// The pod's user namespace (`hostUsers: false`).
+    pub ids: Option<IdRange>,
     /// `--seccomp-default`.
     pub seccomp_default: bool,
     /// Where localhost seccomp profiles lie.
@@ -33,7 +36,7 @@ pub struct Defaults<'a> {
 }
 
 /// Namespaces of the pod's sandbox and ordinary containers.
-pub fn namespaces(pod: &Pod) -> cri::NamespaceOption {
+fn namespaces(pod: &Pod, ids: Option<IdRange>) -> cri::NamespaceOption {
     let s = pod.spec.as_ref();
     let node_or = |host: Option<bool>, other| if host == Some(true) { cri::NamespaceMode::Node } else { other } as i32;
     let shared = s.and_then(|s| s.share_process_namespace).unwrap_or(false);
@@ -42,6 +45,7 @@ pub fn namespaces(pod: &Pod) -> cri::NamespaceOption {
         network: node_or(s.and_then(|s| s.host_network), cri::NamespaceMode::Pod),
         ipc: node_or(s.and_then(|s| s.host_ipc), cri::NamespaceMode::Pod),
         pid: node_or(s.and_then(|s| s.host_pid), pid),
+        userns_options: ids.map(IdRange::namespace),
         ..Default::default()
     }
 }
@@ -51,11 +55,12 @@ pub fn sandbox(pod: &Pod, d: &Defaults<'_>) -> cri::LinuxSandboxSecurityContext 
     let p = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
     let int = |v: Option<i64>| v.map(|value| cri::Int64Value { value });
     cri::LinuxSandboxSecurityContext {
-        namespace_options: Some(namespaces(pod)),
+        namespace_options: Some(namespaces(pod, d.ids)),
         selinux_options: selinux(None, p),
         run_as_user: int(p.and_then(|p| p.run_as_user)),
         run_as_group: int(p.and_then(|p| p.run_as_group)),
         supplemental_groups: groups(p),
+        supplemental_groups_policy: groups_policy(p) as i32,
         privileged: pod::has_privileged(pod),
         // The pause process runs nothing of the pod's: always the runtime's own profile.
         seccomp: Some(seccomp_of("RuntimeDefault", None, d)),
@@ -63,16 +68,19 @@ pub fn sandbox(pod: &Pod, d: &Defaults<'_>) -> cri::LinuxSandboxSecurityContext 
     }
 }
 
+/// Whether the groups of the image's own files count beside those of the spec. `Strict` is only sent to runtimes that know
+/// it: the pod is refused at admission otherwise.
+fn groups_policy(p: Option<&PodSecurityContext>) -> cri::SupplementalGroupsPolicy {
+    match p.and_then(|p| p.supplemental_groups_policy.as_deref()) {
+        Some("Strict") => cri::SupplementalGroupsPolicy::Strict,
+        _ => cri::SupplementalGroupsPolicy::Merge,
+    }
+}
+
 fn groups(p: Option<&PodSecurityContext>) -> Vec<i64> {
     let mut out: Vec<i64> = p.and_then(|p| p.fs_group).into_iter().collect();
     out.extend(p.and_then(|p| p.supplemental_groups.as_ref()).into_iter().flatten());
     out
-}
-
-/// The effective user as the spec gives it: the container's, else the pod's.
-pub fn run_as_user(pod: &Pod, c: &Container) -> Option<i64> {
-    let p = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
-    c.security_context.as_ref().and_then(|s| s.run_as_user).or_else(|| p.and_then(|p| p.run_as_user))
 }
 
 /// Refuses what `runAsNonRoot` forbids, in upstream's words. `image` is the user the image names.
@@ -84,7 +92,7 @@ pub fn verify_non_root(pod: &Pod, c: &Container, image: (Option<i64>, &str)) -> 
         return Ok(());
     }
     let (pod_text, name) = (pod::format_pod(pod), &c.name);
-    match (run_as_user(pod, c), image) {
+    match (pod::run_as_user(pod, c), image) {
         (Some(0), _) => {
             Err(format!("container's runAsUser breaks non-root policy (pod: {pod_text:?}, container: {name})"))
         }
@@ -114,14 +122,14 @@ pub fn container(
     let p = pod.spec.as_ref().and_then(|s| s.security_context.as_ref());
     let own = c.security_context.as_ref();
     verify_non_root(pod, c, image)?;
-    let mut namespace = namespaces(pod);
+    let mut namespace = namespaces(pod, d.ids);
     if let Some(target) = target {
-        let running = runtime.latest(target).filter(|i| i.state == crate::runtime::snapshot::State::Running);
+        let running = runtime.latest(target).filter(|i| i.state == super::snapshot::State::Running);
         let running = running.ok_or_else(|| format!("unable to find running target container {target}"))?;
         namespace.pid = cri::NamespaceMode::Target as i32;
         namespace.target_id = running.id.clone();
     }
-    let user = run_as_user(pod, c).or(image.0);
+    let user = pod::run_as_user(pod, c).or(image.0);
     let group = own.and_then(|s| s.run_as_group).or_else(|| p.and_then(|p| p.run_as_group));
     let user_name = if user.is_none() { image.1.to_owned() } else { String::new() };
     let has_user = user.is_some() || !user_name.is_empty();
@@ -144,6 +152,7 @@ pub fn container(
         run_as_username: user_name,
         readonly_rootfs: own.and_then(|s| s.read_only_root_filesystem).unwrap_or(false),
         supplemental_groups: groups(p),
+        supplemental_groups_policy: groups_policy(p) as i32,
         no_new_privs: no_new_privs(own),
         masked_paths: list(DEFAULT_MASKED),
         readonly_paths: list(DEFAULT_READONLY),
@@ -216,7 +225,7 @@ mod tests {
             "spec":{"securityContext":pod_sc,"containers":[{"name":"a","securityContext":own}]}}))
         .expect("pod");
         let c = &p.spec.as_ref().expect("spec").containers[0];
-        let d = Defaults { seccomp_default: false, seccomp_root: std::path::Path::new("/s") };
+        let d = Defaults { ids: None, seccomp_default: false, seccomp_root: std::path::Path::new("/s") };
         container(&p, c, (None, ""), None, &RuntimePod::default(), &d)
     }
 
@@ -231,6 +240,25 @@ mod tests {
         assert_eq!(c.supplemental_groups, [5, 6]);
         assert!(c.no_new_privs);
         assert_eq!(c.seccomp.expect("seccomp").localhost_ref, "/s/x");
+    }
+
+    #[test]
+    fn a_pods_users_are_not_the_nodes_where_it_says_so() {
+        let p: Pod = serde_json::from_value(json!({"metadata":{"name":"p","namespace":"n","uid":"u"},
+            "spec":{"hostUsers":false,"securityContext":{"supplementalGroupsPolicy":"Strict"},"containers":[{"name":"a"}]}}))
+        .expect("pod");
+        let c = &p.spec.as_ref().expect("spec").containers[0];
+        let ids = IdRange { host: 131_072 };
+        let d = Defaults { ids: Some(ids), seccomp_default: false, seccomp_root: std::path::Path::new("/s") };
+        let own = container(&p, c, (None, ""), None, &RuntimePod::default(), &d).expect("context");
+        let (sandbox, own_namespaces) = (sandbox(&p, &d), own.namespace_options.expect("namespaces"));
+        for users in [sandbox.namespace_options.and_then(|n| n.userns_options), own_namespaces.userns_options] {
+            let users = users.expect("a user namespace");
+            assert_eq!(users.mode, cri::NamespaceMode::Pod as i32);
+            assert_eq!((users.uids, users.gids), (vec![ids.mapping()], vec![ids.mapping()]));
+        }
+        let strict = cri::SupplementalGroupsPolicy::Strict as i32;
+        assert_eq!((own.supplemental_groups_policy, sandbox.supplemental_groups_policy), (strict, strict));
     }
 
     #[test]

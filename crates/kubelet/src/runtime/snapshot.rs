@@ -1,10 +1,13 @@
 //! What the runtime has of one pod: its sandboxes and containers, newest first, and how that is read over CRI. Statuses
 //! that cannot change any more are not asked for twice.
 use std::collections::{BTreeMap, HashMap};
+use std::path::Path;
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use kelson_cri::proto as cri;
 use kelson_cri::{CriResult, Runtime};
+use kelson_tasks::FILES;
 
 use super::labels;
 
@@ -19,6 +22,11 @@ pub enum State {
     Exited,
     /// The runtime does not know.
     Unknown,
+}
+
+/// Nanoseconds since the epoch, as the runtime gives them, as a time.
+pub fn timestamp(nanos: i64) -> Timestamp {
+    Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
 /// A sandbox.
@@ -160,7 +168,7 @@ impl Reader {
                     Ok(answer) => {
                         let status = answer.status.unwrap_or_default();
                         let state = status.state;
-                        let read = Arc::new(instance(&c.pod_sandbox_id, status));
+                        let read = Arc::new(instance(&c.pod_sandbox_id, status).await);
                         self.containers.insert(c.id.clone(), (state, Arc::clone(&read)));
                         pod.containers.push(read);
                     }
@@ -203,23 +211,24 @@ fn termination_message(i: &Instance) -> Option<String> {
     use std::io::Read as _;
     let mut text = Vec::new();
     if !i.termination_file.is_empty() {
-        let file = std::fs::File::open(&i.termination_file).ok();
+        let file = crate::logs::read::open(Path::new(&i.termination_file)).ok();
         // A file of the container's making: read no more than is shown.
         file.and_then(|f| f.take(MESSAGE_MAX as u64).read_to_end(&mut text).ok());
     }
     let falls_back = i.annotations.get(labels::TERMINATION_POLICY).is_some_and(|p| p == "FallbackToLogsOnError");
     if text.is_empty() && falls_back && i.exit_code != 0 {
-        return crate::logs::read::tail(std::path::Path::new(&i.log_path), FALLBACK.0, FALLBACK.1).ok();
+        return crate::logs::read::tail(Path::new(&i.log_path), FALLBACK.0, FALLBACK.1).ok();
     }
     Some(String::from_utf8_lossy(&text).into_owned()).filter(|t| !t.is_empty())
 }
 
-fn instance(sandbox_id: &str, s: cri::ContainerStatus) -> Instance {
+async fn instance(sandbox_id: &str, s: cri::ContainerStatus) -> Instance {
     let mut out = bare(sandbox_id, s);
-    if out.state == State::Exited
-        && let Some(message) = termination_message(&out)
-    {
-        out.message = message;
+    if out.state == State::Exited {
+        let ended = out.clone();
+        if let Ok(Some(message)) = FILES.run(move || termination_message(&ended)).await {
+            out.message = message;
+        }
     }
     out
 }

@@ -4,23 +4,33 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderMap, Method, header};
+use http::{HeaderMap, header};
 use k8s_openapi::api::authentication::v1::TokenReview;
 use k8s_openapi::api::authorization::v1::SubjectAccessReview;
+use kelson_client::Client;
+use kelson_meta::Clock;
 use kelson_pki::{CertInfo, ClientChains};
 use parking_lot::Mutex;
 use rustls_pki_types::CertificateDer;
 use serde_json::json;
+use sha2::{Digest as _, Sha256};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
-
-use crate::effects::Context;
 
 /// How long a yes is kept.
 const ALLOWED_FOR: Duration = Duration::from_secs(300);
 /// How long a no is kept.
 const DENIED_FOR: Duration = Duration::from_secs(30);
-/// How long a reviewed token is kept.
+/// How long a token that was found good is kept.
 const TOKEN_FOR: Duration = Duration::from_secs(120);
+/// How long a token that was found bad is: callers without a good one must not become requests to the API server.
+const BAD_TOKEN_FOR: Duration = Duration::from_secs(10);
+/// Tokens in review at once; a caller waits [`REVIEW_WAIT`] for his turn.
+const REVIEWS_MAX: usize = 8;
+/// See [`REVIEWS_MAX`].
+const REVIEW_WAIT: Duration = Duration::from_secs(2);
+/// Longest token that is looked at.
+const TOKEN_BYTES_MAX: usize = 16 * 1024;
 /// Answers kept of each kind.
 const KEPT_MAX: usize = 1000;
 
@@ -33,86 +43,100 @@ pub struct User {
     pub groups: Vec<String>,
 }
 
-/// Keeps what was found out.
-pub struct Auth {
-    ctx: Arc<Context>,
-    chains: Option<ClientChains>,
-    tokens: Mutex<HashMap<String, (User, Instant)>>,
-    decisions: Mutex<HashMap<(User, &'static str, &'static str), (bool, Instant)>>,
-}
+/// A token as it is kept: never itself.
+type TokenDigest = [u8; 32];
 
-/// What a request is, for authorization: the verb, and subresources of the node, any of which suffices.
-pub fn attributes(method: &Method, path: &str) -> (&'static str, &'static [&'static str]) {
-    let under = |root: &str| path == root || path.strip_prefix(root).is_some_and(|r| r.starts_with('/'));
-    // By what it does, not by its method: a WebSocket exec is a GET.
-    if ["/exec", "/attach", "/portForward", "/run", "/cri"].iter().any(|r| under(r)) {
-        return ("create", &["proxy"]);
-    }
-    let verb = match *method {
-        Method::POST => "create",
-        Method::PUT => "update",
-        Method::PATCH => "patch",
-        Method::DELETE => "delete",
-        _ => "get",
-    };
-    let subresources: &[&str] = match () {
-        () if under("/stats") => &["stats"],
-        () if under("/metrics") => &["metrics"],
-        () if under("/logs") => &["log"],
-        () if under("/pods") || under("/runningpods") => &["pods", "proxy"],
-        () if under("/healthz") => &["healthz", "proxy"],
-        () if under("/configz") => &["configz", "proxy"],
-        () => &["proxy"],
-    };
-    (verb, subresources)
+/// Decides who calls and what they may, and keeps the answers for a while.
+pub struct Auth {
+    client: Client,
+    clock: Arc<dyn Clock>,
+    node_name: String,
+    chains: Option<ClientChains>,
+    tokens: Mutex<HashMap<TokenDigest, (Option<User>, Instant)>>,
+    reviews: Semaphore,
+    decisions: Mutex<HashMap<(User, &'static str, &'static str), (bool, Instant)>>,
 }
 
 impl Auth {
     /// Trusting client certificates of `cas`.
-    pub fn new(ctx: Arc<Context>, cas: &[&str]) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// When a certificate of `cas` cannot be used.
+    pub fn new(client: Client, clock: Arc<dyn Clock>, node_name: &str, cas: &[&str]) -> Result<Self, String> {
         let chains = if cas.is_empty() { None } else { Some(ClientChains::new(cas).map_err(|e| e.to_string())?) };
-        Ok(Self { ctx, chains, tokens: Mutex::default(), decisions: Mutex::default() })
+        Ok(Self {
+            client,
+            clock,
+            node_name: node_name.to_owned(),
+            chains,
+            tokens: Mutex::default(),
+            reviews: Semaphore::new(REVIEWS_MAX),
+            decisions: Mutex::default(),
+        })
     }
 
-    /// Who calls; `None`: nobody we know, which is a 401.
+    /// Who calls; `None` without a good certificate or token, which is a 401.
     pub async fn authenticate(&self, chain: &[CertificateDer<'static>], headers: &HeaderMap) -> Option<User> {
         if let (Some(chains), Some(leaf)) = (&self.chains, chain.first())
-            && chains.verify(chain, self.ctx.clock.now()).is_ok()
+            && chains.verify(chain, self.clock.now()).is_ok()
         {
             let info = CertInfo::from_der(leaf).ok()?;
             return Some(User { name: info.common_name, groups: with_authenticated(info.organizations) });
         }
         let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
         let token = value.strip_prefix("Bearer ")?.trim();
+        if token.is_empty() || token.len() > TOKEN_BYTES_MAX {
+            return None;
+        }
         self.review(token).await
     }
 
     async fn review(&self, token: &str) -> Option<User> {
-        let kept = self.tokens.lock().get(token).filter(|(_, at)| at.elapsed() < TOKEN_FOR).map(|(u, _)| u.clone());
-        if kept.is_some() {
-            return kept;
+        let digest: TokenDigest = Sha256::digest(token.as_bytes()).into();
+        if let Some(known) = self.known(&digest) {
+            return known;
+        }
+        let _turn = tokio::time::timeout(REVIEW_WAIT, self.reviews.acquire()).await.ok()?.ok()?;
+        // Somebody else may have asked about the same token meanwhile.
+        if let Some(known) = self.known(&digest) {
+            return known;
         }
         let review = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": {"token": token}});
-        let answer = match self.ctx.client.create::<TokenReview>("", &review).await {
-            Ok(a) => a.status?,
+        let answer = match self.client.create::<TokenReview>("", &review).await {
+            Ok(a) => a.status.unwrap_or_default(),
             Err(e) => {
+                // Not kept: it says nothing of the token.
                 tracing::warn!(error = %e, "token not reviewed");
                 return None;
             }
         };
-        let user = answer.user.filter(|_| answer.authenticated == Some(true))?;
-        let user = User { name: user.username.unwrap_or_default(), groups: user.groups.unwrap_or_default() };
+        let user = answer.user.filter(|_| answer.authenticated == Some(true));
+        let user = user.map(|u| User { name: u.username.unwrap_or_default(), groups: u.groups.unwrap_or_default() });
         let mut tokens = self.tokens.lock();
+        if tokens.len() >= KEPT_MAX {
+            tokens.retain(|_, (user, at)| at.elapsed() < kept_for(user.as_ref()));
+        }
         if tokens.len() >= KEPT_MAX {
             tokens.clear();
         }
-        tokens.insert(token.to_owned(), (user.clone(), Instant::now()));
-        Some(user)
+        tokens.insert(digest, (user.clone(), Instant::now()));
+        user
     }
 
-    /// Whether the caller may; the text says what not.
-    pub async fn authorize(&self, user: &User, method: &Method, path: &str) -> Result<(), String> {
-        let (verb, subresources) = attributes(method, path);
+    /// What is known of a token, if anything.
+    fn known(&self, digest: &TokenDigest) -> Option<Option<User>> {
+        let tokens = self.tokens.lock();
+        let (user, at) = tokens.get(digest)?;
+        (at.elapsed() < kept_for(user.as_ref())).then(|| user.clone())
+    }
+
+    /// Whether the caller may do `verb` with any of the node's `subresources`; the error says what not.
+    pub async fn authorize(
+        &self,
+        user: &User,
+        verb: &'static str,
+        subresources: &'static [&'static str],
+    ) -> Result<(), String> {
         if user.groups.iter().any(|g| g == "system:masters") {
             return Ok(());
         }
@@ -121,7 +145,7 @@ impl Auth {
                 return Ok(());
             }
         }
-        let node = &self.ctx.config.node_name;
+        let node = &self.node_name;
         let wanted = subresources.last().copied().unwrap_or("proxy");
         Err(format!("Forbidden (user={}, verb={verb}, resource=nodes, subresource(s)=[{wanted}]) on {node}", user.name))
     }
@@ -134,8 +158,8 @@ impl Auth {
         }
         let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
             "user": user.name, "groups": user.groups, "resourceAttributes": {
-                "verb": verb, "version": "v1", "resource": "nodes", "subresource": sub, "name": self.ctx.config.node_name}}});
-        let answer = match self.ctx.client.create::<SubjectAccessReview>("", &review).await {
+                "verb": verb, "version": "v1", "resource": "nodes", "subresource": sub, "name": self.node_name}}});
+        let answer = match self.client.create::<SubjectAccessReview>("", &review).await {
             Ok(r) => r.status.is_some_and(|s| s.allowed),
             Err(e) => {
                 // Not kept: the next caller asks again.
@@ -152,6 +176,10 @@ impl Auth {
     }
 }
 
+fn kept_for(user: Option<&User>) -> Duration {
+    if user.is_some() { TOKEN_FOR } else { BAD_TOKEN_FOR }
+}
+
 fn with_authenticated(mut groups: Vec<String>) -> Vec<String> {
     groups.push("system:authenticated".into());
     groups
@@ -159,21 +187,80 @@ fn with_authenticated(mut groups: Vec<String>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use jiff::Timestamp;
+    use kelson_client::{Request, Response, Transport, TransportError, full_body};
+    use kelson_meta::TokioClock;
+
     use super::*;
 
-    #[test]
-    fn by_what_it_does() {
-        for (method, path, verb, subs) in [
-            (Method::GET, "/exec/n/p/c", "create", &["proxy"][..]),
-            (Method::POST, "/exec/n/p/c", "create", &["proxy"]),
-            (Method::GET, "/execute", "get", &["proxy"]),
-            (Method::GET, "/containerLogs/n/p/c", "get", &["proxy"]),
-            (Method::GET, "/pods", "get", &["pods", "proxy"]),
-            (Method::GET, "/stats/summary", "get", &["stats"]),
-            (Method::GET, "/metrics/cadvisor", "get", &["metrics"]),
-            (Method::GET, "/logs/", "get", &["log"]),
-        ] {
-            assert_eq!(attributes(&method, path), (verb, subs), "{method} {path}");
+    /// An API server that knows one token, and counts who asks.
+    #[derive(Default)]
+    struct Reviews {
+        asked: AtomicUsize,
+        at_once: AtomicUsize,
+        most: AtomicUsize,
+    }
+
+    struct Wire(Arc<Reviews>);
+
+    impl Transport for Wire {
+        fn send(&self, request: Request) -> Pin<Box<dyn Future<Output = Result<Response, TransportError>> + Send>> {
+            let counts = Arc::clone(&self.0);
+            Box::pin(async move {
+                counts.asked.fetch_add(1, Ordering::SeqCst);
+                counts.most.fetch_max(counts.at_once.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                counts.at_once.fetch_sub(1, Ordering::SeqCst);
+                let asked: serde_json::Value = serde_json::from_slice(request.body()).expect("json");
+                let good = asked["spec"]["token"] == "good";
+                let user = json!({"username": "u", "groups": ["g"]});
+                let status = if good { json!({"authenticated": true, "user": user}) } else { json!({}) };
+                Ok(Response::new(full_body(json!({"metadata": {}, "spec": {}, "status": status}).to_string())))
+            })
         }
+    }
+
+    fn auth() -> (Arc<Reviews>, Auth) {
+        let clock = Arc::new(TokioClock::starting_at(Timestamp::from_second(1_800_000_000).expect("time")));
+        let reviews = Arc::new(Reviews::default());
+        let client = Client::new(Arc::new(Wire(Arc::clone(&reviews))), "test");
+        (reviews, Auth::new(client, clock, "n1", &[]).expect("auth"))
+    }
+
+    fn bearer(token: &str) -> HeaderMap {
+        HeaderMap::from_iter([(header::AUTHORIZATION, format!("Bearer {token}").parse().expect("a header"))])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_bad_token_is_asked_about_once_in_ten_seconds() {
+        let (reviews, auth) = auth();
+        for _ in 0..5 {
+            assert_eq!(auth.authenticate(&[], &bearer("bad")).await, None);
+        }
+        assert_eq!(reviews.asked.load(Ordering::SeqCst), 1);
+        tokio::time::sleep(BAD_TOKEN_FOR).await;
+        assert_eq!(auth.authenticate(&[], &bearer("bad")).await, None);
+        assert_eq!(reviews.asked.load(Ordering::SeqCst), 2);
+        for _ in 0..2 {
+            assert_eq!(auth.authenticate(&[], &bearer("good")).await.map(|u| u.name).as_deref(), Some("u"));
+        }
+        assert_eq!(reviews.asked.load(Ordering::SeqCst), 3);
+        assert_eq!(auth.authenticate(&[], &bearer(&"x".repeat(TOKEN_BYTES_MAX + 1))).await, None);
+        assert_eq!(reviews.asked.load(Ordering::SeqCst), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_flood_of_tokens_is_few_requests_at_once() {
+        let (reviews, auth) = auth();
+        let all = (0..200).map(|n| {
+            let auth = &auth;
+            async move { auth.authenticate(&[], &bearer(&format!("bad-{n}"))).await }
+        });
+        assert!(futures::future::join_all(all).await.iter().all(Option::is_none));
+        assert_eq!(reviews.most.load(Ordering::SeqCst), REVIEWS_MAX);
+        assert!(reviews.asked.load(Ordering::SeqCst) < 200, "those that waited too long are refused unasked");
     }
 }

@@ -1,6 +1,6 @@
 //! Commands that read standard input, where the runtime is a containerd: the client's streams end here and are carried
 //! through named pipes, so that a command that closes its output (`sh -c 'cat > file'`) still gets all its input. See
-//! [`crate::runtime::tasks`]. Everything else is spliced to the runtime's streaming server by `stream`.
+//! [`crate::runtime::tasks`]. Everything else is spliced to the runtime's streaming server by `splice`.
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -9,14 +9,15 @@ use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use kelson_streams::{ConnectionOptions, ExecOptions, ExecProtocol, ExecResult, ExecStreams, Stream};
+use kelson_tasks::{FILES, OnPanic, Tasks};
 use rustix::fs::{CWD, FileType, Mode};
 use rustix::io::Errno;
 use serde_json::Value;
 use tokio::io::{AsyncWriteExt as _, BufReader};
 use tokio::net::unix::pipe;
 
-use super::Shared;
-use super::routes::{Body, text};
+use super::answer::{Body, text};
+use super::state::ServerState;
 use crate::runtime::tasks::{Pipes, Process};
 
 /// Bytes carried at a time.
@@ -30,6 +31,7 @@ pub struct Command {
     spec: Vec<u8>,
     dir: PathBuf,
     wanted: ExecOptions,
+    tasks: Tasks,
 }
 
 /// Where the named pipes of commands lie, below the kubelet's root directory.
@@ -38,16 +40,16 @@ pub fn directory(root: &Path) -> PathBuf {
 }
 
 /// Prepares a command; `None` where the runtime must do it: another runtime, a terminal, no input.
-pub async fn prepare(shared: &Shared, container: &str, command: &[String], wanted: ExecOptions) -> Option<Command> {
-    let endpoint = &shared.ctx.config.runtime_endpoint;
-    if wanted.tty || !wanted.stdin || shared.ctx.runtime_name != "containerd" || endpoint.is_empty() {
+pub async fn prepare(state: &ServerState, container: &str, command: &[String], wanted: ExecOptions) -> Option<Command> {
+    let endpoint = &state.config.runtime_endpoint;
+    if wanted.tty || !wanted.stdin || state.runtime_name != "containerd" || endpoint.is_empty() {
         return None;
     }
-    let status = shared.ctx.runtime.container_status(container, true).await.ok()?;
+    let status = state.runtime.container_status(container, true).await.ok()?;
     let spec = process_spec(status.info.get("info")?, command)?;
     let id = format!("{:032x}", rand::random::<u128>());
     let process = Process::new(endpoint, container, &id).await.ok()?;
-    Some(Command { process, spec, dir: directory(&shared.ctx.config.root_dir).join(id), wanted })
+    Some(Command { process, spec, dir: state.pipes_dir.join(id), wanted, tasks: state.tasks.clone() })
 }
 
 /// The container's own process with another command, from a container's verbose information.
@@ -75,7 +77,8 @@ impl Command {
         };
         let upgraded = hyper::upgrade::on(Request::from_parts(parts, body));
         let protocol = accepted.protocol;
-        tokio::spawn(async move {
+        let tasks = self.tasks.clone();
+        tasks.spawn("exec", OnPanic::Contain, async move {
             match upgraded.await {
                 Ok(io) => self.session(TokioIo::new(io), protocol).await,
                 Err(e) => tracing::debug!(error = %e, "upgrade failed"),
@@ -94,12 +97,13 @@ impl Command {
         };
         let result = match self.run(&mut streams).await {
             Ok(Some(code)) => ExecResult::ExitCode(code),
-            // Nobody is left to tell.
+            // The client is gone.
             Ok(None) => ExecResult::Success,
             Err(e) => ExecResult::internal_error(format!("error executing command in container: {e}")),
         };
         streams.finish(&result).await;
-        if let Err(e) = std::fs::remove_dir_all(&self.dir) {
+        let dir = self.dir.clone();
+        if let Ok(Err(e)) = FILES.run(move || std::fs::remove_dir_all(dir)).await {
             tracing::debug!(dir = %self.dir.display(), error = %e, "pipes not removed");
         }
     }
@@ -108,14 +112,17 @@ impl Command {
     async fn run(&self, streams: &mut ExecStreams) -> Result<Option<i32>, String> {
         let failed =
             |e: String| format!("failed to exec in container: failed to start exec {:?}: {e}", self.process.id);
-        let open = self.pipes().map_err(|e| failed(e.to_string()))?;
+        let (dir, wanted) = (self.dir.clone(), self.wanted);
+        let paths = FILES.run(move || make_pipes(&dir, wanted)).await;
+        let paths = paths.map_err(|e| failed(e.to_string()))?.map_err(|e| failed(e.to_string()))?;
+        let open = Open::new(paths).map_err(|e| failed(e.to_string()))?;
         let process = &self.process;
         process.create(self.spec.clone(), &open.paths).await.map_err(failed)?;
         if let Err(e) = process.start().await {
             let _ = process.delete().await;
             return Err(failed(e));
         }
-        let input = tokio::spawn(input(streams.stdin.take(), open.paths.stdin, process.clone()));
+        let input = self.tasks.scoped("exec-input", input(streams.stdin.take(), open.paths.stdin, process.clone()));
         let outputs = (output(open.stdout, streams.stdout.take()), output(open.stderr, streams.stderr.take()));
         let ended = async { tokio::join!(process.wait(), outputs.0, outputs.1).0 };
         let code = tokio::select! {
@@ -123,10 +130,10 @@ impl Command {
             // Its input ends and nobody reads its output any more: it notices, or runs on as it would have.
             _ = streams.closed() => None,
         };
-        input.abort();
+        drop(input);
         let Some(code) = code else {
             let left = process.clone();
-            tokio::spawn(async move {
+            self.tasks.spawn("exec-left", OnPanic::Contain, async move {
                 let _ = left.close_stdin().await;
                 if left.wait().await.is_ok() {
                     let _ = left.delete().await;
@@ -139,34 +146,41 @@ impl Command {
         }
         Ok(Some(code?.try_into().unwrap_or(i32::MAX)))
     }
+}
 
-    fn pipes(&self) -> std::io::Result<Open> {
-        use std::os::unix::fs::DirBuilderExt as _;
-        std::fs::DirBuilder::new().recursive(true).mode(0o700).create(&self.dir)?;
-        let make = |wanted: bool, name: &str| -> std::io::Result<String> {
-            if !wanted {
-                return Ok(String::new());
-            }
-            let path = self.dir.join(name);
-            rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
-            Ok(path.display().to_string())
-        };
-        let paths = Pipes {
-            stdin: make(self.wanted.stdin, "stdin")?,
-            stdout: make(self.wanted.stdout, "stdout")?,
-            stderr: make(self.wanted.stderr, "stderr")?,
-        };
-        let receiver = |path: &String| -> std::io::Result<Option<pipe::Receiver>> {
-            if path.is_empty() { Ok(None) } else { pipe::OpenOptions::new().open_receiver(path).map(Some) }
-        };
-        Ok(Open { stdout: receiver(&paths.stdout)?, stderr: receiver(&paths.stderr)?, paths })
-    }
+/// Makes the named pipes that are wanted in `dir`.
+fn make_pipes(dir: &Path, wanted: ExecOptions) -> std::io::Result<Pipes> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new().recursive(true).mode(0o700).create(dir)?;
+    let make = |wanted: bool, name: &str| -> std::io::Result<String> {
+        if !wanted {
+            return Ok(String::new());
+        }
+        let path = dir.join(name);
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0)?;
+        Ok(path.display().to_string())
+    };
+    Ok(Pipes {
+        stdin: make(wanted.stdin, "stdin")?,
+        stdout: make(wanted.stdout, "stdout")?,
+        stderr: make(wanted.stderr, "stderr")?,
+    })
 }
 
 struct Open {
     paths: Pipes,
     stdout: Option<pipe::Receiver>,
     stderr: Option<pipe::Receiver>,
+}
+
+impl Open {
+    /// Opens the ends that are read here, which does not wait for the other side.
+    fn new(paths: Pipes) -> std::io::Result<Self> {
+        let receiver = |path: &String| -> std::io::Result<Option<pipe::Receiver>> {
+            if path.is_empty() { Ok(None) } else { pipe::OpenOptions::new().open_receiver(path).map(Some) }
+        };
+        Ok(Self { stdout: receiver(&paths.stdout)?, stderr: receiver(&paths.stderr)?, paths })
+    }
 }
 
 /// Opens the writing end once the other side reads: what is written and closed before that would be lost, and its end
@@ -214,7 +228,7 @@ mod tests {
         let path = dir.path().join("stdin");
         rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).expect("a pipe");
         let at = path.display().to_string();
-        let writing = tokio::spawn(async move {
+        let writing = kelson_tasks::scoped("writer", async move {
             let mut to = writer(&at).await.expect("opened");
             to.write_all(b"x").await.expect("written");
         });

@@ -10,27 +10,77 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Request, Response};
+use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use kelson_cri::Runtime;
+use kelson_cri::proto as cri;
 use kelson_streams::{ConnectionOptions, PortForwardPair, PortForwardProtocol, PortForwardSession};
+use kelson_tasks::{FILES, OnPanic, Tasks};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use rustix::thread::LinkNameSpaceType;
 use serde::Deserialize;
 use tokio::net::{TcpSocket, TcpStream};
-use tokio::task::JoinSet;
 
-use super::routes::{Body, text};
-use crate::probes::handlers::os_text;
+use super::answer::{Body, not_found, text};
+use super::endpoint::{Answer, Call};
+use super::splice;
+use super::state::ServerState;
+use crate::pod;
+use crate::probes::words::os_text;
+use crate::runtime::labels;
 
 /// How long a connection inside the pod may take; it is one to a loopback address.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
+/// `/portForward`.
+pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
+    Box::pin(async move {
+        let below: Vec<&str> = call.below.iter().map(String::as_str).collect();
+        let ([namespace, pod] | [namespace, pod, _]) = below.as_slice() else { return not_found() };
+        port_forward(&state, namespace, pod, &call.query, call.request).await
+    })
+}
+
+async fn port_forward(
+    state: &ServerState,
+    namespace: &str,
+    pod: &str,
+    pairs: &[(String, String)],
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let Some(found) = state.known.find(namespace, pod) else {
+        return text(StatusCode::NOT_FOUND, "pod does not exist");
+    };
+    let filter = cri::PodSandboxFilter {
+        label_selector: [(labels::POD_UID.to_owned(), pod::uid(&found).to_owned())].into_iter().collect(),
+        state: Some(cri::PodSandboxStateValue { state: cri::PodSandboxState::SandboxReady as i32 }),
+        ..Default::default()
+    };
+    let sandboxes = match state.runtime.list_pod_sandbox(Some(filter)).await {
+        Ok(s) => s,
+        Err(e) => return text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
+    };
+    let Some(sandbox) = sandboxes.into_iter().max_by_key(|s| s.created_at) else {
+        return text(StatusCode::INTERNAL_SERVER_ERROR, format!("failed to find sandbox for pod {pod}_{namespace}"));
+    };
+    // A pod with a runtime class may be a virtual machine, whose ports are not behind the namespace's loopback.
+    let plain = found.spec.as_ref().is_none_or(|s| s.runtime_class_name.as_deref().unwrap_or_default().is_empty());
+    if plain && let Some(network) = network(&*state.runtime, &sandbox.id).await {
+        let target = Target { network, pod: format!("{pod}_{namespace}"), uid: pod::uid(&found).to_owned() };
+        return answer(state.tasks.child("port-forward"), request, target);
+    }
+    let ports = pairs.iter().filter(|(k, _)| k == "port").filter_map(|(_, v)| v.parse().ok()).collect();
+    match state.runtime.port_forward(&sandbox.id, ports).await {
+        Ok(url) => splice::carry(&state.tasks, &url, request).await,
+        Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
+    }
+}
+
 /// The network a sandbox is on.
 #[derive(Debug, Clone)]
-pub enum Network {
+enum Network {
     /// The node's own.
     Node,
     /// The namespace behind this path, held open.
@@ -75,11 +125,14 @@ fn namespace_path(info: &str) -> Option<Option<PathBuf>> {
 }
 
 /// Which network a sandbox is on, if the runtime tells and this process can reach it.
-pub async fn network(runtime: &dyn Runtime, sandbox: &str) -> Option<Network> {
+async fn network(runtime: &dyn Runtime, sandbox: &str) -> Option<Network> {
     let info = runtime.pod_sandbox_status(sandbox, true).await.ok()?.info;
     match namespace_path(info.get("info")?)? {
         None => Some(Network::Node),
-        Some(path) => File::open(path).ok().map(|f| Network::Namespace(Arc::new(f.into()))),
+        Some(path) => {
+            let opened = FILES.run(move || File::open(path)).await.ok()?.ok()?;
+            Some(Network::Namespace(Arc::new(opened.into())))
+        }
     }
 }
 
@@ -125,17 +178,17 @@ async fn socket(network: &Network, v4: bool) -> io::Result<TcpSocket> {
 }
 
 /// What a session needs to know.
-pub struct Target {
+struct Target {
     /// Where the pod's ports are.
-    pub network: Network,
+    network: Network,
     /// `name_namespace`, for messages.
-    pub pod: String,
+    pod: String,
     /// For messages.
-    pub uid: String,
+    uid: String,
 }
 
-/// Answers the client's upgrade and serves its connections until it leaves.
-pub fn serve(request: Request<Incoming>, target: Target) -> Response<Body> {
+/// Answers the client's upgrade and serves its connections until it leaves; `tasks` are the session's own.
+fn answer(tasks: Tasks, request: Request<Incoming>, target: Target) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let accepted = match kelson_streams::accept_port_forward(&parts) {
         Ok(a) => a,
@@ -147,16 +200,17 @@ pub fn serve(request: Request<Incoming>, target: Target) -> Response<Body> {
         }
     };
     let upgraded = hyper::upgrade::on(Request::from_parts(parts, body));
-    tokio::spawn(async move {
+    let own = tasks.clone();
+    tasks.spawn("port-forward", OnPanic::Contain, async move {
         match upgraded.await {
-            Ok(io) => session(TokioIo::new(io), accepted.protocol, target).await,
+            Ok(io) => session(&own, TokioIo::new(io), accepted.protocol, target).await,
             Err(e) => tracing::debug!(error = %e, "upgrade failed"),
         }
     });
     accepted.response.map(|()| Empty::new().boxed_unsync())
 }
 
-async fn session(io: TokioIo<hyper::upgrade::Upgraded>, protocol: PortForwardProtocol, target: Target) {
+async fn session(tasks: &Tasks, io: TokioIo<hyper::upgrade::Upgraded>, protocol: PortForwardProtocol, target: Target) {
     let mut session = match PortForwardSession::serve(io, protocol, &ConnectionOptions::default()) {
         Ok(s) => s,
         Err(e) => {
@@ -165,13 +219,11 @@ async fn session(io: TokioIo<hyper::upgrade::Upgraded>, protocol: PortForwardPro
         }
     };
     let target = Arc::new(target);
-    let mut pairs = JoinSet::new();
     while let Some(pair) = session.next_pair().await {
-        while pairs.try_join_next().is_some() {}
-        pairs.spawn(carry(pair, Arc::clone(&target)));
+        tasks.spawn("port-forward-pair", OnPanic::Contain, carry(pair, Arc::clone(&target)));
     }
-    // The client is gone; what it has not read reaches nobody.
-    pairs.shutdown().await;
+    // The client is gone, and with it the reader of what the pairs still carry.
+    tasks.token().cancel();
 }
 
 async fn carry(pair: PortForwardPair, target: Arc<Target>) {

@@ -1,5 +1,6 @@
 //! `/containerLogs`.
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -9,9 +10,12 @@ use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use k8s_openapi::api::core::v1::Pod;
 use kelson_cri::proto as cri;
+use kelson_tasks::{FILES, OnPanic};
 
-use super::routes::{Body, text};
-use super::{Shared, query};
+use super::answer::{Body, not_found, text};
+use super::endpoint::{Answer, Call};
+use super::query;
+use super::state::ServerState;
 use crate::logs::read::{self, Options};
 use crate::pod;
 use crate::runtime::labels;
@@ -25,7 +29,8 @@ fn options(pairs: &[(String, String)], now: jiff::Timestamp) -> Result<Options, 
         let Some(v) = query::first(pairs, name).filter(|v| !v.is_empty()) else { return Ok(None) };
         v.parse().map(Some).map_err(|_| format!("invalid {name}: {v:?}"))
     };
-    let mut since = number("sinceSeconds")?.map(|s| now - Duration::from_secs(s));
+    // More than there has been of time: all of it.
+    let mut since = number("sinceSeconds")?.and_then(|s| now.checked_sub(Duration::from_secs(s)).ok());
     if let Some(t) = query::first(pairs, "sinceTime").filter(|v| !v.is_empty()) {
         since = Some(t.parse().map_err(|_| format!("invalid sinceTime: {t:?}"))?);
     }
@@ -46,17 +51,24 @@ fn options(pairs: &[(String, String)], now: jiff::Timestamp) -> Result<Options, 
 }
 
 /// Answers.
-pub async fn answer(
-    shared: &Shared,
+pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
+    Box::pin(async move {
+        let [namespace, pod, container] = call.below.as_slice() else { return not_found() };
+        answer(&state, namespace, pod, container, &call.query).await
+    })
+}
+
+async fn answer(
+    state: &ServerState,
     namespace: &str,
     name: &str,
     container: &str,
     pairs: &[(String, String)],
 ) -> Response<Body> {
-    let Some(pod) = shared.known.find(namespace, name) else {
+    let Some(pod) = state.known.find(namespace, name) else {
         return text(StatusCode::NOT_FOUND, format!("pod {name:?} not found\n"));
     };
-    let options = match options(pairs, shared.ctx.clock.now()) {
+    let options = match options(pairs, state.clock.now()) {
         Ok(o) => o,
         Err(e) => return text(StatusCode::UNPROCESSABLE_ENTITY, e),
     };
@@ -64,16 +76,17 @@ pub async fn answer(
         return text(StatusCode::NOT_FOUND, format!("container {container:?} not found in pod {name:?}\n"));
     }
     let previous = query::flag(pairs, "previous");
-    let (id, path) = match log_of(shared, &pod, container, previous).await {
+    let (id, path) = match log_of(state, &pod, container, previous).await {
         Ok(found) => found,
         Err(why) => return text(StatusCode::BAD_REQUEST, why),
     };
-    if !path.exists() {
+    let at = path.clone();
+    if !FILES.run(move || at.exists()).await.unwrap_or(false) {
         return text(StatusCode::INTERNAL_SERVER_ERROR, format!("failed to open log file {:?}", path.display()));
     }
     let (sink, blocks) = tokio::sync::mpsc::channel::<Bytes>(BLOCKS_MAX);
-    let runtime = std::sync::Arc::clone(&shared.ctx.runtime);
-    tokio::spawn(async move {
+    let runtime = Arc::clone(&state.runtime);
+    state.tasks.spawn("log-stream", OnPanic::Contain, async move {
         let alive = || async {
             let status = runtime.container_status(&id, false).await;
             status.is_ok_and(|s| s.status.is_some_and(|s| s.state == cri::ContainerState::ContainerRunning as i32))
@@ -90,13 +103,13 @@ pub async fn answer(
 }
 
 /// The instance whose log is meant, and its file.
-async fn log_of(shared: &Shared, pod: &Pod, container: &str, previous: bool) -> Result<(String, PathBuf), String> {
+async fn log_of(state: &ServerState, pod: &Pod, container: &str, previous: bool) -> Result<(String, PathBuf), String> {
     let selector = [
         (labels::POD_UID.to_owned(), pod::uid(pod).to_owned()),
         (labels::CONTAINER_NAME.to_owned(), container.to_owned()),
     ];
     let filter = cri::ContainerFilter { label_selector: selector.into_iter().collect(), ..Default::default() };
-    let mut list = shared.ctx.runtime.list_containers(Some(filter)).await.map_err(|e| e.to_string())?;
+    let mut list = state.runtime.list_containers(Some(filter)).await.map_err(|e| e.to_string())?;
     list.sort_by_key(|c| std::cmp::Reverse(c.created_at));
     let name = pod::name(pod);
     let created = cri::ContainerState::ContainerCreated as i32;
@@ -120,7 +133,7 @@ async fn log_of(shared: &Shared, pod: &Pod, container: &str, previous: bool) -> 
             None => format!("container {container:?} in pod {name:?} is waiting to start - no logs yet"),
         })?
     };
-    let status = shared.ctx.runtime.container_status(&chosen.id, false).await.map_err(|e| e.to_string())?;
+    let status = state.runtime.container_status(&chosen.id, false).await.map_err(|e| e.to_string())?;
     Ok((chosen.id.clone(), PathBuf::from(status.status.unwrap_or_default().log_path)))
 }
 
@@ -143,6 +156,8 @@ mod tests {
             get("follow=true&tailLines=5&sinceSeconds=40&timestamps=true&limitBytes=9&stream=Stderr").expect("options");
         assert!(o.follow && o.timestamps && o.tail_lines == Some(5) && o.limit_bytes == Some(9));
         assert_eq!((o.since.map(|t| t.as_second()), o.stream.as_deref()), (Some(60), Some("stderr")));
+        let all = get("sinceSeconds=18446744073709551615").expect("a number");
+        assert_eq!(all.since, None, "a time before all times");
         assert!(get("tailLines=x").is_err() && get("sinceTime=yesterday").is_err() && get("stream=x").is_err());
     }
 }

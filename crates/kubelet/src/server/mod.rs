@@ -1,110 +1,176 @@
 //! The kubelet's HTTPS server: logs, exec, attach, port-forward, run, pods, stats, metrics, health. Every request but
 //! health of a loopback caller is authenticated and authorized (upstream: `pkg/kubelet/server`).
+mod answer;
 mod auth;
 pub(crate) mod command;
+mod configz;
+mod endpoint;
+mod exec;
 mod forward;
+mod health;
 mod logs;
 mod metrics;
 mod node_logs;
+mod pods;
 mod query;
 mod routes;
+mod run;
 mod splice;
+pub mod state;
+mod target;
 
+use std::collections::HashMap;
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::Timestamp;
+use kelson_client::Client;
+use kelson_meta::Clock;
 use kelson_pki::{AnyClientCertificate, Authority, Issued, Key, LeafSpec, Purpose, San, SwappableCertificate};
+use kelson_tasks::OnPanic;
+use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Semaphore;
-use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
-use crate::effects::Context;
-use crate::pods::manager::Known;
+use crate::certs::serving::ServingCertificate;
+use crate::config::Config;
+use auth::Auth;
+use state::ServerState;
 
-/// Connections served at once; more wait to be accepted.
+/// Connections served at once; more are closed.
 const CONNECTIONS_MAX: usize = 1024;
+/// Connections of one address at once; loopback may have all.
+const CONNECTIONS_PER_PEER_MAX: usize = 256;
+/// Before the next connection is taken when one could not be: there may be no descriptor left.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 /// How long a TLS handshake may take.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(10);
-/// How long a request's head may take.
+/// How long a request's head may take, counted from the end of the request before.
 const HEADER_MAX: Duration = Duration::from_secs(30);
 /// Life of the certificate that serves until the cluster issued one.
 const SELF_SIGNED_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// What requests are served with.
-pub(crate) struct Shared {
-    pub(crate) ctx: Arc<Context>,
-    pub(crate) known: Known,
-    pub(crate) auth: auth::Auth,
+/// What the server is made of.
+pub struct Server {
+    /// What requests are served with.
+    pub state: ServerState,
+    /// The API, for reviews of tokens and access, and for the serving certificate.
+    pub client: Client,
 }
 
-/// Starts the server; gives its port.
-///
-/// # Errors
-/// When it cannot listen or its certificates cannot be read; the text says which.
-pub async fn start(tasks: &mut JoinSet<()>, ctx: Arc<Context>, known: Known) -> Result<u16, String> {
-    let Some(at) = ctx.config.server.listen else { return Ok(0) };
-    let listener = TcpListener::bind(at).await.map_err(|e| format!("listen on {at}: {e}"))?;
-    let port = listener.local_addr().map_err(|e| e.to_string())?.port();
-    let certificate = serving_certificate(&ctx)?;
-    if ctx.config.server.tls_files.is_none() {
-        let wanted = crate::certs::serving::run(Arc::clone(&ctx), Arc::clone(&certificate));
-        tasks.spawn(wanted);
+impl Server {
+    /// Starts the server; gives its port, 0 where none is configured.
+    ///
+    /// # Errors
+    /// When it cannot listen or its certificates cannot be read.
+    pub async fn start(self) -> Result<u16, ServerError> {
+        let Self { state, client } = self;
+        let settings = state.config.server.clone();
+        let Some(at) = settings.listen else { return Ok(0) };
+        let listener = TcpListener::bind(at).await.map_err(|source| ServerError::Listen { at, source })?;
+        let port = listener.local_addr().map_err(|source| ServerError::Listen { at, source })?.port();
+        let certificate = serving_certificate(&state.config, &*state.clock).map_err(ServerError::Certificate)?;
+        if settings.tls_files.is_none() {
+            let wanted = ServingCertificate {
+                client: client.clone(),
+                clock: Arc::clone(&state.clock),
+                config: Arc::clone(&state.config),
+                serving: Arc::clone(&certificate),
+            };
+            state.tasks.supervise("serving-certificate", move || wanted.clone().run());
+        }
+        let ca = String::from_utf8_lossy(&settings.client_ca_pem).into_owned();
+        let cas: Vec<&str> = if ca.is_empty() { vec![] } else { vec![&ca] };
+        let fault = |e: &dyn std::fmt::Display| ServerError::Certificate(e.to_string());
+        let verifier = AnyClientCertificate::new(&cas).map_err(|e| fault(&e))?;
+        let mut tls = rustls::ServerConfig::builder_with_provider(kelson_pki::provider())
+            .with_safe_default_protocol_versions()
+            .map_err(|e| fault(&e))?
+            .with_client_cert_verifier(verifier)
+            .with_cert_resolver(certificate);
+        // Upgrades need HTTP/1.1; nothing here gains from HTTP/2, and what is not spoken cannot be reset rapidly.
+        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let auth = Auth::new(client, Arc::clone(&state.clock), &state.config.node_name, &cas);
+        let serving = Arc::new(Serving {
+            listener,
+            tls: TlsAcceptor::from(Arc::new(tls)),
+            auth: Arc::new(auth.map_err(ServerError::Certificate)?),
+            places: Places::default(),
+            state: Arc::new(state),
+        });
+        let tasks = serving.state.tasks.clone();
+        tasks.supervise("server-accept", move || accept(Arc::clone(&serving)));
+        Ok(port)
     }
-    let ca = String::from_utf8_lossy(&ctx.config.server.client_ca_pem).into_owned();
-    let cas: Vec<&str> = if ca.is_empty() { vec![] } else { vec![&ca] };
-    let verifier = AnyClientCertificate::new(&cas).map_err(|e| e.to_string())?;
-    let mut tls = rustls::ServerConfig::builder_with_provider(kelson_pki::provider())
-        .with_safe_default_protocol_versions()
-        .map_err(|e| e.to_string())?
-        .with_client_cert_verifier(verifier)
-        .with_cert_resolver(certificate);
-    // Upgrades need HTTP/1.1; nothing here gains from HTTP/2, and what is not spoken cannot be reset rapidly.
-    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
-    let auth = auth::Auth::new(Arc::clone(&ctx), &cas)?;
-    let shared = Arc::new(Shared { ctx, known, auth });
-    tasks.spawn(accept(listener, TlsAcceptor::from(Arc::new(tls)), shared));
-    Ok(port)
 }
 
-async fn accept(listener: TcpListener, tls: TlsAcceptor, shared: Arc<Shared>) {
-    let slots = Arc::new(Semaphore::new(CONNECTIONS_MAX));
-    let mut connections = JoinSet::new();
+/// Why the server did not start.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The address is taken or not this machine's.
+    #[error("listen on {at}: {source}")]
+    Listen {
+        /// The address.
+        at: SocketAddr,
+        /// The system's reason.
+        source: std::io::Error,
+    },
+    /// A certificate, a key or an authority cannot be used.
+    #[error("{0}")]
+    Certificate(String),
+}
+
+struct Serving {
+    listener: TcpListener,
+    tls: TlsAcceptor,
+    auth: Arc<Auth>,
+    places: Places,
+    state: Arc<ServerState>,
+}
+
+async fn accept(serving: Arc<Serving>) {
     loop {
-        let Ok(slot) = Arc::clone(&slots).acquire_owned().await else { return };
-        let (tcp, tls, shared) = match listener.accept().await {
-            Ok((tcp, _)) => (tcp, tls.clone(), Arc::clone(&shared)),
+        let (tcp, peer) = match serving.listener.accept().await {
+            Ok(accepted) => accepted,
             Err(e) => {
                 tracing::warn!(error = %e, "connection not accepted");
-                tokio::time::sleep(Duration::from_millis(100)).await;
+                tokio::time::sleep(ACCEPT_PAUSE).await;
                 continue;
             }
         };
-        while connections.try_join_next().is_some() {}
-        connections.spawn(async move {
-            let _slot = slot;
-            if let Err(e) = serve(tcp, tls, shared).await {
-                tracing::debug!(error = %e, "connection ended");
+        // Whoever finds no place is let go at once: one that waited would keep others waiting behind it.
+        let Some(place) = serving.places.take(peer.ip()) else {
+            tracing::debug!(%peer, "too many connections");
+            continue;
+        };
+        let own = Arc::clone(&serving);
+        serving.state.tasks.spawn("server-connection", OnPanic::Contain, async move {
+            let _place = place;
+            if let Err(e) = serve(tcp, &own).await {
+                tracing::debug!(%peer, error = %e, "connection ended");
             }
         });
     }
 }
 
-async fn serve(tcp: TcpStream, tls: TlsAcceptor, shared: Arc<Shared>) -> Result<(), String> {
+async fn serve(tcp: TcpStream, serving: &Serving) -> Result<(), String> {
     // Not fatal: it only delays small writes.
     let _ = tcp.set_nodelay(true);
-    let io = tokio::time::timeout(HANDSHAKE_MAX, tls.accept(tcp)).await.map_err(|_| "TLS handshake timed out")?;
-    let io = io.map_err(|e| format!("TLS handshake: {e}"))?;
+    let handshake = tokio::time::timeout(HANDSHAKE_MAX, serving.tls.accept(tcp)).await;
+    let io = handshake.map_err(|_| "TLS handshake timed out")?.map_err(|e| format!("TLS handshake: {e}"))?;
     let chain: Arc<Vec<_>> = Arc::new(
         io.get_ref().1.peer_certificates().unwrap_or_default().iter().map(|c| c.clone().into_owned()).collect(),
     );
+    let (state, auth) = (Arc::clone(&serving.state), Arc::clone(&serving.auth));
     let service = service_fn(move |request| {
-        let (shared, chain) = (Arc::clone(&shared), Arc::clone(&chain));
-        async move { Ok::<_, std::convert::Infallible>(routes::handle(shared, chain, request).await) }
+        let (state, auth, chain) = (Arc::clone(&state), Arc::clone(&auth), Arc::clone(&chain));
+        async move { Ok::<_, std::convert::Infallible>(routes::handle(state, auth, chain, request).await) }
     });
+    // The time for a head counts between requests too: a silent connection is closed.
     hyper::server::conn::http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_MAX)
@@ -114,29 +180,65 @@ async fn serve(tcp: TcpStream, tls: TlsAcceptor, shared: Arc<Shared>) -> Result<
         .map_err(|e| e.to_string())
 }
 
+/// The places of connections, shared out so that one host cannot take them all.
+#[derive(Default)]
+struct Places(Arc<Mutex<HashMap<IpAddr, usize>>>);
+
+/// A connection's place; free again when it is dropped.
+struct Place {
+    of: Arc<Mutex<HashMap<IpAddr, usize>>>,
+    peer: IpAddr,
+}
+
+impl Places {
+    fn take(&self, peer: IpAddr) -> Option<Place> {
+        let peer = peer.to_canonical();
+        let mut taken = self.0.lock();
+        let (all, own) = (taken.values().sum::<usize>(), taken.get(&peer).copied().unwrap_or(0));
+        // The API server of a small cluster is on this very machine.
+        let own_max = if peer.is_loopback() { CONNECTIONS_MAX } else { CONNECTIONS_PER_PEER_MAX };
+        if all >= CONNECTIONS_MAX || own >= own_max {
+            return None;
+        }
+        *taken.entry(peer).or_default() += 1;
+        Some(Place { of: Arc::clone(&self.0), peer })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut taken = self.of.lock();
+        if let Some(n) = taken.get_mut(&self.peer) {
+            *n -= 1;
+            if *n == 0 {
+                taken.remove(&self.peer);
+            }
+        }
+    }
+}
+
 /// From the configured files, from an earlier run, or made on the spot.
-fn serving_certificate(ctx: &Context) -> Result<Arc<SwappableCertificate>, String> {
-    let read = |p: &std::path::Path| std::fs::read_to_string(p).map_err(|e| format!("{}: {e}", p.display()));
-    let load = |cert: &std::path::Path, key: &std::path::Path| -> Result<Issued, String> {
+fn serving_certificate(config: &Config, clock: &dyn Clock) -> Result<Arc<SwappableCertificate>, String> {
+    let read = |p: &Path| std::fs::read_to_string(p).map_err(|e| format!("{}: {e}", p.display()));
+    let load = |cert: &Path, key: &Path| -> Result<Issued, String> {
         let key = Key::from_pem(&read(key)?).map_err(|e| e.to_string())?;
         Ok(Issued { cert_pem: read(cert)?, key })
     };
-    let issued = match &ctx.config.server.tls_files {
+    let issued = match &config.server.tls_files {
         Some((cert, key)) => load(cert, key)?,
-        None => match crate::certs::store::Store::new("kubelet-server", &ctx.config.cert_dir).current() {
+        None => match crate::certs::store::Store::new("kubelet-server", &config.cert_dir).current() {
             Ok(Some(found)) => found,
-            _ => self_signed(ctx)?,
+            _ => self_signed(config, clock.now())?,
         },
     };
     SwappableCertificate::new(&issued).map_err(|e| e.to_string())
 }
 
-fn self_signed(ctx: &Context) -> Result<Issued, String> {
-    let now: Timestamp = ctx.clock.now();
-    let name = &ctx.config.node_name;
+fn self_signed(config: &Config, now: Timestamp) -> Result<Issued, String> {
+    let name = &config.node_name;
     let authority = Authority::create(&format!("{name}-ca"), now).map_err(|e| e.to_string())?;
     let mut sans = vec![San::Dns(name.clone())];
-    sans.extend(ctx.config.node_ips.iter().map(|ip| San::Ip(*ip)));
+    sans.extend(config.node_ips.iter().map(|ip| San::Ip(*ip)));
     let spec = LeafSpec {
         common_name: name,
         organizations: &[],
@@ -145,4 +247,24 @@ fn self_signed(ctx: &Context) -> Result<Issued, String> {
         lifetime: SELF_SIGNED_LIFE,
     };
     authority.issue(&spec, now).map_err(|e| e.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_host_cannot_take_all_places() {
+        let places = Places::default();
+        let (greedy, other): (IpAddr, IpAddr) = ("192.0.2.1".parse().expect("ip"), "192.0.2.2".parse().expect("ip"));
+        let mapped: IpAddr = "::ffff:192.0.2.1".parse().expect("ip");
+        let held: Vec<Place> = std::iter::from_fn(|| places.take(greedy)).collect();
+        assert_eq!(held.len(), CONNECTIONS_PER_PEER_MAX);
+        assert!(places.take(mapped).is_none(), "the same host by another spelling");
+        assert!(places.take(other).is_some());
+        let loopback = std::iter::from_fn(|| places.take(IpAddr::from([127, 0, 0, 1]))).collect::<Vec<_>>();
+        assert_eq!(held.len() + loopback.len(), CONNECTIONS_MAX);
+        drop(held);
+        assert!(places.take(greedy).is_some());
+    }
 }

@@ -3,38 +3,43 @@
 use std::io::Read as _;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::sync::Arc;
 
 use bytes::Bytes;
-use futures::StreamExt as _;
-use http::{Response, StatusCode, header};
+use http::{Method, Response, StatusCode, header};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
+use kelson_tasks::FILES;
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags};
 use rustix::io::Errno;
 
-use super::routes::{Body, text, typed};
+use super::answer::{Body, not_found, text, typed};
+use super::endpoint::{Answer, Call};
+use super::state::ServerState;
 
 /// What is served.
-pub const ROOT: &str = "/var/log";
+const ROOT: &str = "/var/log";
 /// Bytes read at a time.
 const BLOCK: usize = 64 * 1024;
-/// Blocks on their way to the client: what it does not read is not read from the disk.
-const BLOCKS_MAX: usize = 4;
 /// Names listed of one directory.
 const NAMES_MAX: usize = 10_000;
 
-/// Answers for a path below `root`.
-pub async fn answer(root: &'static str, path: String) -> Response<Body> {
-    let work = tokio::task::spawn_blocking(move || open(Path::new(root), &path));
+/// Answers.
+pub fn serve(_: Arc<ServerState>, call: Call) -> Answer {
+    Box::pin(async move {
+        if call.request.method() == Method::GET { answer(ROOT, call.below.join("/")).await } else { not_found() }
+    })
+}
+
+async fn answer(root: &'static str, path: String) -> Response<Body> {
+    let work = FILES.run(move || open(Path::new(root), &path));
     match work.await {
         Ok(Ok(Found::Directory(names))) => {
             let lines: String = names.iter().map(|n| format!("<a href=\"{n}\">{n}</a>\n")).collect();
             typed(StatusCode::OK, "text/html; charset=utf-8", format!("<pre>\n{lines}</pre>\n"))
         }
         Ok(Ok(Found::File(file, size))) => stream(file, size),
-        Ok(Err(Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::LOOP)) => {
-            text(StatusCode::NOT_FOUND, "404 page not found\n")
-        }
+        Ok(Err(Errno::NOENT | Errno::NOTDIR | Errno::XDEV | Errno::LOOP)) => not_found(),
         Ok(Err(e)) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
         Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
     }
@@ -80,27 +85,20 @@ fn escaped(name: &str) -> String {
     name.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&#34;")
 }
 
-/// The file as it is now: what is appended meanwhile is not waited for.
+/// The file as it is now: what is appended meanwhile is not waited for. A block is read when the client has taken the one
+/// before.
 fn stream(file: std::fs::File, size: u64) -> Response<Body> {
-    let (sink, blocks) = tokio::sync::mpsc::channel::<Bytes>(BLOCKS_MAX);
-    tokio::task::spawn_blocking(move || {
-        let mut file = file.take(size);
-        loop {
+    let frames = futures::stream::unfold(file.take(size), |mut file| async move {
+        let read = FILES.run(move || {
             let mut block = vec![0; BLOCK];
-            match file.read(&mut block) {
-                Ok(n) if n > 0 => {
-                    block.truncate(n);
-                    if sink.blocking_send(block.into()).is_err() {
-                        return;
-                    }
-                }
-                // The client sees a short answer where the file was cut meanwhile.
-                _ => return,
-            }
-        }
+            let n = file.read(&mut block).unwrap_or(0);
+            block.truncate(n);
+            (file, block)
+        });
+        // The client sees a short answer where the file was cut meanwhile.
+        let (file, block) = read.await.ok().filter(|(_, block)| !block.is_empty())?;
+        Some((Ok::<_, std::convert::Infallible>(Frame::data(Bytes::from(block))), file))
     });
-    let frames =
-        tokio_stream::wrappers::ReceiverStream::new(blocks).map(|b| Ok::<_, std::convert::Infallible>(Frame::data(b)));
     let mut response = Response::new(StreamBody::new(frames).boxed_unsync());
     response.headers_mut().insert(header::CONTENT_TYPE, http::HeaderValue::from_static("text/plain; charset=utf-8"));
     response

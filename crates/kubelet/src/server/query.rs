@@ -23,8 +23,17 @@ pub fn flag(pairs: &[(String, String)], name: &str) -> bool {
     first(pairs, name).is_some_and(|v| matches!(v, "1" | "true"))
 }
 
-/// Percent- and plus-decoding.
-pub fn decode(text: &str) -> String {
+/// A value of a query: a plus is a space.
+fn decode(text: &str) -> String {
+    percent_decode(text, true)
+}
+
+/// A segment of a path.
+pub fn decode_path(text: &str) -> String {
+    percent_decode(text, false)
+}
+
+fn percent_decode(text: &str, plus_is_space: bool) -> String {
     let bytes = text.as_bytes();
     let mut out = Vec::with_capacity(bytes.len());
     let mut i = 0;
@@ -38,7 +47,7 @@ pub fn decode(text: &str) -> String {
                 out.push(b);
                 i += 3;
             }
-            (b'+', _) => {
+            (b'+', _) if plus_is_space => {
                 out.push(b' ');
                 i += 1;
             }
@@ -62,5 +71,6 @@ mod tests {
         assert_eq!(commands, ["sh", "-c", "echo \"a&b\""]);
         assert!(flag(&p, "tty") && !flag(&p, "input"));
         assert_eq!(decode("100%"), "100%");
+        assert_eq!(decode_path("%65xec+"), "exec+");
     }
 }

@@ -1,6 +1,6 @@
-//! Exec and attach (and what `exec` and `forward` leave): the runtime names a URL of its streaming server on
-//! loopback; the client's own upgrade request is sent there, and after a verified 101 the bytes are carried both ways. A
-//! redirect is never followed and never handed out.
+//! Streams that the runtime serves: it names a URL of its streaming server on loopback; the client's own upgrade request is
+//! sent there, and after a verified 101 the bytes are carried both ways. A redirect is never followed and never handed
+//! out.
 use std::net::SocketAddr;
 
 use http::header::{CONNECTION, HOST, UPGRADE};
@@ -8,90 +8,13 @@ use http::{Request, Response, StatusCode, Uri};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use kelson_cri::proto as cri;
+use kelson_tasks::{OnPanic, Tasks};
 use tokio::net::TcpStream;
 
-use super::routes::{Body, running_container, text};
-use super::{Shared, forward, query};
-use crate::pod;
-use crate::runtime::labels;
+use super::answer::{Body, text};
 
 /// Most of a refusal of the runtime's that is passed on.
 const REFUSAL_MAX: usize = 64 * 1024;
-
-/// Exec, or attach.
-pub async fn exec(
-    shared: &Shared,
-    namespace: &str,
-    pod: &str,
-    container: &str,
-    pairs: &[(String, String)],
-    request: Request<Incoming>,
-    attach: bool,
-) -> Response<Body> {
-    let on = |a: &str, b: &str| query::flag(pairs, a) || query::flag(pairs, b);
-    let tty = query::flag(pairs, "tty");
-    let (stdin, stdout, stderr) = (on("input", "stdin"), on("output", "stdout"), on("error", "stderr") && !tty);
-    if !stdin && !stdout && !stderr {
-        return text(StatusCode::BAD_REQUEST, "you must specify at least 1 of stdin, stdout, stderr");
-    }
-    let id = match running_container(shared, namespace, pod, container).await {
-        Ok(id) => id,
-        Err(refusal) => return refusal,
-    };
-    let url = if attach {
-        let ask = cri::AttachRequest { container_id: id, stdin, tty, stdout, stderr };
-        shared.ctx.runtime.attach(ask).await
-    } else {
-        let cmd: Vec<String> = pairs.iter().filter(|(k, _)| k == "command").map(|(_, v)| v.clone()).collect();
-        let wanted = kelson_streams::ExecOptions { stdin, stdout, stderr, tty };
-        if let Some(command) = super::command::prepare(shared, &id, &cmd, wanted).await {
-            return command.serve(request);
-        }
-        let ask = cri::ExecRequest { container_id: id, cmd, tty, stdin, stdout, stderr };
-        shared.ctx.runtime.exec(ask).await
-    };
-    match url {
-        Ok(url) => carry(&url, request).await,
-        Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
-    }
-}
-
-/// Port-forward.
-pub async fn port_forward(
-    shared: &Shared,
-    namespace: &str,
-    pod: &str,
-    pairs: &[(String, String)],
-    request: Request<Incoming>,
-) -> Response<Body> {
-    let Some(found) = shared.known.find(namespace, pod) else {
-        return text(StatusCode::NOT_FOUND, "pod does not exist");
-    };
-    let filter = cri::PodSandboxFilter {
-        label_selector: [(labels::POD_UID.to_owned(), pod::uid(&found).to_owned())].into_iter().collect(),
-        state: Some(cri::PodSandboxStateValue { state: cri::PodSandboxState::SandboxReady as i32 }),
-        ..Default::default()
-    };
-    let sandboxes = match shared.ctx.runtime.list_pod_sandbox(Some(filter)).await {
-        Ok(s) => s,
-        Err(e) => return text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
-    };
-    let Some(sandbox) = sandboxes.into_iter().max_by_key(|s| s.created_at) else {
-        return text(StatusCode::INTERNAL_SERVER_ERROR, format!("failed to find sandbox for pod {pod}_{namespace}"));
-    };
-    // A pod with a runtime class may be a virtual machine, whose ports are not behind the namespace's loopback.
-    let plain = found.spec.as_ref().is_none_or(|s| s.runtime_class_name.as_deref().unwrap_or_default().is_empty());
-    if plain && let Some(network) = forward::network(&*shared.ctx.runtime, &sandbox.id).await {
-        let target = forward::Target { network, pod: format!("{pod}_{namespace}"), uid: pod::uid(&found).to_owned() };
-        return forward::serve(request, target);
-    }
-    let ports = pairs.iter().filter(|(k, _)| k == "port").filter_map(|(_, v)| v.parse().ok()).collect();
-    match shared.ctx.runtime.port_forward(&sandbox.id, ports).await {
-        Ok(url) => carry(&url, request).await,
-        Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
-    }
-}
 
 /// The runtime's address: plain HTTP on loopback, nothing else.
 fn loopback(url: &str) -> Result<(SocketAddr, Uri), String> {
@@ -109,8 +32,9 @@ fn loopback(url: &str) -> Result<(SocketAddr, Uri), String> {
     Ok((SocketAddr::new(ip, uri.port_u16().unwrap_or(80)), uri))
 }
 
-async fn carry(url: &str, request: Request<Incoming>) -> Response<Body> {
-    match upgrade(url, request).await {
+/// Carries the request's stream to the runtime's `url`; the tasks of it belong to `tasks`.
+pub async fn carry(tasks: &Tasks, url: &str, request: Request<Incoming>) -> Response<Body> {
+    match upgrade(tasks, url, request).await {
         Ok(response) => response,
         Err(e) => {
             tracing::warn!(error = %e, "stream not opened");
@@ -119,13 +43,13 @@ async fn carry(url: &str, request: Request<Incoming>) -> Response<Body> {
     }
 }
 
-async fn upgrade(url: &str, mut request: Request<Incoming>) -> Result<Response<Body>, String> {
+async fn upgrade(tasks: &Tasks, url: &str, mut request: Request<Incoming>) -> Result<Response<Body>, String> {
     let (at, uri) = loopback(url)?;
     let tcp = TcpStream::connect(at).await.map_err(|e| format!("runtime's streaming server: {e}"))?;
     let _ = tcp.set_nodelay(true);
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(tcp)).await.map_err(|e| e.to_string())?;
-    tokio::spawn(async move {
+    tasks.spawn("stream-to-runtime", OnPanic::Contain, async move {
         if let Err(e) = connection.with_upgrades().await {
             tracing::debug!(error = %e, "connection to the runtime ended");
         }
@@ -166,7 +90,7 @@ async fn upgrade(url: &str, mut request: Request<Incoming>) -> Result<Response<B
         response.headers_mut().insert(CONNECTION, http::HeaderValue::from_static("Upgrade"));
     }
     let client = hyper::upgrade::on(&mut request);
-    tokio::spawn(async move {
+    tasks.spawn("stream-splice", OnPanic::Contain, async move {
         let (client, runtime) = match tokio::try_join!(client, hyper::upgrade::on(answer)) {
             Ok(both) => both,
             Err(e) => {

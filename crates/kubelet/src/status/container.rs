@@ -8,10 +8,11 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
-use crate::images::{StartError, go_duration};
+use crate::images::error::StartError;
+use crate::images::go_duration;
 use crate::pod::{self, Member, Role};
-use crate::pods::plan::{ProbeView, timestamp};
-use crate::runtime::snapshot::{Instance, RuntimePod, State};
+use crate::probes::view::ProbeView;
+use crate::runtime::snapshot::{Instance, RuntimePod, State, timestamp};
 
 /// What besides the runtime decides a container's state.
 #[derive(Debug)]
@@ -82,7 +83,7 @@ fn hold(pod: &Pod, c: &Container, i: &Instance, by: &Circumstances<'_>, out: &mu
     let (reason, message) = if let Some(delay) = by.crash_loops.get(&c.name) {
         ("CrashLoopBackOff".to_owned(), crash_message(pod, &c.name, *delay))
     } else if let Some(e) = by.start_errors.get(&c.name) {
-        (e.reason.to_owned(), e.message.clone())
+        (e.reason.as_str().to_owned(), e.message.clone())
     } else {
         return;
     };
@@ -121,7 +122,7 @@ fn absent(pod: &Pod, m: &Member<'_>, by: &Circumstances<'_>, old: Option<&Contai
     let init_pending = m.role == Role::App
         && pod.spec.as_ref().is_some_and(|s| s.init_containers.as_ref().is_some_and(|i| !i.is_empty()));
     out.state = Some(match by.start_errors.get(&c.name) {
-        Some(e) => waiting(e.reason, e.message.clone()),
+        Some(e) => waiting(e.reason.as_str(), e.message.clone()),
         None if init_pending || matches!(m.role, Role::Init | Role::Sidecar) => {
             waiting("PodInitializing", String::new())
         }

@@ -62,7 +62,7 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
     own.extend(
         before.into_iter().filter(|c| !conditions::OWNED.contains(&c.type_.as_str()) || c.type_ == "DisruptionTarget"),
     );
-    if let Some((_, message)) = about.verdict.filter(|(reason, _)| *reason == crate::eviction::REASON)
+    if let Some((_, message)) = about.verdict.filter(|(reason, _)| *reason == crate::config::thresholds::EVICTED)
         && own.iter().all(|c| c.type_ != "DisruptionTarget")
     {
         let mut evicted = [conditions::disrupted(message)];

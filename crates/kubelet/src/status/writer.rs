@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kelson_client::{Client, ClientError, PatchKind, WriteOptions};
+use kelson_tasks::{OnPanic, Tasks};
 use parking_lot::Mutex;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
@@ -17,6 +18,8 @@ use crate::pod;
 const RETRY_MIN: Duration = Duration::from_millis(200);
 /// Longest delay.
 const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Between looks that nothing asked for.
+const LOOK: Duration = Duration::from_secs(60);
 /// Writes under way at once.
 const PARALLEL_MAX: usize = 8;
 
@@ -49,9 +52,16 @@ struct Entry {
     done: Arc<Notify>,
 }
 
+impl Entry {
+    fn free(&mut self) {
+        self.busy = false;
+        self.done.notify_waiters();
+    }
+}
+
 impl StatusWriter {
-    /// Starts the writer.
-    pub fn start(client: Client) -> Self {
+    /// Starts the writer in a group of tasks.
+    pub fn start(client: Client, tasks: &Tasks) -> Self {
         let shared = Arc::new(Shared {
             client,
             pods: Mutex::default(),
@@ -59,17 +69,8 @@ impl StatusWriter {
             wake: Notify::new(),
             slots: tokio::sync::Semaphore::new(PARALLEL_MAX),
         });
-        let weak = Arc::downgrade(&shared);
-        tokio::spawn(async move {
-            loop {
-                let Some(shared) = weak.upgrade() else { return };
-                let notified = tokio::time::timeout(Duration::from_secs(60), shared.wake.notified());
-                let _ = notified.await;
-                for uid in shared.due() {
-                    tokio::spawn(write(Arc::clone(&shared), uid));
-                }
-            }
-        });
+        let (own, group) = (Arc::clone(&shared), tasks.clone());
+        tasks.supervise("pod-statuses", move || start_writes(Arc::clone(&own), group.clone()));
         Self { shared }
     }
 
@@ -158,28 +159,56 @@ impl Shared {
     }
 }
 
+/// Starts a task for each pod that has something to be written and none that writes it.
+async fn start_writes(shared: Arc<Shared>, tasks: Tasks) {
+    loop {
+        for uid in shared.due() {
+            tasks.spawn("pod-status", OnPanic::Contain, write(Arc::clone(&shared), uid));
+        }
+        // The net for a wake-up that was lost with a panic.
+        let _ = tokio::time::timeout(LOOK, shared.wake.notified()).await;
+    }
+}
+
+/// Lets go of a pod's turn however its task ends, so that the next change finds it free.
+struct Turn {
+    shared: Arc<Shared>,
+    uid: String,
+    held: bool,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if self.held
+            && let Some(e) = self.shared.pods.lock().get_mut(&self.uid)
+        {
+            e.free();
+        }
+    }
+}
+
 async fn write(shared: Arc<Shared>, uid: String) {
+    let mut turn = Turn { shared: Arc::clone(&shared), uid: uid.clone(), held: true };
     let mut delay = RETRY_MIN;
     loop {
-        let Ok(_slot) = shared.slots.acquire().await else { return };
+        let Ok(slot) = shared.slots.acquire().await else { return };
         let (namespace, name, sent, wanted) = {
             let mut pods = shared.pods.lock();
-            let Some(e) = pods.get_mut(&uid) else { return };
-            match e.wanted.clone() {
-                Some(w) => (e.namespace.clone(), e.name.clone(), e.sent.clone(), w),
-                None => {
-                    e.busy = false;
-                    e.done.notify_waiters();
-                    return;
-                }
-            }
+            let Some(e) = pods.get_mut(&uid) else { break };
+            let Some(wanted) = e.wanted.clone() else {
+                // Under the lock that `set` takes: what is set from now on starts a task of its own.
+                e.free();
+                turn.held = false;
+                break;
+            };
+            (e.namespace.clone(), e.name.clone(), e.sent.clone(), wanted)
         };
         let Some(change) = difference(&sent, &wanted) else {
             settle(&shared, &uid, wanted);
             continue;
         };
         let object = shared.mirrors.lock().get(&uid).cloned().unwrap_or_else(|| uid.clone());
-        let patch = json!({"metadata": {"uid": object}, "status": change});
+        let patch = json!({"metadata": {"uid": &object}, "status": change});
         let options = WriteOptions::default();
         let answer =
             shared.client.patch::<Pod>(&namespace, &name, "status", PatchKind::Strategic, &patch, &options).await;
@@ -188,13 +217,18 @@ async fn write(shared: Arc<Shared>, uid: String) {
                 settle(&shared, &uid, wanted);
                 delay = RETRY_MIN;
             }
-            Err(e) if gone(&e) => {
-                // Deleted, or another pod of the same name: nobody to tell.
+            Err(e) if is_gone(&shared.client, &namespace, &name, &object, &e).await => {
+                // Deleted, or another pod has the name: the status has no reader any more.
                 settle(&shared, &uid, wanted);
+            }
+            Err(e) if is_invalid(&e) => {
+                // The same status would be refused again; the next change of it is tried.
+                tracing::error!(pod = %name, %namespace, error = %e, "the API server refuses the pod's status as invalid");
+                give_up(&shared, &uid, &wanted);
             }
             Err(e) => {
                 tracing::debug!(pod = %name, error = %e, "pod status not written");
-                drop(_slot);
+                drop(slot);
                 tokio::time::sleep(delay).await;
                 delay = (delay * 2).min(RETRY_MAX);
             }
@@ -202,8 +236,30 @@ async fn write(shared: Arc<Shared>, uid: String) {
     }
 }
 
-fn gone(e: &ClientError) -> bool {
-    e.status().is_some_and(|s| matches!(s.code, 404 | 409 | 410 | 422))
+/// Whether there is no such pod any more: none of the name, or one with another UID. A conflict alone does not say so,
+/// and is looked into.
+async fn is_gone(client: &Client, namespace: &str, name: &str, uid: &str, e: &ClientError) -> bool {
+    match e.status().map(|s| s.code) {
+        Some(404 | 410) => true,
+        Some(409) => {
+            let now = client.get_opt::<Pod>(namespace, name).await;
+            now.is_ok_and(|pod| pod.is_none_or(|pod| pod::uid(&pod) != uid))
+        }
+        _ => false,
+    }
+}
+
+fn is_invalid(e: &ClientError) -> bool {
+    e.status().is_some_and(|s| s.code == 422)
+}
+
+/// Leaves a refused status unwritten; what the API has stays what it is compared with.
+fn give_up(shared: &Shared, uid: &str, refused: &Map<String, Value>) {
+    if let Some(e) = shared.pods.lock().get_mut(uid)
+        && e.wanted.as_ref() == Some(refused)
+    {
+        e.wanted = None;
+    }
 }
 
 fn settle(shared: &Shared, uid: &str, written: Map<String, Value>) {

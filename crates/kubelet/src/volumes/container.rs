@@ -1,118 +1,207 @@
 //! The mounts of one container: its volumes, the shared hosts file, the termination message file (upstream:
 //! `kubelet_pods.go` makeMounts).
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Container, Pod, VolumeMount};
 use kelson_cri::proto as cri;
 
-use super::setup::{PodVolumes, Ready};
-use super::subpath;
-use crate::effects::Context;
+use super::mounts::Mounts;
+use super::source::{Ready, in_files};
+use super::{PodVolumes, Volumes, subpath};
 use crate::env::expand::expand_strict;
 use crate::pod;
 use crate::runtime::hosts;
+use crate::runtime::userns::IdRange;
 
 /// Where a container's termination message lies when its spec does not say.
 const TERMINATION_LOG: &str = "/dev/termination-log";
+/// The hosts file in a pod's directory.
+pub const HOSTS_FILE: &str = "etc-hosts";
+/// The directory of containers' own files in a pod's directory.
+pub const CONTAINERS_DIR: &str = "containers";
 
-/// Makes the mounts; `Err` is the message of `CreateContainerConfigError`.
-pub fn mounts(
-    ctx: &Context,
-    pod: &Pod,
-    c: &Container,
-    restart_count: i32,
-    volumes: &PodVolumes,
-    env: &[(String, String)],
-    pod_ips: &[String],
-) -> Result<Vec<cri::Mount>, String> {
-    let mut out = Vec::new();
-    let mut own_hosts = false;
-    for (index, m) in c.volume_mounts.iter().flatten().enumerate() {
-        own_hosts |= m.mount_path == "/etc/hosts";
-        out.push(volume_mount(ctx, pod, c, index, m, volumes, env)?);
-    }
-    let text = |e: std::io::Error| e.to_string();
-    if !own_hosts && (pod::host_network(pod) || !pod_ips.is_empty()) {
-        let file = ctx.config.pod_dir(pod::uid(pod)).join("etc-hosts");
-        let host = if pod::host_network(pod) {
-            std::fs::read_to_string("/etc/hosts").unwrap_or_default()
-        } else {
-            String::new()
-        };
-        std::fs::write(&file, hosts::content(pod, pod_ips, &ctx.config.cluster_domain, &host)).map_err(text)?;
-        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).map_err(text)?;
-        out.push(plain(&file.display().to_string(), "/etc/hosts"));
-    }
-    let path = c.termination_message_path.as_deref().filter(|p| !p.is_empty()).unwrap_or(TERMINATION_LOG);
-    let dir = ctx.config.pod_dir(pod::uid(pod)).join("containers").join(&c.name);
-    std::fs::create_dir_all(&dir).map_err(text)?;
-    // One file per instance, so that the message of the one before is not overwritten.
-    let file = dir.join(format!("{restart_count:08x}"));
-    std::fs::File::create(&file).map_err(text)?;
-    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).map_err(text)?;
-    out.push(plain(&file.display().to_string(), path));
-    Ok(out)
+/// Whose mounts are made.
+pub struct ContainerMounts {
+    /// Its pod.
+    pub pod: Arc<Pod>,
+    /// Its spec.
+    pub container: Container,
+    /// How many instances there were before.
+    pub restart_count: i32,
+    /// The pod's volumes.
+    pub volumes: PodVolumes,
+    /// The full environment, for `subPathExpr`.
+    pub env: Vec<(String, String)>,
+    /// The pod's addresses, for the hosts file.
+    pub pod_ips: Vec<String>,
+    /// The host IDs of the pod's user namespace, to which the runtime shifts every mount.
+    pub ids: Option<IdRange>,
 }
 
-fn plain(host: &str, container: &str) -> cri::Mount {
-    cri::Mount { host_path: host.to_owned(), container_path: container.to_owned(), ..Default::default() }
+impl Volumes {
+    /// Makes a container's mounts.
+    ///
+    /// # Errors
+    /// The message of `CreateContainerConfigError`.
+    pub async fn container_mounts(&self, request: ContainerMounts) -> Result<Vec<cri::Mount>, String> {
+        let volumes = self.clone();
+        in_files(move || {
+            request.make(&volumes.dirs.pod(pod::uid(&request.pod)), &*volumes.mounts, &volumes.cluster_domain)
+        })
+        .await
+    }
 }
 
-fn volume_mount(
-    ctx: &Context,
-    pod: &Pod,
-    c: &Container,
-    index: usize,
-    m: &VolumeMount,
-    volumes: &PodVolumes,
-    env: &[(String, String)],
-) -> Result<cri::Mount, String> {
-    let missing = || format!("cannot find volume {:?} to mount into container {:?}", m.name, c.name);
-    let ready = volumes.ready.get(&m.name).ok_or_else(missing)?;
-    let container_path = match m.mount_path.starts_with('/') {
-        true => m.mount_path.clone(),
-        false => format!("/{}", m.mount_path),
-    };
-    let mut sub = m.sub_path.clone().unwrap_or_default();
-    if let Some(expression) = m.sub_path_expr.as_deref().filter(|e| !e.is_empty()) {
-        sub = expand_strict(expression, env)?;
-    }
-    let read_only = m.read_only.unwrap_or(false);
-    let (root, always_read_only) = match ready {
-        Ready::Image { reference, .. } => {
-            return Ok(cri::Mount {
-                container_path,
-                readonly: true,
-                image: Some(cri::ImageSpec { image: reference.clone(), ..Default::default() }),
-                image_sub_path: sub,
-                ..Default::default()
-            });
+impl ContainerMounts {
+    fn make(&self, pod_dir: &Path, mounts: &dyn Mounts, cluster_domain: &str) -> Result<Vec<cri::Mount>, String> {
+        let (pod, c) = (&*self.pod, &self.container);
+        let mut out = Vec::new();
+        let mut own_hosts = false;
+        for (index, m) in c.volume_mounts.iter().flatten().enumerate() {
+            own_hosts |= m.mount_path == "/etc/hosts";
+            let subpaths = pod_dir.join("volume-subpaths").join(&m.name).join(&c.name).join(index.to_string());
+            out.push(self.volume_mount(m, subpaths, mounts)?);
         }
-        Ready::Path { path, read_only } => (path, *read_only),
-    };
-    let host_path = if sub.is_empty() {
-        root.clone()
-    } else {
+        let text = |e: std::io::Error| e.to_string();
+        if !own_hosts && (pod::host_network(pod) || !self.pod_ips.is_empty()) {
+            let file = pod_dir.join(HOSTS_FILE);
+            let host = if pod::host_network(pod) {
+                std::fs::read_to_string("/etc/hosts").unwrap_or_default()
+            } else {
+                String::new()
+            };
+            std::fs::write(&file, hosts::content(pod, &self.pod_ips, cluster_domain, &host)).map_err(text)?;
+            std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).map_err(text)?;
+            out.push(plain(&file, "/etc/hosts"));
+        }
+        let path = c.termination_message_path.as_deref().filter(|p| !p.is_empty()).unwrap_or(TERMINATION_LOG);
+        let dir = pod_dir.join(CONTAINERS_DIR).join(&c.name);
+        std::fs::create_dir_all(&dir).map_err(text)?;
+        // One file per instance, so that the message of the one before is not overwritten.
+        let file = dir.join(format!("{:08x}", self.restart_count));
+        std::fs::File::create(&file).map_err(text)?;
+        std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o666)).map_err(text)?;
+        out.push(plain(&file, path));
+        if let Some(ids) = self.ids {
+            for mount in out.iter_mut().filter(|m| m.image.is_none()) {
+                (mount.uid_mappings, mount.gid_mappings) = (vec![ids.mapping()], vec![ids.mapping()]);
+            }
+        }
+        Ok(out)
+    }
+
+    fn volume_mount(
+        &self,
+        m: &VolumeMount,
+        subpath_target: PathBuf,
+        mounts: &dyn Mounts,
+    ) -> Result<cri::Mount, String> {
+        let c = &self.container;
+        let missing = || format!("cannot find volume {:?} to mount into container {:?}", m.name, c.name);
+        let ready = self.volumes.ready.get(&m.name).ok_or_else(missing)?;
+        let container_path = match m.mount_path.starts_with('/') {
+            true => m.mount_path.clone(),
+            false => format!("/{}", m.mount_path),
+        };
+        let mut sub = m.sub_path.clone().unwrap_or_default();
+        if let Some(expression) = m.sub_path_expr.as_deref().filter(|e| !e.is_empty()) {
+            sub = expand_strict(expression, &self.env)?;
+        }
+        // Of an image too, where the runtime resolves it: an expression may bring in what validation has not seen.
         if sub.starts_with('/') || sub.split('/').any(|p| p == "..") {
             return Err(format!("error SubPath `{sub}` must not be an absolute path or contain '..'"));
         }
-        let dir = ctx.config.pod_dir(pod::uid(pod)).join("volume-subpaths");
-        let target = dir.join(&m.name).join(&c.name).join(index.to_string());
-        subpath::bind(&*ctx.mounts, root, &sub, target, always_read_only).map_err(|e| {
-            format!("failed to prepare subPath for volumeMount {:?} of container {:?}: {e}", m.name, c.name)
-        })?
-    };
-    let propagation = match m.mount_propagation.as_deref() {
-        Some("Bidirectional") => cri::MountPropagation::PropagationBidirectional,
-        Some("HostToContainer") => cri::MountPropagation::PropagationHostToContainer,
-        _ => cri::MountPropagation::PropagationPrivate,
-    };
-    Ok(cri::Mount {
-        container_path,
-        host_path: host_path.display().to_string(),
-        readonly: read_only || always_read_only,
-        propagation: propagation as i32,
-        recursive_read_only: read_only && m.recursive_read_only.as_deref() == Some("Enabled"),
-        ..Default::default()
-    })
+        let read_only = m.read_only.unwrap_or(false);
+        let (root, always_read_only) = match ready {
+            Ready::Image { reference, .. } => {
+                return Ok(cri::Mount {
+                    container_path,
+                    readonly: true,
+                    image: Some(cri::ImageSpec { image: reference.clone(), ..Default::default() }),
+                    image_sub_path: sub,
+                    ..Default::default()
+                });
+            }
+            Ready::Path { path, read_only } => (path, *read_only),
+        };
+        let host_path = if sub.is_empty() {
+            root.clone()
+        } else {
+            subpath::bind(mounts, root, &sub, subpath_target, always_read_only).map_err(|e| {
+                format!("failed to prepare subPath for volumeMount {:?} of container {:?}: {e}", m.name, c.name)
+            })?
+        };
+        let propagation = match m.mount_propagation.as_deref() {
+            Some("Bidirectional") => cri::MountPropagation::PropagationBidirectional,
+            Some("HostToContainer") => cri::MountPropagation::PropagationHostToContainer,
+            _ => cri::MountPropagation::PropagationPrivate,
+        };
+        Ok(cri::Mount {
+            container_path,
+            host_path: host_path.display().to_string(),
+            readonly: read_only || always_read_only,
+            propagation: propagation as i32,
+            recursive_read_only: read_only && m.recursive_read_only.as_deref() == Some("Enabled"),
+            ..Default::default()
+        })
+    }
+}
+
+fn plain(host: &Path, container: &str) -> cri::Mount {
+    cri::Mount { host_path: host.display().to_string(), container_path: container.to_owned(), ..Default::default() }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::volumes::mounts::KernelMounts;
+
+    fn request(mount: serde_json::Value, ids: Option<IdRange>) -> ContainerMounts {
+        let container = json!({"name": "a", "volumeMounts": [mount]});
+        let pod = json!({"metadata": {"name": "p", "uid": "u"}, "spec": {"containers": [container]}});
+        let pod: Pod = serde_json::from_value(pod).expect("pod");
+        let image = Ready::Image { reference: "x:1".into(), policy: None };
+        let path = Ready::Path { path: "/srv".into(), read_only: false };
+        ContainerMounts {
+            container: pod.spec.as_ref().expect("spec").containers[0].clone(),
+            pod: Arc::new(pod),
+            restart_count: 0,
+            volumes: PodVolumes { ready: [("image".into(), image), ("path".into(), path)].into(), renew_at: None },
+            env: vec![("UP".into(), "..".into())],
+            pod_ips: Vec::new(),
+            ids,
+        }
+    }
+
+    #[test]
+    fn a_sub_path_of_an_image_leads_nowhere_else() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let made = |expression: &str| {
+            let mount = json!({"name": "image", "mountPath": "/m", "subPathExpr": expression});
+            request(mount, None).make(dir.path(), &KernelMounts, "c.l")
+        };
+        assert_eq!(made("bin").expect("inside")[0].image_sub_path, "bin");
+        assert!(made("bin/$(UP)/$(UP)").expect_err("outside").contains("must not be an absolute path or contain '..'"));
+    }
+
+    #[test]
+    fn every_mount_of_a_user_namespace_is_shifted_to_it() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let mount = json!({"name": "path", "mountPath": "/m"});
+        let ids = IdRange { host: 131_072 };
+        let mounts = request(mount, Some(ids)).make(dir.path(), &KernelMounts, "c.l").expect("mounts");
+        assert_eq!(mounts.len(), 2, "the volume and the termination message");
+        for m in mounts {
+            assert_eq!(
+                (m.uid_mappings, m.gid_mappings),
+                (vec![ids.mapping()], vec![ids.mapping()]),
+                "{}",
+                m.container_path
+            );
+        }
+    }
 }

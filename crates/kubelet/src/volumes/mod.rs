@@ -1,11 +1,147 @@
 //! Volumes of pods: setting them up below the pod's directory, keeping configuration in them fresh, the mounts of each
 //! container, and taking all of it down again. PersistentVolumeClaims and drivers are not here yet: such a volume fails
 //! with a message that says so.
-pub mod atomic;
+mod atomic;
+mod config_map;
 pub mod container;
+mod downward_api;
+pub mod empty_dir;
+mod host_path;
+mod image;
 pub mod mounts;
-pub mod payload;
-pub mod setup;
-pub mod subpath;
+mod projected;
+mod render;
+mod secret;
+mod source;
+mod subpath;
 
-pub use setup::{PodVolumes, VolumeError};
+use std::collections::HashMap;
+use std::io;
+use std::path::Path;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use kelson_meta::Clock;
+use kelson_tasks::Lane;
+use tokio::sync::watch;
+
+pub use source::Ready;
+
+use crate::config::PodDirs;
+use crate::node::facts::NodeFacts;
+use crate::objects::Objects;
+use crate::objects::tokens::Tokens;
+use mounts::Mounts;
+use source::{Request, Source};
+
+/// The kinds of volumes. A volume without a kind here is refused.
+const SOURCES: &[&dyn Source] = &[
+    &config_map::ConfigMap,
+    &secret::Secret,
+    &downward_api::DownwardApi,
+    &projected::Projected,
+    &empty_dir::EmptyDir,
+    &host_path::HostPath,
+    &image::Image,
+];
+
+/// Removal of pods' directories, which takes as long as they are large: apart from all other file work, so that pods
+/// that start do not wait for those that go.
+static REMOVALS: Lane = Lane::new("pod-removal", 4);
+
+/// What setting volumes up takes; cheap to clone.
+#[derive(Clone)]
+pub struct Volumes {
+    /// Where pods' directories lie.
+    pub dirs: PodDirs,
+    /// Config maps and secrets.
+    pub objects: Objects,
+    /// Service account tokens.
+    pub tokens: Tokens,
+    /// Mounting.
+    pub mounts: Arc<dyn Mounts>,
+    /// What pods may see of their node.
+    pub node: watch::Receiver<Arc<NodeFacts>>,
+    /// Wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// `--cluster-domain`, for the hosts file.
+    pub cluster_domain: String,
+}
+
+/// Why a volume is not there; the text is that of the FailedMount event.
+#[derive(Debug, thiserror::Error)]
+#[error("MountVolume.SetUp failed for volume {volume:?} : {reason}")]
+pub struct VolumeError {
+    /// Volume name.
+    pub volume: String,
+    /// The fault.
+    pub reason: String,
+}
+
+/// The volumes of one pod, by name.
+#[derive(Clone, Debug, Default)]
+pub struct PodVolumes {
+    /// What is set up.
+    pub ready: HashMap<String, Ready>,
+    /// When rendered volumes must be looked at though nothing changed (tokens).
+    pub renew_at: Option<Timestamp>,
+}
+
+/// Whether a volume's files may change while its pod runs.
+pub fn follows_api(volume: &Volume) -> bool {
+    SOURCES.iter().any(|s| s.is(volume) && s.follows_api())
+}
+
+impl Volumes {
+    /// Sets up, or brings up to date, every volume of the pod.
+    ///
+    /// # Errors
+    /// The first volume that cannot be had.
+    pub async fn ensure(&self, pod: &Pod) -> Result<PodVolumes, VolumeError> {
+        let mut out = PodVolumes::default();
+        for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
+            let fail = |reason: String| VolumeError { volume: volume.name.clone(), reason };
+            let Some(source) = SOURCES.iter().find(|s| s.is(volume)) else {
+                let known = "configMap, secret, downwardAPI, projected, emptyDir, hostPath and image volumes";
+                return Err(fail(format!("no volume plugin matched: this kubelet serves {known}")));
+            };
+            let request = Request { volumes: self, pod, volume };
+            let done = source.set_up(&request).await.map_err(fail)?;
+            out.renew_at = out.renew_at.into_iter().chain(done.renew_at).min();
+            out.ready.insert(volume.name.clone(), done.ready);
+        }
+        Ok(out)
+    }
+
+    /// Takes a pod's volumes and directory down. Never crosses into a mount: what cannot be unmounted stops it.
+    ///
+    /// # Errors
+    /// When something stays; it can be tried again.
+    pub async fn tear_down(&self, uid: &str) -> io::Result<()> {
+        if uid.is_empty() || uid.contains('/') || uid.starts_with('.') {
+            return Err(io::Error::other("not a pod's UID"));
+        }
+        let (dir, mounts) = (self.dirs.pod(uid), Arc::clone(&self.mounts));
+        REMOVALS.run(move || remove(&*mounts, &dir)).await.map_err(io::Error::other)?
+    }
+}
+
+fn remove(mounts: &dyn Mounts, dir: &Path) -> io::Result<()> {
+    let mut failed = None;
+    for mount in mounts.below(dir) {
+        if let Err(e) = mounts.unmount(&mount) {
+            failed = Some(e);
+        }
+    }
+    if let Some(e) = failed {
+        return Err(e);
+    }
+    if !mounts.below(dir).is_empty() {
+        return Err(io::Error::other(format!("{} still has mounts", dir.display())));
+    }
+    match std::fs::remove_dir_all(dir) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+        _ => Ok(()),
+    }
+}

@@ -3,6 +3,7 @@ use std::io;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, UnmountFlags};
 
 /// What the kubelet mounts.
@@ -17,18 +18,30 @@ pub trait Mounts: Send + Sync + 'static {
     fn below(&self, dir: &Path) -> Vec<PathBuf>;
 }
 
+/// Whether `dir` is a mount point.
+pub(super) fn is_mounted(mounts: &dyn Mounts, dir: &Path) -> bool {
+    mounts.below(dir).iter().any(|p| p == dir)
+}
+
+/// Mounts a tmpfs whose pages never go to swap, where the kernel knows how to (6.4); without that promise elsewhere.
+fn without_swap(size: Option<u64>, mode: u32, mount: impl Fn(String) -> Result<(), Errno>) -> io::Result<()> {
+    let size = size.map(|s| format!(",size={s}")).unwrap_or_default();
+    match mount(format!("mode={mode:o}{size},noswap")) {
+        Err(Errno::INVAL) => Ok(mount(format!("mode={mode:o}{size}"))?),
+        other => Ok(other?),
+    }
+}
+
 /// The kernel.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelMounts;
 
 impl Mounts for KernelMounts {
     fn tmpfs(&self, at: &Path, size: Option<u64>, mode: u32) -> io::Result<()> {
-        let mut options = format!("mode={mode:o}");
-        if let Some(size) = size {
-            options.push_str(&format!(",size={size}"));
-        }
-        let options = std::ffi::CString::new(options).map_err(io::Error::other)?;
-        Ok(rustix::mount::mount("tmpfs", at, "tmpfs", MountFlags::empty(), Some(options.as_c_str()))?)
+        without_swap(size, mode, |options| {
+            let options = std::ffi::CString::new(options).map_err(|_| Errno::INVAL)?;
+            rustix::mount::mount("tmpfs", at, "tmpfs", MountFlags::empty(), Some(options.as_c_str()))
+        })
     }
 
     fn bind(&self, file: BorrowedFd<'_>, at: &Path) -> io::Result<()> {
@@ -41,15 +54,37 @@ impl Mounts for KernelMounts {
 
     fn unmount(&self, at: &Path) -> io::Result<()> {
         match rustix::mount::unmount(at, UnmountFlags::NOFOLLOW) {
-            Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => Ok(()),
-            Err(rustix::io::Errno::BUSY) => {
-                Ok(rustix::mount::unmount(at, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?)
-            }
+            Ok(()) | Err(Errno::INVAL | Errno::NOENT) => Ok(()),
+            Err(Errno::BUSY) => Ok(rustix::mount::unmount(at, UnmountFlags::NOFOLLOW | UnmountFlags::DETACH)?),
             Err(e) => Err(e.into()),
         }
     }
 
     fn below(&self, dir: &Path) -> Vec<PathBuf> {
         kelson_cri::mounts::below(dir)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+
+    use super::*;
+
+    #[test]
+    fn memory_does_not_go_to_swap_where_the_kernel_can_promise_it() {
+        for (kernel_knows, tried) in
+            [(true, vec!["mode=777,size=9,noswap"]), (false, vec!["mode=777,size=9,noswap", "mode=777,size=9"])]
+        {
+            let asked = RefCell::new(Vec::new());
+            let mount = |options: String| {
+                let refused = options.contains("noswap") && !kernel_knows;
+                asked.borrow_mut().push(options);
+                if refused { Err(Errno::INVAL) } else { Ok(()) }
+            };
+            without_swap(Some(9), 0o777, mount).expect("mounted");
+            assert_eq!(*asked.borrow(), tried);
+        }
+        assert!(without_swap(None, 0o700, |_| Err(Errno::PERM)).is_err());
     }
 }

@@ -1,6 +1,6 @@
 //! A runtime in memory and an API that answers everything and remembers it: what a pod worker needs to live.
 #![allow(dead_code, reason = "each test file uses a part of it")]
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,15 +14,22 @@ use kelson_cri::proto as cri;
 use kelson_cri::{Code, CriError, CriResult, EventStream, ExecOutput, Runtime};
 use kelson_kubelet::cgroups::Cgroups;
 use kelson_kubelet::config::Config;
-use kelson_kubelet::effects::Context;
+use kelson_kubelet::effects::{PodEffects, Tell};
+use kelson_kubelet::env::resolve::Environment;
 use kelson_kubelet::env::services::ServiceView;
 use kelson_kubelet::images::Images;
+use kelson_kubelet::node::runtime::RuntimeState;
 use kelson_kubelet::objects::Objects;
 use kelson_kubelet::objects::tokens::Tokens;
+use kelson_kubelet::pods::parts::Parts;
 use kelson_kubelet::probes::{Handler, Outcome, ProbeRunner, Target};
+use kelson_kubelet::runtime::dns::HostDns;
+use kelson_kubelet::runtime::userns::UserNamespaces;
 use kelson_kubelet::status::writer::StatusWriter;
+use kelson_kubelet::volumes::Volumes;
 use kelson_kubelet::volumes::mounts::Mounts;
 use kelson_meta::{Clock, TokioClock};
+use kelson_tasks::Tasks;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::watch;
@@ -46,6 +53,12 @@ pub struct FakeRuntime {
     pub stops: Mutex<Vec<u64>>,
     /// How many sandboxes were asked for while none could be made; `None`: they can.
     pub refused: Mutex<Option<u32>>,
+    /// The next so many calls of a name panic.
+    pub panics: Mutex<HashMap<&'static str, u32>>,
+    /// How often a call that may panic was made.
+    pub calls: Mutex<HashMap<&'static str, u32>>,
+    /// Configurations that sandboxes were made with.
+    pub made: Mutex<Vec<cri::PodSandboxConfig>>,
 }
 
 const RUNNING: i32 = cri::ContainerState::ContainerRunning as i32;
@@ -60,10 +73,19 @@ impl FakeRuntime {
             changed: Mutex::default(),
             stops: Mutex::default(),
             refused: Mutex::default(),
+            panics: Mutex::default(),
+            calls: Mutex::default(),
+            made: Mutex::default(),
         })
     }
     fn nanos(&self) -> i64 {
         i64::try_from(self.clock.now().as_nanosecond()).expect("this century")
+    }
+    /// Counts a call, which panics if it is to.
+    fn called(&self, name: &'static str) {
+        *self.calls.lock().entry(name).or_default() += 1;
+        let panics = self.panics.lock().get_mut(name).is_some_and(|n| std::mem::replace(n, n.saturating_sub(1)) > 0);
+        assert!(!panics, "{name} panics as it was told to");
     }
     fn tell(&self) {
         if let Some(f) = &*self.changed.lock() {
@@ -116,6 +138,8 @@ impl Runtime for FakeRuntime {
         no("RuntimeConfig")
     }
     async fn run_pod_sandbox(&self, config: cri::PodSandboxConfig, _: &str) -> CriResult<String> {
+        self.called("run_pod_sandbox");
+        self.made.lock().push(config.clone());
         if let Some(n) = self.refused.lock().as_mut() {
             *n += 1;
             return Err(CriError::new("RunPodSandbox", Code::Unknown, "no cgroup"));
@@ -152,7 +176,8 @@ impl Runtime for FakeRuntime {
         let status = cri::PodSandboxStatus { id: id.into(), state: found.state, network, ..Default::default() };
         Ok(cri::PodSandboxStatusResponse { status: Some(status), ..Default::default() })
     }
-    async fn list_pod_sandbox(&self, _: Option<cri::PodSandboxFilter>) -> CriResult<Vec<cri::PodSandbox>> {
+    async fn list_pod_sandbox(&self, of: Option<cri::PodSandboxFilter>) -> CriResult<Vec<cri::PodSandbox>> {
+        self.called(if of.is_some() { "list_one_pod" } else { "list_all_pods" });
         Ok(self.state.lock().sandboxes.iter().map(|(s, _)| s.clone()).collect())
     }
     async fn create_container(
@@ -386,47 +411,75 @@ impl ProbeRunner for FakeProber {
 
 /// Everything a worker runs with.
 pub struct World {
-    pub ctx: Arc<Context>,
+    pub tasks: Tasks,
+    pub parts: Arc<Parts>,
     pub runtime: Arc<FakeRuntime>,
     pub api: Arc<FakeApi>,
     pub prober: Arc<FakeProber>,
     pub dir: tempfile::TempDir,
 }
 
+pub fn clock() -> Arc<dyn Clock> {
+    Arc::new(TokioClock::starting_at(Timestamp::from_second(1_800_000_000).expect("time")))
+}
+
+pub fn client(api: &Arc<FakeApi>) -> Client {
+    Client::new(Arc::new(Wire(Arc::clone(api))), "test")
+}
+
 pub fn world() -> World {
-    let clock: Arc<dyn Clock> = Arc::new(TokioClock::starting_at(Timestamp::from_second(1_800_000_000).expect("time")));
+    let tasks = Tasks::root("test");
+    let clock = clock();
     let runtime = FakeRuntime::new(Arc::clone(&clock));
     let api = Arc::new(FakeApi::default());
     let prober = Arc::new(FakeProber::default());
     let dir = tempfile::tempdir().expect("tempdir");
-    let client = Client::new(Arc::new(Wire(Arc::clone(&api))), "test");
+    let client = client(&api);
     let mut config = Config::new("n1", dir.path());
     config.node_ips = vec!["192.0.2.1".parse().expect("ip")];
+    let config = Arc::new(config);
     let (facts, node) = watch::channel(Arc::default());
-    let (network, network_fault) = watch::channel(None);
-    let (pressed, pressure) = watch::channel(Default::default());
+    let (state, runtime_state) = watch::channel(Arc::new(RuntimeState { answered: true, ..Default::default() }));
     // The senders live as long as the process: nothing changes.
-    std::mem::forget((facts, network, pressed));
-    let recorder = EventRecorder::new(client.clone(), Arc::clone(&clock), "kubelet", "n1");
-    let images = Images::open(&config, client.clone(), recorder.clone(), Arc::clone(&clock)).expect("records");
-    let ctx = Arc::new(Context {
-        recorder,
-        objects: Objects::new(client.clone(), |_| {}),
-        tokens: Tokens::new(client.clone(), Arc::clone(&clock)),
+    std::mem::forget((facts, state));
+    let recorder = EventRecorder::start_in(&tasks, client.clone(), Arc::clone(&clock), "kubelet", "n1");
+    let tell = Tell::new(recorder.clone(), "n1");
+    let images = Images::open(&config, client.clone(), recorder, Arc::clone(&clock)).expect("records");
+    let objects = Objects::new(&tasks, client.clone(), |_| {});
+    let parts = Arc::new(Parts {
+        tasks: tasks.clone(),
+        dirs: config.dirs(),
+        effects: PodEffects {
+            runtime: Arc::clone(&runtime) as Arc<dyn Runtime>,
+            prober: Arc::clone(&prober) as Arc<dyn ProbeRunner>,
+            tell: tell.clone(),
+            clock: Arc::clone(&clock),
+        },
+        volumes: Volumes {
+            dirs: config.dirs(),
+            objects: objects.clone(),
+            tokens: Tokens::new(client.clone(), Arc::clone(&clock)),
+            mounts: Arc::new(NoMounts),
+            node: node.clone(),
+            clock,
+            cluster_domain: "cluster.local".into(),
+        },
+        environment: Environment {
+            objects,
+            services: Informer::<ServiceView>::new(client.clone(), InformerConfig::default()).start_in(&tasks),
+            node: node.clone(),
+            tell,
+        },
         images,
-        services: Informer::<ServiceView>::new(client.clone(), InformerConfig::default()).start(),
-        mounts: Arc::new(NoMounts),
-        prober: Arc::clone(&prober) as Arc<dyn ProbeRunner>,
         cgroups: Cgroups::none(),
-        statuses: StatusWriter::start(client.clone()),
+        user_namespaces: UserNamespaces::open(config.dirs(), config.max_pods),
+        statuses: StatusWriter::start(client.clone(), &tasks),
         node,
-        network_fault,
-        pressure,
+        runtime_state,
+        host_dns: HostDns::new("/nowhere/resolv.conf".into()),
         runtime_name: "fake".into(),
-        runtime: Arc::clone(&runtime) as Arc<dyn Runtime>,
         client,
-        clock,
         config,
     });
-    World { ctx, runtime, api, prober, dir }
+    World { tasks, parts, runtime, api, prober, dir }
 }

@@ -10,8 +10,8 @@ use kelson_credentials::records::{Policy, PolicyError};
 use kelson_meta::{FieldErrors, FieldPath, Quantity};
 use serde_json::Value;
 
+use crate::config::thresholds::HardThresholds;
 use crate::config::{Config, RegisterTaint};
-use crate::eviction::thresholds::HardThresholds;
 use fields::Fields;
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";

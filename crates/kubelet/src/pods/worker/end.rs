@@ -10,27 +10,24 @@ use kelson_client::DeleteOptions;
 use super::{FLUSH_MAX, FORCED_GRACE, Mode, PREPARE_MIN, RUNTIME_RETRY, Worker};
 use crate::pod;
 use crate::pods::terminate;
-use crate::volumes;
 
 impl Worker {
     pub(super) fn end(&mut self) {
         self.stop_job();
-        self.tasks.drain().for_each(|(_, t)| t.abort());
+        self.probing.clear();
         self.mode = Mode::Terminating;
         // What the stopped execution did last is not known yet.
         self.stale = true;
     }
 
     pub(super) fn stop_job(&mut self) {
-        if let Some(j) = self.job.take() {
-            j.abort();
-        }
+        self.job = None;
         self.job_grace = None;
     }
 
     /// What containers get to end. A static pod's object is its file, which has no forced deletion.
     pub(super) fn grace(&self) -> Duration {
-        let wanted = Duration::from_secs(u64::try_from(pod::grace_seconds(&self.pod)).unwrap_or(0));
+        let wanted = pod::grace(&self.pod);
         match self.evicted {
             Some(grace) => grace.min(wanted.max(FORCED_GRACE)),
             None if self.gone && !pod::is_static(&self.pod) => FORCED_GRACE,
@@ -41,7 +38,7 @@ impl Worker {
     pub(super) fn terminating(&mut self) {
         if self.stale {
             // A fresh look first: `wait` returns at once because of `wake_at`.
-            self.wake_at = Some(self.ctx.clock.now());
+            self.wake_at = Some(self.parts.effects.clock.now());
             return;
         }
         if !self.runtime.is_running() && self.job.is_none() {
@@ -53,10 +50,11 @@ impl Worker {
         if self.job_grace.is_some_and(|g| grace < g) {
             self.stop_job();
         }
-        if self.job.is_none() {
+        if self.job.is_none() && !self.rests(self.parts.effects.clock.now()) {
             self.job_grace = Some(grace);
-            let work = terminate::pod(Arc::clone(&self.ctx), Arc::clone(&self.pod), Arc::clone(&self.runtime), grace);
-            self.job = Some(tokio::spawn(work));
+            let work =
+                terminate::pod(self.parts.effects.clone(), Arc::clone(&self.pod), Arc::clone(&self.runtime), grace);
+            self.job = Some(self.parts.tasks.scoped("pod-end", work));
         }
         if self.verdict.is_none() {
             self.publish(false);
@@ -66,14 +64,14 @@ impl Worker {
     pub(super) async fn clean(&mut self, now: Timestamp) {
         self.publish(true);
         let uid = pod::uid(&self.pod).to_owned();
-        if let Err(e) = volumes::setup::tear_down(&self.ctx, &uid) {
+        if let Err(e) = self.parts.volumes.tear_down(&uid).await {
             tracing::warn!(pod = %pod::format_pod(&self.pod), error = %e, "volumes not taken down yet");
             self.wake_at = Some(now + PREPARE_MIN.saturating_mul(1 << self.prepare_failures.min(7)));
-            self.prepare_failures += 1;
+            self.prepare_failures = self.prepare_failures.saturating_add(1);
             return;
         }
-        self.ctx.cgroups.remove(&uid);
-        self.ctx.objects.unregister(&uid);
+        self.parts.cgroups.remove(&uid).await;
+        self.parts.volumes.objects.unregister(&uid);
         self.renew_at = None;
         self.wake_at = None;
         self.mode = Mode::Stopped;
@@ -82,10 +80,10 @@ impl Worker {
     /// All is down: confirm the deletion to the API, then remove the last traces.
     pub(super) async fn stopped(&mut self, now: Timestamp) -> bool {
         if !self.gone && pod::is_deleted(&self.pod) {
-            self.ctx.statuses.flushed(pod::uid(&self.pod), FLUSH_MAX).await;
+            self.parts.statuses.flushed(pod::uid(&self.pod), FLUSH_MAX).await;
             let options = DeleteOptions::default().with_grace(0).with_uid(pod::uid(&self.pod));
             let (namespace, name) = (pod::namespace(&self.pod), pod::name(&self.pod));
-            match self.ctx.client.delete::<Pod>(namespace, name, &options).await {
+            match self.parts.client.delete::<Pod>(namespace, name, &options).await {
                 Ok(()) => self.gone = true,
                 Err(e) if e.is_not_found() || e.status().is_some_and(|s| s.code == 409) => self.gone = true,
                 Err(e) => {
@@ -98,7 +96,7 @@ impl Worker {
         if !self.gone {
             return false;
         }
-        match terminate::remove(&self.ctx, &self.pod, &self.runtime).await {
+        match terminate::remove(&self.parts, &self.pod, &self.runtime).await {
             Ok(()) => true,
             Err(e) => {
                 tracing::warn!(pod = %pod::format_pod(&self.pod), error = %e, "containers not removed yet");

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use kelson_client::EventType;
 
-use super::{Event, Worker};
+use super::Worker;
 use crate::pod::{self, Role};
-use crate::pods::plan::timestamp;
 use crate::probes::{ProbeKind, Target, task};
 use crate::runtime::snapshot::State;
+use crate::runtime::snapshot::timestamp;
 
 impl Worker {
     pub(super) fn probed(&mut self, id: String, kind: ProbeKind, ok: bool) {
@@ -39,7 +39,7 @@ impl Worker {
                 continue;
             };
             let running = self.runtime.containers.iter().any(|c| c.id == id && c.state == State::Running);
-            if !running || self.tasks.keys().any(|(t, _)| t == id) || self.probes.ready.contains_key(id) {
+            if !running || self.probing.keys().any(|(t, _)| t == id) || self.probes.ready.contains_key(id) {
                 continue;
             }
             if s.started == Some(true) {
@@ -63,35 +63,28 @@ impl Worker {
                 }
             }
         }
-        self.tasks.retain(|key, t| {
-            let keep = wanted.contains_key(key);
-            if !keep {
-                t.abort();
-            }
-            keep
-        });
+        self.probing.retain(|key, _| wanted.contains_key(key));
         let ip = match self.runtime.ready_sandbox().and_then(|s| s.ips.first()) {
             Some(ip) => ip.clone(),
-            None => self.ctx.host_ips().first().cloned().unwrap_or_default(),
+            None => self.parts.host_ips().first().cloned().unwrap_or_default(),
         };
         for ((id, kind), (c, probe, started, role)) in wanted {
-            if self.tasks.contains_key(&(id.clone(), kind)) {
+            if self.probing.contains_key(&(id.clone(), kind)) {
                 continue;
             }
             let age = now.duration_since(started).max(jiff::SignedDuration::ZERO).unsigned_abs();
             let target = Target::new(&c, &id, &ip);
-            let (ctx, pod, own, of) = (Arc::clone(&self.ctx), Arc::clone(&self.pod), self.own.clone(), id.clone());
+            let (tell, inbox, of) = (self.parts.effects.tell.clone(), self.inbox.clone(), id.clone());
+            let pod = Arc::clone(&self.pod);
             let report = move |r: task::Report| match r {
-                task::Report::Result(ok) => {
-                    let _ = own.send(Event::Probe { id: of.clone(), kind, ok });
-                }
+                task::Report::Result(ok) => inbox.probe(&of, kind, ok),
                 task::Report::Attempt(text) => {
-                    ctx.container_event(&pod, role, &c.name, EventType::Warning, "Unhealthy", text);
+                    tell.container(&pod, role, &c.name, EventType::Warning, "Unhealthy", text);
                 }
             };
-            let runner = Arc::clone(&self.ctx.prober);
-            let handle = tokio::spawn(task::run(kind, probe, target, age, runner, report)).abort_handle();
-            self.tasks.insert((id, kind), handle);
+            let runner = Arc::clone(&self.parts.effects.prober);
+            let work = task::run(kind, probe, target, age, runner, report);
+            self.probing.insert((id, kind), self.parts.tasks.scoped("probe", work));
         }
     }
 }

@@ -6,23 +6,22 @@ use jiff::Timestamp;
 use kelson_client::EventType;
 
 use super::{PREPARE_MAX, PREPARE_MIN, RETRY, RUNTIME_RETRY, Worker};
+use crate::images::error::StartReason;
 use crate::pod::{self, Role};
-use crate::pods::execute::{Executor, Step};
+use crate::pods::event::Step;
+use crate::pods::execute::Executor;
 use crate::pods::plan::{self, Input, Plan, SANDBOX};
 use crate::pods::terminate;
 
 impl Worker {
     pub(super) fn stepped(&mut self, step: Step) {
-        let now = self.ctx.clock.now();
+        let now = self.parts.effects.clock.now();
         match step {
             Step::Prepared(v) => {
                 self.renew_at = v.renew_at;
             }
             Step::NotPrepared(message) | Step::SandboxFailed(message) => {
-                tracing::info!(pod = %pod::format_pod(&self.pod), message, "pod cannot be set up yet");
-                let delay = PREPARE_MIN.saturating_mul(1 << self.prepare_failures.min(10)).min(PREPARE_MAX);
-                self.prepare_failures += 1;
-                self.holds.insert(SANDBOX.to_owned(), now + delay);
+                self.hold_all(&message);
             }
             Step::Changed => self.stale = true,
             Step::Started { name, restarted_after } => {
@@ -37,9 +36,9 @@ impl Worker {
             }
             Step::StartFailed { name, error, restarted_after } => {
                 let image = pod::member(&self.pod, &name).and_then(|m| m.container.image.clone());
-                let again = image.and_then(|i| self.ctx.images.retry_at(&self.pod, &i, now));
+                let again = image.and_then(|i| self.parts.images.retry_at(&self.pod, &i, now));
                 // The change from ErrImagePull to ImagePullBackOff is shown soon after, as upstream does.
-                let pulling = error.reason == "ErrImagePull";
+                let pulling = error.reason == StartReason::ImagePull;
                 let until = again.filter(|_| !pulling).unwrap_or(now + if pulling { RUNTIME_RETRY } else { RETRY });
                 self.holds.insert(name.clone(), until);
                 if let Some(ended) = restarted_after {
@@ -49,6 +48,14 @@ impl Worker {
                 self.stale = true;
             }
         }
+    }
+
+    /// Nothing of the pod is started for a while, which grows with failures in a row.
+    pub(super) fn hold_all(&mut self, why: &str) {
+        tracing::info!(pod = %pod::format_pod(&self.pod), why, "pod cannot be set up yet");
+        let delay = PREPARE_MIN.saturating_mul(1 << self.prepare_failures.min(10)).min(PREPARE_MAX);
+        self.prepare_failures = self.prepare_failures.saturating_add(1);
+        self.holds.insert(SANDBOX.to_owned(), self.parts.effects.clock.now() + delay);
     }
 
     pub(super) async fn sync(&mut self, now: Timestamp) {
@@ -72,11 +79,24 @@ impl Worker {
         }
         self.publish(false);
         self.reconcile_probes(now);
+        if self.rests(now) {
+            return;
+        }
         if self.job.is_none() && !plan.actions.is_empty() {
             self.spawn_sync(plan.actions);
         } else if self.job.is_none() {
-            terminate::collect(&self.ctx, &self.runtime).await;
+            terminate::collect(&self.parts.effects, &self.runtime).await;
         }
+    }
+
+    /// Whether nothing may be carried out yet; the worker wakes when that is over.
+    pub(super) fn rests(&mut self, now: Timestamp) -> bool {
+        let until = self.rest_until.filter(|t| *t > now);
+        self.rest_until = until;
+        if let Some(until) = until {
+            self.wake_at = Some(self.wake_at.map_or(until, |t| t.min(until)));
+        }
+        until.is_some()
     }
 
     pub(super) fn plan(&self, now: Timestamp) -> Plan {
@@ -96,14 +116,15 @@ impl Worker {
         }
         let started = self.pod.status.as_ref().and_then(|s| s.start_time.as_ref()).map_or(self.start_time, |t| t.0);
         let limit = self.pod.spec.as_ref().and_then(|s| s.active_deadline_seconds).and_then(|s| u64::try_from(s).ok());
-        let Some(limit) = limit else { return false };
-        let at = started + Duration::from_secs(limit);
+        // A deadline beyond the range of times is none.
+        let at = limit.and_then(|limit| started.checked_add(Duration::from_secs(limit)).ok());
+        let Some(at) = at else { return false };
         if now < at {
             self.wake_at = Some(self.wake_at.map_or(at, |t| t.min(at)));
             return false;
         }
         let message = "Pod was active on the node longer than the specified deadline";
-        self.ctx.event(&self.pod, EventType::Normal, "DeadlineExceeded", message);
+        self.parts.effects.tell.pod(&self.pod, EventType::Normal, "DeadlineExceeded", message);
         self.verdict = Some(("DeadlineExceeded".into(), message.into()));
         true
     }
@@ -112,17 +133,17 @@ impl Worker {
         for name in plan.crash_loops.keys().filter(|n| !self.crash_loops.contains_key(*n)) {
             let role = pod::member(&self.pod, name).map_or(Role::App, |m| m.role);
             let message = format!("Back-off restarting failed container {name} in pod {}", pod::format_pod(&self.pod));
-            self.ctx.container_event(&self.pod, role, name, EventType::Warning, "BackOff", message);
+            self.parts.effects.tell.container(&self.pod, role, name, EventType::Warning, "BackOff", message);
         }
     }
 
     pub(super) fn spawn_sync(&mut self, actions: Vec<plan::Action>) {
         let executor = Executor {
-            ctx: Arc::clone(&self.ctx),
+            parts: Arc::clone(&self.parts),
             pod: Arc::clone(&self.pod),
             runtime: Arc::clone(&self.runtime),
-            report: self.own.clone(),
+            report: self.report.clone(),
         };
-        self.job = Some(tokio::spawn(executor.run(actions)));
+        self.job = Some(self.parts.tasks.scoped("pod-sync", executor.run(actions)));
     }
 }

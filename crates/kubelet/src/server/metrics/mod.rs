@@ -1,5 +1,35 @@
-//! Numbers: `/stats/summary` ([`summary`]) and the text formats for scrapers ([`text`]), both from one reading of the
-//! runtime's statistics ([`usage`]).
-pub mod summary;
-pub mod text;
-pub mod usage;
+//! Numbers: `/stats/summary` (`summary`) and the text formats for scrapers (`text`), both from one reading of the
+//! runtime's statistics (`usage`).
+mod summary;
+mod text;
+mod usage;
+
+use std::sync::Arc;
+
+use super::answer::not_found;
+use super::endpoint::{Answer, Call};
+use super::state::ServerState;
+
+/// `/metrics` and what is below.
+pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
+    Box::pin(async move {
+        let below: Vec<&str> = call.below.iter().map(String::as_str).collect();
+        match below.as_slice() {
+            [] => text::own(&state).await,
+            ["resource"] => text::resource(&state).await,
+            ["cadvisor"] => text::cadvisor(&state).await,
+            ["probes"] => text::answer(String::new()),
+            _ => not_found(),
+        }
+    })
+}
+
+/// `/stats`.
+pub fn serve_stats(state: Arc<ServerState>, call: Call) -> Answer {
+    Box::pin(async move {
+        match call.below.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {
+            [] | ["summary"] => summary::answer(&state).await,
+            _ => not_found(),
+        }
+    })
+}

@@ -6,33 +6,29 @@ use jiff::Timestamp;
 use kelson_meta::format_seconds;
 use serde_json::{Value, json};
 
-use super::super::Shared;
-use super::super::routes::{Body, text, typed};
+use super::super::answer::{Body, text, typed};
+use super::super::state::ServerState;
 use super::usage::{self, Usage};
 use crate::node::facts::{self, Memory};
-use crate::pods::plan::timestamp;
+use crate::runtime::snapshot::timestamp;
 
 /// Answers.
-pub async fn answer(shared: &Shared) -> Response<Body> {
-    let usages = match usage::all(shared).await {
+pub async fn answer(state: &ServerState) -> Response<Body> {
+    let usages = match usage::all(state).await {
         Ok(u) => u,
         Err(e) => return text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
     };
-    let now = shared.ctx.clock.now();
-    let runtime_fs = shared.ctx.runtime.image_fs_info().await.ok();
+    let now = state.clock.now();
+    let runtime_fs = state.runtime.image_fs_info().await.ok();
     let runtime_fs = runtime_fs.and_then(|f| f.image_filesystems.into_iter().next());
     let images = runtime_fs.and_then(|f| {
         let mut fs = file_system(std::path::Path::new(&f.fs_id?.mountpoint), now)?;
         fs["usedBytes"] = json!(f.used_bytes.map_or(0, |v| v.value));
         Some(fs)
     });
-    let node = node(
-        &shared.ctx.config.node_name,
-        facts::machine_memory(),
-        [file_system(&shared.ctx.config.root_dir, now), images],
-        now,
-    );
-    let pids = |uid: &str| shared.ctx.cgroups.processes(uid);
+    let node =
+        node(&state.config.node_name, facts::machine_memory(), [file_system(&state.config.root_dir, now), images], now);
+    let pids = |uid: &str| state.cgroups.processes(uid);
     let body = json!({"node": node, "pods": pods(&usages, pids)});
     typed(StatusCode::OK, "application/json", body.to_string())
 }

@@ -5,8 +5,8 @@ use http::{Response, StatusCode};
 use k8s_openapi::api::core::v1::Pod;
 use kelson_cri::proto as cri;
 
-use super::super::Shared;
-use super::super::routes::{Body, text, typed};
+use super::super::answer::{Body, text, typed};
+use super::super::state::ServerState;
 use super::usage::{self, Usage};
 use crate::node::facts;
 use crate::pod;
@@ -53,12 +53,12 @@ fn resident_bytes() -> f64 {
 }
 
 /// `/metrics`.
-pub async fn own(shared: &Shared) -> Response<Body> {
-    let pods = shared.known.list().len() as f64;
-    let containers = shared.ctx.runtime.list_containers(None).await.unwrap_or_default();
+pub async fn own(state: &ServerState) -> Response<Body> {
+    let pods = state.known.list().len() as f64;
+    let containers = state.runtime.list_containers(None).await.unwrap_or_default();
     let up = cri::ContainerState::ContainerRunning as i32;
     let alive = containers.iter().filter(|c| c.state == up).count();
-    let node = quoted(&shared.ctx.config.node_name);
+    let node = quoted(&state.config.node_name);
     let mut e = Exposition::default();
     e.family("kubernetes_build_info", "gauge", "A metric with a constant '1' value labeled by version.");
     e.sample("kubernetes_build_info", &format!("git_version={}", quoted(GIT_VERSION)), 1.0, None);
@@ -73,13 +73,13 @@ pub async fn own(shared: &Shared) -> Response<Body> {
     e.sample("process_cpu_seconds_total", "", process_cpu_seconds(), None);
     e.family("process_resident_memory_bytes", "gauge", "Resident memory size in bytes.");
     e.sample("process_resident_memory_bytes", "", resident_bytes(), None);
-    shared.ctx.images.encode_metrics(&mut e.0);
+    state.images.encode_metrics(&mut e.0);
     answer(e.0)
 }
 
 /// `/metrics/resource`, what metrics-server reads.
-pub async fn resource(shared: &Shared) -> Response<Body> {
-    let (usages, failed) = match usage::all(shared).await {
+pub async fn resource(state: &ServerState) -> Response<Body> {
+    let (usages, failed) = match usage::all(state).await {
         Ok(u) => (u, 0.0),
         Err(e) => {
             tracing::warn!(error = %e, "usage not read");
@@ -90,7 +90,7 @@ pub async fn resource(shared: &Shared) -> Response<Body> {
     let node = Node {
         cpu: usage::machine_cpu_nanos() as f64 / 1e9,
         memory: (memory.total - memory.available) as f64,
-        at: shared.ctx.clock.now().as_millisecond(),
+        at: state.clock.now().as_millisecond(),
     };
     answer(resource_text(&usages, &node, failed))
 }
@@ -144,8 +144,8 @@ fn resource_text(usages: &[Usage], node: &Node, failed: f64) -> String {
 }
 
 /// `/metrics/cadvisor`, the series that dashboards need most.
-pub async fn cadvisor(shared: &Shared) -> Response<Body> {
-    let usages = match usage::all(shared).await {
+pub async fn cadvisor(state: &ServerState) -> Response<Body> {
+    let usages = match usage::all(state).await {
         Ok(u) => u,
         Err(e) => return text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
     };
@@ -155,7 +155,7 @@ pub async fn cadvisor(shared: &Shared) -> Response<Body> {
     e.sample("machine_cpu_cores", "", cores as f64, None);
     e.family("machine_memory_bytes", "gauge", "Amount of memory installed on the machine.");
     e.sample("machine_memory_bytes", "", facts::machine_memory().total as f64, None);
-    let pods = shared.known.list();
+    let pods = state.known.list();
     let pods: Vec<&Pod> = pods.iter().map(|p| &**p).collect();
     cadvisor_text(&mut e, &usages, &pods);
     answer(e.0)
@@ -210,7 +210,7 @@ fn cadvisor_text(e: &mut Exposition, usages: &[Usage], pods: &[&Pod]) {
     let name = "container_spec_cpu_quota";
     e.family(name, "gauge", "CPU quota of the container.");
     for (u, q) in usages.iter().filter_map(|u| Some((u, limit(u, "cpu")?))) {
-        e.sample(name, &labels(u), crate::cgroups::quota(q.milli_value()) as f64, None);
+        e.sample(name, &labels(u), crate::cgroups::resources::quota(q.milli_value()) as f64, None);
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use kelson_cri::CriResult;
 use kelson_cri::proto as cri;
 
-use super::super::Shared;
+use super::super::state::ServerState;
 use crate::runtime::labels;
 
 /// One running container's usage.
@@ -45,9 +45,9 @@ pub struct Usage {
 }
 
 /// All running containers.
-pub async fn all(shared: &Shared) -> CriResult<Vec<Usage>> {
-    let stats = shared.ctx.runtime.list_container_stats(None).await?;
-    let containers = shared.ctx.runtime.list_containers(None).await?;
+pub async fn all(state: &ServerState) -> CriResult<Vec<Usage>> {
+    let stats = state.runtime.list_container_stats(None).await?;
+    let containers = state.runtime.list_containers(None).await?;
     Ok(join(stats, containers))
 }
 

@@ -1,0 +1,64 @@
+//! What pod workers work with. Only this room takes all of it together.
+use std::sync::Arc;
+
+use kelson_client::Client;
+use kelson_tasks::Tasks;
+use tokio::sync::watch;
+
+use crate::cgroups::Cgroups;
+use crate::config::{Config, PodDirs};
+use crate::effects::PodEffects;
+use crate::env::resolve::Environment;
+use crate::images::{ImageEffects, Images};
+use crate::node::facts::NodeFacts;
+use crate::node::runtime::RuntimeState;
+use crate::runtime::dns::HostDns;
+use crate::runtime::userns::UserNamespaces;
+use crate::status::writer::StatusWriter;
+use crate::volumes::Volumes;
+
+/// The parts; behind an `Arc` everywhere.
+pub struct Parts {
+    /// The group of the workers' tasks.
+    pub tasks: Tasks,
+    /// Configuration.
+    pub config: Arc<Config>,
+    /// Where pods' directories and logs lie.
+    pub dirs: PodDirs,
+    /// The API, as this node: runtime classes, and the confirmation of deletions.
+    pub client: Client,
+    /// Runtime, hooks, events, clock.
+    pub effects: PodEffects,
+    /// Volumes, and what they are rendered from.
+    pub volumes: Volumes,
+    /// Containers' environments.
+    pub environment: Environment,
+    /// Images.
+    pub images: Images,
+    /// Pods' cgroups.
+    pub cgroups: Cgroups,
+    /// Host IDs of pods with users of their own.
+    pub user_namespaces: UserNamespaces,
+    /// Pod statuses on their way to the API.
+    pub statuses: StatusWriter,
+    /// What pods may see of their node.
+    pub node: watch::Receiver<Arc<NodeFacts>>,
+    /// What the runtime says of itself.
+    pub runtime_state: watch::Receiver<Arc<RuntimeState>>,
+    /// The node's resolver configuration.
+    pub host_dns: HostDns,
+    /// The runtime's name, with which container IDs begin, e.g. `containerd`.
+    pub runtime_name: String,
+}
+
+impl Parts {
+    /// Addresses of the node, the primary one first.
+    pub fn host_ips(&self) -> Vec<String> {
+        self.config.node_ips.iter().map(ToString::to_string).collect()
+    }
+
+    /// What an image takes.
+    pub fn image_effects(&self) -> ImageEffects<'_> {
+        ImageEffects { runtime: &*self.effects.runtime, objects: &self.volumes.objects, tell: &self.effects.tell }
+    }
+}

@@ -1,0 +1,27 @@
+//! Commands as probes and hooks: run by the runtime, judged by their exit code (upstream: `pkg/probe/exec`).
+use std::time::Duration;
+
+use kelson_cri::Runtime;
+
+use super::Outcome;
+
+/// Bytes of a command's output that are kept for messages.
+const OUTPUT_MAX: usize = 10 * 1024;
+
+/// Runs `command` in a container for at most `limit`.
+pub async fn run(runtime: &dyn Runtime, container: &str, command: &[String], limit: Duration) -> Outcome {
+    match runtime.exec_sync(container, command.to_vec(), limit).await {
+        Ok(out) if out.exit_code == 0 => Outcome::Success,
+        Ok(out) => {
+            let mut bytes = out.stdout;
+            bytes.extend(out.stderr);
+            bytes.truncate(OUTPUT_MAX);
+            Outcome::Failure(String::from_utf8_lossy(&bytes).into_owned())
+        }
+        Err(e) if e.is_deadline_exceeded() => {
+            let words: Vec<String> = command.iter().map(|c| format!("{c:?}")).collect();
+            Outcome::Failure(format!("command timed out: {} timed out after {}s", words.join(" "), limit.as_secs()))
+        }
+        Err(e) => Outcome::Unknown(format!("rpc error: {e}")),
+    }
+}

@@ -1,0 +1,192 @@
+//! User namespaces of pods (`hostUsers: false`, KEP-127): each gets a range of host IDs of its own, kept in a file of the
+//! pod's directory, so that no two pods ever share one, over restarts too (upstream: `pkg/kubelet/userns`).
+use std::collections::{BTreeSet, HashMap};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use kelson_cri::proto as cri;
+use kelson_tasks::FILES;
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::config::PodDirs;
+
+/// IDs of one pod, and what the start of each range is a multiple of.
+pub const LENGTH: u32 = 65_536;
+/// The record in a pod's directory.
+const FILE: &str = "userns";
+
+/// A pod's range: IDs 0 to 65535 in the pod are `host` and up on the node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct IdRange {
+    /// First ID on the node.
+    pub host: u32,
+}
+
+impl IdRange {
+    /// In CRI's form.
+    pub fn mapping(self) -> cri::IdMapping {
+        cri::IdMapping { host_id: self.host, container_id: 0, length: LENGTH }
+    }
+
+    /// The namespace for sandbox and containers.
+    pub fn namespace(self) -> cri::UserNamespace {
+        let mode = cri::NamespaceMode::Pod as i32;
+        cri::UserNamespace { mode, uids: vec![self.mapping()], gids: vec![self.mapping()] }
+    }
+}
+
+/// The record, with upstream's names.
+#[derive(Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Record {
+    uid_mappings: Vec<RecordedMapping>,
+    gid_mappings: Vec<RecordedMapping>,
+}
+
+#[derive(Serialize, Deserialize, Clone)]
+#[serde(rename_all = "camelCase")]
+struct RecordedMapping {
+    host_id: u32,
+    container_id: u32,
+    length: u32,
+}
+
+#[derive(Debug, Default)]
+struct Taken {
+    by_pod: HashMap<String, IdRange>,
+    hosts: BTreeSet<u32>,
+}
+
+/// The ranges of this node's pods; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct UserNamespaces {
+    dirs: PodDirs,
+    ranges_max: u32,
+    taken: Arc<Mutex<Taken>>,
+    /// A record that cannot be read: which range it means is unknown, so none is given away.
+    damaged: Option<PathBuf>,
+}
+
+impl UserNamespaces {
+    /// Takes up the records of pods that are there already. `ranges_max`: pods of this node.
+    pub fn open(dirs: PodDirs, ranges_max: u32) -> Self {
+        let mut taken = Taken::default();
+        let mut damaged = None;
+        for entry in std::fs::read_dir(dirs.pods()).into_iter().flatten().flatten() {
+            let path = entry.path().join(FILE);
+            match read(&path) {
+                Ok(None) => {}
+                Ok(Some(range)) => {
+                    taken.hosts.insert(range.host);
+                    taken.by_pod.insert(entry.file_name().to_string_lossy().into_owned(), range);
+                }
+                Err(e) => {
+                    tracing::error!(file = %path.display(), error = %e, "no user namespaces are made until this record is removed");
+                    damaged = Some(path);
+                }
+            }
+        }
+        Self { dirs, ranges_max, taken: Arc::new(Mutex::new(taken)), damaged }
+    }
+
+    /// The pod's range; a free one is taken and recorded where it has none.
+    ///
+    /// # Errors
+    /// When all are taken or the record cannot be written: the pod must not be started then.
+    pub async fn get(&self, uid: &str) -> Result<IdRange, String> {
+        let (own, uid) = (self.clone(), uid.to_owned());
+        FILES.run(move || own.take(&uid)).await.map_err(|e| e.to_string())?
+    }
+
+    fn take(&self, uid: &str) -> Result<IdRange, String> {
+        let range = {
+            let mut taken = self.taken.lock();
+            if let Some(range) = taken.by_pod.get(uid) {
+                return Ok(*range);
+            }
+            if let Some(path) = &self.damaged {
+                return Err(format!("the user namespace record {} cannot be read", path.display()));
+            }
+            // The first range belongs to the node itself.
+            let free =
+                (1..=self.ranges_max.min(u32::MAX / LENGTH - 1)).map(|n| n * LENGTH).find(|h| !taken.hosts.contains(h));
+            let host = free.ok_or("could not find an empty slot to allocate a user namespace")?;
+            taken.hosts.insert(host);
+            taken.by_pod.insert(uid.to_owned(), IdRange { host });
+            IdRange { host }
+        };
+        let written = write(&self.dirs.pod(uid), range);
+        written.inspect_err(|_| self.forget(uid)).map_err(|e| format!("user namespace not recorded: {e}"))?;
+        Ok(range)
+    }
+
+    /// Gives a pod's range back; its containers and its directory are gone.
+    pub fn forget(&self, uid: &str) {
+        let mut taken = self.taken.lock();
+        if let Some(range) = taken.by_pod.remove(uid) {
+            taken.hosts.remove(&range.host);
+        }
+    }
+}
+
+fn read(path: &Path) -> io::Result<Option<IdRange>> {
+    let text = match std::fs::read(path) {
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+        other => other?,
+    };
+    let record: Record = serde_json::from_slice(&text)?;
+    let sound = |m: &[RecordedMapping]| match m {
+        [m] if m.container_id == 0 && m.length == LENGTH && m.host_id.is_multiple_of(LENGTH) => Some(m.host_id),
+        _ => None,
+    };
+    match (sound(&record.uid_mappings), sound(&record.gid_mappings)) {
+        (Some(uids), Some(gids)) if uids == gids && uids != 0 => Ok(Some(IdRange { host: uids })),
+        _ => Err(io::Error::other("not a mapping of this kubelet's")),
+    }
+}
+
+fn write(dir: &Path, range: IdRange) -> io::Result<()> {
+    let mapping = vec![RecordedMapping { host_id: range.host, container_id: 0, length: LENGTH }];
+    let record = Record { uid_mappings: mapping.clone(), gid_mappings: mapping };
+    let tmp = dir.join(format!("{FILE}.tmp"));
+    std::fs::create_dir_all(dir)?;
+    std::fs::write(&tmp, serde_json::to_vec(&record)?)?;
+    std::fs::rename(tmp, dir.join(FILE))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use super::*;
+
+    fn open(dir: &Path, max: u32) -> UserNamespaces {
+        UserNamespaces::open(crate::config::Config::new("n", dir).dirs(), max)
+    }
+
+    #[test]
+    fn no_two_pods_share_a_range_after_a_restart_either() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let all = open(dir.path(), 2);
+        let (a, b) = (all.take("a").expect("a"), all.take("b").expect("b"));
+        assert_eq!((a.host, b.host), (65_536, 131_072));
+        assert_eq!(all.take("a"), Ok(a), "the same for a second container");
+        assert!(all.take("c").expect_err("all taken").starts_with("could not find an empty slot"));
+        let again = open(dir.path(), 2);
+        assert_eq!(again.take("b"), Ok(b));
+        assert!(again.take("c").is_err());
+        std::fs::remove_dir_all(dir.path().join("pods/a")).expect("removed");
+        again.forget("a");
+        assert_eq!(again.take("c"), Ok(a));
+    }
+
+    #[test]
+    fn a_record_that_cannot_be_read_stops_new_ranges() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        std::fs::create_dir_all(dir.path().join("pods/a")).expect("mkdir");
+        std::fs::write(dir.path().join("pods/a/userns"), "{}").expect("write");
+        assert!(open(dir.path(), 9).take("b").expect_err("damaged").contains("cannot be read"));
+    }
+}

@@ -1,0 +1,85 @@
+//! `/exec` and `/attach`: a new process in a container, or the streams of the one that runs.
+use std::sync::Arc;
+
+use http::{Request, Response, StatusCode};
+use hyper::body::Incoming;
+use kelson_cri::proto as cri;
+use kelson_streams::ExecOptions;
+
+use super::answer::{Body, not_found, text};
+use super::endpoint::{Answer, Call};
+use super::state::ServerState;
+use super::target::running_container;
+use super::{command, query, splice};
+
+/// `/exec`.
+pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
+    Box::pin(async move {
+        let opened = match open(&state, &call).await {
+            Ok(opened) => opened,
+            Err(refusal) => return refusal,
+        };
+        exec(&state, opened, &call.query, call.request).await
+    })
+}
+
+/// `/attach`.
+pub fn serve_attach(state: Arc<ServerState>, call: Call) -> Answer {
+    Box::pin(async move {
+        let Opened { container_id, wanted } = match open(&state, &call).await {
+            Ok(opened) => opened,
+            Err(refusal) => return refusal,
+        };
+        let ExecOptions { stdin, stdout, stderr, tty } = wanted;
+        let url = state.runtime.attach(cri::AttachRequest { container_id, stdin, tty, stdout, stderr }).await;
+        carry(&state, url, call.request).await
+    })
+}
+
+/// What both need.
+struct Opened {
+    container_id: String,
+    wanted: ExecOptions,
+}
+
+async fn open(state: &ServerState, call: &Call) -> Result<Opened, Response<Body>> {
+    let below: Vec<&str> = call.below.iter().map(String::as_str).collect();
+    let ([namespace, pod, container] | [namespace, pod, _, container]) = below.as_slice() else {
+        return Err(not_found());
+    };
+    let on = |a: &str, b: &str| query::flag(&call.query, a) || query::flag(&call.query, b);
+    let tty = query::flag(&call.query, "tty");
+    let wanted = ExecOptions {
+        stdin: on("input", "stdin"),
+        stdout: on("output", "stdout"),
+        stderr: on("error", "stderr") && !tty,
+        tty,
+    };
+    if !wanted.stdin && !wanted.stdout && !wanted.stderr {
+        return Err(text(StatusCode::BAD_REQUEST, "you must specify at least 1 of stdin, stdout, stderr"));
+    }
+    Ok(Opened { container_id: running_container(state, namespace, pod, container).await?, wanted })
+}
+
+async fn exec(
+    state: &Arc<ServerState>,
+    opened: Opened,
+    query: &[(String, String)],
+    request: Request<Incoming>,
+) -> Response<Body> {
+    let Opened { container_id, wanted } = opened;
+    let cmd: Vec<String> = query.iter().filter(|(k, _)| k == "command").map(|(_, v)| v.clone()).collect();
+    let ExecOptions { stdin, stdout, stderr, tty } = wanted;
+    if let Some(command) = command::prepare(state, &container_id, &cmd, wanted).await {
+        return command.serve(request);
+    }
+    let url = state.runtime.exec(cri::ExecRequest { container_id, cmd, tty, stdin, stdout, stderr }).await;
+    carry(state, url, request).await
+}
+
+async fn carry(state: &ServerState, url: kelson_cri::CriResult<String>, request: Request<Incoming>) -> Response<Body> {
+    match url {
+        Ok(url) => splice::carry(&state.tasks, &url, request).await,
+        Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
+    }
+}

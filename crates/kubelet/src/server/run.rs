@@ -1,0 +1,55 @@
+//! `/run`: a command in a container, answered with its output.
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, Response, StatusCode};
+
+use super::answer::{Body, not_found, text};
+use super::endpoint::{Answer, Call};
+use super::query;
+use super::state::ServerState;
+use super::target::running_container;
+
+/// How long a command may take.
+const RUN_MAX: Duration = Duration::from_secs(120);
+
+/// Answers.
+pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
+    Box::pin(async move {
+        let below: Vec<&str> = call.below.iter().map(String::as_str).collect();
+        match below.as_slice() {
+            [namespace, pod, container] | [namespace, pod, _, container] if call.request.method() == Method::POST => {
+                run(&state, namespace, pod, container, &call.query).await
+            }
+            _ => not_found(),
+        }
+    })
+}
+
+async fn run(
+    state: &ServerState,
+    namespace: &str,
+    pod: &str,
+    container: &str,
+    pairs: &[(String, String)],
+) -> Response<Body> {
+    let id = match running_container(state, namespace, pod, container).await {
+        Ok(id) => id,
+        Err(refusal) => return refusal,
+    };
+    let command: Vec<String> = query::first(pairs, "cmd")
+        .unwrap_or_default()
+        .split(' ')
+        .filter(|w| !w.is_empty())
+        .map(str::to_owned)
+        .collect();
+    match state.runtime.exec_sync(&id, command, RUN_MAX).await {
+        Ok(out) => {
+            let code = if out.exit_code == 0 { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };
+            let mut body = out.stdout;
+            body.extend(out.stderr);
+            text(code, body)
+        }
+        Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
+    }
+}

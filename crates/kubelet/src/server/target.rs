@@ -1,0 +1,34 @@
+//! Which container or sandbox a request means.
+use http::{Response, StatusCode};
+use kelson_cri::proto as cri;
+
+use super::answer::{Body, text};
+use super::state::ServerState;
+use crate::pod;
+use crate::runtime::labels;
+
+/// The running instance of a container, or the refusal to send.
+pub async fn running_container(
+    state: &ServerState,
+    namespace: &str,
+    pod: &str,
+    container: &str,
+) -> Result<String, Response<Body>> {
+    let found = state.known.find(namespace, pod);
+    let found = found.ok_or_else(|| text(StatusCode::NOT_FOUND, "pod does not exist"))?;
+    let selector = [
+        (labels::POD_UID.to_owned(), pod::uid(&found).to_owned()),
+        (labels::CONTAINER_NAME.to_owned(), container.to_owned()),
+    ];
+    let filter = cri::ContainerFilter {
+        label_selector: selector.into_iter().collect(),
+        state: Some(cri::ContainerStateValue { state: cri::ContainerState::ContainerRunning as i32 }),
+        ..Default::default()
+    };
+    let list = state.runtime.list_containers(Some(filter)).await;
+    let list = list.map_err(|e| text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()))?;
+    let newest = list.into_iter().max_by_key(|c| c.created_at);
+    newest
+        .map(|c| c.id)
+        .ok_or_else(|| text(StatusCode::INTERNAL_SERVER_ERROR, format!("container not found ({container:?})")))
+}

@@ -1,0 +1,99 @@
+//! What a kind of volume is to the rest of the kubelet. Each kind is one file with its [`Source`], and one row in the
+//! table of `mod.rs`.
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+
+use async_trait::async_trait;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Pod, Volume};
+use kelson_tasks::FILES;
+
+use super::Volumes;
+
+/// A volume that is set up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ready {
+    /// A directory or file of the host.
+    Path {
+        /// Its path.
+        path: PathBuf,
+        /// Whether containers may never write to it.
+        read_only: bool,
+    },
+    /// An image that the runtime mounts.
+    Image {
+        /// Its reference.
+        reference: String,
+        /// Pull policy.
+        policy: Option<String>,
+    },
+}
+
+/// The result of one volume's set-up.
+#[derive(Debug)]
+pub(super) struct SetUp {
+    pub(super) ready: Ready,
+    /// When its content must be looked at again though nothing changed (tokens).
+    pub(super) renew_at: Option<Timestamp>,
+}
+
+impl From<Ready> for SetUp {
+    fn from(ready: Ready) -> Self {
+        Self { ready, renew_at: None }
+    }
+}
+
+/// One volume of one pod, to be set up or brought up to date.
+pub(super) struct Request<'a> {
+    pub(super) volumes: &'a Volumes,
+    pub(super) pod: &'a Pod,
+    pub(super) volume: &'a Volume,
+}
+
+impl Request<'_> {
+    /// `PODDIR/volumes/PLUGIN/NAME`.
+    pub(super) fn dir(&self, plugin: &str) -> PathBuf {
+        let pod = self.volumes.dirs.pod(crate::pod::uid(self.pod));
+        pod.join("volumes").join(plugin).join(&self.volume.name)
+    }
+
+    /// The group that owns the pod's volumes.
+    pub(super) fn fs_group(&self) -> Option<u32> {
+        let group = self.pod.spec.as_ref()?.security_context.as_ref()?.fs_group?;
+        u32::try_from(group).ok()
+    }
+}
+
+/// A kind of volume.
+#[async_trait]
+pub(super) trait Source: Sync {
+    /// Whether the volume is of this kind.
+    fn is(&self, volume: &Volume) -> bool;
+
+    /// Whether its files show what may change while the pod runs: objects of the API, the pod's own metadata.
+    fn follows_api(&self) -> bool {
+        false
+    }
+
+    /// Sets the volume up, or brings it up to date. The error is the text of the FailedMount event.
+    async fn set_up(&self, request: &Request<'_>) -> Result<SetUp, String>;
+}
+
+/// File work of a volume, in the lane of such work.
+pub(super) async fn in_files<T, W>(work: W) -> Result<T, String>
+where
+    W: FnOnce() -> Result<T, String> + Send + 'static,
+    T: Send + 'static,
+{
+    FILES.run(work).await.map_err(|e| e.to_string())?
+}
+
+/// Makes a directory with this mode, whatever the process's mask; one that is there stays as it is.
+pub(super) fn make_dir(dir: &Path, mode: u32) -> io::Result<()> {
+    if !dir.exists() {
+        std::fs::create_dir_all(dir)?;
+        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode))?;
+    }
+    Ok(())
+}

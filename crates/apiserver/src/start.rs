@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use kelson_auth::{Objects, UserInfo};
 use kelson_transport::Transport;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -17,11 +17,15 @@ use crate::front::listen;
 use crate::shared::allocations::Services;
 use crate::shared::dialer::KubeletDialer;
 use crate::shared::documents::Documents;
+use crate::shared::log_limit::LogLimit;
 use crate::shared::metrics::Metrics;
 use crate::shared::objects::StoreObjects;
 use crate::shared::readiness::Readiness;
+use crate::shared::room::Room;
 use crate::shared::{Server, admission, identity};
 
+/// Bytes of all requests' bodies together. What a body is decoded to takes some twenty times as much at worst.
+const BODIES_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// How long a shutdown waits for requests that are under way.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -53,8 +57,10 @@ impl ApiServer {
             health: Readiness::default(),
             discovery: Documents::default(),
             openapi: Documents::default(),
-            reads: Semaphore::new(config.reads_in_flight_max),
-            writes: Semaphore::new(config.writes_in_flight_max),
+            reads: Room::new(config.reads_in_flight_max),
+            writes: Room::new(config.writes_in_flight_max),
+            bodies: Room::new(BODIES_BYTES_MAX),
+            rejections: LogLimit::default(),
             stopping: CancellationToken::new(),
             tasks: TaskTracker::new(),
             store,

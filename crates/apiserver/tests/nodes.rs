@@ -4,6 +4,7 @@ mod common;
 use std::sync::Arc;
 
 use common::Api;
+use http_body_util::BodyExt as _;
 use kelson_apiserver::KubeletConfig;
 use kelson_pki::{ClusterPki, Component, KUBELET_CLIENTS, LeafSpec, PkiOptions, Purpose, San, SwappableCertificate};
 use rustls::ServerConfig;
@@ -38,7 +39,8 @@ impl Cluster {
         Self { api, pki, _dir: dir }
     }
 
-    /// A server on loopback with this certificate; it answers every request with the subject of the client's certificate.
+    /// A server on loopback with this certificate; it answers every request with the subject of the client's certificate
+    /// and what it was sent.
     async fn kubelet(&self, user: &str, authority: &kelson_pki::Authority) -> u16 {
         let organizations = ["system:nodes".to_owned()];
         let sans = [San::Ip("127.0.0.1".parse().expect("an address"))];
@@ -68,12 +70,14 @@ impl Cluster {
                 let Ok(mut tls) = acceptor.accept(tcp).await else { continue };
                 let mut head = [0; 4096];
                 // A client that does not like the certificate sends nothing.
-                if !matches!(tls.read(&mut head).await, Ok(n) if n > 0) {
-                    continue;
-                }
+                let length = match tls.read(&mut head).await {
+                    Ok(length) if length > 0 => length,
+                    _ => continue,
+                };
                 let leaf = tls.get_ref().1.peer_certificates().and_then(|c| c.first()).expect("verified").clone();
                 let info = kelson_pki::CertInfo::from_der(&leaf).expect("parses");
-                let body = format!("{} {:?}", info.common_name, info.organizations);
+                let head = String::from_utf8_lossy(&head[..length]);
+                let body = format!("{} {:?}\n{head}", info.common_name, info.organizations);
                 let answer =
                     format!("HTTP/1.1 200 OK\r\nconnection: close\r\ncontent-length: {}\r\n\r\n{body}", body.len());
                 let _ = tls.write_all(answer.as_bytes()).await;
@@ -102,9 +106,10 @@ async fn a_kubelet_proves_which_node_it_is() {
     let cluster = Cluster::start(Some("n1")).await;
     let serving = cluster.pki.kubelet_serving_ca.clone();
     let own = cluster.kubelet("system:node:n1", &serving).await;
-    let found = cluster.ask("n1", ("InternalIP", "127.0.0.1"), own).await;
-    let expected = format!("kube-apiserver-kubelet-client [{KUBELET_CLIENTS:?}]");
-    assert_eq!(found, (200, expected), "and the server is no master there");
+    let (code, text) = cluster.ask("n1", ("InternalIP", "127.0.0.1"), own).await;
+    assert_eq!(code, 200, "{text}");
+    let subject = format!("kube-apiserver-kubelet-client [{KUBELET_CLIENTS:?}]");
+    assert_eq!(text.lines().next(), Some(subject.as_str()), "the server is no master there");
 
     let cluster = Cluster::start(Some("n2")).await;
     let serving = cluster.pki.kubelet_serving_ca.clone();
@@ -128,5 +133,47 @@ async fn no_node_is_at_the_servers_loopback_address() {
         let port = cluster.kubelet(&format!("system:node:{name}"), &serving).await;
         let (code, why) = cluster.ask(name, address, port).await;
         assert!(code == 503 && why.contains("not allowed"), "{code} {why}");
+    }
+}
+
+#[tokio::test]
+async fn credentials_end_at_the_server() {
+    let cluster = Cluster::start(Some("n1")).await;
+    let serving = cluster.pki.kubelet_serving_ca.clone();
+    let port = cluster.kubelet("system:node:n1", &serving).await;
+    cluster.ask("n1", ("InternalIP", "127.0.0.1"), port).await;
+    let headers = [
+        ("authorization", "Bearer secret-token"),
+        ("sec-websocket-protocol", "base64url.bearer.authorization.k8s.io.c2VjcmV0, v4.channel.k8s.io"),
+        ("x-remote-user", "system:admin"),
+        ("x-remote-group", "system:masters"),
+        ("x-remote-extra-scopes", "all"),
+        ("x-custom", "kept"),
+    ];
+    let answer = cluster.api.raw("GET", "/api/v1/nodes/n1/proxy/pods", &headers, "").await;
+    assert_eq!(answer.status(), 200);
+    let bytes = answer.into_body().collect().await.expect("a body").to_bytes();
+    let seen = String::from_utf8_lossy(&bytes).to_lowercase();
+    assert!(seen.contains("x-custom: kept") && seen.contains("v4.channel.k8s.io"), "{seen}");
+    for secret in ["secret-token", "c2vjcmv0", "x-remote-", "authorization"] {
+        assert!(!seen.contains(secret), "{secret} in {seen}");
+    }
+}
+
+#[tokio::test]
+async fn paths_to_kubelets_are_in_normal_form() {
+    let cluster = Cluster::start(Some("n1")).await;
+    let serving = cluster.pki.kubelet_serving_ca.clone();
+    let port = cluster.kubelet("system:node:n1", &serving).await;
+    cluster.ask("n1", ("InternalIP", "127.0.0.1"), port).await;
+    let ask = async |path: &str| {
+        let uri = format!("/api/v1/nodes/n1/proxy{path}");
+        cluster.api.raw("GET", &uri, &[], "").await.status().as_u16()
+    };
+    for good in ["/", "/pods", "/logs/", "/metrics/cadvisor"] {
+        assert_eq!(ask(good).await, 200, "{good}");
+    }
+    for bad in ["//", "//exec/a/b/c", "/./exec/a/b/c", "/x/../exec/a/b/c", "/%2e/exec/a", "/x%2f%2fexec", "/a//b"] {
+        assert_eq!(ask(bad).await, 400, "{bad}");
     }
 }

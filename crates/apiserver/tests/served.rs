@@ -142,6 +142,68 @@ async fn exec_needs_create_whatever_the_method() {
     assert_eq!(api.send(jane, request).await.status(), 403);
 }
 
+/// Lets jane do this with nodes/proxy; gives what she is answered.
+async fn through_nodes(verbs: &[&str], method: &str, uri: &str) -> u16 {
+    let api = Api::start().await;
+    let group = "rbac.authorization.k8s.io";
+    let base = "/apis/rbac.authorization.k8s.io/v1";
+    let role = json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRole", "metadata": {"name": "r"},
+        "rules": [{"apiGroups": [""], "resources": ["nodes/proxy"], "verbs": verbs}]});
+    api.create(&format!("{base}/clusterroles"), role).await;
+    let binding = json!({"apiVersion": format!("{group}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": "b"},
+        "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "r"},
+        "subjects": [{"kind": "User", "apiGroup": group, "name": "jane"}]});
+    api.create(&format!("{base}/clusterrolebindings"), binding).await;
+    let request = http::Request::builder().method(method).uri(uri).body(Default::default()).unwrap();
+    api.send(UserInfo::new("jane", [user::AUTHENTICATED]), request).await.status().as_u16()
+}
+
+#[tokio::test]
+async fn running_commands_through_a_node_is_create() {
+    let monitoring = ["get", "list", "watch"];
+    for path in [
+        "exec/ns/pod/c",
+        "%65xec/ns/pod/c",
+        "exec%2fns%2fpod",
+        "/exec/a/b/c",
+        "run/a/b/c",
+        "cri/exec/x",
+        "attach/a/b/c",
+    ] {
+        let uri = format!("/api/v1/nodes/n/proxy/{path}");
+        assert_eq!(through_nodes(&monitoring, "GET", &uri).await, 403, "{path}");
+    }
+    // Past authorization: there is no way to kubelets in this server.
+    assert_eq!(through_nodes(&monitoring, "GET", "/api/v1/nodes/n/proxy/metrics").await, 503);
+    assert_eq!(through_nodes(&["create"], "GET", "/api/v1/nodes/n/proxy/exec/ns/pod/c").await, 503);
+}
+
+#[tokio::test]
+async fn the_watch_prefix_is_of_reads_alone() {
+    for (method, path) in
+        [("POST", "nodes/n/proxy/run/a/b/c"), ("GET", "nodes/n/proxy/exec/a/b/c"), ("DELETE", "nodes/n")]
+    {
+        let uri = format!("/api/v1/watch/{path}");
+        assert_eq!(through_nodes(&["get", "list", "watch"], method, &uri).await, 403, "{method} {path}");
+        let api = Api::start().await;
+        let status = api.raw(method, &uri, &[], "").await.status().as_u16();
+        assert_eq!(status, if method == "GET" { 404 } else { 405 }, "{method} {path}: nothing is served there");
+    }
+}
+
+#[tokio::test]
+async fn clients_make_no_series_of_metrics() {
+    let api = Api::start().await;
+    let headers = [("impersonate-group", "g")];
+    for path in ["/api/v1/made%22up", "/apis/x/y/z", "/api/v1/namespaces/a/pods/b/made-up", "/api/v1/pods"] {
+        api.raw("GET", path, &headers, "").await;
+    }
+    let metrics = api.call("GET", "/metrics", Value::Null).await.1;
+    let metrics = metrics.as_str().unwrap();
+    assert!(!metrics.contains("made") && !metrics.contains("group=\"x\""), "{metrics}");
+    assert!(metrics.contains("resource=\"other\"") && metrics.contains("resource=\"pods\""), "{metrics}");
+}
+
 #[tokio::test]
 async fn nobody_grants_what_they_do_not_hold() {
     let api = Api::start().await;

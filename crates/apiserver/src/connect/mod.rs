@@ -33,6 +33,9 @@ pub async fn serve(cx: &RequestContext, served: &Arc<Served>, body: RequestBody)
         return proxy::service(cx, served, body).await;
     }
     if served.is("", "nodes") {
+        if !proxy::is_normal(cx) {
+            return Err(Status::bad_request("the path to a node has empty or relative parts"));
+        }
         admit::connect(cx, served, "NodeProxyOptions", Value::Null).await?;
         let (name, _) = proxy::split_scheme(name);
         let node = kubelet::Node::find(cx, name)?;

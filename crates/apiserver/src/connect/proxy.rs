@@ -69,6 +69,19 @@ fn split_path(cx: &RequestContext) -> (&str, &str) {
     path.split_at(found.unwrap_or(path.len()))
 }
 
+/// Whether a path to a kubelet says what the kubelet will read: what it may do there was judged by the first part, so no
+/// part may be empty or lead elsewhere. A slash at the end is none.
+pub fn is_normal(cx: &RequestContext) -> bool {
+    let path = split_path(cx).1;
+    let path = path.strip_prefix('/').unwrap_or(path);
+    if path.is_empty() {
+        return true;
+    }
+    let raw = path.strip_suffix('/').unwrap_or(path);
+    !raw.split('/').any(str::is_empty)
+        && !cx.info.tail.iter().flat_map(|part| part.split('/')).any(|part| matches!(part, "" | "." | ".."))
+}
+
 /// Sends a browser to the path with a slash at its end: only from there relative links of a page lead to the backend.
 fn root_redirect(cx: &RequestContext) -> Option<Answer> {
     let reads = matches!(cx.method, Method::GET | Method::HEAD) && !kelson_streams::is_upgrade_request(&cx.headers);

@@ -1,4 +1,4 @@
-//! The way of a request, from its head to its answer: route, authenticate, limit in flight, authorize, serve. Panics end
+//! The way of a request, from its head to its answer: route, authenticate, authorize, read the body, limit in flight, serve. Panics end
 //! one request, not the server.
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
@@ -14,12 +14,13 @@ use tokio::time::Instant;
 
 use crate::front::dispatch;
 use crate::request::answer::{self, Answer};
-use crate::request::body::RequestBody;
+use crate::request::body::{RETRY_AFTER_S, RequestBody, TOO_MANY};
 use crate::request::negotiate::{self, Accepted};
 use crate::request::query::Query;
 use crate::request::route::{RequestInfo, route};
 use crate::shared::Server;
 use crate::shared::context::RequestContext;
+use crate::shared::room::{Class, Place};
 
 /// How a request came.
 pub enum Identity {
@@ -31,8 +32,6 @@ pub enum Identity {
 
 /// Names a request.
 const AUDIT_ID: http::HeaderName = http::HeaderName::from_static("audit-id");
-/// Seconds after which a refused client may try again.
-const RETRY_AFTER_S: i32 = 1;
 
 /// Serves one request.
 pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, identity: Identity) -> Answer {
@@ -41,7 +40,7 @@ pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, i
     let info = route(&parts.method, parts.uri.path(), &query);
     let accepted = plain(&parts, &query);
     let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
-    let labels = server.metrics.labels(&info);
+    let labels = server.metrics.labels(&info, is_served(server, &info));
     let audit_id = audit_id(&parts.headers);
     let served = serve(server, parts, query, info, body, identity, upgrade);
     let (answer, warnings) = match AssertUnwindSafe(served).catch_unwind().await {
@@ -59,6 +58,12 @@ pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, i
     answer.headers_mut().insert(AUDIT_ID, audit_id);
     server.metrics.done(labels, answer.status(), started.elapsed());
     answer
+}
+
+/// Whether the catalog has what a path names.
+fn is_served(server: &Server, info: &RequestInfo) -> bool {
+    let found = server.catalog.find(&info.group, &info.version, &info.resource);
+    found.is_some_and(|served| info.subresource.is_empty() || served.sub(&info.subresource).is_some())
 }
 
 /// Names one request in logs on both sides; a client may bring its own.
@@ -87,10 +92,13 @@ async fn serve(
     identity: Identity,
     upgrade: Option<hyper::upgrade::OnUpgrade>,
 ) -> (Result<Answer, Status>, Option<RequestContext>) {
+    let in_process = matches!(identity, Identity::Known(_));
     let user = match identify(server, &parts, identity) {
         Ok(user) => user,
         Err(status) => return (Err(status), None),
     };
+    // From here on nobody can log the credentials or pass them on to a backend.
+    server.auth.authenticator.strip(&mut parts.headers);
     let user = match impersonate(server, &mut parts, user) {
         Ok(user) => user,
         Err(status) => return (Err(status), None),
@@ -106,7 +114,7 @@ async fn serve(
         upgrade: Mutex::new(upgrade),
         warnings: Mutex::default(),
     };
-    let answer = limited(&cx, body).await;
+    let answer = limited(&cx, body, in_process).await;
     (answer, Some(cx))
 }
 
@@ -118,9 +126,18 @@ fn identify(server: &Server, parts: &Parts, identity: Identity) -> Result<Arc<Us
     let credentials = Credentials { headers: &parts.headers, certificates: &certificates, path: parts.uri.path() };
     server.auth.authenticator.authenticate_now(&credentials).map(|found| found.user).map_err(|why| {
         server.metrics.rejected_credentials();
-        tracing::info!(path = parts.uri.path(), %why, "unable to authenticate the request");
+        if let Some(untold) = server.rejections.allow() {
+            let path = shortened(parts.uri.path());
+            tracing::info!(path, %why, untold, "unable to authenticate the request");
+        }
         Status::unauthorized()
     })
+}
+
+/// The beginning of a text that a client chose, for the log.
+fn shortened(text: &str) -> &str {
+    const LOGGED_BYTES_MAX: usize = 256;
+    &text[..text.floor_char_boundary(LOGGED_BYTES_MAX)]
 }
 
 /// Makes the request somebody else's, where its headers ask for it and its sender may.
@@ -139,27 +156,38 @@ pub fn is_long_running(info: &RequestInfo, query: &Query) -> bool {
         || (info.subresource == "log" && query.flag("follow"))
 }
 
-async fn limited(cx: &RequestContext, body: RequestBody) -> Result<Answer, Status> {
+async fn limited(cx: &RequestContext, body: RequestBody, in_process: bool) -> Result<Answer, Status> {
     let server = &cx.server;
+    let class = Class::of(&cx.user, in_process);
+    authorize(cx)?;
+    // The body is here before a place is taken: whoever sends it slowly holds nothing but a connection.
+    let mut bytes = server.bodies.enter(Arc::clone(&cx.user), class);
+    let body = read_body(cx, body, &mut bytes).await?;
     if is_long_running(&cx.info, &cx.query) {
-        authorize(cx)?;
         return dispatch::dispatch(cx, body).await;
     }
     let reads = matches!(cx.method, Method::GET | Method::HEAD | Method::OPTIONS);
     let room = if reads { &server.reads } else { &server.writes };
-    // Those who may do everything are let in: an operator must be able to repair an overloaded server.
-    let _permit = match room.try_acquire() {
-        Ok(permit) => Some(permit),
-        Err(_) if cx.user.in_group(kelson_auth::user::MASTERS) => None,
-        Err(_) => {
-            server.metrics.turned_away(reads);
-            return Err(Status::too_many_requests("Too many requests, please try again later.", RETRY_AFTER_S));
-        }
-    };
-    authorize(cx)?;
+    let mut place = room.enter(Arc::clone(&cx.user), class);
+    if !place.take(1) {
+        server.metrics.turned_away(reads);
+        return Err(Status::too_many_requests(TOO_MANY, RETRY_AFTER_S));
+    }
     match tokio::time::timeout(server.config.request_timeout, dispatch::dispatch(cx, body)).await {
         Ok(answer) => answer,
         Err(_) => Err(Status::timeout("request did not complete within the allowed duration", 0)),
+    }
+}
+
+/// Reads a body that comes over the network.
+async fn read_body(cx: &RequestContext, body: RequestBody, bytes: &mut Place) -> Result<RequestBody, Status> {
+    if matches!(body, RequestBody::Whole(_)) || body.is_empty() {
+        return Ok(body);
+    }
+    let read = body.read_within(|n| bytes.take(n));
+    match tokio::time::timeout(cx.server.config.request_timeout, read).await {
+        Ok(read) => read.map(RequestBody::Whole),
+        Err(_) => Err(Status::timeout("the request's body did not come within the allowed duration", 0)),
     }
 }
 
@@ -189,10 +217,20 @@ fn authorize(cx: &RequestContext) -> Result<(), Status> {
     cx.server.authorizer.check(&attributes)
 }
 
-/// Running a command is `create`, whatever method the upgrade came by (kubernetes#78741).
+/// Running a command is `create`, whatever method the upgrade came by (kubernetes#78741), and by whichever way.
 fn verb(i: &RequestInfo) -> &'static str {
+    /// What of a kubelet runs commands or opens connections, by the first part of its path.
+    const RUNS: [&str; 5] = ["exec", "attach", "portforward", "run", "cri"];
     match (i.resource.as_str(), i.subresource.as_str()) {
         ("pods", "exec" | "attach" | "portforward") if i.group.is_empty() && i.verb == "get" => "create",
+        ("nodes", "proxy") if i.group.is_empty() => {
+            // A part may hold slashes of its own, which the kubelet sees when it has unescaped them.
+            let mut parts = i.tail.iter().flat_map(|part| part.split('/')).filter(|part| !matches!(*part, "" | "."));
+            match parts.next() {
+                Some(first) if RUNS.iter().any(|run| first.eq_ignore_ascii_case(run)) => "create",
+                _ => i.verb,
+            }
+        }
         _ => i.verb,
     }
 }

@@ -1,31 +1,39 @@
-//! Listen: TCP, TLS, HTTP/1.1 and HTTP/2, with limits on everything a client can make the server hold.
+//! Listen: TCP, TLS, HTTP/1.1 and HTTP/2, with limits on everything a client can make the server hold. `peers` says how many
+//! connections each may have, `activity` when one is idle.
 use std::net::SocketAddr;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use hyper_util::server::conn::auto;
 use kelson_pki::{AnyClientCertificate, provider};
 use rustls::ServerConfig;
 use rustls_pki_types::CertificateDer;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
-use tokio::sync::Semaphore;
 use tokio_rustls::TlsAcceptor;
+use tokio_util::sync::CancellationToken;
 
 use crate::config::StartError;
+use crate::front::activity::{Activity, Answering};
 use crate::front::handle::{self, Identity};
+use crate::front::peers::{Limits, Peers};
+use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
 use crate::shared::Server;
 
-/// Connections open at once.
-const CONNECTIONS_MAX: usize = 10_000;
 /// Connections the kernel keeps before they are accepted.
 const BACKLOG: u32 = 1024;
 /// A TLS handshake must be over by then.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// A request's head must be there by then.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(32);
+/// A connection without a request is closed after that time, its first one not excepted.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// A connection that was told to close must have closed by then.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Bytes of a request's head.
 const HEADER_BYTES_MAX: u32 = 1 << 20;
 /// Streams of one HTTP/2 connection at once (upstream `--http2-max-streams-per-connection`).
@@ -71,25 +79,30 @@ impl Listener {
     }
     /// Accepts until the server stops.
     pub async fn run(self, server: Arc<Server>) {
-        let room = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+        let peers = Peers::new(Limits::of_process(), server.store.clone());
         loop {
-            let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
             let accepted = tokio::select! {
                 () = server.stopping.cancelled() => return,
                 accepted = self.tcp.accept() => accepted,
             };
-            let stream = match accepted {
-                Ok((stream, _)) => stream,
+            let (stream, peer) = match accepted {
+                Ok(accepted) => accepted,
                 Err(error) => {
                     tracing::warn!(%error, "cannot accept a connection");
                     tokio::time::sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
             };
+            let Some(admitted) = peers.admit(peer.ip()) else {
+                if let Some(untold) = server.rejections.allow() {
+                    tracing::warn!(%peer, untold, "too many connections: refused one more");
+                }
+                continue;
+            };
             let (tls, server_of) = (self.tls.clone(), Arc::clone(&server));
             server.tasks.spawn(async move {
                 connection(server_of, tls, stream).await;
-                drop(permit);
+                drop(admitted);
             });
         }
     }
@@ -124,43 +137,85 @@ async fn connection(server: Arc<Server>, tls: TlsAcceptor, stream: TcpStream) {
     };
     let certificates: Arc<[CertificateDer<'static>]> =
         stream.get_ref().1.peer_certificates().unwrap_or_default().iter().map(|c| c.clone().into_owned()).collect();
-    let server_of = Arc::clone(&server);
-    let service = service_fn(move |request: http::Request<hyper::body::Incoming>| {
-        let server = Arc::clone(&server_of);
+    let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+    let stopping = server.stopping.clone();
+    serve(stream, http2, &stopping, move |request| {
+        let server = Arc::clone(&server);
         let identity = Identity::Network(Arc::clone(&certificates));
         async move {
             let (parts, body) = request.into_parts();
-            Ok::<_, std::convert::Infallible>(
-                handle::handle(&server, parts, RequestBody::Network(body), identity).await,
-            )
+            handle::handle(&server, parts, RequestBody::Network(body), identity).await
         }
+    })
+    .await;
+}
+
+/// Speaks HTTP over a connection until it ends, is idle for too long, or the server stops. Which version was agreed with
+/// TLS: nothing is guessed from the first bytes, which a client need never send.
+async fn serve<T, H, F>(io: T, http2: bool, stopping: &CancellationToken, handle: H)
+where
+    T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    H: Fn(http::Request<hyper::body::Incoming>) -> F + Clone + Send + 'static,
+    F: Future<Output = Answer> + Send + 'static,
+{
+    let activity = Activity::new();
+    let activity_of = Arc::clone(&activity);
+    let service = service_fn(move |request| {
+        let open = activity_of.begin();
+        let answer = handle(request);
+        async move { Ok::<_, std::convert::Infallible>(answer.await.map(|body| Answering::new(body, open))) }
     });
-    let builder = builder();
-    let served = builder.serve_connection_with_upgrades(TokioIo::new(stream), service);
-    tokio::pin!(served);
-    let outcome = tokio::select! {
-        outcome = served.as_mut() => outcome,
-        () = server.stopping.cancelled() => {
-            served.as_mut().graceful_shutdown();
-            served.await
-        }
+    let io = TokioIo::new(io);
+    let outcome = if http2 {
+        let connection = http2_builder().serve_connection(io, service);
+        drive(connection, |c| c.graceful_shutdown(), &activity, stopping).await
+    } else {
+        let connection = http1_builder().serve_connection(io, service).with_upgrades();
+        drive(connection, |c| c.graceful_shutdown(), &activity, stopping).await
     };
     if let Err(error) = outcome {
-        tracing::debug!(error, "connection ended with a fault");
+        tracing::debug!(%error, "connection ended with a fault");
     }
 }
 
-fn builder() -> auto::Builder<TokioExecutor> {
-    let mut builder = auto::Builder::new(TokioExecutor::new());
+async fn drive<C>(
+    connection: C,
+    close: fn(Pin<&mut C>),
+    activity: &Activity,
+    stopping: &CancellationToken,
+) -> hyper::Result<()>
+where
+    C: Future<Output = hyper::Result<()>>,
+{
+    tokio::pin!(connection);
+    tokio::select! {
+        outcome = connection.as_mut() => outcome,
+        () = stopping.cancelled() => {
+            close(connection.as_mut());
+            connection.await
+        }
+        () = activity.idle_for(IDLE_TIMEOUT) => {
+            close(connection.as_mut());
+            // A peer that does not listen is not waited for.
+            tokio::time::timeout(CLOSE_TIMEOUT, connection).await.unwrap_or(Ok(()))
+        }
+    }
+}
+
+fn http1_builder() -> http1::Builder {
+    let mut builder = http1::Builder::new();
     builder
-        .http1()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_TIMEOUT)
         .max_buf_size(HEADER_BYTES_MAX as usize)
         .half_close(false)
         .pipeline_flush(true);
     builder
-        .http2()
+}
+
+fn http2_builder() -> http2::Builder<TokioExecutor> {
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder
         .timer(TokioTimer::new())
         .max_concurrent_streams(STREAMS_MAX)
         .max_pending_accept_reset_streams(PENDING_RESETS_MAX)
@@ -170,4 +225,57 @@ fn builder() -> auto::Builder<TokioExecutor> {
         .keep_alive_interval(PING_EVERY)
         .keep_alive_timeout(PING_TIMEOUT);
     builder
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::request::body::ApiBody;
+    use bytes::Bytes;
+    use http_body_util::{BodyExt as _, Empty};
+    use tokio::io::{AsyncReadExt as _, DuplexStream};
+    use tokio::time::Instant;
+
+    /// A served connection: `/` is answered at once, `/watch` with a body that never ends.
+    fn served(http2: bool) -> DuplexStream {
+        let (client, server) = tokio::io::duplex(64 * 1024);
+        tokio::spawn(async move {
+            let handle = |request: http::Request<hyper::body::Incoming>| async move {
+                let watch = request.uri().path() == "/watch";
+                http::Response::new(if watch { ApiBody::stream(futures::stream::pending()) } else { ApiBody::empty() })
+            };
+            serve(server, http2, &CancellationToken::new(), handle).await;
+        });
+        client
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_connection_is_closed() {
+        for http2 in [false, true] {
+            let begun = Instant::now();
+            let mut client = served(http2);
+            let mut rest = Vec::new();
+            let _ = client.read_to_end(&mut rest).await;
+            assert!(begun.elapsed() <= IDLE_TIMEOUT + CLOSE_TIMEOUT, "{http2} {:?}", begun.elapsed());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn answered_pings_do_not_hold_an_idle_connection_and_a_watch_does() {
+        for (path, lasts) in [("/", false), ("/watch", true)] {
+            let io = TokioIo::new(served(true));
+            let (mut sender, connection) =
+                hyper::client::conn::http2::handshake(TokioExecutor::new(), io).await.expect("speaks HTTP/2");
+            // The client's side answers pings for as long as it runs.
+            let connection = tokio::spawn(connection);
+            let request = http::Request::get(path).body(Empty::<Bytes>::new()).expect("a request");
+            let answer = sender.send_request(request).await.expect("answered");
+            let mut body = answer.into_body();
+            if !lasts {
+                assert!(body.frame().await.is_none());
+            }
+            tokio::time::sleep(IDLE_TIMEOUT * 10).await;
+            assert_eq!(!connection.is_finished(), lasts, "{path}");
+        }
+    }
 }

@@ -7,7 +7,6 @@ pub mod version;
 use http::{Method, StatusCode};
 use kelson_meta::Status;
 use serde_json::json;
-use tokio::sync::Semaphore;
 
 use crate::request::answer::{self, Answer, answer};
 use crate::request::body::{ApiBody, RequestBody};
@@ -84,10 +83,9 @@ fn paths(cx: &RequestContext) -> Result<Answer, Status> {
 }
 
 fn gauges(server: &Server) -> Gauges {
-    let used = |max: usize, room: &Semaphore| max.saturating_sub(room.available_permits());
     Gauges {
-        reads: used(server.config.reads_in_flight_max, &server.reads),
-        writes: used(server.config.writes_in_flight_max, &server.writes),
+        reads: server.reads.held(),
+        writes: server.writes.held(),
         objects: server.store.counts(),
         store: server.store.stats(),
     }

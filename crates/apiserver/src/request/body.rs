@@ -13,6 +13,11 @@ use kelson_transport::TransportError;
 /// Largest request body, bytes (upstream `MaxRequestBodyBytes`).
 pub const REQUEST_BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
 
+/// What a client is told that finds no room.
+pub const TOO_MANY: &str = "Too many requests, please try again later.";
+/// Seconds after which it may try again.
+pub const RETRY_AFTER_S: i32 = 1;
+
 /// A request's body, over the network or from a component of this process.
 pub enum RequestBody {
     /// From a connection.
@@ -27,6 +32,22 @@ impl RequestBody {
     /// # Errors
     /// 413 beyond [`REQUEST_BODY_BYTES_MAX`]; 400 when the client breaks off.
     pub async fn read(self) -> Result<Bytes, Status> {
+        self.read_within(|_| true).await
+    }
+
+    /// Whether there is certainly nothing in it.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Whole(bytes) => bytes.is_empty(),
+            Self::Network(incoming) => incoming.is_end_stream(),
+        }
+    }
+
+    /// Reads it all, while `room` has room for the bytes that came.
+    ///
+    /// # Errors
+    /// As [`RequestBody::read`], and 429 without room.
+    pub async fn read_within(self, mut room: impl FnMut(usize) -> bool) -> Result<Bytes, Status> {
         match self {
             Self::Whole(bytes) if bytes.len() > REQUEST_BODY_BYTES_MAX => {
                 Err(Status::too_large(REQUEST_BODY_BYTES_MAX))
@@ -45,6 +66,9 @@ impl RequestBody {
                     let have = rest.len() + first.as_ref().map_or(0, Bytes::len);
                     if have + data.len() > REQUEST_BODY_BYTES_MAX {
                         return Err(Status::too_large(REQUEST_BODY_BYTES_MAX));
+                    }
+                    if !room(data.len()) {
+                        return Err(Status::too_many_requests(TOO_MANY, RETRY_AFTER_S));
                     }
                     match first.take() {
                         None if rest.is_empty() => first = Some(data),

@@ -74,6 +74,10 @@ pub fn route(method: &Method, path: &str, query: &Query) -> RequestInfo {
     info.name = parts.next().unwrap_or_default();
     info.subresource = parts.next().unwrap_or_default();
     info.tail = parts.collect();
+    // The legacy prefix is one of reads: it must not make a watch of what does something else.
+    if info.watch_path && !(*method == Method::GET && info.subresource.is_empty()) {
+        return other();
+    }
     refine(&mut info, query);
     info
 }
@@ -144,6 +148,10 @@ mod tests {
         check("GET", "/api/v1/pods", "list g= v=v1 ns= r=pods n= s= t=[]");
         check("GET", "/api/v1/pods?watch=1", "watch g= v=v1 ns= r=pods n= s= t=[]");
         check("GET", "/api/v1/watch/pods", "watch g= v=v1 ns= r=pods n= s= t=[]");
+        check("GET", "/api/v1/watch/namespaces/a/pods/b", "watch g= v=v1 ns=a r=pods n=b s= t=[]");
+        check("POST", "/api/v1/watch/nodes/n/proxy/run/a/b/c", "post other");
+        check("GET", "/api/v1/watch/nodes/n/proxy/exec/a/b/c", "get other");
+        check("DELETE", "/api/v1/watch/pods", "delete other");
         check("GET", "/api/v1/namespaces/a/pods/b/log", "get g= v=v1 ns=a r=pods n=b s=log t=[]");
         check("GET", "/api/v1/namespaces/a", "get g= v=v1 ns=a r=namespaces n=a s= t=[]");
         check("PUT", "/api/v1/namespaces/a/finalize", "update g= v=v1 ns=a r=namespaces n=a s=finalize t=[]");

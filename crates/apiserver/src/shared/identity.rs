@@ -1,5 +1,6 @@
 //! Identity: authentication and authorization built from the configuration, and the tasks that feed their indexes from
 //! the store's log.
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -139,27 +140,13 @@ impl Auth {
     /// Fills the indexes and starts following the store's log.
     pub fn follow(&self, store: &Store, tasks: &TaskTracker, stopping: &CancellationToken) {
         for (i, (plural, resource)) in RBAC_RESOURCES.into_iter().enumerate() {
-            let (rbac, at) = (Arc::clone(&self.rbac), Arc::clone(&self.rbac_at));
-            let seen = move |revision| {
-                at.applied[i].store(revision, Ordering::Release);
-                at.changed.send_replace(());
-            };
-            let apply = move |record: &Record, change: Change<'_>| {
-                rbac.apply(resource, &record.key().namespace, &record.key().name, change);
-            };
-            follow(store, tasks, stopping, Resource::new(RBAC_GROUP, plural), apply, seen);
+            let index = RbacIndex { rbac: Arc::clone(&self.rbac), resource, at: Arc::clone(&self.rbac_at), place: i };
+            follow(store, tasks, stopping, Resource::new(RBAC_GROUP, plural), index);
         }
         for (group, plural) in GRAPH_RESOURCES.into_iter().filter(|_| self.uses_graph) {
             let Some(resource) = NodeResource::parse(group, plural) else { continue };
-            let graph = Arc::clone(&self.graph);
-            let apply = move |record: &Record, change: Change<'_>| {
-                // Pods without a node connect nothing: skip the decoding.
-                let unbound = resource == NodeResource::Pods && record.meta().fields.get("spec.nodeName") == Some("");
-                if !unbound {
-                    graph.apply(resource, &record.key().namespace, &record.key().name, change);
-                }
-            };
-            follow(store, tasks, stopping, Resource::new(group, plural), apply, |_| {});
+            let index = GraphIndex { graph: Arc::clone(&self.graph), resource };
+            follow(store, tasks, stopping, Resource::new(group, plural), index);
         }
     }
 
@@ -193,16 +180,68 @@ impl Auth {
     }
 }
 
+/// What is kept of the objects of one resource, fed from the store's log.
+trait Index: Send + 'static {
+    /// An object was made or changed.
+    fn put(&self, record: &Record);
+    /// An object is gone.
+    fn remove(&self, namespace: &str, name: &str);
+    /// What it holds, by namespace and name.
+    fn names(&self) -> Vec<(String, String)>;
+    /// All changes up to this revision are in it.
+    fn seen(&self, _revision: u64) {}
+}
+
+struct RbacIndex {
+    rbac: Arc<Rbac>,
+    resource: RbacResource,
+    at: Arc<RbacAt>,
+    /// Its place among the followers.
+    place: usize,
+}
+
+impl Index for RbacIndex {
+    fn put(&self, record: &Record) {
+        let (key, change) = (record.key(), Change::Put(record.bytes()));
+        self.rbac.apply(self.resource, &key.namespace, &key.name, change);
+    }
+    fn remove(&self, namespace: &str, name: &str) {
+        self.rbac.apply(self.resource, namespace, name, Change::Delete);
+    }
+    fn names(&self) -> Vec<(String, String)> {
+        self.rbac.names(self.resource)
+    }
+    fn seen(&self, revision: u64) {
+        self.at.applied[self.place].store(revision, Ordering::Release);
+        self.at.changed.send_replace(());
+    }
+}
+
+struct GraphIndex {
+    graph: Arc<NodeGraph>,
+    resource: NodeResource,
+}
+
+impl Index for GraphIndex {
+    fn put(&self, record: &Record) {
+        // Pods without a node connect nothing: skip the decoding.
+        let unbound = self.resource == NodeResource::Pods && record.meta().fields.get("spec.nodeName") == Some("");
+        if !unbound {
+            let (key, change) = (record.key(), Change::Put(record.bytes()));
+            self.graph.apply(self.resource, &key.namespace, &key.name, change);
+        }
+    }
+    fn remove(&self, namespace: &str, name: &str) {
+        self.graph.apply(self.resource, namespace, name, Change::Delete);
+    }
+    fn names(&self) -> Vec<(String, String)> {
+        self.graph.names(self.resource)
+    }
+}
+
 /// Applies what is there now, then every change, in a task.
-fn follow(
-    store: &Store,
-    tasks: &TaskTracker,
-    stopping: &CancellationToken,
-    resource: Resource,
-    apply: impl Fn(&Record, Change<'_>) + Send + 'static,
-    seen: impl Fn(u64) + Send + 'static,
-) {
-    let Some(mut cursor) = refill(store, resource, &apply, &seen) else { return };
+fn follow(store: &Store, tasks: &TaskTracker, stopping: &CancellationToken, resource: Resource, index: impl Index) {
+    let Some(mut cursor) = refill(store, resource, &index) else { return };
     let (store, stopping) = (store.clone(), stopping.clone());
     tasks.spawn(async move {
         loop {
@@ -213,20 +252,22 @@ fn follow(
             match batch {
                 Ok(batch) => {
                     for event in &batch {
-                        let change = match event.kind {
-                            EventKind::Deleted => Change::Delete,
-                            _ => Change::Put(event.record.bytes()),
-                        };
-                        apply(&event.record, change);
+                        match event.kind {
+                            EventKind::Deleted => {
+                                let key = event.record.key();
+                                index.remove(&key.namespace, &key.name);
+                            }
+                            _ => index.put(&event.record),
+                        }
                     }
                     if let Some(last) = batch.last() {
-                        seen(last.revision);
+                        index.seen(last.revision);
                     }
                 }
                 Err(StoreError::Closed) => return,
                 Err(error) => {
                     tracing::warn!(%resource, %error, "an index fell behind the log and starts over");
-                    let Some(fresh) = refill(&store, resource, &apply, &seen) else { return };
+                    let Some(fresh) = refill(&store, resource, &index) else { return };
                     cursor = fresh;
                 }
             }
@@ -234,22 +275,75 @@ fn follow(
     });
 }
 
-fn refill(
-    store: &Store,
-    resource: Resource,
-    apply: &impl Fn(&Record, Change<'_>),
-    seen: &impl Fn(u64),
-) -> Option<Cursor> {
+/// Brings an index to what the store holds now. What it holds and the store does not was deleted while it did not follow:
+/// a binding that stayed would go on granting.
+fn refill(store: &Store, resource: Resource, index: &impl Index) -> Option<Cursor> {
     let view = store.list(resource, None, None, None);
-    for record in view.iter() {
-        apply(record, Change::Put(record.bytes()));
+    let names = index.names();
+    if !names.is_empty() {
+        let there: HashSet<(&str, &str)> = view.iter().map(|r| (&*r.key().namespace, &*r.key().name)).collect();
+        for (namespace, name) in names.iter().filter(|(ns, name)| !there.contains(&(ns.as_str(), name.as_str()))) {
+            index.remove(namespace, name);
+        }
     }
-    seen(view.revision());
+    for record in view.iter() {
+        index.put(record);
+    }
+    index.seen(view.revision());
     match store.watch(resource, view.revision()) {
         Ok(cursor) => Some(cursor),
         Err(error) => {
             tracing::error!(%resource, %error, "an index cannot follow the log");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kelson_auth::UserInfo;
+
+    #[derive(Default)]
+    struct Names(parking_lot::Mutex<std::collections::BTreeSet<String>>);
+
+    impl Index for Arc<Names> {
+        fn put(&self, record: &Record) {
+            self.0.lock().insert(record.key().name.to_string());
+        }
+        fn remove(&self, _namespace: &str, name: &str) {
+            self.0.lock().remove(name);
+        }
+        fn names(&self) -> Vec<(String, String)> {
+            self.0.lock().iter().map(|name| (String::new(), name.clone())).collect()
+        }
+    }
+
+    #[tokio::test]
+    async fn an_index_that_starts_over_forgets_what_was_deleted_meanwhile() {
+        let store = Store::in_memory(kelson_store::StoreOptions::default());
+        let index = Arc::new(Names::default());
+        index.0.lock().insert("deleted".into());
+        refill(&store, Resource::new("", "nodes"), &index).expect("follows");
+        assert!(index.0.lock().is_empty());
+    }
+
+    #[test]
+    fn a_forgotten_binding_grants_nothing() {
+        let rbac = Arc::new(Rbac::new());
+        let role = br#"{"metadata":{"name":"r"},"rules":[{"verbs":["get"],"apiGroups":[""],"resources":["pods"]}]}"#;
+        let binding = br#"{"metadata":{"name":"b"},"roleRef":{"kind":"ClusterRole","name":"r"},
+            "subjects":[{"kind":"User","name":"jane"}]}"#;
+        rbac.apply(RbacResource::ClusterRoles, "", "r", Change::Put(role));
+        rbac.apply(RbacResource::ClusterRoleBindings, "", "b", Change::Put(binding));
+        let jane = UserInfo::new("jane", ["g"]);
+        assert_eq!(rbac.rules_for(&jane, "").rules.len(), 1);
+        let at = RbacAt { applied: Default::default(), changed: watch::Sender::new(()) };
+        let resource = RbacResource::ClusterRoleBindings;
+        let index = RbacIndex { rbac: Arc::clone(&rbac), resource, at: Arc::new(at), place: 3 };
+        assert_eq!(index.names(), [(String::new(), "b".to_owned())]);
+        let store = Store::in_memory(kelson_store::StoreOptions::default());
+        refill(&store, Resource::new(RBAC_GROUP, "clusterrolebindings"), &index).expect("follows");
+        assert!(rbac.rules_for(&jane, "").rules.is_empty());
     }
 }

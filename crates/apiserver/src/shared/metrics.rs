@@ -77,8 +77,9 @@ impl Metrics {
             turned_away: Default::default(),
         }
     }
-    /// What a request will be counted under.
-    pub fn labels(&self, info: &RequestInfo) -> Labels {
+    /// What a request will be counted under. `served`: the catalog has the resource and its subresource; what clients make up
+    /// is counted together.
+    pub fn labels(&self, info: &RequestInfo, served: bool) -> Labels {
         let upper = |verb| match verb {
             "get" => "GET",
             "list" => "LIST",
@@ -90,15 +91,10 @@ impl Metrics {
             "deletecollection" => "DELETECOLLECTION",
             _ => "other",
         };
-        if !info.is_resource {
+        if !info.is_resource || !served {
+            let resource = if info.is_resource { "other".to_owned() } else { String::new() };
             let (group, version) = (String::new(), String::new());
-            return Labels {
-                verb: upper(info.verb),
-                group,
-                version,
-                resource: String::new(),
-                subresource: String::new(),
-            };
+            return Labels { verb: upper(info.verb), group, version, resource, subresource: String::new() };
         }
         Labels {
             verb: upper(info.verb),
@@ -108,12 +104,11 @@ impl Metrics {
             subresource: info.subresource.clone(),
         }
     }
-    /// Counts an answer. Requests for what is not served are counted together.
+    /// Counts an answer.
     pub fn done(&self, labels: Labels, code: StatusCode, took: Duration) {
-        let unknown = matches!(code.as_u16(), 401 | 403 | 404 | 405);
         let mut series = self.series.lock();
         let known = series.contains_key(&labels);
-        let labels = if known || (!unknown && series.len() < SERIES_MAX) {
+        let labels = if known || series.len() < SERIES_MAX {
             labels
         } else {
             let empty = String::new;

@@ -5,9 +5,11 @@ pub mod context;
 pub mod dialer;
 pub mod documents;
 pub mod identity;
+pub mod log_limit;
 pub mod metrics;
 pub mod objects;
 pub mod readiness;
+pub mod room;
 
 use std::sync::Arc;
 
@@ -15,7 +17,6 @@ use kelson_admission::Chain;
 use kelson_auth::{Authorizer, Objects};
 use kelson_meta::Clock;
 use kelson_store::Store;
-use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
@@ -23,8 +24,10 @@ use allocations::Services;
 use dialer::KubeletDialer;
 use documents::Documents;
 use identity::Auth;
+use log_limit::LogLimit;
 use metrics::Metrics;
 use readiness::Readiness;
+use room::Room;
 
 use crate::catalog::Catalog;
 use crate::config::Config;
@@ -60,9 +63,13 @@ pub struct Server {
     /// OpenAPI documents.
     pub openapi: Documents,
     /// Reads under way.
-    pub reads: Semaphore,
+    pub reads: Arc<Room>,
     /// Writes under way.
-    pub writes: Semaphore,
+    pub writes: Arc<Room>,
+    /// Bytes of requests' bodies.
+    pub bodies: Arc<Room>,
+    /// How often rejected credentials are told in the log.
+    pub rejections: LogLimit,
     /// Ends watches and streams.
     pub stopping: CancellationToken,
     /// Background work and connections.

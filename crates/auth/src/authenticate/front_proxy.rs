@@ -37,6 +37,20 @@ impl Default for FrontProxyOptions {
     }
 }
 
+impl FrontProxyOptions {
+    /// Removes the headers.
+    pub(super) fn strip(&self, headers: &mut HeaderMap) {
+        for name in self.username_headers.iter().chain(&self.uid_headers).chain(&self.group_headers) {
+            headers.remove(name.as_str());
+        }
+        let is_extra = |name: &str| self.extra_prefixes.iter().any(|prefix| name.starts_with(prefix));
+        let extra: Vec<_> = headers.keys().filter(|name| is_extra(name.as_str())).cloned().collect();
+        for name in extra {
+            headers.remove(name);
+        }
+    }
+}
+
 /// Authenticates what a front proxy says.
 pub struct FrontProxy {
     chains: ClientChains,
@@ -61,15 +75,7 @@ impl FrontProxy {
 
     /// Removes the headers, also from requests of others: nobody behind this may believe them.
     pub fn strip(&self, headers: &mut HeaderMap) {
-        let o = &self.options;
-        for name in o.username_headers.iter().chain(&o.uid_headers).chain(&o.group_headers) {
-            headers.remove(name.as_str());
-        }
-        let extra: Vec<_> =
-            headers.keys().filter(|k| o.extra_prefixes.iter().any(|p| k.as_str().starts_with(p))).cloned().collect();
-        for name in extra {
-            headers.remove(name);
-        }
+        self.options.strip(headers);
     }
 }
 

@@ -144,6 +144,16 @@ pub struct RequestAuthenticator {
 }
 
 impl RequestAuthenticator {
+    /// Removes what authentication reads from a request's headers, so that no later step can log it or pass it on: tokens,
+    /// and what a front proxy says of its clients, whoever said it. Nobody behind this may believe the latter.
+    pub fn strip(&self, headers: &mut http::HeaderMap) {
+        strip_credentials(headers);
+        match &self.front_proxy {
+            Some(proxy) => proxy.strip(headers),
+            None => FrontProxyOptions::default().strip(headers),
+        }
+    }
+
     /// Proves who asks, or says why the answer is 401. Asynchronous so that token webhooks can join the chain; nothing
     /// waits today.
     pub async fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Authenticated, Rejected> {

@@ -131,6 +131,23 @@ impl NodeGraph {
         }
     }
 
+    /// Namespace and name of every object of a resource that was taken in, connects something, and was not deleted.
+    pub fn names(&self, resource: NodeResource) -> Vec<(String, String)> {
+        let state = self.state.read();
+        let split = |key: &Arc<str>| match key.split_once('/') {
+            Some((namespace, name)) => (namespace.to_owned(), name.to_owned()),
+            None => (String::new(), key.to_string()),
+        };
+        let linked = |kind: Kind| state.nodes.keys().filter(|(k, _)| *k == kind).map(|(_, key)| split(key)).collect();
+        match resource {
+            NodeResource::Pods => state.pods.keys().map(split).collect(),
+            NodeResource::PersistentVolumes => state.volumes.keys().map(split).collect(),
+            NodeResource::VolumeAttachments => linked(Kind::VolumeAttachment),
+            NodeResource::ResourceSlices => linked(Kind::ResourceSlice),
+            NodeResource::PodCertificateRequests => linked(Kind::PodCertificateRequest),
+        }
+    }
+
     /// Objects that name their node in `spec.nodeName`.
     fn link(&self, kind: Kind, key: Arc<str>, change: Change<'_>) {
         let node = match change {

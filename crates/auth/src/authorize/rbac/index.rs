@@ -166,6 +166,18 @@ impl Rbac {
         }
     }
 
+    /// Namespace and name of every object of a resource that was taken in and not deleted.
+    pub fn names(&self, resource: RbacResource) -> Vec<(String, String)> {
+        let cluster_wide = matches!(resource, RbacResource::ClusterRoles | RbacResource::ClusterRoleBindings);
+        let state = self.state.read();
+        if !resource.is_role() {
+            let bindings = state.bindings.keys().filter(|(namespace, _)| namespace.is_empty() == cluster_wide);
+            return bindings.cloned().collect();
+        }
+        let namespaces = state.roles.iter().filter(|(namespace, _)| namespace.is_empty() == cluster_wide);
+        namespaces.flat_map(|(ns, roles)| roles.keys().map(|name| (ns.clone(), name.clone()))).collect()
+    }
+
     /// Calls `visit` with every rule that applies to `user` in `namespace` (empty: cluster-wide ones alone), and why,
     /// until it returns false. Returns the roles that could not be resolved.
     fn visit(

@@ -1,6 +1,9 @@
 //! The window to stored objects that authentication, authorization and admission look through. The API server implements
 //! it over the store; both calls answer from memory and never wait.
+use std::sync::Arc;
+
 use bytes::Bytes;
+use serde_json::Value;
 
 /// Reads of stored objects, as their canonical JSON.
 pub trait Objects: Send + Sync {
@@ -8,6 +11,15 @@ pub trait Objects: Send + Sync {
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Bytes>;
     /// All objects of a resource in one namespace (`""`: in all namespaces, or cluster-scoped).
     fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<Bytes>;
+    /// One object as a tree that all readers share until the object changes: meant for what many requests look at, such
+    /// as namespaces, accounts and classes.
+    fn tree(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
+        serde_json::from_slice(&self.get(group, resource, namespace, name)?).ok()
+    }
+    /// What [`Objects::list`] gives, as trees.
+    fn trees(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
+        self.list(group, resource, namespace).iter().filter_map(|b| serde_json::from_slice(b).ok()).collect()
+    }
     /// A read that must reflect every acknowledged write. The default is `get`, right for a store in this process.
     fn get_live(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Bytes> {
         self.get(group, resource, namespace, name)

@@ -5,14 +5,13 @@ use kelson_auth::Objects;
 use kelson_meta::Status;
 use serde_json::Value;
 
-use super::all;
 use crate::tree::{at, set, text};
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 
 /// The default among `classes`: of several the youngest, then the first by name.
-fn default_of(classes: Vec<Value>, annotations: &[&str]) -> Option<String> {
+fn default_of(classes: Vec<Arc<Value>>, annotations: &[&str]) -> Option<String> {
     let is_default = |c: &Value| annotations.iter().any(|a| text(c, &["metadata", "annotations", a]) == "true");
-    let mut defaults: Vec<Value> = classes.into_iter().filter(is_default).collect();
+    let mut defaults: Vec<Arc<Value>> = classes.into_iter().filter(|c| is_default(c)).collect();
     defaults.sort_by(|a, b| {
         let age = |c: &Value| text(c, &["metadata", "creationTimestamp"]).to_owned();
         age(b).cmp(&age(a)).then_with(|| text(a, &["metadata", "name"]).cmp(text(b, &["metadata", "name"])))
@@ -50,7 +49,7 @@ impl Plugin for DefaultStorageClass {
         if named {
             return Ok(());
         }
-        let classes = all(self.objects.as_ref(), "storage.k8s.io", "storageclasses", "");
+        let classes = self.objects.trees("storage.k8s.io", "storageclasses", "");
         let annotations =
             ["storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"];
         if let (Some(name), Some(claim)) = (default_of(classes, &annotations), a.object.as_mut()) {
@@ -89,7 +88,7 @@ impl Plugin for DefaultIngressClass {
         if named {
             return Ok(());
         }
-        let classes = all(self.objects.as_ref(), "networking.k8s.io", "ingressclasses", "");
+        let classes = self.objects.trees("networking.k8s.io", "ingressclasses", "");
         let name = default_of(classes, &["ingressclass.kubernetes.io/is-default-class"]);
         if let (Some(name), Some(ingress)) = (name, a.object.as_mut()) {
             set(ingress, &["spec", "ingressClassName"], name.into());

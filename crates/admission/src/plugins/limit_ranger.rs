@@ -6,7 +6,6 @@ use kelson_auth::Objects;
 use kelson_meta::{Quantity, Status};
 use serde_json::Value;
 
-use super::all;
 use crate::containers::{ContainerKind, containers_mut};
 use crate::tree::{aggregate, at, list, object_mut, set, strings, text};
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
@@ -30,8 +29,8 @@ impl LimitRanger {
         Self { objects: d.objects.clone() }
     }
 
-    fn ranges(&self, namespace: &str) -> Vec<Value> {
-        all(self.objects.as_ref(), "", "limitranges", namespace)
+    fn ranges(&self, namespace: &str) -> Vec<Arc<Value>> {
+        self.objects.trees("", "limitranges", namespace)
     }
 }
 

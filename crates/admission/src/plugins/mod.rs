@@ -15,16 +15,3 @@ pub mod service_account;
 pub mod services;
 pub mod storage;
 pub mod tolerations;
-
-use kelson_auth::Objects;
-use serde_json::Value;
-
-/// A stored object as a tree.
-pub(crate) fn find(objects: &dyn Objects, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Value> {
-    serde_json::from_slice(&objects.get(group, resource, namespace, name)?).ok()
-}
-
-/// All stored objects of a resource as trees.
-pub(crate) fn all(objects: &dyn Objects, group: &str, resource: &str, namespace: &str) -> Vec<Value> {
-    objects.list(group, resource, namespace).iter().filter_map(|b| serde_json::from_slice(b).ok()).collect()
-}

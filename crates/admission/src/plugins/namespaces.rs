@@ -2,25 +2,13 @@
 //! never go. NamespaceExists: its first half, for those who run without the first.
 use std::sync::Arc;
 
-use kelson_auth::{Objects, objects::decode};
+use kelson_auth::Objects;
 use kelson_meta::{GroupResource, Status, StatusCause};
-use serde::Deserialize;
 
+use crate::tree::text;
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
-
-#[derive(Deserialize)]
-struct NamespaceView {
-    #[serde(default)]
-    status: NamespaceStatus,
-}
-
-#[derive(Deserialize, Default)]
-struct NamespaceStatus {
-    #[serde(default)]
-    phase: String,
-}
 
 fn missing(name: &str) -> Status {
     Status::not_found(&GroupResource::new("", "namespaces"), name)
@@ -55,10 +43,10 @@ impl NamespaceLifecycle {
         if a.namespace.is_empty() || a.operation == Operation::Delete || review {
             return Ok(());
         }
-        let found = self.objects.get("", "namespaces", "", a.namespace);
-        let view = found.as_deref().and_then(|b| decode::<NamespaceView>(b, "namespace"));
-        let Some(namespace) = view else { return Err(missing(a.namespace)) };
-        if a.operation != Operation::Create || namespace.status.phase != "Terminating" {
+        let Some(namespace) = self.objects.tree("", "namespaces", "", a.namespace) else {
+            return Err(missing(a.namespace));
+        };
+        if a.operation != Operation::Create || text(&namespace, &["status", "phase"]) != "Terminating" {
             return Ok(());
         }
         let mut status = a.forbidden(&format!(

@@ -8,8 +8,8 @@ use kelson_meta::{GroupResource, Status};
 use kelson_pki::{KUBE_APISERVER_CLIENT_KUBELET, KUBELET_SERVING};
 use serde_json::Value;
 
+use super::certificates::request_of;
 use super::service_account::references_secret;
-use super::{certificates::request_of, find};
 use crate::containers::containers;
 use crate::tree::{at, list, same, strings, text};
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
@@ -75,8 +75,9 @@ impl NodeRestriction {
     }
 
     fn get(&self, resource: &str, namespace: &str, name: &str) -> Result<Value, Status> {
-        find(self.objects.as_ref(), "", resource, namespace, name)
-            .ok_or_else(|| Status::not_found(&GroupResource::new("", resource), name))
+        // Pods and nodes change with every heartbeat: their trees are not worth sharing.
+        let found = self.objects.get("", resource, namespace, name).and_then(|b| serde_json::from_slice(&b).ok());
+        found.ok_or_else(|| Status::not_found(&GroupResource::new("", resource), name))
     }
 
     fn pod(&self, node: &str, a: &Attributes<'_>) -> Checked {
@@ -207,8 +208,8 @@ impl NodeRestriction {
                 return true;
             }
             let of_claim = |claim: &str| {
-                let claim = find(objects, "", "persistentvolumeclaims", namespace, claim)?;
-                let volume = find(objects, "", "persistentvolumes", "", text(&claim, &["spec", "volumeName"]))?;
+                let claim = objects.tree("", "persistentvolumeclaims", namespace, claim)?;
+                let volume = objects.tree("", "persistentvolumes", "", text(&claim, &["spec", "volumeName"]))?;
                 Some(text(&volume, &["spec", "csi", "driver"]).to_owned())
             };
             let driver = if !at(volume, &["ephemeral"]).is_null() {
@@ -219,7 +220,7 @@ impl NodeRestriction {
                 Some(text(volume, &["csi", "driver"]).to_owned())
             };
             driver.filter(|d| !d.is_empty()).is_some_and(|driver| {
-                find(objects, "storage.k8s.io", "csidrivers", "", &driver).is_some_and(|d| {
+                objects.tree("storage.k8s.io", "csidrivers", "", &driver).is_some_and(|d| {
                     list(&d, &["spec", "tokenRequests"]).iter().any(|t| text(t, &["audience"]) == audience)
                 })
             })

@@ -6,7 +6,6 @@ use kelson_auth::Objects;
 use kelson_meta::{GroupResource, Status};
 use serde_json::Value;
 
-use super::find;
 use crate::tree::{object_mut, strings, text};
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 
@@ -46,7 +45,9 @@ impl PodNodeSelector {
 
     /// The labels demanded in a namespace.
     fn demanded(&self, a: &Attributes<'_>) -> Result<Labels, Status> {
-        let namespace = find(self.objects.as_ref(), "", "namespaces", "", a.namespace)
+        let namespace = self
+            .objects
+            .tree("", "namespaces", "", a.namespace)
             .ok_or_else(|| Status::not_found(&GroupResource::new("", "namespaces"), a.namespace))?;
         match text(&namespace, &["metadata", "annotations", ANNOTATION]) {
             "" => Ok(self.configured.get(DEFAULT_KEY).cloned().unwrap_or_default()),

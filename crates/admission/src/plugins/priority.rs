@@ -5,7 +5,6 @@ use kelson_auth::Objects;
 use kelson_meta::Status;
 use serde_json::{Value, json};
 
-use super::{all, find};
 use crate::tree::{at, set, text};
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 
@@ -43,8 +42,9 @@ impl Priority {
     }
 
     /// The default class: of several (a race made them), the one of the lowest value.
-    fn default_class(&self) -> Option<Value> {
-        all(self.objects.as_ref(), GROUP, "priorityclasses", "")
+    fn default_class(&self) -> Option<Arc<Value>> {
+        self.objects
+            .trees(GROUP, "priorityclasses", "")
             .into_iter()
             .filter(|c| at(c, &["globalDefault"]) == true)
             .min_by_key(|c| at(c, &["value"]).as_i64().unwrap_or(0))
@@ -56,7 +56,7 @@ impl Priority {
         let class = if asked.is_empty() {
             self.default_class()
         } else {
-            let found = find(self.objects.as_ref(), GROUP, "priorityclasses", "", asked);
+            let found = self.objects.tree(GROUP, "priorityclasses", "", asked);
             Some(found.ok_or_else(|| a.forbidden(&format!("no PriorityClass with name {asked} was found")))?)
         };
         let class = class.unwrap_or_default();

@@ -5,7 +5,6 @@ use kelson_auth::Objects;
 use kelson_meta::{Quantity, Status};
 use serde_json::Value;
 
-use super::find;
 use crate::tree::{at, list, list_mut, object_mut, set, strings};
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 
@@ -23,9 +22,9 @@ impl RuntimeClass {
     }
 
     /// The named class; `None` when the pod names none.
-    fn class(&self, a: &Attributes<'_>) -> Result<Option<Value>, Status> {
+    fn class(&self, a: &Attributes<'_>) -> Result<Option<Arc<Value>>, Status> {
         let Some(name) = at(a.new_object(), &["spec", "runtimeClassName"]).as_str() else { return Ok(None) };
-        match find(self.objects.as_ref(), "node.k8s.io", "runtimeclasses", "", name) {
+        match self.objects.tree("node.k8s.io", "runtimeclasses", "", name) {
             Some(class) => Ok(Some(class)),
             None => Err(a.forbidden(&format!("pod rejected: RuntimeClass {name:?} not found"))),
         }

@@ -7,7 +7,6 @@ use kelson_auth::Objects;
 use kelson_meta::{Status, generate_name};
 use serde_json::{Value, json};
 
-use super::find;
 use crate::containers::{ContainerKind, containers, containers_mut};
 use crate::tree::{at, list, list_mut, set, text};
 use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Operations, Plugin};
@@ -38,8 +37,8 @@ impl ServiceAccount {
         a.is("", "pods") && matches!(a.subresource, "" | "ephemeralcontainers") && a.object.is_some()
     }
 
-    fn account(&self, a: &Attributes<'_>, name: &str) -> Result<Value, Status> {
-        find(self.objects.as_ref(), "", "serviceaccounts", a.namespace, name).ok_or_else(|| {
+    fn account(&self, a: &Attributes<'_>, name: &str) -> Result<Arc<Value>, Status> {
+        self.objects.tree("", "serviceaccounts", a.namespace, name).ok_or_else(|| {
             a.forbidden(&format!(
                 "error looking up service account {}/{name}: serviceaccount {name:?} not found",
                 a.namespace

@@ -6,7 +6,6 @@ use kelson_auth::Objects;
 use kelson_meta::{Quantity, Status};
 use serde_json::Value;
 
-use super::find;
 use crate::tree::{at, list_mut, text};
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 
@@ -78,7 +77,7 @@ impl Plugin for PersistentVolumeClaimResize {
         if text(old, &["status", "phase"]) != "Bound" {
             return Err(a.forbidden("Only bound persistent volume claims can be expanded"));
         }
-        let class = find(self.objects.as_ref(), "storage.k8s.io", "storageclasses", "", class_of(old));
+        let class = self.objects.tree("storage.k8s.io", "storageclasses", "", class_of(old));
         if class.is_some_and(|c| at(&c, &["allowVolumeExpansion"]) == true) {
             return Ok(());
         }

@@ -9,7 +9,6 @@ use serde_json::Value;
 
 pub use checks::{Level, faults};
 
-use super::find;
 use crate::tree::{at, list, strings, text};
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 
@@ -106,7 +105,7 @@ impl PodSecurity {
         {
             return Ok(());
         }
-        let namespace = find(self.objects.as_ref(), "", "namespaces", "", a.namespace).unwrap_or_default();
+        let namespace = self.objects.tree("", "namespaces", "", a.namespace).unwrap_or_default();
         let [enforced, audited, warned] = self.demands(&namespace);
         if enforce {
             let policy = format!("{}:{}", enforced.level.as_str(), enforced.version);

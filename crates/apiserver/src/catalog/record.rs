@@ -34,6 +34,17 @@ pub fn parse(record: &Record) -> Value {
     })
 }
 
+/// The JSON of a stored record's `metadata`, as it stands in the record; `None` when there is none.
+pub fn metadata(record: &Record) -> Option<&str> {
+    #[derive(serde::Deserialize)]
+    struct Document<'a> {
+        #[serde(borrow)]
+        metadata: Option<&'a serde_json::value::RawValue>,
+    }
+    let document: Document<'_> = serde_json::from_slice(record.bytes()).ok()?;
+    document.metadata.map(serde_json::value::RawValue::get)
+}
+
 /// The served form of a tree in the stored form.
 ///
 /// # Errors

@@ -96,6 +96,10 @@ impl Framer {
         match self.accepted.encoding {
             Encoding::Json if self.is_plain() => Some(json_frame(kind, record.bytes())),
             Encoding::Protobuf if self.is_plain() => proto_record(&self.served, kind, record),
+            Encoding::Json if let View::Partial(version) = self.accepted.view => match record::metadata(record) {
+                Some(metadata) => Some(partial_json_frame(kind, version, metadata)),
+                None => self.tree(kind, parse(record)),
+            },
             _ => self.tree(kind, parse(record)),
         }
     }
@@ -191,6 +195,16 @@ fn put_json_frame(kind: &str, object: &[u8], out: &mut BytesMut) {
     out.put_slice(b"}\n");
 }
 
+/// Metadata alone, cut out of the object's JSON: no tree is made for those who watch nothing else.
+fn partial_json_frame(kind: &str, version: &str, metadata: &str) -> Bytes {
+    let head = format!(r#"{{"apiVersion":"meta.k8s.io/{version}","kind":"PartialObjectMetadata","metadata":"#);
+    let mut object = Vec::with_capacity(head.len() + metadata.len() + 1);
+    object.extend_from_slice(head.as_bytes());
+    object.extend_from_slice(metadata.as_bytes());
+    object.push(b'}');
+    json_frame(kind, &object)
+}
+
 fn proto_record(served: &Served, kind: &str, record: &Record) -> Option<Bytes> {
     match record::message(served, record) {
         Ok(message) => {
@@ -201,5 +215,32 @@ fn proto_record(served: &Served, kind: &str, record: &Record) -> Option<Bytes> {
             tracing::error!(key = %record.key(), %error, "watch event cannot be encoded");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kelson_store::{Body, Fields, Key, Labels, RecordMeta, Resource, Store, StoreOptions, Uid, Write};
+
+    #[tokio::test]
+    async fn metadata_cut_out_of_a_record_is_the_metadata_of_its_tree() {
+        let json = r#"{"apiVersion":"v1","kind":"Pod","metadata":{"annotations":{"metadata":"}\""},"name":"a","resourceVersion":""},"spec":{"template":{"metadata":{"name":"b"}}}}"#;
+        let labels: [(&str, &str); 0] = [];
+        let meta = RecordMeta {
+            uid: Uid::new("u"),
+            labels: Labels::new(labels),
+            fields: Fields::default(),
+            deleting: false,
+            expires_at_s: 0,
+        };
+        let store = Store::in_memory(StoreOptions::default());
+        let key = Key::new(Resource::new("", "pods"), "n", "a");
+        let write = Write::create(key, Body::locate(json).unwrap(), meta);
+        let record = store.commit(write).await.unwrap().record;
+        let frame = partial_json_frame("ADDED", "v1", record::metadata(&record).unwrap());
+        let expected = json!({"type": "ADDED", "object": table::partial("v1", parse(&record))});
+        assert_eq!(serde_json::from_slice::<Value>(&frame).unwrap(), expected);
+        assert!(frame.ends_with(b"}\n"));
     }
 }

@@ -61,7 +61,7 @@ impl<T: DeserializeOwned> WatchStream<T> {
     /// The next event; `None` when the server ended the watch. An `ERROR` event is an error.
     pub async fn next(&mut self) -> Result<Option<WatchEvent<T>>, ClientError> {
         loop {
-            if let Some(at) = self.buffer[self.scanned..].iter().position(|&b| b == b'\n') {
+            if let Some(at) = memchr::memchr(b'\n', &self.buffer[self.scanned..]) {
                 let end = self.scanned + at;
                 let event = decode(&self.buffer[..end]);
                 self.buffer.advance(end + 1);
@@ -85,7 +85,25 @@ impl<T: DeserializeOwned> WatchStream<T> {
     }
 }
 
+/// The object in a frame of this kind that is written as API servers write it, found without reading the object.
+fn object_in<'a>(line: &'a [u8], kind: &str) -> Option<&'a str> {
+    let rest = line.strip_prefix(b"{\"type\":\"")?.strip_prefix(kind.as_bytes())?;
+    std::str::from_utf8(rest.strip_prefix(b"\",\"object\":")?.strip_suffix(b"}")?).ok()
+}
+
+/// A change in a frame as API servers write it; `None` for all else, which is read with more care.
+fn decode_plain<T: DeserializeOwned>(line: &[u8]) -> Option<WatchEvent<T>> {
+    let object = |kind| object_in(line, kind).and_then(|object| serde_json::from_str(object).ok());
+    object("MODIFIED")
+        .map(WatchEvent::Modified)
+        .or_else(|| object("ADDED").map(WatchEvent::Added))
+        .or_else(|| object("DELETED").map(WatchEvent::Deleted))
+}
+
 fn decode<T: DeserializeOwned>(line: &[u8]) -> Result<WatchEvent<T>, ClientError> {
+    if let Some(event) = decode_plain(line) {
+        return Ok(event);
+    }
     let bad = |e: serde_json::Error| ClientError::Decode(format!("watch frame: {e}"));
     let frame: Frame<'_> = serde_json::from_slice(line).map_err(bad)?;
     let object = || serde_json::from_str(frame.object.get()).map_err(bad);
@@ -104,4 +122,36 @@ fn decode<T: DeserializeOwned>(line: &[u8]) -> Result<WatchEvent<T>, ClientError
         }
         other => return Err(ClientError::Decode(format!("watch event of unknown type {other:?}"))),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_spelling_of_a_frame_does_not_matter() {
+        #[derive(Deserialize, Debug)]
+        struct Thing {
+            a: i32,
+        }
+        let cases = [
+            (r#"{"type":"ADDED","object":{"a":1}}"#, Some(("added", 1))),
+            (r#"{"type":"MODIFIED","object":{"a":2,"type":"}"}}"#, Some(("modified", 2))),
+            (r#"{"type":"DELETED","object":{"a":3}}"#, Some(("deleted", 3))),
+            (r#" { "object": {"a":4} , "type": "ADDED" } "#, Some(("added", 4))),
+            (r#"{"type":"ADDED","object":{"a":5},"more":{}}"#, Some(("added", 5))),
+            (r#"{"type":"ADDED","object":{"a":"x"}}"#, None),
+            (r#"{"type":"ADDED","object":{"a":1}"#, None),
+            (r#"{"type":"OTHER","object":{"a":1}}"#, None),
+        ];
+        for (line, expected) in cases {
+            let found = match decode::<Thing>(line.as_bytes()) {
+                Ok(WatchEvent::Added(t)) => Some(("added", t.a)),
+                Ok(WatchEvent::Modified(t)) => Some(("modified", t.a)),
+                Ok(WatchEvent::Deleted(t)) => Some(("deleted", t.a)),
+                _ => None,
+            };
+            assert_eq!(found, expected, "{line}");
+        }
+    }
 }

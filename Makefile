@@ -4,6 +4,10 @@ DATA_DIR ?= /var/lib/kelson
 PORT ?= 6443
 ARGS ?=
 export KELSON_COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
+# The date of the commit, not of the build: the same tree gives the same binary.
+export KELSON_BUILD_DATE ?= $(shell TZ=UTC git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ 2>/dev/null)
+# Tests that read published definitions beside the repository fail without them unless told to do without; a clone has none.
+export KELSON_SHARED ?= $(if $(wildcard ../shared/reference),$(abspath ../shared),none)
 
 .PHONY: help run build test unit blackbox lint bench images deps deps-build deps-run deps-test clean
 
@@ -26,9 +30,10 @@ blackbox: deps-test images ## the black-box suite against a cluster it starts (S
 	cargo build --locked --package kelson
 	cargo test --locked --package kelson-blackbox
 
-lint: deps-build ## format and clippy
+lint: deps-build ## format, clippy, licences and versions of dependencies
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- --deny warnings
+	cargo xtask lint
 
 bench: deps-test build images ## start, rest, create, get, list, schedule, pull credentials; PEER_URL and PEER_TOKEN add a peer to the run
 	bench/run

@@ -19,7 +19,8 @@ use kelson_net::ranges::{self, Ranges};
 use kelson_net::{Network, PeerWatch};
 use kelson_pki::{Kubeconfig, UserCredential};
 use kelson_proxy::Proxy;
-use tokio::sync::mpsc;
+use kelson_tasks::{OnPanic, Tasks};
+use tokio::sync::watch;
 
 use crate::cli::{AgentArgs, NodeArgs};
 use crate::cluster::ClusterSettings;
@@ -31,6 +32,8 @@ use crate::{credentials, discovery};
 /// First and longest pause before the pod network is set up again; doubled each time.
 const NETWORK_RETRY_FIRST: Duration = Duration::from_millis(500);
 const NETWORK_RETRY_MAX: Duration = Duration::from_secs(30);
+/// Where kube-proxy serves its metrics.
+const PROXY_METRICS_PORT: u16 = 10249;
 
 /// What a node needs to join, and what it must know of the cluster.
 #[derive(Clone)]
@@ -61,12 +64,18 @@ pub struct Node {
     kubelet: kelson_kubelet::Running,
     proxy: kelson_proxy::Running,
     containerd: Option<Containerd>,
-    network: tokio::task::JoinHandle<()>,
+    tasks: Tasks,
 }
 
 impl Node {
     /// Starts everything; returns when the kubelet runs, which is before the node is Ready.
-    pub async fn start(dir: &Path, args: &NodeArgs, me: &NodeIdentity, join: Join) -> anyhow::Result<Self> {
+    pub async fn start(
+        dir: &Path,
+        args: &NodeArgs,
+        me: &NodeIdentity,
+        join: Join,
+        tasks: &Tasks,
+    ) -> anyhow::Result<Self> {
         std::fs::create_dir_all(dir).with_context(|| format!("data directory {}", dir.display()))?;
         let dir = dir.canonicalize().with_context(|| format!("data directory {}", dir.display()))?;
         let (name, address) = (me.name.as_str(), me.address);
@@ -75,7 +84,8 @@ impl Node {
         let (runtime, identity) = tokio::join!(runtime(&dir, args), identity(&dir, name, &join, &clock));
         let ((containerd, endpoint), identity) = (runtime?, identity?);
         let client = |component: &str| anyhow::Ok(Client::new(Arc::new(Remote::new(identity.clone())?), component));
-        let (cidrs, given) = mpsc::unbounded_channel();
+        // Only the newest ranges count: a slow set-up of the network never piles them up.
+        let (cidrs, given) = watch::channel(Vec::new());
         let config = kubelet_config(&dir, me, args, &join, &endpoint)?;
         credentials::remember(&dir, &args.images)?;
         let dependencies = Dependencies {
@@ -85,24 +95,24 @@ impl Node {
             clock: Arc::clone(&clock),
             mounts: Arc::new(KernelMounts),
             prober: None,
-            // The receiver lives as long as the node; after that nobody cares.
-            on_pod_cidrs: Some(Box::new(move |c: &[String]| drop(cidrs.send(c.to_vec())))),
+            on_pod_cidrs: Some(Box::new(move |c: &[String]| drop(cidrs.send_replace(c.to_vec())))),
         };
         let kept_images = containerd.as_ref().map(|c| c.kept_images().to_vec()).unwrap_or_default();
         let config = kelson_kubelet::Config { kept_images, ..config };
         let kubelet = Kubelet::start(config, dependencies).await.context("start the kubelet")?;
         let ranges = join.cluster.ranges;
         let network = PodNetwork { dir: dir.clone(), ranges, me: me.clone(), client: client("net")?, peers: None };
-        let network = tokio::spawn(network.keep(given));
-        let proxy = kelson_proxy::Config::new(&dir, name, vec![address], vec![ranges.cluster]);
+        tasks.spawn("pod-network", OnPanic::EndProcess, network.keep(given));
+        let mut proxy = kelson_proxy::Config::new(&dir, name, vec![address], vec![ranges.cluster]);
+        proxy.health_bind = metrics_bind(args.proxy_metrics_port)?;
         let proxy = Proxy::start(proxy, client("proxy")?, clock);
         tracing::info!(node = name, %address, port = kubelet.port(), "the node agent runs");
-        Ok(Self { kubelet, proxy, containerd, network })
+        Ok(Self { kubelet, proxy, containerd, tasks: tasks.clone() })
     }
 
     /// Ends it; containers, addresses and rules stay for the next start.
     pub async fn shutdown(self) {
-        self.network.abort();
+        self.tasks.token().cancel();
         self.kubelet.shutdown().await;
         self.proxy.shutdown().await;
         if let Some(containerd) = self.containerd {
@@ -198,6 +208,22 @@ fn free_or_any(port: u16) -> u16 {
     }
 }
 
+/// Where the service proxy serves its metrics: upstream's port unless another has it, or the one that was asked for.
+fn metrics_bind(asked: Option<u16>) -> anyhow::Result<Vec<SocketAddr>> {
+    let at = SocketAddr::from((Ipv4Addr::LOCALHOST, asked.unwrap_or(PROXY_METRICS_PORT)));
+    if at.port() == 0 {
+        return Ok(Vec::new());
+    }
+    match (TcpListener::bind(at), asked) {
+        (Ok(_), _) => Ok(vec![at]),
+        (Err(e), Some(_)) => Err(e).with_context(|| format!("--proxy-metrics-port: {at}")),
+        (Err(e), None) => {
+            tracing::info!(port = at.port(), error = %e, "the service proxy's usual port is taken: it serves no metrics");
+            Ok(Vec::new())
+        }
+    }
+}
+
 /// Keeps the pod network of this node: whenever the cluster gives it its range, and as nodes come and go.
 struct PodNetwork {
     dir: PathBuf,
@@ -208,7 +234,7 @@ struct PodNetwork {
 }
 
 impl PodNetwork {
-    async fn keep(mut self, mut given: mpsc::UnboundedReceiver<Vec<String>>) {
+    async fn keep(mut self, mut given: watch::Receiver<Vec<String>>) {
         let (mut subnets, mut pause) = (None::<Vec<IpNet>>, NETWORK_RETRY_FIRST);
         loop {
             let mut retry = None;
@@ -230,10 +256,12 @@ impl PodNetwork {
                 }
             };
             tokio::select! {
-                cidrs = given.recv() => match cidrs {
-                    Some(cidrs) => subnets = Some(cidrs.iter().filter_map(|c| c.parse().ok()).collect()),
-                    None => return,
-                },
+                changed = given.changed() => {
+                    if changed.is_err() {
+                        return;
+                    }
+                    subnets = Some(given.borrow_and_update().iter().filter_map(|c| c.parse().ok()).collect());
+                }
                 () = again => {}
             }
         }

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use ipnet::IpNet;
+use kelson_serving::Port;
 
 /// Kubernetes in one binary.
 #[derive(Parser, Debug)]
@@ -81,9 +82,38 @@ pub struct ServerArgs {
     #[arg(long, value_name = "PLUGINS", value_delimiter = ',')]
     pub disable_admission_plugins: Vec<String>,
     #[command(flatten)]
+    pub metrics: MetricsArgs,
+    #[command(flatten)]
     pub node: NodeArgs,
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+/// Where the control plane's components serve `/healthz` and `/metrics` beside the API, as upstream's do. A usual port that
+/// another process has is left out; one that was asked for must be free.
+#[derive(Args, Debug, Clone)]
+pub struct MetricsArgs {
+    /// Address of the scheduler's and the controller manager's ports.
+    #[arg(long, value_name = "IP", default_value = "127.0.0.1")]
+    pub metrics_bind_address: IpAddr,
+    /// Port of the scheduler's health and metrics (HTTPS) [default: 10259 where free]; 0: none.
+    #[arg(long, value_name = "PORT")]
+    pub scheduler_secure_port: Option<u16>,
+    /// Port of the controller manager's health and metrics (HTTPS) [default: 10257 where free]; 0: none.
+    #[arg(long, value_name = "PORT")]
+    pub controller_manager_secure_port: Option<u16>,
+}
+
+impl MetricsArgs {
+    /// The scheduler's port.
+    pub fn scheduler_port(&self) -> Port {
+        Port::of(self.scheduler_secure_port, 10259)
+    }
+
+    /// The controller manager's port.
+    pub fn controller_manager_port(&self) -> Port {
+        Port::of(self.controller_manager_secure_port, 10257)
+    }
 }
 
 #[derive(Args, Debug, Clone)]
@@ -124,6 +154,9 @@ pub struct NodeArgs {
     /// Port of the node agent's own API; 0 takes any free one.
     #[arg(long, value_name = "PORT", default_value_t = 10250)]
     pub kubelet_port: u16,
+    /// Port of the service proxy's metrics (HTTP, on 127.0.0.1) [default: 10249 where free]; 0: none.
+    #[arg(long, value_name = "PORT")]
+    pub proxy_metrics_port: Option<u16>,
     /// What the node keeps free; below it pods are evicted [default:
     /// memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%]
     #[arg(long, value_name = "SIGNAL<AMOUNT,…")]

@@ -3,6 +3,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
@@ -15,17 +16,21 @@ use kelson_auth::{UserInfo, user};
 use kelson_client::{Client, InformerHandle};
 use kelson_controllers::{Controllers, ReservedNames};
 use kelson_dns::{EndpointSlice, Forwarder, Node, Published, Service, Sources, Zone};
-use kelson_meta::SystemClock;
+use kelson_meta::{Clock, SystemClock, version};
+use kelson_metrics::Registry;
 use kelson_net::ranges::Ranges;
-use kelson_pki::{ClusterPki, Component, PkiOptions, San, SwappableCertificate};
+use kelson_pki::{ClusterPki, Component, PkiOptions, San};
 use kelson_scheduler::Scheduler;
+use kelson_serving::{Delegated, Port};
 use kelson_store::{Store, StoreOptions};
-use kelson_tasks::{OnPanic, Tasks};
+use kelson_tasks::{FILES, OnPanic, Tasks};
 
 use crate::agent::Join;
+use crate::certificates::{self, Renewed};
 use crate::cli::ServerArgs;
 use crate::cluster::{self, ClusterSettings};
 use crate::host::NodeIdentity;
+use crate::process::within;
 use crate::token::Token;
 use crate::{host, rbac, token};
 
@@ -36,8 +41,14 @@ const DNS_POSITION: usize = 10;
 /// File with the bootstrap token that nodes join with.
 const TOKEN_FILE: &str = "node-token";
 
+/// How long the control plane's parts may take to end, each. Their sum stays below the 30 s after which supervisors kill.
+const PART_END_MAX: Duration = Duration::from_secs(5);
+/// How long open requests and the store may take.
+const API_END_MAX: Duration = Duration::from_secs(12);
+
 /// A running control plane.
 pub struct ControlPlane {
+    tasks: Tasks,
     api: Running,
     controllers: kelson_controllers::Running,
     scheduler: kelson_scheduler::Running,
@@ -49,14 +60,17 @@ pub struct ControlPlane {
 
 impl ControlPlane {
     /// Starts everything; returns when the API is ready.
-    pub async fn start(args: &ServerArgs, ranges: Ranges) -> anyhow::Result<Self> {
+    pub async fn start(args: &ServerArgs, ranges: Ranges, tasks: &Tasks) -> anyhow::Result<Self> {
+        let tasks = tasks.child("control-plane");
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let dir = &args.data_dir;
         let cluster =
             ClusterSettings { ranges, dns: nth(ranges.service, DNS_POSITION)?, domain: CLUSTER_DOMAIN.to_owned() };
         let now = Timestamp::now();
         let (store, pki) = open(dir, now).await?;
         let address = if args.bind_address.is_unspecified() { host::address() } else { args.bind_address };
-        let api = ApiServer::start(api_config(args, &ranges, store, &pki, address, now)?).await?;
+        let certificates = Certificates::issue(args, &ranges, &pki, address, now)?;
+        let api = ApiServer::start(api_config(args, &ranges, store, &pki, &certificates, address)?).await?;
         api.ready().await;
         let port = api.local_addr().map_or(args.secure_port, |a| a.port());
         let local = if args.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { args.bind_address };
@@ -79,11 +93,17 @@ impl ControlPlane {
         policy?;
         published?;
         let token = token?;
-        let controllers = start_controllers(args, &ranges, &api, &pki, address)?;
+        let controllers = start_controllers(args, &ranges, &api, &pki, address, tasks.child("controllers"))?;
         let scheduler = client(&api, UserInfo::new(user::KUBE_SCHEDULER, [user::AUTHENTICATED]), "scheduler");
-        let scheduler = Scheduler::start(kelson_scheduler::Config::default(), scheduler, Arc::new(SystemClock), None);
+        let scheduler = Scheduler::start(kelson_scheduler::Config::default(), scheduler, Arc::clone(&clock), None);
+        let manager = Registry::of_component();
+        certificates::keep(&tasks, &manager, Arc::clone(&clock), certificates.all());
+        let ports = Ports { args, tasks: &tasks, api: &api, pki: &pki, certificates: &certificates, clock };
+        ports.serve("kube-scheduler", user::KUBE_SCHEDULER, args.metrics.scheduler_port(), scheduler.metrics()).await?;
+        let port = args.metrics.controller_manager_port();
+        ports.serve("kube-controller-manager", user::KUBE_CONTROLLER_MANAGER, port, manager).await?;
         tracing::info!(url = local_url, kubeconfig = %admin.display(), "the API is ready");
-        Ok(Self { api, controllers, scheduler, pki, local_url, token, cluster })
+        Ok(Self { tasks, api, controllers, scheduler, pki, local_url, token, cluster })
     }
 
     /// What the server's own node joins with: the same as any other.
@@ -98,8 +118,8 @@ impl ControlPlane {
 
     /// Starts cluster DNS on an address of this machine's node and points the `kube-dns` service at it.
     pub async fn start_dns(&self, node: &NodeIdentity) -> anyhow::Result<Dns> {
-        let client = client(&self.api, UserInfo::new(user::API_SERVER, [user::MASTERS]), "dns");
-        let tasks = Tasks::root("cluster-dns");
+        let client = client(&self.api, identity(rbac::DNS_USER), "dns");
+        let tasks = self.tasks.child("cluster-dns");
         let directory = Arc::default();
         let watched = kelson_dns::watch(&client, &directory);
         let zone = Zone::new(CLUSTER_DOMAIN, directory).map_err(anyhow::Error::msg)?;
@@ -118,10 +138,12 @@ impl ControlPlane {
 
     /// Ends it in the order that lets each part finish: writers first, then the API, then the store.
     pub async fn shutdown(self) {
-        self.scheduler.shutdown().await;
-        self.controllers.shutdown().await;
-        self.api.shutdown().await;
-        self.api.server().store.close().await;
+        within(PART_END_MAX, "scheduler", self.scheduler.shutdown()).await;
+        within(PART_END_MAX, "controllers", self.controllers.shutdown()).await;
+        self.tasks.token().cancel();
+        within(API_END_MAX, "API server", self.api.shutdown()).await;
+        // What was acknowledged is on disk already; this lets the engine leave a tidy file.
+        within(PART_END_MAX, "store", self.api.server().store.close()).await;
     }
 }
 
@@ -131,6 +153,7 @@ fn start_controllers(
     api: &Running,
     pki: &ClusterPki,
     address: IpAddr,
+    tasks: Tasks,
 ) -> anyhow::Result<kelson_controllers::Running> {
     let issuer = TokenIssuer::new(pki.service_account.clone(), IssuerOptions::default());
     let sign = move |namespace: &str, account: &str, uid: &str, secret: &str| {
@@ -155,7 +178,7 @@ fn start_controllers(
     };
     let api = api.clone();
     let factory = move |name: &str| client(&api, identity(name), "controller-manager");
-    Ok(Controllers::start(config, Box::new(factory), Arc::new(SystemClock), Tasks::root("controllers")))
+    Ok(Controllers::start(config, Box::new(factory), Arc::new(SystemClock), tasks))
 }
 
 /// The user a component acts as: a service account's groups follow from its name.
@@ -185,10 +208,78 @@ impl Dns {
 async fn open(dir: &Path, now: Timestamp) -> anyhow::Result<(Store, ClusterPki)> {
     let store_dir = dir.join("store");
     let pki_dir = dir.join("pki");
-    let store = tokio::task::spawn_blocking(move || Store::open_dir(&store_dir, StoreOptions::default()));
-    let pki = tokio::task::spawn_blocking(move || ClusterPki::open(&PkiOptions { dir: pki_dir }, now));
-    let store = store.await?.with_context(|| format!("data directory {}", dir.display()))?;
-    Ok((store, pki.await?.context("cluster PKI")?))
+    let options = PkiOptions { dir: pki_dir, clock_min: version::build().date.parse().unwrap_or(Timestamp::MIN) };
+    let (store, pki) = tokio::join!(
+        FILES.run(move || Store::open_dir(&store_dir, StoreOptions::default())),
+        FILES.run(move || ClusterPki::open(&options, now)),
+    );
+    let store = store?.with_context(|| format!("data directory {}", dir.display()))?;
+    Ok((store, pki?.context("cluster PKI")?))
+}
+
+/// The certificates of this process's own, kept good while it runs.
+struct Certificates {
+    /// What the API server and the components' ports show.
+    serving: Renewed,
+    /// What the API server shows to kubelets.
+    kubelet_client: Renewed,
+}
+
+impl Certificates {
+    fn issue(
+        args: &ServerArgs,
+        ranges: &Ranges,
+        pki: &ClusterPki,
+        address: IpAddr,
+        now: Timestamp,
+    ) -> anyhow::Result<Self> {
+        let sans = ClusterPki::server_sans(CLUSTER_DOMAIN, nth(ranges.service, 1)?, &machine_names(args, address));
+        let (serving, client) = (pki.clone(), pki.clone());
+        Ok(Self {
+            serving: Renewed::new("apiserver", now, move |now| serving.issue_server(&sans, now))?,
+            kubelet_client: Renewed::new("apiserver-kubelet-client", now, move |now| {
+                client.issue_component(Component::KubeletClient, now)
+            })?,
+        })
+    }
+
+    fn all(&self) -> Vec<Renewed> {
+        vec![self.serving.clone(), self.kubelet_client.clone()]
+    }
+}
+
+/// What the ports of components are served with.
+struct Ports<'a> {
+    args: &'a ServerArgs,
+    tasks: &'a Tasks,
+    api: &'a Running,
+    pki: &'a ClusterPki,
+    certificates: &'a Certificates,
+    clock: Arc<dyn Clock>,
+}
+
+impl Ports<'_> {
+    /// Health and metrics of one component, which asks the API server under its own identity who may read them.
+    async fn serve(&self, name: &'static str, user: &str, port: Port, registry: Registry) -> anyhow::Result<()> {
+        let reviewer = client(self.api, UserInfo::new(user, [user::AUTHENTICATED]), name);
+        let ca = self.pki.ca.cert_pem();
+        let running = self.tasks.clone();
+        let component = kelson_serving::Component {
+            name,
+            registry,
+            // All components live and die in one process; what ends it is asked for here.
+            healthy: Arc::new(move || match running.token().is_cancelled() {
+                true => Err("the process is ending".to_owned()),
+                false => Ok(()),
+            }),
+            access: Arc::new(Delegated::new(reviewer, Arc::clone(&self.clock), ca)?),
+            certificate: Arc::clone(self.certificates.serving.certificate()),
+            client_ca_pem: ca.to_owned(),
+        };
+        let address = self.args.metrics.metrics_bind_address;
+        kelson_serving::start(self.tasks, address, port, component).await.with_context(|| format!("serve {name}"))?;
+        Ok(())
+    }
 }
 
 fn api_config(
@@ -196,11 +287,10 @@ fn api_config(
     ranges: &Ranges,
     store: Store,
     pki: &ClusterPki,
+    certificates: &Certificates,
     address: IpAddr,
-    now: Timestamp,
 ) -> anyhow::Result<Config> {
-    let sans = ClusterPki::server_sans(CLUSTER_DOMAIN, nth(ranges.service, 1)?, &machine_names(args, address));
-    let certificate = SwappableCertificate::new(&pki.issue_server(&sans, now)?)?;
+    let certificate = Arc::clone(certificates.serving.certificate());
     let mut config = Config::new(store);
     config.serving = Some(ServingConfig { bind: SocketAddr::new(args.bind_address, args.secure_port), certificate });
     config.client_ca_pem = pki.ca.cert_pem().to_owned();
@@ -219,7 +309,7 @@ fn api_config(
         audiences: Vec::new(),
     });
     config.kubelet = Some(KubeletConfig {
-        client: Arc::new(pki.issue_component(Component::KubeletClient, now)?),
+        client: Arc::clone(certificates.kubelet_client.certificate()),
         ca_pem: pki.kubelet_serving_bundle(),
         local_node: own_node(args),
         address_types: ["InternalIP", "Hostname", "ExternalIP"].map(String::from).into(),

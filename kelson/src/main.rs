@@ -1,5 +1,6 @@
 //! The binary: parse, wire, run, exit code. No logic.
 mod agent;
+mod certificates;
 mod cleanup;
 mod cli;
 mod cluster;
@@ -11,6 +12,7 @@ mod image;
 mod kubelet;
 mod lock;
 mod logging;
+mod process;
 mod rbac;
 mod run;
 mod token;
@@ -29,12 +31,12 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 /// What `KELSON_COMMIT` and `KELSON_BUILD_DATE` said when this was built.
 const BUILD: version::Build = version::Build {
     commit: match option_env!("KELSON_COMMIT") {
-        Some(commit) => commit,
-        None => "unknown",
+        Some(commit) if !commit.is_empty() => commit,
+        _ => "unknown",
     },
     date: match option_env!("KELSON_BUILD_DATE") {
-        Some(date) => date,
-        None => "1970-01-01T00:00:00Z",
+        Some(date) if !date.is_empty() => date,
+        _ => "1970-01-01T00:00:00Z",
     },
 };
 

@@ -9,6 +9,10 @@ use serde_json::{Value, json};
 
 use crate::cluster::{CLUSTER_INFO, KUBELET_CONFIG, NETWORK};
 
+/// Who cluster DNS is: the account that Kubernetes' own `system:kube-dns` role is bound to.
+pub const DNS_USER: &str = "system:serviceaccount:kube-system:kube-dns";
+/// What cluster DNS needs beyond `system:kube-dns`, which dates from before endpoint slices.
+const DNS: &str = "kelson:kube-dns";
 const API_GROUP: &str = "rbac.authorization.k8s.io";
 const APPROVE_SERVING: &str = "kelson:approve-kubelet-serving";
 /// What tells a joining node whether its name is free (kubeadm's `kubeadm:get-nodes`).
@@ -27,6 +31,14 @@ pub async fn ensure(client: &Client) -> anyhow::Result<()> {
         "rules": [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get"]}],
     });
     create::<ClusterRole>(client, "", &get_nodes).await.context("the role that reads nodes")?;
+    let dns = json!({
+        "apiVersion": format!("{API_GROUP}/v1"), "kind": "ClusterRole", "metadata": {"name": DNS},
+        "rules": [{"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["list", "watch"]},
+            {"apiGroups": [""], "resources": ["nodes"], "verbs": ["list", "watch"]}],
+    });
+    create::<ClusterRole>(client, "", &dns).await.context("the role of cluster DNS")?;
+    let dns_account = json!({"kind": "ServiceAccount", "namespace": "kube-system", "name": "kube-dns"});
+    dns_publishes(client, &dns_account).await?;
     let approver = json!({"kind": "ServiceAccount", "namespace": "kube-system", "name": "certificate-controller"});
     let csr = |what: &str| format!("system:certificates.k8s.io:certificatesigningrequests:{what}");
     for (name, role, subject) in [
@@ -37,6 +49,7 @@ pub async fn ensure(client: &Client) -> anyhow::Result<()> {
         (KUBELET_CLIENTS, "system:kubelet-api-admin".to_owned(), group(KUBELET_CLIENTS)),
         ("kelson:node-proxier", "system:node-proxier".to_owned(), group("system:nodes")),
         (APPROVE_SERVING, APPROVE_SERVING.to_owned(), approver),
+        (DNS, DNS.to_owned(), dns_account),
     ] {
         let binding = json!({
             "apiVersion": format!("{API_GROUP}/v1"), "kind": "ClusterRoleBinding", "metadata": {"name": name},
@@ -48,6 +61,22 @@ pub async fn ensure(client: &Client) -> anyhow::Result<()> {
     let nodes = [group("system:bootstrappers"), group("system:nodes")];
     readable(client, CLUSTER_INFO.0, "kelson:cluster-info", &[CLUSTER_INFO.1], &[anybody]).await?;
     readable(client, NETWORK.0, "kelson:node-settings", &[KUBELET_CONFIG.1, NETWORK.1], &nodes).await
+}
+
+/// Lets cluster DNS keep its own service and endpoint slices. A rule with names cannot allow creating, which has no name yet.
+async fn dns_publishes(client: &Client, account: &Value) -> anyhow::Result<()> {
+    let metadata = json!({"name": DNS, "namespace": "kube-system"});
+    let rule = |group: &str, resource: &str| json!({"apiGroups": [group], "resources": [resource], "verbs": ["create", "get", "patch"]});
+    let role = json!({
+        "apiVersion": format!("{API_GROUP}/v1"), "kind": "Role", "metadata": metadata,
+        "rules": [rule("", "services"), rule("discovery.k8s.io", "endpointslices")],
+    });
+    let binding = json!({
+        "apiVersion": format!("{API_GROUP}/v1"), "kind": "RoleBinding", "metadata": metadata,
+        "roleRef": {"apiGroup": API_GROUP, "kind": "Role", "name": DNS}, "subjects": [account],
+    });
+    create::<Role>(client, "kube-system", &role).await.context("the role of cluster DNS in kube-system")?;
+    create::<RoleBinding>(client, "kube-system", &binding).await.context("the role binding of cluster DNS")
 }
 
 /// Lets `subjects` read the ConfigMaps named `maps`.

@@ -1,29 +1,21 @@
-//! Process life: runtime, signals, start order, stop order.
+//! The commands that stay: start order, stop order.
 use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use kelson_net::ranges;
-use tokio::signal::unix::{SignalKind, signal};
 
 use crate::agent::{self, Join};
 use crate::cli::{AgentArgs, ServerArgs};
-use crate::control_plane::ControlPlane;
+use crate::control_plane::{ControlPlane, Dns};
 use crate::host::NodeIdentity;
 use crate::kubelet::{self, KubeletArgs};
 use crate::lock::DataDirLock;
 use crate::logging;
+use crate::process::{self, Process, within};
 
-/// Stack of a worker thread. Deep recursion is bounded everywhere, and idle threads should cost little.
-const STACK_BYTES: usize = 2 << 20;
-
-fn runtime() -> anyhow::Result<tokio::runtime::Runtime> {
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .thread_stack_size(STACK_BYTES)
-        .thread_name("kelson")
-        .build()
-        .context("start the runtime")
-}
+/// How long the parts of a node may take to end. Kubernetes' own units give a component 30 s before they kill it.
+const NODE_END_MAX: Duration = Duration::from_secs(15);
 
 /// Runs something short on a runtime of one thread.
 pub fn small(work: impl Future<Output = anyhow::Result<()>>) -> anyhow::Result<()> {
@@ -55,33 +47,49 @@ pub fn server(args: ServerArgs) -> anyhow::Result<()> {
     let me = NodeIdentity::of(&args.node)?;
     private_dir(&args.data_dir)?;
     let _lock = DataDirLock::take(&args.data_dir)?;
-    let runtime = runtime()?;
-    let result = runtime.block_on(async {
-        let mut ended = ended()?;
+    process::run(async |process| {
         let given = ranges::Given { cluster: args.cluster_cidr, service: args.service_cidr };
         let ranges = ranges::settle(&args.data_dir, given, !args.disable_agent).await?;
-        let control_plane = ControlPlane::start(&args, ranges).await?;
-        let node = if args.disable_agent {
-            None
-        } else {
-            let dns = control_plane.start_dns(&me).await?;
-            let join = control_plane.join();
-            tokio::select! {
-                node = agent::Node::start(&args.data_dir, &args.node, &me, join) => Some((node?, dns)),
-                () = ended.recv() => { control_plane.shutdown().await; return Ok(()) }
-            }
-        };
-        ended.recv().await;
-        tracing::info!("stopping; containers stay");
+        let control_plane = ControlPlane::start(&args, ranges, &process.tasks).await?;
+        let (result, node) = with_node(&args, &me, &control_plane, process).await;
         if let Some((node, dns)) = node {
-            node.shutdown().await;
+            within(NODE_END_MAX, "node", node.shutdown()).await;
             dns.shutdown();
         }
         control_plane.shutdown().await;
-        Ok(())
-    });
-    runtime.shutdown_timeout(std::time::Duration::from_secs(2));
-    result
+        result
+    })
+}
+
+/// Starts the server's own node where it has one, and waits for the end of the process; gives why it ended, and what is to
+/// be shut down.
+async fn with_node(
+    args: &ServerArgs,
+    me: &NodeIdentity,
+    control_plane: &ControlPlane,
+    process: &mut Process,
+) -> (anyhow::Result<()>, Option<(agent::Node, Dns)>) {
+    if args.disable_agent {
+        return (process.ended().await, None);
+    }
+    let tasks = process.tasks.child("node");
+    let start = async {
+        let dns = control_plane.start_dns(me).await?;
+        let node = agent::Node::start(&args.data_dir, &args.node, me, control_plane.join(), &tasks).await?;
+        anyhow::Ok((node, dns))
+    };
+    let started = tokio::select! {
+        started = start => started,
+        ended = process.ended() => return (ended, None),
+    };
+    match started {
+        Ok(node) => {
+            let ended = process.ended().await;
+            tracing::info!("stopping; containers stay");
+            (ended, Some(node))
+        }
+        Err(e) => (Err(e), None),
+    }
 }
 
 /// `kelson agent`.
@@ -92,24 +100,21 @@ pub fn agent(args: AgentArgs) -> anyhow::Result<()> {
     let me = NodeIdentity::of(&args.node)?;
     private_dir(&args.data_dir)?;
     let _lock = DataDirLock::take(&args.data_dir)?;
-    let runtime = runtime()?;
-    let result = runtime.block_on(async {
-        let mut ended = ended()?;
+    process::run(async |process| {
+        let tasks = process.tasks.child("node");
         let start = async {
             let join = Join::find(&args, &me).await?;
-            agent::Node::start(&args.data_dir, &args.node, &me, join).await
+            agent::Node::start(&args.data_dir, &args.node, &me, join, &tasks).await
         };
         let node = tokio::select! {
             node = start => node?,
-            () = ended.recv() => return Ok(()),
+            ended = process.ended() => return ended,
         };
-        ended.recv().await;
+        let ended = process.ended().await;
         tracing::info!("stopping; containers stay");
-        node.shutdown().await;
-        Ok(())
-    });
-    runtime.shutdown_timeout(std::time::Duration::from_secs(2));
-    result
+        within(NODE_END_MAX, "node", node.shutdown()).await;
+        ended
+    })
 }
 
 /// `kelson kubelet`.
@@ -119,35 +124,14 @@ pub fn kubelet(args: KubeletArgs) -> anyhow::Result<()> {
     need_root("")?;
     private_dir(&args.root_dir)?;
     let _lock = DataDirLock::take(&args.root_dir)?;
-    let runtime = runtime()?;
-    let result = runtime.block_on(async {
-        let mut ended = ended()?;
+    process::run(async |process| {
         let kubelet = tokio::select! {
             kubelet = plan.start() => kubelet?,
-            () = ended.recv() => return Ok(()),
+            ended = process.ended() => return ended,
         };
-        ended.recv().await;
+        let ended = process.ended().await;
         tracing::info!("stopping; containers stay");
-        kubelet.shutdown().await;
-        Ok(())
-    });
-    runtime.shutdown_timeout(std::time::Duration::from_secs(2));
-    result
-}
-
-/// SIGTERM and SIGINT.
-struct Ended {
-    terminate: tokio::signal::unix::Signal,
-    interrupt: tokio::signal::unix::Signal,
-}
-
-fn ended() -> anyhow::Result<Ended> {
-    let on = |kind| signal(kind).context("listen for signals");
-    Ok(Ended { terminate: on(SignalKind::terminate())?, interrupt: on(SignalKind::interrupt())? })
-}
-
-impl Ended {
-    async fn recv(&mut self) {
-        tokio::select! { _ = self.terminate.recv() => {}, _ = self.interrupt.recv() => {} }
-    }
+        within(NODE_END_MAX, "kubelet", kubelet.shutdown()).await;
+        ended
+    })
 }

@@ -2,7 +2,6 @@
 //! `cargo run --example serve -- --port 16443 --dir /tmp/x` writes `/tmp/x/admin.kubeconfig`.
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::Arc;
 
 use clap::Parser;
 use kelson_apiserver::{ApiServer, Config, KubeletConfig, ServiceAccountConfig, ServingConfig};
@@ -34,7 +33,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
     std::fs::create_dir_all(&args.dir)?;
     let now = jiff::Timestamp::now();
-    let pki = ClusterPki::open(&PkiOptions { dir: args.dir.join("pki") }, now)?;
+    let pki = ClusterPki::open(&PkiOptions::new(args.dir.join("pki")), now)?;
     let service_ip = IpAddr::V4(Ipv4Addr::new(10, 43, 0, 1));
     let sans = ClusterPki::server_sans("cluster.local", service_ip, &[]);
     let store = store(&args)?;
@@ -52,7 +51,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         audiences: Vec::new(),
     });
     config.kubelet = Some(KubeletConfig {
-        client: Arc::new(pki.issue_component(Component::KubeletClient, now)?),
+        client: SwappableCertificate::new(&pki.issue_component(Component::KubeletClient, now)?)?,
         ca_pem: pki.kubelet_serving_ca.cert_pem().to_owned(),
         local_node: None,
         address_types: Vec::new(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use kelson_meta::{Clock, SystemClock};
-use kelson_pki::{Issued, Key, PublicKey, SwappableCertificate};
+use kelson_pki::{Key, PublicKey, SwappableCertificate};
 use kelson_store::Store;
 
 /// One of `--authorization-mode`.
@@ -47,8 +47,8 @@ pub struct ServiceAccountConfig {
 /// How kubelets are reached.
 #[derive(Clone)]
 pub struct KubeletConfig {
-    /// Client certificate.
-    pub client: Arc<Issued>,
+    /// The server's own client certificate; what it is swapped for counts for new connections.
+    pub client: Arc<SwappableCertificate>,
     /// CAs that kubelets' serving certificates must lead to, PEM. The certificate must also name its node: common name
     /// `system:node:NAME`, organization `system:nodes`.
     pub ca_pem: String,

@@ -25,8 +25,9 @@ impl Cluster {
     async fn start(local_node: Option<&str>) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let now = jiff::Timestamp::now();
-        let pki = ClusterPki::open(&PkiOptions { dir: dir.path().join("pki") }, now).expect("a PKI");
-        let client = Arc::new(pki.issue_component(Component::KubeletClient, now).expect("a certificate"));
+        let pki = ClusterPki::open(&PkiOptions::new(dir.path().join("pki")), now).expect("a PKI");
+        let client = pki.issue_component(Component::KubeletClient, now).expect("a certificate");
+        let client = SwappableCertificate::new(&client).expect("a certificate that can be used");
         let api = Api::with(|config| {
             config.kubelet = Some(KubeletConfig {
                 client,

@@ -18,6 +18,15 @@ use crate::{
 pub struct PkiOptions {
     /// The directory, usually `DIR/pki`.
     pub dir: PathBuf,
+    /// The clock cannot be right when it shows an earlier time than this: no authority is made then. The build's date.
+    pub clock_min: Timestamp,
+}
+
+impl PkiOptions {
+    /// In this directory, whatever the clock shows.
+    pub fn new(dir: PathBuf) -> Self {
+        Self { dir, clock_min: Timestamp::MIN }
+    }
 }
 
 /// Group of those who may do at kubelets what `system:kubelet-api-admin` allows, and nothing else anywhere.
@@ -73,6 +82,10 @@ impl ClusterPki {
     pub fn open(options: &PkiOptions, now: Timestamp) -> Result<Self, PkiError> {
         let dir = &options.dir;
         file::private_dir(dir)?;
+        // A board without a battery begins in 1970: a CA of then would have ended when its clock is set.
+        if now < options.clock_min && !dir.join("ca.crt").exists() {
+            return Err(PkiError::ClockBehind { now, min: options.clock_min });
+        }
         Ok(Self {
             ca: Authority::load_or_create(dir, "ca", "kubernetes", now)?,
             kubelet_serving_ca: Authority::load_or_create(dir, "kubelet-serving-ca", "kubelet-serving-ca", now)?,
@@ -206,13 +219,17 @@ mod tests {
     fn opens_twice_and_renews_the_admin() {
         let now: Timestamp = "2026-05-06T07:08:09Z".parse().unwrap();
         let dir = tempfile::tempdir().unwrap();
-        let options = PkiOptions { dir: dir.path().join("pki") };
+        let early = PkiOptions { clock_min: now + Duration::from_secs(1), dir: dir.path().join("pki") };
+        let refused = ClusterPki::open(&early, now).unwrap_err().to_string();
+        assert!(refused.contains("2026-05-06T07:08:09Z"), "{refused}");
+        let options = PkiOptions::new(dir.path().join("pki"));
         let pki = ClusterPki::open(&options, now).unwrap();
         let again = ClusterPki::open(&options, now).unwrap();
         assert_eq!(pki.ca.cert(), again.ca.cert());
         assert_eq!(pki.kubelet_serving_ca.cert(), again.kubelet_serving_ca.cert());
         assert_ne!(pki.ca.cert(), pki.kubelet_serving_ca.cert());
         assert_eq!(pki.service_account.public(), again.service_account.public());
+        assert!(ClusterPki::open(&early, now).is_ok(), "the authorities are there already");
         assert_eq!(again.service_account_verifiers().unwrap().len(), 1);
 
         let path = dir.path().join("admin.kubeconfig");

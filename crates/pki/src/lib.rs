@@ -57,6 +57,16 @@ pub enum PkiError {
     /// The issuing CA is past its own end.
     #[error("the signer has expired: NotAfter={0}")]
     SignerExpired(String),
+    /// The clock shows a time at which this program did not exist.
+    #[error(
+        "the clock shows {now}, which is before {min}: set it, so that the cluster's authorities are not made with a wrong date"
+    )]
+    ClockBehind {
+        /// What the clock shows.
+        now: jiff::Timestamp,
+        /// The earliest time that can be right.
+        min: jiff::Timestamp,
+    },
     /// The request's own signature or content is no good.
     #[error("{0}")]
     Request(String),

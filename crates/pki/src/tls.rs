@@ -6,6 +6,7 @@ use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
 use parking_lot::RwLock;
+use rustls::client::ResolvesClientCert;
 use rustls::client::danger::HandshakeSignatureValid;
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, UnixTime};
@@ -22,7 +23,7 @@ pub fn provider() -> Arc<CryptoProvider> {
     PROVIDER.get_or_init(|| Arc::new(rustls::crypto::ring::default_provider())).clone()
 }
 
-/// A serving certificate that may be replaced at any time; new handshakes see the new one.
+/// A certificate, of a server or a client, that may be replaced at any time; new handshakes show the new one.
 pub struct SwappableCertificate {
     current: RwLock<(Arc<CertifiedKey>, Renewal)>,
 }
@@ -60,6 +61,15 @@ impl SwappableCertificate {
 impl ResolvesServerCert for SwappableCertificate {
     fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
         Some(self.current.read().0.clone())
+    }
+}
+
+impl ResolvesClientCert for SwappableCertificate {
+    fn resolve(&self, _issuers: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        Some(self.current.read().0.clone())
+    }
+    fn has_certs(&self) -> bool {
+        true
     }
 }
 

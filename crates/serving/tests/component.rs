@@ -38,7 +38,7 @@ impl World {
         let dir = tempfile::tempdir().unwrap();
         let tokens = dir.path().join("tokens");
         std::fs::write(&tokens, "reader,alice,1,\"system:monitoring\"\nplain,bob,2\n").unwrap();
-        let pki = ClusterPki::open(&PkiOptions { dir: dir.path().join("pki") }, Timestamp::now()).unwrap();
+        let pki = ClusterPki::open(&PkiOptions::new(dir.path().join("pki")), Timestamp::now()).unwrap();
         let mut config = ApiConfig::new(Store::in_memory(StoreOptions::default()));
         config.token_auth_file = Some(tokens);
         let api = ApiServer::start(config).await.unwrap();

@@ -2,9 +2,7 @@
 use std::sync::Arc;
 
 use kelson_pki::{certificates_from_pem, provider};
-use rustls::client::ResolvesClientCert;
-use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, RootCertStore, SignatureScheme};
+use rustls::{ClientConfig, RootCertStore};
 use tokio_rustls::TlsConnector;
 
 use crate::config::{KubeletConfig, StartError};
@@ -22,18 +20,6 @@ pub struct KubeletDialer {
     pub local_node: Option<String>,
 }
 
-#[derive(Debug)]
-struct OwnCertificate(Arc<CertifiedKey>);
-
-impl ResolvesClientCert for OwnCertificate {
-    fn resolve(&self, _hints: &[&[u8]], _schemes: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
-        Some(Arc::clone(&self.0))
-    }
-    fn has_certs(&self) -> bool {
-        true
-    }
-}
-
 impl KubeletDialer {
     /// From the configuration.
     ///
@@ -45,12 +31,10 @@ impl KubeletDialer {
         for certificate in certificates_from_pem(&config.ca_pem).map_err(|e| fault(&e))? {
             roots.add(certificate).map_err(|e| fault(&e))?;
         }
-        let chain = certificates_from_pem(&config.client.cert_pem).map_err(|e| fault(&e))?;
-        let own = OwnCertificate(Arc::new(CertifiedKey::new(chain, config.client.key.signing())));
         let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
         let builder = builder.map_err(|e| fault(&e))?.with_root_certificates(roots);
         // HTTP/1.1 alone: upgrades need it.
-        let tls = builder.with_client_cert_resolver(Arc::new(own));
+        let tls = builder.with_client_cert_resolver(Arc::clone(&config.client) as _);
         let given = config.address_types.clone();
         let address_types =
             if given.is_empty() { ADDRESS_TYPES.iter().map(|t| (*t).to_owned()).collect() } else { given };

@@ -55,6 +55,8 @@ impl ProcessExecutor {
         let mut command = Command::new(self.bin_dir.join(&provider.name));
         command
             .args(provider.args.iter().map(|a| a.reveal()))
+            // The plugin has this process's environment as upstream's do, but not the token that the node joined with.
+            .env_remove("KELSON_TOKEN")
             .envs(provider.env.iter().map(|(k, v)| (k, v.reveal())))
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

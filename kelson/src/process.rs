@@ -1,0 +1,155 @@
+//! What the whole process is to the operating system: runtime, signals, open files, core dumps, panics; and its end.
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use kelson_tasks::Tasks;
+use rustix::process::{DumpableBehavior, Resource, Rlimit};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Stack of a worker thread. Deep recursion is bounded everywhere, and idle threads should cost little.
+const STACK_BYTES: usize = 2 << 20;
+/// How long tasks that nobody waited for by name may take to end.
+const TASKS_END_MAX: Duration = Duration::from_secs(5);
+/// How long blocking work may hold the process after everything else has ended.
+const BLOCKING_END_MAX: Duration = Duration::from_secs(2);
+/// File descriptors that a server wants: connections of clients, watches, the store, the node. With fewer it says so.
+const OPEN_FILES_WANTED: u64 = 16 * 1024;
+
+/// A running process: the group of all its tasks, and the signals that end it.
+pub struct Process {
+    /// Every component's tasks are children of this group.
+    pub tasks: Tasks,
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl Process {
+    fn begin() -> anyhow::Result<Self> {
+        let on = |kind| signal(kind).context("listen for signals");
+        Ok(Self {
+            tasks: Tasks::root("kelson"),
+            terminate: on(SignalKind::terminate())?,
+            interrupt: on(SignalKind::interrupt())?,
+        })
+    }
+
+    /// Waits for the end: `Ok` when somebody asked for it, an error when a task failed without which nothing works.
+    pub async fn ended(&mut self) -> anyhow::Result<()> {
+        tokio::select! {
+            _ = self.terminate.recv() => Ok(()),
+            _ = self.interrupt.recv() => Ok(()),
+            why = self.tasks.failed() => bail!("{why}"),
+        }
+    }
+}
+
+/// Runs a component until it ends, and then what is left of its tasks.
+///
+/// # Errors
+/// What `work` failed of.
+pub fn run<W>(work: W) -> anyhow::Result<()>
+where
+    W: AsyncFnOnce(&mut Process) -> anyhow::Result<()>,
+{
+    log_panics();
+    keep_memory_private();
+    raise_open_files();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_stack_size(STACK_BYTES)
+        .thread_name("kelson")
+        .build()
+        .context("start the runtime")?;
+    let result = runtime.block_on(async {
+        let mut process = Process::begin()?;
+        let result = work(&mut process).await;
+        process.tasks.shutdown(TASKS_END_MAX).await;
+        result
+    });
+    runtime.shutdown_timeout(BLOCKING_END_MAX);
+    result
+}
+
+/// Waits for one part's shutdown, and goes on without it after `limit`: the next part must get its turn before whoever
+/// asked for the end loses patience and kills the process.
+pub async fn within(limit: Duration, part: &str, shutdown: impl Future<Output = ()>) {
+    if tokio::time::timeout(limit, shutdown).await.is_err() {
+        tracing::warn!(part, ?limit, "still ends; going on without it");
+    }
+}
+
+/// Logs every panic where it happens. What it means for the task is the task's owner's to say (`kelson_tasks`).
+fn log_panics() {
+    std::panic::set_hook(Box::new(|info| {
+        let payload = info.payload();
+        let message = payload.downcast_ref::<&str>().copied();
+        let message = message.or_else(|| payload.downcast_ref::<String>().map(String::as_str));
+        let at = info.location().map(ToString::to_string).unwrap_or_default();
+        let thread = std::thread::current().name().unwrap_or_default().to_owned();
+        tracing::error!(at, thread, "panic: {}", message.unwrap_or("no message"));
+    }));
+}
+
+/// Keys and tokens are in this process's memory: no core file is written of it, and no other process of its user reads it.
+fn keep_memory_private() {
+    if let Err(e) = rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable) {
+        tracing::warn!(error = %e, "cannot keep core files from holding secrets");
+    }
+}
+
+/// Raises the limit of open files as far as it goes without privileges. Many systems begin with 1024, for programs that still
+/// use `select`.
+fn raise_open_files() {
+    let Rlimit { current, maximum } = rustix::process::getrlimit(Resource::Nofile);
+    if current != maximum {
+        let raised = Rlimit { current: maximum, maximum };
+        if let Err(e) = rustix::process::setrlimit(Resource::Nofile, raised) {
+            tracing::warn!(error = %e, "cannot raise the limit of open files");
+        }
+    }
+    let limit = open_files_max();
+    if limit < OPEN_FILES_WANTED {
+        tracing::warn!(limit, wanted = OPEN_FILES_WANTED, "few files may be open: raise the hard limit (ulimit -Hn)");
+    }
+}
+
+/// How many files may be open.
+pub fn open_files_max() -> u64 {
+    rustix::process::getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use kelson_tasks::OnPanic;
+
+    use super::*;
+
+    #[test]
+    fn a_vital_task_that_panics_ends_the_process_with_its_reason() {
+        let ended = run(async |process| {
+            process.tasks.child("store").spawn("committer", OnPanic::EndProcess, async { panic!("disk gone") });
+            process.ended().await
+        });
+        assert_eq!(ended.unwrap_err().to_string(), "task committer panicked: disk gone");
+    }
+
+    #[test]
+    fn the_soft_limit_of_open_files_is_the_hard_one_and_memory_is_private() {
+        run(async |_| Ok(())).unwrap();
+        let Rlimit { current, maximum } = rustix::process::getrlimit(Resource::Nofile);
+        assert_eq!(current, maximum);
+        assert_eq!(rustix::process::dumpable_behavior().unwrap(), DumpableBehavior::NotDumpable);
+        // What metrics and the CNI plugin's path need can still be read.
+        assert!(std::fs::read_dir("/proc/self/fd").is_ok());
+        assert!(std::env::current_exe().is_ok());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_part_that_does_not_end_holds_the_others_only_so_long() {
+        let begun = tokio::time::Instant::now();
+        within(Duration::from_secs(3), "stubborn", std::future::pending()).await;
+        assert_eq!(begun.elapsed(), Duration::from_secs(3));
+        within(Duration::from_secs(3), "quick", async {}).await;
+        assert_eq!(begun.elapsed(), Duration::from_secs(3));
+    }
+}

@@ -1,0 +1,112 @@
+//! `cargo xtask facts [--reference DIR]`: writes `facts/`, what tests need to know of Kubernetes' published definitions: names,
+//! types, numbers, verbs. No sentence of theirs is taken over. DIR holds `openapi/` and `discovery/` of a reference of the
+//! version that Kelson is.
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use serde_json::{Map, Value, json};
+
+/// Reads the reference and writes the facts.
+pub fn run(args: &[String]) -> Result<()> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the repository's root")?.to_owned();
+    let reference = match args {
+        [] => root.join("../shared/reference"),
+        [flag, dir] if flag == "--reference" => PathBuf::from(dir),
+        _ => bail!("unexpected arguments {args:?}"),
+    };
+    fs::create_dir_all(root.join("facts"))?;
+    for (name, text) in [
+        ("discovery.jsonl", discovery(&reference.join("discovery"))?),
+        ("openapi.jsonl", openapi(&reference.join("openapi"))?),
+    ] {
+        println!("facts/{name}: {} lines, {} bytes", text.lines().count(), text.len());
+        fs::write(root.join("facts").join(name), text)?;
+    }
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<Value> {
+    let bytes = fs::read(path).with_context(|| path.display().to_string())?;
+    serde_json::from_slice(&bytes).with_context(|| path.display().to_string())
+}
+
+/// One line `{"group": …}` for each API group, one `{"list": GROUP_VERSION, "resource": …}` for each resource.
+fn discovery(dir: &Path) -> Result<String> {
+    let mut text = String::new();
+    let list = |group_version: &str, file: &str| -> Result<String> {
+        let mut lines = String::new();
+        for resource in read(&dir.join(file))?["resources"].as_array().context("resources")? {
+            writeln!(lines, "{}", json!({"list": group_version, "resource": resource}))?;
+        }
+        Ok(lines)
+    };
+    let mut lists = list("v1", "api__v1.json")?;
+    for group in read(&dir.join("apis.json"))?["groups"].as_array().context("groups")? {
+        writeln!(text, "{}", json!({"group": group}))?;
+        for version in group["versions"].as_array().context("versions")? {
+            let group_version = version["groupVersion"].as_str().context("groupVersion")?;
+            lists += &list(group_version, &format!("apis__{}.json", group_version.replace('/', "__")))?;
+        }
+    }
+    Ok(text + &lists)
+}
+
+/// One line `{"definition": NAME, "schema": …}` for each definition, and one `{"v3": NAME, "field": …, "schema": …}` for each
+/// field that version 3 of the format says otherwise.
+fn openapi(dir: &Path) -> Result<String> {
+    let mut text = String::new();
+    let v2 = bare(&read(&dir.join("swagger.json"))?["definitions"]);
+    let v2 = v2.as_object().context("definitions")?;
+    for (name, schema) in v2 {
+        writeln!(text, "{}", json!({"definition": name, "schema": schema}))?;
+    }
+    let mut v3 = Map::new();
+    let mut files: Vec<PathBuf> =
+        fs::read_dir(dir.join("v3"))?.filter_map(|e| Some(e.ok()?.path())).filter(|p| p.is_file()).collect();
+    files.sort();
+    for file in files {
+        let document = bare(&read(&file)?);
+        for (name, schema) in document["components"]["schemas"].as_object().into_iter().flatten() {
+            for (field, schema) in schema["properties"].as_object().into_iter().flatten() {
+                let same = v2.get(name).map(|d| in_v3(&d["properties"][field]));
+                let key = format!("{name} {field}");
+                match v3.get(&key) {
+                    Some(known) if known != schema => bail!("{}: {key} differs between documents", file.display()),
+                    None if same.as_ref() != Some(schema) => drop(v3.insert(key, schema.clone())),
+                    _ => {}
+                }
+            }
+        }
+    }
+    for (key, schema) in &v3 {
+        let (name, field) = key.split_once(' ').context("key")?;
+        writeln!(text, "{}", json!({"v3": name, "field": field, "schema": schema}))?;
+    }
+    Ok(text)
+}
+
+/// A schema as version 3 would refer to others.
+fn in_v3(schema: &Value) -> Value {
+    match schema {
+        Value::String(s) => s.replace("#/definitions/", "#/components/schemas/").into(),
+        Value::Array(list) => list.iter().map(in_v3).collect(),
+        Value::Object(map) => map.iter().map(|(k, v)| (k.clone(), in_v3(v))).collect::<Map<_, _>>().into(),
+        other => other.clone(),
+    }
+}
+
+/// Without texts, and without what the schema's table does not hold.
+fn bare(value: &Value) -> Value {
+    match value {
+        Value::Object(map) => {
+            let kept = |k: &str, v: &Value| {
+                !(k == "description" && v.is_string() || matches!(k, "x-kubernetes-unions" | "enum"))
+            };
+            map.iter().filter(|(k, v)| kept(k, v)).map(|(k, v)| (k.clone(), bare(v))).collect::<Map<_, _>>().into()
+        }
+        Value::Array(list) => list.iter().map(bare).collect(),
+        other => other.clone(),
+    }
+}

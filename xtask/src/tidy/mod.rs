@@ -1,0 +1,154 @@
+//! Repository rules: what CONTRIBUTING asks for and a machine can see. They are ordinary tests (`cargo test -p xtask`) that
+//! only read files. Numbers that may only fall are in `xtask/ratchets.txt`; `cargo xtask ratchet` writes the lower ones.
+mod functions;
+mod imports;
+mod invariants;
+mod manifests;
+mod ratchets;
+mod source;
+mod tree;
+mod words;
+
+use anyhow::Result;
+
+use ratchets::Measures;
+use tree::Tree;
+
+/// `cargo xtask ratchet`: lowers every limit to what the tree measures now. A limit is raised by hand, with a reason in the
+/// commit.
+pub fn ratchet() -> Result<()> {
+    let tree = Tree::read()?;
+    let mut limits = ratchets::Limits::read(&tree)?;
+    for (name, value) in measures(&tree) {
+        limits.lower(&name, value);
+    }
+    limits.write(&tree)
+}
+
+fn measures(tree: &Tree) -> Measures {
+    let mut all = Measures::new();
+    functions::measure(tree, &mut all);
+    imports::measure(tree, &mut all);
+    words::measure(tree, &mut all);
+    tasks(tree, &mut all);
+    all.insert("manifests.unsorted".to_owned(), manifests::unsorted(tree).len());
+    all.insert("manifests.unused".to_owned(), manifests::unused(tree).len());
+    all
+}
+
+/// Calls that start work nobody owns, and queues without a bound. `crates/tasks` is the one place for the former.
+const UNOWNED: &[(&str, &str)] = &[
+    ("tokio::spawn(", "Tasks::spawn or scoped"),
+    ("task::spawn(", "Tasks::spawn or scoped"),
+    ("spawn_blocking(", "a Lane, such as kelson_tasks::FILES"),
+    ("thread::spawn(", "Tasks or a Lane"),
+    ("JoinSet::new(", "Tasks"),
+    ("unbounded_channel", "a channel with a bound"),
+];
+
+fn unowned(tree: &Tree) -> Vec<String> {
+    let mut found = Vec::new();
+    for file in tree.code().filter(|f| f.krate != "tasks") {
+        for (line, text) in file.own.lines().enumerate() {
+            for (call, instead) in UNOWNED.iter().filter(|(call, _)| text.contains(call)) {
+                found.push(format!("{}:{}: {call} where it should be {instead}", file.path, line + 1));
+            }
+        }
+    }
+    found
+}
+
+fn tasks(tree: &Tree, all: &mut Measures) {
+    for krate in tree.crates() {
+        all.insert(format!("unowned.{krate}"), 0);
+    }
+    for line in unowned(tree) {
+        *all.entry(format!("unowned.{}", tree::crate_of(&line))).or_default() += 1;
+    }
+}
+
+/// `cargo xtask tidy`: what the tests below check, for all rules at once.
+pub fn check() -> Result<()> {
+    let tree = Tree::read()?;
+    let faults: Vec<String> = RULES.iter().flat_map(|rule| rule(&tree)).collect();
+    anyhow::ensure!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    Ok(())
+}
+
+const RULES: &[fn(&Tree) -> Vec<String>] =
+    &[headers, limits, manifests::declared_elsewhere, invariants::faults, words::copied];
+
+fn headers(tree: &Tree) -> Vec<String> {
+    let without = tree.files.iter().filter(|f| !f.text.starts_with("//!"));
+    without.map(|f| format!("{}: does not say its role (//!) at the top", f.path)).collect()
+}
+
+fn limits(tree: &Tree) -> Vec<String> {
+    let limits = match ratchets::Limits::read(tree) {
+        Ok(limits) => limits,
+        Err(e) => return vec![format!("{e:#}")],
+    };
+    let measures = measures(tree);
+    let mut faults = limits.unknown(&measures);
+    for (name, value) in &measures {
+        match limits.get(name) {
+            limit if *value > limit => {
+                faults.push(format!("{name}: {value}, where {limit} is allowed{}", why(tree, name)));
+            }
+            limit if *value < limit => faults.push(format!("{name}: {value}, lower than {limit}: cargo xtask ratchet")),
+            _ => {}
+        }
+    }
+    faults
+}
+
+/// Where to look for what is too much.
+fn why(tree: &Tree, name: &str) -> String {
+    let all = match name.split_once('.') {
+        Some(("unowned", krate)) => unowned(tree).into_iter().filter(|l| tree::crate_of(l) == krate).collect(),
+        Some(("circle", krate)) => imports::largest(tree, krate),
+        Some(("function" | "functions", _)) => functions::longest(tree, 10),
+        Some(("file" | "files", _)) => functions::longest_files(tree, 10),
+        Some(("words", _)) => words::banned(tree),
+        Some(("docs", _)) => words::short_docs(tree),
+        Some(("manifests", "unsorted")) => manifests::unsorted(tree),
+        Some(("manifests", _)) => manifests::unused(tree),
+        _ => Vec::new(),
+    };
+    all.iter().map(|line| format!("\n    {line}")).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn none(rule: fn(&Tree) -> Vec<String>) {
+        let faults = rule(&Tree::read().unwrap());
+        assert!(faults.is_empty(), "{} faults:\n{}", faults.len(), faults.join("\n"));
+    }
+
+    #[test]
+    fn every_file_opens_with_its_role() {
+        none(headers);
+    }
+
+    #[test]
+    fn limits_hold_and_fall_with_what_they_limit() {
+        none(limits);
+    }
+
+    #[test]
+    fn dependencies_are_declared_in_one_place() {
+        none(manifests::declared_elsewhere);
+    }
+
+    #[test]
+    fn invariants_name_the_tests_that_hold_them() {
+        none(invariants::faults);
+    }
+
+    #[test]
+    fn nothing_of_upstream_is_copied() {
+        none(words::copied);
+    }
+}

@@ -1,0 +1,113 @@
+//! The files of the repository, read once.
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context as _, Result};
+
+use super::source;
+
+/// Directories that hold what the build makes or what git keeps.
+const SKIPPED: &[&str] = &[".git", ".cache", "target"];
+
+/// A Rust source file.
+#[derive(Debug)]
+pub struct File {
+    /// From the repository's root, with `/`.
+    pub path: String,
+    /// The folder in `crates/`, or the top folder: `apiserver`, `kelson`, `xtask`.
+    pub krate: String,
+    /// All of it.
+    pub text: String,
+    /// The same lines without comments and the insides of strings.
+    pub code: String,
+    /// `code` without test modules.
+    pub own: String,
+}
+
+/// The repository.
+#[derive(Debug)]
+pub struct Tree {
+    /// Its root.
+    pub root: PathBuf,
+    /// Rust files.
+    pub files: Vec<File>,
+    /// Paths of all other files.
+    pub others: Vec<String>,
+}
+
+impl Tree {
+    /// Reads the repository that this was built in.
+    pub fn read() -> Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().context("the repository's root")?.to_owned();
+        let mut tree = Self { root: root.clone(), files: Vec::new(), others: Vec::new() };
+        tree.walk(&root)?;
+        tree.files.sort_by(|a, b| a.path.cmp(&b.path));
+        tree.others.sort();
+        Ok(tree)
+    }
+
+    fn walk(&mut self, dir: &Path) -> Result<()> {
+        for entry in fs::read_dir(dir).with_context(|| dir.display().to_string())? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|n| n.to_str()).unwrap_or_default();
+            if SKIPPED.contains(&name) || path.is_symlink() {
+                continue;
+            }
+            if path.is_dir() {
+                self.walk(&path)?;
+                continue;
+            }
+            let relative = path.strip_prefix(&self.root)?.to_str().context("a path that is not UTF-8")?.to_owned();
+            if name.ends_with(".rs") {
+                let text = fs::read_to_string(&path).with_context(|| relative.clone())?;
+                let code = source::without_comments(&text);
+                let own = source::without_tests(&code);
+                self.files.push(File { krate: crate_of(&relative).to_owned(), path: relative, text, code, own });
+            } else {
+                self.others.push(relative);
+            }
+        }
+        Ok(())
+    }
+
+    /// The text of a file that is not Rust.
+    pub fn other(&self, path: &str) -> Result<String> {
+        fs::read_to_string(self.root.join(path)).with_context(|| path.to_owned())
+    }
+
+    /// Files with code that ships or tests what ships: without tables that a generator wrote, tests and benchmarks.
+    pub fn code(&self) -> impl Iterator<Item = &File> {
+        self.files.iter().filter(|f| !f.is_generated() && !f.is_test())
+    }
+
+    /// Names of all crates.
+    pub fn crates(&self) -> BTreeSet<&str> {
+        self.files.iter().map(|f| f.krate.as_str()).collect()
+    }
+
+    /// Every manifest but the workspace's.
+    pub fn manifests(&self) -> impl Iterator<Item = &str> {
+        self.others.iter().map(String::as_str).filter(|p| p.ends_with("/Cargo.toml"))
+    }
+}
+
+impl File {
+    /// Whether a generator wrote it.
+    pub fn is_generated(&self) -> bool {
+        self.path.contains("/generated/") || self.path.ends_with("/generated.rs")
+    }
+
+    /// Whether it is compiled for tests or benchmarks only.
+    pub fn is_test(&self) -> bool {
+        let is = |part: &str| {
+            matches!(part, "tests" | "benches" | "examples" | "blackbox" | "tests.rs" | "testing.rs" | "testing")
+        };
+        self.path.split('/').any(is)
+    }
+}
+
+/// The crate that a path belongs to.
+pub fn crate_of(path: &str) -> &str {
+    path.strip_prefix("crates/").unwrap_or(path).split('/').next().unwrap_or_default()
+}

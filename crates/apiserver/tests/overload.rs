@@ -28,7 +28,7 @@ impl Server {
     async fn start() -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let now = jiff::Timestamp::now();
-        let pki = ClusterPki::open(&PkiOptions { dir: dir.path().join("pki") }, now).expect("a PKI");
+        let pki = ClusterPki::open(&PkiOptions::new(dir.path().join("pki")), now).expect("a PKI");
         let tokens = dir.path().join("tokens");
         std::fs::write(&tokens, "joe-token,joe,1\n").expect("writes");
         let sans = ClusterPki::server_sans("cluster.local", "10.43.0.1".parse().expect("an address"), &[]);

@@ -1,4 +1,6 @@
 //! The binary: parse, wire, run, exit code. No logic.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod agent;
 mod certificates;
 mod cleanup;

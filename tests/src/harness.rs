@@ -3,7 +3,8 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-use crate::{Outcome, Subject};
+use crate::reference::{Known, Record};
+use crate::{Outcome, Subject, SubjectKind};
 
 /// What a test needs beyond an API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +38,18 @@ pub fn run(tests: &[Test]) -> i32 {
         chosen.iter().for_each(|t| println!("{}: test", t.name));
         return 0;
     }
+    let names: Vec<&str> = tests.iter().map(|t| t.name).collect();
+    let record = match Record::read().map(|r| (r.unknown(&names), r)) {
+        Ok((unknown, record)) if unknown.is_empty() => record,
+        Ok((unknown, _)) => {
+            println!("tests/reference.txt names tests that there are not: {unknown:?}");
+            return 1;
+        }
+        Err(e) => {
+            println!("{e}");
+            return 1;
+        }
+    };
     println!("\nrunning {} tests", chosen.len());
     let wants_node = chosen.iter().any(|t| matches!(t.needs, Needs::Node | Needs::OwnNode));
     let subject = match Subject::start(wants_node) {
@@ -46,6 +59,7 @@ pub fn run(tests: &[Test]) -> i32 {
             return 1;
         }
     };
+    let reference = matches!(subject.kind, SubjectKind::Kubeconfig(_));
     let (mut passed, mut failed, mut ignored) = (0, Vec::new(), 0);
     for test in &chosen {
         if let Some(why) = subject.lacks(test.needs) {
@@ -59,6 +73,9 @@ pub fn run(tests: &[Test]) -> i32 {
         let error = match result {
             Ok(Ok(())) => {
                 println!("test {} ... ok ({took:.1}s)", test.name);
+                if reference && !matches!(record.of(test.name), Some(Known::Seen(_))) {
+                    println!("record: {} seen {}", test.name, subject.version());
+                }
                 passed += 1;
                 continue;
             }
@@ -68,9 +85,16 @@ pub fn run(tests: &[Test]) -> i32 {
                 .cloned()
                 .unwrap_or_else(|| p.downcast_ref::<&str>().map_or_else(|| "panicked".to_owned(), |s| (*s).to_owned())),
         };
+        if let (true, Some(Known::Differs(why))) = (reference, record.of(test.name)) {
+            println!("test {} ... ignored, the reference differs as recorded: {why}", test.name);
+            ignored += 1;
+            continue;
+        }
         println!("test {} ... FAILED ({took:.1}s)\n---- {} ----\n{error}\n", test.name, test.name);
         failed.push(test.name);
     }
+    let seen = chosen.iter().filter(|t| matches!(record.of(t.name), Some(Known::Seen(_)))).count();
+    println!("\n{seen} of these {} tests were seen to hold on a reference (tests/reference.txt)", chosen.len());
     let ended = subject.stop(!failed.is_empty());
     if let Err(e) = &ended {
         println!("test subject::stop ... FAILED\n{e:#}");

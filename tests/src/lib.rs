@@ -4,6 +4,7 @@
 mod harness;
 mod kubectl;
 mod machine;
+mod reference;
 pub mod registry;
 mod subject;
 

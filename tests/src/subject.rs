@@ -81,6 +81,13 @@ impl Subject {
         }
     }
 
+    /// The version that the subject says it is.
+    pub fn version(&self) -> String {
+        let said = self.kubectl.ok(&["get", "--raw", "/version"]).unwrap_or_default();
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap_or_default();
+        said["gitVersion"].as_str().unwrap_or("unknown").to_owned()
+    }
+
     /// Ends what was started; `keep` leaves the directory for a look.
     pub fn stop(self, keep: bool) -> anyhow::Result<()> {
         self.server.map_or(Ok(()), |s| s.finish(keep))

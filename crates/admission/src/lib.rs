@@ -2,6 +2,7 @@
 //!
 //! The first refusal ends a request. All mutating passes run before the validating ones. Plugins read other objects
 //! through [`kelson_auth::Objects`]; nothing here knows the store or the network.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod attributes;
 pub mod chain;

@@ -9,6 +9,7 @@
 //!
 //! Invariants: no handler reads or writes objects but through this path and the store; no match on kinds decides whether
 //! something is served (the catalog does); everything a client can make grow has a named limit.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod bootstrap;
 mod catalog;

@@ -3,6 +3,7 @@
 //! Everything is decided in memory: objects are read through [`Objects`] or followed by `apply` calls, which the API
 //! server makes from the store's log. No sockets and no store here; TLS accepts any client certificate that proves its
 //! key and leaves the judgement to [`authenticate`].
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod attributes;
 pub mod authenticate;

@@ -3,6 +3,7 @@
 //! [`Transport`] carries one HTTP request; the API server offers one that never leaves the process, [`remote`] one
 //! over TLS. [`Client`] adds the API's verbs, [`Informer`] a watched cache with indexes by key, [`WorkQueue`] the
 //! controllers' queue, [`EventRecorder`] events. Which objects exist and what they mean is the component's business.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod client;
 mod error;

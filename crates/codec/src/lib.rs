@@ -3,6 +3,8 @@
 //! Decoding yields the canonical form of an object: what Kubernetes' own round trip would store (empty optional values
 //! dropped, required zero values present, quantities and times normalised), and the strict findings (unknown and duplicate
 //! fields) beside it. What to do with a finding is the caller's: see [`FieldValidation`].
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod budget;
 mod canonical;
 mod error;

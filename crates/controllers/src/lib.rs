@@ -4,6 +4,7 @@
 //!
 //! `views` (what is read of each kind) and `shared` (context, informers, expectations, ownership, discovery) know no
 //! controller; controllers know these two, and `registry` knows the controllers.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod bootstrap;
 mod certificates;

@@ -2,6 +2,7 @@
 //!
 //! [`Directory`] holds what services and endpoint slices say, [`Zone`] answers questions from it, [`Server`] speaks UDP
 //! and TCP with the cluster's own [`Sources`], [`publish`] makes the `kube-dns` service point here. It never asks the API per query.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod directory;
 mod forward;

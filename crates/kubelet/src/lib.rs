@@ -3,6 +3,7 @@
 //!
 //! [`Kubelet::start`] takes a typed [`Config`] and its effects as traits; what pods are is in [`pods`], everything else
 //! serves that. Networking of pods is the runtime's and its plugins' work.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod certs;
 pub mod cgroups;

@@ -2,6 +2,7 @@
 //!
 //! `Status` (the API's error), group/version/kind names, object metadata views, selectors, quantities, field
 //! errors, name rules and the clock. No sockets, no schema, no policy of any component.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod clock;
 mod field;

@@ -6,6 +6,8 @@
 //!
 //! Label values must come from a bounded set: fixed words, resource names of the catalog, names from the node's
 //! configuration. What a client can choose freely does not become a label.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod families;
 mod process;
 mod registry;

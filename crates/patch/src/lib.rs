@@ -1,6 +1,8 @@
 //! Kelson patch: JSON patch, merge patch, strategic merge patch and server-side apply. Everything works off the schema
 //! (`kelson_schema::Shape`); nothing here knows a kind, the store or HTTP. The result of a patch is a tree that the caller
 //! decodes, defaults and validates as any other.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 pub mod apply;
 mod index;
 mod json_patch;

@@ -1,6 +1,7 @@
 //! Kelson PKI: keys, certificate authorities, certificates, CSRs, kubeconfigs, and TLS configuration that follows rotation.
 //!
 //! What a CSR may ask for is judged here (`signer`), whether it is approved is not. Nothing here serves or dials.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod authority;
 mod bootstrap;

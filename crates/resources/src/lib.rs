@@ -2,6 +2,7 @@
 //!
 //! Pure functions over JSON trees. Decoding, storing, names, uids and timestamps are the API server's; which fields a
 //! type has is the schema's. Look a kind up with [`strategy`]; convert between stored and served forms with [`convert`].
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod apps;
 mod autoscaling;

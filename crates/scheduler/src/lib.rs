@@ -11,6 +11,7 @@
 //!
 //! Not here yet: binding of volumes at first use, volume limits, dynamic resources, extenders, several
 //! profiles and the configuration file.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod cluster;
 #[doc(hidden)]

@@ -2,6 +2,8 @@
 //! written, list and merge keys, kinds, and the resources that are served. It reads and writes nothing: `codec` and `patch`
 //! do, by this table. Renew it with `cargo xtask schema` (see `xtask/src/schema.rs`). What things mean is written by hand,
 //! in `descriptions/`.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 pub mod description;
 mod generated;
 pub mod resource;

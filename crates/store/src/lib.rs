@@ -10,6 +10,7 @@
 //! - Only this crate makes revisions, and they never go back, not after a crash.
 //! - Nothing is visible to a reader or watcher before the engine took it (for [`Durability::Synced`]: synced it).
 //! - Every queue, log and cache here is bounded by a constant in [`limits`].
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod body;
 mod commit;

@@ -4,6 +4,7 @@
 //! multiplexer ([`mux`]), which owns buffers, half-close, resets and limits, so that [`exec`], [`portforward`] and
 //! [`proxy`] know nothing of frames. This crate does not authenticate, authorize, route or run anything: whoever
 //! serves a request calls [`negotiate`], answers with the response it gets, and hands the upgraded IO over.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod dial;
 pub mod error;

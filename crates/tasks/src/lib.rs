@@ -8,6 +8,8 @@
 //!
 //! A panic is reported with the task's name and counted in every case; what else it means is said by [`OnPanic`].
 //! `tokio::spawn` and `spawn_blocking` are banned elsewhere by `clippy.toml`.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 mod group;
 mod lane;
 mod scoped;

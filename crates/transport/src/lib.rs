@@ -1,6 +1,8 @@
 //! How one request reaches an API server, and nothing else: the API server and the client both need these few types,
 //! and neither should have to build the other. Implementations: the client's `remote` over TLS, and the API server's own
 //! for components of its process.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 use std::pin::Pin;
 use std::sync::Arc;
 

@@ -1,0 +1,68 @@
+//! The record of what was seen on a reference cluster (`tests/reference.txt`): a test must be true of Kubernetes before it may
+//! judge Kelson, and where the two are allowed to differ, that is written down with its reason.
+use std::collections::BTreeMap;
+
+const RECORD: &str = include_str!("../reference.txt");
+
+/// What is known of one test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Known {
+    /// It passed on a reference of this version.
+    Seen(&'static str),
+    /// It fails there, for this reason.
+    Differs(&'static str),
+}
+
+/// What is recorded, by the test's name.
+pub struct Record(BTreeMap<&'static str, Known>);
+
+impl Record {
+    /// Reads the record.
+    ///
+    /// # Errors
+    /// The line that is not one.
+    pub fn read() -> Result<Self, String> {
+        parse(RECORD).map(Self)
+    }
+
+    /// What is known of a test; `None`: it has not been run on a reference.
+    pub fn of(&self, name: &str) -> Option<Known> {
+        self.0.get(name).copied()
+    }
+
+    /// Recorded names that no test has.
+    pub fn unknown(&self, names: &[&str]) -> Vec<&'static str> {
+        self.0.keys().copied().filter(|n| !names.contains(n)).collect()
+    }
+}
+
+fn parse(text: &'static str) -> Result<BTreeMap<&'static str, Known>, String> {
+    let mut record = BTreeMap::new();
+    for line in text.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty()) {
+        let known = match line.split_once(' ').map(|(name, rest)| (name, rest.split_once(' '))) {
+            Some((name, Some(("seen", version)))) => (name, Known::Seen(version)),
+            Some((name, Some(("differs", why)))) => (name, Known::Differs(why)),
+            _ => {
+                return Err(format!(
+                    "tests/reference.txt: {line:?} is neither NAME seen VERSION nor NAME differs REASON"
+                ));
+            }
+        };
+        record.insert(known.0, known.1);
+    }
+    Ok(record)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_of_the_record() {
+        let record = parse("# text\na::b seen v1.36.2\n\nc::d differs the reference waits a minute\n");
+        let want = [("a::b", Known::Seen("v1.36.2")), ("c::d", Known::Differs("the reference waits a minute"))];
+        assert_eq!(record, Ok(BTreeMap::from(want)));
+        assert!(parse("a::b passes").is_err());
+        assert!(Record::read().is_ok());
+    }
+}

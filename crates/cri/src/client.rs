@@ -2,24 +2,19 @@
 //! runtime restarted. What to do about a failure is the caller's matter.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures::StreamExt;
 use http::uri::PathAndQuery;
-use tonic::transport::{Channel, Endpoint};
+use tonic::transport::Channel;
 use tonic::{Code, Request};
 use tonic_prost::ProstCodec;
 
+use crate::channel::{MESSAGE_BYTES_MAX, connect, transport_error, unary};
 use crate::error::{CriError, CriResult};
 use crate::proto::*;
 use crate::runtime::{EventStream, ExecOutput, Runtime};
-
-/// Largest answer read from a runtime, as upstream's kubelet (`maxMsgSize`): a list of thousands of containers fits.
-pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
-/// How long a connection attempt to the socket may take.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Time limits of calls.
 #[derive(Debug, Clone, Copy)]
@@ -84,67 +79,6 @@ impl CriClient {
     {
         self.call(method, Some(self.limits.request), request).await
     }
-}
-
-/// A lazily connected channel to a unix socket.
-pub(crate) fn connect(endpoint: &str) -> CriResult<Channel> {
-    let path = match endpoint.split_once("://") {
-        Some(("unix", path)) => path,
-        None if !endpoint.is_empty() => endpoint.strip_prefix("unix:").unwrap_or(endpoint),
-        _ => {
-            let message = format!("container runtime endpoint {endpoint:?}: only unix:///path is supported");
-            return Err(CriError::new("Connect", Code::InvalidArgument, message));
-        }
-    };
-    if !Path::new(path).is_absolute() {
-        let message = format!("container runtime endpoint {endpoint:?}: the socket's path must be absolute");
-        return Err(CriError::new("Connect", Code::InvalidArgument, message));
-    }
-    let endpoint = Endpoint::from_shared(format!("unix://{path}"))
-        .map_err(|e| CriError::new("Connect", Code::InvalidArgument, e.to_string()))?;
-    Ok(endpoint.connect_timeout(CONNECT_TIMEOUT).connect_lazy())
-}
-
-/// One request, one answer, within `limit`.
-pub(crate) async fn unary<Q, A>(
-    channel: &Channel,
-    name: &'static str,
-    path: &'static str,
-    limit: Option<Duration>,
-    mut request: Request<Q>,
-) -> CriResult<A>
-where
-    Q: prost::Message + Send + Sync + 'static,
-    A: prost::Message + Default + Send + Sync + 'static,
-{
-    let mut grpc = tonic::client::Grpc::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
-    if let Some(limit) = limit {
-        // The runtime sees the deadline too and gives up the work when it passes.
-        request.set_timeout(limit);
-    }
-    let work = async {
-        grpc.ready().await.map_err(|e| transport_error(name, &e))?;
-        let codec = ProstCodec::<Q, A>::default();
-        let answer = grpc.unary(request, PathAndQuery::from_static(path), codec).await;
-        answer.map(tonic::Response::into_inner).map_err(|s| CriError::from_status(name, &s))
-    };
-    match limit {
-        None => work.await,
-        Some(limit) => match tokio::time::timeout(limit, work).await {
-            Ok(done) => done,
-            Err(_) => Err(CriError::new(name, Code::DeadlineExceeded, "context deadline exceeded")),
-        },
-    }
-}
-
-pub(crate) fn transport_error(name: &'static str, error: &tonic::transport::Error) -> CriError {
-    let mut message = error.to_string();
-    let mut cause = std::error::Error::source(error);
-    while let Some(err) = cause {
-        message = format!("{message}: {err}");
-        cause = err.source();
-    }
-    CriError::new(name, Code::Unavailable, message)
 }
 
 /// CRI wants whole seconds; a fraction counts as one more, so that a grace period is never cut short.
@@ -348,7 +282,7 @@ impl Runtime for CriClient {
     }
 
     async fn transfers(&self) -> CriResult<Option<BTreeMap<String, u64>>> {
-        crate::containerd::transfers(&self.channel).await
+        crate::transfers::transfers(&self.channel).await
     }
 
     async fn image_fs_info(&self) -> CriResult<ImageFsInfoResponse> {

@@ -1,6 +1,7 @@
 //! The container runtime interface: CRI v1 messages, the [`Runtime`] trait and its client over a unix socket, and the
 //! containerd that Kelson supervises when it is given no other runtime. What pods are is the kubelet's knowledge.
 
+mod channel;
 pub mod client;
 pub mod containerd;
 pub mod error;
@@ -8,6 +9,7 @@ pub mod image;
 pub mod mounts;
 pub mod proto;
 pub mod runtime;
+mod transfers;
 
 pub use client::{CriClient, Limits};
 pub use error::{CriError, CriResult};

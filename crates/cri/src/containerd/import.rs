@@ -9,22 +9,24 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, SystemTime};
 
 use http::uri::PathAndQuery;
+use kelson_tasks::{FILES, Lane, scoped};
 use prost::Message;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Code, Request};
 use tonic_prost::ProstCodec;
 
 use super::ContainerdError;
-use crate::client::{connect, transport_error, unary};
+use crate::channel::{connect, transport_error, unary};
 use crate::image::Archive;
 use crate::image::archive::{ArchivedImage, Blob, BlobContent, gc_labels};
 use crate::proto::ImageSpec;
+use crate::transfers::in_namespace;
 use crate::{CriClient, CriError, CriResult, Limits, Runtime as _};
 
-/// containerd's namespace of everything that CRI makes.
-const NAMESPACE: &str = "k8s.io";
+/// Uploads wait for containerd between two reads, so they must not stand in the way of other file work.
+static UPLOADS: Lane = Lane::new("image-upload", 2);
+
 /// Bytes per message of an upload; the server takes 16 MiB.
 const CHUNK_BYTES: usize = 1 << 20;
 /// Messages of an upload that wait to be sent.
@@ -74,7 +76,7 @@ impl Importer {
             let images = archive.images()?;
             Ok((archive, images))
         };
-        let read = tokio::task::spawn_blocking(read).await;
+        let read = FILES.run(read).await;
         let (archive, images) =
             read.map_err(|e| failed(path)(CriError::new("Import", Code::Internal, e.to_string())))??;
         let mut imported = Vec::new();
@@ -208,7 +210,7 @@ impl Importer {
             Upload { reference: unique("kelson"), digest: blob.digest.clone(), size: blob.size as i64, labels };
         let reference = upload.reference.clone();
         // Ends with the blob, or when the call drops the receiver.
-        let feeder = tokio::task::spawn_blocking(move || upload.feed(reader, &sender));
+        let feeder = scoped("image-upload", UPLOADS.run(move || upload.feed(reader, &sender)));
         let mut grpc = tonic::client::Grpc::new(self.channel.clone());
         grpc.ready().await.map_err(|e| transport_error(CALL, &e))?;
         let path = PathAndQuery::from_static("/containerd.services.content.v1.Content/Write");
@@ -233,9 +235,10 @@ impl Importer {
             Ok(()) => {}
         }
         match fed {
-            Ok(Ok(())) => Ok(()),
-            Ok(Err(e)) => Err(CriError::new(CALL, Code::Internal, format!("read {}: {e}", blob.digest))),
-            Err(e) => Err(CriError::new(CALL, Code::Internal, e.to_string())),
+            Some(Ok(Ok(()))) => Ok(()),
+            Some(Ok(Err(e))) => Err(CriError::new(CALL, Code::Internal, format!("read {}: {e}", blob.digest))),
+            Some(Err(e)) => Err(CriError::new(CALL, Code::Internal, e.to_string())),
+            None => Err(CriError::new(CALL, Code::Internal, "the upload's reader panicked")),
         }
     }
 
@@ -284,17 +287,6 @@ impl Upload {
 
 fn failed(path: &Path) -> impl FnOnce(CriError) -> ContainerdError {
     ContainerdError::call(format!("import {}", path.display()))
-}
-
-pub(super) fn in_namespace<T>(mut request: Request<T>, lease: Option<&str>) -> CriResult<Request<T>> {
-    request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(NAMESPACE));
-    if let Some(lease) = lease {
-        let value: MetadataValue<Ascii> = lease
-            .parse()
-            .map_err(|_| CriError::new("Import", Code::Internal, format!("unusable lease id {lease:?}")))?;
-        request.metadata_mut().insert("containerd-lease", value);
-    }
-    Ok(request)
 }
 
 /// A name that no other import has, of this process or an earlier one.

@@ -1,17 +1,18 @@
 //! The containerd that Kelson starts, configures and watches under its data directory when it is given no runtime of
 //! its own choice. Containers are the shims' children and outlive both containerd and Kelson.
 
+mod cleanup;
 mod config;
 mod import;
 mod preload;
 mod process;
+mod shims;
 mod supervisor;
-mod transfers;
 
+pub use cleanup::cleanup;
 pub use config::{ContainerdConfig, Version};
 pub use import::{ImportedImage, Importer};
-pub use supervisor::{Containerd, cleanup};
-pub(crate) use transfers::transfers;
+pub use supervisor::Containerd;
 
 use std::path::PathBuf;
 
@@ -72,6 +73,12 @@ impl ContainerdError {
     pub(crate) fn io(what: impl Into<String>) -> impl FnOnce(std::io::Error) -> ContainerdError {
         let what = what.into();
         move |source| ContainerdError::Io { what, source }
+    }
+
+    /// Blocking work that gave no result.
+    pub(crate) fn lane(what: impl Into<String>) -> impl FnOnce(kelson_tasks::LaneError) -> ContainerdError {
+        let what = what.into();
+        move |source| ContainerdError::Io { what, source: std::io::Error::other(source) }
     }
 
     pub(crate) fn call(what: impl Into<String>) -> impl FnOnce(crate::CriError) -> ContainerdError {

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
+use kelson_tasks::FILES;
 use serde::{Deserialize, Serialize};
 
 use super::{ContainerdConfig, Importer};
@@ -21,11 +22,10 @@ struct Loaded {
 /// and does not stop the node.
 pub(crate) async fn load(config: &ContainerdConfig, importer: &Importer) -> Vec<String> {
     let memory = config.dir().join("loaded-images.json");
-    let before: BTreeMap<String, Loaded> =
-        std::fs::read(&memory).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default();
+    let (remembered, dir) = (memory.clone(), config.data_dir.join("images"));
+    let (before, found) = FILES.run(move || (recall(&remembered), archives(&dir))).await.unwrap_or_default();
     let mut now = BTreeMap::new();
-    for path in archives(&config.data_dir.join("images")) {
-        let Some((name, size, modified_ns)) = identity(&path) else { continue };
+    for (path, name, size, modified_ns) in found {
         if let Some(known) = before.get(&name)
             && (known.size, known.modified_ns) == (size, modified_ns)
             && has_all(importer, &known.images).await
@@ -44,8 +44,9 @@ pub(crate) async fn load(config: &ContainerdConfig, importer: &Importer) -> Vec<
     }
     if now != before {
         // Only saves work: without it the next start imports again.
-        let saved = serde_json::to_vec(&now).map_err(std::io::Error::from).and_then(|b| std::fs::write(&memory, b));
-        if let Err(e) = saved {
+        let (file, what) = (memory.clone(), now.clone());
+        let save = move || serde_json::to_vec(&what).map_err(std::io::Error::from).and_then(|b| std::fs::write(file, b));
+        if let Ok(Err(e)) = FILES.run(save).await {
             tracing::warn!(error = %e, file = %memory.display(), "remember loaded images");
         }
     }
@@ -69,8 +70,13 @@ fn identity(path: &Path) -> Option<(String, u64, u128)> {
     Some((name, meta.len(), modified.as_nanos()))
 }
 
-/// `*.tar`, `*.tar.gz` and `*.tgz` of a directory, in order.
-fn archives(dir: &Path) -> Vec<PathBuf> {
+/// What was loaded by earlier starts; nothing when that cannot be read.
+fn recall(memory: &Path) -> BTreeMap<String, Loaded> {
+    std::fs::read(memory).ok().and_then(|bytes| serde_json::from_slice(&bytes).ok()).unwrap_or_default()
+}
+
+/// `*.tar`, `*.tar.gz` and `*.tgz` of a directory, in order: path, name, size in bytes, and when it was last changed.
+fn archives(dir: &Path) -> Vec<(PathBuf, String, u64, u128)> {
     let entries = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path());
     let fits = |p: &PathBuf| {
         let name = p.file_name().unwrap_or_default().to_string_lossy();
@@ -78,7 +84,8 @@ fn archives(dir: &Path) -> Vec<PathBuf> {
     };
     let mut paths: Vec<PathBuf> = entries.filter(fits).collect();
     paths.sort();
-    paths
+    let identified = |path: PathBuf| identity(&path).map(|(name, size, modified_ns)| (path, name, size, modified_ns));
+    paths.into_iter().filter_map(identified).collect()
 }
 
 #[cfg(test)]
@@ -91,8 +98,7 @@ mod tests {
         for name in ["b.tar", "a.tar.gz", "c.tgz", "d.txt", "e.tar.tmp"] {
             std::fs::write(dir.path().join(name), b"").unwrap();
         }
-        let found: Vec<_> =
-            archives(dir.path()).iter().map(|p| p.file_name().unwrap().to_string_lossy().into_owned()).collect();
+        let found: Vec<_> = archives(dir.path()).into_iter().map(|(_, name, ..)| name).collect();
         assert_eq!(found, ["a.tar.gz", "b.tar", "c.tgz"]);
         assert!(archives(&dir.path().join("none")).is_empty());
     }

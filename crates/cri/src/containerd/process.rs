@@ -56,21 +56,18 @@ impl Process {
     pub fn find(config: &ContainerdConfig) -> Result<Option<Self>, ContainerdError> {
         let file = config.file();
         let wanted = [b"--config".as_slice(), file.as_os_str().as_encoded_bytes()];
-        let processes = std::fs::read_dir("/proc").map_err(ContainerdError::io("list processes"))?;
-        for entry in processes.flatten() {
-            let Some(pid) = entry.file_name().to_str().and_then(|n| n.parse().ok()).and_then(Pid::from_raw) else {
-                continue;
-            };
-            if !is_containerd(pid, &wanted) {
-                continue;
-            }
-            // Between the look and the pidfd it may have ended and its number been given away: look again.
-            let Ok(pidfd) = open_pidfd(pid) else { continue };
-            if is_containerd(pid, &wanted) {
-                return Ok(Some(Self { pid, pidfd, child: None }));
-            }
+        let is_ours = |pid| is_program(pid, |program| program == b"containerd", &wanted);
+        Ok(pids()?.into_iter().find_map(|pid| Self::if_still(pid, is_ours)))
+    }
+
+    /// The process with this number, if `is_it` says so before and after it was opened: in between it may have ended and
+    /// its number been given away.
+    pub fn if_still(pid: Pid, is_it: impl Fn(Pid) -> bool) -> Option<Self> {
+        if !is_it(pid) {
+            return None;
         }
-        Ok(None)
+        let pidfd = open_pidfd(pid).ok()?;
+        is_it(pid).then_some(Self { pid, pidfd, child: None })
     }
 
     pub fn pid(&self) -> i32 {
@@ -100,6 +97,12 @@ impl Process {
         }
     }
 
+    /// SIGKILL; returns when the process has ended, or after `limit` whether it has.
+    pub async fn kill(&mut self, limit: Duration) -> bool {
+        self.signal(Signal::KILL);
+        tokio::time::timeout(limit, self.ended()).await.is_ok()
+    }
+
     fn signal(&self, signal: Signal) {
         // Through the pidfd: never another process that got the number.
         match pidfd_send_signal(self.pidfd.get_ref(), signal) {
@@ -119,11 +122,19 @@ fn open_pidfd(pid: Pid) -> Result<AsyncFd<OwnedFd>, ContainerdError> {
     registered.map_err(|e| ContainerdError::io(what())(e.into()))
 }
 
-fn is_containerd(pid: Pid, wanted: &[&[u8]]) -> bool {
+/// Every process of this machine.
+pub(super) fn pids() -> Result<Vec<Pid>, ContainerdError> {
+    let entries = std::fs::read_dir("/proc").map_err(ContainerdError::io("list processes"))?;
+    let number = |name: std::ffi::OsString| name.to_str().and_then(|n| n.parse().ok()).and_then(Pid::from_raw);
+    Ok(entries.flatten().filter_map(|entry| number(entry.file_name())).collect())
+}
+
+/// Whether a process runs a program of this name with these words side by side on its command line.
+pub(super) fn is_program(pid: Pid, is_name: impl Fn(&[u8]) -> bool, wanted: &[&[u8]]) -> bool {
     let Ok(line) = std::fs::read(format!("/proc/{}/cmdline", pid.as_raw_nonzero())) else { return false };
     let words: Vec<&[u8]> = line.split(|b| *b == 0).collect();
     let program = words.first().and_then(|w| w.rsplit(|b| *b == b'/').next());
-    program == Some(b"containerd") && words.windows(wanted.len()).any(|w| w == wanted)
+    program.is_some_and(is_name) && words.windows(wanted.len()).any(|w| w == wanted)
 }
 
 fn open_log(path: &Path) -> Result<File, ContainerdError> {

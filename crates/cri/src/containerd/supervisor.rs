@@ -5,9 +5,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kelson_tasks::{FILES, OnPanic, Tasks};
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
 use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
 
 use super::config::{Host, Version, choose_snapshotter, chosen_snapshotter, find_program, lacks_sys_resource, render};
 use super::process::{Process, log_tail, rotate_log};
@@ -24,6 +25,8 @@ const BACKOFF_FIRST: Duration = Duration::from_millis(100);
 const BACKOFF_MAX: Duration = Duration::from_secs(10);
 /// A containerd that lived this long starts the back-off anew.
 const STEADY: Duration = Duration::from_secs(60);
+/// How long the end of the supervision may take: SIGTERM, SIGKILL, and some air.
+const FINISH_MAX: Duration = Duration::from_secs(20);
 /// How often the log's size is looked at.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
 
@@ -33,7 +36,7 @@ pub struct Containerd {
     config: Arc<ContainerdConfig>,
     stop: watch::Sender<Stop>,
     restarts: watch::Receiver<u64>,
-    task: Option<JoinHandle<()>>,
+    tasks: Tasks,
     importer: Importer,
     kept_images: Vec<String>,
 }
@@ -52,7 +55,7 @@ impl Containerd {
     /// # Errors
     /// When a program is missing, or containerd does not come up: then nothing is left running. An archive that cannot
     /// be imported is logged and does not stop the node.
-    pub async fn start(config: ContainerdConfig) -> Result<Self, ContainerdError> {
+    pub async fn start(config: ContainerdConfig, tasks: &Tasks) -> Result<Self, ContainerdError> {
         let config = Arc::new(config);
         let program = find_program("containerd", "containerd")?;
         find_program("containerd-shim-runc-v2", "containerd")?;
@@ -68,9 +71,12 @@ impl Containerd {
         let importer = Importer::new(&config.endpoint()).map_err(ContainerdError::call("connect to containerd"))?;
         let (stop, stopped) = watch::channel(Stop::No);
         let (restarted, restarts) = watch::channel(0);
-        let watcher = Watcher { config: config.clone(), program, stopped, restarted };
-        let task = tokio::spawn(watcher.run(process));
-        let mut this = Self { config, stop, restarts, task: Some(task), importer, kept_images: Vec::new() };
+        let tasks = tasks.child("containerd");
+        let ending = tasks.token().clone();
+        let watcher = Watcher { config: config.clone(), program, stopped, restarted, ending };
+        // Without it nobody would notice the runtime's end, and the process had better be started anew.
+        tasks.spawn_graceful("containerd-watch", OnPanic::EndProcess, watcher.run(process));
+        let mut this = Self { config, stop, restarts, tasks, importer, kept_images: Vec::new() };
         this.load_images().await?;
         Ok(this)
     }
@@ -115,12 +121,8 @@ impl Containerd {
     }
 
     async fn finish(&mut self, stop: Stop) {
-        let _ = self.stop.send(stop);
-        if let Some(task) = self.task.take()
-            && let Err(e) = task.await
-        {
-            tracing::error!(error = %e, "containerd's supervision");
-        }
+        self.stop.send_replace(stop);
+        self.tasks.shutdown(FINISH_MAX).await;
     }
 
     async fn load_images(&mut self) -> Result<(), ContainerdError> {
@@ -128,7 +130,10 @@ impl Containerd {
         if !has {
             let bytes = pause::archive().ok_or(ContainerdError::NoPause(std::env::consts::ARCH))?;
             let path = self.config.dir().join("pause.tar");
-            std::fs::write(&path, bytes).map_err(ContainerdError::io(format!("write {}", path.display())))?;
+            let file = path.clone();
+            let written = FILES.run(move || std::fs::write(file, bytes)).await;
+            let what = format!("write {}", path.display());
+            written.map_err(ContainerdError::lane(&what))?.map_err(ContainerdError::io(what))?;
             self.importer.import(&path).await?;
         }
         self.kept_images = super::preload::load(&self.config, &self.importer).await;
@@ -145,14 +150,20 @@ async fn running_pods(endpoint: &str) -> crate::CriResult<usize> {
 
 /// Writes the configuration; says whether it is another than before.
 async fn prepare(config: &ContainerdConfig, program: &Path, runc: PathBuf) -> Result<(bool, Host), ContainerdError> {
-    for dir in [config.dir(), config.registry_dir(), config.cni_conf_dir.clone(), config.cni_bin_dir.clone()] {
-        std::fs::create_dir_all(&dir).map_err(ContainerdError::io(format!("create {}", dir.display())))?;
-    }
     let output = tokio::process::Command::new(program).arg("--version").output().await;
     let output = output.map_err(ContainerdError::io(format!("start {}", program.display())))?;
     let output = String::from_utf8_lossy(&output.stdout).into_owned();
     // A version that cannot be read is taken for the oldest that speaks CRI v1.
     let version = Version::parse(&output).unwrap_or(Version { major: 1, minor: 6 });
+    let config = config.clone();
+    let written = FILES.run(move || write_config(&config, version, runc)).await;
+    written.map_err(ContainerdError::lane("write the configuration"))?
+}
+
+fn write_config(config: &ContainerdConfig, version: Version, runc: PathBuf) -> Result<(bool, Host), ContainerdError> {
+    for dir in [config.dir(), config.registry_dir(), config.cni_conf_dir.clone(), config.cni_bin_dir.clone()] {
+        std::fs::create_dir_all(&dir).map_err(ContainerdError::io(format!("create {}", dir.display())))?;
+    }
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let restrict_oom_score_adj = lacks_sys_resource(&status);
     if restrict_oom_score_adj {
@@ -189,8 +200,11 @@ fn forget_earlier_boot(config: &ContainerdConfig) -> Result<(), ContainerdError>
     std::fs::write(&marker, boot).map_err(ContainerdError::io(format!("write {}", marker.display())))
 }
 
-async fn adopt_or_start(config: &ContainerdConfig, program: &Path, changed: bool) -> Result<Process, ContainerdError> {
-    if let Some(mut found) = Process::find(config)? {
+/// The containerd of an earlier start where it answers and has this very configuration, else a new one.
+pub(super) async fn adopt_or_start(config: &ContainerdConfig, program: &Path, changed: bool) -> Result<Process, ContainerdError> {
+    let look = config.clone();
+    let found = FILES.run(move || Process::find(&look)).await.map_err(ContainerdError::lane("look for containerd"))??;
+    if let Some(mut found) = found {
         if !changed && wait_ready(config, &mut found).await.is_ok() {
             tracing::info!(pid = found.pid(), "containerd of an earlier start goes on");
             return Ok(found);
@@ -246,6 +260,8 @@ struct Watcher {
     program: PathBuf,
     stopped: watch::Receiver<Stop>,
     restarted: watch::Sender<u64>,
+    /// The group's end; containerd goes on then, unless told otherwise before.
+    ending: CancellationToken,
 }
 
 impl Watcher {
@@ -262,6 +278,7 @@ impl Watcher {
                 tokio::select! {
                     () = tokio::time::sleep(backoff) => {}
                     _ = self.stopped.changed() => return,
+                    () = self.ending.cancelled() => return,
                 }
                 backoff = (backoff * 2).min(BACKOFF_MAX);
                 match start(&self.config, &self.program).await {
@@ -279,66 +296,23 @@ impl Watcher {
         let mut look = tokio::time::interval(LOG_INTERVAL);
         loop {
             tokio::select! {
-                how = process.ended() => return Some(how),
-                _ = look.tick() => {
-                    if let Err(e) = rotate_log(&self.config.log()) {
-                        tracing::warn!(error = %e, "rotate containerd's log");
-                    }
-                }
+                // What is to become of containerd is said before the group ends, and counts.
+                biased;
                 changed = self.stopped.changed() => {
                     if changed.is_ok() && *self.stopped.borrow() == Stop::End {
                         process.stop().await;
                     }
                     return None;
                 }
-            }
-        }
-    }
-}
-
-/// Removes every pod of this data directory with its containers and network (so it goes before `kelson_net::cleanup`,
-/// which takes the plugin away), ends containerd, and unmounts what is left
-/// mounted below. Goes on past errors and returns them all as sentences; empty means clean. Files are left.
-pub async fn cleanup(data_dir: &Path) -> Vec<String> {
-    let mut errors = Vec::new();
-    let config = match ContainerdConfig::new(data_dir) {
-        Ok(config) => config,
-        Err(e) => return vec![e.to_string()],
-    };
-    // Never used, or cleaned before.
-    if config.file().exists()
-        && let Err(e) = remove_pods(&config, &mut errors).await
-    {
-        errors.push(e.to_string());
-    }
-    unmount_below(&config.dir(), &mut errors);
-    errors
-}
-
-async fn remove_pods(config: &ContainerdConfig, errors: &mut Vec<String>) -> Result<(), ContainerdError> {
-    let program = find_program("containerd", "containerd")?;
-    let mut process = adopt_or_start(config, &program, false).await?;
-    let client = CriClient::new(&config.endpoint(), Limits::default()).map_err(ContainerdError::call("connect"))?;
-    match client.list_pod_sandbox(None).await {
-        Ok(pods) => {
-            for pod in pods {
-                for step in [client.stop_pod_sandbox(&pod.id).await, client.remove_pod_sandbox(&pod.id).await] {
-                    if let Err(e) = step {
-                        errors.push(format!("sandbox {}: {e}", pod.id));
+                () = self.ending.cancelled() => return None,
+                how = process.ended() => return Some(how),
+                _ = look.tick() => {
+                    let log = self.config.log();
+                    if let Ok(Err(e)) = FILES.run(move || rotate_log(&log)).await {
+                        tracing::warn!(error = %e, "rotate containerd's log");
                     }
                 }
             }
-        }
-        Err(e) => errors.push(format!("list sandboxes: {e}")),
-    }
-    process.stop().await;
-    Ok(())
-}
-
-fn unmount_below(dir: &Path, errors: &mut Vec<String>) {
-    for target in crate::mounts::below(dir) {
-        if let Err(e) = rustix::mount::unmount(&target, rustix::mount::UnmountFlags::DETACH) {
-            errors.push(format!("unmount {}: {e}", target.display()));
         }
     }
 }

@@ -1,16 +1,19 @@
-//! What containerd is fetching at the moment, from its content store (containerd's api/services/content/v1): CRI says
-//! nothing of a pull before it ends.
+//! containerd's own API beside CRI, as far as more than an import needs it: calls in CRI's namespace, and what is being
+//! fetched at the moment, from its content store (containerd's api/services/content/v1): CRI says nothing of a pull
+//! before it ends.
 use std::collections::BTreeMap;
 use std::time::Duration;
 
 use prost::Message;
+use tonic::metadata::{Ascii, MetadataValue};
 use tonic::transport::Channel;
 use tonic::{Code, Request};
 
-use super::import::in_namespace;
-use crate::CriResult;
-use crate::client::unary;
+use crate::channel::unary;
+use crate::error::{CriError, CriResult};
 
+/// containerd's namespace of everything that CRI makes.
+const NAMESPACE: &str = "k8s.io";
 const PATH: &str = "/containerd.services.content.v1.Content/ListStatuses";
 /// How long the question may take.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -46,4 +49,16 @@ pub(crate) async fn transfers(channel: &Channel) -> CriResult<Option<BTreeMap<St
         Err(e) if e.code == Code::Unimplemented => Ok(None),
         Err(e) => Err(e),
     }
+}
+
+/// A request in CRI's namespace, under a lease where one is given.
+pub(crate) fn in_namespace<T>(mut request: Request<T>, lease: Option<&str>) -> CriResult<Request<T>> {
+    request.metadata_mut().insert("containerd-namespace", MetadataValue::from_static(NAMESPACE));
+    if let Some(lease) = lease {
+        let value: MetadataValue<Ascii> = lease
+            .parse()
+            .map_err(|_| CriError::new("Import", Code::Internal, format!("unusable lease id {lease:?}")))?;
+        request.metadata_mut().insert("containerd-lease", value);
+    }
+    Ok(request)
 }

@@ -1,0 +1,77 @@
+//! Takes back what containerd and its shims made on the host.
+
+use std::path::{Path, PathBuf};
+
+use kelson_tasks::FILES;
+
+use super::config::find_program;
+use super::supervisor::adopt_or_start;
+use super::{ContainerdConfig, ContainerdError, shims};
+use crate::{CriClient, Limits, Runtime as _};
+
+/// Removes every pod of this data directory with its containers and network (so it goes before `kelson_net::cleanup`,
+/// which takes the plugin away), ends containerd and the shims it no longer knows of, and unmounts what is left mounted
+/// below. Goes on past errors and returns them all as sentences; empty means clean. Files are left, but for containerd's
+/// state, which describes what runs.
+pub async fn cleanup(data_dir: &Path) -> Vec<String> {
+    let mut errors = Vec::new();
+    let config = match ContainerdConfig::new(data_dir) {
+        Ok(config) => config,
+        Err(e) => return vec![e.to_string()],
+    };
+    // Never used, or cleaned before.
+    if config.file().exists()
+        && let Err(e) = remove_pods(&config, &mut errors).await
+    {
+        errors.push(e.to_string());
+    }
+    errors.extend(shims::end_all(&config).await);
+    let dir = config.dir();
+    let rest = FILES.run(move || {
+        let mut errors = unmount_below(&dir);
+        errors.extend(remove_state(dir.join("state")));
+        errors
+    });
+    errors.extend(rest.await.unwrap_or_else(|e| vec![e.to_string()]));
+    errors
+}
+
+async fn remove_pods(config: &ContainerdConfig, errors: &mut Vec<String>) -> Result<(), ContainerdError> {
+    let program = find_program("containerd", "containerd")?;
+    let mut process = adopt_or_start(config, &program, false).await?;
+    let client = CriClient::new(&config.endpoint(), Limits::default()).map_err(ContainerdError::call("connect"))?;
+    match client.list_pod_sandbox(None).await {
+        Ok(pods) => {
+            for pod in pods {
+                for step in [client.stop_pod_sandbox(&pod.id).await, client.remove_pod_sandbox(&pod.id).await] {
+                    if let Err(e) = step {
+                        errors.push(format!("sandbox {}: {e}", pod.id));
+                    }
+                }
+            }
+        }
+        Err(e) => errors.push(format!("list sandboxes: {e}")),
+    }
+    process.stop().await;
+    Ok(())
+}
+
+fn unmount_below(dir: &Path) -> Vec<String> {
+    let unmount = |target: PathBuf| {
+        let done = rustix::mount::unmount(&target, rustix::mount::UnmountFlags::DETACH);
+        done.err().map(|e| format!("unmount {}: {e}", target.display()))
+    };
+    crate::mounts::below(dir).into_iter().filter_map(unmount).collect()
+}
+
+/// Bundles of shims that were ended would make the next containerd look for them.
+fn remove_state(state: PathBuf) -> Option<String> {
+    // What could not be unmounted must not be emptied.
+    if !crate::mounts::below(&state).is_empty() {
+        return None;
+    }
+    match std::fs::remove_dir_all(&state) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Some(format!("remove {}: {e}", state.display())),
+        _ => None,
+    }
+}

@@ -105,7 +105,7 @@ impl Node {
         tasks.spawn("pod-network", OnPanic::EndProcess, network.keep(given));
         let mut proxy = kelson_proxy::Config::new(&dir, name, vec![address], vec![ranges.cluster]);
         proxy.health_bind = metrics_bind(args.proxy_metrics_port)?;
-        let proxy = Proxy::start(proxy, client("proxy")?, clock);
+        let proxy = Proxy::start(proxy, client("proxy")?, clock, tasks);
         tracing::info!(node = name, %address, port = kubelet.port(), "the node agent runs");
         Ok(Self { kubelet, proxy, containerd, tasks: tasks.clone() })
     }
@@ -126,7 +126,8 @@ async fn runtime(dir: &Path, args: &NodeArgs) -> anyhow::Result<(Option<Containe
     if let Some(endpoint) = &args.container_runtime_endpoint {
         return Ok((None, endpoint.clone()));
     }
-    let containerd = Containerd::start(ContainerdConfig::new(dir)?).await.context("start containerd")?;
+    let containerd =
+        Containerd::start(ContainerdConfig::new(dir)?, &Tasks::root("containerd")).await.context("start containerd")?;
     let endpoint = containerd.endpoint();
     Ok((Some(containerd), endpoint))
 }

@@ -47,7 +47,7 @@ async fn run(dir: &Path) -> Outcome<()> {
     std::fs::create_dir_all(dir.join("images"))?;
     std::fs::write(dir.join("images/busybox.tar"), busybox()?)?;
     let start = Instant::now();
-    let containerd = Containerd::start(ContainerdConfig::new(dir)?).await?;
+    let containerd = Containerd::start(ContainerdConfig::new(dir)?, &kelson_tasks::Tasks::root("node")).await?;
     println!("containerd ready, images loaded in {:?}", start.elapsed());
     let client = CriClient::new(&containerd.endpoint(), Limits::default())?;
     let version = client.version().await?;
@@ -143,7 +143,7 @@ async fn adopt(containerd: Containerd, dir: &Path) -> Outcome<()> {
     let before = containerd_pid(dir);
     containerd.shutdown().await;
     let start = Instant::now();
-    let again = Containerd::start(ContainerdConfig::new(dir)?).await?;
+    let again = Containerd::start(ContainerdConfig::new(dir)?, &kelson_tasks::Tasks::root("node")).await?;
     println!("adopted in {:?}: {before:?} -> {:?}", start.elapsed(), containerd_pid(dir));
     // containerd itself is killed: it comes back, the container stays.
     let mut restarts = again.restarts();

@@ -74,7 +74,7 @@ async fn run(args: Args) -> Outcome<()> {
     let subnet = args.subnet.parse()?;
     let network = Network::new(NetworkConfig::new(&args.dir, vec![subnet], vec!["10.203.0.0/16".parse()?])?);
     network.ensure(&std::env::current_exe()?).await?;
-    let containerd = Containerd::start(ContainerdConfig::new(&args.dir)?).await?;
+    let containerd = Containerd::start(ContainerdConfig::new(&args.dir)?, &kelson_tasks::Tasks::root("node")).await?;
     let runtime = Arc::new(CriClient::new(&containerd.endpoint(), Limits::default())?);
     let client = Client::new(Arc::new(Remote::new(ClientConfig::load(&args.kubeconfig)?)?), "kubelet");
     let mut config = Config::new(&args.name, &args.dir.join("kubelet"));

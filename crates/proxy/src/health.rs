@@ -15,10 +15,10 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use kelson_meta::{Clock, ObjectKey};
+use kelson_tasks::{OnPanic, Tasks};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
-use tokio_util::sync::{CancellationToken, DropGuard};
 
 /// Connections served at once by one listener.
 const CONNECTIONS_MAX: usize = 64;
@@ -213,7 +213,7 @@ impl Role {
     }
 }
 
-async fn serve(health: Arc<Health>, role: Role, at: SocketAddr) {
+async fn serve(health: Arc<Health>, role: Role, at: SocketAddr, tasks: Tasks) {
     let listener = loop {
         match TcpListener::bind(at).await {
             Ok(listener) => break listener,
@@ -230,7 +230,7 @@ async fn serve(health: Arc<Health>, role: Role, at: SocketAddr) {
             continue;
         };
         let (health, role) = (Arc::clone(&health), role.clone());
-        tokio::spawn(async move {
+        tasks.spawn("proxy-health-connection", OnPanic::Contain, async move {
             let service = service_fn(|request: Request<Incoming>| {
                 let response = role.respond(&health, request.uri().path());
                 async move { Ok::<_, Infallible>(response) }
@@ -244,28 +244,38 @@ async fn serve(health: Arc<Health>, role: Role, at: SocketAddr) {
     }
 }
 
-/// The listeners; each ends when its guard is dropped.
+/// A listener; it ends with its connections when this is dropped.
+struct Listening(Tasks);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.token().cancel();
+    }
+}
+
+/// The listeners.
 pub struct Listeners {
     health: Arc<Health>,
     /// Where health check node ports listen.
     addresses: Vec<IpAddr>,
-    own: Vec<DropGuard>,
-    services: BTreeMap<ObjectKey, (u16, Vec<DropGuard>)>,
+    own: Vec<Listening>,
+    services: BTreeMap<ObjectKey, (u16, Vec<Listening>)>,
+    tasks: Tasks,
 }
 
 impl Listeners {
     /// Listens on `own` for the proxy's own health; services are added later.
-    pub fn new(health: Arc<Health>, addresses: Vec<IpAddr>, own: &[SocketAddr]) -> Self {
-        let mut listeners = Self { health, addresses, own: Vec::new(), services: BTreeMap::new() };
+    pub fn new(health: Arc<Health>, addresses: Vec<IpAddr>, own: &[SocketAddr], tasks: Tasks) -> Self {
+        let mut listeners = Self { health, addresses, own: Vec::new(), services: BTreeMap::new(), tasks };
         listeners.own = own.iter().map(|at| listeners.listen(Role::Proxy, *at)).collect();
         listeners
     }
 
-    fn listen(&self, role: Role, at: SocketAddr) -> DropGuard {
-        let stop = CancellationToken::new();
-        let (token, health) = (stop.clone(), Arc::clone(&self.health));
-        tokio::spawn(async move { token.run_until_cancelled(serve(health, role, at)).await });
-        stop.drop_guard()
+    fn listen(&self, role: Role, at: SocketAddr) -> Listening {
+        let tasks = self.tasks.child("proxy-health");
+        let (health, group) = (Arc::clone(&self.health), tasks.clone());
+        tasks.supervise("proxy-health", move || serve(Arc::clone(&health), role.clone(), at, group.clone()));
+        Listening(tasks)
     }
 
     /// Starts, moves or ends a service's listener, and reports its local endpoints from now on.

@@ -22,11 +22,13 @@ use std::time::Duration;
 use ipnet::IpNet;
 use kelson_client::Client;
 use kelson_meta::Clock;
+use kelson_tasks::Tasks;
 use tokio::sync::watch;
-use tokio::task::JoinHandle;
-use tokio_util::sync::{CancellationToken, DropGuard};
 
 use model::Family;
+
+/// How long the end of the proxy's tasks is waited for.
+const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 
 /// What one node's proxy needs to know.
 #[derive(Clone, Debug)]
@@ -95,22 +97,22 @@ pub struct Proxy;
 
 impl Proxy {
     /// Starts watching and applying on tasks of its own. Faults of `nft` are logged and retried, never fatal.
-    pub fn start(config: Config, client: Client, clock: Arc<dyn Clock>) -> Running {
+    /// After a panic it starts anew, with tables made afresh.
+    pub fn start(config: Config, client: Client, clock: Arc<dyn Clock>, tasks: &Tasks) -> Running {
         let (ready, seen) = watch::channel(false);
-        let stop = CancellationToken::new();
-        let token = stop.clone();
-        let task = tokio::spawn(async move {
-            let _ = token.run_until_cancelled(sync::run(config, client, clock, ready)).await;
+        let tasks = tasks.child("proxy");
+        let group = tasks.clone();
+        tasks.supervise("proxy-sync", move || {
+            sync::run(config.clone(), client.clone(), Arc::clone(&clock), ready.clone(), group.clone())
         });
-        Running { ready: seen, stop: stop.drop_guard(), task }
+        Running { ready: seen, tasks }
     }
 }
 
 /// A started proxy. Dropping it stops it; the rules stay.
 pub struct Running {
     ready: watch::Receiver<bool>,
-    stop: DropGuard,
-    task: JoinHandle<()>,
+    tasks: Tasks,
 }
 
 impl Running {
@@ -127,9 +129,13 @@ impl Running {
 
     /// Stops; services go on working as of now.
     pub async fn shutdown(self) {
-        drop(self.stop);
-        // The task cannot panic without having been logged; there is nothing to do about it here.
-        let _ = self.task.await;
+        self.tasks.shutdown(SHUTDOWN_MAX).await;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.tasks.token().cancel();
     }
 }
 

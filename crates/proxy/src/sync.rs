@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use kelson_client::{Backoff, Change, Client, Informer, InformerConfig, InformerHandle};
 use kelson_meta::{Clock, ObjectKey};
+use kelson_tasks::{Lane, Tasks};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
@@ -27,6 +28,8 @@ const NODE_WAIT: Duration = Duration::from_secs(2);
 const RETRY: Backoff = Backoff { base: Duration::from_secs(1), max: Duration::from_secs(60) };
 /// A change that waits longer than this for its rules makes `/healthz` fail (upstream: twice the sync period).
 const HEALTH_TIMEOUT: Duration = Duration::from_secs(60);
+/// The kernel may list a hundred thousand flows before it answers.
+static FLOWS: Lane = Lane::new("conntrack", 1);
 /// Chains of [`render::base`] that are no hooks.
 const FIXED_CHAINS: [&str; 3] = ["mark-for-masquerade", "reject-chain", "services"];
 
@@ -112,7 +115,13 @@ struct Syncer {
 }
 
 /// Runs until dropped.
-pub(crate) async fn run(config: Config, client: Client, clock: Arc<dyn Clock>, ready: watch::Sender<bool>) {
+pub(crate) async fn run(
+    config: Config,
+    client: Client,
+    clock: Arc<dyn Clock>,
+    ready: watch::Sender<bool>,
+    tasks: Tasks,
+) {
     let health = Arc::new(Health::new(Arc::clone(&clock), HEALTH_TIMEOUT));
     let inbox = Arc::new(Inbox {
         health: Arc::clone(&health),
@@ -147,7 +156,7 @@ pub(crate) async fn run(config: Config, client: Client, clock: Arc<dyn Clock>, r
     };
     let mut syncer = Syncer {
         tables: config.families().into_iter().map(new_table).collect(),
-        listeners: Listeners::new(Arc::clone(&health), config.node_ips.clone(), &config.health_bind),
+        listeners: Listeners::new(Arc::clone(&health), config.node_ips.clone(), &config.health_bind, tasks),
         options,
         node_info: NodeInfo { name: config.node_name.clone(), zone: String::new() },
         config,
@@ -271,7 +280,7 @@ impl Syncer {
             let is_node = move |ip: IpAddr| {
                 if nets.is_empty() { node_ips.contains(&ip) } else { nets.iter().any(|n| n.contains(&ip)) }
             };
-            let work = tokio::task::spawn_blocking(move || conntrack::flush(family, &frontends, &is_node));
+            let work = FLOWS.run(move || conntrack::flush(family, &frontends, &is_node));
             match work.await.unwrap_or_else(|e| Err(std::io::Error::other(e))) {
                 Ok(count) => self.health.flows_deleted(count),
                 Err(error) if self.conntrack_works => {

@@ -220,7 +220,7 @@ impl Lab {
             // Every thread of this runtime is made here, and so inside.
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
-                let proxy = Proxy::start(config, client, Arc::new(SystemClock));
+                let proxy = Proxy::start(config, client, Arc::new(SystemClock), &kelson_tasks::Tasks::root("test"));
                 proxy.ready().await;
                 told.send(()).unwrap();
                 let _ = stopped.await;

@@ -45,7 +45,8 @@ pub(crate) async fn load(config: &ContainerdConfig, importer: &Importer) -> Vec<
     if now != before {
         // Only saves work: without it the next start imports again.
         let (file, what) = (memory.clone(), now.clone());
-        let save = move || serde_json::to_vec(&what).map_err(std::io::Error::from).and_then(|b| std::fs::write(file, b));
+        let save =
+            move || serde_json::to_vec(&what).map_err(std::io::Error::from).and_then(|b| std::fs::write(file, b));
         if let Ok(Err(e)) = FILES.run(save).await {
             tracing::warn!(error = %e, file = %memory.display(), "remember loaded images");
         }

@@ -81,7 +81,8 @@ fn left(socket: &Path, bundles: &[Bundle]) -> Result<Vec<(String, Process)>, Con
         }
     }
     for bundle in bundles {
-        let Some(init) = bundle.init.filter(|init| !parents.contains_key(init) || !below(*init, &parents, &shims)) else {
+        let Some(init) = bundle.init.filter(|init| !parents.contains_key(init) || !below(*init, &parents, &shims))
+        else {
             continue;
         };
         let is_init = |pid: Pid| {
@@ -97,7 +98,9 @@ fn left(socket: &Path, bundles: &[Bundle]) -> Result<Vec<(String, Process)>, Con
 /// to them.
 fn below(pid: Pid, parents: &BTreeMap<Pid, Pid>, shims: &BTreeSet<Pid>) -> bool {
     // A chain is no longer than there are processes; the bound is for a table that changed while it was read.
-    std::iter::successors(Some(pid), |pid| parents.get(pid).copied()).take(parents.len() + 1).any(|p| shims.contains(&p))
+    std::iter::successors(Some(pid), |pid| parents.get(pid).copied())
+        .take(parents.len() + 1)
+        .any(|p| shims.contains(&p))
 }
 
 /// The parent, from `/proc/PID/stat`: the second field behind the name, which may itself hold spaces and brackets.
@@ -174,9 +177,10 @@ mod tests {
     fn child_of(parent_pid: u32) -> Pid {
         let begun = std::time::Instant::now();
         loop {
-            let found = pids().unwrap().into_iter().find(|p| {
-                parent(*p).is_some_and(|of| of.as_raw_nonzero().get().cast_unsigned() == parent_pid)
-            });
+            let found = pids()
+                .unwrap()
+                .into_iter()
+                .find(|p| parent(*p).is_some_and(|of| of.as_raw_nonzero().get().cast_unsigned() == parent_pid));
             if let Some(pid) = found {
                 return pid;
             }

@@ -201,9 +201,14 @@ fn forget_earlier_boot(config: &ContainerdConfig) -> Result<(), ContainerdError>
 }
 
 /// The containerd of an earlier start where it answers and has this very configuration, else a new one.
-pub(super) async fn adopt_or_start(config: &ContainerdConfig, program: &Path, changed: bool) -> Result<Process, ContainerdError> {
+pub(super) async fn adopt_or_start(
+    config: &ContainerdConfig,
+    program: &Path,
+    changed: bool,
+) -> Result<Process, ContainerdError> {
     let look = config.clone();
-    let found = FILES.run(move || Process::find(&look)).await.map_err(ContainerdError::lane("look for containerd"))??;
+    let found =
+        FILES.run(move || Process::find(&look)).await.map_err(ContainerdError::lane("look for containerd"))??;
     if let Some(mut found) = found {
         if !changed && wait_ready(config, &mut found).await.is_ok() {
             tracing::info!(pid = found.pid(), "containerd of an earlier start goes on");

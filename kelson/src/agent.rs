@@ -274,7 +274,7 @@ impl PodNetwork {
         let network = Network::new(self.ranges.network(&self.dir, subnets, overlay_address(self.me.address))?);
         network.ensure(&program).await?;
         tracing::info!(bridge = network.config().bridge(), subnet = %network.config().subnet(), "the pod network is up");
-        self.peers = Some(PeerWatch::start(network, &self.me.name, self.client.clone()));
+        self.peers = Some(PeerWatch::start(network, &self.me.name, self.client.clone(), &Tasks::root("peers")));
         Ok(())
     }
 }

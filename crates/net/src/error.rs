@@ -23,10 +23,13 @@ pub enum NetError {
         /// The error number, positive; 0 when there is none.
         errno: i32,
     },
+    /// The rules could not be given to the kernel.
+    #[error(transparent)]
+    Nft(#[from] crate::nft::NftError),
     /// A helper program failed; its words are kept.
     #[error("{program} failed: {message}")]
     Program {
-        /// `nft` or `iptables`.
+        /// `iptables`.
         program: &'static str,
         /// The last of its standard error.
         message: String,
@@ -73,7 +76,7 @@ impl NetError {
             // "Try again later": an address may come free.
             NetError::Exhausted { .. } => 11,
             NetError::Netlink { .. } => 100,
-            NetError::Program { .. } => 101,
+            NetError::Program { .. } | NetError::Nft(_) => 101,
             NetError::PortInUse { .. } => 102,
             NetError::Check(_) => 103,
         }

@@ -8,16 +8,19 @@
 //! Pods get a /32 and reach each other through the gateway: all their traffic is routed, none is bridged. A reply of
 //! a service's endpoint therefore always passes the host's connection tracking, with or without `br_netfilter`.
 
+mod aside;
 pub mod cni;
 mod config;
 mod error;
 mod ipam;
+mod iptables;
 mod netlink;
 mod network;
-mod nft;
+pub mod nft;
 mod overlay;
 mod peers;
 pub mod ranges;
+mod rules;
 
 pub use config::{NetworkConfig, OverlayConfig, VNI_MAX, VXLAN_PORT, network_id};
 pub use error::NetError;

@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use futures::TryStreamExt;
 use ipnet::IpNet;
+use kelson_tasks::{Scoped, scoped};
 use rtnetlink::packet_route::AddressFamily;
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
 use rtnetlink::packet_route::link::{InfoData, InfoVeth, InfoVxlan, LinkAttribute, LinkFlags, LinkInfo, LinkMessage};
@@ -78,20 +79,15 @@ pub(crate) struct VethPair<'a> {
 /// A netlink conversation with one network namespace.
 pub(crate) struct Links {
     handle: Handle,
-    task: tokio::task::JoinHandle<()>,
-}
-
-impl Drop for Links {
-    fn drop(&mut self) {
-        self.task.abort();
-    }
+    /// Moves the messages; it ends with the conversation.
+    _connection: Scoped<()>,
 }
 
 impl Links {
     /// Opens a conversation with the calling thread's namespace.
     pub fn open() -> Result<Self, NetError> {
         let (connection, handle, _) = rtnetlink::new_connection().map_err(NetError::io("open a netlink socket"))?;
-        Ok(Self { handle, task: tokio::spawn(connection) })
+        Ok(Self { handle, _connection: scoped("netlink", connection) })
     }
 
     pub async fn by_name(&self, name: &str) -> Result<Option<Link>, NetError> {
@@ -413,7 +409,7 @@ fn refuse(what: impl Into<String>, error: rtnetlink::Error) -> NetError {
 
 /// Runs `work` to its end on a small runtime of its own, in the calling thread's namespace.
 pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, NetError>>) -> Result<T, NetError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.map_err(NetError::io("start an event loop"))?.block_on(work)
 }
 

@@ -8,12 +8,13 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 
+use crate::aside::aside;
 use crate::config::{MTU_DEFAULT, NetworkConfig, VXLAN_OVERHEAD, mac_of, network_id};
 use crate::error::NetError;
 use crate::ipam::{LockedPool, PortMapping};
 use crate::netlink::{Link, Links, Netns, VethPair, block_on};
 use crate::overlay::{self, Peer};
-use crate::{nft, ranges};
+use crate::{iptables, nft, ranges, rules};
 
 /// Where CNI's library remembers results, unless told otherwise; containerd cannot be told.
 const CNI_CACHE_DIR: &str = "/var/lib/cni/results";
@@ -94,13 +95,9 @@ impl Network {
     }
 }
 
-pub(crate) async fn aside<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, NetError> + Send + 'static,
-) -> Result<T, NetError> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(done) => done,
-        Err(e) => Err(NetError::io("run network work")(std::io::Error::other(e))),
-    }
+/// Runs one script as one transaction, and waits for it.
+fn apply(script: &str) -> Result<(), NetError> {
+    block_on(async { Ok(nft::apply(script).await?) })
 }
 
 /// Brings the host's side in order; returns the configuration with the MTU filled in.
@@ -110,10 +107,10 @@ pub(crate) fn ensure_host(config: &NetworkConfig) -> Result<NetworkConfig, NetEr
     ensure_sysctls(&config)?;
     let locked = LockedPool::open(&config.state_dir())?;
     locked.save()?;
-    nft::apply(&nft::table_script(&config, locked.pool.allocations()))?;
-    nft::allow_forward(&config.bridge())?;
+    apply(&rules::table_script(&config, locked.pool.allocations()))?;
+    iptables::allow_forward(&config.bridge())?;
     if config.overlay.is_some() {
-        nft::allow_forward(&config.vxlan())?;
+        iptables::allow_forward(&config.vxlan())?;
     }
     Ok(config)
 }
@@ -256,7 +253,7 @@ pub(crate) fn attach(
     locked.save()?;
     // Host ports are written under the lock, so that two pods' scripts cannot pass each other.
     let mut done =
-        if with_ports { nft::apply(&nft::host_ports_script(config, locked.pool.allocations())) } else { Ok(()) };
+        if with_ports { apply(&rules::host_ports_script(config, locked.pool.allocations())) } else { Ok(()) };
     drop(locked);
     if let (Err(_), true) = (&done, with_ports) {
         // Somebody flushed the ruleset: make the table anew, host ports included.
@@ -285,8 +282,9 @@ fn connect(
             Some(bridge) => bridge,
             None => {
                 let again = config.clone();
-                // Its own event loop, hence its own thread.
-                aside(move || ensure_host(&again)).await?;
+                // Its own event loop, hence its own thread; this one blocks on behalf of one pod anyway.
+                let made = std::thread::spawn(move || ensure_host(&again)).join();
+                made.map_err(|_| NetError::Check("making the pod network panicked".to_owned()))??;
                 let made = links.by_name(&config.bridge()).await?;
                 made.ok_or_else(|| NetError::Check(format!("bridge {} is missing", config.bridge())))?
             }
@@ -341,10 +339,10 @@ pub(crate) fn detach(config: &NetworkConfig, container: &str, ifname: &str) -> R
 }
 
 fn drop_ports(config: &NetworkConfig, locked: &LockedPool) -> Result<(), NetError> {
-    match nft::apply(&nft::host_ports_script(config, locked.pool.allocations())) {
+    match apply(&rules::host_ports_script(config, locked.pool.allocations())) {
         Ok(()) => Ok(()),
         // Without the table there is no port to take back: replacing it says whether nft works at all.
-        Err(_) => nft::apply(&nft::table_script(config, locked.pool.allocations())),
+        Err(_) => apply(&rules::table_script(config, locked.pool.allocations())),
     }
 }
 
@@ -431,13 +429,13 @@ fn cleanup_blocking(data_dir: &Path) -> Vec<NetError> {
         keep_error(&mut errors, remove(&path, std::fs::remove_dir_all(&path)));
     }
     keep_error(&mut errors, block_on(delete_links(&names)));
-    match nft::apply(&nft::delete_script(&names.table())) {
+    match apply(&rules::delete_script(&names.table())) {
         // Without the program no table was ever made.
         Err(NetError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
         other => keep_error(&mut errors, other),
     }
     for device in [names.bridge(), names.vxlan()] {
-        keep_error(&mut errors, nft::disallow_forward(&device));
+        keep_error(&mut errors, iptables::disallow_forward(&device));
     }
     keep_error(&mut errors, ranges::give_back(data_dir));
     let prefix = format!("{}-", names.network_name());

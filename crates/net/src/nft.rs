@@ -1,245 +1,81 @@
-//! The nftables table of the pod network, as text for `nft -f -`: masquerading, host ports, and guards. One script is
-//! one transaction. Services are in the proxy's own table.
+//! Runs `nft`, for the pod network and for the proxy: one script is one transaction. What is in the script is others'
+//! business.
 
-use std::collections::BTreeMap;
-use std::fmt::Write as _;
-use std::io::Write as _;
-use std::net::IpAddr;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
+use std::time::Duration;
 
-use ipnet::IpNet;
-
-use crate::config::NetworkConfig;
-use crate::error::NetError;
-use crate::ipam::Allocation;
+use tokio::io::AsyncWriteExt as _;
+use tokio::process::Command;
 
 /// How much of a failed program's words is kept.
 const STDERR_BYTES_MAX: usize = 2048;
-/// Behind the proxy's rules (priority -100), so that a service's own port wins over a host port.
-const PRIORITY_HOST_PORTS: i32 = -95;
+/// A transaction of ten thousand services takes seconds; one that takes longer than this hangs.
+const RUN_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// The whole table, replacing whatever was there.
-pub(crate) fn table_script(config: &NetworkConfig, allocations: &BTreeMap<IpAddr, Allocation>) -> String {
-    let (table, bridge, subnet) = (config.table(), config.bridge(), config.subnet());
-    let mut keep: Vec<String> = config.cluster_cidrs.iter().filter(is_v4).map(IpNet::to_string).collect();
-    keep.push(subnet.to_string());
-    keep.push("224.0.0.0/4".to_owned());
-    keep.dedup();
-    let keep = without_contained(&keep);
-    format!(
-        "add table ip {table}
-delete table ip {table}
-table ip {table} {{
-  map hostports {{
-    type inet_proto . inet_service : ipv4_addr . inet_service
-  }}
-  map hostports-by-ip {{
-    type ipv4_addr . inet_proto . inet_service : ipv4_addr . inet_service
-  }}
-  set hairpin {{
-    type ipv4_addr . ipv4_addr
-  }}
-  chain hostports {{
-    dnat ip to ip daddr . meta l4proto . th dport map @hostports-by-ip
-    dnat ip to meta l4proto . th dport map @hostports
-  }}
-  chain prerouting {{
-    type nat hook prerouting priority {PRIORITY_HOST_PORTS}; policy accept;
-    fib daddr type local jump hostports
-  }}
-  chain output {{
-    type nat hook output priority {PRIORITY_HOST_PORTS}; policy accept;
-    fib daddr type local jump hostports
-  }}
-  chain postrouting {{
-    type nat hook postrouting priority 100; policy accept;
-    ct status dnat ip saddr . ip daddr @hairpin masquerade
-    oifname \"{bridge}\" ip saddr 127.0.0.0/8 masquerade
-    ip saddr {subnet} ip daddr != {{ {keep} }} masquerade
-  }}
-  chain guard {{
-    type filter hook prerouting priority -300; policy accept;
-    iifname \"{bridge}\" ip daddr 127.0.0.0/8 drop
-  }}
-  chain redirects {{
-    type filter hook output priority 0; policy accept;
-    oifname \"{bridge}\" icmp type redirect drop
-  }}
-}}
-{}",
-        host_ports_script(config, allocations)
-    )
+/// A failed run.
+#[derive(Debug, thiserror::Error)]
+pub enum NftError {
+    /// The program is not installed.
+    #[error("nft is not installed (install the package nftables)")]
+    Missing,
+    /// It cannot be started or spoken to.
+    #[error("run nft: {0}")]
+    Io(#[from] std::io::Error),
+    /// It took too long and was killed.
+    #[error("nft did not end within {} seconds", RUN_TIMEOUT.as_secs())]
+    Timeout,
+    /// It refused; the last of its words.
+    #[error("nft failed: {0}")]
+    Refused(String),
+    /// Its listing cannot be read.
+    #[error("read the listing of nft: {0}")]
+    Listing(#[from] serde_json::Error),
 }
 
-/// Only the host ports, refilled from the allocations.
-pub(crate) fn host_ports_script(config: &NetworkConfig, allocations: &BTreeMap<IpAddr, Allocation>) -> String {
-    let table = config.table();
-    let mut script =
-        format!("flush map ip {table} hostports\nflush map ip {table} hostports-by-ip\nflush set ip {table} hairpin\n");
-    for (ip, allocation) in allocations.iter().filter(|(ip, a)| ip.is_ipv4() && !a.ports.is_empty()) {
-        let _ = writeln!(script, "add element ip {table} hairpin {{ {ip} . {ip} }}");
-        for port in &allocation.ports {
-            let (protocol, from, to) = (port.protocol, port.host_port, port.container_port);
-            let _ = if port.host_ip.is_unspecified() {
-                writeln!(script, "add element ip {table} hostports {{ {protocol} . {from} : {ip} . {to} }}")
-            } else {
-                let host = port.host_ip;
-                writeln!(
-                    script,
-                    "add element ip {table} hostports-by-ip {{ {host} . {protocol} . {from} : {ip} . {to} }}"
-                )
-            };
+async fn run(args: &[&str], input: &str) -> Result<Vec<u8>, NftError> {
+    let mut command = Command::new("nft");
+    command.args(args).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+    let mut child = command.spawn().map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound => NftError::Missing,
+        _ => NftError::Io(e),
+    })?;
+    let stdin = child.stdin.take();
+    let feed = async {
+        if let Some(mut stdin) = stdin {
+            // A program that ends early breaks the pipe; its own words below are the better error.
+            let _ = stdin.write_all(input.as_bytes()).await;
         }
-    }
-    script
-}
-
-/// Removes the table; no error when there is none.
-pub(crate) fn delete_script(table: &str) -> String {
-    format!("add table ip {table}\ndelete table ip {table}\n")
-}
-
-fn is_v4(net: &&IpNet) -> bool {
-    matches!(net, IpNet::V4(_))
-}
-
-/// nft refuses a set with one range inside another.
-fn without_contained(nets: &[String]) -> String {
-    let parsed: Vec<IpNet> = nets.iter().filter_map(|n| n.parse().ok()).collect();
-    let mut kept: Vec<IpNet> = Vec::new();
-    for net in &parsed {
-        if !parsed.iter().any(|other| other != net && other.contains(net)) && !kept.contains(net) {
-            kept.push(*net);
-        }
-    }
-    kept.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", ")
-}
-
-/// Runs one script as one transaction.
-pub(crate) fn apply(script: &str) -> Result<(), NetError> {
-    let mut child = Command::new("nft")
-        .args(["-f", "-"])
-        .stdin(Stdio::piped())
-        .stdout(Stdio::null())
-        .stderr(Stdio::piped())
-        .spawn()
-        .map_err(NetError::io("start nft (install the package nftables)"))?;
-    if let Some(mut stdin) = child.stdin.take() {
-        // A program that ends early breaks the pipe; its own words below are the better error.
-        let _ = stdin.write_all(script.as_bytes());
-    }
-    let output = child.wait_with_output().map_err(NetError::io("wait for nft"))?;
-    if output.status.success() {
-        return Ok(());
-    }
-    Err(NetError::Program { program: "nft", message: tail(&output.stderr) })
-}
-
-/// Lets the bridge's traffic through an iptables `FORWARD` chain, such as Docker's with its policy drop: an accept in a
-/// table of our own does not overrule it. Nothing is done where no such chain exists.
-pub(crate) fn allow_forward(bridge: &str) -> Result<(), NetError> {
-    let Some(program) = forward_chain_owner() else { return Ok(()) };
-    for direction in ["-i", "-o"] {
-        let rule = ["FORWARD", direction, bridge, "-j", "ACCEPT"];
-        if iptables(program, "-C", &rule).is_err() {
-            iptables(program, "-I", &rule)?;
-        }
-    }
-    Ok(())
-}
-
-/// Takes back what [`allow_forward`] did.
-pub(crate) fn disallow_forward(bridge: &str) -> Result<(), NetError> {
-    let Some(program) = forward_chain_owner() else { return Ok(()) };
-    for direction in ["-i", "-o"] {
-        let rule = ["FORWARD", direction, bridge, "-j", "ACCEPT"];
-        while iptables(program, "-C", &rule).is_ok() {
-            iptables(program, "-D", &rule)?;
-        }
-    }
-    Ok(())
-}
-
-/// The iptables flavour whose filter table exists. Asked without touching either, because a mere listing by iptables
-/// would create the table.
-fn forward_chain_owner() -> Option<&'static str> {
-    let quiet = |program: &str, args: &[&str]| {
-        let mut command = Command::new(program);
-        command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-        matches!(command.status(), Ok(s) if s.success())
     };
-    let legacy = std::fs::read_to_string("/proc/net/ip_tables_names").unwrap_or_default();
-    let candidates: &[&'static str] = if legacy.lines().any(|l| l == "filter") {
-        &["iptables-legacy", "iptables"]
-    } else if quiet("nft", &["list", "chain", "ip", "filter", "FORWARD"]) {
-        &["iptables-nft", "iptables"]
-    } else {
-        return None;
-    };
-    candidates.iter().copied().find(|program| quiet(program, &["--version"]))
-}
-
-fn iptables(program: &str, action: &str, rule: &[&str]) -> Result<(), NetError> {
-    let output = Command::new(program)
-        .args(["-w", "5", action])
-        .args(rule)
-        .stdin(Stdio::null())
-        .output()
-        .map_err(NetError::io(format!("start {program}")))?;
+    let both = async { tokio::join!(feed, child.wait_with_output()).1 };
+    let output = tokio::time::timeout(RUN_TIMEOUT, both).await.map_err(|_| NftError::Timeout)??;
     if output.status.success() {
-        return Ok(());
+        return Ok(output.stdout);
     }
-    Err(NetError::Program { program: "iptables", message: tail(&output.stderr) })
+    let start = output.stderr.len().saturating_sub(STDERR_BYTES_MAX);
+    Err(NftError::Refused(String::from_utf8_lossy(&output.stderr[start..]).trim().to_owned()))
 }
 
-fn tail(stderr: &[u8]) -> String {
-    let start = stderr.len().saturating_sub(STDERR_BYTES_MAX);
-    String::from_utf8_lossy(&stderr[start..]).trim().to_owned()
+/// Applies one script as one transaction.
+///
+/// # Errors
+/// See [`NftError`]; nothing was changed then.
+pub async fn apply(script: &str) -> Result<(), NftError> {
+    run(&["-f", "-"], script).await.map(drop)
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ipam::{PortMapping, Protocol};
+/// Removes a table (`ip NAME`); no error when there is none.
+///
+/// # Errors
+/// See [`NftError`].
+pub async fn delete_table(table: &str) -> Result<(), NftError> {
+    apply(&format!("add table {table}\ndelete table {table}\n")).await
+}
 
-    fn config() -> NetworkConfig {
-        NetworkConfig {
-            id: "00c0ffee".to_owned(),
-            data_dir: "/x".into(),
-            subnets: vec!["10.42.3.0/24".parse().unwrap()],
-            cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
-            mtu: 0,
-            overlay: None,
-        }
-    }
-
-    #[test]
-    fn host_ports_become_elements() {
-        let port = |host_ip: &str, host_port, protocol| PortMapping {
-            host_port,
-            container_port: 80,
-            protocol,
-            host_ip: host_ip.parse().unwrap(),
-        };
-        let allocation = Allocation {
-            container: "c".into(),
-            ifname: "eth0".into(),
-            ports: vec![port("0.0.0.0", 8080, Protocol::Tcp), port("192.0.2.2", 53, Protocol::Udp)],
-        };
-        let script = host_ports_script(&config(), &BTreeMap::from([("10.42.3.9".parse().unwrap(), allocation)]));
-        for line in [
-            "add element ip kelson-00c0ffee hairpin { 10.42.3.9 . 10.42.3.9 }",
-            "add element ip kelson-00c0ffee hostports { tcp . 8080 : 10.42.3.9 . 80 }",
-            "add element ip kelson-00c0ffee hostports-by-ip { 192.0.2.2 . udp . 53 : 10.42.3.9 . 80 }",
-        ] {
-            assert!(script.lines().any(|l| l == line), "{script}");
-        }
-    }
-
-    #[test]
-    fn the_cluster_is_never_masqueraded() {
-        let script = table_script(&config(), &BTreeMap::new());
-        let rule = "ip saddr 10.42.3.0/24 ip daddr != { 10.42.0.0/16, 224.0.0.0/4 } masquerade";
-        assert!(script.contains(rule), "{script}");
-    }
+/// What is in a table (`ip NAME`), in nft's JSON.
+///
+/// # Errors
+/// See [`NftError`]; [`NftError::Refused`] when there is no such table.
+pub async fn list_table(table: &str) -> Result<Vec<u8>, NftError> {
+    let words: Vec<&str> = ["-j", "list", "table"].into_iter().chain(table.split(' ')).collect();
+    run(&words, "").await
 }

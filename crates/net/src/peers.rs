@@ -7,9 +7,9 @@ use std::time::Duration;
 use ipnet::{IpNet, Ipv4Net};
 use kelson_client::{Client, Informer, InformerConfig, InformerHandle, ResourceType, slim_object};
 use kelson_meta::ObjectMeta;
+use kelson_tasks::Tasks;
 use serde::Deserialize;
 use tokio::sync::Notify;
-use tokio::task::JoinHandle;
 
 use crate::config::NetworkConfig;
 use crate::network::Network;
@@ -73,33 +73,35 @@ impl NodeView {
 /// whose pods would be outside the cluster's range, however its object came to say so.
 fn peers_of<'a>(nodes: impl Iterator<Item = &'a NodeView>, own_name: &str, config: &NetworkConfig) -> Vec<Peer> {
     let own_ip = config.overlay.map(|o| o.node_ip);
+    // The older node first, so that a new one that claims the range of another does not get its traffic.
+    let mut nodes: Vec<&NodeView> = nodes.filter(|n| n.metadata.name != own_name).collect();
+    nodes.sort_by_key(|n| (n.subnet(), &n.metadata.creation_timestamp, &n.metadata.name));
     let mut peers: Vec<Peer> = nodes
-        .filter(|n| n.metadata.name != own_name)
+        .into_iter()
         .filter_map(|n| Some(Peer { subnet: n.subnet()?, node_ip: n.internal_ip()? }))
         .filter(|p| Some(p.node_ip) != own_ip && !p.node_ip.is_loopback() && !p.node_ip.is_unspecified())
         .filter(|p| config.cluster_cidrs.iter().any(|c| c.contains(&IpNet::V4(p.subnet))))
         .filter(|p| !config.subnet().contains(&IpAddr::V4(p.subnet.network())))
         .collect();
-    peers.sort_unstable();
-    // Two nodes with one range are a fault elsewhere; one of them, always the same, is reached.
+    // Two nodes with one range are a fault elsewhere; the older is reached.
     peers.dedup_by_key(|p| p.subnet);
     peers
 }
 
 /// Keeps the overlay of one node in step with the cluster's nodes until dropped; what was made stays.
 pub struct PeerWatch {
-    task: JoinHandle<()>,
+    tasks: Tasks,
 }
 
 impl Drop for PeerWatch {
     fn drop(&mut self) {
-        self.task.abort();
+        self.tasks.token().cancel();
     }
 }
 
 impl PeerWatch {
-    /// Starts watching. `client` must be allowed to list and watch nodes.
-    pub fn start(network: Network, node_name: &str, client: Client) -> Self {
+    /// Starts watching; after a panic anew. `client` must be allowed to list and watch nodes.
+    pub fn start(network: Network, node_name: &str, client: Client, tasks: &Tasks) -> Self {
         let changed = Arc::new(Notify::new());
         let wake = Arc::clone(&changed);
         let nodes = Informer::<NodeView>::new(client, InformerConfig::default()).on_change(move |change| {
@@ -112,11 +114,13 @@ impl PeerWatch {
             }
         });
         let name = node_name.to_owned();
-        Self { task: tokio::spawn(keep(network, name, nodes.start(), changed)) }
+        let (tasks, nodes) = (tasks.child("peers"), Arc::new(nodes.start()));
+        tasks.supervise("peers", move || keep(network.clone(), name.clone(), Arc::clone(&nodes), Arc::clone(&changed)));
+        Self { tasks }
     }
 }
 
-async fn keep(network: Network, name: String, nodes: InformerHandle<NodeView>, changed: Arc<Notify>) {
+async fn keep(network: Network, name: String, nodes: Arc<InformerHandle<NodeView>>, changed: Arc<Notify>) {
     // A cluster that cannot be read has no peers to take away.
     nodes.synced().await;
     let (mut known, mut pause) = (None, RETRY_FIRST);
@@ -182,6 +186,28 @@ mod tests {
         let got: Vec<String> =
             peers_of(nodes.iter(), "self", &config).iter().map(|p| format!("{} {}", p.subnet, p.node_ip)).collect();
         assert_eq!(got, ["10.42.1.0/24 198.51.100.9", "10.42.2.0/24 192.0.2.2"]);
+    }
+
+    #[test]
+    fn a_new_node_does_not_take_over_the_range_of_another() {
+        let config = NetworkConfig {
+            id: "00c0ffee".to_owned(),
+            data_dir: "/x".into(),
+            subnets: vec!["10.42.0.0/24".parse().unwrap()],
+            cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
+            mtu: 0,
+            overlay: Some(OverlayConfig { vni: 7, port: 8472, node_ip: "192.0.2.1".parse().unwrap() }),
+        };
+        let born = |name: &str, ip: &str, at: &str| {
+            serde_json::from_value::<NodeView>(json!({
+                "metadata": {"name": name, "creationTimestamp": at}, "spec": {"podCIDRs": ["10.42.2.0/24"]},
+                "status": {"addresses": [{"type": "InternalIP", "address": ip}]}}))
+            .unwrap()
+        };
+        let nodes =
+            [born("a-thief", "192.0.2.2", "2026-11-02T00:00:00Z"), born("owner", "192.0.2.9", "2026-11-01T00:00:00Z")];
+        let got = peers_of(nodes.iter(), "self", &config);
+        assert_eq!(got.iter().map(|p| p.node_ip.to_string()).collect::<Vec<_>>(), ["192.0.2.9"]);
     }
 
     #[test]

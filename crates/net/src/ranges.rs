@@ -12,10 +12,10 @@ use ipnet::{IpNet, Ipv4Net};
 use rustix::fs::FlockOperation;
 use serde::{Deserialize, Serialize};
 
+use crate::aside::aside;
 use crate::config::{NetworkConfig, VNI_MAX, network_id};
 use crate::error::NetError;
 use crate::netlink::{Links, block_on};
-use crate::network::aside;
 
 /// Reservations of this host, one file per data directory. A reboot empties it, as it does the host's network.
 pub const RUN_DIR: &str = "/run/kelson";

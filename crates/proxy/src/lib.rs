@@ -7,8 +7,8 @@
 
 mod conntrack;
 mod health;
+mod listing;
 pub mod model;
-mod nft;
 pub mod render;
 pub mod ruleset;
 pub mod service;
@@ -22,6 +22,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use kelson_client::Client;
 use kelson_meta::Clock;
+use kelson_net::nft;
 use kelson_tasks::Tasks;
 use tokio::sync::watch;
 

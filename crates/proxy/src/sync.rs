@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use kelson_client::{Backoff, Change, Client, Informer, InformerConfig, InformerHandle};
 use kelson_meta::{Clock, ObjectKey};
+use kelson_net::nft::{self, NftError};
 use kelson_tasks::{Lane, Tasks};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
@@ -16,11 +17,10 @@ use tokio::time::Instant;
 use crate::conntrack::{self, Frontends};
 use crate::health::{Health, Listeners};
 use crate::model::{EndpointSlice, Family, LABEL_HEADLESS, LABEL_PROXY_NAME, LABEL_ZONE, Node, Service, TrafficPolicy};
-use crate::nft::{self, NftError};
 use crate::render::{self, Options};
 use crate::ruleset::RuleSet;
 use crate::service::{self, NodeInfo};
-use crate::{Config, table};
+use crate::{Config, listing, table};
 
 /// How long the first sync waits for the node's zone; without it hints by zone do not hold.
 const NODE_WAIT: Duration = Duration::from_secs(2);
@@ -295,7 +295,7 @@ impl Syncer {
     /// Compares the kernel's tables with what they should be; true when one must be made anew.
     async fn check(&mut self) -> bool {
         for table in &mut self.tables {
-            match nft::count(table.rules.table(), &FIXED_CHAINS).await {
+            match listing::count(table.rules.table(), &FIXED_CHAINS).await {
                 Ok(found) if found == table.rules.expected() => {}
                 Ok(_) => {
                     tracing::warn!(table = table.rules.table(), "rules were changed by somebody else; made anew");

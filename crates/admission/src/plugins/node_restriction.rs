@@ -284,6 +284,9 @@ fn pod_status(node: &str, a: &Attributes<'_>) -> Checked {
     Ok(())
 }
 
+/// Which addresses are a node's pods'. The node IPAM controller alone gives them out.
+const POD_RANGES: [&[&str]; 2] = [&["spec", "podCIDR"], &["spec", "podCIDRs"]];
+
 fn node_object(node: &str, a: &Attributes<'_>) -> Checked {
     let asked = a.object_name();
     if asked != node {
@@ -292,6 +295,10 @@ fn node_object(node: &str, a: &Attributes<'_>) -> Checked {
     let (old, new) = (a.stored(), a.new_object());
     match a.operation {
         Operation::Create => {
+            // Stricter than the reference: the pod network routes by these, so a node must not choose them itself.
+            if POD_RANGES.iter().any(|path| !same(at(new, path), &Value::Null)) {
+                return Err(a.forbidden(&format!("node {node:?} is not allowed to set its pod CIDRs")));
+            }
             if !at(new, &["spec", "configSource"]).is_null() {
                 let why = format!("node {node:?} is not allowed to create pods with a non-nil configSource");
                 return Err(a.forbidden(&why));
@@ -308,6 +315,9 @@ fn node_object(node: &str, a: &Attributes<'_>) -> Checked {
             if !at(new, &source).is_null() && at(new, &source) != at(old, &source) {
                 let why = format!("node {node:?} is not allowed to update configSource to a new non-nil configSource");
                 return Err(a.forbidden(&why));
+            }
+            if POD_RANGES.iter().any(|path| !same(at(new, path), at(old, path))) {
+                return Err(a.forbidden(&format!("node {node:?} is not allowed to modify its pod CIDRs")));
             }
             if !same(at(new, &["spec", "taints"]), at(old, &["spec", "taints"])) {
                 return Err(a.forbidden(&format!("node {node:?} is not allowed to modify taints")));

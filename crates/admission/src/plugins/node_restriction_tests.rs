@@ -128,6 +128,13 @@ async fn nodes() {
             .unwrap_err()
             .contains("modify ownerReferences")
     );
+    let with_range =
+        json!({"metadata": {"name": "n1"}, "spec": {"podCIDR": "10.42.9.0/24", "podCIDRs": ["10.42.9.0/24"]}});
+    assert!(ask(Ask::create("/nodes", with_range)).await.unwrap_err().contains("not allowed to set its pod CIDRs"));
+    let only_list = json!({"metadata": {"name": "n1"}, "spec": {"podCIDRs": ["10.42.9.0/24"]}});
+    assert!(ask(Ask::create("/nodes", only_list)).await.unwrap_err().contains("not allowed to set its pod CIDRs"));
+    let late = update("spec.podCIDRs", json!(["10.42.9.0/24"]));
+    assert!(ask(late).await.unwrap_err().contains("not allowed to modify its pod CIDRs"));
     let other = Ask::create("/nodes", json!({"metadata": {"name": "n2"}}));
     assert!(ask(other).await.unwrap_err().contains("node \"n1\" is not allowed to modify node \"n2\""));
 }

@@ -95,7 +95,7 @@ impl ControlPlane {
         let token = token?;
         let controllers = start_controllers(args, &ranges, &api, &pki, address, tasks.child("controllers"))?;
         let scheduler = client(&api, UserInfo::new(user::KUBE_SCHEDULER, [user::AUTHENTICATED]), "scheduler");
-        let scheduler = Scheduler::start(kelson_scheduler::Config::default(), scheduler, Arc::clone(&clock), None);
+        let scheduler = Scheduler::start(kelson_scheduler::Config::default(), scheduler, Arc::clone(&clock), None, &tasks);
         let manager = Registry::of_component();
         certificates::keep(&tasks, &manager, Arc::clone(&clock), certificates.all());
         let ports = Ports { args, tasks: &tasks, api: &api, pki: &pki, certificates: &certificates, clock };

@@ -18,7 +18,7 @@ mod zero;
 pub use budget::{Budget, Exceeded, Limits};
 pub use error::{DecodeError, EncodeError, StrictErrors};
 pub use media::{Accept, Encoding, MediaType, TableRequest};
-pub use scalar::{format_duration, parse_duration};
+pub use scalar::{format_duration, go_duration, parse_duration};
 
 use kelson_schema::{Schema, TypeId};
 use serde_json::Value;

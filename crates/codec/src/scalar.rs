@@ -217,6 +217,13 @@ pub fn parse_duration(text: &str) -> Result<i64, DecodeError> {
     i64::try_from(if negative { -total } else { total }).map_err(|_| invalid())
 }
 
+/// Prints a duration as Go's `Duration.String`, to the millisecond: what messages for people say.
+pub fn go_duration(duration: std::time::Duration) -> String {
+    // Beyond what an i64 of nanoseconds holds, 292 years, more is not told apart.
+    let ms = i64::try_from(duration.as_millis()).unwrap_or(i64::MAX).min(i64::MAX / 1_000_000);
+    format_duration(ms * 1_000_000)
+}
+
 /// Prints nanoseconds as Go's `Duration.String`.
 pub fn format_duration(nanos: i64) -> String {
     if nanos == 0 {

@@ -5,6 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kelson_codec::go_duration;
+
 use crate::config::{self, Config};
 use crate::events::NoEvents;
 use crate::keyring::Keyring;
@@ -12,7 +14,6 @@ use crate::metrics::Metrics;
 use crate::plugin::cache::Answer;
 use crate::plugin::exec::{Executor, ProcessExecutor};
 use crate::plugin::{NoServiceAccounts, Options, PROCESSES_MAX, PodIdentity, Providers};
-use crate::pull::go_duration;
 use crate::reference::Reference;
 use crate::secret::masked;
 

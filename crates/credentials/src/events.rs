@@ -37,7 +37,7 @@ pub fn plugin_message(e: &PluginError) -> String {
         "Credential provider {:?} failed for image {:?} after {}: {}: {}",
         e.plugin,
         e.image,
-        crate::pull::go_duration(e.took),
+        kelson_codec::go_duration(e.took),
         e.fault.reason,
         e.fault.message
     );

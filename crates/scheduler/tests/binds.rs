@@ -28,7 +28,7 @@ async fn cluster() -> (Client, Running) {
     let scheduler = UserInfo::new("system:kube-scheduler", [user::AUTHENTICATED]);
     let scheduler = Client::new(server.in_process(scheduler), "scheduler");
     let config = Config { seed: Some(7), ..Config::default() };
-    (client, Scheduler::start(config, scheduler, Arc::new(SystemClock), None))
+    (client, Scheduler::start(config, scheduler, Arc::new(SystemClock), None, &kelson_tasks::Tasks::root("test")))
 }
 
 async fn node(client: &Client, name: &str, cpu: &str, taints: Value) {

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kelson_meta::Clock;
+use kelson_tasks::Tasks;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
 
@@ -78,6 +79,7 @@ impl Providers {
             clock: options.clock,
             metrics: options.metrics,
             slots: Semaphore::new(options.processes_max.max(1)),
+            tasks: Tasks::root("credential-plugins"),
         });
         let empty = Set { index: PatternIndex::default(), providers: Vec::new(), hash: String::new() };
         let this =

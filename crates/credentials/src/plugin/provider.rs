@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 use kelson_meta::Clock;
+use kelson_tasks::{OnPanic, Tasks};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
 use tokio::task::AbortHandle;
@@ -35,6 +36,8 @@ pub(crate) struct Effects {
     pub accounts: Arc<dyn ServiceAccounts>,
     pub clock: Arc<dyn Clock>,
     pub metrics: Arc<Metrics>,
+    /// The runs under way. Each belongs to those who wait for it and ends with the last of them.
+    pub tasks: Tasks,
     /// Processes at once, over all providers.
     pub slots: Semaphore,
 }
@@ -206,7 +209,7 @@ impl Provider {
             identity: identity.clone(),
             done,
         };
-        let task = tokio::spawn(flying.fly()).abort_handle();
+        let task = effects.tasks.spawn("credential-plugin", OnPanic::Contain, flying.fly());
         state.flights.insert(key.clone(), Flight { number, waiters: 1, landed: landed.clone(), task });
         Ok(Entered::Waiting(Waiter { provider: self.clone(), key, number, landed }))
     }

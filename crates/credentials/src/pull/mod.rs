@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
+pub use kelson_codec::go_duration;
 use kelson_meta::Clock;
+use kelson_tasks::FILES;
 use parking_lot::Mutex;
 use tokio::sync::Semaphore;
 
@@ -280,14 +282,17 @@ impl PullManager {
         reference: &str,
         credentials: &mut Option<Credentials>,
     ) -> bool {
-        match self.records.decide(request.image, reference) {
+        let (records, given, at) = (self.records.clone(), request.image.to_owned(), reference.to_owned());
+        // What cannot be looked at opens nothing.
+        match FILES.run(move || records.decide(&given, &at)).await.unwrap_or(Decision::Pull) {
             Decision::Use => true,
             Decision::Pull => false,
             Decision::Show(known) => {
                 let found = self.credentials(request, image).await;
                 let shown = Presented::of(&found.candidates);
                 *credentials = Some(found);
-                self.records.shown(request.image, reference, &known, &shown)
+                let (records, given, at) = (self.records.clone(), request.image.to_owned(), reference.to_owned());
+                FILES.run(move || records.shown(&given, &at, &known, &shown)).await.unwrap_or(false)
             }
         }
     }
@@ -301,7 +306,10 @@ impl PullManager {
         for secret in request.secrets {
             ring.add_secret(secret);
         }
-        ring.add_node(&self.node.read());
+        let node = self.node.clone();
+        if let Ok(config) = FILES.run(move || node.read()).await {
+            ring.add_node(&config);
+        }
         for provided in &answered.answers {
             ring.add_provided(provided);
         }
@@ -363,11 +371,12 @@ impl PullManager {
 
     async fn begin(&self, given: &str) -> Result<Intent, EnsureError> {
         let (records, image) = (self.records.clone(), given.to_owned());
-        let begun = tokio::task::spawn_blocking(move || {
-            records.begin(&image)?;
-            Ok::<_, std::io::Error>(Intent { records, image, open: true })
-        })
-        .await;
+        let begun = FILES
+            .run(move || {
+                records.begin(&image)?;
+                Ok::<_, std::io::Error>(Intent { records, image, open: true })
+            })
+            .await;
         begun.map_err(std::io::Error::other).and_then(|b| b).map_err(|e| {
             let message = format!("Failed to record image pull intent for container image {given:?}: failed to record image pull intent: {e}");
             EnsureError::new("ErrImagePull", message)
@@ -379,7 +388,7 @@ impl PullManager {
         let credentials = ImagePullCredentials::of(used);
         let (records, image, reference) = (self.records.clone(), intent.image.clone(), reference.to_owned());
         // A failed write is logged where it fails, and leaves the intent.
-        let _ = tokio::task::spawn_blocking(move || records.pulled(&image, &reference, &credentials)).await;
+        let _ = FILES.run(move || records.pulled(&image, &reference, &credentials)).await;
     }
 
     /// All candidates in order; without any, no credentials.
@@ -486,10 +495,4 @@ fn pull_error(image: &str, errors: &[String], credentials: &Credentials) -> (Ens
         }
     }
     (EnsureError::new("ErrImagePull", told.clone()), told)
-}
-
-/// A duration as Go prints it, to the millisecond.
-pub fn go_duration(d: Duration) -> String {
-    let ms = u64::try_from(d.as_millis()).unwrap_or(u64::MAX / 2_000_000);
-    kelson_codec::format_duration(i64::try_from(ms.saturating_mul(1_000_000)).unwrap_or(i64::MAX))
 }

@@ -1,0 +1,170 @@
+//! The informers that feed the core.
+use std::sync::Arc;
+
+use kelson_client::{Change, Client, Informer, InformerConfig, InformerHandle, Object};
+use kelson_tasks::{OnPanic, Tasks};
+use tokio::time::Instant;
+
+use super::shared::Shared;
+use super::write::Writer;
+use crate::cluster::workloads::owner_selector;
+use crate::core::Core;
+use crate::view::{
+    Claim, DisruptionBudget, Namespace, Node, Pod, ReplicaSet, ReplicationController, Service, StatefulSet,
+    StorageClass, Volume,
+};
+
+/// What the API server says of a gated pod.
+const GATED: &str = "Scheduling is blocked due to non-empty scheduling gates";
+
+/// What decisions on pods need beside the pods; kept up to date as long as this lives.
+pub(super) struct Surroundings(
+    #[expect(dead_code, reason = "held until dropped")]
+    (InformerHandle<Node>, InformerHandle<Namespace>, Followed4, Followed3, InformerHandle<DisruptionBudget>),
+);
+
+/// Follows everything but pods; returns when all of it was read once.
+pub(super) async fn surroundings(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Surroundings {
+    let all = InformerConfig::default;
+    let nodes = follow::<Node>(shared, client, tasks, all(), |core, c, now| match present(c) {
+        Some(node) => core.put_node(node, now),
+        None => core.remove_node(c.object().name(), now),
+    });
+    let namespaces = follow::<Namespace>(shared, client, tasks, all(), |core, c, now| {
+        match present(c) {
+            Some(ns) => core.cluster.namespaces().put(ns),
+            None => core.cluster.namespaces().remove(c.object().name()),
+        }
+        core.namespaces_changed(now);
+    });
+    let workloads = follow_workloads(shared, client, tasks);
+    let storage = follow_storage(shared, client, tasks);
+    let budgets = follow::<DisruptionBudget>(shared, client, tasks, all(), |core, c, _| {
+        match present(c) {
+            Some(b) => core.budgets.insert(b.key(), DisruptionBudget::clone(b)),
+            None => core.budgets.remove(&c.object().key()),
+        };
+    });
+    nodes.synced().await;
+    namespaces.synced().await;
+    storage.0.synced().await;
+    storage.1.synced().await;
+    storage.2.synced().await;
+    workloads.0.synced().await;
+    workloads.1.synced().await;
+    workloads.2.synced().await;
+    workloads.3.synced().await;
+    budgets.synced().await;
+    Surroundings((nodes, namespaces, workloads, storage, budgets))
+}
+
+/// Follows the pods that have not ended; returns when all were read once.
+pub(super) async fn pods(shared: &Arc<Shared>, writer: &Arc<Writer>, tasks: &Tasks) -> InformerHandle<Pod> {
+    let unfinished =
+        InformerConfig { fields: "status.phase!=Succeeded,status.phase!=Failed".into(), ..InformerConfig::default() };
+    let name = shared.core.lock().name().into();
+    let gates = GateReporter { writer: Arc::clone(writer), tasks: tasks.clone(), name };
+    let pods = follow::<Pod>(shared, &writer.client, tasks, unfinished, move |core, c, now| match c {
+        Change::Deleted(pod) => core.remove_pod(pod, now),
+        Change::Added(pod) | Change::Updated { new: pod, .. } => {
+            core.put_pod(Arc::clone(pod), now);
+            gates.look(pod);
+        }
+    });
+    pods.synced().await;
+    pods
+}
+
+/// Feeds changes of one type to the core.
+fn follow<T: Object>(
+    shared: &Arc<Shared>,
+    client: &Client,
+    tasks: &Tasks,
+    config: InformerConfig,
+    f: impl Fn(&mut Core, &Change<T>, Instant) + Send + Sync + 'static,
+) -> InformerHandle<T> {
+    let to = Arc::clone(shared);
+    Informer::new(client.clone(), config)
+        .on_change(move |change| {
+            f(&mut to.core.lock(), change, Instant::now());
+            to.changed.notify_one();
+        })
+        .start_in(tasks)
+}
+
+/// The present state of what changed; `None` when it is gone.
+fn present<T>(change: &Change<T>) -> Option<&Arc<T>> {
+    match change {
+        Change::Deleted(_) => None,
+        other => Some(other.object()),
+    }
+}
+
+/// Handles of what selects pods.
+type Followed4 = (
+    InformerHandle<Service>,
+    InformerHandle<ReplicationController>,
+    InformerHandle<ReplicaSet>,
+    InformerHandle<StatefulSet>,
+);
+
+fn follow_workloads(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Followed4 {
+    let all = InformerConfig::default;
+    let services = follow::<Service>(shared, client, tasks, all(), |core, c, _| {
+        let selector = present(c).and_then(|s| s.spec.selector.as_ref());
+        core.cluster.workloads.put_service(&c.object().key(), selector);
+    });
+    let controllers = follow::<ReplicationController>(shared, client, tasks, all(), |core, c, _| {
+        let selector = present(c).and_then(|s| s.spec.selector.as_ref());
+        let selector = selector.map(kelson_meta::LabelSelector::from_map);
+        core.cluster.workloads.put_owner("ReplicationController", &c.object().key(), selector);
+    });
+    let sets = follow::<ReplicaSet>(shared, client, tasks, all(), |core, c, _| {
+        let selector = present(c).and_then(|s| owner_selector(s.spec.selector.as_ref()));
+        core.cluster.workloads.put_owner("ReplicaSet", &c.object().key(), selector);
+    });
+    let stateful = follow::<StatefulSet>(shared, client, tasks, all(), |core, c, _| {
+        let selector = present(c).and_then(|s| owner_selector(s.spec.selector.as_ref()));
+        core.cluster.workloads.put_owner("StatefulSet", &c.object().key(), selector);
+    });
+    (services, controllers, sets, stateful)
+}
+
+/// Handles of what storage is decided by.
+type Followed3 = (InformerHandle<Claim>, InformerHandle<Volume>, InformerHandle<StorageClass>);
+
+fn follow_storage(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Followed3 {
+    let all = InformerConfig::default;
+    let claims = follow::<Claim>(shared, client, tasks, all(), |core, c, now| {
+        core.cluster.storage.put_claim(c.object().key(), present(c).map(|c| Claim::clone(c)));
+        core.storage_changed(now);
+    });
+    let volumes = follow::<Volume>(shared, client, tasks, all(), |core, c, now| {
+        core.cluster.storage.put_volume(c.object().name(), present(c).map(|v| Volume::clone(v)));
+        core.storage_changed(now);
+    });
+    let classes = follow::<StorageClass>(shared, client, tasks, all(), |core, c, now| {
+        core.cluster.storage.put_class(c.object().name(), present(c).map(|s| StorageClass::clone(s)));
+        core.storage_changed(now);
+    });
+    (claims, volumes, classes)
+}
+
+/// Says on gated pods that they are, where the API server has not.
+struct GateReporter {
+    writer: Arc<Writer>,
+    tasks: Tasks,
+    name: Box<str>,
+}
+
+impl GateReporter {
+    fn look(&self, pod: &Arc<Pod>) {
+        let ours = pod.is_pending() && pod.spec.scheduler_name == self.name;
+        if ours && !pod.spec.gates.is_empty() && pod.condition.is_none() {
+            let (writer, pod) = (Arc::clone(&self.writer), Arc::clone(pod));
+            self.tasks.spawn_graceful("scheduler-gated", OnPanic::Contain, async move {
+                writer.condition(&pod, "SchedulingGated", GATED).await;
+            });
+        }
+    }
+}

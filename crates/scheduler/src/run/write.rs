@@ -1,0 +1,128 @@
+//! What the scheduler writes: bindings, conditions of pods that wait, and the room it asks less important pods to make.
+use std::sync::Arc;
+
+use kelson_client::{
+    Client, ClientError, DeleteOptions, EventRecorder, EventType, Object, PatchKind, ResourceType, WriteOptions,
+};
+use kelson_meta::{Clock, Reason, format_seconds};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::shared::Shared;
+use crate::core::{Preemption, Report};
+use crate::view::Pod;
+
+/// Carries decisions out, and tells the core how that went.
+pub(super) struct Writer {
+    pub shared: Arc<Shared>,
+    pub client: Client,
+    pub clock: Arc<dyn Clock>,
+    pub recorder: EventRecorder,
+}
+
+const PODS: ResourceType = <Pod as Object>::TYPE;
+
+impl Writer {
+    pub(super) async fn bind(&self, pod: &Pod) {
+        let (namespace, name, node) = (pod.namespace(), &*pod.name, &*pod.node_name);
+        let binding = json!({
+            "apiVersion": "v1", "kind": "Binding",
+            "metadata": {"name": name, "namespace": namespace, "uid": &*pod.uid},
+            "target": {"kind": "Node", "name": node},
+        });
+        let done = self.client.create_sub::<serde::de::IgnoredAny>(&PODS, namespace, name, "binding", &binding).await;
+        match done {
+            Ok(_) => {
+                self.shared.core.lock().bound(pod, Instant::now());
+                let text = format!("Successfully assigned {namespace}/{name} to {node}");
+                self.recorder.event(&pod.reference(), EventType::Normal, "Scheduled", text);
+            }
+            Err(e) => self.bind_failed(pod, &e).await,
+        }
+    }
+
+    async fn bind_failed(&self, pod: &Pod, e: &ClientError) {
+        let gone = e.is_not_found();
+        self.shared.core.lock().failed(pod, gone, Instant::now());
+        self.shared.changed.notify_one();
+        if gone {
+            return;
+        }
+        tracing::warn!(pod = %pod.name, namespace = pod.namespace(), node = %pod.node_name, error = %e, "binding failed");
+        let text = format!("binding rejected: {e}");
+        self.recorder.event(&pod.reference(), EventType::Warning, "FailedScheduling", text.clone());
+        // Somebody else bound it: the API will tell, and its status is no longer ours.
+        if !e.is(Reason::Conflict) {
+            self.condition(pod, "SchedulerError", &text).await;
+        }
+    }
+
+    pub(super) async fn report(&self, report: &Report) {
+        let pod = &report.pod;
+        self.recorder.event(&pod.reference(), EventType::Warning, "FailedScheduling", report.message.clone());
+        self.write_status(pod, "Unschedulable", &report.message, report.nominate.as_deref()).await;
+    }
+
+    /// Promises the room first, so that it is known by the time the victims go.
+    pub(super) async fn preempt(&self, p: &Preemption) {
+        self.report(&p.report).await;
+        for pod in &p.disappointed {
+            let patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"nominatedNodeName": null}});
+            self.patch_status(pod, &patch).await;
+        }
+        let (uid, node) = (&p.report.pod.uid, p.report.nominate.as_deref().unwrap_or_default());
+        for victim in p.victims.iter().filter(|v| !v.deleting) {
+            let by = &p.report.pod.spec.scheduler_name;
+            let patch = json!({"metadata": {"uid": &*victim.uid}, "status": {"conditions": [{
+                "type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler",
+                "message": format!("{by}: preempting to accommodate a higher priority pod"),
+                "lastTransitionTime": format_seconds(self.clock.now()),
+            }]}});
+            self.patch_status(victim, &patch).await;
+            let options = DeleteOptions::default().with_uid(&*victim.uid);
+            match self.client.delete::<Pod>(victim.namespace(), &victim.name, &options).await {
+                Ok(()) => {
+                    let text = format!("Preempted by pod {uid} on node {node}");
+                    self.recorder.event(&victim.reference(), EventType::Normal, "Preempted", text);
+                }
+                Err(e) if e.is_not_found() || e.is(Reason::Conflict) => {}
+                Err(e) => tracing::warn!(pod = %victim.name, error = %e, "could not preempt a pod"),
+            }
+        }
+        self.shared.core.lock().room_asked(p, Instant::now());
+        self.shared.changed.notify_one();
+    }
+
+    /// Writes `PodScheduled=False`, unless the pod says just that already.
+    pub(super) async fn condition(&self, pod: &Pod, reason: &str, message: &str) {
+        self.write_status(pod, reason, message, None).await;
+    }
+
+    async fn write_status(&self, pod: &Pod, reason: &str, message: &str, nominate: Option<&str>) {
+        let said = pod.condition.as_ref().is_some_and(|c| &*c.reason == reason && &*c.message == message);
+        let nominated = nominate.is_none_or(|n| n == pod.nominated.as_deref().unwrap_or_default());
+        if said && nominated {
+            return;
+        }
+        let mut condition = json!({"type": "PodScheduled", "status": "False", "reason": reason, "message": message});
+        if pod.condition.is_none() {
+            condition["lastTransitionTime"] = format_seconds(self.clock.now()).into();
+        }
+        let mut patch = json!({"metadata": {"uid": &*pod.uid}, "status": {"conditions": [condition]}});
+        if let Some(node) = nominate {
+            patch["status"]["nominatedNodeName"] = if node.is_empty() { json!(null) } else { json!(node) };
+        }
+        self.patch_status(pod, &patch).await;
+    }
+
+    async fn patch_status(&self, pod: &Pod, patch: &serde_json::Value) {
+        let options = WriteOptions::default();
+        let kind = PatchKind::Strategic;
+        match self.client.patch::<Pod>(pod.namespace(), &pod.name, "status", kind, patch, &options).await {
+            Ok(_) => {}
+            // Gone, or made anew under its name: nothing of ours any more.
+            Err(e) if e.is_not_found() || e.is(Reason::Conflict) => {}
+            Err(e) => tracing::warn!(pod = %pod.name, error = %e, "could not write the pod's status"),
+        }
+    }
+}

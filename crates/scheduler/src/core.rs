@@ -108,7 +108,7 @@ impl Core {
             self.queue.remove(&pod.uid);
             self.promised.remove(&pod.uid);
             self.cluster.put_pod(Arc::clone(&pod));
-            return self.stir_by(Change::PodPlaced, now);
+            return self.requeue_by(Change::PodPlaced, now);
         }
         if pod.deleting {
             return self.remove_pod(&pod, now);
@@ -149,42 +149,42 @@ impl Core {
         if before == Some(state.generation) {
             return;
         }
-        let hoping = self.table.hoping_for(Change::Node);
-        self.queue.stir(now, |pod, by| by.is_empty() || by.meets(hoping) || self.table.may_fit(&pod.spec, state));
+        let requeued = self.table.requeued_by(Change::Node);
+        self.queue.requeue(now, |pod, by| by.is_empty() || by.meets(requeued) || self.table.may_fit(&pod.spec, state));
     }
 
     /// A node is gone: fewer domains may make a spread constraint hold.
     pub fn remove_node(&mut self, name: &str, now: Instant) {
         self.cluster.remove_node(name);
-        self.stir_by(Change::NodeRemoved, now);
+        self.requeue_by(Change::NodeRemoved, now);
     }
 
     /// Claims, volumes or classes changed.
     pub fn storage_changed(&mut self, now: Instant) {
-        self.stir_by(Change::Storage, now);
+        self.requeue_by(Change::Storage, now);
     }
 
     /// Namespaces changed.
     pub fn namespaces_changed(&mut self, now: Instant) {
-        self.stir_by(Change::Namespaces, now);
+        self.requeue_by(Change::Namespaces, now);
     }
 
-    /// Hope for the pods that were refused by plugins to which this change matters.
-    fn stir_by(&mut self, change: Change, now: Instant) {
-        let hoping = self.table.hoping_for(change);
-        if self.queue.any_refused_by(hoping) {
-            self.queue.stir(now, |_, by| by.meets(hoping));
+    /// Tries the pods again that were refused by plugins to which this change matters.
+    fn requeue_by(&mut self, change: Change, now: Instant) {
+        let requeued = self.table.requeued_by(change);
+        if self.queue.any_refused_by(requeued) {
+            self.queue.requeue(now, |_, by| by.meets(requeued));
         }
     }
 
-    /// Pods left a node: hope for those that fit it now, and for those whose place depends on other pods.
+    /// Pods left a node: those that fit it now are tried again, and those whose place depends on other pods.
     fn room_made(&mut self, node: &str, now: Instant) {
-        if !self.queue.any_hopeless() {
+        if !self.queue.any_unschedulable() {
             return;
         }
         let state = self.cluster.position(node).map(|i| &self.cluster.nodes()[i]);
-        let hoping = self.table.hoping_for(Change::PodRemoved);
-        self.queue.stir(now, |pod, by| by.meets(hoping) || state.is_some_and(|s| self.table.fits(&pod.spec, s)));
+        let requeued = self.table.requeued_by(Change::PodRemoved);
+        self.queue.requeue(now, |pod, by| by.meets(requeued) || state.is_some_and(|s| self.table.fits(&pod.spec, s)));
     }
 
     /// Takes the next pod and decides on it.

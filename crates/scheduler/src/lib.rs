@@ -4,7 +4,7 @@
 //! [`queue`](crate::queue) keeps it until it is its turn; [`select`](crate::evaluation::select) asks the plugins, through an
 //! evaluation that remembers every verdict which is still true; the chosen node is assumed in
 //! [`cluster`](crate::cluster) and the binding written by [`run`](crate::run), many at once. A pod that fits nowhere is
-//! told why and waits for a change that gives it hope.
+//! told why and waits for a change that may let it fit.
 //!
 //! Invariants: decisions are made by one task under one short lock and touch no API; nothing is computed twice for
 //! equal specs on an unchanged node; at rest no timer runs.

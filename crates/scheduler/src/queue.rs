@@ -1,5 +1,5 @@
-//! Pods that wait: ready ones by priority and age, failed ones until their back-off is over, hopeless ones until an
-//! event gives them hope (or five minutes have passed), gated ones until their gates go. Knows nothing of why; time is
+//! Pods that wait: ready ones by priority and age, failed ones until their back-off is over, unschedulable ones until an
+//! change may let them fit (or five minutes have passed), gated ones until their gates go. Knows nothing of why; time is
 //! given by the caller.
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,8 +14,8 @@ use crate::view::Pod;
 pub const BACKOFF_FIRST: Duration = Duration::from_secs(1);
 /// Longest back-off.
 pub const BACKOFF_MAX: Duration = Duration::from_secs(10);
-/// A pod without hope is tried again after this, whatever happens.
-pub const HOPELESS_MAX: Duration = Duration::from_secs(300);
+/// An unschedulable pod is tried again after this, whatever happens.
+pub const UNSCHEDULABLE_MAX: Duration = Duration::from_secs(300);
 
 /// Higher priority first, then whoever waits longer.
 type ActiveKey = (i64, u64);
@@ -24,7 +24,7 @@ type ActiveKey = (i64, u64);
 enum Place {
     Active(ActiveKey),
     Backoff { until: Instant, sequence: u64 },
-    Hopeless { since: Instant, sequence: u64 },
+    Unschedulable { since: Instant, sequence: u64 },
     Gated,
     InFlight,
 }
@@ -49,7 +49,7 @@ pub struct Depth {
     pub active: usize,
     /// Backing off.
     pub backoff: usize,
-    /// Without hope.
+    /// Unschedulable until something changes.
     pub unschedulable: usize,
     /// Gated.
     pub gated: usize,
@@ -61,10 +61,10 @@ pub struct Queue {
     entries: HashMap<Arc<str>, Entry>,
     active: BTreeMap<ActiveKey, Arc<str>>,
     backoff: BTreeMap<(Instant, u64), Arc<str>>,
-    hopeless: BTreeMap<(Instant, u64), Arc<str>>,
+    unschedulable: BTreeMap<(Instant, u64), Arc<str>>,
     gated: usize,
     sequence: u64,
-    /// Hopeless pods by who refused them.
+    /// Unschedulable pods by who refused them.
     refused_by: [usize; PLUGINS_MAX],
 }
 
@@ -96,7 +96,7 @@ impl Queue {
         let changed = !Arc::ptr_eq(&entry.pod.spec, &pod.spec);
         let uid = Arc::clone(&pod.uid);
         entry.pod = pod;
-        // Its own change (of labels, tolerations, gates …) is hope enough.
+        // Its own change (of labels, tolerations, gates …) is reason enough to try again.
         if changed && entry.place != Place::InFlight {
             self.detach(&uid);
             self.settle(&uid, now, gated);
@@ -130,8 +130,8 @@ impl Queue {
             Place::Backoff { until, sequence } => {
                 self.backoff.remove(&(until, sequence));
             }
-            Place::Hopeless { since, sequence } => {
-                self.hopeless.remove(&(since, sequence));
+            Place::Unschedulable { since, sequence } => {
+                self.unschedulable.remove(&(since, sequence));
                 for (i, n) in self.refused_by.iter_mut().enumerate() {
                     *n -= usize::from(e.plugins.has(i));
                 }
@@ -168,7 +168,8 @@ impl Queue {
             self.backoff.remove(&key);
             self.settle(&uid, now, false);
         }
-        while let Some((_, uid)) = self.hopeless.first_key_value().filter(|(k, _)| k.0 + HOPELESS_MAX <= now) {
+        while let Some((_, uid)) = self.unschedulable.first_key_value().filter(|(k, _)| k.0 + UNSCHEDULABLE_MAX <= now)
+        {
             let uid = Arc::clone(uid);
             self.detach(&uid);
             self.settle(&uid, now, false);
@@ -184,14 +185,14 @@ impl Queue {
         Some(e)
     }
 
-    /// Gives back a pod that these plugins refused: it waits for hope.
+    /// Gives back a pod that these plugins refused: it waits for a change that may let it fit.
     pub fn refuse(&mut self, uid: &str, plugins: PluginSet, now: Instant) {
         let sequence = self.next();
         let Some(e) = self.fail(uid, now, false) else { return };
         e.plugins = plugins;
-        e.place = Place::Hopeless { since: now, sequence };
+        e.place = Place::Unschedulable { since: now, sequence };
         let uid = Arc::clone(&e.pod.uid);
-        self.hopeless.insert((now, sequence), uid);
+        self.unschedulable.insert((now, sequence), uid);
         for (i, n) in self.refused_by.iter_mut().enumerate() {
             *n += usize::from(plugins.has(i));
         }
@@ -205,26 +206,26 @@ impl Queue {
         }
     }
 
-    /// Whether any hopeless pod was refused by one of these.
+    /// Whether any unschedulable pod was refused by one of these.
     pub fn any_refused_by(&self, plugins: PluginSet) -> bool {
         plugins.rows().any(|row| self.refused_by[row] > 0)
     }
 
-    /// Whether there is a pod without hope.
-    pub fn any_hopeless(&self) -> bool {
-        !self.hopeless.is_empty()
+    /// Whether any pod is unschedulable.
+    pub fn any_unschedulable(&self) -> bool {
+        !self.unschedulable.is_empty()
     }
 
-    /// Brings back the hopeless pods that `hope` has hope for. Siblings are asked for once.
-    pub fn stir(&mut self, now: Instant, mut hope: impl FnMut(&Pod, PluginSet) -> bool) {
+    /// Tries the unschedulable pods again that `may_fit` says may fit now. Pods of one spec are asked for once.
+    pub fn requeue(&mut self, now: Instant, mut may_fit: impl FnMut(&Pod, PluginSet) -> bool) {
         let mut last: Option<(*const crate::view::PodSpec, PluginSet, bool)> = None;
         let mut back = Vec::new();
-        for uid in self.hopeless.values() {
+        for uid in self.unschedulable.values() {
             let Some(e) = self.entries.get(uid) else { continue };
             let at = Arc::as_ptr(&e.pod.spec);
             let yes = match last {
                 Some((spec, plugins, yes)) if spec == at && plugins == e.plugins => yes,
-                _ => hope(&e.pod, e.plugins),
+                _ => may_fit(&e.pod, e.plugins),
             };
             last = Some((at, e.plugins, yes));
             if yes {
@@ -240,8 +241,8 @@ impl Queue {
     /// When something becomes due by itself.
     pub fn due(&self) -> Option<Instant> {
         let backoff = self.backoff.first_key_value().map(|(k, _)| k.0);
-        let hopeless = self.hopeless.first_key_value().map(|(k, _)| k.0 + HOPELESS_MAX);
-        backoff.into_iter().chain(hopeless).min()
+        let unschedulable = self.unschedulable.first_key_value().map(|(k, _)| k.0 + UNSCHEDULABLE_MAX);
+        backoff.into_iter().chain(unschedulable).min()
     }
 
     /// The newest state of a pod that waits or is in flight.
@@ -254,7 +255,7 @@ impl Queue {
         Depth {
             active: self.active.len(),
             backoff: self.backoff.len(),
-            unschedulable: self.hopeless.len(),
+            unschedulable: self.unschedulable.len(),
             gated: self.gated,
         }
     }

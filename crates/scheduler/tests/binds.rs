@@ -1,4 +1,4 @@
-//! The scheduler against an API server in this process: pods are bound, refused ones are told why, and hope returns.
+//! The scheduler against an API server in this process: pods are bound, refused ones are told why, and are tried again when something changes.
 // Helpers of a test fail by panicking, as the test itself does.
 #![allow(clippy::unwrap_used)]
 

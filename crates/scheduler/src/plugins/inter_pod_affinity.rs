@@ -90,7 +90,7 @@ impl Plugin for InterPodAffinity {
         2
     }
 
-    fn hopes_for(&self, change: Change) -> bool {
+    fn requeues_on(&self, change: Change) -> bool {
         matches!(change, Change::NodeRemoved | Change::PodPlaced | Change::PodRemoved | Change::Namespaces)
     }
 }

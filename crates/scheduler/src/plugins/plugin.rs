@@ -84,7 +84,7 @@ pub trait Plugin: Debug + Sync {
         None
     }
 
-    /// Whether the node could never take the pod, whatever pods leave it: then its coming or changing is no hope.
+    /// Whether the node could never take the pod, whatever pods leave it: then its coming or changing requeues nothing.
     fn never_fits(&self, _spec: &PodSpec, _node: &NodeState) -> bool {
         false
     }
@@ -104,8 +104,9 @@ pub trait Plugin: Debug + Sync {
         0
     }
 
-    /// Whether a change of this kind gives hope to every pod that the plugin refused, whichever node it is about.
-    fn hopes_for(&self, _change: Change) -> bool {
+    /// Whether every pod that the plugin refused is tried again after a change of this kind, whichever node it is about
+    /// (EventsToRegister, QueueingHint).
+    fn requeues_on(&self, _change: Change) -> bool {
         false
     }
 }

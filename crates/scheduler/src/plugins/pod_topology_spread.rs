@@ -63,7 +63,7 @@ impl Plugin for PodTopologySpread {
         2
     }
 
-    fn hopes_for(&self, change: Change) -> bool {
+    fn requeues_on(&self, change: Change) -> bool {
         matches!(change, Change::Node | Change::NodeRemoved | Change::PodPlaced | Change::PodRemoved)
     }
 }

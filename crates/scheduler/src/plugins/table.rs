@@ -61,8 +61,8 @@ impl PluginSet {
 #[derive(Debug)]
 pub struct Table {
     rows: Vec<&'static dyn Plugin>,
-    /// By kind of change: those to whose refusals it gives hope.
-    hoping: [PluginSet; CHANGES.len()],
+    /// By kind of change: those whose refused pods are tried again after it.
+    requeued: [PluginSet; CHANGES.len()],
     /// Rows whose raw scores count as they are.
     plain: Vec<usize>,
     /// Rows whose raw scores are compared over the nodes that fit.
@@ -79,16 +79,16 @@ impl Table {
     /// A table of these plugins; those beyond [`PLUGINS_MAX`] are left out.
     pub fn new(rows: impl IntoIterator<Item = &'static dyn Plugin>) -> Self {
         let rows: Vec<_> = rows.into_iter().take(PLUGINS_MAX).collect();
-        let hoping = CHANGES.map(|change| {
+        let requeued = CHANGES.map(|change| {
             let mut set = PluginSet::default();
-            rows.iter().enumerate().filter(|(_, p)| p.hopes_for(change)).for_each(|(row, _)| set.insert(row));
+            rows.iter().enumerate().filter(|(_, p)| p.requeues_on(change)).for_each(|(row, _)| set.insert(row));
             set
         });
         let scoring = |scaled: bool| {
             let wanted = |p: &dyn Plugin| p.weight() > 0 && (p.normalize() != Normalize::Nothing) == scaled;
             rows.iter().enumerate().filter(|(_, p)| wanted(**p)).map(|(row, _)| row).collect()
         };
-        Self { plain: scoring(false), scaled: scoring(true), hoping, rows }
+        Self { plain: scoring(false), scaled: scoring(true), requeued, rows }
     }
 
     /// The plugins.
@@ -106,9 +106,9 @@ impl Table {
         &self.scaled
     }
 
-    /// The plugins to whose refusals a change gives hope.
-    pub fn hoping_for(&self, change: Change) -> PluginSet {
-        self.hoping[change as usize]
+    /// The plugins whose refused pods are tried again after a change.
+    pub fn requeued_by(&self, change: Change) -> PluginSet {
+        self.requeued[change as usize]
     }
 
     /// Whether the node, as it is, passes all filters that need only the spec and the node.

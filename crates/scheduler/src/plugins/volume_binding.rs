@@ -26,7 +26,7 @@ impl Plugin for VolumeBinding {
         if spec.claims.is_empty() { 0 } else { cluster.storage.epoch() }
     }
 
-    fn hopes_for(&self, change: Change) -> bool {
+    fn requeues_on(&self, change: Change) -> bool {
         change == Change::Storage
     }
 }

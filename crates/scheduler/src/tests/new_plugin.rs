@@ -1,5 +1,5 @@
 //! A new plugin is one file and one row: this is such a file, and the row is in [`with_it`]. It filters, scores, narrows
-//! and hopes without any other line of the crate knowing of it.
+//! and requeues without any other line of the crate knowing of it.
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -32,7 +32,7 @@ impl Plugin for Dreams {
     fn weight(&self) -> i64 {
         100
     }
-    fn hopes_for(&self, change: Change) -> bool {
+    fn requeues_on(&self, change: Change) -> bool {
         change == Change::Storage
     }
 }
@@ -66,7 +66,7 @@ fn a_new_plugin_scores_filters_and_explains() {
 }
 
 #[test]
-fn a_new_plugin_says_what_gives_its_pods_hope() {
+fn a_new_plugin_says_which_changes_requeue_its_pods() {
     let mut core = with_it();
     let now = Instant::now();
     for n in ["a", "b", "c"] {

@@ -1,4 +1,4 @@
-//! Order, back-off and hope, by given times.
+//! Order, back-off and what requeues a pod, by given times.
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use super::{asks, core, node, on, pod};
 use crate::core::{Core, Step};
 use crate::plugins::table::{PluginSet, Table};
-use crate::queue::{HOPELESS_MAX, Queue};
+use crate::queue::{Queue, UNSCHEDULABLE_MAX};
 
 fn s(n: u64) -> Duration {
     Duration::from_secs(n)
@@ -54,21 +54,21 @@ fn faults_back_off_and_double() {
 }
 
 #[test]
-fn the_hopeless_wait_for_hope_or_five_minutes() {
+fn unschedulable_pods_wait_for_a_change_or_five_minutes() {
     let (mut q, t) = (Queue::default(), Instant::now());
     q.put(pod("a", json!({})), t);
     q.pop(t);
     q.refuse("a", fit(), t);
     assert_eq!(popped(&mut q, t + s(100)), None);
     assert!(q.any_refused_by(fit()));
-    q.stir(t + s(100), |_, by| by.meets(only("InterPodAffinity")));
+    q.requeue(t + s(100), |_, by| by.meets(only("InterPodAffinity")));
     assert_eq!(popped(&mut q, t + s(100)), None);
-    q.stir(t + s(100), |_, by| by.meets(fit()));
+    q.requeue(t + s(100), |_, by| by.meets(fit()));
     assert!(!q.any_refused_by(fit()));
     assert_eq!(popped(&mut q, t + s(100)).as_deref(), Some("a"));
     q.refuse("a", fit(), t + s(100));
-    assert_eq!(q.due(), Some(t + s(100) + HOPELESS_MAX));
-    assert_eq!(popped(&mut q, t + s(100) + HOPELESS_MAX).as_deref(), Some("a"));
+    assert_eq!(q.due(), Some(t + s(100) + UNSCHEDULABLE_MAX));
+    assert_eq!(popped(&mut q, t + s(100) + UNSCHEDULABLE_MAX).as_deref(), Some("a"));
     q.remove("a");
     assert_eq!(q.depth(), Default::default());
 }
@@ -82,7 +82,7 @@ fn gates_and_changes() {
     assert_eq!((popped(&mut q, t).as_deref(), q.depth().gated), (Some("a"), 0));
     q.refuse("a", fit(), t);
     q.put(pod("a", json!({"status": {"phase": "Pending"}})), t);
-    assert_eq!(q.depth().unschedulable, 1, "news of its status gives no hope");
+    assert_eq!(q.depth().unschedulable, 1, "its status alone does not let it fit");
     q.put(pod("a", json!({"metadata": {"labels": {"x": "y"}}})), t);
     assert_eq!(q.depth().unschedulable, 0);
 }
@@ -93,7 +93,7 @@ fn waits(core: &mut Core) -> bool {
 
 /// A pod refused on one node, then something happens: whether it is tried again.
 #[test]
-fn what_gives_hope() {
+fn what_requeues_a_pod() {
     type Happens = fn(&mut Core, Instant);
     let table: [(&str, Value, Happens, bool); 7] = [
         ("a node of use", json!({}), |c, t| c.put_node(&node("m", json!({})), t), true),
@@ -125,14 +125,14 @@ fn what_gives_hope() {
         ("room", json!({}), |c, t| c.remove_pod(&on("n", asks("big", "3", json!({}))), t), true),
         ("too little room", json!({}), |c, t| c.remove_pod(&on("n", asks("small", "500m", json!({}))), t), false),
     ];
-    for (what, over, happens, hope) in table {
+    for (what, over, happens, again) in table {
         let placed = [on("n", asks("big", "3", json!({}))), on("n", asks("small", "500m", json!({})))];
         let mut c = core(&[node("n", json!({}))], &placed);
         c.put_pod(asks("p", "2", over), Instant::now());
         assert!(matches!(c.step(Instant::now()), Step::Report(_)), "{what}");
         assert!(waits(&mut c), "{what}");
         happens(&mut c, Instant::now());
-        assert_eq!(!waits(&mut c), hope, "{what}");
+        assert_eq!(!waits(&mut c), again, "{what}");
     }
 }
 

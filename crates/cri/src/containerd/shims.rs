@@ -2,7 +2,7 @@
 //! then nobody asks the shim to go. They are found by the socket on their command line and by the bundles in containerd's
 //! state directory, and ended with everything that runs below them.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -68,8 +68,8 @@ fn left(socket: &Path, bundles: &[Bundle]) -> Result<Vec<(String, Process)>, Con
     let wanted = [b"-address".as_slice(), socket.as_os_str().as_encoded_bytes()];
     let is_shim = |pid| is_program(pid, |name| name.starts_with(b"containerd-shim"), &wanted);
     let all = pids()?;
-    let parents: BTreeMap<Pid, Pid> = all.iter().filter_map(|pid| Some((*pid, parent(*pid)?))).collect();
-    let shims: BTreeSet<Pid> = all.iter().copied().filter(|pid| is_shim(*pid)).collect();
+    let parents: HashMap<Pid, Pid> = all.iter().filter_map(|pid| Some((*pid, parent(*pid)?))).collect();
+    let shims: HashSet<Pid> = all.iter().copied().filter(|pid| is_shim(*pid)).collect();
     let mut out = Vec::new();
     for pid in &all {
         if shims.contains(pid) {
@@ -96,7 +96,7 @@ fn left(socket: &Path, bundles: &[Bundle]) -> Result<Vec<(String, Process)>, Con
 
 /// Whether a process descends from one of the shims. They are subreapers: what a container's process leaves behind comes
 /// to them.
-fn below(pid: Pid, parents: &BTreeMap<Pid, Pid>, shims: &BTreeSet<Pid>) -> bool {
+fn below(pid: Pid, parents: &HashMap<Pid, Pid>, shims: &HashSet<Pid>) -> bool {
     // A chain is no longer than there are processes; the bound is for a table that changed while it was read.
     std::iter::successors(Some(pid), |pid| parents.get(pid).copied())
         .take(parents.len() + 1)

@@ -81,7 +81,7 @@ impl Node {
         let (name, address) = (me.name.as_str(), me.address);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         // The runtime starts while the certificate is being signed.
-        let (runtime, identity) = tokio::join!(runtime(&dir, args), identity(&dir, name, &join, &clock));
+        let (runtime, identity) = tokio::join!(runtime(&dir, args, tasks), identity(&dir, name, &join, &clock));
         let ((containerd, endpoint), identity) = (runtime?, identity?);
         let client = |component: &str| anyhow::Ok(Client::new(Arc::new(Remote::new(identity.clone())?), component));
         // Only the newest ranges count: a slow set-up of the network never piles them up.
@@ -101,7 +101,14 @@ impl Node {
         let config = kelson_kubelet::Config { kept_images, ..config };
         let kubelet = Kubelet::start(config, dependencies).await.context("start the kubelet")?;
         let ranges = join.cluster.ranges;
-        let network = PodNetwork { dir: dir.clone(), ranges, me: me.clone(), client: client("net")?, peers: None };
+        let network = PodNetwork {
+            dir: dir.clone(),
+            ranges,
+            me: me.clone(),
+            client: client("net")?,
+            tasks: tasks.clone(),
+            peers: None,
+        };
         tasks.spawn("pod-network", OnPanic::EndProcess, network.keep(given));
         let mut proxy = kelson_proxy::Config::new(&dir, name, vec![address], vec![ranges.cluster]);
         proxy.health_bind = metrics_bind(args.proxy_metrics_port)?;
@@ -122,12 +129,11 @@ impl Node {
 }
 
 /// The runtime's endpoint, with the containerd behind it where it is our own.
-async fn runtime(dir: &Path, args: &NodeArgs) -> anyhow::Result<(Option<Containerd>, String)> {
+async fn runtime(dir: &Path, args: &NodeArgs, tasks: &Tasks) -> anyhow::Result<(Option<Containerd>, String)> {
     if let Some(endpoint) = &args.container_runtime_endpoint {
         return Ok((None, endpoint.clone()));
     }
-    let containerd =
-        Containerd::start(ContainerdConfig::new(dir)?, &Tasks::root("containerd")).await.context("start containerd")?;
+    let containerd = Containerd::start(ContainerdConfig::new(dir)?, tasks).await.context("start containerd")?;
     let endpoint = containerd.endpoint();
     Ok((Some(containerd), endpoint))
 }
@@ -231,6 +237,7 @@ struct PodNetwork {
     ranges: Ranges,
     me: NodeIdentity,
     client: Client,
+    tasks: Tasks,
     peers: Option<PeerWatch>,
 }
 
@@ -274,7 +281,7 @@ impl PodNetwork {
         let network = Network::new(self.ranges.network(&self.dir, subnets, overlay_address(self.me.address))?);
         network.ensure(&program).await?;
         tracing::info!(bridge = network.config().bridge(), subnet = %network.config().subnet(), "the pod network is up");
-        self.peers = Some(PeerWatch::start(network, &self.me.name, self.client.clone(), &Tasks::root("peers")));
+        self.peers = Some(PeerWatch::start(network, &self.me.name, self.client.clone(), &self.tasks));
         Ok(())
     }
 }

@@ -68,6 +68,9 @@ impl ControlPlane {
             ClusterSettings { ranges, dns: nth(ranges.service, DNS_POSITION)?, domain: CLUSTER_DOMAIN.to_owned() };
         let now = Timestamp::now();
         let (store, pki) = open(dir, now).await?;
+        // No write would ever succeed again: whoever started the process shall start it anew.
+        let (failed, group) = (store.failed(), tasks.clone());
+        tasks.spawn("store-watch", OnPanic::EndProcess, async move { group.fail(&failed.await) });
         let address = if args.bind_address.is_unspecified() { host::address() } else { args.bind_address };
         let certificates = Certificates::issue(args, &ranges, &pki, address, now)?;
         let api = ApiServer::start(api_config(args, &ranges, store, &pki, &certificates, address)?).await?;
@@ -95,7 +98,8 @@ impl ControlPlane {
         let token = token?;
         let controllers = start_controllers(args, &ranges, &api, &pki, address, tasks.child("controllers"))?;
         let scheduler = client(&api, UserInfo::new(user::KUBE_SCHEDULER, [user::AUTHENTICATED]), "scheduler");
-        let scheduler = Scheduler::start(kelson_scheduler::Config::default(), scheduler, Arc::clone(&clock), None, &tasks);
+        let scheduler =
+            Scheduler::start(kelson_scheduler::Config::default(), scheduler, Arc::clone(&clock), None, &tasks);
         let manager = Registry::of_component();
         certificates::keep(&tasks, &manager, Arc::clone(&clock), certificates.all());
         let ports = Ports { args, tasks: &tasks, api: &api, pki: &pki, certificates: &certificates, clock };

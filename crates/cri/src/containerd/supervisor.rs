@@ -8,7 +8,6 @@ use std::time::Duration;
 use kelson_tasks::{FILES, OnPanic, Tasks};
 use tokio::sync::watch;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
 use super::config::{Host, Version, choose_snapshotter, chosen_snapshotter, find_program, lacks_sys_resource, render};
 use super::process::{Process, log_tail, rotate_log};
@@ -72,9 +71,9 @@ impl Containerd {
         let (stop, stopped) = watch::channel(Stop::No);
         let (restarted, restarts) = watch::channel(0);
         let tasks = tasks.child("containerd");
-        let ending = tasks.token().clone();
-        let watcher = Watcher { config: config.clone(), program, stopped, restarted, ending };
-        // Without it nobody would notice the runtime's end, and the process had better be started anew.
+        let watcher = Watcher { config: config.clone(), program, stopped, restarted };
+        // Ends when it is told what shall become of containerd, or nobody is left to tell it: not with the group, which a
+        // node ends before it looks whether pods still need containerd. Without it nobody would notice the runtime's end, and the process had better be started anew.
         tasks.spawn_graceful("containerd-watch", OnPanic::EndProcess, watcher.run(process));
         let mut this = Self { config, stop, restarts, tasks, importer, kept_images: Vec::new() };
         this.load_images().await?;
@@ -265,8 +264,6 @@ struct Watcher {
     program: PathBuf,
     stopped: watch::Receiver<Stop>,
     restarted: watch::Sender<u64>,
-    /// The group's end; containerd goes on then, unless told otherwise before.
-    ending: CancellationToken,
 }
 
 impl Watcher {
@@ -283,7 +280,6 @@ impl Watcher {
                 tokio::select! {
                     () = tokio::time::sleep(backoff) => {}
                     _ = self.stopped.changed() => return,
-                    () = self.ending.cancelled() => return,
                 }
                 backoff = (backoff * 2).min(BACKOFF_MAX);
                 match start(&self.config, &self.program).await {
@@ -301,7 +297,7 @@ impl Watcher {
         let mut look = tokio::time::interval(LOG_INTERVAL);
         loop {
             tokio::select! {
-                // What is to become of containerd is said before the group ends, and counts.
+                // What is to become of containerd counts more than that it has just ended.
                 biased;
                 changed = self.stopped.changed() => {
                     if changed.is_ok() && *self.stopped.borrow() == Stop::End {
@@ -309,7 +305,6 @@ impl Watcher {
                     }
                     return None;
                 }
-                () = self.ending.cancelled() => return None,
                 how = process.ended() => return Some(how),
                 _ = look.tick() => {
                     let log = self.config.log();

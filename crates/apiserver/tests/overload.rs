@@ -105,3 +105,43 @@ async fn the_version_of_http_is_the_one_agreed_with_tls() {
     let first = answer(&mut connection).await;
     assert!(first.is_empty() || first.starts_with("HTTP/1.1 4") || first.starts_with("HTTP/1.1 505"), "{first}");
 }
+
+/// Requests that were served on threads of their own so far.
+fn heavy() -> u64 {
+    kelson_tasks::stats().iter().find(|s| s.name == "heavy requests").map_or(0, |s| s.started)
+}
+
+#[tokio::test]
+async fn large_bodies_leave_the_threads_of_the_runtime() {
+    let api = Api::start().await;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let map = |name: &str, bytes: usize| serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"k": "x".repeat(bytes)}});
+    let before = heavy();
+    api.create(maps, map("small", 1000)).await;
+    assert_eq!(heavy(), before);
+    api.create(maps, map("large", 500_000)).await;
+    assert_eq!(heavy(), before + 1);
+    let patch = serde_json::json!({"data": {"k": "y".repeat(100_000)}});
+    let (code, answer) = api.call("PATCH", &format!("{maps}/large"), patch).await;
+    assert_eq!((code, answer["data"]["k"].as_str().map(str::len)), (200, Some(100_000)));
+    assert_eq!(heavy(), before + 2);
+}
+
+#[tokio::test]
+async fn a_patch_that_grows_beyond_bounds_is_too_large() {
+    let api = Api::start().await;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let map =
+        serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"k": "v"}});
+    api.create(maps, map).await;
+    let bomb = format!("[{}0]", "{\"a\":0},".repeat(300_000));
+    let headers = [("content-type", "application/json-patch+json")];
+    let answer = api.raw("PATCH", &format!("{maps}/m"), &headers, bomb).await;
+    assert_eq!(answer.status(), 413);
+    let nested = (0..400).map(|_| {
+        r#"{"op":"add","path":"/b","value":{}},{"op":"move","from":"/data","path":"/b/a"},{"op":"move","from":"/b","path":"/data"}"#
+    });
+    let deep = format!("[{}]", nested.collect::<Vec<_>>().join(","));
+    let answer = api.raw("PATCH", &format!("{maps}/m"), &headers, deep).await;
+    assert_eq!(answer.status(), 400);
+}

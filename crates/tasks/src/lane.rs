@@ -77,6 +77,24 @@ impl Lane {
             Err(_) => Err(LaneError::Ending),
         }
     }
+
+    /// Drives a future that computes for long between its waits, off the runtime's threads; its place in the lane is taken
+    /// while it waits too. Once begun it runs to its end, even when the caller is gone.
+    ///
+    /// # Errors
+    /// See [`LaneError`].
+    pub async fn drive<F>(&'static self, work: F) -> Result<F::Output, LaneError>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        if INLINE.get() {
+            let _turn = self.room.acquire().await.map_err(|_| LaneError::Ending)?;
+            return Ok(work.await);
+        }
+        let runtime = tokio::runtime::Handle::current();
+        self.run(move || runtime.block_on(work)).await
+    }
 }
 
 #[cfg(test)]
@@ -102,6 +120,17 @@ mod tests {
         let all = tokio::join!(one(), one(), one(), one(), one());
         assert!(all.0.is_ok() && all.4.is_ok());
         assert_eq!(MOST.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test]
+    async fn a_future_that_computes_is_driven_elsewhere() {
+        static LANE: Lane = Lane::new("driven", 1);
+        let here = std::thread::current().id();
+        let work = async {
+            tokio::task::yield_now().await;
+            std::thread::current().id()
+        };
+        assert_ne!(LANE.drive(work).await, Ok(here));
     }
 
     #[tokio::test]

@@ -55,6 +55,11 @@ impl Links<'_> {
     /// A redirect as the client is to see it, from an answer to `path` (the backend's own). `None`: it leads to another
     /// host, or climbs out of the proxy's path, and is not passed on.
     pub fn redirect(&self, location: &str, path: &str) -> Option<String> {
+        // Browsers read a backslash as a slash, and take no notice of tabs, line breaks and spaces around: what they see
+        // is another location than the one that is judged here.
+        if location.contains(|c: char| c == '\\' || c.is_control()) || location.trim() != location {
+            return None;
+        }
         let below = match self.link(location) {
             Link::Elsewhere => return None,
             Link::Inside(inside) => {
@@ -228,6 +233,10 @@ mod tests {
             ("/%2E%2e/x", "/", None),
             ("\\..\\..\\x", "/a", None),
             ("https://example.org/", "/", None),
+            ("\\\\example.org/", "/", None),
+            ("/\\example.org/", "/", None),
+            ("ht\ttps://example.org/", "/", None),
+            (" //example.org/", "/", None),
         ] {
             assert_eq!(LINKS.redirect(location, path), want, "{location} at {path}");
         }

@@ -89,7 +89,9 @@ fn root_redirect(cx: &RequestContext) -> Option<Answer> {
         return None;
     }
     let query = cx.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
-    let location = HeaderValue::from_str(&format!("{}/{query}", cx.uri.path())).ok()?;
+    // Two slashes at the beginning would name a host.
+    let path = cx.uri.path().trim_start_matches('/');
+    let location = HeaderValue::from_str(&format!("/{path}/{query}")).ok()?;
     let mut answer = http::Response::new(ApiBody::empty());
     *answer.status_mut() = StatusCode::MOVED_PERMANENTLY;
     answer.headers_mut().insert(header::LOCATION, location);

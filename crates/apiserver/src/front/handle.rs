@@ -12,7 +12,7 @@ use parking_lot::Mutex;
 use rustls_pki_types::CertificateDer;
 use tokio::time::Instant;
 
-use crate::front::dispatch;
+use crate::front::{dispatch, heavy};
 use crate::request::answer::{self, Answer};
 use crate::request::body::{RETRY_AFTER_S, RequestBody, TOO_MANY};
 use crate::request::negotiate::{self, Accepted};
@@ -91,7 +91,7 @@ async fn serve(
     body: RequestBody,
     identity: Identity,
     upgrade: Option<hyper::upgrade::OnUpgrade>,
-) -> (Result<Answer, Status>, Option<RequestContext>) {
+) -> (Result<Answer, Status>, Option<Arc<RequestContext>>) {
     let in_process = matches!(identity, Identity::Known(_));
     let user = match identify(server, &parts, identity) {
         Ok(user) => user,
@@ -103,7 +103,7 @@ async fn serve(
         Ok(user) => user,
         Err(status) => return (Err(status), None),
     };
-    let cx = RequestContext {
+    let cx = Arc::new(RequestContext {
         server: Arc::clone(server),
         method: parts.method,
         uri: parts.uri,
@@ -113,7 +113,7 @@ async fn serve(
         user,
         upgrade: Mutex::new(upgrade),
         warnings: Mutex::default(),
-    };
+    });
     let answer = limited(&cx, body, in_process).await;
     (answer, Some(cx))
 }
@@ -156,7 +156,7 @@ pub fn is_long_running(info: &RequestInfo, query: &Query) -> bool {
         || (info.subresource == "log" && query.flag("follow"))
 }
 
-async fn limited(cx: &RequestContext, body: RequestBody, in_process: bool) -> Result<Answer, Status> {
+async fn limited(cx: &Arc<RequestContext>, body: RequestBody, in_process: bool) -> Result<Answer, Status> {
     let server = &cx.server;
     let class = Class::of(&cx.user, in_process);
     authorize(cx)?;
@@ -173,7 +173,7 @@ async fn limited(cx: &RequestContext, body: RequestBody, in_process: bool) -> Re
         server.metrics.turned_away(reads);
         return Err(Status::too_many_requests(TOO_MANY, RETRY_AFTER_S));
     }
-    match tokio::time::timeout(server.config.request_timeout, dispatch::dispatch(cx, body)).await {
+    match tokio::time::timeout(server.config.request_timeout, heavy::dispatch(cx, body)).await {
         Ok(answer) => answer,
         Err(_) => Err(Status::timeout("request did not complete within the allowed duration", 0)),
     }

@@ -2,6 +2,7 @@
 pub mod activity;
 pub mod dispatch;
 pub mod handle;
+pub mod heavy;
 pub mod inprocess;
 pub mod listen;
 pub mod peers;

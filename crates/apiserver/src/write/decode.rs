@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, header};
 use kelson_codec::{DecodeError, Encoding, FieldValidation};
-use kelson_meta::{Gvk, Status};
+use kelson_meta::{Gvk, Reason, Status};
 use kelson_schema::{Schema, TypeId};
 use serde_json::Value;
 
@@ -121,9 +121,18 @@ fn group_word(gvk: &Gvk) -> &str {
     if gvk.group.is_empty() { "core" } else { gvk.group.split('.').next().unwrap_or("") }
 }
 
+/// The answer to a document of which nothing more can be said than that it does not read.
+pub fn unreadable(error: &DecodeError) -> Status {
+    match error {
+        DecodeError::TooLarge => Status::too_large(crate::request::body::REQUEST_BODY_BYTES_MAX),
+        DecodeError::OverBudget(_) => Status::failure(413, Reason::RequestEntityTooLarge, error.to_string()),
+        _ => Status::bad_request(error.to_string()),
+    }
+}
+
 fn refused(encoding: Encoding, expected: &Gvk, body: &[u8], error: &DecodeError) -> Status {
-    if matches!(error, DecodeError::TooLarge) {
-        return Status::too_large(crate::request::body::REQUEST_BODY_BYTES_MAX);
+    if matches!(error, DecodeError::TooLarge | DecodeError::OverBudget(_)) {
+        return unreadable(error);
     }
     match kelson_codec::peek(encoding, body) {
         // The document reads, its content does not fit.

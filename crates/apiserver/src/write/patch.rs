@@ -1,7 +1,7 @@
 //! Patch: JSON patch, merge patch, strategic merge patch and apply, each made into an update of the newest object.
 use bytes::Bytes;
 use http::StatusCode;
-use kelson_codec::FieldValidation;
+use kelson_codec::{Encoding, FieldValidation};
 use kelson_meta::{FieldErrors, FieldPath, GroupKind, Reason, Status};
 use kelson_patch::{PatchError, PatchType};
 use kelson_schema::shape::Shape;
@@ -42,7 +42,6 @@ impl Patch {
             PatchType::of(&decode::media_type(&cx.headers)).ok_or_else(|| Status::unsupported_media_type(&ACCEPTED))?;
         check_options(cx, kind)?;
         let validation = decode::validation(cx)?;
-        let bad = |e: &dyn std::fmt::Display| Status::bad_request(e.to_string());
         let body = match kind {
             PatchType::Apply => {
                 let (value, duplicates) = kelson_codec::yaml::to_value(body)
@@ -55,7 +54,7 @@ impl Patch {
                 }
                 value
             }
-            _ => serde_json::from_slice(body).map_err(|e| bad(&e))?,
+            _ => kelson_codec::decode(Encoding::Json, None, body, false).map_err(|e| decode::unreadable(&e))?.value,
         };
         Ok(Self { kind, body, validation })
     }

@@ -46,7 +46,12 @@ impl Authenticator for ClientCertificates {
             .verify(credentials.certificates, now)
             .map_err(|why| Rejected(format!("verifying certificate failed: {why}")))?;
         let (_, cert) = X509Certificate::from_der(leaf).map_err(|_| Rejected::because("certificate does not parse"))?;
-        let found = Authenticated::new(user_of(&cert, &digest)?);
+        let user = user_of(&cert, &digest)?;
+        if user.name.is_empty() {
+            // A certificate without a name says nothing about who this is.
+            return Ok(None);
+        }
+        let found = Authenticated::new(user);
         let end = Timestamp::from_second(cert.validity().not_after.timestamp()).unwrap_or(now);
         self.verified.put(digest, found.clone(), end.min(now + CACHE_LIFETIME), now);
         Ok(Some(found))

@@ -157,7 +157,8 @@ pub async fn read(client: &Client) -> Result<ClusterSettings, ClientError> {
 fn settings(network: &str, kubelet: &str) -> anyhow::Result<ClusterSettings> {
     let ranges = serde_json::from_str(network).with_context(|| format!("{}/{}", NETWORK.0, NETWORK.1))?;
     let what = || format!("{}/{}", KUBELET_CONFIG.0, KUBELET_CONFIG.1);
-    let kubelet: KubeletConfiguration = serde_saphyr::from_str(kubelet).with_context(what)?;
+    let (tree, _) = kelson_codec::yaml::to_value(kubelet.as_bytes()).with_context(what)?;
+    let kubelet: KubeletConfiguration = serde_json::from_value(tree).with_context(what)?;
     let Some(dns) = kubelet.cluster_dns.first().copied() else { bail!("{}: clusterDNS is empty", what()) };
     Ok(ClusterSettings { ranges, dns, domain: kubelet.cluster_domain })
 }

@@ -105,7 +105,7 @@ impl Attributes<'_> {
     /// The object's name: the path's, or on create the object's own.
     pub fn object_name(&self) -> &str {
         if self.name.is_empty() {
-            self.object.as_ref().map_or("", |o| crate::tree::text(o, &["metadata", "name"]))
+            self.object.as_ref().map_or("", |o| kelson_meta::tree::path::text(o, &["metadata", "name"]))
         } else {
             self.name
         }

@@ -53,6 +53,14 @@ pub fn containers_mut(spec: &mut Value, mut change: impl FnMut(ContainerKind, us
     }
 }
 
+/// Joins messages as upstream's aggregate error prints them.
+pub(crate) fn aggregate(messages: &[String]) -> String {
+    match messages {
+        [one] => one.clone(),
+        many => format!("[{}]", many.join(", ")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

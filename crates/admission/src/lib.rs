@@ -7,16 +7,17 @@
 pub mod attributes;
 pub mod chain;
 pub mod containers;
+mod dependencies;
 pub mod plugin;
 pub mod plugins;
 pub mod registry;
-mod tree;
 
 pub use attributes::{Attributes, Notes, Operation, Operations};
 pub use chain::Chain;
+pub use dependencies::{Dependencies, KindMapper};
 pub use plugin::{AsyncPlugin, Plugin};
 pub use plugins::priority::system_priority_classes;
-pub use registry::{AdmissionOptions, BuildError, Dependencies, KindMapper, build, default_plugins, known_plugins};
+pub use registry::{AdmissionOptions, BuildError, build, default_plugins, known_plugins};
 
 #[cfg(test)]
 mod testing;

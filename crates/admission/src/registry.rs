@@ -2,32 +2,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use kelson_auth::{Authorizer, Objects};
-use kelson_meta::Gvr;
 use serde_json::Value;
 
 use crate::plugins::{
     always, certificates, classes, images, limit_ranger, namespaces, node_restriction, node_selector, owner_references,
     pod_security, priority, runtime_class, service_account, services, storage, tolerations,
 };
-use crate::{Chain, Plugin};
-
-/// Kinds to resources, for plugins that must judge an object reference.
-pub trait KindMapper: Send + Sync {
-    /// The resources served for a kind, and whether each is namespaced; empty when the kind is unknown.
-    fn resources(&self, api_version: &str, kind: &str) -> Vec<(Gvr, bool)>;
-}
-
-/// What plugins are given.
-#[derive(Clone)]
-pub struct Dependencies {
-    /// Reads of stored objects.
-    pub objects: Arc<dyn Objects>,
-    /// Decides what the asking user may do besides.
-    pub authorizer: Arc<dyn Authorizer>,
-    /// Kinds to resources.
-    pub kinds: Arc<dyn KindMapper>,
-}
+use crate::{Chain, Dependencies, Plugin};
 
 /// The command line's wishes.
 #[derive(Clone, Debug, Default)]

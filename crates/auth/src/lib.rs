@@ -14,10 +14,10 @@ pub mod user;
 
 pub use attributes::Attributes;
 pub use authenticate::{
-    Anonymous, Authenticated, Authenticator, Credentials, Rejected, RequestAuthenticator, TokenAuthenticator,
-    TokenChain,
+    Anonymous, AsyncTokenAuthenticator, Authenticated, Authenticator, Credentials, Rejected, RequestAuthenticator,
+    TokenAuthenticator, TokenChain,
 };
-pub use authorize::{Authorizer, AuthorizerChain, Decision};
+pub use authorize::{AsyncAuthorizer, Authorizer, AuthorizerChain, Decision};
 pub use objects::{Change, Objects};
 pub use user::UserInfo;
 

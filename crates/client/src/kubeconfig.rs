@@ -192,7 +192,25 @@ fn read(path: &Path) -> Result<Vec<u8>, KubeconfigError> {
 }
 
 fn parse_yaml<T: serde::de::DeserializeOwned>(text: &[u8]) -> Result<T, KubeconfigError> {
-    serde_saphyr::from_slice(text).map_err(|e| KubeconfigError(e.to_string()))
+    let (mut tree, duplicates) = kelson_codec::yaml::to_value(text).map_err(|e| KubeconfigError(e.to_string()))?;
+    if let Some(duplicate) = duplicates.first() {
+        return Err(KubeconfigError(format!("yaml: {duplicate}")));
+    }
+    numbers_as_text(&mut tree);
+    serde_json::from_value(tree).map_err(|e| KubeconfigError(e.to_string()))
+}
+
+/// No field of a kubeconfig is a number, but a name or a token may look like one; and a field that is null is not set.
+fn numbers_as_text(value: &mut serde_json::Value) {
+    match value {
+        serde_json::Value::Number(number) => *value = number.to_string().into(),
+        serde_json::Value::Array(items) => items.iter_mut().for_each(numbers_as_text),
+        serde_json::Value::Object(map) => {
+            map.retain(|_, v| !v.is_null());
+            map.values_mut().for_each(numbers_as_text);
+        }
+        _ => {}
+    }
 }
 
 #[cfg(test)]
@@ -220,6 +238,18 @@ contexts:
         assert_eq!((c.server.as_str(), c.ca_pem.as_slice()), ("https://127.0.0.1:6443", b"hi".as_slice()));
         let Credentials::CertificateFiles { cert, .. } = c.credentials else { panic!("certificate files") };
         assert_eq!(cert, Path::new("/etc/x/a.pem"));
+    }
+
+    #[test]
+    fn reads_text_that_looks_like_a_number_and_lists_that_are_null() {
+        let file =
+            FILE.replace("{client-certificate: a.pem, client-key: a.pem}", "{token: 12345}") + "extensions: null\n";
+        let Credentials::Token(token) = Config::parse(file.as_bytes(), Path::new(".")).unwrap().credentials else {
+            panic!("a token")
+        };
+        assert_eq!(token, "12345");
+        let twice = format!("{FILE}current-context: c\n");
+        assert!(Config::parse(twice.as_bytes(), Path::new(".")).is_err(), "which context is meant?");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Wall-clock time as an effect, and the two timestamp forms of the API. Timers are tokio's own (pausable in tests).
+//! Wall-clock time as an effect, and the two timestamp forms of the API. Timers are the runtime's.
 use jiff::Timestamp;
 
 /// Where components take the wall clock from; never call the system clock directly.
@@ -14,26 +14,6 @@ pub struct SystemClock;
 impl Clock for SystemClock {
     fn now(&self) -> Timestamp {
         Timestamp::now()
-    }
-}
-
-/// Wall-clock that advances with tokio's (pausable) timer, from a given start. For tests on a paused runtime.
-#[derive(Clone, Copy, Debug)]
-pub struct TokioClock {
-    start: Timestamp,
-    origin: tokio::time::Instant,
-}
-
-impl TokioClock {
-    /// A clock that reads `start` now and advances as tokio's timer does.
-    pub fn starting_at(start: Timestamp) -> Self {
-        Self { start, origin: tokio::time::Instant::now() }
-    }
-}
-
-impl Clock for TokioClock {
-    fn now(&self) -> Timestamp {
-        self.start + self.origin.elapsed()
     }
 }
 
@@ -56,12 +36,5 @@ mod tests {
         let t: Timestamp = "2026-01-02T03:04:05.678901234Z".parse().unwrap();
         assert_eq!(format_seconds(t), "2026-01-02T03:04:05Z");
         assert_eq!(format_micro(t), "2026-01-02T03:04:05.678901Z");
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn advances_with_the_runtime() {
-        let clock = TokioClock::starting_at(Timestamp::UNIX_EPOCH);
-        tokio::time::advance(std::time::Duration::from_secs(60)).await;
-        assert_eq!(clock.now().as_second(), 60);
     }
 }

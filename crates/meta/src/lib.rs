@@ -1,7 +1,7 @@
 //! Kelson meta: what every layer shares and no layer owns.
 //!
 //! `Status` (the API's error), group/version/kind names, object metadata views, selectors, quantities, field
-//! errors, name rules and the clock. No sockets, no schema, no policy of any component.
+//! errors, name rules, helpers for object trees and the clock. No sockets, no schema, no policy of any component.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod clock;
@@ -10,12 +10,15 @@ mod gvk;
 mod intern;
 mod names;
 mod object;
+#[cfg(any(test, feature = "paused-clock"))]
+mod paused;
 mod quantity;
 mod selector;
 mod status;
+pub mod tree;
 pub mod version;
 
-pub use clock::{Clock, SystemClock, TokioClock, format_micro, format_seconds};
+pub use clock::{Clock, SystemClock, format_micro, format_seconds};
 pub use field::{FieldError, FieldErrorKind, FieldErrors, FieldPath};
 pub use gvk::{GroupKind, GroupResource, GroupVersion, Gvk, Gvr};
 pub use intern::{Intern, Interned, Interner, LabelMap};
@@ -24,6 +27,8 @@ pub use names::{
     is_path_segment_name, is_qualified_name, random_suffix,
 };
 pub use object::{ObjectKey, ObjectMeta, OwnerReference, null_default};
+#[cfg(any(test, feature = "paused-clock"))]
+pub use paused::TokioClock;
 pub use quantity::{Quantity, QuantityError, QuantityFormat};
 pub use selector::{
     FieldRequirement, FieldSelector, LabelRequirement, LabelSelector, LabelSelectorRequirement, LabelSelectorSpec,

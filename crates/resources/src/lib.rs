@@ -25,7 +25,8 @@ mod rules;
 mod storage;
 mod strategy;
 pub mod table;
-mod tree;
+
+use kelson_meta::tree;
 
 pub use column::Column;
 pub use convert::{convert, storage_gvk};

@@ -1,8 +1,8 @@
 //! Plugins without a second thought: AlwaysAdmit, AlwaysDeny, LimitPodHardAntiAffinityTopology.
 use kelson_meta::Status;
 
-use crate::tree::{list, text};
 use crate::{Attributes, Notes, Operation, Operations, Plugin};
+use kelson_meta::tree::path::{list, text};
 
 /// Admits everything. Deprecated, does nothing.
 pub struct AlwaysAdmit;

@@ -8,8 +8,9 @@ use kelson_meta::Status;
 use kelson_pki::{CertificateRequest, KUBE_APISERVER_CLIENT};
 use serde_json::Value;
 
-use crate::tree::{at, same, text};
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
+use kelson_meta::tree::path::{at, text};
+use kelson_meta::tree::same;
 
 const GROUP: &str = "certificates.k8s.io";
 

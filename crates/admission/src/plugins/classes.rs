@@ -5,8 +5,8 @@ use kelson_auth::Objects;
 use kelson_meta::Status;
 use serde_json::Value;
 
-use crate::tree::{at, set, text};
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
+use kelson_meta::tree::path::{at, set, text};
 
 /// The default among `classes`: of several the youngest, then the first by name.
 fn default_of(classes: Vec<Arc<Value>>, annotations: &[&str]) -> Option<String> {

@@ -2,9 +2,10 @@
 use kelson_meta::Status;
 use serde_json::Value;
 
+use crate::containers::aggregate;
 use crate::containers::{containers, containers_mut};
-use crate::tree::{aggregate, at, list, set, text};
 use crate::{Attributes, Notes, Operation, Operations, Plugin};
+use kelson_meta::tree::path::{at, list, set, text};
 
 /// See the module.
 pub struct AlwaysPullImages;

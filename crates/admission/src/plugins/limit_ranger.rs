@@ -6,9 +6,10 @@ use kelson_auth::Objects;
 use kelson_meta::{Quantity, Status};
 use serde_json::Value;
 
+use crate::containers::aggregate;
 use crate::containers::{ContainerKind, containers_mut};
-use crate::tree::{aggregate, at, list, object_mut, set, strings, text};
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
+use kelson_meta::tree::path::{at, list, object_mut, set, strings, text};
 
 const ANNOTATION: &str = "kubernetes.io/limit-ranger";
 

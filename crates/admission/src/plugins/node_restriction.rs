@@ -11,8 +11,9 @@ use serde_json::Value;
 use super::certificates::request_of;
 use super::service_account::references_secret;
 use crate::containers::containers;
-use crate::tree::{at, list, same, strings, text};
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
+use kelson_meta::tree::path::{at, list, strings, text};
+use kelson_meta::tree::same;
 
 const MIRROR: &str = "kubernetes.io/config.mirror";
 const RESTRICTED: &str = "node-restriction.kubernetes.io";

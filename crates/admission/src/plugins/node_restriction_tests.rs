@@ -117,7 +117,7 @@ async fn nodes() {
     }
     let update = |path: &str, v: Value| {
         let mut new = node(json!({}));
-        crate::tree::set(&mut new, &path.split('.').collect::<Vec<_>>(), v);
+        kelson_meta::tree::path::set(&mut new, &path.split('.').collect::<Vec<_>>(), v);
         Ask::update("/nodes/status", node(json!({})), new).named("", "n1")
     };
     assert!(ask(update("status.conditions", json!([{"type": "Ready"}]))).await.is_ok());

@@ -6,8 +6,8 @@ use kelson_auth::Objects;
 use kelson_meta::{GroupResource, Status};
 use serde_json::Value;
 
-use crate::tree::{object_mut, strings, text};
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
+use kelson_meta::tree::path::{object_mut, strings, text};
 
 const ANNOTATION: &str = "scheduler.alpha.kubernetes.io/node-selector";
 /// The key of the configuration that holds for namespaces without the annotation.

@@ -6,8 +6,8 @@ use kelson_auth::{Attributes as Request, Authorizer};
 use kelson_meta::Status;
 use serde_json::Value;
 
-use crate::tree::{at, list, text};
 use crate::{Attributes, Dependencies, KindMapper, Notes, Operation, Operations, Plugin};
+use kelson_meta::tree::path::{at, list, text};
 
 /// See the module.
 pub struct OwnerReferences {

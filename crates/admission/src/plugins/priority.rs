@@ -5,8 +5,8 @@ use kelson_auth::Objects;
 use kelson_meta::Status;
 use serde_json::{Value, json};
 
-use crate::tree::{at, set, text};
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
+use kelson_meta::tree::path::{at, set, text};
 
 const GROUP: &str = "scheduling.k8s.io";
 

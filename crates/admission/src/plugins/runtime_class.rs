@@ -5,8 +5,8 @@ use kelson_auth::Objects;
 use kelson_meta::{Quantity, Status};
 use serde_json::Value;
 
-use crate::tree::{at, list, list_mut, object_mut, set, strings};
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
+use kelson_meta::tree::path::{at, list, list_mut, object_mut, set, strings};
 
 /// See the module.
 pub struct RuntimeClass {

@@ -8,8 +8,8 @@ use kelson_meta::{Status, generate_name};
 use serde_json::{Value, json};
 
 use crate::containers::{ContainerKind, containers, containers_mut};
-use crate::tree::{at, list, list_mut, set, text};
 use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Operations, Plugin};
+use kelson_meta::tree::path::{at, list, list_mut, set, text};
 
 const DEFAULT: &str = "default";
 const VOLUME_PREFIX: &str = "kube-api-access-";

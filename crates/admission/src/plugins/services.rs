@@ -1,8 +1,8 @@
 //! DenyServiceExternalIPs: no new external addresses on services (CVE-2020-8554).
 use kelson_meta::Status;
 
-use crate::tree::list;
 use crate::{Attributes, Notes, Operation, Operations, Plugin};
+use kelson_meta::tree::path::list;
 
 /// See the module.
 pub struct DenyServiceExternalIps;

@@ -6,8 +6,8 @@ use kelson_auth::Objects;
 use kelson_meta::{Quantity, Status};
 use serde_json::Value;
 
-use crate::tree::{at, list_mut, text};
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
+use kelson_meta::tree::path::{at, list_mut, text};
 
 /// See the module.
 pub struct StorageObjectInUseProtection;

@@ -6,8 +6,8 @@ use kelson_meta::{Status, is_qualified_name};
 use serde_json::{Value, json};
 
 use crate::containers::{ContainerKind, containers};
-use crate::tree::{at, list, list_mut, text};
 use crate::{Attributes, Notes, Operation, Operations, Plugin};
+use kelson_meta::tree::path::{at, list, list_mut, text};
 
 const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";

@@ -93,13 +93,13 @@ async fn serve(
     upgrade: Option<hyper::upgrade::OnUpgrade>,
 ) -> (Result<Answer, Status>, Option<Arc<RequestContext>>) {
     let in_process = matches!(identity, Identity::Known(_));
-    let user = match identify(server, &parts, identity) {
+    let user = match identify(server, &parts, identity).await {
         Ok(user) => user,
         Err(status) => return (Err(status), None),
     };
     // From here on nobody can log the credentials or pass them on to a backend.
     server.auth.authenticator.strip(&mut parts.headers);
-    let user = match impersonate(server, &mut parts, user) {
+    let user = match impersonate(server, &mut parts, user).await {
         Ok(user) => user,
         Err(status) => return (Err(status), None),
     };
@@ -118,13 +118,13 @@ async fn serve(
     (answer, Some(cx))
 }
 
-fn identify(server: &Server, parts: &Parts, identity: Identity) -> Result<Arc<UserInfo>, Status> {
+async fn identify(server: &Server, parts: &Parts, identity: Identity) -> Result<Arc<UserInfo>, Status> {
     let certificates = match identity {
         Identity::Known(user) => return Ok(user),
         Identity::Network(certificates) => certificates,
     };
     let credentials = Credentials { headers: &parts.headers, certificates: &certificates, path: parts.uri.path() };
-    server.auth.authenticator.authenticate_now(&credentials).map(|found| found.user).map_err(|why| {
+    server.auth.authenticator.authenticate(&credentials).await.map(|found| found.user).map_err(|why| {
         server.metrics.rejected_credentials();
         if let Some(untold) = server.rejections.allow() {
             let path = shortened(parts.uri.path());
@@ -141,8 +141,8 @@ fn shortened(text: &str) -> &str {
 }
 
 /// Makes the request somebody else's, where its headers ask for it and its sender may.
-fn impersonate(server: &Server, parts: &mut Parts, user: Arc<UserInfo>) -> Result<Arc<UserInfo>, Status> {
-    let other = authenticate::impersonate(&parts.headers, &user, server.authorizer.as_ref())?;
+async fn impersonate(server: &Server, parts: &mut Parts, user: Arc<UserInfo>) -> Result<Arc<UserInfo>, Status> {
+    let other = authenticate::impersonate(&parts.headers, &user, server.authorizer.as_ref()).await?;
     Ok(other.map_or(user, |other| {
         authenticate::strip_impersonation(&mut parts.headers);
         Arc::new(other)
@@ -159,7 +159,7 @@ pub fn is_long_running(info: &RequestInfo, query: &Query) -> bool {
 async fn limited(cx: &Arc<RequestContext>, body: RequestBody, in_process: bool) -> Result<Answer, Status> {
     let server = &cx.server;
     let class = Class::of(&cx.user, in_process);
-    authorize(cx)?;
+    authorize(cx).await?;
     // The body is here before a place is taken: whoever sends it slowly holds nothing but a connection.
     let mut bytes = server.bodies.enter(Arc::clone(&cx.user), class);
     let body = read_body(cx, body, &mut bytes).await?;
@@ -191,7 +191,7 @@ async fn read_body(cx: &RequestContext, body: RequestBody, bytes: &mut Place) ->
     }
 }
 
-fn authorize(cx: &RequestContext) -> Result<(), Status> {
+async fn authorize(cx: &RequestContext) -> Result<(), Status> {
     let i = &cx.info;
     let selectors = match i.verb {
         "list" | "watch" | "deletecollection" => (
@@ -214,7 +214,7 @@ fn authorize(cx: &RequestContext) -> Result<(), Status> {
         field_selector: selectors.0.as_ref(),
         label_selector: selectors.1.as_ref(),
     };
-    cx.server.authorizer.check(&attributes)
+    cx.server.authorizer.check(&attributes).await
 }
 
 /// Running a command is `create`, whatever method the upgrade came by (kubernetes#78741), and by whichever way.

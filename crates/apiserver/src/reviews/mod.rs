@@ -32,11 +32,11 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
         review["metadata"] = json!({});
     }
     match served.gvk.kind.as_str() {
-        "SelfSubjectAccessReview" => access(cx, &mut review, Whose::Requester)?,
-        "SubjectAccessReview" => access(cx, &mut review, Whose::Named)?,
-        "LocalSubjectAccessReview" => access(cx, &mut review, Whose::NamedHere)?,
+        "SelfSubjectAccessReview" => access(cx, &mut review, Whose::Requester).await?,
+        "SubjectAccessReview" => access(cx, &mut review, Whose::Named).await?,
+        "LocalSubjectAccessReview" => access(cx, &mut review, Whose::NamedHere).await?,
         "SelfSubjectRulesReview" => rules(cx, &mut review)?,
-        "TokenReview" => token(cx, &mut review)?,
+        "TokenReview" => token(cx, &mut review).await?,
         "SelfSubjectReview" => review["status"] = json!({"userInfo": user_value(&cx.user)}),
         _ => return Err(Status::no_such_path()),
     }
@@ -99,7 +99,7 @@ fn invalid(kind: &str, note: impl FnOnce(&mut kelson_meta::FieldErrors)) -> Stat
     Status::invalid(&kelson_meta::GroupKind { group: "authorization.k8s.io".into(), kind: kind.into() }, "", &errors)
 }
 
-fn access(cx: &RequestContext, review: &mut Value, whose: Whose) -> Result<(), Status> {
+async fn access(cx: &RequestContext, review: &mut Value, whose: Whose) -> Result<(), Status> {
     let spec: AccessSpec =
         serde_json::from_value(review["spec"].clone()).map_err(|e| Status::bad_request(e.to_string()))?;
     let kind = review["kind"].as_str().unwrap_or("").to_owned();
@@ -139,9 +139,9 @@ fn access(cx: &RequestContext, review: &mut Value, whose: Whose) -> Result<(), S
                 field_selector: fields.as_ref(),
                 ..Attributes::resource(&user, &r.verb, &r.group, &r.resource, &r.namespace, &r.name)
             };
-            cx.server.authorizer.authorize(&attributes)
+            cx.server.authorizer.decide(&attributes).await
         }
-        (None, Some(n)) => cx.server.authorizer.authorize(&Attributes::path(&user, &n.verb, &n.path)),
+        (None, Some(n)) => cx.server.authorizer.decide(&Attributes::path(&user, &n.verb, &n.path)).await,
         (None, None) => Decision::NoOpinion(String::new()),
     };
     let mut status = Map::new();
@@ -210,14 +210,14 @@ fn rules(cx: &RequestContext, review: &mut Value) -> Result<(), Status> {
     Ok(())
 }
 
-fn token(cx: &RequestContext, review: &mut Value) -> Result<(), Status> {
+async fn token(cx: &RequestContext, review: &mut Value) -> Result<(), Status> {
     let text = review["spec"]["token"].as_str().unwrap_or("");
     if text.is_empty() {
         return Err(Status::bad_request("token is required for TokenReview in authentication"));
     }
     let audiences: Vec<String> = serde_json::from_value(review["spec"]["audiences"].clone()).unwrap_or_default();
     let mut status = Map::new();
-    match cx.server.auth.tokens.authenticate_token(text, &audiences) {
+    match cx.server.auth.tokens.prove(text, &audiences).await {
         Ok(Some(found)) => {
             status.insert("authenticated".into(), true.into());
             let mut user = found.user.as_ref().clone();

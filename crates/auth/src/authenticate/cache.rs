@@ -4,12 +4,13 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use jiff::Timestamp;
 use kelson_meta::Clock;
 use parking_lot::RwLock;
 use sha2::{Digest, Sha256};
 
-use super::{Authenticated, Rejected, TokenAuthenticator};
+use super::{AsyncTokenAuthenticator, Authenticated, Rejected, TokenAuthenticator};
 
 /// As upstream: a revoked token may still pass for this long.
 const SUCCESS_LIFETIME: Duration = Duration::from_secs(10);
@@ -82,6 +83,26 @@ impl TokenAuthenticator for CachedTokens {
         }
         Ok(found)
     }
+
+    fn as_async(&self, token: &str, audiences: &[String]) -> Option<&dyn AsyncTokenAuthenticator> {
+        if self.entries.get(&digest(token, audiences), self.clock.now()).is_some() {
+            return None;
+        }
+        self.inner.as_async(token, audiences).map(|_| self as &dyn AsyncTokenAuthenticator)
+    }
+}
+
+#[async_trait]
+impl AsyncTokenAuthenticator for CachedTokens {
+    async fn authenticate_later(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, Rejected> {
+        let found = self.inner.prove(token, audiences).await?;
+        if let Some(found) = &found {
+            // The answer may have taken its time: its life begins now.
+            let now = self.clock.now();
+            self.entries.put(digest(token, audiences), found.clone(), now + SUCCESS_LIFETIME, now);
+        }
+        Ok(found)
+    }
 }
 
 #[cfg(test)]
@@ -101,6 +122,38 @@ mod tests {
         assert_eq!(cache.len(), 3, "the expired one made room");
         cache.put([4; 32], 4, t(20), t(10));
         assert_eq!(cache.len(), 1, "full of live ones: started over");
+    }
+
+    /// Knows every token, after a while; counts how often it is asked.
+    struct Remote(std::sync::atomic::AtomicUsize);
+    impl TokenAuthenticator for Remote {
+        fn authenticate_token(&self, _: &str, _: &[String]) -> Result<Option<Authenticated>, Rejected> {
+            Ok(None)
+        }
+        fn as_async(&self, _: &str, _: &[String]) -> Option<&dyn AsyncTokenAuthenticator> {
+            Some(self)
+        }
+    }
+    #[async_trait]
+    impl AsyncTokenAuthenticator for Remote {
+        async fn authenticate_later(&self, _: &str, _: &[String]) -> Result<Option<Authenticated>, Rejected> {
+            tokio::task::yield_now().await;
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+            Ok(Some(Authenticated::new(crate::UserInfo::new("jane", ["dev"]))))
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_waited_for_is_remembered() {
+        let remote = Arc::new(Remote(Default::default()));
+        let chain = super::super::TokenChain::new(vec![remote.clone()]);
+        let cached = CachedTokens::new(Arc::new(chain), Arc::new(kelson_meta::SystemClock));
+        let cached: &dyn TokenAuthenticator = &cached;
+        for _ in 0..3 {
+            let found = cached.prove("secret", &[]).await.unwrap().unwrap();
+            assert_eq!(found.user.name, "jane");
+        }
+        assert_eq!(remote.0.load(std::sync::atomic::Ordering::Relaxed), 1);
     }
 
     #[test]

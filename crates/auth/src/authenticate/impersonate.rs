@@ -21,7 +21,7 @@ const VALUES_MAX: usize = 1024;
 /// # Errors
 /// 403 when a part of it is not allowed; 400 for a value that is not UTF-8: what cannot be read must never count as absent,
 /// or the request would run with all the rights of whoever sent it.
-pub fn impersonate(
+pub async fn impersonate(
     headers: &HeaderMap,
     requestor: &UserInfo,
     authorizer: &dyn Authorizer,
@@ -48,25 +48,25 @@ pub fn impersonate(
     if groups.len() + extra.values().map(Vec::len).sum::<usize>() > VALUES_MAX {
         return Err(Status::bad_request("too many impersonation headers"));
     }
-    let ask = |group, resource, subresource, namespace, name| {
+    let ask = async |group, resource, subresource, namespace, name| {
         let a = Attributes::resource(requestor, "impersonate", group, resource, namespace, name);
-        authorizer.check(&Attributes { version: "v1", ..a.with_subresource(subresource) })
+        authorizer.check(&Attributes { version: "v1", ..a.with_subresource(subresource) }).await
     };
     let account = split_service_account(&name);
     match account {
-        Some((namespace, account)) => ask("", "serviceaccounts", "", namespace, account)?,
-        None => ask("", "users", "", "", &name)?,
+        Some((namespace, account)) => ask("", "serviceaccounts", "", namespace, account).await?,
+        None => ask("", "users", "", "", &name).await?,
     }
     for group in &groups {
-        ask("", "groups", "", "", group)?;
+        ask("", "groups", "", "", group).await?;
     }
     for (key, values) in &extra {
         for value in values {
-            ask(AUTHENTICATION, "userextras", key, "", value)?;
+            ask(AUTHENTICATION, "userextras", key, "", value).await?;
         }
     }
     if !uid.is_empty() {
-        ask(AUTHENTICATION, "uids", "", "", &uid)?;
+        ask(AUTHENTICATION, "uids", "", "", &uid).await?;
     }
     if let (Some((namespace, _)), true) = (account, groups.is_empty()) {
         groups = service_account_groups(namespace);

@@ -13,6 +13,7 @@ mod x509;
 use std::fmt;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use http::HeaderMap;
 use rustls_pki_types::CertificateDer;
 
@@ -83,6 +84,31 @@ pub trait Authenticator: Send + Sync {
 pub trait TokenAuthenticator: Send + Sync {
     /// `Ok(None)`: not a token of this kind. `audiences` are the ones wanted (empty: the API server's own).
     fn authenticate_token(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, Rejected>;
+
+    /// Whom to wait for, when this token cannot be judged from memory (a webhook).
+    fn as_async(&self, _token: &str, _audiences: &[String]) -> Option<&dyn AsyncTokenAuthenticator> {
+        None
+    }
+}
+
+/// A token authenticator that must wait for its answer.
+#[async_trait]
+pub trait AsyncTokenAuthenticator: Send + Sync {
+    /// As [`TokenAuthenticator::authenticate_token`].
+    async fn authenticate_later(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, Rejected>;
+}
+
+impl dyn TokenAuthenticator + '_ {
+    /// Whose token it is, waited for only where it must be.
+    ///
+    /// # Errors
+    /// A token of a known kind that is no good.
+    pub async fn prove(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, Rejected> {
+        match self.as_async(token, audiences) {
+            Some(waiting) => waiting.authenticate_later(token, audiences).await,
+            None => self.authenticate_token(token, audiences),
+        }
+    }
 }
 
 /// Kinds of bearer tokens, asked in order until one knows the token.
@@ -103,6 +129,28 @@ impl TokenAuthenticator for TokenChain {
         let mut faults: Vec<String> = Vec::new();
         for member in &self.members {
             match member.authenticate_token(token, audiences) {
+                Ok(Some(found)) => return Ok(Some(found)),
+                Ok(None) => {}
+                Err(e) => faults.push(e.0),
+            }
+        }
+        if faults.is_empty() { Ok(None) } else { Err(join(&faults)) }
+    }
+
+    /// Waits only when nobody before the one that waits knows the token.
+    fn as_async(&self, token: &str, audiences: &[String]) -> Option<&dyn AsyncTokenAuthenticator> {
+        let waits = self.members.iter().position(|m| m.as_async(token, audiences).is_some())?;
+        let known = self.members[..waits].iter().any(|m| matches!(m.authenticate_token(token, audiences), Ok(Some(_))));
+        (!known).then_some(self)
+    }
+}
+
+#[async_trait]
+impl AsyncTokenAuthenticator for TokenChain {
+    async fn authenticate_later(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, Rejected> {
+        let mut faults: Vec<String> = Vec::new();
+        for member in &self.members {
+            match member.prove(token, audiences).await {
                 Ok(Some(found)) => return Ok(Some(found)),
                 Ok(None) => {}
                 Err(e) => faults.push(e.0),
@@ -154,14 +202,11 @@ impl RequestAuthenticator {
         }
     }
 
-    /// Proves who asks, or says why the answer is 401. Asynchronous so that token webhooks can join the chain; nothing
-    /// waits today.
+    /// Proves who asks. Waits only for a token that must be shown elsewhere.
+    ///
+    /// # Errors
+    /// Why the answer is 401.
     pub async fn authenticate(&self, credentials: &Credentials<'_>) -> Result<Authenticated, Rejected> {
-        self.authenticate_now(credentials)
-    }
-
-    /// The same, for callers that do not await.
-    pub fn authenticate_now(&self, credentials: &Credentials<'_>) -> Result<Authenticated, Rejected> {
         let mut faults = Vec::new();
         let front_proxy = self.front_proxy.as_deref().map(|a| a as &dyn Authenticator);
         let certificates = self.certificates.as_deref().map(|a| a as &dyn Authenticator);
@@ -173,7 +218,7 @@ impl RequestAuthenticator {
             }
         }
         if let Some(token) = bearer_token(credentials.headers) {
-            match self.tokens.authenticate_token(&token, &[]) {
+            match self.tokens.prove(&token, &[]).await {
                 Ok(Some(found)) => return Ok(with_authenticated(found)),
                 Ok(None) => faults.push("invalid bearer token".to_owned()),
                 Err(e) => faults.push(format!("[invalid bearer token, {e}]")),

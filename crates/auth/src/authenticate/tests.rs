@@ -198,12 +198,20 @@ fn leaf(ca: &Authority, cn: &str, orgs: &[&str], clock: &HandClock) -> Vec<Certi
     certificates_from_pem(&ca.issue(&spec, clock.now()).unwrap().cert_pem).unwrap()
 }
 
+/// What a future gives that has nothing to wait for.
+fn at_once<T>(future: impl Future<Output = T>) -> T {
+    let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+    match std::pin::pin!(future).poll(&mut context) {
+        std::task::Poll::Ready(value) => value,
+        std::task::Poll::Pending => panic!("decided from memory, so nothing may wait"),
+    }
+}
+
 #[test]
 fn request_order_and_refusals() {
     let c = chain(Anonymous::Enabled);
     let ask = |h: &HeaderMap, certs: &[CertificateDer<'static>]| {
-        c.auth
-            .authenticate_now(&Credentials { headers: h, certificates: certs, path: "/api" })
+        at_once(c.auth.authenticate(&Credentials { headers: h, certificates: certs, path: "/api" }))
             .map(|a| (*a.user).clone())
     };
     let none = HeaderMap::new();
@@ -230,8 +238,7 @@ fn request_order_and_refusals() {
 fn front_proxies() {
     let c = chain(Anonymous::Disabled);
     let ask = |h: &HeaderMap, certs: &[CertificateDer<'static>]| {
-        c.auth
-            .authenticate_now(&Credentials { headers: h, certificates: certs, path: "/api" })
+        at_once(c.auth.authenticate(&Credentials { headers: h, certificates: certs, path: "/api" }))
             .map(|a| (*a.user).clone())
     };
     let h = headers(&[
@@ -259,7 +266,7 @@ fn front_proxies() {
 fn anonymous_by_path() {
     let c = chain(Anonymous::Paths(vec!["/livez".into()]));
     let h = HeaderMap::new();
-    let ask = |path| c.auth.authenticate_now(&Credentials { headers: &h, certificates: &[], path });
+    let ask = |path| at_once(c.auth.authenticate(&Credentials { headers: &h, certificates: &[], path }));
     assert_eq!(*ask("/livez").unwrap().user, UserInfo::anonymous());
     assert!(ask("/api").is_err());
     let secret = headers(&[("authorization", "Bearer s3cret")]);
@@ -278,7 +285,7 @@ impl Authorizer for Only {
 #[test]
 fn impersonation() {
     let boss = UserInfo::new("boss", ["g"]);
-    let ask = |list: &[(&'static str, &str)], a: &dyn Authorizer| impersonate(&headers(list), &boss, a);
+    let ask = |list: &[(&'static str, &str)], a: &dyn Authorizer| at_once(impersonate(&headers(list), &boss, a));
     assert_eq!(ask(&[], &AlwaysDeny), Ok(None));
     let user = ask(&[("impersonate-user", "jane")], &AlwaysAllow).unwrap().unwrap();
     assert_eq!(user, UserInfo::new("jane", ["system:authenticated"]));
@@ -322,7 +329,7 @@ fn impersonated_values_are_read_as_utf8_or_refused() {
     let ask = |name: &'static str, value: &[u8], a: &dyn Authorizer| {
         let mut h = headers(&[("impersonate-user", "jane")]);
         h.insert(name, http::HeaderValue::from_bytes(value).unwrap());
-        impersonate(&h, &boss, a)
+        at_once(impersonate(&h, &boss, a))
     };
     let user = ask("impersonate-user", "Jürgen".as_bytes(), &AlwaysAllow).unwrap().expect("it is asked for");
     assert_eq!(user.name, "Jürgen");

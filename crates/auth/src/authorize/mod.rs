@@ -6,6 +6,7 @@ pub mod rbac;
 
 use std::sync::Arc;
 
+use async_trait::async_trait;
 pub use modes::{AlwaysAllow, AlwaysDeny, Mode, PrivilegedGroup, UnknownMode};
 pub use node::NodeAuthorizer;
 pub use rbac::Rbac;
@@ -30,22 +31,53 @@ impl Decision {
     pub fn is_allow(&self) -> bool {
         matches!(self, Self::Allow(_))
     }
-    /// The reason.
+    /// Why; empty when there is nothing to say. A refusal's goes to the client too.
     pub fn reason(&self) -> &str {
         match self {
             Self::Allow(r) | Self::Deny(r) | Self::NoOpinion(r) => r,
         }
     }
+    /// What the audit event of the request says of the decision (`authorization.k8s.io/…`).
+    pub fn audit_annotations(&self) -> [(&'static str, &str); 2] {
+        let word = if self.is_allow() { "allow" } else { "forbid" };
+        [("authorization.k8s.io/decision", word), ("authorization.k8s.io/reason", self.reason())]
+    }
 }
 
-/// Decides on requests from memory, without waiting.
+/// Decides on requests: from memory, or, for those that name themselves in [`Authorizer::as_async`], by asking elsewhere.
+/// Callers that can wait use `decide` or `check` of `dyn Authorizer`, which take the right way.
 pub trait Authorizer: Send + Sync {
-    /// The decision.
+    /// The decision from memory.
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision;
 
-    /// `Ok` when allowed, else the 403 the client gets.
-    fn check(&self, attributes: &Attributes<'_>) -> Result<(), Status> {
-        match self.authorize(attributes) {
+    /// Whom to wait for, when this request cannot be decided from memory (a webhook whose cache has no answer).
+    fn as_async(&self, _attributes: &Attributes<'_>) -> Option<&dyn AsyncAuthorizer> {
+        None
+    }
+}
+
+/// An authorizer that must wait for its decision.
+#[async_trait]
+pub trait AsyncAuthorizer: Send + Sync {
+    /// The decision; an authorizer that cannot be reached says what its failure policy says.
+    async fn decide_later(&self, attributes: &Attributes<'_>) -> Decision;
+}
+
+impl dyn Authorizer + '_ {
+    /// The decision, waited for only where it must be.
+    pub async fn decide(&self, attributes: &Attributes<'_>) -> Decision {
+        match self.as_async(attributes) {
+            Some(waiting) => waiting.decide_later(attributes).await,
+            None => self.authorize(attributes),
+        }
+    }
+
+    /// Whether the request may go on.
+    ///
+    /// # Errors
+    /// The 403 the client gets.
+    pub async fn check(&self, attributes: &Attributes<'_>) -> Result<(), Status> {
+        match self.decide(attributes).await {
             Decision::Allow(_) => Ok(()),
             refused => Err(forbidden(attributes, refused.reason())),
         }
@@ -65,17 +97,60 @@ impl AuthorizerChain {
     }
 }
 
+/// What no member has decided yet.
+#[derive(Default)]
+struct Undecided {
+    reasons: Vec<String>,
+}
+
+impl Undecided {
+    /// The decision, if this one ends the search.
+    fn hear(&mut self, decision: Decision) -> Option<Decision> {
+        match decision {
+            Decision::NoOpinion(reason) => {
+                if !reason.is_empty() {
+                    self.reasons.push(reason);
+                }
+                None
+            }
+            decided => Some(decided),
+        }
+    }
+    fn end(self) -> Decision {
+        Decision::NoOpinion(self.reasons.join("\n"))
+    }
+}
+
 impl Authorizer for AuthorizerChain {
+    /// Refuses once it is the turn of a member that must wait: passing it over could let a request through that it denies.
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
-        let mut reasons: Vec<String> = Vec::new();
+        let mut undecided = Undecided::default();
         for member in &self.members {
-            match member.authorize(attributes) {
-                Decision::NoOpinion(r) if r.is_empty() => {}
-                Decision::NoOpinion(r) => reasons.push(r),
-                decided => return decided,
+            if member.as_async(attributes).is_some() {
+                return Decision::Deny("an authorizer cannot answer without waiting".into());
+            }
+            if let Some(decided) = undecided.hear(member.authorize(attributes)) {
+                return decided;
             }
         }
-        Decision::NoOpinion(reasons.join("\n"))
+        undecided.end()
+    }
+
+    fn as_async(&self, attributes: &Attributes<'_>) -> Option<&dyn AsyncAuthorizer> {
+        self.members.iter().any(|m| m.as_async(attributes).is_some()).then_some(self)
+    }
+}
+
+#[async_trait]
+impl AsyncAuthorizer for AuthorizerChain {
+    async fn decide_later(&self, attributes: &Attributes<'_>) -> Decision {
+        let mut undecided = Undecided::default();
+        for member in &self.members {
+            if let Some(decided) = undecided.hear(member.decide(attributes).await) {
+                return decided;
+            }
+        }
+        undecided.end()
     }
 }
 
@@ -138,5 +213,41 @@ mod tests {
         let root = UserInfo::new("root", ["system:masters"]);
         assert!(only.authorize(&Attributes::path(&root, "get", "/x")).is_allow());
         assert_eq!(AuthorizerChain::default().authorize(&a), Decision::NoOpinion(String::new()));
+    }
+
+    /// Decides about `/ask` elsewhere, and about nothing else.
+    struct Remote(Decision);
+    impl Authorizer for Remote {
+        fn authorize(&self, _: &Attributes<'_>) -> Decision {
+            Decision::NoOpinion("not mine".into())
+        }
+        fn as_async(&self, attributes: &Attributes<'_>) -> Option<&dyn AsyncAuthorizer> {
+            (attributes.path == "/ask").then_some(self)
+        }
+    }
+    #[async_trait]
+    impl AsyncAuthorizer for Remote {
+        async fn decide_later(&self, _: &Attributes<'_>) -> Decision {
+            tokio::task::yield_now().await;
+            self.0.clone()
+        }
+    }
+
+    #[tokio::test]
+    async fn a_member_may_wait() {
+        let jane = UserInfo::new("jane", ["dev"]);
+        let remote = Arc::new(Remote(Decision::Deny("closed today".into())));
+        let chain = AuthorizerChain::new(vec![Arc::new(PrivilegedGroup), remote, Arc::new(AlwaysAllow)]);
+        let chain: &dyn Authorizer = &chain;
+        let (ask, other) = (Attributes::path(&jane, "get", "/ask"), Attributes::path(&jane, "get", "/other"));
+        assert_eq!(chain.decide(&ask).await, Decision::Deny("closed today".into()));
+        assert!(chain.decide(&other).await.is_allow(), "decided from memory");
+        assert!(matches!(chain.authorize(&ask), Decision::Deny(_)), "no way around whoever must be asked");
+        assert_eq!(chain.check(&ask).await.unwrap_err().code, 403);
+        let annotations = chain.decide(&ask).await;
+        assert_eq!(
+            annotations.audit_annotations(),
+            [("authorization.k8s.io/decision", "forbid"), ("authorization.k8s.io/reason", "closed today")]
+        );
     }
 }

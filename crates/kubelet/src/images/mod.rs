@@ -21,7 +21,6 @@ use kelson_tasks::FILES;
 
 pub use effects::ImageEffects;
 pub use kelson_credentials::Present;
-pub use kelson_credentials::pull::go_duration;
 
 use crate::config::{Config, CredentialProviderFiles};
 use crate::pod;

@@ -9,7 +9,6 @@ use k8s_openapi::api::core::v1::{
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use crate::images::error::StartError;
-use crate::images::go_duration;
 use crate::pod::{self, Member, Role};
 use crate::probes::view::ProbeView;
 use crate::runtime::snapshot::{Instance, RuntimePod, State, timestamp};
@@ -96,7 +95,11 @@ fn hold(pod: &Pod, c: &Container, i: &Instance, by: &Circumstances<'_>, out: &mu
 
 /// The text of a restart delay, in states and events.
 pub fn crash_message(pod: &Pod, container: &str, delay: Duration) -> String {
-    format!("back-off {} restarting failed container={container} pod={}", go_duration(delay), pod::format_pod(pod))
+    format!(
+        "back-off {} restarting failed container={container} pod={}",
+        kelson_codec::go_duration(delay),
+        pod::format_pod(pod)
+    )
 }
 
 fn absent(pod: &Pod, m: &Member<'_>, by: &Circumstances<'_>, old: Option<&ContainerStatus>, out: &mut ContainerStatus) {

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::Value;
 
 use crate::containers::containers;
-use crate::tree::{at, list, strings, text};
+use kelson_meta::tree::path::{at, list, strings, text};
 
 /// A level of the standards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -9,8 +9,8 @@ use serde_json::Value;
 
 pub use checks::{Level, faults};
 
-use crate::tree::{at, list, strings, text};
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
+use kelson_meta::tree::path::{at, list, strings, text};
 
 const PREFIX: &str = "pod-security.kubernetes.io/";
 const MODES: [&str; 3] = ["enforce", "audit", "warn"];

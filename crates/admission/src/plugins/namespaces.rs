@@ -5,8 +5,8 @@ use std::sync::Arc;
 use kelson_auth::Objects;
 use kelson_meta::{GroupResource, Status, StatusCause};
 
-use crate::tree::text;
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
+use kelson_meta::tree::path::text;
 
 const IMMORTAL: [&str; 3] = ["default", "kube-system", "kube-public"];
 

@@ -86,6 +86,8 @@ const VOLUMES: [&str; 9] = [
 /// Everything a pod does against `level`, as `reason (detail)`; empty when it keeps to it.
 pub fn faults(level: Level, metadata: &Value, spec: &Value) -> Vec<String> {
     let windows = text(spec, &["os", "name"]) == "windows";
+    // As the reference: users of the pod's own make some checks needless. That is sound because the kubelet either gives
+    // such a pod a user namespace or refuses it; it never runs with the node's users.
     let own_users = at(spec, &["hostUsers"]) == false;
     let found: Vec<Fault> = match level {
         Level::Privileged => vec![],

@@ -39,8 +39,13 @@ fn why_refused<'a>(
         return Some("is not the node's own name or address");
     }
     let on_server = node.metadata.name == reserved.server_node;
-    // Where there is no route, the machine has no other address.
-    let alone = on_server && matches!(san, San::Ip(ip) if ip.to_canonical().is_loopback());
+    // A machine without a route has no other address, and many a small one has no other name.
+    let alone = on_server
+        && match san {
+            San::Ip(ip) => ip.to_canonical().is_loopback(),
+            San::Dns(name) => name.eq_ignore_ascii_case("localhost"),
+            _ => false,
+        };
     let is_in = |names: &[San]| names.iter().any(|name| same(name, san));
     if is_in(&reserved.control_plane) && !alone || is_in(&reserved.server) && !on_server {
         return Some("is the API server's");
@@ -177,6 +182,8 @@ mod tests {
         let alone = node("server", &[("InternalIP", "127.0.0.1"), ("InternalIP", "10.43.0.1")]);
         check(&alone, &[], &[ip("127.0.0.1")], None);
         check(&alone, &[], &[ip("10.43.0.1")], Some("10.43.0.1 is the API server's"));
+        let named = node("server", &[("Hostname", "localhost")]);
+        check(&named, &[], &[dns("localhost")], None);
     }
 
     #[test]

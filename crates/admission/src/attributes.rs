@@ -79,8 +79,30 @@ pub struct Attributes<'a> {
     pub user: &'a UserInfo,
     /// Nothing will be stored: plugins must have no side effects.
     pub dry_run: bool,
-    /// The operation's options (`CreateOptions`, …).
-    pub options: Option<&'a Value>,
+    /// The operation's options.
+    pub options: OperationOptions<'a>,
+}
+
+/// The options of an operation as an object (`CreateOptions`, `UpdateOptions`, `DeleteOptions`), made only when a plugin
+/// shows them to somebody, as webhooks do.
+#[derive(Clone, Copy, Default)]
+pub struct OperationOptions<'a>(Option<&'a (dyn Fn() -> Value + Send + Sync)>);
+
+impl<'a> OperationOptions<'a> {
+    /// Made by `make` when asked for.
+    pub fn new(make: &'a (dyn Fn() -> Value + Send + Sync)) -> Self {
+        Self(Some(make))
+    }
+    /// The object; `None` where the operation has no options, as connecting has none.
+    pub fn object(&self) -> Option<Value> {
+        self.0.map(|make| make())
+    }
+}
+
+impl std::fmt::Debug for OperationOptions<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("OperationOptions").field(&self.object()).finish()
+    }
 }
 
 impl Attributes<'_> {
@@ -152,6 +174,17 @@ impl Notes {
         if !self.warnings.contains(&text) {
             self.warnings.push(text);
         }
+    }
+    /// Adds what another pass left behind.
+    pub fn absorb(&mut self, later: Self) {
+        later.warnings.into_iter().for_each(|w| self.warn(w));
+        self.audit_annotations.extend(later.audit_annotations);
+        for plugin in later.changed_by {
+            if !self.changed_by.contains(&plugin) {
+                self.changed_by.push(plugin);
+            }
+        }
+        self.refused_by = self.refused_by.or(later.refused_by);
     }
     /// Adds an audit annotation.
     pub fn annotate(&mut self, key: impl Into<String>, value: impl Into<String>) {

@@ -114,7 +114,7 @@ mod tests {
             old_object: None,
             user: &user,
             dry_run: true,
-            options: None,
+            options: Default::default(),
         };
         let mut notes = Notes::default();
         (Chain::new(plugins).admit(&mut attributes, &mut notes).await, notes)

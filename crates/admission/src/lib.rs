@@ -12,7 +12,7 @@ pub mod plugin;
 pub mod plugins;
 pub mod registry;
 
-pub use attributes::{Attributes, Notes, Operation, Operations};
+pub use attributes::{Attributes, Notes, Operation, OperationOptions, Operations};
 pub use chain::Chain;
 pub use dependencies::{Dependencies, KindMapper};
 pub use plugin::{AsyncPlugin, Plugin};

@@ -118,7 +118,7 @@ pub(crate) async fn run(plugin: impl Plugin + 'static, ask: Ask<'_>) -> Result<O
         old_object: ask.old.as_ref(),
         user: &ask.user,
         dry_run: false,
-        options: None,
+        options: Default::default(),
     };
     let mut notes = Notes::default();
     chain.admit(&mut attributes, &mut notes).await?;

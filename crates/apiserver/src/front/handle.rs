@@ -113,6 +113,7 @@ async fn serve(
         user,
         upgrade: Mutex::new(upgrade),
         warnings: Mutex::default(),
+        admission: Mutex::default(),
     });
     let answer = limited(&cx, body, in_process).await;
     (answer, Some(cx))

@@ -39,6 +39,8 @@ pub struct RequestContext {
     pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
     /// Texts for `Warning` headers.
     pub warnings: Mutex<Vec<String>>,
+    /// What admission left behind for the audit event: annotations, who refused, who changed the object.
+    pub admission: Mutex<kelson_admission::Notes>,
 }
 
 impl RequestContext {
@@ -138,6 +140,7 @@ impl RequestContext {
             user: Arc::clone(&self.user),
             upgrade: Mutex::new(None),
             warnings: Mutex::default(),
+            admission: Mutex::default(),
         }
     }
 }

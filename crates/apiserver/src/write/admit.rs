@@ -1,8 +1,8 @@
 //! Admit: the admission chain around a write. Plugins that do not handle the operation cost nothing.
-use kelson_admission::{Attributes, Notes, Operation};
+use kelson_admission::{Attributes, Notes, Operation, OperationOptions};
 use kelson_auth::authorize::rbac::RbacResource;
 use kelson_meta::{Gvk, Status};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::catalog::Served;
 use crate::shared::context::RequestContext;
@@ -21,12 +21,17 @@ pub struct Admission<'a> {
     pub name: &'a str,
     /// Nothing will be stored.
     pub dry_run: bool,
-    /// The operation's options.
-    pub options: Option<&'a Value>,
+    /// Makes the operation's options where the request's body holds them; otherwise they are in its query.
+    pub options: Option<&'a (dyn Fn() -> Value + Send + Sync)>,
 }
 
 impl Admission<'_> {
-    fn attributes<'b>(&'b self, object: Option<Value>, old: Option<&'b Value>) -> Attributes<'b> {
+    fn attributes<'b>(
+        &'b self,
+        object: Option<Value>,
+        old: Option<&'b Value>,
+        options: OperationOptions<'b>,
+    ) -> Attributes<'b> {
         Attributes {
             operation: self.operation,
             kind: self.kind,
@@ -38,11 +43,39 @@ impl Admission<'_> {
             old_object: old,
             user: &self.cx.user,
             dry_run: self.dry_run,
-            options: self.options,
+            options,
         }
     }
-    fn done(&self, notes: Notes) {
-        notes.warnings.into_iter().for_each(|w| self.cx.warn(w));
+    fn done(&self, mut notes: Notes) {
+        std::mem::take(&mut notes.warnings).into_iter().for_each(|w| self.cx.warn(w));
+        if let Some(plugin) = notes.refused_by {
+            tracing::debug!(plugin, resource = %self.served.gr.resource, name = self.name, "admission refused a request");
+        }
+        self.cx.admission.lock().absorb(notes);
+    }
+    /// The options as upstream's handlers give them to admission.
+    fn options(&self) -> Value {
+        if let Some(make) = self.options {
+            return make();
+        }
+        let kind = match self.operation {
+            Operation::Create => "CreateOptions",
+            Operation::Update => "UpdateOptions",
+            Operation::Delete => "DeleteOptions",
+            Operation::Connect => return Value::Null,
+        };
+        let mut options = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
+        let dry_run: Vec<&str> = self.cx.query.all("dryRun").filter(|v| !v.is_empty()).collect();
+        if !dry_run.is_empty() {
+            options["dryRun"] = json!(dry_run);
+        }
+        for field in ["fieldManager", "fieldValidation"] {
+            let text = self.cx.query.text(field);
+            if !text.is_empty() && self.operation != Operation::Delete {
+                options[field] = text.into();
+            }
+        }
+        options
     }
 
     /// The mutating pass; gives the object back, perhaps changed.
@@ -55,7 +88,13 @@ impl Admission<'_> {
             return Ok(object);
         }
         let mut notes = Notes::default();
-        let mut attributes = self.attributes(object, old);
+        let make = || self.options();
+        let options = if self.operation == Operation::Connect {
+            OperationOptions::default()
+        } else {
+            OperationOptions::new(&make)
+        };
+        let mut attributes = self.attributes(object, old, options);
         let outcome = chain.admit(&mut attributes, &mut notes).await;
         let object = attributes.object.take();
         drop(attributes);
@@ -73,7 +112,13 @@ impl Admission<'_> {
             return Ok(object);
         }
         let mut notes = Notes::default();
-        let mut attributes = self.attributes(object, old);
+        let make = || self.options();
+        let options = if self.operation == Operation::Connect {
+            OperationOptions::default()
+        } else {
+            OperationOptions::new(&make)
+        };
+        let mut attributes = self.attributes(object, old, options);
         let outcome = chain.validate(&attributes, &mut notes).await;
         let object = attributes.object.take();
         drop(attributes);

@@ -96,6 +96,29 @@ impl DeleteOptions {
         }
         Err(Status::invalid(&GroupKind { group: "meta.k8s.io".into(), kind: "DeleteOptions".into() }, "", &errors))
     }
+    /// As an object of `meta.k8s.io/v1`.
+    fn object(&self) -> Value {
+        let mut out = json!({"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"});
+        let preconditions = self.preconditions.as_ref().map(|p| {
+            let mut set = serde_json::Map::new();
+            set.extend(p.uid.as_deref().map(|uid| ("uid".to_owned(), uid.into())));
+            set.extend(p.resource_version.as_deref().map(|v| ("resourceVersion".to_owned(), v.into())));
+            Value::Object(set)
+        });
+        let dry_run = Some(&self.dry_run).filter(|d| !d.is_empty());
+        for (field, value) in [
+            ("gracePeriodSeconds", self.grace_period_seconds.map(Value::from)),
+            ("preconditions", preconditions),
+            ("orphanDependents", self.orphan_dependents.map(Value::from)),
+            ("propagationPolicy", self.propagation_policy.as_deref().map(Value::from)),
+            ("dryRun", dry_run.map(|d| json!(d))),
+        ] {
+            if let Some(value) = value {
+                out[field] = value;
+            }
+        }
+        out
+    }
     /// Whether nothing is to be stored.
     pub fn is_dry_run(&self) -> bool {
         !self.dry_run.is_empty()
@@ -178,6 +201,7 @@ pub async fn run(
         check_preconditions(served, name, options, &record)?;
         let old = parse(&record);
         if admitted {
+            let make = || options.object();
             let admission = Admission {
                 cx,
                 served,
@@ -185,7 +209,7 @@ pub async fn run(
                 operation: Operation::Delete,
                 name,
                 dry_run: options.is_dry_run(),
-                options: None,
+                options: Some(&make),
             };
             admission.mutate(None, Some(&old)).await?;
             admission.validate(None, Some(&old)).await?;

@@ -1,4 +1,5 @@
-//! Every published fixture, as it is and mutated at random: defaults are idempotent and nothing panics.
+//! Objects of every kind, published fixtures and samples of our own, as they are and mutated at random: defaults are
+//! idempotent and nothing panics.
 // Helpers of a test fail by panicking, as the test itself does.
 #![allow(clippy::unwrap_used)]
 
@@ -11,15 +12,17 @@ use serde_json::{Value, json};
 
 const MUTATIONS_PER_FIXTURE: usize = 40;
 
-fn fixtures() -> Option<Vec<(String, Value)>> {
-    let base = std::env::var_os("KELSON_SHARED").map_or_else(
-        || std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared"),
-        std::path::PathBuf::from,
-    );
-    let Ok(dir) = std::fs::read_dir(base.join("reference/fixtures")) else {
-        println!("SKIPPED: no ../shared");
+/// The published fixtures, where there are any: `KELSON_SHARED` names the directory that holds `reference/` (by default one
+/// beside the repository), and `none` says to do without.
+fn published() -> Option<Vec<(String, Value)>> {
+    let shared = std::env::var("KELSON_SHARED")
+        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared").to_owned());
+    if shared == "none" {
         return None;
-    };
+    }
+    let path = std::path::Path::new(&shared).join("reference/fixtures");
+    let dir =
+        std::fs::read_dir(&path).unwrap_or_else(|e| panic!("{}: {e}; KELSON_SHARED=none does without", path.display()));
     let mut out: Vec<(String, Value)> = dir
         .filter_map(|f| {
             let path = f.unwrap().path();
@@ -32,10 +35,23 @@ fn fixtures() -> Option<Vec<(String, Value)>> {
     Some(out)
 }
 
-/// Served kinds' fixtures with their strategies.
-fn served() -> Vec<(String, Gvk, &'static dyn kelson_resources::Strategy, Value)> {
+/// An object of every served kind with every field set, by the table alone.
+fn samples() -> Vec<(String, Value)> {
+    let of = |r: &kelson_schema::Resource| {
+        let ty = kelson_schema::Schema::builtin().by_gvk(r.group, r.version, r.kind).unwrap();
+        let mut object = kelson_schema::sample::object(ty);
+        let api = if r.group.is_empty() { r.version.to_owned() } else { format!("{}/{}", r.group, r.version) };
+        object.insert("apiVersion".into(), api.into());
+        object.insert("kind".into(), r.kind.into());
+        (format!("{} {}", r.version, r.plural), Value::Object(object))
+    };
+    kelson_schema::resource::resources().map(of).collect()
+}
+
+/// Those of served kinds, with their strategies.
+fn served(objects: Vec<(String, Value)>) -> Vec<(String, Gvk, &'static dyn kelson_resources::Strategy, Value)> {
     let mut out = Vec::new();
-    for (name, v) in fixtures().unwrap_or_default() {
+    for (name, v) in objects {
         let api = v["apiVersion"].as_str().unwrap_or_default();
         let (group, version) = api.split_once('/').unwrap_or(("", api));
         let kind = v["kind"].as_str().unwrap_or_default();
@@ -84,9 +100,10 @@ fn exercise(gvk: &Gvk, s: &'static dyn kelson_resources::Strategy, mut v: Value,
     s.canonicalize(&mut v);
 }
 
-#[test]
-fn as_published() {
-    for (_, gvk, s, v) in served() {
+fn as_they_are(objects: Vec<(String, Value)>) {
+    let all = served(objects);
+    assert!(all.len() > 60, "only {} objects", all.len());
+    for (_, gvk, s, v) in all {
         exercise(&gvk, s, v.clone(), &v);
     }
 }
@@ -132,18 +149,45 @@ fn mutate(v: &mut Value, rng: &mut StdRng) {
     }
 }
 
-#[test]
-fn mutated() {
+fn mutated(objects: Vec<(String, Value)>) {
     let seed: u64 = std::env::var("KELSON_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(20_260_101);
     println!("KELSON_SEED={seed}");
     let mut rng = StdRng::seed_from_u64(seed);
-    for (_, gvk, s, original) in served() {
+    for (_, gvk, s, original) in served(objects) {
         for _ in 0..MUTATIONS_PER_FIXTURE {
             let mut v = original.clone();
             for _ in 0..rng.random_range(1..6) {
                 mutate(&mut v, &mut rng);
             }
             exercise(&gvk, s, v, &original);
+        }
+    }
+}
+
+/// A harness of its own, because only that can say *ignored* when it runs.
+fn main() {
+    let named: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let listing = std::env::args().any(|a| a == "--list");
+    type Check = fn(Vec<(String, Value)>);
+    for (name, check, own) in [
+        ("as_they_are::samples", as_they_are as Check, true),
+        ("as_they_are::published", as_they_are, false),
+        ("mutated::samples", mutated, true),
+        ("mutated::published", mutated, false),
+    ] {
+        if !(named.is_empty() || named.iter().any(|n| name.contains(n.as_str()))) {
+            continue;
+        }
+        if listing {
+            println!("{name}: test");
+            continue;
+        }
+        match if own { Some(samples()) } else { published() } {
+            Some(objects) => {
+                check(objects);
+                println!("test {name} ... ok");
+            }
+            None => println!("test {name} ... ignored, KELSON_SHARED=none"),
         }
     }
 }

@@ -8,6 +8,7 @@ pub mod description;
 mod generated;
 pub mod resource;
 mod rows;
+pub mod sample;
 pub mod shape;
 mod table;
 

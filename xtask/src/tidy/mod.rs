@@ -99,6 +99,9 @@ fn limits(tree: &Tree) -> Vec<String> {
     faults
 }
 
+/// Places that are shown of what is too much.
+const SHOWN_MAX: usize = 40;
+
 /// Where to look for what is too much.
 fn why(tree: &Tree, name: &str) -> String {
     let all = match name.split_once('.') {
@@ -112,7 +115,7 @@ fn why(tree: &Tree, name: &str) -> String {
         Some(("manifests", _)) => manifests::unused(tree),
         _ => Vec::new(),
     };
-    all.iter().map(|line| format!("\n    {line}")).collect()
+    all.iter().take(SHOWN_MAX).map(|line| format!("\n    {line}")).collect()
 }
 
 #[cfg(test)]

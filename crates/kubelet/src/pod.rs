@@ -32,7 +32,7 @@ pub struct Member<'a> {
     pub target: Option<&'a str>,
 }
 
-/// Every container of a pod: init, app, ephemeral, in this order. Whoever must not forget one kind iterates this.
+/// Every container of a pod: init, app, ephemeral, in this order. Code that must not forget one kind iterates this.
 pub fn members(pod: &Pod) -> impl Iterator<Item = Member<'_>> {
     let spec = pod.spec.as_ref();
     let inits = spec.and_then(|s| s.init_containers.as_ref()).into_iter().flatten().map(|c| Member {

@@ -4,8 +4,9 @@ mod common;
 use std::sync::Arc;
 use std::time::Duration;
 
-use common::{World, world};
+use common::{World, world, world_with};
 use k8s_openapi::api::core::v1::Pod;
+use kelson_kubelet::node::runtime::{HandlerFeatures, RuntimeState};
 use kelson_kubelet::pods::event::{Eviction, Start, WorkerInbox};
 use kelson_kubelet::pods::worker::Worker;
 use kelson_kubelet::probes::Outcome;
@@ -136,7 +137,9 @@ async fn a_missing_image_backs_off_and_heals() {
 #[tokio::test(start_paused = true)]
 async fn liveness_restarts_and_readiness_gates() {
     let probe = |command: &str| json!({"exec":{"command":[command]},"periodSeconds":1,"failureThreshold":2});
-    let spec = json!({"containers":[{"name":"a","image":"x:1","livenessProbe":probe("live"),"readinessProbe":probe("ready")}]});
+    let mut live = probe("live");
+    live["terminationGracePeriodSeconds"] = json!(7);
+    let spec = json!({"containers":[{"name":"a","image":"x:1","livenessProbe":live,"readinessProbe":probe("ready")}]});
     let world = world();
     world.prober.0.lock().insert("ready".into(), Outcome::Failure("not yet".into()));
     let life = begin(world, pod(spec));
@@ -146,6 +149,7 @@ async fn liveness_restarts_and_readiness_gates() {
     life.until(5, |w| condition(w, "Ready") == "True").await;
     life.world.prober.0.lock().insert("live".into(), Outcome::Failure("dead".into()));
     life.until(10, |w| w.api.state()["restartCount"] == 1).await;
+    assert_eq!(*life.world.runtime.stops.lock(), [7], "the probe's own grace period");
     let events = life.world.api.events.lock().clone();
     let killing = events.iter().find(|(r, _)| r == "Killing").expect("killed");
     assert_eq!(killing.1, "Container a failed liveness probe, will be restarted");
@@ -242,6 +246,16 @@ async fn a_pod_with_users_of_its_own_never_runs_with_the_nodes() {
     let why = events.iter().find(|(r, _)| r == "FailedCreatePodSandBox").expect("told");
     assert!(why.1.ends_with("does not support user namespaces"), "{}", why.1);
     assert!(life.world.runtime.made.lock().is_empty());
+
+    let handlers = [(String::new(), HandlerFeatures { user_namespaces: true, ..Default::default() })].into();
+    let able = RuntimeState { answered: true, handlers, ..Default::default() };
+    let life = begin(world_with(able), pod(json!({"hostUsers":false,"containers":[{"name":"a","image":"x:1"}]})));
+    life.until(5, |w| w.api.phase() == "Running").await;
+    let made = life.world.runtime.made.lock()[0].clone();
+    let context = made.linux.and_then(|l| l.security_context).expect("a security context");
+    let users = context.namespace_options.and_then(|n| n.userns_options).expect("a user namespace");
+    assert_eq!((users.uids[0].host_id, users.uids[0].container_id, users.uids[0].length), (65_536, 0, 65_536));
+    assert!(life.world.parts.dirs.pod("u").join("userns").is_file(), "kept for a kubelet after this one");
 }
 
 #[tokio::test(start_paused = true)]

@@ -93,7 +93,8 @@ async fn the_client_certificate_at_seventy_to_ninety_percent_of_its_life() {
     files.update(&leaf(&signer, Purpose::Client), signer.clock.now()).expect("store");
     let first = info(&files).not_after;
     let (client, clock) = (world.parts.client.clone(), Arc::clone(&world.parts.effects.clock));
-    tokio::spawn(rotate::client(client, clock, world.dir.path().to_owned(), "n1".into()));
+    let renewal = rotate::client(client, clock, world.dir.path().to_owned(), "n1".into());
+    let _renewal = kelson_tasks::scoped("renewal", renewal);
 
     tokio::time::sleep(DAY * 7 - Duration::from_secs(600)).await;
     assert_eq!(signer.count(), 0, "not before 70 %");

@@ -15,9 +15,9 @@ pub enum CertError {
     /// A file operation.
     #[error("{what}: {source}")]
     File {
-        /// Which.
+        /// The operation and its file.
         what: String,
-        /// Why.
+        /// The system's reason.
         source: std::io::Error,
     },
     /// A kubeconfig that cannot be used.
@@ -25,7 +25,7 @@ pub enum CertError {
     Kubeconfig {
         /// `bootstrap` or none.
         which: &'static str,
-        /// Why.
+        /// What is wrong with it.
         why: String,
     },
     /// The API refused.
@@ -51,10 +51,10 @@ pub enum CertError {
         /// The signer's.
         message: String,
     },
-    /// Somebody else's request has this name.
+    /// A request of another client has this name.
     #[error("retrieved csr {0:?} is not compatible with the request")]
     Incompatible(String),
-    /// Nobody approved or signed in time.
+    /// It was not approved and signed in time.
     #[error("timed out waiting for certificate signing request {0} to be approved and signed")]
     Timeout(String),
 }

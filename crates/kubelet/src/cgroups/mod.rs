@@ -1,6 +1,5 @@
-//! Cgroups of pods, on v1 and v2. The tree is
-//! `ROOT/kubepods[/burstable|/besteffort]/podUID`; ROOT is this node's own. Where the kernel's tree cannot be written the
-//! kubelet says so once and runs without (upstream: `pkg/kubelet/cm`).
+//! Cgroups of pods, on v1 and v2. The tree is `ROOT/kubepods[/burstable|/besteffort]/podUID`; ROOT is this node's own.
+//! Where the kernel's tree cannot be written the kubelet says so once and runs without (upstream: `pkg/kubelet/cm`).
 pub mod resources;
 
 use std::io;
@@ -154,8 +153,7 @@ impl Inner {
         Ok(())
     }
 
-    /// How many processes and threads a pod has.
-    pub fn processes(&self, uid: &str) -> Option<u64> {
+    fn processes(&self, uid: &str) -> Option<u64> {
         let read = |class: &str| {
             let path = format!("{}/kubepods{class}/pod{uid}/pids.current", self.root);
             let file = match &self.tree {

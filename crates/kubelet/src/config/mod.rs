@@ -14,7 +14,7 @@ use thresholds::EvictionConfig;
 /// A taint to register with.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegisterTaint {
-    /// Key.
+    /// The taint's key.
     pub key: String,
     /// Value; may be empty.
     pub value: String,
@@ -82,7 +82,7 @@ pub struct Config {
     pub image_pulls: PullOptions,
     /// `--image-credential-provider-config` and `--image-credential-provider-bin-dir`; `None`: no plugins.
     pub image_credential_provider: Option<CredentialProviderFiles>,
-    /// `--register-node`: whether the Node object is made; if not, somebody else makes it.
+    /// `--register-node`: whether the Node object is made; if not, it must be made by other means.
     pub register_node: bool,
     /// `--node-status-update-frequency`: how often the node's status is looked at.
     pub node_status_update: Duration,

@@ -112,7 +112,7 @@ impl std::fmt::Display for Amount {
     }
 }
 
-/// One threshold.
+/// A threshold: pods are evicted when less than its value is left.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Threshold {
     /// What is measured.

@@ -50,12 +50,12 @@ pub struct Manager<E> {
 }
 
 impl<E: Effects> Manager<E> {
-    /// A manager that tells the node's pressure through `pressure`.
+    /// A manager that publishes the node's pressure in `pressure`.
     pub fn new(config: EvictionConfig, effects: E, clock: Arc<dyn Clock>, pressure: watch::Sender<Pressure>) -> Self {
         Self { config, effects, clock, tracker: Tracker::default(), pressure }
     }
 
-    /// Looks for ever.
+    /// Looks every [`PERIOD`] until the task is ended.
     pub async fn run(mut self) {
         loop {
             self.once().await;

@@ -28,7 +28,7 @@ fn met(threshold: &Threshold, seen: &Observation, reclaims: bool) -> bool {
     seen.available < threshold.value.of(seen.capacity).saturating_add(extra)
 }
 
-/// One measurement.
+/// What was measured for one signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Observation {
     /// What is left.

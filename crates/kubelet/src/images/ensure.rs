@@ -41,8 +41,8 @@ fn identity(pod: &Pod) -> PodIdentity {
     }
 }
 
-/// The pod's pull secrets, as far as they can be read; a missing one is told and is no reason not to try. Those of the
-/// service account are in the pod since its admission.
+/// The pod's pull secrets, as far as they can be read; a missing one is reported by an event and is no reason not to try.
+/// Those of the service account are in the pod since its admission.
 async fn pull_secrets(effects: &ImageEffects<'_>, pod: &Pod) -> Vec<PullSecret> {
     let (mut found, mut failed) = (Vec::new(), Vec::new());
     let named = pod.spec.iter().flat_map(|s| s.image_pull_secrets.iter().flatten());

@@ -1,4 +1,4 @@
-//! Collects images nobody uses when their disk fills (upstream: `pkg/kubelet/images/image_gc_manager.go`).
+//! Removes images that no container uses when their disk fills (upstream: `pkg/kubelet/images/image_gc_manager.go`).
 use std::collections::{HashMap, HashSet};
 use std::path::Path;
 use std::sync::Arc;

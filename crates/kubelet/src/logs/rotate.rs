@@ -43,7 +43,7 @@ impl LogRotation {
     }
 
     async fn rotate(&self, path: &Path) -> Result<(), String> {
-        // The container that writes this file: only it is told to open it anew.
+        // The container that writes this file: the runtime reopens the log of this one alone.
         let containers = self.runtime.list_containers(None).await.map_err(|e| e.to_string())?;
         let mut writer = None;
         for c in containers.iter().filter(|c| c.state == cri::ContainerState::ContainerRunning as i32) {

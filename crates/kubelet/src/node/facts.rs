@@ -20,10 +20,10 @@ pub struct NodeFacts {
     pub machine_memory: i64,
 }
 
-/// Memory in bytes.
+/// Memory of the machine, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
-    /// In all.
+    /// What the kernel manages.
     pub total: i64,
     /// What could be had without swapping.
     pub available: i64,

@@ -15,7 +15,7 @@ const RETRY_MIN: Duration = Duration::from_millis(200);
 /// Longest delay after a failure.
 const RETRY_MAX: Duration = Duration::from_secs(7);
 
-/// Renews for ever. `uid` is the Node's, so that the lease goes with it.
+/// Renews until the task is ended. `uid` is the Node's, so that the lease goes with it.
 pub async fn run(client: Client, clock: Arc<dyn Clock>, node: String, uid: String, duration: Duration) {
     let mut retry = RETRY_MIN;
     let mut known = false;

@@ -91,7 +91,7 @@ impl NodeSync {
         let name = &self.config.node_name;
         match self.client.patch::<Node>("", name, "status", PatchKind::Strategic, &patch, &options).await {
             Err(e) if e.is_not_found() => {
-                // Somebody deleted the Node: register again.
+                // The Node was deleted: register again.
                 register::register(&self.client, &self.config, current).await;
                 Ok(())
             }

@@ -35,7 +35,7 @@ impl Kind {
     }
 }
 
-/// A reference.
+/// One object that a pod refers to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Reference {
     /// Kind.
@@ -113,7 +113,7 @@ impl Objects {
         }
     }
 
-    /// Forgets a pod; ends the watches that nobody else needs.
+    /// Forgets a pod; ends the watches that no other pod needs.
     pub fn unregister(&self, uid: &str) {
         let mut watched = self.shared.watched.lock();
         watched.retain(|_, w| {

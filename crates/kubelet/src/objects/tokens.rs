@@ -72,7 +72,7 @@ pub struct Tokens {
 }
 
 impl Tokens {
-    /// None yet.
+    /// An empty store; tokens are asked for when a volume needs them.
     pub fn new(client: Client, clock: Arc<dyn Clock>) -> Self {
         Self { client, clock, kept: Arc::default() }
     }

@@ -18,7 +18,7 @@ use crate::volumes::PodVolumes;
 /// Steps of one executor that its worker has not taken yet; the executor waits when it is this far ahead.
 pub const STEPS_MAX: usize = 16;
 
-/// What the executor of a plan tells the worker.
+/// How far the executor of a plan has come.
 #[derive(Debug)]
 pub enum Step {
     /// Directories, cgroup and volumes are there.

@@ -24,7 +24,7 @@ pub enum PodChange {
 pub struct Pending {
     order: VecDeque<String>,
     changes: HashMap<String, PodChange>,
-    /// The API's initial pods have all been told.
+    /// The API's initial list of pods is complete.
     pub synced: bool,
     /// All the runtime had at start.
     pub found: Option<Vec<RunningPod>>,
@@ -75,7 +75,7 @@ impl ManagerInbox {
             }
         });
     }
-    /// The API's initial pods have all been told.
+    /// The API's initial list of pods is complete.
     pub fn synced(&self) {
         self.put(|p| p.synced = true);
     }

@@ -180,7 +180,7 @@ impl Manager {
         }
     }
 
-    /// Whether all sources have told their pods.
+    /// Whether API and manifests have both been read once.
     fn complete(&self) -> bool {
         self.synced && self.statics.is_some()
     }

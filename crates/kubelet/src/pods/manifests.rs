@@ -18,7 +18,7 @@ use kelson_tasks::FILES;
 const MANIFEST_BYTES_MAX: u64 = 1 << 20;
 /// Manifests of one directory.
 const MANIFESTS_MAX: usize = 512;
-/// Between looks at the directory where nothing is heard of it (`fileCheckFrequency`).
+/// Between looks at the directory when no change is notified (`fileCheckFrequency`).
 const PERIOD: Duration = Duration::from_secs(20);
 /// A file that was just made is read when its writer has likely finished.
 const SETTLE: Duration = Duration::from_millis(50);
@@ -107,7 +107,7 @@ fn allowed(pod: &Pod) -> Result<(), String> {
     Ok(())
 }
 
-/// All manifests of a directory, by path; hidden files and directories are passed over, faulty ones are told.
+/// All manifests of a directory, by path; hidden files and directories are left out, faults are in the result.
 pub fn read(dir: &Path, node: &str) -> BTreeMap<PathBuf, Result<Pod, String>> {
     let mut paths: Vec<PathBuf> = std::fs::read_dir(dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
     let hidden = |p: &PathBuf| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with('.'));
@@ -132,7 +132,7 @@ async fn is_dir(dir: &Path) -> bool {
     FILES.run(move || dir.is_dir()).await.unwrap_or(false)
 }
 
-/// Watches the directory and tells the manager all its pods whenever they change; once at the start in any case.
+/// Watches the directory and gives the manager all its pods whenever they change, and once at the start.
 pub async fn run(dir: PathBuf, node: String, to: ManagerInbox) {
     let mut told: BTreeMap<PathBuf, Result<Pod, String>> = BTreeMap::new();
     let mut first = true;
@@ -156,7 +156,7 @@ pub async fn run(dir: PathBuf, node: String, to: ManagerInbox) {
             match tokio::time::timeout(PERIOD, watch.changed()).await {
                 Ok(Ok(())) => tokio::time::sleep(SETTLE).await,
                 Ok(Err(_)) => break,
-                // Removals are heard of here.
+                // The watch says nothing of a directory that was removed.
                 Err(_) if !is_dir(&dir).await => break,
                 Err(_) => {}
             }

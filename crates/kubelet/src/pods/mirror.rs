@@ -1,5 +1,5 @@
-//! Shows static pods in the API: one mirror pod for each, made again when somebody deletes it, removed with its manifest.
-//! The status writer is told which mirror stands for which pod (upstream: `pkg/kubelet/pod/mirror_client.go`).
+//! Shows static pods in the API: one mirror pod for each, made again when it is deleted, removed with its manifest.
+//! The status writer learns from here which mirror stands for which pod (upstream: `pkg/kubelet/pod/mirror_client.go`).
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -160,7 +160,7 @@ impl MirrorManager {
             }
             let outcome = match (action, &wanted, &mirror) {
                 (MirrorAction::Create, Some(w), _) => self.create(w).await,
-                // What the watch tells then leads to the new one.
+                // The watch then reports its removal, which leads to the new one.
                 (MirrorAction::Delete, _, Some(m)) => self.delete(m).await,
                 _ => Ok(()),
             };

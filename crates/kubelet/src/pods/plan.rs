@@ -25,7 +25,7 @@ pub struct Input<'a> {
     pub backoff: &'a BackOff,
     /// Containers whose last start failed, and [`SANDBOX`], with the time before which it is not tried again.
     pub holds: &'a HashMap<String, Timestamp>,
-    /// Now.
+    /// The time to decide for.
     pub now: Timestamp,
 }
 
@@ -64,7 +64,7 @@ pub enum Action {
         id: String,
         /// Name.
         name: String,
-        /// Why.
+        /// Decides about the grace period.
         reason: KillReason,
         /// What the event says.
         message: String,
@@ -83,7 +83,7 @@ pub enum Action {
 /// What to do now, and what to wait for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// In order.
+    /// What is carried out, one after the other.
     pub actions: Vec<Action>,
     /// Containers that wait out their restart delay.
     pub crash_loops: BTreeMap<String, Duration>,

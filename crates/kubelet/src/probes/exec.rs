@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use kelson_cri::Runtime;
 
-use super::Outcome;
+use super::target::Outcome;
 
 /// Bytes of a command's output that are kept for messages.
 const OUTPUT_MAX: usize = 10 * 1024;

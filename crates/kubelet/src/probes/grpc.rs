@@ -5,7 +5,7 @@ use http::uri::PathAndQuery;
 use tonic::transport::Endpoint;
 use tonic_prost::ProstCodec;
 
-use super::Outcome;
+use super::target::Outcome;
 use super::words::address;
 
 #[derive(Clone, PartialEq, prost::Message)]
@@ -85,26 +85,29 @@ mod tests {
     type Body = http_body_util::combinators::UnsyncBoxBody<Bytes, std::convert::Infallible>;
 
     #[tokio::test]
-    async fn serving_not_serving_and_nobody() {
+    async fn serving_not_serving_and_no_server() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("listen");
         let port = listener.local_addr().expect("address").port();
-        let server = tokio::spawn(async move {
+        let server = kelson_tasks::scoped("server", async move {
+            let mut connections = Vec::new();
             for _ in 0..2 {
                 let (tcp, _) = listener.accept().await.expect("accept");
                 let service = hyper::service::service_fn(answer);
                 let builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-                tokio::spawn(builder.serve_connection(TokioIo::new(tcp), service));
+                let serving = builder.serve_connection(TokioIo::new(tcp), service);
+                connections.push(kelson_tasks::scoped("connection", serving));
             }
+            connections
         });
         let limit = Duration::from_secs(10);
         assert_eq!(check("127.0.0.1", port, "good", limit).await, Outcome::Success);
         let not = check("127.0.0.1", port, "bad", limit).await;
         assert_eq!(not, Outcome::Failure("service unhealthy (responded with \"NOT_SERVING\")".into()));
-        server.await.expect("both asked");
-        let nobody = check("127.0.0.1", port, "good", limit).await;
+        let _connections = server.await.expect("both asked");
+        let none = check("127.0.0.1", port, "good", limit).await;
         assert!(
-            matches!(&nobody, Outcome::Failure(why) if why.starts_with("timeout: failed to connect service")),
-            "{nobody:?}"
+            matches!(&none, Outcome::Failure(why) if why.starts_with("timeout: failed to connect service")),
+            "{none:?}"
         );
     }
 }

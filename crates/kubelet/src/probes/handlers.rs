@@ -1,12 +1,59 @@
-//! The real handlers of probes and hooks, one file each (upstream: `pkg/probe`). A new one is its file, a variant of
-//! [`Handler`] with its field of the API, and its line here.
+//! The handlers of probes and hooks, one file each (upstream: `pkg/probe`). A new one is its file, and here a variant of
+//! [`Handler`] with its field of the API and its line in `judge`.
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use k8s_openapi::api::core::v1::{ExecAction, GRPCAction, HTTPGetAction, LifecycleHandler, Probe, TCPSocketAction};
 use kelson_cri::Runtime;
 
-use super::{Handler, Outcome, ProbeRunner, Target, exec, grpc, http, tcp};
+use super::target::{Outcome, Target};
+use super::{exec, grpc, http, tcp};
+
+/// A handler to run.
+#[derive(Clone, Debug)]
+pub enum Handler {
+    /// A command in the container.
+    Exec(ExecAction),
+    /// An HTTP request.
+    Http(HTTPGetAction),
+    /// A TCP connection.
+    Tcp(TCPSocketAction),
+    /// gRPC health checking.
+    Grpc(GRPCAction),
+    /// Nothing, for a while.
+    Sleep(Duration),
+}
+
+impl Handler {
+    /// The handler of a probe.
+    pub fn of_probe(p: &Probe) -> Option<Self> {
+        p.exec
+            .clone()
+            .map(Self::Exec)
+            .or_else(|| p.http_get.clone().map(Self::Http))
+            .or_else(|| p.tcp_socket.clone().map(Self::Tcp))
+            .or_else(|| p.grpc.clone().map(Self::Grpc))
+    }
+    /// The handler of a hook.
+    pub fn of_hook(h: &LifecycleHandler) -> Option<Self> {
+        h.exec
+            .clone()
+            .map(Self::Exec)
+            .or_else(|| h.http_get.clone().map(Self::Http))
+            .or_else(|| h.tcp_socket.clone().map(Self::Tcp))
+            .or_else(|| {
+                h.sleep.as_ref().map(|s| Self::Sleep(Duration::from_secs(u64::try_from(s.seconds).unwrap_or(0))))
+            })
+    }
+}
+
+/// Runs the handlers of probes and hooks: an effect, so that tests need no containers.
+#[async_trait]
+pub trait ProbeRunner: Send + Sync + 'static {
+    /// Runs one handler, for at most `limit`.
+    async fn run(&self, handler: &Handler, target: &Target, limit: Duration) -> Outcome;
+}
 
 /// Runs handlers on this machine: commands through the runtime, connections from the node.
 pub struct Handlers {

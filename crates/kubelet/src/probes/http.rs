@@ -11,7 +11,7 @@ use kelson_pki::AnyServerCertificate;
 use rustls_pki_types::ServerName;
 use tokio::net::TcpStream;
 
-use super::Outcome;
+use super::target::Outcome;
 use super::words::{address, os_text};
 
 /// Bytes of an answer that are read.
@@ -92,7 +92,7 @@ where
         hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(|e| e.to_string())?;
     let _driver = kelson_tasks::scoped("probe-connection", connection);
     let answer = sender.send_request(request).await.map_err(|e| e.to_string());
-    let status = match answer {
+    match answer {
         Ok(a) => {
             let status = a.status().as_u16();
             let mut body = a.into_body();
@@ -105,6 +105,5 @@ where
             Ok(status)
         }
         Err(e) => Err(e),
-    };
-    status
+    }
 }

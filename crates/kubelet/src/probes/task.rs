@@ -38,7 +38,7 @@ impl Timing {
     }
 }
 
-/// What the task tells.
+/// What a probe's task reports.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Report {
     /// The result is now this.

@@ -3,7 +3,7 @@ use std::time::Duration;
 
 use tokio::net::TcpStream;
 
-use super::Outcome;
+use super::target::Outcome;
 use super::words::{address, os_text};
 
 /// Connects once.

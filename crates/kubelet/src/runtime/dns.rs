@@ -39,7 +39,7 @@ pub struct HostDns {
     read: Arc<Mutex<Option<(Stamp, DnsConfig)>>>,
 }
 
-/// What tells one state of a file from the next: inode, length, time of change.
+/// What distinguishes one state of a file from the next: inode, length, time of change.
 type Stamp = (u64, u64, SystemTime);
 
 impl HostDns {
@@ -152,7 +152,7 @@ pub fn host_and_domain(pod: &Pod, cluster_domain: &str) -> (String, String) {
     (host, domain)
 }
 
-/// What the kernel is told: the fully qualified name where the pod asks for it.
+/// The host name for the kernel: the fully qualified name where the pod asks for it.
 pub fn kernel_host_name(pod: &Pod, cluster_domain: &str) -> String {
     let (host, domain) = host_and_domain(pod, cluster_domain);
     let fqdn = pod.spec.as_ref().and_then(|s| s.set_hostname_as_fqdn).unwrap_or(false);

@@ -36,7 +36,7 @@ pub struct RunningPod {
     pub namespace: String,
 }
 
-/// Compares lists.
+/// Finds what changed from one list of all pods to the next.
 #[derive(Debug, Default)]
 pub struct Relist {
     known: HashMap<String, BTreeMap<String, i32>>,
@@ -78,7 +78,7 @@ impl Relist {
     }
 }
 
-/// What is heard of the runtime.
+/// A change in the runtime.
 #[derive(Debug)]
 pub enum RuntimeNotice {
     /// All there is, once, at start.

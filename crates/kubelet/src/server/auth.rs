@@ -34,12 +34,12 @@ const TOKEN_BYTES_MAX: usize = 16 * 1024;
 /// Answers kept of each kind.
 const KEPT_MAX: usize = 1000;
 
-/// A caller.
+/// A caller, as certificate or token name him.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct User {
-    /// Name.
+    /// The user name that policies refer to.
     pub name: String,
-    /// Groups.
+    /// The groups that policies refer to.
     pub groups: Vec<String>,
 }
 
@@ -97,7 +97,7 @@ impl Auth {
             return known;
         }
         let _turn = tokio::time::timeout(REVIEW_WAIT, self.reviews.acquire()).await.ok()?.ok()?;
-        // Somebody else may have asked about the same token meanwhile.
+        // Another request may have asked about the same token meanwhile.
         if let Some(known) = self.known(&digest) {
             return known;
         }

@@ -127,7 +127,7 @@ impl Command {
         let ended = async { tokio::join!(process.wait(), outputs.0, outputs.1).0 };
         let code = tokio::select! {
             code = ended => Some(code),
-            // Its input ends and nobody reads its output any more: it notices, or runs on as it would have.
+            // The client left: the command's input ends and its output has no reader. It notices, or runs on.
             _ = streams.closed() => None,
         };
         drop(input);
@@ -184,7 +184,7 @@ impl Open {
 }
 
 /// Opens the writing end once the other side reads: what is written and closed before that would be lost, and its end
-/// never seen. Whoever calls this gives up when the process has ended.
+/// never seen. The caller gives up when the process has ended.
 async fn writer(path: &str) -> std::io::Result<pipe::Sender> {
     loop {
         match pipe::OpenOptions::new().open_sender(path) {

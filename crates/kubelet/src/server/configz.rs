@@ -9,7 +9,7 @@ use super::endpoint::{Answer, Call};
 use super::state::ServerState;
 use crate::config::Config;
 
-/// Answers.
+/// The configuration in force.
 pub fn serve(state: Arc<ServerState>, _: Call) -> Answer {
     Box::pin(async move { configz(&state.config) })
 }

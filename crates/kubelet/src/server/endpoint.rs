@@ -18,20 +18,20 @@ pub struct Call {
     pub below: Vec<String>,
     /// The decoded parameters.
     pub query: Vec<(String, String)>,
-    /// The request.
+    /// Method, headers and body.
     pub request: Request<Incoming>,
 }
 
 /// An endpoint: everything below one first segment of the path.
 pub struct Endpoint {
-    /// The segment.
+    /// The first segment of its paths.
     pub root: &'static str,
     /// Subresources of the node any of which authorizes it.
     pub subresources: &'static [&'static str],
     /// Whether it runs something in a pod: then it is authorized as `create` whatever its method, since a WebSocket begins
     /// as a GET.
     pub acts: bool,
-    /// Answers.
+    /// Serves a request that is allowed.
     pub serve: fn(Arc<ServerState>, Call) -> Answer,
 }
 

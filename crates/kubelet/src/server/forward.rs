@@ -124,7 +124,7 @@ fn namespace_path(info: &str) -> Option<Option<PathBuf>> {
     }
 }
 
-/// Which network a sandbox is on, if the runtime tells and this process can reach it.
+/// Which network a sandbox is on, if the runtime says so and this process can reach it.
 async fn network(runtime: &dyn Runtime, sandbox: &str) -> Option<Network> {
     let info = runtime.pod_sandbox_status(sandbox, true).await.ok()?.info;
     match namespace_path(info.get("info")?)? {
@@ -168,7 +168,7 @@ async fn socket(network: &Network, v4: bool) -> io::Result<TcpSocket> {
             let (to, made) = tokio::sync::oneshot::channel();
             std::thread::Builder::new().name("port-forward".into()).spawn(move || {
                 let entered = rustix::thread::move_into_link_name_space(fd.as_fd(), Some(LinkNameSpaceType::Network));
-                // Nobody waits any more where the client has gone.
+                // The receiver is gone when the client has left.
                 let _ = to.send(entered.and_then(|()| make()));
             })?;
             made.await.map_err(io::Error::other)??

@@ -7,7 +7,7 @@ use super::answer::{not_found, text};
 use super::endpoint::{Answer, Call};
 use super::state::ServerState;
 
-/// Answers.
+/// `ok` as long as the server answers.
 pub fn serve(_: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         match call.below.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {

@@ -50,7 +50,7 @@ fn options(pairs: &[(String, String)], now: jiff::Timestamp) -> Result<Options, 
     })
 }
 
-/// Answers.
+/// The log of one container, followed where that is asked for.
 pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         let [namespace, pod, container] = call.below.as_slice() else { return not_found() };

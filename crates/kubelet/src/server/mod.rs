@@ -142,7 +142,7 @@ async fn accept(serving: Arc<Serving>) {
                 continue;
             }
         };
-        // Whoever finds no place is let go at once: one that waited would keep others waiting behind it.
+        // A connection without a place is closed at once: one that waited would keep others waiting behind it.
         let Some(place) = serving.places.take(peer.ip()) else {
             tracing::debug!(%peer, "too many connections");
             continue;

@@ -24,7 +24,7 @@ const BLOCK: usize = 64 * 1024;
 /// Names listed of one directory.
 const NAMES_MAX: usize = 10_000;
 
-/// Answers.
+/// A file, or the names in a directory.
 pub fn serve(_: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         if call.request.method() == Method::GET { answer(ROOT, call.below.join("/")).await } else { not_found() }
@@ -57,7 +57,7 @@ fn open(root: &Path, path: &str) -> Result<Found, Errno> {
     let base = rustix::fs::open(root, OFlags::PATH | OFlags::CLOEXEC, Mode::empty())?;
     let path = path.trim_matches('/');
     let path = if path.is_empty() { "." } else { path };
-    // A pipe of somebody's making must not hold the opener up.
+    // Opening a pipe must not wait for its other end.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
     let found: OwnedFd = rustix::fs::openat2(&base, path, flags, Mode::empty(), resolve)?;
     let stat = rustix::fs::fstat(&found)?;

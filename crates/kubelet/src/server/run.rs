@@ -13,7 +13,7 @@ use super::target::running_container;
 /// How long a command may take.
 const RUN_MAX: Duration = Duration::from_secs(120);
 
-/// Answers.
+/// Runs a command to its end.
 pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         let below: Vec<&str> = call.below.iter().map(String::as_str).collect();

@@ -1,5 +1,5 @@
 //! A pod's phase from its containers' states (upstream: `kubelet_pods.go` getPhase).
-use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerState, ContainerStatus, Pod};
 
 use crate::pod::{self, Role};
 
@@ -11,82 +11,90 @@ fn exit(state: Option<&ContainerState>) -> Option<i32> {
     state.and_then(|s| s.terminated.as_ref()).map(|t| t.exit_code)
 }
 
+/// What is counted of a pod's containers.
+#[derive(Default)]
+struct Tally {
+    init_pending: bool,
+    init_failed: bool,
+    sidecars: u32,
+    unknown: u32,
+    running: u32,
+    waiting: u32,
+    stopped: u32,
+    succeeded: u32,
+    restartable: u32,
+}
+
+impl Tally {
+    fn init(&mut self, s: Option<&ContainerStatus>) {
+        let state = s.and_then(|s| s.state.as_ref());
+        match exit(state) {
+            Some(0) => {}
+            Some(_) => self.init_failed = true,
+            None => {
+                let ended = exit(s.and_then(|s| s.last_state.as_ref()));
+                let holds = state.is_some_and(|s| s.waiting.is_some());
+                match ended.filter(|_| holds) {
+                    Some(code) if code != 0 => self.init_failed = true,
+                    _ => self.init_pending = true,
+                }
+            }
+        }
+    }
+
+    /// One that runs keeps the pod running, also when all others have ended; one that ended has no say.
+    fn sidecar(&mut self, s: Option<&ContainerStatus>, over: bool) {
+        let state = s.and_then(|s| s.state.as_ref());
+        let up = !over && state.is_some_and(|s| s.running.is_some());
+        self.sidecars += u32::from(up);
+        let ended = exit(state).is_some() || exit(s.and_then(|s| s.last_state.as_ref())).is_some();
+        self.init_pending |= !over && if up { s.and_then(|s| s.started) != Some(true) } else { !ended };
+    }
+
+    fn app(&mut self, pod: &Pod, c: &Container, s: Option<&ContainerStatus>) {
+        let state = s.and_then(|s| s.state.as_ref());
+        if state.is_some_and(|s| s.running.is_some()) {
+            self.running += 1;
+        } else if let Some(code) = exit(state) {
+            self.stopped += 1;
+            self.succeeded += u32::from(code == 0);
+            self.restartable += u32::from(pod::restarts_after(pod, Role::App, c, code));
+        } else if !state.is_some_and(|s| s.waiting.is_some()) {
+            self.unknown += 1;
+        } else if exit(s.and_then(|s| s.last_state.as_ref())).is_some() {
+            self.stopped += 1;
+            self.restartable += 1;
+        } else {
+            self.waiting += 1;
+        }
+    }
+}
+
 /// `Pending`, `Running`, `Succeeded` or `Failed`. `over`: all containers have been stopped for good.
 pub fn phase(pod: &Pod, inits: &[ContainerStatus], apps: &[ContainerStatus], over: bool) -> &'static str {
-    let policy = pod::pod_restart_policy(pod);
-    let (mut init_pending, mut init_failed, mut sidecars) = (false, false, 0);
-    let (mut unknown, mut running, mut waiting, mut stopped, mut succeeded, mut restartable) = (0, 0, 0, 0, 0, 0);
+    let mut t = Tally::default();
     for m in pod::members(pod) {
         let c = &*m.container;
         match m.role {
-            Role::Init => {
-                let s = of(inits, &c.name);
-                let state = s.and_then(|s| s.state.as_ref());
-                match exit(state) {
-                    Some(0) => {}
-                    Some(_) => init_failed = true,
-                    None => {
-                        let ended = exit(s.and_then(|s| s.last_state.as_ref()));
-                        let holds = state.is_some_and(|s| s.waiting.is_some());
-                        match ended.filter(|_| holds) {
-                            Some(code) if code != 0 => init_failed = true,
-                            _ => init_pending = true,
-                        }
-                    }
-                }
-            }
-            Role::Sidecar => {
-                // One that runs keeps the pod running, also when all others have ended; one that ended has no say.
-                let s = of(inits, &c.name);
-                let state = s.and_then(|s| s.state.as_ref());
-                let up = !over && state.is_some_and(|s| s.running.is_some());
-                sidecars += i32::from(up);
-                let ended = exit(state).is_some() || exit(s.and_then(|s| s.last_state.as_ref())).is_some();
-                init_pending |= !over && if up { s.and_then(|s| s.started) != Some(true) } else { !ended };
-            }
-            Role::App => {
-                let Some(s) = of(apps, &c.name) else {
-                    unknown += 1;
-                    continue;
-                };
-                let state = s.state.as_ref();
-                if state.is_some_and(|s| s.running.is_some()) {
-                    running += 1;
-                } else if let Some(code) = exit(state) {
-                    stopped += 1;
-                    succeeded += i32::from(code == 0);
-                    restartable += i32::from(pod::restarts_after(pod, m.role, c, code));
-                } else if state.is_some_and(|s| s.waiting.is_some()) {
-                    if exit(s.last_state.as_ref()).is_some() {
-                        stopped += 1;
-                        restartable += 1;
-                    } else {
-                        waiting += 1;
-                    }
-                } else {
-                    unknown += 1;
-                }
-            }
+            Role::Init => t.init(of(inits, &c.name)),
+            Role::Sidecar => t.sidecar(of(inits, &c.name), over),
+            Role::App => t.app(pod, c, of(apps, &c.name)),
             Role::Ephemeral => {}
         }
     }
-    let apps_began = running + stopped > 0;
-    if init_failed && policy == "Never" {
+    let apps_began = t.running + t.stopped > 0;
+    if t.init_failed && pod::pod_restart_policy(pod) == "Never" {
         return "Failed";
     }
     match () {
-        () if (init_pending && !apps_began) || init_failed => "Pending",
-        () if waiting > 0 => "Pending",
-        () if running + sidecars > 0 && unknown == 0 => "Running",
-        () if stopped > 0 && unknown == 0 => {
-            if over {
-                return if stopped == succeeded { "Succeeded" } else { "Failed" };
-            }
-            if restartable > 0 {
-                return "Running";
-            }
-            if stopped == succeeded { "Succeeded" } else { "Failed" }
-        }
+        () if (t.init_pending && !apps_began) || t.init_failed => "Pending",
+        () if t.waiting > 0 => "Pending",
+        () if t.running + t.sidecars > 0 && t.unknown == 0 => "Running",
+        () if t.stopped > 0 && t.unknown == 0 => match () {
+            () if !over && t.restartable > 0 => "Running",
+            () if t.stopped == t.succeeded => "Succeeded",
+            () => "Failed",
+        },
         () => "Pending",
     }
 }

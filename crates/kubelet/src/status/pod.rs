@@ -15,7 +15,7 @@ pub struct About<'a> {
     pub host_ips: &'a [String],
     /// When this kubelet first saw the pod.
     pub start_time: Timestamp,
-    /// Now.
+    /// The time of new conditions.
     pub now: Timestamp,
     /// All containers have been stopped for good.
     pub over: bool,

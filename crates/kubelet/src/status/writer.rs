@@ -82,7 +82,7 @@ impl StatusWriter {
         let entry = pods.entry(pod::uid(pod).to_owned()).or_insert_with(|| Entry {
             namespace: pod::namespace(pod).to_owned(),
             name: pod::name(pod).to_owned(),
-            // What a static pod carries itself is nothing the API has told.
+            // The status in a static pod is this kubelet's own; the API has not confirmed it.
             sent: pod.status.as_ref().filter(|_| !is_static).map(tree).unwrap_or_default(),
             wanted: None,
             last: Map::new(),
@@ -335,7 +335,66 @@ pub fn difference(from: &Map<String, Value>, to: &Map<String, Value>) -> Option<
 
 #[cfg(test)]
 mod tests {
+    use std::pin::Pin;
+
+    use kelson_client::{Request, Response, Transport, TransportError, full_body};
+
     use super::*;
+
+    /// An API server that answers patches with the codes it is given, then with success, and has one pod.
+    struct Server {
+        codes: Mutex<Vec<u16>>,
+        uid: &'static str,
+        patches: Mutex<u32>,
+    }
+
+    struct Wire(Arc<Server>);
+
+    impl Transport for Wire {
+        fn send(&self, request: Request) -> Pin<Box<dyn Future<Output = Result<Response, TransportError>> + Send>> {
+            let code = match *request.method() {
+                http::Method::PATCH => {
+                    *self.0.patches.lock() += 1;
+                    self.0.codes.lock().pop().unwrap_or(200)
+                }
+                _ => 200,
+            };
+            let body = match code {
+                200 => json!({"metadata": {"name": "p", "uid": self.0.uid}, "spec": {"containers": []}}),
+                code => json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}),
+            };
+            let mut answer = Response::new(full_body(body.to_string()));
+            *answer.status_mut() = http::StatusCode::from_u16(code).expect("a code");
+            Box::pin(async move { Ok(answer) })
+        }
+    }
+
+    /// How often a status is sent that is set twice, with time between.
+    async fn patches(codes: &[u16], uid: &'static str) -> (u32, u32) {
+        let server = Arc::new(Server { codes: Mutex::new(codes.to_vec()), uid, patches: Mutex::default() });
+        let tasks = Tasks::root("test");
+        let writer = StatusWriter::start(Client::new(Arc::new(Wire(Arc::clone(&server))), "test"), &tasks);
+        let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"containers": []}});
+        let pod: Pod = serde_json::from_value(pod).expect("pod");
+        let status = PodStatus { phase: Some("Running".into()), ..Default::default() };
+        let mut counts = [0, 0];
+        for count in &mut counts {
+            writer.set(&pod, &status);
+            tokio::time::sleep(Duration::from_secs(120)).await;
+            *count = std::mem::take(&mut *server.patches.lock());
+        }
+        (counts[0], counts[1])
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_status_that_was_written_counts_as_written() {
+        assert_eq!(patches(&[], "u").await, (1, 0), "written once");
+        assert_eq!(patches(&[422], "u").await, (1, 1), "refused as invalid: not repeated, and not taken as written");
+        assert_eq!(patches(&[409], "u").await, (2, 0), "a conflict about the same pod passes");
+        assert_eq!(patches(&[409], "other").await, (1, 0), "another pod has the name");
+        assert_eq!(patches(&[404], "u").await, (1, 0), "there is no such pod");
+        assert_eq!(patches(&[500, 500], "u").await, (3, 0), "tried again");
+    }
 
     #[test]
     fn only_what_changed_is_sent() {

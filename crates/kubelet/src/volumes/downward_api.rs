@@ -5,7 +5,6 @@ use k8s_openapi::api::core::v1::Volume;
 use super::render::{Medium, Renderer};
 use super::source::{Request, SetUp, Source};
 
-/// The source.
 pub(super) struct DownwardApi;
 
 #[async_trait]

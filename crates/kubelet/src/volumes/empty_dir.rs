@@ -12,7 +12,6 @@ use crate::pod;
 /// The directory of such volumes in a pod's own.
 pub const PLUGIN: &str = "kubernetes.io~empty-dir";
 
-/// The source.
 pub(super) struct EmptyDir;
 
 #[async_trait]

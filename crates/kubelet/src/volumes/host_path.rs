@@ -8,7 +8,6 @@ use k8s_openapi::api::core::v1::{HostPathVolumeSource, Volume};
 
 use super::source::{Ready, Request, SetUp, Source, in_files};
 
-/// The source.
 pub(super) struct HostPath;
 
 #[async_trait]

@@ -4,7 +4,6 @@ use k8s_openapi::api::core::v1::Volume;
 
 use super::source::{Ready, Request, SetUp, Source};
 
-/// The source.
 pub(super) struct Image;
 
 #[async_trait]

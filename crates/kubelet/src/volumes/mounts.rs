@@ -32,7 +32,7 @@ fn without_swap(size: Option<u64>, mode: u32, mount: impl Fn(String) -> Result<(
     }
 }
 
-/// The kernel.
+/// The mounts of this machine.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct KernelMounts;
 

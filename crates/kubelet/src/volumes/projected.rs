@@ -6,7 +6,6 @@ use super::render::{Medium, Renderer};
 use super::source::{Request, SetUp, Source};
 use crate::objects::Kind;
 
-/// The source.
 pub(super) struct Projected;
 
 #[async_trait]

@@ -428,6 +428,11 @@ pub fn client(api: &Arc<FakeApi>) -> Client {
 }
 
 pub fn world() -> World {
+    world_with(RuntimeState { answered: true, ..Default::default() })
+}
+
+/// A world whose runtime says this of itself.
+pub fn world_with(runtime_says: RuntimeState) -> World {
     let tasks = Tasks::root("test");
     let clock = clock();
     let runtime = FakeRuntime::new(Arc::clone(&clock));
@@ -439,7 +444,7 @@ pub fn world() -> World {
     config.node_ips = vec!["192.0.2.1".parse().expect("ip")];
     let config = Arc::new(config);
     let (facts, node) = watch::channel(Arc::default());
-    let (state, runtime_state) = watch::channel(Arc::new(RuntimeState { answered: true, ..Default::default() }));
+    let (state, runtime_state) = watch::channel(Arc::new(runtime_says));
     // The senders live as long as the process: nothing changes.
     std::mem::forget((facts, state));
     let recorder = EventRecorder::start_in(&tasks, client.clone(), Arc::clone(&clock), "kubelet", "n1");

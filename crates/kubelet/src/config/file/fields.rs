@@ -72,7 +72,7 @@ impl<'a> Fields<'a> {
         value.as_bool()
     }
 
-    /// A whole number within bounds, which are told where it is not.
+    /// A whole number within bounds; the fault names them.
     pub fn integer(&mut self, name: &'static str, bounds: (i64, i64), faults: &mut FieldErrors) -> Option<i64> {
         let value = self.get(name)?;
         let Some(n) = value.as_i64() else {

@@ -12,7 +12,7 @@ use super::usage::{self, Usage};
 use crate::node::facts::{self, Memory};
 use crate::runtime::snapshot::timestamp;
 
-/// Answers.
+/// The node and its pods.
 pub async fn answer(state: &ServerState) -> Response<Body> {
     let usages = match usage::all(state).await {
         Ok(u) => u,

@@ -86,7 +86,7 @@ pub fn start(ctx: &Arc<Context>) {
 impl Collector {
     async fn follow_discovery(self: Arc<Self>, ctx: Arc<Context>) {
         loop {
-            match discover(&self.client).await {
+            let partial = match discover(&self.client).await {
                 Ok(found) => {
                     for (gv, why) in &found.failed {
                         tracing::warn!(group_version = %gv, error = %why, "kind not collected: discovery failed");
@@ -95,13 +95,14 @@ impl Collector {
                     if found.failed.is_empty() || !self.working.load(Ordering::Relaxed) {
                         self.monitors.follow(&found.resources);
                     }
+                    !found.failed.is_empty()
                 }
                 Err(e) => {
                     tracing::warn!(error = %e, "discovery failed, will try again");
                     tokio::time::sleep(DISCOVERY_RETRY).await;
                     continue;
                 }
-            }
+            };
             if !self.working.load(Ordering::Relaxed) {
                 // Before all owners and dependents are known nothing may be judged.
                 self.monitors.synced().await;
@@ -117,8 +118,13 @@ impl Collector {
                     }
                 });
             }
-            self.monitors.refresh.notified().await;
-            tokio::time::sleep(REFRESH_DELAY).await;
+            if partial {
+                // What could not be read is not watched yet, and nothing else would say that it can be read again.
+                tokio::time::sleep(DISCOVERY_RETRY).await;
+            } else {
+                self.monitors.refresh.notified().await;
+                tokio::time::sleep(REFRESH_DELAY).await;
+            }
         }
     }
 

@@ -1,0 +1,182 @@
+//! The real API server in memory on the paused clock, and short ways for a test to use it. Resources are named as
+//! `v1/pods` or `apps/v1/deployments`; requests of the test itself act as `system:masters`.
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+use kelson_apiserver::{ApiServer, Config, Running};
+use kelson_auth::{UserInfo, user};
+use kelson_client::{Client, ClientError};
+use kelson_meta::TokioClock;
+use kelson_store::{Store, StoreOptions};
+use kelson_transport::Transport;
+use serde_json::{Value, json};
+
+/// Conflicts that a change by the test gets over.
+const CHANGE_TRIES: usize = 20;
+
+/// An API server and its store; cheap to clone.
+#[derive(Clone)]
+pub struct Api {
+    server: Running,
+    admin: Client,
+    /// The server's wall clock, which follows the paused one.
+    pub clock: TokioClock,
+    /// What it keeps.
+    pub store: Store,
+}
+
+impl Api {
+    /// With upstream's defaults, from 2026-01-01T00:00:00Z on.
+    pub async fn start() -> Self {
+        Self::with(|_| {}).await
+    }
+
+    /// With some settings changed.
+    pub async fn with(change: impl FnOnce(&mut Config)) -> Self {
+        let clock = TokioClock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time"));
+        let store = Store::in_memory(StoreOptions { clock: Arc::new(clock), ..StoreOptions::default() });
+        let mut config = Config::new(store.clone());
+        config.clock = Arc::new(clock);
+        change(&mut config);
+        let server = ApiServer::start(config).await.expect("starts");
+        server.ready().await;
+        let admin = Client::new(server.in_process(UserInfo::new("admin", [user::MASTERS])), "test");
+        Self { server, admin, clock, store }
+    }
+
+    /// The test's own client.
+    pub fn client(&self) -> Client {
+        self.admin.clone()
+    }
+
+    /// The way to the server as this user: a service account's and a node's groups follow from the name.
+    pub fn transport(&self, name: &str) -> Arc<dyn Transport> {
+        let user = match name.strip_prefix("system:serviceaccount:").and_then(|a| a.split_once(':')) {
+            Some((namespace, account)) => UserInfo::service_account(namespace, account, ""),
+            None if name.starts_with("system:node:") => UserInfo::new(name, ["system:nodes"]),
+            None => UserInfo::new(name, Vec::<String>::new()),
+        };
+        self.server.in_process(user)
+    }
+
+    /// A client as this user; see [`transport`](Self::transport).
+    pub fn client_as(&self, name: &str) -> Client {
+        Client::new(self.transport(name), "test")
+    }
+
+    /// Lets everything that is due happen: tasks run until only timers beyond this are left.
+    pub async fn settle(&self) {
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+
+    async fn send(&self, method: Method, path: &str, kind: &str, body: &Value) -> Result<Value, ClientError> {
+        let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
+        let answer = self.admin.call(method, path, kind, body).await?;
+        Ok(serde_json::from_slice(&answer).expect("JSON"))
+    }
+
+    /// Creates an object, with its status where it has one.
+    ///
+    /// # Errors
+    /// What the server refuses.
+    pub async fn try_create(&self, resource: &str, mut body: Value) -> Result<Value, ClientError> {
+        let namespace = body["metadata"]["namespace"].as_str().unwrap_or_default().to_owned();
+        let status = body.as_object_mut().and_then(|o| o.remove("status")).unwrap_or_default();
+        let path = path(resource, &namespace, "");
+        let made = self.send(Method::POST, &path, "application/json", &body).await?;
+        if status.is_null() {
+            return Ok(made);
+        }
+        let name = made["metadata"]["name"].as_str().unwrap_or_default();
+        self.send(Method::PATCH, &format!("{path}/{name}/status"), MERGE, &json!({"status": status})).await
+    }
+
+    /// As [`try_create`](Self::try_create), of what must be accepted.
+    pub async fn create(&self, resource: &str, body: Value) -> Value {
+        self.try_create(resource, body.clone()).await.unwrap_or_else(|e| panic!("{resource}: {e}\n{body:#}"))
+    }
+
+    /// One object, if it is there.
+    pub async fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<Value> {
+        match self.send(Method::GET, &path(resource, namespace, name), "", &Value::Null).await {
+            Ok(object) => Some(object),
+            Err(e) if e.is_not_found() => None,
+            Err(e) => panic!("{resource} {namespace}/{name}: {e}"),
+        }
+    }
+
+    /// All objects of a resource, by namespace and name.
+    pub async fn list(&self, resource: &str) -> Vec<Value> {
+        let list = self.send(Method::GET, &path(resource, "", ""), "", &Value::Null).await;
+        let mut list = list.unwrap_or_else(|e| panic!("{resource}: {e}"));
+        match list["items"].take() {
+            Value::Array(items) => items,
+            _ => Vec::new(),
+        }
+    }
+
+    /// Changes an object: `status` through its subresource, the rest through the object itself.
+    pub async fn change(&self, resource: &str, namespace: &str, name: &str, change: impl Fn(&mut Value)) {
+        for _ in 0..CHANGE_TRIES {
+            let old = self.get(resource, namespace, name).await.unwrap_or_else(|| panic!("no {resource} {name}"));
+            let mut new = old.clone();
+            change(&mut new);
+            let at = path(resource, namespace, name);
+            let (changed_status, mut rest) = (new["status"] != old["status"], new.clone());
+            rest["status"] = old["status"].clone();
+            let mut sent = Ok(old.clone());
+            if rest != old {
+                sent = self.send(Method::PUT, &at, "application/json", &rest).await;
+            }
+            if let (true, Ok(stored)) = (changed_status, &sent) {
+                new["metadata"] = stored["metadata"].clone();
+                sent = self.send(Method::PUT, &format!("{at}/status"), "application/json", &new).await;
+            }
+            match sent {
+                Ok(_) => return,
+                Err(e) if e.is_conflict() => {}
+                Err(e) => panic!("{resource} {name}: {e}"),
+            }
+        }
+        panic!("{resource} {name}: conflicts without end");
+    }
+
+    /// Deletes an object with these options; whether it was there.
+    pub async fn delete(&self, resource: &str, namespace: &str, name: &str, options: Value) -> bool {
+        match self.send(Method::DELETE, &path(resource, namespace, name), "application/json", &options).await {
+            Ok(_) => true,
+            Err(e) if e.is_not_found() => false,
+            Err(e) => panic!("{resource} {name}: {e}"),
+        }
+    }
+
+    /// Deletes an object at once.
+    pub async fn remove(&self, resource: &str, namespace: &str, name: &str) -> bool {
+        self.delete(resource, namespace, name, json!({"gracePeriodSeconds": 0})).await
+    }
+
+    /// All events so far, `REASON MESSAGE`.
+    pub async fn events(&self) -> Vec<String> {
+        let text = |e: &Value, key: &str| e[key].as_str().unwrap_or_default().to_owned();
+        let all = self.list("v1/events").await;
+        all.iter().map(|e| format!("{} {}", text(e, "reason"), text(e, "message"))).collect()
+    }
+}
+
+const MERGE: &str = "application/merge-patch+json";
+
+fn path(resource: &str, namespace: &str, name: &str) -> String {
+    let (version, plural) = resource.rsplit_once('/').expect("version/plural");
+    let root = if version.contains('/') { "apis" } else { "api" };
+    let mut path = format!("/{root}/{version}");
+    if !namespace.is_empty() {
+        path.push_str(&format!("/namespaces/{namespace}"));
+    }
+    path.push_str(&format!("/{plural}"));
+    if !name.is_empty() {
+        path.push_str(&format!("/{name}"));
+    }
+    path
+}

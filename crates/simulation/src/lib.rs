@@ -1,0 +1,19 @@
+//! What tests of components run in: the real API server in memory ([`Api`]), a container runtime in memory
+//! ([`FakeRuntime`]), requests that fail as a network and a busy server make them fail ([`Faults`]), and one thread on
+//! which a seed decides everything ([`run_seeded`]). Only tests depend on this crate.
+//!
+//! Component tests take [`Api`] and a paused clock. The simulation of the whole cluster is `tests/whole`.
+// Helpers of a test fail by panicking, as the test itself does.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
+
+mod api;
+mod entropy;
+mod faults;
+mod runtime;
+mod trace;
+
+pub use api::Api;
+pub use entropy::run_seeded;
+pub use faults::{Faults, FaultyTransport, Rates};
+pub use runtime::FakeRuntime;
+pub use trace::Trace;

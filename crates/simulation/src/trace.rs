@@ -1,0 +1,75 @@
+//! What happened, in order: a digest of everything, and the last part as text for when something went wrong.
+use std::collections::VecDeque;
+use std::fmt::Display;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+/// Bytes kept of one detail.
+const DETAIL_MAX: usize = 600;
+/// Lines kept as text.
+const KEPT_MAX: usize = 4000;
+
+#[derive(Debug)]
+struct State {
+    lines: VecDeque<String>,
+    digest: u64,
+    count: u64,
+}
+
+impl State {
+    fn keep(&mut self, line: String) {
+        if self.lines.len() == KEPT_MAX {
+            self.lines.pop_front();
+        }
+        self.lines.push_back(line);
+    }
+}
+
+/// A trace; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Trace {
+    begun: Instant,
+    state: Arc<Mutex<State>>,
+}
+
+impl Trace {
+    /// An empty trace that begins now.
+    #[expect(clippy::new_without_default, reason = "it begins at a time")]
+    pub fn new() -> Self {
+        // FNV-1a, 64 bit.
+        let state = State { lines: VecDeque::new(), digest: 0xcbf2_9ce4_8422_2325, count: 0 };
+        Self { begun: Instant::now(), state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// Adds what `who` did, with the time of the paused clock.
+    pub fn note(&self, who: &str, what: impl Display) {
+        let line = format!("{:>10.3} {who}: {what}", self.begun.elapsed().as_secs_f64());
+        let mut s = self.state.lock();
+        for byte in line.bytes().chain([b'\n']) {
+            s.digest = (s.digest ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+        }
+        s.count += 1;
+        s.keep(line);
+    }
+
+    /// Adds text that explains the line before, and is not part of the digest: it may tell of the machine.
+    pub fn detail(&self, text: &[u8]) {
+        let text = String::from_utf8_lossy(&text[..text.len().min(DETAIL_MAX)]);
+        self.state.lock().keep(format!("           {text}"));
+    }
+
+    /// A number that two runs share only when all their lines are the same.
+    pub fn digest(&self) -> String {
+        let s = self.state.lock();
+        format!("{:016x}/{}", s.digest, s.count)
+    }
+
+    /// The last lines.
+    pub fn tail(&self, lines: usize) -> String {
+        let s = self.state.lock();
+        let from = s.lines.len().saturating_sub(lines);
+        s.lines.iter().skip(from).map(|l| format!("{l}\n")).collect()
+    }
+}

@@ -8,6 +8,9 @@ use ipnet::IpNet;
 use kelson_meta::{Clock, SystemClock};
 use kelson_pki::{Key, PublicKey, SwappableCertificate};
 use kelson_store::Store;
+use kelson_tasks::Tasks;
+
+use crate::request::audit::AuditSink;
 
 /// One of `--authorization-mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -101,6 +104,10 @@ pub struct Config {
     pub writes_in_flight_max: usize,
     /// `--request-timeout` for all but watches and streams.
     pub request_timeout: Duration,
+    /// Where audit events go; `None`: nobody audits.
+    pub audit: Option<Arc<dyn AuditSink>>,
+    /// The group that the server's tasks belong to.
+    pub tasks: Tasks,
     /// `--cluster-domain`.
     pub cluster_domain: String,
     /// Wall clock.
@@ -132,6 +139,8 @@ impl Config {
             reads_in_flight_max: 400,
             writes_in_flight_max: 200,
             request_timeout: Duration::from_secs(60),
+            audit: None,
+            tasks: Tasks::root("apiserver"),
             cluster_domain: "cluster.local".into(),
             clock: Arc::new(SystemClock),
         }

@@ -1,7 +1,7 @@
 //! Kelson apiserver: the way of a request from bytes to bytes.
 //!
 //! The rooms, from the bottom up; a file imports from its own room and from those above it in this list, never below:
-//! `config` (what the server is told), `catalog` (what is served), `request` (one request as data), `shared` (what all
+//! `catalog` (what is served), `request` (one request as data), `config` (what the server is told), `shared` (what all
 //! requests share), `read`, `write`, `connect` (streams to kubelets and pods), `subresources`, `reviews` (resources that
 //! are answered and not stored), `paths` (discovery, OpenAPI, health, metrics), `front` (sockets and the filters that each
 //! request passes), `bootstrap` (the cluster's first objects), `start` (the one file that knows all of them). What a kind
@@ -25,7 +25,10 @@ mod start;
 mod subresources;
 mod write;
 
-pub use catalog::{Behaviour, Catalog, Served, Sub};
+pub use catalog::{Behaviour, Catalog, Conversion, Converter, DynamicSchema, ObjectSchema, Served, Sub};
 pub use config::{AuthorizationMode, Config, KubeletConfig, ServiceAccountConfig, ServingConfig, StartError};
+pub use request::audit::{AuditEvent, AuditSink, AuditStage};
+pub use request::route::RequestInfo;
 pub use shared::Server;
+pub use shared::readiness::ComponentCheck;
 pub use start::{ApiServer, Running};

@@ -4,10 +4,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_auth::{Objects, UserInfo};
+use kelson_tasks::OnPanic;
 use kelson_transport::Transport;
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::bootstrap;
 use crate::catalog::Catalog;
@@ -17,11 +16,13 @@ use crate::front::listen;
 use crate::shared::allocations::Services;
 use crate::shared::dialer::KubeletDialer;
 use crate::shared::documents::Documents;
+use crate::shared::flow::{Flow, InFlight};
 use crate::shared::log_limit::LogLimit;
 use crate::shared::metrics::Metrics;
 use crate::shared::objects::StoreObjects;
-use crate::shared::readiness::Readiness;
+use crate::shared::readiness::{ComponentCheck, Readiness};
 use crate::shared::room::Room;
+use crate::shared::routes::Routes;
 use crate::shared::{Server, admission, identity};
 
 /// Bytes of all requests' bodies together. What a body is decoded to takes some twenty times as much at worst.
@@ -42,9 +43,12 @@ impl ApiServer {
         let store = config.store.clone();
         let objects: Arc<dyn Objects> = Arc::new(StoreObjects::new(store.clone()));
         let catalog = Arc::new(Catalog::builtin());
+        let tasks = config.tasks.clone();
+        let flow: Arc<dyn Flow> = Arc::new(InFlight::new(config.reads_in_flight_max, config.writes_in_flight_max));
         let auth = identity::auth(&config, &objects)?;
         let admission = admission::chain(&config, &objects, &auth, &catalog)?;
         let server = Arc::new(Server {
+            routes: Routes::new(Arc::clone(&catalog)),
             catalog,
             objects,
             admission,
@@ -53,34 +57,29 @@ impl ApiServer {
             clock: Arc::clone(&config.clock),
             services: Services::new(&config, &store)?,
             kubelets: config.kubelet.as_ref().map(KubeletDialer::new).transpose()?,
-            metrics: Metrics::new(config.clock.now()),
+            metrics: Metrics::new(store.clone(), Arc::clone(&flow)),
             health: Readiness::default(),
             discovery: Documents::default(),
             openapi: Documents::default(),
-            reads: Room::new(config.reads_in_flight_max),
-            writes: Room::new(config.writes_in_flight_max),
+            flow,
             bodies: Room::new(BODIES_BYTES_MAX),
             rejections: LogLimit::default(),
-            stopping: CancellationToken::new(),
-            tasks: TaskTracker::new(),
+            tasks,
             store,
             config,
         });
-        server.auth.follow(&server.store, &server.tasks, &server.stopping);
+        server.auth.follow(&server.store, &server.tasks);
         let listener = listen::Listener::bind(&server).await?;
         let local_addr = listener.as_ref().map(listen::Listener::local_addr);
         bootstrap::run(&server, local_addr).await?;
         server.health.set_ready();
         if let Some(listener) = listener {
-            server.tasks.spawn(listener.run(Arc::clone(&server)));
+            server.tasks.spawn("api-listener", OnPanic::EndProcess, listener.run(Arc::clone(&server)));
         }
-        let expiry = server.store.clone().run_expiry();
-        let stopping = server.stopping.clone();
-        server.tasks.spawn(async move {
-            tokio::select! {
-                () = stopping.cancelled() => {}
-                () = expiry => {}
-            }
+        let store = server.store.clone();
+        server.tasks.supervise("api-event-expiry", move || {
+            let store = store.clone();
+            async move { store.run_expiry().await }
         });
         Ok(Running { server, local_addr })
     }
@@ -109,6 +108,10 @@ impl Running {
     pub fn in_process(&self, user: UserInfo) -> Arc<dyn Transport> {
         Arc::new(InProcess::new(Arc::clone(&self.server), user))
     }
+    /// Has a component of this process shown in `/readyz` and in the component statuses.
+    pub fn register_component(&self, name: &'static str, check: ComponentCheck) {
+        self.server.health.register(name, check);
+    }
     /// What the server is made of; for tests and for components that read the store's log in this process.
     pub fn server(&self) -> &Arc<Server> {
         &self.server
@@ -116,10 +119,6 @@ impl Running {
     /// Refuses new connections, ends watches, waits a while for the rest. The store stays open: it is its owner's.
     pub async fn shutdown(&self) {
         self.server.health.set_stopping();
-        self.server.stopping.cancel();
-        self.server.tasks.close();
-        if tokio::time::timeout(DRAIN_TIMEOUT, self.server.tasks.wait()).await.is_err() {
-            tracing::warn!("requests were still under way at the end of the shutdown's wait");
-        }
+        self.server.tasks.shutdown(DRAIN_TIMEOUT).await;
     }
 }

@@ -88,7 +88,7 @@ async fn a_slow_body_holds_no_place() {
         }
     };
     tokio::time::timeout(LIMIT, counted).await.expect("the bodies come");
-    assert_eq!(server.api.running.server().writes.held(), 0);
+    assert_eq!(server.api.running.server().flow.under_way().1, 0);
     assert_eq!(answer(&mut server.review(REVIEW.len()).await).await, "HTTP/1.1 201 Created");
     // And they are served when they are whole.
     let mut first = slow.swap_remove(0);

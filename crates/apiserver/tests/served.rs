@@ -147,7 +147,7 @@ async fn through_nodes(verbs: &[&str], method: &str, uri: &str) -> u16 {
         "roleRef": {"apiGroup": group, "kind": "ClusterRole", "name": "r"},
         "subjects": [{"kind": "User", "apiGroup": group, "name": "jane"}]});
     api.create(&format!("{base}/clusterrolebindings"), binding).await;
-    let request = http::Request::builder().method(method).uri(uri).body(Default::default()).unwrap();
+    let request = http::Request::builder().method(method).uri(uri).body(Default::default()).expect("request");
     api.send(UserInfo::new("jane", [user::AUTHENTICATED]), request).await.status().as_u16()
 }
 

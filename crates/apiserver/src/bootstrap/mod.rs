@@ -13,7 +13,8 @@ use kelson_meta::Status;
 use serde_json::{Value, json};
 
 use crate::config::StartError;
-use crate::front::handle::{self, Identity};
+use crate::front::handle;
+use crate::front::identify::Identity;
 use crate::request::body::RequestBody;
 use crate::shared::Server;
 

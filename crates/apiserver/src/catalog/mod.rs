@@ -1,6 +1,8 @@
 //! Catalog: which resources are served under which paths, and how each behaves. Built-in ones come from the schema's
 //! table; further ones (custom resources) are put in and taken out at run time through the same door.
+pub mod convert;
 pub mod record;
+pub mod schema;
 pub mod served;
 
 use std::collections::HashMap;
@@ -9,9 +11,12 @@ use std::sync::Arc;
 use kelson_meta::Gvr;
 use parking_lot::RwLock;
 
+pub use convert::{Conversion, Converter};
+pub use schema::{DynamicSchema, ObjectSchema};
 pub use served::{Behaviour, Served, Sub};
 
-type ByPath = HashMap<(String, String), HashMap<String, Arc<Served>>>;
+/// Group, version, plural: asked by borrowed text, so that a look-up makes no text of its own.
+type ByPath = HashMap<String, HashMap<String, HashMap<String, Arc<Served>>>>;
 
 /// All served resources.
 pub struct Catalog {
@@ -33,29 +38,32 @@ impl Catalog {
     }
     /// The resource at a path.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Served>> {
-        // The pair key would need owned text; groups are few, versions fewer.
-        let map = self.by_path.read();
-        map.iter().find(|((g, v), _)| g == group && v == version)?.1.get(plural).cloned()
+        self.by_path.read().get(group)?.get(version)?.get(plural).cloned()
     }
     /// Any served version of a resource.
     pub fn any(&self, group: &str, plural: &str) -> Option<Arc<Served>> {
         let map = self.by_path.read();
-        let mut found = map.iter().filter(|((g, _), _)| g == group).filter_map(|(_, r)| r.get(plural));
+        let mut found = map.get(group)?.values().filter_map(|r| r.get(plural));
         let first = found.next()?;
-        let storage = found.find(|s| !s.converts);
-        Some(if first.converts { storage.unwrap_or(first) } else { first }.clone())
+        let storage = found.find(|s| !s.converts());
+        Some(if first.converts() { storage.unwrap_or(first) } else { first }.clone())
     }
     /// Serves a resource, replacing one of the same path.
     pub fn insert(&self, served: Arc<Served>) {
-        let key = (served.gvr.group.clone(), served.gvr.version.clone());
-        self.by_path.write().entry(key).or_default().insert(served.gvr.resource.clone(), served);
+        let gvr = &served.gvr;
+        let mut map = self.by_path.write();
+        let versions = map.entry(gvr.group.clone()).or_default();
+        versions.entry(gvr.version.clone()).or_default().insert(gvr.resource.clone(), Arc::clone(&served));
+        drop(map);
         self.generation.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
     }
     /// Serves a resource no more.
     pub fn remove(&self, gvr: &Gvr) {
-        if let Some(v) = self.by_path.write().get_mut(&(gvr.group.clone(), gvr.version.clone())) {
-            v.remove(&gvr.resource);
+        let mut map = self.by_path.write();
+        if let Some(resources) = map.get_mut(&gvr.group).and_then(|versions| versions.get_mut(&gvr.version)) {
+            resources.remove(&gvr.resource);
         }
+        drop(map);
         self.generation.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
     }
     /// Changes whenever the set of resources does: discovery and OpenAPI are made anew then.
@@ -65,7 +73,7 @@ impl Catalog {
     /// The resources of a group version, by plural name; `None` when there is no such group version.
     pub fn of(&self, group: &str, version: &str) -> Option<Vec<Arc<Served>>> {
         let map = self.by_path.read();
-        let mut all: Vec<_> = map.get(&(group.to_owned(), version.to_owned()))?.values().cloned().collect();
+        let mut all: Vec<_> = map.get(group)?.get(version)?.values().cloned().collect();
         all.sort_by(|a, b| a.gvr.resource.cmp(&b.gvr.resource));
         Some(all)
     }
@@ -88,8 +96,11 @@ impl Catalog {
         for gv in kelson_schema::resource::group_versions() {
             add(gv.group, gv.version, gv.preferred);
         }
-        let mut dynamic: Vec<_> =
-            self.by_path.read().iter().filter(|(_, r)| !r.is_empty()).map(|(k, _)| k.clone()).collect();
+        let map = self.by_path.read();
+        let served = map.iter().flat_map(|(g, versions)| versions.iter().map(move |(v, r)| (g, v, r)));
+        let mut dynamic: Vec<(String, String)> =
+            served.filter(|(_, _, r)| !r.is_empty()).map(|(g, v, _)| (g.clone(), v.clone())).collect();
+        drop(map);
         dynamic.sort();
         for (group, version) in &dynamic {
             add(group, version, false);

@@ -1,7 +1,8 @@
-//! Stored records as trees and messages: decoding, and conversion between the stored form and the served one.
+//! Stored records as trees and as protobuf messages.
 use std::sync::Arc;
 
 use bytes::Bytes;
+use kelson_codec::EncodeError;
 use kelson_meta::Status;
 use kelson_store::Record;
 use serde_json::Value;
@@ -45,17 +46,6 @@ pub fn metadata(record: &Record) -> Option<&str> {
     document.metadata.map(serde_json::value::RawValue::get)
 }
 
-/// The served form of a tree in the stored form.
-///
-/// # Errors
-/// 500 when it cannot be converted: a fault of ours.
-pub fn to_served(served: &Served, value: Value) -> Result<Value, Status> {
-    if !served.converts {
-        return Ok(value);
-    }
-    kelson_resources::convert(&served.storage, &served.gvk, value).map_err(|e| Status::internal(&e.message))
-}
-
 /// The record's protobuf message (no envelope), transcoded once and kept beside the record.
 ///
 /// # Errors
@@ -64,9 +54,9 @@ pub fn message(served: &Served, record: &Record) -> Result<Bytes, Status> {
     if let Some(made) = record.protobuf_if_made() {
         return Ok(made);
     }
-    let ty = served.storage_ty.filter(|t| t.has_proto());
-    let none = || Status::not_acceptable(&["application/json", "application/yaml"]);
-    let made = kelson_codec::proto::encode_message(ty.ok_or_else(none)?, &parse(record));
-    let made = made.map_err(|e| Status::internal(e.to_string()))?;
+    let made = served.storage_schema.message(&parse(record)).map_err(|error| match error {
+        EncodeError::NoProtobuf => Status::not_acceptable(&["application/json", "application/yaml"]),
+        other => Status::internal(other.to_string()),
+    })?;
     Ok(record.set_protobuf(made.into()))
 }

@@ -2,18 +2,23 @@
 use std::ops::Deref;
 use std::sync::Arc;
 
-use kelson_meta::{GroupResource, Gvk, Gvr};
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use kelson_meta::{GroupResource, Gvk, Gvr, Status};
 use kelson_patch::{FieldManager, FieldSet};
 use kelson_resources::{Options, Strategy};
-use kelson_schema::shape::Shape;
-use kelson_schema::{Schema, TypeId};
 use kelson_store::FieldNames;
 use parking_lot::RwLock;
+use serde_json::Value;
+use sha2::{Digest as _, Sha256};
+
+use crate::catalog::convert::Conversion;
+use crate::catalog::schema::ObjectSchema;
 
 /// A kind's behaviour: a built-in one, or one made at run time.
 #[derive(Clone)]
 pub enum Behaviour {
-    /// Compiled in.
+    /// Of a kind that is compiled in.
     Builtin(&'static dyn Strategy),
     /// Made at run time.
     Dynamic(Arc<dyn Strategy>),
@@ -38,7 +43,7 @@ pub struct Sub {
     pub gvk: Gvk,
     /// Whether discovery names the kind's group and version.
     pub foreign: bool,
-    /// Verbs.
+    /// What may be done with it, as discovery lists it.
     pub verbs: Vec<String>,
 }
 
@@ -50,15 +55,15 @@ pub struct Served {
     pub gvk: Gvk,
     /// Group and plural of the request path, for messages.
     pub gr: GroupResource,
-    /// `v1`, `apps/v1`.
+    /// Group and version as objects name them: `v1`, `apps/v1`.
     pub api_version: String,
-    /// `PodList`.
+    /// Kind of its lists, such as `PodList`.
     pub list_kind: String,
-    /// Singular name.
+    /// The name that clients may use for one object.
     pub singular: String,
-    /// Short names.
+    /// Names that people type, such as `po`.
     pub short_names: Vec<String>,
-    /// Categories.
+    /// Names of sets of resources it is in, such as `all`.
     pub categories: Vec<String>,
     /// Whether objects live in namespaces.
     pub namespaced: bool,
@@ -68,20 +73,20 @@ pub struct Served {
     pub storage_version_hash: String,
     /// Subresources by name.
     pub subresources: Vec<Sub>,
-    /// Behaviour.
+    /// What the path must know of the kind's behaviour.
     pub strategy: Behaviour,
     /// Where the store keeps it.
     pub store: kelson_store::Resource,
-    /// The served form's type; `None` for custom resources.
-    pub ty: Option<TypeId>,
-    /// The list's type.
-    pub list_ty: Option<TypeId>,
-    /// The stored form.
+    /// The served form.
+    pub schema: ObjectSchema,
+    /// The list of the served form.
+    pub list_schema: ObjectSchema,
+    /// Group, version, kind of the stored form.
     pub storage: Gvk,
-    /// The stored form's type.
-    pub storage_ty: Option<TypeId>,
-    /// Whether the served form differs from the stored one.
-    pub converts: bool,
+    /// The stored form.
+    pub storage_schema: ObjectSchema,
+    /// How the served form comes from the stored one.
+    pub conversion: Conversion,
     /// Selectable fields, as the store keeps them.
     pub field_names: FieldNames,
     /// Field managers made so far.
@@ -106,10 +111,52 @@ impl Served {
         self.gr.resource == plural && self.gr.group == group
     }
 
+    /// A kind made at run time, served with all verbs, and with the `status` and `scale` that its facts name. What
+    /// discovery shows beyond that (short names, categories) is the caller's to set.
+    pub fn dynamic(gvr: Gvr, gvk: Gvk, strategy: Arc<dyn Strategy>, schema: ObjectSchema) -> Self {
+        const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+        const VIEW_VERBS: [&str; 3] = ["get", "patch", "update"];
+        let own = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
+        let o = strategy.options();
+        let mut subresources = Vec::new();
+        if o.has_status() {
+            subresources.push(Sub { name: "status".into(), gvk: gvk.clone(), foreign: false, verbs: own(&VIEW_VERBS) });
+        }
+        if o.scale.is_some() {
+            let scale = Gvk::new("autoscaling", "v1", "Scale");
+            subresources.push(Sub { name: "scale".into(), gvk: scale, foreign: true, verbs: own(&VIEW_VERBS) });
+        }
+        let storage = o.storage.clone();
+        let named = format!("{}/{}/{}", storage.group, storage.version, storage.kind);
+        let digest = Sha256::digest(named);
+        Self {
+            gr: GroupResource::new(&gvr.group, &gvr.resource),
+            api_version: gvk.api_version(),
+            list_kind: format!("{}List", gvk.kind),
+            singular: gvk.kind.to_lowercase(),
+            short_names: Vec::new(),
+            categories: Vec::new(),
+            namespaced: o.namespaced,
+            verbs: own(&VERBS),
+            storage_version_hash: STANDARD.encode(&digest[..8]),
+            subresources,
+            store: kelson_store::Resource::new(&gvr.group, &gvr.resource),
+            list_schema: ObjectSchema::Open,
+            storage_schema: schema.clone(),
+            schema,
+            conversion: Conversion::Same,
+            field_names: FieldNames::new(o.fields.iter().map(|f| &**f)),
+            managers: Default::default(),
+            strategy: Behaviour::Dynamic(strategy),
+            storage,
+            gvk,
+            gvr,
+        }
+    }
+
     pub(super) fn builtin(r: &'static kelson_schema::Resource) -> Option<Self> {
         let strategy = kelson_resources::strategy(r.group, r.plural)?;
         let o = strategy.options();
-        let schema = Schema::builtin();
         let gvk = Gvk::new(r.group, r.version, r.kind);
         let storage = o.storage.clone();
         let sub = |s: &'static kelson_schema::resource::Subresource| Sub {
@@ -136,10 +183,10 @@ impl Served {
             storage_version_hash: r.storage_version_hash.to_owned(),
             subresources: r.subresources.iter().map(sub).collect(),
             store: kelson_store::Resource::new(&o.storage.group, r.plural),
-            ty: schema.by_gvk(r.group, r.version, r.kind),
-            list_ty: schema.by_gvk(r.group, r.version, &list_kind),
-            storage_ty: schema.by_gvk(&storage.group, &storage.version, &storage.kind),
-            converts: storage != gvk,
+            schema: ObjectSchema::builtin(r.group, r.version, r.kind),
+            list_schema: ObjectSchema::builtin(r.group, r.version, &list_kind),
+            storage_schema: ObjectSchema::builtin(&storage.group, &storage.version, &storage.kind),
+            conversion: if storage == gvk { Conversion::Same } else { Conversion::Builtin },
             field_names: FieldNames::new(o.fields.iter().map(|f| &**f)),
             managers: Default::default(),
             strategy: Behaviour::Builtin(strategy),
@@ -162,20 +209,43 @@ impl Served {
             return Arc::clone(found);
         }
         let gvk = &self.gvk;
-        let shape = Shape::of_kind(&gvk.group, &gvk.version, &gvk.kind);
-        let ignored = self.ignored_fields(subresource);
+        let shape = self.schema.shape();
+        let reset = self.strategy.reset_fields(subresource);
+        let reset: Vec<Vec<&str>> = reset.iter().map(|path| path.iter().map(|k| &**k).collect()).collect();
+        let ignored = FieldSet::of(&reset.iter().map(Vec::as_slice).collect::<Vec<_>>());
         let made = Arc::new(FieldManager::new(shape, &self.api_version, &gvk.kind, subresource, ignored));
         managers.write().push((subresource.to_owned(), Arc::clone(&made)));
         made
     }
+}
 
-    /// What a write through this subresource cannot set.
-    fn ignored_fields(&self, subresource: &str) -> FieldSet {
-        match subresource {
-            "" if self.options().has_status() => FieldSet::of(&[&["status"]]),
-            "status" if self.is("apps", "deployments") => FieldSet::of(&[&["spec"], &["metadata", "labels"]]),
-            "status" => FieldSet::of(&[&["spec"]]),
-            _ => FieldSet::default(),
+impl Served {
+    /// Whether the served form differs from the stored one.
+    pub fn converts(&self) -> bool {
+        !matches!(self.conversion, Conversion::Same)
+    }
+    /// Stored objects in the served form.
+    ///
+    /// # Errors
+    /// 500 for built-in kinds: it is the server's fault. Else what the converter says.
+    pub async fn to_served(&self, objects: Vec<Value>) -> Result<Vec<Value>, Status> {
+        self.conversion.forth(&self.storage, &self.gvk, objects).await
+    }
+    /// One stored object in the served form.
+    ///
+    /// # Errors
+    /// What [`Served::to_served`] refuses.
+    pub async fn one_to_served(&self, object: Value) -> Result<Value, Status> {
+        if !self.converts() {
+            return Ok(object);
         }
+        Ok(self.to_served(vec![object]).await?.pop().unwrap_or_default())
+    }
+    /// One served object in the stored form.
+    ///
+    /// # Errors
+    /// 400 for what has no stored form.
+    pub async fn one_to_storage(&self, object: Value) -> Result<Value, Status> {
+        self.conversion.back(&self.gvk, &self.storage, object).await
     }
 }

@@ -44,8 +44,7 @@ pub async fn serve(cx: &RequestContext, served: &Arc<Served>, body: RequestBody)
     if cx.info.subresource == "proxy" {
         return proxy::pod(cx, served, body).await;
     }
-    let found = cx.server.store.get(served.store, &cx.info.namespace, name);
-    let pod = parse(&*found.ok_or_else(|| Status::not_found(&served.gr, name))?);
+    let pod = parse(&*cx.stored(served, name)?);
     let target = Target::new(cx, &pod)?;
     // Reading a log is a get, and gets are not admitted.
     if cx.info.subresource != "log" {

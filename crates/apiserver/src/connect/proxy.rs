@@ -12,6 +12,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::rt::TokioIo;
 use kelson_meta::Status;
 use kelson_store::Resource;
+use kelson_tasks::OnPanic;
 use kelson_transport::TransportError;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -105,8 +106,7 @@ fn root_redirect(cx: &RequestContext) -> Option<Answer> {
 pub async fn pod(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let (name, port) = split_scheme(&cx.info.name);
     admit::connect(cx, served, "PodProxyOptions", json!({})).await?;
-    let found = cx.server.store.get(served.store, &cx.info.namespace, name);
-    let pod = parse(&*found.ok_or_else(|| Status::not_found(&served.gr, name))?);
+    let pod = parse(&*cx.stored(served, name)?);
     let ip = pod["status"]["podIP"].as_str().and_then(|ip| ip.parse::<IpAddr>().ok());
     let ip = ip.ok_or_else(|| Status::bad_request("address not allowed"))?;
     let port = match port {
@@ -131,8 +131,7 @@ pub async fn pod(cx: &RequestContext, served: &Served, body: RequestBody) -> Res
 pub async fn service(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let (name, port) = split_scheme(&cx.info.name);
     admit::connect(cx, served, "ServiceProxyOptions", json!({})).await?;
-    let found = cx.server.store.get(served.store, &cx.info.namespace, name);
-    let service = parse(&*found.ok_or_else(|| Status::not_found(&served.gr, name))?);
+    let service = parse(&*cx.stored(served, name)?);
     let ports = service["spec"]["ports"].as_array().map_or(&[][..], Vec::as_slice);
     let chosen = match (port, ports) {
         ("", [only]) => Some(only),
@@ -228,7 +227,7 @@ where
     let body = body.read().await?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(|e| broken(&e))?;
-    cx.server.tasks.spawn(async move {
+    cx.server.tasks.spawn_graceful("api-proxy", OnPanic::Contain, async move {
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "proxied connection ended");
         }
@@ -255,7 +254,7 @@ where
         let client = cx.upgrade.lock().take().filter(|_| wants_upgrade && same);
         let client = client.ok_or_else(|| broken(&"the backend switched to a protocol nobody asked for"))?;
         let backend = hyper::upgrade::on(&mut response);
-        cx.server.tasks.spawn(async move {
+        cx.server.tasks.spawn("api-proxy-stream", OnPanic::Contain, async move {
             let (Some(client), Some(backend)) = (upgraded(client).await, upgraded(backend).await) else {
                 return;
             };

@@ -9,6 +9,7 @@ use hyper_util::rt::TokioIo;
 use kelson_meta::{GroupResource, Reason, Status};
 use kelson_streams::dial::Transport;
 use kelson_streams::{ConnectionOptions, DialError, Dialed, ExecOptions, ExecResult, RemoteCommandVersion, negotiate};
+use kelson_tasks::OnPanic;
 use kelson_transport::TransportError;
 
 use crate::connect::kubelet::Node;
@@ -34,7 +35,7 @@ pub async fn log(cx: &RequestContext, node: &Node, target: &Target) -> Result<An
         .map_err(|why| Status::internal(format!("Get \"https://{}{}\": {why}", node.authority(), target.path)))?;
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(Status::internal)?;
-    cx.server.tasks.spawn(async move {
+    cx.server.tasks.spawn_graceful("api-log", OnPanic::Contain, async move {
         if let Err(error) = connection.await {
             tracing::debug!(%error, "log connection ended");
         }
@@ -107,8 +108,7 @@ pub async fn upgrade(cx: &RequestContext, node: &Node, target: &Target) -> Resul
     let dialed = dial(cx, node, &target.path, transport, &offered).await?;
     let response =
         accept(cx, tunnel || websocket, if tunnel { negotiate::PORT_FORWARD_TUNNEL } else { &dialed.protocol });
-    let stopping = cx.server.stopping.clone();
-    cx.server.tasks.spawn(async move {
+    cx.server.tasks.spawn("api-stream", OnPanic::Contain, async move {
         let Some(client) = upgraded(upgrade).await else { return };
         let carry = async {
             if tunnel {
@@ -117,11 +117,8 @@ pub async fn upgrade(cx: &RequestContext, node: &Node, target: &Target) -> Resul
                 kelson_streams::splice(client, dialed.io).await
             }
         };
-        tokio::select! {
-            () = stopping.cancelled() => {}
-            outcome = carry => if let Err(error) = outcome {
-                tracing::debug!(%error, "stream ended");
-            }
+        if let Err(error) = carry.await {
+            tracing::debug!(%error, "stream ended");
         }
     });
     Ok(response)
@@ -206,13 +203,9 @@ async fn translated(
         let version = RemoteCommandVersion::from_name(&dialed.protocol).unwrap_or(RemoteCommandVersion::V1);
         Ok((dialed.io, version))
     };
-    let stopping = cx.server.stopping.clone();
-    cx.server.tasks.spawn(async move {
+    cx.server.tasks.spawn("api-stream", OnPanic::Contain, async move {
         let Some(client) = upgraded(upgrade).await else { return };
-        tokio::select! {
-            () = stopping.cancelled() => {}
-            () = carry(client, accepted.protocol, wanted, backend) => {}
-        }
+        carry(client, accepted.protocol, wanted, backend).await;
     });
     Ok(accepted.response.map(|()| ApiBody::empty()))
 }

@@ -64,17 +64,9 @@ impl Target {
     }
 
     fn log(cx: &RequestContext, container: &str) -> Result<Self, Status> {
-        const PASSED: [&str; 9] = [
-            "follow",
-            "previous",
-            "sinceSeconds",
-            "sinceTime",
-            "timestamps",
-            "tailLines",
-            "limitBytes",
-            "stream",
-            "insecureSkipTLSVerifyBackend",
-        ];
+        /// `insecureSkipTLSVerifyBackend` is for the API server: its connections to kubelets are always verified.
+        const PASSED: [&str; 8] =
+            ["follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream"];
         let i = &cx.info;
         let mut path = format!("/containerLogs/{}/{}/{container}", i.namespace, i.name);
         if cx.query.has("sinceSeconds") && cx.query.has("sinceTime") {
@@ -86,8 +78,7 @@ impl Target {
                 return Err(invalid_log(&format!("{number} must be greater than or equal to {least}")));
             }
         }
-        let pairs =
-            PASSED.iter().take(8).filter_map(|name| Some((*name, cx.query.get(name)?))).filter(|(_, v)| !v.is_empty());
+        let pairs = PASSED.iter().filter_map(|name| Some((*name, cx.query.get(name)?))).filter(|(_, v)| !v.is_empty());
         append(&mut path, pairs);
         Ok(Self { path, kind: "PodLogOptions", options: json!({"container": container}) })
     }

@@ -1,4 +1,6 @@
 //! Dispatch: from what is asked to the handler that answers.
+use std::sync::Arc;
+
 use kelson_meta::{GroupResource, Status};
 
 use crate::paths;
@@ -9,6 +11,7 @@ use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
 use crate::reviews;
 use crate::shared::context::RequestContext;
+use crate::shared::routes::{RemoteRequest, Route};
 use crate::subresources;
 use crate::write::create;
 use crate::write::delete;
@@ -20,19 +23,31 @@ use crate::write::update;
 /// # Errors
 /// 404 for what nothing serves, 405 for a verb that is not served, and whatever the handler refuses.
 pub async fn dispatch(cx: &RequestContext, body: RequestBody) -> Result<Answer, Status> {
-    if !cx.info.is_resource {
-        return paths::serve(cx, body).await;
-    }
     let i = &cx.info;
-    let prefix_fits = (i.prefix == "api") == i.group.is_empty();
-    let served = cx.server.catalog.find(&i.group, &i.version, &i.resource).filter(|_| prefix_fits);
-    let served = served.ok_or_else(Status::no_such_path)?;
+    let served = match &cx.route {
+        Some(Route::Remote(remote)) => {
+            let request = RemoteRequest {
+                method: &cx.method,
+                uri: &cx.uri,
+                headers: &cx.headers,
+                info: i,
+                user: &cx.user,
+                upgrade: &cx.upgrade,
+                body,
+            };
+            return remote.serve(request).await;
+        }
+        _ if !i.is_resource => return paths::serve(cx, body).await,
+        Some(Route::Stored(served)) => Arc::clone(served),
+        None => return Err(Status::no_such_path()),
+    };
     let own_namespace = served.is("", "namespaces");
     if !served.namespaced && !i.namespace.is_empty() && !own_namespace {
         return Err(Status::no_such_path());
     }
+    // The long ways are boxed: their state shall not make that of every small read as large.
     if !i.subresource.is_empty() {
-        return subresources::serve(cx, &served, body).await;
+        return Box::pin(subresources::serve(cx, &served, body)).await;
     }
     let refused = || {
         Status::method_not_allowed(&GroupResource::new(&i.group, &i.resource), &cx.method.to_string().to_lowercase())
@@ -44,17 +59,73 @@ pub async fn dispatch(cx: &RequestContext, body: RequestBody) -> Result<Answer, 
         return Err(refused());
     }
     if !served.options().stored {
-        return reviews::serve(cx, &served, body).await;
+        return Box::pin(reviews::serve(cx, &served, body)).await;
     }
     match i.verb {
         "get" => get::get(cx, &served).await,
         "list" => list::list(cx, &served).await,
         "watch" => watch::watch(cx, &served).await,
-        "create" if i.name.is_empty() => create::create(cx, &served, body).await,
-        "update" => update::put(cx, &served, "", body).await,
-        "patch" => patch::patch(cx, &served, "", body).await,
-        "delete" => delete::delete(cx, &served, body).await,
-        "deletecollection" => delete::collection(cx, &served, body).await,
+        "create" if i.name.is_empty() => Box::pin(create::create(cx, &served, body)).await,
+        "update" => Box::pin(update::put(cx, &served, "", body)).await,
+        "patch" => Box::pin(patch::patch(cx, &served, "", body)).await,
+        "delete" => Box::pin(delete::delete(cx, &served, body)).await,
+        "deletecollection" => Box::pin(delete::collection(cx, &served, body)).await,
         _ => Err(refused()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use futures::future::BoxFuture;
+    use http::StatusCode;
+    use http_body_util::BodyExt as _;
+    use kelson_auth::{UserInfo, user};
+    use kelson_store::{Store, StoreOptions};
+    use kelson_transport::Transport as _;
+
+    use super::*;
+    use crate::config::Config;
+    use crate::request::answer::answer;
+    use crate::request::body::ApiBody;
+    use crate::shared::routes::RemoteHandler;
+    use crate::start::ApiServer;
+
+    /// Says what it was asked, by whom, and with what.
+    struct Telling;
+
+    impl RemoteHandler for Telling {
+        fn serve<'a>(&'a self, request: RemoteRequest<'a>) -> BoxFuture<'a, Result<Answer, Status>> {
+            Box::pin(async move {
+                let body = request.body.read().await?;
+                let told = format!("{} {} by {}: {} bytes", request.method, request.uri, request.user.name, body.len());
+                Ok(answer(StatusCode::OK, "text/plain", ApiBody::full(told)))
+            })
+        }
+    }
+
+    #[tokio::test]
+    async fn a_group_version_may_end_elsewhere() {
+        let config = Config::new(Store::in_memory(StoreOptions::default()));
+        let running = ApiServer::start(config).await.expect("starts");
+        let ask = async |name: &str, groups: &[&str], method: &str, uri: &str| {
+            let user = UserInfo::new(name, groups.iter().copied());
+            let request =
+                http::Request::builder().method(method).uri(uri).body(Bytes::from_static(b"{}")).expect("request");
+            let answer = running.in_process(user).send(request).await.expect("answered");
+            let code = answer.status().as_u16();
+            let bytes = answer.into_body().collect().await.expect("body").to_bytes();
+            (code, String::from_utf8_lossy(&bytes).into_owned())
+        };
+        let pods = "/apis/custom.example.com/v1/namespaces/a/pods/b?x=1";
+        assert_eq!(ask("root", &[user::MASTERS], "GET", pods).await.0, 404, "nobody serves it yet");
+        running.server().routes.insert("custom.example.com", "v1", Arc::new(Telling));
+        let (code, told) = ask("root", &[user::MASTERS], "PUT", pods).await;
+        assert_eq!((code, told), (200, format!("PUT {pods} by root: 2 bytes")));
+        let (code, told) = ask("root", &[user::MASTERS], "GET", "/apis/custom.example.com/v1").await;
+        assert_eq!((code, told), (200, "GET /apis/custom.example.com/v1 by root: 2 bytes".to_owned()));
+        assert_eq!(ask("nobody", &[], "GET", pods).await.0, 403, "authorized as any other request");
+        running.server().routes.remove("custom.example.com", "v1");
+        assert_eq!(ask("root", &[user::MASTERS], "GET", pods).await.0, 404);
     }
 }

@@ -5,7 +5,8 @@ use http_body_util::BodyExt as _;
 use kelson_auth::{UserInfo, user};
 use kelson_transport::{Request, Response, Transport, TransportError};
 
-use crate::front::handle::{self, Identity};
+use crate::front::handle;
+use crate::front::identify::Identity;
 use crate::request::body::RequestBody;
 use crate::shared::Server;
 

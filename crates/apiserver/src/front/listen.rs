@@ -9,6 +9,7 @@ use hyper::server::conn::{http1, http2};
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use kelson_pki::{AnyClientCertificate, provider};
+use kelson_tasks::OnPanic;
 use rustls::ServerConfig;
 use rustls_pki_types::CertificateDer;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -18,7 +19,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::config::StartError;
 use crate::front::activity::{Activity, Answering};
-use crate::front::handle::{self, Identity};
+use crate::front::handle;
+use crate::front::identify::Identity;
 use crate::front::peers::{Limits, Peers};
 use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
@@ -82,7 +84,7 @@ impl Listener {
         let peers = Peers::new(Limits::of_process(), server.store.clone());
         loop {
             let accepted = tokio::select! {
-                () = server.stopping.cancelled() => return,
+                () = server.tasks.token().cancelled() => return,
                 accepted = self.tcp.accept() => accepted,
             };
             let (stream, peer) = match accepted {
@@ -100,7 +102,7 @@ impl Listener {
                 continue;
             };
             let (tls, server_of) = (self.tls.clone(), Arc::clone(&server));
-            server.tasks.spawn(async move {
+            server.tasks.spawn_graceful("api-connection", OnPanic::Contain, async move {
                 connection(server_of, tls, stream).await;
                 drop(admitted);
             });
@@ -138,7 +140,7 @@ async fn connection(server: Arc<Server>, tls: TlsAcceptor, stream: TcpStream) {
     let certificates: Arc<[CertificateDer<'static>]> =
         stream.get_ref().1.peer_certificates().unwrap_or_default().iter().map(|c| c.clone().into_owned()).collect();
     let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-    let stopping = server.stopping.clone();
+    let stopping = server.tasks.token().clone();
     serve(stream, http2, &stopping, move |request| {
         let server = Arc::clone(&server);
         let identity = Identity::Network(Arc::clone(&certificates));

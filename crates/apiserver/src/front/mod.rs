@@ -1,8 +1,12 @@
 //! The front: sockets, then the filters that every request passes in turn, until the handler that answers it.
 pub mod activity;
+pub mod audit;
+pub mod authorize;
 pub mod dispatch;
+pub mod flow;
 pub mod handle;
 pub mod heavy;
+pub mod identify;
 pub mod inprocess;
 pub mod listen;
 pub mod peers;

@@ -3,7 +3,7 @@ use http::{HeaderValue, StatusCode, header};
 use kelson_meta::Status;
 use serde_json::{Map, Value, json};
 
-use crate::catalog::{Catalog, Served};
+use crate::catalog::{Catalog, ObjectSchema, Served};
 use crate::request::answer::{self, Answer, answer};
 use crate::request::body::ApiBody;
 use crate::request::negotiate::{Accepted, Clause, clauses};
@@ -42,8 +42,8 @@ pub fn serve(cx: &RequestContext) -> Result<Answer, Status> {
 fn plain(cx: &RequestContext, value: Value) -> Result<Answer, Status> {
     let accepted = cx.accept().unwrap_or(Accepted::JSON);
     let text = |k: &str| value[k].as_str().unwrap_or("");
-    let ty = kelson_schema::Schema::builtin().by_gvk("meta.k8s.io", "v1", text("kind"));
-    answer::tree(StatusCode::OK, &Accepted { view: Default::default(), ..accepted }, ty, value)
+    let schema = ObjectSchema::meta(text("kind"));
+    answer::tree(StatusCode::OK, &Accepted { view: Default::default(), ..accepted }, &schema, value)
 }
 
 /// The version of the aggregated form, when the client prefers it.

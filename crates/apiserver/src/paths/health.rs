@@ -13,40 +13,44 @@ const HOOKS: [&str; 4] = [
     "poststarthook/bootstrap-controller",
 ];
 
-fn checks(endpoint: &str) -> Vec<&'static str> {
+fn checks(server: &Server, endpoint: &str) -> Vec<&'static str> {
     let mut names = vec!["ping", "log", "etcd"];
     if endpoint == "readyz" {
         names.extend(["etcd-readiness", "informer-sync"]);
     }
     names.extend(HOOKS);
     if endpoint == "readyz" {
+        names.extend(server.health.components());
         names.push("shutdown");
     }
     names
 }
 
-fn check(server: &Server, name: &str) -> Result<(), &'static str> {
+/// One check. The process is alive as long as time alone may help it: a disk that is full or slow is no reason to start it
+/// anew, but a reason to send clients elsewhere.
+fn check(server: &Server, endpoint: &str, name: &str) -> Result<(), String> {
     let ready = server.health.is_ready();
-    match name {
-        "etcd" | "etcd-readiness" => match server.stopping.is_cancelled() {
-            true => Err("the store is closing"),
-            false => Ok(()),
-        },
-        "shutdown" if server.health.is_stopping() => Err("process is shutting down"),
-        "informer-sync" if !ready => Err("not synced"),
-        hook if hook.starts_with("poststarthook/") && !ready => Err("not finished"),
-        _ => Ok(()),
-    }
+    let fault = match name {
+        "etcd" | "etcd-readiness" if server.tasks.token().is_cancelled() => Some("the store is closing".to_owned()),
+        "etcd" | "etcd-readiness" if endpoint == "livez" => server.store.health().not_alive(),
+        "etcd" | "etcd-readiness" => server.store.health().not_ready(),
+        "shutdown" => server.health.is_stopping().then(|| "process is shutting down".to_owned()),
+        "informer-sync" => (!ready).then(|| "not synced".to_owned()),
+        "ping" | "log" => None,
+        hook if HOOKS.contains(&hook) => (!ready).then(|| "not finished".to_owned()),
+        component => server.health.component(component).err(),
+    };
+    fault.map_or(Ok(()), Err)
 }
 
 /// Serves `/healthz`, `/livez`, `/readyz` and what is below them; `None` for a check there is not.
 pub fn serve(server: &Server, path: &str, query: &Query) -> Option<Answer> {
     let path = path.trim_start_matches('/').trim_end_matches('/');
     let (endpoint, single) = path.split_once('/').unwrap_or((path, ""));
-    let names = checks(endpoint);
+    let names = checks(server, endpoint);
     if !single.is_empty() {
         let name = names.iter().find(|n| **n == single)?;
-        return Some(match check(server, name) {
+        return Some(match check(server, endpoint, name) {
             Ok(()) => text(StatusCode::OK, "ok".into()),
             Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {why}\n")),
         });
@@ -59,7 +63,7 @@ pub fn serve(server: &Server, path: &str, query: &Query) -> Option<Answer> {
             report.push_str(&format!("[+]{name} excluded: ok\n"));
             continue;
         }
-        match check(server, name) {
+        match check(server, endpoint, name) {
             Ok(()) => report.push_str(&format!("[+]{name} ok\n")),
             Err(why) => {
                 tracing::debug!(check = name, why, "health check failed");

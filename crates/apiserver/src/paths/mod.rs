@@ -8,12 +8,11 @@ use http::{Method, StatusCode};
 use kelson_meta::Status;
 use serde_json::json;
 
+use crate::catalog::ObjectSchema;
 use crate::request::answer::{self, Answer, answer};
 use crate::request::body::{ApiBody, RequestBody};
 use crate::request::negotiate::Accepted;
-use crate::shared::Server;
 use crate::shared::context::RequestContext;
-use crate::shared::metrics::Gauges;
 
 /// Paths listed at `/` beside the group versions.
 const PATHS: [&str; 17] = [
@@ -56,11 +55,14 @@ pub async fn serve(cx: &RequestContext, _body: RequestBody) -> Result<Answer, St
         "api" | "apis" => discovery::serve(cx),
         "openapi" => openapi::serve(cx),
         "healthz" | "livez" | "readyz" => health::serve(&cx.server, path, &cx.query).ok_or_else(Status::no_such_path),
-        "version" if path.trim_end_matches('/') == "/version" => {
-            answer::tree(StatusCode::OK, &Accepted { pretty: true, ..Accepted::JSON }, None, version::info())
-        }
+        "version" if path.trim_end_matches('/') == "/version" => answer::tree(
+            StatusCode::OK,
+            &Accepted { pretty: true, ..Accepted::JSON },
+            &ObjectSchema::Open,
+            version::info(),
+        ),
         "metrics" if path == "/metrics" => {
-            let text = cx.server.metrics.text(&gauges(&cx.server));
+            let text = cx.server.metrics.text();
             Ok(answer(
                 StatusCode::OK,
                 "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
@@ -79,14 +81,10 @@ fn paths(cx: &RequestContext) -> Result<Answer, Status> {
         paths.push(format!("/apis/{group}"));
     }
     paths.sort();
-    answer::tree(StatusCode::OK, &Accepted { pretty: true, ..Accepted::JSON }, None, json!({"paths": paths}))
-}
-
-fn gauges(server: &Server) -> Gauges {
-    Gauges {
-        reads: server.reads.held(),
-        writes: server.writes.held(),
-        objects: server.store.counts(),
-        store: server.store.stats(),
-    }
+    answer::tree(
+        StatusCode::OK,
+        &Accepted { pretty: true, ..Accepted::JSON },
+        &ObjectSchema::Open,
+        json!({"paths": paths}),
+    )
 }

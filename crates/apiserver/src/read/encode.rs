@@ -4,12 +4,11 @@ use bytes::Bytes;
 use http::StatusCode;
 use kelson_codec::Encoding;
 use kelson_meta::Status;
-use kelson_schema::Schema;
 use serde_json::{Value, json};
 
-use crate::catalog::Served;
-use crate::catalog::record::{Object, message, to_served};
-use crate::read::table::{partial, row, table_head};
+use crate::catalog::record::{Object, message};
+use crate::catalog::{ObjectSchema, Served};
+use crate::read::table::{items, table_head};
 use crate::request::answer::{Answer, answer, tree};
 use crate::request::body::ApiBody;
 use crate::request::negotiate::{Accepted, View};
@@ -21,14 +20,14 @@ const NEWLINE: Bytes = Bytes::from_static(b"\n");
 ///
 /// # Errors
 /// 406, or 500 for what cannot be converted.
-pub fn object(
+pub async fn object(
     code: StatusCode,
     accepted: &Accepted,
     served: &Served,
     view: &ViewOptions,
     object: Object,
 ) -> Result<Answer, Status> {
-    if let (Object::Record(record), View::Whole, false) = (&object, accepted.view, served.converts) {
+    if let (Object::Record(record), View::Whole, false) = (&object, accepted.view, served.converts()) {
         if accepted.encoding == Encoding::Json && !accepted.pretty {
             let body = ApiBody::parts([record.bytes().clone(), NEWLINE]);
             return Ok(answer(code, accepted.content_type(false), body));
@@ -40,17 +39,16 @@ pub fn object(
         }
     }
     let value = object.into_tree();
+    let version = value["metadata"]["resourceVersion"].clone();
+    let mut items = items(served, accepted.view, view, vec![value]).await?;
+    let item = items.pop().unwrap_or_default();
     match accepted.view {
-        View::Whole => tree(code, accepted, served.ty, to_served(served, value)?),
-        View::Partial(version) => {
-            let ty = Schema::builtin().by_gvk("meta.k8s.io", version, "PartialObjectMetadata");
-            tree(code, accepted, ty, partial(version, value))
-        }
-        View::Table(version) => {
-            let meta = json!({"resourceVersion": value["metadata"]["resourceVersion"]});
-            let mut table = table_head(served, version, meta, true);
-            table.insert("rows".into(), json!([row(served, view, version, value)?]));
-            tree(code, accepted, None, Value::Object(table))
+        View::Whole => tree(code, accepted, &served.schema, item),
+        View::Partial(version) => tree(code, accepted, &ObjectSchema::partial(version, false), item),
+        View::Table(table_version) => {
+            let mut table = table_head(served, table_version, json!({"resourceVersion": version}), true);
+            table.insert("rows".into(), json!([item]));
+            tree(code, accepted, &ObjectSchema::Open, Value::Object(table))
         }
     }
 }

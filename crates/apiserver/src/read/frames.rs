@@ -6,12 +6,11 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use kelson_codec::Encoding;
 use kelson_codec::proto;
 use kelson_meta::Status;
-use kelson_schema::Schema;
 use kelson_store::{Event, EventKind, Frame, Record};
 use serde_json::{Value, json};
 
-use crate::catalog::Served;
 use crate::catalog::record::{self, parse};
+use crate::catalog::{ObjectSchema, Served};
 use crate::read::table;
 use crate::request::negotiate::{Accepted, View};
 use crate::request::selectors::Selectors;
@@ -19,6 +18,23 @@ use crate::request::view::ViewOptions;
 
 /// Marks the bookmark that ends a watch's initial events.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
+
+/// One event on its way to bytes.
+pub enum Piece {
+    /// Finished.
+    Frame(Bytes),
+    /// A record whose bytes stand in the frame as they are stored.
+    Plain(&'static str, Arc<Record>),
+    /// A kind of event and an object in the stored form, still to be brought into the watcher's view.
+    Object(&'static str, Value),
+}
+
+/// The object as it was, at the revision that took it out of the watcher's sight.
+fn left_view(event: &Event) -> Piece {
+    let mut value = event.previous.as_ref().map(|p| parse(p)).unwrap_or_default();
+    value["metadata"]["resourceVersion"] = event.revision.to_string().into();
+    Piece::Object("DELETED", value)
+}
 
 /// Makes frames in one form.
 pub struct Framer {
@@ -35,96 +51,101 @@ impl Framer {
     }
 
     fn is_plain(&self) -> bool {
-        self.accepted.view == View::Whole && !self.served.converts
+        self.accepted.view == View::Whole && !self.served.converts()
     }
 
     /// A change, seen through the selectors; `None` when they hide it.
-    pub fn event(&mut self, event: &Arc<Event>, selectors: &Selectors) -> Option<Bytes> {
-        let natural = match event.kind {
+    pub fn event(&self, event: &Arc<Event>, selectors: &Selectors) -> Option<Piece> {
+        let kind = match event.kind {
             EventKind::Added => "ADDED",
             EventKind::Modified => "MODIFIED",
             EventKind::Deleted => "DELETED",
         };
         if selectors.is_everything() {
-            return self.natural(event, natural);
+            return self.as_it_is(event, kind);
         }
         let now = selectors.matches(&event.record);
         let before = event.previous.as_ref().is_some_and(|p| selectors.matches(p));
         match (event.kind, before, now) {
             (EventKind::Added, _, true) | (EventKind::Modified, true, true) | (EventKind::Deleted, true, _) => {
-                self.natural(event, natural)
+                self.as_it_is(event, kind)
             }
-            (EventKind::Modified, false, true) => self.record("ADDED", &event.record),
-            (EventKind::Modified, true, false) => self.left(event),
-            (EventKind::Deleted, false, true) if event.previous.is_none() => self.natural(event, natural),
+            (EventKind::Modified, false, true) => self.of_record("ADDED", &event.record),
+            (EventKind::Modified, true, false) => Some(left_view(event)),
+            (EventKind::Deleted, false, true) if event.previous.is_none() => self.as_it_is(event, kind),
             _ => None,
         }
     }
 
-    fn natural(&mut self, event: &Arc<Event>, kind: &'static str) -> Option<Bytes> {
+    /// The event as it happened: in the plain forms its frame is made once for all watchers.
+    fn as_it_is(&self, event: &Arc<Event>, kind: &'static str) -> Option<Piece> {
         let slot = match self.accepted.encoding {
             Encoding::Json if self.is_plain() => Frame::Json,
             Encoding::Protobuf if self.is_plain() => Frame::Protobuf,
-            _ => return self.record(kind, &event.record),
+            _ => return self.of_record(kind, &event.record),
         };
         let served = &self.served;
         let frame = event.frame(slot, |event| match slot {
             Frame::Json => json_frame(kind, event.record.bytes()),
             _ => proto_record(served, kind, &event.record).unwrap_or_default(),
         });
-        Some(frame).filter(|f| !f.is_empty())
+        Some(Piece::Frame(frame)).filter(|f| !matches!(f, Piece::Frame(f) if f.is_empty()))
     }
 
-    /// The object as it was, at the revision that took it out of view.
-    fn left(&mut self, event: &Event) -> Option<Bytes> {
-        let previous = event.previous.as_ref()?;
-        let mut value = parse(previous);
-        value["metadata"]["resourceVersion"] = event.revision.to_string().into();
-        self.tree("DELETED", value)
-    }
-
-    /// An initial event, appended.
-    pub fn added(&mut self, record: &Record, out: &mut BytesMut) {
-        if self.is_plain() && self.accepted.encoding == Encoding::Json {
-            put_json_frame("ADDED", record.bytes(), out);
-        } else if let Some(frame) = self.record("ADDED", record) {
-            out.extend_from_slice(&frame);
-        }
-    }
-
-    fn record(&mut self, kind: &'static str, record: &Record) -> Option<Bytes> {
+    /// An event about a record that this watcher alone sees so: an initial one, or one that its selectors changed.
+    pub fn of_record(&self, kind: &'static str, record: &Arc<Record>) -> Option<Piece> {
         match self.accepted.encoding {
-            Encoding::Json if self.is_plain() => Some(json_frame(kind, record.bytes())),
-            Encoding::Protobuf if self.is_plain() => proto_record(&self.served, kind, record),
+            Encoding::Json if self.is_plain() => Some(Piece::Plain(kind, Arc::clone(record))),
+            Encoding::Protobuf if self.is_plain() => proto_record(&self.served, kind, record).map(Piece::Frame),
             Encoding::Json if let View::Partial(version) = self.accepted.view => match record::metadata(record) {
-                Some(metadata) => Some(partial_json_frame(kind, version, metadata)),
-                None => self.tree(kind, parse(record)),
+                Some(metadata) => Some(Piece::Frame(partial_json_frame(kind, version, metadata))),
+                None => Some(Piece::Object(kind, parse(record))),
             },
-            _ => self.tree(kind, parse(record)),
+            _ => Some(Piece::Object(kind, parse(record))),
         }
     }
 
-    fn tree(&mut self, kind: &'static str, value: Value) -> Option<Bytes> {
-        let made = match self.accepted.view {
-            View::Whole => record::to_served(&self.served, value),
-            View::Partial(version) => Ok(table::partial(version, value)),
-            View::Table(version) => {
-                let meta = json!({"resourceVersion": value["metadata"]["resourceVersion"]});
-                let columns = !std::mem::replace(&mut self.columns_sent, true);
-                table::row(&self.served, &self.view, version, value).map(|row| {
-                    let mut table = table::table_head(&self.served, version, meta, columns);
-                    table.insert("rows".into(), json!([row]));
-                    Value::Object(table)
-                })
-            }
+    /// The bytes of some events. Objects that need it are converted together.
+    ///
+    /// # Errors
+    /// For what cannot be converted or encoded.
+    pub async fn bytes(&mut self, mut pieces: Vec<Piece>) -> Result<Bytes, Status> {
+        if let [Piece::Frame(only)] = &mut pieces[..] {
+            return Ok(std::mem::take(only));
+        }
+        let objects = pieces.iter_mut().filter_map(|p| match p {
+            Piece::Object(_, value) => Some(value.take()),
+            Piece::Frame(_) | Piece::Plain(..) => None,
+        });
+        let objects: Vec<Value> = objects.collect();
+        let versions: Vec<Value> = objects.iter().map(|o| o["metadata"]["resourceVersion"].clone()).collect();
+        let items = match objects.is_empty() {
+            true => Vec::new(),
+            false => table::items(&self.served, self.accepted.view, &self.view, objects).await?,
         };
-        match made.and_then(|value| self.value(kind, &value)) {
-            Ok(frame) => Some(frame),
-            Err(error) => {
-                tracing::error!(%error, "watch event cannot be encoded");
-                None
+        let mut items = items.into_iter().zip(versions);
+        let mut out = BytesMut::new();
+        for piece in pieces {
+            match piece {
+                Piece::Frame(frame) => out.extend_from_slice(&frame),
+                Piece::Plain(kind, record) => put_json_frame(kind, record.bytes(), &mut out),
+                Piece::Object(kind, _) => {
+                    let Some((item, version)) = items.next() else { continue };
+                    let value = self.viewed(item, version);
+                    out.extend_from_slice(&self.value(kind, &value)?);
+                }
             }
         }
+        Ok(out.freeze())
+    }
+
+    /// An item as it stands in an event: a row is wrapped in a table, the first of which has the columns.
+    fn viewed(&mut self, item: Value, version: Value) -> Value {
+        let View::Table(table_version) = self.accepted.view else { return item };
+        let columns = !std::mem::replace(&mut self.columns_sent, true);
+        let mut table = table::table_head(&self.served, table_version, json!({"resourceVersion": version}), columns);
+        table.insert("rows".into(), json!([item]));
+        Value::Object(table)
     }
 
     /// A frame around a finished tree.
@@ -138,8 +159,7 @@ impl Framer {
                 Ok(out.freeze())
             }
             Encoding::Protobuf => {
-                let text = |k: &str| value[k].as_str().unwrap_or("");
-                let ty = Schema::builtin().by_api_version(text("apiVersion"), text("kind"));
+                let ty = ObjectSchema::of_object(value).type_id();
                 let ty = ty.ok_or_else(|| Status::not_acceptable(&["application/json"]))?;
                 let document = proto::encode(ty, value).map_err(|e| Status::internal(e.to_string()))?;
                 Ok(proto::watch_frame(kind, &document).into())

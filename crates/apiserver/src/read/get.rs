@@ -19,7 +19,6 @@ pub async fn get(cx: &RequestContext, served: &Served) -> Result<Answer, Status>
     if let Some(revision) = version_param::parse(cx.query.text("resourceVersion"))? {
         version_param::wait(&cx.server.store, revision).await?;
     }
-    let found = cx.server.store.get(served.store, cx.namespace(served), &cx.info.name);
-    let record = found.ok_or_else(|| Status::not_found(&served.gr, &cx.info.name))?;
-    encode::object(StatusCode::OK, &accepted, served, &view, Object::Record(record))
+    let record = cx.stored(served, &cx.info.name)?;
+    encode::object(StatusCode::OK, &accepted, served, &view, Object::Record(record)).await
 }

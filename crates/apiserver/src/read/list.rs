@@ -3,18 +3,17 @@
 use std::sync::Arc;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
-use futures::stream;
+use futures::{StreamExt as _, stream};
 use http::StatusCode;
-use kelson_codec::Encoding;
 use kelson_codec::proto::ListEncoder;
+use kelson_codec::{EncodeError, Encoding};
 use kelson_meta::Status;
-use kelson_schema::Schema;
 use kelson_store::{ListView, Record};
 use kelson_transport::TransportError;
 use serde_json::{Map, Value, json};
 
-use crate::catalog::Served;
 use crate::catalog::record::{self, parse};
+use crate::catalog::{ObjectSchema, Served};
 use crate::read::table;
 use crate::request::answer::{self, Answer};
 use crate::request::body::ApiBody;
@@ -36,12 +35,12 @@ const WHOLE_ITEMS_MAX: usize = 50_000;
 pub async fn list(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let view = cx.view()?;
-    let selectors = Selectors::new(served, &cx.query)?;
+    let selectors = Selectors::new(served, &cx.selectors)?;
     let at = ListAt::new(&cx.query, cx.server.clock.now())?;
     let namespace = Some(cx.namespace(served)).filter(|n| !n.is_empty());
     let records = at.view(&cx.server.store, served, namespace).await?;
     let page = page(&at, records, selectors);
-    write(served, accepted, view, page)
+    write(served, accepted, view, page).await
 }
 
 /// The records of one answer.
@@ -122,20 +121,20 @@ impl Page {
     }
 }
 
-fn write(served: &Arc<Served>, accepted: Accepted, view: ViewOptions, page: Page) -> Result<Answer, Status> {
+async fn write(served: &Arc<Served>, accepted: Accepted, view: ViewOptions, page: Page) -> Result<Answer, Status> {
     let content_type = accepted.content_type(false);
     match accepted.encoding {
         Encoding::Protobuf if matches!(accepted.view, View::Table(_)) => {
             Err(Status::not_acceptable(&["application/json"]))
         }
         Encoding::Protobuf => {
-            let body = protobuf(served, accepted.view, &page)?;
+            let body = protobuf(served, accepted.view, &view, &page).await?;
             Ok(answer::answer(StatusCode::OK, content_type, body))
         }
         Encoding::Json if !accepted.pretty => {
-            Ok(answer::answer(StatusCode::OK, content_type, json_stream(served, accepted.view, view, page)))
+            Ok(answer::answer(StatusCode::OK, content_type, json_stream(served, accepted.view, view, page).await?))
         }
-        _ => whole(served, accepted, view, &page),
+        _ => whole(served, accepted, view, &page).await,
     }
 }
 
@@ -155,94 +154,118 @@ fn head(served: &Served, view: View, page: &Page) -> (Vec<u8>, &'static str) {
     (head.into_bytes(), "]}\n")
 }
 
-/// One item as JSON, appended.
-fn item(served: &Served, view: View, options: &ViewOptions, record: &Record, out: &mut BytesMut) {
-    let value = match view {
-        View::Whole if !served.converts => {
-            out.extend_from_slice(record.bytes());
-            return;
-        }
-        View::Whole => record::to_served(served, parse(record)),
-        View::Partial(version) => Ok(table::partial(version, parse(record))),
-        View::Table(version) => table::row(served, options, version, parse(record)),
-    };
-    match value {
-        // Writing to memory cannot fail.
-        Ok(value) => drop(serde_json::to_writer(out.writer(), &value)),
-        Err(error) => {
-            tracing::error!(key = %record.key(), %error, "list item cannot be converted");
-            out.extend_from_slice(b"null");
-        }
-    }
+/// A list that is written in pieces: what is left to write, and how.
+struct Run {
+    served: Arc<Served>,
+    view: View,
+    options: ViewOptions,
+    page: Page,
+    /// Position in the page of the next record.
+    next: usize,
+    /// Nothing was written yet.
+    first: bool,
+    /// What stands before the next record.
+    pending: Vec<u8>,
+    tail: &'static str,
+    done: bool,
 }
 
-fn json_stream(served: &Arc<Served>, view: View, options: ViewOptions, page: Page) -> ApiBody {
-    let (head, tail) = head(served, view, &page);
-    struct Run {
-        served: Arc<Served>,
-        page: Page,
-        next: usize,
-        first: bool,
-        pending: BytesMut,
-        done: bool,
-    }
-    let run =
-        Run { served: Arc::clone(served), page, next: 0, first: true, pending: BytesMut::from(&head[..]), done: false };
-    ApiBody::stream(stream::unfold(run, move |mut run| async move {
-        if run.done {
-            return None;
-        }
-        let mut out = std::mem::take(&mut run.pending);
-        out.reserve(PIECE_BYTES);
-        let mut next = run.next;
-        let mut first = run.first;
+impl Run {
+    /// The records of the next piece, about [`PIECE_BYTES`] of them, and whether they are the last.
+    fn records(&mut self) -> (Vec<Arc<Record>>, bool) {
+        let (mut records, mut bytes, mut next) = (Vec::new(), 0, self.next);
         let mut ended = true;
-        for (after, record) in run.page.records.from(run.next) {
-            if !std::mem::take(&mut first) {
-                out.put_u8(b',');
-            }
-            item(&run.served, view, &options, record, &mut out);
-            next = after;
-            if out.len() >= PIECE_BYTES {
+        for (after, record) in self.page.records.from(self.next) {
+            records.push(Arc::clone(record));
+            (next, bytes) = (after, bytes + record.bytes().len());
+            if bytes >= PIECE_BYTES {
                 ended = false;
                 break;
             }
         }
-        (run.next, run.first) = (next, first);
-        if ended {
-            out.extend_from_slice(tail.as_bytes());
-            run.done = true;
+        self.next = next;
+        (records, ended)
+    }
+
+    /// The next piece as JSON; `None` behind the last.
+    async fn piece(&mut self) -> Result<Option<Bytes>, Status> {
+        if self.done {
+            return Ok(None);
         }
-        Some((Ok::<Bytes, TransportError>(out.freeze()), run))
-    }))
+        let (records, ended) = self.records();
+        let mut out = BytesMut::from(&std::mem::take(&mut self.pending)[..]);
+        out.reserve(PIECE_BYTES + PIECE_BYTES / 4);
+        if self.view == View::Whole && !self.served.converts() {
+            for record in &records {
+                self.comma(&mut out);
+                out.extend_from_slice(record.bytes());
+            }
+        } else {
+            let objects = records.iter().map(|r| parse(r)).collect();
+            for item in table::items(&self.served, self.view, &self.options, objects).await? {
+                self.comma(&mut out);
+                // Writing to memory cannot fail.
+                let _ = serde_json::to_writer((&mut out).writer(), &item);
+            }
+        }
+        if ended {
+            out.extend_from_slice(self.tail.as_bytes());
+            self.done = true;
+        }
+        Ok(Some(out.freeze()))
+    }
+
+    fn comma(&mut self, out: &mut BytesMut) {
+        if !std::mem::take(&mut self.first) {
+            out.put_u8(b',');
+        }
+    }
 }
 
-fn protobuf(served: &Served, view: View, page: &Page) -> Result<ApiBody, Status> {
+/// The first piece is made before the answer begins, so that a kind that cannot be converted is a refusal. When a later
+/// piece cannot be made, the body breaks off: no client takes what it has for the whole list.
+async fn json_stream(served: &Arc<Served>, view: View, options: ViewOptions, page: Page) -> Result<ApiBody, Status> {
+    let (pending, tail) = head(served, view, &page);
+    let mut run =
+        Run { served: Arc::clone(served), view, options, page, next: 0, first: true, pending, tail, done: false };
+    let begin = run.piece().await?;
+    if run.done {
+        return Ok(ApiBody::parts(begin));
+    }
+    let rest = stream::unfold(run, |mut run| async move {
+        match run.piece().await {
+            Ok(piece) => piece.map(|piece| (Ok(piece), run)),
+            Err(error) => {
+                tracing::error!(resource = %run.served.gr, %error, "a list breaks off: an object cannot be converted");
+                run.done = true;
+                Some((Err(TransportError::new(error)), run))
+            }
+        }
+    });
+    Ok(ApiBody::stream(stream::iter(begin.map(Ok::<Bytes, TransportError>)).chain(rest)))
+}
+
+async fn protobuf(served: &Served, view: View, options: &ViewOptions, page: &Page) -> Result<ApiBody, Status> {
     let gvk = table::list_kind(served, view);
     let no_proto = || Status::not_acceptable(&["application/json", "application/yaml"]);
-    let (ty, items) = match view {
-        View::Whole if !served.converts => {
-            let items: Result<Vec<Bytes>, Status> = page.records.iter().map(|r| record::message(served, r)).collect();
-            (served.list_ty, items?)
+    let (list, messages) = match view {
+        View::Whole if !served.converts() => {
+            let each: Result<Vec<Bytes>, Status> = page.records.iter().map(|r| record::message(served, r)).collect();
+            (served.list_schema.clone(), each?)
         }
-        View::Whole => {
-            let ty = served.ty.ok_or_else(no_proto)?;
-            (served.list_ty, messages(ty, page, |r| record::to_served(served, parse(r)))?)
-        }
+        View::Whole => (served.list_schema.clone(), messages(served, &served.schema, view, options, page).await?),
         View::Partial(version) | View::Table(version) => {
-            let schema = Schema::builtin();
-            let ty = schema.by_gvk("meta.k8s.io", version, "PartialObjectMetadata").ok_or_else(no_proto)?;
-            let list = schema.by_gvk("meta.k8s.io", version, "PartialObjectMetadataList");
-            (list, messages(ty, page, |r| Ok(table::partial(version, parse(r))))?)
+            let one = ObjectSchema::partial(version, false);
+            (ObjectSchema::partial(version, true), messages(served, &one, view, options, page).await?)
         }
     };
-    let ty = ty.ok_or_else(no_proto)?;
-    let lengths = items.iter().map(Bytes::len);
+    let ty = list.type_id().ok_or_else(no_proto)?;
+    let lengths = messages.iter().map(Bytes::len);
     let encoder =
         ListEncoder::new(ty, &gvk.api_version(), &gvk.kind, &page.metadata(), lengths).map_err(|_| no_proto())?;
-    let mut parts = Vec::with_capacity(items.len() * 2 + 2);
+    let mut parts = Vec::with_capacity(messages.len() * 2 + 2);
     parts.push(Bytes::copy_from_slice(encoder.header()));
-    for message in items {
+    for message in messages {
         parts.push(Bytes::from(encoder.item_prefix(message.len())));
         parts.push(message);
     }
@@ -250,17 +273,41 @@ fn protobuf(served: &Served, view: View, page: &Page) -> Result<ApiBody, Status>
     Ok(coalesce(parts))
 }
 
-fn messages(
-    ty: kelson_schema::TypeId,
+/// The items as protobuf messages, converted a piece at a time.
+async fn messages(
+    served: &Served,
+    schema: &ObjectSchema,
+    view: View,
+    options: &ViewOptions,
     page: &Page,
-    make: impl Fn(&Record) -> Result<Value, Status>,
 ) -> Result<Vec<Bytes>, Status> {
-    let each = |r: &Arc<Record>| {
-        let message =
-            kelson_codec::proto::encode_message(ty, &make(r)?).map_err(|e| Status::internal(e.to_string()))?;
-        Ok(Bytes::from(message))
-    };
-    page.records.iter().map(each).collect()
+    let records: Vec<Arc<Record>> = page.records.iter().cloned().collect();
+    let mut messages = Vec::with_capacity(records.len());
+    for piece in pieces(&records) {
+        let objects = piece.iter().map(|r| parse(r)).collect();
+        for item in table::items(served, view, options, objects).await? {
+            let message = schema.message(&item).map_err(|e| match e {
+                EncodeError::NoProtobuf => Status::not_acceptable(&["application/json", "application/yaml"]),
+                other => Status::internal(other.to_string()),
+            })?;
+            messages.push(Bytes::from(message));
+        }
+    }
+    Ok(messages)
+}
+
+/// Runs of records of about [`PIECE_BYTES`] each.
+fn pieces(mut records: &[Arc<Record>]) -> impl Iterator<Item = &[Arc<Record>]> {
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let full = records.iter().position(|r| {
+            bytes += r.bytes().len();
+            bytes >= PIECE_BYTES
+        });
+        let (piece, rest) = records.split_at(full.map_or(records.len(), |at| at + 1));
+        records = rest;
+        Some(piece).filter(|p| !p.is_empty())
+    })
 }
 
 /// Gathers many small parts into pieces as they are taken.
@@ -279,19 +326,15 @@ fn coalesce(parts: Vec<Bytes>) -> ApiBody {
 }
 
 /// A list built as one tree: YAML and indented JSON, which people read.
-fn whole(served: &Served, accepted: Accepted, view: ViewOptions, page: &Page) -> Result<Answer, Status> {
-    let mut items = Vec::new();
-    for record in page.records.iter() {
-        if items.len() == WHOLE_ITEMS_MAX {
-            return Err(Status::bad_request(format!(
-                "more than {WHOLE_ITEMS_MAX} objects: ask for fewer with \"limit\""
-            )));
-        }
-        items.push(match accepted.view {
-            View::Whole => record::to_served(served, parse(record))?,
-            View::Partial(version) => table::partial(version, parse(record)),
-            View::Table(version) => table::row(served, &view, version, parse(record))?,
-        });
+async fn whole(served: &Served, accepted: Accepted, view: ViewOptions, page: &Page) -> Result<Answer, Status> {
+    let records: Vec<Arc<Record>> = page.records.iter().take(WHOLE_ITEMS_MAX + 1).cloned().collect();
+    if records.len() > WHOLE_ITEMS_MAX {
+        return Err(Status::bad_request(format!("more than {WHOLE_ITEMS_MAX} objects: ask for fewer with \"limit\"")));
+    }
+    let mut items = Vec::with_capacity(records.len());
+    for piece in pieces(&records) {
+        let objects = piece.iter().map(|r| parse(r)).collect();
+        items.extend(table::items(served, accepted.view, &view, objects).await?);
     }
     let value = match accepted.view {
         View::Table(version) => {
@@ -304,5 +347,5 @@ fn whole(served: &Served, accepted: Accepted, view: ViewOptions, page: &Page) ->
             json!({"kind": gvk.kind, "apiVersion": gvk.api_version(), "metadata": page.metadata(), "items": items})
         }
     };
-    answer::tree(StatusCode::OK, &accepted, None, value)
+    answer::tree(StatusCode::OK, &accepted, &ObjectSchema::Open, value)
 }

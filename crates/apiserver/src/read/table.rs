@@ -3,7 +3,6 @@ use kelson_meta::{Gvk, Status};
 use serde_json::{Map, Value, json};
 
 use crate::catalog::Served;
-use crate::catalog::record::to_served;
 use crate::request::negotiate::View;
 use crate::request::view::{Include, ViewOptions};
 
@@ -28,23 +27,50 @@ pub fn table_head(served: &Served, version: &str, metadata: Value, columns: bool
     table
 }
 
-/// One row.
+/// Objects in the stored form as the items of a list in this view: whole in the served form, their metadata, or rows.
 ///
 /// # Errors
-/// As [`to_served`].
-pub fn row(served: &Served, view: &ViewOptions, version: &str, value: Value) -> Result<Value, Status> {
+/// For what cannot be converted.
+pub async fn items(
+    served: &Served,
+    view: View,
+    options: &ViewOptions,
+    objects: Vec<Value>,
+) -> Result<Vec<Value>, Status> {
+    match view {
+        View::Whole => served.to_served(objects).await,
+        View::Partial(version) => Ok(objects.into_iter().map(|o| partial(version, o)).collect()),
+        View::Table(version) => rows(served, version, options, objects).await,
+    }
+}
+
+async fn rows(
+    served: &Served,
+    version: &str,
+    options: &ViewOptions,
+    objects: Vec<Value>,
+) -> Result<Vec<Value>, Status> {
+    let mut rows: Vec<Map<String, Value>> = objects.iter().map(|o| row(served, options, o)).collect();
+    let shown = match options.include {
+        Include::None => Vec::new(),
+        Include::Metadata => objects.into_iter().map(|o| partial(version, o)).collect(),
+        Include::Object => served.to_served(objects).await?,
+    };
+    for (row, object) in rows.iter_mut().zip(shown) {
+        row.insert("object".into(), object);
+    }
+    Ok(rows.into_iter().map(Value::Object).collect())
+}
+
+/// A row's cells and conditions.
+fn row(served: &Served, options: &ViewOptions, object: &Value) -> Map<String, Value> {
     let mut row = Map::new();
-    row.insert("cells".into(), served.strategy.row(&value, view.now).into());
-    let conditions = served.strategy.row_conditions(&value);
+    row.insert("cells".into(), served.strategy.row(object, options.now).into());
+    let conditions = served.strategy.row_conditions(object);
     if !conditions.is_empty() {
         row.insert("conditions".into(), conditions.into());
     }
-    match view.include {
-        Include::None => {}
-        Include::Metadata => drop(row.insert("object".into(), partial(version, value))),
-        Include::Object => drop(row.insert("object".into(), to_served(served, value)?)),
-    }
-    Ok(Value::Object(row))
+    row
 }
 
 /// The kind's name of a list of partial metadata or of whole objects.

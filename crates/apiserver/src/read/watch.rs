@@ -3,17 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Bytes, BytesMut};
+use bytes::Bytes;
 use futures::stream;
 use http::StatusCode;
 use kelson_meta::Status;
-use kelson_store::{Cursor, ListView, StoreError};
+use kelson_store::{Cursor, Event, ListView, StoreError};
 use kelson_transport::TransportError;
 use rand::Rng as _;
 use tokio::time::Instant;
 
 use crate::catalog::Served;
-use crate::read::frames::Framer;
+use crate::read::frames::{Framer, Piece};
 use crate::read::websocket;
 use crate::request::answer::{self, Answer};
 use crate::request::body::ApiBody;
@@ -45,7 +45,7 @@ enum Start {
 pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let view = cx.view()?;
-    let mut selectors = Selectors::new(served, &cx.query)?;
+    let mut selectors = Selectors::new(served, &cx.selectors)?;
     if !cx.info.name.is_empty() && selectors.fields.exact("metadata.name").is_none() {
         selectors.fields.0.push(kelson_meta::FieldRequirement {
             field: "metadata.name".into(),
@@ -96,7 +96,7 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
         next_bookmark: now + jittered(BOOKMARK_EVERY),
         last_bookmark: 0,
         end: now + timeout,
-        shutdown: cx.server.stopping.clone(),
+        shutdown: cx.server.tasks.token().clone(),
         over: false,
         _metric: cx.server.metrics.watch_opened(&served.gr),
     };
@@ -180,7 +180,7 @@ impl State {
             return None;
         }
         if let Some(view) = self.initial.take() {
-            return Some(self.initial_events(view));
+            return self.initial_events(view).await;
         }
         loop {
             let wake = if self.bookmarks { self.next_bookmark.min(self.end) } else { self.end };
@@ -206,27 +206,23 @@ impl State {
                     return self.framer.error(&version_param::of_store(&error)).ok();
                 }
             };
-            let mut out = BytesMut::new();
-            let mut single = None;
-            for event in &batch {
-                if !self.namespace.is_empty() && *event.record.key().namespace != *self.namespace {
-                    continue;
-                }
-                let Some(frame) = self.framer.event(event, &self.selectors) else { continue };
-                match single.take() {
-                    None if out.is_empty() => single = Some(frame),
-                    None => out.extend_from_slice(&frame),
-                    Some(first) => {
-                        out.extend_from_slice(&first);
-                        out.extend_from_slice(&frame);
-                    }
-                }
+            let here = |e: &&Arc<Event>| self.namespace.is_empty() || *e.record.key().namespace == *self.namespace;
+            let seen = batch.iter().filter(here);
+            let pieces: Vec<Piece> = seen.filter_map(|e| self.framer.event(e, &self.selectors)).collect();
+            if !pieces.is_empty() {
+                return self.bytes(pieces).await;
             }
-            if let Some(frame) = single {
-                return Some(frame);
-            }
-            if !out.is_empty() {
-                return Some(out.freeze());
+        }
+    }
+
+    /// Events as bytes. A watcher that cannot be shown an event is told so and must start anew: it would miss a change.
+    async fn bytes(&mut self, pieces: Vec<Piece>) -> Option<Bytes> {
+        match self.framer.bytes(pieces).await {
+            Ok(bytes) => Some(bytes),
+            Err(error) => {
+                tracing::error!(%error, "watch event cannot be encoded");
+                self.over = true;
+                self.framer.error(&error).ok()
             }
         }
     }
@@ -253,15 +249,16 @@ impl State {
         self.framer.bookmark(revision, false)
     }
 
-    fn initial_events(&mut self, view: ListView) -> Bytes {
-        let mut out = BytesMut::with_capacity(PIECE_BYTES);
+    /// A piece of the initial events, and the bookmark behind the last.
+    async fn initial_events(&mut self, view: ListView) -> Option<Bytes> {
         let everything = self.selectors.is_everything();
-        let mut taken = 0;
+        let (mut pieces, mut bytes, mut taken) = (Vec::new(), 0, 0);
         for record in view.iter_from(self.sent) {
             taken += 1;
             if everything || self.selectors.matches(record) {
-                self.framer.added(record, &mut out);
-                if out.len() >= PIECE_BYTES {
+                pieces.extend(self.framer.of_record("ADDED", record));
+                bytes += record.bytes().len();
+                if bytes >= PIECE_BYTES {
                     break;
                 }
             }
@@ -272,8 +269,8 @@ impl State {
         } else if self.announce_end
             && let Some(frame) = self.framer.bookmark(view.revision(), true)
         {
-            out.extend_from_slice(&frame);
+            pieces.push(Piece::Frame(frame));
         }
-        out.freeze()
+        self.bytes(pieces).await
     }
 }

@@ -10,6 +10,7 @@ use kelson_meta::Status;
 use kelson_streams::negotiate::{accept_websocket, offered_websocket_protocols};
 use kelson_streams::ws::Role;
 use kelson_streams::ws::frame::{CLOSE_NORMAL, Decoder, Event, Opcode, put_frame};
+use kelson_tasks::OnPanic;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 
 use crate::request::answer::Answer;
@@ -83,14 +84,11 @@ fn switch(
         Err(refusal) => return Ok(refusal.map(ApiBody::full)),
     };
     let (form, greet) = (form(known[chosen]), cut == Cut::Pieces);
-    let (body, stopping) = (answer.into_body(), cx.server.stopping.clone());
-    cx.server.tasks.spawn(async move {
+    let body = answer.into_body();
+    cx.server.tasks.spawn("api-messages", OnPanic::Contain, async move {
         let Some(client) = upgraded(upgrade).await else { return };
-        tokio::select! {
-            () = stopping.cancelled() => {}
-            outcome = carry(client, body, cut, form, greet) => if let Err(error) = outcome {
-                tracing::debug!(%error, "messages ended");
-            }
+        if let Err(error) = carry(client, body, cut, form, greet).await {
+            tracing::debug!(%error, "messages ended");
         }
     });
     Ok(response.map(|()| ApiBody::empty()))

@@ -4,9 +4,9 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use http::{HeaderValue, Response, StatusCode, header};
 use kelson_codec::Encoding;
 use kelson_meta::Status;
-use kelson_schema::{Schema, TypeId};
 use serde_json::{Value, json};
 
+use crate::catalog::ObjectSchema;
 use crate::request::body::ApiBody;
 use crate::request::negotiate::{Accepted, View};
 
@@ -30,8 +30,7 @@ pub fn status(status: &Status, accepted: &Accepted) -> Answer {
     let accepted = Accepted { view: View::Whole, ..*accepted };
     let code = if status.success { StatusCode::OK } else { status.http() };
     let retry = status.details.as_ref().map_or(0, |d| d.retry_after_seconds);
-    let ty = Schema::builtin().by_gvk("", "v1", "Status");
-    let mut response = tree(code, &accepted, ty, value).unwrap_or_else(|_| {
+    let mut response = tree(code, &accepted, &ObjectSchema::status(), value).unwrap_or_else(|_| {
         let bytes = serde_json::to_vec(status).unwrap_or_default();
         answer(code, "application/json", ApiBody::full(bytes))
     });
@@ -57,8 +56,8 @@ fn move_continue(value: &mut Value) {
 ///
 /// # Errors
 /// 406 when the type has no protobuf form and only that is accepted.
-pub fn tree(code: StatusCode, accepted: &Accepted, ty: Option<TypeId>, value: Value) -> Result<Answer, Status> {
-    let bytes = encode(accepted, ty, &value)?;
+pub fn tree(code: StatusCode, accepted: &Accepted, schema: &ObjectSchema, value: Value) -> Result<Answer, Status> {
+    let bytes = encode(accepted, schema, &value)?;
     Ok(answer(code, accepted.content_type(false), ApiBody::full(bytes)))
 }
 
@@ -66,13 +65,13 @@ pub fn tree(code: StatusCode, accepted: &Accepted, ty: Option<TypeId>, value: Va
 ///
 /// # Errors
 /// 406 as [`tree`].
-pub fn encode(accepted: &Accepted, ty: Option<TypeId>, value: &Value) -> Result<Bytes, Status> {
+pub fn encode(accepted: &Accepted, schema: &ObjectSchema, value: &Value) -> Result<Bytes, Status> {
     if accepted.encoding == Encoding::Json {
         let mut bytes = if accepted.pretty { pretty(value) } else { serde_json::to_vec(value).unwrap_or_default() };
         bytes.push(b'\n');
         return Ok(bytes.into());
     }
-    match kelson_codec::encode(accepted.encoding, ty, value) {
+    match schema.encode(accepted.encoding, value) {
         Ok(bytes) => Ok(bytes.into()),
         Err(error) => {
             tracing::debug!(%error, "answer cannot be encoded as accepted");

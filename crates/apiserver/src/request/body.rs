@@ -1,4 +1,5 @@
 //! Bodies: what comes in, read whole within a limit; what goes out, whole, in parts, or streamed as it is made.
+use std::any::Any;
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -88,7 +89,11 @@ impl RequestBody {
 type Chunks = Pin<Box<dyn Stream<Item = Result<Bytes, TransportError>> + Send>>;
 
 /// An answer's body.
-pub struct ApiBody(Inner);
+pub struct ApiBody {
+    inner: Inner,
+    /// Is dropped with the body.
+    held: Vec<Box<dyn Any + Send>>,
+}
 
 enum Inner {
     Parts(VecDeque<Bytes>),
@@ -96,22 +101,30 @@ enum Inner {
 }
 
 impl ApiBody {
+    fn of(inner: Inner) -> Self {
+        Self { inner, held: Vec::new() }
+    }
+    /// The same body, which keeps `held` until it was sent or is given up.
+    pub fn holding(mut self, held: impl Any + Send) -> Self {
+        self.held.push(Box::new(held));
+        self
+    }
     /// No bytes.
     pub fn empty() -> Self {
-        Self(Inner::Parts(VecDeque::new()))
+        Self::of(Inner::Parts(VecDeque::new()))
     }
     /// Known bytes.
     pub fn full(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
-        Self(Inner::Parts(if bytes.is_empty() { VecDeque::new() } else { VecDeque::from([bytes]) }))
+        Self::of(Inner::Parts(if bytes.is_empty() { VecDeque::new() } else { VecDeque::from([bytes]) }))
     }
     /// Known bytes in several pieces, none of them copied.
     pub fn parts(parts: impl IntoIterator<Item = Bytes>) -> Self {
-        Self(Inner::Parts(parts.into_iter().filter(|p| !p.is_empty()).collect()))
+        Self::of(Inner::Parts(parts.into_iter().filter(|p| !p.is_empty()).collect()))
     }
     /// Bytes as they are made.
     pub fn stream(chunks: impl Stream<Item = Result<Bytes, TransportError>> + Send + 'static) -> Self {
-        Self(Inner::Stream(Box::pin(chunks)))
+        Self::of(Inner::Stream(Box::pin(chunks)))
     }
 }
 
@@ -123,16 +136,16 @@ impl Body for ApiBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, TransportError>>> {
-        match &mut self.0 {
+        match &mut self.inner {
             Inner::Parts(parts) => Poll::Ready(parts.pop_front().map(|p| Ok(Frame::data(p)))),
             Inner::Stream(chunks) => Poll::Ready(ready!(chunks.as_mut().poll_next(cx)).map(|r| r.map(Frame::data))),
         }
     }
     fn is_end_stream(&self) -> bool {
-        matches!(&self.0, Inner::Parts(parts) if parts.is_empty())
+        matches!(&self.inner, Inner::Parts(parts) if parts.is_empty())
     }
     fn size_hint(&self) -> SizeHint {
-        match &self.0 {
+        match &self.inner {
             Inner::Parts(parts) => SizeHint::with_exact(parts.iter().map(|p| p.len() as u64).sum()),
             Inner::Stream(_) => SizeHint::default(),
         }

@@ -1,5 +1,6 @@
 //! One request as data: what its head, query and body say, and the bytes of an answer. Nothing here knows the server.
 pub mod answer;
+pub mod audit;
 pub mod body;
 pub mod negotiate;
 pub mod query;

@@ -3,6 +3,7 @@
 use http::Method;
 
 use crate::request::query::{Query, decode};
+use crate::request::selectors::ParsedSelectors;
 
 /// What is asked, as authorization and audit see it.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,7 +33,7 @@ pub struct RequestInfo {
 }
 
 /// Reads a request's path. A path with broken escapes is no resource.
-pub fn route(method: &Method, path: &str, query: &Query) -> RequestInfo {
+pub fn route(method: &Method, path: &str, query: &Query, selectors: &ParsedSelectors) -> RequestInfo {
     let other = || RequestInfo { verb: lower(method), ..RequestInfo::default() };
     let Some(segments) =
         path.split('/').filter(|s| !s.is_empty()).map(|s| decode(s, false)).collect::<Option<Vec<_>>>()
@@ -78,11 +79,11 @@ pub fn route(method: &Method, path: &str, query: &Query) -> RequestInfo {
     if info.watch_path && !(*method == Method::GET && info.subresource.is_empty()) {
         return other();
     }
-    refine(&mut info, query);
+    refine(&mut info, query, selectors);
     info
 }
 
-fn refine(info: &mut RequestInfo, query: &Query) {
+fn refine(info: &mut RequestInfo, query: &Query, selectors: &ParsedSelectors) {
     if info.name.is_empty() && info.verb == "get" {
         info.verb = if query.flag("watch") { "watch" } else { "list" };
     } else if info.name.is_empty() && info.verb == "delete" {
@@ -91,8 +92,7 @@ fn refine(info: &mut RequestInfo, query: &Query) {
     // A selector of one name narrows the request to that object, so that RBAC's resourceNames apply.
     if info.name.is_empty()
         && matches!(info.verb, "list" | "watch" | "deletecollection")
-        && let Some(selector) = query.get("fieldSelector")
-        && let Ok(selector) = kelson_meta::FieldSelector::parse(selector)
+        && let Some(selector) = selectors.fields()
         && let Some(name) = selector.exact("metadata.name")
         && kelson_meta::is_path_segment_name(name).is_ok()
     {
@@ -131,7 +131,8 @@ mod tests {
 
     fn check(method: &str, uri: &str, expected: &str) {
         let (path, query) = uri.split_once('?').map_or((uri, None), |(p, q)| (p, Some(q)));
-        let i = route(&method.parse().unwrap(), path, &Query::parse(query));
+        let query = Query::parse(query);
+        let i = route(&method.parse().unwrap(), path, &query, &ParsedSelectors::parse(&query));
         let got = if i.is_resource {
             format!(
                 "{} g={} v={} ns={} r={} n={} s={} t={:?}",

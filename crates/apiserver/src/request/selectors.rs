@@ -6,7 +6,32 @@ use kelson_store::{Key, Record, RecordMeta};
 use crate::catalog::Served;
 use crate::request::query::Query;
 
-/// Both selectors of a request.
+/// The selectors of a request as its query has them, parsed once; whether the kind has such fields is not known yet.
+#[derive(Debug, Clone)]
+pub struct ParsedSelectors {
+    labels: Result<LabelSelector, String>,
+    fields: Result<FieldSelector, String>,
+}
+
+impl ParsedSelectors {
+    /// Reads `labelSelector` and `fieldSelector`.
+    pub fn parse(query: &Query) -> Self {
+        Self {
+            labels: LabelSelector::parse(query.text("labelSelector")).map_err(|e| e.to_string()),
+            fields: FieldSelector::parse(query.text("fieldSelector")).map_err(|e| e.to_string()),
+        }
+    }
+    /// By labels, when that restricts anything.
+    pub fn labels(&self) -> Option<&LabelSelector> {
+        self.labels.as_ref().ok().filter(|s| !s.is_everything())
+    }
+    /// By fields, when that restricts anything.
+    pub fn fields(&self) -> Option<&FieldSelector> {
+        self.fields.as_ref().ok().filter(|s| !s.is_everything())
+    }
+}
+
+/// Both selectors of a list, watch or collection delete of one kind.
 #[derive(Debug, Clone, Default)]
 pub struct Selectors {
     /// By labels.
@@ -16,18 +41,17 @@ pub struct Selectors {
 }
 
 impl Selectors {
-    /// Reads `labelSelector` and `fieldSelector`.
+    /// Checks a request's selectors against the fields of the kind.
     ///
     /// # Errors
     /// 400 for what does not parse, or a field the kind does not select by.
-    pub fn new(served: &Served, query: &Query) -> Result<Self, Status> {
-        let labels = LabelSelector::parse(query.text("labelSelector"))
-            .map_err(|e| Status::bad_request(format!("unable to parse requirement: {}", strip(&e.to_string()))))?;
-        let fields =
-            FieldSelector::parse(query.text("fieldSelector")).map_err(|e| Status::bad_request(e.to_string()))?;
+    pub fn new(served: &Served, parsed: &ParsedSelectors) -> Result<Self, Status> {
+        let labels = parsed.labels.clone();
+        let labels = labels.map_err(|e| Status::bad_request(format!("unable to parse requirement: {}", strip(&e))))?;
+        let fields = parsed.fields.clone().map_err(Status::bad_request)?;
         for r in &fields.0 {
             let known = matches!(r.field.as_str(), "metadata.name" | "metadata.namespace")
-                || served.options().fields.iter().any(|f| *f == r.field);
+                || served.field_names.iter().any(|f| f == r.field);
             if !known {
                 return Err(Status::bad_request(unknown(served, &r.field)));
             }

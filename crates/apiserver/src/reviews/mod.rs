@@ -1,4 +1,6 @@
 //! Resources that are answered, not stored: access and token reviews, bindings, component statuses.
+pub mod component_status;
+
 use http::StatusCode;
 use kelson_auth::{Attributes, Decision, UserInfo};
 use kelson_meta::{FieldSelector, LabelSelector, LabelSelectorSpec, Status};
@@ -6,9 +8,6 @@ use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
 use crate::catalog::Served;
-use crate::catalog::record;
-use crate::read::encode;
-use crate::read::table;
 use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
 use crate::request::negotiate::{Accepted, View};
@@ -23,11 +22,11 @@ use crate::write::decode;
 pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     match (served.gr.group.as_str(), served.gr.resource.as_str()) {
         ("", "bindings") => return binding::serve(cx, served, body).await,
-        ("", "componentstatuses") => return component_statuses(cx, served),
+        ("", "componentstatuses") => return component_status::serve(cx, served).await,
         _ => {}
     }
     let accepted = Accepted { view: View::Whole, ..cx.accept()? };
-    let mut review = decode::object(cx, &served.gvk, served.ty, &body.read().await?)?;
+    let mut review = decode::object(cx, &served.gvk, &served.schema, &body.read().await?)?;
     if !review["metadata"].is_object() {
         review["metadata"] = json!({});
     }
@@ -40,7 +39,7 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
         "SelfSubjectReview" => review["status"] = json!({"userInfo": user_value(&cx.user)}),
         _ => return Err(Status::no_such_path()),
     }
-    answer::tree(StatusCode::CREATED, &accepted, served.ty, review)
+    answer::tree(StatusCode::CREATED, &accepted, &served.schema, review)
 }
 
 fn user_value(user: &UserInfo) -> Value {
@@ -247,37 +246,4 @@ async fn token(cx: &RequestContext, review: &mut Value) -> Result<(), Status> {
     }
     review["status"] = status.into();
     Ok(())
-}
-
-/// Components of this process share its health.
-fn component_statuses(cx: &RequestContext, served: &Served) -> Result<Answer, Status> {
-    let accepted = cx.accept()?;
-    let view = cx.view()?;
-    cx.warn("v1 ComponentStatus is deprecated in v1.19+");
-    let component = |name: &str| {
-        json!({
-            "apiVersion": "v1",
-            "kind": "ComponentStatus",
-            "metadata": {"name": name},
-            "conditions": [{"type": "Healthy", "status": "True", "message": "ok"}],
-        })
-    };
-    const NAMES: [&str; 3] = ["controller-manager", "etcd-0", "scheduler"];
-    if !cx.info.name.is_empty() && cx.info.verb == "get" {
-        let name =
-            NAMES.iter().find(|n| **n == cx.info.name).ok_or_else(|| Status::not_found(&served.gr, &cx.info.name))?;
-        return encode::object(StatusCode::OK, &accepted, served, &view, record::Object::Tree(component(name)));
-    }
-    let items: Vec<Value> = NAMES.iter().map(|n| component(n)).collect();
-    let value = match accepted.view {
-        View::Table(version) => {
-            let rows: Result<Vec<Value>, Status> =
-                items.into_iter().map(|i| table::row(served, &view, version, i)).collect();
-            let mut table = table::table_head(served, version, json!({}), true);
-            table.insert("rows".into(), rows?.into());
-            Value::Object(table)
-        }
-        _ => json!({"apiVersion": "v1", "kind": "ComponentStatusList", "metadata": {}, "items": items}),
-    };
-    answer::tree(StatusCode::OK, &accepted, served.list_ty, value)
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use ipnet::IpNet;
 use kelson_meta::{FieldErrors, FieldPath, GroupKind, Status};
+use kelson_resources::Allocation;
 use kelson_store::{Resource, Store};
 use parking_lot::Mutex;
 use rand::Rng as _;
@@ -126,7 +127,7 @@ impl Services {
     /// # Errors
     /// 422.
     pub fn before_create(&self, served: &Served, value: &mut Value, dry_run: bool) -> Result<Reservation, Status> {
-        if !served.is("", "services") {
+        if !is_allocated(served) {
             return Ok(Reservation::default());
         }
         self.take(value, None, dry_run)
@@ -143,7 +144,7 @@ impl Services {
         old: &Value,
         dry_run: bool,
     ) -> Result<Reservation, Status> {
-        if !served.is("", "services") {
+        if !is_allocated(served) {
             return Ok(Reservation::default());
         }
         self.take(new, Some(old), dry_run)
@@ -151,7 +152,7 @@ impl Services {
 
     /// Gives back what a Service had.
     pub fn after_delete(&self, served: &Served, last: &Value) {
-        if served.is("", "services") {
+        if is_allocated(served) {
             self.used.lock().release(&ips_of(last), &ports_of(last));
         }
     }
@@ -182,6 +183,10 @@ impl Services {
         }
         Ok(taken)
     }
+}
+
+fn is_allocated(served: &Served) -> bool {
+    served.options().allocation == Allocation::ServiceAddresses
 }
 
 fn family(ip: &IpAddr) -> &'static str {

@@ -2,18 +2,22 @@
 //! the answer.
 use std::sync::Arc;
 
-use http::{HeaderMap, Method, Uri};
+use http::{HeaderMap, HeaderValue, Method, Uri};
+use kelson_admission::Notes;
 use kelson_auth::UserInfo;
 use kelson_meta::Status;
+use kelson_store::Record;
 use parking_lot::Mutex;
 
 use crate::catalog::Served;
 use crate::request::answer::warning;
-use crate::request::negotiate::{self, Accepted};
+use crate::request::negotiate::{Accepted, OFFERED};
 use crate::request::query::Query;
 use crate::request::route::RequestInfo;
+use crate::request::selectors::ParsedSelectors;
 use crate::request::view::ViewOptions;
 use crate::shared::Server;
+use crate::shared::routes::Route;
 
 /// Warnings sent with one answer, and bytes of them (upstream truncates beyond 4 KiB).
 const WARNINGS_MAX: usize = 40;
@@ -33,14 +37,22 @@ pub struct RequestContext {
     pub query: Query,
     /// What is asked.
     pub info: RequestInfo,
+    /// Where it ends; `None` for the server's own paths and for what nobody serves.
+    pub route: Option<Route>,
+    /// `labelSelector` and `fieldSelector`.
+    pub selectors: ParsedSelectors,
+    /// The form of the answer that the client accepts; `None` when it accepts none that there is.
+    pub accepted: Option<Accepted>,
+    /// Names the request in logs on both sides.
+    pub audit_id: HeaderValue,
     /// Who asks.
     pub user: Arc<UserInfo>,
     /// The pending upgrade of the connection, for streaming subresources.
     pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
     /// Texts for `Warning` headers.
     pub warnings: Mutex<Vec<String>>,
-    /// What admission left behind for the audit event: annotations, who refused, who changed the object.
-    pub admission: Mutex<kelson_admission::Notes>,
+    /// What authorization and admission left behind for the audit event: annotations, who refused, who changed the object.
+    pub notes: Mutex<Notes>,
 }
 
 impl RequestContext {
@@ -70,7 +82,7 @@ impl RequestContext {
     /// # Errors
     /// 406.
     pub fn accept(&self) -> Result<Accepted, Status> {
-        negotiate::accept(&self.headers, &self.query, matches!(self.info.verb, "get" | "list" | "watch"))
+        self.accepted.ok_or_else(|| Status::not_acceptable(&OFFERED))
     }
     /// Choices for tables.
     ///
@@ -92,6 +104,20 @@ impl RequestContext {
             found = true;
         }
         Ok(found)
+    }
+    /// Notes something for the audit log, if there is one.
+    pub fn annotate(&self, key: &'static str, value: impl FnOnce() -> String) {
+        if self.server.config.audit.is_some() {
+            self.notes.lock().annotate(key, value());
+        }
+    }
+    /// A stored object in the request's namespace.
+    ///
+    /// # Errors
+    /// 404.
+    pub fn stored(&self, served: &Served, name: &str) -> Result<Arc<Record>, Status> {
+        let found = self.server.store.get(served.store, self.namespace(served), name);
+        found.ok_or_else(|| Status::not_found(&served.gr, name))
     }
     fn verb_options(&self) -> &'static str {
         match self.info.verb {
@@ -137,10 +163,14 @@ impl RequestContext {
             headers: self.headers.clone(),
             query: self.query.clone(),
             info,
+            route: self.route.clone(),
+            selectors: self.selectors.clone(),
+            accepted: self.accepted,
+            audit_id: self.audit_id.clone(),
             user: Arc::clone(&self.user),
             upgrade: Mutex::new(None),
             warnings: Mutex::default(),
-            admission: Mutex::default(),
+            notes: Mutex::default(),
         }
     }
 }

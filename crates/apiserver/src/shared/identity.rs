@@ -18,9 +18,8 @@ use kelson_auth::{
 };
 use kelson_pki::{ClientChains, PublicKey};
 use kelson_store::{Cursor, EventKind, Record, Resource, Store, StoreError};
+use kelson_tasks::{OnPanic, Tasks};
 use tokio::sync::watch;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
 
 use crate::config::{AuthorizationMode, Config, StartError};
 use crate::request::answer::{Answer, answer};
@@ -138,15 +137,15 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>) -> Result<Auth, StartEr
 
 impl Auth {
     /// Fills the indexes and starts following the store's log.
-    pub fn follow(&self, store: &Store, tasks: &TaskTracker, stopping: &CancellationToken) {
+    pub fn follow(&self, store: &Store, tasks: &Tasks) {
         for (i, (plural, resource)) in RBAC_RESOURCES.into_iter().enumerate() {
             let index = RbacIndex { rbac: Arc::clone(&self.rbac), resource, at: Arc::clone(&self.rbac_at), place: i };
-            follow(store, tasks, stopping, Resource::new(RBAC_GROUP, plural), index);
+            follow(store, tasks, Resource::new(RBAC_GROUP, plural), index);
         }
         for (group, plural) in GRAPH_RESOURCES.into_iter().filter(|_| self.uses_graph) {
             let Some(resource) = NodeResource::parse(group, plural) else { continue };
             let index = GraphIndex { graph: Arc::clone(&self.graph), resource };
-            follow(store, tasks, stopping, Resource::new(group, plural), index);
+            follow(store, tasks, Resource::new(group, plural), index);
         }
     }
 
@@ -240,16 +239,13 @@ impl Index for GraphIndex {
 }
 
 /// Applies what is there now, then every change, in a task.
-fn follow(store: &Store, tasks: &TaskTracker, stopping: &CancellationToken, resource: Resource, index: impl Index) {
+fn follow(store: &Store, tasks: &Tasks, resource: Resource, index: impl Index) {
     let Some(mut cursor) = refill(store, resource, &index) else { return };
-    let (store, stopping) = (store.clone(), stopping.clone());
-    tasks.spawn(async move {
+    let store = store.clone();
+    // Decisions made from an index that no longer follows would be wrong, some of them for ever.
+    tasks.spawn("auth-index", OnPanic::EndProcess, async move {
         loop {
-            let batch = tokio::select! {
-                () = stopping.cancelled() => return,
-                batch = cursor.next() => batch,
-            };
-            match batch {
+            match cursor.next().await {
                 Ok(batch) => {
                     for event in &batch {
                         match event.kind {

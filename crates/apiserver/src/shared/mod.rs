@@ -4,12 +4,14 @@ pub mod allocations;
 pub mod context;
 pub mod dialer;
 pub mod documents;
+pub mod flow;
 pub mod identity;
 pub mod log_limit;
 pub mod metrics;
 pub mod objects;
 pub mod readiness;
 pub mod room;
+pub mod routes;
 
 use std::sync::Arc;
 
@@ -17,17 +19,18 @@ use kelson_admission::Chain;
 use kelson_auth::{Authorizer, Objects};
 use kelson_meta::Clock;
 use kelson_store::Store;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use kelson_tasks::Tasks;
 
 use allocations::Services;
 use dialer::KubeletDialer;
 use documents::Documents;
+use flow::Flow;
 use identity::Auth;
 use log_limit::LogLimit;
 use metrics::Metrics;
 use readiness::Readiness;
 use room::Room;
+use routes::Routes;
 
 use crate::catalog::Catalog;
 use crate::config::Config;
@@ -40,6 +43,8 @@ pub struct Server {
     pub store: Store,
     /// Served resources.
     pub catalog: Arc<Catalog>,
+    /// Where requests for resources end.
+    pub routes: Routes,
     /// The store as others read it.
     pub objects: Arc<dyn Objects>,
     /// Admission.
@@ -62,16 +67,12 @@ pub struct Server {
     pub discovery: Documents,
     /// OpenAPI documents.
     pub openapi: Documents,
-    /// Reads under way.
-    pub reads: Arc<Room>,
-    /// Writes under way.
-    pub writes: Arc<Room>,
+    /// Who may run when.
+    pub flow: Arc<dyn Flow>,
     /// Bytes of requests' bodies.
     pub bodies: Arc<Room>,
     /// How often rejected credentials are told in the log.
     pub rejections: LogLimit,
-    /// Ends watches and streams.
-    pub stopping: CancellationToken,
-    /// Background work and connections.
-    pub tasks: TaskTracker,
+    /// Background work, connections and streams.
+    pub tasks: Tasks,
 }

@@ -2,21 +2,16 @@
 use http::StatusCode;
 use kelson_admission::Operation;
 use kelson_meta::{FieldErrors, FieldPath, GroupKind, Gvk, Status, format_seconds};
-use kelson_schema::Schema;
 use serde_json::{Value, json};
 
-use crate::catalog::Served;
-use crate::catalog::record::parse;
+use crate::catalog::{ObjectSchema, Served};
 use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
 use crate::shared::context::RequestContext;
 use crate::write::admit::Admission;
-use crate::write::commit::{self, Refused};
-use crate::write::create;
 use crate::write::decode;
-
-/// Times a binding is tried on the newest pod.
-const RETRIES_MAX: usize = 10;
+use crate::write::prepare::{self, meta_text};
+use crate::write::retry::{self, Changed};
 
 /// Serves a binding.
 ///
@@ -26,10 +21,10 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     let accepted = cx.accept()?;
     let dry_run = cx.dry_run()?;
     let gvk = Gvk::new("", "v1", "Binding");
-    let mut binding = decode::object(cx, &gvk, Schema::builtin().by_gvk("", "v1", "Binding"), &body.read().await?)?;
+    let mut binding = decode::object(cx, &gvk, &ObjectSchema::builtin("", "v1", "Binding"), &body.read().await?)?;
     let pods = cx.server.catalog.find("", "v1", "pods").ok_or_else(Status::no_such_path)?;
-    create::set_namespace(cx, &pods, &mut binding)?;
-    let given = binding["metadata"]["name"].as_str().unwrap_or("").to_owned();
+    prepare::set_namespace(cx, &pods, &mut binding)?;
+    let given = meta_text(&binding, "name").to_owned();
     let name = if cx.info.name.is_empty() { given.clone() } else { cx.info.name.clone() };
     if !given.is_empty() && given != name {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
@@ -39,10 +34,13 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     let binding = admission.mutate(Some(binding), None).await?;
     let binding = admission.validate(binding, None).await?.unwrap_or_default();
     check(&binding, &name)?;
-    bind(cx, &pods, &name, &binding, dry_run).await?;
+    let bind = |pod: &mut Value| -> Result<Changed, Status> {
+        assign(&pods, &name, pod, &binding, cx.server.clock.now())?;
+        Ok(if dry_run { Changed::No } else { Changed::Yes })
+    };
+    retry::modify(cx, &pods, &name, bind).await?;
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-    let ty = Schema::builtin().by_gvk("", "v1", "Status");
-    answer::tree(StatusCode::CREATED, &accepted, ty, status)
+    answer::tree(StatusCode::CREATED, &accepted, &ObjectSchema::status(), status)
 }
 
 fn check(binding: &Value, name: &str) -> Result<(), Status> {
@@ -61,30 +59,10 @@ fn check(binding: &Value, name: &str) -> Result<(), Status> {
     Err(Status::invalid(&GroupKind { group: String::new(), kind: "Binding".into() }, name, &errors))
 }
 
-async fn bind(cx: &RequestContext, pods: &Served, name: &str, binding: &Value, dry_run: bool) -> Result<(), Status> {
-    for _ in 0..=RETRIES_MAX {
-        let found = cx.server.store.get(pods.store, &cx.info.namespace, name);
-        let record = found.ok_or_else(|| Status::not_found(&pods.gr, name))?;
-        let mut pod = parse(&record);
-        assign(pods, name, &mut pod, binding, cx.server.clock.now())?;
-        if dry_run {
-            return Ok(());
-        }
-        match commit::update(&cx.server, pods, &record, pod).await {
-            Ok(_) => return Ok(()),
-            Err(Refused::Conflict) => {}
-            Err(refused) => return Err(refused.status(pods, name)),
-        }
-    }
-    Err(Status::conflict(&pods.gr, name, Status::MODIFIED))
-}
-
 fn assign(pods: &Served, name: &str, pod: &mut Value, binding: &Value, now: jiff::Timestamp) -> Result<(), Status> {
     let conflict = |why: &str| Err(Status::conflict(&kelson_meta::GroupResource::new("", "pods/binding"), name, why));
-    let _ = pods;
     for (field, what) in [("uid", "UID"), ("resourceVersion", "ResourceVersion")] {
-        let (wanted, found) =
-            (binding["metadata"][field].as_str().unwrap_or(""), pod["metadata"][field].as_str().unwrap_or(""));
+        let (wanted, found) = (meta_text(binding, field), meta_text(pod, field));
         if !wanted.is_empty() && wanted != found {
             let why = format!("Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {found}");
             return Err(Status::conflict(&pods.gr, name, &why));

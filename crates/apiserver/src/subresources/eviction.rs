@@ -2,23 +2,20 @@
 use http::StatusCode;
 use kelson_admission::Operation;
 use kelson_meta::{Gvk, LabelSelectorSpec, Status, StatusCause, format_seconds};
-use kelson_schema::Schema;
 use kelson_store::Resource;
 use serde_json::{Value, json};
 
-use crate::catalog::Served;
 use crate::catalog::record::parse;
+use crate::catalog::{ObjectSchema, Served};
 use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
 use crate::shared::context::RequestContext;
 use crate::subresources::binding::set_condition;
 use crate::write::admit::Admission;
-use crate::write::commit::{self, Refused};
 use crate::write::decode;
-use crate::write::delete::{self, DeleteOptions};
+use crate::write::delete::{self, Admitted, DeleteOptions};
+use crate::write::retry::{self, Changed};
 
-/// Times a budget or pod is taken anew after somebody else wrote it.
-const RETRIES_MAX: usize = 20;
 /// Pods that a budget may note as disrupted at once.
 const DISRUPTED_PODS_MAX: usize = 2000;
 const RETRY_AFTER_S: i32 = 10;
@@ -30,7 +27,7 @@ const RETRY_AFTER_S: i32 = 10;
 pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let gvk = Gvk::new("policy", "v1", "Eviction");
-    let eviction = decode::object(cx, &gvk, Schema::builtin().by_gvk("policy", "v1", "Eviction"), &body.read().await?)?;
+    let eviction = decode::object(cx, &gvk, &ObjectSchema::builtin("policy", "v1", "Eviction"), &body.read().await?)?;
     let name = cx.info.name.as_str();
     let given = eviction["metadata"]["name"].as_str().unwrap_or("");
     if given != name {
@@ -49,12 +46,11 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     admission.validate(object, None).await?;
     evict(cx, served, name, &options).await?;
     let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201});
-    answer::tree(StatusCode::CREATED, &accepted, Schema::builtin().by_gvk("", "v1", "Status"), status)
+    answer::tree(StatusCode::CREATED, &accepted, &ObjectSchema::status(), status)
 }
 
 async fn evict(cx: &RequestContext, served: &Served, name: &str, options: &DeleteOptions) -> Result<(), Status> {
-    let found = cx.server.store.get(served.store, &cx.info.namespace, name);
-    let pod = parse(&*found.ok_or_else(|| Status::not_found(&served.gr, name))?);
+    let pod = parse(&*cx.stored(served, name)?);
     let phase = pod["status"]["phase"].as_str().unwrap_or("");
     let exempt =
         matches!(phase, "Succeeded" | "Failed" | "Pending") || pod["metadata"]["deletionTimestamp"].is_string();
@@ -64,7 +60,7 @@ async fn evict(cx: &RequestContext, served: &Served, name: &str, options: &Delet
     if !options.is_dry_run() {
         mark(cx, served, name).await?;
     }
-    delete::run(cx, served, name, options, false).await.map(|_| ())
+    delete::run(cx, served, name, options, Admitted::Already).await.map(|_| ())
 }
 
 /// Asks the pod's budget and takes one disruption from it.
@@ -96,23 +92,22 @@ async fn budget(cx: &RequestContext, pod: &Value, name: &str, dry_run: bool) -> 
         }
     };
     let budgets = cx.server.catalog.any("policy", "poddisruptionbudgets").ok_or_else(Status::no_such_path)?;
-    for _ in 0..=RETRIES_MAX {
-        let Some(record) = cx.server.store.get(resource, &cx.info.namespace, &budget_name) else { return Ok(()) };
-        let mut value = parse(&record);
-        if unguarded(pod, &value) {
-            return Ok(());
+    let disrupt = |budget: &mut Value| -> Result<Changed, Status> {
+        if unguarded(pod, budget) {
+            return Ok(Changed::No);
         }
-        take(cx, &mut value, &budget_name, name)?;
-        if dry_run {
-            return Ok(());
-        }
-        match commit::update(&cx.server, &budgets, &record, value).await {
-            Ok(_) => return Ok(()),
-            Err(Refused::Conflict) => {}
-            Err(refused) => return Err(refused.status(&budgets, &budget_name)),
-        }
+        take(cx, budget, &budget_name, name)?;
+        Ok(if dry_run { Changed::No } else { Changed::Yes })
+    };
+    match retry::modify(cx, &budgets, &budget_name, disrupt).await {
+        // The budget went in between: nothing guards the pod any more.
+        Err(status) if status.code == 404 => Ok(()),
+        Err(status) if status.code == 409 => Err(Status::timeout(
+            format!("couldn't update PodDisruptionBudget {budget_name:?} due to conflicts"),
+            RETRY_AFTER_S,
+        )),
+        outcome => outcome,
     }
-    Err(Status::timeout(format!("couldn't update PodDisruptionBudget {budget_name:?} due to conflicts"), RETRY_AFTER_S))
 }
 
 /// Whether a pod that is not ready may go without asking.
@@ -130,10 +125,7 @@ fn take(cx: &RequestContext, budget: &mut Value, budget_name: &str, pod: &str) -
     let status = &budget["status"];
     let number = |f: &str| status[f].as_i64().unwrap_or(0);
     if number("observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
-        return Err(refused(
-            budget_name,
-            format!("The disruption budget {budget_name} is still being processed by the server."),
-        ));
+        return Err(refused(format!("The disruption budget {budget_name} is still being processed by the server.")));
     }
     let allowed = number("disruptionsAllowed");
     if allowed < 0 {
@@ -157,7 +149,7 @@ fn take(cx: &RequestContext, budget: &mut Value, budget_name: &str, pod: &str) -
             number("desiredHealthy"),
             number("currentHealthy")
         );
-        return Err(refused(budget_name, why));
+        return Err(refused(why));
     }
     let now = format_seconds(cx.server.clock.now());
     let status = &mut budget["status"];
@@ -169,7 +161,7 @@ fn take(cx: &RequestContext, budget: &mut Value, budget_name: &str, pod: &str) -
     Ok(())
 }
 
-fn refused(_budget: &str, why: String) -> Status {
+fn refused(why: String) -> Status {
     let mut status =
         Status::too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", RETRY_AFTER_S);
     status.details.get_or_insert_default().causes.push(StatusCause {
@@ -182,22 +174,10 @@ fn refused(_budget: &str, why: String) -> Status {
 
 /// Notes on the pod why it goes.
 async fn mark(cx: &RequestContext, served: &Served, name: &str) -> Result<(), Status> {
-    for _ in 0..=RETRIES_MAX {
-        let found = cx.server.store.get(served.store, &cx.info.namespace, name);
-        let record = found.ok_or_else(|| Status::not_found(&served.gr, name))?;
-        let mut pod = parse(&record);
-        set_condition(
-            &mut pod,
-            "DisruptionTarget",
-            "EvictionByEvictionAPI",
-            "Eviction API: evicting",
-            cx.server.clock.now(),
-        );
-        match commit::update(&cx.server, served, &record, pod).await {
-            Ok(_) => return Ok(()),
-            Err(Refused::Conflict) => {}
-            Err(refused) => return Err(refused.status(served, name)),
-        }
-    }
-    Err(Status::conflict(&served.gr, name, Status::MODIFIED))
+    let (reason, message) = ("EvictionByEvictionAPI", "Eviction API: evicting");
+    let note = |pod: &mut Value| -> Result<Changed, Status> {
+        set_condition(pod, "DisruptionTarget", reason, message, cx.server.clock.now());
+        Ok(Changed::Yes)
+    };
+    retry::modify(cx, served, name, note).await
 }

@@ -1,20 +1,23 @@
 //! Scale: the `autoscaling/v1 Scale` view of workloads, by the paths their strategies name.
 use http::StatusCode;
 use kelson_meta::{FieldErrors, FieldPath, GroupKind, Gvk, LabelSelectorSpec, Status};
-use kelson_resources::ScalePaths;
-use kelson_schema::Schema;
-use kelson_schema::shape::Shape;
+use kelson_resources::{ScalePaths, Text};
 use serde_json::{Value, json};
 
-use crate::catalog::Served;
 use crate::catalog::record::parse;
+use crate::catalog::{ObjectSchema, Served};
 use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
 use crate::request::negotiate::{Accepted, View};
 use crate::shared::context::RequestContext;
 use crate::write::decode;
 use crate::write::patch::Patch;
-use crate::write::update::{self, Change};
+use crate::write::prepare;
+use crate::write::update::{self, AdmissionView, Basis, Change, Form, Ownership};
+
+fn schema() -> ObjectSchema {
+    ObjectSchema::builtin("autoscaling", "v1", "Scale")
+}
 
 fn gvk() -> Gvk {
     Gvk::new("autoscaling", "v1", "Scale")
@@ -28,17 +31,13 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     let accepted = Accepted { view: View::Whole, ..cx.accept()? };
     let paths = served.options().scale.as_ref().ok_or_else(Status::no_such_path)?;
     let value = match cx.info.verb {
-        "get" => {
-            let found = cx.server.store.get(served.store, cx.namespace(served), &cx.info.name);
-            parse(&*found.ok_or_else(|| Status::not_found(&served.gr, &cx.info.name))?)
-        }
+        "get" => parse(&*cx.stored(served, &cx.info.name)?),
         _ => write(cx, served, paths, body).await?,
     };
-    let ty = Schema::builtin().by_gvk("autoscaling", "v1", "Scale");
-    answer::tree(StatusCode::OK, &accepted, ty, view(paths, &value))
+    answer::tree(StatusCode::OK, &accepted, &schema(), view(paths, &value))
 }
 
-fn at<'a>(value: &'a Value, path: &[kelson_resources::Text]) -> &'a Value {
+fn at<'a>(value: &'a Value, path: &[Text]) -> &'a Value {
     path.iter().fold(value, |v, k| &v[&**k])
 }
 
@@ -77,11 +76,11 @@ async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: R
     let dry_run = cx.dry_run()?;
     let bytes = body.read().await?;
     let gvk = gvk();
-    let ty = Schema::builtin().by_gvk("autoscaling", "v1", "Scale");
+    let schema = schema();
     let mut patch = None;
     let mut wanted = None;
     if cx.info.verb == "patch" {
-        let read = Patch::new(cx, &bytes)?;
+        let read = Patch::new(cx, served, &bytes)?;
         if read.is_apply() {
             return Err(Status::unsupported_media_type(&[
                 "application/json-patch+json",
@@ -91,44 +90,54 @@ async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: R
         }
         patch = Some(read);
     } else {
-        wanted = Some(decode::object(cx, &gvk, ty, &bytes)?);
+        wanted = Some(decode::object(cx, &gvk, &schema, &bytes)?);
     }
-    let shape = Shape::of_kind("autoscaling", "v1", "Scale");
+    let seen = ScaleView { cx, paths };
     let change = Change {
         subresource: "",
         manager: "scale",
         kind: &gvk,
+        admission_view: Some(&seen),
         dry_run,
-        applied: false,
-        admitted: true,
-        patched: patch.is_some(),
+        ownership: Ownership::Note,
+        basis: if patch.is_some() { Basis::Stored } else { Basis::Sent },
+        form: Form::Stored,
     };
-    let stored = update::run(cx, served, &cx.info.name, &change, |old, _| {
+    let make = |old: &Value| -> Result<Value, Status> {
         let scale = match (&patch, &wanted) {
-            (Some(patch), _) => patch.apply(cx, &shape, ty, &gvk, view(paths, old))?,
+            (Some(patch), _) => patch.apply(cx, &schema, &gvk, view(paths, old))?,
             (None, Some(wanted)) => wanted.clone(),
             (None, None) => Value::Null,
         };
-        merge(cx, served, paths, old, &scale)
-    })
-    .await?;
+        let mut new = old.clone();
+        merge(cx, paths, &scale, &mut new)?;
+        Ok(new)
+    };
+    let stored = update::run(cx, served, &cx.info.name, &change, &make).await?;
     Ok(stored.into_tree())
 }
 
-fn merge(
-    cx: &RequestContext,
-    served: &Served,
-    paths: &ScalePaths,
-    old: &Value,
-    scale: &Value,
-) -> Result<Value, Status> {
-    let name = scale["metadata"]["name"].as_str().unwrap_or("");
-    if name != cx.info.name && !name.is_empty() {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({name}) does not match the name on the URL ({})",
-            cx.info.name
-        )));
+/// Admission sees a `Scale` where it is told of one, as its kind says.
+struct ScaleView<'a> {
+    cx: &'a RequestContext,
+    paths: &'a ScalePaths,
+}
+
+impl AdmissionView for ScaleView<'_> {
+    fn show(&self, object: &Value) -> Value {
+        view(self.paths, object)
     }
+    fn take_over(&self, scale: &Value, object: &mut Value) -> Result<(), Status> {
+        let version = object["metadata"]["resourceVersion"].take();
+        merge(self.cx, self.paths, scale, object)?;
+        object["metadata"]["resourceVersion"] = version;
+        Ok(())
+    }
+}
+
+/// Takes a `Scale` over into the object whose view it is.
+fn merge(cx: &RequestContext, paths: &ScalePaths, scale: &Value, new: &mut Value) -> Result<(), Status> {
+    prepare::check_name(cx, scale)?;
     let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
     if replicas < 0 {
         let mut errors = FieldErrors::new();
@@ -137,9 +146,7 @@ fn merge(
         let kind = GroupKind { group: "autoscaling".into(), kind: "Scale".into() };
         return Err(Status::invalid(&kind, &cx.info.name, &errors));
     }
-    let _ = served;
-    let mut new = old.clone();
-    let mut place = &mut new;
+    let mut place = &mut *new;
     for key in paths.spec_replicas.iter() {
         place = &mut place[&**key];
     }
@@ -151,5 +158,5 @@ fn merge(
             new["metadata"][field] = "".into();
         }
     }
-    Ok(new)
+    Ok(())
 }

@@ -2,9 +2,8 @@
 use http::StatusCode;
 use kelson_admission::Operation;
 use kelson_meta::{Gvk, Status};
-use kelson_schema::Schema;
 
-use crate::catalog::Served;
+use crate::catalog::{ObjectSchema, Served};
 use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
 use crate::shared::context::RequestContext;
@@ -19,8 +18,8 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     let accepted = cx.accept()?;
     let issuer = cx.server.auth.issuer.as_ref().ok_or_else(Status::no_such_path)?;
     let gvk = Gvk::new("authentication.k8s.io", "v1", "TokenRequest");
-    let ty = Schema::builtin().by_gvk(&gvk.group, &gvk.version, &gvk.kind);
-    let request = decode::object(cx, &gvk, ty, &body.read().await?)?;
+    let schema = ObjectSchema::builtin(&gvk.group, &gvk.version, &gvk.kind);
+    let request = decode::object(cx, &gvk, &schema, &body.read().await?)?;
     // NodeRestriction above all: which tokens a node may ask for is its to say.
     let (name, dry_run) = (&cx.info.name, cx.dry_run()?);
     let admission = Admission { cx, served, kind: &gvk, operation: Operation::Create, name, dry_run, options: None };
@@ -29,5 +28,5 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     let now = cx.server.clock.now();
     let minted = issuer.answer(cx.server.objects.as_ref(), &cx.info.namespace, &cx.info.name, &request, now)?;
     minted.warnings.iter().for_each(|w| cx.warn(w.clone()));
-    answer::tree(StatusCode::CREATED, &accepted, ty, minted.response)
+    answer::tree(StatusCode::CREATED, &accepted, &schema, minted.response)
 }

@@ -51,7 +51,7 @@ impl Admission<'_> {
         if let Some(plugin) = notes.refused_by {
             tracing::debug!(plugin, resource = %self.served.gr.resource, name = self.name, "admission refused a request");
         }
-        self.cx.admission.lock().absorb(notes);
+        self.cx.notes.lock().absorb(notes);
     }
     /// The options as upstream's handlers give them to admission.
     fn options(&self) -> Value {
@@ -132,7 +132,7 @@ impl Admission<'_> {
 /// # Errors
 /// 403.
 pub fn escalation(cx: &RequestContext, served: &Served, object: &Value, old: Option<&Value>) -> Result<(), Status> {
-    if served.gr.group != "rbac.authorization.k8s.io" {
+    if !served.options().grants_permissions {
         return Ok(());
     }
     let Some(resource) = RbacResource::parse(&served.gr.resource) else { return Ok(()) };

@@ -1,58 +1,174 @@
 //! Commit: from a tree in the stored form to the store's committer, with what selectors need beside the bytes; and the
 //! store's refusals as the client reads them.
 use std::sync::Arc;
+use std::time::Duration;
 
-use kelson_meta::Status;
-use kelson_store::{Body, Durability, Fields, Key, Labels, Precondition, Record, RecordMeta, StoreError, Uid, Write};
+use kelson_meta::{Clock, Status};
+use kelson_store::{
+    Body, Durability, Fields, Key, Labels, Precondition, Record, RecordMeta, Store, StoreError, Uid, Write,
+};
 use serde_json::Value;
 
 use crate::catalog::Served;
+use crate::request::version_param;
 use crate::shared::Server;
+use crate::shared::identity::Auth;
 
-/// The bytes and selector values of a tree. Its `resourceVersion` is emptied for the committer to fill in.
-///
-/// # Errors
-/// 413 for what is too large to store, 500 for a tree without metadata.
-pub fn body(server: &Server, served: &Served, value: &mut Value) -> Result<(Body, RecordMeta), Status> {
-    let fields: Vec<String> = served.field_names.iter().map(|f| served.strategy.field_value(value, f)).collect();
-    let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) else {
-        return Err(Status::internal("object has no metadata"));
-    };
-    meta.insert("resourceVersion".into(), Value::String(String::new()));
-    let labels = meta.get("labels").and_then(Value::as_object);
-    let labels = Labels::new(labels.into_iter().flatten().filter_map(|(k, v)| Some((k.as_str(), v.as_str()?))));
-    let record_meta = RecordMeta {
-        uid: Uid::new(meta.get("uid").and_then(Value::as_str).unwrap_or("")),
-        labels,
-        fields: Fields::new(&served.field_names, fields.iter().map(String::as_str)),
-        deleting: meta.get("deletionTimestamp").is_some_and(|v| !v.is_null()),
-        expires_at_s: expiry(server, served),
-    };
-    let body = Body::locate(kelson_codec::canonical_json(value)).map_err(|e| match e {
-        StoreError::TooLarge { limit, .. } => Status::too_large(limit),
-        other => Status::internal(other),
-    })?;
-    Ok((body, record_meta))
+/// What a commit uses of the server.
+pub struct Committer<'a> {
+    store: &'a Store,
+    clock: &'a dyn Clock,
+    /// How long events are kept; zero keeps them.
+    event_ttl: Duration,
+    /// Is waited for where a write changes who may do what.
+    auth: &'a Auth,
 }
 
-fn is_event(served: &Served) -> bool {
-    served.store.as_str() == "events"
+/// The bytes of a tree, and where in them the revision is to stand.
+fn bytes(value: &Value) -> (Vec<u8>, usize) {
+    const GUESS_BYTES: usize = 2048;
+    let mut out = Vec::with_capacity(GUESS_BYTES);
+    let mut at = 0;
+    object(value, &mut out, |key, value, out| {
+        if key == "metadata" && value.is_object() {
+            object(value, out, |key, value, out| {
+                put(value, out);
+                if key == "resourceVersion" {
+                    // Behind the opening quote of the empty text.
+                    at = out.len() - 1;
+                }
+            });
+        } else {
+            put(value, out);
+        }
+    });
+    (out, at)
 }
 
-fn expiry(server: &Server, served: &Served) -> u64 {
-    if !is_event(served) || server.config.event_ttl.is_zero() {
-        return 0;
+/// Writes an object's members in their order, the canonical one; `member` writes each value.
+fn object(value: &Value, out: &mut Vec<u8>, mut member: impl FnMut(&str, &Value, &mut Vec<u8>)) {
+    out.push(b'{');
+    for (i, (key, value)) in value.as_object().into_iter().flatten().enumerate() {
+        if i > 0 {
+            out.push(b',');
+        }
+        // Writing text to memory cannot fail.
+        let _ = serde_json::to_writer(&mut *out, key);
+        out.push(b':');
+        member(key, value, out);
     }
-    let now_s = u64::try_from(server.clock.now().as_second()).unwrap_or(0);
-    now_s + server.config.event_ttl.as_secs()
+    out.push(b'}');
 }
 
-/// Heartbeats and events need not cost a sync each.
-fn durability(served: &Served) -> Durability {
-    if is_event(served) || served.store.as_str() == "coordination.k8s.io/leases" {
-        Durability::Relaxed
-    } else {
-        Durability::Synced
+fn put(value: &Value, out: &mut Vec<u8>) {
+    // A tree's maps have text keys only, and memory takes everything.
+    let _ = serde_json::to_writer(out, value);
+}
+
+impl<'a> Committer<'a> {
+    /// Of a server.
+    pub fn of(server: &'a Server) -> Self {
+        Self {
+            store: &server.store,
+            clock: server.clock.as_ref(),
+            event_ttl: server.config.event_ttl,
+            auth: &server.auth,
+        }
+    }
+
+    /// The bytes and selector values of a tree. Its `resourceVersion` is emptied for the store to fill in.
+    fn body(&self, served: &Served, value: &mut Value) -> Result<(Body, RecordMeta), Status> {
+        let fields: Vec<String> = served.field_names.iter().map(|f| served.strategy.field_value(value, f)).collect();
+        let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) else {
+            return Err(Status::internal("object has no metadata"));
+        };
+        meta.insert("resourceVersion".into(), Value::String(String::new()));
+        let labels = meta.get("labels").and_then(Value::as_object);
+        let labels = Labels::new(labels.into_iter().flatten().filter_map(|(k, v)| Some((k.as_str(), v.as_str()?))));
+        let record_meta = RecordMeta {
+            uid: Uid::new(meta.get("uid").and_then(Value::as_str).unwrap_or("")),
+            labels,
+            fields: Fields::new(&served.field_names, fields.iter().map(String::as_str)),
+            deleting: meta.get("deletionTimestamp").is_some_and(|v| !v.is_null()),
+            expires_at_s: self.expiry(served),
+        };
+        let (bytes, at) = bytes(value);
+        let body = Body::new(bytes, at).map_err(|e| match e {
+            StoreError::TooLarge { limit, .. } => Status::too_large(limit),
+            other => Status::internal(other),
+        })?;
+        Ok((body, record_meta))
+    }
+
+    fn expiry(&self, served: &Served) -> u64 {
+        if !served.options().expires || self.event_ttl.is_zero() {
+            return 0;
+        }
+        let now_s = u64::try_from(self.clock.now().as_second()).unwrap_or(0);
+        now_s + self.event_ttl.as_secs()
+    }
+
+    async fn commit(&self, served: &Served, mut write: Write) -> Result<Arc<Record>, Refused> {
+        write.durability = match served.options().durability {
+            kelson_resources::Durability::Synced => Durability::Synced,
+            kelson_resources::Durability::Relaxed => Durability::Relaxed,
+        };
+        let record = self.store.commit(write).await?.record;
+        self.auth.settled(&record).await;
+        Ok(record)
+    }
+
+    /// Stores a new object.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub async fn create(
+        &self,
+        served: &Served,
+        namespace: &str,
+        name: &str,
+        mut value: Value,
+    ) -> Result<Arc<Record>, Refused> {
+        let (body, meta) = self.body(served, &mut value)?;
+        drop(value);
+        self.commit(served, Write::create(Key::new(served.store, namespace, name), body, meta)).await
+    }
+
+    /// Replaces an object; writing what is there already is left out.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub async fn update(&self, served: &Served, old: &Arc<Record>, mut value: Value) -> Result<Arc<Record>, Refused> {
+        let (body, meta) = self.body(served, &mut value)?;
+        drop(value);
+        if old.same_but_revision(&body) {
+            // The same bytes at another revision than expected are a conflict all the same.
+            let key = old.key();
+            return match self.store.get(key.resource, &key.namespace, &key.name) {
+                Some(now) if now.revision() == old.revision() => Ok(now),
+                Some(_) => Err(Refused::Conflict),
+                None => Err(Refused::Gone),
+            };
+        }
+        self.commit(served, Write::update(old.key().clone(), old.revision(), body, meta)).await
+    }
+
+    /// Removes an object that is still as it was read. `last` is its last state when that differs from what is stored.
+    ///
+    /// # Errors
+    /// See [`Refused`].
+    pub async fn delete(
+        &self,
+        served: &Served,
+        old: &Arc<Record>,
+        last: Option<Value>,
+    ) -> Result<Arc<Record>, Refused> {
+        let mut write = Write::delete(old.key().clone(), Precondition::AtRevision(old.revision()));
+        if let Some(mut value) = last {
+            let (body, _) = self.body(served, &mut value)?;
+            write.action = kelson_store::Action::Delete { body: Some(body) };
+        }
+        self.commit(served, write).await
     }
 }
 
@@ -62,7 +178,7 @@ pub enum Refused {
     Conflict,
     /// The name is taken.
     Exists,
-    /// There is nothing there any more.
+    /// The object was deleted in between.
     Gone,
     /// Anything else.
     Status(Status),
@@ -74,7 +190,7 @@ impl From<StoreError> for Refused {
             StoreError::AlreadyExists { .. } => Self::Exists,
             StoreError::Conflict { .. } | StoreError::UidMismatch { .. } => Self::Conflict,
             StoreError::NotFound => Self::Gone,
-            other => Self::Status(crate::request::version_param::of_store(&other)),
+            other => Self::Status(version_param::of_store(&other)),
         }
     }
 }
@@ -97,71 +213,24 @@ impl Refused {
     }
 }
 
-/// Stores a new object.
-///
-/// # Errors
-/// See [`Refused`].
-pub async fn create(
-    server: &Server,
-    served: &Served,
-    namespace: &str,
-    name: &str,
-    mut value: Value,
-) -> Result<Arc<Record>, Refused> {
-    let (body, meta) = body(server, served, &mut value)?;
-    drop(value);
-    let mut write = Write::create(Key::new(served.store, namespace, name), body, meta);
-    write.durability = durability(served);
-    let record = server.store.commit(write).await?.record;
-    server.auth.settled(&record).await;
-    Ok(record)
-}
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
 
-/// Replaces an object; writing what is there already is left out.
-///
-/// # Errors
-/// See [`Refused`].
-pub async fn update(
-    server: &Server,
-    served: &Served,
-    old: &Arc<Record>,
-    mut value: Value,
-) -> Result<Arc<Record>, Refused> {
-    let (body, meta) = body(server, served, &mut value)?;
-    drop(value);
-    if old.same_but_revision(&body) {
-        // The same bytes at another revision than expected are a conflict all the same.
-        let key = old.key();
-        return match server.store.get(key.resource, &key.namespace, &key.name) {
-            Some(now) if now.revision() == old.revision() => Ok(now),
-            Some(_) => Err(Refused::Conflict),
-            None => Err(Refused::Gone),
-        };
-    }
-    let mut write = Write::update(old.key().clone(), old.revision(), body, meta);
-    write.durability = durability(served);
-    let record = server.store.commit(write).await?.record;
-    server.auth.settled(&record).await;
-    Ok(record)
-}
+    use super::*;
 
-/// Removes an object that is still as it was read. `last` is its last state when that differs from what is stored.
-///
-/// # Errors
-/// See [`Refused`].
-pub async fn delete(
-    server: &Server,
-    served: &Served,
-    old: &Arc<Record>,
-    last: Option<Value>,
-) -> Result<Arc<Record>, Refused> {
-    let mut write = Write::delete(old.key().clone(), Precondition::AtRevision(old.revision()));
-    if let Some(mut value) = last {
-        let (body, _) = body(server, served, &mut value)?;
-        write.action = kelson_store::Action::Delete { body: Some(body) };
+    #[test]
+    fn the_place_of_the_revision_is_known_without_reading_the_bytes() {
+        for object in [
+            json!({"metadata": {"resourceVersion": ""}}),
+            json!({"a": {"resourceVersion": ""}, "metadata": {"name": "resourceVersion\":\"", "resourceVersion": ""}}),
+            json!({"kind": "K", "metadata": {"labels": {"resourceVersion": ""}, "resourceVersion": "", "uid": "u"}, "spec": [1]}),
+        ] {
+            let (bytes, at) = bytes(&object);
+            assert_eq!(bytes, kelson_codec::canonical_json(&object));
+            let located = Body::locate(bytes.clone()).expect("a body");
+            let known = Body::new(bytes, at).expect("a body");
+            assert_eq!(format!("{known:?}"), format!("{located:?}"), "{object}");
+        }
     }
-    write.durability = durability(served);
-    let record = server.store.commit(write).await?.record;
-    server.auth.settled(&record).await;
-    Ok(record)
 }

@@ -11,11 +11,10 @@ use crate::read::encode;
 use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
 use crate::shared::context::RequestContext;
-use crate::write::admit;
-use crate::write::admit::Admission;
-use crate::write::commit::{self, Refused};
-use crate::write::decode;
-use crate::write::fields;
+use crate::write::admit::{self, Admission};
+use crate::write::commit::{Committer, Refused};
+use crate::write::prepare::{self, meta_text};
+use crate::write::{decode, fields};
 
 /// Names tried for a `generateName` before giving up (upstream tries as often).
 const GENERATED_NAMES_MAX: usize = 8;
@@ -29,46 +28,21 @@ pub async fn create(cx: &RequestContext, served: &Served, body: RequestBody) -> 
     let view = cx.view()?;
     let dry_run = cx.dry_run()?;
     let bytes = body.read().await?;
-    let mut value = decode::object(cx, &served.gvk, served.ty, &bytes)?;
+    let value = decode::object(cx, &served.gvk, &served.schema, &bytes)?;
     drop(bytes);
-    prepare_decoded(served, &mut value)?;
-    let value = to_storage(served, value)?;
-    let object = store(cx, served, value, dry_run).await?;
-    encode::object(StatusCode::CREATED, &accepted, served, &view, object)
+    let value = prepare::to_storage(served, value).await?;
+    let object = insert(cx, served, value, dry_run).await?;
+    encode::object(StatusCode::CREATED, &accepted, served, &view, object).await
 }
 
-/// Defaults of the served version, on a decoded object.
-///
-/// # Errors
-/// What a kind made at run time refuses.
-pub fn prepare_decoded(served: &Served, value: &mut Value) -> Result<(), Status> {
-    if let Some(o) = value.as_object_mut()
-        && !o.get("metadata").is_some_and(Value::is_object)
-    {
-        o.insert("metadata".into(), Value::Object(Default::default()));
-    }
-    served.strategy.default(&served.gvk.version, value)
-}
-
-/// The stored form of a served object.
-///
-/// # Errors
-/// 400 for what has no stored form.
-pub fn to_storage(served: &Served, value: Value) -> Result<Value, Status> {
-    if !served.converts {
-        return Ok(value);
-    }
-    kelson_resources::convert(&served.gvk, &served.storage, value)
-}
-
-/// From a decoded object in the stored form to the stored record (or, on a dry run, what would be stored).
+/// From a prepared object to the stored record (or, on a dry run, what would be stored).
 ///
 /// # Errors
 /// Whatever the steps refuse.
-pub async fn store(cx: &RequestContext, served: &Served, mut value: Value, dry_run: bool) -> Result<Object, Status> {
-    set_namespace(cx, served, &mut value)?;
+pub async fn insert(cx: &RequestContext, served: &Served, mut value: Value, dry_run: bool) -> Result<Object, Status> {
+    prepare::set_namespace(cx, served, &mut value)?;
     clean(cx, &mut value)?;
-    fields::note(cx, served, None, &mut value, "")?;
+    fields::note(cx, served, None, &mut value, "").await?;
     admitted(cx, served, value, dry_run).await
 }
 
@@ -76,26 +50,30 @@ pub async fn store(cx: &RequestContext, served: &Served, mut value: Value, dry_r
 ///
 /// # Errors
 /// Whatever the steps refuse.
-pub async fn applied(cx: &RequestContext, served: &Served, mut value: Value, dry_run: bool) -> Result<Object, Status> {
+pub async fn insert_applied(
+    cx: &RequestContext,
+    served: &Served,
+    mut value: Value,
+    dry_run: bool,
+) -> Result<Object, Status> {
     value["metadata"]["name"] = cx.info.name.as_str().into();
-    set_namespace(cx, served, &mut value)?;
+    prepare::set_namespace(cx, served, &mut value)?;
     clean(cx, &mut value)?;
     admitted(cx, served, value, dry_run).await
 }
 
 async fn admitted(cx: &RequestContext, served: &Served, value: Value, dry_run: bool) -> Result<Object, Status> {
-    let name = text(&value, "name").to_owned();
+    let name = meta_text(&value, "name").to_owned();
     let admission =
         Admission { cx, served, kind: &served.gvk, operation: Operation::Create, name: &name, dry_run, options: None };
     let mut value = admission.mutate(Some(value), None).await?.unwrap_or_default();
     served.strategy.default(&served.storage.version, &mut value)?;
-    let generate = text(&value, "generateName").to_owned();
+    let generate = meta_text(&value, "generateName").to_owned();
     if !name.is_empty() || generate.is_empty() {
         served.strategy.prepare_create(&cx.strategy_cx(), &mut value);
         admit::escalation(cx, served, &value, None)?;
-        return finish(cx, served, &admission, value, dry_run)
-            .await
-            .map_err(|(refused, name)| refused.status(served, &name));
+        let finished = finish(cx, served, &admission, value, dry_run).await;
+        return finished.map_err(|(refused, name)| refused.status(served, &name));
     }
     for attempt in 1.. {
         let mut candidate = if attempt < GENERATED_NAMES_MAX { value.clone() } else { std::mem::take(&mut value) };
@@ -127,7 +105,7 @@ async fn finish(
     mut value: Value,
     dry_run: bool,
 ) -> Result<Object, (Refused, String)> {
-    let name = text(&value, "name").to_owned();
+    let name = meta_text(&value, "name").to_owned();
     let fail = |refused: Refused| (refused, name.clone());
     let reserved = cx.server.services.before_create(served, &mut value, dry_run).map_err(|s| fail(s.into()))?;
     let errors = served.strategy.validate_create(&value);
@@ -148,40 +126,15 @@ async fn finish(
         }
         return Ok(Object::Tree(value));
     }
-    let record = commit::create(&cx.server, served, namespace, &name, value).await.map_err(fail)?;
+    let record = Committer::of(&cx.server).create(served, namespace, &name, value).await.map_err(fail)?;
     reserved.keep();
     Ok(Object::Record(record))
-}
-
-fn text<'a>(value: &'a Value, field: &str) -> &'a str {
-    value["metadata"][field].as_str().unwrap_or("")
-}
-
-/// The namespace of the path goes into the object; one that the object names must be the same.
-///
-/// # Errors
-/// 400.
-pub fn set_namespace(cx: &RequestContext, served: &Served, value: &mut Value) -> Result<(), Status> {
-    let given = text(value, "namespace");
-    if served.namespaced {
-        if !given.is_empty() && given != cx.info.namespace {
-            return Err(Status::bad_request(
-                "the namespace of the provided object does not match the namespace sent on the request",
-            ));
-        }
-        value["metadata"]["namespace"] = cx.info.namespace.as_str().into();
-    } else if !given.is_empty()
-        && let Some(meta) = value["metadata"].as_object_mut()
-    {
-        meta.remove("namespace");
-    }
-    Ok(())
 }
 
 /// What the server alone sets.
 fn clean(cx: &RequestContext, value: &mut Value) -> Result<(), Status> {
     let now = cx.server.clock.now();
-    let version = text(value, "resourceVersion");
+    let version = meta_text(value, "resourceVersion");
     if !version.is_empty() && version != "0" {
         return Err(Status::failure(
             500,

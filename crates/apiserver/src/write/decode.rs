@@ -4,9 +4,9 @@ use bytes::Bytes;
 use http::{HeaderMap, header};
 use kelson_codec::{DecodeError, Encoding, FieldValidation};
 use kelson_meta::{Gvk, Reason, Status};
-use kelson_schema::{Schema, TypeId};
 use serde_json::Value;
 
+use crate::catalog::ObjectSchema;
 use crate::shared::context::RequestContext;
 
 /// Media types a body can be in, as upstream names them in a refusal.
@@ -49,16 +49,15 @@ pub fn validation(cx: &RequestContext) -> Result<FieldValidation, Status> {
     })
 }
 
-/// Decodes an object of the expected kind; `ty` is its type, `None` for custom resources.
+/// Decodes an object of the expected kind.
 ///
 /// # Errors
 /// 400 in upstream's words, 415.
-pub fn object(cx: &RequestContext, expected: &Gvk, ty: Option<TypeId>, body: &[u8]) -> Result<Value, Status> {
+pub fn object(cx: &RequestContext, expected: &Gvk, schema: &ObjectSchema, body: &[u8]) -> Result<Value, Status> {
     let encoding = encoding(&cx.headers)?;
     let validation = validation(cx)?;
     let strict = validation != FieldValidation::Ignore;
-    let decoded =
-        kelson_codec::decode(encoding, ty, body, strict).map_err(|e| refused(encoding, expected, body, &e))?;
+    let decoded = schema.decode(encoding, body, strict).map_err(|e| refused(encoding, expected, body, &e))?;
     let mut value = decoded.value;
     check_kind(&value, expected)?;
     strictness(cx, validation, expected, &decoded.strict)?;
@@ -176,8 +175,8 @@ pub fn options(headers: &HeaderMap, kind: &str, body: &Bytes) -> Result<Option<V
         return Ok(None);
     }
     let encoding = encoding(headers)?;
-    let ty = Schema::builtin().by_gvk("meta.k8s.io", "v1", kind);
-    let decoded = kelson_codec::decode(encoding, ty, body, false)
+    let decoded = ObjectSchema::meta(kind)
+        .decode(encoding, body, false)
         .map_err(|e| Status::bad_request(format!("{kind} in version \"v1\" cannot be handled as a {kind}: {e}")))?;
     let value = decoded.value;
     if let Some(given) = value.get("kind").and_then(Value::as_str)

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::StatusCode;
 use jiff::{SignedDuration, Timestamp};
 use kelson_admission::Operation;
@@ -12,8 +13,8 @@ use kelson_store::Record;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use crate::catalog::Served;
-use crate::catalog::record::{self, Object, parse};
+use crate::catalog::record::{Object, parse};
+use crate::catalog::{ObjectSchema, Served};
 use crate::read::encode;
 use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
@@ -21,11 +22,9 @@ use crate::request::selectors::Selectors;
 use crate::request::version_param::ListAt;
 use crate::shared::context::RequestContext;
 use crate::write::admit::Admission;
-use crate::write::commit::{self, Refused};
-use crate::write::decode;
+use crate::write::commit::{Committer, Refused};
+use crate::write::{decode, retry};
 
-/// Times a delete without a fixed resourceVersion is tried on the newest object.
-const RETRIES_MAX: usize = 10;
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
@@ -133,15 +132,17 @@ pub async fn delete(cx: &RequestContext, served: &Served, body: RequestBody) -> 
     let accepted = cx.accept()?;
     let view = cx.view()?;
     let options = DeleteOptions::new(cx, &body.read().await?)?;
-    let outcome = run(cx, served, &cx.info.name, &options, true).await?;
+    let outcome = run(cx, served, &cx.info.name, &options, Admitted::Ask).await?;
     let code = match &outcome {
         // The old way to ask for cascading deletion is told that it is not over.
         Outcome::Marked(_) if options.orphan_dependents == Some(false) => StatusCode::ACCEPTED,
         _ => StatusCode::OK,
     };
     match outcome {
-        Outcome::Marked(object) => encode::object(code, &accepted, served, &view, object),
-        Outcome::Gone(object) if returns_object(served) => encode::object(code, &accepted, served, &view, object),
+        Outcome::Marked(object) => encode::object(code, &accepted, served, &view, object).await,
+        Outcome::Gone(object) if served.options().delete_returns_object => {
+            encode::object(code, &accepted, served, &view, object).await
+        }
         Outcome::Gone(object) => {
             let uid = object.into_tree()["metadata"]["uid"].take();
             let mut details =
@@ -153,25 +154,10 @@ pub async fn delete(cx: &RequestContext, served: &Served, body: RequestBody) -> 
             }
             let status =
                 json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details});
-            let ty = kelson_schema::Schema::builtin().by_gvk("", "v1", "Status");
             let accepted = crate::request::negotiate::Accepted { view: Default::default(), ..accepted };
-            answer::tree(code, &accepted, ty, status)
+            answer::tree(code, &accepted, &ObjectSchema::status(), status)
         }
     }
-}
-
-/// Kinds whose delete answers with the object.
-fn returns_object(served: &Served) -> bool {
-    const KINDS: [&str; 7] = [
-        "pods",
-        "podtemplates",
-        "persistentvolumes",
-        "persistentvolumeclaims",
-        "resourcequotas",
-        "serviceaccounts",
-        "services",
-    ];
-    served.gr.group.is_empty() && KINDS.contains(&served.gr.resource.as_str())
 }
 
 /// What became of the object.
@@ -180,6 +166,15 @@ pub enum Outcome {
     Marked(Object),
     /// It is gone; its last state.
     Gone(Object),
+}
+
+/// Whether a delete still has to be admitted.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Admitted {
+    /// Admission is asked.
+    Ask,
+    /// It is part of a request that was admitted (an eviction).
+    Already,
 }
 
 /// Deletes one object, by the rules of its kind.
@@ -191,36 +186,34 @@ pub async fn run(
     served: &Served,
     name: &str,
     options: &DeleteOptions,
-    admitted: bool,
+    admitted: Admitted,
 ) -> Result<Outcome, Status> {
-    let namespace = cx.namespace(served);
-    let pinned = options.preconditions.as_ref().is_some_and(|p| p.resource_version.is_some());
-    for _ in 0..=RETRIES_MAX {
-        let found = cx.server.store.get(served.store, namespace, name);
-        let record = found.ok_or_else(|| Status::not_found(&served.gr, name))?;
-        check_preconditions(served, name, options, &record)?;
-        let old = parse(&record);
-        if admitted {
-            let make = || options.object();
-            let admission = Admission {
-                cx,
-                served,
-                kind: &served.gvk,
-                operation: Operation::Delete,
-                name,
-                dry_run: options.is_dry_run(),
-                options: Some(&make),
-            };
-            admission.mutate(None, Some(&old)).await?;
-            admission.validate(None, Some(&old)).await?;
-        }
-        match once(cx, served, name, options, &record, old).await {
-            Err(Refused::Conflict) if !pinned => {}
-            Err(refused) => return Err(refused.status(served, name)),
-            Ok(outcome) => return Ok(outcome),
-        }
-    }
-    Err(Status::conflict(&served.gr, name, Status::MODIFIED))
+    let tied = options.preconditions.as_ref().is_some_and(|p| p.resource_version.is_some());
+    let attempt = |record: Arc<Record>| -> BoxFuture<'_, Result<Outcome, Refused>> {
+        Box::pin(async move {
+            check_preconditions(served, name, options, &record)?;
+            let old = parse(&record);
+            if admitted == Admitted::Ask {
+                let make = || options.object();
+                let admission = Admission {
+                    cx,
+                    served,
+                    kind: &served.gvk,
+                    operation: Operation::Delete,
+                    name,
+                    dry_run: options.is_dry_run(),
+                    options: Some(&make),
+                };
+                admission.mutate(None, Some(&old)).await?;
+                admission.validate(None, Some(&old)).await?;
+            }
+            match once(cx, served, name, options, &record, old).await {
+                Err(Refused::Conflict) if tied => Err(Status::conflict(&served.gr, name, Status::MODIFIED).into()),
+                outcome => outcome,
+            }
+        })
+    };
+    retry::on_newest(cx, served, name, attempt).await
 }
 
 fn check_preconditions(served: &Served, name: &str, options: &DeleteOptions, record: &Record) -> Result<(), Status> {
@@ -259,7 +252,6 @@ async fn once(
     old: Value,
 ) -> Result<Outcome, Refused> {
     let now = cx.server.clock.now();
-    let mut new = old.clone();
     if served.options().deletion == Deletion::Namespace
         && let Some(outcome) = namespace(cx, served, name, options, record, &old, now).await?
     {
@@ -267,9 +259,10 @@ async fn once(
     }
     let finalizers = finalizers(&old, options);
     let grace = grace(served, &old, options);
+    let mut new = old;
     match grace {
         Grace::Pending => return Ok(Outcome::Marked(Object::Record(Arc::clone(record)))),
-        Grace::Seconds(seconds) => mark_grace(&mut new, &old, seconds, now),
+        Grace::Seconds(seconds) => mark_grace(&mut new, seconds, now),
         Grace::None => {}
     }
     set_finalizers(&mut new, &finalizers);
@@ -286,7 +279,7 @@ async fn once(
     if options.is_dry_run() {
         return Ok(Outcome::Marked(Object::Tree(new)));
     }
-    Ok(Outcome::Marked(Object::Record(commit::update(&cx.server, served, record, new).await?)))
+    Ok(Outcome::Marked(Object::Record(Committer::of(&cx.server).update(served, record, new).await?)))
 }
 
 async fn gone(
@@ -299,7 +292,7 @@ async fn gone(
     if options.is_dry_run() {
         return Ok(Outcome::Gone(Object::Tree(last)));
     }
-    let deleted = commit::delete(&cx.server, served, record, None).await?;
+    let deleted = Committer::of(&cx.server).delete(served, record, None).await?;
     cx.server.services.after_delete(served, &last);
     Ok(Outcome::Gone(Object::Record(deleted)))
 }
@@ -333,18 +326,21 @@ fn grace(served: &Served, old: &Value, options: &DeleteOptions) -> Grace {
     })
 }
 
-fn mark_grace(new: &mut Value, old: &Value, seconds: i64, now: Timestamp) {
-    let meta = &mut new["metadata"];
+fn mark_grace(object: &mut Value, seconds: i64, now: Timestamp) {
+    let begun_before = is_deleting(object);
+    let meta = &mut object["metadata"];
     // A shortened grace counts from when deletion began.
-    let begun = if is_deleting(old) {
-        let at: Option<Timestamp> = old["metadata"]["deletionTimestamp"].as_str().and_then(|s| s.parse().ok());
-        let was = old["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
-        at.map_or(now, |at| at - SignedDuration::from_secs(was))
+    let begun = if begun_before {
+        let at: Option<Timestamp> = meta["deletionTimestamp"].as_str().and_then(|s| s.parse().ok());
+        let was = meta["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+        // A time beyond the calendar's ends counts from now.
+        at.and_then(|at| at.checked_sub(SignedDuration::from_secs(was)).ok()).unwrap_or(now)
     } else {
         bump_generation(meta);
         now
     };
-    meta["deletionTimestamp"] = format_seconds(begun + SignedDuration::from_secs(seconds)).into();
+    let ends = begun.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX);
+    meta["deletionTimestamp"] = format_seconds(ends).into();
     meta["deletionGracePeriodSeconds"] = seconds.into();
 }
 
@@ -436,7 +432,7 @@ async fn namespace(
         if options.is_dry_run() {
             return Ok(Some(Outcome::Marked(Object::Tree(new))));
         }
-        let record = commit::update(&cx.server, served, record, new).await?;
+        let record = Committer::of(&cx.server).update(served, record, new).await?;
         return Ok(Some(Outcome::Marked(Object::Record(record))));
     }
     if held {
@@ -454,7 +450,7 @@ async fn namespace(
 pub async fn collection(cx: &RequestContext, served: &Served, body: RequestBody) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let options = DeleteOptions::new(cx, &body.read().await?)?;
-    let selectors = Selectors::new(served, &cx.query)?;
+    let selectors = Selectors::new(served, &cx.selectors)?;
     let at = ListAt::new(&cx.query, cx.server.clock.now())?;
     let namespace = Some(cx.namespace(served)).filter(|n| !n.is_empty());
     let view = at.view(&cx.server.store, served, namespace).await?;
@@ -468,14 +464,15 @@ pub async fn collection(cx: &RequestContext, served: &Served, body: RequestBody)
         let mut info = cx.info.clone();
         key.namespace.as_ref().clone_into(&mut info.namespace);
         key.name.as_ref().clone_into(&mut info.name);
-        match run(&cx.derive(info), served, &key.name, &options, true).await {
+        match run(&cx.derive(info), served, &key.name, &options, Admitted::Ask).await {
             Ok(Outcome::Marked(object) | Outcome::Gone(object)) => {
-                items.push(record::to_served(served, object.into_tree())?);
+                items.push(object.into_tree());
             }
             Err(status) if status.code == 404 => {}
             Err(status) => return Err(status),
         }
     }
+    let items = served.to_served(items).await?;
     let list = json!({
         "kind": served.list_kind,
         "apiVersion": served.api_version,
@@ -483,7 +480,7 @@ pub async fn collection(cx: &RequestContext, served: &Served, body: RequestBody)
         "items": items,
     });
     let accepted = crate::request::negotiate::Accepted { view: Default::default(), ..accepted };
-    answer::tree(StatusCode::OK, &accepted, served.list_ty, list)
+    answer::tree(StatusCode::OK, &accepted, &served.list_schema, list)
 }
 
 #[cfg(test)]

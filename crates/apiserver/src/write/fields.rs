@@ -5,14 +5,13 @@ use kelson_patch::ApplyError;
 use serde_json::Value;
 
 use crate::catalog::Served;
-use crate::catalog::record::to_served;
 use crate::shared::context::RequestContext;
 
 /// Notes what a create or update set. `live` is the object before; both are in the stored form.
 ///
 /// # Errors
 /// 500 for what cannot be converted.
-pub fn note(
+pub async fn note(
     cx: &RequestContext,
     served: &Served,
     live: Option<&Value>,
@@ -21,12 +20,15 @@ pub fn note(
 ) -> Result<(), Status> {
     let manager = served.field_manager(subresource);
     let now = format_seconds(cx.server.clock.now());
-    if !served.converts {
+    if !served.converts() {
         manager.update(live, value, &cx.manager(), &now);
         return Ok(());
     }
-    let live = live.map(|l| to_served(served, l.clone())).transpose()?;
-    let mut view = to_served(served, value.clone())?;
+    let live = match live {
+        Some(live) => Some(served.one_to_served(live.clone()).await?),
+        None => None,
+    };
+    let mut view = served.one_to_served(value.clone()).await?;
     manager.update(live.as_ref(), &mut view, &cx.manager(), &now);
     let entries = view["metadata"]["managedFields"].take();
     if let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) {

@@ -6,4 +6,6 @@ pub mod decode;
 pub mod delete;
 pub mod fields;
 pub mod patch;
+pub mod prepare;
+pub mod retry;
 pub mod update;

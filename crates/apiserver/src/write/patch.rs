@@ -2,21 +2,19 @@
 use bytes::Bytes;
 use http::StatusCode;
 use kelson_codec::{Encoding, FieldValidation};
-use kelson_meta::{FieldErrors, FieldPath, GroupKind, Reason, Status};
+use kelson_meta::{FieldErrors, FieldPath, GroupKind, Gvk, Reason, Status};
 use kelson_patch::{PatchError, PatchType};
-use kelson_schema::shape::Shape;
 use serde_json::Value;
 
-use crate::catalog::Served;
-use crate::catalog::record::{Object, to_served};
+use crate::catalog::record::Object;
+use crate::catalog::{ObjectSchema, Served};
 use crate::read::encode;
 use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
 use crate::shared::context::RequestContext;
-use crate::write::create;
-use crate::write::decode;
-use crate::write::fields;
-use crate::write::update::{self, Change};
+use crate::write::prepare::{self, meta_text};
+use crate::write::update::{self, Basis, Change, Form, Ownership};
+use crate::write::{create, decode, fields};
 
 const ACCEPTED: [&str; 4] = [
     "application/json-patch+json",
@@ -24,6 +22,9 @@ const ACCEPTED: [&str; 4] = [
     "application/strategic-merge-patch+json",
     "application/apply-patch+yaml",
 ];
+/// Of kinds that are not built in: what a strategic merge would go by is known of built-in types alone.
+const ACCEPTED_OF_DYNAMIC: [&str; 3] =
+    ["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"];
 
 /// A decoded patch.
 pub struct Patch {
@@ -37,9 +38,14 @@ impl Patch {
     ///
     /// # Errors
     /// 400, 413, 415, 422.
-    pub fn new(cx: &RequestContext, body: &Bytes) -> Result<Self, Status> {
-        let kind =
-            PatchType::of(&decode::media_type(&cx.headers)).ok_or_else(|| Status::unsupported_media_type(&ACCEPTED))?;
+    pub fn new(cx: &RequestContext, served: &Served, body: &Bytes) -> Result<Self, Status> {
+        let accepted = match &served.schema {
+            ObjectSchema::Builtin(_) => &ACCEPTED[..],
+            ObjectSchema::Dynamic(_) | ObjectSchema::Open => &ACCEPTED_OF_DYNAMIC,
+        };
+        let media_type = decode::media_type(&cx.headers);
+        let known = PatchType::of(&media_type).filter(|_| accepted.contains(&media_type.as_str()));
+        let kind = known.ok_or_else(|| Status::unsupported_media_type(accepted))?;
         check_options(cx, kind)?;
         let validation = decode::validation(cx)?;
         let body = match kind {
@@ -66,23 +72,21 @@ impl Patch {
     pub fn apply(
         &self,
         cx: &RequestContext,
-        shape: &Shape,
-        ty: Option<kelson_schema::TypeId>,
-        gvk: &kelson_meta::Gvk,
+        schema: &ObjectSchema,
+        gvk: &Gvk,
         mut value: Value,
     ) -> Result<Value, Status> {
         match self.kind {
             PatchType::Json => kelson_patch::json_patch(&mut value, &self.body).map_err(refused)?,
             PatchType::Merge => kelson_patch::merge_patch(&mut value, self.body.clone()),
             PatchType::StrategicMerge => {
-                value = kelson_patch::strategic_merge_patch(value, self.body.clone(), shape).map_err(refused)?;
+                value =
+                    kelson_patch::strategic_merge_patch(value, self.body.clone(), &schema.shape()).map_err(refused)?;
             }
             PatchType::Apply => return Err(Status::unsupported_media_type(&ACCEPTED)),
         }
-        let Some(ty) = ty else { return Ok(value) };
         let strict = self.validation != FieldValidation::Ignore;
-        let decoded =
-            kelson_codec::normalize(ty, value, strict).map_err(|e| Status::cannot_be_handled(gvk, &e.to_string()))?;
+        let decoded = schema.normalize(value, strict).map_err(|e| Status::cannot_be_handled(gvk, &e.to_string()))?;
         decode::strictness(cx, self.validation, gvk, &decoded.strict)?;
         Ok(decoded.value)
     }
@@ -134,44 +138,31 @@ pub async fn patch(
     let accepted = cx.accept()?;
     let view = cx.view()?;
     let dry_run = cx.dry_run()?;
-    let patch = Patch::new(cx, &body.read().await?)?;
+    let patch = Patch::new(cx, served, &body.read().await?)?;
     let name = &cx.info.name;
     let change = Change {
         subresource,
         manager: subresource,
         kind: &served.gvk,
+        admission_view: None,
         dry_run,
-        applied: patch.is_apply(),
-        admitted: true,
-        patched: true,
+        ownership: if patch.is_apply() { Ownership::Merged } else { Ownership::Note },
+        basis: Basis::Stored,
+        form: Form::Served,
     };
     if patch.is_apply() {
         let (object, created) = apply(cx, served, &patch, &change).await?;
         let code = if created { StatusCode::CREATED } else { StatusCode::OK };
-        return encode::object(code, &accepted, served, &view, object);
+        return encode::object(code, &accepted, served, &view, object).await;
     }
-    let shape = Shape::of_kind(&served.gvk.group, &served.gvk.version, &served.gvk.kind);
-    let object = update::run(cx, served, name, &change, |old, _| {
-        let old = to_served(served, old.clone())?;
-        let mut new = patch.apply(cx, &shape, served.ty, &served.gvk, old)?;
-        check_identity(cx, &new)?;
-        create::prepare_decoded(served, &mut new)?;
-        create::to_storage(served, new)
-    })
-    .await?;
-    encode::object(StatusCode::OK, &accepted, served, &view, object)
-}
-
-/// A patch cannot rename or move.
-fn check_identity(cx: &RequestContext, new: &Value) -> Result<(), Status> {
-    let name = new["metadata"]["name"].as_str().unwrap_or("");
-    if name != cx.info.name {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({name}) does not match the name on the URL ({})",
-            cx.info.name
-        )));
-    }
-    Ok(())
+    let make = |old: &Value| -> Result<Value, Status> {
+        let new = patch.apply(cx, &served.schema, &served.gvk, old.clone())?;
+        // A patch cannot rename.
+        prepare::same_name(cx, meta_text(&new, "name"))?;
+        Ok(new)
+    };
+    let object = update::run(cx, served, name, &change, &make).await?;
+    encode::object(StatusCode::OK, &accepted, served, &view, object).await
 }
 
 async fn apply(
@@ -180,82 +171,57 @@ async fn apply(
     patch: &Patch,
     change: &Change<'_>,
 ) -> Result<(Object, bool), Status> {
-    let config = &patch.body;
+    let (config, name) = (&patch.body, &cx.info.name);
     check_config(cx, served, patch)?;
     let force = cx.query.flag("force");
-    let subresource = change.subresource;
+    let wanted_uid = meta_text(config, "uid");
     let merged = |live: Option<&Value>| -> Result<Value, Status> {
-        let live = live.map(|l| to_served(served, l.clone())).transpose()?;
-        let merged = fields::apply(cx, served, live.as_ref(), config, subresource, force)?;
-        let mut merged = match served.ty {
-            Some(ty) => {
-                kelson_codec::normalize(ty, merged, false)
-                    .map_err(|e| Status::cannot_be_handled(&served.gvk, &e.to_string()))?
-                    .value
-            }
-            None => merged,
-        };
-        create::prepare_decoded(served, &mut merged)?;
-        create::to_storage(served, merged)
+        let merged = fields::apply(cx, served, live, config, change.subresource, force)?;
+        let merged = served.schema.normalize(merged, false);
+        Ok(merged.map_err(|e| Status::cannot_be_handled(&served.gvk, &e.to_string()))?.value)
     };
+    // At most once somebody else makes the object in between, and once it goes again.
     for _ in 0..2 {
-        let exists = cx.server.store.get(served.store, cx.namespace(served), &cx.info.name).is_some();
-        if exists {
-            let wanted_uid = config["metadata"]["uid"].as_str().unwrap_or("").to_owned();
-            let object = update::run(cx, served, &cx.info.name, change, |old, _| {
+        if cx.stored(served, name).is_ok() {
+            let make = |old: &Value| -> Result<Value, Status> {
                 let mut new = merged(Some(old))?;
                 if !wanted_uid.is_empty() {
-                    new["metadata"]["uid"] = wanted_uid.as_str().into();
+                    new["metadata"]["uid"] = wanted_uid.into();
                 }
                 Ok(new)
-            })
-            .await?;
-            return Ok((object, false));
+            };
+            return Ok((update::run(cx, served, name, change, &make).await?, false));
         }
-        if !subresource.is_empty() {
-            return Err(Status::not_found(&served.gr, &cx.info.name));
+        if !change.subresource.is_empty() {
+            return Err(Status::not_found(&served.gr, name));
         }
-        if config["metadata"]["uid"].as_str().is_some_and(|u| !u.is_empty()) {
+        if !wanted_uid.is_empty() {
             let why = format!(
-                "uid mismatch: the provided object specified uid {}, and no existing object was found",
-                config["metadata"]["uid"].as_str().unwrap_or("")
+                "uid mismatch: the provided object specified uid {wanted_uid}, and no existing object was found"
             );
-            return Err(Status::conflict(&served.gr, &cx.info.name, &why));
+            return Err(Status::conflict(&served.gr, name, &why));
         }
-        match create::applied(cx, served, merged(None)?, change.dry_run).await {
-            // Somebody was faster: apply to what they made.
+        let new = prepare::to_storage(served, merged(None)?).await?;
+        match create::insert_applied(cx, served, new, change.dry_run).await {
             Err(status) if status.is(Reason::AlreadyExists) => {}
             other => return other.map(|object| (object, true)),
         }
     }
-    Err(Status::conflict(&served.gr, &cx.info.name, Status::MODIFIED))
+    Err(Status::conflict(&served.gr, name, Status::MODIFIED))
 }
 
 /// The configuration must be this object; unknown fields are told or refused.
 fn check_config(cx: &RequestContext, served: &Served, patch: &Patch) -> Result<(), Status> {
     let config = &patch.body;
-    let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
     if !config.is_object() {
         return Err(Status::bad_request("error decoding YAML: the configuration is not an object"));
     }
-    let name = text(&config["metadata"]["name"]);
-    if !name.is_empty() && name != cx.info.name {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({name}) does not match the name on the URL ({})",
-            cx.info.name
-        )));
-    }
-    let namespace = text(&config["metadata"]["namespace"]);
-    if served.namespaced && !namespace.is_empty() && namespace != cx.info.namespace {
-        return Err(Status::bad_request(
-            "the namespace of the provided object does not match the namespace sent on the request",
-        ));
-    }
+    prepare::check_name(cx, config)?;
+    prepare::check_namespace(cx, served, config)?;
     if patch.validation == FieldValidation::Ignore {
         return Ok(());
     }
-    let Some(ty) = served.ty else { return Ok(()) };
-    match kelson_codec::normalize(ty, config.clone(), true) {
+    match served.schema.normalize(config.clone(), true) {
         Ok(decoded) => decode::strictness(cx, patch.validation, &served.gvk, &decoded.strict),
         // The merge finds it again and says where it stands.
         Err(_) => Ok(()),

@@ -2,10 +2,12 @@
 //! validate, commit, and try again where the client left room for it.
 use std::sync::Arc;
 
+use futures::future::BoxFuture;
 use http::StatusCode;
 use kelson_admission::Operation;
-use kelson_meta::{FieldErrors, FieldPath, GroupKind, Gvk, Status};
+use kelson_meta::{FieldErrors, FieldPath, GroupKind, Gvk, Reason, Status};
 use kelson_store::Record;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::catalog::Served;
@@ -14,33 +16,71 @@ use crate::read::encode;
 use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
 use crate::shared::context::RequestContext;
-use crate::write::admit;
-use crate::write::admit::Admission;
-use crate::write::commit::{self, Refused};
-use crate::write::create;
-use crate::write::decode;
-use crate::write::fields;
+use crate::write::admit::{self, Admission};
+use crate::write::commit::{Committer, Refused};
+use crate::write::prepare::{self, meta_text};
+use crate::write::{create, decode, delete, fields, retry};
 
-/// Times a write without a fixed resourceVersion is made again on the newest object.
-const RETRIES_MAX: usize = 10;
+/// Whose word `managedFields` follow.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Ownership {
+    /// What changed belongs to the request's field manager.
+    Note,
+    /// The merge of an apply has said it already.
+    Merged,
+}
+
+/// What a wanted tree was made of.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Basis {
+    /// The client sent it: a resourceVersion in it ties the write to that version.
+    Sent,
+    /// The stored object was changed: that it names its version ties it to nothing.
+    Stored,
+}
+
+/// The form in which a change is made.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Form {
+    /// The one the request is in.
+    Served,
+    /// The stored one.
+    Stored,
+}
+
+/// An object as admission is to see it, where that is not the object itself (`Scale`).
+pub trait AdmissionView: Send + Sync {
+    /// What admission sees of an object in the stored form.
+    fn show(&self, object: &Value) -> Value;
+    /// Takes what admission changed in its view over into the object.
+    ///
+    /// # Errors
+    /// For a view that cannot be taken over.
+    fn take_over(&self, view: &Value, object: &mut Value) -> Result<(), Status>;
+}
 
 /// One change of a stored object.
 pub struct Change<'a> {
     /// The view that the strategy judges by; empty for the object itself.
     pub subresource: &'a str,
-    /// The door that `managedFields` name.
+    /// The subresource that `managedFields` name.
     pub manager: &'a str,
     /// Kind that admission sees.
     pub kind: &'a Gvk,
+    /// What admission sees, unless it is the object.
+    pub admission_view: Option<&'a dyn AdmissionView>,
     /// Nothing is to be stored.
     pub dry_run: bool,
-    /// The changed tree's `managedFields` are already right (apply).
-    pub applied: bool,
-    /// Asks admission; off for changes the server makes as part of another admitted request.
-    pub admitted: bool,
-    /// The wanted tree was made from the stored one: that it names its version ties it to nothing.
-    pub patched: bool,
+    /// Whose word `managedFields` follow.
+    pub ownership: Ownership,
+    /// What the wanted tree was made of.
+    pub basis: Basis,
+    /// The form that the change is made in.
+    pub form: Form,
 }
+
+/// Gives the tree that is wanted in place of a stored one, both in the change's form.
+pub type Make<'a> = dyn Fn(&Value) -> Result<Value, Status> + Send + Sync + 'a;
 
 /// Serves PUT on an object or one of its views.
 ///
@@ -51,22 +91,17 @@ pub async fn put(cx: &RequestContext, served: &Served, subresource: &str, body: 
     let view = cx.view()?;
     let dry_run = cx.dry_run()?;
     let bytes = body.read().await?;
-    let mut value = decode::object(cx, &served.gvk, served.ty, &bytes)?;
+    let value = decode::object(cx, &served.gvk, &served.schema, &bytes)?;
     drop(bytes);
-    create::prepare_decoded(served, &mut value)?;
-    let mut value = create::to_storage(served, value)?;
-    check_name(cx, &mut value)?;
-    create::set_namespace(cx, served, &mut value)?;
-    let options = served.options();
-    if subresource.is_empty()
-        && options.allow_create_on_update
-        && cx.server.store.get(served.store, cx.namespace(served), &cx.info.name).is_none()
-    {
-        let object = create_instead(cx, served, value.clone(), dry_run).await;
-        match object {
-            Ok(object) => return encode::object(StatusCode::CREATED, &accepted, served, &view, object),
+    let mut value = prepare::to_storage(served, value).await?;
+    prepare::check_name(cx, &value)?;
+    value["metadata"]["name"] = cx.info.name.as_str().into();
+    prepare::set_namespace(cx, served, &mut value)?;
+    if subresource.is_empty() && served.options().allow_create_on_update && cx.stored(served, &cx.info.name).is_err() {
+        match create_instead(cx, served, value.clone(), dry_run).await {
+            Ok(object) => return encode::object(StatusCode::CREATED, &accepted, served, &view, object).await,
             // Somebody was faster: it is an update after all.
-            Err(status) if status.is(kelson_meta::Reason::AlreadyExists) => {}
+            Err(status) if status.is(Reason::AlreadyExists) => {}
             Err(status) => return Err(status),
         }
     }
@@ -74,13 +109,25 @@ pub async fn put(cx: &RequestContext, served: &Served, subresource: &str, body: 
         subresource,
         manager: subresource,
         kind: &served.gvk,
+        admission_view: None,
         dry_run,
-        applied: false,
-        admitted: true,
-        patched: false,
+        ownership: Ownership::Note,
+        basis: Basis::Sent,
+        form: Form::Stored,
     };
-    let object = run(cx, served, &cx.info.name, &change, |_, _| Ok(value.clone())).await?;
-    encode::object(StatusCode::OK, &accepted, served, &view, object)
+    // A tree that names its version is wanted once, whatever comes of it: it need not be copied.
+    let once = names_version(&value);
+    let wanted = Mutex::new(value);
+    let make = |_: &Value| -> Result<Value, Status> {
+        let mut wanted = wanted.lock();
+        Ok(if once { std::mem::take(&mut *wanted) } else { wanted.clone() })
+    };
+    let object = run(cx, served, &cx.info.name, &change, &make).await?;
+    encode::object(StatusCode::OK, &accepted, served, &view, object).await
+}
+
+fn names_version(object: &Value) -> bool {
+    !matches!(meta_text(object, "resourceVersion"), "" | "0")
 }
 
 async fn create_instead(
@@ -89,34 +136,18 @@ async fn create_instead(
     mut value: Value,
     dry_run: bool,
 ) -> Result<Object, Status> {
-    let meta = &value["metadata"];
-    let text = |f: &str| meta[f].as_str().unwrap_or("").to_owned();
-    let (uid, version) = (text("uid"), text("resourceVersion"));
+    let uid = meta_text(&value, "uid");
     if !uid.is_empty() {
-        return Err(uid_mismatch(served, &cx.info.name, &uid, ""));
+        return Err(uid_mismatch(served, &cx.info.name, uid, ""));
     }
-    if !version.is_empty() && version != "0" {
+    if names_version(&value) {
         return Err(Status::not_found(&served.gr, &cx.info.name));
     }
     value["metadata"]["resourceVersion"] = "".into();
-    create::store(cx, served, value, dry_run).await
+    create::insert(cx, served, value, dry_run).await
 }
 
-fn check_name(cx: &RequestContext, value: &mut Value) -> Result<(), Status> {
-    let given = value["metadata"]["name"].as_str().unwrap_or("");
-    if given.is_empty() {
-        value["metadata"]["name"] = cx.info.name.as_str().into();
-    } else if given != cx.info.name {
-        return Err(Status::bad_request(format!(
-            "the name of the object ({given}) does not match the name on the URL ({})",
-            cx.info.name
-        )));
-    }
-    Ok(())
-}
-
-/// Makes a change: `make` gets the stored tree and its record, and gives the tree wanted, in the stored form. It is
-/// called again when somebody else wrote in between and the wanted tree names no resourceVersion.
+/// Makes a change. `make` is called again when somebody else wrote in between and the change is not tied to a version.
 ///
 /// # Errors
 /// Whatever the steps refuse.
@@ -125,22 +156,27 @@ pub async fn run(
     served: &Served,
     name: &str,
     change: &Change<'_>,
-    mut make: impl FnMut(&Value, &Arc<Record>) -> Result<Value, Status>,
+    make: &Make<'_>,
 ) -> Result<Object, Status> {
-    let namespace = cx.namespace(served);
-    for attempt in 0.. {
-        let found = cx.server.store.get(served.store, namespace, name);
-        let record = found.ok_or_else(|| Status::not_found(&served.gr, name))?;
-        let old = parse(&record);
-        let new = make(&old, &record)?;
-        let pinned = check_version(served, name, &new, &record)? && !change.patched;
-        match once(cx, served, name, change, &record, &old, new).await {
-            Err(Refused::Conflict) if !pinned && attempt < RETRIES_MAX => {}
-            Err(refused) => return Err(refused.status(served, name)),
-            Ok(object) => return Ok(object),
-        }
-    }
-    Err(Status::conflict(&served.gr, name, Status::MODIFIED))
+    let attempt = |record: Arc<Record>| -> BoxFuture<'_, Result<Object, Refused>> {
+        Box::pin(async move {
+            let old = parse(&record);
+            let new = match change.form {
+                Form::Stored => make(&old)?,
+                Form::Served if served.converts() => {
+                    let new = make(&served.one_to_served(old.clone()).await?)?;
+                    prepare::to_storage(served, new).await?
+                }
+                Form::Served => prepare::to_storage(served, make(&old)?).await?,
+            };
+            let tied = check_version(served, name, &new, &record)? && change.basis == Basis::Sent;
+            match once(cx, served, name, change, &record, &old, new).await {
+                Err(Refused::Conflict) if tied => Err(Status::conflict(&served.gr, name, Status::MODIFIED).into()),
+                outcome => outcome,
+            }
+        })
+    };
+    retry::on_newest(cx, served, name, attempt).await
 }
 
 /// Whether the wanted tree is tied to the version that was read.
@@ -178,6 +214,26 @@ fn uid_mismatch(served: &Served, name: &str, wanted: &str, found: &str) -> Statu
     Status::conflict(&served.gr, name, &why)
 }
 
+/// What admission is shown in place of the object, and the stored object in that view.
+type Shown<'a> = Option<(&'a dyn AdmissionView, &'a Value)>;
+
+async fn mutated(admission: &Admission<'_>, shown: Shown<'_>, mut new: Value, old: &Value) -> Result<Value, Status> {
+    let Some((view, old_view)) = shown else {
+        return Ok(admission.mutate(Some(new), Some(old)).await?.unwrap_or_default());
+    };
+    let admitted = admission.mutate(Some(view.show(&new)), Some(old_view)).await?.unwrap_or_default();
+    view.take_over(&admitted, &mut new)?;
+    Ok(new)
+}
+
+async fn validated(admission: &Admission<'_>, shown: Shown<'_>, new: Value, old: &Value) -> Result<Value, Status> {
+    let Some((view, old_view)) = shown else {
+        return Ok(admission.validate(Some(new), Some(old)).await?.unwrap_or_default());
+    };
+    admission.validate(Some(view.show(&new)), Some(old_view)).await?;
+    Ok(new)
+}
+
 async fn once(
     cx: &RequestContext,
     served: &Served,
@@ -188,8 +244,8 @@ async fn once(
     mut new: Value,
 ) -> Result<Object, Refused> {
     kelson_resources::metadata::keep_system_fields(&mut new, old);
-    if !change.applied {
-        fields::note(cx, served, Some(old), &mut new, change.manager)?;
+    if change.ownership == Ownership::Note {
+        fields::note(cx, served, Some(old), &mut new, change.manager).await?;
     }
     let admission = Admission {
         cx,
@@ -200,9 +256,9 @@ async fn once(
         dry_run: change.dry_run,
         options: None,
     };
-    if change.admitted {
-        new = admission.mutate(Some(new), Some(old)).await?.unwrap_or_default();
-    }
+    let old_view = change.admission_view.map(|view| view.show(old));
+    let shown = change.admission_view.zip(old_view.as_ref());
+    new = mutated(&admission, shown, new, old).await?;
     served.strategy.default(&served.storage.version, &mut new)?;
     let strategy_cx = cx.strategy_cx();
     let main = change.subresource.is_empty();
@@ -226,21 +282,19 @@ async fn once(
     if main {
         served.strategy.warnings(&new, Some(old)).into_iter().for_each(|w| cx.warn(w));
     }
-    if change.admitted {
-        new = admission.validate(Some(new), Some(old)).await?.unwrap_or_default();
-    }
+    new = validated(&admission, shown, new, old).await?;
     fields::keep_old_times(&mut new, old);
     if change.dry_run {
         new["metadata"]["resourceVersion"] = record.revision().to_string().into();
         return Ok(Object::Tree(new));
     }
-    if crate::write::delete::ends_with_update(served, &new) {
+    if delete::ends_with_update(served, &new) {
         let last = new.clone();
-        commit::delete(&cx.server, served, record, Some(new)).await?;
+        Committer::of(&cx.server).delete(served, record, Some(new)).await?;
         cx.server.services.after_delete(served, &last);
         return Ok(Object::Tree(last));
     }
-    let stored = commit::update(&cx.server, served, record, new).await?;
+    let stored = Committer::of(&cx.server).update(served, record, new).await?;
     reserved.keep();
     Ok(Object::Record(stored))
 }

@@ -1,11 +1,10 @@
 //! Paths and operations: what clients look up by them are the kind, the action and which parameters are known.
 use std::sync::Arc;
 
-use kelson_schema::Schema;
 use serde_json::{Map, Value, json};
 
 use super::schema::{Collector, Version};
-use crate::catalog::{Served, Sub};
+use crate::catalog::{ObjectSchema, Served, Sub};
 
 /// The paths of a group version's resources.
 pub fn of(resources: &[Arc<Served>], collector: &mut Collector) -> Value {
@@ -159,25 +158,24 @@ fn sentence(verb: &str, kind: &str, sub: Option<&Sub>) -> String {
 fn operation(served: &Served, sub: Option<&Sub>, verb: &str, collector: &mut Collector) -> Value {
     let gvk = sub.map_or(&served.gvk, |s| &s.gvk);
     let v3 = collector.version() == Version::V3;
-    let schema = Schema::builtin();
-    let own = schema.by_gvk(&gvk.group, &gvk.version, &gvk.kind);
-    let answer = match verb {
-        "list" => served.list_ty,
-        "delete" | "deletecollection" => schema.by_gvk("meta.k8s.io", "v1", "Status"),
-        _ => own,
+    let own = match sub {
+        None => served.schema.clone(),
+        Some(s) if s.gvk == served.gvk => served.schema.clone(),
+        Some(_) => ObjectSchema::builtin(&gvk.group, &gvk.version, &gvk.kind),
     };
+    let mut refer = |schema: &ObjectSchema| collector.refer_kind(schema, gvk);
     let body = match verb {
-        "create" | "update" => own.map(|t| collector.refer(t)),
-        "patch" => schema
-            .by_gvk("meta.k8s.io", "v1", "Patch")
-            .map(|t| collector.refer(t))
-            .or_else(|| Some(json!({"type": "object"}))),
-        "delete" | "deletecollection" => {
-            schema.by_gvk("meta.k8s.io", "v1", "DeleteOptions").map(|t| collector.refer(t))
-        }
+        "create" | "update" => refer(&own),
+        "patch" => refer(&ObjectSchema::meta("Patch")).or_else(|| Some(json!({"type": "object"}))),
+        "delete" | "deletecollection" => refer(&ObjectSchema::meta("DeleteOptions")),
         _ => None,
     };
-    let answer = answer.map(|t| collector.refer(t));
+    let answer = match (verb, &own) {
+        ("list", ObjectSchema::Dynamic(_)) => collector.refer_list(&own, gvk, &served.list_kind),
+        ("list", _) => collector.refer_kind(&served.list_schema, gvk),
+        ("delete" | "deletecollection", _) => collector.refer_kind(&ObjectSchema::meta("Status"), gvk),
+        _ => collector.refer_kind(&own, gvk),
+    };
     let mut parameters: Vec<Value> = parameters(verb).iter().map(|(name, ty)| query(name, ty, v3)).collect();
     let mut operation = Map::new();
     let group = if served.gvr.group.is_empty() { "core" } else { served.gvr.group.split('.').next().unwrap_or("") };

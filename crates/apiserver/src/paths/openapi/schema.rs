@@ -1,8 +1,11 @@
 //! Types of the schema table as OpenAPI schemas, collected as they are referred to.
 use std::collections::{BTreeMap, HashMap};
 
+use kelson_meta::Gvk;
 use kelson_schema::{Descriptions, Field, FieldType, Kind, ListType, MapType, Schema, TypeId};
 use serde_json::{Map, Value, json};
+
+use crate::catalog::ObjectSchema;
 
 /// Which OpenAPI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +49,40 @@ impl Collector {
             self.pending.push(ty);
         }
         self.reference(&name)
+    }
+    /// A reference to a kind's definition; `None` when nothing is known of its structure.
+    pub fn refer_kind(&mut self, schema: &ObjectSchema, gvk: &Gvk) -> Option<Value> {
+        match schema {
+            ObjectSchema::Builtin(ty) => Some(self.refer(*ty)),
+            ObjectSchema::Open => None,
+            ObjectSchema::Dynamic(schema) => {
+                let name = definition_name(gvk, &gvk.kind);
+                if !self.done.contains_key(&name) {
+                    let mut definition = schema.openapi();
+                    definition["x-kubernetes-group-version-kind"] = kind_value(gvk, &gvk.kind);
+                    self.done.insert(name.clone(), definition);
+                }
+                Some(self.reference(&name))
+            }
+        }
+    }
+    /// A reference to the list of a kind that was made at run time.
+    pub fn refer_list(&mut self, schema: &ObjectSchema, gvk: &Gvk, list_kind: &str) -> Option<Value> {
+        let item = self.refer_kind(schema, gvk)?;
+        let name = definition_name(gvk, list_kind);
+        let text = json!({"type": "string"});
+        self.done.entry(name.clone()).or_insert_with(|| {
+            json!({
+                "type": "object",
+                "required": ["items"],
+                "properties": {
+                    "apiVersion": text, "kind": text, "metadata": {"type": "object"},
+                    "items": {"type": "array", "items": item},
+                },
+                "x-kubernetes-group-version-kind": kind_value(gvk, list_kind),
+            })
+        });
+        Some(self.reference(&name))
     }
     /// All schemas.
     pub fn finish(mut self) -> Map<String, Value> {
@@ -200,6 +237,17 @@ impl Collector {
     fn union(&mut self, name: &str, kind: Kind) -> Value {
         self.named(&format!("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.{name}"), kind, json!({}))
     }
+}
+
+/// `com.example.v1.Kind` for group `example.com`.
+fn definition_name(gvk: &Gvk, kind: &str) -> String {
+    let mut parts: Vec<&str> = gvk.group.split('.').rev().collect();
+    parts.extend([gvk.version.as_str(), kind]);
+    parts.join(".")
+}
+
+fn kind_value(gvk: &Gvk, kind: &str) -> Value {
+    json!([{"group": gvk.group, "version": gvk.version, "kind": kind}])
 }
 
 /// What v3 documents publish as default: the declared one, else the zero value of what is always present. (v2 documents

@@ -73,7 +73,11 @@ impl ControlPlane {
         tasks.spawn("store-watch", OnPanic::EndProcess, async move { group.fail(&failed.await) });
         let address = if args.bind_address.is_unspecified() { host::address() } else { args.bind_address };
         let certificates = Certificates::issue(args, &ranges, &pki, address, now)?;
-        let api = ApiServer::start(api_config(args, &ranges, store, &pki, &certificates, address)?).await?;
+        let api = {
+            let mut config = api_config(args, &ranges, store, &pki, &certificates, address)?;
+            config.tasks = tasks.child("apiserver");
+            ApiServer::start(config).await?
+        };
         api.ready().await;
         let port = api.local_addr().map_or(args.secure_port, |a| a.port());
         let local = if args.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { args.bind_address };
@@ -100,6 +104,9 @@ impl ControlPlane {
         let scheduler = client(&api, UserInfo::new(user::KUBE_SCHEDULER, [user::AUTHENTICATED]), "scheduler");
         let scheduler =
             Scheduler::start(kelson_scheduler::Config::default(), scheduler, Arc::clone(&clock), None, &tasks);
+        for name in ["controller-manager", "scheduler"] {
+            api.register_component(name, Box::new(running(&tasks)));
+        }
         let manager = Registry::of_component();
         certificates::keep(&tasks, &manager, Arc::clone(&clock), certificates.all());
         let ports = Ports { args, tasks: &tasks, api: &api, pki: &pki, certificates: &certificates, clock };
@@ -185,6 +192,15 @@ fn start_controllers(
     Ok(Controllers::start(config, Box::new(factory), Arc::new(SystemClock), tasks))
 }
 
+/// What a component says of its health: all of them live and die in one process, and what ends it is asked for here.
+fn running(tasks: &Tasks) -> impl Fn() -> Result<(), String> + Send + Sync + 'static {
+    let token = tasks.token().clone();
+    move || match token.is_cancelled() {
+        true => Err("the process is ending".to_owned()),
+        false => Ok(()),
+    }
+}
+
 /// The user a component acts as: a service account's groups follow from its name.
 fn identity(name: &str) -> UserInfo {
     match user::split_service_account(name) {
@@ -267,15 +283,10 @@ impl Ports<'_> {
     async fn serve(&self, name: &'static str, user: &str, port: Port, registry: Registry) -> anyhow::Result<()> {
         let reviewer = client(self.api, UserInfo::new(user, [user::AUTHENTICATED]), name);
         let ca = self.pki.ca.cert_pem();
-        let running = self.tasks.clone();
         let component = kelson_serving::Component {
             name,
             registry,
-            // All components live and die in one process; what ends it is asked for here.
-            healthy: Arc::new(move || match running.token().is_cancelled() {
-                true => Err("the process is ending".to_owned()),
-                false => Ok(()),
-            }),
+            healthy: Arc::new(running(self.tasks)),
             access: Arc::new(Delegated::new(reviewer, Arc::clone(&self.clock), ca)?),
             certificate: Arc::clone(self.certificates.serving.certificate()),
             client_ca_pem: ca.to_owned(),

@@ -86,7 +86,8 @@ async fn filters(cx: &Arc<RequestContext>, body: RequestBody, class: Class) -> R
     let mut bytes = cx.server.bodies.enter(Arc::clone(&cx.user), class);
     let body = flow::read_body(cx, body, &mut bytes).await?;
     if flow::is_long_running(&cx.info, &cx.query) {
-        return dispatch::dispatch(cx, body).await;
+        // Streams and proxies are the deepest of all futures: boxed, so that they do not widen those of other requests.
+        return Box::pin(dispatch::dispatch(cx, body)).await;
     }
     let _permit = flow::enter(cx, class).await?;
     match tokio::time::timeout(cx.server.config.request_timeout, heavy::dispatch(cx, body)).await {

@@ -22,7 +22,7 @@ static HEAVY: Lane = Lane::new("heavy requests", 2);
 /// Whatever the handler refuses; 500 when it panics.
 pub async fn dispatch(cx: &Arc<RequestContext>, body: RequestBody) -> Result<Answer, Status> {
     if !matches!(&body, RequestBody::Whole(bytes) if bytes.len() >= HEAVY_BODY_BYTES_MIN) {
-        return dispatch::dispatch(cx, body).await;
+        return Box::pin(dispatch::dispatch(cx, body)).await;
     }
     let cx = Arc::clone(cx);
     let served = HEAVY.drive(async move { dispatch::dispatch(&cx, body).await }).await;

@@ -41,7 +41,7 @@ pub async fn serve(cx: &RequestContext, served: &Arc<Served>, body: RequestBody)
         "binding" => binding::serve(cx, served, body).await,
         "eviction" => eviction::serve(cx, served, body).await,
         "token" => token::serve(cx, served, body).await,
-        "log" | "exec" | "attach" | "portforward" | "proxy" => connect::serve(cx, served, body).await,
+        "log" | "exec" | "attach" | "portforward" | "proxy" => Box::pin(connect::serve(cx, served, body)).await,
         // What is left are views of the object by the strategy.
         name => match i.verb {
             "get" => get::get(cx, served).await,

@@ -1,4 +1,5 @@
-//! A way for the bridge's traffic through a `FORWARD` chain that another program keeps with iptables.
+//! A way for the bridge's traffic through a `FORWARD` chain that another program keeps with iptables. The rule is set with
+//! iptables where it is installed, and with nft where the chain is one of nftables and iptables is not there.
 
 use std::process::{Command, Stdio};
 
@@ -10,61 +11,127 @@ const STDERR_BYTES_MAX: usize = 2048;
 /// Lets the bridge's traffic through an iptables `FORWARD` chain, such as Docker's with its policy drop: an accept in a
 /// table of our own does not overrule it. Nothing is done where no such chain exists.
 pub(crate) fn allow_forward(bridge: &str) -> Result<(), NetError> {
-    let Some(program) = forward_chain_owner() else { return Ok(()) };
-    for direction in ["-i", "-o"] {
-        let rule = ["FORWARD", direction, bridge, "-j", "ACCEPT"];
-        if iptables(program, "-C", &rule).is_err() {
-            iptables(program, "-I", &rule)?;
+    match forward_chain_owner() {
+        None => Ok(()),
+        Some(Owner::Iptables(program)) => {
+            for direction in ["-i", "-o"] {
+                let rule = ["FORWARD", direction, bridge, "-j", "ACCEPT"];
+                if iptables(program, "-C", &rule).is_err() {
+                    iptables(program, "-I", &rule)?;
+                }
+            }
+            Ok(())
+        }
+        Some(Owner::Nft) => {
+            if !nft_handles(bridge)?.is_empty() {
+                return Ok(());
+            }
+            for direction in ["iifname", "oifname"] {
+                let rule = [&["insert", "rule"][..], &FORWARD, &[direction, bridge, "accept"]].concat();
+                run("nft", &rule)?;
+            }
+            Ok(())
         }
     }
-    Ok(())
 }
 
 /// Takes back what [`allow_forward`] did.
 pub(crate) fn disallow_forward(bridge: &str) -> Result<(), NetError> {
-    let Some(program) = forward_chain_owner() else { return Ok(()) };
-    for direction in ["-i", "-o"] {
-        let rule = ["FORWARD", direction, bridge, "-j", "ACCEPT"];
-        while iptables(program, "-C", &rule).is_ok() {
-            iptables(program, "-D", &rule)?;
+    match forward_chain_owner() {
+        None => Ok(()),
+        Some(Owner::Iptables(program)) => {
+            for direction in ["-i", "-o"] {
+                let rule = ["FORWARD", direction, bridge, "-j", "ACCEPT"];
+                while iptables(program, "-C", &rule).is_ok() {
+                    iptables(program, "-D", &rule)?;
+                }
+            }
+            Ok(())
+        }
+        Some(Owner::Nft) => {
+            for handle in nft_handles(bridge)? {
+                let rule = [&["delete", "rule"][..], &FORWARD, &["handle", &handle]].concat();
+                run("nft", &rule)?;
+            }
+            Ok(())
         }
     }
-    Ok(())
+}
+
+/// Family, table and chain that iptables keeps its rules for forwarded packets in.
+const FORWARD: [&str; 3] = ["ip", "filter", "FORWARD"];
+
+/// With what the chain's rules are changed.
+enum Owner {
+    Iptables(&'static str),
+    Nft,
+}
+
+/// The handles of the rules in `FORWARD` that let the bridge's traffic through.
+fn nft_handles(bridge: &str) -> Result<Vec<String>, NetError> {
+    let listed = run("nft", &[&["--handle", "list", "chain"][..], &FORWARD].concat())?;
+    Ok(handles(&listed, bridge))
+}
+
+fn handles(listed: &str, bridge: &str) -> Vec<String> {
+    let ours = ["iifname", "oifname"].map(|direction| format!("{direction} \"{bridge}\" accept # handle "));
+    let handle = |line: &str| ours.iter().find_map(|rule| line.trim().strip_prefix(rule).map(str::to_owned));
+    listed.lines().filter_map(handle).collect()
 }
 
 /// The iptables flavour whose filter table exists. Asked without touching either, because a mere listing by iptables
 /// would create the table.
-fn forward_chain_owner() -> Option<&'static str> {
+fn forward_chain_owner() -> Option<Owner> {
     let quiet = |program: &str, args: &[&str]| {
         let mut command = Command::new(program);
         command.args(args).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
         matches!(command.status(), Ok(s) if s.success())
     };
     let legacy = std::fs::read_to_string("/proc/net/ip_tables_names").unwrap_or_default();
-    let candidates: &[&'static str] = if legacy.lines().any(|l| l == "filter") {
-        &["iptables-legacy", "iptables"]
-    } else if quiet("nft", &["list", "chain", "ip", "filter", "FORWARD"]) {
-        &["iptables-nft", "iptables"]
-    } else {
-        return None;
+    let first = |candidates: &[&'static str]| {
+        candidates.iter().copied().find(|program| quiet(program, &["--version"])).map(Owner::Iptables)
     };
-    candidates.iter().copied().find(|program| quiet(program, &["--version"]))
+    if legacy.lines().any(|l| l == "filter") {
+        return first(&["iptables-legacy", "iptables"]);
+    }
+    if !quiet("nft", &[&["list", "chain"][..], &FORWARD].concat()) {
+        return None;
+    }
+    first(&["iptables-nft", "iptables"]).or(Some(Owner::Nft))
 }
 
-fn iptables(program: &str, action: &str, rule: &[&str]) -> Result<(), NetError> {
+fn iptables(program: &'static str, action: &str, rule: &[&str]) -> Result<String, NetError> {
+    run(program, &[&["-w", "5", action][..], rule].concat())
+}
+
+/// Runs a program; gives what it wrote.
+fn run(program: &'static str, arguments: &[&str]) -> Result<String, NetError> {
     let output = Command::new(program)
-        .args(["-w", "5", action])
-        .args(rule)
+        .args(arguments)
         .stdin(Stdio::null())
         .output()
         .map_err(NetError::io(format!("start {program}")))?;
     if output.status.success() {
-        return Ok(());
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
-    Err(NetError::Program { program: "iptables", message: tail(&output.stderr) })
+    Err(NetError::Program { program, message: tail(&output.stderr) })
 }
 
 fn tail(stderr: &[u8]) -> String {
     let start = stderr.len().saturating_sub(STDERR_BYTES_MAX);
     String::from_utf8_lossy(&stderr[start..]).trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rules_of_one_bridge_are_found_by_their_text() {
+        let listed = "table ip filter {\n\tchain FORWARD { # handle 1\n\t\ttype filter hook forward priority 0; policy drop;\n\
+            \t\toifname \"kel-a\" accept # handle 3\n\t\tiifname \"kel-a\" accept # handle 2\n\
+            \t\tiifname \"kel-ab\" accept # handle 4\n\t\tiifname \"docker0\" oifname \"kel-a\" accept # handle 9\n\t}\n}\n";
+        assert_eq!(handles(listed, "kel-a"), ["3", "2"]);
+        assert_eq!(handles(listed, "kel"), [""; 0]);
+    }
 }

@@ -1,7 +1,6 @@
 //! Replica sets and replication controllers: keep the asked number of pods. One loop for both kinds, as they differ only
-//! in their selector's form and their status. The decisions are in `core`, the requests for pods in `pods`.
+//! in their selector's form and their status. The decisions are in `core`.
 pub mod core;
-pub mod pods;
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -13,10 +12,10 @@ use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 use self::core::{Observed, Step};
-use self::pods::{PodControl, Template};
 use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::expectations::Expectations;
 use crate::shared::informers::SharedInformer;
+use crate::shared::pods::{PodControl, Template};
 use crate::views::{IndexKey, Indexed, uid_number};
 use crate::views::{PodView, ReplicaSetView, ReplicaStatus, ReplicationControllerView};
 

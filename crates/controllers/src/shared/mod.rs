@@ -1,8 +1,9 @@
-//! What controllers are built from: context, informers, expectations, ownership, discovery.
+//! What controllers are built from: context, informers, expectations, ownership, pods, discovery.
 pub mod config;
 pub mod context;
 pub mod discovery;
 pub mod expectations;
 pub mod informers;
 pub mod ownership;
+pub mod pods;
 pub mod tree;

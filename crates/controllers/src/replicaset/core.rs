@@ -12,8 +12,6 @@ use crate::views::{PodView, ReplicaStatus};
 
 /// Pods made or deleted in one sync at most.
 pub const BURST_MAX: usize = 500;
-/// Size of the first batch of creations; it doubles as long as all succeed.
-pub const FIRST_BATCH: usize = 1;
 /// Condition of a replica set that cannot make or delete pods.
 pub const REPLICA_FAILURE: &str = "ReplicaFailure";
 const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";

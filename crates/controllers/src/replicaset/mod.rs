@@ -15,12 +15,9 @@ use self::core::{Observed, Step};
 use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::expectations::Expectations;
 use crate::shared::informers::SharedInformer;
-use crate::shared::pods::{PodControl, Template};
+use crate::shared::pods::{PodControl, Template, slow_start};
 use crate::views::{IndexKey, Indexed, uid_number};
 use crate::views::{PodView, ReplicaSetView, ReplicaStatus, ReplicationControllerView};
-
-/// Creations in flight at once within one batch.
-const CREATE_PARALLEL_MAX: usize = 64;
 
 /// What the loop needs to know of a kind that keeps pods.
 pub trait Replicated: Indexed {
@@ -264,31 +261,16 @@ impl<T: Replicated> Controller<T> {
         }
     }
 
-    /// Makes pods in batches that double, so that a set that cannot make any does not flood the API with failures.
     async fn create(&self, key: &ObjectKey, set: &Arc<T>, template: &Template, n: usize) -> Result<(), ClientError> {
         self.expectations.expect_creations(key, n);
-        let mut left = n;
-        let mut batch = core::FIRST_BATCH;
-        while left > 0 {
-            let now = batch.min(left).min(CREATE_PARALLEL_MAX);
-            let results = join_all((0..now).map(|_| self.control.create(&**set, template))).await;
-            left -= now;
-            let mut error = None;
-            for r in results {
-                if let Err(e) = r {
-                    self.expectations.creation_observed(key);
-                    error = error.or(Some(e));
-                }
-            }
-            if let Some(e) = error {
-                for _ in 0..left {
-                    self.expectations.creation_observed(key);
-                }
-                return if e.is_namespace_terminating() { Ok(()) } else { Err(e) };
-            }
-            batch = batch.saturating_mul(2);
+        let (made, error) = slow_start(n, |_| self.control.create(&**set, template)).await;
+        for _ in made..n {
+            self.expectations.creation_observed(key);
         }
-        Ok(())
+        match error {
+            Some(e) if !e.is_namespace_terminating() => Err(e),
+            _ => Ok(()),
+        }
     }
 
     async fn delete(

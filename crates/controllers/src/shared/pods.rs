@@ -1,6 +1,7 @@
 //! Makes and deletes the pods of an owner, with the events upstream gives (`controller_utils.go`, RealPodControl).
 use std::collections::BTreeMap;
 
+use futures::future::join_all;
 use kelson_client::{Client, ClientError, DeleteOptions, EventRecorder, EventType, Object, ObjectRef};
 use kelson_meta::OwnerReference;
 use serde::{Deserialize, Serialize};
@@ -10,6 +11,36 @@ use crate::views::PodView;
 
 /// Longest prefix of a generated pod name that still leaves room for the random suffix.
 const PREFIX_MAX: usize = 248;
+/// Size of the first batch of creations; it doubles as long as all succeed.
+const FIRST_BATCH: usize = 1;
+/// Creations in flight at once within one batch.
+const PARALLEL_MAX: usize = 64;
+
+/// Makes `count` things in batches that double, so that an owner that cannot make any does not flood the API with failures:
+/// a batch in which one failed is the last. Gives how many were made, and the first error. `make` gets the number of the
+/// thing, from 0.
+pub async fn slow_start<R, T>(count: usize, make: impl Fn(usize) -> R) -> (usize, Option<ClientError>)
+where
+    R: Future<Output = Result<T, ClientError>>,
+{
+    let (mut tried, mut made, mut batch) = (0, 0, FIRST_BATCH);
+    while tried < count {
+        let now = batch.min(count - tried).min(PARALLEL_MAX);
+        let mut error = None;
+        for result in join_all((tried..tried + now).map(&make)).await {
+            match result {
+                Ok(_) => made += 1,
+                Err(e) => error = error.or(Some(e)),
+            }
+        }
+        if error.is_some() {
+            return (made, error);
+        }
+        tried += now;
+        batch = batch.saturating_mul(2);
+    }
+    (made, None)
+}
 
 /// A pod template, its spec untouched.
 #[derive(Deserialize)]
@@ -71,6 +102,16 @@ impl PodControl {
         let mut prefix = owner.name().to_owned();
         prefix.truncate(PREFIX_MAX);
         prefix.push('-');
+        self.create_as(owner, prefix, template).await
+    }
+
+    /// As [`create`](Self::create), with a name that the API makes from `prefix`.
+    pub async fn create_as<O: Object>(
+        &self,
+        owner: &O,
+        prefix: String,
+        template: &Template,
+    ) -> Result<PodView, ClientError> {
         let pod = NewPod {
             api_version: "v1",
             kind: "Pod",

@@ -9,11 +9,12 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use kelson_client::{Change, Client, EventRecorder, EventType, Object, ObjectRef, WorkQueue};
-use kelson_meta::{LabelSelector, ObjectKey, ObjectMeta};
+use kelson_meta::{LabelSelector, ObjectKey};
 
 use self::rollout::Rollout;
 use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::informers::SharedInformer;
+use crate::shared::ownership::{controller_key, enqueue_owners};
 use crate::views::{DeploymentView, PodView, ReplicaSetView};
 use crate::views::{IndexKey, uid_number};
 
@@ -45,7 +46,9 @@ pub fn start(ctx: &Arc<Context>) {
     });
     me.deployments.on_change(crate::shared::context::enqueue_self(&queue));
     let (deployments, q) = (me.deployments.clone(), queue.clone());
-    me.sets.on_change(move |change| on_set(&deployments, &q, change));
+    me.sets.on_change(move |change| {
+        enqueue_owners(&deployments, &q, change, |s| &s.metadata, |d, set| selector(d).matches(&set.labels));
+    });
     let (deployments, sets, q) = (me.deployments.clone(), me.sets.clone(), queue.clone());
     me.pods.on_change(move |change| {
         // Only a Recreate deployment waits for pods themselves: for the last old one to be gone.
@@ -63,38 +66,9 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
-fn deployment_of(meta: &ObjectMeta) -> Option<ObjectKey> {
-    let c = meta.controller().filter(|c| c.kind == "Deployment" && c.api_version == "apps/v1")?;
-    Some(ObjectKey::new(&meta.namespace, &c.name))
-}
-
 fn deployment_of_pod(sets: &SharedInformer<ReplicaSetView>, pod: &PodView) -> Option<ObjectKey> {
-    let c = pod.metadata.controller().filter(|c| c.kind == "ReplicaSet")?;
-    deployment_of(&sets.get(&ObjectKey::new(&pod.metadata.namespace, &c.name))?.metadata)
-}
-
-fn on_set(deployments: &SharedInformer<DeploymentView>, queue: &WorkQueue<ObjectKey>, change: &Change<ReplicaSetView>) {
-    let set = change.object();
-    let owner = deployment_of(&set.metadata);
-    if let Change::Updated { old, .. } = change {
-        let before = deployment_of(&old.metadata);
-        if before != owner
-            && let Some(k) = before
-        {
-            queue.add(k);
-        }
-    }
-    if let Some(key) = owner {
-        return queue.add(key);
-    }
-    if set.metadata.controller().is_some() || matches!(change, Change::Deleted(_)) {
-        return;
-    }
-    for d in deployments.in_namespace(&set.metadata.namespace) {
-        if selector(&d).matches(&set.metadata.labels) {
-            queue.add(d.key());
-        }
-    }
+    let set = sets.get(&controller_key::<ReplicaSetView>(&pod.metadata)?)?;
+    controller_key::<DeploymentView>(&set.metadata)
 }
 
 fn selector(d: &DeploymentView) -> LabelSelector {

@@ -40,7 +40,7 @@ impl Ask {
         let (mut max_surge, mut max_unavailable) = (0, 0);
         if rolling {
             let ru = d.spec.strategy.rolling_update.as_ref();
-            let part = |v: Option<&IntOrString>, up| v.map_or(0, |v| resolve(v, replicas, up));
+            let part = |v: Option<&IntOrString>, up| v.map_or(0, |v| v.scaled(replicas, up));
             max_surge = part(ru.and_then(|r| r.max_surge.as_ref()), true);
             max_unavailable = part(ru.and_then(|r| r.max_unavailable.as_ref()), false);
             if max_surge == 0 && max_unavailable == 0 {
@@ -53,18 +53,6 @@ impl Ask {
     /// Most pods there may be.
     pub fn max_total(&self) -> i32 {
         self.replicas.saturating_add(self.max_surge)
-    }
-}
-
-fn resolve(v: &IntOrString, of: i32, up: bool) -> i32 {
-    match v {
-        IntOrString::Int(n) => *n,
-        IntOrString::Text(p) => {
-            let percent: i64 = p.trim_end_matches('%').parse().unwrap_or(0);
-            let product = percent * i64::from(of);
-            let n = if up { (product + 99).div_euclid(100) } else { product.div_euclid(100) };
-            i32::try_from(n).unwrap_or(i32::MAX)
-        }
     }
 }
 

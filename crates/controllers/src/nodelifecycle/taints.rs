@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use jiff::Timestamp;
 
+use crate::shared::toleration::tolerates;
 use crate::views::condition;
 use crate::views::{NodeView, Taint, Toleration};
 
@@ -64,26 +65,6 @@ pub fn desired(node: &NodeView, now: &str) -> Option<Vec<Taint>> {
         }
     }
     (out != node.spec.taints).then_some(out)
-}
-
-/// Whether a toleration covers a taint.
-pub fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
-    if !toleration.effect.is_empty() && toleration.effect != taint.effect {
-        return false;
-    }
-    if !toleration.key.is_empty() && toleration.key != taint.key {
-        return false;
-    }
-    match toleration.operator.as_str() {
-        "" | "Equal" => toleration.value == taint.value,
-        "Exists" => true,
-        "Lt" | "Gt" => match (toleration.value.parse::<i64>(), taint.value.parse::<i64>()) {
-            (Ok(limit), Ok(value)) if toleration.operator == "Lt" => value < limit,
-            (Ok(limit), Ok(value)) => value > limit,
-            _ => false,
-        },
-        _ => false,
-    }
 }
 
 /// When a pod must leave a node.

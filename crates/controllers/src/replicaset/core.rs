@@ -7,6 +7,7 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kelson_meta::format_seconds;
 
+use crate::shared::pods::until_available;
 use crate::views::condition::{self, Condition};
 use crate::views::{PodView, ReplicaStatus};
 
@@ -126,19 +127,6 @@ pub struct Observed<'a> {
     pub failure: Option<String>,
     /// Whether terminating pods are reported (replica sets: yes, replication controllers: no).
     pub reports_terminating: bool,
-}
-
-/// How long until a ready pod is available; zero: it is.
-pub fn until_available(pod: &PodView, min_ready: i32, now: Timestamp) -> Option<Duration> {
-    if !pod.is_ready() {
-        return None;
-    }
-    if min_ready <= 0 {
-        return Some(Duration::ZERO);
-    }
-    let ready_for = now.duration_since(pod.ready_since()?).as_millis().max(0);
-    let missing = i128::from(min_ready) * 1000 - ready_for;
-    Some(Duration::from_millis(u64::try_from(missing).unwrap_or(0)))
 }
 
 /// The status and, where pods will become available by time alone, when to look again.

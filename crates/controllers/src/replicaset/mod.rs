@@ -6,7 +6,7 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use futures::future::join_all;
-use kelson_client::{Change, Client, ClientError, Object, WorkQueue};
+use kelson_client::{Change, Client, ClientError, WorkQueue};
 use kelson_meta::{LabelSelector, ObjectKey, ObjectMeta};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
@@ -15,6 +15,7 @@ use self::core::{Observed, Step};
 use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::expectations::Expectations;
 use crate::shared::informers::SharedInformer;
+use crate::shared::ownership::enqueue_owners;
 use crate::shared::pods::{PodControl, Template, slow_start};
 use crate::views::{IndexKey, Indexed, uid_number};
 use crate::views::{PodView, ReplicaSetView, ReplicaStatus, ReplicationControllerView};
@@ -137,70 +138,14 @@ fn launch<T: Replicated>(ctx: &Arc<Context>, sets: SharedInformer<T>) {
         q.add(key);
     });
     let (q, e) = (queue.clone(), expectations);
-    ctx.informers.pods.on_change(move |change| on_pod(&sets, &q, &e, change));
+    ctx.informers.pods.on_change(move |change| {
+        e.pod_observed::<T>(change);
+        enqueue_owners(&sets, &q, change, |p| &p.metadata, |set, pod| set.selector().matches(&pod.labels));
+    });
     ctx.run_queue(&queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
     });
-}
-
-/// The key of the set that controls a pod.
-fn controller_key<T: Object>(meta: &ObjectMeta) -> Option<ObjectKey> {
-    let c = meta.controller().filter(|c| c.kind == T::TYPE.kind)?;
-    (c.api_version == T::TYPE.api_version()).then(|| ObjectKey::new(&meta.namespace, &c.name))
-}
-
-fn on_pod<T: Replicated>(
-    sets: &SharedInformer<T>,
-    queue: &WorkQueue<ObjectKey>,
-    expectations: &Expectations,
-    change: &Change<PodView>,
-) {
-    let pod = change.object();
-    let owner = controller_key::<T>(&pod.metadata);
-    match change {
-        Change::Added(_) if !pod.metadata.is_deleting() => {
-            if let Some(k) = &owner {
-                expectations.creation_observed(k);
-            }
-        }
-        Change::Deleted(_) | Change::Added(_) => {
-            if let Some(k) = &owner {
-                expectations.deletion_observed(k, &pod.metadata.uid);
-            }
-        }
-        Change::Updated { old, new } => {
-            if new.metadata.is_deleting()
-                && let Some(k) = &owner
-            {
-                expectations.deletion_observed(k, &new.metadata.uid);
-            }
-            let before = controller_key::<T>(&old.metadata);
-            if before != owner
-                && let Some(k) = before
-            {
-                queue.add(k);
-            }
-        }
-    }
-    if let Some(k) = owner {
-        return queue.add(k);
-    }
-    let relevant = match change {
-        Change::Added(_) => true,
-        Change::Updated { old, new } => {
-            old.metadata.labels != new.metadata.labels || old.metadata.controller() != new.metadata.controller()
-        }
-        Change::Deleted(_) => false,
-    };
-    if relevant && pod.metadata.controller().is_none() {
-        // Nobody's pod: every set that would select it may want it.
-        for set in sets.list() {
-            if set.namespace() == pod.metadata.namespace && set.selector().matches(&pod.metadata.labels) {
-                queue.add(set.key());
-            }
-        }
-    }
 }
 
 impl<T: Replicated> Controller<T> {
@@ -264,9 +209,7 @@ impl<T: Replicated> Controller<T> {
     async fn create(&self, key: &ObjectKey, set: &Arc<T>, template: &Template, n: usize) -> Result<(), ClientError> {
         self.expectations.expect_creations(key, n);
         let (made, error) = slow_start(n, |_| self.control.create(&**set, template)).await;
-        for _ in made..n {
-            self.expectations.creation_observed(key);
-        }
+        self.expectations.lower_creations(key, n - made);
         match error {
             Some(e) if !e.is_namespace_terminating() => Err(e),
             _ => Ok(()),

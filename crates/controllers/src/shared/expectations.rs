@@ -3,9 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use kelson_client::{Change, Object};
 use kelson_meta::ObjectKey;
 use parking_lot::Mutex;
 use tokio::time::Instant;
+
+use super::ownership::controller_key;
+use crate::views::PodView;
 
 /// After this, what was expected is taken as never coming.
 const TIMEOUT: Duration = Duration::from_secs(300);
@@ -30,26 +34,44 @@ impl Expectations {
             .get(key)
             .is_none_or(|e| (e.creations == 0 && e.deletions.is_empty()) || e.since.elapsed() > TIMEOUT)
     }
-    /// Expects `count` creations and forgets what was expected before.
+    /// Expects `creations` and the deletions of these UIDs, and forgets what was expected before.
+    pub fn expect(&self, key: &ObjectKey, creations: usize, deletions: impl IntoIterator<Item = String>) {
+        let new = Expected { creations, deletions: deletions.into_iter().collect(), since: Instant::now() };
+        self.by_key.lock().insert(key.clone(), new);
+    }
+    /// Expects creations alone.
     pub fn expect_creations(&self, key: &ObjectKey, count: usize) {
-        let new = Expected { creations: count, deletions: HashSet::new(), since: Instant::now() };
-        self.by_key.lock().insert(key.clone(), new);
+        self.expect(key, count, []);
     }
-    /// Expects these deletions and forgets what was expected before.
+    /// Expects deletions alone.
     pub fn expect_deletions(&self, key: &ObjectKey, uids: impl IntoIterator<Item = String>) {
-        let new = Expected { creations: 0, deletions: uids.into_iter().collect(), since: Instant::now() };
-        self.by_key.lock().insert(key.clone(), new);
+        self.expect(key, 0, uids);
     }
-    /// A creation was seen, or failed and will not be seen.
-    pub fn creation_observed(&self, key: &ObjectKey) {
+    /// So many creations failed, or were given up, and will not be seen.
+    pub fn lower_creations(&self, key: &ObjectKey, count: usize) {
         if let Some(e) = self.by_key.lock().get_mut(key) {
-            e.creations = e.creations.saturating_sub(1);
+            e.creations = e.creations.saturating_sub(count);
         }
+    }
+    /// A creation was seen.
+    pub fn creation_observed(&self, key: &ObjectKey) {
+        self.lower_creations(key, 1);
     }
     /// A deletion was seen, or failed and will not be seen.
     pub fn deletion_observed(&self, key: &ObjectKey, uid: &str) {
         if let Some(e) = self.by_key.lock().get_mut(key) {
             e.deletions.remove(uid);
+        }
+    }
+    /// Notes what a change of a pod says of the expectations of its controller, if that is an `O`. A pod that is being
+    /// deleted counts as deleted.
+    pub fn pod_observed<O: Object>(&self, change: &Change<PodView>) {
+        let pod = change.object();
+        let Some(owner) = controller_key::<O>(&pod.metadata) else { return };
+        match change {
+            Change::Added(_) if !pod.metadata.is_deleting() => self.creation_observed(&owner),
+            Change::Updated { .. } if !pod.metadata.is_deleting() => {}
+            _ => self.deletion_observed(&owner, &pod.metadata.uid),
         }
     }
     /// The owner is gone.

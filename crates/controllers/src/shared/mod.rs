@@ -6,4 +6,5 @@ pub mod expectations;
 pub mod informers;
 pub mod ownership;
 pub mod pods;
+pub mod toleration;
 pub mod tree;

@@ -2,11 +2,13 @@
 //! those it controls but no longer selects (released). Upstream `controller_ref_manager.go`.
 use std::sync::Arc;
 
-use kelson_client::{Client, ClientError, Object, PatchKind, WriteOptions};
-use kelson_meta::{LabelSelector, ObjectMeta, OwnerReference};
+use kelson_client::{Change, Client, ClientError, Object, PatchKind, WorkQueue, WriteOptions};
+use kelson_meta::{LabelSelector, ObjectKey, ObjectMeta, OwnerReference};
 use serde_json::{Value, json};
 
+use super::informers::SharedInformer;
 use crate::shared::context::SyncError;
+use crate::views::Indexed;
 
 /// What to do about one dependent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +51,51 @@ pub fn controller_ref<O: Object>(owner: &O) -> OwnerReference {
         uid: owner.uid().to_owned(),
         controller: Some(true),
         block_owner_deletion: Some(true),
+    }
+}
+
+/// The key of the `O` that controls an object, if an `O` does.
+pub fn controller_key<O: Object>(meta: &ObjectMeta) -> Option<ObjectKey> {
+    let c = meta.controller().filter(|c| c.kind == O::TYPE.kind)?;
+    (c.api_version == O::TYPE.api_version()).then(|| ObjectKey::new(&meta.namespace, &c.name))
+}
+
+/// Queues the owners that a change of a dependent concerns: who controls it, who did until now, and for one that nobody
+/// controls all that would select it, since they may adopt it.
+pub fn enqueue_owners<O: Indexed, D: Object>(
+    owners: &SharedInformer<O>,
+    queue: &WorkQueue<ObjectKey>,
+    change: &Change<D>,
+    meta: impl Fn(&D) -> &ObjectMeta,
+    selects: impl Fn(&O, &ObjectMeta) -> bool,
+) {
+    let dependent = meta(change.object());
+    let owner = controller_key::<O>(dependent);
+    if let Change::Updated { old, .. } = change {
+        let before = controller_key::<O>(meta(old));
+        if before != owner
+            && let Some(k) = before
+        {
+            queue.add(k);
+        }
+    }
+    if let Some(k) = owner {
+        return queue.add(k);
+    }
+    let relevant = match change {
+        Change::Added(_) => true,
+        Change::Updated { old, .. } => {
+            let old = meta(old);
+            old.labels != dependent.labels || old.controller() != dependent.controller()
+        }
+        Change::Deleted(_) => false,
+    };
+    if relevant && dependent.controller().is_none() {
+        for o in owners.list() {
+            if o.namespace() == dependent.namespace && selects(&o, dependent) {
+                queue.add(o.key());
+            }
+        }
     }
 }
 

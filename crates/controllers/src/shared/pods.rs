@@ -1,7 +1,9 @@
 //! Makes and deletes the pods of an owner, with the events upstream gives (`controller_utils.go`, RealPodControl).
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use futures::future::join_all;
+use jiff::Timestamp;
 use kelson_client::{Client, ClientError, DeleteOptions, EventRecorder, EventType, Object, ObjectRef};
 use kelson_meta::OwnerReference;
 use serde::{Deserialize, Serialize};
@@ -159,6 +161,65 @@ impl PodControl {
                 }
                 Err(e)
             }
+        }
+    }
+}
+
+/// How long until a ready pod is available: zero when it is, `None` while it is not ready. `min_ready` is the owner's
+/// `minReadySeconds`.
+pub fn until_available(pod: &PodView, min_ready: i32, now: Timestamp) -> Option<Duration> {
+    if !pod.is_ready() {
+        return None;
+    }
+    if min_ready <= 0 {
+        return Some(Duration::ZERO);
+    }
+    let ready_for = now.duration_since(pod.ready_since()?).as_millis().max(0);
+    let missing = i128::from(min_ready) * 1000 - ready_for;
+    Some(Duration::from_millis(u64::try_from(missing).unwrap_or(0)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_slow_start_ends_at_the_first_batch_that_fails() {
+        for (count, fails_from, made, tried) in
+            [(7, 99, 7, 7), (0, 0, 0, 0), (100, 0, 0, 1), (100, 2, 2, 3), (100, 5, 5, 7)]
+        {
+            let calls = AtomicUsize::new(0);
+            let result = slow_start(count, |i| {
+                calls.fetch_add(1, Ordering::Relaxed);
+                async move { if i < fails_from { Ok(i) } else { Err(ClientError::Decode("no".into())) } }
+            });
+            let (got, error) = result.await;
+            assert_eq!((got, calls.into_inner(), error.is_some()), (made, tried, tried > made), "{count} {fails_from}");
+        }
+    }
+
+    #[test]
+    fn when_pods_are_available() {
+        let pod = |ready: &str| -> PodView {
+            let c =
+                serde_json::json!([{"type": "Ready", "status": ready, "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
+            serde_json::from_value(serde_json::json!({"status": {"conditions": c}})).unwrap()
+        };
+        let now = "2026-01-01T00:00:10Z".parse().unwrap();
+        for (ready, min_ready, want) in [
+            ("True", 0, Some(0)),
+            ("True", 10, Some(0)),
+            ("True", 30, Some(20)),
+            ("False", 0, None),
+            ("False", 9, None),
+        ] {
+            assert_eq!(
+                until_available(&pod(ready), min_ready, now),
+                want.map(Duration::from_secs),
+                "{ready} {min_ready}"
+            );
         }
     }
 }

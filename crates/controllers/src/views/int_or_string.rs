@@ -10,3 +10,18 @@ pub enum IntOrString {
     /// Text.
     Text(String),
 }
+
+impl IntOrString {
+    /// A number as it is, a percentage as its part of `of`, rounded `up` or down; text that is neither is none of it.
+    pub fn scaled(&self, of: i32, up: bool) -> i32 {
+        match self {
+            Self::Int(n) => *n,
+            Self::Text(p) => {
+                let percent: i32 = p.trim_end_matches('%').parse().unwrap_or(0);
+                let product = i64::from(percent) * i64::from(of);
+                let n = if up { (product + 99).div_euclid(100) } else { product.div_euclid(100) };
+                i32::try_from(n).unwrap_or(i32::MAX)
+            }
+        }
+    }
+}

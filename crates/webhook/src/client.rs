@@ -1,0 +1,241 @@
+//! One call: the pool of its target, a place among the calls under way, the exchange, and the limits of both.
+use std::error::Error as _;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use bytes::{Bytes, BytesMut};
+use http::{HeaderValue, Method, Request, Response, Uri, header};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper_util::client::legacy::{Client as Pool, Error as PoolError};
+use hyper_util::rt::{TokioExecutor, TokioTimer};
+use kelson_tasks::FILES;
+use parking_lot::Mutex;
+use tokio::sync::Semaphore;
+
+use crate::answer;
+use crate::connect::{Connector, ServiceResolver};
+use crate::credentials::Credentials;
+use crate::error::CallError;
+use crate::target::{Location, Target};
+use crate::tls::{Protocols, client_config};
+
+/// Targets remembered; the one not used for the longest time is forgotten for another.
+const TARGETS_MAX: usize = 200;
+/// Calls under way to one target; its connections are at most these and the idle ones.
+const CALLS_MAX: usize = 100;
+/// Connections kept for later calls, per target.
+const IDLE_MAX: usize = 25;
+const IDLE_TIMEOUT: Duration = Duration::from_secs(90);
+/// How often credentials in files are read again.
+const REREAD_AFTER: Duration = Duration::from_secs(60);
+/// Bytes that are sent. Two objects of the largest size that the API takes fit in.
+const REQUEST_BYTES_MAX: usize = 16 << 20;
+/// What upstream's calls say they come from.
+const USER_AGENT: HeaderValue = HeaderValue::from_static("kube-apiserver-admission");
+
+/// One POST of JSON.
+#[derive(Clone, Debug)]
+pub struct Call {
+    /// The JSON.
+    pub body: Bytes,
+    /// All of it must be over by then; the server is told in whole seconds (`?timeout=10s`).
+    pub timeout: Duration,
+    /// Longest answer that is read.
+    pub answer_bytes_max: usize,
+}
+
+/// Calls webhooks. One for the process: what is remembered of targets is in it.
+pub struct WebhookClient {
+    resolver: Arc<dyn ServiceResolver>,
+    credentials: Credentials,
+    /// The last used at the end.
+    targets: Mutex<Vec<Arc<Known>>>,
+}
+
+/// What is kept for one target: connections, and how it is spoken to.
+struct Known {
+    target: Target,
+    pool: Pool<Connector, Full<Bytes>>,
+    url: Uri,
+    authorization: Option<HeaderValue>,
+    calls: Semaphore,
+    made: Instant,
+    reread: bool,
+}
+
+impl WebhookClient {
+    /// Finds services by `resolver`, and is to servers who `credentials` say.
+    pub fn new(resolver: Arc<dyn ServiceResolver>, credentials: Credentials) -> Self {
+        Self { resolver, credentials, targets: Mutex::default() }
+    }
+
+    /// Sends a call, and gives the body of a good answer. A changed target (its bundle, say) counts for the next call:
+    /// what is kept belongs to the whole configuration.
+    ///
+    /// # Errors
+    /// See [`CallError`].
+    pub async fn call(&self, target: &Target, call: Call) -> Result<Bytes, CallError> {
+        let late = |url: &Uri| {
+            CallError::Timeout(format!("Post \"{}\": context deadline exceeded", with_timeout(url, call.timeout)))
+        };
+        let begun = tokio::time::Instant::now();
+        let known = tokio::time::timeout(call.timeout, self.known(target)).await;
+        let known = known.map_err(|_| CallError::Timeout("context deadline exceeded".to_owned()))??;
+        let left = call.timeout.saturating_sub(begun.elapsed());
+        match tokio::time::timeout(left, known.exchange(&call)).await {
+            Ok(answer) => answer,
+            Err(_) => Err(late(&known.url)),
+        }
+    }
+
+    async fn known(&self, target: &Target) -> Result<Arc<Known>, CallError> {
+        {
+            let mut targets = self.targets.lock();
+            if let Some(at) = targets.iter().position(|k| k.target == *target) {
+                let known = targets.remove(at);
+                if !known.reread || known.made.elapsed() < REREAD_AFTER {
+                    targets.push(Arc::clone(&known));
+                    return Ok(known);
+                }
+            }
+        }
+        let known = Arc::new(self.open(target).await.map_err(CallError::Configuration)?);
+        let mut targets = self.targets.lock();
+        // Somebody else may have opened it meanwhile; then there is one, and this one goes with its call.
+        if !targets.iter().any(|k| k.target == *target) {
+            if targets.len() == TARGETS_MAX {
+                targets.remove(0);
+            }
+            targets.push(Arc::clone(&known));
+        }
+        Ok(known)
+    }
+
+    async fn open(&self, target: &Target) -> Result<Known, String> {
+        let url = target.url()?;
+        let host = url.host().unwrap_or_default();
+        let user = self.credentials.of(host, url.port_u16().unwrap_or(443)).cloned();
+        let reread = user.as_ref().is_some_and(crate::credentials::User::has_files);
+        let protocols = if is_local(target, host) { Protocols::Http2 } else { Protocols::Http1 };
+        let bundle = target.ca_bundle.clone();
+        let read = FILES.run(move || {
+            let authorization = match &user {
+                Some(user) => user.authorization()?,
+                None => None,
+            };
+            Ok::<_, String>((client_config(&bundle, user.as_ref(), protocols)?, authorization))
+        });
+        let (tls, authorization) = read.await.map_err(|e| e.to_string())??;
+        let connector = Connector::new(&target.location, &url, Arc::clone(&self.resolver), tls)?;
+        let pool = Pool::builder(TokioExecutor::new())
+            .pool_timer(TokioTimer::new())
+            .timer(TokioTimer::new())
+            .pool_idle_timeout(IDLE_TIMEOUT)
+            .pool_max_idle_per_host(IDLE_MAX)
+            .http2_max_header_list_size(16 << 10)
+            .build(connector);
+        let calls = Semaphore::new(CALLS_MAX);
+        Ok(Known { target: target.clone(), pool, url, authorization, calls, made: Instant::now(), reread })
+    }
+}
+
+/// Servers on this machine are spoken to in HTTP/2: there are no others to spread calls over.
+fn is_local(target: &Target, host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>();
+    matches!(target.location, Location::Url(_))
+        && (host.eq_ignore_ascii_case("localhost") || address.is_ok_and(|ip| ip.is_loopback()))
+}
+
+/// The URL of a call that has this much time, in whole seconds that are not less.
+fn with_timeout(url: &Uri, timeout: Duration) -> String {
+    let seconds = timeout.as_secs() + u64::from(timeout.subsec_nanos() > 0);
+    let after = if url.query().is_some() { '&' } else { '?' };
+    format!("{url}{after}timeout={}", go_duration(seconds))
+}
+
+/// `90` to `1m30s`, as Go writes a duration of whole seconds.
+fn go_duration(seconds: u64) -> String {
+    match (seconds / 3600, seconds / 60 % 60, seconds % 60) {
+        (0, 0, s) => format!("{s}s"),
+        (0, m, s) => format!("{m}m{s}s"),
+        (h, m, s) => format!("{h}h{m}m{s}s"),
+    }
+}
+
+impl Known {
+    async fn exchange(&self, call: &Call) -> Result<Bytes, CallError> {
+        let url = with_timeout(&self.url, call.timeout);
+        let failed = |why: String| CallError::Transport(format!("Post \"{url}\": {why}"));
+        if call.body.len() > REQUEST_BYTES_MAX {
+            return Err(failed(format!("the request is larger than {REQUEST_BYTES_MAX} bytes")));
+        }
+        // Closed never: it lives as long as this.
+        let _place = self.calls.acquire().await.map_err(|e| failed(e.to_string()))?;
+        let mut request = Request::builder()
+            .method(Method::POST)
+            .uri(url.as_str())
+            .header(header::CONTENT_TYPE, "application/json")
+            .header(header::ACCEPT, "application/json, */*")
+            .header(header::USER_AGENT, USER_AGENT)
+            .body(Full::new(call.body.clone()))
+            .map_err(|e| failed(e.to_string()))?;
+        if let Some(authorization) = &self.authorization {
+            request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
+        }
+        let response = self.pool.request(request).await.map_err(|e| failed(cause(&e)))?;
+        let (head, body) = response.into_parts();
+        let body = read(Response::new(body), call.answer_bytes_max).await?;
+        answer::judge(head.status, &head.headers, body)
+    }
+}
+
+/// Reads a body that is not too long.
+async fn read(response: Response<Incoming>, bytes_max: usize) -> Result<Bytes, CallError> {
+    const BROKEN: &str = "unexpected error when reading response body. Please retry. Original error:";
+    let mut body = response.into_body();
+    let mut read = BytesMut::new();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|e| {
+            let why = if e.is_incomplete_message() { "unexpected EOF".to_owned() } else { innermost(&e) };
+            CallError::Transport(format!("{BROKEN} {why}"))
+        })?;
+        if let Some(data) = frame.data_ref() {
+            if read.len() + data.len() > bytes_max {
+                return Err(CallError::Transport(format!("{BROKEN} response body is larger than {bytes_max} bytes")));
+            }
+            read.extend_from_slice(data);
+        }
+    }
+    Ok(read.freeze())
+}
+
+/// Why the pool failed, in few words: hyper's own say only at which step.
+fn cause(error: &PoolError) -> String {
+    let hyper = error.source().and_then(|e| e.downcast_ref::<hyper::Error>());
+    match hyper {
+        Some(e) if e.is_incomplete_message() || e.is_closed() || e.is_canceled() => "EOF".to_owned(),
+        _ => innermost(error),
+    }
+}
+
+fn innermost(error: &dyn std::error::Error) -> String {
+    let mut inner = error;
+    while let Some(source) = inner.source() {
+        inner = source;
+    }
+    inner.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_server_is_told_how_long_it_has() {
+        let told = |url: &str, ms| with_timeout(&url.parse().unwrap(), Duration::from_millis(ms));
+        assert_eq!(told("https://h/p", 10_000), "https://h/p?timeout=10s");
+        assert_eq!(told("https://h/p?a=b", 9_001), "https://h/p?a=b&timeout=10s");
+        assert_eq!(told("https://h", 60_000), "https://h/?timeout=1m0s");
+    }
+}

@@ -1,0 +1,184 @@
+//! Who the API server is to a webhook: the users of a kubeconfig, chosen by the webhook's host
+//! (`kubeConfigFile` of a `WebhookAdmission`; upstream `util/webhook/authentication.go`).
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use http::HeaderValue;
+use kelson_meta::tree::path::{at, list, text};
+use serde_json::Value;
+
+/// The user of every host that has none of its own.
+const ANY: &str = "*";
+
+/// Users by the hosts they are for. Without any, calls are anonymous.
+#[derive(Clone, Debug, Default)]
+pub struct Credentials {
+    users: BTreeMap<String, User>,
+    /// The current context's user, for hosts without a user of their own.
+    current: Option<String>,
+}
+
+/// How one user proves who it is. Does not print what it holds.
+#[derive(Clone, Default)]
+pub(crate) struct User {
+    pub token: Secret,
+    pub cert: Secret,
+    pub key: Secret,
+    /// `Basic` credentials, encoded.
+    pub basic: Option<String>,
+}
+
+impl std::fmt::Debug for User {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("User(..)")
+    }
+}
+
+/// Something secret, or the file that holds it.
+#[derive(Clone, Default)]
+pub(crate) enum Secret {
+    #[default]
+    None,
+    Data(Vec<u8>),
+    File(PathBuf),
+}
+
+impl Secret {
+    /// What it holds; `None` where there is nothing. Reads a file: for a lane.
+    pub fn load(&self) -> Result<Option<Vec<u8>>, String> {
+        match self {
+            Self::None => Ok(None),
+            Self::Data(data) => Ok(Some(data.clone())),
+            Self::File(path) => std::fs::read(path).map(Some).map_err(|e| format!("{}: {e}", path.display())),
+        }
+    }
+}
+
+impl User {
+    /// Whether some of it is in files, which may change.
+    pub fn has_files(&self) -> bool {
+        [&self.token, &self.cert, &self.key].iter().any(|s| matches!(s, Secret::File(_)))
+    }
+    /// The `Authorization` header; `None` for users that have none.
+    pub fn authorization(&self) -> Result<Option<HeaderValue>, String> {
+        let text = match (self.token.load()?, &self.basic) {
+            (Some(token), _) => format!("Bearer {}", String::from_utf8_lossy(&token).trim()),
+            (None, Some(basic)) => format!("Basic {basic}"),
+            (None, None) => return Ok(None),
+        };
+        let header = HeaderValue::from_str(&text);
+        let mut header = header.map_err(|_| "the token holds characters that no header may".to_owned())?;
+        header.set_sensitive(true);
+        Ok(Some(header))
+    }
+}
+
+impl Credentials {
+    /// Reads a kubeconfig. Paths in it are relative to it.
+    ///
+    /// # Errors
+    /// When the file cannot be read, is no kubeconfig, or names a user that proves itself in a way that is not known here
+    /// (programs and providers).
+    pub fn load(path: &Path) -> Result<Self, String> {
+        let name = path.display();
+        let bytes = std::fs::read(path).map_err(|e| format!("{name}: {e}"))?;
+        Self::parse(&bytes, path.parent().unwrap_or(Path::new("."))).map_err(|e| format!("{name}: {e}"))
+    }
+
+    fn parse(bytes: &[u8], base: &Path) -> Result<Self, String> {
+        let (file, _) = kelson_codec::yaml::to_value(bytes).map_err(|e| e.to_string())?;
+        let mut users = BTreeMap::new();
+        for entry in list(&file, &["users"]) {
+            let name = text(entry, &["name"]);
+            users.insert(name.to_owned(), user(at(entry, &["user"]), base).map_err(|e| format!("user {name:?}: {e}"))?);
+        }
+        let context = text(&file, &["current-context"]);
+        let context = list(&file, &["contexts"]).iter().find(|c| !context.is_empty() && text(c, &["name"]) == context);
+        let current = context.map(|c| text(c, &["context", "user"]).to_owned()).filter(|u| !u.is_empty());
+        Ok(Self { users, current })
+    }
+
+    /// The user for `host:port`: the one of that name, then `*.` and a tail of the host, both with the port first and, where
+    /// it is 443, without; then `*`; then the current context's.
+    pub(crate) fn of(&self, host: &str, port: u16) -> Option<&User> {
+        let whole = format!("{host}:{port}");
+        let bare = (port == 443).then_some(host);
+        let named = [Some(whole.as_str()), bare].into_iter().flatten().find_map(|target| {
+            let tails = target.match_indices('.').map(|(i, _)| format!("*{}", &target[i..]));
+            self.users.get(target).or_else(|| tails.into_iter().find_map(|tail| self.users.get(&tail)))
+        });
+        named.or_else(|| self.users.get(ANY)).or_else(|| self.users.get(self.current.as_ref()?))
+    }
+}
+
+fn user(entry: &Value, base: &Path) -> Result<User, String> {
+    if !at(entry, &["exec"]).is_null() || !at(entry, &["auth-provider"]).is_null() {
+        return Err("auth provider not supported".to_owned());
+    }
+    let secret = |data: &str, file: &str| -> Result<Secret, String> {
+        match (text(entry, &[data]), text(entry, &[file])) {
+            ("", "") => Ok(Secret::None),
+            ("", path) => Ok(Secret::File(base.join(path))),
+            (encoded, _) => {
+                let decoded = base64::engine::general_purpose::STANDARD.decode(encoded.trim());
+                decoded.map(Secret::Data).map_err(|_| format!("{data} is not base64"))
+            }
+        }
+    };
+    let token = match (text(entry, &["token"]), text(entry, &["tokenFile"])) {
+        ("", "") => Secret::None,
+        ("", path) => Secret::File(base.join(path)),
+        (token, _) => Secret::Data(token.as_bytes().to_vec()),
+    };
+    let (name, password) = (text(entry, &["username"]), text(entry, &["password"]));
+    let basic = (!name.is_empty() || !password.is_empty())
+        .then(|| base64::engine::general_purpose::STANDARD.encode(format!("{name}:{password}")));
+    Ok(User {
+        token,
+        cert: secret("client-certificate-data", "client-certificate")?,
+        key: secret("client-key-data", "client-key")?,
+        basic,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FILE: &str = "
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {user: fallback}}]
+users:
+- {name: 'a.n.svc', user: {token: exact}}
+- {name: '*.n.svc:8443', user: {token: port}}
+- {name: '*.svc', user: {username: u, password: p}}
+- {name: 'fallback', user: {tokenFile: token}}
+";
+
+    #[test]
+    fn users_by_host() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("token"), "from-file\n").unwrap();
+        let credentials = Credentials::parse(FILE.as_bytes(), dir.path()).unwrap();
+        let of = |host: &str, port| {
+            let header = credentials.of(host, port).unwrap().authorization().unwrap().unwrap();
+            header.to_str().unwrap().to_owned()
+        };
+        assert_eq!(of("a.n.svc", 443), "Bearer exact");
+        assert_eq!(of("b.n.svc", 8443), "Bearer port");
+        assert_eq!(of("b.m.svc", 443), "Basic dTpw");
+        assert_eq!(of("example.com", 443), "Bearer from-file");
+        assert_eq!(of("b.m.svc", 444), "Bearer from-file", "without its port only 443 is found");
+        let any = format!("{FILE}- {{name: '*', user: {{token: any}}}}");
+        let credentials = Credentials::parse(any.as_bytes(), dir.path()).unwrap();
+        let header = credentials.of("example.com", 1).unwrap().authorization().unwrap().unwrap();
+        assert_eq!(header.to_str().unwrap(), "Bearer any");
+        assert!(header.is_sensitive());
+        assert!(Credentials::default().of("h", 1).is_none());
+        assert!(Credentials::parse(b"users: [{name: x, user: {exec: {command: c}}}]", dir.path()).is_err());
+        assert!(!format!("{credentials:?}").contains("exact"));
+    }
+}

@@ -1,0 +1,25 @@
+//! Kelson webhook: how the API server calls servers that its users configure: admission webhooks, conversion webhooks of
+//! custom resources, and the image policy's.
+//!
+//! One call is one POST of JSON, answered by JSON. This crate finds the server ([`Target`], [`ServiceResolver`]), proves to
+//! it who calls ([`Credentials`]), checks its certificate, keeps connections for the next call, and bounds everything: time,
+//! bytes both ways, connections, idle ones, configurations remembered. It knows nothing of what is asked, follows no
+//! redirect, uses no proxy of the environment, and shows a server only the credentials that are meant for it. Errors read as
+//! upstream's (`k8s.io/apiserver/pkg/util/webhook`, and what client-go makes of a bad answer), since clients see them.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
+mod answer;
+mod client;
+mod connect;
+mod credentials;
+mod error;
+mod target;
+#[cfg(feature = "test-server")]
+pub mod test_server;
+mod tls;
+
+pub use client::{Call, WebhookClient};
+pub use connect::ServiceResolver;
+pub use credentials::Credentials;
+pub use error::CallError;
+pub use target::{Location, Target};

@@ -1,0 +1,182 @@
+//! TLS to a webhook: which authorities its certificate may come from, what it is shown, and Go's words for what fails, which
+//! operators search for.
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kelson_pki::{CertInfo, provider};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{WebPkiServerVerifier, verify_server_name};
+use rustls::server::ParsedCertificate;
+use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+
+use crate::credentials::User;
+
+/// Where systems keep their authorities, the first that is there; `SSL_CERT_FILE` comes before them.
+const SYSTEM_FILES: [&str; 6] = [
+    "/etc/ssl/certs/ca-certificates.crt",
+    "/etc/pki/tls/certs/ca-bundle.crt",
+    "/etc/ssl/ca-bundle.pem",
+    "/etc/pki/tls/cacert.pem",
+    "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem",
+    "/etc/ssl/cert.pem",
+];
+
+/// Protocols that are offered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocols {
+    /// Many connections: each may reach another endpoint of a service.
+    Http1,
+    /// One connection for all calls, where the server speaks HTTP/2.
+    Http2,
+}
+
+/// The client's side. An empty bundle means the system's authorities. Reads files: for a lane.
+pub(crate) fn client_config(bundle: &[u8], user: Option<&User>, protocols: Protocols) -> Result<ClientConfig, String> {
+    let roots = if bundle.is_empty() { system_roots() } else { bundle_roots(bundle) };
+    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|e| e.to_string())?;
+    let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(Verifier::new(roots)?));
+    let shown = match user {
+        Some(user) => user.cert.load()?.zip(user.key.load()?),
+        None => None,
+    };
+    let mut config = match shown {
+        None => builder.with_no_client_auth(),
+        Some((cert, key)) => {
+            let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&cert).collect();
+            let chain = chain.map_err(|e| format!("client certificate: {e}"))?;
+            let key = PrivateKeyDer::from_pem_slice(&key).map_err(|e| format!("client key: {e}"))?;
+            builder.with_client_auth_cert(chain, key).map_err(|e| format!("client certificate: {e}"))?
+        }
+    };
+    config.alpn_protocols = match protocols {
+        Protocols::Http1 => vec![b"http/1.1".to_vec()],
+        Protocols::Http2 => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+    };
+    Ok(config)
+}
+
+/// What is no certificate in a bundle is passed over, as Go does.
+fn bundle_roots(bundle: &[u8]) -> Vec<CertificateDer<'static>> {
+    CertificateDer::pem_slice_iter(bundle).filter_map(Result::ok).collect()
+}
+
+fn system_roots() -> Vec<CertificateDer<'static>> {
+    let chosen = std::env::var_os("SSL_CERT_FILE").map(std::path::PathBuf::from);
+    let mut files = chosen.into_iter().chain(SYSTEM_FILES.iter().map(Into::into));
+    files.find_map(|file| std::fs::read(file).ok()).map(|pem| bundle_roots(&pem)).unwrap_or_default()
+}
+
+/// Verifies as usual, and takes a certificate that is itself in the bundle: self-signed serving certificates, which Go
+/// accepts even where they say that they are an authority's, are the commonest bundle there is.
+#[derive(Debug)]
+struct Verifier {
+    /// `None` where there is no authority at all: then nothing is trusted.
+    chains: Option<Arc<WebPkiServerVerifier>>,
+    roots: Vec<CertificateDer<'static>>,
+}
+
+impl Verifier {
+    fn new(roots: Vec<CertificateDer<'static>>) -> Result<Self, String> {
+        let mut store = RootCertStore::empty();
+        store.add_parsable_certificates(roots.iter().cloned());
+        if store.is_empty() {
+            return Ok(Self { chains: None, roots });
+        }
+        let chains = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider()).build();
+        Ok(Self { chains: Some(chains.map_err(|e| e.to_string())?), roots })
+    }
+
+    fn pinned(&self, shown: &CertificateDer<'_>, name: &ServerName<'_>, now: UnixTime) -> Result<(), Error> {
+        if !self.roots.iter().any(|root| root.as_ref() == shown.as_ref()) {
+            return Err(CertificateError::UnknownIssuer.into());
+        }
+        let seconds = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+        let now = Timestamp::from_second(seconds).map_err(|_| CertificateError::BadEncoding)?;
+        let info = CertInfo::from_der(shown).map_err(|_| CertificateError::BadEncoding)?;
+        if !info.is_valid_at(now) {
+            return Err(CertificateError::Expired.into());
+        }
+        verify_server_name(&ParsedCertificate::try_from(shown)?, name)
+    }
+}
+
+impl ServerCertVerifier for Verifier {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let verified = match &self.chains {
+            Some(chains) => chains.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now),
+            None => Err(CertificateError::UnknownIssuer.into()),
+        };
+        verified.or_else(|why| match self.pinned(end_entity, server_name, now) {
+            Ok(()) => Ok(ServerCertVerified::assertion()),
+            Err(_) => Err(why),
+        })
+    }
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        rustls::crypto::verify_tls12_signature(message, cert, dss, &provider().signature_verification_algorithms)
+    }
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        rustls::crypto::verify_tls13_signature(message, cert, dss, &provider().signature_verification_algorithms)
+    }
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        provider().signature_verification_algorithms.supported_schemes()
+    }
+}
+
+/// A failed handshake in Go's words, as far as they are known to the people who read them.
+pub(crate) fn words(error: &Error) -> String {
+    let Error::InvalidCertificate(why) = error else { return format!("tls: {error}") };
+    let why = match why {
+        CertificateError::UnknownIssuer => "certificate signed by unknown authority".to_owned(),
+        CertificateError::BadSignature => {
+            "certificate signed by unknown authority (possibly because of \"x509: verification failure\" while trying to \
+             verify candidate authority certificate)"
+                .to_owned()
+        }
+        CertificateError::Expired | CertificateError::ExpiredContext { .. } => {
+            "certificate has expired or is not yet valid".to_owned()
+        }
+        CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
+            "certificate has expired or is not yet valid".to_owned()
+        }
+        CertificateError::NotValidForNameContext { expected, presented } => {
+            let names: Vec<&str> = presented.iter().map(|p| name_of(p)).collect();
+            let expected = expected.to_str();
+            if names.is_empty() {
+                format!("certificate is not valid for any names, but wanted to match {expected}")
+            } else {
+                format!("certificate is valid for {}, not {expected}", names.join(", "))
+            }
+        }
+        CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
+            "certificate specifies an incompatible key usage".to_owned()
+        }
+        other => other.to_string(),
+    };
+    format!("tls: failed to verify certificate: x509: {why}")
+}
+
+/// `DnsName("x")` and `IpAddress(y)` to what is in them.
+fn name_of(presented: &str) -> &str {
+    let inner = presented.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
+    inner.unwrap_or(presented).trim_matches('"')
+}

@@ -66,7 +66,7 @@ pub fn status(pod: &Pod, m: &Member<'_>, runtime: &RuntimePod, by: &Circumstance
             out.ready = m.role == Role::Init && i.exit_code == 0;
             state_of(terminated(i, by))
         }
-        State::Created | State::Unknown => waiting("ContainerCreating", String::new()),
+        State::Created | State::Unknown => not_started(pod),
     };
     out.state = Some(current);
     hold(pod, c, i, by, &mut out);
@@ -102,6 +102,13 @@ pub fn crash_message(pod: &Pod, container: &str, delay: Duration) -> String {
     )
 }
 
+/// What a container shows that has not run yet, made already or not: in a pod with init containers all of them say that the pod
+/// is being initialized, as clients that wait for a pod's initialization expect.
+fn not_started(pod: &Pod) -> ContainerState {
+    let has_init = pod.spec.as_ref().is_some_and(|s| s.init_containers.as_ref().is_some_and(|i| !i.is_empty()));
+    waiting(if has_init { "PodInitializing" } else { "ContainerCreating" }, String::new())
+}
+
 fn absent(pod: &Pod, m: &Member<'_>, by: &Circumstances<'_>, old: Option<&ContainerStatus>, out: &mut ContainerStatus) {
     let c = &*m.container;
     let was = old.and_then(|o| o.state.as_ref());
@@ -122,14 +129,9 @@ fn absent(pod: &Pod, m: &Member<'_>, by: &Circumstances<'_>, old: Option<&Contai
         }));
         return;
     }
-    let init_pending = m.role == Role::App
-        && pod.spec.as_ref().is_some_and(|s| s.init_containers.as_ref().is_some_and(|i| !i.is_empty()));
     out.state = Some(match by.start_errors.get(&c.name) {
         Some(e) => waiting(e.reason.as_str(), e.message.clone()),
-        None if init_pending || matches!(m.role, Role::Init | Role::Sidecar) => {
-            waiting("PodInitializing", String::new())
-        }
-        None => waiting("ContainerCreating", String::new()),
+        None => not_started(pod),
     });
     out.last_state = old.and_then(|o| o.last_state.clone());
     resources(c, out);
@@ -200,4 +202,70 @@ fn remembered(old: Option<&ContainerStatus>, restart_count: i32) -> Option<Conta
     let old = old?;
     let state = if old.restart_count < restart_count { old.state.as_ref() } else { old.last_state.as_ref() };
     state.filter(|s| s.terminated.is_some()).cloned()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+
+    fn instance(name: &str, state: State, exit_code: i32) -> Arc<Instance> {
+        Arc::new(Instance {
+            id: format!("id-{name}"),
+            name: name.into(),
+            sandbox_id: "s".into(),
+            state,
+            restart_count: 0,
+            hash: String::new(),
+            image: "i".into(),
+            image_id: "i@sha256:0".into(),
+            created_at: 1,
+            started_at: 0,
+            finished_at: 0,
+            exit_code,
+            reason: String::new(),
+            message: String::new(),
+            log_path: String::new(),
+            termination_file: String::new(),
+            annotations: BTreeMap::new(),
+        })
+    }
+
+    /// The reason of each container's waiting state, by name; `-` for one that does not wait.
+    fn waits(spec: &serde_json::Value, instances: Vec<Arc<Instance>>) -> Vec<String> {
+        let pod: Pod = serde_json::from_value(json!({"spec": spec})).expect("pod");
+        let runtime = RuntimePod { containers: instances, ..RuntimePod::default() };
+        let by = Circumstances {
+            probes: &ProbeView::default(),
+            crash_loops: &BTreeMap::new(),
+            start_errors: &BTreeMap::new(),
+            runtime_name: "containerd",
+            ending: false,
+        };
+        let reason = |m: Member<'_>| {
+            let state = status(&pod, &m, &runtime, &by).state.and_then(|s| s.waiting);
+            state.map_or("-".to_owned(), |w| w.reason.unwrap_or_default())
+        };
+        pod::members(&pod).map(reason).collect()
+    }
+
+    #[test]
+    fn what_has_not_run_yet_says_what_the_pod_waits_for() {
+        let plain = json!({"containers":[{"name":"a"},{"name":"b"}]});
+        assert_eq!(waits(&plain, vec![]), ["ContainerCreating", "ContainerCreating"]);
+        assert_eq!(waits(&plain, vec![instance("a", State::Created, 0)]), ["ContainerCreating", "ContainerCreating"]);
+        let with_init = json!({"initContainers":[{"name":"i"},{"name":"j"}],"containers":[{"name":"a"}]});
+        assert_eq!(waits(&with_init, vec![]), ["PodInitializing"; 3]);
+        // Made and not started yet is no news to whoever waits for the pod's initialization.
+        let made = vec![instance("i", State::Created, 0)];
+        assert_eq!(waits(&with_init, made), ["PodInitializing"; 3]);
+        let second = vec![instance("j", State::Created, 0), instance("i", State::Exited, 0)];
+        assert_eq!(waits(&with_init, second), ["-", "PodInitializing", "PodInitializing"]);
+        let app =
+            vec![instance("a", State::Created, 0), instance("i", State::Exited, 0), instance("j", State::Exited, 0)];
+        assert_eq!(waits(&with_init, app), ["-", "-", "PodInitializing"]);
+    }
 }

@@ -12,6 +12,7 @@ mod names;
 mod object;
 #[cfg(any(test, feature = "paused-clock"))]
 mod paused;
+pub mod path;
 mod quantity;
 mod selector;
 mod status;

@@ -16,7 +16,6 @@ pub mod metadata;
 mod names;
 mod networking;
 mod options;
-mod path;
 mod pod;
 mod policy;
 mod rbac;
@@ -26,12 +25,12 @@ mod storage;
 mod strategy;
 pub mod table;
 
-use kelson_meta::tree;
+use kelson_meta::{path, tree};
 
 pub use column::Column;
 pub use convert::{convert, storage_gvk};
+pub use kelson_meta::path::{Errors, Path};
 pub use names::NameRule;
 pub use options::{Allocation, Deletion, Durability, Options, ScalePaths, Text, Texts};
-pub use path::{Errors, Path};
 pub use registry::{all, strategy};
 pub use strategy::{Context, Strategy, User};

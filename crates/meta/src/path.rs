@@ -1,5 +1,5 @@
-//! Field paths that cost nothing until a fault is found, and the collector of faults. Formats are `kelson_meta`'s.
-use kelson_meta::{FieldError, FieldErrorKind, FieldErrors, FieldPath};
+//! Field paths that cost nothing until a fault is found, and the collector of faults. What they print is `field`'s.
+use crate::field::{FieldError, FieldErrorKind, FieldErrors, FieldPath};
 use serde::Serialize;
 
 #[derive(Clone, Copy)]

@@ -70,7 +70,7 @@ fn openapi() -> Value {
 
 impl DynamicSchema for Schema {
     fn shape(&self) -> Shape {
-        Shape::Dynamic(Arc::clone(&self.0))
+        Shape::Dynamic(self.0.clone())
     }
     fn normalize(&self, mut object: Value, strict: bool) -> Result<Decoded, DecodeError> {
         let mut decoded = Decoded::default();

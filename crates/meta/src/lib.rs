@@ -10,9 +10,9 @@ mod gvk;
 mod intern;
 mod names;
 mod object;
+pub mod path;
 #[cfg(any(test, feature = "paused-clock"))]
 mod paused;
-pub mod path;
 mod quantity;
 mod selector;
 mod status;

@@ -12,9 +12,29 @@ pub enum Shape {
     /// The root of a built-in kind.
     Root(TypeId),
     /// A value described by a custom resource's schema.
-    Dynamic(Arc<DynamicType>),
+    Dynamic(Arc<dyn DynamicShape>),
     /// Nothing is known: structure is deduced from the value.
     Untyped,
+}
+
+/// A place of a schema that came at run time, as [`Shape`] asks it.
+pub trait DynamicShape: std::fmt::Debug + Send + Sync {
+    /// The value under a key: a declared field, or an entry of a map; `None` when the schema says nothing of it.
+    fn child(&self, key: &str) -> Option<Arc<dyn DynamicShape>>;
+    /// Whether a key is a declared field.
+    fn declares(&self, key: &str) -> bool;
+    /// An element of a list.
+    fn element(&self) -> Option<Arc<dyn DynamicShape>>;
+    /// `x-kubernetes-list-type`
+    fn list_type(&self) -> Option<ListType>;
+    /// `x-kubernetes-list-map-keys`
+    fn map_keys(&self) -> Vec<String>;
+    /// `x-kubernetes-map-type: atomic`
+    fn is_atomic(&self) -> bool;
+    /// The default of this place.
+    fn default_value(&self) -> Option<Value>;
+    /// Whether the place is an object of its own, with `apiVersion`, `kind` and `metadata`.
+    fn is_embedded(&self) -> bool;
 }
 
 /// A type made at run time from an OpenAPI v3 schema with Kubernetes' extensions.
@@ -78,6 +98,35 @@ impl DynamicType {
     }
 }
 
+impl DynamicShape for DynamicType {
+    fn child(&self, key: &str) -> Option<Arc<dyn DynamicShape>> {
+        let child = self.properties.get(key).or(self.additional.as_ref())?;
+        Some(child.clone())
+    }
+    fn declares(&self, key: &str) -> bool {
+        self.properties.contains_key(key)
+    }
+    fn element(&self) -> Option<Arc<dyn DynamicShape>> {
+        let element = self.items.clone()?;
+        Some(element)
+    }
+    fn list_type(&self) -> Option<ListType> {
+        self.list_type
+    }
+    fn map_keys(&self) -> Vec<String> {
+        self.map_keys.clone()
+    }
+    fn is_atomic(&self) -> bool {
+        self.atomic
+    }
+    fn default_value(&self) -> Option<Value> {
+        self.default.clone()
+    }
+    fn is_embedded(&self) -> bool {
+        self.embedded
+    }
+}
+
 impl Shape {
     /// The shape of a kind's objects.
     pub fn of_kind(group: &str, version: &str, kind: &str) -> Shape {
@@ -100,12 +149,8 @@ impl Shape {
     pub fn child(&self, key: &str) -> Option<Shape> {
         match self {
             Shape::Untyped => Some(Shape::Untyped),
-            Shape::Dynamic(ty) => Some(match (ty.properties.get(key), &ty.additional) {
-                (_, _) if ty.embedded && key == "metadata" => object_meta(),
-                (Some(child), _) => Shape::Dynamic(child.clone()),
-                (None, Some(value)) => Shape::Dynamic(value.clone()),
-                (None, None) => Shape::Untyped,
-            }),
+            Shape::Dynamic(ty) if ty.is_embedded() && key == "metadata" => Some(object_meta()),
+            Shape::Dynamic(ty) => Some(ty.child(key).map_or(Shape::Untyped, Shape::Dynamic)),
             Shape::Root(id) => id.field_by_json(key).map(|f| Shape::Builtin(f.ty(), Some(f))),
             Shape::Builtin(ty, _) => match ty.kind() {
                 Kind::Struct(id) => id.field_by_json(key).map(|f| Shape::Builtin(f.ty(), Some(f))),
@@ -118,7 +163,7 @@ impl Shape {
     /// An element of a list.
     pub fn element(&self) -> Shape {
         match self {
-            Shape::Dynamic(ty) => ty.items.clone().map_or(Shape::Untyped, Shape::Dynamic),
+            Shape::Dynamic(ty) => ty.element().map_or(Shape::Untyped, Shape::Dynamic),
             Shape::Builtin(ty, _) => match ty.kind() {
                 Kind::List(elem) | Kind::WrappedList(elem) => Shape::Builtin(elem, None),
                 _ => Shape::Untyped,
@@ -132,7 +177,7 @@ impl Shape {
         match self {
             Shape::Untyped => false,
             Shape::Dynamic(ty) => {
-                ty.properties.contains_key(key) || ty.embedded && matches!(key, "apiVersion" | "kind" | "metadata")
+                ty.declares(key) || ty.is_embedded() && matches!(key, "apiVersion" | "kind" | "metadata")
             }
             _ => self.struct_type().is_some_and(|id| id.position(key).is_some()),
         }
@@ -142,7 +187,7 @@ impl Shape {
     pub fn list_type(&self) -> ListType {
         match self {
             Shape::Builtin(_, Some(f)) => f.list_type().unwrap_or(ListType::Atomic),
-            Shape::Dynamic(ty) => ty.list_type.unwrap_or(ListType::Atomic),
+            Shape::Dynamic(ty) => ty.list_type().unwrap_or(ListType::Atomic),
             _ => ListType::Atomic,
         }
     }
@@ -151,7 +196,7 @@ impl Shape {
     pub fn map_keys(&self) -> Vec<String> {
         match self {
             Shape::Builtin(_, Some(f)) => f.map_keys().map(str::to_owned).collect(),
-            Shape::Dynamic(ty) => ty.map_keys.clone(),
+            Shape::Dynamic(ty) => ty.map_keys(),
             _ => Vec::new(),
         }
     }
@@ -161,7 +206,7 @@ impl Shape {
         match self {
             Shape::Untyped => false,
             Shape::Root(id) => id.atomic(),
-            Shape::Dynamic(ty) => ty.atomic,
+            Shape::Dynamic(ty) => ty.is_atomic(),
             Shape::Builtin(ty, field) => match (field.and_then(Field::map_type), ty.kind()) {
                 (Some(map_type), _) => map_type == MapType::Atomic,
                 (None, Kind::Struct(id)) => id.atomic(),
@@ -174,7 +219,7 @@ impl Shape {
     pub fn default_value(&self) -> Option<Value> {
         match self {
             Shape::Builtin(_, Some(f)) => serde_json::from_str(f.default()?).ok(),
-            Shape::Dynamic(ty) => ty.default.clone(),
+            Shape::Dynamic(ty) => ty.default_value(),
             _ => None,
         }
     }

@@ -77,7 +77,7 @@ pub enum Kind {
 }
 
 /// How apply treats a list.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum ListType {
     /// Replaced as a whole; the meaning of a list with no `x-kubernetes-list-type` too.
     Atomic,

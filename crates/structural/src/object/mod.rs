@@ -1,0 +1,74 @@
+//! What happens to an object by its schema, in the order of a request: fitted (metadata, unknown fields, nulls), defaulted,
+//! validated.
+mod default;
+mod metadata;
+mod prune;
+
+use kelson_codec::{DecodeError, Decoded, StrictErrors};
+use kelson_meta::path::Path;
+use serde_json::Value;
+
+use crate::schema::{Node, Structural};
+
+pub use default::{default, drop_nulls};
+use metadata::coerce;
+pub use prune::{Unknown, prune};
+
+/// Brings a decoded object into the form of its schema: metadata is of its type, unknown fields and nulls that mean nothing
+/// are dropped, embedded objects are checked. With `strict`, unknown fields are reported. (Upstream
+/// `unstructuredSchemaCoercer`.)
+///
+/// # Errors
+/// For metadata, here or in embedded objects, that does not fit.
+pub fn fit(
+    schema: &Structural,
+    mut object: Value,
+    preserve_unknown: bool,
+    strict: bool,
+) -> Result<Decoded, DecodeError> {
+    for key in ["kind", "apiVersion"] {
+        if let Some(value) = object.get(key)
+            && !value.is_string()
+        {
+            let shown = if value.is_null() { "<nil>".to_owned() } else { value.to_string() };
+            let message = format!(".{key} accessor error: {shown} is of the type {}, expected string", go_type(value));
+            return Err(DecodeError::Json(message));
+        }
+    }
+    let mut found = Vec::new();
+    metadata::canonical(&mut object, &Path::new(""), strict.then_some(&mut found))?;
+    if !preserve_unknown {
+        let mut unknown = Unknown::new(strict);
+        prune(&mut object, schema.resource(), &mut unknown);
+        found.extend(unknown.sorted().iter().map(|path| format!("unknown field \"{path}\"")));
+        drop_nulls_of_resource(&mut object, schema.declared());
+    }
+    let mut embedded = Vec::new();
+    coerce(&mut object, schema.declared(), strict.then_some(&mut embedded))?;
+    embedded.sort();
+    found.extend(embedded);
+    found.truncate(kelson_codec::STRICT_ERRORS_MAX);
+    Ok(Decoded { value: object, strict: StrictErrors(found) })
+}
+
+/// The root's own metadata is in form already; a schema that describes it says nothing of nulls there.
+fn drop_nulls_of_resource(object: &mut Value, node: &Node) {
+    let metadata = object.get_mut("metadata").map(Value::take);
+    drop_nulls(object, node);
+    if let (Some(metadata), Some(fields)) = (metadata, object.as_object_mut()) {
+        fields.insert("metadata".to_owned(), metadata);
+    }
+}
+
+/// The name that Go's reflection has for a decoded value.
+fn go_type(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "<nil>",
+        Value::Bool(_) => "bool",
+        Value::Number(n) if n.is_i64() => "int64",
+        Value::Number(_) => "float64",
+        Value::String(_) => "string",
+        Value::Array(_) => "[]interface {}",
+        Value::Object(_) => "map[string]interface {}",
+    }
+}

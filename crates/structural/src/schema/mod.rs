@@ -1,0 +1,54 @@
+//! A structural schema as a tree: read once, shared, never changed.
+mod format;
+mod node;
+mod parse;
+mod table;
+
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+pub use format::Format;
+pub use node::{Additional, Bound, Child, Flags, Name, Node, Rare, Rule, Type, Values};
+pub use parse::SchemaError;
+
+/// The schema of one version of a kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Structural {
+    declared: Arc<Node>,
+    resource: Arc<Node>,
+}
+
+impl Structural {
+    /// Reads `openAPIV3Schema`.
+    ///
+    /// # Errors
+    /// For what structural schemas cannot express; a definition with such a schema is refused when it is written.
+    pub fn parse(schema: &Value) -> Result<Self, SchemaError> {
+        let declared = parse::parse(schema)?;
+        let resource = table::node(declared.as_embedded()).0;
+        Ok(Self { declared, resource })
+    }
+    /// The root as its author wrote it.
+    pub fn declared(&self) -> &Arc<Node> {
+        &self.declared
+    }
+    /// The root with what every object has: `apiVersion`, `kind` and `metadata` need no place in the schema.
+    pub fn resource(&self) -> &Arc<Node> {
+        &self.resource
+    }
+    /// Bytes of memory that the schema would hold if no other shared places with it.
+    pub fn bytes(&self) -> usize {
+        self.declared.bytes()
+    }
+}
+
+/// Whether an int-or-string says that it is one in the forms that structural schemas allow: `anyOf` an integer and a
+/// string, alone or as the first of `allOf`.
+pub(crate) fn is_int_or_string_pattern(schema: &Value) -> bool {
+    is_either(&schema["anyOf"]) || is_either(&schema["allOf"][0]["anyOf"])
+}
+
+pub(crate) fn is_either(any_of: &Value) -> bool {
+    *any_of == json!([{"type": "integer"}, {"type": "string"}])
+}

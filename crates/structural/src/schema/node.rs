@@ -1,0 +1,331 @@
+//! One place of a structural schema (KEP-1979, upstream `pkg/apiserver/schema/structural.go`), as small as it can be:
+//! equal places are one, whatever definition they come from, and texts for people are not kept.
+use std::hash::{Hash, Hasher};
+use std::ops::Deref;
+use std::sync::Arc;
+
+use kelson_schema::ListType;
+use serde_json::Value;
+
+use super::format::Format;
+
+/// A text that all schemas share.
+pub type Name = Arc<str>;
+
+/// `type` of a place.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Type {
+    /// No type: unknown fields are preserved here, it is an int-or-string, or a clause of `anyOf` and its like.
+    #[default]
+    None,
+    /// `object`
+    Object,
+    /// `array`
+    Array,
+    /// `string`
+    String,
+    /// `integer`
+    Integer,
+    /// `number`
+    Number,
+    /// `boolean`
+    Boolean,
+}
+
+impl Type {
+    /// The type of a schema's word; unknown words are no type.
+    pub fn of(word: &str) -> Self {
+        match word {
+            "object" => Self::Object,
+            "array" => Self::Array,
+            "string" => Self::String,
+            "integer" => Self::Integer,
+            "number" => Self::Number,
+            "boolean" => Self::Boolean,
+            _ => Self::None,
+        }
+    }
+    /// The schema's word; empty for none.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::None => "",
+            Self::Object => "object",
+            Self::Array => "array",
+            Self::String => "string",
+            Self::Integer => "integer",
+            Self::Number => "number",
+            Self::Boolean => "boolean",
+        }
+    }
+}
+
+/// Facts of a place that are yes or no.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Flags(u16);
+
+impl Flags {
+    /// `nullable`
+    pub const NULLABLE: Self = Self(1);
+    /// `x-kubernetes-preserve-unknown-fields`
+    pub const PRESERVE: Self = Self(1 << 1);
+    /// `x-kubernetes-embedded-resource`
+    pub const EMBEDDED: Self = Self(1 << 2);
+    /// `x-kubernetes-int-or-string`
+    pub const INT_OR_STRING: Self = Self(1 << 3);
+    /// `x-kubernetes-map-type: atomic`
+    pub const ATOMIC: Self = Self(1 << 4);
+    /// `exclusiveMaximum`
+    pub const EXCLUSIVE_MAXIMUM: Self = Self(1 << 5);
+    /// `exclusiveMinimum`
+    pub const EXCLUSIVE_MINIMUM: Self = Self(1 << 6);
+    /// A field or element here or below may get a default.
+    pub const BELOW_DEFAULTS: Self = Self(1 << 8);
+    /// Here or below is an embedded object.
+    pub const BELOW_EMBEDDED: Self = Self(1 << 9);
+    /// Here or below is a list of type set or map.
+    pub const BELOW_LISTS: Self = Self(1 << 10);
+    /// Here or below is a validation rule.
+    pub const BELOW_RULES: Self = Self(1 << 11);
+    /// What a place inherits from those below it.
+    const BELOW: u16 = 0b1111 << 8;
+
+    /// Whether all of `other` are set.
+    pub const fn has(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+    pub(super) fn set(&mut self, other: Self, on: bool) {
+        if on {
+            self.0 |= other.0;
+        }
+    }
+    /// Takes over what lies below a child.
+    pub(super) fn inherit(&mut self, child: &Node) {
+        self.0 |= child.flags.0 & Self::BELOW;
+    }
+}
+
+/// A place below another. Places are shared, so that those with one address are the equal ones.
+#[derive(Clone, Debug)]
+pub struct Child(pub(super) Arc<Node>);
+
+impl Child {
+    /// The place, to keep.
+    pub fn arc(&self) -> &Arc<Node> {
+        &self.0
+    }
+}
+impl Deref for Child {
+    type Target = Node;
+    fn deref(&self) -> &Node {
+        &self.0
+    }
+}
+impl PartialEq for Child {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+}
+impl Eq for Child {}
+impl Hash for Child {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        Arc::as_ptr(&self.0).hash(state);
+    }
+}
+
+/// `additionalProperties`
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Additional {
+    /// Not said: unknown fields are pruned.
+    #[default]
+    Unset,
+    /// `false`
+    No,
+    /// `true`: anything is kept.
+    Yes,
+    /// The schema of the values.
+    Schema(Child),
+}
+
+/// A bound of numbers, comparable by its bits.
+#[derive(Clone, Copy, Debug)]
+pub struct Bound(pub f64);
+
+impl PartialEq for Bound {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.to_bits() == other.0.to_bits()
+    }
+}
+impl Eq for Bound {}
+impl Hash for Bound {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.to_bits().hash(state);
+    }
+}
+
+/// What values must fulfil beside their type.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Values {
+    /// `format` as written, where it is one that is checked.
+    pub format: Option<(Format, Name)>,
+    /// `maximum`
+    pub maximum: Option<Bound>,
+    /// `minimum`
+    pub minimum: Option<Bound>,
+    /// `multipleOf`
+    pub multiple_of: Option<Bound>,
+    /// `maxLength`, in characters.
+    pub max_length: Option<i64>,
+    /// `minLength`, in characters.
+    pub min_length: Option<i64>,
+    /// `maxItems`
+    pub max_items: Option<i64>,
+    /// `minItems`
+    pub min_items: Option<i64>,
+    /// `maxProperties`
+    pub max_properties: Option<i64>,
+    /// `minProperties`
+    pub min_properties: Option<i64>,
+    /// `pattern`, in the syntax of RE2.
+    pub pattern: Option<Name>,
+    /// `enum`
+    pub allowed: Box<[Value]>,
+    /// `required`
+    pub required: Box<[Name]>,
+    /// `allOf`
+    pub all_of: Box<[Child]>,
+    /// `anyOf`
+    pub any_of: Box<[Child]>,
+    /// `oneOf`
+    pub one_of: Box<[Child]>,
+    /// `not`
+    pub not: Option<Child>,
+}
+
+/// One of `x-kubernetes-validations`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Rule {
+    /// The expression.
+    pub rule: Name,
+    /// What a client is told when the rule fails; may be empty.
+    pub message: Name,
+    /// An expression for that; may be empty.
+    pub message_expression: Name,
+    /// `FieldValueInvalid` and its like; empty for that one.
+    pub reason: Name,
+    /// Which field, below this place, the fault is reported at; may be empty.
+    pub field_path: Name,
+    /// Whether `oldSelf` is an optional value.
+    pub optional_old_self: Option<bool>,
+}
+
+/// What few places have.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Rare {
+    /// `default`; null when there is none.
+    pub default: Value,
+    /// `x-kubernetes-list-map-keys`
+    pub map_keys: Box<[Name]>,
+    /// `x-kubernetes-validations`
+    pub rules: Box<[Rule]>,
+}
+
+/// A place of a schema. Immutable once made.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Node {
+    pub(super) ty: Type,
+    pub(super) flags: Flags,
+    pub(super) list_type: Option<ListType>,
+    pub(super) properties: Box<[(Name, Child)]>,
+    pub(super) additional: Additional,
+    pub(super) items: Option<Child>,
+    pub(super) values: Option<Box<Values>>,
+    pub(super) rare: Option<Box<Rare>>,
+}
+
+impl Node {
+    /// `type`
+    pub fn ty(&self) -> Type {
+        self.ty
+    }
+    /// Whether these facts hold here.
+    pub fn is(&self, flags: Flags) -> bool {
+        self.flags.has(flags)
+    }
+    /// `x-kubernetes-list-type`
+    pub fn list_type(&self) -> Option<ListType> {
+        self.list_type
+    }
+    /// Declared fields, sorted by name.
+    pub fn properties(&self) -> &[(Name, Child)] {
+        &self.properties
+    }
+    /// A declared field.
+    pub fn property(&self, name: &str) -> Option<&Child> {
+        let at = self.properties.binary_search_by(|(n, _)| n.as_ref().cmp(name)).ok()?;
+        Some(&self.properties[at].1)
+    }
+    /// `additionalProperties`
+    pub fn additional(&self) -> &Additional {
+        &self.additional
+    }
+    /// The schema of a map's values, when there is one.
+    pub fn values_of_map(&self) -> Option<&Child> {
+        match &self.additional {
+            Additional::Schema(values) => Some(values),
+            _ => None,
+        }
+    }
+    /// The schema of the field or map entry `name`.
+    pub fn field(&self, name: &str) -> Option<&Child> {
+        self.property(name).or_else(|| self.values_of_map())
+    }
+    /// `items`
+    pub fn items(&self) -> Option<&Child> {
+        self.items.as_ref()
+    }
+    /// What values must fulfil, when there is more than the type.
+    pub fn values(&self) -> Option<&Values> {
+        self.values.as_deref()
+    }
+    /// `default`, when there is one that is not null.
+    pub fn default_value(&self) -> Option<&Value> {
+        self.rare.as_ref().map(|r| &r.default).filter(|d| !d.is_null())
+    }
+    /// `x-kubernetes-list-map-keys`
+    pub fn map_keys(&self) -> &[Name] {
+        self.rare.as_ref().map_or(&[], |r| &r.map_keys)
+    }
+    /// `x-kubernetes-validations`
+    pub fn rules(&self) -> &[Rule] {
+        self.rare.as_ref().map_or(&[], |r| &r.rules)
+    }
+    /// This place as an object of its own.
+    pub(super) fn as_embedded(&self) -> Self {
+        let mut node = self.clone();
+        node.flags.set(Flags::EMBEDDED, true);
+        node.flags.set(Flags::BELOW_EMBEDDED, true);
+        node
+    }
+    /// Whether null is no value of this place.
+    pub fn refuses_null(&self) -> bool {
+        !self.is(Flags::NULLABLE)
+    }
+    /// The bytes that this place and those below it hold, each counted once for each place it stands at.
+    pub fn bytes(&self) -> usize {
+        let mut seen = std::collections::HashSet::new();
+        self.count(&mut seen)
+    }
+
+    fn count(&self, seen: &mut std::collections::HashSet<*const Node>) -> usize {
+        if !seen.insert(std::ptr::from_ref(self)) {
+            return 0;
+        }
+        let mut bytes = size_of::<Self>() + 2 * size_of::<usize>() + size_of_val(&*self.properties);
+        let values = self.values.as_deref();
+        bytes += values.map_or(0, |v| size_of::<Values>() + size_of_val(&*v.allowed) + size_of_val(&*v.required));
+        bytes += self.rare.as_deref().map_or(0, |r| size_of::<Rare>() + size_of_val(&*r.rules));
+        let nested = values.into_iter().flat_map(|v| v.all_of.iter().chain(&*v.any_of).chain(&*v.one_of).chain(&v.not));
+        let below = self.properties.iter().map(|(_, c)| c).chain(self.values_of_map()).chain(&self.items).chain(nested);
+        bytes + below.map(|c| c.count(seen)).sum::<usize>()
+    }
+}

@@ -1,0 +1,25 @@
+//! Names and places held once, whatever schema they stand in: operators bring the same pod templates in definition after
+//! definition, and a definition repeats itself from version to version.
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+
+use kelson_meta::Interner;
+
+use super::node::{Child, Name, Node};
+
+static NAMES: LazyLock<Mutex<Interner<str>>> = LazyLock::new(Mutex::default);
+static NODES: LazyLock<Mutex<Interner<Node>>> = LazyLock::new(Mutex::default);
+
+/// A table is whole after a panic: nothing is half done in it.
+fn lock<T>(table: &Mutex<T>) -> MutexGuard<'_, T> {
+    table.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The shared copy of a text.
+pub(super) fn name(text: &str) -> Name {
+    lock(&NAMES).share(text)
+}
+
+/// The shared place that equals this one.
+pub(super) fn node(node: Node) -> Child {
+    Child(lock(&NODES).share(node))
+}

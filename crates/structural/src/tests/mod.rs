@@ -1,0 +1,11 @@
+//! Tables of what schemas do to objects.
+mod fit;
+mod publish;
+
+use crate::Structural;
+use serde_json::Value;
+
+/// The schema of a tree that must be one.
+fn schema(tree: Value) -> Structural {
+    Structural::parse(&tree).unwrap()
+}

@@ -10,7 +10,8 @@ use kelson_apiserver::{Conversion, Converter, DynamicSchema, ObjectSchema, Serve
 use kelson_codec::{DecodeError, Decoded};
 use kelson_meta::{Gvk, Gvr, Status};
 use kelson_resources::{Errors, Options, Path, ScalePaths, Strategy, Text};
-use kelson_schema::shape::{DynamicType, Shape};
+use kelson_schema::shape::Shape;
+use kelson_structural::{Structural, publish};
 use serde_json::{Value, json};
 
 /// A small stand-in for a custom resource's behaviour: defaults, a rule, columns by the base.
@@ -49,7 +50,7 @@ impl Strategy for Crontabs {
 }
 
 /// Keeps what it knows of `spec`; reports the rest.
-struct Schema(Arc<DynamicType>);
+struct Schema(Structural);
 
 fn openapi() -> Value {
     json!({
@@ -70,7 +71,7 @@ fn openapi() -> Value {
 
 impl DynamicSchema for Schema {
     fn shape(&self) -> Shape {
-        Shape::Dynamic(self.0.clone())
+        publish::shape(self.0.resource())
     }
     fn normalize(&self, mut object: Value, strict: bool) -> Result<Decoded, DecodeError> {
         let mut decoded = Decoded::default();
@@ -98,7 +99,7 @@ const PATH: &str = "/apis/stable.example.com/v1/namespaces/default/crontabs";
 
 async fn start() -> Api {
     let api = Api::start().await;
-    let schema = ObjectSchema::Dynamic(Arc::new(Schema(DynamicType::from_openapi(&openapi(), true))));
+    let schema = ObjectSchema::Dynamic(Arc::new(Schema(Structural::parse(&openapi()).expect("structural"))));
     let (gvr, gvk) = names("v1");
     let served = Served::dynamic(gvr, gvk, Arc::new(Crontabs::new()), schema);
     api.running.server().catalog.insert(Arc::new(served));

@@ -1,6 +1,7 @@
 //! Server-side apply (KEP-555): ownership, conflicts, removal, lists, custom resources; and laws that hold for any trees.
 use kelson_patch::{ApplyError, FieldManager, FieldSet};
-use kelson_schema::{Shape, shape::DynamicType};
+use kelson_schema::Shape;
+use kelson_structural::{Structural, publish};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 use serde_json::{Value, json};
 
@@ -268,7 +269,7 @@ fn custom_resources_by_schema_and_without() {
         "items":{"type":"array","x-kubernetes-list-type":"map","x-kubernetes-list-map-keys":["id"],"items":{"type":"object","properties":{"id":{"type":"string"},"v":{"type":"integer"}}}},
         "plain":{"type":"array","items":{"type":"string"}}}}}});
     let typed = FieldManager::new(
-        Shape::Dynamic(DynamicType::from_openapi(&schema, true)),
+        publish::shape(Structural::parse(&schema).unwrap().resource()),
         "x.io/v1",
         "Thing",
         "",

@@ -2,7 +2,7 @@
 //! or is not known at all.
 use crate::{Field, FieldType, Kind, ListType, MapType, TypeId};
 use serde_json::Value;
-use std::{collections::BTreeMap, sync::Arc};
+use std::sync::Arc;
 
 /// A place in a type.
 #[derive(Debug, Clone)]
@@ -25,11 +25,11 @@ pub trait DynamicShape: std::fmt::Debug + Send + Sync {
     fn declares(&self, key: &str) -> bool;
     /// An element of a list.
     fn element(&self) -> Option<Arc<dyn DynamicShape>>;
-    /// `x-kubernetes-list-type`
+    /// How apply merges the list; atomic when not said.
     fn list_type(&self) -> Option<ListType>;
-    /// `x-kubernetes-list-map-keys`
+    /// The fields by which a list of type map tells its elements apart.
     fn map_keys(&self) -> Vec<String>;
-    /// `x-kubernetes-map-type: atomic`
+    /// Whether the place is owned as one value (`x-kubernetes-map-type: atomic`).
     fn is_atomic(&self) -> bool;
     /// The default of this place.
     fn default_value(&self) -> Option<Value>;
@@ -37,95 +37,8 @@ pub trait DynamicShape: std::fmt::Debug + Send + Sync {
     fn is_embedded(&self) -> bool;
 }
 
-/// A type made at run time from an OpenAPI v3 schema with Kubernetes' extensions.
-#[derive(Debug, Default)]
-pub struct DynamicType {
-    /// Declared properties.
-    pub properties: BTreeMap<String, Arc<DynamicType>>,
-    /// Values of a map without declared properties.
-    pub additional: Option<Arc<DynamicType>>,
-    /// Elements of a list.
-    pub items: Option<Arc<DynamicType>>,
-    /// `x-kubernetes-list-type`.
-    pub list_type: Option<ListType>,
-    /// `x-kubernetes-list-map-keys`.
-    pub map_keys: Vec<String>,
-    /// `x-kubernetes-map-type: atomic`.
-    pub atomic: bool,
-    /// Default value.
-    pub default: Option<Value>,
-    /// An embedded object: has `apiVersion`, `kind`, `metadata`.
-    pub embedded: bool,
-}
-
 /// Nesting allowed in a custom resource's schema.
 pub const SCHEMA_DEPTH_MAX: usize = 200;
-
-impl DynamicType {
-    /// Builds the type of a structural schema; `root` objects get Kubernetes' object metadata.
-    pub fn from_openapi(schema: &Value, root: bool) -> Arc<DynamicType> {
-        Self::build(schema, root, 0)
-    }
-
-    fn build(schema: &Value, root: bool, depth: usize) -> Arc<DynamicType> {
-        let mut ty = DynamicType::default();
-        if depth > SCHEMA_DEPTH_MAX {
-            return Arc::new(ty);
-        }
-        let child = |value: &Value| Self::build(value, false, depth + 1);
-        if let Some(properties) = schema["properties"].as_object() {
-            ty.properties = properties.iter().map(|(k, v)| (k.clone(), child(v))).collect();
-        }
-        if schema["additionalProperties"].is_object() {
-            ty.additional = Some(child(&schema["additionalProperties"]));
-        }
-        if schema["items"].is_object() {
-            ty.items = Some(child(&schema["items"]));
-        }
-        ty.list_type = match schema["x-kubernetes-list-type"].as_str() {
-            Some("set") => Some(ListType::Set),
-            Some("map") => Some(ListType::Map),
-            Some(_) => Some(ListType::Atomic),
-            None => None,
-        };
-        if let Some(keys) = schema["x-kubernetes-list-map-keys"].as_array() {
-            ty.map_keys = keys.iter().filter_map(|k| k.as_str().map(str::to_owned)).collect();
-        }
-        ty.atomic = schema["x-kubernetes-map-type"] == "atomic";
-        ty.default = schema.get("default").cloned();
-        ty.embedded = root || schema["x-kubernetes-embedded-resource"] == true;
-        Arc::new(ty)
-    }
-}
-
-impl DynamicShape for DynamicType {
-    fn child(&self, key: &str) -> Option<Arc<dyn DynamicShape>> {
-        let child = self.properties.get(key).or(self.additional.as_ref())?;
-        Some(child.clone())
-    }
-    fn declares(&self, key: &str) -> bool {
-        self.properties.contains_key(key)
-    }
-    fn element(&self) -> Option<Arc<dyn DynamicShape>> {
-        let element = self.items.clone()?;
-        Some(element)
-    }
-    fn list_type(&self) -> Option<ListType> {
-        self.list_type
-    }
-    fn map_keys(&self) -> Vec<String> {
-        self.map_keys.clone()
-    }
-    fn is_atomic(&self) -> bool {
-        self.atomic
-    }
-    fn default_value(&self) -> Option<Value> {
-        self.default.clone()
-    }
-    fn is_embedded(&self) -> bool {
-        self.embedded
-    }
-}
 
 impl Shape {
     /// The shape of a kind's objects.

@@ -11,7 +11,7 @@ use crate::schema::is_int_or_string_pattern;
 pub enum Dialect {
     /// Swagger 2.0: no `nullable`, no `anyOf` and its like; what kubectl misreads is left out.
     V2,
-    /// OpenAPI 3.0.
+    /// OpenAPI 3.0, which can say all that structural schemas can.
     V3,
 }
 

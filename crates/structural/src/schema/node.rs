@@ -14,21 +14,16 @@ pub type Name = Arc<str>;
 
 /// `type` of a place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "each is the keyword it is named as")]
 pub enum Type {
-    /// No type: unknown fields are preserved here, it is an int-or-string, or a clause of `anyOf` and its like.
+    /// Unknown fields are preserved here, it is an int-or-string, or a clause of `anyOf` and its like.
     #[default]
     None,
-    /// `object`
     Object,
-    /// `array`
     Array,
-    /// `string`
     String,
-    /// `integer`
     Integer,
-    /// `number`
     Number,
-    /// `boolean`
     Boolean,
 }
 
@@ -63,20 +58,14 @@ impl Type {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Flags(u16);
 
+#[allow(missing_docs, reason = "each is the keyword it is named as")]
 impl Flags {
-    /// `nullable`
     pub const NULLABLE: Self = Self(1);
-    /// `x-kubernetes-preserve-unknown-fields`
     pub const PRESERVE: Self = Self(1 << 1);
-    /// `x-kubernetes-embedded-resource`
     pub const EMBEDDED: Self = Self(1 << 2);
-    /// `x-kubernetes-int-or-string`
     pub const INT_OR_STRING: Self = Self(1 << 3);
-    /// `x-kubernetes-map-type: atomic`
     pub const ATOMIC: Self = Self(1 << 4);
-    /// `exclusiveMaximum`
     pub const EXCLUSIVE_MAXIMUM: Self = Self(1 << 5);
-    /// `exclusiveMinimum`
     pub const EXCLUSIVE_MINIMUM: Self = Self(1 << 6);
     /// A field or element here or below may get a default.
     pub const BELOW_DEFAULTS: Self = Self(1 << 8);
@@ -134,11 +123,11 @@ impl Hash for Child {
 
 /// `additionalProperties`
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "each is the keyword it is named as")]
 pub enum Additional {
     /// Not said: unknown fields are pruned.
     #[default]
     Unset,
-    /// `false`
     No,
     /// `true`: anything is kept.
     Yes,
@@ -164,47 +153,35 @@ impl Hash for Bound {
 
 /// What values must fulfil beside their type.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "each is the keyword it is named as")]
 pub struct Values {
     /// `format` as written, where it is one that is checked.
     pub format: Option<(Format, Name)>,
-    /// `maximum`
     pub maximum: Option<Bound>,
-    /// `minimum`
     pub minimum: Option<Bound>,
-    /// `multipleOf`
     pub multiple_of: Option<Bound>,
     /// `maxLength`, in characters.
     pub max_length: Option<i64>,
     /// `minLength`, in characters.
     pub min_length: Option<i64>,
-    /// `maxItems`
     pub max_items: Option<i64>,
-    /// `minItems`
     pub min_items: Option<i64>,
-    /// `maxProperties`
     pub max_properties: Option<i64>,
-    /// `minProperties`
     pub min_properties: Option<i64>,
     /// `pattern`, in the syntax of RE2.
     pub pattern: Option<Name>,
-    /// `enum`
     pub allowed: Box<[Value]>,
-    /// `required`
     pub required: Box<[Name]>,
-    /// `allOf`
     pub all_of: Box<[Child]>,
-    /// `anyOf`
     pub any_of: Box<[Child]>,
-    /// `oneOf`
     pub one_of: Box<[Child]>,
-    /// `not`
     pub not: Option<Child>,
 }
 
 /// One of `x-kubernetes-validations`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Rule {
-    /// The expression.
+    /// The expression that must hold.
     pub rule: Name,
     /// What a client is told when the rule fails; may be empty.
     pub message: Name,
@@ -220,12 +197,11 @@ pub struct Rule {
 
 /// What few places have.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+#[allow(missing_docs, reason = "each is the keyword it is named as")]
 pub struct Rare {
     /// `default`; null when there is none.
     pub default: Value,
-    /// `x-kubernetes-list-map-keys`
     pub map_keys: Box<[Name]>,
-    /// `x-kubernetes-validations`
     pub rules: Box<[Rule]>,
 }
 
@@ -243,7 +219,7 @@ pub struct Node {
 }
 
 impl Node {
-    /// `type`
+    /// The `type`; see [`Type::None`] for places without.
     pub fn ty(&self) -> Type {
         self.ty
     }
@@ -251,20 +227,20 @@ impl Node {
     pub fn is(&self, flags: Flags) -> bool {
         self.flags.has(flags)
     }
-    /// `x-kubernetes-list-type`
+    /// How apply merges the list; the same as atomic when not said.
     pub fn list_type(&self) -> Option<ListType> {
         self.list_type
     }
-    /// Declared fields, sorted by name.
+    /// The declared fields, sorted by their names.
     pub fn properties(&self) -> &[(Name, Child)] {
         &self.properties
     }
-    /// A declared field.
+    /// The declared field of this name; entries of maps are none.
     pub fn property(&self, name: &str) -> Option<&Child> {
         let at = self.properties.binary_search_by(|(n, _)| n.as_ref().cmp(name)).ok()?;
         Some(&self.properties[at].1)
     }
-    /// `additionalProperties`
+    /// What else may stand here beside the declared fields.
     pub fn additional(&self) -> &Additional {
         &self.additional
     }
@@ -279,7 +255,7 @@ impl Node {
     pub fn field(&self, name: &str) -> Option<&Child> {
         self.property(name).or_else(|| self.values_of_map())
     }
-    /// `items`
+    /// The schema of a list's elements.
     pub fn items(&self) -> Option<&Child> {
         self.items.as_ref()
     }
@@ -291,11 +267,11 @@ impl Node {
     pub fn default_value(&self) -> Option<&Value> {
         self.rare.as_ref().map(|r| &r.default).filter(|d| !d.is_null())
     }
-    /// `x-kubernetes-list-map-keys`
+    /// The fields by which a list of type map tells its elements apart.
     pub fn map_keys(&self) -> &[Name] {
         self.rare.as_ref().map_or(&[], |r| &r.map_keys)
     }
-    /// `x-kubernetes-validations`
+    /// The rules of this place, in the order in which they are written.
     pub fn rules(&self) -> &[Rule] {
         self.rare.as_ref().map_or(&[], |r| &r.rules)
     }

@@ -100,14 +100,15 @@ impl ControlPlane {
         policy?;
         published?;
         let token = token?;
-        let controllers = start_controllers(args, &ranges, &api, &pki, address, tasks.child("controllers"))?;
+        let manager = Registry::of_component();
+        let controllers =
+            start_controllers(args, &ranges, &api, &pki, address, (tasks.child("controllers"), manager.clone()))?;
         let scheduler = client(&api, UserInfo::new(user::KUBE_SCHEDULER, [user::AUTHENTICATED]), "scheduler");
         let scheduler =
             Scheduler::start(kelson_scheduler::Config::default(), scheduler, Arc::clone(&clock), None, &tasks);
         for name in ["controller-manager", "scheduler"] {
             api.register_component(name, Box::new(running(&tasks)));
         }
-        let manager = Registry::of_component();
         certificates::keep(&tasks, &manager, Arc::clone(&clock), certificates.all());
         let ports = Ports { args, tasks: &tasks, api: &api, pki: &pki, certificates: &certificates, clock };
         ports.serve("kube-scheduler", user::KUBE_SCHEDULER, args.metrics.scheduler_port(), scheduler.metrics()).await?;
@@ -164,7 +165,7 @@ fn start_controllers(
     api: &Running,
     pki: &ClusterPki,
     address: IpAddr,
-    tasks: Tasks,
+    (tasks, metrics): (Tasks, Registry),
 ) -> anyhow::Result<kelson_controllers::Running> {
     let issuer = TokenIssuer::new(pki.service_account.clone(), IssuerOptions::default());
     let sign = move |namespace: &str, account: &str, uid: &str, secret: &str| {
@@ -185,6 +186,7 @@ fn start_controllers(
             service_cidrs: vec![ranges.service],
         },
         legacy_tokens: Some(Arc::new(sign)),
+        metrics,
         ..kelson_controllers::Config::default()
     };
     let api = api.clone();

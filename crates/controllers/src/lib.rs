@@ -12,6 +12,7 @@ mod deployment;
 mod endpoints;
 mod endpointslice;
 mod garbage;
+mod job;
 mod namespace;
 mod nodeipam;
 mod nodelifecycle;

@@ -39,6 +39,7 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
         crate::endpointslice::mirroring::start,
     ),
     row("garbage-collector-controller", account("generic-garbage-collector"), crate::garbage::start),
+    row("job-controller", account("job-controller"), crate::job::start),
     row("namespace-controller", account("namespace-controller"), crate::namespace::start),
     row("node-ipam-controller", NODES, crate::nodeipam::start),
     row("node-lifecycle-controller", NODES, crate::nodelifecycle::start),

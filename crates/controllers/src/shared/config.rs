@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use kelson_metrics::Registry;
 use kelson_pki::{Authority, San};
 
 /// Signs a legacy service account token: namespace, service account, its UID, the secret's name.
@@ -51,6 +52,8 @@ pub struct Config {
     pub terminated_pod_threshold: usize,
     /// How long a node may be silent before it counts as unreachable.
     pub node_monitor_grace: Duration,
+    /// Where controllers count what they do: for one start of them, as a metric is registered only once.
+    pub metrics: Registry,
 }
 
 impl Default for Config {
@@ -69,6 +72,7 @@ impl Default for Config {
             legacy_tokens: None,
             terminated_pod_threshold: 12_500,
             node_monitor_grace: Duration::from_secs(50),
+            metrics: Registry::new(),
         }
     }
 }

@@ -11,9 +11,9 @@ use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
 use crate::views::{
-    ClaimView, ConfigMapView, CsrView, DeploymentView, EndpointSliceView, EndpointsView, IndexKey, Indexed, LeaseView,
-    NamespaceView, NodeView, PodView, ReplicaSetView, ReplicationControllerView, SecretView, ServiceAccountView,
-    ServiceView, VolumeAttributesClassView, VolumeView, uid_number,
+    ClaimView, ConfigMapView, CsrView, DeploymentView, EndpointSliceView, EndpointsView, IndexKey, Indexed, JobView,
+    LeaseView, NamespaceView, NodeView, PodView, ReplicaSetView, ReplicationControllerView, SecretView,
+    ServiceAccountView, ServiceView, VolumeAttributesClassView, VolumeView, uid_number,
 };
 
 type Handler<T> = Box<dyn Fn(&Change<T>) + Send + Sync>;
@@ -203,6 +203,8 @@ informers! {
     replication_controllers: ReplicationControllerView = all();
     /// Deployments.
     deployments: DeploymentView = all();
+    /// Jobs.
+    jobs: JobView = all();
     /// Namespaces.
     namespaces: NamespaceView = all();
     /// Nodes.

@@ -109,19 +109,35 @@ pub async fn claim_all<O: Object, T: Object>(
     candidates: Vec<Arc<T>>,
     meta: impl Fn(&T) -> &ObjectMeta,
 ) -> Result<Vec<Arc<T>>, SyncError> {
+    claim_tracked(client, owner, owner_meta, selector, candidates, meta, None).await
+}
+
+/// As [`claim_all`]; what is adopted also gets `finalizer`, and what is released loses it.
+pub async fn claim_tracked<O: Object, T: Object>(
+    client: &Client,
+    owner: &O,
+    owner_meta: &ObjectMeta,
+    selector: &LabelSelector,
+    candidates: Vec<Arc<T>>,
+    meta: impl Fn(&T) -> &ObjectMeta,
+    finalizer: Option<&str>,
+) -> Result<Vec<Arc<T>>, SyncError> {
     let mut held = Vec::with_capacity(candidates.len());
     let mut may_adopt = false;
     for c in candidates {
         match claim(owner_meta, selector, meta(&c)) {
             Claim::Keep => held.push(c),
             Claim::Ignore => {}
-            Claim::Release => release(client, owner, &*c).await?,
+            Claim::Release => release(client, owner, &*c, finalizer).await?,
             Claim::Adopt => {
                 if !may_adopt {
                     check_adopter::<O>(client, owner).await?;
                     may_adopt = true;
                 }
-                let patch = json!({"metadata": {"ownerReferences": [controller_ref(owner)], "uid": c.uid()}});
+                let mut patch = json!({"metadata": {"ownerReferences": [controller_ref(owner)], "uid": c.uid()}});
+                if let Some(f) = finalizer {
+                    patch["metadata"]["finalizers"] = json!([f]);
+                }
                 let o = WriteOptions::default();
                 match client.patch::<T>(c.namespace(), c.name(), "", PatchKind::Strategic, &patch, &o).await {
                     Ok(_) => held.push(c),
@@ -149,10 +165,18 @@ async fn check_adopter<O: Object>(client: &Client, owner: &O) -> Result<(), Sync
     Ok(())
 }
 
-async fn release<O: Object, T: Object>(client: &Client, owner: &O, dependent: &T) -> Result<(), ClientError> {
-    let patch = json!({"metadata": {
+async fn release<O: Object, T: Object>(
+    client: &Client,
+    owner: &O,
+    dependent: &T,
+    finalizer: Option<&str>,
+) -> Result<(), ClientError> {
+    let mut patch = json!({"metadata": {
         "ownerReferences": [{"$patch": "delete", "uid": owner.uid()}], "uid": dependent.uid()
     }});
+    if let Some(f) = finalizer {
+        patch["metadata"]["$deleteFromPrimitiveList/finalizers"] = json!([f]);
+    }
     let o = WriteOptions::default();
     let sent = client.patch::<T>(dependent.namespace(), dependent.name(), "", PatchKind::Strategic, &patch, &o).await;
     match sent {

@@ -7,7 +7,12 @@ use serde::{Deserialize, Deserializer};
 use super::index::{IndexKey, Indexed, index_owned};
 
 /// The annotations of pods that controllers read; the others are not kept.
-const POD_ANNOTATIONS: &[&str] = &["controller.kubernetes.io/pod-deletion-cost"];
+const POD_ANNOTATIONS: &[&str] = &[
+    "batch.kubernetes.io/job-completion-index",
+    "batch.kubernetes.io/job-index-failure-count",
+    "batch.kubernetes.io/job-index-ignored-failure-count",
+    "controller.kubernetes.io/pod-deletion-cost",
+];
 
 fn pod_meta<'de, D: Deserializer<'de>>(d: D) -> Result<ObjectMeta, D::Error> {
     let mut meta = ObjectMeta::deserialize(d)?;
@@ -71,6 +76,8 @@ lists! {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Hash)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerView {
+    /// Its name.
+    pub name: String,
     /// Its ports.
     #[serde(deserialize_with = "null_default")]
     pub ports: Vec<ContainerPortView>,
@@ -124,9 +131,12 @@ pub struct PodStatusView {
     /// Conditions.
     #[serde(deserialize_with = "null_default")]
     pub conditions: Vec<PodConditionView>,
-    /// For restart counts.
+    /// For restart counts and how containers ended.
     #[serde(deserialize_with = "null_default")]
     pub container_statuses: Vec<ContainerStatusView>,
+    /// Of init containers.
+    #[serde(deserialize_with = "null_default")]
+    pub init_container_statuses: Vec<ContainerStatusView>,
 }
 
 /// One address of a pod.
@@ -151,10 +161,59 @@ pub struct PodConditionView {
 
 /// A container's status.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(from = "ContainerStatusForm")]
 pub struct ContainerStatusView {
     /// Restarts so far.
     pub restart_count: i32,
+    /// How it ended, if it has; most containers of a cluster run.
+    pub terminated: Option<Box<TerminatedView>>,
+}
+
+/// How a container ended.
+#[derive(Clone, Debug, Default)]
+pub struct TerminatedView {
+    /// The container's name.
+    pub name: String,
+    /// What its process exited with.
+    pub exit_code: i32,
+    /// When.
+    pub finished_at: Option<Timestamp>,
+}
+
+/// A container's status as it comes: its name is only kept where the container has ended.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct ContainerStatusForm {
+    #[serde(default)]
+    name: String,
+    #[serde(default)]
+    restart_count: i32,
+    #[serde(default, deserialize_with = "null_default")]
+    state: ContainerStateForm,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct ContainerStateForm {
+    terminated: Option<TerminatedForm>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct TerminatedForm {
+    exit_code: i32,
+    finished_at: Option<Timestamp>,
+}
+
+impl From<ContainerStatusForm> for ContainerStatusView {
+    fn from(form: ContainerStatusForm) -> Self {
+        let name = form.name;
+        let terminated = form
+            .state
+            .terminated
+            .map(|t| Box::new(TerminatedView { name, exit_code: t.exit_code, finished_at: t.finished_at }));
+        Self { restart_count: form.restart_count, terminated }
+    }
 }
 
 impl PodView {

@@ -1,0 +1,235 @@
+//! Counting pods that ended, so that none is lost or counted twice however often the controller is interrupted (KEP-2307).
+//! A pod has a finalizer until it is counted. Its UID is written into the status, then the finalizer is taken, and only
+//! then does the counter grow and the UID go: at every step the status and the finalizers together say the whole truth.
+//! No I/O here.
+use std::collections::{BTreeSet, HashSet};
+
+use jiff::Timestamp;
+
+use super::assess::{Assessment, FAILURE_TARGET, SUCCESS_CRITERIA_MET, number};
+use super::pods::JobPod;
+use super::policies;
+use crate::views::{JobCondition, JobStatus, JobView};
+
+/// Uncounted pods of a status at most, which keeps it below 20 KB.
+pub const UNCOUNTED_MAX: usize = 500;
+
+/// What is to be done after pods were noted in the status.
+#[derive(Debug, Default)]
+pub struct Counting {
+    /// Pods to take the finalizer of.
+    pub to_release: Vec<JobPod>,
+    /// UIDs of the pods that have it.
+    pub tracked: HashSet<String>,
+    /// Whether there are more than fit.
+    pub more: bool,
+    /// Actions of the pod failure policy that were taken.
+    pub actions: Vec<&'static str>,
+}
+
+/// Notes in the assessment's status which pods have ended, and the end the job comes to.
+pub fn note(job: &JobView, all: &[JobPod], released: &HashSet<String>, a: &mut Assessment, now: Timestamp) -> Counting {
+    let mut pods: Vec<&JobPod> = all.iter().filter(|p| p.tracked && !released.contains(p.uid())).collect();
+    if a.indexes.is_some() {
+        pods.sort_by_key(|p| p.index);
+    }
+    let mut c = Counting { tracked: pods.iter().map(|p| p.uid().to_owned()).collect(), ..Counting::default() };
+    // Who was noted before, by UID; what is counted now leaves these lists.
+    let before = a.status.uncounted_terminated_pods.clone().unwrap_or_default();
+    settle(&mut a.status, &c.tracked);
+    let noted_failed: HashSet<&str> = before.failed.iter().map(String::as_str).collect();
+    let noted_succeeded: HashSet<&str> = before.succeeded.iter().map(String::as_str).collect();
+    let mut indexes = BTreeSet::new();
+    for pod in pods {
+        let failed = pod.failed(job);
+        if !may_release(job, a, pod, failed) {
+            continue;
+        }
+        c.to_release.push(pod.clone());
+        let known_index = match &a.indexes {
+            None => true,
+            Some(state) => pod.index_below(state.completions).is_some(),
+        };
+        let uncounted = a.status.uncounted_terminated_pods.get_or_insert_default();
+        if pod.succeeded() && !noted_failed.contains(pod.uid()) {
+            match (&a.indexes, pod.index) {
+                // An index that has succeeded is not counted again: no need of the UID.
+                (Some(state), Some(i)) if known_index && !state.before.has(i) => {
+                    indexes.insert(i);
+                }
+                (None, _) if !noted_succeeded.contains(pod.uid()) => {
+                    uncounted.succeeded.push(pod.uid().to_owned());
+                }
+                _ => {}
+            }
+        } else if (failed || ends_others(a.target.as_ref())) && known_index && !noted_failed.contains(pod.uid()) {
+            let judged = policies::judge(job.spec.pod_failure_policy.as_ref(), &pod.pod);
+            c.actions.extend(judged.action());
+            if judged.counts() {
+                uncounted.failed.push(pod.uid().to_owned());
+            }
+        }
+        if indexes.len() + uncounted.succeeded.len() + uncounted.failed.len() >= UNCOUNTED_MAX {
+            c.more = true;
+            break;
+        }
+    }
+    note_indexes(a, indexes);
+    note_target(a, now);
+    c
+}
+
+/// When a job has failed, every pod that has not ended counts as failed.
+fn ends_others(target: Option<&JobCondition>) -> bool {
+    target.is_some_and(|t| t.r#type != SUCCESS_CRITERIA_MET)
+}
+
+/// Whether a pod's finalizer may go: it ended, or the job has. One that its replacement must take numbers from stays.
+fn may_release(job: &JobView, a: &Assessment, pod: &JobPod, failed: bool) -> bool {
+    if job.metadata.is_deleting() || a.target.is_some() || pod.succeeded() {
+        return true;
+    }
+    let waits = a.indexes.as_ref().zip(pod.index).and_then(|(state, i)| state.to_replace.get(&i));
+    failed && waits.is_none_or(|w| w.uid() != pod.uid())
+}
+
+fn note_indexes(a: &mut Assessment, fresh: BTreeSet<u32>) {
+    let Some(state) = &mut a.indexes else { return };
+    state.succeeded = state.succeeded.with(fresh);
+    a.status.succeeded = number(state.succeeded.len());
+    a.status.completed_indexes = state.succeeded.to_string();
+    a.status.failed_indexes = state.failed.as_ref().map(ToString::to_string);
+}
+
+/// An interim condition goes into the status before pods are let go; the job's end becomes the final one of it.
+fn note_target(a: &mut Assessment, now: Timestamp) {
+    let Some(target) = a.target.take() else { return };
+    let last = match target.r#type.as_str() {
+        FAILURE_TARGET => "Failed",
+        SUCCESS_CRITERIA_MET => "Complete",
+        _ => {
+            a.target = Some(target);
+            return;
+        }
+    };
+    a.target = Some(JobCondition::new(last, "True", &target.reason, target.message.clone(), now));
+    if a.status.holds(&target.r#type).is_none() {
+        a.status.conditions.push(target);
+    }
+}
+
+/// Moves into the counters which pods of the uncounted lists have lost their finalizer.
+pub fn settle(status: &mut JobStatus, tracked: &HashSet<String>) {
+    let Some(uncounted) = &mut status.uncounted_terminated_pods else { return };
+    let take = |list: &mut Vec<String>| {
+        let before = list.len();
+        list.retain(|uid| tracked.contains(uid));
+        number(before - list.len())
+    };
+    let (succeeded, failed) = (take(&mut uncounted.succeeded), take(&mut uncounted.failed));
+    status.succeeded = status.succeeded.saturating_add(succeeded);
+    status.failed = status.failed.saturating_add(failed);
+}
+
+/// Puts the job's end into its status, unless pods are still to be counted or to go. Whether it was.
+pub fn finish(status: &mut JobStatus, target: Option<&JobCondition>, terminating: i32) -> bool {
+    let Some(target) = target else { return false };
+    let left = status.uncounted_terminated_pods.as_ref().map_or(0, |u| u.succeeded.len() + u.failed.len());
+    if left > 0 || terminating > 0 {
+        return false;
+    }
+    status.put(target.clone());
+    if target.r#type == "Complete" {
+        status.completion_time.clone_from(&target.last_transition_time);
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::sample::{job, look, now, pods, uids};
+    use serde_json::{Value, json};
+
+    /// What one look writes: the lists and counters before finalizers are taken, who loses it, and the counters after all
+    /// of them have.
+    fn check(spec: &Value, status: &Value, line: &str, want: [&str; 3]) {
+        let (j, all) = (job(spec, status), pods(line));
+        let mut a = look(&j, &all);
+        let mut c = note(&j, &all, &HashSet::new(), &mut a, now());
+        let words = |s: &JobStatus| {
+            let u = s.uncounted_terminated_pods.clone().unwrap_or_default();
+            format!("{}|{} {}/{}", u.succeeded.concat(), u.failed.concat(), s.succeeded, s.failed)
+        };
+        let before = words(&a.status);
+        c.tracked.clear();
+        settle(&mut a.status, &c.tracked);
+        assert_eq!([before.as_str(), &uids(&c.to_release), &words(&a.status)], want, "{spec} {status} {line}");
+    }
+
+    #[test]
+    fn nothing_is_lost_or_counted_twice() {
+        let none = json!({});
+        check(&none, &none, "a:Succeeded b:Failed c:Running", ["a|b 0/0", "ab", "| 1/1"]);
+        // Written down, but the finalizers were not taken yet: the same pods again.
+        let noted = json!({"uncountedTerminatedPods": {"succeeded": ["a"], "failed": ["b"]}});
+        check(&none, &noted, "a:Succeeded b:Failed", ["a|b 0/0", "ab", "| 1/1"]);
+        // Taken, but not counted: the pods may even be gone.
+        check(&none, &noted, "a:Succeeded-", ["| 1/1", "", "| 1/1"]);
+        check(&none, &noted, "a:Succeeded b:Failed-", ["a| 0/1", "a", "| 1/1"]);
+        // Counted and done with.
+        check(&none, &json!({"succeeded": 1, "failed": 1}), "a:Succeeded- b:Failed-", ["| 1/1", "", "| 1/1"]);
+        // One that failed by being deleted, and then succeeded after all.
+        check(&none, &json!({"uncountedTerminatedPods": {"failed": ["a"]}}), "a:Succeeded", ["|a 0/0", "a", "| 0/1"]);
+        // A pod that goes counts as failed, unless the job waits for its end.
+        check(&none, &none, "a:Running!", ["|a 0/0", "a", "| 0/1"]);
+        check(&json!({"podReplacementPolicy": "Failed"}), &none, "a:Running!", ["| 0/0", "", "| 0/0"]);
+        // What is left of a failed job.
+        let failing = json!({"conditions": [{"type": "FailureTarget", "status": "True"}]});
+        check(&none, &failing, "a:Running! b:Succeeded", ["b|a 0/0", "ab", "| 1/1"]);
+        let met = json!({"conditions": [{"type": "SuccessCriteriaMet", "status": "True"}]});
+        check(&json!({"podReplacementPolicy": "Failed"}), &met, "a:Running!", ["| 0/0", "a", "| 0/0"]);
+        let ignored = json!({"podFailurePolicy": {"rules": [
+            {"action": "Ignore", "onPodConditions": [{"type": "Ready", "status": "True"}]}]}});
+        check(&ignored, &none, "a:Failed* b:Failed", ["|b 0/0", "ab", "| 0/1"]);
+    }
+
+    #[test]
+    fn indexes_count_once() {
+        let spec = json!({"completionMode": "Indexed", "completions": 4});
+        let status = json!({"completedIndexes": "0", "succeeded": 1});
+        check(&spec, &status, "a:Succeeded/0 b:Succeeded/2 c:Succeeded/2 d:Succeeded/9", ["| 2/0", "abcd", "| 2/0"]);
+        check(&spec, &status, "a:Failed/1 b:Failed/9 c:Failed", ["|a 1/0", "abc", "| 1/1"]);
+        let limits = json!({"completionMode": "Indexed", "completions": 4, "backoffLimitPerIndex": 1});
+        check(&limits, &status, "a:Failed/1+0", ["| 1/0", "", "| 1/0"]);
+        check(&limits, &status, "a:Failed/1+0 b:Running/1", ["|a 1/0", "a", "| 1/1"]);
+        check(&limits, &status, "a:Failed/1+1", ["|a 1/0", "a", "| 1/1"]);
+        let (j, all) = (job(&limits, &status), pods("a:Failed/1+1 b:Succeeded/2"));
+        let mut a = look(&j, &all);
+        note(&j, &all, &HashSet::new(), &mut a, now());
+        assert_eq!((a.status.completed_indexes.as_str(), a.status.failed_indexes.as_deref()), ("0,2", Some("1")));
+    }
+
+    #[test]
+    fn the_list_is_bounded() {
+        let line: String = (0..UNCOUNTED_MAX + 5).map(|i| format!("{i}:Succeeded ")).collect();
+        let (j, all) = (job(&json!({"completions": 9999}), &json!({})), pods(&line));
+        let mut a = look(&j, &all);
+        let c = note(&j, &all, &HashSet::new(), &mut a, now());
+        assert_eq!((c.to_release.len(), c.more), (UNCOUNTED_MAX, true));
+    }
+
+    #[test]
+    fn the_end_waits_for_the_last_pod() {
+        let (j, all) = (job(&json!({"backoffLimit": 0}), &json!({})), pods("a:Failed"));
+        let mut a = look(&j, &all);
+        note(&j, &all, &HashSet::new(), &mut a, now());
+        assert!(a.status.holds(FAILURE_TARGET).is_some(), "said before the pods are let go");
+        assert!(!finish(&mut a.status, a.target.as_ref(), 0), "a is not counted");
+        settle(&mut a.status, &HashSet::new());
+        assert!(!finish(&mut a.status, a.target.as_ref(), 1), "one terminates");
+        assert!(finish(&mut a.status, a.target.as_ref(), 0));
+        assert_eq!(a.status.finished().map(|c| c.reason.as_str()), Some("BackoffLimitExceeded"));
+        assert_eq!(a.status.completion_time, None);
+    }
+}

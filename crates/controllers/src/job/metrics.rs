@@ -1,0 +1,92 @@
+//! The job controller's metrics, under upstream's names.
+use kelson_metrics::{HistogramVec, IntCounterVec, Registry, exponential_buckets};
+
+use crate::views::{JobStatus, JobView};
+
+/// What is counted of jobs.
+#[derive(Clone)]
+pub struct Metrics {
+    /// Time of a sync by mode, result and what was done.
+    pub sync_seconds: HistogramVec,
+    /// Syncs, by the same.
+    pub syncs: IntCounterVec,
+    /// Jobs that ended, by mode, result and reason.
+    pub finished: IntCounterVec,
+    /// Pods counted, by mode and result.
+    pub pods_finished: IntCounterVec,
+    /// Failed pods a policy has judged, by action.
+    pub judged: IntCounterVec,
+    /// Ended pods that have, and no longer have, the finalizer.
+    pub tracked: IntCounterVec,
+    /// Pods made, by reason and whether it worked.
+    pub created: IntCounterVec,
+    /// Indexes that ended, by result and whether indexes have limits.
+    pub indexes: IntCounterVec,
+    /// Syncs that waited for the cache.
+    pub stale: IntCounterVec,
+}
+
+impl Metrics {
+    /// Registers them.
+    pub fn new(registry: &Registry) -> Self {
+        // 1 ms to 16 s, doubling.
+        let bounds = exponential_buckets(0.001, 2.0, 15).unwrap_or_default();
+        let sync = ["completion_mode", "result", "action"];
+        let name = |n: &str| format!("job_controller_{n}");
+        let counters = |n: &str, help: &str, labels: &[&str]| registry.counters(&name(n), help, labels);
+        Self {
+            sync_seconds: registry.histograms(
+                &name("job_sync_duration_seconds"),
+                "Time of one look at a job.",
+                &sync,
+                &bounds,
+            ),
+            syncs: counters("job_syncs_total", "Looks at jobs.", &sync),
+            finished: counters("jobs_finished_total", "Jobs that ended.", &["completion_mode", "result", "reason"]),
+            pods_finished: counters(
+                "job_pods_finished_total",
+                "Pods that are counted.",
+                &["completion_mode", "result"],
+            ),
+            judged: counters(
+                "pod_failures_handled_by_failure_policy_total",
+                "Failed pods that a pod failure policy has judged.",
+                &["action"],
+            ),
+            tracked: counters(
+                "terminated_pods_tracking_finalizer_total",
+                "Ended pods that got (add) and lost (delete) the tracking finalizer.",
+                &["event"],
+            ),
+            created: counters("job_pods_creation_total", "Pods made for jobs.", &["reason", "status"]),
+            indexes: counters("job_finished_indexes_total", "Indexes that ended.", &["status", "backoffLimit"]),
+            stale: counters(
+                "stale_sync_skips_total",
+                "Looks put off until the cache shows the controller's own writes.",
+                &["group", "resource"],
+            ),
+        }
+    }
+
+    /// Counts what became of pods and indexes between two statuses.
+    pub fn progress(&self, job: &JobView, before: &JobStatus, after: &JobStatus) {
+        let mode = mode(job);
+        let grown = |a: i32, b: i32| u64::try_from(b.saturating_sub(a)).unwrap_or(0);
+        self.pods_finished.with_label_values(&[mode, "succeeded"]).inc_by(grown(before.succeeded, after.succeeded));
+        self.pods_finished.with_label_values(&[mode, "failed"]).inc_by(grown(before.failed, after.failed));
+        if job.is_indexed() {
+            let limit = if job.spec.backoff_limit_per_index.is_some() { "perIndex" } else { "global" };
+            let completions = super::assess::completions(job);
+            let count = |s: &str| super::assess::number(super::indexes::Indexes::parse(s, completions).len());
+            let failed = |s: &JobStatus| count(s.failed_indexes.as_deref().unwrap_or_default());
+            let done = grown(count(&before.completed_indexes), count(&after.completed_indexes));
+            self.indexes.with_label_values(&["succeeded", limit]).inc_by(done);
+            self.indexes.with_label_values(&["failed", limit]).inc_by(grown(failed(before), failed(after)));
+        }
+    }
+}
+
+/// How a job counts completions, as a label.
+pub fn mode(job: &JobView) -> &'static str {
+    if job.is_indexed() { "Indexed" } else { "NonIndexed" }
+}

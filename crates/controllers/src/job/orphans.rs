@@ -1,0 +1,66 @@
+//! Pods that have the tracking finalizer and no job that will count them: its finalizer is taken, so that they can go.
+use std::fmt;
+
+use kelson_meta::ObjectKey;
+
+use super::Controller;
+use super::pods::is_tracked;
+use crate::shared::context::SyncError;
+use crate::shared::ownership::controller_key;
+use crate::views::{JobView, PodView};
+
+/// What to look through.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum OrphanKey {
+    /// One pod.
+    Pod(ObjectKey),
+    /// The pods of a job that is gone or at its end, by its namespace and UID, and those of the namespace that nobody
+    /// controls any more.
+    OfJob(String, String),
+}
+
+impl fmt::Display for OrphanKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Pod(key) => write!(f, "pod {key}"),
+            Self::OfJob(namespace, uid) => write!(f, "pods of job {uid} in {namespace}"),
+        }
+    }
+}
+
+impl Controller {
+    pub(super) async fn sync_orphans(&self, key: &OrphanKey) -> Result<(), SyncError> {
+        match key {
+            OrphanKey::Pod(key) => match self.pods.get(key) {
+                Some(pod) => self.release_orphan(&pod).await,
+                None => Ok(()),
+            },
+            OrphanKey::OfJob(namespace, uid) => {
+                let mut first = None;
+                for pod in self.pods.owned_or_orphaned(uid, namespace) {
+                    if let Err(e) = self.release_orphan(&pod).await {
+                        first = first.or(Some(e));
+                    }
+                }
+                first.map_or(Ok(()), Err)
+            }
+        }
+    }
+
+    async fn release_orphan(&self, pod: &PodView) -> Result<(), SyncError> {
+        if !is_tracked(pod) {
+            return Ok(());
+        }
+        if let Some(owner) = pod.metadata.controller() {
+            if controller_key::<JobView>(&pod.metadata).is_none() {
+                // What controls it now may have a use for the finalizer.
+                return Ok(());
+            }
+            let job = self.resolve(&pod.metadata.namespace, owner);
+            if job.is_some_and(|j| j.external_manager().is_some() || j.status.finished().is_none()) {
+                return Ok(());
+            }
+        }
+        Ok(self.take_finalizer(pod).await?)
+    }
+}

@@ -1,0 +1,283 @@
+//! `batch/v1` Job.
+use jiff::Timestamp;
+use kelson_client::{ResourceType, slim_object};
+use kelson_meta::{LabelSelector, LabelSelectorSpec, ObjectMeta, format_seconds, null_default};
+use serde::{Deserialize, Serialize};
+use serde_json::value::RawValue;
+
+use super::index::{IndexKey, Indexed, index_owned};
+
+/// Who reconciles a job that does not name another in `spec.managedBy`.
+pub const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
+
+/// `batch/v1` Job.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct JobView {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Spec.
+    pub spec: JobSpecView,
+    /// Status.
+    pub status: JobStatus,
+}
+
+/// A job's spec; the template stays as it came.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct JobSpecView {
+    /// Pods at once; the API defaults it to 1.
+    pub parallelism: Option<i32>,
+    /// Successes needed; absent: one success of any pod ends the job.
+    pub completions: Option<i32>,
+    /// Seconds the job may run.
+    pub active_deadline_seconds: Option<i64>,
+    /// Failed pods after which the job fails; the API defaults it.
+    pub backoff_limit: Option<i32>,
+    /// Failures of one index after which the index fails.
+    pub backoff_limit_per_index: Option<i32>,
+    /// Failed indexes after which the job fails.
+    pub max_failed_indexes: Option<i32>,
+    /// Which pods.
+    pub selector: Option<LabelSelectorSpec>,
+    /// Pod template, JSON.
+    pub template: Option<Box<RawValue>>,
+    /// Seconds from the end of the job to its deletion.
+    pub ttl_seconds_after_finished: Option<i32>,
+    /// `NonIndexed` or `Indexed`.
+    pub completion_mode: Option<String>,
+    /// No pods while set.
+    pub suspend: Option<bool>,
+    /// `Failed` or `TerminatingOrFailed`.
+    pub pod_replacement_policy: Option<String>,
+    /// What a failed pod means for the job.
+    pub pod_failure_policy: Option<PodFailurePolicy>,
+    /// Which indexes must succeed.
+    pub success_policy: Option<SuccessPolicy>,
+    /// Who reconciles the job.
+    pub managed_by: Option<String>,
+}
+
+/// `batch/v1` PodFailurePolicy.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct PodFailurePolicy {
+    /// Of which the first that matches counts.
+    #[serde(deserialize_with = "null_default")]
+    pub rules: Vec<PodFailureRule>,
+}
+
+/// `batch/v1` PodFailurePolicyRule.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PodFailureRule {
+    /// `Ignore`, `FailIndex`, `Count` or `FailJob`.
+    pub action: String,
+    /// By what containers exited with.
+    pub on_exit_codes: Option<OnExitCodes>,
+    /// By the pod's conditions.
+    #[serde(deserialize_with = "null_default")]
+    pub on_pod_conditions: Vec<ConditionPattern>,
+}
+
+/// `batch/v1` PodFailurePolicyOnExitCodesRequirement.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct OnExitCodes {
+    /// Only this container.
+    pub container_name: Option<String>,
+    /// `In` or `NotIn`.
+    pub operator: String,
+    /// The codes.
+    #[serde(deserialize_with = "null_default")]
+    pub values: Vec<i32>,
+}
+
+/// `batch/v1` PodFailurePolicyOnPodConditionsPattern.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ConditionPattern {
+    /// Type.
+    pub r#type: String,
+    /// Status; the API defaults it to `True`.
+    pub status: String,
+}
+
+/// `batch/v1` SuccessPolicy.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct SuccessPolicy {
+    /// One of them is enough.
+    #[serde(deserialize_with = "null_default")]
+    pub rules: Vec<SuccessRule>,
+}
+
+/// `batch/v1` SuccessPolicyRule.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct SuccessRule {
+    /// Which indexes, as `1,3-5`; absent: all.
+    pub succeeded_indexes: Option<String>,
+    /// How many of them; absent: all.
+    pub succeeded_count: Option<i32>,
+}
+
+/// A job's status, whole: it is written back as it is here.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct JobStatus {
+    /// Conditions.
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub conditions: Vec<JobCondition>,
+    /// When the job began, or went on after a suspension.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub start_time: Option<String>,
+    /// When it succeeded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_time: Option<String>,
+    /// Pods that run or will.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub active: i32,
+    /// Pods that succeeded.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub succeeded: i32,
+    /// Pods that failed.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub failed: i32,
+    /// Pods being deleted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub terminating: Option<i32>,
+    /// Active pods that are ready.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ready: Option<i32>,
+    /// Indexes that succeeded, as `1,3-5`.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub completed_indexes: String,
+    /// Indexes that failed for good.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failed_indexes: Option<String>,
+    /// Pods that ended and are in no counter yet.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub uncounted_terminated_pods: Option<UncountedPods>,
+}
+
+// Serde asks with a reference.
+#[allow(clippy::trivially_copy_pass_by_ref)]
+fn is_zero(n: &i32) -> bool {
+    *n == 0
+}
+
+/// `batch/v1` UncountedTerminatedPods: UIDs.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(default)]
+pub struct UncountedPods {
+    /// Succeeded.
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub succeeded: Vec<String>,
+    /// Failed.
+    #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
+    pub failed: Vec<String>,
+}
+
+/// `batch/v1` JobCondition.
+#[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
+#[serde(rename_all = "camelCase", default)]
+pub struct JobCondition {
+    /// Type.
+    pub r#type: String,
+    /// `True`, `False`, `Unknown`.
+    pub status: String,
+    /// Last check.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_probe_time: Option<String>,
+    /// Last change.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<String>,
+    /// One word.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub reason: String,
+    /// For people.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+impl JobCondition {
+    /// A condition that changed at `now`.
+    pub fn new(kind: &str, status: &str, reason: &str, message: impl Into<String>, now: Timestamp) -> Self {
+        let now = Some(format_seconds(now));
+        Self {
+            r#type: kind.to_owned(),
+            status: status.to_owned(),
+            last_probe_time: now.clone(),
+            last_transition_time: now,
+            reason: reason.to_owned(),
+            message: message.into(),
+        }
+    }
+}
+
+impl JobStatus {
+    /// The condition of this type, if it is true.
+    pub fn holds(&self, kind: &str) -> Option<&JobCondition> {
+        self.conditions.iter().find(|c| c.r#type == kind && c.status == "True")
+    }
+    /// Whether the job is at its end, and with which condition.
+    pub fn finished(&self) -> Option<&JobCondition> {
+        self.conditions.iter().find(|c| matches!(c.r#type.as_str(), "Complete" | "Failed") && c.status == "True")
+    }
+    /// When it began.
+    pub fn started(&self) -> Option<Timestamp> {
+        self.start_time.as_deref()?.parse().ok()
+    }
+    /// Puts a condition in, or changes the one of its type; a false one that was never true says nothing and is left
+    /// out. Whether anything changed.
+    pub fn put(&mut self, new: JobCondition) -> bool {
+        match self.conditions.iter_mut().find(|c| c.r#type == new.r#type) {
+            Some(old) if old.status == new.status && old.reason == new.reason && old.message == new.message => false,
+            Some(old) => {
+                *old = new;
+                true
+            }
+            None if new.status == "False" => false,
+            None => {
+                self.conditions.push(new);
+                true
+            }
+        }
+    }
+}
+
+impl JobView {
+    /// Whether completion indexes are used.
+    pub fn is_indexed(&self) -> bool {
+        self.spec.completion_mode.as_deref() == Some("Indexed")
+    }
+    /// Whether it is told to have no pods.
+    pub fn is_suspended(&self) -> bool {
+        self.spec.suspend == Some(true)
+    }
+    /// Who else reconciles it, if it is not the job controller.
+    pub fn external_manager(&self) -> Option<&str> {
+        self.spec.managed_by.as_deref().filter(|m| *m != JOB_CONTROLLER)
+    }
+    /// Whether a pod is replaced only once it has failed, not while it terminates.
+    pub fn replaces_only_failed(&self) -> bool {
+        match &self.spec.pod_replacement_policy {
+            Some(policy) => policy == "Failed",
+            None => self.spec.pod_failure_policy.is_some(),
+        }
+    }
+    /// Which pods; nothing where the selector cannot be read or would select everything.
+    pub fn selector(&self) -> LabelSelector {
+        let parsed = self.spec.selector.as_ref().and_then(|s| s.selector().ok());
+        parsed.filter(|s| !s.is_everything()).unwrap_or_else(LabelSelector::nothing)
+    }
+}
+
+impl Indexed for JobView {
+    fn index(&self, into: &mut Vec<IndexKey>) {
+        into.push(IndexKey::Namespace(self.metadata.namespace.clone()));
+        index_owned(&self.metadata, into);
+    }
+}
+slim_object!(JobView, ResourceType::namespaced("batch", "v1", "jobs", "Job"));

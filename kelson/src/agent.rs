@@ -22,7 +22,8 @@ use kelson_proxy::Proxy;
 use kelson_tasks::{OnPanic, Tasks};
 use tokio::sync::watch;
 
-use crate::cli::{AgentArgs, NodeArgs};
+use crate::args::NodeArgs;
+use crate::cli::AgentArgs;
 use crate::cluster::ClusterSettings;
 use crate::host::NodeIdentity;
 use crate::kubelet::configure;

@@ -6,6 +6,8 @@ use clap::{Args, Parser, Subcommand};
 use ipnet::IpNet;
 use kelson_serving::Port;
 
+use crate::args::{LogArgs, NodeArgs};
+
 /// Kubernetes in one binary.
 #[derive(Parser, Debug)]
 #[command(name = "kelson", version = kelson_meta::version::KELSON_VERSION, about, disable_help_subcommand = true)]
@@ -139,56 +141,6 @@ pub struct AgentArgs {
     pub log: LogArgs,
 }
 
-/// What server and agent share about the node.
-#[derive(Args, Debug, Clone)]
-pub struct NodeArgs {
-    /// Name of this node; the host's name when not given.
-    #[arg(long, value_name = "HOST")]
-    pub node_name: Option<String>,
-    /// Address of this node; that of the default route when not given.
-    #[arg(long, value_name = "IP")]
-    pub node_ip: Option<IpAddr>,
-    /// Socket of a container runtime (CRI v1); by default Kelson runs a containerd of its own.
-    #[arg(long, value_name = "unix:///…")]
-    pub container_runtime_endpoint: Option<String>,
-    /// Port of the node agent's own API; 0 takes any free one.
-    #[arg(long, value_name = "PORT", default_value_t = 10250)]
-    pub kubelet_port: u16,
-    /// Port of the service proxy's metrics (HTTP, on 127.0.0.1) [default: 10249 where free]; 0: none.
-    #[arg(long, value_name = "PORT")]
-    pub proxy_metrics_port: Option<u16>,
-    /// What the node keeps free; below it pods are evicted [default:
-    /// memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%]
-    #[arg(long, value_name = "SIGNAL<AMOUNT,…")]
-    pub eviction_hard: Option<kelson_kubelet::config::thresholds::HardThresholds>,
-    /// KubeletConfiguration (kubelet.config.k8s.io/v1beta1) laid over what this command decides by itself.
-    #[arg(long, value_name = "FILE")]
-    pub kubelet_config: Option<PathBuf>,
-    #[command(flatten)]
-    pub images: ImageArgs,
-}
-
-/// How a node pulls images: what server, agent and kubelet share.
-#[derive(Args, Debug, Clone)]
-pub struct ImageArgs {
-    /// CredentialProviderConfig: a file, or a directory of *.json, *.yaml and *.yml. Reloaded when it changes.
-    #[arg(long, value_name = "FILE|DIR", requires = "image_credential_provider_bin_dir")]
-    pub image_credential_provider_config: Option<PathBuf>,
-    /// Where the executables of the credential providers are.
-    #[arg(long, value_name = "DIR", requires = "image_credential_provider_config")]
-    pub image_credential_provider_bin_dir: Option<PathBuf>,
-    /// A pull that makes no progress for so long is given up.
-    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = kelson_kubelet::config::file::duration)]
-    pub image_pull_progress_deadline: std::time::Duration,
-}
-
-#[derive(Args, Debug, Clone)]
-pub struct LogArgs {
-    /// error, warn, info, debug, trace, or filters such as `info,kelson_store=debug`.
-    #[arg(long, value_name = "LEVEL", default_value = "info", env = "KELSON_LOG")]
-    pub log_level: String,
-}
-
 #[derive(Subcommand, Debug)]
 pub enum CredentialProviderCommand {
     /// Run the plugins that match an image, and show what they answer without showing a credential.
@@ -229,7 +181,7 @@ pub enum TokenCommand {
     /// Make a token, and print it.
     Create {
         /// How long it is good for: seconds, or a number with s, m or h; 0 is for ever.
-        #[arg(long, value_name = "TIME", default_value = "24h", value_parser = crate::token::parse_ttl)]
+        #[arg(long, value_name = "TIME", default_value = "24h", value_parser = crate::args::parse_ttl)]
         ttl: std::time::Duration,
         /// What it is for.
         #[arg(long, value_name = "TEXT")]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context as _, bail};
 use serde_json::{Value, json};
 
-use crate::cli::ImageArgs;
+use crate::args::ImageArgs;
 
 /// File in a node's directory that names the providers' files it was started with.
 const FILE: &str = "kubelet/image-credential-provider.json";

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use anyhow::{Context as _, bail};
 use kelson_meta::is_dns1123_subdomain;
 
-use crate::cli::NodeArgs;
+use crate::args::NodeArgs;
 
 /// This machine as a node: the one place where flags and host are weighed.
 #[derive(Clone, Debug)]

@@ -16,7 +16,7 @@ use kelson_kubelet::volumes::mounts::KernelMounts;
 use kelson_kubelet::{Config, CredentialProviderFiles, Dependencies, Kubelet, RegisterTaint, Running};
 use kelson_meta::{Clock, SystemClock};
 
-use crate::cli::{ImageArgs, LogArgs};
+use crate::args::{ImageArgs, LogArgs};
 use crate::{credentials, host};
 
 /// Where upstream's kubelet looks for the runtime when nobody says.

@@ -2,6 +2,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod agent;
+mod args;
 mod certificates;
 mod cleanup;
 mod cli;

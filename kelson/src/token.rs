@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use jiff::Timestamp;
@@ -209,39 +208,6 @@ fn time_left(expires: &str, now: Timestamp) -> String {
     }
 }
 
-/// Longest life of a token that is not for ever.
-const TTL_MAX_SECONDS: u64 = 100 * 365 * 24 * 3600;
-
-/// `24h`, `1h30m`, `90s` or `90`.
-pub fn parse_ttl(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no time such as 24h, 90m or 3600");
-    let (mut total, mut number) = (0u64, String::new());
-    for c in text.chars() {
-        let unit = match c {
-            '0'..='9' => {
-                number.push(c);
-                continue;
-            }
-            'h' => 3600,
-            'm' => 60,
-            's' => 1,
-            _ => return Err(wrong()),
-        };
-        let part = number.parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).ok_or_else(wrong)?;
-        total = total.checked_add(part).ok_or_else(wrong)?;
-        number.clear();
-    }
-    if !number.is_empty() {
-        total = total.checked_add(number.parse().map_err(|_| wrong())?).ok_or_else(wrong)?;
-    } else if text.is_empty() {
-        return Err(wrong());
-    }
-    if total > TTL_MAX_SECONDS {
-        return Err(format!("{text:?} is too long; 0 is for ever"));
-    }
-    Ok(Duration::from_secs(total))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -253,24 +219,6 @@ mod tests {
         for bad in ["", "abc", "abcdef.short", "ABCDEF.0123456789abcdef", "abcdef-0123456789abcdef"] {
             let e = Token::parse(bad).err().unwrap().to_string();
             assert!(bad.len() < 4 || !e.contains(bad), "{e}");
-        }
-    }
-    #[test]
-    fn times() {
-        let seconds = |t: &str| parse_ttl(t).map(|d| d.as_secs()).ok();
-        let rows = [
-            ("24h", Some(86_400)),
-            ("1h30m", Some(5400)),
-            ("90", Some(90)),
-            ("0", Some(0)),
-            ("", None),
-            ("h", None),
-            ("1d", None),
-            ("-1", None),
-            ("99999999999h", None),
-        ];
-        for (text, want) in rows {
-            assert_eq!(seconds(text), want, "{text}");
         }
     }
 

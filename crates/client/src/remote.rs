@@ -21,10 +21,8 @@ use crate::kubeconfig::{Config, Credentials};
 use crate::{Request, Response, Transport, TransportError};
 
 mod connector;
-use connector::TlsConnector;
+use connector::{CONNECT_TIMEOUT, TlsConnector};
 
-/// How long a connection may take, TLS included.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often credential files are looked at, at most.
 const RECHECK: Duration = Duration::from_secs(10);
 /// A dead HTTP/2 connection is noticed after this plus [`PING_TIMEOUT`].

@@ -5,7 +5,7 @@
 //! test can tell linear work from quadratic work without a clock.
 use serde_json::Value;
 
-use crate::NESTING_DEPTH_MAX;
+use crate::limits::{DOCUMENT_BYTES_MAX, NESTING_DEPTH_MAX};
 
 /// Bytes of a value in a list: lists grow by doubling, so that half of one may be empty.
 const ELEMENT_BYTES: usize = 2 * size_of::<Value>();
@@ -38,7 +38,7 @@ impl Limits {
     /// What the aliases of a YAML document may add to it: as much text as the document itself may have, and that many
     /// nodes (the ends of lists and mappings count too).
     pub const ALIASES: Self =
-        Self { bytes: crate::DOCUMENT_BYTES_MAX, depth: NESTING_DEPTH_MAX, elements: usize::MAX, steps: 100_000 };
+        Self { bytes: DOCUMENT_BYTES_MAX, depth: NESTING_DEPTH_MAX, elements: usize::MAX, steps: 100_000 };
     /// A document whose size its reader has bounded already: a stored object, the answer of a server.
     pub const TRUSTED: Self =
         Self { bytes: usize::MAX, depth: NESTING_DEPTH_MAX, elements: usize::MAX, steps: usize::MAX };

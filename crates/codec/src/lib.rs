@@ -7,8 +7,10 @@
 
 mod budget;
 mod canonical;
+mod document;
 mod error;
 pub mod json;
+mod limits;
 pub mod media;
 pub mod proto;
 mod scalar;
@@ -16,21 +18,14 @@ pub mod yaml;
 mod zero;
 
 pub use budget::{Budget, Exceeded, Limits};
+pub use document::{Decoded, TypeMeta, canonical_json};
 pub use error::{DecodeError, EncodeError, StrictErrors};
+pub use limits::{DOCUMENT_BYTES_MAX, NESTING_DEPTH_MAX, STRICT_ERRORS_MAX};
 pub use media::{Accept, Encoding, MediaType, TableRequest};
 pub use scalar::{format_duration, go_duration, parse_duration};
 
-use kelson_schema::{Schema, TypeId};
+use kelson_schema::TypeId;
 use serde_json::Value;
-
-/// Nesting allowed in any document; below the limit that `serde_json` has for reading a stored record again.
-pub const NESTING_DEPTH_MAX: usize = 120;
-/// Bytes of one request body, and of any YAML text; the limit of the published API server for resource bodies. Documents
-/// that are no request (a list that a client reads) go through [`json::decode`] and [`proto::decode_as`], which bound
-/// nothing but nesting ([`Limits::TRUSTED`]); who calls them bounds what it reads.
-pub const DOCUMENT_BYTES_MAX: usize = 3 * 1024 * 1024;
-/// Strict findings kept for one document.
-pub const STRICT_ERRORS_MAX: usize = 100;
 
 /// `fieldValidation` of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -53,31 +48,6 @@ impl FieldValidation {
             "Strict" => Some(Self::Strict),
             _ => None,
         }
-    }
-}
-
-/// A decoded object and what strict decoding found.
-#[derive(Debug, Clone, Default)]
-pub struct Decoded {
-    /// The canonical form.
-    pub value: Value,
-    /// Unknown and duplicate fields, in order of appearance; empty when none were asked for.
-    pub strict: StrictErrors,
-}
-
-/// What a document says it is.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct TypeMeta {
-    /// `v1`, `apps/v1`.
-    pub api_version: String,
-    /// `Pod`.
-    pub kind: String,
-}
-
-impl TypeMeta {
-    /// The built-in type, if there is one.
-    pub fn type_id(&self) -> Option<TypeId> {
-        Schema::builtin().by_api_version(&self.api_version, &self.kind)
     }
 }
 
@@ -120,12 +90,6 @@ pub fn encode(encoding: Encoding, ty: Option<TypeId>, value: &Value) -> Result<V
             proto::encode(ty, value)
         }
     }
-}
-
-/// The stored form: compact JSON with sorted keys.
-pub fn canonical_json(value: &Value) -> Vec<u8> {
-    // Values serialise without fail: their maps have string keys only.
-    serde_json::to_vec(value).unwrap_or_default()
 }
 
 /// The canonical form of an object of this type in which nothing is set.

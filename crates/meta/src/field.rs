@@ -1,8 +1,6 @@
 //! Validation errors by field path, in the words of upstream's `field.Error` (apimachinery `util/validation/field`).
 use std::fmt;
 
-use crate::status::StatusCause;
-
 /// A path such as `spec.containers[0].name` or `metadata.labels[app]`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FieldPath(String);
@@ -115,10 +113,6 @@ impl FieldError {
             s.push_str(&self.detail);
         }
         s
-    }
-    /// As a `causes` entry.
-    pub fn to_cause(&self) -> StatusCause {
-        StatusCause { reason: self.kind.cause().to_owned(), message: self.body(), field: self.path.clone() }
     }
 }
 

@@ -9,6 +9,7 @@ mod field;
 mod gvk;
 mod intern;
 mod names;
+mod null;
 mod object;
 pub mod path;
 #[cfg(any(test, feature = "paused-clock"))]
@@ -27,7 +28,8 @@ pub use names::{
     generate_name, is_config_map_key, is_dns1035_label, is_dns1123_label, is_dns1123_subdomain, is_label_value,
     is_path_segment_name, is_qualified_name, random_suffix,
 };
-pub use object::{ObjectKey, ObjectMeta, OwnerReference, null_default};
+pub use null::null_default;
+pub use object::{ObjectKey, ObjectMeta, OwnerReference};
 #[cfg(any(test, feature = "paused-clock"))]
 pub use paused::TokioClock;
 pub use quantity::{Quantity, QuantityError, QuantityFormat};

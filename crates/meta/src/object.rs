@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use crate::LabelMap;
+use crate::intern::LabelMap;
+use crate::null::null_default;
 
 /// Object metadata as readers need it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -58,18 +59,6 @@ impl ObjectMeta {
     pub fn is_deleting(&self) -> bool {
         self.deletion_timestamp.is_some()
     }
-}
-
-/// Reads `null` as the default: Go's encoders write null for empty values that have no `omitempty`.
-///
-/// # Errors
-/// Whatever the value's own decoding finds.
-pub fn null_default<'de, D, T>(d: D) -> Result<T, D::Error>
-where
-    D: serde::Deserializer<'de>,
-    T: Default + Deserialize<'de>,
-{
-    Ok(Option::<T>::deserialize(d)?.unwrap_or_default())
 }
 
 /// `metav1.OwnerReference`.

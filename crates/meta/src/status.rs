@@ -3,7 +3,7 @@
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
-use crate::{FieldErrors, GroupKind, GroupResource, Gvk};
+use crate::{FieldError, FieldErrors, GroupKind, GroupResource, Gvk};
 
 /// Machine-readable reason of a `Status`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -65,6 +65,12 @@ pub struct StatusCause {
     /// Field path.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub field: String,
+}
+
+impl From<&FieldError> for StatusCause {
+    fn from(error: &FieldError) -> Self {
+        Self { reason: error.kind.cause().to_owned(), message: error.body(), field: error.path.clone() }
+    }
 }
 
 /// `status.details`.
@@ -247,7 +253,7 @@ impl Status {
             name: name.into(),
             group: kind.group.clone(),
             kind: kind.kind.clone(),
-            causes: errors.0.iter().map(crate::FieldError::to_cause).collect(),
+            causes: errors.0.iter().map(StatusCause::from).collect(),
             ..Default::default()
         }));
         s

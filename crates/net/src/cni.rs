@@ -12,9 +12,9 @@ use serde_json::{Value, json};
 
 use crate::config::NetworkConfig;
 use crate::error::NetError;
-use crate::ipam::{PortMapping, Protocol};
 use crate::netlink::{Links, Netns, block_on};
 use crate::network::{Attachment, attach, check, collect, detach, status};
+use crate::ports::{PortMapping, Protocol};
 
 /// Versions spoken, oldest first.
 const VERSIONS: [&str; 5] = ["0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"];

@@ -51,7 +51,7 @@ pub enum NetError {
         /// The port of the host.
         port: u16,
         /// tcp, udp or sctp.
-        protocol: crate::Protocol,
+        protocol: crate::ports::Protocol,
         /// The address of the host; unspecified means all.
         host_ip: IpAddr,
         /// Who has it.

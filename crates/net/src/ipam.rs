@@ -2,7 +2,6 @@
 //! point; a reboot empties it, because no pod's network survives one. Knows nothing of links.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::fs::File;
 use std::io::Write as _;
 use std::net::{IpAddr, Ipv4Addr};
@@ -14,48 +13,10 @@ use serde::{Deserialize, Serialize};
 
 use crate::config::gateway_of;
 use crate::error::NetError;
+use crate::ports::PortMapping;
 
 /// Largest state file read: a /16 full of pods with a few host ports each stays below.
 const STATE_BYTES_MAX: u64 = 64 << 20;
-
-/// Transport of a host port.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Protocol {
-    /// TCP
-    #[serde(alias = "TCP")]
-    Tcp,
-    /// UDP
-    #[serde(alias = "UDP")]
-    Udp,
-    /// SCTP
-    #[serde(alias = "SCTP")]
-    Sctp,
-}
-
-impl fmt::Display for Protocol {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-            Protocol::Sctp => "sctp",
-        })
-    }
-}
-
-/// One host port of a pod.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub struct PortMapping {
-    /// Port on the host.
-    pub host_port: u16,
-    /// Port in the pod.
-    pub container_port: u16,
-    /// Transport.
-    pub protocol: Protocol,
-    /// The host's address to listen on; unspecified means every one.
-    pub host_ip: IpAddr,
-}
 
 /// One address in use.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -246,6 +207,7 @@ mod tests {
     use rand::{Rng as _, SeedableRng as _};
 
     use super::*;
+    use crate::ports::Protocol;
 
     fn port(host_ip: &str, host_port: u16) -> PortMapping {
         PortMapping { host_port, container_port: 80, protocol: Protocol::Tcp, host_ip: host_ip.parse().unwrap() }

@@ -19,12 +19,14 @@ mod network;
 pub mod nft;
 mod overlay;
 mod peers;
+mod ports;
 pub mod ranges;
 mod rules;
 
 pub use config::{NetworkConfig, OverlayConfig, VNI_MAX, VXLAN_PORT, network_id};
 pub use error::NetError;
-pub use ipam::{Allocation, PortMapping, Protocol};
+pub use ipam::Allocation;
 pub use network::{Network, cleanup};
 pub use overlay::Peer;
 pub use peers::PeerWatch;
+pub use ports::{PortMapping, Protocol};

@@ -11,9 +11,10 @@ use ipnet::IpNet;
 use crate::aside::aside;
 use crate::config::{MTU_DEFAULT, NetworkConfig, VXLAN_OVERHEAD, mac_of, network_id};
 use crate::error::NetError;
-use crate::ipam::{LockedPool, PortMapping};
+use crate::ipam::LockedPool;
 use crate::netlink::{Link, Links, Netns, VethPair, block_on};
 use crate::overlay::{self, Peer};
+use crate::ports::PortMapping;
 use crate::{iptables, nft, ranges, rules};
 
 /// Where CNI's library remembers results, unless told otherwise; containerd cannot be told.

@@ -113,7 +113,7 @@ fn without_contained(nets: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ipam::{PortMapping, Protocol};
+    use crate::ports::{PortMapping, Protocol};
 
     fn config() -> NetworkConfig {
         NetworkConfig {

@@ -14,13 +14,14 @@ use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 
+use crate::config::{Config, table};
 use crate::conntrack::{self, Frontends};
 use crate::health::{Health, Listeners};
+use crate::listing;
 use crate::model::{EndpointSlice, Family, LABEL_HEADLESS, LABEL_PROXY_NAME, LABEL_ZONE, Node, Service, TrafficPolicy};
 use crate::render::{self, Options};
 use crate::ruleset::RuleSet;
 use crate::service::{self, NodeInfo};
-use crate::{Config, listing, table};
 
 /// How long the first sync waits for the node's zone; without it hints by zone do not hold.
 const NODE_WAIT: Duration = Duration::from_secs(2);

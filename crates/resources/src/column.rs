@@ -1,7 +1,7 @@
 //! Columns of the server-side table (`meta.k8s.io/v1 Table`), and those that many kinds share. Cells are `table`'s.
 use std::borrow::Cow;
 
-use crate::options::Text;
+use crate::text::Text;
 
 /// The definition of one column, as `columnDefinitions` publishes it.
 #[derive(Clone, Debug)]

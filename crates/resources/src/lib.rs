@@ -24,6 +24,7 @@ mod rules;
 mod storage;
 mod strategy;
 pub mod table;
+mod text;
 
 use kelson_meta::{path, tree};
 
@@ -31,6 +32,7 @@ pub use column::Column;
 pub use convert::{convert, storage_gvk};
 pub use kelson_meta::path::{Errors, Path};
 pub use names::NameRule;
-pub use options::{Allocation, Deletion, Durability, Options, ScalePaths, Text, Texts};
+pub use options::{Allocation, Deletion, Durability, Options, ScalePaths};
 pub use registry::{all, strategy};
 pub use strategy::{Context, Strategy, User};
+pub use text::{Text, Texts};

@@ -8,11 +8,7 @@ use kelson_schema::resource::{self, Resource};
 
 use crate::column::{Column, NAME_CREATED};
 use crate::names::NameRule;
-
-/// Text that is compiled in or owned.
-pub type Text = Cow<'static, str>;
-/// A list of texts that is compiled in or owned.
-pub type Texts = Cow<'static, [Text]>;
+use crate::text::{Text, Texts};
 
 /// A compiled-in list of texts: `texts!["spec", "replicas"]`.
 macro_rules! texts {

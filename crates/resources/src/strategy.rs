@@ -7,8 +7,9 @@ use kelson_meta::{FieldErrors, Status};
 use serde_json::{Map, Value};
 
 use crate::metadata;
-use crate::options::{Options, Texts, texts};
+use crate::options::{Options, texts};
 use crate::path::Errors;
+use crate::text::Texts;
 use crate::tree::{restore, same, set};
 
 /// Who makes a request, as far as kinds care (certificate requests record it).

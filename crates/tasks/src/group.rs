@@ -1,8 +1,5 @@
 //! Groups of tasks that end together.
-use std::panic::AssertUnwindSafe;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use tokio::sync::watch;
@@ -12,6 +9,7 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tokio_util::task::task_tracker::TaskTrackerToken;
 
+use crate::caught::Caught;
 use crate::scoped::{Scoped, scoped_option};
 use crate::stats::Watch;
 
@@ -194,21 +192,6 @@ impl Tasks {
             tracing::warn!(group = self.0.name, left, "tasks still run at the end of the shutdown's wait");
         }
         ended
-    }
-}
-
-/// A future whose panic is its result.
-pub(crate) struct Caught<'a, T>(pub(crate) Pin<Box<dyn Future<Output = T> + Send + 'a>>);
-
-impl<T> Future for Caught<'_, T> {
-    type Output = std::thread::Result<T>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut std::task::Context<'_>) -> Poll<Self::Output> {
-        // Nothing looks at the future again after a panic: it is dropped with the task.
-        match std::panic::catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx))) {
-            Ok(poll) => poll.map(Ok),
-            Err(payload) => Poll::Ready(Err(payload)),
-        }
     }
 }
 

@@ -10,6 +10,7 @@
 //! `tokio::spawn` and `spawn_blocking` are banned elsewhere by `clippy.toml`.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod caught;
 mod group;
 mod lane;
 mod scoped;

@@ -4,7 +4,7 @@ use std::task::{Context, Poll};
 
 use tokio::task::JoinHandle;
 
-use crate::group::Caught;
+use crate::caught::Caught;
 use crate::stats::Watch;
 
 /// A task that ends when this is dropped. Awaiting it gives the task's result; `None` after a panic, which has been

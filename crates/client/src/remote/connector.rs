@@ -3,6 +3,7 @@ use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::Uri;
 use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
@@ -13,7 +14,8 @@ use tokio::net::TcpStream;
 use tokio_rustls::client::TlsStream;
 use tower_service::Service;
 
-use super::CONNECT_TIMEOUT;
+/// How long a connection may take, TLS included.
+pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Connects to the host of a URI.
 #[derive(Clone)]

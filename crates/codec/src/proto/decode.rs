@@ -1,9 +1,38 @@
 //! Protobuf to the canonical tree. Unknown fields are skipped; nesting is bounded.
+use super::envelope;
 use super::wire::{Reader, Wire};
-use crate::{Budget, DecodeError, budget::tree_bytes, json::decode::canonical_float, scalar, scalar::Moment, zero};
+use crate::{
+    Budget, DecodeError, TypeMeta, budget::tree_bytes, json::decode::canonical_float, scalar, scalar::Moment, zero,
+};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use kelson_schema::{Field, FieldType, Kind, TypeId};
 use serde_json::{Map, Value};
+
+/// Decodes a document as the built-in type that its envelope names.
+pub(super) fn known(data: &[u8], budget: &mut Budget) -> Result<(TypeMeta, Value), DecodeError> {
+    let meta = envelope::peek(data)?;
+    let ty = meta.type_id().ok_or_else(|| {
+        DecodeError::Proto(format!("no kind \"{}\" is registered for version \"{}\"", meta.kind, meta.api_version))
+    })?;
+    decode_within(ty, data, budget)
+}
+
+/// Decodes a document as the given type and charges the budget for it.
+///
+/// # Errors
+/// See [`DecodeError`].
+pub fn decode_within(ty: TypeId, data: &[u8], budget: &mut Budget) -> Result<(TypeMeta, Value), DecodeError> {
+    let envelope = envelope::read(data)?;
+    let mut map = message(ty, envelope.raw, budget)?;
+    if ty.is_kind() {
+        for (key, text) in [("apiVersion", &envelope.meta.api_version), ("kind", &envelope.meta.kind)] {
+            if !text.is_empty() {
+                map.insert(key.into(), Value::from(text.as_str()));
+            }
+        }
+    }
+    Ok((envelope.meta, Value::Object(map)))
+}
 
 /// Decodes one message to its canonical object.
 pub(super) fn message(ty: TypeId, data: &[u8], budget: &mut Budget) -> Result<Map<String, Value>, DecodeError> {
@@ -224,8 +253,8 @@ fn embedded(kind: Kind, raw: &[u8], budget: &mut Budget) -> Result<Value, Decode
     if raw.is_empty() {
         return Ok(Value::Null);
     }
-    if kind == Kind::RawExtension && super::is_protobuf(raw) {
-        return Ok(super::decode_known(raw, budget)?.1);
+    if kind == Kind::RawExtension && envelope::is_protobuf(raw) {
+        return Ok(known(raw, budget)?.1);
     }
     Ok(crate::json::decode_within(None, raw, false, budget)?.value)
 }

@@ -1,7 +1,8 @@
 //! A list document built from items that are already encoded: header, a prefix before each item, trailer. No tree is built
 //! and no item is encoded twice.
 use super::{
-    encode, envelope_parts,
+    encode,
+    envelope::around,
     wire::{RevBuf, Wire},
 };
 use crate::EncodeError;
@@ -36,7 +37,7 @@ impl ListEncoder {
         head.close(meta.number(), 0);
         let tag = prefix(items, 0).len() - 1;
         let total: usize = lengths.into_iter().map(|n| tag + varint_len(n) + n).sum();
-        let (mut header, _) = envelope_parts(api_version, kind, head.mark() + total);
+        let (mut header, _) = around(api_version, kind, head.mark() + total);
         header.extend_from_slice(head.as_slice());
         Ok(Self { header, items })
     }

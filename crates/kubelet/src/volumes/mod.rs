@@ -9,6 +9,7 @@ pub mod empty_dir;
 mod host_path;
 mod image;
 pub mod mounts;
+mod parts;
 mod projected;
 mod render;
 mod secret;
@@ -22,16 +23,11 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Volume};
-use kelson_meta::Clock;
 use kelson_tasks::Lane;
-use tokio::sync::watch;
 
+pub use parts::Volumes;
 pub use source::Ready;
 
-use crate::config::PodDirs;
-use crate::node::facts::NodeFacts;
-use crate::objects::Objects;
-use crate::objects::tokens::Tokens;
 use mounts::Mounts;
 use source::{Request, Source};
 
@@ -49,25 +45,6 @@ const SOURCES: &[&dyn Source] = &[
 /// Removal of pods' directories, which takes as long as they are large: apart from all other file work, so that pods
 /// that start do not wait for those that go.
 static REMOVALS: Lane = Lane::new("pod-removal", 4);
-
-/// What setting volumes up takes; cheap to clone.
-#[derive(Clone)]
-pub struct Volumes {
-    /// Where pods' directories lie.
-    pub dirs: PodDirs,
-    /// Config maps and secrets.
-    pub objects: Objects,
-    /// Service account tokens.
-    pub tokens: Tokens,
-    /// Mounting.
-    pub mounts: Arc<dyn Mounts>,
-    /// What pods may see of their node.
-    pub node: watch::Receiver<Arc<NodeFacts>>,
-    /// Wall clock.
-    pub clock: Arc<dyn Clock>,
-    /// `--cluster-domain`, for the hosts file.
-    pub cluster_domain: String,
-}
 
 /// Why a volume is not there; the text is that of the FailedMount event.
 #[derive(Debug, thiserror::Error)]

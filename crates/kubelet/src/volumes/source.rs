@@ -9,7 +9,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Volume};
 use kelson_tasks::FILES;
 
-use super::Volumes;
+use super::parts::Volumes;
 
 /// A volume that is set up.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -7,12 +7,13 @@ use serde_json::{Value, json};
 use super::{collisions, name_warning, replica_counts, restart_always, selector_and_template, wide};
 use crate::column::{AGE, CONTAINERS, Column, IMAGES, NAME, SELECTOR};
 use crate::metadata::immutable;
-use crate::options::{Options, ScalePaths, Texts, columns, texts};
+use crate::options::{Options, ScalePaths, columns, texts};
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
 use crate::strategy::{Context, Strategy, base_status_update, base_update};
 use crate::table::{age, name};
+use crate::text::Texts;
 use crate::tree::{default_to, default_zero, ensure, int, int0, present, restore, same, set, text};
 
 /// The deployments resource.

@@ -4,13 +4,14 @@ use std::sync::LazyLock;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::qos::qos_class;
 use super::{defaults, table};
 use crate::metadata::immutable;
 use crate::names::NameRule;
 use crate::options::{Deletion, Options, texts};
 use crate::path::{Errors, Path};
 use crate::strategy::{Context, Strategy, base_status_update, base_update, bump_generation, field_text};
-use crate::tree::{entries, int0, items, items_mut, present, remove, restore, set, text};
+use crate::tree::{int0, items, items_mut, present, remove, restore, set, text};
 
 /// The pods resource.
 pub struct Pods;
@@ -81,7 +82,7 @@ impl Strategy for Pods {
         match subresource {
             "ephemeralcontainers" => {
                 let ephemeral = new["spec"]["ephemeralContainers"].clone();
-                keep_all_but(new, old);
+                super::update::keep_all_but(new, old);
                 if let Some(spec) = new.get_mut("spec") {
                     if present(&ephemeral) {
                         set(spec, "ephemeralContainers", ephemeral);
@@ -124,24 +125,6 @@ impl Strategy for Pods {
     }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         table::row(obj, now)
-    }
-}
-
-/// Everything, status and system metadata included, as it was; only managedFields stay the request's.
-pub(super) fn keep_all_but(new: &mut Value, old: &Value) {
-    let managed = new["metadata"]["managedFields"].clone();
-    for k in ["spec", "status"] {
-        restore(new, old, k);
-    }
-    restore(new, old, "metadata");
-    let version = &old["metadata"]["resourceVersion"];
-    if let Some(meta) = new.get_mut("metadata") {
-        if present(&managed) {
-            set(meta, "managedFields", managed);
-        }
-        if present(version) {
-            set(meta, "resourceVersion", version.clone());
-        }
     }
 }
 
@@ -204,47 +187,6 @@ fn check_status(new: &Value, old: &Value, e: &mut Errors) {
         if !seen.insert(text(&ip["ip"])) {
             e.duplicate(&at, ip);
         }
-    }
-}
-
-/// Best effort, burstable or guaranteed, from cpu and memory of all containers (upstream `pkg/apis/core/helper/qos`).
-pub fn qos_class(spec: &Value) -> &'static str {
-    let counts = |k: &str| matches!(k, "cpu" | "memory");
-    let nonzero = |v: &Value| {
-        let q = match v {
-            Value::String(s) => s.parse::<kelson_meta::Quantity>().ok(),
-            Value::Number(n) => n.to_string().parse().ok(),
-            _ => None,
-        };
-        q.is_some_and(|q| q.signum() > 0)
-    };
-    let class = |all: &mut dyn Iterator<Item = &Value>| {
-        let (mut any, mut guaranteed) = (false, true);
-        for c in all {
-            let (requests, limits) = (&c["resources"]["requests"], &c["resources"]["limits"]);
-            let mut limited = 0;
-            for list in [requests, limits] {
-                any |= entries(list).any(|(k, v)| counts(k) && nonzero(v));
-            }
-            for k in ["cpu", "memory"] {
-                let (r, l) = (&requests[k], &limits[k]);
-                limited += usize::from(nonzero(l) && (!present(r) || r == l));
-            }
-            guaranteed &= limited == 2;
-        }
-        (any, guaranteed)
-    };
-    let (any, guaranteed) = if entries(&spec["resources"]["limits"]).next().is_some()
-        || entries(&spec["resources"]["requests"]).next().is_some()
-    {
-        class(&mut std::iter::once(spec))
-    } else {
-        class(&mut items(&spec["containers"]).iter().chain(items(&spec["initContainers"])))
-    };
-    match (any, guaranteed) {
-        (false, _) => "BestEffort",
-        (true, true) => "Guaranteed",
-        (true, false) => "Burstable",
     }
 }
 

@@ -1,6 +1,7 @@
 //! Pods and pod templates: defaults, rules, updates, table.
 mod defaults;
 mod kind;
+mod qos;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@ use std::fmt::Write as _;
 
 use serde_json::Value;
 
-use super::kind::{keep_all_but, qos_class};
+use super::qos::qos_class;
 use super::validate::{self, MIRROR};
 use crate::path::{Errors, Path};
 use crate::tree::{entries, int, items, items_mut, present, remove, restore, same, set, text};
@@ -12,6 +12,24 @@ const UPDATABLE: &str = "pod updates may not change fields other than `spec.cont
 const RESIZABLE: &str = "only cpu and memory resources are mutable";
 /// How many lines of difference a refusal shows.
 const DIFF_LINES_MAX: usize = 20;
+
+/// Everything, status and system metadata included, as it was; only managedFields stay the request's.
+pub(super) fn keep_all_but(new: &mut Value, old: &Value) {
+    let managed = new["metadata"]["managedFields"].clone();
+    for k in ["spec", "status"] {
+        restore(new, old, k);
+    }
+    restore(new, old, "metadata");
+    let version = &old["metadata"]["resourceVersion"];
+    if let Some(meta) = new.get_mut("metadata") {
+        if present(&managed) {
+            set(meta, "managedFields", managed);
+        }
+        if present(version) {
+            set(meta, "resourceVersion", version.clone());
+        }
+    }
+}
 
 /// An update of the main resource (upstream `ValidatePodUpdate`).
 pub fn check(new: &Value, old: &Value, e: &mut Errors) {

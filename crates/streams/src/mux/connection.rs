@@ -6,24 +6,12 @@ use std::task::Poll;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::state::{Phase, Shared};
+use super::state::{Guard, Phase, Shared};
 use super::{ConnectionOptions, Decode, Encode, Stream, driver};
 use crate::error::StreamError;
 use crate::spdy::Headers;
 use crate::spdy::frame::reset;
 use crate::spdy::wire::{SpdyDecode, SpdyEncode};
-
-/// Closes the connection when the last handle of it or of its streams is gone.
-#[derive(Debug)]
-pub(super) struct Guard {
-    pub(super) shared: Arc<Shared>,
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.shared.close();
-    }
-}
 
 /// A multiplexed connection. Clones are handles of the same connection; it ends when all of them and of its streams
 /// are dropped, or on [`Connection::close`].

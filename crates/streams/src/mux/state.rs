@@ -2,6 +2,7 @@
 //! has the transitions by which a connection as a whole comes to its end.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::task::Waker;
 
 use bytes::{Bytes, BytesMut};
@@ -479,6 +480,18 @@ impl Core {
             state.in_ready = true;
             self.ready.push_back(id);
         }
+    }
+}
+
+/// Closes the connection when the last handle of it or of its streams is gone.
+#[derive(Debug)]
+pub(super) struct Guard {
+    pub(super) shared: Arc<Shared>,
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.shared.close();
     }
 }
 

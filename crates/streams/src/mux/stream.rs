@@ -8,8 +8,7 @@ use std::task::{Context, Poll};
 use bytes::Buf;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::connection::Guard;
-use super::state::{End, PIECE_BYTES, Shared, StreamState};
+use super::state::{End, Guard, PIECE_BYTES, Shared, StreamState};
 use super::{CONNECTION_RECEIVE_BYTES_MAX, STREAM_RECEIVE_BYTES_MAX, STREAM_SEND_BYTES_MAX};
 use crate::error::StreamError;
 use crate::spdy::Headers;

@@ -1,0 +1,37 @@
+//! A document before and after: what it says it is, the tree it decodes to, and the bytes in which a tree is stored.
+
+use kelson_schema::{Schema, TypeId};
+use serde_json::Value;
+
+use crate::error::StrictErrors;
+
+/// A decoded object and what strict decoding found.
+#[derive(Debug, Clone, Default)]
+pub struct Decoded {
+    /// The canonical form.
+    pub value: Value,
+    /// Unknown and duplicate fields, in order of appearance; empty when none were asked for.
+    pub strict: StrictErrors,
+}
+
+/// What a document says it is.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct TypeMeta {
+    /// `v1`, `apps/v1`.
+    pub api_version: String,
+    /// `Pod`.
+    pub kind: String,
+}
+
+impl TypeMeta {
+    /// The built-in type, if there is one.
+    pub fn type_id(&self) -> Option<TypeId> {
+        Schema::builtin().by_api_version(&self.api_version, &self.kind)
+    }
+}
+
+/// The stored form: compact JSON with sorted keys.
+pub fn canonical_json(value: &Value) -> Vec<u8> {
+    // Values serialise without fail: their maps have string keys only.
+    serde_json::to_vec(value).unwrap_or_default()
+}

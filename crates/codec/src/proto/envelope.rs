@@ -1,0 +1,71 @@
+//! The envelope of a protobuf document: `k8s\0`, then `runtime.Unknown` with the type's name and the message.
+use super::wire::{Reader, RevBuf, Wire};
+use crate::{DecodeError, TypeMeta};
+
+/// What every protobuf document of Kubernetes starts with.
+pub const MAGIC: &[u8; 4] = b"k8s\0";
+
+/// Whether the bytes are a protobuf document.
+pub fn is_protobuf(data: &[u8]) -> bool {
+    data.starts_with(MAGIC)
+}
+
+/// `runtime.Unknown`.
+#[derive(Debug, Default)]
+pub(super) struct Envelope<'a> {
+    pub meta: TypeMeta,
+    pub raw: &'a [u8],
+    pub content_type: &'a str,
+}
+
+/// Reads the envelope of a document.
+pub(super) fn read(data: &[u8]) -> Result<Envelope<'_>, DecodeError> {
+    if !is_protobuf(data) {
+        let shown = &data[..data.len().min(MAGIC.len())];
+        let message = format!(
+            "provided data does not appear to be a protobuf message, expected prefix {MAGIC:?}, found {shown:?}"
+        );
+        return Err(DecodeError::Proto(message));
+    }
+    let mut out = Envelope::default();
+    let mut reader = Reader::new(&data[MAGIC.len()..]);
+    while let Some((number, wire)) = reader.tag()? {
+        match (number, wire) {
+            (1, Wire::Bytes) => {
+                let mut meta = Reader::new(reader.bytes()?);
+                while let Some((number, wire)) = meta.tag()? {
+                    match (number, wire) {
+                        (1, Wire::Bytes) => out.meta.api_version = meta.text()?.to_owned(),
+                        (2, Wire::Bytes) => out.meta.kind = meta.text()?.to_owned(),
+                        _ => meta.skip(wire)?,
+                    }
+                }
+            }
+            (2, Wire::Bytes) => out.raw = reader.bytes()?,
+            (4, Wire::Bytes) => out.content_type = reader.text()?,
+            _ => reader.skip(wire)?,
+        }
+    }
+    Ok(out)
+}
+
+/// Reads what a document says it is.
+pub fn peek(data: &[u8]) -> Result<TypeMeta, DecodeError> {
+    Ok(read(data)?.meta)
+}
+
+/// What stands before and after a message of this length.
+pub(super) fn around(api_version: &str, kind: &str, length: usize) -> (Vec<u8>, [u8; 4]) {
+    let mut buf = RevBuf::with_capacity(64 + length);
+    buf.varint(length as u64);
+    buf.tag(2, Wire::Bytes);
+    let end = buf.mark();
+    buf.text(2, kind);
+    buf.text(1, api_version);
+    buf.close(1, end);
+    buf.raw(MAGIC);
+    let mut head = Vec::with_capacity(64 + length);
+    head.extend_from_slice(buf.as_slice());
+    // contentEncoding and contentType, both empty.
+    (head, [0x1a, 0x00, 0x22, 0x00])
+}

@@ -1,0 +1,30 @@
+//! What volumes are set up with: each kind of volume takes what it uses.
+use std::sync::Arc;
+
+use kelson_meta::Clock;
+use tokio::sync::watch;
+
+use super::mounts::Mounts;
+use crate::config::PodDirs;
+use crate::node::facts::NodeFacts;
+use crate::objects::Objects;
+use crate::objects::tokens::Tokens;
+
+/// What setting volumes up takes; cheap to clone.
+#[derive(Clone)]
+pub struct Volumes {
+    /// Where pods' directories lie.
+    pub dirs: PodDirs,
+    /// Config maps and secrets.
+    pub objects: Objects,
+    /// Service account tokens.
+    pub tokens: Tokens,
+    /// Mounting.
+    pub mounts: Arc<dyn Mounts>,
+    /// What pods may see of their node.
+    pub node: watch::Receiver<Arc<NodeFacts>>,
+    /// Wall clock.
+    pub clock: Arc<dyn Clock>,
+    /// `--cluster-domain`, for the hosts file.
+    pub cluster_domain: String,
+}

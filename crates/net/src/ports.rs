@@ -1,0 +1,44 @@
+//! Ports of the host that lead to pods, as a network configuration names them (`portMappings`).
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::{Deserialize, Serialize};
+
+/// Transport of a host port.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Protocol {
+    /// TCP
+    #[serde(alias = "TCP")]
+    Tcp,
+    /// UDP
+    #[serde(alias = "UDP")]
+    Udp,
+    /// SCTP
+    #[serde(alias = "SCTP")]
+    Sctp,
+}
+
+impl fmt::Display for Protocol {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Protocol::Tcp => "tcp",
+            Protocol::Udp => "udp",
+            Protocol::Sctp => "sctp",
+        })
+    }
+}
+
+/// One host port of a pod.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PortMapping {
+    /// Port on the host.
+    pub host_port: u16,
+    /// Port in the pod.
+    pub container_port: u16,
+    /// Transport.
+    pub protocol: Protocol,
+    /// The host's address to listen on; unspecified means every one.
+    pub host_ip: IpAddr,
+}

@@ -1,0 +1,19 @@
+//! Futures whose panic is told, not passed on.
+use std::panic::AssertUnwindSafe;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+/// A future whose panic is its result.
+pub(crate) struct Caught<'a, T>(pub(crate) Pin<Box<dyn Future<Output = T> + Send + 'a>>);
+
+impl<T> Future for Caught<'_, T> {
+    type Output = std::thread::Result<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        // Nothing looks at the future again after a panic: it is dropped with the task.
+        match std::panic::catch_unwind(AssertUnwindSafe(|| self.0.as_mut().poll(cx))) {
+            Ok(poll) => poll.map(Ok),
+            Err(payload) => Poll::Ready(Err(payload)),
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! Groups of flags that several commands share.
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+
+/// What server and agent share about the node.
+#[derive(Args, Debug, Clone)]
+pub struct NodeArgs {
+    /// Name of this node; the host's name when not given.
+    #[arg(long, value_name = "HOST")]
+    pub node_name: Option<String>,
+    /// Address of this node; that of the default route when not given.
+    #[arg(long, value_name = "IP")]
+    pub node_ip: Option<IpAddr>,
+    /// Socket of a container runtime (CRI v1); by default Kelson runs a containerd of its own.
+    #[arg(long, value_name = "unix:///…")]
+    pub container_runtime_endpoint: Option<String>,
+    /// Port of the node agent's own API; 0 takes any free one.
+    #[arg(long, value_name = "PORT", default_value_t = 10250)]
+    pub kubelet_port: u16,
+    /// Port of the service proxy's metrics (HTTP, on 127.0.0.1) [default: 10249 where free]; 0: none.
+    #[arg(long, value_name = "PORT")]
+    pub proxy_metrics_port: Option<u16>,
+    /// What the node keeps free; below it pods are evicted [default:
+    /// memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%]
+    #[arg(long, value_name = "SIGNAL<AMOUNT,…")]
+    pub eviction_hard: Option<kelson_kubelet::config::thresholds::HardThresholds>,
+    /// KubeletConfiguration (kubelet.config.k8s.io/v1beta1) laid over what this command decides by itself.
+    #[arg(long, value_name = "FILE")]
+    pub kubelet_config: Option<PathBuf>,
+    #[command(flatten)]
+    pub images: ImageArgs,
+}
+
+/// How a node pulls images: what server, agent and kubelet share.
+#[derive(Args, Debug, Clone)]
+pub struct ImageArgs {
+    /// CredentialProviderConfig: a file, or a directory of *.json, *.yaml and *.yml. Reloaded when it changes.
+    #[arg(long, value_name = "FILE|DIR", requires = "image_credential_provider_bin_dir")]
+    pub image_credential_provider_config: Option<PathBuf>,
+    /// Where the executables of the credential providers are.
+    #[arg(long, value_name = "DIR", requires = "image_credential_provider_config")]
+    pub image_credential_provider_bin_dir: Option<PathBuf>,
+    /// A pull that makes no progress for so long is given up.
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = kelson_kubelet::config::file::duration)]
+    pub image_pull_progress_deadline: Duration,
+}
+
+#[derive(Args, Debug, Clone)]
+pub struct LogArgs {
+    /// error, warn, info, debug, trace, or filters such as `info,kelson_store=debug`.
+    #[arg(long, value_name = "LEVEL", default_value = "info", env = "KELSON_LOG")]
+    pub log_level: String,
+}
+
+/// Longest life of a token that is not for ever.
+const TTL_MAX_SECONDS: u64 = 100 * 365 * 24 * 3600;
+
+/// `24h`, `1h30m`, `90s` or `90`.
+pub fn parse_ttl(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("{text:?} is no time such as 24h, 90m or 3600");
+    let (mut total, mut number) = (0u64, String::new());
+    for c in text.chars() {
+        let unit = match c {
+            '0'..='9' => {
+                number.push(c);
+                continue;
+            }
+            'h' => 3600,
+            'm' => 60,
+            's' => 1,
+            _ => return Err(wrong()),
+        };
+        let part = number.parse::<u64>().ok().and_then(|n| n.checked_mul(unit)).ok_or_else(wrong)?;
+        total = total.checked_add(part).ok_or_else(wrong)?;
+        number.clear();
+    }
+    if !number.is_empty() {
+        total = total.checked_add(number.parse().map_err(|_| wrong())?).ok_or_else(wrong)?;
+    } else if text.is_empty() {
+        return Err(wrong());
+    }
+    if total > TTL_MAX_SECONDS {
+        return Err(format!("{text:?} is too long; 0 is for ever"));
+    }
+    Ok(Duration::from_secs(total))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times() {
+        let seconds = |t: &str| parse_ttl(t).map(|d| d.as_secs()).ok();
+        let rows = [
+            ("24h", Some(86_400)),
+            ("1h30m", Some(5400)),
+            ("90", Some(90)),
+            ("0", Some(0)),
+            ("", None),
+            ("h", None),
+            ("1d", None),
+            ("-1", None),
+            ("99999999999h", None),
+        ];
+        for (text, want) in rows {
+            assert_eq!(seconds(text), want, "{text}");
+        }
+    }
+}

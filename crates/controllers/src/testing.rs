@@ -9,11 +9,23 @@ use http::{Method, StatusCode};
 use http_body_util::{BodyExt as _, StreamBody};
 use kelson_client::{Client, Request, Response, Transport, TransportError, full_body};
 use kelson_meta::{Clock, GroupResource, Status, TokioClock, format_seconds};
+use kelson_simulation::Api;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::{Config, Controllers, Running};
+
+/// Runs the named controllers on the real API server in memory, each under its own account, and waits until they know what
+/// is there.
+pub(crate) async fn run(api: &Api, names: &[&str], config: Config) -> Running {
+    let config = Config { controllers: names.iter().map(|s| (*s).to_owned()).collect(), ..config };
+    let factory = api.clone();
+    let tasks = kelson_tasks::Tasks::root("controllers");
+    let running = Controllers::start(config, Box::new(move |user| factory.client_as(user)), Arc::new(api.clock), tasks);
+    running.synced().await;
+    running
+}
 
 /// Resource (`apps/v1/deployments`), namespace, name.
 pub(crate) type Key = (String, String, String);

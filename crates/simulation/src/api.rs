@@ -13,8 +13,14 @@ use kelson_store::{Store, StoreOptions};
 use kelson_transport::Transport;
 use serde_json::{Value, json};
 
+use crate::{Failure, Faults, Trace};
+
 /// Conflicts that a change by the test gets over.
 const CHANGE_TRIES: usize = 20;
+/// How long, by the paused clock, [`Api::until`] waits for what must come.
+const PATIENCE: Duration = Duration::from_secs(120);
+/// Between two looks of [`Api::until`].
+const LOOK: Duration = Duration::from_millis(100);
 
 /// An API server and its store; cheap to clone.
 #[derive(Clone)]
@@ -25,6 +31,8 @@ pub struct Api {
     pub clock: TokioClock,
     /// What it keeps.
     pub store: Store,
+    /// What becomes of the requests of components. The test's own never fail.
+    pub faults: Faults,
 }
 
 impl Api {
@@ -35,6 +43,11 @@ impl Api {
 
     /// With some settings changed.
     pub async fn with(change: impl FnOnce(&mut Config)) -> Self {
+        Self::faulty(change, Faults::new(0, Trace::new())).await
+    }
+
+    /// With some settings changed, and these faults of components' requests.
+    pub async fn faulty(change: impl FnOnce(&mut Config), faults: Faults) -> Self {
         let clock = TokioClock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time"));
         let store = Store::in_memory(StoreOptions { clock: Arc::new(clock), ..StoreOptions::default() });
         let mut config = Config::new(store.clone());
@@ -43,7 +56,18 @@ impl Api {
         let server = ApiServer::start(config).await.expect("starts");
         server.ready().await;
         let admin = Client::new(server.in_process(UserInfo::new("admin", [user::MASTERS])), "test");
-        Self { server, admin, clock, store }
+        Self { server, admin, clock, store, faults }
+    }
+
+    /// The next request but `n - 1` with this method, whose path and query contain `part`, fails like this; see
+    /// [`Faults::fail_nth`].
+    pub fn fail_nth(&self, n: usize, method: &str, part: &str, failure: Failure) {
+        self.faults.fail_nth(n, method, part, failure);
+    }
+
+    /// What components wrote so far, `METHOD PATH`, but for events and leases.
+    pub fn writes(&self) -> Vec<String> {
+        self.faults.writes()
     }
 
     /// The test's own client.
@@ -51,14 +75,15 @@ impl Api {
         self.admin.clone()
     }
 
-    /// The way to the server as this user: a service account's and a node's groups follow from the name.
+    /// The way to the server as this user: a service account's and a node's groups follow from the name. Requests fail as
+    /// [`faults`](Self::faults) says.
     pub fn transport(&self, name: &str) -> Arc<dyn Transport> {
         let user = match name.strip_prefix("system:serviceaccount:").and_then(|a| a.split_once(':')) {
             Some((namespace, account)) => UserInfo::service_account(namespace, account, ""),
             None if name.starts_with("system:node:") => UserInfo::new(name, ["system:nodes"]),
             None => UserInfo::new(name, Vec::<String>::new()),
         };
-        self.server.in_process(user)
+        self.faults.wrap(name.rsplit(':').next().unwrap_or(name), self.server.in_process(user))
     }
 
     /// A client as this user; see [`transport`](Self::transport).
@@ -71,10 +96,46 @@ impl Api {
         tokio::time::sleep(Duration::from_secs(2)).await;
     }
 
+    /// Waits, two minutes of the paused clock, until `check` gives something; panics with `what` if it never does.
+    pub async fn until<T>(&self, what: &str, check: impl AsyncFn(&Self) -> Option<T>) -> T {
+        self.until_within(PATIENCE, what, check).await
+    }
+
+    /// As [`until`](Self::until), with another patience.
+    pub async fn until_within<T>(&self, limit: Duration, what: &str, check: impl AsyncFn(&Self) -> Option<T>) -> T {
+        let begun = tokio::time::Instant::now();
+        loop {
+            if let Some(found) = check(self).await {
+                return found;
+            }
+            assert!(begun.elapsed() < limit, "not within {limit:?}: {what}");
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Makes a namespace in which pods can be made: with its default service account.
+    pub async fn namespace(&self, name: &str) {
+        self.create("v1/namespaces", json!({"metadata": {"name": name}})).await;
+        if self.get("v1/serviceaccounts", name, "default").await.is_none() {
+            let account = json!({"metadata": {"name": "default", "namespace": name}});
+            // A controller that runs may have been faster.
+            match self.try_create("v1/serviceaccounts", account).await {
+                Err(e) if !e.is_already_exists() => panic!("the service account of {name}: {e}"),
+                _ => {}
+            }
+        }
+    }
+
     async fn send(&self, method: Method, path: &str, kind: &str, body: &Value) -> Result<Value, ClientError> {
         let body = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
         let answer = self.admin.call(method, path, kind, body).await?;
         Ok(serde_json::from_slice(&answer).expect("JSON"))
+    }
+
+    /// Posts to a path, for what is no object of its own.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Value {
+        let sent = self.send(Method::POST, path, "application/json", body).await;
+        sent.unwrap_or_else(|e| panic!("{path}: {e}\n{body:#}"))
     }
 
     /// Creates an object, with its status where it has one.

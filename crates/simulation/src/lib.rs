@@ -9,11 +9,15 @@
 mod api;
 mod entropy;
 mod faults;
+mod pods;
 mod runtime;
+mod steps;
 mod trace;
 
 pub use api::Api;
 pub use entropy::run_seeded;
-pub use faults::{Faults, FaultyTransport, Rates};
+pub use faults::{Failure, Faults, Rates};
+pub use pods::Fate;
 pub use runtime::FakeRuntime;
+pub use steps::{DISTURBANCES, at_every_request};
 pub use trace::Trace;

@@ -2,6 +2,7 @@
 use std::collections::VecDeque;
 use std::fmt::Display;
 use std::sync::Arc;
+use std::time::Duration;
 
 use parking_lot::Mutex;
 use tokio::time::Instant;
@@ -41,6 +42,11 @@ impl Trace {
         // FNV-1a, 64 bit.
         let state = State { lines: VecDeque::new(), digest: 0xcbf2_9ce4_8422_2325, count: 0 };
         Self { begun: Instant::now(), state: Arc::new(Mutex::new(state)) }
+    }
+
+    /// How long it has gone on by the paused clock.
+    pub fn now(&self) -> Duration {
+        self.begun.elapsed()
     }
 
     /// Adds what `who` did, with the time of the paused clock.

@@ -1,6 +1,6 @@
 //! A pod's whole status, put together from containers, phase and conditions. Pure.
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{ContainerStatus, HostIP, Pod, PodIP, PodStatus};
+use k8s_openapi::api::core::v1::{ContainerStatus, HostIP, Pod, PodCondition, PodIP, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::container::{self, Circumstances};
@@ -21,6 +21,22 @@ pub struct About<'a> {
     pub over: bool,
     /// A reason and message that end the pod (`Evicted`, `DeadlineExceeded`).
     pub verdict: Option<(&'a str, &'a str)>,
+}
+
+/// What the kubelet last said of a pod, with what others have said of it meanwhile. The kubelet's own part must not come
+/// back to it from the API: an event is from before its newest write, and two values would chase each other for ever.
+pub fn own_over(told: &PodStatus, own: &PodStatus) -> PodStatus {
+    let mut out = own.clone();
+    let theirs = |c: &PodCondition| !conditions::OWNED.contains(&c.type_.as_str()) || c.type_ == "DisruptionTarget";
+    let others: Vec<PodCondition> = told.conditions.iter().flatten().filter(|c| theirs(c)).cloned().collect();
+    let list = out.conditions.get_or_insert_default();
+    // A disruption that the API does not know yet is the kubelet's own.
+    list.retain(|c| !theirs(c) || (c.type_ == "DisruptionTarget" && others.iter().all(|o| o.type_ != c.type_)));
+    list.extend(others);
+    if matches!(told.phase.as_deref(), Some("Failed" | "Succeeded")) {
+        (out.phase, out.reason, out.message) = (told.phase.clone(), told.reason.clone(), told.message.clone());
+    }
+    out
 }
 
 /// The status.
@@ -90,5 +106,32 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
         container_statuses: Some(apps),
         ephemeral_container_statuses: Some(ephemeral).filter(|l| !l.is_empty()),
         ..PodStatus::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn an_old_event_takes_nothing_back() {
+        let status = |v: Value| -> PodStatus { serde_json::from_value(v).expect("a status") };
+        let at = |kind: &str, time: &str| json!({"type": kind, "status": "True", "lastTransitionTime": time});
+        let (early, late) = ("2026-01-01T00:00:01Z", "2026-01-01T00:00:09Z");
+        let own = status(json!({"phase": "Running", "startTime": late,
+            "conditions": [at("Ready", late), at("DisruptionTarget", late), at("gate", early)]}));
+        let old = status(json!({"phase": "Pending", "conditions": [at("Ready", early), at("gate", late)]}));
+        let after = own_over(&old, &own);
+        assert_eq!(
+            json!(after),
+            json!(status(json!({"phase": "Running", "startTime": late,
+            "conditions": [at("Ready", late), at("DisruptionTarget", late), at("gate", late)]})))
+        );
+        let failed = status(json!({"phase": "Failed", "reason": "R", "conditions": [at("DisruptionTarget", early)]}));
+        let after = own_over(&failed, &own);
+        assert_eq!((after.phase.as_deref(), after.reason.as_deref()), (Some("Failed"), Some("R")));
+        assert_eq!(json!(after.conditions), json!([at("Ready", late), at("DisruptionTarget", early)]));
     }
 }

@@ -5,9 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
-use kelson_client::{Client, ClientError, PatchKind, WriteOptions};
+use kelson_client::{Client, ClientError, PatchKind, ResourceType, WriteOptions, slim_object};
+use kelson_meta::ObjectMeta;
 use kelson_tasks::{OnPanic, Tasks};
 use parking_lot::Mutex;
+use serde::Deserialize;
 use serde_json::{Map, Value, json};
 use tokio::sync::Notify;
 
@@ -22,6 +24,13 @@ const RETRY_MAX: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_secs(60);
 /// Writes under way at once.
 const PARALLEL_MAX: usize = 8;
+
+/// What is read of the answer to a write.
+#[derive(Deserialize)]
+struct Written {
+    metadata: ObjectMeta,
+}
+slim_object!(Written, ResourceType::namespaced("", "v1", "pods", "Pod"));
 
 /// Takes statuses and writes them; cheap to clone.
 #[derive(Clone)]
@@ -43,8 +52,10 @@ struct Entry {
     name: String,
     /// What the API is known to have.
     sent: Map<String, Value>,
+    /// The revision at which it had that.
+    revision: u64,
     wanted: Option<Map<String, Value>>,
-    /// What was last set, for a mirror pod that is made anew.
+    /// What was last set.
     last: Map<String, Value>,
     /// Written to its mirror pod, and not before there is one.
     is_static: bool,
@@ -84,16 +95,32 @@ impl StatusWriter {
             name: pod::name(pod).to_owned(),
             // The status in a static pod is this kubelet's own; the API has not confirmed it.
             sent: pod.status.as_ref().filter(|_| !is_static).map(tree).unwrap_or_default(),
+            revision: if is_static { 0 } else { revision(pod) },
             wanted: None,
             last: Map::new(),
             is_static,
             busy: false,
             done: Arc::default(),
         });
-        if is_static {
-            entry.last.clone_from(&wanted);
-        }
+        entry.last.clone_from(&wanted);
         entry.wanted = (difference(&entry.sent, &wanted).is_some()).then_some(wanted);
+        if entry.wanted.is_some() {
+            self.shared.wake.notify_one();
+        }
+    }
+
+    /// The API has this of the pod. Somebody else may have changed what this writer keeps, or a write may have been carried
+    /// out whose answer was lost: what was last set is written again where it differs.
+    pub fn seen(&self, pod: &Pod) {
+        let mut pods = self.shared.pods.lock();
+        let Some(entry) = pods.get_mut(pod::uid(pod)).filter(|e| !e.is_static) else { return };
+        // An event from before the last write says nothing of what is there now.
+        if revision(pod) < entry.revision {
+            return;
+        }
+        entry.revision = revision(pod);
+        entry.sent = pod.status.as_ref().map(tree).unwrap_or_default();
+        entry.wanted = difference(&entry.sent, &entry.last).is_some().then(|| entry.last.clone());
         if entry.wanted.is_some() {
             self.shared.wake.notify_one();
         }
@@ -204,22 +231,22 @@ async fn write(shared: Arc<Shared>, uid: String) {
             (e.namespace.clone(), e.name.clone(), e.sent.clone(), wanted)
         };
         let Some(change) = difference(&sent, &wanted) else {
-            settle(&shared, &uid, wanted);
+            settle(&shared, &uid, wanted, 0);
             continue;
         };
         let object = shared.mirrors.lock().get(&uid).cloned().unwrap_or_else(|| uid.clone());
         let patch = json!({"metadata": {"uid": &object}, "status": change});
         let options = WriteOptions::default();
         let answer =
-            shared.client.patch::<Pod>(&namespace, &name, "status", PatchKind::Strategic, &patch, &options).await;
+            shared.client.patch_and_read(&namespace, &name, "status", PatchKind::Strategic, &patch, &options).await;
         match answer {
-            Ok(_) => {
-                settle(&shared, &uid, wanted);
+            Ok(Written { metadata }) => {
+                settle(&shared, &uid, wanted, metadata.resource_version.parse().unwrap_or(0));
                 delay = RETRY_MIN;
             }
             Err(e) if is_gone(&shared.client, &namespace, &name, &object, &e).await => {
                 // Deleted, or another pod has the name: the status has no reader any more.
-                settle(&shared, &uid, wanted);
+                settle(&shared, &uid, wanted, 0);
             }
             Err(e) if is_invalid(&e) => {
                 // The same status would be refused again; the next change of it is tried.
@@ -262,14 +289,19 @@ fn give_up(shared: &Shared, uid: &str, refused: &Map<String, Value>) {
     }
 }
 
-fn settle(shared: &Shared, uid: &str, written: Map<String, Value>) {
+/// The API has this now, at a revision (0: unknown). What was set meanwhile may be another, even one that it had before.
+fn settle(shared: &Shared, uid: &str, written: Map<String, Value>, revision: u64) {
     let mut pods = shared.pods.lock();
     let Some(e) = pods.get_mut(uid) else { return };
-    if e.wanted.as_ref() == Some(&written) {
-        e.wanted = None;
-    }
+    e.revision = e.revision.max(revision);
+    e.wanted = difference(&written, &e.last).is_some().then(|| e.last.clone());
     e.sent = written;
     e.done.notify_waiters();
+}
+
+/// The revision of an object, 0 where it has none. Revisions of one resource can be compared (KEP-5504).
+fn revision(pod: &Pod) -> u64 {
+    pod.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
 }
 
 fn tree(status: &PodStatus) -> Map<String, Value> {
@@ -334,81 +366,5 @@ pub fn difference(from: &Map<String, Value>, to: &Map<String, Value>) -> Option<
 }
 
 #[cfg(test)]
-mod tests {
-    use std::pin::Pin;
-
-    use kelson_client::{Request, Response, Transport, TransportError, full_body};
-
-    use super::*;
-
-    /// An API server that answers patches with the codes it is given, then with success, and has one pod.
-    struct Server {
-        codes: Mutex<Vec<u16>>,
-        uid: &'static str,
-        patches: Mutex<u32>,
-    }
-
-    struct Wire(Arc<Server>);
-
-    impl Transport for Wire {
-        fn send(&self, request: Request) -> Pin<Box<dyn Future<Output = Result<Response, TransportError>> + Send>> {
-            let code = match *request.method() {
-                http::Method::PATCH => {
-                    *self.0.patches.lock() += 1;
-                    self.0.codes.lock().pop().unwrap_or(200)
-                }
-                _ => 200,
-            };
-            let body = match code {
-                200 => json!({"metadata": {"name": "p", "uid": self.0.uid}, "spec": {"containers": []}}),
-                code => json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}),
-            };
-            let mut answer = Response::new(full_body(body.to_string()));
-            *answer.status_mut() = http::StatusCode::from_u16(code).expect("a code");
-            Box::pin(async move { Ok(answer) })
-        }
-    }
-
-    /// How often a status is sent that is set twice, with time between.
-    async fn patches(codes: &[u16], uid: &'static str) -> (u32, u32) {
-        let server = Arc::new(Server { codes: Mutex::new(codes.to_vec()), uid, patches: Mutex::default() });
-        let tasks = Tasks::root("test");
-        let writer = StatusWriter::start(Client::new(Arc::new(Wire(Arc::clone(&server))), "test"), &tasks);
-        let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"containers": []}});
-        let pod: Pod = serde_json::from_value(pod).expect("pod");
-        let status = PodStatus { phase: Some("Running".into()), ..Default::default() };
-        let mut counts = [0, 0];
-        for count in &mut counts {
-            writer.set(&pod, &status);
-            tokio::time::sleep(Duration::from_secs(120)).await;
-            *count = std::mem::take(&mut *server.patches.lock());
-        }
-        (counts[0], counts[1])
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn only_a_status_that_was_written_counts_as_written() {
-        assert_eq!(patches(&[], "u").await, (1, 0), "written once");
-        assert_eq!(patches(&[422], "u").await, (1, 1), "refused as invalid: not repeated, and not taken as written");
-        assert_eq!(patches(&[409], "u").await, (2, 0), "a conflict about the same pod passes");
-        assert_eq!(patches(&[409], "other").await, (1, 0), "another pod has the name");
-        assert_eq!(patches(&[404], "u").await, (1, 0), "there is no such pod");
-        assert_eq!(patches(&[500, 500], "u").await, (3, 0), "tried again");
-    }
-
-    #[test]
-    fn only_what_changed_is_sent() {
-        let map = |v: Value| v.as_object().cloned().expect("object");
-        let a = map(
-            json!({"phase":"Pending","conditions":[{"type":"PodScheduled","status":"True"},{"type":"Ready","status":"False"}]}),
-        );
-        assert_eq!(difference(&a, &a), None);
-        let c = map(json!({"conditions":[{"type":"Ready","status":"False","reason":"X"}]}));
-        let healed = difference(&c, &map(json!({"conditions":[{"type":"Ready","status":"True"}]}))).expect("changed");
-        assert_eq!(json!(healed), json!({"conditions":[{"type":"Ready","status":"True","reason":null}]}));
-        let b = map(json!({"phase":"Running","conditions":[{"type":"Ready","status":"True"}],"podIP":"1"}));
-        let d = difference(&a, &b).expect("changed");
-        assert_eq!(json!(d), json!({"phase":"Running","podIP":"1","conditions":[{"type":"Ready","status":"True"}]}));
-        assert_eq!(json!(difference(&b, &a).expect("changed"))["podIP"], Value::Null);
-    }
-}
+#[path = "writer_tests.rs"]
+mod tests;

@@ -39,7 +39,7 @@ impl Cluster {
     /// Starts all of it; faults come later.
     pub async fn start(seed: u64, trace: Trace) -> Self {
         let faults = Faults::new(seed, trace.clone());
-        let api = Api::start().await;
+        let api = Api::faulty(|_| {}, faults.clone()).await;
         let clock = Arc::new(api.clock);
         let nodes = (0..NODES).map(|n| Node {
             name: format!("n{n}"),
@@ -58,15 +58,12 @@ impl Cluster {
     }
 
     fn client(&self, user: &str, component: &str) -> Client {
-        Client::new(self.faults.wrap(component, self.api.transport(user)), component)
+        Client::new(self.api.transport(user), component)
     }
 
     pub fn start_controllers(&mut self) {
-        let (api, faults) = (self.api.clone(), self.faults.clone());
-        let factory = move |user: &str| {
-            let who = user.rsplit(':').next().unwrap_or(user);
-            Client::new(faults.wrap(who, api.transport(user)), "controller-manager")
-        };
+        let api = self.api.clone();
+        let factory = move |user: &str| Client::new(api.transport(user), "controller-manager");
         let config = kelson_controllers::Config {
             cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
             root_ca: "PEM".into(),

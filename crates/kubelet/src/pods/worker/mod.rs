@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kelson_tasks::Scoped;
 use tokio::sync::mpsc;
 
@@ -25,7 +25,7 @@ use crate::probes::ProbeKind;
 use crate::probes::view::ProbeView;
 use crate::runtime::snapshot::{Reader, RuntimePod};
 use crate::status::container::Circumstances;
-use crate::status::pod::About;
+use crate::status::pod::{About, own_over};
 use crate::volumes;
 
 /// A container whose start failed is tried again after this (upstream: the worker's back-off period).
@@ -85,6 +85,8 @@ pub struct Worker {
     wake_at: Option<Timestamp>,
     /// Nothing is carried out before: a task of this pod panicked.
     rest_until: Option<Timestamp>,
+    /// The status that was last set.
+    published: Option<PodStatus>,
 }
 
 impl Worker {
@@ -123,6 +125,7 @@ impl Worker {
             start_time,
             wake_at: None,
             rest_until: None,
+            published: None,
             parts,
         }
     }
@@ -211,7 +214,14 @@ impl Worker {
         }
     }
 
-    async fn replaced(&mut self, pod: Arc<Pod>) {
+    async fn replaced(&mut self, mut pod: Arc<Pod>) {
+        self.parts.statuses.seen(&pod);
+        if let Some(own) = &self.published {
+            let status = own_over(pod.status.as_ref().unwrap_or(&PodStatus::default()), own);
+            if pod.status.as_ref() != Some(&status) {
+                Arc::make_mut(&mut pod).status = Some(status);
+            }
+        }
         let old = std::mem::replace(&mut self.pod, pod);
         let (old, new) = (&old.metadata, &self.pod.metadata);
         // What a downward API volume shows of a pod's metadata may change while it runs.
@@ -307,9 +317,10 @@ impl Worker {
             (status.container_statuses, status.init_container_statuses) = (None, None);
         }
         self.parts.statuses.set(&self.pod, &status);
-        if pod::is_static(&self.pod) && self.pod.status.as_ref() != Some(&status) {
-            // No API gives it back: times of conditions and what the runtime has forgotten are read from here.
-            Arc::make_mut(&mut self.pod).status = Some(status);
+        if self.pod.status.as_ref() != Some(&status) {
+            // Times of conditions and what the runtime has forgotten are read from here.
+            Arc::make_mut(&mut self.pod).status = Some(status.clone());
         }
+        self.published = Some(status);
     }
 }

@@ -1,0 +1,113 @@
+//! The writer against a server that answers with the codes it is given, on a paused clock.
+use std::pin::Pin;
+
+use kelson_client::{Request, Response, Transport, TransportError, full_body};
+
+use super::*;
+
+/// An API server that answers patches with the codes it is given, then with success, and has one pod.
+struct Server {
+    codes: Mutex<Vec<u16>>,
+    uid: &'static str,
+    patches: Mutex<u32>,
+}
+
+struct Wire(Arc<Server>);
+
+impl Transport for Wire {
+    fn send(&self, request: Request) -> Pin<Box<dyn Future<Output = Result<Response, TransportError>> + Send>> {
+        let code = match *request.method() {
+            http::Method::PATCH => {
+                *self.0.patches.lock() += 1;
+                self.0.codes.lock().pop().unwrap_or(200)
+            }
+            _ => 200,
+        };
+        let body = match code {
+            200 => json!({"metadata": {"name": "p", "uid": self.0.uid}, "spec": {"containers": []}}),
+            code => json!({"kind": "Status", "apiVersion": "v1", "status": "Failure", "code": code}),
+        };
+        let mut answer = Response::new(full_body(body.to_string()));
+        *answer.status_mut() = http::StatusCode::from_u16(code).expect("a code");
+        Box::pin(async move { Ok(answer) })
+    }
+}
+
+/// How often a status is sent that is set twice, with time between.
+async fn patches(codes: &[u16], uid: &'static str) -> (u32, u32) {
+    let server = Arc::new(Server { codes: Mutex::new(codes.to_vec()), uid, patches: Mutex::default() });
+    let tasks = Tasks::root("test");
+    let writer = StatusWriter::start(Client::new(Arc::new(Wire(Arc::clone(&server))), "test"), &tasks);
+    let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}, "spec": {"containers": []}});
+    let pod: Pod = serde_json::from_value(pod).expect("pod");
+    let status = PodStatus { phase: Some("Running".into()), ..Default::default() };
+    let mut counts = [0, 0];
+    for count in &mut counts {
+        writer.set(&pod, &status);
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        *count = std::mem::take(&mut *server.patches.lock());
+    }
+    (counts[0], counts[1])
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_a_status_that_was_written_counts_as_written() {
+    assert_eq!(patches(&[], "u").await, (1, 0), "written once");
+    assert_eq!(patches(&[422], "u").await, (1, 1), "refused as invalid: not repeated, and not taken as written");
+    assert_eq!(patches(&[409], "u").await, (2, 0), "a conflict about the same pod passes");
+    assert_eq!(patches(&[409], "other").await, (1, 0), "another pod has the name");
+    assert_eq!(patches(&[404], "u").await, (1, 0), "there is no such pod");
+    assert_eq!(patches(&[500, 500], "u").await, (3, 0), "tried again");
+}
+
+/// A pod as the API shows it, with one condition.
+fn shown(revision: &str, ready: &str) -> Pod {
+    serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u", "resourceVersion": revision},
+        "spec": {"containers": []}, "status": {"conditions": [{"type": "Ready", "status": ready}]}}))
+    .expect("a pod")
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_the_api_has_instead_is_put_right() {
+    let server = Arc::new(Server { codes: Mutex::default(), uid: "u", patches: Mutex::default() });
+    let tasks = Tasks::root("test");
+    let writer = StatusWriter::start(Client::new(Arc::new(Wire(Arc::clone(&server))), "test"), &tasks);
+    let count = async || {
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        std::mem::take(&mut *server.patches.lock())
+    };
+    let ready = shown("5", "True").status.expect("a status");
+    writer.set(&shown("4", "False"), &ready);
+    assert_eq!(count().await, 1);
+    writer.seen(&shown("5", "True"));
+    assert_eq!(count().await, 0, "the echo of its own write");
+    writer.seen(&shown("6", "False"));
+    assert_eq!(count().await, 1, "somebody else says that it is not ready");
+    writer.seen(&shown("3", "False"));
+    assert_eq!(count().await, 0, "an old event");
+
+    // The write of another status arrives and its answer is lost; meanwhile the first is wanted again.
+    *server.codes.lock() = vec![500];
+    writer.set(&shown("6", "True"), &shown("", "False").status.expect("a status"));
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    writer.set(&shown("6", "True"), &ready);
+    assert_eq!(count().await, 1);
+    writer.seen(&shown("7", "False"));
+    assert_eq!(count().await, 1, "the lost answer comes out by the event");
+}
+
+#[test]
+fn only_what_changed_is_sent() {
+    let map = |v: Value| v.as_object().cloned().expect("object");
+    let a = map(
+        json!({"phase":"Pending","conditions":[{"type":"PodScheduled","status":"True"},{"type":"Ready","status":"False"}]}),
+    );
+    assert_eq!(difference(&a, &a), None);
+    let c = map(json!({"conditions":[{"type":"Ready","status":"False","reason":"X"}]}));
+    let healed = difference(&c, &map(json!({"conditions":[{"type":"Ready","status":"True"}]}))).expect("changed");
+    assert_eq!(json!(healed), json!({"conditions":[{"type":"Ready","status":"True","reason":null}]}));
+    let b = map(json!({"phase":"Running","conditions":[{"type":"Ready","status":"True"}],"podIP":"1"}));
+    let d = difference(&a, &b).expect("changed");
+    assert_eq!(json!(d), json!({"phase":"Running","podIP":"1","conditions":[{"type":"Ready","status":"True"}]}));
+    assert_eq!(json!(difference(&b, &a).expect("changed"))["podIP"], Value::Null);
+}

@@ -1,0 +1,227 @@
+//! Requests that fail as a network and a busy server make them fail: at a rate and by a seed, or exactly where a test says.
+mod cut;
+mod rates;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::Method;
+use kelson_transport::{BoxFuture, Request, Response, Transport, TransportError, full_body};
+use parking_lot::Mutex;
+use rand::SeedableRng as _;
+use rand::rngs::StdRng;
+
+pub use self::rates::{Failure, Rates};
+use crate::Trace;
+
+/// Requests of one component in one second of the paused clock from which on it counts as a loop that never rests.
+const FLOOD: u32 = 500;
+/// How long each request of a component waits that sends too many: so that time passes, and the test can say so.
+const FLOOD_PAUSE: Duration = Duration::from_secs(1);
+/// Writes that are remembered.
+const WRITES_MAX: usize = 20_000;
+
+struct State {
+    rng: StdRng,
+    rates: Rates,
+    plans: Vec<Plan>,
+    writes: VecDeque<String>,
+    requests: usize,
+    second: u64,
+    in_second: BTreeMap<Arc<str>, u32>,
+    flood: Option<String>,
+}
+
+/// A failure that a test wants at one request.
+struct Plan {
+    fits: Box<dyn Fn(&Method, &str) -> bool + Send>,
+    left: usize,
+    failure: Failure,
+}
+
+/// Decides which requests fail and remembers what was asked; cheap to clone, all clones are one.
+#[derive(Clone)]
+pub struct Faults {
+    state: Arc<Mutex<State>>,
+    trace: Trace,
+}
+
+impl Faults {
+    /// No faults yet. What becomes of each request goes to `trace`.
+    pub fn new(seed: u64, trace: Trace) -> Self {
+        let state = State {
+            rng: StdRng::seed_from_u64(seed),
+            rates: Rates::default(),
+            plans: Vec::new(),
+            writes: VecDeque::new(),
+            requests: 0,
+            second: 0,
+            in_second: BTreeMap::new(),
+            flood: None,
+        };
+        Self { state: Arc::new(Mutex::new(state)), trace }
+    }
+
+    /// From now on faults happen at these rates; the default ends them.
+    pub fn set(&self, rates: Rates) {
+        self.state.lock().rates = rates;
+    }
+
+    /// The `n`th request from now on (1: the next) with this method, whose path and query contain `part`, fails like this.
+    /// Both may be empty, for any.
+    pub fn fail_nth(&self, n: usize, method: &str, part: &str, failure: Failure) {
+        let (method, part) = (method.to_owned(), part.to_owned());
+        let fits = move |m: &Method, uri: &str| (method.is_empty() || method == m.as_str()) && uri.contains(&part);
+        self.plan(n, Box::new(fits), failure);
+    }
+
+    /// The `n`th write from now on (1: the next), as [`writes`](Self::writes) counts them, fails like this.
+    pub fn fail_write(&self, n: usize, failure: Failure) {
+        self.plan(n, Box::new(is_write), failure);
+    }
+
+    fn plan(&self, n: usize, fits: Box<dyn Fn(&Method, &str) -> bool + Send>, failure: Failure) {
+        assert!(n > 0, "the first one is 1");
+        self.state.lock().plans.push(Plan { fits, left: n, failure });
+    }
+
+    /// Whether a planned failure has not happened.
+    pub fn planned(&self) -> bool {
+        !self.state.lock().plans.is_empty()
+    }
+
+    /// Requests so far.
+    pub fn requests(&self) -> usize {
+        self.state.lock().requests
+    }
+
+    /// Writes so far, `METHOD PATH`, but for events and leases.
+    pub fn writes(&self) -> Vec<String> {
+        self.state.lock().writes.iter().cloned().collect()
+    }
+
+    /// Who sent more requests in one second than anything that rests would, if anybody did.
+    pub fn flood(&self) -> Option<String> {
+        self.state.lock().flood.clone()
+    }
+
+    /// A transport that fails in the place of `inner` at times. `who` names the component in the trace.
+    pub fn wrap(&self, who: &str, inner: Arc<dyn Transport>) -> Arc<dyn Transport> {
+        Arc::new(FaultyTransport { who: who.into(), inner, faults: self.clone() })
+    }
+
+    /// What happens to the next call of a container runtime.
+    pub(crate) fn call(&self) -> Option<Failure> {
+        let State { rng, rates, .. } = &mut *self.state.lock();
+        rates.call(rng)
+    }
+
+    fn draw(&self, method: &Method, uri: &str) -> Option<Failure> {
+        let State { rng, rates, plans, .. } = &mut *self.state.lock();
+        let mut planned = None;
+        plans.retain_mut(|plan| {
+            plan.left -= usize::from((plan.fits)(method, uri));
+            if plan.left == 0 {
+                planned = planned.or(Some(plan.failure));
+            }
+            plan.left > 0
+        });
+        planned.or_else(|| rates.request(rng, method))
+    }
+
+    fn cut(&self) -> Option<cut::CutAt> {
+        let State { rng, rates, .. } = &mut *self.state.lock();
+        rates.watch(rng)
+    }
+
+    /// Counts a request; true when its sender sends too many.
+    fn count(&self, who: &Arc<str>, method: &Method, uri: &str) -> bool {
+        let second = self.trace.now().as_secs();
+        let mut s = self.state.lock();
+        s.requests += 1;
+        if is_write(method, uri) {
+            if s.writes.len() == WRITES_MAX {
+                s.writes.pop_front();
+            }
+            s.writes.push_back(format!("{method} {}", uri.split('?').next().unwrap_or(uri)));
+        }
+        if s.second != second {
+            s.second = second;
+            s.in_second.clear();
+        }
+        let count = s.in_second.entry(Arc::clone(who)).or_default();
+        *count += 1;
+        let floods = *count > FLOOD;
+        if floods {
+            s.flood.get_or_insert_with(|| {
+                format!("{who} sent {FLOOD} requests within second {second}, last {method} {uri}")
+            });
+        }
+        floods
+    }
+}
+
+/// Whether a request changes something that matters: events and leases are left out.
+fn is_write(method: &Method, uri: &str) -> bool {
+    *method != Method::GET && !uri.contains("/events") && !uri.contains("/leases")
+}
+
+/// See [`Faults::wrap`].
+struct FaultyTransport {
+    who: Arc<str>,
+    inner: Arc<dyn Transport>,
+    faults: Faults,
+}
+
+impl Transport for FaultyTransport {
+    fn send(&self, request: Request) -> BoxFuture<Result<Response, TransportError>> {
+        let (who, inner, faults) = (Arc::clone(&self.who), Arc::clone(&self.inner), self.faults.clone());
+        Box::pin(async move {
+            let what = format!("{} {}", request.method(), request.uri());
+            let watch = request.uri().query().is_some_and(|q| q.contains("watch=true"));
+            if faults.count(&who, request.method(), &request.uri().to_string()) {
+                tokio::time::sleep(FLOOD_PAUSE).await;
+            }
+            let failure = faults.draw(request.method(), &request.uri().to_string());
+            match failure {
+                Some(Failure::Refused) => {
+                    faults.trace.note(&who, format_args!("{what} -> refused"));
+                    return Err(TransportError("simulated: connection refused".into()));
+                }
+                Some(Failure::Answer(code, reason)) => {
+                    faults.trace.note(&who, format_args!("{what} -> simulated {code}"));
+                    return Ok(status(code, reason));
+                }
+                Some(Failure::Slow(pause)) => tokio::time::sleep(pause).await,
+                Some(Failure::LostAnswer | Failure::Silence) | None => {}
+            }
+            let body = request.body().clone();
+            let answer = inner.send(request).await;
+            let code = answer.as_ref().map_or(0, |a| a.status().as_u16());
+            let lost = matches!(failure, Some(Failure::LostAnswer | Failure::Silence));
+            faults.trace.note(&who, format_args!("{what} -> {code}{}", if lost { ", lost" } else { "" }));
+            if !body.is_empty() {
+                faults.trace.detail(&body);
+            }
+            match failure {
+                Some(Failure::LostAnswer) => return Err(TransportError("simulated: connection reset".into())),
+                Some(Failure::Silence) => return std::future::pending().await,
+                _ => {}
+            }
+            let cut = if watch { faults.cut() } else { None };
+            match cut {
+                Some(at) => answer.map(|a| a.map(|body| cut::Cut::body(body, at))),
+                None => answer,
+            }
+        })
+    }
+}
+
+fn status(code: u16, reason: &str) -> Response {
+    let body = serde_json::json!({"apiVersion": "v1", "kind": "Status", "status": "Failure", "code": code,
+        "reason": reason, "message": "simulated"});
+    let mut response = Response::new(full_body(body.to_string()));
+    *response.status_mut() = http::StatusCode::from_u16(code).expect("a status code");
+    response
+}

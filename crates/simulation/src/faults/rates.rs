@@ -1,0 +1,104 @@
+//! How a request fails, and how likely each way is.
+use std::time::Duration;
+
+use http::Method;
+use rand::Rng as _;
+use rand::rngs::StdRng;
+
+use super::cut::CutAt;
+
+/// Longest pause of a slow request.
+const SLOW_MAX: Duration = Duration::from_secs(5);
+/// A watch that is to be cut is cut after so many frames or so long at the latest.
+const CUT_FRAMES_MAX: u32 = 40;
+const CUT_AFTER_MAX: Duration = Duration::from_secs(60);
+
+/// One way in which a request fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Failure {
+    /// The request never arrives.
+    Refused,
+    /// The request is carried out and its answer is lost.
+    LostAnswer,
+    /// The server answers with this code and reason, and does nothing.
+    Answer(u16, &'static str),
+    /// The request is carried out so much later.
+    Slow(Duration),
+    /// The request is carried out and nothing is ever heard of it: what its sender knows when it is killed meanwhile.
+    Silence,
+}
+
+impl Failure {
+    /// Somebody else has written the object meanwhile.
+    pub const CONFLICT: Self = Self::Answer(409, "Conflict");
+    /// The server is not able to answer.
+    pub const UNAVAILABLE: Self = Self::Answer(503, "ServiceUnavailable");
+}
+
+/// How likely each fault is, from 0 to 1.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Rates {
+    /// The request never arrives.
+    pub refused: f64,
+    /// The request is carried out, its answer is lost.
+    pub lost_answer: f64,
+    /// The server is busy: 429, 500, 503 or 504.
+    pub unavailable: f64,
+    /// A write meets somebody else's: 409.
+    pub conflict: f64,
+    /// The request takes its time.
+    pub slow: f64,
+    /// A watch ends early: between two events, or inside one.
+    pub cut: f64,
+    /// One call of the container runtime fails, before it did anything or after it did all.
+    pub runtime: f64,
+    /// One call of the container runtime takes its time.
+    pub runtime_slow: f64,
+}
+
+impl Rates {
+    /// A bad day: about one request in ten has a fault.
+    pub const BAD: Self = Self {
+        refused: 0.02,
+        lost_answer: 0.02,
+        unavailable: 0.03,
+        conflict: 0.03,
+        slow: 0.05,
+        cut: 0.5,
+        runtime: 0.05,
+        runtime_slow: 0.05,
+    };
+
+    pub(super) fn request(&self, rng: &mut StdRng, method: &Method) -> Option<Failure> {
+        if rng.random_bool(self.refused) {
+            return Some(Failure::Refused);
+        }
+        if rng.random_bool(self.lost_answer) {
+            return Some(Failure::LostAnswer);
+        }
+        if rng.random_bool(self.unavailable) {
+            let all = [(429, "TooManyRequests"), (500, "InternalError"), (503, "ServiceUnavailable"), (504, "Timeout")];
+            let (code, reason) = all[rng.random_range(0..all.len())];
+            return Some(Failure::Answer(code, reason));
+        }
+        if matches!(*method, Method::PUT | Method::PATCH) && rng.random_bool(self.conflict) {
+            return Some(Failure::CONFLICT);
+        }
+        rng.random_bool(self.slow).then(|| Failure::Slow(SLOW_MAX.mul_f64(rng.random())))
+    }
+
+    pub(super) fn watch(&self, rng: &mut StdRng) -> Option<CutAt> {
+        rng.random_bool(self.cut).then(|| CutAt {
+            frames: rng.random_range(0..CUT_FRAMES_MAX),
+            after: CUT_AFTER_MAX.mul_f64(rng.random()),
+            inside: rng.random(),
+        })
+    }
+
+    pub(super) fn call(&self, rng: &mut StdRng) -> Option<Failure> {
+        if rng.random_bool(self.runtime) {
+            return Some(if rng.random_bool(0.3) { Failure::LostAnswer } else { Failure::Refused });
+        }
+        rng.random_bool(self.runtime_slow).then(|| Failure::Slow(SLOW_MAX.mul_f64(rng.random())))
+    }
+}

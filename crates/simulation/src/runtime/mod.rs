@@ -1,0 +1,219 @@
+//! A container runtime in memory: sandboxes and containers are rows of a table, a stopped one ends at once. It keeps the
+//! rules that kubelets lean on: names are reserved, filters apply, a sandbox takes its containers with it.
+mod cri;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kelson_cri::proto;
+use kelson_cri::{Code, CriError, CriResult};
+use kelson_meta::Clock;
+use parking_lot::Mutex;
+use tokio::sync::broadcast;
+
+use crate::{Failure, Faults};
+
+/// Events that one slow reader may be behind.
+const EVENTS_MAX: usize = 64;
+/// Last bytes that pods' addresses have.
+const HOSTS: std::ops::RangeInclusive<u8> = 7..=250;
+
+const RUNNING: i32 = proto::ContainerState::ContainerRunning as i32;
+const EXITED: i32 = proto::ContainerState::ContainerExited as i32;
+const READY: i32 = proto::PodSandboxState::SandboxReady as i32;
+const NOT_READY: i32 = proto::PodSandboxState::SandboxNotready as i32;
+
+struct Sandbox {
+    listed: proto::PodSandbox,
+    ip: String,
+}
+
+struct Container {
+    status: proto::ContainerStatus,
+    sandbox: String,
+}
+
+#[derive(Default)]
+struct State {
+    sandboxes: Vec<Sandbox>,
+    containers: Vec<Container>,
+    next: u32,
+    last_host: u8,
+}
+
+impl State {
+    fn id(&mut self, kind: &str) -> String {
+        self.next += 1;
+        format!("{kind}-{}", self.next)
+    }
+
+    /// An address that no sandbox has; the ones given back longest ago come first.
+    fn address(&mut self, [a, b, c]: [u8; 3]) -> Option<String> {
+        let from = self.last_host + 1;
+        let (host, ip) = HOSTS
+            .filter(|host| *host >= from)
+            .chain(HOSTS)
+            .map(|host| (host, format!("{a}.{b}.{c}.{host}")))
+            .find(|(_, ip)| self.sandboxes.iter().all(|s| s.ip != *ip))?;
+        self.last_host = host;
+        Some(ip)
+    }
+
+    fn end(&mut self, now: i64, code: i32, mut which: impl FnMut(&Container) -> bool) {
+        for c in self.containers.iter_mut().filter(|c| c.status.state == RUNNING) {
+            if which(c) {
+                (c.status.state, c.status.exit_code, c.status.finished_at) = (EXITED, code, now);
+            }
+        }
+    }
+}
+
+/// The runtime: what a kubelet asks of it, and knobs for the test.
+pub struct FakeRuntime {
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+    /// Images that cannot be pulled.
+    pub missing: Mutex<Vec<String>>,
+    /// Called after each change.
+    pub changed: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
+    /// The grace of each stop, seconds.
+    pub stops: Mutex<Vec<u64>>,
+    /// How many sandboxes were asked for while none could be made; `None`: they can.
+    pub refused: Mutex<Option<u32>>,
+    /// The next so many calls of a name panic.
+    pub panics: Mutex<HashMap<&'static str, u32>>,
+    /// How often a call that may panic was made: `run_pod_sandbox`, `list_one_pod`, `list_all_pods`.
+    pub calls: Mutex<HashMap<&'static str, u32>>,
+    /// Configurations that sandboxes were made with.
+    pub made: Mutex<Vec<proto::PodSandboxConfig>>,
+    /// First bytes of the pods' addresses.
+    prefix: [u8; 3],
+    /// Decides which calls fail.
+    faults: Option<Faults>,
+    events: broadcast::Sender<()>,
+}
+
+impl FakeRuntime {
+    /// A runtime without containers, whose calls never fail by themselves and whose pods are in 10.0.0.0/24.
+    pub fn new(clock: Arc<dyn Clock>) -> Arc<Self> {
+        Self::with(clock, [10, 0, 0], None)
+    }
+
+    /// A runtime whose pods have addresses that begin with `prefix`, and whose calls fail as `faults` says.
+    pub fn with(clock: Arc<dyn Clock>, prefix: [u8; 3], faults: Option<Faults>) -> Arc<Self> {
+        Arc::new(Self {
+            prefix,
+            faults,
+            events: broadcast::Sender::new(EVENTS_MAX),
+            clock,
+            state: Mutex::default(),
+            missing: Mutex::default(),
+            changed: Mutex::default(),
+            stops: Mutex::default(),
+            refused: Mutex::default(),
+            panics: Mutex::default(),
+            calls: Mutex::default(),
+            made: Mutex::default(),
+        })
+    }
+
+    fn nanos(&self) -> i64 {
+        i64::try_from(self.clock.now().as_nanosecond()).expect("this century")
+    }
+
+    fn tell(&self) {
+        if let Some(f) = &*self.changed.lock() {
+            f();
+        }
+        // Nobody may be listening.
+        let _ = self.events.send(());
+    }
+
+    /// Counts a call, which panics if it is to.
+    fn called(&self, name: &'static str) {
+        *self.calls.lock().entry(name).or_default() += 1;
+        let panics = self.panics.lock().get_mut(name).is_some_and(|n| std::mem::replace(n, n.saturating_sub(1)) > 0);
+        assert!(!panics, "{name} panics as it was told to");
+    }
+
+    /// Carries out a call, unless it fails before; it may fail after, too, or take long.
+    async fn perform<T>(&self, call: &'static str, act: impl FnOnce(&Self) -> CriResult<T>) -> CriResult<T> {
+        let failed = || Err(CriError::new(call, Code::Unknown, "simulated: the runtime failed"));
+        match self.faults.as_ref().and_then(Faults::call) {
+            None => act(self),
+            Some(Failure::Slow(pause)) => {
+                tokio::time::sleep(pause).await;
+                act(self)
+            }
+            Some(Failure::LostAnswer) => act(self).and_then(|_| failed()),
+            Some(_) => failed(),
+        }
+    }
+
+    /// Namespace, pod and UID of each running container, in the order in which they were made.
+    pub fn running_pods(&self) -> Vec<(String, String, String)> {
+        let state = self.state.lock();
+        let label = |c: &Container, key: &str| {
+            c.status.labels.get(&format!("io.kubernetes.{key}")).cloned().unwrap_or_default()
+        };
+        let running = state.containers.iter().filter(|c| c.status.state == RUNNING);
+        running.map(|c| (label(c, "pod.namespace"), label(c, "pod.name"), label(c, "pod.uid"))).collect()
+    }
+
+    /// The `n`th running container ends with this code.
+    pub fn exit_nth(&self, n: usize, code: i32) {
+        let now = self.nanos();
+        let mut at = 0..=n;
+        self.state.lock().end(now, code, |_| at.next() == Some(n));
+        self.tell();
+    }
+
+    /// The container of this name that runs ends.
+    pub fn exit(&self, name: &str, code: i32) {
+        let now = self.nanos();
+        self.state.lock().end(now, code, |c| container_name(&c.status) == name);
+        self.tell();
+    }
+
+    /// The `n`th sandbox and its containers end, as when somebody kills the pause process.
+    pub fn end_sandbox(&self, n: usize) {
+        let now = self.nanos();
+        let mut state = self.state.lock();
+        if let Some(s) = state.sandboxes.iter_mut().filter(|s| s.listed.state == READY).nth(n) {
+            s.listed.state = NOT_READY;
+            let id = s.listed.id.clone();
+            state.end(now, 137, |c| c.sandbox == id);
+        }
+        drop(state);
+        self.tell();
+    }
+
+    /// The machine was started anew: nothing runs, and all is remembered.
+    pub fn reboot(&self) {
+        let now = self.nanos();
+        let mut state = self.state.lock();
+        for s in &mut state.sandboxes {
+            s.listed.state = NOT_READY;
+        }
+        state.end(now, 255, |_| true);
+        drop(state);
+        self.tell();
+    }
+
+    /// Names of containers that run.
+    pub fn running(&self) -> Vec<String> {
+        let state = self.state.lock();
+        let running = state.containers.iter().filter(|c| c.status.state == RUNNING);
+        running.map(|c| container_name(&c.status).to_owned()).collect()
+    }
+
+    /// How many sandboxes and containers there are.
+    pub fn counts(&self) -> (usize, usize) {
+        let s = self.state.lock();
+        (s.sandboxes.len(), s.containers.len())
+    }
+}
+
+fn container_name(c: &proto::ContainerStatus) -> &str {
+    c.metadata.as_ref().map_or("", |m| m.name.as_str())
+}

@@ -299,7 +299,7 @@ fn settle(shared: &Shared, uid: &str, written: Map<String, Value>, revision: u64
     e.done.notify_waiters();
 }
 
-/// The revision of an object, 0 where it has none. Revisions of one resource can be compared (KEP-5504).
+/// The revision of an object, 0 where it has none. Revisions of one resource can be compared (`k8s.io/apimachinery/pkg/util/resourceversion`).
 fn revision(pod: &Pod) -> u64 {
     pod.metadata.resource_version.as_deref().and_then(|v| v.parse().ok()).unwrap_or(0)
 }

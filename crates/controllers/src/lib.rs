@@ -8,6 +8,9 @@
 
 mod bootstrap;
 mod certificates;
+#[cfg(test)]
+mod cluster;
+mod daemonset;
 mod deployment;
 mod endpoints;
 mod endpointslice;

@@ -30,6 +30,7 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     row("certificatesigningrequest-approving-controller", CERTIFICATES, crate::certificates::approve::start),
     row("certificatesigningrequest-cleaner-controller", CERTIFICATES, crate::certificates::clean::start),
     row("certificatesigningrequest-signing-controller", CERTIFICATES, crate::certificates::sign::start),
+    row("daemonset-controller", account("daemon-set-controller"), crate::daemonset::start),
     row("deployment-controller", account("deployment-controller"), crate::deployment::start),
     row("endpoints-controller", account("endpoint-controller"), crate::endpoints::start),
     row("endpointslice-controller", account("endpointslice-controller"), crate::endpointslice::start),

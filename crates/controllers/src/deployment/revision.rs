@@ -42,20 +42,6 @@ pub fn normalize(template: &RawValue) -> Option<Value> {
     Some(v)
 }
 
-/// A stable hash of a normalized template, in the alphabet of generated names.
-pub fn hash(template: &Value, collisions: Option<i32>) -> String {
-    const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-    const PRIME: u32 = 16_777_619;
-    let mut h: u32 = 2_166_136_261;
-    let text = template.to_string();
-    let salt = collisions.map(i32::to_le_bytes).unwrap_or_default();
-    let salt = if collisions.is_some() { &salt[..] } else { &[] };
-    for b in text.as_bytes().iter().chain(salt) {
-        h = (h ^ u32::from(*b)).wrapping_mul(PRIME);
-    }
-    h.to_string().bytes().map(|b| char::from(ALPHABET[usize::from(b) % ALPHABET.len()])).collect()
-}
-
 /// The revision a set carries; 0 where there is none.
 pub fn revision(meta: &ObjectMeta) -> i64 {
     meta.annotations.get(REVISION).and_then(|r| r.parse().ok()).unwrap_or(0)
@@ -101,6 +87,7 @@ pub fn annotations_for(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::shared::history::hash;
 
     fn raw(s: &str) -> Box<RawValue> {
         RawValue::from_string(s.to_owned()).unwrap()

@@ -12,6 +12,7 @@ use super::revision::{self, DESIRED_REPLICAS, HASH_LABEL, MAX_REPLICAS, REVISION
 use super::sizing::{self, Ask, SetSize};
 use super::status;
 use crate::shared::context::{SyncError, update_value};
+use crate::shared::history;
 use crate::shared::tree::{map_at, put_unless};
 use crate::views::condition::{self, Condition};
 use crate::views::{DeploymentStatus, DeploymentView, ReplicaSetView};
@@ -217,7 +218,7 @@ impl<'a> Rollout<'a> {
     }
 
     async fn create_newest(&mut self, next: i64) -> Result<(), SyncError> {
-        let hash = revision::hash(&self.template, self.d.status.collision_count);
+        let hash = history::hash(&self.template, self.d.status.collision_count);
         let name = format!("{}-{hash}", self.d.metadata.name);
         let total: i32 = self.sets.iter().map(|s| s.spec.replicas.unwrap_or(1)).sum();
         let replicas = sizing::new_set_size(&self.ask, total, 0);

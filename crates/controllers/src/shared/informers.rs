@@ -10,11 +10,8 @@ use kelson_tasks::Tasks;
 use parking_lot::RwLock;
 use tokio_util::sync::CancellationToken;
 
-use crate::views::{
-    ClaimView, ConfigMapView, CsrView, DeploymentView, EndpointSliceView, EndpointsView, IndexKey, Indexed, JobView,
-    LeaseView, NamespaceView, NodeView, PodView, ReplicaSetView, ReplicationControllerView, SecretView,
-    ServiceAccountView, ServiceView, VolumeAttributesClassView, VolumeView, uid_number,
-};
+// One row per kind below: naming each here as well says nothing new.
+use crate::views::*;
 
 type Handler<T> = Box<dyn Fn(&Change<T>) + Send + Sync>;
 type Buckets<T> = HashMap<IndexKey, HashMap<u128, Arc<T>>>;
@@ -205,6 +202,10 @@ informers! {
     deployments: DeploymentView = all();
     /// Jobs.
     jobs: JobView = all();
+    /// Daemon sets.
+    daemon_sets: DaemonSetView = all();
+    /// Histories of daemon sets and stateful sets.
+    controller_revisions: ControllerRevisionView = all();
     /// Namespaces.
     namespaces: NamespaceView = all();
     /// Nodes.

@@ -3,6 +3,7 @@ pub mod config;
 pub mod context;
 pub mod discovery;
 pub mod expectations;
+pub mod history;
 pub mod informers;
 pub mod ownership;
 pub mod pods;

@@ -3,7 +3,9 @@
 mod claim;
 pub mod condition;
 mod config_map;
+mod controller_revision;
 mod csr;
+mod daemon_set;
 mod deployment;
 mod endpoint_slice;
 mod endpoints;
@@ -13,6 +15,7 @@ mod job;
 mod lease;
 mod namespace;
 mod node;
+mod node_selector;
 mod pod;
 mod replica_set;
 mod replication_controller;
@@ -24,7 +27,9 @@ mod volume_attributes_class;
 
 pub use claim::*;
 pub use config_map::*;
+pub use controller_revision::*;
 pub use csr::*;
+pub use daemon_set::*;
 pub use deployment::*;
 pub use endpoint_slice::*;
 pub use endpoints::*;

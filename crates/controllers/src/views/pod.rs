@@ -5,6 +5,7 @@ use kelson_meta::{Interned, ObjectMeta, intern_table, null_default};
 use serde::{Deserialize, Deserializer};
 
 use super::index::{IndexKey, Indexed, index_owned};
+use super::node_selector::NodeSelector;
 
 /// The annotations of pods that controllers read; the others are not kept.
 const POD_ANNOTATIONS: &[&str] = &[
@@ -18,6 +19,22 @@ fn pod_meta<'de, D: Deserializer<'de>>(d: D) -> Result<ObjectMeta, D::Error> {
     let mut meta = ObjectMeta::deserialize(d)?;
     meta.annotations.retain(|k, _| POD_ANNOTATIONS.contains(&k.as_str()));
     Ok(meta)
+}
+
+fn pinned_node<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Box<str>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Affinity {
+        node_affinity: Option<NodeAffinity>,
+    }
+    #[derive(Deserialize)]
+    struct NodeAffinity {
+        #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
+        required: Option<NodeSelector>,
+    }
+    let required = Option::<Affinity>::deserialize(d)?.and_then(|a| a.node_affinity).and_then(|n| n.required);
+    let named = required.as_ref().and_then(|r| r.node_selector_terms.iter().find_map(|t| t.named_node()));
+    Ok(named.map(Box::from))
 }
 
 /// `core/v1` Pod.
@@ -39,6 +56,9 @@ pub struct PodView {
 pub struct PodSpecView {
     /// Node the pod is bound to.
     pub node_name: String,
+    /// The node that its affinity names, by which daemon pods wait for theirs.
+    #[serde(rename = "affinity", deserialize_with = "pinned_node")]
+    pub pinned_node: Option<Box<str>>,
     /// Host name within its subdomain.
     pub hostname: String,
     /// Headless service it belongs to.
@@ -224,6 +244,10 @@ impl PodView {
     /// Succeeded or failed.
     pub fn is_terminal(&self) -> bool {
         matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+    /// The node it runs on, or is to run on by its affinity.
+    pub fn target_node(&self) -> Option<&str> {
+        if self.spec.node_name.is_empty() { self.spec.pinned_node.as_deref() } else { Some(&self.spec.node_name) }
     }
     /// The condition of this type.
     pub fn condition(&self, kind: &str) -> Option<&PodConditionView> {

@@ -1,0 +1,192 @@
+//! Which old pods a rolling update replaces now: pure. Upstream `update.go`.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::manage::Wanted;
+use super::placement::Fit;
+use crate::views::{DaemonSetStrategy, PodView};
+
+/// One node that has pods of the set or should have one.
+#[derive(Clone, Debug)]
+pub struct NodePods {
+    /// Whether there is such a node.
+    pub exists: bool,
+    /// What the node is to the set; a node that is gone is unfit.
+    pub fit: Fit,
+    /// The set's pods for it.
+    pub pods: Vec<Arc<PodView>>,
+}
+
+/// The limits of a rolling update, resolved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Nodes that may be without an available pod.
+    pub unavailable: usize,
+    /// Nodes that may have a new pod beside an available old one.
+    pub surge: usize,
+}
+
+impl Limits {
+    /// Resolves a strategy for so many desired nodes; both round up. With neither allowed nothing would ever move, so one
+    /// node may be without.
+    pub fn of(strategy: &DaemonSetStrategy, desired: usize) -> Self {
+        let desired = i32::try_from(desired).unwrap_or(i32::MAX);
+        let rolling = strategy.rolling_update.as_ref().filter(|_| strategy.r#type == "RollingUpdate");
+        let part = |v: Option<&crate::views::IntOrString>| {
+            v.map_or(0, |v| usize::try_from(v.scaled(desired, true)).unwrap_or(0))
+        };
+        let mut limits = Self {
+            unavailable: part(rolling.and_then(|r| r.max_unavailable.as_ref())),
+            surge: part(rolling.and_then(|r| r.max_surge.as_ref())),
+        };
+        if desired > 0 && limits.unavailable == 0 && limits.surge == 0 {
+            limits.unavailable = 1;
+        }
+        limits
+    }
+}
+
+/// What to do now.
+#[derive(Clone, Debug, Default)]
+pub struct Move {
+    /// Old pods that go.
+    pub delete: Vec<Arc<PodView>>,
+    /// Nodes that get a new pod beside the old one.
+    pub create: Vec<String>,
+}
+
+/// The new and the old pod of a node; `None` when there is more than one of a sort.
+type Pair = Option<(Option<Arc<PodView>>, Option<Arc<PodView>>)>;
+
+fn pair(pods: &[Arc<PodView>], wanted: &Wanted) -> Pair {
+    let (mut new, mut old) = (None, None);
+    for pod in pods.iter().filter(|p| !p.metadata.is_deleting()) {
+        let slot = if wanted.is_updated(pod) { &mut new } else { &mut old };
+        if slot.replace(Arc::clone(pod)).is_some() {
+            return None;
+        }
+    }
+    Some((new, old))
+}
+
+/// The next step. Nodes with more pods than belong there wait for the other part of the sync to clean up.
+pub fn next(nodes: &BTreeMap<String, NodePods>, limits: Limits, wanted: &Wanted) -> Move {
+    if limits.surge == 0 { replace(nodes, limits.unavailable, wanted) } else { surge(nodes, limits.surge, wanted) }
+}
+
+/// Deletes as many old pods as may be missing; the other part of the sync makes new ones in their place.
+fn replace(nodes: &BTreeMap<String, NodePods>, limit: usize, wanted: &Wanted) -> Move {
+    let (mut missing, mut at_once, mut candidates) = (0_usize, Vec::new(), Vec::new());
+    for node in nodes.values() {
+        match pair(&node.pods, wanted) {
+            Some((Some(new), None)) => missing += usize::from(!wanted.is_available(&new)),
+            Some((None, Some(old))) if wanted.is_available(&old) => candidates.push(old),
+            // It serves nobody: its going makes nothing worse.
+            Some((None, Some(old))) => {
+                at_once.push(old);
+                missing += 1;
+            }
+            Some(_) | None => missing += 1,
+        }
+    }
+    at_once.extend(candidates.into_iter().take(limit.saturating_sub(missing)));
+    Move { delete: at_once, create: Vec::new() }
+}
+
+/// Makes new pods beside old ones, and deletes an old pod once its new one is available.
+fn surge(nodes: &BTreeMap<String, NodePods>, limit: usize, wanted: &Wanted) -> Move {
+    let mut out = Move::default();
+    let (mut unfit, mut candidates) = (Vec::new(), Vec::new());
+    let (mut surging, mut available) = (0_usize, 0_usize);
+    for (name, node) in nodes {
+        let Some((new, old)) = pair(&node.pods, wanted) else {
+            surging += 1;
+            continue;
+        };
+        available += usize::from(old.as_ref().or(new.as_ref()).is_some_and(|p| wanted.is_available(p)));
+        match (new, old) {
+            (_, None) => {}
+            (None, Some(old)) => match (wanted.is_available(&old), node.fit.run) {
+                (false, false) => out.delete.push(old),
+                (false, true) => out.create.push(name.clone()),
+                (true, false) => unfit.push(old),
+                (true, true) => candidates.push(name.clone()),
+            },
+            (Some(new), Some(_)) if !wanted.is_available(&new) => surging += 1,
+            (Some(_), Some(old)) => out.delete.push(old),
+        }
+    }
+    // Pods on nodes that the set left stay until as many are available elsewhere: surging promises that none is missing.
+    let desired = nodes.values().filter(|n| n.fit.run).count();
+    out.delete.extend(unfit.into_iter().take(available.saturating_sub(desired)));
+    out.create.extend(candidates.into_iter().take(limit.saturating_sub(surging)));
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::super::manage::tests::{pod, wanted};
+    use super::*;
+
+    /// `NODE:POD,POD` separated by spaces; a node that begins with `x` is unfit.
+    fn nodes(text: &str) -> BTreeMap<String, NodePods> {
+        text.split_whitespace()
+            .map(|n| {
+                let (name, pods) = n.split_once(':').unwrap();
+                let fit = !name.starts_with('x');
+                let pods = pods.split(',').filter(|p| !p.is_empty()).map(pod).collect();
+                (name.to_owned(), NodePods { exists: true, fit: Fit { run: fit, stay: fit }, pods })
+            })
+            .collect()
+    }
+
+    #[test]
+    fn steps() {
+        let none = Limits { unavailable: 1, surge: 0 };
+        let two = Limits { unavailable: 2, surge: 0 };
+        let surge = Limits { unavailable: 0, surge: 1 };
+        // Limits, nodes, and: pods deleted, nodes that get a pod.
+        let rows = [
+            (none, "a:p.ready b:q.ready c:r.ready", "p", ""),
+            (two, "a:p.ready b:q.ready c:r.ready", "p q", ""),
+            (none, "a:p.new b:q.ready", "", ""),
+            (none, "a:p.new.ready b:q.ready", "q", ""),
+            (none, "a: b:q.ready", "", ""),
+            (none, "a:p.going b:q.ready", "", ""),
+            (none, "a:p b:q c:r.ready", "p q", ""),
+            (none, "a:p.ready,q.ready b:r.ready", "", ""),
+            (two, "a:p b:q.ready c:r.ready", "p q", ""),
+            (surge, "a:p.ready b:q.ready", "", "a"),
+            (surge, "a:p.ready,n.new b:q.ready", "", ""),
+            (surge, "a:p.ready,n.new.ready b:q.ready", "p", "b"),
+            (surge, "a:p b:q.ready", "", "a b"),
+            (surge, "xa:p b:q.new.ready", "p", ""),
+            (surge, "xa:p.ready b:q.new", "", ""),
+            (surge, "xa:p.ready b:q.new.ready", "p", ""),
+            (surge, "a:p.new.ready b:q.new", "", ""),
+        ];
+        for (limits, text, delete, create) in rows {
+            let got = next(&nodes(text), limits, &wanted(limits.surge > 0));
+            let deleted: Vec<_> = got.delete.iter().map(|p| p.metadata.name.as_str()).collect();
+            assert_eq!((deleted.join(" "), got.create.join(" ")), (delete.into(), create.into()), "{limits:?} {text}");
+        }
+    }
+
+    #[test]
+    fn limits() {
+        let rows = [
+            (json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 1, "maxSurge": 0}}), 5, (1, 0)),
+            (json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "30%", "maxSurge": 0}}), 5, (2, 0)),
+            (json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": "1%"}}), 5, (0, 1)),
+            (json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 0}}), 5, (1, 0)),
+            (json!({"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 0}}), 0, (0, 0)),
+            (json!({"type": "OnDelete"}), 1, (1, 0)),
+        ];
+        for (strategy, desired, (unavailable, surge)) in rows {
+            let parsed: DaemonSetStrategy = serde_json::from_value(strategy.clone()).unwrap();
+            assert_eq!(Limits::of(&parsed, desired), Limits { unavailable, surge }, "{strategy} {desired}");
+        }
+    }
+}

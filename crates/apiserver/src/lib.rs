@@ -1,7 +1,8 @@
 //! Kelson apiserver: the way of a request from bytes to bytes.
 //!
 //! The rooms, from the bottom up; a file imports from its own room and from those above it in this list, never below:
-//! `catalog` (what is served), `request` (one request as data), `config` (what the server is told), `shared` (what all
+//! `catalog` (what is served), `request` (one request as data), `config` (what the server is told), `custom` (kinds that users
+//! define), `shared` (what all
 //! requests share), `read`, `write`, `connect` (streams to kubelets and pods), `subresources`, `reviews` (resources that
 //! are answered and not stored), `paths` (discovery, OpenAPI, health, metrics), `front` (sockets and the filters that each
 //! request passes), `bootstrap` (the cluster's first objects), `start` (the one file that knows all of them). What a kind
@@ -15,6 +16,8 @@ mod bootstrap;
 mod catalog;
 mod config;
 mod connect;
+mod custom;
+mod extend;
 mod front;
 mod paths;
 mod read;

@@ -11,6 +11,8 @@ use tokio::sync::watch;
 use crate::bootstrap;
 use crate::catalog::Catalog;
 use crate::config::{Config, StartError};
+use crate::custom::registrar::Definitions;
+use crate::extend::cleanup;
 use crate::front::inprocess::InProcess;
 use crate::front::listen;
 use crate::shared::allocations::Services;
@@ -49,6 +51,7 @@ impl ApiServer {
         let admission = admission::chain(&config, &objects, &auth, &catalog)?;
         let server = Arc::new(Server {
             routes: Routes::new(Arc::clone(&catalog)),
+            definitions: Definitions::new(Arc::clone(&catalog), store.clone(), None),
             catalog,
             objects,
             admission,
@@ -69,6 +72,7 @@ impl ApiServer {
             config,
         });
         server.auth.follow(&server.store, &server.tasks);
+        server.definitions.load();
         let listener = listen::Listener::bind(&server).await?;
         let local_addr = listener.as_ref().map(listen::Listener::local_addr);
         bootstrap::run(&server, local_addr).await?;
@@ -76,6 +80,8 @@ impl ApiServer {
         if let Some(listener) = listener {
             server.tasks.spawn("api-listener", OnPanic::EndProcess, listener.run(Arc::clone(&server)));
         }
+        let of_definitions = Arc::clone(&server);
+        server.tasks.supervise("api-custom-resources", move || cleanup::run(Arc::clone(&of_definitions)));
         let store = server.store.clone();
         server.tasks.supervise("api-event-expiry", move || {
             let store = store.clone();

@@ -205,25 +205,27 @@ async fn its_status_scale_table_and_documents_are_served() {
 /// Names the version it converted to; refuses objects of one name.
 struct Marking;
 
+impl Marking {
+    fn convert(object: Value, to: &Gvk) -> Result<Value, Status> {
+        let mut object = object;
+        if object["metadata"]["name"] == "broken" && to.version == "v2" {
+            return Err(Status::internal("conversion failed"));
+        }
+        object["apiVersion"] = to.api_version().into();
+        object["spec"]["image"] = to.version.as_str().into();
+        Ok(object)
+    }
+}
+
 impl Converter for Marking {
-    fn convert<'a>(
-        &'a self,
-        _from: &'a Gvk,
-        to: &'a Gvk,
-        objects: Vec<Value>,
-    ) -> BoxFuture<'a, Result<Vec<Value>, Status>> {
+    fn served<'a>(&'a self, to: &'a Gvk, objects: Vec<Value>) -> BoxFuture<'a, Result<Vec<Value>, Status>> {
         Box::pin(async move {
             tokio::task::yield_now().await;
-            let one = |mut object: Value| {
-                if object["metadata"]["name"] == "broken" && to.version == "v2" {
-                    return Err(Status::internal("conversion failed"));
-                }
-                object["apiVersion"] = to.api_version().into();
-                object["spec"]["image"] = to.version.as_str().into();
-                Ok(object)
-            };
-            objects.into_iter().map(one).collect()
+            objects.into_iter().map(|object| Self::convert(object, to)).collect()
         })
+    }
+    fn stored<'a>(&'a self, object: Value) -> BoxFuture<'a, Result<Value, Status>> {
+        Box::pin(async move { Self::convert(object, &names("v1").1) })
     }
 }
 

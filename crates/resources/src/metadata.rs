@@ -22,8 +22,20 @@ pub fn check(o: &Options, meta: &Value, e: &mut Errors) {
     check_at(o.name, o.namespaced, meta, &Path::new("metadata"), e);
 }
 
+/// Faults of a new custom resource's metadata: its finalizers need no domain.
+pub fn check_custom(o: &Options, meta: &Value, e: &mut Errors) {
+    let p = Path::new("metadata");
+    check_but_finalizers(o.name, o.namespaced, meta, &p, e);
+    finalizers(&meta["finalizers"], false, &p.child("finalizers"), e);
+}
+
 /// Faults of metadata at any path (pod templates' objects, claim templates).
 pub fn check_at(rule: NameRule, namespaced: bool, meta: &Value, p: &Path<'_>, e: &mut Errors) {
+    check_but_finalizers(rule, namespaced, meta, p, e);
+    finalizers(&meta["finalizers"], true, &p.child("finalizers"), e);
+}
+
+fn check_but_finalizers(rule: NameRule, namespaced: bool, meta: &Value, p: &Path<'_>, e: &mut Errors) {
     let generate = text(&meta["generateName"]);
     if !generate.is_empty() {
         e.invalid_each(&p.child("generateName"), generate, rule.check(generate, true));
@@ -50,7 +62,6 @@ pub fn check_at(rule: NameRule, namespaced: bool, meta: &Value, p: &Path<'_>, e:
         e.invalid(&p.child("generation"), g, "must be greater than or equal to 0");
     }
     common(meta, p, e);
-    finalizers(&meta["finalizers"], &p.child("finalizers"), e);
 }
 
 fn common(meta: &Value, p: &Path<'_>, e: &mut Errors) {
@@ -62,6 +73,15 @@ fn common(meta: &Value, p: &Path<'_>, e: &mut Errors) {
 
 /// Faults of an update's metadata.
 pub fn check_update(new: &Value, old: &Value, e: &mut Errors) {
+    check_update_by(new, old, true, e);
+}
+
+/// Faults of a custom resource's metadata on update.
+pub fn check_custom_update(new: &Value, old: &Value, e: &mut Errors) {
+    check_update_by(new, old, false, e);
+}
+
+fn check_update_by(new: &Value, old: &Value, qualified: bool, e: &mut Errors) {
     let p = Path::new("metadata");
     let (n, m) = (&new["metadata"], &old["metadata"]);
     if present(&m["deletionTimestamp"]) {
@@ -91,7 +111,7 @@ pub fn check_update(new: &Value, old: &Value, e: &mut Errors) {
     }
     common(n, &p, e);
     if n["finalizers"] != m["finalizers"] {
-        finalizers(&n["finalizers"], &p.child("finalizers"), e);
+        finalizers(&n["finalizers"], qualified, &p.child("finalizers"), e);
     }
 }
 
@@ -172,14 +192,39 @@ fn owners(list: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-fn finalizers(list: &Value, p: &Path<'_>, e: &mut Errors) {
+/// Whether a finalizer is one of those that need no domain.
+fn is_standard_finalizer(name: &str) -> bool {
+    matches!(name, "orphan" | "foregroundDeletion" | "kubernetes")
+}
+
+/// What users of a custom resource are told of the finalizers that a write adds.
+pub fn finalizer_warnings(meta: &Value, old: Option<&Value>) -> Vec<String> {
+    const ADVICE: &str = "to avoid accidental conflicts with other finalizer writers";
+    let before = old.map(|o| items(&o["finalizers"])).unwrap_or_default();
+    let mut added: Vec<&str> = items(&meta["finalizers"]).iter().filter(|f| !before.contains(f)).map(text).collect();
+    added.sort_unstable();
+    added.dedup();
+    let mut out = Vec::new();
+    for name in added {
+        let told = |why: &str| format!("metadata.finalizers: {name:?}: {why}");
+        out.extend(is_qualified_name(name).err().into_iter().flatten().map(|why| told(&why)));
+        if name.contains('/') || is_standard_finalizer(name) {
+            continue;
+        }
+        let path = if name.contains('.') { " including a path (/)" } else { "" };
+        out.push(told(&format!("prefer a domain-qualified finalizer name{path} {ADVICE}")));
+    }
+    out
+}
+
+fn finalizers(list: &Value, qualified: bool, p: &Path<'_>, e: &mut Errors) {
     let (mut orphan, mut foreground) = (false, false);
     for f in items(list).iter().map(text) {
         e.invalid_each(p, f, is_qualified_name(f));
         orphan |= f == "orphan";
         foreground |= f == "foregroundDeletion";
         // Upstream's core kinds want a domain unless the name is one of the three old ones.
-        if !f.contains('/') && !matches!(f, "orphan" | "foregroundDeletion" | "kubernetes") {
+        if qualified && !f.contains('/') && !is_standard_finalizer(f) {
             e.invalid(p, f, "name is neither a standard finalizer name nor is it fully qualified");
         }
     }

@@ -31,6 +31,19 @@ pub enum Deletion {
     Graceful,
     /// Namespaces: marked, phase `Terminating`, gone once `spec.finalizers` is empty.
     Namespace,
+    /// Definitions of kinds: marked, with a finalizer and the condition `Terminating`, until all objects of the kind are gone.
+    CustomResources,
+}
+
+/// Which part of the server takes a write over before its writer is answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Observer {
+    /// Nobody: the write is stored, and watched by whom it concerns.
+    None,
+    /// The one that serves custom resources, which also completes a definition's status before it is stored.
+    CustomResources,
+    /// The one that knows which group versions other servers answer for.
+    Aggregation,
 }
 
 /// What a write that was answered may lose.
@@ -115,6 +128,8 @@ pub struct Options {
     pub allocation: Allocation,
     /// Whether objects grant permissions, so that a writer needs to hold what they grant (RBAC escalation check).
     pub grants_permissions: bool,
+    /// Who must know of a write before it is answered.
+    pub observer: Observer,
 }
 
 impl Options {
@@ -151,6 +166,7 @@ impl Options {
             expires: false,
             allocation: Allocation::None,
             grants_permissions: false,
+            observer: Observer::None,
         }
     }
 

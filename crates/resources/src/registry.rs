@@ -3,7 +3,9 @@ use std::collections::HashMap;
 use std::sync::LazyLock;
 
 use crate::strategy::Strategy;
-use crate::{apps, autoscaling, batch, certificates, core, generic, networking, pod, policy, rbac, storage};
+use crate::{
+    apps, autoscaling, batch, certificates, core, definitions, generic, networking, pod, policy, rbac, storage,
+};
 
 static KINDS: &[&dyn Strategy] = &[
     &pod::Pods,
@@ -54,6 +56,7 @@ static KINDS: &[&dyn Strategy] = &[
     &apps::StatefulSets,
     &batch::CronJobs,
     &batch::Jobs,
+    &definitions::CustomResourceDefinitions,
 ];
 
 type Table = HashMap<(&'static str, &'static str), &'static dyn Strategy>;

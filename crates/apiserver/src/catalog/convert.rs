@@ -4,17 +4,22 @@ use std::sync::Arc;
 
 use futures::future::BoxFuture;
 use kelson_meta::{Gvk, Status};
+use kelson_store::Record;
 use serde_json::Value;
 
-/// Converts objects of a kind made at run time.
+/// Converts objects of a kind made at run time. Objects name the version they are in: what is stored may be of any version
+/// that ever was the stored one.
 pub trait Converter: Send + Sync {
-    /// As many objects as were given, in their order, in the form `to`.
-    fn convert<'a>(
-        &'a self,
-        from: &'a Gvk,
-        to: &'a Gvk,
-        objects: Vec<Value>,
-    ) -> BoxFuture<'a, Result<Vec<Value>, Status>>;
+    /// Stored objects as readers of `to` see them: as many as were given, in their order. Objects that are in that version
+    /// already come back brought up to the schema of today, so that asking twice changes nothing.
+    fn served<'a>(&'a self, to: &'a Gvk, objects: Vec<Value>) -> BoxFuture<'a, Result<Vec<Value>, Status>>;
+    /// A finished object in the version that is stored.
+    fn stored<'a>(&'a self, object: Value) -> BoxFuture<'a, Result<Value, Status>>;
+    /// Whether the bytes of a record are what readers of `to` see, so that they need not be looked into.
+    fn is_plain(&self, to: &Gvk, record: &Record) -> bool {
+        let _ = (to, record);
+        false
+    }
 }
 
 /// How the served form of a kind comes from the stored one.
@@ -38,7 +43,16 @@ impl Conversion {
                 let one = |o| kelson_resources::convert(storage, served, o);
                 objects.into_iter().map(one).collect::<Result<_, _>>().map_err(|e| Status::internal(&e.message))
             }
-            Self::By(converter) => ask(converter.as_ref(), storage, served, objects).await,
+            Self::By(converter) => {
+                let asked = objects.len();
+                let converted = converter.served(served, objects).await?;
+                if converted.len() != asked {
+                    let got = converted.len();
+                    let why = format!("conversion for {served} returned {got} objects instead of {asked}");
+                    return Err(Status::internal(why));
+                }
+                Ok(converted)
+            }
         }
     }
     /// One served object in the stored form.
@@ -46,20 +60,15 @@ impl Conversion {
         match self {
             Self::Same => Ok(object),
             Self::Builtin => kelson_resources::convert(served, storage, object),
-            Self::By(converter) => {
-                let converted = ask(converter.as_ref(), served, storage, vec![object]).await;
-                Ok(converted?.pop().unwrap_or_default())
-            }
+            Self::By(converter) => converter.stored(object).await,
         }
     }
-}
-
-async fn ask(converter: &dyn Converter, from: &Gvk, to: &Gvk, objects: Vec<Value>) -> Result<Vec<Value>, Status> {
-    let asked = objects.len();
-    let converted = converter.convert(from, to, objects).await?;
-    if converted.len() != asked {
-        let got = converted.len();
-        return Err(Status::internal(format!("conversion for {to} returned {got} objects instead of {asked}")));
+    /// Whether the bytes of a record are the served form as they are.
+    pub fn is_plain(&self, served: &Gvk, record: &Record) -> bool {
+        match self {
+            Self::Same => true,
+            Self::Builtin => false,
+            Self::By(converter) => converter.is_plain(served, record),
+        }
     }
-    Ok(converted)
 }

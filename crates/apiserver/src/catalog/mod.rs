@@ -1,12 +1,14 @@
 //! Catalog: which resources are served under which paths, and how each behaves. Built-in ones come from the schema's
 //! table; further ones (custom resources) are put in and taken out at run time through the same door.
 pub mod convert;
+pub mod order;
 pub mod record;
 pub mod schema;
 pub mod served;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use kelson_meta::Gvr;
 use parking_lot::RwLock;
@@ -15,35 +17,48 @@ pub use convert::{Conversion, Converter};
 pub use schema::{DynamicSchema, ObjectSchema};
 pub use served::{Behaviour, Served, Sub};
 
-/// Group, version, plural: asked by borrowed text, so that a look-up makes no text of its own.
-type ByPath = HashMap<String, HashMap<String, HashMap<String, Arc<Served>>>>;
+/// The resources of one group version by plural name.
+#[derive(Default)]
+struct GroupVersion {
+    resources: HashMap<String, Arc<Served>>,
+    /// The catalog's generation in which they last changed.
+    changed: u64,
+}
+
+/// By group and version: asked by borrowed text, so that a look-up makes no text of its own.
+type ByPath = HashMap<String, HashMap<String, GroupVersion>>;
+
+/// Bits of a generation that count within a process.
+const GENERATION_BITS: u32 = 24;
 
 /// All served resources.
 pub struct Catalog {
     by_path: RwLock<ByPath>,
-    generation: std::sync::atomic::AtomicU64,
+    generation: AtomicU64,
 }
 
 impl Catalog {
     /// The built-in resources.
     pub fn builtin() -> Self {
-        let catalog = Self { by_path: RwLock::default(), generation: Default::default() };
+        let catalog = Self { by_path: RwLock::default(), generation: AtomicU64::default() };
         for r in kelson_schema::resource::resources() {
             match Served::builtin(r) {
                 Some(served) => catalog.insert(Arc::new(served)),
                 None => tracing::warn!(group = r.group, resource = r.plural, "no behaviour is known; not served"),
             }
         }
+        // The built-in generations are the same in every process, the later ones in no two: clients keep documents by them.
+        catalog.generation.fetch_add(u64::from(rand::random::<u32>()) << GENERATION_BITS, Ordering::AcqRel);
         catalog
     }
     /// The resource at a path.
     pub fn find(&self, group: &str, version: &str, plural: &str) -> Option<Arc<Served>> {
-        self.by_path.read().get(group)?.get(version)?.get(plural).cloned()
+        self.by_path.read().get(group)?.get(version)?.resources.get(plural).cloned()
     }
     /// Any served version of a resource.
     pub fn any(&self, group: &str, plural: &str) -> Option<Arc<Served>> {
         let map = self.by_path.read();
-        let mut found = map.get(group)?.values().filter_map(|r| r.get(plural));
+        let mut found = map.get(group)?.values().filter_map(|r| r.resources.get(plural));
         let first = found.next()?;
         let storage = found.find(|s| !s.converts());
         Some(if first.converts() { storage.unwrap_or(first) } else { first }.clone())
@@ -52,59 +67,124 @@ impl Catalog {
     pub fn insert(&self, served: Arc<Served>) {
         let gvr = &served.gvr;
         let mut map = self.by_path.write();
+        let generation = self.next_generation();
         let versions = map.entry(gvr.group.clone()).or_default();
-        versions.entry(gvr.version.clone()).or_default().insert(gvr.resource.clone(), Arc::clone(&served));
-        drop(map);
-        self.generation.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+        let place = versions.entry(gvr.version.clone()).or_default();
+        place.changed = generation;
+        place.resources.insert(gvr.resource.clone(), Arc::clone(&served));
     }
-    /// Serves a resource no more.
+    /// Serves a resource no more; with its last resource goes the group version, and with its last version the group.
     pub fn remove(&self, gvr: &Gvr) {
         let mut map = self.by_path.write();
-        if let Some(resources) = map.get_mut(&gvr.group).and_then(|versions| versions.get_mut(&gvr.version)) {
-            resources.remove(&gvr.resource);
+        let generation = self.next_generation();
+        let Some(versions) = map.get_mut(&gvr.group) else { return };
+        if let Some(place) = versions.get_mut(&gvr.version) {
+            place.resources.remove(&gvr.resource);
+            place.changed = generation;
+            if place.resources.is_empty() {
+                versions.remove(&gvr.version);
+            }
         }
-        drop(map);
-        self.generation.fetch_add(1, std::sync::atomic::Ordering::AcqRel);
+        if versions.is_empty() {
+            map.remove(&gvr.group);
+        }
     }
-    /// Changes whenever the set of resources does: discovery and OpenAPI are made anew then.
+    fn next_generation(&self) -> u64 {
+        self.generation.fetch_add(1, Ordering::AcqRel) + 1
+    }
+    /// Changes whenever the set of resources does: discovery and the document of all kinds are made anew then.
     pub fn generation(&self) -> u64 {
-        self.generation.load(std::sync::atomic::Ordering::Acquire)
+        self.generation.load(Ordering::Acquire)
+    }
+    /// Changes whenever the resources of this group version do; 0 when it is not served.
+    pub fn generation_of(&self, group: &str, version: &str) -> u64 {
+        let map = self.by_path.read();
+        map.get(group).and_then(|versions| versions.get(version)).map_or(0, |place| place.changed)
     }
     /// The resources of a group version, by plural name; `None` when there is no such group version.
     pub fn of(&self, group: &str, version: &str) -> Option<Vec<Arc<Served>>> {
         let map = self.by_path.read();
-        let mut all: Vec<_> = map.get(group)?.get(version)?.values().cloned().collect();
+        let mut all: Vec<_> = map.get(group)?.get(version)?.resources.values().cloned().collect();
         all.sort_by(|a, b| a.gvr.resource.cmp(&b.gvr.resource));
         Some(all)
     }
-    /// Groups in published order, each with its versions, the preferred one first.
+    /// Groups in published order, each with its versions, the preferred one first. Groups that came at run time follow in
+    /// the order of the alphabet.
     pub fn groups(&self) -> Vec<(String, Vec<String>)> {
         let mut groups: Vec<(String, Vec<String>)> = Vec::new();
-        let mut add = |group: &str, version: &str, preferred: bool| {
-            let at = match groups.iter().position(|(g, _)| g == group) {
-                Some(at) => at,
-                None => {
-                    groups.push((group.to_owned(), Vec::new()));
-                    groups.len() - 1
-                }
-            };
-            let versions = &mut groups[at].1;
-            if !versions.iter().any(|v| v == version) {
-                versions.insert(if preferred { 0 } else { versions.len() }, version.to_owned());
-            }
-        };
         for gv in kelson_schema::resource::group_versions() {
-            add(gv.group, gv.version, gv.preferred);
+            let at = groups.iter().position(|(g, _)| g == gv.group).unwrap_or_else(|| {
+                groups.push((gv.group.to_owned(), Vec::new()));
+                groups.len() - 1
+            });
+            let versions = &mut groups[at].1;
+            versions.insert(if gv.preferred { 0 } else { versions.len() }, gv.version.to_owned());
         }
+        let builtin = groups.len();
         let map = self.by_path.read();
-        let served = map.iter().flat_map(|(g, versions)| versions.iter().map(move |(v, r)| (g, v, r)));
-        let mut dynamic: Vec<(String, String)> =
-            served.filter(|(_, _, r)| !r.is_empty()).map(|(g, v, _)| (g.clone(), v.clone())).collect();
-        drop(map);
-        dynamic.sort();
-        for (group, version) in &dynamic {
-            add(group, version, false);
+        for (group, versions) in map.iter() {
+            let known = groups[..builtin].iter_mut().find(|(g, _)| g == group);
+            let mut names: Vec<String> = versions.keys().cloned().collect();
+            names.sort_by(|a, b| order::by_preference(a, b));
+            match known {
+                Some((_, have)) => {
+                    names.retain(|v| !have.contains(v));
+                    have.extend(names);
+                }
+                None => groups.push((group.clone(), names)),
+            }
         }
+        drop(map);
+        groups[builtin..].sort();
         groups
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kelson_meta::Gvk;
+    use kelson_resources::{Options, Strategy};
+
+    struct Plain(Options);
+    impl Strategy for Plain {
+        fn options(&self) -> &Options {
+            &self.0
+        }
+    }
+
+    fn served(group: &str, version: &str, plural: &str) -> Arc<Served> {
+        let gvk = Gvk::new(group, version, "Kind");
+        let options = Options::of_kind(group.to_owned(), plural.to_owned(), gvk.clone(), true);
+        let strategy = Arc::new(Plain(options));
+        Arc::new(Served::dynamic(Gvr::new(group, version, plural), gvk, strategy, ObjectSchema::Open))
+    }
+
+    #[test]
+    fn groups_come_and_go_with_their_kinds() {
+        let catalog = Catalog::builtin();
+        let before = catalog.groups();
+        for (group, version, plural) in [
+            ("z.example.com", "v1beta1", "as"),
+            ("z.example.com", "v2", "as"),
+            ("b.example.com", "v1", "cs"),
+            ("b.example.com", "v1", "bs"),
+        ] {
+            catalog.insert(served(group, version, plural));
+        }
+        let groups = catalog.groups();
+        assert_eq!(groups[..before.len()], before);
+        let own = |name: &str, versions: &[&str]| {
+            (name.to_owned(), versions.iter().map(|v| (*v).to_owned()).collect::<Vec<_>>())
+        };
+        assert_eq!(groups[before.len()..], [own("b.example.com", &["v1"]), own("z.example.com", &["v2", "v1beta1"])]);
+        let (other, mine) =
+            (catalog.generation_of("z.example.com", "v2"), catalog.generation_of("b.example.com", "v1"));
+        catalog.remove(&Gvr::new("b.example.com", "v1", "bs"));
+        assert_eq!(catalog.generation_of("z.example.com", "v2"), other);
+        assert!(catalog.generation_of("b.example.com", "v1") > mine);
+        catalog.remove(&Gvr::new("b.example.com", "v1", "cs"));
+        assert!(catalog.of("b.example.com", "v1").is_none());
+        assert_eq!(catalog.groups().len(), before.len() + 1);
     }
 }

@@ -13,12 +13,12 @@ use crate::catalog::Served;
 pub enum Object {
     /// As it is stored.
     Record(Arc<Record>),
-    /// A tree in the stored form.
+    /// A tree in the form that is worked on.
     Tree(Value),
 }
 
 impl Object {
-    /// The tree in the stored form.
+    /// The tree; which of the two forms it is in makes no difference to those who show it.
     pub fn into_tree(self) -> Value {
         match self {
             Self::Record(record) => parse(&record),

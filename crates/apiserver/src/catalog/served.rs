@@ -7,7 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use kelson_meta::{GroupResource, Gvk, Gvr, Status};
 use kelson_patch::{FieldManager, FieldSet};
 use kelson_resources::{Options, Strategy};
-use kelson_store::FieldNames;
+use kelson_store::{FieldNames, Record};
 use parking_lot::RwLock;
 use serde_json::Value;
 use sha2::{Digest as _, Sha256};
@@ -91,6 +91,10 @@ pub struct Served {
     pub field_names: FieldNames,
     /// Field managers made so far.
     pub managers: Managers,
+    /// What each request for it is told, as of a deprecated version.
+    pub warning: Option<String>,
+    /// The kind is on its way out: nothing new is made of it, and discovery does not offer to write.
+    pub terminating: bool,
 }
 
 impl Served {
@@ -101,6 +105,11 @@ impl Served {
     /// Whether the verb is served on the resource itself.
     pub fn has_verb(&self, verb: &str) -> bool {
         self.verbs.iter().any(|v| v == verb)
+    }
+    /// The verbs that discovery lists.
+    pub fn listed_verbs(&self) -> Vec<&str> {
+        let offered = |verb: &&str| !(self.terminating && matches!(*verb, "create" | "patch" | "update"));
+        self.verbs.iter().map(String::as_str).filter(offered).collect()
     }
     /// A subresource by name.
     pub fn sub(&self, name: &str) -> Option<&Sub> {
@@ -147,6 +156,8 @@ impl Served {
             conversion: Conversion::Same,
             field_names: FieldNames::new(o.fields.iter().map(|f| &**f)),
             managers: Default::default(),
+            warning: None,
+            terminating: false,
             strategy: Behaviour::Dynamic(strategy),
             storage,
             gvk,
@@ -189,6 +200,8 @@ impl Served {
             conversion: if storage == gvk { Conversion::Same } else { Conversion::Builtin },
             field_names: FieldNames::new(o.fields.iter().map(|f| &**f)),
             managers: Default::default(),
+            warning: None,
+            terminating: false,
             strategy: Behaviour::Builtin(strategy),
             list_kind,
             storage,
@@ -220,9 +233,13 @@ impl Served {
 }
 
 impl Served {
-    /// Whether the served form differs from the stored one.
+    /// Whether the served form may differ from the stored one.
     pub fn converts(&self) -> bool {
         !matches!(self.conversion, Conversion::Same)
+    }
+    /// Whether a record's bytes are the served form as they are.
+    pub fn is_plain(&self, record: &Record) -> bool {
+        self.conversion.is_plain(&self.gvk, record)
     }
     /// Stored objects in the served form.
     ///
@@ -234,18 +251,59 @@ impl Served {
     /// One stored object in the served form.
     ///
     /// # Errors
-    /// What [`Served::to_served`] refuses.
+    /// As [`Served::to_served`].
     pub async fn one_to_served(&self, object: Value) -> Result<Value, Status> {
         if !self.converts() {
             return Ok(object);
         }
         Ok(self.to_served(vec![object]).await?.pop().unwrap_or_default())
     }
-    /// One served object in the stored form.
+}
+
+/// The form that an object is in from its decoding to its commit, where it is defaulted, admitted and validated. Built-in
+/// kinds have one set of rules, in the stored form; each version of a kind made at run time has a schema of its own, so the
+/// work is done in the request's version and the stored form is made last (as upstream's handlers do).
+impl Served {
+    /// Whether work is done in the form that the client sees.
+    pub fn works_as_served(&self) -> bool {
+        matches!(self.strategy, Behaviour::Dynamic(_)) || !self.converts()
+    }
+    /// The version that work is done in.
+    pub fn working_version(&self) -> &str {
+        if self.works_as_served() { &self.gvk.version } else { &self.storage.version }
+    }
+    /// A served object in the form that is worked on.
     ///
     /// # Errors
     /// 400 for what has no stored form.
-    pub async fn one_to_storage(&self, object: Value) -> Result<Value, Status> {
+    pub async fn served_to_working(&self, object: Value) -> Result<Value, Status> {
+        if self.works_as_served() {
+            return Ok(object);
+        }
         self.conversion.back(&self.gvk, &self.storage, object).await
+    }
+    /// A worked-on object in the form that the client sees.
+    ///
+    /// # Errors
+    /// As [`Served::to_served`].
+    pub async fn working_to_served(&self, object: Value) -> Result<Value, Status> {
+        if self.works_as_served() { Ok(object) } else { self.one_to_served(object).await }
+    }
+    /// A stored object in the form that is worked on.
+    ///
+    /// # Errors
+    /// As [`Served::to_served`].
+    pub async fn stored_to_working(&self, object: Value) -> Result<Value, Status> {
+        if self.works_as_served() { self.one_to_served(object).await } else { Ok(object) }
+    }
+    /// A worked-on object in the form that is stored.
+    ///
+    /// # Errors
+    /// What the converter refuses.
+    pub async fn working_to_stored(&self, object: Value) -> Result<Value, Status> {
+        match &self.conversion {
+            Conversion::By(converter) => converter.stored(object).await,
+            Conversion::Same | Conversion::Builtin => Ok(object),
+        }
     }
 }

@@ -41,6 +41,9 @@ pub async fn dispatch(cx: &RequestContext, body: RequestBody) -> Result<Answer, 
         Some(Route::Stored(served)) => Arc::clone(served),
         None => return Err(Status::no_such_path()),
     };
+    if let Some(text) = &served.warning {
+        cx.warn(text.as_str());
+    }
     let own_namespace = served.is("", "namespaces");
     if !served.namespaced && !i.namespace.is_empty() && !own_namespace {
         return Err(Status::no_such_path());

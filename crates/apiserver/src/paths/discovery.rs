@@ -124,7 +124,7 @@ fn resource_list(catalog: &Catalog, group: &str, version: &str) -> Option<Value>
         entry.insert("singularName".into(), r.singular.as_str().into());
         entry.insert("namespaced".into(), r.namespaced.into());
         entry.insert("kind".into(), r.gvk.kind.as_str().into());
-        entry.insert("verbs".into(), json!(r.verbs));
+        entry.insert("verbs".into(), json!(r.listed_verbs()));
         for (key, list) in [("shortNames", &r.short_names), ("categories", &r.categories)] {
             if !list.is_empty() {
                 entry.insert(key.into(), json!(list));
@@ -187,7 +187,7 @@ fn aggregated_resource(r: &Served) -> Value {
         "responseKind": {"group": "", "version": "", "kind": r.gvk.kind},
         "scope": if r.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": r.singular,
-        "verbs": r.verbs,
+        "verbs": r.listed_verbs(),
     });
     for (key, list) in [("shortNames", &r.short_names), ("categories", &r.categories)] {
         if !list.is_empty() {

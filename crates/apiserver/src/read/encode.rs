@@ -27,7 +27,9 @@ pub async fn object(
     view: &ViewOptions,
     object: Object,
 ) -> Result<Answer, Status> {
-    if let (Object::Record(record), View::Whole, false) = (&object, accepted.view, served.converts()) {
+    if let (Object::Record(record), View::Whole) = (&object, accepted.view)
+        && served.is_plain(record)
+    {
         if accepted.encoding == Encoding::Json && !accepted.pretty {
             let body = ApiBody::parts([record.bytes().clone(), NEWLINE]);
             return Ok(answer(code, accepted.content_type(false), body));

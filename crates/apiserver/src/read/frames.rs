@@ -50,8 +50,8 @@ impl Framer {
         Self { served, accepted, view, columns_sent: false }
     }
 
-    fn is_plain(&self) -> bool {
-        self.accepted.view == View::Whole && !self.served.converts()
+    fn is_plain(&self, record: &Record) -> bool {
+        self.accepted.view == View::Whole && self.served.is_plain(record)
     }
 
     /// A change, seen through the selectors; `None` when they hide it.
@@ -80,8 +80,8 @@ impl Framer {
     /// The event as it happened: in the plain forms its frame is made once for all watchers.
     fn as_it_is(&self, event: &Arc<Event>, kind: &'static str) -> Option<Piece> {
         let slot = match self.accepted.encoding {
-            Encoding::Json if self.is_plain() => Frame::Json,
-            Encoding::Protobuf if self.is_plain() => Frame::Protobuf,
+            Encoding::Json if self.is_plain(&event.record) => Frame::Json,
+            Encoding::Protobuf if self.is_plain(&event.record) => Frame::Protobuf,
             _ => return self.of_record(kind, &event.record),
         };
         let served = &self.served;
@@ -95,12 +95,17 @@ impl Framer {
     /// An event about a record that this watcher alone sees so: an initial one, or one that its selectors changed.
     pub fn of_record(&self, kind: &'static str, record: &Arc<Record>) -> Option<Piece> {
         match self.accepted.encoding {
-            Encoding::Json if self.is_plain() => Some(Piece::Plain(kind, Arc::clone(record))),
-            Encoding::Protobuf if self.is_plain() => proto_record(&self.served, kind, record).map(Piece::Frame),
-            Encoding::Json if let View::Partial(version) = self.accepted.view => match record::metadata(record) {
-                Some(metadata) => Some(Piece::Frame(partial_json_frame(kind, version, metadata))),
-                None => Some(Piece::Object(kind, parse(record))),
-            },
+            Encoding::Json if self.is_plain(record) => Some(Piece::Plain(kind, Arc::clone(record))),
+            Encoding::Protobuf if self.is_plain(record) => proto_record(&self.served, kind, record).map(Piece::Frame),
+            Encoding::Json
+                if let View::Partial(version) = self.accepted.view
+                    && (!self.served.works_as_served() || self.served.is_plain(record)) =>
+            {
+                match record::metadata(record) {
+                    Some(metadata) => Some(Piece::Frame(partial_json_frame(kind, version, metadata))),
+                    None => Some(Piece::Object(kind, parse(record))),
+                }
+            }
             _ => Some(Piece::Object(kind, parse(record))),
         }
     }

@@ -195,7 +195,7 @@ impl Run {
         let (records, ended) = self.records();
         let mut out = BytesMut::from(&std::mem::take(&mut self.pending)[..]);
         out.reserve(PIECE_BYTES + PIECE_BYTES / 4);
-        if self.view == View::Whole && !self.served.converts() {
+        if self.view == View::Whole && records.iter().all(|r| self.served.is_plain(r)) {
             for record in &records {
                 self.comma(&mut out);
                 out.extend_from_slice(record.bytes());

@@ -27,7 +27,7 @@ pub fn table_head(served: &Served, version: &str, metadata: Value, columns: bool
     table
 }
 
-/// Objects in the stored form as the items of a list in this view: whole in the served form, their metadata, or rows.
+/// Stored or worked-on objects as the items of a list in this view: whole in the served form, their metadata, or rows.
 ///
 /// # Errors
 /// For what cannot be converted.
@@ -37,7 +37,10 @@ pub async fn items(
     options: &ViewOptions,
     objects: Vec<Value>,
 ) -> Result<Vec<Value>, Status> {
+    // Columns of a kind made at run time are those of the version that is asked for.
+    let objects = if served.works_as_served() { served.to_served(objects).await? } else { objects };
     match view {
+        View::Whole if served.works_as_served() => Ok(objects),
         View::Whole => served.to_served(objects).await,
         View::Partial(version) => Ok(objects.into_iter().map(|o| partial(version, o)).collect()),
         View::Table(version) => rows(served, version, options, objects).await,

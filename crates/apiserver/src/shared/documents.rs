@@ -33,7 +33,7 @@ impl Documents {
         let digest: String = Sha256::digest(&body).iter().map(|b| format!("{b:02X}")).collect();
         let etag = HeaderValue::try_from(format!("\"{digest}\"")).unwrap_or(HeaderValue::from_static("\"\""));
         let made = Document { body, etag };
-        kept.retain(|(n, g, _)| n != name && *g == generation);
+        kept.retain(|(n, _, _)| n != name);
         if kept.len() == KEPT_MAX {
             kept.remove(0);
         }

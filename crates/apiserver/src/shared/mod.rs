@@ -34,6 +34,7 @@ use routes::Routes;
 
 use crate::catalog::Catalog;
 use crate::config::Config;
+use crate::custom::registrar::Definitions;
 
 /// Everything requests share.
 pub struct Server {
@@ -43,6 +44,8 @@ pub struct Server {
     pub store: Store,
     /// Served resources.
     pub catalog: Arc<Catalog>,
+    /// Kinds that users define.
+    pub definitions: Definitions,
     /// Where requests for resources end.
     pub routes: Routes,
     /// The store as others read it.

@@ -4,7 +4,7 @@ use kelson_meta::{FieldErrors, FieldPath, GroupKind, Gvk, LabelSelectorSpec, Sta
 use kelson_resources::{ScalePaths, Text};
 use serde_json::{Value, json};
 
-use crate::catalog::record::parse;
+use crate::catalog::record::{Object, parse};
 use crate::catalog::{ObjectSchema, Served};
 use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
@@ -31,7 +31,7 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     let accepted = Accepted { view: View::Whole, ..cx.accept()? };
     let paths = served.options().scale.as_ref().ok_or_else(Status::no_such_path)?;
     let value = match cx.info.verb {
-        "get" => parse(&*cx.stored(served, &cx.info.name)?),
+        "get" => served.stored_to_working(parse(&*cx.stored(served, &cx.info.name)?)).await?,
         _ => write(cx, served, paths, body).await?,
     };
     answer::tree(StatusCode::OK, &accepted, &schema(), view(paths, &value))
@@ -101,7 +101,7 @@ async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: R
         dry_run,
         ownership: Ownership::Note,
         basis: if patch.is_some() { Basis::Stored } else { Basis::Sent },
-        form: Form::Stored,
+        form: Form::Working,
     };
     let make = |old: &Value| -> Result<Value, Status> {
         let scale = match (&patch, &wanted) {
@@ -113,8 +113,10 @@ async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: R
         merge(cx, paths, &scale, &mut new)?;
         Ok(new)
     };
-    let stored = update::run(cx, served, &cx.info.name, &change, &make).await?;
-    Ok(stored.into_tree())
+    match update::run(cx, served, &cx.info.name, &change, &make).await? {
+        Object::Record(record) => served.stored_to_working(parse(&record)).await,
+        Object::Tree(value) => Ok(value),
+    }
 }
 
 /// Admission sees a `Scale` where it is told of one, as its kind says.

@@ -4,12 +4,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_meta::{Clock, Status};
+use kelson_resources::Observer;
 use kelson_store::{
     Body, Durability, Fields, Key, Labels, Precondition, Record, RecordMeta, Store, StoreError, Uid, Write,
 };
 use serde_json::Value;
 
 use crate::catalog::Served;
+use crate::custom::registrar::Definitions;
 use crate::request::version_param;
 use crate::shared::Server;
 use crate::shared::identity::Auth;
@@ -22,6 +24,8 @@ pub struct Committer<'a> {
     event_ttl: Duration,
     /// Is waited for where a write changes who may do what.
     auth: &'a Auth,
+    /// Is told of definitions of kinds before their writer is.
+    definitions: &'a Definitions,
 }
 
 /// The bytes of a tree, and where in them the revision is to stand.
@@ -73,6 +77,7 @@ impl<'a> Committer<'a> {
             clock: server.clock.as_ref(),
             event_ttl: server.config.event_ttl,
             auth: &server.auth,
+            definitions: &server.definitions,
         }
     }
 
@@ -113,9 +118,23 @@ impl<'a> Committer<'a> {
             kelson_resources::Durability::Synced => Durability::Synced,
             kelson_resources::Durability::Relaxed => Durability::Relaxed,
         };
+        let deletes = matches!(write.action, kelson_store::Action::Delete { .. });
         let record = self.store.commit(write).await?.record;
         self.auth.settled(&record).await;
+        match served.options().observer {
+            Observer::CustomResources if deletes => self.definitions.deleted(&record),
+            Observer::CustomResources => self.definitions.committed(&record),
+            Observer::None | Observer::Aggregation => {}
+        }
         Ok(record)
+    }
+
+    /// The turn of whoever writes a kind of which one may be written at a time, until it is dropped; completes the object.
+    async fn turn(&self, served: &Served, value: Option<&mut Value>) -> Option<impl Drop + use<'a>> {
+        match served.options().observer {
+            Observer::CustomResources => Some(self.definitions.prepare(value, self.clock.now()).await),
+            Observer::None | Observer::Aggregation => None,
+        }
     }
 
     /// Stores a new object.
@@ -127,8 +146,10 @@ impl<'a> Committer<'a> {
         served: &Served,
         namespace: &str,
         name: &str,
-        mut value: Value,
+        value: Value,
     ) -> Result<Arc<Record>, Refused> {
+        let mut value = served.working_to_stored(value).await?;
+        let _turn = self.turn(served, Some(&mut value)).await;
         let (body, meta) = self.body(served, &mut value)?;
         drop(value);
         self.commit(served, Write::create(Key::new(served.store, namespace, name), body, meta)).await
@@ -138,7 +159,9 @@ impl<'a> Committer<'a> {
     ///
     /// # Errors
     /// See [`Refused`].
-    pub async fn update(&self, served: &Served, old: &Arc<Record>, mut value: Value) -> Result<Arc<Record>, Refused> {
+    pub async fn update(&self, served: &Served, old: &Arc<Record>, value: Value) -> Result<Arc<Record>, Refused> {
+        let mut value = served.working_to_stored(value).await?;
+        let _turn = self.turn(served, Some(&mut value)).await;
         let (body, meta) = self.body(served, &mut value)?;
         drop(value);
         if old.same_but_revision(&body) {
@@ -164,7 +187,9 @@ impl<'a> Committer<'a> {
         last: Option<Value>,
     ) -> Result<Arc<Record>, Refused> {
         let mut write = Write::delete(old.key().clone(), Precondition::AtRevision(old.revision()));
-        if let Some(mut value) = last {
+        let _turn = self.turn(served, None).await;
+        if let Some(value) = last {
+            let mut value = served.working_to_stored(value).await?;
             let (body, _) = self.body(served, &mut value)?;
             write.action = kelson_store::Action::Delete { body: Some(body) };
         }

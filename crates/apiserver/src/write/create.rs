@@ -30,7 +30,7 @@ pub async fn create(cx: &RequestContext, served: &Served, body: RequestBody) -> 
     let bytes = body.read().await?;
     let value = decode::object(cx, &served.gvk, &served.schema, &bytes)?;
     drop(bytes);
-    let value = prepare::to_storage(served, value).await?;
+    let value = prepare::to_working(served, value).await?;
     let object = insert(cx, served, value, dry_run).await?;
     encode::object(StatusCode::CREATED, &accepted, served, &view, object).await
 }
@@ -64,10 +64,14 @@ pub async fn insert_applied(
 
 async fn admitted(cx: &RequestContext, served: &Served, value: Value, dry_run: bool) -> Result<Object, Status> {
     let name = meta_text(&value, "name").to_owned();
+    if served.terminating {
+        let why = "create not allowed while custom resource definition is terminating";
+        return Err(Status::forbidden(&served.gr, &name, why));
+    }
     let admission =
         Admission { cx, served, kind: &served.gvk, operation: Operation::Create, name: &name, dry_run, options: None };
     let mut value = admission.mutate(Some(value), None).await?.unwrap_or_default();
-    served.strategy.default(&served.storage.version, &mut value)?;
+    served.strategy.default(served.working_version(), &mut value)?;
     let generate = meta_text(&value, "generateName").to_owned();
     if !name.is_empty() || generate.is_empty() {
         served.strategy.prepare_create(&cx.strategy_cx(), &mut value);

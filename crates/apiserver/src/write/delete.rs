@@ -15,11 +15,13 @@ use serde_json::{Value, json};
 
 use crate::catalog::record::{Object, parse};
 use crate::catalog::{ObjectSchema, Served};
+use crate::custom::cleanup;
 use crate::read::encode;
 use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
 use crate::request::selectors::Selectors;
 use crate::request::version_param::ListAt;
+use crate::shared::Server;
 use crate::shared::context::RequestContext;
 use crate::write::admit::Admission;
 use crate::write::commit::{Committer, Refused};
@@ -192,7 +194,7 @@ pub async fn run(
     let attempt = |record: Arc<Record>| -> BoxFuture<'_, Result<Outcome, Refused>> {
         Box::pin(async move {
             check_preconditions(served, name, options, &record)?;
-            let old = parse(&record);
+            let old = served.stored_to_working(parse(&record)).await?;
             if admitted == Admitted::Ask {
                 let make = || options.object();
                 let admission = Admission {
@@ -207,7 +209,7 @@ pub async fn run(
                 admission.mutate(None, Some(&old)).await?;
                 admission.validate(None, Some(&old)).await?;
             }
-            match once(cx, served, name, options, &record, old).await {
+            match once(&cx.server, served, name, options, &record, old).await {
                 Err(Refused::Conflict) if tied => Err(Status::conflict(&served.gr, name, Status::MODIFIED).into()),
                 outcome => outcome,
             }
@@ -243,18 +245,25 @@ enum Grace {
     Pending,
 }
 
-async fn once(
-    cx: &RequestContext,
+/// What a delete that was admitted does.
+///
+/// # Errors
+/// See [`Refused`].
+pub async fn once(
+    server: &Server,
     served: &Served,
     name: &str,
     options: &DeleteOptions,
     record: &Arc<Record>,
     old: Value,
 ) -> Result<Outcome, Refused> {
-    let now = cx.server.clock.now();
-    if served.options().deletion == Deletion::Namespace
-        && let Some(outcome) = namespace(cx, served, name, options, record, &old, now).await?
-    {
+    let now = server.clock.now();
+    let special = match served.options().deletion {
+        Deletion::Namespace => namespace(server, served, name, options, record, &old, now).await?,
+        Deletion::CustomResources => definition(server, served, options, record, &old, now).await?,
+        Deletion::Immediate | Deletion::Graceful => None,
+    };
+    if let Some(outcome) = special {
         return Ok(outcome);
     }
     let finalizers = finalizers(&old, options);
@@ -271,7 +280,7 @@ async fn once(
         _ => true,
     };
     if ends_now && finalizers.is_empty() {
-        return gone(cx, served, options, record, new).await;
+        return gone(server, served, options, record, new).await;
     }
     if !matches!(grace, Grace::Seconds(_)) {
         mark(&mut new, now);
@@ -279,11 +288,11 @@ async fn once(
     if options.is_dry_run() {
         return Ok(Outcome::Marked(Object::Tree(new)));
     }
-    Ok(Outcome::Marked(Object::Record(Committer::of(&cx.server).update(served, record, new).await?)))
+    Ok(Outcome::Marked(Object::Record(Committer::of(server).update(served, record, new).await?)))
 }
 
 async fn gone(
-    cx: &RequestContext,
+    server: &Server,
     served: &Served,
     options: &DeleteOptions,
     record: &Arc<Record>,
@@ -292,8 +301,8 @@ async fn gone(
     if options.is_dry_run() {
         return Ok(Outcome::Gone(Object::Tree(last)));
     }
-    let deleted = Committer::of(&cx.server).delete(served, record, None).await?;
-    cx.server.services.after_delete(served, &last);
+    let deleted = Committer::of(server).delete(served, record, None).await?;
+    server.services.after_delete(served, &last);
     Ok(Outcome::Gone(Object::Record(deleted)))
 }
 
@@ -409,7 +418,7 @@ pub fn ends_with_update(served: &Served, new: &Value) -> bool {
 
 /// The first delete of a namespace marks it; later ones are refused until its content is gone, and the last removes it.
 async fn namespace(
-    cx: &RequestContext,
+    server: &Server,
     served: &Served,
     name: &str,
     options: &DeleteOptions,
@@ -432,7 +441,7 @@ async fn namespace(
         if options.is_dry_run() {
             return Ok(Some(Outcome::Marked(Object::Tree(new))));
         }
-        let record = Committer::of(&cx.server).update(served, record, new).await?;
+        let record = Committer::of(server).update(served, record, new).await?;
         return Ok(Some(Outcome::Marked(Object::Record(record))));
     }
     if held {
@@ -441,6 +450,27 @@ async fn namespace(
         return Err(Status::conflict(&served.gr, name, why).into());
     }
     Ok(None)
+}
+
+/// The first delete of a definition marks it; it goes when the objects of its kind are gone.
+async fn definition(
+    server: &Server,
+    served: &Served,
+    options: &DeleteOptions,
+    record: &Arc<Record>,
+    old: &Value,
+    now: Timestamp,
+) -> Result<Option<Outcome>, Refused> {
+    if is_deleting(old) {
+        return Ok(None);
+    }
+    let mut new = old.clone();
+    cleanup::mark(&mut new, now);
+    if options.is_dry_run() {
+        return Ok(Some(Outcome::Marked(Object::Tree(new))));
+    }
+    let record = Committer::of(server).update(served, record, new).await?;
+    Ok(Some(Outcome::Marked(Object::Record(record))))
 }
 
 /// Serves DELETE of a collection; answers with the list of what was there.

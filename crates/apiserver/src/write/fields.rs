@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::catalog::Served;
 use crate::shared::context::RequestContext;
 
-/// Notes what a create or update set. `live` is the object before; both are in the stored form.
+/// Notes what a create or update set. `live` is the object before; both are in the form that is worked on.
 ///
 /// # Errors
 /// 500 for what cannot be converted.
@@ -20,15 +20,15 @@ pub async fn note(
 ) -> Result<(), Status> {
     let manager = served.field_manager(subresource);
     let now = format_seconds(cx.server.clock.now());
-    if !served.converts() {
+    if served.works_as_served() {
         manager.update(live, value, &cx.manager(), &now);
         return Ok(());
     }
     let live = match live {
-        Some(live) => Some(served.one_to_served(live.clone()).await?),
+        Some(live) => Some(served.working_to_served(live.clone()).await?),
         None => None,
     };
-    let mut view = served.one_to_served(value.clone()).await?;
+    let mut view = served.working_to_served(value.clone()).await?;
     manager.update(live.as_ref(), &mut view, &cx.manager(), &now);
     let entries = view["metadata"]["managedFields"].take();
     if let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) {

@@ -201,7 +201,7 @@ async fn apply(
             );
             return Err(Status::conflict(&served.gr, name, &why));
         }
-        let new = prepare::to_storage(served, merged(None)?).await?;
+        let new = prepare::to_working(served, merged(None)?).await?;
         match create::insert_applied(cx, served, new, change.dry_run).await {
             Err(status) if status.is(Reason::AlreadyExists) => {}
             other => return other.map(|object| (object, true)),

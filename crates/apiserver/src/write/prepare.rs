@@ -10,18 +10,18 @@ pub fn meta_text<'a>(object: &'a Value, field: &str) -> &'a str {
     object["metadata"][field].as_str().unwrap_or("")
 }
 
-/// A decoded object with the defaults of the served version, in the stored form.
+/// A decoded object with the defaults of the served version, in the form that is worked on.
 ///
 /// # Errors
 /// 400 for what has no stored form; what a kind made at run time refuses.
-pub async fn to_storage(served: &Served, mut object: Value) -> Result<Value, Status> {
+pub async fn to_working(served: &Served, mut object: Value) -> Result<Value, Status> {
     if let Some(o) = object.as_object_mut()
         && !o.get("metadata").is_some_and(Value::is_object)
     {
         o.insert("metadata".into(), Value::Object(Default::default()));
     }
     served.strategy.default(&served.gvk.version, &mut object)?;
-    served.one_to_storage(object).await
+    served.served_to_working(object).await
 }
 
 /// The namespace of the path goes into the object; one that the object names must be the same.

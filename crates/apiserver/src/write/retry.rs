@@ -56,7 +56,7 @@ pub async fn modify(
     let change = &change;
     on_newest(cx, served, name, move |record| {
         Box::pin(async move {
-            let mut value = parse(&record);
+            let mut value = served.stored_to_working(parse(&record)).await?;
             match change(&mut value)? {
                 Changed::No => Ok(()),
                 Changed::Yes => Committer::of(&cx.server).update(served, &record, value).await.map(drop),

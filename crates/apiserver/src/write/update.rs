@@ -44,13 +44,13 @@ pub enum Basis {
 pub enum Form {
     /// The one the request is in.
     Served,
-    /// The stored one.
-    Stored,
+    /// The one that is worked on ([`Served::works_as_served`]).
+    Working,
 }
 
 /// An object as admission is to see it, where that is not the object itself (`Scale`).
 pub trait AdmissionView: Send + Sync {
-    /// What admission sees of an object in the stored form.
+    /// What admission sees of an object that is worked on.
     fn show(&self, object: &Value) -> Value;
     /// Takes what admission changed in its view over into the object.
     ///
@@ -93,7 +93,7 @@ pub async fn put(cx: &RequestContext, served: &Served, subresource: &str, body: 
     let bytes = body.read().await?;
     let value = decode::object(cx, &served.gvk, &served.schema, &bytes)?;
     drop(bytes);
-    let mut value = prepare::to_storage(served, value).await?;
+    let mut value = prepare::to_working(served, value).await?;
     prepare::check_name(cx, &value)?;
     value["metadata"]["name"] = cx.info.name.as_str().into();
     prepare::set_namespace(cx, served, &mut value)?;
@@ -113,7 +113,7 @@ pub async fn put(cx: &RequestContext, served: &Served, subresource: &str, body: 
         dry_run,
         ownership: Ownership::Note,
         basis: Basis::Sent,
-        form: Form::Stored,
+        form: Form::Working,
     };
     // A tree that names its version is wanted once, whatever comes of it: it need not be copied.
     let once = names_version(&value);
@@ -160,14 +160,14 @@ pub async fn run(
 ) -> Result<Object, Status> {
     let attempt = |record: Arc<Record>| -> BoxFuture<'_, Result<Object, Refused>> {
         Box::pin(async move {
-            let old = parse(&record);
+            let old = served.stored_to_working(parse(&record)).await?;
             let new = match change.form {
-                Form::Stored => make(&old)?,
-                Form::Served if served.converts() => {
-                    let new = make(&served.one_to_served(old.clone()).await?)?;
-                    prepare::to_storage(served, new).await?
+                Form::Working => make(&old)?,
+                Form::Served if !served.works_as_served() => {
+                    let new = make(&served.working_to_served(old.clone()).await?)?;
+                    prepare::to_working(served, new).await?
                 }
-                Form::Served => prepare::to_storage(served, make(&old)?).await?,
+                Form::Served => prepare::to_working(served, make(&old)?).await?,
             };
             let tied = check_version(served, name, &new, &record)? && change.basis == Basis::Sent;
             match once(cx, served, name, change, &record, &old, new).await {
@@ -259,7 +259,7 @@ async fn once(
     let old_view = change.admission_view.map(|view| view.show(old));
     let shown = change.admission_view.zip(old_view.as_ref());
     new = mutated(&admission, shown, new, old).await?;
-    served.strategy.default(&served.storage.version, &mut new)?;
+    served.strategy.default(served.working_version(), &mut new)?;
     let strategy_cx = cx.strategy_cx();
     let main = change.subresource.is_empty();
     if main {

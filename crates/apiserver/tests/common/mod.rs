@@ -21,7 +21,15 @@ impl Api {
     }
 
     pub async fn with(change: impl FnOnce(&mut Config)) -> Self {
-        let store = Store::in_memory(StoreOptions::default());
+        Self::built(Store::in_memory(StoreOptions::default()), change).await
+    }
+
+    /// Another server over what is stored already.
+    pub async fn over(store: Store) -> Self {
+        Self::built(store, |_| {}).await
+    }
+
+    async fn built(store: Store, change: impl FnOnce(&mut Config)) -> Self {
         let mut config = Config::new(store.clone());
         // Pods in these tests need no service accounts.
         config.disable_admission = vec!["ServiceAccount".into()];

@@ -1,20 +1,23 @@
-//! What extends the API: API services, custom resource definitions, storage versions and their migration.
+//! What extends the API: API services, storage versions and their migration.
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::kind::{Generic, plain};
 use crate::column::{AGE, Column, NAME};
-use crate::options::Options;
+use crate::options::{Observer, Options};
 use crate::table::{UNSET, age, list_with_more, name};
 use crate::tree::{at_mut, default_to, items, present, text};
 
 /// Its kinds.
 pub fn kinds() -> Vec<Generic> {
     vec![
-        plain(Options::of("apiregistration.k8s.io", "apiservices"))
-            .default(api_service_defaults)
-            .table(API_SERVICES, api_service_row),
-        plain(Options { generation: true, ..Options::of("apiextensions.k8s.io", "customresourcedefinitions") }),
+        plain(Options {
+            allow_unconditional_update: false,
+            observer: Observer::Aggregation,
+            ..Options::of("apiregistration.k8s.io", "apiservices")
+        })
+        .default(api_service_defaults)
+        .table(API_SERVICES, api_service_row),
         plain(Options {
             allow_unconditional_update: false,
             ..Options::of("internal.apiserver.k8s.io", "storageversions")

@@ -85,7 +85,7 @@ fn document(
     form: &'static str,
     make: impl FnOnce() -> Option<Bytes>,
 ) -> Result<Answer, Status> {
-    let document = cx.server.openapi.get(name, cx.server.catalog.generation(), make);
+    let document = cx.server.openapi.get(name, generation_of(&cx.server.catalog, name), make);
     let document = document.ok_or_else(Status::no_such_path)?;
     let unchanged = cx.headers.get(header::IF_NONE_MATCH).is_some_and(|v| *v == document.etag);
     let mut answer = if unchanged {
@@ -106,9 +106,23 @@ fn document_name(group: &str, version: &str) -> String {
     if group.is_empty() { format!("api/{version}") } else { format!("apis/{group}/{version}") }
 }
 
+/// The group and version that a v3 document is of.
+fn named_group_version(name: &str) -> Option<(&str, &str)> {
+    match name.split('/').collect::<Vec<_>>()[..] {
+        ["api", version] => Some(("", version)),
+        ["apis", group, version] => Some((group, version)),
+        _ => None,
+    }
+}
+
+/// Changes when a document's content does: a v3 document's with its own group version, the v2 document's with any.
+fn generation_of(catalog: &Catalog, name: &str) -> u64 {
+    named_group_version(name).map_or_else(|| catalog.generation(), |(g, v)| catalog.generation_of(g, v))
+}
+
 /// Stands for a document's content without making it: it changes with the program and with what is served.
 fn hash(catalog: &Catalog, name: &str) -> String {
-    let text = format!("{}\n{}\n{name}", kelson_meta::version::GIT_VERSION, catalog.generation());
+    let text = format!("{}\n{}\n{name}", kelson_meta::version::GIT_VERSION, generation_of(catalog, name));
     Sha256::digest(text).iter().map(|b| format!("{b:02X}")).collect()
 }
 
@@ -127,11 +141,7 @@ fn info() -> Value {
 }
 
 fn v3(catalog: &Catalog, name: &str) -> Option<Value> {
-    let (group, version) = match name.split('/').collect::<Vec<_>>()[..] {
-        ["api", version] => ("", version),
-        ["apis", group, version] => (group, version),
-        _ => return None,
-    };
+    let (group, version) = named_group_version(name)?;
     let resources = catalog.of(group, version)?;
     let mut collector = Collector::new(Version::V3);
     let paths = paths::of(&resources, &mut collector);

@@ -1,0 +1,239 @@
+//! From one version of a custom resource to another: by its name alone (`None`), or by asking a webhook with a
+//! `ConversionReview`, many objects in one question. Upstream: `apiserver/conversion`.
+use std::sync::Arc;
+
+use futures::future::BoxFuture;
+use kelson_meta::{Gvk, Status};
+use kelson_store::Record;
+use serde_json::{Value, json};
+
+use crate::catalog::Converter;
+use crate::custom::definition::{Definition, WebhookConversion};
+use crate::custom::schema::Schemas;
+
+/// Asks a webhook: `config` is a `WebhookClientConfig`, `review` the body. The error is for people.
+pub trait CallWebhook: Send + Sync {
+    /// Gives the answer's body.
+    fn call<'a>(&'a self, config: &'a Value, review: Value) -> BoxFuture<'a, Result<Value, String>>;
+}
+
+/// Converts the objects of one definition.
+pub struct Conversions {
+    group: String,
+    storage: String,
+    versions: Vec<String>,
+    webhook: Option<WebhookConversion>,
+    caller: Option<Arc<dyn CallWebhook>>,
+    schemas: Arc<Schemas>,
+}
+
+impl Conversions {
+    /// As a definition says.
+    pub fn new(definition: &Definition, schemas: &Arc<Schemas>, caller: Option<Arc<dyn CallWebhook>>) -> Self {
+        let conversion = definition.spec.conversion.as_ref().filter(|c| c.strategy == "Webhook");
+        Self {
+            group: definition.spec.group.clone(),
+            storage: definition.storage().map(|v| v.name.clone()).unwrap_or_default(),
+            versions: definition.spec.versions.iter().map(|v| v.name.clone()).collect(),
+            webhook: conversion.and_then(|c| c.webhook.clone()),
+            caller,
+            schemas: Arc::clone(schemas),
+        }
+    }
+
+    fn version_of<'a>(&self, object: &'a Value) -> Option<&'a str> {
+        let (group, version) = object["apiVersion"].as_str()?.split_once('/')?;
+        (group == self.group && self.versions.iter().any(|v| v == version)).then_some(version)
+    }
+
+    /// All objects in one version. The order stays.
+    async fn convert(&self, version: &str, mut objects: Vec<Value>) -> Result<Vec<Value>, Status> {
+        let wanted = format!("{}/{version}", self.group);
+        let mut places = Vec::new();
+        for (i, object) in objects.iter().enumerate() {
+            if object["apiVersion"].as_str() == Some(&wanted) {
+                continue;
+            }
+            if self.version_of(object).is_none() {
+                let from = &object["apiVersion"];
+                let why =
+                    format!("request to convert CR from an invalid group/version: {}", from.as_str().unwrap_or(""));
+                return Err(Status::internal(why));
+            }
+            places.push(i);
+        }
+        let Some(webhook) = &self.webhook else {
+            places.iter().for_each(|i| objects[*i]["apiVersion"] = wanted.as_str().into());
+            return Ok(objects);
+        };
+        if places.is_empty() {
+            return Ok(objects);
+        }
+        let originals: Vec<Value> = places.iter().map(|i| objects[*i].take()).collect();
+        let kind = originals.first().map(gvk_text).unwrap_or_default();
+        let failed = |why: String| Status::internal(format!("conversion webhook for {kind} {why}"));
+        let converted = ask(self.caller.as_deref(), webhook, &wanted, &originals).await.map_err(&failed)?;
+        for ((i, original), (index, mut new)) in places.iter().zip(originals).zip(converted.into_iter().enumerate()) {
+            check(&original, &new, &wanted)
+                .and_then(|()| restore_metadata(&original, &mut new))
+                .map_err(|why| failed(format!("returned invalid converted object at index {index}: {why}")))?;
+            objects[*i] = new;
+        }
+        Ok(objects)
+    }
+
+    async fn served_in(&self, version: &str, objects: Vec<Value>) -> Result<Vec<Value>, Status> {
+        let mut objects = objects;
+        let mut moved = Vec::with_capacity(objects.len());
+        for object in &mut objects {
+            let from = self.version_of(object).map(str::to_owned);
+            moved.push(from.as_deref() != Some(version));
+            if let Some(from) = from {
+                self.schemas.bring_up(&from, object);
+            }
+        }
+        if !moved.contains(&true) {
+            return Ok(objects);
+        }
+        let mut objects = self.convert(version, objects).await?;
+        for (object, _) in objects.iter_mut().zip(moved).filter(|(_, moved)| *moved) {
+            self.schemas.prune(version, object);
+        }
+        Ok(objects)
+    }
+}
+
+impl Converter for Conversions {
+    fn served<'a>(&'a self, to: &'a Gvk, objects: Vec<Value>) -> BoxFuture<'a, Result<Vec<Value>, Status>> {
+        Box::pin(self.served_in(&to.version, objects))
+    }
+    fn stored<'a>(&'a self, object: Value) -> BoxFuture<'a, Result<Value, Status>> {
+        Box::pin(async move { Ok(self.convert(&self.storage, vec![object]).await?.pop().unwrap_or_default()) })
+    }
+    fn is_plain(&self, to: &Gvk, record: &Record) -> bool {
+        // Records are canonical, so that nothing but a field in capitals comes before the version.
+        const HEAD: &[u8] = b"{\"apiVersion\":\"";
+        let rest = record.bytes().strip_prefix(HEAD).and_then(|r| r.strip_prefix(to.group.as_bytes()));
+        let rest = rest.and_then(|r| r.strip_prefix(b"/")).and_then(|r| r.strip_prefix(to.version.as_bytes()));
+        rest.is_some_and(|r| r.first() == Some(&b'"')) && record.revision() > self.schemas.since()
+    }
+}
+
+fn gvk_text(object: &Value) -> String {
+    let text = |k: &str| object[k].as_str().unwrap_or("");
+    format!("{}, Kind={}", text("apiVersion"), text("kind"))
+}
+
+/// Sends the question and gives the objects of the answer, as many as were asked for.
+async fn ask(
+    caller: Option<&dyn CallWebhook>,
+    webhook: &WebhookConversion,
+    wanted: &str,
+    objects: &[Value],
+) -> Result<Vec<Value>, String> {
+    let known = webhook.conversion_review_versions.iter().find(|v| matches!(v.as_str(), "v1" | "v1beta1"));
+    let version = known.ok_or("failed: no supported conversion review versions")?;
+    let api_version = format!("apiextensions.k8s.io/{version}");
+    let uid = uuid::Uuid::new_v4().to_string();
+    let review = json!({
+        "kind": "ConversionReview",
+        "apiVersion": api_version,
+        "request": {"uid": uid, "desiredAPIVersion": wanted, "objects": objects},
+    });
+    let caller = caller.ok_or("failed: this server calls no webhooks")?;
+    let answer = caller.call(&webhook.client_config, review).await.map_err(|why| format!("failed: {why}"))?;
+    let mut objects_back =
+        converted(answer, &api_version, &uid, version == "v1").map_err(|why| format!("failed: {why}"))?;
+    if objects_back.len() != objects.len() {
+        return Err(format!("returned {} objects, expected {}", objects_back.len(), objects.len()));
+    }
+    Ok(std::mem::take(&mut objects_back))
+}
+
+/// The objects of an answer. Only answers in `v1` are held to their kind and to the question's uid.
+fn converted(mut answer: Value, api_version: &str, uid: &str, strict: bool) -> Result<Vec<Value>, String> {
+    let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
+    if strict && (text(&answer["apiVersion"]) != api_version || text(&answer["kind"]) != "ConversionReview") {
+        return Err(format!(
+            "expected webhook response of {api_version}, Kind=ConversionReview, got {}",
+            gvk_text(&answer)
+        ));
+    }
+    let response = &mut answer["response"];
+    if !response.is_object() {
+        return Err("no response provided".to_owned());
+    }
+    if strict && text(&response["uid"]) != uid {
+        return Err(format!("expected response.uid={uid:?}, got {:?}", text(&response["uid"])));
+    }
+    let status = text(&response["result"]["status"]);
+    if status != "Success" {
+        let message = text(&response["result"]["message"]);
+        let unexplained = format!("response.result.status was '{status}', not 'Success'");
+        return Err(if message.is_empty() { unexplained } else { message });
+    }
+    match response["convertedObjects"].take() {
+        Value::Array(objects) => Ok(objects),
+        _ => Ok(Vec::new()),
+    }
+}
+
+/// A converted object is still the one that was sent.
+fn check(original: &Value, new: &Value, wanted: &str) -> Result<(), String> {
+    let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
+    let got = text(&new["apiVersion"]);
+    if got != wanted {
+        return Err(format!("invalid groupVersion (expected {wanted}, received {got})"));
+    }
+    let (expected, got) = (text(&original["kind"]), text(&new["kind"]));
+    if expected != got {
+        return Err(format!("invalid kind (expected {expected}, received {got})"));
+    }
+    for (field, name) in [("name", "name"), ("namespace", "namespace"), ("uid", "UID")] {
+        let (expected, got) = (text(&original["metadata"][field]), text(&new["metadata"][field]));
+        if expected != got {
+            return Err(format!("must have the same {name}: {expected} != {got}"));
+        }
+    }
+    Ok(())
+}
+
+/// Of the metadata only labels and annotations are the webhook's to change.
+fn restore_metadata(original: &Value, new: &mut Value) -> Result<(), String> {
+    let Some(Value::Object(given)) = new.get_mut("metadata").map(Value::take) else {
+        return Err("missing metadata in converted object".to_owned());
+    };
+    let mut metadata = original["metadata"].clone();
+    if !metadata.is_object() {
+        metadata = json!({});
+    }
+    for field in ["labels", "annotations"] {
+        let Some(place) = metadata.as_object_mut() else { continue };
+        let texts = match given.get(field) {
+            None | Some(Value::Null) => {
+                place.remove(field);
+                continue;
+            }
+            Some(Value::Object(texts)) => texts,
+            Some(_) => return Err(format!("invalid metadata.{field} in converted object")),
+        };
+        if let Some((key, _)) = texts.iter().find(|(_, v)| !v.is_string()) {
+            return Err(format!("metadata.{field}[{key}] must be a string in converted object"));
+        }
+        let wanted = Value::Object(texts.clone());
+        if place.get(field) != Some(&wanted) {
+            let mut errors = kelson_resources::Errors::new();
+            let root = kelson_resources::Path::new("metadata");
+            match field {
+                "labels" => kelson_resources::metadata::labels(&wanted, &root.child("labels"), &mut errors),
+                _ => kelson_resources::metadata::annotations(&wanted, &root.child("annotation"), &mut errors),
+            }
+            if let Some(error) = errors.finish().0.first() {
+                return Err(error.to_string());
+            }
+        }
+        place.insert(field.to_owned(), wanted);
+    }
+    new["metadata"] = metadata;
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! The registrar: every commit of a definition goes through here, before (its status is completed) and after (its kinds are
+//! in the catalog, or out of it). Writers of definitions take turns, so that no two get one name.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use jiff::Timestamp;
+use kelson_meta::Gvr;
+use kelson_store::{Record, Resource, Store};
+use parking_lot::RwLock;
+use serde_json::Value;
+use tokio::sync::{Mutex, MutexGuard, Notify};
+
+use crate::catalog::{Catalog, Served};
+use crate::custom::convert::{CallWebhook, Conversions};
+use crate::custom::definition::Definition;
+use crate::custom::kind;
+use crate::custom::names::Taken;
+use crate::custom::schema::Schemas;
+use crate::custom::status;
+
+/// Where definitions are kept.
+pub const GROUP: &str = "apiextensions.k8s.io";
+/// Their plural name.
+pub const PLURAL: &str = "customresourcedefinitions";
+
+/// A definition that is known, and what was made of it.
+pub struct Known {
+    /// What it says.
+    pub definition: Definition,
+    /// Its record's revision.
+    pub revision: u64,
+    /// The version that is stored as a resource, whether it is served or not: it is deleted by it.
+    pub storage: Option<Arc<Served>>,
+    served: Vec<Gvr>,
+    schemas: Arc<Schemas>,
+}
+
+/// All definitions, and the door by which they change.
+pub struct Definitions {
+    catalog: Arc<Catalog>,
+    store: Store,
+    webhooks: Option<Arc<dyn CallWebhook>>,
+    turn: Mutex<()>,
+    known: RwLock<BTreeMap<String, Arc<Known>>>,
+    changed: Notify,
+}
+
+impl Definitions {
+    /// Without any; see [`Definitions::load`].
+    pub fn new(catalog: Arc<Catalog>, store: Store, webhooks: Option<Arc<dyn CallWebhook>>) -> Self {
+        let (turn, known, changed) = (Mutex::default(), RwLock::default(), Notify::new());
+        Self { catalog, store, webhooks, turn, known, changed }
+    }
+
+    /// Registers what is stored: at start, before anybody is served.
+    pub fn load(&self) {
+        let view = self.store.list(Resource::new(GROUP, PLURAL), None, None, None);
+        view.iter().for_each(|record| self.committed(record));
+    }
+
+    /// Waits for one's turn to write a definition, and completes its status. The turn ends when the guard is dropped,
+    /// behind the commit.
+    pub async fn prepare(&self, object: Option<&mut Value>, now: Timestamp) -> MutexGuard<'_, ()> {
+        let turn = self.turn.lock().await;
+        if let Some(object) = object {
+            let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
+            let (group, name) = (text(&object["spec"]["group"]), text(&object["metadata"]["name"]));
+            status::complete(object, &self.taken(&group, &name), now);
+        }
+        turn
+    }
+
+    /// The names that the other definitions of a group have.
+    fn taken(&self, group: &str, but: &str) -> Taken {
+        let mut taken = Taken::default();
+        let known = self.known.read();
+        let others = known.values().filter(|k| k.definition.spec.group == group && k.definition.metadata.name != but);
+        others.for_each(|k| taken.add(&k.definition.status.accepted_names));
+        taken
+    }
+
+    /// Takes over a definition as it is stored now.
+    pub fn committed(&self, record: &Arc<Record>) {
+        match serde_json::from_slice::<Definition>(record.bytes()) {
+            Ok(definition) => self.register(definition, record),
+            Err(error) => tracing::error!(key = %record.key(), %error, "a stored definition does not read; not served"),
+        }
+        self.changed.notify_one();
+    }
+
+    fn register(&self, definition: Definition, record: &Arc<Record>) {
+        let name = definition.metadata.name.clone();
+        let before = self.known.read().get(&name).cloned();
+        let same_spec = |k: &&Arc<Known>| {
+            let (a, b) = (&k.definition, &definition);
+            (&a.metadata.uid, a.metadata.generation, &a.status.accepted_names)
+                == (&b.metadata.uid, b.metadata.generation, &b.status.accepted_names)
+        };
+        let schemas = match before.as_ref().filter(same_spec) {
+            Some(known) => {
+                known.schemas.moved_to(record);
+                Arc::clone(&known.schemas)
+            }
+            None => Arc::new(Schemas::new(&definition, record)),
+        };
+        let conversions = Arc::new(Conversions::new(&definition, &schemas, self.webhooks.clone()));
+        let make = |version| kind::served(&definition, version, &schemas, &conversions);
+        let served = if definition.is_served() { definition.spec.versions.iter().collect() } else { Vec::new() };
+        let mut places = Vec::new();
+        for version in served.into_iter().filter(|v| v.served) {
+            let made = make(version);
+            if self.is_builtin(&made.gvr) {
+                continue;
+            }
+            places.push(made.gvr.clone());
+            self.catalog.insert(Arc::new(made));
+        }
+        let gone = before.iter().flat_map(|k| &k.served).filter(|gvr| !places.contains(gvr));
+        gone.for_each(|gvr| self.catalog.remove(gvr));
+        let storage = definition.storage().filter(|_| definition.is_served()).map(|v| Arc::new(make(v)));
+        let known = Known { definition, revision: record.revision(), storage, served: places, schemas };
+        self.known.write().insert(name, Arc::new(known));
+    }
+
+    /// A definition cannot take the place of a resource that is compiled in.
+    fn is_builtin(&self, gvr: &Gvr) -> bool {
+        kelson_schema::resource::resource(&gvr.group, &gvr.version, &gvr.resource).is_some()
+    }
+
+    /// Forgets a definition that was deleted.
+    pub fn deleted(&self, record: &Record) {
+        if let Some(known) = self.known.write().remove(&*record.key().name) {
+            known.served.iter().for_each(|gvr| self.catalog.remove(gvr));
+        }
+        self.changed.notify_one();
+    }
+
+    /// A definition by name.
+    pub fn get(&self, name: &str) -> Option<Arc<Known>> {
+        self.known.read().get(name).cloned()
+    }
+
+    /// Deleted definitions that wait for their objects to go.
+    pub fn leaving(&self) -> Vec<Arc<Known>> {
+        self.known.read().values().filter(|k| k.definition.awaits_cleanup()).cloned().collect()
+    }
+
+    /// Definitions that were refused a name they want.
+    pub fn refused(&self) -> Vec<Arc<Known>> {
+        let wants = |k: &&Arc<Known>| k.definition.spec.names != k.definition.status.accepted_names;
+        self.known.read().values().filter(wants).cloned().collect()
+    }
+
+    /// What the other definitions of its group leave to a definition would change its names.
+    pub fn could_have_more(&self, known: &Known) -> bool {
+        let definition = &known.definition;
+        let taken = self.taken(&definition.spec.group, &definition.metadata.name);
+        crate::custom::names::grant(definition, &taken).0 != definition.status.accepted_names
+    }
+
+    /// Resolves when a definition was written since it was last asked.
+    pub async fn changed(&self) {
+        self.changed.notified().await;
+    }
+}

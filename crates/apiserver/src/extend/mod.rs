@@ -1,0 +1,2 @@
+//! What the server does of itself for those who extend the API.
+pub mod cleanup;

@@ -10,7 +10,9 @@ use kelson_apiserver::{Conversion, Converter, DynamicSchema, ObjectSchema, Serve
 use kelson_codec::{DecodeError, Decoded};
 use kelson_meta::{Gvk, Gvr, Status};
 use kelson_resources::{Errors, Options, Path, ScalePaths, Strategy, Text};
+use kelson_schema::Descriptions;
 use kelson_schema::shape::Shape;
+use kelson_structural::publish::openapi::Dialect;
 use kelson_structural::{Structural, publish};
 use serde_json::{Value, json};
 
@@ -90,7 +92,7 @@ impl DynamicSchema for Schema {
         decoded.value = object;
         Ok(decoded)
     }
-    fn openapi(&self) -> Value {
+    fn openapi(&self, _dialect: Dialect, _texts: &Descriptions) -> Value {
         openapi()
     }
 }

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use kelson_codec::{DecodeError, Decoded, EncodeError, Encoding};
 use kelson_schema::shape::Shape;
-use kelson_schema::{Schema, TypeId};
+use kelson_schema::{Descriptions, Schema, TypeId};
+use kelson_structural::publish::openapi::Dialect;
 use serde_json::Value;
 
 /// A schema made at run time, such as a custom resource's.
@@ -17,7 +18,7 @@ pub trait DynamicSchema: Send + Sync {
     /// What does not fit the schema's types.
     fn normalize(&self, object: Value, strict: bool) -> Result<Decoded, DecodeError>;
     /// The kind's OpenAPI definition, without `x-kubernetes-group-version-kind`.
-    fn openapi(&self) -> Value;
+    fn openapi(&self, dialect: Dialect, texts: &Descriptions) -> Value;
 }
 
 /// The structure of a kind's objects.

@@ -4,13 +4,15 @@ use std::sync::{Arc, OnceLock};
 
 use kelson_codec::{DecodeError, Decoded};
 use kelson_meta::Gvk;
-use kelson_schema::shape::{DynamicType, Shape};
-use kelson_schema::{Schema, TypeId};
+use kelson_schema::Descriptions;
+use kelson_schema::shape::Shape;
 use kelson_store::Record;
+use kelson_structural::publish::openapi::Dialect;
+use kelson_structural::{Structural, object, publish};
 use parking_lot::Mutex;
 use serde::Deserialize;
-use serde_json::Value;
 use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
 use crate::catalog::DynamicSchema;
 use crate::custom::definition::Definition;
@@ -27,8 +29,8 @@ pub struct Schemas {
 
 /// A schema ready for use.
 pub struct Compiled {
-    shape: Arc<DynamicType>,
-    openapi: Value,
+    structural: Option<Structural>,
+    preserve_unknown: bool,
 }
 
 #[derive(Deserialize)]
@@ -82,10 +84,12 @@ impl Schemas {
     /// The schema of a version.
     pub fn of(&self, version: &str) -> Option<&Arc<Compiled>> {
         let (gvk, place) = self.versions.iter().find(|(gvk, _)| gvk.version == version)?;
-        Some(place.get_or_init(|| {
-            let record = Arc::clone(&self.record.lock());
-            Arc::new(Compiled::new(gvk, read(&record, version).unwrap_or_default(), self.preserve_unknown))
-        }))
+        Some(place.get_or_init(|| Arc::new(Compiled::new(gvk, self.text(version).as_ref(), self.preserve_unknown))))
+    }
+    /// The schema of a version as its author wrote it.
+    fn text(&self, version: &str) -> Option<Value> {
+        let record = Arc::clone(&self.record.lock());
+        read(&record, version)
     }
     /// Brings an object that was stored under an older schema up to this one.
     pub fn bring_up(&self, version: &str, object: &mut Value) {
@@ -103,12 +107,35 @@ impl Schemas {
 }
 
 impl Compiled {
-    fn new(_gvk: &Gvk, openapi: Value, _preserve_unknown: bool) -> Self {
-        Self { shape: DynamicType::from_openapi(&openapi, true), openapi }
+    fn new(gvk: &Gvk, schema: Option<&Value>, preserve_unknown: bool) -> Self {
+        let anything = || json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+        let parsed = schema.map_or_else(|| Structural::parse(&anything()), Structural::parse);
+        let structural = parsed.or_else(|error| {
+            tracing::error!(%gvk, %error, "a stored schema does not read; objects are kept as they come");
+            Structural::parse(&anything())
+        });
+        Self { structural: structural.ok(), preserve_unknown }
     }
-    fn prune(&self, _object: &mut Value) {}
+    /// The schema, for those who look into it.
+    pub fn structural(&self) -> Option<&Structural> {
+        self.structural.as_ref()
+    }
+    fn prune(&self, value: &mut Value) {
+        let Some(schema) = self.structural.as_ref().filter(|_| !self.preserve_unknown) else { return };
+        object::prune(value, schema.resource(), &mut object::Unknown::new(false));
+        // The schema may describe the root's metadata, but says nothing of nulls there.
+        let metadata = value.get_mut("metadata").map(Value::take);
+        object::drop_nulls(value, schema.declared());
+        if let (Some(metadata), Some(fields)) = (metadata, value.as_object_mut()) {
+            fields.insert("metadata".to_owned(), metadata);
+        }
+    }
     /// Fills in what the schema declares as default.
-    pub fn default(&self, _object: &mut Value) {}
+    pub fn default(&self, value: &mut Value) {
+        if let Some(schema) = &self.structural {
+            object::default(value, schema.declared());
+        }
+    }
 }
 
 /// One version's schema as the request path asks for it.
@@ -119,30 +146,19 @@ pub struct VersionSchema {
     pub version: String,
 }
 
-/// The type whose only field besides the kind is an object's metadata.
-fn metadata_type() -> Option<TypeId> {
-    Schema::builtin().by_gvk("meta.k8s.io", "v1", "PartialObjectMetadata")
-}
-
 impl DynamicSchema for VersionSchema {
     fn shape(&self) -> Shape {
-        self.schemas.of(&self.version).map_or(Shape::Untyped, |schema| Shape::Dynamic(Arc::clone(&schema.shape)))
+        let schema = self.schemas.of(&self.version).and_then(|schema| schema.structural());
+        schema.map_or(Shape::Untyped, |schema| publish::shape(schema.resource()))
     }
-    fn normalize(&self, mut object: Value, strict: bool) -> Result<Decoded, DecodeError> {
-        let mut findings = Decoded::default();
-        if let (Some(ty), Some(metadata)) = (metadata_type(), object.get_mut("metadata").filter(|m| !m.is_null())) {
-            let whole = serde_json::json!({"metadata": metadata.take()});
-            let mut fitted = kelson_codec::normalize(ty, whole, strict)?;
-            *metadata = fitted.value["metadata"].take();
-            findings.strict = fitted.strict;
+    fn normalize(&self, object: Value, strict: bool) -> Result<Decoded, DecodeError> {
+        match self.schemas.of(&self.version).and_then(|schema| schema.structural()) {
+            Some(schema) => object::fit(schema, object, self.schemas.preserve_unknown, strict),
+            None => Ok(Decoded { value: object, ..Decoded::default() }),
         }
-        if let Some(schema) = self.schemas.of(&self.version) {
-            schema.prune(&mut object);
-        }
-        findings.value = object;
-        Ok(findings)
     }
-    fn openapi(&self) -> Value {
-        self.schemas.of(&self.version).map(|schema| schema.openapi.clone()).unwrap_or_default()
+    fn openapi(&self, dialect: Dialect, texts: &Descriptions) -> Value {
+        let schema = self.schemas.text(&self.version);
+        publish::openapi::definition(schema.as_ref(), self.schemas.preserve_unknown, dialect, texts)
     }
 }

@@ -1,4 +1,4 @@
-//! Heavy: requests with large bodies are served on threads of their own, few at a time. Decoding, patching and validating a
+//! Heavy: requests with large bodies, and for the largest document, are served on threads of their own, few at a time. Decoding, patching and validating a
 //! body of megabytes takes a core for hundreds of milliseconds, in which a thread of the runtime renews nobody's lease and
 //! notices no time limit.
 use std::sync::Arc;
@@ -21,7 +21,9 @@ static HEAVY: Lane = Lane::new("heavy requests", 2);
 /// # Errors
 /// Whatever the handler refuses; 500 when it panics.
 pub async fn dispatch(cx: &Arc<RequestContext>, body: RequestBody) -> Result<Answer, Status> {
-    if !matches!(&body, RequestBody::Whole(bytes) if bytes.len() >= HEAVY_BODY_BYTES_MIN) {
+    let large = matches!(&body, RequestBody::Whole(bytes) if bytes.len() >= HEAVY_BODY_BYTES_MIN);
+    // One document of all kinds, with the schemas of all definitions.
+    if !large && cx.uri.path() != "/openapi/v2" {
         return Box::pin(dispatch::dispatch(cx, body)).await;
     }
     let cx = Arc::clone(cx);

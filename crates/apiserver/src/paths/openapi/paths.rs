@@ -138,6 +138,10 @@ const PATCHES: [&str; 4] = [
     "application/strategic-merge-patch+json",
     "application/apply-patch+yaml",
 ];
+/// Custom resources have no strategic merge.
+const PATCHES_OF_CUSTOM: [&str; 3] =
+    ["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"];
+/// The last of them is for built-in kinds alone.
 const PRODUCES: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
 
 /// What an operation does, in a sentence.
@@ -171,7 +175,7 @@ fn operation(served: &Served, sub: Option<&Sub>, verb: &str, collector: &mut Col
         _ => None,
     };
     let answer = match (verb, &own) {
-        ("list", ObjectSchema::Dynamic(_)) => collector.refer_list(&own, gvk, &served.list_kind),
+        ("list", ObjectSchema::Dynamic(_)) => collector.refer_list(served),
         ("list", _) => collector.refer_kind(&served.list_schema, gvk),
         ("delete" | "deletecollection", _) => collector.refer_kind(&ObjectSchema::meta("Status"), gvk),
         _ => collector.refer_kind(&own, gvk),
@@ -181,10 +185,16 @@ fn operation(served: &Served, sub: Option<&Sub>, verb: &str, collector: &mut Col
     let group = if served.gvr.group.is_empty() { "core" } else { served.gvr.group.split('.').next().unwrap_or("") };
     operation.insert("description".into(), sentence(verb, &served.gvk.kind, sub).into());
     operation.insert("tags".into(), json!([format!("{group}_{}", served.gvr.version)]));
-    let media: &[&str] = if verb == "patch" { &PATCHES } else { &["*/*"] };
+    let custom = !matches!(served.schema, ObjectSchema::Builtin(_));
+    let media: &[&str] = match verb {
+        "patch" if custom => &PATCHES_OF_CUSTOM,
+        "patch" => &PATCHES,
+        _ => &["*/*"],
+    };
+    let produces = if custom { &PRODUCES[..2] } else { &PRODUCES[..] };
     let ok = answer.unwrap_or_else(|| json!({"type": "string"}));
     if v3 {
-        let content: Map<String, Value> = PRODUCES.iter().map(|m| ((*m).to_owned(), json!({"schema": ok}))).collect();
+        let content: Map<String, Value> = produces.iter().map(|m| ((*m).to_owned(), json!({"schema": ok}))).collect();
         operation.insert(
             "responses".into(),
             json!({"200": {"description": "OK", "content": content}, "401": {"description": "Unauthorized"}}),
@@ -196,7 +206,7 @@ fn operation(served: &Served, sub: Option<&Sub>, verb: &str, collector: &mut Col
         }
     } else {
         operation.insert("consumes".into(), json!(media));
-        operation.insert("produces".into(), json!(PRODUCES));
+        operation.insert("produces".into(), json!(produces));
         operation.insert("schemes".into(), json!(["https"]));
         operation.insert(
             "responses".into(),

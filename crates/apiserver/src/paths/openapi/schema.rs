@@ -3,9 +3,10 @@ use std::collections::{BTreeMap, HashMap};
 
 use kelson_meta::Gvk;
 use kelson_schema::{Descriptions, Field, FieldType, Kind, ListType, MapType, Schema, TypeId};
+use kelson_structural::publish::openapi::{self, Dialect};
 use serde_json::{Map, Value, json};
 
-use crate::catalog::ObjectSchema;
+use crate::catalog::{ObjectSchema, Served};
 
 /// Which OpenAPI.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,31 +59,44 @@ impl Collector {
             ObjectSchema::Dynamic(schema) => {
                 let name = definition_name(gvk, &gvk.kind);
                 if !self.done.contains_key(&name) {
-                    let mut definition = schema.openapi();
+                    let mut definition = schema.openapi(self.dialect(), &self.texts);
                     definition["x-kubernetes-group-version-kind"] = kind_value(gvk, &gvk.kind);
                     self.done.insert(name.clone(), definition);
+                    self.refer_meta("ObjectMeta");
                 }
                 Some(self.reference(&name))
             }
         }
     }
     /// A reference to the list of a kind that was made at run time.
-    pub fn refer_list(&mut self, schema: &ObjectSchema, gvk: &Gvk, list_kind: &str) -> Option<Value> {
-        let item = self.refer_kind(schema, gvk)?;
+    pub fn refer_list(&mut self, served: &Served) -> Option<Value> {
+        let (gvk, list_kind) = (&served.gvk, served.list_kind.as_str());
+        self.refer_kind(&served.schema, gvk)?;
         let name = definition_name(gvk, list_kind);
-        let text = json!({"type": "string"});
-        self.done.entry(name.clone()).or_insert_with(|| {
-            json!({
-                "type": "object",
-                "required": ["items"],
-                "properties": {
-                    "apiVersion": text, "kind": text, "metadata": {"type": "object"},
-                    "items": {"type": "array", "items": item},
-                },
-                "x-kubernetes-group-version-kind": kind_value(gvk, list_kind),
-            })
-        });
+        if !self.done.contains_key(&name) {
+            let item = definition_name(gvk, &gvk.kind);
+            let plural = &served.gvr.resource;
+            let mut definition =
+                openapi::list_definition(&gvk.kind, list_kind, plural, &item, self.dialect(), &self.texts);
+            definition["x-kubernetes-group-version-kind"] = kind_value(gvk, list_kind);
+            self.done.insert(name.clone(), definition);
+            self.refer_meta("ListMeta");
+        }
         Some(self.reference(&name))
+    }
+    /// Has a type of `meta.k8s.io` in the document, to which a definition made elsewhere refers.
+    fn refer_meta(&mut self, name: &str) {
+        let holder = if name == "ListMeta" { "PartialObjectMetadataList" } else { "PartialObjectMetadata" };
+        let metadata = ObjectSchema::meta(holder).type_id().and_then(|ty| ty.field_by_json("metadata"));
+        if let Some(Kind::Struct(ty)) = metadata.map(|field| field.ty().kind()) {
+            self.refer(ty);
+        }
+    }
+    fn dialect(&self) -> Dialect {
+        match self.version {
+            Version::V2 => Dialect::V2,
+            Version::V3 => Dialect::V3,
+        }
     }
     /// All schemas.
     pub fn finish(mut self) -> Map<String, Value> {

@@ -2,9 +2,9 @@
 //! what an update keeps, and their validation. Upstream: `apiextensions-apiserver/pkg/registry/customresourcedefinition`.
 use serde_json::{Value, json};
 
-use crate::options::{Deletion, Observer, Options};
+use crate::options::{Deletion, Observer, Options, texts};
 use crate::strategy::{Context, Strategy, base_status_update};
-use crate::text::{Texts, texts};
+use crate::text::Texts;
 use crate::tree::{at_mut, default_to, ensure, flag, items, present, same, set, text};
 
 /// CustomResourceDefinitions.

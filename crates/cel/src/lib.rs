@@ -1,2 +1,36 @@
-//! Kelson cel: CEL as Kubernetes uses it.
+//! Kelson cel: the Common Expression Language exactly as Kubernetes 1.36 uses it. Parsing, checking against declared types,
+//! what an expression can cost and does cost, evaluation over JSON where it lies, and the libraries of Kubernetes'
+//! environment. No sockets, no clock, no async; whoever may be asked (the authorizer) is a trait.
+//!
+//! An [`Env`] declares variables, [`Env::compile`] makes a [`Program`], [`Program::eval`] evaluates it with an [`Activation`]
+//! within a [`Budget`].
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
+mod check;
+mod cost;
+mod env;
+mod eval;
+mod library;
+mod program;
+mod syntax;
+mod types;
+mod value;
+
+pub use cost::range::Range as CostRange;
+pub use env::{CompileError, Env, EnvBuilder, authorizer_type, request_resource_type};
+pub use eval::activation::{Activation, Bound, NamedPrograms};
+pub use eval::budget::{Budget, MATCH_CONDITIONS_BUDGET, PER_CALL_LIMIT, REQUEST_BUDGET};
+pub use program::Program;
+pub use syntax::source::Issue;
+pub use types::decl::{DeclField, DeclKind, DeclType, Format, ListKind, MAX_REQUEST_BYTES, UNBOUNDED};
+pub use types::escape::{escape, unescape};
+pub use types::ty::Type;
+pub use value::error::EvalError;
+pub use value::list::List;
+pub use value::map::{Map, Struct};
+pub use value::opaque::{AccessRequest, Authorizer, Decision, Opaque};
+pub use value::time::Timestamp;
+pub use value::{Text, Value};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! What the variables of an expression stand for in one evaluation.
+use std::cell::RefCell;
+
+use crate::program::Program;
+use crate::value::Value;
+use crate::value::error::{EvalError, Result};
+
+/// Named expressions of a policy, each of which may use those before it.
+pub type NamedPrograms = [(String, Program)];
+
+/// Values by the names of an environment's variables. Named expressions are evaluated once, when they are first asked for.
+#[derive(Debug, Default)]
+pub struct Activation<'a> {
+    values: Vec<(&'a str, Result<Value<'a>>)>,
+    programs: &'a [(String, Program)],
+    /// What the named expressions came to; empty while it was not asked.
+    memo: RefCell<Vec<Option<Result<Value<'a>>>>>,
+}
+
+impl<'a> Activation<'a> {
+    /// Nothing has a value.
+    pub fn new() -> Activation<'a> {
+        Activation::default()
+    }
+    /// Gives a variable a value, or the fault that whoever reads it gets.
+    pub fn bind(&mut self, name: &'a str, value: impl Into<Bound<'a>>) -> &mut Self {
+        let Bound(value) = value.into();
+        match self.values.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, old)) => *old = value,
+            None => self.values.push((name, value)),
+        }
+        self
+    }
+    /// Gives `variables` the named expressions as fields.
+    pub fn bind_programs(&mut self, programs: &'a NamedPrograms) -> &mut Self {
+        self.programs = programs;
+        self.memo = RefCell::new(vec![None; programs.len()]);
+        self.bind("variables", Value::Variables)
+    }
+
+    pub(crate) fn get(&self, name: &str) -> Result<Value<'a>> {
+        match self.values.iter().find(|(n, _)| *n == name) {
+            Some((_, value)) => value.clone(),
+            None => Err(EvalError::new(format!("no such attribute(s): {name}"))),
+        }
+    }
+    pub(crate) fn program(&self, name: &str) -> Option<(usize, &'a Program)> {
+        self.programs.iter().enumerate().find(|(_, (n, _))| n == name).map(|(i, (_, p))| (i, p))
+    }
+    pub(crate) fn remembered(&self, index: usize) -> Option<Result<Value<'a>>> {
+        self.memo.borrow().get(index).cloned().flatten()
+    }
+    pub(crate) fn remember(&self, index: usize, value: Result<Value<'a>>) {
+        if let Some(place) = self.memo.borrow_mut().get_mut(index) {
+            *place = Some(value);
+        }
+    }
+}
+
+/// A value, or why there is none.
+pub struct Bound<'a>(Result<Value<'a>>);
+
+impl<'a> From<Value<'a>> for Bound<'a> {
+    fn from(value: Value<'a>) -> Self {
+        Bound(Ok(value))
+    }
+}
+impl<'a> From<Result<Value<'a>>> for Bound<'a> {
+    fn from(value: Result<Value<'a>>) -> Self {
+        Bound(value)
+    }
+}

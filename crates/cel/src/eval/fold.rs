@@ -1,0 +1,97 @@
+//! Loops.
+use super::machine::{Machine, Slot};
+use super::node::{Fold, Node};
+use crate::value::Value;
+use crate::value::error::{EvalError, Result};
+
+/// Rounds after which the deadline is looked at (`CheckFrequency` upstream).
+const CHECKED: u64 = 100;
+/// Rounds of one evaluation. Costs alone do not bound them, because a round of constants is free.
+const ROUNDS: u64 = 20_000_000;
+
+impl<'a> Machine<'a, '_> {
+    pub(super) fn fold(&mut self, fold: &'a Fold) -> Result<Value<'a>> {
+        let range = self.eval(&fold.range)?;
+        // What a loop begins with is a constant, except where it only gives a value a name: that waits until it is used.
+        self.slots[fold.accu] = match &fold.init {
+            Node::Const(value) => Slot::Ready(Ok(Self::fresh(value.clone()))),
+            init => Slot::Lazy(init),
+        };
+        match &range {
+            Value::List(list) => {
+                for i in 0..list.len() {
+                    let element = list.get(i);
+                    let first = if fold.var2.is_some() { Ok(Value::Int(i as i64)) } else { element.clone() };
+                    if !self.round(fold, first, element)? {
+                        break;
+                    }
+                }
+            }
+            Value::Map(map) => {
+                for key in map.keys() {
+                    let value = match fold.var2 {
+                        Some(_) => map.find(&key).map(|v| v.unwrap_or(Value::Null)),
+                        None => Ok(Value::Null),
+                    };
+                    if !self.round(fold, Ok(key), value)? {
+                        break;
+                    }
+                }
+            }
+            other => return Err(not_a_range(fold, other)),
+        }
+        let result = self.eval(&fold.result);
+        self.slots[fold.accu] = Slot::Empty;
+        result
+    }
+
+    /// One element; false when the loop ends here.
+    fn round(&mut self, fold: &'a Fold, first: Result<Value<'a>>, second: Result<Value<'a>>) -> Result<bool> {
+        self.rounds += 1;
+        if self.rounds > ROUNDS {
+            return Err(EvalError::CostLimit);
+        }
+        if self.rounds.is_multiple_of(CHECKED) && self.budget.is_late() {
+            return Err(EvalError::Interrupted);
+        }
+        self.slots[fold.var] = Slot::Ready(first);
+        if let Some(var2) = fold.var2 {
+            self.slots[var2] = Slot::Ready(second);
+        }
+        match self.eval(&fold.condition) {
+            Ok(Value::Bool(false)) => return Ok(false),
+            Err(e) if e.is_final() => return Err(e),
+            _ => {}
+        }
+        // A fault is accumulated like a value: a later element may still decide.
+        let next = self.eval(&fold.step);
+        if let Err(e) = &next
+            && e.is_final()
+        {
+            return Err(e.clone());
+        }
+        self.slots[fold.accu] = Slot::Ready(next);
+        Ok(true)
+    }
+}
+
+fn not_a_range(fold: &Fold, value: &Value<'_>) -> EvalError {
+    let go_type = match value {
+        Value::Null => "types.Null",
+        Value::Bool(_) => "types.Bool",
+        Value::Int(_) => "types.Int",
+        Value::Uint(_) => "types.Uint",
+        Value::Double(_) => "types.Double",
+        Value::Text(_) => "types.String",
+        Value::Bytes(_) => "types.Bytes",
+        Value::Timestamp(_) => "types.Timestamp",
+        Value::Duration(_) => "types.Duration",
+        Value::Optional(_) => "*types.Optional",
+        Value::Type(_) => "*types.Type",
+        other => other.type_name(),
+    };
+    EvalError::new(match fold.var2 {
+        Some(_) => format!("unsupported comprehension range type: {go_type}"),
+        None => format!("got '{go_type}', expected iterable type"),
+    })
+}

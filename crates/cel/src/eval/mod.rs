@@ -1,0 +1,11 @@
+//! From a checked tree to nodes that are quick to evaluate, and their evaluation.
+pub(crate) mod activation;
+pub(crate) mod budget;
+mod calls;
+mod fold;
+mod machine;
+pub(crate) mod node;
+mod path;
+pub(crate) mod plan;
+
+pub(crate) use machine::run;

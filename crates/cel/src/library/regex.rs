@@ -1,0 +1,237 @@
+//! Patterns of RE2, as Go writes them, on an engine that takes linear time too. Where both read a pattern differently it is
+//! rewritten: classes such as `\d` mean ASCII in Go, and within brackets fewer characters have a meaning.
+use regex::{Regex, RegexBuilder};
+
+use super::{Row, not_for};
+use crate::cost::Rule;
+use crate::value::Value;
+use crate::value::error::{EvalError, Result};
+
+pub(super) const ROWS: &[Row] = &[
+    Row("matches", "matches(string, string) -> bool", matches, Rule::One),
+    Row("matches_string", "<string>.matches(string) -> bool", matches, Rule::Matches),
+    Row("string_find_string", "<string>.find(string) -> string", find, Rule::Find),
+    Row("string_find_all_string", "<string>.findAll(string) -> list(string)", find_all, Rule::Find),
+    Row("string_find_all_string_int", "<string>.findAll(string, int) -> list(string)", find_all, Rule::Find),
+];
+
+/// Bytes of a compiled pattern, and of what matching remembers.
+const SIZE: usize = 2 << 20;
+/// How often a part may be repeated, as in Go.
+const REPEATED: u32 = 1000;
+/// How deep groups may nest.
+const DEPTH: u32 = 250;
+
+/// Compiles a pattern, or says why it cannot be.
+pub(crate) fn compile(pattern: &str) -> std::result::Result<Regex, String> {
+    let fault = |why: &str| format!("error parsing regexp: {why}: `{pattern}`");
+    let rewritten = rewrite(pattern).map_err(|why| fault(why))?;
+    RegexBuilder::new(&rewritten).size_limit(SIZE).dfa_size_limit(SIZE).nest_limit(DEPTH).build().map_err(|e| match e {
+        regex::Error::CompiledTooBig(_) => fault("expression too large"),
+        _ => fault("invalid syntax"),
+    })
+}
+
+/// The pattern as this engine reads it.
+fn rewrite(pattern: &str) -> std::result::Result<String, &'static str> {
+    let mut out = String::with_capacity(pattern.len() + 8);
+    let mut rest = pattern;
+    while let Some(c) = rest.chars().next() {
+        let next = &rest[c.len_utf8()..];
+        rest = match c {
+            '\\' => escape(next, false, &mut out)?,
+            '[' => class(next, &mut out)?,
+            '{' => {
+                let count = next.split('}').next().unwrap_or_default();
+                if let Some(most) = count.split(',').filter_map(|n| n.parse::<u32>().ok()).max()
+                    && most > REPEATED
+                {
+                    return Err("invalid repeat count");
+                }
+                // A brace that counts nothing is a character.
+                let counts = next.contains('}')
+                    && count.starts_with(|c: char| c.is_ascii_digit())
+                    && count.bytes().all(|b| b.is_ascii_digit() || b == b',');
+                out.push_str(if counts { "{" } else { "\\{" });
+                next
+            }
+            '}' if !counting(&out) => {
+                out.push_str("\\}");
+                next
+            }
+            c => {
+                out.push(c);
+                next
+            }
+        };
+    }
+    Ok(out)
+}
+
+/// Whether a brace that counts is still open.
+fn counting(out: &str) -> bool {
+    let open = out.rfind('{');
+    open.is_some_and(|i| !out[..i].ends_with('\\') && !out[i..].contains('}'))
+}
+
+fn escape<'p>(rest: &'p str, within: bool, out: &mut String) -> std::result::Result<&'p str, &'static str> {
+    let c = rest.chars().next().ok_or("trailing backslash at end of expression")?;
+    let after = &rest[c.len_utf8()..];
+    let ascii = match c {
+        'd' => "0-9",
+        'w' => "0-9A-Za-z_",
+        's' => "\\t\\n\\x0c\\r ",
+        _ => "",
+    };
+    let negated = match c {
+        'D' => "[^0-9]",
+        'W' => "[^0-9A-Za-z_]",
+        'S' => "[^\\t\\n\\x0c\\r ]",
+        _ => "",
+    };
+    match c {
+        'd' | 'w' | 's' if within => out.push_str(ascii),
+        'd' | 'w' | 's' => {
+            out.push('[');
+            out.push_str(ascii);
+            out.push(']');
+        }
+        'D' | 'W' | 'S' => out.push_str(negated),
+        'b' | 'B' if !within => {
+            out.push_str("(?-u:\\");
+            out.push(c);
+            out.push(')');
+        }
+        'Q' if !within => {
+            let (literal, after) = after.split_once("\\E").unwrap_or((after, ""));
+            out.push_str(&regex::escape(literal));
+            return Ok(after);
+        }
+        'C' | 'Z' | '<' | '>' => return Err("invalid escape sequence"),
+        '0'..='7' if c == '0' || after.starts_with(|n: char| ('0'..='7').contains(&n)) => {
+            let digits = rest.bytes().take(3).take_while(|b| (b'0'..=b'7').contains(b)).count();
+            let point = u32::from_str_radix(&rest[..digits], 8).unwrap_or(0);
+            out.push_str(&format!("\\x{{{point:x}}}"));
+            return Ok(&rest[digits..]);
+        }
+        c => {
+            out.push('\\');
+            out.push(c);
+        }
+    }
+    Ok(after)
+}
+
+/// Within brackets only `\`, `]`, `^`, `-` and named classes mean something to Go.
+fn class<'p>(mut rest: &'p str, out: &mut String) -> std::result::Result<&'p str, &'static str> {
+    out.push('[');
+    if let Some(after) = rest.strip_prefix('^') {
+        out.push('^');
+        rest = after;
+    }
+    let mut first = true;
+    loop {
+        let c = rest.chars().next().ok_or("missing closing ]")?;
+        let after = &rest[c.len_utf8()..];
+        match c {
+            ']' if !first => {
+                out.push(']');
+                return Ok(after);
+            }
+            ']' => out.push_str("\\]"),
+            '\\' => {
+                rest = escape(after, true, out)?;
+                first = false;
+                continue;
+            }
+            '[' => {
+                if let Some(end) = after.starts_with(':').then(|| after.find(":]")).flatten() {
+                    out.push('[');
+                    out.push_str(&after[..end + 2]);
+                    rest = &after[end + 2..];
+                    first = false;
+                    continue;
+                }
+                out.push_str("\\[");
+            }
+            '&' | '~' => {
+                out.push('\\');
+                out.push(c);
+            }
+            // Doubled, it would take one class from another.
+            '-' if first || after.starts_with([']', '-']) => out.push_str("\\-"),
+            c => out.push(c),
+        }
+        first = false;
+        rest = after;
+    }
+}
+
+/// The function with a pattern that is compiled already.
+pub(crate) fn with<'a>(pattern: &Regex, function: &str, args: &[Value<'a>]) -> Result<Value<'a>> {
+    let Some(Value::Text(text)) = args.first() else { return Err(not_for(function, args)) };
+    match function {
+        "matches" => Ok(Value::Bool(pattern.is_match(text))),
+        "find" => Ok(Value::text(pattern.find(text).map_or("", |m| m.as_str()))),
+        _ => {
+            let most = match args.get(2) {
+                Some(Value::Int(n)) if *n >= 0 => *n as usize,
+                Some(Value::Int(_)) | None => usize::MAX,
+                _ => return Err(not_for(function, args)),
+            };
+            Ok(Value::list(pattern.find_iter(text).take(most).map(|m| Value::text(m.as_str())).collect()))
+        }
+    }
+}
+
+fn compiled<'a>(function: &str, args: &[Value<'a>]) -> Result<Value<'a>> {
+    match args.get(1) {
+        Some(Value::Text(pattern)) => match compile(pattern) {
+            Ok(regex) => with(&regex, function, args),
+            Err(why) if function == "matches" => Err(EvalError::new(why)),
+            Err(why) => Err(EvalError::new(format!("Illegal regex: {why}"))),
+        },
+        _ => Err(not_for(function, args)),
+    }
+}
+
+fn matches<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
+    compiled("matches", args)
+}
+fn find<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
+    compiled("find", args)
+}
+fn find_all<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
+    compiled("findAll", args)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_patterns_as_go_does() {
+        for (pattern, text, found) in [
+            (r"^\d+$", "12", true),
+            (r"^\d+$", "١٢", false),
+            (r"^[\d.-]+$", "1-2.3", true),
+            (r"^[a-z&&b]+$", "a&b", true),
+            (r"^[[]$", "[", true),
+            (r"^[]a]$", "]", true),
+            (r"a{2}b", "aab", true),
+            (r"^{a}$", "{a}", true),
+            (r"\Qa.b\E", "a.b", true),
+            (r"\Qa.b\E", "axb", false),
+            (r"^[[:alpha:]]+$", "abc", true),
+            (r"(?i)ABC", "abc", true),
+            (r"^\w+\b", "a_1", true),
+            (r"^a{3,}$", "aaaa", true),
+            (r"\x41\101", "AA", true),
+        ] {
+            assert_eq!(compile(pattern).map(|r| r.is_match(text)), Ok(found), "{pattern}");
+        }
+        for wrong in ["(", "[a", "a**b(", r"a{1001}", r"\C", r"(?=a)", r"\1", "((a{1000}){1000}){1000}"] {
+            assert!(compile(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,61 @@
+//! An expression that is ready to be evaluated.
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::cost::range::Range;
+use crate::eval::activation::Activation;
+use crate::eval::budget::Budget;
+use crate::eval::node::Node;
+use crate::types::ty::Type;
+use crate::value::Value;
+use crate::value::error::EvalError;
+
+/// A checked expression; made by [`crate::Env::compile`], evaluated as often as wanted, by any thread.
+#[derive(Debug)]
+pub struct Program {
+    node: Node,
+    slots: usize,
+    output: Type,
+    cost: Range,
+    used: BTreeMap<String, BTreeSet<String>>,
+}
+
+impl Program {
+    pub(crate) fn new(
+        node: Node,
+        slots: usize,
+        output: Type,
+        cost: Range,
+        used: BTreeMap<String, BTreeSet<String>>,
+    ) -> Program {
+        Program { node, slots, output, cost, used }
+    }
+    pub(crate) fn node(&self) -> &Node {
+        &self.node
+    }
+    pub(crate) fn slots(&self) -> usize {
+        self.slots
+    }
+
+    /// The type of its value.
+    pub fn output_type(&self) -> &Type {
+        &self.output
+    }
+    /// The least and the most that evaluating it can cost, by the sizes that declared types allow.
+    pub fn cost(&self) -> Range {
+        self.cost
+    }
+    /// Whether it uses a variable of the environment.
+    pub fn uses(&self, variable: &str) -> bool {
+        self.used.contains_key(variable)
+    }
+    /// The fields that it selects of a variable directly; none when the variable is not used, or only as a whole.
+    pub fn fields_of(&self, variable: &str) -> impl Iterator<Item = &str> {
+        self.used.get(variable).into_iter().flatten().map(String::as_str)
+    }
+
+    /// Evaluates it. What it cost is taken from the budget, also when there is no value. The value may borrow from what the
+    /// variables were bound to, and from the program.
+    pub fn eval<'a>(&'a self, activation: &Activation<'a>, budget: &mut Budget) -> Result<Value<'a>, EvalError> {
+        crate::eval::run(self, activation, budget, 0)
+    }
+}

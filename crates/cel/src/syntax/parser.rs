@@ -1,0 +1,606 @@
+//! Recursive descent over the tokens, by the grammar of CEL. Depth and number of nodes are bounded, because expressions come
+//! from clients and macros copy what they are given.
+use super::expr::{Call, Entry, Expr, Field, Id, Kind, Literal, Struct};
+use super::source::Issue;
+use super::token::{Spanned, Token, tokens};
+use super::{macros, text};
+
+/// How deep an expression may nest, as upstream's parser.
+const DEPTH: usize = 250;
+/// Code points of an expression, as upstream's parser.
+const CODE_POINTS: usize = 100_000;
+/// Nodes after macros are expanded: `optMap` copies its target, and chains of it would double without end.
+const NODES: usize = 100_000;
+/// Faults after which the rest is not read.
+const FAULTS: usize = 100;
+
+const EXPRESSION: &str = "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, \
+                          BYTES, IDENTIFIER}";
+
+/// Names that no variable or function can have.
+pub(crate) const RESERVED: [&str; 21] = [
+    "as",
+    "break",
+    "const",
+    "continue",
+    "else",
+    "false",
+    "for",
+    "function",
+    "if",
+    "import",
+    "in",
+    "let",
+    "loop",
+    "package",
+    "namespace",
+    "null",
+    "return",
+    "true",
+    "var",
+    "void",
+    "while",
+];
+
+/// A tree, and where in the text each node stands (code points before it, by node id).
+#[derive(Debug)]
+pub(crate) struct Parsed {
+    pub root: Expr,
+    pub places: Vec<u32>,
+}
+
+/// Parses, or says what is wrong.
+pub(crate) fn parse(source: &str) -> Result<Parsed, Vec<Issue>> {
+    let size = source.chars().count();
+    if size > CODE_POINTS {
+        let message = format!("expression code point size exceeds limit: size: {size}, limit {CODE_POINTS}");
+        return Err(vec![Issue { offset: None, message }]);
+    }
+    let mut issues = Vec::new();
+    let tokens = tokens(source, &mut issues);
+    let mut parser = Parser { source, tokens, at: 0, depth: 0, issues, b: Builder { places: vec![0], place: 0 } };
+    let root = parser.whole();
+    if parser.issues.is_empty()
+        && let Ok(root) = root
+    {
+        return Ok(Parsed { root, places: parser.b.places });
+    }
+    Err(parser.issues)
+}
+
+/// Makes nodes at the place of what is being read.
+pub(crate) struct Builder {
+    places: Vec<u32>,
+    place: u32,
+}
+
+impl Builder {
+    fn id(&mut self, place: u32) -> Id {
+        self.places.push(place);
+        (self.places.len() - 1) as Id
+    }
+    fn at(&mut self, place: u32, kind: Kind) -> Expr {
+        Expr { id: self.id(place), kind }
+    }
+    /// A node of a macro's expansion, at the macro's place.
+    pub fn make(&mut self, kind: Kind) -> Expr {
+        self.at(self.place, kind)
+    }
+    pub fn literal(&mut self, literal: Literal) -> Expr {
+        self.make(Kind::Literal(literal))
+    }
+    pub fn ident(&mut self, name: &str) -> Expr {
+        self.make(Kind::Ident(name.into()))
+    }
+    pub fn call(&mut self, function: &str, args: Vec<Expr>) -> Expr {
+        self.make(Kind::Call(Box::new(Call { function: function.into(), target: None, args })))
+    }
+    pub fn member(&mut self, function: &str, target: Expr, args: Vec<Expr>) -> Expr {
+        self.make(Kind::Call(Box::new(Call { function: function.into(), target: Some(target), args })))
+    }
+    /// The same tree with ids of its own; past the limit of nodes, the same ids again, as the whole is refused then.
+    pub fn copy(&mut self, expr: &Expr) -> Expr {
+        let mut copy = expr.clone();
+        let mut count = 0;
+        copy.walk(&mut |_| count += 1);
+        if self.places.len() + count <= NODES {
+            self.renumber(&mut copy);
+        } else {
+            self.places.resize(NODES + 1, 0);
+        }
+        copy
+    }
+    fn renumber(&mut self, expr: &mut Expr) {
+        let place = self.places[expr.id as usize];
+        expr.id = self.id(place);
+        match &mut expr.kind {
+            Kind::Literal(_) | Kind::Ident(_) | Kind::Fault => {}
+            Kind::Select { operand, .. } => self.renumber(operand),
+            Kind::Call(call) => call.target.iter_mut().chain(&mut call.args).for_each(|e| self.renumber(e)),
+            Kind::List(items) => items.iter_mut().for_each(|(e, _)| self.renumber(e)),
+            Kind::Map(entries) => entries.iter_mut().for_each(|e| {
+                self.renumber(&mut e.key);
+                self.renumber(&mut e.value);
+            }),
+            Kind::Struct(s) => s.fields.iter_mut().for_each(|f| {
+                f.id = self.id(place);
+                self.renumber(&mut f.value);
+            }),
+            Kind::Fold(f) => {
+                for e in [&mut f.range, &mut f.init, &mut f.condition, &mut f.step, &mut f.result] {
+                    self.renumber(e);
+                }
+            }
+        }
+    }
+}
+
+/// A fault was noted and no tree can be given.
+struct Stop;
+type Parse<T = Expr> = Result<T, Stop>;
+
+struct Parser<'s> {
+    source: &'s str,
+    tokens: Vec<Spanned>,
+    at: usize,
+    depth: usize,
+    issues: Vec<Issue>,
+    b: Builder,
+}
+
+impl Parser<'_> {
+    fn peek(&self) -> Spanned {
+        self.tokens[self.at]
+    }
+    fn text(&self, token: Spanned) -> &str {
+        &self.source[token.start..token.end]
+    }
+    fn next(&mut self) -> Spanned {
+        let token = self.peek();
+        self.at = (self.at + 1).min(self.tokens.len() - 1);
+        token
+    }
+    fn is(&self, sign: &str) -> bool {
+        matches!(self.peek().token, Token::Sign(s) if s == sign)
+    }
+    fn eat(&mut self, sign: &str) -> Option<Spanned> {
+        self.is(sign).then(|| self.next())
+    }
+    fn fault(&mut self, offset: u32, message: String) {
+        if self.issues.len() < FAULTS {
+            self.issues.push(Issue { offset: Some(offset), message });
+        }
+    }
+    fn unexpected<T>(&mut self, wanted: &str) -> Parse<T> {
+        let token = self.peek();
+        let shown = if token.token == Token::End { "<EOF>" } else { self.text(token) };
+        let message = format!("Syntax error: mismatched input '{shown}' expecting {wanted}");
+        self.fault(token.offset, message);
+        Err(Stop)
+    }
+    fn expect(&mut self, sign: &str) -> Parse<Spanned> {
+        match self.eat(sign) {
+            Some(token) => Ok(token),
+            None => self.unexpected(&format!("'{sign}'")),
+        }
+    }
+    /// One level deeper, or the end: depth is what protects the stack.
+    fn deeper(&mut self) -> Parse<()> {
+        self.depth += 1;
+        if self.depth > DEPTH || self.b.places.len() > NODES {
+            let message = if self.depth > DEPTH {
+                format!("expression recursion limit exceeded: {DEPTH}")
+            } else {
+                format!("expression has more than {NODES} nodes after macros are expanded")
+            };
+            self.issues.push(Issue { offset: None, message });
+            return Err(Stop);
+        }
+        Ok(())
+    }
+
+    fn whole(&mut self) -> Parse {
+        let root = self.expression()?;
+        let token = self.peek();
+        if token.token != Token::End {
+            let message = format!("Syntax error: extraneous input '{}' expecting <EOF>", self.text(token));
+            self.fault(token.offset, message);
+        }
+        if self.b.places.len() > NODES {
+            self.depth = 0;
+            self.deeper()?;
+        }
+        Ok(root)
+    }
+
+    fn expression(&mut self) -> Parse {
+        self.deeper()?;
+        let condition = self.logical("||", "_||_")?;
+        let result = if let Some(op) = self.eat("?") {
+            let id = self.b.id(op.offset);
+            let yes = self.logical("||", "_||_")?;
+            self.expect(":")?;
+            let no = self.expression()?;
+            Expr { id, kind: call("_?_:_", vec![condition, yes, no]) }
+        } else {
+            condition
+        };
+        self.depth -= 1;
+        Ok(result)
+    }
+
+    /// A chain of `||` or `&&` as a balanced tree, so that a long one is not a deep one.
+    fn logical(&mut self, sign: &str, function: &str) -> Parse {
+        let operand = |p: &mut Self| if sign == "||" { p.logical("&&", "_&&_") } else { p.relation() };
+        let mut terms = vec![operand(self)?];
+        let mut ids = Vec::new();
+        while let Some(op) = self.eat(sign) {
+            terms.push(operand(self)?);
+            ids.push(self.b.id(op.offset));
+        }
+        let mut terms: Vec<Option<Expr>> = terms.into_iter().map(Some).collect();
+        Ok(balanced(function, &mut terms, &ids))
+    }
+
+    fn relation(&mut self) -> Parse {
+        let before = self.depth;
+        let mut left = self.sum()?;
+        loop {
+            let token = self.peek();
+            let function = match token.token {
+                Token::In => "@in",
+                Token::Sign("<") => "_<_",
+                Token::Sign("<=") => "_<=_",
+                Token::Sign(">") => "_>_",
+                Token::Sign(">=") => "_>=_",
+                Token::Sign("==") => "_==_",
+                Token::Sign("!=") => "_!=_",
+                _ => break,
+            };
+            self.deeper()?;
+            self.next();
+            let id = self.b.id(token.offset);
+            let right = self.sum()?;
+            left = Expr { id, kind: call(function, vec![left, right]) };
+        }
+        self.depth = before;
+        Ok(left)
+    }
+
+    fn sum(&mut self) -> Parse {
+        let before = self.depth;
+        let mut left = self.product()?;
+        while let Some(op) = self.eat("+").or_else(|| self.eat("-")) {
+            self.deeper()?;
+            let function = if self.text(op) == "+" { "_+_" } else { "_-_" };
+            let id = self.b.id(op.offset);
+            let right = self.product()?;
+            left = Expr { id, kind: call(function, vec![left, right]) };
+        }
+        self.depth = before;
+        Ok(left)
+    }
+
+    fn product(&mut self) -> Parse {
+        let before = self.depth;
+        let mut left = self.unary()?;
+        while let Some(op) = self.eat("*").or_else(|| self.eat("/")).or_else(|| self.eat("%")) {
+            self.deeper()?;
+            let function = match self.text(op) {
+                "*" => "_*_",
+                "/" => "_/_",
+                _ => "_%_",
+            };
+            let id = self.b.id(op.offset);
+            let right = self.unary()?;
+            left = Expr { id, kind: call(function, vec![left, right]) };
+        }
+        self.depth = before;
+        Ok(left)
+    }
+
+    fn unary(&mut self) -> Parse {
+        let (sign, function) = match self.peek().token {
+            Token::Sign("!") => ("!", "!_"),
+            Token::Sign("-") => ("-", "-_"),
+            _ => return self.member(),
+        };
+        let first = self.peek();
+        // A sign before a number belongs to the number.
+        if sign == "-" && matches!(self.tokens[self.at + 1].token, Token::Int | Token::Float) {
+            return self.member();
+        }
+        let mut signs = 0;
+        while self.is(sign) {
+            if signs > 0 && sign == "-" && matches!(self.tokens[self.at + 1].token, Token::Int | Token::Float) {
+                break;
+            }
+            self.next();
+            signs += 1;
+        }
+        let operand = self.member()?;
+        if signs % 2 == 0 {
+            return Ok(operand);
+        }
+        let id = self.b.id(first.offset);
+        Ok(Expr { id, kind: call(function, vec![operand]) })
+    }
+
+    fn member(&mut self) -> Parse {
+        let before = self.depth;
+        let mut expr = self.primary()?;
+        loop {
+            if let Some(dot) = self.eat(".") {
+                self.deeper()?;
+                expr = self.select(expr, dot)?;
+            } else if let Some(open) = self.eat("[") {
+                self.deeper()?;
+                let function = if self.eat("?").is_some() { "_[?_]" } else { "_[_]" };
+                let id = self.b.id(open.offset);
+                let index = self.expression()?;
+                self.expect("]")?;
+                expr = Expr { id, kind: call(function, vec![expr, index]) };
+            } else {
+                self.depth = before;
+                return Ok(expr);
+            }
+        }
+    }
+
+    fn select(&mut self, operand: Expr, dot: Spanned) -> Parse {
+        let optional = self.eat("?").is_some();
+        let name = self.next();
+        if name.token != Token::Name {
+            self.at -= usize::from(name.token != Token::End);
+            return self.unexpected("IDENTIFIER");
+        }
+        let field = self.text(name).to_owned();
+        if !optional && self.is("(") {
+            let open = self.next();
+            let args = self.arguments(")")?;
+            return self.called(open.offset, field, Some(operand), args);
+        }
+        if optional {
+            let id = self.b.id(dot.offset);
+            let field = self.b.at(name.offset, Kind::Literal(Literal::Text(field.into())));
+            return Ok(Expr { id, kind: call("_?._", vec![operand, field]) });
+        }
+        Ok(self.b.at(dot.offset, Kind::Select { operand: Box::new(operand), field, test: false }))
+    }
+
+    fn arguments(&mut self, close: &str) -> Parse<Vec<Expr>> {
+        let mut args = Vec::new();
+        if self.eat(close).is_some() {
+            return Ok(args);
+        }
+        loop {
+            args.push(self.expression()?);
+            if self.eat(",").is_none() {
+                self.expect(close)?;
+                return Ok(args);
+            }
+        }
+    }
+
+    fn called(&mut self, offset: u32, function: String, target: Option<Expr>, args: Vec<Expr>) -> Parse {
+        if macros::is_macro(&function, args.len(), target.is_some()) {
+            self.b.place = offset;
+            return match macros::expand(&mut self.b, &function, target, args) {
+                Ok(expr) => Ok(expr),
+                Err(macros::Wrong(id, message)) => {
+                    let place = self.b.places[id as usize];
+                    self.fault(place, message);
+                    Ok(self.b.at(place, Kind::Fault))
+                }
+            };
+        }
+        Ok(self.b.at(offset, Kind::Call(Box::new(Call { function, target, args }))))
+    }
+
+    fn primary(&mut self) -> Parse {
+        let token = self.peek();
+        match token.token {
+            Token::Sign("(") => {
+                self.next();
+                let inner = self.expression()?;
+                self.expect(")")?;
+                Ok(inner)
+            }
+            Token::Sign("[") => self.list(),
+            Token::Sign("{") => self.map(),
+            Token::Sign(".") | Token::Name => self.name(),
+            Token::Sign("-") | Token::Int | Token::Uint | Token::Float => self.number(),
+            Token::Text | Token::Bytes => Ok(self.string()),
+            Token::True | Token::False => {
+                self.next();
+                Ok(self.b.at(token.offset, Kind::Literal(Literal::Bool(token.token == Token::True))))
+            }
+            Token::Null => {
+                self.next();
+                Ok(self.b.at(token.offset, Kind::Literal(Literal::Null)))
+            }
+            _ => self.unexpected(EXPRESSION),
+        }
+    }
+
+    fn list(&mut self) -> Parse {
+        let open = self.next();
+        let id = self.b.id(open.offset);
+        let mut items = Vec::new();
+        while self.eat("]").is_none() {
+            let optional = self.eat("?").is_some();
+            items.push((self.expression()?, optional));
+            if self.eat(",").is_none() {
+                self.expect("]")?;
+                break;
+            }
+        }
+        Ok(Expr { id, kind: Kind::List(items) })
+    }
+
+    fn map(&mut self) -> Parse {
+        let open = self.next();
+        let id = self.b.id(open.offset);
+        let mut entries = Vec::new();
+        while self.eat("}").is_none() {
+            let optional = self.eat("?").is_some();
+            let key = self.expression()?;
+            self.expect(":")?;
+            let value = self.expression()?;
+            entries.push(Entry { key, value, optional });
+            if self.eat(",").is_none() {
+                self.expect("}")?;
+                break;
+            }
+        }
+        Ok(Expr { id, kind: Kind::Map(entries) })
+    }
+
+    /// A variable, a call, or the constructor of a typed object, whose name is dotted.
+    fn name(&mut self) -> Parse {
+        let start = self.peek();
+        let dotted = self.eat(".").is_some();
+        let token = self.peek();
+        if token.token != Token::Name {
+            return self.unexpected("IDENTIFIER");
+        }
+        if let Some(length) = self.constructor() {
+            return self.construct(dotted, length);
+        }
+        self.next();
+        let name = self.text(token).to_owned();
+        if RESERVED.contains(&name.as_str()) {
+            self.fault(start.offset, format!("reserved identifier: {name}"));
+            if self.eat("(").is_some() {
+                self.arguments(")")?;
+            }
+            return Ok(self.b.at(start.offset, Kind::Fault));
+        }
+        if let Some(open) = self.eat("(") {
+            let args = self.arguments(")")?;
+            return self.called(open.offset, name, None, args);
+        }
+        Ok(self.b.at(token.offset, Kind::Ident(name)))
+    }
+
+    /// How many tokens `A.b.C` before a `{` has, if that is what comes.
+    fn constructor(&self) -> Option<usize> {
+        let mut at = self.at;
+        loop {
+            if self.tokens[at].token != Token::Name {
+                return None;
+            }
+            match self.tokens[at + 1].token {
+                Token::Sign("{") => return Some(at + 1 - self.at),
+                Token::Sign(".") => at += 2,
+                _ => return None,
+            }
+        }
+    }
+
+    fn construct(&mut self, dotted: bool, length: usize) -> Parse {
+        let mut name = String::from(if dotted { "." } else { "" });
+        for _ in 0..length {
+            let token = self.next();
+            name.push_str(self.text(token));
+        }
+        let open = self.next();
+        let id = self.b.id(open.offset);
+        let mut fields = Vec::new();
+        while self.eat("}").is_none() {
+            let optional = self.eat("?").is_some();
+            let token = self.peek();
+            if token.token != Token::Name {
+                return self.unexpected("{'}', ',', '?', IDENTIFIER}");
+            }
+            self.next();
+            let colon = self.expect(":")?;
+            let field = self.text(token).to_owned();
+            let field_id = self.b.id(colon.offset);
+            fields.push(Field { id: field_id, name: field, value: self.expression()?, optional });
+            if self.eat(",").is_none() {
+                self.expect("}")?;
+                break;
+            }
+        }
+        Ok(Expr { id, kind: Kind::Struct(Box::new(Struct { name, fields })) })
+    }
+
+    fn number(&mut self) -> Parse {
+        let start = self.peek();
+        let minus = self.eat("-").is_some();
+        let token = self.next();
+        let text = self.text(token);
+        let sign = if minus { "-" } else { "" };
+        let read = match token.token {
+            Token::Int => match text.strip_prefix("0x") {
+                Some(hex) => i64::from_str_radix(&format!("{sign}{hex}"), 16).ok(),
+                None => format!("{sign}{text}").parse().ok(),
+            }
+            .map(Literal::Int)
+            .ok_or("invalid int literal"),
+            Token::Uint => {
+                let digits = &text[..text.len() - 1];
+                match digits.strip_prefix("0x") {
+                    Some(hex) => u64::from_str_radix(hex, 16).ok(),
+                    None => digits.parse().ok(),
+                }
+                .map(Literal::Uint)
+                .ok_or("invalid uint literal")
+            }
+            Token::Float => format!("{sign}{text}")
+                .parse()
+                .ok()
+                .filter(|f: &f64| f.is_finite())
+                .map(Literal::Double)
+                .ok_or("invalid double literal"),
+            _ => {
+                self.at -= 1;
+                return self.unexpected(EXPRESSION);
+            }
+        };
+        match read {
+            Ok(literal) => Ok(self.b.at(start.offset, Kind::Literal(literal))),
+            Err(message) => {
+                self.fault(start.offset, message.into());
+                Ok(self.b.at(start.offset, Kind::Fault))
+            }
+        }
+    }
+
+    fn string(&mut self) -> Expr {
+        let token = self.next();
+        let bytes = token.token == Token::Bytes;
+        let literal = &self.text(token)[usize::from(bytes)..];
+        let read = text::unquote(literal, bytes).and_then(|b| {
+            Ok(if bytes {
+                Literal::Bytes(b.into())
+            } else {
+                Literal::Text(String::from_utf8(b).map_err(|_| "unable to unescape string")?.into())
+            })
+        });
+        match read {
+            Ok(literal) => self.b.at(token.offset, Kind::Literal(literal)),
+            Err(message) => {
+                self.fault(token.offset, message.into());
+                self.b.at(token.offset, Kind::Fault)
+            }
+        }
+    }
+}
+
+fn call(function: &str, args: Vec<Expr>) -> Kind {
+    Kind::Call(Box::new(Call { function: function.into(), target: None, args }))
+}
+
+/// Terms `0..=n` with the operators between them, as a tree in which both sides are about as high.
+fn balanced(function: &str, terms: &mut [Option<Expr>], ids: &[Id]) -> Expr {
+    if ids.is_empty() {
+        return terms[0].take().expect("each term is used once");
+    }
+    let middle = ids.len() / 2;
+    let (left, right) = terms.split_at_mut(middle + 1);
+    let left = balanced(function, left, &ids[..middle]);
+    let right = balanced(function, right, &ids[middle + 1..]);
+    Expr { id: ids[middle], kind: call(function, vec![left, right]) }
+}

@@ -1,0 +1,277 @@
+//! Types of Kubernetes' data: what a schema says of a place, as far as expressions see it
+//! (`apiserver/pkg/cel/types.go`, `common/schemas.go`).
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::escape::escape;
+use super::ty::Type;
+
+/// The largest request that upstream's estimates reckon with, in bytes.
+pub const MAX_REQUEST_BYTES: i64 = 3 * 1024 * 1024;
+/// No bound (`math.MaxInt` upstream).
+pub const UNBOUNDED: i64 = i64::MAX;
+
+/// How two lists of a place are compared and joined (`x-kubernetes-list-type`).
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum ListKind {
+    /// As they are, in their order.
+    #[default]
+    Atomic,
+    /// As sets of scalars, whatever their order.
+    Set,
+    /// As maps keyed by these properties, whatever their order.
+    Map(Vec<String>),
+}
+
+/// What a string of a place means (`format`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Format {
+    /// `date`: midnight UTC of the day.
+    Date,
+    /// `date-time`.
+    DateTime,
+}
+
+/// What kind of value is at a place, and how its JSON is read.
+#[derive(Clone, Debug)]
+pub enum DeclKind {
+    /// Anything, read as plain JSON.
+    Dyn,
+    /// `x-kubernetes-int-or-string`.
+    IntOrString,
+    /// `true` and `false`.
+    Bool,
+    /// `integer`.
+    Int,
+    /// Not in schemas of custom resources; for variables that callers declare.
+    Uint,
+    /// `number`.
+    Double,
+    /// A string without a format that CEL knows.
+    String,
+    /// `format: byte`, base64 in JSON.
+    Bytes,
+    /// `format: duration`.
+    Duration,
+    /// `format: date` and `date-time`.
+    Timestamp(Format),
+    /// A library's type, for variables that callers declare; never read from JSON.
+    Named(Type),
+    /// An array.
+    List(Arc<DeclType>, ListKind),
+    /// An object whose properties are all alike (`additionalProperties`); keys are plain.
+    Map(Arc<DeclType>),
+    /// An object with named properties, by their identifiers. Properties without a type that expressions can see are
+    /// not here: they are only compared.
+    Object(Arc<str>, BTreeMap<String, DeclField>),
+}
+
+/// A property of an object type.
+#[derive(Clone, Debug)]
+pub struct DeclField {
+    /// The name in JSON.
+    pub json: String,
+    /// Its type.
+    pub decl: Arc<DeclType>,
+}
+
+/// The type of a place in Kubernetes' data.
+#[derive(Clone, Debug)]
+pub struct DeclType {
+    /// What is there.
+    pub kind: DeclKind,
+    /// The most elements, entries, characters or bytes it can have; 0 for what has none. Costs are estimated by it.
+    pub max_elements: i64,
+    /// Bytes of its shortest JSON. Sizes of lists around it are estimated by it.
+    pub min_serialized: i64,
+    /// Whether `null` is a value here.
+    pub nullable: bool,
+}
+
+/// The name of an object type before [`DeclType::named`] gave it one of its own.
+const UNNAMED: &str = "object";
+
+impl DeclType {
+    fn simple(kind: DeclKind, max_elements: i64, min_serialized: i64) -> DeclType {
+        DeclType { kind, max_elements, min_serialized, nullable: false }
+    }
+    /// Anything, as admission's `object`.
+    pub fn dynamic() -> DeclType {
+        Self::simple(DeclKind::Dyn, 0, 1)
+    }
+    /// An int-or-string, of strings of at most `max_length` code points.
+    pub fn int_or_string(max_length: Option<i64>) -> DeclType {
+        Self::simple(DeclKind::IntOrString, string_elements(max_length), 1)
+    }
+    /// A boolean.
+    pub fn bool() -> DeclType {
+        Self::simple(DeclKind::Bool, 0, 4)
+    }
+    /// An integer.
+    pub fn int() -> DeclType {
+        Self::simple(DeclKind::Int, 0, 1)
+    }
+    /// A number.
+    pub fn double() -> DeclType {
+        Self::simple(DeclKind::Double, 0, 1)
+    }
+    /// A string of at most `max_length` code points.
+    pub fn string(max_length: Option<i64>) -> DeclType {
+        Self::simple(DeclKind::String, string_elements(max_length), 2)
+    }
+    /// A string that is one of these; the longest bounds its size.
+    pub fn string_enum<'s>(values: impl IntoIterator<Item = &'s str>) -> DeclType {
+        let longest = values.into_iter().map(str::len).max().unwrap_or(0);
+        Self::simple(DeclKind::String, longest as i64, 2)
+    }
+    /// `format: byte`.
+    pub fn bytes(max_length: Option<i64>) -> DeclType {
+        Self::simple(DeclKind::Bytes, max_length.map_or(MAX_REQUEST_BYTES - 2, |n| n.max(0)), 2)
+    }
+    /// `format: duration`.
+    pub fn duration() -> DeclType {
+        Self::simple(DeclKind::Duration, 32, 3)
+    }
+    /// `format: date` or `date-time`.
+    pub fn timestamp(format: Format) -> DeclType {
+        match format {
+            Format::Date => Self::simple(DeclKind::Timestamp(format), 12, 12),
+            Format::DateTime => Self::simple(DeclKind::Timestamp(format), 32, 21),
+        }
+    }
+    /// A variable of a library's type, such as the authorizer.
+    pub fn of(ty: Type) -> DeclType {
+        Self::simple(DeclKind::Named(ty), 0, 1)
+    }
+    /// A list of at most `max_items`, by default as many as fit into a request.
+    pub fn list(element: DeclType, max_items: Option<i64>, kind: ListKind) -> DeclType {
+        let max = max_items.map_or((MAX_REQUEST_BYTES - 2) / (element.min_serialized + 1), |n| n.max(0));
+        Self::simple(DeclKind::List(Arc::new(element), kind), max, 2)
+    }
+    /// A map with at most `max_properties`, by default as many as fit into a request.
+    pub fn map(value: DeclType, max_properties: Option<i64>) -> DeclType {
+        let max = max_properties.map_or((MAX_REQUEST_BYTES - 2) / (value.min_serialized + 6), |n| n.max(0));
+        Self::simple(DeclKind::Map(Arc::new(value)), max, 2)
+    }
+    /// An object of these properties (names in JSON), of which the last is whether each is required and has no default:
+    /// such are in the shortest JSON. Properties that no identifier can name are left out.
+    pub fn object<'s>(properties: impl IntoIterator<Item = (&'s str, DeclType, bool)>) -> DeclType {
+        let mut fields = BTreeMap::new();
+        let mut min = 2;
+        for (name, decl, always) in properties {
+            if always {
+                min += name.len() as i64 + decl.min_serialized + 4;
+            }
+            if let Some(identifier) = escape(name) {
+                fields.insert(identifier.into_owned(), DeclField { json: name.into(), decl: Arc::new(decl) });
+            }
+        }
+        Self::simple(DeclKind::Object(UNNAMED.into(), fields), 0, min)
+    }
+    /// An object type with a name of its own, as `kubernetes.AdmissionRequest`.
+    pub fn object_named<'s>(name: &str, properties: impl IntoIterator<Item = (&'s str, DeclType, bool)>) -> DeclType {
+        let mut decl = Self::object(properties);
+        if let DeclKind::Object(own, _) = &mut decl.kind {
+            *own = name.into();
+        }
+        decl
+    }
+    /// The same, where `null` is a value too.
+    pub fn nullable(self) -> DeclType {
+        DeclType { nullable: true, ..self }
+    }
+
+    /// The same type with a name for each object type within, by which the checker finds it: a path below `name`
+    /// (`MaybeAssignTypeName` upstream).
+    pub fn named(&self, name: &str) -> DeclType {
+        let kind = match &self.kind {
+            DeclKind::Object(own, fields) => {
+                let name = if &**own == UNNAMED { name } else { own };
+                let fields = fields.iter().map(|(identifier, field)| {
+                    let decl = Arc::new(field.decl.named(&format!("{name}.{identifier}")));
+                    (identifier.clone(), DeclField { json: field.json.clone(), decl })
+                });
+                DeclKind::Object(name.into(), fields.collect())
+            }
+            DeclKind::List(element, kind) => {
+                DeclKind::List(Arc::new(element.named(&format!("{name}.@idx"))), kind.clone())
+            }
+            DeclKind::Map(value) => DeclKind::Map(Arc::new(value.named(&format!("{name}.@elem")))),
+            other => other.clone(),
+        };
+        DeclType { kind, ..*self }
+    }
+
+    /// The type that the checker sees.
+    pub fn ty(&self) -> Type {
+        match &self.kind {
+            DeclKind::Dyn | DeclKind::IntOrString => Type::Dyn,
+            DeclKind::Bool => Type::Bool,
+            DeclKind::Int => Type::Int,
+            DeclKind::Uint => Type::Uint,
+            DeclKind::Double => Type::Double,
+            DeclKind::String => Type::String,
+            DeclKind::Bytes => Type::Bytes,
+            DeclKind::Duration => Type::Duration,
+            DeclKind::Timestamp(_) => Type::Timestamp,
+            DeclKind::Named(ty) => ty.clone(),
+            DeclKind::List(element, _) => Type::list(element.ty()),
+            DeclKind::Map(value) => Type::map(Type::String, value.ty()),
+            DeclKind::Object(name, _) => Type::Object(name.clone()),
+        }
+    }
+
+    /// The property of that identifier.
+    pub fn field(&self, identifier: &str) -> Option<&DeclField> {
+        match &self.kind {
+            DeclKind::Object(_, fields) => fields.get(identifier),
+            _ => None,
+        }
+    }
+
+    /// The most times that a place of this type can be in one request: what the cost of a rule is multiplied with.
+    pub fn max_cardinality(&self) -> u64 {
+        (MAX_REQUEST_BYTES / (self.min_serialized + 1)) as u64
+    }
+
+    /// Calls `visit` with every object type within, this one included.
+    pub(crate) fn objects<'d>(self: &'d Arc<DeclType>, visit: &mut dyn FnMut(&'d Arc<str>, &'d Arc<DeclType>)) {
+        match &self.kind {
+            DeclKind::Object(name, fields) => {
+                visit(name, self);
+                fields.values().for_each(|f| f.decl.objects(visit));
+            }
+            DeclKind::List(element, _) => element.objects(visit),
+            DeclKind::Map(value) => value.objects(visit),
+            _ => {}
+        }
+    }
+}
+
+/// A code point has up to four bytes, and bytes are what estimates count.
+fn string_elements(max_length: Option<i64>) -> i64 {
+    max_length.map_or(MAX_REQUEST_BYTES - 2, |n| n.max(0).saturating_mul(4))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes() {
+        let entry = DeclType::object([
+            ("name", DeclType::string(Some(10)), true),
+            ("a-b", DeclType::int(), false),
+            ("é", DeclType::int(), false),
+        ]);
+        assert_eq!(entry.min_serialized, 2 + 4 + 2 + 4);
+        assert_eq!(entry.field("name").map(|f| f.decl.max_elements), Some(40));
+        assert_eq!(entry.field("a__dash__b").map(|f| f.json.as_str()), Some("a-b"));
+        let list = DeclType::list(entry, None, ListKind::Atomic);
+        assert_eq!(list.max_elements, (3 * 1024 * 1024 - 2) / 13);
+        let named = list.named("self");
+        assert_eq!(named.ty().to_string(), "list(self.@idx)");
+        assert_eq!(DeclType::map(DeclType::bool(), None).max_elements, (3 * 1024 * 1024 - 2) / 10);
+        assert_eq!(DeclType::bool().max_cardinality(), 3 * 1024 * 1024 / 5);
+    }
+}

@@ -1,0 +1,165 @@
+//! Maps: JSON of any keys, objects of declared properties, maps that expressions make.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use serde_json::{Map as JsonMap, Value as Json};
+
+use super::error::{EvalError, Result};
+use super::{Text, Value, json};
+use crate::types::decl::{DeclKind, DeclType};
+use crate::types::escape::{escape, unescape};
+
+/// A map or an object.
+#[derive(Clone, Debug)]
+pub enum Map<'a> {
+    /// JSON of plain keys whose values are of this type.
+    Json(&'a JsonMap<String, Json>, &'a DeclType),
+    /// JSON of an object type: keys are identifiers of its properties.
+    Object(&'a JsonMap<String, Json>, &'a DeclType),
+    /// Values by key.
+    Values(Arc<Entries<'a>>),
+    /// What `Name{…}` makes.
+    Struct(Arc<Struct<'a>>),
+}
+
+pub(crate) type Entries<'a> = BTreeMap<Key<'a>, (Value<'a>, Value<'a>)>;
+
+/// An object made by its constructor.
+#[derive(Debug)]
+pub struct Struct<'a> {
+    /// The name of its type.
+    pub name: Arc<str>,
+    /// Fields that were set, in the order of the expression.
+    pub fields: Vec<(Arc<str>, Value<'a>)>,
+}
+
+/// Keys by which values are found: whole numbers of all types are one.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Key<'a> {
+    /// A truth value.
+    Bool(bool),
+    /// A whole number.
+    Number(i128),
+    /// Text.
+    Text(Text<'a>),
+}
+
+impl<'a> Key<'a> {
+    pub(crate) fn of(value: &Value<'a>) -> Option<Key<'a>> {
+        match value {
+            Value::Bool(b) => Some(Key::Bool(*b)),
+            Value::Int(n) => Some(Key::Number(i128::from(*n))),
+            Value::Uint(n) => Some(Key::Number(i128::from(*n))),
+            Value::Double(d) if d.fract() == 0.0 && d.abs() < 1e20 => Some(Key::Number(*d as i128)),
+            Value::Text(s) => Some(Key::Text(s.clone())),
+            _ => None,
+        }
+    }
+}
+
+impl<'a> Map<'a> {
+    pub(crate) fn values(entries: Entries<'a>) -> Map<'a> {
+        Map::Values(Arc::new(entries))
+    }
+    /// Number of entries. In data, properties without a type count too.
+    pub fn len(&self) -> usize {
+        match self {
+            Map::Json(map, _) | Map::Object(map, _) => map.len(),
+            Map::Values(entries) => entries.len(),
+            Map::Struct(s) => s.fields.len(),
+        }
+    }
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The value of a key of any type.
+    pub(crate) fn find(&self, key: &Value<'a>) -> Result<Option<Value<'a>>> {
+        match (self, key) {
+            (Map::Values(entries), key) => {
+                Ok(Key::of(key).and_then(|k| entries.get(&k)).map(|(_, value)| value.clone()))
+            }
+            (_, Value::Text(name)) => self.field(name),
+            // Plain JSON has no such key; an object of declared properties cannot be asked for it.
+            (Map::Json(_, decl), _) if matches!(decl.kind, DeclKind::Dyn) => Ok(None),
+            _ => Err(EvalError::no_overload()),
+        }
+    }
+
+    /// The value of a key that is text, or of a property.
+    pub(crate) fn field(&self, name: &str) -> Result<Option<Value<'a>>> {
+        match self {
+            Map::Json(map, value) => map.get(name).map(|v| json::read(v, value)).transpose(),
+            Map::Object(map, decl) => {
+                let Some(field) = decl.field(name) else { return Ok(None) };
+                // A property that is null is as one that is not there.
+                match map.get(&field.json).filter(|v| !v.is_null()) {
+                    Some(v) => json::read(v, &field.decl).map(Some),
+                    None => Ok(None),
+                }
+            }
+            Map::Values(entries) => {
+                let key = Key::Text(Text::Shared(name.into()));
+                Ok(entries.get(&key).map(|(_, value)| value.clone()))
+            }
+            Map::Struct(s) => Ok(s.fields.iter().find(|(n, _)| **n == *name).map(|(_, v)| v.clone())),
+        }
+    }
+
+    /// All keys that expressions can see.
+    pub(crate) fn keys(&self) -> Vec<Value<'a>> {
+        match self {
+            Map::Json(map, _) => map.keys().map(|k| Value::borrowed(k)).collect(),
+            Map::Object(map, decl) => {
+                let known = map.keys().filter_map(|k| escape(k)).filter(|k| decl.field(k).is_some());
+                known.map(|k| Value::text(k.as_ref())).collect()
+            }
+            Map::Values(entries) => entries.values().map(|(key, _)| key.clone()).collect(),
+            Map::Struct(s) => s.fields.iter().map(|(n, _)| Value::text(n.clone())).collect(),
+        }
+    }
+
+    /// The property in JSON that an identifier means, where this is data.
+    pub(crate) fn raw(&self, name: &str) -> Option<&'a Json> {
+        match self {
+            Map::Json(map, _) => map.get(name),
+            Map::Object(map, _) => map.get(unescape(name)?.as_ref()),
+            _ => None,
+        }
+    }
+
+    /// `cel.@mapInsert`: the map with one more entry; in place where nobody else holds it.
+    pub(crate) fn insert(self, key: Value<'a>, value: Value<'a>) -> Result<Map<'a>> {
+        let unsupported = || EvalError::new(format!("unsupported key type: {}", key.type_name()));
+        let found = Key::of(&key).ok_or_else(unsupported)?;
+        let mut entries = match self {
+            Map::Values(entries) => entries,
+            other => Arc::new(other.entries()?),
+        };
+        if entries.contains_key(&found) {
+            return Err(EvalError::new(format!("insert failed: key {key} already exists")));
+        }
+        match Arc::get_mut(&mut entries) {
+            Some(own) => {
+                own.insert(found, (key, value));
+            }
+            None => {
+                let mut own = (*entries).clone();
+                own.insert(found, (key, value));
+                entries = Arc::new(own);
+            }
+        }
+        Ok(Map::Values(entries))
+    }
+
+    fn entries(&self) -> Result<Entries<'a>> {
+        let mut entries = Entries::new();
+        for key in self.keys() {
+            if let (Some(found), Some(value)) = (Key::of(&key), self.find(&key)?) {
+                entries.insert(found, (key, value));
+            }
+        }
+        Ok(entries)
+    }
+}

@@ -1,0 +1,212 @@
+//! Values while an expression is evaluated. What comes from JSON stays there: a list or an object is read where it is asked.
+pub(crate) mod equal;
+pub(crate) mod error;
+pub(crate) mod json;
+pub(crate) mod list;
+pub(crate) mod map;
+pub(crate) mod opaque;
+mod show;
+pub(crate) mod time;
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use error::{EvalError, Result};
+use list::List;
+use map::Map;
+use opaque::Opaque;
+use time::Timestamp;
+
+/// A value; `'a` is the life of the data and the program that it may borrow from.
+#[derive(Clone, Debug)]
+pub enum Value<'a> {
+    /// `null`.
+    Null,
+    /// A truth value.
+    Bool(bool),
+    /// A signed number.
+    Int(i64),
+    /// An unsigned number.
+    Uint(u64),
+    /// A floating-point number.
+    Double(f64),
+    /// Text.
+    Text(Text<'a>),
+    /// Bytes.
+    Bytes(Arc<[u8]>),
+    /// A point in time.
+    Timestamp(Timestamp),
+    /// A length of time in nanoseconds.
+    Duration(i64),
+    /// A list.
+    List(List<'a>),
+    /// A map, or an object of Kubernetes' data.
+    Map(Map<'a>),
+    /// Something or nothing.
+    Optional(Option<Arc<Value<'a>>>),
+    /// A type, by its name.
+    Type(Text<'a>),
+    /// A value of a library's own type.
+    Opaque(Opaque<'a>),
+    /// Data that no expression has a type for: it is only compared.
+    Unknown(&'a serde_json::Value),
+    /// The named expressions of a policy, evaluated when they are asked for.
+    Variables,
+}
+
+/// Text that is borrowed from data or an expression, or was made while evaluating.
+#[derive(Clone, Debug)]
+pub enum Text<'a> {
+    /// From data.
+    Borrowed(&'a str),
+    /// Made, or a constant of a program.
+    Shared(Arc<str>),
+}
+
+impl Deref for Text<'_> {
+    type Target = str;
+    fn deref(&self) -> &str {
+        match self {
+            Text::Borrowed(s) => s,
+            Text::Shared(s) => s,
+        }
+    }
+}
+
+impl PartialEq for Text<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        **self == **other
+    }
+}
+impl Eq for Text<'_> {}
+impl PartialOrd for Text<'_> {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Text<'_> {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (**self).cmp(&**other)
+    }
+}
+
+impl<'a> Value<'a> {
+    /// Text that was made.
+    pub fn text(s: impl Into<Arc<str>>) -> Value<'a> {
+        Value::Text(Text::Shared(s.into()))
+    }
+    /// Text that data holds.
+    pub fn borrowed(s: &'a str) -> Value<'a> {
+        Value::Text(Text::Borrowed(s))
+    }
+    /// A list of values.
+    pub fn list(values: Vec<Value<'a>>) -> Value<'a> {
+        Value::List(List::values(values))
+    }
+    /// JSON of which no type is known, as admission's `object`.
+    pub fn json(json: &'a serde_json::Value) -> Value<'a> {
+        json::plain(json)
+    }
+    /// JSON of a declared type, or why it is not of that type. Only this place is looked at; what is beneath is read when it
+    /// is asked for.
+    pub fn typed(json: &'a serde_json::Value, decl: &'a crate::DeclType) -> Result<Value<'a>> {
+        json::read(json, decl)
+    }
+    /// Something.
+    pub fn some(value: Value<'a>) -> Value<'a> {
+        Value::Optional(Some(Arc::new(value)))
+    }
+
+    /// The truth value it is.
+    pub fn as_bool(&self) -> Option<bool> {
+        match self {
+            Value::Bool(b) => Some(*b),
+            _ => None,
+        }
+    }
+    /// The text it is.
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Value::Text(s) => Some(s),
+            _ => None,
+        }
+    }
+    /// The name of its type, as `type(x)` shows.
+    pub fn type_name(&self) -> &str {
+        match self {
+            Value::Null => "null_type",
+            Value::Bool(_) => "bool",
+            Value::Int(_) => "int",
+            Value::Uint(_) => "uint",
+            Value::Double(_) => "double",
+            Value::Text(_) => "string",
+            Value::Bytes(_) => "bytes",
+            Value::Timestamp(_) => "google.protobuf.Timestamp",
+            Value::Duration(_) => "google.protobuf.Duration",
+            Value::List(_) => "list",
+            Value::Map(Map::Struct(s)) => &s.name,
+            Value::Map(_) | Value::Variables => "map",
+            Value::Optional(_) => "optional_type",
+            Value::Type(_) => "type",
+            Value::Opaque(o) => o.type_name(),
+            Value::Unknown(_) => "unknown",
+        }
+    }
+
+    /// What `size()` says, where it says something.
+    pub(crate) fn size(&self) -> Option<usize> {
+        match self {
+            // Counting code points is what size means, and most text is ASCII.
+            Value::Text(s) => Some(if s.is_ascii() { s.len() } else { s.chars().count() }),
+            Value::Bytes(b) => Some(b.len()),
+            Value::List(l) => Some(l.len()),
+            Value::Map(m) => Some(m.len()),
+            Value::Opaque(o) => o.size(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_zero(&self) -> bool {
+        match self {
+            Value::Null => true,
+            Value::Bool(b) => !b,
+            Value::Int(n) | Value::Duration(n) => *n == 0,
+            Value::Uint(n) => *n == 0,
+            Value::Double(d) => *d == 0.0,
+            Value::Text(s) => s.is_empty(),
+            Value::Bytes(b) => b.is_empty(),
+            Value::List(l) => l.len() == 0,
+            Value::Map(m) => m.len() == 0,
+            Value::Optional(o) => o.as_ref().is_none_or(|v| v.is_zero()),
+            _ => false,
+        }
+    }
+
+    /// What `[index]` and `.field` give: the value, nothing where there is none, or why nothing can be asked.
+    pub(crate) fn find(&self, key: &Value<'a>) -> Result<Option<Value<'a>>> {
+        match self {
+            Value::Map(map) => map.find(key),
+            Value::List(list) => {
+                let index = list::index(key)?;
+                match usize::try_from(index).ok().filter(|i| *i < list.len()) {
+                    Some(i) => list.get(i).map(Some),
+                    None => Ok(None),
+                }
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// The fault of a key that is not there.
+    pub(crate) fn missing(&self, key: &Value<'a>) -> EvalError {
+        match self {
+            Value::List(_) => EvalError::new(format!("index out of bounds: {key}")),
+            _ => EvalError::new(format!("no such key: {key}")),
+        }
+    }
+
+    /// What JSON it is; `None` where JSON has no such thing. Timestamps, durations and bytes become text, as in the API.
+    pub fn to_json(&self) -> Option<serde_json::Value> {
+        json::write(self)
+    }
+}

@@ -22,6 +22,10 @@ impl FieldPath {
     pub fn key(&self, key: &str) -> Self {
         Self(format!("{}[{key}]", self.0))
     }
+    /// The path; empty for the object itself, which is shown as `<nil>` elsewhere.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
 impl fmt::Display for FieldPath {
@@ -170,11 +174,11 @@ impl FieldErrors {
     }
     /// `Too long: may not be more than N bytes`
     pub fn too_long(&mut self, path: &FieldPath, max_bytes: usize) {
-        self.push(FieldErrorKind::TooLong, path, None, format!("may not be more than {max_bytes} bytes"));
+        self.push(FieldErrorKind::TooLong, path, None, too_long_detail(max_bytes));
     }
     /// `Too many: N: must have at most M items`
     pub fn too_many(&mut self, path: &FieldPath, actual: usize, max: usize) {
-        self.push(FieldErrorKind::TooMany, path, Some(actual.to_string()), format!("must have at most {max} items"));
+        self.push(FieldErrorKind::TooMany, path, Some(actual.to_string()), too_many_detail(max));
     }
     /// All of another list.
     pub fn extend(&mut self, other: FieldErrors) {
@@ -199,6 +203,15 @@ impl fmt::Display for FieldErrors {
             }
         }
     }
+}
+
+/// The detail of `Too long`.
+pub fn too_long_detail(max_bytes: usize) -> String {
+    format!("may not be more than {max_bytes} byte{}", if max_bytes == 1 { "" } else { "s" })
+}
+/// The detail of `Too many`.
+pub fn too_many_detail(max: usize) -> String {
+    format!("must have at most {max} item{}", if max == 1 { "" } else { "s" })
 }
 
 fn print(value: &impl serde::Serialize) -> String {

@@ -8,6 +8,7 @@ mod clock;
 mod field;
 mod gvk;
 mod intern;
+pub mod metadata;
 mod names;
 mod null;
 mod object;
@@ -21,7 +22,7 @@ pub mod tree;
 pub mod version;
 
 pub use clock::{Clock, SystemClock, format_micro, format_seconds};
-pub use field::{FieldError, FieldErrorKind, FieldErrors, FieldPath};
+pub use field::{FieldError, FieldErrorKind, FieldErrors, FieldPath, too_long_detail, too_many_detail};
 pub use gvk::{GroupKind, GroupResource, GroupVersion, Gvk, Gvr};
 pub use intern::{Intern, Interned, Interner, LabelMap};
 pub use names::{

@@ -21,6 +21,10 @@ impl<'a> Path<'a> {
     pub const fn new(name: &'a str) -> Self {
         Self { parent: None, segment: Segment::Name(name) }
     }
+    /// Whether this is the object itself, which has no name.
+    pub fn is_root(&self) -> bool {
+        self.parent.is_none() && matches!(self.segment, Segment::Name(""))
+    }
     /// The field `name` below this path.
     pub fn child<'b>(&'b self, name: &'b str) -> Path<'b> {
         Path { parent: Some(self), segment: Segment::Name(name) }
@@ -66,6 +70,10 @@ impl Errors {
     /// Whether none was found.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
+    }
+    /// All of another list.
+    pub fn extend(&mut self, other: FieldErrors) {
+        self.0.extend(other);
     }
     /// `Required value`.
     pub fn required(&mut self, p: &Path<'_>, detail: &str) {

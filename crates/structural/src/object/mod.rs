@@ -1,8 +1,13 @@
 //! What happens to an object by its schema, in the order of a request: fitted (metadata, unknown fields, nulls), defaulted,
 //! validated.
+mod correlate;
 mod default;
+mod embedded;
+mod formats;
+mod lists;
 mod metadata;
 mod prune;
+mod validate;
 
 use kelson_codec::{DecodeError, Decoded, StrictErrors};
 use kelson_meta::path::Path;
@@ -10,9 +15,13 @@ use serde_json::Value;
 
 use crate::schema::{Node, Structural};
 
+pub use correlate::{MapList, Old};
 pub use default::{default, drop_nulls};
+pub use embedded::check_embedded;
+pub use lists::check_lists;
 use metadata::coerce;
 pub use prune::{Unknown, prune};
+pub use validate::validate;
 
 /// Brings a decoded object into the form of its schema: metadata is of its type, unknown fields and nulls that mean nothing
 /// are dropped, embedded objects are checked. With `strict`, unknown fields are reported. (Upstream

@@ -2,6 +2,7 @@
 mod format;
 mod node;
 mod parse;
+pub mod pattern;
 mod table;
 
 use std::sync::Arc;

@@ -1,6 +1,7 @@
 //! Tables of what schemas do to objects.
 mod fit;
 mod publish;
+mod validate;
 
 use crate::Structural;
 use serde_json::Value;

@@ -1,0 +1,98 @@
+//! Which part of the old object a part of the new one is compared with (upstream `apiserver/pkg/cel/common`): fields and
+//! map entries by their key, elements of lists of type map by their keys, and of other lists nothing.
+use std::collections::HashMap;
+
+use kelson_schema::ListType;
+use serde_json::{Map, Value};
+
+use crate::schema::Node;
+
+/// A value of the old object that stands for the same thing as one of the new object, with the schema of both.
+#[derive(Clone, Copy, Debug)]
+pub struct Old<'a> {
+    /// The old value.
+    pub value: &'a Value,
+    /// The schema that says how lists are matched.
+    pub node: &'a Node,
+}
+
+impl<'a> Old<'a> {
+    /// The old value of a field or map entry.
+    pub fn key(self, key: &str) -> Option<Self> {
+        let node = self.node.field(key)?;
+        Some(Self { value: self.value.as_object()?.get(key)?, node })
+    }
+    /// The old elements of a list, to be found by the new ones; `None` where elements are not matched.
+    pub fn elements(self) -> Option<Elements<'a>> {
+        if self.node.list_type() != Some(ListType::Map) {
+            return None;
+        }
+        let node = self.node.items()?;
+        let by_key = MapList::of(self.node, self.value.as_array()?);
+        Some(Elements { node, by_key })
+    }
+    /// Whether a new value says the same: order of elements that have keys does not count. What the schema does not
+    /// describe is never the same.
+    pub fn equals(self, new: &Value) -> bool {
+        match (self.value, new) {
+            (Value::Object(old), Value::Object(fields)) => {
+                old.len() == fields.len()
+                    && fields.iter().all(|(key, value)| self.key(key).is_some_and(|old| old.equals(value)))
+            }
+            (Value::Array(old), Value::Array(list)) => {
+                old.len() == list.len()
+                    && match self.elements() {
+                        None => old == list,
+                        Some(elements) => {
+                            list.iter().all(|element| elements.get(element).is_some_and(|old| old.equals(element)))
+                        }
+                    }
+            }
+            (old, new) => old == new,
+        }
+    }
+}
+
+/// The elements of an old list of type map.
+pub struct Elements<'a> {
+    node: &'a Node,
+    by_key: MapList<'a>,
+}
+
+impl<'a> Elements<'a> {
+    /// The old element with the keys of a new one.
+    pub fn get(&self, new: &Value) -> Option<Old<'a>> {
+        let value = self.by_key.get(new)?;
+        Some(Old { value, node: self.node })
+    }
+}
+
+/// A list of type map, by its keys.
+pub struct MapList<'a> {
+    node: &'a Node,
+    elements: HashMap<Vec<&'a Value>, &'a Value>,
+}
+
+impl<'a> MapList<'a> {
+    /// The elements of a list at this place; of those with equal keys the first counts.
+    pub fn of(node: &'a Node, list: &'a [Value]) -> Self {
+        let mut elements = HashMap::with_capacity(list.len());
+        for element in list {
+            if let Some(keys) = element.as_object().and_then(|e| keys_of(node, e)) {
+                elements.entry(keys).or_insert(element);
+            }
+        }
+        Self { node, elements }
+    }
+    /// The element with the same keys as this one.
+    pub fn get(&self, like: &Value) -> Option<&'a Value> {
+        let keys = keys_of(self.node, like.as_object()?)?;
+        self.elements.get(keys.as_slice()).copied()
+    }
+}
+
+/// The values of an element's keys; `None` when one is absent or no scalar.
+fn keys_of<'v>(node: &Node, element: &'v Map<String, Value>) -> Option<Vec<&'v Value>> {
+    let scalar = |v: &&Value| matches!(v, Value::Bool(_) | Value::Number(_) | Value::String(_));
+    node.map_keys().iter().map(|key| element.get(key.as_ref()).filter(scalar)).collect()
+}

@@ -1,4 +1,6 @@
 //! What an admission plugin sees of a request, and what it may leave behind for the client and the audit log.
+use std::collections::BTreeSet;
+
 use kelson_auth::UserInfo;
 use kelson_meta::{GroupResource, Gvk, Gvr, Status};
 use serde_json::Value;
@@ -34,7 +36,7 @@ impl Operation {
 pub struct Operations(u8);
 
 impl Operations {
-    /// Create.
+    /// Making new objects.
     pub const CREATE: Self = Self(1);
     /// Update.
     pub const UPDATE: Self = Self(2);
@@ -44,9 +46,9 @@ impl Operations {
     pub const CONNECT: Self = Self(8);
     /// Create and update: what most plugins handle.
     pub const WRITE: Self = Self(3);
-    /// All four.
+    /// All four there are.
     pub const ALL: Self = Self(15);
-    /// Union.
+    /// This set and another together.
     pub const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)
     }
@@ -81,6 +83,58 @@ pub struct Attributes<'a> {
     pub dry_run: bool,
     /// The operation's options.
     pub options: OperationOptions<'a>,
+    /// What the mutating rounds of this request remember of each other.
+    pub rounds: Rounds,
+}
+
+/// The mutating rounds of one request. When a webhook or a policy has changed the object, the chain goes round once more, so
+/// that the plugins before it see the change (upstream `ReinvocationContext`).
+#[derive(Debug, Default)]
+pub struct Rounds {
+    /// A second round is wanted.
+    pub again: bool,
+    /// This is the second round.
+    pub second: bool,
+    /// What webhooks want of the second round.
+    pub webhooks: Reinvocation,
+    /// What mutating policies want of it.
+    pub policies: Reinvocation,
+}
+
+/// Which webhooks or policies are called again in the second round: those that asked for it and ran before a change.
+#[derive(Debug, Default)]
+pub struct Reinvocation {
+    /// Ran, and want to run again after a later change.
+    ran: BTreeSet<String>,
+    /// Are called in the second round.
+    due: BTreeSet<String>,
+    /// The object as the last of them left it; kept only where somebody may run again.
+    left: Option<Value>,
+}
+
+impl Reinvocation {
+    /// One that wants to run again after later changes has run.
+    pub fn ran(&mut self, id: &str) {
+        self.ran.insert(id.to_owned());
+    }
+    /// The object was changed: all that ran before run again.
+    pub fn changed(&mut self) {
+        self.due.append(&mut self.ran);
+    }
+    /// Whether this one runs in the second round.
+    pub fn is_due(&self, id: &str) -> bool {
+        self.due.contains(id)
+    }
+    /// Begins the second round: what other plugins changed since the first is a change too.
+    pub fn begin_second(&mut self, object: Option<&Value>) {
+        if !self.ran.is_empty() && self.left.as_ref() != object {
+            self.changed();
+        }
+    }
+    /// Ends a round.
+    pub fn end(&mut self, object: Option<&Value>) {
+        self.left = if self.ran.is_empty() { None } else { object.cloned() };
+    }
 }
 
 /// The options of an operation as an object (`CreateOptions`, `UpdateOptions`, `DeleteOptions`), made only when a plugin
@@ -161,6 +215,8 @@ pub struct Notes {
     pub warnings: Vec<String>,
     /// Go to the audit event; keys are `plugin/key`.
     pub audit_annotations: Vec<(String, String)>,
+    /// Go to audit events that hold the request's object, because these show parts of it.
+    pub request_annotations: Vec<(String, String)>,
     /// Plugins that changed the object, in order; filled in for dry runs, which are there to explain.
     pub changed_by: Vec<&'static str>,
     /// The plugin that refused, for the audit log.
@@ -179,6 +235,7 @@ impl Notes {
     pub fn absorb(&mut self, later: Self) {
         later.warnings.into_iter().for_each(|w| self.warn(w));
         self.audit_annotations.extend(later.audit_annotations);
+        self.request_annotations.extend(later.request_annotations);
         for plugin in later.changed_by {
             if !self.changed_by.contains(&plugin) {
                 self.changed_by.push(plugin);

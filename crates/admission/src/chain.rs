@@ -1,67 +1,147 @@
 //! The chain: asks the enabled plugins in order, first refusal wins.
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use kelson_meta::Status;
+use kelson_metrics::Histogram;
 
-use crate::{Attributes, Notes, Operation, Plugin};
+use crate::metrics::Pass;
+use crate::plugin::Passes;
+use crate::{Attributes, Metrics, Notes, Operation, Plugin};
 
 /// Longest wait for a plugin to become ready, before the request fails.
 pub const READY_WAIT: Duration = Duration::from_secs(10);
 const READY_POLL: Duration = Duration::from_millis(100);
 
+/// An enabled plugin, and where its time is counted.
+struct Link {
+    plugin: Arc<dyn Plugin>,
+    passes: Passes,
+    /// By pass and operation, of requests that it did not refuse; made when first needed.
+    times: [[OnceLock<Histogram>; 4]; 2],
+}
+
 /// The enabled plugins in their order. Cheap to clone.
-#[derive(Clone, Default)]
+#[derive(Clone)]
 pub struct Chain {
-    plugins: Arc<[Arc<dyn Plugin>]>,
+    links: Arc<[Link]>,
+    metrics: Arc<Metrics>,
+    steps: Arc<[[OnceLock<Histogram>; 4]; 2]>,
 }
 
 impl Chain {
-    /// From built plugins, in the order they are to be asked.
-    pub fn new(plugins: Vec<Arc<dyn Plugin>>) -> Self {
-        Self { plugins: plugins.into() }
+    /// From built plugins, in the order they are to be asked, each with the passes it has a part in.
+    pub fn new(plugins: Vec<(Arc<dyn Plugin>, Passes)>, metrics: Arc<Metrics>) -> Self {
+        let link = |(plugin, passes)| Link { plugin, passes, times: Default::default() };
+        Self { links: plugins.into_iter().map(link).collect(), metrics, steps: Arc::default() }
     }
     /// The plugins' names in order.
     pub fn names(&self) -> Vec<&'static str> {
-        self.plugins.iter().map(|p| p.name()).collect()
+        self.links.iter().map(|l| l.plugin.name()).collect()
     }
     /// Whether any plugin handles `operation`; lets the caller skip decoding for admission's sake.
     pub fn handles(&self, operation: Operation) -> bool {
-        self.plugins.iter().any(|p| p.handles(operation))
+        self.links.iter().any(|l| l.plugin.handles(operation))
     }
-    /// The mutating pass. Run the defaulting after it, then validation, then [`Chain::validate`].
+    /// The mutating pass. Run the defaulting after it, then validation, then [`Chain::validate`]. Where a webhook or a policy
+    /// has changed the object, it has a second round.
     pub async fn admit(&self, attributes: &mut Attributes<'_>, notes: &mut Notes) -> Result<(), Status> {
+        let begun = Instant::now();
+        let mut outcome = self.round(attributes, notes).await;
+        if outcome.is_ok() && attributes.rounds.again {
+            attributes.rounds.second = true;
+            outcome = self.round(attributes, notes).await;
+        }
+        self.step(Pass::Admit, attributes.operation, begun, outcome)
+    }
+
+    async fn round(&self, attributes: &mut Attributes<'_>, notes: &mut Notes) -> Result<(), Status> {
         let operation = attributes.operation;
-        for plugin in self.plugins.iter().filter(|p| p.handles(operation)) {
+        for link in self.links.iter().filter(|l| l.passes.has(Pass::Admit) && l.plugin.handles(operation)) {
+            let plugin = link.plugin.as_ref();
             if !plugin.ready() {
-                wait_ready(plugin.as_ref(), attributes).await?;
+                wait_ready(plugin, attributes).await?;
             }
             // Comparing costs a copy, so only a dry run, which is there to explain, pays for it.
             let before = attributes.dry_run.then(|| attributes.object.clone());
+            let begun = Instant::now();
             let admitted = match plugin.as_async(attributes) {
                 Some(waiting) => waiting.admit(attributes, notes).await,
                 None => plugin.admit(attributes, notes),
             };
+            link.count(&self.metrics, Pass::Admit, operation, begun, admitted.is_err());
             admitted.inspect_err(|_| notes.refused_by = Some(plugin.name()))?;
-            if before.is_some_and(|b| b != attributes.object) {
+            if before.is_some_and(|b| b != attributes.object) && !notes.changed_by.contains(&plugin.name()) {
                 notes.changed_by.push(plugin.name());
             }
         }
         Ok(())
     }
+
     /// The validating pass.
     pub async fn validate(&self, attributes: &Attributes<'_>, notes: &mut Notes) -> Result<(), Status> {
-        for plugin in self.plugins.iter().filter(|p| p.handles(attributes.operation)) {
+        let begun = Instant::now();
+        let outcome = self.judge(attributes, notes).await;
+        self.step(Pass::Validate, attributes.operation, begun, outcome)
+    }
+
+    async fn judge(&self, attributes: &Attributes<'_>, notes: &mut Notes) -> Result<(), Status> {
+        let operation = attributes.operation;
+        for link in self.links.iter().filter(|l| l.passes.has(Pass::Validate) && l.plugin.handles(operation)) {
+            let plugin = link.plugin.as_ref();
             if !plugin.ready() {
-                wait_ready(plugin.as_ref(), attributes).await?;
+                wait_ready(plugin, attributes).await?;
             }
+            let begun = Instant::now();
             let admitted = match plugin.as_async(attributes) {
                 Some(waiting) => waiting.validate(attributes, notes).await,
                 None => plugin.validate(attributes, notes),
             };
+            link.count(&self.metrics, Pass::Validate, operation, begun, admitted.is_err());
             admitted.inspect_err(|_| notes.refused_by = Some(plugin.name()))?;
         }
         Ok(())
+    }
+
+    fn step<T>(
+        &self,
+        pass: Pass,
+        operation: Operation,
+        begun: Instant,
+        outcome: Result<T, Status>,
+    ) -> Result<T, Status> {
+        let took = begun.elapsed().as_secs_f64();
+        if outcome.is_err() {
+            self.metrics.step(pass, operation, true).observe(took);
+        } else {
+            let step =
+                self.steps[pass as usize][place(operation)].get_or_init(|| self.metrics.step(pass, operation, false));
+            step.observe(took);
+        }
+        outcome
+    }
+}
+
+/// The place of an operation in tables.
+const fn place(operation: Operation) -> usize {
+    match operation {
+        Operation::Create => 0,
+        Operation::Update => 1,
+        Operation::Delete => 2,
+        Operation::Connect => 3,
+    }
+}
+
+impl Link {
+    fn count(&self, metrics: &Metrics, pass: Pass, operation: Operation, begun: Instant, rejected: bool) {
+        let took = begun.elapsed().as_secs_f64();
+        let name = self.plugin.name();
+        if rejected {
+            metrics.plugin(name, pass, operation, true).observe(took);
+        } else {
+            let times = &self.times[pass as usize][place(operation)];
+            times.get_or_init(|| metrics.plugin(name, pass, operation, false)).observe(took);
+        }
     }
 }
 
@@ -101,6 +181,11 @@ mod tests {
         }
     }
 
+    fn chain(plugins: Vec<Arc<dyn Plugin>>) -> Chain {
+        let metrics = Arc::new(Metrics::new(&kelson_metrics::Registry::new()));
+        Chain::new(plugins.into_iter().map(|p| (p, Passes::Both)).collect(), metrics)
+    }
+
     async fn admit(plugins: Vec<Arc<dyn Plugin>>, operation: Operation) -> (Result<(), Status>, Notes) {
         let (kind, resource, user) = (Gvk::new("", "v1", "Node"), Gvr::new("", "v1", "nodes"), UserInfo::default());
         let mut attributes = Attributes {
@@ -115,9 +200,10 @@ mod tests {
             user: &user,
             dry_run: true,
             options: Default::default(),
+            rounds: Default::default(),
         };
         let mut notes = Notes::default();
-        (Chain::new(plugins).admit(&mut attributes, &mut notes).await, notes)
+        (chain(plugins).admit(&mut attributes, &mut notes).await, notes)
     }
 
     #[tokio::test(start_paused = true)]

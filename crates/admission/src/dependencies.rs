@@ -1,13 +1,39 @@
-//! What plugins look things up in: stored objects, the authorizer, and the catalog of kinds.
+//! What plugins look things up in: stored objects, the authorizer, the catalog of kinds, the way to services.
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use kelson_auth::{Authorizer, Objects};
-use kelson_meta::Gvr;
+use kelson_meta::{Gvk, Gvr, Status};
+use kelson_webhook::ServiceResolver;
+use serde_json::Value;
+
+use crate::Metrics;
 
 /// Kinds to resources, for plugins that must judge an object reference.
 pub trait KindMapper: Send + Sync {
     /// The resources served for a kind, and whether each is namespaced; empty when the kind is unknown.
     fn resources(&self, api_version: &str, kind: &str) -> Vec<(Gvr, bool)>;
+}
+
+/// The versions in which objects are served. Admission sees objects in the form that the server works in, which for many
+/// kinds is the stored one; whoever a user configured to judge them sees them in the version of the request, or in another
+/// one that was asked for.
+#[async_trait]
+pub trait Versions: Send + Sync {
+    /// The other resources that give access to the same objects (other versions, and `events` of both groups), each with
+    /// the kind that `subresource` takes there; in the order of their group and version.
+    fn equivalents(&self, resource: &Gvr, subresource: &str) -> Vec<(Gvr, Gvk)>;
+    /// An object of a request for `of` as `resource` serves it; `None` when it is in that form already, as objects of
+    /// subresources with a kind of their own always are.
+    ///
+    /// # Errors
+    /// For what cannot be converted.
+    async fn show(&self, of: &Gvr, resource: &Gvr, kind: &Gvk, object: &Value) -> Result<Option<Value>, Status>;
+    /// The way back, for an object that was changed: fields that `kind` does not have are dropped, defaults filled in.
+    ///
+    /// # Errors
+    /// For what does not read as an object of the kind.
+    async fn take(&self, of: &Gvr, resource: &Gvr, kind: &Gvk, object: Value) -> Result<Value, Status>;
 }
 
 /// Handed to every plugin when it is built.
@@ -19,4 +45,10 @@ pub struct Dependencies {
     pub authorizer: Arc<dyn Authorizer>,
     /// Kinds to resources.
     pub kinds: Arc<dyn KindMapper>,
+    /// Objects in other versions.
+    pub versions: Arc<dyn Versions>,
+    /// Services to addresses, for webhooks.
+    pub services: Arc<dyn ServiceResolver>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
 }

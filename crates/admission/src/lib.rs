@@ -1,20 +1,24 @@
 //! Kelson admission: the chain between authorization and storage, and its plugins.
 //!
 //! The first refusal ends a request. All mutating passes run before the validating ones. Plugins read other objects
-//! through [`kelson_auth::Objects`]; nothing here knows the store or the network.
+//! through [`kelson_auth::Objects`]; nothing here knows the store, and the network only through `kelson-webhook`.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 pub mod attributes;
 pub mod chain;
 pub mod containers;
 mod dependencies;
+pub mod dynamic;
+pub mod metrics;
 pub mod plugin;
 pub mod plugins;
 pub mod registry;
+pub mod webhooks;
 
-pub use attributes::{Attributes, Notes, Operation, OperationOptions, Operations};
+pub use attributes::{Attributes, Notes, Operation, OperationOptions, Operations, Reinvocation, Rounds};
 pub use chain::Chain;
-pub use dependencies::{Dependencies, KindMapper};
+pub use dependencies::{Dependencies, KindMapper, Versions};
+pub use metrics::Metrics;
 pub use plugin::{AsyncPlugin, Plugin};
 pub use plugins::priority::system_priority_classes;
 pub use registry::{AdmissionOptions, BuildError, build, default_plugins, known_plugins};

@@ -2,7 +2,26 @@
 use async_trait::async_trait;
 use kelson_meta::Status;
 
+use crate::metrics::Pass;
 use crate::{Attributes, Notes, Operation};
+
+/// The passes that a plugin has a part in; it is not asked in the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Passes {
+    /// It only changes objects.
+    Admit,
+    /// It only judges.
+    Validate,
+    /// It does both.
+    Both,
+}
+
+impl Passes {
+    /// Whether this pass is one of them.
+    pub fn has(self, pass: Pass) -> bool {
+        self == Self::Both || (self == Self::Admit) == (pass == Pass::Admit)
+    }
+}
 
 /// An admission plugin. The hooks are synchronous, so the chain boxes nothing on the hot path; a plugin that must wait
 /// (quota, webhooks) returns itself from [`Plugin::as_async`] for just the requests that make it wait.

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::plugin::Passes::{self, Admit, Both, Validate};
 use crate::plugins::{
     always, certificates, classes, images, limit_ranger, namespaces, node_restriction, node_selector, owner_references,
     pod_security, priority, runtime_class, service_account, services, storage, tolerations,
 };
-use crate::{Chain, Dependencies, Plugin};
+use crate::{Chain, Dependencies, Plugin, webhooks};
 
 /// The command line's wishes.
 #[derive(Clone, Debug, Default)]
@@ -53,64 +54,67 @@ type Build = fn(&Dependencies, &Value) -> Result<Arc<dyn Plugin>, String>;
 struct Entry {
     name: &'static str,
     by_default: bool,
+    passes: Passes,
     /// `None`: known upstream, not available here.
     build: Option<Build>,
 }
 
-const fn on(name: &'static str, build: Build) -> Entry {
-    Entry { name, by_default: true, build: Some(build) }
+const fn on(name: &'static str, passes: Passes, build: Build) -> Entry {
+    Entry { name, by_default: true, passes, build: Some(build) }
 }
-const fn off(name: &'static str, build: Build) -> Entry {
-    Entry { name, by_default: false, build: Some(build) }
+const fn off(name: &'static str, passes: Passes, build: Build) -> Entry {
+    Entry { name, by_default: false, passes, build: Some(build) }
 }
 const fn absent(name: &'static str) -> Entry {
-    Entry { name, by_default: false, build: None }
+    Entry { name, by_default: false, passes: Both, build: None }
 }
 
 /// All plugins in the order they are asked (upstream `kubeapiserver/options/plugins.go`), the removed ones that are kept
 /// known at the end.
 const PLUGINS: &[Entry] = &[
-    off("AlwaysAdmit", |_, _| Ok(Arc::new(always::AlwaysAdmit))),
+    off("AlwaysAdmit", Both, |_, _| Ok(Arc::new(always::AlwaysAdmit))),
     absent("NamespaceAutoProvision"),
-    on("NamespaceLifecycle", |d, _| Ok(Arc::new(namespaces::NamespaceLifecycle::new(d)))),
-    off("NamespaceExists", |d, _| Ok(Arc::new(namespaces::NamespaceExists::new(d)))),
-    off("LimitPodHardAntiAffinityTopology", |_, _| Ok(Arc::new(always::LimitPodHardAntiAffinityTopology))),
-    on("LimitRanger", |d, _| Ok(Arc::new(limit_ranger::LimitRanger::new(d)))),
-    on("ServiceAccount", |d, _| Ok(Arc::new(service_account::ServiceAccount::new(d)))),
-    off("NodeRestriction", |d, _| Ok(Arc::new(node_restriction::NodeRestriction::new(d)))),
-    on("TaintNodesByCondition", |_, _| Ok(Arc::new(tolerations::TaintNodesByCondition))),
-    off("AlwaysPullImages", |_, _| Ok(Arc::new(images::AlwaysPullImages))),
+    on("NamespaceLifecycle", Both, |d, _| Ok(Arc::new(namespaces::NamespaceLifecycle::new(d)))),
+    off("NamespaceExists", Both, |d, _| Ok(Arc::new(namespaces::NamespaceExists::new(d)))),
+    off("LimitPodHardAntiAffinityTopology", Validate, |_, _| Ok(Arc::new(always::LimitPodHardAntiAffinityTopology))),
+    on("LimitRanger", Both, |d, _| Ok(Arc::new(limit_ranger::LimitRanger::new(d)))),
+    on("ServiceAccount", Both, |d, _| Ok(Arc::new(service_account::ServiceAccount::new(d)))),
+    off("NodeRestriction", Admit, |d, _| Ok(Arc::new(node_restriction::NodeRestriction::new(d)))),
+    on("TaintNodesByCondition", Admit, |_, _| Ok(Arc::new(tolerations::TaintNodesByCondition))),
+    off("AlwaysPullImages", Both, |_, _| Ok(Arc::new(images::AlwaysPullImages))),
     absent("ImagePolicyWebhook"),
-    on("PodSecurity", |d, c| Ok(Arc::new(pod_security::PodSecurity::new(d, c)?))),
-    off("PodNodeSelector", |d, c| Ok(Arc::new(node_selector::PodNodeSelector::new(d, c)?))),
-    on("Priority", |d, _| Ok(Arc::new(priority::Priority::new(d)))),
-    on("DefaultTolerationSeconds", |_, _| Ok(Arc::new(tolerations::DefaultTolerationSeconds::default()))),
+    on("PodSecurity", Validate, |d, c| Ok(Arc::new(pod_security::PodSecurity::new(d, c)?))),
+    off("PodNodeSelector", Both, |d, c| Ok(Arc::new(node_selector::PodNodeSelector::new(d, c)?))),
+    on("Priority", Both, |d, _| Ok(Arc::new(priority::Priority::new(d)))),
+    on("DefaultTolerationSeconds", Admit, |_, _| Ok(Arc::new(tolerations::DefaultTolerationSeconds::default()))),
     absent("PodTolerationRestriction"),
     absent("EventRateLimit"),
-    off("ExtendedResourceToleration", |_, _| Ok(Arc::new(tolerations::ExtendedResourceToleration))),
-    on("DefaultStorageClass", |d, _| Ok(Arc::new(classes::DefaultStorageClass::new(d)))),
-    on("StorageObjectInUseProtection", |_, _| Ok(Arc::new(storage::StorageObjectInUseProtection))),
+    off("ExtendedResourceToleration", Admit, |_, _| Ok(Arc::new(tolerations::ExtendedResourceToleration))),
+    on("DefaultStorageClass", Admit, |d, _| Ok(Arc::new(classes::DefaultStorageClass::new(d)))),
+    on("StorageObjectInUseProtection", Admit, |_, _| Ok(Arc::new(storage::StorageObjectInUseProtection))),
     absent("PodGroupProtection"),
-    off("OwnerReferencesPermissionEnforcement", |d, _| Ok(Arc::new(owner_references::OwnerReferences::new(d)))),
-    on("PersistentVolumeClaimResize", |d, _| Ok(Arc::new(storage::PersistentVolumeClaimResize::new(d)))),
-    on("RuntimeClass", |d, _| Ok(Arc::new(runtime_class::RuntimeClass::new(d)))),
-    on("CertificateApproval", |d, _| Ok(Arc::new(certificates::CertificateApproval::new(d)))),
-    on("CertificateSigning", |d, _| Ok(Arc::new(certificates::CertificateSigning::new(d)))),
+    off("OwnerReferencesPermissionEnforcement", Validate, |d, _| {
+        Ok(Arc::new(owner_references::OwnerReferences::new(d)))
+    }),
+    on("PersistentVolumeClaimResize", Validate, |d, _| Ok(Arc::new(storage::PersistentVolumeClaimResize::new(d)))),
+    on("RuntimeClass", Both, |d, _| Ok(Arc::new(runtime_class::RuntimeClass::new(d)))),
+    on("CertificateApproval", Validate, |d, _| Ok(Arc::new(certificates::CertificateApproval::new(d)))),
+    on("CertificateSigning", Validate, |d, _| Ok(Arc::new(certificates::CertificateSigning::new(d)))),
     absent("ClusterTrustBundleAttest"),
-    on("CertificateSubjectRestriction", |_, _| Ok(Arc::new(certificates::CertificateSubjectRestriction))),
-    on("DefaultIngressClass", |d, _| Ok(Arc::new(classes::DefaultIngressClass::new(d)))),
-    off("DenyServiceExternalIPs", |_, _| Ok(Arc::new(services::DenyServiceExternalIps))),
+    on("CertificateSubjectRestriction", Validate, |_, _| Ok(Arc::new(certificates::CertificateSubjectRestriction))),
+    on("DefaultIngressClass", Admit, |d, _| Ok(Arc::new(classes::DefaultIngressClass::new(d)))),
+    off("DenyServiceExternalIPs", Validate, |_, _| Ok(Arc::new(services::DenyServiceExternalIps))),
     absent("PodTopologyLabels"),
     absent("PodGroupWorkloadExists"),
     absent("NodeDeclaredFeatureValidator"),
     absent("JobValidation"),
     absent("PodResizeValidator"),
     absent("MutatingAdmissionPolicy"),
-    absent("MutatingAdmissionWebhook"),
+    on("MutatingAdmissionWebhook", Admit, |d, c| Ok(Arc::new(webhooks::MutatingWebhooks::new(d, c)?))),
     absent("ValidatingAdmissionPolicy"),
-    absent("ValidatingAdmissionWebhook"),
+    on("ValidatingAdmissionWebhook", Validate, |d, c| Ok(Arc::new(webhooks::ValidatingWebhooks::new(d, c)?))),
     absent("ResourceQuota"),
-    off("AlwaysDeny", |_, _| Ok(Arc::new(always::AlwaysDeny))),
+    off("AlwaysDeny", Both, |_, _| Ok(Arc::new(always::AlwaysDeny))),
     absent("DenyEscalatingExec"),
     absent("SecurityContextDeny"),
 ];
@@ -154,9 +158,9 @@ pub fn build(options: &AdmissionOptions, dependencies: &Dependencies) -> Result<
         let configuration = options.configuration.get(entry.name).unwrap_or(&Value::Null);
         let plugin = make(dependencies, configuration)
             .map_err(|why| BuildError::Configuration { name: entry.name.to_owned(), why })?;
-        plugins.push(plugin);
+        plugins.push((plugin, entry.passes));
     }
-    Ok(Chain::new(plugins))
+    Ok(Chain::new(plugins, Arc::clone(&dependencies.metrics)))
 }
 
 #[cfg(test)]

@@ -2,13 +2,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use kelson_auth::{Attributes as Request, Authorizer, Decision, Objects, UserInfo};
 use kelson_meta::{Gvk, Gvr, Status};
+use kelson_webhook::ServiceResolver;
 use parking_lot::Mutex;
 use serde_json::Value;
 
-use crate::{Attributes, Chain, Dependencies, KindMapper, Notes, Operation, Plugin};
+use crate::plugin::Passes;
+use crate::{Attributes, Chain, Dependencies, KindMapper, Metrics, Notes, Operation, Plugin, Versions};
 
 /// Objects by `resource/namespace/name`.
 pub(crate) struct World(pub Mutex<BTreeMap<String, Value>>);
@@ -46,12 +49,56 @@ impl KindMapper for Kinds {
     }
 }
 
+#[async_trait]
+impl Versions for Kinds {
+    /// Deployments are also served as v1beta1.
+    fn equivalents(&self, resource: &Gvr, _: &str) -> Vec<(Gvr, Gvk)> {
+        match resource.resource.as_str() {
+            "deployments" => {
+                vec![(Gvr::new("apps", "v1beta1", "deployments"), Gvk::new("apps", "v1beta1", "Deployment"))]
+            }
+            _ => Vec::new(),
+        }
+    }
+    async fn show(&self, _: &Gvr, _: &Gvr, kind: &Gvk, object: &Value) -> Result<Option<Value>, Status> {
+        if kind.version == "v1" {
+            return Ok(None);
+        }
+        let mut shown = object.clone();
+        shown["apiVersion"] = kind.api_version().into();
+        Ok(Some(shown))
+    }
+    async fn take(&self, _: &Gvr, _: &Gvr, kind: &Gvk, mut object: Value) -> Result<Value, Status> {
+        if kind.version != "v1" {
+            object["apiVersion"] = Gvk::new(&kind.group, "v1", "").api_version().into();
+        }
+        Ok(object)
+    }
+}
+
+impl ServiceResolver for Kinds {
+    fn resolve(&self, _: &str, name: &str, _: u16) -> Result<std::net::SocketAddr, String> {
+        Err(format!("service {name:?} not found"))
+    }
+}
+
+pub(crate) fn metrics() -> Arc<Metrics> {
+    Arc::new(Metrics::new(&kelson_metrics::Registry::new()))
+}
+
 pub(crate) fn world(objects: &[(&str, Value)]) -> Arc<World> {
     Arc::new(World(Mutex::new(objects.iter().map(|(k, v)| ((*k).to_owned(), v.clone())).collect())))
 }
 
 pub(crate) fn dependencies_of(world: Arc<World>) -> Dependencies {
-    Dependencies { objects: world, authorizer: Arc::new(Rules), kinds: Arc::new(Kinds) }
+    Dependencies {
+        objects: world,
+        authorizer: Arc::new(Rules),
+        kinds: Arc::new(Kinds),
+        versions: Arc::new(Kinds),
+        services: Arc::new(Kinds),
+        metrics: metrics(),
+    }
 }
 
 pub(crate) fn dependencies(objects: &[(&str, Value)]) -> Dependencies {
@@ -99,27 +146,41 @@ pub(crate) struct Outcome {
     pub notes: Notes,
 }
 
+impl Ask<'_> {
+    fn names(&self) -> (Gvk, Gvr, &str) {
+        let (group, rest) = self.resource.split_once('/').unwrap();
+        let (plural, subresource) = rest.split_once('/').unwrap_or((rest, ""));
+        let kind = self.object.as_ref().or(self.old.as_ref()).and_then(|o| o.get("kind")).and_then(Value::as_str);
+        (Gvk::new(group, "v1", kind.unwrap_or("")), Gvr::new(group, "v1", plural), subresource)
+    }
+    fn attributes<'b>(&'b self, names: &'b (Gvk, Gvr, &'b str)) -> Attributes<'b> {
+        Attributes {
+            operation: self.operation,
+            kind: &names.0,
+            resource: &names.1,
+            subresource: names.2,
+            namespace: self.namespace,
+            name: self.name,
+            object: self.object.clone(),
+            old_object: self.old.as_ref(),
+            user: &self.user,
+            dry_run: false,
+            options: Default::default(),
+            rounds: Default::default(),
+        }
+    }
+    /// Shows the request as plugins see it.
+    pub(crate) fn with<T>(self, see: impl FnOnce(&Attributes<'_>) -> T) -> T {
+        let names = self.names();
+        see(&self.attributes(&names))
+    }
+}
+
 /// Sends a request through one plugin, both passes.
 pub(crate) async fn run(plugin: impl Plugin + 'static, ask: Ask<'_>) -> Result<Outcome, Status> {
-    let chain = Chain::new(vec![Arc::new(plugin)]);
-    let (group, rest) = ask.resource.split_once('/').unwrap();
-    let (plural, subresource) = rest.split_once('/').unwrap_or((rest, ""));
-    let kind =
-        ask.object.as_ref().or(ask.old.as_ref()).and_then(|o| o.get("kind")).and_then(Value::as_str).unwrap_or("");
-    let (kind, resource) = (Gvk::new(group, "v1", kind), Gvr::new(group, "v1", plural));
-    let mut attributes = Attributes {
-        operation: ask.operation,
-        kind: &kind,
-        resource: &resource,
-        subresource,
-        namespace: ask.namespace,
-        name: ask.name,
-        object: ask.object,
-        old_object: ask.old.as_ref(),
-        user: &ask.user,
-        dry_run: false,
-        options: Default::default(),
-    };
+    let chain = Chain::new(vec![(Arc::new(plugin), Passes::Both)], metrics());
+    let names = ask.names();
+    let mut attributes = ask.attributes(&names);
     let mut notes = Notes::default();
     chain.admit(&mut attributes, &mut notes).await?;
     chain.validate(&attributes, &mut notes).await?;

@@ -48,7 +48,8 @@ impl ApiServer {
         let tasks = config.tasks.clone();
         let flow: Arc<dyn Flow> = Arc::new(InFlight::new(config.reads_in_flight_max, config.writes_in_flight_max));
         let auth = identity::auth(&config, &objects)?;
-        let admission = admission::chain(&config, &objects, &auth, &catalog)?;
+        let metrics = Metrics::new(store.clone(), Arc::clone(&flow));
+        let admission = admission::chain(&config, &objects, &auth, &catalog, metrics.admission())?;
         let server = Arc::new(Server {
             routes: Routes::new(Arc::clone(&catalog)),
             definitions: Definitions::new(Arc::clone(&catalog), store.clone(), None),
@@ -60,7 +61,7 @@ impl ApiServer {
             clock: Arc::clone(&config.clock),
             services: Services::new(&config, &store)?,
             kubelets: config.kubelet.as_ref().map(KubeletDialer::new).transpose()?,
-            metrics: Metrics::new(store.clone(), Arc::clone(&flow)),
+            metrics,
             health: Readiness::default(),
             discovery: Documents::default(),
             openapi: Documents::default(),

@@ -1,5 +1,6 @@
 //! The window to stored objects that authentication, authorization and admission look through. The API server implements
 //! it over the store; both calls answer from memory and never wait.
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -19,6 +20,16 @@ pub trait Objects: Send + Sync {
     /// What [`Objects::list`] gives, as trees.
     fn trees(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
         self.list(group, resource, namespace).iter().filter_map(|b| serde_json::from_slice(b).ok()).collect()
+    }
+    /// What [`Objects::list`] gives, each with a number that changes when the object does and that no other object has, so
+    /// that a reader can tell what it has decoded already.
+    fn stamped(&self, group: &str, resource: &str, namespace: &str) -> Vec<(u64, Bytes)> {
+        let stamp = |bytes: &Bytes| {
+            let mut hasher = DefaultHasher::new();
+            bytes.hash(&mut hasher);
+            hasher.finish()
+        };
+        self.list(group, resource, namespace).into_iter().map(|bytes| (stamp(&bytes), bytes)).collect()
     }
     /// A read that must reflect every acknowledged write. The default is `get`, right for a store in this process.
     fn get_live(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Bytes> {

@@ -37,7 +37,7 @@ const USER_AGENT: HeaderValue = HeaderValue::from_static("kube-apiserver-admissi
 /// One POST of JSON.
 #[derive(Clone, Debug)]
 pub struct Call {
-    /// The JSON.
+    /// What is sent, as JSON.
     pub body: Bytes,
     /// All of it must be over by then; the server is told in whole seconds (`?timeout=10s`).
     pub timeout: Duration,

@@ -63,6 +63,15 @@ impl Catalog {
         let storage = found.find(|s| !s.converts());
         Some(if first.converts() { storage.unwrap_or(first) } else { first }.clone())
     }
+    /// All resources that give access to what is stored in one place: other versions, and `events` of both groups. In the
+    /// order of their group and version.
+    pub fn of_store(&self, store: kelson_store::Resource) -> Vec<Arc<Served>> {
+        let map = self.by_path.read();
+        let resources = map.values().flat_map(HashMap::values).flat_map(HashMap::values);
+        let mut found: Vec<_> = resources.filter(|served| served.store == store).cloned().collect();
+        found.sort_by(|a, b| (&a.gvr.group, &a.gvr.version).cmp(&(&b.gvr.group, &b.gvr.version)));
+        found
+    }
     /// Serves a resource, replacing one of the same path.
     pub fn insert(&self, served: Arc<Served>) {
         let gvr = &served.gvr;

@@ -1,11 +1,16 @@
 //! The admission chain, built from the configuration over the store, the authorizer and the catalog.
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
-use kelson_admission::{AdmissionOptions, Chain, Dependencies, KindMapper};
+use async_trait::async_trait;
+use kelson_admission::{AdmissionOptions, Chain, Dependencies, KindMapper, Metrics, Versions};
 use kelson_auth::Objects;
-use kelson_meta::Gvr;
+use kelson_meta::{Gvk, Gvr, Status};
+use kelson_webhook::ServiceResolver;
+use rand::Rng as _;
+use serde_json::Value;
 
-use crate::catalog::Catalog;
+use crate::catalog::{Catalog, ObjectSchema, Served};
 use crate::config::{Config, StartError};
 use crate::shared::identity::Auth;
 
@@ -20,6 +25,106 @@ impl KindMapper for Kinds {
     }
 }
 
+impl Kinds {
+    /// The resource of a request and the one in whose form its object is wanted; `None` where the object is of a kind that
+    /// only a subresource takes.
+    fn pair(&self, of: &Gvr, wanted: &Gvr, kind: &Gvk) -> Option<(Arc<Served>, Arc<Served>)> {
+        let find = |gvr: &Gvr| self.0.find(&gvr.group, &gvr.version, &gvr.resource);
+        let wanted = find(wanted).filter(|served| served.gvk == *kind)?;
+        Some((find(of)?, wanted))
+    }
+}
+
+#[async_trait]
+impl Versions for Kinds {
+    fn equivalents(&self, resource: &Gvr, subresource: &str) -> Vec<(Gvr, Gvk)> {
+        let Some(served) = self.0.find(&resource.group, &resource.version, &resource.resource) else {
+            return Vec::new();
+        };
+        let others = self.0.of_store(served.store).into_iter().filter(|other| other.gvr != *resource);
+        let kind = |other: &Served| match subresource {
+            "" => Some(other.gvk.clone()),
+            name => other.sub(name).map(|sub| sub.gvk.clone()),
+        };
+        others.filter_map(|other| Some((other.gvr.clone(), kind(&other)?))).collect()
+    }
+
+    async fn show(&self, of: &Gvr, resource: &Gvr, kind: &Gvk, object: &Value) -> Result<Option<Value>, Status> {
+        let Some((own, wanted)) = self.pair(of, resource, kind) else { return Ok(None) };
+        if own.gvr == wanted.gvr {
+            return if own.works_as_served() {
+                Ok(None)
+            } else {
+                own.working_to_served(object.clone()).await.map(Some)
+            };
+        }
+        let stored = own.working_to_stored(object.clone()).await?;
+        wanted.one_to_served(stored).await.map(Some)
+    }
+
+    async fn take(&self, of: &Gvr, resource: &Gvr, kind: &Gvk, object: Value) -> Result<Value, Status> {
+        let pair = self.pair(of, resource, kind);
+        let schema = match &pair {
+            Some((_, wanted)) => wanted.schema.clone(),
+            None => ObjectSchema::builtin(&kind.group, &kind.version, &kind.kind),
+        };
+        let mut object = schema.normalize(object, false).map_err(|e| Status::bad_request(e.to_string()))?.value;
+        let Some((own, wanted)) = pair else { return Ok(object) };
+        wanted.strategy.default(&wanted.gvk.version, &mut object)?;
+        let working = wanted.served_to_working(object).await?;
+        if own.gvr == wanted.gvr {
+            return Ok(working);
+        }
+        own.stored_to_working(wanted.working_to_stored(working).await?).await
+    }
+}
+
+/// Services as webhooks are reached through them: at a ready endpoint, since the server's machine need not be part of the
+/// service network (upstream `k8s.io/apiserver/pkg/util/proxy`).
+pub struct Endpoints(pub Arc<dyn Objects>);
+
+impl ServiceResolver for Endpoints {
+    fn resolve(&self, namespace: &str, name: &str, port: u16) -> Result<SocketAddr, String> {
+        let service = self.0.tree("", "services", namespace, name);
+        let service = service.ok_or_else(|| format!("service {name:?} not found"))?;
+        let spec = &service["spec"];
+        let kind = spec["type"].as_str().unwrap_or("ClusterIP");
+        if !matches!(kind, "ClusterIP" | "LoadBalancer" | "NodePort") {
+            return Err(format!("unsupported service type {kind:?}"));
+        }
+        let found = items(&spec["ports"]).iter().find(|p| p["port"].as_u64() == Some(port.into()));
+        let found = found.ok_or_else(|| format!("no service port {port} found for service {name:?}"))?;
+        let port_name = found["name"].as_str().unwrap_or("");
+        let mut slices = self.0.trees("discovery.k8s.io", "endpointslices", namespace);
+        slices.retain(|slice| slice["metadata"]["labels"]["kubernetes.io/service-name"] == name);
+        let family = spec["ipFamilies"][0].as_str().unwrap_or("IPv4");
+        // Of the service's first family, if it has endpoints there; `false` comes first.
+        slices.sort_by_key(|slice| slice["addressType"] != family);
+        let of = |slice: &Value| endpoints(slice, port_name);
+        let mut by_family = slices.chunk_by(|a, b| a["addressType"] == b["addressType"]);
+        let candidates = by_family.find_map(|group| {
+            let all: Vec<SocketAddr> = group.iter().flat_map(|slice| of(slice)).collect();
+            (!all.is_empty()).then_some(all)
+        });
+        let none = || format!("no endpoints available for service {name:?}");
+        let candidates = candidates.ok_or_else(none)?;
+        Ok(candidates[rand::rng().random_range(0..candidates.len())])
+    }
+}
+
+fn items(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+/// The addresses of a slice's ready endpoints at a named port.
+fn endpoints(slice: &Value, port_name: &str) -> Vec<SocketAddr> {
+    let named = items(&slice["ports"]).iter().find(|p| p["name"].as_str().unwrap_or("") == port_name);
+    let port = named.and_then(|p| u16::try_from(p["port"].as_u64()?).ok());
+    let ready = |e: &&Value| e["conditions"]["ready"].as_bool().unwrap_or(true);
+    let addresses = items(&slice["endpoints"]).iter().filter(ready).filter_map(|e| e["addresses"][0].as_str());
+    addresses.filter_map(|a| Some(SocketAddr::new(a.parse::<IpAddr>().ok()?, port?))).collect()
+}
+
 /// Builds the admission chain.
 ///
 /// # Errors
@@ -29,16 +134,69 @@ pub fn chain(
     objects: &Arc<dyn Objects>,
     auth: &Auth,
     catalog: &Arc<Catalog>,
+    metrics: Metrics,
 ) -> Result<Chain, StartError> {
     let options = AdmissionOptions {
         enable: config.enable_admission.clone(),
         disable: config.disable_admission.clone(),
         ..AdmissionOptions::default()
     };
+    let kinds = Arc::new(Kinds(Arc::clone(catalog)));
     let dependencies = Dependencies {
         objects: Arc::clone(objects),
         authorizer: Arc::clone(&auth.authorizer),
-        kinds: Arc::new(Kinds(Arc::clone(catalog))),
+        kinds: Arc::clone(&kinds) as Arc<dyn KindMapper>,
+        versions: kinds,
+        services: Arc::new(Endpoints(Arc::clone(objects))),
+        metrics: Arc::new(metrics),
     };
     kelson_admission::build(&options, &dependencies).map_err(|e| StartError::Config(e.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use serde_json::json;
+
+    /// One service and its slices.
+    struct World(Value, Vec<Value>);
+    impl Objects for World {
+        fn get(&self, _: &str, _: &str, namespace: &str, name: &str) -> Option<Bytes> {
+            ((namespace, name) == ("n", "s")).then(|| self.0.to_string().into())
+        }
+        fn list(&self, _: &str, _: &str, _: &str) -> Vec<Bytes> {
+            self.1.iter().map(|s| s.to_string().into()).collect()
+        }
+    }
+
+    #[test]
+    fn endpoints_of_services() {
+        let service = |change: &dyn Fn(&mut Value)| {
+            let mut spec = json!({"ports": [{"name": "web", "port": 443}], "ipFamilies": ["IPv4"]});
+            change(&mut spec);
+            json!({"spec": spec})
+        };
+        let slice = |family: &str, service: &str, endpoints: Value| {
+            json!({"metadata": {"labels": {"kubernetes.io/service-name": service}}, "addressType": family,
+                "ports": [{"name": "other", "port": 1}, {"name": "web", "port": 8443}], "endpoints": endpoints})
+        };
+        let at = |ip: &str, ready: Value| json!({"addresses": [ip], "conditions": {"ready": ready}});
+        let resolve = |service: Value, slices: Vec<Value>, name: &str, port: u16| {
+            let found = Endpoints(Arc::new(World(service, slices))).resolve("n", name, port);
+            found.map(|a| a.to_string())
+        };
+        let plain = || service(&|_| {});
+        let v4 = || slice("IPv4", "s", json!([at("10.0.0.1", json!(false)), at("10.0.0.2", json!(null))]));
+        let v6 = || slice("IPv6", "s", json!([at("fd00::1", json!(true))]));
+        assert_eq!(resolve(plain(), vec![v6(), v4()], "s", 443).unwrap(), "10.0.0.2:8443");
+        assert_eq!(resolve(plain(), vec![v6()], "s", 443).unwrap(), "[fd00::1]:8443");
+        let foreign = slice("IPv4", "t", json!([at("10.0.0.9", json!(true))]));
+        let none = "no endpoints available for service \"s\"";
+        assert_eq!(resolve(plain(), vec![foreign], "s", 443).unwrap_err(), none);
+        assert_eq!(resolve(plain(), vec![], "x", 443).unwrap_err(), "service \"x\" not found");
+        assert_eq!(resolve(plain(), vec![v4()], "s", 80).unwrap_err(), "no service port 80 found for service \"s\"");
+        let external = service(&|s| s["type"] = json!("ExternalName"));
+        assert_eq!(resolve(external, vec![v4()], "s", 443).unwrap_err(), "unsupported service type \"ExternalName\"");
+    }
 }

@@ -149,6 +149,10 @@ impl Metrics {
     pub fn turned_away(&self, read: bool) {
         self.dropped[usize::from(!read)].inc();
     }
+    /// Where admission counts; called once, since families are registered once.
+    pub fn admission(&self) -> kelson_admission::Metrics {
+        kelson_admission::Metrics::new(&self.registry)
+    }
     /// All of it, as text.
     pub fn text(&self) -> String {
         self.registry.text()

@@ -51,6 +51,11 @@ impl Objects for StoreObjects {
         let view = self.store.list(Resource::new(group, resource), namespace, None, None);
         view.iter().map(|r| r.bytes().clone()).collect()
     }
+    fn stamped(&self, group: &str, resource: &str, namespace: &str) -> Vec<(u64, Bytes)> {
+        let namespace = Some(namespace).filter(|n| !n.is_empty());
+        let view = self.store.list(Resource::new(group, resource), namespace, None, None);
+        view.iter().map(|r| (r.revision(), r.bytes().clone())).collect()
+    }
     fn tree(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
         self.tree_of(self.store.get(Resource::new(group, resource), namespace, name)?.as_ref())
     }

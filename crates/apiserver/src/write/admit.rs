@@ -44,6 +44,7 @@ impl Admission<'_> {
             user: &self.cx.user,
             dry_run: self.dry_run,
             options,
+            rounds: Default::default(),
         }
     }
     fn done(&self, mut notes: Notes) {
@@ -141,8 +142,13 @@ pub fn escalation(cx: &RequestContext, served: &Served, object: &Value, old: Opt
 }
 
 /// CONNECT's admission, with the options as its object.
-pub async fn connect(cx: &RequestContext, served: &Served, kind: &str, options: Value) -> Result<(), Status> {
+///
+/// # Errors
+/// The refusal of a plugin.
+pub async fn connect(cx: &RequestContext, served: &Served, kind: &str, mut options: Value) -> Result<(), Status> {
     let gvk = Gvk::new("", "v1", kind);
+    options["kind"] = kind.into();
+    options["apiVersion"] = "v1".into();
     let admission = Admission {
         cx,
         served,

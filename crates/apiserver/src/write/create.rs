@@ -71,6 +71,10 @@ async fn admitted(cx: &RequestContext, served: &Served, value: Value, dry_run: b
     let admission =
         Admission { cx, served, kind: &served.gvk, operation: Operation::Create, name: &name, dry_run, options: None };
     let mut value = admission.mutate(Some(value), None).await?.unwrap_or_default();
+    // A webhook may have given it a name, and may not have moved it.
+    prepare::check_namespace(cx, served, &value)?;
+    let name = meta_text(&value, "name").to_owned();
+    let admission = Admission { name: &name, ..admission };
     served.strategy.default(served.working_version(), &mut value)?;
     let generate = meta_text(&value, "generateName").to_owned();
     if !name.is_empty() || generate.is_empty() {

@@ -1,0 +1,343 @@
+//! Which requests a webhook or a policy is for: rules, selectors, and the same objects under other names
+//! (upstream `plugin/webhook/predicates`, `plugin/policy/matching`).
+use kelson_auth::Objects;
+use kelson_meta::tree::path::{at, list, strings, text};
+use kelson_meta::{GroupResource, Gvk, Gvr, LabelSelector, LabelSelectorSpec, Status};
+use serde_json::Value;
+
+use crate::{Attributes, Operation, Versions};
+
+const GROUP: &str = "admissionregistration.k8s.io";
+/// The kinds that configure admission itself.
+const EXEMPT: [&str; 6] = [
+    "ValidatingWebhookConfiguration",
+    "MutatingWebhookConfiguration",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
+    "MutatingAdmissionPolicy",
+    "MutatingAdmissionPolicyBinding",
+];
+
+/// Whether a request is for a configuration of admission: no webhook and no policy judges those, so that a bad one can
+/// always be repaired.
+pub fn is_exempt(a: &Attributes<'_>) -> bool {
+    a.kind.group == GROUP && EXEMPT.contains(&a.kind.kind.as_str())
+}
+
+/// One entry of `rules`, `resourceRules` or `excludeResourceRules`.
+#[derive(Debug, Default)]
+struct Rule {
+    operations: Vec<String>,
+    groups: Vec<String>,
+    versions: Vec<String>,
+    /// `resource` or `resource/subresource`, either of which may be `*`.
+    resources: Vec<String>,
+    scope: Scope,
+    /// Names of objects; empty: all. Policies alone have them.
+    names: Vec<String>,
+}
+
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Scope {
+    #[default]
+    All,
+    Cluster,
+    Namespaced,
+}
+
+/// Which requests something is for.
+#[derive(Debug)]
+pub struct Criteria {
+    rules: Vec<Rule>,
+    excluded: Vec<Rule>,
+    namespaces: Result<LabelSelector, String>,
+    objects: Result<LabelSelector, String>,
+    equivalent: bool,
+}
+
+/// A request that something is for: the resource and kind in which it wants to see the object.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Match {
+    /// The request's resource, or an equivalent one that a rule names.
+    pub resource: Gvr,
+    /// Kind of its objects.
+    pub kind: Gvk,
+}
+
+fn texts(value: &Value, field: &str) -> Vec<String> {
+    list(value, &[field]).iter().filter_map(Value::as_str).map(str::to_owned).collect()
+}
+
+fn rules(value: &Value, field: &str) -> Vec<Rule> {
+    let rule = |r: &Value| Rule {
+        operations: texts(r, "operations"),
+        groups: texts(r, "apiGroups"),
+        versions: texts(r, "apiVersions"),
+        resources: texts(r, "resources"),
+        scope: match text(r, &["scope"]) {
+            "Cluster" => Scope::Cluster,
+            "Namespaced" => Scope::Namespaced,
+            _ => Scope::All,
+        },
+        names: texts(r, "resourceNames"),
+    };
+    list(value, &[field]).iter().map(rule).collect()
+}
+
+fn selector(value: &Value, field: &str) -> Result<LabelSelector, String> {
+    let spec = at(value, &[field]);
+    if spec.is_null() {
+        return Ok(LabelSelector::everything());
+    }
+    let spec: LabelSelectorSpec = serde_json::from_value(spec.clone()).map_err(|e| e.to_string())?;
+    spec.selector().map_err(|e| e.to_string())
+}
+
+impl Criteria {
+    /// From a webhook, or a policy's `matchConstraints` or `matchResources`.
+    pub fn parse(value: &Value) -> Self {
+        let own = if at(value, &["rules"]).is_null() { "resourceRules" } else { "rules" };
+        Self {
+            rules: rules(value, own),
+            excluded: rules(value, "excludeResourceRules"),
+            namespaces: selector(value, "namespaceSelector"),
+            objects: selector(value, "objectSelector"),
+            equivalent: text(value, &["matchPolicy"]) != "Exact",
+        }
+    }
+
+    /// Whether there is not a single rule: a policy's binding is then for whatever its policy is for.
+    pub fn has_no_rules(&self) -> bool {
+        self.rules.is_empty()
+    }
+
+    /// Whether some rule may be for the request, as far as can be told without looking anything up.
+    pub fn may_concern(&self, a: &Attributes<'_>) -> bool {
+        self.rules.iter().any(|r| r.could_mean(a))
+    }
+
+    /// The form in which the object is wanted; `None` when the request is none of this one's business.
+    ///
+    /// # Errors
+    /// 404 for a namespace that is not there, 500 for a selector that cannot be read; in both cases only when a rule
+    /// matches.
+    pub fn matches(
+        &self,
+        a: &Attributes<'_>,
+        objects: &dyn Objects,
+        versions: &dyn Versions,
+    ) -> Result<Option<Match>, Status> {
+        // What cannot be decided counts only once the rules are for the request.
+        let by_namespace = self.in_namespace(a, objects);
+        if matches!(by_namespace, Ok(false)) {
+            return Ok(None);
+        }
+        let by_object = self.has_labels(a);
+        if matches!(by_object, Ok(false)) {
+            return Ok(None);
+        }
+        if self.excluded.iter().any(|r| r.matches(a, a.resource)) {
+            return Ok(None);
+        }
+        let Some(found) = self.by_rules(a, versions) else { return Ok(None) };
+        by_namespace?;
+        by_object?;
+        Ok(Some(found))
+    }
+
+    fn by_rules(&self, a: &Attributes<'_>, versions: &dyn Versions) -> Option<Match> {
+        if self.rules.iter().any(|r| r.matches(a, a.resource)) {
+            return Some(Match { resource: a.resource.clone(), kind: a.kind.clone() });
+        }
+        // Most rules are of other resources altogether: only those that could mean this one are worth a look at its
+        // other names.
+        if !self.equivalent || !self.rules.iter().chain(&self.excluded).any(|r| r.could_mean(a)) {
+            return None;
+        }
+        let equivalents = versions.equivalents(a.resource, a.subresource);
+        if equivalents.iter().any(|(resource, _)| self.excluded.iter().any(|r| r.matches(a, resource))) {
+            return None;
+        }
+        self.rules.iter().find_map(|rule| {
+            let found = equivalents.iter().find(|(resource, _)| rule.matches(a, resource));
+            found.map(|(resource, kind)| Match { resource: resource.clone(), kind: kind.clone() })
+        })
+    }
+
+    fn in_namespace(&self, a: &Attributes<'_>, objects: &dyn Objects) -> Result<bool, Status> {
+        let is_namespace = a.resource.resource == "namespaces";
+        if a.namespace.is_empty() && !is_namespace {
+            return Ok(true);
+        }
+        let selector = self.namespaces.as_ref().map_err(Status::internal)?;
+        if selector.is_everything() {
+            return Ok(true);
+        }
+        if is_namespace && a.subresource.is_empty() && matches!(a.operation, Operation::Create | Operation::Update) {
+            return Ok(selected(selector, a.new_object()));
+        }
+        let namespace = objects.tree("", "namespaces", "", a.namespace);
+        let namespace =
+            namespace.ok_or_else(|| Status::not_found(&GroupResource::new("", "namespaces"), a.namespace))?;
+        Ok(selected(selector, &namespace))
+    }
+
+    fn has_labels(&self, a: &Attributes<'_>) -> Result<bool, Status> {
+        let selector = self.objects.as_ref().map_err(Status::internal)?;
+        let has = |object: Option<&Value>| object.is_some_and(|o| selected(selector, o));
+        Ok(selector.is_everything() || has(a.object.as_ref()) || has(a.old_object))
+    }
+}
+
+fn selected(selector: &LabelSelector, object: &Value) -> bool {
+    let labels: Vec<(&str, &str)> = strings(object, &["metadata", "labels"]).collect();
+    selector.matches_with(|key| labels.iter().find(|(k, _)| *k == key).map(|(_, v)| *v))
+}
+
+/// Whether a list holds `wanted` or `*`.
+fn holds(items: &[String], wanted: &str) -> bool {
+    items.iter().any(|i| i == "*" || i == wanted)
+}
+
+impl Rule {
+    /// Whether the rule is for the request, were it one for `resource`.
+    fn matches(&self, a: &Attributes<'_>, resource: &Gvr) -> bool {
+        self.fits(a, resource)
+            && holds(&self.groups, &resource.group)
+            && holds(&self.versions, &resource.version)
+            && self.resource(&resource.resource, a.subresource)
+    }
+
+    fn fits(&self, a: &Attributes<'_>, resource: &Gvr) -> bool {
+        let cluster = resource.resource == "namespaces" && resource.group.is_empty() || a.namespace.is_empty();
+        let scope = match self.scope {
+            Scope::All => true,
+            Scope::Cluster => cluster,
+            Scope::Namespaced => !cluster,
+        };
+        scope
+            && holds(&self.operations, a.operation.as_str())
+            && (self.names.is_empty() || self.names.iter().any(|n| n == a.object_name()))
+    }
+
+    /// Whether the rule may be for the request under another of its names: everything but group and version fits.
+    fn could_mean(&self, a: &Attributes<'_>) -> bool {
+        self.fits(a, a.resource) && self.resource(&a.resource.resource, a.subresource)
+    }
+
+    fn resource(&self, resource: &str, subresource: &str) -> bool {
+        self.resources.iter().any(|pattern| {
+            let (r, s) = pattern.split_once('/').unwrap_or((pattern, ""));
+            (r == "*" || r == resource) && (s == "*" || s == subresource)
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Ask, dependencies};
+    use serde_json::json;
+
+    /// `matched(criteria, ask)` is the resource's version that was matched.
+    fn matched(criteria: Value, ask: Ask<'_>) -> Result<Option<String>, String> {
+        let d = dependencies(&[
+            ("namespaces//a", json!({"metadata": {"name": "a", "labels": {"env": "test"}}})),
+            ("namespaces//b", json!({"metadata": {"name": "b"}})),
+        ]);
+        let criteria = Criteria::parse(&criteria);
+        ask.with(|a| criteria.matches(a, d.objects.as_ref(), d.versions.as_ref()))
+            .map(|m| m.map(|m| format!("{}/{}", m.resource.group, m.resource.version)))
+            .map_err(|s| s.message)
+    }
+
+    fn rule(change: impl Fn(&mut Value)) -> Value {
+        let mut rule = json!({"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*"]});
+        change(&mut rule);
+        json!({"rules": [rule]})
+    }
+
+    #[test]
+    fn rules() {
+        let pod = || Ask::pod(json!({"metadata": {"name": "p"}}));
+        let namespace = || Ask::create("/namespaces", json!({"metadata": {"name": "a"}})).named("a", "a");
+        let node = || Ask::create("/nodes", json!({})).named("", "n");
+        let exec = || Ask::new(Operation::Connect, "/pods/exec", json!({})).named("a", "p");
+        for (field, value, ask, want) in [
+            ("operations", json!(["CREATE"]), pod(), true),
+            ("operations", json!(["UPDATE", "DELETE"]), pod(), false),
+            ("operations", json!(["CONNECT"]), exec(), false), // `*` is no subresource
+            ("apiGroups", json!([""]), pod(), true),
+            ("apiGroups", json!(["apps"]), pod(), false),
+            ("apiVersions", json!(["v1"]), pod(), true),
+            ("apiVersions", json!(["v2"]), pod(), false),
+            ("resources", json!(["pods"]), pod(), true),
+            ("resources", json!(["pods"]), exec(), false),
+            ("resources", json!(["pods/*"]), exec(), true),
+            ("resources", json!(["pods/*"]), pod(), true),
+            ("resources", json!(["*/exec"]), exec(), true),
+            ("resources", json!(["pods/log"]), exec(), false),
+            ("resources", json!(["*/*"]), exec(), true),
+            ("scope", json!("Namespaced"), pod(), true),
+            ("scope", json!("Cluster"), pod(), false),
+            ("scope", json!("Cluster"), node(), true),
+            ("scope", json!("Namespaced"), node(), false),
+            ("scope", json!("Cluster"), namespace(), true),
+            ("scope", json!("Namespaced"), namespace(), false),
+            ("resourceNames", json!(["p"]), pod(), true),
+            ("resourceNames", json!(["q"]), pod(), false),
+        ] {
+            let criteria = rule(|r| r[field] = value.clone());
+            assert_eq!(matched(criteria, ask).unwrap().is_some(), want, "{field} {value}");
+        }
+        assert_eq!(matched(json!({}), pod()).unwrap(), None, "no rule, no request");
+        let mut excluded = rule(|_| {});
+        excluded["excludeResourceRules"] = rule(|r| r["resources"] = json!(["pods"]))["rules"].clone();
+        assert_eq!(matched(excluded, pod()).unwrap(), None);
+    }
+
+    #[test]
+    fn selectors() {
+        let with = |field: &str, value: Value| {
+            let mut criteria = rule(|_| {});
+            criteria[field] = value;
+            criteria
+        };
+        let pod = |namespace| Ask::pod(json!({"metadata": {"labels": {"app": "x"}}})).named(namespace, "p");
+        let env = || json!({"matchLabels": {"env": "test"}});
+        assert!(matched(with("namespaceSelector", env()), pod("a")).unwrap().is_some());
+        assert!(matched(with("namespaceSelector", env()), pod("b")).unwrap().is_none());
+        assert_eq!(matched(with("namespaceSelector", env()), pod("c")).unwrap_err(), "namespaces \"c\" not found");
+        let mut other = with("namespaceSelector", env());
+        other["rules"][0]["resources"] = json!(["nodes"]);
+        assert_eq!(matched(other, pod("c")).unwrap(), None, "not its business");
+        let node = Ask::create("/nodes", json!({})).named("", "n");
+        assert!(matched(with("namespaceSelector", env()), node).unwrap().is_some(), "in no namespace");
+        let own = Ask::create("/namespaces", json!({"metadata": {"labels": {"env": "test"}}})).named("c", "c");
+        assert!(
+            matched(with("namespaceSelector", env()), own).unwrap().is_some(),
+            "a new namespace has its own labels"
+        );
+        let app = |v: &str| json!({"matchExpressions": [{"key": "app", "operator": "In", "values": [v]}]});
+        assert!(matched(with("objectSelector", app("x")), pod("a")).unwrap().is_some());
+        assert!(matched(with("objectSelector", app("y")), pod("a")).unwrap().is_none());
+        let (old, new) = (json!({"metadata": {"labels": {"app": "y"}}}), json!({}));
+        assert!(matched(with("objectSelector", app("y")), Ask::update("/pods", old, new)).unwrap().is_some());
+    }
+
+    #[test]
+    fn other_names_of_the_same_objects() {
+        let ask = || Ask::create("apps/deployments", json!({}));
+        let old = |policy: &str| {
+            let mut criteria = rule(|r| {
+                r["apiGroups"] = json!(["apps"]);
+                r["apiVersions"] = json!(["v1beta1"]);
+                r["resources"] = json!(["deployments"]);
+            });
+            criteria["matchPolicy"] = policy.into();
+            criteria
+        };
+        assert_eq!(matched(old("Equivalent"), ask()).unwrap().as_deref(), Some("apps/v1beta1"));
+        assert_eq!(matched(old("Exact"), ask()).unwrap(), None);
+    }
+}

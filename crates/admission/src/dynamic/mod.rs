@@ -1,0 +1,14 @@
+//! What webhooks and policies share: how configurations are read, which requests they are for, and in which version they
+//! see the object. Both are objects that administrators store; a change holds for the very next request, because every
+//! request looks at the store's newest state, and decodes only what has changed.
+pub mod conditions;
+pub mod matching;
+pub mod protect;
+pub mod source;
+pub mod versioned;
+
+pub use conditions::Conditions;
+pub use matching::{Criteria, Match, is_exempt};
+pub use protect::protect;
+pub use source::Source;
+pub use versioned::{Shown, Versioned};

@@ -1,0 +1,92 @@
+//! Stored configurations in the form that requests use, made anew only when one of them has changed.
+use std::sync::Arc;
+
+use kelson_auth::Objects;
+use parking_lot::Mutex;
+use serde_json::Value;
+
+/// The objects of one resource, each decoded once.
+pub struct Source<T> {
+    objects: Arc<dyn Objects>,
+    group: &'static str,
+    resource: &'static str,
+    decode: Decode<T>,
+    known: Mutex<Arc<Known<T>>>,
+}
+
+type Decode<T> = Box<dyn Fn(&Value) -> T + Send + Sync>;
+
+struct Known<T> {
+    /// By the place of its item.
+    stamps: Vec<u64>,
+    items: Arc<Vec<Arc<T>>>,
+}
+
+impl<T> Source<T> {
+    /// Over a cluster-scoped resource. What `decode` makes of an object is kept until that object changes.
+    pub fn new(
+        objects: &Arc<dyn Objects>,
+        group: &'static str,
+        resource: &'static str,
+        decode: impl Fn(&Value) -> T + Send + Sync + 'static,
+    ) -> Self {
+        let known = Mutex::new(Arc::new(Known { stamps: Vec::new(), items: Arc::default() }));
+        Self { objects: Arc::clone(objects), group, resource, decode: Box::new(decode), known }
+    }
+
+    /// All of them as they are stored now, by name.
+    pub fn newest(&self) -> Arc<Vec<Arc<T>>> {
+        let found = self.objects.stamped(self.group, self.resource, "");
+        let known = Arc::clone(&self.known.lock());
+        if known.stamps.iter().eq(found.iter().map(|(stamp, _)| stamp)) {
+            return Arc::clone(&known.items);
+        }
+        let kept = |stamp: u64| {
+            let at = known.stamps.iter().position(|s| *s == stamp)?;
+            known.items.get(at).cloned()
+        };
+        let read = |bytes: &[u8]| {
+            let tree = serde_json::from_slice(bytes);
+            tree.unwrap_or_else(|error| {
+                tracing::error!(resource = self.resource, %error, "stored object does not decode");
+                Value::Null
+            })
+        };
+        let items = found.iter().map(|(stamp, b)| kept(*stamp).unwrap_or_else(|| Arc::new((self.decode)(&read(b)))));
+        let items: Arc<Vec<Arc<T>>> = Arc::new(items.collect());
+        let stamps = found.iter().map(|(stamp, _)| *stamp).collect();
+        *self.known.lock() = Arc::new(Known { stamps, items: Arc::clone(&items) });
+        items
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::world;
+    use kelson_meta::tree::path::text;
+    use serde_json::json;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    #[test]
+    fn only_what_changed_is_decoded_again() {
+        let named = |name: &str| json!({"metadata": {"name": name}});
+        let world = world(&[("things//a", named("a")), ("things//b", named("b"))]);
+        let decoded = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&decoded);
+        let objects: Arc<dyn Objects> = world.clone();
+        let source = Source::new(&objects, "", "things", move |tree| {
+            counter.fetch_add(1, Ordering::Relaxed);
+            text(tree, &["metadata", "name"]).to_owned()
+        });
+        let names = || source.newest().iter().map(|n| n.to_string()).collect::<Vec<_>>();
+        assert_eq!((names(), names()), (vec!["a".into(), "b".into()], vec!["a".into(), "b".into()]));
+        assert_eq!(decoded.load(Ordering::Relaxed), 2);
+        world.0.lock().insert("things//b".into(), named("c"));
+        assert_eq!(names(), ["a", "c"]);
+        assert_eq!(decoded.load(Ordering::Relaxed), 3);
+        world.0.lock().remove("things//a");
+        assert_eq!(names(), ["c"]);
+        assert_eq!(decoded.load(Ordering::Relaxed), 3);
+    }
+}

@@ -1,0 +1,248 @@
+//! What admission counts, under upstream's names (`k8s.io/apiserver/pkg/admission/metrics`). Names of webhooks and policies
+//! are labels, as upstream: administrators choose them, not clients.
+use std::time::Duration;
+
+use kelson_metrics::{Histogram, HistogramVec, IntCounterVec, Registry};
+
+use crate::Operation;
+
+const BUCKETS_S: [f64; 6] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5];
+const WEBHOOK_BUCKETS_S: [f64; 8] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
+const CONDITION_BUCKETS_S: [f64; 7] = [0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25];
+const POLICY_BUCKETS_S: [f64; 6] = [0.000_000_5, 0.001, 0.01, 0.1, 1.0, 10.0];
+/// Codes of webhooks beyond this are counted as this.
+const CODE_MAX: u16 = 600;
+
+/// One of the two passes over the plugins.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pass {
+    /// May change the object.
+    Admit = 0,
+    /// Only judges the object.
+    Validate = 1,
+}
+
+impl Pass {
+    /// The value of the label `type` of plugins and steps.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Admit => "admit",
+            Self::Validate => "validate",
+        }
+    }
+    /// The same for webhooks, whose validating pass upstream names otherwise.
+    pub fn of_webhook(self) -> &'static str {
+        match self {
+            Self::Admit => "admit",
+            Self::Validate => "validating",
+        }
+    }
+}
+
+/// Why a webhook refused a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RejectionCause {
+    /// It said so.
+    Answer,
+    /// It could not be called, or did not answer as it should.
+    Calling,
+    /// The server could not go on with its answer.
+    Server,
+}
+
+impl RejectionCause {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Answer => "no_error",
+            Self::Calling => "calling_webhook_error",
+            Self::Server => "apiserver_internal_error",
+        }
+    }
+}
+
+/// The families of admission, in the registry of the API server.
+#[derive(Clone)]
+pub struct Metrics {
+    steps: HistogramVec,
+    plugins: HistogramVec,
+    webhooks: HistogramVec,
+    rejections: IntCounterVec,
+    failed_open: IntCounterVec,
+    requests: IntCounterVec,
+    condition_errors: IntCounterVec,
+    condition_exclusions: IntCounterVec,
+    condition_seconds: HistogramVec,
+    policies: Policies,
+}
+
+/// What policies' checks are counted under.
+#[derive(Clone)]
+struct Policies {
+    validations: IntCounterVec,
+    validation_seconds: HistogramVec,
+    mutations: IntCounterVec,
+    mutation_seconds: HistogramVec,
+}
+
+impl Policies {
+    fn new(registry: &Registry) -> Self {
+        let validation = ["policy", "policy_binding", "error_type", "enforcement_action"];
+        let mutation = ["policy", "policy_binding", "error_type"];
+        Self {
+            validations: registry.counters(
+                "apiserver_validating_admission_policy_check_total",
+                "Validations of policies, by what went wrong and what was done.",
+                &validation,
+            ),
+            validation_seconds: registry.histograms(
+                "apiserver_validating_admission_policy_check_duration_seconds",
+                "Time of one validation of a policy.",
+                &validation,
+                &POLICY_BUCKETS_S,
+            ),
+            mutations: registry.counters(
+                "apiserver_mutating_admission_policy_check_total",
+                "Mutations of policies, by what went wrong.",
+                &mutation,
+            ),
+            mutation_seconds: registry.histograms(
+                "apiserver_mutating_admission_policy_check_duration_seconds",
+                "Time of one mutation of a policy.",
+                &mutation,
+                &POLICY_BUCKETS_S,
+            ),
+        }
+    }
+}
+
+impl Metrics {
+    /// Registers the families.
+    pub fn new(registry: &Registry) -> Self {
+        let step = ["type", "operation", "rejected"];
+        let named = ["name", "type", "operation", "rejected"];
+        let condition = ["name", "kind", "type", "operation"];
+        let histograms = |name: &str, help: &str, labels: &[&str], buckets: &[f64]| {
+            registry.histograms(&format!("apiserver_{name}"), help, labels, buckets)
+        };
+        let counters =
+            |name: &str, help: &str, labels: &[&str]| registry.counters(&format!("apiserver_{name}"), help, labels);
+        Self {
+            steps: histograms("admission_step_admission_duration_seconds", "Time of a pass.", &step, &BUCKETS_S),
+            plugins: histograms(
+                "admission_controller_admission_duration_seconds",
+                "Time of a plugin in a pass.",
+                &named,
+                &BUCKETS_S,
+            ),
+            webhooks: histograms(
+                "admission_webhook_admission_duration_seconds",
+                "Time of a webhook's call.",
+                &named,
+                &WEBHOOK_BUCKETS_S,
+            ),
+            rejections: counters(
+                "admission_webhook_rejection_count",
+                "Requests that a webhook refused, or that failed because of it.",
+                &["name", "type", "operation", "error_type", "rejection_code"],
+            ),
+            failed_open: counters(
+                "admission_webhook_fail_open_count",
+                "Failed calls that were passed over.",
+                &["name", "type"],
+            ),
+            requests: counters(
+                "admission_webhook_request_total",
+                "Calls of webhooks.",
+                &["name", "type", "operation", "code", "rejected"],
+            ),
+            condition_errors: counters(
+                "admission_match_condition_evaluation_errors_total",
+                "Match conditions that could not be evaluated.",
+                &condition,
+            ),
+            condition_exclusions: counters(
+                "admission_match_condition_exclusions_total",
+                "Requests that a match condition left out.",
+                &condition,
+            ),
+            condition_seconds: histograms(
+                "admission_match_condition_evaluation_seconds",
+                "Time of all match conditions of one webhook or policy.",
+                &condition,
+                &CONDITION_BUCKETS_S,
+            ),
+            policies: Policies::new(registry),
+        }
+    }
+
+    /// Where the passes of one kind that nobody refused are counted.
+    pub(crate) fn step(&self, pass: Pass, operation: Operation, rejected: bool) -> Histogram {
+        self.steps.with_label_values(&[pass.as_str(), operation.as_str(), flag(rejected)])
+    }
+    /// Where a plugin's part in a pass is counted.
+    pub(crate) fn plugin(&self, name: &str, pass: Pass, operation: Operation, rejected: bool) -> Histogram {
+        self.plugins.with_label_values(&[name, pass.as_str(), operation.as_str(), flag(rejected)])
+    }
+    /// Counts the call of a webhook.
+    pub(crate) fn called(
+        &self,
+        name: &str,
+        pass: Pass,
+        operation: Operation,
+        took: Duration,
+        code: u16,
+        rejected: bool,
+    ) {
+        let code = code.min(CODE_MAX).to_string();
+        let (pass, operation, rejected) = (pass.of_webhook(), operation.as_str(), flag(rejected));
+        self.requests.with_label_values(&[name, pass, operation, &code, rejected]).inc();
+        self.webhooks.with_label_values(&[name, pass, operation, rejected]).observe(took.as_secs_f64());
+    }
+    /// Counts a refusal by a webhook.
+    pub(crate) fn rejected(&self, name: &str, pass: Pass, operation: Operation, cause: RejectionCause, code: u16) {
+        let code = code.min(CODE_MAX).to_string();
+        self.rejections.with_label_values(&[name, pass.of_webhook(), operation.as_str(), cause.as_str(), &code]).inc();
+    }
+    /// Counts a failed call that was passed over.
+    pub(crate) fn failed_open(&self, name: &str, pass: Pass) {
+        self.failed_open.with_label_values(&[name, pass.of_webhook()]).inc();
+    }
+    /// Counts the match conditions of one webhook (`webhook`) or policy (`policy`).
+    pub fn conditions(&self, name: &str, kind: &str, pass: Pass, operation: Operation, seen: ConditionsSeen) {
+        let labels = [name, kind, pass.as_str(), operation.as_str()];
+        self.condition_seconds.with_label_values(&labels).observe(seen.took.as_secs_f64());
+        if seen.errors > 0 {
+            self.condition_errors.with_label_values(&labels).inc_by(seen.errors);
+        }
+        if seen.excluded {
+            self.condition_exclusions.with_label_values(&labels).inc();
+        }
+    }
+    /// Counts one validation of a policy: `error` says what went wrong, `action` what was done.
+    pub fn validation(&self, policy: &str, binding: &str, error: &str, action: &str, took: Duration) {
+        let labels = [policy, binding, error, action];
+        self.policies.validations.with_label_values(&labels).inc();
+        self.policies.validation_seconds.with_label_values(&labels).observe(took.as_secs_f64());
+    }
+    /// Counts one mutation of a policy.
+    pub fn mutation(&self, policy: &str, binding: &str, error: &str, took: Duration) {
+        let labels = [policy, binding, error];
+        self.policies.mutations.with_label_values(&labels).inc();
+        self.policies.mutation_seconds.with_label_values(&labels).observe(took.as_secs_f64());
+    }
+}
+
+/// What came of the match conditions of one webhook or policy.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ConditionsSeen {
+    /// Time of all of them.
+    pub took: Duration,
+    /// How many could not be evaluated.
+    pub errors: u64,
+    /// One was false.
+    pub excluded: bool,
+}
+
+fn flag(rejected: bool) -> &'static str {
+    if rejected { "true" } else { "false" }
+}

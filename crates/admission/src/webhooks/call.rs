@@ -1,0 +1,136 @@
+//! One call of one webhook: sent, answered, and what its failure means for the request.
+use std::time::Instant;
+
+use kelson_meta::Status;
+use kelson_webhook::{Call, CallError, WebhookClient};
+
+use super::hook::{Hook, SideEffects};
+use super::review::{self, Answer, AnswerError};
+use crate::dynamic::{Match, Shown};
+use crate::metrics::{Metrics, Pass, RejectionCause};
+use crate::{Attributes, Notes};
+
+/// Longest answer: a patch that replaces the largest object there may be, encoded.
+const ANSWER_BYTES_MAX: usize = 8 << 20;
+
+/// Why a webhook did not simply let the request pass.
+pub enum Failure {
+    /// It could not be called or did not answer as it should; the failure policy decides.
+    Calling {
+        /// What went wrong, as clients read it behind `failed calling webhook "x": `.
+        why: String,
+        /// The code that metrics show.
+        code: u16,
+    },
+    /// It refused the request.
+    Refused(Status),
+    /// The server cannot go on with what it answered.
+    Server(Status),
+}
+
+fn calling(why: impl Into<String>, code: u16) -> Failure {
+    Failure::Calling { why: why.into(), code }
+}
+
+/// What a call is made of.
+pub struct Caller<'a> {
+    /// The plugin's client.
+    pub client: &'a WebhookClient,
+    /// Where calls are counted.
+    pub metrics: &'a Metrics,
+    /// In which pass.
+    pub pass: Pass,
+}
+
+impl Caller<'_> {
+    /// Asks a webhook. Its warnings and annotations go to `notes`, a refusal's too.
+    ///
+    /// # Errors
+    /// See [`Failure`].
+    pub async fn ask(
+        &self,
+        hook: &Hook,
+        a: &Attributes<'_>,
+        form: &Match,
+        shown: &Shown<'_>,
+        notes: &mut Notes,
+    ) -> Result<Answer, Failure> {
+        if a.dry_run {
+            match hook.side_effects {
+                SideEffects::Missing => return Err(calling("Webhook SideEffects is nil", 400)),
+                SideEffects::NoneOnDryRun => {}
+                SideEffects::Some => {
+                    let why = format!("admission webhook {:?} does not support dry run", hook.name);
+                    return Err(Failure::Server(Status::bad_request(why)));
+                }
+            }
+        }
+        let Some(version) = hook.review else {
+            let why = "could not create admission objects: webhook does not accept known AdmissionReview versions (v1, v1beta1)";
+            return Err(calling(why, 400));
+        };
+        let no_client = |e: &str| calling(format!("could not get REST client: {e}"), 500);
+        let target = hook.target.as_ref().map_err(|e| no_client(e))?;
+        let uid = uuid::Uuid::new_v4().to_string();
+        let body = review::request(version, &uid, a, form, shown);
+        let call = Call { body, timeout: hook.timeout, answer_bytes_max: ANSWER_BYTES_MAX };
+        let failed = |e: &dyn std::fmt::Display, code| calling(format!("failed to call webhook: {e}"), code);
+        let answered = self.client.call(target, call).await.map_err(|e| match &e {
+            CallError::Configuration(why) => no_client(why),
+            other => failed(other, other.code()),
+        })?;
+        let answer = review::answer(version, &uid, self.pass == Pass::Admit, &answered).map_err(|e| match e {
+            AnswerError::Undecodable(why) => failed(&why, 503),
+            AnswerError::Invalid(why) => calling(format!("received invalid webhook response: {why}"), 503),
+        })?;
+        for (key, value) in &answer.audit_annotations {
+            notes.annotate(format!("{}/{key}", hook.name), value);
+        }
+        answer.warnings.iter().for_each(|w| notes.warn(w));
+        if answer.allowed { Ok(answer) } else { Err(Failure::Refused(review::refusal(&hook.name, answer.status))) }
+    }
+
+    /// Counts a call, and says what its failure means: nothing where it is to be passed over.
+    ///
+    /// # Errors
+    /// What the client is answered.
+    pub fn judge<T>(
+        &self,
+        hook: &Hook,
+        a: &Attributes<'_>,
+        begun: Instant,
+        outcome: Result<T, Failure>,
+    ) -> Result<Option<T>, Status> {
+        let (name, pass, operation, took) = (&hook.name, self.pass, a.operation, begun.elapsed());
+        let counted = |code, rejected: Option<RejectionCause>| {
+            if let Some(cause) = rejected {
+                self.metrics.rejected(name, pass, operation, cause, code);
+            }
+            self.metrics.called(name, pass, operation, took, code, rejected.is_some());
+        };
+        match outcome {
+            Ok(answer) => {
+                counted(200, None);
+                Ok(Some(answer))
+            }
+            Err(Failure::Calling { why, code }) if hook.ignores_failures => {
+                counted(code, None);
+                self.metrics.failed_open(name, pass);
+                tracing::warn!(webhook = name, %why, "a webhook could not be called and is passed over");
+                Ok(None)
+            }
+            Err(Failure::Calling { why, code }) => {
+                counted(code, Some(RejectionCause::Calling));
+                Err(Status::internal(format!("failed calling webhook {name:?}: {why}")))
+            }
+            Err(Failure::Refused(status)) => {
+                counted(status.code, Some(RejectionCause::Answer));
+                Err(status)
+            }
+            Err(Failure::Server(status)) => {
+                counted(0, Some(RejectionCause::Server));
+                Err(status)
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! MutatingAdmissionWebhook and ValidatingAdmissionWebhook: servers that users configure are asked about requests
+//! (upstream `plugin/webhook`; `admissionregistration.k8s.io/v1`).
+//!
+//! [`hook`] is one configured webhook, [`review`] what is sent and answered, [`call`] one call and what its failure means;
+//! `mutating` asks one after the other, each seeing what the one before changed, `validating` asks all at once.
+mod call;
+mod hook;
+mod mutating;
+mod review;
+mod validating;
+
+pub use mutating::MutatingWebhooks;
+pub use validating::ValidatingWebhooks;
+
+use std::path::Path;
+
+use kelson_meta::Status;
+use kelson_meta::tree::path::text;
+use kelson_webhook::{Credentials, WebhookClient};
+use serde_json::Value;
+
+use crate::dynamic::{Match, Shown};
+use crate::metrics::Pass;
+use crate::{Attributes, Dependencies};
+use hook::Hook;
+
+/// The client of one plugin, under the users of its `kubeConfigFile` (`WebhookAdmission`, `apiserver.config.k8s.io/v1`).
+fn client(d: &Dependencies, configuration: &Value) -> Result<WebhookClient, String> {
+    let file = text(configuration, &["kubeConfigFile"]);
+    if !matches!(text(configuration, &["kind"]), "" | "WebhookAdmission" | "WebhookAdmissionConfiguration") {
+        return Err(format!("unexpected type: {}", text(configuration, &["kind"])));
+    }
+    let credentials = match file {
+        "" => Credentials::default(),
+        file if !file.starts_with('/') => {
+            return Err(format!("kubeConfigFile: Invalid value: {file:?}: must be an absolute file path"));
+        }
+        file => Credentials::load(Path::new(file))?,
+    };
+    Ok(WebhookClient::new(d.services.clone(), credentials))
+}
+
+/// The form in which a webhook wants to see a request; `None` when it is not for it.
+fn concerns(d: &Dependencies, hook: &Hook, a: &Attributes<'_>) -> Result<Option<Match>, Status> {
+    if !hook.criteria.may_concern(a) {
+        return Ok(None);
+    }
+    hook.criteria.matches(a, d.objects.as_ref(), d.versions.as_ref())
+}
+
+/// Whether the match conditions of a webhook hold for a request that its rules are for.
+fn conditions_hold(
+    d: &Dependencies,
+    hook: &Hook,
+    a: &Attributes<'_>,
+    form: &Match,
+    shown: Option<&Shown<'_>>,
+    pass: Pass,
+) -> Result<bool, Status> {
+    let _ = (d, form, shown, pass);
+    match hook.conditions.hold() {
+        Ok(hold) => Ok(hold),
+        Err(_) if hook.ignores_failures => Ok(false),
+        Err(why) => Err(a.forbidden(&why)),
+    }
+}

@@ -1,0 +1,161 @@
+//! MutatingAdmissionWebhook: webhooks are asked in the order of their configurations' names, each sees what the ones before
+//! it made of the object (upstream `plugin/webhook/mutating`).
+use std::time::Instant;
+
+use async_trait::async_trait;
+use kelson_codec::{Budget, Limits};
+use kelson_meta::Status;
+use kelson_webhook::WebhookClient;
+use serde_json::{Value, json};
+
+use super::call::{Caller, Failure};
+use super::hook::{self, Configuration, Hook};
+use super::review::{Answer, JSON_PATCH};
+use crate::dynamic::{Match, Shown, Source, is_exempt, protect};
+use crate::metrics::Pass;
+use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Plugin};
+
+/// Annotations of the audit event, each with round and place of the webhook behind it.
+const PATCH: &str = "patch.webhook.admission.k8s.io/";
+const MUTATION: &str = "mutation.webhook.admission.k8s.io/";
+const FAILED_OPEN: &str = "failed-open.mutation.webhook.admission.k8s.io/";
+
+/// See the module.
+pub struct MutatingWebhooks {
+    d: Dependencies,
+    source: Source<Configuration>,
+    client: WebhookClient,
+}
+
+/// What one webhook made of an object.
+struct Mutation {
+    /// The object in the stored form.
+    object: Value,
+    /// The operations, for the audit log.
+    patch: Value,
+    changed: bool,
+}
+
+impl MutatingWebhooks {
+    /// With the plugin's part of the configuration file.
+    ///
+    /// # Errors
+    /// For a configuration that cannot be used.
+    pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
+        let source = hook::source(d, "mutatingwebhookconfigurations");
+        Ok(Self { d: d.clone(), source, client: super::client(d, configuration)? })
+    }
+
+    /// Asks one webhook, unless the request does not concern it.
+    async fn one(&self, hook: &Hook, index: usize, a: &mut Attributes<'_>, notes: &mut Notes) -> Result<(), Status> {
+        let Some(form) = super::concerns(&self.d, hook, a)? else { return Ok(()) };
+        let begun = Instant::now();
+        let place = format!("round_{}_index_{index}", u8::from(a.rounds.second));
+        let caller = Caller { client: &self.client, metrics: &self.d.metrics, pass: Pass::Admit };
+        let mutation = {
+            let a = &*a;
+            let shown = Shown::of(a, self.d.versions.as_ref(), &form).await?;
+            if !super::conditions_hold(&self.d, hook, a, &form, Some(&shown), Pass::Admit)? {
+                return Ok(());
+            }
+            if a.rounds.second && !a.rounds.webhooks.is_due(&hook.id) {
+                return Ok(());
+            }
+            let mutated = match caller.ask(hook, a, &form, &shown, notes).await {
+                Ok(answer) => self.mutation(hook, a, answer, &form, &shown, notes).await,
+                Err(failure) => Err(failure),
+            };
+            let changed = mutated.as_ref().is_ok_and(|m| m.as_ref().is_some_and(|m| m.changed));
+            let told = json!({"configuration": hook.configuration, "webhook": hook.name, "mutated": changed});
+            notes.annotate(format!("{MUTATION}{place}"), told.to_string());
+            caller.judge(hook, a, begun, mutated)
+        };
+        if let Ok(Some(Some(Mutation { changed: true, .. }))) = &mutation {
+            a.rounds.webhooks.changed();
+            a.rounds.again = true;
+        }
+        if hook.reinvoked {
+            a.rounds.webhooks.ran(&hook.id);
+        }
+        match mutation? {
+            None => notes.annotate(format!("{FAILED_OPEN}{place}"), hook.name.as_str()),
+            Some(None) => {}
+            Some(Some(mutation)) => {
+                let told = json!({"configuration": hook.configuration, "webhook": hook.name,
+                    "patch": mutation.patch, "patchType": JSON_PATCH});
+                notes.request_annotations.push((format!("{PATCH}{place}"), told.to_string()));
+                a.object = Some(mutation.object);
+            }
+        }
+        Ok(())
+    }
+
+    /// What an answer makes of the object; `None` where it leaves it alone.
+    async fn mutation(
+        &self,
+        hook: &Hook,
+        a: &Attributes<'_>,
+        answer: Answer,
+        form: &Match,
+        shown: &Shown<'_>,
+        notes: &mut Notes,
+    ) -> Result<Option<Mutation>, Failure> {
+        let calling = |why: String| Failure::Calling { why, code: 503 };
+        if answer.patch.is_empty() {
+            return Ok(None);
+        }
+        let patch: Value =
+            serde_json::from_slice(&answer.patch).ok().filter(|p: &Value| p.is_array() || p.is_null()).ok_or_else(
+                || calling("received undecodable patch in webhook response: no list of operations".to_owned()),
+            )?;
+        if patch.as_array().is_none_or(Vec::is_empty) {
+            return Ok(None);
+        }
+        let Some(object) = shown.object.as_deref() else {
+            return Err(Failure::Server(Status::internal(format!(
+                "admission webhook {:?} attempted to modify the object, which is not supported for this operation",
+                hook.name
+            ))));
+        };
+        if answer.patch_type != JSON_PATCH {
+            return Err(calling(format!("unsupported patch type {:?}", answer.patch_type)));
+        }
+        let server = |e: &dyn std::fmt::Display| Failure::Server(Status::internal(e));
+        let mut patched = object.clone();
+        kelson_patch::json_patch_within(&mut patched, &patch, &mut Budget::new(Limits::DOCUMENT))
+            .map_err(|e| server(&e))?;
+        protect(a.operation, object, &mut patched, notes);
+        let changed = patched != *object;
+        let taken = self.d.versions.take(a.resource, &form.resource, &form.kind, patched).await;
+        let object = taken.map_err(|e| server(&e.message))?;
+        Ok(Some(Mutation { object, patch, changed }))
+    }
+}
+
+impl Plugin for MutatingWebhooks {
+    fn name(&self) -> &'static str {
+        "MutatingAdmissionWebhook"
+    }
+    fn handles(&self, _: Operation) -> bool {
+        true
+    }
+    fn as_async(&self, a: &Attributes<'_>) -> Option<&dyn AsyncPlugin> {
+        let concerned = !is_exempt(a) && self.source.newest().iter().any(|c| c.may_concern(a));
+        concerned.then_some(self as &dyn AsyncPlugin)
+    }
+}
+
+#[async_trait]
+impl AsyncPlugin for MutatingWebhooks {
+    async fn admit(&self, a: &mut Attributes<'_>, notes: &mut Notes) -> Result<(), Status> {
+        if a.rounds.second {
+            a.rounds.webhooks.begin_second(a.object.as_ref());
+        }
+        let configurations = self.source.newest();
+        for (index, hook) in configurations.iter().flat_map(|c| c.hooks()).enumerate() {
+            self.one(hook, index, a, notes).await?;
+        }
+        a.rounds.webhooks.end(a.object.as_ref());
+        Ok(())
+    }
+}

@@ -1,0 +1,95 @@
+//! ValidatingAdmissionWebhook: all webhooks that a request concerns are asked side by side; the first refusal in their order
+//! is the answer (upstream `plugin/webhook/validating`).
+use std::sync::Arc;
+use std::time::Instant;
+
+use async_trait::async_trait;
+use kelson_meta::Status;
+use kelson_webhook::WebhookClient;
+use serde_json::Value;
+
+use super::call::Caller;
+use super::hook::{self, Configuration, Hook};
+use crate::dynamic::{Match, Source, Versioned, is_exempt};
+use crate::metrics::Pass;
+use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Plugin};
+
+/// Annotation of the audit event: a failed call was passed over.
+const FAILED_OPEN: &str = "failed-open.validating.webhook.admission.k8s.io/";
+
+/// See the module.
+pub struct ValidatingWebhooks {
+    d: Dependencies,
+    source: Source<Configuration>,
+    client: WebhookClient,
+}
+
+impl ValidatingWebhooks {
+    /// With the plugin's part of the configuration file.
+    ///
+    /// # Errors
+    /// For a configuration that cannot be used.
+    pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
+        let source = hook::source(d, "validatingwebhookconfigurations");
+        Ok(Self { d: d.clone(), source, client: super::client(d, configuration)? })
+    }
+
+    /// The webhooks to ask, with the form of the object that each wants.
+    async fn concerned<'c>(
+        &self,
+        a: &'c Attributes<'_>,
+        configurations: &'c [Arc<Configuration>],
+        versioned: &mut Versioned<'c>,
+    ) -> Result<Vec<(&'c Hook, Match)>, Status> {
+        let mut concerned = Vec::new();
+        for hook in configurations.iter().flat_map(|c| c.hooks()) {
+            let Some(form) = super::concerns(&self.d, hook, a)? else { continue };
+            versioned.make(a, self.d.versions.as_ref(), &form).await?;
+            let shown = versioned.get(&form);
+            if super::conditions_hold(&self.d, hook, a, &form, shown, Pass::Validate)? {
+                concerned.push((hook, form));
+            }
+        }
+        Ok(concerned)
+    }
+}
+
+impl Plugin for ValidatingWebhooks {
+    fn name(&self) -> &'static str {
+        "ValidatingAdmissionWebhook"
+    }
+    fn handles(&self, _: Operation) -> bool {
+        true
+    }
+    fn as_async(&self, a: &Attributes<'_>) -> Option<&dyn AsyncPlugin> {
+        let concerned = !is_exempt(a) && self.source.newest().iter().any(|c| c.may_concern(a));
+        concerned.then_some(self as &dyn AsyncPlugin)
+    }
+}
+
+#[async_trait]
+impl AsyncPlugin for ValidatingWebhooks {
+    async fn validate(&self, a: &Attributes<'_>, notes: &mut Notes) -> Result<(), Status> {
+        let configurations = self.source.newest();
+        let mut versioned = Versioned::default();
+        let concerned = self.concerned(a, &configurations, &mut versioned).await?;
+        let caller = Caller { client: &self.client, metrics: &self.d.metrics, pass: Pass::Validate };
+        let (caller, versioned) = (&caller, &versioned);
+        let calls = concerned.iter().enumerate().map(|(index, (hook, form))| async move {
+            let (begun, mut notes) = (Instant::now(), Notes::default());
+            let Some(shown) = versioned.get(form) else { return (Ok(()), notes) };
+            let outcome = caller.ask(hook, a, form, shown, &mut notes).await;
+            let judged = caller.judge(hook, a, begun, outcome);
+            if let Ok(None) = judged {
+                notes.annotate(format!("{FAILED_OPEN}round_0_index_{index}"), hook.name.as_str());
+            }
+            (judged.map(drop), notes)
+        });
+        let mut refused = None;
+        for (outcome, said) in futures::future::join_all(calls).await {
+            notes.absorb(said);
+            refused = refused.or(outcome.err());
+        }
+        refused.map_or(Ok(()), Err)
+    }
+}

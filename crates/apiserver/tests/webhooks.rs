@@ -1,0 +1,421 @@
+//! Admission webhooks on a real TLS server in this process: what they are sent, what their answers do, and that no fault of
+//! theirs is one of the API server.
+mod common;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use common::Api;
+use http_body_util::BodyExt as _;
+use kelson_webhook::test_server::{Behaviour, Seen, TestServer};
+use serde_json::{Value, json};
+
+/// The answer to the request that was seen, with these fields.
+fn answer(seen: &Seen, response: Value) -> Behaviour {
+    let review: Value = serde_json::from_slice(&seen.body).expect("JSON");
+    let mut response = response;
+    response["uid"] = review["request"]["uid"].clone();
+    let review = json!({"kind": "AdmissionReview", "apiVersion": review["apiVersion"], "response": response});
+    Behaviour::Answer(200, review.to_string().into_bytes())
+}
+
+fn patch(seen: &Seen, operations: Value) -> Behaviour {
+    answer(seen, json!({"allowed": true, "patchType": "JSONPatch", "patch": STANDARD.encode(operations.to_string())}))
+}
+
+fn allow(seen: &Seen) -> Behaviour {
+    answer(seen, json!({"allowed": true}))
+}
+
+/// The request of a review.
+fn request(seen: &Seen) -> Value {
+    serde_json::from_slice::<Value>(&seen.body).expect("JSON")["request"].take()
+}
+
+struct World {
+    api: Api,
+    server: Arc<TestServer>,
+}
+
+impl World {
+    async fn new(decide: impl Fn(&Seen) -> Behaviour + Send + Sync + 'static) -> Self {
+        let api = Api::start().await;
+        let server = Arc::new(TestServer::start(&["localhost", "hook.default.svc"], decide).await);
+        Self { api, server }
+    }
+
+    /// A webhook for config maps, changed by `change`.
+    fn hook(&self, name: &str, change: impl FnOnce(&mut Value)) -> Value {
+        let url = format!("https://127.0.0.1:{}/{name}", self.server.address.port());
+        let mut hook = json!({"name": format!("{name}.example.com"), "sideEffects": "None", "admissionReviewVersions": ["v1"],
+            "clientConfig": {"url": url, "caBundle": STANDARD.encode(self.server.ca())},
+            "rules": [{"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]});
+        change(&mut hook);
+        hook
+    }
+
+    async fn configure(&self, kind: &str, name: &str, hooks: Vec<Value>) {
+        let path = format!("/apis/admissionregistration.k8s.io/v1/{}s", kind.to_lowercase());
+        let object = json!({"metadata": {"name": name}, "webhooks": hooks});
+        self.api.create(&path, object).await;
+    }
+    async fn mutating(&self, name: &str, hooks: Vec<Value>) {
+        self.configure("MutatingWebhookConfiguration", name, hooks).await;
+    }
+    async fn validating(&self, name: &str, hooks: Vec<Value>) {
+        self.configure("ValidatingWebhookConfiguration", name, hooks).await;
+    }
+
+    async fn post(&self, name: &str) -> (u16, Value) {
+        self.api.call("POST", MAPS, json!({"metadata": {"name": name}, "data": {"a": "b"}})).await
+    }
+}
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+#[tokio::test]
+async fn a_validating_webhook_sees_the_request_and_refuses_it() {
+    let world = World::new(|seen| match request(seen)["operation"].as_str() {
+        Some("CREATE") => answer(seen, json!({"allowed": true, "warnings": ["careful"]})),
+        _ => answer(seen, json!({"allowed": false, "status": {"message": "no", "code": 403, "reason": "Forbidden"}})),
+    })
+    .await;
+    let v = world.hook("v", |h| h["timeoutSeconds"] = json!(7));
+    world.validating("v", vec![v]).await;
+    let sent = json!({"metadata": {"name": "m"}, "data": {"a": "b"}}).to_string();
+    let response = world.api.raw("POST", &format!("{MAPS}?fieldManager=me"), &[], sent).await;
+    assert_eq!(response.status(), 201);
+    assert_eq!(response.headers()["warning"], "299 - \"careful\"");
+    let uri = format!("{MAPS}/m");
+    let (code, refused) = world.api.call("DELETE", &uri, Value::Null).await;
+    assert_eq!((code, &refused["reason"]), (403, &json!("Forbidden")));
+    assert_eq!(refused["message"], "admission webhook \"v.example.com\" denied the request: no");
+    let (code, _) = world.api.call("PATCH", &uri, json!({"data": {"a": "c"}})).await;
+    assert_eq!(code, 403);
+    assert_eq!(world.api.get(&uri).await["data"]["a"], "b");
+
+    let seen = world.server.seen();
+    assert!(seen[0].path.ends_with("/v?timeout=7s"), "{}", seen[0].path);
+    let create = request(&seen[0]);
+    assert_eq!(create["kind"], json!({"group": "", "version": "v1", "kind": "ConfigMap"}));
+    assert_eq!(create["resource"], json!({"group": "", "version": "v1", "resource": "configmaps"}));
+    assert_eq!((&create["requestKind"], &create["requestResource"]), (&create["kind"], &create["resource"]));
+    assert_eq!((&create["name"], &create["namespace"]), (&json!("m"), &json!("default")));
+    assert_eq!(create["userInfo"]["groups"][0], "system:masters");
+    assert_eq!((&create["dryRun"], &create["oldObject"]), (&json!(false), &Value::Null));
+    assert_eq!(
+        create["options"],
+        json!({"kind": "CreateOptions", "apiVersion": "meta.k8s.io/v1", "fieldManager": "me"})
+    );
+    assert_eq!(create["object"]["data"], json!({"a": "b"}));
+    assert!(create["object"]["metadata"]["uid"].is_string());
+    assert!(create.get("subResource").is_none());
+    let delete = request(&seen[1]);
+    assert_eq!((&delete["operation"], &delete["object"]), (&json!("DELETE"), &Value::Null));
+    assert_eq!(delete["oldObject"]["data"], json!({"a": "b"}));
+    let update = request(&seen[2]);
+    assert_eq!((&update["object"]["data"]["a"], &update["oldObject"]["data"]["a"]), (&json!("c"), &json!("b")));
+}
+
+#[tokio::test]
+async fn mutating_webhooks_go_by_name_and_each_sees_what_the_last_one_did() {
+    let world = World::new(|seen| {
+        let data = request(seen)["object"]["data"].clone();
+        let step = seen.path.trim_start_matches('/').split('?').next().unwrap_or_default().to_owned();
+        let so_far = data["steps"].as_str().unwrap_or_default();
+        patch(
+            seen,
+            json!([{"op": "add", "path": "/data/steps", "value": format!("{so_far}{step}")},
+            {"op": "add", "path": "/metadata/uid", "value": "forged"}, {"op": "add", "path": "/unknown", "value": 1}]),
+        )
+    })
+    .await;
+    world.mutating("2", vec![world.hook("c", |_| {})]).await;
+    world.mutating("1", vec![world.hook("b", |_| {}), world.hook("a", |_| {})]).await;
+    let (code, made) = world.post("m").await;
+    assert_eq!((code, &made["data"]), (201, &json!({"a": "b", "steps": "bac"})));
+    assert_ne!(made["metadata"]["uid"], "forged", "the server alone names objects");
+    assert!(made.get("unknown").is_none());
+}
+
+#[tokio::test]
+async fn a_changed_object_goes_round_once_more() {
+    // `first` asks to see later changes, `last` makes one; `other` does not ask.
+    let world = World::new(|seen| {
+        let object = request(seen)["object"].clone();
+        if seen.path.starts_with("/last") && object["data"]["late"].is_null() {
+            return patch(seen, json!([{"op": "add", "path": "/data/late", "value": "yes"}]));
+        }
+        if seen.path.starts_with("/first") && object["data"]["late"] == "yes" {
+            return patch(seen, json!([{"op": "add", "path": "/data/seen", "value": "late"}]));
+        }
+        allow(seen)
+    })
+    .await;
+    let again = |h: &mut Value| h["reinvocationPolicy"] = json!("IfNeeded");
+    let hooks = vec![world.hook("first", again), world.hook("other", |_| {}), world.hook("last", |_| {})];
+    world.mutating("r", hooks).await;
+    let (_, made) = world.post("m").await;
+    assert_eq!(made["data"], json!({"a": "b", "late": "yes", "seen": "late"}));
+    let path = |s: &Seen| s.path.split('?').next().unwrap_or_default().to_owned();
+    let calls: Vec<String> = world.server.seen().iter().map(path).collect();
+    assert_eq!(calls, ["/first", "/other", "/last", "/first"]);
+}
+
+#[tokio::test]
+async fn faults_of_a_webhook_are_bounded_and_follow_its_policy() {
+    let bomb = || {
+        let mut operations = vec![json!({"op": "add", "path": "/data/x", "value": "0123456789"})];
+        operations.extend((0..10_000).map(|_| json!({"op": "copy", "from": "/data", "path": "/data/x"})));
+        Value::Array(operations)
+    };
+    let world = World::new(move |seen| match seen.path.split(['/', '?']).nth(1).unwrap_or_default() {
+        "hang" => Behaviour::Hang,
+        "stall" => Behaviour::Stall,
+        "break" => Behaviour::Break,
+        "error" => Behaviour::Answer(500, b"oops".to_vec()),
+        "garbage" => Behaviour::Answer(200, b"<html>".to_vec()),
+        "large" => Behaviour::Answer(200, vec![b' '; 9 << 20]),
+        "redirect" => Behaviour::Redirect("https://127.0.0.1:1/".into()),
+        "foreign" => Behaviour::Answer(200, br#"{"response":{"uid":"x","allowed":true}}"#.to_vec()),
+        "undecodable" => patch(seen, json!("nothing")),
+        "bomb" => patch(seen, bomb()),
+        "inapplicable" => patch(seen, json!([{"op": "remove", "path": "/data/none"}])),
+        _ => allow(seen),
+    })
+    .await;
+    let calling = "Internal error occurred: failed calling webhook";
+    for (fault, want) in [
+        ("hang", "context deadline exceeded"),
+        ("stall", "context deadline exceeded"),
+        ("break", "failed to call webhook: Post"),
+        ("error", "an error on the server"),
+        ("garbage", "couldn't get version/kind; json parse error"),
+        ("large", "response body is larger than"),
+        ("redirect", "status code 302"),
+        ("foreign", "received invalid webhook response: expected response.uid="),
+        ("undecodable", "received undecodable patch in webhook response"),
+    ] {
+        let begun = Instant::now();
+        let hook = |policy: &'static str| {
+            world.hook(fault, move |h| {
+                h["timeoutSeconds"] = json!(1);
+                h["failurePolicy"] = json!(policy);
+            })
+        };
+        world.mutating(fault, vec![hook("Fail")]).await;
+        let (code, failed) = world.post(fault).await;
+        let message = failed["message"].as_str().unwrap_or_default();
+        assert_eq!(code, 500, "{fault}: {failed}");
+        assert!(message.starts_with(&format!("{calling} \"{fault}.example.com\": ")), "{fault}: {message}");
+        assert!(message.contains(want), "{fault}: {message}");
+        let path = format!("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{fault}");
+        let ignore = json!([{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}]);
+        world.api.typed("PATCH", &path, "application/json-patch+json", ignore).await;
+        assert_eq!(world.post(fault).await.0, 201, "{fault} is passed over from the next request on");
+        world.api.call("DELETE", &path, Value::Null).await;
+        assert!(begun.elapsed() < Duration::from_secs(5), "{fault} took {:?}", begun.elapsed());
+    }
+    // What the server cannot do with an answer is not the webhook's failure: no policy passes it over.
+    for fault in ["bomb", "inapplicable"] {
+        world.mutating(fault, vec![world.hook(fault, |h| h["failurePolicy"] = json!("Ignore"))]).await;
+        let (code, failed) = world.post(fault).await;
+        assert_eq!(code, 500, "{fault}: {failed}");
+        let path = format!("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{fault}");
+        world.api.call("DELETE", &path, Value::Null).await;
+    }
+    assert_eq!(world.post("afterwards").await.0, 201);
+}
+
+#[tokio::test]
+async fn a_dry_run_goes_only_to_webhooks_without_side_effects() {
+    let world = World::new(allow).await;
+    let uri = format!("{MAPS}?dryRun=All");
+    let post = || world.api.call("POST", &uri, json!({"metadata": {"name": "m"}}));
+    world.validating("a", vec![world.hook("a", |h| h["sideEffects"] = json!("NoneOnDryRun"))]).await;
+    assert_eq!(post().await.0, 201);
+    let told = request(&world.server.seen()[0]);
+    assert_eq!((&told["dryRun"], &told["options"]["dryRun"]), (&json!(true), &json!(["All"])));
+    let some = world.hook("b", |h| {
+        h["sideEffects"] = json!("Some");
+        h["admissionReviewVersions"] = json!(["v1beta1"]);
+    });
+    // Only the old version of the configuration takes these, so it is put into the store as it would lie there.
+    let (code, _) = world
+        .api
+        .call(
+            "POST",
+            "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations",
+            json!({"metadata": {"name": "b"}, "webhooks": [some]}),
+        )
+        .await;
+    if code == 201 {
+        let (code, refused) = post().await;
+        assert_eq!(code, 400);
+        assert_eq!(refused["message"], "admission webhook \"b.example.com\" does not support dry run");
+    }
+}
+
+#[tokio::test]
+async fn validating_webhooks_are_asked_side_by_side_and_the_first_refusal_counts() {
+    let slow = Duration::from_millis(300);
+    let world =
+        World::new(move |seen| match answer(seen, json!({"allowed": false, "status": {"message": seen.path}})) {
+            Behaviour::Answer(_, body) => Behaviour::Slow(slow, body),
+            other => other,
+        })
+        .await;
+    world.validating("v", ["a", "b", "c", "d"].map(|n| world.hook(n, |_| {})).to_vec()).await;
+    let begun = Instant::now();
+    let (code, refused) = world.post("m").await;
+    assert!(begun.elapsed() < slow * 3, "{:?}", begun.elapsed());
+    assert_eq!(code, 400);
+    assert_eq!(refused["message"], "admission webhook \"a.example.com\" denied the request: /a?timeout=10s");
+    assert_eq!(world.server.seen().len(), 4);
+}
+
+#[tokio::test]
+async fn another_version_of_the_same_objects_is_converted_for_the_webhook() {
+    let world = World::new(|seen| {
+        let object = &request(seen)["object"];
+        match object["apiVersion"].as_str() {
+            Some("autoscaling/v1") => patch(seen, json!([{"op": "replace", "path": "/spec/maxReplicas", "value": 7}])),
+            _ => allow(seen),
+        }
+    })
+    .await;
+    let rule = json!([{"operations": ["CREATE"], "apiGroups": ["autoscaling"], "apiVersions": ["v1"],
+        "resources": ["horizontalpodautoscalers"]}]);
+    world.mutating("m", vec![world.hook("m", |h| h["rules"] = rule)]).await;
+    let uri = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers";
+    let scaler = |name: &str| {
+        json!({"metadata": {"name": name}, "spec": {"minReplicas": 1, "maxReplicas": 3,
+            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": "d"}}})
+    };
+    let made = world.api.create(uri, scaler("a")).await;
+    assert_eq!((&made["apiVersion"], &made["spec"]["maxReplicas"]), (&json!("autoscaling/v2"), &json!(7)));
+    let told = request(&world.server.seen()[0]);
+    assert_eq!((&told["kind"]["version"], &told["requestKind"]["version"]), (&json!("v1"), &json!("v2")));
+    let exact = json!([{"op": "replace", "path": "/webhooks/0/matchPolicy", "value": "Exact"}]);
+    let path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/m";
+    world.api.typed("PATCH", path, "application/json-patch+json", exact).await;
+    assert_eq!(world.api.create(uri, scaler("b")).await["spec"]["maxReplicas"], 3);
+}
+
+#[tokio::test]
+async fn configurations_of_admission_and_what_selectors_leave_out_are_not_judged() {
+    let world = World::new(|seen| answer(seen, json!({"allowed": false}))).await;
+    let everything = json!([{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}]);
+    let all = world.hook("all", |h| {
+        h["rules"] = everything;
+        h["namespaceSelector"] = json!({"matchLabels": {"judged": "yes"}});
+        h["objectSelector"] = json!({"matchExpressions": [{"key": "free", "operator": "DoesNotExist"}]});
+    });
+    world.validating("all", vec![all]).await;
+    world.api.create("/api/v1/namespaces", json!({"metadata": {"name": "other"}})).await;
+    let (code, refused) = world
+        .api
+        .call("POST", "/api/v1/namespaces", json!({"metadata": {"name": "n", "labels": {"judged": "yes"}}}))
+        .await;
+    assert_eq!(
+        (code, &refused["message"]),
+        (400, &json!("admission webhook \"all.example.com\" denied the request without explanation"))
+    );
+    let patched =
+        world.api.call("PATCH", "/api/v1/namespaces/default", json!({"metadata": {"labels": {"judged": "yes"}}})).await;
+    assert_eq!(patched.0, 400);
+    assert_eq!(world.post("elsewhere").await.0, 201, "its namespace is not selected");
+    let labelled = json!({"metadata": {"name": "node", "labels": {"free": ""}}});
+    world.api.create("/api/v1/nodes", labelled).await;
+    assert_eq!(world.api.call("POST", "/api/v1/nodes", json!({"metadata": {"name": "node2"}})).await.0, 400);
+    let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/all";
+    assert_eq!(world.api.call("DELETE", path, Value::Null).await.0, 200, "the way out is always open");
+    world.api.create("/api/v1/nodes", json!({"metadata": {"name": "node2"}})).await;
+}
+
+#[tokio::test]
+async fn a_service_is_reached_by_its_endpoints_and_its_new_authority_counts_at_once() {
+    let world = World::new(|seen| answer(seen, json!({"allowed": false}))).await;
+    let hook = world.hook("s", |h| {
+        h["clientConfig"]["service"] = json!({"namespace": "default", "name": "hook", "path": "/judge"});
+        h["clientConfig"]["url"].take();
+    });
+    world.validating("s", vec![hook]).await;
+    let message = |answer: (u16, Value)| answer.1["message"].as_str().unwrap_or_default().to_owned();
+    assert_eq!(
+        message(world.post("m").await),
+        "Internal error occurred: failed calling webhook \"s.example.com\": failed to call webhook: \
+         Post \"https://hook.default.svc:443/judge?timeout=10s\": service \"hook\" not found"
+    );
+    world
+        .api
+        .create(
+            "/api/v1/namespaces/default/services",
+            json!({"metadata": {"name": "hook"}, "spec": {"ports": [{"port": 443}]}}),
+        )
+        .await;
+    assert!(message(world.post("m").await).ends_with("no endpoints available for service \"hook\""));
+    // The API takes no loopback address in a slice: the store does.
+    let slice = json!({"metadata": {"name": "hook-1", "labels": {"kubernetes.io/service-name": "hook"}}, "addressType": "IPv4",
+        "ports": [{"name": "", "port": world.server.address.port()}], "endpoints": [{"addresses": ["127.0.0.1"]}]});
+    store(&world.api, "discovery.k8s.io", "endpointslices", "hook-1", slice).await;
+    let denied = "admission webhook \"s.example.com\" denied the request without explanation";
+    assert_eq!(message(world.post("m").await), denied);
+    let next = world.server.change_authority(&["hook.default.svc"]);
+    let bundle =
+        json!([{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": STANDARD.encode(next)}]);
+    let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/s";
+    let (code, _) = world.api.typed("PATCH", path, "application/json-patch+json", bundle).await;
+    assert_eq!(code, 200);
+    assert_eq!(message(world.post("m").await), denied);
+}
+
+/// Puts an object straight into the store.
+async fn store(api: &Api, group: &str, resource: &str, name: &str, mut object: Value) {
+    use kelson_store::{Body, Fields, Key, Labels, RecordMeta, Resource, Uid, Write};
+    object["metadata"]["resourceVersion"] = "".into();
+    let none: [(&str, &str); 0] = [];
+    let meta = RecordMeta {
+        uid: Uid::new("u"),
+        labels: Labels::new(none),
+        fields: Fields::default(),
+        deleting: false,
+        expires_at_s: 0,
+    };
+    let key = Key::new(Resource::new(group, resource), "default", name);
+    let body = Body::locate(object.to_string()).expect("a body");
+    api.store.commit(Write::create(key, body, meta)).await.expect("stored");
+}
+
+#[tokio::test]
+async fn connections_are_admitted_and_everything_is_counted() {
+    let world = World::new(|seen| answer(seen, json!({"allowed": false}))).await;
+    let rule =
+        json!([{"operations": ["CONNECT"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods/exec"]}]);
+    world.validating("exec", vec![world.hook("exec", |h| h["rules"] = rule)]).await;
+    let pod =
+        json!({"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}});
+    world.api.create("/api/v1/namespaces/default/pods", pod).await;
+    let exec = "/api/v1/namespaces/default/pods/p/exec?command=ls&stdout=true";
+    let (code, _) = world.api.call("POST", exec, Value::Null).await;
+    assert_eq!(code, 400);
+    let told = request(&world.server.seen()[0]);
+    assert_eq!((&told["subResource"], &told["object"]["kind"]), (&json!("exec"), &json!("PodExecOptions")));
+    assert_eq!((&told["object"]["command"], &told["options"]), (&json!(["ls"]), &Value::Null));
+    let response = world.api.raw("GET", "/metrics", &[], "").await;
+    let text = response.into_body().collect().await.expect("body").to_bytes();
+    let text = String::from_utf8_lossy(&text);
+    for line in [
+        "apiserver_admission_webhook_rejection_count{error_type=\"no_error\",name=\"exec.example.com\",operation=\"CONNECT\",\
+         rejection_code=\"400\",type=\"validating\"} 1",
+        "apiserver_admission_webhook_request_total{code=\"400\",name=\"exec.example.com\",operation=\"CONNECT\",\
+         rejected=\"true\",type=\"validating\"} 1",
+        "apiserver_admission_step_admission_duration_seconds_count{operation=\"CONNECT\",rejected=\"true\",type=\"validate\"} 1",
+        "apiserver_admission_controller_admission_duration_seconds_count{name=\"ValidatingAdmissionWebhook\",\
+         operation=\"CONNECT\",rejected=\"true\",type=\"validate\"} 1",
+    ] {
+        assert!(text.contains(line), "{line}\n{text}");
+    }
+}

@@ -67,7 +67,7 @@ impl Catalog {
     /// order of their group and version.
     pub fn of_store(&self, store: kelson_store::Resource) -> Vec<Arc<Served>> {
         let map = self.by_path.read();
-        let resources = map.values().flat_map(HashMap::values).flat_map(HashMap::values);
+        let resources = map.values().flat_map(HashMap::values).flat_map(|version| version.resources.values());
         let mut found: Vec<_> = resources.filter(|served| served.store == store).cloned().collect();
         found.sort_by(|a, b| (&a.gvr.group, &a.gvr.version).cmp(&(&b.gvr.group, &b.gvr.version)));
         found

@@ -26,6 +26,7 @@ mod replicaset;
 mod root_ca;
 mod serviceaccount;
 mod shared;
+mod statefulset;
 #[cfg(test)]
 mod testing;
 mod tokens;

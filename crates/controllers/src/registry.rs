@@ -61,6 +61,7 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     row("serviceaccount-controller", account("service-account-controller"), crate::serviceaccount::start),
     // It makes what the others authenticate with, so it acts as the manager, as upstream.
     row("serviceaccount-token-controller", Identity::Manager, crate::tokens::start),
+    row("statefulset-controller", account("statefulset-controller"), crate::statefulset::start),
     row("taint-eviction-controller", NODES, crate::nodelifecycle::eviction::start),
     // Both bootstrap controllers are off unless named: only clusters that nodes join by bootstrap tokens need them.
     row("token-cleaner-controller", account("token-cleaner"), crate::bootstrap::start_cleaner).off_by_default(),

@@ -204,6 +204,8 @@ informers! {
     jobs: JobView = all();
     /// Daemon sets.
     daemon_sets: DaemonSetView = all();
+    /// Stateful sets.
+    stateful_sets: StatefulSetView = all();
     /// Histories of daemon sets and stateful sets.
     controller_revisions: ControllerRevisionView = all();
     /// Namespaces.

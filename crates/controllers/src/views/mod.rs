@@ -22,6 +22,7 @@ mod replication_controller;
 mod secret;
 mod service;
 mod service_account;
+mod stateful_set;
 mod volume;
 mod volume_attributes_class;
 
@@ -45,5 +46,6 @@ pub use replication_controller::*;
 pub use secret::*;
 pub use service::*;
 pub use service_account::*;
+pub use stateful_set::*;
 pub use volume::*;
 pub use volume_attributes_class::*;

@@ -1,0 +1,71 @@
+//! Stateful sets: pods that are numbered, keep their names and their claims, and come and go in order. This file watches;
+//! `sync` carries out, `plan`, `identity`, `claims` and `status` decide. Upstream `pkg/controller/statefulset`.
+mod claims;
+mod identity;
+mod plan;
+mod revisions;
+mod status;
+mod sync;
+
+use std::sync::Arc;
+
+use kelson_client::{Client, EventRecorder, WorkQueue};
+use kelson_meta::{LabelSelector, ObjectKey};
+
+use crate::shared::context::{Context, WORKERS, enqueue_self};
+use crate::shared::informers::SharedInformer;
+use crate::shared::ownership::enqueue_owners;
+use crate::views::{ClaimView, ControllerRevisionView, PodView, StatefulSetView};
+
+/// The source that this controller's events name.
+const COMPONENT: &str = "statefulset-controller";
+
+struct Controller {
+    ctx: Arc<Context>,
+    client: Client,
+    recorder: EventRecorder,
+    sets: SharedInformer<StatefulSetView>,
+    revisions: SharedInformer<ControllerRevisionView>,
+    pods: SharedInformer<PodView>,
+    claims: SharedInformer<ClaimView>,
+    queue: WorkQueue<ObjectKey>,
+}
+
+/// Starts the stateful set controller.
+pub fn start(ctx: &Arc<Context>) {
+    let client = ctx.client();
+    let queue = WorkQueue::default();
+    let me = Arc::new(Controller {
+        ctx: Arc::clone(ctx),
+        recorder: ctx.recorder(&client, COMPONENT),
+        client,
+        sets: ctx.informers.stateful_sets.reader(),
+        revisions: ctx.informers.controller_revisions.reader(),
+        pods: ctx.informers.pods.reader(),
+        claims: ctx.informers.claims.reader(),
+        queue: queue.clone(),
+    });
+    me.sets.on_change(enqueue_self(&queue));
+    let (q, sets) = (queue.clone(), me.sets.clone());
+    me.pods.on_change(move |change| {
+        enqueue_owners(
+            &sets,
+            &q,
+            change,
+            |p| &p.metadata,
+            |set, pod| set.ordinal_of(&pod.name).is_some() && selector(set).matches(&pod.labels),
+        );
+    });
+    ctx.run_queue(&queue, WORKERS, move |key| {
+        let me = Arc::clone(&me);
+        async move { me.sync(&key).await }
+    });
+}
+
+fn selector(set: &StatefulSetView) -> LabelSelector {
+    let parsed = set.spec.selector.as_ref().and_then(|s| s.selector().ok());
+    parsed.filter(|s| !s.is_everything()).unwrap_or_else(LabelSelector::nothing)
+}
+
+#[cfg(test)]
+mod tests;

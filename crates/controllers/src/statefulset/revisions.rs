@@ -1,0 +1,108 @@
+//! The revisions of a stateful set: the one that pods had, the one they get, and the history.
+use std::collections::{BTreeMap, HashSet};
+use std::sync::Arc;
+
+use kelson_client::Object;
+use serde_json::{Value, json};
+
+use super::plan::revision_of;
+use super::{Controller, selector};
+use crate::shared::context::SyncError;
+use crate::shared::history::{self, Made, NewRevision};
+use crate::shared::ownership::claim_all;
+use crate::views::{ControllerRevisionView, PodView, StatefulSetView};
+
+/// Tells revisions of one set apart.
+const REVISION_HASH_LABEL: &str = "controller.kubernetes.io/hash";
+/// Longest part of a revision's name that is the set's.
+const PREFIX_MAX: usize = 223;
+/// Revisions kept where the API gave no limit.
+const LIMIT_DEFAULT: i32 = 10;
+
+/// A set's revisions.
+pub struct Revisions {
+    /// What pods were before the update.
+    pub current: Arc<ControllerRevisionView>,
+    /// What pods become.
+    pub update: Arc<ControllerRevisionView>,
+    /// Hash collisions met so far.
+    pub collisions: i32,
+    all: Vec<Arc<ControllerRevisionView>>,
+}
+
+/// The pod template that a revision keeps.
+pub fn template_of(revision: &ControllerRevisionView) -> Result<Value, SyncError> {
+    let data: Option<Value> = revision.data.as_deref().and_then(|d| serde_json::from_str(d.get()).ok());
+    let mut template = data.map(|d| d["spec"]["template"].clone()).unwrap_or_default();
+    match template.as_object_mut() {
+        Some(map) => map.remove("$patch"),
+        None => return Err(SyncError::Other(format!("revision {} has no template", revision.metadata.name))),
+    };
+    Ok(template)
+}
+
+impl Controller {
+    /// Finds the set's revisions, and makes or renumbers the newest where that is due.
+    pub(super) async fn revisions_of(&self, set: &Arc<StatefulSetView>) -> Result<Revisions, SyncError> {
+        let data = set.spec.template.as_deref().and_then(history::data_of);
+        let data = data.ok_or_else(|| SyncError::Other("unreadable pod template".into()))?;
+        let candidates = self.revisions.owned_or_orphaned(set.uid(), set.namespace());
+        let mut all =
+            claim_all(&self.client, &**set, &set.metadata, &selector(set), candidates, |r| &r.metadata).await?;
+        history::sort(&mut all);
+        let number = history::next_number(all.iter().map(|r| &**r));
+        let mut collisions = set.status.collision_count.unwrap_or(0);
+        let equal = all.iter().rposition(|r| history::is_of(r, &data));
+        let update = match equal {
+            Some(i) if i + 1 == all.len() => Arc::clone(&all[i]),
+            // Rolled back: an old revision becomes the newest.
+            Some(i) => Arc::new(history::patch(&self.client, &all[i], json!({"revision": number})).await?),
+            None => self.make_revision(set, &data, number, &mut collisions).await?,
+        };
+        let current = all.iter().find(|r| r.metadata.name == set.status.current_revision).map_or(&update, |r| r);
+        Ok(Revisions { current: Arc::clone(current), update: Arc::clone(&update), collisions, all })
+    }
+
+    async fn make_revision(
+        &self,
+        set: &Arc<StatefulSetView>,
+        data: &Value,
+        number: i64,
+        collisions: &mut i32,
+    ) -> Result<Arc<ControllerRevisionView>, SyncError> {
+        let template_labels = &data["spec"]["template"]["metadata"]["labels"];
+        let mut labels: BTreeMap<String, String> = serde_json::from_value(template_labels.clone()).unwrap_or_default();
+        let mut prefix = set.metadata.name.clone();
+        prefix.truncate(PREFIX_MAX);
+        loop {
+            let hash = history::hash(data, Some(*collisions));
+            labels.insert(REVISION_HASH_LABEL.to_owned(), hash.clone());
+            let annotations = &set.metadata.annotations;
+            let name = format!("{prefix}-{hash}");
+            let new = NewRevision { name, labels: labels.clone(), annotations, data, number };
+            match history::create(&self.client, &**set, &new).await? {
+                Made::Revision(made) => return Ok(Arc::from(made)),
+                Made::Collision => *collisions = collisions.saturating_add(1),
+            }
+        }
+    }
+
+    /// Deletes revisions beyond the limit, oldest first, but none that is in use.
+    pub(super) async fn forget_revisions(
+        &self,
+        set: &StatefulSetView,
+        revisions: &Revisions,
+        pods: &BTreeMap<i64, Arc<PodView>>,
+    ) -> Result<(), SyncError> {
+        let Ok(limit) = usize::try_from(set.spec.revision_history_limit.unwrap_or(LIMIT_DEFAULT)) else {
+            return Ok(());
+        };
+        let mut live: HashSet<&str> = pods.values().map(|p| revision_of(p)).collect();
+        live.extend([revisions.current.metadata.name.as_str(), revisions.update.metadata.name.as_str()]);
+        let old: Vec<_> = revisions.all.iter().filter(|r| !live.contains(r.metadata.name.as_str())).collect();
+        for revision in &old[..old.len().saturating_sub(limit)] {
+            history::delete(&self.client, revision).await?;
+        }
+        Ok(())
+    }
+}

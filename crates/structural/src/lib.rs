@@ -4,9 +4,12 @@
 
 pub mod object;
 pub mod publish;
+pub mod rules;
 pub mod schema;
+mod validator;
 
 pub use schema::{SchemaError, Structural};
+pub use validator::Validator;
 
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,7 @@
 //! Tables of what schemas do to objects.
 mod fit;
 mod publish;
+mod rules;
 mod validate;
 
 use crate::Structural;

@@ -1,0 +1,69 @@
+//! What a client is told when a rule fails.
+use kelson_cel::{Activation, Budget, EvalError, Program};
+use kelson_meta::{FieldError, FieldErrorKind};
+use serde_json::Value;
+
+use crate::schema::Rule;
+
+/// A message that an expression makes may have so many bytes.
+const MESSAGE_BYTES_MAX: usize = 5 * 1024;
+
+/// The rule as messages name it: by what its author says of it, else by itself.
+pub(super) fn name_of(rule: &Rule) -> &str {
+    if rule.message.is_empty() { rule.rule.trim() } else { rule.message.trim() }
+}
+
+/// What is said without an expression for it.
+pub(super) fn plain(rule: &Rule) -> String {
+    if rule.message.is_empty() { format!("failed rule: {}", rule.rule.trim()) } else { rule.message.trim().to_owned() }
+}
+
+/// What an expression for a message came to.
+pub(super) enum Made {
+    /// The message.
+    Message(String),
+    /// None that can be shown: the plain one is.
+    Unusable,
+    /// It cost too much: no further rules are asked.
+    TooDear(String),
+}
+
+/// Evaluates the expression for a message; `left` is what the request may still spend.
+pub(super) fn evaluate<'a>(
+    program: &'a Program,
+    source: &str,
+    activation: &Activation<'a>,
+    budget: &mut Budget,
+    left: u64,
+) -> Made {
+    let before = budget.spent();
+    let value = program.eval(activation, budget);
+    if budget.spent() - before > left {
+        let why = "messageExpression evaluation failed due to running out of cost budget, no further validation rules will be run";
+        return Made::TooDear(why.to_owned());
+    }
+    let text = match value {
+        Ok(value) => value.as_text().map(|text| text.trim().to_owned()),
+        Err(EvalError::CostLimit) => {
+            return Made::TooDear(format!(
+                "no further validation rules will be run due to call cost exceeds limit for messageExpression: {source:?}"
+            ));
+        }
+        Err(_) => None,
+    };
+    let usable = |text: &String| !text.is_empty() && text.len() <= MESSAGE_BYTES_MAX && !text.contains('\n');
+    text.filter(usable).map_or(Made::Unusable, Made::Message)
+}
+
+/// The error of a failed rule, by the reason that its author chose. Of objects and lists the value is not shown.
+pub(super) fn error(path: String, value: &Value, detail: String, reason: &str) -> FieldError {
+    let shown = (!value.is_object() && !value.is_array()).then(|| value.to_string());
+    match reason {
+        "FieldValueForbidden" => FieldError { kind: FieldErrorKind::Forbidden, path, value: None, detail },
+        "FieldValueRequired" => FieldError { kind: FieldErrorKind::Required, path, value: None, detail },
+        "FieldValueDuplicate" => {
+            FieldError { kind: FieldErrorKind::Duplicate, path, value: shown, detail: String::new() }
+        }
+        _ => FieldError { kind: FieldErrorKind::Invalid, path, value: shown, detail },
+    }
+}

@@ -1,0 +1,86 @@
+//! The rules of a schema, at the places where they stand. Equal places have their rules compiled once.
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kelson_cel::{DeclType, escape};
+
+use super::compile::{CompiledRule, compile};
+use super::decl::Decls;
+use crate::schema::{Flags, Name, Node};
+
+/// A place with rules at it or below.
+#[derive(Debug)]
+pub(super) struct Place {
+    pub node: Arc<Node>,
+    pub decl: Arc<DeclType>,
+    pub rules: Vec<CompiledRule>,
+    pub properties: Vec<(Name, Arc<Place>)>,
+    pub values: Option<Arc<Place>>,
+    pub items: Option<Arc<Place>>,
+}
+
+impl Place {
+    pub fn property(&self, name: &str) -> Option<&Place> {
+        let at = self.properties.binary_search_by(|(n, _)| n.as_ref().cmp(name)).ok()?;
+        Some(&self.properties[at].1)
+    }
+}
+
+/// All rules of a schema, compiled.
+#[derive(Debug)]
+pub struct Rules {
+    pub(super) root: Option<Arc<Place>>,
+}
+
+impl Rules {
+    /// The rules at a place and below; `root` when the place is an object of its own.
+    pub fn of(node: &Arc<Node>, root: bool) -> Self {
+        let mut maker = Maker { decls: Decls::default(), made: HashMap::new() };
+        Self { root: maker.place(node, root) }
+    }
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.root.is_none()
+    }
+}
+
+struct Maker {
+    decls: Decls,
+    made: HashMap<(*const Node, bool), Option<Arc<Place>>>,
+}
+
+impl Maker {
+    fn place(&mut self, node: &Arc<Node>, root: bool) -> Option<Arc<Place>> {
+        if !node.is(Flags::BELOW_RULES) {
+            return None;
+        }
+        let key = (Arc::as_ptr(node), root);
+        if let Some(made) = self.made.get(&key) {
+            return made.clone();
+        }
+        let made = self.make(node, root).map(Arc::new);
+        self.made.insert(key, made.clone());
+        made
+    }
+
+    fn make(&mut self, node: &Arc<Node>, root: bool) -> Option<Place> {
+        let decl = self.decls.of(node, root)?;
+        let mut properties = Vec::new();
+        for (name, property) in node.properties() {
+            let embedded = property.is(Flags::EMBEDDED);
+            // Of a root, what stands in metadata is seen only as far as every object has it.
+            let seen = match escape(name) {
+                Some(identifier) => decl.field(&identifier).is_some(),
+                None => self.decls.of(property, embedded).is_some(),
+            };
+            if let Some(place) = seen.then(|| self.place(property.arc(), embedded)).flatten() {
+                properties.push((name.clone(), place));
+            }
+        }
+        let mut below = |child: &Arc<Node>| self.place(child, child.is(Flags::EMBEDDED));
+        let values = node.values_of_map().and_then(|c| below(c.arc()));
+        let items = node.items().and_then(|c| below(c.arc()));
+        let rules = compile(node, &decl);
+        Some(Place { node: Arc::clone(node), decl, rules, properties, values, items })
+    }
+}

@@ -1,0 +1,113 @@
+//! All that a schema says of an object, in the order of upstream's strategy for custom resources
+//! (`pkg/registry/customresource/strategy.go`). What holds for objects of every kind (metadata, type) is the caller's.
+use std::sync::OnceLock;
+
+use kelson_meta::path::{Errors, Path};
+use kelson_meta::{FieldError, FieldErrorKind, FieldErrors};
+use serde_json::Value;
+
+use crate::Structural;
+use crate::object::{Old, check_embedded, check_lists, validate};
+use crate::rules::Rules;
+use crate::schema::Flags;
+
+/// Validates the objects of one version of a kind. Its rules are compiled when the first object asks for them, so that
+/// kinds of which there are no objects cost nothing.
+#[derive(Debug)]
+pub struct Validator {
+    schema: Structural,
+    rules: OnceLock<Rules>,
+}
+
+impl Validator {
+    /// A validator by a schema that was accepted before.
+    pub fn new(schema: Structural) -> Self {
+        Self { schema, rules: OnceLock::new() }
+    }
+    /// The schema.
+    pub fn schema(&self) -> &Structural {
+        &self.schema
+    }
+
+    /// Faults of a new object. `errors` holds what its caller found: rules are asked only when nothing is wrong that they
+    /// could stumble over.
+    pub fn check_create(&self, object: &Value, errors: &mut FieldErrors) {
+        let node = self.schema.declared();
+        errors.extend(validate(object, node, None, &Path::new("")));
+        let mut e = Errors::new();
+        check_embedded(object, node, &Path::new(""), &mut e);
+        check_lists(object, node, &Path::new(""), &mut e);
+        errors.extend(e.finish());
+        self.ask(object, None, errors);
+    }
+
+    /// Faults of a change. Answers what users should be warned of: rules that fail for parts which did not change.
+    pub fn check_update(&self, new: &Value, old: &Value, errors: &mut FieldErrors) -> Vec<String> {
+        let node = self.schema.declared();
+        errors.extend(validate(new, node, Some(Old { value: old, node }), &Path::new("")));
+        let mut e = Errors::new();
+        check_embedded(new, node, &Path::new(""), &mut e);
+        errors.extend(e.finish());
+        self.check_lists_of_update(new, old, errors);
+        self.ask(new, Some(old), errors)
+    }
+
+    /// Faults of a change of `status` alone; warnings as of a change.
+    pub fn check_status_update(&self, new: &Value, old: &Value, errors: &mut FieldErrors) -> Vec<String> {
+        let node = self.schema.declared();
+        if let (Some(status), Some(schema)) = (new.get("status"), node.property("status")) {
+            let old = Old { value: old, node }.key("status");
+            errors.extend(validate(status, schema, old, &Path::new("status")));
+        }
+        self.check_lists_of_update(new, old, errors);
+        self.ask(new, Some(old), errors)
+    }
+
+    /// Lists that were not unique before need not be now.
+    fn check_lists_of_update(&self, new: &Value, old: &Value, errors: &mut FieldErrors) {
+        let faults = |object: &Value| {
+            let mut e = Errors::new();
+            check_lists(object, self.schema.declared(), &Path::new(""), &mut e);
+            e.finish()
+        };
+        let found = faults(new);
+        if !found.is_empty() && faults(old).is_empty() {
+            errors.extend(found);
+        }
+    }
+
+    fn ask(&self, object: &Value, old: Option<&Value>, errors: &mut FieldErrors) -> Vec<String> {
+        let node = self.schema.declared();
+        if !node.is(Flags::BELOW_RULES) {
+            return Vec::new();
+        }
+        if errors.0.iter().any(|e| is_blocking(e.kind)) {
+            errors.0.push(FieldError {
+                kind: FieldErrorKind::Invalid,
+                path: "<nil>".to_owned(),
+                value: Some("null".to_owned()),
+                detail: UNCHECKED.to_owned(),
+            });
+            return Vec::new();
+        }
+        let rules = self.rules.get_or_init(|| Rules::of(node, true));
+        let matched = old.map(|value| Old { value, node });
+        let verdict = rules.ask(&Path::new(""), object, old, matched);
+        errors.0.extend(verdict.errors);
+        verdict.warnings
+    }
+}
+
+const UNCHECKED: &str = "some validation rules were not checked because the object was invalid; correct the existing errors to complete validation";
+
+/// Whether a fault is one that expressions would stumble over: of type, size or presence.
+fn is_blocking(kind: FieldErrorKind) -> bool {
+    matches!(
+        kind,
+        FieldErrorKind::NotSupported
+            | FieldErrorKind::Required
+            | FieldErrorKind::TooLong
+            | FieldErrorKind::TooMany
+            | FieldErrorKind::TypeInvalid
+    )
+}

@@ -8,6 +8,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use ipnet::IpNet;
 use jiff::Timestamp;
+use jiff::tz::TimeZone;
 use kelson_apiserver::{
     ApiServer, AuthorizationMode, Config, KubeletConfig, Running, ServiceAccountConfig, ServingConfig,
 };
@@ -186,6 +187,7 @@ fn start_controllers(
             service_cidrs: vec![ranges.service],
         },
         legacy_tokens: Some(Arc::new(sign)),
+        time_zone: TimeZone::system(),
         metrics,
         ..kelson_controllers::Config::default()
     };

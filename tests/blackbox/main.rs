@@ -6,6 +6,7 @@ mod bad_input;
 mod credentials;
 mod durability;
 mod hosts;
+mod jobs;
 mod pod_isolation;
 mod pod_lifecycle;
 mod pods;
@@ -18,6 +19,7 @@ fn main() {
         api_concepts::tests(),
         bad_input::tests(),
         workloads::tests(),
+        jobs::tests(),
         pods::tests(),
         pod_lifecycle::tests(),
         pod_isolation::tests(),

@@ -10,6 +10,7 @@ mod bootstrap;
 mod certificates;
 #[cfg(test)]
 mod cluster;
+mod cronjob;
 mod daemonset;
 mod deployment;
 mod endpoints;
@@ -30,6 +31,7 @@ mod statefulset;
 #[cfg(test)]
 mod testing;
 mod tokens;
+mod ttl_after_finished;
 mod views;
 
 use std::sync::Arc;

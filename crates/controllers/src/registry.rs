@@ -30,6 +30,7 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     row("certificatesigningrequest-approving-controller", CERTIFICATES, crate::certificates::approve::start),
     row("certificatesigningrequest-cleaner-controller", CERTIFICATES, crate::certificates::clean::start),
     row("certificatesigningrequest-signing-controller", CERTIFICATES, crate::certificates::sign::start),
+    row("cronjob-controller", account("cronjob-controller"), crate::cronjob::start),
     row("daemonset-controller", account("daemon-set-controller"), crate::daemonset::start),
     row("deployment-controller", account("deployment-controller"), crate::deployment::start),
     row("endpoints-controller", account("endpoint-controller"), crate::endpoints::start),
@@ -65,6 +66,7 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     row("taint-eviction-controller", NODES, crate::nodelifecycle::eviction::start),
     // Both bootstrap controllers are off unless named: only clusters that nodes join by bootstrap tokens need them.
     row("token-cleaner-controller", account("token-cleaner"), crate::bootstrap::start_cleaner).off_by_default(),
+    row("ttl-after-finished-controller", account("ttl-after-finished-controller"), crate::ttl_after_finished::start),
     row(
         "volumeattributesclass-protection-controller",
         account("volumeattributesclass-protection-controller"),

@@ -1,10 +1,11 @@
 //! Kelson meta: what every layer shares and no layer owns.
 //!
 //! `Status` (the API's error), group/version/kind names, object metadata views, selectors, quantities, field
-//! errors, name rules, helpers for object trees and the clock. No sockets, no schema, no policy of any component.
+//! errors, name rules, cron schedules, helpers for object trees and the clock. No sockets, no schema, no policy of any component.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod clock;
+mod cron;
 mod field;
 mod gvk;
 mod intern;
@@ -22,6 +23,7 @@ pub mod tree;
 pub mod version;
 
 pub use clock::{Clock, SystemClock, format_micro, format_seconds};
+pub use cron::CronSchedule;
 pub use field::{FieldError, FieldErrorKind, FieldErrors, FieldPath, too_long_detail, too_many_detail};
 pub use gvk::{GroupKind, GroupResource, GroupVersion, Gvk, Gvr};
 pub use intern::{Intern, Interned, Interner, LabelMap};

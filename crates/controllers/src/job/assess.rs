@@ -18,7 +18,7 @@ pub const SUCCESS_CRITERIA_MET: &str = "SuccessCriteriaMet";
 pub const FAILURE_TARGET: &str = "FailureTarget";
 
 /// What a job is judged by.
-pub struct Observed<'a> {
+pub struct Look<'a> {
     /// The job.
     pub job: &'a JobView,
     /// Its pods.
@@ -74,7 +74,7 @@ pub struct Assessment {
 }
 
 /// Judges a job.
-pub fn assess(seen: &Observed<'_>) -> Assessment {
+pub fn assess(seen: &Look<'_>) -> Assessment {
     let job = seen.job;
     let mut status = job.status.clone();
     let uncounted = status.uncounted_terminated_pods.get_or_insert_default().clone();
@@ -107,7 +107,7 @@ pub fn assess(seen: &Observed<'_>) -> Assessment {
 }
 
 /// Whether a pod's end is still to be counted: it is tracked, and has an index of the job where it must have one.
-fn is_uncounted(seen: &Observed<'_>, pod: &JobPod) -> bool {
+fn is_uncounted(seen: &Look<'_>, pod: &JobPod) -> bool {
     pod.tracked
         && !seen.released.contains(pod.uid())
         && (!seen.job.is_indexed() || pod.index_below(completions(seen.job)).is_some())
@@ -119,7 +119,7 @@ pub fn completions(job: &JobView) -> u32 {
 }
 
 /// An end that was decided in an earlier look, or that the pod failure policy asks for.
-fn decided(status: &JobStatus, seen: &Observed<'_>) -> Option<JobCondition> {
+fn decided(status: &JobStatus, seen: &Look<'_>) -> Option<JobCondition> {
     if let Some(met) = status.holds(SUCCESS_CRITERIA_MET) {
         return Some(met.clone());
     }
@@ -135,12 +135,12 @@ fn decided(status: &JobStatus, seen: &Observed<'_>) -> Option<JobCondition> {
     Some(failure(seen, "PodFailurePolicy", message))
 }
 
-fn failure(seen: &Observed<'_>, reason: &str, message: impl Into<String>) -> JobCondition {
+fn failure(seen: &Look<'_>, reason: &str, message: impl Into<String>) -> JobCondition {
     JobCondition::new(FAILURE_TARGET, "True", reason, message, seen.now)
 }
 
 /// Too many failures, or too long; notes when the deadline will be reached.
-fn limits(a: &mut Assessment, seen: &Observed<'_>) -> Option<JobCondition> {
+fn limits(a: &mut Assessment, seen: &Look<'_>) -> Option<JobCondition> {
     let job = seen.job;
     if a.failed > job.spec.backoff_limit.unwrap_or(i32::MAX) || too_many_restarts(seen) {
         return Some(failure(seen, "BackoffLimitExceeded", "Job has reached the specified backoff limit"));
@@ -159,7 +159,7 @@ fn limits(a: &mut Assessment, seen: &Observed<'_>) -> Option<JobCondition> {
 }
 
 /// Whether containers that are restarted in their pods have been so too often.
-fn too_many_restarts(seen: &Observed<'_>) -> bool {
+fn too_many_restarts(seen: &Look<'_>) -> bool {
     if !seen.restarts_in_place {
         return false;
     }
@@ -171,7 +171,7 @@ fn too_many_restarts(seen: &Observed<'_>) -> bool {
     if limit == 0 { restarts > 0 } else { restarts >= limit }
 }
 
-fn assess_indexes(a: &mut Assessment, seen: &Observed<'_>, fresh: &[&JobPod]) {
+fn assess_indexes(a: &mut Assessment, seen: &Look<'_>, fresh: &[&JobPod]) {
     let (job, completions) = (seen.job, completions(seen.job));
     let before = Indexes::parse(&job.status.completed_indexes, completions);
     let succeeded = pods::succeeded_indexes(&before, seen.pods, completions);
@@ -200,7 +200,7 @@ fn assess_indexes(a: &mut Assessment, seen: &Observed<'_>, fresh: &[&JobPod]) {
 }
 
 /// Too many failed indexes, or none left that could still succeed.
-fn index_limits(seen: &Observed<'_>, state: &IndexState, failed: &Indexes) -> Option<JobCondition> {
+fn index_limits(seen: &Look<'_>, state: &IndexState, failed: &Indexes) -> Option<JobCondition> {
     let most = seen.job.spec.max_failed_indexes.map(|n| usize::try_from(n).unwrap_or(0));
     if most.is_some_and(|most| failed.len() > most) {
         let text = "Job has exceeded the specified maximal number of failed indexes";
@@ -338,8 +338,7 @@ mod tests {
             let (j, pods) = (job(&json!({"backoffLimit": limit}), &json!({})), seen(restarts));
             let (released, failures) = (HashSet::new(), Failures::default());
             let now = crate::job::sample::now();
-            let look =
-                Observed { job: &j, pods: &pods, released: &released, failures, restarts_in_place: in_place, now };
+            let look = Look { job: &j, pods: &pods, released: &released, failures, restarts_in_place: in_place, now };
             assert_eq!(assess(&look).target.is_some(), want, "{limit} {restarts}");
         }
     }

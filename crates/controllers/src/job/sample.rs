@@ -5,7 +5,7 @@ use std::sync::Arc;
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::assess::{Assessment, Observed, assess};
+use super::assess::{Assessment, Look, assess};
 use super::backoff::Failures;
 use super::pods::{COMPLETION_INDEX, INDEX_FAILURES, JobPod, TRACKING_FINALIZER};
 use crate::views::JobView;
@@ -70,7 +70,7 @@ pub(super) fn look(job: &JobView, pods: &[JobPod]) -> Assessment {
 /// The same at another time.
 pub(super) fn look_at(job: &JobView, pods: &[JobPod], now: Timestamp) -> Assessment {
     let (released, failures) = (HashSet::new(), Failures::default());
-    assess(&Observed { job, pods, released: &released, failures, restarts_in_place: false, now })
+    assess(&Look { job, pods, released: &released, failures, restarts_in_place: false, now })
 }
 
 /// UIDs in one word, sorted.

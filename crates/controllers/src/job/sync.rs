@@ -9,7 +9,7 @@ use kelson_meta::ObjectKey;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::assess::{self, Assessment, Observed, assess, number};
+use super::assess::{self, Assessment, Look, assess, number};
 use super::count::{self, Counting};
 use super::metrics::mode;
 use super::plan::{NewPod, Plan, plan};
@@ -95,7 +95,7 @@ impl Controller {
         };
         let released = self.memory.released(key);
         let now = self.ctx.clock.now();
-        let mut a = assess(&Observed {
+        let mut a = assess(&Look {
             job,
             pods: &pods,
             released: &released,

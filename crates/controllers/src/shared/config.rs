@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use jiff::tz::TimeZone;
 use kelson_metrics::Registry;
 use kelson_pki::{Authority, San};
 
@@ -52,6 +53,8 @@ pub struct Config {
     pub terminated_pod_threshold: usize,
     /// How long a node may be silent before it counts as unreachable.
     pub node_monitor_grace: Duration,
+    /// Of schedules that name no time zone.
+    pub time_zone: TimeZone,
     /// Where controllers count what they do: for one start of them, as a metric is registered only once.
     pub metrics: Registry,
 }
@@ -72,6 +75,7 @@ impl Default for Config {
             legacy_tokens: None,
             terminated_pod_threshold: 12_500,
             node_monitor_grace: Duration::from_secs(50),
+            time_zone: TimeZone::UTC,
             metrics: Registry::new(),
         }
     }

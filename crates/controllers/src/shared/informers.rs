@@ -208,6 +208,8 @@ informers! {
     stateful_sets: StatefulSetView = all();
     /// Histories of daemon sets and stateful sets.
     controller_revisions: ControllerRevisionView = all();
+    /// Cron jobs.
+    cron_jobs: CronJobView = all();
     /// Namespaces.
     namespaces: NamespaceView = all();
     /// Nodes.

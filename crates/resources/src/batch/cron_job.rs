@@ -3,9 +3,10 @@ use std::sync::LazyLock;
 
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
+use kelson_meta::CronSchedule;
 use serde_json::{Value, json};
 
-use super::{cron, job};
+use super::job;
 use crate::apps::name_warning;
 use crate::column::{AGE, CONTAINERS, Column, IMAGES, NAME, SELECTOR};
 use crate::options::{Options, columns};
@@ -111,7 +112,7 @@ fn check_spec(spec: &Value, old: &Value, e: &mut Errors) {
     if schedule.is_empty() {
         e.required(&at, "");
     } else {
-        if let Err(why) = cron::check(schedule) {
+        if let Err(why) = CronSchedule::parse(schedule) {
             e.invalid(&at, schedule, why);
         }
         if schedule.contains("TZ") {

@@ -1,5 +1,4 @@
 //! Jobs and cron jobs.
-mod cron;
 mod cron_job;
 mod job;
 mod policies;

@@ -1,0 +1,313 @@
+//! Schedules in cron's form: five fields, or a macro, in the dialect of the cron library that Kubernetes uses
+//! (`robfig/cron`): names, ranges, steps, `?` for `*`, `@every 1h30m`, and a time zone in front.
+use jiff::civil::Date;
+use jiff::tz::TimeZone;
+use jiff::{SignedDuration, Timestamp};
+
+const MONTHS: &[&str] = &["jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec"];
+const DAYS: &[&str] = &["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
+/// A schedule that has no time within so many years has none at all (the 31st of a short month).
+const YEARS_MAX: i16 = 5;
+/// Steps of a search at most: days of those years, with the hours and minutes of the last.
+const STEPS_MAX: usize = 366 * 6 + 24 * 4 + 60 * 4;
+
+/// The bounds and names of one field.
+struct Bounds {
+    min: u32,
+    max: u32,
+    names: &'static [&'static str],
+}
+
+const FIELDS: [Bounds; 5] = [
+    Bounds { min: 0, max: 59, names: &[] },
+    Bounds { min: 0, max: 23, names: &[] },
+    Bounds { min: 1, max: 31, names: &[] },
+    Bounds { min: 1, max: 12, names: MONTHS },
+    Bounds { min: 0, max: 6, names: DAYS },
+];
+
+/// When something is to happen, again and again.
+#[derive(Clone, Debug)]
+pub struct CronSchedule {
+    zone: Option<TimeZone>,
+    times: Times,
+}
+
+#[derive(Clone, Debug)]
+enum Times {
+    Every(SignedDuration),
+    At(Fields),
+}
+
+/// Sets of numbers as bits.
+#[derive(Clone, Copy, Debug)]
+struct Fields {
+    minute: u64,
+    hour: u64,
+    day: u64,
+    month: u64,
+    weekday: u64,
+    /// Day and weekday must both match, as one of them is any; else one is enough.
+    both_days: bool,
+}
+
+impl CronSchedule {
+    /// Reads a schedule.
+    ///
+    /// # Errors
+    /// Why it is none, in the words that clients of Kubernetes know.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        if text.is_empty() {
+            return Err("empty spec string".to_owned());
+        }
+        let (mut zone, mut spec) = (None, text);
+        if let Some(rest) = text.strip_prefix("CRON_TZ=").or_else(|| text.strip_prefix("TZ=")) {
+            let Some((name, rest)) = rest.split_once(' ') else {
+                return Err(format!("a time zone alone is no schedule: {text}"));
+            };
+            let known =
+                TimeZone::get(name).map_err(|_| format!("provided bad location {name}: unknown time zone {name}"));
+            (zone, spec) = (Some(known?), rest.trim());
+        }
+        let times = match spec {
+            "@yearly" | "@annually" => fields("0 0 1 1 *")?,
+            "@monthly" => fields("0 0 1 * *")?,
+            "@weekly" => fields("0 0 * * 0")?,
+            "@daily" | "@midnight" => fields("0 0 * * *")?,
+            "@hourly" => fields("0 * * * *")?,
+            _ => match spec.strip_prefix("@every ") {
+                Some(span) => {
+                    let span = duration(span).ok_or_else(|| format!("failed to parse duration {spec}"))?;
+                    Times::Every(SignedDuration::from_secs(span.as_secs().max(1)))
+                }
+                None if spec.starts_with('@') => return Err(format!("unrecognized descriptor: {spec}")),
+                None => fields(spec)?,
+            },
+        };
+        Ok(Self { zone, times })
+    }
+
+    /// The first time after `after`, in the schedule's own time zone or else in `zone`. `None`: there is none within five
+    /// years.
+    pub fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+        let second = Timestamp::from_second(after.as_second()).ok()?;
+        match &self.times {
+            Times::Every(span) => second.checked_add(*span).ok(),
+            Times::At(fields) => fields.next(second, self.zone.as_ref().unwrap_or(zone)),
+        }
+    }
+}
+
+impl Fields {
+    fn next(&self, after: Timestamp, zone: &TimeZone) -> Option<Timestamp> {
+        let minutes = |t: Timestamp, n: i64| t.checked_add(SignedDuration::from_mins(n)).ok();
+        let start = zone.to_datetime(after);
+        let mut t = minutes(after.checked_sub(SignedDuration::from_secs(i64::from(start.second()))).ok()?, 1)?;
+        for _ in 0..STEPS_MAX {
+            let at = zone.to_datetime(t);
+            if at.year() > start.year().saturating_add(YEARS_MAX) {
+                return None;
+            }
+            let has = |set: u64, n: i8| set & (1 << n) != 0;
+            t = if !has(self.month, at.month()) {
+                midnight(at.date().last_of_month().tomorrow().ok()?, zone)?
+            } else if !self.has_day(at.date()) {
+                midnight(at.date().tomorrow().ok()?, zone)?
+            } else if !has(self.hour, at.hour()) {
+                // By what passes, not by the clock: an hour that the zone leaves out is not met, one that comes twice is
+                // met twice.
+                minutes(t, 60 - i64::from(at.minute()))?
+            } else if !has(self.minute, at.minute()) {
+                minutes(t, 1)?
+            } else {
+                return Some(t);
+            };
+        }
+        None
+    }
+
+    fn has_day(&self, date: Date) -> bool {
+        let day = self.day & (1 << date.day()) != 0;
+        let weekday = self.weekday & (1 << date.weekday().to_sunday_zero_offset()) != 0;
+        if self.both_days { day && weekday } else { day || weekday }
+    }
+}
+
+/// When a day begins: at its first moment that exists.
+fn midnight(date: Date, zone: &TimeZone) -> Option<Timestamp> {
+    Some(date.to_zoned(zone.clone()).ok()?.start_of_day().ok()?.timestamp())
+}
+
+fn fields(spec: &str) -> Result<Times, String> {
+    let all: Vec<&str> = spec.split_whitespace().collect();
+    let [minute, hour, day, month, weekday] = all.as_slice() else {
+        return Err(format!("expected exactly 5 fields, found {}: [{}]", all.len(), all.join(" ")));
+    };
+    let mut sets = [(0u64, false); 5];
+    for ((set, text), bounds) in sets.iter_mut().zip([minute, hour, day, month, weekday]).zip(&FIELDS) {
+        for part in text.split(',').filter(|p| !p.is_empty()) {
+            let (bits, any) = range(part, bounds)?;
+            set.0 |= bits;
+            set.1 |= any;
+        }
+    }
+    let [(minute, _), (hour, _), (day, any_day), (month, _), (weekday, any_weekday)] = sets;
+    Ok(Times::At(Fields { minute, hour, day, month, weekday, both_days: any_day || any_weekday }))
+}
+
+/// The numbers of `1`, `1-5`, `*/2` and the like, and whether it is any number.
+fn range(text: &str, bounds: &Bounds) -> Result<(u64, bool), String> {
+    let mut halves = text.split('/');
+    let (base, step) = (halves.next().unwrap_or_default(), halves.next());
+    if halves.next().is_some() {
+        return Err(format!("too many slashes: {text}"));
+    }
+    let ends: Vec<&str> = base.split('-').collect();
+    let any = matches!(ends[0], "*" | "?");
+    let (low, high) = match ends.as_slice() {
+        _ if any => (bounds.min, bounds.max),
+        [one] => {
+            let n = number(one, bounds)?;
+            (n, if step.is_some() { bounds.max } else { n })
+        }
+        [a, b] => (number(a, bounds)?, number(b, bounds)?),
+        _ => return Err(format!("too many hyphens: {text}")),
+    };
+    let step = step.map_or(Ok(1), |s| number(s, &Bounds { min: 0, max: u32::MAX, names: &[] }))?;
+    if low < bounds.min {
+        return Err(format!("beginning of range ({low}) below minimum ({}): {text}", bounds.min));
+    }
+    if high > bounds.max {
+        return Err(format!("end of range ({high}) above maximum ({}): {text}", bounds.max));
+    }
+    if low > high {
+        return Err(format!("beginning of range ({low}) beyond end of range ({high}): {text}"));
+    }
+    if step == 0 {
+        return Err(format!("step of range should be a positive number: {text}"));
+    }
+    let bits = (low..=high).step_by(step as usize).fold(0, |bits, n| bits | (1 << n));
+    Ok((bits, any && step == 1))
+}
+
+fn number(text: &str, bounds: &Bounds) -> Result<u32, String> {
+    let lower = text.to_ascii_lowercase();
+    if let Some(i) = bounds.names.iter().position(|n| *n == lower) {
+        return Ok(bounds.min + i as u32);
+    }
+    match text.parse::<i64>() {
+        Ok(n) if n < 0 => Err(format!("negative number ({n}) not allowed: {text}")),
+        Ok(n) => Ok(u32::try_from(n).unwrap_or(u32::MAX)),
+        Err(_) => Err(format!("failed to parse int from {text}: strconv.Atoi: parsing {text:?}: invalid syntax")),
+    }
+}
+
+/// `1h30m`-like spans.
+fn duration(text: &str) -> Option<SignedDuration> {
+    let mut rest = text;
+    let mut nanos = 0f64;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(rest.len());
+        let unit = rest[digits..].find(|c: char| c.is_ascii_digit() || c == '.').map_or(rest.len(), |i| digits + i);
+        let scale = match &rest[digits..unit] {
+            "ns" => 1.0,
+            "us" | "µs" => 1e3,
+            "ms" => 1e6,
+            "s" => 1e9,
+            "m" => 60e9,
+            "h" => 3600e9,
+            _ => return None,
+        };
+        nanos += rest[..digits].parse::<f64>().ok()? * scale;
+        rest = &rest[unit..];
+    }
+    let whole = !text.is_empty() && nanos <= i64::MAX as f64;
+    // Bounded just before; a fraction of a nanosecond is nothing.
+    #[allow(clippy::cast_possible_truncation)]
+    whole.then(|| SignedDuration::from_nanos(nanos as i64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_can_be_read() {
+        for ok in [
+            "* * * * *",
+            "*/5 0-6 1,15 jan mon-fri",
+            "@hourly",
+            "@every 1h30m",
+            "0 0 ? * SUN",
+            "TZ=UTC 0 0 * * *",
+            "0 0 *-3 * *",
+            "1,,2 * * * *",
+            "59 23 31 2 *",
+        ] {
+            assert!(CronSchedule::parse(ok).is_ok(), "{ok}");
+        }
+        for (bad, why) in [
+            ("", "empty spec string"),
+            ("* * * *", "expected exactly 5 fields, found 4: [* * * *]"),
+            ("60 * * * *", "end of range (60) above maximum (59): 60"),
+            ("* * 0 * *", "beginning of range (0) below minimum (1): 0"),
+            ("*/0 * * * *", "step of range should be a positive number: */0"),
+            ("5-1 * * * *", "beginning of range (5) beyond end of range (1): 5-1"),
+            ("1-2-3 * * * *", "too many hyphens: 1-2-3"),
+            ("1/2/3 * * * *", "too many slashes: 1/2/3"),
+            ("x * * * *", "failed to parse int from x: strconv.Atoi: parsing \"x\": invalid syntax"),
+            ("@never", "unrecognized descriptor: @never"),
+            ("@every x", "failed to parse duration @every x"),
+            ("TZ=Nowhere/None * * * * *", "provided bad location Nowhere/None: unknown time zone Nowhere/None"),
+        ] {
+            assert_eq!(CronSchedule::parse(bad).err().as_deref(), Some(why), "{bad}");
+        }
+        assert!(CronSchedule::parse("TZ=UTC").is_err());
+        assert!(CronSchedule::parse("* * * * 7").is_err());
+    }
+
+    /// The next two times.
+    fn check(spec: &str, zone: &str, after: &str, want: [&str; 2]) {
+        let (s, zone) = (CronSchedule::parse(spec).unwrap(), TimeZone::get(zone).unwrap());
+        let first = s.next(after.parse().unwrap(), &zone).unwrap();
+        let second = s.next(first, &zone).unwrap();
+        assert_eq!([first.to_string(), second.to_string()], want, "{spec} after {after}");
+    }
+
+    #[test]
+    fn when_it_is_next() {
+        let a = "2026-01-01T00:00:30Z";
+        check("* * * * *", "UTC", a, ["2026-01-01T00:01:00Z", "2026-01-01T00:02:00Z"]);
+        check("*/20 3 * * *", "UTC", a, ["2026-01-01T03:00:00Z", "2026-01-01T03:20:00Z"]);
+        check("0 0 31 * *", "UTC", a, ["2026-01-31T00:00:00Z", "2026-03-31T00:00:00Z"]);
+        check("0 0 29 feb *", "UTC", a, ["2028-02-29T00:00:00Z", "2032-02-29T00:00:00Z"]);
+        check("5 4 * * mon", "UTC", a, ["2026-01-05T04:05:00Z", "2026-01-12T04:05:00Z"]);
+        // A day or a weekday, where neither is any; both, where one is.
+        check("0 0 13 * fri", "UTC", a, ["2026-01-02T00:00:00Z", "2026-01-09T00:00:00Z"]);
+        check("0 0 */12 * fri", "UTC", a, ["2026-01-02T00:00:00Z", "2026-01-09T00:00:00Z"]);
+        check("@every 90m", "UTC", a, ["2026-01-01T01:30:30Z", "2026-01-01T03:00:30Z"]);
+        check("@weekly", "UTC", a, ["2026-01-04T00:00:00Z", "2026-01-11T00:00:00Z"]);
+        check("0 0 * * *", "Asia/Kolkata", a, ["2026-01-01T18:30:00Z", "2026-01-02T18:30:00Z"]);
+        check("TZ=Asia/Tokyo 0 9 * * *", "America/New_York", a, ["2026-01-02T00:00:00Z", "2026-01-03T00:00:00Z"]);
+    }
+
+    #[test]
+    fn clocks_that_are_put_forward_and_back() {
+        // New York leaves out 02:00 to 03:00 on 8 March 2026, and has 01:00 to 02:00 twice on 1 November.
+        let before = "2026-03-08T05:00:00Z";
+        check("30 2 * * *", "America/New_York", before, ["2026-03-09T06:30:00Z", "2026-03-10T06:30:00Z"]);
+        check("30 1,3 * * *", "America/New_York", before, ["2026-03-08T06:30:00Z", "2026-03-08T07:30:00Z"]);
+        let twice = "2026-11-01T04:00:00Z";
+        check("30 1 * * *", "America/New_York", twice, ["2026-11-01T05:30:00Z", "2026-11-01T06:30:00Z"]);
+        // Beirut put its clocks forward at midnight of 29 March 2026: that day began at one.
+        check("0 1 * * *", "Asia/Beirut", "2026-03-28T12:00:00Z", ["2026-03-28T22:00:00Z", "2026-03-29T22:00:00Z"]);
+    }
+
+    #[test]
+    fn what_never_is() {
+        let s = CronSchedule::parse("59 23 31 2 *").unwrap();
+        assert_eq!(s.next("2026-01-01T00:00:00Z".parse().unwrap(), &TimeZone::UTC), None);
+        assert_eq!(CronSchedule::parse(", * * * *").unwrap().next(Timestamp::UNIX_EPOCH, &TimeZone::UTC), None);
+        assert_eq!(CronSchedule::parse("* * * * *").unwrap().next(Timestamp::MAX, &TimeZone::UTC), None);
+    }
+}

@@ -1,28 +1,13 @@
 //! Cron jobs against the API server in memory on a paused clock, which starts at 2026-01-01T00:00:00Z.
-use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_simulation::Api;
-use kelson_tasks::Tasks;
 use serde_json::{Value, json};
 
-use crate::{Config, Controllers, Running};
+use crate::cluster::{run, start};
 
 const CRONS: &str = "batch/v1/cronjobs";
 const JOBS: &str = "batch/v1/jobs";
-
-async fn start(controllers: &[&str]) -> (Api, Running) {
-    let api = Api::start().await;
-    api.create("v1/namespaces", json!({"metadata": {"name": "n"}})).await;
-    let factory = {
-        let api = api.clone();
-        move |name: &str| api.client_as(name)
-    };
-    let controllers = controllers.iter().map(|c| (*c).to_owned()).collect();
-    let config = Config { controllers, ..Config::default() };
-    let running = Controllers::start(config, Box::new(factory), Arc::new(api.clock), Tasks::root("controllers"));
-    (api, running)
-}
 
 fn cron(spec: Value) -> Value {
     let mut c = json!({"metadata": {"name": "tick", "namespace": "n"}, "spec": {"schedule": "* * * * *",
@@ -39,7 +24,7 @@ async fn until(seconds: u64) {
 }
 
 async fn names(api: &Api) -> Vec<String> {
-    api.list(JOBS).await.iter().map(|j| j["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+    crate::cluster::names(api, JOBS).await
 }
 
 /// Ends a job as the job controller would.
@@ -120,12 +105,7 @@ async fn suspended_and_late_runs_do_not_begin() {
     assert_eq!(names(&api).await, Vec::<String>::new());
     running.shutdown().await;
     api.change(CRONS, "n", "tick", |c| c["spec"]["suspend"] = json!(false)).await;
-    let factory = {
-        let api = api.clone();
-        move |name: &str| api.client_as(name)
-    };
-    let config = Config { controllers: vec!["cronjob-controller".into()], ..Config::default() };
-    let _running = Controllers::start(config, Box::new(factory), Arc::new(api.clock), Tasks::root("controllers"));
+    let _running = run(&api, &["cronjob-controller"]).await;
     until(10).await;
     assert_eq!(names(&api).await, Vec::<String>::new(), "the run of a minute past is too late");
     until(25).await;

@@ -1,32 +1,13 @@
 //! Jobs against the API server in memory on a paused clock.
-use std::sync::Arc;
-
 use kelson_meta::Clock as _;
 use kelson_simulation::Api;
-use kelson_tasks::Tasks;
 use serde_json::{Value, json};
 
-use crate::{Config, Controllers, Running};
+use crate::cluster::{run, start};
 
 const JOBS: &str = "batch/v1/jobs";
 const PODS: &str = "v1/pods";
-
-async fn api() -> Api {
-    let api = Api::start().await;
-    api.create("v1/namespaces", json!({"metadata": {"name": "n"}})).await;
-    api.create("v1/serviceaccounts", json!({"metadata": {"name": "default", "namespace": "n"}})).await;
-    api
-}
-
-fn run(api: &Api) -> Running {
-    let factory = {
-        let api = api.clone();
-        move |name: &str| api.client_as(name)
-    };
-    let names = ["job-controller", "garbage-collector-controller"].map(str::to_owned);
-    let config = Config { controllers: names.into(), ..Config::default() };
-    Controllers::start(config, Box::new(factory), Arc::new(api.clock), Tasks::root("controllers"))
-}
+const CONTROLLERS: &[&str] = &["job-controller", "garbage-collector-controller"];
 
 fn job(spec: Value) -> Value {
     let mut j =
@@ -68,8 +49,7 @@ async fn end(api: &Api, name: &str, phase: &str, code: i32) {
 
 #[tokio::test(start_paused = true)]
 async fn a_job_completes_with_exact_counts() {
-    let api = api().await;
-    let _running = run(&api);
+    let (api, _running) = start(CONTROLLERS).await;
     api.create(JOBS, job(json!({"completions": 3, "parallelism": 2}))).await;
     api.settle().await;
     assert_eq!(live(&api).await.len(), 2);
@@ -103,8 +83,7 @@ async fn a_job_completes_with_exact_counts() {
 
 #[tokio::test(start_paused = true)]
 async fn failures_wait_longer_each_time_and_end_the_job() {
-    let api = api().await;
-    let _running = run(&api);
+    let (api, _running) = start(CONTROLLERS).await;
     api.create(JOBS, job(json!({"backoffLimit": 2}))).await;
     api.settle().await;
     for wait in [10, 20] {
@@ -126,8 +105,7 @@ async fn failures_wait_longer_each_time_and_end_the_job() {
 
 #[tokio::test(start_paused = true)]
 async fn an_indexed_job_scales_and_counts_its_indexes() {
-    let api = api().await;
-    let _running = run(&api);
+    let (api, _running) = start(CONTROLLERS).await;
     let spec = json!({"completionMode": "Indexed", "completions": 4, "parallelism": 4, "backoffLimitPerIndex": 0});
     api.create(JOBS, job(spec)).await;
     api.settle().await;
@@ -158,8 +136,7 @@ async fn an_indexed_job_scales_and_counts_its_indexes() {
 
 #[tokio::test(start_paused = true)]
 async fn suspended_jobs_have_no_pods() {
-    let api = api().await;
-    let _running = run(&api);
+    let (api, _running) = start(CONTROLLERS).await;
     api.create(JOBS, job(json!({"activeDeadlineSeconds": 60}))).await;
     api.settle().await;
     api.change(JOBS, "n", "pi", |j| j["spec"]["suspend"] = json!(true)).await;
@@ -179,8 +156,7 @@ async fn suspended_jobs_have_no_pods() {
 
 #[tokio::test(start_paused = true)]
 async fn a_deleted_job_leaves_no_pod_behind() {
-    let api = api().await;
-    let _running = run(&api);
+    let (api, _running) = start(CONTROLLERS).await;
     api.create(JOBS, job(json!({"parallelism": 2}))).await;
     api.settle().await;
     assert_eq!(live(&api).await.len(), 2);
@@ -192,8 +168,7 @@ async fn a_deleted_job_leaves_no_pod_behind() {
 #[tokio::test(start_paused = true)]
 async fn a_restart_at_any_moment_neither_loses_nor_doubles_a_pod() {
     for pause in (0..9).map(|n| std::time::Duration::from_millis(n * 25)) {
-        let api = api().await;
-        let running = run(&api);
+        let (api, running) = start(CONTROLLERS).await;
         api.create(JOBS, job(json!({"completions": 6, "parallelism": 3}))).await;
         api.settle().await;
         for name in live(&api).await {
@@ -201,7 +176,7 @@ async fn a_restart_at_any_moment_neither_loses_nor_doubles_a_pod() {
         }
         tokio::time::sleep(pause).await;
         running.shutdown().await;
-        let _running = run(&api);
+        let _running = run(&api, CONTROLLERS).await;
         api.settle().await;
         assert_eq!((status(&api).await["succeeded"].clone(), live(&api).await.len()), (json!(3), 3), "{pause:?}");
         for name in live(&api).await {
@@ -219,8 +194,7 @@ async fn a_restart_at_any_moment_neither_loses_nor_doubles_a_pod() {
 
 #[tokio::test(start_paused = true)]
 async fn another_managers_job_is_left_alone() {
-    let api = api().await;
-    let _running = run(&api);
+    let (api, _running) = start(CONTROLLERS).await;
     api.create(JOBS, job(json!({"managedBy": "example.com/other"}))).await;
     api.settle().await;
     assert_eq!((live(&api).await.len(), status(&api).await), (0, json!({})));

@@ -13,6 +13,7 @@ mod cluster;
 mod cronjob;
 mod daemonset;
 mod deployment;
+mod disruption;
 mod endpoints;
 mod endpointslice;
 mod garbage;

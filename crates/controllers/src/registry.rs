@@ -33,6 +33,7 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     row("cronjob-controller", account("cronjob-controller"), crate::cronjob::start),
     row("daemonset-controller", account("daemon-set-controller"), crate::daemonset::start),
     row("deployment-controller", account("deployment-controller"), crate::deployment::start),
+    row("disruption-controller", account("disruption-controller"), crate::disruption::start),
     row("endpoints-controller", account("endpoint-controller"), crate::endpoints::start),
     row("endpointslice-controller", account("endpointslice-controller"), crate::endpointslice::start),
     row(

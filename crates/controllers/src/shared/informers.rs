@@ -210,6 +210,8 @@ informers! {
     controller_revisions: ControllerRevisionView = all();
     /// Cron jobs.
     cron_jobs: CronJobView = all();
+    /// Disruption budgets.
+    budgets: BudgetView = all();
     /// Namespaces.
     namespaces: NamespaceView = all();
     /// Nodes.

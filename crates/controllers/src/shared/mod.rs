@@ -7,5 +7,6 @@ pub mod history;
 pub mod informers;
 pub mod ownership;
 pub mod pods;
+pub mod scale;
 pub mod toleration;
 pub mod tree;

@@ -169,7 +169,7 @@ pub struct PodIp {
 
 /// A pod's condition.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
+#[serde(from = "PodConditionForm")]
 pub struct PodConditionView {
     /// Type.
     pub r#type: String,
@@ -177,6 +177,26 @@ pub struct PodConditionView {
     pub status: String,
     /// When it changed.
     pub last_transition_time: Option<Timestamp>,
+    /// Why; of conditions about disruptions alone.
+    pub reason: Option<Box<str>>,
+}
+
+/// A pod's condition as it comes.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PodConditionForm {
+    r#type: String,
+    status: String,
+    last_transition_time: Option<Timestamp>,
+    reason: Option<Box<str>>,
+}
+
+impl From<PodConditionForm> for PodConditionView {
+    fn from(form: PodConditionForm) -> Self {
+        let PodConditionForm { r#type, status, last_transition_time, reason } = form;
+        let reason = reason.filter(|_| r#type == "DisruptionTarget");
+        Self { r#type, status, last_transition_time, reason }
+    }
 }
 
 /// A container's status.

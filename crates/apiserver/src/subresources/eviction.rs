@@ -1,8 +1,11 @@
 //! Eviction: deletes a pod unless its disruption budget forbids it (upstream `registry/core/pod/storage/eviction.go`).
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use http::StatusCode;
 use kelson_admission::Operation;
-use kelson_meta::{Gvk, LabelSelectorSpec, Status, StatusCause, format_seconds};
-use kelson_store::Resource;
+use kelson_meta::{FieldErrors, FieldPath, Gvk, LabelSelectorSpec, Status, StatusCause, format_seconds};
+use kelson_store::{Record, Resource};
 use serde_json::{Value, json};
 
 use crate::catalog::record::parse;
@@ -12,6 +15,7 @@ use crate::request::body::RequestBody;
 use crate::shared::context::RequestContext;
 use crate::subresources::binding::set_condition;
 use crate::write::admit::Admission;
+use crate::write::commit::Committer;
 use crate::write::decode;
 use crate::write::delete::{self, Admitted, DeleteOptions};
 use crate::write::retry::{self, Changed};
@@ -33,6 +37,13 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     if given != name {
         return Err(Status::bad_request("name in URL does not match name in Eviction object"));
     }
+    const IGNORE: &str = "ignoreStoreReadErrorWithClusterBreakingPotential";
+    if eviction["deleteOptions"][IGNORE] == true {
+        let mut errors = FieldErrors::new();
+        let why = "can not be set for pod eviction, try after removing the option";
+        errors.invalid(&FieldPath::new("deleteOptions").child(IGNORE), true, why);
+        return Err(Status::invalid(&gvk.group_kind(), name, &errors));
+    }
     let mut options: DeleteOptions = match &eviction["deleteOptions"] {
         Value::Null => DeleteOptions::default(),
         given => serde_json::from_value(given.clone()).map_err(|e| Status::bad_request(e.to_string()))?,
@@ -49,22 +60,48 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     answer::tree(StatusCode::CREATED, &accepted, &ObjectSchema::status(), status)
 }
 
-async fn evict(cx: &RequestContext, served: &Served, name: &str, options: &DeleteOptions) -> Result<(), Status> {
-    let pod = parse(&*cx.stored(served, name)?);
-    let phase = pod["status"]["phase"].as_str().unwrap_or("");
-    let exempt =
-        matches!(phase, "Succeeded" | "Failed" | "Pending") || pod["metadata"]["deletionTimestamp"].is_string();
-    if !exempt {
-        budget(cx, &pod, name, options.is_dry_run()).await?;
-    }
-    if !options.is_dry_run() {
-        mark(cx, served, name).await?;
-    }
-    delete::run(cx, served, name, options, Admitted::Already).await.map(|_| ())
+/// What a pod's budget says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Allowed {
+    /// The pod may go: it has no budget, or one disruption was taken from it.
+    Free,
+    /// It may go as long as it is not ready.
+    WhileUnready,
 }
 
-/// Asks the pod's budget and takes one disruption from it.
-async fn budget(cx: &RequestContext, pod: &Value, name: &str, dry_run: bool) -> Result<(), Status> {
+async fn evict(cx: &RequestContext, served: &Served, name: &str, options: &DeleteOptions) -> Result<(), Status> {
+    let tied = options.preconditions.as_ref().is_some_and(|p| p.resource_version.is_some());
+    for attempt in 0..=retry::RETRIES_MAX {
+        let record = cx.stored(served, name)?;
+        let pod = parse(&*record);
+        let phase = pod["status"]["phase"].as_str().unwrap_or("");
+        let ends = matches!(phase, "Succeeded" | "Failed") || pod["metadata"]["deletionTimestamp"].is_string();
+        let guarded = !ends && phase != "Pending";
+        let allowed = if guarded { budget(cx, &pod, name, options.is_dry_run()).await? } else { Allowed::Free };
+        // A pod that is not asked for because of what it is now must still be that when it goes.
+        let as_seen = !ends && (!guarded || allowed == Allowed::WhileUnready);
+        let mut options = options.clone();
+        if as_seen && !tied {
+            options.preconditions.get_or_insert_default().resource_version = Some(record.revision().to_string());
+        }
+        match mark_and_delete(cx, served, name, options).await {
+            Err(status) if status.code == 409 && as_seen && !tied => {
+                if guarded {
+                    // The client tries again, and by then the budget knows of the pod as it is.
+                    return Err(refused(still_processed(&budget_of(cx, &pod)?.unwrap_or_default()), RETRY_AFTER_S));
+                }
+                if attempt == retry::RETRIES_MAX {
+                    return Err(status);
+                }
+            }
+            outcome => return outcome,
+        }
+    }
+    Err(Status::conflict(&served.gr, name, Status::MODIFIED))
+}
+
+/// The name of the one budget that selects a pod.
+fn budget_of(cx: &RequestContext, pod: &Value) -> Result<Option<String>, Status> {
     let resource = Resource::new("policy", "poddisruptionbudgets");
     let labels: std::collections::BTreeMap<String, String> =
         serde_json::from_value(pod["metadata"]["labels"].clone()).unwrap_or_default();
@@ -76,37 +113,41 @@ async fn budget(cx: &RequestContext, pod: &Value, name: &str, dry_run: bool) -> 
             .and_then(|s| s.selector().ok())
             .is_some_and(|s| s.matches(&labels))
     };
-    let mut matching: Vec<String> = Vec::new();
-    for record in all.iter() {
-        if covers(&parse(record)) {
-            matching.push(record.key().name.to_string());
-        }
-    }
-    let budget_name = match matching.as_slice() {
-        [] => return Ok(()),
-        [one] => one.clone(),
-        _ => {
+    let mut matching = None;
+    for record in all.iter().filter(|r| covers(&parse(r))) {
+        if matching.replace(record.key().name.to_string()).is_some() {
             let why =
                 "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.";
             return Err(Status::failure(500, kelson_meta::Reason::Unknown, why));
         }
-    };
+    }
+    Ok(matching)
+}
+
+/// Asks the pod's budget and takes one disruption from it.
+async fn budget(cx: &RequestContext, pod: &Value, name: &str, dry_run: bool) -> Result<Allowed, Status> {
+    let Some(budget_name) = budget_of(cx, pod)? else { return Ok(Allowed::Free) };
     let budgets = cx.server.catalog.any("policy", "poddisruptionbudgets").ok_or_else(Status::no_such_path)?;
+    let free = AtomicBool::new(true);
     let disrupt = |budget: &mut Value| -> Result<Changed, Status> {
         if unguarded(pod, budget) {
+            free.store(false, Ordering::Relaxed);
             return Ok(Changed::No);
         }
+        free.store(true, Ordering::Relaxed);
         take(cx, budget, &budget_name, name)?;
         Ok(if dry_run { Changed::No } else { Changed::Yes })
     };
     match retry::modify(cx, &budgets, &budget_name, disrupt).await {
         // The budget went in between: nothing guards the pod any more.
-        Err(status) if status.code == 404 => Ok(()),
+        Err(status) if status.code == 404 => Ok(Allowed::Free),
         Err(status) if status.code == 409 => Err(Status::timeout(
             format!("couldn't update PodDisruptionBudget {budget_name:?} due to conflicts"),
             RETRY_AFTER_S,
         )),
-        outcome => outcome,
+        Err(status) => Err(status),
+        Ok(()) if free.load(Ordering::Relaxed) => Ok(Allowed::Free),
+        Ok(()) => Ok(Allowed::WhileUnready),
     }
 }
 
@@ -125,7 +166,7 @@ fn take(cx: &RequestContext, budget: &mut Value, budget_name: &str, pod: &str) -
     let status = &budget["status"];
     let number = |f: &str| status[f].as_i64().unwrap_or(0);
     if number("observedGeneration") < budget["metadata"]["generation"].as_i64().unwrap_or(0) {
-        return Err(refused(format!("The disruption budget {budget_name} is still being processed by the server.")));
+        return Err(refused(still_processed(budget_name), RETRY_AFTER_S));
     }
     let allowed = number("disruptionsAllowed");
     if allowed < 0 {
@@ -144,12 +185,8 @@ fn take(cx: &RequestContext, budget: &mut Value, budget_name: &str, pod: &str) -
         ));
     }
     if allowed == 0 {
-        let why = format!(
-            "The disruption budget {budget_name} needs {} healthy pods and has {} currently",
-            number("desiredHealthy"),
-            number("currentHealthy")
-        );
-        return Err(refused(why));
+        // Without a hint when to try again: nobody knows when a pod will be healthy.
+        return Err(refused(why_not(budget_name, status), 0));
     }
     let now = format_seconds(cx.server.clock.now());
     let status = &mut budget["status"];
@@ -157,13 +194,65 @@ fn take(cx: &RequestContext, budget: &mut Value, budget_name: &str, pod: &str) -
     if !status["disruptedPods"].is_object() {
         status["disruptedPods"] = json!({});
     }
-    status["disruptedPods"][pod] = now.into();
+    status["disruptedPods"][pod] = now.clone().into();
+    if allowed == 1 {
+        note_exhausted(status, &now);
+    }
     Ok(())
 }
 
-fn refused(why: String) -> Status {
+/// Why a budget that allows none to go does not.
+fn why_not(budget: &str, status: &Value) -> String {
+    let number = |f: &str| status[f].as_i64().unwrap_or(0);
+    let condition = status["conditions"].as_array().into_iter().flatten().find(|c| c["type"] == "DisruptionAllowed");
+    let said = condition.filter(|c| c["status"] == "False").and_then(|c| {
+        let message = c["message"].as_str().filter(|m| !m.is_empty())?;
+        Some((c["reason"].as_str().unwrap_or_default(), message))
+    });
+    let (desired, current) = (number("desiredHealthy"), number("currentHealthy"));
+    match said {
+        Some(("SyncFailed", message)) => {
+            format!(
+                "The disruption budget {budget} does not allow evicting pods currently because it failed sync: {message}"
+            )
+        }
+        _ if current <= desired => {
+            format!("The disruption budget {budget} needs {desired} healthy pods and has {current} currently")
+        }
+        Some((reason, message)) => {
+            format!("The disruption budget {budget} does not allow evicting pods currently ({reason}): {message}")
+        }
+        None => format!("The disruption budget {budget} does not allow evicting pods currently"),
+    }
+}
+
+/// The condition of a budget whose last disruption was taken.
+fn note_exhausted(status: &mut Value, now: &str) {
+    let observed = status["observedGeneration"].clone();
+    let mut condition = json!({"type": "DisruptionAllowed", "status": "False", "reason": "InsufficientPods",
+        "message": "", "observedGeneration": observed, "lastTransitionTime": now});
+    if !status["conditions"].is_array() {
+        status["conditions"] = json!([]);
+    }
+    let Some(all) = status["conditions"].as_array_mut() else { return };
+    match all.iter_mut().find(|c| c["type"] == "DisruptionAllowed") {
+        Some(old) => {
+            if old["status"] == "False" {
+                condition["lastTransitionTime"] = old["lastTransitionTime"].take();
+            }
+            *old = condition;
+        }
+        None => all.push(condition),
+    }
+}
+
+fn still_processed(budget: &str) -> String {
+    format!("The disruption budget {budget} is still being processed by the server.")
+}
+
+fn refused(why: String, retry_after: i32) -> Status {
     let mut status =
-        Status::too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", RETRY_AFTER_S);
+        Status::too_many_requests("Cannot evict pod as it would violate the pod's disruption budget.", retry_after);
     status.details.get_or_insert_default().causes.push(StatusCause {
         reason: "DisruptionBudget".into(),
         message: why,
@@ -172,12 +261,84 @@ fn refused(why: String) -> Status {
     status
 }
 
-/// Notes on the pod why it goes.
-async fn mark(cx: &RequestContext, served: &Served, name: &str) -> Result<(), Status> {
-    let (reason, message) = ("EvictionByEvictionAPI", "Eviction API: evicting");
-    let note = |pod: &mut Value| -> Result<Changed, Status> {
-        set_condition(pod, "DisruptionTarget", reason, message, cx.server.clock.now());
-        Ok(Changed::Yes)
-    };
-    retry::modify(cx, served, name, note).await
+/// Notes on the pod why it goes, and deletes it, if it is what the options want it to be.
+async fn mark_and_delete(
+    cx: &RequestContext,
+    served: &Served,
+    name: &str,
+    mut options: DeleteOptions,
+) -> Result<(), Status> {
+    if !options.is_dry_run() {
+        let marked = mark(cx, served, name, &options).await?;
+        // Noting it made a new version, which is the one to be deleted.
+        if let Some(version) = options.preconditions.as_mut().and_then(|p| p.resource_version.as_mut()) {
+            *version = marked.revision().to_string();
+        }
+    }
+    delete::run(cx, served, name, &options, Admitted::Already).await.map(|_| ())
+}
+
+async fn mark(
+    cx: &RequestContext,
+    served: &Served,
+    name: &str,
+    options: &DeleteOptions,
+) -> Result<Arc<Record>, Status> {
+    retry::on_newest(cx, served, name, |record| {
+        Box::pin(async move {
+            delete::check_preconditions(served, name, options, &record)?;
+            let mut pod = served.stored_to_working(parse(&*record)).await?;
+            let (reason, message) = ("EvictionByEvictionAPI", "Eviction API: evicting");
+            set_condition(&mut pod, "DisruptionTarget", reason, message, cx.server.clock.now());
+            Committer::of(&cx.server).update(served, &record, pod).await
+        })
+    })
+    .await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn why_nothing_may_go() {
+        let condition = |reason: &str, message: &str| json!([{"type": "DisruptionAllowed", "status": "False", "reason": reason, "message": message}]);
+        let none = "The disruption budget b does not allow evicting pods currently";
+        let rows = [
+            (
+                json!({"desiredHealthy": 2, "currentHealthy": 2}),
+                "The disruption budget b needs 2 healthy pods and has 2 currently".to_owned(),
+            ),
+            (json!({"desiredHealthy": 2, "currentHealthy": 3}), none.to_owned()),
+            (
+                json!({"desiredHealthy": 2, "currentHealthy": 1, "conditions": condition("SyncFailed", "no scale")}),
+                format!("{none} because it failed sync: no scale"),
+            ),
+            (
+                json!({"desiredHealthy": 2, "currentHealthy": 3, "conditions": condition("Other", "m")}),
+                format!("{none} (Other): m"),
+            ),
+            (
+                json!({"desiredHealthy": 2, "currentHealthy": 3, "conditions": condition("InsufficientPods", "")}),
+                none.to_owned(),
+            ),
+        ];
+        for (status, want) in rows {
+            assert_eq!(why_not("b", &status), want, "{status}");
+        }
+    }
+
+    #[test]
+    fn an_exhausted_budget_says_so_at_once() {
+        let mut status = json!({"observedGeneration": 2, "conditions": [{"type": "DisruptionAllowed", "status": "True",
+            "reason": "SufficientPods", "message": "", "lastTransitionTime": "then"}]});
+        note_exhausted(&mut status, "now");
+        let c = status["conditions"][0].clone();
+        assert_eq!(
+            (&c["status"], &c["reason"], &c["lastTransitionTime"]),
+            (&json!("False"), &json!("InsufficientPods"), &json!("now"))
+        );
+        note_exhausted(&mut status, "later");
+        assert_eq!(status["conditions"], json!([c]));
+    }
 }

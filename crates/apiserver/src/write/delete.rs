@@ -218,7 +218,16 @@ pub async fn run(
     retry::on_newest(cx, served, name, attempt).await
 }
 
-fn check_preconditions(served: &Served, name: &str, options: &DeleteOptions, record: &Record) -> Result<(), Status> {
+/// Whether a record is what a delete is to be of.
+///
+/// # Errors
+/// 409.
+pub fn check_preconditions(
+    served: &Served,
+    name: &str,
+    options: &DeleteOptions,
+    record: &Record,
+) -> Result<(), Status> {
     let Some(p) = &options.preconditions else { return Ok(()) };
     let found = record.meta().uid.to_string();
     if let Some(uid) = p.uid.as_ref().filter(|u| **u != found) {

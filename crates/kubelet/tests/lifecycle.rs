@@ -8,6 +8,7 @@ use common::{World, world, world_with};
 use k8s_openapi::api::core::v1::Pod;
 use kelson_kubelet::node::runtime::{HandlerFeatures, RuntimeState};
 use kelson_kubelet::pods::event::{Eviction, Start, WorkerInbox};
+use kelson_kubelet::pods::resize::Granted;
 use kelson_kubelet::pods::worker::Worker;
 use kelson_kubelet::probes::Outcome;
 use kelson_tasks::{Scoped, scoped};
@@ -40,7 +41,7 @@ fn begin(world: World, object: Value) -> Life {
 impl Life {
     fn update(&self, object: Value) {
         let pod: Pod = serde_json::from_value(object).expect("pod");
-        self.inbox.pod(Arc::new(pod));
+        self.inbox.pod(Granted { pod: Arc::new(pod), deferred: None });
     }
     /// Lets time pass until `done` holds; how many seconds that took.
     async fn until(&self, limit: u64, done: impl Fn(&World) -> bool) -> u64 {
@@ -182,6 +183,36 @@ async fn a_pod_deleted_by_force_ends_at_once_and_a_manifest_in_its_time() {
         life.until(5, |w| w.runtime.counts() == (0, 0)).await;
         assert_eq!(*life.world.runtime.stops.lock(), [grace]);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_is_resized_while_it_runs() {
+    let of = |cpu: &str| {
+        let resources = json!({"requests":{"cpu":cpu},"limits":{"cpu":cpu}});
+        let mut pod = pod(json!({"containers":[{"name":"a","image":"x:1","resources":resources}]}));
+        pod["metadata"]["generation"] = json!(if cpu == "100m" { 1 } else { 2 });
+        pod
+    };
+    let life = live(of("100m"));
+    life.until(5, |w| w.api.phase() == "Running").await;
+    // The node has no room: the pod goes on with what it has, and says so.
+    let granted: Pod = serde_json::from_value(of("100m")).expect("pod");
+    life.inbox.pod(Granted { pod: Arc::new(granted), deferred: Some("no room".into()) });
+    life.until(5, |w| condition(w, "PodResizePending") == "True").await;
+    assert_eq!(life.world.runtime.resizes.lock().len(), 0);
+    let mut wanted = of("1500m");
+    wanted["status"] = life.world.api.status.lock().clone().into();
+    life.update(wanted);
+    life.until(5, |w| w.api.state()["resources"]["limits"]["cpu"] == "1500m").await;
+    life.until(5, |w| condition(w, "PodResizeInProgress").is_empty() && condition(w, "PodResizePending").is_empty())
+        .await;
+    let resizes = std::mem::take(&mut *life.world.runtime.resizes.lock());
+    let held: Vec<_> = resizes.iter().map(|(name, r)| (name.as_str(), r.cpu_quota, r.cpu_shares)).collect();
+    assert_eq!(held, [("a", 150_000, 1536)], "once, although the runtime does not tell");
+    assert_eq!(life.world.runtime.counts(), (1, 1), "nothing was started again");
+    tokio::time::sleep(Duration::from_secs(120)).await;
+    assert_eq!(life.world.runtime.resizes.lock().len(), 0, "and not again later");
+    assert_eq!(life.world.api.reasons().iter().filter(|r| *r == "ResizeCompleted").count(), 1);
 }
 
 #[tokio::test(start_paused = true)]

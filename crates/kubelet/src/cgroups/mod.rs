@@ -86,6 +86,17 @@ impl Cgroups {
         FILES.run(move || inner.ensure(&pod)).await.map_err(|e| e.to_string())?
     }
 
+    /// Raises the pod's limits to what it may use from now on, where they are lower; [`Cgroups::ensure`] lowers the others once
+    /// its containers use less.
+    ///
+    /// # Errors
+    /// When the process ends.
+    pub async fn raise(&self, pod: &Pod) -> Result<(), String> {
+        let Some(inner) = self.inner.clone() else { return Ok(()) };
+        let pod = pod.clone();
+        FILES.run(move || inner.raise(&pod)).await.map_err(|e| e.to_string())
+    }
+
     /// Removes the pod's cgroup, and all an earlier class left; what is still busy is left for the next time.
     pub async fn remove(&self, uid: &str) {
         let (Some(inner), uid) = (self.inner.clone(), uid.to_owned()) else { return };
@@ -151,6 +162,33 @@ impl Inner {
             self.write(&path, ("pids", "pids.max"), "pids.max", &max.to_string());
         }
         Ok(())
+    }
+
+    fn raise(&self, pod: &Pod) {
+        let path = self.path(pod);
+        if let Some(limit) = pod::pod_limit(pod, "memory")
+            && self
+                .bound(&path, ("memory", "memory.limit_in_bytes"), "memory.max")
+                .is_some_and(|now| now < limit.value())
+        {
+            self.write(&path, ("memory", "memory.limit_in_bytes"), "memory.max", &limit.value().to_string());
+        }
+        let wanted = pod::pod_limit(pod, "cpu").map(|l| quota(l.milli_value()));
+        if let Some(wanted) = wanted
+            && self.bound(&path, ("cpu", "cpu.cfs_quota_us"), "cpu.max").is_some_and(|now| now < wanted)
+        {
+            self.write_cpu_quota(&path, wanted);
+        }
+    }
+
+    /// A limit as the kernel has it; `None` where there is none.
+    fn bound(&self, path: &str, (controller, v1): (&str, &str), v2: &str) -> Option<i64> {
+        let file = match &self.tree {
+            Tree::Split(mount) => mount.join(controller).join(path).join(v1),
+            Tree::Unified(mount) => mount.join(path).join(v2),
+        };
+        let text = std::fs::read_to_string(file).ok()?;
+        text.split_whitespace().next()?.parse().ok().filter(|n: &i64| *n >= 0)
     }
 
     fn processes(&self, uid: &str) -> Option<u64> {
@@ -333,5 +371,12 @@ mod tests {
         assert_eq!(read("cpu/k/kubepods/burstable/podu/cpu.shares"), "512");
         assert_eq!(read("memory/k/kubepods/burstable/podu/memory.limit_in_bytes"), "67108864");
         assert_eq!(read("pids/k/kubepods/burstable/podu/pids.max"), "100");
+        // Raised at once, lowered only when its containers use less.
+        let own = "memory/k/kubepods/burstable/podu/memory.limit_in_bytes";
+        for (before, after) in [("1024", "67108864"), ("100000000", "100000000"), ("-1", "-1")] {
+            std::fs::write(dir.path().join(own), before).expect("write");
+            cgroups.inner.as_ref().expect("cgroups").raise(&limited());
+            assert_eq!(read(own), after);
+        }
     }
 }

@@ -1,15 +1,16 @@
 //! The resources containers and pods run with, as the kernel counts them (upstream: `pkg/kubelet/cm`, `pkg/kubelet/qos`).
 use k8s_openapi::api::core::v1::{Container, Pod};
 use kelson_cri::proto as cri;
+use serde::{Deserialize, Serialize};
 
 use crate::pod::{self, Role};
 
 /// CPU period of quotas, microseconds.
-pub(super) const PERIOD: i64 = 100_000;
+pub const PERIOD: i64 = 100_000;
 /// Least quota the kernel takes, microseconds.
 const QUOTA_MIN: i64 = 1000;
 /// Least shares the kernel takes.
-pub(super) const SHARES_MIN: i64 = 2;
+pub const SHARES_MIN: i64 = 2;
 /// Most shares the kernel takes.
 const SHARES_MAX: i64 = 262_144;
 /// OOM score of guaranteed pods' containers.
@@ -19,11 +20,11 @@ const OOM_BEST_EFFORT: i64 = 1000;
 
 /// Shares for thousandths of a CPU.
 pub fn shares(milli: i64) -> i64 {
-    if milli == 0 { SHARES_MIN } else { (milli * 1024 / 1000).clamp(SHARES_MIN, SHARES_MAX) }
+    if milli == 0 { SHARES_MIN } else { (milli.saturating_mul(1024) / 1000).clamp(SHARES_MIN, SHARES_MAX) }
 }
 /// Quota per period for thousandths of a CPU; 0: no limit.
 pub fn quota(milli: i64) -> i64 {
-    if milli == 0 { 0 } else { (milli * PERIOD / 1000).max(QUOTA_MIN) }
+    if milli == 0 { 0 } else { (milli.saturating_mul(PERIOD) / 1000).max(QUOTA_MIN) }
 }
 /// Weight (v2) for shares (v1), as runc converts them.
 pub fn weight(shares: i64) -> i64 {
@@ -55,6 +56,43 @@ pub fn oom_score(pod: &Pod, role: Role, c: &Container, machine_memory: i64) -> i
     own.min(apps.unwrap_or(own))
 }
 
+/// What the kernel holds a container to; 0 stands for no bound.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Limits {
+    /// Weight against others when the CPUs are busy, as of cgroup v1.
+    pub cpu_shares: i64,
+    /// CPU time in a period, microseconds.
+    pub cpu_quota: i64,
+    /// Bytes.
+    pub memory: i64,
+}
+
+impl Limits {
+    /// Those that a container's spec asks for.
+    pub fn of(c: &Container) -> Self {
+        Self {
+            cpu_shares: shares(pod::request(c, "cpu").map_or(0, |q| q.milli_value())),
+            cpu_quota: quota(pod::limit(c, "cpu").map_or(0, |q| q.milli_value())),
+            memory: pod::limit(c, "memory").map_or(0, |q| q.value()),
+        }
+    }
+
+    /// Their form in an annotation.
+    pub fn json(self) -> String {
+        serde_json::to_string(&self).unwrap_or_default()
+    }
+
+    /// Those that the runtime tells of a container.
+    pub fn told(r: &cri::LinuxContainerResources) -> Self {
+        // A quota without a period means the usual one; another period is converted to it.
+        let quota = match r.cpu_period {
+            0 | PERIOD => r.cpu_quota.max(0),
+            period => r.cpu_quota.max(0).saturating_mul(PERIOD) / period,
+        };
+        Self { cpu_shares: r.cpu_shares, cpu_quota: quota, memory: r.memory_limit_in_bytes.max(0) }
+    }
+}
+
 /// What a container may use, in CRI's form.
 pub fn container_resources(
     pod: &Pod,
@@ -63,8 +101,7 @@ pub fn container_resources(
     machine_memory: i64,
     may_lower_oom: bool,
 ) -> cri::LinuxContainerResources {
-    let cpu_limit = pod::limit(c, "cpu").map_or(0, |q| q.milli_value());
-    let cpu_request = pod::request(c, "cpu").map_or(0, |q| q.milli_value());
+    let limits = Limits::of(c);
     let mut oom = oom_score(pod, role, c, machine_memory);
     if !may_lower_oom {
         // Without CAP_SYS_RESOURCE the kernel refuses negative scores, and the container with them.
@@ -77,10 +114,10 @@ pub fn container_resources(
         Some(cri::HugepageLimit { page_size: page_size(bytes.value()), limit })
     });
     cri::LinuxContainerResources {
-        cpu_period: if cpu_limit > 0 { PERIOD } else { 0 },
-        cpu_quota: quota(cpu_limit),
-        cpu_shares: shares(cpu_request),
-        memory_limit_in_bytes: pod::limit(c, "memory").map_or(0, |q| q.value()),
+        cpu_period: if limits.cpu_quota > 0 { PERIOD } else { 0 },
+        cpu_quota: limits.cpu_quota,
+        cpu_shares: limits.cpu_shares,
+        memory_limit_in_bytes: limits.memory,
         oom_score_adj: oom,
         hugepage_limits: hugepages.collect(),
         ..Default::default()

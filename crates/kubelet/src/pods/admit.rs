@@ -51,6 +51,16 @@ pub fn admit(here: &Here<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Reje
         return Err(("NodeAffinity".into(), message.into()));
     }
     fits(pod, others, node)
+        .map_err(|short| (format!("OutOf{}", short.resource), format!("Pod was rejected: {}", short.message)))
+}
+
+/// A resource of which the node has too little left.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Short {
+    /// Its name, e.g. `cpu`.
+    pub resource: String,
+    /// What was wanted and what there is; CPU in thousandths.
+    pub message: String,
 }
 
 /// Isolation that was promised must be given: a pod that asks for what the runtime cannot do does not run without it.
@@ -93,16 +103,20 @@ fn refused_by_pressure(pod: &Pod, pressure: Pressure) -> Option<String> {
     Some(format!("The node had condition: [{}]. ", held.join(" ")))
 }
 
-fn fits(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Rejection> {
+/// Whether a pod's requests fit beside those of `others`, of which the pod itself does not count.
+///
+/// # Errors
+/// The first resource of which there is too little.
+pub fn fits(pod: &Pod, others: &[Arc<Pod>], node: &Node) -> Result<(), Short> {
     let none = BTreeMap::new();
     let status = node.status.as_ref();
     let allocatable = status.and_then(|s| s.allocatable.as_ref()).unwrap_or(&none);
     let active = || others.iter().filter(|p| !pod::is_terminal(p) && pod::uid(p) != pod::uid(pod));
     let out_of = |resource: &str, requested: i64, used: i64, capacity: i64| {
         let message = format!(
-            "Pod was rejected: Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
+            "Node didn't have enough resource: {resource}, requested: {requested}, used: {used}, capacity: {capacity}"
         );
-        Err((format!("OutOf{resource}"), message))
+        Err(Short { resource: resource.to_owned(), message })
     };
     let count = i64::try_from(active().count()).unwrap_or(i64::MAX);
     if let Some(max) = allocatable.get("pods").map(|q| pod::quantity(q).value())

@@ -11,6 +11,8 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use super::admit::Rejection;
+use super::resize::Granted;
+use crate::cgroups::resources::Limits;
 use crate::images::error::StartError;
 use crate::probes::ProbeKind;
 use crate::volumes::PodVolumes;
@@ -45,13 +47,22 @@ pub enum Step {
         /// The end of the instance before.
         restarted_after: Option<Timestamp>,
     },
+    /// The pod and these containers (by ID) are held to what the pod was granted, or the resize failed after some of them.
+    Resized {
+        /// Containers that are held to other bounds now, and to which.
+        held: Vec<(String, Limits)>,
+        /// Why it failed.
+        error: Option<String>,
+    },
 }
 
 /// What a worker starts with.
 #[derive(Clone, Debug)]
 pub struct Start {
-    /// The pod.
+    /// The pod, with the resources it was granted.
     pub pod: Arc<Pod>,
+    /// Why it does not have the resources its spec wants now.
+    pub deferred: Option<String>,
     /// A rejection by admission.
     pub rejected: Option<Rejection>,
     /// The object is already gone from the API.
@@ -63,7 +74,7 @@ pub struct Start {
 impl Start {
     /// Of a pod that is welcome.
     pub fn of(pod: Arc<Pod>) -> Self {
-        Self { pod, rejected: None, gone: false, evicted: None }
+        Self { pod, deferred: None, rejected: None, gone: false, evicted: None }
     }
 }
 
@@ -79,8 +90,8 @@ pub struct Eviction {
 /// Everything that happened to a pod since its worker last looked.
 #[derive(Debug, Default)]
 pub struct Events {
-    /// The API's newest state.
-    pub pod: Option<Arc<Pod>>,
+    /// The API's newest state, with the resources it was granted.
+    pub pod: Option<Granted>,
     /// The object is gone from the API.
     pub gone: bool,
     /// Something changed in the runtime.
@@ -109,8 +120,8 @@ impl WorkerInbox {
         self.0.wake.notify_one();
     }
 
-    /// The API has this state of the pod.
-    pub fn pod(&self, pod: Arc<Pod>) {
+    /// The API has this state of the pod, and it was granted these resources.
+    pub fn pod(&self, pod: Granted) {
         self.put(|e| e.pod = Some(pod));
     }
     /// The pod is gone from the API.

@@ -15,6 +15,7 @@ use super::inbox::{ManagerInbox, Pending, PodChange};
 use super::known::Known;
 use super::mirror::{MirrorInbox, MirrorManager};
 use super::parts::Parts;
+use super::resize::{self, Granted};
 use super::worker::Worker;
 use crate::config::thresholds::Pressure;
 use crate::pod;
@@ -23,12 +24,16 @@ use crate::runtime::events::RunningPod;
 /// Before a worker that panicked is started again: the first time, and the longest after panics in a row.
 const RESTART_MIN: Duration = Duration::from_secs(1);
 const RESTART_MAX: Duration = Duration::from_secs(60);
+/// How often pods that wait for resources are looked at when nothing else happens (upstream: `retryDelay`).
+const RESIZE_RETRY: Duration = Duration::from_secs(180);
 
 /// A pod and its worker.
 struct Entry {
     inbox: WorkerInbox,
     /// With what the worker is started, should it be started again.
     start: Start,
+    /// The pod as the API has it; the worker's has the resources it was granted.
+    wanted: Arc<Pod>,
     /// How often it has panicked.
     panics: u32,
 }
@@ -107,8 +112,14 @@ impl Manager {
     /// Runs until the task is ended.
     pub async fn run(mut self) {
         loop {
-            let pending = self.inbox.next().await;
+            // A node that grows says so to nobody: what waits for room is looked at again now and then.
+            let waits = self.workers.values().any(|e| e.start.deferred.is_some());
+            let pending = tokio::select! {
+                pending = self.inbox.next() => pending,
+                () = tokio::time::sleep(RESIZE_RETRY), if waits => Pending::default(),
+            };
             self.take(pending).await;
+            self.retry_deferred();
         }
     }
 
@@ -162,15 +173,67 @@ impl Manager {
 
     fn pod(&mut self, pod: Arc<Pod>) {
         let uid = pod::uid(&pod).to_owned();
-        if let Some(entry) = self.workers.get_mut(&uid) {
-            entry.start.pod = Arc::clone(&pod);
-            self.known.put(&pod);
-            entry.inbox.pod(pod);
-            return;
+        if let Some(entry) = self.workers.get(&uid) {
+            let before = Arc::clone(&entry.start.pod);
+            return self.grant(&uid, &before, pod);
         }
         let adopted = self.found.as_ref().is_some_and(|f| f.contains_key(&uid));
-        let rejected = if adopted || pod::is_deleted(&pod) || pod::is_terminal(&pod) { None } else { self.judge(&pod) };
+        if adopted {
+            let before = resize::remembered(&pod);
+            self.start(Start::of(Arc::clone(&before)));
+            return self.grant(&uid, &before, pod);
+        }
+        let rejected = if pod::is_deleted(&pod) || pod::is_terminal(&pod) { None } else { self.judge(&pod) };
         self.start(Start { rejected, ..Start::of(pod) });
+    }
+
+    /// Gives a pod with a worker what its newest state wants, where the node has it.
+    fn grant(&mut self, uid: &str, before: &Arc<Pod>, wanted: Arc<Pod>) {
+        let node = self.node.borrow().clone();
+        let granted = if resize::same_resources(before, &wanted) {
+            Granted { pod: Arc::clone(&wanted), deferred: None }
+        } else {
+            resize::grant(node.as_deref(), &self.others(), before, &wanted)
+        };
+        let Some(entry) = self.workers.get_mut(uid) else { return };
+        let tell = |kind, reason, what, why: &str| {
+            self.parts.effects.tell.pod(&wanted, kind, reason, resize::message(what, &wanted, why));
+        };
+        let generation = |p: &Pod| p.metadata.generation;
+        match &granted.deferred {
+            Some(why) if entry.start.deferred.is_none() || generation(&wanted) != generation(&entry.wanted) => {
+                tell(EventType::Warning, "ResizeDeferred", "Deferred", why);
+            }
+            Some(_) => {}
+            None if !resize::same_resources(before, &granted.pod) => {
+                tell(EventType::Normal, "ResizeStarted", "started", "")
+            }
+            None => {}
+        }
+        entry.start.pod = Arc::clone(&granted.pod);
+        entry.start.deferred.clone_from(&granted.deferred);
+        entry.wanted = wanted;
+        self.known.put(&granted.pod);
+        entry.inbox.pod(granted);
+    }
+
+    /// Looks again at the pods that wait for resources: first those with the highest priority.
+    fn retry_deferred(&mut self) {
+        let waiting = self.workers.iter().filter(|(_, e)| e.start.deferred.is_some());
+        let priority = |p: &Pod| p.spec.as_ref().and_then(|s| s.priority).unwrap_or(0);
+        let mut waiting: Vec<_> =
+            waiting.map(|(uid, e)| (uid.clone(), e.start.pod.clone(), e.wanted.clone())).collect();
+        waiting.sort_by_key(|(uid, _, wanted)| (std::cmp::Reverse(priority(wanted)), uid.clone()));
+        let node = self.node.borrow().clone();
+        for (uid, before, wanted) in waiting {
+            if resize::grant(node.as_deref(), &self.others(), &before, &wanted).deferred.is_none() {
+                self.grant(&uid, &before, wanted);
+            }
+        }
+    }
+
+    fn others(&self) -> Vec<Arc<Pod>> {
+        self.workers.values().map(|e| Arc::clone(&e.start.pod)).collect()
     }
 
     fn gone(&mut self, uid: &str) {
@@ -224,7 +287,7 @@ impl Manager {
     }
 
     fn judge(&self, pod: &Arc<Pod>) -> Option<Rejection> {
-        let others: Vec<Arc<Pod>> = self.workers.values().map(|e| Arc::clone(&e.start.pod)).collect();
+        let others = self.others();
         let (node, runtime) = (self.node.borrow().clone(), self.parts.runtime_state.borrow().clone());
         let here = admit::Here {
             allowed_unsafe_sysctls: &self.parts.config.allowed_unsafe_sysctls,
@@ -241,7 +304,8 @@ impl Manager {
         let uid = pod::uid(&start.pod).to_owned();
         let inbox = WorkerInbox::default();
         self.known.put(&start.pod);
-        self.workers.insert(uid, Entry { inbox: inbox.clone(), start: start.clone(), panics: 0 });
+        let wanted = Arc::clone(&start.pod);
+        self.workers.insert(uid, Entry { inbox: inbox.clone(), start: start.clone(), wanted, panics: 0 });
         self.spawn(start, inbox, Duration::ZERO);
     }
 

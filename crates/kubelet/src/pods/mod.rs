@@ -1,6 +1,6 @@
 //! Pods on this node: one worker task per pod. [`manager`] starts workers, [`worker`] keeps a pod's state and turns
 //! events into decisions ([`plan`], pure), [`execute`] and [`terminate`] carry them out. Pods of this node's own
-//! manifests come from [`manifests`].
+//! manifests come from [`manifests`]. Which resources a pod may use here says [`resize`].
 pub mod admit;
 pub mod backoff;
 pub mod event;
@@ -12,5 +12,6 @@ pub mod manifests;
 mod mirror;
 pub mod parts;
 pub mod plan;
+pub mod resize;
 mod terminate;
 pub mod worker;

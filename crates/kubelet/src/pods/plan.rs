@@ -8,6 +8,7 @@ use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Container, Pod};
 
 use super::backoff::BackOff;
+use crate::cgroups::resources::Limits;
 use crate::pod::{self, Role};
 use crate::probes::view::ProbeView;
 use crate::runtime::snapshot::{Instance, RuntimePod, Sandbox, State, timestamp};
@@ -25,6 +26,10 @@ pub struct Input<'a> {
     pub backoff: &'a BackOff,
     /// Containers whose last start failed, and [`SANDBOX`], with the time before which it is not tried again.
     pub holds: &'a HashMap<String, Timestamp>,
+    /// What the pod was granted changed, and its cgroup does not say so yet.
+    pub cgroup_stale: bool,
+    /// A resize that failed is not tried again before.
+    pub resize_held: Option<Timestamp>,
     /// The time to decide for.
     pub now: Timestamp,
 }
@@ -43,6 +48,8 @@ pub enum KillReason {
     Startup,
     /// The runtime does not know its state.
     UnknownState,
+    /// Its resources changed, and its resize policy asks for a restart.
+    Resize,
 }
 
 /// One step for the executor, in order.
@@ -78,6 +85,11 @@ pub enum Action {
         /// The end of the instance before, to count the delay from.
         restarted_after: Option<Timestamp>,
     },
+    /// Hold the pod, and these running containers of it, to what the pod was granted.
+    Resize {
+        /// IDs and names.
+        containers: Vec<(String, String)>,
+    },
 }
 
 /// What to do now, and what to wait for.
@@ -91,6 +103,10 @@ pub struct Plan {
     pub wake_at: Option<Timestamp>,
     /// Nothing of this pod will ever run again.
     pub finished: bool,
+    /// What runs is not held to what the pod was granted yet.
+    pub resizing: bool,
+    /// Running containers whose bounds must change while they run, IDs and names.
+    resize: Vec<(String, String)>,
 }
 
 impl Plan {
@@ -115,11 +131,44 @@ pub fn compute(input: &Input<'_>) -> Plan {
         step.apps(&mut plan);
         step.ephemeral(&mut plan);
     }
+    resize(input, &mut plan);
     plan
+}
+
+/// After everything else: a resize that cannot be done must not keep the pod's other containers from starting.
+fn resize(input: &Input<'_>, plan: &mut Plan) {
+    let containers = std::mem::take(&mut plan.resize);
+    if containers.is_empty() && !input.cgroup_stale {
+        return;
+    }
+    plan.resizing = true;
+    match input.resize_held.filter(|t| *t > input.now) {
+        Some(until) => plan.wake(until),
+        None => plan.actions.push(Action::Resize { containers }),
+    }
+}
+
+/// What of a container's bounds is not as its spec asks: CPU, memory.
+fn differences(c: &Container, i: &Instance) -> (bool, bool) {
+    let wanted = Limits::of(c);
+    // Of what nobody knows it is believed that it is right: a resize would be tried for ever.
+    let actual = i.limits.unwrap_or(wanted);
+    let cpu = (actual.cpu_shares, actual.cpu_quota) != (wanted.cpu_shares, wanted.cpu_quota);
+    (cpu, actual.memory != wanted.memory)
+}
+
+/// Whether a change of these resources takes a restart, by the container's resize policy.
+fn resize_restarts(c: &Container, (cpu, memory): (bool, bool)) -> bool {
+    let asks = |resource: &str| {
+        let mut policies = c.resize_policy.iter().flatten();
+        policies.any(|p| p.resource_name == resource && p.restart_policy == "RestartContainer")
+    };
+    (cpu && asks("cpu")) || (memory && asks("memory"))
 }
 
 /// No sandbox that containers can run in: make one if anything is left to run.
 fn without_sandbox(input: &Input<'_>, plan: &mut Plan) {
+    plan.resizing = input.cgroup_stale;
     if !left_to_run(input) {
         plan.finished = true;
         return;
@@ -246,13 +295,23 @@ impl Step<'_> {
         } else if probes.startup_failed.contains(&i.id) {
             KillReason::Startup
         } else {
-            return false;
+            let changed = differences(c, i);
+            if changed == (false, false) {
+                return false;
+            }
+            plan.resizing = true;
+            if role == Role::Init || !resize_restarts(c, changed) {
+                plan.resize.push((i.id.clone(), c.name.clone()));
+                return false;
+            }
+            KillReason::Resize
         };
         let what = match reason {
             KillReason::DefinitionChanged => format!("Container {} definition changed", c.name),
             KillReason::Liveness => format!("Container {} failed liveness probe", c.name),
             KillReason::Startup => format!("Container {} failed startup probe", c.name),
             KillReason::UnknownState => format!("Container {} is in an unknown state", c.name),
+            KillReason::Resize => format!("Container {} resize requires restart", c.name),
         };
         // 137 stands for what the kill will make of it.
         let again = pod::restarts_after(self.input.pod, role, c, 137);

@@ -49,6 +49,7 @@ fn instance(name: &str, state: State, exit_code: i32) -> Arc<Instance> {
         log_path: String::new(),
         termination_file: String::new(),
         annotations: Default::default(),
+        limits: None,
     })
 }
 
@@ -58,11 +59,21 @@ struct Case {
     probes: ProbeView,
     backoff: BackOff,
     holds: HashMap<String, Timestamp>,
+    cgroup_stale: bool,
+    resize_held: Option<Timestamp>,
 }
 
 fn case(pod: Pod, sandboxes: Vec<Sandbox>, containers: Vec<Arc<Instance>>) -> Case {
     let runtime = RuntimePod { sandboxes, containers, ..Default::default() };
-    Case { pod, runtime, probes: ProbeView::default(), backoff: BackOff::default(), holds: HashMap::new() }
+    Case {
+        pod,
+        runtime,
+        probes: ProbeView::default(),
+        backoff: BackOff::default(),
+        holds: HashMap::new(),
+        cgroup_stale: false,
+        resize_held: None,
+    }
 }
 
 impl Case {
@@ -73,6 +84,8 @@ impl Case {
             probes: &self.probes,
             backoff: &self.backoff,
             holds: &self.holds,
+            cgroup_stale: self.cgroup_stale,
+            resize_held: self.resize_held,
             now: now(),
         })
     }
@@ -83,6 +96,9 @@ impl Case {
             Action::CreateSandbox { attempt } => format!("sandbox{attempt}"),
             Action::KillContainer { name, .. } => format!("-{name}"),
             Action::StartContainer { name, .. } => format!("+{name}"),
+            Action::Resize { containers } => {
+                format!("resize:{}", containers.iter().map(|(_, name)| name.as_str()).collect::<Vec<_>>().join(","))
+            }
         };
         self.plan().actions.iter().map(word).collect()
     }
@@ -200,4 +216,46 @@ fn ephemeral_containers_start_once() {
     let a = instance("a", State::Running, 0);
     assert_eq!(case(p.clone(), vec![sandbox(true)], vec![a.clone()]).words(), ["+d"]);
     assert!(case(p, vec![sandbox(true)], vec![a, instance("d", State::Exited, 1)]).words().is_empty());
+}
+
+/// A container that runs with a quota of half a CPU, 64 MiB and the shares of a quarter CPU.
+fn bounded(name: &str) -> Arc<Instance> {
+    let mut i = (*instance(name, State::Running, 0)).clone();
+    i.limits = Some(Limits { cpu_shares: 256, cpu_quota: 50_000, memory: 64 << 20 });
+    Arc::new(i)
+}
+
+#[test]
+fn what_runs_is_held_to_what_was_granted() {
+    let spec = |request: &str, limit: &str, memory: &str, policy: serde_json::Value| {
+        pod(json!({"containers":[{"name":"a","image":"x","resizePolicy":policy,"resources":{
+            "requests":{"cpu":request,"memory":"32Mi"},"limits":{"cpu":limit,"memory":memory}}}]}))
+    };
+    let restart = |resource: &str| json!([{"resourceName":resource,"restartPolicy":"RestartContainer"}]);
+    for (request, limit, memory, policy, want) in [
+        ("250m", "500m", "64Mi", json!([]), &[][..]),
+        ("300m", "500m", "64Mi", json!([]), &["resize:a"]),
+        ("250m", "1", "64Mi", json!([]), &["resize:a"]),
+        ("250m", "500m", "65Mi", json!([]), &["resize:a"]),
+        ("250m", "500m", "65Mi", restart("cpu"), &["resize:a"]),
+        ("250m", "500m", "65Mi", restart("memory"), &["-a"]),
+        ("250m", "600m", "64Mi", restart("cpu"), &["-a"]),
+    ] {
+        let c = case(spec(request, limit, memory, policy.clone()), vec![sandbox(true)], vec![bounded("a")]);
+        assert_eq!(c.words(), want, "{request} {limit} {memory} {policy}");
+        assert_eq!(c.plan().resizing, !want.is_empty());
+    }
+    // The pod's own bounds change also when none of its containers' do, once it has a sandbox.
+    let mut c = case(spec("250m", "500m", "64Mi", json!([])), vec![sandbox(true)], vec![bounded("a")]);
+    c.cgroup_stale = true;
+    assert_eq!(c.words(), ["resize:"]);
+    c.runtime.containers.clear();
+    c.runtime.sandboxes.clear();
+    assert_eq!((c.words(), c.plan().resizing), (vec!["sandbox0".to_owned()], true));
+    // A resize that failed waits, and keeps nothing else from being done.
+    let mut c = case(spec("250m", "1", "64Mi", json!([])), vec![sandbox(true)], vec![bounded("a")]);
+    let until = now() + Duration::from_secs(5);
+    c.resize_held = Some(until);
+    let plan = c.plan();
+    assert_eq!((plan.actions.len(), plan.resizing, plan.wake_at), (0, true, Some(until)));
 }

@@ -21,5 +21,8 @@ pub const TERMINATION_POLICY: &str = "io.kubernetes.container.terminationMessage
 pub const GRACE_PERIOD: &str = "io.kubernetes.pod.terminationGracePeriod";
 /// The container's preStop handler as JSON, for pods whose object is gone.
 pub const PRE_STOP: &str = "io.kubernetes.container.preStopHandler";
+/// What the kernel was to hold the container to when it was made (`cgroups::resources::Limits` as JSON), for runtimes that do
+/// not tell; this one is Kelson's own.
+pub const LIMITS: &str = "io.kelson.container.limits";
 /// The container's ports as JSON.
 pub const PORTS: &str = "io.kubernetes.container.ports";

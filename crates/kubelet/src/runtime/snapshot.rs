@@ -10,6 +10,7 @@ use kelson_cri::{CriResult, Runtime};
 use kelson_tasks::FILES;
 
 use super::labels;
+use crate::cgroups::resources::Limits;
 
 /// State of a container in the runtime.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +82,8 @@ pub struct Instance {
     pub termination_file: String,
     /// Annotations, as they were set at creation.
     pub annotations: BTreeMap<String, String>,
+    /// What the runtime holds it to; `None` where nobody knows: it was made by another kubelet, and the runtime does not tell.
+    pub limits: Option<Limits>,
 }
 
 /// What the runtime has of one pod.
@@ -124,9 +127,17 @@ impl RuntimePod {
 pub struct Reader {
     sandboxes: HashMap<String, (i32, Sandbox)>,
     containers: HashMap<String, (i32, Arc<Instance>)>,
+    /// Bounds that were set after a container was made.
+    resized: HashMap<String, Limits>,
 }
 
 impl Reader {
+    /// A container is held to other bounds now, which its state does not show: it is read anew the next time, and a runtime that
+    /// does not tell them is taken at its word.
+    pub fn resized(&mut self, id: &str, limits: Limits) {
+        self.containers.remove(id);
+        self.resized.insert(id.to_owned(), limits);
+    }
     /// Reads what there is of the pod with this UID.
     pub async fn read(&mut self, runtime: &dyn Runtime, uid: &str) -> CriResult<RuntimePod> {
         let selector: BTreeMap<String, String> = [(labels::POD_UID.to_owned(), uid.to_owned())].into();
@@ -168,7 +179,10 @@ impl Reader {
                     Ok(answer) => {
                         let status = answer.status.unwrap_or_default();
                         let state = status.state;
-                        let read = Arc::new(instance(&c.pod_sandbox_id, status).await);
+                        let mut read = instance(&c.pod_sandbox_id, status).await;
+                        read.limits =
+                            read.limits.or_else(|| self.resized.get(&c.id).copied()).or_else(|| as_made(&read));
+                        let read = Arc::new(read);
                         self.containers.insert(c.id.clone(), (state, Arc::clone(&read)));
                         pod.containers.push(read);
                     }
@@ -179,6 +193,7 @@ impl Reader {
         }
         self.sandboxes.retain(|id, _| sandboxes.iter().any(|s| s.id == *id));
         self.containers.retain(|id, _| containers.iter().any(|c| c.id == *id));
+        self.resized.retain(|id, _| self.containers.contains_key(id));
         pod.sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
         pod.containers.sort_by_key(|c| std::cmp::Reverse((c.created_at, c.restart_count)));
         Ok(pod)
@@ -222,6 +237,12 @@ fn termination_message(i: &Instance) -> Option<String> {
     Some(String::from_utf8_lossy(&text).into_owned()).filter(|t| !t.is_empty())
 }
 
+/// The bounds a container was made with. After a restart of the kubelet they may be older than those it is held to, and then are
+/// set once more.
+fn as_made(i: &Instance) -> Option<Limits> {
+    i.annotations.get(labels::LIMITS).and_then(|text| serde_json::from_str(text).ok())
+}
+
 async fn instance(sandbox_id: &str, s: cri::ContainerStatus) -> Instance {
     let mut out = bare(sandbox_id, s);
     if out.state == State::Exited {
@@ -263,6 +284,7 @@ fn bare(sandbox_id: &str, s: cri::ContainerStatus) -> Instance {
         log_path: s.log_path.clone(),
         termination_file: mount.map(|m| m.host_path.clone()).unwrap_or_default(),
         annotations: s.annotations.clone(),
+        limits: s.resources.as_ref().and_then(|r| r.linux.as_ref()).map(Limits::told),
         id: s.id,
     }
 }

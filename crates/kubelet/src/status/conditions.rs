@@ -5,8 +5,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use crate::pod::{self, Role};
 
 /// Types of conditions that are the kubelet's.
-pub const OWNED: &[&str] =
-    &["PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady", "DisruptionTarget"];
+pub const OWNED: &[&str] = &[
+    "PodReadyToStartContainers",
+    "Initialized",
+    "Ready",
+    "ContainersReady",
+    "DisruptionTarget",
+    "PodResizePending",
+    "PodResizeInProgress",
+];
 
 fn condition(kind: &str, status: bool, reason: &str, message: String) -> PodCondition {
     PodCondition {
@@ -129,6 +136,16 @@ fn ready(pod: &Pod, containers: &PodCondition) -> PodCondition {
     } else {
         condition("Ready", false, "ReadinessGatesNotReady", faults.join(", "))
     }
+}
+
+/// How far a change of the pod's resources has come (KEP-1287); nothing when there is none.
+pub fn resize(deferred: Option<&str>, in_progress: Option<&str>) -> Vec<PodCondition> {
+    let pending = deferred.map(|why| condition("PodResizePending", true, "Deferred", why.to_owned()));
+    let running = in_progress.map(|error| {
+        let reason = if error.is_empty() { "" } else { "Error" };
+        condition("PodResizeInProgress", true, reason, error.to_owned())
+    });
+    pending.into_iter().chain(running).collect()
 }
 
 /// The condition of a pod that the kubelet ends before its time.

@@ -6,8 +6,11 @@ use k8s_openapi::api::core::v1::{
     Container, ContainerState, ContainerStateRunning, ContainerStateTerminated, ContainerStateWaiting, ContainerStatus,
     Pod,
 };
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity as ApiQuantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+use kelson_meta::Quantity;
 
+use crate::cgroups::resources::{Limits, PERIOD, SHARES_MIN};
 use crate::images::error::StartError;
 use crate::pod::{self, Member, Role};
 use crate::probes::view::ProbeView;
@@ -70,7 +73,7 @@ pub fn status(pod: &Pod, m: &Member<'_>, runtime: &RuntimePod, by: &Circumstance
     };
     out.state = Some(current);
     hold(pod, c, i, by, &mut out);
-    resources(c, &mut out);
+    resources(c, Some(i), &mut out);
     out
 }
 
@@ -134,7 +137,7 @@ fn absent(pod: &Pod, m: &Member<'_>, by: &Circumstances<'_>, old: Option<&Contai
         None => not_started(pod),
     });
     out.last_state = old.and_then(|o| o.last_state.clone());
-    resources(c, out);
+    resources(c, None, out);
 }
 
 fn identity(i: &Instance, by: &Circumstances<'_>, out: &mut ContainerStatus) {
@@ -145,13 +148,36 @@ fn identity(i: &Instance, by: &Circumstances<'_>, out: &mut ContainerStatus) {
     out.image_id.clone_from(&i.image_id);
 }
 
-fn resources(c: &Container, out: &mut ContainerStatus) {
-    if let Some(r) = c.resources.as_ref().filter(|r| r.requests.is_some() || r.limits.is_some()) {
-        out.allocated_resources = r.requests.clone();
-        out.resources = Some(r.clone());
-    } else {
-        out.resources = Some(Default::default());
+/// What the container was granted, and what it is held to while it runs, which differs as long as a resize is under way.
+fn resources(c: &Container, instance: Option<&Instance>, out: &mut ContainerStatus) {
+    let granted = c.resources.as_ref().filter(|r| r.requests.is_some() || r.limits.is_some());
+    let mut held = granted.cloned().unwrap_or_default();
+    out.allocated_resources = granted.and_then(|r| r.requests.clone());
+    if let Some(actual) = instance.filter(|i| i.state == State::Running).and_then(|i| i.limits) {
+        let wanted = Limits::of(c);
+        let mut set = |limits: bool, name: &str, text: Option<String>| {
+            let list = if limits { &mut held.limits } else { &mut held.requests };
+            match text {
+                Some(text) => drop(list.get_or_insert_default().insert(name.to_owned(), ApiQuantity(text))),
+                None => drop(list.as_mut().and_then(|l| l.remove(name))),
+            }
+        };
+        // As long as the bound is the granted one, the words of the spec stay.
+        if actual.memory != wanted.memory {
+            set(true, "memory", Some(actual.memory).filter(|m| *m > 0).map(|m| m.to_string()));
+        }
+        if actual.cpu_quota != wanted.cpu_quota {
+            let milli = |quota: i64| Quantity::from_milli(quota.saturating_mul(1000) / PERIOD).to_string();
+            set(true, "cpu", Some(actual.cpu_quota).filter(|q| *q > 0).map(milli));
+        }
+        if actual.cpu_shares != wanted.cpu_shares {
+            let milli = |shares: i64| Quantity::from_milli(shares.saturating_mul(1000) / 1024).to_string();
+            set(false, "cpu", Some(actual.cpu_shares).filter(|s| *s > SHARES_MIN).map(milli));
+        }
+        held.limits = held.limits.filter(|l| !l.is_empty());
+        held.requests = held.requests.filter(|l| !l.is_empty());
     }
+    out.resources = Some(held);
 }
 
 fn terminated(i: &Instance, by: &Circumstances<'_>) -> ContainerStateTerminated {
@@ -231,6 +257,7 @@ mod tests {
             log_path: String::new(),
             termination_file: String::new(),
             annotations: BTreeMap::new(),
+            limits: None,
         })
     }
 
@@ -250,6 +277,38 @@ mod tests {
             state.map_or("-".to_owned(), |w| w.reason.unwrap_or_default())
         };
         pod::members(&pod).map(reason).collect()
+    }
+
+    #[test]
+    fn a_container_shows_what_it_was_granted_and_what_it_is_held_to() {
+        let resources = json!({"requests":{"cpu":"0.5","memory":"32Mi"},"limits":{"cpu":"1000m","memory":"64Mi"}});
+        let spec = json!({"containers":[{"name":"a","resources":resources}]});
+        let pod: Pod = serde_json::from_value(json!({"spec": spec})).expect("pod");
+        let by = Circumstances {
+            probes: &ProbeView::default(),
+            crash_loops: &BTreeMap::new(),
+            start_errors: &BTreeMap::new(),
+            runtime_name: "containerd",
+            ending: false,
+        };
+        let shown = |limits: Option<Limits>| {
+            let mut i = (*instance("a", State::Running, 0)).clone();
+            i.limits = limits;
+            let runtime = RuntimePod { containers: vec![Arc::new(i)], ..RuntimePod::default() };
+            let m = pod::members(&pod).next().expect("a container");
+            let status = status(&pod, &m, &runtime, &by);
+            let status = serde_json::to_value(status).expect("json");
+            assert_eq!(status["allocatedResources"], resources["requests"]);
+            status["resources"].clone()
+        };
+        let same = Limits { cpu_shares: 512, cpu_quota: 100_000, memory: 64 << 20 };
+        assert_eq!(shown(None), resources);
+        assert_eq!(shown(Some(same)), resources, "in the words of the spec");
+        let other = Limits { cpu_shares: 1024, cpu_quota: 150_000, memory: 1 << 20 };
+        let want = json!({"requests":{"cpu":"1","memory":"32Mi"},"limits":{"cpu":"1500m","memory":"1048576"}});
+        assert_eq!(shown(Some(other)), want);
+        let none = Limits { cpu_shares: SHARES_MIN, ..Limits::default() };
+        assert_eq!(shown(Some(none)), json!({"requests":{"memory":"32Mi"}}), "no bounds");
     }
 
     #[test]

@@ -21,6 +21,10 @@ pub struct About<'a> {
     pub over: bool,
     /// A reason and message that end the pod (`Evicted`, `DeadlineExceeded`).
     pub verdict: Option<(&'a str, &'a str)>,
+    /// Why the pod does not have the resources that its spec wants.
+    pub resize_deferred: Option<&'a str>,
+    /// Its containers are not held to what it was granted yet; the text says what failed, or nothing.
+    pub resizing: Option<&'a str>,
 }
 
 /// What the kubelet last said of a pod, with what others have said of it meanwhile. The kubelet's own part must not come
@@ -72,6 +76,7 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
     }
     let generation = pod.metadata.generation;
     let mut own = conditions::conditions(pod, &inits, &apps, phase, ready_sandbox);
+    own.extend(conditions::resize(about.resize_deferred, about.resizing));
     let before = old.conditions.unwrap_or_default();
     conditions::keep_times(&mut own, &before, about.now, generation);
     // What others say of the pod stays.

@@ -197,6 +197,13 @@ async fn start_writes(shared: Arc<Shared>, tasks: Tasks) {
     }
 }
 
+/// The removal of conditions of the kubelet's own that hold no more.
+fn ended<'a>(before: &'a [Value], now: &'a [Value]) -> impl Iterator<Item = Value> + 'a {
+    let own = |c: &&Value| OWNED.contains(&c["type"].as_str().unwrap_or_default());
+    let gone = before.iter().filter(own).filter(|c| now.iter().all(|n| n["type"] != c["type"]));
+    gone.map(|c| json!({"$patch": "delete", "type": c["type"]}))
+}
+
 /// Lets go of a pod's turn however its task ends, so that the next change finds it free.
 struct Turn {
     shared: Arc<Shared>,
@@ -336,7 +343,8 @@ pub fn difference(from: &Map<String, Value>, to: &Map<String, Value>) -> Option<
             let changed = v.as_array().into_iter().flatten();
             let changed =
                 changed.filter(|c| OWNED.contains(&c["type"].as_str().unwrap_or_default()) && !before.contains(c));
-            let ours: Vec<Value> = changed.map(|c| without_leftovers(before, c)).collect();
+            let mut ours: Vec<Value> = changed.map(|c| without_leftovers(before, c)).collect();
+            ours.extend(ended(before, v.as_array().map(Vec::as_slice).unwrap_or_default()));
             if !ours.is_empty() {
                 out.insert(k.clone(), json!(ours));
             }

@@ -110,4 +110,9 @@ fn only_what_changed_is_sent() {
     let d = difference(&a, &b).expect("changed");
     assert_eq!(json!(d), json!({"phase":"Running","podIP":"1","conditions":[{"type":"Ready","status":"True"}]}));
     assert_eq!(json!(difference(&b, &a).expect("changed"))["podIP"], Value::Null);
+    // A condition of the kubelet's that holds no more is taken away; somebody else's stays.
+    let before =
+        map(json!({"conditions":[{"type":"PodResizePending","status":"True"},{"type":"x/y","status":"True"}]}));
+    let d = difference(&before, &map(json!({"conditions":[]}))).expect("changed");
+    assert_eq!(json!(d), json!({"conditions":[{"$patch":"delete","type":"PodResizePending"}]}));
 }

@@ -90,7 +90,9 @@ fn merge_by_type(list: &mut Value, patch: &Value) {
     let list = list.as_array_mut().expect("a list");
     for c in patch.as_array().into_iter().flatten() {
         list.retain(|o| o["type"] != c["type"]);
-        list.push(c.clone());
+        if c["$patch"] != "delete" {
+            list.push(c.clone());
+        }
     }
 }
 

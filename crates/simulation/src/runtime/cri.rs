@@ -218,8 +218,17 @@ impl Runtime for FakeRuntime {
         };
         self.perform("ContainerStatus", read).await
     }
-    async fn update_container_resources(&self, _: cri::UpdateContainerResourcesRequest) -> CriResult<()> {
-        no("UpdateContainerResources")
+    async fn update_container_resources(&self, request: cri::UpdateContainerResourcesRequest) -> CriResult<()> {
+        let id = request.container_id;
+        let update = |me: &Self| {
+            let s = me.state.lock();
+            let found = s.containers.iter().find(|c| c.status.id == id && c.status.state == RUNNING);
+            let found = found.ok_or_else(|| gone("UpdateContainerResources", &id))?;
+            let name = found.status.metadata.as_ref().map(|m| m.name.clone()).unwrap_or_default();
+            me.resizes.lock().push((name, request.linux.unwrap_or_default()));
+            Ok(())
+        };
+        self.perform("UpdateContainerResources", update).await
     }
     async fn reopen_container_log(&self, _: &str) -> CriResult<()> {
         no("ReopenContainerLog")

@@ -78,6 +78,8 @@ pub struct FakeRuntime {
     pub changed: Mutex<Option<Box<dyn Fn() + Send + Sync>>>,
     /// The grace of each stop, seconds.
     pub stops: Mutex<Vec<u64>>,
+    /// What containers were held to after they were made: their names and bounds. As older runtimes, this one does not tell.
+    pub resizes: Mutex<Vec<(String, proto::LinuxContainerResources)>>,
     /// How many sandboxes were asked for while none could be made; `None`: they can.
     pub refused: Mutex<Option<u32>>,
     /// The next so many calls of a name panic.
@@ -110,6 +112,7 @@ impl FakeRuntime {
             missing: Mutex::default(),
             changed: Mutex::default(),
             stops: Mutex::default(),
+            resizes: Mutex::default(),
             refused: Mutex::default(),
             panics: Mutex::default(),
             calls: Mutex::default(),

@@ -18,6 +18,7 @@ use super::backoff::BackOff;
 use super::event::{Events, STEPS_MAX, Start, Step, WorkerInbox};
 use super::parts::Parts;
 use super::plan::SANDBOX;
+use super::resize::{Granted, same_resources};
 use crate::config::thresholds::EVICTED;
 use crate::images::error::{StartError, StartReason};
 use crate::pod;
@@ -82,11 +83,25 @@ pub struct Worker {
     /// The grace period of an eviction.
     evicted: Option<Duration>,
     start_time: Timestamp,
+    /// Why the pod does not have the resources that its spec wants.
+    deferred: Option<String>,
+    resize: Resize,
     wake_at: Option<Timestamp>,
     /// Nothing is carried out before: a task of this pod panicked.
     rest_until: Option<Timestamp>,
     /// The status that was last set.
     published: Option<PodStatus>,
+}
+
+/// How far a change of the pod's resources has come.
+#[derive(Debug, Default)]
+struct Resize {
+    /// What the pod was granted changed, and its cgroup does not say so yet.
+    cgroup_stale: bool,
+    /// It is under way.
+    running: bool,
+    /// Why the last try failed, and when the next one is due.
+    failed: Option<(String, Timestamp)>,
 }
 
 impl Worker {
@@ -123,6 +138,8 @@ impl Worker {
             evicted,
             verdict,
             start_time,
+            deferred: start.deferred,
+            resize: Resize::default(),
             wake_at: None,
             rest_until: None,
             published: None,
@@ -214,7 +231,9 @@ impl Worker {
         }
     }
 
-    async fn replaced(&mut self, mut pod: Arc<Pod>) {
+    async fn replaced(&mut self, granted: Granted) {
+        let mut pod = granted.pod;
+        self.deferred = granted.deferred;
         self.parts.statuses.seen(&pod);
         if let Some(own) = &self.published {
             let status = own_over(pod.status.as_ref().unwrap_or(&PodStatus::default()), own);
@@ -223,6 +242,9 @@ impl Worker {
             }
         }
         let old = std::mem::replace(&mut self.pod, pod);
+        if !same_resources(&old, &self.pod) {
+            self.resize = Resize { cgroup_stale: true, running: true, failed: None };
+        }
         let (old, new) = (&old.metadata, &self.pod.metadata);
         // What a downward API volume shows of a pod's metadata may change while it runs.
         if (old.labels != new.labels || old.annotations != new.annotations)
@@ -310,6 +332,9 @@ impl Worker {
             now: self.parts.effects.clock.now(),
             over,
             verdict: self.verdict.as_ref().map(|(r, m)| (r.as_str(), m.as_str())),
+            resize_deferred: self.deferred.as_deref().filter(|_| self.mode == Mode::Syncing),
+            resizing: Some(self.resize.failed.as_ref().map_or("", |(why, _)| why.as_str()))
+                .filter(|_| self.resize.running && self.mode == Mode::Syncing),
         };
         let mut status = crate::status::pod::status(&self.pod, &self.runtime, &by, &about);
         if self.rejected && self.runtime.is_empty() {

@@ -6,12 +6,13 @@ use jiff::Timestamp;
 use kelson_client::EventType;
 
 use super::{PREPARE_MAX, PREPARE_MIN, RETRY, RUNTIME_RETRY, Worker};
+use crate::cgroups::resources::Limits;
 use crate::images::error::StartReason;
 use crate::pod::{self, Role};
 use crate::pods::event::Step;
 use crate::pods::execute::Executor;
 use crate::pods::plan::{self, Input, Plan, SANDBOX};
-use crate::pods::terminate;
+use crate::pods::{resize, terminate};
 
 impl Worker {
     pub(super) fn stepped(&mut self, step: Step) {
@@ -47,7 +48,33 @@ impl Worker {
                 self.start_errors.insert(name, error);
                 self.stale = true;
             }
+            Step::Resized { held, error } => self.resized(held, error, now),
         }
+    }
+
+    fn resized(&mut self, held: Vec<(String, Limits)>, error: Option<String>, now: Timestamp) {
+        held.into_iter().for_each(|(id, limits)| self.reader.resized(&id, limits));
+        self.stale = true;
+        let Some(why) = error else {
+            self.resize.cgroup_stale = false;
+            self.resize.failed = None;
+            return;
+        };
+        if self.resize.failed.as_ref().is_none_or(|(before, _)| *before != why) {
+            let message = resize::message("error", &self.pod, &why);
+            self.parts.effects.tell.pod(&self.pod, EventType::Warning, "ResizeError", message);
+        }
+        self.resize.failed = Some((why, now + RETRY));
+    }
+
+    /// Takes from the plan whether a resize is under way, and tells when it is done.
+    fn resizing(&mut self, now_running: bool) {
+        if self.resize.running && !now_running {
+            let message = resize::message("completed", &self.pod, "");
+            self.parts.effects.tell.pod(&self.pod, EventType::Normal, "ResizeCompleted", message);
+            self.resize.failed = None;
+        }
+        self.resize.running = now_running;
     }
 
     /// Nothing of the pod is started for a while, which grows with failures in a row.
@@ -69,6 +96,7 @@ impl Worker {
         }
         let plan = self.plan(now);
         self.announce_crash_loops(&plan);
+        self.resizing(plan.resizing);
         self.crash_loops = plan.crash_loops;
         if let Some(at) = plan.wake_at {
             self.wake_at = Some(self.wake_at.map_or(at, |t| t.min(at)));
@@ -106,6 +134,8 @@ impl Worker {
             probes: &self.probes,
             backoff: &self.backoff,
             holds: &self.holds,
+            cgroup_stale: self.resize.cgroup_stale,
+            resize_held: self.resize.failed.as_ref().map(|(_, until)| *until),
             now,
         })
     }

@@ -1,0 +1,166 @@
+//! Resizing in place (KEP-1287): the resources a pod has been granted on this node, apart from those that its spec wants now. What
+//! does not fit waits until other pods leave room. Pure; the manager keeps the grants, the worker carries them out (upstream:
+//! `pkg/kubelet/allocation`).
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Container, Node, Pod, ResourceRequirements};
+use serde_json::json;
+
+use super::admit;
+use crate::pod;
+
+/// A pod with the resources it may use here.
+#[derive(Clone, Debug)]
+pub struct Granted {
+    /// The API's newest state, with the granted resources in place of the wanted ones.
+    pub pod: Arc<Pod>,
+    /// Why it does not have what its spec wants.
+    pub deferred: Option<String>,
+}
+
+/// What a pod gets that has been granted the resources of `known` and whose spec is `wanted` now.
+pub fn grant(node: Option<&Node>, others: &[Arc<Pod>], known: &Pod, wanted: &Arc<Pod>) -> Granted {
+    if same_resources(known, wanted) || pod::is_terminal(wanted) || pod::is_deleted(wanted) {
+        let pod = if same_resources(known, wanted) { Arc::clone(wanted) } else { with_resources_of(wanted, known) };
+        return Granted { pod, deferred: None };
+    }
+    match node.map_or(Ok(()), |node| admit::fits(wanted, others, node)) {
+        Ok(()) => Granted { pod: Arc::clone(wanted), deferred: None },
+        Err(short) => Granted { pod: with_resources_of(wanted, known), deferred: Some(short.message) },
+    }
+}
+
+/// The grant of a pod that an earlier kubelet ran, as the API's status remembers it.
+pub fn remembered(pod: &Arc<Pod>) -> Arc<Pod> {
+    let mut known = (**pod).clone();
+    let Some(status) = known.status.clone() else { return Arc::clone(pod) };
+    let told = || {
+        let all = [&status.container_statuses, &status.init_container_statuses];
+        all.into_iter().flat_map(|l| l.iter().flatten())
+    };
+    for c in resizable(&mut known) {
+        let Some(s) = told().find(|s| s.name == c.name && s.allocated_resources.is_some()) else { continue };
+        let resources = c.resources.get_or_insert_default();
+        if resources.requests == s.allocated_resources {
+            continue;
+        }
+        resources.requests = s.allocated_resources.clone();
+        resources.limits = s.resources.as_ref().and_then(|r| r.limits.clone());
+    }
+    if same_resources(&known, pod) { Arc::clone(pod) } else { Arc::new(known) }
+}
+
+fn resizable(pod: &mut Pod) -> impl Iterator<Item = &mut Container> {
+    pod.spec.iter_mut().flat_map(|s| s.containers.iter_mut().chain(s.init_containers.iter_mut().flatten()))
+}
+
+/// Whether two states of a pod want the same resources.
+pub fn same_resources(a: &Pod, b: &Pod) -> bool {
+    let whole = |p: &Pod| p.spec.as_ref().and_then(|s| s.resources.clone());
+    let of = |p: &Pod| -> Vec<(String, Option<ResourceRequirements>)> {
+        let all = p.spec.iter().flat_map(|s| s.containers.iter().chain(s.init_containers.iter().flatten()));
+        all.map(|c| (c.name.clone(), c.resources.clone())).collect()
+    };
+    whole(a) == whole(b) && of(a) == of(b)
+}
+
+fn with_resources_of(wanted: &Pod, known: &Pod) -> Arc<Pod> {
+    let mut pod = wanted.clone();
+    let mut before = known.clone();
+    for c in resizable(&mut pod) {
+        if let Some(old) = resizable(&mut before).find(|old| old.name == c.name) {
+            c.resources = old.resources.take();
+        }
+    }
+    if let (Some(spec), Some(old)) = (pod.spec.as_mut(), before.spec) {
+        spec.resources = old.resources;
+    }
+    Arc::new(pod)
+}
+
+/// The text of an event about a resize: what was done, and the resources it is about, as upstream's tools read them.
+pub fn message(what: &str, pod: &Pod, error: &str) -> String {
+    let list = |of: &[Container]| -> Vec<serde_json::Value> {
+        of.iter().map(|c| json!({"name": c.name, "resources": c.resources.clone().unwrap_or_default()})).collect()
+    };
+    let spec = pod.spec.as_ref();
+    let mut about = serde_json::Map::new();
+    let inits = spec.and_then(|s| s.init_containers.as_deref()).unwrap_or_default();
+    if !inits.is_empty() {
+        about.insert("initContainers".into(), list(inits).into());
+    }
+    about.insert("containers".into(), list(spec.map_or(&[], |s| &s.containers)).into());
+    about.insert("generation".into(), pod.metadata.generation.unwrap_or(0).into());
+    if !error.is_empty() {
+        about.insert("error".into(), error.into());
+    }
+    format!("Pod resize {what}: {}", serde_json::Value::Object(about))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod(uid: &str, cpu: &str) -> Arc<Pod> {
+        let pod = json!({"metadata":{"name":uid,"uid":uid,"generation":2},"spec":{"containers":
+            [{"name":"a","resources":{"requests":{"cpu":cpu},"limits":{"cpu":cpu}}},{"name":"b"}]}});
+        Arc::new(serde_json::from_value(pod).expect("pod"))
+    }
+
+    fn cpu(pod: &Pod) -> String {
+        let c = &pod.spec.as_ref().expect("spec").containers[0];
+        c.resources.as_ref().and_then(|r| r.limits.as_ref()).expect("limits")["cpu"].0.clone()
+    }
+
+    #[test]
+    fn what_fits_is_granted_and_the_rest_waits() {
+        let node: Node =
+            serde_json::from_value(json!({"status":{"allocatable":{"cpu":"2","pods":"10"}}})).expect("node");
+        let others = [pod("o", "1")];
+        for (from, to, granted, deferred) in [
+            ("500m", "500m", "500m", None),
+            ("500m", "1", "1", None),
+            ("500m", "100m", "100m", None),
+            (
+                "500m",
+                "1500m",
+                "500m",
+                Some("Node didn't have enough resource: cpu, requested: 1500, used: 1000, capacity: 2000"),
+            ),
+            // More than the node has is not refused for good: the node may grow.
+            (
+                "500m",
+                "8",
+                "500m",
+                Some("Node didn't have enough resource: cpu, requested: 8000, used: 1000, capacity: 2000"),
+            ),
+        ] {
+            let got = grant(Some(&node), &others, &pod("p", from), &pod("p", to));
+            assert_eq!((cpu(&got.pod).as_str(), got.deferred.as_deref()), (granted, deferred), "{from} -> {to}");
+            assert_eq!(got.pod.metadata.generation, Some(2));
+        }
+        // Its own old share does not count against it.
+        let got = grant(Some(&node), &[pod("p", "2")], &pod("p", "2"), &pod("p", "1500m"));
+        assert_eq!((cpu(&got.pod).as_str(), got.deferred), ("1500m", None));
+        // Whatever ends gets nothing more.
+        let mut ending = (*pod("p", "8")).clone();
+        ending.metadata.deletion_timestamp = Some(serde_json::from_value(json!("2026-01-01T00:00:00Z")).expect("time"));
+        let got = grant(Some(&node), &[], &pod("p", "1"), &Arc::new(ending));
+        assert_eq!((cpu(&got.pod).as_str(), got.deferred), ("1", None));
+    }
+
+    #[test]
+    fn the_status_remembers_a_grant() {
+        let mut wanted = (*pod("p", "4")).clone();
+        wanted.status = serde_json::from_value(json!({"containerStatuses":[{"name":"a","image":"","imageID":"","ready":true,
+            "restartCount":0,"allocatedResources":{"cpu":"1"},"resources":{"limits":{"cpu":"1"},"requests":{"cpu":"1"}}}]}))
+        .expect("status");
+        let wanted = Arc::new(wanted);
+        assert_eq!(cpu(&remembered(&wanted)), "1");
+        assert_eq!(cpu(&remembered(&pod("p", "4"))), "4", "without a status the spec is what it was granted");
+        assert_eq!(
+            message("started", &pod("p", "1"), ""),
+            r#"Pod resize started: {"containers":[{"name":"a","resources":{"limits":{"cpu":"1"},"requests":{"cpu":"1"}}},{"name":"b","resources":{}}],"generation":2}"#
+        );
+    }
+}

@@ -2,6 +2,7 @@
 //! what objects become by them. Nothing here waits, opens sockets or knows of stores and catalogs.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+pub mod definition;
 pub mod object;
 pub mod publish;
 pub mod rules;

@@ -3,7 +3,8 @@
 use std::sync::LazyLock;
 
 use kelson_codec::{DecodeError, StrictErrors};
-use kelson_meta::path::{Errors, Path};
+use kelson_meta::path::Path;
+use kelson_meta::{FieldError, FieldErrorKind};
 use kelson_schema::{Kind, Schema, TypeId};
 use serde_json::Value;
 
@@ -46,7 +47,16 @@ pub fn canonical(object: &mut Value, parent: &Path<'_>, found: Option<&mut Vec<S
 /// # Errors
 /// The first field that does not fit, as a field error's text.
 pub fn coerce(value: &mut Value, node: &Node, found: Option<&mut Vec<String>>) -> Result<(), DecodeError> {
-    Coercion { found }.walk(value, node, &Path::new(""))
+    let walked = Coercion { found }.walk(value, node, &Path::new(""));
+    walked.map_err(|fault| DecodeError::Json(fault.to_string()))
+}
+
+/// The same for a value that stands at `path`, with the fault as it is.
+///
+/// # Errors
+/// The first field that does not fit.
+pub fn coerce_at(value: &mut Value, node: &Node, path: &Path<'_>) -> Result<(), FieldError> {
+    Coercion { found: None }.walk(value, node, path)
 }
 
 struct Coercion<'a> {
@@ -54,7 +64,7 @@ struct Coercion<'a> {
 }
 
 impl Coercion<'_> {
-    fn walk(&mut self, value: &mut Value, node: &Node, path: &Path<'_>) -> Result<(), DecodeError> {
+    fn walk(&mut self, value: &mut Value, node: &Node, path: &Path<'_>) -> Result<(), FieldError> {
         if !node.is(Flags::BELOW_EMBEDDED) {
             return Ok(());
         }
@@ -82,7 +92,7 @@ impl Coercion<'_> {
         Ok(())
     }
 
-    fn embedded(&mut self, object: &mut Value, path: &Path<'_>) -> Result<(), DecodeError> {
+    fn embedded(&mut self, object: &mut Value, path: &Path<'_>) -> Result<(), FieldError> {
         for key in ["apiVersion", "kind"] {
             if let Some(value) = object.get(key)
                 && !value.is_string()
@@ -103,8 +113,7 @@ impl Coercion<'_> {
     }
 }
 
-fn refused(path: &Path<'_>, value: &Value, why: &str) -> DecodeError {
-    let mut errors = Errors::new();
-    errors.invalid(path, value, why);
-    DecodeError::Json(errors.finish().to_string())
+fn refused(path: &Path<'_>, value: &Value, why: &str) -> FieldError {
+    let path = path.field().to_string();
+    FieldError { kind: FieldErrorKind::Invalid, path, value: Some(value.to_string()), detail: why.to_owned() }
 }

@@ -20,6 +20,7 @@ pub use default::{default, drop_nulls};
 pub use embedded::check_embedded;
 pub use lists::check_lists;
 use metadata::coerce;
+pub use metadata::coerce_at;
 pub use prune::{Unknown, prune};
 pub use validate::validate;
 

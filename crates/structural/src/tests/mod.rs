@@ -1,4 +1,5 @@
 //! Tables of what schemas do to objects.
+mod definition;
 mod fit;
 mod publish;
 mod rules;

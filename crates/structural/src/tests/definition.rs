@@ -1,0 +1,551 @@
+//! What definitions may say, and what they are told.
+use crate::definition::{default, store_version, validate_create, validate_status_update, validate_update, warnings};
+use kelson_meta::FieldErrors;
+use serde_json::{Value, json};
+
+fn definition(schema: Value) -> Value {
+    json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "things.example.com"},
+        "spec": {
+            "group": "example.com", "scope": "Namespaced",
+            "names": {"plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList"},
+            "conversion": {"strategy": "None"},
+            "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}],
+        },
+        "status": {"storedVersions": ["v1"]},
+    })
+}
+
+fn plain() -> Value {
+    json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"n": {"type": "integer"}}}}})
+}
+
+fn texts(errors: &FieldErrors) -> Vec<String> {
+    errors.0.iter().map(ToString::to_string).collect()
+}
+
+/// Faults of a valid definition with one value put at a pointer.
+fn with(pointer: &str, value: Value) -> Vec<String> {
+    let mut tree = definition(plain());
+    let (parent, key) = pointer.rsplit_once('/').unwrap();
+    match tree.pointer_mut(parent).unwrap() {
+        Value::Array(list) => list.insert(key.parse().unwrap(), value),
+        parent => parent[key] = value,
+    }
+    texts(&validate_create(&tree))
+}
+
+fn check(pointer: &str, value: Value, want: &[&str]) {
+    assert_eq!(with(pointer, value.clone()), want, "{pointer} = {value}");
+}
+
+/// Faults of a schema, below `spec.validation.openAPIV3Schema`.
+fn schema(tree: Value, want: &[&str]) {
+    let found = texts(&validate_create(&definition(tree.clone())));
+    let short: Vec<String> = found.iter().map(|f| f.replace("spec.validation.openAPIV3Schema", "$")).collect();
+    assert_eq!(short, want, "{tree}");
+}
+
+/// Faults of the schema of `spec.x`.
+fn x(tree: Value, want: &[&str]) {
+    let whole = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {"x": tree}}}});
+    let found = texts(&validate_create(&definition(whole)));
+    let at = "spec.validation.openAPIV3Schema.properties[spec].properties[x]";
+    let short: Vec<String> = found.iter().map(|f| f.replace(at, "x")).collect();
+    assert_eq!(short, want, "{tree}");
+}
+
+#[test]
+fn a_plain_one_is_fine() {
+    assert_eq!(texts(&validate_create(&definition(plain()))), [""; 0]);
+}
+
+#[test]
+fn names_and_group() {
+    const LABEL: &str = "a DNS-1035 label must consist of lower case alphanumeric characters or '-', start with an alphabetic character, and end with an alphanumeric character (e.g. 'my-name',  or 'abc-123', regex used for validation is '[a-z]([-a-z0-9]*[a-z0-9])?')";
+    check(
+        "/metadata/name",
+        json!("other"),
+        &["metadata.name: Invalid value: \"other\": must be spec.names.plural+\".\"+spec.group"],
+    );
+    check(
+        "/spec/scope",
+        json!("World"),
+        &["spec.scope: Unsupported value: \"World\": supported values: \"Cluster\", \"Namespaced\""],
+    );
+    check("/spec/scope", json!(""), &["spec.scope: Required value"]);
+    let dotless = with("/spec/group", json!("example"));
+    assert!(
+        dotless
+            .contains(&"spec.group: Invalid value: \"example\": should be a domain with at least one dot".to_owned())
+    );
+    check("/spec/names/singular", json!(""), &["spec.names.singular: Required value"]);
+    check(
+        "/spec/names/listKind",
+        json!("Thing"),
+        &["spec.names.listKind: Invalid value: \"Thing\": kind and listKind may not be the same"],
+    );
+    check(
+        "/spec/names/shortNames",
+        json!(["ok", "Bad"]),
+        &[&format!("spec.names.shortNames[1]: Invalid value: \"Bad\": {LABEL}")],
+    );
+    check(
+        "/spec/names/kind",
+        json!("A b"),
+        &[&format!(
+            "spec.names.kind: Invalid value: \"A b\": may have mixed case, but should otherwise match: {LABEL}"
+        )],
+    );
+    check(
+        "/status/acceptedNames",
+        json!({"plural": "A"}),
+        &[&format!("status.acceptedNames.plural: Invalid value: \"A\": {LABEL}")],
+    );
+    assert_eq!(texts(&validate_status_update(&json!({"status": {"acceptedNames": {"plural": "A"}}}))).len(), 1);
+}
+
+#[test]
+fn versions_and_what_is_stored() {
+    let version = |name: &str, storage: bool| {
+        json!({"name": name, "served": true, "storage": storage,
+        "schema": {"openAPIV3Schema": plain()}})
+    };
+    check("/spec/versions/1", version("v2", false), &[]);
+    let two = with("/spec/versions/1", version("v2", true));
+    assert!(two[0].ends_with("must have exactly one version marked as storage version"), "{two:?}");
+    assert!(two[1].ends_with("must have the storage version v2"), "{two:?}");
+    assert!(with("/spec/versions/1", version("v1", false))[0].ends_with("must contain unique version names"));
+    check("/spec/versions/0/schema", json!(null), &["spec.versions[0].schema.openAPIV3Schema: Required value"]);
+    check(
+        "/status/storedVersions",
+        json!(["v0", "v1"]),
+        &[
+            "status.storedVersions[0]: Invalid value: \"v0\": missing from spec.versions; v0 was previously a storage version, and must remain in spec.versions until a storage migration ensures no data remains persisted in v0 and removes v0 from status.storedVersions",
+        ],
+    );
+    check(
+        "/status/storedVersions",
+        json!([]),
+        &["status.storedVersions: Invalid value: []: must have at least one stored version"],
+    );
+    check(
+        "/spec/versions/0/deprecationWarning",
+        json!("old"),
+        &["spec.versions[0].deprecationWarning: Invalid value: \"old\": can only be set for deprecated versions"],
+    );
+    check(
+        "/spec/preserveUnknownFields",
+        json!(true),
+        &[
+            "spec.preserveUnknownFields: Invalid value: true: cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead",
+        ],
+    );
+}
+
+#[test]
+fn columns_subresources_and_selectable_fields() {
+    let column = |ty: &str, path: &str| json!([{"name": "N", "type": ty, "jsonPath": path}]);
+    check("/spec/versions/0/additionalPrinterColumns", column("integer", ".spec.n"), &[]);
+    check(
+        "/spec/versions/0/additionalPrinterColumns",
+        column("float", "spec.n"),
+        &[
+            "spec.additionalPrinterColumns[0].type: Invalid value: \"float\": must be one of boolean,date,integer,number,string",
+            "spec.additionalPrinterColumns[0].JSONPath: Invalid value: \"spec.n\": must be a simple json path starting with .",
+        ],
+    );
+    let scale = |spec: &str, status: &str| json!({"scale": {"specReplicasPath": spec, "statusReplicasPath": status}});
+    check("/spec/versions/0/subresources", scale(".spec.n", ".status.n"), &[]);
+    check(
+        "/spec/versions/0/subresources",
+        scale(".status.n", ""),
+        &[
+            "spec.subresources.scale.specReplicasPath: Invalid value: \".status.n\": should be a json path under .spec",
+            "spec.subresources.scale.statusReplicasPath: Required value",
+        ],
+    );
+    let fields = |paths: &[&str]| Value::from(paths.iter().map(|p| json!({"jsonPath": p})).collect::<Vec<_>>());
+    check("/spec/versions/0/selectableFields", fields(&[".spec.n"]), &[]);
+    check(
+        "/spec/versions/0/selectableFields",
+        fields(&[".spec.n", ".spec.n", ".spec", ".spec.m", ".a['b']"]),
+        &[
+            "spec.selectableFields[1].jsonPath: Duplicate value: \".spec.n\"",
+            "spec.selectableFields[2].jsonPath: Invalid value: \".spec\": must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed.",
+            "spec.selectableFields[3].jsonPath: Invalid value: \".spec.m\": is an invalid path: does not refer to a valid field",
+            "spec.selectableFields[4].jsonPath: Invalid value: \".a['b']\": is an invalid path: does not refer to a valid field",
+        ],
+    );
+}
+
+#[test]
+fn conversions() {
+    let hook = |config: Value, reviews: Value| {
+        json!({"strategy": "Webhook",
+        "webhook": {"clientConfig": config, "conversionReviewVersions": reviews}})
+    };
+    let service = json!({"service": {"namespace": "n", "name": "s", "port": 443}});
+    check("/spec/conversion", hook(service.clone(), json!(["v1"])), &[]);
+    check(
+        "/spec/conversion",
+        hook(json!({"url": "http://x"}), json!(["v2", "v2"])),
+        &[
+            "spec.conversion.webhookClientConfig.url: Invalid value: \"http\": 'https' is the only allowed URL scheme; desired format: https://host[/path]",
+            "spec.conversion.conversionReviewVersions[1]: Invalid value: \"v2\": duplicate version",
+            "spec.conversion.conversionReviewVersions: Invalid value: [\"v2\",\"v2\"]: must include at least one of v1, v1beta1",
+        ],
+    );
+    check(
+        "/spec/conversion",
+        hook(json!({}), json!(["v1"])),
+        &["spec.conversion.webhookClientConfig: Required value: exactly one of url or service is required"],
+    );
+    check(
+        "/spec/conversion",
+        json!({"strategy": "None", "webhook": {"clientConfig": service}}),
+        &["spec.conversion.webhookClientConfig: Forbidden: should not be set when strategy is not set to Webhook"],
+    );
+    check(
+        "/spec/conversion",
+        json!({"strategy": "Magic"}),
+        &["spec.conversion.strategy: Unsupported value: \"Magic\": supported values: \"None\", \"Webhook\""],
+    );
+}
+
+#[test]
+fn groups_of_the_community_need_approval() {
+    let mut tree = definition(plain());
+    tree["metadata"]["name"] = json!("things.x.k8s.io");
+    tree["spec"]["group"] = json!("x.k8s.io");
+    let key = "metadata.annotations[api-approved.kubernetes.io]";
+    assert_eq!(
+        texts(&validate_create(&tree)),
+        [format!(
+            "{key}: Required value: protected groups must have approval annotation \"api-approved.kubernetes.io\", see https://github.com/kubernetes/enhancements/pull/1111"
+        )]
+    );
+    for (annotation, faults) in [("https://github.com/x/y/pull/1", 0), ("unapproved, a test", 0), ("yes", 1)] {
+        tree["metadata"]["annotations"] = json!({"api-approved.kubernetes.io": annotation});
+        assert_eq!(validate_create(&tree).0.len(), faults, "{annotation}");
+    }
+}
+
+#[test]
+fn structure() {
+    schema(
+        json!({"properties": {"a": {"type": "string"}}}),
+        &["$.type: Required value: must not be empty at the root"],
+    );
+    schema(
+        json!({"type": "object", "additionalProperties": true}),
+        &["$.additionalProperties: Forbidden: must not be used at the root"],
+    );
+    schema(
+        json!({"type": "object", "nullable": true}),
+        &["$.nullable: Forbidden: nullable cannot be true at the root"],
+    );
+    x(json!({}), &["x.type: Required value: must not be empty for specified object fields"]);
+    x(json!({"type": "array"}), &["x.items: Required value: must be specified"]);
+    x(
+        json!({"type": "array", "items": {}}),
+        &["x.items.type: Required value: must not be empty for specified array items"],
+    );
+    x(json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true}), &[]);
+    x(json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]}), &[]);
+    x(
+        json!({"x-kubernetes-int-or-string": true, "anyOf": [{"type": "string"}, {"type": "integer"}]}),
+        &[
+            "x.anyOf[0].type: Forbidden: must be empty to be structural",
+            "x.anyOf[1].type: Forbidden: must be empty to be structural",
+        ],
+    );
+    schema(
+        json!({"type": "object", "properties": {"a": {"type": "string"}}, "oneOf": [{"required": ["a"]}, {"properties": {"b": {"pattern": "x"}}}]}),
+        &["$.properties[b]: Required value: because it is defined in $.oneOf[1].properties[b]"],
+    );
+    x(
+        json!({"type": "string", "pattern": "["}),
+        &[
+            "x.pattern: Invalid value: \"[\": must be a valid regular expression, but isn't: error parsing regexp: missing closing ]",
+        ],
+    );
+    x(
+        json!({"type": "object", "x-kubernetes-embedded-resource": true}),
+        &[
+            "x.properties: Required value: must not be empty if x-kubernetes-embedded-resource is true without x-kubernetes-preserve-unknown-fields",
+        ],
+    );
+    schema(
+        json!({"type": "object", "properties": {"metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 5}}}}}),
+        &[],
+    );
+    schema(
+        json!({"type": "object", "properties": {"metadata": {"type": "object", "properties": {"labels": {"type": "object"}}}}}),
+        &[
+            "$.properties[metadata]: Forbidden: must not specify anything other than name and generateName, but metadata is implicitly specified",
+        ],
+    );
+}
+
+#[test]
+fn forbidden_constructs() {
+    x(
+        json!({"type": "string", "uniqueItems": true}),
+        &["x.uniqueItems: Forbidden: uniqueItems cannot be set to true since the runtime complexity becomes quadratic"],
+    );
+    x(
+        json!({"type": "wrong"}),
+        &[
+            "x.type: Unsupported value: \"wrong\": supported values: \"array\", \"boolean\", \"integer\", \"number\", \"object\", \"string\"",
+        ],
+    );
+    x(json!({"type": "object", "$ref": "#/x"}), &["x.$ref: Forbidden: $ref is not supported"]);
+    x(
+        json!({"type": "object", "properties": {"a": {"type": "string"}}, "additionalProperties": {"type": "string"}}),
+        &["x.additionalProperties: Forbidden: additionalProperties and properties are mutual exclusive"],
+    );
+    x(
+        json!({"type": "object", "x-kubernetes-preserve-unknown-fields": false}),
+        &["x.x-kubernetes-preserve-unknown-fields: Invalid value: false: must be true or undefined"],
+    );
+}
+
+#[test]
+fn lists_and_maps() {
+    let map = |keys: Value, element: Value| {
+        json!({"type": "array", "x-kubernetes-list-type": "map",
+        "x-kubernetes-list-map-keys": keys, "items": element})
+    };
+    let element =
+        json!({"type": "object", "required": ["k"], "properties": {"k": {"type": "string"}, "v": {"type": "string"}}});
+    x(map(json!(["k"]), element.clone()), &[]);
+    x(
+        map(json!(["k", "k", "z", "v"]), element),
+        &[
+            "x.x-kubernetes-list-map-keys: Invalid value: [\"k\",\"k\",\"z\",\"v\"]: must not contain duplicate entries",
+            "x.x-kubernetes-list-map-keys: Invalid value: [\"k\",\"k\",\"z\",\"v\"]: entries must all be names of item properties",
+            "x.items.properties[v].default: Required value: this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property",
+        ],
+    );
+    x(
+        map(json!([]), json!({"type": "string", "nullable": true})),
+        &[
+            "x.x-kubernetes-list-map-keys: Required value: must not be empty if x-kubernetes-list-type is map",
+            "x.items.type: Invalid value: \"string\": must be object if parent array's x-kubernetes-list-type is map",
+            "x.items.nullable: Forbidden: cannot be nullable when x-kubernetes-list-type is map",
+        ],
+    );
+    x(
+        json!({"type": "string", "x-kubernetes-list-type": "bag"}),
+        &[
+            "x.type: Invalid value: \"string\": must be array if x-kubernetes-list-type is specified",
+            "x.x-kubernetes-list-type: Unsupported value: \"bag\": supported values: \"atomic\", \"set\", \"map\"",
+        ],
+    );
+    x(
+        json!({"type": "array", "x-kubernetes-list-type": "set", "items": {"type": "object", "properties": {"a": {"type": "string"}}}}),
+        &[
+            "x.items.x-kubernetes-map-type: Invalid value: null: must be atomic as item of a list with x-kubernetes-list-type=set",
+        ],
+    );
+    x(
+        json!({"type": "object", "x-kubernetes-map-type": "odd"}),
+        &["x.x-kubernetes-map-type: Unsupported value: \"odd\": supported values: \"atomic\", \"granular\""],
+    );
+}
+
+#[test]
+fn defaults_are_valid() {
+    x(json!({"type": "string", "default": "a"}), &[]);
+    x(
+        json!({"type": "string", "default": 5}),
+        &["x.default: Invalid value: \"integer\":  in body must be of type string: \"integer\""],
+    );
+    x(
+        json!({"type": "object", "default": {"a": "x", "b": 1}, "properties": {"a": {"type": "string"}}}),
+        &["x.default: Invalid value: {\"a\":\"x\",\"b\":1}: must not have unknown fields"],
+    );
+    let embedded = |metadata: Value| {
+        json!({"type": "object", "x-kubernetes-embedded-resource": true,
+        "properties": {"metadata": metadata, "spec": {"type": "object"}}})
+    };
+    x(embedded(json!({"type": "object", "default": {"name": "ok"}, "properties": {"name": {"type": "string"}}})), &[]);
+    x(
+        embedded(json!({"type": "object", "properties": {"name": {"type": "string", "default": ".."}}})),
+        &[
+            "x.properties[metadata].properties[name].default: Invalid value: \"..\": must result in valid metadata: metadata.name: Invalid value: \"..\": may not be '..'",
+        ],
+    );
+    schema(
+        json!({"type": "object", "properties": {"metadata": {"type": "object", "properties": {"name": {"type": "string", "default": "n"}}}}}),
+        &["$.properties[metadata].properties[name].default: Forbidden: must not be set in top-level metadata"],
+    );
+    x(
+        json!({"type": "integer", "default": 3, "x-kubernetes-validations": [{"rule": "self > 5", "message": "small"}]}),
+        &["x.default: Invalid value: 3: small"],
+    );
+}
+
+#[test]
+fn rules_compile_and_are_affordable() {
+    let rules = |rules: Value| {
+        json!({"type": "object", "properties": {"n": {"type": "integer"}, "s": {"type": "string"}},
+        "x-kubernetes-validations": rules})
+    };
+    x(rules(json!([{"rule": "self.n > 0"}])), &[]);
+    x(rules(json!([{"rule": " "}])), &["x.x-kubernetes-validations[0].rule: Required value: rule is not specified"]);
+    x(
+        rules(json!([{"rule": "self.n > 0", "message": "a\nb", "reason": "Why", "fieldPath": ".z"}])),
+        &[
+            "x.x-kubernetes-validations[0].message: Invalid value: \"a\\nb\": must not contain line breaks",
+            "x.x-kubernetes-validations[0].reason: Unsupported value: \"Why\": supported values: \"FieldValueDuplicate\", \"FieldValueForbidden\", \"FieldValueInvalid\", \"FieldValueRequired\"",
+            "x.x-kubernetes-validations[0].fieldPath: Invalid value: \".z\": must be a valid path",
+        ],
+    );
+    x(
+        rules(json!([{"rule": "self.n"}])),
+        &[
+            "x.x-kubernetes-validations[0].rule: Invalid value: {\"Rule\":\"self.n\",\"Message\":\"\",\"MessageExpression\":\"\",\"Reason\":null,\"FieldPath\":\"\",\"OptionalOldSelf\":null}: cel expression must evaluate to a bool",
+        ],
+    );
+    let undeclared = with_rule("self.z > 0");
+    assert!(undeclared[0].contains("compilation failed: ERROR: <input>:1:5: undefined field 'z'"), "{undeclared:?}");
+    x(
+        rules(json!([{"rule": "self.n > 0", "optionalOldSelf": true}])),
+        &[
+            "x.x-kubernetes-validations[0].optionalOldSelf: Invalid value: true: may not be set if oldSelf is not used in rule",
+        ],
+    );
+    x(
+        rules(json!([{"rule": "self.n > 0", "messageExpression": "self.n"}])),
+        &[
+            "x.x-kubernetes-validations[0].messageExpression: Invalid value: {\"Rule\":\"self.n > 0\",\"Message\":\"\",\"MessageExpression\":\"self.n\",\"Reason\":null,\"FieldPath\":\"\",\"OptionalOldSelf\":null}: messageExpression must evaluate to a string",
+        ],
+    );
+    x(
+        json!({"type": "array", "items": {"type": "integer", "x-kubernetes-validations": [{"rule": "self == oldSelf"}]}}),
+        &[
+            "x.items.x-kubernetes-validations[0].rule: Invalid value: \"self == oldSelf\": oldSelf cannot be used on the uncorrelatable portion of the schema within x",
+        ],
+    );
+}
+
+fn with_rule(rule: &str) -> Vec<String> {
+    let tree = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "n": {"type": "integer"}, "l": {"type": "array", "items": {"type": "array", "items": {"type": "string"}}}},
+        "x-kubernetes-validations": [{"rule": rule}]}}});
+    texts(&validate_create(&definition(tree)))
+}
+
+#[test]
+fn dear_rules_are_refused() {
+    let found = with_rule("self.l.all(a, a.all(b, self.l.all(c, c.all(d, b == d))))");
+    assert!(
+        found[0].starts_with(
+            "spec.validation.openAPIV3Schema.properties[spec].x-kubernetes-validations[0].rule: Forbidden: estimated rule cost exceeds budget by factor of more than 100x"
+        ),
+        "{found:?}"
+    );
+    let total = found.iter().find(|f| {
+        f.starts_with("spec.validation.openAPIV3Schema: Forbidden: x-kubernetes-validations estimated rule cost total")
+    });
+    assert!(total.is_some(), "{found:?}");
+    assert!(found.iter().any(|f| {
+        f.ends_with("contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema")
+    }));
+    assert_eq!(with_rule("self.n > 0"), [""; 0]);
+}
+
+#[test]
+fn a_status_of_its_own_limits_the_root() {
+    let mut tree = definition(plain());
+    tree["spec"]["versions"][0]["subresources"] = json!({"status": {}});
+    assert_eq!(texts(&validate_create(&tree)), [""; 0]);
+    tree["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["maxProperties"] = json!(3);
+    let found = texts(&validate_create(&tree));
+    assert!(
+        found[0].contains("only [Description Type Format") && found[0].contains("XValidations] fields are allowed"),
+        "{found:?}"
+    );
+}
+
+#[test]
+fn versions_that_differ_are_told_apart() {
+    let mut tree = definition(plain());
+    let bad = json!({"type": "object", "properties": {"a": {}}});
+    let second = json!({"name": "v2", "served": true, "storage": false, "schema": {"openAPIV3Schema": bad}});
+    tree["spec"]["versions"].as_array_mut().unwrap().push(second);
+    assert_eq!(
+        texts(&validate_create(&tree)),
+        [
+            "spec.versions[1].schema.openAPIV3Schema.properties[a].type: Required value: must not be empty for specified object fields"
+        ]
+    );
+}
+
+#[test]
+fn what_was_wrong_may_stay() {
+    let old =
+        definition(json!({"type": "object", "properties": {"l": {"type": "array", "x-kubernetes-list-type": "set",
+        "items": {"type": "object", "properties": {"a": {"type": "string"}}}}}}));
+    assert_eq!(validate_create(&old).0.len(), 1);
+    assert_eq!(texts(&validate_update(&old, &old)), [""; 0]);
+    let mut moved = definition(plain());
+    moved["spec"]["group"] = json!("other.com");
+    moved["spec"]["scope"] = json!("Cluster");
+    let mut old = definition(plain());
+    assert_eq!(texts(&validate_update(&moved, &old)), ["spec.group: Invalid value: \"other.com\": field is immutable"]);
+    old["status"]["conditions"] = json!([{"type": "Established", "status": "True"}]);
+    assert_eq!(
+        texts(&validate_update(&moved, &old)),
+        [
+            "spec.scope: Invalid value: \"Cluster\": field is immutable",
+            "spec.group: Invalid value: \"other.com\": field is immutable",
+        ]
+    );
+}
+
+#[test]
+fn what_is_left_out_is_filled_in() {
+    let mut tree = json!({"spec": {"names": {"kind": "Thing", "plural": "things"},
+        "versions": [{"name": "v1"}, {"name": "v2", "storage": true}],
+        "conversion": {"strategy": "Webhook", "webhook": {"clientConfig": {"service": {"name": "s"}}}}}});
+    default(&mut tree);
+    assert_eq!(tree["spec"]["names"]["singular"], "thing");
+    assert_eq!(tree["spec"]["names"]["listKind"], "ThingList");
+    assert_eq!(tree["spec"]["conversion"]["webhook"]["clientConfig"]["service"]["port"], 443);
+    assert_eq!(tree["status"]["storedVersions"], json!(["v2"]));
+    tree["spec"]["versions"][0]["storage"] = json!(true);
+    tree["spec"]["versions"][1]["storage"] = json!(false);
+    store_version(&mut tree);
+    assert_eq!(tree["status"]["storedVersions"], json!(["v2", "v1"]));
+}
+
+#[test]
+fn formats_that_mean_nothing_are_warned_of() {
+    let with = |format: &str| {
+        definition(
+            json!({"type": "object", "properties": {"a": {"type": "string", "format": format}, "b": {"type": "integer", "format": "int32"}}}),
+        )
+    };
+    assert_eq!(warnings(&with("date"), None), [""; 0]);
+    assert_eq!(warnings(&with("made-up"), None), ["unrecognized format \"made-up\""]);
+    assert_eq!(warnings(&with("made-up"), Some(&with("made-up"))), [""; 0]);
+}
+
+#[test]
+fn hostile_definitions_stay_bounded() {
+    let mut deep = json!({"type": "string"});
+    for _ in 0..400 {
+        deep = json!({"type": "object", "properties": {"a": deep}});
+    }
+    assert!(!validate_create(&definition(deep)).is_empty());
+    let wide: serde_json::Map<_, _> =
+        (0..20_000).map(|i| (format!("f{i}"), json!({"type": "string", "pattern": "^a+$"}))).collect();
+    assert_eq!(texts(&validate_create(&definition(json!({"type": "object", "properties": wide})))), [""; 0]);
+    let words: Vec<Value> = (0..50_000).map(|i| format!("w{i}").into()).collect();
+    let tree = json!({"type": "object", "properties": {"e": {"type": "string", "enum": words}}});
+    assert_eq!(texts(&validate_create(&definition(tree))), [""; 0]);
+}

@@ -29,6 +29,16 @@ pub trait Versions: Send + Sync {
     /// # Errors
     /// For what cannot be converted.
     async fn show(&self, of: &Gvr, resource: &Gvr, kind: &Gvk, object: &Value) -> Result<Option<Value>, Status>;
+    /// A stored object as `resource` serves it.
+    ///
+    /// # Errors
+    /// For what cannot be converted.
+    async fn serve(&self, resource: &Gvr, stored: Value) -> Result<Value, Status>;
+    /// An object of `resource` with the fields of a partial one merged in, as an apply would; neither is converted.
+    ///
+    /// # Errors
+    /// For fields that replace a whole list or map, and for what does not fit the kind.
+    fn merge(&self, resource: &Gvr, kind: &Gvk, object: &Value, fields: &Value) -> Result<Value, String>;
     /// The way back, for an object that was changed: fields that `kind` does not have are dropped, defaults filled in.
     ///
     /// # Errors

@@ -12,6 +12,7 @@ pub mod dynamic;
 pub mod metrics;
 pub mod plugin;
 pub mod plugins;
+pub mod policies;
 pub mod registry;
 pub mod webhooks;
 

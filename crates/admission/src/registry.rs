@@ -9,7 +9,7 @@ use crate::plugins::{
     always, certificates, classes, images, limit_ranger, namespaces, node_restriction, node_selector, owner_references,
     pod_security, priority, runtime_class, service_account, services, storage, tolerations,
 };
-use crate::{Chain, Dependencies, Plugin, webhooks};
+use crate::{Chain, Dependencies, Plugin, policies, webhooks};
 
 /// The command line's wishes.
 #[derive(Clone, Debug, Default)]
@@ -109,9 +109,9 @@ const PLUGINS: &[Entry] = &[
     absent("NodeDeclaredFeatureValidator"),
     absent("JobValidation"),
     absent("PodResizeValidator"),
-    absent("MutatingAdmissionPolicy"),
+    on("MutatingAdmissionPolicy", Admit, |d, _| Ok(Arc::new(policies::MutatingPolicies::new(d)))),
     on("MutatingAdmissionWebhook", Admit, |d, c| Ok(Arc::new(webhooks::MutatingWebhooks::new(d, c)?))),
-    absent("ValidatingAdmissionPolicy"),
+    on("ValidatingAdmissionPolicy", Validate, |d, _| Ok(Arc::new(policies::ValidatingPolicies::new(d)))),
     on("ValidatingAdmissionWebhook", Validate, |d, c| Ok(Arc::new(webhooks::ValidatingWebhooks::new(d, c)?))),
     absent("ResourceQuota"),
     off("AlwaysDeny", Both, |_, _| Ok(Arc::new(always::AlwaysDeny))),

@@ -68,6 +68,14 @@ impl Versions for Kinds {
         shown["apiVersion"] = kind.api_version().into();
         Ok(Some(shown))
     }
+    async fn serve(&self, _: &Gvr, stored: Value) -> Result<Value, Status> {
+        Ok(stored)
+    }
+    fn merge(&self, _: &Gvr, _: &Gvk, object: &Value, fields: &Value) -> Result<Value, String> {
+        let mut merged = object.clone();
+        kelson_patch::merge_patch(&mut merged, fields.clone());
+        Ok(merged)
+    }
     async fn take(&self, _: &Gvr, _: &Gvr, kind: &Gvk, mut object: Value) -> Result<Value, Status> {
         if kind.version != "v1" {
             object["apiVersion"] = Gvk::new(&kind.group, "v1", "").api_version().into();

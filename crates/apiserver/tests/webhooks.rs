@@ -230,6 +230,32 @@ async fn faults_of_a_webhook_are_bounded_and_follow_its_policy() {
 }
 
 #[tokio::test]
+async fn match_conditions_say_which_requests_a_webhook_is_for() {
+    let world = World::new(|seen| answer(seen, json!({"allowed": false}))).await;
+    let conditioned = |expression: &str, policy: &str| {
+        world.hook("c", |h| {
+            h["matchConditions"] = json!([{"name": "only", "expression": expression}]);
+            h["failurePolicy"] = json!(policy);
+        })
+    };
+    world.validating("a", vec![conditioned("object != null && object.metadata.name != 'skip-me'", "Fail")]).await;
+    assert_eq!(world.post("skip-me").await.0, 201);
+    assert_eq!(world.post("judged").await.0, 400);
+    assert_eq!(world.server.seen().len(), 1);
+    let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/a";
+    world.api.call("DELETE", path, Value::Null).await;
+    world.validating("b", vec![conditioned("object.data.missing == 'x'", "Fail")]).await;
+    let (code, status) = world.post("failing").await;
+    let message = status["message"].as_str().unwrap_or_default();
+    assert_eq!(code, 403);
+    assert!(message.starts_with("configmaps \"failing\" is forbidden: expression 'object.data.missing"), "{message}");
+    world.api.call("DELETE", &path.replace("configurations/a", "configurations/b"), Value::Null).await;
+    world.validating("b2", vec![conditioned("object.data.missing == 'x'", "Ignore")]).await;
+    assert_eq!(world.post("passed-over").await.0, 201);
+    assert_eq!(world.server.seen().len(), 1);
+}
+
+#[tokio::test]
 async fn a_dry_run_goes_only_to_webhooks_without_side_effects() {
     let world = World::new(allow).await;
     let uri = format!("{MAPS}?dryRun=All");

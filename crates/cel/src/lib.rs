@@ -6,6 +6,7 @@
 //! within a [`Budget`].
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+pub mod admission;
 mod check;
 mod cost;
 mod env;

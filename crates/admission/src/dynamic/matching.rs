@@ -53,6 +53,8 @@ pub struct Criteria {
     namespaces: Result<LabelSelector, String>,
     objects: Result<LabelSelector, String>,
     equivalent: bool,
+    /// Without rules, every request fits.
+    all_without_rules: bool,
 }
 
 /// A request that something is for: the resource and kind in which it wants to see the object.
@@ -103,12 +105,13 @@ impl Criteria {
             namespaces: selector(value, "namespaceSelector"),
             objects: selector(value, "objectSelector"),
             equivalent: text(value, &["matchPolicy"]) != "Exact",
+            all_without_rules: false,
         }
     }
 
-    /// Whether there is not a single rule: a policy's binding is then for whatever its policy is for.
-    pub fn has_no_rules(&self) -> bool {
-        self.rules.is_empty()
+    /// From the `matchResources` of a policy's binding, which narrow what its policy is for.
+    pub fn of_binding(value: &Value) -> Self {
+        Self { all_without_rules: true, ..Self::parse(value) }
     }
 
     /// Whether some rule may be for the request, as far as can be told without looking anything up.
@@ -146,7 +149,8 @@ impl Criteria {
     }
 
     fn by_rules(&self, a: &Attributes<'_>, versions: &dyn Versions) -> Option<Match> {
-        if self.rules.iter().any(|r| r.matches(a, a.resource)) {
+        let all = self.all_without_rules && self.rules.is_empty();
+        if all || self.rules.iter().any(|r| r.matches(a, a.resource)) {
             return Some(Match { resource: a.resource.clone(), kind: a.kind.clone() });
         }
         // Most rules are of other resources altogether: only those that could mean this one are worth a look at its

@@ -2,6 +2,7 @@
 //! see the object. Both are objects that administrators store; a change holds for the very next request, because every
 //! request looks at the store's newest state, and decodes only what has changed.
 pub mod conditions;
+pub mod expressions;
 pub mod matching;
 pub mod protect;
 pub mod source;

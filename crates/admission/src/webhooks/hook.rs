@@ -84,7 +84,7 @@ impl Hook {
             configuration: configuration.to_owned(),
             id,
             criteria: Criteria::parse(webhook),
-            conditions: Conditions::parse(webhook),
+            conditions: Conditions::parse(webhook, false),
             target: Target::parse(at(webhook, &["clientConfig"])),
             ignores_failures: text(webhook, &["failurePolicy"]) == "Ignore",
             side_effects: match text(webhook, &["sideEffects"]) {

@@ -19,6 +19,7 @@ use kelson_meta::tree::path::text;
 use kelson_webhook::{Credentials, WebhookClient};
 use serde_json::Value;
 
+use crate::dynamic::expressions::{self, Asking, Inputs};
 use crate::dynamic::{Match, Shown};
 use crate::metrics::Pass;
 use crate::{Attributes, Dependencies};
@@ -57,8 +58,22 @@ fn conditions_hold(
     shown: Option<&Shown<'_>>,
     pass: Pass,
 ) -> Result<bool, Status> {
-    let _ = (d, form, shown, pass);
-    match hook.conditions.hold() {
+    if hook.conditions.is_empty() {
+        return Ok(true);
+    }
+    let (request, asking) = (expressions::request(a, form), Asking::of(a, d));
+    let inputs = Inputs {
+        object: shown.and_then(|s| s.object.as_deref()),
+        old: shown.and_then(|s| s.old.as_deref()),
+        request: &request,
+        params: None,
+        namespace: None,
+        asking: &asking,
+        resource: expressions::resource(a),
+    };
+    let (held, seen) = hook.conditions.hold(&inputs);
+    d.metrics.conditions(&hook.name, "webhook", pass, a.operation, seen);
+    match held {
         Ok(hold) => Ok(hold),
         Err(_) if hook.ignores_failures => Ok(false),
         Err(why) => Err(a.forbidden(&why)),

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use kelson_admission::{AdmissionOptions, Chain, Dependencies, KindMapper, Metrics, Versions};
 use kelson_auth::Objects;
+use kelson_codec::{Budget, Limits};
 use kelson_meta::{Gvk, Gvr, Status};
+use kelson_schema::ListType;
+use kelson_schema::shape::Shape;
 use kelson_webhook::ServiceResolver;
 use rand::Rng as _;
 use serde_json::Value;
@@ -62,6 +65,30 @@ impl Versions for Kinds {
         wanted.one_to_served(stored).await.map(Some)
     }
 
+    async fn serve(&self, resource: &Gvr, stored: Value) -> Result<Value, Status> {
+        match self.0.find(&resource.group, &resource.version, &resource.resource) {
+            Some(served) => served.one_to_served(stored).await,
+            None => Ok(stored),
+        }
+    }
+
+    fn merge(&self, resource: &Gvr, kind: &Gvk, object: &Value, fields: &Value) -> Result<Value, String> {
+        let served = self.0.find(&resource.group, &resource.version, &resource.resource);
+        let schema = match served.filter(|served| served.gvk == *kind) {
+            Some(served) => served.schema.clone(),
+            None => ObjectSchema::builtin(&kind.group, &kind.version, &kind.kind),
+        };
+        let shape = schema.shape();
+        let mut atomic = Vec::new();
+        atomics(&shape, fields, &mut String::new(), &mut atomic);
+        if !atomic.is_empty() {
+            let why = format!("may not mutate atomic arrays, maps or structs: {}", atomic.join(", "));
+            return Err(format!("invalid ApplyConfiguration: {why}"));
+        }
+        kelson_patch::apply::merge(&shape, object, fields, &mut Budget::new(Limits::DOCUMENT))
+            .map_err(|why| format!("failed to merge patch: {why}"))
+    }
+
     async fn take(&self, of: &Gvr, resource: &Gvr, kind: &Gvk, object: Value) -> Result<Value, Status> {
         let pair = self.pair(of, resource, kind);
         let schema = match &pair {
@@ -76,6 +103,39 @@ impl Versions for Kinds {
             return Ok(working);
         }
         own.stored_to_working(wanted.working_to_stored(working).await?).await
+    }
+}
+
+/// The paths of lists and maps in `value` that can only be replaced as a whole.
+fn atomics(shape: &Shape, value: &Value, path: &mut String, found: &mut Vec<String>) {
+    let whole = match value {
+        Value::Object(_) => shape.is_atomic(),
+        Value::Array(_) => shape.list_type() == ListType::Atomic,
+        _ => return,
+    };
+    if whole {
+        found.push(path.clone());
+    }
+    let length = path.len();
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                let Some(child) = shape.child(key) else { continue };
+                path.push('.');
+                path.push_str(key);
+                atomics(&child, value, path, found);
+                path.truncate(length);
+            }
+        }
+        Value::Array(items) => {
+            let element = shape.element();
+            for (i, item) in items.iter().enumerate() {
+                path.push_str(&format!("[{i}]"));
+                atomics(&element, item, path, found);
+                path.truncate(length);
+            }
+        }
+        _ => {}
     }
 }
 

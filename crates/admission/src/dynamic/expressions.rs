@@ -1,0 +1,226 @@
+//! Expressions of webhooks and policies: compiled once per change, evaluated over the objects of a request where they lie
+//! (upstream `plugin/cel`).
+use std::time::{Duration, Instant};
+
+use kelson_auth::authorize::Decision as Answer;
+use kelson_auth::{Authorizer, UserInfo};
+use kelson_cel::admission::{Extent, compile, env};
+use kelson_cel::{AccessRequest, Activation, Budget, Decision, NamedPrograms, Program, Type, Value as CelValue};
+use kelson_meta::tree::path::{list, text};
+use kelson_meta::{FieldSelector, LabelSelector};
+use serde_json::{Value, json};
+
+use super::Match;
+use crate::{Attributes, Dependencies};
+
+/// Evaluating ends by then, whatever it has cost: a guard beside the budget, which counts steps and not seconds.
+const TIME_MAX: Duration = Duration::from_secs(5);
+/// What is said when a policy's expressions together cost too much.
+pub const OUT_OF_BUDGET: &str =
+    "validation failed due to running out of cost budget, no further validation rules will be run";
+
+/// One expression, as written and as compiled.
+#[derive(Debug)]
+pub struct Expression {
+    /// As written.
+    pub source: String,
+    program: Result<Program, String>,
+}
+
+/// Why an expression has no value.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Fault {
+    /// It alone failed.
+    Expression(String),
+    /// Nothing more may be evaluated.
+    OutOfBudget,
+}
+
+impl Expression {
+    /// Compiles an expression of admission.
+    pub fn new(extent: Extent, source: &str, wanted: &[Type]) -> Self {
+        Self { source: source.to_owned(), program: compile(env(extent), source, wanted) }
+    }
+    /// What is wrong with it, if anything is.
+    pub fn fault(&self) -> Option<&str> {
+        self.program.as_ref().err().map(String::as_str)
+    }
+    /// Its value for a request.
+    ///
+    /// # Errors
+    /// See [`Fault`].
+    pub fn eval<'a>(&'a self, activation: &Activation<'a>, budget: &mut Budget) -> Result<CelValue<'a>, Fault> {
+        let program = self.program.as_ref().map_err(|why| Fault::Expression(format!("compilation error: {why}")))?;
+        let value = program.eval(activation, budget);
+        if budget.is_exhausted() {
+            return Err(Fault::OutOfBudget);
+        }
+        value.map_err(|e| Fault::Expression(format!("expression '{}' resulted in error: {e}", self.source)))
+    }
+}
+
+/// The expressions of one policy: its variables, each of which may use those before it, and the environment with them.
+#[derive(Debug)]
+pub struct Variables {
+    programs: Vec<(String, Program)>,
+    types: Vec<(String, Type)>,
+    fault: Option<String>,
+}
+
+impl Variables {
+    /// Compiles `variables` of a policy's `spec`.
+    pub fn new(extent: Extent, spec: &Value) -> Self {
+        let mut made = Self { programs: Vec::new(), types: Vec::new(), fault: None };
+        for variable in list(spec, &["variables"]) {
+            let (name, source) = (text(variable, &["name"]), text(variable, &["expression"]));
+            match made.env(extent).compile(source) {
+                Ok(program) => {
+                    made.types.push((name.to_owned(), program.output_type().clone()));
+                    made.programs.push((name.to_owned(), program));
+                }
+                Err(e) => {
+                    let why = format!("composited variable {name:?} fails to compile: compilation failed: {e}");
+                    made.fault = made.fault.or(Some(why));
+                }
+            }
+        }
+        made
+    }
+    fn env(&self, extent: Extent) -> kelson_cel::Env {
+        let fields = self.types.iter().map(|(name, ty)| (name.as_str(), ty.clone()));
+        env(extent).extend().named_expressions(fields).build()
+    }
+    /// Compiles an expression that may use the variables.
+    pub fn expression(&self, extent: Extent, source: &str, wanted: &[Type]) -> Expression {
+        let program = match &self.fault {
+            Some(fault) => Err(fault.clone()),
+            None => compile(&self.env(extent), source, wanted),
+        };
+        Expression { source: source.to_owned(), program }
+    }
+    /// For [`Inputs::activation`].
+    pub fn programs(&self) -> &NamedPrograms {
+        &self.programs
+    }
+}
+
+/// Asks the authorizer in the name of the request's user.
+pub struct Asking<'a> {
+    user: &'a UserInfo,
+    authorizer: &'a dyn Authorizer,
+}
+
+impl std::fmt::Debug for Asking<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Asking").field("user", &self.user.name).finish_non_exhaustive()
+    }
+}
+
+impl kelson_cel::Authorizer for Asking<'_> {
+    fn check(&self, request: &AccessRequest) -> Decision {
+        let account = request.service_account.as_ref();
+        let account = account.map(|(namespace, name)| UserInfo::service_account(namespace, name, ""));
+        let fields = request.field_selector.as_deref().and_then(|s| FieldSelector::parse(s).ok());
+        let labels = request.label_selector.as_deref().and_then(|s| LabelSelector::parse(s).ok());
+        let asked = kelson_auth::Attributes {
+            user: account.as_ref().unwrap_or(self.user),
+            verb: &request.verb,
+            namespace: &request.namespace,
+            group: &request.group,
+            version: "*",
+            resource: &request.resource,
+            subresource: &request.subresource,
+            name: &request.name,
+            path: request.path.as_deref().unwrap_or(""),
+            is_resource: request.path.is_none(),
+            field_selector: fields.as_ref(),
+            label_selector: labels.as_ref(),
+        };
+        let answer = self.authorizer.authorize(&asked);
+        let (Answer::Allow(reason) | Answer::Deny(reason) | Answer::NoOpinion(reason)) = &answer;
+        Decision { allowed: answer.is_allow(), reason: reason.clone(), error: None }
+    }
+}
+
+/// What the variables of expressions stand for in one request.
+#[derive(Debug)]
+pub struct Inputs<'a> {
+    /// The object after the request, in the form that was asked for.
+    pub object: Option<&'a Value>,
+    /// The object before the request.
+    pub old: Option<&'a Value>,
+    /// The request itself; see [`request`].
+    pub request: &'a Value,
+    /// The parameters; `None` where there are none.
+    pub params: Option<&'a Value>,
+    /// The namespace of the request.
+    pub namespace: Option<&'a Value>,
+    /// Who answers what the user may do.
+    pub asking: &'a Asking<'a>,
+    /// What the request itself asks for.
+    pub resource: AccessRequest,
+}
+
+impl<'a> Asking<'a> {
+    /// For the user of a request.
+    pub fn of(a: &'a Attributes<'_>, d: &'a Dependencies) -> Self {
+        Self { user: a.user, authorizer: d.authorizer.as_ref() }
+    }
+}
+
+impl<'a> Inputs<'a> {
+    /// Values by variable, with the variables of a policy.
+    pub fn activation(&self, variables: &'a NamedPrograms) -> Activation<'a> {
+        let json = |value: Option<&'a Value>| value.map_or(CelValue::Null, CelValue::json);
+        let mut activation = Activation::new();
+        activation
+            .bind("object", json(self.object))
+            .bind("oldObject", json(self.old))
+            .bind("request", CelValue::json(self.request))
+            .bind("params", json(self.params))
+            .bind("namespaceObject", json(self.namespace))
+            .bind("authorizer", CelValue::authorizer(self.asking))
+            .bind("authorizer.requestResource", CelValue::request_resource(self.asking, self.resource.clone()))
+            .bind_programs(variables);
+        activation
+    }
+}
+
+/// A budget that ends with the time, too.
+pub fn budget(total: u64) -> Budget {
+    Budget::new(total).until(Instant::now() + TIME_MAX)
+}
+
+/// `authorizer.requestResource` of a request.
+pub fn resource(a: &Attributes<'_>) -> AccessRequest {
+    AccessRequest {
+        group: a.resource.group.clone(),
+        resource: a.resource.resource.clone(),
+        subresource: a.subresource.to_owned(),
+        namespace: a.namespace.to_owned(),
+        name: a.name.to_owned(),
+        ..AccessRequest::default()
+    }
+}
+
+/// `request` of a request, seen in a form.
+pub fn request(a: &Attributes<'_>, form: &Match) -> Value {
+    let kind = |g: &kelson_meta::Gvk| json!({"group": g.group, "version": g.version, "kind": g.kind});
+    let resource = |g: &kelson_meta::Gvr| json!({"group": g.group, "version": g.version, "resource": g.resource});
+    let mut request = json!({
+        "kind": kind(&form.kind), "resource": resource(&form.resource),
+        "requestKind": kind(a.kind), "requestResource": resource(a.resource),
+        "operation": a.operation.as_str(), "userInfo": a.user, "dryRun": a.dry_run, "options": a.options.object(),
+    });
+    for (field, text) in [
+        ("subResource", a.subresource),
+        ("requestSubResource", a.subresource),
+        ("name", a.name),
+        ("namespace", a.namespace),
+    ] {
+        if !text.is_empty() {
+            request[field] = text.into();
+        }
+    }
+    request
+}

@@ -21,6 +21,7 @@ mod job;
 mod namespace;
 mod nodeipam;
 mod nodelifecycle;
+mod podautoscaler;
 mod podgc;
 mod protection;
 mod registry;

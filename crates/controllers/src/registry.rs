@@ -42,6 +42,7 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
         crate::endpointslice::mirroring::start,
     ),
     row("garbage-collector-controller", account("generic-garbage-collector"), crate::garbage::start),
+    row("horizontal-pod-autoscaler-controller", account("horizontal-pod-autoscaler"), crate::podautoscaler::start),
     row("job-controller", account("job-controller"), crate::job::start),
     row("namespace-controller", account("namespace-controller"), crate::namespace::start),
     row("node-ipam-controller", NODES, crate::nodeipam::start),

@@ -212,6 +212,8 @@ informers! {
     cron_jobs: CronJobView = all();
     /// Disruption budgets.
     budgets: BudgetView = all();
+    /// Autoscalers.
+    pod_autoscalers: PodAutoscalerView = all();
     /// Namespaces.
     namespaces: NamespaceView = all();
     /// Nodes.

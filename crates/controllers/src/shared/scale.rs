@@ -10,6 +10,7 @@ use kelson_meta::ObjectMeta;
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
+use serde_json::json;
 use tokio::time::Instant;
 
 /// How long it is remembered where a kind is served.
@@ -106,7 +107,7 @@ impl Target<'_> {
     }
 }
 
-/// Reads scales.
+/// Reads and writes scales.
 pub struct Scales {
     client: Client,
     resources: Mutex<HashMap<(String, String), (Instant, Resource)>>,
@@ -153,6 +154,29 @@ impl Scales {
             Err(e) if e.is_not_found() => Ok(None),
             Err(e) => Err(e.into()),
         }
+    }
+
+    /// Asks for another number of replicas, of the very object that `seen` was read of.
+    ///
+    /// # Errors
+    /// As [`get`](Self::get), and a conflict when the object changed since.
+    pub async fn set(&self, target: Target<'_>, seen: &Scale, replicas: i32) -> Result<(), ScaleError> {
+        let path = self.resource(target).await?.path(target.namespace, target.name);
+        let m = &seen.metadata;
+        let metadata =
+            json!({"name": m.name, "namespace": m.namespace, "uid": m.uid, "resourceVersion": m.resource_version});
+        let body = json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": metadata,
+            "spec": {"replicas": replicas}});
+        self.client.call(Method::PUT, &path, "application/json", Bytes::from(body.to_string())).await?;
+        Ok(())
+    }
+
+    /// The resource of a target's kind, as `PLURAL.GROUP`.
+    ///
+    /// # Errors
+    /// When it is not served, or a request fails.
+    pub async fn resource_name(&self, target: Target<'_>) -> Result<String, ScaleError> {
+        Ok(self.resource(target).await?.shown())
     }
 
     async fn read<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {

@@ -1,4 +1,6 @@
 //! `core/v1` Pod.
+use std::collections::BTreeMap;
+
 use jiff::Timestamp;
 use kelson_client::{ResourceType, slim_object};
 use kelson_meta::{Interned, ObjectMeta, intern_table, null_default};
@@ -69,6 +71,8 @@ pub struct PodSpecView {
     pub init_containers: Interned<Containers>,
     /// Tolerations.
     pub tolerations: Interned<Tolerations>,
+    /// What the pod asks for as a whole.
+    pub resources: Option<Box<ResourcesView>>,
 }
 
 macro_rules! lists {
@@ -103,6 +107,18 @@ pub struct ContainerView {
     pub ports: Vec<ContainerPortView>,
     /// `Always` for a sidecar.
     pub restart_policy: String,
+    /// What it asks for.
+    #[serde(deserialize_with = "null_default")]
+    pub resources: ResourcesView,
+}
+
+/// The part of `v1.ResourceRequirements` that is read.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Hash)]
+#[serde(default)]
+pub struct ResourcesView {
+    /// Requests, by resource.
+    #[serde(deserialize_with = "null_default")]
+    pub requests: BTreeMap<String, String>,
 }
 
 /// A container's port.
@@ -139,6 +155,8 @@ pub struct Toleration {
 pub struct PodStatusView {
     /// Phase.
     pub phase: String,
+    /// When the node began with it.
+    pub start_time: Option<Timestamp>,
     /// Address.
     #[serde(rename = "podIP")]
     pub pod_ip: String,

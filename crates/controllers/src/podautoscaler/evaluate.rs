@@ -1,0 +1,194 @@
+//! What each metric of an autoscaler asks for: the metric is read, compared with its target, and shown in the status.
+use serde_json::{Value, json};
+
+use super::metrics::Metrics;
+use super::usage::{Aim, Need, Pods};
+use crate::shared::scale::Scales;
+use crate::views::{CustomSource, MetricSpec, ResourceSource, milli};
+use kelson_meta::Quantity;
+
+/// What one metric asks for.
+pub struct Proposal {
+    /// Pods.
+    pub replicas: i32,
+    /// What the metric is called in conditions and events.
+    pub name: String,
+    /// Its entry in the status.
+    pub status: Value,
+}
+
+/// Why a metric says nothing: the reason of the event and the condition, and the text, with and without what it is of.
+pub struct Failure {
+    /// One word.
+    pub reason: &'static str,
+    /// For the condition.
+    pub message: String,
+    /// For the event about all metrics.
+    pub of_all: String,
+}
+
+/// What is needed to evaluate metrics.
+pub struct Evaluator<'a> {
+    /// The metrics APIs.
+    pub metrics: &'a Metrics,
+    /// Where kinds are served.
+    pub scales: &'a Scales,
+    /// The autoscaler's namespace.
+    pub namespace: &'a str,
+    /// Selects the workload's pods, query form.
+    pub selector: &'a str,
+    /// The pods.
+    pub pods: Pods<'a>,
+}
+
+impl Evaluator<'_> {
+    /// Evaluates one metric.
+    ///
+    /// # Errors
+    /// Why it says nothing.
+    pub async fn evaluate(&self, spec: &MetricSpec) -> Result<Proposal, Failure> {
+        let fail = |reason: &'static str, what: String| {
+            move |message: String| Failure { reason, of_all: format!("failed to get {what} value: {message}"), message }
+        };
+        match spec {
+            MetricSpec { object: Some(source), .. } if spec.r#type == "Object" => {
+                self.object(source).await.map_err(fail("FailedGetObjectMetric", "object metric".to_owned()))
+            }
+            MetricSpec { pods: Some(source), .. } if spec.r#type == "Pods" => {
+                self.each_pod(source).await.map_err(fail("FailedGetPodsMetric", "pods metric".to_owned()))
+            }
+            MetricSpec { resource: Some(source), .. } if spec.r#type == "Resource" => {
+                let what = format!("{} resource metric", source.name);
+                self.resource(source, false).await.map_err(fail("FailedGetResourceMetric", what))
+            }
+            MetricSpec { container_resource: Some(source), .. } if spec.r#type == "ContainerResource" => {
+                let what = format!("{} container metric", source.container);
+                self.resource(source, true).await.map_err(fail("FailedGetContainerResourceMetric", what))
+            }
+            MetricSpec { external: Some(source), .. } if spec.r#type == "External" => {
+                let what = format!("{} external metric", source.metric.name);
+                self.external(source).await.map_err(fail("FailedGetExternalMetric", what))
+            }
+            _ => {
+                let message = format!("unknown metric source type {:?}", spec.r#type);
+                Err(Failure { reason: "InvalidMetricSourceType", of_all: message.clone(), message })
+            }
+        }
+    }
+
+    async fn resource(&self, source: &ResourceSource, of_container: bool) -> Result<Proposal, String> {
+        let (name, target) = (&source.name, &source.target);
+        let (aim, what) = match (milli(target.average_value.as_ref()), target.average_utilization) {
+            (Some(n), _) => (Aim::Average(n), "usage"),
+            (None, Some(percent)) => (Aim::Utilization(percent), "utilization"),
+            (None, None) => {
+                let text = "invalid resource metric source: neither an average utilization target nor an average value (usage) target was set";
+                return Err(text.to_owned());
+            }
+        };
+        let failed = |e: String| format!("failed to get {name} {what}: {e}");
+        let container = if of_container { source.container.as_str() } else { "" };
+        let samples = self.metrics.of_pods(self.namespace, self.selector, name, container).await;
+        let samples = samples.map_err(|e| failed(format!("unable to get metrics for resource {name}: {e}")))?;
+        let need = self.pods.by_each(samples, aim, name, container).map_err(failed)?;
+        let mut current = json!({"averageValue": quantity(name, need.usage)});
+        if let Some(percent) = need.utilization {
+            current["averageUtilization"] = percent.into();
+        }
+        let shown = match (aim, of_container) {
+            (Aim::Average(_), _) => format!("{name} resource"),
+            (Aim::Utilization(_), false) => format!("{name} resource utilization (percentage of request)"),
+            (Aim::Utilization(_), true) => format!("{name} container resource utilization (percentage of request)"),
+        };
+        let status = if of_container {
+            json!({"type": "ContainerResource",
+                "containerResource": {"name": name, "container": container, "current": current}})
+        } else {
+            json!({"type": "Resource", "resource": {"name": name, "current": current}})
+        };
+        Ok(Proposal { replicas: need.replicas, name: shown, status })
+    }
+
+    async fn each_pod(&self, source: &CustomSource) -> Result<Proposal, String> {
+        let name = &source.metric.name;
+        let target = milli(source.target.average_value.as_ref()).unwrap_or_default();
+        let samples = self.metrics.of_each_pod(self.namespace, self.selector, &source.metric).await;
+        let samples = samples.map_err(|e| format!("unable to get metric {name}: {e}"))?;
+        let need = self.pods.by_each(samples, Aim::Average(target), "", "")?;
+        let status = json!({"type": "Pods", "pods": {"metric": source.metric,
+            "current": {"averageValue": quantity("", need.usage)}}});
+        Ok(Proposal { replicas: need.replicas, name: format!("pods metric {name}"), status })
+    }
+
+    async fn object(&self, source: &CustomSource) -> Result<Proposal, String> {
+        let (name, target) = (&source.metric.name, &source.target);
+        let object = source.described_object.clone().unwrap_or_default();
+        let kind = &object.kind;
+        let (total, share) = (milli(target.value.as_ref()), milli(target.average_value.as_ref()));
+        if total.is_none() && share.is_none() {
+            let text = "invalid object metric source: neither a value target nor an average value target was set";
+            return Err(text.to_owned());
+        }
+        let usage = self.metrics.of_object(self.scales, self.namespace, &object, &source.metric).await;
+        let usage = usage.map_err(|e| {
+            let text = format!("unable to get metric {name}: {kind} on {} {}/{e}", self.namespace, object.name);
+            if total.is_some() { text } else { format!("failed to get {name} object metric: {text}") }
+        })?;
+        let (need, current, shown) =
+            self.total_or_share(usage, total, share, format!("{kind} metric {name}"), source)?;
+        let status = json!({"type": "Object",
+            "object": {"describedObject": object, "metric": source.metric, "current": current}});
+        Ok(Proposal { replicas: need.replicas, name: shown, status })
+    }
+
+    async fn external(&self, source: &CustomSource) -> Result<Proposal, String> {
+        let (name, target) = (&source.metric.name, &source.target);
+        let (total, share) = (milli(target.value.as_ref()), milli(target.average_value.as_ref()));
+        if total.is_none() && share.is_none() {
+            let text = "invalid external metric source: neither a value target nor an average value target was set";
+            return Err(text.to_owned());
+        }
+        // Of the two, a share comes first here, as upstream.
+        let total = total.filter(|_| share.is_none());
+        let series = source.metric.query()?;
+        let usage = self.metrics.external(self.namespace, &source.metric).await.map_err(|e| {
+            let text = format!("unable to get external metric {}/{name}/{series}: {e}", self.namespace);
+            if total.is_some() {
+                format!("failed to get external metric {name}: {text}")
+            } else {
+                format!("failed to get {name} external metric: {text}")
+            }
+        })?;
+        let shown = format!("external metric {name}({series})");
+        let (need, current, shown) = self.total_or_share(usage, total, share, shown, source)?;
+        let status = json!({"type": "External", "external": {"metric": source.metric, "current": current}});
+        Ok(Proposal { replicas: need.replicas, name: shown, status })
+    }
+
+    /// Compares a value with the target for all pods, or else for each.
+    fn total_or_share(
+        &self,
+        usage: i64,
+        total: Option<i64>,
+        share: Option<i64>,
+        shown: String,
+        source: &CustomSource,
+    ) -> Result<(Need, Value, String), String> {
+        if let Some(target) = total {
+            let need = self.pods.by_total(usage, target)?;
+            return Ok((need, json!({"value": quantity("", need.usage)}), shown));
+        }
+        let need = self.pods.by_share(usage, share.unwrap_or_default());
+        let shown = format!("external metric {}({})", source.metric.name, source.metric.query()?);
+        Ok((need, json!({"averageValue": quantity("", need.usage)}), shown))
+    }
+}
+
+/// Thousandths as a quantity; memory with binary suffixes.
+fn quantity(resource: &str, milli: i64) -> String {
+    if resource == "memory" {
+        let bytes = milli.div_euclid(1000) + i64::from(milli.rem_euclid(1000) > 0);
+        return Quantity::binary(bytes).to_string();
+    }
+    Quantity::from_milli(milli).to_string()
+}

@@ -149,6 +149,11 @@ impl Env {
         })
     }
 
+    #[cfg(test)]
+    pub(crate) fn scope(&self) -> &dyn Scope {
+        &*self.0
+    }
+
     /// Checks an expression and makes it ready to be evaluated. Whether its type is what is wanted is for the caller to see
     /// ([`Program::output_type`]).
     pub fn compile(&self, source: &str) -> Result<Program, CompileError> {
@@ -156,7 +161,7 @@ impl Env {
         let parsed = syntax::parse(source).map_err(issues)?;
         let checked = check::check(parsed, &*self.0).map_err(issues)?;
         let cost = cost::estimate(&checked, &*self.0);
-        let (node, slots) = plan(&checked).map_err(CompileError::Instantiation)?;
+        let (node, slots) = plan(&checked, true).map_err(CompileError::Instantiation)?;
         let output = checked.types[checked.root.id as usize].clone();
         Ok(Program::new(node, slots, output, cost, checked.used))
     }
@@ -200,7 +205,7 @@ fn mutation_field(object: &str, field: &str) -> Option<Type> {
 }
 
 impl Sizes for Inner {
-    fn size(&self, path: &[String]) -> Option<Range> {
+    fn size(&self, path: &[String], _: &Type) -> Option<Range> {
         let mut decl = self.root.as_deref()?;
         for step in path.split_first()?.1 {
             decl = match (step.as_str(), &decl.kind) {

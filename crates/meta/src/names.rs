@@ -73,7 +73,7 @@ pub fn is_qualified_name(s: &str) -> Result<(), Vec<String>> {
         None => s,
         Some((_, n)) if n.contains('/') => {
             return Err(vec![
-                "a qualified name ".to_owned()
+                "a valid label key ".to_owned()
                     + &QUALIFIED["name part ".len()..]
                     + " with an optional DNS subdomain prefix and '/' (e.g. 'example.com/MyName')",
             ]);

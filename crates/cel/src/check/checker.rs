@@ -204,7 +204,8 @@ impl Checker<'_> {
         {
             call.function = name.to_owned();
         }
-        if library::overloads(&call.function).is_empty() {
+        let patching = call.function.starts_with("jsonpatch.") && !self.scope.constructible("JSONPatch");
+        if library::overloads(&call.function).is_empty() || patching {
             let name = call.function.clone();
             return self.undeclared(id, &name);
         }

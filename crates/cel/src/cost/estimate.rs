@@ -8,9 +8,10 @@ use crate::check::Checked;
 use crate::syntax::expr::{Call, Expr, Fold, Id, Kind, Literal};
 use crate::types::ty::Type;
 
-/// How large data can be, by the path to it: a variable, then fields, `@items`, `@keys` and `@values`.
+/// How large data can be, by the path to it (a variable, then fields, `@items`, `@keys` and `@values`; empty for what is no
+/// data) and by its type.
 pub(crate) trait Sizes {
-    fn size(&self, path: &[String]) -> Option<Range>;
+    fn size(&self, path: &[String], ty: &Type) -> Option<Range>;
 }
 
 /// Bounds of the cost of a checked expression.
@@ -191,20 +192,25 @@ impl Estimator<'_> {
     fn arg(&mut self, expr: &Expr) -> Arg {
         let size = self.maybe_size(expr);
         let ty = self.ty(expr).clone();
-        let element = matches!(ty, Type::List(_)).then(|| {
-            let mut path = self.path(expr);
-            // What is accumulated is no data of which a schema speaks.
-            if path.first().is_none_or(|p| p == crate::syntax::ACCU) {
-                return None;
+        let element = match &ty {
+            Type::List(element) => {
+                let mut path = self.path(expr);
+                // What is accumulated is no data of which a schema speaks.
+                if path.first().is_some_and(|p| p == crate::syntax::ACCU) {
+                    path.clear();
+                }
+                if !path.is_empty() {
+                    path.push("@items".into());
+                }
+                self.sizes.size(&path, element)
             }
-            path.push("@items".into());
-            self.sizes.size(&path)
-        });
+            _ => None,
+        };
         let int = match &expr.kind {
             Kind::Literal(Literal::Int(n)) => Some(*n),
             _ => None,
         };
-        Arg { ty, size, element: element.flatten(), int }
+        Arg { ty, size, element, int }
     }
 
     fn call(&mut self, expr: &Expr, call: &Call) -> Range {
@@ -318,7 +324,7 @@ impl Estimator<'_> {
             return Some(Range::fixed(n as u64));
         }
         let path = self.path(expr);
-        if let Some(size) = self.sizes.size(&path) {
+        if let Some(size) = self.sizes.size(&path, self.ty(expr)) {
             self.computed.insert(expr.id, size);
             return Some(size);
         }

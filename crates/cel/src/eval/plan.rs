@@ -11,9 +11,10 @@ use crate::value::error::EvalError;
 use crate::value::map::{Key, Map};
 use crate::value::{Text, Value};
 
-/// A program's nodes and how many slots its loops need. The error is a constant that cannot be computed.
-pub(crate) fn plan(checked: &Checked) -> Result<(Node, usize), EvalError> {
-    let mut planner = Planner { checked, names: Vec::new(), slots: 0 };
+/// A program's nodes and how many slots its loops need. With `fold`, as Kubernetes does, what is constant is computed now: it
+/// costs nothing then. The error is a constant that cannot be computed.
+pub(crate) fn plan(checked: &Checked, fold: bool) -> Result<(Node, usize), EvalError> {
+    let mut planner = Planner { checked, fold, names: Vec::new(), slots: 0 };
     let root = planner.node(&checked.root)?;
     Ok((root, planner.slots))
 }
@@ -22,6 +23,7 @@ type Planned = Result<Node, EvalError>;
 
 struct Planner<'c> {
     checked: &'c Checked,
+    fold: bool,
     /// Variables of loops in scope, and their slots.
     names: Vec<(&'c str, usize)>,
     slots: usize,
@@ -125,14 +127,16 @@ impl<'c> Planner<'c> {
             [only] => Some(*only),
             _ => None,
         };
-        if convert::is_conversion(&call.function)
+        if self.fold
+            && convert::is_conversion(&call.function)
             && let [Node::Const(value)] = &args[..]
         {
             let run = overloads.iter().find(|o| o.takes(std::slice::from_ref(value)));
             let run = run.or(overloads.first()).ok_or_else(EvalError::no_overload)?.run;
             return Ok(Node::Const(run(std::slice::from_ref(value))?));
         }
-        if single.is_some_and(|o| o.id == "in_list")
+        if self.fold
+            && single.is_some_and(|o| o.id == "in_list")
             && let Some(node) = in_const(&mut args)
         {
             return Ok(node);
@@ -164,7 +168,7 @@ impl<'c> Planner<'c> {
         let constants: Option<Vec<Value<'static>>> = nodes
             .iter()
             .map(|(node, optional)| match node {
-                Node::Const(value) if !optional => Some(value.clone()),
+                Node::Const(value) if !optional && self.fold => Some(value.clone()),
                 _ => None,
             })
             .collect();
@@ -181,7 +185,7 @@ impl<'c> Planner<'c> {
             nodes.push(Entry { key, value, optional: entry.optional });
         }
         let constants = nodes.iter().map(|entry| match (&entry.key, &entry.value) {
-            (Node::Const(key), Node::Const(value)) if !entry.optional => {
+            (Node::Const(key), Node::Const(value)) if !entry.optional && self.fold => {
                 Some((Key::of(key)?, (key.clone(), value.clone())))
             }
             _ => None,

@@ -211,7 +211,7 @@ fn fixed(d: f64, digits: usize) -> String {
     out
 }
 
-/// `1.500000 × 10⁰³`, with narrow spaces that do not break.
+/// `1.500000×10⁰³`.
 fn scientific(d: f64, digits: usize) -> String {
     if let Some(s) = special(d) {
         return s;
@@ -223,7 +223,7 @@ fn scientific(d: f64, digits: usize) -> String {
         .bytes()
         .filter_map(|b| "⁰¹²³⁴⁵⁶⁷⁸⁹".chars().nth((b - b'0') as usize))
         .collect();
-    format!("{mantissa}\u{202f}×\u{202f}10{}{raised}", if exponent < 0 { "⁻" } else { "" })
+    format!("{mantissa}×10{}{raised}", if exponent < 0 { "⁻" } else { "" })
 }
 
 /// `%s`: at the top as `string()` would; within lists and maps as CEL would write it.

@@ -4,12 +4,22 @@ pub(crate) mod format;
 pub(crate) mod formats;
 pub(crate) mod regex;
 
+mod authz;
+mod cidr;
 pub(crate) mod convert;
+mod ip;
+mod jsonpatch;
+mod lists;
 mod operators;
 mod optional;
+mod quantity;
+mod semver;
 mod sets;
+mod sort;
+mod strings;
 mod text;
 mod timestamps;
+mod urls;
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
@@ -30,7 +40,6 @@ pub(crate) struct Row(pub &'static str, pub &'static str, pub Do, pub Rule);
 #[derive(Debug)]
 pub(crate) struct Overload {
     pub id: &'static str,
-    pub function: String,
     pub member: bool,
     pub args: Vec<Type>,
     pub result: Type,
@@ -55,9 +64,13 @@ fn is(ty: &Type, value: &Value<'_>) -> bool {
     }
 }
 
-const LIBRARIES: [&[&[Row]]; 2] = [
+const LIBRARIES: [&[&[Row]]; 6] = [
     &[operators::ROWS, convert::ROWS, text::ROWS, timestamps::ROWS, regex::ROWS],
-    &[format::ROWS, sets::ROWS, optional::ROWS, formats::ROWS],
+    &[strings::ROWS, format::ROWS, sets::ROWS, optional::ROWS],
+    &[lists::ROWS, sort::ROWS],
+    &[urls::ROWS, ip::ROWS, cidr::ROWS, quantity::ROWS],
+    &[semver::ROWS, formats::ROWS, jsonpatch::ROWS],
+    &[authz::ROWS],
 ];
 
 /// All overloads of a function; none when there is no such function.
@@ -70,19 +83,10 @@ fn table() -> HashMap<String, Vec<Overload>> {
     let mut table: HashMap<String, Vec<Overload>> = HashMap::new();
     for Row(id, line, run, cost) in LIBRARIES.iter().flat_map(|l| l.iter()).flat_map(|rows| rows.iter()) {
         let s = signature::parse(line);
-        let parametric = s.args.iter().any(has_param);
-        let function = s.function.clone();
-        let overload = Overload {
-            id,
-            function: s.function,
-            member: s.member,
-            args: s.args,
-            result: s.result,
-            parametric,
-            run: *run,
-            cost: *cost,
-        };
-        table.entry(function).or_default().push(overload);
+        let parametric = s.args.iter().chain([&s.result]).any(has_param);
+        let overload =
+            Overload { id, member: s.member, args: s.args, result: s.result, parametric, run: *run, cost: *cost };
+        table.entry(s.function).or_default().push(overload);
     }
     table
 }
@@ -117,6 +121,6 @@ mod tests {
         let count = ids.len();
         ids.sort_unstable();
         ids.dedup();
-        assert_eq!((ids.len(), ids.len() > 180), (count, true));
+        assert_eq!((ids.len(), ids.len() > 250), (count, true));
     }
 }

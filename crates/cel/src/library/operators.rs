@@ -130,7 +130,7 @@ fn not<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
     }
 }
 
-fn add<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
+pub(super) fn add<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
     Ok(match args {
         [Value::Int(a), Value::Int(b)] => Value::Int(a.checked_add(*b).ok_or_else(overflow)?),
         [Value::Uint(a), Value::Uint(b)] => Value::Uint(a.checked_add(*b).ok_or_else(unsigned_overflow)?),

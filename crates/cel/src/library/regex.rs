@@ -25,7 +25,7 @@ const DEPTH: u32 = 250;
 /// Compiles a pattern, or says why it cannot be.
 pub(crate) fn compile(pattern: &str) -> std::result::Result<Regex, String> {
     let fault = |why: &str| format!("error parsing regexp: {why}: `{pattern}`");
-    let rewritten = rewrite(pattern).map_err(|why| fault(why))?;
+    let rewritten = rewrite(pattern).map_err(fault)?;
     RegexBuilder::new(&rewritten).size_limit(SIZE).dfa_size_limit(SIZE).nest_limit(DEPTH).build().map_err(|e| match e {
         regex::Error::CompiledTooBig(_) => fault("expression too large"),
         _ => fault("invalid syntax"),

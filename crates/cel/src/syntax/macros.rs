@@ -1,7 +1,7 @@
 //! Macros: calls that stand for loops. Each row says name, number of arguments and how it is expanded; what is accumulated
 //! has a name that no expression can contain.
+use super::build::Builder;
 use super::expr::{Call, Expr, Fold, Kind, Literal};
-use super::parser::Builder;
 
 /// The accumulator of every loop.
 pub(crate) const ACCU: &str = "@result";

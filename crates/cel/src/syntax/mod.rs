@@ -1,5 +1,7 @@
 //! From the text of an expression to its tree, with macros expanded.
+mod build;
 pub(crate) mod expr;
+mod literal;
 mod macros;
 mod parser;
 pub(crate) mod source;

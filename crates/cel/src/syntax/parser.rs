@@ -1,20 +1,19 @@
 //! Recursive descent over the tokens, by the grammar of CEL. Depth and number of nodes are bounded, because expressions come
 //! from clients and macros copy what they are given.
+use super::build::{Builder, NODES};
 use super::expr::{Call, Entry, Expr, Field, Id, Kind, Literal, Struct};
+use super::macros;
 use super::source::Issue;
 use super::token::{Spanned, Token, tokens};
-use super::{macros, text};
 
 /// How deep an expression may nest, as upstream's parser.
 const DEPTH: usize = 250;
 /// Code points of an expression, as upstream's parser.
 const CODE_POINTS: usize = 100_000;
-/// Nodes after macros are expanded: `optMap` copies its target, and chains of it would double without end.
-const NODES: usize = 100_000;
 /// Faults after which the rest is not read.
 const FAULTS: usize = 100;
 
-const EXPRESSION: &str = "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, \
+pub(super) const EXPRESSION: &str = "{'[', '{', '(', '.', '-', '!', 'true', 'false', 'null', NUM_FLOAT, NUM_INT, NUM_UINT, STRING, \
                           BYTES, IDENTIFIER}";
 
 /// Names that no variable or function can have.
@@ -58,7 +57,7 @@ pub(crate) fn parse(source: &str) -> Result<Parsed, Vec<Issue>> {
     }
     let mut issues = Vec::new();
     let tokens = tokens(source, &mut issues);
-    let mut parser = Parser { source, tokens, at: 0, depth: 0, issues, b: Builder { places: vec![0], place: 0 } };
+    let mut parser = Parser { source, tokens, at: 0, depth: 0, issues, b: Builder::new() };
     let root = parser.whole();
     if parser.issues.is_empty()
         && let Ok(root) = root
@@ -68,94 +67,27 @@ pub(crate) fn parse(source: &str) -> Result<Parsed, Vec<Issue>> {
     Err(parser.issues)
 }
 
-/// Makes nodes at the place of what is being read.
-pub(crate) struct Builder {
-    places: Vec<u32>,
-    place: u32,
-}
-
-impl Builder {
-    fn id(&mut self, place: u32) -> Id {
-        self.places.push(place);
-        (self.places.len() - 1) as Id
-    }
-    fn at(&mut self, place: u32, kind: Kind) -> Expr {
-        Expr { id: self.id(place), kind }
-    }
-    /// A node of a macro's expansion, at the macro's place.
-    pub fn make(&mut self, kind: Kind) -> Expr {
-        self.at(self.place, kind)
-    }
-    pub fn literal(&mut self, literal: Literal) -> Expr {
-        self.make(Kind::Literal(literal))
-    }
-    pub fn ident(&mut self, name: &str) -> Expr {
-        self.make(Kind::Ident(name.into()))
-    }
-    pub fn call(&mut self, function: &str, args: Vec<Expr>) -> Expr {
-        self.make(Kind::Call(Box::new(Call { function: function.into(), target: None, args })))
-    }
-    pub fn member(&mut self, function: &str, target: Expr, args: Vec<Expr>) -> Expr {
-        self.make(Kind::Call(Box::new(Call { function: function.into(), target: Some(target), args })))
-    }
-    /// The same tree with ids of its own; past the limit of nodes, the same ids again, as the whole is refused then.
-    pub fn copy(&mut self, expr: &Expr) -> Expr {
-        let mut copy = expr.clone();
-        let mut count = 0;
-        copy.walk(&mut |_| count += 1);
-        if self.places.len() + count <= NODES {
-            self.renumber(&mut copy);
-        } else {
-            self.places.resize(NODES + 1, 0);
-        }
-        copy
-    }
-    fn renumber(&mut self, expr: &mut Expr) {
-        let place = self.places[expr.id as usize];
-        expr.id = self.id(place);
-        match &mut expr.kind {
-            Kind::Literal(_) | Kind::Ident(_) | Kind::Fault => {}
-            Kind::Select { operand, .. } => self.renumber(operand),
-            Kind::Call(call) => call.target.iter_mut().chain(&mut call.args).for_each(|e| self.renumber(e)),
-            Kind::List(items) => items.iter_mut().for_each(|(e, _)| self.renumber(e)),
-            Kind::Map(entries) => entries.iter_mut().for_each(|e| {
-                self.renumber(&mut e.key);
-                self.renumber(&mut e.value);
-            }),
-            Kind::Struct(s) => s.fields.iter_mut().for_each(|f| {
-                f.id = self.id(place);
-                self.renumber(&mut f.value);
-            }),
-            Kind::Fold(f) => {
-                for e in [&mut f.range, &mut f.init, &mut f.condition, &mut f.step, &mut f.result] {
-                    self.renumber(e);
-                }
-            }
-        }
-    }
-}
-
 /// A fault was noted and no tree can be given.
-struct Stop;
-type Parse<T = Expr> = Result<T, Stop>;
+pub(super) struct Stop;
+pub(super) type Parse<T = Expr> = Result<T, Stop>;
 
-struct Parser<'s> {
+pub(super) struct Parser<'s> {
     source: &'s str,
     tokens: Vec<Spanned>,
-    at: usize,
+    pub(super) at: usize,
     depth: usize,
     issues: Vec<Issue>,
-    b: Builder,
+    pub(super) b: Builder,
 }
 
 impl Parser<'_> {
-    fn peek(&self) -> Spanned {
+    pub(super) fn peek(&self) -> Spanned {
         self.tokens[self.at]
     }
-    fn text(&self, token: Spanned) -> &str {
+    pub(super) fn text(&self, token: Spanned) -> &str {
         &self.source[token.start..token.end]
     }
-    fn next(&mut self) -> Spanned {
+    pub(super) fn next(&mut self) -> Spanned {
         let token = self.peek();
         self.at = (self.at + 1).min(self.tokens.len() - 1);
         token
@@ -163,15 +95,15 @@ impl Parser<'_> {
     fn is(&self, sign: &str) -> bool {
         matches!(self.peek().token, Token::Sign(s) if s == sign)
     }
-    fn eat(&mut self, sign: &str) -> Option<Spanned> {
+    pub(super) fn eat(&mut self, sign: &str) -> Option<Spanned> {
         self.is(sign).then(|| self.next())
     }
-    fn fault(&mut self, offset: u32, message: String) {
+    pub(super) fn fault(&mut self, offset: u32, message: String) {
         if self.issues.len() < FAULTS {
             self.issues.push(Issue { offset: Some(offset), message });
         }
     }
-    fn unexpected<T>(&mut self, wanted: &str) -> Parse<T> {
+    pub(super) fn unexpected<T>(&mut self, wanted: &str) -> Parse<T> {
         let token = self.peek();
         let shown = if token.token == Token::End { "<EOF>" } else { self.text(token) };
         let message = format!("Syntax error: mismatched input '{shown}' expecting {wanted}");
@@ -384,7 +316,7 @@ impl Parser<'_> {
 
     fn called(&mut self, offset: u32, function: String, target: Option<Expr>, args: Vec<Expr>) -> Parse {
         if macros::is_macro(&function, args.len(), target.is_some()) {
-            self.b.place = offset;
+            self.b.expand_at(offset);
             return match macros::expand(&mut self.b, &function, target, args) {
                 Ok(expr) => Ok(expr),
                 Err(macros::Wrong(id, message)) => {
@@ -524,68 +456,6 @@ impl Parser<'_> {
             }
         }
         Ok(Expr { id, kind: Kind::Struct(Box::new(Struct { name, fields })) })
-    }
-
-    fn number(&mut self) -> Parse {
-        let start = self.peek();
-        let minus = self.eat("-").is_some();
-        let token = self.next();
-        let text = self.text(token);
-        let sign = if minus { "-" } else { "" };
-        let read = match token.token {
-            Token::Int => match text.strip_prefix("0x") {
-                Some(hex) => i64::from_str_radix(&format!("{sign}{hex}"), 16).ok(),
-                None => format!("{sign}{text}").parse().ok(),
-            }
-            .map(Literal::Int)
-            .ok_or("invalid int literal"),
-            Token::Uint => {
-                let digits = &text[..text.len() - 1];
-                match digits.strip_prefix("0x") {
-                    Some(hex) => u64::from_str_radix(hex, 16).ok(),
-                    None => digits.parse().ok(),
-                }
-                .map(Literal::Uint)
-                .ok_or("invalid uint literal")
-            }
-            Token::Float => format!("{sign}{text}")
-                .parse()
-                .ok()
-                .filter(|f: &f64| f.is_finite())
-                .map(Literal::Double)
-                .ok_or("invalid double literal"),
-            _ => {
-                self.at -= 1;
-                return self.unexpected(EXPRESSION);
-            }
-        };
-        match read {
-            Ok(literal) => Ok(self.b.at(start.offset, Kind::Literal(literal))),
-            Err(message) => {
-                self.fault(start.offset, message.into());
-                Ok(self.b.at(start.offset, Kind::Fault))
-            }
-        }
-    }
-
-    fn string(&mut self) -> Expr {
-        let token = self.next();
-        let bytes = token.token == Token::Bytes;
-        let literal = &self.text(token)[usize::from(bytes)..];
-        let read = text::unquote(literal, bytes).and_then(|b| {
-            Ok(if bytes {
-                Literal::Bytes(b.into())
-            } else {
-                Literal::Text(String::from_utf8(b).map_err(|_| "unable to unescape string")?.into())
-            })
-        });
-        match read {
-            Ok(literal) => self.b.at(token.offset, Kind::Literal(literal)),
-            Err(message) => {
-                self.fault(token.offset, message.into());
-                self.b.at(token.offset, Kind::Fault)
-            }
-        }
     }
 }
 

@@ -86,7 +86,7 @@ mod tests {
             (r"'\18'", false, Err(OCTAL)),
             (r"'\ud800'", false, Err(POINT)),
         ] {
-            assert_eq!(unquote(literal, bytes).as_deref(), expected.as_ref().map(|b| *b).map_err(|e| e), "{literal}");
+            assert_eq!(unquote(literal, bytes).as_deref(), expected.as_ref().map(|b| *b), "{literal}");
         }
     }
 }

@@ -7,7 +7,7 @@ use serde_json::{Map as JsonMap, Value as Json};
 use super::error::{EvalError, Result};
 use super::{Text, Value, json};
 use crate::types::decl::{DeclKind, DeclType};
-use crate::types::escape::{escape, unescape};
+use crate::types::escape::escape;
 
 /// A map or an object.
 #[derive(Clone, Debug)]
@@ -117,15 +117,6 @@ impl<'a> Map<'a> {
             }
             Map::Values(entries) => entries.values().map(|(key, _)| key.clone()).collect(),
             Map::Struct(s) => s.fields.iter().map(|(n, _)| Value::text(n.clone())).collect(),
-        }
-    }
-
-    /// The property in JSON that an identifier means, where this is data.
-    pub(crate) fn raw(&self, name: &str) -> Option<&'a Json> {
-        match self {
-            Map::Json(map, _) => map.get(name),
-            Map::Object(map, _) => map.get(unescape(name)?.as_ref()),
-            _ => None,
         }
     }
 

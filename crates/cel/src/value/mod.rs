@@ -175,8 +175,8 @@ impl<'a> Value<'a> {
             Value::Double(d) => *d == 0.0,
             Value::Text(s) => s.is_empty(),
             Value::Bytes(b) => b.is_empty(),
-            Value::List(l) => l.len() == 0,
-            Value::Map(m) => m.len() == 0,
+            Value::List(l) => l.is_empty(),
+            Value::Map(m) => m.is_empty(),
             Value::Optional(o) => o.as_ref().is_none_or(|v| v.is_zero()),
             _ => false,
         }

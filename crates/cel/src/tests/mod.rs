@@ -1,4 +1,6 @@
 //! The language as callers see it: an expression, its value or fault, what it costs and can cost.
+mod library_costs;
+
 use serde_json::json;
 
 use super::*;

@@ -2,12 +2,20 @@
 //! at most, or a part of its error. A line of `facts/expressions.jsonl` is a schema with its object and their expressions.
 //! What is known to differ is listed here, with the reason.
 use kelson_cel::{
-    Activation, Budget, DeclType, Env, EvalError, Format, ListKind, PER_CALL_LIMIT, REQUEST_BUDGET, Type, Value,
+    Activation, Budget, CompileError, DeclType, Env, EvalError, Format, ListKind, PER_CALL_LIMIT, REQUEST_BUDGET, Type,
+    Value,
 };
 use serde_json::{Value as Json, json};
 
 /// Expressions that differ from the reference, and why.
-const KNOWN: &[(&str, &str)] = &[];
+const KNOWN: &[(&str, &str)] = &[
+    (
+        "self.val3 == 340282346638528859811704183484516925440.000000 && 340282346638528859811704183484516925440.000000 == \
+         self.val3 && self.val3 == self.val4",
+        "the table's own JSON is read to within the last bit of a double",
+    ),
+    ("self.objs[0][0].k! == '1'", "words of a syntax error after a complete expression: 'extraneous' for 'mismatched'"),
+];
 
 /// The type of a place by its schema; none for what expressions cannot see.
 fn decl(schema: &Json, root: bool) -> Option<DeclType> {
@@ -59,8 +67,10 @@ fn object(schema: &Json, embedded: bool) -> DeclType {
         let string = json!({"type": "string"});
         properties.insert("kind".into(), string.clone());
         properties.insert("apiVersion".into(), string.clone());
-        let names = json!({"name": string, "generateName": string});
-        properties.insert("metadata".into(), json!({"type": "object", "properties": names}));
+        let metadata = properties.entry("metadata").or_insert_with(|| json!({}));
+        metadata["type"] = json!("object");
+        metadata["properties"]["name"] = string.clone();
+        metadata["properties"]["generateName"] = string;
     }
     let fields = properties.iter().filter_map(|(name, s)| {
         let always = required(name) && s["default"].is_null();
@@ -80,7 +90,12 @@ fn evaluate(line: &Json, decl: &DeclType, expression: &str) -> Found {
     let fail = |outcome: String| Found { outcome: Err(outcome), cost: 0, max: 0 };
     let program = match env.compile(expression) {
         Ok(program) => program,
-        Err(e) => return fail(format!("compilation failed: {e}")),
+        Err(e) => {
+            return fail(match &e {
+                CompileError::Issues { .. } => format!("compilation failed: {e}"),
+                CompileError::Instantiation(_) => format!("program instantiation failed: {e}"),
+            });
+        }
     };
     if *program.output_type() != Type::Bool {
         return fail(format!("cel expression must evaluate to a bool: {}", program.output_type()));
@@ -106,7 +121,7 @@ fn hold_here_too() {
     let (mut count, mut wrong) = (0, Vec::new());
     for line in include_str!("facts/expressions.jsonl").lines() {
         let line: Json = serde_json::from_str(line).unwrap();
-        let Some(decl) = decl(&line["schema"], line["root"] == json!(true)) else { panic!("{}", line["schema"]) };
+        let Some(decl) = decl(&line["schema"], true) else { panic!("{}", line["schema"]) };
         for fact in line["facts"].as_array().unwrap() {
             let (expression, expected) = (fact[0].as_str().unwrap(), &fact[1]);
             if KNOWN.iter().any(|(known, _)| *known == expression) || expected["skip"] == json!(true) {
@@ -116,13 +131,16 @@ fn hold_here_too() {
             let mut differ = |what: String| wrong.push(format!("{expression}\n    {what}"));
             if let Some(error) = expected["error"].as_str() {
                 count += 1;
+                // What the validator of custom resources puts before and behind is not said here.
+                let error = error.strip_prefix("compile error: ").unwrap_or(error);
+                let error = error.split(" evaluating rule: ").next().unwrap_or_default();
                 match &found.outcome {
                     Err(text) if text.contains(error) => {}
                     other => differ(format!("{other:?}, upstream fails with {error}")),
                 }
-            } else if line["data"].is_object() {
+            } else if expected["true"] == json!(true) || expected["cost"].is_u64() {
                 count += 1;
-                if found.outcome != Ok(true) {
+                if expected["true"] == json!(true) && found.outcome != Ok(true) {
                     differ(format!("{:?}", found.outcome));
                 } else if expected["cost"].as_u64().is_some_and(|cost| cost != found.cost) {
                     differ(format!("costs {}, upstream {}", found.cost, expected["cost"]));

@@ -285,7 +285,7 @@ impl Checker<'_> {
     }
 
     /// The type of elements so far and one more.
-    fn join(&mut self, id: Id, so_far: Option<Type>, next: Type) -> Type {
+    fn join(&mut self, so_far: Option<Type>, next: Type) -> Type {
         match so_far {
             None => next,
             Some(ty) if self.unifier.assignable(&ty, &next) => {
@@ -295,10 +295,8 @@ impl Checker<'_> {
                     next
                 }
             }
-            Some(ty) => {
-                self.mismatch(id, &ty, &next);
-                Type::Error
-            }
+            // Only arguments of `format` may differ, which is looked at when all types are known.
+            Some(_) => Type::Dyn,
         }
     }
 
@@ -309,7 +307,7 @@ impl Checker<'_> {
             if *optional {
                 ty = self.unwrapped(item.id, ty);
             }
-            element = Some(self.join(item.id, element, ty));
+            element = Some(self.join(element, ty));
         }
         Type::list(element.unwrap_or_else(|| self.unifier.fresh()))
     }
@@ -318,12 +316,12 @@ impl Checker<'_> {
         let (mut key, mut value) = (None, None);
         for entry in entries {
             let ty = self.check(&mut entry.key);
-            key = Some(self.join(entry.key.id, key, ty));
+            key = Some(self.join(key, ty));
             let mut ty = self.check(&mut entry.value);
             if entry.optional {
                 ty = self.unwrapped(entry.value.id, ty);
             }
-            value = Some(self.join(entry.value.id, value, ty));
+            value = Some(self.join(value, ty));
         }
         let key = key.unwrap_or_else(|| self.unifier.fresh());
         Type::map(key, value.unwrap_or_else(|| self.unifier.fresh()))

@@ -168,11 +168,11 @@ impl<'c> Planner<'c> {
         let constants: Option<Vec<Value<'static>>> = nodes
             .iter()
             .map(|(node, optional)| match node {
-                Node::Const(value) if !optional && self.fold => Some(value.clone()),
+                Node::Const(value) if !optional => Some(value.clone()),
                 _ => None,
             })
             .collect();
-        Ok(match constants {
+        Ok(match constants.filter(|_| self.fold) {
             Some(values) => Node::Const(Value::list(values)),
             None => Node::List(nodes),
         })
@@ -185,12 +185,12 @@ impl<'c> Planner<'c> {
             nodes.push(Entry { key, value, optional: entry.optional });
         }
         let constants = nodes.iter().map(|entry| match (&entry.key, &entry.value) {
-            (Node::Const(key), Node::Const(value)) if !entry.optional && self.fold => {
+            (Node::Const(key), Node::Const(value)) if !entry.optional => {
                 Some((Key::of(key)?, (key.clone(), value.clone())))
             }
             _ => None,
         });
-        Ok(match constants.collect() {
+        Ok(match constants.collect::<Option<_>>().filter(|_| self.fold) {
             Some(entries) => Node::Const(Value::Map(Map::values(entries))),
             None => Node::Map(nodes),
         })

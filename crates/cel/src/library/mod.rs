@@ -60,6 +60,12 @@ fn is(ty: &Type, value: &Value<'_>) -> bool {
     match ty {
         Type::Dyn | Type::Param(_) | Type::Var(_) | Type::Error => true,
         Type::Map(_) => matches!(value, Value::Map(_) | Value::Variables),
+        // The first element speaks for all, as in cel-go.
+        Type::List(element) => match value {
+            Value::List(list) if list.is_empty() => true,
+            Value::List(list) => list.get(0).is_ok_and(|first| is(element, &first)),
+            _ => false,
+        },
         ty => ty.name() == value.type_name(),
     }
 }

@@ -36,42 +36,66 @@ pub(crate) fn compile(pattern: &str) -> std::result::Result<Regex, String> {
 fn rewrite(pattern: &str) -> std::result::Result<String, &'static str> {
     let mut out = String::with_capacity(pattern.len() + 8);
     let mut rest = pattern;
+    let mut open = 0u32;
+    // How far a repetition has come: none, repeated, repeated and made lazy.
+    let mut repeated = 0;
     while let Some(c) = rest.chars().next() {
         let next = &rest[c.len_utf8()..];
+        let counts = if c == '{' { count(next)? } else { None };
+        repeated = match c {
+            '*' | '+' => repeated + 2,
+            '?' => repeated + if repeated == 2 { 1 } else { 2 },
+            '{' if counts.is_some() => repeated + 2,
+            _ => 0,
+        };
+        if repeated > 3 {
+            return Err("invalid nested repetition operator");
+        }
         rest = match c {
             '\\' => escape(next, false, &mut out)?,
             '[' => class(next, &mut out)?,
-            '{' => {
-                let count = next.split('}').next().unwrap_or_default();
-                if let Some(most) = count.split(',').filter_map(|n| n.parse::<u32>().ok()).max()
-                    && most > REPEATED
-                {
-                    return Err("invalid repeat count");
+            '{' => match counts {
+                Some(length) => {
+                    out.push_str(&rest[..=length]);
+                    &next[length..]
                 }
                 // A brace that counts nothing is a character.
-                let counts = next.contains('}')
-                    && count.starts_with(|c: char| c.is_ascii_digit())
-                    && count.bytes().all(|b| b.is_ascii_digit() || b == b',');
-                out.push_str(if counts { "{" } else { "\\{" });
-                next
-            }
-            '}' if !counting(&out) => {
+                None => {
+                    out.push_str("\\{");
+                    next
+                }
+            },
+            '}' => {
                 out.push_str("\\}");
                 next
             }
             c => {
+                open = match c {
+                    '(' => open + 1,
+                    ')' => open.checked_sub(1).ok_or("unexpected )")?,
+                    _ => open,
+                };
                 out.push(c);
                 next
             }
         };
     }
-    Ok(out)
+    if open > 0 { Err("missing closing )") } else { Ok(out) }
 }
 
-/// Whether a brace that counts is still open.
-fn counting(out: &str) -> bool {
-    let open = out.rfind('{');
-    open.is_some_and(|i| !out[..i].ends_with('\\') && !out[i..].contains('}'))
+/// The length of `3,5}` after a brace, if it says how often.
+fn count(rest: &str) -> std::result::Result<Option<usize>, &'static str> {
+    let Some(end) = rest.find('}') else { return Ok(None) };
+    let (least, most) = rest[..end].split_once(',').unwrap_or((&rest[..end], ""));
+    let digits = |s: &str| s.bytes().all(|b| b.is_ascii_digit());
+    if least.is_empty() || !digits(least) || !digits(most) {
+        return Ok(None);
+    }
+    let within = |s: &str| s.is_empty() || s.parse::<u32>().is_ok_and(|n| n <= REPEATED);
+    if !within(least) || !within(most) {
+        return Err("invalid repeat count");
+    }
+    Ok(Some(end + 1))
 }
 
 fn escape<'p>(rest: &'p str, within: bool, out: &mut String) -> std::result::Result<&'p str, &'static str> {
@@ -220,6 +244,7 @@ mod tests {
             (r"^[]a]$", "]", true),
             (r"a{2}b", "aab", true),
             (r"^{a}$", "{a}", true),
+            (r"^a{2}?b*?$", "aab", true),
             (r"\Qa.b\E", "a.b", true),
             (r"\Qa.b\E", "axb", false),
             (r"^[[:alpha:]]+$", "abc", true),
@@ -230,7 +255,20 @@ mod tests {
         ] {
             assert_eq!(compile(pattern).map(|r| r.is_match(text)), Ok(found), "{pattern}");
         }
-        for wrong in ["(", "[a", "a**b(", r"a{1001}", r"\C", r"(?=a)", r"\1", "((a{1000}){1000}){1000}"] {
+        for wrong in [
+            "(",
+            "[a",
+            "a**",
+            "x++",
+            "a{2}{3}",
+            "a+??",
+            ")",
+            r"a{1001}",
+            r"\C",
+            r"(?=a)",
+            r"\1",
+            "((a{1000}){1000}){1000}",
+        ] {
             assert!(compile(wrong).is_err(), "{wrong}");
         }
     }

@@ -1,4 +1,5 @@
 //! The language as callers see it: an expression, its value or fault, what it costs and can cost.
+mod hostile;
 mod library_costs;
 
 use serde_json::json;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::escape::escape;
 use super::ty::Type;
+use crate::syntax::RESERVED;
 
 /// The largest request that upstream's estimates reckon with, in bytes.
 pub const MAX_REQUEST_BYTES: i64 = 3 * 1024 * 1024;
@@ -224,7 +225,10 @@ impl DeclType {
     /// The property of that identifier.
     pub fn field(&self, identifier: &str) -> Option<&DeclField> {
         match &self.kind {
-            DeclKind::Object(_, fields) => fields.get(identifier),
+            // Words that the language keeps can be selected as they are, too.
+            DeclKind::Object(_, fields) => fields
+                .get(identifier)
+                .or_else(|| RESERVED.contains(&identifier).then(|| fields.get(&format!("__{identifier}__"))).flatten()),
             _ => None,
         }
     }

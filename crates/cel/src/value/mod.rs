@@ -172,6 +172,7 @@ impl<'a> Value<'a> {
             Value::Bool(b) => !b,
             Value::Int(n) | Value::Duration(n) => *n == 0,
             Value::Uint(n) => *n == 0,
+            Value::Timestamp(t) => t.is_first(),
             Value::Double(d) => *d == 0.0,
             Value::Text(s) => s.is_empty(),
             Value::Bytes(b) => b.is_empty(),

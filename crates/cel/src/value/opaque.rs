@@ -141,10 +141,11 @@ impl Opaque<'_> {
         }
     }
 
-    /// Bytes of an address, which is what costs of comparing are counted in.
+    /// Bytes of an address or of a prefix, which is what costs of comparing are counted in.
     pub(crate) fn size(&self) -> Option<usize> {
         match self {
-            Opaque::Ip(ip) | Opaque::Cidr(ip, _) => Some(if ip.is_ipv4() { 4 } else { 16 }),
+            Opaque::Ip(ip) => Some(if ip.is_ipv4() { 4 } else { 16 }),
+            Opaque::Cidr(_, length) => Some(usize::from(*length).div_ceil(8)),
             _ => None,
         }
     }

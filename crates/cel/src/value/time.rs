@@ -53,6 +53,10 @@ impl Timestamp {
         let nanos = i128::from(self.nanos) - i128::from(o.nanos);
         i64::try_from(seconds * i128::from(SECOND) + nanos).ok()
     }
+    /// The first instant of the year 1, which Go has for no time at all.
+    pub(crate) fn is_first(self) -> bool {
+        (self.seconds, self.nanos) == (FIRST, 0)
+    }
     pub(crate) fn civil(self, offset: i32) -> Civil {
         let local = self.seconds + i64::from(offset);
         let (days, second) = (local.div_euclid(DAY), local.rem_euclid(DAY));

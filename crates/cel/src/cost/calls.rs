@@ -74,6 +74,26 @@ pub(super) fn call(rule: Rule, target: Option<&Arg>, args: &[Arg]) -> Option<(Ra
             plain(Range { min: u64::from(most > 0), max: most }.scaled(TEXT))
         }
         Rule::Sets(factor) => plain(arg(0)?.times(arg(1)?).scaled(factor).plus(Range::fixed(1))),
+        Rule::Slice
+        | Rule::Range
+        | Rule::Reverse
+        | Rule::Flatten
+        | Rule::Distinct
+        | Rule::Sort(_)
+        | Rule::SortBy(_) => new_list(rule, target, args),
+        Rule::One
+        | Rule::AddText
+        | Rule::AddList
+        | Rule::IndexList
+        | Rule::IndexMap
+        | Rule::Logical
+        | Rule::Conditional => None,
+    }
+}
+
+/// What makes a new list out of others.
+fn new_list(rule: Rule, target: Option<&Arg>, args: &[Arg]) -> Option<(Range, Option<Range>)> {
+    match rule {
         Rule::Slice => {
             let end = args.get(1)?.int.map_or(target?.size().max, |n| n.max(0) as u64);
             let start = args.first()?.int.map_or(0, |n| n.max(0) as u64);
@@ -87,14 +107,8 @@ pub(super) fn call(rule: Rule, target: Option<&Arg>, args: &[Arg]) -> Option<(Ra
         }
         Rule::Distinct => Some(allocating(2.0, target?.size().times(target?.size()))),
         Rule::Sort(text) => Some(allocating(sort_factor(text), target?.size().times(target?.size()))),
-        Rule::SortBy(text) => Some(allocating(sort_factor(text), arg(0)?.times(arg(0)?))),
-        Rule::One
-        | Rule::AddText
-        | Rule::AddList
-        | Rule::IndexList
-        | Rule::IndexMap
-        | Rule::Logical
-        | Rule::Conditional => None,
+        Rule::SortBy(text) => Some(allocating(sort_factor(text), args.first()?.size().times(args.first()?.size()))),
+        _ => None,
     }
 }
 

@@ -7,7 +7,7 @@ use crate::value::error::{EvalError, Result};
 /// Rounds after which the deadline is looked at (`CheckFrequency` upstream).
 const CHECKED: u64 = 100;
 /// Rounds of one evaluation. Costs alone do not bound them, because a round of constants is free.
-const ROUNDS: u64 = 20_000_000;
+const ROUNDS: u64 = 2_000_000;
 
 impl<'a> Machine<'a, '_> {
     pub(super) fn fold(&mut self, fold: &'a Fold) -> Result<Value<'a>> {

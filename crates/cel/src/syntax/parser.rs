@@ -147,10 +147,10 @@ impl Parser<'_> {
 
     fn expression(&mut self) -> Parse {
         self.deeper()?;
-        let condition = self.logical("||", "_||_")?;
+        let condition = self.binary(0)?;
         let result = if let Some(op) = self.eat("?") {
             let id = self.b.id(op.offset);
-            let yes = self.logical("||", "_||_")?;
+            let yes = self.binary(0)?;
             self.expect(":")?;
             let no = self.expression()?;
             Expr { id, kind: call("_?_:_", vec![condition, yes, no]) }
@@ -161,74 +161,35 @@ impl Parser<'_> {
         Ok(result)
     }
 
-    /// A chain of `||` or `&&` as a balanced tree, so that a long one is not a deep one.
-    fn logical(&mut self, sign: &str, function: &str) -> Parse {
-        let operand = |p: &mut Self| if sign == "||" { p.logical("&&", "_&&_") } else { p.relation() };
-        let mut terms = vec![operand(self)?];
-        let mut ids = Vec::new();
-        while let Some(op) = self.eat(sign) {
-            terms.push(operand(self)?);
-            ids.push(self.b.id(op.offset));
-        }
-        let mut terms: Vec<Option<Expr>> = terms.into_iter().map(Some).collect();
-        Ok(balanced(function, &mut terms, &ids))
-    }
-
-    fn relation(&mut self) -> Parse {
-        let before = self.depth;
-        let mut left = self.sum()?;
-        loop {
-            let token = self.peek();
-            let function = match token.token {
-                Token::In => "@in",
-                Token::Sign("<") => "_<_",
-                Token::Sign("<=") => "_<=_",
-                Token::Sign(">") => "_>_",
-                Token::Sign(">=") => "_>=_",
-                Token::Sign("==") => "_==_",
-                Token::Sign("!=") => "_!=_",
-                _ => break,
-            };
-            self.deeper()?;
-            self.next();
-            let id = self.b.id(token.offset);
-            let right = self.sum()?;
-            left = Expr { id, kind: call(function, vec![left, right]) };
-        }
-        self.depth = before;
-        Ok(left)
-    }
-
-    fn sum(&mut self) -> Parse {
-        let before = self.depth;
-        let mut left = self.product()?;
-        while let Some(op) = self.eat("+").or_else(|| self.eat("-")) {
-            self.deeper()?;
-            let function = if self.text(op) == "+" { "_+_" } else { "_-_" };
-            let id = self.b.id(op.offset);
-            let right = self.product()?;
-            left = Expr { id, kind: call(function, vec![left, right]) };
-        }
-        self.depth = before;
-        Ok(left)
-    }
-
-    fn product(&mut self) -> Parse {
+    /// Operators by how tightly they bind, in one function: nesting is paid for with few frames of the stack.
+    fn binary(&mut self, least: u8) -> Parse {
         let before = self.depth;
         let mut left = self.unary()?;
-        while let Some(op) = self.eat("*").or_else(|| self.eat("/")).or_else(|| self.eat("%")) {
+        while let Some((tightness, function)) = operator(self.peek().token).filter(|(t, _)| *t >= least) {
+            if tightness < RELATION {
+                left = self.chain(left, tightness, function)?;
+                continue;
+            }
             self.deeper()?;
-            let function = match self.text(op) {
-                "*" => "_*_",
-                "/" => "_/_",
-                _ => "_%_",
-            };
-            let id = self.b.id(op.offset);
-            let right = self.unary()?;
+            let token = self.next();
+            let id = self.b.id(token.offset);
+            let right = self.binary(tightness + 1)?;
             left = Expr { id, kind: call(function, vec![left, right]) };
         }
         self.depth = before;
         Ok(left)
+    }
+
+    /// A chain of `||` or `&&` as a balanced tree, so that a long one is not a deep one.
+    fn chain(&mut self, first: Expr, tightness: u8, function: &'static str) -> Parse {
+        let mut terms = vec![Some(first)];
+        let mut ids = Vec::new();
+        while operator(self.peek().token) == Some((tightness, function)) {
+            let token = self.next();
+            terms.push(Some(self.binary(tightness + 1)?));
+            ids.push(self.b.id(token.offset));
+        }
+        Ok(balanced(function, &mut terms, &ids))
     }
 
     fn unary(&mut self) -> Parse {
@@ -457,6 +418,30 @@ impl Parser<'_> {
         }
         Ok(Expr { id, kind: Kind::Struct(Box::new(Struct { name, fields })) })
     }
+}
+
+/// How tightly `<` and its kin bind; `&&` and `||` bind less.
+const RELATION: u8 = 2;
+
+/// How tightly an operator binds, and the function that it is.
+fn operator(token: Token) -> Option<(u8, &'static str)> {
+    Some(match token {
+        Token::Sign("||") => (0, "_||_"),
+        Token::Sign("&&") => (1, "_&&_"),
+        Token::In => (RELATION, "@in"),
+        Token::Sign("<") => (RELATION, "_<_"),
+        Token::Sign("<=") => (RELATION, "_<=_"),
+        Token::Sign(">") => (RELATION, "_>_"),
+        Token::Sign(">=") => (RELATION, "_>=_"),
+        Token::Sign("==") => (RELATION, "_==_"),
+        Token::Sign("!=") => (RELATION, "_!=_"),
+        Token::Sign("+") => (3, "_+_"),
+        Token::Sign("-") => (3, "_-_"),
+        Token::Sign("*") => (4, "_*_"),
+        Token::Sign("/") => (4, "_/_"),
+        Token::Sign("%") => (4, "_%_"),
+        _ => return None,
+    })
 }
 
 fn call(function: &str, args: Vec<Expr>) -> Kind {

@@ -199,6 +199,14 @@ async fn apply() {
     assert_eq!((code, &now["data"]), (200, &json!({"a": "2"})), "what one no longer applies goes, what two owns stays");
     let (code, _) = api.typed("PATCH", &format!("{MAPS}/x"), "application/apply-patch+yaml", map("x")).await;
     assert_eq!(code, 422, "a manager is required");
+    // What no schema knows nobody can own, however lenient the request is.
+    let unknown = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "datx": {}});
+    for lenience in ["Strict", "Warn", "Ignore"] {
+        let uri = format!("{MAPS}/x?fieldManager=one&fieldValidation={lenience}");
+        let (code, told) = api.typed("PATCH", &uri, "application/apply-patch+yaml", unknown.clone()).await;
+        let text = "failed to create typed patch object (/x; /v1, Kind=ConfigMap): .datx: field not declared in schema";
+        assert_eq!((code, told["message"].as_str()), (500, Some(text)));
+    }
 }
 
 #[tokio::test]

@@ -52,12 +52,7 @@ impl Patch {
             PatchType::Apply => {
                 let (value, duplicates) = kelson_codec::yaml::to_value(body)
                     .map_err(|e| Status::bad_request(format!("error decoding YAML: {e}")))?;
-                if !duplicates.is_empty() && validation == FieldValidation::Strict {
-                    return Err(Status::bad_request(format!(
-                        "error decoding YAML: yaml: unmarshal errors:\n  {}",
-                        duplicates.join("\n  ")
-                    )));
-                }
+                repeated_keys(cx, validation, &duplicates)?;
                 value
             }
             _ => kelson_codec::decode(Encoding::Json, None, body, false).map_err(|e| decode::unreadable(&e))?.value,
@@ -210,20 +205,29 @@ async fn apply(
     Err(Status::conflict(&served.gr, name, Status::MODIFIED))
 }
 
-/// The configuration must be this object; unknown fields are told or refused.
+/// Keys that a configuration has twice are refused or told; the last one counts.
+fn repeated_keys(cx: &RequestContext, validation: FieldValidation, repeated: &[String]) -> Result<(), Status> {
+    if repeated.is_empty() {
+        return Ok(());
+    }
+    let found = format!("error converting YAML to JSON: yaml: unmarshal errors:\n  {}", repeated.join("\n  "));
+    match validation {
+        FieldValidation::Strict => Err(Status::bad_request(format!("error strict decoding YAML: {found}"))),
+        FieldValidation::Warn => {
+            cx.warn(found);
+            Ok(())
+        }
+        FieldValidation::Ignore => Ok(()),
+    }
+}
+
+/// The configuration must be this object. Fields that the schema does not know are the merge's to refuse, whatever the request's
+/// validation: nobody could own them.
 fn check_config(cx: &RequestContext, served: &Served, patch: &Patch) -> Result<(), Status> {
     let config = &patch.body;
     if !config.is_object() {
         return Err(Status::bad_request("error decoding YAML: the configuration is not an object"));
     }
     prepare::check_name(cx, config)?;
-    prepare::check_namespace(cx, served, config)?;
-    if patch.validation == FieldValidation::Ignore {
-        return Ok(());
-    }
-    match served.schema.normalize(config.clone(), true) {
-        Ok(decoded) => decode::strictness(cx, patch.validation, &served.gvk, &decoded.strict),
-        // The merge finds it again and says where it stands.
-        Err(_) => Ok(()),
-    }
+    prepare::check_namespace(cx, served, config)
 }

@@ -50,8 +50,41 @@ pub fn admit(here: &Here<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Reje
             "Pod was rejected: Predicate NodeAffinity failed: node(s) didn't match Pod's node affinity/selector";
         return Err(("NodeAffinity".into(), message.into()));
     }
+    if ports_taken(pod, others) {
+        let message =
+            "Pod was rejected: Predicate NodePorts failed: node(s) didn't have free ports for the requested pod ports";
+        return Err(("NodePorts".into(), message.into()));
+    }
     fits(pod, others, node)
         .map_err(|short| (format!("OutOf{}", short.resource), format!("Pod was rejected: {}", short.message)))
+}
+
+/// Whether another pod that lives here has a port of the node that this one wants.
+fn ports_taken(pod: &Pod, others: &[Arc<Pod>]) -> bool {
+    let wanted = host_ports(pod);
+    if wanted.is_empty() {
+        return false;
+    }
+    let everywhere = |ip: &str| ip.is_empty() || ip == "0.0.0.0";
+    let clash = |(a_ip, a_protocol, a): &(&str, &str, i32), (b_ip, b_protocol, b): &(&str, &str, i32)| {
+        a == b && a_protocol == b_protocol && (a_ip == b_ip || everywhere(a_ip) || everywhere(b_ip))
+    };
+    let active = others.iter().filter(|p| !pod::is_terminal(p) && pod::uid(p) != pod::uid(pod));
+    active.flat_map(|p| host_ports(p)).any(|theirs| wanted.iter().any(|own| clash(own, &theirs)))
+}
+
+/// The node's ports that a pod takes: address, protocol, number.
+fn host_ports(pod: &Pod) -> Vec<(&str, &str, i32)> {
+    let spec = pod.spec.as_ref();
+    // Init containers that go on running take theirs as well.
+    let sidecars = spec.iter().flat_map(|s| s.init_containers.iter().flatten());
+    let sidecars = sidecars.filter(|c| c.restart_policy.as_deref() == Some("Always"));
+    let ports = spec.iter().flat_map(|s| &s.containers).chain(sidecars).flat_map(|c| c.ports.iter().flatten());
+    let taken = ports.filter_map(|p| {
+        let number = p.host_port.filter(|n| *n > 0)?;
+        Some((p.host_ip.as_deref().unwrap_or(""), p.protocol.as_deref().unwrap_or("TCP"), number))
+    });
+    taken.collect()
 }
 
 /// A resource of which the node has too little left.
@@ -208,6 +241,22 @@ mod tests {
         let here = Here { allowed_unsafe_sysctls: &[], node: Some(&node), pressure, runtime: &runtime };
         let cpu = |n: &str| json!({"containers":[{"name":"a","resources":{"requests":{"cpu":n}}}]});
         let reason = |p: &Pod, others: &[Arc<Pod>]| admit(&here, p, others).map_err(|(r, _)| r);
+        let port = |ip: &str, protocol: &str, host: i32| {
+            let port = json!({"containerPort":80,"hostPort":host,"hostIP":ip,"protocol":protocol});
+            json!({"containers":[{"name":"a","ports":[port, {"containerPort":81}]}]})
+        };
+        let taken = pod("o", port("", "TCP", 8080));
+        for (ip, protocol, host, free) in [
+            ("", "TCP", 8080, false),
+            ("192.0.2.1", "TCP", 8080, false),
+            ("", "UDP", 8080, true),
+            ("", "TCP", 8081, true),
+        ] {
+            let got = reason(&pod("a", port(ip, protocol, host)), std::slice::from_ref(&taken));
+            assert_eq!(got, if free { Ok(()) } else { Err("NodePorts".to_owned()) }, "{ip} {protocol} {host}");
+        }
+        let one = [pod("o", port("192.0.2.1", "TCP", 8080))];
+        assert_eq!(reason(&pod("a", port("192.0.2.2", "TCP", 8080)), &one), Ok(()));
         let other = pod("o", cpu("1500m"));
         assert_eq!(reason(&pod("a", cpu("500m")), std::slice::from_ref(&other)), Ok(()));
         assert_eq!(reason(&pod("a", cpu("501m")), std::slice::from_ref(&other)), Err("OutOfcpu".into()));

@@ -11,7 +11,7 @@ use crate::{Env, EnvBuilder, Program, authorizer_type, request_resource_type};
 pub struct Extent {
     /// `params`: the policy has a kind of parameters.
     pub params: bool,
-    /// `authorizer`.
+    /// `authorizer`: what the user may do can be asked.
     pub authorizer: bool,
     /// Mutations can be made: `Object{…}`, `JSONPatch{…}`.
     pub mutations: bool,

@@ -22,7 +22,7 @@ pub const OUT_OF_BUDGET: &str =
 /// One expression, as written and as compiled.
 #[derive(Debug)]
 pub struct Expression {
-    /// As written.
+    /// The expression as it is written.
     pub source: String,
     program: Result<Program, String>,
 }
@@ -98,7 +98,7 @@ impl Variables {
         };
         Expression { source: source.to_owned(), program }
     }
-    /// For [`Inputs::activation`].
+    /// What [`Inputs::activation`] is given.
     pub fn programs(&self) -> &NamedPrograms {
         &self.programs
     }

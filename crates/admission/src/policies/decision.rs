@@ -88,7 +88,7 @@ impl ValidatingPolicy {
         (!self.base.ignores_failures).then_some(denial)
     }
 
-    /// Evaluates it.
+    /// What it says of a request.
     pub fn judge(&self, inputs: &Inputs<'_>) -> Verdict {
         let activation = inputs.activation(self.base.variables.programs());
         let mut verdict = Verdict::default();

@@ -63,7 +63,7 @@ impl MutatingPolicy {
 }
 
 impl Mutation {
-    /// Evaluates it.
+    /// What it comes to for a request.
     ///
     /// # Errors
     /// What went wrong, in upstream's words.

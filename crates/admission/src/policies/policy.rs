@@ -67,7 +67,7 @@ pub struct Binding {
     pub actions: Vec<String>,
 }
 
-/// `paramRef`
+/// Which objects are the parameters (`paramRef`).
 pub struct ParamRef {
     /// Of one object; empty where a selector chooses.
     pub name: String,

@@ -3,6 +3,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::kind::{Generic, plain};
+use super::{admission_policies, admission_webhooks};
 use crate::column::{AGE, Column, NAME};
 use crate::options::Options;
 use crate::table::{UNSET, age, name, selector};
@@ -18,6 +19,7 @@ pub fn kinds() -> Vec<Generic> {
             ..Options::of(GROUP, "mutatingadmissionpolicies")
         })
         .default(policy_defaults)
+        .checked(admission_policies::policy)
         .table(MUTATIONS, policy_row),
         plain(Options {
             generation: true,
@@ -25,6 +27,7 @@ pub fn kinds() -> Vec<Generic> {
             ..Options::of(GROUP, "mutatingadmissionpolicybindings")
         })
         .default(binding_defaults)
+        .checked(admission_policies::binding)
         .table(POLICY_BINDINGS, policy_binding_row),
         plain(Options {
             generation: true,
@@ -32,6 +35,7 @@ pub fn kinds() -> Vec<Generic> {
             ..Options::of(GROUP, "mutatingwebhookconfigurations")
         })
         .default(webhook_defaults)
+        .checked(admission_webhooks::webhooks)
         .table(WEBHOOKS, webhook_row),
         plain(Options {
             generation: true,
@@ -39,6 +43,7 @@ pub fn kinds() -> Vec<Generic> {
             ..Options::of(GROUP, "validatingadmissionpolicies")
         })
         .default(policy_defaults)
+        .checked(admission_policies::policy)
         .table(VALIDATIONS, policy_row),
         plain(Options {
             generation: true,
@@ -46,6 +51,7 @@ pub fn kinds() -> Vec<Generic> {
             ..Options::of(GROUP, "validatingadmissionpolicybindings")
         })
         .default(binding_defaults)
+        .checked(admission_policies::binding)
         .table(POLICY_BINDINGS, policy_binding_row),
         plain(Options {
             generation: true,
@@ -53,6 +59,7 @@ pub fn kinds() -> Vec<Generic> {
             ..Options::of(GROUP, "validatingwebhookconfigurations")
         })
         .default(webhook_defaults)
+        .checked(admission_webhooks::webhooks)
         .table(WEBHOOKS, webhook_row),
     ]
 }
@@ -149,3 +156,118 @@ const POLICY_BINDINGS: &[Column] = &[
     Column::text("ParamRef", "Parameters it is bound to."),
     AGE,
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::strategy::Strategy as _;
+
+    /// The faults of an object of a kind, without its metadata's.
+    fn faults(plural: &str, mut object: Value) -> Vec<String> {
+        let kind = kinds().into_iter().find(|k| k.options().plural() == plural).expect("a kind");
+        object["metadata"] = json!({"name": "a"});
+        kind.set_defaults("v1", &mut object);
+        kind.validate_create(&object).0.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn webhooks() {
+        let good = || {
+            json!({"name": "a.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+                "clientConfig": {"url": "https://h/p"},
+                "rules": [{"operations": ["*"], "apiGroups": ["*"], "apiVersions": ["*"], "resources": ["*/*"]}]})
+        };
+        let of = |change: &dyn Fn(&mut Value)| {
+            let mut hook = good();
+            change(&mut hook);
+            faults("validatingwebhookconfigurations", json!({"webhooks": [hook]}))
+        };
+        assert_eq!(of(&|_| {}), Vec::<String>::new());
+        for (change, want) in [
+            (
+                (|h| h["name"] = json!("short")) as fn(&mut Value),
+                "webhooks[0].name: Invalid value: \"short\": should be a domain with at least three segments separated by dots",
+            ),
+            (
+                |h| h["sideEffects"] = json!("Some"),
+                "webhooks[0].sideEffects: Unsupported value: \"Some\": supported values: \"None\", \"NoneOnDryRun\"",
+            ),
+            (
+                |h| h["timeoutSeconds"] = json!(31),
+                "webhooks[0].timeoutSeconds: Invalid value: 31: the timeout value must be between 1 and 30 seconds",
+            ),
+            (
+                |h| h["clientConfig"] = json!({}),
+                "webhooks[0].clientConfig: Required value: exactly one of url or service is required",
+            ),
+            (
+                |h| h["clientConfig"]["url"] = json!("http://h"),
+                "webhooks[0].clientConfig.url: Invalid value: \"http\": 'https' is the only allowed URL scheme; desired format: https://host[/path]",
+            ),
+            (
+                |h| h["admissionReviewVersions"] = json!(["v2"]),
+                "webhooks[0].admissionReviewVersions: Invalid value: [\"v2\"]: must include at least one of v1, v1beta1",
+            ),
+            (
+                |h| h["rules"][0]["resources"] = json!(["*/*", "pods"]),
+                "webhooks[0].rules[0].resources: Invalid value: [\"*/*\",\"pods\"]: if '*/*' is present, must not specify other resources",
+            ),
+            (
+                |h| h["rules"][0]["operations"] = json!(["READ"]),
+                "webhooks[0].rules[0].operations[0]: Unsupported value: \"READ\": supported values: \"*\", \"CONNECT\", \"CREATE\", \"DELETE\", \"UPDATE\"",
+            ),
+            (
+                |h| h["matchConditions"] = json!([{"name": "c", "expression": "1"}]),
+                "webhooks[0].matchConditions[0].expression: Invalid value: \"1\": must evaluate to bool but got int",
+            ),
+        ] {
+            assert_eq!(of(&change), [want]);
+        }
+        let twice = faults("validatingwebhookconfigurations", json!({"webhooks": [good(), good()]}));
+        assert_eq!(twice, ["webhooks[1].name: Duplicate value: \"a.example.com\""]);
+    }
+
+    #[test]
+    fn policies() {
+        let constraints = json!({"resourceRules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}]});
+        let validating = |spec: Value| {
+            let mut spec = spec;
+            spec["matchConstraints"] = constraints.clone();
+            faults("validatingadmissionpolicies", json!({"kind": "ValidatingAdmissionPolicy", "spec": spec}))
+        };
+        let good = json!({"variables": [{"name": "n", "expression": "object.metadata.name"}],
+            "validations": [{"expression": "variables.n != ''", "messageExpression": "'bad ' + variables.n"}]});
+        assert_eq!(validating(good), Vec::<String>::new());
+        let none = "validations or auditAnnotations must contain at least one item";
+        let empty = validating(json!({}));
+        assert_eq!(
+            empty,
+            [
+                format!("spec.validations: Required value: {none}"),
+                format!("spec.auditAnnotations: Required value: {none}")
+            ]
+        );
+        let unknown = validating(json!({"validations": [{"expression": "params.x == 1"}]}));
+        assert!(
+            unknown[0].contains("compilation failed: ERROR: <input>:1:1: undeclared reference to 'params'"),
+            "{unknown:?}"
+        );
+        let binding = |spec: Value| {
+            faults(
+                "validatingadmissionpolicybindings",
+                json!({"kind": "ValidatingAdmissionPolicyBinding", "spec": spec}),
+            )
+        };
+        assert_eq!(binding(json!({"policyName": "p", "validationActions": ["Deny"]})), Vec::<String>::new());
+        assert_eq!(
+            binding(json!({"policyName": "p"})),
+            ["spec.validationActions: Required value: at least one validation action is required"]
+        );
+        assert_eq!(
+            binding(
+                json!({"policyName": "p", "validationActions": ["Deny"], "paramRef": {"parameterNotFoundAction": "Deny"}})
+            ),
+            ["spec.paramRef: Required value: one of name or selector must be specified"]
+        );
+    }
+}

@@ -5,14 +5,19 @@ use serde_json::Value;
 
 use crate::column::{Column, NAME_AGE};
 use crate::options::Options;
+use crate::path::Errors;
 use crate::strategy::Strategy;
 use crate::table::{age, created, name};
 use crate::tree::ensure;
+
+/// Finds faults of an object, given what it was before an update.
+type Check = fn(&Value, Option<&Value>, &mut Errors);
 
 /// One such kind.
 pub struct Generic {
     options: Options,
     default: fn(&mut Value),
+    check: Check,
     row: fn(&Value, Timestamp) -> Vec<Value>,
 }
 
@@ -26,6 +31,12 @@ impl Strategy for Generic {
         }
         (self.default)(obj);
     }
+    fn check_create(&self, obj: &Value, e: &mut Errors) {
+        (self.check)(obj, None, e);
+    }
+    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
+        (self.check)(new, Some(old), e);
+    }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
         (self.row)(obj, now)
     }
@@ -33,7 +44,7 @@ impl Strategy for Generic {
 
 /// A kind without defaults whose table shows name and creation time.
 pub fn plain(options: Options) -> Generic {
-    Generic { options, default: |_| {}, row: |obj, _| vec![name(obj), created(obj)] }
+    Generic { options, default: |_| {}, check: |_, _, _| {}, row: |obj, _| vec![name(obj), created(obj)] }
 }
 
 /// A kind that is asked and answered, never stored.
@@ -45,6 +56,11 @@ impl Generic {
     /// With these defaults, the same in every version.
     pub fn default(mut self, set: fn(&mut Value)) -> Self {
         self.default = set;
+        self
+    }
+    /// With these rules, on create and update alike.
+    pub fn checked(mut self, check: Check) -> Self {
+        self.check = check;
         self
     }
     /// With these columns, and what fills them.

@@ -1,5 +1,7 @@
 //! Kinds whose rules are few, by API group: each is one entry of its group's list.
+mod admission_policies;
 mod admission_registration;
+mod admission_webhooks;
 mod devices;
 mod extensions;
 mod flow_control;

@@ -164,7 +164,7 @@ mod tests {
 
     /// The faults of an object of a kind, without its metadata's.
     fn faults(plural: &str, mut object: Value) -> Vec<String> {
-        let kind = kinds().into_iter().find(|k| k.options().plural() == plural).expect("a kind");
+        let kind = kinds().into_iter().find(|k| k.options().resource == plural).expect("a kind");
         object["metadata"] = json!({"name": "a"});
         kind.set_defaults("v1", &mut object);
         kind.validate_create(&object).0.iter().map(ToString::to_string).collect()

@@ -1,5 +1,9 @@
 //! What others read of a schema: its shape for patches and apply, documents, columns, paths.
+mod column;
+mod json_path;
 pub mod openapi;
 mod shape;
 
+pub use column::Column;
+pub use json_path::JsonPath;
 pub use shape::shape;

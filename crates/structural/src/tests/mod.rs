@@ -1,5 +1,7 @@
 //! Tables of what schemas do to objects.
+mod columns;
 mod definition;
+mod definition_schema;
 mod fit;
 mod publish;
 mod rules;

@@ -24,7 +24,7 @@ impl Validator {
     pub fn new(schema: Structural) -> Self {
         Self { schema, rules: OnceLock::new() }
     }
-    /// The schema.
+    /// The schema by which objects are judged.
     pub fn schema(&self) -> &Structural {
         &self.schema
     }

@@ -6,12 +6,14 @@ mod defaults;
 mod names;
 mod options;
 mod patterns;
+mod ratchet;
 mod schema;
 mod schema_lists;
 mod schema_rules;
 mod spec;
 mod structural;
 mod versions;
+mod view;
 mod warnings;
 
 use kelson_meta::FieldErrors;
@@ -79,7 +81,7 @@ pub fn validate_create(definition: &Value) -> FieldErrors {
 /// Faults of a changed definition. What was wrong before and is bound to stay is overlooked, as upstream overlooks it.
 pub fn validate_update(new: &Value, old: &Value) -> FieldErrors {
     let mut e = Errors::new();
-    let options = Options::of_update(new, old);
+    let options = ratchet::of_update(new, old);
     let (spec, before) = (&new["spec"], &old["spec"]);
     spec::check(spec, &options, &mut e);
     let p = Path::new("spec");

@@ -4,8 +4,6 @@ use kelson_meta::path::{Errors, Path};
 use kelson_meta::tree::{items, text};
 use serde_json::Value;
 
-use super::spec::label;
-
 const REQUIRED: [&str; 4] = ["plural", "singular", "kind", "listKind"];
 const APPROVAL: &str = "api-approved.kubernetes.io";
 
@@ -93,5 +91,12 @@ pub(super) fn approval(new: &Value, old: Option<&Value>, e: &mut Errors) {
             e.invalid(&path, text(&new["metadata"]["annotations"][APPROVAL]), why);
         }
         Approval::Bypassed | Approval::Approved => {}
+    }
+}
+
+/// A name of the API that is a DNS label of the older kind; each reason is told in one.
+pub(super) fn label(name: &str, path: &Path<'_>, e: &mut Errors) {
+    if let Err(why) = is_dns1035_label(name) {
+        e.invalid(path, name, why.join(","));
     }
 }

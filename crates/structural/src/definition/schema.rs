@@ -1,18 +1,18 @@
 //! `openAPIV3Schema` of a definition, place by place: what structural schemas forbid, what extensions demand, and rules. The
 //! order of faults is upstream's (`ValidateCustomResourceDefinitionOpenAPISchema`), with fields sorted.
-use kelson_meta::FieldErrors;
 use kelson_meta::path::{Errors, Path};
 use kelson_meta::tree::{entries, flag, items, len, present, text};
 use kelson_schema::shape::SCHEMA_DEPTH_MAX;
 use serde_json::Value;
 
-use super::costs::Costs;
 use super::options::Options;
 use super::schema_lists;
-use super::schema_rules::{self, RuleScope};
-use super::versions::TYPES;
+use super::schema_rules::{self, RuleCheck, RuleScope};
 use super::{defaults, structural};
 use crate::Structural;
+
+/// Types that a schema may name, sorted as messages list them.
+pub(super) const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", "string"];
 
 /// Where a schema stands, and what follows from that.
 pub(super) struct Place {
@@ -78,12 +78,12 @@ pub(super) fn check(tree: &Value, place: &Place, options: &Options, path: &Path<
     let context = Context { defaults_forbidden: None, in_metadata: false, uncorrelatable: None, root: true, depth: 0 };
     walk.place(tree, &root, &context, scope.as_ref());
     e.extend(walk.faults.finish());
-    e.extend(walk.of_rules);
+    e.extend(walk.rules.faults);
     if let (true, true, Err(why)) = (e.len() == before, place.structural, &parsed) {
         e.invalid(&root, "", why.to_string());
     }
     if schema.is_some() {
-        walk.costs.check(&root, e);
+        walk.rules.costs.check(&root, e);
     }
 }
 
@@ -129,25 +129,15 @@ impl<'p> Context<'p> {
     }
 }
 
-pub(super) struct Walk<'a> {
-    pub options: &'a Options,
-    pub unchanged: bool,
-    pub faults: Errors,
-    pub of_rules: FieldErrors,
-    pub costs: Costs,
-    pub compiled: schema_rules::Compiled,
+struct Walk<'a> {
+    options: &'a Options,
+    faults: Errors,
+    rules: RuleCheck,
 }
 
 impl<'a> Walk<'a> {
     fn new(options: &'a Options, unchanged: bool) -> Self {
-        Self {
-            options,
-            unchanged,
-            faults: Errors::new(),
-            of_rules: FieldErrors::new(),
-            costs: Costs::default(),
-            compiled: schema_rules::Compiled::default(),
-        }
+        Self { options, faults: Errors::new(), rules: RuleCheck::new(unchanged) }
     }
 
     fn place(&mut self, tree: &Value, path: &Path<'_>, cx: &Context<'_>, scope: Option<&RuleScope>) {
@@ -179,7 +169,7 @@ impl<'a> Walk<'a> {
             schema_rules::check_texts(tree, path, &mut self.faults);
             // Where a schema is wrong, what expressions are told of it would mislead.
             if let (true, Some(scope)) = (self.faults.len() == before, scope) {
-                schema_rules::check(self, tree, path, cx.uncorrelatable, scope);
+                self.rules.check(tree, path, cx.uncorrelatable, scope);
             }
         }
     }

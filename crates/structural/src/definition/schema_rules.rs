@@ -5,11 +5,10 @@ use std::sync::Arc;
 
 use kelson_meta::path::{Errors, Path};
 use kelson_meta::tree::{flag, items, present, text};
-use kelson_meta::{FieldError, FieldErrorKind};
+use kelson_meta::{FieldError, FieldErrorKind, FieldErrors};
 use serde_json::Value;
 
-use super::costs::{RULE_COST_MAX, too_dear};
-use super::schema::Walk;
+use super::costs::{Costs, RULE_COST_MAX, too_dear};
 use crate::Structural;
 use crate::rules::{Brackets, CompiledRule, Decls, compile, field_path};
 use crate::schema::{Flags, Node};
@@ -47,7 +46,7 @@ impl RuleScope {
 
 /// Rules of places that were compiled already; places that are equal have equal rules.
 #[derive(Default)]
-pub(super) struct Compiled {
+struct Compiled {
     decls: Decls,
     made: HashMap<(*const Node, bool), Option<Rc<Vec<CompiledRule>>>>,
 }
@@ -115,72 +114,83 @@ fn check_field_path(written: &str, tree: &Value, path: &Path<'_>, e: &mut Errors
     }
 }
 
-/// Whether the rules of a place compile, and what they cost.
-pub(super) fn check(
-    walk: &mut Walk<'_>,
-    tree: &Value,
-    path: &Path<'_>,
-    uncorrelatable: Option<&Path<'_>>,
-    scope: &RuleScope,
-) {
-    let rules = path.child(RULES);
-    if !scope.within {
-        return;
-    }
-    let Some(compiled) = walk.compiled.of(scope) else {
-        let detail = "internal error: failed to construct type information for x-kubernetes-validations rules: unable to convert structural schema to CEL declarations";
-        return internal(walk, &rules, detail);
-    };
-    for (i, (rule, compiled)) in items(&tree[RULES]).iter().zip(compiled.iter()).enumerate() {
-        let at = rules.index(i);
-        one(walk, rule, compiled, &at, uncorrelatable, scope);
-    }
+/// What becomes of the rules of one schema.
+pub(super) struct RuleCheck {
+    /// Whether single rules may cost what they cost.
+    unchanged: bool,
+    pub faults: FieldErrors,
+    pub costs: Costs,
+    compiled: Compiled,
 }
 
-fn internal(walk: &mut Walk<'_>, path: &Path<'_>, detail: &str) {
-    let path = path.field().to_string();
-    walk.of_rules.0.push(FieldError { kind: FieldErrorKind::Internal, path, value: None, detail: detail.to_owned() });
-}
+impl RuleCheck {
+    pub fn new(unchanged: bool) -> Self {
+        Self { unchanged, faults: FieldErrors::new(), costs: Costs::default(), compiled: Compiled::default() }
+    }
 
-fn one(
-    walk: &mut Walk<'_>,
-    rule: &Value,
-    compiled: &CompiledRule,
-    at: &Path<'_>,
-    uncorrelatable: Option<&Path<'_>>,
-    scope: &RuleScope,
-) {
-    let rule_path = at.child("rule");
-    let message_path = at.child("messageExpression");
-    let mut e = Errors::new();
-    let cost = compiled.cost_max.saturating_mul(scope.cardinality.unwrap_or(compiled.cardinality_max));
-    if !walk.unchanged && cost > RULE_COST_MAX {
-        e.forbidden(&rule_path, too_dear("estimated rule cost", cost, RULE_COST_MAX));
-    }
-    walk.costs.add(&rule_path, cost);
-    if let Some(why) = &compiled.error {
-        shown(&mut e, &rule_path, rule, why);
-    }
-    if let Some(why) = &compiled.message_error {
-        shown(&mut e, &message_path, rule, why);
-    } else if compiled.message.is_some() {
-        let cost = compiled.message_cost_max;
-        if !walk.unchanged && cost > RULE_COST_MAX {
-            e.forbidden(&message_path, too_dear("estimated messageExpression cost", cost, RULE_COST_MAX));
+    /// Whether the rules of a place compile, and what they cost.
+    pub fn check(&mut self, tree: &Value, path: &Path<'_>, uncorrelatable: Option<&Path<'_>>, scope: &RuleScope) {
+        let rules = path.child(RULES);
+        if !scope.within {
+            return;
         }
-        walk.costs.add(&message_path, cost);
-    }
-    if compiled.uses_old_self {
-        if let Some(outer) = uncorrelatable {
-            let why =
-                format!("oldSelf cannot be used on the uncorrelatable portion of the schema within {}", outer.field());
-            e.invalid(&rule_path, text(&rule["rule"]), why);
+        let Some(compiled) = self.compiled.of(scope) else {
+            let detail = "internal error: failed to construct type information for x-kubernetes-validations rules: unable to convert structural schema to CEL declarations";
+            return self.internal(&rules, detail);
+        };
+        for (i, (rule, compiled)) in items(&tree[RULES]).iter().zip(compiled.iter()).enumerate() {
+            let at = rules.index(i);
+            self.one(rule, compiled, &at, uncorrelatable, scope);
         }
-    } else if present(&rule["optionalOldSelf"]) {
-        let why = "may not be set if oldSelf is not used in rule";
-        e.invalid(&at.child("optionalOldSelf"), flag(&rule["optionalOldSelf"]), why);
     }
-    walk.of_rules.extend(e.finish());
+
+    fn internal(&mut self, path: &Path<'_>, detail: &str) {
+        let path = path.field().to_string();
+        self.faults.0.push(FieldError { kind: FieldErrorKind::Internal, path, value: None, detail: detail.to_owned() });
+    }
+
+    fn one(
+        &mut self,
+        rule: &Value,
+        compiled: &CompiledRule,
+        at: &Path<'_>,
+        uncorrelatable: Option<&Path<'_>>,
+        scope: &RuleScope,
+    ) {
+        let rule_path = at.child("rule");
+        let message_path = at.child("messageExpression");
+        let mut e = Errors::new();
+        let cost = compiled.cost_max.saturating_mul(scope.cardinality.unwrap_or(compiled.cardinality_max));
+        if !self.unchanged && cost > RULE_COST_MAX {
+            e.forbidden(&rule_path, too_dear("estimated rule cost", cost, RULE_COST_MAX));
+        }
+        self.costs.add(&rule_path, cost);
+        if let Some(why) = &compiled.error {
+            shown(&mut e, &rule_path, rule, why);
+        }
+        if let Some(why) = &compiled.message_error {
+            shown(&mut e, &message_path, rule, why);
+        } else if compiled.message.is_some() {
+            let cost = compiled.message_cost_max;
+            if !self.unchanged && cost > RULE_COST_MAX {
+                e.forbidden(&message_path, too_dear("estimated messageExpression cost", cost, RULE_COST_MAX));
+            }
+            self.costs.add(&message_path, cost);
+        }
+        if compiled.uses_old_self {
+            if let Some(outer) = uncorrelatable {
+                let why = format!(
+                    "oldSelf cannot be used on the uncorrelatable portion of the schema within {}",
+                    outer.field()
+                );
+                e.invalid(&rule_path, text(&rule["rule"]), why);
+            }
+        } else if present(&rule["optionalOldSelf"]) {
+            let why = "may not be set if oldSelf is not used in rule";
+            e.invalid(&at.child("optionalOldSelf"), flag(&rule["optionalOldSelf"]), why);
+        }
+        self.faults.extend(e.finish());
+    }
 }
 
 /// A fault of a rule, which is shown whole, with the names that upstream has for its parts.
@@ -195,7 +205,7 @@ fn shown(e: &mut Errors, path: &Path<'_>, rule: &Value, why: &str) {
         quoted("fieldPath"),
         rule["optionalOldSelf"],
     );
-    let mut found = kelson_meta::FieldErrors::new();
+    let mut found = FieldErrors::new();
     let path = path.field().to_string();
     found.0.push(FieldError { kind: FieldErrorKind::Invalid, path, value: Some(value), detail: why.to_owned() });
     e.extend(found);

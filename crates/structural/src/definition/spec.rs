@@ -1,58 +1,13 @@
-//! `spec` as the reference holds it inside: what is the same in all versions stands above them once, which is why faults of
-//! it are told at `spec.validation`, `spec.subresources` and so on.
-use kelson_meta::is_dns1035_label;
+//! `spec`, part by part, in the order in which upstream tells its faults.
 use kelson_meta::is_dns1123_subdomain;
 use kelson_meta::path::{Errors, Path};
-use kelson_meta::tree::{flag, items, present, same, text};
+use kelson_meta::tree::{flag, items, present, text};
 use serde_json::Value;
 
 use super::options::{Options, any_place, schema_of, wants_structural};
 use super::schema::Place;
+use super::view::Spec;
 use super::{conversion, names, schema, versions};
-
-/// A definition's `spec`.
-pub(super) struct Spec<'a> {
-    pub spec: &'a Value,
-    pub versions: &'a [Value],
-    /// What all versions share; null where they differ, or have none.
-    pub schema: &'a Value,
-    pub subresources: &'a Value,
-    pub columns: &'a Value,
-    pub fields: &'a Value,
-    shared: [bool; 4],
-}
-
-const PER_VERSION: [&str; 4] = ["schema", "subresources", "additionalPrinterColumns", "selectableFields"];
-
-impl<'a> Spec<'a> {
-    pub fn of(spec: &'a Value) -> Self {
-        let versions = items(&spec["versions"]);
-        let shared = PER_VERSION.map(|key| versions.iter().all(|v| same(&v[key], &versions[0][key])));
-        let above = |at: usize| match versions.first() {
-            Some(first) if shared[at] => &first[PER_VERSION[at]],
-            _ => &Value::Null,
-        };
-        Self { spec, versions, schema: above(0), subresources: above(1), columns: above(2), fields: above(3), shared }
-    }
-    fn own(&self, at: usize, version: &'a Value) -> &'a Value {
-        if self.shared[at] { &Value::Null } else { &version[PER_VERSION[at]] }
-    }
-    pub fn schema_of(&self, version: &'a Value) -> &'a Value {
-        self.own(0, version)
-    }
-    pub fn subresources_of(&self, version: &'a Value) -> &'a Value {
-        self.own(1, version)
-    }
-    pub fn columns_of(&self, version: &'a Value) -> &'a Value {
-        self.own(2, version)
-    }
-    pub fn fields_of(&self, version: &'a Value) -> &'a Value {
-        self.own(3, version)
-    }
-    pub fn preserves_unknown(&self) -> bool {
-        flag(&self.spec["preserveUnknownFields"])
-    }
-}
 
 pub(super) fn check(tree: &Value, options: &Options, e: &mut Errors) {
     let spec = Spec::of(tree);
@@ -126,12 +81,5 @@ fn schemas_are_there(spec: &Spec<'_>, options: &Options, p: &Path<'_>, e: &mut E
         } else if !options.schema && !spec.preserves_unknown() && missing && flag(&version["served"]) {
             e.required(&path, "because otherwise all fields are pruned");
         }
-    }
-}
-
-/// A name of the API that is a DNS label of the older kind; each reason is told in one.
-pub(super) fn label(name: &str, path: &Path<'_>, e: &mut Errors) {
-    if let Err(why) = is_dns1035_label(name) {
-        e.invalid(path, name, why.join(","));
     }
 }

@@ -7,17 +7,16 @@ use kelson_meta::tree::{flag, items, present, text};
 use regex::Regex;
 use serde_json::Value;
 
+use super::names::label;
 use super::options::{Options, schema_of};
 use super::schema::{self, Place};
-use super::spec::{Spec, label};
+use super::view::Spec;
 use crate::Structural;
 use crate::rules::{Brackets, field_path};
 use crate::schema::Type;
 
 /// Selectable fields that a version may have.
 pub(super) const SELECTABLE_FIELDS_MAX: usize = 8;
-/// Types that a schema may name, sorted as messages list them.
-pub(super) const TYPES: &[&str] = &["array", "boolean", "integer", "number", "object", "string"];
 const COLUMN_TYPES: &[&str] = &["boolean", "date", "integer", "number", "string"];
 const COLUMN_FORMATS: &[&str] = &["byte", "date", "date-time", "double", "float", "int32", "int64", "password"];
 const WARNING_BYTES_MAX: usize = 256;

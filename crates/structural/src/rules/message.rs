@@ -20,7 +20,7 @@ pub(super) fn plain(rule: &Rule) -> String {
 
 /// What an expression for a message came to.
 pub(super) enum Made {
-    /// The message.
+    /// What the client is told.
     Message(String),
     /// None that can be shown: the plain one is.
     Unusable,

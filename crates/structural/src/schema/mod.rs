@@ -21,7 +21,7 @@ pub struct Structural {
 }
 
 impl Structural {
-    /// Reads `openAPIV3Schema`.
+    /// Reads the `openAPIV3Schema` of a version.
     ///
     /// # Errors
     /// For what structural schemas cannot express; a definition with such a schema is refused when it is written.

@@ -121,7 +121,7 @@ impl Hash for Child {
     }
 }
 
-/// `additionalProperties`
+/// What `additionalProperties` says of fields that are not declared.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "each is the keyword it is named as")]
 pub enum Additional {

@@ -19,7 +19,7 @@ pub enum SchemaError {
     /// `items` with a schema for each element.
     #[error("OpenAPIV3Schema 'items' must be a schema, but is an array")]
     ItemsArray,
-    /// `x-kubernetes-preserve-unknown-fields: false`
+    /// Unknown fields are said not to be preserved, which is what happens without a word.
     #[error("internal error: 'x-kubernetes-preserve-unknown-fields' must be true or undefined")]
     PreserveFalse,
     /// Nested deeper than [`SCHEMA_DEPTH_MAX`].

@@ -6,7 +6,7 @@ use crate::UserInfo;
 /// The facts an authorizer decides on. Borrowed from the request: building one allocates nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct Attributes<'a> {
-    /// Who asks.
+    /// The user after impersonation.
     pub user: &'a UserInfo,
     /// API verb (`get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`, `proxy` …), or the
     /// lower-case HTTP method for non-resource paths.
@@ -15,15 +15,15 @@ pub struct Attributes<'a> {
     pub namespace: &'a str,
     /// API group; empty for the legacy one.
     pub group: &'a str,
-    /// API version.
+    /// Version of the group, `*` for all; empty for paths that are no resource.
     pub version: &'a str,
-    /// Plural resource.
+    /// Plural name of the resource; empty for paths that are no resource.
     pub resource: &'a str,
     /// Subresource, e.g. `status`; empty for none.
     pub subresource: &'a str,
     /// Object name; empty for collections.
     pub name: &'a str,
-    /// URL path.
+    /// Path of a request that asks for no resource (`/healthz`); rules on `nonResourceURLs` look at it.
     pub path: &'a str,
     /// Whether the path names a resource (else only `verb` and `path` count).
     pub is_resource: bool,

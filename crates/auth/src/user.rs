@@ -53,7 +53,7 @@ impl UserInfo {
     }
 }
 
-/// `system:serviceaccount:NAMESPACE:NAME`.
+/// The user name of a service account: `system:serviceaccount:NAMESPACE:NAME`.
 pub fn service_account_username(namespace: &str, name: &str) -> String {
     format!("{SERVICE_ACCOUNT_PREFIX}{namespace}:{name}")
 }

@@ -9,7 +9,7 @@ pub enum ClientError {
     /// The server answered with a `Status`.
     #[error("{0}")]
     Status(Box<Status>),
-    /// No answer.
+    /// No answer came; whether the request was carried out is unknown.
     #[error("{0}")]
     Transport(#[from] TransportError),
     /// An answer nobody can read; a fault of one side's code.
@@ -32,7 +32,7 @@ impl ClientError {
     pub fn is(&self, reason: Reason) -> bool {
         self.status().is_some_and(|s| s.reason == reason)
     }
-    /// 404.
+    /// Whether there is no such object (404).
     pub fn is_not_found(&self) -> bool {
         self.is(Reason::NotFound)
     }

@@ -20,7 +20,7 @@ const PENDING_MAX: usize = 1000;
 const REMEMBERED_MAX: usize = 4096;
 /// Events about one object at once, then one per [`REFILL`] (client-go's spam filter).
 const BURST: f64 = 25.0;
-/// See [`BURST`].
+/// How long it takes until one more event about the same object may be sent.
 const REFILL: Duration = Duration::from_secs(300);
 /// Longest message the API accepts.
 const MESSAGE_MAX_BYTES: usize = 1024;
@@ -28,7 +28,7 @@ const MESSAGE_MAX_BYTES: usize = 1024;
 /// Severity of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EventType {
-    /// Information.
+    /// Something went as it should.
     Normal,
     /// Something to look at.
     Warning,
@@ -38,19 +38,19 @@ pub enum EventType {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectRef {
-    /// `apiVersion`.
+    /// Group and version of the object's kind.
     pub api_version: String,
-    /// Kind.
+    /// Kind of the object that the event is about.
     pub kind: String,
     /// Namespace; empty for cluster-scoped objects (their events go to `default`).
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// Name.
+    /// Name of the object that the event is about.
     pub name: String,
-    /// UID.
+    /// Its UID, so that a namesake's events are told apart.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// Resource version.
+    /// The version of the object that was looked at.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
     /// Part of the object, e.g. `spec.containers{app}`.

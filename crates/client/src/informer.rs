@@ -35,11 +35,11 @@ pub struct InformerConfig {
 pub enum Change<T> {
     /// New to the cache.
     Added(Arc<T>),
-    /// Replaced.
+    /// Was there, and has another state now.
     Updated {
-        /// Before.
+        /// The state that handlers saw last.
         old: Arc<T>,
-        /// After.
+        /// The state that is cached now.
         new: Arc<T>,
     },
     /// Gone; the last known state (which may be stale after a gap in the watch).
@@ -144,7 +144,7 @@ impl<T> InformerHandle<T> {
     pub fn get(&self, key: &ObjectKey) -> Option<Arc<T>> {
         self.shared.objects.read().get(key).cloned()
     }
-    /// All objects.
+    /// All objects as of now, in no order.
     pub fn list(&self) -> Vec<Arc<T>> {
         self.shared.objects.read().values().cloned().collect()
     }

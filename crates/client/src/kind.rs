@@ -9,11 +9,11 @@ use serde::de::DeserializeOwned;
 pub struct ResourceType {
     /// API group; empty for the legacy one.
     pub group: &'static str,
-    /// Version.
+    /// Without the group: `v1`.
     pub version: &'static str,
     /// Plural, as in the path.
     pub plural: &'static str,
-    /// Kind.
+    /// Kind of its objects, as `kind` names it.
     pub kind: &'static str,
     /// Whether objects live in namespaces.
     pub namespaced: bool,
@@ -52,13 +52,13 @@ impl ResourceType {
 pub trait Object: DeserializeOwned + Send + Sync + 'static {
     /// Where it is served.
     const TYPE: ResourceType;
-    /// Name.
+    /// `metadata.name`, which is unique in a namespace.
     fn name(&self) -> &str;
     /// Namespace; empty for cluster-scoped objects.
     fn namespace(&self) -> &str;
-    /// UID.
+    /// `metadata.uid`, which tells an object from a later namesake.
     fn uid(&self) -> &str;
-    /// Resource version.
+    /// `metadata.resourceVersion`: where a watch goes on from.
     fn resource_version(&self) -> &str;
     /// Namespace and name.
     fn key(&self) -> ObjectKey {

@@ -8,7 +8,7 @@ use serde::Deserialize;
 /// What is needed to reach a server.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
-    /// `https://host:port`.
+    /// The API server: `https://host:port`, perhaps with a path before `/api`.
     pub server: String,
     /// PEM of the CA; empty: the connection cannot be verified and is refused.
     pub ca_pem: Vec<u8>,
@@ -24,7 +24,7 @@ pub struct Config {
 /// How a client proves who it is. Never printed.
 #[derive(Clone, Default)]
 pub enum Credentials {
-    /// Anonymous.
+    /// No credentials: the server sees `system:anonymous`, if it serves that at all.
     #[default]
     None,
     /// A bearer token.
@@ -35,14 +35,14 @@ pub enum Credentials {
     Certificate {
         /// Chain, leaf first.
         cert_pem: Vec<u8>,
-        /// Private key.
+        /// The private key, PEM.
         key_pem: Vec<u8>,
     },
     /// PEM files, re-read when they change (rotation); both may be one file.
     CertificateFiles {
-        /// Chain.
+        /// File with the certificate and those that sign it, PEM.
         cert: PathBuf,
-        /// Private key.
+        /// File with the private key, PEM.
         key: PathBuf,
     },
 }

@@ -27,7 +27,7 @@ use connector::{CONNECT_TIMEOUT, TlsConnector};
 const RECHECK: Duration = Duration::from_secs(10);
 /// A dead HTTP/2 connection is noticed after this plus [`PING_TIMEOUT`].
 const PING_INTERVAL: Duration = Duration::from_secs(30);
-/// See [`PING_INTERVAL`].
+/// How long the answer to a ping may take.
 const PING_TIMEOUT: Duration = Duration::from_secs(15);
 
 type HttpPool = Pool<TlsConnector, Full<Bytes>>;

@@ -17,9 +17,9 @@ pub struct Decoded {
 /// What a document says it is.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TypeMeta {
-    /// `v1`, `apps/v1`.
+    /// Group and version: `v1`, `apps/v1`; empty where the document says none.
     pub api_version: String,
-    /// `Pod`.
+    /// The type's name within the version: `Pod`; empty where the document says none.
     pub kind: String,
 }
 

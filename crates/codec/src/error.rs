@@ -42,7 +42,7 @@ pub enum EncodeError {
     /// The tree does not fit its type; trees made by decoding always do.
     #[error("{path}: value does not fit type {expected}")]
     Mismatch {
-        /// Innermost field.
+        /// Name of the innermost field that holds the value.
         path: String,
         /// What the type wants.
         expected: &'static str,

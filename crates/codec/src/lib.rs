@@ -30,12 +30,12 @@ use serde_json::Value;
 /// `fieldValidation` of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FieldValidation {
-    /// Drop silently.
+    /// Unknown and repeated fields are dropped, and nobody is told.
     Ignore,
     /// Drop, and give a warning for each.
     #[default]
     Warn,
-    /// Refuse.
+    /// A document with unknown or repeated fields is refused.
     Strict,
 }
 

@@ -50,7 +50,7 @@ pub(crate) enum Form {
     Value,
     /// Not at all.
     Absent,
-    /// As null.
+    /// The field stays with the value null.
     Null,
 }
 

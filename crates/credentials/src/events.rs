@@ -21,7 +21,7 @@ pub trait Events: Send + Sync + 'static {
     fn config_reloaded(&self, hash: &str);
 }
 
-/// Tells nobody.
+/// For callers that have no object to tell of: `credential-provider check`, tests.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoEvents;
 

@@ -9,7 +9,7 @@ const BUCKETS: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 
 /// The numbers of one plugin.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PluginStats {
-    /// Runs.
+    /// Times the plugin's process was run, whatever came of it.
     pub runs: u64,
     /// Failed runs: process, protocol or answer.
     pub errors: u64,

@@ -8,7 +8,7 @@ use zeroize::Zeroizing;
 pub struct Secret(Zeroizing<String>);
 
 impl Secret {
-    /// Wraps text.
+    /// Takes over text that must not be printed; its memory is wiped when it goes.
     pub fn new(text: impl Into<String>) -> Self {
         Self(Zeroizing::new(text.into()))
     }

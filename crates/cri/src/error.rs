@@ -9,7 +9,7 @@ use tonic::{Code, Status};
 pub struct CriError {
     /// The call that failed, e.g. `RunPodSandbox`.
     pub call: &'static str,
-    /// gRPC's code.
+    /// gRPC's code, which tells what was not found from what went wrong.
     pub code: Code,
     /// The runtime's own words.
     pub message: String,

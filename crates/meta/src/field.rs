@@ -94,9 +94,9 @@ impl FieldErrorKind {
 /// One fault at one field.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FieldError {
-    /// The kind.
+    /// What class of fault it is; decides the cause's reason and the first words of its message.
     pub kind: FieldErrorKind,
-    /// Where.
+    /// The field from the object's root: `spec.containers[0].image`.
     pub path: String,
     /// The offending value, already printed as upstream prints it (strings quoted); `None` where the kind shows none.
     pub value: Option<String>,
@@ -168,7 +168,7 @@ impl FieldErrors {
         };
         self.push(FieldErrorKind::NotSupported, path, Some(print(&value)), detail);
     }
-    /// `Forbidden: detail`
+    /// What may not be set or changed here, though the value itself is sound: `Forbidden: detail`
     pub fn forbidden(&mut self, path: &FieldPath, detail: impl Into<String>) {
         self.push(FieldErrorKind::Forbidden, path, None, detail);
     }

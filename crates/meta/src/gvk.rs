@@ -37,7 +37,7 @@ impl fmt::Display for GroupVersion {
 pub struct Gvk {
     /// API group; empty for the legacy one.
     pub group: String,
-    /// Version.
+    /// Such as `v1beta1`; without the group.
     pub version: String,
     /// Kind, e.g. `Deployment`.
     pub kind: String,
@@ -67,9 +67,9 @@ impl fmt::Display for Gvk {
 /// Group and kind, whatever the version.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupKind {
-    /// API group.
+    /// Empty for the core group.
     pub group: String,
-    /// Kind.
+    /// Such as `Deployment`.
     pub kind: String,
 }
 
@@ -82,9 +82,9 @@ impl fmt::Display for GroupKind {
 /// Group, version and resource (plural): what a request's path says.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Gvr {
-    /// API group.
+    /// Empty for the core group.
     pub group: String,
-    /// Version.
+    /// Such as `v1beta1`; without the group.
     pub version: String,
     /// Plural resource name, e.g. `deployments`.
     pub resource: String,
@@ -104,7 +104,7 @@ impl Gvr {
 /// Group and resource: what RBAC, messages and the store speak of.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct GroupResource {
-    /// API group.
+    /// Empty for the core group.
     pub group: String,
     /// Plural resource name.
     pub resource: String,

@@ -41,7 +41,7 @@ impl<T: ?Sized + Hash + Eq> Interner<T> {
         self.values.insert(Arc::clone(&value));
         value
     }
-    /// Values held.
+    /// Values held, those that nobody else holds any more among them.
     pub fn len(&self) -> usize {
         self.values.len()
     }
@@ -53,7 +53,7 @@ impl<T: ?Sized + Hash + Eq> Interner<T> {
 
 /// Types with a table of their own for [`Interned`].
 pub trait Intern: Hash + Eq + Sized + 'static {
-    /// The table.
+    /// The one table of all values of this type in the process.
     fn table() -> &'static Mutex<Interner<Self>>;
 }
 

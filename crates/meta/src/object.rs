@@ -35,7 +35,7 @@ pub struct ObjectMeta {
     pub deletion_grace_period_seconds: Option<i64>,
     /// Labels; equal ones are held once.
     pub labels: LabelMap,
-    /// Annotations.
+    /// Text that tools keep with the object; no selector sees it.
     #[serde(deserialize_with = "null_default")]
     pub annotations: BTreeMap<String, String>,
     /// Owners, for garbage collection.
@@ -86,7 +86,7 @@ pub struct OwnerReference {
 pub struct ObjectKey {
     /// Empty for cluster-scoped objects.
     pub namespace: String,
-    /// The name.
+    /// Unique in the namespace for one resource.
     pub name: String,
 }
 

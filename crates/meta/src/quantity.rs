@@ -41,7 +41,7 @@ const SUFFIX_WRONG: QuantityError = QuantityError("unable to parse quantity's su
 const MAX_NANOS: i128 = (i64::MAX as i128) * NANO;
 
 impl Quantity {
-    /// Whole units.
+    /// A whole number of the resource's unit: bytes, cores, pieces.
     pub fn from_i64(units: i64) -> Self {
         Self { nanos: i128::from(units) * NANO, format: QuantityFormat::DecimalSi }
     }

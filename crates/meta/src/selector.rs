@@ -40,9 +40,9 @@ pub enum Operator {
 pub struct LabelRequirement {
     /// The label's key.
     pub key: String,
-    /// The comparison.
+    /// How the label's value is compared with `values`.
     pub operator: Operator,
-    /// Its operands.
+    /// One for `Gt` and `Lt`, several for `In` and `NotIn`, none for `Exists` and `DoesNotExist`.
     pub values: Vec<String>,
 }
 
@@ -262,10 +262,10 @@ impl fmt::Display for LabelSelector {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct LabelSelectorSpec {
-    /// Equality requirements.
+    /// Labels that must be there with just these values.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub match_labels: BTreeMap<String, String>,
-    /// Set requirements.
+    /// Requirements that must hold besides `match_labels`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub match_expressions: Vec<LabelSelectorRequirement>,
 }
@@ -278,7 +278,7 @@ pub struct LabelSelectorRequirement {
     pub key: String,
     /// `In`, `NotIn`, `Exists`, `DoesNotExist`.
     pub operator: String,
-    /// Operands.
+    /// As many as the operator takes; none for `Exists` and `DoesNotExist`.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub values: Vec<String>,
 }

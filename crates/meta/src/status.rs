@@ -12,43 +12,43 @@ pub enum Reason {
     #[default]
     #[serde(rename = "")]
     Unknown,
-    /// 401
+    /// 401: no credentials, or none that the server knows.
     Unauthorized,
-    /// 403
+    /// 403: known, and may not.
     Forbidden,
-    /// 404
+    /// 404: there is no such object, resource or path.
     NotFound,
     /// 409, on create
     AlreadyExists,
     /// 409, on update
     Conflict,
-    /// 410
+    /// 410: it was there, and will not come back.
     Gone,
-    /// 422
+    /// 422: read well, and refused by validation.
     Invalid,
     /// 500, the client should retry elsewhere or later
     ServerTimeout,
     /// 507 in old servers; 500-class
     StoreReadError,
-    /// 504
+    /// 504: not done within the request's time; whether it happened is unknown.
     Timeout,
-    /// 429
+    /// 429: too many requests, or a disruption budget that has nothing left.
     TooManyRequests,
-    /// 400
+    /// 400: cannot be read, or asks for what makes no sense.
     BadRequest,
-    /// 405
+    /// 405: the resource does not have this verb.
     MethodNotAllowed,
-    /// 406
+    /// 406: none of the forms that the client accepts is served.
     NotAcceptable,
-    /// 413
+    /// 413: body, answer or patch beyond a limit.
     RequestEntityTooLarge,
-    /// 415
+    /// 415: the body is in a form that is not read here.
     UnsupportedMediaType,
-    /// 500
+    /// 500: a fault of the server.
     InternalError,
     /// 410, watch or continue token too old
     Expired,
-    /// 503
+    /// 503: not now; a later try may succeed.
     ServiceUnavailable,
 }
 
@@ -59,10 +59,10 @@ pub struct StatusCause {
     /// Machine-readable cause, e.g. `FieldValueRequired`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// Human-readable.
+    /// What is wrong, in words, without the field's path.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
-    /// Field path.
+    /// Path of the field that is at fault, from the object's root; empty where it is no field's.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub field: String,
 }
@@ -73,14 +73,14 @@ impl From<&FieldError> for StatusCause {
     }
 }
 
-/// `status.details`.
+/// `status.details`: what the failure is about, for programs.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct StatusDetails {
     /// Name of the object.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Group.
+    /// API group of `kind`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub group: String,
     /// Kind; by tradition often the resource's plural.
@@ -89,7 +89,7 @@ pub struct StatusDetails {
     /// UID of the object.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
-    /// Causes.
+    /// Each of the faults, where there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub causes: Vec<StatusCause>,
     /// Seconds after which a retry may help.
@@ -107,11 +107,11 @@ fn is_zero(n: &i32) -> bool {
 pub struct Status {
     /// HTTP status code; an error's is never a 2xx.
     pub code: u16,
-    /// Reason.
+    /// One word for programs, which says more than the code: 409 is `AlreadyExists` or `Conflict`.
     pub reason: Reason,
     /// Message for the client.
     pub message: String,
-    /// Details.
+    /// Boxed, since most statuses have none.
     pub details: Option<Box<StatusDetails>>,
     /// `Success` rather than `Failure`.
     pub success: bool,
@@ -233,15 +233,15 @@ impl Status {
         };
         Self::failure(403, Reason::Forbidden, message).with(gr, name)
     }
-    /// 401.
+    /// 401 in upstream's words; says no more, so that nobody learns what was wrong with a credential.
     pub fn unauthorized() -> Self {
         Self::failure(401, Reason::Unauthorized, "Unauthorized")
     }
-    /// 400.
+    /// 400 with a message for the client.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::failure(400, Reason::BadRequest, message)
     }
-    /// 405.
+    /// 405 for a verb that the resource does not have.
     pub fn method_not_allowed(gr: &GroupResource, verb: &str) -> Self {
         let message = format!("{verb} is not supported on resources of kind {:?}", gr.to_string());
         Self::failure(405, Reason::MethodNotAllowed, message).with(gr, "")
@@ -271,7 +271,7 @@ impl Status {
     pub fn expired(message: impl Into<String>) -> Self {
         Self::failure(410, Reason::Expired, message)
     }
-    /// 503.
+    /// 503: not now; the message says what is missing.
     pub fn unavailable(message: impl Into<String>) -> Self {
         Self::failure(503, Reason::ServiceUnavailable, message)
     }
@@ -281,23 +281,23 @@ impl Status {
         s.details = Some(Box::new(StatusDetails { retry_after_seconds, ..Default::default() }));
         s
     }
-    /// 429.
+    /// 429, with the seconds after which a client may try again.
     pub fn too_many_requests(message: impl Into<String>, retry_after_seconds: i32) -> Self {
         let mut s = Self::failure(429, Reason::TooManyRequests, message);
         s.details = Some(Box::new(StatusDetails { retry_after_seconds, ..Default::default() }));
         s
     }
-    /// 413.
+    /// 413 for a body beyond a limit of so many bytes.
     pub fn too_large(limit_bytes: usize) -> Self {
         let message = format!("Request entity too large: limit is {limit_bytes}");
         Self::failure(413, Reason::RequestEntityTooLarge, message)
     }
-    /// 406.
+    /// 406, with the media types that could be had.
     pub fn not_acceptable(accepted: &[&str]) -> Self {
         let message = format!("only the following media types are accepted: {}", accepted.join(", "));
         Self::failure(406, Reason::NotAcceptable, message)
     }
-    /// 415.
+    /// 415, with the media types that are read.
     pub fn unsupported_media_type(accepted: &[&str]) -> Self {
         let message = format!(
             "the body of the request was in an unknown format - accepted media types include: {}",

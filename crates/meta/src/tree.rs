@@ -117,13 +117,13 @@ pub fn default_zero(v: &mut Value, key: &str, value: impl Into<Value>) {
         o.insert(key.to_owned(), value.into());
     }
 }
-/// Sets `key`.
+/// Sets a member of an object; does nothing to values that are no objects.
 pub fn set(v: &mut Value, key: &str, value: impl Into<Value>) {
     if let Some(o) = v.as_object_mut() {
         o.insert(key.to_owned(), value.into());
     }
 }
-/// Removes `key`.
+/// Removes a member of an object; does nothing to values that are no objects.
 pub fn remove(v: &mut Value, key: &str) {
     if let Some(o) = v.as_object_mut() {
         o.remove(key);

@@ -52,7 +52,7 @@ pub struct OverlayConfig {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct NetworkConfig {
-    /// See [`network_id`].
+    /// Marks what this data directory's server makes on the host: see [`network_id`].
     pub id: String,
     /// The server's data directory, absolute.
     pub data_dir: PathBuf,

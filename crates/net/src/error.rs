@@ -29,7 +29,7 @@ pub enum NetError {
     /// A helper program failed; its words are kept.
     #[error("{program} failed: {message}")]
     Program {
-        /// `iptables`.
+        /// The program that was run, such as `iptables`.
         program: &'static str,
         /// The last of its standard error.
         message: String,

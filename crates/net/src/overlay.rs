@@ -13,10 +13,10 @@ use crate::config::{NetworkConfig, OverlayConfig, mac_of};
 use crate::error::NetError;
 use crate::netlink::{Links, VxlanLink};
 
-/// Another node.
+/// Another node, as far as packets to its pods need to know it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Peer {
-    /// Its pods.
+    /// Where its pods are: routed through the tunnel to the node's address.
     pub subnet: Ipv4Net,
     /// Its own address.
     pub node_ip: Ipv4Addr,

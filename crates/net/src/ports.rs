@@ -37,7 +37,7 @@ pub struct PortMapping {
     pub host_port: u16,
     /// Port in the pod.
     pub container_port: u16,
-    /// Transport.
+    /// A port number means another thing in each transport.
     pub protocol: Protocol,
     /// The host's address to listen on; unspecified means every one.
     pub host_ip: IpAddr,

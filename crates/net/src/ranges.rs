@@ -30,10 +30,10 @@ const RECORDS_MAX: usize = 4096;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Ranges {
-    /// Pods.
+    /// Addresses of pods in the whole cluster; each node gets a part of it.
     #[serde(rename = "clusterCIDR")]
     pub cluster: IpNet,
-    /// Services.
+    /// Addresses of services, which no interface has.
     #[serde(rename = "serviceCIDR")]
     pub service: IpNet,
     /// VXLAN network identifier; clusters on shared machines need different ones.
@@ -49,9 +49,9 @@ impl Ranges {
 /// What the command line says.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Given {
-    /// `--cluster-cidr`.
+    /// `--cluster-cidr`; absent: the usual range, or the next that nobody on this host uses.
     pub cluster: Option<IpNet>,
-    /// `--service-cidr`.
+    /// `--service-cidr`; absent: as for pods.
     pub service: Option<IpNet>,
 }
 
@@ -59,7 +59,7 @@ pub struct Given {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Reservation {
-    /// Whose.
+    /// Data directory of the server that has the range.
     data_dir: PathBuf,
     /// The network namespace: others use other addresses.
     netns: u64,

@@ -253,7 +253,7 @@ impl Drop for Listening {
     }
 }
 
-/// The listeners.
+/// The sockets on which health and metrics are served; they close with this.
 pub struct Listeners {
     health: Arc<Health>,
     /// Where health check node ports listen.

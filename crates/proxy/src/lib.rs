@@ -32,7 +32,7 @@ use model::Family;
 /// How long the end of the proxy's tasks is waited for.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
 
-/// The proxy.
+/// Starts the proxy of this process's node; see [`Proxy::start`].
 pub struct Proxy;
 
 impl Proxy {

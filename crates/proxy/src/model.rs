@@ -44,22 +44,22 @@ impl Protocol {
 /// Where traffic of one kind may go.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 pub enum TrafficPolicy {
-    /// Any endpoint.
+    /// Any ready endpoint of the cluster.
     #[default]
     Cluster,
     /// Endpoints of this node.
     Local,
 }
 
-/// A Service.
+/// What the rules need of a Service.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Service {
-    /// Metadata.
+    /// Name, labels and annotations; the proxy's name among the labels.
     pub metadata: ObjectMeta,
-    /// Spec.
+    /// What is asked for; see the API's ServiceSpec.
     pub spec: ServiceSpec,
-    /// Status.
+    /// What a load balancer has answered.
     pub status: ServiceStatus,
 }
 slim_object!(Service, ResourceType::namespaced("", "v1", "services", "Service"));
@@ -77,7 +77,7 @@ pub struct ServiceSpec {
     /// Addresses, one per family.
     #[serde(rename = "clusterIPs", deserialize_with = "null_default")]
     pub cluster_ips: Vec<String>,
-    /// Ports.
+    /// Each port is rules of its own.
     #[serde(deserialize_with = "null_default")]
     pub ports: Vec<ServicePort>,
     /// Addresses routed to the nodes by somebody else.
@@ -88,7 +88,7 @@ pub struct ServiceSpec {
     pub load_balancer_source_ranges: Vec<String>,
     /// `ClientIP` or `None`.
     pub session_affinity: String,
-    /// Its timeout.
+    /// How long a client stays with an endpoint.
     pub session_affinity_config: SessionAffinityConfig,
     /// For traffic from inside.
     pub internal_traffic_policy: TrafficPolicy,
@@ -104,9 +104,9 @@ pub struct ServiceSpec {
 pub struct ServicePort {
     /// Name; may be empty.
     pub name: String,
-    /// Protocol.
+    /// The transport of both port and endpoints.
     pub protocol: Protocol,
-    /// Port.
+    /// The port at the service's addresses.
     pub port: u16,
     /// Port on every node; 0 when there is none.
     pub node_port: u16,
@@ -116,7 +116,7 @@ pub struct ServicePort {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct SessionAffinityConfig {
-    /// For `ClientIP`.
+    /// Read only where the affinity is `ClientIP`.
     #[serde(rename = "clientIP")]
     pub client_ip: ClientIpConfig,
 }
@@ -156,17 +156,17 @@ pub struct LoadBalancerIngress {
     pub ip_mode: Option<String>,
 }
 
-/// An EndpointSlice.
+/// What the rules need of an EndpointSlice.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct EndpointSlice {
-    /// Metadata.
+    /// Labels name the service it belongs to.
     pub metadata: ObjectMeta,
     /// `IPv4`, `IPv6`, `FQDN`.
     pub address_type: String,
-    /// Endpoints.
+    /// Go writes null for none.
     pub endpoints: Option<Vec<SliceEndpoint>>,
-    /// Ports.
+    /// Apply to all endpoints; Go writes null for none.
     pub ports: Option<Vec<SlicePort>>,
 }
 slim_object!(EndpointSlice, ResourceType::namespaced("discovery.k8s.io", "v1", "endpointslices", "EndpointSlice"));
@@ -186,7 +186,7 @@ pub struct SliceEndpoint {
     /// The first counts.
     #[serde(deserialize_with = "null_default")]
     pub addresses: Vec<String>,
-    /// State.
+    /// Whether it takes connections, and whether it is about to go.
     pub conditions: Conditions,
     /// Where it runs.
     pub node_name: Option<String>,
@@ -210,9 +210,9 @@ pub struct Conditions {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Hints {
-    /// Zones.
+    /// Zones whose nodes should use the endpoint.
     pub for_zones: Option<Vec<Named>>,
-    /// Nodes.
+    /// Nodes that should use the endpoint (KEP-4444).
     pub for_nodes: Option<Vec<Named>>,
 }
 
@@ -220,7 +220,7 @@ pub struct Hints {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Named {
-    /// Name.
+    /// Name of a zone or a node.
     pub name: String,
 }
 
@@ -236,7 +236,7 @@ pub struct SlicePort {
     pub port: Option<u16>,
 }
 
-/// A Node.
+/// What the rules need of the node they are for.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Node {
@@ -255,7 +255,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// Both.
+    /// Both families, in the order in which tables are made.
     pub const ALL: [Self; 2] = [Self::V4, Self::V6];
     /// The family of an address.
     pub fn of(ip: &IpAddr) -> Self {

@@ -76,7 +76,7 @@ pub type Fragment = BTreeMap<Item, Arc<str>>;
 /// The table. See the module's words.
 #[derive(Debug)]
 pub struct RuleSet {
-    /// `ip kelson-…-proxy`.
+    /// Family and name of the table: `ip kelson-…-proxy`.
     table: String,
     /// What does not depend on services: containers and base chains, in a table block.
     base: String,
@@ -193,7 +193,7 @@ pub struct Counts {
     pub rules: BTreeMap<String, usize>,
     /// Elements by named set or map; empty ones are absent.
     pub elements: BTreeMap<String, usize>,
-    /// Affinity sets.
+    /// Sets that remember which client uses which endpoint.
     pub sets: usize,
 }
 

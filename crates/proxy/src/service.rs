@@ -15,7 +15,7 @@ const AFFINITY_SECONDS_DEFAULT: u32 = 10_800;
 /// What the choice of endpoints needs to know of the node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct NodeInfo {
-    /// Its name.
+    /// Name of the service's port, by which slices name theirs; empty for an only one.
     pub name: String,
     /// Its zone; empty when it has none.
     pub zone: String,
@@ -24,29 +24,29 @@ pub struct NodeInfo {
 /// One port of a service in one address family, resolved for this node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortPlan {
-    /// The service.
+    /// Namespace and name of the Service.
     pub key: ObjectKey,
     /// The port's name; may be empty.
     pub name: String,
-    /// Protocol.
+    /// The transport of the port.
     pub protocol: Protocol,
-    /// Port.
+    /// The port at the service's addresses.
     pub port: u16,
     /// 0 when there is none.
     pub node_port: u16,
-    /// Inside addresses.
+    /// Cluster addresses of the table's family.
     pub cluster_ips: Vec<IpAddr>,
-    /// `externalIPs`.
+    /// `externalIPs` of the table's family, which some other router sends here.
     pub external_ips: Vec<IpAddr>,
     /// Load balancer addresses that this node answers itself.
     pub load_balancer_ips: Vec<IpAddr>,
-    /// Empty: everybody.
+    /// Who may use the load balancer's addresses; empty: everybody.
     pub source_ranges: Vec<IpNet>,
     /// Seconds a client sticks to its endpoint.
     pub affinity_seconds: Option<u32>,
-    /// Internal policy.
+    /// `internalTrafficPolicy`: which endpoints connections from inside may use.
     pub internal: TrafficPolicy,
-    /// External policy.
+    /// `externalTrafficPolicy`: which endpoints connections from outside may use.
     pub external: TrafficPolicy,
     /// For traffic under policy Cluster.
     pub cluster_endpoints: Vec<SocketAddr>,

@@ -58,7 +58,7 @@ pub enum Durability {
 /// What the API server hands out from the cluster's ranges when an object of the kind is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocation {
-    /// Nothing.
+    /// Nothing is handed out for objects of the kind.
     None,
     /// Cluster IPs and node ports (Services).
     ServiceAddresses,

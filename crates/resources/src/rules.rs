@@ -86,7 +86,7 @@ pub fn port_name(s: &str) -> Result<(), Vec<String>> {
     if why.is_empty() { Ok(()) } else { Err(why) }
 }
 
-/// `10%`-like text.
+/// Whether a text is a share such as `10%`; the error is what upstream says of it.
 pub fn is_percent(s: &str) -> Result<(), Vec<String>> {
     match s.strip_suffix('%') {
         Some(n) if !n.is_empty() && n.bytes().all(|c| c.is_ascii_digit()) => Ok(()),

@@ -15,11 +15,11 @@ use crate::tree::{restore, same, set};
 /// Who makes a request, as far as kinds care (certificate requests record it).
 #[derive(Clone, Copy, Debug)]
 pub struct User<'a> {
-    /// User name.
+    /// As authenticated, or impersonated.
     pub name: &'a str,
     /// Stable identifier; may be empty.
     pub uid: &'a str,
-    /// Groups.
+    /// All groups, `system:authenticated` among them.
     pub groups: &'a [String],
     /// Anything else the authenticator knows.
     pub extra: &'a BTreeMap<String, Vec<String>>,
@@ -44,7 +44,7 @@ impl Context<'_> {
 /// Everything kind-specific the request path needs. Except for [`Strategy::default`] all methods take and give the
 /// storage version's form. Upstream: `pkg/registry/*/*/strategy.go`, `pkg/apis/*/validation`, `pkg/printers`.
 pub trait Strategy: Send + Sync {
-    /// Facts.
+    /// The facts of the kind by which the path of a request goes.
     fn options(&self) -> &Options;
 
     /// Fills in what the user left out, in the form of served version `version`; idempotent. Built-in kinds implement

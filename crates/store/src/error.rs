@@ -55,7 +55,7 @@ pub enum StoreError {
     TooLarge {
         /// Size of the body.
         bytes: usize,
-        /// The limit.
+        /// The most that is taken, in bytes.
         limit: usize,
     },
     /// The records take all the room they may, and this write would make them more (API: 507). Deletions and writes that
@@ -64,7 +64,7 @@ pub enum StoreError {
     Full {
         /// Bytes that all records take.
         bytes: usize,
-        /// The limit.
+        /// The most that all records may take, in bytes.
         limit: usize,
     },
     /// The body has no empty `metadata.resourceVersion` string where the revision belongs: a fault of the caller.

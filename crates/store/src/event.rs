@@ -39,7 +39,7 @@ type FrameCell = Arc<OnceLock<Bytes>>;
 pub struct Event {
     /// The revision of the change.
     pub revision: u64,
-    /// What happened.
+    /// Whether the record came, changed or went.
     pub kind: EventKind,
     /// The record after the change (for a deletion: its last state with the deletion's revision).
     pub record: Arc<Record>,

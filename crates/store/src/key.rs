@@ -92,7 +92,7 @@ impl fmt::Display for Resource {
 /// The name of one record.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Key {
-    /// The resource.
+    /// What kind of object it is; keys sort by it first.
     pub resource: Resource,
     /// The namespace; empty for cluster-scoped resources.
     pub namespace: Arc<str>,

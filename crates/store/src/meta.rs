@@ -11,7 +11,7 @@ use uuid::Uuid;
 /// An object's UID. UUIDs in their usual spelling take 16 bytes; anything else is kept as it came.
 #[derive(Clone, Default, PartialEq, Eq, Hash)]
 pub enum Uid {
-    /// No UID.
+    /// Of records that have none: of internal ones and in tests.
     #[default]
     None,
     /// A lower-case hyphenated UUID.
@@ -183,9 +183,9 @@ impl fmt::Debug for Fields {
 /// What the store keeps of an object beside its bytes.
 #[derive(Clone, Default, Debug, PartialEq, Eq)]
 pub struct RecordMeta {
-    /// `metadata.uid`.
+    /// `metadata.uid`, which preconditions compare.
     pub uid: Uid,
-    /// `metadata.labels`.
+    /// `metadata.labels`, which label selectors compare.
     pub labels: Labels,
     /// Values that field selectors look at.
     pub fields: Fields,

@@ -21,10 +21,10 @@ const RESIZE_BYTES_MAX: usize = 4 * 1024;
 /// The size of a terminal, in characters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct TerminalSize {
-    /// Columns.
+    /// Width in characters.
     #[serde(rename = "Width")]
     pub width: u16,
-    /// Rows.
+    /// Height in lines.
     #[serde(rename = "Height")]
     pub height: u16,
 }

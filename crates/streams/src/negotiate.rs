@@ -29,7 +29,7 @@ pub enum RemoteCommandVersion {
     V1,
     /// Streams end properly.
     V2,
-    /// Terminal resizing.
+    /// Adds a stream for the size of the terminal.
     V3,
     /// The error stream carries a `Status`.
     V4,
@@ -118,9 +118,9 @@ impl ExecOptions {
 /// How the streams of an exec or attach travel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExecProtocol {
-    /// SPDY streams.
+    /// Each of the streams is a SPDY stream, on a connection that was upgraded to SPDY/3.1.
     Spdy(RemoteCommandVersion),
-    /// WebSocket channels.
+    /// The first byte of each WebSocket message names the stream.
     WebSocket {
         /// V1 where the client named no version.
         version: RemoteCommandVersion,
@@ -132,7 +132,7 @@ pub enum ExecProtocol {
 /// How the streams of a port-forward travel.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum PortForwardProtocol {
-    /// SPDY streams.
+    /// A pair of SPDY streams for each connection.
     Spdy,
     /// SPDY in WebSocket messages.
     Tunnel,

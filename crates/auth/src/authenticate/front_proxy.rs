@@ -9,7 +9,7 @@ use super::impersonate::extra_key;
 use super::{Authenticated, Authenticator, Credentials, Rejected};
 use crate::UserInfo;
 
-/// `--requestheader-*`.
+/// Which proxies may say in headers who asks (`--requestheader-*`).
 #[derive(Clone, Debug)]
 pub struct FrontProxyOptions {
     /// Common names a proxy's certificate may have; empty means any that the CA signed.

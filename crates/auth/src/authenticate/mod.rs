@@ -30,7 +30,7 @@ use crate::{UserInfo, user};
 /// What a request offers as proof.
 #[derive(Clone, Copy)]
 pub struct Credentials<'a> {
-    /// Request headers.
+    /// Headers of the request, among them `Authorization`.
     pub headers: &'a HeaderMap,
     /// The client's certificate chain from TLS, leaf first; its key's possession is already proven. Empty if none.
     pub certificates: &'a [CertificateDer<'a>],
@@ -48,14 +48,14 @@ impl fmt::Debug for Credentials<'_> {
 /// A proven identity.
 #[derive(Clone, Debug)]
 pub struct Authenticated {
-    /// Who.
+    /// The user whom the credentials name, groups of the authenticator included.
     pub user: Arc<UserInfo>,
     /// Audiences the credential was good for; empty when the method knows none.
     pub audiences: Arc<[String]>,
 }
 
 impl Authenticated {
-    /// Without audiences.
+    /// For credentials that are good for the API server alone and name no audiences.
     pub fn new(user: UserInfo) -> Self {
         Self { user: Arc::new(user), audiences: Arc::from([]) }
     }
@@ -94,7 +94,7 @@ pub trait TokenAuthenticator: Send + Sync {
 /// A token authenticator that must wait for its answer.
 #[async_trait]
 pub trait AsyncTokenAuthenticator: Send + Sync {
-    /// As [`TokenAuthenticator::authenticate_token`].
+    /// As [`TokenAuthenticator::authenticate_token`], by asking elsewhere.
     async fn authenticate_later(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, Rejected>;
 }
 
@@ -183,7 +183,7 @@ pub enum Anonymous {
 pub struct RequestAuthenticator {
     /// Extension API servers' front proxy.
     pub front_proxy: Option<Arc<FrontProxy>>,
-    /// Client certificates.
+    /// Authorities of client certificates; absent: certificates are not looked at.
     pub certificates: Option<Arc<ClientCertificates>>,
     /// Bearer tokens; wrap the chain in [`CachedTokens`].
     pub tokens: Arc<dyn TokenAuthenticator>,

@@ -9,9 +9,9 @@ pub enum Mode {
     Node,
     /// Roles and bindings.
     Rbac,
-    /// Everything.
+    /// Allows every request; for tests and clusters that one person has.
     AlwaysAllow,
-    /// Nothing.
+    /// Refuses every request that no authorizer before it allowed.
     AlwaysDeny,
 }
 
@@ -33,7 +33,7 @@ impl std::str::FromStr for Mode {
     }
 }
 
-/// Allows everything.
+/// The mode `AlwaysAllow`.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct AlwaysAllow;
 

@@ -21,7 +21,7 @@ const EXPIRATION_MAX_SECONDS: i64 = 1 << 32;
 /// How tokens are issued.
 #[derive(Clone, Debug)]
 pub struct IssuerOptions {
-    /// `--service-account-issuer`
+    /// The `iss` claim, a URL (`--service-account-issuer`).
     pub issuer: String,
     /// `--api-audiences`; used when a request names none.
     pub audiences: Vec<String>,
@@ -143,7 +143,7 @@ impl TokenIssuer {
         Self { key, options }
     }
 
-    /// The options.
+    /// What tokens are made by.
     pub fn options(&self) -> &IssuerOptions {
         &self.options
     }

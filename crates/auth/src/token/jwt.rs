@@ -81,7 +81,7 @@ pub(crate) struct Parsed<'a> {
     alg: String,
     /// Identifies the key; may be empty.
     pub kid: String,
-    /// The claims.
+    /// What the token says; believed only after its signature and times were checked.
     pub claims: Claims,
 }
 

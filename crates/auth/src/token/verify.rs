@@ -26,7 +26,7 @@ const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 pub struct VerifierOptions {
     /// All `--service-account-issuer` values.
     pub issuers: Vec<String>,
-    /// `--api-audiences`.
+    /// Audiences of this API server; a token must be good for one of them (`--api-audiences`).
     pub audiences: Vec<String>,
 }
 

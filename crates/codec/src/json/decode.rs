@@ -525,7 +525,7 @@ fn float(text: &str) -> Option<Number> {
     canonical_float(value)
 }
 
-/// See [`float`].
+/// A float as Kubernetes' JSON writes it: whole ones as integers; `None` for what JSON cannot say.
 pub(crate) fn canonical_float(value: f64) -> Option<Number> {
     if value.fract() == 0.0 && value.abs() < 9_007_199_254_740_992.0 {
         return Some(Number::from(value as i64));

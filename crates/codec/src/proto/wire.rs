@@ -5,7 +5,7 @@ use crate::DecodeError;
 /// Nesting of groups that is skipped.
 const GROUP_DEPTH_MAX: usize = 64;
 
-/// Wire types.
+/// How a field's bytes are delimited (protobuf encoding, "wire types"); groups are only skipped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wire {
     Varint,

@@ -55,13 +55,13 @@ impl ApiVersion {
             Self::V1 => "credentialprovider.kubelet.k8s.io/v1",
         }
     }
-    /// From `apiVersion`.
+    /// By a document's `apiVersion`; `None` for one that is not known here.
     pub fn parse(text: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|v| v.text() == text)
     }
 }
 
-/// One provider.
+/// One plugin: which images it is asked for, and how it is run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ProviderConfig {
     /// Name, which is also the executable's in the bin directory.
@@ -70,7 +70,7 @@ pub struct ProviderConfig {
     pub match_images: Vec<(String, Pattern)>,
     /// How long an answer without a duration is kept; zero: not at all.
     pub default_cache_duration: Duration,
-    /// Protocol version.
+    /// The version that is spoken with the plugin over stdin and stdout.
     pub api_version: ApiVersion,
     /// Arguments; operators put keys in them, so they do not print.
     pub args: Vec<Secret>,

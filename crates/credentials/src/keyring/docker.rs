@@ -27,9 +27,9 @@ pub enum Form {
 /// What a registry asks for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Auth {
-    /// User name.
+    /// The registry's user; `<token>` and the like for tokens.
     pub username: String,
-    /// Password.
+    /// The user's password or token.
     pub password: Secret,
     /// Mail address; only part of what records are made of.
     pub email: String,
@@ -42,9 +42,9 @@ pub struct Auth {
 /// The entries of a file, by what they are for, and what was wrong with the others.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct DockerConfig {
-    /// Sound entries.
+    /// Credentials by pattern of image, of the entries that could be read.
     pub entries: BTreeMap<String, Auth>,
-    /// Faults.
+    /// What is wrong with the others; says nothing of their content.
     pub faults: Vec<String>,
 }
 

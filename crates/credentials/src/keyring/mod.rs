@@ -51,7 +51,7 @@ impl fmt::Display for Source {
 /// Credentials to try.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// The credentials.
+    /// What is shown to the registry.
     pub auth: Auth,
     /// What they are for, as configured.
     pub server: String,
@@ -100,11 +100,11 @@ impl Candidate {
 /// A pull secret, as the API has it. Debug shows no data.
 #[derive(Clone, Default)]
 pub struct PullSecret {
-    /// Which secret.
+    /// Which Secret it is, for the record of what opened an image.
     pub coordinates: Coordinates,
     /// `type`; where it is unknown, empty: the data says.
     pub kind: String,
-    /// Decoded `data`.
+    /// `data` of the Secret, decoded from base64; wiped when it goes.
     pub data: BTreeMap<String, Zeroizing<Vec<u8>>>,
 }
 

@@ -41,7 +41,7 @@ pub trait Executor: Send + Sync + 'static {
 pub struct ProcessExecutor {
     /// Where the plugins are.
     pub bin_dir: PathBuf,
-    /// Longest run.
+    /// After so long the process and its children are ended.
     pub run_max: Duration,
 }
 

@@ -20,7 +20,7 @@ pub enum FaultReason {
     InvalidResponse,
     /// Another `apiVersion` than configured.
     WrongApiVersion,
-    /// Another `kind`.
+    /// The answer's `kind` is not `CredentialProviderResponse`.
     WrongKind,
     /// The token came back as a password, and is not to be kept for other pods.
     EchoedToken,
@@ -58,7 +58,7 @@ impl fmt::Display for FaultReason {
 /// What went wrong with one run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginFault {
-    /// The kind.
+    /// Of which class the fault is; what metrics and events count by.
     pub reason: FaultReason,
     /// One sentence, free of credentials.
     pub message: String,

@@ -12,11 +12,11 @@ use crate::secret::Secret;
 /// The pod an image is pulled for.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PodIdentity {
-    /// Namespace.
+    /// `metadata.namespace` of the pod.
     pub namespace: String,
-    /// Name.
+    /// `metadata.name` of the pod.
     pub name: String,
-    /// UID.
+    /// `metadata.uid` of the pod, to which tokens are bound.
     pub uid: String,
     /// Service account name; empty: none (static pods).
     pub service_account: String,
@@ -25,20 +25,20 @@ pub struct PodIdentity {
 /// An object of the API as records name it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Coordinates {
-    /// Namespace.
+    /// Namespace of the object; empty for those of the cluster.
     pub namespace: String,
-    /// Name.
+    /// Name of the object.
     pub name: String,
-    /// UID.
+    /// UID of the object, which tells it from a later namesake.
     pub uid: String,
 }
 
 /// What a lookup must know of a service account.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServiceAccount {
-    /// UID.
+    /// UID of the service account, part of the cache's key.
     pub uid: String,
-    /// All annotations.
+    /// All annotations of the service account; the plugin is given those that its configuration names.
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -56,7 +56,7 @@ pub struct TokenRequest {
 /// A token and its end.
 #[derive(Clone, Debug)]
 pub struct Token {
-    /// The token.
+    /// A token for the plugin's audience, bound to the pod.
     pub token: Secret,
     /// When it expires, if known: answers made with it under cache type `Token` are kept no longer.
     pub expires: Option<Timestamp>,

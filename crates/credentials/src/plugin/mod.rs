@@ -32,7 +32,7 @@ pub const PROCESSES_MAX: usize = 8;
 
 /// What providers need of the world.
 pub struct Options {
-    /// Runs plugins.
+    /// Runs the process; tests give answers instead.
     pub executor: Arc<dyn Executor>,
     /// Service accounts and their tokens.
     pub accounts: Arc<dyn ServiceAccounts>,
@@ -40,7 +40,7 @@ pub struct Options {
     pub clock: Arc<dyn Clock>,
     /// Where failures are told.
     pub events: Arc<dyn Events>,
-    /// Counters.
+    /// Runs, durations and faults by plugin.
     pub metrics: Arc<Metrics>,
     /// Plugin processes at once.
     pub processes_max: usize,

@@ -57,7 +57,7 @@ pub struct Login {
 /// A plugin's answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Response {
-    /// Reach.
+    /// For which other images the plugin's answer may be used (`cacheKeyType`).
     pub key_type: KeyType,
     /// How long to keep it; `None` leaves it to the configuration.
     pub cache_duration: Option<Duration>,

@@ -88,7 +88,7 @@ struct Outcome {
 pub struct Provided {
     /// Name of the provider.
     pub plugin: String,
-    /// The answer.
+    /// What the plugin said, shared with all who waited for the run.
     pub answer: Arc<Answer>,
     /// The service account whose token was shown, if any.
     pub service_account: Option<super::identity::Coordinates>,

@@ -71,7 +71,7 @@ pub fn scrub(text: &str, known: &[&str], bytes_max: usize) -> String {
 
 /// What the next word is.
 enum Follows {
-    /// A secret.
+    /// A secret of one word.
     Word,
     /// The rest of a secret, until this quote.
     Quoted(char),

@@ -62,7 +62,7 @@ impl BackOff {
         (now < until).then_some((until, e.cause.as_str()))
     }
 
-    /// `key` failed.
+    /// Notes a failure of `key`: the next try must wait, twice as long as after the one before.
     pub fn failed(&mut self, key: &str, now: Timestamp, cause: String) {
         self.purge(now);
         let delay = self.entries.get(key).map_or(BACKOFF_MIN, |e| (e.delay * 2).min(BACKOFF_MAX));
@@ -72,7 +72,7 @@ impl BackOff {
         self.entries.insert(key.to_owned(), Entry { delay, updated: now, cause });
     }
 
-    /// `key` succeeded.
+    /// Forgets the failures of `key`, which has succeeded.
     pub fn forget(&mut self, key: &str) {
         self.entries.remove(key);
     }

@@ -36,7 +36,7 @@ pub struct PullOptions {
     pub parallel_max: Option<usize>,
     /// `registryPullQPS`; zero: no limit.
     pub qps: f64,
-    /// `registryBurst`.
+    /// Pulls that may begin at once before the rate counts (`registryBurst`).
     pub burst: u32,
     /// A pull that makes no progress for so long is given up, where the runtime tells of progress.
     pub progress_deadline: Option<Duration>,
@@ -62,7 +62,7 @@ impl Default for PullOptions {
 pub struct Present {
     /// What to run it by; never empty.
     pub reference: String,
-    /// Bytes.
+    /// The image's size on disk as the runtime says it, in bytes.
     pub size: u64,
     /// Numeric user, if it names one.
     pub uid: Option<i64>,
@@ -86,7 +86,7 @@ pub trait PullEffects: Send + Sync {
     fn event(&self, warning: bool, reason: &'static str, message: String);
 }
 
-/// `imagePullPolicy`.
+/// When an image is pulled (`imagePullPolicy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullPolicy {
     /// `Always`
@@ -111,7 +111,7 @@ impl PullPolicy {
 /// An image for a container.
 #[derive(Debug)]
 pub struct EnsureRequest<'a> {
-    /// The pod.
+    /// For whom it is pulled: whose secrets and service account count.
     pub pod: &'a PodIdentity,
     /// The container's `image`.
     pub image: &'a str,
@@ -128,7 +128,7 @@ pub struct EnsureError {
     /// `ErrImagePull`, `ImagePullBackOff`, `ErrImageNeverPull`, `ImageInspectError`, `InvalidImageName`,
     /// `RegistryUnavailable`, `SignatureValidationFailed`.
     pub reason: &'static str,
-    /// Without credentials.
+    /// What went wrong, for the pod's events; holds no credentials.
     pub message: String,
 }
 

@@ -49,10 +49,10 @@ pub struct ImagePulledRecord {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ImagePullCredentials {
-    /// Pull secrets.
+    /// Pull secrets whose credentials opened the image.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_empty")]
     pub kubernetes_secrets: Vec<ImagePullSecret>,
-    /// Service accounts.
+    /// Service accounts whose tokens a plugin made the credentials of.
     #[serde(default, skip_serializing_if = "Vec::is_empty", deserialize_with = "null_is_empty")]
     pub kubernetes_service_accounts: Vec<ImagePullServiceAccount>,
     /// Every pod of the node; then the lists are empty.
@@ -64,11 +64,11 @@ pub struct ImagePullCredentials {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub struct ImagePullSecret {
-    /// UID.
+    /// The Secret's UID: one made anew under the name opens nothing.
     pub uid: String,
-    /// Namespace.
+    /// The Secret's namespace, which is the pod's.
     pub namespace: String,
-    /// Name.
+    /// The Secret's name, which may have other content by now.
     pub name: String,
     /// [`crate::keyring::Candidate::hash`]
     pub credential_hash: String,
@@ -78,11 +78,11 @@ pub struct ImagePullSecret {
 #[derive(Clone, Debug, Default, Serialize, Deserialize, PartialEq, Eq)]
 #[serde(deny_unknown_fields)]
 pub struct ImagePullServiceAccount {
-    /// UID.
+    /// The service account's UID: one made anew under the name opens nothing.
     pub uid: String,
-    /// Namespace.
+    /// The service account's namespace, which is the pod's.
     pub namespace: String,
-    /// Name.
+    /// The service account's name, as the pod gives it.
     pub name: String,
 }
 

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use crate::reference;
 
-/// The policy.
+/// `imagePullCredentialsVerificationPolicy`: for which images on the node a pod must show credentials (KEP-2535).
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
     /// Whatever is there may be used.

@@ -62,7 +62,7 @@ impl ContainerdConfig {
         format!("unix://{}", self.socket().display())
     }
 
-    /// containerd's log.
+    /// Where containerd's stdout and stderr go.
     pub fn log(&self) -> PathBuf {
         self.data_dir.join("log").join("containerd.log")
     }

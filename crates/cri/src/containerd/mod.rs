@@ -22,7 +22,7 @@ pub enum ContainerdError {
     /// A program that containers need is not installed.
     #[error("{program} not found in PATH: install {package} or give --container-runtime-endpoint")]
     Missing {
-        /// The program.
+        /// Name of the executable, as it was looked for in PATH.
         program: &'static str,
         /// The package that has it.
         package: &'static str,
@@ -40,15 +40,15 @@ pub enum ContainerdError {
     PathTooLong {
         /// The socket's path.
         path: PathBuf,
-        /// The limit.
+        /// The most bytes that a path of a socket may have.
         max: usize,
     },
     /// containerd ended, or does not answer.
     #[error("containerd {what}; the end of {}:\n{tail}", log.display())]
     NotReady {
-        /// What happened.
+        /// What became of the process or its socket.
         what: String,
-        /// Its log.
+        /// Where containerd says more.
         log: PathBuf,
         /// The log's last lines.
         tail: String,
@@ -58,7 +58,7 @@ pub enum ContainerdError {
     Call {
         /// What was being done.
         what: String,
-        /// containerd's answer.
+        /// What containerd answered to the call.
         source: crate::CriError,
     },
     /// An image archive cannot be used.

@@ -25,17 +25,17 @@ pub enum ArchiveError {
     /// The file cannot be read, or is no tar.
     #[error("{}: {source}", path.display())]
     Io {
-        /// The archive.
+        /// Where the archive is.
         path: PathBuf,
-        /// Why.
+        /// What the operating system says.
         source: io::Error,
     },
     /// The file is a tar, but not of an image that can be used.
     #[error("{}: {message}", path.display())]
     Invalid {
-        /// The archive.
+        /// Where the archive is.
         path: PathBuf,
-        /// Why not.
+        /// What is wrong with its content.
         message: String,
     },
 }
@@ -43,7 +43,7 @@ pub enum ArchiveError {
 /// One blob of an image.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Blob {
-    /// `sha256:…`
+    /// Digest of the content, `sha256:…`, by which manifests name it.
     pub digest: String,
     /// Length in bytes.
     pub size: u64,
@@ -58,7 +58,7 @@ pub struct Blob {
 pub enum BlobContent {
     /// In the archive, from this offset on.
     File(u64),
-    /// Made here.
+    /// Made while the archive was read; a manifest for instance that `docker save` leaves out.
     Memory(Vec<u8>),
 }
 
@@ -67,7 +67,7 @@ pub enum BlobContent {
 pub struct ArchivedImage {
     /// Full names, at least one.
     pub names: Vec<String>,
-    /// The manifest.
+    /// What names the configuration and the layers.
     pub manifest: Blob,
     /// Configuration and layers, in the manifest's order.
     pub children: Vec<Blob>,

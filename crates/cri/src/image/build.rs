@@ -19,7 +19,7 @@ pub struct ImageConfig {
     /// Arguments that the pod's `args` replace.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub cmd: Vec<String>,
-    /// `NAME=value`.
+    /// Environment of the image's processes, `NAME=value` each.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub env: Vec<String>,
     /// `user`, `uid` or `uid:gid`.
@@ -31,7 +31,7 @@ pub struct ImageConfig {
     /// Signal that asks the program to end.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub stop_signal: String,
-    /// Free-form.
+    /// Labels of the image's configuration.
     #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
 }
@@ -43,7 +43,7 @@ pub struct Image {
     pub name: String,
     /// Layers, lowest first, each a tar that is not compressed.
     pub layers: Vec<Vec<u8>>,
-    /// The configuration.
+    /// How containers of the image run unless told otherwise.
     pub config: ImageConfig,
 }
 

@@ -19,11 +19,11 @@ pub use reference::normalize;
 
 /// OCI's names of what an image is made of.
 pub mod media_type {
-    /// A manifest.
+    /// Media type of an image's manifest for one platform.
     pub const MANIFEST: &str = "application/vnd.oci.image.manifest.v1+json";
     /// A list of manifests.
     pub const INDEX: &str = "application/vnd.oci.image.index.v1+json";
-    /// A configuration.
+    /// Media type of an image's configuration.
     pub const CONFIG: &str = "application/vnd.oci.image.config.v1+json";
     /// A layer, not compressed.
     pub const LAYER: &str = "application/vnd.oci.image.layer.v1.tar";

@@ -29,7 +29,7 @@ impl Writer {
         self.content(content)
     }
 
-    /// A directory.
+    /// Adds a directory; its parents are not made.
     pub fn dir(&mut self, path: &str, mode: u32) -> &mut Self {
         let path = format!("{}/", path.trim_end_matches('/'));
         self.header(&path, b'5', mode, 0, "");

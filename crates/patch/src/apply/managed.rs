@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 /// What kind of write made an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Operation {
-    /// Server-side apply.
+    /// By server-side apply: what is not applied again is removed.
     Apply,
     /// Any other write.
     Update,
@@ -51,7 +51,7 @@ impl ManagerId {
 /// What a manager owns.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Owned {
-    /// Which fields.
+    /// The paths that are owned.
     pub fields: OwnedFields,
     /// The version they are named in.
     pub api_version: String,

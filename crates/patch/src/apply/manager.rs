@@ -23,7 +23,7 @@ const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 pub struct Conflict {
     /// `"kubectl" using apps/v1 at 2026-01-01T00:00:00Z`.
     pub manager: String,
-    /// `.spec.replicas`.
+    /// Path of the field, as in `.spec.replicas`.
     pub field: String,
 }
 
@@ -33,7 +33,7 @@ pub enum ApplyError {
     /// 409 Conflict, a cause per field (`FieldManagerConflict`, message `conflict with …`).
     #[error("{}", conflict_message(.0))]
     Conflicts(Vec<Conflict>),
-    /// 400 BadRequest.
+    /// 400 BadRequest, with the text for the client.
     #[error("{0}")]
     BadRequest(String),
     /// The configuration does not fit the type; upstream answers 500 with this text.

@@ -84,7 +84,7 @@ impl OwnedFields {
         }
     }
 
-    /// Adds paths.
+    /// Adds the paths of a set that is not needed any more.
     pub fn absorb(&mut self, other: FieldSet) {
         match &mut self.0 {
             Form::Json(map) => extend(map, &other),

@@ -10,7 +10,7 @@ use crate::table::{UNSET, age, name, selector};
 use crate::tree::{at_mut, default_to, ensure, items, items_mut, object_mut, present, text};
 const GROUP: &str = "admissionregistration.k8s.io";
 
-/// Its kinds.
+/// Webhook configurations and policies with their bindings.
 pub fn kinds() -> Vec<Generic> {
     vec![
         plain(Options {

@@ -9,7 +9,7 @@ use crate::table::{age, name};
 use crate::tree::{at_mut, default_zero, items, items_mut, object_mut, present, text};
 const GROUP: &str = "resource.k8s.io";
 
-/// Its kinds.
+/// Claims, classes and slices of devices.
 pub fn kinds() -> Vec<Generic> {
     vec![
         plain(Options { generation: true, ..Options::of(GROUP, "deviceclasses") }).name_and_age(),

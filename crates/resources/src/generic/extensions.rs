@@ -8,7 +8,7 @@ use crate::options::{Observer, Options};
 use crate::table::{UNSET, age, list_with_more, name};
 use crate::tree::{at_mut, default_to, items, present, text};
 
-/// Its kinds.
+/// Kinds by which a cluster's API is extended.
 pub fn kinds() -> Vec<Generic> {
     vec![
         plain(Options {

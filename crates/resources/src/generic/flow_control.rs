@@ -9,7 +9,7 @@ use crate::table::{NONE, age, name, or_none};
 use crate::tree::{at_mut, default_to, default_zero, ensure, int0, items, object_mut, present, text};
 const GROUP: &str = "flowcontrol.apiserver.k8s.io";
 
-/// Its kinds.
+/// Flow schemas and priority levels.
 pub fn kinds() -> Vec<Generic> {
     vec![
         plain(Options { generation: true, ..Options::of(GROUP, "flowschemas") })

@@ -1,7 +1,7 @@
 //! Kinds that are asked and answered, never stored: reviews, bindings, component statuses.
 use super::kind::{Generic, asked};
 
-/// Its kinds.
+/// Kinds that are answered and never stored.
 pub fn kinds() -> Vec<Generic> {
     vec![
         asked("", "componentstatuses"),

@@ -12,7 +12,7 @@ mod sqlite;
 pub use memory::MemoryEngine;
 pub use sqlite::SqliteEngine;
 
-/// One change.
+/// One change of one name in the engine's table of bytes.
 #[derive(Clone, Debug)]
 pub enum Op {
     /// Stores the row under a number, new or not.
@@ -31,9 +31,9 @@ pub enum Op {
     },
     /// Stores a named value: few, small, never removed.
     Mark {
-        /// The name.
+        /// Where the value is kept; see `format` for what names say.
         name: String,
-        /// The value.
+        /// What is kept; the engine does not look into it.
         value: Vec<u8>,
     },
 }
@@ -43,14 +43,14 @@ pub enum Op {
 pub enum Entry<'a> {
     /// A row, head and body in one.
     Record {
-        /// Its bytes.
+        /// What is kept under the name.
         value: &'a [u8],
     },
     /// A named value.
     Mark {
-        /// The name.
+        /// Where the value is kept.
         name: &'a str,
-        /// The value.
+        /// What is kept there.
         value: &'a [u8],
     },
 }

@@ -79,11 +79,11 @@ pub enum Frame {
     },
     /// More headers of a stream.
     Headers {
-        /// The stream.
+        /// The stream that is opened.
         id: u32,
         /// The sender will send nothing more.
         fin: bool,
-        /// The headers.
+        /// What it is opened with.
         headers: Headers,
     },
     /// Room in a flow control window; spdystream neither sends nor obeys it.
@@ -95,11 +95,11 @@ pub enum Frame {
     },
     /// Bytes of a stream. A long frame comes in several parts; only the last carries `fin`.
     Data {
-        /// The stream.
+        /// The stream that the bytes belong to.
         id: u32,
         /// The sender will send nothing more.
         fin: bool,
-        /// The payload.
+        /// The bytes, perhaps none.
         data: Bytes,
     },
 }

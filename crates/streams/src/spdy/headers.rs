@@ -21,7 +21,7 @@ const STEP_BYTES: usize = 4 * 1024;
 pub struct Headers(Vec<(String, String)>);
 
 impl Headers {
-    /// No headers.
+    /// An empty block, which is what data without metadata is opened with.
     pub fn new() -> Self {
         Self::default()
     }

@@ -36,7 +36,7 @@ impl NodeAuthorizer {
         Self { graph, rules: default_rules("system:node") }
     }
 
-    /// The graph.
+    /// What is reachable from which node; whoever follows the objects keeps it up.
     pub fn graph(&self) -> &Arc<NodeGraph> {
         &self.graph
     }

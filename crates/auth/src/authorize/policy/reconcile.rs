@@ -10,7 +10,7 @@ use crate::authorize::rbac::{PolicyRule, Uncovered, covers};
 pub enum Reconciled {
     /// It is as it should be, or protected.
     Keep,
-    /// Create it.
+    /// The object is missing: create this one.
     Create(Value),
     /// Write this in place of the stored one.
     Update(Value),

@@ -3,7 +3,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Attributes;
 
-/// `rbac.authorization.k8s.io/v1` PolicyRule.
+/// What a role allows (`rbac.authorization.k8s.io/v1` PolicyRule); empty lists match nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PolicyRule {

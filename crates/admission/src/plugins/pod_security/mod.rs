@@ -140,20 +140,17 @@ fn template<'a>(a: &'a Attributes<'_>) -> Option<&'a Value> {
 
 /// Whether an update changes anything the checks look at: new images and what is otherwise mutable cannot.
 fn significant(old: &Value, new: &Value) -> bool {
-    let rest = |pod: &Value| {
-        let mut spec = at(pod, &["spec"]).clone();
-        for field in ["tolerations", "activeDeadlineSeconds", "terminationGracePeriodSeconds", "nodeName"] {
-            spec.as_object_mut().map(|s| s.remove(field));
+    const FREE: [&str; 4] = ["tolerations", "activeDeadlineSeconds", "terminationGracePeriodSeconds", "nodeName"];
+    let same_spec = match (at(old, &["spec"]), at(new, &["spec"])) {
+        (Value::Object(old), Value::Object(new)) => {
+            let checked = |(key, _): &(&String, &Value)| !FREE.contains(&key.as_str());
+            old.iter().filter(checked).eq(new.iter().filter(checked))
         }
-        spec
+        (old, new) => old == new,
     };
-    let profiles = |pod: &Value| -> Vec<(String, String)> {
-        strings(pod, &["metadata", "annotations"])
-            .filter(|(k, _)| k.contains("apparmor") || k.contains("seccomp"))
-            .map(|(k, v)| (k.to_owned(), v.to_owned()))
-            .collect()
-    };
-    rest(old) != rest(new) || profiles(old) != profiles(new)
+    let profiles = |(key, _): &(&str, &str)| key.contains("apparmor") || key.contains("seccomp");
+    let annotations = |pod| strings(pod, &["metadata", "annotations"]).filter(profiles);
+    !same_spec || !annotations(old).eq(annotations(new))
 }
 
 /// Labels must say something that is understood.
@@ -238,6 +235,17 @@ mod tests {
         assert!(notes.warnings[0].contains("host namespaces (hostNetwork=true)"));
         assert!(run(plugin(), Ask::pod(pod(true)).named("free", "p")).await.unwrap().notes.warnings.is_empty());
         assert!(run(plugin(), Ask::update("/pods", pod(true), pod(true))).await.is_ok(), "nothing significant changed");
+        let changed = |field: &str| {
+            let mut new = pod(true);
+            new["spec"][field] = json!("x");
+            significant(&pod(true), &new)
+        };
+        assert_eq!(["nodeName", "hostPID", "tolerations"].map(changed), [false, true, false]);
+        let mut profiled = pod(true);
+        profiled["metadata"]["annotations"] = json!({"container.apparmor.security.beta.kubernetes.io/c": "unconfined"});
+        assert!(significant(&pod(true), &profiled) && significant(&profiled, &pod(true)));
+        profiled["metadata"]["annotations"] = json!({"other": "x"});
+        assert!(!significant(&pod(true), &profiled));
         let exempt = json!({"exemptions": {"namespaces": ["a"]}, "defaults": {"enforce": "restricted"}});
         let configured = || PodSecurity::new(&d, &exempt).unwrap();
         assert!(run(configured(), Ask::pod(pod(true))).await.is_ok());

@@ -73,7 +73,7 @@ impl PathElement {
     /// As a key of a FieldsV1 object.
     pub fn serialize(&self) -> String {
         match self {
-            Self::Field(name) => format!("f:{name}"),
+            Self::Field(name) => ["f:", name].concat(),
             Self::Value(v) => format!("v:{}", v.0),
             Self::Key(keys) => {
                 let map: Map<String, Value> = keys.iter().map(|(k, v)| (k.clone(), v.0.clone())).collect();

@@ -203,6 +203,10 @@ impl Difference {
 
 fn compare_at(shape: &Shape, old: Option<&Value>, new: Option<&Value>) -> Difference {
     let mut out = Difference::default();
+    if let (None, Some(new)) = (old, new) {
+        out.added = Part { member: true, below: all_added(shape, new) };
+        return out;
+    }
     let kinds = match (old, new) {
         (Some(_), None) => [Some(atom(shape, old)), None],
         (None, _) => [Some(atom(shape, new)), None],
@@ -238,6 +242,29 @@ fn compare_at(shape: &Shape, old: Option<&Value>, new: Option<&Value>) -> Differ
         out.whole(old, new);
     }
     out
+}
+
+/// The paths below a value that was not there before; all of them are members, and so is the value's own. Most of what a
+/// create sets is such.
+fn all_added(shape: &Shape, new: &Value) -> FieldSet {
+    let mut set = FieldSet::default();
+    match (atom(shape, Some(new)), new) {
+        (Atom::List, Value::Array(items)) => {
+            let of_element = shape.element();
+            for (element, items) in by_element(shape, items) {
+                // Duplicates count as one value.
+                let below = if let [only] = items[..] { all_added(&of_element, only) } else { FieldSet::default() };
+                set.put(element, true, below);
+            }
+        }
+        (Atom::Map, Value::Object(map)) => {
+            for (key, value) in map {
+                set.put(PathElement::Field(key.clone()), true, all_added(&child(shape, key), value));
+            }
+        }
+        _ => {}
+    }
+    set
 }
 
 fn array(value: Option<&Value>) -> &[Value] {

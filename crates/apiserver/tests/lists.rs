@@ -5,7 +5,9 @@
 mod common;
 
 use common::{Api, Lines};
+use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
+use kelson_transport::{TakesObjects, WatchItem, WatchItems};
 use serde_json::{Value, json};
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
@@ -181,4 +183,62 @@ async fn watches_bookmark_and_end_in_time() {
         assert_eq!(event["type"], "BOOKMARK");
     }
     assert!((98..=101).contains(&begun.elapsed().as_secs()), "{:?}", begun.elapsed());
+}
+
+/// The next `count` events of a watcher of this process, as frames would have them.
+async fn objects(items: &WatchItems, count: usize) -> Vec<Value> {
+    let mut stream = items.take().unwrap();
+    let mut found = Vec::new();
+    while found.len() < count {
+        for item in stream.next().await.unwrap() {
+            match item {
+                WatchItem::Object { kind, object } => {
+                    found.push(json!({"type": kind, "object": object.read::<Value>().unwrap()}));
+                }
+                WatchItem::Frames(lines) => {
+                    found.extend(serde_json::Deserializer::from_slice(&lines).into_iter().map(Result::unwrap));
+                }
+            }
+        }
+    }
+    found
+}
+
+#[tokio::test]
+async fn watchers_of_the_process_see_what_frames_say() {
+    let api = Api::start().await;
+    fill(&api, &[("a", "r")]).await;
+    // A body that is larger than all that is kept of trees: its readers decode the bytes.
+    let large = json!({"metadata": {"name": "large", "labels": {"color": "r"}}, "data": {"x": "x".repeat(300_000)}});
+    let partial = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
+    for (query, accept) in [
+        ("labelSelector=color%3Dr", "application/json"),
+        ("sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true", "application/json"),
+        ("labelSelector=color%3Dr", partial),
+    ] {
+        let uri = format!("{MAPS}?watch=1&{query}");
+        let mut frames = Lines::new(api.raw("GET", &uri, &[("accept", accept)], "").await);
+        let mut request = http::Request::get(&uri).header("accept", accept).body(bytes::Bytes::new()).unwrap();
+        request.extensions_mut().insert(TakesObjects);
+        let answer = api.send(common::admin(), request).await;
+        let items = answer.extensions().get::<WatchItems>().expect("objects").clone();
+        fill(&api, &[("b", "r")]).await;
+        api.call("PATCH", &format!("{MAPS}/b"), json!({"data": {"x": "y"}})).await;
+        api.create(MAPS, large.clone()).await;
+        api.call("PATCH", &format!("{MAPS}/b"), json!({"metadata": {"labels": {"color": "g"}}})).await;
+        api.call("DELETE", &format!("{MAPS}/b"), Value::Null).await;
+        api.call("DELETE", &format!("{MAPS}/large"), Value::Null).await;
+        let mut expected = Vec::new();
+        while expected.iter().filter(|e: &&Value| e["type"] == "DELETED").count() < 2 {
+            expected.push(frames.next().await.unwrap());
+        }
+        assert_eq!(objects(&items, expected.len()).await, expected, "{uri} {accept}");
+    }
+}
+
+#[tokio::test]
+async fn who_does_not_ask_for_objects_gets_frames() {
+    let api = Api::start().await;
+    let answer = api.raw("GET", &format!("{MAPS}?watch=1"), &[], "").await;
+    assert!(answer.extensions().get::<WatchItems>().is_none());
 }

@@ -7,6 +7,7 @@ use bytes::Bytes;
 use http::{Method, header};
 use http_body_util::BodyExt as _;
 use kelson_meta::Status;
+use kelson_transport::{TakesObjects, WatchItems};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::{ClientError, Object, Request, ResourceType, Response, Transport, TransportError, WatchStream};
@@ -34,7 +35,7 @@ pub struct List<T> {
     /// Position and continuation.
     #[serde(default)]
     pub metadata: ListMeta,
-    /// The objects.
+    /// Objects in the order of the server: by namespace and name.
     #[serde(default = "Vec::new", deserialize_with = "null_is_empty")]
     pub items: Vec<T>,
 }
@@ -43,7 +44,7 @@ fn null_is_empty<'de, D: serde::Deserializer<'de>, T: DeserializeOwned>(d: D) ->
     Ok(Option::<Vec<T>>::deserialize(d)?.unwrap_or_default())
 }
 
-/// `metav1.ListMeta`.
+/// Metadata of a list (`metav1.ListMeta`).
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ListMeta {
@@ -65,7 +66,7 @@ pub struct ListParams {
     pub fields: String,
     /// At most this many per part; 0: all.
     pub limit: u32,
-    /// Continue token.
+    /// Where the part before this one ended, as the server named it; empty for the first.
     pub continue_token: String,
     /// Revision to start at; empty: the newest.
     pub resource_version: String,
@@ -119,13 +120,13 @@ impl Query {
 /// The patch formats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PatchKind {
-    /// RFC 6902.
+    /// RFC 6902: a list of operations on paths.
     Json,
-    /// RFC 7386.
+    /// RFC 7386: members replace members, null removes, lists are replaced whole.
     Merge,
     /// Kubernetes' own, by merge keys.
     Strategic,
-    /// Server-side apply.
+    /// Server-side apply: all that this manager wants to own.
     Apply,
 }
 
@@ -167,7 +168,7 @@ impl WriteOptions {
 /// How dependents go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub enum PropagationPolicy {
-    /// They stay.
+    /// Dependents stay and lose their reference to the owner.
     Orphan,
     /// They go later.
     Background,
@@ -194,10 +195,10 @@ pub struct DeleteOptions {
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Preconditions {
-    /// UID.
+    /// Only the object with this UID.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub uid: Option<String>,
-    /// Resource version.
+    /// Only the object as it is at this version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub resource_version: Option<String>,
 }
@@ -248,6 +249,18 @@ impl Client {
         accept: &'static str,
         body: Bytes,
     ) -> Result<Response, ClientError> {
+        let request = self.request(method, uri, content_type, accept, body)?;
+        Ok(self.transport.send(request).await?)
+    }
+
+    fn request(
+        &self,
+        method: Method,
+        uri: &str,
+        content_type: &str,
+        accept: &'static str,
+        body: Bytes,
+    ) -> Result<Request, ClientError> {
         let mut request = Request::new(body);
         *request.method_mut() = method;
         *request.uri_mut() = uri.parse().map_err(|e| ClientError::Request(format!("{uri}: {e}")))?;
@@ -258,7 +271,7 @@ impl Client {
             let value = content_type.parse().map_err(|_| ClientError::Request("content type".into()))?;
             headers.insert(header::CONTENT_TYPE, value);
         }
-        Ok(self.transport.send(request).await?)
+        Ok(request)
     }
 
     /// Sends a request and gives the answer's bytes, or the server's `Status` as the error.
@@ -338,10 +351,13 @@ impl Client {
             q.add("sendInitialEvents", "true").add("resourceVersionMatch", "NotOlderThan");
         }
         let uri = format!("{path}{}", q.0);
-        let response = self.raw_accepting(Method::GET, &uri, "", accept, Bytes::new()).await?;
+        let mut request = self.request(Method::GET, &uri, "", accept, Bytes::new())?;
+        request.extensions_mut().insert(TakesObjects);
+        let response = self.transport.send(request).await?;
         let code = response.status();
         if code.is_success() {
-            return Ok(WatchStream::new(response.into_body()));
+            let items = response.extensions().get::<WatchItems>().and_then(WatchItems::take);
+            return Ok(WatchStream::new(response.into_body(), items));
         }
         let body = response.into_body().collect().await?.to_bytes();
         Err(status_of(code, &body))

@@ -1,9 +1,13 @@
-//! Decodes the frames of a JSON watch. A frame is one line; the server ends the stream at its own time limit.
+//! Decodes the frames of a JSON watch. A frame is one line; the server ends the stream at its own time limit. A server in
+//! the same process hands objects over instead, which all watchers of a change share.
+use std::collections::VecDeque;
 use std::marker::PhantomData;
 
 use bytes::{Buf as _, BytesMut};
+use futures::StreamExt as _;
 use http_body_util::BodyExt as _;
 use kelson_meta::Status;
+use kelson_transport::{WatchItem, WatchItemStream};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -17,13 +21,13 @@ const FRAME_MAX_BYTES: usize = 8 << 20;
 pub enum WatchEvent<T> {
     /// The object exists as of now.
     Added(T),
-    /// It changed.
+    /// It was there before, and has changed.
     Modified(T),
     /// It is gone; the last state.
     Deleted(T),
     /// Everything up to this revision has been sent.
     Bookmark {
-        /// The position.
+        /// Where a watch that follows this one begins.
         resource_version: String,
         /// Ends the initial events of a watch-list.
         initial_end: bool,
@@ -33,6 +37,10 @@ pub enum WatchEvent<T> {
 /// A running watch.
 pub struct WatchStream<T> {
     body: Body,
+    /// What a server of this process gives in place of the body.
+    items: Option<WatchItemStream>,
+    /// Items that have come and are not read yet.
+    ready: VecDeque<WatchItem>,
     buffer: BytesMut,
     /// How much of the buffer is known to hold no line end.
     scanned: usize,
@@ -54,8 +62,9 @@ struct BookmarkObject {
 }
 
 impl<T: DeserializeOwned> WatchStream<T> {
-    pub(crate) fn new(body: Body) -> Self {
-        Self { body, buffer: BytesMut::new(), scanned: 0, object: PhantomData }
+    pub(crate) fn new(body: Body, items: Option<WatchItemStream>) -> Self {
+        let ready = VecDeque::new();
+        Self { body, items, ready, buffer: BytesMut::new(), scanned: 0, object: PhantomData }
     }
 
     /// The next event; `None` when the server ended the watch. An `ERROR` event is an error.
@@ -72,6 +81,17 @@ impl<T: DeserializeOwned> WatchStream<T> {
             if self.scanned > FRAME_MAX_BYTES {
                 return Err(ClientError::Decode(format!("watch frame over {FRAME_MAX_BYTES} bytes")));
             }
+            if let Some(items) = &mut self.items {
+                match self.ready.pop_front() {
+                    Some(WatchItem::Object { kind, object }) => return event(kind, object.read()).map(Some),
+                    Some(WatchItem::Frames(frames)) => self.buffer.extend_from_slice(&frames),
+                    None => match items.next().await {
+                        Some(more) => self.ready.extend(more),
+                        None => return Ok(None),
+                    },
+                }
+                continue;
+            }
             match self.body.frame().await {
                 None if self.buffer.iter().all(u8::is_ascii_whitespace) => return Ok(None),
                 None => return Err(TransportError("watch ended inside a frame".into()).into()),
@@ -82,6 +102,17 @@ impl<T: DeserializeOwned> WatchStream<T> {
                 }
             }
         }
+    }
+}
+
+/// A change of the kind that its frame would name.
+fn event<T>(kind: &str, object: Result<T, serde_json::Error>) -> Result<WatchEvent<T>, ClientError> {
+    let object = object.map_err(|e| ClientError::Decode(format!("watched object: {e}")))?;
+    match kind {
+        "ADDED" => Ok(WatchEvent::Added(object)),
+        "MODIFIED" => Ok(WatchEvent::Modified(object)),
+        "DELETED" => Ok(WatchEvent::Deleted(object)),
+        other => Err(ClientError::Decode(format!("watch event of unknown type {other:?}"))),
     }
 }
 
@@ -153,5 +184,37 @@ mod tests {
             };
             assert_eq!(found, expected, "{line}");
         }
+    }
+
+    #[tokio::test]
+    async fn objects_of_the_process_come_in_order_with_frames() {
+        #[derive(Deserialize, Debug)]
+        struct Thing {
+            a: i32,
+        }
+        let object = |kind, a: i32| WatchItem::Object {
+            kind,
+            object: kelson_transport::SharedObject::Tree(std::sync::Arc::new(serde_json::json!({"a": a}))),
+        };
+        let bookmark = br#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"5"}}}"#;
+        let mut lines = bookmark.to_vec();
+        lines.push(b'\n');
+        let batches = vec![
+            vec![object("ADDED", 1), WatchItem::Frames(lines.into()), object("MODIFIED", 2)],
+            vec![object("DELETED", 3), object("OTHER", 4)],
+        ];
+        let items: WatchItemStream = Box::pin(futures::stream::iter(batches));
+        let mut watch = WatchStream::<Thing>::new(crate::full_body(""), Some(items));
+        let mut seen = Vec::new();
+        while let Ok(Some(event)) = watch.next().await {
+            seen.push(match event {
+                WatchEvent::Added(t) => format!("added {}", t.a),
+                WatchEvent::Modified(t) => format!("modified {}", t.a),
+                WatchEvent::Deleted(t) => format!("deleted {}", t.a),
+                WatchEvent::Bookmark { resource_version, .. } => format!("bookmark {resource_version}"),
+            });
+        }
+        assert_eq!(seen, ["added 1", "bookmark 5", "modified 2", "deleted 3"]);
+        assert!(matches!(watch.next().await, Ok(None)), "the end of the stream is the end of the watch");
     }
 }

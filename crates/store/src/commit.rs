@@ -189,8 +189,9 @@ impl Committer {
     }
 
     /// The record that an allowed write makes at the committer's revision.
-    fn record(&mut self, write: Write, current: Option<&Arc<Record>>) -> (EventKind, Arc<Record>) {
+    fn record(&mut self, mut write: Write, current: Option<&Arc<Record>>) -> (EventKind, Arc<Record>) {
         let revision = self.revision;
+        let form = write.form.take();
         let (kind, (bytes, at), meta) = match (write.action, current) {
             (Action::Put { body, meta }, current) => {
                 let kind = if current.is_some() { EventKind::Modified } else { EventKind::Added };
@@ -211,7 +212,11 @@ impl Committer {
             None => Key { namespace: self.namespaces.share(write.key.namespace), ..write.key },
         };
         let created = current.map_or(revision, |record| record.create_revision());
-        (kind, Arc::new(Record::new(key, bytes, at, revision, created, meta)))
+        let record = Arc::new(Record::new(key, bytes, at, revision, created, meta));
+        if let Some(form) = form {
+            self.shared.forms.keep(&record, form.make(revision));
+        }
+        (kind, record)
     }
 
     fn intern(&mut self, meta: RecordMeta) -> RecordMeta {

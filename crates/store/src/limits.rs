@@ -20,6 +20,9 @@ pub const LOG_SWEEP_EVERY_S: u64 = 30;
 pub const CURSOR_BATCH_MAX: usize = 256;
 /// Bytes of encoded watch frames kept for reuse, over all events and encodings.
 pub const FRAME_CACHE_BYTES_MAX: usize = 4 << 20;
+/// JSON bytes of the records written last whose trees are lent to readers in the process; a tree takes about ten times its
+/// JSON.
+pub const FORM_RECORD_BYTES_MAX: usize = 128 << 10;
 /// Decoded forms (one per type) that a record keeps for in-process readers.
 pub const DECODED_TYPES_MAX: usize = 4;
 /// Bytes that all records together may take before writes that would make them more are refused, by default. All of it

@@ -5,7 +5,9 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use parking_lot::Mutex;
 
+use crate::form::Form;
 use crate::key::Key;
 use crate::limits::DECODED_TYPES_MAX;
 use crate::meta::RecordMeta;
@@ -21,6 +23,7 @@ pub struct Record {
     meta: RecordMeta,
     protobuf: OnceLock<Bytes>,
     decoded: OnceLock<Box<Decoded>>,
+    form: Mutex<Option<Form>>,
 }
 
 /// One decoded form, and the next of another type.
@@ -38,8 +41,8 @@ impl Record {
         create_revision: u64,
         meta: RecordMeta,
     ) -> Self {
-        let (protobuf, decoded) = (OnceLock::new(), OnceLock::new());
-        Self { key, bytes, revision, create_revision, revision_at, meta, protobuf, decoded }
+        let (protobuf, decoded, form) = (OnceLock::new(), OnceLock::new(), Mutex::default());
+        Self { key, bytes, revision, create_revision, revision_at, meta, protobuf, decoded, form }
     }
 
     /// The record's name.
@@ -108,6 +111,18 @@ impl Record {
             slot = &entry.next;
         }
         Ok(value)
+    }
+
+    /// What the record was made of, while it is one of those written last ([`crate::Write::with_form`]).
+    #[must_use]
+    pub fn form<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
+        let form = self.form.lock().clone()?;
+        form.downcast().ok()
+    }
+
+    /// Sets or forgets the form; gives the former one.
+    pub(crate) fn set_form(&self, form: Option<Form>) -> Option<Form> {
+        std::mem::replace(&mut *self.form.lock(), form)
     }
 
     fn kept<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {

@@ -8,6 +8,7 @@ use parking_lot::RwLock;
 
 use crate::event::FrameBudget;
 use crate::expiry::Expiry;
+use crate::form::RecentForms;
 use crate::health::HealthBoard;
 use crate::queue::Queue;
 use crate::state::State;
@@ -18,6 +19,7 @@ pub(crate) struct Shared {
     pub state: RwLock<State>,
     pub queue: Queue,
     pub frames: Arc<FrameBudget>,
+    pub forms: RecentForms,
     pub expiry: Expiry,
     pub counters: Counters,
     pub health: HealthBoard,

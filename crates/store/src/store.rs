@@ -136,6 +136,7 @@ impl Store {
             state: RwLock::new(state),
             queue: Queue::default(),
             frames: Arc::default(),
+            forms: crate::form::RecentForms::default(),
             expiry,
             counters: Counters::default(),
             health: HealthBoard::default(),
@@ -170,7 +171,9 @@ impl Store {
     /// visible to anybody.
     pub async fn commit(&self, write: Write) -> Result<Committed, StoreError> {
         let answer = self.begin(write).await?;
-        answer.await.map_err(|_| StoreError::Closed)?
+        let answer = answer.await;
+        drop(self.shared().forms.take_gone());
+        answer.map_err(|_| StoreError::Closed)?
     }
 
     /// The record under a name; `namespace` is empty for cluster-scoped resources.

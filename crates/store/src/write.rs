@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::body::Body;
+use crate::form::MakeForm;
 use crate::key::Key;
 use crate::meta::{RecordMeta, Uid};
 use crate::record::Record;
@@ -39,7 +40,7 @@ pub enum Durability {
 pub enum Action {
     /// Store this body.
     Put {
-        /// The object.
+        /// The object's JSON, without a revision.
         body: Body,
         /// What to keep beside it.
         meta: RecordMeta,
@@ -51,8 +52,8 @@ pub enum Action {
     },
 }
 
-/// One write.
-#[derive(Clone, Debug)]
+/// One change of one key, with what must hold for it to happen.
+#[derive(Debug)]
 pub struct Write {
     /// What to write.
     pub key: Key,
@@ -64,6 +65,8 @@ pub struct Write {
     pub action: Action,
     /// When to answer.
     pub durability: Durability,
+    /// What the record is made of, for those who read it while it is new.
+    pub form: Option<MakeForm>,
 }
 
 impl Write {
@@ -82,13 +85,15 @@ impl Write {
     /// Stores a body under any precondition.
     #[must_use]
     pub fn put(key: Key, precondition: Precondition, body: Body, meta: RecordMeta) -> Self {
-        Self { key, precondition, uid: None, action: Action::Put { body, meta }, durability: Durability::Synced }
+        let action = Action::Put { body, meta };
+        Self { key, precondition, uid: None, action, durability: Durability::Synced, form: None }
     }
 
     /// Removes a record.
     #[must_use]
     pub fn delete(key: Key, precondition: Precondition) -> Self {
-        Self { key, precondition, uid: None, action: Action::Delete { body: None }, durability: Durability::Synced }
+        let action = Action::Delete { body: None };
+        Self { key, precondition, uid: None, action, durability: Durability::Synced, form: None }
     }
 
     /// The same write, with an expected UID.
@@ -102,6 +107,14 @@ impl Write {
     #[must_use]
     pub fn relaxed(mut self) -> Self {
         self.durability = Durability::Relaxed;
+        self
+    }
+
+    /// The same write, with the form that its record is made of. It must be what the body's bytes decode to, with the
+    /// revision in its place.
+    #[must_use]
+    pub fn with_form(mut self, form: MakeForm) -> Self {
+        self.form = Some(form);
         self
     }
 

@@ -3,11 +3,15 @@
 //! for components of its process.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod watch;
+
 use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
+
+pub use watch::{SharedObject, TakesObjects, WatchItem, WatchItemStream, WatchItems};
 
 /// A request with its whole body in memory (bodies the client sends are bounded by what it built).
 pub type Request = http::Request<Bytes>;

@@ -7,6 +7,7 @@ use futures::FutureExt as _;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 use kelson_meta::Status;
+use kelson_transport::TakesObjects;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
@@ -38,6 +39,7 @@ pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, i
     let audit_id = audit_id(&parts.headers);
     let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
     let in_process = matches!(identity, Identity::Known(_));
+    let takes_objects = in_process && parts.extensions.remove::<TakesObjects>().is_some();
     let user = AssertUnwindSafe(identify::identify(server, &mut parts, identity)).catch_unwind().await;
     let mut answer = match user.unwrap_or_else(|_| Err(fault())) {
         Err(status) => answer::status(&status, &errors_as),
@@ -55,6 +57,7 @@ pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, i
                 route,
                 audit_id: audit_id.clone(),
                 user,
+                takes_objects,
                 upgrade: Mutex::new(upgrade),
                 warnings: Mutex::default(),
                 notes: Mutex::default(),

@@ -7,6 +7,7 @@ use kelson_codec::Encoding;
 use kelson_codec::proto;
 use kelson_meta::Status;
 use kelson_store::{Event, EventKind, Frame, Record};
+use kelson_transport::{SharedObject, WatchItem};
 use serde_json::{Value, json};
 
 use crate::catalog::record::{self, parse};
@@ -27,6 +28,8 @@ pub enum Piece {
     Plain(&'static str, Arc<Record>),
     /// A kind of event and an object in the stored form, still to be brought into the watcher's view.
     Object(&'static str, Value),
+    /// A kind of event and an object that a watcher in this process shares with others.
+    Shared(&'static str, SharedObject),
 }
 
 /// The object as it was, at the revision that took it out of the watcher's sight.
@@ -42,12 +45,21 @@ pub struct Framer {
     accepted: Accepted,
     view: ViewOptions,
     columns_sent: bool,
+    /// The watcher takes objects.
+    shares: bool,
 }
 
 impl Framer {
     /// For one watch.
     pub fn new(served: Arc<Served>, accepted: Accepted, view: ViewOptions) -> Self {
-        Self { served, accepted, view, columns_sent: false }
+        Self { served, accepted, view, columns_sent: false, shares: false }
+    }
+
+    /// For a watch of this process: objects that stand as they are stored, or of which metadata is shown, go as they are.
+    pub fn sharing(mut self) -> Self {
+        let shown = matches!(self.accepted.view, View::Whole | View::Partial(_));
+        self.shares = shown && self.accepted.encoding == Encoding::Json && !self.served.converts();
+        self
     }
 
     fn is_plain(&self, record: &Record) -> bool {
@@ -79,6 +91,9 @@ impl Framer {
 
     /// The event as it happened: in the plain forms its frame is made once for all watchers.
     fn as_it_is(&self, event: &Arc<Event>, kind: &'static str) -> Option<Piece> {
+        if self.shares {
+            return self.of_record(kind, &event.record);
+        }
         let slot = match self.accepted.encoding {
             Encoding::Json if self.is_plain(&event.record) => Frame::Json,
             Encoding::Protobuf if self.is_plain(&event.record) => Frame::Protobuf,
@@ -94,6 +109,9 @@ impl Framer {
 
     /// An event about a record that this watcher alone sees so: an initial one, or one that its selectors changed.
     pub fn of_record(&self, kind: &'static str, record: &Arc<Record>) -> Option<Piece> {
+        if let Some(shared) = self.shared(record) {
+            return Some(Piece::Shared(kind, shared));
+        }
         match self.accepted.encoding {
             Encoding::Json if self.is_plain(record) => Some(Piece::Plain(kind, Arc::clone(record))),
             Encoding::Protobuf if self.is_plain(record) => proto_record(&self.served, kind, record).map(Piece::Frame),
@@ -110,6 +128,32 @@ impl Framer {
         }
     }
 
+    /// The record for a watcher that takes objects; `None` for all others, and for metadata whose tree is not at hand: it is
+    /// cut out of the JSON.
+    fn shared(&self, record: &Record) -> Option<SharedObject> {
+        match (self.shares, self.accepted.view, record.form()) {
+            (true, View::Whole, Some(tree)) => Some(SharedObject::Tree(tree)),
+            (true, View::Whole, None) => Some(SharedObject::Text(record.bytes().clone())),
+            (true, View::Partial(version), Some(tree)) => Some(SharedObject::Metadata(tree, version)),
+            _ => None,
+        }
+    }
+
+    /// Some events for a watcher that takes objects.
+    ///
+    /// # Errors
+    /// As [`Framer::bytes`].
+    pub async fn items(&mut self, pieces: Vec<Piece>) -> Result<Vec<WatchItem>, Status> {
+        let mut items = Vec::with_capacity(pieces.len());
+        for piece in pieces {
+            items.push(match piece {
+                Piece::Shared(kind, object) => WatchItem::Object { kind, object },
+                other => WatchItem::Frames(self.bytes(vec![other]).await?),
+            });
+        }
+        Ok(items)
+    }
+
     /// The bytes of some events. Objects that need it are converted together.
     ///
     /// # Errors
@@ -120,7 +164,7 @@ impl Framer {
         }
         let objects = pieces.iter_mut().filter_map(|p| match p {
             Piece::Object(_, value) => Some(value.take()),
-            Piece::Frame(_) | Piece::Plain(..) => None,
+            Piece::Frame(_) | Piece::Plain(..) | Piece::Shared(..) => None,
         });
         let objects: Vec<Value> = objects.collect();
         let versions: Vec<Value> = objects.iter().map(|o| o["metadata"]["resourceVersion"].clone()).collect();
@@ -134,6 +178,8 @@ impl Framer {
             match piece {
                 Piece::Frame(frame) => out.extend_from_slice(&frame),
                 Piece::Plain(kind, record) => put_json_frame(kind, record.bytes(), &mut out),
+                // Only `items` has these.
+                Piece::Shared(..) => {}
                 Piece::Object(kind, _) => {
                     let Some((item, version)) = items.next() else { continue };
                     let value = self.viewed(item, version);

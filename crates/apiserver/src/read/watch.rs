@@ -8,7 +8,7 @@ use futures::stream;
 use http::StatusCode;
 use kelson_meta::Status;
 use kelson_store::{Cursor, Event, ListView, StoreError};
-use kelson_transport::TransportError;
+use kelson_transport::{TransportError, WatchItem, WatchItems};
 use rand::Rng as _;
 use tokio::time::Instant;
 
@@ -72,6 +72,7 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
         }
     };
     let framer = Framer::new(Arc::clone(served), accepted, view);
+    let framer = if cx.takes_objects { framer.sharing() } else { framer };
     let content_type = accepted.content_type(true);
     let cursor = match cursor {
         Ok(cursor) => cursor,
@@ -100,8 +101,14 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
         over: false,
         _metric: cx.server.metrics.watch_opened(&served.gr),
     };
+    if cx.takes_objects {
+        let items = stream::unfold(state, |mut state| async move { Some((state.next_items().await?, state)) });
+        let mut answer = answer::answer(StatusCode::OK, content_type, ApiBody::empty());
+        answer.extensions_mut().insert(WatchItems::new(items));
+        return Ok(answer);
+    }
     let chunks = stream::unfold(state, |mut state| async move {
-        let bytes = state.next().await?;
+        let bytes = state.next_bytes().await?;
         Some((Ok::<Bytes, TransportError>(bytes), state))
     });
     let answer = answer::answer(StatusCode::OK, content_type, ApiBody::stream(chunks));
@@ -175,13 +182,39 @@ struct State {
 
 impl State {
     /// The next bytes; `None` ends the watch.
-    async fn next(&mut self) -> Option<Bytes> {
+    async fn next_bytes(&mut self) -> Option<Bytes> {
+        let pieces = self.next().await?;
+        match self.framer.bytes(pieces).await {
+            Ok(bytes) => Some(bytes),
+            Err(error) => self.unshown(&error),
+        }
+    }
+
+    /// The next items for a watcher of this process; `None` ends the watch.
+    async fn next_items(&mut self) -> Option<Vec<WatchItem>> {
+        let pieces = self.next().await?;
+        match self.framer.items(pieces).await {
+            Ok(items) => Some(items),
+            Err(error) => self.unshown(&error).map(|frame| vec![WatchItem::Frames(frame)]),
+        }
+    }
+
+    /// A watcher that cannot be shown an event is told so and must start anew: it would miss a change.
+    fn unshown(&mut self, error: &Status) -> Option<Bytes> {
+        tracing::error!(%error, "watch event cannot be encoded");
+        self.over = true;
+        self.framer.error(error).ok()
+    }
+
+    /// The next events; `None` ends the watch.
+    async fn next(&mut self) -> Option<Vec<Piece>> {
         if self.over {
             return None;
         }
         if let Some(view) = self.initial.take() {
-            return self.initial_events(view).await;
+            return Some(self.initial_events(view));
         }
+        let frame = |bytes| vec![Piece::Frame(bytes)];
         loop {
             let wake = if self.bookmarks { self.next_bookmark.min(self.end) } else { self.end };
             let batch = tokio::select! {
@@ -190,7 +223,7 @@ impl State {
                 batch = self.cursor.next() => batch,
                 () = tokio::time::sleep_until(wake) => {
                     if let Some(bytes) = self.time() {
-                        return Some(bytes);
+                        return Some(frame(bytes));
                     }
                     if self.over {
                         return None;
@@ -203,26 +236,14 @@ impl State {
                 Err(StoreError::Closed) => return None,
                 Err(error) => {
                     self.over = true;
-                    return self.framer.error(&version_param::of_store(&error)).ok();
+                    return self.framer.error(&version_param::of_store(&error)).ok().map(frame);
                 }
             };
             let here = |e: &&Arc<Event>| self.namespace.is_empty() || *e.record.key().namespace == *self.namespace;
             let seen = batch.iter().filter(here);
             let pieces: Vec<Piece> = seen.filter_map(|e| self.framer.event(e, &self.selectors)).collect();
             if !pieces.is_empty() {
-                return self.bytes(pieces).await;
-            }
-        }
-    }
-
-    /// Events as bytes. A watcher that cannot be shown an event is told so and must start anew: it would miss a change.
-    async fn bytes(&mut self, pieces: Vec<Piece>) -> Option<Bytes> {
-        match self.framer.bytes(pieces).await {
-            Ok(bytes) => Some(bytes),
-            Err(error) => {
-                tracing::error!(%error, "watch event cannot be encoded");
-                self.over = true;
-                self.framer.error(&error).ok()
+                return Some(pieces);
             }
         }
     }
@@ -250,7 +271,7 @@ impl State {
     }
 
     /// A piece of the initial events, and the bookmark behind the last.
-    async fn initial_events(&mut self, view: ListView) -> Option<Bytes> {
+    fn initial_events(&mut self, view: ListView) -> Vec<Piece> {
         let everything = self.selectors.is_everything();
         let (mut pieces, mut bytes, mut taken) = (Vec::new(), 0, 0);
         for record in view.iter_from(self.sent) {
@@ -271,6 +292,6 @@ impl State {
         {
             pieces.push(Piece::Frame(frame));
         }
-        self.bytes(pieces).await
+        pieces
     }
 }

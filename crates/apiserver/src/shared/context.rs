@@ -47,6 +47,8 @@ pub struct RequestContext {
     pub audit_id: HeaderValue,
     /// Who asks.
     pub user: Arc<UserInfo>,
+    /// A watcher of this process that reads objects instead of frames.
+    pub takes_objects: bool,
     /// The pending upgrade of the connection, for streaming subresources.
     pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
     /// Texts for `Warning` headers.
@@ -168,6 +170,7 @@ impl RequestContext {
             accepted: self.accepted,
             audit_id: self.audit_id.clone(),
             user: Arc::clone(&self.user),
+            takes_objects: false,
             upgrade: Mutex::new(None),
             warnings: Mutex::default(),
             notes: Mutex::default(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 use kelson_meta::{Clock, Status};
 use kelson_resources::Observer;
 use kelson_store::{
-    Body, Durability, Fields, Key, Labels, Precondition, Record, RecordMeta, Store, StoreError, Uid, Write,
+    Body, Durability, Fields, Key, Labels, MakeForm, Precondition, Record, RecordMeta, Store, StoreError, Uid, Write,
 };
 use serde_json::Value;
 
@@ -67,6 +67,16 @@ fn object(value: &Value, out: &mut Vec<u8>, mut member: impl FnMut(&str, &Value,
 fn put(value: &Value, out: &mut Vec<u8>) {
     // A tree's maps have text keys only, and memory takes everything.
     let _ = serde_json::to_writer(out, value);
+}
+
+/// The tree that a record is made of, lent to those who read the record while it is new.
+fn form(mut tree: Value) -> MakeForm {
+    MakeForm::new(move |revision| {
+        if let Some(version) = tree.get_mut("metadata").and_then(|m| m.get_mut("resourceVersion")) {
+            *version = revision.to_string().into();
+        }
+        Arc::new(tree)
+    })
 }
 
 impl<'a> Committer<'a> {
@@ -151,8 +161,8 @@ impl<'a> Committer<'a> {
         let mut value = served.working_to_stored(value).await?;
         let _turn = self.turn(served, Some(&mut value)).await;
         let (body, meta) = self.body(served, &mut value)?;
-        drop(value);
-        self.commit(served, Write::create(Key::new(served.store, namespace, name), body, meta)).await
+        let write = Write::create(Key::new(served.store, namespace, name), body, meta);
+        self.commit(served, write.with_form(form(value))).await
     }
 
     /// Replaces an object; writing what is there already is left out.
@@ -163,7 +173,6 @@ impl<'a> Committer<'a> {
         let mut value = served.working_to_stored(value).await?;
         let _turn = self.turn(served, Some(&mut value)).await;
         let (body, meta) = self.body(served, &mut value)?;
-        drop(value);
         if old.same_but_revision(&body) {
             // The same bytes at another revision than expected are a conflict all the same.
             let key = old.key();
@@ -173,7 +182,8 @@ impl<'a> Committer<'a> {
                 None => Err(Refused::Gone),
             };
         }
-        self.commit(served, Write::update(old.key().clone(), old.revision(), body, meta)).await
+        let write = Write::update(old.key().clone(), old.revision(), body, meta);
+        self.commit(served, write.with_form(form(value))).await
     }
 
     /// Removes an object that is still as it was read. `last` is its last state when that differs from what is stored.
@@ -192,6 +202,7 @@ impl<'a> Committer<'a> {
             let mut value = served.working_to_stored(value).await?;
             let (body, _) = self.body(served, &mut value)?;
             write.action = kelson_store::Action::Delete { body: Some(body) };
+            write.form = Some(form(value));
         }
         self.commit(served, write).await
     }

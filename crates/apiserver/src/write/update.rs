@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::catalog::Served;
-use crate::catalog::record::{Object, parse};
+use crate::catalog::record::{Object, parse, tree};
 use crate::read::encode;
 use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
@@ -160,11 +160,14 @@ pub async fn run(
 ) -> Result<Object, Status> {
     let attempt = |record: Arc<Record>| -> BoxFuture<'_, Result<Object, Refused>> {
         Box::pin(async move {
-            let old = served.stored_to_working(parse(&record)).await?;
+            let old = match served.converts() {
+                true => Arc::new(served.stored_to_working(parse(&record)).await?),
+                false => tree(&record),
+            };
             let new = match change.form {
                 Form::Working => make(&old)?,
                 Form::Served if !served.works_as_served() => {
-                    let new = make(&served.working_to_served(old.clone()).await?)?;
+                    let new = make(&served.working_to_served(Value::clone(&old)).await?)?;
                     prepare::to_working(served, new).await?
                 }
                 Form::Served => prepare::to_working(served, make(&old)?).await?,

@@ -22,7 +22,8 @@ pub use client::{
 pub use error::ClientError;
 pub use events::{EventRecorder, EventType, ObjectRef};
 pub use informer::{Change, Informer, InformerConfig, InformerHandle};
+pub use kelson_meta::Backoff;
 pub use kelson_transport::{Body, Request, Response, Transport, TransportError, full_body};
 pub use kind::{Object, ResourceType};
-pub use queue::{Backoff, WorkQueue};
+pub use queue::WorkQueue;
 pub use watch::{WatchEvent, WatchStream};

@@ -4,6 +4,7 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kelson_meta::Backoff;
 use kelson_tasks::contained;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -11,29 +12,6 @@ use tokio::time::Instant;
 
 /// Longest delay of a key: a longer one would overflow the clock. Whoever gets a key early finds that it is not yet time.
 const DELAY_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
-
-/// Exponential back-off per key.
-#[derive(Clone, Copy, Debug)]
-pub struct Backoff {
-    /// First delay.
-    pub base: Duration,
-    /// Longest delay.
-    pub max: Duration,
-}
-
-impl Default for Backoff {
-    /// Client-go's defaults for controllers: 5 ms doubling to 1000 s; ours is capped at five minutes.
-    fn default() -> Self {
-        Self { base: Duration::from_millis(5), max: Duration::from_secs(300) }
-    }
-}
-
-impl Backoff {
-    /// The delay after `failures` failures (0: the first).
-    pub fn delay(&self, failures: u32) -> Duration {
-        self.base.saturating_mul(1u32.checked_shl(failures).unwrap_or(u32::MAX)).min(self.max)
-    }
-}
 
 /// A deduplicating queue; cheap to clone.
 pub struct WorkQueue<K> {

@@ -4,6 +4,7 @@
 //! errors, name rules, cron schedules, helpers for object trees and the clock. No sockets, no schema, no policy of any component.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod backoff;
 mod clock;
 mod cron;
 mod field;
@@ -22,6 +23,7 @@ mod status;
 pub mod tree;
 pub mod version;
 
+pub use backoff::Backoff;
 pub use clock::{Clock, SystemClock, format_micro, format_seconds};
 pub use cron::CronSchedule;
 pub use field::{FieldError, FieldErrorKind, FieldErrors, FieldPath, too_long_detail, too_many_detail};

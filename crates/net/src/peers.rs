@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use ipnet::{IpNet, Ipv4Net};
 use kelson_client::{Client, Informer, InformerConfig, InformerHandle, ResourceType, slim_object};
-use kelson_meta::ObjectMeta;
+use kelson_meta::{Backoff, ObjectMeta};
 use kelson_tasks::Tasks;
 use serde::Deserialize;
 use tokio::sync::Notify;
@@ -17,9 +17,8 @@ use crate::overlay::Peer;
 
 /// How often the kernel's entries are compared with what they should be.
 const CHECK: Duration = Duration::from_secs(300);
-/// First and longest pause after a fault; doubled each time.
-const RETRY_FIRST: Duration = Duration::from_secs(1);
-const RETRY_MAX: Duration = Duration::from_secs(60);
+/// Pauses after faults.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(60));
 
 /// What is read of a Node.
 #[derive(Debug, Default, Deserialize)]
@@ -123,7 +122,7 @@ impl PeerWatch {
 async fn keep(network: Network, name: String, nodes: Arc<InformerHandle<NodeView>>, changed: Arc<Notify>) {
     // A cluster that cannot be read has no peers to take away.
     nodes.synced().await;
-    let (mut known, mut pause) = (None, RETRY_FIRST);
+    let (mut known, mut pause) = (None, RETRY.base);
     loop {
         let all = nodes.list();
         let peers = peers_of(all.iter().map(AsRef::as_ref), &name, network.config());
@@ -134,13 +133,13 @@ async fn keep(network: Network, name: String, nodes: Arc<InformerHandle<NodeView
                     tracing::info!(nodes = peers.len(), "the overlay leads to the other nodes");
                     known = Some(peers);
                 }
-                pause = RETRY_FIRST;
+                pause = RETRY.base;
                 CHECK
             }
             Err(e) => {
                 tracing::warn!(error = %e, retry_in = ?pause, "cannot connect the pods of other nodes");
                 let wait = pause;
-                pause = (pause * 2).min(RETRY_MAX);
+                pause = RETRY.after(Some(pause));
                 wait
             }
         };

@@ -5,15 +5,14 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kelson_meta::Backoff;
 use tokio::time::Instant;
 
 use crate::plugins::table::{PLUGINS_MAX, PluginSet};
 use crate::view::Pod;
 
-/// First back-off.
-pub const BACKOFF_FIRST: Duration = Duration::from_secs(1);
-/// Longest back-off.
-pub const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// Pauses of a pod between tries (upstream `podInitialBackoffSeconds`, `podMaxBackoffSeconds`).
+pub const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(10));
 /// An unschedulable pod is tried again after this, whatever happens.
 pub const UNSCHEDULABLE_MAX: Duration = Duration::from_secs(300);
 
@@ -178,9 +177,8 @@ impl Queue {
 
     fn fail(&mut self, uid: &str, now: Instant, faulty: bool) -> Option<&mut Entry> {
         let e = self.entries.get_mut(uid).filter(|e| e.place == Place::InFlight)?;
-        let doublings = e.failures.min(8);
+        e.backoff_until = now + BACKOFF.delay(e.failures);
         e.failures = e.failures.saturating_add(1);
-        e.backoff_until = now + BACKOFF_FIRST.saturating_mul(1 << doublings).min(BACKOFF_MAX);
         e.faulty = faulty;
         Some(e)
     }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
-use kelson_meta::Clock;
+use kelson_meta::{Backoff, Clock};
 use kelson_tasks::{OnPanic, Tasks};
 use parking_lot::Mutex;
 use tokio::sync::{Semaphore, watch};
@@ -238,7 +238,7 @@ impl State {
         }
         // Forgotten after it was over for as long as it may last.
         let before = self.failures.get(&key).filter(|f| now < later(f.until, BACKOFF_MAX));
-        let delay = before.map_or(BACKOFF_MIN, |f| (f.delay * 2).min(BACKOFF_MAX));
+        let delay = Backoff::new(BACKOFF_MIN, BACKOFF_MAX).after(before.map(|f| f.delay));
         self.failures.insert(key, Failure { fault, delay, until: later(now, delay) });
     }
 }

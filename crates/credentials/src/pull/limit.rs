@@ -3,6 +3,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kelson_meta::Backoff;
 
 use crate::plugin::cache::later;
 
@@ -65,7 +66,7 @@ impl BackOff {
     /// Notes a failure of `key`: the next try must wait, twice as long as after the one before.
     pub fn failed(&mut self, key: &str, now: Timestamp, cause: String) {
         self.purge(now);
-        let delay = self.entries.get(key).map_or(BACKOFF_MIN, |e| (e.delay * 2).min(BACKOFF_MAX));
+        let delay = Backoff::new(BACKOFF_MIN, BACKOFF_MAX).after(self.entries.get(key).map(|e| e.delay));
         if self.entries.len() >= BACKOFFS_MAX && !self.entries.contains_key(key) {
             self.entries.clear();
         }

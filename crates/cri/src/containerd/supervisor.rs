@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use kelson_meta::Backoff;
 use kelson_tasks::{FILES, OnPanic, Tasks};
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -19,9 +20,8 @@ use crate::{CriClient, Limits, Runtime as _};
 /// How long containerd may take to answer after its start.
 const READY_TIMEOUT: Duration = Duration::from_secs(30);
 const READY_INTERVAL: Duration = Duration::from_millis(20);
-/// First and longest pause before a restart; doubled each time.
-const BACKOFF_FIRST: Duration = Duration::from_millis(100);
-const BACKOFF_MAX: Duration = Duration::from_secs(10);
+/// Pauses before restarts.
+const RESTARTS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(10));
 /// A containerd that lived this long starts the back-off anew.
 const STEADY: Duration = Duration::from_secs(60);
 /// How long the end of the supervision may take: SIGTERM, SIGKILL, and some air.
@@ -268,12 +268,12 @@ struct Watcher {
 
 impl Watcher {
     async fn run(mut self, mut process: Process) {
-        let mut backoff = BACKOFF_FIRST;
+        let mut backoff = RESTARTS.base;
         loop {
             let since = Instant::now();
             let Some(how) = self.watch(&mut process).await else { return };
             if since.elapsed() >= STEADY {
-                backoff = BACKOFF_FIRST;
+                backoff = RESTARTS.base;
             }
             tracing::error!(pid = process.pid(), how, log = %self.config.log().display(), "containerd ended");
             process = loop {
@@ -281,7 +281,7 @@ impl Watcher {
                     () = tokio::time::sleep(backoff) => {}
                     _ = self.stopped.changed() => return,
                 }
-                backoff = (backoff * 2).min(BACKOFF_MAX);
+                backoff = RESTARTS.after(Some(backoff));
                 match start(&self.config, &self.program).await {
                     Ok(process) => break process,
                     Err(e) => tracing::error!(error = %e, retry_in = ?backoff, "start containerd again"),

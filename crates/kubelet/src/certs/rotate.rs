@@ -4,24 +4,22 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_client::Client;
-use kelson_meta::Clock;
+use kelson_meta::{Backoff, Clock};
 use kelson_pki::{Key, Renewal};
 use kelson_tasks::FILES;
 
 use super::bootstrap::request_client;
 use super::store::{self, Store};
 
-/// First delay after a failure.
-const RETRY_MIN: Duration = Duration::from_secs(2);
-/// Longest delay.
-const RETRY_MAX: Duration = Duration::from_secs(300);
+/// Pauses after failures.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(300));
 /// The clock is looked at this often while waiting: it may jump.
 const LOOK: Duration = Duration::from_secs(600);
 
 /// Runs until the task is ended; ends at once where there is no stored certificate (a kubeconfig of another kind).
 pub async fn client(client: Client, clock: Arc<dyn Clock>, cert_dir: PathBuf, node_name: String) {
     let files = Store::new("kubelet-client", &cert_dir);
-    let mut retry = RETRY_MIN;
+    let mut retry = RETRY.base;
     loop {
         let stored = files.clone();
         let Ok(Ok(Some(current))) = FILES.run(move || stored.current()).await else { return };
@@ -38,12 +36,12 @@ pub async fn client(client: Client, clock: Arc<dyn Clock>, cert_dir: PathBuf, no
         match outcome.await {
             Ok(()) => {
                 tracing::info!("client certificate renewed");
-                retry = RETRY_MIN;
+                retry = RETRY.base;
             }
             Err(e) => {
                 tracing::warn!(error = %e, "client certificate not renewed");
                 tokio::time::sleep(retry).await;
-                retry = (retry * 2).min(RETRY_MAX);
+                retry = RETRY.after(Some(retry));
             }
         }
     }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_client::Client;
-use kelson_meta::Clock;
+use kelson_meta::{Backoff, Clock};
 use kelson_pki::{Issued, KUBELET_SERVING, Key, Renewal, San, SwappableCertificate};
 
 use kelson_tasks::FILES;
@@ -15,10 +15,8 @@ use crate::config::Config;
 
 /// How long one request may wait for approval before a new one is filed.
 const WAIT: Duration = Duration::from_secs(15 * 60);
-/// First delay after a failure.
-const RETRY_MIN: Duration = Duration::from_secs(1);
-/// Longest delay.
-const RETRY_MAX: Duration = Duration::from_secs(300);
+/// Pauses after failures.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
 /// The clock is looked at this often while waiting.
 const LOOK: Duration = Duration::from_secs(600);
 
@@ -39,7 +37,7 @@ impl ServingCertificate {
     /// Runs until the task is ended.
     pub async fn run(self) {
         let files = Store::new("kubelet-server", &self.config.cert_dir);
-        let mut retry = RETRY_MIN;
+        let mut retry = RETRY.base;
         loop {
             if let Some(due) = self.due(&files).await {
                 while !due.wait(self.clock.now()).is_zero() {
@@ -49,12 +47,12 @@ impl ServingCertificate {
             match self.renew(&files).await {
                 Ok(()) => {
                     tracing::info!("serving certificate issued");
-                    retry = RETRY_MIN;
+                    retry = RETRY.base;
                 }
                 Err(e) => {
                     tracing::warn!(error = %e, "serving certificate not issued");
                     tokio::time::sleep(retry).await;
-                    retry = (retry * 2).min(RETRY_MAX);
+                    retry = RETRY.after(Some(retry));
                 }
             }
         }

@@ -5,19 +5,17 @@ use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
 use kelson_client::{Client, ClientError, Object as _, PatchKind, WriteOptions};
-use kelson_meta::{Clock, format_micro};
+use kelson_meta::{Backoff, Clock, format_micro};
 use serde_json::json;
 
 /// Namespace of node leases.
 pub const NAMESPACE: &str = "kube-node-lease";
-/// First delay after a failure.
-const RETRY_MIN: Duration = Duration::from_millis(200);
-/// Longest delay after a failure.
-const RETRY_MAX: Duration = Duration::from_secs(7);
+/// Pauses after failures.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(7));
 
 /// Renews until the task is ended. `uid` is the Node's, so that the lease goes with it.
 pub async fn run(client: Client, clock: Arc<dyn Clock>, node: String, uid: String, duration: Duration) {
-    let mut retry = RETRY_MIN;
+    let mut retry = RETRY.base;
     let mut known = false;
     loop {
         let outcome = if known {
@@ -28,14 +26,14 @@ pub async fn run(client: Client, clock: Arc<dyn Clock>, node: String, uid: Strin
         match outcome {
             Ok(()) => {
                 known = true;
-                retry = RETRY_MIN;
+                retry = RETRY.base;
                 tokio::time::sleep(duration / 4).await;
             }
             Err(e) => {
                 tracing::debug!(error = %e, "node lease not renewed");
                 known &= !e.is_not_found();
                 tokio::time::sleep(retry).await;
-                retry = (retry * 2).min(RETRY_MAX);
+                retry = RETRY.after(Some(retry));
             }
         }
     }

@@ -3,15 +3,14 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use kelson_client::{Client, ClientError, PatchKind, WriteOptions};
+use kelson_meta::Backoff;
 use serde_json::{Map, Value, json};
 
 use super::facts;
 use crate::config::Config;
 
-/// First delay between attempts.
-const RETRY_MIN: Duration = Duration::from_millis(100);
-/// Longest delay.
-const RETRY_MAX: Duration = Duration::from_secs(7);
+/// Pauses between attempts (upstream: 100 ms to 7 s).
+const RETRY: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(7));
 
 /// Labels a node starts with.
 pub fn labels(config: &Config) -> Map<String, Value> {
@@ -34,14 +33,14 @@ pub fn labels(config: &Config) -> Map<String, Value> {
 
 /// Registers, trying until it succeeds.
 pub async fn register(client: &Client, config: &Config, status: &Value) -> Node {
-    let mut delay = RETRY_MIN;
+    let mut delay = RETRY.base;
     loop {
         match once(client, config, status).await {
             Ok(node) => return node,
             Err(e) => tracing::info!(node = %config.node_name, error = %e, "node not registered yet"),
         }
         tokio::time::sleep(delay).await;
-        delay = (delay * 2).min(RETRY_MAX);
+        delay = RETRY.after(Some(delay));
     }
 }
 

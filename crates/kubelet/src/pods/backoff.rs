@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use jiff::Timestamp;
+use kelson_meta::Backoff;
 
 /// First delay.
 pub const INITIAL: Duration = Duration::from_secs(10);
@@ -13,8 +14,7 @@ pub const MAX: Duration = Duration::from_secs(300);
 /// The delays of one pod's containers, or of a node's images, by key.
 #[derive(Clone, Debug)]
 pub struct BackOff {
-    initial: Duration,
-    max: Duration,
+    delays: Backoff,
     entries: HashMap<String, Entry>,
 }
 
@@ -33,7 +33,7 @@ impl Default for BackOff {
 impl BackOff {
     /// Delays from `initial`, doubling to `max`.
     pub fn new(initial: Duration, max: Duration) -> Self {
-        Self { initial, max, entries: HashMap::new() }
+        Self { delays: Backoff::new(initial, max), entries: HashMap::new() }
     }
 
     /// Until when `key`, whose last run ended at `ended`, must wait, and the delay; `None`: it may start now.
@@ -48,10 +48,8 @@ impl BackOff {
 
     /// Notes that `key`, whose last run ended at `ended`, is started again.
     pub fn next(&mut self, key: &str, ended: Timestamp, now: Timestamp) {
-        let delay = match self.entries.get(key) {
-            Some(e) if !self.expired(e, ended) => (e.delay * 2).min(self.max),
-            _ => self.initial,
-        };
+        let last = self.entries.get(key).filter(|e| !self.expired(e, ended));
+        let delay = self.delays.after(last.map(|e| e.delay));
         self.entries.insert(key.to_owned(), Entry { delay, updated: now });
     }
 
@@ -69,13 +67,13 @@ impl BackOff {
 
     /// Drops what has expired, so that the table stays as small as what fails.
     pub fn purge(&mut self, now: Timestamp) {
-        let max = self.max;
+        let max = self.delays.max;
         self.entries.retain(|_, e| now.duration_since(e.updated).unsigned_abs() <= max * 2);
     }
 
     fn expired(&self, entry: &Entry, event: Timestamp) -> bool {
         let since = event.duration_since(entry.updated);
-        since.is_positive() && since.unsigned_abs() > self.max * 2
+        since.is_positive() && since.unsigned_abs() > self.delays.max * 2
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Pod, PodStatus};
 use kelson_client::{Client, ClientError, PatchKind, ResourceType, WriteOptions, slim_object};
-use kelson_meta::ObjectMeta;
+use kelson_meta::{Backoff, ObjectMeta};
 use kelson_tasks::{OnPanic, Tasks};
 use parking_lot::Mutex;
 use serde::Deserialize;
@@ -16,10 +16,8 @@ use tokio::sync::Notify;
 use super::conditions::OWNED;
 use crate::pod;
 
-/// First delay after a failed write.
-const RETRY_MIN: Duration = Duration::from_millis(200);
-/// Longest delay.
-const RETRY_MAX: Duration = Duration::from_secs(30);
+/// Pauses after failed writes.
+const RETRY: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_secs(30));
 /// Between looks that nothing asked for.
 const LOOK: Duration = Duration::from_secs(60);
 /// Writes under way at once.
@@ -223,7 +221,7 @@ impl Drop for Turn {
 
 async fn write(shared: Arc<Shared>, uid: String) {
     let mut turn = Turn { shared: Arc::clone(&shared), uid: uid.clone(), held: true };
-    let mut delay = RETRY_MIN;
+    let mut delay = RETRY.base;
     loop {
         let Ok(slot) = shared.slots.acquire().await else { return };
         let (namespace, name, sent, wanted) = {
@@ -249,7 +247,7 @@ async fn write(shared: Arc<Shared>, uid: String) {
         match answer {
             Ok(Written { metadata }) => {
                 settle(&shared, &uid, wanted, metadata.resource_version.parse().unwrap_or(0));
-                delay = RETRY_MIN;
+                delay = RETRY.base;
             }
             Err(e) if is_gone(&shared.client, &namespace, &name, &object, &e).await => {
                 // Deleted, or another pod has the name: the status has no reader any more.
@@ -264,7 +262,7 @@ async fn write(shared: Arc<Shared>, uid: String) {
                 tracing::debug!(pod = %name, error = %e, "pod status not written");
                 drop(slot);
                 tokio::time::sleep(delay).await;
-                delay = (delay * 2).min(RETRY_MAX);
+                delay = RETRY.after(Some(delay));
             }
         }
     }

@@ -60,7 +60,7 @@ fn promised_room_is_kept() {
     assert!(decide(&mut c, ranked("thief", "2", 1)).is_err(), "the room is promised");
     assert_eq!(decide(&mut c, ranked("small", "1", 1)), Ok("n".into()), "what is left is not");
     c.room_asked(&asked, now);
-    let later = now + crate::queue::BACKOFF_MAX;
+    let later = now + crate::queue::BACKOFF.max;
     let Step::Bind(p) = c.step(later) else { panic!("not bound") };
     assert_eq!(&*p.name, "p");
 }

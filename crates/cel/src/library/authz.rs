@@ -1,7 +1,7 @@
 //! Questions to the authorizer, put together step by step: `authorizer.group('').resource('pods').check('get').allowed()`.
 use std::sync::Arc;
 
-use super::{Row, not_for};
+use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::value::Value;
 use crate::value::error::{EvalError, Result};

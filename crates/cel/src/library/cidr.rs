@@ -1,7 +1,8 @@
 //! Ranges of addresses.
 use std::net::IpAddr;
 
-use super::{Row, ip, not_for};
+use super::ip;
+use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::value::Value;
 use crate::value::error::{EvalError, Result};

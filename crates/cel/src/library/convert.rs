@@ -1,5 +1,5 @@
 //! Conversions between types, `size`, `type` and `dyn`.
-use super::Row;
+use super::row::Row;
 use crate::cost::Rule;
 use crate::value::error::{EvalError, Result};
 use crate::value::time::{self, Timestamp};

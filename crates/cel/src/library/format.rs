@@ -1,6 +1,7 @@
 //! `'…'.format([…])`: clauses as `%s`, `%.2f`, `%x`; numbers with a point in the way of English, as upstream's environment
 //! prints them.
-use super::{Row, convert, not_for};
+use super::convert;
+use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::types::ty::Type;
 use crate::value::error::{EvalError, Result};

@@ -2,7 +2,8 @@
 use base64::Engine;
 use kelson_meta::{is_dns1035_label, is_dns1123_label, is_dns1123_subdomain, is_label_value, is_qualified_name};
 
-use super::{Row, not_for, urls};
+use super::row::{Row, not_for};
+use super::urls;
 use crate::cost::Rule;
 use crate::value::error::Result;
 use crate::value::opaque::Opaque;

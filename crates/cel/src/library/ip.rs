@@ -1,7 +1,7 @@
 //! Addresses, without zones and without IPv4 in IPv6.
 use std::net::{IpAddr, Ipv6Addr};
 
-use super::{Row, not_for};
+use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::value::Value;
 use crate::value::error::{EvalError, Result};

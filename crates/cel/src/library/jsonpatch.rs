@@ -1,5 +1,5 @@
 //! Keys in the paths of JSON patches. Only mutating policies have it.
-use super::{Row, not_for};
+use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::value::Value;
 use crate::value::error::Result;

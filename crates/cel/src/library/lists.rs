@@ -1,7 +1,7 @@
 //! Kubernetes' lists: what is asked of elements that can be compared or added.
 use std::cmp::Ordering;
 
-use super::{Row, not_for};
+use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::value::Value;
 use crate::value::equal::{compare, equal};

@@ -13,6 +13,7 @@ mod lists;
 mod operators;
 mod optional;
 mod quantity;
+mod row;
 mod semver;
 mod sets;
 mod sort;
@@ -24,51 +25,11 @@ mod urls;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use crate::cost::Rule;
+pub(crate) use row::{Overload, not_for};
+
 use crate::types::signature;
 use crate::types::ty::Type;
-use crate::value::Value;
-use crate::value::error::{EvalError, Result};
-
-/// What a function does with its arguments, the receiver first.
-pub(crate) type Do = for<'a> fn(&[Value<'a>]) -> Result<Value<'a>>;
-
-/// One line of a library's table.
-pub(crate) struct Row(pub &'static str, pub &'static str, pub Do, pub Rule);
-
-/// One of the forms of a function.
-#[derive(Debug)]
-pub(crate) struct Overload {
-    pub id: &'static str,
-    pub member: bool,
-    pub args: Vec<Type>,
-    pub result: Type,
-    /// Whether there are type parameters in it.
-    pub parametric: bool,
-    pub run: Do,
-    pub cost: Rule,
-}
-
-impl Overload {
-    /// Whether it is made for such arguments; parameters and dyn take anything.
-    pub fn takes(&self, args: &[Value<'_>]) -> bool {
-        self.args.len() == args.len() && self.args.iter().zip(args).all(|(ty, value)| is(ty, value))
-    }
-}
-
-fn is(ty: &Type, value: &Value<'_>) -> bool {
-    match ty {
-        Type::Dyn | Type::Param(_) | Type::Var(_) | Type::Error => true,
-        Type::Map(_) => matches!(value, Value::Map(_) | Value::Variables),
-        // The first element speaks for all, as in cel-go.
-        Type::List(element) => match value {
-            Value::List(list) if list.is_empty() => true,
-            Value::List(list) => list.get(0).is_ok_and(|first| is(element, &first)),
-            _ => false,
-        },
-        ty => ty.name() == value.type_name(),
-    }
-}
+use row::Row;
 
 const LIBRARIES: [&[&[Row]]; 6] = [
     &[operators::ROWS, convert::ROWS, text::ROWS, timestamps::ROWS, regex::ROWS],
@@ -104,17 +65,6 @@ fn has_param(ty: &Type) -> bool {
         Type::Map(entry) => has_param(&entry.0) || has_param(&entry.1),
         _ => false,
     }
-}
-
-/// Of rows whose work the evaluator does itself.
-fn elsewhere<'a>(_: &[Value<'a>]) -> Result<Value<'a>> {
-    Err(EvalError::no_overload())
-}
-
-/// The fault of arguments that a function is not made for.
-pub(crate) fn not_for(function: &str, args: &[Value<'_>]) -> EvalError {
-    let types: Vec<&str> = args.iter().map(Value::type_name).collect();
-    EvalError::new(format!("no such overload: {function}({})", types.join(", ")))
 }
 
 #[cfg(test)]

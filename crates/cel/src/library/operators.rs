@@ -1,7 +1,7 @@
 //! Operators. Those that may not look at all of their arguments are done by the evaluator.
 use std::cmp::Ordering;
 
-use super::{Row, elsewhere};
+use super::row::{Row, elsewhere};
 use crate::cost::Rule;
 use crate::value::error::{EvalError, Result};
 use crate::value::map::Map;

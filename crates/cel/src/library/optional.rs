@@ -1,5 +1,5 @@
 //! Optional values.
-use super::{Row, elsewhere};
+use super::row::{Row, elsewhere};
 use crate::cost::Rule;
 use crate::value::Value;
 use crate::value::error::{EvalError, Result};
@@ -49,14 +49,14 @@ fn value<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
     match args {
         [Value::Optional(Some(value))] => Ok((**value).clone()),
         [Value::Optional(None)] => Err(EvalError::new("optional.none() dereference")),
-        _ => Err(super::not_for("value", args)),
+        _ => Err(super::row::not_for("value", args)),
     }
 }
 
 fn has_value<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
     match args {
         [Value::Optional(value)] => Ok(Value::Bool(value.is_some())),
-        _ => Err(super::not_for("hasValue", args)),
+        _ => Err(super::row::not_for("hasValue", args)),
     }
 }
 
@@ -64,7 +64,7 @@ fn end<'a>(args: &[Value<'a>], function: &str, place: fn(usize) -> usize) -> Res
     match args {
         [Value::List(list)] if list.is_empty() => Ok(Value::Optional(None)),
         [Value::List(list)] => list.get(place(list.len())).map(Value::some),
-        _ => Err(super::not_for(function, args)),
+        _ => Err(super::row::not_for(function, args)),
     }
 }
 fn last<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
@@ -75,7 +75,7 @@ fn first<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
 }
 
 fn unwrap<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {
-    let [Value::List(list)] = args else { return Err(super::not_for("unwrapOpt", args)) };
+    let [Value::List(list)] = args else { return Err(super::row::not_for("unwrapOpt", args)) };
     if list.len() > crate::value::list::MOST {
         return Err(EvalError::CostLimit);
     }

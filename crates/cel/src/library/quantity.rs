@@ -3,7 +3,7 @@ use std::cmp::Ordering;
 
 use kelson_meta::Quantity;
 
-use super::{Row, not_for};
+use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::value::Value;
 use crate::value::error::{EvalError, Result};

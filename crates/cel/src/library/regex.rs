@@ -2,7 +2,7 @@
 //! rewritten: classes such as `\d` mean ASCII in Go, and within brackets fewer characters have a meaning.
 use regex::{Regex, RegexBuilder};
 
-use super::{Row, not_for};
+use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::value::Value;
 use crate::value::error::{EvalError, Result};

@@ -3,7 +3,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use super::quantity::{compare_to, is_greater, is_less};
-use super::{Row, not_for};
+use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::value::Value;
 use crate::value::error::{EvalError, Result};

@@ -1,5 +1,5 @@
 //! Lists as sets.
-use super::{Row, not_for};
+use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::value::Value;
 use crate::value::equal::contains as has;

@@ -2,7 +2,7 @@
 //! made.
 use std::cmp::Ordering;
 
-use super::{Row, not_for};
+use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::value::Value;
 use crate::value::equal::{compare, equal};

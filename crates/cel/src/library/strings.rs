@@ -1,5 +1,5 @@
 //! cel-go's extended strings, version 2. Places are counted in code points.
-use super::{Row, not_for};
+use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::value::Value;
 use crate::value::error::{EvalError, Result};

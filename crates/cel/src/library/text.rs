@@ -1,5 +1,5 @@
 //! What the standard library asks of text.
-use super::{Row, not_for};
+use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::value::Value;
 use crate::value::error::Result;

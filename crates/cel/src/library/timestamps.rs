@@ -1,5 +1,5 @@
 //! Parts of timestamps, in UTC or a zone, and of durations.
-use super::{Row, not_for};
+use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::value::Value;
 use crate::value::error::{EvalError, Result};

@@ -10,6 +10,7 @@ mod bootstrap;
 mod certificates;
 #[cfg(test)]
 mod cluster;
+mod cluster_roles;
 mod cronjob;
 mod daemonset;
 mod deployment;

@@ -30,6 +30,11 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     row("certificatesigningrequest-approving-controller", CERTIFICATES, crate::certificates::approve::start),
     row("certificatesigningrequest-cleaner-controller", CERTIFICATES, crate::certificates::clean::start),
     row("certificatesigningrequest-signing-controller", CERTIFICATES, crate::certificates::sign::start),
+    row(
+        "clusterrole-aggregation-controller",
+        account("clusterrole-aggregation-controller"),
+        crate::cluster_roles::start,
+    ),
     row("cronjob-controller", account("cronjob-controller"), crate::cronjob::start),
     row("daemonset-controller", account("daemon-set-controller"), crate::daemonset::start),
     row("deployment-controller", account("deployment-controller"), crate::deployment::start),

@@ -248,4 +248,6 @@ informers! {
     volume_attributes_classes: VolumeAttributesClassView = all();
     /// Certificate signing requests.
     csrs: CsrView = all();
+    /// Cluster roles.
+    cluster_roles: ClusterRoleView = all();
 }

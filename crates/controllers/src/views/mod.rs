@@ -2,6 +2,7 @@
 //! is ever written back whole; writes are patches or changes of the full object.
 mod budget;
 mod claim;
+mod cluster_role;
 pub mod condition;
 mod config_map;
 mod controller_revision;
@@ -31,6 +32,7 @@ mod volume_attributes_class;
 
 pub use budget::*;
 pub use claim::*;
+pub use cluster_role::*;
 pub use config_map::*;
 pub use controller_revision::*;
 pub use cron_job::*;

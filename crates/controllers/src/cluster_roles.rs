@@ -1,0 +1,111 @@
+//! Cluster roles that are made of others (`aggregationRule`): their rules are those of all roles that the selectors match, so
+//! that whoever installs a kind adds to `admin`, `edit` and `view` what they may do with it. Upstream
+//! `pkg/controller/clusterroleaggregation`.
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use kelson_client::{PatchKind, WorkQueue, WriteOptions};
+use kelson_meta::ObjectKey;
+use serde_json::json;
+
+use crate::shared::context::{Context, SyncError, WORKERS};
+use crate::shared::informers::SharedInformer;
+use crate::views::{ClusterRoleView, PolicyRule};
+
+/// Owns the rules it writes under this name.
+const MANAGER: &str = "clusterrole-aggregation-controller";
+
+/// Starts the controller.
+pub fn start(ctx: &Arc<Context>) {
+    let client = ctx.client();
+    let queue: WorkQueue<ObjectKey> = WorkQueue::default();
+    let roles = ctx.informers.cluster_roles.reader();
+    let (q, all) = (queue.clone(), roles.clone());
+    // Any role may be part of any other: there are few that are made of others, and all of them are looked at.
+    roles.on_change(move |change| {
+        let made = all.list().into_iter().filter(|role| role.aggregation_rule.is_some());
+        made.for_each(|role| q.add(ObjectKey::new("", &role.metadata.name)));
+        if change.object().aggregation_rule.is_some() {
+            q.add(ObjectKey::new("", &change.object().metadata.name));
+        }
+    });
+    ctx.run_queue(&queue, WORKERS, move |key| {
+        let (client, roles) = (client.clone(), roles.clone());
+        async move {
+            let Some(role) = roles.get(&key) else { return Ok(()) };
+            let Some(rules) = wanted(&role, &roles) else { return Ok(()) };
+            if role.rules.as_deref().unwrap_or_default() == rules {
+                return Ok(());
+            }
+            let body = json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+                "metadata": {"name": key.name}, "rules": rules});
+            let options = WriteOptions { force: true, ..WriteOptions::manager(MANAGER) };
+            let applied = client.patch::<ClusterRoleView>("", &key.name, "", PatchKind::Apply, &body, &options).await;
+            applied.map_err(SyncError::from)
+        }
+    });
+}
+
+/// The rules of all roles that the selectors match, each once, in the order of selectors and names. `None` for a role that
+/// is not made of others, or whose selectors do not read.
+fn wanted(role: &ClusterRoleView, roles: &SharedInformer<ClusterRoleView>) -> Option<Vec<PolicyRule>> {
+    let mut others = roles.list();
+    others.retain(|other| other.metadata.name != role.metadata.name);
+    others.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+    let mut seen: HashSet<String> = HashSet::new();
+    let mut rules = Vec::new();
+    for selector in &role.aggregation_rule.as_ref()?.cluster_role_selectors {
+        let selector = selector.selector().ok()?;
+        for other in others.iter().filter(|other| selector.matches(&other.metadata.labels)) {
+            for rule in other.rules.iter().flatten() {
+                if seen.insert(serde_json::to_string(rule).ok()?) {
+                    rules.push(rule.clone());
+                }
+            }
+        }
+    }
+    Some(rules)
+}
+
+#[cfg(test)]
+mod tests {
+    use kelson_simulation::Api;
+    use serde_json::{Value, json};
+
+    use crate::Config;
+    use crate::testing::run;
+
+    fn role(name: &str, labels: Value, resource: &str) -> Value {
+        json!({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole",
+            "metadata": {"name": name, "labels": labels},
+            "rules": [{"apiGroups": ["example.com"], "resources": [resource], "verbs": ["get"]}]})
+    }
+
+    const ROLES: &str = "rbac.authorization.k8s.io/v1/clusterroles";
+
+    async fn resources(api: &Api, name: &str) -> Vec<String> {
+        let role = api.get(ROLES, "", name).await.expect("the role");
+        let rules = role["rules"].as_array().cloned().unwrap_or_default();
+        rules.iter().map(|r| r["resources"][0].as_str().expect("a resource").to_owned()).collect()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_role_made_of_others_follows_them() {
+        let api = Api::start().await;
+        let _running = run(&api, &["clusterrole-aggregation-controller"], Config::default()).await;
+        let mut gathering = role("gathering", json!({}), "none");
+        gathering["rules"] = json!([]);
+        gathering["aggregationRule"] = json!({"clusterRoleSelectors": [
+            {"matchLabels": {"to": "second"}}, {"matchExpressions": [{"key": "to", "operator": "Exists"}]}]});
+        api.create(ROLES, gathering).await;
+        api.create(ROLES, role("a", json!({"to": "first"}), "apples")).await;
+        api.create(ROLES, role("b", json!({"to": "second"}), "pears")).await;
+        api.create(ROLES, role("c", json!({"to": "first"}), "apples")).await;
+        api.create(ROLES, role("d", json!({}), "plums")).await;
+        api.settle().await;
+        assert_eq!(resources(&api, "gathering").await, ["pears", "apples"]);
+        api.remove(ROLES, "", "b").await;
+        api.settle().await;
+        assert_eq!(resources(&api, "gathering").await, ["apples"]);
+    }
+}

@@ -1,0 +1,49 @@
+//! `rbac.authorization.k8s.io/v1` ClusterRole, as far as roles are made of others.
+use kelson_client::{ResourceType, slim_object};
+use kelson_meta::{LabelSelectorSpec, ObjectMeta};
+use serde::{Deserialize, Serialize};
+
+use super::index::Indexed;
+
+/// `rbac.authorization.k8s.io/v1` ClusterRole.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct ClusterRoleView {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Which other roles its rules are those of.
+    pub aggregation_rule: Option<AggregationRule>,
+    /// What it grants.
+    pub rules: Option<Vec<PolicyRule>>,
+}
+
+/// `rbac.authorization.k8s.io/v1` AggregationRule.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct AggregationRule {
+    /// Roles that one of these matches.
+    pub cluster_role_selectors: Vec<LabelSelectorSpec>,
+}
+
+/// `rbac.authorization.k8s.io/v1` PolicyRule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct PolicyRule {
+    /// Groups of the resources.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub api_groups: Vec<String>,
+    /// Paths that are no resources.
+    #[serde(rename = "nonResourceURLs", skip_serializing_if = "Vec::is_empty")]
+    pub non_resource_urls: Vec<String>,
+    /// Names of the objects; none means all.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub resource_names: Vec<String>,
+    /// Plural names.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub resources: Vec<String>,
+    /// What may be done.
+    pub verbs: Vec<String>,
+}
+
+impl Indexed for ClusterRoleView {}
+slim_object!(ClusterRoleView, ResourceType::cluster("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole"));

@@ -247,6 +247,8 @@ struct Certificates {
     serving: Renewed,
     /// What the API server shows to kubelets.
     kubelet_client: Renewed,
+    /// What the API server shows to other servers that answer for group versions.
+    front_proxy_client: Renewed,
 }
 
 impl Certificates {
@@ -258,17 +260,20 @@ impl Certificates {
         now: Timestamp,
     ) -> anyhow::Result<Self> {
         let sans = ClusterPki::server_sans(CLUSTER_DOMAIN, nth(ranges.service, 1)?, &machine_names(args, address));
-        let (serving, client) = (pki.clone(), pki.clone());
+        let (serving, client, front) = (pki.clone(), pki.clone(), pki.clone());
         Ok(Self {
             serving: Renewed::new("apiserver", now, move |now| serving.issue_server(&sans, now))?,
             kubelet_client: Renewed::new("apiserver-kubelet-client", now, move |now| {
                 client.issue_component(Component::KubeletClient, now)
             })?,
+            front_proxy_client: Renewed::new("front-proxy-client", now, move |now| {
+                front.issue_front_proxy_client(now)
+            })?,
         })
     }
 
     fn all(&self) -> Vec<Renewed> {
-        vec![self.serving.clone(), self.kubelet_client.clone()]
+        vec![self.serving.clone(), self.kubelet_client.clone(), self.front_proxy_client.clone()]
     }
 }
 
@@ -314,6 +319,7 @@ fn api_config(
     config.serving = Some(ServingConfig { bind: SocketAddr::new(args.bind_address, args.secure_port), certificate });
     config.client_ca_pem = pki.ca.cert_pem().to_owned();
     config.request_header_ca_pem = pki.front_proxy_ca.cert_pem().to_owned();
+    config.front_proxy_client = Some(Arc::clone(certificates.front_proxy_client.certificate()));
     config.token_auth_file = args.token_auth_file.clone();
     config.anonymous_auth = args.anonymous_auth;
     config.authorization = args.authorization_mode.iter().map(|m| mode(m)).collect::<Result<_, _>>()?;

@@ -72,6 +72,8 @@ pub struct Config {
     pub client_ca_pem: String,
     /// CAs of front proxies' client certificates, PEM (published for aggregated servers).
     pub request_header_ca_pem: String,
+    /// What the server shows to other servers that answer for group versions, so that they believe it who the user is.
+    pub front_proxy_client: Option<Arc<SwappableCertificate>>,
     /// `--token-auth-file`.
     pub token_auth_file: Option<PathBuf>,
     /// `--anonymous-auth`.
@@ -123,6 +125,7 @@ impl Config {
             serving: None,
             client_ca_pem: String::new(),
             request_header_ca_pem: String::new(),
+            front_proxy_client: None,
             token_auth_file: None,
             anonymous_auth: true,
             bootstrap_tokens: true,

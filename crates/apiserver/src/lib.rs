@@ -12,6 +12,7 @@
 //! something is served (the catalog does); everything a client can make grow has a named limit.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod aggregate;
 mod bootstrap;
 mod catalog;
 mod config;

@@ -6,16 +6,19 @@ use std::time::Duration;
 use kelson_auth::{Objects, UserInfo};
 use kelson_tasks::OnPanic;
 use kelson_transport::Transport;
+use kelson_webhook::{Credentials, ServiceResolver, WebhookClient};
 use tokio::sync::watch;
 
+use crate::aggregate::registry::{Aggregation, Means};
 use crate::bootstrap;
 use crate::catalog::Catalog;
 use crate::config::{Config, StartError};
 use crate::custom::registrar::Definitions;
-use crate::extend::cleanup;
+use crate::extend::{availability, cleanup, local};
 use crate::front::inprocess::InProcess;
 use crate::front::listen;
 use crate::shared::allocations::Services;
+use crate::shared::conversion::ConversionWebhooks;
 use crate::shared::dialer::KubeletDialer;
 use crate::shared::documents::Documents;
 use crate::shared::flow::{Flow, InFlight};
@@ -50,9 +53,15 @@ impl ApiServer {
         let auth = identity::auth(&config, &objects)?;
         let metrics = Metrics::new(store.clone(), Arc::clone(&flow));
         let admission = admission::chain(&config, &objects, &auth, &catalog, metrics.admission())?;
+        let routes = Arc::new(Routes::new(Arc::clone(&catalog)));
+        let resolver: Arc<dyn ServiceResolver> = Arc::new(admission::Endpoints(Arc::clone(&objects)));
+        let webhooks = ConversionWebhooks(WebhookClient::new(Arc::clone(&resolver), Credentials::default()));
+        let certificate = config.front_proxy_client.clone();
+        let means = Means { resolver, certificate, tasks: tasks.clone() };
         let server = Arc::new(Server {
-            routes: Routes::new(Arc::clone(&catalog)),
-            definitions: Definitions::new(Arc::clone(&catalog), store.clone(), None),
+            aggregation: Aggregation::new(Arc::clone(&routes), means),
+            routes,
+            definitions: Definitions::new(Arc::clone(&catalog), store.clone(), Some(Arc::new(webhooks))),
             catalog,
             objects,
             admission,
@@ -74,6 +83,7 @@ impl ApiServer {
         });
         server.auth.follow(&server.store, &server.tasks);
         server.definitions.load();
+        server.aggregation.load(&server.store);
         let listener = listen::Listener::bind(&server).await?;
         let local_addr = listener.as_ref().map(listen::Listener::local_addr);
         bootstrap::run(&server, local_addr).await?;
@@ -83,6 +93,10 @@ impl ApiServer {
         }
         let of_definitions = Arc::clone(&server);
         server.tasks.supervise("api-custom-resources", move || cleanup::run(Arc::clone(&of_definitions)));
+        let of_services = Arc::clone(&server);
+        server.tasks.supervise("api-availability", move || availability::run(Arc::clone(&of_services)));
+        let of_local = Arc::clone(&server);
+        server.tasks.supervise("api-local-services", move || local::follow(Arc::clone(&of_local)));
         let store = server.store.clone();
         server.tasks.supervise("api-event-expiry", move || {
             let store = store.clone();

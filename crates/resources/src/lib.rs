@@ -4,6 +4,7 @@
 //! type has is the schema's. Look a kind up with [`strategy`]; convert between stored and served forms with [`convert`].
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod api_services;
 mod apps;
 mod autoscaling;
 mod batch;

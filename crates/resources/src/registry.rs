@@ -4,7 +4,8 @@ use std::sync::LazyLock;
 
 use crate::strategy::Strategy;
 use crate::{
-    apps, autoscaling, batch, certificates, core, definitions, generic, networking, pod, policy, rbac, storage,
+    api_services, apps, autoscaling, batch, certificates, core, definitions, generic, networking, pod, policy, rbac,
+    storage,
 };
 
 static KINDS: &[&dyn Strategy] = &[
@@ -56,6 +57,7 @@ static KINDS: &[&dyn Strategy] = &[
     &apps::StatefulSets,
     &batch::CronJobs,
     &batch::Jobs,
+    &api_services::ApiServices,
     &definitions::CustomResourceDefinitions,
 ];
 

@@ -23,3 +23,4 @@ pub use connect::ServiceResolver;
 pub use credentials::Credentials;
 pub use error::CallError;
 pub use target::{Location, Target};
+pub use tls::verifier;

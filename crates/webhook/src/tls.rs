@@ -58,6 +58,14 @@ pub(crate) fn client_config(bundle: &[u8], user: Option<&User>, protocols: Proto
     Ok(config)
 }
 
+/// What checks a server's certificate by a bundle alone, as calls of webhooks do: for others who connect by such bundles.
+///
+/// # Errors
+/// When the crypto provider has no usable protocol version.
+pub fn verifier(bundle: &[u8]) -> Result<Arc<dyn ServerCertVerifier>, String> {
+    Ok(Arc::new(Verifier::new(bundle_roots(bundle))?))
+}
+
 /// What is no certificate in a bundle is passed over, as Go does.
 fn bundle_roots(bundle: &[u8]) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(bundle).filter_map(Result::ok).collect()

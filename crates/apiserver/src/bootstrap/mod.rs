@@ -12,6 +12,7 @@ use kelson_auth::{UserInfo, user};
 use kelson_meta::Status;
 use serde_json::{Value, json};
 
+use crate::aggregate::local;
 use crate::config::StartError;
 use crate::front::handle;
 use crate::front::identify::Identity;
@@ -33,12 +34,15 @@ pub async fn run(server: &Arc<Server>, address: Option<SocketAddr>) -> Result<()
         own.ensure("/api/v1/namespaces", name, object)
     });
     future::try_join_all(namespaces).await?;
-    future::try_join5(
-        service_cidr(server, &own),
-        roles(&own),
-        priority_classes(&own),
-        own.put("/api/v1/namespaces/kube-system/configmaps", authentication(server)),
-        kubernetes_service(server, &own, address),
+    future::try_join(
+        future::try_join5(
+            service_cidr(server, &own),
+            roles(&own),
+            priority_classes(&own),
+            own.put("/api/v1/namespaces/kube-system/configmaps", authentication(server)),
+            kubernetes_service(server, &own, address),
+        ),
+        api_services(&own),
     )
     .await?;
     Ok(())
@@ -90,6 +94,16 @@ async fn priority_classes(own: &SelfClient) -> Result<(), StartError> {
     let each = classes.into_iter().map(|class| async move {
         let name = class["metadata"]["name"].as_str().unwrap_or("").to_owned();
         own.ensure("/apis/scheduling.k8s.io/v1/priorityclasses", &name, class).await
+    });
+    future::try_join_all(each).await?;
+    Ok(())
+}
+
+/// Whom the server's own group versions are answered by: itself.
+async fn api_services(own: &SelfClient) -> Result<(), StartError> {
+    let each = local::of_builtin().map(|service| async move {
+        let name = service["metadata"]["name"].as_str().unwrap_or("").to_owned();
+        own.ensure(local::PATH, &name, service).await
     });
     future::try_join_all(each).await?;
     Ok(())

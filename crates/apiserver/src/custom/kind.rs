@@ -14,7 +14,7 @@ use crate::catalog::{Conversion, ObjectSchema, Served};
 use crate::custom::conditions::TERMINATING;
 use crate::custom::convert::Conversions;
 use crate::custom::definition::{Definition, Scale, Version, keys};
-use crate::custom::schema::{Schemas, VersionSchema};
+use crate::custom::schema::{Compiled, Schemas, VersionSchema};
 
 /// One version of a definition, as it is served.
 pub fn served(definition: &Definition, version: &Version, schemas: &Arc<Schemas>, by: &Arc<Conversions>) -> Served {
@@ -59,6 +59,7 @@ fn deprecation(definition: &Definition, version: &Version) -> Option<String> {
 pub struct CustomKind {
     options: Options,
     api_version: String,
+    version: String,
     scale: Option<Scale>,
     schemas: Arc<Schemas>,
 }
@@ -89,6 +90,7 @@ impl CustomKind {
         options.columns = Cow::Owned(columns(version));
         Self {
             api_version: format!("{}/{}", definition.spec.group, version.name),
+            version: version.name.clone(),
             scale: version.scale().cloned(),
             options,
             schemas: Arc::clone(schemas),
@@ -105,6 +107,24 @@ impl CustomKind {
             }
         }
         good
+    }
+
+    /// What the schema and the scale say, behind the metadata's faults.
+    fn checked(
+        &self,
+        metadata: Errors,
+        object: &Value,
+        spec: bool,
+        check: impl FnOnce(&Compiled, &mut FieldErrors),
+    ) -> FieldErrors {
+        let mut errors = metadata.finish();
+        if let Some(schema) = self.schemas.of(&self.version) {
+            check(schema, &mut errors);
+        }
+        let mut e = Errors::new();
+        self.check_scale(object, spec, &mut e);
+        errors.extend(e.finish());
+        errors
     }
 
     fn check_scale(&self, object: &Value, spec: bool, e: &mut Errors) {
@@ -217,9 +237,8 @@ impl Strategy for CustomKind {
         let mut e = Errors::new();
         if self.check_type(object, &mut e) {
             metadata::check_custom(&self.options, &object["metadata"], &mut e);
-            self.check_scale(object, true, &mut e);
         }
-        e.finish()
+        self.checked(e, object, true, |schema, errors| schema.check_create(object, errors))
     }
     fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
         if let (true, Some(map)) = (self.options.has_status(), new.as_object_mut()) {
@@ -237,9 +256,8 @@ impl Strategy for CustomKind {
         let mut e = Errors::new();
         if self.check_type(new, &mut e) {
             metadata::check_custom_update(new, old, &mut e);
-            self.check_scale(new, true, &mut e);
         }
-        e.finish()
+        self.checked(e, new, true, |schema, errors| schema.check_update(new, old, errors))
     }
     fn prepare_subresource_update(&self, _cx: &Context<'_>, _subresource: &str, new: &mut Value, old: &Value) {
         let status = new.get_mut("status").map(Value::take);
@@ -262,9 +280,8 @@ impl Strategy for CustomKind {
         let mut e = Errors::new();
         if self.check_type(new, &mut e) {
             metadata::check_custom_update(new, old, &mut e);
-            self.check_scale(new, false, &mut e);
         }
-        e.finish()
+        self.checked(e, new, false, |schema, errors| schema.check_status_update(new, old, errors))
     }
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         metadata::finalizer_warnings(&new["metadata"], old.map(|o| &o["metadata"]))

@@ -1,6 +1,6 @@
 //! The registrar: every commit of a definition goes through here, before (its status is completed) and after (its kinds are
 //! in the catalog, or out of it). Writers of definitions take turns, so that no two get one name.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -8,7 +8,7 @@ use kelson_meta::Gvr;
 use kelson_store::{Record, Resource, Store};
 use parking_lot::RwLock;
 use serde_json::Value;
-use tokio::sync::{Mutex, MutexGuard, Notify};
+use tokio::sync::{Mutex, MutexGuard, watch};
 
 use crate::catalog::{Catalog, Served};
 use crate::custom::convert::{CallWebhook, Conversions};
@@ -42,13 +42,13 @@ pub struct Definitions {
     webhooks: Option<Arc<dyn CallWebhook>>,
     turn: Mutex<()>,
     known: RwLock<BTreeMap<String, Arc<Known>>>,
-    changed: Notify,
+    changed: watch::Sender<u64>,
 }
 
 impl Definitions {
     /// Without any; see [`Definitions::load`].
     pub fn new(catalog: Arc<Catalog>, store: Store, webhooks: Option<Arc<dyn CallWebhook>>) -> Self {
-        let (turn, known, changed) = (Mutex::default(), RwLock::default(), Notify::new());
+        let (turn, known, changed) = (Mutex::default(), RwLock::default(), watch::Sender::new(0));
         Self { catalog, store, webhooks, turn, known, changed }
     }
 
@@ -85,7 +85,7 @@ impl Definitions {
             Ok(definition) => self.register(definition, record),
             Err(error) => tracing::error!(key = %record.key(), %error, "a stored definition does not read; not served"),
         }
-        self.changed.notify_one();
+        self.changed.send_modify(|n| *n += 1);
     }
 
     fn register(&self, definition: Definition, record: &Arc<Record>) {
@@ -132,7 +132,7 @@ impl Definitions {
         if let Some(known) = self.known.write().remove(&*record.key().name) {
             known.served.iter().for_each(|gvr| self.catalog.remove(gvr));
         }
-        self.changed.notify_one();
+        self.changed.send_modify(|n| *n += 1);
     }
 
     /// A definition by name.
@@ -158,8 +158,14 @@ impl Definitions {
         crate::custom::names::grant(definition, &taken).0 != definition.status.accepted_names
     }
 
-    /// Resolves when a definition was written since it was last asked.
-    pub async fn changed(&self) {
-        self.changed.notified().await;
+    /// Changes with every write of a definition.
+    pub fn subscribe(&self) -> watch::Receiver<u64> {
+        self.changed.subscribe()
+    }
+
+    /// The group versions that definitions serve.
+    pub fn group_versions(&self) -> BTreeSet<(String, String)> {
+        let known = self.known.read();
+        known.values().flat_map(|k| &k.served).map(|gvr| (gvr.group.clone(), gvr.version.clone())).collect()
     }
 }

@@ -24,6 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Runs until the server ends.
 pub async fn run(server: Arc<Server>) {
     // By UID: since when the objects of a definition are being deleted.
+    let mut changed = server.definitions.subscribe();
     let mut begun: HashMap<String, Instant> = HashMap::new();
     loop {
         for known in server.definitions.refused() {
@@ -39,9 +40,9 @@ pub async fn run(server: Arc<Server>) {
         }
         let again = server.definitions.leaving().iter().any(|known| known.storage.is_some());
         if again {
-            let _ = tokio::time::timeout(LOOK_EVERY, server.definitions.changed()).await;
-        } else {
-            server.definitions.changed().await;
+            let _ = tokio::time::timeout(LOOK_EVERY, changed.changed()).await;
+        } else if changed.changed().await.is_err() {
+            return;
         }
     }
 }

@@ -2,6 +2,7 @@
 pub mod admission;
 pub mod allocations;
 pub mod context;
+pub mod conversion;
 pub mod dialer;
 pub mod documents;
 pub mod flow;
@@ -32,6 +33,7 @@ use readiness::Readiness;
 use room::Room;
 use routes::Routes;
 
+use crate::aggregate::registry::Aggregation;
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::custom::registrar::Definitions;
@@ -46,8 +48,10 @@ pub struct Server {
     pub catalog: Arc<Catalog>,
     /// Kinds that users define.
     pub definitions: Definitions,
+    /// Group versions that other servers answer for.
+    pub aggregation: Aggregation,
     /// Where requests for resources end.
-    pub routes: Routes,
+    pub routes: Arc<Routes>,
     /// The store as others read it.
     pub objects: Arc<dyn Objects>,
     /// Admission.

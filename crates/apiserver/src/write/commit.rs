@@ -10,6 +10,7 @@ use kelson_store::{
 };
 use serde_json::Value;
 
+use crate::aggregate::registry::Aggregation;
 use crate::catalog::Served;
 use crate::custom::registrar::Definitions;
 use crate::request::version_param;
@@ -26,6 +27,8 @@ pub struct Committer<'a> {
     auth: &'a Auth,
     /// Is told of definitions of kinds before their writer is.
     definitions: &'a Definitions,
+    /// Is told which group versions other servers answer for.
+    aggregation: &'a Aggregation,
 }
 
 /// The bytes of a tree, and where in them the revision is to stand.
@@ -88,6 +91,7 @@ impl<'a> Committer<'a> {
             event_ttl: server.config.event_ttl,
             auth: &server.auth,
             definitions: &server.definitions,
+            aggregation: &server.aggregation,
         }
     }
 
@@ -134,7 +138,9 @@ impl<'a> Committer<'a> {
         match served.options().observer {
             Observer::CustomResources if deletes => self.definitions.deleted(&record),
             Observer::CustomResources => self.definitions.committed(&record),
-            Observer::None | Observer::Aggregation => {}
+            Observer::Aggregation if deletes => self.aggregation.deleted(&record),
+            Observer::Aggregation => self.aggregation.committed(&record),
+            Observer::None => {}
         }
         Ok(record)
     }

@@ -1,0 +1,347 @@
+//! One server that answers for a group version: how it is reached, and how a request is carried to it. The user, proven
+//! here, goes along in headers that it believes because of the front proxy's certificate; the client's own credentials do
+//! not. Redirects are not followed and not passed on. Upstream: `kube-aggregator/pkg/apiserver/handler_proxy.go`.
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use futures::future::BoxFuture;
+use futures::stream;
+use http::header::{self, HeaderName};
+use http::{HeaderMap, HeaderValue, Method, Response, StatusCode};
+use http_body_util::{BodyExt as _, Full};
+use hyper::body::Incoming;
+use hyper_util::rt::TokioIo;
+use kelson_auth::UserInfo;
+use kelson_meta::Status;
+use kelson_pki::{AnyServerCertificate, provider};
+use kelson_tasks::OnPanic;
+use kelson_transport::TransportError;
+use parking_lot::{Mutex, RwLock};
+use rustls::ClientConfig;
+use rustls_pki_types::ServerName;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+use crate::aggregate::registry::Means;
+use crate::aggregate::service::{ApiService, ServiceReference, Spec};
+use crate::request::answer::{Answer, answer};
+use crate::request::body::ApiBody;
+use crate::request::upgraded::upgraded;
+use crate::shared::routes::{RemoteHandler, RemoteRequest};
+
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Headers that belong to one hop, or hold what only this server is to see. So are those that begin with `x-remote-`.
+const DROPPED: [&str; 10] = [
+    "connection",
+    "keep-alive",
+    "proxy-authenticate",
+    "proxy-authorization",
+    "te",
+    "trailer",
+    "transfer-encoding",
+    "authorization",
+    "host",
+    "content-length",
+];
+
+/// A server of a group version.
+pub struct Remote {
+    name: String,
+    spec: Spec,
+    service: ServiceReference,
+    connector: Result<TlsConnector, String>,
+    means: Means,
+    available: AtomicBool,
+    /// What it told of its resources when it was last asked (`APIResourceList`).
+    resources: RwLock<Option<Value>>,
+}
+
+/// Why a server could not be asked.
+pub enum Unreachable {
+    /// Its service leads nowhere.
+    Service(String),
+    /// Somebody is there, and does not answer as a server of ours.
+    Connection(String),
+}
+
+impl Remote {
+    /// As an APIService says.
+    pub fn new(service: &ApiService, means: &Means) -> Self {
+        Self {
+            name: service.metadata.name.clone(),
+            service: service.spec.service.clone().unwrap_or_default(),
+            connector: connector(&service.spec, means),
+            spec: service.spec.clone(),
+            means: means.clone(),
+            available: AtomicBool::new(service.is_available()),
+            resources: RwLock::default(),
+        }
+    }
+    /// Name of its APIService.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+    /// What its APIService says.
+    pub fn spec(&self) -> &Spec {
+        &self.spec
+    }
+    /// The service that leads to it.
+    pub fn service(&self) -> &ServiceReference {
+        &self.service
+    }
+    /// Whether requests are carried there.
+    pub fn is_available(&self) -> bool {
+        self.available.load(Ordering::Acquire)
+    }
+    /// Notes whether requests are carried there; answers whether that is new.
+    pub fn set_available(&self, available: bool) -> bool {
+        self.available.swap(available, Ordering::AcqRel) != available
+    }
+    /// What it told of its resources.
+    pub fn resources(&self) -> Option<Value> {
+        self.resources.read().clone()
+    }
+    /// Notes what it told of its resources; answers whether that is new.
+    pub fn set_resources(&self, list: Value) -> bool {
+        let mut have = self.resources.write();
+        let new = have.as_ref() != Some(&list);
+        *have = Some(list);
+        new
+    }
+    /// Where it is now.
+    ///
+    /// # Errors
+    /// Why its service leads nowhere.
+    pub fn resolve(&self) -> Result<SocketAddr, String> {
+        self.means.resolver.resolve(&self.service.namespace, &self.service.name, self.service.port())
+    }
+
+    /// Sends a request as it is; the answer's body is still to be read.
+    ///
+    /// # Errors
+    /// See [`Unreachable`].
+    pub async fn send(&self, request: http::Request<Full<Bytes>>) -> Result<Response<Incoming>, Unreachable> {
+        let connector = self.connector.as_ref().map_err(|why| Unreachable::Connection(why.clone()))?;
+        let address = self.resolve().map_err(Unreachable::Service)?;
+        let failed = |e: &dyn std::fmt::Display| Unreachable::Connection(format!("dial tcp {address}: {e}"));
+        let name = format!("{}.{}.svc", self.service.name, self.service.namespace);
+        let name = ServerName::try_from(name).map_err(|e| Unreachable::Connection(e.to_string()))?;
+        let connect = async {
+            let tcp = TcpStream::connect(address).await.map_err(|e| failed(&e))?;
+            tcp.set_nodelay(true).map_err(|e| failed(&e))?;
+            connector.connect(name, tcp).await.map_err(|e| Unreachable::Connection(e.to_string()))
+        };
+        let io = tokio::time::timeout(CONNECT_TIMEOUT, connect).await.map_err(|_| failed(&"i/o timeout"))??;
+        let broken = |e: hyper::Error| Unreachable::Connection(e.to_string());
+        let (mut sender, connection) = hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(broken)?;
+        self.means.tasks.spawn_graceful("api-aggregated", OnPanic::Contain, async move {
+            if let Err(error) = connection.with_upgrades().await {
+                tracing::debug!(%error, "a connection to an aggregated server ended");
+            }
+        });
+        sender.send_request(request).await.map_err(broken)
+    }
+
+    /// A request in the name of a user.
+    fn request(
+        &self,
+        method: &Method,
+        target: &str,
+        headers: &HeaderMap,
+        user: &UserInfo,
+        body: Bytes,
+    ) -> Result<http::Request<Full<Bytes>>, String> {
+        let mut request = http::Request::new(Full::new(body));
+        *request.method_mut() = method.clone();
+        *request.uri_mut() = target.parse().map_err(|e| format!("{e}"))?;
+        let kept = headers.iter().filter(|(name, _)| {
+            let name = name.as_str();
+            !DROPPED.contains(&name) && !name.starts_with("x-remote-")
+        });
+        let out = request.headers_mut();
+        kept.for_each(|(name, value)| drop(out.append(name.clone(), value.clone())));
+        identify(user, out);
+        let host = format!("{}.{}.svc:{}", self.service.name, self.service.namespace, self.service.port());
+        if let Ok(host) = HeaderValue::from_str(&host) {
+            out.insert(header::HOST, host);
+        }
+        Ok(request)
+    }
+
+    /// Reads a document in the server's own name.
+    ///
+    /// # Errors
+    /// Why it cannot be had, in words for people.
+    pub async fn fetch(&self, path: &str, user: &UserInfo, limit: usize) -> Result<(StatusCode, Bytes), String> {
+        let mut headers = HeaderMap::new();
+        headers.insert(header::ACCEPT, HeaderValue::from_static("application/json"));
+        let request = self.request(&Method::GET, path, &headers, user, Bytes::new())?;
+        let response = self.send(request).await.map_err(|e| match e {
+            Unreachable::Service(why) | Unreachable::Connection(why) => why,
+        })?;
+        let code = response.status();
+        let body = http_body_util::Limited::new(response.into_body(), limit).collect().await;
+        Ok((code, body.map_err(|e| e.to_string())?.to_bytes()))
+    }
+
+    async fn carry(&self, request: RemoteRequest<'_>) -> Result<Answer, Status> {
+        if !self.is_available() {
+            return Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, "service unavailable"));
+        }
+        let wants_upgrade = kelson_streams::is_upgrade_request(request.headers);
+        let body = request.body.read().await?;
+        let target = request.uri.path_and_query().map_or("/", http::uri::PathAndQuery::as_str);
+        let made = self.request(request.method, target, request.headers, request.user, body);
+        let mut made = match made {
+            Ok(made) => made,
+            Err(why) => return Ok(refusal(StatusCode::INTERNAL_SERVER_ERROR, &why)),
+        };
+        if wants_upgrade {
+            made.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+        } else {
+            made.headers_mut().remove(header::UPGRADE);
+        }
+        let response = match self.send(made).await {
+            Ok(response) => response,
+            Err(Unreachable::Service(why)) => {
+                tracing::warn!(service = self.name, %why, "an aggregated server cannot be found");
+                return Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, "service unavailable"));
+            }
+            Err(Unreachable::Connection(why)) => {
+                let text = format!("error trying to reach service: {why}");
+                return Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, &text));
+            }
+        };
+        self.passed_on(response, request.headers, request.upgrade, wants_upgrade)
+    }
+
+    /// The server's answer as the client gets it.
+    fn passed_on(
+        &self,
+        mut response: Response<Incoming>,
+        asked: &HeaderMap,
+        client: &Mutex<Option<hyper::upgrade::OnUpgrade>>,
+        wants_upgrade: bool,
+    ) -> Result<Answer, Status> {
+        let code = response.status();
+        if code.is_redirection() && code != StatusCode::NOT_MODIFIED {
+            let why = "the backend attempted to redirect this request, which is not permitted";
+            return Err(Status::failure(502, kelson_meta::Reason::Unknown, why));
+        }
+        if code == StatusCode::SWITCHING_PROTOCOLS {
+            let same = response.headers().get(header::UPGRADE) == asked.get(header::UPGRADE);
+            let Some(client) = client.lock().take().filter(|_| wants_upgrade && same) else {
+                let text = "the backend switched to a protocol nobody asked for";
+                return Ok(refusal(StatusCode::SERVICE_UNAVAILABLE, text));
+            };
+            let backend = hyper::upgrade::on(&mut response);
+            self.means.tasks.spawn("api-aggregated-stream", OnPanic::Contain, async move {
+                let (Some(client), Some(backend)) = (upgraded(client).await, upgraded(backend).await) else { return };
+                if let Err(error) = kelson_streams::splice(client, backend).await {
+                    tracing::debug!(%error, "an aggregated stream ended");
+                }
+            });
+            return Ok(response.map(|_| ApiBody::empty()));
+        }
+        let (mut parts, body) = response.into_parts();
+        for name in ["connection", "keep-alive", "transfer-encoding", "trailer"] {
+            parts.headers.remove(HeaderName::from_static(name));
+        }
+        let chunks = stream::unfold(body, |mut body| async move {
+            loop {
+                match body.frame().await? {
+                    Ok(frame) => {
+                        let Ok(data) = frame.into_data() else { continue };
+                        return Some((Ok(data), body));
+                    }
+                    Err(error) => return Some((Err(TransportError::new(error)), body)),
+                }
+            }
+        });
+        Ok(Response::from_parts(parts, ApiBody::stream(chunks)))
+    }
+}
+
+impl RemoteHandler for Remote {
+    fn serve<'a>(&'a self, request: RemoteRequest<'a>) -> BoxFuture<'a, Result<Answer, Status>> {
+        Box::pin(self.carry(request))
+    }
+}
+
+/// What clients of aggregated servers are told in plain text, as upstream does.
+fn refusal(code: StatusCode, text: &str) -> Answer {
+    answer(code, "text/plain; charset=utf-8", ApiBody::full(format!("{text}\n")))
+}
+
+fn connector(spec: &Spec, means: &Means) -> Result<TlsConnector, String> {
+    let verifier = if spec.insecure_skip_tls_verify {
+        AnyServerCertificate::verifier()
+    } else {
+        let bundle = STANDARD.decode(&spec.ca_bundle).map_err(|e| format!("caBundle: {e}"))?;
+        kelson_webhook::verifier(&bundle)?
+    };
+    let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|e| e.to_string())?.dangerous().with_custom_certificate_verifier(verifier);
+    let mut config = match &means.certificate {
+        Some(certificate) => builder.with_client_cert_resolver(Arc::clone(certificate) as _),
+        None => builder.with_no_client_auth(),
+    };
+    // Upgrades need it.
+    config.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsConnector::from(Arc::new(config)))
+}
+
+/// The headers that name a user to a server which trusts the front proxy.
+fn identify(user: &UserInfo, headers: &mut HeaderMap) {
+    let mut add = |name: &str, value: &str| {
+        if let (Ok(name), Ok(value)) = (HeaderName::try_from(name), HeaderValue::from_bytes(value.as_bytes())) {
+            headers.append(name, value);
+        }
+    };
+    add("x-remote-user", &user.name);
+    if !user.uid.is_empty() {
+        add("x-remote-uid", &user.uid);
+    }
+    user.groups.iter().for_each(|group| add("x-remote-group", group));
+    for (key, values) in &user.extra {
+        let name = format!("x-remote-extra-{}", escaped(key));
+        values.iter().for_each(|value| add(&name, value));
+    }
+}
+
+/// A key as part of a header's name: what cannot stand there as `%xx`.
+fn escaped(key: &str) -> String {
+    let plain = |b: u8| {
+        b.is_ascii_alphanumeric()
+            || matches!(
+                b,
+                b'!' | b'#' | b'$' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
+            )
+    };
+    key.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn users_are_named_in_headers() {
+        let mut user = UserInfo::new("jane", ["a", "b"]);
+        user.uid = "7".into();
+        user.extra.insert("example.com/Scope".into(), vec!["x".into(), "y".into()]);
+        let mut headers = HeaderMap::new();
+        identify(&user, &mut headers);
+        let all = |name: &str| headers.get_all(name).iter().map(|v| v.to_str().unwrap().to_owned()).collect::<Vec<_>>();
+        assert_eq!(all("x-remote-user"), ["jane"]);
+        assert_eq!(all("x-remote-uid"), ["7"]);
+        assert_eq!(all("x-remote-group"), ["a", "b"]);
+        assert_eq!(all("x-remote-extra-example.com%2fscope"), ["x", "y"]);
+    }
+}

@@ -1,0 +1,112 @@
+//! What is read of an APIService, and its condition `Available`.
+use jiff::Timestamp;
+use kelson_meta::format_seconds;
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+/// An APIService.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ApiService {
+    pub metadata: Metadata,
+    pub spec: Spec,
+    pub status: ServiceStatus,
+}
+
+/// What is read of the metadata.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct Metadata {
+    pub name: String,
+    pub uid: String,
+}
+
+/// `spec`: what is served, and by whom.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Spec {
+    pub group: String,
+    pub version: String,
+    /// Absent for what this server answers itself.
+    pub service: Option<ServiceReference>,
+    pub ca_bundle: String,
+    #[serde(rename = "insecureSkipTLSVerify")]
+    pub insecure_skip_tls_verify: bool,
+    pub group_priority_minimum: i64,
+    pub version_priority: i64,
+}
+
+/// The service behind which the server is.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct ServiceReference {
+    pub namespace: String,
+    pub name: String,
+    pub port: Option<u16>,
+}
+
+/// `status`: whether it can be reached.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ServiceStatus {
+    pub conditions: Vec<Availability>,
+}
+
+/// A condition.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Availability {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub status: String,
+    pub reason: String,
+    pub message: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last_transition_time: Option<String>,
+}
+
+impl ServiceReference {
+    /// The port that is asked; 443 when none is said.
+    pub fn port(&self) -> u16 {
+        self.port.unwrap_or(443)
+    }
+}
+
+impl ApiService {
+    /// Whether its server can be reached, as it was last found.
+    pub fn is_available(&self) -> bool {
+        self.status.conditions.iter().any(|c| c.kind == "Available" && c.status == "True")
+    }
+}
+
+impl Availability {
+    /// What was found.
+    pub fn new(status: &str, reason: &str, message: impl Into<String>) -> Self {
+        Self {
+            kind: "Available".to_owned(),
+            status: status.to_owned(),
+            reason: reason.to_owned(),
+            message: message.into(),
+            last_transition_time: None,
+        }
+    }
+
+    /// Writes the condition into an object; answers whether it says anything new.
+    pub fn tell(mut self, object: &mut Value, now: Timestamp) -> bool {
+        let mut list: Vec<Self> = Vec::deserialize(&object["status"]["conditions"]).unwrap_or_default();
+        let have = list.iter().position(|c| c.kind == self.kind);
+        let same = |c: &Self| (&c.status, &c.reason, &c.message) == (&self.status, &self.reason, &self.message);
+        if have.is_some_and(|at| same(&list[at])) {
+            return false;
+        }
+        let kept =
+            have.filter(|at| list[*at].status == self.status).and_then(|at| list[at].last_transition_time.clone());
+        self.last_transition_time = kept.or_else(|| Some(format_seconds(now)));
+        match have {
+            Some(at) => list[at] = self,
+            None => list.push(self),
+        }
+        object["status"]["conditions"] = json!(list);
+        true
+    }
+}

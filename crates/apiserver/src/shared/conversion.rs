@@ -1,0 +1,27 @@
+//! Conversion webhooks of custom resources, called as other webhooks are.
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use kelson_webhook::{Call, Target, WebhookClient};
+use serde_json::Value;
+
+use crate::custom::convert::CallWebhook;
+
+/// How long a conversion may take (upstream gives its REST clients as long).
+const TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest answer: a list's piece in another version.
+const ANSWER_BYTES_MAX: usize = 16 << 20;
+
+/// Calls conversion webhooks.
+pub struct ConversionWebhooks(pub WebhookClient);
+
+impl CallWebhook for ConversionWebhooks {
+    fn call<'a>(&'a self, config: &'a Value, review: Value) -> BoxFuture<'a, Result<Value, String>> {
+        Box::pin(async move {
+            let target = Target::parse(config)?;
+            let call = Call { body: review.to_string().into(), timeout: TIMEOUT, answer_bytes_max: ANSWER_BYTES_MAX };
+            let answer = self.0.call(&target, call).await.map_err(|e| e.to_string())?;
+            serde_json::from_slice(&answer).map_err(|e| e.to_string())
+        })
+    }
+}

@@ -1,8 +1,11 @@
-//! Custom resources: a definition serves its kinds when the POST is answered, takes names that are free, and takes its
-//! objects along when it goes.
+//! What extends the API: a definition serves its kinds when the POST is answered, takes names that are free, and takes its
+//! objects along when it goes; other servers answer for group versions.
 mod common;
 
+use base64::Engine as _;
 use common::{Api, Lines};
+use kelson_store::{Body, Fields, Key, Labels, RecordMeta, Resource, Uid, Write};
+use kelson_webhook::test_server::{Behaviour, TestServer};
 use serde_json::{Value, json};
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
@@ -131,7 +134,7 @@ async fn a_definition_takes_its_objects_along() {
     assert_eq!(code, 404);
     let (code, _) = api.call("GET", "/apis/example.com", Value::Null).await;
     assert_eq!(code, 404, "the group went with its last kind");
-    assert_eq!(api.store.count(kelson_store::Resource::new("example.com", "widgets")), 0);
+    assert_eq!(api.store.count(Resource::new("example.com", "widgets")), 0);
 }
 
 #[tokio::test]
@@ -158,7 +161,7 @@ async fn versions_come_and_go_with_updates_of_the_definition() {
     assert_eq!(code, 200);
     let event = watch.next().await.expect("an event");
     assert_eq!((&event["object"]["apiVersion"], &event["object"]["spec"]["n"]), (&json!("example.com/v1"), &json!(2)));
-    let resource = kelson_store::Resource::new("example.com", "widgets");
+    let resource = Resource::new("example.com", "widgets");
     let stored = api.store.get(resource, "default", "a").expect("stored");
     assert!(stored.bytes().starts_with(b"{\"apiVersion\":\"example.com/v2\""));
     let groups = api.get("/apis/example.com").await;
@@ -168,5 +171,155 @@ async fn versions_come_and_go_with_updates_of_the_definition() {
     let (code, _) = api.call("PATCH", &name, json!({"spec": {"versions": [unserved, version("v2", true)]}})).await;
     assert_eq!(code, 200);
     let (code, _) = api.call("GET", &path("v1", "widgets"), Value::Null).await;
+    assert_eq!(code, 404);
+}
+
+fn with_schema(name: &str, storage: bool, schema: Value) -> Value {
+    json!({"name": name, "served": true, "storage": storage, "subresources": {"status": {}},
+        "schema": {"openAPIV3Schema": schema}})
+}
+
+#[tokio::test]
+async fn objects_are_pruned_defaulted_and_validated_by_their_schema() {
+    let api = Api::start().await;
+    let schema = json!({"type": "object", "required": ["spec"], "properties": {
+        "spec": {"type": "object", "properties": {"size": {"type": "integer", "minimum": 1}, "color": {"type": "string", "default": "red"}}},
+        "status": {"type": "object", "properties": {"ready": {"type": "boolean"}}},
+    }});
+    api.create(DEFINITIONS, definition("widgets", "Widget", json!([with_schema("v1", true, schema)]))).await;
+    let path = path("v1", "widgets");
+    let widget = |spec: Value| {
+        json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"},
+        "spec": spec, "status": {"ready": true}})
+    };
+    let (code, why) = api.call("POST", &path, widget(json!({"size": 0}))).await;
+    assert_eq!((code, why["details"]["causes"][0]["field"].as_str()), (422, Some("spec.size")), "{why}");
+    let strict = format!("{path}?fieldValidation=Strict");
+    let (code, why) = api.call("POST", &strict, widget(json!({"size": 1, "odd": true}))).await;
+    assert_eq!(code, 400);
+    assert!(why["message"].as_str().unwrap_or("").contains("unknown field \"spec.odd\""), "{why}");
+    let made = api.create(&path, widget(json!({"size": 1, "odd": true}))).await;
+    assert_eq!((&made["spec"], &made["status"]), (&json!({"size": 1, "color": "red"}), &Value::Null));
+    let (code, updated) = api.call("PATCH", &format!("{path}/a/status"), json!({"status": {"ready": false}})).await;
+    assert_eq!(
+        (code, &updated["status"], &updated["metadata"]["generation"]),
+        (200, &json!({"ready": false}), &json!(1))
+    );
+    let (code, _) = api.call("PATCH", &format!("{path}/a/status"), json!({"status": {"ready": "no"}})).await;
+    assert_eq!(code, 422);
+    // A default that comes later is seen in what is stored already.
+    let later = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
+        "size": {"type": "integer"}, "unit": {"type": "string", "default": "m"}}}}});
+    let versions = json!({"spec": {"versions": [with_schema("v1", true, later)]}});
+    let (code, _) = api.call("PATCH", &format!("{DEFINITIONS}/widgets.example.com"), versions).await;
+    assert_eq!(code, 200);
+    assert_eq!(api.get(&format!("{path}/a")).await["spec"], json!({"size": 1, "unit": "m"}));
+    assert_eq!(api.get(&path).await["items"][0]["spec"], json!({"size": 1, "unit": "m"}));
+    let document = api.get("/openapi/v3/apis/example.com/v1").await;
+    let published = &document["components"]["schemas"]["com.example.v1.Widget"]["properties"]["spec"];
+    assert_eq!(published["properties"]["unit"]["default"], "m");
+}
+
+/// Has a service lead to a server of this test. Its address, the loopback, may not be written through the API.
+async fn lead(api: &Api, server: &TestServer) {
+    let service = json!({"metadata": {"name": "far"}, "spec": {"ports": [{"port": 443, "protocol": "TCP"}]}});
+    api.create("/api/v1/namespaces/default/services", service).await;
+    let slice = json!({"addressType": "IPv4", "endpoints": [{"addresses": ["127.0.0.1"]}],
+        "metadata": {"labels": {"kubernetes.io/service-name": "far"}, "name": "far-1", "resourceVersion": ""},
+        "ports": [{"name": "", "port": server.address.port(), "protocol": "TCP"}]});
+    let key = Key::new(Resource::new("discovery.k8s.io", "endpointslices"), "default", "far-1");
+    let meta = RecordMeta {
+        uid: Uid::new("far"),
+        labels: Labels::new([("kubernetes.io/service-name", "far")]),
+        fields: Fields::default(),
+        deleting: false,
+        expires_at_s: 0,
+    };
+    let body = Body::locate(slice.to_string()).expect("a body");
+    api.store.commit(Write::create(key, body, meta)).await.expect("stored");
+}
+
+fn bundle(server: &TestServer) -> String {
+    base64::engine::general_purpose::STANDARD.encode(server.ca())
+}
+
+#[tokio::test]
+async fn a_webhook_converts_and_is_held_to_what_it_was_sent() {
+    let server = TestServer::start(&["localhost"], |seen| {
+        let review: Value = serde_json::from_slice(&seen.body).expect("a review");
+        let wanted = review["request"]["desiredAPIVersion"].clone();
+        let mut objects = review["request"]["objects"].as_array().expect("objects").clone();
+        for object in &mut objects {
+            object["apiVersion"] = wanted.clone();
+            object["spec"]["converted"] = wanted.clone();
+            object["metadata"]["labels"] = json!({"by": "webhook"});
+            if object["metadata"]["name"] == "moved" && wanted == "example.com/v2" {
+                object["metadata"]["name"] = "elsewhere".into();
+            }
+        }
+        let response =
+            json!({"uid": review["request"]["uid"], "result": {"status": "Success"}, "convertedObjects": objects});
+        let answer = json!({"apiVersion": review["apiVersion"], "kind": "ConversionReview", "response": response});
+        Behaviour::Answer(200, answer.to_string().into_bytes())
+    })
+    .await;
+    let api = Api::start().await;
+    let mut made = definition("widgets", "Widget", json!([version("v1", true), version("v2", false)]));
+    made["spec"]["conversion"] = json!({"strategy": "Webhook", "webhook": {"conversionReviewVersions": ["v1"],
+        "clientConfig": {"url": format!("https://localhost:{}/convert", server.address.port()), "caBundle": bundle(&server)}}});
+    api.create(DEFINITIONS, made).await;
+    api.create(&path("v1", "widgets"), object("v1", "Widget", "a")).await;
+    api.create(&path("v1", "widgets"), object("v1", "Widget", "b")).await;
+    assert!(server.seen().is_empty(), "nothing to convert yet");
+    let list = api.get(&path("v2", "widgets")).await;
+    assert_eq!(list["items"][1]["spec"]["converted"], "example.com/v2");
+    assert_eq!(list["items"][1]["metadata"]["labels"], json!({"by": "webhook"}));
+    assert_eq!(server.seen().len(), 1, "many objects go in one question");
+    api.create(&path("v1", "widgets"), object("v1", "Widget", "moved")).await;
+    let (code, why) = api.call("GET", &format!("{}/moved", path("v2", "widgets")), Value::Null).await;
+    assert_eq!(code, 500);
+    assert!(why["message"].as_str().unwrap_or("").contains("must have the same name: moved != elsewhere"), "{why}");
+}
+
+#[tokio::test]
+async fn another_server_answers_for_a_group_version() {
+    const SERVICES: &str = "/apis/apiregistration.k8s.io/v1/apiservices";
+    let server = TestServer::start(&["far.default.svc"], |seen| {
+        let answer = match seen.path.as_str() {
+            "/apis/far.example.com/v1" => json!({"kind": "APIResourceList", "groupVersion": "far.example.com/v1",
+                "resources": [{"name": "things", "kind": "Thing", "namespaced": true, "verbs": ["get", "list"]}]}),
+            path => json!({"kind": "Thing", "path": path}),
+        };
+        Behaviour::Answer(200, answer.to_string().into_bytes())
+    })
+    .await;
+    let api = Api::start().await;
+    let local = api.get(&format!("{SERVICES}/v1.apps")).await;
+    assert_eq!(local["status"]["conditions"][0]["reason"], "Local");
+    let service = json!({"metadata": {"name": "v1.far.example.com"}, "spec": {
+        "group": "far.example.com", "version": "v1", "groupPriorityMinimum": 2000, "versionPriority": 15,
+        "service": {"namespace": "default", "name": "far"}, "caBundle": bundle(&server)}});
+    api.create(SERVICES, service).await;
+    let reason = |d: &Value| d["status"]["conditions"][0]["reason"].as_str().unwrap_or("").to_owned();
+    until(&api, SERVICES, "v1.far.example.com", |_, d| reason(d) == "ServiceNotFound").await;
+    let answer = api.raw("GET", "/apis/far.example.com/v1/things", &[], "").await;
+    assert_eq!(answer.status(), 503);
+    lead(&api, &server).await;
+    until(&api, SERVICES, "v1.far.example.com", |_, d| reason(d) == "Passed").await;
+    let groups = api.get("/apis").await;
+    let last = groups["groups"].as_array().and_then(|g| g.last()).cloned().unwrap_or_default();
+    assert_eq!(last["name"], "far.example.com");
+    let told = api.get("/apis/far.example.com/v1/namespaces/a/things/b?x=1").await;
+    assert_eq!(told["path"], "/apis/far.example.com/v1/namespaces/a/things/b?x=1");
+    let seen = server.seen();
+    let headers = &seen.last().expect("a request").headers;
+    let all = |name: &str| headers.get_all(name).iter().filter_map(|v| v.to_str().ok()).collect::<Vec<_>>().join(",");
+    assert_eq!(
+        (all("x-remote-user").as_str(), all("x-remote-group").as_str()),
+        ("admin", "system:masters,system:authenticated")
+    );
+    let (code, _) = api.call("DELETE", &format!("{SERVICES}/v1.far.example.com"), Value::Null).await;
+    assert_eq!(code, 200);
+    let (code, _) = api.call("GET", "/apis/far.example.com/v1/things", Value::Null).await;
     assert_eq!(code, 404);
 }

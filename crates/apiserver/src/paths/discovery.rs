@@ -1,12 +1,17 @@
 //! Discovery: `/api`, `/apis` and below, and the aggregated form, made from the catalog and kept until it changes.
+use std::collections::HashMap;
+
 use http::{HeaderValue, StatusCode, header};
 use kelson_meta::Status;
 use serde_json::{Map, Value, json};
 
+use crate::aggregate::local::OF_DEFINITIONS;
+use crate::aggregate::remote::Remote;
 use crate::catalog::{Catalog, ObjectSchema, Served};
 use crate::request::answer::{self, Answer, answer};
 use crate::request::body::ApiBody;
 use crate::request::negotiate::{Accepted, Clause, clauses};
+use crate::shared::Server;
 use crate::shared::context::RequestContext;
 
 /// Serves `/api`, `/apis`, `/apis/G` and `/apis/G/V`.
@@ -15,7 +20,7 @@ use crate::shared::context::RequestContext;
 /// 404, 406.
 pub fn serve(cx: &RequestContext) -> Result<Answer, Status> {
     let segments: Vec<&str> = cx.uri.path().split('/').filter(|s| !s.is_empty()).collect();
-    let catalog = &cx.server.catalog;
+    let (server, catalog) = (&cx.server, &cx.server.catalog);
     match segments[..] {
         ["api"] => match aggregated(cx) {
             Some(version) => document(cx, true, version),
@@ -23,11 +28,11 @@ pub fn serve(cx: &RequestContext) -> Result<Answer, Status> {
         },
         ["apis"] => match aggregated(cx) {
             Some(version) => document(cx, false, version),
-            None => plain(cx, group_list(catalog)),
+            None => plain(cx, group_list(server)),
         },
         ["api", version] => plain(cx, resource_list(catalog, "", version).ok_or_else(Status::no_such_path)?),
         ["apis", group] => {
-            let groups = catalog.groups();
+            let groups = groups(server);
             let found = groups.iter().find(|(g, _)| g == group && !g.is_empty()).ok_or_else(Status::no_such_path)?;
             let mut value = group_value(&found.0, &found.1);
             value["kind"] = "APIGroup".into();
@@ -65,10 +70,12 @@ fn aggregated(cx: &RequestContext) -> Option<&'static str> {
 }
 
 fn document(cx: &RequestContext, core: bool, version: &'static str) -> Result<Answer, Status> {
-    let catalog = &cx.server.catalog;
+    let server = &cx.server;
     let name = format!("{} {version}", if core { "api" } else { "apis" });
-    let document = cx.server.discovery.get(&name, catalog.generation(), || {
-        let mut body = serde_json::to_vec(&aggregate(catalog, core, version)).ok()?;
+    // Neither goes back, so that their sum stands for both.
+    let generation = server.catalog.generation() + server.aggregation.generation();
+    let document = server.discovery.get(&name, generation, || {
+        let mut body = serde_json::to_vec(&aggregate(server, core, version)).ok()?;
         body.push(b'\n');
         Some(body.into())
     });
@@ -103,9 +110,37 @@ fn api_versions(cx: &RequestContext) -> Value {
     })
 }
 
-fn group_list(catalog: &Catalog) -> Value {
+/// The groups of the catalog, and among those that came at run time the ones that other servers answer for, by priority.
+pub fn groups(server: &Server) -> Vec<(String, Vec<String>)> {
+    let mut all = server.catalog.groups();
+    let mut remotes = server.aggregation.remotes();
+    if remotes.is_empty() {
+        return all;
+    }
+    remotes.sort_by_key(|r| std::cmp::Reverse(r.spec().version_priority));
+    let mut priorities: HashMap<String, i64> = HashMap::new();
+    for remote in &remotes {
+        let spec = remote.spec();
+        let priority = priorities.entry(spec.group.clone()).or_default();
+        *priority = (*priority).max(spec.group_priority_minimum);
+        match all.iter_mut().find(|(group, _)| *group == spec.group) {
+            Some((_, versions)) if versions.contains(&spec.version) => {}
+            Some((_, versions)) => versions.push(spec.version.clone()),
+            None => all.push((spec.group.clone(), vec![spec.version.clone()])),
+        }
+    }
+    let builtin = all
+        .iter()
+        .take_while(|(group, _)| kelson_schema::resource::group_versions().iter().any(|gv| gv.group == group))
+        .count();
+    let rank = |group: &String| std::cmp::Reverse(priorities.get(group).copied().unwrap_or(OF_DEFINITIONS.0));
+    all[builtin..].sort_by(|(a, _), (b, _)| (rank(a), a).cmp(&(rank(b), b)));
+    all
+}
+
+fn group_list(server: &Server) -> Value {
     let groups: Vec<Value> =
-        catalog.groups().iter().filter(|(g, _)| !g.is_empty()).map(|(g, v)| group_value(g, v)).collect();
+        groups(server).iter().filter(|(g, _)| !g.is_empty()).map(|(g, v)| group_value(g, v)).collect();
     json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
 }
 
@@ -156,11 +191,48 @@ fn resource_list(catalog: &Catalog, group: &str, version: &str) -> Option<Value>
     Some(list)
 }
 
-fn aggregate(catalog: &Catalog, core: bool, version: &str) -> Value {
+/// A group version of another server, as it told when it was last asked.
+fn aggregated_remote(remote: &Remote) -> Value {
+    let list = remote.resources().unwrap_or_default();
+    let listed = list["resources"].as_array().map_or(&[][..], Vec::as_slice);
+    let of = |name: &str| format!("{name}/");
+    let kind = |r: &Value| json!({"group": r["group"].as_str().unwrap_or(""), "version": r["version"].as_str().unwrap_or(""), "kind": r["kind"]});
+    let mut resources = Vec::new();
+    for r in listed {
+        let Some(name) = r["name"].as_str().filter(|name| !name.contains('/')) else { continue };
+        let mut entry = json!({
+            "resource": name,
+            "responseKind": kind(r),
+            "scope": if r["namespaced"] == true { "Namespaced" } else { "Cluster" },
+            "singularResource": r["singularName"].as_str().unwrap_or(""),
+            "verbs": r["verbs"],
+        });
+        for key in ["shortNames", "categories"] {
+            if r[key].is_array() {
+                entry[key] = r[key].clone();
+            }
+        }
+        let below = listed.iter().filter_map(|s| Some((s["name"].as_str()?.strip_prefix(&of(name))?, s)));
+        let below: Vec<Value> =
+            below.map(|(sub, s)| json!({"subresource": sub, "responseKind": kind(s), "verbs": s["verbs"]})).collect();
+        if !below.is_empty() {
+            entry["subresources"] = below.into();
+        }
+        resources.push(entry);
+    }
+    let freshness = if remote.is_available() { "Current" } else { "Stale" };
+    json!({"version": remote.spec().version, "resources": resources, "freshness": freshness})
+}
+
+fn aggregate(server: &Server, core: bool, version: &str) -> Value {
+    let catalog = &server.catalog;
     let item = |(group, versions): (String, Vec<String>)| {
         let versions: Vec<Value> = versions
             .iter()
             .filter_map(|v| {
+                if let Some(remote) = server.aggregation.find(&group, v) {
+                    return Some(aggregated_remote(&remote));
+                }
                 let resources: Vec<Value> = catalog.of(&group, v)?.iter().map(|r| aggregated_resource(r)).collect();
                 Some(json!({"version": v, "resources": resources, "freshness": "Current"}))
             })
@@ -172,7 +244,7 @@ fn aggregate(catalog: &Catalog, core: bool, version: &str) -> Value {
         };
         json!({"metadata": metadata, "versions": versions})
     };
-    let items: Vec<Value> = catalog.groups().into_iter().filter(|(g, _)| g.is_empty() == core).map(item).collect();
+    let items: Vec<Value> = groups(server).into_iter().filter(|(g, _)| g.is_empty() == core).map(item).collect();
     json!({
         "kind": "APIGroupDiscoveryList",
         "apiVersion": format!("apidiscovery.k8s.io/{version}"),

@@ -53,7 +53,7 @@ pub async fn serve(cx: &RequestContext, _body: RequestBody) -> Result<Answer, St
     match first {
         "" => paths(cx),
         "api" | "apis" => discovery::serve(cx),
-        "openapi" => openapi::serve(cx),
+        "openapi" => Box::pin(openapi::serve(cx)).await,
         "healthz" | "livez" | "readyz" => health::serve(&cx.server, path, &cx.query).ok_or_else(Status::no_such_path),
         "version" if path.trim_end_matches('/') == "/version" => answer::tree(
             StatusCode::OK,
@@ -76,7 +76,7 @@ pub async fn serve(cx: &RequestContext, _body: RequestBody) -> Result<Answer, St
 
 fn paths(cx: &RequestContext) -> Result<Answer, Status> {
     let mut paths: Vec<String> = PATHS.iter().map(|p| (*p).to_owned()).collect();
-    for (group, versions) in cx.server.catalog.groups().into_iter().filter(|(g, _)| !g.is_empty()) {
+    for (group, versions) in discovery::groups(&cx.server).into_iter().filter(|(g, _)| !g.is_empty()) {
         paths.extend(versions.iter().map(|v| format!("/apis/{group}/{v}")));
         paths.push(format!("/apis/{group}"));
     }

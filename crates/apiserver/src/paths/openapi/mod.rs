@@ -10,10 +10,12 @@ use kelson_meta::Status;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
 
+use crate::aggregate::remote::Remote;
 use crate::catalog::Catalog;
 use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
 use crate::request::negotiate::clauses;
+use crate::shared::Server;
 use crate::shared::context::RequestContext;
 use schema::{Collector, Version};
 
@@ -21,7 +23,7 @@ use schema::{Collector, Version};
 ///
 /// # Errors
 /// 404, 406.
-pub fn serve(cx: &RequestContext) -> Result<Answer, Status> {
+pub async fn serve(cx: &RequestContext) -> Result<Answer, Status> {
     let path = cx.uri.path().trim_end_matches('/');
     let catalog = &cx.server.catalog;
     if path == "/openapi/v2" {
@@ -35,12 +37,15 @@ pub fn serve(cx: &RequestContext) -> Result<Answer, Status> {
     }
     match path.strip_prefix("/openapi/") {
         Some("v3") => {
-            let mut answer = json_answer(index(catalog).to_string().into());
+            let mut answer = json_answer(index(&cx.server).to_string().into());
             answer.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
             Ok(answer)
         }
         Some(rest) => {
             let name = rest.strip_prefix("v3/").ok_or_else(Status::no_such_path)?;
+            if let Some(remote) = named_group_version(name).and_then(|(g, v)| cx.server.aggregation.find(g, v)) {
+                return of_remote(cx, &remote, path).await;
+            }
             let mut answer = document(cx, name, JSON, || v3(catalog, name).map(|d| d.to_string().into()))?;
             if cx.query.get("hash").is_some_and(|h| h == hash(catalog, name)) {
                 let forever = HeaderValue::from_static("public, immutable, max-age=31536000");
@@ -73,6 +78,14 @@ fn v2_form(cx: &RequestContext) -> Result<&'static str, Status> {
 fn accepts_json(cx: &RequestContext) -> bool {
     let clauses = clauses(&cx.headers);
     clauses.is_empty() || clauses.iter().any(|c| matches!(c.media, "application/json" | "*/*" | "application/*"))
+}
+
+/// The document of a group version that another server answers for, as it publishes it.
+async fn of_remote(cx: &RequestContext, remote: &Remote, path: &str) -> Result<Answer, Status> {
+    const DOCUMENT_BYTES_MAX: usize = 16 << 20;
+    let unavailable = |why: String| Status::unavailable(format!("error trying to reach service: {why}"));
+    let (code, body) = remote.fetch(path, &cx.user, DOCUMENT_BYTES_MAX).await.map_err(unavailable)?;
+    Ok(answer(code, JSON, ApiBody::full(body)))
 }
 
 fn json_answer(body: Bytes) -> Answer {
@@ -126,11 +139,19 @@ fn hash(catalog: &Catalog, name: &str) -> String {
     Sha256::digest(text).iter().map(|b| format!("{b:02X}")).collect()
 }
 
-fn index(catalog: &Catalog) -> Value {
+fn index(server: &Server) -> Value {
+    let catalog = &server.catalog;
     let mut paths = Map::new();
     for (group, version) in group_versions(catalog) {
         let name = document_name(&group, &version);
         let url = format!("/openapi/v3/{name}?hash={}", hash(catalog, &name));
+        paths.insert(name, json!({"serverRelativeURL": url}));
+    }
+    for remote in server.aggregation.remotes().iter().filter(|r| r.is_available()) {
+        let name = document_name(&remote.spec().group, &remote.spec().version);
+        let text = format!("{}\n{name}", server.aggregation.generation());
+        let hash: String = Sha256::digest(text).iter().map(|b| format!("{b:02X}")).collect();
+        let url = format!("/openapi/v3/{name}?hash={hash}");
         paths.insert(name, json!({"serverRelativeURL": url}));
     }
     json!({"paths": paths})

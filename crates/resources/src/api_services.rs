@@ -5,6 +5,7 @@ use kelson_meta::{format_seconds, is_dns1035_label, is_dns1123_subdomain};
 use serde_json::{Value, json};
 
 use crate::column::{AGE, Column, NAME};
+use crate::names::NameRule;
 use crate::options::{Observer, Options};
 use crate::path::{Errors, Path};
 use crate::strategy::{Context, Strategy};
@@ -18,6 +19,8 @@ static OPTIONS: std::sync::LazyLock<Options> = std::sync::LazyLock::new(|| Optio
     allow_unconditional_update: false,
     observer: Observer::Aggregation,
     columns: COLUMNS.into(),
+    // The core group has no name: its APIService is `v1.`.
+    name: NameRule::PathSegment,
     ..Options::of("apiregistration.k8s.io", "apiservices")
 });
 

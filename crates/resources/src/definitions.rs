@@ -1,11 +1,15 @@
 //! CustomResourceDefinitions: kinds that users define. What makes them work is the API server's; here are their defaults,
 //! what an update keeps, and their validation. Upstream: `apiextensions-apiserver/pkg/registry/customresourcedefinition`.
+use kelson_meta::FieldErrors;
+use kelson_structural::definition;
 use serde_json::{Value, json};
 
+use crate::metadata;
 use crate::options::{Deletion, Observer, Options, texts};
+use crate::path::Errors;
 use crate::strategy::{Context, Strategy, base_status_update};
 use crate::text::Texts;
-use crate::tree::{at_mut, default_to, ensure, flag, items, present, same, set, text};
+use crate::tree::{ensure, same, set};
 
 /// CustomResourceDefinitions.
 pub struct CustomResourceDefinitions;
@@ -18,49 +22,17 @@ static OPTIONS: std::sync::LazyLock<Options> = std::sync::LazyLock::new(|| Optio
     ..Options::of("apiextensions.k8s.io", "customresourcedefinitions")
 });
 
-/// The version that is stored has stored objects, from now on and until an administrator says otherwise.
-fn note_stored_version(definition: &mut Value) {
-    let storage = items(&definition["spec"]["versions"]).iter().find(|v| flag(&v["storage"]));
-    let Some(name) = storage.map(|v| v["name"].clone()).filter(Value::is_string) else { return };
-    let Some(status) = ensure(definition, "status") else { return };
-    let stored = &mut status["storedVersions"];
-    match stored.as_array_mut() {
-        Some(list) if list.contains(&name) => {}
-        Some(list) => list.push(name),
-        None => *stored = json!([name]),
-    }
-}
-
 impl Strategy for CustomResourceDefinitions {
     fn options(&self) -> &Options {
         &OPTIONS
     }
     fn set_defaults(&self, _version: &str, obj: &mut Value) {
-        if let Some(names) = at_mut(obj, &["spec", "names"]) {
-            let kind = text(&names["kind"]).to_owned();
-            if text(&names["singular"]).is_empty() {
-                set(names, "singular", kind.to_lowercase());
-            }
-            if text(&names["listKind"]).is_empty() && !kind.is_empty() {
-                set(names, "listKind", format!("{kind}List"));
-            }
-        }
-        if let Some(spec) = at_mut(obj, &["spec"])
-            && !present(&spec["conversion"])
-        {
-            set(spec, "conversion", json!({"strategy": "None"}));
-        }
-        if let Some(service) = at_mut(obj, &["spec", "conversion", "webhook", "clientConfig", "service"]) {
-            default_to(service, "port", 443);
-        }
         ensure(obj, "status");
-        if items(&obj["status"]["storedVersions"]).is_empty() {
-            note_stored_version(obj);
-        }
+        definition::default(obj);
     }
     fn prepare_create(&self, _cx: &Context<'_>, obj: &mut Value) {
         set(obj, "status", json!({"acceptedNames": {"kind": "", "plural": ""}}));
-        note_stored_version(obj);
+        definition::store_version(obj);
         obj["metadata"]["generation"] = 1.into();
     }
     fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
@@ -68,10 +40,28 @@ impl Strategy for CustomResourceDefinitions {
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(1);
         let changed = !same(&new["spec"], &old["spec"]);
         new["metadata"]["generation"] = (generation + i64::from(changed)).into();
-        note_stored_version(new);
+        definition::store_version(new);
     }
     fn prepare_subresource_update(&self, _cx: &Context<'_>, _subresource: &str, new: &mut Value, old: &Value) {
         base_status_update(new, old);
+    }
+    fn validate_create(&self, obj: &Value) -> FieldErrors {
+        let mut e = Errors::new();
+        metadata::check(&OPTIONS, &obj["metadata"], &mut e);
+        with(e, definition::validate_create(obj))
+    }
+    fn validate_update(&self, new: &Value, old: &Value) -> FieldErrors {
+        let mut e = Errors::new();
+        metadata::check_update(new, old, &mut e);
+        with(e, definition::validate_update(new, old))
+    }
+    fn validate_subresource_update(&self, _subresource: &str, new: &Value, old: &Value) -> FieldErrors {
+        let mut e = Errors::new();
+        metadata::check_update(new, old, &mut e);
+        with(e, definition::validate_status_update(new))
+    }
+    fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
+        definition::warnings(new, old)
     }
     fn reset_fields(&self, subresource: &str) -> Vec<Texts> {
         match subresource {
@@ -79,6 +69,12 @@ impl Strategy for CustomResourceDefinitions {
             _ => vec![texts!["spec"]],
         }
     }
+}
+
+fn with(metadata: Errors, others: FieldErrors) -> FieldErrors {
+    let mut all = metadata.finish();
+    all.extend(others);
+    all
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use jiff::Timestamp;
 use kelson_meta::{FieldErrors, Status};
 use kelson_resources::{Column, Context, Errors, Options, Path, ScalePaths, Strategy, Text, Texts, metadata};
 use kelson_store::FieldNames;
+use kelson_structural::Validator;
 use serde_json::Value;
 
 use crate::catalog::order::by_preference;
@@ -14,7 +15,7 @@ use crate::catalog::{Conversion, ObjectSchema, Served};
 use crate::custom::conditions::TERMINATING;
 use crate::custom::convert::Conversions;
 use crate::custom::definition::{Definition, Scale, Version, keys};
-use crate::custom::schema::{Compiled, Schemas, VersionSchema};
+use crate::custom::schema::{Schemas, VersionSchema};
 
 /// One version of a definition, as it is served.
 pub fn served(definition: &Definition, version: &Version, schemas: &Arc<Schemas>, by: &Arc<Conversions>) -> Served {
@@ -115,11 +116,11 @@ impl CustomKind {
         metadata: Errors,
         object: &Value,
         spec: bool,
-        check: impl FnOnce(&Compiled, &mut FieldErrors),
+        check: impl FnOnce(&Validator, &mut FieldErrors),
     ) -> FieldErrors {
         let mut errors = metadata.finish();
-        if let Some(schema) = self.schemas.of(&self.version) {
-            check(schema, &mut errors);
+        if let Some(validator) = self.schemas.of(&self.version).and_then(|schema| schema.validator()) {
+            check(validator, &mut errors);
         }
         let mut e = Errors::new();
         self.check_scale(object, spec, &mut e);
@@ -238,7 +239,7 @@ impl Strategy for CustomKind {
         if self.check_type(object, &mut e) {
             metadata::check_custom(&self.options, &object["metadata"], &mut e);
         }
-        self.checked(e, object, true, |schema, errors| schema.check_create(object, errors))
+        self.checked(e, object, true, |validator, errors| validator.check_create(object, errors))
     }
     fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
         if let (true, Some(map)) = (self.options.has_status(), new.as_object_mut()) {
@@ -257,7 +258,7 @@ impl Strategy for CustomKind {
         if self.check_type(new, &mut e) {
             metadata::check_custom_update(new, old, &mut e);
         }
-        self.checked(e, new, true, |schema, errors| schema.check_update(new, old, errors))
+        self.checked(e, new, true, |validator, errors| drop(validator.check_update(new, old, errors)))
     }
     fn prepare_subresource_update(&self, _cx: &Context<'_>, _subresource: &str, new: &mut Value, old: &Value) {
         let status = new.get_mut("status").map(Value::take);
@@ -281,7 +282,7 @@ impl Strategy for CustomKind {
         if self.check_type(new, &mut e) {
             metadata::check_custom_update(new, old, &mut e);
         }
-        self.checked(e, new, false, |schema, errors| schema.check_status_update(new, old, errors))
+        self.checked(e, new, false, |validator, errors| drop(validator.check_status_update(new, old, errors)))
     }
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         metadata::finalizer_warnings(&new["metadata"], old.map(|o| &o["metadata"]))

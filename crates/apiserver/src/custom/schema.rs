@@ -3,15 +3,14 @@
 use std::sync::{Arc, OnceLock};
 
 use kelson_codec::{DecodeError, Decoded};
-use kelson_meta::path::{Errors, Path};
-use kelson_meta::{FieldErrors, Gvk};
+use kelson_meta::Gvk;
 use kelson_schema::Descriptions;
 use kelson_schema::shape::Shape;
 use kelson_store::Record;
 use kelson_structural::object::Old;
 use kelson_structural::publish::openapi::Dialect;
 use kelson_structural::schema::Node;
-use kelson_structural::{Structural, object, publish};
+use kelson_structural::{Structural, Validator, object, publish};
 use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -32,7 +31,7 @@ pub struct Schemas {
 
 /// A schema ready for use.
 pub struct Compiled {
-    structural: Option<Structural>,
+    validator: Option<Validator>,
     preserve_unknown: bool,
 }
 
@@ -117,14 +116,18 @@ impl Compiled {
             tracing::error!(%gvk, %error, "a stored schema does not read; objects are kept as they come");
             Structural::parse(&anything())
         });
-        Self { structural: structural.ok(), preserve_unknown }
+        Self { validator: structural.ok().map(Validator::new), preserve_unknown }
     }
     /// The schema, for those who look into it.
     pub fn structural(&self) -> Option<&Structural> {
-        self.structural.as_ref()
+        self.validator.as_ref().map(Validator::schema)
+    }
+    /// Judges objects by the schema.
+    pub fn validator(&self) -> Option<&Validator> {
+        self.validator.as_ref()
     }
     fn prune(&self, value: &mut Value) {
-        let Some(schema) = self.structural.as_ref().filter(|_| !self.preserve_unknown) else { return };
+        let Some(schema) = self.structural().filter(|_| !self.preserve_unknown) else { return };
         object::prune(value, schema.resource(), &mut object::Unknown::new(false));
         // The schema may describe the root's metadata, but says nothing of nulls there.
         let metadata = value.get_mut("metadata").map(Value::take);
@@ -133,50 +136,12 @@ impl Compiled {
             fields.insert("metadata".to_owned(), metadata);
         }
     }
-    /// Faults of a new object.
-    pub fn check_create(&self, object: &Value, errors: &mut FieldErrors) {
-        let Some(node) = self.structural.as_ref().map(Structural::declared) else { return };
-        errors.extend(object::validate(object, node, None, &Path::new("")));
-        let mut e = Errors::new();
-        object::check_embedded(object, node, &Path::new(""), &mut e);
-        object::check_lists(object, node, &Path::new(""), &mut e);
-        errors.extend(e.finish());
-    }
-    /// Faults of a change; what did not change is not refused (KEP-4008).
-    pub fn check_update(&self, new: &Value, old: &Value, errors: &mut FieldErrors) {
-        let Some(node) = self.structural.as_ref().map(Structural::declared) else { return };
-        errors.extend(object::validate(new, node, Some(Old { value: old, node }), &Path::new("")));
-        let mut e = Errors::new();
-        object::check_embedded(new, node, &Path::new(""), &mut e);
-        errors.extend(e.finish());
-        errors.extend(list_faults(new, old, node));
-    }
-    /// Faults of a change of `status` alone.
-    pub fn check_status_update(&self, new: &Value, old: &Value, errors: &mut FieldErrors) {
-        let Some(node) = self.structural.as_ref().map(Structural::declared) else { return };
-        if let (Some(status), Some(schema)) = (new.get("status"), node.property("status")) {
-            let old = Old { value: old, node }.key("status");
-            errors.extend(object::validate(status, schema, old, &Path::new("status")));
-        }
-        errors.extend(list_faults(new, old, node));
-    }
     /// Fills in what the schema declares as default.
     pub fn default(&self, value: &mut Value) {
-        if let Some(schema) = &self.structural {
+        if let Some(schema) = self.structural() {
             object::default(value, schema.declared());
         }
     }
-}
-
-/// Lists that were not unique before need not be now.
-fn list_faults(new: &Value, old: &Value, node: &Node) -> FieldErrors {
-    let faults = |value: &Value| {
-        let mut e = Errors::new();
-        object::check_lists(value, node, &Path::new(""), &mut e);
-        e.finish()
-    };
-    let found = faults(new);
-    if found.is_empty() || faults(old).is_empty() { found } else { FieldErrors::new() }
 }
 
 /// One version's schema as the request path asks for it.

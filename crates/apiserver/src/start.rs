@@ -9,7 +9,8 @@ use kelson_transport::Transport;
 use kelson_webhook::{Credentials, ServiceResolver, WebhookClient};
 use tokio::sync::watch;
 
-use crate::aggregate::registry::{Aggregation, Means};
+use crate::aggregate::registry::Aggregation;
+use crate::aggregate::remote::Means;
 use crate::bootstrap;
 use crate::catalog::Catalog;
 use crate::config::{Config, StartError};

@@ -3,14 +3,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kelson_pki::SwappableCertificate;
 use kelson_store::{Record, Resource, Store};
-use kelson_tasks::Tasks;
-use kelson_webhook::ServiceResolver;
 use parking_lot::RwLock;
 use tokio::sync::watch;
 
-use crate::aggregate::remote::Remote;
+use crate::aggregate::remote::{Means, Remote};
 use crate::aggregate::service::ApiService;
 use crate::shared::routes::Routes;
 
@@ -18,17 +15,6 @@ use crate::shared::routes::Routes;
 pub const GROUP: &str = "apiregistration.k8s.io";
 /// Their plural name.
 pub const PLURAL: &str = "apiservices";
-
-/// What the connections to other servers are made with.
-#[derive(Clone)]
-pub struct Means {
-    /// Services to addresses.
-    pub resolver: Arc<dyn ServiceResolver>,
-    /// Shown to other servers, which by it believe the headers that name the user.
-    pub certificate: Option<Arc<SwappableCertificate>>,
-    /// Connections belong to it.
-    pub tasks: Tasks,
-}
 
 /// The servers of other group versions.
 pub struct Aggregation {

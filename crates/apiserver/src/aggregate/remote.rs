@@ -18,9 +18,10 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use kelson_auth::UserInfo;
 use kelson_meta::Status;
-use kelson_pki::{AnyServerCertificate, provider};
-use kelson_tasks::OnPanic;
+use kelson_pki::{AnyServerCertificate, SwappableCertificate, provider};
+use kelson_tasks::{OnPanic, Tasks};
 use kelson_transport::TransportError;
+use kelson_webhook::ServiceResolver;
 use parking_lot::{Mutex, RwLock};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
@@ -28,7 +29,6 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-use crate::aggregate::registry::Means;
 use crate::aggregate::service::{ApiService, ServiceReference, Spec};
 use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
@@ -49,6 +49,17 @@ const DROPPED: [&str; 10] = [
     "host",
     "content-length",
 ];
+
+/// What the connections to other servers are made with.
+#[derive(Clone)]
+pub struct Means {
+    /// Services to addresses.
+    pub resolver: Arc<dyn ServiceResolver>,
+    /// Shown to other servers, which by it believe the headers that name the user.
+    pub certificate: Option<Arc<SwappableCertificate>>,
+    /// Connections belong to it.
+    pub tasks: Tasks,
+}
 
 /// A server of a group version.
 pub struct Remote {

@@ -4,7 +4,7 @@ use kelson_meta::format_seconds;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// An APIService.
+/// Who answers for a group version (`apiregistration.k8s.io/v1` APIService).
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ApiService {
@@ -52,7 +52,7 @@ pub struct ServiceStatus {
     pub conditions: Vec<Availability>,
 }
 
-/// A condition.
+/// The condition that says whether requests are carried there.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Availability {

@@ -73,7 +73,7 @@ async fn evict(cx: &RequestContext, served: &Served, name: &str, options: &Delet
     let tied = options.preconditions.as_ref().is_some_and(|p| p.resource_version.is_some());
     for attempt in 0..=retry::RETRIES_MAX {
         let record = cx.stored(served, name)?;
-        let pod = parse(&*record);
+        let pod = parse(&record);
         let phase = pod["status"]["phase"].as_str().unwrap_or("");
         let ends = matches!(phase, "Succeeded" | "Failed") || pod["metadata"]["deletionTimestamp"].is_string();
         let guarded = !ends && phase != "Pending";
@@ -287,7 +287,7 @@ async fn mark(
     retry::on_newest(cx, served, name, |record| {
         Box::pin(async move {
             delete::check_preconditions(served, name, options, &record)?;
-            let mut pod = served.stored_to_working(parse(&*record)).await?;
+            let mut pod = served.stored_to_working(parse(&record)).await?;
             let (reason, message) = ("EvictionByEvictionAPI", "Eviction API: evicting");
             set_condition(&mut pod, "DisruptionTarget", reason, message, cx.server.clock.now());
             Committer::of(&cx.server).update(served, &record, pod).await

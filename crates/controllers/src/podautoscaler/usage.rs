@@ -174,7 +174,7 @@ impl Pods<'_> {
             }
         };
         let made_up = |value| Sample { at: None, window: Duration::ZERO, value };
-        if ratio < 1.0 || ratio > 1.0 {
+        if ratio != 1.0 {
             samples.extend(g.missing.iter().map(|p| (p.clone(), made_up(guess(p)))));
         }
         if fill_unready {

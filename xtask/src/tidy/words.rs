@@ -44,7 +44,8 @@ fn has(line: &str, word: &str) -> bool {
         .any(|(at, _)| edge(line[..at].chars().next_back()) && edge(line[at + word.len()..].chars().next()))
 }
 
-/// Docs of one line and one or two words.
+/// Docs of one line and one or two words. One that names the API field or the flag behind an item says where its meaning is
+/// written down, which is what a reader of a view or an option wants to know.
 pub fn short_docs(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
     for file in tree.code() {
@@ -52,12 +53,22 @@ pub fn short_docs(tree: &Tree) -> Vec<String> {
         let is_doc = |i: usize| lines.get(i).is_some_and(|l| l.starts_with("///"));
         for (i, line) in lines.iter().enumerate().filter(|(i, _)| is_doc(*i)) {
             let alone = !is_doc(i + 1) && (i == 0 || !is_doc(i - 1));
-            if alone && line.trim_start_matches('/').split_whitespace().count() <= 2 {
+            let text = line.trim_start_matches('/').trim();
+            if alone && text.split_whitespace().count() <= 2 && !names_its_source(text) {
                 found.push(format!("{}:{}: {line}", file.path, i + 1));
             }
         }
     }
     found
+}
+
+/// A field's path such as `spec.replicas`, or a flag such as `--cluster-domain`, and nothing else.
+fn names_its_source(doc: &str) -> bool {
+    let span = doc.strip_prefix('`').and_then(|d| d.strip_suffix('.').unwrap_or(d).strip_suffix('`'));
+    span.is_some_and(|s| {
+        let words = |c: char| c.is_ascii_alphanumeric() || "._-[]*/".contains(c);
+        s.chars().all(words) && (s.starts_with("--") || s.split('.').filter(|part| !part.is_empty()).count() > 1)
+    })
 }
 
 /// Files that look like upstream's: fixtures by their names, sources by their owner's notice.
@@ -77,6 +88,16 @@ pub fn copied(tree: &Tree) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_field_or_a_flag_is_a_source() {
+        for doc in ["`spec.replicas`.", "`status.conditions[*].type`", "`--cluster-domain`."] {
+            assert!(names_its_source(doc), "{doc}");
+        }
+        for doc in ["Metadata.", "`name`.", "The `spec.replicas`.", "`a b.c`.", "`Type::new`."] {
+            assert!(!names_its_source(doc), "{doc}");
+        }
+    }
 
     #[test]
     fn whole_words() {

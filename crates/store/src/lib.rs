@@ -24,6 +24,7 @@ mod key;
 mod log;
 mod meta;
 mod queue;
+mod recent;
 mod record;
 mod shared;
 mod state;

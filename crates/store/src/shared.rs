@@ -8,9 +8,9 @@ use parking_lot::RwLock;
 
 use crate::event::FrameBudget;
 use crate::expiry::Expiry;
-use crate::form::RecentForms;
 use crate::health::HealthBoard;
 use crate::queue::Queue;
+use crate::recent::RecentForms;
 use crate::state::State;
 use crate::stats::Counters;
 

@@ -136,7 +136,7 @@ impl Store {
             state: RwLock::new(state),
             queue: Queue::default(),
             frames: Arc::default(),
-            forms: crate::form::RecentForms::default(),
+            forms: crate::recent::RecentForms::default(),
             expiry,
             counters: Counters::default(),
             health: HealthBoard::default(),

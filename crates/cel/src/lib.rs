@@ -27,11 +27,9 @@ pub use types::decl::{DeclField, DeclKind, DeclType, Format, ListKind, MAX_REQUE
 pub use types::escape::{escape, unescape};
 pub use types::ty::Type;
 pub use value::error::EvalError;
-pub use value::list::List;
-pub use value::map::{Map, Struct};
 pub use value::opaque::{AccessRequest, Authorizer, Decision, Opaque};
 pub use value::time::Timestamp;
-pub use value::{Text, Value};
+pub use value::{List, Map, Struct, Text, Value};
 
 #[cfg(test)]
 mod tests;

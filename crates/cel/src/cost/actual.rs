@@ -1,10 +1,10 @@
 //! What a call costs with the arguments that it has. Paid before the call, so that what cannot be afforded is not done.
 use super::range::scale;
 use super::{LIST, PATTERN, Rule, TEXT};
-use crate::value::Value;
 use crate::value::error::{EvalError, Result};
-use crate::value::list::{List, MOST};
+use crate::value::list::MOST;
 use crate::value::opaque::Opaque;
+use crate::value::{List, Value};
 
 /// The size of a value where cel-go's cost tracker asks for it: 1 for what has none.
 fn size(value: &Value<'_>) -> u64 {

@@ -5,9 +5,7 @@ use super::node::{Entry, InConst, Insert, Node, Push, Struct};
 use crate::cost;
 use crate::program::Program;
 use crate::value::error::{EvalError, Result};
-use crate::value::list::List;
-use crate::value::map::{self, Entries, Key, Map};
-use crate::value::{Value, equal};
+use crate::value::{self, Entries, Key, List, Map, Value, equal};
 
 /// How deep named expressions may ask for each other; they can only ask for earlier ones.
 const NESTED: u32 = 64;
@@ -212,7 +210,7 @@ impl<'a> Machine<'a, '_> {
             fields.push((name.clone(), value));
         }
         self.charge(cost::STRUCT)?;
-        Ok(Value::Map(Map::Struct(std::sync::Arc::new(map::Struct { name: s.name.clone(), fields }))))
+        Ok(Value::Map(Map::Struct(std::sync::Arc::new(value::Struct { name: s.name.clone(), fields }))))
     }
 
     /// Takes what a loop has accumulated out of its slot; whoever takes it gives back the next.

@@ -6,8 +6,7 @@ use regex::Regex;
 
 use crate::cost::Rule;
 use crate::library::Overload;
-use crate::value::Value;
-use crate::value::map::Key;
+use crate::value::{Key, Value};
 
 #[derive(Debug)]
 pub(crate) enum Node {

@@ -8,8 +8,7 @@ use crate::library::{convert, regex};
 use crate::syntax::ACCU;
 use crate::syntax::expr::{self, Expr, Kind, Literal};
 use crate::value::error::EvalError;
-use crate::value::map::{Key, Map};
-use crate::value::{Text, Value};
+use crate::value::{Key, Map, Text, Value};
 
 /// A program's nodes and how many slots its loops need. With `fold`, as Kubernetes does, what is constant is computed now: it
 /// costs nothing then. The error is a constant that cannot be computed.

@@ -5,9 +5,7 @@ use super::row::{Row, not_for};
 use crate::cost::Rule;
 use crate::types::ty::Type;
 use crate::value::error::{EvalError, Result};
-use crate::value::list::List;
-use crate::value::map::Map;
-use crate::value::{Value, time};
+use crate::value::{List, Map, Value, time};
 
 pub(super) const ROWS: &[Row] = &[Row("string_format", "<string>.format(list(dyn)) -> string", format, Rule::Format)];
 

@@ -3,10 +3,9 @@ use std::cmp::Ordering;
 
 use super::row::{Row, not_for};
 use crate::cost::Rule;
-use crate::value::Value;
 use crate::value::equal::{compare, equal};
 use crate::value::error::{EvalError, Result};
-use crate::value::list::List;
+use crate::value::{List, Value};
 
 pub(super) const ROWS: &[Row] = &[
     Row("list_int_is_sorted_bool", "<list(int)>.isSorted() -> bool", is_sorted, Rule::Traverse),

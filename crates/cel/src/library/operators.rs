@@ -4,8 +4,7 @@ use std::cmp::Ordering;
 use super::row::{Row, elsewhere};
 use crate::cost::Rule;
 use crate::value::error::{EvalError, Result};
-use crate::value::map::Map;
-use crate::value::{Value, equal, list};
+use crate::value::{Map, Value, equal, list};
 
 const ONE: Rule = Rule::One;
 const CMP: Rule = Rule::Compare;

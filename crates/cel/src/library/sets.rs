@@ -1,10 +1,9 @@
 //! Lists as sets.
 use super::row::{Row, not_for};
 use crate::cost::Rule;
-use crate::value::Value;
 use crate::value::equal::contains as has;
 use crate::value::error::Result;
-use crate::value::list::List;
+use crate::value::{List, Value};
 
 pub(super) const ROWS: &[Row] = &[
     Row("list_sets_contains_list", "sets.contains(list(T), list(T)) -> bool", contains, Rule::Sets(1.0)),

@@ -4,10 +4,10 @@ use std::cmp::Ordering;
 
 use super::row::{Row, not_for};
 use crate::cost::Rule;
-use crate::value::Value;
 use crate::value::equal::{compare, equal};
 use crate::value::error::{EvalError, Result};
-use crate::value::list::{List, MOST};
+use crate::value::list::MOST;
+use crate::value::{List, Value};
 
 pub(super) const ROWS: &[Row] = &[
     Row("list_slice", "<list(T)>.slice(int, int) -> list(T)", slice, Rule::Slice),

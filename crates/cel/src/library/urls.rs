@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use super::row::{Row, not_for};
 use crate::cost::Rule;
-use crate::value::Value;
 use crate::value::error::{EvalError, Result};
-use crate::value::map::{Key, Map};
 use crate::value::opaque::{Opaque, Url};
+use crate::value::{Key, Map, Value};
 
 const UNIT: Rule = Rule::Fixed(1);
 

@@ -3,6 +3,7 @@ mod build;
 pub(crate) mod expr;
 mod literal;
 mod macros;
+mod operators;
 mod parser;
 pub(crate) mod source;
 mod text;

@@ -1,8 +1,9 @@
 //! Recursive descent over the tokens, by the grammar of CEL. Depth and number of nodes are bounded, because expressions come
 //! from clients and macros copy what they are given.
 use super::build::{Builder, NODES};
-use super::expr::{Call, Entry, Expr, Field, Id, Kind, Literal, Struct};
+use super::expr::{Call, Entry, Expr, Field, Kind, Literal, Struct};
 use super::macros;
+use super::operators::{RELATION, balanced, call, operator};
 use super::source::Issue;
 use super::token::{Spanned, Token, tokens};
 
@@ -418,44 +419,4 @@ impl Parser<'_> {
         }
         Ok(Expr { id, kind: Kind::Struct(Box::new(Struct { name, fields })) })
     }
-}
-
-/// How tightly `<` and its kin bind; `&&` and `||` bind less.
-const RELATION: u8 = 2;
-
-/// How tightly an operator binds, and the function that it is.
-fn operator(token: Token) -> Option<(u8, &'static str)> {
-    Some(match token {
-        Token::Sign("||") => (0, "_||_"),
-        Token::Sign("&&") => (1, "_&&_"),
-        Token::In => (RELATION, "@in"),
-        Token::Sign("<") => (RELATION, "_<_"),
-        Token::Sign("<=") => (RELATION, "_<=_"),
-        Token::Sign(">") => (RELATION, "_>_"),
-        Token::Sign(">=") => (RELATION, "_>=_"),
-        Token::Sign("==") => (RELATION, "_==_"),
-        Token::Sign("!=") => (RELATION, "_!=_"),
-        Token::Sign("+") => (3, "_+_"),
-        Token::Sign("-") => (3, "_-_"),
-        Token::Sign("*") => (4, "_*_"),
-        Token::Sign("/") => (4, "_/_"),
-        Token::Sign("%") => (4, "_%_"),
-        _ => return None,
-    })
-}
-
-fn call(function: &str, args: Vec<Expr>) -> Kind {
-    Kind::Call(Box::new(Call { function: function.into(), target: None, args }))
-}
-
-/// Terms `0..=n` with the operators between them, as a tree in which both sides are about as high.
-fn balanced(function: &str, terms: &mut [Option<Expr>], ids: &[Id]) -> Expr {
-    if ids.is_empty() {
-        return terms[0].take().expect("each term is used once");
-    }
-    let middle = ids.len() / 2;
-    let (left, right) = terms.split_at_mut(middle + 1);
-    let left = balanced(function, left, &ids[..middle]);
-    let right = balanced(function, right, &ids[middle + 1..]);
-    Expr { id: ids[middle], kind: call(function, vec![left, right]) }
 }

@@ -2,10 +2,9 @@
 use std::cmp::Ordering;
 use std::collections::{HashMap, HashSet};
 
-use super::Value;
+use super::data::{List, Map, Value};
 use super::error::{EvalError, Result};
-use super::list::{List, map_key, scalar};
-use super::map::Map;
+use super::list::{map_key, scalar};
 use crate::types::decl::ListKind;
 
 /// `==`. Values of different types are not the same; numbers are compared by what they are.

@@ -2,10 +2,9 @@
 use base64::Engine;
 use serde_json::Value as Json;
 
+use super::data::{List, Map, Text, Value};
 use super::error::{EvalError, Result};
-use super::list::List;
-use super::map::Map;
-use super::{Text, Value, time};
+use super::time;
 use crate::types::decl::{DeclKind, DeclType, Format, ListKind};
 
 /// The type of JSON that no schema describes.

@@ -1,11 +1,10 @@
 //! Lists: of JSON, of values, and two after each other.
 use std::sync::Arc;
 
-use serde_json::Value as Json;
-
+use super::data::{Joined, List, Value};
 use super::error::{EvalError, Result};
-use super::{Value, json};
-use crate::types::decl::{DeclType, ListKind};
+use super::json;
+use crate::types::decl::ListKind;
 
 /// More elements than data can bring; only doubling a list again and again leads here.
 pub(crate) const MOST: usize = 4_000_000;
@@ -13,26 +12,6 @@ pub(crate) const MOST: usize = 4_000_000;
 const DEPTH: u32 = 32;
 /// Lists as short as this are copied at once.
 const SHORT: usize = 16;
-
-/// A list. Reading an element may fail where data is not what its type says.
-#[derive(Clone, Debug)]
-pub enum List<'a> {
-    /// Elements of data, of this type, compared in this way.
-    Json(&'a [Json], &'a DeclType, &'a ListKind),
-    /// Values; with the way of comparing that a typed list hands on to what is made of it.
-    Values(Arc<Vec<Value<'a>>>, Option<&'a ListKind>),
-    /// Two lists after each other, not copied.
-    Joined(Arc<Joined<'a>>),
-}
-
-/// See [`List::Joined`].
-#[derive(Debug)]
-pub struct Joined<'a> {
-    left: List<'a>,
-    right: List<'a>,
-    len: usize,
-    depth: u32,
-}
 
 impl<'a> List<'a> {
     pub(crate) fn values(values: Vec<Value<'a>>) -> List<'a> {

@@ -1,48 +1,11 @@
 //! Maps: JSON of any keys, objects of declared properties, maps that expressions make.
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use serde_json::{Map as JsonMap, Value as Json};
-
+use super::data::{Entries, Key, Map, Text, Value};
 use super::error::{EvalError, Result};
-use super::{Text, Value, json};
-use crate::types::decl::{DeclKind, DeclType};
+use super::json;
+use crate::types::decl::DeclKind;
 use crate::types::escape::escape;
-
-/// A map or an object.
-#[derive(Clone, Debug)]
-pub enum Map<'a> {
-    /// JSON of plain keys whose values are of this type.
-    Json(&'a JsonMap<String, Json>, &'a DeclType),
-    /// JSON of an object type: keys are identifiers of its properties.
-    Object(&'a JsonMap<String, Json>, &'a DeclType),
-    /// Values by key.
-    Values(Arc<Entries<'a>>),
-    /// What `Name{…}` makes.
-    Struct(Arc<Struct<'a>>),
-}
-
-pub(crate) type Entries<'a> = BTreeMap<Key<'a>, (Value<'a>, Value<'a>)>;
-
-/// An object made by its constructor.
-#[derive(Debug)]
-pub struct Struct<'a> {
-    /// The name of its type.
-    pub name: Arc<str>,
-    /// Fields that were set, in the order of the expression.
-    pub fields: Vec<(Arc<str>, Value<'a>)>,
-}
-
-/// Keys by which values are found: whole numbers of all types are one.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Key<'a> {
-    /// A truth value.
-    Bool(bool),
-    /// A whole number.
-    Number(i128),
-    /// Text.
-    Text(Text<'a>),
-}
 
 impl<'a> Key<'a> {
     pub(crate) fn of(value: &Value<'a>) -> Option<Key<'a>> {

@@ -1,4 +1,5 @@
 //! Values while an expression is evaluated. What comes from JSON stays there: a list or an object is read where it is asked.
+mod data;
 pub(crate) mod equal;
 pub(crate) mod error;
 pub(crate) mod json;
@@ -8,87 +9,12 @@ pub(crate) mod opaque;
 mod show;
 pub(crate) mod time;
 
-use std::ops::Deref;
 use std::sync::Arc;
 
+pub(crate) use data::Entries;
+pub use data::{Key, List, Map, Struct, Text, Value};
 use error::{EvalError, Result};
-use list::List;
-use map::Map;
-use opaque::Opaque;
-use time::Timestamp;
-
-/// A value; `'a` is the life of the data and the program that it may borrow from.
-#[derive(Clone, Debug)]
-pub enum Value<'a> {
-    /// `null`.
-    Null,
-    /// A truth value.
-    Bool(bool),
-    /// A signed number.
-    Int(i64),
-    /// An unsigned number.
-    Uint(u64),
-    /// A floating-point number.
-    Double(f64),
-    /// Text.
-    Text(Text<'a>),
-    /// Bytes.
-    Bytes(Arc<[u8]>),
-    /// A point in time.
-    Timestamp(Timestamp),
-    /// A length of time in nanoseconds.
-    Duration(i64),
-    /// A list.
-    List(List<'a>),
-    /// A map, or an object of Kubernetes' data.
-    Map(Map<'a>),
-    /// Something or nothing.
-    Optional(Option<Arc<Value<'a>>>),
-    /// A type, by its name.
-    Type(Text<'a>),
-    /// A value of a library's own type.
-    Opaque(Opaque<'a>),
-    /// Data that no expression has a type for: it is only compared.
-    Unknown(&'a serde_json::Value),
-    /// The named expressions of a policy, evaluated when they are asked for.
-    Variables,
-}
-
-/// Text that is borrowed from data or an expression, or was made while evaluating.
-#[derive(Clone, Debug)]
-pub enum Text<'a> {
-    /// From data.
-    Borrowed(&'a str),
-    /// Made, or a constant of a program.
-    Shared(Arc<str>),
-}
-
-impl Deref for Text<'_> {
-    type Target = str;
-    fn deref(&self) -> &str {
-        match self {
-            Text::Borrowed(s) => s,
-            Text::Shared(s) => s,
-        }
-    }
-}
-
-impl PartialEq for Text<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        **self == **other
-    }
-}
-impl Eq for Text<'_> {}
-impl PartialOrd for Text<'_> {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Text<'_> {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (**self).cmp(&**other)
-    }
-}
+use opaque::{AccessRequest, Authorizer, Check, Opaque, Stage};
 
 impl<'a> Value<'a> {
     /// Text that was made.
@@ -115,6 +41,16 @@ impl<'a> Value<'a> {
     /// Something.
     pub fn some(value: Value<'a>) -> Value<'a> {
         Value::Optional(Some(Arc::new(value)))
+    }
+    /// The `authorizer` variable.
+    pub fn authorizer(authorizer: &'a dyn Authorizer) -> Value<'a> {
+        let request = Arc::new(AccessRequest::default());
+        Value::Opaque(Opaque::Check(Check { authorizer, stage: Stage::Authorizer, request, decision: None }))
+    }
+    /// `authorizer.requestResource`: the resource, namespace and name of the request itself.
+    pub fn request_resource(authorizer: &'a dyn Authorizer, request: AccessRequest) -> Value<'a> {
+        let request = Arc::new(request);
+        Value::Opaque(Opaque::Check(Check { authorizer, stage: Stage::Resource, request, decision: None }))
     }
 
     /// The truth value it is.

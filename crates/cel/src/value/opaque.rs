@@ -5,8 +5,6 @@ use std::sync::Arc;
 
 use kelson_meta::Quantity;
 
-use super::Value;
-
 /// A value of a library's type.
 #[derive(Clone, Debug)]
 pub enum Opaque<'a> {
@@ -188,18 +186,5 @@ impl fmt::Display for Opaque<'_> {
             Opaque::Format(name) => f.write_str(name),
             Opaque::Check(_) => f.write_str(self.type_name()),
         }
-    }
-}
-
-impl<'a> Value<'a> {
-    /// The `authorizer` variable.
-    pub fn authorizer(authorizer: &'a dyn Authorizer) -> Value<'a> {
-        let request = Arc::new(AccessRequest::default());
-        Value::Opaque(Opaque::Check(Check { authorizer, stage: Stage::Authorizer, request, decision: None }))
-    }
-    /// `authorizer.requestResource`: the resource, namespace and name of the request itself.
-    pub fn request_resource(authorizer: &'a dyn Authorizer, request: AccessRequest) -> Value<'a> {
-        let request = Arc::new(request);
-        Value::Opaque(Opaque::Check(Check { authorizer, stage: Stage::Resource, request, decision: None }))
     }
 }

@@ -1,8 +1,8 @@
 //! How values are written in messages.
 use std::fmt;
 
-use super::map::Map;
-use super::{Value, time};
+use super::data::{Map, Value};
+use super::time;
 
 impl fmt::Display for Value<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,0 +1,44 @@
+//! Operators: how tightly they bind, and the calls that they become.
+use super::expr::{Call, Expr, Id, Kind};
+use super::token::Token;
+
+/// How tightly `<` and its kin bind; `&&` and `||` bind less.
+pub(super) const RELATION: u8 = 2;
+
+/// How tightly an operator binds, and the function that it is.
+pub(super) fn operator(token: Token) -> Option<(u8, &'static str)> {
+    Some(match token {
+        Token::Sign("||") => (0, "_||_"),
+        Token::Sign("&&") => (1, "_&&_"),
+        Token::In => (RELATION, "@in"),
+        Token::Sign("<") => (RELATION, "_<_"),
+        Token::Sign("<=") => (RELATION, "_<=_"),
+        Token::Sign(">") => (RELATION, "_>_"),
+        Token::Sign(">=") => (RELATION, "_>=_"),
+        Token::Sign("==") => (RELATION, "_==_"),
+        Token::Sign("!=") => (RELATION, "_!=_"),
+        Token::Sign("+") => (3, "_+_"),
+        Token::Sign("-") => (3, "_-_"),
+        Token::Sign("*") => (4, "_*_"),
+        Token::Sign("/") => (4, "_/_"),
+        Token::Sign("%") => (4, "_%_"),
+        _ => return None,
+    })
+}
+
+/// The call of an operator's function.
+pub(super) fn call(function: &str, args: Vec<Expr>) -> Kind {
+    Kind::Call(Box::new(Call { function: function.into(), target: None, args }))
+}
+
+/// Terms `0..=n` with the operators between them, as a tree in which both sides are about as high.
+pub(super) fn balanced(function: &str, terms: &mut [Option<Expr>], ids: &[Id]) -> Expr {
+    if ids.is_empty() {
+        return terms[0].take().expect("each term is used once");
+    }
+    let middle = ids.len() / 2;
+    let (left, right) = terms.split_at_mut(middle + 1);
+    let left = balanced(function, left, &ids[..middle]);
+    let right = balanced(function, right, &ids[middle + 1..]);
+    Expr { id: ids[middle], kind: call(function, vec![left, right]) }
+}

@@ -45,14 +45,7 @@ enum Start {
 pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, Status> {
     let accepted = cx.accept()?;
     let view = cx.view()?;
-    let mut selectors = Selectors::new(served, &cx.selectors)?;
-    if !cx.info.name.is_empty() && selectors.fields.exact("metadata.name").is_none() {
-        selectors.fields.0.push(kelson_meta::FieldRequirement {
-            field: "metadata.name".into(),
-            value: cx.info.name.clone(),
-            negated: false,
-        });
-    }
+    let selectors = selectors(cx, served)?;
     let start = start(cx)?;
     let namespace = cx.namespace(served).to_owned();
     let store = &cx.server.store;
@@ -116,6 +109,19 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
         return websocket::watch(cx, answer, accepted.encoding == kelson_codec::Encoding::Protobuf);
     }
     Ok(answer)
+}
+
+/// What the request selects by; a watch of one object by its path is one by its name.
+fn selectors(cx: &RequestContext, served: &Served) -> Result<Selectors, Status> {
+    let mut selectors = Selectors::new(served, &cx.selectors)?;
+    if !cx.info.name.is_empty() && selectors.fields.exact("metadata.name").is_none() {
+        selectors.fields.0.push(kelson_meta::FieldRequirement {
+            field: "metadata.name".into(),
+            value: cx.info.name.clone(),
+            negated: false,
+        });
+    }
+    Ok(selectors)
 }
 
 fn jittered(d: Duration) -> Duration {

@@ -7,7 +7,7 @@ use crate::check::{self, Scope};
 use crate::cost::range::Range;
 use crate::cost::{self, Sizes};
 use crate::eval::plan::plan;
-use crate::program::Program;
+use crate::eval::program::Program;
 use crate::syntax::source::{Issue, display};
 use crate::syntax::{self};
 use crate::types::decl::{DeclKind, DeclType};

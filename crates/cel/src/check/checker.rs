@@ -2,6 +2,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
+use super::checked::Checked;
 use super::literals;
 use super::unify::{Unifier, less_specific};
 use crate::library::{self, Overload};
@@ -18,19 +19,6 @@ pub(crate) trait Scope {
     fn field(&self, object: &str, field: &str) -> Option<Option<Type>>;
     /// Whether `name{…}` makes an object of that type.
     fn constructible(&self, name: &str) -> bool;
-}
-
-/// An expression that was checked.
-#[derive(Debug)]
-pub(crate) struct Checked {
-    pub root: Expr,
-    /// By node id.
-    pub types: Vec<Type>,
-    pub overloads: HashMap<Id, Vec<&'static Overload>>,
-    /// Nodes that name a type, by the type's name.
-    pub type_names: HashMap<Id, Arc<str>>,
-    /// Variables of the scope that are used, and the fields that are selected of each.
-    pub used: BTreeMap<String, BTreeSet<String>>,
 }
 
 /// Checks a tree in a scope; nothing is reported twice, and all that can be told is told.

@@ -1,6 +1,6 @@
 //! What can be said of constants before they are evaluated: patterns, timestamps and durations must be readable, elements of
 //! a list literal of one type.
-use super::Checked;
+use super::checked::Checked;
 use crate::library::{format, regex};
 use crate::syntax::expr::{Expr, Id, Kind, Literal};
 use crate::syntax::source::Issue;

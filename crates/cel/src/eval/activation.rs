@@ -1,7 +1,7 @@
 //! What the variables of an expression stand for in one evaluation.
 use std::cell::RefCell;
 
-use crate::program::Program;
+use super::program::Program;
 use crate::value::Value;
 use crate::value::error::{EvalError, Result};
 

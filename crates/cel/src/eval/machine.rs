@@ -2,21 +2,24 @@
 use super::activation::Activation;
 use super::budget::Budget;
 use super::node::{Entry, InConst, Insert, Node, Push, Struct};
+use super::program::Program;
 use crate::cost;
-use crate::program::Program;
 use crate::value::error::{EvalError, Result};
 use crate::value::{self, Entries, Key, List, Map, Value, equal};
 
 /// How deep named expressions may ask for each other; they can only ask for earlier ones.
 const NESTED: u32 = 64;
 
+impl Program {
+    /// Evaluates it. What it cost is taken from the budget, also when there is no value. The value may borrow from what the
+    /// variables were bound to, and from the program.
+    pub fn eval<'a>(&'a self, activation: &Activation<'a>, budget: &mut Budget) -> Result<Value<'a>> {
+        run(self, activation, budget, 0)
+    }
+}
+
 /// Evaluates a program. What it cost is taken from the budget, whether there is a value or not.
-pub(crate) fn run<'a>(
-    program: &'a Program,
-    activation: &Activation<'a>,
-    budget: &mut Budget,
-    depth: u32,
-) -> Result<Value<'a>> {
+fn run<'a>(program: &'a Program, activation: &Activation<'a>, budget: &mut Budget, depth: u32) -> Result<Value<'a>> {
     if depth > NESTED {
         return Err(EvalError::new("variables ask for each other without end"));
     }

@@ -7,5 +7,4 @@ mod machine;
 pub(crate) mod node;
 mod path;
 pub(crate) mod plan;
-
-pub(crate) use machine::run;
+pub(crate) mod program;

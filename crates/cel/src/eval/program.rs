@@ -1,13 +1,9 @@
 //! An expression that is ready to be evaluated.
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::node::Node;
 use crate::cost::range::Range;
-use crate::eval::activation::Activation;
-use crate::eval::budget::Budget;
-use crate::eval::node::Node;
 use crate::types::ty::Type;
-use crate::value::Value;
-use crate::value::error::EvalError;
 
 /// A checked expression; made by [`crate::Env::compile`], evaluated as often as wanted, by any thread.
 #[derive(Debug)]
@@ -51,11 +47,5 @@ impl Program {
     /// The fields that it selects of a variable directly; none when the variable is not used, or only as a whole.
     pub fn fields_of(&self, variable: &str) -> impl Iterator<Item = &str> {
         self.used.get(variable).into_iter().flatten().map(String::as_str)
-    }
-
-    /// Evaluates it. What it cost is taken from the budget, also when there is no value. The value may borrow from what the
-    /// variables were bound to, and from the program.
-    pub fn eval<'a>(&'a self, activation: &Activation<'a>, budget: &mut Budget) -> Result<Value<'a>, EvalError> {
-        crate::eval::run(self, activation, budget, 0)
     }
 }

@@ -176,7 +176,9 @@ impl Remote {
             !DROPPED.contains(&name) && !name.starts_with("x-remote-")
         });
         let out = request.headers_mut();
-        kept.for_each(|(name, value)| drop(out.append(name.clone(), value.clone())));
+        for (name, value) in kept {
+            out.append(name.clone(), value.clone());
+        }
         identify(user, out);
         let host = format!("{}.{}.svc:{}", self.service.name, self.service.namespace, self.service.port());
         if let Ok(host) = HeaderValue::from_str(&host) {

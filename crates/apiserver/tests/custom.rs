@@ -220,6 +220,64 @@ async fn objects_are_pruned_defaulted_and_validated_by_their_schema() {
     assert_eq!(published["properties"]["unit"]["default"], "m");
 }
 
+async fn table(api: &Api, uri: &str) -> Value {
+    let accept = ("accept", "application/json;as=Table;v=v1;g=meta.k8s.io");
+    let answer = api.raw("GET", uri, &[accept], "").await;
+    let bytes = http_body_util::BodyExt::collect(answer.into_body()).await.expect("a body").to_bytes();
+    serde_json::from_slice(&bytes).expect("JSON")
+}
+
+#[tokio::test]
+async fn tables_have_the_columns_of_the_version_with_their_cells() {
+    let api = Api::start().await;
+    let mut own = version("v1", true);
+    own["additionalPrinterColumns"] = json!([
+        {"name": "Phase", "type": "string", "jsonPath": ".spec.phase", "description": "Where it stands."},
+        {"name": "Count", "type": "integer", "format": "int32", "jsonPath": ".spec.n"},
+        {"name": "Since", "type": "date", "jsonPath": ".spec.since"},
+        {"name": "Node", "type": "string", "jsonPath": ".spec.node", "priority": 1},
+    ]);
+    api.create(DEFINITIONS, definition("widgets", "Widget", json!([own, version("v2", false)]))).await;
+    for (name, spec) in [
+        ("a", json!({"phase": "Up", "n": 3, "since": "2000-01-01T00:00:00Z"})),
+        ("b", json!({"phase": "Down", "n": "three", "since": "long ago", "node": "n1"})),
+        ("c", json!({"since": ""})),
+    ] {
+        let widget =
+            json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": name}, "spec": spec});
+        api.create(&path("v1", "widgets"), widget).await;
+    }
+    let shown = table(&api, &path("v1", "widgets")).await;
+    let columns = shown["columnDefinitions"].as_array().expect("columns");
+    let told: Vec<_> = columns.iter().map(|c| json!([c["name"], c["type"], c["format"], c["priority"]])).collect();
+    let want = json!([
+        ["Name", "string", "name", 0],
+        ["Phase", "string", "", 0],
+        ["Count", "integer", "int32", 0],
+        ["Since", "date", "", 0],
+        ["Node", "string", "", 1],
+    ]);
+    assert_eq!(json!(told), want);
+    assert_eq!(columns[1]["description"], "Where it stands.");
+    assert_eq!(columns[2]["description"], "Custom resource definition column (in JSONPath format): .spec.n");
+    let since = shown["rows"][0]["cells"][3].as_str().unwrap_or("").to_owned();
+    assert!(since.ends_with('y'), "{since} is an age in years");
+    let cells: Vec<&Value> = shown["rows"].as_array().expect("rows").iter().map(|r| &r["cells"]).collect();
+    let want = json!([
+        ["a", "Up", 3, since, null],
+        ["b", "Down", null, "<invalid>", "n1"],
+        ["c", null, null, "<unknown>", null],
+    ]);
+    assert_eq!(json!(cells), want);
+    // A version that declares none has the age.
+    let shown = table(&api, &format!("{}/a", path("v2", "widgets"))).await;
+    let names: Vec<&Value> =
+        shown["columnDefinitions"].as_array().expect("columns").iter().map(|c| &c["name"]).collect();
+    assert_eq!(names, ["Name", "Age"]);
+    let cells = shown["rows"][0]["cells"].as_array().expect("cells");
+    assert!(cells.len() == 2 && cells[1].as_str().is_some_and(|age| age.ends_with('s')), "{cells:?}");
+}
+
 /// Has a service lead to a server of this test. Its address, the loopback, may not be written through the API.
 async fn lead(api: &Api, server: &TestServer) {
     let service = json!({"metadata": {"name": "far"}, "spec": {"ports": [{"port": 443, "protocol": "TCP"}]}});

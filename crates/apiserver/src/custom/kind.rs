@@ -5,13 +5,14 @@ use std::sync::Arc;
 
 use jiff::Timestamp;
 use kelson_meta::{FieldErrors, Status};
-use kelson_resources::{Column, Context, Errors, Options, Path, ScalePaths, Strategy, Text, Texts, metadata};
+use kelson_resources::{Context, Errors, Options, Path, ScalePaths, Strategy, Text, Texts, metadata};
 use kelson_store::FieldNames;
 use kelson_structural::Validator;
 use serde_json::Value;
 
 use crate::catalog::order::by_preference;
 use crate::catalog::{Conversion, ObjectSchema, Served};
+use crate::custom::columns::PrinterColumns;
 use crate::custom::conditions::TERMINATING;
 use crate::custom::convert::Conversions;
 use crate::custom::definition::{Definition, Scale, Version, keys};
@@ -62,6 +63,7 @@ pub struct CustomKind {
     api_version: String,
     version: String,
     scale: Option<Scale>,
+    columns: PrinterColumns,
     schemas: Arc<Schemas>,
 }
 
@@ -88,11 +90,13 @@ impl CustomKind {
         });
         let fields = version.selectable_fields.iter().map(|f| f.json_path.trim_start_matches('.').to_owned());
         options.fields = Cow::Owned(fields.map(Text::Owned).collect());
-        options.columns = Cow::Owned(columns(version));
+        let columns = PrinterColumns::of(version);
+        options.columns = Cow::Owned(columns.headers().to_vec());
         Self {
             api_version: format!("{}/{}", definition.spec.group, version.name),
             version: version.name.clone(),
             scale: version.scale().cloned(),
+            columns,
             options,
             schemas: Arc::clone(schemas),
         }
@@ -193,29 +197,6 @@ fn count(object: &Value, path: &str, e: &mut Errors) {
     }
 }
 
-/// The columns of a version: its own, or age alone.
-fn columns(version: &Version) -> Vec<Column> {
-    let column = |name: &str, kind: &str, format: &str, description: String, priority| Column {
-        name: Text::Owned(name.to_owned()),
-        kind: Text::Owned(kind.to_owned()),
-        format: Text::Owned(format.to_owned()),
-        description: Text::Owned(description),
-        priority,
-    };
-    let mut columns = vec![column("Name", "string", "name", "Name of the object.".to_owned(), 0)];
-    if version.additional_printer_columns.is_empty() {
-        columns.push(column("Age", "date", "", "Time since the object was created.".to_owned(), 0));
-    }
-    for c in &version.additional_printer_columns {
-        let told = match c.description.as_str() {
-            "" => format!("Custom resource definition column (in JSONPath format): {}", c.json_path),
-            own => own.to_owned(),
-        };
-        columns.push(column(&c.name, &c.kind, &c.format, told, c.priority));
-    }
-    columns
-}
-
 impl Strategy for CustomKind {
     fn options(&self) -> &Options {
         &self.options
@@ -296,7 +277,7 @@ impl Strategy for CustomKind {
         }
     }
     fn row(&self, object: &Value, now: Timestamp) -> Vec<Value> {
-        vec![kelson_resources::table::name(object), kelson_resources::table::age(object, now)]
+        self.columns.row(object, now)
     }
 }
 

@@ -1,0 +1,144 @@
+//! The table of a version's objects: name first, then what `additionalPrinterColumns` asks for, or the age alone.
+//! Upstream: `pkg/registry/customresource/tableconvertor`; the default column stands in `pkg/apiserver/helpers.go`.
+use jiff::Timestamp;
+use kelson_resources::{Column, Text, table};
+use kelson_structural::publish;
+use serde_json::Value;
+
+use crate::custom::definition::{PrinterColumn, Version};
+
+/// Headers and cells of one version; there are as many cells in a row as headers.
+pub struct PrinterColumns {
+    headers: Vec<Column>,
+    cells: Vec<publish::Column>,
+}
+
+impl PrinterColumns {
+    /// The columns of a version. Those from the first on whose path cannot be read are left out, as upstream leaves them.
+    pub fn of(version: &Version) -> Self {
+        let mut columns = Self { headers: vec![table_column(&name(), name().description)], cells: Vec::new() };
+        let default = [age()];
+        let declared = match version.additional_printer_columns.as_slice() {
+            [] => &default[..],
+            own => own,
+        };
+        for column in declared {
+            let Some(cell) = publish::Column::new(&column.kind, &column.json_path) else { break };
+            let description = match column.description.as_str() {
+                "" => format!("Custom resource definition column (in JSONPath format): {}", column.json_path),
+                own => own.to_owned(),
+            };
+            columns.headers.push(table_column(column, description));
+            columns.cells.push(cell);
+        }
+        columns
+    }
+
+    /// What the table says of its columns.
+    pub fn headers(&self) -> &[Column] {
+        &self.headers
+    }
+
+    /// The cells of an object; times are shown as what they are ago at `now`.
+    pub fn row(&self, object: &Value, now: Timestamp) -> Vec<Value> {
+        let cells = self.cells.iter().map(|cell| cell.cell(object, |time| ago(time, now)));
+        std::iter::once(table::name(object)).chain(cells).collect()
+    }
+}
+
+fn name() -> PrinterColumn {
+    PrinterColumn {
+        name: "Name".to_owned(),
+        kind: "string".to_owned(),
+        format: "name".to_owned(),
+        description: "Name of the object.".to_owned(),
+        ..PrinterColumn::default()
+    }
+}
+
+fn age() -> PrinterColumn {
+    PrinterColumn {
+        name: "Age".to_owned(),
+        kind: "date".to_owned(),
+        description: "Time since the object was created.".to_owned(),
+        json_path: ".metadata.creationTimestamp".to_owned(),
+        ..PrinterColumn::default()
+    }
+}
+
+fn table_column(column: &PrinterColumn, description: String) -> Column {
+    Column {
+        name: Text::Owned(column.name.clone()),
+        kind: Text::Owned(column.kind.clone()),
+        format: Text::Owned(column.format.clone()),
+        description: Text::Owned(description),
+        priority: column.priority,
+    }
+}
+
+/// Go's zero time, which stands for a time that nobody set.
+const UNSET_SECONDS: i64 = -62_135_596_800;
+
+/// How long ago a time is; `None` for a text that is no time. Times that nobody set are empty or `null` texts, too.
+fn ago(text: &str, now: Timestamp) -> Option<String> {
+    if matches!(text, "" | "null") {
+        return Some(table::UNKNOWN.to_owned());
+    }
+    let time: Timestamp = text.parse().ok().filter(|_| is_plain(text))?;
+    if time.as_second() == UNSET_SECONDS && time.subsec_nanosecond() == 0 {
+        return Some(table::UNKNOWN.to_owned());
+    }
+    Some(table::between(time, now))
+}
+
+/// Whether a time is written with all its parts, `T` and `Z` or a numeric zone, as RFC 3339 is read upstream; the parser of
+/// times takes other forms as well.
+fn is_plain(text: &str) -> bool {
+    let b = text.as_bytes();
+    let parts = [(4, b'-'), (7, b'-'), (10, b'T'), (13, b':'), (16, b':')];
+    let end = b.len().checked_sub(6).map(|at| &b[at..]);
+    let zone = matches!(end, Some([.., b'Z'] | [b'+' | b'-', _, _, b':', _, _]));
+    zone && parts.iter().all(|(at, c)| b.get(*at) == Some(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_told_as_ages() {
+        let now: Timestamp = "2026-01-01T00:00:00Z".parse().expect("a time");
+        for (text, want) in [
+            ("2025-12-31T23:59:30Z", Some("30s")),
+            ("2026-01-01T00:50:00+01:00", Some("10m")),
+            ("2025-12-31T21:00:00.5Z", Some("179m")),
+            ("2026-01-02T00:00:00Z", Some("<invalid>")),
+            ("", Some("<unknown>")),
+            ("null", Some("<unknown>")),
+            ("0001-01-01T00:00:00Z", Some("<unknown>")),
+            ("yesterday", None),
+            ("2025-12-31", None),
+            ("2025-12-31 23:59:30Z", None),
+            ("2025-12-31t23:59:30z", None),
+            ("2025-12-31T23:59:30", None),
+            ("2025-13-31T23:59:30Z", None),
+        ] {
+            assert_eq!(ago(text, now).as_deref(), want, "{text}");
+        }
+    }
+
+    #[test]
+    fn columns_end_before_a_path_that_cannot_be_read() {
+        let column = |name: &str, path: &str| PrinterColumn {
+            name: name.to_owned(),
+            kind: "string".to_owned(),
+            json_path: path.to_owned(),
+            ..PrinterColumn::default()
+        };
+        let declared = vec![column("A", ".spec.a"), column("B", ".spec["), column("C", ".spec.c")];
+        let columns = PrinterColumns::of(&Version { additional_printer_columns: declared, ..Version::default() });
+        let names: Vec<&str> = columns.headers().iter().map(|c| &*c.name).collect();
+        assert_eq!(names, ["Name", "A"]);
+        assert_eq!(columns.row(&Value::Null, Timestamp::UNIX_EPOCH).len(), 2);
+    }
+}

@@ -278,6 +278,37 @@ async fn tables_have_the_columns_of_the_version_with_their_cells() {
     assert!(cells.len() == 2 && cells[1].as_str().is_some_and(|age| age.ends_with('s')), "{cells:?}");
 }
 
+#[tokio::test]
+async fn the_selector_of_a_scale_is_the_text_at_its_path() {
+    let api = Api::start().await;
+    let scaled = |selector: Option<&str>| {
+        let mut scaled = version("v1", true);
+        let scale =
+            json!({"specReplicasPath": ".spec.n", "statusReplicasPath": ".status.n", "labelSelectorPath": selector});
+        scaled["subresources"] = json!({"scale": scale});
+        json!([scaled])
+    };
+    api.create(DEFINITIONS, definition("widgets", "Widget", scaled(Some(".status.selector")))).await;
+    api.create(DEFINITIONS, definition("gadgets", "Gadget", scaled(None))).await;
+    let selector = "app in (a,b),!old";
+    for (plural, kind) in [("widgets", "Widget"), ("gadgets", "Gadget")] {
+        let mut scaled = object("v1", kind, "a");
+        scaled["status"] = json!({"n": 2, "selector": selector});
+        scaled["matchLabels"] = json!({"app": "a"});
+        api.create(&path("v1", plural), scaled).await;
+    }
+    let scale = api.get(&format!("{}/a/scale", path("v1", "widgets"))).await;
+    assert_eq!(
+        (&scale["spec"], &scale["status"]),
+        (&json!({"replicas": 1}), &json!({"replicas": 2, "selector": selector}))
+    );
+    let (code, scale) =
+        api.call("PATCH", &format!("{}/a/scale", path("v1", "widgets")), json!({"spec": {"replicas": 4}})).await;
+    assert_eq!((code, &scale["spec"]["replicas"], &scale["status"]["selector"]), (200, &json!(4), &json!(selector)));
+    let scale = api.get(&format!("{}/a/scale", path("v1", "gadgets"))).await;
+    assert_eq!(scale["status"], json!({"replicas": 2}), "a kind without a path for it has no selector");
+}
+
 /// Has a service lead to a server of this test. Its address, the loopback, may not be written through the API.
 async fn lead(api: &Api, server: &TestServer) {
     let service = json!({"metadata": {"name": "far"}, "spec": {"ports": [{"port": 443, "protocol": "TCP"}]}});

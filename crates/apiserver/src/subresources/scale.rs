@@ -55,14 +55,20 @@ fn view(paths: &ScalePaths, object: &Value) -> Value {
         spec["replicas"] = wanted.into();
     }
     let mut status = json!({"replicas": at(object, &paths.status_replicas).as_i64().unwrap_or(0)});
-    let selector = selector(at(object, &paths.selector));
-    if !selector.is_empty() {
-        status["selector"] = selector.into();
+    if !paths.selector.is_empty() {
+        let selector = selector(at(object, &paths.selector));
+        if !selector.is_empty() {
+            status["selector"] = selector.into();
+        }
     }
     json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec, "status": status})
 }
 
+/// The selector as text, which custom resources hold already and built-in workloads as an object or a map of labels.
 fn selector(value: &Value) -> String {
+    if let Value::String(text) = value {
+        return text.clone();
+    }
     let spec = if value.get("matchLabels").is_some() || value.get("matchExpressions").is_some() {
         serde_json::from_value::<LabelSelectorSpec>(value.clone()).ok()
     } else {

@@ -50,7 +50,8 @@ impl Aggregation {
         let (group, version) = (service.spec.group.clone(), service.spec.version.clone());
         match before {
             Some(remote) if *remote.spec() == service.spec => {
-                if remote.set_available(service.is_available()) {
+                let changed = remote.set_available(service.is_available());
+                if changed {
                     self.touch();
                 }
             }

@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures::future;
 use kelson_auth::{UserInfo, user};
-use kelson_store::Resource;
 use serde_json::Value;
 use tokio::time::Instant;
 

@@ -309,6 +309,43 @@ async fn the_selector_of_a_scale_is_the_text_at_its_path() {
     assert_eq!(scale["status"], json!({"replicas": 2}), "a kind without a path for it has no selector");
 }
 
+#[tokio::test]
+async fn a_rule_that_fails_for_what_did_not_change_is_a_warning() {
+    let api = Api::start().await;
+    let schema = |rules: Value| {
+        let number = json!({"type": "integer"});
+        let range =
+            json!({"type": "object", "properties": {"min": number, "max": number}, "x-kubernetes-validations": rules});
+        let spec = json!({"type": "object", "properties": {"range": range, "note": {"type": "string"}}});
+        let status = json!({"type": "object", "properties": {"ready": {"type": "boolean"}}});
+        json!([with_schema("v1", true, json!({"type": "object", "properties": {"spec": spec, "status": status}}))])
+    };
+    api.create(DEFINITIONS, definition("widgets", "Widget", schema(json!([])))).await;
+    let mut widget = object("v1", "Widget", "a");
+    widget["spec"] = json!({"range": {"min": 3, "max": 2}});
+    api.create(&path("v1", "widgets"), widget).await;
+    let versions = json!({"spec": {"versions": schema(json!([{"rule": "self.min <= self.max"}]))}});
+    let (code, why) = api.call("PATCH", &format!("{DEFINITIONS}/widgets.example.com"), versions).await;
+    assert_eq!(code, 200, "{why}");
+    let uri = format!("{}/a", path("v1", "widgets"));
+    let merge = [("content-type", "application/merge-patch+json")];
+    for (uri, patch, want) in [
+        (uri.clone(), json!({"spec": {"note": "x"}}), true),
+        (format!("{uri}/status"), json!({"status": {"ready": true}}), true),
+        (uri, json!({"spec": {"range": {"max": 4}}}), false),
+    ] {
+        let answer = api.raw("PATCH", &uri, &merge, patch.to_string()).await;
+        let warnings: Vec<&str> = answer.headers().get_all("warning").iter().filter_map(|w| w.to_str().ok()).collect();
+        let told =
+            warnings.iter().any(|w| w.contains("spec.range: ") && w.contains("failed rule: self.min <= self.max"));
+        assert_eq!(
+            (answer.status().as_u16(), warnings.len(), told),
+            (200, usize::from(want), want),
+            "{patch} {warnings:?}"
+        );
+    }
+}
+
 /// Has a service lead to a server of this test. Its address, the loopback, may not be written through the API.
 async fn lead(api: &Api, server: &TestServer) {
     let service = json!({"metadata": {"name": "far"}, "spec": {"ports": [{"port": 443, "protocol": "TCP"}]}});

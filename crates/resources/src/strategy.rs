@@ -121,6 +121,17 @@ pub trait Strategy: Send + Sync {
         e.finish()
     }
 
+    /// All faults of an update of the object, or of a subresource unless its name is empty. `warn` takes what the same look at
+    /// the object finds and lets pass, such as rules that fail for parts which did not change; a refused update has it as well.
+    fn judge_update(&self, subresource: &str, new: &Value, old: &Value, warn: &mut dyn FnMut(String)) -> FieldErrors {
+        let _ = warn;
+        if subresource.is_empty() {
+            self.validate_update(new, old)
+        } else {
+            self.validate_subresource_update(subresource, new, old)
+        }
+    }
+
     /// After names are final and validation has passed: what follows from the name.
     fn canonicalize(&self, obj: &mut Value) {
         let _ = obj;

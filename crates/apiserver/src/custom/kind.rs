@@ -235,11 +235,21 @@ impl Strategy for CustomKind {
         new["metadata"]["generation"] = generation.into();
     }
     fn validate_update(&self, new: &Value, old: &Value) -> FieldErrors {
+        self.judge_update("", new, old, &mut drop)
+    }
+    fn judge_update(&self, subresource: &str, new: &Value, old: &Value, warn: &mut dyn FnMut(String)) -> FieldErrors {
         let mut e = Errors::new();
         if self.check_type(new, &mut e) {
             metadata::check_custom_update(new, old, &mut e);
         }
-        self.checked(e, new, true, |validator, errors| drop(validator.check_update(new, old, errors)))
+        let main = subresource.is_empty();
+        self.checked(e, new, main, |validator, errors| {
+            let warnings = match main {
+                true => validator.check_update(new, old, errors),
+                false => validator.check_status_update(new, old, errors),
+            };
+            warnings.into_iter().for_each(warn);
+        })
     }
     fn prepare_subresource_update(&self, _cx: &Context<'_>, _subresource: &str, new: &mut Value, old: &Value) {
         let status = new.get_mut("status").map(Value::take);
@@ -258,12 +268,8 @@ impl Strategy for CustomKind {
             }
         }
     }
-    fn validate_subresource_update(&self, _subresource: &str, new: &Value, old: &Value) -> FieldErrors {
-        let mut e = Errors::new();
-        if self.check_type(new, &mut e) {
-            metadata::check_custom_update(new, old, &mut e);
-        }
-        self.checked(e, new, false, |validator, errors| drop(validator.check_status_update(new, old, errors)))
+    fn validate_subresource_update(&self, subresource: &str, new: &Value, old: &Value) -> FieldErrors {
+        self.judge_update(subresource, new, old, &mut drop)
     }
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         metadata::finalizer_warnings(&new["metadata"], old.map(|o| &o["metadata"]))

@@ -273,11 +273,7 @@ async fn once(
     new["metadata"]["resourceVersion"] = record.revision().to_string().into();
     admit::escalation(cx, served, &new, Some(old))?;
     let reserved = cx.server.services.before_update(served, &mut new, old, change.dry_run)?;
-    let errors = if main {
-        served.strategy.validate_update(&new, old)
-    } else {
-        served.strategy.validate_subresource_update(change.subresource, &new, old)
-    };
+    let errors = served.strategy.judge_update(change.subresource, &new, old, &mut |warning| cx.warn(warning));
     if !errors.is_empty() {
         return Err(Status::invalid(&served.gvk.group_kind(), name, &errors).into());
     }

@@ -99,32 +99,34 @@ pub fn start_cleaner(ctx: &Arc<Context>) {
 mod tests {
     use super::*;
     use crate::Config;
-    use crate::testing::FakeApi;
+    use crate::testing::run;
     use base64::Engine as _;
     use base64::engine::general_purpose::STANDARD;
+    use kelson_simulation::Api;
 
     #[tokio::test(start_paused = true)]
     async fn signs_while_valid() {
-        let api = FakeApi::new();
-        let _running = api.run(&["bootstrap-signer-controller", "token-cleaner-controller"], Config::default());
+        let api = Api::start().await;
+        let _running = run(&api, &["bootstrap-signer-controller", "token-cleaner-controller"], Config::default()).await;
         api.create(
             "v1/configmaps",
             json!({"metadata": {"name": "cluster-info", "namespace": "kube-public"},
             "data": {"kubeconfig": "x", "jws-kubeconfig-oldold": "y"}}),
-        );
+        )
+        .await;
         let e = |s: &str| STANDARD.encode(s);
         api.create("v1/secrets", json!({"metadata": {"name": "bootstrap-token-abcdef", "namespace": "kube-system"},
             "type": "bootstrap.kubernetes.io/token",
             "data": {"token-id": e("abcdef"), "token-secret": e("0123456789abcdef"), "usage-bootstrap-signing": e("true"),
-                "expiration": e("2026-01-01T01:00:00Z")}}));
+                "expiration": e("2026-01-01T01:00:00Z")}})).await;
         api.settle().await;
-        let keys = |api: &FakeApi| -> Vec<String> {
-            let map = api.get("v1/configmaps", "kube-public", "cluster-info").unwrap();
+        let keys = async |api: &Api| -> Vec<String> {
+            let map = api.get("v1/configmaps", "kube-public", "cluster-info").await.unwrap();
             map["data"].as_object().unwrap().keys().cloned().collect()
         };
-        assert_eq!(keys(&api), ["jws-kubeconfig-abcdef", "kubeconfig"]);
+        assert_eq!(keys(&api).await, ["jws-kubeconfig-abcdef", "kubeconfig"]);
         tokio::time::sleep(Duration::from_secs(3610)).await;
-        assert!(api.list("v1/secrets").is_empty());
-        assert_eq!(keys(&api), ["kubeconfig"]);
+        assert!(api.list("v1/secrets").await.is_empty());
+        assert_eq!(keys(&api).await, ["kubeconfig"]);
     }
 }

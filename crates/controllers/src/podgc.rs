@@ -148,36 +148,42 @@ impl Collector {
 mod tests {
     use super::*;
     use crate::Config;
-    use crate::testing::FakeApi;
+    use crate::testing::run;
+    use kelson_simulation::Api;
 
     fn pod(name: &str, node: &str, phase: &str) -> Value {
-        json!({"metadata": {"name": name, "namespace": "n", "creationTimestamp": format!("2026-01-01T00:00:0{}Z", name.len())},
-            "spec": {"nodeName": node}, "status": {"phase": phase}})
+        json!({"metadata": {"name": name, "namespace": "n"}, "status": {"phase": phase},
+            "spec": {"nodeName": node, "containers": [{"name": "c", "image": "c"}]}})
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_goes_and_what_stays() {
-        let api = FakeApi::new();
+        let api = Api::start().await;
+        api.namespace("n").await;
         let config = Config { terminated_pod_threshold: 2, ..Config::default() };
-        let _running = api.run(&["pod-garbage-collector-controller"], config);
-        api.create("v1/nodes", json!({"metadata": {"name": "n1"}}));
+        let _running = run(&api, &["pod-garbage-collector-controller"], config).await;
+        api.create("v1/nodes", json!({"metadata": {"name": "n1"}})).await;
         for (name, phase) in [("a", "Succeeded"), ("bb", "Failed"), ("ccc", "Succeeded"), ("dddd", "Running")] {
-            api.create("v1/pods", pod(name, "n1", phase));
+            api.create("v1/pods", pod(name, "n1", phase)).await;
+            tokio::time::sleep(Duration::from_secs(1)).await;
         }
-        api.create("v1/pods", pod("lost", "n2", "Running"));
+        api.create("v1/pods", pod("lost", "n2", "Running")).await;
         let mut unbound = pod("unbound", "", "Pending");
-        unbound["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-        api.create("v1/pods", unbound);
-        api.create("v1/pods", pod("waiting", "", "Pending"));
-        let names = |api: &FakeApi| -> Vec<String> {
-            api.list("v1/pods").iter().map(|p| p["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+        unbound["metadata"]["finalizers"] = json!(["example.com/hold"]);
+        api.create("v1/pods", unbound).await;
+        api.delete("v1/pods", "n", "unbound", json!({})).await;
+        api.create("v1/pods", pod("waiting", "", "Pending")).await;
+        let names = async |api: &Api| -> Vec<String> {
+            api.list("v1/pods").await.iter().map(|p| p["metadata"]["name"].as_str().unwrap().to_owned()).collect()
         };
         api.settle().await;
-        assert_eq!(names(&api), ["a", "bb", "ccc", "dddd", "lost", "waiting"]);
+        assert!(api.writes().iter().any(|w| w == "DELETE /api/v1/namespaces/n/pods/unbound"), "no kubelet will");
+        api.change("v1/pods", "n", "unbound", |p| p["metadata"]["finalizers"] = json!([])).await;
+        assert_eq!(names(&api).await, ["a", "bb", "ccc", "dddd", "lost", "waiting"]);
         tokio::time::sleep(Duration::from_secs(45)).await;
-        assert_eq!(names(&api), ["bb", "ccc", "dddd", "waiting"], "the oldest finished one and the lost one");
-        api.remove("v1/nodes", "", "n1");
+        assert_eq!(names(&api).await, ["bb", "ccc", "dddd", "waiting"], "the oldest finished one and the lost one");
+        api.remove("v1/nodes", "", "n1").await;
         tokio::time::sleep(Duration::from_secs(45)).await;
-        assert_eq!(names(&api), ["waiting"]);
+        assert_eq!(names(&api).await, ["waiting"]);
     }
 }

@@ -205,7 +205,8 @@ mod tests {
     use serde_json::{Value, json};
 
     use crate::Config;
-    use crate::testing::FakeApi;
+    use crate::testing::run;
+    use kelson_simulation::Api;
 
     const CLAIMS: &str = "v1/persistentvolumeclaims";
     const VOLUMES: &str = "v1/persistentvolumes";
@@ -215,62 +216,69 @@ mod tests {
         "volumeattributesclass-protection-controller",
     ];
 
-    fn delete(api: &FakeApi, resource: &str, namespace: &str, name: &str) {
-        api.change(resource, namespace, name, |v| v["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z"));
+    async fn finalizers(api: &Api, resource: &str, namespace: &str, name: &str) -> Value {
+        api.get(resource, namespace, name).await.map(|v| v["metadata"]["finalizers"].clone()).unwrap_or_default()
     }
 
-    fn finalizers(api: &FakeApi, resource: &str, namespace: &str, name: &str) -> Value {
-        api.get(resource, namespace, name).map(|v| v["metadata"]["finalizers"].clone()).unwrap_or_default()
+    fn claim(name: &str) -> Value {
+        json!({"metadata": {"name": name, "namespace": "a"},
+            "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}})
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_claim_stays_while_a_pod_uses_it() {
-        let api = FakeApi::new();
-        let _running = api.run(&ALL, Config::default());
-        api.create(CLAIMS, json!({"metadata": {"name": "used", "namespace": "a"}}));
-        api.create(CLAIMS, json!({"metadata": {"name": "free", "namespace": "a"}}));
+        let api = Api::start().await;
+        api.namespace("a").await;
+        let _running = run(&api, &ALL, Config::default()).await;
+        api.create(CLAIMS, claim("used")).await;
+        api.create(CLAIMS, claim("free")).await;
         api.create(
             "v1/pods",
-            json!({"metadata": {"name": "p", "namespace": "a"}, "spec": {"nodeName": "n",
+            json!({"metadata": {"name": "p", "namespace": "a"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "c"}],
             "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "used"}}]}}),
-        );
+        ).await;
         api.create(
             "v1/pods",
-            json!({"metadata": {"name": "waiting", "namespace": "a"}, "spec": {
+            json!({"metadata": {"name": "waiting", "namespace": "a"}, "spec": {"containers": [{"name": "c", "image": "c"}],
             "volumes": [{"name": "v", "persistentVolumeClaim": {"claimName": "free"}}]}}),
-        );
+        ).await;
         api.settle().await;
-        assert_eq!(finalizers(&api, CLAIMS, "a", "free"), json!(["kubernetes.io/pvc-protection"]));
-        delete(&api, CLAIMS, "a", "used");
-        delete(&api, CLAIMS, "a", "free");
+        assert_eq!(finalizers(&api, CLAIMS, "a", "free").await, json!(["kubernetes.io/pvc-protection"]));
+        api.delete(CLAIMS, "a", "used", json!({})).await;
+        api.delete(CLAIMS, "a", "free", json!({})).await;
         api.settle().await;
-        assert!(api.get(CLAIMS, "a", "free").is_none());
-        assert_eq!(finalizers(&api, CLAIMS, "a", "used"), json!(["kubernetes.io/pvc-protection"]));
-        api.remove("v1/pods", "a", "p");
+        assert!(api.get(CLAIMS, "a", "free").await.is_none());
+        assert_eq!(finalizers(&api, CLAIMS, "a", "used").await, json!(["kubernetes.io/pvc-protection"]));
+        api.remove("v1/pods", "a", "p").await;
         api.settle().await;
-        assert!(api.get(CLAIMS, "a", "used").is_none());
+        assert!(api.get(CLAIMS, "a", "used").await.is_none());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_volume_stays_while_it_is_bound_and_a_class_while_it_is_named() {
-        let api = FakeApi::new();
-        let _running = api.run(&ALL, Config::default());
+        let api = Api::start().await;
+        let _running = run(&api, &ALL, Config::default()).await;
         let classes = "storage.k8s.io/v1/volumeattributesclasses";
-        api.create(classes, json!({"metadata": {"name": "gold"}}));
+        api.create(
+            classes,
+            json!({"metadata": {"name": "gold"}, "driverName": "example.com", "parameters": {"a": "b"}}),
+        )
+        .await;
         api.create(
             VOLUMES,
-            json!({"metadata": {"name": "v"}, "spec": {"volumeAttributesClassName": "gold"},
+            json!({"metadata": {"name": "v"}, "spec": {"volumeAttributesClassName": "gold", "capacity": {"storage": "1Gi"},
+                "accessModes": ["ReadWriteOnce"], "csi": {"driver": "example.com", "volumeHandle": "h"}},
             "status": {"phase": "Bound"}}),
-        );
+        ).await;
         api.settle().await;
-        assert_eq!(finalizers(&api, classes, "", "gold"), json!(["kubernetes.io/vac-protection"]));
-        delete(&api, VOLUMES, "", "v");
-        delete(&api, classes, "", "gold");
+        assert_eq!(finalizers(&api, classes, "", "gold").await, json!(["kubernetes.io/vac-protection"]));
+        api.delete(VOLUMES, "", "v", json!({})).await;
+        api.delete(classes, "", "gold", json!({})).await;
         api.settle().await;
-        assert!(api.get(VOLUMES, "", "v").is_some() && api.get(classes, "", "gold").is_some());
-        api.change(VOLUMES, "", "v", |v| v["status"]["phase"] = json!("Released"));
+        assert!(api.get(VOLUMES, "", "v").await.is_some() && api.get(classes, "", "gold").await.is_some());
+        api.change(VOLUMES, "", "v", |v| v["status"]["phase"] = json!("Released")).await;
         api.settle().await;
-        assert!(api.get(VOLUMES, "", "v").is_none());
-        assert!(api.get(classes, "", "gold").is_none());
+        assert!(api.get(VOLUMES, "", "v").await.is_none());
+        assert!(api.get(classes, "", "gold").await.is_none());
     }
 }

@@ -50,29 +50,32 @@ mod tests {
     use serde_json::json;
 
     use crate::Config;
-    use crate::testing::FakeApi;
+    use crate::testing::run;
+    use kelson_simulation::Api;
 
     #[tokio::test(start_paused = true)]
     async fn made_and_made_again() {
-        let api = FakeApi::new();
+        let api = Api::start().await;
         let config = Config { root_ca: "PEM".into(), ..Config::default() };
         let names = ["serviceaccount-controller", "root-ca-certificate-publisher-controller"];
-        let _running = api.run(&names, config);
-        api.create("v1/namespaces", json!({"metadata": {"name": "a"}}));
-        api.create("v1/namespaces", json!({"metadata": {"name": "b"}, "status": {"phase": "Terminating"}}));
+        api.create("v1/namespaces", json!({"metadata": {"name": "a"}})).await;
+        api.create("v1/namespaces", json!({"metadata": {"name": "b"}})).await;
+        // Nobody finalizes it here, so it stays on its way.
+        api.delete("v1/namespaces", "", "b", json!({})).await;
+        let _running = run(&api, &names, config).await;
         api.settle().await;
-        assert!(api.get("v1/serviceaccounts", "a", "default").is_some());
-        assert!(api.get("v1/serviceaccounts", "b", "default").is_none());
-        assert!(api.get("v1/configmaps", "b", "kube-root-ca.crt").is_none());
-        let data = |api: &FakeApi| api.get("v1/configmaps", "a", "kube-root-ca.crt").unwrap()["data"].clone();
-        assert_eq!(data(&api), json!({"ca.crt": "PEM"}));
-        api.remove("v1/serviceaccounts", "a", "default");
-        api.change("v1/configmaps", "a", "kube-root-ca.crt", |v| v["data"] = json!({"ca.crt": "evil", "x": "y"}));
+        assert!(api.get("v1/serviceaccounts", "a", "default").await.is_some());
+        assert!(api.get("v1/serviceaccounts", "b", "default").await.is_none());
+        assert!(api.get("v1/configmaps", "b", "kube-root-ca.crt").await.is_none());
+        let data = async |api: &Api| api.get("v1/configmaps", "a", "kube-root-ca.crt").await.unwrap()["data"].clone();
+        assert_eq!(data(&api).await, json!({"ca.crt": "PEM"}));
+        api.remove("v1/serviceaccounts", "a", "default").await;
+        api.change("v1/configmaps", "a", "kube-root-ca.crt", |v| v["data"] = json!({"ca.crt": "evil", "x": "y"})).await;
         api.settle().await;
-        assert!(api.get("v1/serviceaccounts", "a", "default").is_some());
-        assert_eq!(data(&api), json!({"ca.crt": "PEM"}));
-        api.remove("v1/configmaps", "a", "kube-root-ca.crt");
+        assert!(api.get("v1/serviceaccounts", "a", "default").await.is_some());
+        assert_eq!(data(&api).await, json!({"ca.crt": "PEM"}));
+        api.remove("v1/configmaps", "a", "kube-root-ca.crt").await;
         api.settle().await;
-        assert_eq!(data(&api), json!({"ca.crt": "PEM"}));
+        assert_eq!(data(&api).await, json!({"ca.crt": "PEM"}));
     }
 }

@@ -125,32 +125,34 @@ impl Controller {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::FakeApi;
+    use crate::testing::run;
+    use kelson_simulation::Api;
 
     #[tokio::test(start_paused = true)]
     async fn filled_in_and_removed() {
-        let api = FakeApi::new();
+        let api = Api::start().await;
+        api.namespace("n").await;
         let sign = |ns: &str, account: &str, _: &str, secret: &str| Ok(format!("{ns}.{account}.{secret}"));
         let config = Config { root_ca: "PEM".into(), legacy_tokens: Some(Arc::new(sign)), ..Config::default() };
-        let _running = api.run(&["serviceaccount-token-controller"], config);
-        let account = api.create("v1/serviceaccounts", json!({"metadata": {"name": "robot", "namespace": "n"}}));
+        let _running = run(&api, &["serviceaccount-token-controller"], config).await;
+        let account = api.create("v1/serviceaccounts", json!({"metadata": {"name": "robot", "namespace": "n"}})).await;
         let secret = |name: &str, account: &str| {
             json!({"type": "kubernetes.io/service-account-token",
                 "metadata": {"name": name, "namespace": "n", "annotations": {ACCOUNT_NAME: account}}})
         };
-        api.create("v1/secrets", secret("t", "robot"));
-        api.create("v1/secrets", secret("stray", "nobody"));
+        api.create("v1/secrets", secret("t", "robot")).await;
+        api.create("v1/secrets", secret("stray", "nobody")).await;
         api.settle().await;
-        let t = api.get("v1/secrets", "n", "t").unwrap();
+        let t = api.get("v1/secrets", "n", "t").await.unwrap();
         assert_eq!(
             t["data"],
             json!({"ca.crt": STANDARD.encode("PEM"), "namespace": STANDARD.encode("n"),
             "token": STANDARD.encode("n.robot.t")})
         );
         assert_eq!(t["metadata"]["annotations"][ACCOUNT_UID], account["metadata"]["uid"]);
-        assert!(api.get("v1/secrets", "n", "stray").is_none());
-        api.remove("v1/serviceaccounts", "n", "robot");
+        assert!(api.get("v1/secrets", "n", "stray").await.is_none());
+        api.remove("v1/serviceaccounts", "n", "robot").await;
         api.settle().await;
-        assert!(api.get("v1/secrets", "n", "t").is_none());
+        assert!(api.get("v1/secrets", "n", "t").await.is_none());
     }
 }

@@ -1,227 +1,121 @@
-//! All controllers under their own identities against the API server in this process, with its real rules: validation,
-//! defaults, admission and RBAC. What the API does with what controllers write is only proven here.
+//! All controllers together, under their own identities, on a paused clock: what one leaves to another must be done by
+//! that one. Their rules of RBAC are proven here too, since the API server asks them.
 // Helpers of a test fail by panicking, as the test itself does.
 #![allow(clippy::unwrap_used)]
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
 
-use bytes::Bytes;
-use http::Method;
-use kelson_apiserver::ApiServer;
-use kelson_auth::UserInfo;
-use kelson_client::Client;
 use kelson_controllers::{Config, Controllers, Running};
-use kelson_meta::SystemClock;
-use kelson_store::{Store, StoreOptions};
+use kelson_simulation::Api;
 use serde_json::{Value, json};
 
-/// Far longer than anything here takes; only a failure waits so long.
-const PATIENCE: Duration = Duration::from_secs(30);
+const DEPLOYMENTS: &str = "apps/v1/deployments";
+const SETS: &str = "apps/v1/replicasets";
+const PODS: &str = "v1/pods";
 
-struct Cluster {
-    admin: Client,
-    _controllers: Running,
-}
-
-fn user(name: &str) -> UserInfo {
-    match name.strip_prefix("system:serviceaccount:kube-system:") {
-        Some(account) => UserInfo::service_account("kube-system", account, ""),
-        None => UserInfo::new(name, Vec::<String>::new()),
-    }
-}
-
-async fn cluster() -> Cluster {
-    let filter = tracing_subscriber::EnvFilter::try_from_default_env().unwrap_or_else(|_| "warn".into());
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_test_writer().try_init();
-    let store = Store::in_memory(StoreOptions::default());
-    let api = ApiServer::start(kelson_apiserver::Config::new(store)).await.unwrap();
-    let admin = Client::new(api.in_process(UserInfo::new("admin", ["system:masters"])), "test");
+async fn cluster() -> (Api, Running) {
+    let api = Api::start().await;
     let config =
         Config { cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()], root_ca: "PEM".into(), ..Config::default() };
-    let factory = move |name: &str| Client::new(api.in_process(user(name)), "controllers");
+    let factory = api.clone();
+    let tasks = kelson_tasks::Tasks::root("controllers");
     let controllers =
-        Controllers::start(config, Box::new(factory), Arc::new(SystemClock), kelson_tasks::Tasks::root("controllers"));
-    tokio::time::timeout(PATIENCE, controllers.synced()).await.expect("all informers read their state");
-    Cluster { admin, _controllers: controllers }
+        Controllers::start(config, Box::new(move |user| factory.client_as(user)), Arc::new(api.clock), tasks);
+    controllers.synced().await;
+    api.settle().await;
+    (api, controllers)
 }
-
-impl Cluster {
-    async fn send(&self, method: Method, path: &str, kind: &str, body: &Value) -> Value {
-        let bytes = Bytes::from(body.to_string());
-        let answer = self.admin.call(method, path, kind, bytes).await.unwrap_or_else(|e| panic!("{path}: {e}"));
-        serde_json::from_slice(&answer).unwrap()
-    }
-    async fn post(&self, path: &str, body: Value) -> Value {
-        self.send(Method::POST, path, "application/json", &body).await
-    }
-    async fn merge(&self, path: &str, body: Value) {
-        self.send(Method::PATCH, path, "application/merge-patch+json", &body).await;
-    }
-    async fn delete(&self, path: &str, policy: &str) {
-        self.send(Method::DELETE, path, "application/json", &json!({"propagationPolicy": policy})).await;
-    }
-    async fn get(&self, path: &str) -> Option<Value> {
-        let bytes = self.admin.call(Method::GET, path, "", Bytes::new()).await.ok()?;
-        serde_json::from_slice(&bytes).ok()
-    }
-    async fn items(&self, path: &str) -> Vec<Value> {
-        self.get(path).await.and_then(|v| v["items"].as_array().cloned()).unwrap_or_default()
-    }
-    /// Waits until `check` gives something.
-    async fn until<T>(&self, what: &str, check: impl AsyncFn(&Self) -> Option<T>) -> T {
-        let begun = Instant::now();
-        loop {
-            if let Some(v) = check(self).await {
-                return v;
-            }
-            assert!(begun.elapsed() < PATIENCE, "never: {what}");
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    }
-}
-
-const DEPLOYMENTS: &str = "/apis/apps/v1/namespaces/default/deployments";
-const SETS: &str = "/apis/apps/v1/namespaces/default/replicasets";
-const PODS: &str = "/api/v1/namespaces/default/pods";
 
 fn deployment(name: &str) -> Value {
-    json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name},
+    json!({"metadata": {"name": name, "namespace": "default"},
         "spec": {"replicas": 3, "selector": {"matchLabels": {"app": name}},
             "template": {"metadata": {"labels": {"app": name}},
                 "spec": {"containers": [{"name": "c", "image": "example.com/c:1"}]}}}})
 }
 
-/// Binds and readies every pod that is not, as a scheduler and a kubelet would.
-async fn run_pods(c: &Cluster) {
-    for p in c.items(PODS).await {
-        let path = format!("{PODS}/{}", p["metadata"]["name"].as_str().unwrap());
-        if p["status"]["podIP"].is_null() {
-            let ip = format!(
-                "10.42.0.{}",
-                2 + p["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap() % 250
-            );
-            let ready = json!([{"type": "Ready", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
-            let status = json!({"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}], "conditions": ready});
-            c.merge(&format!("{path}/status"), json!({"status": status})).await;
-        }
-    }
+fn service(name: &str) -> Value {
+    json!({"metadata": {"name": name, "namespace": "default"},
+        "spec": {"selector": {"app": name}, "ports": [{"port": 80, "targetPort": 8080}]}})
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn a_deployment_lives_and_dies() {
-    let c = cluster().await;
-    c.until("the default service account", async |c| c.get("/api/v1/namespaces/default/serviceaccounts/default").await)
-        .await;
-    c.until("the root CA", async |c| c.get("/api/v1/namespaces/default/configmaps/kube-root-ca.crt").await).await;
-    c.post(DEPLOYMENTS, deployment("web")).await;
-    c.post(
-        "/api/v1/namespaces/default/services",
-        json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
-        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]}}),
-    )
-    .await;
-    c.until("three pods", async |c| (c.items(PODS).await.len() == 3).then_some(())).await;
-    run_pods(&c).await;
-    let path = format!("{DEPLOYMENTS}/web");
-    let d = c
-        .until("the deployment is available", async |c| {
-            let d = c.get(&path).await?;
-            (d["status"]["availableReplicas"] == 3).then_some(d)
-        })
-        .await;
+    let (api, _controllers) = cluster().await;
+    assert!(api.get("v1/serviceaccounts", "default", "default").await.is_some());
+    assert!(api.get("v1/configmaps", "default", "kube-root-ca.crt").await.is_some());
+    api.create("v1/nodes", json!({"metadata": {"name": "node-1"}})).await;
+    api.create(DEPLOYMENTS, deployment("web")).await;
+    api.create("v1/services", service("web")).await;
+    api.run_pods().await;
+    let d = api.get(DEPLOYMENTS, "default", "web").await.unwrap();
+    assert_eq!(d["status"]["availableReplicas"], 3);
     assert_eq!(d["metadata"]["annotations"]["deployment.kubernetes.io/revision"], "1");
     let generation = d["metadata"]["generation"].clone();
 
-    c.merge(
-        &path,
-        json!({"spec": {"template": {"metadata": {"annotations": {"kubectl.kubernetes.io/restartedAt": "now"}}}}}),
-    )
-    .await;
-    let begun = Instant::now();
-    loop {
-        run_pods(&c).await;
-        let d = c.get(&path).await.unwrap();
-        let done =
-            d["status"]["conditions"].as_array().unwrap().iter().any(|x| x["reason"] == "NewReplicaSetAvailable");
-        if d["status"]["updatedReplicas"] == 3
-            && d["status"]["replicas"] == 3
-            && done
-            && d["status"]["observedGeneration"] == d["metadata"]["generation"]
-        {
-            assert_ne!(d["metadata"]["generation"], generation);
-            break;
-        }
-        assert!(begun.elapsed() < PATIENCE, "never: rolled out: {}", d["status"]);
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
-    assert_eq!(c.items(SETS).await.len(), 2, "the old set is kept for undo");
+    let restart = json!({"kubectl.kubernetes.io/restartedAt": "now"});
+    api.change(DEPLOYMENTS, "default", "web", |d| d["spec"]["template"]["metadata"]["annotations"] = restart.clone())
+        .await;
+    api.run_pods().await;
+    let d = api.get(DEPLOYMENTS, "default", "web").await.unwrap();
+    let numbers = ["updatedReplicas", "replicas", "availableReplicas"].map(|key| d["status"][key].as_i64());
+    assert_eq!(numbers, [Some(3); 3]);
+    assert!(d["status"]["conditions"].as_array().unwrap().iter().any(|c| c["reason"] == "NewReplicaSetAvailable"));
+    assert_eq!(d["status"]["observedGeneration"], d["metadata"]["generation"]);
+    assert_ne!(d["metadata"]["generation"], generation);
+    assert_eq!(api.list(SETS).await.len(), 2, "the old set is kept for undo");
 
-    c.delete(&path, "Foreground").await;
-    c.until("all is collected", async |c| {
-        let gone = c.get(&path).await.is_none() && c.items(SETS).await.is_empty() && c.items(PODS).await.is_empty();
-        gone.then_some(())
-    })
-    .await;
+    api.delete(DEPLOYMENTS, "default", "web", json!({"propagationPolicy": "Foreground"})).await;
+    api.run_pods().await;
+    assert!(api.get(DEPLOYMENTS, "default", "web").await.is_none());
+    assert!(api.list(SETS).await.is_empty() && api.list(PODS).await.is_empty());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn orphans_stay_and_background_goes() {
-    let c = cluster().await;
-    c.post(DEPLOYMENTS, deployment("kept")).await;
-    c.until("a set with pods", async |c| (c.items(PODS).await.len() == 3).then_some(())).await;
-    c.delete(&format!("{DEPLOYMENTS}/kept"), "Orphan").await;
-    c.until("the deployment is gone", async |c| c.get(&format!("{DEPLOYMENTS}/kept")).await.is_none().then_some(()))
-        .await;
-    let sets = c.items(SETS).await;
+    let (api, _controllers) = cluster().await;
+    api.create(DEPLOYMENTS, deployment("kept")).await;
+    api.settle().await;
+    assert_eq!(api.list(PODS).await.len(), 3);
+    api.delete(DEPLOYMENTS, "default", "kept", json!({"propagationPolicy": "Orphan"})).await;
+    api.settle().await;
+    assert!(api.get(DEPLOYMENTS, "default", "kept").await.is_none());
+    let sets = api.list(SETS).await;
     assert_eq!((sets.len(), sets[0]["metadata"]["ownerReferences"].is_null()), (1, true));
-    let set = format!("{SETS}/{}", sets[0]["metadata"]["name"].as_str().unwrap());
-    c.delete(&set, "Background").await;
-    c.until("its pods go too", async |c| c.items(PODS).await.is_empty().then_some(())).await;
+    let set = sets[0]["metadata"]["name"].as_str().unwrap();
+    api.delete(SETS, "default", set, json!({"propagationPolicy": "Background"})).await;
+    api.settle().await;
+    assert!(api.list(PODS).await.is_empty());
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn namespaces_nodes_and_endpoints() {
-    let c = cluster().await;
-    c.post("/api/v1/namespaces", json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "short"}})).await;
-    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}, "data": {"a": "b"}});
-    c.post("/api/v1/namespaces/short/configmaps", map).await;
-    c.until("its account", async |c| c.get("/api/v1/namespaces/short/serviceaccounts/default").await).await;
-    c.delete("/api/v1/namespaces/short", "Background").await;
-    c.until("the namespace is gone", async |c| c.get("/api/v1/namespaces/short").await.is_none().then_some(())).await;
-
-    c.post("/api/v1/nodes", json!({"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})).await;
-    let range = c
-        .until("a pod range", async |c| c.get("/api/v1/nodes/n1").await?["spec"]["podCIDR"].as_str().map(str::to_owned))
+    let (api, _controllers) = cluster().await;
+    api.create("v1/namespaces", json!({"metadata": {"name": "short"}})).await;
+    api.create("v1/configmaps", json!({"metadata": {"name": "m", "namespace": "short"}, "data": {"a": "b"}})).await;
+    api.settle().await;
+    assert!(api.get("v1/serviceaccounts", "short", "default").await.is_some());
+    api.delete("v1/namespaces", "", "short", json!({})).await;
+    api.until("the namespace is gone", async |api| api.get("v1/namespaces", "", "short").await.is_none().then_some(()))
         .await;
-    assert_eq!(range, "10.42.0.0/24");
+
     let ready = json!([{"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "",
         "lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:00:00Z"}]);
-    c.merge("/api/v1/nodes/n1/status", json!({"status": {"conditions": ready}})).await;
-    c.until("a ready node has no taint", async |c| {
-        let n = c.get("/api/v1/nodes/n1").await?;
-        n["spec"]["taints"].as_array().is_none_or(Vec::is_empty).then_some(())
-    })
-    .await;
+    api.create("v1/nodes", json!({"metadata": {"name": "node-1"}})).await;
+    api.patch("v1/nodes", "", "node-1", "status", json!({"status": {"conditions": ready}})).await;
+    api.settle().await;
+    let node = api.get("v1/nodes", "", "node-1").await.unwrap();
+    assert_eq!(node["spec"]["podCIDR"], "10.42.0.0/24");
+    assert!(node["spec"]["taints"].as_array().is_none_or(Vec::is_empty), "a ready node has no taint");
 
-    c.until("accounts", async |c| c.get("/api/v1/namespaces/default/serviceaccounts/default").await).await;
-    let service = json!({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "web"},
-        "spec": {"selector": {"app": "web"}, "ports": [{"port": 80, "targetPort": 8080}]}});
-    c.post("/api/v1/namespaces/default/services", service).await;
-    let mut pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "labels": {"app": "web"}}});
-    pod["spec"] = json!({"nodeName": "n1", "containers": [{"name": "c", "image": "example.com/c:1"}]});
-    c.post(PODS, pod).await;
-    run_pods(&c).await;
-    let slices =
-        "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices?labelSelector=kubernetes.io/service-name%3Dweb";
-    c.until("an endpoint", async |c| {
-        let all = c.items(slices).await;
-        (all.first()?["endpoints"][0]["conditions"]["ready"] == true).then_some(())
-    })
-    .await;
-    c.until("legacy endpoints", async |c| {
-        let e = c.get("/api/v1/namespaces/default/endpoints/web").await?;
-        e["subsets"][0]["addresses"][0]["ip"].is_string().then_some(())
-    })
-    .await;
+    api.create("v1/services", service("web")).await;
+    let spec = json!({"nodeName": "node-1", "containers": [{"name": "c", "image": "example.com/c:1"}]});
+    let meta = json!({"name": "p", "namespace": "default", "labels": {"app": "web"}});
+    api.create(PODS, json!({"metadata": meta, "spec": spec})).await;
+    api.run_pods().await;
+    let slices = api.list("discovery.k8s.io/v1/endpointslices").await;
+    let mine: Vec<_> =
+        slices.iter().filter(|s| s["metadata"]["labels"]["kubernetes.io/service-name"] == "web").collect();
+    assert_eq!((mine.len(), &mine[0]["endpoints"][0]["conditions"]["ready"]), (1, &json!(true)));
+    let legacy = api.get("v1/endpoints", "default", "web").await.unwrap();
+    assert!(legacy["subsets"][0]["addresses"][0]["ip"].is_string());
 }

@@ -10,7 +10,9 @@ use kelson_auth::{UserInfo, user};
 use kelson_client::{Client, ClientError};
 use kelson_meta::TokioClock;
 use kelson_store::{Store, StoreOptions};
-use kelson_transport::Transport;
+use kelson_tasks::Tasks;
+use kelson_transport::{BoxFuture, Request, Response, Transport, TransportError};
+use parking_lot::RwLock;
 use serde_json::{Value, json};
 
 use crate::{Failure, Faults, Trace};
@@ -25,7 +27,8 @@ const LOOK: Duration = Duration::from_millis(100);
 /// An API server and its store; cheap to clone.
 #[derive(Clone)]
 pub struct Api {
-    server: Running,
+    server: Arc<RwLock<Option<Running>>>,
+    config: Config,
     admin: Client,
     /// The server's wall clock, which follows the paused one.
     pub clock: TokioClock,
@@ -53,10 +56,29 @@ impl Api {
         let mut config = Config::new(store.clone());
         config.clock = Arc::new(clock);
         change(&mut config);
+        let server = Arc::new(RwLock::new(None));
+        let admin = Way { server: Arc::clone(&server), user: UserInfo::new("admin", [user::MASTERS]) };
+        let admin = Client::new(Arc::new(admin), "test");
+        let me = Self { server, config, admin, clock, store, faults };
+        me.start_again().await;
+        me
+    }
+
+    /// Ends the server: its watches end, requests are refused, and what it keeps stays. See
+    /// [`start_again`](Self::start_again).
+    pub async fn stop(&self) {
+        let server = self.server.write().take();
+        if let Some(server) = server {
+            server.shutdown().await;
+        }
+    }
+
+    /// Starts the server on what it keeps.
+    pub async fn start_again(&self) {
+        let config = Config { tasks: Tasks::root("apiserver"), ..self.config.clone() };
         let server = ApiServer::start(config).await.expect("starts");
         server.ready().await;
-        let admin = Client::new(server.in_process(UserInfo::new("admin", [user::MASTERS])), "test");
-        Self { server, admin, clock, store, faults }
+        *self.server.write() = Some(server);
     }
 
     /// The next request but `n - 1` with this method, whose path and query contain `part`, fails like this; see
@@ -83,7 +105,13 @@ impl Api {
             None if name.starts_with("system:node:") => UserInfo::new(name, ["system:nodes"]),
             None => UserInfo::new(name, Vec::<String>::new()),
         };
-        self.faults.wrap(name.rsplit(':').next().unwrap_or(name), self.server.in_process(user))
+        let way = Way { server: Arc::clone(&self.server), user };
+        self.faults.wrap(name.rsplit(':').next().unwrap_or(name), Arc::new(way))
+    }
+
+    /// The same server, with the test's own requests as this user's.
+    pub fn acting_as(&self, name: &str) -> Self {
+        Self { admin: self.client_as(name), ..self.clone() }
     }
 
     /// A client as this user; see [`transport`](Self::transport).
@@ -204,6 +232,15 @@ impl Api {
         panic!("{resource} {name}: conflicts without end");
     }
 
+    /// Merges a patch into an object or, unless it is empty, its subresource.
+    pub async fn patch(&self, resource: &str, namespace: &str, name: &str, subresource: &str, patch: Value) -> Value {
+        let mut at = path(resource, namespace, name);
+        if !subresource.is_empty() {
+            at.push_str(&format!("/{subresource}"));
+        }
+        self.send(Method::PATCH, &at, MERGE, &patch).await.unwrap_or_else(|e| panic!("{at}: {e}"))
+    }
+
     /// Deletes an object with these options; whether it was there.
     pub async fn delete(&self, resource: &str, namespace: &str, name: &str, options: Value) -> bool {
         match self.send(Method::DELETE, &path(resource, namespace, name), "application/json", &options).await {
@@ -223,6 +260,21 @@ impl Api {
         let text = |e: &Value, key: &str| e[key].as_str().unwrap_or_default().to_owned();
         let all = self.list("v1/events").await;
         all.iter().map(|e| format!("{} {}", text(e, "reason"), text(e, "message"))).collect()
+    }
+}
+
+/// The way of one user's requests to the server that runs at the time.
+struct Way {
+    server: Arc<RwLock<Option<Running>>>,
+    user: UserInfo,
+}
+
+impl Transport for Way {
+    fn send(&self, request: Request) -> BoxFuture<Result<Response, TransportError>> {
+        match &*self.server.read() {
+            Some(server) => server.in_process(self.user.clone()).send(request),
+            None => Box::pin(async { Err(TransportError("simulated: the server is down".into())) }),
+        }
     }
 }
 

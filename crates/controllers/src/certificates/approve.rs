@@ -189,7 +189,8 @@ mod tests {
     use base64::Engine as _;
     use kelson_pki::{Authority, CertInfo, Key, San, create_request};
 
-    use crate::testing::FakeApi;
+    use crate::testing::run;
+    use kelson_simulation::Api;
 
     const NODE: &str = "system:node:n1";
 
@@ -222,31 +223,49 @@ mod tests {
         }
     }
 
+    /// Upstream's roles let nobody approve serving certificates; a cluster whose controller does grants it.
+    async fn may_approve(api: &Api) {
+        let rbac = |plural: &str| format!("rbac.authorization.k8s.io/v1/{plural}");
+        let rule = json!({"apiGroups": ["certificates.k8s.io"], "resources": ["signers"], "verbs": ["approve"],
+            "resourceNames": [KUBELET_SERVING]});
+        api.create(&rbac("clusterroles"), json!({"metadata": {"name": "approve"}, "rules": [rule]})).await;
+        let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "approve"});
+        let who = json!({"kind": "ServiceAccount", "name": "certificate-controller", "namespace": "kube-system"});
+        let binding = json!({"metadata": {"name": "approve"}, "roleRef": role, "subjects": [who]});
+        api.create(&rbac("clusterrolebindings"), binding).await;
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_serving_request_waits_for_the_nodes_addresses_and_is_signed() {
-        let api = FakeApi::new();
+        let api = Api::start().await;
         let authority = |name: &str| Arc::new(Authority::create(name, kelson_meta::Clock::now(&api.clock)).unwrap());
         let (ca, serving_ca) = (authority("ca"), authority("serving-ca"));
         let names = ["certificatesigningrequest-approving-controller", "certificatesigningrequest-signing-controller"];
-        let _running = api.run(
+        let _running = run(
+            &api,
             &names,
             Config { signer: Some(ca), kubelet_serving_signer: Some(Arc::clone(&serving_ca)), ..Config::default() },
-        );
+        )
+        .await;
         let kind = "certificates.k8s.io/v1/certificatesigningrequests";
-        api.create("v1/nodes", json!({"metadata": {"name": "n1"}}));
-        api.create(kind, csr(KUBELET_SERVING, NODE, &[San::Ip("10.0.0.5".parse().unwrap())], "server auth"));
+        may_approve(&api).await;
+        api.create("v1/nodes", json!({"metadata": {"name": "n1"}})).await;
+        // The server writes down who asked.
+        let node = api.acting_as(NODE);
+        node.create(kind, csr(KUBELET_SERVING, NODE, &[San::Ip("10.0.0.5".parse().unwrap())], "server auth")).await;
         api.settle().await;
-        assert!(api.get(kind, "", "r").unwrap()["status"].is_null());
+        assert!(api.get(kind, "", "r").await.unwrap()["status"]["conditions"].is_null());
         api.change("v1/nodes", "", "n1", |v| {
             v["status"] = json!({"addresses": [{"type": "InternalIP", "address": "10.0.0.5"}]});
-        });
+        })
+        .await;
         api.settle().await;
-        let status = api.get(kind, "", "r").unwrap()["status"].clone();
+        let status = api.get(kind, "", "r").await.unwrap()["status"].clone();
         assert_eq!(status["conditions"][0]["reason"], "AutoApproved");
         let pem = base64::engine::general_purpose::STANDARD.decode(status["certificate"].as_str().unwrap()).unwrap();
         let pem = String::from_utf8(pem).unwrap();
         assert_eq!(CertInfo::from_pem(&pem).unwrap().issuer, "serving-ca", "not what verifies the API server");
         tokio::time::sleep(std::time::Duration::from_secs(3 * 3600)).await;
-        assert!(api.get(kind, "", "r").is_some(), "the cleaner does not run here");
+        assert!(api.get(kind, "", "r").await.is_some(), "the cleaner does not run here");
     }
 }

@@ -60,26 +60,33 @@ pub fn start(ctx: &Arc<Context>) {
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine as _;
+    use kelson_pki::{Key, create_request};
     use serde_json::json;
 
     use crate::Config;
-    use crate::testing::FakeApi;
+    use crate::testing::run;
+    use kelson_simulation::Api;
 
     #[tokio::test(start_paused = true)]
     async fn old_ones_go() {
-        let api = FakeApi::new();
+        let api = Api::start().await;
         let kind = "certificates.k8s.io/v1/certificatesigningrequests";
-        let _running = api.run(&["certificatesigningrequest-cleaner-controller"], Config::default());
-        api.create(kind, json!({"metadata": {"name": "pending"}}));
-        let approved =
-            json!({"conditions": [{"type": "Approved", "status": "True", "lastUpdateTime": "2026-01-01T00:00:00Z"}]});
-        api.create(kind, json!({"metadata": {"name": "done"}, "status": approved}));
+        let _running = run(&api, &["certificatesigningrequest-cleaner-controller"], Config::default()).await;
+        for name in ["pending", "done"] {
+            let pem = create_request(&Key::generate().unwrap(), name, &[], &[]).unwrap();
+            let request = base64::engine::general_purpose::STANDARD.encode(pem);
+            let spec = json!({"request": request, "signerName": "example.com/s", "usages": ["client auth"]});
+            api.create(kind, json!({"metadata": {"name": name}, "spec": spec})).await;
+        }
+        let approved = json!({"conditions": [{"type": "Approved", "status": "True", "reason": "R", "message": "m"}]});
+        api.patch(kind, "", "done", "approval", json!({"status": approved})).await;
         let hours = |n: u64| tokio::time::sleep(std::time::Duration::from_secs(n * 3600 + 60));
         api.settle().await;
-        assert_eq!(api.list(kind).len(), 2);
+        assert_eq!(api.list(kind).await.len(), 2);
         hours(1).await;
-        assert_eq!(api.list(kind).len(), 1);
+        assert_eq!(api.list(kind).await.len(), 1);
         hours(23).await;
-        assert!(api.list(kind).is_empty());
+        assert!(api.list(kind).await.is_empty());
     }
 }

@@ -172,34 +172,36 @@ mod tests {
     use serde_json::json;
 
     use crate::Config;
-    use crate::testing::FakeApi;
+    use crate::testing::run;
+    use kelson_simulation::Api;
 
     #[tokio::test(start_paused = true)]
     async fn by_hand_only() {
-        let api = FakeApi::new();
-        let _running = api.run(&["endpointslice-mirroring-controller"], Config::default());
-        let slices = |api: &FakeApi| api.list("discovery.k8s.io/v1/endpointslices");
+        let api = Api::start().await;
+        let _running = run(&api, &["endpointslice-mirroring-controller"], Config::default()).await;
+        api.namespace("n").await;
+        let slices = async |api: &Api| api.list("discovery.k8s.io/v1/endpointslices").await;
         for (name, spec, labels) in [
             ("hand", json!({"ports": [{"port": 80}]}), json!({})),
             ("selected", json!({"selector": {"a": "b"}, "ports": [{"port": 80}]}), json!({})),
             ("skipped", json!({"ports": [{"port": 80}]}), json!({"endpointslice.kubernetes.io/skip-mirror": "true"})),
         ] {
-            api.create("v1/services", json!({"metadata": {"name": name, "namespace": "n"}, "spec": spec}));
+            api.create("v1/services", json!({"metadata": {"name": name, "namespace": "n"}, "spec": spec})).await;
             api.create("v1/endpoints", json!({"metadata": {"name": name, "namespace": "n", "labels": labels},
                 "subsets": [{"addresses": [{"ip": "192.0.2.1"}, {"ip": "fd00::1"}], "notReadyAddresses": [{"ip": "192.0.2.2"}],
-                    "ports": [{"port": 8080, "protocol": "TCP"}]}]}));
+                    "ports": [{"port": 8080, "protocol": "TCP"}]}]})).await;
         }
         api.settle().await;
-        let all = slices(&api);
+        let all = slices(&api).await;
         assert_eq!(all.len(), 2, "one per family of the one kept by hand");
         assert!(all.iter().all(|s| s["metadata"]["labels"]["kubernetes.io/service-name"] == "hand"));
         let four = all.iter().find(|s| s["addressType"] == "IPv4").unwrap();
         assert_eq!(four["endpoints"][1], json!({"addresses": ["192.0.2.2"], "conditions": {"ready": false}}));
-        api.change("v1/endpoints", "n", "hand", |v| v["subsets"][0]["addresses"] = json!([{"ip": "192.0.2.9"}]));
+        api.change("v1/endpoints", "n", "hand", |v| v["subsets"][0]["addresses"] = json!([{"ip": "192.0.2.9"}])).await;
         api.settle().await;
-        assert_eq!(slices(&api).len(), 1);
-        api.remove("v1/services", "n", "hand");
+        assert_eq!(slices(&api).await.len(), 1);
+        api.remove("v1/services", "n", "hand").await;
         api.settle().await;
-        assert!(slices(&api).is_empty());
+        assert!(slices(&api).await.is_empty());
     }
 }

@@ -2,32 +2,36 @@
 use serde_json::json;
 
 use crate::Config;
-use crate::testing::FakeApi;
+use crate::testing::run;
+use kelson_simulation::Api;
 
 #[tokio::test(start_paused = true)]
 async fn follows_pods() {
-    let api = FakeApi::new();
-    let _running = api.run(&["endpointslice-controller", "endpoints-controller"], Config::default());
-    api.create("v1/nodes", json!({"metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": "z"}}}));
+    let api = Api::start().await;
+    api.namespace("n").await;
+    let _running = run(&api, &["endpointslice-controller", "endpoints-controller"], Config::default()).await;
+    api.create("v1/nodes", json!({"metadata": {"name": "n1", "labels": {"topology.kubernetes.io/zone": "z"}}})).await;
     api.create(
         "v1/services",
         json!({"metadata": {"name": "web", "namespace": "n", "labels": {"team": "a"}},
-        "spec": {"selector": {"app": "web"}, "clusterIP": "10.43.0.9", "ipFamilies": ["IPv4"],
+        "spec": {"selector": {"app": "web"},
             "ports": [{"name": "http", "port": 80, "targetPort": 8080, "protocol": "TCP"}]}}),
-    );
+    )
+    .await;
     api.settle().await;
-    let slices = api.list("discovery.k8s.io/v1/endpointslices");
-    assert_eq!((slices.len(), &slices[0]["endpoints"], &slices[0]["ports"]), (1, &json!([]), &json!([])));
+    let slices = api.list("discovery.k8s.io/v1/endpointslices").await;
+    let empty = |v: &serde_json::Value| v.as_array().is_none_or(Vec::is_empty);
+    assert!(slices.len() == 1 && empty(&slices[0]["endpoints"]) && empty(&slices[0]["ports"]));
     for (name, ip) in [("a", "10.42.0.2"), ("b", "10.42.0.3")] {
         api.create(
             "v1/pods",
             json!({"metadata": {"name": name, "namespace": "n", "labels": {"app": "web"}},
-            "spec": {"nodeName": "n1"}, "status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
+            "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "c"}]}, "status": {"phase": "Running", "podIP": ip, "podIPs": [{"ip": ip}],
                 "conditions": [{"type": "Ready", "status": "True"}]}}),
-        );
+        ).await;
     }
     api.settle().await;
-    let slices = api.list("discovery.k8s.io/v1/endpointslices");
+    let slices = api.list("discovery.k8s.io/v1/endpointslices").await;
     assert_eq!(slices.len(), 1);
     let s = &slices[0];
     assert_eq!(s["ports"], json!([{"name": "http", "port": 8080, "protocol": "TCP"}]));
@@ -39,14 +43,14 @@ async fn follows_pods() {
         "endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"})
     );
     assert_eq!(s["metadata"]["ownerReferences"][0]["kind"], "Service");
-    let e = api.get("v1/endpoints", "n", "web").unwrap();
+    let e = api.get("v1/endpoints", "n", "web").await.unwrap();
     assert_eq!(e["subsets"][0]["addresses"].as_array().unwrap().len(), 2);
 
-    api.change("v1/pods", "n", "a", |v| v["status"]["conditions"][0]["status"] = json!("False"));
+    api.change("v1/pods", "n", "a", |v| v["status"]["conditions"][0]["status"] = json!("False")).await;
     api.settle().await;
-    let e = api.get("v1/endpoints", "n", "web").unwrap();
+    let e = api.get("v1/endpoints", "n", "web").await.unwrap();
     assert_eq!(e["subsets"][0]["notReadyAddresses"][0]["ip"], "10.42.0.2");
-    api.remove("v1/services", "n", "web");
+    api.remove("v1/services", "n", "web").await;
     api.settle().await;
-    assert!(api.get("v1/endpoints", "n", "web").is_none());
+    assert!(api.get("v1/endpoints", "n", "web").await.is_none());
 }

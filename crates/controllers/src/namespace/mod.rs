@@ -208,34 +208,40 @@ impl Controller {
 mod tests {
     use super::*;
     use crate::Config;
-    use crate::testing::FakeApi;
+    use crate::testing::run;
+    use kelson_simulation::Api;
 
     #[tokio::test(start_paused = true)]
     async fn pods_first_then_the_rest_then_the_namespace() {
-        let api = FakeApi::new();
-        let _running = api.run(&["namespace-controller"], Config::default());
-        api.create("v1/namespaces", json!({"metadata": {"name": "a"}, "spec": {"finalizers": ["kubernetes"]}}));
-        api.create("v1/pods", json!({"metadata": {"name": "p", "namespace": "a"}}));
-        api.create("v1/configmaps", json!({"metadata": {"name": "c", "namespace": "a"}}));
-        let held = json!({"metadata": {"name": "d", "namespace": "a", "finalizers": ["example.com/hold"]}});
-        api.create("apps/v1/deployments", held);
-        api.create("v1/configmaps", json!({"metadata": {"name": "c", "namespace": "other"}}));
+        let api = Api::start().await;
+        let _running = run(&api, &["namespace-controller"], Config::default()).await;
+        api.namespace("a").await;
+        api.namespace("other").await;
+        let containers = json!([{"name": "c", "image": "c"}]);
+        let spec = json!({"nodeName": "n1", "containers": containers});
+        api.create("v1/pods", json!({"metadata": {"name": "p", "namespace": "a"}, "spec": spec})).await;
+        api.create("v1/configmaps", json!({"metadata": {"name": "c", "namespace": "a"}})).await;
+        let held = json!({"metadata": {"name": "d", "namespace": "a", "finalizers": ["example.com/hold"]},
+            "spec": {"replicas": 0, "selector": {"matchLabels": {"a": "b"}},
+                "template": {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": containers}}}});
+        api.create("apps/v1/deployments", held).await;
+        api.create("v1/configmaps", json!({"metadata": {"name": "c", "namespace": "other"}})).await;
         let delete = DeleteOptions::default();
         api.client().delete::<NamespaceView>("", "a", &delete).await.unwrap();
         api.settle().await;
-        assert!(api.get("v1/configmaps", "a", "c").is_some(), "what pods use stays while they run");
-        let ns = api.get("v1/namespaces", "", "a").unwrap();
+        assert!(api.get("v1/configmaps", "a", "c").await.is_some(), "what pods use stays while they run");
+        let ns = api.get("v1/namespaces", "", "a").await.unwrap();
         assert_eq!(ns["status"]["phase"], "Terminating");
         let remaining = ns["status"]["conditions"].as_array().unwrap().iter();
         let remaining = remaining.filter(|c| c["status"] == "True").map(|c| c["type"].as_str().unwrap());
         assert_eq!(remaining.collect::<Vec<_>>(), ["NamespaceContentRemaining"]);
-        api.remove("v1/pods", "a", "p");
+        api.remove("v1/pods", "a", "p").await;
         api.settle().await;
-        assert!(api.get("v1/configmaps", "a", "c").is_none());
-        assert!(api.get("v1/namespaces", "", "a").is_some(), "a finalizer holds one object");
-        api.change("apps/v1/deployments", "a", "d", |v| v["metadata"]["finalizers"] = json!([]));
+        assert!(api.get("v1/configmaps", "a", "c").await.is_none());
+        assert!(api.get("v1/namespaces", "", "a").await.is_some(), "a finalizer holds one object");
+        api.change("apps/v1/deployments", "a", "d", |v| v["metadata"]["finalizers"] = json!([])).await;
         tokio::time::sleep(WAIT_MAX).await;
-        assert!(api.get("v1/namespaces", "", "a").is_none());
-        assert!(api.get("v1/configmaps", "other", "c").is_some());
+        assert!(api.get("v1/namespaces", "", "a").await.is_none());
+        assert!(api.get("v1/configmaps", "other", "c").await.is_some());
     }
 }

@@ -158,28 +158,37 @@ mod tests {
     use serde_json::json;
 
     use crate::Config;
-    use crate::testing::FakeApi;
+    use crate::testing::run;
+    use kelson_simulation::Api;
 
     #[tokio::test(start_paused = true)]
     async fn each_node_its_own() {
-        let api = FakeApi::new();
+        let api = Api::start().await;
         let config = Config { cluster_cidrs: vec!["10.42.0.0/22".parse().unwrap()], ..Config::default() };
         api.create(
             "v1/nodes",
             json!({"metadata": {"name": "old"}, "spec": {"podCIDR": "10.42.0.0/24", "podCIDRs": ["10.42.0.0/24"]}}),
-        );
+        )
+        .await;
         for n in ["a", "b", "c", "d"] {
-            api.create("v1/nodes", json!({"metadata": {"name": n}, "spec": {}}));
+            api.create("v1/nodes", json!({"metadata": {"name": n}, "spec": {}})).await;
         }
-        let _running = api.run(&["node-ipam-controller"], config);
+        let _running = run(&api, &["node-ipam-controller"], config).await;
         api.settle().await;
-        let mut got: Vec<String> =
-            api.list("v1/nodes").iter().filter_map(|n| n["spec"]["podCIDRs"][0].as_str().map(str::to_owned)).collect();
+        let mut got: Vec<String> = api
+            .list("v1/nodes")
+            .await
+            .iter()
+            .filter_map(|n| n["spec"]["podCIDRs"][0].as_str().map(str::to_owned))
+            .collect();
         got.sort();
         assert_eq!(got, ["10.42.0.0/24", "10.42.1.0/24", "10.42.2.0/24", "10.42.3.0/24"]);
-        assert!(api.events().iter().any(|e| e.starts_with("CIDRNotAvailable Node ")));
-        api.remove("v1/nodes", "", "old");
+        assert!(api.events().await.iter().any(|e| e.starts_with("CIDRNotAvailable Node ")));
+        api.remove("v1/nodes", "", "old").await;
         tokio::time::sleep(std::time::Duration::from_secs(600)).await;
-        assert!(api.list("v1/nodes").iter().all(|n| n["spec"]["podCIDRs"][0].is_string()), "the freed range is used");
+        assert!(
+            api.list("v1/nodes").await.iter().all(|n| n["spec"]["podCIDRs"][0].is_string()),
+            "the freed range is used"
+        );
     }
 }

@@ -11,6 +11,7 @@ use kelson_transport::{BoxFuture, Request, Response, TakesObjects, Transport, Tr
 use parking_lot::Mutex;
 use rand::SeedableRng as _;
 use rand::rngs::StdRng;
+use tokio::sync::oneshot;
 
 pub use self::rates::{Failure, Rates};
 use crate::Trace;
@@ -35,10 +36,14 @@ struct State {
 
 /// A failure that a test wants at one request.
 struct Plan {
-    fits: Box<dyn Fn(&Method, &str) -> bool + Send>,
+    fits: Fits,
     left: usize,
     failure: Failure,
+    happened: Option<oneshot::Sender<()>>,
 }
+
+/// Whether a failure may be at this request: its sender, method, path and query.
+type Fits = Box<dyn Fn(&str, &Method, &str) -> bool + Send>;
 
 /// Decides which requests fail and remembers what was asked; cheap to clone, all clones are one.
 #[derive(Clone)]
@@ -72,23 +77,41 @@ impl Faults {
     /// Both may be empty, for any.
     pub fn fail_nth(&self, n: usize, method: &str, part: &str, failure: Failure) {
         let (method, part) = (method.to_owned(), part.to_owned());
-        let fits = move |m: &Method, uri: &str| (method.is_empty() || method == m.as_str()) && uri.contains(&part);
-        self.plan(n, Box::new(fits), failure);
+        let fits = move |_: &str, m: &Method, uri: &str| (method.is_empty() || method == m.as_str()) && uri.contains(&part);
+        drop(self.plan(n, Box::new(fits), failure));
     }
 
     /// The `n`th write from now on (1: the next), as [`writes`](Self::writes) counts them, fails like this.
     pub fn fail_write(&self, n: usize, failure: Failure) {
-        self.plan(n, Box::new(is_write), failure);
+        drop(self.plan(n, Box::new(|_, method, uri| is_write(method, uri)), failure));
     }
 
-    fn plan(&self, n: usize, fits: Box<dyn Fn(&Method, &str) -> bool + Send>, failure: Failure) {
+    /// The `n`th write from now on of a component whose name `who` accepts is carried out, and its answer never comes. The
+    /// receiver says when: then the component can be killed in the middle of its work.
+    pub fn silence(&self, n: usize, who: impl Fn(&str) -> bool + Send + 'static) -> oneshot::Receiver<()> {
+        self.plan(n, Box::new(move |w, method, uri| who(w) && is_write(method, uri)), Failure::Silence)
+    }
+
+    /// Forgets planned failures that have not happened.
+    pub fn forget_plans(&self) {
+        self.state.lock().plans.clear();
+    }
+
+    fn plan(&self, n: usize, fits: Fits, failure: Failure) -> oneshot::Receiver<()> {
         assert!(n > 0, "the first one is 1");
-        self.state.lock().plans.push(Plan { fits, left: n, failure });
+        let (happened, hears) = oneshot::channel();
+        self.state.lock().plans.push(Plan { fits, left: n, failure, happened: Some(happened) });
+        hears
     }
 
     /// Whether a planned failure has not happened.
     pub fn planned(&self) -> bool {
         !self.state.lock().plans.is_empty()
+    }
+
+    /// Every request and what became of it.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
     }
 
     /// Requests so far.
@@ -117,13 +140,15 @@ impl Faults {
         rates.call(rng)
     }
 
-    fn draw(&self, method: &Method, uri: &str) -> Option<Failure> {
+    fn draw(&self, who: &str, method: &Method, uri: &str) -> Option<Failure> {
         let State { rng, rates, plans, .. } = &mut *self.state.lock();
         let mut planned = None;
         plans.retain_mut(|plan| {
-            plan.left -= usize::from((plan.fits)(method, uri));
+            plan.left -= usize::from((plan.fits)(who, method, uri));
             if plan.left == 0 {
                 planned = planned.or(Some(plan.failure));
+                // Whoever planned it may not listen.
+                let _ = plan.happened.take().map(|h| h.send(()));
             }
             plan.left > 0
         });
@@ -183,7 +208,7 @@ impl Transport for FaultyTransport {
             if faults.count(&who, request.method(), &request.uri().to_string()) {
                 tokio::time::sleep(FLOOD_PAUSE).await;
             }
-            let failure = faults.draw(request.method(), &request.uri().to_string());
+            let failure = faults.draw(&who, request.method(), &request.uri().to_string());
             match failure {
                 Some(Failure::Refused) => {
                     faults.trace.note(&who, format_args!("{what} -> refused"));

@@ -30,7 +30,7 @@ impl FakeRuntime {
             *n += 1;
             return Err(CriError::new(CALL, Code::Unknown, "no cgroup"));
         }
-        let mut s = self.state.lock();
+        let mut s = self.state();
         if config.metadata.is_some() && s.sandboxes.iter().any(|o| o.listed.metadata == config.metadata) {
             return Err(CriError::new(CALL, Code::Unknown, "failed to reserve sandbox name: it is taken"));
         }
@@ -51,7 +51,7 @@ impl FakeRuntime {
     fn make_container(&self, sandbox: &str, config: cri::ContainerConfig) -> CriResult<String> {
         const CALL: &str = "CreateContainer";
         let now = self.nanos();
-        let mut s = self.state.lock();
+        let mut s = self.state();
         match s.sandboxes.iter().find(|o| o.listed.id == sandbox) {
             None => return Err(gone(CALL, sandbox)),
             Some(o) if o.listed.state != READY => {
@@ -73,14 +73,15 @@ impl FakeRuntime {
             annotations: config.annotations,
             ..Default::default()
         };
-        s.containers.push(Container { status, sandbox: sandbox.to_owned() });
+        let life = Container::life(&config.command);
+        s.containers.push(Container { status, sandbox: sandbox.to_owned(), life });
         Ok(id)
     }
 
     fn begin(&self, id: &str) -> CriResult<()> {
         const CALL: &str = "StartContainer";
         let now = self.nanos();
-        let mut guard = self.state.lock();
+        let mut guard = self.state();
         let s = &mut *guard;
         let c = s.containers.iter_mut().find(|c| c.status.id == id).ok_or_else(|| gone(CALL, id))?;
         let ready = s.sandboxes.iter().any(|o| o.listed.id == c.sandbox && o.listed.state == READY);
@@ -118,7 +119,7 @@ impl Runtime for FakeRuntime {
     async fn stop_pod_sandbox(&self, id: &str) -> CriResult<()> {
         let stop = |me: &Self| {
             let now = me.nanos();
-            let mut state = me.state.lock();
+            let mut state = me.state();
             for s in state.sandboxes.iter_mut().filter(|s| s.listed.id == id) {
                 s.listed.state = NOT_READY;
             }
@@ -131,7 +132,7 @@ impl Runtime for FakeRuntime {
     }
     async fn remove_pod_sandbox(&self, id: &str) -> CriResult<()> {
         let remove = |me: &Self| {
-            let mut state = me.state.lock();
+            let mut state = me.state();
             state.sandboxes.retain(|s| s.listed.id != id);
             state.containers.retain(|c| c.sandbox != id);
             Ok(())
@@ -140,7 +141,7 @@ impl Runtime for FakeRuntime {
     }
     async fn pod_sandbox_status(&self, id: &str, _: bool) -> CriResult<cri::PodSandboxStatusResponse> {
         let read = |me: &Self| {
-            let s = me.state.lock();
+            let s = me.state();
             let found = s.sandboxes.iter().find(|s| s.listed.id == id);
             let found = found.ok_or_else(|| gone("PodSandboxStatus", id))?;
             let network = Some(cri::PodSandboxNetworkStatus { ip: found.ip.clone(), ..Default::default() });
@@ -154,7 +155,7 @@ impl Runtime for FakeRuntime {
         self.called(if filter.is_some() { "list_one_pod" } else { "list_all_pods" });
         let filter = filter.unwrap_or_default();
         let list = |me: &Self| {
-            let s = me.state.lock();
+            let s = me.state();
             let all = s.sandboxes.iter().map(|s| &s.listed);
             let mine = all.filter(|s| fits(&s.id, &s.labels, &filter.id, &filter.label_selector));
             Ok(mine.cloned().collect())
@@ -176,7 +177,7 @@ impl Runtime for FakeRuntime {
         let stop = |me: &Self| {
             me.stops.lock().push(grace.as_secs());
             let now = me.nanos();
-            me.state.lock().end(now, 137, |c| c.status.id == id);
+            me.state().end(now, 137, |c| c.status.id == id);
             me.tell();
             Ok(())
         };
@@ -184,7 +185,7 @@ impl Runtime for FakeRuntime {
     }
     async fn remove_container(&self, id: &str) -> CriResult<()> {
         let remove = |me: &Self| {
-            me.state.lock().containers.retain(|c| c.status.id != id);
+            me.state().containers.retain(|c| c.status.id != id);
             Ok(())
         };
         self.perform("RemoveContainer", remove).await
@@ -200,7 +201,7 @@ impl Runtime for FakeRuntime {
             ..Default::default()
         };
         let list = |me: &Self| {
-            let s = me.state.lock();
+            let s = me.state();
             let mine = s.containers.iter().filter(|c| {
                 fits(&c.status.id, &c.status.labels, &filter.id, &filter.label_selector)
                     && (filter.pod_sandbox_id.is_empty() || filter.pod_sandbox_id == c.sandbox)
@@ -211,7 +212,7 @@ impl Runtime for FakeRuntime {
     }
     async fn container_status(&self, id: &str, _: bool) -> CriResult<cri::ContainerStatusResponse> {
         let read = |me: &Self| {
-            let s = me.state.lock();
+            let s = me.state();
             let found = s.containers.iter().find(|c| c.status.id == id).map(|c| c.status.clone());
             let status = Some(found.ok_or_else(|| gone("ContainerStatus", id))?);
             Ok(cri::ContainerStatusResponse { status, ..Default::default() })

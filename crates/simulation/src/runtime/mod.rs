@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kelson_cri::proto;
 use kelson_cri::{Code, CriError, CriResult};
 use kelson_meta::Clock;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::broadcast;
 
 use crate::{Failure, Faults};
@@ -31,6 +31,18 @@ struct Sandbox {
 struct Container {
     status: proto::ContainerStatus,
     sandbox: String,
+    /// Seconds that it runs and its exit code, where its command says so.
+    life: Option<(u32, i32)>,
+}
+
+impl Container {
+    /// `["exit-after", SECONDS, CODE]` is the one program that images hold here; all others run until they are stopped.
+    fn life(command: &[String]) -> Option<(u32, i32)> {
+        match command {
+            [program, seconds, code] if program == "exit-after" => Some((seconds.parse().ok()?, code.parse().ok()?)),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -57,6 +69,17 @@ impl State {
             .find(|(_, ip)| self.sandboxes.iter().all(|s| s.ip != *ip))?;
         self.last_host = host;
         Some(ip)
+    }
+
+    /// Ends those whose time is over.
+    fn pass(&mut self, now: i64) {
+        for c in self.containers.iter_mut().filter(|c| c.status.state == RUNNING) {
+            let Some((seconds, code)) = c.life else { continue };
+            let over = c.status.started_at + i64::from(seconds) * 1_000_000_000;
+            if over <= now {
+                (c.status.state, c.status.exit_code, c.status.finished_at) = (EXITED, code, over);
+            }
+        }
     }
 
     fn end(&mut self, now: i64, code: i32, mut which: impl FnMut(&Container) -> bool) {
@@ -124,6 +147,13 @@ impl FakeRuntime {
         i64::try_from(self.clock.now().as_nanosecond()).expect("this century")
     }
 
+    /// The table as of now.
+    fn state(&self) -> MutexGuard<'_, State> {
+        let mut state = self.state.lock();
+        state.pass(self.nanos());
+        state
+    }
+
     fn tell(&self) {
         if let Some(f) = &*self.changed.lock() {
             f();
@@ -155,7 +185,7 @@ impl FakeRuntime {
 
     /// Namespace, pod and UID of each running container, in the order in which they were made.
     pub fn running_pods(&self) -> Vec<(String, String, String)> {
-        let state = self.state.lock();
+        let state = self.state();
         let label = |c: &Container, key: &str| {
             c.status.labels.get(&format!("io.kubernetes.{key}")).cloned().unwrap_or_default()
         };
@@ -167,21 +197,21 @@ impl FakeRuntime {
     pub fn exit_nth(&self, n: usize, code: i32) {
         let now = self.nanos();
         let mut at = 0..=n;
-        self.state.lock().end(now, code, |_| at.next() == Some(n));
+        self.state().end(now, code, |_| at.next() == Some(n));
         self.tell();
     }
 
     /// The container of this name that runs ends.
     pub fn exit(&self, name: &str, code: i32) {
         let now = self.nanos();
-        self.state.lock().end(now, code, |c| container_name(&c.status) == name);
+        self.state().end(now, code, |c| container_name(&c.status) == name);
         self.tell();
     }
 
     /// The `n`th sandbox and its containers end, as when somebody kills the pause process.
     pub fn end_sandbox(&self, n: usize) {
         let now = self.nanos();
-        let mut state = self.state.lock();
+        let mut state = self.state();
         if let Some(s) = state.sandboxes.iter_mut().filter(|s| s.listed.state == READY).nth(n) {
             s.listed.state = NOT_READY;
             let id = s.listed.id.clone();
@@ -194,7 +224,7 @@ impl FakeRuntime {
     /// The machine was started anew: nothing runs, and all is remembered.
     pub fn reboot(&self) {
         let now = self.nanos();
-        let mut state = self.state.lock();
+        let mut state = self.state();
         for s in &mut state.sandboxes {
             s.listed.state = NOT_READY;
         }
@@ -205,14 +235,14 @@ impl FakeRuntime {
 
     /// Names of containers that run.
     pub fn running(&self) -> Vec<String> {
-        let state = self.state.lock();
+        let state = self.state();
         let running = state.containers.iter().filter(|c| c.status.state == RUNNING);
         running.map(|c| container_name(&c.status).to_owned()).collect()
     }
 
     /// How many sandboxes and containers there are.
     pub fn counts(&self) -> (usize, usize) {
-        let s = self.state.lock();
+        let s = self.state();
         (s.sandboxes.len(), s.containers.len())
     }
 }

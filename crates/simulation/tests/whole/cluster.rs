@@ -127,6 +127,22 @@ impl Cluster {
         self.trace.note("test", format_args!("kubelet {n} ended"));
     }
 
+    /// The machine of a node starts anew: its kubelet ends, and so does everything that ran.
+    pub async fn reboot(&mut self, n: usize) {
+        self.stop_kubelet(n).await;
+        self.nodes[n].runtime.reboot();
+        self.trace.note("test", format_args!("node {n} reboots"));
+    }
+
+    /// The API server ends, and after a while there is one again, with all that it had kept.
+    pub async fn restart_api(&self, pause: Duration) {
+        self.api.stop().await;
+        self.trace.note("test", "the API server ended");
+        tokio::time::sleep(pause).await;
+        self.api.start_again().await;
+        self.trace.note("test", "the API server starts");
+    }
+
     /// Whether the kubelet of a node runs.
     pub fn has_kubelet(&self, n: usize) -> bool {
         self.nodes[n].kubelet.is_some()

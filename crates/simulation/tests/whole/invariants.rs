@@ -1,9 +1,11 @@
-//! What must hold: some of it always, the rest when nothing fails any more.
-use std::collections::{BTreeMap, BTreeSet};
+//! What must hold when nothing fails any more.
+use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, NODES};
+use crate::watched::Watched;
+use crate::workloads::{ALL, DAEMON_SETS, DEPLOYMENTS, JOBS, STATEFUL_SETS};
 
 /// Says why, unless `holds`.
 fn must(holds: bool, why: impl FnOnce() -> String) -> Result<(), String> {
@@ -23,47 +25,19 @@ fn is_ready(object: &Value) -> bool {
     conditions.is_some_and(|all| all.iter().any(|c| c["type"] == "Ready" && c["status"] == "True"))
 }
 
-/// What has been seen so far, for that which must always hold.
-#[derive(Default)]
-pub struct Watched {
-    /// The node of each bound pod, by UID.
-    bound: BTreeMap<String, String>,
-}
-
-impl Watched {
-    /// No pod moves from one node to another, and none runs on two.
-    pub async fn look(&mut self, cluster: &Cluster) -> Result<(), String> {
-        for pod in cluster.api.list("v1/pods").await {
-            let (uid, node) = (text(&pod, "/metadata/uid"), text(&pod, "/spec/nodeName"));
-            if node.is_empty() {
-                must(!self.bound.contains_key(uid), || format!("pod {uid} was bound and is not any more"))?;
-                continue;
-            }
-            let before = self.bound.entry(uid.to_owned()).or_insert_with(|| node.to_owned());
-            must(before == node, || format!("pod {uid} was bound to {before} and is bound to {node}"))?;
-        }
-        let mut runs: BTreeMap<String, &str> = BTreeMap::new();
-        for node in &cluster.nodes {
-            for (namespace, name, uid) in node.runtime.running_pods() {
-                let other = runs.insert(uid, &node.name).filter(|other| *other != node.name);
-                must(other.is_none(), || format!("{namespace}/{name} runs on {} and {other:?}", node.name))?;
-                // A pod may have been removed from the API meanwhile, but it never ran anywhere but where it was bound.
-            }
-        }
-        for (uid, node) in runs {
-            let bound = self.bound.get(&uid);
-            must(bound.is_none_or(|b| b == node), || format!("pod {uid} runs on {node} and is bound to {bound:?}"))?;
-        }
-        Ok(())
-    }
-}
-
 /// Whether the cluster is what its objects say, and nothing is left of what is gone.
-pub async fn settled(cluster: &Cluster, doomed: &str) -> Result<(), String> {
+pub async fn settled(cluster: &Cluster, watched: &Watched, doomed: &str) -> Result<(), String> {
     let pods = cluster.api.list("v1/pods").await;
     nodes(cluster).await?;
     namespace_is_gone(cluster, doomed).await?;
-    deployments(cluster, &pods).await?;
+    for resource in [DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS] {
+        for workload in cluster.api.list(resource).await {
+            servers(resource, &workload, &pods)?;
+        }
+    }
+    for job in cluster.api.list(JOBS).await {
+        finished(&job, watched)?;
+    }
     owners(cluster, &pods).await?;
     containers(cluster, &pods)?;
     for service in cluster.api.list("v1/services").await {
@@ -101,6 +75,10 @@ async fn namespace_is_gone(cluster: &Cluster, doomed: &str) -> Result<(), String
         "v1/events",
         "apps/v1/deployments",
         "apps/v1/replicasets",
+        "apps/v1/statefulsets",
+        "apps/v1/daemonsets",
+        "apps/v1/controllerrevisions",
+        "batch/v1/jobs",
         "discovery.k8s.io/v1/endpointslices",
     ] {
         let all = cluster.api.list(resource).await;
@@ -110,50 +88,85 @@ async fn namespace_is_gone(cluster: &Cluster, doomed: &str) -> Result<(), String
     Ok(())
 }
 
-/// Whether every deployment has what it asks for, by its own count and by ours. Nothing can be placed on a cluster whose
-/// nodes are all cordoned: then pods that wait for a node are as they should be.
-async fn deployments(cluster: &Cluster, pods: &[Value]) -> Result<(), String> {
-    let nodes = cluster.api.list("v1/nodes").await;
-    let open = nodes.iter().any(|n| n["spec"]["unschedulable"] != true);
-    for d in cluster.api.list("apps/v1/deployments").await {
-        let (namespace, name) = (text(&d, "/metadata/namespace"), text(&d, "/metadata/name"));
-        let label = text(&d, "/spec/selector/matchLabels/app");
-        let number = |key: &str| d["status"][key].as_i64().unwrap_or(0);
-        let wanted = d["spec"]["replicas"].as_i64().unwrap_or(0);
-        let observed = d["status"]["observedGeneration"] == d["metadata"]["generation"];
-        let counts = ["replicas", "updatedReplicas", "readyReplicas", "availableReplicas"].map(number);
-        let mine: Vec<&Value> = pods
-            .iter()
-            .filter(|p| text(p, "/metadata/namespace") == namespace && text(p, "/metadata/labels/app") == label)
-            .filter(|p| !is_terminal(p) && p["metadata"]["deletionTimestamp"].is_null())
-            .collect();
-        let waiting = mine.iter().any(|p| text(p, "/spec/nodeName").is_empty());
-        if !open && waiting {
-            continue;
+/// Whether a workload that serves has what it asks for, by its own count and by ours, and all of it is new.
+fn servers(resource: &str, workload: &Value, pods: &[Value]) -> Result<(), String> {
+    let (namespace, name) = (text(workload, "/metadata/namespace"), text(workload, "/metadata/name"));
+    let keys: &[&str] = match resource {
+        DAEMON_SETS => {
+            &["desiredNumberScheduled", "currentNumberScheduled", "updatedNumberScheduled", "numberReady", "numberAvailable"]
         }
-        must(observed && counts == [wanted; 4], || format!("{namespace}/{name}: {wanted} wanted, {}", d["status"]))?;
-        must(mine.len() as i64 == wanted, || format!("{namespace}/{name}: {wanted} wanted, {} pods", mine.len()))?;
-        let image = text(&d, "/spec/template/spec/containers/0/image");
-        for pod in mine {
-            must(is_ready(pod), || format!("{} is not ready: {}", pod["metadata"]["name"], pod["status"]))?;
-            must(text(pod, "/spec/containers/0/image") == image, || format!("{} is old", pod["metadata"]["name"]))?;
-        }
+        _ => &["replicas", "updatedReplicas", "readyReplicas", "availableReplicas"],
+    };
+    let wanted = match resource {
+        DAEMON_SETS => NODES as i64,
+        _ => workload["spec"]["replicas"].as_i64().unwrap_or(0),
+    };
+    let observed = workload["status"]["observedGeneration"] == workload["metadata"]["generation"];
+    let counts = keys.iter().all(|key| workload["status"][*key].as_i64().unwrap_or(0) == wanted);
+    must(observed && counts, || format!("{resource} {namespace}/{name}: {wanted} wanted, {}", workload["status"]))?;
+    let uid = text(workload, "/metadata/uid");
+    let mine: Vec<&Value> = pods
+        .iter()
+        .filter(|p| text(p, "/metadata/namespace") == namespace && text(p, "/metadata/labels/app") == name)
+        .filter(|p| !is_terminal(p) && p["metadata"]["deletionTimestamp"].is_null())
+        .collect();
+    must(mine.len() as i64 == wanted, || format!("{namespace}/{name}: {wanted} wanted, {} pods", mine.len()))?;
+    let image = text(workload, "/spec/template/spec/containers/0/image");
+    for pod in &mine {
+        must(is_ready(pod), || format!("{} is not ready: {}", pod["metadata"]["name"], pod["status"]))?;
+        must(text(pod, "/spec/containers/0/image") == image, || format!("{} is old", pod["metadata"]["name"]))?;
     }
-    Ok(())
+    if resource == DEPLOYMENTS {
+        return Ok(());
+    }
+    let owned = mine.iter().all(|p| text(p, "/metadata/ownerReferences/0/uid") == uid);
+    must(owned, || format!("{namespace}/{name} does not own all of its pods"))?;
+    let slots: BTreeSet<&str> = mine.iter().map(|p| match resource {
+        DAEMON_SETS => text(p, "/spec/nodeName"),
+        _ => text(p, "/metadata/name"),
+    }).collect();
+    must(slots.len() as i64 == wanted, || format!("{namespace}/{name}: a slot has two pods: {slots:?}"))?;
+    let ordinals = (0..wanted).map(|n| format!("{name}-{n}"));
+    let ordered = resource != STATEFUL_SETS || ordinals.clone().all(|o| slots.contains(o.as_str()));
+    must(ordered, || format!("{namespace}/{name}: {slots:?}"))
+}
+
+/// Whether a job has ended, unless it is suspended, and its counts are exactly what happened.
+fn finished(job: &Value, watched: &Watched) -> Result<(), String> {
+    let (name, status) = (text(job, "/metadata/name"), &job["status"]);
+    let number = |value: &Value| value.as_u64().unwrap_or(0);
+    let succeeded = watched.succeeded(text(job, "/metadata/uid")) as u64;
+    let uncounted = &status["uncountedTerminatedPods"];
+    let uncounted = ["succeeded", "failed"].iter().any(|k| uncounted[*k].as_array().is_some_and(|l| !l.is_empty()));
+    must(number(&status["succeeded"]) == succeeded && !uncounted, || {
+        format!("job {name}: {succeeded} pods succeeded, it counts {status}")
+    })?;
+    must(number(&status["active"]) == 0, || format!("job {name}: {status}"))?;
+    if job["spec"]["suspend"] == true {
+        return Ok(());
+    }
+    let all = status["conditions"].as_array();
+    let complete = all.is_some_and(|c| c.iter().any(|c| c["type"] == "Complete" && c["status"] == "True"));
+    let wanted = number(&job["spec"]["completions"]);
+    must(complete && number(&status["succeeded"]) == wanted, || format!("job {name}: {wanted} wanted, {status}"))
 }
 
 /// Whether no owner is missing: what a gone owner leaves is collected.
 async fn owners(cluster: &Cluster, pods: &[Value]) -> Result<(), String> {
-    let sets = cluster.api.list("apps/v1/replicasets").await;
-    let deployments = cluster.api.list("apps/v1/deployments").await;
-    let uids: BTreeSet<&str> = sets.iter().chain(&deployments).map(|o| text(o, "/metadata/uid")).collect();
-    for object in sets.iter().chain(pods) {
+    let mut all = Vec::new();
+    for resource in ALL.into_iter().chain(["apps/v1/replicasets", "apps/v1/controllerrevisions"]) {
+        all.extend(cluster.api.list(resource).await);
+    }
+    let uids: BTreeSet<&str> = all.iter().map(|o| text(o, "/metadata/uid")).collect();
+    for object in all.iter().chain(pods) {
         for owner in object["metadata"]["ownerReferences"].as_array().into_iter().flatten() {
             let there = uids.contains(text(owner, "/uid"));
             must(there, || format!("{} of a gone owner is left", object["metadata"]["name"]))?;
         }
         let going = !object["metadata"]["deletionTimestamp"].is_null();
         must(!going, || format!("{} never goes: {}", object["metadata"]["name"], object["metadata"]))?;
+        let held = is_terminal(object) && object["metadata"]["finalizers"].as_array().is_some_and(|f| !f.is_empty());
+        must(!held, || format!("{} is over and held: {}", object["metadata"]["name"], object["metadata"]))?;
     }
     Ok(())
 }

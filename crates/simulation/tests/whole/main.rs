@@ -2,24 +2,31 @@
 //! a container runtime in memory. A script of users' and administrators' deeds runs while requests, watches and runtime
 //! calls fail and components are restarted; then the faults end, and the cluster must become what its objects say.
 //!
-//! `KELSON_SEED=n cargo test -p kelson-simulation --test whole` runs that seed. `KELSON_SEEDS=n` runs so many seeds from a
-//! random one on, a process each, and the first of them twice: both runs must have the same trace. Without either nothing
-//! runs: some seeds still fail.
+//! Without more it runs a few seeds, a process each, and the first of them twice: both runs must have the same trace.
+//! `KELSON_SEED=n cargo test -p kelson-simulation --test whole` runs that seed, `KELSON_SEEDS=a..b` all from `a` to `b`, and
+//! `KELSON_SEEDS=n` so many from a random one on.
 // Helpers of a test fail by panicking, as the test itself does.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod cluster;
 mod invariants;
 mod script;
+mod watched;
+mod workloads;
 
-use std::process::{Command, ExitCode};
+use std::collections::{BTreeMap, VecDeque};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use kelson_simulation::{Trace, run_seeded};
 
 /// Longest run of a seed by the real clock.
 const RUN_MAX: Duration = Duration::from_secs(180);
+/// Seeds of the gate.
+const SEEDS: [u64; 4] = [1, 2, 3, 4];
 /// Lines of the trace that a failure shows.
 const TRACE_SHOWN: usize = 150;
 
@@ -36,15 +43,20 @@ fn main() -> ExitCode {
     if let Some(seed) = number("KELSON_SEED") {
         return one(seed);
     }
-    match number("KELSON_SEEDS") {
-        Some(count) => {
-            let first: u64 = rand::random_range(1..1_000_000_000);
-            several(first..first.saturating_add(count))
-        }
+    match std::env::var("KELSON_SEEDS") {
+        Ok(text) => several(&seeds(&text)),
+        Err(_) => several(&SEEDS),
+    }
+}
+
+/// `a..b`, both included, or a number of new ones.
+fn seeds(text: &str) -> Vec<u64> {
+    let number = |text: &str| -> u64 { text.parse().unwrap_or_else(|_| panic!("KELSON_SEEDS={text}: not a number")) };
+    match text.split_once("..") {
+        Some((from, to)) => (number(from)..=number(to)).collect(),
         None => {
-            // Some seeds still fail; a gate that is red for known faults would hide new ones.
-            println!("whole: ignored: name a seed with KELSON_SEED=n, or a number of them with KELSON_SEEDS=n");
-            ExitCode::SUCCESS
+            let from: u64 = rand::random_range(1..1_000_000_000);
+            (from..from.saturating_add(number(text))).collect()
         }
     }
 }
@@ -88,30 +100,35 @@ fn watchdog(seed: u64, trace: Arc<OnceLock<Trace>>) {
     std::thread::Builder::new().name("watchdog".into()).spawn(watch).expect("a thread");
 }
 
-/// Runs each seed in a process of its own, since a process has state that the first run would leave to the second. The
-/// first seed runs twice.
-fn several(seeds: std::ops::Range<u64>) -> ExitCode {
-    let again = seeds.start;
-    let mut failed = false;
-    let mut first = None;
-    for seed in seeds.chain([again]) {
-        let (ok, said) = child(seed);
-        print!("{said}");
-        failed |= !ok;
-        if seed == again
-            && let Some(before) = first.replace(said.clone())
-            && before != said
-        {
-            println!("seed {seed}: FAILED: two runs differ");
-            failed = true;
+/// Runs each seed in a process of its own, since a process has state that the first run would leave to the second; as many
+/// at a time as there are processors. The first seed runs twice.
+fn several(seeds: &[u64]) -> ExitCode {
+    let queue = Mutex::new(seeds.iter().take(1).chain(seeds).copied().collect::<VecDeque<u64>>());
+    let (said, failed) = (Mutex::new(BTreeMap::<u64, String>::new()), AtomicBool::new(false));
+    let work = || {
+        loop {
+            let Some(seed) = queue.lock().pop_front() else { return };
+            let (ok, text) = child(seed);
+            print!("{text}");
+            let before = said.lock().insert(seed, text.clone());
+            let differs = before.is_some_and(|before| before != text);
+            if differs {
+                println!("seed {seed}: FAILED: two runs differ");
+            }
+            failed.fetch_or(!ok || differs, Ordering::Relaxed);
         }
-    }
-    if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+    };
+    std::thread::scope(|scope| {
+        for _ in 0..std::thread::available_parallelism().map_or(1, std::num::NonZero::get) {
+            scope.spawn(work);
+        }
+    });
+    if failed.into_inner() { ExitCode::FAILURE } else { ExitCode::SUCCESS }
 }
 
 fn child(seed: u64) -> (bool, String) {
     let me = std::env::current_exe().expect("the path of this program");
-    let run = Command::new(me).env("KELSON_SEED", seed.to_string()).stderr(std::process::Stdio::inherit()).output();
+    let run = Command::new(me).env("KELSON_SEED", seed.to_string()).stderr(Stdio::inherit()).output();
     let run = run.expect("this program again");
     (run.status.success(), String::from_utf8_lossy(&run.stdout).into_owned())
 }

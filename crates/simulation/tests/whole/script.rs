@@ -1,4 +1,4 @@
-//! What users and administrators do, drawn from the seed, and what must come of it.
+//! What users and administrators do and what fails meanwhile, drawn from the seed, and what must come of it.
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -9,15 +9,20 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use crate::cluster::{Cluster, NODES};
-use crate::invariants::{self, Watched};
+use crate::invariants;
+use crate::watched::Watched;
+use crate::workloads::{self, ALL, DAEMON_SETS, DEPLOYMENTS, JOBS, STATEFUL_SETS};
 
-/// How often a deployment is made anew while the old one is still there, a second apart.
+/// How often a workload is made anew while the old one is still there, a second apart.
 const RECREATE_TRIES: usize = 60;
 /// Deeds, with pauses between them.
-const STEPS: usize = 60;
+const STEPS: usize = 40;
 const PAUSE_MAX: Duration = Duration::from_secs(12);
 /// Longest time that a part is down.
 const DOWN_MAX: Duration = Duration::from_secs(100);
+/// Writes of a part before it is killed within one, and how long they are waited for.
+const WRITES_MAX: usize = 12;
+const WRITES_WITHIN: Duration = Duration::from_secs(60);
 /// After the last fault all is well within this: longer than the longest back-off and the node monitor's grace.
 const HEALED_WITHIN: Duration = Duration::from_secs(1800);
 const LOOK_EVERY: Duration = Duration::from_secs(5);
@@ -25,7 +30,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(5);
 const NAMESPACES: [&str; 2] = ["blue", "green"];
 /// This one is deleted on the way.
 const DOOMED: &str = "doomed";
-const DEPLOYMENTS: &str = "apps/v1/deployments";
 
 /// Runs a seed to its end; the error says what does not hold.
 pub async fn run(seed: u64, trace: Arc<OnceLock<Trace>>) -> Result<(), String> {
@@ -35,58 +39,42 @@ pub async fn run(seed: u64, trace: Arc<OnceLock<Trace>>) -> Result<(), String> {
 
 async fn play(cluster: &mut Cluster, seed: u64) -> Result<(), String> {
     let mut rng = StdRng::seed_from_u64(seed ^ 0x5eed);
-    let mut watched = Watched::default();
+    let watched = Watched::start(cluster);
     for name in NAMESPACES.into_iter().chain([DOOMED]) {
         cluster.api.create("v1/namespaces", json!({"metadata": {"name": name}})).await;
     }
     // The service account of each namespace, which pods need, and ready nodes.
     tokio::time::sleep(Duration::from_secs(20)).await;
     for (n, namespace) in NAMESPACES.into_iter().chain([DOOMED]).enumerate() {
-        let name = format!("web{n}");
-        cluster.api.create(DEPLOYMENTS, deployment(namespace, &name, &mut rng)).await;
-        cluster.api.create("v1/services", service(namespace, &name)).await;
+        for (resource, name) in [(DEPLOYMENTS, "web"), (STATEFUL_SETS, "set"), (DAEMON_SETS, "each"), (JOBS, "job")] {
+            let name = format!("{name}{n}");
+            cluster.api.create(resource, workloads::any(resource, namespace, &name, &mut rng)).await;
+            if resource != JOBS {
+                cluster.api.create("v1/services", workloads::service(namespace, &name)).await;
+            }
+        }
     }
     cluster.faults.set(Rates::BAD);
     for _ in 0..STEPS {
         step(cluster, &mut rng).await;
-        let until = Instant::now() + PAUSE_MAX.mul_f64(rng.random());
-        while Instant::now() < until {
-            watched.look(cluster).await?;
-            tokio::time::sleep(Duration::from_millis(500)).await;
-        }
+        tokio::time::sleep(PAUSE_MAX.mul_f64(rng.random())).await;
+        watched.verdict(cluster)?;
     }
     cluster.trace.note("test", "faults end");
     cluster.faults.set(Rates::default());
     cluster.api.delete("v1/namespaces", "", DOOMED, json!({})).await;
     for n in 0..NODES {
-        if !cluster.has_kubelet(n) {
-            cluster.start_kubelet(n).await;
-        }
+        mark(cluster, n, false).await;
     }
     let begun = Instant::now();
     loop {
-        watched.look(cluster).await?;
-        match invariants::settled(cluster, DOOMED).await {
+        watched.verdict(cluster)?;
+        match invariants::settled(cluster, &watched, DOOMED).await {
             Ok(()) => return Ok(()),
             Err(why) if begun.elapsed() > HEALED_WITHIN => return Err(format!("never: {why}")),
             Err(_) => tokio::time::sleep(LOOK_EVERY).await,
         }
     }
-}
-
-fn deployment(namespace: &str, name: &str, rng: &mut StdRng) -> Value {
-    let kind = if rng.random_bool(0.3) { "Recreate" } else { "RollingUpdate" };
-    json!({"metadata": {"name": name, "namespace": namespace}, "spec": {
-        "replicas": rng.random_range(1..5), "strategy": {"type": kind}, "selector": {"matchLabels": {"app": name}},
-        "template": {"metadata": {"labels": {"app": name}}, "spec": {"automountServiceAccountToken": false,
-            "terminationGracePeriodSeconds": 5,
-            "containers": [{"name": "c", "image": "example.com/c:1", "ports": [{"name": "http", "containerPort": 8080}],
-                "resources": {"requests": {"cpu": "10m"}}}]}}}})
-}
-
-fn service(namespace: &str, name: &str) -> Value {
-    json!({"metadata": {"name": name, "namespace": namespace}, "spec": {
-        "selector": {"app": name}, "ports": [{"port": 80, "targetPort": "http"}]}})
 }
 
 /// One of the objects of a resource, as namespace and name.
@@ -98,83 +86,144 @@ async fn any(cluster: &Cluster, resource: &str, rng: &mut StdRng) -> Option<(Str
 }
 
 async fn step(cluster: &mut Cluster, rng: &mut StdRng) {
-    match rng.random_range(0..14) {
+    match rng.random_range(0..22) {
         0..=2 => scale(cluster, rng).await,
-        3..=4 => roll_out(cluster, rng).await,
-        5 => delete_deployment(cluster, rng).await,
-        6..=7 => {
+        3..=5 => roll_out(cluster, rng).await,
+        6..=7 => delete_workload(cluster, rng).await,
+        8..=9 => {
             if let Some((namespace, name)) = any(cluster, "v1/pods", rng).await {
                 cluster.trace.note("user", format_args!("deletes pod {namespace}/{name}"));
                 cluster.api.delete("v1/pods", &namespace, &name, json!({})).await;
             }
         }
-        8..=9 => crash(cluster, rng),
-        10 => cordon(cluster, rng).await,
-        11 => {
-            cluster.stop_controllers().await;
-            tokio::time::sleep(DOWN_MAX.mul_f64(rng.random())).await;
-            cluster.start_controllers();
-        }
+        10..=11 => crash(cluster, rng),
         12 => {
-            cluster.stop_scheduler().await;
-            tokio::time::sleep(DOWN_MAX.mul_f64(rng.random())).await;
-            cluster.start_scheduler();
+            let n = rng.random_range(0..NODES);
+            mark(cluster, n, rng.random_bool(0.4)).await;
         }
-        _ => restart_kubelet(cluster, rng).await,
+        13 => suspend(cluster, rng).await,
+        14 => cluster.restart_api(DOWN_MAX.mul_f64(rng.random::<f64>() / 5.0)).await,
+        15 => {
+            let n = rng.random_range(0..NODES);
+            cluster.reboot(n).await;
+            tokio::time::sleep(DOWN_MAX.mul_f64(rng.random())).await;
+            cluster.start_kubelet(n).await;
+        }
+        16..=17 => restart(cluster, Part::Controllers, rng).await,
+        18 => restart(cluster, Part::Scheduler, rng).await,
+        _ => {
+            let n = rng.random_range(0..NODES);
+            restart(cluster, Part::Kubelet(n), rng).await;
+        }
     }
 }
 
-/// An existing deployment is scaled.
+/// Something that ends and starts again.
+#[derive(Clone, Copy)]
+enum Part {
+    Controllers,
+    Scheduler,
+    Kubelet(usize),
+}
+
+/// A part is killed, half of the times when a write of its has just been carried out and it does not know yet, and starts
+/// again after a while.
+async fn restart(cluster: &mut Cluster, part: Part, rng: &mut StdRng) {
+    if rng.random() {
+        let is_its = move |who: &str| match part {
+            Part::Controllers => who.contains("controller"),
+            Part::Scheduler => who.contains("scheduler"),
+            Part::Kubelet(n) => who == format!("n{n}"),
+        };
+        let happened = cluster.faults.silence(rng.random_range(1..=WRITES_MAX), is_its);
+        if tokio::time::timeout(WRITES_WITHIN, happened).await.is_err() {
+            cluster.faults.forget_plans();
+        }
+    }
+    let down = DOWN_MAX.mul_f64(rng.random());
+    match part {
+        Part::Controllers => {
+            cluster.stop_controllers().await;
+            tokio::time::sleep(down).await;
+            cluster.start_controllers();
+        }
+        Part::Scheduler => {
+            cluster.stop_scheduler().await;
+            tokio::time::sleep(down).await;
+            cluster.start_scheduler();
+        }
+        Part::Kubelet(n) => {
+            cluster.stop_kubelet(n).await;
+            tokio::time::sleep(down).await;
+            cluster.start_kubelet(n).await;
+        }
+    }
+}
+
 async fn scale(cluster: &Cluster, rng: &mut StdRng) {
-    let Some((namespace, name)) = any(cluster, DEPLOYMENTS, rng).await else { return };
-    let replicas = rng.random_range(0..7);
+    let resource = [DEPLOYMENTS, DEPLOYMENTS, STATEFUL_SETS][rng.random_range(0..3)];
+    let Some((namespace, name)) = any(cluster, resource, rng).await else { return };
+    let replicas = rng.random_range(0..6);
     cluster.trace.note("user", format_args!("scales {namespace}/{name} to {replicas}"));
-    cluster.api.change(DEPLOYMENTS, &namespace, &name, |d| d["spec"]["replicas"] = json!(replicas)).await;
+    cluster.api.change(resource, &namespace, &name, |d| d["spec"]["replicas"] = json!(replicas)).await;
 }
 
 async fn roll_out(cluster: &Cluster, rng: &mut StdRng) {
-    let Some((namespace, name)) = any(cluster, DEPLOYMENTS, rng).await else { return };
+    let resource = [DEPLOYMENTS, STATEFUL_SETS, DAEMON_SETS][rng.random_range(0..3)];
+    let Some((namespace, name)) = any(cluster, resource, rng).await else { return };
     let image = format!("example.com/c:{}", rng.random_range(1..5));
     cluster.trace.note("user", format_args!("sets {namespace}/{name} to {image}"));
     let set = |d: &mut Value| d["spec"]["template"]["spec"]["containers"][0]["image"] = json!(image);
-    cluster.api.change(DEPLOYMENTS, &namespace, &name, set).await;
+    cluster.api.change(resource, &namespace, &name, set).await;
 }
 
-/// A deployment goes one of the three ways, and one of the same name is made again at once.
-async fn delete_deployment(cluster: &Cluster, rng: &mut StdRng) {
-    let Some((namespace, name)) = any(cluster, DEPLOYMENTS, rng).await else { return };
+/// A job pauses or goes on.
+async fn suspend(cluster: &Cluster, rng: &mut StdRng) {
+    let Some((namespace, name)) = any(cluster, JOBS, rng).await else { return };
+    let suspend = rng.random_bool(0.5);
+    cluster.trace.note("user", format_args!("suspends {namespace}/{name}: {suspend}"));
+    cluster.api.change(JOBS, &namespace, &name, |j| j["spec"]["suspend"] = json!(suspend)).await;
+}
+
+/// A workload goes one of the three ways, and one of the same name is made again at once.
+async fn delete_workload(cluster: &Cluster, rng: &mut StdRng) {
+    let resource = ALL[rng.random_range(0..ALL.len())];
+    let Some((namespace, name)) = any(cluster, resource, rng).await else { return };
     let policy = ["Foreground", "Background", "Orphan"][rng.random_range(0..3)];
     cluster.trace.note("user", format_args!("deletes {namespace}/{name}, {policy}"));
-    cluster.api.delete(DEPLOYMENTS, &namespace, &name, json!({"propagationPolicy": policy})).await;
+    cluster.api.delete(resource, &namespace, &name, json!({"propagationPolicy": policy})).await;
     // While the old one waits for its dependents the new one is refused; dependents may wait for a kubelet that is down.
     for _ in 0..RECREATE_TRIES {
-        let Err(e) = cluster.api.try_create(DEPLOYMENTS, deployment(&namespace, &name, rng)).await else { return };
+        let Err(e) = cluster.api.try_create(resource, workloads::any(resource, &namespace, &name, rng)).await else {
+            return;
+        };
         assert!(e.is_already_exists(), "{e}");
         tokio::time::sleep(Duration::from_secs(1)).await;
     }
 }
 
+/// A container ends by itself, or a sandbox does with all that is in it.
 fn crash(cluster: &Cluster, rng: &mut StdRng) {
     let runtime = &cluster.nodes[rng.random_range(0..NODES)].runtime;
     let running = runtime.running().len();
-    if running > 0 {
+    if running == 0 {
+        return;
+    }
+    let n = rng.random_range(0..running);
+    if rng.random_bool(0.25) {
+        cluster.trace.note("sandbox", "ends");
+        runtime.end_sandbox(n);
+    } else {
         cluster.trace.note("container", "crashes");
-        runtime.exit_nth(rng.random_range(0..running), 1);
+        runtime.exit_nth(n, 1);
     }
 }
 
-async fn cordon(cluster: &Cluster, rng: &mut StdRng) {
-    let name = &cluster.nodes[rng.random_range(0..NODES)].name;
-    let cordoned = rng.random_bool(0.4);
+/// A node takes no new pods, or does again.
+async fn mark(cluster: &Cluster, n: usize, cordoned: bool) {
+    let name = &cluster.nodes[n].name;
     cluster.trace.note("user", format_args!("node {name} unschedulable: {cordoned}"));
     if cluster.api.get("v1/nodes", "", name).await.is_some() {
         cluster.api.change("v1/nodes", "", name, |n| n["spec"]["unschedulable"] = json!(cordoned)).await;
     }
-}
-
-async fn restart_kubelet(cluster: &mut Cluster, rng: &mut StdRng) {
-    let n = rng.random_range(0..NODES);
-    cluster.stop_kubelet(n).await;
-    tokio::time::sleep(DOWN_MAX.mul_f64(rng.random())).await;
-    cluster.start_kubelet(n).await;
 }

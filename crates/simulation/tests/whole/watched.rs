@@ -1,0 +1,175 @@
+//! What must hold at every moment, looked at whenever a pod, a job or a container changes.
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use kelson_client::{Change, Informer, InformerConfig, InformerHandle, ResourceType, slim_object};
+use kelson_meta::ObjectMeta;
+use parking_lot::Mutex;
+use serde::Deserialize;
+
+use crate::cluster::Cluster;
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct PodSpec {
+    node_name: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct PodStatus {
+    phase: String,
+}
+
+/// What the checks read of a pod.
+#[derive(Deserialize)]
+pub struct Pod {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    spec: PodSpec,
+    #[serde(default)]
+    status: PodStatus,
+}
+slim_object!(Pod, ResourceType::namespaced("", "v1", "pods", "Pod"));
+
+impl Pod {
+    fn is_terminal(&self) -> bool {
+        matches!(self.status.phase.as_str(), "Succeeded" | "Failed")
+    }
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct JobStatus {
+    succeeded: u32,
+    failed: u32,
+}
+
+/// What the checks read of a job.
+#[derive(Deserialize)]
+pub struct Job {
+    metadata: ObjectMeta,
+    #[serde(default)]
+    status: JobStatus,
+}
+slim_object!(Job, ResourceType::namespaced("batch", "v1", "jobs", "Job"));
+
+#[derive(Default)]
+struct State {
+    /// The node of each bound pod, by UID.
+    bound: BTreeMap<String, String>,
+    /// Pods that ended well, by the UID of the job that owns them.
+    succeeded: BTreeMap<String, BTreeSet<String>>,
+    /// The UIDs that run on each node, with namespace and name.
+    runs: BTreeMap<String, BTreeMap<String, (String, String)>>,
+    wrong: Option<String>,
+}
+
+impl State {
+    fn must(&mut self, holds: bool, why: impl FnOnce() -> String) {
+        if !holds && self.wrong.is_none() {
+            self.wrong = Some(why());
+        }
+    }
+
+    fn pod(&mut self, change: &Change<Pod>) {
+        let pod = change.object();
+        let (uid, name, node) = (pod.metadata.uid.as_str(), &pod.metadata.name, pod.spec.node_name.as_str());
+        let before = self.bound.get(uid).cloned();
+        match before {
+            Some(before) => self.must(before == node, || format!("pod {name} was bound to {before}, now to {node:?}")),
+            None if !node.is_empty() => drop(self.bound.insert(uid.to_owned(), node.to_owned())),
+            None => {}
+        }
+        if pod.status.phase == "Succeeded" {
+            for job in pod.metadata.owner_references.iter().filter(|o| o.kind == "Job") {
+                self.succeeded.entry(job.uid.clone()).or_default().insert(uid.to_owned());
+            }
+        }
+        if let Change::Updated { old, new } = change
+            && old.metadata.uid == new.metadata.uid
+        {
+            let (was, is) = (&old.status.phase, &new.status.phase);
+            self.must(!old.is_terminal() || was == is, || format!("pod {name} was {was} and is {is}"));
+        }
+    }
+
+    fn job(&mut self, change: &Change<Job>) {
+        let Change::Updated { old, new } = change else { return };
+        if old.metadata.uid != new.metadata.uid {
+            return;
+        }
+        let (was, is, name) = (&old.status, &new.status, &new.metadata.name);
+        self.must(was.succeeded <= is.succeeded && was.failed <= is.failed, || {
+            format!("job {name} counted {}+{} and counts {}+{}", was.succeeded, was.failed, is.succeeded, is.failed)
+        });
+        let seen = self.succeeded.get(&new.metadata.uid).map_or(0, BTreeSet::len);
+        let counted = is.succeeded as usize;
+        self.must(counted <= seen, || format!("job {name} counts {counted} successes, and {seen} pods succeeded"));
+    }
+
+    fn containers(&mut self, node: &str, running: Vec<(String, String, String)>) {
+        let mut here = BTreeMap::new();
+        for (namespace, name, uid) in running {
+            let bound = self.bound.get(&uid).cloned();
+            // A pod may have been removed from the API meanwhile, but it never runs anywhere but where it was bound.
+            self.must(bound.as_deref().is_none_or(|b| b == node), || format!("{name} runs on {node}, bound to {bound:?}"));
+            let twice = here.insert(uid, (namespace, name.clone())).is_some();
+            self.must(!twice, || format!("two containers of {name} run on {node}"));
+        }
+        let names: BTreeSet<_> = here.values().cloned().collect();
+        let elsewhere = self.runs.iter().filter(|(n, _)| *n != node).flat_map(|(_, pods)| pods.values());
+        let two = elsewhere.chain(here.values()).filter(|n| names.contains(*n)).count() > names.len();
+        let shown = format!("{names:?}");
+        self.must(!two, || format!("two pods of one name run: one of {shown}, on {node}"));
+        self.runs.insert(node.to_owned(), here);
+    }
+}
+
+/// The looker-on.
+pub struct Watched {
+    state: Arc<Mutex<State>>,
+    _pods: InformerHandle<Pod>,
+    _jobs: InformerHandle<Job>,
+}
+
+impl Watched {
+    /// Looks from now on.
+    pub fn start(cluster: &Cluster) -> Self {
+        let state = Arc::new(Mutex::new(State::default()));
+        let (client, pods, jobs) = (cluster.api.client(), Arc::clone(&state), Arc::clone(&state));
+        let pods = Informer::new(client.clone(), InformerConfig::default())
+            .on_change(move |change: &Change<Pod>| {
+                if !matches!(change, Change::Deleted(_)) {
+                    pods.lock().pod(change);
+                }
+            })
+            .start();
+        let jobs = Informer::new(client, InformerConfig::default())
+            .on_change(move |change: &Change<Job>| jobs.lock().job(change))
+            .start();
+        for node in &cluster.nodes {
+            let (name, runtime, state) = (node.name.clone(), Arc::downgrade(&node.runtime), Arc::clone(&state));
+            let look = move || {
+                if let Some(runtime) = runtime.upgrade() {
+                    state.lock().containers(&name, runtime.running_pods());
+                }
+            };
+            *node.runtime.changed.lock() = Some(Box::new(look));
+        }
+        Self { state, _pods: pods, _jobs: jobs }
+    }
+
+    /// What has been wrong since the start, if anything.
+    pub fn verdict(&self, cluster: &Cluster) -> Result<(), String> {
+        match self.state.lock().wrong.clone().or_else(|| cluster.faults.flood()) {
+            Some(why) => Err(why),
+            None => Ok(()),
+        }
+    }
+
+    /// How many pods of a job ended well.
+    pub fn succeeded(&self, job: &str) -> usize {
+        self.state.lock().succeeded.get(job).map_or(0, BTreeSet::len)
+    }
+}

@@ -47,6 +47,7 @@ pub fn status(pod: &Pod, m: &Member<'_>, runtime: &RuntimePod, by: &Circumstance
     };
     let Some(i) = latest else {
         absent(pod, m, by, old, &mut out);
+        out.last_state.get_or_insert_default();
         return out;
     };
     identity(i, by, &mut out);
@@ -74,6 +75,8 @@ pub fn status(pod: &Pod, m: &Member<'_>, runtime: &RuntimePod, by: &Circumstance
     out.state = Some(current);
     hold(pod, c, i, by, &mut out);
     resources(c, Some(i), &mut out);
+    // The API shows an empty one too; the status must equal what it gives back, or it would be written twice.
+    out.last_state.get_or_insert_default();
     out
 }
 

@@ -77,7 +77,8 @@ impl Faults {
     /// Both may be empty, for any.
     pub fn fail_nth(&self, n: usize, method: &str, part: &str, failure: Failure) {
         let (method, part) = (method.to_owned(), part.to_owned());
-        let fits = move |_: &str, m: &Method, uri: &str| (method.is_empty() || method == m.as_str()) && uri.contains(&part);
+        let fits =
+            move |_: &str, m: &Method, uri: &str| (method.is_empty() || method == m.as_str()) && uri.contains(&part);
         drop(self.plan(n, Box::new(fits), failure));
     }
 

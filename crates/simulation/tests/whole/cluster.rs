@@ -142,11 +142,6 @@ impl Cluster {
         self.api.start_again().await;
         self.trace.note("test", "the API server starts");
     }
-
-    /// Whether the kubelet of a node runs.
-    pub fn has_kubelet(&self, n: usize) -> bool {
-        self.nodes[n].kubelet.is_some()
-    }
 }
 
 impl Drop for Cluster {

@@ -92,9 +92,13 @@ async fn namespace_is_gone(cluster: &Cluster, doomed: &str) -> Result<(), String
 fn servers(resource: &str, workload: &Value, pods: &[Value]) -> Result<(), String> {
     let (namespace, name) = (text(workload, "/metadata/namespace"), text(workload, "/metadata/name"));
     let keys: &[&str] = match resource {
-        DAEMON_SETS => {
-            &["desiredNumberScheduled", "currentNumberScheduled", "updatedNumberScheduled", "numberReady", "numberAvailable"]
-        }
+        DAEMON_SETS => &[
+            "desiredNumberScheduled",
+            "currentNumberScheduled",
+            "updatedNumberScheduled",
+            "numberReady",
+            "numberAvailable",
+        ],
         _ => &["replicas", "updatedReplicas", "readyReplicas", "availableReplicas"],
     };
     let wanted = match resource {
@@ -121,10 +125,13 @@ fn servers(resource: &str, workload: &Value, pods: &[Value]) -> Result<(), Strin
     }
     let owned = mine.iter().all(|p| text(p, "/metadata/ownerReferences/0/uid") == uid);
     must(owned, || format!("{namespace}/{name} does not own all of its pods"))?;
-    let slots: BTreeSet<&str> = mine.iter().map(|p| match resource {
-        DAEMON_SETS => text(p, "/spec/nodeName"),
-        _ => text(p, "/metadata/name"),
-    }).collect();
+    let slots: BTreeSet<&str> = mine
+        .iter()
+        .map(|p| match resource {
+            DAEMON_SETS => text(p, "/spec/nodeName"),
+            _ => text(p, "/metadata/name"),
+        })
+        .collect();
     must(slots.len() as i64 == wanted, || format!("{namespace}/{name}: a slot has two pods: {slots:?}"))?;
     let ordinals = (0..wanted).map(|n| format!("{name}-{n}"));
     let ordered = resource != STATEFUL_SETS || ordinals.clone().all(|o| slots.contains(o.as_str()));

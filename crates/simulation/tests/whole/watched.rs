@@ -113,7 +113,9 @@ impl State {
         for (namespace, name, uid) in running {
             let bound = self.bound.get(&uid).cloned();
             // A pod may have been removed from the API meanwhile, but it never runs anywhere but where it was bound.
-            self.must(bound.as_deref().is_none_or(|b| b == node), || format!("{name} runs on {node}, bound to {bound:?}"));
+            self.must(bound.as_deref().is_none_or(|b| b == node), || {
+                format!("{name} runs on {node}, bound to {bound:?}")
+            });
             let twice = here.insert(uid, (namespace, name.clone())).is_some();
             self.must(!twice, || format!("two containers of {name} run on {node}"));
         }

@@ -34,7 +34,7 @@ pub fn any(resource: &str, namespace: &str, name: &str, rng: &mut StdRng) -> Val
         JOBS => {
             let command = json!(["exit-after", rng.random_range(1..40).to_string(), "0"]);
             spec = json!({"completions": rng.random_range(1..6), "parallelism": rng.random_range(1..4),
-                "backoffLimit": 100, "template": template(name, json!({"name": "c", "image": "c", "command": command}))});
+                "backoffLimit": 100, "template": template(name, json!({"name": "c", "image": "example.com/c:1", "command": command}))});
             spec["template"]["spec"]["restartPolicy"] = json!(if rng.random_bool(0.3) { "OnFailure" } else { "Never" });
             spec["completionMode"] = json!(if rng.random_bool(0.3) { "Indexed" } else { "NonIndexed" });
         }

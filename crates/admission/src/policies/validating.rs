@@ -64,13 +64,17 @@ impl ValidatingPolicies {
         let form = match base.criteria.matches(a, objects, versions) {
             Ok(Some(form)) => form,
             Ok(None) => return Ok(()),
-            Err(status) => return Ok(found.misconfigured(policy, None, &status.message)),
+            Err(status) => {
+                found.misconfigured(policy, None, &status.message);
+                return Ok(());
+            }
         };
         if let Some(kind) = &base.param_kind
             && self.d.kinds.resources(&kind.api_version(), &kind.kind).is_empty()
         {
             let why = format!("failed to find resource referenced by paramKind: '{kind}'");
-            return Ok(found.misconfigured(policy, None, &why));
+            found.misconfigured(policy, None, &why);
+            return Ok(());
         }
         for binding in bindings.iter().filter(|b| b.is_for(base)) {
             let fits = match &binding.criteria {
@@ -100,7 +104,10 @@ impl ValidatingPolicies {
     ) -> Result<(), Status> {
         let params = match params::collect(&policy.base, binding, a, &self.d).await {
             Ok(params) => params,
-            Err(why) => return Ok(found.misconfigured(policy, Some(binding), &why)),
+            Err(why) => {
+                found.misconfigured(policy, Some(binding), &why);
+                return Ok(());
+            }
         };
         if params.is_empty() {
             return Ok(());
@@ -109,7 +116,8 @@ impl ValidatingPolicies {
             Ok(shown) => shown,
             Err(status) => {
                 let why = format!("failed to convert object version: {}", status.message);
-                return Ok(found.misconfigured(policy, Some(binding), &why));
+                found.misconfigured(policy, Some(binding), &why);
+                return Ok(());
             }
         };
         let namespace = namespace_of(a, &self.d)?;

@@ -46,6 +46,17 @@ pub trait Versions: Send + Sync {
     async fn take(&self, of: &Gvr, resource: &Gvr, kind: &Gvk, object: Value) -> Result<Value, Status>;
 }
 
+/// The one write of admission: what quotas are charged.
+#[async_trait]
+pub trait QuotaCharges: Send + Sync {
+    /// Makes `used` the `status.used` of a ResourceQuota that still has the resource version `seen`; `false` when it was changed
+    /// or is gone.
+    ///
+    /// # Errors
+    /// When the store takes no writes.
+    async fn charge(&self, namespace: &str, name: &str, seen: &str, used: &Value) -> Result<bool, Status>;
+}
+
 /// Handed to every plugin when it is built.
 #[derive(Clone)]
 pub struct Dependencies {
@@ -59,6 +70,8 @@ pub struct Dependencies {
     pub versions: Arc<dyn Versions>,
     /// Services to addresses, for webhooks.
     pub services: Arc<dyn ServiceResolver>,
+    /// Charges of quotas.
+    pub quotas: Arc<dyn QuotaCharges>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
 }

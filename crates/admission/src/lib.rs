@@ -18,7 +18,7 @@ pub mod webhooks;
 
 pub use attributes::{Attributes, Notes, Operation, OperationOptions, Operations, Reinvocation, Rounds};
 pub use chain::Chain;
-pub use dependencies::{Dependencies, KindMapper, Versions};
+pub use dependencies::{Dependencies, KindMapper, QuotaCharges, Versions};
 pub use metrics::Metrics;
 pub use plugin::{AsyncPlugin, Plugin};
 pub use plugins::priority::system_priority_classes;

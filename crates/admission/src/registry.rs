@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::plugin::Passes::{self, Admit, Both, Validate};
 use crate::plugins::{
     always, certificates, classes, images, limit_ranger, namespaces, node_restriction, node_selector, owner_references,
-    pod_security, priority, runtime_class, service_account, services, storage, tolerations,
+    pod_security, priority, quota, runtime_class, service_account, services, storage, tolerations,
 };
 use crate::{Chain, Dependencies, Plugin, policies, webhooks};
 
@@ -113,7 +113,7 @@ const PLUGINS: &[Entry] = &[
     on("MutatingAdmissionWebhook", Admit, |d, c| Ok(Arc::new(webhooks::MutatingWebhooks::new(d, c)?))),
     on("ValidatingAdmissionPolicy", Validate, |d, _| Ok(Arc::new(policies::ValidatingPolicies::new(d)))),
     on("ValidatingAdmissionWebhook", Validate, |d, c| Ok(Arc::new(webhooks::ValidatingWebhooks::new(d, c)?))),
-    absent("ResourceQuota"),
+    on("ResourceQuota", Validate, |d, c| Ok(Arc::new(quota::ResourceQuota::new(d, c)?))),
     off("AlwaysDeny", Both, |_, _| Ok(Arc::new(always::AlwaysDeny))),
     absent("DenyEscalatingExec"),
     absent("SecurityContextDeny"),

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::plugin::Passes;
-use crate::{Attributes, Chain, Dependencies, KindMapper, Metrics, Notes, Operation, Plugin, Versions};
+use crate::{Attributes, Chain, Dependencies, KindMapper, Metrics, Notes, Operation, Plugin, QuotaCharges, Versions};
 
 /// Objects by `resource/namespace/name`.
 pub(crate) struct World(pub Mutex<BTreeMap<String, Value>>);
@@ -24,6 +24,23 @@ impl Objects for World {
         let prefix = format!("{resource}/{namespace}/");
         let all = self.0.lock();
         all.iter().filter(|(k, _)| k.starts_with(&prefix)).map(|(_, v)| serde_json::to_vec(v).unwrap().into()).collect()
+    }
+}
+
+#[async_trait]
+impl QuotaCharges for World {
+    async fn charge(&self, namespace: &str, name: &str, seen: &str, used: &Value) -> Result<bool, Status> {
+        // Others get a chance to judge the same state.
+        tokio::task::yield_now().await;
+        let mut all = self.0.lock();
+        let Some(quota) = all.get_mut(&format!("resourcequotas/{namespace}/{name}")) else { return Ok(false) };
+        if quota["metadata"]["resourceVersion"] != seen {
+            return Ok(false);
+        }
+        let next = seen.parse::<u64>().unwrap() + 1;
+        quota["metadata"]["resourceVersion"] = next.to_string().into();
+        quota["status"]["used"] = used.clone();
+        Ok(true)
     }
 }
 
@@ -100,7 +117,8 @@ pub(crate) fn world(objects: &[(&str, Value)]) -> Arc<World> {
 
 pub(crate) fn dependencies_of(world: Arc<World>) -> Dependencies {
     Dependencies {
-        objects: world,
+        objects: Arc::clone(&world) as Arc<dyn Objects>,
+        quotas: world,
         authorizer: Arc::new(Rules),
         kinds: Arc::new(Kinds),
         versions: Arc::new(Kinds),

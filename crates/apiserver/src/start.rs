@@ -30,6 +30,7 @@ use crate::shared::readiness::{ComponentCheck, Readiness};
 use crate::shared::room::Room;
 use crate::shared::routes::Routes;
 use crate::shared::{Server, admission, identity};
+use crate::write::quota::Charges;
 
 /// Bytes of all requests' bodies together. What a body is decoded to takes some twenty times as much at worst.
 const BODIES_BYTES_MAX: usize = 32 * 1024 * 1024;
@@ -53,7 +54,8 @@ impl ApiServer {
         let flow: Arc<dyn Flow> = Arc::new(InFlight::new(config.reads_in_flight_max, config.writes_in_flight_max));
         let auth = identity::auth(&config, &objects)?;
         let metrics = Metrics::new(store.clone(), Arc::clone(&flow));
-        let admission = admission::chain(&config, &objects, &auth, &catalog, metrics.admission())?;
+        let charges = Arc::new(Charges::default());
+        let admission = admission::chain(&config, &objects, &auth, &catalog, metrics.admission(), charges.clone())?;
         let routes = Arc::new(Routes::new(Arc::clone(&catalog)));
         let resolver: Arc<dyn ServiceResolver> = Arc::new(admission::Endpoints(Arc::clone(&objects)));
         let webhooks = ConversionWebhooks(WebhookClient::new(Arc::clone(&resolver), Credentials::default()));
@@ -82,6 +84,7 @@ impl ApiServer {
             store,
             config,
         });
+        charges.connect(&server);
         server.auth.follow(&server.store, &server.tasks);
         server.definitions.load();
         server.aggregation.load(&server.store);

@@ -27,6 +27,7 @@ mod podgc;
 mod protection;
 mod registry;
 mod replicaset;
+mod resourcequota;
 mod root_ca;
 mod serviceaccount;
 mod shared;

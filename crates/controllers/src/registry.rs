@@ -65,6 +65,7 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     row("pod-garbage-collector-controller", account("pod-garbage-collector"), crate::podgc::start),
     row("replicaset-controller", account("replicaset-controller"), crate::replicaset::start),
     row("replicationcontroller-controller", account("replication-controller"), crate::replicaset::start_replication),
+    row("resourcequota-controller", account("resourcequota-controller"), crate::resourcequota::start),
     row("root-ca-certificate-publisher-controller", account("root-ca-cert-publisher"), crate::root_ca::start),
     row("serviceaccount-controller", account("service-account-controller"), crate::serviceaccount::start),
     // It makes what the others authenticate with, so it acts as the manager, as upstream.

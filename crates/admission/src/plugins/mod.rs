@@ -10,6 +10,7 @@ pub mod node_selector;
 pub mod owner_references;
 pub mod pod_security;
 pub mod priority;
+pub mod quota;
 pub mod runtime_class;
 pub mod service_account;
 pub mod services;

@@ -3,7 +3,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use kelson_admission::{AdmissionOptions, Chain, Dependencies, KindMapper, Metrics, Versions};
+use kelson_admission::{AdmissionOptions, Chain, Dependencies, KindMapper, Metrics, QuotaCharges, Versions};
 use kelson_auth::Objects;
 use kelson_codec::{Budget, Limits};
 use kelson_meta::{Gvk, Gvr, Status};
@@ -195,6 +195,7 @@ pub fn chain(
     auth: &Auth,
     catalog: &Arc<Catalog>,
     metrics: Metrics,
+    quotas: Arc<dyn QuotaCharges>,
 ) -> Result<Chain, StartError> {
     let options = AdmissionOptions {
         enable: config.enable_admission.clone(),
@@ -208,6 +209,7 @@ pub fn chain(
         kinds: Arc::clone(&kinds) as Arc<dyn KindMapper>,
         versions: kinds,
         services: Arc::new(Endpoints(Arc::clone(objects))),
+        quotas,
         metrics: Arc::new(metrics),
     };
     kelson_admission::build(&options, &dependencies).map_err(|e| StartError::Config(e.to_string()))

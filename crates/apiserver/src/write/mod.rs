@@ -7,5 +7,6 @@ pub mod delete;
 pub mod fields;
 pub mod patch;
 pub mod prepare;
+pub mod quota;
 pub mod retry;
 pub mod update;

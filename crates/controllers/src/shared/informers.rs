@@ -206,6 +206,8 @@ informers! {
     daemon_sets: DaemonSetView = all();
     /// Stateful sets.
     stateful_sets: StatefulSetView = all();
+    /// Resource quotas.
+    resource_quotas: ResourceQuotaView = all();
     /// Histories of daemon sets and stateful sets.
     controller_revisions: ControllerRevisionView = all();
     /// Cron jobs.

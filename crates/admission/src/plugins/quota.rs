@@ -1,0 +1,227 @@
+//! ResourceQuota: what a write adds is charged to the quotas of its namespace before it is stored, and refused where it does not
+//! fit. A charge is a change of the quota's status on the version that was judged: of two writers that take the last place,
+//! one is told of the other and judges again. What deletes give back is counted by the quota controller.
+use std::collections::HashSet;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use kelson_auth::Objects;
+use kelson_meta::tree::{items, text};
+use kelson_meta::{Clock, Status, SystemClock};
+use kelson_quota::{Change, Charge, Evaluator, Limited, Operation as Write, Quota, Refusal, check};
+use serde_json::Value;
+use tokio::sync::Mutex;
+
+use crate::dependencies::QuotaCharges;
+use crate::plugin::AsyncPlugin;
+use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
+
+/// Longest wait for a turn and the charges (upstream's).
+const TIMEOUT: Duration = Duration::from_secs(10);
+/// Times a write is judged again because the controller, or another server, wrote to the quota in between.
+const RETRIES_MAX: usize = 16;
+/// Turns: writers of one namespace wait for each other instead of meeting in conflicts.
+const TURNS: usize = 64;
+
+/// See the module.
+pub struct ResourceQuota {
+    objects: Arc<dyn Objects>,
+    charges: Arc<dyn QuotaCharges>,
+    limited: Vec<Limited>,
+    turns: [Mutex<()>; TURNS],
+}
+
+impl ResourceQuota {
+    /// Reading quotas through the dependencies; the configuration may name resources that are limited by default.
+    ///
+    /// # Errors
+    /// A configuration that is none.
+    pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
+        let kind = text(&configuration["kind"]);
+        if !matches!(kind, "" | "ResourceQuotaConfiguration" | "Configuration") {
+            return Err(format!("unknown kind {kind:?}, want ResourceQuotaConfiguration"));
+        }
+        Ok(Self {
+            objects: Arc::clone(&d.objects),
+            charges: Arc::clone(&d.quotas),
+            limited: items(&configuration["limitedResources"]).iter().map(Limited::read).collect(),
+            turns: [const { Mutex::const_new(()) }; TURNS],
+        })
+    }
+
+    fn turn(&self, namespace: &str) -> &Mutex<()> {
+        let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(namespace);
+        &self.turns[usize::try_from(hash % TURNS as u64).unwrap_or(0)]
+    }
+
+    /// How the object is counted, where this write may change that.
+    fn evaluator(&self, a: &Attributes<'_>) -> Option<Evaluator> {
+        let write = match a.operation {
+            Operation::Create => Write::Create,
+            Operation::Update => Write::Update,
+            Operation::Delete | Operation::Connect => return None,
+        };
+        if a.namespace.is_empty() || a.is("", "namespaces") {
+            return None;
+        }
+        let evaluator = Evaluator::of(&a.resource.group, &a.resource.resource)?;
+        evaluator.handles(write, a.subresource, a.new_object(), a.stored()).then_some(evaluator)
+    }
+
+    fn judge(&self, a: &Attributes<'_>, evaluator: &Evaluator, quotas: &[Quota]) -> Result<Vec<Charge>, Status> {
+        let change = Change {
+            evaluator,
+            resource: (&a.resource.group, &a.resource.resource),
+            subresource: a.subresource,
+            new: a.new_object(),
+            old: a.stored(),
+            now: SystemClock.now(),
+        };
+        check(&change, quotas, &self.limited).map_err(|refusal| match refusal {
+            Refusal::Forbidden(why) => a.forbidden(&why),
+            Refusal::Internal(why) => Status::internal(why),
+        })
+    }
+
+    async fn charge(&self, a: &Attributes<'_>, evaluator: &Evaluator) -> Result<(), Status> {
+        let _turn = self.turn(a.namespace).lock().await;
+        // Quotas that are charged already are not asked again.
+        let mut charged: HashSet<String> = HashSet::new();
+        for _ in 0..=RETRIES_MAX {
+            let mut stored = self.objects.trees("", "resourcequotas", a.namespace);
+            stored.retain(|q| !charged.contains(text(&q["metadata"]["name"])));
+            let quotas: Vec<Quota> = stored.iter().map(|q| Quota::read(q)).collect();
+            let charges = self.judge(a, evaluator, &quotas)?;
+            if a.dry_run {
+                return Ok(());
+            }
+            let mut all = true;
+            for Charge { quota, used } in charges {
+                let (name, seen) = (&quotas[quota].name, text(&stored[quota]["metadata"]["resourceVersion"]));
+                if self.charges.charge(a.namespace, name, seen, &used.to_value()).await? {
+                    charged.insert(name.clone());
+                } else {
+                    all = false;
+                }
+            }
+            if all {
+                return Ok(());
+            }
+        }
+        let gr = kelson_meta::GroupResource::new("", "resourcequotas");
+        Err(Status::conflict(&gr, a.namespace, Status::MODIFIED))
+    }
+}
+
+impl Plugin for ResourceQuota {
+    fn name(&self) -> &'static str {
+        "ResourceQuota"
+    }
+    fn handles(&self, operation: Operation) -> bool {
+        Operations::WRITE.contains(operation)
+    }
+    fn as_async(&self, a: &Attributes<'_>) -> Option<&dyn AsyncPlugin> {
+        self.evaluator(a)?;
+        // Most namespaces have none, and nothing to wait for.
+        let judged = !self.limited.is_empty() || !self.objects.trees("", "resourcequotas", a.namespace).is_empty();
+        judged.then_some(self)
+    }
+}
+
+#[async_trait]
+impl AsyncPlugin for ResourceQuota {
+    async fn validate(&self, a: &Attributes<'_>, _: &mut Notes) -> Result<(), Status> {
+        let Some(evaluator) = self.evaluator(a) else { return Ok(()) };
+        match tokio::time::timeout(TIMEOUT, self.charge(a, &evaluator)).await {
+            Ok(judged) => judged,
+            Err(_) => Err(Status::internal("resource quota evaluation timed out")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures::future::join_all;
+    use kelson_auth::UserInfo;
+    use kelson_meta::{Gvk, Gvr};
+    use serde_json::json;
+
+    use super::*;
+    use crate::testing::{dependencies_of, world};
+
+    fn quota(hard: Value, used: Value) -> Value {
+        json!({"metadata": {"name": "q", "namespace": "n", "resourceVersion": "1"}, "spec": {"hard": hard},
+            "status": {"hard": hard, "used": used}})
+    }
+
+    async fn create(plugin: &ResourceQuota, resource: &Gvr, object: Value, dry_run: bool) -> Result<(), String> {
+        let (kind, user) = (Gvk::new("", "v1", "X"), UserInfo::new("u", Vec::<String>::new()));
+        let a = Attributes {
+            operation: Operation::Create,
+            kind: &kind,
+            resource,
+            subresource: "",
+            namespace: "n",
+            name: "x",
+            object: Some(object),
+            old_object: None,
+            user: &user,
+            dry_run,
+            options: Default::default(),
+            rounds: Default::default(),
+        };
+        match plugin.as_async(&a) {
+            Some(waiting) => waiting.validate(&a, &mut Notes::default()).await.map_err(|s| s.message),
+            None => Ok(()),
+        }
+    }
+
+    #[tokio::test]
+    async fn sixty_four_writers_never_pass_a_quota() {
+        for limit in [1, 10, 63] {
+            let stored = quota(
+                json!({"count/widgets.example.com": limit.to_string()}),
+                json!({"count/widgets.example.com": "0"}),
+            );
+            let world = world(&[("resourcequotas/n/q", stored)]);
+            let plugin = ResourceQuota::new(&dependencies_of(Arc::clone(&world)), &Value::Null).unwrap();
+            let widgets = Gvr::new("example.com", "v1", "widgets");
+            let all = join_all((0..64).map(|_| create(&plugin, &widgets, json!({}), false))).await;
+            assert_eq!(all.iter().filter(|r| r.is_ok()).count(), limit);
+            let used = world.0.lock()["resourcequotas/n/q"]["status"]["used"].clone();
+            assert_eq!(used, json!({"count/widgets.example.com": limit.to_string()}));
+            let refusal = all.into_iter().find_map(Result::err).unwrap();
+            assert_eq!(
+                refusal,
+                format!(
+                    "widgets.example.com \"x\" is forbidden: exceeded quota: q, requested: count/widgets.example.com=1, \
+                     used: count/widgets.example.com={limit}, limited: count/widgets.example.com={limit}"
+                )
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_dry_run_is_judged_and_not_charged() {
+        let world = world(&[("resourcequotas/n/q", quota(json!({"configmaps": "1"}), json!({"configmaps": "0"})))]);
+        let plugin = ResourceQuota::new(&dependencies_of(Arc::clone(&world)), &Value::Null).unwrap();
+        let maps = Gvr::new("", "v1", "configmaps");
+        for _ in 0..3 {
+            create(&plugin, &maps, json!({}), true).await.unwrap();
+        }
+        create(&plugin, &maps, json!({}), false).await.unwrap();
+        assert!(create(&plugin, &maps, json!({}), true).await.unwrap_err().contains("exceeded quota: q"));
+        create(&plugin, &Gvr::new("", "v1", "secrets"), json!({}), false).await.unwrap();
+        create(&plugin, &Gvr::new("", "v1", "events"), json!({}), false).await.unwrap();
+    }
+
+    #[test]
+    fn configurations() {
+        let d = dependencies_of(world(&[]));
+        assert!(ResourceQuota::new(&d, &json!({"kind": "Other"})).is_err());
+        let limited = json!({"kind": "ResourceQuotaConfiguration", "limitedResources": [{"resource": "pods", "matchContains": ["cpu"]}]});
+        assert_eq!(ResourceQuota::new(&d, &limited).unwrap().limited.len(), 1);
+    }
+}

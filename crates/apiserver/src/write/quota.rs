@@ -1,0 +1,47 @@
+//! Charges of ResourceQuotas: the one write that admission makes. It is made only on the version that was judged.
+use std::sync::{Arc, OnceLock, Weak};
+
+use async_trait::async_trait;
+use kelson_admission::QuotaCharges;
+use kelson_meta::Status;
+use kelson_store::Resource;
+use serde_json::Value;
+
+use crate::catalog::record::parse;
+use crate::shared::Server;
+use crate::write::commit::{Committer, Refused};
+
+/// The way from the admission chain, which is built first, to the server that it is a part of.
+#[derive(Default)]
+pub struct Charges(OnceLock<Weak<Server>>);
+
+impl Charges {
+    /// From now on charges are written to this server's store.
+    pub fn connect(&self, server: &Arc<Server>) {
+        // A second server would need a chain of its own: the first one stays.
+        let _ = self.0.set(Arc::downgrade(server));
+    }
+}
+
+#[async_trait]
+impl QuotaCharges for Charges {
+    async fn charge(&self, namespace: &str, name: &str, seen: &str, used: &Value) -> Result<bool, Status> {
+        let server = self.0.get().and_then(Weak::upgrade);
+        let server = server.ok_or_else(|| Status::internal("the server is not there to charge quotas"))?;
+        let served = server.catalog.any("", "resourcequotas");
+        let served = served.ok_or_else(|| Status::internal("resourcequotas are not served"))?;
+        let Some(record) = server.store.get(Resource::new("", "resourcequotas"), namespace, name) else {
+            return Ok(false);
+        };
+        if record.revision().to_string() != seen {
+            return Ok(false);
+        }
+        let mut value = served.stored_to_working(parse(&record)).await?;
+        value["status"]["used"] = used.clone();
+        match Committer::of(&server).update(&served, &record, value).await {
+            Ok(_) => Ok(true),
+            Err(Refused::Conflict | Refused::Gone) => Ok(false),
+            Err(refused) => Err(refused.status(&served, name)),
+        }
+    }
+}

@@ -1,0 +1,137 @@
+//! Resource quotas: counts what is used whenever something that a quota counts has gone, and every few minutes. What is made
+//! is charged by admission. Upstream `pkg/controller/resourcequota`.
+mod count;
+mod watches;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::Method;
+use kelson_client::{Change, Client, Object, WorkQueue};
+use kelson_meta::{Clock, ObjectKey};
+use kelson_quota::{Evaluator, Quota};
+use serde_json::{Value, json};
+
+use self::watches::Watches;
+use crate::shared::context::{Context, SyncError, WORKERS};
+use crate::shared::informers::SharedInformer;
+use crate::views::ResourceQuotaView;
+
+/// Every quota is counted again after this, whatever happened.
+const RECOUNT: Duration = Duration::from_secs(300);
+/// What admission has charged is stored by then, so that counting finds it.
+const SETTLE: Duration = Duration::from_millis(100);
+
+struct Controller {
+    client: Client,
+    clock: Arc<dyn Clock>,
+    quotas: SharedInformer<ResourceQuotaView>,
+    watches: Watches,
+    queue: WorkQueue<ObjectKey>,
+}
+
+/// Queues the quotas of a namespace that count these objects.
+#[derive(Clone)]
+struct Replenish {
+    quotas: SharedInformer<ResourceQuotaView>,
+    queue: WorkQueue<ObjectKey>,
+}
+
+impl Replenish {
+    fn tell(&self, evaluator: &Evaluator, namespace: &str) {
+        for quota in self.quotas.in_namespace(namespace) {
+            let counts = |hard: &Value| hard.as_object().is_some_and(|h| h.keys().any(|n| evaluator.counts(n)));
+            if counts(&quota.spec["hard"]) {
+                self.queue.add(quota.key());
+            }
+        }
+    }
+}
+
+/// Starts the resource quota controller.
+pub fn start(ctx: &Arc<Context>) {
+    let client = ctx.client();
+    let queue = WorkQueue::default();
+    let quotas = ctx.informers.resource_quotas.reader();
+    let replenish = Replenish { quotas: quotas.clone(), queue: queue.clone() };
+    let me = Arc::new(Controller {
+        watches: Watches::new(client.clone(), ctx.tasks.clone(), replenish.clone()),
+        client,
+        clock: Arc::clone(&ctx.clock),
+        quotas: quotas.clone(),
+        queue: queue.clone(),
+    });
+    let q = queue.clone();
+    quotas.on_change(move |change| match change {
+        // Charges of admission change the status alone.
+        Change::Updated { old, new } if old.spec == new.spec && new.status["hard"] == new.spec["hard"] => {}
+        _ => q.add(change.object().key()),
+    });
+    let tell = replenish.clone();
+    ctx.informers.pods.on_change(move |change| {
+        let gives_back = match change {
+            Change::Added(_) => false,
+            Change::Updated { old, new } => new.is_terminal() && !old.is_terminal(),
+            Change::Deleted(_) => true,
+        };
+        if gives_back {
+            tell.tell(&Evaluator::Pods, &change.object().metadata.namespace);
+        }
+    });
+    let tell = replenish.clone();
+    ctx.informers.services.on_change(move |change| {
+        if !matches!(change, Change::Added(_)) {
+            tell.tell(&Evaluator::Services, &change.object().metadata.namespace);
+        }
+    });
+    ctx.informers.claims.on_change(move |change| {
+        if !matches!(change, Change::Added(_)) {
+            replenish.tell(&Evaluator::Claims, &change.object().metadata.namespace);
+        }
+    });
+    ctx.run_queue(&queue, WORKERS, move |key| {
+        let me = Arc::clone(&me);
+        async move { me.sync(&key).await }
+    });
+}
+
+impl Controller {
+    async fn read(&self, path: &str) -> Result<Value, SyncError> {
+        let bytes = self.client.call(Method::GET, path, "", Bytes::new()).await?;
+        serde_json::from_slice(&bytes).map_err(|e| SyncError::Other(format!("{path}: {e}")))
+    }
+
+    async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
+        if self.quotas.get(key).is_none() {
+            return Ok(());
+        }
+        // Its role may list quotas and not get one.
+        let path =
+            format!("{}?fieldSelector=metadata.name%3D{}", ResourceQuotaView::TYPE.path(&key.namespace), key.name);
+        let mut stored = match self.read(&path).await?["items"].take() {
+            Value::Array(mut found) if !found.is_empty() => found.swap_remove(0),
+            _ => return Ok(()),
+        };
+        let quota = Quota::read(&stored);
+        if !quota.used.0.is_empty() {
+            tokio::time::sleep(SETTLE).await;
+        }
+        let (used, complete) = count::used(self, &quota, &key.namespace).await?;
+        let status = json!({"hard": stored["spec"]["hard"].as_object().map_or_else(|| json!({}), |h| json!(h)),
+            "used": used.to_value()});
+        let dirty =
+            stored["status"]["hard"] != status["hard"] || quota.used != used || stored["status"]["used"].is_null();
+        if dirty {
+            stored["status"] = status;
+            stored["apiVersion"] = json!("v1");
+            stored["kind"] = json!("ResourceQuota");
+            self.client.update::<ResourceQuotaView>(&key.namespace, &key.name, "status", &stored).await?;
+        }
+        self.queue.add_after(key.clone(), RECOUNT);
+        complete
+    }
+}
+
+#[cfg(test)]
+mod tests;

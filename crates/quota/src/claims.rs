@@ -1,0 +1,133 @@
+//! What a claim uses: one object, storage, and both again under the name of its class; and what a claim of devices does.
+use std::collections::{BTreeMap, BTreeSet};
+
+use kelson_meta::Quantity;
+use kelson_meta::tree::{int, items, text};
+use serde_json::Value;
+
+use crate::amounts::Amounts;
+
+const COUNT: &str = "count/persistentvolumeclaims";
+const OBJECTS: &str = "persistentvolumeclaims";
+const STORAGE: &str = "requests.storage";
+const BY_CLASS: &str = ".storageclass.storage.k8s.io/";
+const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
+/// Devices that a request for all of them counts as.
+const ALL_DEVICES: i64 = 32;
+const DEVICES_SUFFIX: &str = ".deviceclass.resource.k8s.io/devices";
+const DEVICE_CLAIMS: &str = "count/resourceclaims.resource.k8s.io";
+
+/// Whether a quota's name is about volume claims.
+pub fn counts(name: &str) -> bool {
+    let own = |n: &str| n == OBJECTS || n == STORAGE;
+    name == COUNT || own(name) || name.split_once(BY_CLASS).is_some_and(|(_, n)| own(n))
+}
+
+/// Whole bytes: a quota's status takes nothing else.
+fn whole(q: Quantity) -> Quantity {
+    if q.nanos() % 1_000_000_000 == 0 { q } else { Quantity::binary(q.value()) }
+}
+
+/// What a volume claim uses.
+pub fn usage(claim: &Value) -> Amounts {
+    let class = match text(&claim["metadata"]["annotations"][CLASS_ANNOTATION]) {
+        "" => text(&claim["spec"]["storageClassName"]),
+        annotated => annotated,
+    };
+    let mut names = vec![COUNT.to_owned(), OBJECTS.to_owned()];
+    if !class.is_empty() {
+        names.push(format!("{class}{BY_CLASS}{OBJECTS}"));
+    }
+    let mut out = Amounts::one_each(names);
+    let asked = Amounts::read(&claim["spec"]["resources"]["requests"]).0.get("storage").copied();
+    let allocated = Amounts::read(&claim["status"]["allocatedResources"]).0.get("storage").copied();
+    if let Some(asked) = asked {
+        let storage = whole(allocated.filter(|a| *a > asked).unwrap_or(asked));
+        out.set(STORAGE, storage);
+        if !class.is_empty() {
+            out.set(format!("{class}{BY_CLASS}{STORAGE}"), storage);
+        }
+    }
+    out
+}
+
+/// The classes of attributes that a claim has, wants, or is being given.
+pub fn attribute_classes(claim: &Value) -> BTreeSet<&str> {
+    let status = &claim["status"];
+    let all = [
+        &claim["spec"]["volumeAttributesClassName"],
+        &status["currentVolumeAttributesClassName"],
+        &status["modifyVolumeStatus"]["targetVolumeAttributesClassName"],
+    ];
+    all.into_iter().map(text).filter(|n| !n.is_empty()).collect()
+}
+
+/// Whether a change of the status changes what the claim uses or which quotas count it.
+pub fn status_matters(new: &Value, old: &Value) -> bool {
+    new["status"]["allocatedResources"]["storage"] != old["status"]["allocatedResources"]["storage"]
+        || attribute_classes(new) != attribute_classes(old)
+}
+
+/// Whether a quota's name is about claims of devices.
+pub fn counts_devices(name: &str) -> bool {
+    name == DEVICE_CLAIMS || name.ends_with(DEVICES_SUFFIX)
+}
+
+/// What a claim of devices uses: of alternatives, the most that one of them needs of each class.
+pub fn device_usage(claim: &Value) -> Amounts {
+    let mut out = Amounts::one_each([DEVICE_CLAIMS.to_owned()]);
+    for request in items(&claim["spec"]["devices"]["requests"]) {
+        let one = |r: &Value| {
+            let devices = if r["allocationMode"] == "All" { ALL_DEVICES } else { int(&r["count"]).unwrap_or(1) };
+            (format!("{}{DEVICES_SUFFIX}", text(&r["deviceClassName"])), devices)
+        };
+        let mut most: BTreeMap<String, i64> = BTreeMap::new();
+        let exactly = Some(&request["exactly"]).filter(|e| !e.is_null());
+        for (name, devices) in exactly.into_iter().chain(items(&request["firstAvailable"])).map(one) {
+            let slot = most.entry(name).or_default();
+            *slot = (*slot).max(devices);
+        }
+        out.add(&Amounts(most.into_iter().map(|(n, d)| (n, Quantity::from_i64(d))).collect()));
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn what_claims_use() {
+        let rows = [
+            (json!({"spec": {}}), "count/persistentvolumeclaims=1,persistentvolumeclaims=1"),
+            (
+                json!({"spec": {"storageClassName": "gold", "resources": {"requests": {"storage": "1Gi"}}}}),
+                "count/persistentvolumeclaims=1,gold.storageclass.storage.k8s.io/persistentvolumeclaims=1,\
+                 gold.storageclass.storage.k8s.io/requests.storage=1Gi,persistentvolumeclaims=1,requests.storage=1Gi",
+            ),
+            (
+                json!({"spec": {"resources": {"requests": {"storage": "1Gi"}}}, "status": {"allocatedResources": {"storage": "2Gi"}}}),
+                "count/persistentvolumeclaims=1,persistentvolumeclaims=1,requests.storage=2Gi",
+            ),
+        ];
+        for (claim, want) in rows {
+            assert_eq!(usage(&claim).words(), want, "{claim}");
+        }
+        let claim = json!({"spec": {"devices": {"requests": [{"exactly": {"deviceClassName": "gpu", "count": 2}},
+            {"firstAvailable": [{"deviceClassName": "gpu", "count": 1}, {"deviceClassName": "gpu", "count": 3}]}]}}});
+        assert_eq!(
+            device_usage(&claim).words(),
+            "count/resourceclaims.resource.k8s.io=1,gpu.deviceclass.resource.k8s.io/devices=5"
+        );
+        for (name, want) in [
+            ("requests.storage", true),
+            ("gold.storageclass.storage.k8s.io/requests.storage", true),
+            ("gold.storageclass.storage.k8s.io/pods", false),
+            ("pods", false),
+        ] {
+            assert_eq!(counts(name), want, "{name}");
+        }
+    }
+}

@@ -1,0 +1,19 @@
+//! Kelson quota: what objects use of a ResourceQuota, which quotas count them, and whether a change still fits. Pure: admission
+//! charges by it, the quota controller counts by it. Upstream `pkg/quota/v1`, `apiserver/pkg/admission/plugin/resourcequota`.
+//!
+//! `amounts` ← `pods`, `claims`, `services` (what one object uses) ← `evaluator` (by resource) ← `scope` ← `quota` ← `check`.
+
+mod amounts;
+mod check;
+mod claims;
+mod evaluator;
+mod pods;
+mod quota;
+mod scope;
+mod services;
+
+pub use amounts::Amounts;
+pub use check::{Change, Charge, Limited, Refusal, check};
+pub use evaluator::{Evaluator, Operation};
+pub use quota::Quota;
+pub use scope::Requirement;

@@ -1,0 +1,280 @@
+//! What a pod uses: its share of the node while it lives, and one object for as long as it is stored.
+use std::collections::BTreeMap;
+
+use jiff::{SignedDuration, Timestamp};
+use kelson_meta::Quantity;
+use kelson_meta::tree::{entries, int, items, text};
+use serde_json::Value;
+
+use crate::amounts::Amounts;
+
+/// Static names that quotas have for pods.
+pub const NAMES: &[&str] = &[
+    "count/pods",
+    "cpu",
+    "memory",
+    "ephemeral-storage",
+    "requests.cpu",
+    "requests.memory",
+    "requests.ephemeral-storage",
+    "limits.cpu",
+    "limits.memory",
+    "limits.ephemeral-storage",
+    "pods",
+];
+/// Where a quota limits one of these, every container has to say how much it wants (upstream's `validationSet`).
+const REQUIRED: &[&str] = &["cpu", "memory", "requests.cpu", "requests.memory", "limits.cpu", "limits.memory"];
+const HUGE_PAGES: &str = "hugepages-";
+const DEVICE_CLASS: &str = "deviceclass.resource.kubernetes.io/";
+
+/// A resource of the node that is not Kubernetes' own, such as `example.com/gpu`.
+fn is_extended(name: &str) -> bool {
+    (name.contains('/') && !name.contains("kubernetes.io/") && !name.starts_with("requests."))
+        || name.starts_with(DEVICE_CLASS)
+}
+
+/// Whether a quota's name is about pods.
+pub fn counts(name: &str) -> bool {
+    let requested = name.strip_prefix("requests.");
+    NAMES.contains(&name)
+        || name.starts_with(HUGE_PAGES)
+        || requested.is_some_and(|r| r.starts_with(HUGE_PAGES) || is_extended(r))
+}
+
+/// Whether it ends by itself within a time.
+pub fn is_terminating(pod: &Value) -> bool {
+    int(&pod["spec"]["activeDeadlineSeconds"]).is_some_and(|s| s >= 0)
+}
+
+/// Whether nothing in it asks for a share of processor or memory.
+pub fn is_best_effort(pod: &Value) -> bool {
+    let class = text(&pod["status"]["qosClass"]);
+    if !class.is_empty() {
+        return class == "BestEffort";
+    }
+    let spec = &pod["spec"];
+    let asks = |resources: &Value| {
+        ["requests", "limits"].into_iter().any(|f| {
+            let list = Amounts::read(&resources[f]);
+            list.0.iter().any(|(name, amount)| matches!(name.as_str(), "cpu" | "memory") && amount.signum() > 0)
+        })
+    };
+    let containers = items(&spec["containers"]).iter().chain(items(&spec["initContainers"]));
+    !asks(&spec["resources"]) && !containers.into_iter().any(|c| asks(&c["resources"]))
+}
+
+/// Whether one of its affinity terms looks at pods of other namespaces.
+pub fn looks_across_namespaces(pod: &Value) -> bool {
+    let affinity = &pod["spec"]["affinity"];
+    ["podAffinity", "podAntiAffinity"].into_iter().any(|kind| {
+        let required = items(&affinity[kind]["requiredDuringSchedulingIgnoredDuringExecution"]).iter();
+        let preferred = items(&affinity[kind]["preferredDuringSchedulingIgnoredDuringExecution"]).iter();
+        required
+            .chain(preferred.map(|p| &p["podAffinityTerm"]))
+            .any(|term| !items(&term["namespaces"]).is_empty() || !term["namespaceSelector"].is_null())
+    })
+}
+
+/// Whether it has ended, or should have been gone by now: then it holds nothing of the node any more.
+fn is_over(pod: &Value, now: Timestamp) -> bool {
+    if matches!(text(&pod["status"]["phase"]), "Failed" | "Succeeded") {
+        return true;
+    }
+    let deleted = text(&pod["metadata"]["deletionTimestamp"]).parse::<Timestamp>();
+    let grace = int(&pod["metadata"]["deletionGracePeriodSeconds"]);
+    let (Ok(deleted), Some(grace)) = (deleted, grace) else { return false };
+    deleted.checked_add(SignedDuration::from_secs(grace)).is_ok_and(|end| now > end)
+}
+
+/// `field` is `requests` or `limits`. Of a container that runs, what it has and what it was promised count as well while
+/// they are more than what it asks for now.
+fn of_container(container: &Value, pod: &Value, field: &str) -> Amounts {
+    let mut out = Amounts::read(&container["resources"][field]);
+    let status = &pod["status"];
+    let all = items(&status["containerStatuses"]).iter().chain(items(&status["initContainerStatuses"]));
+    let Some(running) = all.into_iter().find(|s| s["name"] == container["name"] && !s["resources"].is_null()) else {
+        return out;
+    };
+    let refused = |c: &Value| c["type"] == "PodResizePending" && c["reason"] == "Infeasible";
+    if items(&status["conditions"]).iter().any(refused) {
+        out = Amounts::default();
+    }
+    out.raise_to(&Amounts::read(&running["resources"][field]));
+    if field == "requests" {
+        out.raise_to(&Amounts::read(&running["allocatedResources"]));
+    }
+    out
+}
+
+/// The sum over a pod: containers and sidecars together, or the most that starting up needs, and the pod's own.
+fn of_pod(pod: &Value, field: &str) -> Amounts {
+    let spec = &pod["spec"];
+    let mut sum = Amounts::default();
+    for container in items(&spec["containers"]) {
+        sum.add(&of_container(container, pod, field));
+    }
+    let (mut sidecars, mut starting) = (Amounts::default(), Amounts::default());
+    for container in items(&spec["initContainers"]) {
+        let mut own = of_container(container, pod, field);
+        if container["restartPolicy"] == "Always" {
+            sum.add(&own);
+            sidecars.add(&own);
+            own = sidecars.clone();
+        } else {
+            own.add(&sidecars);
+        }
+        starting.raise_to(&own);
+    }
+    sum.raise_to(&starting);
+    let of_all = Amounts::read(&spec["resources"][field]);
+    for (name, amount) in of_all.0.iter().filter(|(name, _)| is_pod_level(name)) {
+        sum.set(name.clone(), *amount);
+    }
+    let overhead = Amounts::read(&spec["overhead"]);
+    // A limit is only raised where there is one.
+    sum.add(&overhead.only(|name| field == "requests" || sum.0.contains_key(name)));
+    sum
+}
+
+fn is_pod_level(name: &str) -> bool {
+    matches!(name, "cpu" | "memory") || name.starts_with(HUGE_PAGES)
+}
+
+/// Requests and limits under the names that quotas have for them.
+fn named(requests: &Amounts, limits: &Amounts) -> Amounts {
+    let mut out = Amounts::default();
+    out.set("pods", Quantity::from_i64(1));
+    for (name, amount) in &requests.0 {
+        let native = matches!(name.as_str(), "cpu" | "memory" | "ephemeral-storage") || name.starts_with(HUGE_PAGES);
+        if native {
+            out.set(name.clone(), *amount);
+        }
+        if native || is_extended(name) {
+            out.set(format!("requests.{name}"), *amount);
+        }
+    }
+    for (name, amount) in limits.0.iter().filter(|(n, _)| matches!(n.as_str(), "cpu" | "memory" | "ephemeral-storage"))
+    {
+        out.set(format!("limits.{name}"), *amount);
+    }
+    out
+}
+
+/// What a pod uses at `now`.
+pub fn usage(pod: &Value, now: Timestamp) -> Amounts {
+    let mut out = Amounts::one_each(["count/pods".to_owned()]);
+    if !is_over(pod, now) {
+        out.add(&named(&of_pod(pod, "requests"), &of_pod(pod, "limits")));
+    }
+    out
+}
+
+/// Whether every container says how much it wants of what the quota limits.
+///
+/// # Errors
+/// The words for who does not say what.
+pub fn constraints<'a>(limited: impl Iterator<Item = &'a str>, pod: &Value) -> Result<(), String> {
+    let spec = &pod["spec"];
+    let of_all = |f: &str| entries(&spec["resources"][f]).any(|(name, _)| is_pod_level(name));
+    if of_all("requests") || of_all("limits") {
+        return Ok(());
+    }
+    let required: Vec<&str> = limited.filter(|n| REQUIRED.contains(n)).collect();
+    let mut missing: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for container in items(&spec["containers"]).iter().chain(items(&spec["initContainers"])) {
+        let (requests, limits) = (&container["resources"]["requests"], &container["resources"]["limits"]);
+        let says = named(&Amounts::read(requests), &Amounts::read(limits));
+        for name in required.iter().filter(|n| !says.0.contains_key(**n)) {
+            missing.entry(name).or_default().push(text(&container["name"]));
+        }
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let words = missing.into_iter().map(|(name, mut containers)| {
+        containers.sort_unstable();
+        containers.dedup();
+        format!("{name} for: {}", containers.join(","))
+    });
+    Err(format!("must specify {}", words.collect::<Vec<_>>().join("; ")))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn container(name: &str, cpu: &str) -> Value {
+        json!({"name": name, "resources": {"requests": {"cpu": cpu}, "limits": {"cpu": "2"}}})
+    }
+
+    #[test]
+    fn what_pods_use() {
+        let now = "2026-01-01T01:00:00Z".parse().unwrap();
+        let mut sidecar = container("s", "1");
+        sidecar["restartPolicy"] = json!("Always");
+        let full = "count/pods=1,cpu=500m,limits.cpu=2,pods=1,requests.cpu=500m";
+        let rows = [
+            (json!({"spec": {"containers": [container("a", "500m")]}}), full),
+            (json!({"spec": {"containers": [container("a", "500m")]}, "status": {"phase": "Failed"}}), "count/pods=1"),
+            (
+                json!({"metadata": {"deletionTimestamp": "2026-01-01T00:00:00Z", "deletionGracePeriodSeconds": 30},
+                    "spec": {"containers": [container("a", "500m")]}}),
+                "count/pods=1",
+            ),
+            (
+                json!({"metadata": {"deletionTimestamp": "2026-01-01T00:59:50Z", "deletionGracePeriodSeconds": 30},
+                    "spec": {"containers": [container("a", "500m")]}}),
+                full,
+            ),
+            (
+                json!({"spec": {"containers": [container("a", "500m")], "initContainers": [sidecar, container("i", "1")]}}),
+                "count/pods=1,cpu=2,limits.cpu=4,pods=1,requests.cpu=2",
+            ),
+            (
+                json!({"spec": {"overhead": {"cpu": "100m", "memory": "1Mi"}, "containers": [container("a", "500m")]}}),
+                "count/pods=1,cpu=600m,limits.cpu=2100m,memory=1Mi,pods=1,requests.cpu=600m,requests.memory=1Mi",
+            ),
+            (
+                json!({"spec": {"resources": {"requests": {"cpu": "3"}}, "containers": [container("a", "500m")]}}),
+                "count/pods=1,cpu=3,limits.cpu=2,pods=1,requests.cpu=3",
+            ),
+            (
+                json!({"spec": {"containers": [container("a", "500m")]}, "status": {"containerStatuses": [
+                    {"name": "a", "resources": {"requests": {"cpu": "800m"}}, "allocatedResources": {"cpu": "900m"}}]}}),
+                "count/pods=1,cpu=900m,limits.cpu=2,pods=1,requests.cpu=900m",
+            ),
+            (
+                json!({"spec": {"containers": [{"name": "g", "resources": {"requests": {"example.com/gpu": "2", "hugepages-2Mi": "4Mi"}}}]}}),
+                "count/pods=1,hugepages-2Mi=4Mi,pods=1,requests.example.com/gpu=2,requests.hugepages-2Mi=4Mi",
+            ),
+        ];
+        for (pod, want) in rows {
+            assert_eq!(usage(&pod, now).words(), want, "{pod}");
+        }
+    }
+
+    #[test]
+    fn names_and_constraints() {
+        for (name, want) in [
+            ("pods", true),
+            ("requests.example.com/gpu", true),
+            ("example.com/gpu", false),
+            ("requests.hugepages-1Gi", true),
+            ("services", false),
+            ("requests.storage", false),
+            ("count/pods", true),
+        ] {
+            assert_eq!(counts(name), want, "{name}");
+        }
+        let pod =
+            json!({"spec": {"containers": [container("b", "1"), {"name": "c"}], "initContainers": [{"name": "a"}]}});
+        let check = |limited: &[&str]| constraints(limited.iter().copied(), &pod);
+        assert_eq!(check(&["pods", "requests.ephemeral-storage"]), Ok(()));
+        assert_eq!(
+            check(&["requests.cpu", "limits.memory"]),
+            Err("must specify limits.memory for: a,b,c; requests.cpu for: a,c".into())
+        );
+    }
+}

@@ -1,18 +1,19 @@
 //! Resource quotas: counts what is used whenever something that a quota counts has gone, and every few minutes. What is made
 //! is charged by admission. Upstream `pkg/controller/resourcequota`.
 mod count;
+mod replenish;
 mod watches;
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
-use http::Method;
 use kelson_client::{Change, Client, Object, WorkQueue};
 use kelson_meta::{Clock, ObjectKey};
 use kelson_quota::{Evaluator, Quota};
 use serde_json::{Value, json};
 
+use self::count::{Counter, read};
+use self::replenish::Replenish;
 use self::watches::Watches;
 use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::informers::SharedInformer;
@@ -29,24 +30,6 @@ struct Controller {
     quotas: SharedInformer<ResourceQuotaView>,
     watches: Watches,
     queue: WorkQueue<ObjectKey>,
-}
-
-/// Queues the quotas of a namespace that count these objects.
-#[derive(Clone)]
-struct Replenish {
-    quotas: SharedInformer<ResourceQuotaView>,
-    queue: WorkQueue<ObjectKey>,
-}
-
-impl Replenish {
-    fn tell(&self, evaluator: &Evaluator, namespace: &str) {
-        for quota in self.quotas.in_namespace(namespace) {
-            let counts = |hard: &Value| hard.as_object().is_some_and(|h| h.keys().any(|n| evaluator.counts(n)));
-            if counts(&quota.spec["hard"]) {
-                self.queue.add(quota.key());
-            }
-        }
-    }
 }
 
 /// Starts the resource quota controller.
@@ -97,11 +80,6 @@ pub fn start(ctx: &Arc<Context>) {
 }
 
 impl Controller {
-    async fn read(&self, path: &str) -> Result<Value, SyncError> {
-        let bytes = self.client.call(Method::GET, path, "", Bytes::new()).await?;
-        serde_json::from_slice(&bytes).map_err(|e| SyncError::Other(format!("{path}: {e}")))
-    }
-
     async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
         if self.quotas.get(key).is_none() {
             return Ok(());
@@ -109,7 +87,7 @@ impl Controller {
         // Its role may list quotas and not get one.
         let path =
             format!("{}?fieldSelector=metadata.name%3D{}", ResourceQuotaView::TYPE.path(&key.namespace), key.name);
-        let mut stored = match self.read(&path).await?["items"].take() {
+        let mut stored = match read(&self.client, &path).await?["items"].take() {
             Value::Array(mut found) if !found.is_empty() => found.swap_remove(0),
             _ => return Ok(()),
         };
@@ -117,7 +95,8 @@ impl Controller {
         if !quota.used.0.is_empty() {
             tokio::time::sleep(SETTLE).await;
         }
-        let (used, complete) = count::used(self, &quota, &key.namespace).await?;
+        let counter = Counter { client: &self.client, watches: &self.watches, now: self.clock.now() };
+        let (used, complete) = counter.used(&quota, &key.namespace).await?;
         let status = json!({"hard": stored["spec"]["hard"].as_object().map_or_else(|| json!({}), |h| json!(h)),
             "used": used.to_value()});
         let dirty =

@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use tokio::time::Instant;
 
-use super::Replenish;
+use super::replenish::Replenish;
 use crate::shared::context::SyncError;
 use crate::shared::discovery::{ApiResource, discover};
 

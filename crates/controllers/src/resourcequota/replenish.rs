@@ -1,0 +1,29 @@
+//! Which quotas are counted again when something has gone.
+use kelson_client::{Object, WorkQueue};
+use kelson_meta::ObjectKey;
+use kelson_quota::Evaluator;
+use serde_json::Value;
+
+use crate::shared::informers::SharedInformer;
+use crate::views::ResourceQuotaView;
+
+/// Queues the quotas of a namespace that count these objects.
+#[derive(Clone)]
+pub struct Replenish {
+    /// All quotas.
+    pub quotas: SharedInformer<ResourceQuotaView>,
+    /// Quotas to count.
+    pub queue: WorkQueue<ObjectKey>,
+}
+
+impl Replenish {
+    /// Something of this sort in this namespace may have given back what it used.
+    pub fn tell(&self, evaluator: &Evaluator, namespace: &str) {
+        for quota in self.quotas.in_namespace(namespace) {
+            let counts = |hard: &Value| hard.as_object().is_some_and(|h| h.keys().any(|n| evaluator.counts(n)));
+            if counts(&quota.spec["hard"]) {
+                self.queue.add(quota.key());
+            }
+        }
+    }
+}

@@ -67,6 +67,26 @@ struct Shared {
     decide: Box<Decide>,
     seen: Mutex<Vec<Seen>>,
     connections: AtomicUsize,
+    /// Requests that are being answered now, and the most there ever were.
+    at_once: AtomicUsize,
+    most_at_once: AtomicUsize,
+}
+
+/// Counts a request as long as it is being answered.
+struct Answering(Arc<Shared>);
+
+impl Answering {
+    fn begin(shared: &Arc<Shared>) -> Self {
+        let now = shared.at_once.fetch_add(1, Ordering::SeqCst) + 1;
+        shared.most_at_once.fetch_max(now, Ordering::SeqCst);
+        Self(Arc::clone(shared))
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        self.0.at_once.fetch_sub(1, Ordering::SeqCst);
+    }
 }
 
 impl TestServer {
@@ -86,8 +106,13 @@ impl TestServer {
         config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port");
         let address = listener.local_addr().expect("its address");
-        let shared =
-            Arc::new(Shared { decide: Box::new(decide), seen: Mutex::default(), connections: AtomicUsize::new(0) });
+        let shared = Arc::new(Shared {
+            decide: Box::new(decide),
+            seen: Mutex::default(),
+            connections: AtomicUsize::new(0),
+            at_once: AtomicUsize::new(0),
+            most_at_once: AtomicUsize::new(0),
+        });
         let tasks = Tasks::root("test-webhook");
         let (acceptor, served, connections) = (TlsAcceptor::from(Arc::new(config)), Arc::clone(&shared), tasks.clone());
         tasks.spawn("accept", OnPanic::Contain, async move {
@@ -128,6 +153,10 @@ impl TestServer {
     pub fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().clone()
     }
+    /// The most requests that were answered at one time.
+    pub fn most_at_once(&self) -> usize {
+        self.shared.most_at_once.load(Ordering::SeqCst)
+    }
     /// Connections taken so far.
     pub fn connections(&self) -> usize {
         self.shared.connections.load(Ordering::SeqCst)
@@ -167,6 +196,7 @@ async fn answer(
     let (head, body) = request.into_parts();
     let body = body.collect().await.map_err(|_| Broken)?.to_bytes();
     let path = head.uri.path_and_query().map(ToString::to_string).unwrap_or_default();
+    let _answering = Answering::begin(&shared);
     let seen = Seen { path, headers: head.headers, body, version: head.version, connection };
     let behaviour = (shared.decide)(&seen);
     shared.seen.lock().push(seen);

@@ -187,6 +187,7 @@ async fn calls_beyond_the_bound_wait_for_their_turn() {
         calls.spawn(async move { client.call(&service(&ca), call(SOON)).await });
     }
     assert!(calls.join_all().await.iter().all(Result::is_ok));
-    // A connection that was begun for a call which then found another one free is kept as an idle one.
-    assert!(server.connections() <= 125, "{} connections", server.connections());
+    // Connections do not tell: one that was begun for a call which then found another one free is kept.
+    let most = server.most_at_once();
+    assert!((2..=100).contains(&most), "{most} calls at once");
 }

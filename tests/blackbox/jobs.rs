@@ -69,9 +69,9 @@ fn indexed(s: &Subject) -> Outcome {
 
 fn fails(s: &Subject) -> Outcome {
     let k = s.kubectl.fresh_namespace("w-failed")?;
-    k.apply(&job("no", "backoffLimit: 0", "exit 3"))?;
-    k.ok(&["wait", "job/no", "--for=condition=Failed", "--timeout=120s"])?;
-    let failed = k.ok(&["get", "job", "no", "-o", "jsonpath={.status.conditions[?(@.type==\"Failed\")].reason}"])?;
+    k.apply(&job("never", "backoffLimit: 0", "exit 3"))?;
+    k.ok(&["wait", "job/never", "--for=condition=Failed", "--timeout=120s"])?;
+    let failed = k.ok(&["get", "job", "never", "-o", "jsonpath={.status.conditions[?(@.type==\"Failed\")].reason}"])?;
     ensure!(failed == "BackoffLimitExceeded", "{failed}");
     let policy = "podFailurePolicy: {rules: [{action: FailJob, onExitCodes: {operator: In, values: [3]}}]}";
     k.apply(&job("rule", policy, "exit 3"))?;

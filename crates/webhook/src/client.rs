@@ -102,13 +102,14 @@ impl WebhookClient {
         }
         let known = Arc::new(self.open(target).await.map_err(CallError::Configuration)?);
         let mut targets = self.targets.lock();
-        // Somebody else may have opened it meanwhile; then there is one, and this one goes with its call.
-        if !targets.iter().any(|k| k.target == *target) {
-            if targets.len() == TARGETS_MAX {
-                targets.remove(0);
-            }
-            targets.push(Arc::clone(&known));
+        // Somebody else may have opened it meanwhile: all calls share one, and its bound.
+        if let Some(there) = targets.iter().find(|k| k.target == *target) {
+            return Ok(Arc::clone(there));
         }
+        if targets.len() == TARGETS_MAX {
+            targets.remove(0);
+        }
+        targets.push(Arc::clone(&known));
         Ok(known)
     }
 

@@ -22,6 +22,13 @@ static OPTIONS: std::sync::LazyLock<Options> = std::sync::LazyLock::new(|| Optio
     ..Options::of("apiextensions.k8s.io", "customresourcedefinitions")
 });
 
+/// Does nothing to metadata that is no object: validation names it.
+fn set_generation(obj: &mut Value, generation: i64) {
+    if let Some(meta) = obj.get_mut("metadata").filter(|m| m.is_object()) {
+        set(meta, "generation", Value::from(generation));
+    }
+}
+
 impl Strategy for CustomResourceDefinitions {
     fn options(&self) -> &Options {
         &OPTIONS
@@ -33,13 +40,13 @@ impl Strategy for CustomResourceDefinitions {
     fn prepare_create(&self, _cx: &Context<'_>, obj: &mut Value) {
         set(obj, "status", json!({"acceptedNames": {"kind": "", "plural": ""}}));
         definition::store_version(obj);
-        obj["metadata"]["generation"] = 1.into();
+        set_generation(obj, 1);
     }
     fn prepare_update(&self, _cx: &Context<'_>, new: &mut Value, old: &Value) {
         set(new, "status", old["status"].clone());
         let generation = old["metadata"]["generation"].as_i64().unwrap_or(1);
         let changed = !same(&new["spec"], &old["spec"]);
-        new["metadata"]["generation"] = (generation + i64::from(changed)).into();
+        set_generation(new, generation.saturating_add(i64::from(changed)));
         definition::store_version(new);
     }
     fn prepare_subresource_update(&self, _cx: &Context<'_>, _subresource: &str, new: &mut Value, old: &Value) {

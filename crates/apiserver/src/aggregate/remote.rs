@@ -30,26 +30,13 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::aggregate::service::{ApiService, ServiceReference, Spec};
+use crate::connect::proxy::DROPPED;
 use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
 use crate::request::upgraded::upgraded;
 use crate::shared::routes::{RemoteHandler, RemoteRequest};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// Headers that belong to one hop, or hold what only this server is to see. So are those that begin with `x-remote-`.
-const DROPPED: [&str; 10] = [
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "authorization",
-    "host",
-    "content-length",
-];
-
 /// What the connections to other servers are made with.
 #[derive(Clone)]
 pub struct Means {
@@ -173,7 +160,8 @@ impl Remote {
         *request.uri_mut() = target.parse().map_err(|e| format!("{e}"))?;
         let kept = headers.iter().filter(|(name, _)| {
             let name = name.as_str();
-            !DROPPED.contains(&name) && !name.starts_with("x-remote-")
+            // The length is that of the body as it was read; who the user is only this server may say.
+            !DROPPED.contains(&name) && name != "content-length" && !name.starts_with("x-remote-")
         });
         let out = request.headers_mut();
         for (name, value) in kept {

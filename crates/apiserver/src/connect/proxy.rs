@@ -35,8 +35,8 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const HTML: &str = "text/html";
 /// Longest page whose links are rewritten, since it is held whole for that.
 const PAGE_BYTES_MAX: usize = 4 << 20;
-/// Headers that belong to one hop, or hold the client's credentials for this server.
-const DROPPED: [&str; 9] = [
+/// Headers of a request that are not passed on: they belong to one hop, or hold the client's credentials for this server.
+pub const DROPPED: [&str; 9] = [
     "connection",
     "keep-alive",
     "proxy-authenticate",

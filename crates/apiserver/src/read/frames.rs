@@ -22,7 +22,7 @@ const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
 /// One event on its way to bytes.
 pub enum Piece {
-    /// Finished.
+    /// Bytes that go out as they are.
     Frame(Bytes),
     /// A record whose bytes stand in the frame as they are stored.
     Plain(&'static str, Arc<Record>),

@@ -13,7 +13,7 @@ use crate::shared::room::{Class, Room};
 pub struct FlowRequest<'a> {
     /// Whether it only reads.
     pub read: bool,
-    /// Who asks.
+    /// Its sender, after impersonation, by which it is sorted.
     pub user: &'a Arc<UserInfo>,
     /// What part of the room is open to them.
     pub class: Class,
@@ -37,7 +37,7 @@ impl Permit {
 
 /// Whether a request may run.
 pub enum Admittance {
-    /// At once.
+    /// It runs now, and holds its place as long as the permit lives.
     Run(Permit),
     /// When its turn comes; `None` when it comes too late.
     Wait(BoxFuture<'static, Option<Permit>>),

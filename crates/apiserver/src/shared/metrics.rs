@@ -29,7 +29,7 @@ enum Target {
     Path,
     /// A resource of the catalog, and whether the request is for its subresource of this position.
     Served(Arc<Served>, Option<usize>),
-    /// Whatever else.
+    /// No resource of the catalog: discovery, health, or somebody else's group.
     Other,
 }
 
@@ -74,7 +74,7 @@ impl Labels {
     }
 }
 
-/// All counters.
+/// What the server counts of requests, under upstream's names.
 pub struct Metrics {
     registry: Registry,
     requests: IntCounterVec,

@@ -30,9 +30,9 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
 use crate::aggregate::service::{ApiService, ServiceReference, Spec};
-use crate::connect::proxy::DROPPED;
 use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
+use crate::request::headers::DROPPED;
 use crate::request::upgraded::upgraded;
 use crate::shared::routes::{RemoteHandler, RemoteRequest};
 

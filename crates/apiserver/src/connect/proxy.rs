@@ -26,6 +26,7 @@ use crate::connect::kubelet::Node;
 use crate::connect::links::Links;
 use crate::request::answer::Answer;
 use crate::request::body::{ApiBody, RequestBody};
+use crate::request::headers::DROPPED;
 use crate::request::upgraded::upgraded;
 use crate::shared::context::RequestContext;
 use crate::write::admit;
@@ -35,18 +36,6 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const HTML: &str = "text/html";
 /// Longest page whose links are rewritten, since it is held whole for that.
 const PAGE_BYTES_MAX: usize = 4 << 20;
-/// Headers of a request that are not passed on: they belong to one hop, or hold the client's credentials for this server.
-pub const DROPPED: [&str; 9] = [
-    "connection",
-    "keep-alive",
-    "proxy-authenticate",
-    "proxy-authorization",
-    "te",
-    "trailer",
-    "transfer-encoding",
-    "authorization",
-    "host",
-];
 
 /// `https:name:port` to its parts; the scheme is empty where none is said.
 pub fn split_scheme(text: &str) -> (&str, &str) {

@@ -2,6 +2,7 @@
 pub mod answer;
 pub mod audit;
 pub mod body;
+pub mod headers;
 pub mod negotiate;
 pub mod query;
 pub mod route;

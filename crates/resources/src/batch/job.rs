@@ -5,6 +5,7 @@ use jiff::Timestamp;
 use kelson_meta::{is_dns1123_label, is_qualified_name};
 use serde_json::{Value, json};
 
+use super::job_status::{self, condition};
 use super::policies;
 use crate::apps::{name_warning, wide};
 use crate::column::{AGE, CONTAINERS, Column, IMAGES, NAME, SELECTOR};
@@ -121,7 +122,7 @@ impl Strategy for Jobs {
         crate::strategy::base_status_update(new, old);
     }
     fn check_subresource_update(&self, _subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
-        check_status(new, old, e);
+        job_status::check(new, old, e);
     }
     fn warnings(&self, new: &Value, old: Option<&Value>) -> Vec<String> {
         let mut out = name_warning(new, old, "Pod names and hostnames");
@@ -169,10 +170,6 @@ pub(super) fn spec_warnings(at: &str, spec: &Value, old: Option<&Value>) -> Vec<
     }
     out.extend(pod::template_warnings_at(&format!("{at}template."), &spec["template"], old.map(|o| &o["template"])));
     out
-}
-
-fn condition(obj: &Value, kind: &str) -> bool {
-    items(&obj["status"]["conditions"]).iter().any(|c| text(&c["type"]) == kind && text(&c["status"]) == "True")
 }
 
 fn state(obj: &Value) -> &'static str {
@@ -412,51 +409,6 @@ fn allow_scheduling(before: &mut Value, now: &Value) {
     for list in ["containers", "initContainers"] {
         for (c, n) in crate::tree::items_mut(spec, list).zip(items(&now["spec"][list])) {
             restore(c, n, "resources");
-        }
-    }
-}
-
-fn check_status(new: &Value, old: &Value, e: &mut Errors) {
-    let (s, p) = (&new["status"], Path::new("status"));
-    for f in ["active", "succeeded", "failed", "ready", "terminating"] {
-        rules::not_negative(&s[f], &p.child(f), e);
-    }
-    let at = p.child("conditions");
-    let both = [
-        ("Complete", "Failed", "cannot set Complete=True and Failed=true conditions"),
-        ("Complete", "FailureTarget", "cannot set Complete=True and FailureTarget=true conditions"),
-        ("SuccessCriteriaMet", "Failed", "cannot set SuccessCriteriaMet=True and Failed=true conditions"),
-        ("SuccessCriteriaMet", "FailureTarget", "cannot set SuccessCriteriaMet=True and FailureTarget=true conditions"),
-    ];
-    for (a, b, why) in both {
-        if condition(new, a) && condition(new, b) {
-            e.invalid(&at, &s["conditions"], why);
-        }
-    }
-    let complete = condition(new, "Complete");
-    let finished = complete || condition(new, "Failed");
-    if present(&s["completionTime"]) && !complete {
-        e.invalid(
-            &p.child("completionTime"),
-            &s["completionTime"],
-            "cannot set completionTime when there is no Complete=True condition",
-        );
-    }
-    if complete && !present(&s["completionTime"]) {
-        e.required(&p.child("completionTime"), "completionTime is required for Complete jobs");
-    }
-    if finished && int0(&s["active"]) > 0 {
-        e.invalid(&p.child("active"), int0(&s["active"]), "active>0 is invalid for finished job");
-    }
-    if finished && !present(&s["startTime"]) {
-        e.required(&p.child("startTime"), "startTime is required for finished job");
-    }
-    if int0(&s["ready"]) > int0(&s["active"]) {
-        e.invalid(&p.child("ready"), int0(&s["ready"]), "cannot set more ready pods than active");
-    }
-    for kind in ["Complete", "Failed"] {
-        if condition(old, kind) && !condition(new, kind) {
-            e.invalid(&at, &s["conditions"], format!("cannot unset {kind}=True condition"));
         }
     }
 }

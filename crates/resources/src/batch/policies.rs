@@ -167,6 +167,18 @@ pub fn count_indexes(s: &str, completions: i64) -> Result<i64, String> {
     Ok(total)
 }
 
+/// The first index that both texts name; both can be read.
+pub fn common_index(a: &str, b: &str) -> Option<i64> {
+    let part = |p: &str| {
+        let (from, to) = p.split_once('-').unwrap_or((p, p));
+        Some((from.parse::<i64>().ok()?, to.parse::<i64>().ok()?))
+    };
+    let ranges = |t: &str| t.split(',').filter_map(part).collect::<Vec<_>>();
+    let (a, b) = (ranges(a), ranges(b));
+    let common = a.iter().flat_map(|x| b.iter().map(move |y| (x.0.max(y.0), x.1.min(y.1))));
+    common.filter(|(from, to)| from <= to).map(|(from, _)| from).min()
+}
+
 #[cfg(test)]
 mod tests {
     use super::count_indexes;

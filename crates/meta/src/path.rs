@@ -83,6 +83,11 @@ impl Errors {
     pub fn invalid(&mut self, p: &Path<'_>, value: impl Serialize, detail: impl Into<String>) {
         self.0.invalid(&p.field(), value, detail);
     }
+    /// `Invalid value: detail`, for values that say nothing to a reader.
+    pub fn invalid_unseen(&mut self, p: &Path<'_>, detail: impl Into<String>) {
+        let path = p.field().to_string();
+        self.0.0.push(FieldError { kind: FieldErrorKind::Invalid, path, value: None, detail: detail.into() });
+    }
     /// One `Invalid value` per reason of a name rule.
     pub fn invalid_each(&mut self, p: &Path<'_>, value: &str, rule: Result<(), Vec<String>>) {
         if let Err(why) = rule {

@@ -1,31 +1,56 @@
 //! The state of nodes as the cluster sees it: silent ones become `Unknown`, taints follow conditions, and the pods of a
-//! node that is not ready are no longer ready. Upstream `pkg/controller/nodelifecycle`; evicting is `eviction`'s.
-//! Nothing polls: each node has one timer that fires when it would be overdue.
+//! node that is not ready are no longer ready. Upstream `pkg/controller/nodelifecycle`; evicting is `eviction`'s, and how
+//! fast nodes may lose their pods is `zones`'s. Nothing polls: each node has one timer that fires when it would be overdue.
 pub mod eviction;
+mod labels;
 pub mod taints;
+mod turns;
+mod unknown;
+pub mod zones;
 
 use std::collections::HashMap;
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_client::{Change, Client, EventRecorder, EventType, ObjectRef, PatchKind, WorkQueue, WriteOptions};
 use kelson_meta::{Clock, ObjectKey, format_seconds};
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde_json::json;
 use tokio::time::Instant;
 
-use crate::shared::context::{Context, SyncError, WORKERS, update_value};
+use self::zones::Zones;
+use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::informers::SharedInformer;
 use crate::views::IndexKey;
-use crate::views::condition::{self, Condition};
+use crate::views::condition;
 use crate::views::{LeaseView, NodeView, PodView};
 
 /// The source that this controller's events name.
 const COMPONENT: &str = "node-controller";
-/// How long a new node may take to say its first word (upstream `--node-startup-grace-period`).
-const STARTUP_GRACE: Duration = Duration::from_secs(60);
-/// The conditions a silent node is no longer believed.
-const KUBELET_CONDITIONS: &[&str] = &["Ready", "MemoryPressure", "DiskPressure", "PIDPressure"];
+/// How long after a change of some node's readiness the zones are looked at: changes come together.
+const ZONES_DELAY: Duration = Duration::from_millis(100);
+
+/// What is worked on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Work {
+    /// One node.
+    Node(String),
+    /// How many nodes of which zone are ready.
+    Zones,
+    /// The turn of the next node of a zone.
+    Zone(String),
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Node(name) => f.write_str(name),
+            Self::Zones => f.write_str("all zones"),
+            Self::Zone(name) => write!(f, "zone {name:?}"),
+        }
+    }
+}
 
 struct Controller {
     client: Client,
@@ -35,14 +60,17 @@ struct Controller {
     pods: SharedInformer<PodView>,
     /// When each node was last heard of, by our own clock: the nodes' clocks may be wrong.
     heard: Arc<Mutex<HashMap<String, Instant>>>,
+    zones: Mutex<Zones>,
+    metrics: turns::Metrics,
     grace: Duration,
-    queue: WorkQueue<ObjectKey>,
+    startup_grace: Duration,
+    queue: WorkQueue<Work>,
 }
 
 /// Starts the node lifecycle controller.
 pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
-    let queue: WorkQueue<ObjectKey> = WorkQueue::default();
+    let queue: WorkQueue<Work> = WorkQueue::default();
     let me = Arc::new(Controller {
         recorder: ctx.recorder(&client, COMPONENT),
         client,
@@ -50,35 +78,68 @@ pub fn start(ctx: &Arc<Context>) {
         nodes: ctx.informers.nodes.reader(),
         pods: ctx.informers.pods.reader(),
         heard: Arc::default(),
+        zones: Mutex::new(Zones::new(ctx.config.eviction_rates)),
+        metrics: turns::Metrics::new(&ctx.config.metrics),
         grace: ctx.config.node_monitor_grace,
+        startup_grace: ctx.config.node_startup_grace,
         queue: queue.clone(),
     });
-    let (q, heard) = (queue.clone(), Arc::clone(&me.heard));
-    me.nodes.on_change(move |change| {
-        let node = change.object();
-        let name = &node.metadata.name;
-        match change {
-            Change::Deleted(_) => {
-                heard.lock().remove(name);
-                return;
-            }
-            Change::Added(_) => {
-                heard.lock().insert(name.clone(), Instant::now());
-            }
-            Change::Updated { old, new } => {
-                if heartbeat(old) != heartbeat(new) {
-                    heard.lock().insert(name.clone(), Instant::now());
-                }
-            }
-        }
-        q.add(ObjectKey::new("", name));
-    });
+    let (q, heard, recorder) = (queue.clone(), Arc::clone(&me.heard), me.recorder.clone());
+    me.nodes.on_change(move |change| on_node(&q, &heard, &recorder, change));
     let (q, heard, nodes) = (queue.clone(), Arc::clone(&me.heard), me.nodes.clone());
     ctx.informers.leases.on_change(move |change| on_lease(&nodes, &heard, &q, change));
-    ctx.run_queue(&queue, WORKERS, move |key| {
+    ctx.run_queue(&queue, WORKERS, move |work| {
         let me = Arc::clone(&me);
-        async move { me.sync(&key).await }
+        async move {
+            match work {
+                Work::Node(name) => me.sync(&name).await,
+                Work::Zones => {
+                    me.look_at_zones();
+                    Ok(())
+                }
+                Work::Zone(zone) => me.turn(&zone).await,
+            }
+        }
     });
+}
+
+fn on_node(
+    queue: &WorkQueue<Work>,
+    heard: &Mutex<HashMap<String, Instant>>,
+    recorder: &EventRecorder,
+    change: &Change<NodeView>,
+) {
+    let node = change.object();
+    let name = &node.metadata.name;
+    let tell = |reason: &str, what: &str| {
+        let message = format!(
+            "Node {name} event: {what} Node {name} {} Controller",
+            if what == "Removing" { "from" } else { "in" }
+        );
+        recorder.event(&ObjectRef::of(&**node), EventType::Normal, reason, message);
+    };
+    let counts_anew = match change {
+        Change::Deleted(_) => {
+            heard.lock().remove(name);
+            tell("RemovingNode", "Removing");
+            true
+        }
+        Change::Added(_) => {
+            heard.lock().insert(name.clone(), Instant::now());
+            tell("RegisteredNode", "Registered");
+            true
+        }
+        Change::Updated { old, new } => {
+            if heartbeat(old) != heartbeat(new) {
+                heard.lock().insert(name.clone(), Instant::now());
+            }
+            ready(old) != ready(new) || old.metadata.labels != new.metadata.labels
+        }
+    };
+    if counts_anew {
+        queue.add_after(Work::Zones, ZONES_DELAY);
+    }
+    queue.add(Work::Node(name.clone()));
 }
 
 fn heartbeat(node: &NodeView) -> Option<&str> {
@@ -90,7 +151,7 @@ fn heartbeat(node: &NodeView) -> Option<&str> {
 fn on_lease(
     nodes: &SharedInformer<NodeView>,
     heard: &Mutex<HashMap<String, Instant>>,
-    queue: &WorkQueue<ObjectKey>,
+    queue: &WorkQueue<Work>,
     change: &Change<LeaseView>,
 ) {
     let renewed = match change {
@@ -103,9 +164,8 @@ fn on_lease(
     }
     let name = &change.object().metadata.name;
     heard.lock().insert(name.clone(), Instant::now());
-    let key = ObjectKey::new("", name);
-    if nodes.get(&key).is_some_and(|n| ready(&n) == "Unknown") {
-        queue.add(key);
+    if nodes.get(&ObjectKey::new("", name)).is_some_and(|n| ready(&n) == "Unknown") {
+        queue.add(Work::Node(name.clone()));
     }
 }
 
@@ -114,36 +174,22 @@ fn ready(node: &NodeView) -> &str {
 }
 
 impl Controller {
-    async fn sync(&self, key: &ObjectKey) -> Result<(), SyncError> {
-        let Some(node) = self.nodes.get(key) else { return Ok(()) };
-        let silent = self.heard.lock().get(&key.name).map_or(Duration::ZERO, Instant::elapsed);
+    async fn sync(&self, name: &str) -> Result<(), SyncError> {
+        let Some(node) = self.nodes.get(&ObjectKey::new("", name)) else {
+            self.zones.lock().leave(name);
+            return Ok(());
+        };
+        let silent = self.heard.lock().get(name).map_or(Duration::ZERO, Instant::elapsed);
         let posted = condition::find(&node.status.conditions, "Ready").is_some();
-        let grace = if posted { self.grace } else { STARTUP_GRACE.max(self.grace) };
+        let grace = if posted { self.grace } else { self.startup_grace.max(self.grace) };
         if silent < grace {
-            self.queue.add_after(key.clone(), grace - silent);
+            self.queue.add_after(Work::Node(name.to_owned()), grace - silent);
         } else if ready(&node) != "Unknown" {
-            return self.mark_unknown(&node, key).await;
+            return self.mark_unknown(&node).await;
         }
         self.mark_pods(&node).await?;
-        self.taint(&node).await
-    }
-
-    /// What follows is done on the event this write causes.
-    async fn mark_unknown(&self, node: &NodeView, key: &ObjectKey) -> Result<(), SyncError> {
-        let now = format_seconds(self.clock.now());
-        let write = |v: &mut Value| {
-            let created = v["metadata"]["creationTimestamp"].clone();
-            let status = crate::shared::tree::map_at(v, "status");
-            let taken = status.remove("conditions").unwrap_or_default();
-            let mut all: Vec<Condition> = serde_json::from_value(taken).unwrap_or_default();
-            make_unknown(&mut all, created.as_str().unwrap_or(&now), &now);
-            status.insert("conditions".into(), json!(all));
-        };
-        let seen = &node.metadata.resource_version;
-        update_value::<NodeView>(&self.client, "", &key.name, "status", seen, write).await?;
-        let message = format!("Node {} status is now: NodeNotReady", key.name);
-        self.recorder.event(&ObjectRef::of(node), EventType::Normal, "NodeNotReady", message);
-        Ok(())
+        self.follow_conditions(&node).await?;
+        self.mend_labels(&node).await
     }
 
     /// The pods of a node that is not ready are not ready either, whatever they last said.
@@ -169,39 +215,6 @@ impl Controller {
             }
         }
         Ok(())
-    }
-
-    async fn taint(&self, node: &NodeView) -> Result<(), SyncError> {
-        let now = format_seconds(self.clock.now());
-        let Some(taints) = taints::desired(node, &now) else { return Ok(()) };
-        let m = &node.metadata;
-        let patch = json!({"metadata": {"resourceVersion": m.resource_version}, "spec": {"taints": taints}});
-        let o = WriteOptions::default();
-        match self.client.patch::<NodeView>("", &m.name, "", PatchKind::Merge, &patch, &o).await {
-            Err(e) if !e.is_not_found() => Err(e.into()),
-            _ => Ok(()),
-        }
-    }
-}
-
-/// Makes what the kubelet said unknown, or says that it never said anything.
-fn make_unknown(all: &mut Vec<Condition>, created: &str, now: &str) {
-    for kind in KUBELET_CONDITIONS {
-        match all.iter_mut().find(|c| c.r#type == *kind) {
-            Some(c) if c.status != "Unknown" => {
-                c.status = "Unknown".into();
-                c.reason = "NodeStatusUnknown".into();
-                c.message = "Kubelet stopped posting node status.".into();
-                c.last_transition_time = Some(now.to_owned());
-            }
-            Some(_) => {}
-            None => {
-                let message = "Kubelet never posted node status.";
-                let mut c = Condition::new(kind, "Unknown", "NodeStatusNeverUpdated", message, now);
-                c.last_heartbeat_time = Some(created.to_owned());
-                all.push(c);
-            }
-        }
     }
 }
 

@@ -26,8 +26,41 @@ const BY_CONDITION: &[(&str, &str, &str)] = &[
     ("NetworkUnavailable", "True", "node.kubernetes.io/network-unavailable"),
 ];
 
+/// What becomes of the taint that makes pods leave a node that is not ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NoExecute {
+    /// A node that has one keeps one, and none is put.
+    AsItIs,
+    /// It is the node's turn to get one.
+    Put,
+    /// Nobody is to leave: no node of the cluster is ready.
+    TakeBack,
+}
+
+/// The taint that drives pods away from a node in this state; empty for a ready one.
+fn driving(node: &NodeView) -> &'static str {
+    match ready(node) {
+        "False" => NOT_READY,
+        "Unknown" => UNREACHABLE,
+        _ => "",
+    }
+}
+
+fn ready(node: &NodeView) -> &str {
+    condition::find(&node.status.conditions, "Ready").map_or("", |c| c.status.as_str())
+}
+
+fn drives(t: &Taint) -> bool {
+    t.effect == "NoExecute" && (t.key == NOT_READY || t.key == UNREACHABLE)
+}
+
+/// Whether a node is not ready and its pods have not been told to leave.
+pub fn awaits_turn(node: &NodeView) -> bool {
+    !driving(node).is_empty() && !node.spec.taints.iter().any(drives)
+}
+
 /// The node's taints as they should be; `None`: they are. Taints of others stay, in their order.
-pub fn desired(node: &NodeView, now: &str) -> Option<Vec<Taint>> {
+pub fn desired(node: &NodeView, execute: NoExecute, now: &str) -> Option<Vec<Taint>> {
     let status = |kind: &str| condition::find(&node.status.conditions, kind).map_or("", |c| c.status.as_str());
     let mut wanted: Vec<(&str, &str)> = Vec::new();
     for (kind, when, taint) in BY_CONDITION {
@@ -38,19 +71,18 @@ pub fn desired(node: &NodeView, now: &str) -> Option<Vec<Taint>> {
     if node.spec.unschedulable {
         wanted.push((UNSCHEDULABLE, "NoSchedule"));
     }
-    match status("Ready") {
-        "False" => wanted.push((NOT_READY, "NoExecute")),
-        "Unknown" => wanted.push((UNREACHABLE, "NoExecute")),
-        // A node that has not said anything yet keeps the taint it was registered with.
-        "" if node.spec.taints.iter().any(|t| t.key == NOT_READY && t.effect == "NoSchedule") => {
-            wanted.push((NOT_READY, "NoSchedule"));
-        }
-        _ => {}
+    let driving = driving(node);
+    let has = node.spec.taints.iter().any(drives);
+    if !driving.is_empty() && (execute == NoExecute::Put || execute == NoExecute::AsItIs && has) {
+        wanted.push((driving, "NoExecute"));
+    }
+    // A node that has not said anything yet keeps the taint it was registered with.
+    if status("Ready").is_empty() && node.spec.taints.iter().any(|t| t.key == NOT_READY && t.effect == "NoSchedule") {
+        wanted.push((NOT_READY, "NoSchedule"));
     }
     let ours = |t: &Taint| match t.effect.as_str() {
         "NoSchedule" => t.key == UNSCHEDULABLE || BY_CONDITION.iter().any(|b| b.2 == t.key),
-        "NoExecute" => t.key == NOT_READY || t.key == UNREACHABLE,
-        _ => false,
+        _ => drives(t),
     };
     let wants = |t: &Taint| wanted.iter().any(|(k, e)| *k == t.key && *e == t.effect);
     let mut out: Vec<Taint> = node.spec.taints.iter().filter(|t| !ours(t) || wants(t)).cloned().collect();
@@ -117,6 +149,22 @@ mod tests {
     #[test]
     fn taints_follow_conditions() {
         let own = taint("example.com/mine", "NoSchedule");
+        let (down, gone) = (json!([condition("Ready", "False")]), json!([condition("Ready", "Unknown")]));
+        let (no_more, leave) = (taint(NOT_READY, "NoSchedule"), taint(NOT_READY, "NoExecute"));
+        let (lost, flee) = ((UNREACHABLE, "NoSchedule"), (UNREACHABLE, "NoExecute"));
+        for (conditions, taints, execute, want) in [
+            (&down, json!([no_more]), NoExecute::AsItIs, None),
+            (&down, json!([no_more]), NoExecute::Put, Some(vec![(NOT_READY, "NoSchedule"), (NOT_READY, "NoExecute")])),
+            (&down, json!([no_more, leave]), NoExecute::AsItIs, None),
+            (&down, json!([no_more, leave]), NoExecute::TakeBack, Some(vec![(NOT_READY, "NoSchedule")])),
+            (&gone, json!([no_more, leave]), NoExecute::AsItIs, Some(vec![lost, flee])),
+            (&gone, json!([]), NoExecute::AsItIs, Some(vec![lost])),
+        ] {
+            let node = node(conditions.clone(), taints.clone(), false);
+            let got = desired(&node, execute, "t");
+            let got = got.as_ref().map(|l| l.iter().map(|t| (t.key.as_str(), t.effect.as_str())).collect::<Vec<_>>());
+            assert_eq!(got, want, "{conditions} {taints} {execute:?}");
+        }
         let rows = [
             (json!([condition("Ready", "True")]), json!([]), false, None),
             (
@@ -148,7 +196,7 @@ mod tests {
             (json!([condition("Ready", "True")]), json!([taint(UNSCHEDULABLE, "NoSchedule")]), false, Some(vec![])),
         ];
         for (conditions, taints, unschedulable, want) in rows {
-            let got = desired(&node(conditions.clone(), taints, unschedulable), "t");
+            let got = desired(&node(conditions.clone(), taints, unschedulable), NoExecute::Put, "t");
             let got = got.map(|l| l.into_iter().map(|t| (t.key, t.effect)).collect::<Vec<_>>());
             let want = want.map(|l| l.into_iter().map(|(k, e)| (k.to_owned(), e.to_owned())).collect::<Vec<_>>());
             assert_eq!(got, want, "{conditions}");

@@ -24,10 +24,31 @@ pub struct ReservedNames {
     pub service_cidrs: Vec<IpNet>,
 }
 
+/// How fast nodes are tainted, and from when on more slowly: the four flags of upstream's controller manager.
+#[derive(Clone, Copy, Debug)]
+pub struct EvictionRates {
+    /// Nodes a second in a healthy zone (`--node-eviction-rate`).
+    pub healthy: f64,
+    /// Nodes a second in a large zone that is partially disrupted (`--secondary-node-eviction-rate`).
+    pub disrupted: f64,
+    /// The part of a zone's nodes from which on it is partially disrupted (`--unhealthy-zone-threshold`).
+    pub unhealthy_threshold: f64,
+    /// Up to this many nodes a zone is small, and nobody is evicted while it is partially disrupted
+    /// (`--large-cluster-size-threshold`).
+    pub large_zone: usize,
+}
+
+impl Default for EvictionRates {
+    fn default() -> Self {
+        Self { healthy: 0.1, disrupted: 0.01, unhealthy_threshold: 0.55, large_zone: 50 }
+    }
+}
+
 /// Settings of all controllers; [`Config::default`] gives upstream's defaults.
 #[derive(Clone)]
 pub struct Config {
-    /// Names as of `--controllers`: `*` is all that are on by default, `foo` switches one on, `-foo` off.
+    /// Names as of `--controllers`: `*` is all that are on by default, `foo` switches one on, `-foo` off. Those of
+    /// [`CONTROLLERS`](crate::CONTROLLERS) alone: [`canonical_name`](crate::canonical_name) knows others.
     pub controllers: Vec<String>,
     /// Pod ranges to give each node a part of; empty: nodes get none from here.
     pub cluster_cidrs: Vec<IpNet>,
@@ -53,6 +74,10 @@ pub struct Config {
     pub terminated_pod_threshold: usize,
     /// How long a node may be silent before it counts as unreachable.
     pub node_monitor_grace: Duration,
+    /// The same for a node that has never said anything (upstream: one minute).
+    pub node_startup_grace: Duration,
+    /// How fast nodes that are not ready lose their pods.
+    pub eviction_rates: EvictionRates,
     /// Of schedules that name no time zone.
     pub time_zone: TimeZone,
     /// Where controllers count what they do: for one start of them, as a metric is registered only once.
@@ -75,6 +100,8 @@ impl Default for Config {
             legacy_tokens: None,
             terminated_pod_threshold: 12_500,
             node_monitor_grace: Duration::from_secs(50),
+            node_startup_grace: Duration::from_secs(60),
+            eviction_rates: EvictionRates::default(),
             time_zone: TimeZone::UTC,
             metrics: Registry::new(),
         }

@@ -1,0 +1,113 @@
+//! When nodes that are not ready get the taint that makes their pods leave: each in its turn, none while no node of the
+//! cluster is ready.
+use kelson_client::{PatchKind, WriteOptions};
+use kelson_meta::{ObjectKey, format_seconds};
+use kelson_metrics::{GaugeVec, IntCounterVec, Registry};
+use serde_json::json;
+use tokio::time::Instant;
+
+use super::taints::{self, NoExecute};
+use super::zones::{self, Turn};
+use super::{Controller, Work, ZONES_DELAY};
+use crate::shared::context::SyncError;
+use crate::views::NodeView;
+
+/// What is counted of zones, under upstream's names.
+pub(super) struct Metrics {
+    health: GaugeVec,
+    size: GaugeVec,
+    unhealthy: GaugeVec,
+    evictions: IntCounterVec,
+}
+
+impl Metrics {
+    pub(super) fn new(registry: &Registry) -> Self {
+        let gauges = |name: &str, help: &str| registry.float_gauges(&format!("node_collector_{name}"), help, &["zone"]);
+        Self {
+            health: gauges("zone_health", "Part of a zone's nodes that are ready, in percent."),
+            size: gauges("zone_size", "Nodes of a zone."),
+            unhealthy: gauges("unhealthy_nodes_in_zone", "Nodes of a zone that are not ready."),
+            evictions: registry.counters(
+                "node_collector_evictions_total",
+                "Nodes whose pods were told to leave.",
+                &["zone"],
+            ),
+        }
+    }
+}
+
+impl Controller {
+    /// Taints follow the node's conditions; the one that drives pods away waits for its turn.
+    pub(super) async fn follow_conditions(&self, node: &NodeView) -> Result<(), SyncError> {
+        let execute = if self.zones.lock().all_lost() { NoExecute::TakeBack } else { NoExecute::AsItIs };
+        self.taint(node, execute).await?;
+        let name = &node.metadata.name;
+        if !taints::awaits_turn(node) {
+            self.zones.lock().leave(name);
+        } else {
+            self.zones.lock().wait(&zones::zone_of(node), name);
+            self.queue.add_after(Work::Zones, ZONES_DELAY);
+        }
+        Ok(())
+    }
+
+    /// Looks how many nodes of which zone are ready, and sets the clocks of the zones in which somebody waits.
+    pub(super) fn look_at_zones(&self) {
+        let nodes = self.nodes.list();
+        let counts = zones::count(nodes.iter().map(|n| &**n));
+        let mut zones = self.zones.lock();
+        let turn = zones.update(&counts);
+        for (zone, count) in zones.counts() {
+            let (all, unhealthy) = (count.nodes as f64, count.unhealthy as f64);
+            self.metrics.size.with_label_values(&[zone]).set(all);
+            self.metrics.unhealthy.with_label_values(&[zone]).set(unhealthy);
+            let health = if count.nodes == 0 { 100.0 } else { 100.0 * (all - unhealthy) / all };
+            self.metrics.health.with_label_values(&[zone]).set(health);
+        }
+        for (zone, delay) in zones.due(Instant::now()) {
+            self.queue.add_after(Work::Zone(zone), delay);
+        }
+        drop(zones);
+        match turn {
+            Turn::Same => return,
+            Turn::AllLost => tracing::warn!("no node is ready: no pod is moved until one is"),
+            Turn::SomeBack => {
+                tracing::info!("a node is ready again: pods of those that are not are moved again");
+                // Whoever could not be heard while nobody could gets the whole time again.
+                let now = Instant::now();
+                self.heard.lock().values_mut().for_each(|heard| *heard = now);
+            }
+        }
+        for node in nodes {
+            self.queue.add(Work::Node(node.metadata.name.clone()));
+        }
+    }
+
+    /// The turn of the node of a zone that has waited longest.
+    pub(super) async fn turn(&self, zone: &str) -> Result<(), SyncError> {
+        // What became of the others since the clock was set decides whether it is anybody's turn.
+        self.look_at_zones();
+        let Some(name) = self.zones.lock().take(zone, Instant::now()) else { return Ok(()) };
+        if let Some(node) = self.nodes.get(&ObjectKey::new("", &name)).filter(|n| taints::awaits_turn(n)) {
+            if let Err(e) = self.taint(&node, NoExecute::Put).await {
+                self.zones.lock().wait(zone, &name);
+                return Err(e);
+            }
+            self.metrics.evictions.with_label_values(&[zone]).inc();
+        }
+        self.queue.add_after(Work::Zones, ZONES_DELAY);
+        Ok(())
+    }
+
+    async fn taint(&self, node: &NodeView, execute: NoExecute) -> Result<(), SyncError> {
+        let now = format_seconds(self.clock.now());
+        let Some(taints) = taints::desired(node, execute, &now) else { return Ok(()) };
+        let m = &node.metadata;
+        let patch = json!({"metadata": {"resourceVersion": m.resource_version}, "spec": {"taints": taints}});
+        let o = WriteOptions::default();
+        match self.client.patch::<NodeView>("", &m.name, "", PatchKind::Merge, &patch, &o).await {
+            Err(e) if !e.is_not_found() => Err(e.into()),
+            _ => Ok(()),
+        }
+    }
+}

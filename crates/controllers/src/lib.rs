@@ -20,6 +20,7 @@ mod endpointslice;
 mod garbage;
 mod job;
 mod namespace;
+mod node_ttl;
 mod nodeipam;
 mod nodelifecycle;
 mod podautoscaler;
@@ -29,6 +30,7 @@ mod registry;
 mod replicaset;
 mod resourcequota;
 mod root_ca;
+mod service_cidrs;
 mod serviceaccount;
 mod shared;
 mod statefulset;
@@ -45,8 +47,8 @@ use kelson_meta::Clock;
 use kelson_tasks::Tasks;
 use shared::context::Context;
 
-pub use registry::CONTROLLERS;
-pub use shared::config::{Config, LegacyTokenSigner, ReservedNames};
+pub use registry::{ABSENT, CONTROLLERS, canonical_name};
+pub use shared::config::{Config, EvictionRates, LegacyTokenSigner, ReservedNames};
 pub use shared::context::{ClientFactory, ControllerDescriptor, Identity, MANAGER_USER};
 
 /// How long the end of the controllers is waited for: what they do is one request after the other.

@@ -1,5 +1,6 @@
-//! The table of controllers: a new one is a module and a row here. Which informers it reads it says where it reads them;
-//! what it may do is its role in `kelson-auth`'s policy, which a test here looks for.
+//! The table of controllers, under upstream's names (`cmd/kube-controller-manager/names`): a new one is a module and a row
+//! here. Which informers it reads it says where it reads them; what it may do is its role in `kelson-auth`'s policy, which a
+//! test here looks for. What upstream has and this process has not is named too, with the reason.
 use std::sync::Arc;
 
 use crate::shared::context::{Context, ControllerDescriptor, Identity};
@@ -67,6 +68,7 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     row("replicationcontroller-controller", account("replication-controller"), crate::replicaset::start_replication),
     row("resourcequota-controller", account("resourcequota-controller"), crate::resourcequota::start),
     row("root-ca-certificate-publisher-controller", account("root-ca-cert-publisher"), crate::root_ca::start),
+    row("service-cidr-controller", account("service-cidrs-controller"), crate::service_cidrs::start),
     row("serviceaccount-controller", account("service-account-controller"), crate::serviceaccount::start),
     // It makes what the others authenticate with, so it acts as the manager, as upstream.
     row("serviceaccount-token-controller", Identity::Manager, crate::tokens::start),
@@ -75,6 +77,7 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     // Both bootstrap controllers are off unless named: only clusters that nodes join by bootstrap tokens need them.
     row("token-cleaner-controller", account("token-cleaner"), crate::bootstrap::start_cleaner).off_by_default(),
     row("ttl-after-finished-controller", account("ttl-after-finished-controller"), crate::ttl_after_finished::start),
+    row("ttl-controller", account("ttl-controller"), crate::node_ttl::start),
     row(
         "volumeattributesclass-protection-controller",
         account("volumeattributesclass-protection-controller"),
@@ -82,9 +85,141 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     ),
 ];
 
+/// What upstream's flag called controllers before 1.28; still understood.
+const OLD_NAMES: &[(&str, &str)] = &[
+    ("attachdetach", "persistentvolume-attach-detach-controller"),
+    ("bootstrapsigner", "bootstrap-signer-controller"),
+    ("cloud-node-lifecycle", "cloud-node-lifecycle-controller"),
+    ("clusterrole-aggregation", "clusterrole-aggregation-controller"),
+    ("cronjob", "cronjob-controller"),
+    ("csrapproving", "certificatesigningrequest-approving-controller"),
+    ("csrcleaner", "certificatesigningrequest-cleaner-controller"),
+    ("csrsigning", "certificatesigningrequest-signing-controller"),
+    ("daemonset", "daemonset-controller"),
+    ("deployment", "deployment-controller"),
+    ("disruption", "disruption-controller"),
+    ("endpoint", "endpoints-controller"),
+    ("endpointslice", "endpointslice-controller"),
+    ("endpointslicemirroring", "endpointslice-mirroring-controller"),
+    ("ephemeral-volume", "ephemeral-volume-controller"),
+    ("garbagecollector", "garbage-collector-controller"),
+    ("horizontalpodautoscaling", "horizontal-pod-autoscaler-controller"),
+    ("job", "job-controller"),
+    ("legacy-service-account-token-cleaner", "legacy-serviceaccount-token-cleaner-controller"),
+    ("namespace", "namespace-controller"),
+    ("nodeipam", "node-ipam-controller"),
+    ("nodelifecycle", "node-lifecycle-controller"),
+    ("persistentvolume-binder", "persistentvolume-binder-controller"),
+    ("persistentvolume-expander", "persistentvolume-expander-controller"),
+    ("podgc", "pod-garbage-collector-controller"),
+    ("pv-protection", "persistentvolume-protection-controller"),
+    ("pvc-protection", "persistentvolumeclaim-protection-controller"),
+    ("replicaset", "replicaset-controller"),
+    ("replicationcontroller", "replicationcontroller-controller"),
+    ("resource-claim-controller", "resourceclaim-controller"),
+    ("resourcequota", "resourcequota-controller"),
+    ("root-ca-cert-publisher", "root-ca-certificate-publisher-controller"),
+    ("route", "node-route-controller"),
+    ("service", "service-lb-controller"),
+    ("serviceaccount", "serviceaccount-controller"),
+    ("serviceaccount-token", "serviceaccount-token-controller"),
+    ("statefulset", "statefulset-controller"),
+    ("storage-version-gc", "storageversion-garbage-collector-controller"),
+    ("svm", "storage-version-migrator-controller"),
+    ("tokencleaner", "token-cleaner-controller"),
+    ("ttl", "ttl-controller"),
+    ("ttl-after-finished", "ttl-after-finished-controller"),
+];
+
+const CLOUD: &str = "what clouds do is their own controller managers', upstream too (KEP-2395)";
+const GATED: &str = "upstream starts it only behind a feature gate that is off by default in 1.36";
+
+/// Upstream's controllers that are not here, and why.
+pub const ABSENT: &[(&str, &str)] = &[
+    ("cloud-node-lifecycle-controller", CLOUD),
+    ("device-taint-eviction-controller", "devices are not handed out yet"),
+    ("ephemeral-volume-controller", "volumes are not bound yet"),
+    ("kube-apiserver-serving-clustertrustbundle-publisher-controller", GATED),
+    (
+        "legacy-serviceaccount-token-cleaner-controller",
+        "the API server does not note when a legacy token was last used: one in use could be taken for unused",
+    ),
+    ("node-route-controller", CLOUD),
+    ("persistentvolume-attach-detach-controller", "volumes are not bound yet"),
+    ("persistentvolume-binder-controller", "volumes are not bound yet"),
+    ("persistentvolume-expander-controller", "volumes are not bound yet"),
+    ("podcertificaterequest-cleaner-controller", GATED),
+    ("podgroup-protection-controller", GATED),
+    ("resourceclaim-controller", "devices are not handed out yet"),
+    ("resourcepoolstatusrequest-controller", GATED),
+    (
+        "selinux-warning-controller",
+        "off by default upstream, and of use only where the kubelet mounts with SELinux contexts",
+    ),
+    ("service-lb-controller", CLOUD),
+    ("storage-version-migrator-controller", GATED),
+    ("storageversion-garbage-collector-controller", GATED),
+    ("validatingadmissionpolicy-status-controller", "warnings about the types of expressions are not made yet"),
+];
+
+/// The name of a controller here or of upstream's, by that or its old name.
+pub fn canonical_name(name: &str) -> Option<&'static str> {
+    let mut known = CONTROLLERS.iter().map(|c| c.name).chain(ABSENT.iter().map(|(absent, _)| *absent));
+    known.find(|k| *k == name).or_else(|| OLD_NAMES.iter().find(|(old, _)| *old == name).map(|(_, new)| *new))
+}
+
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
+
+    /// Upstream's controllers of 1.36.
+    const UPSTREAM: &str = "bootstrap-signer-controller certificatesigningrequest-approving-controller \
+        certificatesigningrequest-cleaner-controller certificatesigningrequest-signing-controller \
+        cloud-node-lifecycle-controller clusterrole-aggregation-controller cronjob-controller daemonset-controller \
+        deployment-controller device-taint-eviction-controller disruption-controller endpoints-controller \
+        endpointslice-controller endpointslice-mirroring-controller ephemeral-volume-controller \
+        garbage-collector-controller horizontal-pod-autoscaler-controller job-controller \
+        kube-apiserver-serving-clustertrustbundle-publisher-controller legacy-serviceaccount-token-cleaner-controller \
+        namespace-controller node-ipam-controller node-lifecycle-controller node-route-controller \
+        persistentvolume-attach-detach-controller persistentvolume-binder-controller \
+        persistentvolume-expander-controller persistentvolume-protection-controller \
+        persistentvolumeclaim-protection-controller pod-garbage-collector-controller \
+        podcertificaterequest-cleaner-controller podgroup-protection-controller replicaset-controller \
+        replicationcontroller-controller resourceclaim-controller resourcepoolstatusrequest-controller \
+        resourcequota-controller root-ca-certificate-publisher-controller selinux-warning-controller \
+        service-cidr-controller service-lb-controller serviceaccount-controller serviceaccount-token-controller \
+        statefulset-controller storage-version-migrator-controller storageversion-garbage-collector-controller \
+        taint-eviction-controller token-cleaner-controller ttl-after-finished-controller ttl-controller \
+        validatingadmissionpolicy-status-controller volumeattributesclass-protection-controller";
+
+    #[test]
+    fn each_of_upstreams_is_a_row_or_absent_with_a_reason() {
+        let here: BTreeSet<&str> = CONTROLLERS.iter().map(|c| c.name).collect();
+        let absent: BTreeSet<&str> = ABSENT.iter().map(|(name, _)| *name).collect();
+        assert_eq!(here.intersection(&absent).collect::<Vec<_>>(), Vec::<&&str>::new(), "has a row: no longer absent");
+        let upstream: BTreeSet<&str> = UPSTREAM.split_whitespace().collect();
+        let known: BTreeSet<&str> = here.union(&absent).copied().collect();
+        assert_eq!(upstream.difference(&known).collect::<Vec<_>>(), Vec::<&&str>::new());
+        assert_eq!(absent.difference(&upstream).collect::<Vec<_>>(), Vec::<&&str>::new());
+    }
+
+    #[test]
+    fn old_names_are_understood() {
+        for (name, want) in [
+            ("podgc", Some("pod-garbage-collector-controller")),
+            ("job-controller", Some("job-controller")),
+            ("service-lb-controller", Some("service-lb-controller")),
+            ("jobs", None),
+        ] {
+            assert_eq!(canonical_name(name), want, "{name}");
+        }
+        assert!(OLD_NAMES.windows(2).all(|w| w[0].0 < w[1].0));
+        for (old, new) in OLD_NAMES {
+            assert_eq!(canonical_name(new), Some(*new), "{old}");
+        }
+    }
 
     #[test]
     fn names_are_sorted_and_unique() {

@@ -252,4 +252,8 @@ informers! {
     csrs: CsrView = all();
     /// Cluster roles.
     cluster_roles: ClusterRoleView = all();
+    /// Ranges of services' addresses.
+    service_cidrs: ServiceCidrView = all();
+    /// Addresses of services.
+    ip_addresses: IpAddressView = all();
 }

@@ -1,0 +1,74 @@
+//! `networking.k8s.io/v1` ServiceCIDR and IPAddress: ranges of services' addresses, and who has which.
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use kelson_client::{ResourceType, slim_object};
+use kelson_meta::{ObjectMeta, null_default};
+use serde::Deserialize;
+
+use super::condition::Condition;
+use super::index::Indexed;
+
+const GROUP: &str = "networking.k8s.io";
+/// Label of an address: by whom it is handed out.
+const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
+/// What hands out services' addresses.
+const ALLOCATOR: &str = "ipallocator.k8s.io";
+
+/// `networking.k8s.io/v1` ServiceCIDR.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ServiceCidrView {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+    /// Its ranges.
+    pub spec: ServiceCidrSpec,
+    /// Whether addresses are taken from it.
+    pub status: ServiceCidrStatus,
+}
+
+/// The ranges of a ServiceCIDR.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ServiceCidrSpec {
+    /// One or two, of different families.
+    #[serde(deserialize_with = "null_default")]
+    pub cidrs: Vec<String>,
+}
+
+/// What is said of a ServiceCIDR.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ServiceCidrStatus {
+    /// `Ready` alone, today.
+    #[serde(deserialize_with = "null_default")]
+    pub conditions: Vec<Condition>,
+}
+
+impl ServiceCidrView {
+    /// Its ranges, those that can be read.
+    pub fn ranges(&self) -> impl Iterator<Item = IpNet> {
+        self.spec.cidrs.iter().filter_map(|c| c.parse().ok())
+    }
+}
+
+/// `networking.k8s.io/v1` IPAddress; its name is the address.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct IpAddressView {
+    /// Metadata.
+    pub metadata: ObjectMeta,
+}
+
+impl IpAddressView {
+    /// The address, where it belongs to a service.
+    pub fn of_a_service(&self) -> Option<IpAddr> {
+        let managed = self.metadata.labels.get(MANAGED_BY).is_some_and(|by| by == ALLOCATOR);
+        self.metadata.name.parse().ok().filter(|_| managed)
+    }
+}
+
+impl Indexed for ServiceCidrView {}
+impl Indexed for IpAddressView {}
+slim_object!(ServiceCidrView, ResourceType::cluster(GROUP, "v1", "servicecidrs", "ServiceCIDR"));
+slim_object!(IpAddressView, ResourceType::cluster(GROUP, "v1", "ipaddresses", "IPAddress"));

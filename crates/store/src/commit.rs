@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use kelson_meta::Interner;
 
+use crate::at_rest::{SealError, Writer};
 use crate::engine::format::{self, Mark};
 use crate::engine::{Engine, EngineError, Op};
 use crate::error::StoreError;
@@ -26,6 +27,9 @@ struct Change {
     kind: EventKind,
     record: Arc<Record>,
     previous: Option<Arc<Record>>,
+    /// What the engine is asked for, and who wrote it.
+    op: Op,
+    writer: Writer,
     reply: Reply,
 }
 
@@ -113,11 +117,11 @@ impl Committer {
     fn commit_checked(&mut self, batch: Vec<Pending>) {
         let first_revision = self.revision + 1;
         let synced = batch.iter().any(|pending| pending.write.durability == Durability::Synced);
-        let changes = self.check(batch);
+        let mut changes = self.check(batch);
         if changes.is_empty() {
             return;
         }
-        let mut ops = self.ops(&changes);
+        let mut ops = ops(&mut changes);
         // Relaxed writes may only use revisions that a synced write has reserved; synced ones reserve on the way.
         let wanted = self.revision + if synced { REVISIONS_RESERVED / 2 } else { 0 };
         let reserve = (wanted > self.reserved).then_some(self.revision + REVISIONS_RESERVED);
@@ -178,12 +182,20 @@ impl Committer {
             }
             self.revision += 1;
             let (kind, record) = self.record(write, current.as_ref());
+            let (op, writer) = match self.op(kind, &record) {
+                Ok(op) => op,
+                Err(error) => {
+                    self.revision -= 1;
+                    answer(reply, Err(StoreError::Sealed(error)));
+                    continue;
+                }
+            };
             used = used.saturating_sub(held) + if kind == EventKind::Deleted { 0 } else { record.cost() };
             if !alone {
                 let left = (kind != EventKind::Deleted).then(|| Arc::clone(&record));
                 changed.insert(record.key().clone(), left);
             }
-            changes.push(Change { kind, record, previous: current, reply });
+            changes.push(Change { kind, record, previous: current, op, writer, reply });
         }
         changes
     }
@@ -224,19 +236,12 @@ impl Committer {
         RecordMeta { labels, ..meta }
     }
 
-    fn ops(&self, changes: &[Change]) -> Vec<Op> {
-        let mut ops = Vec::with_capacity(changes.len() + 2);
-        let mut deleted: HashMap<Resource, u64> = HashMap::new();
-        for change in changes {
-            if change.kind == EventKind::Deleted {
-                ops.push(format::delete(&change.record));
-                deleted.insert(change.record.key().resource, change.record.revision());
-            } else {
-                ops.push(format::put(&change.record));
-            }
+    /// The bytes of a change, encrypted where they are to be.
+    fn op(&self, kind: EventKind, record: &Record) -> Result<(Op, Writer), SealError> {
+        match kind {
+            EventKind::Deleted => Ok((format::delete(record), Writer::CLEAR)),
+            EventKind::Added | EventKind::Modified => format::put(record, self.shared.writers.at_rest()),
         }
-        ops.extend(deleted.into_iter().map(|(resource, revision)| Mark::Deleted(resource, revision).op()));
-        ops
     }
 
     /// Makes a stored batch visible, rings the watchers' bells and answers.
@@ -249,7 +254,7 @@ impl Committer {
         let mut touched: Vec<Resource> = Vec::new();
         let mut replies = Vec::with_capacity(changes.len());
         let mut events = Vec::with_capacity(changes.len());
-        for Change { kind, record, previous, reply } in changes {
+        for Change { kind, record, previous, op: _, writer, reply } in changes {
             let resource = record.key().resource;
             if !touched.contains(&resource) {
                 touched.push(resource);
@@ -257,6 +262,7 @@ impl Committer {
             let answer =
                 Committed { revision: record.revision(), record: Arc::clone(&record), previous: previous.clone() };
             replies.push((reply, answer));
+            self.shared.writers.note(kind, &record, writer);
             self.shared.expiry.note(kind, &record, previous.as_deref());
             let stays = if kind == EventKind::Deleted { 0 } else { record.cost() };
             self.room.used = (self.room.used + stays).saturating_sub(previous.as_ref().map_or(0, |p| p.cost()));
@@ -326,10 +332,6 @@ impl Committer {
         }
     }
 
-    pub fn engine(&mut self) -> &mut dyn Engine {
-        &mut *self.engine
-    }
-
     fn failed(&mut self, error: &Arc<EngineError>, first_revision: u64, writes: usize) {
         if !self.failing {
             tracing::error!(%error, first_revision, writes, "writes could not be stored and were refused");
@@ -356,6 +358,20 @@ impl Committer {
         }
         self.failing = false;
     }
+}
+
+/// What the engine is asked for by a batch, taken out of its changes.
+fn ops(changes: &mut [Change]) -> Vec<Op> {
+    let mut ops = Vec::with_capacity(changes.len() + 2);
+    let mut deleted: HashMap<Resource, u64> = HashMap::new();
+    for change in changes {
+        if change.kind == EventKind::Deleted {
+            deleted.insert(change.record.key().resource, change.record.revision());
+        }
+        ops.push(std::mem::replace(&mut change.op, Op::Remove { id: 0 }));
+    }
+    ops.extend(deleted.into_iter().map(|(resource, revision)| Mark::Deleted(resource, revision).op()));
+    ops
 }
 
 /// Answers a writer, who may have gone away meanwhile: then the write happened unseen.

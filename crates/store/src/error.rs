@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::at_rest::SealError;
 use crate::engine::EngineError;
 use crate::meta::Uid;
 use crate::record::Record;
@@ -70,6 +71,9 @@ pub enum StoreError {
     /// The body has no empty `metadata.resourceVersion` string where the revision belongs: a fault of the caller.
     #[error("the body has no place for its resourceVersion")]
     BadBody,
+    /// The object is to be encrypted on the disk, and cannot be now (API: 500). Nothing was written.
+    #[error("{0}")]
+    Sealed(SealError),
     /// The engine could not take the batch: disk full, an I/O error (API: 500 or 503). Nothing was published. A retry
     /// helps as soon as the disk is well again; after a failed sync, only once the store was opened anew.
     #[error("the write could not be stored: {0}")]

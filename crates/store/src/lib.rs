@@ -12,6 +12,7 @@
 //! - Every queue, log and cache here is bounded by a constant in [`limits`].
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod at_rest;
 mod body;
 mod commit;
 mod cursor;
@@ -21,11 +22,13 @@ mod expiry;
 mod form;
 mod health;
 mod key;
+mod loaded;
 mod log;
 mod meta;
 mod queue;
 mod recent;
 mod record;
+mod saved;
 mod shared;
 mod state;
 mod stats;
@@ -36,6 +39,7 @@ mod write;
 pub mod engine;
 pub mod limits;
 
+pub use at_rest::{AtRest, Opened, SealError, Sealed, Writer};
 pub use body::Body;
 pub use cursor::Cursor;
 pub use error::StoreError;
@@ -45,6 +49,7 @@ pub use health::Health;
 pub use key::{Key, Resource};
 pub use meta::{FieldNames, Fields, Labels, RecordMeta, Uid};
 pub use record::Record;
+pub use saved::{Contents, verify};
 pub use state::ListView;
 pub use stats::Stats;
 pub use store::{Store, StoreOptions};

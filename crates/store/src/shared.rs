@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use kelson_meta::Clock;
 use parking_lot::RwLock;
 
+use crate::at_rest::Writers;
 use crate::event::FrameBudget;
 use crate::expiry::Expiry;
 use crate::health::HealthBoard;
@@ -21,6 +22,7 @@ pub(crate) struct Shared {
     pub frames: Arc<FrameBudget>,
     pub forms: RecentForms,
     pub expiry: Expiry,
+    pub writers: Writers,
     pub counters: Counters,
     pub health: HealthBoard,
     pub clock: Arc<dyn Clock>,

@@ -53,6 +53,13 @@ impl State {
         self.slots.iter().map(|(resource, slot)| (*resource, slot))
     }
 
+    /// Everything as it is now: a snapshot of each table, and the revision they are at.
+    pub fn tables(&self) -> (u64, Vec<(Resource, Table)>) {
+        let mut tables: Vec<_> = self.slots().map(|(resource, slot)| (resource, slot.table.clone())).collect();
+        tables.sort_unstable_by_key(|(resource, _)| *resource);
+        (self.revision, tables)
+    }
+
     pub fn slot_mut(&mut self, resource: Resource) -> &mut Slot {
         let floor = self.base_floor;
         match self.slots.entry(resource) {

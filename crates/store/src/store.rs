@@ -11,9 +11,10 @@ use kelson_tasks::Lane;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::oneshot;
 
+use crate::at_rest::{AtRest, Writer, Writers};
 use crate::commit::{Committer, Room};
 use crate::cursor::Cursor;
-use crate::engine::format::{Decoder, FORMAT, Mark, Stored};
+use crate::engine::format::{self, FORMAT, FORMAT_UNCHECKED, Mark};
 use crate::engine::{Engine, EngineError, MemoryEngine, SqliteEngine};
 use crate::error::StoreError;
 use crate::event::EventKind;
@@ -21,15 +22,14 @@ use crate::expiry::Expiry;
 use crate::health::{Health, HealthBoard};
 use crate::key::{Place, Resource};
 use crate::limits::{EXPIRY_PASS_EVERY_S, LOG_BYTES_MAX, STORE_BYTES_MAX};
+use crate::loaded::{Loaded, load};
 use crate::queue::{Pending, Queue, Taken};
 use crate::record::Record;
+use crate::saved::{self, Contents};
 use crate::shared::Shared;
 use crate::state::{ListView, State, take_back};
 use crate::stats::{Counters, Stats};
 use crate::write::{Committed, Precondition, Write};
-
-/// The revision of a store in which nothing was ever written. Zero means "any" to clients, so it is never used.
-const REVISION_START: u64 = 1;
 
 /// How to open a store.
 #[derive(Clone)]
@@ -40,11 +40,13 @@ pub struct StoreOptions {
     pub bytes_max: usize,
     /// The clock for log ages and expiry.
     pub clock: Arc<dyn Clock>,
+    /// Encrypts records on their way to the disk; without one they are written as they are, and an encrypted one is a fault.
+    pub at_rest: Option<Arc<dyn AtRest>>,
 }
 
 impl Default for StoreOptions {
     fn default() -> Self {
-        Self { log_bytes_max: LOG_BYTES_MAX, bytes_max: STORE_BYTES_MAX, clock: Arc::new(SystemClock) }
+        Self { log_bytes_max: LOG_BYTES_MAX, bytes_max: STORE_BYTES_MAX, clock: Arc::new(SystemClock), at_rest: None }
     }
 }
 
@@ -99,7 +101,8 @@ impl Store {
     /// [`StoreError::Open`] if the engine cannot be read or holds another format.
     pub fn open(mut engine: Box<dyn Engine>, options: StoreOptions) -> Result<Self, StoreError> {
         let open = |error| StoreError::Open(Arc::new(error));
-        let mut loaded = load(&mut *engine).map_err(open)?;
+        let at_rest = options.at_rest.as_deref();
+        let mut loaded = load(&mut *engine, at_rest).map_err(open)?;
         let boot = boot_id();
         let trusted = loaded.running.is_empty() || loaded.running == boot;
         if !trusted {
@@ -113,18 +116,24 @@ impl Store {
             marks.push(Mark::Identity(identity.clone()).op());
             identity
         });
+        if loaded.format == FORMAT_UNCHECKED {
+            add_checksums(&mut *engine, &loaded).map_err(open)?;
+            marks.push(Mark::Format(FORMAT).op());
+        }
         engine.append(&marks, true).map_err(open)?;
 
         let base_floor = if trusted { 0 } else { loaded.revision };
         let mut state = State::new(loaded.revision, base_floor, options.log_bytes_max);
         let (expiry, mut bytes) = (Expiry::default(), 0);
-        loaded.records.sort_unstable_by(|a, b| {
+        let writers = Writers::new(options.at_rest);
+        loaded.records.sort_unstable_by(|(a, _), (b, _)| {
             let (a, b) = (a.key(), b.key());
             let there = Place { namespace: &b.namespace, name: &b.name };
             a.resource.cmp(&b.resource).then_with(|| a.cmp_place(there))
         });
-        for record in loaded.records {
+        for (record, writer) in loaded.records {
             expiry.note(EventKind::Added, &record, None);
+            writers.note(EventKind::Added, &record, writer);
             bytes += record.cost();
             let resource = record.key().resource;
             state.slot_mut(resource).table.put(record);
@@ -138,6 +147,7 @@ impl Store {
             frames: Arc::default(),
             forms: crate::recent::RecentForms::default(),
             expiry,
+            writers,
             counters: Counters::default(),
             health: HealthBoard::default(),
             clock: options.clock,
@@ -345,21 +355,21 @@ impl Store {
         }
     }
 
-    /// Writes a consistent copy of the store's files into the directory `to`; only engines that do not block offer it
-    /// on a running store, others through [`Engine::snapshot`] before opening.
+    /// Writes a copy of the store as it is now into the empty or missing directory `to`: a store of its own, encrypted as the
+    /// original is. It is made of what is in memory, so writers go on meanwhile. Blocks on the disk.
     ///
     /// # Errors
-    /// [`StoreError::Engine`].
-    pub fn snapshot(&self, to: &Path) -> Result<(), StoreError> {
-        match &self.handle.commits {
-            Commits::Inline(committer) => {
-                committer.lock().engine().snapshot(to).map_err(|error| StoreError::Engine(Arc::new(error)))
-            }
-            Commits::Thread(_) => Err(StoreError::Engine(Arc::new(EngineError::Other {
-                context: "snapshot",
-                reason: "the store is running".into(),
-            }))),
-        }
+    /// [`StoreError::Engine`], [`StoreError::Sealed`]: there is no copy then.
+    pub fn save(&self, to: &Path) -> Result<Contents, StoreError> {
+        let (revision, tables) = self.shared().state.read().tables();
+        saved::save(to, (self.identity(), revision), &tables, self.shared().writers.at_rest())
+    }
+
+    /// Whether a record would be written in another way now than it was: with another key, or no more in the clear. An
+    /// update that changes nothing is then worth writing.
+    #[must_use]
+    pub fn is_stale(&self, record: &Record) -> bool {
+        self.shared().writers.is_stale(record)
     }
 
     /// Finishes queued writes, syncs, and releases the files. Further writes answer [`StoreError::Closed`].
@@ -408,54 +418,18 @@ fn run(committer: Committer) {
     }
 }
 
-/// What an engine held.
-struct Loaded {
-    records: Vec<Arc<Record>>,
-    /// Revision of the last change per resource.
-    floors: std::collections::HashMap<Resource, u64>,
-    revision: u64,
-    reserved: u64,
-    identity: Option<String>,
-    running: String,
-}
-
-fn load(engine: &mut dyn Engine) -> Result<Loaded, EngineError> {
-    let mut loaded = Loaded {
-        records: Vec::new(),
-        floors: std::collections::HashMap::new(),
-        revision: REVISION_START,
-        reserved: 0,
-        identity: None,
-        running: String::new(),
-    };
-    let mut decoder = Decoder::default();
-    engine.load(&mut |entry| {
-        match decoder.decode(entry)? {
-            Stored::Record(record) => {
-                let floor = loaded.floors.entry(record.key().resource).or_default();
-                *floor = (*floor).max(record.revision());
-                loaded.records.push(record);
-            }
-            Stored::Mark(Mark::Deleted(resource, revision)) => {
-                let floor = loaded.floors.entry(resource).or_default();
-                *floor = (*floor).max(revision);
-            }
-            Stored::Mark(Mark::Format(found)) if found != FORMAT => {
-                return Err(EngineError::Format { found, expected: FORMAT });
-            }
-            Stored::Mark(Mark::Format(_)) => {}
-            Stored::Mark(Mark::Identity(identity)) => loaded.identity = Some(identity),
-            Stored::Mark(Mark::Reserved(revision)) => loaded.reserved = revision,
-            Stored::Mark(Mark::Running(boot)) => loaded.running = boot,
-        }
-        Ok(())
-    })?;
-    loaded.revision = loaded.floors.values().copied().fold(loaded.revision, u64::max);
-    if loaded.running.is_empty() {
-        // After a clean end the reservation is exact, and covers revisions of failed writes and of deleted records.
-        loaded.revision = loaded.revision.max(loaded.reserved);
+/// Writes rows that an older version wrote without a checksum anew, with one.
+fn add_checksums(engine: &mut dyn Engine, loaded: &Loaded) -> Result<(), EngineError> {
+    const ROWS_AT_ONCE: usize = 1000;
+    tracing::info!(records = loaded.records.len(), "records of an older version get their checksums");
+    for some in loaded.records.chunks(ROWS_AT_ONCE) {
+        let clear = some.iter().filter(|(_, writer)| *writer == Writer::CLEAR);
+        let ops = clear.map(|(record, _)| Ok(format::put(record, None)?.0)).collect::<Result<Vec<_>, _>>();
+        let ops =
+            ops.map_err(|why: crate::at_rest::SealError| EngineError::Other { context: "upgrade", reason: why.0 })?;
+        engine.append(&ops, true)?;
     }
-    Ok(loaded)
+    Ok(())
 }
 
 /// Identifies this boot of the machine: bytes that the kernel took are there as long as it is the same.

@@ -1,7 +1,6 @@
 //! What the store does and says when its disk or its committer fails, and when it is full.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -53,9 +52,6 @@ impl Engine for FaultyEngine {
     }
     fn sync(&mut self) -> Result<(), EngineError> {
         self.fails()
-    }
-    fn snapshot(&mut self, _: &Path) -> Result<(), EngineError> {
-        unreachable!("not asked for here")
     }
     fn blocks(&self) -> bool {
         true

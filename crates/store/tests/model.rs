@@ -3,7 +3,6 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::sync::Arc;
 
 use kelson_store::engine::{Engine, EngineError, Entry, Op, Sink};
@@ -28,7 +27,7 @@ impl Engine for DiskEngine {
     fn load(&mut self, sink: &mut Sink<'_>) -> Result<(), EngineError> {
         let disk = self.0.lock();
         disk.marks.iter().try_for_each(|(name, value)| sink(Entry::Mark { name, value }))?;
-        disk.rows.values().try_for_each(|value| sink(Entry::Record { value }))
+        disk.rows.iter().try_for_each(|(id, value)| sink(Entry::Record { id: *id, value }))
     }
     fn append(&mut self, batch: &[Op], _: bool) -> Result<(), EngineError> {
         let mut disk = self.0.lock();
@@ -47,9 +46,6 @@ impl Engine for DiskEngine {
     }
     fn sync(&mut self) -> Result<(), EngineError> {
         Ok(())
-    }
-    fn snapshot(&mut self, _: &Path) -> Result<(), EngineError> {
-        unreachable!("not asked for here")
     }
     fn blocks(&self) -> bool {
         false
@@ -275,8 +271,10 @@ impl World {
         if other_boot {
             let mut disk = self.disk.lock();
             let running = disk.marks.get_mut("running").unwrap();
-            if running.len() > 1 {
-                *running = b"\x05other".to_vec();
+            // A checksum over name and value stands before the value.
+            if running.len() > 6 {
+                let sum = crc32fast::hash(b"running\x05other").to_le_bytes();
+                *running = [&[0], &sum[..], b"\x05other"].concat();
             }
         }
         self.store = open(&self.disk, self.log_bytes_max);

@@ -215,6 +215,7 @@ pub fn of_store(error: &StoreError) -> Status {
         StoreError::FutureRevision { requested, current } => too_large(*requested, *current),
         StoreError::Closed => Status::unavailable("the server is shutting down"),
         StoreError::TooLarge { limit, .. } => Status::too_large(*limit),
+        StoreError::Sealed(why) => Status::internal(why),
         StoreError::Full { .. } => Status::failure(507, Reason::Unknown, error.to_string()),
         other => {
             tracing::error!(error = %other, "store fault");

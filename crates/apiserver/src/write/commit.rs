@@ -171,7 +171,7 @@ impl<'a> Committer<'a> {
         self.commit(served, write.with_form(form(value))).await
     }
 
-    /// Replaces an object; writing what is there already is left out.
+    /// Replaces an object; writing what is there already is left out, unless it is to be encrypted anew.
     ///
     /// # Errors
     /// See [`Refused`].
@@ -179,7 +179,8 @@ impl<'a> Committer<'a> {
         let mut value = served.working_to_stored(value).await?;
         let _turn = self.turn(served, Some(&mut value)).await;
         let (body, meta) = self.body(served, &mut value)?;
-        if old.same_but_revision(&body) {
+        // Writing the same again is worth it where the disk holds it under another key than is used now.
+        if old.same_but_revision(&body) && !self.store.is_stale(old) {
             // The same bytes at another revision than expected are a conflict all the same.
             let key = old.key();
             return match self.store.get(key.resource, &key.namespace, &key.name) {

@@ -1,5 +1,7 @@
 //! The bytes in the engine: a record's row is numbered by its creation revision and holds its key, what is kept beside
 //! the object, then the object's JSON as it is served. Marks hold the format, the store's identity, and what revisions need.
+//! Each row and each mark begins with a checksum over its number or name and its bytes, so that nothing damaged is served.
+//! Of an encrypted record only the key and its revisions are in the clear.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -7,14 +9,40 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::{EngineError, Entry, Op};
+use crate::at_rest::{AtRest, SealError, Writer};
 use crate::key::{Key, Resource};
 use crate::meta::{FieldNames, Fields, Labels, RecordMeta, Uid, pack, pack_number, take_bytes, take_number, take_text};
 use crate::record::Record;
 
-/// The format this version writes and reads.
-pub(crate) const FORMAT: u64 = 1;
+/// The format this version writes.
+pub(crate) const FORMAT: u64 = 2;
+/// The format without checksums, which this version reads and writes anew.
+pub(crate) const FORMAT_UNCHECKED: u64 = 1;
 
 const DELETING: u8 = 1;
+/// What follows the revisions is encrypted.
+const SEALED: u8 = 2;
+/// Begins what has a checksum; no value of the older format that is longer than one byte begins so.
+const CHECKED: u8 = 0;
+const CHECKSUM_BYTES: usize = 4;
+
+/// The checksum (CRC-32) of a value under its number or name.
+fn checksum(name: &[u8], parts: &[&[u8]]) -> [u8; CHECKSUM_BYTES] {
+    let mut crc = crc32fast::Hasher::new();
+    crc.update(name);
+    parts.iter().for_each(|part| crc.update(part));
+    crc.finalize().to_le_bytes()
+}
+
+/// The value behind its checksum; `None` when that is not the value's. In the older format, values may be without.
+fn checked<'a>(name: &[u8], value: &'a [u8], format: u64) -> Option<&'a [u8]> {
+    let rest = match value.split_first_chunk::<1>() {
+        Some((&[CHECKED], rest)) if !rest.is_empty() => rest,
+        _ => return (format == FORMAT_UNCHECKED).then_some(value),
+    };
+    let (sum, rest) = rest.split_first_chunk::<CHECKSUM_BYTES>()?;
+    (*sum == checksum(name, &[rest])).then_some(rest)
+}
 
 /// What the store remembers beside records.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,8 +61,15 @@ pub(crate) enum Mark {
 
 /// One stored key and value, decoded.
 pub(crate) enum Stored {
-    Record(Arc<Record>),
+    Record(Arc<Record>, Writer),
     Mark(Mark),
+}
+
+/// What can be told of an entry.
+pub(crate) enum StoredHead {
+    Whole(Stored),
+    /// Name and revision of a record that nobody here decrypts.
+    Encrypted(Key, u64),
 }
 
 impl Mark {
@@ -62,7 +97,10 @@ impl Mark {
                 format!("deleted/{resource}")
             }
         };
-        Op::Mark { name, value }
+        let mut whole = vec![CHECKED];
+        whole.extend_from_slice(&checksum(name.as_bytes(), &[&value]));
+        whole.append(&mut value);
+        Op::Mark { name, value: whole }
     }
 
     fn decode(name: &str, mut value: &[u8]) -> Option<Self> {
@@ -76,39 +114,64 @@ impl Mark {
     }
 }
 
-/// The change that stores a record.
-pub(crate) fn put(record: &Record) -> Op {
+/// The change that stores a record, encrypted if its resource is, and who wrote it.
+///
+/// # Errors
+/// The record is to be encrypted and cannot be.
+pub(crate) fn put(record: &Record, at_rest: Option<&dyn AtRest>) -> Result<(Op, Writer), SealError> {
     let meta = record.meta();
-    let mut head = Vec::with_capacity(160 + meta.labels.0.len() + meta.fields.values.len() * 3);
     let key = record.key();
+    let seal = at_rest.filter(|at_rest| at_rest.writer(key.resource) != Some(Writer::CLEAR));
+    let mut head = Vec::with_capacity(160 + meta.labels.0.len() + meta.fields.values.len() * 3);
+    head.resize(1 + CHECKSUM_BYTES, CHECKED);
     pack(&mut head, key.resource.as_str());
     pack(&mut head, &key.namespace);
     pack(&mut head, &key.name);
-    head.push(if meta.deleting { DELETING } else { 0 });
+    head.push(if meta.deleting { DELETING } else { 0 } | if seal.is_some() { SEALED } else { 0 });
     pack_number(&mut head, record.create_revision());
     pack_number(&mut head, record.revision());
     pack_number(&mut head, u64::from(record.revision_at()));
     pack_number(&mut head, meta.expires_at_s);
+    let (body, writer) = match seal {
+        None => {
+            beside(meta, &mut head);
+            (record.bytes().clone(), Writer::CLEAR)
+        }
+        Some(at_rest) => {
+            let mut plain = Vec::with_capacity(160 + record.bytes().len());
+            beside(meta, &mut plain);
+            plain.extend_from_slice(record.bytes());
+            let sealed = at_rest.seal(key, &plain)?;
+            (Bytes::from(sealed.bytes), sealed.writer)
+        }
+    };
+    let id = record.create_revision();
+    let sum = checksum(&id.to_le_bytes(), &[&head[1 + CHECKSUM_BYTES..], &body]);
+    head[1..=CHECKSUM_BYTES].copy_from_slice(&sum);
+    Ok((Op::Put { id, head, body }, writer))
+}
+
+/// What is kept beside the object.
+fn beside(meta: &RecordMeta, into: &mut Vec<u8>) {
     match &meta.uid {
-        Uid::None => pack_number(&mut head, 0),
+        Uid::None => pack_number(into, 0),
         Uid::Uuid(bytes) => {
-            pack_number(&mut head, 1);
-            head.extend_from_slice(bytes);
+            pack_number(into, 1);
+            into.extend_from_slice(bytes);
         }
         Uid::Other(text) => {
-            pack_number(&mut head, 2);
-            pack(&mut head, text);
+            pack_number(into, 2);
+            pack(into, text);
         }
     }
-    pack_number(&mut head, meta.labels.0.len() as u64);
-    head.extend_from_slice(&meta.labels.0);
-    pack_number(&mut head, meta.fields.names.len() as u64);
+    pack_number(into, meta.labels.0.len() as u64);
+    into.extend_from_slice(&meta.labels.0);
+    pack_number(into, meta.fields.names.len() as u64);
     for name in meta.fields.names.iter() {
-        pack(&mut head, name);
+        pack(into, name);
     }
-    pack_number(&mut head, meta.fields.values.len() as u64);
-    head.extend_from_slice(&meta.fields.values);
-    Op::Put { id: record.create_revision(), head, body: record.bytes().clone() }
+    pack_number(into, meta.fields.values.len() as u64);
+    into.extend_from_slice(&meta.fields.values);
 }
 
 /// The change that removes a record.
@@ -117,27 +180,67 @@ pub(crate) fn delete(record: &Record) -> Op {
 }
 
 /// Decodes stored entries; keeps the last field names, which neighbouring records share.
-#[derive(Default)]
-pub(crate) struct Decoder {
+pub(crate) struct Decoder<'a> {
+    /// As the mark says, which comes first.
+    format: u64,
+    at_rest: Option<&'a dyn AtRest>,
     resource: Option<Resource>,
     namespace: Option<Arc<str>>,
     names: FieldNames,
 }
 
-impl Decoder {
-    pub fn decode(&mut self, entry: Entry<'_>) -> Result<Stored, EngineError> {
-        let (decoded, what) = match entry {
-            Entry::Record { value } => (self.record(value).map(|record| Stored::Record(Arc::new(record))), "a record"),
-            Entry::Mark { name, value } => (Mark::decode(name, value).map(Stored::Mark), name),
-        };
-        decoded.ok_or_else(|| EngineError::Corrupt {
-            path: PathBuf::from("the store"),
-            reason: format!("{} cannot be read", what.escape_debug()),
-        })
+impl<'a> Decoder<'a> {
+    pub fn new(at_rest: Option<&'a dyn AtRest>) -> Self {
+        Self { format: FORMAT_UNCHECKED, at_rest, resource: None, namespace: None, names: FieldNames::default() }
     }
 
-    fn record(&mut self, mut value: &[u8]) -> Option<Record> {
-        let from = &mut value;
+    /// Decodes an entry, decrypted where it is encrypted.
+    pub fn decode(&mut self, entry: Entry<'_>) -> Result<Stored, EngineError> {
+        match self.look(entry)? {
+            StoredHead::Whole(stored) => Ok(stored),
+            StoredHead::Encrypted(key, _) => Err(EngineError::Sealed {
+                key: key.to_string(),
+                reason: "it is encrypted, and no --encryption-provider-config says how".to_owned(),
+            }),
+        }
+    }
+
+    /// Decodes an entry as far as it can be: where nobody decrypts, of an encrypted record its name and revision.
+    pub fn look(&mut self, entry: Entry<'_>) -> Result<StoredHead, EngineError> {
+        let damaged = |what: String| EngineError::Corrupt { path: PathBuf::from("the store"), reason: what };
+        match entry {
+            Entry::Record { id, value } => {
+                let unreadable = |why: &str| damaged(format!("record {id} {why}{}", name_of(value)));
+                let value = checked(&id.to_le_bytes(), value, self.format)
+                    .ok_or_else(|| unreadable("is not what was written (its checksum differs)"))?;
+                let mut from = value;
+                let head = self.head(&mut from).ok_or_else(|| unreadable("cannot be read"))?;
+                let Some(at_rest) = self.at_rest.filter(|_| head.flags & SEALED != 0) else {
+                    if head.flags & SEALED != 0 {
+                        return Ok(StoredHead::Encrypted(head.key, head.revision));
+                    }
+                    let record = self.plain(head, from).ok_or_else(|| unreadable("cannot be read"))?;
+                    return Ok(StoredHead::Whole(Stored::Record(Arc::new(record), Writer::CLEAR)));
+                };
+                let opened = at_rest
+                    .open(&head.key, from)
+                    .map_err(|why| EngineError::Sealed { key: head.key.to_string(), reason: why.to_string() })?;
+                let record = self.plain(head, &opened.plain).ok_or_else(|| unreadable("cannot be read"))?;
+                Ok(StoredHead::Whole(Stored::Record(Arc::new(record), opened.writer)))
+            }
+            Entry::Mark { name, value } => {
+                let mark = checked(name.as_bytes(), value, self.format).and_then(|value| Mark::decode(name, value));
+                if let Some(Mark::Format(format)) = mark {
+                    self.format = format;
+                }
+                mark.map(|mark| StoredHead::Whole(Stored::Mark(mark)))
+                    .ok_or_else(|| damaged(format!("{} cannot be read", name.escape_debug())))
+            }
+        }
+    }
+
+    /// What is in the clear of every record.
+    fn head(&mut self, from: &mut &[u8]) -> Option<Head> {
         let key = self.key(from)?;
         let (&flags, rest) = from.split_first()?;
         *from = rest;
@@ -145,6 +248,13 @@ impl Decoder {
         let revision = take_number(from)?;
         let revision_at = u32::try_from(take_number(from)?).ok()?;
         let expires_at_s = take_number(from)?;
+        Some(Head { key, flags, create_revision, revision, revision_at, expires_at_s })
+    }
+
+    /// The record of a head.
+    fn plain(&mut self, head: Head, mut value: &[u8]) -> Option<Record> {
+        let Head { key, flags, create_revision, revision, revision_at, expires_at_s } = head;
+        let from = &mut value;
         let uid = match take_number(from)? {
             0 => Uid::None,
             1 => {
@@ -192,10 +302,35 @@ impl Decoder {
     }
 }
 
+/// What stands before anything that may be encrypted.
+struct Head {
+    key: Key,
+    flags: u8,
+    create_revision: u64,
+    revision: u64,
+    revision_at: u32,
+    expires_at_s: u64,
+}
+
+/// The name in a row that cannot be trusted, for the message only.
+fn name_of(value: &[u8]) -> String {
+    let mut from =
+        if value.first() == Some(&CHECKED) { value.get(1 + CHECKSUM_BYTES..).unwrap_or_default() } else { value };
+    let mut part = || take_text(&mut from).filter(|text| text.len() <= 256).map(|text| text.escape_debug().to_string());
+    match (part(), part(), part()) {
+        (Some(resource), Some(namespace), Some(name)) => format!(", perhaps {resource} {namespace}/{name}"),
+        _ => String::new(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::body::Body;
+
+    fn checked_only() -> Decoder<'static> {
+        Decoder { format: FORMAT, ..Decoder::new(None) }
+    }
 
     #[test]
     fn records_round_trip() {
@@ -212,15 +347,29 @@ mod tests {
             let key = Key::new(Resource::new("apps", "deployments"), namespace, "web");
             let meta = RecordMeta { uid, ..meta.clone() };
             let record = Record::new(key.clone(), bytes.clone(), at, 1234, 7, meta.clone());
-            let Op::Put { id: 7, head, body } = put(&record) else { panic!("not a put of row 7") };
+            let Ok((Op::Put { id: 7, head, body }, Writer::CLEAR)) = put(&record, None) else {
+                panic!("not a put of row 7")
+            };
             let value = [head.as_slice(), &body].concat();
-            let decode = |value| Decoder::default().decode(Entry::Record { value });
-            let Ok(Stored::Record(back)) = decode(&value) else { panic!("not a record") };
+            fn decode(value: &[u8]) -> Result<Stored, EngineError> {
+                checked_only().decode(Entry::Record { id: 7, value })
+            }
+            let Ok(Stored::Record(back, Writer::CLEAR)) = decode(&value) else { panic!("not a record") };
             assert_eq!((back.key(), back.meta(), back.bytes()), (&key, &meta, &bytes));
             assert_eq!((back.revision(), back.create_revision()), (1234, 7));
-            for cut in 0..head.len() {
+            for cut in 1..value.len() {
                 assert!(decode(&value[..cut]).is_err(), "cut at {cut}");
             }
+            for bit in 0..value.len() * 8 {
+                let mut flipped = value.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                assert!(decode(&flipped).is_err(), "bit {bit} flipped");
+            }
+            assert!(checked_only().decode(Entry::Record { id: 8, value: &value }).is_err(), "under another number");
+            let older = &value[1 + CHECKSUM_BYTES..];
+            assert!(decode(older).is_err());
+            let older = Decoder::new(None).decode(Entry::Record { id: 7, value: older });
+            assert!(matches!(older, Ok(Stored::Record(..))), "rows of format 1 have no checksum");
         }
     }
 
@@ -236,9 +385,17 @@ mod tests {
         for mark in marks {
             let Op::Mark { name, value } = mark.op() else { panic!("not a mark") };
             let entry = Entry::Mark { name: &name, value: &value };
-            let Ok(Stored::Mark(back)) = Decoder::default().decode(entry) else { panic!("not a mark") };
+            let Ok(Stored::Mark(back)) = checked_only().decode(entry) else { panic!("not a mark") };
+            assert_eq!(back, mark);
+            for bit in 0..value.len() * 8 {
+                let mut flipped = value.clone();
+                flipped[bit / 8] ^= 1 << (bit % 8);
+                assert!(checked_only().decode(Entry::Mark { name: &name, value: &flipped }).is_err());
+            }
+            let older = Entry::Mark { name: &name, value: &value[1 + CHECKSUM_BYTES..] };
+            let Ok(Stored::Mark(back)) = Decoder::new(None).decode(older) else { panic!("not a mark of format 1") };
             assert_eq!(back, mark);
         }
-        assert!(Decoder::default().decode(Entry::Mark { name: "unknown", value: b"" }).is_err());
+        assert!(Decoder::new(None).decode(Entry::Mark { name: "unknown", value: b"" }).is_err());
     }
 }

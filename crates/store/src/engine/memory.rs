@@ -1,8 +1,6 @@
 //! The engine that keeps nothing: for tests and throw-away clusters, whose store ends with the process. It never
 //! blocks, so commits happen inside the caller, which keeps tests on a paused clock deterministic.
 
-use std::path::Path;
-
 use super::{Engine, EngineError, Op, Sink};
 
 /// Keeps nothing beyond the process.
@@ -20,10 +18,6 @@ impl Engine for MemoryEngine {
 
     fn sync(&mut self) -> Result<(), EngineError> {
         Ok(())
-    }
-
-    fn snapshot(&mut self, _: &Path) -> Result<(), EngineError> {
-        Err(EngineError::Other { context: "snapshot", reason: "the memory engine keeps nothing to copy".into() })
     }
 
     fn blocks(&self) -> bool {

@@ -1,7 +1,7 @@
 //! What the store asks of an engine: keep numbered rows through a crash. An engine knows nothing of
 //! revisions, records or watches; `format` says what the bytes mean.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use bytes::Bytes;
 
@@ -43,7 +43,9 @@ pub enum Op {
 pub enum Entry<'a> {
     /// A row, head and body in one.
     Record {
-        /// What is kept under the name.
+        /// The row's number.
+        id: u64,
+        /// What is kept under it.
         value: &'a [u8],
     },
     /// A named value.
@@ -90,12 +92,6 @@ pub trait Engine: Send {
         Ok(false)
     }
 
-    /// Writes a consistent copy of everything into the empty or missing directory `to`.
-    ///
-    /// # Errors
-    /// As [`Engine::append`].
-    fn snapshot(&mut self, to: &Path) -> Result<(), EngineError>;
-
     /// Whether calls may block on a disk: then the committer gets a thread of its own, else it runs in its callers.
     fn blocks(&self) -> bool;
 }
@@ -112,6 +108,14 @@ pub enum EngineError {
         /// The directory or file.
         path: PathBuf,
         /// What was found.
+        reason: String,
+    },
+    /// A record is encrypted, and nobody here can decrypt it.
+    #[error("{key} cannot be decrypted: {reason}")]
+    Sealed {
+        /// Which record.
+        key: String,
+        /// What is missing or wrong.
         reason: String,
     },
     /// The files were written by another version in a format that this one does not read.

@@ -6,7 +6,7 @@ use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rusqlite::config::DbConfig;
-use rusqlite::{Connection, ErrorCode, ffi, params};
+use rusqlite::{Connection, ErrorCode, OpenFlags, ffi, params};
 
 use super::{Engine, EngineError, Entry, Op, Sink};
 
@@ -76,6 +76,39 @@ impl SqliteEngine {
         Ok(Self { path, connection, synchronous: true, row: Vec::new() })
     }
 
+    /// Opens a store that nobody has open, to read it; every page of the file is checked.
+    ///
+    /// # Errors
+    /// As [`SqliteEngine::open`]; damage is named.
+    pub fn open_to_read(dir: &Path) -> Result<Self, EngineError> {
+        let path = dir.join(FILE);
+        let fault = |error| explain(&path, "open the store", error);
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&path, flags).map_err(fault)?;
+        let id: i64 = connection.query_row("PRAGMA application_id", [], |row| row.get(0)).map_err(fault)?;
+        if id != APPLICATION_ID {
+            return Err(EngineError::Corrupt { path, reason: "it belongs to another program".to_owned() });
+        }
+        let found: String = connection.query_row("PRAGMA integrity_check(1)", [], |row| row.get(0)).map_err(fault)?;
+        if found != "ok" {
+            return Err(EngineError::Corrupt { path, reason: found });
+        }
+        Ok(Self { path, connection, synchronous: false, row: Vec::new() })
+    }
+
+    /// Carries the write-ahead log over into the file, syncs it, and closes it: the file is then all there is of the store.
+    ///
+    /// # Errors
+    /// What the disk says.
+    pub fn close(self) -> Result<(), EngineError> {
+        let fault = |error| explain(&self.path, "close the store", error);
+        self.connection
+            .execute_batch("PRAGMA synchronous=FULL; PRAGMA wal_checkpoint(TRUNCATE); PRAGMA journal_mode=DELETE;")
+            .map_err(fault)?;
+        let path = self.path.clone();
+        self.connection.close().map_err(|(_, error)| explain(&path, "close the store", error))
+    }
+
     fn set_synchronous(&mut self, synchronous: bool) -> rusqlite::Result<()> {
         if self.synchronous != synchronous {
             // FULL syncs the log at every commit; NORMAL leaves that to the next sync, and never reorders commits.
@@ -142,14 +175,15 @@ type LoadRow<'a> = dyn FnMut(&rusqlite::Row<'_>) -> Result<(), EngineError> + 'a
 impl Engine for SqliteEngine {
     fn load(&mut self, sink: &mut Sink<'_>) -> Result<(), EngineError> {
         let odd = |_| EngineError::Corrupt { path: self.path.clone(), reason: "a row of the wrong type".to_owned() };
-        self.load_table("SELECT name, value FROM marks", &mut |row| {
+        self.load_table("SELECT name, value FROM marks ORDER BY name <> 'format'", &mut |row| {
             let name = row.get_ref(0).and_then(|name| Ok(name.as_str()?)).map_err(odd)?;
             let value = row.get_ref(1).and_then(|value| Ok(value.as_blob()?)).map_err(odd)?;
             sink(Entry::Mark { name, value })
         })?;
-        self.load_table("SELECT value FROM records", &mut |row| {
-            let value = row.get_ref(0).and_then(|value| Ok(value.as_blob()?)).map_err(odd)?;
-            sink(Entry::Record { value })
+        self.load_table("SELECT id, value FROM records", &mut |row| {
+            let id = row.get::<_, i64>(0).map_err(odd)?.cast_unsigned();
+            let value = row.get_ref(1).and_then(|value| Ok(value.as_blob()?)).map_err(odd)?;
+            sink(Entry::Record { id, value })
         })
     }
 
@@ -185,24 +219,6 @@ impl Engine for SqliteEngine {
         }
         self.load_table(&format!("PRAGMA incremental_vacuum({VACUUM_PAGES})"), &mut |_| Ok(()))?;
         Ok(true)
-    }
-
-    fn snapshot(&mut self, to: &Path) -> Result<(), EngineError> {
-        let file = to.join(FILE);
-        create_directory(to)?;
-        if file.exists() {
-            let source = std::io::ErrorKind::AlreadyExists.into();
-            return Err(EngineError::Io { context: "copy the store", source });
-        }
-        let name = file.to_str().ok_or_else(|| EngineError::Other {
-            context: "copy the store",
-            reason: "the path is not UTF-8".to_owned(),
-        })?;
-        create_file(&file)?;
-        self.connection.execute("VACUUM INTO ?1", [name]).map_err(|error| self.fault("copy the store", error))?;
-        File::open(&file)
-            .and_then(|copy| copy.sync_all())
-            .map_err(|source| EngineError::Io { context: "copy the store", source })
     }
 
     fn blocks(&self) -> bool {

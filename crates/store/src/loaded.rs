@@ -1,0 +1,78 @@
+//! What an engine held when a store was opened.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use crate::at_rest::{AtRest, Writer};
+use crate::engine::format::{Decoder, FORMAT, FORMAT_UNCHECKED, Mark, Stored};
+use crate::engine::{Engine, EngineError};
+use crate::key::Resource;
+use crate::record::Record;
+
+/// The revision of a store in which nothing was ever written. Zero means "any" to clients, so it is never used.
+const REVISION_START: u64 = 1;
+
+/// Everything that was stored.
+pub(crate) struct Loaded {
+    pub records: Vec<(Arc<Record>, Writer)>,
+    /// Revision of the last change per resource.
+    pub floors: HashMap<Resource, u64>,
+    pub revision: u64,
+    pub reserved: u64,
+    pub format: u64,
+    pub identity: Option<String>,
+    pub running: String,
+}
+
+impl Loaded {
+    /// Takes up what marks and records say of revisions.
+    fn mark(&mut self, mark: Mark) -> Result<(), EngineError> {
+        match mark {
+            Mark::Deleted(resource, revision) => self.raise(resource, revision),
+            Mark::Format(found @ (FORMAT | FORMAT_UNCHECKED)) => self.format = found,
+            Mark::Format(found) => return Err(EngineError::Format { found, expected: FORMAT }),
+            Mark::Identity(identity) => self.identity = Some(identity),
+            Mark::Reserved(revision) => self.reserved = revision,
+            Mark::Running(boot) => self.running = boot,
+        }
+        Ok(())
+    }
+
+    fn raise(&mut self, resource: Resource, revision: u64) {
+        let floor = self.floors.entry(resource).or_default();
+        *floor = (*floor).max(revision);
+    }
+}
+
+/// Reads everything, and checks it.
+///
+/// # Errors
+/// What the engine says; a record that is damaged or cannot be decrypted.
+pub(crate) fn load(engine: &mut dyn Engine, at_rest: Option<&dyn AtRest>) -> Result<Loaded, EngineError> {
+    let mut loaded = Loaded {
+        records: Vec::new(),
+        floors: HashMap::new(),
+        revision: REVISION_START,
+        reserved: 0,
+        format: FORMAT,
+        identity: None,
+        running: String::new(),
+    };
+    let mut decoder = Decoder::new(at_rest);
+    engine.load(&mut |entry| {
+        match decoder.decode(entry)? {
+            Stored::Record(record, writer) => {
+                loaded.raise(record.key().resource, record.revision());
+                loaded.records.push((record, writer));
+            }
+            Stored::Mark(mark) => loaded.mark(mark)?,
+        }
+        Ok(())
+    })?;
+    loaded.revision = loaded.floors.values().copied().fold(loaded.revision, u64::max);
+    if loaded.running.is_empty() {
+        // After a clean end the reservation is exact, and covers revisions of failed writes and of deleted records.
+        loaded.revision = loaded.revision.max(loaded.reserved);
+    }
+    Ok(loaded)
+}

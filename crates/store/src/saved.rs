@@ -1,0 +1,115 @@
+//! Copies of a store: made while it runs, from what is in memory; and what a copy, or a store that nobody has open, holds.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::at_rest::AtRest;
+use crate::engine::format::{self, Decoder, FORMAT, Mark, Stored, StoredHead};
+use crate::engine::{Engine, EngineError, Op, SqliteEngine};
+use crate::error::StoreError;
+use crate::key::Resource;
+use crate::table::Table;
+
+/// A restored store goes on so many revisions later, so that no client that knew the original sees a revision twice.
+/// Later than any store writes between two copies (etcd's documentation names the same number).
+const REVISIONS_SKIPPED: u64 = 1_000_000_000;
+/// What a copy says of the boot it runs in: none, so that watchers list again.
+const NOWHERE: &str = "saved";
+/// Records written to a copy at once.
+const ROWS_AT_ONCE: usize = 1000;
+
+/// What a store or a copy of one holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Contents {
+    /// The store's name, which a copy keeps.
+    pub identity: String,
+    /// The highest revision of any record or deletion.
+    pub revision: u64,
+    /// Records by resource.
+    pub records: BTreeMap<String, usize>,
+    /// Records among them that are encrypted.
+    pub encrypted: usize,
+}
+
+/// Writes a copy; see [`crate::Store::save`].
+pub(crate) fn save(
+    to: &Path,
+    (identity, revision): (&str, u64),
+    tables: &[(Resource, Table)],
+    at_rest: Option<&dyn AtRest>,
+) -> Result<Contents, StoreError> {
+    let fault = |error| StoreError::Engine(Arc::new(error));
+    if std::fs::read_dir(to).is_ok_and(|mut files| files.next().is_some()) {
+        let source = std::io::ErrorKind::AlreadyExists.into();
+        return Err(fault(EngineError::Io { context: "copy the store", source }));
+    }
+    let mut engine = SqliteEngine::open(to).map_err(fault)?;
+    let mut contents = Contents { identity: identity.to_owned(), revision, ..Contents::default() };
+    let mut ops: Vec<Op> = Vec::with_capacity(ROWS_AT_ONCE);
+    for (resource, table) in tables.iter().filter(|(_, table)| table.len() > 0) {
+        contents.records.insert(resource.as_str().to_owned(), table.len());
+        for record in table.iter_from(0) {
+            let (op, writer) = format::put(record, at_rest).map_err(StoreError::Sealed)?;
+            contents.encrypted += usize::from(writer != crate::at_rest::Writer::CLEAR);
+            ops.push(op);
+            if ops.len() == ROWS_AT_ONCE {
+                engine.append(&ops, false).map_err(fault)?;
+                ops.clear();
+            }
+        }
+    }
+    let marks = [
+        Mark::Format(FORMAT),
+        Mark::Identity(identity.to_owned()),
+        Mark::Reserved(revision.saturating_add(REVISIONS_SKIPPED)),
+        Mark::Running(NOWHERE.to_owned()),
+    ];
+    ops.extend(marks.iter().map(Mark::op));
+    engine.append(&ops, true).map_err(fault)?;
+    engine.close().map_err(fault)?;
+    Ok(contents)
+}
+
+/// Reads all of a store that nobody has open, or of a copy, without changing it: pages, checksums, and that every record can be
+/// decoded. What is encrypted is checked as far as it can be without the key.
+///
+/// # Errors
+/// [`StoreError::Open`] with the first damage found.
+pub fn verify(dir: &Path) -> Result<Contents, StoreError> {
+    let fault = |error| StoreError::Open(Arc::new(error));
+    let mut engine = SqliteEngine::open_to_read(dir).map_err(fault)?;
+    let mut contents = Contents::default();
+    let mut known = None;
+    let mut decoder = Decoder::new(None);
+    let read = engine.load(&mut |entry| {
+        let (resource, revision) = match decoder.look(entry)? {
+            StoredHead::Encrypted(key, revision) => {
+                contents.encrypted += 1;
+                (Some(key.resource), revision)
+            }
+            StoredHead::Whole(Stored::Record(record, _)) => (Some(record.key().resource), record.revision()),
+            StoredHead::Whole(Stored::Mark(Mark::Deleted(_, revision))) => (None, revision),
+            StoredHead::Whole(Stored::Mark(Mark::Identity(identity))) => {
+                contents.identity = identity;
+                (None, 0)
+            }
+            StoredHead::Whole(Stored::Mark(Mark::Format(format))) => {
+                known = Some(format);
+                (None, 0)
+            }
+            StoredHead::Whole(Stored::Mark(Mark::Reserved(_) | Mark::Running(_))) => (None, 0),
+        };
+        contents.revision = contents.revision.max(revision);
+        if let Some(resource) = resource {
+            *contents.records.entry(resource.as_str().to_owned()).or_default() += 1;
+        }
+        Ok(())
+    });
+    read.map_err(fault)?;
+    match known {
+        Some(format) if format <= FORMAT => Ok(contents),
+        Some(found) => Err(fault(EngineError::Format { found, expected: FORMAT })),
+        None => Err(fault(EngineError::Corrupt { path: dir.to_path_buf(), reason: "it holds no store".to_owned() })),
+    }
+}

@@ -1,6 +1,6 @@
 //! Roles and bindings, indexed by subject and kept up to date from the store's log. A decision looks only at the
 //! bindings of the user's own names, so its cost does not grow with the number of bindings in the cluster.
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
 
 use kelson_meta::{LabelSelector, LabelSelectorSpec};
@@ -290,7 +290,7 @@ impl State {
             .into_iter()
             .map(|name| {
                 let mut rules = Vec::new();
-                gather(roles, &name, &mut vec![name.clone()], &mut rules);
+                gather(roles, &name, &mut HashSet::from([name.as_str()]), &mut rules);
                 (name, rules)
             })
             .collect();
@@ -355,21 +355,23 @@ impl State {
     }
 }
 
-/// Collects the rules of all roles that `name` gathers, by name order; `path` breaks cycles.
-fn gather(roles: &HashMap<String, Role>, name: &str, path: &mut Vec<String>, out: &mut Vec<PolicyRule>) {
+/// Collects the rules of all roles that `name` gathers, by name order. Each role is looked at once (`seen`): roles that gather
+/// each other in many ways would otherwise cost a walk of every way.
+fn gather<'r>(roles: &'r HashMap<String, Role>, name: &str, seen: &mut HashSet<&'r str>, out: &mut Vec<PolicyRule>) {
     let Some(selectors) = roles.get(name).and_then(|r| r.selectors.as_ref()) else { return };
     let mut members: Vec<&String> = roles
         .iter()
-        .filter(|(n, r)| !path.contains(n) && selectors.iter().any(|s| s.matches(&r.labels)))
+        .filter(|(n, r)| !seen.contains(n.as_str()) && selectors.iter().any(|s| s.matches(&r.labels)))
         .map(|(n, _)| n)
         .collect();
     members.sort();
     for member in members {
         let role = &roles[member];
+        if !seen.insert(member) {
+            continue;
+        }
         if role.selectors.is_some() {
-            path.push(member.clone());
-            gather(roles, member, path, out);
-            path.pop();
+            gather(roles, member, seen, out);
         } else {
             for rule in &role.own {
                 if !out.contains(rule) {

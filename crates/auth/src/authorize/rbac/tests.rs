@@ -117,6 +117,22 @@ fn aggregation() {
 }
 
 #[test]
+fn roles_that_all_gather_each_other_are_looked_at_once() {
+    let rbac = Rbac::new();
+    for n in 0..60 {
+        let mut all = role("", &format!("r{n}"), json!([]));
+        all["metadata"]["labels"] = json!({"gathered": "true"});
+        all["aggregationRule"] = json!({"clusterRoleSelectors": [{"matchLabels": {"gathered": "true"}}]});
+        put(&rbac, &all);
+    }
+    let mut leaf = role("", "leaf", json!([{"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]}]));
+    leaf["metadata"]["labels"] = json!({"gathered": "true"});
+    put(&rbac, &leaf);
+    // There are more ways through sixty roles than atoms: only looking at each once ends at all.
+    assert_eq!(rbac.aggregated_rules("r7").unwrap().len(), 1);
+}
+
+#[test]
 fn escalation() {
     let rbac = cluster();
     let dev = UserInfo::new("joe", ["dev", "qa"]);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderValue, Method, Uri};
 use kelson_admission::Notes;
 use kelson_auth::UserInfo;
-use kelson_meta::Status;
+use kelson_meta::{FieldErrors, FieldPath, Status};
 use kelson_store::Record;
 use parking_lot::Mutex;
 
@@ -93,12 +93,13 @@ impl RequestContext {
     pub fn view(&self) -> Result<ViewOptions, Status> {
         ViewOptions::new(&self.query, self.server.clock.now())
     }
-    /// Whether nothing is to be stored.
+    /// Whether nothing is to be stored. The first that every write asks, so the other options are judged here too.
     ///
     /// # Errors
-    /// 400 for a `dryRun` that is not `All`.
+    /// 422 for a `dryRun` that is not `All`, or a `fieldManager` that is long or cannot be printed.
     pub fn dry_run(&self) -> Result<bool, Status> {
         let mut found = false;
+        check_manager(self.query.text("fieldManager")).map_err(|errors| bad_options(self.verb_options(), &errors))?;
         for value in self.query.all("dryRun").filter(|v| !v.is_empty()) {
             if value != "All" {
                 return Err(bad_dry_run(value, self.verb_options()));
@@ -131,7 +132,6 @@ impl RequestContext {
     }
     /// Who owns the fields that a write sets: `fieldManager`, or the first word of the user agent.
     pub fn manager(&self) -> String {
-        const MANAGER_BYTES_MAX: usize = 128;
         let given = self.query.text("fieldManager");
         if !given.is_empty() {
             return given.to_owned();
@@ -179,7 +179,43 @@ impl RequestContext {
 }
 
 fn bad_dry_run(value: &str, options: &str) -> Status {
-    let mut errors = kelson_meta::FieldErrors::new();
-    errors.not_supported(&kelson_meta::FieldPath::new("dryRun"), [value], &["All"]);
-    Status::invalid(&kelson_meta::GroupKind { group: "meta.k8s.io".into(), kind: options.into() }, "", &errors)
+    let mut errors = FieldErrors::new();
+    errors.not_supported(&FieldPath::new("dryRun"), [value], &["All"]);
+    bad_options(options, &errors)
+}
+
+fn bad_options(options: &str, errors: &FieldErrors) -> Status {
+    Status::invalid(&kelson_meta::GroupKind { group: "meta.k8s.io".into(), kind: options.into() }, "", errors)
+}
+
+/// Bytes of a manager's name, which every object it writes keeps (apimachinery `ValidateFieldManager`).
+const MANAGER_BYTES_MAX: usize = 128;
+
+fn check_manager(name: &str) -> Result<(), FieldErrors> {
+    let mut errors = FieldErrors::new();
+    let path = FieldPath::new("fieldManager");
+    if name.len() > MANAGER_BYTES_MAX {
+        errors.too_long(&path, MANAGER_BYTES_MAX);
+    } else if let Some((at, c)) = name.char_indices().find(|(_, c)| c.is_control() || (c.is_whitespace() && *c != ' '))
+    {
+        errors.invalid(&path, name, format!("invalid character U+{:04X} (at position {at})", u32::from(c)));
+    }
+    if errors.is_empty() { Ok(()) } else { Err(errors) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_field_managers_are_short_and_printable() {
+        let said = |name: &str| check_manager(name).err().map(|errors| errors.0[0].to_string());
+        assert_eq!(said(""), None);
+        assert_eq!(said(&"m".repeat(128)), None);
+        assert_eq!(said("kubectl client-side é"), None);
+        let long = said(&"m".repeat(129));
+        assert_eq!(long.as_deref(), Some("fieldManager: Too long: may not be more than 128 bytes"));
+        let line = said("a\nb").expect("refused");
+        assert!(line.ends_with("invalid character U+000A (at position 1)"), "{line}");
+    }
 }

@@ -3,13 +3,14 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret};
 use kelson_client::kubeconfig::Config;
 use kelson_client::remote::Remote;
-use kelson_client::{Client, DeleteOptions, ListParams};
+use kelson_client::{Client, DeleteOptions, ListParams, PatchKind, WriteOptions};
 use rand::Rng as _;
 use serde_json::json;
 
@@ -61,7 +62,11 @@ fn is_word(s: &str, length: usize) -> bool {
     s.len() == length && s.bytes().all(|b| ALPHABET.contains(&b))
 }
 
-/// The token in `file`, made on first use, with its secret in the cluster.
+/// How long the token in the data directory is good for after a start: this machine's own node joins with it at once, and
+/// other machines have `kelson token create`.
+const OWN_TOKEN_TTL: Duration = Duration::from_secs(24 * 3600);
+
+/// The token in `file`, made on first use, with its secret in the cluster, which ends a day after the start.
 pub async fn ensure(client: &Client, file: &Path) -> anyhow::Result<Token> {
     let token = match std::fs::read_to_string(file) {
         Ok(text) => Token::parse(&text).with_context(|| file.display().to_string())?,
@@ -72,8 +77,15 @@ pub async fn ensure(client: &Client, file: &Path) -> anyhow::Result<Token> {
         }
         Err(e) => return Err(e).with_context(|| file.display().to_string()),
     };
-    if client.get_opt::<Secret>(NAMESPACE, &secret_name(&token.id)).await?.is_none() {
-        store(client, &token, None, "Lets this machine's own node join, and any other that is given it.").await?;
+    let ends = Timestamp::now() + OWN_TOKEN_TTL;
+    let name = secret_name(&token.id);
+    if client.get_opt::<Secret>(NAMESPACE, &name).await?.is_none() {
+        store(client, &token, Some(ends), "Lets this machine's own node join, and any other that is given it.").await?;
+    } else {
+        let patch = json!({"stringData": {"expiration": kelson_meta::format_seconds(ends)}});
+        let options = WriteOptions::default();
+        let renewed = client.patch::<Secret>(NAMESPACE, &name, "", PatchKind::Merge, &patch, &options).await;
+        renewed.context("renew the bootstrap token")?;
     }
     Ok(token)
 }

@@ -104,6 +104,11 @@ pub fn start(ctx: &Arc<Context>) {
     });
 }
 
+/// Whether a node of this name reports: the node life cycle controller takes the condition back when it falls silent.
+fn is_up(node: &NodeView) -> bool {
+    node.status.conditions.iter().any(|c| c.r#type == "Ready" && c.status == "True")
+}
+
 fn is_open(csr: &CsrView) -> bool {
     csr.status.certificate.is_empty() && !csr.has("Approved") && !csr.has("Denied")
 }
@@ -123,6 +128,15 @@ impl Approver {
             Recognized::NodeClient => {
                 if !self.may(&csr, "nodeclient").await? {
                     return self.refused(key, "nodeclient");
+                }
+                let name = request.common_name.strip_prefix(NODE_USER).unwrap_or_default();
+                if self.nodes.get(&ObjectKey::new("", name)).is_some_and(|node| is_up(&node)) {
+                    // Whoever holds a join token could become any node, and read what its pods may. The back-off asks again: a
+                    // node that was set up anew has fallen silent, and is not ready after a minute.
+                    return Err(SyncError::Other(format!(
+                        "node {name:?} is up under a certificate of its own: {:?} is not given its name",
+                        csr.spec.username
+                    )));
                 }
                 "Auto approving kubelet client certificate after SubjectAccessReview."
             }
@@ -233,6 +247,39 @@ mod tests {
         let who = json!({"kind": "ServiceAccount", "name": "certificate-controller", "namespace": "kube-system"});
         let binding = json!({"metadata": {"name": "approve"}, "roleRef": role, "subjects": [who]});
         api.create(&rbac("clusterrolebindings"), binding).await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_join_token_does_not_become_a_node_that_is_up() {
+        let api = Api::start().await;
+        let _running = run(&api, &["certificatesigningrequest-approving-controller"], Config::default()).await;
+        let rbac = |plural: &str| format!("rbac.authorization.k8s.io/v1/{plural}");
+        let rule = json!({"apiGroups": ["certificates.k8s.io"], "verbs": ["create"],
+            "resources": ["certificatesigningrequests/nodeclient", "certificatesigningrequests"]});
+        api.create(&rbac("clusterroles"), json!({"metadata": {"name": "join"}, "rules": [rule]})).await;
+        let role = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "join"});
+        let who = json!({"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "system:bootstrap:x"});
+        api.create(
+            &rbac("clusterrolebindings"),
+            json!({"metadata": {"name": "join"}, "roleRef": role, "subjects": [who]}),
+        )
+        .await;
+        let ready = |status: &'static str| {
+            move |v: &mut Value| v["status"]["conditions"] = json!([{"type": "Ready", "status": status}])
+        };
+        api.create("v1/nodes", json!({"metadata": {"name": "n1"}})).await;
+        api.change("v1/nodes", "", "n1", ready("True")).await;
+        api.settle().await;
+        let kind = "certificates.k8s.io/v1/certificatesigningrequests";
+        let asked = csr(KUBE_APISERVER_CLIENT_KUBELET, "system:bootstrap:x", &[], "client auth");
+        api.acting_as("system:bootstrap:x").create(kind, asked).await;
+        api.settle().await;
+        assert!(api.get(kind, "", "r").await.unwrap()["status"]["conditions"].is_null(), "n1 is up");
+        api.change("v1/nodes", "", "n1", ready("Unknown")).await;
+        tokio::time::sleep(std::time::Duration::from_secs(120)).await;
+        api.settle().await;
+        let conditions = api.get(kind, "", "r").await.unwrap()["status"]["conditions"].clone();
+        assert_eq!(conditions[0]["type"], "Approved", "a node that is down may join anew");
     }
 
     #[tokio::test(start_paused = true)]

@@ -1,0 +1,80 @@
+//! One output with its mode and its sizes: what becomes of each event on the way to it.
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kelson_transport::BoxFuture;
+
+use crate::batch::Queue;
+use crate::counters::{Counters, Part};
+use crate::event::{Event, Level};
+use crate::options::{Mode, Truncation};
+use crate::output::{Entry, Output};
+
+/// Says of an event that its objects were left out (upstream's annotation).
+const TRUNCATED: &str = "audit.k8s.io/truncated";
+
+/// An output as requests reach it.
+pub struct Backend {
+    pub output: Arc<dyn Output>,
+    pub part: Part,
+    pub mode: Mode,
+    pub truncation: Truncation,
+    /// In mode batch.
+    pub queue: Option<Queue>,
+    pub counters: Arc<Counters>,
+}
+
+/// What became of an event at once.
+pub enum Taken {
+    /// It is queued, or lost in a way that does not concern the request.
+    Done,
+    /// It is written when this resolves; the answer is whether the request may go on.
+    Wait(BoxFuture<bool>),
+    /// It is lost, and the request must not go on.
+    Refused,
+}
+
+impl Backend {
+    /// Takes an event, whose JSON is `item`.
+    pub fn take(&self, event: &Event, item: &Bytes) -> Taken {
+        let Some(entry) = self.entry(event, item) else {
+            self.counters.lost(Part::Truncate, 1, "event is too large even after truncating");
+            return self.failed();
+        };
+        if let Some(queue) = &self.queue {
+            if !queue.push(entry) {
+                self.counters.lost(Part::Buffered, 1, "audit buffer queue blocked");
+            }
+            return Taken::Done;
+        }
+        let (write, counters, part) = (self.output.write(vec![entry]), Arc::clone(&self.counters), self.part);
+        let strict = self.mode == Mode::BlockingStrict;
+        Taken::Wait(Box::pin(async move {
+            let written = write.await;
+            if let Err(why) = &written {
+                counters.lost(part, 1, why);
+            }
+            written.is_ok() || !strict
+        }))
+    }
+
+    fn failed(&self) -> Taken {
+        if self.mode == Mode::BlockingStrict { Taken::Refused } else { Taken::Done }
+    }
+
+    /// The event as it is written; `None` when it is too large whatever is left out.
+    fn entry(&self, event: &Event, item: &Bytes) -> Option<Entry> {
+        let max = self.truncation.event_bytes_max;
+        if !self.truncation.enabled || item.len() <= max {
+            return Some(self.output.entry(event, item));
+        }
+        if event.level < Level::Request {
+            return None;
+        }
+        let mut short = event.clone();
+        (short.request_object, short.response_object) = (None, None);
+        short.annotations.insert(TRUNCATED.to_owned(), "true".to_owned());
+        let item = short.json();
+        (item.len() <= max).then(|| self.output.entry(&short, &item))
+    }
+}

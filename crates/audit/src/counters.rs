@@ -1,0 +1,83 @@
+//! What is counted of audit, under upstream's names (`apiserver_audit_*`).
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use kelson_metrics::Families;
+use parking_lot::Mutex;
+use tokio::time::Instant;
+
+use crate::event::Level;
+
+/// Who could not do its part with an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// The log.
+    Log,
+    /// The webhook.
+    Webhook,
+    /// A queue without room.
+    Buffered,
+    /// An event that is too large even without its objects.
+    Truncate,
+}
+
+impl Part {
+    const ALL: [(Self, &'static str); 4] =
+        [(Self::Log, "log"), (Self::Webhook, "webhook"), (Self::Buffered, "buffered"), (Self::Truncate, "truncate")];
+}
+
+/// How often the log says that events are lost.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
+
+#[derive(Debug, Default)]
+pub struct Counters {
+    events: AtomicU64,
+    rejected: AtomicU64,
+    levels: [AtomicU64; 4],
+    errors: [AtomicU64; 4],
+    told: Mutex<Option<Instant>>,
+}
+
+impl Counters {
+    pub fn event(&self) {
+        self.events.fetch_add(1, Ordering::Relaxed);
+    }
+    /// A request is refused because its event could not be written.
+    pub fn rejected(&self) {
+        self.rejected.fetch_add(1, Ordering::Relaxed);
+    }
+    pub fn level(&self, level: Level) {
+        self.levels[level as usize].fetch_add(1, Ordering::Relaxed);
+    }
+    /// Counts events that are lost, and says it in the log from time to time.
+    pub fn lost(&self, part: Part, events: usize, why: &str) {
+        self.errors[part as usize].fetch_add(events as u64, Ordering::Relaxed);
+        let mut told = self.told.lock();
+        if told.is_none_or(|at| at.elapsed() >= TOLD_EVERY) {
+            *told = Some(Instant::now());
+            tracing::error!(?part, events, why, "audit events are lost");
+        }
+    }
+    #[cfg(test)]
+    pub fn errors(&self, part: Part) -> u64 {
+        self.errors[part as usize].load(Ordering::Relaxed)
+    }
+    /// Adds the families to a scrape.
+    pub fn scrape(&self, families: &mut Families) {
+        let read = |n: &AtomicU64| n.load(Ordering::Relaxed) as f64;
+        let events = "Counter of audit events generated and sent to the audit backend.";
+        families.counter("apiserver_audit_event_total", events).sample(&[], read(&self.events));
+        let rejected = "Counter of apiserver requests rejected due to an error in audit logging backend.";
+        families.counter("apiserver_audit_requests_rejected_total", rejected).sample(&[], read(&self.rejected));
+        let mut levels =
+            families.counter("apiserver_audit_level_total", "Requests by the level that the policy gave them.");
+        for level in Level::ALL {
+            levels.sample(&[("level", level.as_str())], read(&self.levels[level as usize]));
+        }
+        let mut errors =
+            families.counter("apiserver_audit_error_total", "Events that were lost, by the part that lost them.");
+        for (part, name) in Part::ALL {
+            errors.sample(&[("plugin", name)], read(&self.errors[part as usize]));
+        }
+    }
+}

@@ -1,0 +1,223 @@
+//! What the flags of audit say (upstream `server/options/audit.go`), with their defaults. Reading a command line is the
+//! binary's.
+use std::path::PathBuf;
+use std::time::Duration;
+
+/// All of it.
+#[derive(Debug, Clone, Default)]
+pub struct Options {
+    /// `--audit-policy-file`; without one nothing is written.
+    pub policy_file: Option<PathBuf>,
+    /// `--audit-log-*`.
+    pub log: LogOptions,
+    /// `--audit-webhook-*`.
+    pub webhook: WebhookOptions,
+}
+
+/// Whether requests wait for their events.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Mode {
+    /// They do not; events that find no room in the queue are lost, and counted.
+    Batch,
+    /// They do; an event that cannot be written is lost, and counted.
+    Blocking,
+    /// They do; a request whose first event cannot be written is refused.
+    BlockingStrict,
+}
+
+impl std::str::FromStr for Mode {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(match text {
+            "batch" => Self::Batch,
+            "blocking" => Self::Blocking,
+            "blocking-strict" => Self::BlockingStrict,
+            other => {
+                return Err(format!("invalid audit mode {other}, allowed modes are batch,blocking,blocking-strict"));
+            }
+        })
+    }
+}
+
+/// The form of events in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Format {
+    /// A JSON document a line.
+    Json,
+    /// A line of text, without objects.
+    Legacy,
+}
+
+impl std::str::FromStr for Format {
+    type Err = String;
+    fn from_str(text: &str) -> Result<Self, String> {
+        Ok(match text {
+            "json" => Self::Json,
+            "legacy" => Self::Legacy,
+            other => return Err(format!("invalid audit log format {other}, allowed formats are \"legacy,json\"")),
+        })
+    }
+}
+
+/// How events wait before they are written (mode batch alone).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Batching {
+    /// Events that wait at once.
+    pub buffer_size: usize,
+    /// Events written together.
+    pub batch_max: usize,
+    /// How long a batch that is not full waits for more.
+    pub wait_max: Duration,
+    /// Batches a second, and how many at once after a pause; `None` as many as there are.
+    pub throttle: Option<(f32, usize)>,
+}
+
+/// How large events and batches may be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Truncation {
+    /// Whether anything is truncated at all.
+    pub enabled: bool,
+    /// Bytes of a batch; a larger one is written in parts.
+    pub batch_bytes_max: usize,
+    /// Bytes of an event; a larger one loses its objects, and is lost when that is not enough.
+    pub event_bytes_max: usize,
+}
+
+impl Default for Truncation {
+    fn default() -> Self {
+        Self { enabled: false, batch_bytes_max: 10 * 1024 * 1024, event_bytes_max: 100 * 1024 }
+    }
+}
+
+/// The log.
+#[derive(Debug, Clone)]
+pub struct LogOptions {
+    /// Where; `-` is standard output, `None` is no log.
+    pub path: Option<PathBuf>,
+    /// Days that rotated files stay; 0: for any time.
+    pub age_days_max: u32,
+    /// Rotated files that stay; 0: any number.
+    pub backups_max: usize,
+    /// Megabytes from which on the file is rotated; 0: never.
+    pub size_mb_max: u64,
+    /// Whether rotated files are compressed (gzip).
+    pub compress: bool,
+    /// The form of events.
+    pub format: Format,
+    /// Whether requests wait.
+    pub mode: Mode,
+    /// The queue of mode batch.
+    pub batching: Batching,
+    /// Sizes.
+    pub truncation: Truncation,
+}
+
+impl Default for LogOptions {
+    fn default() -> Self {
+        Self {
+            path: None,
+            age_days_max: 366,
+            backups_max: 100,
+            size_mb_max: 100,
+            compress: false,
+            format: Format::Json,
+            mode: Mode::Blocking,
+            batching: Batching { buffer_size: 10_000, batch_max: 1, wait_max: Duration::ZERO, throttle: None },
+            truncation: Truncation::default(),
+        }
+    }
+}
+
+/// The webhook.
+#[derive(Debug, Clone)]
+pub struct WebhookOptions {
+    /// A kubeconfig that says where and with what credentials; `None` is no webhook.
+    pub config_file: Option<PathBuf>,
+    /// Pause before the first of the four repetitions of a call that failed.
+    pub initial_backoff: Duration,
+    /// Whether requests wait.
+    pub mode: Mode,
+    /// The queue of mode batch.
+    pub batching: Batching,
+    /// Sizes.
+    pub truncation: Truncation,
+}
+
+impl Default for WebhookOptions {
+    fn default() -> Self {
+        Self {
+            config_file: None,
+            initial_backoff: Duration::from_secs(10),
+            mode: Mode::Batch,
+            batching: Batching {
+                buffer_size: 10_000,
+                batch_max: 400,
+                wait_max: Duration::from_secs(30),
+                throttle: Some((10.0, 15)),
+            },
+            truncation: Truncation::default(),
+        }
+    }
+}
+
+impl Options {
+    /// What is wrong with the numbers of the outputs that are used.
+    ///
+    /// # Errors
+    /// All faults, one a line.
+    pub fn check(&self) -> Result<(), String> {
+        let mut faults = Vec::new();
+        if self.log.path.is_some() {
+            check("log", self.log.mode, &self.log.batching, &self.log.truncation, &mut faults);
+        }
+        if self.webhook.config_file.is_some() {
+            let w = &self.webhook;
+            check("webhook", w.mode, &w.batching, &w.truncation, &mut faults);
+        }
+        if faults.is_empty() { Ok(()) } else { Err(faults.join("\n")) }
+    }
+}
+
+fn check(name: &str, mode: Mode, batching: &Batching, truncation: &Truncation, faults: &mut Vec<String>) {
+    let mut positive = |what: &str, value: f64| {
+        if value <= 0.0 {
+            faults.push(format!("invalid audit {what} {value}, must be a positive number"));
+        }
+    };
+    if mode == Mode::Batch {
+        positive(&format!("batch {name} buffer size"), batching.buffer_size as f64);
+        positive(&format!("batch {name} max batch size"), batching.batch_max as f64);
+        if let Some((qps, burst)) = batching.throttle {
+            positive(&format!("batch {name} throttle QPS"), qps.into());
+            positive(&format!("batch {name} throttle burst"), burst as f64);
+        }
+    }
+    positive(&format!("truncate {name} max event size"), truncation.event_bytes_max as f64);
+    if truncation.batch_bytes_max < truncation.event_bytes_max {
+        let (batch, event) = (truncation.batch_bytes_max, truncation.event_bytes_max);
+        faults.push(format!(
+            "invalid audit truncate {name} max batch size {batch}, must be greater than max event size ({event})"
+        ));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_what_is_used_is_judged() {
+        let mut options = Options::default();
+        options.log.batching.buffer_size = 0;
+        options.webhook.batching.throttle = Some((0.0, 1));
+        options.webhook.truncation.event_bytes_max = usize::MAX;
+        assert_eq!(options.check(), Ok(()));
+        options.log.path = Some("-".into());
+        assert_eq!(options.check(), Ok(()), "a log that blocks has no queue");
+        options.log.mode = Mode::Batch;
+        options.webhook.config_file = Some("x".into());
+        let faults = options.check().unwrap_err();
+        assert_eq!(faults.lines().count(), 3, "{faults}");
+        assert!(faults.contains("invalid audit batch log buffer size 0, must be a positive number"), "{faults}");
+    }
+}

@@ -7,6 +7,7 @@ use ipnet::IpNet;
 use kelson_serving::Port;
 
 use crate::args::{LogArgs, NodeArgs};
+use crate::audit::AuditArgs;
 
 /// Kubernetes in one binary.
 #[derive(Parser, Debug)]
@@ -83,6 +84,8 @@ pub struct ServerArgs {
     /// Default admission plugins not to run.
     #[arg(long, value_name = "PLUGINS", value_delimiter = ',')]
     pub disable_admission_plugins: Vec<String>,
+    #[command(flatten)]
+    pub audit: AuditArgs,
     #[command(flatten)]
     pub metrics: MetricsArgs,
     #[command(flatten)]

@@ -44,8 +44,8 @@ const TOKEN_FILE: &str = "node-token";
 
 /// How long the control plane's parts may take to end, each. Their sum stays below the 30 s after which supervisors kill.
 const PART_END_MAX: Duration = Duration::from_secs(5);
-/// How long open requests and the store may take.
-const API_END_MAX: Duration = Duration::from_secs(12);
+/// How long open requests, and what audit has still to write, may take.
+const API_END_MAX: Duration = Duration::from_secs(14);
 
 /// A running control plane.
 pub struct ControlPlane {
@@ -77,6 +77,7 @@ impl ControlPlane {
         let api = {
             let mut config = api_config(args, &ranges, store, &pki, &certificates, address)?;
             config.tasks = tasks.child("apiserver");
+            config.audit = kelson_audit::Audit::open(&args.audit.options(), Arc::clone(&clock))?;
             ApiServer::start(config).await?
         };
         api.ready().await;

@@ -3,6 +3,7 @@
 
 mod agent;
 mod args;
+mod audit;
 mod certificates;
 mod cleanup;
 mod cli;

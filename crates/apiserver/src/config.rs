@@ -5,12 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use kelson_audit::Audit;
 use kelson_meta::{Clock, SystemClock};
 use kelson_pki::{Key, PublicKey, SwappableCertificate};
 use kelson_store::Store;
 use kelson_tasks::Tasks;
-
-use crate::request::audit::AuditSink;
 
 /// One of `--authorization-mode`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -106,8 +105,8 @@ pub struct Config {
     pub writes_in_flight_max: usize,
     /// `--request-timeout` for all but watches and streams.
     pub request_timeout: Duration,
-    /// Where audit events go; `None`: nobody audits.
-    pub audit: Option<Arc<dyn AuditSink>>,
+    /// Which requests are written down, and where to; `None`: none are. The server closes it when its last request is over.
+    pub audit: Option<Arc<Audit>>,
     /// The group that the server's tasks belong to.
     pub tasks: Tasks,
     /// `--cluster-domain`.

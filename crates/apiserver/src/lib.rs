@@ -31,7 +31,6 @@ mod write;
 
 pub use catalog::{Behaviour, Catalog, Conversion, Converter, DynamicSchema, ObjectSchema, Served, Sub};
 pub use config::{AuthorizationMode, Config, KubeletConfig, ServiceAccountConfig, ServingConfig, StartError};
-pub use request::audit::{AuditEvent, AuditSink, AuditStage};
 pub use request::route::RequestInfo;
 pub use shared::Server;
 pub use shared::readiness::ComponentCheck;

@@ -54,6 +54,9 @@ impl ApiServer {
         let flow: Arc<dyn Flow> = Arc::new(InFlight::new(config.reads_in_flight_max, config.writes_in_flight_max));
         let auth = identity::auth(&config, &objects)?;
         let metrics = Metrics::new(store.clone(), Arc::clone(&flow));
+        if let Some(audit) = &config.audit {
+            metrics.show(|registry| audit.register(registry));
+        }
         let charges = Arc::new(Charges::default());
         let admission = admission::chain(&config, &objects, &auth, &catalog, metrics.admission(), charges.clone())?;
         let routes = Arc::new(Routes::new(Arc::clone(&catalog)));
@@ -141,9 +144,12 @@ impl Running {
     pub fn server(&self) -> &Arc<Server> {
         &self.server
     }
-    /// Refuses new connections, ends watches, waits a while for the rest. The store stays open: it is its owner's.
+    /// Refuses new connections, ends watches, waits a while for the rest, and for what audit has still to write. The store stays open: it is its owner's.
     pub async fn shutdown(&self) {
         self.server.health.set_stopping();
         self.server.tasks.shutdown(DRAIN_TIMEOUT).await;
+        if let Some(audit) = &self.server.config.audit {
+            audit.close().await;
+        }
     }
 }

@@ -3,55 +3,168 @@ mod common;
 
 use std::sync::Arc;
 
-use common::Api;
+use bytes::Bytes;
+use common::{Api, admin};
 use http_body_util::BodyExt as _;
-use kelson_apiserver::{AuditEvent, AuditSink, AuditStage};
+use kelson_audit::{Audit, Entry, Event, Mode, Output, Policy, Truncation, WebhookOptions};
 use kelson_auth::UserInfo;
+use kelson_transport::BoxFuture;
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
-/// Keeps what it hears.
+/// Keeps what it hears, or refuses it.
 #[derive(Default)]
-struct Heard(Mutex<Vec<AuditEvent>>);
+struct Heard {
+    events: Mutex<Vec<Value>>,
+    broken: bool,
+}
 
-impl AuditSink for Heard {
-    fn record(&self, event: &AuditEvent) {
-        self.0.lock().push(event.clone());
+#[derive(Clone)]
+struct Shared(Arc<Heard>);
+
+impl Output for Shared {
+    fn name(&self) -> &'static str {
+        "webhook"
+    }
+    fn entry(&self, _event: &Event, item: &Bytes) -> Entry {
+        Entry(item.clone())
+    }
+    fn write(&self, batch: Vec<Entry>) -> BoxFuture<Result<(), String>> {
+        let heard = Arc::clone(&self.0);
+        Box::pin(async move {
+            if heard.broken {
+                return Err("broken".to_owned());
+            }
+            let events = batch.into_iter().map(|e| serde_json::from_slice(&e.0).expect("JSON"));
+            heard.events.lock().extend(events);
+            Ok(())
+        })
     }
 }
 
 impl Heard {
     /// Of the requests for a path: stage, code, and one annotation.
-    fn of(&self, path: &str, annotation: &str) -> Vec<(AuditStage, u16, String)> {
-        let events = self.0.lock();
-        let told = events.iter().filter(|e| e.uri == path).map(|e| {
-            let code = e.code.map_or(0, |c| c.as_u16());
-            (e.stage, code, e.annotations.get(annotation).cloned().unwrap_or_default())
+    fn of(&self, path: &str, annotation: &str) -> Vec<(String, u64, String)> {
+        let text = |v: &Value| v.as_str().unwrap_or("").to_owned();
+        let events = self.events.lock();
+        let told = events.iter().filter(|e| e["requestURI"] == path).map(|e| {
+            let code = e["responseStatus"]["code"].as_u64().unwrap_or(0);
+            (text(&e["stage"]), code, text(&e["annotations"][annotation]))
         });
         told.collect()
     }
+    /// The last event of a path.
+    fn last(&self, path: &str) -> Value {
+        let events = self.events.lock();
+        events.iter().rfind(|e| e["requestURI"] == path).cloned().unwrap_or_default()
+    }
+}
+
+/// A server whose requests for config maps and secrets are written down as these rules say.
+async fn audited(rules: &str, broken: bool) -> (Api, Arc<Heard>) {
+    let heard = Arc::new(Heard { broken, ..Heard::default() });
+    let text = format!("apiVersion: audit.k8s.io/v1\nkind: Policy\nrules:\n{rules}");
+    let mut audit = Audit::new(Policy::parse(text.as_bytes()).expect("a policy"));
+    let output = Arc::new(Shared(Arc::clone(&heard)));
+    audit.add(output, Mode::BlockingStrict, WebhookOptions::default().batching, Truncation::default());
+    (Api::with(|config| config.audit = Some(Arc::new(audit))).await, heard)
+}
+
+fn got(path: &str) -> http::Request<Bytes> {
+    http::Request::builder().uri(path).body(Bytes::new()).expect("request")
 }
 
 #[tokio::test]
 async fn the_audit_hears_who_decided() {
-    let heard = Arc::new(Heard::default());
-    let sink = Arc::clone(&heard);
-    let api = Api::with(|config| config.audit = Some(sink)).await;
+    let (api, heard) = audited("- {level: Metadata, resources: [{resources: [configmaps, secrets]}]}", false).await;
     let missing = "/api/v1/namespaces/missing/configmaps";
     let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}});
     assert_eq!(api.call("POST", missing, map).await.0, 404);
-    let (received, complete) = (AuditStage::RequestReceived, AuditStage::ResponseComplete);
+    let stage = |stage: &str, code, note: &str| (stage.to_owned(), code, note.to_owned());
     let refused_by = heard.of(missing, "admission.kelson/refused-by");
-    assert_eq!(refused_by, [(received, 0, String::new()), (complete, 404, "NamespaceLifecycle".to_owned())]);
+    let expected = [stage("RequestReceived", 0, ""), stage("ResponseComplete", 404, "NamespaceLifecycle")];
+    assert_eq!(refused_by, expected);
     assert_eq!(heard.of(missing, "authorization.k8s.io/decision")[1].2, "allow");
+    let last = heard.last(missing);
+    assert_eq!(last["responseStatus"]["reason"], "NotFound", "{last}");
+    assert_eq!(last["objectRef"]["name"], "x", "the body names it");
+    assert!(last.get("requestObject").is_none(), "metadata is no object");
 
     let secrets = "/api/v1/secrets";
-    let request = http::Request::builder().uri(secrets).body(bytes::Bytes::new()).expect("request");
-    let answer = api.send(UserInfo::new("jane", ["dev"]), request).await;
+    let answer = api.send(UserInfo::new("jane", ["dev"]), got(secrets)).await;
     assert_eq!(answer.status(), 403);
-    assert_eq!(heard.of(secrets, "").len(), 1, "the answer is not sent yet");
+    let decision = &heard.of(secrets, "authorization.k8s.io/decision")[1];
+    assert_eq!(*decision, stage("ResponseComplete", 403, "forbid"), "told before it is sent");
+    assert_eq!(answer.headers()["audit-id"].to_str().ok(), heard.last(secrets)["auditID"].as_str());
+    assert_eq!(api.call("GET", "/api/v1/pods", Value::Null).await.0, 200);
+    assert!(heard.of("/api/v1/pods", "").is_empty(), "no rule names them");
+}
+
+#[tokio::test]
+async fn objects_are_written_as_the_level_says() {
+    let rules = "- {level: RequestResponse, omitManagedFields: true, resources: [{resources: [secrets]}]}\n\
+                 - {level: Request, omitStages: [RequestReceived], resources: [{resources: [configmaps]}]}";
+    let (api, heard) = audited(rules, false).await;
+    let secrets = "/api/v1/namespaces/default/secrets";
+    for name in ["a", "b"] {
+        let filling = "x".repeat(50_000);
+        api.create(secrets, json!({"metadata": {"name": name}, "stringData": {"k": "v", "filling": filling}})).await;
+    }
+    let made = heard.last(secrets);
+    assert_eq!(made["requestObject"]["stringData"]["k"], "v", "as it was sent");
+    assert_eq!(made["responseObject"]["data"]["k"], "dg==", "as it was answered");
+    assert!(made["responseObject"]["metadata"].get("managedFields").is_none(), "{made}");
+
+    // A list is made in pieces, and told of when they are sent.
+    let answer = api.send(admin(), got(secrets)).await;
+    assert_eq!(heard.of(secrets, "").len(), 5, "received");
     answer.into_body().collect().await.expect("a body");
-    assert_eq!(heard.of(secrets, "authorization.k8s.io/decision")[1], (complete, 403, "forbid".to_owned()));
+    while heard.of(secrets, "").len() < 6 {
+        tokio::task::yield_now().await;
+    }
+    let listed = heard.last(secrets);
+    assert_eq!(listed["responseObject"]["items"].as_array().map(Vec::len), Some(2), "{listed}");
+
+    let protobuf = [("accept", "application/vnd.kubernetes.protobuf")];
+    assert_eq!(api.raw("GET", &format!("{secrets}/a"), &protobuf, "").await.status(), 200);
+    assert_eq!(heard.last(&format!("{secrets}/a"))["responseObject"]["metadata"]["name"], "a", "in JSON");
+
+    let map = "/api/v1/namespaces/default/configmaps/kube-root-ca.crt";
+    api.call("PATCH", map, json!({"data": {"x": "y"}})).await;
+    let patched = heard.last(map);
+    assert_eq!(patched["requestObject"], json!({"data": {"x": "y"}}));
+    assert!(patched.get("responseObject").is_none());
+    assert_eq!(heard.of(map, "").len(), 1, "one stage is left out");
+}
+
+#[tokio::test]
+async fn who_asked_and_whom_they_asked_to_be() {
+    let (api, heard) = audited("- {level: Metadata, resources: [{resources: [secrets]}]}", false).await;
+    let path = "/api/v1/namespaces/default/secrets";
+    let answer = api.raw("GET", path, &[("impersonate-user", "jane"), ("x-forwarded-for", "192.0.2.9")], "").await;
+    assert_eq!(answer.status(), 403);
+    let told = heard.last(path);
+    assert_eq!((&told["user"]["username"], &told["impersonatedUser"]["username"]), (&json!("admin"), &json!("jane")));
+    assert_eq!(told["sourceIPs"], json!(["192.0.2.9", "127.0.0.1"]));
+    // One who may not be another is told of as well.
+    let request = http::Request::builder().uri(path).header("impersonate-user", "admin").body(Bytes::new());
+    assert_eq!(api.send(UserInfo::new("jane", ["dev"]), request.expect("request")).await.status(), 403);
+    let told = heard.last(path);
+    assert_eq!((&told["user"]["username"], told.get("impersonatedUser")), (&json!("jane"), None));
+    assert_eq!(told["stage"], "ResponseComplete");
+}
+
+#[tokio::test]
+async fn a_request_that_must_be_told_of_and_cannot_is_refused() {
+    let (api, _) = audited("- {level: Metadata, resources: [{resources: [secrets]}]}", true).await;
+    let (code, status) = api.call("GET", "/api/v1/secrets", Value::Null).await;
+    assert_eq!((code, &status["message"]), (500, &json!("Internal error occurred: failed to store audit event")));
+    assert_eq!(api.call("GET", "/api/v1/pods", Value::Null).await.0, 200);
+    let metrics = api.call("GET", "/metrics", Value::Null).await.1;
+    let text = metrics.as_str().expect("text");
+    for line in ["apiserver_audit_requests_rejected_total 1", "apiserver_audit_error_total{plugin=\"webhook\"} 1"] {
+        assert!(text.lines().any(|l| l == line), "{line}");
+    }
 }
 
 #[tokio::test]

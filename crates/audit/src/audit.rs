@@ -9,7 +9,7 @@ use kelson_meta::Clock;
 use kelson_metrics::Registry;
 use kelson_tasks::{OnPanic, Tasks};
 use kelson_transport::BoxFuture;
-use tokio::sync::Semaphore;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use crate::backend::{Backend, Taken};
@@ -26,8 +26,11 @@ use crate::webhook::Webhook;
 
 /// Events of requests that are over, which wait for an output that blocks.
 const DETACHED_MAX: usize = 10_000;
+/// Copies of answers that are being sent, all of them together, in units of [`ROOM_UNIT_BYTES`].
+const ROOM_UNITS: usize = 64 * 1024;
+const ROOM_UNIT_BYTES: usize = 1024;
 /// How long the end of the process waits for the outputs.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Bytes of a batch where nothing is truncated: what one write may hold in memory a second time.
 const BATCH_BYTES_MAX: usize = 10 * 1024 * 1024;
 
@@ -66,6 +69,7 @@ pub struct Audit {
     tasks: Tasks,
     closing: CancellationToken,
     detached: Arc<Semaphore>,
+    room: Arc<Semaphore>,
 }
 
 impl Audit {
@@ -108,6 +112,7 @@ impl Audit {
             tasks: Tasks::root("audit"),
             closing: CancellationToken::new(),
             detached: Arc::new(Semaphore::new(DETACHED_MAX)),
+            room: Arc::new(Semaphore::new(ROOM_UNITS)),
         }
     }
 
@@ -172,6 +177,12 @@ impl Audit {
             written.await;
             drop(place);
         });
+    }
+
+    /// Room for a copy of so many bytes, which is given back with the answer; `None` when there is none.
+    pub fn room(&self, bytes: usize) -> Option<OwnedSemaphorePermit> {
+        let units = u32::try_from(bytes.div_ceil(ROOM_UNIT_BYTES)).ok()?;
+        Arc::clone(&self.room).try_acquire_many_owned(units).ok()
     }
 
     /// Counts a request that is refused because its event could not be written.

@@ -153,8 +153,8 @@ mod tests {
             ("level: Metadata, resources: [{resources: ['*/status']}]", "a", "get /nodes/status /n", Metadata),
             ("level: Metadata, resources: [{resources: ['*/status']}]", "a", "get /nodes /n", None),
             ("level: Metadata, resources: [{resources: ['*']}]", "a", "get /nodes/status /n", Metadata),
-            ("level: Request, resources: [{resources: [pods], resourceNames: [y]}]", "a", "get /pods x/y", Request),
-            ("level: Request, resources: [{resources: [pods], resourceNames: [y]}]", "a", "get /pods x/z", None),
+            ("level: Request, resources: [{resources: [pods], resourceNames: [p]}]", "a", "get /pods x/p", Request),
+            ("level: Request, resources: [{resources: [pods], resourceNames: [p]}]", "a", "get /pods x/q", None),
         ] {
             check(rules, user, asked, level);
         }

@@ -18,6 +18,9 @@ use crate::write::delete;
 use crate::write::patch;
 use crate::write::update;
 
+/// Audit annotation: the version that was asked for will not be served for ever (upstream's name).
+const DEPRECATED: &str = "k8s.io/deprecated";
+
 /// Serves an authorized request.
 ///
 /// # Errors
@@ -43,6 +46,7 @@ pub async fn dispatch(cx: &RequestContext, body: RequestBody) -> Result<Answer, 
     };
     if let Some(text) = &served.warning {
         cx.warn(text.as_str());
+        cx.annotate(DEPRECATED, || "true".to_owned());
     }
     let own_namespace = served.is("", "namespaces");
     if !served.namespaced && !i.namespace.is_empty() && !own_namespace {

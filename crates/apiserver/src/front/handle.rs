@@ -6,24 +6,27 @@ use std::sync::Arc;
 use futures::FutureExt as _;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
+use kelson_admission::Notes;
+use kelson_auth::UserInfo;
 use kelson_meta::Status;
 use kelson_transport::TakesObjects;
 use parking_lot::Mutex;
 use tokio::time::Instant;
 
-use crate::front::audit::{self, Trail};
+use crate::front::audit::{self, Asked, Trail};
 use crate::front::identify::{self, Identity};
 use crate::front::{authorize, dispatch, flow, heavy};
 use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
 use crate::request::negotiate::{self, Accepted, View};
 use crate::request::query::Query;
-use crate::request::route::route;
+use crate::request::route::{RequestInfo, route};
 use crate::request::selectors::ParsedSelectors;
 use crate::shared::Server;
 use crate::shared::context::RequestContext;
 use crate::shared::metrics::Labels;
 use crate::shared::room::Class;
+use crate::shared::routes::Route;
 
 /// Serves one request.
 pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, identity: Identity) -> Answer {
@@ -37,57 +40,124 @@ pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, i
     let route = server.routes.find(&info, parts.uri.path());
     let labels = Labels::new(&info, route.as_ref());
     let audit_id = audit_id(&parts.headers);
-    let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
-    let in_process = matches!(identity, Identity::Known(_));
-    let takes_objects = in_process && parts.extensions.remove::<TakesObjects>().is_some();
-    let user = AssertUnwindSafe(identify::identify(server, &mut parts, identity)).catch_unwind().await;
-    let mut answer = match user.unwrap_or_else(|_| Err(fault())) {
-        Err(status) => answer::status(&status, &errors_as),
-        Ok(user) => {
-            let class = Class::of(&user, in_process);
-            let cx = RequestContext {
-                server: Arc::clone(server),
-                method: parts.method,
-                uri: parts.uri,
-                headers: parts.headers,
-                query,
-                info,
-                selectors,
-                accepted,
-                route,
-                audit_id: audit_id.clone(),
-                user,
-                takes_objects,
-                upgrade: Mutex::new(upgrade),
-                warnings: Mutex::default(),
-                notes: Mutex::default(),
-            };
-            serve(&Arc::new(cx), body, class, &errors_as).await
+    let head = Head { query, selectors, info, accepted, errors_as, route, audit_id: audit_id.clone() };
+    let certificate = identity.has_certificate();
+    let proven = AssertUnwindSafe(identify::authenticate(server, &mut parts, &identity)).catch_unwind().await;
+    let mut answer = match proven.unwrap_or_else(|_| Err(fault())) {
+        Err(status) => {
+            Trail::unbelieved(server, head.asked(&parts, &identity), certificate).await;
+            answer::status(&status, &errors_as)
         }
+        Ok(user) => match Trail::begin(server, head.asked(&parts, &identity), &user).await {
+            Err(status) => answer::status(&status, &errors_as),
+            Ok(trail) => identified(server, parts, body, head, (user, &identity), trail).await,
+        },
     };
     answer.headers_mut().insert(audit::AUDIT_ID, audit_id);
     server.metrics.done(&labels, answer.status(), started.elapsed());
     answer
 }
 
+/// What was read of a request's head.
+struct Head {
+    query: Query,
+    selectors: ParsedSelectors,
+    info: RequestInfo,
+    accepted: Option<Accepted>,
+    errors_as: Accepted,
+    route: Option<Route>,
+    audit_id: HeaderValue,
+}
+
+impl Head {
+    fn asked<'a>(&'a self, parts: &'a Parts, identity: &Identity) -> Asked<'a> {
+        let long = flow::is_long_running(&self.info, &self.query);
+        Asked { parts, info: &self.info, audit_id: &self.audit_id, peer: identity.peer(), long }
+    }
+}
+
+/// Serves a request whose sender is known, as whom the sender asks to be.
+async fn identified(
+    server: &Arc<Server>,
+    mut parts: Parts,
+    body: RequestBody,
+    head: Head,
+    (user, identity): (Arc<UserInfo>, &Identity),
+    mut trail: Option<Trail>,
+) -> Answer {
+    let errors_as = head.errors_as;
+    let other = AssertUnwindSafe(identify::impersonate(server, &mut parts, &user)).catch_unwind().await;
+    let user = match other.unwrap_or_else(|_| Err(fault())) {
+        Err(status) => {
+            let answer = answer::status(&status, &errors_as);
+            return match trail {
+                Some(trail) => trail.end(&Notes::default(), answer, false).await,
+                None => answer,
+            };
+        }
+        Ok(None) => user,
+        Ok(Some(other)) => {
+            if let Some(trail) = &mut trail {
+                trail.impersonates(&other);
+            }
+            other
+        }
+    };
+    let in_process = matches!(identity, Identity::Known(_));
+    let takes_objects = in_process && parts.extensions.remove::<TakesObjects>().is_some();
+    let upgrade = parts.extensions.remove::<hyper::upgrade::OnUpgrade>();
+    let class = Class::of(&user, in_process);
+    let cx = RequestContext {
+        server: Arc::clone(server),
+        method: parts.method,
+        uri: parts.uri,
+        headers: parts.headers,
+        query: head.query,
+        info: head.info,
+        selectors: head.selectors,
+        accepted: head.accepted,
+        route: head.route,
+        audit_id: head.audit_id,
+        audited: trail.is_some(),
+        user,
+        takes_objects,
+        upgrade: Mutex::new(upgrade),
+        warnings: Mutex::default(),
+        notes: Mutex::default(),
+    };
+    serve(&Arc::new(cx), body, class, &errors_as, trail).await
+}
+
 /// The filters between the knowledge of who asks and the answer.
-async fn serve(cx: &Arc<RequestContext>, body: RequestBody, class: Class, errors_as: &Accepted) -> Answer {
-    let trail = Trail::begin(cx);
-    let outcome = AssertUnwindSafe(filters(cx, body, class)).catch_unwind().await;
+async fn serve(
+    cx: &Arc<RequestContext>,
+    body: RequestBody,
+    class: Class,
+    errors_as: &Accepted,
+    mut trail: Option<Trail>,
+) -> Answer {
+    let outcome = AssertUnwindSafe(filters(cx, body, class, trail.as_mut())).catch_unwind().await;
     let panicked = outcome.is_err();
     let answered = outcome.unwrap_or_else(|_| Err(fault()));
     let mut answer = answered.unwrap_or_else(|status| answer::status(&status, errors_as));
     cx.put_warnings(answer.headers_mut());
-    match trail {
-        Some(trail) => trail.end(cx, answer, panicked),
-        None => answer,
-    }
+    let Some(trail) = trail else { return answer };
+    let notes = cx.notes.lock().clone();
+    trail.end(&notes, answer, panicked).await
 }
 
-async fn filters(cx: &Arc<RequestContext>, body: RequestBody, class: Class) -> Result<Answer, Status> {
+async fn filters(
+    cx: &Arc<RequestContext>,
+    body: RequestBody,
+    class: Class,
+    trail: Option<&mut Trail>,
+) -> Result<Answer, Status> {
     authorize::authorize(cx).await?;
     let mut bytes = cx.server.bodies.enter(Arc::clone(&cx.user), class);
     let body = flow::read_body(cx, body, &mut bytes).await?;
+    if let (Some(trail), RequestBody::Whole(bytes)) = (trail, &body) {
+        trail.sent(&cx.info, &cx.headers, bytes);
+    }
     if flow::is_long_running(&cx.info, &cx.query) {
         // Streams and proxies are the deepest of all futures: boxed, so that they do not widen those of other requests.
         return Box::pin(dispatch::dispatch(cx, body)).await;

@@ -1,4 +1,5 @@
 //! Identify: who asks, by certificate or token, and who they ask to be.
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use http::request::Parts;
@@ -10,22 +11,41 @@ use crate::shared::Server;
 
 /// How a request came.
 pub enum Identity {
-    /// Over the network, with the client's certificate chain (its key is proven, its issuer is not).
-    Network(Arc<[CertificateDer<'static>]>),
+    /// Over the network.
+    Network {
+        /// The client's certificate chain: its key is proven, its issuer is not.
+        certificates: Arc<[CertificateDer<'static>]>,
+        /// The other end of the connection.
+        peer: IpAddr,
+    },
     /// From a component of this process.
     Known(Arc<UserInfo>),
 }
 
-/// The user that a request is served as. Headers that ask for impersonation are taken out.
+impl Identity {
+    /// The other end of the connection; loopback for components of this process.
+    pub fn peer(&self) -> IpAddr {
+        match self {
+            Self::Network { peer, .. } => *peer,
+            Self::Known(_) => Ipv4Addr::LOCALHOST.into(),
+        }
+    }
+    /// Whether a certificate was shown.
+    pub fn has_certificate(&self) -> bool {
+        matches!(self, Self::Network { certificates, .. } if !certificates.is_empty())
+    }
+}
+
+/// The user that the credentials prove. They are taken out of the headers.
 ///
 /// # Errors
-/// 401 for credentials that prove nothing, 403 for an impersonation that is not allowed.
-pub async fn identify(server: &Server, parts: &mut Parts, identity: Identity) -> Result<Arc<UserInfo>, Status> {
+/// 401 for credentials that prove nothing.
+pub async fn authenticate(server: &Server, parts: &mut Parts, identity: &Identity) -> Result<Arc<UserInfo>, Status> {
     let user = match identity {
-        Identity::Known(user) => user,
-        Identity::Network(certificates) => {
+        Identity::Known(user) => Arc::clone(user),
+        Identity::Network { certificates, .. } => {
             let path = parts.uri.path();
-            let credentials = Credentials { headers: &parts.headers, certificates: &certificates, path };
+            let credentials = Credentials { headers: &parts.headers, certificates, path };
             let found = server.auth.authenticator.authenticate(&credentials).await.map_err(|why| {
                 server.metrics.rejected_credentials();
                 if let Some(untold) = server.rejections.allow() {
@@ -39,8 +59,16 @@ pub async fn identify(server: &Server, parts: &mut Parts, identity: Identity) ->
     };
     // From here on nobody can log the credentials or pass them on to a backend.
     server.auth.authenticator.strip(&mut parts.headers);
-    let other = authenticate::impersonate(&parts.headers, &user, server.authorizer.as_ref()).await?;
-    Ok(other.map_or(user, |other| {
+    Ok(user)
+}
+
+/// Whom the user asks to be; `None` when they stay who they are. Headers that ask for it are taken out.
+///
+/// # Errors
+/// 403 for an impersonation that is not allowed.
+pub async fn impersonate(server: &Server, parts: &mut Parts, user: &UserInfo) -> Result<Option<Arc<UserInfo>>, Status> {
+    let other = authenticate::impersonate(&parts.headers, user, server.authorizer.as_ref()).await?;
+    Ok(other.map(|other| {
         authenticate::strip_impersonation(&mut parts.headers);
         Arc::new(other)
     }))

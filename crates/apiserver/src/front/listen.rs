@@ -1,6 +1,6 @@
 //! Listen: TCP, TLS, HTTP/1.1 and HTTP/2, with limits on everything a client can make the server hold. `peers` says how many
 //! connections each may have, `activity` when one is idle.
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -103,7 +103,7 @@ impl Listener {
             };
             let (tls, server_of) = (self.tls.clone(), Arc::clone(&server));
             server.tasks.spawn_graceful("api-connection", OnPanic::Contain, async move {
-                connection(server_of, tls, stream).await;
+                connection(server_of, tls, stream, peer.ip()).await;
                 drop(admitted);
             });
         }
@@ -129,7 +129,7 @@ fn tls(server: &Server, certificate: Arc<dyn rustls::server::ResolvesServerCert>
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-async fn connection(server: Arc<Server>, tls: TlsAcceptor, stream: TcpStream) {
+async fn connection(server: Arc<Server>, tls: TlsAcceptor, stream: TcpStream, peer: IpAddr) {
     // Small answers must not wait for more.
     let _ = stream.set_nodelay(true);
     let stream = match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
@@ -143,7 +143,7 @@ async fn connection(server: Arc<Server>, tls: TlsAcceptor, stream: TcpStream) {
     let stopping = server.tasks.token().clone();
     serve(stream, http2, &stopping, move |request| {
         let server = Arc::clone(&server);
-        let identity = Identity::Network(Arc::clone(&certificates));
+        let identity = Identity::Network { certificates: Arc::clone(&certificates), peer };
         async move {
             let (parts, body) = request.into_parts();
             handle::handle(&server, parts, RequestBody::Network(body), identity).await

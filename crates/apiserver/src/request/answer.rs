@@ -1,5 +1,7 @@
 //! Answers: a status line, headers and a body in the form the client accepts. What an object looks like in each view is
 //! `read`'s.
+use std::sync::Arc;
+
 use bytes::{BufMut as _, Bytes, BytesMut};
 use http::{HeaderValue, Response, StatusCode, header};
 use kelson_codec::Encoding;
@@ -34,6 +36,8 @@ pub fn status(status: &Status, accepted: &Accepted) -> Answer {
         let bytes = serde_json::to_vec(status).unwrap_or_default();
         answer(code, "application/json", ApiBody::full(bytes))
     });
+    // What an audit event says of the answer.
+    response.extensions_mut().insert(Arc::new(status.clone()));
     if retry > 0 {
         response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(retry));
     }

@@ -1,47 +1,225 @@
-//! Audit: what the server tells an audit log about a request, stage by stage. Which requests are written, and how, is the
-//! sink's to decide.
-use std::collections::BTreeMap;
+//! What an audit event says of a request and its answer: where it came from, by what it tried to prove itself, what it is
+//! for, and its objects as JSON. Pure.
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use http::StatusCode;
-use kelson_auth::UserInfo;
+use http::{HeaderMap, header};
+use kelson_audit::ObjectReference;
+use kelson_codec::Encoding;
+use kelson_schema::Schema;
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use serde_json::{Value, json};
 
+use crate::request::answer::Answer;
 use crate::request::route::RequestInfo;
 
-/// How far a request is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum AuditStage {
-    /// Its sender is known; nothing was done yet.
-    RequestReceived,
-    /// The head of a long answer (a watch, an exec) was sent.
-    ResponseStarted,
-    /// The answer was sent, or its receiver went.
-    ResponseComplete,
-    /// The server had a fault.
-    Panic,
+/// Bytes of a user agent (upstream `maxUserAgentLength`).
+const USER_AGENT_BYTES_MAX: usize = 1024;
+/// Addresses that proxies add, at most: the header is the client's to fill.
+const SOURCES_MAX: usize = 32;
+
+/// Where a request came from: what proxies say of it, then the address that cannot be made up.
+pub fn source_ips(headers: &HeaderMap, peer: IpAddr) -> Vec<IpAddr> {
+    let text = |name: &str| headers.get(name).and_then(|v| v.to_str().ok()).unwrap_or("");
+    let forwarded = text("x-forwarded-for").split(',').filter_map(|ip| ip.trim().parse().ok());
+    let mut all: Vec<IpAddr> = forwarded.take(SOURCES_MAX).collect();
+    if let Ok(real) = text("x-real-ip").trim().parse()
+        && !all.contains(&real)
+    {
+        all.push(real);
+    }
+    let peer = peer.to_canonical();
+    if all.last() != Some(&peer) {
+        all.push(peer);
+    }
+    all
 }
 
-/// One stage of one request.
-#[derive(Debug, Clone)]
-pub struct AuditEvent {
-    /// How far the request is.
-    pub stage: AuditStage,
-    /// Names the request in logs on both sides (`Audit-ID`).
-    pub audit_id: String,
-    /// Path and query as they came.
-    pub uri: String,
-    /// What is asked.
-    pub info: Arc<RequestInfo>,
-    /// Who asks, after impersonation.
-    pub user: Arc<UserInfo>,
-    /// The answer's code, once there is an answer.
-    pub code: Option<StatusCode>,
-    /// What authorization and admission noted.
-    pub annotations: BTreeMap<String, String>,
+/// The client's word about itself.
+pub fn user_agent(headers: &HeaderMap) -> String {
+    let agent = headers.get(header::USER_AGENT).map(|v| String::from_utf8_lossy(v.as_bytes())).unwrap_or_default();
+    if agent.len() <= USER_AGENT_BYTES_MAX {
+        return agent.into_owned();
+    }
+    format!("{}...TRUNCATED", &agent[..agent.floor_char_boundary(USER_AGENT_BYTES_MAX)])
 }
 
-/// Where audit events go. It is called on the threads that answer requests: it must not wait.
-pub trait AuditSink: Send + Sync {
-    /// Takes one event.
-    fn record(&self, event: &AuditEvent);
+/// What a sender that was not believed had brought to prove itself.
+pub fn attempted(headers: &HeaderMap, certificate: bool) -> String {
+    let scheme = headers.get(header::AUTHORIZATION).and_then(|v| v.to_str().ok()).and_then(|v| v.split(' ').next());
+    let is = |name: &str| scheme.is_some_and(|s| s.eq_ignore_ascii_case(name));
+    let brought = [("basic", is("basic")), ("bearer", is("bearer")), ("x509", certificate)];
+    let brought: Vec<&str> = brought.into_iter().filter(|(_, there)| *there).map(|(name, _)| name).collect();
+    match brought.is_empty() {
+        true => "Authentication failed, no credentials provided".to_owned(),
+        false => format!("Authentication failed, attempted: {}", brought.join(", ")),
+    }
+}
+
+/// What the path names.
+pub fn reference(info: &RequestInfo) -> Option<ObjectReference> {
+    info.is_resource.then(|| ObjectReference {
+        resource: info.resource.clone(),
+        namespace: info.namespace.clone(),
+        name: info.name.clone(),
+        api_group: info.group.clone(),
+        api_version: info.version.clone(),
+        subresource: info.subresource.clone(),
+        ..ObjectReference::default()
+    })
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Named {
+    metadata: Option<Meta>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct Meta {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+}
+
+/// Fills what the path does not say from the object that was sent.
+pub fn refine(reference: &mut ObjectReference, object: &RawValue) {
+    let Ok(Named { metadata: Some(meta) }) = serde_json::from_str(object.get()) else { return };
+    for (to, from) in [
+        (&mut reference.name, meta.name),
+        (&mut reference.namespace, meta.namespace),
+        (&mut reference.uid, meta.uid),
+        (&mut reference.resource_version, meta.resource_version),
+    ] {
+        if to.is_empty() {
+            *to = from.unwrap_or_default();
+        }
+    }
+}
+
+/// An object (or a patch) as one line of JSON, from the bytes that were sent; nothing for what is none.
+pub fn object(headers: &HeaderMap, bytes: &[u8], omit_managed_fields: bool) -> Option<Arc<RawValue>> {
+    let media_type = headers.get(header::CONTENT_TYPE).and_then(|v| v.to_str().ok()).unwrap_or("");
+    let media_type = media_type.split(';').next().unwrap_or("").trim();
+    let encoding = match media_type {
+        "application/vnd.kubernetes.protobuf" => Encoding::Protobuf,
+        t if t.is_empty() || t.ends_with("json") => Encoding::Json,
+        t if t.ends_with("yaml") => Encoding::Yaml,
+        _ => return None,
+    };
+    if encoding == Encoding::Json && !omit_managed_fields {
+        let whole = serde_json::from_slice::<&RawValue>(bytes).ok()?;
+        if !whole.get().contains('\n') {
+            return Some(whole.to_owned().into());
+        }
+    }
+    let mut tree = match encoding {
+        Encoding::Protobuf => {
+            let meta = kelson_codec::peek(encoding, bytes).ok()?;
+            let ty = Schema::builtin().by_api_version(&meta.api_version, &meta.kind)?;
+            kelson_codec::decode(encoding, Some(ty), bytes, false).ok()?.value
+        }
+        _ => kelson_codec::decode(encoding, None, bytes, false).ok()?.value,
+    };
+    if omit_managed_fields {
+        drop_managed_fields(&mut tree);
+    }
+    serde_json::value::to_raw_value(&tree).ok().map(Arc::from)
+}
+
+/// Of an object, the items of a list, or the objects in a table's rows.
+fn drop_managed_fields(tree: &mut Value) {
+    fn of_object(object: &mut Value) {
+        if let Some(metadata) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            metadata.remove("managedFields");
+        }
+    }
+    fn of_items<'a>(tree: &'a mut Value, field: &str) -> impl Iterator<Item = &'a mut Value> {
+        tree.get_mut(field).and_then(Value::as_array_mut).into_iter().flatten()
+    }
+    of_object(tree);
+    of_items(tree, "items").for_each(of_object);
+    of_items(tree, "rows").filter_map(|row| row.get_mut("object")).for_each(of_object);
+}
+
+/// What an event says of an answer: the fields of its `Status`, where it is one, else its code.
+pub fn response_status(answer: &Answer) -> Value {
+    let mut status = json!({"metadata": {}, "code": answer.status().as_u16()});
+    if let Some(told) = answer.extensions().get::<Arc<kelson_meta::Status>>()
+        && let Ok(Value::Object(told)) = serde_json::to_value(&**told)
+    {
+        for field in ["status", "message", "reason", "details"] {
+            if let Some(value) = told.get(field).filter(|v| !v.is_null()) {
+                status[field] = value.clone();
+            }
+        }
+    }
+    status
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(all: &[(&'static str, &str)]) -> HeaderMap {
+        all.iter().map(|(k, v)| (http::HeaderName::from_static(k), v.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn where_a_request_came_from() {
+        let check = |all: &[(&'static str, &str)], peer: &str, expected: &str| {
+            let ips = source_ips(&headers(all), peer.parse().unwrap());
+            let ips: Vec<String> = ips.iter().map(ToString::to_string).collect();
+            assert_eq!(ips.join(" "), expected);
+        };
+        check(&[], "::ffff:192.0.2.1", "192.0.2.1");
+        check(&[("x-forwarded-for", "192.0.2.7, nonsense,192.0.2.8")], "192.0.2.1", "192.0.2.7 192.0.2.8 192.0.2.1");
+        let both = [("x-forwarded-for", "192.0.2.7"), ("x-real-ip", "192.0.2.7")];
+        check(&both, "192.0.2.7", "192.0.2.7");
+        check(&[("x-real-ip", "192.0.2.9")], "192.0.2.1", "192.0.2.9 192.0.2.1");
+    }
+
+    #[test]
+    fn what_was_brought() {
+        let told = |all: &[(&'static str, &str)], certificate| attempted(&headers(all), certificate);
+        assert_eq!(told(&[], false), "Authentication failed, no credentials provided");
+        let bearer = [("authorization", "Bearer secret")];
+        assert_eq!(told(&bearer, true), "Authentication failed, attempted: bearer, x509");
+    }
+
+    #[test]
+    fn objects_are_one_line_of_json() {
+        let check = |media_type: &str, bytes: &[u8], omit: bool, expected: Option<&str>| {
+            let got = object(&headers(&[("content-type", media_type)]), bytes, omit);
+            assert_eq!(got.as_deref().map(RawValue::get), expected, "{media_type}");
+        };
+        check("application/json", b"{\"a\":1}\n", false, Some(r#"{"a":1}"#));
+        check("application/json;as=Table", b"{\n \"a\": 1\n}", false, Some(r#"{"a":1}"#));
+        check("application/apply-patch+yaml", b"a: 1\nb: x", false, Some(r#"{"a":1,"b":"x"}"#));
+        check("application/merge-patch+json", br#"{"a":null}"#, false, Some(r#"{"a":null}"#));
+        check("text/plain", b"{}", false, None);
+        check("application/json", b"{", false, None);
+        let managed = br#"{"items":[{"metadata":{"managedFields":[1],"name":"x"}}],"metadata":{"managedFields":[]}}"#;
+        check("application/json", managed, true, Some(r#"{"items":[{"metadata":{"name":"x"}}],"metadata":{}}"#));
+    }
+
+    #[test]
+    fn a_user_agent_is_shortened() {
+        let long = "ä".repeat(USER_AGENT_BYTES_MAX);
+        let mut all = HeaderMap::new();
+        all.insert(header::USER_AGENT, http::HeaderValue::from_bytes(long.as_bytes()).unwrap());
+        assert_eq!(user_agent(&all).len(), USER_AGENT_BYTES_MAX + "...TRUNCATED".len());
+    }
+
+    #[test]
+    fn the_object_fills_what_the_path_does_not_say() {
+        let mut found = ObjectReference { namespace: "a".into(), ..ObjectReference::default() };
+        let raw =
+            RawValue::from_string(r#"{"metadata":{"name":"x","namespace":"b","uid":"u"},"data":{}}"#.into()).unwrap();
+        refine(&mut found, &raw);
+        assert_eq!((&*found.name, &*found.namespace, &*found.uid), ("x", "a", "u"));
+    }
 }

@@ -2,6 +2,7 @@
 use std::any::Any;
 use std::collections::VecDeque;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
 use bytes::{Bytes, BytesMut};
@@ -10,6 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt as _;
 use kelson_meta::Status;
 use kelson_transport::TransportError;
+use parking_lot::Mutex;
 
 /// Largest request body, bytes (upstream `MaxRequestBodyBytes`).
 pub const REQUEST_BODY_BYTES_MAX: usize = 3 * 1024 * 1024;
@@ -91,8 +93,35 @@ type Chunks = Pin<Box<dyn Stream<Item = Result<Bytes, TransportError>> + Send>>;
 /// An answer's body.
 pub struct ApiBody {
     inner: Inner,
-    /// Is dropped with the body.
+    /// Is dropped with the body, the last first.
     held: Vec<Box<dyn Any + Send>>,
+    copy: Option<Arc<Mutex<Copied>>>,
+}
+
+/// A copy of a body that is sent in pieces, as long as there is room for it.
+pub struct Copied {
+    bytes: BytesMut,
+    room: Box<dyn FnMut(usize) -> bool + Send>,
+    whole: bool,
+}
+
+impl Copied {
+    /// Nothing yet. `room` says whether there is room for so many bytes more.
+    pub fn new(room: Box<dyn FnMut(usize) -> bool + Send>) -> Self {
+        Self { bytes: BytesMut::new(), room, whole: true }
+    }
+    /// What was sent; `None` when there was no room for all of it.
+    pub fn take(&mut self) -> Option<Bytes> {
+        self.whole.then(|| self.bytes.split().freeze())
+    }
+    fn add(&mut self, data: &Bytes) {
+        self.whole = self.whole && (self.room)(data.len());
+        if self.whole {
+            self.bytes.extend_from_slice(data);
+        } else {
+            self.bytes = BytesMut::new();
+        }
+    }
 }
 
 enum Inner {
@@ -102,12 +131,28 @@ enum Inner {
 
 impl ApiBody {
     fn of(inner: Inner) -> Self {
-        Self { inner, held: Vec::new() }
+        Self { inner, held: Vec::new(), copy: None }
     }
     /// The same body, which keeps `held` until it was sent or is given up.
     pub fn holding(mut self, held: impl Any + Send) -> Self {
         self.held.push(Box::new(held));
         self
+    }
+    /// The same body, whose pieces are copied as they are sent.
+    pub fn copying(mut self, to: Arc<Mutex<Copied>>) -> Self {
+        self.copy = Some(to);
+        self
+    }
+    /// All of it, where it is known already.
+    pub fn whole(&self) -> Option<Bytes> {
+        match &self.inner {
+            Inner::Parts(parts) => Some(match parts.len() {
+                0 => Bytes::new(),
+                1 => parts[0].clone(),
+                _ => parts.iter().flat_map(|p| p.iter().copied()).collect(),
+            }),
+            Inner::Stream(_) => None,
+        }
     }
     /// No bytes.
     pub fn empty() -> Self {
@@ -138,7 +183,13 @@ impl Body for ApiBody {
     ) -> Poll<Option<Result<Frame<Bytes>, TransportError>>> {
         match &mut self.inner {
             Inner::Parts(parts) => Poll::Ready(parts.pop_front().map(|p| Ok(Frame::data(p)))),
-            Inner::Stream(chunks) => Poll::Ready(ready!(chunks.as_mut().poll_next(cx)).map(|r| r.map(Frame::data))),
+            Inner::Stream(chunks) => {
+                let next = ready!(chunks.as_mut().poll_next(cx));
+                if let (Some(copy), Some(Ok(data))) = (&self.copy, &next) {
+                    copy.lock().add(data);
+                }
+                Poll::Ready(next.map(|r| r.map(Frame::data)))
+            }
         }
     }
     fn is_end_stream(&self) -> bool {

@@ -45,6 +45,8 @@ pub struct RequestContext {
     pub accepted: Option<Accepted>,
     /// Names the request in logs on both sides.
     pub audit_id: HeaderValue,
+    /// Something of the request is written to an audit log.
+    pub audited: bool,
     /// Who asks.
     pub user: Arc<UserInfo>,
     /// A watcher of this process that reads objects instead of frames.
@@ -108,9 +110,9 @@ impl RequestContext {
         }
         Ok(found)
     }
-    /// Notes something for the audit log, if there is one.
+    /// Notes something for the audit log, if it hears of this request.
     pub fn annotate(&self, key: &'static str, value: impl FnOnce() -> String) {
-        if self.server.config.audit.is_some() {
+        if self.audited {
             self.notes.lock().annotate(key, value());
         }
     }
@@ -169,6 +171,7 @@ impl RequestContext {
             selectors: self.selectors.clone(),
             accepted: self.accepted,
             audit_id: self.audit_id.clone(),
+            audited: self.audited,
             user: Arc::clone(&self.user),
             takes_objects: false,
             upgrade: Mutex::new(None),

@@ -153,6 +153,10 @@ impl Metrics {
     pub fn admission(&self) -> kelson_admission::Metrics {
         kelson_admission::Metrics::new(&self.registry)
     }
+    /// Lets another part show what it counts; called once for each, since families are registered once.
+    pub fn show(&self, add: impl FnOnce(&Registry)) {
+        add(&self.registry);
+    }
     /// All of it, as text.
     pub fn text(&self) -> String {
         self.registry.text()

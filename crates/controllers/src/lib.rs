@@ -39,6 +39,7 @@ mod testing;
 mod tokens;
 mod ttl_after_finished;
 mod views;
+mod volume;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -47,12 +47,16 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
         account("endpointslicemirroring-controller"),
         crate::endpointslice::mirroring::start,
     ),
+    row("ephemeral-volume-controller", account("ephemeral-volume-controller"), crate::volume::ephemeral::start),
     row("garbage-collector-controller", account("generic-garbage-collector"), crate::garbage::start),
     row("horizontal-pod-autoscaler-controller", account("horizontal-pod-autoscaler"), crate::podautoscaler::start),
     row("job-controller", account("job-controller"), crate::job::start),
+    // Only a cluster that Kelson's own server runs has it unasked: it brings a default storage class.
+    row("local-path-provisioner", account("local-path-provisioner"), crate::volume::local_path::start).off_by_default(),
     row("namespace-controller", account("namespace-controller"), crate::namespace::start),
     row("node-ipam-controller", NODES, crate::nodeipam::start),
     row("node-lifecycle-controller", NODES, crate::nodelifecycle::start),
+    row("persistentvolume-binder-controller", account("persistent-volume-binder"), crate::volume::binder::start),
     row(
         "persistentvolume-protection-controller",
         account("pv-protection-controller"),

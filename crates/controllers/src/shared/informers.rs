@@ -246,6 +246,8 @@ informers! {
     claims: ClaimView = all();
     /// Persistent volumes.
     volumes: VolumeView = all();
+    /// Storage classes.
+    storage_classes: StorageClassView = all();
     /// Classes of volume attributes.
     volume_attributes_classes: VolumeAttributesClassView = all();
     /// Certificate signing requests.

@@ -1,7 +1,6 @@
 //! Slim views of objects, a file per kind: only the fields controllers read, since there may be many objects. Nothing here
 //! is ever written back whole; writes are patches or changes of the full object.
 mod budget;
-mod claim;
 mod cluster_role;
 pub mod condition;
 mod config_map;
@@ -33,7 +32,6 @@ mod volume;
 mod volume_attributes_class;
 
 pub use budget::*;
-pub use claim::*;
 pub use cluster_role::*;
 pub use config_map::*;
 pub use controller_revision::*;

@@ -73,6 +73,47 @@ pub struct PodSpecView {
     pub tolerations: Interned<Tolerations>,
     /// What the pod asks for as a whole.
     pub resources: Option<Box<ResourcesView>>,
+    /// Those of its volumes that are claims.
+    #[serde(rename = "volumes", deserialize_with = "claim_volumes")]
+    pub claims: Box<[ClaimVolume]>,
+}
+
+/// A volume that is a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimVolume {
+    /// The volume's name.
+    pub volume: Box<str>,
+    /// The claim's name; `None` where the claim is made from the pod itself.
+    pub claim: Option<Box<str>>,
+}
+
+impl ClaimVolume {
+    /// The name of the claim, made from the pod's where it is the pod's own.
+    pub fn claim_name(&self, pod: &str) -> String {
+        self.claim.as_ref().map_or_else(|| format!("{pod}-{}", self.volume), |c| c.to_string())
+    }
+}
+
+fn claim_volumes<'de, D: Deserializer<'de>>(d: D) -> Result<Box<[ClaimVolume]>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Form {
+        name: Box<str>,
+        persistent_volume_claim: Option<SourceForm>,
+        ephemeral: Option<serde::de::IgnoredAny>,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct SourceForm {
+        claim_name: Box<str>,
+    }
+    let all = Option::<Vec<Form>>::deserialize(d)?.unwrap_or_default();
+    let claim = |v: Form| match (v.persistent_volume_claim, v.ephemeral) {
+        (Some(c), _) => Some(ClaimVolume { volume: v.name, claim: Some(c.claim_name) }),
+        (None, Some(_)) => Some(ClaimVolume { volume: v.name, claim: None }),
+        (None, None) => None,
+    };
+    Ok(all.into_iter().filter_map(claim).collect())
 }
 
 macro_rules! lists {

@@ -1,0 +1,136 @@
+//! Brings claims and volumes together, and says what becomes of volumes whose claims are gone. This file watches; `claim`
+//! and `volume` decide for one object each, `write` carries out. Upstream `pkg/controller/volume/persistentvolume`.
+//!
+//! One worker does all of it: a binding is four writes to two objects, of which each can fail; whatever is left half done
+//! is found again in what the two objects say of each other.
+mod claim;
+mod volume;
+mod write;
+
+use std::fmt;
+use std::sync::Arc;
+
+use kelson_client::{Change, Client, EventRecorder, WorkQueue};
+use kelson_meta::ObjectKey;
+
+use super::latest::Latest;
+use crate::shared::context::{Context, SyncError};
+use crate::shared::informers::SharedInformer;
+use crate::views::{ClaimView, PodView, StorageClassView, VolumeView};
+
+/// The source that this controller's events name.
+const COMPONENT: &str = "persistentvolume-controller";
+
+/// What is to be looked at.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Key {
+    Claim(ObjectKey),
+    /// By name.
+    Volume(String),
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Claim(key) => write!(f, "claim {key}"),
+            Self::Volume(name) => write!(f, "volume {name}"),
+        }
+    }
+}
+
+struct Binder {
+    client: Client,
+    recorder: EventRecorder,
+    claims: Latest<ClaimView>,
+    volumes: Latest<VolumeView>,
+    classes: SharedInformer<StorageClassView>,
+    pods: SharedInformer<PodView>,
+    queue: WorkQueue<Key>,
+}
+
+/// Starts the binder.
+pub fn start(ctx: &Arc<Context>) {
+    let client = ctx.client();
+    let queue: WorkQueue<Key> = WorkQueue::default();
+    let informers = &ctx.informers;
+    let binder = Arc::new(Binder {
+        recorder: ctx.recorder(&client, COMPONENT),
+        client,
+        claims: Latest::new(informers.claims.reader()),
+        volumes: Latest::new(informers.volumes.reader()),
+        classes: informers.storage_classes.reader(),
+        pods: informers.pods.reader(),
+        queue: queue.clone(),
+    });
+    let (q, volumes) = (queue.clone(), informers.volumes.clone());
+    informers.claims.on_change(move |change| on_claim(&q, &volumes, change));
+    let (q, claims) = (queue.clone(), informers.claims.clone());
+    informers.volumes.on_change(move |change| on_volume(&q, &claims, change));
+    let (q, claims) = (queue.clone(), informers.claims.clone());
+    informers.storage_classes.on_change(move |change| {
+        let class = &change.object().metadata.name;
+        waiting(&claims, |c| !c.has_class() || c.class() == class).for_each(|key| q.add(key));
+    });
+    ctx.run_queue(&queue, 1, move |key| {
+        let binder = Arc::clone(&binder);
+        async move {
+            match &key {
+                Key::Claim(key) => binder.sync_claim(key).await,
+                Key::Volume(name) => binder.sync_volume(name).await,
+            }
+        }
+    });
+}
+
+/// Claims without a volume for which a change may matter.
+fn waiting<'a>(
+    claims: &SharedInformer<ClaimView>,
+    matters: impl Fn(&ClaimView) -> bool + 'a,
+) -> impl Iterator<Item = Key> + 'a {
+    let all = claims.list().into_iter().filter(|c| !c.is_fully_bound());
+    all.filter(move |c| matters(c)).map(|c| Key::Claim(c.metadata.key()))
+}
+
+fn on_claim(queue: &WorkQueue<Key>, volumes: &SharedInformer<VolumeView>, change: &Change<ClaimView>) {
+    let claim = change.object();
+    if !matches!(change, Change::Deleted(_)) {
+        queue.add(Key::Claim(claim.metadata.key()));
+        return;
+    }
+    if !claim.spec.volume_name.is_empty() {
+        return queue.add(Key::Volume(claim.spec.volume_name.clone()));
+    }
+    // It may have been on its way to one.
+    let its = volumes.list().into_iter().filter(|v| kelson_volumes::is_bound_to(v, claim));
+    its.for_each(|v| queue.add(Key::Volume(v.metadata.name.clone())));
+}
+
+fn on_volume(queue: &WorkQueue<Key>, claims: &SharedInformer<ClaimView>, change: &Change<VolumeView>) {
+    let volume = change.object();
+    let name = &volume.metadata.name;
+    if let Some(r) = &volume.spec.claim_ref {
+        queue.add(Key::Claim(ObjectKey::new(&r.namespace, &r.name)));
+    }
+    if matches!(change, Change::Deleted(_)) {
+        return;
+    }
+    queue.add(Key::Volume(name.clone()));
+    if volume.spec.claim_ref.is_none() {
+        waiting(claims, |c| c.spec.volume_name == *name || c.class() == volume.class()).for_each(|key| queue.add(key));
+    }
+}
+
+impl Binder {
+    async fn sync_claim(&self, key: &ObjectKey) -> Result<(), SyncError> {
+        match self.claims.get(key) {
+            None => Ok(()),
+            Some(claim) if claim.metadata.annotations.contains_key(kelson_volumes::names::BIND_COMPLETED) => {
+                self.bound_claim(&claim).await
+            }
+            Some(claim) => self.unbound_claim(claim).await,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -8,6 +8,7 @@ use kelson_meta::ObjectKey;
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
+use crate::cluster::storage::{Claims, Plan, Progress};
 use crate::evaluation::nominations::Nominations;
 use crate::evaluation::preempt::{Outcome, preempt};
 use crate::evaluation::select::{Decision, Selector, Unfit};
@@ -25,12 +26,23 @@ const CONFIRM_MAX: Duration = Duration::from_secs(600);
 pub enum Step {
     /// Bind this pod to the node it is now assumed on; tell the outcome by [`Core::bound`] or [`Core::failed`].
     Bind(Arc<Pod>),
+    /// The same, but its volumes must be bound first.
+    BindVolumes(VolumeBinding),
     /// Tell the pod's owner why it waits.
     Report(Report),
     /// Make room: tell these pods to go and the pod's owner why it waits, then [`Core::room_asked`].
     Preempt(Preemption),
     /// Nothing, until a change or this moment.
     Idle(Option<Instant>),
+}
+
+/// A pod that is assumed on its node, and what its claims need before it may run there.
+#[derive(Debug)]
+pub struct VolumeBinding {
+    /// The pod, assigned.
+    pub pod: Arc<Pod>,
+    /// What is to be bound and made.
+    pub plan: Arc<Plan>,
 }
 
 /// Why a pod waits.
@@ -200,7 +212,10 @@ impl Core {
                 self.cluster.assume(Arc::clone(&assigned));
                 self.promised.remove(&pod.uid);
                 self.metrics.attempt(Attempt::Scheduled, begun.elapsed());
-                Step::Bind(assigned)
+                match self.volumes_of(&pod, i) {
+                    Some(plan) => Step::BindVolumes(VolumeBinding { pod: assigned, plan }),
+                    None => Step::Bind(assigned),
+                }
             }
             Decision::Unfit(unfit) => {
                 let step = self.unfit(pod, &unfit, now);
@@ -208,6 +223,27 @@ impl Core {
                 step
             }
         }
+    }
+
+    /// What must be bound for a pod on the node it is assumed on; from now on others take it as bound (Reserve).
+    fn volumes_of(&mut self, pod: &Pod, node: usize) -> Option<Arc<Plan>> {
+        if pod.spec.claims.is_empty() {
+            return None;
+        }
+        let Claims::Needs(needs) = self.cluster.storage.claims(&pod.spec) else { return None };
+        let plan = needs.place(&self.cluster.storage, &self.cluster.nodes()[node].node).ok()?;
+        let plan = (!plan.is_empty()).then(|| Arc::new(plan))?;
+        self.cluster.storage.begin(&pod.uid, Arc::clone(&plan));
+        Some(plan)
+    }
+
+    /// How far the binding of a pod's volumes is.
+    pub fn volumes_progress(&self, binding: &VolumeBinding) -> Progress {
+        if self.cluster.node_of(&binding.pod.uid) != Some(&*binding.plan.node) {
+            return Progress::Failed("the pod is gone".into());
+        }
+        let node = self.cluster.position(&binding.plan.node).map(|i| &*self.cluster.nodes()[i].node);
+        self.cluster.storage.progress(&binding.plan, node)
     }
 
     /// What to do about a pod that fits nowhere.
@@ -252,6 +288,7 @@ impl Core {
 
     /// A binding succeeded.
     pub fn bound(&mut self, pod: &Pod, now: Instant) {
+        self.cluster.storage.end(&pod.uid);
         self.cluster.bound(&pod.uid, now);
         self.queue.remove(&pod.uid);
     }
@@ -259,6 +296,7 @@ impl Core {
     /// A binding failed. Tried again after a back-off, unless the pod is `gone`.
     pub fn failed(&mut self, pod: &Pod, gone: bool, now: Instant) {
         self.metrics.attempt(Attempt::Error, Duration::ZERO);
+        self.cluster.storage.end(&pod.uid);
         let forgotten = self.cluster.forget(&pod.uid);
         if gone {
             self.queue.remove(&pod.uid);

@@ -9,7 +9,7 @@
 //! Invariants: decisions are made by one task under one short lock and touch no API; nothing is computed twice for
 //! equal specs on an unchanged node; at rest no timer runs.
 //!
-//! Not here yet: binding of volumes at first use, volume limits, dynamic resources, extenders, several
+//! Not here yet: volume limits, dynamic resources, extenders, several
 //! profiles and the configuration file.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 

@@ -34,6 +34,12 @@ impl Reason {
         Self::fixed("node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)");
     /// A volume cannot be reached.
     pub const VOLUME_NODE_CONFLICT: Self = Self::fixed("node(s) didn't match PersistentVolume's node affinity");
+    /// A claim has no volume there and none can be made.
+    pub const VOLUME_NOT_FOUND: Self = Self::fixed("node(s) didn't find available persistent volumes to bind");
+    /// A claim for one pod alone has another.
+    pub const CLAIM_IN_USE: Self = Self::fixed(
+        "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod",
+    );
     /// A volume is in another zone.
     pub const VOLUME_ZONE: Self = Self::fixed("node(s) had no available volume zone");
     /// Spread.

@@ -1,6 +1,7 @@
 //! What the scheduler believes of the cluster: nodes with the pods on them (bound, or assumed to be soon), kept up to
 //! date change by change. Every change of a node gives it a new generation, so that what was computed from it before is
 //! known to be stale; adding or removing nodes changes the structure, which makes all of it stale.
+pub mod claim_users;
 pub mod namespaces;
 pub mod node_state;
 pub mod storage;
@@ -12,6 +13,7 @@ use std::sync::Arc;
 
 use tokio::time::Instant;
 
+use self::claim_users::ClaimUsers;
 pub use self::namespaces::Namespaces;
 pub use self::node_state::NodeState;
 use self::storage::Storage;
@@ -49,6 +51,8 @@ pub struct Cluster {
     namespaces: Namespaces,
     /// Claims, volumes, classes.
     pub storage: Storage,
+    /// Placed pods by their claims.
+    pub claim_users: ClaimUsers,
     /// What selects pods.
     pub workloads: Workloads,
     topologies: Topologies,
@@ -212,6 +216,7 @@ impl Cluster {
         let (node, priority) = (pod.node_name.clone(), pod.spec.priority);
         self.placed.insert(Arc::clone(&pod.uid), Placed { node: node.clone(), priority, assumed });
         *self.priorities.entry(priority).or_default() += 1;
+        self.claim_users.add(&pod);
         match self.position(&node) {
             Some(i) => {
                 self.with_affinity += usize::from(pod.spec.has_pod_affinity());
@@ -225,6 +230,7 @@ impl Cluster {
     /// Takes a pod off wherever it was. Whether it was anywhere.
     pub fn remove_pod(&mut self, uid: &str) -> bool {
         let Some(placed) = self.placed.remove(uid) else { return false };
+        self.claim_users.remove(uid);
         if let Some(n) = self.priorities.get_mut(&placed.priority) {
             *n -= 1;
             if *n == 0 {

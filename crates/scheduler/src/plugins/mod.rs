@@ -12,3 +12,4 @@ pub mod pod_topology_spread;
 pub mod table;
 pub mod taint_toleration;
 pub mod volume_binding;
+pub mod volume_restrictions;

@@ -10,6 +10,7 @@ use super::plugin::{CHANGES, Change, Normalize, Plugin};
 use super::pod_topology_spread::PodTopologySpread;
 use super::taint_toleration::TaintToleration;
 use super::volume_binding::VolumeBinding;
+use super::volume_restrictions::VolumeRestrictions;
 use crate::cluster::NodeState;
 use crate::view::PodSpec;
 
@@ -20,6 +21,7 @@ pub static DEFAULT: &[&dyn Plugin] = &[
     &NodeAffinity,
     &NodePorts,
     &NodeResourcesFit,
+    &VolumeRestrictions,
     &VolumeBinding,
     &PodTopologySpread,
     &InterPodAffinity,

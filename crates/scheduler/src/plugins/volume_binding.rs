@@ -1,6 +1,7 @@
-//! VolumeBinding and VolumeZone, the part without binding: a pod goes only where its bound volumes can be reached.
+//! VolumeBinding and VolumeZone: a pod goes only where its bound volumes can be reached, and where those it still lacks can
+//! be had. What is to be bound for the node that is chosen is decided by the same function ([`Needs::place`]).
 use super::plugin::{Change, PerNode, Plugin, Prepared};
-use crate::cluster::storage::Claims;
+use crate::cluster::storage::{Claims, Needs};
 use crate::cluster::{Cluster, NodeState};
 use crate::reason::Refusal;
 use crate::view::PodSpec;
@@ -15,10 +16,13 @@ impl Plugin for VolumeBinding {
     }
 
     fn prepare(&self, spec: &PodSpec, cluster: &mut Cluster) -> Prepared {
+        if spec.claims.is_empty() {
+            return Prepared::Nothing;
+        }
         match cluster.storage.claims(spec) {
             Claims::Refused(message) => Prepared::Refused(message),
-            Claims::Bound(volumes) if volumes.is_empty() => Prepared::Nothing,
-            Claims::Bound(volumes) => Prepared::PerNode(Box::new(Volumes(volumes))),
+            Claims::Needs(needs) if needs.is_empty() => Prepared::Nothing,
+            Claims::Needs(needs) => Prepared::PerNode(Box::new(needs)),
         }
     }
 
@@ -31,12 +35,9 @@ impl Plugin for VolumeBinding {
     }
 }
 
-/// The volumes of a pod whose claims are bound, by name.
-#[derive(Debug)]
-struct Volumes(Vec<String>);
-
-impl PerNode for Volumes {
+impl PerNode for Needs {
     fn filter(&self, cluster: &Cluster, state: &NodeState) -> Option<Refusal> {
-        cluster.storage.reachable(&self.0, &state.node).map(|reason| Refusal::one(false, reason))
+        let against = self.place(&cluster.storage, &state.node).err()?;
+        Some(Refusal { preemptible: false, reasons: against })
     }
 }

@@ -3,16 +3,14 @@ use std::sync::Arc;
 
 use kelson_client::{Change, Client, Informer, InformerConfig, InformerHandle, Object};
 use kelson_tasks::{OnPanic, Tasks};
+use kelson_volumes::{ClaimView, StorageClassView, VolumeView};
 use tokio::time::Instant;
 
 use super::shared::Shared;
 use super::write::Writer;
 use crate::cluster::workloads::owner_selector;
 use crate::core::Core;
-use crate::view::{
-    Claim, DisruptionBudget, Namespace, Node, Pod, ReplicaSet, ReplicationController, Service, StatefulSet,
-    StorageClass, Volume,
-};
+use crate::view::{DisruptionBudget, Namespace, Node, Pod, ReplicaSet, ReplicationController, Service, StatefulSet};
 
 /// What the API server says of a gated pod.
 const GATED: &str = "Scheduling is blocked due to non-empty scheduling gates";
@@ -88,6 +86,7 @@ fn follow<T: Object>(
         .on_change(move |change| {
             f(&mut to.core.lock(), change, Instant::now());
             to.changed.notify_one();
+            to.known.notify_waiters();
         })
         .start_in(tasks)
 }
@@ -131,20 +130,20 @@ fn follow_workloads(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Fol
 }
 
 /// Handles of what storage is decided by.
-type Followed3 = (InformerHandle<Claim>, InformerHandle<Volume>, InformerHandle<StorageClass>);
+type Followed3 = (InformerHandle<ClaimView>, InformerHandle<VolumeView>, InformerHandle<StorageClassView>);
 
 fn follow_storage(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Followed3 {
     let all = InformerConfig::default;
-    let claims = follow::<Claim>(shared, client, tasks, all(), |core, c, now| {
-        core.cluster.storage.put_claim(c.object().key(), present(c).map(|c| Claim::clone(c)));
+    let claims = follow::<ClaimView>(shared, client, tasks, all(), |core, c, now| {
+        core.cluster.storage.put_claim(c.object().key(), present(c).map(|c| ClaimView::clone(c)));
         core.storage_changed(now);
     });
-    let volumes = follow::<Volume>(shared, client, tasks, all(), |core, c, now| {
-        core.cluster.storage.put_volume(c.object().name(), present(c).map(|v| Volume::clone(v)));
+    let volumes = follow::<VolumeView>(shared, client, tasks, all(), |core, c, now| {
+        core.cluster.storage.put_volume(c.object().name(), present(c).map(|v| VolumeView::clone(v)));
         core.storage_changed(now);
     });
-    let classes = follow::<StorageClass>(shared, client, tasks, all(), |core, c, now| {
-        core.cluster.storage.put_class(c.object().name(), present(c).map(|s| StorageClass::clone(s)));
+    let classes = follow::<StorageClassView>(shared, client, tasks, all(), |core, c, now| {
+        core.cluster.storage.put_class(c.object().name(), present(c).map(|s| StorageClassView::clone(s)));
         core.storage_changed(now);
     });
     (claims, volumes, classes)

@@ -2,6 +2,7 @@
 //! in bounded numbers. At rest nothing wakes up but for what the queue says is due.
 mod follow;
 mod shared;
+mod volumes;
 mod write;
 
 use std::sync::Arc;
@@ -24,6 +25,8 @@ use crate::metrics;
 const BINDS_MAX: usize = 64;
 /// Status writes under way at once.
 const REPORTS_MAX: usize = 16;
+/// Pods whose volumes are being bound or made at once; those beyond wait for their turn as pods do.
+const VOLUME_BINDS_MAX: usize = 1024;
 /// How long bindings under way are waited for at the end.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(10);
 
@@ -70,7 +73,7 @@ impl Scheduler {
         let seed = config.seed.unwrap_or_else(rand::random);
         let core = Core::new(&config.scheduler_name, config.percentage_of_nodes_to_score, seed);
         let registry = core.metrics.registry().clone();
-        let shared = Arc::new(Shared { core: Mutex::new(core), changed: Notify::new() });
+        let shared = Arc::new(Shared { core: Mutex::new(core), changed: Notify::new(), known: Notify::new() });
         let of = Arc::downgrade(&shared);
         registry.on_scrape(move |families| {
             if let Some(shared) = of.upgrade() {
@@ -112,6 +115,7 @@ async fn run(shared: Arc<Shared>, writer: Arc<Writer>, tasks: Tasks) {
 async fn schedule(shared: &Arc<Shared>, writer: &Arc<Writer>, tasks: &Tasks) {
     let binds = Arc::new(Semaphore::new(BINDS_MAX));
     let reports = Arc::new(Semaphore::new(REPORTS_MAX));
+    let volumes = Arc::new(Semaphore::new(VOLUME_BINDS_MAX));
     loop {
         let changed = shared.changed.notified();
         let step = shared.core.lock().step(Instant::now());
@@ -122,6 +126,17 @@ async fn schedule(shared: &Arc<Shared>, writer: &Arc<Writer>, tasks: &Tasks) {
                 let writer = Arc::clone(writer);
                 tasks.spawn_graceful("scheduler-bind", OnPanic::Contain, async move {
                     writer.bind(&pod).await;
+                    drop(permit);
+                });
+            }
+            Step::BindVolumes(binding) => {
+                let Ok(permit) = Arc::clone(&volumes).try_acquire_owned() else {
+                    shared.core.lock().failed(&binding.pod, false, Instant::now());
+                    continue;
+                };
+                let (writer, binds) = (Arc::clone(writer), Arc::clone(&binds));
+                tasks.spawn_graceful("scheduler-volumes", OnPanic::Contain, async move {
+                    writer.bind_volumes_and_pod(&binding, &binds).await;
                     drop(permit);
                 });
             }

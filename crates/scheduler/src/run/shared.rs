@@ -9,4 +9,6 @@ pub(super) struct Shared {
     pub core: Mutex<Core>,
     /// Rung when there may be something to decide.
     pub changed: Notify,
+    /// Rung for all who wait until something is known.
+    pub known: Notify,
 }

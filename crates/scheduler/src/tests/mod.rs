@@ -4,6 +4,7 @@ mod plugins;
 mod preemption;
 mod queueing;
 mod random;
+mod volumes;
 
 use std::sync::Arc;
 

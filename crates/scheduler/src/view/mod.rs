@@ -9,8 +9,6 @@ mod spec;
 
 pub use affinity::{NodeSelector, NodeSelectorTerm, PodTerm, Toleration};
 pub use node::{Capacity, Node, Taint, TaintEffect};
-pub use objects::{
-    Claim, DisruptionBudget, Namespace, ReplicaSet, ReplicationController, Service, StatefulSet, StorageClass, Volume,
-};
+pub use objects::{DisruptionBudget, Namespace, ReplicaSet, ReplicationController, Service, StatefulSet};
 pub use pod::{Pod, ScheduledCondition};
 pub use spec::{ClaimRef, HostPort, PodSpec, Requests, SpreadConstraint};

@@ -1,12 +1,9 @@
-//! The other objects that scheduling reads: namespaces, what selects pods, claims and volumes, disruption budgets.
+//! The other objects that scheduling reads: namespaces, what selects pods, disruption budgets.
 use std::collections::BTreeMap;
 
 use kelson_client::{ResourceType, slim_object};
 use kelson_meta::{LabelSelectorSpec, ObjectMeta};
 use serde::Deserialize;
-
-use super::affinity::NodeSelector;
-use super::raw::RawNodeSelector;
 
 macro_rules! object {
     ($(#[$m:meta])* $name:ident, $spec:ty, $status:ty, $type:expr) => {
@@ -52,15 +49,6 @@ object!(
     StatefulSet, SetSelector, Unread, ResourceType::namespaced("apps", "v1", "statefulsets", "StatefulSet")
 );
 object!(
-    /// `v1.PersistentVolumeClaim`.
-    Claim, ClaimSpec, Phase,
-    ResourceType::namespaced("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim")
-);
-object!(
-    /// `v1.PersistentVolume`.
-    Volume, VolumeSpec, Phase, ResourceType::cluster("", "v1", "persistentvolumes", "PersistentVolume")
-);
-object!(
     /// `policy/v1.PodDisruptionBudget`.
     DisruptionBudget, SetSelector, BudgetStatus,
     ResourceType::namespaced("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
@@ -82,51 +70,6 @@ pub struct SetSelector {
     pub selector: Option<LabelSelectorSpec>,
 }
 
-/// A status with a phase.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(default)]
-pub struct Phase {
-    /// The phase.
-    pub phase: String,
-}
-
-/// A claim's spec.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct ClaimSpec {
-    /// The volume it is bound to, or wants.
-    pub volume_name: String,
-    /// Its class.
-    pub storage_class_name: Option<String>,
-    /// Access modes.
-    pub access_modes: Vec<String>,
-}
-
-/// A volume's spec.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct VolumeSpec {
-    #[serde(deserialize_with = "required")]
-    node_affinity: Option<NodeSelector>,
-}
-
-impl VolumeSpec {
-    /// From which nodes it can be reached; `None` is from all.
-    pub fn node_affinity(&self) -> Option<&NodeSelector> {
-        self.node_affinity.as_ref()
-    }
-}
-
-fn required<'de, D: serde::Deserializer<'de>>(d: D) -> Result<Option<NodeSelector>, D::Error> {
-    #[derive(Deserialize, Default)]
-    #[serde(default)]
-    struct Affinity {
-        required: Option<RawNodeSelector>,
-    }
-    let raw = Option::<Affinity>::deserialize(d)?.and_then(|a| a.required);
-    Ok(raw.map(|r| NodeSelector(r.node_selector_terms.iter().map(super::NodeSelectorTerm::decode).collect())))
-}
-
 /// A budget's status.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
@@ -136,16 +79,3 @@ pub struct BudgetStatus {
     /// Pods that count as gone already.
     pub disrupted_pods: BTreeMap<String, serde::de::IgnoredAny>,
 }
-
-/// `storage.k8s.io/v1.StorageClass`.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(rename_all = "camelCase", default)]
-pub struct StorageClass {
-    /// Metadata.
-    pub metadata: ObjectMeta,
-    /// Makes volumes.
-    pub provisioner: String,
-    /// `Immediate` or `WaitForFirstConsumer`.
-    pub volume_binding_mode: String,
-}
-slim_object!(StorageClass, ResourceType::cluster("storage.k8s.io", "v1", "storageclasses", "StorageClass"));

@@ -1,0 +1,61 @@
+//! VolumeRestrictions: a claim with the mode `ReadWriteOncePod` is one pod's alone, in the whole cluster.
+use kelson_meta::ObjectKey;
+
+use super::plugin::{Change, PerNode, Plugin, Prepared};
+use crate::cluster::{Cluster, NodeState};
+use crate::reason::{Reason, Refusal};
+use crate::view::PodSpec;
+
+/// See the module.
+#[derive(Debug)]
+pub struct VolumeRestrictions;
+
+impl Plugin for VolumeRestrictions {
+    fn name(&self) -> &'static str {
+        "VolumeRestrictions"
+    }
+
+    fn prepare(&self, spec: &PodSpec, cluster: &mut Cluster) -> Prepared {
+        let keys = spec.claims.iter().map(|c| ObjectKey::new(&*spec.namespace, &*c.name));
+        let alone = |key: &ObjectKey| {
+            let claim = cluster.storage.claim(key);
+            claim.is_some_and(|c| c.spec.access_modes.iter().any(|m| m == "ReadWriteOncePod"))
+        };
+        let keys: Vec<_> = keys.filter(alone).collect();
+        if keys.is_empty() {
+            return Prepared::Nothing;
+        }
+        Prepared::PerNode(Box::new(OnePodEach { keys, epoch: None }))
+    }
+
+    fn epoch(&self, spec: &PodSpec, cluster: &Cluster) -> u64 {
+        if spec.claims.is_empty() { 0 } else { cluster.storage.epoch() }
+    }
+
+    fn requeues_on(&self, change: Change) -> bool {
+        matches!(change, Change::PodRemoved | Change::Storage)
+    }
+}
+
+/// The claims of a spec that no two pods may share.
+#[derive(Debug)]
+struct OnePodEach {
+    keys: Vec<ObjectKey>,
+    /// Of the use of claims, when verdicts were last given.
+    epoch: Option<u64>,
+}
+
+impl PerNode for OnePodEach {
+    fn refresh(&mut self, _: &PodSpec, cluster: &Cluster) -> bool {
+        self.epoch.replace(cluster.claim_users.epoch()) != Some(cluster.claim_users.epoch())
+    }
+
+    /// In use by a pod elsewhere, or by one of those that are left on this node.
+    fn filter(&self, cluster: &Cluster, state: &NodeState) -> Option<Refusal> {
+        let mut users = self.keys.iter().flat_map(|k| cluster.claim_users.of(k));
+        let counts = |uid: &std::sync::Arc<str>| {
+            cluster.node_of(uid) != Some(&*state.node.name) || state.pods.iter().any(|p| p.uid == *uid)
+        };
+        users.any(counts).then(|| Refusal::one(true, Reason::CLAIM_IN_USE))
+    }
+}

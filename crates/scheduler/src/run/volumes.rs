@@ -1,0 +1,112 @@
+//! Binding the volumes of a pod before the pod itself (PreBind): the choice is written, and then others are waited for: the
+//! binder, and provisioners that make volumes.
+use std::time::Duration;
+
+use kelson_client::{ClientError, EventType, PatchKind, WriteOptions};
+use kelson_meta::ObjectKey;
+use kelson_volumes::{ClaimView, VolumeView, is_bound_to, names};
+use serde_json::json;
+use tokio::sync::Semaphore;
+use tokio::time::Instant;
+
+use super::write::Writer;
+use crate::cluster::storage::Progress;
+use crate::core::VolumeBinding;
+
+/// How long a pod keeps its node while its volumes are bound and made (upstream `bindTimeoutSeconds`).
+const VOLUMES_MAX: Duration = Duration::from_secs(600);
+
+impl Writer {
+    /// Binds the volumes, then the pod; the pod alone takes one of the places for `binds`.
+    pub(super) async fn bind_volumes_and_pod(&self, binding: &VolumeBinding, binds: &Semaphore) {
+        if let Err(why) = self.bind_volumes(binding).await {
+            return self.volumes_failed(binding, &why).await;
+        }
+        // The semaphore is never closed.
+        let Ok(_permit) = binds.acquire().await else { return };
+        self.bind(&binding.pod).await;
+    }
+
+    async fn bind_volumes(&self, binding: &VolumeBinding) -> Result<(), String> {
+        let text = |e: ClientError| e.to_string();
+        for (claim, volume) in &binding.plan.bind {
+            self.bind_volume(claim, volume).await.map_err(text)?;
+        }
+        for claim in &binding.plan.provision {
+            self.select_node(claim, &binding.plan.node).await.map_err(text)?;
+        }
+        let end = Instant::now() + VOLUMES_MAX;
+        loop {
+            let known = self.shared.known.notified();
+            tokio::pin!(known);
+            // From now on, so that no news is missed between the look and the wait.
+            known.as_mut().enable();
+            let progress = self.shared.core.lock().volumes_progress(binding);
+            match progress {
+                Progress::Done => return Ok(()),
+                Progress::Failed(why) => return Err(why),
+                Progress::Waits => {}
+            }
+            tokio::select! {
+                () = known => {}
+                () = tokio::time::sleep_until(end) => return Err("context deadline exceeded".into()),
+            }
+        }
+    }
+
+    /// Writes the claim into the volume; the binder does the rest.
+    async fn bind_volume(&self, claim: &ObjectKey, volume: &str) -> Result<(), ClientError> {
+        let (claim, volume) = {
+            let core = self.shared.core.lock();
+            let storage = &core.cluster.storage;
+            (storage.claim(claim).cloned(), storage.volume(volume).cloned())
+        };
+        // What is gone is noticed by whoever waits for it.
+        let (Some(claim), Some(volume)) = (claim, volume) else { return Ok(()) };
+        let (c, v) = (&claim.metadata, &volume.metadata);
+        if volume.spec.claim_ref.as_ref().is_some_and(|r| r.uid == c.uid) {
+            return Ok(());
+        }
+        let reference = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": c.namespace,
+            "name": c.name, "uid": c.uid, "resourceVersion": c.resource_version});
+        let mut patch = json!({"metadata": {"resourceVersion": v.resource_version}, "spec": {"claimRef": reference}});
+        if !is_bound_to(&volume, &claim) {
+            patch["metadata"]["annotations"] = json!({names::BOUND_BY_CONTROLLER: "yes"});
+        }
+        let options = WriteOptions::default();
+        let new = self.client.patch_and_read::<VolumeView>("", &v.name, "", PatchKind::Merge, &patch, &options).await?;
+        self.shared.core.lock().cluster.storage.wrote_volume(new);
+        Ok(())
+    }
+
+    /// Tells the claim's provisioner for which node the volume is to be.
+    async fn select_node(&self, claim: &ObjectKey, node: &str) -> Result<(), ClientError> {
+        let known = self.shared.core.lock().cluster.storage.claim(claim).cloned();
+        let Some(known) = known.filter(|c| c.selected_node() != Some(node)) else { return Ok(()) };
+        let m = &known.metadata;
+        let patch = json!({"metadata": {"resourceVersion": m.resource_version,
+            "annotations": {names::SELECTED_NODE: node}}});
+        let (options, kind) = (WriteOptions::default(), PatchKind::Merge);
+        let new = self.client.patch_and_read::<ClaimView>(&m.namespace, &m.name, "", kind, &patch, &options).await?;
+        self.shared.core.lock().cluster.storage.wrote_claim(new);
+        Ok(())
+    }
+
+    async fn volumes_failed(&self, binding: &VolumeBinding, why: &str) {
+        let pod = &binding.pod;
+        let gone = {
+            let mut core = self.shared.core.lock();
+            let gone = core.cluster.node_of(&pod.uid).is_none();
+            core.failed(pod, gone, Instant::now());
+            gone
+        };
+        self.shared.changed.notify_one();
+        if gone {
+            return;
+        }
+        let text = format!("running PreBind plugin \"VolumeBinding\": binding volumes: {why}");
+        tracing::info!(pod = %pod.name, namespace = pod.namespace(), node = %pod.node_name, why, "volumes not bound");
+        self.recorder.event(&pod.reference(), EventType::Warning, "FailedScheduling", text.clone());
+        self.condition(pod, "SchedulerError", &text).await;
+    }
+}

@@ -41,6 +41,7 @@ use crate::server::{Server, ServerError, command};
 use crate::status::writer::StatusWriter;
 use crate::volumes::Volumes;
 use crate::volumes::mounts::Mounts;
+use crate::volumes::persistent::Claims;
 
 /// Before the runtime is asked again at start.
 const RUNTIME_RETRY: Duration = Duration::from_millis(200);
@@ -228,6 +229,8 @@ fn parts(
             dirs: config.dirs(),
             objects: objects.clone(),
             tokens: Tokens::new(client.clone(), Arc::clone(&clock)),
+            claims: Claims::new(client.clone()),
+            local_volumes: config.local_volumes_dir.clone(),
             mounts: Arc::clone(&deps.mounts),
             node: node.clone(),
             clock,

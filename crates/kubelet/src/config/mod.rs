@@ -113,6 +113,8 @@ pub struct Config {
     pub server: ServerConfig,
     /// `--rotate-certificates`.
     pub rotate_certificates: bool,
+    /// Where this node keeps the directories of Kelson's built-in provisioner; `None`: it keeps none.
+    pub local_volumes_dir: Option<PathBuf>,
 }
 
 impl Config {
@@ -151,6 +153,7 @@ impl Config {
             allowed_unsafe_sysctls: Vec::new(),
             server: ServerConfig::default(),
             rotate_certificates: true,
+            local_volumes_dir: None,
         }
     }
 

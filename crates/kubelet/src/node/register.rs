@@ -1,9 +1,11 @@
 //! Registration of the Node object: created, or, where it exists, its labels brought up to date.
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
 use kelson_client::{Client, ClientError, PatchKind, WriteOptions};
 use kelson_meta::Backoff;
+use kelson_volumes::names;
 use serde_json::{Map, Value, json};
 
 use super::facts;
@@ -31,6 +33,23 @@ pub fn labels(config: &Config) -> Map<String, Value> {
     out
 }
 
+/// Annotations of a node: volumes are attached to it by the controller, and where it keeps those of the built-in
+/// provisioner.
+fn annotations(config: &Config) -> Map<String, Value> {
+    let mut out = Map::new();
+    out.insert("volumes.kubernetes.io/controller-managed-attach-detach".into(), json!("true"));
+    if let Some(dir) = &config.local_volumes_dir {
+        out.insert(names::LOCAL_PATH_DIRECTORY.into(), json!(dir));
+    }
+    out
+}
+
+/// Those of `wanted` that are not there or have another value.
+fn missing(there: Option<&BTreeMap<String, String>>, wanted: Map<String, Value>) -> Map<String, Value> {
+    let has = |k: &String, v: &Value| there.and_then(|t| t.get(k)).is_some_and(|w| v == w);
+    wanted.into_iter().filter(|(k, v)| !has(k, v)).collect()
+}
+
 /// Registers, trying until it succeeds.
 pub async fn register(client: &Client, config: &Config, status: &Value) -> Node {
     let mut delay = RETRY.base;
@@ -49,14 +68,15 @@ async fn once(client: &Client, config: &Config, status: &Value) -> Result<Node, 
     if !config.register_node {
         return client.get::<Node>("", name).await;
     }
-    let labels = labels(config);
+    let (labels, annotations) = (labels(config), annotations(config));
     if let Some(node) = client.get_opt::<Node>("", name).await? {
-        let has = |k: &String, v: &Value| node.metadata.labels.as_ref().and_then(|l| l.get(k)).is_some_and(|w| v == w);
-        let missing: Map<String, Value> = labels.into_iter().filter(|(k, v)| !has(k, v)).collect();
-        if missing.is_empty() {
+        let meta = &node.metadata;
+        let (labels, annotations) =
+            (missing(meta.labels.as_ref(), labels), missing(meta.annotations.as_ref(), annotations));
+        if labels.is_empty() && annotations.is_empty() {
             return Ok(node);
         }
-        let patch = json!({"metadata": {"labels": missing}});
+        let patch = json!({"metadata": {"labels": labels, "annotations": annotations}});
         return client
             .patch_and_read::<Node>("", name, "", PatchKind::Strategic, &patch, &WriteOptions::default())
             .await;
@@ -67,8 +87,7 @@ async fn once(client: &Client, config: &Config, status: &Value) -> Result<Node, 
         .map(|t| json!({"key": t.key, "value": t.value, "effect": t.effect}))
         .collect();
     let mut node = json!({"apiVersion": "v1", "kind": "Node",
-        "metadata": {"name": name, "labels": labels,
-            "annotations": {"volumes.kubernetes.io/controller-managed-attach-detach": "true"}},
+        "metadata": {"name": name, "labels": labels, "annotations": annotations},
         "spec": {}, "status": status});
     if !taints.is_empty() {
         node["spec"]["taints"] = json!(taints);

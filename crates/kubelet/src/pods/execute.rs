@@ -348,6 +348,7 @@ impl Executor {
             image_ref: image.reference.clone(),
             env,
             mounts,
+            devices: volumes.devices(c)?,
             security,
             machine_memory: memory,
             may_lower_oom: terminate::may_lower_oom(),

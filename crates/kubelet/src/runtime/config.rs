@@ -25,6 +25,8 @@ pub struct Parts<'a> {
     pub env: Vec<(String, String)>,
     /// Mounts, volumes and managed files.
     pub mounts: Vec<cri::Mount>,
+    /// Devices of the host that it gets.
+    pub devices: Vec<cri::Device>,
     /// Security context.
     pub security: cri::LinuxContainerSecurityContext,
     /// Memory of the machine, bytes, for the OOM score.
@@ -55,6 +57,7 @@ pub fn config(parts: Parts<'_>) -> cri::ContainerConfig {
         working_dir: c.working_dir.clone().unwrap_or_default(),
         envs: envs(&parts.env),
         mounts: parts.mounts,
+        devices: parts.devices,
         labels: container_labels(parts.pod, c),
         annotations: annotations(parts.pod, c, parts.restart_count),
         log_path: log_path(&c.name, parts.restart_count),

@@ -8,6 +8,7 @@ mod endpoint;
 mod exec;
 mod forward;
 mod health;
+mod local_volumes;
 mod logs;
 mod metrics;
 mod node_logs;

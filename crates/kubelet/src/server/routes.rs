@@ -10,7 +10,7 @@ use super::answer::{Body, not_found, text};
 use super::auth::Auth;
 use super::endpoint::{Call, Endpoint, segments, verb};
 use super::state::ServerState;
-use super::{configz, exec, forward, health, logs, metrics, node_logs, pods, query, run};
+use super::{configz, exec, forward, health, local_volumes, logs, metrics, node_logs, pods, query, run};
 
 const fn reads(root: &'static str, subresources: &'static [&'static str], serve: Serve) -> Endpoint {
     Endpoint { root, subresources, acts: false, serve }
@@ -32,6 +32,7 @@ const ENDPOINTS: &[Endpoint] = &[
     reads("stats", &["stats"], metrics::serve_stats),
     reads("logs", &["log"], node_logs::serve),
     reads("containerLogs", &["proxy"], logs::serve),
+    reads("localVolumes", &["proxy"], local_volumes::serve),
     acts("exec", exec::serve),
     acts("attach", exec::serve_attach),
     acts("portForward", forward::serve),
@@ -92,6 +93,8 @@ mod tests {
             (Method::GET, "/metrics/cadvisor", "get", &["metrics"]),
             (Method::GET, "/logs/", "get", &["log"]),
             (Method::DELETE, "/logs/", "delete", &["log"]),
+            (Method::DELETE, "/localVolumes/pvc-1_n_c", "delete", &["proxy"]),
+            (Method::DELETE, "/localVolumes/..%2fetc", "", &[]),
         ] {
             let judged = segments(path).map(|s| {
                 let endpoint = find(&s);

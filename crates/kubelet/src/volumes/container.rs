@@ -125,6 +125,9 @@ impl ContainerMounts {
                 });
             }
             Ready::Path { path, read_only } => (path, *read_only),
+            Ready::Device { .. } => {
+                return Err(format!("volume {} has volumeMode Block, but is specified in volumeMounts", m.name));
+            }
         };
         let host_path = if sub.is_empty() {
             root.clone()
@@ -146,6 +149,25 @@ impl ContainerMounts {
             recursive_read_only: read_only && m.recursive_read_only.as_deref() == Some("Enabled"),
             ..Default::default()
         })
+    }
+}
+
+impl PodVolumes {
+    /// The devices of a container: its volumes with `volumeMode: Block`.
+    ///
+    /// # Errors
+    /// The message of `CreateContainerConfigError`.
+    pub fn devices(&self, c: &Container) -> Result<Vec<cri::Device>, String> {
+        let device = |d: &k8s_openapi::api::core::v1::VolumeDevice| match self.ready.get(&d.name) {
+            Some(Ready::Device { path, read_only }) => Ok(cri::Device {
+                container_path: d.device_path.clone(),
+                host_path: path.display().to_string(),
+                permissions: if *read_only { "r" } else { "mrw" }.to_owned(),
+            }),
+            Some(_) => Err(format!("volume {} has volumeMode Filesystem, but is specified in volumeDevices", d.name)),
+            None => Err(format!("cannot find volume {:?} to pass into container {:?}", d.name, c.name)),
+        };
+        c.volume_devices.iter().flatten().map(device).collect()
     }
 }
 

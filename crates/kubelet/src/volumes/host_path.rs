@@ -24,7 +24,7 @@ impl Source for HostPath {
 }
 
 /// Checks a hostPath against its type, making what the type asks to be made.
-fn host_path(h: &HostPathVolumeSource) -> Result<PathBuf, String> {
+pub(super) fn host_path(h: &HostPathVolumeSource) -> Result<PathBuf, String> {
     use std::os::unix::fs::FileTypeExt as _;
     let path = PathBuf::from(&h.path);
     let kind = h.type_.as_deref().unwrap_or_default();

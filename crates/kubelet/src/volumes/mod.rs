@@ -1,7 +1,8 @@
 //! Volumes of pods: setting them up below the pod's directory, keeping configuration in them fresh, the mounts of each
-//! container, and taking all of it down again. PersistentVolumeClaims and drivers are not here yet: such a volume fails
-//! with a message that says so.
+//! container, and taking all of it down again. Drivers (CSI) are not here yet: such a volume fails with a message that says
+//! so.
 mod atomic;
+mod claim;
 mod config_map;
 pub mod container;
 mod downward_api;
@@ -9,7 +10,10 @@ pub mod empty_dir;
 mod host_path;
 mod image;
 pub mod mounts;
+mod nfs;
+mod ownership;
 mod parts;
+pub mod persistent;
 mod projected;
 mod render;
 mod secret;
@@ -39,6 +43,8 @@ const SOURCES: &[&dyn Source] = &[
     &projected::Projected,
     &empty_dir::EmptyDir,
     &host_path::HostPath,
+    &claim::Claim,
+    &nfs::Nfs,
     &image::Image,
 ];
 
@@ -48,12 +54,26 @@ static REMOVALS: Lane = Lane::new("pod-removal", 4);
 
 /// Why a volume is not there; the text is that of the FailedMount event.
 #[derive(Debug, thiserror::Error)]
-#[error("MountVolume.SetUp failed for volume {volume:?} : {reason}")]
-pub struct VolumeError {
-    /// Volume name.
-    pub volume: String,
-    /// The fault.
-    pub reason: String,
+pub enum VolumeError {
+    /// It could not be set up.
+    #[error("MountVolume.SetUp failed for volume {volume:?} : {reason}")]
+    SetUp {
+        /// Volume name.
+        volume: String,
+        /// The fault.
+        reason: String,
+    },
+    /// Its claim has nothing to set up yet.
+    #[error(
+        "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], \
+         failed to process volumes=[{volume}]: {reason}"
+    )]
+    Claim {
+        /// Volume name.
+        volume: String,
+        /// The fault.
+        reason: String,
+    },
 }
 
 /// The volumes of one pod, by name.
@@ -78,12 +98,15 @@ impl Volumes {
     pub async fn ensure(&self, pod: &Pod) -> Result<PodVolumes, VolumeError> {
         let mut out = PodVolumes::default();
         for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
-            let fail = |reason: String| VolumeError { volume: volume.name.clone(), reason };
+            let fail = |reason: String| VolumeError::SetUp { volume: volume.name.clone(), reason };
             let Some(source) = SOURCES.iter().find(|s| s.is(volume)) else {
-                let known = "configMap, secret, downwardAPI, projected, emptyDir, hostPath and image volumes";
+                let known =
+                    "configMap, secret, downwardAPI, projected, emptyDir, hostPath, nfs and image volumes and claims";
                 return Err(fail(format!("no volume plugin matched: this kubelet serves {known}")));
             };
-            let request = Request { volumes: self, pod, volume };
+            let unbound = |reason| VolumeError::Claim { volume: volume.name.clone(), reason };
+            let persistent = self.claims.resolve(pod, volume).await.map_err(unbound)?;
+            let request = Request { volumes: self, pod, volume, persistent };
             let done = source.set_up(&request).await.map_err(fail)?;
             out.renew_at = out.renew_at.into_iter().chain(done.renew_at).min();
             out.ready.insert(volume.name.clone(), done.ready);
@@ -99,6 +122,7 @@ impl Volumes {
         if uid.is_empty() || uid.contains('/') || uid.starts_with('.') {
             return Err(io::Error::other("not a pod's UID"));
         }
+        self.claims.forget(uid);
         let (dir, mounts) = (self.dirs.pod(uid), Arc::clone(&self.mounts));
         REMOVALS.run(move || remove(&*mounts, &dir)).await.map_err(io::Error::other)?
     }

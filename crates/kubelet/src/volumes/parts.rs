@@ -1,10 +1,12 @@
 //! What volumes are set up with: each kind of volume takes what it uses.
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use kelson_meta::Clock;
 use tokio::sync::watch;
 
 use super::mounts::Mounts;
+use super::persistent::Claims;
 use crate::config::PodDirs;
 use crate::node::facts::NodeFacts;
 use crate::objects::Objects;
@@ -19,6 +21,10 @@ pub struct Volumes {
     pub objects: Objects,
     /// Service account tokens.
     pub tokens: Tokens,
+    /// Claims and their volumes.
+    pub claims: Claims,
+    /// Where volumes of the built-in provisioner lie; `None`: there are none here.
+    pub local_volumes: Option<PathBuf>,
     /// Mounting.
     pub mounts: Arc<dyn Mounts>,
     /// What pods may see of their node.

@@ -3,6 +3,7 @@
 use std::io;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
@@ -10,6 +11,7 @@ use k8s_openapi::api::core::v1::{Pod, Volume};
 use kelson_tasks::FILES;
 
 use super::parts::Volumes;
+use super::persistent::Persistent;
 
 /// A volume that is set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +21,13 @@ pub enum Ready {
         /// Its path.
         path: PathBuf,
         /// Whether containers may never write to it.
+        read_only: bool,
+    },
+    /// A block device of the host.
+    Device {
+        /// Its path.
+        path: PathBuf,
+        /// Whether containers may only read it.
         read_only: bool,
     },
     /// An image that the runtime mounts.
@@ -49,13 +58,20 @@ pub(super) struct Request<'a> {
     pub(super) volumes: &'a Volumes,
     pub(super) pod: &'a Pod,
     pub(super) volume: &'a Volume,
+    /// What the volume is bound to, where it is a claim.
+    pub(super) persistent: Option<Arc<Persistent>>,
 }
 
 impl Request<'_> {
     /// `PODDIR/volumes/PLUGIN/NAME`.
     pub(super) fn dir(&self, plugin: &str) -> PathBuf {
+        self.dir_of(plugin, &self.volume.name)
+    }
+
+    /// The same for a volume that has a name of its own.
+    pub(super) fn dir_of(&self, plugin: &str, name: &str) -> PathBuf {
         let pod = self.volumes.dirs.pod(crate::pod::uid(self.pod));
-        pod.join("volumes").join(plugin).join(&self.volume.name)
+        pod.join("volumes").join(plugin).join(name)
     }
 
     /// The group that owns the pod's volumes.

@@ -27,6 +27,7 @@ use kelson_kubelet::runtime::userns::UserNamespaces;
 use kelson_kubelet::status::writer::StatusWriter;
 use kelson_kubelet::volumes::Volumes;
 use kelson_kubelet::volumes::mounts::Mounts;
+use kelson_kubelet::volumes::persistent::Claims;
 use kelson_meta::{Clock, TokioClock};
 pub use kelson_simulation::FakeRuntime;
 use kelson_tasks::Tasks;
@@ -202,6 +203,8 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
             dirs: config.dirs(),
             objects: objects.clone(),
             tokens: Tokens::new(client.clone(), Arc::clone(&clock)),
+            claims: Claims::new(client.clone()),
+            local_volumes: None,
             mounts: Arc::new(NoMounts),
             node: node.clone(),
             clock,

@@ -1,0 +1,60 @@
+//! `/localVolumes`: the removal of a directory of the built-in provisioner, asked for by its controller through the API's
+//! proxy when the volume's claim is gone. A node has no say over volumes, so it is told instead of watching.
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use http::{Method, Response, StatusCode};
+use kelson_tasks::FILES;
+
+use super::answer::{Body, not_found, text};
+use super::endpoint::{Answer, Call};
+use super::state::ServerState;
+
+/// What the names of all such directories begin with.
+const PREFIX: &str = "pvc-";
+
+/// Removes one directory with everything in it. One that is not there is removed already.
+pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
+    Box::pin(async move {
+        let (root, is_delete) = (state.config.local_volumes_dir.clone(), call.request.method() == Method::DELETE);
+        match (root, call.below.as_slice()) {
+            (Some(root), [name]) if is_delete && name.starts_with(PREFIX) => remove(root.join(name)).await,
+            _ => not_found(),
+        }
+    })
+}
+
+async fn remove(dir: PathBuf) -> Response<Body> {
+    let work = move || {
+        if let Some(mount) = kelson_cri::mounts::below(&dir).first() {
+            return Err(io::Error::other(format!("{} is mounted", mount.display())));
+        }
+        match std::fs::remove_dir_all(&dir) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e),
+            _ => Ok(()),
+        }
+    };
+    match FILES.run(work).await.map_err(io::Error::other).and_then(|done| done) {
+        Ok(()) => text(StatusCode::OK, "removed"),
+        Err(e) => text(StatusCode::CONFLICT, e.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_directory_goes_with_its_content_and_a_link_alone() {
+        let root = tempfile::tempdir().expect("tempdir");
+        let (dir, kept) = (root.path().join("pvc-1_n_c"), root.path().join("kept"));
+        std::fs::create_dir_all(dir.join("a/b")).expect("mkdir");
+        std::fs::create_dir_all(&kept).expect("mkdir");
+        std::os::unix::fs::symlink(&kept, dir.join("a/link")).expect("symlink");
+        for _ in 0..2 {
+            assert_eq!(remove(dir.clone()).await.status(), StatusCode::OK);
+            assert!(!dir.exists() && kept.exists());
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! From a volume of a pod that is a claim to the volume that the claim is bound to. Both are read when the pod's volumes are
+//! first set up and remembered until they are taken down: a binding never changes, and the API is not asked for it at each
+//! turn of the pod (upstream: `pkg/kubelet/volumemanager/populator`).
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, Pod, Volume};
+use kelson_client::{Client, ClientError};
+use kelson_volumes::names;
+use parking_lot::Mutex;
+
+use crate::pod;
+
+/// Reads claims and their volumes; cheap to clone.
+#[derive(Clone)]
+pub struct Claims {
+    client: Client,
+    /// By the pod's UID, then by the volume's name in the pod. As many as the node's pods have claims.
+    known: Arc<Mutex<HashMap<String, HashMap<String, Arc<Persistent>>>>>,
+}
+
+/// A volume that a claim of the pod is bound to.
+#[derive(Debug)]
+pub(super) struct Persistent {
+    pub(super) name: String,
+    pub(super) spec: PersistentVolumeSpec,
+    /// Whether the pod may only read.
+    pub(super) read_only: bool,
+    /// Whether the built-in provisioner made it: its directory is this kubelet's to make.
+    pub(super) is_local_path: bool,
+}
+
+impl Persistent {
+    /// Whether containers get it as a device.
+    pub(super) fn is_block(&self) -> bool {
+        self.spec.volume_mode.as_deref() == Some("Block")
+    }
+}
+
+/// The claim's name, whether the pod only reads, and whether the claim must be the pod's own.
+fn claim_of(pod: &Pod, volume: &Volume) -> Option<(String, bool, bool)> {
+    if let Some(c) = &volume.persistent_volume_claim {
+        return Some((c.claim_name.clone(), c.read_only.unwrap_or(false), false));
+    }
+    volume.ephemeral.as_ref().map(|_| (format!("{}-{}", pod::name(pod), volume.name), false, true))
+}
+
+impl Claims {
+    /// Reads as the node.
+    pub fn new(client: Client) -> Self {
+        Self { client, known: Arc::default() }
+    }
+
+    /// The volume behind a volume of the pod; `None` where that is no claim.
+    ///
+    /// # Errors
+    /// Why it cannot be had yet; the text is for the pod's events.
+    pub(super) async fn resolve(&self, pod: &Pod, volume: &Volume) -> Result<Option<Arc<Persistent>>, String> {
+        let Some((claim, read_only, own)) = claim_of(pod, volume) else { return Ok(None) };
+        let uid = pod::uid(pod);
+        if let Some(known) = self.known.lock().get(uid).and_then(|k| k.get(&volume.name)) {
+            return Ok(Some(Arc::clone(known)));
+        }
+        let found = self.read(pod, &claim, read_only, own).await;
+        let found = Arc::new(found.map_err(|e| format!("error processing PVC {}/{claim}: {e}", pod::namespace(pod)))?);
+        self.known.lock().entry(uid.to_owned()).or_default().insert(volume.name.clone(), Arc::clone(&found));
+        Ok(Some(found))
+    }
+
+    async fn read(&self, pod: &Pod, claim: &str, read_only: bool, own: bool) -> Result<Persistent, String> {
+        let namespace = pod::namespace(pod);
+        let unread = |e: ClientError| format!("failed to fetch PVC from API server: {e}");
+        let found = self.client.get::<PersistentVolumeClaim>(namespace, claim).await.map_err(unread)?;
+        let name = judge(pod, &found, own)?;
+        let unread = |e: ClientError| format!("failed to fetch PV {name:?} from API server: {e}");
+        let volume = self.client.get::<PersistentVolume>("", &name).await.map_err(unread)?;
+        let annotations = volume.metadata.annotations.unwrap_or_default();
+        let spec = volume.spec.ok_or("its volume says nothing of itself")?;
+        let reference = spec.claim_ref.as_ref().and_then(|r| r.uid.as_ref());
+        if reference.is_none() || reference != found.metadata.uid.as_ref() {
+            return Err(format!("PV {name:?} is bound to another claim"));
+        }
+        let is_local_path = annotations.get(names::PROVISIONED_BY).is_some_and(|p| p == names::LOCAL_PATH);
+        Ok(Persistent { name, spec, read_only, is_local_path })
+    }
+
+    /// Forgets a pod.
+    pub(super) fn forget(&self, uid: &str) {
+        self.known.lock().remove(uid);
+    }
+}
+
+/// The name of the claim's volume, when the pod may have it.
+fn judge(pod: &Pod, claim: &PersistentVolumeClaim, own: bool) -> Result<String, String> {
+    let m = &claim.metadata;
+    let is_owner = || {
+        let owners = m.owner_references.iter().flatten();
+        owners.filter(|o| o.controller == Some(true)).any(|o| o.uid == pod::uid(pod))
+    };
+    if own && !is_owner() {
+        let (namespace, name) = (pod::namespace(pod), m.name.as_deref().unwrap_or_default());
+        let pod = pod::name(pod);
+        return Err(format!("PVC {namespace}/{name} was not created for pod {namespace}/{pod} (pod is not owner)"));
+    }
+    if m.deletion_timestamp.is_some() {
+        return Err("PVC is being deleted".into());
+    }
+    let is_bound = claim.status.as_ref().and_then(|s| s.phase.as_deref()) == Some("Bound");
+    let name = claim.spec.as_ref().and_then(|s| s.volume_name.clone()).filter(|n| is_bound && !n.is_empty());
+    name.ok_or_else(|| "PVC is not bound".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    #[test]
+    fn which_claims_a_pod_may_have() {
+        let pod: Pod =
+            serde_json::from_value(json!({"metadata": {"name": "p", "namespace": "n", "uid": "u"}})).expect("pod");
+        let claim = |over: Value, phase: &str, volume: &str| {
+            let mut meta = json!({"name": "p-v"});
+            meta.as_object_mut().expect("map").extend(over.as_object().expect("map").clone());
+            let all = json!({"metadata": meta, "spec": {"volumeName": volume}, "status": {"phase": phase}});
+            serde_json::from_value::<PersistentVolumeClaim>(all).expect("claim")
+        };
+        let by = |uid: &str| {
+            json!({"ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": uid,
+            "controller": true}]})
+        };
+        let foreign = "PVC n/p-v was not created for pod n/p (pod is not owner)";
+        let rows = [
+            (claim(json!({}), "Bound", "v"), false, Ok("v")),
+            (claim(json!({}), "Pending", "v"), false, Err("PVC is not bound")),
+            (claim(json!({}), "Lost", "v"), false, Err("PVC is not bound")),
+            (claim(json!({}), "Bound", ""), false, Err("PVC is not bound")),
+            (
+                claim(json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}), "Bound", "v"),
+                false,
+                Err("PVC is being deleted"),
+            ),
+            (claim(by("u"), "Bound", "v"), true, Ok("v")),
+            (claim(by("earlier"), "Bound", "v"), true, Err(foreign)),
+            (claim(json!({}), "Bound", "v"), true, Err(foreign)),
+        ];
+        for (claim, own, want) in rows {
+            assert_eq!(judge(&pod, &claim, own), want.map(str::to_owned).map_err(str::to_owned), "{claim:?} {own}");
+        }
+    }
+}

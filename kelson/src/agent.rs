@@ -192,6 +192,7 @@ fn kubelet_config(
         config.eviction.thresholds.clone_from(&hard.0);
     }
     config.pod_manifest_path = Some(dir.join("kubelet").join("manifests"));
+    config.local_volumes_dir = Some(dir.join("storage"));
     config.cgroup_root = format!("kelson-{}", kelson_net::network_id(dir));
     config.server.listen = Some(SocketAddr::from(([0, 0, 0, 0], free_or_any(args.kubelet_port))));
     config.server.client_ca_pem = join.ca_pem.clone().into_bytes();

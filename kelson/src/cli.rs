@@ -84,6 +84,9 @@ pub struct ServerArgs {
     /// Default admission plugins not to run.
     #[arg(long, value_name = "PLUGINS", value_delimiter = ',')]
     pub disable_admission_plugins: Vec<String>,
+    /// What comes with the cluster and is not wanted: `local-storage` is the storage class `local-path` and its provisioner.
+    #[arg(long, value_name = "PARTS", value_delimiter = ',')]
+    pub disable: Vec<BuiltIn>,
     #[command(flatten)]
     pub audit: AuditArgs,
     #[command(flatten)]
@@ -92,6 +95,13 @@ pub struct ServerArgs {
     pub node: NodeArgs,
     #[command(flatten)]
     pub log: LogArgs,
+}
+
+/// Parts of a cluster that can be left out; the names are k3s'.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum BuiltIn {
+    /// The provisioner of directories of nodes.
+    LocalStorage,
 }
 
 /// Where the control plane's components serve `/healthz` and `/metrics` beside the API, as upstream's do. A usual port that

@@ -28,7 +28,7 @@ use kelson_tasks::{FILES, OnPanic, Tasks};
 
 use crate::agent::Join;
 use crate::certificates::{self, Renewed};
-use crate::cli::ServerArgs;
+use crate::cli::{BuiltIn, ServerArgs};
 use crate::cluster::{self, ClusterSettings};
 use crate::host::NodeIdentity;
 use crate::process::within;
@@ -174,8 +174,7 @@ fn start_controllers(
         issuer.legacy_token(namespace, account, uid, secret).map_err(|e| e.message)
     };
     let config = kelson_controllers::Config {
-        // Off by default upstream, on wherever bootstrap tokens are used: cluster-info is signed, and those that expired go.
-        controllers: ["*", "bootstrap-signer-controller", "token-cleaner-controller"].map(String::from).into(),
+        controllers: controllers(args).into_iter().map(String::from).collect(),
         cluster_cidrs: vec![ranges.cluster],
         service_cidr: Some(ranges.service),
         root_ca: pki.ca.cert_pem().to_owned(),
@@ -195,6 +194,16 @@ fn start_controllers(
     let api = api.clone();
     let factory = move |name: &str| client(&api, identity(name), "controller-manager");
     Ok(Controllers::start(config, Box::new(factory), Arc::new(SystemClock), tasks))
+}
+
+/// Which controllers run.
+fn controllers(args: &ServerArgs) -> Vec<&'static str> {
+    // Off by default upstream, on wherever bootstrap tokens are used: cluster-info is signed, and those that expired go.
+    let mut names = vec!["*", "bootstrap-signer-controller", "token-cleaner-controller"];
+    if !args.disable.contains(&BuiltIn::LocalStorage) {
+        names.push("local-path-provisioner");
+    }
+    names
 }
 
 /// What a component says of its health: all of them live and die in one process, and what ends it is asked for here.

@@ -12,6 +12,7 @@ mod pod_lifecycle;
 mod pods;
 mod services;
 mod streaming;
+mod volumes;
 mod workloads;
 
 fn main() {
@@ -24,6 +25,7 @@ fn main() {
         pod_lifecycle::tests(),
         pod_isolation::tests(),
         streaming::tests(),
+        volumes::tests(),
         services::tests(),
         hosts::tests(),
         durability::tests(),

@@ -72,6 +72,7 @@ pub fn decide(core: &mut Core, pod: Arc<Pod>) -> Result<String, String> {
     core.put_pod(pod, now);
     match core.step(now) {
         Step::Bind(p) => Ok(p.node_name.to_string()),
+        Step::BindVolumes(b) => Err(format!("binds volumes on {}", b.plan.node)),
         Step::Report(r) => Err(r.message),
         Step::Preempt(p) => Err(format!("preempts {:?}", p.victims.iter().map(|v| &*v.name).collect::<Vec<_>>())),
         Step::Idle(_) => Err("idle".into()),

@@ -125,7 +125,7 @@ fn volumes_are_made_where_the_class_allows() {
 
 #[test]
 fn how_far_a_plan_is() {
-    let mut c = two_nodes();
+    let mut c = core(&[node("a", json!({}))], &[]);
     class(&mut c, "disk", json!({}));
     put_claim(&mut c, &claim_value("c", "disk", "1Gi"));
     put_claim(&mut c, &claim_value("s", "disk", "1Gi"));

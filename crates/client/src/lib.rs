@@ -2,7 +2,8 @@
 //!
 //! [`Transport`] carries one HTTP request; the API server offers one that never leaves the process, [`remote`] one
 //! over TLS. [`Client`] adds the API's verbs, [`Informer`] a watched cache with indexes by key, [`WorkQueue`] the
-//! controllers' queue, [`EventRecorder`] events. Which objects exist and what they mean is the component's business.
+//! controllers' queue, [`EventRecorder`] events,
+//! [`leader`] chooses one of several. Which objects exist and what they mean is the component's business.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod client;
@@ -11,6 +12,7 @@ mod events;
 mod informer;
 mod kind;
 pub mod kubeconfig;
+pub mod leader;
 mod queue;
 pub mod remote;
 mod watch;

@@ -9,6 +9,8 @@
 mod api;
 mod entropy;
 mod faults;
+#[cfg(test)]
+mod leaders;
 mod pods;
 mod runtime;
 mod steps;

@@ -1,0 +1,158 @@
+//! Which of several equal components works: the one that holds a Lease. The others wait until it is no longer renewed. Upstream
+//! `client-go/tools/leaderelection`, whose objects and times these are, so that both kinds of component may share one lease.
+use std::sync::Arc;
+use std::time::Duration;
+
+use kelson_meta::{Clock, ObjectMeta, format_micro};
+use serde::Deserialize;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use crate::client::Client;
+use crate::error::ClientError;
+use crate::kind::{Object as _, ResourceType};
+use crate::slim_object;
+
+/// How long others respect a lease that is no longer renewed (`--leader-elect-lease-duration`).
+pub const LEASE: Duration = Duration::from_secs(15);
+/// How long the holder tries to renew before it gives up (`--leader-elect-renew-deadline`).
+pub const RENEW: Duration = Duration::from_secs(10);
+/// Pause between two tries (`--leader-elect-retry-period`).
+pub const RETRY: Duration = Duration::from_secs(2);
+
+/// The part of a `coordination.k8s.io/v1` Lease that an election reads.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+struct Lease {
+    metadata: ObjectMeta,
+    spec: Spec,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Spec {
+    holder_identity: Option<String>,
+    lease_duration_seconds: Option<u64>,
+    acquire_time: Option<String>,
+    renew_time: Option<String>,
+    lease_transitions: Option<i64>,
+}
+
+slim_object!(Lease, ResourceType::namespaced("coordination.k8s.io", "v1", "leases", "Lease"));
+
+/// One candidate of an election.
+pub struct Candidate {
+    client: Client,
+    clock: Arc<dyn Clock>,
+    namespace: String,
+    name: String,
+    identity: String,
+    /// The lease as it was last seen to change, and when, by our own clock: the holder's may be wrong.
+    seen: Option<(Spec, Instant)>,
+}
+
+impl Candidate {
+    /// A candidate for the lease `name`. `identity` is what no other candidate has.
+    pub fn new(client: Client, clock: Arc<dyn Clock>, namespace: &str, name: &str, identity: &str) -> Self {
+        let (namespace, name) = (namespace.to_owned(), name.to_owned());
+        Self { client, clock, namespace, name, identity: identity.to_owned(), seen: None }
+    }
+
+    /// Waits until the lease is ours.
+    pub async fn won(&mut self) {
+        let mut told = false;
+        loop {
+            match self.try_once().await {
+                Ok(true) => return,
+                Ok(false) if told => {}
+                Ok(false) => {
+                    let holder = self.seen.as_ref().and_then(|(s, _)| s.holder_identity.clone()).unwrap_or_default();
+                    tracing::info!(lease = self.name, holder, "another one leads; waiting");
+                    told = true;
+                }
+                Err(e) => tracing::warn!(lease = self.name, error = %e, "cannot take the lease; trying again"),
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    /// Renews the lease for as long as that works; then gives why it does not.
+    pub async fn lost(&mut self) -> String {
+        let mut renewed = Instant::now();
+        loop {
+            tokio::time::sleep(RETRY).await;
+            let left = RENEW.saturating_sub(renewed.elapsed());
+            let why = match tokio::time::timeout(left.max(RETRY), self.try_once()).await {
+                Ok(Ok(true)) => {
+                    renewed = Instant::now();
+                    continue;
+                }
+                Ok(Ok(false)) => return format!("another one holds the lease {}", self.name),
+                Ok(Err(e)) => e.to_string(),
+                Err(_) => "no answer in time".to_owned(),
+            };
+            if renewed.elapsed() >= RENEW {
+                return format!("the lease {} was not renewed in time: {why}", self.name);
+            }
+        }
+    }
+
+    /// Gives the lease back, so that the next one need not wait.
+    pub async fn release(&mut self) {
+        let Ok(Some(lease)) = self.client.get_opt::<Lease>(&self.namespace, &self.name).await else { return };
+        if lease.spec.holder_identity.as_deref() != Some(&self.identity) {
+            return;
+        }
+        let now = format_micro(self.clock.now());
+        let spec = json!({"holderIdentity": "", "leaseDurationSeconds": 1, "renewTime": now, "acquireTime": now,
+            "leaseTransitions": lease.spec.lease_transitions.unwrap_or(0)});
+        if let Err(e) = self.write(Some(&lease), &spec).await {
+            tracing::debug!(lease = self.name, error = %e, "not given back");
+        }
+    }
+
+    /// Takes or renews the lease where nobody else holds it; whether it is ours now.
+    async fn try_once(&mut self) -> Result<bool, ClientError> {
+        let lease = self.client.get_opt::<Lease>(&self.namespace, &self.name).await?;
+        let now = format_micro(self.clock.now());
+        let mut spec = json!({"holderIdentity": self.identity, "leaseDurationSeconds": LEASE.as_secs(),
+            "renewTime": now, "acquireTime": now, "leaseTransitions": 0});
+        if let Some(lease) = &lease {
+            if self.seen.as_ref().is_none_or(|(s, _)| *s != lease.spec) {
+                self.seen = Some((lease.spec.clone(), Instant::now()));
+            }
+            let since = self.seen.as_ref().map_or(Duration::MAX, |(_, at)| at.elapsed());
+            let holder = lease.spec.holder_identity.as_deref().unwrap_or_default();
+            let lasts = Duration::from_secs(lease.spec.lease_duration_seconds.unwrap_or(0));
+            let ours = holder == self.identity;
+            if !ours && !holder.is_empty() && since < lasts {
+                return Ok(false);
+            }
+            let transitions = lease.spec.lease_transitions.unwrap_or(0);
+            spec["leaseTransitions"] = json!(if ours { transitions } else { transitions.saturating_add(1) });
+            if let Some(at) = lease.spec.acquire_time.as_deref().filter(|_| ours) {
+                spec["acquireTime"] = json!(at);
+            }
+        }
+        match self.write(lease.as_ref(), &spec).await {
+            Ok(new) => {
+                self.seen = Some((new.spec, Instant::now()));
+                Ok(true)
+            }
+            // Somebody was faster; who, the next look says.
+            Err(e) if e.is_conflict() || e.is_already_exists() => Ok(false),
+            Err(e) => Err(e),
+        }
+    }
+
+    async fn write(&self, lease: Option<&Lease>, spec: &Value) -> Result<Lease, ClientError> {
+        let mut body = json!({"apiVersion": Lease::TYPE.api_version(), "kind": Lease::TYPE.kind, "spec": spec,
+            "metadata": {"name": self.name, "namespace": self.namespace}});
+        let Some(lease) = lease else { return self.client.create(&self.namespace, &body).await };
+        body["metadata"]["resourceVersion"] = json!(lease.metadata.resource_version);
+        body["metadata"]["uid"] = json!(lease.metadata.uid);
+        body["metadata"]["labels"] = json!(lease.metadata.labels);
+        body["metadata"]["annotations"] = json!(lease.metadata.annotations);
+        self.client.update(&self.namespace, &self.name, "", &body).await
+    }
+}

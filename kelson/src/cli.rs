@@ -1,6 +1,7 @@
 //! The command line: names, defaults and help. What the words do is in the modules named after the commands.
+use std::ffi::OsString;
 use std::net::IpAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand};
 use ipnet::IpNet;
@@ -17,6 +18,20 @@ pub struct Cli {
     pub command: Command,
 }
 
+/// Names under which the binary is one command at once, so that a link stands in for upstream's component.
+const LINK_NAMES: &[(&str, &str)] =
+    &[("kubelet", "kubelet"), ("kube-scheduler", "scheduler"), ("kube-controller-manager", "controller-manager")];
+
+/// The command line as if the command had been named, where the name of the binary names it.
+pub fn words(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
+    let mut words: Vec<OsString> = given.collect();
+    let name = words.first().and_then(|w| Path::new(w).file_name()).and_then(|n| n.to_str());
+    if let Some((_, command)) = LINK_NAMES.iter().find(|(link, _)| Some(*link) == name) {
+        words.insert(1, (*command).into());
+    }
+    words
+}
+
 #[derive(Subcommand, Debug)]
 pub enum Command {
     /// Run a control plane and, unless told otherwise, this machine's node.
@@ -25,6 +40,12 @@ pub enum Command {
     Agent(Box<AgentArgs>),
     /// Run this machine's kubelet alone, as a node of any cluster: the twin of upstream's kubelet.
     Kubelet(Box<crate::kubelet::KubeletArgs>),
+    /// Run the scheduler alone, against any API server: the twin of upstream's kube-scheduler.
+    Scheduler(Box<crate::scheduler::SchedulerArgs>),
+    /// Run the controllers alone, against any API server: the twin of upstream's kube-controller-manager.
+    ControllerManager(Box<crate::controller_manager::ControllerManagerArgs>),
+    /// Run many nodes without containers in one process, to see what a control plane bears.
+    Hollow(Box<crate::hollow::HollowArgs>),
     /// Work with image credential provider plugins.
     #[command(subcommand)]
     CredentialProvider(CredentialProviderCommand),
@@ -231,4 +252,46 @@ pub struct CleanupArgs {
     /// Also delete the data directory.
     #[arg(long)]
     pub delete_data: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory as _;
+
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn links_name_commands() {
+        for (given, want) in [
+            (
+                &["/usr/bin/kube-scheduler", "--config", "f"][..],
+                &["/usr/bin/kube-scheduler", "scheduler", "--config", "f"][..],
+            ),
+            (&["kube-controller-manager"], &["kube-controller-manager", "controller-manager"]),
+            (&["kelson", "server"], &["kelson", "server"]),
+            (&[], &[]),
+        ] {
+            assert_eq!(words(given.iter().map(OsString::from)), want, "{given:?}");
+        }
+    }
+
+    #[test]
+    fn flags_as_installers_pass_them() {
+        let manager = "kube-controller-manager --allocate-node-cidrs=true --authentication-kubeconfig=a --authorization-kubeconfig=a \
+            --bind-address=127.0.0.1 --client-ca-file=c --cluster-cidr=10.244.0.0/16 --cluster-name=kubernetes \
+            --cluster-signing-cert-file=c --cluster-signing-key-file=k --controllers=*,bootstrapsigner,tokencleaner \
+            --kubeconfig=a --leader-elect=true --requestheader-client-ca-file=c --root-ca-file=c \
+            --service-account-private-key-file=k --service-cluster-ip-range=10.96.0.0/12 --use-service-account-credentials=true";
+        let scheduler = "kube-scheduler --authentication-kubeconfig=a --authorization-kubeconfig=a --bind-address=127.0.0.1 \
+            --kubeconfig=a --leader-elect=true -v=2";
+        for line in [manager, scheduler, "kube-scheduler --kubeconfig a --leader-elect --secure-port=0"] {
+            let words = words(line.split_whitespace().map(OsString::from));
+            Cli::try_parse_from(words).unwrap_or_else(|e| panic!("{line}: {e}"));
+        }
+    }
 }

@@ -86,7 +86,8 @@ pub struct KubeletArgs {
     pub log: LogArgs,
 }
 
-fn label(text: &str) -> Result<(String, String), String> {
+/// `KEY=VALUE`.
+pub fn label(text: &str) -> Result<(String, String), String> {
     let (key, value) = text.split_once('=').ok_or("must be KEY=VALUE")?;
     Ok((key.to_owned(), value.to_owned()))
 }

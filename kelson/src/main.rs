@@ -1,6 +1,7 @@
 //! The binary: parse, wire, run, exit code. No logic.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod accounts;
 mod agent;
 mod args;
 mod audit;
@@ -8,9 +9,12 @@ mod certificates;
 mod cleanup;
 mod cli;
 mod cluster;
+mod component;
 mod control_plane;
+mod controller_manager;
 mod credentials;
 mod discovery;
+mod hollow;
 mod host;
 mod image;
 mod kubelet;
@@ -19,6 +23,7 @@ mod logging;
 mod process;
 mod rbac;
 mod run;
+mod scheduler;
 mod token;
 
 use std::process::ExitCode;
@@ -50,7 +55,7 @@ fn main() -> ExitCode {
         return code;
     }
     version::set_build(BUILD);
-    match dispatch(Cli::parse().command) {
+    match dispatch(Cli::parse_from(cli::words(std::env::args_os())).command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("Error: {e:#}");
@@ -64,6 +69,9 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Server(args) => run::server(*args),
         Command::Agent(args) => run::agent(*args),
         Command::Kubelet(args) => run::kubelet(*args),
+        Command::Scheduler(args) => scheduler::run(&args),
+        Command::ControllerManager(args) => controller_manager::run(&args),
+        Command::Hollow(args) => hollow::run(&args),
         Command::CredentialProvider(CredentialProviderCommand::Check { image, config, bin_dir, data_dir }) => {
             run::small(credentials::check(&image, config.zip(bin_dir), &data_dir))
         }

@@ -97,7 +97,7 @@ impl Core {
         Self {
             cluster: Cluster::default(),
             queue: Queue::default(),
-            metrics: Metrics::new(name),
+            metrics: Metrics::new(name, kelson_metrics::Registry::of_component()),
             budgets: HashMap::new(),
             promised: Nominations::default(),
             selector: Selector::new(Arc::clone(&table), percent, seed),

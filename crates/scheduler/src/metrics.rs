@@ -28,8 +28,7 @@ pub struct Metrics {
 
 impl Metrics {
     /// Nothing counted yet. `profile` is the scheduler's name.
-    pub fn new(profile: &str) -> Self {
-        let registry = Registry::of_component();
+    pub fn new(profile: &str, registry: Registry) -> Self {
         let attempts = registry.counters(
             "scheduler_schedule_attempts_total",
             "Attempts to place a pod, by result.",
@@ -81,7 +80,7 @@ mod tests {
 
     #[test]
     fn attempts_and_waiting_pods() {
-        let metrics = Metrics::new("s");
+        let metrics = Metrics::new("s", Registry::of_component());
         metrics.attempt(Attempt::Scheduled, Duration::from_millis(3));
         let depth = Depth { active: 2, backoff: 0, gated: 1, unschedulable: 0 };
         metrics.registry().on_scrape(move |families| pending(families, &depth));

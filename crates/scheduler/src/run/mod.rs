@@ -39,11 +39,13 @@ pub struct Config {
     pub percentage_of_nodes_to_score: usize,
     /// Seed of the choice among equal nodes; `None`: from the system.
     pub seed: Option<u64>,
+    /// Where it counts what it does: for one start, as a metric is registered only once. `None`: a registry of its own.
+    pub metrics: Option<Registry>,
 }
 
 impl Default for Config {
     fn default() -> Self {
-        Self { scheduler_name: "default-scheduler".into(), percentage_of_nodes_to_score: 0, seed: None }
+        Self { scheduler_name: "default-scheduler".into(), percentage_of_nodes_to_score: 0, seed: None, metrics: None }
     }
 }
 
@@ -71,7 +73,10 @@ impl Scheduler {
         let recorder = recorder
             .unwrap_or_else(|| EventRecorder::new(client.clone(), Arc::clone(&clock), &config.scheduler_name, ""));
         let seed = config.seed.unwrap_or_else(rand::random);
-        let core = Core::new(&config.scheduler_name, config.percentage_of_nodes_to_score, seed);
+        let mut core = Core::new(&config.scheduler_name, config.percentage_of_nodes_to_score, seed);
+        if let Some(registry) = config.metrics {
+            core.metrics = metrics::Metrics::new(&config.scheduler_name, registry);
+        }
         let registry = core.metrics.registry().clone();
         let shared = Arc::new(Shared { core: Mutex::new(core), changed: Notify::new(), known: Notify::new() });
         let of = Arc::downgrade(&shared);

@@ -1,0 +1,223 @@
+//! What a scheduler and a controller manager that run alone have in common: flags of upstream's, the API server by a kubeconfig,
+//! one leader of several, and the port for health and metrics.
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::{ArgAction, Args};
+use jiff::Timestamp;
+use kelson_client::kubeconfig::Config as Kubeconfig;
+use kelson_client::leader::Candidate;
+use kelson_client::remote::Remote;
+use kelson_client::{Client, ClientError};
+use kelson_meta::{Clock, SystemClock};
+use kelson_metrics::Registry;
+use kelson_pki::{Authority, Issued, Key, LeafSpec, Purpose, San, SwappableCertificate};
+use kelson_serving::{Delegated, Port};
+use kelson_tasks::Tasks;
+use serde_json::Value;
+
+use crate::args::LogArgs;
+use crate::process::Process;
+
+/// How long giving the lease back may take at the end.
+const RELEASE_MAX: Duration = Duration::from_secs(2);
+/// Life of the certificate a component makes for itself when it is given none; as long as a certificate may live at all.
+const OWN_CERTIFICATE: Duration = Duration::from_secs(365 * 24 * 3600);
+/// Where the cluster says whom to trust.
+const AUTHENTICATION: &str = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication";
+
+/// Flags of upstream's that both components have.
+#[derive(Args, Debug, Clone)]
+pub struct ComponentArgs {
+    /// How to reach the API.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// How to ask who calls the health and metrics port; that of --kubeconfig when not given.
+    #[arg(long, value_name = "FILE")]
+    pub authentication_kubeconfig: Option<PathBuf>,
+    /// How to ask what a caller may; one client asks both here, that of --authentication-kubeconfig.
+    #[arg(long, value_name = "FILE")]
+    pub authorization_kubeconfig: Option<PathBuf>,
+    /// Address of the port for health and metrics.
+    #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
+    pub bind_address: IpAddr,
+    /// Port for health and metrics (HTTPS) [default: the component's where free]; 0: none.
+    #[arg(long, value_name = "PORT")]
+    pub secure_port: Option<u16>,
+    /// Certificate of that port; one is made when not given.
+    #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
+    pub tls_cert_file: Option<PathBuf>,
+    /// Its key.
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    pub tls_private_key_file: Option<PathBuf>,
+    /// CA of client certificates that port takes; the cluster's when not given.
+    #[arg(long, value_name = "FILE")]
+    pub client_ca_file: Option<PathBuf>,
+    /// CA of proxies that may speak for others; none is believed here.
+    #[arg(long, value_name = "FILE")]
+    pub requestheader_client_ca_file: Option<PathBuf>,
+    /// Work only while holding a lease, so that others of this component may stand by.
+    #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1,
+        require_equals = true, action = ArgAction::Set)]
+    pub leader_elect: bool,
+    /// Namespace of the lease.
+    #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
+    pub leader_elect_resource_namespace: String,
+    /// Name of the lease [default: the component's].
+    #[arg(long, value_name = "NAME")]
+    pub leader_elect_resource_name: Option<String>,
+    /// Upstream's verbosity: from 4 on, what is for debugging is logged as well.
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    pub v: u8,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+impl ComponentArgs {
+    /// The log's filter.
+    pub fn log_level(&self) -> &str {
+        if self.v >= 4 && self.log.log_level == "info" { "debug" } else { &self.log.log_level }
+    }
+
+    /// What the kubeconfig says, which is to be found where `fallback` (a configuration file) says when no flag does.
+    pub fn connection(&self, fallback: Option<&Path>) -> anyhow::Result<Kubeconfig> {
+        let Some(file) = self.kubeconfig.as_deref().or(fallback) else { bail!("--kubeconfig is needed") };
+        Kubeconfig::load(file).context("--kubeconfig")
+    }
+}
+
+/// A client of what a kubeconfig says.
+pub fn client(config: Kubeconfig, component: &str) -> anyhow::Result<Client> {
+    Ok(Client::new(Arc::new(Remote::new(config)?), component))
+}
+
+/// A component that runs alone.
+pub struct Alone<'a> {
+    /// Its flags.
+    pub args: &'a ComponentArgs,
+    /// Its name, as upstream's.
+    pub name: &'static str,
+    /// Its usual port.
+    pub port: u16,
+    /// What it does as itself.
+    pub client: Client,
+    /// Of its kubeconfig.
+    pub ca_pem: Vec<u8>,
+}
+
+impl Alone<'_> {
+    /// Serves health and metrics, also while it stands by.
+    pub async fn serve(&self, tasks: &Tasks, registry: Registry) -> anyhow::Result<()> {
+        let port = Port::of(self.args.secure_port, self.port);
+        if port == Port::Asked(0) {
+            return Ok(());
+        }
+        let reviewer = match &self.args.authentication_kubeconfig {
+            Some(file) => client(Kubeconfig::load(file).context("--authentication-kubeconfig")?, self.name)?,
+            None => self.client.clone(),
+        };
+        let ca = self.client_ca(&reviewer).await?;
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let token = tasks.token().clone();
+        let healthy = move || if token.is_cancelled() { Err("the process is ending".to_owned()) } else { Ok(()) };
+        let component = kelson_serving::Component {
+            name: self.name,
+            registry,
+            healthy: Arc::new(healthy),
+            access: Arc::new(Delegated::new(reviewer, clock, &ca)?),
+            certificate: SwappableCertificate::new(&self.certificate()?)?,
+            client_ca_pem: ca,
+        };
+        let address = self.args.bind_address;
+        kelson_serving::start(tasks, address, port, component).await.with_context(|| format!("serve {}", self.name))?;
+        Ok(())
+    }
+
+    /// Whose client certificates are believed: by flag, by the cluster's word, or whoever signed the server's own.
+    async fn client_ca(&self, client: &Client) -> anyhow::Result<String> {
+        if let Some(file) = &self.args.client_ca_file {
+            return std::fs::read_to_string(file).with_context(|| format!("--client-ca-file {}", file.display()));
+        }
+        let read = client.call(http::Method::GET, AUTHENTICATION, "", bytes::Bytes::new()).await;
+        let told =
+            read.and_then(|b| serde_json::from_slice::<Value>(&b).map_err(|e| ClientError::Decode(e.to_string())));
+        match told {
+            Ok(map) => {
+                if let Some(ca) = map["data"]["client-ca-file"].as_str() {
+                    return Ok(ca.to_owned());
+                }
+            }
+            Err(e) => tracing::info!(error = %e, "cannot read whose client certificates to believe"),
+        }
+        Ok(String::from_utf8(self.ca_pem.clone())?)
+    }
+
+    /// What the port shows itself with.
+    fn certificate(&self) -> anyhow::Result<Issued> {
+        let read = |p: &PathBuf| std::fs::read_to_string(p).with_context(|| p.display().to_string());
+        if let (Some(cert), Some(key)) = (&self.args.tls_cert_file, &self.args.tls_private_key_file) {
+            return Ok(Issued { cert_pem: read(cert)?, key: Key::from_pem(&read(key)?)? });
+        }
+        let now = Timestamp::now();
+        let sans = [San::Dns("localhost".to_owned()), San::Ip(IpAddr::from([127, 0, 0, 1]))];
+        let leaf = LeafSpec {
+            common_name: self.name,
+            organizations: &[],
+            sans: &sans,
+            purpose: Purpose::Server,
+            lifetime: OWN_CERTIFICATE,
+        };
+        Ok(Authority::create(&format!("{}-ca", self.name), now)?.issue(&leaf, now)?)
+    }
+
+    /// Waits until this one leads, runs `work` until the process is to end, and gives the lease back. `work` ends when the future
+    /// that it is handed resolves, and gives that future's result back.
+    ///
+    /// # Errors
+    /// What `work` failed of, or that the lease was lost: whoever started the process starts it again, as one that stands by.
+    pub async fn lead<W>(&self, process: &mut Process, work: W) -> anyhow::Result<()>
+    where
+        W: AsyncFnOnce(&mut Ending<'_>) -> anyhow::Result<()>,
+    {
+        if !self.args.leader_elect {
+            return work(&mut Ending { process, candidate: None }).await;
+        }
+        let identity = format!("{}_{:032x}", crate::host::name()?, rand::random::<u128>());
+        let namespace = &self.args.leader_elect_resource_namespace;
+        let name = self.args.leader_elect_resource_name.as_deref().unwrap_or(self.name);
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let mut candidate = Candidate::new(self.client.clone(), clock, namespace, name, &identity);
+        tokio::select! {
+            () = candidate.won() => tracing::info!(lease = name, "leads"),
+            ended = process.ended() => return ended,
+        }
+        let result = work(&mut Ending { process, candidate: Some(&mut candidate) }).await;
+        if result.is_ok() && tokio::time::timeout(RELEASE_MAX, candidate.release()).await.is_err() {
+            tracing::debug!("the lease was not given back in time");
+        }
+        result
+    }
+}
+
+/// When a component is to end.
+pub struct Ending<'a> {
+    process: &'a mut Process,
+    candidate: Option<&'a mut Candidate>,
+}
+
+impl Ending<'_> {
+    /// Waits for it.
+    ///
+    /// # Errors
+    /// When something vital failed, or another one leads.
+    pub async fn come(&mut self) -> anyhow::Result<()> {
+        let Some(candidate) = self.candidate.as_mut() else { return self.process.ended().await };
+        tokio::select! {
+            ended = self.process.ended() => ended,
+            why = candidate.lost() => bail!("no longer leads: {why}"),
+        }
+    }
+}

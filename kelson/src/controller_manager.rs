@@ -1,0 +1,220 @@
+//! `kelson controller-manager`: the controllers alone, against any API server, with the flags of upstream's
+//! kube-controller-manager.
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::{ArgAction, Args};
+use ipnet::IpNet;
+use jiff::tz::TimeZone;
+use kelson_auth::token::{IssuerOptions, TokenIssuer};
+use kelson_auth::user;
+use kelson_client::Client;
+use kelson_controllers::{ABSENT, CONTROLLERS, Config, Controllers, EvictionRates, canonical_name};
+use kelson_kubelet::config::file::duration;
+use kelson_meta::SystemClock;
+use kelson_metrics::Registry;
+use kelson_pki::{Authority, Key};
+
+use crate::accounts::Account;
+use crate::component::{Alone, ComponentArgs, client};
+use crate::process::{self, within};
+
+const NAME: &str = "kube-controller-manager";
+const PORT: u16 = 10257;
+/// How long what is under way is waited for at the end.
+const END_MAX: Duration = Duration::from_secs(12);
+
+#[derive(Args, Debug, Clone)]
+pub struct ControllerManagerArgs {
+    /// Controllers to run: '*' is all that are on by default, 'foo' switches one on, '-foo' off.
+    #[arg(long, value_name = "NAMES", value_delimiter = ',', default_value = "*", allow_hyphen_values = true)]
+    pub controllers: Vec<String>,
+    /// Act as a service account of its own for each controller.
+    #[arg(long, value_name = "BOOL", default_value_t = false, default_missing_value = "true", num_args = 0..=1,
+        require_equals = true, action = ArgAction::Set)]
+    pub use_service_account_credentials: bool,
+    /// Give each node a part of --cluster-cidr.
+    #[arg(long, value_name = "BOOL", default_value_t = false, default_missing_value = "true", num_args = 0..=1,
+        require_equals = true, action = ArgAction::Set)]
+    pub allocate_node_cidrs: bool,
+    /// Ranges of pods' addresses.
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    pub cluster_cidr: Vec<IpNet>,
+    /// Range of services' addresses, which no node's part may meet.
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    pub service_cluster_ip_range: Vec<IpNet>,
+    /// Prefix length of a node's part where there is one family [default: 24 for IPv4, 64 for IPv6].
+    #[arg(long, value_name = "BITS")]
+    pub node_cidr_mask_size: Option<u8>,
+    /// Prefix length of a node's part, IPv4.
+    #[arg(long, value_name = "BITS", default_value_t = 24)]
+    pub node_cidr_mask_size_ipv4: u8,
+    /// Prefix length of a node's part, IPv6.
+    #[arg(long, value_name = "BITS", default_value_t = 64)]
+    pub node_cidr_mask_size_ipv6: u8,
+    /// Name of the cluster; of no effect without a cloud.
+    #[arg(long, value_name = "NAME", default_value = "kubernetes")]
+    pub cluster_name: String,
+    /// CA that signs certificate requests.
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
+    pub cluster_signing_cert_file: Option<PathBuf>,
+    /// Its key.
+    #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
+    pub cluster_signing_key_file: Option<PathBuf>,
+    /// Longest life of what is signed.
+    #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = duration)]
+    pub cluster_signing_duration: Duration,
+    /// The bundle that verifies the API server, for service accounts' secrets and every namespace.
+    #[arg(long, value_name = "FILE")]
+    pub root_ca_file: Option<PathBuf>,
+    /// Key that signs the tokens in service accounts' secrets.
+    #[arg(long, value_name = "FILE")]
+    pub service_account_private_key_file: Option<PathBuf>,
+    /// Finished pods kept before the oldest go; 0: all are kept.
+    #[arg(long, value_name = "N", default_value_t = 12_500)]
+    pub terminated_pod_gc_threshold: usize,
+    /// How long a node may be silent.
+    #[arg(long, value_name = "DURATION", default_value = "50s", value_parser = duration)]
+    pub node_monitor_grace_period: Duration,
+    /// How long a node may be silent that has never said anything.
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = duration)]
+    pub node_startup_grace_period: Duration,
+    /// Nodes a second whose pods are told to leave, in a healthy zone.
+    #[arg(long, value_name = "RATE", default_value_t = 0.1)]
+    pub node_eviction_rate: f64,
+    /// The same in a large zone that is partially disrupted.
+    #[arg(long, value_name = "RATE", default_value_t = 0.01)]
+    pub secondary_node_eviction_rate: f64,
+    /// The part of a zone's nodes that must be unhealthy for it to be partially disrupted.
+    #[arg(long, value_name = "PART", default_value_t = 0.55)]
+    pub unhealthy_zone_threshold: f64,
+    /// Up to so many nodes a zone is small.
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    pub large_cluster_size_threshold: usize,
+    #[command(flatten)]
+    pub component: ComponentArgs,
+}
+
+/// `--controllers` under today's names. Those that are not here are said so, as upstream says of those it does not start.
+fn names(asked: &[String]) -> anyhow::Result<Vec<String>> {
+    let mut out = Vec::new();
+    for entry in asked.iter().map(|e| e.trim()).filter(|e| !e.is_empty()) {
+        if entry == "*" {
+            out.push(entry.to_owned());
+            continue;
+        }
+        let (off, name) = entry.strip_prefix('-').map_or(("", entry), |name| ("-", name));
+        let Some(canonical) = canonical_name(name) else { bail!("{name:?} is not in the list of known controllers") };
+        if let Some((_, why)) = ABSENT.iter().find(|(absent, _)| *absent == canonical)
+            && off.is_empty()
+        {
+            tracing::warn!(controller = canonical, why, "asked for, and not here");
+        }
+        out.push(format!("{off}{canonical}"));
+    }
+    Ok(out)
+}
+
+/// A file's text.
+fn text(flag: &str, file: &PathBuf) -> anyhow::Result<String> {
+    std::fs::read_to_string(file).with_context(|| format!("{flag} {}", file.display()))
+}
+
+/// What the flags say.
+fn config(args: &ControllerManagerArgs, metrics: Registry) -> anyhow::Result<Config> {
+    let mut out = Config { controllers: names(&args.controllers)?, metrics, ..Config::default() };
+    if args.allocate_node_cidrs {
+        if args.cluster_cidr.is_empty() {
+            bail!("--allocate-node-cidrs needs --cluster-cidr");
+        }
+        out.cluster_cidrs.clone_from(&args.cluster_cidr);
+    }
+    out.service_cidr = args.service_cluster_ip_range.first().copied();
+    out.node_cidr_mask_size_v4 = args.node_cidr_mask_size_ipv4;
+    out.node_cidr_mask_size_v6 = args.node_cidr_mask_size_ipv6;
+    if let (Some(bits), [one]) = (args.node_cidr_mask_size, args.cluster_cidr.as_slice()) {
+        let size = if one.addr().is_ipv4() { &mut out.node_cidr_mask_size_v4 } else { &mut out.node_cidr_mask_size_v6 };
+        *size = bits;
+    }
+    if let (Some(cert), Some(key)) = (&args.cluster_signing_cert_file, &args.cluster_signing_key_file) {
+        let key = Key::from_pem(&text("--cluster-signing-key-file", key)?)?;
+        let authority = Authority::from_parts(&text("--cluster-signing-cert-file", cert)?, key)?;
+        let authority = Arc::new(authority);
+        out.signer = Some(Arc::clone(&authority));
+        out.kubelet_serving_signer = Some(authority);
+    }
+    out.signing_duration = args.cluster_signing_duration;
+    if let Some(file) = &args.root_ca_file {
+        out.root_ca = text("--root-ca-file", file)?;
+    }
+    if let Some(file) = &args.service_account_private_key_file {
+        let key = Key::from_pem(&text("--service-account-private-key-file", file)?)?;
+        let issuer = TokenIssuer::new(key, IssuerOptions::default());
+        out.legacy_tokens = Some(Arc::new(move |namespace: &str, account: &str, uid: &str, secret: &str| {
+            issuer.legacy_token(namespace, account, uid, secret).map_err(|e| e.message)
+        }));
+    }
+    out.terminated_pod_threshold = args.terminated_pod_gc_threshold;
+    out.node_monitor_grace = args.node_monitor_grace_period;
+    out.node_startup_grace = args.node_startup_grace_period;
+    out.eviction_rates = EvictionRates {
+        healthy: args.node_eviction_rate,
+        disrupted: args.secondary_node_eviction_rate,
+        unhealthy_threshold: args.unhealthy_zone_threshold,
+        large_zone: args.large_cluster_size_threshold,
+    };
+    out.time_zone = TimeZone::system();
+    Ok(out)
+}
+
+/// Runs them until the process is to end.
+pub fn run(args: &ControllerManagerArgs) -> anyhow::Result<()> {
+    crate::logging::init(args.component.log_level())?;
+    let registry = Registry::of_component();
+    let config = config(args, registry.clone())?;
+    let connection = args.component.connection(None)?;
+    let manager = client(connection.clone(), "controller-manager")?;
+    let own = args.use_service_account_credentials;
+    process::run(async |process| {
+        let tasks = process.tasks.child("component");
+        let ca_pem = connection.ca_pem.clone();
+        let alone = Alone { args: &args.component, name: NAME, port: PORT, client: manager.clone(), ca_pem };
+        alone.serve(&tasks, registry).await?;
+        let factory = move |who: &str| match user::split_service_account(who).filter(|_| own) {
+            Some((namespace, name)) => {
+                let account = Account::new(manager.clone(), &connection, namespace, name);
+                Client::new(Arc::new(account), "controller-manager")
+            }
+            None => manager.clone(),
+        };
+        alone
+            .lead(process, async |ending| {
+                let running =
+                    Controllers::start(config, Box::new(factory), Arc::new(SystemClock), tasks.child("controllers"));
+                tracing::info!(known = CONTROLLERS.len(), "the controllers run");
+                let ended = ending.come().await;
+                within(END_MAX, "controllers", running.shutdown()).await;
+                ended
+            })
+            .await
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_controllers() {
+        let names = |list: &[&str]| names(&list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>());
+        assert_eq!(
+            names(&["*", "-podgc", "job"]).unwrap(),
+            ["*", "-pod-garbage-collector-controller", "job-controller"]
+        );
+        assert_eq!(names(&["*", "service-lb-controller"]).unwrap(), ["*", "service-lb-controller"]);
+        let error = names(&["*", "jobs"]).unwrap_err().to_string();
+        assert_eq!(error, "\"jobs\" is not in the list of known controllers");
+    }
+}

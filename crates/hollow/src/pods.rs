@@ -77,7 +77,7 @@ pub fn start(config: &Arc<Config>, client: &Client, clock: &Arc<dyn Clock>, task
     let addresses: Arc<Mutex<Addresses>> = Arc::default();
     let bound = InformerConfig { fields: "spec.nodeName!=".into(), ..InformerConfig::default() };
     let (q, of, taken) = (queue.clone(), Arc::clone(config), Arc::clone(&addresses));
-    let informer = Informer::new(client.clone(), bound).on_change(move |change| {
+    let informer = Informer::new(client.clone(), bound).on_change(move |change: &Change<Pod>| {
         let pod = change.object();
         if of.number(&pod.spec.node_name).is_none() {
             return;

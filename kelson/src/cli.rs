@@ -72,6 +72,9 @@ pub struct ServerArgs {
     /// Address the API listens on.
     #[arg(long, value_name = "IP", default_value = "0.0.0.0")]
     pub bind_address: IpAddr,
+    /// Address at which nodes and pods reach the API [default: --bind-address, else --node-ip, else that of the default route]
+    #[arg(long, value_name = "IP")]
+    pub advertise_address: Option<IpAddr>,
     /// Port the API listens on; 0 takes any free one.
     #[arg(long, value_name = "PORT", default_value_t = 6443)]
     pub secure_port: u16,

@@ -72,7 +72,7 @@ impl ControlPlane {
         // No write would ever succeed again: whoever started the process shall start it anew.
         let (failed, group) = (store.failed(), tasks.clone());
         tasks.spawn("store-watch", OnPanic::EndProcess, async move { group.fail(&failed.await) });
-        let address = if args.bind_address.is_unspecified() { host::address() } else { args.bind_address };
+        let address = advertised(args);
         let certificates = Certificates::issue(args, &ranges, &pki, address, now)?;
         let api = {
             let mut config = api_config(args, &ranges, store, &pki, &certificates, address)?;
@@ -353,6 +353,12 @@ fn api_config(
     config.advertise_address = address;
     config.cluster_domain = CLUSTER_DOMAIN.to_owned();
     Ok(config)
+}
+
+/// The address at which nodes and pods reach the API: as told, else the one it listens on, else this machine's node's.
+fn advertised(args: &ServerArgs) -> IpAddr {
+    let bound = (!args.bind_address.is_unspecified()).then_some(args.bind_address);
+    args.advertise_address.or(bound).or(args.node.node_ip).unwrap_or_else(host::address)
 }
 
 /// What this machine is called beyond the names that every API server has.

@@ -207,14 +207,25 @@ async fn objects_are_pruned_defaulted_and_validated_by_their_schema() {
     );
     let (code, _) = api.call("PATCH", &format!("{path}/a/status"), json!({"status": {"ready": "no"}})).await;
     assert_eq!(code, 422);
+    // Nobody can own a field that the schema neither declares nor leaves room for.
+    for (field, wanted) in [("odd", 500), ("size", 200)] {
+        let mut applied =
+            json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"}, "spec": {}});
+        applied["spec"][field] = 2.into();
+        let uri = format!("{path}/a?fieldManager=one&force=true&fieldValidation=Ignore");
+        let (code, told) = api.typed("PATCH", &uri, "application/apply-patch+yaml", applied).await;
+        assert_eq!(code, wanted, "{told}");
+        let text = "failed to create typed patch object (/a; example.com/v1, Kind=Widget): .spec.odd: field not declared in schema";
+        assert!(code == 200 || told["message"] == text, "{told}");
+    }
     // A default that comes later is seen in what is stored already.
     let later = json!({"type": "object", "properties": {"spec": {"type": "object", "properties": {
         "size": {"type": "integer"}, "unit": {"type": "string", "default": "m"}}}}});
     let versions = json!({"spec": {"versions": [with_schema("v1", true, later)]}});
     let (code, _) = api.call("PATCH", &format!("{DEFINITIONS}/widgets.example.com"), versions).await;
     assert_eq!(code, 200);
-    assert_eq!(api.get(&format!("{path}/a")).await["spec"], json!({"size": 1, "unit": "m"}));
-    assert_eq!(api.get(&path).await["items"][0]["spec"], json!({"size": 1, "unit": "m"}));
+    assert_eq!(api.get(&format!("{path}/a")).await["spec"], json!({"size": 2, "unit": "m"}));
+    assert_eq!(api.get(&path).await["items"][0]["spec"], json!({"size": 2, "unit": "m"}));
     let document = api.get("/openapi/v3/apis/example.com/v1").await;
     let published = &document["components"]["schemas"]["com.example.v1.Widget"]["properties"]["spec"];
     assert_eq!(published["properties"]["unit"]["default"], "m");

@@ -23,6 +23,8 @@ pub trait DynamicShape: std::fmt::Debug + Send + Sync {
     fn child(&self, key: &str) -> Option<Arc<dyn DynamicShape>>;
     /// Whether a key is a declared field.
     fn declares(&self, key: &str) -> bool;
+    /// Whether keys that are not declared have no place here.
+    fn is_closed(&self) -> bool;
     /// An element of a list.
     fn element(&self) -> Option<Arc<dyn DynamicShape>>;
     /// How apply merges the list; atomic when not said.
@@ -58,12 +60,15 @@ impl Shape {
         }
     }
 
-    /// The value under a key of an object: a field, or a map's value. `None` when a struct has no such field.
+    /// The value under a key of an object: a field, or a map's value. `None` where such a field cannot be.
     pub fn child(&self, key: &str) -> Option<Shape> {
         match self {
             Shape::Untyped => Some(Shape::Untyped),
             Shape::Dynamic(ty) if ty.is_embedded() && key == "metadata" => Some(object_meta()),
-            Shape::Dynamic(ty) => Some(ty.child(key).map_or(Shape::Untyped, Shape::Dynamic)),
+            Shape::Dynamic(ty) => match ty.child(key) {
+                Some(child) => Some(Shape::Dynamic(child)),
+                None => (!ty.is_closed() || self.has_field(key)).then_some(Shape::Untyped),
+            },
             Shape::Root(id) => id.field_by_json(key).map(|f| Shape::Builtin(f.ty(), Some(f))),
             Shape::Builtin(ty, _) => match ty.kind() {
                 Kind::Struct(id) => id.field_by_json(key).map(|f| Shape::Builtin(f.ty(), Some(f))),

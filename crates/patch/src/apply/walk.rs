@@ -371,7 +371,7 @@ fn merge_at(
             }
             let mut out = a.cloned().unwrap_or_default();
             for (key, value) in b.into_iter().flatten() {
-                if !matches!(shape, Shape::Untyped | Shape::Dynamic(_)) && shape.child(key).is_none() {
+                if shape.child(key).is_none() {
                     path.push(PathElement::Field(key.clone()));
                     return Err(locate(path, "field not declared in schema"));
                 }

@@ -23,6 +23,9 @@ impl DynamicShape for Node {
     fn declares(&self, key: &str) -> bool {
         self.property(key).is_some()
     }
+    fn is_closed(&self) -> bool {
+        Node::is_closed(self)
+    }
     fn element(&self) -> Option<Arc<dyn DynamicShape>> {
         self.items().map(dynamic)
     }

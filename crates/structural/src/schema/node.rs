@@ -67,6 +67,8 @@ impl Flags {
     pub const ATOMIC: Self = Self(1 << 4);
     pub const EXCLUSIVE_MAXIMUM: Self = Self(1 << 5);
     pub const EXCLUSIVE_MINIMUM: Self = Self(1 << 6);
+    /// Unknown fields are preserved here or at a place above.
+    pub const OPEN: Self = Self(1 << 7);
     /// A field or element here or below may get a default.
     pub const BELOW_DEFAULTS: Self = Self(1 << 8);
     /// Here or below is an embedded object.
@@ -254,6 +256,12 @@ impl Node {
     /// The schema of the field or map entry `name`.
     pub fn field(&self, name: &str) -> Option<&Child> {
         self.property(name).or_else(|| self.values_of_map())
+    }
+    /// Whether apply refuses fields that are not declared here: some are, and nothing leaves room for others.
+    pub fn is_closed(&self) -> bool {
+        let room = !matches!(self.additional, Additional::Unset | Additional::No);
+        let any = self.properties.is_empty() && self.additional == Additional::Unset;
+        !(room || any || self.is(Flags::OPEN) && self.additional == Additional::Unset)
     }
     /// The schema of a list's elements.
     pub fn items(&self) -> Option<&Child> {

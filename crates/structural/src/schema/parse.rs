@@ -32,7 +32,7 @@ pub enum SchemaError {
 /// # Errors
 /// For what structural schemas cannot express.
 pub(super) fn parse(schema: &Value) -> Result<Arc<Node>, SchemaError> {
-    node(schema, 0).map(|child| child.0)
+    node(schema, Place::default()).map(|child| child.0)
 }
 
 /// Keywords that structural schemas do not have, in the order in which they are told.
@@ -64,8 +64,22 @@ fn supported(schema: &Value) -> Result<(), SchemaError> {
     Ok(())
 }
 
-fn node(schema: &Value, depth: usize) -> Result<Child, SchemaError> {
-    if depth > SCHEMA_DEPTH_MAX {
+/// Where in its schema a place stands.
+#[derive(Clone, Copy, Default)]
+struct Place {
+    depth: usize,
+    /// Unknown fields are preserved here or above.
+    open: bool,
+}
+
+impl Place {
+    fn below(self) -> Self {
+        Self { depth: self.depth + 1, ..self }
+    }
+}
+
+fn node(schema: &Value, mut place: Place) -> Result<Child, SchemaError> {
+    if place.depth > SCHEMA_DEPTH_MAX {
         return Err(SchemaError::TooDeep);
     }
     supported(schema)?;
@@ -80,6 +94,8 @@ fn node(schema: &Value, depth: usize) -> Result<Child, SchemaError> {
     ] {
         node.flags.set(flag_of, flag(&schema[key]));
     }
+    place.open |= node.is(Flags::PRESERVE);
+    node.flags.set(Flags::OPEN, place.open);
     node.flags.set(Flags::ATOMIC, schema["x-kubernetes-map-type"] == "atomic");
     node.list_type = match schema["x-kubernetes-list-type"].as_str() {
         Some("set") => Some(ListType::Set),
@@ -89,7 +105,7 @@ fn node(schema: &Value, depth: usize) -> Result<Child, SchemaError> {
     };
     let mut properties = Vec::new();
     for (key, property) in entries(&schema["properties"]) {
-        properties.push((table::name(key), self::node(property, depth + 1)?));
+        properties.push((table::name(key), self::node(property, place.below())?));
     }
     // A tree's keys are sorted already, whatever map it is built on.
     properties.sort_by(|(a, _), (b, _)| a.cmp(b));
@@ -97,15 +113,15 @@ fn node(schema: &Value, depth: usize) -> Result<Child, SchemaError> {
     node.additional = match &schema["additionalProperties"] {
         Value::Bool(true) => Additional::Yes,
         Value::Bool(false) => Additional::No,
-        values @ Value::Object(_) => Additional::Schema(self::node(values, depth + 1)?),
+        values @ Value::Object(_) => Additional::Schema(self::node(values, place.below())?),
         _ => Additional::Unset,
     };
     node.items = match &schema["items"] {
         Value::Array(list) if !list.is_empty() => return Err(SchemaError::ItemsArray),
-        element @ Value::Object(_) => Some(self::node(element, depth + 1)?),
+        element @ Value::Object(_) => Some(self::node(element, place.below())?),
         _ => None,
     };
-    node.values = values(schema, node.is(Flags::INT_OR_STRING), depth)?;
+    node.values = values(schema, node.is(Flags::INT_OR_STRING), place)?;
     node.rare = rare(schema);
     below(&mut node);
     Ok(table::node(node))
@@ -134,9 +150,9 @@ fn optional_name(value: &Value) -> Option<Name> {
     value.as_str().filter(|s| !s.is_empty()).map(table::name)
 }
 
-fn values(schema: &Value, int_or_string: bool, depth: usize) -> Result<Option<Box<Values>>, SchemaError> {
+fn values(schema: &Value, int_or_string: bool, place: Place) -> Result<Option<Box<Values>>, SchemaError> {
     let clauses = |key: &str| -> Result<Box<[Child]>, SchemaError> {
-        items(&schema[key]).iter().map(|clause| node(clause, depth + 1)).collect()
+        items(&schema[key]).iter().map(|clause| node(clause, place.below())).collect()
     };
     let bound = |key: &str| schema[key].as_f64().map(Bound);
     let ty = if int_or_string { "" } else { text(&schema["type"]) };
@@ -158,7 +174,7 @@ fn values(schema: &Value, int_or_string: bool, depth: usize) -> Result<Option<Bo
         all_of: clauses("allOf")?,
         any_of: clauses("anyOf")?,
         one_of: clauses("oneOf")?,
-        not: schema.get("not").filter(|n| n.is_object()).map(|n| node(n, depth + 1)).transpose()?,
+        not: schema.get("not").filter(|n| n.is_object()).map(|n| node(n, place.below())).transpose()?,
     };
     Ok((values != Values::default()).then(|| Box::new(values)))
 }

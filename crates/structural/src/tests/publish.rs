@@ -25,6 +25,29 @@ fn shape_says_lists_and_atomic_maps() {
     assert!(root.has_field("kind") && root.has_field("spec") && !root.has_field("status"));
 }
 
+#[test]
+fn apply_refuses_fields_only_where_there_is_no_room_for_them() {
+    let (x, open) = (json!({"x": {"type": "string"}}), "x-kubernetes-preserve-unknown-fields");
+    for (place, inner, closed) in [
+        (json!({"type": "object", "properties": x}), "", true),
+        (json!({"type": "object"}), "", false),
+        (json!({"type": "object", "properties": x, open: true}), "", false),
+        (json!({"type": "object", open: true, "properties": {"in": {"type": "object", "properties": x}}}), "in", false),
+        (json!({"type": "object", "additionalProperties": {"type": "object", "properties": x}}), "any", true),
+        (json!({"type": "object", "additionalProperties": {"type": "string"}}), "", false),
+        (json!({"type": "object", "properties": x, "additionalProperties": false}), "", true),
+    ] {
+        let tree = json!({"type": "object", "properties": {"spec": place}});
+        let root = shape(schema(tree).resource());
+        let mut at = root.child("spec").unwrap();
+        if !inner.is_empty() {
+            at = at.child(inner).unwrap();
+        }
+        assert_eq!(at.child("unknown").is_none(), closed, "{place} {inner}");
+        assert!(root.child("kind").is_some() && root.child("odd").is_none());
+    }
+}
+
 fn published(tree: Value, dialect: Dialect) -> Value {
     definition(Some(&tree), false, dialect, &Descriptions::load())
 }

@@ -37,6 +37,83 @@ async fn discovery_is_the_published_one() {
     }
 }
 
+/// The published aggregated discovery; `None` where tests do without the published documents.
+fn published_aggregate() -> Option<Value> {
+    let shared = std::env::var("KELSON_SHARED")
+        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared").to_owned());
+    if shared == "none" {
+        return None;
+    }
+    let path = std::path::PathBuf::from(shared).join("reference/discovery/aggregated_v2.json");
+    let text =
+        std::fs::read(&path).unwrap_or_else(|e| panic!("{}: {e}; KELSON_SHARED=none does without", path.display()));
+    Some(serde_json::from_slice(&text).expect("JSON"))
+}
+
+const AGGREGATED: (&str, &str) =
+    ("accept", "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json");
+
+async fn text(api: &Api, uri: &str, header: (&str, &str)) -> String {
+    let body = api.raw("GET", uri, &[header], "").await.into_body();
+    let bytes = http_body_util::BodyExt::collect(body).await.expect("a body").to_bytes();
+    String::from_utf8(bytes.to_vec()).expect("text")
+}
+
+#[tokio::test]
+async fn aggregated_discovery_is_the_published_one() {
+    let Some(published) = published_aggregate() else {
+        return println!("test aggregated_discovery_is_the_published_one ... ignored, KELSON_SHARED=none");
+    };
+    let api = Api::start().await;
+    let ours: Value = serde_json::from_str(&text(&api, "/apis", AGGREGATED).await).expect("JSON");
+    for (ours, published) in ours["items"].as_array().unwrap().iter().zip(published["items"].as_array().unwrap()) {
+        assert_eq!(ours, published);
+    }
+    assert_eq!(ours, published);
+}
+
+/// Scripts compare the text: its fields stand in upstream's order.
+#[tokio::test]
+async fn discovery_is_written_in_the_order_of_upstream() {
+    let api = Api::start().await;
+    let any = ("accept", "*/*");
+    for (uri, header, begin) in [
+        (
+            "/api",
+            any,
+            r#"{"kind":"APIVersions","versions":["v1"],"serverAddressByClientCIDRs":[{"clientCIDR":"0.0.0.0/0","serverAddress":""#,
+        ),
+        (
+            "/apis",
+            any,
+            r#"{"kind":"APIGroupList","apiVersion":"v1","groups":[{"name":"apiregistration.k8s.io","versions":[{"groupVersion":"apiregistration.k8s.io/v1","version":"v1"}],"preferredVersion":{"#,
+        ),
+        (
+            "/apis/apps",
+            any,
+            r#"{"kind":"APIGroup","apiVersion":"v1","name":"apps","versions":[{"groupVersion":"apps/v1","version":"v1"}],"preferredVersion":{"groupVersion":"apps/v1","version":"v1"}}"#,
+        ),
+        (
+            "/apis/batch/v1",
+            any,
+            r#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"batch/v1","resources":[{"name":"cronjobs","singularName":"cronjob","namespaced":true,"kind":"CronJob","verbs":["create","delete","deletecollection","get","list","patch","update","watch"],"shortNames":["cj"],"categories":["all"],"storageVersionHash":""#,
+        ),
+        (
+            "/apis",
+            AGGREGATED,
+            r#"{"kind":"APIGroupDiscoveryList","apiVersion":"apidiscovery.k8s.io/v2","metadata":{},"items":[{"metadata":{"name":"apiregistration.k8s.io"},"versions":[{"version":"v1","resources":[{"resource":"apiservices","responseKind":{"group":"","version":"","kind":"APIService"},"scope":"Cluster","singularResource":"apiservice","verbs":["#,
+        ),
+        (
+            "/api/v1/namespaces/default/pods/none",
+            any,
+            r#"{"kind":"Status","apiVersion":"v1","metadata":{},"status":"Failure","message":"pods \"none\" not found","reason":"NotFound","details":{"name":"none","kind":"pods"},"code":404}"#,
+        ),
+    ] {
+        let got = text(&api, uri, header).await;
+        assert!(got.starts_with(begin), "{uri}: {got}");
+    }
+}
+
 #[tokio::test]
 async fn a_proxied_backend_may_be_asked_by_any_method() {
     let api = Api::start().await;

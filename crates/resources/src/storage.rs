@@ -49,6 +49,7 @@ static CLASSES: LazyLock<Options> = LazyLock::new(|| Options {
         Column::boolean("AllowVolumeExpansion", "Whether claims may grow."),
         AGE,
     ],
+    delete_returns_object: true,
     ..Options::of(GROUP, "storageclasses")
 });
 
@@ -121,6 +122,7 @@ static DRIVERS: LazyLock<Options> = LazyLock::new(|| Options {
         Column::text("Modes", "Kinds of volumes."),
         AGE,
     ],
+    delete_returns_object: true,
     ..Options::of(GROUP, "csidrivers")
 });
 
@@ -192,6 +194,7 @@ pub struct CsiNodes;
 static NODES: LazyLock<Options> = LazyLock::new(|| Options {
     allow_unconditional_update: false,
     columns: columns![NAME, Column::integer("Drivers", "CSI drivers on the node."), AGE],
+    delete_returns_object: true,
     ..Options::of(GROUP, "csinodes")
 });
 
@@ -284,6 +287,7 @@ static ATTACHMENTS: LazyLock<Options> = LazyLock::new(|| Options {
         Column::boolean("Attached", "Whether it is attached."),
         AGE,
     ],
+    delete_returns_object: true,
     ..Options::of(GROUP, "volumeattachments")
 });
 
@@ -336,6 +340,7 @@ pub struct VolumeAttributesClasses;
 
 static ATTRIBUTES: LazyLock<Options> = LazyLock::new(|| Options {
     columns: columns![NAME, Column::text("DriverName", "CSI driver the class is for."), AGE],
+    delete_returns_object: true,
     ..Options::of(GROUP, "volumeattributesclasses")
 });
 

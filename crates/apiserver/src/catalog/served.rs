@@ -67,7 +67,7 @@ pub struct Served {
     pub categories: Vec<String>,
     /// Whether objects live in namespaces.
     pub namespaced: bool,
-    /// Verbs, sorted.
+    /// Verbs, in the order of discovery.
     pub verbs: Vec<String>,
     /// Hash that discovery publishes; empty for what is not stored.
     pub storage_version_hash: String,
@@ -123,7 +123,8 @@ impl Served {
     /// A kind made at run time, served with all verbs, and with the `status` and `scale` that its facts name. What
     /// discovery shows beyond that (short names, categories) is the caller's to set.
     pub fn dynamic(gvr: Gvr, gvk: Gvk, strategy: Arc<dyn Strategy>, schema: ObjectSchema) -> Self {
-        const VERBS: [&str; 8] = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"];
+        // The order in which upstream lists the verbs of custom resources.
+        const VERBS: [&str; 8] = ["delete", "deletecollection", "get", "list", "patch", "create", "update", "watch"];
         const VIEW_VERBS: [&str; 3] = ["get", "patch", "update"];
         let own = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
         let o = strategy.options();

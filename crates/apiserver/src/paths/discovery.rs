@@ -2,15 +2,16 @@
 use std::collections::HashMap;
 
 use http::{HeaderValue, StatusCode, header};
-use kelson_meta::Status;
+use kelson_meta::{Gvk, Status};
 use serde_json::{Map, Value, json};
 
 use crate::aggregate::local::OF_DEFINITIONS;
 use crate::aggregate::remote::Remote;
-use crate::catalog::{Catalog, ObjectSchema, Served};
+use crate::catalog::{Behaviour, Catalog, ObjectSchema, Served};
 use crate::request::answer::{self, Answer, answer};
 use crate::request::body::ApiBody;
 use crate::request::negotiate::{Accepted, Clause, clauses};
+use crate::request::order::{self, Ordered};
 use crate::shared::Server;
 use crate::shared::context::RequestContext;
 
@@ -75,7 +76,8 @@ fn document(cx: &RequestContext, core: bool, version: &'static str) -> Result<An
     // Neither goes back, so that their sum stands for both.
     let generation = server.catalog.generation() + server.aggregation.generation();
     let document = server.discovery.get(&name, generation, || {
-        let mut body = serde_json::to_vec(&aggregate(server, core, version)).ok()?;
+        let order = order::of_kind("APIGroupDiscoveryList").unwrap_or_default();
+        let mut body = serde_json::to_vec(&Ordered::new(&aggregate(server, core, version), order)).ok()?;
         body.push(b'\n');
         Some(body.into())
     });
@@ -237,11 +239,7 @@ fn aggregate(server: &Server, core: bool, version: &str) -> Value {
                 Some(json!({"version": v, "resources": resources, "freshness": "Current"}))
             })
             .collect();
-        let metadata = if group.is_empty() {
-            json!({"creationTimestamp": null})
-        } else {
-            json!({"name": group, "creationTimestamp": null})
-        };
+        let metadata = if group.is_empty() { json!({}) } else { json!({"name": group}) };
         json!({"metadata": metadata, "versions": versions})
     };
     let items: Vec<Value> = groups(server).into_iter().filter(|(g, _)| g.is_empty() == core).map(item).collect();
@@ -254,9 +252,15 @@ fn aggregate(server: &Server, core: bool, version: &str) -> Value {
 }
 
 fn aggregated_resource(r: &Served) -> Value {
+    // Kinds made at run time name their group and version; those of built-in ones are the document's.
+    let builtin = matches!(r.strategy, Behaviour::Builtin(_));
+    let kind = |gvk: &Gvk, named: bool| {
+        let (group, version) = if named { (gvk.group.as_str(), gvk.version.as_str()) } else { ("", "") };
+        json!({"group": group, "version": version, "kind": gvk.kind})
+    };
     let mut entry = json!({
         "resource": r.gvr.resource,
-        "responseKind": {"group": "", "version": "", "kind": r.gvk.kind},
+        "responseKind": kind(&r.gvk, !builtin),
         "scope": if r.namespaced { "Namespaced" } else { "Cluster" },
         "singularResource": r.singular,
         "verbs": r.listed_verbs(),
@@ -268,10 +272,9 @@ fn aggregated_resource(r: &Served) -> Value {
     }
     if !r.subresources.is_empty() {
         let each = |s: &crate::catalog::Sub| {
-            let (group, version) = if s.foreign { (s.gvk.group.as_str(), s.gvk.version.as_str()) } else { ("", "") };
             json!({
                 "subresource": s.name,
-                "responseKind": {"group": group, "version": version, "kind": s.gvk.kind},
+                "responseKind": kind(&s.gvk, s.foreign || !builtin),
                 "verbs": s.verbs,
             })
         };

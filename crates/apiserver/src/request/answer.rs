@@ -6,11 +6,12 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use http::{HeaderValue, Response, StatusCode, header};
 use kelson_codec::Encoding;
 use kelson_meta::Status;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::catalog::ObjectSchema;
 use crate::request::body::ApiBody;
 use crate::request::negotiate::{Accepted, View};
+use crate::request::order;
 
 /// An answer.
 pub type Answer = Response<ApiBody>;
@@ -50,7 +51,7 @@ fn move_continue(value: &mut Value) {
         return;
     };
     let mut cause = causes.remove(at);
-    value["metadata"] = json!({"continue": cause["message"].take()});
+    value["metadata"] = serde_json::json!({"continue": cause["message"].take()});
     if let Some(o) = value.as_object_mut() {
         o.remove("details");
     }
@@ -71,7 +72,7 @@ pub fn tree(code: StatusCode, accepted: &Accepted, schema: &ObjectSchema, value:
 /// 406 as [`tree`].
 pub fn encode(accepted: &Accepted, schema: &ObjectSchema, value: &Value) -> Result<Bytes, Status> {
     if accepted.encoding == Encoding::Json {
-        let mut bytes = if accepted.pretty { pretty(value) } else { serde_json::to_vec(value).unwrap_or_default() };
+        let mut bytes = json(value, accepted.pretty);
         bytes.push(b'\n');
         return Ok(bytes.into());
     }
@@ -84,8 +85,16 @@ pub fn encode(accepted: &Accepted, schema: &ObjectSchema, value: &Value) -> Resu
     }
 }
 
-fn pretty(value: &Value) -> Vec<u8> {
-    serde_json::to_vec_pretty(value).unwrap_or_default()
+/// JSON, indented or not; kinds of which people read the text have their fields in upstream's order.
+fn json(value: &Value, pretty: bool) -> Vec<u8> {
+    let order = value["kind"].as_str().and_then(order::of_kind).unwrap_or_default();
+    let written = match (order.is_empty(), pretty) {
+        (true, false) => serde_json::to_vec(value),
+        (true, true) => serde_json::to_vec_pretty(value),
+        (false, false) => serde_json::to_vec(&order::Ordered::new(value, order)),
+        (false, true) => serde_json::to_vec_pretty(&order::Ordered::new(value, order)),
+    };
+    written.unwrap_or_default()
 }
 
 /// A `Warning: 299` header value; control characters are dropped and quotes escaped.

@@ -4,6 +4,7 @@ pub mod audit;
 pub mod body;
 pub mod headers;
 pub mod negotiate;
+pub mod order;
 pub mod query;
 pub mod route;
 pub mod selectors;

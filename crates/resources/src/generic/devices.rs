@@ -12,13 +12,18 @@ const GROUP: &str = "resource.k8s.io";
 /// Claims, classes and slices of devices.
 pub fn kinds() -> Vec<Generic> {
     vec![
-        plain(Options { generation: true, ..Options::of(GROUP, "deviceclasses") }).name_and_age(),
-        plain(Options::of(GROUP, "resourceclaims")).default(claim_defaults).table(CLAIMS, claim_row),
-        plain(Options::of(GROUP, "resourceclaimtemplates")).default(claim_template_defaults).name_and_age(),
-        plain(Options { generation: true, ..Options::of(GROUP, "resourceslices") }).table(SLICES, slice_row),
-        plain(Options { generation: true, ..Options::of(GROUP, "devicetaintrules") }),
-        plain(Options { allow_unconditional_update: false, ..Options::of(GROUP, "resourcepoolstatusrequests") }),
+        plain(Options { generation: true, ..device("deviceclasses") }).name_and_age(),
+        plain(device("resourceclaims")).default(claim_defaults).table(CLAIMS, claim_row),
+        plain(device("resourceclaimtemplates")).default(claim_template_defaults).name_and_age(),
+        plain(Options { generation: true, ..device("resourceslices") }).table(SLICES, slice_row),
+        plain(Options { generation: true, ..device("devicetaintrules") }),
+        plain(Options { allow_unconditional_update: false, ..device("resourcepoolstatusrequests") }),
     ]
+}
+
+/// A delete of any of them answers with the object.
+fn device(plural: &'static str) -> Options {
+    Options { delete_returns_object: true, ..Options::of(GROUP, plural) }
 }
 
 fn request_defaults(devices: Option<&mut Value>) {

@@ -1,5 +1,8 @@
 //! OpenAPI: the documents of what is served, v2 and v3, made from the catalog and the schema table when somebody asks.
 //! Facts come from the table, sentences from `kelson_schema::description`.
+mod operation;
+mod others;
+mod parameters;
 mod paths;
 mod proto;
 mod schema;
@@ -15,6 +18,7 @@ use crate::catalog::Catalog;
 use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
 use crate::request::negotiate::clauses;
+use crate::request::order::{Order, Ordered};
 use crate::shared::Server;
 use crate::shared::context::RequestContext;
 use schema::{Collector, Version};
@@ -28,7 +32,7 @@ pub async fn serve(cx: &RequestContext) -> Result<Answer, Status> {
     let catalog = &cx.server.catalog;
     if path == "/openapi/v2" {
         return match v2_form(cx)? {
-            JSON => document(cx, "v2", JSON, || Some(v2(catalog).to_string().into())),
+            JSON => document(cx, "v2", JSON, || Some(text(&v2(catalog)))),
             form => document(cx, "v2.pb", form, || Some(proto::document(&v2(catalog)).into())),
         };
     }
@@ -46,7 +50,7 @@ pub async fn serve(cx: &RequestContext) -> Result<Answer, Status> {
             if let Some(remote) = named_group_version(name).and_then(|(g, v)| cx.server.aggregation.find(g, v)) {
                 return of_remote(cx, &remote, path).await;
             }
-            let mut answer = document(cx, name, JSON, || v3(catalog, name).map(|d| d.to_string().into()))?;
+            let mut answer = document(cx, name, JSON, || v3(catalog, name).map(|d| text(&d)))?;
             if cx.query.get("hash").is_some_and(|h| h == hash(catalog, name)) {
                 let forever = HeaderValue::from_static("public, immutable, max-age=31536000");
                 answer.headers_mut().insert(header::CACHE_CONTROL, forever);
@@ -130,7 +134,12 @@ fn named_group_version(name: &str) -> Option<(&str, &str)> {
 
 /// Changes when a document's content does: a v3 document's with its own group version, the v2 document's with any.
 fn generation_of(catalog: &Catalog, name: &str) -> u64 {
-    named_group_version(name).map_or_else(|| catalog.generation(), |(g, v)| catalog.generation_of(g, v))
+    match named_group_version(name) {
+        Some((group, version)) => catalog.generation_of(group, version),
+        None if name.starts_with("v2") => catalog.generation(),
+        // What is no resource is the same as long as the program is.
+        None => 0,
+    }
 }
 
 /// Stands for a document's content without making it: it changes with the program and with what is served.
@@ -142,8 +151,8 @@ fn hash(catalog: &Catalog, name: &str) -> String {
 fn index(server: &Server) -> Value {
     let catalog = &server.catalog;
     let mut paths = Map::new();
-    for (group, version) in group_versions(catalog) {
-        let name = document_name(&group, &version);
+    let own = group_versions(catalog).map(|(group, version)| document_name(&group, &version));
+    for name in own.chain(others::served_names(catalog)) {
         let url = format!("/openapi/v3/{name}?hash={}", hash(catalog, &name));
         paths.insert(name, json!({"serverRelativeURL": url}));
     }
@@ -161,39 +170,86 @@ fn info() -> Value {
     json!({"title": "Kubernetes", "version": kelson_meta::version::GIT_VERSION})
 }
 
+const TOKEN: (&str, &str) = ("BearerToken", "Bearer Token authentication");
+
+fn token() -> Value {
+    json!({TOKEN.0: {"type": "apiKey", "description": TOKEN.1, "name": "authorization", "in": "header"}})
+}
+
 fn v3(catalog: &Catalog, name: &str) -> Option<Value> {
-    let (group, version) = named_group_version(name)?;
-    let resources = catalog.of(group, version)?;
     let mut collector = Collector::new(Version::V3);
-    let paths = paths::of(&resources, &mut collector);
-    let token = json!({"type": "apiKey", "description": "Bearer Token authentication", "name": "authorization", "in": "header"});
-    Some(json!({
-        "openapi": "3.0.0",
-        "info": info(),
-        "paths": paths,
-        "components": {"schemas": collector.finish(), "securitySchemes": {"BearerToken": token}},
-    }))
+    let paths = match others::of(name, &mut collector) {
+        Some(paths) => paths,
+        None => {
+            let (group, version) = named_group_version(name)?;
+            of_group_version(catalog, group, version, &mut collector)?
+        }
+    };
+    let (schemas, _) = collector.finish();
+    let mut components = json!({"securitySchemes": token()});
+    if !schemas.is_empty() {
+        components["schemas"] = schemas.into();
+    }
+    Some(json!({"openapi": "3.0.0", "info": info(), "paths": paths, "components": components}))
+}
+
+/// The paths of a group version; that of the group version itself is published for the built-in ones.
+fn of_group_version(
+    catalog: &Catalog,
+    group: &str,
+    version: &str,
+    collector: &mut Collector,
+) -> Option<Map<String, Value>> {
+    let mut paths = paths::of(&catalog.of(group, version)?, collector);
+    if kelson_schema::resource::group_versions().iter().any(|gv| (gv.group, gv.version) == (group, version)) {
+        let (path, item) = others::group_version(group, version, collector);
+        paths.insert(path, item);
+    }
+    Some(paths)
 }
 
 fn v2(catalog: &Catalog) -> Value {
     let mut collector = Collector::new(Version::V2);
     let mut all = Map::new();
-    for (group, version) in group_versions(catalog) {
-        let resources = catalog.of(&group, &version).unwrap_or_default();
-        if let Value::Object(paths) = paths::of(&resources, &mut collector) {
-            all.extend(paths);
-        }
+    for name in others::served_names(catalog) {
+        all.extend(others::of(&name, &mut collector).unwrap_or_default());
     }
-    let token = json!({"type": "apiKey", "description": "Bearer Token authentication", "name": "authorization", "in": "header"});
+    for (group, version) in group_versions(catalog) {
+        all.extend(of_group_version(catalog, &group, &version, &mut collector).unwrap_or_default());
+    }
+    let (definitions, parameters) = collector.finish();
     json!({
         "swagger": "2.0",
         "info": info(),
         "paths": all,
-        "definitions": collector.finish(),
-        "securityDefinitions": {"BearerToken": token},
-        "security": [{"BearerToken": []}],
+        "definitions": definitions,
+        "parameters": parameters,
+        "securityDefinitions": token(),
+        "security": [{TOKEN.0: []}],
     })
 }
 
+/// The order of a document's parts, as upstream's encoder has it.
+const ORDER: Order = &[(
+    "",
+    &[
+        "swagger",
+        "openapi",
+        "info",
+        "paths",
+        "definitions",
+        "parameters",
+        "components",
+        "securityDefinitions",
+        "security",
+    ],
+)];
+
+fn text(document: &Value) -> Bytes {
+    serde_json::to_vec(&Ordered::new(document, ORDER)).unwrap_or_default().into()
+}
+
+#[cfg(test)]
+mod reference;
 #[cfg(test)]
 mod tests;

@@ -1,224 +1,151 @@
-//! Paths and operations: what clients look up by them are the kind, the action and which parameters are known.
+//! Paths: which there are for a group version, and which operations each has.
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
+use super::operation::{Operation, Target, Verb};
+use super::parameters::{Parameter, Place};
 use super::schema::{Collector, Version};
 use crate::catalog::{ObjectSchema, Served, Sub};
 
+/// Subresources whose requests are passed on, with the methods that each takes.
+const CONNECTED: [(&str, &[&str]); 4] = [
+    ("attach", &["get", "post"]),
+    ("exec", &["get", "post"]),
+    ("portforward", &["get", "post"]),
+    ("proxy", &["delete", "get", "head", "options", "patch", "post", "put"]),
+];
+
 /// The paths of a group version's resources.
-pub fn of(resources: &[Arc<Served>], collector: &mut Collector) -> Value {
+pub fn of(resources: &[Arc<Served>], collector: &mut Collector) -> Map<String, Value> {
     let mut paths = Map::new();
     for served in resources {
-        let (group, version) = (&served.gvr.group, &served.gvr.version);
-        let root = if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") };
-        let plural = &served.gvr.resource;
-        let within = if served.namespaced { format!("{root}/namespaces/{{namespace}}") } else { root.clone() };
-        let collection = format!("{within}/{plural}");
-        let object = format!("{collection}/{{name}}");
-        let verbs: Vec<&str> = served.verbs.iter().map(String::as_str).collect();
-        let place = if served.namespaced { vec!["namespace"] } else { vec![] };
-        let named: Vec<&str> = place.iter().copied().chain(["name"]).collect();
-        add(
-            &mut paths,
-            &collection,
-            item(served, None, &verbs, &["list", "create", "deletecollection"], &place, collector),
-        );
-        add(&mut paths, &object, item(served, None, &verbs, &["get", "update", "patch", "delete"], &named, collector));
-        if served.namespaced && verbs.contains(&"list") {
-            add(&mut paths, &format!("{root}/{plural}"), item(served, None, &verbs, &["list"], &[], collector));
-        }
+        let mut writer = Writer { served, paths: &mut paths, collector };
+        writer.resource();
         for sub in &served.subresources {
-            let verbs: Vec<&str> = sub.verbs.iter().map(String::as_str).collect();
-            let path = format!("{object}/{}", sub.name);
-            let wanted = ["get", "create", "update", "patch", "delete"];
-            let operations = item(served, Some(sub), &verbs, &wanted, &named, collector);
-            add(&mut paths, &path, operations);
+            writer.subresource(sub);
         }
     }
-    paths.into()
+    paths
 }
 
-fn add(paths: &mut Map<String, Value>, path: &str, item: Option<Value>) {
-    if let Some(item) = item {
-        paths.insert(path.to_owned(), item);
+struct Writer<'a> {
+    served: &'a Served,
+    paths: &'a mut Map<String, Value>,
+    collector: &'a mut Collector,
+}
+
+impl Writer<'_> {
+    fn root(&self) -> String {
+        let (group, version) = (&self.served.gvr.group, &self.served.gvr.version);
+        if group.is_empty() { format!("/api/{version}") } else { format!("/apis/{group}/{version}") }
+    }
+    /// What stands between the version and the resource.
+    fn scope(&self) -> &'static str {
+        if self.served.namespaced { "namespaces/{namespace}/" } else { "" }
+    }
+
+    fn resource(&mut self) {
+        let (root, scope, plural) = (self.root(), self.scope(), self.served.gvr.resource.clone());
+        let namespaced = self.served.namespaced;
+        let builtin = matches!(self.served.schema, ObjectSchema::Builtin(_));
+        let own = Target { served: self.served, sub: None, in_namespace: namespaced, suffix: "" };
+        let all = Target { in_namespace: false, suffix: "ForAllNamespaces", ..own };
+        self.add(format!("{root}/{scope}{plural}"), &own, &[Verb::List, Verb::Create, Verb::DeleteCollection]);
+        let one = [Verb::Get, Verb::Update, Verb::Patch, Verb::Delete];
+        self.add(format!("{root}/{scope}{plural}/{{name}}"), &own, &one);
+        if namespaced {
+            self.add(format!("{root}/{plural}"), &all, &[Verb::List]);
+        }
+        if builtin {
+            self.add(format!("{root}/watch/{scope}{plural}"), &own, &[Verb::WatchList]);
+            self.add(format!("{root}/watch/{scope}{plural}/{{name}}"), &own, &[Verb::Watch]);
+            if namespaced {
+                self.add(format!("{root}/watch/{plural}"), &all, &[Verb::WatchList]);
+            }
+        }
+    }
+
+    fn subresource(&mut self, sub: &Sub) {
+        let path = format!("{}/{}{}/{{name}}/{}", self.root(), self.scope(), self.served.gvr.resource, sub.name);
+        let target = Target { served: self.served, sub: Some(sub), in_namespace: self.served.namespaced, suffix: "" };
+        let Some((_, methods)) = CONNECTED.iter().find(|(name, _)| *name == sub.name) else {
+            self.add(path, &target, &[Verb::Get, Verb::Create, Verb::Update, Verb::Patch, Verb::Delete]);
+            return;
+        };
+        let verbs: Vec<Verb> = methods.iter().map(|method| Verb::Connect(method)).collect();
+        self.add(path.clone(), &target, &verbs);
+        if sub.name == "proxy" {
+            let below = Target { suffix: "WithPath", ..target };
+            self.add(format!("{path}/{{path}}"), &below, &verbs);
+        }
+    }
+
+    fn add(&mut self, path: String, target: &Target<'_>, verbs: &[Verb]) {
+        let listed = target.sub.map_or(&self.served.verbs, |s| &s.verbs);
+        let served = |verb: &&Verb| matches!(verb, Verb::Connect(_)) || listed.iter().any(|l| l == verb.listed());
+        let operations: Vec<Operation> = verbs
+            .iter()
+            .filter(served)
+            .map(|verb| {
+                let mut operation = target.operation(*verb, self.collector);
+                if path.contains("{name}") {
+                    let kind = match verb {
+                        Verb::Connect(_) => operation.facts["x-kubernetes-group-version-kind"]["kind"].as_str(),
+                        _ => None,
+                    };
+                    let kind = named_kind(target, kind);
+                    operation.parameters.push(Parameter::path("name", format!("name of the {kind}")));
+                }
+                if path.ends_with("{path}") {
+                    operation.parameters.push(Parameter::path("path", "Path of what is asked for."));
+                }
+                operation
+            })
+            .collect();
+        if !operations.is_empty() {
+            self.paths.insert(path, item(operations, self.collector));
+        }
     }
 }
 
-fn item(
-    served: &Served,
-    sub: Option<&Sub>,
-    verbs: &[&str],
-    wanted: &[&str],
-    place: &[&str],
-    collector: &mut Collector,
-) -> Option<Value> {
+/// The kind that the description of `{name}` names.
+fn named_kind(target: &Target<'_>, connected: Option<&str>) -> String {
+    match (connected, target.sub) {
+        (Some(kind), _) => kind.to_owned(),
+        (None, Some(sub)) if matches!(target.served.schema, ObjectSchema::Builtin(_)) => sub.gvk.kind.clone(),
+        _ => target.served.gvk.kind.clone(),
+    }
+}
+
+/// A path's operations. What all of them have stands once, at the path.
+pub fn item(operations: Vec<Operation>, collector: &mut Collector) -> Value {
+    let key = |p: &Parameter| (p.name.clone(), p.place);
+    let everywhere: BTreeSet<(String, Place)> = operations
+        .iter()
+        .map(|o| o.parameters.iter().map(key).collect::<BTreeSet<_>>())
+        .reduce(|a, b| &a & &b)
+        .unwrap_or_default();
+    let version = collector.version();
     let mut item = Map::new();
-    for verb in wanted.iter().filter(|v| verbs.contains(v)) {
-        item.insert(method(verb).to_owned(), operation(served, sub, verb, collector));
-    }
-    if item.is_empty() {
-        return None;
-    }
-    let v3 = collector.version() == Version::V3;
-    let path_parameter = |name: &&str| {
-        if v3 {
-            json!({"name": name, "in": "path", "required": true, "schema": {"type": "string", "uniqueItems": true}})
-        } else {
-            json!({"name": name, "in": "path", "required": true, "type": "string", "uniqueItems": true})
+    let mut common: Vec<Parameter> = Vec::new();
+    for mut operation in operations {
+        operation.parameters.sort();
+        let (shared, own): (Vec<_>, Vec<_>) =
+            operation.parameters.into_iter().partition(|p| everywhere.contains(&key(p)));
+        common = shared;
+        let body = operation.body.filter(|_| version == Version::V2);
+        let own = own.iter().map(|p| collector.shared().place(p, version));
+        let parameters: Vec<Value> = body.into_iter().chain(own).collect();
+        if !parameters.is_empty() {
+            operation.facts.insert("parameters".into(), parameters.into());
         }
-    };
-    let mut parameters: Vec<Value> = place.iter().map(path_parameter).collect();
-    parameters.push(query("pretty", "string", v3));
-    item.insert("parameters".into(), parameters.into());
-    Some(item.into())
-}
-
-fn method(verb: &str) -> &'static str {
-    match verb {
-        "create" => "post",
-        "update" => "put",
-        "patch" => "patch",
-        "delete" | "deletecollection" => "delete",
-        _ => "get",
+        item.insert(operation.method.to_owned(), operation.facts.into());
     }
-}
-
-fn action(verb: &str) -> &str {
-    match verb {
-        "create" => "post",
-        "update" => "put",
-        other => other,
+    if !common.is_empty() {
+        let common: Vec<Value> = common.iter().map(|p| collector.shared().place(p, version)).collect();
+        item.insert("parameters".into(), common.into());
     }
-}
-
-fn query(name: &str, ty: &str, v3: bool) -> Value {
-    if v3 {
-        json!({"name": name, "in": "query", "schema": {"type": ty, "uniqueItems": true}})
-    } else {
-        json!({"name": name, "in": "query", "type": ty, "uniqueItems": true})
-    }
-}
-
-/// Parameters by verb, each with its type.
-fn parameters(verb: &str) -> &'static [(&'static str, &'static str)] {
-    const WRITE: &[(&str, &str)] = &[("dryRun", "string"), ("fieldManager", "string"), ("fieldValidation", "string")];
-    const PATCH: &[(&str, &str)] =
-        &[("dryRun", "string"), ("fieldManager", "string"), ("fieldValidation", "string"), ("force", "boolean")];
-    const DELETE: &[(&str, &str)] = &[
-        ("dryRun", "string"),
-        ("gracePeriodSeconds", "integer"),
-        ("orphanDependents", "boolean"),
-        ("propagationPolicy", "string"),
-    ];
-    const LIST: &[(&str, &str)] = &[
-        ("allowWatchBookmarks", "boolean"),
-        ("continue", "string"),
-        ("fieldSelector", "string"),
-        ("labelSelector", "string"),
-        ("limit", "integer"),
-        ("resourceVersion", "string"),
-        ("resourceVersionMatch", "string"),
-        ("sendInitialEvents", "boolean"),
-        ("timeoutSeconds", "integer"),
-        ("watch", "boolean"),
-    ];
-    match verb {
-        "create" | "update" => WRITE,
-        "patch" => PATCH,
-        "delete" | "deletecollection" => DELETE,
-        "list" => LIST,
-        _ => &[],
-    }
-}
-
-const PATCHES: [&str; 4] = [
-    "application/json-patch+json",
-    "application/merge-patch+json",
-    "application/strategic-merge-patch+json",
-    "application/apply-patch+yaml",
-];
-/// Custom resources have no strategic merge.
-const PATCHES_OF_CUSTOM: [&str; 3] =
-    ["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"];
-/// The last of them is for built-in kinds alone.
-const PRODUCES: [&str; 3] = ["application/json", "application/yaml", "application/vnd.kubernetes.protobuf"];
-
-/// What an operation does, in a sentence.
-fn sentence(verb: &str, kind: &str, sub: Option<&Sub>) -> String {
-    let one = sub.map_or_else(|| format!("one {kind}"), |s| format!("{} of one {kind}", s.name));
-    match (verb, sub) {
-        ("list", _) => format!("Returns the {kind} objects that match, or streams their changes."),
-        ("deletecollection", _) => format!("Deletes the {kind} objects that match."),
-        ("create", None) => format!("Stores a new {kind}."),
-        ("create", Some(_)) => format!("Posts to {one}."),
-        ("update", _) => format!("Replaces {one}."),
-        ("patch", _) => format!("Changes parts of {one}."),
-        ("delete", _) => format!("Deletes {one}."),
-        _ => format!("Reads {one}."),
-    }
-}
-
-fn operation(served: &Served, sub: Option<&Sub>, verb: &str, collector: &mut Collector) -> Value {
-    let gvk = sub.map_or(&served.gvk, |s| &s.gvk);
-    let v3 = collector.version() == Version::V3;
-    let own = match sub {
-        None => served.schema.clone(),
-        Some(s) if s.gvk == served.gvk => served.schema.clone(),
-        Some(_) => ObjectSchema::builtin(&gvk.group, &gvk.version, &gvk.kind),
-    };
-    let mut refer = |schema: &ObjectSchema| collector.refer_kind(schema, gvk);
-    let body = match verb {
-        "create" | "update" => refer(&own),
-        "patch" => refer(&ObjectSchema::meta("Patch")).or_else(|| Some(json!({"type": "object"}))),
-        "delete" | "deletecollection" => refer(&ObjectSchema::meta("DeleteOptions")),
-        _ => None,
-    };
-    let answer = match (verb, &own) {
-        ("list", ObjectSchema::Dynamic(_)) => collector.refer_list(served),
-        ("list", _) => collector.refer_kind(&served.list_schema, gvk),
-        ("delete" | "deletecollection", _) => collector.refer_kind(&ObjectSchema::meta("Status"), gvk),
-        _ => collector.refer_kind(&own, gvk),
-    };
-    let mut parameters: Vec<Value> = parameters(verb).iter().map(|(name, ty)| query(name, ty, v3)).collect();
-    let mut operation = Map::new();
-    let group = if served.gvr.group.is_empty() { "core" } else { served.gvr.group.split('.').next().unwrap_or("") };
-    operation.insert("description".into(), sentence(verb, &served.gvk.kind, sub).into());
-    operation.insert("tags".into(), json!([format!("{group}_{}", served.gvr.version)]));
-    let custom = !matches!(served.schema, ObjectSchema::Builtin(_));
-    let media: &[&str] = match verb {
-        "patch" if custom => &PATCHES_OF_CUSTOM,
-        "patch" => &PATCHES,
-        _ => &["*/*"],
-    };
-    let produces = if custom { &PRODUCES[..2] } else { &PRODUCES[..] };
-    let ok = answer.unwrap_or_else(|| json!({"type": "string"}));
-    if v3 {
-        let content: Map<String, Value> = produces.iter().map(|m| ((*m).to_owned(), json!({"schema": ok}))).collect();
-        operation.insert(
-            "responses".into(),
-            json!({"200": {"description": "OK", "content": content}, "401": {"description": "Unauthorized"}}),
-        );
-        if let Some(body) = body {
-            let content: Map<String, Value> =
-                media.iter().map(|m| ((*m).to_owned(), json!({"schema": body}))).collect();
-            operation.insert("requestBody".into(), json!({"content": content}));
-        }
-    } else {
-        operation.insert("consumes".into(), json!(media));
-        operation.insert("produces".into(), json!(produces));
-        operation.insert("schemes".into(), json!(["https"]));
-        operation.insert(
-            "responses".into(),
-            json!({"200": {"description": "OK", "schema": ok}, "401": {"description": "Unauthorized"}}),
-        );
-        if let Some(body) = body {
-            parameters.push(json!({"name": "body", "in": "body", "required": verb != "delete" && verb != "deletecollection", "schema": body}));
-        }
-    }
-    operation.insert("parameters".into(), parameters.into());
-    operation.insert("x-kubernetes-action".into(), action(verb).into());
-    let kind = json!({"group": gvk.group, "version": gvk.version, "kind": gvk.kind});
-    operation.insert("x-kubernetes-group-version-kind".into(), kind);
-    operation.into()
+    item.into()
 }

@@ -88,18 +88,57 @@ pub fn document(value: &Value) -> Vec<u8> {
         definitions.message(1, named(name, schema(definition)));
     }
     out.message(9, definitions);
+    let mut parameters = Message::default();
+    for (name, shared) in entries(&value["parameters"]) {
+        parameters.message(1, named(name, parameter(shared)));
+    }
+    if !parameters.0.is_empty() {
+        out.message(10, parameters);
+    }
+    for requirement in value["security"].as_array().into_iter().flatten() {
+        let mut one = Message::default();
+        for (name, _) in entries(requirement) {
+            one.message(1, named(name, Message::default()));
+        }
+        out.message(12, one);
+    }
+    let mut schemes = Message::default();
+    for (name, scheme) in entries(&value["securityDefinitions"]) {
+        let mut key = Message::default();
+        for (field, part) in [(1, "type"), (2, "name"), (3, "in"), (4, "description")] {
+            key.text(field, &scheme[part]);
+        }
+        schemes.message(1, named(name, within(2, key)));
+    }
+    if !schemes.0.is_empty() {
+        out.message(13, schemes);
+    }
     out.0
 }
 
+/// `ParametersItem`: a parameter, or where it stands.
+fn parameter_item(value: &Value) -> Message {
+    if !value["$ref"].is_string() {
+        return within(1, parameter(value));
+    }
+    let mut reference = Message::default();
+    reference.text(1, &value["$ref"]);
+    within(2, reference)
+}
+
+/// The fields of a `PathItem` that hold operations.
+const METHODS: [(u32, &str); 7] =
+    [(2, "get"), (3, "put"), (4, "post"), (5, "delete"), (6, "options"), (7, "head"), (8, "patch")];
+
 fn path_item(item: &Value) -> Message {
     let mut out = Message::default();
-    for (field, method) in [(2, "get"), (3, "put"), (4, "post"), (5, "delete"), (8, "patch")] {
+    for (field, method) in METHODS {
         if item[method].is_object() {
             out.message(field, operation(&item[method]));
         }
     }
     for p in item["parameters"].as_array().into_iter().flatten() {
-        out.message(9, within(1, parameter(p)));
+        out.message(9, parameter_item(p));
     }
     out
 }
@@ -108,10 +147,11 @@ fn operation(value: &Value) -> Message {
     let mut out = Message::default();
     out.texts(1, &value["tags"]);
     out.text(3, &value["description"]);
+    out.text(5, &value["operationId"]);
     out.texts(6, &value["produces"]);
     out.texts(7, &value["consumes"]);
     for p in value["parameters"].as_array().into_iter().flatten() {
-        out.message(8, within(1, parameter(p)));
+        out.message(8, parameter_item(p));
     }
     let mut responses = Message::default();
     for (code, response) in entries(&value["responses"]) {
@@ -141,6 +181,7 @@ fn parameter(value: &Value) -> Message {
         Some("path") => {
             out.flag(1, &value["required"]);
             out.text(2, &value["in"]);
+            out.text(3, &value["description"]);
             out.text(4, &value["name"]);
             out.text(5, &value["type"]);
             out.flag(19, &value["uniqueItems"]);
@@ -149,6 +190,7 @@ fn parameter(value: &Value) -> Message {
         _ => {
             out.flag(1, &value["required"]);
             out.text(2, &value["in"]);
+            out.text(3, &value["description"]);
             out.text(4, &value["name"]);
             out.text(6, &value["type"]);
             out.flag(20, &value["uniqueItems"]);

@@ -6,6 +6,7 @@ use kelson_schema::{Descriptions, Field, FieldType, Kind, ListType, MapType, Sch
 use kelson_structural::publish::openapi::{self, Dialect};
 use serde_json::{Map, Value, json};
 
+use super::parameters::Shared;
 use crate::catalog::{ObjectSchema, Served};
 
 /// Which OpenAPI.
@@ -24,6 +25,7 @@ pub struct Collector {
     pending: Vec<TypeId>,
     kinds: HashMap<TypeId, Vec<Value>>,
     texts: Descriptions,
+    shared: Shared,
 }
 
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
@@ -36,11 +38,38 @@ impl Collector {
             let group = if group == "meta.k8s.io" { "" } else { group };
             kinds.entry(ty).or_default().push(json!({"group": group, "version": version, "kind": kind}));
         }
-        Self { version, done: BTreeMap::new(), pending: Vec::new(), kinds, texts: Descriptions::load() }
+        Self {
+            version,
+            done: BTreeMap::new(),
+            pending: Vec::new(),
+            kinds,
+            texts: Descriptions::load(),
+            shared: Shared::default(),
+        }
     }
     /// Which OpenAPI.
     pub fn version(&self) -> Version {
         self.version
+    }
+    /// What types and fields mean.
+    pub fn texts(&self) -> &Descriptions {
+        &self.texts
+    }
+    /// The parameters that operations have in common.
+    pub fn shared(&mut self) -> &mut Shared {
+        &mut self.shared
+    }
+    /// A reference to the type of patches, which is no kind.
+    pub fn refer_patch(&mut self) -> Option<Value> {
+        Schema::builtin().by_name("k8s.io/apimachinery/pkg/apis/meta/v1", "Patch").map(|ty| self.refer(ty))
+    }
+    /// A reference to what `/version` answers, which is no kind.
+    pub fn refer_version_info(&mut self) -> Value {
+        const NAME: &str = "io.k8s.apimachinery.pkg.version.Info";
+        if !self.done.contains_key(NAME) {
+            self.done.insert(NAME.to_owned(), version_info(self.version));
+        }
+        self.reference(NAME)
     }
     /// A reference to a type.
     pub fn refer(&mut self, ty: TypeId) -> Value {
@@ -98,13 +127,13 @@ impl Collector {
             Version::V3 => Dialect::V3,
         }
     }
-    /// All schemas.
-    pub fn finish(mut self) -> Map<String, Value> {
+    /// All schemas, and the parameters that operations share.
+    pub fn finish(mut self) -> (Map<String, Value>, Map<String, Value>) {
         while let Some(ty) = self.pending.pop() {
             let schema = self.definition(ty);
             self.done.insert(ty.openapi_name(), schema);
         }
-        self.done.into_iter().collect()
+        (self.done.into_iter().collect(), self.shared.finish())
     }
 
     fn reference(&self, name: &str) -> Value {
@@ -251,6 +280,44 @@ impl Collector {
     fn union(&mut self, name: &str, kind: Kind) -> Value {
         self.named(&format!("io.k8s.apiextensions-apiserver.pkg.apis.apiextensions.v1.{name}"), kind, json!({}))
     }
+}
+
+/// The facts of `version.Info`; what an emulated version is named by is not always there.
+fn version_info(version: Version) -> Value {
+    const ALWAYS: [(&str, &str); 9] = [
+        ("major", "Major number of the version that the program is built as."),
+        ("minor", "Minor number of the version that the program is built as."),
+        ("gitVersion", "Version in full, with the program's own part behind a plus sign."),
+        ("gitCommit", "Commit that the program is built from."),
+        ("gitTreeState", "Whether the sources were as committed: clean or dirty."),
+        ("buildDate", "When it was built."),
+        ("goVersion", "Version of Go; none where there is no Go in it."),
+        ("compiler", "What compiled it."),
+        ("platform", "Operating system and processor."),
+    ];
+    const MAYBE: [(&str, &str); 4] = [
+        ("emulationMajor", "Major number of the version whose behaviour is shown."),
+        ("emulationMinor", "Minor number of the version whose behaviour is shown."),
+        ("minCompatibilityMajor", "Major number of the oldest version it can serve beside."),
+        ("minCompatibilityMinor", "Minor number of the oldest version it can serve beside."),
+    ];
+    let mut properties = Map::new();
+    for (name, text) in ALWAYS {
+        let mut field = json!({"description": text, "type": "string"});
+        if version == Version::V3 {
+            field["default"] = "".into();
+        }
+        properties.insert(name.to_owned(), field);
+    }
+    for (name, text) in MAYBE {
+        properties.insert(name.to_owned(), json!({"description": text, "type": "string"}));
+    }
+    json!({
+        "description": "Which Kubernetes the server is.",
+        "properties": properties,
+        "required": ALWAYS.map(|(name, _)| name),
+        "type": "object",
+    })
 }
 
 /// `com.example.v1.Kind` for group `example.com`.

@@ -1,0 +1,414 @@
+//! One operation: what its description, its identity, its parameters, its body and its answers are. The names follow
+//! upstream's `endpoints/installer.go` and, for custom resources, `pkg/controller/openapi/builder`; generated clients are
+//! named after them.
+use kelson_meta::Gvk;
+use serde_json::{Map, Value, json};
+
+use super::parameters::Parameter;
+use super::schema::{Collector, Version};
+use crate::catalog::{ObjectSchema, Served, Sub};
+
+/// Which requests an operation stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verb {
+    /// GET of one object.
+    Get,
+    /// GET of a collection.
+    List,
+    /// POST.
+    Create,
+    /// PUT.
+    Update,
+    /// PATCH.
+    Patch,
+    /// DELETE of one object.
+    Delete,
+    /// DELETE of a collection.
+    DeleteCollection,
+    /// GET of the old path that watches one object.
+    Watch,
+    /// GET of the old path that watches a collection.
+    WatchList,
+    /// Any method, passed on.
+    Connect(&'static str),
+}
+
+impl Verb {
+    /// As discovery names it; `None` for what discovery does not list.
+    pub fn listed(self) -> &'static str {
+        match self {
+            Self::Get | Self::Connect(_) => "get",
+            Self::List => "list",
+            Self::Create => "create",
+            Self::Update => "update",
+            Self::Patch => "patch",
+            Self::Delete => "delete",
+            Self::DeleteCollection => "deletecollection",
+            Self::Watch | Self::WatchList => "watch",
+        }
+    }
+    /// Its method, in lower case.
+    pub fn method(self) -> &'static str {
+        match self {
+            Self::Get | Self::List | Self::Watch | Self::WatchList => "get",
+            Self::Create => "post",
+            Self::Update => "put",
+            Self::Patch => "patch",
+            Self::Delete | Self::DeleteCollection => "delete",
+            Self::Connect(method) => method,
+        }
+    }
+    fn action(self) -> &'static str {
+        match self {
+            Self::Create => "post",
+            Self::Update => "put",
+            Self::Watch => "watch",
+            Self::WatchList => "watchlist",
+            Self::Connect(_) => "connect",
+            other => other.listed(),
+        }
+    }
+}
+
+/// What an operation is of.
+pub struct Target<'a> {
+    /// The resource.
+    pub served: &'a Served,
+    /// Its subresource.
+    pub sub: Option<&'a Sub>,
+    /// Whether the path names a namespace.
+    pub in_namespace: bool,
+    /// `ForAllNamespaces` or `WithPath`, at the end of the operation's name.
+    pub suffix: &'static str,
+}
+
+/// An operation and its parameters, which go to the path where all of the path's operations have them.
+pub struct Operation {
+    /// Method, in lower case.
+    pub method: &'static str,
+    /// All else that stands in it.
+    pub facts: Map<String, Value>,
+    /// Those that are no body.
+    pub parameters: Vec<Parameter>,
+    /// In version 2, the body is a parameter.
+    pub body: Option<Value>,
+}
+
+const JSON: &str = "application/json";
+const YAML: &str = "application/yaml";
+const PROTOBUF: &str = "application/vnd.kubernetes.protobuf";
+const STREAMS: [&str; 2] = ["application/json;stream=watch", "application/vnd.kubernetes.protobuf;stream=watch"];
+const PATCHES: [&str; 4] = [
+    "application/json-patch+json",
+    "application/merge-patch+json",
+    "application/strategic-merge-patch+json",
+    "application/apply-patch+yaml",
+];
+/// Custom resources have no strategic merge.
+const PATCHES_OF_CUSTOM: [&str; 3] =
+    ["application/json-patch+json", "application/merge-patch+json", "application/apply-patch+yaml"];
+
+impl Target<'_> {
+    fn custom(&self) -> bool {
+        !matches!(self.served.schema, ObjectSchema::Builtin(_))
+    }
+    fn kind(&self) -> &str {
+        &self.served.gvk.kind
+    }
+    fn is_log(&self) -> bool {
+        self.sub.is_some_and(|s| s.name == "log")
+    }
+    /// The type that connections take their parameters from.
+    fn connect_options(&self) -> Option<String> {
+        let sub = self.sub?;
+        let word = match sub.name.as_str() {
+            "portforward" => "PortForward".to_owned(),
+            other => capital(other),
+        };
+        Some(format!("{}{word}Options", self.kind()))
+    }
+    fn gvk(&self, verb: Verb) -> Gvk {
+        match (verb, self.sub) {
+            (Verb::Connect(_), Some(_)) => {
+                Gvk::new(&self.served.gvk.group, &self.served.gvk.version, self.connect_options().unwrap_or_default())
+            }
+            (_, Some(_)) if self.custom() => self.served.gvk.clone(),
+            (_, Some(sub)) => sub.gvk.clone(),
+            _ => self.served.gvk.clone(),
+        }
+    }
+    fn watches(&self) -> bool {
+        self.served.has_verb("watch")
+    }
+
+    /// What it does.
+    fn sentence(&self, verb: Verb) -> String {
+        let kind = self.kind();
+        let of = self.sub.map(|s| format!("{} of ", s.name)).unwrap_or_default();
+        let article = article(kind);
+        match verb {
+            Verb::Get => format!("read {of}the specified {kind}"),
+            Verb::List if self.watches() && !self.custom() => format!("list or watch objects of kind {kind}"),
+            Verb::List => format!("list objects of kind {kind}"),
+            Verb::Create => format!("create {of}{article}{kind}"),
+            Verb::Update => format!("replace {of}the specified {kind}"),
+            Verb::Patch => format!("partially update {of}the specified {kind}"),
+            Verb::Delete => format!("delete {of}{article}{kind}"),
+            Verb::DeleteCollection => format!("delete collection of {kind}"),
+            Verb::Watch => format!(
+                "watch changes to an object of kind {kind}. deprecated: use the 'watch' parameter with a list operation \
+                 instead, filtered to a single item with the 'fieldSelector' parameter."
+            ),
+            Verb::WatchList => format!(
+                "watch individual changes to a list of {kind}. deprecated: use the 'watch' parameter with a list operation \
+                 instead."
+            ),
+            Verb::Connect(method) => format!("connect {} requests to {of}{kind}", method.to_uppercase()),
+        }
+    }
+
+    /// The operation's name: the action, the group version, what it is done to.
+    fn id(&self, verb: Verb) -> String {
+        let (action, method) = match verb {
+            Verb::Get => ("read", String::new()),
+            Verb::List => ("list", String::new()),
+            Verb::Create => ("create", String::new()),
+            Verb::Update => ("replace", String::new()),
+            Verb::Patch => ("patch", String::new()),
+            Verb::Delete => ("delete", String::new()),
+            Verb::DeleteCollection => ("delete", "Collection".to_owned()),
+            Verb::Watch | Verb::WatchList => ("watch", String::new()),
+            Verb::Connect(method) => ("connect", capital(method)),
+        };
+        let scope = if self.in_namespace { "Namespaced" } else { "" };
+        let sub = self.sub.map(|s| capital(&s.name)).unwrap_or_default();
+        let list = if verb == Verb::WatchList { "List" } else { "" };
+        let (group, version) = (group_word(&self.served.gvr.group), capital(&self.served.gvr.version));
+        format!("{action}{}{version}{method}{scope}{}{sub}{list}{}", capital(&group), self.kind(), self.suffix)
+    }
+
+    fn parameters(&self, verb: Verb, collector: &Collector) -> Vec<Parameter> {
+        let texts = collector.texts();
+        let of = |kind: &str, without: &[&str]| Parameter::of_options(kind, without, texts);
+        let mut all = match verb {
+            Verb::Get if self.is_log() => of("PodLogOptions", &[]),
+            Verb::Get if self.custom() => of("GetOptions", &[]),
+            Verb::Get => Vec::new(),
+            Verb::List | Verb::Watch | Verb::WatchList => of("ListOptions", &[]),
+            Verb::Create => of("CreateOptions", &[]),
+            Verb::Update => of("UpdateOptions", &[]),
+            Verb::Patch => of("PatchOptions", &[]),
+            Verb::Delete => of("DeleteOptions", &[]),
+            Verb::DeleteCollection if self.custom() => of("ListOptions", &[]),
+            Verb::DeleteCollection => {
+                let mut all = of("DeleteOptions", &[]);
+                all.extend(of("ListOptions", &["watch", "allowWatchBookmarks"]));
+                all
+            }
+            Verb::Connect(_) => self.connect_options().map(|kind| of(&kind, &[])).unwrap_or_default(),
+        };
+        if !matches!(verb, Verb::Connect(_)) {
+            all.push(Parameter::query("pretty", "string", PRETTY));
+        }
+        if self.in_namespace {
+            all.push(Parameter::path("namespace", "Namespace of the object."));
+        }
+        all
+    }
+
+    fn produces(&self, verb: Verb) -> Vec<&'static str> {
+        match verb {
+            _ if self.custom() => vec![JSON, YAML],
+            Verb::Connect(_) => vec!["*/*"],
+            Verb::List | Verb::Watch | Verb::WatchList => vec![JSON, YAML, PROTOBUF, STREAMS[0], STREAMS[1]],
+            _ if self.is_log() => vec!["text/plain", JSON, YAML, PROTOBUF],
+            _ => vec![JSON, YAML, PROTOBUF],
+        }
+    }
+
+    fn consumes(&self, verb: Verb) -> &'static [&'static str] {
+        match (verb, self.custom()) {
+            (Verb::Patch, true) => &PATCHES_OF_CUSTOM,
+            (Verb::Patch, false) => &PATCHES,
+            (_, true) => &[JSON, YAML],
+            (_, false) => &["*/*"],
+        }
+    }
+
+    /// The schema of what the resource, or the subresource, takes and gives.
+    fn own_schema(&self) -> (ObjectSchema, &Gvk) {
+        match self.sub {
+            None => (self.served.schema.clone(), &self.served.gvk),
+            Some(s) if s.gvk == self.served.gvk => (self.served.schema.clone(), &self.served.gvk),
+            Some(s) => (ObjectSchema::builtin(&s.gvk.group, &s.gvk.version, &s.gvk.kind), &s.gvk),
+        }
+    }
+
+    fn request(&self, verb: Verb, collector: &mut Collector) -> Option<(Value, bool)> {
+        let (own, gvk) = self.own_schema();
+        let any = || json!({"type": "object"});
+        match verb {
+            Verb::Create | Verb::Update => Some((collector.refer_kind(&own, gvk).unwrap_or_else(any), true)),
+            Verb::Patch => Some((collector.refer_patch().unwrap_or_else(any), true)),
+            Verb::DeleteCollection if self.custom() => None,
+            Verb::Delete | Verb::DeleteCollection => {
+                collector.refer_kind(&ObjectSchema::meta("DeleteOptions"), gvk).map(|body| (body, false))
+            }
+            _ => None,
+        }
+    }
+
+    fn answer(&self, verb: Verb, collector: &mut Collector) -> Value {
+        let (own, gvk) = self.own_schema();
+        let found = match (verb, &own) {
+            (Verb::Connect(_), _) => None,
+            (Verb::Get, _) if self.is_log() => None,
+            (Verb::Watch | Verb::WatchList, _) => collector.refer_kind(&ObjectSchema::meta("WatchEvent"), gvk),
+            (Verb::List, ObjectSchema::Dynamic(_)) => collector.refer_list(self.served),
+            (Verb::List, _) => collector.refer_kind(&self.served.list_schema, gvk),
+            (Verb::Delete, _) if self.served.options().delete_returns_object && !self.custom() => {
+                collector.refer_kind(&own, gvk)
+            }
+            (Verb::Delete | Verb::DeleteCollection, _) => collector.refer_kind(&ObjectSchema::meta("Status"), gvk),
+            _ => collector.refer_kind(&own, gvk),
+        };
+        found.unwrap_or_else(|| json!({"type": "string"}))
+    }
+
+    /// The codes of success.
+    fn codes(&self, verb: Verb) -> &'static [(&'static str, &'static str)] {
+        const OK: (&str, &str) = ("200", "OK");
+        const CREATED: (&str, &str) = ("201", "Created");
+        const ACCEPTED: (&str, &str) = ("202", "Accepted");
+        match verb {
+            Verb::Create => &[OK, CREATED, ACCEPTED],
+            Verb::Update => &[OK, CREATED],
+            Verb::Patch if !self.custom() => &[OK, CREATED],
+            Verb::Delete => &[OK, ACCEPTED],
+            _ => &[OK],
+        }
+    }
+
+    /// The operation.
+    pub fn operation(&self, verb: Verb, collector: &mut Collector) -> Operation {
+        let gvk = self.gvk(verb);
+        let kind = json!({"group": gvk.group, "version": gvk.version, "kind": gvk.kind});
+        let tag = format!("{}_{}", group_word(&self.served.gvr.group), identifier(&self.served.gvr.version));
+        let mut facts = Map::new();
+        facts.insert("description".into(), self.sentence(verb).into());
+        facts.insert("operationId".into(), self.id(verb).into());
+        facts.insert("tags".into(), json!([tag]));
+        facts.insert("x-kubernetes-action".into(), verb.action().into());
+        facts.insert("x-kubernetes-group-version-kind".into(), kind);
+        let request = self.request(verb, collector);
+        let answer = self.answer(verb, collector);
+        let answers = self.codes(verb).iter().map(|(code, text)| (*code, *text, answer.clone()));
+        let body = transfer(&mut facts, self.consumes(verb), &self.produces(verb), request, answers, collector);
+        Operation { method: verb.method(), facts, parameters: self.parameters(verb, collector), body }
+    }
+}
+
+const PRETTY: &str = "\"true\" indents the answer. When absent, only answers to curl, wget and browsers are indented.";
+
+/// Writes what goes in and comes out; in version 2 the body is given back, since it is a parameter there.
+pub fn transfer<'a>(
+    facts: &mut Map<String, Value>,
+    consumes: &[&str],
+    produces: &[&str],
+    request: Option<(Value, bool)>,
+    answers: impl Iterator<Item = (&'a str, &'a str, Value)>,
+    collector: &mut Collector,
+) -> Option<Value> {
+    let v3 = collector.version() == Version::V3;
+    let content = |media: &[&str], schema: &Value| -> Value {
+        media.iter().map(|m| ((*m).to_owned(), json!({"schema": schema}))).collect::<Map<_, _>>().into()
+    };
+    let mut responses = Map::new();
+    for (code, text, schema) in answers {
+        let told = if v3 {
+            json!({"description": text, "content": content(produces, &schema)})
+        } else {
+            json!({"description": text, "schema": schema})
+        };
+        responses.insert(code.to_owned(), told);
+    }
+    responses.insert("401".into(), json!({"description": "Unauthorized"}));
+    facts.insert("responses".into(), responses.into());
+    if v3 {
+        if let Some((schema, required)) = request {
+            let mut body = json!({"content": content(consumes, &schema)});
+            if required {
+                body["required"] = true.into();
+            }
+            facts.insert("requestBody".into(), body);
+        }
+        return None;
+    }
+    if !consumes.is_empty() {
+        facts.insert("consumes".into(), json!(consumes));
+    }
+    facts.insert("produces".into(), json!(produces));
+    facts.insert("schemes".into(), json!(["https"]));
+    request.map(|(schema, required)| {
+        let common = schema["$ref"].as_str().is_some_and(|r| r.starts_with("#/definitions/io.k8s.apimachinery."));
+        let mut body = json!({"in": "body", "name": "body", "schema": schema});
+        if required {
+            body["required"] = true.into();
+        }
+        if common { collector.shared().body(body) } else { body }
+    })
+}
+
+/// A group in the names of operations and tags: `rbacAuthorization` for `rbac.authorization.k8s.io`.
+pub fn group_word(group: &str) -> String {
+    if group.is_empty() { "core".to_owned() } else { identifier(group.strip_suffix(".k8s.io").unwrap_or(group)) }
+}
+
+/// What is no letter, digit or underscore is left out, and the letter after it is a capital.
+fn identifier(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    let mut raise = false;
+    for (i, c) in text.chars().enumerate() {
+        if c.is_alphabetic() || c == '_' || (i != 0 && c.is_numeric()) {
+            if raise {
+                out.extend(c.to_uppercase())
+            } else {
+                out.push(c)
+            }
+            raise = false;
+        } else {
+            raise = true;
+        }
+    }
+    out
+}
+
+/// The first letter as a capital.
+pub fn capital(text: &str) -> String {
+    let mut chars = text.chars();
+    chars.next().map_or_else(String::new, |c| c.to_uppercase().chain(chars).collect())
+}
+
+/// `a ` or `an `; nothing before what ends like a plural.
+fn article(noun: &str) -> &'static str {
+    if noun.ends_with('s') && !noun.ends_with("ss") {
+        ""
+    } else if noun.starts_with(['A', 'E', 'I', 'O', 'U', 'a', 'e', 'i', 'o', 'u']) {
+        "an "
+    } else {
+        "a "
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words() {
+        assert_eq!(group_word("rbac.authorization.k8s.io"), "rbacAuthorization");
+        assert_eq!(group_word(""), "core");
+        assert_eq!(group_word("stable.example-site.com"), "stableExampleSiteCom");
+        assert_eq!([article("Endpoints"), article("Ingress"), article("Pod")], ["", "an ", "a "]);
+    }
+}

@@ -1,0 +1,123 @@
+//! The order of fields in documents that people and scripts read as text: trees are sorted by name, upstream's encoders
+//! write fields as its types declare them.
+use serde::ser::{SerializeMap as _, SerializeSeq as _};
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+/// For the objects below a key (that of the list they stand in; empty for the document): their fields in order.
+pub type Order = &'static [(&'static str, &'static [&'static str])];
+
+const GROUP: &[&str] = &["kind", "apiVersion", "name", "versions", "preferredVersion", "serverAddressByClientCIDRs"];
+const RESOURCE: &[&str] = &[
+    "name",
+    "singularName",
+    "namespaced",
+    "group",
+    "version",
+    "kind",
+    "verbs",
+    "shortNames",
+    "categories",
+    "storageVersionHash",
+];
+const RESPONSE_KIND: (&str, &[&str]) = ("responseKind", &["group", "version", "kind"]);
+
+/// The order of the kinds that are no objects of a store; `None` for other kinds.
+pub fn of_kind(kind: &str) -> Option<Order> {
+    Some(match kind {
+        "APIVersions" => &[
+            ("", &["kind", "versions", "serverAddressByClientCIDRs"]),
+            ("serverAddressByClientCIDRs", &["clientCIDR", "serverAddress"]),
+        ],
+        "APIGroup" | "APIGroupList" => &[
+            ("", GROUP),
+            ("groups", GROUP),
+            ("versions", &["groupVersion", "version"]),
+            ("preferredVersion", &["groupVersion", "version"]),
+        ],
+        "APIResourceList" => &[("", &["kind", "apiVersion", "groupVersion", "resources"]), ("resources", RESOURCE)],
+        "APIGroupDiscoveryList" => &[
+            ("", &["kind", "apiVersion", "metadata", "items"]),
+            ("items", &["metadata", "versions"]),
+            ("versions", &["version", "resources", "freshness"]),
+            (
+                "resources",
+                &[
+                    "resource",
+                    "responseKind",
+                    "scope",
+                    "singularResource",
+                    "verbs",
+                    "shortNames",
+                    "categories",
+                    "subresources",
+                ],
+            ),
+            ("subresources", &["subresource", "responseKind", "acceptedTypes", "verbs"]),
+            RESPONSE_KIND,
+        ],
+        "Status" => &[
+            ("", &["kind", "apiVersion", "metadata", "status", "message", "reason", "details", "code"]),
+            ("details", &["name", "group", "kind", "uid", "causes", "retryAfterSeconds"]),
+            ("causes", &["reason", "message", "field"]),
+        ],
+        _ => return None,
+    })
+}
+
+/// A tree that is written with its fields in order; what the order does not name comes last, by name.
+pub struct Ordered<'a> {
+    value: &'a Value,
+    below: &'a str,
+    order: Order,
+}
+
+impl<'a> Ordered<'a> {
+    /// A document.
+    pub fn new(value: &'a Value, order: Order) -> Self {
+        Self { value, below: "", order }
+    }
+}
+
+impl Serialize for Ordered<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match self.value {
+            Value::Array(items) => {
+                let mut list = serializer.serialize_seq(Some(items.len()))?;
+                for value in items {
+                    list.serialize_element(&Self { value, ..*self })?;
+                }
+                list.end()
+            }
+            Value::Object(fields) => {
+                let names = self.order.iter().find(|(key, _)| *key == self.below).map_or(&[][..], |(_, names)| names);
+                let mut map = serializer.serialize_map(Some(fields.len()))?;
+                let first = names.iter().filter_map(|name| fields.get_key_value(*name));
+                let rest = fields.iter().filter(|(key, _)| !names.contains(&key.as_str()));
+                for (below, value) in first.chain(rest) {
+                    map.serialize_entry(below, &Self { value, below, ..*self })?;
+                }
+                map.end()
+            }
+            plain => plain.serialize(serializer),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn fields_stand_as_declared() {
+        let list = json!({"apiVersion": "v1", "groupVersion": "apps/v1", "kind": "APIResourceList", "zz": {"b": 1, "a": 2},
+            "resources": [{"kind": "Deployment", "name": "deployments", "verbs": ["get"], "namespaced": true}]});
+        let order = of_kind("APIResourceList").unwrap_or_default();
+        let text = serde_json::to_string(&Ordered::new(&list, order)).expect("text");
+        assert_eq!(
+            text,
+            r#"{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"apps/v1","resources":[{"name":"deployments","namespaced":true,"kind":"Deployment","verbs":["get"]}],"zz":{"a":2,"b":1}}"#
+        );
+    }
+}

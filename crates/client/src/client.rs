@@ -1,12 +1,12 @@
 //! The API's verbs over a [`Transport`]. Typed by what the caller wants to read back; bodies go out as given, so that a
 //! slim reader can never drop fields it does not know: prefer `patch` and `apply` to `update`.
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Method, header};
 use http_body_util::BodyExt as _;
 use kelson_meta::Status;
+use kelson_meta::url::append_query;
 use kelson_transport::{TakesObjects, WatchItems};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
@@ -101,17 +101,7 @@ pub(crate) struct Query(pub(crate) String);
 impl Query {
     pub(crate) fn add(&mut self, key: &str, value: &str) -> &mut Self {
         if !value.is_empty() {
-            self.0.push(if self.0.is_empty() { '?' } else { '&' });
-            self.0.push_str(key);
-            self.0.push('=');
-            for b in value.bytes() {
-                if b.is_ascii_alphanumeric() || b"-._~".contains(&b) {
-                    self.0.push(char::from(b));
-                } else {
-                    // Writing to a String cannot fail.
-                    let _ = write!(self.0, "%{b:02X}");
-                }
-            }
+            append_query(&mut self.0, [(key, value)]);
         }
         self
     }

@@ -1,7 +1,7 @@
 //! Kelson meta: what every layer shares and no layer owns.
 //!
 //! `Status` (the API's error), group/version/kind names, object metadata views, selectors, quantities, field
-//! errors, name rules, cron schedules, helpers for object trees and the clock. No sockets, no schema, no policy of any component.
+//! errors, name rules, cron schedules, helpers for object trees, queries of URLs and the clock. No sockets, no schema, no policy of any component.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod backoff;
@@ -21,6 +21,7 @@ mod quantity;
 mod selector;
 mod status;
 pub mod tree;
+pub mod url;
 pub mod version;
 
 pub use backoff::Backoff;

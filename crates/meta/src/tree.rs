@@ -129,6 +129,27 @@ pub fn remove(v: &mut Value, key: &str) {
         o.remove(key);
     }
 }
+/// The map at `key`, made in place of whatever else is there; `v` itself becomes an object.
+pub fn map_at<'a>(v: &'a mut Value, key: &str) -> &'a mut Map<String, Value> {
+    fn made(v: &mut Value) -> &mut Map<String, Value> {
+        if !v.is_object() {
+            *v = Value::Object(Map::new());
+        }
+        let Value::Object(map) = v else { unreachable!("made an object just now") };
+        map
+    }
+    made(made(v).entry(key).or_insert(Value::Null))
+}
+/// Sets a member of an object, or removes it where it is to be absent (a field with `omitempty`).
+pub fn put_unless(v: &mut Value, key: &str, value: Value, absent: bool) {
+    if absent { remove(v, key) } else { set(v, key, value) }
+}
+/// Removes a member that is an empty object.
+pub fn drop_if_empty(v: &mut Value, key: &str) {
+    if v.get(key).and_then(Value::as_object).is_some_and(Map::is_empty) {
+        remove(v, key);
+    }
+}
 /// Makes `key` what it is in `old`, absence included.
 pub fn restore(new: &mut Value, old: &Value, key: &str) {
     match old.get(key) {

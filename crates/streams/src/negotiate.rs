@@ -4,6 +4,7 @@
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, UPGRADE};
 use http::request::Parts;
 use http::{HeaderMap, Response, StatusCode};
+use kelson_meta::url::Query;
 
 use crate::ws::accept_key;
 
@@ -89,8 +90,7 @@ impl ExecOptions {
     /// When no stream at all is asked for, with upstream's message.
     pub fn from_query(query: Option<&str>) -> Result<Self, String> {
         let mut options = Self::default();
-        for pair in query.unwrap_or_default().split('&') {
-            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        for (name, value) in Query::parse(query).pairs() {
             let set = matches!(value, "1" | "true" | "True" | "TRUE" | "t" | "T");
             match name {
                 "input" | "stdin" => options.stdin |= set,
@@ -248,11 +248,7 @@ pub fn accept_port_forward(parts: &Parts) -> Result<Accepted<PortForwardProtocol
 
 fn query_ports(query: Option<&str>) -> Result<Vec<u16>, String> {
     let mut ports = Vec::new();
-    for value in query.unwrap_or_default().split('&').filter_map(|pair| match pair.split_once('=') {
-        Some((name, value)) => (name == "port" || name == "ports").then_some(value),
-        None => (pair == "port" || pair == "ports").then_some(""),
-    }) {
-        let value = value.replace("%2C", ",").replace("%2c", ",");
+    for (_, value) in Query::parse(query).pairs().filter(|(name, _)| matches!(*name, "port" | "ports")) {
         if value.is_empty() {
             return Err("query parameter \"port\" cannot be empty".into());
         }

@@ -18,6 +18,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use kelson_auth::UserInfo;
 use kelson_meta::Status;
+use kelson_meta::url::encode_header_name;
 use kelson_pki::{AnyServerCertificate, SwappableCertificate, provider};
 use kelson_tasks::{OnPanic, Tasks};
 use kelson_transport::TransportError;
@@ -311,21 +312,9 @@ fn identify(user: &UserInfo, headers: &mut HeaderMap) {
     }
     user.groups.iter().for_each(|group| add("x-remote-group", group));
     for (key, values) in &user.extra {
-        let name = format!("x-remote-extra-{}", escaped(key));
+        let name = format!("x-remote-extra-{}", encode_header_name(key));
         values.iter().for_each(|value| add(&name, value));
     }
-}
-
-/// A key as part of a header's name: what cannot stand there as `%xx`.
-fn escaped(key: &str) -> String {
-    let plain = |b: u8| {
-        b.is_ascii_alphanumeric()
-            || matches!(
-                b,
-                b'!' | b'#' | b'$' | b'&' | b'\'' | b'*' | b'+' | b'-' | b'.' | b'^' | b'_' | b'`' | b'|' | b'~'
-            )
-    };
-    key.bytes().map(|b| if plain(b) { char::from(b).to_string() } else { format!("%{b:02X}") }).collect()
 }
 
 #[cfg(test)]

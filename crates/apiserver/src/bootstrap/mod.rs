@@ -10,6 +10,7 @@ use http::{Method, header};
 use kelson_auth::authorize::policy::{self, Reconciled};
 use kelson_auth::{UserInfo, user};
 use kelson_meta::Status;
+use kelson_meta::url::encode;
 use serde_json::{Value, json};
 
 use crate::aggregate::local;
@@ -70,7 +71,7 @@ async fn role(own: &SelfClient, wanted: Value) -> Result<(), StartError> {
     let name = wanted["metadata"]["name"].as_str().unwrap_or("").to_owned();
     let Some(path) = collection(&wanted) else { return Ok(()) };
     let fault = |status: Status| StartError::Bootstrap(format!("{path}/{name}: {status}"));
-    let object_path = format!("{path}/{}", escape(&name));
+    let object_path = format!("{path}/{}", encode(&name));
     let stored = own.stored(&wanted).await;
     match policy::reconcile(&wanted, stored.as_ref()) {
         Reconciled::Keep => {}
@@ -82,11 +83,6 @@ async fn role(own: &SelfClient, wanted: Value) -> Result<(), StartError> {
         }
     }
     Ok(())
-}
-
-/// A role's name may hold a colon, which is fine in a path, and little else.
-fn escape(name: &str) -> String {
-    name.bytes().map(|b| if b == b'%' || b == b'/' { format!("%{b:02X}") } else { char::from(b).to_string() }).collect()
 }
 
 async fn priority_classes(own: &SelfClient) -> Result<(), StartError> {
@@ -265,7 +261,7 @@ impl SelfClient {
     /// The stored form of an object, if it is there.
     async fn stored(&self, object: &Value) -> Option<Value> {
         let path = collection(object)?;
-        let name = escape(object["metadata"]["name"].as_str()?);
+        let name = encode(object["metadata"]["name"].as_str()?);
         self.call(Method::GET, &format!("{path}/{name}"), &Value::Null).await.ok()
     }
 

@@ -1,5 +1,6 @@
 //! Where a pod's log, exec, attach or port-forward goes at its kubelet, from the request's query.
 use kelson_meta::Status;
+use kelson_meta::url::append_query;
 use serde_json::{Value, json};
 
 use crate::shared::context::RequestContext;
@@ -26,7 +27,7 @@ impl Target {
         if subresource == "portforward" {
             let ports: Vec<&str> = cx.query.all("ports").collect();
             let mut path = format!("/portForward/{namespace}/{name}/{uid}");
-            append(&mut path, ports.iter().map(|p| ("port", *p)));
+            append_query(&mut path, ports.iter().map(|p| ("port", *p)));
             return Ok(Self { path, kind: "PodPortForwardOptions", options: json!({"ports": ports}) });
         }
         let container = container(cx, pod)?;
@@ -59,7 +60,7 @@ impl Target {
         if !any {
             return Err(Status::bad_request("you must specify at least one of stdin, stdout, stderr"));
         }
-        append(&mut path, pairs.into_iter());
+        append_query(&mut path, pairs);
         Ok(Self { path, kind, options })
     }
 
@@ -79,7 +80,7 @@ impl Target {
             }
         }
         let pairs = PASSED.iter().filter_map(|name| Some((*name, cx.query.get(name)?))).filter(|(_, v)| !v.is_empty());
-        append(&mut path, pairs);
+        append_query(&mut path, pairs);
         Ok(Self { path, kind: "PodLogOptions", options: json!({"container": container}) })
     }
 }
@@ -88,25 +89,6 @@ fn invalid_log(why: &str) -> Status {
     let mut status = Status::failure(422, kelson_meta::Reason::Invalid, format!("PodLogOptions is invalid: {why}"));
     status.details = Some(Box::default());
     status
-}
-
-/// Appends a query, escaped.
-pub fn append<'a>(path: &mut String, pairs: impl Iterator<Item = (&'a str, &'a str)>) {
-    use std::fmt::Write as _;
-    let mut first = true;
-    for (name, value) in pairs {
-        path.push(if std::mem::take(&mut first) { '?' } else { '&' });
-        path.push_str(name);
-        path.push('=');
-        for b in value.bytes() {
-            if b.is_ascii_alphanumeric() || b"-._~".contains(&b) {
-                path.push(char::from(b));
-            } else {
-                // Writing to a String cannot fail.
-                let _ = write!(path, "%{b:02X}");
-            }
-        }
-    }
 }
 
 /// The container that is meant: named, or the only one, or the one the pod's annotation prefers.

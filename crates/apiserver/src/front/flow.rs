@@ -1,9 +1,9 @@
 //! Flow: lets requests run as there is room. Watches and streams are not counted: they hold no thread and little memory.
 use http::Method;
 use kelson_meta::Status;
+use kelson_meta::url::Query;
 
 use crate::request::body::{RETRY_AFTER_S, RequestBody, TOO_MANY};
-use crate::request::query::Query;
 use crate::request::route::RequestInfo;
 use crate::shared::context::RequestContext;
 use crate::shared::flow::{Admittance, FlowRequest, Permit};

@@ -1,9 +1,9 @@
 //! Health: `/healthz`, `/livez`, `/readyz`, whole, verbose, and single checks, in upstream's texts.
 use http::StatusCode;
+use kelson_meta::url::Query;
 
 use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
-use crate::request::query::Query;
 use crate::shared::Server;
 
 const HOOKS: [&str; 4] = [

@@ -3,8 +3,7 @@
 use http::HeaderMap;
 use kelson_codec::Encoding;
 use kelson_meta::Status;
-
-use crate::request::query::Query;
+use kelson_meta::url::Query;
 
 /// What is to be made of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,8 +1,8 @@
 //! Route: what a request's method, path and query ask for, before anybody is asked whether it may. Follows upstream's
 //! `endpoints/request/requestinfo.go`; whether the resource exists is the catalog's answer, later.
 use http::Method;
+use kelson_meta::url::{Query, decode};
 
-use crate::request::query::{Query, decode};
 use crate::request::selectors::ParsedSelectors;
 
 /// What is asked, as authorization and audit see it.
@@ -35,9 +35,7 @@ pub struct RequestInfo {
 /// Reads a request's path. A path with broken escapes is no resource.
 pub fn route(method: &Method, path: &str, query: &Query, selectors: &ParsedSelectors) -> RequestInfo {
     let other = || RequestInfo { verb: lower(method), ..RequestInfo::default() };
-    let Some(segments) =
-        path.split('/').filter(|s| !s.is_empty()).map(|s| decode(s, false)).collect::<Option<Vec<_>>>()
-    else {
+    let Some(segments) = path.split('/').filter(|s| !s.is_empty()).map(decode).collect::<Option<Vec<_>>>() else {
         return other();
     };
     let mut segments = segments.into_iter().peekable();

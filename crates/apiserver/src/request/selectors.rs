@@ -1,10 +1,10 @@
 //! Selectors of lists, watches and collection deletes: read from the query, checked against the kind's fields, matched
 //! against what the store keeps beside each record, so that nothing is decoded to filter.
+use kelson_meta::url::Query;
 use kelson_meta::{FieldSelector, LabelSelector, Status};
 use kelson_store::{Key, Record, RecordMeta};
 
 use crate::catalog::Served;
-use crate::request::query::Query;
 
 /// The selectors of a request as its query has them, parsed once; whether the kind has such fields is not known yet.
 #[derive(Debug, Clone)]

@@ -2,12 +2,12 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
+use kelson_meta::url::Query;
 use kelson_meta::{FieldErrors, FieldPath, GroupKind, Reason, Status};
 use kelson_store::{ListView, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::Served;
-use crate::request::query::Query;
 
 /// `resourceVersionMatch`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,8 +1,7 @@
 //! What a client chooses of tables.
 use jiff::Timestamp;
 use kelson_meta::Status;
-
-use crate::request::query::Query;
+use kelson_meta::url::Query;
 
 /// What each row of a table carries of its object (`includeObject`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -108,18 +108,5 @@ pub fn strip_impersonation(headers: &mut HeaderMap) {
 
 /// An extra key from a header name: percent-decoded; as it is when the encoding is broken.
 pub(crate) fn extra_key(encoded: &str) -> String {
-    let mut out = Vec::with_capacity(encoded.len());
-    let mut bytes = encoded.bytes();
-    while let Some(b) = bytes.next() {
-        if b != b'%' {
-            out.push(b);
-            continue;
-        }
-        let digit = |b: Option<u8>| b.and_then(|b| char::from(b).to_digit(16));
-        match (digit(bytes.next()), digit(bytes.next())) {
-            (Some(hi), Some(lo)) => out.push((hi * 16 + lo) as u8),
-            _ => return encoded.to_owned(),
-        }
-    }
-    String::from_utf8(out).unwrap_or_else(|_| encoded.to_owned())
+    kelson_meta::url::decode(encoded).unwrap_or_else(|| encoded.to_owned())
 }

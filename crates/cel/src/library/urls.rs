@@ -1,6 +1,9 @@
 //! URLs, as Go's `net/url` reads them: absolute ones, and paths that begin with a slash.
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+
+use kelson_meta::url::{decode_bytes, encode_path};
 
 use super::row::{Row, not_for};
 use crate::cost::Rule;
@@ -95,15 +98,7 @@ fn escape_path(path: &str) -> std::result::Result<String, String> {
     if path.bytes().all(fine) {
         return Ok(path.to_owned());
     }
-    let mut out = String::with_capacity(path.len() + 16);
-    for b in unescape_bytes(path, false)? {
-        if b.is_ascii_alphanumeric() || b"-_.~$&+,/:;=@".contains(&b) {
-            out.push(char::from(b));
-        } else {
-            out.push_str(&format!("%{b:02X}"));
-        }
-    }
-    Ok(out)
+    Ok(encode_path(&unescape_bytes(path, false)?))
 }
 
 fn unescape(s: &str, plus: bool) -> std::result::Result<String, String> {
@@ -111,34 +106,11 @@ fn unescape(s: &str, plus: bool) -> std::result::Result<String, String> {
 }
 
 fn unescape_bytes(s: &str, plus: bool) -> std::result::Result<Vec<u8>, String> {
-    let bytes = s.as_bytes();
-    let mut out = Vec::with_capacity(bytes.len());
-    let mut i = 0;
-    while i < bytes.len() {
-        match bytes[i] {
-            b'%' => {
-                let hex = bytes.get(i + 1..i + 3).and_then(|h| std::str::from_utf8(h).ok());
-                let byte = hex.filter(|h| h.bytes().all(|b| b.is_ascii_hexdigit()));
-                match byte.and_then(|h| u8::from_str_radix(h, 16).ok()) {
-                    Some(byte) => out.push(byte),
-                    None => {
-                        let shown = String::from_utf8_lossy(&bytes[i..bytes.len().min(i + 3)]).into_owned();
-                        return Err(format!("invalid URL escape {shown:?}"));
-                    }
-                }
-                i += 3;
-            }
-            b'+' if plus => {
-                out.push(b' ');
-                i += 1;
-            }
-            b => {
-                out.push(b);
-                i += 1;
-            }
-        }
+    let spaced = if plus { Cow::from(s.replace('+', " ")) } else { Cow::from(s) };
+    match decode_bytes(&spaced) {
+        Ok(bytes) => Ok(bytes.into_owned()),
+        Err(broken) => Err(format!("invalid URL escape {broken:?}")),
     }
-    Ok(out)
 }
 
 fn url<'a>(args: &[Value<'a>]) -> Result<Value<'a>> {

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use http::{Method, Request, Response};
 use hyper::body::Incoming;
+use kelson_meta::url::{Query, decode};
 
 use super::answer::Body;
-use super::query;
 use super::state::ServerState;
 
 /// An answer on its way.
@@ -17,7 +17,7 @@ pub struct Call {
     /// The decoded segments of the path below the endpoint's root.
     pub below: Vec<String>,
     /// The decoded parameters.
-    pub query: Vec<(String, String)>,
+    pub query: Query,
     /// Method, headers and body.
     pub request: Request<Incoming>,
 }
@@ -35,10 +35,10 @@ pub struct Endpoint {
     pub serve: fn(Arc<ServerState>, Call) -> Answer,
 }
 
-/// The segments of a path, decoded, without empty ones; `None` for a path that no client of good faith sends: with dots as
-/// segments, or a slash or zero byte hidden in one.
+/// The segments of a path, decoded, without empty ones; `None` for a path that no client of good faith sends: with a
+/// broken escape, dots as segments, or a slash or zero byte hidden in one.
 pub fn segments(path: &str) -> Option<Vec<String>> {
-    let decoded: Vec<String> = path.split('/').map(query::decode_path).filter(|s| !s.is_empty()).collect();
+    let decoded: Vec<String> = path.split('/').filter(|s| !s.is_empty()).map(decode).collect::<Option<_>>()?;
     let bad = |s: &String| matches!(s.as_str(), "." | "..") || s.contains(['/', '\0']);
     (!decoded.iter().any(bad)).then_some(decoded)
 }

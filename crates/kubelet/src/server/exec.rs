@@ -4,13 +4,14 @@ use std::sync::Arc;
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
 use kelson_cri::proto as cri;
+use kelson_meta::url::Query;
 use kelson_streams::ExecOptions;
 
 use super::answer::{Body, not_found, text};
 use super::endpoint::{Answer, Call};
 use super::state::ServerState;
 use super::target::running_container;
-use super::{command, query, splice};
+use super::{command, splice};
 
 /// `/exec`.
 pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
@@ -47,8 +48,8 @@ async fn open(state: &ServerState, call: &Call) -> Result<Opened, Response<Body>
     let ([namespace, pod, container] | [namespace, pod, _, container]) = below.as_slice() else {
         return Err(not_found());
     };
-    let on = |a: &str, b: &str| query::flag(&call.query, a) || query::flag(&call.query, b);
-    let tty = query::flag(&call.query, "tty");
+    let on = |a: &str, b: &str| call.query.is_on(a) || call.query.is_on(b);
+    let tty = call.query.is_on("tty");
     let wanted = ExecOptions {
         stdin: on("input", "stdin"),
         stdout: on("output", "stdout"),
@@ -61,14 +62,9 @@ async fn open(state: &ServerState, call: &Call) -> Result<Opened, Response<Body>
     Ok(Opened { container_id: running_container(state, namespace, pod, container).await?, wanted })
 }
 
-async fn exec(
-    state: &Arc<ServerState>,
-    opened: Opened,
-    query: &[(String, String)],
-    request: Request<Incoming>,
-) -> Response<Body> {
+async fn exec(state: &Arc<ServerState>, opened: Opened, query: &Query, request: Request<Incoming>) -> Response<Body> {
     let Opened { container_id, wanted } = opened;
-    let cmd: Vec<String> = query.iter().filter(|(k, _)| k == "command").map(|(_, v)| v.clone()).collect();
+    let cmd: Vec<String> = query.all("command").map(str::to_owned).collect();
     let ExecOptions { stdin, stdout, stderr, tty } = wanted;
     if let Some(command) = command::prepare(state, &container_id, &cmd, wanted).await {
         return command.serve(request);

@@ -16,6 +16,7 @@ use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 use kelson_cri::Runtime;
 use kelson_cri::proto as cri;
+use kelson_meta::url::Query;
 use kelson_streams::{ConnectionOptions, PortForwardPair, PortForwardProtocol, PortForwardSession};
 use kelson_tasks::{FILES, OnPanic, Tasks};
 use rustix::net::{AddressFamily, SocketFlags, SocketType};
@@ -47,7 +48,7 @@ async fn port_forward(
     state: &ServerState,
     namespace: &str,
     pod: &str,
-    pairs: &[(String, String)],
+    query: &Query,
     request: Request<Incoming>,
 ) -> Response<Body> {
     let Some(found) = state.known.find(namespace, pod) else {
@@ -71,7 +72,7 @@ async fn port_forward(
         let target = Target { network, pod: format!("{pod}_{namespace}"), uid: pod::uid(&found).to_owned() };
         return answer(state.tasks.child("port-forward"), request, target);
     }
-    let ports = pairs.iter().filter(|(k, _)| k == "port").filter_map(|(_, v)| v.parse().ok()).collect();
+    let ports = query.all("port").filter_map(|port| port.parse().ok()).collect();
     match state.runtime.port_forward(&sandbox.id, ports).await {
         Ok(url) => splice::carry(&state.tasks, &url, request).await,
         Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),

@@ -10,11 +10,11 @@ use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
 use k8s_openapi::api::core::v1::Pod;
 use kelson_cri::proto as cri;
+use kelson_meta::url::Query;
 use kelson_tasks::{FILES, OnPanic};
 
 use super::answer::{Body, not_found, text};
 use super::endpoint::{Answer, Call};
-use super::query;
 use super::state::ServerState;
 use crate::logs::read::{self, Options};
 use crate::pod;
@@ -24,27 +24,27 @@ use crate::runtime::labels;
 const BLOCKS_MAX: usize = 4;
 
 /// Options from a query; `Err` is what is wrong with it.
-fn options(pairs: &[(String, String)], now: jiff::Timestamp) -> Result<Options, String> {
+fn options(query: &Query, now: jiff::Timestamp) -> Result<Options, String> {
     let number = |name: &str| -> Result<Option<u64>, String> {
-        let Some(v) = query::first(pairs, name).filter(|v| !v.is_empty()) else { return Ok(None) };
+        let Some(v) = query.get(name).filter(|v| !v.is_empty()) else { return Ok(None) };
         v.parse().map(Some).map_err(|_| format!("invalid {name}: {v:?}"))
     };
     // More than there has been of time: all of it.
     let mut since = number("sinceSeconds")?.and_then(|s| now.checked_sub(Duration::from_secs(s)).ok());
-    if let Some(t) = query::first(pairs, "sinceTime").filter(|v| !v.is_empty()) {
+    if let Some(t) = query.get("sinceTime").filter(|v| !v.is_empty()) {
         since = Some(t.parse().map_err(|_| format!("invalid sinceTime: {t:?}"))?);
     }
-    let stream = match query::first(pairs, "stream").unwrap_or_default() {
+    let stream = match query.text("stream") {
         "" | "All" => None,
         "Stdout" => Some("stdout".to_owned()),
         "Stderr" => Some("stderr".to_owned()),
         other => return Err(format!("invalid stream: {other:?}")),
     };
     Ok(Options {
-        follow: query::flag(pairs, "follow"),
+        follow: query.is_on("follow"),
         tail_lines: number("tailLines")?,
         since,
-        timestamps: query::flag(pairs, "timestamps"),
+        timestamps: query.is_on("timestamps"),
         limit_bytes: number("limitBytes")?,
         stream,
     })
@@ -58,24 +58,18 @@ pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
     })
 }
 
-async fn answer(
-    state: &ServerState,
-    namespace: &str,
-    name: &str,
-    container: &str,
-    pairs: &[(String, String)],
-) -> Response<Body> {
+async fn answer(state: &ServerState, namespace: &str, name: &str, container: &str, query: &Query) -> Response<Body> {
     let Some(pod) = state.known.find(namespace, name) else {
         return text(StatusCode::NOT_FOUND, format!("pod {name:?} not found\n"));
     };
-    let options = match options(pairs, state.clock.now()) {
+    let options = match options(query, state.clock.now()) {
         Ok(o) => o,
         Err(e) => return text(StatusCode::UNPROCESSABLE_ENTITY, e),
     };
     if pod::member(&pod, container).is_none() {
         return text(StatusCode::NOT_FOUND, format!("container {container:?} not found in pod {name:?}\n"));
     }
-    let previous = query::flag(pairs, "previous");
+    let previous = query.is_on("previous");
     let (id, path) = match log_of(state, &pod, container, previous).await {
         Ok(found) => found,
         Err(why) => return text(StatusCode::BAD_REQUEST, why),
@@ -151,7 +145,7 @@ mod tests {
     #[test]
     fn queries() {
         let now = jiff::Timestamp::from_second(100).expect("time");
-        let get = |q: &str| options(&query::pairs(Some(q)), now);
+        let get = |q: &str| options(&Query::parse(Some(q)), now);
         let o =
             get("follow=true&tailLines=5&sinceSeconds=40&timestamps=true&limitBytes=9&stream=Stderr").expect("options");
         assert!(o.follow && o.timestamps && o.tail_lines == Some(5) && o.limit_bytes == Some(9));

@@ -13,7 +13,6 @@ mod logs;
 mod metrics;
 mod node_logs;
 mod pods;
-mod query;
 mod routes;
 mod run;
 mod splice;

@@ -4,13 +4,14 @@ use std::sync::Arc;
 
 use http::{Request, Response, StatusCode};
 use hyper::body::Incoming;
+use kelson_meta::url::Query;
 use rustls_pki_types::CertificateDer;
 
 use super::answer::{Body, not_found, text};
 use super::auth::Auth;
 use super::endpoint::{Call, Endpoint, segments, verb};
 use super::state::ServerState;
-use super::{configz, exec, forward, health, local_volumes, logs, metrics, node_logs, pods, query, run};
+use super::{configz, exec, forward, health, local_volumes, logs, metrics, node_logs, pods, run};
 
 const fn reads(root: &'static str, subresources: &'static [&'static str], serve: Serve) -> Endpoint {
     Endpoint { root, subresources, acts: false, serve }
@@ -64,7 +65,7 @@ pub async fn handle(
     }
     let Some(endpoint) = endpoint else { return not_found() };
     segments.remove(0);
-    let query = query::pairs(request.uri().query());
+    let query = Query::parse(request.uri().query());
     (endpoint.serve)(state, Call { below: segments, query, request }).await
 }
 

@@ -3,10 +3,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::{Method, Response, StatusCode};
+use kelson_meta::url::Query;
 
 use super::answer::{Body, not_found, text};
 use super::endpoint::{Answer, Call};
-use super::query;
 use super::state::ServerState;
 use super::target::running_container;
 
@@ -26,23 +26,12 @@ pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
     })
 }
 
-async fn run(
-    state: &ServerState,
-    namespace: &str,
-    pod: &str,
-    container: &str,
-    pairs: &[(String, String)],
-) -> Response<Body> {
+async fn run(state: &ServerState, namespace: &str, pod: &str, container: &str, query: &Query) -> Response<Body> {
     let id = match running_container(state, namespace, pod, container).await {
         Ok(id) => id,
         Err(refusal) => return refusal,
     };
-    let command: Vec<String> = query::first(pairs, "cmd")
-        .unwrap_or_default()
-        .split(' ')
-        .filter(|w| !w.is_empty())
-        .map(str::to_owned)
-        .collect();
+    let command: Vec<String> = query.text("cmd").split(' ').filter(|w| !w.is_empty()).map(str::to_owned).collect();
     match state.runtime.exec_sync(&id, command, RUN_MAX).await {
         Ok(out) => {
             let code = if out.exit_code == 0 { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR };

@@ -1,0 +1,189 @@
+//! Queries and percent-encoded text of URLs, for all that reads or writes them.
+//!
+//! Reading is as strict as Go's `net/url`: a `%` without two hexadecimal digits is an error, not itself.
+use std::borrow::Cow;
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode, utf8_percent_encode};
+
+use crate::Status;
+
+/// All that RFC 3986 does not call unreserved; what is encoded so may stand in any part of a URL.
+const RESERVED: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'.').remove(b'_').remove(b'~');
+/// All that may not stand in the name of an HTTP header (RFC 9110 `token`), and the percent sign.
+const NO_HEADER_NAME: &AsciiSet = &RESERVED
+    .remove(b'!')
+    .remove(b'#')
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'\'')
+    .remove(b'*')
+    .remove(b'+')
+    .remove(b'^')
+    .remove(b'`')
+    .remove(b'|');
+
+/// All that Go's `URL.EscapedPath` escapes in a path.
+const NO_PATH: &AsciiSet = &RESERVED
+    .remove(b'$')
+    .remove(b'&')
+    .remove(b'+')
+    .remove(b',')
+    .remove(b'/')
+    .remove(b':')
+    .remove(b';')
+    .remove(b'=')
+    .remove(b'@');
+
+/// A whole path with its slashes.
+pub fn encode_path(path: &[u8]) -> String {
+    percent_encode(path, NO_PATH).to_string()
+}
+
+/// Text as one segment of a path, or as one name or value of a query.
+pub fn encode(text: &str) -> Cow<'_, str> {
+    utf8_percent_encode(text, RESERVED).into()
+}
+
+/// Text as a part of a header's name, as `X-Remote-Extra-` and `Impersonate-Extra-` have it.
+pub fn encode_header_name(text: &str) -> Cow<'_, str> {
+    utf8_percent_encode(text, NO_HEADER_NAME).into()
+}
+
+/// What `%xx` stands for.
+///
+/// # Errors
+/// The first escape that is none, with the characters after its percent sign.
+pub fn decode_bytes(text: &str) -> Result<Cow<'_, [u8]>, &str> {
+    match text.match_indices('%').find(|(at, _)| !is_escape(&text.as_bytes()[*at..])) {
+        Some((at, _)) => {
+            let end = text[at..].char_indices().map(|(i, c)| at + i + c.len_utf8()).take(3).last().unwrap_or(at + 1);
+            Err(&text[at..end])
+        }
+        None => Ok(percent_decode_str(text).into()),
+    }
+}
+
+fn is_escape(text: &[u8]) -> bool {
+    text.get(1..3).is_some_and(|digits| digits.iter().all(u8::is_ascii_hexdigit))
+}
+
+/// The text of a segment of a path; `None` for a broken escape and for what is not UTF-8.
+pub fn decode(text: &str) -> Option<String> {
+    String::from_utf8(decode_bytes(text).ok()?.into_owned()).ok()
+}
+
+/// The text of a name or value of a query, where a plus is a space.
+fn decode_form(text: &str) -> Option<String> {
+    if text.contains('+') { decode(&text.replace('+', " ")) } else { decode(text) }
+}
+
+/// Appends pairs to the path of a URL, encoded.
+pub fn append_query<'a>(uri: &mut String, pairs: impl IntoIterator<Item = (&'a str, &'a str)>) {
+    for (name, value) in pairs {
+        uri.push(if uri.contains('?') { '&' } else { '?' });
+        uri.extend(utf8_percent_encode(name, RESERVED));
+        uri.push('=');
+        uri.extend(utf8_percent_encode(value, RESERVED));
+    }
+}
+
+/// A decoded query string, bounded by the longest URI that the `http` crate takes (64 KiB). Which names mean what is the
+/// business of those who read it.
+#[derive(Debug, Default, Clone)]
+pub struct Query(Vec<(String, String)>);
+
+impl Query {
+    /// Decodes `a=b&c=d`; a pair with a broken escape, and one that is not UTF-8, is left out.
+    pub fn parse(text: Option<&str>) -> Self {
+        let pairs = text.unwrap_or_default().split('&').filter(|p| !p.is_empty());
+        let decoded = pairs.filter_map(|pair| {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            Some((decode_form(name)?, decode_form(value)?))
+        });
+        Self(decoded.collect())
+    }
+    /// All pairs in their order.
+    pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.0.iter().map(|(name, value)| (name.as_str(), value.as_str()))
+    }
+    /// The first value of a name.
+    pub fn get(&self, name: &str) -> Option<&str> {
+        self.pairs().find(|(n, _)| *n == name).map(|(_, value)| value)
+    }
+    /// The first value of a name, or the empty string.
+    pub fn text(&self, name: &str) -> &str {
+        self.get(name).unwrap_or("")
+    }
+    /// All values of a name.
+    pub fn all<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a str> {
+        self.pairs().filter(move |(n, _)| *n == name).map(|(_, value)| value)
+    }
+    /// Whether the name occurs.
+    pub fn has(&self, name: &str) -> bool {
+        self.get(name).is_some()
+    }
+    /// A boolean as API machinery reads it: present and neither `false` nor `0`.
+    pub fn flag(&self, name: &str) -> bool {
+        self.get(name).is_some_and(|v| !matches!(v, "false" | "0"))
+    }
+    /// A boolean as the kubelet's and the runtime's servers read it: `1` or `true`.
+    pub fn is_on(&self, name: &str) -> bool {
+        matches!(self.text(name), "1" | "true")
+    }
+    /// An integer; `None` when it is absent or empty.
+    ///
+    /// # Errors
+    /// 400 when it is none.
+    pub fn integer(&self, name: &str) -> Result<Option<i64>, Status> {
+        match self.text(name) {
+            "" => Ok(None),
+            v => v
+                .parse()
+                .map(Some)
+                .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {v:?}: invalid syntax"))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs() {
+        let q = Query::parse(Some("a=1&b=x%20y+z&a=2&c&d=%zz&e=%ff&command=echo+%22a%26b%22"));
+        assert_eq!(q.get("a"), Some("1"));
+        assert_eq!(q.all("a").collect::<Vec<_>>(), ["1", "2"]);
+        assert_eq!(q.text("b"), "x y z");
+        assert_eq!(q.text("command"), "echo \"a&b\"");
+        assert!(q.has("c") && q.flag("c") && !q.is_on("c"));
+        assert!(!q.has("d") && !q.has("e"));
+        assert!(q.is_on("a") && q.flag("a") && !q.flag("absent"));
+        assert_eq!(q.integer("a").unwrap(), Some(1));
+        assert_eq!(q.integer("c").unwrap(), None);
+        assert_eq!(q.integer("b").unwrap_err().code, 400);
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        for text in ["", "plain-1.2_3~", "a b+c/d?e=f&g%", "ü€", "system:node"] {
+            assert_eq!(decode(&encode(text)).as_deref(), Some(text));
+            assert_eq!(decode(&encode_header_name(text)).as_deref(), Some(text));
+            let mut uri = "/x".to_owned();
+            append_query(&mut uri, [(text, text), ("second", text)]);
+            let query = Query::parse(uri.strip_prefix("/x?"));
+            assert_eq!(query.pairs().collect::<Vec<_>>(), [(text, text), ("second", text)]);
+        }
+        assert_eq!(encode("a:b c"), "a%3Ab%20c");
+        assert_eq!(encode_header_name("example.com/key|%"), "example.com%2Fkey|%25");
+    }
+
+    #[test]
+    fn broken_escapes() {
+        for (text, broken) in [("%", "%"), ("a%4", "%4"), ("%zz!", "%zz"), ("%41%g1x", "%g1"), ("%€uro", "%€u")] {
+            assert_eq!(decode_bytes(text), Err(broken), "{text}");
+        }
+        assert_eq!(decode("%65xec+").as_deref(), Some("exec+"));
+        assert_eq!(decode("%ff"), None);
+    }
+}

@@ -147,21 +147,21 @@ impl Controller {
                 let seen = e.metadata.resource_version.as_str();
                 update_value::<EndpointsView>(&self.client, &key.namespace, &key.name, "", seen, |v| {
                     v["metadata"]["labels"] = json!(labels);
-                    crate::shared::tree::put_unless(v, "subsets", json!(subsets), subsets.is_empty());
-                    let notes = crate::shared::tree::map_at(&mut v["metadata"], "annotations");
+                    kelson_meta::tree::put_unless(v, "subsets", json!(subsets), subsets.is_empty());
+                    let notes = kelson_meta::tree::map_at(&mut v["metadata"], "annotations");
                     if cut {
                         notes.insert(OVER_CAPACITY.into(), json!("truncated"));
                     } else {
                         notes.remove(OVER_CAPACITY);
                     }
-                    crate::shared::tree::drop_if_empty(&mut v["metadata"], "annotations");
+                    kelson_meta::tree::drop_if_empty(&mut v["metadata"], "annotations");
                 })
                 .await
             }
             None => {
                 let mut body = json!({"apiVersion": "v1", "kind": "Endpoints",
                     "metadata": {"name": key.name, "namespace": key.namespace, "labels": labels}});
-                crate::shared::tree::put_unless(&mut body, "subsets", json!(subsets), subsets.is_empty());
+                kelson_meta::tree::put_unless(&mut body, "subsets", json!(subsets), subsets.is_empty());
                 if cut {
                     body["metadata"]["annotations"] = json!({OVER_CAPACITY: "truncated"});
                 }

@@ -55,7 +55,7 @@ pub use shared::context::{ClientFactory, ControllerDescriptor, Identity, MANAGER
 /// How long the end of the controllers is waited for: what they do is one request after the other.
 const SHUTDOWN_LIMIT: Duration = Duration::from_secs(10);
 
-/// Starts controllers.
+/// What starts every enabled controller; see [`Controllers::start`].
 pub struct Controllers;
 
 impl Controllers {

@@ -73,9 +73,9 @@ impl Controller {
             return Ok(());
         }
         let fill = |v: &mut Value| {
-            let data = crate::shared::tree::map_at(v, "data");
+            let data = kelson_meta::tree::map_at(v, "data");
             data.extend(wanted.into_iter().map(|(k, v)| (k.to_owned(), json!(STANDARD.encode(v)))));
-            crate::shared::tree::map_at(&mut v["metadata"], "annotations").insert(ACCOUNT_UID.into(), json!(uid));
+            kelson_meta::tree::map_at(&mut v["metadata"], "annotations").insert(ACCOUNT_UID.into(), json!(uid));
         };
         let seen = &secret.metadata.resource_version;
         update_value::<SecretView>(&self.client, &key.namespace, &key.name, "", seen, fill).await?;

@@ -62,8 +62,13 @@ pub fn short_docs(tree: &Tree) -> Vec<String> {
     found
 }
 
-/// A field's path such as `spec.replicas`, or a flag such as `--cluster-domain`, and nothing else.
+/// A field's path such as `spec.replicas`, a flag such as `--cluster-domain`, or a type such as `apps/v1` Deployment, and
+/// nothing else.
 fn names_its_source(doc: &str) -> bool {
+    let of_type = doc.strip_prefix('`').and_then(|d| d.split_once("` ")).filter(|(version, _)| version.contains("/v"));
+    if of_type.is_some_and(|(_, kind)| kind.starts_with(char::is_uppercase)) {
+        return true;
+    }
     let span = doc.strip_prefix('`').and_then(|d| d.strip_suffix('.').unwrap_or(d).strip_suffix('`'));
     span.is_some_and(|s| {
         let words = |c: char| c.is_ascii_alphanumeric() || "._-[]*/".contains(c);
@@ -91,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_field_or_a_flag_is_a_source() {
-        for doc in ["`spec.replicas`.", "`status.conditions[*].type`", "`--cluster-domain`."] {
+        for doc in ["`spec.replicas`.", "`status.conditions[*].type`", "`--cluster-domain`.", "`apps/v1` Deployment."] {
             assert!(names_its_source(doc), "{doc}");
         }
         for doc in ["Metadata.", "`name`.", "The `spec.replicas`.", "`a b.c`.", "`Type::new`."] {

@@ -190,7 +190,7 @@ impl Approver {
 
 /// Appends a condition to a request's status.
 pub(super) fn add_condition(v: &mut Value, condition: &Condition) {
-    let status = crate::shared::tree::map_at(v, "status");
+    let status = kelson_meta::tree::map_at(v, "status");
     let list = status.entry("conditions").or_insert_with(|| json!([]));
     if let Some(list) = list.as_array_mut() {
         list.push(json!(condition));

@@ -64,7 +64,7 @@ impl Signer {
             .map_err(|e| SyncError::Other(format!("error auto signing csr: {e}")))?;
         let encoded = base64::engine::general_purpose::STANDARD.encode(signed);
         self.write(&csr, |v| {
-            crate::shared::tree::map_at(v, "status").insert("certificate".into(), json!(encoded));
+            kelson_meta::tree::map_at(v, "status").insert("certificate".into(), json!(encoded));
         })
         .await
     }

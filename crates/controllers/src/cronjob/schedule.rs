@@ -15,7 +15,6 @@ const MANY_MISSED: i64 = 100;
 /// Runs between the last one and now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Due {
-    /// None.
     Nothing,
     /// The last of them.
     Run {

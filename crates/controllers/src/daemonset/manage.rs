@@ -18,11 +18,9 @@ pub struct Wanted {
     pub hash: String,
     /// How often the template changed, where the set says so.
     pub template_generation: Option<i64>,
-    /// `minReadySeconds`.
     pub min_ready: i32,
     /// Whether a node may have a new pod beside an old one.
     pub surges: bool,
-    /// The time.
     pub now: Timestamp,
 }
 
@@ -45,7 +43,6 @@ impl Wanted {
 pub struct NodePlan {
     /// Make a pod.
     pub create: bool,
-    /// Delete these.
     pub delete: Vec<Arc<PodView>>,
     /// These failed and go as well, when their back-off is over.
     pub failed: Vec<Arc<PodView>>,

@@ -19,7 +19,6 @@ const LIMIT_DEFAULT: i32 = 10;
 pub struct Revisions {
     /// Hash of the current template.
     pub hash: String,
-    /// The others.
     pub old: Vec<Arc<ControllerRevisionView>>,
 }
 

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 use super::manage::{self, Wanted};
 use super::rolling::NodePods;
 use crate::shared::pods::until_available;
-use crate::shared::tree::put_unless;
 use crate::views::DaemonSetStatus;
+use kelson_meta::tree::put_unless;
 
 /// The counts and, where pods will become available by time alone, when to look again. Of several pods of a node the first
 /// of [`manage::sort`] counts. What is not counted stays as in `old`.

@@ -13,9 +13,9 @@ use super::sizing::{self, Ask, SetSize};
 use super::status;
 use crate::shared::context::{SyncError, update_value};
 use crate::shared::history;
-use crate::shared::tree::{map_at, put_unless};
 use crate::views::condition::{self, Condition};
 use crate::views::{DeploymentStatus, DeploymentView, ReplicaSetView};
+use kelson_meta::tree::{map_at, put_unless};
 
 /// One sync's state. `sets` are all claimed sets, oldest first; `new` indexes the one of the current template.
 pub(super) struct Rollout<'a> {

@@ -128,7 +128,7 @@ fn ports_of(s: &ServiceView, pod: &PodView) -> Vec<Port> {
 /// What to write.
 #[derive(Debug, Default, PartialEq)]
 pub struct Plan {
-    /// New slices.
+    /// Endpoints of slices that are to be made.
     pub create: Vec<(Group, Vec<Endpoint>)>,
     /// Slices by name with their new endpoints.
     pub update: Vec<(String, Vec<Endpoint>)>,

@@ -18,7 +18,6 @@ pub struct Node {
     pub resource: u16,
     /// Namespace; empty for cluster-scoped objects.
     pub namespace: Box<str>,
-    /// Name.
     pub name: Box<str>,
     /// Owners: UID, and whether it blocks the owner's foreground deletion.
     pub owners: Box<[(u128, bool)]>,
@@ -142,7 +141,7 @@ impl Graph {
         }
     }
 
-    /// One object.
+    /// The node of an object that is known or only referred to.
     pub fn get(&self, uid: u128) -> Option<&Node> {
         self.nodes.get(&uid)
     }

@@ -344,7 +344,6 @@ impl Collector {
 enum Owner {
     /// An object that stays.
     Solid,
-    /// Nothing.
     Absent,
     /// An object that goes after its dependents.
     Waiting,

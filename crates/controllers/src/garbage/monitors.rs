@@ -72,7 +72,7 @@ pub struct Monitors {
     tasks: Tasks,
     /// Who owns whom.
     pub graph: Arc<Mutex<Graph>>,
-    /// Served resources.
+    /// What is served and can be listed, watched and deleted, as discovery last said.
     pub resources: Mutex<Resources>,
     running: Mutex<HashMap<u16, InformerHandle<MetaView>>>,
     /// Told when discovery should be read again.

@@ -19,9 +19,7 @@ pub const FAILURE_TARGET: &str = "FailureTarget";
 
 /// What a job is judged by.
 pub struct Look<'a> {
-    /// The job.
     pub job: &'a JobView,
-    /// Its pods.
     pub pods: &'a [JobPod],
     /// UIDs of pods whose finalizer this process has taken, but whose change has not been seen yet.
     pub released: &'a HashSet<String>,
@@ -29,7 +27,6 @@ pub struct Look<'a> {
     pub failures: Failures,
     /// Whether containers are restarted in their pods when they fail.
     pub restarts_in_place: bool,
-    /// The time.
     pub now: Timestamp,
 }
 

@@ -55,7 +55,6 @@ impl Indexes {
         }
     }
 
-    /// How many.
     pub fn len(&self) -> usize {
         self.0.iter().map(|(first, last)| (last - first) as usize + 1).sum()
     }

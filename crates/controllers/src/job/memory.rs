@@ -15,7 +15,7 @@ struct Remembered {
     failures: Failures,
 }
 
-/// By job.
+/// What is known of each job beyond the caches.
 #[derive(Default)]
 pub struct Memory {
     by_key: Mutex<HashMap<ObjectKey, Remembered>>,

@@ -27,7 +27,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Registers them.
+    /// Registers the series with the component's registry.
     pub fn new(registry: &Registry) -> Self {
         // 1 ms to 16 s, doubling.
         let bounds = exponential_buckets(0.001, 2.0, 15).unwrap_or_default();

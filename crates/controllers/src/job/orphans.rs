@@ -12,7 +12,6 @@ use crate::views::{JobView, PodView};
 /// What to look through.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum OrphanKey {
-    /// One pod.
     Pod(ObjectKey),
     /// The pods of a job that is gone or at its end, by its namespace and UID, and those of the namespace that nobody
     /// controls any more.

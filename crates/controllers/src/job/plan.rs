@@ -24,11 +24,8 @@ pub struct NewPod {
 /// What to do about the number of pods.
 #[derive(Clone, Debug)]
 pub enum Plan {
-    /// Nothing.
     Hold,
-    /// Delete these.
     Delete(Vec<JobPod>),
-    /// Make these.
     Create(Vec<NewPod>),
     /// Replacements wait for so long.
     Wait(Duration),

@@ -19,7 +19,6 @@ pub const INDEX_FAILURES_IGNORED: &str = "batch.kubernetes.io/job-index-ignored-
 /// A pod of a job.
 #[derive(Clone, Debug)]
 pub struct JobPod {
-    /// The pod.
     pub pod: Arc<PodView>,
     /// Its completion index.
     pub index: Option<u32>,
@@ -36,7 +35,6 @@ impl JobPod {
         Self { pod, index, tracked }
     }
 
-    /// Its UID.
     pub fn uid(&self) -> &str {
         &self.pod.metadata.uid
     }

@@ -9,7 +9,7 @@ use crate::views::condition::{self, Condition};
 pub struct Outcome {
     /// Group versions that discovery could not read, with why.
     pub discovery: Vec<(String, String)>,
-    /// Failed deletions.
+    /// What failed while content was deleted, for people.
     pub errors: Vec<String>,
     /// Objects left by `resource.group`.
     pub remaining: BTreeMap<String, usize>,

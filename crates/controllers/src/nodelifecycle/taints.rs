@@ -102,7 +102,6 @@ pub fn desired(node: &NodeView, execute: NoExecute, now: &str) -> Option<Vec<Tai
 /// When a pod must leave a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Eviction {
-    /// Never.
     Never,
     /// At this time, perhaps past.
     At(Timestamp),

@@ -17,7 +17,7 @@ impl Controller {
         let now = format_seconds(self.clock.now());
         let write = |v: &mut Value| {
             let created = v["metadata"]["creationTimestamp"].clone();
-            let status = crate::shared::tree::map_at(v, "status");
+            let status = kelson_meta::tree::map_at(v, "status");
             let taken = status.remove("conditions").unwrap_or_default();
             let mut all: Vec<Condition> = serde_json::from_value(taken).unwrap_or_default();
             make_unknown(&mut all, created.as_str().unwrap_or(&now), &now);

@@ -9,7 +9,6 @@ use kelson_meta::Quantity;
 
 /// What one metric asks for.
 pub struct Proposal {
-    /// Pods.
     pub replicas: i32,
     /// What the metric is called in conditions and events.
     pub name: String,
@@ -19,7 +18,6 @@ pub struct Proposal {
 
 /// Why a metric says nothing: the reason of the event and the condition, and the text, with and without what it is of.
 pub struct Failure {
-    /// One word.
     pub reason: &'static str,
     /// For the condition.
     pub message: String,
@@ -37,7 +35,6 @@ pub struct Evaluator<'a> {
     pub namespace: &'a str,
     /// Selects the workload's pods, query form.
     pub selector: &'a str,
-    /// The pods.
     pub pods: Pods<'a>,
 }
 

@@ -22,7 +22,7 @@ pub struct Past {
 /// A decision within the limits, and what the conditions say of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limited {
-    /// Pods.
+    /// How many pods are wanted after all limits.
     pub replicas: i32,
     /// Reason and message of `AbleToScale`.
     pub able: (&'static str, &'static str),

@@ -1,13 +1,13 @@
 //! What pods and other things measure, by the metrics APIs: `metrics.k8s.io` (usage of pods), `custom.metrics.k8s.io`
 //! (anything of objects) and `external.metrics.k8s.io` (anything). Their groups are served by extensions: without one, a
 //! request is answered as one for an unknown path.
-use std::fmt::Write as _;
 use std::time::Duration;
 
 use bytes::Bytes;
 use http::Method;
 use jiff::Timestamp;
 use kelson_client::{Client, ClientError};
+use kelson_meta::url::{append_query, encode};
 use kelson_meta::{Quantity, null_default};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -72,7 +72,7 @@ struct Version {
     version: String,
 }
 
-/// Reads metrics.
+/// Reads the metrics APIs.
 pub struct Metrics {
     client: Client,
 }
@@ -119,7 +119,7 @@ impl Metrics {
     pub async fn of_each_pod(&self, namespace: &str, selector: &str, metric: &MetricName) -> Result<Samples, String> {
         let series = metric.query()?;
         let query = query(&[("labelSelector", selector), ("metricLabelSelector", &series)]);
-        let rest = format!("namespaces/{namespace}/pods/%2A/{}{query}", segment(&metric.name));
+        let rest = format!("namespaces/{namespace}/pods/%2A/{}{query}", encode(&metric.name));
         let items = self.custom(&rest).await?;
         let one = |v: MetricValue| {
             let window = v.window_seconds.or(v.window).map_or(WINDOW, Duration::from_secs);
@@ -141,14 +141,14 @@ impl Metrics {
     ) -> Result<i64, String> {
         let series = metric.query()?;
         let query = query(&[("metricLabelSelector", &series)]);
-        let name = segment(&metric.name);
+        let name = encode(&metric.name);
         let rest = if object.kind == "Namespace" && matches!(object.api_version.as_str(), "v1" | "") {
             // An autoscaler sees its own namespace and no other.
             format!("namespaces/{namespace}/metrics/{name}{query}")
         } else {
             let target = Target { api_version: &object.api_version, kind: &object.kind, namespace, name: &object.name };
             let resource = scales.resource_name(target).await.map_err(|e| e.to_string())?;
-            format!("namespaces/{namespace}/{resource}/{}/{name}{query}", segment(&object.name))
+            format!("namespaces/{namespace}/{resource}/{}/{name}{query}", encode(&object.name))
         };
         let items = self.custom(&rest).await?;
         let [value] = items.as_slice() else {
@@ -184,7 +184,7 @@ impl Metrics {
     /// For the autoscaler's user.
     pub async fn external(&self, namespace: &str, metric: &MetricName) -> Result<i64, String> {
         let series = metric.query()?;
-        let (name, query) = (segment(&metric.name), query(&[("labelSelector", &series)]));
+        let (name, query) = (encode(&metric.name), query(&[("labelSelector", &series)]));
         let path = format!("/apis/external.metrics.k8s.io/v1beta1/namespaces/{namespace}/{name}{query}");
         let what = format!("get {}.external.metrics.k8s.io", metric.name);
         let list: Result<List<MetricValue>, String> = self.read(&path, &what).await;
@@ -227,26 +227,7 @@ fn sample(m: &PodMetrics, resource: &str, container: &str) -> Option<Sample> {
 /// A query string; empty values are left out.
 fn query(pairs: &[(&str, &str)]) -> String {
     let mut out = String::new();
-    for (key, value) in pairs.iter().filter(|(_, v)| !v.is_empty()) {
-        out.push(if out.is_empty() { '?' } else { '&' });
-        out.push_str(key);
-        out.push('=');
-        out.push_str(&segment(value));
-    }
-    out
-}
-
-/// Text as a part of a path or query.
-fn segment(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for b in text.bytes() {
-        if b.is_ascii_alphanumeric() || b"-._~".contains(&b) {
-            out.push(char::from(b));
-        } else {
-            // Writing to a String cannot fail.
-            let _ = write!(out, "%{b:02X}");
-        }
-    }
+    append_query(&mut out, pairs.iter().copied().filter(|(_, value)| !value.is_empty()));
     out
 }
 

@@ -23,11 +23,9 @@ pub struct Sample {
     pub at: Option<Timestamp>,
     /// Over which time.
     pub window: Duration,
-    /// The value.
     pub value: i64,
 }
 
-/// By pod.
 pub type Samples = BTreeMap<String, Sample>;
 
 /// Deviations from a target that change nothing, as parts of it.
@@ -71,7 +69,7 @@ pub enum Aim {
 /// What came of a metric.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// Pods needed.
+    /// How many pods the measured load needs.
     pub replicas: i32,
     /// What is used, for each pod or together, as the metric has it.
     pub usage: i64,
@@ -81,7 +79,6 @@ pub struct Need {
 
 /// What is known of the pods of a workload.
 pub struct Pods<'a> {
-    /// The pods.
     pub all: &'a [Arc<PodView>],
     /// Those asked for now.
     pub current: i32,
@@ -89,7 +86,6 @@ pub struct Pods<'a> {
     pub there: i32,
     /// What changes nothing.
     pub tolerances: Tolerances,
-    /// The time.
     pub now: Timestamp,
 }
 

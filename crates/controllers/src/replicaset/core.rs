@@ -20,7 +20,6 @@ const DELETION_COST: &str = "controller.kubernetes.io/pod-deletion-cost";
 /// What to do about the number of pods.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Nothing.
     Hold,
     /// Make so many.
     Create(usize),
@@ -113,11 +112,10 @@ fn younger_first(x: Timestamp, y: Timestamp, a: &PodView, b: &PodView, now: Time
 pub struct Observed<'a> {
     /// Pods neither finished nor going.
     pub active: &'a [Arc<PodView>],
-    /// Pods going.
+    /// How many pods are being deleted.
     pub terminating: usize,
     /// Labels of the template.
     pub template_labels: &'a BTreeMap<String, String>,
-    /// Desired pods.
     pub desired: i32,
     /// Seconds a pod must be ready.
     pub min_ready: i32,

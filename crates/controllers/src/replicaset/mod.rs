@@ -26,17 +26,13 @@ pub trait Replicated: Indexed {
     const COMPONENT: &'static str;
     /// Whether its status has terminatingReplicas.
     const REPORTS_TERMINATING: bool;
-    /// Metadata.
     fn meta(&self) -> &ObjectMeta;
-    /// Desired pods.
     fn replicas(&self) -> i32;
     /// Seconds until a ready pod is available.
     fn min_ready(&self) -> i32;
-    /// Which pods.
     fn selector(&self) -> LabelSelector;
     /// Pod template, JSON.
     fn template(&self) -> Option<&RawValue>;
-    /// Status.
     fn status(&self) -> &ReplicaStatus;
 }
 
@@ -278,15 +274,15 @@ fn put_status(tree: &mut Value, s: &ReplicaStatus) {
         ("observedGeneration", s.observed_generation),
     ];
     for (name, n) in optional {
-        crate::shared::tree::put_unless(tree, name, json!(n), n == 0);
+        kelson_meta::tree::put_unless(tree, name, json!(n), n == 0);
     }
-    crate::shared::tree::put_unless(
+    kelson_meta::tree::put_unless(
         tree,
         "terminatingReplicas",
         json!(s.terminating_replicas),
         s.terminating_replicas.is_none(),
     );
-    crate::shared::tree::put_unless(tree, "conditions", json!(s.conditions), s.conditions.is_empty());
+    kelson_meta::tree::put_unless(tree, "conditions", json!(s.conditions), s.conditions.is_empty());
 }
 
 #[cfg(test)]

@@ -25,7 +25,6 @@ pub struct Counter<'a> {
     pub client: &'a Client,
     /// Knows where they are.
     pub watches: &'a Watches,
-    /// The time.
     pub now: Timestamp,
 }
 

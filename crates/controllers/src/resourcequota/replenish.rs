@@ -10,7 +10,6 @@ use crate::views::ResourceQuotaView;
 /// Queues the quotas of a namespace that count these objects.
 #[derive(Clone)]
 pub struct Replenish {
-    /// All quotas.
     pub quotas: SharedInformer<ResourceQuotaView>,
     /// Quotas to count.
     pub queue: WorkQueue<ObjectKey>,

@@ -18,7 +18,7 @@ pub struct ReservedNames {
     pub control_plane: Vec<San>,
     /// Names and addresses of the machine that the API server runs on; its own node has them too.
     pub server: Vec<San>,
-    /// That node.
+    /// The node on which the server itself runs, empty where there is none.
     pub server_node: String,
     /// Ranges of service addresses.
     pub service_cidrs: Vec<IpNet>,

@@ -78,7 +78,6 @@ pub struct Context {
     factory: Arc<ClientFactory>,
     /// The wall clock.
     pub clock: Arc<dyn Clock>,
-    /// Settings.
     pub config: Arc<Config>,
     /// Caches, shared with the other controllers.
     pub informers: Arc<Informers>,

@@ -10,11 +10,8 @@ use serde::de::DeserializeOwned;
 pub struct ApiResource {
     /// Group; empty for the legacy one.
     pub group: String,
-    /// Version.
     pub version: String,
-    /// Plural.
     pub plural: String,
-    /// Kind.
     pub kind: String,
     /// Whether objects live in namespaces.
     pub namespaced: bool,

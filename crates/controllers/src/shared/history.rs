@@ -61,15 +61,13 @@ pub fn sort(revisions: &mut [impl AsRef<ControllerRevisionView>]) {
 
 /// A revision to be made.
 pub struct NewRevision<'a> {
-    /// Its name.
     pub name: String,
     /// Its labels: those of the template and the one with the hash.
     pub labels: BTreeMap<String, String>,
     /// Its annotations: those of the owner.
     pub annotations: &'a BTreeMap<String, String>,
-    /// See [`data_of`].
+    /// What the revision keeps of its owner, see [`data_of`].
     pub data: &'a Value,
-    /// Its number.
     pub number: i64,
 }
 

@@ -130,7 +130,7 @@ impl<T: Indexed> SharedInformer<T> {
         self.inner.handle.read().as_ref()?.get(key)
     }
 
-    /// All objects.
+    /// Every object in the cache, in no order.
     pub fn list(&self) -> Vec<Arc<T>> {
         self.inner.handle.read().as_ref().map(InformerHandle::list).unwrap_or_default()
     }
@@ -192,43 +192,26 @@ fn all() -> InformerConfig {
 }
 
 informers! {
-    /// Pods.
     pods: PodView = all();
-    /// Replica sets.
     replica_sets: ReplicaSetView = all();
-    /// Replication controllers.
     replication_controllers: ReplicationControllerView = all();
-    /// Deployments.
     deployments: DeploymentView = all();
-    /// Jobs.
     jobs: JobView = all();
-    /// Daemon sets.
     daemon_sets: DaemonSetView = all();
-    /// Stateful sets.
     stateful_sets: StatefulSetView = all();
-    /// Resource quotas.
     resource_quotas: ResourceQuotaView = all();
     /// Histories of daemon sets and stateful sets.
     controller_revisions: ControllerRevisionView = all();
-    /// Cron jobs.
     cron_jobs: CronJobView = all();
-    /// Disruption budgets.
     budgets: BudgetView = all();
-    /// Autoscalers.
     pod_autoscalers: PodAutoscalerView = all();
-    /// Namespaces.
     namespaces: NamespaceView = all();
-    /// Nodes.
     nodes: NodeView = all();
-    /// Node leases.
     leases: LeaseView = InformerConfig { namespace: "kube-node-lease".into(), ..all() };
-    /// Services.
     services: ServiceView = all();
-    /// Endpoint slices.
     endpoint_slices: EndpointSliceView = all();
     /// Endpoints of the legacy kind.
     endpoints: EndpointsView = all();
-    /// Service accounts.
     service_accounts: ServiceAccountView = all();
     /// The `kube-root-ca.crt` ConfigMap of each namespace.
     root_cas: ConfigMapView = InformerConfig { fields: "metadata.name=kube-root-ca.crt".into(), ..all() };
@@ -244,7 +227,6 @@ informers! {
     };
     /// Persistent volume claims.
     claims: ClaimView = all();
-    /// Persistent volumes.
     volumes: VolumeView = all();
     /// Storage classes.
     storage_classes: StorageClassView = all();
@@ -252,7 +234,6 @@ informers! {
     volume_attributes_classes: VolumeAttributesClassView = all();
     /// Certificate signing requests.
     csrs: CsrView = all();
-    /// Cluster roles.
     cluster_roles: ClusterRoleView = all();
     /// Ranges of services' addresses.
     service_cidrs: ServiceCidrView = all();

@@ -9,4 +9,3 @@ pub mod ownership;
 pub mod pods;
 pub mod scale;
 pub mod toleration;
-pub mod tree;

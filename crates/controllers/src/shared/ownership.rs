@@ -15,7 +15,7 @@ use crate::views::Indexed;
 pub enum Claim {
     /// It is the owner's.
     Keep,
-    /// Take it.
+    /// Nobody controls it and it matches: it becomes the owner's.
     Adopt,
     /// Let it go.
     Release,

@@ -58,11 +58,8 @@ pub struct Template {
 #[derive(Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct TemplateMeta {
-    /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
     pub annotations: BTreeMap<String, String>,
-    /// Finalizers.
     pub finalizers: Vec<String>,
 }
 

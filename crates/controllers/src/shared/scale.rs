@@ -54,9 +54,7 @@ pub enum ScaleError {
     /// No such kind is served.
     #[error("no matches for kind {kind:?} in group {group:?}")]
     NoKind {
-        /// Group.
         group: String,
-        /// Kind.
         kind: String,
     },
     /// The kind has no such subresource; the resource as `PLURAL.GROUP`.
@@ -92,11 +90,8 @@ impl Resource {
 pub struct Target<'a> {
     /// Its `apiVersion`; the version is only a hint.
     pub api_version: &'a str,
-    /// Kind.
     pub kind: &'a str,
-    /// Namespace.
     pub namespace: &'a str,
-    /// Name.
     pub name: &'a str,
 }
 

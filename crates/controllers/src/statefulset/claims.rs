@@ -13,7 +13,6 @@ pub enum Owners {
     Keep,
     /// They are to be these. `conflict`: another controller owns it, so that the policy cannot be kept.
     Set {
-        /// The owners.
         owners: Vec<OwnerReference>,
         /// Whether to tell the user.
         conflict: bool,

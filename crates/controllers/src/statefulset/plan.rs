@@ -17,7 +17,7 @@ const BURST_MAX: usize = 500;
 pub enum Step {
     /// Make the pod of this number, from the current (else the updated) revision.
     Create {
-        /// Its number.
+        /// The number at the end of the pod's name.
         ordinal: i64,
         /// Of the revision from before the update.
         of_current: bool,
@@ -45,13 +45,11 @@ pub struct Plan {
 
 /// What a plan is made from.
 pub struct Seen<'a> {
-    /// The set.
     pub set: &'a StatefulSetView,
     /// Its pods by number.
     pub pods: &'a BTreeMap<i64, Arc<PodView>>,
     /// Name of the revision that is rolled out.
     pub update_revision: &'a str,
-    /// The time.
     pub now: Timestamp,
 }
 
@@ -171,7 +169,7 @@ impl Seen<'_> {
         Vec::new()
     }
 
-    /// Decides.
+    /// What is to be done next; the rest waits for the next look.
     pub fn plan(&self) -> Plan {
         let (steps, blocked) = self.steps();
         let mut plan = Plan { steps, ..Plan::default() };

@@ -5,8 +5,8 @@ use serde_json::{Value, json};
 
 use super::plan::{Seen, is_running_and_ready, revision_of};
 use crate::shared::pods::until_available;
-use crate::shared::tree::put_unless;
 use crate::views::{StatefulSetStatus, StatefulSetView};
+use kelson_meta::tree::put_unless;
 
 /// The status and, where pods will become available by time alone, when to look again. `current` is the name of the
 /// revision from before the update.

@@ -13,11 +13,8 @@ use super::int_or_string::IntOrString;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct BudgetView {
-    /// Metadata.
     pub metadata: ObjectMeta,
-    /// Spec.
     pub spec: BudgetSpecView,
-    /// Status.
     pub status: BudgetStatus,
 }
 
@@ -44,13 +41,11 @@ pub struct BudgetStatus {
     pub disrupted_pods: BTreeMap<String, String>,
     /// Evictions allowed now.
     pub disruptions_allowed: i32,
-    /// Healthy pods.
     pub current_healthy: i32,
     /// Healthy pods that there must be.
     pub desired_healthy: i32,
-    /// Pods counted.
+    /// Pods that the budget counts, as far as their owners say.
     pub expected_pods: i32,
-    /// Conditions.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<StandardCondition>,
 }
@@ -59,7 +54,6 @@ pub struct BudgetStatus {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct StandardCondition {
-    /// Type.
     pub r#type: String,
     /// `True`, `False`, `Unknown`.
     pub status: String,
@@ -67,9 +61,7 @@ pub struct StandardCondition {
     pub observed_generation: i64,
     /// When the status changed.
     pub last_transition_time: String,
-    /// One word.
     pub reason: String,
-    /// For people.
     pub message: String,
 }
 
@@ -88,7 +80,6 @@ pub fn put_condition(all: &mut Vec<StandardCondition>, mut new: StandardConditio
 }
 
 impl BudgetView {
-    /// Which pods.
     pub fn selector(&self) -> LabelSelector {
         let parsed = self.spec.selector.as_ref().and_then(|s| s.selector().ok());
         parsed.unwrap_or_else(LabelSelector::nothing)

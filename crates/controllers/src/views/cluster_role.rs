@@ -9,7 +9,6 @@ use super::index::Indexed;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ClusterRoleView {
-    /// Metadata.
     pub metadata: ObjectMeta,
     /// Which other roles its rules are those of.
     pub aggregation_rule: Option<AggregationRule>,
@@ -38,7 +37,7 @@ pub struct PolicyRule {
     /// Names of the objects; none means all.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resource_names: Vec<String>,
-    /// Plural names.
+    /// Plural names of resources, with `/` and a subresource where one is meant.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub resources: Vec<String>,
     /// What may be done.

@@ -6,14 +6,11 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Condition {
-    /// Type.
     pub r#type: String,
     /// `True`, `False`, `Unknown`.
     pub status: String,
-    /// One word.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// For people.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
     /// Last heartbeat (nodes).

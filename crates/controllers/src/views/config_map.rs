@@ -11,9 +11,7 @@ use super::index::Indexed;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ConfigMapView {
-    /// Metadata.
     pub metadata: ObjectMeta,
-    /// Content.
     #[serde(deserialize_with = "null_default")]
     pub data: BTreeMap<String, String>,
 }

@@ -10,7 +10,6 @@ use super::index::{IndexKey, Indexed, index_owned};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ControllerRevisionView {
-    /// Metadata.
     pub metadata: ObjectMeta,
     /// The patch that brings the owner's template back, JSON.
     pub data: Option<Box<RawValue>>,

@@ -13,11 +13,8 @@ use super::index::Indexed;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct CronJobView {
-    /// Metadata.
     pub metadata: ObjectMeta,
-    /// Spec.
     pub spec: CronJobSpecView,
-    /// Status.
     pub status: CronJobStatus,
 }
 
@@ -57,10 +54,8 @@ pub struct JobTemplateView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct JobTemplateMeta {
-    /// Labels.
     #[serde(deserialize_with = "null_default")]
     pub labels: BTreeMap<String, String>,
-    /// Annotations.
     #[serde(deserialize_with = "null_default")]
     pub annotations: BTreeMap<String, String>,
 }

@@ -16,11 +16,8 @@ use super::index::Indexed;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct CsrView {
-    /// Metadata.
     pub metadata: ObjectMeta,
-    /// Spec.
     pub spec: CsrSpecView,
-    /// Status.
     pub status: CsrStatusView,
     #[serde(skip)]
     parsed: OnceLock<Result<CertificateRequest, String>>,
@@ -30,16 +27,15 @@ pub struct CsrView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct CsrSpecView {
-    /// PEM, base64.
+    /// The request: PEM, and that in base64.
     pub request: String,
     /// Who is to sign.
     pub signer_name: String,
-    /// Wished lifetime.
+    /// The lifetime that is wished for; the signer may give less.
     pub expiration_seconds: Option<i32>,
-    /// Usages.
     #[serde(deserialize_with = "null_default")]
     pub usages: Vec<String>,
-    /// Who asked.
+    /// Who made the request, written by the API server.
     pub username: String,
     /// UID of who asked.
     pub uid: String,

@@ -15,11 +15,8 @@ use super::pod::Toleration;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct DaemonSetView {
-    /// Metadata.
     pub metadata: ObjectMeta,
-    /// Spec.
     pub spec: DaemonSetSpecView,
-    /// Status.
     pub status: DaemonSetStatus,
 }
 
@@ -27,9 +24,7 @@ pub struct DaemonSetView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DaemonSetSpecView {
-    /// Which pods.
     pub selector: Option<LabelSelectorSpec>,
-    /// Pod template.
     pub template: DaemonTemplate,
     /// How to replace pods.
     pub update_strategy: DaemonSetStrategy,
@@ -42,7 +37,7 @@ pub struct DaemonSetSpecView {
 /// A pod template as it came, and what of it decides on which nodes its pods run.
 #[derive(Clone, Debug, Default)]
 pub struct DaemonTemplate {
-    /// JSON.
+    /// The template as it came, for digests and for pods.
     pub raw: Option<Box<RawValue>>,
     /// Labels of its pods.
     pub labels: BTreeMap<String, String>,
@@ -84,7 +79,6 @@ pub struct DaemonNodesView {
     /// Affinity to nodes.
     #[serde(deserialize_with = "null_default")]
     pub affinity: AffinityView,
-    /// Tolerations.
     #[serde(deserialize_with = "null_default")]
     pub tolerations: Vec<Toleration>,
 }

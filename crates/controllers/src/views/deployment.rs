@@ -12,11 +12,8 @@ use super::int_or_string::IntOrString;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct DeploymentView {
-    /// Metadata.
     pub metadata: ObjectMeta,
-    /// Spec.
     pub spec: DeploymentSpecView,
-    /// Status.
     pub status: DeploymentStatus,
 }
 
@@ -26,7 +23,6 @@ pub struct DeploymentView {
 pub struct DeploymentSpecView {
     /// Desired pods; the API defaults it to 1.
     pub replicas: Option<i32>,
-    /// Which pods.
     pub selector: Option<LabelSelectorSpec>,
     /// Pod template, JSON.
     pub template: Option<Box<RawValue>>,
@@ -72,17 +68,15 @@ pub struct DeploymentStatus {
     pub replicas: i32,
     /// Of the newest template.
     pub updated_replicas: i32,
-    /// Ready.
     pub ready_replicas: i32,
     /// Ready for long enough.
     pub available_replicas: i32,
     /// Missing to the desired number.
     pub unavailable_replicas: i32,
-    /// Being deleted.
+    /// Pods that are being deleted; absent while the count is not known.
     pub terminating_replicas: Option<i32>,
     /// Hash collisions met.
     pub collision_count: Option<i32>,
-    /// Conditions.
     #[serde(deserialize_with = "null_default")]
     pub conditions: Vec<Condition>,
 }

@@ -10,14 +10,11 @@ use super::pod::PodView;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct EndpointSliceView {
-    /// Metadata.
     pub metadata: ObjectMeta,
     /// `IPv4`, `IPv6`, `FQDN`.
     pub address_type: String,
-    /// Endpoints.
     #[serde(deserialize_with = "null_default")]
     pub endpoints: Vec<Endpoint>,
-    /// Ports.
     #[serde(deserialize_with = "null_default")]
     pub ports: Vec<Port>,
 }
@@ -38,14 +35,11 @@ slim_object!(EndpointSliceView, ResourceType::namespaced("discovery.k8s.io", "v1
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Endpoint {
-    /// Addresses.
     pub addresses: Vec<String>,
-    /// Conditions.
     pub conditions: EndpointConditions,
     /// Host name under the service's domain.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
-    /// The pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_ref: Option<TargetRef>,
     /// The pod's node.
@@ -60,13 +54,13 @@ pub struct Endpoint {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct EndpointConditions {
-    /// Takes traffic.
+    /// Whether it takes traffic; absent means yes.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub ready: Option<bool>,
     /// Ready, whether or not it is going.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub serving: Option<bool>,
-    /// Going.
+    /// Whether the pod is being deleted.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub terminating: Option<bool>,
 }
@@ -75,14 +69,10 @@ pub struct EndpointConditions {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct TargetRef {
-    /// `Pod`.
     pub kind: String,
-    /// Namespace.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub namespace: String,
-    /// Name.
     pub name: String,
-    /// UID.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub uid: String,
 }
@@ -101,11 +91,9 @@ impl TargetRef {
 pub struct Port {
     /// The service port's name.
     pub name: Option<String>,
-    /// Protocol.
     pub protocol: Option<String>,
     /// The pod's port.
     pub port: Option<i32>,
-    /// Application protocol.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_protocol: Option<String>,
 }

@@ -10,9 +10,7 @@ use super::index::Indexed;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct EndpointsView {
-    /// Metadata.
     pub metadata: ObjectMeta,
-    /// Subsets.
     #[serde(deserialize_with = "null_default")]
     pub subsets: Vec<Subset>,
 }
@@ -24,10 +22,8 @@ slim_object!(EndpointsView, ResourceType::namespaced("", "v1", "endpoints", "End
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Subset {
-    /// Ready.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub addresses: Vec<Address>,
-    /// Not ready.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub not_ready_addresses: Vec<Address>,
     /// Ports, the same for all of them.
@@ -39,15 +35,11 @@ pub struct Subset {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Address {
-    /// IP.
     pub ip: String,
-    /// Host name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub hostname: String,
-    /// Node.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub node_name: Option<String>,
-    /// The pod.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub target_ref: Option<TargetRef>,
 }
@@ -56,14 +48,10 @@ pub struct Address {
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct SubsetPort {
-    /// Name.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub name: String,
-    /// Number.
     pub port: i32,
-    /// Protocol.
     pub protocol: String,
-    /// Application protocol.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app_protocol: Option<String>,
 }

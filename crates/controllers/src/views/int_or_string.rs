@@ -5,9 +5,7 @@ use serde::Deserialize;
 #[derive(Clone, Debug, Deserialize, PartialEq, Eq)]
 #[serde(untagged)]
 pub enum IntOrString {
-    /// A number.
     Int(i32),
-    /// Text.
     Text(String),
 }
 

@@ -14,11 +14,8 @@ pub const JOB_CONTROLLER: &str = "kubernetes.io/job-controller";
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct JobView {
-    /// Metadata.
     pub metadata: ObjectMeta,
-    /// Spec.
     pub spec: JobSpecView,
-    /// Status.
     pub status: JobStatus,
 }
 
@@ -38,7 +35,6 @@ pub struct JobSpecView {
     pub backoff_limit_per_index: Option<i32>,
     /// Failed indexes after which the job fails.
     pub max_failed_indexes: Option<i32>,
-    /// Which pods.
     pub selector: Option<LabelSelectorSpec>,
     /// Pod template, JSON.
     pub template: Option<Box<RawValue>>,
@@ -88,7 +84,6 @@ pub struct OnExitCodes {
     pub container_name: Option<String>,
     /// `In` or `NotIn`.
     pub operator: String,
-    /// The codes.
     #[serde(deserialize_with = "null_default")]
     pub values: Vec<i32>,
 }
@@ -97,7 +92,6 @@ pub struct OnExitCodes {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ConditionPattern {
-    /// Type.
     pub r#type: String,
     /// Status; the API defaults it to `True`.
     pub status: String,
@@ -126,7 +120,6 @@ pub struct SuccessRule {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct JobStatus {
-    /// Conditions.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<JobCondition>,
     /// When the job began, or went on after a suspension.
@@ -171,10 +164,8 @@ fn is_zero(n: &i32) -> bool {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(default)]
 pub struct UncountedPods {
-    /// Succeeded.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub succeeded: Vec<String>,
-    /// Failed.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub failed: Vec<String>,
 }
@@ -183,20 +174,16 @@ pub struct UncountedPods {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct JobCondition {
-    /// Type.
     pub r#type: String,
     /// `True`, `False`, `Unknown`.
     pub status: String,
-    /// Last check.
+    /// When the condition was last looked at, RFC 3339.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_probe_time: Option<String>,
-    /// Last change.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last_transition_time: Option<String>,
-    /// One word.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub reason: String,
-    /// For people.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub message: String,
 }

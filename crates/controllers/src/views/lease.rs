@@ -9,9 +9,7 @@ use super::index::Indexed;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct LeaseView {
-    /// Metadata.
     pub metadata: ObjectMeta,
-    /// Spec.
     pub spec: LeaseSpecView,
 }
 

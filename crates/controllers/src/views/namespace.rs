@@ -10,11 +10,8 @@ use super::index::Indexed;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct NamespaceView {
-    /// Metadata.
     pub metadata: ObjectMeta,
-    /// Spec.
     pub spec: NamespaceSpecView,
-    /// Status.
     pub status: NamespaceStatusView,
 }
 
@@ -33,7 +30,6 @@ pub struct NamespaceSpecView {
 pub struct NamespaceStatusView {
     /// `Active` or `Terminating`.
     pub phase: String,
-    /// Conditions.
     #[serde(deserialize_with = "null_default")]
     pub conditions: Vec<Condition>,
 }

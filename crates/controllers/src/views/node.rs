@@ -10,11 +10,8 @@ use super::index::Indexed;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct NodeView {
-    /// Metadata.
     pub metadata: ObjectMeta,
-    /// Spec.
     pub spec: NodeSpecView,
-    /// Status.
     pub status: NodeStatusView,
 }
 
@@ -26,10 +23,9 @@ pub struct NodeSpecView {
     #[serde(rename = "podCIDRs")]
     #[serde(deserialize_with = "null_default")]
     pub pod_cidrs: Vec<String>,
-    /// Taints.
     #[serde(deserialize_with = "null_default")]
     pub taints: Vec<Taint>,
-    /// Cordoned.
+    /// Cordoned: no new pod is bound to it.
     pub unschedulable: bool,
 }
 
@@ -37,9 +33,7 @@ pub struct NodeSpecView {
 #[derive(Clone, Debug, Default, Deserialize, Serialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Taint {
-    /// Key.
     pub key: String,
-    /// Value.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub value: String,
     /// `NoSchedule`, `PreferNoSchedule`, `NoExecute`.
@@ -53,10 +47,8 @@ pub struct Taint {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct NodeStatusView {
-    /// Conditions.
     #[serde(deserialize_with = "null_default")]
     pub conditions: Vec<Condition>,
-    /// Addresses.
     #[serde(deserialize_with = "null_default")]
     pub addresses: Vec<NodeAddress>,
 }
@@ -67,7 +59,6 @@ pub struct NodeStatusView {
 pub struct NodeAddress {
     /// `Hostname`, `InternalIP`, `ExternalIP`, `InternalDNS`, `ExternalDNS`.
     pub r#type: String,
-    /// The address.
     pub address: String,
 }
 

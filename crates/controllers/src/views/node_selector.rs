@@ -20,10 +20,10 @@ pub struct NodeSelector {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeSelectorTerm {
-    /// On labels.
+    /// Requirements on the node's labels; all must hold.
     #[serde(deserialize_with = "null_default")]
     pub match_expressions: Vec<LabelSelectorRequirement>,
-    /// On `metadata.name`.
+    /// Requirements on fields, of which there is one: `metadata.name`.
     #[serde(deserialize_with = "null_default")]
     pub match_fields: Vec<LabelSelectorRequirement>,
 }

@@ -46,9 +46,7 @@ pub struct PodView {
     /// Metadata, with few annotations.
     #[serde(deserialize_with = "pod_meta")]
     pub metadata: ObjectMeta,
-    /// Spec.
     pub spec: PodSpecView,
-    /// Status.
     pub status: PodStatusView,
 }
 
@@ -69,7 +67,6 @@ pub struct PodSpecView {
     pub containers: Interned<Containers>,
     /// Init containers; those that restart always are sidecars and have ports too.
     pub init_containers: Interned<Containers>,
-    /// Tolerations.
     pub tolerations: Interned<Tolerations>,
     /// What the pod asks for as a whole.
     pub resources: Option<Box<ResourcesView>>,
@@ -141,9 +138,7 @@ lists! {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Hash)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerView {
-    /// Its name.
     pub name: String,
-    /// Its ports.
     #[serde(deserialize_with = "null_default")]
     pub ports: Vec<ContainerPortView>,
     /// `Always` for a sidecar.
@@ -166,9 +161,7 @@ pub struct ResourcesView {
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq, Hash)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ContainerPortView {
-    /// Name.
     pub name: String,
-    /// Number.
     pub container_port: i32,
     /// Protocol; empty is TCP.
     pub protocol: String,
@@ -194,11 +187,9 @@ pub struct Toleration {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct PodStatusView {
-    /// Phase.
     pub phase: String,
     /// When the node began with it.
     pub start_time: Option<Timestamp>,
-    /// Address.
     #[serde(rename = "podIP")]
     pub pod_ip: String,
     /// Addresses of all families.
@@ -207,7 +198,6 @@ pub struct PodStatusView {
     pub pod_ips: Vec<PodIp>,
     /// Reason, e.g. `NodeLost`.
     pub reason: String,
-    /// Conditions.
     #[serde(deserialize_with = "null_default")]
     pub conditions: Vec<PodConditionView>,
     /// For restart counts and how containers ended.
@@ -222,7 +212,6 @@ pub struct PodStatusView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct PodIp {
-    /// The address.
     pub ip: String,
 }
 
@@ -230,7 +219,6 @@ pub struct PodIp {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(from = "PodConditionForm")]
 pub struct PodConditionView {
-    /// Type.
     pub r#type: String,
     /// `True`, `False`, `Unknown`.
     pub status: String,
@@ -275,7 +263,6 @@ pub struct TerminatedView {
     pub name: String,
     /// What its process exited with.
     pub exit_code: i32,
-    /// When.
     pub finished_at: Option<Timestamp>,
 }
 

@@ -11,11 +11,8 @@ use super::index::{IndexKey, Indexed};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct PodAutoscalerView {
-    /// Metadata.
     pub metadata: ObjectMeta,
-    /// Spec.
     pub spec: PodAutoscalerSpec,
-    /// Status.
     pub status: PodAutoscalerStatus,
 }
 
@@ -27,7 +24,6 @@ pub struct PodAutoscalerSpec {
     pub scale_target_ref: ObjectOf,
     /// Fewest pods; the API defaults it to 1.
     pub min_replicas: Option<i32>,
-    /// Most pods.
     pub max_replicas: i32,
     /// What the number of pods follows; the highest counts.
     #[serde(deserialize_with = "null_default")]
@@ -40,11 +36,8 @@ pub struct PodAutoscalerSpec {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ObjectOf {
-    /// Kind.
     pub kind: String,
-    /// Name.
     pub name: String,
-    /// API version.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub api_version: String,
 }
@@ -85,7 +78,6 @@ pub struct ResourceSource {
 pub struct CustomSource {
     /// The object the metric is of.
     pub described_object: Option<ObjectOf>,
-    /// The metric.
     pub metric: MetricName,
     /// What to come to.
     pub target: MetricTarget,
@@ -95,7 +87,6 @@ pub struct CustomSource {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub struct MetricName {
-    /// Name.
     pub name: String,
     /// Which of its series.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -118,7 +109,7 @@ impl MetricName {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct MetricTarget {
-    /// A total.
+    /// A total over all pods.
     pub value: Option<String>,
     /// For each pod.
     pub average_value: Option<String>,
@@ -135,9 +126,7 @@ pub fn milli(text: Option<&String>) -> Option<i64> {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Behavior {
-    /// Towards more.
     pub scale_up: ScalingRules,
-    /// Towards fewer.
     pub scale_down: ScalingRules,
 }
 
@@ -186,7 +175,6 @@ pub struct PodAutoscalerStatus {
     /// What the metrics were.
     #[serde(deserialize_with = "null_default")]
     pub current_metrics: Option<Vec<Value>>,
-    /// Conditions.
     #[serde(deserialize_with = "null_default", skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<Condition>,
 }

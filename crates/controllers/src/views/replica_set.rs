@@ -11,11 +11,8 @@ use super::index::{IndexKey, Indexed, index_owned};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ReplicaSetView {
-    /// Metadata.
     pub metadata: ObjectMeta,
-    /// Spec.
     pub spec: ReplicaSetSpecView,
-    /// Status.
     pub status: ReplicaStatus,
 }
 
@@ -27,7 +24,6 @@ pub struct ReplicaSetSpecView {
     pub replicas: Option<i32>,
     /// Seconds a pod must be ready to count as available.
     pub min_ready_seconds: i32,
-    /// Which pods.
     pub selector: Option<LabelSelectorSpec>,
     /// Pod template, JSON.
     pub template: Option<Box<RawValue>>,
@@ -41,15 +37,13 @@ pub struct ReplicaStatus {
     pub replicas: i32,
     /// With all labels of the template.
     pub fully_labeled_replicas: i32,
-    /// Ready.
     pub ready_replicas: i32,
     /// Ready for long enough.
     pub available_replicas: i32,
-    /// Being deleted.
+    /// Pods that are being deleted; absent while the count is not known.
     pub terminating_replicas: Option<i32>,
     /// Generation this status is of.
     pub observed_generation: i64,
-    /// Conditions.
     #[serde(deserialize_with = "null_default")]
     pub conditions: Vec<Condition>,
 }

@@ -13,11 +13,8 @@ use super::replica_set::ReplicaStatus;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ReplicationControllerView {
-    /// Metadata.
     pub metadata: ObjectMeta,
-    /// Spec.
     pub spec: ReplicationControllerSpecView,
-    /// Status.
     pub status: ReplicaStatus,
 }
 
@@ -25,11 +22,9 @@ pub struct ReplicationControllerView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct ReplicationControllerSpecView {
-    /// Desired pods.
     pub replicas: Option<i32>,
     /// Seconds a pod must be ready to count as available.
     pub min_ready_seconds: i32,
-    /// Which pods.
     pub selector: BTreeMap<String, String>,
     /// Pod template, JSON.
     pub template: Option<Box<RawValue>>,

@@ -10,11 +10,8 @@ use super::index::{IndexKey, Indexed};
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ResourceQuotaView {
-    /// Metadata.
     pub metadata: ObjectMeta,
-    /// Spec.
     pub spec: Value,
-    /// Status.
     pub status: Value,
 }
 

@@ -11,11 +11,9 @@ use super::index::{IndexKey, Indexed};
 #[derive(Clone, Default, Deserialize)]
 #[serde(default)]
 pub struct SecretView {
-    /// Metadata.
     pub metadata: ObjectMeta,
-    /// Type.
     pub r#type: String,
-    /// Content, base64.
+    /// Values as the API carries them, in base64.
     #[serde(deserialize_with = "null_default")]
     pub data: BTreeMap<String, String>,
 }

@@ -12,9 +12,7 @@ use super::int_or_string::IntOrString;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ServiceView {
-    /// Metadata.
     pub metadata: ObjectMeta,
-    /// Spec.
     pub spec: ServiceSpecView,
 }
 
@@ -24,7 +22,6 @@ pub struct ServiceView {
 pub struct ServiceSpecView {
     /// Which pods; absent: somebody else keeps the endpoints.
     pub selector: Option<BTreeMap<String, String>>,
-    /// Type.
     pub r#type: String,
     /// `None` for headless services.
     #[serde(rename = "clusterIP")]
@@ -32,7 +29,6 @@ pub struct ServiceSpecView {
     /// Families in order.
     #[serde(deserialize_with = "null_default")]
     pub ip_families: Vec<String>,
-    /// Ports.
     #[serde(deserialize_with = "null_default")]
     pub ports: Vec<ServicePortView>,
     /// Whether pods count before they are ready.
@@ -47,7 +43,6 @@ pub struct ServicePortView {
     pub name: String,
     /// `TCP`, `UDP`, `SCTP`; empty is TCP.
     pub protocol: String,
-    /// Application protocol.
     pub app_protocol: Option<String>,
     /// The service's port.
     pub port: i32,

@@ -12,11 +12,8 @@ use super::int_or_string::IntOrString;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct StatefulSetView {
-    /// Metadata.
     pub metadata: ObjectMeta,
-    /// Spec.
     pub spec: StatefulSetSpecView,
-    /// Status.
     pub status: StatefulSetStatus,
 }
 
@@ -26,7 +23,6 @@ pub struct StatefulSetView {
 pub struct StatefulSetSpecView {
     /// Desired pods; the API defaults it to 1.
     pub replicas: Option<i32>,
-    /// Which pods.
     pub selector: Option<LabelSelectorSpec>,
     /// Pod template, JSON.
     pub template: Option<Box<RawValue>>,
@@ -112,7 +108,6 @@ pub struct StatefulSetStatus {
 }
 
 impl StatefulSetView {
-    /// Desired pods.
     pub fn replicas(&self) -> i64 {
         i64::from(self.spec.replicas.unwrap_or(1).max(0))
     }

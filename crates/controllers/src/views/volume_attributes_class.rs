@@ -9,7 +9,6 @@ use super::index::Indexed;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct VolumeAttributesClassView {
-    /// Metadata.
     pub metadata: ObjectMeta,
 }
 

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 
 use crate::shared::context::{Context, SyncError, WORKERS, update_value};
 use crate::shared::informers::SharedInformer;
-use crate::shared::tree::map_at;
+use kelson_meta::tree::map_at;
 use crate::views::{ClaimView, NodeView, StorageClassView, VolumeView};
 
 /// The source that this controller's events name.

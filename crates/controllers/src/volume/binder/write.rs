@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::Binder;
 use crate::shared::context::{SyncError, update_value};
-use crate::shared::tree::map_at;
+use kelson_meta::tree::map_at;
 use crate::views::{ClaimView, VolumeView};
 
 /// What annotations that only have to be there say.

@@ -38,7 +38,7 @@ pub struct ServingConfig {
 pub struct ServiceAccountConfig {
     /// `--service-account-issuer`.
     pub issuer: String,
-    /// Signs.
+    /// The private key that signs tokens.
     pub key: Key,
     /// Check signatures; the signing key's public half among them.
     pub verifiers: Vec<PublicKey>,
@@ -99,9 +99,9 @@ pub struct Config {
     pub advertise_port: u16,
     /// `--event-ttl`.
     pub event_ttl: Duration,
-    /// `--max-requests-inflight`: reads.
+    /// `--max-requests-inflight`, of requests that only read.
     pub reads_in_flight_max: usize,
-    /// `--max-mutating-requests-inflight`: writes.
+    /// `--max-mutating-requests-inflight`, of all other requests.
     pub writes_in_flight_max: usize,
     /// `--request-timeout` for all but watches and streams.
     pub request_timeout: Duration,
@@ -111,7 +111,6 @@ pub struct Config {
     pub tasks: Tasks,
     /// `--cluster-domain`.
     pub cluster_domain: String,
-    /// Wall clock.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -155,7 +154,6 @@ pub enum StartError {
     /// The address cannot be bound.
     #[error("failed to listen on {address}: {source}")]
     Bind {
-        /// The address.
         address: SocketAddr,
         /// The system's reason.
         source: std::io::Error,

@@ -37,7 +37,7 @@ const BODIES_BYTES_MAX: usize = 32 * 1024 * 1024;
 /// How long a shutdown waits for requests that are under way.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Starts servers.
+/// What starts a server; see [`ApiServer::start`].
 pub struct ApiServer;
 
 impl ApiServer {

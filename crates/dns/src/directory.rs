@@ -12,13 +12,10 @@ use serde::Deserialize;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Service {
-    /// Metadata.
     pub metadata: ObjectMeta,
-    /// Spec.
     pub spec: ServiceSpec,
 }
 
-/// See [`Service`].
 #[derive(Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ServiceSpec {
@@ -41,7 +38,6 @@ pub struct Port {
     pub name: String,
     /// `TCP`, `UDP`, `SCTP`; empty means TCP.
     pub protocol: String,
-    /// Number.
     pub port: u16,
 }
 
@@ -51,7 +47,6 @@ slim_object!(Service, ResourceType::namespaced("", "v1", "services", "Service"))
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct EndpointSlice {
-    /// Metadata.
     pub metadata: ObjectMeta,
     endpoints: Option<Vec<SliceEndpoint>>,
     ports: Option<Vec<Port>>,
@@ -80,29 +75,26 @@ pub enum Target {
     ClusterIps(Vec<IpAddr>),
     /// The endpoints themselves.
     Headless,
-    /// Another name.
+    /// Another name, for which resolvers ask in turn (`ExternalName`).
     External(String),
 }
 
-/// One service.
+/// What is published of one service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// What its name stands for.
     pub target: Target,
-    /// Its ports.
     pub ports: Vec<Port>,
 }
 
 /// One address behind a headless service.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Its address.
     pub address: IpAddr,
     /// The label below the service's name: the endpoint's hostname, else its address with dashes.
     pub hostname: String,
     /// Whether the hostname was given rather than made up.
     pub named: bool,
-    /// Its ports.
     pub ports: Arc<Vec<Port>>,
 }
 

@@ -88,7 +88,7 @@ impl Server {
         self.address
     }
 
-    /// Ends it.
+    /// Ends the listeners and what they answer.
     pub fn shutdown(&self) {
         self.tasks.token().cancel();
     }

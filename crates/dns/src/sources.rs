@@ -14,7 +14,6 @@ use serde::Deserialize;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Node {
-    /// Metadata.
     pub metadata: ObjectMeta,
     status: NodeStatus,
 }

@@ -50,7 +50,6 @@ pub struct VolumeBinding {
 pub struct Report {
     /// The pod as it was decided on.
     pub pod: Arc<Pod>,
-    /// For people.
     pub message: String,
     /// What its `nominatedNodeName` shall be; empty clears it, `None` leaves it.
     pub nominate: Option<Box<str>>,
@@ -61,7 +60,7 @@ pub struct Report {
 pub struct Preemption {
     /// For the pod that needs it.
     pub report: Report,
-    /// Who goes.
+    /// Pods that are deleted to make room for this one.
     pub victims: Vec<Arc<Pod>>,
     /// Less important pods that were promised this room.
     pub disappointed: Vec<Arc<Pod>>,
@@ -73,7 +72,6 @@ pub struct Preemption {
 pub struct Core {
     /// Nodes and placed pods.
     pub cluster: Cluster,
-    /// Waiting pods.
     pub queue: Queue,
     /// What is counted.
     pub metrics: Metrics,
@@ -106,7 +104,6 @@ impl Core {
         }
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -176,7 +173,6 @@ impl Core {
         self.requeue_by(Change::Storage, now);
     }
 
-    /// Namespaces changed.
     pub fn namespaces_changed(&mut self, now: Instant) {
         self.requeue_by(Change::Namespaces, now);
     }

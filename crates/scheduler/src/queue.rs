@@ -44,13 +44,12 @@ struct Entry {
 /// How many pods are where.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Depth {
-    /// Ready.
+    /// Pods that the next cycle may take.
     pub active: usize,
-    /// Backing off.
+    /// Pods that wait out a pause after a failure.
     pub backoff: usize,
     /// Unschedulable until something changes.
     pub unschedulable: usize,
-    /// Gated.
     pub gated: usize,
 }
 

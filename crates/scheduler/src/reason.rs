@@ -13,21 +13,17 @@ impl Reason {
     pub const fn fixed(text: &'static str) -> Self {
         Self(Cow::Borrowed(text))
     }
-    /// Cordoned.
+    /// The node is cordoned (`spec.unschedulable`).
     pub const UNSCHEDULABLE: Self = Self::fixed("node(s) were unschedulable");
-    /// A taint.
     pub const TAINT: Self = Self::fixed("node(s) had untolerated taint(s)");
     /// Node selector or affinity.
     pub const AFFINITY: Self = Self::fixed("node(s) didn't match Pod's node affinity/selector");
-    /// Host ports.
+    /// A host port of the pod is taken on the node.
     pub const PORTS: Self = Self::fixed("node(s) didn't have free ports for the requested pod ports");
     /// Pods per node.
     pub const TOO_MANY_PODS: Self = Self::fixed("Too many pods");
-    /// CPU.
     pub const CPU: Self = Self::fixed("Insufficient cpu");
-    /// Memory.
     pub const MEMORY: Self = Self::fixed("Insufficient memory");
-    /// Ephemeral storage.
     pub const EPHEMERAL: Self = Self::fixed("Insufficient ephemeral-storage");
     /// A claim's volume is gone.
     pub const VOLUME_MISSING: Self =
@@ -42,14 +38,11 @@ impl Reason {
     );
     /// A volume is in another zone.
     pub const VOLUME_ZONE: Self = Self::fixed("node(s) had no available volume zone");
-    /// Spread.
     pub const SPREAD: Self = Self::fixed("node(s) didn't match pod topology spread constraints");
     /// Spread, no label.
     pub const SPREAD_LABEL: Self =
         Self::fixed("node(s) didn't match pod topology spread constraints (missing required label)");
-    /// Pod affinity.
     pub const POD_AFFINITY: Self = Self::fixed("node(s) didn't match pod affinity rules");
-    /// Pod anti-affinity.
     pub const POD_ANTI_AFFINITY: Self = Self::fixed("node(s) didn't match pod anti-affinity rules");
     /// Anti-affinity of pods that are there.
     pub const EXISTING_ANTI_AFFINITY: Self = Self::fixed("node(s) didn't satisfy existing pods anti-affinity rules");
@@ -60,7 +53,7 @@ impl Reason {
 pub struct Refusal {
     /// Whether removing pods could help.
     pub preemptible: bool,
-    /// Why.
+    /// Why the node was refused.
     pub reasons: Vec<Reason>,
 }
 

@@ -56,7 +56,7 @@ impl Node {
         Ok(Self { name: name.to_owned(), host: host.to_owned(), port })
     }
 
-    /// `host:port`.
+    /// Address and port as one text, `host:port`.
     pub fn authority(&self) -> String {
         match self.host.parse::<IpAddr>() {
             Ok(IpAddr::V6(ip)) => format!("[{ip}]:{}", self.port),

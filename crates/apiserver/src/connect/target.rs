@@ -11,7 +11,6 @@ pub struct Target {
     pub path: String,
     /// Kind of the options, for admission.
     pub kind: &'static str,
-    /// The options.
     pub options: Value,
 }
 

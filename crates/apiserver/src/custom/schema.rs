@@ -144,7 +144,7 @@ impl Compiled {
 
 /// One version's schema as the request path asks for it.
 pub struct VersionSchema {
-    /// The definition's.
+    /// The schemas of the definition, shared by its versions.
     pub schemas: Arc<Schemas>,
     /// Which of them.
     pub version: String,

@@ -13,7 +13,6 @@ use crate::request::body::ApiBody;
 use crate::request::negotiate::{Accepted, View};
 use crate::request::order;
 
-/// An answer.
 pub type Answer = Response<ApiBody>;
 
 /// An answer with a body of this type.

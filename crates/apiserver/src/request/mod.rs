@@ -4,11 +4,7 @@ pub mod audit;
 pub mod body;
 pub mod headers;
 pub mod negotiate;
-<<<<<<< HEAD
 pub mod order;
-pub mod query;
-=======
->>>>>>> 013a16b (meta: queries and percent-encoded text are read and written in one place, by a kept crate)
 pub mod route;
 pub mod selectors;
 pub mod upgraded;

@@ -8,7 +8,7 @@ use kelson_meta::url::Query;
 /// What is to be made of an object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum View {
-    /// The object.
+    /// The object itself, all of it.
     #[default]
     Whole,
     /// `as=Table`, with its version.
@@ -20,16 +20,14 @@ pub enum View {
 /// The chosen form.
 #[derive(Debug, Clone, Copy)]
 pub struct Accepted {
-    /// Encoding.
     pub encoding: Encoding,
-    /// View.
     pub view: View,
-    /// Indented JSON.
+    /// JSON is indented, as for a browser.
     pub pretty: bool,
 }
 
 impl Accepted {
-    /// Plain JSON.
+    /// JSON of whole objects, not indented.
     pub const JSON: Self = Self { encoding: Encoding::Json, view: View::Whole, pretty: false };
 
     /// The answer's `Content-Type`.

@@ -16,11 +16,9 @@ pub struct RequestInfo {
     pub prefix: &'static str,
     /// API group; empty for the legacy group.
     pub group: String,
-    /// API version.
     pub version: String,
     /// Namespace; empty for cluster-scoped paths.
     pub namespace: String,
-    /// Plural resource.
     pub resource: String,
     /// Subresource; empty for none.
     pub subresource: String,

@@ -34,9 +34,7 @@ impl ParsedSelectors {
 /// Both selectors of a list, watch or collection delete of one kind.
 #[derive(Debug, Clone, Default)]
 pub struct Selectors {
-    /// By labels.
     pub labels: LabelSelector,
-    /// By fields.
     pub fields: FieldSelector,
 }
 

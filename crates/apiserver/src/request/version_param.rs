@@ -9,14 +9,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::catalog::Served;
 
-/// `resourceVersionMatch`.
+/// How a `resourceVersion` is meant (`resourceVersionMatch`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Match {
-    /// Not said.
+    /// The parameter is absent; what holds then depends on the others.
     Unset,
-    /// `NotOlderThan`.
     NotOlderThan,
-    /// `Exact`.
     Exact,
 }
 
@@ -65,7 +63,6 @@ impl Continue {
         let last = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
         Self { api_version: "meta.k8s.io/v1".into(), revision, last, begun_s }
     }
-    /// The token.
     pub fn token(&self) -> String {
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(self).unwrap_or_default())
     }

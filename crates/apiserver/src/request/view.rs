@@ -6,9 +6,7 @@ use kelson_meta::url::Query;
 /// What each row of a table carries of its object (`includeObject`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Include {
-    /// Nothing.
     None,
-    /// Its metadata.
     Metadata,
     /// All of it.
     Object,
@@ -17,7 +15,7 @@ pub enum Include {
 /// Choices for tables.
 #[derive(Debug, Clone, Copy)]
 pub struct ViewOptions {
-    /// `includeObject`.
+    /// How much of each object a Table's rows carry.
     pub include: Include,
     /// The server's clock, for ages.
     pub now: Timestamp,

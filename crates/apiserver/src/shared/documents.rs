@@ -16,7 +16,6 @@ pub struct Documents {
 /// A document and the tag of its content.
 #[derive(Clone)]
 pub struct Document {
-    /// Content.
     pub body: Bytes,
     /// `ETag`: a digest of the content.
     pub etag: HeaderValue,

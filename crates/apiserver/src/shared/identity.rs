@@ -31,7 +31,6 @@ const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 pub struct Auth {
     /// Proves who asks.
     pub authenticator: RequestAuthenticator,
-    /// Decides.
     pub authorizer: Arc<dyn Authorizer>,
     /// Bearer tokens, for TokenReview.
     pub tokens: Arc<dyn TokenAuthenticator>,

@@ -40,11 +40,8 @@ use crate::custom::registrar::Definitions;
 
 /// Everything requests share.
 pub struct Server {
-    /// Configuration.
     pub config: Config,
-    /// Objects.
     pub store: Store,
-    /// Served resources.
     pub catalog: Arc<Catalog>,
     /// Kinds that users define.
     pub definitions: Definitions,
@@ -54,25 +51,18 @@ pub struct Server {
     pub routes: Arc<Routes>,
     /// The store as others read it.
     pub objects: Arc<dyn Objects>,
-    /// Admission.
     pub admission: Chain,
-    /// Authorization.
     pub authorizer: Arc<dyn Authorizer>,
     /// What authentication and authorization are built of, for reviews and token requests.
     pub auth: Auth,
-    /// Wall clock.
     pub clock: Arc<dyn Clock>,
     /// Cluster IPs and node ports.
     pub services: Services,
     /// The way to kubelets.
     pub kubelets: Option<KubeletDialer>,
-    /// Counters.
     pub metrics: Metrics,
-    /// Readiness.
     pub health: Readiness,
-    /// Discovery documents.
     pub discovery: Documents,
-    /// OpenAPI documents.
     pub openapi: Documents,
     /// Who may run when.
     pub flow: Arc<dyn Flow>,

@@ -34,7 +34,7 @@ impl Readiness {
     pub fn is_ready(&self) -> bool {
         *self.ready.borrow()
     }
-    /// Follows readiness.
+    /// Tells every change of readiness as a whole.
     pub fn subscribe(&self) -> watch::Receiver<bool> {
         self.ready.subscribe()
     }

@@ -9,13 +9,10 @@ use crate::shared::context::RequestContext;
 
 /// What a write shows to admission, apart from the object itself.
 pub struct Admission<'a> {
-    /// The request.
     pub cx: &'a RequestContext,
-    /// Its resource.
     pub served: &'a Served,
     /// Kind of the object (a subresource's own, where it has one).
     pub kind: &'a Gvk,
-    /// Operation.
     pub operation: Operation,
     /// Name; empty on create with `generateName`.
     pub name: &'a str,

@@ -223,7 +223,7 @@ pub enum Refused {
     Exists,
     /// The object was deleted in between.
     Gone,
-    /// Anything else.
+    /// What any other failure answers.
     Status(Status),
 }
 

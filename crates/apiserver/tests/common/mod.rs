@@ -111,7 +111,7 @@ impl Lines {
             self.buffer.extend_from_slice(&frame.into_data().expect("data"));
         }
     }
-    /// `TYPE name`.
+    /// The next event of the watch as `TYPE name`.
     pub async fn event(&mut self) -> String {
         let event = self.next().await.expect("an event");
         format!(

@@ -104,7 +104,6 @@ impl Cluster {
     pub fn topologies(&self) -> &Topologies {
         &self.topologies
     }
-    /// Namespaces.
     pub fn namespaces(&mut self) -> &mut Namespaces {
         &mut self.namespaces
     }

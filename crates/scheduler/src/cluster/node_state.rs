@@ -6,7 +6,6 @@ use crate::view::{Capacity, Node, Pod, PodSpec};
 /// One node and what is on it.
 #[derive(Clone, Debug)]
 pub struct NodeState {
-    /// The node.
     pub node: Arc<Node>,
     /// Changes with everything that may change a verdict on this node.
     pub generation: u64,
@@ -16,7 +15,6 @@ pub struct NodeState {
     pub assumed_cpu: i64,
     /// Sum of memory, with assumed amounts.
     pub assumed_memory: i64,
-    /// The pods.
     pub pods: Vec<Arc<Pod>>,
     /// How many of them have pod affinity of any kind.
     pub with_affinity: usize,

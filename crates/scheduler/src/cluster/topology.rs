@@ -7,7 +7,7 @@ use crate::cluster::node_state::NodeState;
 /// The domain of nodes without the label.
 pub const NO_DOMAIN: u32 = u32::MAX;
 
-/// One label.
+/// What is known of the domains of one node label.
 #[derive(Debug)]
 pub struct Topology {
     key: Box<str>,

@@ -25,7 +25,7 @@ pub enum Outcome {
     Make {
         /// The node's position.
         node: usize,
-        /// Who goes.
+        /// Pods that would have to go from this node.
         victims: Vec<Arc<Pod>>,
     },
     /// It would not help; the sentence for people. An earlier promise is void.

@@ -24,7 +24,7 @@ pub struct Unfit {
     pub before: Option<String>,
     /// The reasons counted.
     pub tally: Tally,
-    /// Who refused.
+    /// The plugins that refused at least one node; what stirs them may help.
     pub plugins: PluginSet,
     /// Nodes where removing pods could help.
     pub preemptible: Vec<u32>,
@@ -37,12 +37,10 @@ impl Unfit {
     }
 }
 
-/// A decision.
 #[derive(Debug)]
 pub enum Decision {
     /// This node, by its position.
     Node(usize),
-    /// None.
     Unfit(Unfit),
 }
 

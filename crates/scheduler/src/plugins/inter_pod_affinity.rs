@@ -23,7 +23,6 @@ enum Kind {
     Affinity,
     /// Pods this one must not be near.
     Anti,
-    /// Preference.
     Score,
 }
 

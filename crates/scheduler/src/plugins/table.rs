@@ -93,7 +93,6 @@ impl Table {
         Self { plain: scoring(false), scaled: scoring(true), requeued, rows }
     }
 
-    /// The plugins.
     pub fn rows(&self) -> &[&'static dyn Plugin] {
         &self.rows
     }

@@ -49,7 +49,7 @@ impl Default for Config {
     }
 }
 
-/// Starts schedulers.
+/// What starts a scheduler; see [`Scheduler::start`].
 pub struct Scheduler;
 
 /// A running scheduler.

@@ -131,13 +131,12 @@ impl NodeSelector {
 /// `v1.PodAffinityTerm`: which pods count, and over which node label they are gathered.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PodTerm {
-    /// Pods.
     pub selector: LabelSelector,
     /// Namespaces by name, sorted.
     pub namespaces: Vec<Box<str>>,
     /// Namespaces by label.
     pub namespace_selector: Option<LabelSelector>,
-    /// Node label.
+    /// The node label whose values are the domains.
     pub topology_key: Box<str>,
 }
 

@@ -33,11 +33,8 @@ impl TaintEffect {
 /// `v1.Taint`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Taint {
-    /// Key.
     pub key: Box<str>,
-    /// Value.
     pub value: Box<str>,
-    /// Effect.
     pub effect: TaintEffect,
 }
 
@@ -51,9 +48,9 @@ impl Taint {
 /// Amounts by resource: CPU in thousandths, the rest in whole units (bytes, pieces).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Capacity {
-    /// CPU, milli.
+    /// Thousandths of a core.
     pub cpu: i64,
-    /// Memory, bytes.
+    /// Memory in whole bytes.
     pub memory: i64,
     /// Ephemeral storage, bytes.
     pub ephemeral: i64,
@@ -127,15 +124,12 @@ impl Capacity {
 /// `v1.Node`, what scheduling reads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Node {
-    /// Name.
     pub name: Box<str>,
     uid: Box<str>,
     resource_version: Box<str>,
-    /// Labels.
     pub labels: BTreeMap<String, String>,
-    /// Cordoned.
+    /// Cordoned: only pods that tolerate it are bound here.
     pub unschedulable: bool,
-    /// Taints.
     pub taints: Vec<Taint>,
     /// What pods may use in all.
     pub allocatable: Capacity,

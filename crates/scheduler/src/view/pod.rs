@@ -12,18 +12,14 @@ use super::spec::{self, PodSpec};
 pub struct ScheduledCondition {
     /// `Unschedulable`, `SchedulingGated`, `SchedulerError`.
     pub reason: Box<str>,
-    /// For people.
     pub message: Box<str>,
 }
 
 /// `v1.Pod`, what scheduling reads.
 #[derive(Clone, Debug)]
 pub struct Pod {
-    /// Name.
     pub name: Box<str>,
-    /// UID.
     pub uid: Arc<str>,
-    /// Resource version.
     pub resource_version: Box<str>,
     /// What its template decides, its namespace and its labels.
     pub spec: Arc<PodSpec>,
@@ -44,7 +40,6 @@ pub struct Pod {
 }
 
 impl Pod {
-    /// Its namespace.
     pub fn namespace(&self) -> &str {
         &self.spec.namespace
     }

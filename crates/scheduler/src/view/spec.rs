@@ -22,7 +22,6 @@ pub struct HostPort {
     pub ip: Box<str>,
     /// `TCP`, `UDP`, `SCTP`.
     pub protocol: Box<str>,
-    /// Number.
     pub port: i32,
 }
 
@@ -38,7 +37,6 @@ impl HostPort {
 /// What a pod asks of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Requests {
-    /// As asked.
     pub asked: Capacity,
     /// CPU with an assumed amount for containers that ask for none, milli.
     pub assumed_cpu: i64,
@@ -49,13 +47,13 @@ pub struct Requests {
 /// `v1.TopologySpreadConstraint`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct SpreadConstraint {
-    /// Allowed difference.
+    /// By how many pods two domains may differ.
     pub max_skew: i64,
-    /// Node label.
+    /// The node label whose values are the domains.
     pub topology_key: Box<str>,
     /// `DoNotSchedule` rather than `ScheduleAnyway`.
     pub hard: bool,
-    /// Pods counted.
+    /// Which pods are counted in a domain.
     pub selector: LabelSelector,
     /// Domains below which the least count is taken as zero.
     pub min_domains: usize,
@@ -77,25 +75,20 @@ pub struct ClaimRef {
 /// All that scheduling reads of a pod but its identity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct PodSpec {
-    /// Namespace.
     pub namespace: Box<str>,
-    /// Labels.
     pub labels: BTreeMap<String, String>,
     /// Kind and name of the controlling owner, where spreading by default follows it.
     pub owner: Option<(Box<str>, Box<str>)>,
     /// Which scheduler it is for.
     pub scheduler_name: Box<str>,
-    /// Priority.
     pub priority: i32,
-    /// `preemptionPolicy: Never`.
+    /// `preemptionPolicy: Never`: it waits for room and takes none from others.
     pub never_preempts: bool,
-    /// Scheduling gates.
+    /// Names of gates; with any left, the pod is not yet looked at.
     pub gates: Vec<Box<str>>,
-    /// Resources.
     pub requests: Requests,
     /// Ports on the node.
     pub ports: Vec<HostPort>,
-    /// `nodeSelector`.
     pub node_selector: BTreeMap<String, String>,
     /// Required node affinity.
     pub node_affinity: Option<NodeSelector>,
@@ -103,7 +96,6 @@ pub struct PodSpec {
     pub only_nodes: Option<Vec<Box<str>>>,
     /// Preferred node affinity and weights.
     pub node_preferences: Vec<(i64, NodeSelectorTerm)>,
-    /// Tolerations.
     pub tolerations: Vec<Toleration>,
     /// Required pod affinity.
     pub affinity: Vec<PodTerm>,
@@ -111,13 +103,11 @@ pub struct PodSpec {
     pub anti_affinity: Vec<PodTerm>,
     /// Preferred pod affinity, and anti-affinity with weights below zero.
     pub preferences: Vec<(i64, PodTerm)>,
-    /// Spread constraints.
     pub spread: Vec<SpreadConstraint>,
     /// Images of all containers and image volumes, one entry each.
     pub images: Vec<Box<str>>,
     /// How many containers, init containers included.
     pub containers: i64,
-    /// Claims.
     pub claims: Vec<ClaimRef>,
 }
 

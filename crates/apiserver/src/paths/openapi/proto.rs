@@ -70,7 +70,6 @@ fn any(value: &Value) -> Message {
     out
 }
 
-/// The document.
 pub fn document(value: &Value) -> Vec<u8> {
     let mut out = Message::default();
     out.text(1, &value["swagger"]);

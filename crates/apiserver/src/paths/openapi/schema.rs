@@ -9,12 +9,10 @@ use serde_json::{Map, Value, json};
 use super::parameters::Shared;
 use crate::catalog::{ObjectSchema, Served};
 
-/// Which OpenAPI.
+/// Which form of OpenAPI is written; they differ in references and nullability.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Version {
-    /// Swagger 2.0.
     V2,
-    /// OpenAPI 3.0.
     V3,
 }
 
@@ -31,7 +29,7 @@ pub struct Collector {
 const META: &str = "io.k8s.apimachinery.pkg.apis.meta.v1";
 
 impl Collector {
-    /// Nothing yet.
+    /// Which form of OpenAPI is written; they differ in references and nullability.
     pub fn new(version: Version) -> Self {
         let mut kinds: HashMap<TypeId, Vec<Value>> = HashMap::new();
         for (group, version, kind, ty) in Schema::builtin().kinds() {
@@ -47,7 +45,7 @@ impl Collector {
             shared: Shared::default(),
         }
     }
-    /// Which OpenAPI.
+    /// Which form of OpenAPI is written; they differ in references and nullability.
     pub fn version(&self) -> Version {
         self.version
     }

@@ -43,7 +43,7 @@ pub struct Join {
     pub server: String,
     /// CA that its certificate leads to.
     pub ca_pem: String,
-    /// Bootstrap token.
+    /// The bootstrap token with which the node joins.
     pub token: Token,
     /// What all nodes know alike.
     pub cluster: ClusterSettings,

@@ -182,7 +182,6 @@ pub struct AgentArgs {
 pub enum CredentialProviderCommand {
     /// Run the plugins that match an image, and show what they answer without showing a credential.
     Check {
-        /// The image.
         #[arg(value_name = "IMAGE")]
         image: String,
         /// CredentialProviderConfig, a file or a directory; without it, that of the node in the data directory.
@@ -201,7 +200,7 @@ pub enum CredentialProviderCommand {
 pub enum ImageCommand {
     /// Load image archives (docker save or OCI layout) into a running node.
     Import {
-        /// The archives.
+        /// Archives of images, as `docker save` or `ctr image export` write them.
         #[arg(required = true, value_name = "FILE")]
         files: Vec<PathBuf>,
         /// The node's data directory.

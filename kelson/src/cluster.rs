@@ -60,7 +60,7 @@ struct KubeletConfiguration {
 pub struct Known {
     /// CA of the API server, PEM.
     pub ca: String,
-    /// The rest.
+    /// What a node must know of the cluster to join it.
     #[serde(flatten)]
     pub settings: ClusterSettings,
 }
@@ -76,7 +76,7 @@ impl Known {
         }
     }
 
-    /// Keeps it.
+    /// Writes it into the data directory, durably.
     pub fn save(&self, dir: &Path) -> anyhow::Result<()> {
         let file = dir.join(KNOWN_FILE);
         Ok(kelson_pki::write_secret(&file, &serde_json::to_vec_pretty(self)?, true)?)

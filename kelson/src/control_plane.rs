@@ -231,7 +231,7 @@ pub struct Dns {
 }
 
 impl Dns {
-    /// Ends it.
+    /// Tells the server and what feeds it to end.
     pub fn shutdown(&self) {
         self.tasks.token().cancel();
         self.server.shutdown();

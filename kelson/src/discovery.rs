@@ -35,7 +35,7 @@ enum Fault {
     Wait(anyhow::Error),
     /// It can, soon or never.
     Soon(anyhow::Error),
-    /// It cannot.
+    /// Asking again cannot help, because of this.
     Never(anyhow::Error),
 }
 

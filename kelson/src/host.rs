@@ -11,7 +11,6 @@ use crate::args::NodeArgs;
 pub struct NodeIdentity {
     /// Name of the Node object.
     pub name: String,
-    /// Its address.
     pub address: IpAddr,
 }
 

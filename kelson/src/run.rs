@@ -37,7 +37,7 @@ fn need_root(hint: &str) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `kelson server`.
+/// Runs `kelson server` to its end.
 pub fn server(args: ServerArgs) -> anyhow::Result<()> {
     logging::init(&args.log.log_level)?;
     if !args.disable_agent {
@@ -92,7 +92,7 @@ async fn with_node(
     }
 }
 
-/// `kelson agent`.
+/// Runs `kelson agent` to its end.
 pub fn agent(args: AgentArgs) -> anyhow::Result<()> {
     logging::init(&args.log.log_level)?;
     agent::check(&args.node)?;
@@ -117,7 +117,7 @@ pub fn agent(args: AgentArgs) -> anyhow::Result<()> {
     })
 }
 
-/// `kelson kubelet`.
+/// Runs `kelson kubelet` to its end.
 pub fn kubelet(args: KubeletArgs) -> anyhow::Result<()> {
     logging::init(&args.log.log_level)?;
     let plan = kubelet::Plan::of(&args)?;

@@ -27,9 +27,9 @@ const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 /// A token in its two halves. Never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
-    /// Public half.
+    /// The public half, before the point.
     pub id: String,
-    /// Secret half.
+    /// The secret half, after the point.
     pub secret: String,
 }
 
@@ -111,7 +111,7 @@ async fn store(client: &Client, token: &Token, expires: Option<Timestamp>, descr
     Ok(())
 }
 
-/// `kelson token`.
+/// Runs a subcommand of `kelson token`.
 pub async fn run(command: TokenCommand) -> anyhow::Result<()> {
     match command {
         TokenCommand::Create { ttl, description, print_join_command, data_dir } => {

@@ -9,7 +9,7 @@ use crate::{Outcome, Subject, SubjectKind};
 /// What a test needs beyond an API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Needs {
-    /// Any subject.
+    /// Nothing: an API server is enough.
     Api,
     /// A node that runs containers.
     Node,
@@ -19,13 +19,12 @@ pub enum Needs {
     OwnNode,
 }
 
-/// One test.
 pub struct Test {
-    /// Name, `area::what`.
+    /// Its area and what holds, as `area::what`.
     pub name: &'static str,
     /// What it needs.
     pub needs: Needs,
-    /// The body.
+    /// What it does; the subject is up by then.
     pub run: fn(&Subject) -> Outcome,
 }
 

@@ -19,9 +19,7 @@ pub struct Kubectl {
 /// What a command printed, and its exit code.
 #[derive(Clone, Debug)]
 pub struct Output {
-    /// Standard output.
     pub stdout: String,
-    /// Standard error.
     pub stderr: String,
     /// Exit code; -1 when a signal ended it.
     pub code: i32,
@@ -112,7 +110,7 @@ impl Kubectl {
         Ok(out.stdout)
     }
 
-    /// Reads JSON.
+    /// Runs kubectl and reads what it writes as JSON.
     pub fn json(&self, args: &[&str]) -> anyhow::Result<Value> {
         let mut all = args.to_vec();
         all.extend(["-o", "json"]);

@@ -16,7 +16,6 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// A network namespace with an address, a default route through this machine, and nothing else.
 pub struct Machine {
-    /// Its address.
     pub address: String,
     netns: String,
     cable: String,
@@ -80,7 +79,7 @@ fn output(command: &mut Command) -> anyhow::Result<String> {
 
 /// A `kelson agent` with a directory of its own.
 pub struct Agent {
-    /// Its directory.
+    /// What the machine keeps, removed at its end.
     pub dir: PathBuf,
     args: Vec<String>,
     netns: Option<String>,

@@ -19,21 +19,18 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 /// Somebody who may pull.
 #[derive(Clone, Copy, Debug)]
 pub struct User {
-    /// Name.
     pub name: &'static str,
-    /// Password.
     pub password: &'static str,
     /// Its bcrypt hash, the only kind the registry takes.
     hash: &'static str,
 }
 
-/// One user.
 pub const PULLER: User = User {
     name: "puller",
     password: "sw0rdfish-Puller-7Qx2",
     hash: "$2b$05$abcdefghijklmnopqrstuuiyEFtkl1dMy/KS1rXq4TeNzcsqafEhy",
 };
-/// Another user.
+/// A second user, so that one may ask for the images of the other.
 pub const TENANT: User = User {
     name: "tenant",
     password: "hunter2-Tenant-9Zk4",
@@ -54,7 +51,7 @@ impl User {
 
 /// A running registry; ends when dropped.
 pub struct Registry {
-    /// `127.0.0.1:PORT`.
+    /// Address and port in names of images.
     pub host: String,
     dir: tempfile::TempDir,
     child: Child,
@@ -200,7 +197,7 @@ fn tar_entries(path: &Path) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
     Ok(found)
 }
 
-/// Hex SHA-256.
+/// SHA-256 in hexadecimal digits, as digests are written.
 pub fn hex(data: &[u8]) -> String {
     format!("{:x}", Sha256::digest(data))
 }

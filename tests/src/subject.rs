@@ -30,7 +30,6 @@ pub enum SubjectKind {
 
 /// A running subject.
 pub struct Subject {
-    /// Which one.
     pub kind: SubjectKind,
     /// kubectl as cluster administrator.
     pub kubectl: Kubectl,
@@ -41,7 +40,7 @@ pub struct Subject {
 
 /// A `kelson server` of ours, with a directory of its own.
 pub struct Process {
-    /// Its directory.
+    /// What the subject keeps, removed at its end.
     pub dir: PathBuf,
     /// Port of its API.
     pub port: u16,
@@ -152,7 +151,7 @@ impl Process {
         Kubectl::new(self.dir.join("admin.kubeconfig"))
     }
 
-    /// Process id.
+    /// Its process, where it runs as one of ours.
     pub fn pid(&self) -> anyhow::Result<u32> {
         let child = self.child.lock().expect("no test panics while it holds this");
         Ok(child.as_ref().context("not running")?.id())

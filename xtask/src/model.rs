@@ -40,7 +40,6 @@ pub struct Field {
     pub default: String,
 }
 
-/// One struct.
 #[derive(Debug)]
 pub struct Type {
     pub package: String,
@@ -50,7 +49,7 @@ pub struct Type {
     pub fields: Vec<Field>,
 }
 
-/// Everything.
+/// All that was read of the definitions.
 #[derive(Debug, Default)]
 pub struct Model {
     pub types: Vec<Type>,

@@ -89,7 +89,7 @@ impl Refs {
     }
 }
 
-/// Renders `types.rs`.
+/// The text of the generated file `types.rs`.
 pub fn render(model: &Model) -> Result<String> {
     let (mut pool, mut refs) = (Pool::default(), Refs::default());
     let (mut types, mut fields, mut names) = (String::new(), String::new(), String::new());

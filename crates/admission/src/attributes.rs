@@ -13,7 +13,7 @@ pub enum Operation {
     Create = 1,
     /// A change, also by patch.
     Update = 2,
-    /// A deletion.
+    /// An object is deleted, or all of a collection.
     Delete = 4,
     /// A connection to a subresource (exec, attach, port-forward, proxy).
     Connect = 8,
@@ -38,11 +38,8 @@ pub struct Operations(u8);
 impl Operations {
     /// Making new objects.
     pub const CREATE: Self = Self(1);
-    /// Update.
     pub const UPDATE: Self = Self(2);
-    /// Delete.
     pub const DELETE: Self = Self(4);
-    /// Connect.
     pub const CONNECT: Self = Self(8);
     /// Create and update: what most plugins handle.
     pub const WRITE: Self = Self(3);
@@ -61,7 +58,6 @@ impl Operations {
 /// A request under admission. The object moves in and, perhaps changed, out again.
 #[derive(Debug)]
 pub struct Attributes<'a> {
-    /// Operation.
     pub operation: Operation,
     /// Kind of `object` (for a subresource, the subresource's kind, e.g. `Binding`).
     pub kind: &'a Gvk,
@@ -77,7 +73,7 @@ pub struct Attributes<'a> {
     pub object: Option<Value>,
     /// The stored object (update, delete).
     pub old_object: Option<&'a Value>,
-    /// Who asks.
+    /// Who asks, after impersonation.
     pub user: &'a UserInfo,
     /// Nothing will be stored: plugins must have no side effects.
     pub dry_run: bool,

@@ -38,7 +38,7 @@ pub trait Plugin: Send + Sync {
     fn admit(&self, _attributes: &mut Attributes<'_>, _notes: &mut Notes) -> Result<(), Status> {
         Ok(())
     }
-    /// Validating pass.
+    /// Judges the object as it would be stored.
     fn validate(&self, _attributes: &Attributes<'_>, _notes: &mut Notes) -> Result<(), Status> {
         Ok(())
     }
@@ -51,11 +51,11 @@ pub trait Plugin: Send + Sync {
 /// Hooks that wait.
 #[async_trait]
 pub trait AsyncPlugin: Send + Sync {
-    /// Mutating pass.
+    /// May change the object before it is validated.
     async fn admit(&self, _attributes: &mut Attributes<'_>, _notes: &mut Notes) -> Result<(), Status> {
         Ok(())
     }
-    /// Validating pass.
+    /// Judges the object as it would be stored.
     async fn validate(&self, _attributes: &Attributes<'_>, _notes: &mut Notes) -> Result<(), Status> {
         Ok(())
     }

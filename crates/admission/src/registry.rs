@@ -30,7 +30,6 @@ pub enum BuildError {
     Unknown {
         /// The flag that names it.
         flag: &'static str,
-        /// The name.
         name: String,
     },
     /// A plugin of upstream's that this version does not have yet.
@@ -39,10 +38,10 @@ pub enum BuildError {
     /// Both wanted and not.
     #[error("[{0}] in enable-admission-plugins and disable-admission-plugins overlapped")]
     Overlap(String),
-    /// Configured wrongly.
+    /// A plugin refuses its configuration.
     #[error("couldn't init admission plugin {name:?}: {why}")]
     Configuration {
-        /// The plugin.
+        /// Which plugin it is.
         name: String,
         /// What is wrong.
         why: String,

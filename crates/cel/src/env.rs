@@ -43,7 +43,7 @@ pub struct EnvBuilder(Inner);
 pub enum CompileError {
     /// It is no expression, or its types do not fit. `Display` is what upstream puts behind `compilation failed: `.
     Issues {
-        /// The expression.
+        /// The text that is compiled, for messages.
         source: String,
         /// At least one.
         issues: Vec<Issue>,
@@ -105,7 +105,7 @@ impl EnvBuilder {
         self.0.mutations = true;
         self
     }
-    /// The environment.
+    /// Fixes what was declared; expressions are compiled against it.
     pub fn build(self) -> Env {
         Env(Arc::new(self.0))
     }

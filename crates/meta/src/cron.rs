@@ -202,7 +202,7 @@ fn number(text: &str, bounds: &Bounds) -> Result<u32, String> {
     }
 }
 
-/// `1h30m`-like spans.
+/// Reads spans such as `1h30m`.
 fn duration(text: &str) -> Option<SignedDuration> {
     let mut rest = text;
     let mut nanos = 0f64;

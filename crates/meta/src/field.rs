@@ -37,7 +37,6 @@ impl fmt::Display for FieldPath {
 /// The kind of a field error; its text forms are part of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldErrorKind {
-    /// `Not found`
     NotFound,
     /// `Required value`
     Required,
@@ -47,11 +46,8 @@ pub enum FieldErrorKind {
     Invalid,
     /// `Unsupported value`
     NotSupported,
-    /// `Forbidden`
     Forbidden,
-    /// `Too long`
     TooLong,
-    /// `Too many`
     TooMany,
     /// `Internal error`
     Internal,

@@ -96,11 +96,9 @@ impl Errors {
             }
         }
     }
-    /// `Duplicate value`.
     pub fn duplicate(&mut self, p: &Path<'_>, value: impl Serialize) {
         self.0.duplicate(&p.field(), value);
     }
-    /// `Not found`.
     pub fn not_found(&mut self, p: &Path<'_>, value: impl Serialize) {
         self.0.not_found(&p.field(), value);
     }
@@ -108,15 +106,12 @@ impl Errors {
     pub fn not_supported(&mut self, p: &Path<'_>, value: impl Serialize, supported: &[&str]) {
         self.0.not_supported(&p.field(), value, supported);
     }
-    /// `Forbidden: detail`.
     pub fn forbidden(&mut self, p: &Path<'_>, detail: impl Into<String>) {
         self.0.forbidden(&p.field(), detail);
     }
-    /// `Too long`.
     pub fn too_long(&mut self, p: &Path<'_>, max_bytes: usize) {
         self.0.too_long(&p.field(), max_bytes);
     }
-    /// `Too many`.
     pub fn too_many(&mut self, p: &Path<'_>, actual: usize, max: usize) {
         self.0.too_many(&p.field(), actual, max);
     }

@@ -8,13 +8,10 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
-    /// TCP
     #[serde(alias = "TCP")]
     Tcp,
-    /// UDP
     #[serde(alias = "UDP")]
     Udp,
-    /// SCTP
     #[serde(alias = "SCTP")]
     Sctp,
 }

@@ -17,9 +17,7 @@ use crate::{Key, PkiError, PublicKey, file, pem};
 pub enum San {
     /// A DNS name.
     Dns(String),
-    /// An address.
     Ip(IpAddr),
-    /// A URI.
     Uri(String),
     /// A mail address.
     Email(String),
@@ -45,7 +43,7 @@ pub struct LeafSpec<'a> {
     pub organizations: &'a [String],
     /// Names a server answers to.
     pub sans: &'a [San],
-    /// Usage.
+    /// What it may be used for, its extended key usage.
     pub purpose: Purpose,
     /// Lifetime from now; cut to the CA's own end.
     pub lifetime: Duration,
@@ -63,7 +61,7 @@ pub struct Issued {
 /// What is read from a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CertInfo {
-    /// `CN`.
+    /// The subject's `CN`, a user's or node's name.
     pub common_name: String,
     /// `O` values in order.
     pub organizations: Vec<String>,

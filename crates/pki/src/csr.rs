@@ -13,7 +13,7 @@ const REQUEST_MAX_BYTES: usize = 64 * 1024;
 /// A parsed request whose self-signature has been verified.
 #[derive(Clone, Debug)]
 pub struct CertificateRequest {
-    /// `CN`.
+    /// The subject's `CN`, a user's or node's name.
     pub common_name: String,
     /// `O` values in order.
     pub organizations: Vec<String>,

@@ -125,13 +125,11 @@ pub(crate) fn name(common_name: &str, organizations: &[String]) -> Vec<u8> {
     tlv(SEQUENCE, &rdns)
 }
 
-/// One `Extension`.
 pub(crate) fn extension(oid: &[u8], critical: bool, value: &[u8]) -> Vec<u8> {
     let flag = if critical { tlv(BOOLEAN, &[0xff]) } else { Vec::new() };
     sequence(&[&object_id(oid), &flag, &octets(value)])
 }
 
-/// `BasicConstraints`.
 pub(crate) fn basic_constraints(ca: bool) -> Vec<u8> {
     if ca { sequence(&[&tlv(BOOLEAN, &[0xff])]) } else { sequence(&[]) }
 }

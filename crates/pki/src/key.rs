@@ -98,7 +98,7 @@ impl Key {
         &self.public
     }
 
-    /// For rustls.
+    /// The key in the form that rustls signs with.
     pub fn signing(&self) -> Arc<dyn SigningKey> {
         self.signing.clone()
     }
@@ -160,7 +160,7 @@ impl PublicKey {
         }
         if keys.is_empty() { Err(PkiError::malformed("public key", "no key found")) } else { Ok(keys) }
     }
-    /// DER SubjectPublicKeyInfo.
+    /// The public half, a DER SubjectPublicKeyInfo.
     pub fn spki(&self) -> &[u8] {
         &self.spki
     }
@@ -181,7 +181,7 @@ impl PublicKey {
     pub(crate) fn identifier(&self) -> Vec<u8> {
         Sha256::digest(&self.raw)[..20].to_vec()
     }
-    /// PEM form.
+    /// The private key as PEM (PKCS#8); a secret.
     pub fn to_pem(&self) -> String {
         pem::pem_block("PUBLIC KEY", &self.spki)
     }

@@ -16,7 +16,6 @@ pub enum UserCredential {
     CertificateFiles {
         /// Certificate, or certificate and key in one.
         cert: PathBuf,
-        /// Key.
         key: PathBuf,
     },
     /// A bearer token.
@@ -40,7 +39,7 @@ pub struct Kubeconfig {
     pub cluster: String,
     /// Name of the user entry.
     pub user: String,
-    /// `https://HOST:PORT`.
+    /// The API server, as `https://HOST:PORT`.
     pub server: String,
     /// CA bundle the server's certificate is checked with.
     pub ca_pem: String,

@@ -39,7 +39,7 @@ pub enum PkiError {
     /// A file could not be read or written.
     #[error("{path}: {source}")]
     File {
-        /// Which file.
+        /// Which file it was.
         path: std::path::PathBuf,
         /// The operating system's reason.
         source: std::io::Error,

@@ -22,10 +22,8 @@ pub enum Protocol {
     #[default]
     #[serde(rename = "TCP")]
     Tcp,
-    /// UDP.
     #[serde(rename = "UDP")]
     Udp,
-    /// SCTP.
     #[serde(rename = "SCTP")]
     Sctp,
 }

@@ -9,7 +9,7 @@ use kelson_meta::ObjectKey;
 
 use crate::model::{EndpointSlice, Family, Hints, LABEL_HEADLESS, LABEL_PROXY_NAME, Protocol, Service, TrafficPolicy};
 
-/// Upstream's `DefaultClientIPServiceAffinitySeconds`.
+/// Upstream's default, `DefaultClientIPServiceAffinitySeconds`.
 const AFFINITY_SECONDS_DEFAULT: u32 = 10_800;
 
 /// What the choice of endpoints needs to know of the node.

@@ -10,7 +10,7 @@ use crate::evaluator::Evaluator;
 use crate::quota::Quota;
 use crate::scope::Requirement;
 
-/// A write.
+/// A write whose usage is to be charged.
 #[derive(Clone, Copy, Debug)]
 pub struct Change<'a> {
     /// How its objects are counted.
@@ -23,7 +23,6 @@ pub struct Change<'a> {
     pub new: &'a Value,
     /// The object as it is stored; null where there is none.
     pub old: &'a Value,
-    /// The time.
     pub now: Timestamp,
 }
 

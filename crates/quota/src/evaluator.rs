@@ -26,16 +26,14 @@ const PLAIN: &[&str] = &["configmaps", "resourcequotas", "replicationcontrollers
 pub enum Operation {
     /// A new object.
     Create,
-    /// A change.
+    /// An object takes the place of another.
     Update,
 }
 
 /// How the objects of one resource are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evaluator {
-    /// Pods.
     Pods,
-    /// Services.
     Services,
     /// Claims of volumes.
     Claims,

@@ -7,10 +7,9 @@ use crate::amounts::Amounts;
 use crate::evaluator::Evaluator;
 use crate::scope::Requirement;
 
-/// A ResourceQuota.
+/// What is read of a ResourceQuota.
 #[derive(Clone, Debug)]
 pub struct Quota {
-    /// Name.
     pub name: String,
     /// Which objects it is about; all must hold.
     pub scopes: Vec<Requirement>,
@@ -23,7 +22,6 @@ pub struct Quota {
 }
 
 impl Quota {
-    /// Reads one.
     pub fn read(object: &Value) -> Self {
         let spec = &object["spec"];
         let plain = items(&spec["scopes"]).iter().map(|s| Requirement::exists(text(s)));

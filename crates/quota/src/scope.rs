@@ -13,7 +13,7 @@ pub struct Requirement {
     pub scope: String,
     /// `In`, `NotIn`, `Exists`, `DoesNotExist`
     pub operator: String,
-    /// Operands.
+    /// Operands of the operator; none for `Exists`.
     pub values: Vec<String>,
 }
 

@@ -12,7 +12,6 @@ use crate::strategy::{Context, Strategy};
 use crate::table::{age, name};
 use crate::tree::{at_mut, default_to, ensure, flag, items, present, set, text};
 
-/// APIServices.
 pub struct ApiServices;
 
 static OPTIONS: std::sync::LazyLock<Options> = std::sync::LazyLock::new(|| Options {

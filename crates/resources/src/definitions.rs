@@ -11,7 +11,6 @@ use crate::strategy::{Context, Strategy, base_status_update};
 use crate::text::Texts;
 use crate::tree::{ensure, same, set};
 
-/// CustomResourceDefinitions.
 pub struct CustomResourceDefinitions;
 
 static OPTIONS: std::sync::LazyLock<Options> = std::sync::LazyLock::new(|| Options {

@@ -18,9 +18,8 @@ pub struct GroupVersion {
 /// One served resource.
 #[derive(Debug)]
 pub struct Resource {
-    /// API group.
+    /// The API group, empty for the core group.
     pub group: &'static str,
-    /// Version.
     pub version: &'static str,
     /// Kind of its objects.
     pub kind: &'static str,
@@ -28,13 +27,12 @@ pub struct Resource {
     pub plural: &'static str,
     /// Singular name, as kubectl shows it.
     pub singular: &'static str,
-    /// Short names.
     pub short_names: &'static [&'static str],
     /// Categories, such as `all`.
     pub categories: &'static [&'static str],
     /// Whether objects live in namespaces.
     pub namespaced: bool,
-    /// Verbs, sorted.
+    /// The verbs that discovery tells, sorted.
     pub verbs: &'static [&'static str],
     /// The published hash of the storage version; empty for resources that are not stored.
     pub storage_version_hash: &'static str,
@@ -55,7 +53,7 @@ pub struct Subresource {
     pub version: &'static str,
     /// Whether its objects live in namespaces.
     pub namespaced: bool,
-    /// Verbs, sorted.
+    /// The verbs that discovery tells, sorted.
     pub verbs: &'static [&'static str],
 }
 

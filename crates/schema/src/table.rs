@@ -36,7 +36,7 @@ pub enum Kind {
     Int32,
     /// 64-bit signed integer.
     Int64,
-    /// 64-bit float.
+    /// A 64-bit floating point number.
     Double,
     /// Text, or one of a named set of words.
     String,
@@ -46,7 +46,7 @@ pub enum Kind {
     Time,
     /// `meta/v1.MicroTime`: RFC 3339 with six digits.
     MicroTime,
-    /// `meta/v1.Duration`: `1h2m3s`.
+    /// A `meta/v1.Duration` such as `1h2m3s`.
     Duration,
     /// `resource.Quantity`: canonical text.
     Quantity,
@@ -60,7 +60,6 @@ pub enum Kind {
     Json,
     /// Any JSON value, with no protobuf form (table cells).
     Any,
-    /// A struct.
     Struct(TypeId),
     /// `JSONSchemaPropsOrBool` around the schema type.
     SchemaOrBool(TypeId),
@@ -90,7 +89,7 @@ pub enum ListType {
 /// How a struct or map is owned by appliers when the field itself says so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MapType {
-    /// One value.
+    /// One value that is replaced whole.
     Atomic,
     /// Field by field.
     Granular,
@@ -142,7 +141,6 @@ impl Schema {
         KINDS.iter().map(|row| (text(row.0), text(row.1), text(row.2), TypeId(row.3)))
     }
 
-    /// All types.
     pub fn types(&self) -> impl Iterator<Item = TypeId> {
         (0..TYPES.len() as u16).map(TypeId)
     }
@@ -179,7 +177,7 @@ impl TypeId {
         &TYPES[self.0 as usize]
     }
 
-    /// `PodSpec`.
+    /// The type's own name, such as `PodSpec`.
     pub fn name(self) -> &'static str {
         text(self.row().1)
     }
@@ -336,7 +334,6 @@ impl Field {
         u32::from(self.row().1)
     }
 
-    /// The type.
     pub fn ty(self) -> FieldType {
         FieldType(self.row().3)
     }

@@ -28,10 +28,9 @@ const KEPT_MAX: usize = 1000;
 /// flood of reviews.
 const REVIEWS_MAX: usize = 16;
 
-/// A caller.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Caller {
-    /// User name.
+    /// As the API server names the user.
     pub name: String,
     /// Groups, `system:authenticated` or `system:unauthenticated` among them.
     pub groups: Vec<String>,
@@ -50,7 +49,6 @@ pub enum Attributes {
     Path {
         /// `get`, `post` …
         verb: &'static str,
-        /// The path.
         path: String,
     },
     /// A subresource of a node.

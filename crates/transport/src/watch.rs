@@ -19,9 +19,8 @@ pub struct TakesObjects;
 /// An object as its readers in one process share it.
 #[derive(Clone, Debug)]
 pub enum SharedObject {
-    /// Its JSON.
+    /// The object's JSON as it was sent.
     Text(Bytes),
-    /// Its tree.
     Tree(Arc<Value>),
     /// The tree of an object of which its `meta.k8s.io` `PartialObjectMetadata` of this version is shown.
     Metadata(Arc<Value>, &'static str),
@@ -51,7 +50,7 @@ impl SharedObject {
 pub enum WatchItem {
     /// Whole frames, one a line.
     Frames(Bytes),
-    /// A change.
+    /// An object was added, changed or removed.
     Object {
         /// `ADDED`, `MODIFIED` or `DELETED`.
         kind: &'static str,

@@ -15,7 +15,7 @@ use serde_json::Value;
 /// How long a pod may take to get over a fault: the kubelet's own back-off doubles from ten seconds.
 pub const RECOVERY: Duration = Duration::from_secs(150);
 
-/// The cluster.
+/// A cluster with a registry that asks for credentials.
 pub struct World {
     pub registry: Registry,
     pub server: Process,

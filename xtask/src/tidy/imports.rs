@@ -125,7 +125,7 @@ struct Use {
     path: Vec<String>,
     /// What it is called here.
     name: String,
-    /// `pub use`.
+    /// Whether it is a `pub use`, through which others import.
     handed_on: bool,
 }
 

@@ -19,7 +19,6 @@ const HEAD: &str =
 pub struct Limits(Measures);
 
 impl Limits {
-    /// Reads them.
     pub fn read(tree: &Tree) -> Result<Self> {
         let mut limits = Measures::new();
         for line in tree.other(PATH)?.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty()) {

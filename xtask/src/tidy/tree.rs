@@ -25,12 +25,11 @@ pub struct File {
     pub own: String,
 }
 
-/// The repository.
+/// The repository's files as the rules read them.
 #[derive(Debug)]
 pub struct Tree {
-    /// Its root.
     pub root: PathBuf,
-    /// Rust files.
+    /// Rust files with what is known of each.
     pub files: Vec<File>,
     /// Paths of all other files.
     pub others: Vec<String>,

@@ -22,7 +22,7 @@ pub struct PodNodeSelector {
     configured: BTreeMap<String, Labels>,
 }
 
-/// `a=b,c=d`
+/// Reads labels as `a=b,c=d`.
 fn parse(selector: &str) -> Result<Labels, String> {
     let pairs = selector.split(',').map(str::trim).filter(|p| !p.is_empty());
     pairs

@@ -14,7 +14,7 @@ pub(crate) use estimate::{Sizes, estimate};
 pub(crate) enum Rule {
     /// 1, as everything that takes as long whatever its arguments are.
     One,
-    /// That much.
+    /// A price that depends on nothing.
     Fixed(u64),
     /// A selector that is parsed into requirements.
     Selector,
@@ -42,7 +42,6 @@ pub(crate) enum Rule {
     Quote,
     Format,
     InList,
-    /// `==`.
     Equal,
     /// `!=` and the order of text and bytes.
     Compare,

@@ -3,7 +3,7 @@
 /// From the least to the most something can cost, or be long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Range {
-    /// At least.
+    /// What it costs in the best case.
     pub min: u64,
     /// At most; `u64::MAX` when nothing bounds it.
     pub max: u64,

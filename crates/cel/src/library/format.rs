@@ -210,7 +210,7 @@ fn fixed(d: f64, digits: usize) -> String {
     out
 }
 
-/// `1.500000×10⁰³`.
+/// As `%e` writes it, such as `1.500000×10⁰³`.
 fn scientific(d: f64, digits: usize) -> String {
     if let Some(s) = special(d) {
         return s;

@@ -29,7 +29,6 @@ pub enum ListKind {
 pub enum Format {
     /// `date`: midnight UTC of the day.
     Date,
-    /// `date-time`.
     DateTime,
 }
 
@@ -38,27 +37,27 @@ pub enum Format {
 pub enum DeclKind {
     /// Anything, read as plain JSON.
     Dyn,
-    /// `x-kubernetes-int-or-string`.
+    /// The type `integer`, of 64 bits.
     IntOrString,
     /// `true` and `false`.
     Bool,
-    /// `integer`.
+    /// The type `integer`, of 64 bits.
     Int,
     /// Not in schemas of custom resources; for variables that callers declare.
     Uint,
-    /// `number`.
+    /// The type `number`, which CEL has as a double.
     Double,
     /// A string without a format that CEL knows.
     String,
     /// `format: byte`, base64 in JSON.
     Bytes,
-    /// `format: duration`.
+    /// A string with `format: duration`.
     Duration,
     /// `format: date` and `date-time`.
     Timestamp(Format),
     /// A library's type, for variables that callers declare; never read from JSON.
     Named(Type),
-    /// An array.
+    /// An array, with how two versions of it are compared.
     List(Arc<DeclType>, ListKind),
     /// An object whose properties are all alike (`additionalProperties`); keys are plain.
     Map(Arc<DeclType>),
@@ -72,7 +71,6 @@ pub enum DeclKind {
 pub struct DeclField {
     /// The name in JSON.
     pub json: String,
-    /// Its type.
     pub decl: Arc<DeclType>,
 }
 
@@ -104,15 +102,15 @@ impl DeclType {
     pub fn int_or_string(max_length: Option<i64>) -> DeclType {
         Self::simple(DeclKind::IntOrString, string_elements(max_length), 1)
     }
-    /// A boolean.
+    /// The type of true and false.
     pub fn bool() -> DeclType {
         Self::simple(DeclKind::Bool, 0, 4)
     }
-    /// An integer.
+    /// The type `integer`, of 64 bits.
     pub fn int() -> DeclType {
         Self::simple(DeclKind::Int, 0, 1)
     }
-    /// A number.
+    /// The type `number`, which CEL has as a double.
     pub fn double() -> DeclType {
         Self::simple(DeclKind::Double, 0, 1)
     }
@@ -125,11 +123,11 @@ impl DeclType {
         let longest = values.into_iter().map(str::len).max().unwrap_or(0);
         Self::simple(DeclKind::String, longest as i64, 2)
     }
-    /// `format: byte`.
+    /// A string with `format: byte`, at most this long.
     pub fn bytes(max_length: Option<i64>) -> DeclType {
         Self::simple(DeclKind::Bytes, max_length.map_or(MAX_REQUEST_BYTES - 2, |n| n.max(0)), 2)
     }
-    /// `format: duration`.
+    /// A string with `format: duration`.
     pub fn duration() -> DeclType {
         Self::simple(DeclKind::Duration, 32, 3)
     }

@@ -9,9 +9,8 @@ pub enum Type {
     Dyn,
     /// What stands for a fault already reported.
     Error,
-    /// `null_type`.
+    /// `null_type`, of the one value `null`.
     Null,
-    /// `bool`.
     Bool,
     /// A signed number of 64 bits.
     Int,
@@ -19,9 +18,7 @@ pub enum Type {
     Uint,
     /// A floating-point number of 64 bits.
     Double,
-    /// Text.
     String,
-    /// Bytes.
     Bytes,
     /// A point in time.
     Timestamp,
@@ -31,7 +28,7 @@ pub enum Type {
     List(Arc<Type>),
     /// Key and value.
     Map(Arc<(Type, Type)>),
-    /// `optional_type(T)`.
+    /// `optional_type(T)`, a value that may be absent.
     Optional(Arc<Type>),
     /// The type of a type, of the type it stands for.
     Type(Option<Arc<Type>>),
@@ -46,15 +43,12 @@ pub enum Type {
 }
 
 impl Type {
-    /// `list(element)`.
     pub fn list(element: Type) -> Type {
         Type::List(Arc::new(element))
     }
-    /// `map(key, value)`.
     pub fn map(key: Type, value: Type) -> Type {
         Type::Map(Arc::new((key, value)))
     }
-    /// `optional_type(value)`.
     pub fn optional(value: Type) -> Type {
         Type::Optional(Arc::new(value))
     }

@@ -13,7 +13,6 @@ use crate::types::decl::{DeclType, ListKind};
 /// A value; `'a` is the life of the data and the program that it may borrow from.
 #[derive(Clone, Debug)]
 pub enum Value<'a> {
-    /// `null`.
     Null,
     /// A truth value.
     Bool(bool),
@@ -23,15 +22,12 @@ pub enum Value<'a> {
     Uint(u64),
     /// A floating-point number.
     Double(f64),
-    /// Text.
     Text(Text<'a>),
-    /// Bytes.
     Bytes(Arc<[u8]>),
     /// A point in time.
     Timestamp(Timestamp),
     /// A length of time in nanoseconds.
     Duration(i64),
-    /// A list.
     List(List<'a>),
     /// A map, or an object of Kubernetes' data.
     Map(Map<'a>),
@@ -50,7 +46,7 @@ pub enum Value<'a> {
 /// Text that is borrowed from data or an expression, or was made while evaluating.
 #[derive(Clone, Debug)]
 pub enum Text<'a> {
-    /// From data.
+    /// Text of the object that is looked at.
     Borrowed(&'a str),
     /// Made, or a constant of a program.
     Shared(Arc<str>),
@@ -94,7 +90,7 @@ pub enum List<'a> {
     Joined(Arc<Joined<'a>>),
 }
 
-/// See [`List::Joined`].
+/// Two lists as one; see [`List::Joined`].
 #[derive(Debug)]
 pub struct Joined<'a> {
     pub(super) left: List<'a>,
@@ -134,6 +130,5 @@ pub enum Key<'a> {
     Bool(bool),
     /// A whole number.
     Number(i128),
-    /// Text.
     Text(Text<'a>),
 }

@@ -38,7 +38,7 @@ impl<'a> Value<'a> {
     pub fn typed(json: &'a serde_json::Value, decl: &'a crate::DeclType) -> Result<Value<'a>> {
         json::read(json, decl)
     }
-    /// Something.
+    /// An optional that holds this value.
     pub fn some(value: Value<'a>) -> Value<'a> {
         Value::Optional(Some(Arc::new(value)))
     }

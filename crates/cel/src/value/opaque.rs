@@ -85,13 +85,10 @@ pub struct AccessRequest {
     pub service_account: Option<(String, String)>,
     /// A path that is no resource.
     pub path: Option<String>,
-    /// API group.
+    /// The API group that is asked about.
     pub group: String,
-    /// Resource.
     pub resource: String,
-    /// Subresource.
     pub subresource: String,
-    /// Namespace.
     pub namespace: String,
     /// Name of the object.
     pub name: String,
@@ -99,7 +96,6 @@ pub struct AccessRequest {
     pub field_selector: Option<String>,
     /// Label selector, as written.
     pub label_selector: Option<String>,
-    /// Verb.
     pub verb: String,
 }
 

@@ -9,7 +9,6 @@ pub(super) enum Scalar {
     Int(i64),
     Uint(u64),
     Float(f64),
-    /// `<<`
     Merge,
 }
 

@@ -18,9 +18,8 @@ pub const FILE_BYTES_MAX: usize = 10 * 1024 * 1024;
 /// The forms of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Form {
-    /// `{"auths": {…}}`
+    /// The whole file, `{"auths": {…}}`.
     ConfigJson,
-    /// `{…}`
     Dockercfg,
 }
 

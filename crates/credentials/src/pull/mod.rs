@@ -89,11 +89,8 @@ pub trait PullEffects: Send + Sync {
 /// When an image is pulled (`imagePullPolicy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullPolicy {
-    /// `Always`
     Always,
-    /// `IfNotPresent`
     IfNotPresent,
-    /// `Never`
     Never,
 }
 

@@ -70,7 +70,7 @@ pub struct ImagePullSecret {
     pub namespace: String,
     /// The Secret's name, which may have other content by now.
     pub name: String,
-    /// [`crate::keyring::Candidate::hash`]
+    /// See [`crate::keyring::Candidate::hash`].
     pub credential_hash: String,
 }
 

@@ -193,7 +193,7 @@ fn is_write(method: &Method, uri: &str) -> bool {
     *method != Method::GET && !uri.contains("/events") && !uri.contains("/leases")
 }
 
-/// See [`Faults::wrap`].
+/// A transport whose requests may fail; see [`Faults::wrap`].
 struct FaultyTransport {
     who: Arc<str>,
     inner: Arc<dyn Transport>,

@@ -151,7 +151,7 @@ impl Drop for Cluster {
     }
 }
 
-/// Mounts nothing.
+/// Mounts that are only noted.
 struct NoMounts;
 
 impl Mounts for NoMounts {

@@ -128,7 +128,7 @@ impl State {
     }
 }
 
-/// The looker-on.
+/// What a watcher of the cluster has seen, in order.
 pub struct Watched {
     state: Arc<Mutex<State>>,
     _pods: InformerHandle<Pod>,

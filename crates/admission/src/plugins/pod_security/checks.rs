@@ -10,11 +10,11 @@ use kelson_meta::tree::path::{at, list, strings, text};
 /// A level of the standards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// No restriction.
+    /// Everything is allowed.
     Privileged,
     /// Known privilege escalations are prevented.
     Baseline,
-    /// Hardened.
+    /// What hardened pods need and no more.
     Restricted,
 }
 

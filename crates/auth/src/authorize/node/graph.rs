@@ -12,7 +12,6 @@ use crate::objects::{Change, decode};
 /// Objects a node may reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
-    /// `secrets`
     Secret,
     /// `configmaps`
     ConfigMap,
@@ -24,7 +23,6 @@ pub enum Kind {
     ServiceAccount,
     /// `resourceclaims`
     ResourceClaim,
-    /// `pods`
     Pod,
     /// `volumeattachments`
     VolumeAttachment,
@@ -37,7 +35,6 @@ pub enum Kind {
 /// Resources the graph follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NodeResource {
-    /// `pods`
     Pods,
     /// `persistentvolumes`
     PersistentVolumes,

@@ -16,7 +16,6 @@ use crate::user::{UserInfo, service_account_username};
 /// The resources of `rbac.authorization.k8s.io` that are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RbacResource {
-    /// `roles`
     Roles,
     /// `clusterroles`
     ClusterRoles,

@@ -43,7 +43,6 @@ fn relaxed_name(s: &str) -> Result<(), Vec<String>> {
     Err(vec![why.to_owned()])
 }
 
-/// `env`.
 pub fn env(list: &Value, p: &Path<'_>, e: &mut Errors) {
     for (i, v) in items(list).iter().enumerate() {
         let at = p.index(i);
@@ -229,7 +228,6 @@ pub fn file_key_volumes(c: &Value, spec: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// `envFrom`.
 pub fn env_from(list: &Value, p: &Path<'_>, e: &mut Errors) {
     for (i, v) in items(list).iter().enumerate() {
         let at = p.index(i);

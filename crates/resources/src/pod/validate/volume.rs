@@ -336,7 +336,7 @@ fn pod_certificate(x: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// `volumeMounts`.
+/// Rules of a container's `volumeMounts`.
 pub fn mounts(c: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
     let devices = items(&c["volumeDevices"]);
     let mut seen = BTreeSet::new();
@@ -395,7 +395,7 @@ fn propagation(m: &Value, c: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-/// `volumeDevices`.
+/// Rules of a container's `volumeDevices`.
 pub fn devices(c: &Value, pod: &Pod<'_>, p: &Path<'_>, e: &mut Errors) {
     let (mut names, mut paths) = (BTreeSet::new(), BTreeSet::new());
     let mounts = items(&c["volumeMounts"]);

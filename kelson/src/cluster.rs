@@ -1,15 +1,16 @@
 //! What a cluster tells the nodes that join it, in the ConfigMaps kubeadm uses where it has one: `kube-public/cluster-info`
 //! (where the API is, and its CA; signed with each token), `kube-system/kubelet-config` (DNS),
 //! `kube-system/kelson-network` (address ranges and overlay), and `kube-system/kubelet-serving-ca` (what verifies kubelets).
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
+
 use std::net::IpAddr;
 use std::path::Path;
 
 use anyhow::{Context as _, bail};
-use base64::Engine as _;
-use base64::engine::general_purpose::STANDARD;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kelson_client::{Client, ClientError, PatchKind, WriteOptions};
 use kelson_net::ranges::Ranges;
+use kelson_pki::kubeconfig::KubeconfigFile;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
@@ -92,7 +93,7 @@ pub async fn publish(
     kubelet_serving_ca: &str,
     settings: &ClusterSettings,
 ) -> anyhow::Result<()> {
-    let info = cluster_info(server, ca_pem);
+    let info = KubeconfigFile::of_cluster(server, ca_pem).to_yaml();
     let network = serde_json::to_string_pretty(&settings.ranges)?;
     let kubelet = format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1\nclusterDNS:\n- {}\nclusterDomain: {}\nkind: KubeletConfiguration\n\
@@ -110,15 +111,6 @@ pub async fn publish(
         done.with_context(|| format!("publish {namespace}/{name}"))?;
     }
     Ok(())
-}
-
-/// A kubeconfig with a cluster and nobody's credentials.
-fn cluster_info(server: &str, ca_pem: &str) -> String {
-    format!(
-        "apiVersion: v1\nclusters:\n- cluster:\n    certificate-authority-data: {}\n    server: {server}\n  name: \"\"\n\
-         contexts: null\ncurrent-context: \"\"\nkind: Config\npreferences: {{}}\nusers: null\n",
-        STANDARD.encode(ca_pem)
-    )
 }
 
 /// One key of a ConfigMap; the others, such as signatures, are others' business.
@@ -169,9 +161,8 @@ mod tests {
 
     #[test]
     fn what_is_published_reads_back() {
-        let c =
-            kelson_client::kubeconfig::Config::parse_cluster(cluster_info("https://192.0.2.1:6443", "CA").as_bytes());
-        let c = c.unwrap();
+        let info = KubeconfigFile::of_cluster("https://192.0.2.1:6443", "CA").to_yaml();
+        let c = kelson_client::kubeconfig::Config::parse_cluster(info.as_bytes()).unwrap();
         assert_eq!((c.server.as_str(), c.ca_pem.as_slice()), ("https://192.0.2.1:6443", b"CA".as_slice()));
         let network = r#"{"clusterCIDR":"10.42.0.0/16","serviceCIDR":"10.43.0.0/16","vni":7}"#;
         let kubelet = "clusterDNS:\n- 10.43.0.10\nclusterDomain: cluster.local\nkind: KubeletConfiguration\n";

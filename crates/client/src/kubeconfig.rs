@@ -1,9 +1,11 @@
 //! Reads the part of a kubeconfig that a component uses: the current context's server, CA and credentials. Exec plugins
 //! and auth providers are not followed.
+#![allow(clippy::disallowed_methods, reason = "blocking: callers read at start or in the lane for files")]
+
 use std::path::{Path, PathBuf};
 
-use base64::Engine as _;
-use serde::Deserialize;
+pub use kelson_pki::kubeconfig::KubeconfigError;
+use kelson_pki::kubeconfig::{KubeconfigFile, NamedCluster, Source, User};
 
 /// What is needed to reach a server.
 #[derive(Clone, Debug, Default)]
@@ -59,62 +61,6 @@ impl std::fmt::Debug for Credentials {
     }
 }
 
-/// Why a kubeconfig cannot be used; the message names the file's field.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
-pub struct KubeconfigError(String);
-
-#[derive(Deserialize, Default)]
-#[serde(default, rename_all = "kebab-case")]
-struct File {
-    #[serde(rename = "current-context")]
-    current_context: String,
-    contexts: Vec<Named<Context>>,
-    clusters: Vec<Named<Cluster>>,
-    users: Vec<Named<User>>,
-}
-
-#[derive(Deserialize)]
-struct ClusterFile {
-    clusters: Vec<Named<Cluster>>,
-}
-
-#[derive(Deserialize)]
-struct Named<T> {
-    name: String,
-    #[serde(alias = "context", alias = "cluster", alias = "user")]
-    value: T,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Context {
-    cluster: String,
-    user: String,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default, rename_all = "kebab-case")]
-struct Cluster {
-    server: String,
-    certificate_authority: Option<PathBuf>,
-    certificate_authority_data: Option<String>,
-    tls_server_name: Option<String>,
-    insecure_skip_tls_verify: bool,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default, rename_all = "kebab-case")]
-struct User {
-    client_certificate: Option<PathBuf>,
-    client_certificate_data: Option<String>,
-    client_key: Option<PathBuf>,
-    client_key_data: Option<String>,
-    token: Option<String>,
-    #[serde(rename = "tokenFile")]
-    token_file: Option<PathBuf>,
-}
-
 impl Config {
     /// Reads a file; relative paths inside it are relative to it.
     pub fn load(path: &Path) -> Result<Self, KubeconfigError> {
@@ -127,90 +73,47 @@ impl Config {
 
     /// Reads the JSON or YAML of a kubeconfig.
     pub fn parse(text: &[u8], base: &Path) -> Result<Self, KubeconfigError> {
-        let file: File = parse_yaml(text)?;
-        let context = pick(&file.contexts, &file.current_context, "context")?;
-        let cluster = pick(&file.clusters, &context.cluster, "cluster")?;
-        let none = User::default();
-        let user = if context.user.is_empty() { &none } else { pick(&file.users, &context.user, "user")? };
-        let ca_pem = match (&cluster.certificate_authority_data, &cluster.certificate_authority) {
-            (Some(d), _) => decode("certificate-authority-data", d)?,
-            (None, Some(p)) => read(&base.join(p))?,
-            (None, None) => Vec::new(),
-        };
+        let file = KubeconfigFile::parse(text)?;
+        let (cluster, user) = file.current()?;
         Ok(Self {
             server: cluster.server.clone(),
-            ca_pem,
+            ca_pem: cluster.ca(base)?.load()?.unwrap_or_default(),
             tls_server_name: cluster.tls_server_name.clone(),
             insecure_skip_tls_verify: cluster.insecure_skip_tls_verify,
-            credentials: credentials(user, base)?,
+            credentials: user.map_or(Ok(Credentials::None), |user| credentials(user, base))?,
         })
     }
 
     /// Reads the one cluster of a kubeconfig that has no context and no user, as `cluster-info` holds it.
     pub fn parse_cluster(text: &[u8]) -> Result<Self, KubeconfigError> {
-        let file: ClusterFile = parse_yaml(text)?;
-        let [Named { value: cluster, .. }] = file.clusters.as_slice() else {
+        let file = KubeconfigFile::parse(text)?;
+        let [NamedCluster { cluster, .. }] = file.clusters.as_slice() else {
             return Err(KubeconfigError(format!("expected one cluster, found {}", file.clusters.len())));
         };
-        let ca_pem = match &cluster.certificate_authority_data {
-            Some(d) => decode("certificate-authority-data", d)?,
-            None => return Err(KubeconfigError("certificate-authority-data is missing".into())),
+        // What comes from elsewhere names no files of this machine.
+        let Source::Data(ca_pem) = cluster.ca(Path::new(""))? else {
+            return Err(KubeconfigError("certificate-authority-data is missing".into()));
         };
         Ok(Self { server: cluster.server.clone(), ca_pem, ..Self::default() })
     }
 }
 
 fn credentials(user: &User, base: &Path) -> Result<Credentials, KubeconfigError> {
-    if let Some(file) = &user.token_file {
-        return Ok(Credentials::TokenFile(base.join(file)));
+    match user.token(base) {
+        Source::File(file) => return Ok(Credentials::TokenFile(file)),
+        Source::Data(token) => return Ok(Credentials::Token(String::from_utf8_lossy(&token).into_owned())),
+        Source::None => {}
     }
-    if let Some(token) = &user.token {
-        return Ok(Credentials::Token(token.clone()));
-    }
-    if let (Some(cert), Some(key)) = (&user.client_certificate_data, &user.client_key_data) {
-        let cert_pem = decode("client-certificate-data", cert)?;
-        return Ok(Credentials::Certificate { cert_pem, key_pem: decode("client-key-data", key)? });
-    }
-    match (&user.client_certificate, &user.client_key) {
-        (Some(cert), Some(key)) => Ok(Credentials::CertificateFiles { cert: base.join(cert), key: base.join(key) }),
-        _ => Ok(Credentials::None),
-    }
-}
-
-fn pick<'a, T>(list: &'a [Named<T>], name: &str, what: &str) -> Result<&'a T, KubeconfigError> {
-    let found = list.iter().find(|n| n.name == name).map(|n| &n.value);
-    found.ok_or_else(|| KubeconfigError(format!("{what} {name:?} does not exist")))
-}
-
-fn decode(field: &str, data: &str) -> Result<Vec<u8>, KubeconfigError> {
-    let decoded = base64::engine::general_purpose::STANDARD.decode(data.trim());
-    decoded.map_err(|_| KubeconfigError(format!("{field} is not base64")))
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, KubeconfigError> {
-    std::fs::read(path).map_err(|e| KubeconfigError(format!("{}: {e}", path.display())))
-}
-
-fn parse_yaml<T: serde::de::DeserializeOwned>(text: &[u8]) -> Result<T, KubeconfigError> {
-    let (mut tree, duplicates) = kelson_codec::yaml::to_value(text).map_err(|e| KubeconfigError(e.to_string()))?;
-    if let Some(duplicate) = duplicates.first() {
-        return Err(KubeconfigError(format!("yaml: {duplicate}")));
-    }
-    numbers_as_text(&mut tree);
-    serde_json::from_value(tree).map_err(|e| KubeconfigError(e.to_string()))
-}
-
-/// No field of a kubeconfig is a number, but a name or a token may look like one; and a field that is null is not set.
-fn numbers_as_text(value: &mut serde_json::Value) {
-    match value {
-        serde_json::Value::Number(number) => *value = number.to_string().into(),
-        serde_json::Value::Array(items) => items.iter_mut().for_each(numbers_as_text),
-        serde_json::Value::Object(map) => {
-            map.retain(|_, v| !v.is_null());
-            map.values_mut().for_each(numbers_as_text);
-        }
-        _ => {}
-    }
+    Ok(match (user.certificate(base)?, user.key(base)?) {
+        (Source::Data(cert_pem), Source::Data(key_pem)) => Credentials::Certificate { cert_pem, key_pem },
+        (Source::File(cert), Source::File(key)) => Credentials::CertificateFiles { cert, key },
+        (Source::None, _) | (_, Source::None) => Credentials::None,
+        // One of the two embedded: read once, as the embedded one is.
+        (cert, key) => Credentials::Certificate {
+            cert_pem: cert.load()?.unwrap_or_default(),
+            key_pem: key.load()?.unwrap_or_default(),
+        },
+    })
 }
 
 #[cfg(test)]

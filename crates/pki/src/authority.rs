@@ -17,7 +17,9 @@ use crate::{Key, PkiError, PublicKey, file, pem};
 pub enum San {
     /// A DNS name.
     Dns(String),
+    /// An IP address, compared as one.
     Ip(IpAddr),
+    /// A URI, such as a SPIFFE identity.
     Uri(String),
     /// A mail address.
     Email(String),

@@ -1,13 +1,15 @@
 //! The PKI of one cluster under `DIR/pki`. On disk are only what must outlive the process: the CAs and the service
 //! account keys. Leaf certificates of this process are made afresh at each start, which costs less than reading them,
 //! and renewed while it runs; so none can be found expired.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, or at start")]
+
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use jiff::Timestamp;
 
-use crate::kubeconfig::embedded;
+use crate::kubeconfig::KubeconfigFile;
 use crate::{
     Authority, CertInfo, Issued, Key, Kubeconfig, LEAF_LIFETIME, LeafSpec, PkiError, PublicKey, Purpose, Renewal, San,
     UserCredential, file,
@@ -185,14 +187,21 @@ impl ClusterPki {
         self.front_proxy_ca.issue(&spec, now)
     }
 
+    /// The certificate in an administrator's kubeconfig for this server and CA.
+    fn admin_certificate(&self, text: &str, server: &str) -> Option<CertInfo> {
+        let file = KubeconfigFile::parse(text.as_bytes()).ok()?;
+        let (cluster, user) = file.current().ok()?;
+        let ca = cluster.ca(Path::new("")).ok()?.load().ok()??;
+        let ours = cluster.server == server && ca == self.ca.cert_pem().as_bytes();
+        let cert = user.filter(|_| ours)?.certificate(Path::new("")).ok()?.load().ok()??;
+        CertInfo::from_pem(std::str::from_utf8(&cert).ok()?).ok()
+    }
+
     /// Writes the administrator's kubeconfig to `path` unless one is there that will do: same server, same CA, not yet
     /// due for renewal. Returns whether it wrote.
     pub fn ensure_admin_kubeconfig(&self, path: &Path, server: &str, now: Timestamp) -> Result<bool, PkiError> {
         if let Some(text) = file::read(path)?
-            && embedded(&text, "server").as_deref() == Some(server)
-            && embedded(&text, "certificate-authority-data").as_deref() == Some(self.ca.cert_pem())
-            && let Some(cert) = embedded(&text, "client-certificate-data")
-            && let Ok(info) = CertInfo::from_pem(&cert)
+            && let Some(info) = self.admin_certificate(&text, server)
             && info.not_before <= now
             && now < Renewal::plan(info.not_before, info.not_after, 0.0).due
         {

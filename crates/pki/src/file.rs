@@ -1,4 +1,6 @@
 //! Files that hold secrets: written whole or not at all, readable by their owner alone.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, or at start")]
+
 use std::fs::{self, OpenOptions};
 use std::io::Write;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};

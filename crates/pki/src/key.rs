@@ -181,7 +181,7 @@ impl PublicKey {
     pub(crate) fn identifier(&self) -> Vec<u8> {
         Sha256::digest(&self.raw)[..20].to_vec()
     }
-    /// The private key as PEM (PKCS#8); a secret.
+    /// The public key as PEM.
     pub fn to_pem(&self) -> String {
         pem::pem_block("PUBLIC KEY", &self.spki)
     }

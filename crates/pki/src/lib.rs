@@ -10,7 +10,7 @@ mod csr;
 mod der;
 mod file;
 mod key;
-mod kubeconfig;
+pub mod kubeconfig;
 mod lifetime;
 mod pem;
 mod signer;

@@ -1,12 +1,12 @@
 //! Who the API server is to a webhook: the users of a kubeconfig, chosen by the webhook's host
 //! (`kubeConfigFile` of a `WebhookAdmission`; upstream `util/webhook/authentication.go`).
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
-use base64::Engine as _;
+use std::collections::BTreeMap;
+use std::path::Path;
+
 use http::HeaderValue;
-use kelson_meta::tree::path::{at, list, text};
-use serde_json::Value;
+use kelson_pki::kubeconfig::{self, KubeconfigError, KubeconfigFile, NamedUser, Source};
 
 /// The user of every host that has none of its own.
 const ANY: &str = "*";
@@ -22,9 +22,9 @@ pub struct Credentials {
 /// How one user proves who it is. Does not print what it holds.
 #[derive(Clone, Default)]
 pub(crate) struct User {
-    pub token: Secret,
-    pub cert: Secret,
-    pub key: Secret,
+    pub token: Source,
+    pub cert: Source,
+    pub key: Source,
     /// `Basic` credentials, encoded.
     pub basic: Option<String>,
 }
@@ -35,34 +35,22 @@ impl std::fmt::Debug for User {
     }
 }
 
-/// Something secret, or the file that holds it.
-#[derive(Clone, Default)]
-pub(crate) enum Secret {
-    #[default]
-    None,
-    Data(Vec<u8>),
-    File(PathBuf),
-}
-
-impl Secret {
-    /// What it holds; `None` where there is nothing. Reads a file: for a lane.
-    pub fn load(&self) -> Result<Option<Vec<u8>>, String> {
-        match self {
-            Self::None => Ok(None),
-            Self::Data(data) => Ok(Some(data.clone())),
-            Self::File(path) => std::fs::read(path).map(Some).map_err(|e| format!("{}: {e}", path.display())),
-        }
-    }
-}
-
 impl User {
+    fn new(user: &kubeconfig::User, base: &Path) -> Result<Self, String> {
+        if user.asks_elsewhere() {
+            return Err("auth provider not supported".to_owned());
+        }
+        let read = |source: Result<Source, KubeconfigError>| source.map_err(|e| e.to_string());
+        let (cert, key) = (read(user.certificate(base))?, read(user.key(base))?);
+        Ok(Self { token: user.token(base), cert, key, basic: user.basic() })
+    }
     /// Whether some of it is in files, which may change.
     pub fn has_files(&self) -> bool {
-        [&self.token, &self.cert, &self.key].iter().any(|s| matches!(s, Secret::File(_)))
+        [&self.token, &self.cert, &self.key].iter().any(|s| matches!(s, Source::File(_)))
     }
     /// The `Authorization` header; `None` for users that have none.
     pub fn authorization(&self) -> Result<Option<HeaderValue>, String> {
-        let text = match (self.token.load()?, &self.basic) {
+        let text = match (self.token.load().map_err(|e| e.to_string())?, &self.basic) {
             (Some(token), _) => format!("Bearer {}", String::from_utf8_lossy(&token).trim()),
             (None, Some(basic)) => format!("Basic {basic}"),
             (None, None) => return Ok(None),
@@ -87,15 +75,13 @@ impl Credentials {
     }
 
     fn parse(bytes: &[u8], base: &Path) -> Result<Self, String> {
-        let (file, _) = kelson_codec::yaml::to_value(bytes).map_err(|e| e.to_string())?;
+        let file = KubeconfigFile::parse(bytes).map_err(|e| e.to_string())?;
         let mut users = BTreeMap::new();
-        for entry in list(&file, &["users"]) {
-            let name = text(entry, &["name"]);
-            users.insert(name.to_owned(), user(at(entry, &["user"]), base).map_err(|e| format!("user {name:?}: {e}"))?);
+        for NamedUser { name, user } in &file.users {
+            users.insert(name.clone(), User::new(user, base).map_err(|e| format!("user {name:?}: {e}"))?);
         }
-        let context = text(&file, &["current-context"]);
-        let context = list(&file, &["contexts"]).iter().find(|c| !context.is_empty() && text(c, &["name"]) == context);
-        let current = context.map(|c| text(c, &["context", "user"]).to_owned()).filter(|u| !u.is_empty());
+        let context = file.contexts.iter().find(|c| !c.name.is_empty() && c.name == file.current_context);
+        let current = context.map(|c| c.context.user.clone()).filter(|u| !u.is_empty());
         Ok(Self { users, current })
     }
 
@@ -110,36 +96,6 @@ impl Credentials {
         });
         named.or_else(|| self.users.get(ANY)).or_else(|| self.users.get(self.current.as_ref()?))
     }
-}
-
-fn user(entry: &Value, base: &Path) -> Result<User, String> {
-    if !at(entry, &["exec"]).is_null() || !at(entry, &["auth-provider"]).is_null() {
-        return Err("auth provider not supported".to_owned());
-    }
-    let secret = |data: &str, file: &str| -> Result<Secret, String> {
-        match (text(entry, &[data]), text(entry, &[file])) {
-            ("", "") => Ok(Secret::None),
-            ("", path) => Ok(Secret::File(base.join(path))),
-            (encoded, _) => {
-                let decoded = base64::engine::general_purpose::STANDARD.decode(encoded.trim());
-                decoded.map(Secret::Data).map_err(|_| format!("{data} is not base64"))
-            }
-        }
-    };
-    let token = match (text(entry, &["token"]), text(entry, &["tokenFile"])) {
-        ("", "") => Secret::None,
-        ("", path) => Secret::File(base.join(path)),
-        (token, _) => Secret::Data(token.as_bytes().to_vec()),
-    };
-    let (name, password) = (text(entry, &["username"]), text(entry, &["password"]));
-    let basic = (!name.is_empty() || !password.is_empty())
-        .then(|| base64::engine::general_purpose::STANDARD.encode(format!("{name}:{password}")));
-    Ok(User {
-        token,
-        cert: secret("client-certificate-data", "client-certificate")?,
-        key: secret("client-key-data", "client-key")?,
-        basic,
-    })
 }
 
 #[cfg(test)]

@@ -1,8 +1,11 @@
 //! TLS to a webhook: which authorities its certificate may come from, what it is shown, and Go's words for what fails, which
 //! operators search for.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
+
 use std::sync::Arc;
 
 use jiff::Timestamp;
+use kelson_pki::kubeconfig::Source;
 use kelson_pki::{CertInfo, provider};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::client::{WebPkiServerVerifier, verify_server_name};
@@ -38,8 +41,9 @@ pub(crate) fn client_config(bundle: &[u8], user: Option<&User>, protocols: Proto
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
     let builder = builder.map_err(|e| e.to_string())?;
     let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(Verifier::new(roots)?));
+    let load = |source: &Source| source.load().map_err(|e| e.to_string());
     let shown = match user {
-        Some(user) => user.cert.load()?.zip(user.key.load()?),
+        Some(user) => load(&user.cert)?.zip(load(&user.key)?),
         None => None,
     };
     let mut config = match shown {

@@ -1,5 +1,7 @@
 //! TLS bootstrap: from a kubeconfig with a token to one with the node's own certificate (upstream:
 //! `pkg/kubelet/certificate/bootstrap/bootstrap.go`).
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,6 +11,7 @@ use kelson_client::kubeconfig::{Config as ClientConfig, Credentials};
 use kelson_client::remote::{Remote, client_config};
 use kelson_meta::Clock;
 use kelson_pki::{Issued, KUBE_APISERVER_CLIENT_KUBELET, Key, Kubeconfig, UserCredential};
+use kelson_tasks::FILES;
 
 use super::request::{Wanted, certificate, digested_name};
 use super::store::{Store, blocks};
@@ -38,20 +41,24 @@ pub struct Paths {
 
 /// The client configuration the kubelet is to run with; bootstraps first where that is asked for and needed.
 pub async fn load(paths: &Paths, node_name: &str, clock: &Arc<dyn Clock>) -> Result<ClientConfig, CertError> {
-    let kubeconfig = |which: &'static str, path: &Path| {
-        ClientConfig::load(path).map_err(|e| CertError::Kubeconfig { which, why: e.to_string() })
+    let kubeconfig = async |which: &'static str, path: &Path| {
+        let file = path.to_owned();
+        let loaded = FILES.run(move || ClientConfig::load(&file)).await;
+        let loaded = loaded.map_err(|e| CertError::Kubeconfig { which, why: e.to_string() })?;
+        loaded.map_err(|e| CertError::Kubeconfig { which, why: e.to_string() })
     };
     let Some(bootstrap) = &paths.bootstrap else {
-        return kubeconfig("the", &paths.kubeconfig);
+        return kubeconfig("the", &paths.kubeconfig).await;
     };
-    if still_valid(&paths.kubeconfig, clock.now()) {
+    let (file, now) = (paths.kubeconfig.clone(), clock.now());
+    if FILES.run(move || still_valid(&file, now)).await.unwrap_or(false) {
         tracing::info!(path = %paths.kubeconfig.display(), "kubeconfig exists and is valid, skipping bootstrap");
-        return kubeconfig("the", &paths.kubeconfig);
+        return kubeconfig("the", &paths.kubeconfig).await;
     }
     tracing::info!("using bootstrap kubeconfig to request a client certificate");
-    let with = kubeconfig("bootstrap", bootstrap)?;
+    let with = kubeconfig("bootstrap", bootstrap).await?;
     obtain(paths, &with, node_name, clock).await?;
-    kubeconfig("the", &paths.kubeconfig)
+    kubeconfig("the", &paths.kubeconfig).await
 }
 
 /// Whether the file loads, its TLS builds, and it has certificates of which none has ended.
@@ -78,24 +85,25 @@ async fn obtain(paths: &Paths, with: &ClientConfig, node_name: &str, clock: &Arc
     let remote = Remote::new(with.clone());
     let remote = remote.map_err(|e| CertError::Kubeconfig { which: "bootstrap", why: e.to_string() })?;
     let client = Client::new(Arc::new(remote), "kubelet");
-    std::fs::create_dir_all(&paths.cert_dir)
-        .map_err(|source| CertError::File { what: paths.cert_dir.display().to_string(), source })?;
     let files = Store::new("kubelet-client", &paths.cert_dir);
     let tmp = paths.cert_dir.join(KEY_TMP);
-    let key = match files.current() {
-        Ok(Some(found)) => found.key,
-        _ => Key::load_or_generate(&tmp)?,
+    let key = {
+        let (dir, files, tmp) = (paths.cert_dir.clone(), files.clone(), tmp.clone());
+        let lane = |e| CertError::File { what: paths.cert_dir.display().to_string(), source: std::io::Error::other(e) };
+        FILES.run(move || key_to_ask_with(&dir, &files, &tmp)).await.map_err(lane)??
     };
     if !wait_for_server(&client).await {
         tracing::warn!("timed out waiting to connect to apiserver");
     }
     let issued = request_client(&client, &key, node_name, true).await?;
-    files.update(&issued, clock.now())?;
-    if let Err(e) = std::fs::remove_file(&tmp)
-        && e.kind() != std::io::ErrorKind::NotFound
-    {
-        tracing::info!(path = %tmp.display(), error = %e, "temporary key not removed");
-    }
+    files.update(&issued, clock.now()).await?;
+    FILES.later(move || {
+        if let Err(e) = std::fs::remove_file(&tmp)
+            && e.kind() != std::io::ErrorKind::NotFound
+        {
+            tracing::info!(path = %tmp.display(), error = %e, "temporary key not removed");
+        }
+    });
     let pem = files.current_path();
     let kubeconfig = Kubeconfig {
         cluster: "default-cluster".into(),
@@ -104,8 +112,19 @@ async fn obtain(paths: &Paths, with: &ClientConfig, node_name: &str, clock: &Arc
         ca_pem: String::from_utf8_lossy(&with.ca_pem).into_owned(),
         credential: UserCredential::CertificateFiles { cert: pem.clone(), key: pem },
     };
-    kubeconfig.write(&paths.kubeconfig)?;
+    let file = paths.kubeconfig.clone();
+    let lane = |e| CertError::File { what: paths.kubeconfig.display().to_string(), source: std::io::Error::other(e) };
+    FILES.run(move || kubeconfig.write(&file)).await.map_err(lane)??;
     Ok(())
+}
+
+/// The key of the last certificate, or else the one of an earlier attempt, so that an attempt that was cut short is taken up.
+fn key_to_ask_with(dir: &Path, files: &Store, tmp: &Path) -> Result<Key, CertError> {
+    std::fs::create_dir_all(dir).map_err(|source| CertError::File { what: dir.display().to_string(), source })?;
+    match files.current() {
+        Ok(Some(found)) => Ok(found.key),
+        _ => Ok(Key::load_or_generate(tmp)?),
+    }
 }
 
 async fn wait_for_server(client: &Client) -> bool {
@@ -149,8 +168,8 @@ mod tests {
     use super::*;
     use kelson_pki::{Authority, LeafSpec, Purpose};
 
-    #[test]
-    fn a_kubeconfig_is_valid_while_its_certificate_is() {
+    #[tokio::test]
+    async fn a_kubeconfig_is_valid_while_its_certificate_is() {
         let dir = tempfile::tempdir().expect("tempdir");
         let now = jiff::Timestamp::now();
         let ca = Authority::create("ca", now).expect("ca");
@@ -159,7 +178,7 @@ mod tests {
             LeafSpec { common_name: "n", organizations: &[], sans: &[], purpose: Purpose::Client, lifetime: hour };
         let issued = ca.issue(&spec, now).expect("leaf");
         let files = Store::new("kubelet-client", dir.path());
-        files.update(&issued, now).expect("store");
+        files.update(&issued, now).await.expect("store");
         let path = dir.path().join("kubeconfig");
         let write = |credential| {
             let k = Kubeconfig {

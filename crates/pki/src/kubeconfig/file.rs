@@ -1,0 +1,321 @@
+//! What a kubeconfig file says (`client.authentication` types of `k8s.io/client-go/tools/clientcmd/api/v1`), for all that
+//! read or write one.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, or at start")]
+
+use std::path::{Path, PathBuf};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Why a kubeconfig cannot be used; the message names the file's field.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct KubeconfigError(pub String);
+
+/// The whole file.
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct KubeconfigFile {
+    /// Servers by name.
+    pub clusters: Vec<NamedCluster>,
+    /// Identities by name.
+    pub users: Vec<NamedUser>,
+    /// Pairs of a server and an identity, by name.
+    pub contexts: Vec<NamedContext>,
+    /// The name of the context that is meant where none is asked for.
+    pub current_context: String,
+}
+
+/// An entry of `clusters`.
+#[derive(Serialize, Deserialize)]
+pub struct NamedCluster {
+    /// What contexts call it.
+    pub name: String,
+    /// The server itself.
+    pub cluster: Cluster,
+}
+
+/// An entry of `users`.
+#[derive(Serialize, Deserialize)]
+pub struct NamedUser {
+    /// What contexts call it.
+    pub name: String,
+    /// The identity itself.
+    pub user: User,
+}
+
+/// An entry of `contexts`.
+#[derive(Serialize, Deserialize)]
+pub struct NamedContext {
+    /// What `current-context` calls it.
+    pub name: String,
+    /// The pair itself.
+    pub context: Context,
+}
+
+/// A server and an identity, by their names.
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default)]
+pub struct Context {
+    /// Which of `clusters`.
+    pub cluster: String,
+    /// Which of `users`; empty: anonymous.
+    pub user: String,
+}
+
+/// A server and how it is verified.
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct Cluster {
+    /// `https://host:port`, perhaps with a path before `/api`.
+    pub server: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate_authority: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    certificate_authority_data: Option<String>,
+    /// Name to verify instead of the host's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub tls_server_name: Option<String>,
+    /// Whether the server's certificate is taken as it comes.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub insecure_skip_tls_verify: bool,
+}
+
+/// How somebody proves who they are.
+#[derive(Serialize, Deserialize, Default)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct User {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_certificate: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_certificate_data: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_key: Option<PathBuf>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    client_key_data: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
+    #[serde(rename = "tokenFile", skip_serializing_if = "Option::is_none")]
+    token_file: Option<PathBuf>,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    username: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    password: String,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    exec: Value,
+    #[serde(skip_serializing_if = "Value::is_null")]
+    auth_provider: Value,
+}
+
+/// Something that stands in the file itself or in another one. Does not print what it holds.
+#[derive(Clone, Default)]
+pub enum Source {
+    /// It is not given.
+    #[default]
+    None,
+    /// It stands in the file.
+    Data(Vec<u8>),
+    /// It is in this file, which may change.
+    File(PathBuf),
+}
+
+impl std::fmt::Debug for Source {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::None => f.write_str("None"),
+            Self::Data(_) => f.write_str("Data(..)"),
+            Self::File(path) => f.debug_tuple("File").field(path).finish(),
+        }
+    }
+}
+
+impl Source {
+    fn new(field: &str, data: Option<&String>, file: Option<&PathBuf>, base: &Path) -> Result<Self, KubeconfigError> {
+        Ok(match (data.filter(|d| !d.is_empty()), file.filter(|f| !f.as_os_str().is_empty())) {
+            (Some(data), _) => {
+                let decoded = STANDARD.decode(data.trim());
+                Self::Data(decoded.map_err(|_| KubeconfigError(format!("{field} is not base64")))?)
+            }
+            (None, Some(file)) => Self::File(base.join(file)),
+            (None, None) => Self::None,
+        })
+    }
+
+    /// What it holds; `None` where there is nothing. Blocks where it is a file.
+    ///
+    /// # Errors
+    /// When the file cannot be read.
+    pub fn load(&self) -> Result<Option<Vec<u8>>, KubeconfigError> {
+        match self {
+            Self::None => Ok(None),
+            Self::Data(data) => Ok(Some(data.clone())),
+            Self::File(path) => {
+                std::fs::read(path).map(Some).map_err(|e| KubeconfigError(format!("{}: {e}", path.display())))
+            }
+        }
+    }
+}
+
+impl KubeconfigFile {
+    /// Reads the file's JSON or YAML.
+    ///
+    /// # Errors
+    /// When it is neither, says something twice, or has a field of another type.
+    pub fn parse(text: &[u8]) -> Result<Self, KubeconfigError> {
+        let (mut tree, duplicates) = kelson_codec::yaml::to_value(text).map_err(|e| KubeconfigError(e.to_string()))?;
+        if let Some(duplicate) = duplicates.first() {
+            return Err(KubeconfigError(format!("yaml: {duplicate}")));
+        }
+        numbers_as_text(&mut tree);
+        serde_json::from_value(tree).map_err(|e| KubeconfigError(e.to_string()))
+    }
+
+    /// The file's YAML. Secret.
+    pub fn to_yaml(&self) -> String {
+        // A struct of texts, lists and flags has a tree.
+        let mut tree = serde_json::to_value(self).unwrap_or_default();
+        tree["apiVersion"] = "v1".into();
+        tree["kind"] = "Config".into();
+        kelson_codec::yaml::to_yaml(&tree)
+    }
+
+    /// A file with a server and nobody's credentials, as `cluster-info` holds it.
+    pub fn of_cluster(server: &str, ca_pem: &str) -> Self {
+        let cluster = Cluster::new(server, ca_pem);
+        Self { clusters: vec![NamedCluster { name: String::new(), cluster }], ..Self::default() }
+    }
+
+    /// The server and the identity of the current context; an identity that is not named is anonymous.
+    ///
+    /// # Errors
+    /// When one of them does not exist.
+    pub fn current(&self) -> Result<(&Cluster, Option<&User>), KubeconfigError> {
+        let missing = |what: &str, name: &str| KubeconfigError(format!("{what} {name:?} does not exist"));
+        let context = self.contexts.iter().find(|c| c.name == self.current_context);
+        let context = &context.ok_or_else(|| missing("context", &self.current_context))?.context;
+        let cluster = self.clusters.iter().find(|c| c.name == context.cluster);
+        let cluster = &cluster.ok_or_else(|| missing("cluster", &context.cluster))?.cluster;
+        if context.user.is_empty() {
+            return Ok((cluster, None));
+        }
+        let user = self.users.iter().find(|u| u.name == context.user);
+        Ok((cluster, Some(&user.ok_or_else(|| missing("user", &context.user))?.user)))
+    }
+}
+
+impl Cluster {
+    /// A server that is verified with this CA.
+    pub fn new(server: &str, ca_pem: &str) -> Self {
+        let certificate_authority_data = Some(STANDARD.encode(ca_pem));
+        Self { server: server.to_owned(), certificate_authority_data, ..Self::default() }
+    }
+
+    /// The CA bundle; paths are relative to `base`.
+    ///
+    /// # Errors
+    /// When the data are not base64.
+    pub fn ca(&self, base: &Path) -> Result<Source, KubeconfigError> {
+        let (data, file) = (&self.certificate_authority_data, &self.certificate_authority);
+        Source::new("certificate-authority-data", data.as_ref(), file.as_ref(), base)
+    }
+}
+
+impl User {
+    /// Somebody with a certificate and a key, embedded.
+    pub fn with_certificate(cert_pem: &str, key_pem: &str) -> Self {
+        let encode = |pem| Some(STANDARD.encode(pem));
+        Self { client_certificate_data: encode(cert_pem), client_key_data: encode(key_pem), ..Self::default() }
+    }
+
+    /// Somebody with a certificate and a key in files.
+    pub fn with_files(cert: &Path, key: &Path) -> Self {
+        let (client_certificate, client_key) = (Some(cert.to_owned()), Some(key.to_owned()));
+        Self { client_certificate, client_key, ..Self::default() }
+    }
+
+    /// Somebody with a bearer token.
+    pub fn with_token(token: &str) -> Self {
+        Self { token: Some(token.to_owned()), ..Self::default() }
+    }
+
+    /// The certificate chain, PEM; paths are relative to `base`.
+    ///
+    /// # Errors
+    /// When the data are not base64.
+    pub fn certificate(&self, base: &Path) -> Result<Source, KubeconfigError> {
+        let (data, file) = (&self.client_certificate_data, &self.client_certificate);
+        Source::new("client-certificate-data", data.as_ref(), file.as_ref(), base)
+    }
+
+    /// The private key, PEM.
+    ///
+    /// # Errors
+    /// When the data are not base64.
+    pub fn key(&self, base: &Path) -> Result<Source, KubeconfigError> {
+        Source::new("client-key-data", self.client_key_data.as_ref(), self.client_key.as_ref(), base)
+    }
+
+    /// The bearer token. A file wins over text, since its content is newer.
+    pub fn token(&self, base: &Path) -> Source {
+        match (&self.token, &self.token_file) {
+            (_, Some(file)) if !file.as_os_str().is_empty() => Source::File(base.join(file)),
+            (Some(token), _) if !token.is_empty() => Source::Data(token.clone().into_bytes()),
+            _ => Source::None,
+        }
+    }
+
+    /// Name and password of HTTP's `Basic` scheme, encoded.
+    pub fn basic(&self) -> Option<String> {
+        let given = !self.username.is_empty() || !self.password.is_empty();
+        given.then(|| STANDARD.encode(format!("{}:{}", self.username, self.password)))
+    }
+
+    /// Whether a program or a provider is to prove who it is (`exec`, `auth-provider`).
+    pub fn asks_elsewhere(&self) -> bool {
+        !self.exec.is_null() || !self.auth_provider.is_null()
+    }
+}
+
+/// No field of a kubeconfig is a number, but a name or a token may look like one; and a field that is null is not set.
+fn numbers_as_text(value: &mut Value) {
+    match value {
+        Value::Number(number) => *value = number.to_string().into(),
+        Value::Array(items) => items.iter_mut().for_each(numbers_as_text),
+        Value::Object(map) => {
+            map.retain(|_, v| !v.is_null());
+            map.values_mut().for_each(numbers_as_text);
+        }
+        _ => {}
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        let mut file = KubeconfigFile::of_cluster("https://h:1", "CA");
+        for (name, user) in [
+            ("cert", User::with_certificate("C", "K")),
+            ("files", User::with_files(Path::new("c.pem"), Path::new("k.pem"))),
+            ("token", User::with_token("12345")),
+        ] {
+            file.users.push(NamedUser { name: name.to_owned(), user });
+        }
+        let read = KubeconfigFile::parse(file.to_yaml().as_bytes()).expect("a kubeconfig");
+        assert_eq!(read.clusters[0].cluster.server, "https://h:1");
+        let base = Path::new("/etc/x");
+        let data = |source: Result<Source, KubeconfigError>| source.unwrap().load().unwrap().unwrap();
+        assert_eq!(data(read.clusters[0].cluster.ca(base)), b"CA");
+        assert_eq!(data(read.users[0].user.certificate(base)), b"C");
+        assert_eq!(data(read.users[0].user.key(base)), b"K");
+        let Source::File(path) = read.users[1].user.key(base).unwrap() else { panic!("a file") };
+        assert_eq!(path, Path::new("/etc/x/k.pem"));
+        assert_eq!(data(Ok(read.users[2].user.token(base))), b"12345");
+        assert!(!read.users[2].user.asks_elsewhere() && read.users[2].user.basic().is_none());
+        assert!(!format!("{:?}", read.users[2].user.token(base)).contains("123"));
+    }
+}

@@ -1,20 +1,24 @@
-//! Tar, as much of it as images need: writing reproducible archives, and an index of one on disk (ustar, GNU long
-//! names, pax paths and sizes). Unpacking into a file system is the runtime's work.
-
+//! Tar as images need it, over the `tar` crate: reproducible archives, and an index of one on disk. Unpacking into a file
+//! system is the runtime's work.
 use std::collections::BTreeMap;
 use std::io::{self, Read, Seek, SeekFrom};
 
-const BLOCK: usize = 512;
-const NAME_BYTES: usize = 100;
-/// Longest extended header (GNU long name, pax) read.
-const EXTENDED_BYTES_MAX: u64 = 1 << 20;
+use tar::{Archive, Builder, EntryType, Header};
+
 /// Most members an image archive may have.
 const ENTRIES_MAX: usize = 100_000;
+/// Most bytes of headers, with long names and extended ones, that are read of an archive; contents are skipped over.
+const HEADER_BYTES_MAX: u64 = 256 << 20;
+/// Links that are followed to a member's content.
+const LINKS_MAX: usize = 8;
 
 /// Writes a tar into memory. Times and owners are zero, so that equal content gives equal bytes.
-#[derive(Debug, Default)]
-pub struct Writer {
-    out: Vec<u8>,
+pub struct Writer(Builder<Vec<u8>>);
+
+impl Default for Writer {
+    fn default() -> Self {
+        Self(Builder::new(Vec::new()))
+    }
 }
 
 impl Writer {
@@ -25,65 +29,49 @@ impl Writer {
 
     /// A regular file with permission bits `mode`.
     pub fn file(&mut self, path: &str, mode: u32, content: &[u8]) -> &mut Self {
-        self.header(path, b'0', mode, content.len() as u64, "");
-        self.content(content)
+        let mut header = header(EntryType::Regular, mode);
+        header.set_size(content.len() as u64);
+        let path = path.trim_start_matches('/');
+        self.0.append_data(&mut header, path, content).expect("a path within the archive, written to memory");
+        self
     }
 
     /// Adds a directory; its parents are not made.
     pub fn dir(&mut self, path: &str, mode: u32) -> &mut Self {
-        let path = format!("{}/", path.trim_end_matches('/'));
-        self.header(&path, b'5', mode, 0, "");
+        let path = format!("{}/", path.trim_matches('/'));
+        let mut header = header(EntryType::Directory, mode);
+        self.0.append_data(&mut header, path, io::empty()).expect("a path within the archive, written to memory");
         self
     }
 
     /// A symbolic link.
     pub fn symlink(&mut self, path: &str, target: &str) -> &mut Self {
-        self.header(path, b'2', 0o777, 0, target);
+        let mut header = header(EntryType::Symlink, 0o777);
+        let path = path.trim_start_matches('/');
+        self.0.append_link(&mut header, path, target).expect("a path within the archive, written to memory");
         self
     }
 
     /// The archive with its end mark.
-    pub fn finish(mut self) -> Vec<u8> {
-        self.out.resize(self.out.len() + 2 * BLOCK, 0);
-        self.out
+    pub fn finish(self) -> Vec<u8> {
+        self.0.into_inner().expect("memory takes all")
     }
+}
 
-    fn content(&mut self, content: &[u8]) -> &mut Self {
-        self.out.extend_from_slice(content);
-        self.out.resize(self.out.len().next_multiple_of(BLOCK), 0);
-        self
-    }
-
-    fn header(&mut self, path: &str, kind: u8, mode: u32, size: u64, target: &str) {
-        let path = path.trim_start_matches('/');
-        for (long_kind, text) in [(b'L', path), (b'K', target)] {
-            if text.len() > NAME_BYTES {
-                let zero_ended = [text.as_bytes(), b"\0"].concat();
-                self.raw_header("././@LongLink", long_kind, 0o644, zero_ended.len() as u64, "");
-                self.content(&zero_ended);
-            }
-        }
-        self.raw_header(path, kind, mode, size, target);
-    }
-
-    fn raw_header(&mut self, path: &str, kind: u8, mode: u32, size: u64, target: &str) {
-        let mut block = [0_u8; BLOCK];
-        let mut put = |at: usize, bytes: &[u8]| block[at..at + bytes.len()].copy_from_slice(bytes);
-        put(0, &path.as_bytes()[..path.len().min(NAME_BYTES)]);
-        put(100, format!("{mode:07o}\0{:07o}\0{:07o}\0{size:011o}\0{:011o}\0", 0, 0, 0).as_bytes());
-        put(148, b"        ");
-        put(156, &[kind]);
-        put(157, &target.as_bytes()[..target.len().min(NAME_BYTES)]);
-        put(257, b"ustar\x0000");
-        let sum: u32 = block.iter().map(|b| u32::from(*b)).sum();
-        block[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
-        self.out.extend_from_slice(&block);
-    }
+fn header(kind: EntryType, mode: u32) -> Header {
+    let mut header = Header::new_gnu();
+    header.set_entry_type(kind);
+    header.set_mode(mode);
+    header.set_uid(0);
+    header.set_gid(0);
+    header.set_mtime(0);
+    header.set_size(0);
+    header
 }
 
 /// Where a member's content lies, or where else to look.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Entry {
+enum Entry {
     File {
         offset: u64,
         size: u64,
@@ -98,47 +86,32 @@ pub(crate) struct Index(BTreeMap<String, Entry>);
 
 impl Index {
     /// Reads all headers; contents are skipped over.
+    ///
+    /// # Errors
+    /// When it is no archive, is cut short, or has more members or longer headers than an image needs.
     pub fn read(mut from: impl Read + Seek) -> io::Result<Self> {
-        let mut entries = BTreeMap::new();
-        let mut long = Extended::default();
         let end = from.seek(SeekFrom::End(0))?;
-        let mut at = 0;
-        while at + BLOCK as u64 <= end {
-            from.seek(SeekFrom::Start(at))?;
-            let mut block = [0_u8; BLOCK];
-            from.read_exact(&mut block)?;
-            if block.iter().all(|b| *b == 0) {
-                break;
-            }
-            check_sum(&block)?;
-            let kind = block[156];
-            let mut size = number(&block[124..136])?;
-            if !matches!(kind, b'L' | b'K' | b'x' | b'g') {
-                size = long.size.unwrap_or(size);
-            }
-            let offset = at + BLOCK as u64;
-            at = size.checked_next_multiple_of(BLOCK as u64).and_then(|s| s.checked_add(offset)).ok_or_else(bad)?;
-            if at > end.next_multiple_of(BLOCK as u64) || entries.len() > ENTRIES_MAX {
+        from.rewind()?;
+        let mut entries = BTreeMap::new();
+        let mut archive = Archive::new(Headers { from, left: HEADER_BYTES_MAX });
+        for entry in archive.entries_with_seek()? {
+            let entry = entry?;
+            let (offset, size) = (entry.raw_file_position(), entry.size());
+            if offset.checked_add(size).is_none_or(|after| after > end) || entries.len() >= ENTRIES_MAX {
                 return Err(bad());
             }
-            match kind {
-                b'L' | b'K' | b'x' => long.read(kind, &mut from, size)?,
-                b'g' => {}
-                _ => {
-                    let extended = std::mem::take(&mut long);
-                    let path = clean(&extended.path.unwrap_or_else(|| path_of(&block)));
-                    let target = extended.target.unwrap_or_else(|| text(&block[157..257]));
-                    match kind {
-                        b'0' | 0 | b'7' => drop(entries.insert(path, Entry::File { offset, size })),
-                        b'1' => drop(entries.insert(path, Entry::Link(clean(&target)))),
-                        b'2' => {
-                            let parent = path.rsplit_once('/').map_or("", |(dir, _)| dir);
-                            let to = clean(&format!("{parent}/{target}"));
-                            entries.insert(path, Entry::Link(to));
-                        }
-                        _ => {}
-                    }
+            let path = clean(&String::from_utf8_lossy(&entry.path_bytes()));
+            let target =
+                || entry.link_name_bytes().map(|t| String::from_utf8_lossy(&t).into_owned()).unwrap_or_default();
+            match entry.header().entry_type() {
+                EntryType::Regular | EntryType::Continuous => drop(entries.insert(path, Entry::File { offset, size })),
+                EntryType::Link => drop(entries.insert(path, Entry::Link(clean(&target())))),
+                EntryType::Symlink => {
+                    let parent = path.rsplit_once('/').map_or("", |(dir, _)| dir);
+                    let to = clean(&format!("{parent}/{}", target()));
+                    entries.insert(path, Entry::Link(to));
                 }
+                _ => {}
             }
         }
         Ok(Self(entries))
@@ -147,7 +120,7 @@ impl Index {
     /// Offset and size of a member, following links.
     pub fn find(&self, path: &str) -> Option<(u64, u64)> {
         let mut path = clean(path);
-        for _ in 0..8 {
+        for _ in 0..LINKS_MAX {
             match self.0.get(&path)? {
                 Entry::File { offset, size } => return Some((*offset, *size)),
                 Entry::Link(to) => path.clone_from(to),
@@ -157,76 +130,28 @@ impl Index {
     }
 }
 
-/// What an extended header says about the member after it.
-#[derive(Default)]
-struct Extended {
-    path: Option<String>,
-    target: Option<String>,
-    size: Option<u64>,
+/// A file of which only so much may be read; seeking is free.
+struct Headers<R> {
+    from: R,
+    left: u64,
 }
 
-impl Extended {
-    fn read(&mut self, kind: u8, from: &mut impl Read, size: u64) -> io::Result<()> {
-        if size > EXTENDED_BYTES_MAX {
-            return Err(bad());
-        }
-        let mut content = Vec::new();
-        from.take(size).read_to_end(&mut content)?;
-        match kind {
-            b'L' => self.path = Some(text(&content)),
-            b'K' => self.target = Some(text(&content)),
-            _ => self.pax(&content),
-        }
-        Ok(())
+impl<R: Read> Read for Headers<R> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.from.read(buffer)?;
+        self.left = self.left.checked_sub(read as u64).ok_or_else(bad)?;
+        Ok(read)
     }
+}
 
-    /// Records are `LENGTH KEY=VALUE\n`, the length counting the whole record.
-    fn pax(&mut self, mut records: &[u8]) {
-        while let Some(space) = records.iter().position(|b| *b == b' ') {
-            let length = std::str::from_utf8(&records[..space]).ok().and_then(|l| l.parse::<usize>().ok());
-            let Some(length) = length.filter(|l| *l > space + 1 && *l <= records.len()) else { return };
-            let record = String::from_utf8_lossy(&records[space + 1..length - 1]).into_owned();
-            match record.split_once('=') {
-                Some(("path", value)) => self.path = Some(value.to_owned()),
-                Some(("linkpath", value)) => self.target = Some(value.to_owned()),
-                Some(("size", value)) => self.size = value.parse().ok(),
-                _ => {}
-            }
-            records = &records[length..];
-        }
+impl<R: Seek> Seek for Headers<R> {
+    fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
+        self.from.seek(to)
     }
 }
 
 fn bad() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "not a tar archive, or cut short")
-}
-
-fn check_sum(block: &[u8; BLOCK]) -> io::Result<()> {
-    let said = number(&block[148..156])?;
-    let sum: u64 =
-        block.iter().enumerate().map(|(i, b)| u64::from(if (148..156).contains(&i) { b' ' } else { *b })).sum();
-    if said == sum { Ok(()) } else { Err(bad()) }
-}
-
-/// Octal, or big-endian binary where the first bit is set.
-fn number(field: &[u8]) -> io::Result<u64> {
-    if field[0] & 0x80 != 0 {
-        return Ok(field[field.len() - 8..].iter().fold(0, |n, b| (n << 8) | u64::from(*b)));
-    }
-    let digits = text(field);
-    let digits = digits.trim();
-    if digits.is_empty() { Ok(0) } else { u64::from_str_radix(digits, 8).map_err(|_| bad()) }
-}
-
-fn text(field: &[u8]) -> String {
-    let end = field.iter().position(|b| *b == 0).unwrap_or(field.len());
-    String::from_utf8_lossy(&field[..end]).into_owned()
-}
-
-fn path_of(block: &[u8; BLOCK]) -> String {
-    let name = text(&block[..NAME_BYTES]);
-    let prefix = if &block[257..262] == b"ustar" && block[262] == 0 { text(&block[345..500]) } else { String::new() };
-    if prefix.is_empty() { name } else { format!("{prefix}/{name}") }
+    io::Error::new(io::ErrorKind::InvalidData, "not a tar archive, cut short, or with too many members")
 }
 
 /// A path from the archive's root with no empty, `.` or `..` parts; it only serves as a key.
@@ -289,5 +214,13 @@ mod tests {
         cut.file("a", 0o644, &[1; 5000]);
         let bytes = cut.finish();
         assert!(Index::read(Cursor::new(&bytes[..1024])).is_err());
+        // A name as long as the archive is not read into memory.
+        let mut name = header(EntryType::GNULongName, 0o644);
+        name.set_size(HEADER_BYTES_MAX + 1);
+        name.set_cksum();
+        let mut file = tempfile::tempfile().unwrap();
+        std::io::Write::write_all(&mut file, name.as_bytes()).unwrap();
+        file.set_len(HEADER_BYTES_MAX + 4096).unwrap();
+        assert!(Index::read(file).is_err());
     }
 }

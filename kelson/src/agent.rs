@@ -1,4 +1,6 @@
 //! The node: container runtime, pod network, kubelet and service proxy, joined to an API server as any node is.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
+
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! The control plane: store, PKI, API server, controllers, scheduler and cluster DNS in one process, each under its own
 //! identity.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::Arc;

@@ -1,5 +1,7 @@
 //! `kelson credential-provider check`, and where it learns what the node of a data directory runs with. The check itself is
 //! `kelson_credentials::check`.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};

@@ -4,6 +4,8 @@
 //!
 //! What may mend itself is waited for: a server that is not up yet for as long as it takes, a token that was made a
 //! moment ago for [`PATIENCE`]. What cannot, ends with a sentence that says what to do.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
+
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};

@@ -1,4 +1,6 @@
 //! What the machine says of itself: its name and the address others reach it at.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
+
 use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 
 use anyhow::{Context as _, bail};

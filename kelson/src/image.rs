@@ -1,4 +1,6 @@
 //! `kelson image import`: hands archives to the containerd of a running node.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
+
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context as _, bail};

@@ -1,5 +1,7 @@
 //! `kelson kubelet`: the node agent alone, with the flags and the configuration file of upstream's kubelet. Pod network and
 //! service proxy are others' work here, as they are there.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
+
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};

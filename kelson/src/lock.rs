@@ -1,4 +1,6 @@
 //! One process per data directory: a lock that the kernel releases when its holder ends, however it ends.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
+
 use std::fs::{File, TryLockError};
 use std::io::Write as _;
 use std::path::Path;

@@ -1,5 +1,7 @@
 //! The bootstrap tokens that nodes join with, as secrets of the shape kubeadm makes. The server's own node joins with one
 //! that is made once and kept in the data directory; `kelson token` makes those for other machines.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;

@@ -19,6 +19,7 @@ pub enum Needs {
     OwnNode,
 }
 
+/// A test and what it needs.
 pub struct Test {
     /// Its area and what holds, as `area::what`.
     pub name: &'static str,

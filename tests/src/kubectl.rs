@@ -19,7 +19,9 @@ pub struct Kubectl {
 /// What a command printed, and its exit code.
 #[derive(Clone, Debug)]
 pub struct Output {
+    /// What it wrote to standard output.
     pub stdout: String,
+    /// What it wrote to standard error.
     pub stderr: String,
     /// Exit code; -1 when a signal ended it.
     pub code: i32,

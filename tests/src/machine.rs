@@ -16,6 +16,7 @@ const STOP_LIMIT: Duration = Duration::from_secs(10);
 
 /// A network namespace with an address, a default route through this machine, and nothing else.
 pub struct Machine {
+    /// Its address in the network that machines share.
     pub address: String,
     netns: String,
     cable: String,

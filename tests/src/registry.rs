@@ -19,12 +19,15 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 /// Somebody who may pull.
 #[derive(Clone, Copy, Debug)]
 pub struct User {
+    /// What it logs in as.
     pub name: &'static str,
+    /// What it logs in with, in the clear.
     pub password: &'static str,
     /// Its bcrypt hash, the only kind the registry takes.
     hash: &'static str,
 }
 
+/// The user whose images most tests pull.
 pub const PULLER: User = User {
     name: "puller",
     password: "sw0rdfish-Puller-7Qx2",

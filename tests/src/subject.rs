@@ -30,6 +30,7 @@ pub enum SubjectKind {
 
 /// A running subject.
 pub struct Subject {
+    /// Whose API server it is.
     pub kind: SubjectKind,
     /// kubectl as cluster administrator.
     pub kubectl: Kubectl,

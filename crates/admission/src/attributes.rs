@@ -38,8 +38,11 @@ pub struct Operations(u8);
 impl Operations {
     /// Making new objects.
     pub const CREATE: Self = Self(1);
+    /// The set of `UPDATE` alone.
     pub const UPDATE: Self = Self(2);
+    /// The set of `DELETE` alone.
     pub const DELETE: Self = Self(4);
+    /// The set of `CONNECT` alone.
     pub const CONNECT: Self = Self(8);
     /// Create and update: what most plugins handle.
     pub const WRITE: Self = Self(3);
@@ -58,6 +61,7 @@ impl Operations {
 /// A request under admission. The object moves in and, perhaps changed, out again.
 #[derive(Debug)]
 pub struct Attributes<'a> {
+    /// What is done with the object.
     pub operation: Operation,
     /// Kind of `object` (for a subresource, the subresource's kind, e.g. `Binding`).
     pub kind: &'a Gvk,

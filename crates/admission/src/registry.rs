@@ -30,6 +30,7 @@ pub enum BuildError {
     Unknown {
         /// The flag that names it.
         flag: &'static str,
+        /// The name that is not known.
         name: String,
     },
     /// A plugin of upstream's that this version does not have yet.

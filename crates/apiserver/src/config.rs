@@ -111,6 +111,7 @@ pub struct Config {
     pub tasks: Tasks,
     /// `--cluster-domain`.
     pub cluster_domain: String,
+    /// The wall clock of timestamps and expiry.
     pub clock: Arc<dyn Clock>,
 }
 
@@ -154,6 +155,7 @@ pub enum StartError {
     /// The address cannot be bound.
     #[error("failed to listen on {address}: {source}")]
     Bind {
+        /// Where it was to listen.
         address: SocketAddr,
         /// The system's reason.
         source: std::io::Error,

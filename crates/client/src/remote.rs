@@ -1,5 +1,7 @@
 //! A [`Transport`] over TLS: pooled connections (HTTP/2 where the server speaks it), credentials re-read when their files
 //! change, and a fresh connection after a certificate was rotated so that the new identity is used at once.
+#![allow(clippy::disallowed_methods, reason = "blocking: read at start, and again in the lane for files")]
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
@@ -11,6 +13,7 @@ use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kelson_pki::AnyServerCertificate;
+use kelson_tasks::FILES;
 use kelson_transport::BoxFuture;
 use parking_lot::Mutex;
 use rustls::ClientConfig;
@@ -35,8 +38,8 @@ type HttpPool = Pool<TlsConnector, Full<Bytes>>;
 /// Speaks to one server.
 pub struct Remote {
     base: Uri,
-    config: Config,
-    current: Mutex<Current>,
+    config: Arc<Config>,
+    current: Arc<Mutex<Current>>,
 }
 
 struct Current {
@@ -54,24 +57,33 @@ impl Remote {
         if base.scheme_str() != Some("https") {
             return Err(TransportError(format!("server {:?}: only https is spoken", config.server)));
         }
-        let current = Mutex::new(open(&config)?);
-        Ok(Self { base, config, current })
+        let current = Arc::new(Mutex::new(open(&config)?));
+        Ok(Self { base, config: Arc::new(config), current })
     }
 
-    fn prepared(&self) -> (HttpPool, Option<header::HeaderValue>) {
+    /// Whether it is time to look at files again; only one caller is told so.
+    fn is_due(&self) -> bool {
+        let in_files =
+            matches!(self.config.credentials, Credentials::TokenFile(_) | Credentials::CertificateFiles { .. });
         let mut current = self.current.lock();
-        if current.checked.elapsed() >= RECHECK {
+        let due = in_files && current.checked.elapsed() >= RECHECK;
+        if due {
             current.checked = std::time::Instant::now();
-            let stamp = stamps(&self.config.credentials);
-            if stamp != current.stamp {
-                match open(&self.config) {
-                    Ok(new) => *current = new,
-                    // A file in the middle of being replaced: keep what works and look again.
-                    Err(e) => tracing::warn!(error = %e, "cannot reload client credentials"),
-                }
-            }
         }
-        (current.pool.clone(), current.token.clone())
+        due
+    }
+}
+
+/// Takes over credentials that have changed in their files.
+fn reload(config: &Config, current: &Mutex<Current>) {
+    let stamp = stamps(&config.credentials);
+    if stamp == current.lock().stamp {
+        return;
+    }
+    match open(config) {
+        Ok(new) => *current.lock() = new,
+        // A file in the middle of being replaced: keep what works and look again.
+        Err(e) => tracing::warn!(error = %e, "cannot reload client credentials"),
     }
 }
 
@@ -160,13 +172,22 @@ fn with_alpn(mut config: ClientConfig) -> ClientConfig {
 
 impl Transport for Remote {
     fn send(&self, mut request: Request) -> BoxFuture<Result<Response, TransportError>> {
-        let (pool, token) = self.prepared();
         let mut parts = self.base.clone().into_parts();
         parts.path_and_query = request.uri().path_and_query().cloned();
-        if let Some(token) = token {
-            request.headers_mut().insert(header::AUTHORIZATION, token);
-        }
+        let (due, current, config) = (self.is_due(), self.current.clone(), self.config.clone());
         Box::pin(async move {
+            if due {
+                let current = current.clone();
+                // What is wrong is told where it is found; what is known serves on.
+                let _ = FILES.run(move || reload(&config, &current)).await;
+            }
+            let (pool, token) = {
+                let current = current.lock();
+                (current.pool.clone(), current.token.clone())
+            };
+            if let Some(token) = token {
+                request.headers_mut().insert(header::AUTHORIZATION, token);
+            }
             *request.uri_mut() = Uri::from_parts(parts).map_err(TransportError::new)?;
             let response = pool.request(request.map(Full::new)).await.map_err(|e| TransportError(chain(&e)))?;
             Ok(response.map(|b| b.map_err(|e| TransportError(chain(&e))).boxed_unsync()))

@@ -4,6 +4,8 @@
 //! From the bottom: [`pattern`] and [`reference`] say what an image is and what matches it; [`config`] reads the
 //! providers' configuration; [`plugin`] asks them, through a cache and shared runs; [`keyring`] puts all sources in
 //! order; [`records`] remember who may use what is there; [`pull`] is what the node agent calls.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
+
 pub mod check;
 pub mod config;
 pub mod events;

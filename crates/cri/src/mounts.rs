@@ -1,4 +1,6 @@
 //! What is mounted below a directory, from the kernel's own table. Mounting and unmounting is the callers'.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
+
 use std::path::{Path, PathBuf};
 
 /// Mount points at and below `dir`, the deepest first; of one place, the newest first.

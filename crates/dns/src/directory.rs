@@ -12,7 +12,9 @@ use serde::Deserialize;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Service {
+    /// Name, namespace and labels.
     pub metadata: ObjectMeta,
+    /// What its names stand for.
     pub spec: ServiceSpec,
 }
 
@@ -47,6 +49,7 @@ slim_object!(Service, ResourceType::namespaced("", "v1", "services", "Service"))
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct EndpointSlice {
+    /// Name, namespace and labels.
     pub metadata: ObjectMeta,
     endpoints: Option<Vec<SliceEndpoint>>,
     ports: Option<Vec<Port>>,

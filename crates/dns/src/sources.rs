@@ -14,6 +14,7 @@ use serde::Deserialize;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct Node {
+    /// Name, namespace and labels.
     pub metadata: ObjectMeta,
     status: NodeStatus,
 }

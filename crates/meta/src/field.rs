@@ -37,6 +37,7 @@ impl fmt::Display for FieldPath {
 /// The kind of a field error; its text forms are part of the API.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FieldErrorKind {
+    /// `Not found`, of what a value refers to
     NotFound,
     /// `Required value`
     Required,
@@ -46,8 +47,11 @@ pub enum FieldErrorKind {
     Invalid,
     /// `Unsupported value`
     NotSupported,
+    /// `Forbidden`, whatever the value
     Forbidden,
+    /// `Too long`, of text and data
     TooLong,
+    /// `Too many`, of items and entries
     TooMany,
     /// `Internal error`
     Internal,

@@ -96,9 +96,11 @@ impl Errors {
             }
         }
     }
+    /// `Duplicate value`, of the later one.
     pub fn duplicate(&mut self, p: &Path<'_>, value: impl Serialize) {
         self.0.duplicate(&p.field(), value);
     }
+    /// `Not found`, of what a value refers to.
     pub fn not_found(&mut self, p: &Path<'_>, value: impl Serialize) {
         self.0.not_found(&p.field(), value);
     }
@@ -106,12 +108,15 @@ impl Errors {
     pub fn not_supported(&mut self, p: &Path<'_>, value: impl Serialize, supported: &[&str]) {
         self.0.not_supported(&p.field(), value, supported);
     }
+    /// `Forbidden`, with the reason for it.
     pub fn forbidden(&mut self, p: &Path<'_>, detail: impl Into<String>) {
         self.0.forbidden(&p.field(), detail);
     }
+    /// `Too long`, with the limit in bytes.
     pub fn too_long(&mut self, p: &Path<'_>, max_bytes: usize) {
         self.0.too_long(&p.field(), max_bytes);
     }
+    /// `Too many`, with how many there may be.
     pub fn too_many(&mut self, p: &Path<'_>, actual: usize, max: usize) {
         self.0.too_many(&p.field(), actual, max);
     }

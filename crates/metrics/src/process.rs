@@ -1,4 +1,6 @@
 //! What every component shows of the process it lives in: memory, CPU time, file descriptors, tasks, build.
+#![allow(clippy::disallowed_methods, reason = "blocking: the kernel's memory, no disk")]
+
 use kelson_meta::version;
 
 use crate::Families;

@@ -1,5 +1,6 @@
 //! Who has which address and host port: one small file under a lock, replaced atomically. Survives kill -9 at any
 //! point; a reboot empties it, because no pod's network survives one. Knows nothing of links.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
 
 use std::collections::BTreeMap;
 use std::fs::File;

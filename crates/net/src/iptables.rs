@@ -1,5 +1,6 @@
 //! A way for the bridge's traffic through a `FORWARD` chain that another program keeps with iptables. The rule is set with
 //! iptables where it is installed, and with nft where the chain is one of nftables and iptables is not there.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
 
 use std::process::{Command, Stdio};
 

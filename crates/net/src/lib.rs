@@ -7,6 +7,7 @@
 //!
 //! Pods get a /32 and reach each other through the gateway: all their traffic is routed, none is bridged. A reply of
 //! a service's endpoint therefore always passes the host's connection tracking, with or without `br_netfilter`.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod aside;
 pub mod cni;

@@ -1,5 +1,6 @@
 //! Links, addresses and routes through rtnetlink: a few calls with errors that say what was being done. Each
 //! [`Links`] speaks to the network namespace of the thread that opened it.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};

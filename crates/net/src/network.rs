@@ -1,5 +1,6 @@
 //! The host's side of the network: made complete by [`Network::ensure`] at each start, given back by [`cleanup`]; and
 //! one pod's attachment, which the CNI executable asks for. Everything blocks; the async calls run it aside.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
 
 use std::collections::HashSet;
 use std::net::IpAddr;

@@ -1,5 +1,6 @@
 //! Runs `nft`, for the pod network and for the proxy: one script is one transaction. What is in the script is others'
 //! business.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
 
 use std::process::Stdio;
 use std::time::Duration;

@@ -8,10 +8,13 @@ use serde::{Deserialize, Serialize};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Protocol {
+    /// `TCP`, the protocol where none is named.
     #[serde(alias = "TCP")]
     Tcp,
+    /// `UDP`, without connections of its own.
     #[serde(alias = "UDP")]
     Udp,
+    /// `SCTP`, where the kernel has it.
     #[serde(alias = "SCTP")]
     Sctp,
 }

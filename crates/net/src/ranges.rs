@@ -2,6 +2,7 @@
 //! uses, and keeps it in its data directory for good; every node reserves its cluster's ranges under [`RUN_DIR`], under a
 //! lock, so that two that start in the same second do not take the same. A control plane without a node uses nothing of
 //! the host: it neither looks nor reserves.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
 
 use std::fs::File;
 use std::io::Write as _;

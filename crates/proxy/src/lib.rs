@@ -4,6 +4,7 @@
 //! `model` reads objects, [`service`] decides which endpoints this node uses, [`render`] says it in rules, [`ruleset`]
 //! finds what changed; all four are pure. `sync` watches and applies. The pod network and host ports are
 //! `kelson-net`'s; names are `kelson-dns`'s.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod config;
 mod conntrack;

@@ -22,8 +22,10 @@ pub enum Protocol {
     #[default]
     #[serde(rename = "TCP")]
     Tcp,
+    /// `UDP`, without connections of its own.
     #[serde(rename = "UDP")]
     Udp,
+    /// `SCTP`, where the kernel has it.
     #[serde(rename = "SCTP")]
     Sctp,
 }

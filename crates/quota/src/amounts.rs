@@ -38,6 +38,7 @@ impl Amounts {
         self.0.insert(name.into(), amount);
     }
 
+    /// Adds name by name.
     pub fn add(&mut self, other: &Self) {
         for (name, amount) in &other.0 {
             let sum = self.0.get(name).copied().unwrap_or_default().plus(*amount);
@@ -75,6 +76,7 @@ impl Amounts {
         Self(self.0.iter().filter(|(_, amount)| !amount.is_zero()).map(|(n, a)| (n.clone(), *a)).collect())
     }
 
+    /// The names of resources, sorted.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }

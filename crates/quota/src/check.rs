@@ -23,6 +23,7 @@ pub struct Change<'a> {
     pub new: &'a Value,
     /// The object as it is stored; null where there is none.
     pub old: &'a Value,
+    /// The time at which the write is judged.
     pub now: Timestamp,
 }
 

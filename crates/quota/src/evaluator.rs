@@ -33,7 +33,9 @@ pub enum Operation {
 /// How the objects of one resource are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evaluator {
+    /// Pods, by what their containers ask for.
     Pods,
+    /// Services, with their node ports and load balancers.
     Services,
     /// Claims of volumes.
     Claims,

@@ -2,6 +2,7 @@
 //! charges by it, the quota controller counts by it. Upstream `pkg/quota/v1`, `apiserver/pkg/admission/plugin/resourcequota`.
 //!
 //! `amounts` ← `pods`, `claims`, `services` (what one object uses) ← `evaluator` (by resource) ← `scope` ← `quota` ← `check`.
+#![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod amounts;
 mod check;

@@ -10,6 +10,7 @@ use crate::scope::Requirement;
 /// What is read of a ResourceQuota.
 #[derive(Clone, Debug)]
 pub struct Quota {
+    /// Its name, for messages and charges.
     pub name: String,
     /// Which objects it is about; all must hold.
     pub scopes: Vec<Requirement>,
@@ -22,6 +23,7 @@ pub struct Quota {
 }
 
 impl Quota {
+    /// Reads a ResourceQuota's tree; what it cannot read is left out.
     pub fn read(object: &Value) -> Self {
         let spec = &object["spec"];
         let plain = items(&spec["scopes"]).iter().map(|s| Requirement::exists(text(s)));

@@ -20,6 +20,7 @@ pub struct GroupVersion {
 pub struct Resource {
     /// The API group, empty for the core group.
     pub group: &'static str,
+    /// The API version, such as `v1`.
     pub version: &'static str,
     /// Kind of its objects.
     pub kind: &'static str,
@@ -27,6 +28,7 @@ pub struct Resource {
     pub plural: &'static str,
     /// Singular name, as kubectl shows it.
     pub singular: &'static str,
+    /// Names that kubectl takes too, such as `po`.
     pub short_names: &'static [&'static str],
     /// Categories, such as `all`.
     pub categories: &'static [&'static str],

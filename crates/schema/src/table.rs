@@ -60,6 +60,7 @@ pub enum Kind {
     Json,
     /// Any JSON value, with no protobuf form (table cells).
     Any,
+    /// A struct, described by its own row.
     Struct(TypeId),
     /// `JSONSchemaPropsOrBool` around the schema type.
     SchemaOrBool(TypeId),
@@ -141,6 +142,7 @@ impl Schema {
         KINDS.iter().map(|row| (text(row.0), text(row.1), text(row.2), TypeId(row.3)))
     }
 
+    /// Every type, in the table's order.
     pub fn types(&self) -> impl Iterator<Item = TypeId> {
         (0..TYPES.len() as u16).map(TypeId)
     }
@@ -334,6 +336,7 @@ impl Field {
         u32::from(self.row().1)
     }
 
+    /// What the field's value is.
     pub fn ty(self) -> FieldType {
         FieldType(self.row().3)
     }

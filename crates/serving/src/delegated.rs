@@ -28,6 +28,7 @@ const KEPT_MAX: usize = 1000;
 /// flood of reviews.
 const REVIEWS_MAX: usize = 16;
 
+/// Who asks a component for its metrics or profiles.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Caller {
     /// As the API server names the user.
@@ -49,6 +50,7 @@ pub enum Attributes {
     Path {
         /// `get`, `post` …
         verb: &'static str,
+        /// The path that is asked for.
         path: String,
     },
     /// A subresource of a node.

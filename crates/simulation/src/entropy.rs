@@ -4,6 +4,8 @@
 //! `getrandom`. This crate defines that function for the programs it is linked into, which are tests. On a thread with a
 //! seed it gives the seed's numbers; on all others the kernel's. No component has to know that it is simulated, and no
 //! place where somebody draws a number can be forgotten.
+#![allow(clippy::disallowed_methods, reason = "blocking: of tests, which wait for nothing else")]
+
 use std::cell::Cell;
 use std::fs::File;
 use std::io::Read as _;

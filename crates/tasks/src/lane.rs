@@ -78,6 +78,19 @@ impl Lane {
         }
     }
 
+    /// Leaves `work` to the lane, for a value that is dropped and cannot wait. What the runtime has not begun when it ends is
+    /// not done; without a runtime it is done at once.
+    pub fn later<W>(&'static self, work: W)
+    where
+        W: FnOnce() + Send + 'static,
+    {
+        if INLINE.get() || tokio::runtime::Handle::try_current().is_err() {
+            return work();
+        }
+        #[expect(clippy::disallowed_methods, reason = "it ends with its work, and the lane reports its panic")]
+        drop(tokio::spawn(async move { self.run(work).await }));
+    }
+
     /// Drives a future that computes for long between its waits, off the runtime's threads; its place in the lane is taken
     /// while it waits too. Once begun it runs to its end, even when the caller is gone.
     ///
@@ -131,6 +144,21 @@ mod tests {
             std::thread::current().id()
         };
         assert_ne!(LANE.drive(work).await, Ok(here));
+    }
+
+    #[tokio::test]
+    async fn work_of_a_dropped_value_is_done_later_or_at_once_without_a_runtime() {
+        static LANE: Lane = Lane::new("later", 1);
+        let (done, wait) = tokio::sync::oneshot::channel();
+        LANE.later(move || assert!(done.send(std::thread::current().id()).is_ok()));
+        assert_ne!(wait.await, Ok(std::thread::current().id()));
+        std::thread::spawn(|| {
+            let (done, wait) = std::sync::mpsc::channel();
+            LANE.later(move || assert!(done.send(std::thread::current().id()).is_ok()));
+            assert_eq!(wait.try_recv(), Ok(std::thread::current().id()));
+        })
+        .join()
+        .unwrap();
     }
 
     #[tokio::test]

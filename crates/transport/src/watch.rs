@@ -21,6 +21,7 @@ pub struct TakesObjects;
 pub enum SharedObject {
     /// The object's JSON as it was sent.
     Text(Bytes),
+    /// The object as a tree that all readers share.
     Tree(Arc<Value>),
     /// The tree of an object of which its `meta.k8s.io` `PartialObjectMetadata` of this version is shown.
     Metadata(Arc<Value>, &'static str),

@@ -16,9 +16,11 @@ pub struct RequestInfo {
     pub prefix: &'static str,
     /// API group; empty for the legacy group.
     pub group: String,
+    /// The version in the path, such as `v1`.
     pub version: String,
     /// Namespace; empty for cluster-scoped paths.
     pub namespace: String,
+    /// The plural name in the path, such as `pods`.
     pub resource: String,
     /// Subresource; empty for none.
     pub subresource: String,

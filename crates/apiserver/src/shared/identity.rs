@@ -1,5 +1,7 @@
 //! Identity: authentication and authorization built from the configuration, and the tasks that feed their indexes from
 //! the store's log.
+#![allow(clippy::disallowed_methods, reason = "blocking: read at start, before anything is served")]
+
 use std::collections::HashSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -40,8 +40,11 @@ use crate::custom::registrar::Definitions;
 
 /// Everything requests share.
 pub struct Server {
+    /// What the server was told.
     pub config: Config,
+    /// Where objects are kept.
     pub store: Store,
+    /// What is served, changed by definitions of kinds.
     pub catalog: Arc<Catalog>,
     /// Kinds that users define.
     pub definitions: Definitions,
@@ -51,18 +54,25 @@ pub struct Server {
     pub routes: Arc<Routes>,
     /// The store as others read it.
     pub objects: Arc<dyn Objects>,
+    /// The chain that each write passes.
     pub admission: Chain,
+    /// Decides what a user may do.
     pub authorizer: Arc<dyn Authorizer>,
     /// What authentication and authorization are built of, for reviews and token requests.
     pub auth: Auth,
+    /// The wall clock of timestamps and expiry.
     pub clock: Arc<dyn Clock>,
     /// Cluster IPs and node ports.
     pub services: Services,
     /// The way to kubelets.
     pub kubelets: Option<KubeletDialer>,
+    /// What `/metrics` tells.
     pub metrics: Metrics,
+    /// What `/readyz` and `/livez` tell.
     pub health: Readiness,
+    /// Discovery's documents, made anew when the catalog changes.
     pub discovery: Documents,
+    /// OpenAPI's documents, made anew when the catalog changes.
     pub openapi: Documents,
     /// Who may run when.
     pub flow: Arc<dyn Flow>,

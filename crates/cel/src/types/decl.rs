@@ -29,6 +29,7 @@ pub enum ListKind {
 pub enum Format {
     /// `date`: midnight UTC of the day.
     Date,
+    /// A string with `format: date-time`.
     DateTime,
 }
 
@@ -71,6 +72,7 @@ pub enum DeclKind {
 pub struct DeclField {
     /// The name in JSON.
     pub json: String,
+    /// The type of the field's value.
     pub decl: Arc<DeclType>,
 }
 

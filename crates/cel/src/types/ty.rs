@@ -11,6 +11,7 @@ pub enum Type {
     Error,
     /// `null_type`, of the one value `null`.
     Null,
+    /// `bool`, true or false.
     Bool,
     /// A signed number of 64 bits.
     Int,
@@ -18,7 +19,9 @@ pub enum Type {
     Uint,
     /// A floating-point number of 64 bits.
     Double,
+    /// `string`, a sequence of code points.
     String,
+    /// `bytes`, a sequence of octets.
     Bytes,
     /// A point in time.
     Timestamp,
@@ -43,12 +46,15 @@ pub enum Type {
 }
 
 impl Type {
+    /// `list(element)`, ordered and of one type.
     pub fn list(element: Type) -> Type {
         Type::List(Arc::new(element))
     }
+    /// `map(key, value)`, by keys of one type.
     pub fn map(key: Type, value: Type) -> Type {
         Type::Map(Arc::new((key, value)))
     }
+    /// `optional_type(value)`, a value that may be absent.
     pub fn optional(value: Type) -> Type {
         Type::Optional(Arc::new(value))
     }

@@ -13,6 +13,7 @@ use crate::types::decl::{DeclType, ListKind};
 /// A value; `'a` is the life of the data and the program that it may borrow from.
 #[derive(Clone, Debug)]
 pub enum Value<'a> {
+    /// The one value of `null_type`.
     Null,
     /// A truth value.
     Bool(bool),
@@ -22,12 +23,15 @@ pub enum Value<'a> {
     Uint(u64),
     /// A floating-point number.
     Double(f64),
+    /// A `string`; text of the object stays where it is.
     Text(Text<'a>),
+    /// A `bytes` value, shared.
     Bytes(Arc<[u8]>),
     /// A point in time.
     Timestamp(Timestamp),
     /// A length of time in nanoseconds.
     Duration(i64),
+    /// A `list`; one of the object stays where it is.
     List(List<'a>),
     /// A map, or an object of Kubernetes' data.
     Map(Map<'a>),

@@ -87,8 +87,11 @@ pub struct AccessRequest {
     pub path: Option<String>,
     /// The API group that is asked about.
     pub group: String,
+    /// The plural name of the resource that is asked about.
     pub resource: String,
+    /// Its subresource; empty for the object itself.
     pub subresource: String,
+    /// Where; empty for all namespaces and for cluster-scoped resources.
     pub namespace: String,
     /// Name of the object.
     pub name: String,
@@ -96,6 +99,7 @@ pub struct AccessRequest {
     pub field_selector: Option<String>,
     /// Label selector, as written.
     pub label_selector: Option<String>,
+    /// What is to be done with it, such as `get`.
     pub verb: String,
 }
 

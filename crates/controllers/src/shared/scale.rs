@@ -53,10 +53,7 @@ pub struct ScaleStatus {
 pub enum ScaleError {
     /// No such kind is served.
     #[error("no matches for kind {kind:?} in group {group:?}")]
-    NoKind {
-        group: String,
-        kind: String,
-    },
+    NoKind { group: String, kind: String },
     /// The kind has no such subresource; the resource as `PLURAL.GROUP`.
     #[error("{0} does not implement the scale subresource")]
     NotScalable(String),

@@ -1,9 +1,13 @@
 //! Notices that a configuration changed, through the kernel's change notices on its directory: files that are written,
 //! moved into place or reached through a replaced link all count. What to do about it is the caller's.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; at start before pods are")]
+
 use std::mem::MaybeUninit;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use kelson_tasks::FILES;
+use rustix::fd::OwnedFd;
 use rustix::fs::inotify;
 use tokio::io::unix::AsyncFd;
 
@@ -14,21 +18,25 @@ const SETTLE_MAX: Duration = Duration::from_secs(2);
 /// How often the directories are looked at anew when watching fails (a directory that was replaced, say).
 const RETRY: Duration = Duration::from_secs(10);
 
-/// Calls `changed` after every change of the file or directory at `path`, and of what is in the directory `beside`; ends
-/// only when dropped.
-pub async fn watch(path: PathBuf, beside: Option<PathBuf>, mut changed: impl FnMut() + Send) {
+/// Awaits what `changed` gives after every change of the file or directory at `path`, and of what is in the directory
+/// `beside`; ends only when dropped.
+pub async fn watch<C, F>(path: PathBuf, beside: Option<PathBuf>, mut changed: C)
+where
+    C: FnMut() -> F + Send,
+    F: Future<Output = ()> + Send,
+{
     loop {
-        match Watch::new(&path, beside.as_deref()) {
+        match Watch::open(&path, beside.as_ref()).await {
             Ok(mut watch) => {
                 // What happened between the last look and this watch is seen by looking once.
-                changed();
+                changed().await;
                 loop {
                     if let Err(e) = watch.next().await {
                         tracing::warn!(path = %path.display(), error = %e, "watching the credential provider configuration failed");
                         break;
                     }
-                    changed();
-                    if watch.gone || watch.dirs != dirs(&path, beside.as_deref()) {
+                    changed().await;
+                    if watch.gone || !watch.is_of(&path, beside.as_ref()).await {
                         break;
                     }
                 }
@@ -42,7 +50,7 @@ pub async fn watch(path: PathBuf, beside: Option<PathBuf>, mut changed: impl FnM
 }
 
 struct Watch {
-    fd: AsyncFd<rustix::fd::OwnedFd>,
+    fd: AsyncFd<OwnedFd>,
     dirs: Vec<PathBuf>,
     /// A watched directory is no more.
     gone: bool,
@@ -69,22 +77,36 @@ fn dirs(path: &Path, beside: Option<&Path>) -> Vec<PathBuf> {
     dirs
 }
 
+/// Asks the kernel for notices of the directories.
+fn notices(path: &Path, beside: Option<&Path>) -> std::io::Result<(OwnedFd, Vec<PathBuf>)> {
+    let fd = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
+    let dirs = dirs(path, beside);
+    let what = inotify::WatchFlags::CLOSE_WRITE
+        | inotify::WatchFlags::CREATE
+        | inotify::WatchFlags::DELETE
+        | inotify::WatchFlags::MOVED_TO
+        | inotify::WatchFlags::MOVED_FROM
+        | inotify::WatchFlags::ATTRIB
+        | inotify::WatchFlags::DELETE_SELF
+        | inotify::WatchFlags::MOVE_SELF;
+    for dir in &dirs {
+        inotify::add_watch(&fd, dir, what)?;
+    }
+    Ok((fd, dirs))
+}
+
 impl Watch {
-    fn new(path: &Path, beside: Option<&Path>) -> std::io::Result<Self> {
-        let fd = inotify::init(inotify::CreateFlags::NONBLOCK | inotify::CreateFlags::CLOEXEC)?;
-        let dirs = dirs(path, beside);
-        let what = inotify::WatchFlags::CLOSE_WRITE
-            | inotify::WatchFlags::CREATE
-            | inotify::WatchFlags::DELETE
-            | inotify::WatchFlags::MOVED_TO
-            | inotify::WatchFlags::MOVED_FROM
-            | inotify::WatchFlags::ATTRIB
-            | inotify::WatchFlags::DELETE_SELF
-            | inotify::WatchFlags::MOVE_SELF;
-        for dir in &dirs {
-            inotify::add_watch(&fd, dir, what)?;
-        }
+    async fn open(path: &Path, beside: Option<&PathBuf>) -> std::io::Result<Self> {
+        let (path, beside) = (path.to_owned(), beside.cloned());
+        let opened = FILES.run(move || notices(&path, beside.as_deref())).await;
+        let (fd, dirs) = opened.map_err(std::io::Error::other)??;
         Ok(Self { fd: crate::readable::readable(fd)?, dirs, gone: false })
+    }
+
+    /// Whether the paths still lead where it looks.
+    async fn is_of(&self, path: &Path, beside: Option<&PathBuf>) -> bool {
+        let (path, beside) = (path.to_owned(), beside.cloned());
+        FILES.run(move || dirs(&path, beside.as_deref())).await.is_ok_and(|now| now == self.dirs)
     }
 
     /// Returns when something changed and then nothing for [`SETTLE`].

@@ -20,6 +20,7 @@ pub const FILE_BYTES_MAX: usize = 10 * 1024 * 1024;
 pub enum Form {
     /// The whole file, `{"auths": {…}}`.
     ConfigJson,
+    /// The older form: what stands below `auths`, alone.
     Dockercfg,
 }
 

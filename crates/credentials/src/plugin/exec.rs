@@ -1,5 +1,7 @@
 //! Runs a plugin's executable: request on stdin, response from stdout, a bounded tail of stderr, a minute at most. The
 //! process leads a group of its own, which is killed as a whole at the end, whatever the end was.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files; at start before pods are")]
+
 use std::path::PathBuf;
 use std::process::Stdio;
 use std::time::Duration;

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kelson_meta::Clock;
+use kelson_tasks::FILES;
 use kelson_tasks::Tasks;
 use parking_lot::{Mutex, RwLock};
 use tokio::sync::Semaphore;
@@ -106,7 +107,7 @@ impl Providers {
         *self.set.write() = Arc::new(Set { index, providers, hash: config.hash });
     }
 
-    /// Loads the configuration anew if it changed; a broken one is told and changes nothing. Says whether it is in force.
+    /// Loads the configuration anew if it changed, which reads files; a broken one is told and changes nothing. Says whether it is in force.
     pub fn reload(&self, path: &Path, bin_dir: &Path) -> Result<bool, ConfigError> {
         match config::load(path, bin_dir) {
             Ok(config) => {
@@ -139,8 +140,11 @@ impl Providers {
     pub async fn follow(self: Arc<Self>, path: PathBuf, bin_dir: PathBuf) {
         let (file, beside) = (path.clone(), Some(bin_dir.clone()));
         config::watch(path, beside, move || {
-            // Told where it is found.
-            let _ = self.reload(&file, &bin_dir);
+            let (providers, file, bin_dir) = (self.clone(), file.clone(), bin_dir.clone());
+            async move {
+                // What is wrong is told where it is found.
+                let _ = FILES.run(move || providers.reload(&file, &bin_dir)).await;
+            }
         })
         .await;
     }

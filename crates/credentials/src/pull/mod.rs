@@ -89,8 +89,11 @@ pub trait PullEffects: Send + Sync {
 /// When an image is pulled (`imagePullPolicy`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PullPolicy {
+    /// Asks the registry at every start of a container.
     Always,
+    /// Pulls what is not there yet.
     IfNotPresent,
+    /// Uses what is there or fails.
     Never,
 }
 
@@ -165,7 +168,8 @@ struct Intent {
 impl Drop for Intent {
     fn drop(&mut self) {
         if self.open {
-            self.records.failed(&self.image);
+            let (records, image) = (self.records.clone(), std::mem::take(&mut self.image));
+            FILES.later(move || records.failed(&image));
         }
     }
 }

@@ -1,5 +1,9 @@
 //! One containerd process: started apart from our own process group, or found running; watched through a pidfd either
 //! way. Its log goes to a file that is kept small, never to a pipe, so that it outlives us.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "blocking: in the lane for files, but for the start of containerd itself"
+)]
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Seek as _, SeekFrom};

@@ -1,5 +1,6 @@
 //! Keeps one containerd running: adopts the one that an earlier server left, starts one otherwise, starts it again
 //! with back-off when it ends. Pods are not its concern; a restart does not touch them.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -56,9 +57,11 @@ impl Containerd {
     /// be imported is logged and does not stop the node.
     pub async fn start(config: ContainerdConfig, tasks: &Tasks) -> Result<Self, ContainerdError> {
         let config = Arc::new(config);
-        let program = find_program("containerd", "containerd")?;
-        find_program("containerd-shim-runc-v2", "containerd")?;
-        let runc = find_program("runc", "runc")?;
+        let found = FILES.run(|| {
+            find_program("containerd-shim-runc-v2", "containerd")?;
+            Ok::<_, ContainerdError>((find_program("containerd", "containerd")?, find_program("runc", "runc")?))
+        });
+        let (program, runc) = found.await.map_err(ContainerdError::lane("look for programs"))??;
         let (changed, host) = prepare(&config, &program, runc).await?;
         let process = adopt_or_start(&config, &program, changed).await?;
         tracing::info!(

@@ -31,7 +31,7 @@ pub async fn client(client: Client, clock: Arc<dyn Clock>, cert_dir: PathBuf, no
         let outcome = async {
             let key = Key::generate()?;
             let issued = request_client(&client, &key, &node_name, false).await?;
-            files.update(&issued, clock.now())
+            files.update(&issued, clock.now()).await
         };
         match outcome.await {
             Ok(()) => {

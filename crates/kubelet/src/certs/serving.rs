@@ -86,7 +86,7 @@ impl ServingCertificate {
         };
         let cert_pem = certificate(&self.client, &wanted, WAIT).await?;
         let issued = Issued { cert_pem, key: key.clone() };
-        files.update(&issued, self.clock.now())?;
+        files.update(&issued, self.clock.now()).await?;
         self.serving.swap(&issued)?;
         Ok(())
     }

@@ -1,4 +1,6 @@
 //! What the machine is: capacity, identity, pressure. Read from the kernel's files.
+#![allow(clippy::disallowed_methods, reason = "blocking: the kernel's memory, read in the lane for files")]
+
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::NodeSystemInfo;

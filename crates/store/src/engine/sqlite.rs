@@ -1,5 +1,6 @@
 //! The embedded durable engine: SQLite in write-ahead mode, one table of numbered rows. Chosen by measurement, see
 //! `docs/decisions/0001-embedded-engine.md`. It knows neither revisions nor records; only the committer's thread uses it.
+#![allow(clippy::disallowed_methods, reason = "blocking: on the committer's own thread; opened in the lane for files")]
 
 use std::fs::{DirBuilder, File, OpenOptions, Permissions};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};

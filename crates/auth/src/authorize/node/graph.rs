@@ -35,6 +35,7 @@ pub enum Kind {
 /// Resources the graph follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NodeResource {
+    /// `pods`, which name most of the others
     Pods,
     /// `persistentvolumes`
     PersistentVolumes,

@@ -16,6 +16,7 @@ use crate::user::{UserInfo, service_account_username};
 /// The resources of `rbac.authorization.k8s.io` that are followed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RbacResource {
+    /// `roles`, each for its own namespace
     Roles,
     /// `clusterroles`
     ClusterRoles,

@@ -1,5 +1,7 @@
 //! The `KubeletConfiguration` file (`kubelet.config.k8s.io/v1beta1`, `--config`): decoded strictly, every fault at once
 //! by its path, and laid over a [`Config`]. Fields that Kelson knows and does not act on yet are named, never swallowed.
+#![allow(clippy::disallowed_methods, reason = "blocking: read at start, before anything is served")]
+
 mod fields;
 
 use std::net::{IpAddr, SocketAddr};

@@ -1,6 +1,7 @@
 //! The Node authorizer: a kubelet reaches its own Node, Lease and CSINode, and what the pods bound to it refer to.
 //! Reads of its own behalf only; what exactly it may write is narrowed further by the NodeRestriction admission plugin.
 mod graph;
+mod views;
 
 pub use graph::{NodeGraph, NodeResource};
 
@@ -11,7 +12,7 @@ use super::rbac::PolicyRule;
 use super::{Authorizer, Decision};
 use crate::Attributes;
 use crate::user::node_name;
-use graph::Kind;
+use views::Kind;
 
 const LEASE_NAMESPACE: &str = "kube-node-lease";
 

@@ -1,4 +1,4 @@
-//! Kinds of networking.k8s.io: ingresses and their classes, network policies, addresses and service CIDRs.
+//! Ingresses and their classes.
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::LazyLock;
@@ -7,17 +7,15 @@ use jiff::Timestamp;
 use kelson_meta::{is_dns1123_label, is_dns1123_subdomain};
 use serde_json::{Value, json};
 
+use super::GROUP;
 use crate::column::{AGE, Column, NAME};
 use crate::metadata::immutable;
-use crate::names::NameRule;
-use crate::options::{Options, columns, texts};
+use crate::options::{Options, columns};
 use crate::path::{Errors, Path};
 use crate::rules;
 use crate::strategy::Strategy;
-use crate::table::{age, name, or_none, selector};
-use crate::tree::{default_to, ensure, int, int0, items, items_mut, present, set, text};
-
-const GROUP: &str = "networking.k8s.io";
+use crate::table::{age, name, or_none};
+use crate::tree::{default_to, ensure, int0, items, present, text};
 
 /// The ingresses resource.
 pub struct Ingresses;
@@ -320,233 +318,6 @@ impl Strategy for IngressClasses {
     }
 }
 
-/// The networkpolicies resource.
-pub struct NetworkPolicies;
-
-static POLICIES: LazyLock<Options> = LazyLock::new(|| Options {
-    generation: true,
-    columns: columns![NAME, Column::text("Pod-Selector", "Pods the policy is for."), AGE],
-    ..Options::of(GROUP, "networkpolicies")
-});
-
-impl Strategy for NetworkPolicies {
-    fn options(&self) -> &Options {
-        &POLICIES
-    }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
-        let Some(spec) = ensure(obj, "spec") else { return };
-        ensure(spec, "podSelector");
-        for list in ["ingress", "egress"] {
-            for r in items_mut(spec, list) {
-                for p in items_mut(r, "ports") {
-                    default_to(p, "protocol", "TCP");
-                }
-            }
-        }
-        if items(&spec["policyTypes"]).is_empty() {
-            let mut types = vec![json!("Ingress")];
-            if !items(&spec["egress"]).is_empty() {
-                types.push(json!("Egress"));
-            }
-            set(spec, "policyTypes", types);
-        }
-    }
-    fn check(&self, obj: &Value, e: &mut Errors) {
-        let (spec, p) = (&obj["spec"], Path::new("spec"));
-        rules::label_selector(&spec["podSelector"], &p.child("podSelector"), e);
-        for (direction, peers) in [("ingress", "from"), ("egress", "to")] {
-            let list = p.child(direction);
-            for (i, r) in items(&spec[direction]).iter().enumerate() {
-                let at = list.index(i);
-                let ports = at.child("ports");
-                for (j, x) in items(&r["ports"]).iter().enumerate() {
-                    policy_port(x, &ports.index(j), e);
-                }
-                let list = at.child(peers);
-                for (j, x) in items(&r[peers]).iter().enumerate() {
-                    peer(x, &list.index(j), e);
-                }
-            }
-        }
-        let types = items(&spec["policyTypes"]);
-        let at = p.child("policyTypes");
-        if types.len() > 2 {
-            e.invalid(&at, types, "may not specify more than two policyTypes");
-        }
-        for (i, t) in types.iter().enumerate() {
-            if !matches!(text(t), "Ingress" | "Egress") {
-                e.not_supported(&at.index(i), t, &["Ingress", "Egress"]);
-            }
-        }
-    }
-    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
-        vec![name(obj), json!(selector(&obj["spec"]["podSelector"])), age(obj, now)]
-    }
-}
-
-fn policy_port(x: &Value, p: &Path<'_>, e: &mut Errors) {
-    rules::optional_one_of(&x["protocol"], &p.child("protocol"), &["TCP", "UDP", "SCTP"], e);
-    let (end, at) = (int(&x["endPort"]), p.child("endPort"));
-    match &x["port"] {
-        Value::Number(n) => {
-            rules::port(&x["port"], &p.child("port"), e);
-            if let Some(end) = end {
-                if Some(end) < n.as_i64() {
-                    e.invalid(&at, n, "must be greater than or equal to `port`");
-                }
-                rules::port(&x["endPort"], &at, e);
-            }
-        }
-        Value::String(s) => {
-            if let Some(end) = end {
-                e.invalid(&at, end, "may not be specified when `port` is non-numeric");
-            }
-            e.invalid_each(&p.child("port"), s, rules::port_name(s));
-        }
-        _ => {
-            if let Some(end) = end {
-                e.invalid(&at, end, "may not be specified when `port` is not specified");
-            }
-        }
-    }
-}
-
-fn peer(x: &Value, p: &Path<'_>, e: &mut Errors) {
-    let mut peers = 0;
-    for f in ["podSelector", "namespaceSelector"] {
-        if present(&x[f]) {
-            peers += 1;
-            rules::label_selector(&x[f], &p.child(f), e);
-        }
-    }
-    let block = &x["ipBlock"];
-    if present(block) {
-        peers += 1;
-        let at = p.child("ipBlock");
-        let outer = text(&block["cidr"]);
-        if outer.is_empty() {
-            e.required(&at.child("cidr"), "");
-        } else {
-            rules::cidr(outer, &at.child("cidr"), e);
-        }
-        let list = at.child("except");
-        for (i, c) in items(&block["except"]).iter().map(text).enumerate() {
-            rules::cidr(c, &list.index(i), e);
-            if let (Some(o), Some(i2)) = (rules::parse_cidr(outer), rules::parse_cidr(c))
-                && !strictly_within(i2, o)
-            {
-                e.invalid(&list.index(i), c, "must be a strict subset of `cidr`");
-            }
-        }
-    }
-    if peers == 0 {
-        e.required(p, "must specify a peer");
-    } else if peers > 1 && present(block) {
-        e.forbidden(p, "may not specify both ipBlock and another peer");
-    }
-}
-
-fn strictly_within(inner: (IpAddr, u8), outer: (IpAddr, u8)) -> bool {
-    let bits = |ip: IpAddr| match ip {
-        IpAddr::V4(v) => (u128::from(u32::from(v)) << 96, true),
-        IpAddr::V6(v) => (u128::from(v), false),
-    };
-    let ((a, a4), (b, b4)) = (bits(inner.0), bits(outer.0));
-    let mask = if outer.1 == 0 { 0 } else { u128::MAX << (128 - u32::from(outer.1)) };
-    a4 == b4 && inner.1 > outer.1 && a & mask == b & mask
-}
-
-/// The ipaddresses resource.
-pub struct IpAddresses;
-
-static ADDRESSES: LazyLock<Options> = LazyLock::new(|| Options {
-    name: NameRule::Ip,
-    columns: columns![NAME, Column::text("ParentRef", "Object the address belongs to."), AGE],
-    fields: texts!["spec.parentRef.name", "spec.parentRef.namespace", "spec.parentRef.resource"],
-    ..Options::of(GROUP, "ipaddresses")
-});
-
-impl Strategy for IpAddresses {
-    fn options(&self) -> &Options {
-        &ADDRESSES
-    }
-    fn check(&self, obj: &Value, e: &mut Errors) {
-        let (parent, p) = (&obj["spec"]["parentRef"], Path::new("spec"));
-        let at = p.child("parentRef");
-        if !present(parent) {
-            return e.required(&at, "");
-        }
-        rules::required(&parent["resource"], &at.child("resource"), e);
-        rules::required(&parent["name"], &at.child("name"), e);
-    }
-    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
-        let p = Path::new("spec");
-        immutable(&new["spec"]["parentRef"], &old["spec"]["parentRef"], &p.child("parentRef"), e);
-    }
-    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
-        let p = &obj["spec"]["parentRef"];
-        let mut parent = text(&p["resource"]).to_lowercase();
-        for (f, separator) in [("group", "."), ("namespace", "/"), ("name", "/")] {
-            if !text(&p[f]).is_empty() {
-                parent = format!("{parent}{separator}{}", text(&p[f]));
-            }
-        }
-        vec![name(obj), or_none(&parent), age(obj, now)]
-    }
-}
-
-/// The servicecidrs resource.
-pub struct ServiceCidrs;
-
-static CIDRS: LazyLock<Options> = LazyLock::new(|| Options {
-    columns: columns![NAME, Column::text("CIDRs", "Ranges addresses are taken from."), AGE],
-    ..Options::of(GROUP, "servicecidrs")
-});
-
-impl Strategy for ServiceCidrs {
-    fn options(&self) -> &Options {
-        &CIDRS
-    }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
-        ensure(obj, "status");
-    }
-    fn check(&self, obj: &Value, e: &mut Errors) {
-        let cidrs = items(&obj["spec"]["cidrs"]);
-        let spec = Path::new("spec");
-        let at = spec.child("cidrs");
-        if cidrs.is_empty() {
-            return e.required(&at, "at least one CIDR required");
-        }
-        if cidrs.len() > 2 {
-            return e.invalid(&at, cidrs, "may only hold up to 2 values");
-        }
-        let families: Vec<bool> =
-            cidrs.iter().filter_map(|c| rules::parse_cidr(text(c))).map(|(ip, _)| ip.is_ipv4()).collect();
-        if families.len() == 2 && families[0] == families[1] {
-            e.invalid(
-                &at,
-                cidrs,
-                "may specify no more than one IP for each IP family, i.e 192.168.0.0/24 and 2001:db8::/64",
-            );
-        }
-        for (i, c) in cidrs.iter().enumerate() {
-            rules::cidr(text(c), &at.index(i), e);
-        }
-    }
-    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
-        let p = Path::new("spec");
-        let (n, o) = (items(&new["spec"]["cidrs"]), items(&old["spec"]["cidrs"]));
-        if n.len() < o.len() || n[..o.len().min(n.len())] != o[..o.len().min(n.len())] {
-            e.invalid(&p.child("cidrs"), n, "field is immutable");
-        }
-        self.check(new, e);
-    }
-    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
-        let cidrs: Vec<&str> = items(&obj["spec"]["cidrs"]).iter().map(text).collect();
-        vec![name(obj), json!(cidrs.join(",")), age(obj, now)]
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -562,18 +333,6 @@ mod tests {
         assert_eq!(
             e.finish().to_string(),
             "[spec.rules[0].http.paths[0].path: Invalid value: \"x\": must be an absolute path, spec.rules[0].http.paths[0].backend: Required value: port name or number is required]"
-        );
-    }
-
-    #[test]
-    fn policies() {
-        let mut p = json!({"metadata": {"name": "p", "namespace": "n"}, "spec": {"podSelector": {}, "egress": [
-            {"ports": [{"port": 80}], "to": [{"ipBlock": {"cidr": "10.0.0.0/8", "except": ["11.0.0.0/16"]}}]}]}});
-        NetworkPolicies.set_defaults("v1", &mut p);
-        assert_eq!(p["spec"]["policyTypes"], json!(["Ingress", "Egress"]));
-        assert_eq!(
-            NetworkPolicies.validate_create(&p).to_string(),
-            "spec.egress[0].to[0].ipBlock.except[0]: Invalid value: \"11.0.0.0/16\": must be a strict subset of `cidr`"
         );
     }
 }

@@ -1,0 +1,124 @@
+//! Cluster IPs of a Service: which families, which addresses.
+use std::net::IpAddr;
+
+use ipnet::IpNet;
+use kelson_meta::tree::items;
+use kelson_meta::{FieldErrors, FieldPath};
+use serde_json::{Value, json};
+
+use super::pools::{Reservation, Used};
+
+fn family(ip: &IpAddr) -> &'static str {
+    if ip.is_ipv4() { "IPv4" } else { "IPv6" }
+}
+
+fn net_family(net: &IpNet) -> &'static str {
+    if net.addr().is_ipv4() { "IPv4" } else { "IPv6" }
+}
+
+/// Fills in `ipFamilyPolicy` and `ipFamilies` from what is asked and what there is.
+pub(super) fn families(used: &Used, service: &mut Value, old: &Value) {
+    let spec = &mut service["spec"];
+    if spec["type"] == "ExternalName" {
+        return;
+    }
+    let headless = spec["clusterIP"] == "None" || spec["clusterIPs"][0] == "None";
+    let selects = spec["selector"].as_object().is_some_and(|s| !s.is_empty());
+    let own: Vec<&'static str> = used.pools.iter().map(|p| net_family(&p.net)).collect();
+    if spec["ipFamilyPolicy"].is_null() {
+        let dual = items(&spec["ipFamilies"]).len() == 2 || items(&spec["clusterIPs"]).len() == 2;
+        let policy = if dual || (headless && !selects && old.is_null()) { "RequireDualStack" } else { "SingleStack" };
+        spec["ipFamilyPolicy"] = policy.into();
+    }
+    let dual = spec["ipFamilyPolicy"] != "SingleStack";
+    if items(&spec["ipFamilies"]).is_empty() {
+        let asked: Vec<IpAddr> = items(&spec["clusterIPs"]).iter().filter_map(|v| v.as_str()?.parse().ok()).collect();
+        let first = asked.first().map_or(own[0], family);
+        let mut all = vec![first];
+        let other = if first == "IPv4" { "IPv6" } else { "IPv4" };
+        let anywhere = headless && !selects;
+        if dual && (own.contains(&other) || anywhere) {
+            all.push(other);
+        }
+        spec["ipFamilies"] = json!(all);
+    } else if dual && items(&spec["ipFamilies"]).len() == 1 && used.pools.len() == 2 {
+        let other = if spec["ipFamilies"][0] == "IPv4" { "IPv6" } else { "IPv4" };
+        spec["ipFamilies"] = json!([spec["ipFamilies"][0], other]);
+    } else if !dual && items(&spec["ipFamilies"]).len() == 2 && !old.is_null() {
+        spec["ipFamilies"] = json!([spec["ipFamilies"][0]]);
+    }
+}
+
+/// Takes the cluster IPs that a Service names, and free ones where it asks for any.
+pub(super) fn take_ips(
+    used: &mut Used,
+    service: &mut Value,
+    had: &[IpAddr],
+    taken: &mut Reservation,
+    errors: &mut FieldErrors,
+) {
+    let path = FieldPath::new("spec").child("clusterIPs");
+    let spec = &mut service["spec"];
+    if spec["type"] == "ExternalName" {
+        return;
+    }
+    if spec["clusterIP"] == "None" || spec["clusterIPs"][0] == "None" {
+        spec["clusterIP"] = "None".into();
+        spec["clusterIPs"] = json!(["None"]);
+        return;
+    }
+    let mut asked: Vec<String> = items(&spec["clusterIPs"])
+        .iter()
+        .map(|v| v.as_str().unwrap_or("").to_owned())
+        .filter(|s| !s.is_empty())
+        .collect();
+    if asked.is_empty()
+        && let Some(one) = spec["clusterIP"].as_str().filter(|s| !s.is_empty())
+    {
+        asked.push(one.to_owned());
+    }
+    let families: Vec<String> =
+        items(&spec["ipFamilies"]).iter().map(|v| v.as_str().unwrap_or("").to_owned()).collect();
+    let shown = asked.clone();
+    let mut all: Vec<String> = Vec::new();
+    for (i, family) in families.iter().enumerate() {
+        let Some(pool) = used.pools.iter_mut().find(|p| net_family(&p.net) == family) else {
+            if spec["ipFamilyPolicy"] == "PreferDualStack" && i > 0 {
+                continue;
+            }
+            let path = FieldPath::new("spec").child("ipFamilies").index(i);
+            errors.invalid(&path, family, "not configured on this cluster");
+            return;
+        };
+        match asked.get(i) {
+            Some(text) => {
+                let Ok(ip) = text.parse::<IpAddr>() else { return };
+                if !had.contains(&ip) {
+                    if let Err(why) = pool.claim(ip) {
+                        errors.invalid(&path, &shown, format!("failed to allocate IP {ip}: {why}"));
+                        return;
+                    }
+                    taken.ips.push(ip);
+                }
+                all.push(text.clone());
+            }
+            None => match pool.any() {
+                Some(ip) => {
+                    taken.ips.push(ip);
+                    all.push(ip.to_string());
+                }
+                None => {
+                    errors.invalid(&path, &shown, "failed to allocate IP: range is full");
+                    return;
+                }
+            },
+        }
+    }
+    if all.len() == 1 && spec["ipFamilyPolicy"] == "PreferDualStack" {
+        spec["ipFamilies"] = json!([families[0]]);
+    }
+    if let Some(first) = all.first() {
+        spec["clusterIP"] = first.as_str().into();
+        spec["clusterIPs"] = json!(all);
+    }
+}

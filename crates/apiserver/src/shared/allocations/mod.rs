@@ -1,0 +1,222 @@
+//! Services: cluster IPs and node ports, handed out from what the stored Services leave free. The sets live in memory
+//! and are made anew at start, so that they cannot leak (upstream `registry/core/service/{ip,port}allocator`).
+mod addresses;
+mod pools;
+mod ports;
+
+use std::collections::{HashMap, HashSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use ipnet::IpNet;
+use kelson_meta::{FieldErrors, GroupKind, Status};
+use kelson_resources::Allocation;
+use kelson_store::{Resource, Store};
+use parking_lot::Mutex;
+use serde_json::Value;
+
+use addresses::{families, take_ips};
+use pools::{Pool, Used, ips_of, ports_of};
+use ports::take_ports;
+
+use crate::catalog::Served;
+use crate::config::{Config, StartError};
+
+pub use pools::Reservation;
+
+/// What is in use.
+pub struct Services {
+    used: Arc<Mutex<Used>>,
+}
+
+impl Services {
+    /// From the stored Services.
+    ///
+    /// # Errors
+    /// [`StartError::Config`] without a range.
+    pub fn new(config: &Config, store: &Store) -> Result<Self, StartError> {
+        if config.service_cidrs.is_empty() {
+            return Err(StartError::Config("--service-cluster-ip-range must be specified".into()));
+        }
+        let pool = |net: &IpNet| Pool { net: net.trunc(), taken: HashSet::new() };
+        let mut used = Used {
+            pools: config.service_cidrs.iter().map(pool).collect(),
+            ports: HashMap::new(),
+            port_range: config.node_ports,
+        };
+        for record in store.list(Resource::new("", "services"), None, None, None).iter() {
+            let service = crate::catalog::record::parse(record);
+            for ip in ips_of(&service) {
+                if let Some(pool) = used.pools.iter_mut().find(|p| p.net.contains(&ip)) {
+                    pool.taken.insert(ip);
+                }
+            }
+            for (port, protocol) in ports_of(&service) {
+                used.ports.entry(port).or_default().insert(protocol);
+            }
+        }
+        Ok(Self { used: Arc::new(Mutex::new(used)) })
+    }
+
+    /// The first address of the primary range: the `kubernetes` service's.
+    pub fn first_address(&self) -> Option<IpAddr> {
+        self.used.lock().pools.first().map(|p| p.at(1))
+    }
+
+    /// Takes what a new Service asks for.
+    ///
+    /// # Errors
+    /// 422.
+    pub fn before_create(&self, served: &Served, value: &mut Value, dry_run: bool) -> Result<Reservation, Status> {
+        if !is_allocated(served) {
+            return Ok(Reservation::default());
+        }
+        self.take(value, None, dry_run)
+    }
+
+    /// Takes what a changed Service asks for beyond what it has.
+    ///
+    /// # Errors
+    /// 422.
+    pub fn before_update(
+        &self,
+        served: &Served,
+        new: &mut Value,
+        old: &Value,
+        dry_run: bool,
+    ) -> Result<Reservation, Status> {
+        if !is_allocated(served) {
+            return Ok(Reservation::default());
+        }
+        self.take(new, Some(old), dry_run)
+    }
+
+    /// Gives back what a Service had.
+    pub fn after_delete(&self, served: &Served, last: &Value) {
+        if is_allocated(served) {
+            self.used.lock().release(&ips_of(last), &ports_of(last));
+        }
+    }
+
+    #[allow(clippy::field_reassign_with_default)] // it has a Drop, so struct update cannot build it
+    fn take(&self, service: &mut Value, old: Option<&Value>, dry_run: bool) -> Result<Reservation, Status> {
+        let none = Value::Null;
+        let old = old.unwrap_or(&none);
+        let (had_ips, had_ports) = (ips_of(old), ports_of(old));
+        let mut used = self.used.lock();
+        let mut taken = Reservation::default();
+        taken.used = Some(Arc::clone(&self.used));
+        let mut errors = FieldErrors::new();
+        families(&used, service, old);
+        take_ips(&mut used, service, &had_ips, &mut taken, &mut errors);
+        if errors.is_empty() {
+            take_ports(&mut used, service, &had_ports, &mut taken, &mut errors);
+        }
+        drop(used);
+        if !errors.is_empty() {
+            let name = service["metadata"]["name"].as_str().unwrap_or("");
+            return Err(Status::invalid(&GroupKind { group: String::new(), kind: "Service".into() }, name, &errors));
+        }
+        if !dry_run {
+            let (ips, ports) = (ips_of(service), ports_of(service));
+            taken.old_ips = had_ips.into_iter().filter(|ip| !ips.contains(ip)).collect();
+            taken.old_ports = had_ports.into_iter().filter(|p| !ports.contains(p)).collect();
+        }
+        Ok(taken)
+    }
+}
+
+fn is_allocated(served: &Served) -> bool {
+    served.options().allocation == Allocation::ServiceAddresses
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use kelson_store::StoreOptions;
+
+    fn services(cidr: &str) -> Services {
+        let store = Store::in_memory(StoreOptions::default());
+        let mut config = Config::new(store.clone());
+        config.service_cidrs = vec![cidr.parse().unwrap()];
+        Services::new(&config, &store).unwrap()
+    }
+
+    fn service(spec: Value) -> Value {
+        json!({"metadata": {"name": "s"}, "spec": spec})
+    }
+
+    #[test]
+    fn addresses_run_out_and_come_back() {
+        let s = services("10.0.0.0/29");
+        let mut kept = Vec::new();
+        for _ in 0..6 {
+            let mut v = service(json!({"type": "ClusterIP"}));
+            s.take(&mut v, None, false).unwrap().keep();
+            kept.push(v);
+        }
+        let mut v = service(json!({"type": "ClusterIP"}));
+        assert_eq!(s.take(&mut v, None, false).err().map(|e| e.code), Some(422));
+        let last = kept.pop().unwrap();
+        s.used.lock().release(&ips_of(&last), &ports_of(&last));
+        let mut v = service(json!({"type": "ClusterIP", "clusterIP": last["spec"]["clusterIP"]}));
+        s.take(&mut v, None, false).unwrap().keep();
+        assert_eq!(v["spec"]["clusterIPs"], last["spec"]["clusterIPs"]);
+    }
+
+    #[test]
+    fn what_a_failed_write_took_is_free_again() {
+        let s = services("10.0.0.0/30");
+        for _ in 0..5 {
+            let mut v = service(json!({"type": "NodePort", "ports": [{"port": 80, "nodePort": 30001}]}));
+            let taken = s.take(&mut v, None, false).unwrap();
+            assert_eq!(v["spec"]["ipFamilies"], json!(["IPv4"]));
+            drop(taken);
+        }
+    }
+
+    #[test]
+    fn node_ports() {
+        let s = services("10.0.0.0/24");
+        let mut v = service(
+            json!({"type": "NodePort", "ports": [{"port": 53, "protocol": "UDP"}, {"port": 53, "protocol": "TCP"}]}),
+        );
+        s.take(&mut v, None, false).unwrap().keep();
+        let ports = &v["spec"]["ports"];
+        assert_eq!(ports[0]["nodePort"], ports[1]["nodePort"]);
+        let taken = ports[0]["nodePort"].clone();
+        let mut w = service(json!({"type": "NodePort", "ports": [{"port": 1, "nodePort": taken}]}));
+        assert!(s.take(&mut w, None, false).err().unwrap().message.contains("provided port is already allocated"));
+        let mut w = service(json!({"type": "NodePort", "ports": [{"port": 1, "nodePort": 80}]}));
+        assert!(s.take(&mut w, None, false).err().unwrap().message.contains("30000-32767"));
+    }
+
+    #[test]
+    fn an_update_keeps_what_it_has_and_gives_back_what_it_leaves() {
+        let s = services("10.0.0.0/24");
+        let mut old = service(json!({"type": "NodePort", "ports": [{"port": 80}]}));
+        s.take(&mut old, None, false).unwrap().keep();
+        let mut new = old.clone();
+        new["spec"]["type"] = "ClusterIP".into();
+        new["spec"]["ports"][0].as_object_mut().unwrap().remove("nodePort");
+        s.take(&mut new, Some(&old), false).unwrap().keep();
+        assert_eq!(new["spec"]["clusterIP"], old["spec"]["clusterIP"]);
+        assert!(s.used.lock().ports.is_empty());
+        let mut gone = new.clone();
+        gone["spec"] = json!({"type": "ExternalName", "externalName": "x"});
+        s.take(&mut gone, Some(&new), false).unwrap().keep();
+        assert!(s.used.lock().pools[0].taken.is_empty());
+    }
+
+    #[test]
+    fn headless_takes_nothing() {
+        let s = services("10.0.0.0/24");
+        let mut v = service(json!({"clusterIP": "None", "selector": {"a": "b"}}));
+        s.take(&mut v, None, false).unwrap().keep();
+        assert_eq!(v["spec"]["clusterIPs"], json!(["None"]));
+        assert_eq!(v["spec"]["ipFamilyPolicy"], "SingleStack");
+        assert!(s.used.lock().pools[0].taken.is_empty());
+    }
+}

@@ -1,0 +1,158 @@
+//! How an object that is deleted is marked: its grace, and the finalizers that hold it.
+use jiff::{SignedDuration, Timestamp};
+use kelson_meta::format_seconds;
+use kelson_resources::Deletion;
+use serde_json::{Value, json};
+
+use super::options::DeleteOptions;
+use crate::catalog::Served;
+
+const ORPHAN: &str = "orphan";
+
+const FOREGROUND: &str = "foregroundDeletion";
+
+/// What the kind says about grace.
+pub(super) enum Grace {
+    /// Goes as soon as finalizers allow.
+    None,
+    /// Marked; may stay this many seconds.
+    Seconds(i64),
+    /// Marked before, and nothing new is asked.
+    Pending,
+}
+
+pub(super) fn is_deleting(value: &Value) -> bool {
+    value["metadata"]["deletionTimestamp"].is_string()
+}
+
+pub(super) fn grace(served: &Served, old: &Value, options: &DeleteOptions) -> Grace {
+    if served.options().deletion != Deletion::Graceful {
+        return Grace::None;
+    }
+    if is_deleting(old) {
+        let existing = old["metadata"]["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+        return match options.grace_period_seconds {
+            _ if existing == 0 => Grace::None,
+            Some(wanted) if wanted < existing => Grace::Seconds(if wanted < 0 { 1 } else { wanted }),
+            _ => Grace::Pending,
+        };
+    }
+    const DEFAULT_GRACE_SECONDS: i64 = 30;
+    let spec = &old["spec"];
+    let own = spec["terminationGracePeriodSeconds"].as_i64().unwrap_or(DEFAULT_GRACE_SECONDS);
+    let period = options.grace_period_seconds.unwrap_or(own);
+    let unscheduled = spec["nodeName"].as_str().unwrap_or("").is_empty();
+    let finished = matches!(old["status"]["phase"].as_str(), Some("Succeeded" | "Failed"));
+    Grace::Seconds(match period {
+        _ if unscheduled || finished => 0,
+        p if p < 0 => 1,
+        p => p,
+    })
+}
+
+pub(super) fn mark_grace(object: &mut Value, seconds: i64, now: Timestamp) {
+    let begun_before = is_deleting(object);
+    let meta = &mut object["metadata"];
+    // A shortened grace counts from when deletion began.
+    let begun = if begun_before {
+        let at: Option<Timestamp> = meta["deletionTimestamp"].as_str().and_then(|s| s.parse().ok());
+        let was = meta["deletionGracePeriodSeconds"].as_i64().unwrap_or(0);
+        // A time beyond the calendar's ends counts from now.
+        at.and_then(|at| at.checked_sub(SignedDuration::from_secs(was)).ok()).unwrap_or(now)
+    } else {
+        bump_generation(meta);
+        now
+    };
+    let ends = begun.checked_add(SignedDuration::from_secs(seconds)).unwrap_or(Timestamp::MAX);
+    meta["deletionTimestamp"] = format_seconds(ends).into();
+    meta["deletionGracePeriodSeconds"] = seconds.into();
+}
+
+pub(super) fn mark(new: &mut Value, now: Timestamp) {
+    let meta = &mut new["metadata"];
+    if !meta["deletionTimestamp"].is_string() {
+        bump_generation(meta);
+        meta["deletionTimestamp"] = format_seconds(now).into();
+    }
+    meta["deletionGracePeriodSeconds"] = 0.into();
+}
+
+pub(super) fn bump_generation(meta: &mut Value) {
+    if let Some(g) = meta["generation"].as_i64().filter(|g| *g > 0) {
+        meta["generation"] = (g + 1).into();
+    }
+}
+
+pub(super) fn set_finalizers(new: &mut Value, finalizers: &[String]) {
+    let Some(meta) = new["metadata"].as_object_mut() else { return };
+    if finalizers.is_empty() {
+        meta.remove("finalizers");
+    } else {
+        meta.insert("finalizers".into(), json!(finalizers));
+    }
+}
+
+/// The finalizers with those of the garbage collector as the options want them.
+pub(super) fn finalizers(old: &Value, options: &DeleteOptions) -> Vec<String> {
+    let list = old["metadata"]["finalizers"].as_array().map_or(&[][..], Vec::as_slice);
+    let has = |name: &str| list.iter().any(|f| f == name);
+    let policy = options.propagation_policy.as_deref();
+    let orphan = match (options.orphan_dependents, policy) {
+        (Some(orphan), _) => orphan,
+        (None, Some(policy)) => policy == "Orphan",
+        (None, None) => has(ORPHAN),
+    };
+    let foreground = match (options.orphan_dependents, policy) {
+        (Some(_), _) => false,
+        (None, Some(policy)) => policy == "Foreground",
+        (None, None) => has(FOREGROUND),
+    };
+    let mut out: Vec<String> = list
+        .iter()
+        .filter_map(Value::as_str)
+        .filter(|f| (*f != ORPHAN || orphan) && (*f != FOREGROUND || foreground))
+        .map(str::to_owned)
+        .collect();
+    for (wanted, name) in [(orphan, ORPHAN), (foreground, FOREGROUND)] {
+        if wanted && !out.iter().any(|f| f == name) {
+            out.push(name.to_owned());
+        }
+    }
+    out
+}
+
+/// Whether an update took away the last thing that held a deleted object.
+pub fn ends_with_update(served: &Served, new: &Value) -> bool {
+    let meta = &new["metadata"];
+    let empty = |v: &Value| v.as_array().is_none_or(Vec::is_empty);
+    is_deleting(new)
+        && empty(&meta["finalizers"])
+        && meta["deletionGracePeriodSeconds"].as_i64().unwrap_or(0) == 0
+        && (served.options().deletion != Deletion::Namespace || empty(&new["spec"]["finalizers"]))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(existing: &[&str], orphan: Option<bool>, policy: Option<&str>) -> Vec<String> {
+        let old = json!({"metadata": {"finalizers": existing}});
+        let options = DeleteOptions {
+            orphan_dependents: orphan,
+            propagation_policy: policy.map(str::to_owned),
+            ..DeleteOptions::default()
+        };
+        finalizers(&old, &options)
+    }
+
+    #[test]
+    fn collector_finalizers() {
+        assert_eq!(after(&["a/b"], None, None), ["a/b"]);
+        assert_eq!(after(&["a/b"], None, Some("Foreground")), ["a/b", FOREGROUND]);
+        assert_eq!(after(&[FOREGROUND], None, Some("Orphan")), [ORPHAN]);
+        assert_eq!(after(&[FOREGROUND, ORPHAN], None, Some("Background")), Vec::<String>::new());
+        assert_eq!(after(&[ORPHAN], None, None), [ORPHAN]);
+        assert_eq!(after(&[], Some(true), None), [ORPHAN]);
+        assert_eq!(after(&[ORPHAN], Some(false), None), Vec::<String>::new());
+    }
+}

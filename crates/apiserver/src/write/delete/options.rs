@@ -1,0 +1,132 @@
+//! What a delete is told (`metav1.DeleteOptions`) and what must hold for it.
+use bytes::Bytes;
+use kelson_meta::{FieldErrors, FieldPath, GroupKind, Status};
+use kelson_store::Record;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::catalog::Served;
+use crate::shared::context::RequestContext;
+use crate::write::decode;
+
+/// `metav1.DeleteOptions`.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct DeleteOptions {
+    /// Seconds of grace.
+    pub grace_period_seconds: Option<i64>,
+    /// What must hold.
+    pub preconditions: Option<Preconditions>,
+    /// Old form of `propagation_policy`.
+    pub orphan_dependents: Option<bool>,
+    /// How dependents go.
+    pub propagation_policy: Option<String>,
+    /// `All`: nothing is stored.
+    pub dry_run: Vec<String>,
+}
+
+/// What must hold for a delete.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct Preconditions {
+    /// The object's UID.
+    pub uid: Option<String>,
+    /// The object's version.
+    pub resource_version: Option<String>,
+}
+
+impl DeleteOptions {
+    /// From the body, or else the query.
+    ///
+    /// # Errors
+    /// 400 and 422.
+    pub fn new(cx: &RequestContext, body: &Bytes) -> Result<Self, Status> {
+        let mut options = match decode::options(&cx.headers, "DeleteOptions", body)? {
+            Some(value) => serde_json::from_value(value).map_err(|e| Status::bad_request(e.to_string()))?,
+            None => Self {
+                grace_period_seconds: cx.query.integer("gracePeriodSeconds")?,
+                orphan_dependents: cx.query.get("orphanDependents").map(|v| v == "true"),
+                propagation_policy: cx.query.get("propagationPolicy").map(str::to_owned),
+                ..Self::default()
+            },
+        };
+        if cx.dry_run()? {
+            options.dry_run = vec!["All".to_owned()];
+        }
+        options.check()?;
+        Ok(options)
+    }
+
+    pub(super) fn check(&self) -> Result<(), Status> {
+        let mut errors = FieldErrors::new();
+        if let Some(policy) = &self.propagation_policy {
+            let path = FieldPath::new("propagationPolicy");
+            if self.orphan_dependents.is_some() {
+                errors.invalid(&path, policy, "orphanDependents and deletionPropagation cannot be both set");
+            }
+            if !matches!(policy.as_str(), "Foreground" | "Background" | "Orphan") {
+                errors.not_supported(&path, policy, &["Background", "Foreground", "Orphan", "nil"]);
+            }
+        }
+        if self.dry_run.iter().any(|d| d != "All") {
+            errors.not_supported(&FieldPath::new("dryRun"), &self.dry_run, &["All"]);
+        }
+        if errors.is_empty() {
+            return Ok(());
+        }
+        Err(Status::invalid(&GroupKind { group: "meta.k8s.io".into(), kind: "DeleteOptions".into() }, "", &errors))
+    }
+    /// As an object of `meta.k8s.io/v1`.
+    pub(super) fn object(&self) -> Value {
+        let mut out = json!({"kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"});
+        let preconditions = self.preconditions.as_ref().map(|p| {
+            let mut set = serde_json::Map::new();
+            set.extend(p.uid.as_deref().map(|uid| ("uid".to_owned(), uid.into())));
+            set.extend(p.resource_version.as_deref().map(|v| ("resourceVersion".to_owned(), v.into())));
+            Value::Object(set)
+        });
+        let dry_run = Some(&self.dry_run).filter(|d| !d.is_empty());
+        for (field, value) in [
+            ("gracePeriodSeconds", self.grace_period_seconds.map(Value::from)),
+            ("preconditions", preconditions),
+            ("orphanDependents", self.orphan_dependents.map(Value::from)),
+            ("propagationPolicy", self.propagation_policy.as_deref().map(Value::from)),
+            ("dryRun", dry_run.map(|d| json!(d))),
+        ] {
+            if let Some(value) = value {
+                out[field] = value;
+            }
+        }
+        out
+    }
+    /// Whether nothing is to be stored.
+    pub fn is_dry_run(&self) -> bool {
+        !self.dry_run.is_empty()
+    }
+}
+
+/// Whether a record is what a delete is to be of.
+///
+/// # Errors
+/// 409.
+pub fn check_preconditions(
+    served: &Served,
+    name: &str,
+    options: &DeleteOptions,
+    record: &Record,
+) -> Result<(), Status> {
+    let Some(p) = &options.preconditions else { return Ok(()) };
+    let found = record.meta().uid.to_string();
+    if let Some(uid) = p.uid.as_ref().filter(|u| **u != found) {
+        let why = format!("Precondition failed: UID in precondition: {uid}, UID in object meta: {found}");
+        return Err(Status::conflict(&served.gr, name, &why));
+    }
+    let found = record.revision().to_string();
+    if let Some(version) = p.resource_version.as_ref().filter(|v| **v != found) {
+        let why = format!(
+            "Precondition failed: ResourceVersion in precondition: {version}, ResourceVersion in object meta: {found}"
+        );
+        return Err(Status::conflict(&served.gr, name, &why));
+    }
+    Ok(())
+}

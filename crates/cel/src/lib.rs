@@ -12,6 +12,7 @@ mod cost;
 mod env;
 mod eval;
 mod library;
+pub mod re2;
 mod syntax;
 mod types;
 mod value;

@@ -1,4 +1,5 @@
 //! Names, paths and address ranges of one node's network, all derived from its data directory.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by the CNI plugin in a process of its own")]
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, Ipv4Addr};

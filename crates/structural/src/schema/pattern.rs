@@ -1,21 +1,15 @@
-//! `pattern`: regular expressions as authors write them, in the syntax of RE2, matched by a crate whose syntax differs in
-//! corners. Compiled ones are many times larger than their text, so that only those in use are kept.
+//! `pattern`: regular expressions as authors write them, in the syntax of RE2. Compiled ones are many times larger than
+//! their text, so that only those in use are kept.
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, PoisonError};
 
-use regex::{Regex, RegexBuilder};
+use kelson_cel::re2;
+use regex::Regex;
 
 use super::node::Name;
 
 /// Compiled patterns that are kept for all schemas together.
 const KEPT_MAX: usize = 256;
-/// Bytes that one compiled pattern may have; a larger one counts as invalid.
-const COMPILED_BYTES_MAX: usize = 4 << 20;
-/// Bytes of working memory of a pattern while it matches. Beyond them it is matched more slowly, in still linear time.
-const DFA_BYTES_MAX: usize = 256 << 10;
-/// How often RE2 lets a part be repeated.
-const REPEAT_MAX: u32 = 1000;
-
 #[derive(Default)]
 struct Kept {
     compiled: HashMap<Name, (Arc<Regex>, u64)>,
@@ -63,157 +57,7 @@ fn compiled(pattern: &Name) -> Result<Arc<Regex>, String> {
 /// # Errors
 /// Why it is none.
 pub fn compile(pattern: &str) -> Result<Regex, String> {
-    let translated = translate(pattern)?;
-    RegexBuilder::new(&translated).size_limit(COMPILED_BYTES_MAX).dfa_size_limit(DFA_BYTES_MAX).build().map_err(|why| {
-        match why {
-            regex::Error::CompiledTooBig(_) => "expression too large".to_owned(),
-            other => other.to_string().lines().last().unwrap_or_default().trim().to_owned(),
-        }
-    })
-}
-
-type Chars<'a> = std::iter::Peekable<std::str::Chars<'a>>;
-
-/// What stands before a character, as far as repetitions care.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Before {
-    Part,
-    Repetition,
-    LazyRepetition,
-}
-
-/// The pattern in the crate's syntax: classes of ASCII where RE2 means ASCII, and characters that RE2 takes literally.
-fn translate(pattern: &str) -> Result<String, String> {
-    let mut out = String::with_capacity(pattern.len() + 16);
-    let mut rest = pattern.chars().peekable();
-    let mut before = Before::Part;
-    while let Some(c) = rest.next() {
-        let repetition = match c {
-            '*' | '+' => true,
-            '?' => !out.ends_with('(') || out.ends_with("\\("),
-            '{' => repeats(&rest)?,
-            _ => false,
-        };
-        before = match (repetition, before, c) {
-            (false, ..) => Before::Part,
-            (true, Before::Part, _) => Before::Repetition,
-            (true, Before::Repetition, '?') => Before::LazyRepetition,
-            (true, ..) => return Err(format!("invalid nested repetition operator: `{c}`")),
-        };
-        match c {
-            '\\' => match rest.next() {
-                None => return Err("trailing backslash at end of expression".to_owned()),
-                Some('Q') => quoted(&mut rest, &mut out),
-                Some(escaped) => escape(escaped, false, &mut rest, &mut out),
-            },
-            '[' => class(&mut rest, &mut out)?,
-            '{' if repetition => {
-                out.push('{');
-                copy_through(&mut rest, '}', &mut out);
-            }
-            '{' | '}' => {
-                out.push('\\');
-                out.push(c);
-            }
-            other => out.push(other),
-        }
-    }
-    Ok(out)
-}
-
-fn copy_through(rest: &mut Chars<'_>, end: char, out: &mut String) {
-    for c in rest.by_ref() {
-        out.push(c);
-        if c == end {
-            break;
-        }
-    }
-}
-
-/// A class of characters, after its bracket. RE2 has no operators between classes and no classes in classes but the named.
-fn class(rest: &mut Chars<'_>, out: &mut String) -> Result<(), String> {
-    out.push('[');
-    if rest.next_if_eq(&'^').is_some() {
-        out.push('^');
-    }
-    let mut first = true;
-    while let Some(c) = rest.next() {
-        match c {
-            ']' if !first => {
-                out.push(']');
-                return Ok(());
-            }
-            '\\' => match rest.next() {
-                None => break,
-                Some(escaped) => escape(escaped, true, rest, out),
-            },
-            '[' if rest.peek() == Some(&':') => {
-                out.push('[');
-                copy_through(rest, ']', out);
-            }
-            '[' | ']' | '&' | '~' => {
-                out.push('\\');
-                out.push(c);
-            }
-            '-' if rest.peek() == Some(&'-') => out.push_str("\\-"),
-            other => out.push(other),
-        }
-        first = false;
-    }
-    Err("missing closing ]".to_owned())
-}
-
-fn escape(escaped: char, class: bool, rest: &mut Chars<'_>, out: &mut String) {
-    match (escaped, class) {
-        ('d', _) => out.push_str(if class { "0-9" } else { "[0-9]" }),
-        ('w', _) => out.push_str(if class { "0-9A-Za-z_" } else { "[0-9A-Za-z_]" }),
-        ('s', _) => out.push_str(if class { "\\t\\n\\x0c\\r " } else { "[\\t\\n\\x0c\\r ]" }),
-        ('D', _) => out.push_str("[^0-9]"),
-        ('W', _) => out.push_str("[^0-9A-Za-z_]"),
-        ('S', _) => out.push_str("[^\\t\\n\\x0c\\r ]"),
-        ('b', false) => out.push_str("(?-u:\\b)"),
-        ('B', false) => out.push_str("(?-u:\\B)"),
-        ('C', false) => out.push_str("(?s:.)"),
-        ('<' | '>', _) => out.push(escaped),
-        ('p' | 'P' | 'x', _) if rest.peek() == Some(&'{') => {
-            out.push('\\');
-            out.push(escaped);
-            copy_through(rest, '}', out);
-        }
-        _ => {
-            out.push('\\');
-            out.push(escaped);
-        }
-    }
-}
-
-/// The text between `\Q` and `\E`, as it is.
-fn quoted(rest: &mut Chars<'_>, out: &mut String) {
-    let mut text = String::new();
-    for c in rest.by_ref() {
-        text.push(c);
-        if text.ends_with("\\E") {
-            text.truncate(text.len() - 2);
-            break;
-        }
-    }
-    out.push_str(&regex::escape(&text));
-}
-
-/// Whether what follows an open brace makes it a repetition; RE2 takes any other brace as a character.
-fn repeats(rest: &Chars<'_>) -> Result<bool, String> {
-    let inside: String = rest.clone().take_while(|c| *c != '}').take(16).collect();
-    let closed = rest.clone().nth(inside.chars().count()) == Some('}');
-    let (min, max) = inside.split_once(',').unwrap_or((&inside, &inside));
-    let number = |s: &str| !s.is_empty() && s.bytes().all(|c| c.is_ascii_digit());
-    if !closed || !number(min) || !(max.is_empty() || number(max)) {
-        return Ok(false);
-    }
-    let too_often = |s: &str| !s.is_empty() && s.parse::<u32>().map_or(true, |n| n > REPEAT_MAX);
-    if too_often(min) || too_often(max) {
-        return Err(format!("invalid repeat count: `{{{inside}}}`"));
-    }
-    Ok(true)
+    re2::compile(pattern).map_err(|why| format!("{why}: `{pattern}`"))
 }
 
 #[cfg(test)]

@@ -1,4 +1,9 @@
 //! The audit policy file (`--audit-policy-file`, `audit.k8s.io/v1` Policy): read and judged.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "blocking: read at start; written by a thread of its own, or in the lane for files"
+)]
+
 use std::path::Path;
 
 use kelson_meta::{FieldErrors, FieldPath, null_default};

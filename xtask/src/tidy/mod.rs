@@ -7,6 +7,7 @@ mod manifests;
 mod ratchets;
 mod source;
 mod tree;
+mod walks;
 mod words;
 
 use anyhow::Result;
@@ -76,7 +77,7 @@ pub fn check() -> Result<()> {
 }
 
 const RULES: &[fn(&Tree) -> Vec<String>] =
-    &[headers, limits, manifests::declared_elsewhere, invariants::faults, words::copied];
+    &[headers, limits, manifests::declared_elsewhere, invariants::faults, walks::faults, words::copied];
 
 fn headers(tree: &Tree) -> Vec<String> {
     let without = tree.files.iter().filter(|f| !f.text.starts_with("//!"));
@@ -145,6 +146,11 @@ mod tests {
     #[test]
     fn invariants_name_the_tests_that_hold_them() {
         none(invariants::faults);
+    }
+
+    #[test]
+    fn what_architecture_names_is_there() {
+        none(walks::faults);
     }
 
     #[test]

@@ -14,8 +14,8 @@ use serde_json::{Value, json};
 
 use crate::shared::context::{Context, SyncError, WORKERS, update_value};
 use crate::shared::informers::SharedInformer;
-use kelson_meta::tree::map_at;
 use crate::views::{ClaimView, NodeView, StorageClassView, VolumeView};
+use kelson_meta::tree::map_at;
 
 /// The source that this controller's events name.
 const COMPONENT: &str = "rancher.io/local-path";

@@ -6,8 +6,8 @@ use serde_json::{Value, json};
 
 use super::Binder;
 use crate::shared::context::{SyncError, update_value};
-use kelson_meta::tree::map_at;
 use crate::views::{ClaimView, VolumeView};
+use kelson_meta::tree::map_at;
 
 /// What annotations that only have to be there say.
 const YES: &str = "yes";

@@ -34,7 +34,7 @@ pub use column::Column;
 pub use convert::{convert, storage_gvk};
 pub use kelson_meta::path::{Errors, Path};
 pub use names::NameRule;
-pub use options::{Allocation, Deletion, Durability, Observer, Options, ScalePaths};
+pub use options::{Allocation, Connects, Deletion, Durability, Observer, Options, ScalePaths};
 pub use registry::{all, strategy};
 pub use strategy::{Context, Strategy, User};
 pub use text::{Text, Texts};

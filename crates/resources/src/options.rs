@@ -64,6 +64,19 @@ pub enum Allocation {
     ServiceAddresses,
 }
 
+/// Where a connection to an object of the kind leads (`proxy`, `exec`, `log` and their like).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Connects {
+    /// Nowhere: objects of the kind are only data.
+    Nowhere,
+    /// To a container or a port of the pod, most of it through the pod's kubelet.
+    Pod,
+    /// To a pod behind the service.
+    Service,
+    /// To the node's kubelet.
+    Node,
+}
+
 /// Where the `scale` subresource finds its fields; each a path of keys from the object's root.
 #[derive(Clone, Debug)]
 pub struct ScalePaths {
@@ -126,6 +139,8 @@ pub struct Options {
     pub expires: bool,
     /// What is handed out on a write.
     pub allocation: Allocation,
+    /// What the subresources that connect reach.
+    pub connects: Connects,
     /// Whether objects grant permissions, so that a writer needs to hold what they grant (RBAC escalation check).
     pub grants_permissions: bool,
     /// Who must know of a write before it is answered.
@@ -165,9 +180,15 @@ impl Options {
             durability: Durability::Synced,
             expires: false,
             allocation: Allocation::None,
+            connects: Connects::Nowhere,
             grants_permissions: false,
             observer: Observer::None,
         }
+    }
+
+    /// Whether its objects are namespaces: a request for one of them belongs to the namespace that it is.
+    pub fn is_namespace(&self) -> bool {
+        self.deletion == Deletion::Namespace
     }
 
     /// Whether there is a `status` subresource.

@@ -115,10 +115,6 @@ impl Served {
     pub fn sub(&self, name: &str) -> Option<&Sub> {
         self.subresources.iter().find(|s| s.name == name)
     }
-    /// Whether this is `group`'s `plural`.
-    pub fn is(&self, group: &str, plural: &str) -> bool {
-        self.gr.resource == plural && self.gr.group == group
-    }
 
     /// A kind made at run time, served with all verbs, and with the `status` and `scale` that its facts name. What
     /// discovery shows beyond that (short names, categories) is the caller's to set.

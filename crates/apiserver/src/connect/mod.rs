@@ -11,6 +11,7 @@ pub mod target;
 use std::sync::Arc;
 
 use kelson_meta::Status;
+use kelson_resources::Connects;
 use serde_json::Value;
 
 use crate::catalog::Served;
@@ -29,21 +30,25 @@ use crate::write::admit;
 /// 400, 404, 409, 503, and what the backend's failure is made into.
 pub async fn serve(cx: &RequestContext, served: &Arc<Served>, body: RequestBody) -> Result<Answer, Status> {
     let name = cx.info.name.as_str();
-    if served.is("", "services") {
-        return proxy::service(cx, served, body).await;
-    }
-    if served.is("", "nodes") {
-        if !proxy::is_normal(cx) {
-            return Err(Status::bad_request("the path to a node has empty or relative parts"));
+    match served.options().connects {
+        Connects::Service => proxy::service(cx, served, body).await,
+        Connects::Node => {
+            if !proxy::is_normal(cx) {
+                return Err(Status::bad_request("the path to a node has empty or relative parts"));
+            }
+            admit::connect(cx, served, "NodeProxyOptions", Value::Null).await?;
+            let (name, _) = proxy::split_scheme(name);
+            let node = kubelet::Node::find(cx, name)?;
+            proxy::to_kubelet(cx, &node, body).await
         }
-        admit::connect(cx, served, "NodeProxyOptions", Value::Null).await?;
-        let (name, _) = proxy::split_scheme(name);
-        let node = kubelet::Node::find(cx, name)?;
-        return proxy::to_kubelet(cx, &node, body).await;
+        Connects::Pod if cx.info.subresource == "proxy" => proxy::pod(cx, served, body).await,
+        Connects::Pod => pod(cx, served, name).await,
+        Connects::Nowhere => Err(Status::no_such_path()),
     }
-    if cx.info.subresource == "proxy" {
-        return proxy::pod(cx, served, body).await;
-    }
+}
+
+/// A pod's log, exec, attach or port-forward, which end at its kubelet.
+async fn pod(cx: &RequestContext, served: &Arc<Served>, name: &str) -> Result<Answer, Status> {
     let pod = parse(&*cx.stored(served, name)?);
     let target = Target::new(cx, &pod)?;
     // Reading a log is a get, and gets are not admitted.

@@ -48,7 +48,7 @@ pub async fn dispatch(cx: &RequestContext, body: RequestBody) -> Result<Answer, 
         cx.warn(text.as_str());
         cx.annotate(DEPRECATED, || "true".to_owned());
     }
-    let own_namespace = served.is("", "namespaces");
+    let own_namespace = served.options().is_namespace();
     if !served.namespaced && !i.namespace.is_empty() && !own_namespace {
         return Err(Status::no_such_path());
     }

@@ -34,7 +34,7 @@ impl Admission<'_> {
             kind: self.kind,
             resource: &self.served.gvr,
             subresource: &self.cx.info.subresource,
-            namespace: if self.served.is("", "namespaces") { self.name } else { &self.cx.info.namespace },
+            namespace: if self.served.options().is_namespace() { self.name } else { &self.cx.info.namespace },
             name: self.name,
             object,
             old_object: old,

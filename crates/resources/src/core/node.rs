@@ -7,7 +7,7 @@ use kelson_meta::{is_label_value, is_qualified_name};
 use serde_json::{Value, json};
 
 use crate::column::{AGE, Column, NAME};
-use crate::options::{Options, columns, texts};
+use crate::options::{Connects, Options, columns, texts};
 use crate::path::{Errors, Path};
 use crate::pod::canonical_quantities;
 use crate::rules;
@@ -19,6 +19,7 @@ use crate::tree::{entries, flag, items, present, remove, set, text};
 pub struct Nodes;
 
 static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
+    connects: Connects::Node,
     columns: columns![
         NAME,
         Column::text("Status", "Readiness, and whether pods may be scheduled."),

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::column::{AGE, Column, NAME, SELECTOR};
 use crate::metadata;
 use crate::names::NameRule;
-use crate::options::{Allocation, Options, columns, texts};
+use crate::options::{Allocation, Connects, Options, columns, texts};
 use crate::path::{Errors, Path};
 use crate::rules;
 use crate::strategy::{Context, Strategy, base_update};
@@ -42,6 +42,7 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     fields: texts!["spec.clusterIP", "spec.type"],
     delete_returns_object: true,
     allocation: Allocation::ServiceAddresses,
+    connects: Connects::Service,
     ..Options::of("", "services")
 });
 

@@ -8,7 +8,7 @@ use super::qos::qos_class;
 use super::{defaults, table};
 use crate::metadata::immutable;
 use crate::names::NameRule;
-use crate::options::{Deletion, Options, texts};
+use crate::options::{Connects, Deletion, Options, texts};
 use crate::path::{Errors, Path};
 use crate::strategy::{Context, Strategy, base_status_update, base_update, bump_generation, field_text};
 use crate::tree::{int0, items, items_mut, present, remove, restore, set, text};
@@ -20,6 +20,7 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     generation: true,
     name: NameRule::Subdomain,
     deletion: Deletion::Graceful,
+    connects: Connects::Pod,
     columns: table::COLUMNS.into(),
     fields: texts![
         "spec.nodeName",

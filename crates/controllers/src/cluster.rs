@@ -1,12 +1,9 @@
 //! For tests: some controllers on the API server in memory, and a stand-in for the scheduler and the kubelets.
-use std::sync::Arc;
-
-use kelson_meta::{Clock, format_seconds};
+use kelson_meta::format_seconds;
 use kelson_simulation::Api;
-use kelson_tasks::Tasks;
 use serde_json::{Value, json};
 
-use crate::{Config, Controllers, Running};
+use crate::{Config, Running, testing};
 
 /// Rounds after which pods that still change never come to rest.
 const ROUNDS_MAX: usize = 100;
@@ -22,14 +19,9 @@ pub async fn start(controllers: &[&str]) -> (Api, Running) {
     (api, running)
 }
 
-/// Starts these controllers.
+/// Starts these controllers as they are configured by default.
 pub async fn run(api: &Api, controllers: &[&str]) -> Running {
-    let config = Config { controllers: controllers.iter().map(|c| (*c).to_owned()).collect(), ..Config::default() };
-    let (factory, clock) = (api.clone(), Arc::new(api.clock));
-    let factory = Box::new(move |user: &str| factory.client_as(user));
-    let running = Controllers::start(config, factory, clock, Tasks::root("controllers"));
-    running.synced().await;
-    running
+    testing::run(api, controllers, Config::default()).await
 }
 
 /// Binds pods to the node that their affinity names (else to `n1`), makes them ready and lets deleted ones go, until

@@ -131,9 +131,9 @@ impl ServiceAccounts for Accounts {
 }
 
 #[derive(Default)]
-struct Told(Mutex<Vec<(String, FaultReason)>>);
+struct Heard(Mutex<Vec<(String, FaultReason)>>);
 
-impl Events for Told {
+impl Events for Heard {
     fn plugin_failed(&self, pod: &PodIdentity, e: &PluginError) {
         self.0.lock().push((pod.name.clone(), e.fault.reason));
     }
@@ -144,7 +144,7 @@ impl Events for Told {
 struct World {
     plugin: Arc<Plugin>,
     accounts: Arc<Accounts>,
-    told: Arc<Told>,
+    told: Arc<Heard>,
     metrics: Arc<Metrics>,
     clock: Arc<TokioClock>,
     providers: Arc<Providers>,
@@ -166,7 +166,7 @@ fn tokens(cache_type: &str) -> String {
 impl World {
     fn new(config: Config) -> Self {
         let (plugin, accounts) = (Arc::new(Plugin::default()), Arc::new(Accounts::default()));
-        let (told, metrics) = (Arc::new(Told::default()), Arc::new(Metrics::default()));
+        let (told, metrics) = (Arc::new(Heard::default()), Arc::new(Metrics::default()));
         let clock = Arc::new(TokioClock::starting_at("2026-01-01T00:00:00Z".parse().unwrap()));
         for sa in ["a", "b"] {
             accounts.annotations.lock().insert(sa.to_owned(), [("a/role".to_owned(), "r".to_owned())].into());

@@ -90,7 +90,7 @@ async fn the_client_certificate_at_seventy_to_ninety_percent_of_its_life() {
     let world = world();
     let signer = signer(&world);
     let files = Store::new("kubelet-client", world.dir.path());
-    files.update(&leaf(&signer, Purpose::Client), signer.clock.now()).expect("store");
+    files.update(&leaf(&signer, Purpose::Client), signer.clock.now()).await.expect("store");
     let first = info(&files).not_after;
     let (client, clock) = (world.parts.client.clone(), Arc::clone(&world.parts.effects.clock));
     let renewal = rotate::client(client, clock, world.dir.path().to_owned(), "n1".into());

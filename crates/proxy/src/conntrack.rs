@@ -1,6 +1,6 @@
 //! Forgets tracked UDP flows that lead to an endpoint that is gone, or that began before the service had one: without a
-//! connection nothing else would end them, and the client would talk into the void for as long as it talks
-//! (kubernetes#48370). Speaks ctnetlink itself: list the flows, judge each, delete the stale.
+//! connection nothing else would end them, and what the client sends would be lost for as long as it
+//! keeps sending (kubernetes#48370). Speaks ctnetlink itself: list the flows, judge each, delete the stale.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

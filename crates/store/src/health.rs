@@ -42,7 +42,7 @@ impl Health {
 }
 
 #[derive(Default)]
-struct Told {
+struct Reported {
     halted: Option<String>,
     disk_fault: Option<String>,
     busy_since: Option<Instant>,
@@ -52,7 +52,7 @@ struct Told {
 /// Where the committer says how it fares.
 #[derive(Default)]
 pub(crate) struct HealthBoard {
-    told: Mutex<Told>,
+    told: Mutex<Reported>,
     ended: watch::Sender<Option<String>>,
 }
 

@@ -75,7 +75,7 @@ pub struct Monitors {
     /// What is served and can be listed, watched and deleted, as discovery last said.
     pub resources: Mutex<Resources>,
     running: Mutex<HashMap<u16, InformerHandle<MetaView>>>,
-    /// Told when discovery should be read again.
+    /// Woken when discovery should be read again.
     pub refresh: Arc<Notify>,
     on_work: Arc<dyn Fn(Work) + Send + Sync>,
 }

@@ -1,5 +1,5 @@
 //! For tests: some controllers on the API server in memory, and a stand-in for the scheduler and the kubelets.
-use kelson_meta::format_seconds;
+use kelson_meta::{Clock as _, format_seconds};
 use kelson_simulation::Api;
 use serde_json::{Value, json};
 

@@ -55,6 +55,9 @@ pub enum Command {
     /// Work with the tokens by which other machines join a cluster; on the server's machine.
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Work with copies of a server's objects.
+    #[command(subcommand)]
+    Snapshot(SnapshotCommand),
     /// Remove everything a server or agent made on this machine; the data directory itself stays unless asked.
     Cleanup(CleanupArgs),
     /// Print version information.
@@ -113,6 +116,13 @@ pub struct ServerArgs {
     pub disable: Vec<BuiltIn>,
     #[command(flatten)]
     pub audit: AuditArgs,
+    /// EncryptionConfiguration: which resources are encrypted on the disk, and with which keys.
+    #[arg(long, value_name = "FILE")]
+    pub encryption_provider_config: Option<PathBuf>,
+    /// Take the encryption configuration up when its file changes.
+    #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set,
+        num_args = 0..=1, default_missing_value = "true", requires = "encryption_provider_config")]
+    pub encryption_provider_config_automatic_reload: bool,
     #[command(flatten)]
     pub metrics: MetricsArgs,
     #[command(flatten)]
@@ -243,6 +253,34 @@ pub enum TokenCommand {
         /// The server's data directory.
         #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
         data_dir: PathBuf,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum SnapshotCommand {
+    /// Have a running server copy all its objects, and keep the copy in a file.
+    Save {
+        /// The file; it must not exist.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The server's data directory.
+        #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
+        data_dir: PathBuf,
+    },
+    /// Make a copy the objects of a server that is stopped; what it had is kept beside.
+    Restore {
+        /// The file.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
+        /// The server's data directory.
+        #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
+        data_dir: PathBuf,
+    },
+    /// Check that a copy is whole, and say what it holds.
+    Verify {
+        /// The file.
+        #[arg(value_name = "FILE")]
+        file: PathBuf,
     },
 }
 

@@ -19,13 +19,14 @@ use kelson_auth::{UserInfo, user};
 use kelson_client::{Client, InformerHandle};
 use kelson_controllers::{Controllers, ReservedNames};
 use kelson_dns::{EndpointSlice, Forwarder, Node, Published, Service, Sources, Zone};
+use kelson_encryption::{Encryption, EncryptionOptions};
 use kelson_meta::{Clock, SystemClock, version};
 use kelson_metrics::Registry;
 use kelson_net::ranges::Ranges;
 use kelson_pki::{ClusterPki, Component, PkiOptions, San};
 use kelson_scheduler::Scheduler;
 use kelson_serving::{Delegated, Port};
-use kelson_store::{Store, StoreOptions};
+use kelson_store::{AtRest, Store, StoreOptions};
 use kelson_tasks::{FILES, OnPanic, Tasks};
 
 use crate::agent::Join;
@@ -70,7 +71,8 @@ impl ControlPlane {
         let cluster =
             ClusterSettings { ranges, dns: nth(ranges.service, DNS_POSITION)?, domain: CLUSTER_DOMAIN.to_owned() };
         let now = Timestamp::now();
-        let (store, pki) = open(dir, now).await?;
+        let encryption = encryption(args, &tasks).await?;
+        let (store, pki) = open(dir, now, encryption.clone()).await?;
         // No write would ever succeed again: whoever started the process shall start it anew.
         let (failed, group) = (store.failed(), tasks.clone());
         tasks.spawn("store-watch", OnPanic::EndProcess, async move { group.fail(&failed.await) });
@@ -80,6 +82,8 @@ impl ControlPlane {
             let mut config = api_config(args, &ranges, store, &pki, &certificates, address)?;
             config.tasks = tasks.child("apiserver");
             config.audit = kelson_audit::Audit::open(&args.audit.options(), Arc::clone(&clock))?;
+            config.snapshots = Some(dir.join("snapshots"));
+            show(encryption, &mut config);
             ApiServer::start(config).await?
         };
         api.ready().await;
@@ -240,13 +244,36 @@ impl Dns {
     }
 }
 
+/// Who encrypts objects on the disk, if anybody does.
+async fn encryption(args: &ServerArgs, tasks: &Tasks) -> anyhow::Result<Option<Arc<Encryption>>> {
+    let Some(file) = args.encryption_provider_config.clone() else { return Ok(None) };
+    let options = EncryptionOptions {
+        file,
+        automatic_reload: args.encryption_provider_config_automatic_reload,
+        server_id: host::name().unwrap_or_default(),
+        tasks: tasks.child("encryption"),
+    };
+    Ok(Some(Encryption::start(options).await.context("--encryption-provider-config")?))
+}
+
+/// Shows in health and metrics how encryption fares.
+fn show(encryption: Option<Arc<Encryption>>, config: &mut Config) {
+    let Some(encryption) = encryption else { return };
+    config.registries.push(encryption.metrics());
+    if encryption.has_check() {
+        config.checks.push(("kms-providers", Arc::new(move || encryption.check())));
+    }
+}
+
 /// Opens store and PKI side by side; both block on the disk.
-async fn open(dir: &Path, now: Timestamp) -> anyhow::Result<(Store, ClusterPki)> {
+async fn open(dir: &Path, now: Timestamp, encryption: Option<Arc<Encryption>>) -> anyhow::Result<(Store, ClusterPki)> {
     let store_dir = dir.join("store");
     let pki_dir = dir.join("pki");
+    let at_rest = encryption.map(|encryption| encryption as Arc<dyn AtRest>);
+    let store_options = StoreOptions { at_rest, ..StoreOptions::default() };
     let options = PkiOptions { dir: pki_dir, clock_min: version::build().date.parse().unwrap_or(Timestamp::MIN) };
     let (store, pki) = tokio::join!(
-        FILES.run(move || Store::open_dir(&store_dir, StoreOptions::default())),
+        FILES.run(move || Store::open_dir(&store_dir, store_options)),
         FILES.run(move || ClusterPki::open(&options, now)),
     );
     let store = store?.with_context(|| format!("data directory {}", dir.display()))?;

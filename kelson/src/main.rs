@@ -24,6 +24,7 @@ mod process;
 mod rbac;
 mod run;
 mod scheduler;
+mod snapshot;
 mod token;
 
 use std::process::ExitCode;
@@ -79,6 +80,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
             run::small(image::import(&files, &data_dir, container_runtime_endpoint.as_deref()))
         }
         Command::Token(command) => run::small(token::run(command)),
+        Command::Snapshot(command) => run::small(snapshot::run(command)),
         Command::Cleanup(args) => run::small(cleanup::run(&args)),
         Command::Version => {
             println!("kelson {} ({})", version::KELSON_VERSION, version::build().commit);

@@ -154,7 +154,7 @@ pub async fn run(command: TokenCommand) -> anyhow::Result<()> {
 }
 
 /// The administrator of the server with this data directory.
-fn admin(data_dir: &Path) -> anyhow::Result<Client> {
+pub fn admin(data_dir: &Path) -> anyhow::Result<Client> {
     let file = data_dir.join("admin.kubeconfig");
     if !file.exists() {
         bail!("{} does not exist: is {} a server's data directory?", file.display(), data_dir.display());
@@ -163,7 +163,7 @@ fn admin(data_dir: &Path) -> anyhow::Result<Client> {
 }
 
 /// Says, of a request that failed, which server was asked.
-fn reaching<T>(data_dir: &Path, done: anyhow::Result<T>) -> anyhow::Result<T> {
+pub fn reaching<T>(data_dir: &Path, done: anyhow::Result<T>) -> anyhow::Result<T> {
     done.with_context(|| format!("ask the server with data directory {}", data_dir.display()))
 }
 

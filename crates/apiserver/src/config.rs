@@ -7,6 +7,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use kelson_audit::Audit;
 use kelson_meta::{Clock, SystemClock};
+use kelson_metrics::Registry;
 use kelson_pki::{Key, PublicKey, SwappableCertificate};
 use kelson_store::Store;
 use kelson_tasks::Tasks;
@@ -60,6 +61,9 @@ pub struct KubeletConfig {
     pub address_types: Vec<String>,
 }
 
+/// A health check that the server does not know of itself: whether it passes, and why not.
+pub type ExtraCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
+
 /// Everything the API server is told.
 #[derive(Clone)]
 pub struct Config {
@@ -107,6 +111,12 @@ pub struct Config {
     pub request_timeout: Duration,
     /// Which requests are written down, and where to; `None`: none are. The server closes it when its last request is over.
     pub audit: Option<Arc<Audit>>,
+    /// More checks of `/healthz`, `/livez` and `/readyz`, by name (`kms-providers`).
+    pub checks: Vec<(&'static str, ExtraCheck)>,
+    /// Registries that `/metrics` shows with the server's own.
+    pub registries: Vec<Registry>,
+    /// Where `POST /kelson/snapshots` puts copies of the store; `None`: there is no such path.
+    pub snapshots: Option<PathBuf>,
     /// The group that the server's tasks belong to.
     pub tasks: Tasks,
     /// `--cluster-domain`.
@@ -142,6 +152,9 @@ impl Config {
             writes_in_flight_max: 200,
             request_timeout: Duration::from_secs(60),
             audit: None,
+            checks: Vec::new(),
+            registries: Vec::new(),
+            snapshots: None,
             tasks: Tasks::root("apiserver"),
             cluster_domain: "cluster.local".into(),
             clock: Arc::new(SystemClock),

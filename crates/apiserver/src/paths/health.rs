@@ -19,6 +19,7 @@ fn checks(server: &Server, endpoint: &str) -> Vec<&'static str> {
         names.extend(["etcd-readiness", "informer-sync"]);
     }
     names.extend(HOOKS);
+    names.extend(server.config.checks.iter().map(|(name, _)| *name));
     if endpoint == "readyz" {
         names.extend(server.health.components());
         names.push("shutdown");
@@ -38,6 +39,7 @@ fn check(server: &Server, endpoint: &str, name: &str) -> Result<(), String> {
         "informer-sync" => (!ready).then(|| "not synced".to_owned()),
         "ping" | "log" => None,
         hook if HOOKS.contains(&hook) => (!ready).then(|| "not finished".to_owned()),
+        name if let Some((_, check)) = server.config.checks.iter().find(|(n, _)| *n == name) => check().err(),
         component => server.health.component(component).err(),
     };
     fault.map_or(Ok(()), Err)

@@ -2,6 +2,7 @@
 pub mod discovery;
 pub mod health;
 pub mod openapi;
+pub mod snapshots;
 pub mod version;
 
 use http::{Method, StatusCode};
@@ -41,6 +42,9 @@ const PATHS: [&str; 17] = [
 /// 404, 405, 406.
 pub async fn serve(cx: &RequestContext, _body: RequestBody) -> Result<Answer, Status> {
     let path = cx.uri.path();
+    if path == snapshots::PATH && cx.method == Method::POST {
+        return snapshots::make(&cx.server).await;
+    }
     if !matches!(cx.method, Method::GET | Method::HEAD) {
         let status = Status::failure(
             405,
@@ -62,7 +66,8 @@ pub async fn serve(cx: &RequestContext, _body: RequestBody) -> Result<Answer, St
             version::info(),
         ),
         "metrics" if path == "/metrics" => {
-            let text = cx.server.metrics.text();
+            let mut text = cx.server.metrics.text();
+            cx.server.config.registries.iter().for_each(|more| text.push_str(&more.text()));
             Ok(answer(
                 StatusCode::OK,
                 "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",

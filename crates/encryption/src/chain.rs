@@ -1,0 +1,106 @@
+//! The providers of one resource, in the order of the configuration: the first key of the first encrypts, all of them decrypt.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use kelson_store::Resource;
+
+use crate::metrics::Metrics;
+use crate::transform::{Opened, Transform, TransformError};
+
+/// What begins every encrypted value.
+const ENCRYPTED: &[u8] = b"k8s:enc:";
+
+/// One key, or none (`identity`).
+#[derive(Clone)]
+pub(crate) struct Link {
+    /// The provider's part of the prefix, which metrics show.
+    pub provider: String,
+    /// The whole prefix, key name included; empty for identity.
+    pub prefix: String,
+    /// `None`: things stay as they are.
+    pub with: Option<Arc<dyn Transform>>,
+}
+
+/// What a record is written with now.
+pub(crate) enum WritesWith {
+    /// Nothing.
+    Clear,
+    /// A key, named by prefix and the key service's key.
+    Key(String),
+    /// A key service that has not answered yet.
+    Unknown,
+}
+
+/// All keys of a resource.
+#[derive(Clone, Default)]
+pub(crate) struct Chain(pub Vec<Link>);
+
+impl Chain {
+    pub fn writes_with(&self) -> WritesWith {
+        let Some(Link { prefix, with: Some(with), .. }) = self.0.first() else { return WritesWith::Clear };
+        with.key_id().map_or(WritesWith::Unknown, |id| WritesWith::Key(format!("{prefix}{id}")))
+    }
+
+    /// The stored value, and the name of the key.
+    pub fn seal(
+        &self,
+        metrics: &Metrics,
+        resource: Resource,
+        plain: &[u8],
+        path: &str,
+    ) -> Result<(Vec<u8>, String), TransformError> {
+        let Some(Link { prefix, provider, with: Some(with) }) = self.0.first() else {
+            return Err("nothing encrypts this resource".into());
+        };
+        let begun = Instant::now();
+        let sealed = with.seal(plain, path.as_bytes());
+        metrics.transformed(&named(resource), false, provider, begun.elapsed(), sealed.is_ok());
+        let (bytes, key_id) = sealed?;
+        Ok(([prefix.as_bytes(), &bytes].concat(), format!("{prefix}{key_id}")))
+    }
+
+    /// What was sealed, and the name of the key. Of several keys with one name each is tried.
+    pub fn open(
+        &self,
+        metrics: &Metrics,
+        resource: Resource,
+        stored: &[u8],
+        path: &str,
+    ) -> Result<(Vec<u8>, String), TransformError> {
+        let begun = Instant::now();
+        let mut fault = None;
+        for Link { provider, prefix, with } in &self.0 {
+            let Some((with, rest)) = with.as_ref().zip(stored.strip_prefix(prefix.as_bytes())) else { continue };
+            let opened = with.open(rest, path.as_bytes());
+            metrics.transformed(&named(resource), true, provider, begun.elapsed(), opened.is_ok());
+            match opened {
+                Ok(Opened { plain, key_id }) => return Ok((plain, format!("{prefix}{key_id}"))),
+                Err(e) => fault = fault.or(Some(e)),
+            }
+        }
+        metrics.transformed(&named(resource), true, "unknown", begun.elapsed(), false);
+        Err(fault.unwrap_or_else(|| self.no_key(stored)))
+    }
+
+    fn no_key(&self, stored: &[u8]) -> TransformError {
+        if self.0.is_empty() {
+            return "identity transformer tried to read encrypted data".into();
+        }
+        // Provider and key name are no secrets; what follows may be anything.
+        let prefix: Vec<&[u8]> = stored.splitn(6, |b| *b == b':').take(5).collect();
+        let known = stored.starts_with(ENCRYPTED) && prefix.len() == 5;
+        let named = String::from_utf8_lossy(&prefix.join(&b':')).chars().take(128).collect::<String>();
+        TransformError(if known {
+            format!("no matching prefix found: no provider has the key of {:?}", named.escape_debug().to_string())
+        } else {
+            "no matching prefix found".to_owned()
+        })
+    }
+}
+
+/// As upstream's metrics name a resource: `deployments.apps`.
+fn named(resource: Resource) -> String {
+    let (group, plural) = (resource.group(), resource.plural());
+    if group.is_empty() { plural.to_owned() } else { format!("{plural}.{group}") }
+}

@@ -1,0 +1,124 @@
+//! The `EncryptionConfiguration` file: what it says once it is found sound.
+
+mod file;
+mod validate;
+
+use std::path::Path;
+use std::time::Duration;
+
+use zeroize::Zeroizing;
+
+pub(crate) use validate::read;
+
+/// A sound configuration.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Config {
+    /// In the order of the file: the first entry that names a resource or covers it by a pattern counts.
+    pub resources: Vec<ResourceConfig>,
+    /// `sha256:` and hex of the file.
+    pub hash: String,
+}
+
+/// Which resources, and who encrypts them.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct ResourceConfig {
+    pub resources: Vec<GroupResource>,
+    pub providers: Vec<Provider>,
+}
+
+/// `PLURAL.GROUP` as in the file; either may be `*`.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) struct GroupResource {
+    pub group: String,
+    pub resource: String,
+}
+
+impl GroupResource {
+    pub fn new(group: &str, resource: &str) -> Self {
+        Self { group: group.to_owned(), resource: resource.to_owned() }
+    }
+
+    /// As in the file.
+    pub fn parse(text: &str) -> Self {
+        let (resource, group) = text.split_once('.').unwrap_or((text, ""));
+        Self::new(group, resource)
+    }
+}
+
+impl std::fmt::Display for GroupResource {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match (self.resource.as_str(), self.group.as_str()) {
+            ("*", "") => f.write_str("*."),
+            (resource, "") => f.write_str(resource),
+            (resource, group) => write!(f, "{resource}.{group}"),
+        }
+    }
+}
+
+/// One provider.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) enum Provider {
+    /// Leaves things as they are.
+    Identity,
+    AesCbc(Vec<NamedKey>),
+    AesGcm(Vec<NamedKey>),
+    SecretBox(Vec<NamedKey>),
+    /// A key service, version 2.
+    Kms {
+        name: String,
+        endpoint: String,
+        timeout: Duration,
+    },
+}
+
+/// A key by its name. Wiped from memory when it goes.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct NamedKey {
+    pub name: String,
+    pub key: Zeroizing<Vec<u8>>,
+}
+
+/// Why a configuration is not taken; never repeats a key.
+#[derive(Clone, Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file cannot be read.
+    #[error("error while loading file: error reading encryption provider configuration file {path:?}: {why}")]
+    File {
+        /// The file.
+        path: String,
+        /// What the system said.
+        why: String,
+    },
+    /// The file is not an `EncryptionConfiguration`.
+    #[error("error decoding encryption provider configuration file {path:?}: {why}")]
+    Decode {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        why: String,
+    },
+    /// It is one, with faults.
+    #[error("error while parsing file: {0}")]
+    Invalid(String),
+    /// A resource can never be reached by its entry.
+    #[error("error while building transformers: {0}")]
+    Masked(String),
+    /// A key service did not answer well, so that what it encrypted could not be decrypted.
+    #[error("health check for new transformers failed: {0}")]
+    Unhealthy(String),
+}
+
+/// The bytes of the file, wiped when they go, and their digest.
+pub(crate) fn load(path: &Path) -> Result<(Zeroizing<Vec<u8>>, String), ConfigError> {
+    let fault = |why: String| ConfigError::File { path: path.display().to_string(), why };
+    let size = std::fs::metadata(path).map_err(|e| fault(e.to_string()))?.len();
+    if size > kelson_codec::DOCUMENT_BYTES_MAX as u64 {
+        return Err(fault("it is too large".to_owned()));
+    }
+    let bytes = Zeroizing::new(std::fs::read(path).map_err(|e| fault(e.to_string()))?);
+    if bytes.is_empty() {
+        return Err(fault("it is empty".to_owned()));
+    }
+    let hash = crate::metrics::digest(&bytes);
+    Ok((bytes, hash))
+}

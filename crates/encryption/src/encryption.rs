@@ -1,0 +1,207 @@
+//! The face: what the store asks on its way to the disk, the configuration's reload, the health of key services.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use kelson_metrics::Registry;
+use kelson_store::{AtRest, Key, Opened, Resource, SealError, Sealed, Writer};
+use kelson_tasks::{FILES, Tasks};
+use parking_lot::{Mutex, RwLock};
+use tokio::time::Instant;
+
+use crate::chain::WritesWith;
+use crate::config::{self, ConfigError};
+use crate::metrics::Metrics;
+use crate::path;
+use crate::table::Table;
+
+/// Between two looks at the file (upstream: a minute).
+const RELOAD_EVERY: Duration = Duration::from_secs(10);
+/// How long the key services of a new configuration have to be well before it is taken.
+const HEALTHY_WITHIN: Duration = Duration::from_secs(10);
+const HEALTHY_PAUSE: Duration = Duration::from_millis(100);
+
+/// What the server is told.
+pub struct EncryptionOptions {
+    /// `--encryption-provider-config`.
+    pub file: PathBuf,
+    /// `--encryption-provider-config-automatic-reload`.
+    pub automatic_reload: bool,
+    /// What metrics call this server.
+    pub server_id: String,
+    /// The group that follows the file and the key services.
+    pub tasks: Tasks,
+}
+
+/// The encryption of one server.
+pub struct Encryption {
+    file: PathBuf,
+    reloads: bool,
+    table: RwLock<Arc<Table>>,
+    /// Names of keys, as the store tells them apart.
+    writers: Mutex<HashMap<String, Writer>>,
+    metrics: Arc<Metrics>,
+    tasks: Tasks,
+}
+
+/// Seconds since the Unix epoch.
+pub(crate) fn now_s() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
+}
+
+impl Encryption {
+    /// Reads the configuration and builds its providers; with `automatic_reload` follows the file from then on.
+    ///
+    /// # Errors
+    /// What is wrong with the file. A key service that is away is no error: its health check says so.
+    pub async fn start(options: EncryptionOptions) -> Result<Arc<Self>, ConfigError> {
+        let metrics = Arc::new(Metrics::new(&options.server_id));
+        let table = read(&options.file, None, &metrics, &options.tasks).await?;
+        let table = table.ok_or_else(|| ConfigError::Invalid("nothing read".to_owned()))?;
+        metrics.uses(&table.hash);
+        let this = Arc::new(Self {
+            file: options.file,
+            reloads: options.automatic_reload,
+            table: RwLock::new(Arc::new(table)),
+            writers: Mutex::default(),
+            metrics,
+            tasks: options.tasks.clone(),
+        });
+        if options.automatic_reload {
+            let follower = Arc::clone(&this);
+            options.tasks.supervise("encryption-config", move || {
+                let follower = Arc::clone(&follower);
+                async move { follower.follow().await }
+            });
+        }
+        Ok(this)
+    }
+
+    /// What is counted, to be shown with the API server's.
+    #[must_use]
+    pub fn metrics(&self) -> Registry {
+        self.metrics.registry.clone()
+    }
+
+    /// Whether there is a health check `kms-providers`: upstream has it with key services or with the reload.
+    #[must_use]
+    pub fn has_check(&self) -> bool {
+        self.reloads || !self.table().services.is_empty()
+    }
+
+    /// The health check `kms-providers`.
+    ///
+    /// # Errors
+    /// What is wrong with each key service that is not well.
+    pub fn check(&self) -> Result<(), String> {
+        let table = self.table();
+        let check =
+            |(i, kms): (usize, &Arc<crate::kms::Kms>)| kms.check().err().map(|why| format!("kms-provider-{i}: {why}"));
+        let faults: Vec<String> = table.services.iter().enumerate().filter_map(check).collect();
+        match faults.as_slice() {
+            [] => Ok(()),
+            [one] => Err(one.clone()),
+            many => Err(format!("[{}]", many.join(", "))),
+        }
+    }
+
+    fn table(&self) -> Arc<Table> {
+        Arc::clone(&self.table.read())
+    }
+
+    async fn follow(&self) {
+        loop {
+            tokio::time::sleep(RELOAD_EVERY).await;
+            self.reload().await;
+        }
+    }
+
+    /// Takes up the file if it changed. One that is not sound, or whose key services are not well, is not taken: what was in
+    /// use stays, and the next look tries again.
+    pub async fn reload(&self) {
+        let used = self.table().hash.clone();
+        let done = match read(&self.file, Some(&used), &self.metrics, &self.tasks).await {
+            Ok(None) => return,
+            Ok(Some(table)) => healthy(&table).await.map(|()| table),
+            Err(e) => Err(e),
+        };
+        self.metrics.reloaded(done.is_ok(), now_s());
+        let file = self.file.display();
+        match done {
+            Ok(table) => {
+                tracing::info!(%file, hash = table.hash, "the encryption configuration is taken up");
+                self.metrics.uses(&table.hash);
+                *self.table.write() = Arc::new(table);
+            }
+            Err(error) => {
+                tracing::error!(%file, %error, "the encryption configuration is not taken up; the one before stays");
+            }
+        }
+    }
+
+    fn writer_of(&self, name: String) -> Writer {
+        let mut writers = self.writers.lock();
+        let next = u32::try_from(writers.len() + 1).unwrap_or(u32::MAX);
+        *writers.entry(name).or_insert(Writer(next))
+    }
+}
+
+/// The file's table, unless its digest is `used`.
+async fn read(
+    file: &Path,
+    used: Option<&str>,
+    metrics: &Arc<Metrics>,
+    tasks: &Tasks,
+) -> Result<Option<Table>, ConfigError> {
+    let (path, used) = (file.to_path_buf(), used.map(ToOwned::to_owned));
+    let config = FILES.run(move || {
+        let (bytes, hash) = config::load(&path)?;
+        if used.as_deref() == Some(hash.as_str()) {
+            return Ok(None);
+        }
+        config::read(&path, &bytes, hash).map(Some)
+    });
+    let config = config.await.map_err(|e| ConfigError::Invalid(e.to_string()))??;
+    match config {
+        None => Ok(None),
+        Some(config) => Table::build(config, metrics, tasks).await.map(Some),
+    }
+}
+
+async fn healthy(table: &Table) -> Result<(), ConfigError> {
+    let begun = Instant::now();
+    for kms in &table.services {
+        while let Err(why) = kms.check() {
+            if begun.elapsed() > HEALTHY_WITHIN {
+                return Err(ConfigError::Unhealthy(why));
+            }
+            tokio::time::sleep(HEALTHY_PAUSE).await;
+            kms.probe().await;
+        }
+    }
+    Ok(())
+}
+
+impl AtRest for Encryption {
+    fn writer(&self, resource: Resource) -> Option<Writer> {
+        match self.table().chain(resource).writes_with() {
+            WritesWith::Clear => Some(Writer::CLEAR),
+            WritesWith::Key(name) => Some(self.writer_of(name)),
+            WritesWith::Unknown => None,
+        }
+    }
+
+    fn seal(&self, key: &Key, plain: &[u8]) -> Result<Sealed, SealError> {
+        let sealed = self.table().chain(key.resource).seal(&self.metrics, key.resource, plain, &path::of(key));
+        let (bytes, name) = sealed.map_err(|e| SealError(e.to_string()))?;
+        Ok(Sealed { bytes, writer: self.writer_of(name) })
+    }
+
+    fn open(&self, key: &Key, sealed: &[u8]) -> Result<Opened, SealError> {
+        let opened = self.table().chain(key.resource).open(&self.metrics, key.resource, sealed, &path::of(key));
+        let (plain, name) = opened.map_err(|e| SealError(e.to_string()))?;
+        Ok(Opened { plain, writer: self.writer_of(name) })
+    }
+}

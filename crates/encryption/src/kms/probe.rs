@@ -1,0 +1,194 @@
+//! How a key service is, and the seed that is written with: asked every minute while it is well, every ten seconds while it is
+//! not, and sooner when somebody reads the health check.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+use super::proto::{EncryptRequest, EncryptedObject, HKDF_SEED, StatusResponse};
+use super::{Kms, seed_name, validate, validate_key_id};
+use crate::metrics::digest;
+use crate::transform::{ExtendedNonce, SEED_BYTES, Transform, TransformError, random};
+
+/// Between two looks at a service that is well (upstream `kmsv2PluginHealthzPositiveInterval`).
+const WELL_EVERY: Duration = Duration::from_secs(60);
+/// Between two looks at one that is not.
+const ILL_EVERY: Duration = Duration::from_secs(10);
+/// How long a seed is written with after the service was last well (upstream `kmsv2PluginWriteDEKSourceMaxTTL`): a key that
+/// was rotated is out of use after that, or writes fail and say so.
+const WRITE_MAX: Duration = Duration::from_secs(180);
+/// How old what is known of a service may be before a reader of the health check has it looked at anew.
+const WELL_KNOWN: Duration = Duration::from_secs(20);
+const ILL_KNOWN: Duration = Duration::from_secs(3);
+
+/// What new values are written with.
+pub(super) struct State {
+    /// Everything but the data.
+    pub object: EncryptedObject,
+    pub seed: Arc<dyn Transform>,
+    expires: Instant,
+}
+
+impl State {
+    pub fn may_write(&self) -> Result<(), TransformError> {
+        if Instant::now() <= self.expires {
+            return Ok(());
+        }
+        Err(TransformError(format!(
+            "encryptedDEKSource with keyID hash {:?} expired {} seconds ago",
+            digest(self.object.key_id.as_bytes()),
+            self.expires.elapsed().as_secs()
+        )))
+    }
+}
+
+/// The last look at a service.
+pub(super) struct Checked {
+    at: Option<Instant>,
+    fault: Option<String>,
+    /// The protocol version it said first; it must not change.
+    version: String,
+}
+
+impl Checked {
+    pub fn never() -> Self {
+        Self { at: None, fault: Some("not asked yet".to_owned()), version: String::new() }
+    }
+}
+
+impl Kms {
+    /// Looks at the service for as long as the provider is in use.
+    pub(super) async fn follow(&self) {
+        loop {
+            let pause = if self.checked.lock().fault.is_none() { WELL_EVERY } else { ILL_EVERY };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                () = self.asked.notified() => {}
+            }
+            self.probe().await;
+        }
+    }
+
+    /// How the service is, as last seen.
+    pub fn check(&self) -> Result<(), String> {
+        let checked = self.checked.lock();
+        let known = if checked.fault.is_none() { WELL_KNOWN } else { ILL_KNOWN };
+        if checked.at.is_none_or(|at| at.elapsed() > known) {
+            self.asked.notify_one();
+        }
+        checked.fault.clone().map_or(Ok(()), Err)
+    }
+
+    /// Asks the service how it is, and for a new seed when its key changed.
+    pub async fn probe(&self) {
+        // The time at which writing ends counts from before the question.
+        let expires = Instant::now() + WRITE_MAX;
+        let fault = match self.service.status().await {
+            Err(e) => Some(format!(
+                "failed to perform status section of the healthz check for KMS Provider {}, error: {e}",
+                self.name
+            )),
+            Ok(status) => {
+                let faults = self.judge(status, expires).await;
+                let why = if faults.len() == 1 { faults[0].clone() } else { format!("[{}]", faults.join(", ")) };
+                (!faults.is_empty()).then(|| format!("kmsv2 Provider {} is not healthy, error: {why}", self.name))
+            }
+        };
+        if let Some(fault) = &fault {
+            tracing::warn!(provider = self.name, fault, "the key service is not well");
+        }
+        let mut checked = self.checked.lock();
+        checked.at = Some(Instant::now());
+        checked.fault = fault;
+    }
+
+    async fn judge(&self, status: StatusResponse, expires: Instant) -> Vec<String> {
+        let mut faults = Vec::new();
+        if status.healthz != "ok" {
+            faults.push(format!("got unexpected healthz status: {}", status.healthz));
+        }
+        if !matches!(status.version.as_str(), "v2" | "v2beta1") {
+            faults.push(format!("expected KMSv2 API version v2, got {}", status.version));
+        } else {
+            let mut checked = self.checked.lock();
+            if checked.version.is_empty() {
+                checked.version.clone_from(&status.version);
+            }
+            if checked.version != status.version {
+                faults.push(format!(
+                    "KMSv2 API version should not change after the initial status response version {}, got {}",
+                    checked.version, status.version
+                ));
+            }
+        }
+        match validate_key_id(&status.key_id) {
+            Err((word, why)) => {
+                self.metrics.invalid_key(&self.name, word);
+                faults.push(format!("got invalid KMSv2 KeyID hash {:?}: {why}", digest(status.key_id.as_bytes())));
+            }
+            Ok(()) => {
+                self.metrics.named_key(&self.name, &status.key_id, crate::encryption::now_s());
+                faults.extend(self.rotate(&status.key_id, expires).await.err().map(|e| e.0));
+            }
+        }
+        faults
+    }
+
+    /// Goes on with the seed of the service's current key, or gets one. What was written with before stays in use until it
+    /// expires when that fails.
+    async fn rotate(&self, key_id: &str, expires: Instant) -> Result<(), TransformError> {
+        if let Some(state) = self.state.write().as_mut()
+            && state.object.key_id == key_id
+        {
+            state.expires = expires;
+            return Ok(());
+        }
+        let seed: Zeroizing<[u8; SEED_BYTES]> = Zeroizing::new(random()?);
+        let uid = uuid::Uuid::new_v4().to_string();
+        let request = EncryptRequest { plaintext: seed.to_vec(), uid: uid.clone() };
+        let answer = self.service.encrypt(request).await;
+        let answer = answer.map_err(|e| TransformError(format!("failed to encrypt DEK, error: {e}")))?;
+        let object = EncryptedObject {
+            encrypted_data: Vec::new(),
+            key_id: answer.key_id,
+            encrypted_dek_source: answer.ciphertext,
+            annotations: answer.annotations,
+            encrypted_dek_source_type: HKDF_SEED,
+        };
+        validate(&object)?;
+        if object.key_id != key_id {
+            return Err(TransformError(format!(
+                "failed to rotate DEK uid={uid:?}, statusKeyIDHash={:?}, encryptKeyIDHash={:?}",
+                digest(key_id.as_bytes()),
+                digest(object.key_id.as_bytes())
+            )));
+        }
+        let seed: Arc<dyn Transform> = Arc::new(ExtendedNonce::new(&seed[..])?);
+        self.keep_seed(seed_name(&object), Arc::clone(&seed));
+        tracing::info!(
+            provider = self.name,
+            key = digest(key_id.as_bytes()),
+            "new values are encrypted under another key"
+        );
+        *self.state.write() = Some(State { object, seed, expires });
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_seed_is_written_with_for_three_minutes_after_the_service_was_last_well() {
+        let seed = Arc::new(ExtendedNonce::new(&[7; SEED_BYTES]).unwrap());
+        let object = EncryptedObject { key_id: "k".into(), ..EncryptedObject::default() };
+        let state = State { object, seed, expires: Instant::now() + WRITE_MAX };
+        tokio::time::advance(Duration::from_secs(179)).await;
+        assert_eq!(state.may_write(), Ok(()));
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(state.may_write().unwrap_err().to_string().contains("expired"));
+    }
+}

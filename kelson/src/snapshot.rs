@@ -1,0 +1,180 @@
+//! `kelson snapshot`: copies of a server's objects as one file, which is the store's own file with its SHA-256 behind it. The keys in
+//! `DIR/pki`, and the encryption configuration where there is one, are not part of it.
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use anyhow::{Context as _, bail};
+use bytes::Bytes;
+use http::Method;
+use jiff::Timestamp;
+use kelson_store::Contents;
+use serde::Deserialize;
+use sha2::{Digest as _, Sha256};
+
+use crate::cli::SnapshotCommand;
+use crate::lock::DataDirLock;
+use crate::token;
+
+/// The file of a store within its directory, and what may stand beside it.
+const STORE_FILE: &str = "store.db";
+const DIGEST_BYTES: usize = 32;
+const COPY_BUFFER_BYTES: usize = 1 << 20;
+/// Where a server is asked for a copy.
+const PATH: &str = "/kelson/snapshots";
+
+/// What a server answers.
+#[derive(Deserialize)]
+struct Saved {
+    path: std::path::PathBuf,
+}
+
+/// Runs a command.
+pub async fn run(command: SnapshotCommand) -> anyhow::Result<()> {
+    match command {
+        SnapshotCommand::Save { file, data_dir } => save(&file, &data_dir).await,
+        SnapshotCommand::Restore { file, data_dir } => restore(&file, &data_dir),
+        SnapshotCommand::Verify { file } => {
+            let dir =
+                tempfile::tempdir_in(file.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new(".")))?;
+            unpack(&file, dir.path())?;
+            println!("{}: {}", file.display(), told(&verify(dir.path(), &file)?));
+            Ok(())
+        }
+    }
+}
+
+async fn save(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
+    if file.exists() {
+        bail!("{} exists already", file.display());
+    }
+    let client = token::admin(data_dir)?;
+    let answer = client.call(Method::POST, PATH, "application/json", Bytes::new()).await;
+    let answer = token::reaching(data_dir, answer.map_err(Into::into))?;
+    let saved: Saved = serde_json::from_slice(&answer).context("read the server's answer")?;
+    // What is kept is what was read again, not what the server believes it wrote.
+    let packed = verify(&saved.path, &saved.path).and_then(|contents| {
+        pack(&saved.path.join(STORE_FILE), file)?;
+        Ok(contents)
+    });
+    fs::remove_dir_all(&saved.path).with_context(|| format!("remove {}", saved.path.display()))?;
+    println!("{}: {}", file.display(), told(&packed?));
+    Ok(())
+}
+
+fn restore(file: &Path, data_dir: &Path) -> anyhow::Result<()> {
+    fs::create_dir_all(data_dir).with_context(|| data_dir.display().to_string())?;
+    let _lock = DataDirLock::take(data_dir)?;
+    let fresh = tempfile::Builder::new().prefix("store.restoring.").tempdir_in(data_dir)?;
+    unpack(file, fresh.path())?;
+    let contents = verify(fresh.path(), file)?;
+    let store = data_dir.join("store");
+    if store.exists() {
+        let aside = data_dir.join(format!("store.before-{}", Timestamp::now().as_second()));
+        fs::rename(&store, &aside).with_context(|| format!("move {} aside", store.display()))?;
+        println!("what was there is in {}", aside.display());
+    }
+    fs::rename(fresh.keep(), &store).with_context(|| store.display().to_string())?;
+    File::open(data_dir).and_then(|dir| dir.sync_all()).context("sync the data directory")?;
+    println!("restored: {}", told(&contents));
+    Ok(())
+}
+
+fn verify(dir: &Path, named: &Path) -> anyhow::Result<Contents> {
+    kelson_store::verify(dir).with_context(|| format!("{} is no sound copy", named.display()))
+}
+
+fn told(contents: &Contents) -> String {
+    let objects: usize = contents.records.values().sum();
+    let (revision, encrypted) = (contents.revision, contents.encrypted);
+    format!("revision {revision}, {objects} objects of {} kinds, {encrypted} of them encrypted", contents.records.len())
+}
+
+/// Writes a store's file and its digest to a new file for its owner only.
+fn pack(store: &Path, file: &Path) -> anyhow::Result<()> {
+    let packed = || -> std::io::Result<()> {
+        let mut from = File::open(store)?;
+        let mut to = OpenOptions::new().write(true).create_new(true).mode(0o600).open(file)?;
+        let digest = copy(&mut from, &mut to, u64::MAX)?;
+        to.write_all(&digest)?;
+        to.sync_all()
+    };
+    packed().with_context(|| format!("write {}", file.display()))
+}
+
+/// Writes what stands before a file's digest into a directory, once it is what the digest says.
+fn unpack(file: &Path, dir: &Path) -> anyhow::Result<()> {
+    let unpacked = || -> std::io::Result<bool> {
+        let mut from = File::open(file)?;
+        let Some(len) = from.metadata()?.len().checked_sub(DIGEST_BYTES as u64) else { return Ok(false) };
+        let mut to = OpenOptions::new().write(true).create_new(true).mode(0o600).open(dir.join(STORE_FILE))?;
+        let digest = copy(&mut from, &mut to, len)?;
+        let mut kept = [0; DIGEST_BYTES];
+        from.read_exact(&mut kept)?;
+        to.sync_all()?;
+        Ok(digest == kept)
+    };
+    match unpacked().with_context(|| format!("read {}", file.display()))? {
+        true => Ok(()),
+        false => bail!("{} is damaged or cut short: it is not what its digest says", file.display()),
+    }
+}
+
+/// Copies at most `len` bytes, and gives their digest.
+fn copy(from: &mut impl Read, to: &mut impl Write, len: u64) -> std::io::Result<[u8; DIGEST_BYTES]> {
+    let mut from = from.take(len);
+    let mut buffer = vec![0; COPY_BUFFER_BYTES];
+    let mut digest = Sha256::new();
+    loop {
+        match from.read(&mut buffer)? {
+            0 => return Ok(digest.finalize().into()),
+            n => {
+                digest.update(&buffer[..n]);
+                to.write_all(&buffer[..n])?;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kelson_store::{Body, Key, RecordMeta, Resource, Store, StoreOptions, Write};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_copy_is_restored_whole_or_not_at_all() {
+        let dir = tempfile::tempdir().unwrap();
+        let (data, file) = (dir.path().join("data"), dir.path().join("copy"));
+        let store = Store::open_dir(&data.join("store"), StoreOptions::default()).unwrap();
+        let body = Body::locate(r#"{"metadata":{"name":"a","resourceVersion":""}}"#).unwrap();
+        let key = Key::new(Resource::parse("pods"), "default", "a");
+        store.commit(Write::create(key, body, RecordMeta::with_uid("u"))).await.unwrap();
+        store.save(&dir.path().join("made")).unwrap();
+        store.close().await;
+        pack(&dir.path().join("made").join(STORE_FILE), &file).unwrap();
+
+        restore(&file, &data).unwrap();
+        let restored = Store::open_dir(&data.join("store"), StoreOptions::default()).unwrap();
+        assert_eq!(restored.count(Resource::parse("pods")), 1);
+        restored.close().await;
+        let aside = fs::read_dir(&data).unwrap().filter_map(Result::ok);
+        assert_eq!(aside.filter(|e| e.file_name().to_string_lossy().starts_with("store.before-")).count(), 1);
+
+        let whole = fs::read(&file).unwrap();
+        let before = fs::read(data.join("store").join(STORE_FILE)).unwrap();
+        for damage in [whole[..whole.len() - 1].to_vec(), whole[..20].to_vec(), {
+            let mut flipped = whole.clone();
+            flipped[5000] ^= 1;
+            flipped
+        }] {
+            fs::write(&file, damage).unwrap();
+            assert!(restore(&file, &data).is_err());
+            assert_eq!(fs::read(data.join("store").join(STORE_FILE)).unwrap(), before, "nothing was touched");
+        }
+        let _lock = DataDirLock::take(&data).unwrap();
+        fs::write(&file, &whole).unwrap();
+        assert!(restore(&file, &data).unwrap_err().to_string().contains("in use"), "a server runs");
+    }
+}

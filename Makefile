@@ -9,7 +9,7 @@ export KELSON_BUILD_DATE ?= $(shell TZ=UTC git log -1 --format=%cd --date=format
 # Tests that read published definitions beside the repository fail without them unless told to do without; a clone has none.
 export KELSON_SHARED ?= $(if $(wildcard ../shared/reference),$(abspath ../shared),none)
 
-.PHONY: help run build test unit blackbox lint bench images deps deps-build deps-run deps-test clean
+.PHONY: help run build test unit blackbox lint fuzz bench images deps deps-build deps-run deps-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -34,6 +34,9 @@ lint: deps-build ## format, clippy, licences and versions of dependencies
 	cargo fmt --all --check
 	cargo clippy --locked --workspace --all-targets -- --deny warnings
 	cargo xtask lint
+
+fuzz: deps-build ## each fuzz target for TIME (60s), or those in TARGETS
+	TIME=$(or $(TIME),60s) scripts/fuzz $(TARGETS)
 
 bench: deps-test build images ## start, rest, create, get, list, schedule, pull credentials; PEER_URL and PEER_TOKEN add a peer to the run
 	bench/run

@@ -1,5 +1,5 @@
 //! Every invariant of ARCHITECTURE.md names what holds it: `Held by: ` and, in backticks, names of tests (functions, or
-//! `area::test` of the black-box suite) and lints. A name that is not there is a fault.
+//! `area::test` of the black-box suite) and lints. So does every row of `docs/security.md`, which may name files of tests too. A name that is not there is a fault.
 use super::tree::Tree;
 
 const HOLDERS: &str = "Held by:";
@@ -23,14 +23,36 @@ pub fn faults(tree: &Tree) -> Vec<String> {
             found.push(format!("nothing holds: {start}…"));
         }
         for name in names {
-            let (test, black_box) = (format!("fn {name}("), format!("name: \"{name}\""));
-            let there = tree.files.iter().any(|f| f.code.contains(&test) || f.is_test() && f.text.contains(&black_box));
-            if !there && !lints.contains(name) {
+            if !is_there(tree, name) && !lints.contains(name) {
                 found.push(format!("there is no test or lint {name}, which should hold: {start}…"));
             }
         }
     }
+    found.extend(promises(&tree.other("docs/security.md").unwrap_or_default()).into_iter().filter_map(
+        |(promise, names)| {
+            let missing: Vec<&str> = names.iter().filter(|name| !is_there(tree, name)).map(String::as_str).collect();
+            let fault = names.is_empty() || !missing.is_empty();
+            fault.then(|| format!("docs/security.md: no test {} for: {promise}", missing.join(", ")))
+        },
+    ));
     found
+}
+
+fn is_there(tree: &Tree, name: &str) -> bool {
+    let (test, black_box) = (format!("fn {name}("), format!("name: \"{name}\""));
+    let holds = |f: &super::tree::File| f.code.contains(&test) || f.is_test() && f.text.contains(&black_box);
+    tree.files.iter().any(|f| holds(f) || name.ends_with(".rs") && f.path.ends_with(name))
+}
+
+/// The rows of the tables: what is promised, and the names in the last column.
+fn promises(text: &str) -> Vec<(String, Vec<String>)> {
+    let rows = text.lines().filter(|line| line.starts_with("| ") && !line.starts_with("| promise "));
+    rows.map(|row| {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").map(str::trim).collect();
+        let names = cells.last().map(|tests| tests.split('`').skip(1).step_by(2).map(str::to_owned).collect());
+        (cells.first().copied().unwrap_or_default().to_owned(), names.unwrap_or_default())
+    })
+    .collect()
 }
 
 /// The points of the section, each on one line.
@@ -44,6 +66,14 @@ fn invariants(text: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn rows_of_the_promises() {
+        let text = "| promise | defence | test |\n|---|---|---|\n| a | `code` b | `x`, `y` |\n| c | d | e |\n";
+        let promises = promises(text);
+        assert_eq!(promises[0], ("a".to_owned(), vec!["x".to_owned(), "y".to_owned()]));
+        assert_eq!(promises[1], ("c".to_owned(), Vec::new()));
+    }
 
     #[test]
     fn points_of_the_section() {

@@ -32,6 +32,15 @@ pub struct RequestInfo {
     pub watch_path: bool,
 }
 
+impl RequestInfo {
+    /// What a request asks for, by its method and its path with the query.
+    pub fn of(method: &Method, path_and_query: &str) -> Self {
+        let (path, query) = path_and_query.split_once('?').unzip();
+        let query = Query::parse(query);
+        route(method, path.unwrap_or(path_and_query), &query, &ParsedSelectors::parse(&query))
+    }
+}
+
 /// Reads a request's path. A path with broken escapes is no resource.
 pub fn route(method: &Method, path: &str, query: &Query, selectors: &ParsedSelectors) -> RequestInfo {
     let other = || RequestInfo { verb: lower(method), ..RequestInfo::default() };

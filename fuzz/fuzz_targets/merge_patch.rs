@@ -1,0 +1,4 @@
+//! See `merge_patch` in the targets.
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| kelson_fuzz_targets::run("merge_patch", data));

@@ -111,6 +111,8 @@ pub struct Config {
     pub request_timeout: Duration,
     /// Which requests are written down, and where to; `None`: none are. The server closes it when its last request is over.
     pub audit: Option<Arc<Audit>>,
+    /// Connections to kubelets, pods and services that clients may have open through the server, all together.
+    pub backends_max: usize,
     /// More checks of `/healthz`, `/livez` and `/readyz`, by name (`kms-providers`).
     pub checks: Vec<(&'static str, ExtraCheck)>,
     /// Registries that `/metrics` shows with the server's own.
@@ -152,6 +154,7 @@ impl Config {
             writes_in_flight_max: 200,
             request_timeout: Duration::from_secs(60),
             audit: None,
+            backends_max: 2048,
             checks: Vec::new(),
             registries: Vec::new(),
             snapshots: None,

@@ -82,6 +82,7 @@ impl ApiServer {
             openapi: Documents::default(),
             flow,
             bodies: Room::new(BODIES_BYTES_MAX),
+            backends: Room::new(config.backends_max),
             rejections: LogLimit::default(),
             tasks,
             store,

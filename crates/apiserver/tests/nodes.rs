@@ -23,6 +23,10 @@ struct Cluster {
 
 impl Cluster {
     async fn start(local_node: Option<&str>) -> Self {
+        Self::with(local_node, |_| {}).await
+    }
+
+    async fn with(local_node: Option<&str>, change: impl FnOnce(&mut kelson_apiserver::Config)) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let now = jiff::Timestamp::now();
         let pki = ClusterPki::open(&PkiOptions::new(dir.path().join("pki")), now).expect("a PKI");
@@ -35,6 +39,7 @@ impl Cluster {
                 address_types: Vec::new(),
                 local_node: local_node.map(str::to_owned),
             });
+            change(config);
         })
         .await;
         Self { api, pki, _dir: dir }
@@ -124,6 +129,34 @@ async fn a_kubelet_proves_which_node_it_is() {
     let server = cluster.kubelet("kube-apiserver", &ca).await;
     let (code, why) = cluster.ask("n3", ("InternalIP", "127.0.0.1"), server).await;
     assert!(code == 503 && why.contains("\"kube-apiserver\""), "{code} {why}");
+}
+
+#[tokio::test]
+async fn one_user_does_not_have_all_connections_to_backends() {
+    let cluster = Cluster::with(Some("n1"), |config| {
+        config.authorization = vec![kelson_apiserver::AuthorizationMode::AlwaysAllow];
+        config.backends_max = 4;
+    })
+    .await;
+    let port = cluster.kubelet("system:node:n1", &cluster.pki.kubelet_serving_ca.clone()).await;
+    assert_eq!(cluster.ask("n1", ("InternalIP", "127.0.0.1"), port).await.0, 200);
+    let ask = async |user: &str| {
+        let uri = "/api/v1/nodes/n1/proxy/pods";
+        let request = http::Request::builder().uri(uri).body(Default::default()).expect("a request");
+        cluster.api.send(kelson_auth::UserInfo::new(user, ["system:authenticated"]), request).await
+    };
+    // Of four places three are for ordinary users, and half of those for one of them. An answer that nobody reads holds its place.
+    let held = ask("jane").await;
+    assert_eq!(held.status(), 200);
+    assert_eq!(ask("jane").await.status(), 429);
+    assert_eq!(ask("joe").await.status(), 200, "others have theirs");
+    drop(held);
+    let again = async {
+        while ask("jane").await.status() != 200 {
+            tokio::task::yield_now().await;
+        }
+    };
+    tokio::time::timeout(std::time::Duration::from_secs(30), again).await.expect("a place that was given back");
 }
 
 #[tokio::test]

@@ -1,6 +1,6 @@
 //! Power cuts under load: of the write-ahead log, what was synced is there, and of what followed any part, whole or torn. The cut is made
 //! in a copy of the files while writers go on, and the copy is opened as by a machine that was started again.
-//! `KELSON_CUTS` says how many; the thousand of the bench take a minute.
+//! `KELSON_CUTS` says how many; `make bench-disk` makes a thousand.
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::collections::BTreeMap;

@@ -2,6 +2,7 @@
 //! as it is, so that nothing is resolved twice; a backend's redirect is not followed, and passed on only where it stays
 //! below the proxy's own path.
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::{Bytes, BytesMut};
@@ -214,9 +215,12 @@ where
 {
     let broken = |e: &dyn std::fmt::Display| Status::unavailable(format!("error trying to reach service: {e}"));
     let body = body.read().await?;
+    let place = super::place::take(cx)?;
+    let of_connection = Arc::clone(&place);
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(|e| broken(&e))?;
     cx.server.tasks.spawn_graceful("api-proxy", OnPanic::Contain, async move {
+        let _place = of_connection;
         if let Err(error) = connection.with_upgrades().await {
             tracing::debug!(%error, "proxied connection ended");
         }
@@ -244,6 +248,7 @@ where
         let client = client.ok_or_else(|| broken(&"the backend switched to a protocol nobody asked for"))?;
         let backend = hyper::upgrade::on(&mut response);
         cx.server.tasks.spawn("api-proxy-stream", OnPanic::Contain, async move {
+            let _place = place;
             let (Some(client), Some(backend)) = (upgraded(client).await, upgraded(backend).await) else {
                 return;
             };
@@ -277,7 +282,7 @@ where
             }
         }
     });
-    Ok(http::Response::from_parts(parts, ApiBody::stream(chunks)))
+    Ok(http::Response::from_parts(parts, ApiBody::stream(chunks).holding(place)))
 }
 
 /// Leads a backend's redirect through the proxy; one that leads elsewhere ends here.

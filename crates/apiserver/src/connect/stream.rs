@@ -29,6 +29,7 @@ const WEBSOCKET_PROTOCOLS: HeaderName = HeaderName::from_static("sec-websocket-p
 /// # Errors
 /// The kubelet's refusal, or 500 when it cannot be reached.
 pub async fn log(cx: &RequestContext, node: &Node, target: &Target) -> Result<Answer, Status> {
+    let place = super::place::take(cx)?;
     let io = node
         .connect(cx)
         .await
@@ -36,6 +37,7 @@ pub async fn log(cx: &RequestContext, node: &Node, target: &Target) -> Result<An
     let (mut sender, connection) =
         hyper::client::conn::http1::handshake(TokioIo::new(io)).await.map_err(Status::internal)?;
     cx.server.tasks.spawn_graceful("api-log", OnPanic::Contain, async move {
+        let _place = place;
         if let Err(error) = connection.await {
             tracing::debug!(%error, "log connection ended");
         }
@@ -105,10 +107,12 @@ pub async fn upgrade(cx: &RequestContext, node: &Node, target: &Target) -> Resul
     } else {
         (Transport::Spdy, listed(&cx.headers, &PROTOCOLS))
     };
+    let place = super::place::take(cx)?;
     let dialed = dial(cx, node, &target.path, transport, &offered).await?;
     let response =
         accept(cx, tunnel || websocket, if tunnel { negotiate::PORT_FORWARD_TUNNEL } else { &dialed.protocol });
     cx.server.tasks.spawn("api-stream", OnPanic::Contain, async move {
+        let _place = place;
         let Some(client) = upgraded(upgrade).await else { return };
         let carry = async {
             if tunnel {
@@ -192,6 +196,7 @@ async fn translated(
         Err(refusal) => return Ok(refusal.map(ApiBody::full)),
     };
     let wanted = ExecOptions::from_query(cx.uri.query()).map_err(Status::bad_request)?;
+    let place = super::place::take(cx)?;
     let io = node.connect(cx).await;
     let uri: Result<http::Uri, _> = format!("https://{}{}", node.authority(), target.path).parse();
     let backend = async move {
@@ -204,6 +209,7 @@ async fn translated(
         Ok((dialed.io, version))
     };
     cx.server.tasks.spawn("api-stream", OnPanic::Contain, async move {
+        let _place = place;
         let Some(client) = upgraded(upgrade).await else { return };
         carry(client, accepted.protocol, wanted, backend).await;
     });

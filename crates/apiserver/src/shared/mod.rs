@@ -78,6 +78,8 @@ pub struct Server {
     pub flow: Arc<dyn Flow>,
     /// Bytes of requests' bodies.
     pub bodies: Arc<Room>,
+    /// Connections to kubelets, pods and services.
+    pub backends: Arc<Room>,
     /// How often rejected credentials are told in the log.
     pub rejections: LogLimit,
     /// Background work, connections and streams.

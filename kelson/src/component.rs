@@ -59,10 +59,10 @@ pub struct ComponentArgs {
     /// CA of proxies that may speak for others; none is believed here.
     #[arg(long, value_name = "FILE")]
     pub requestheader_client_ca_file: Option<PathBuf>,
-    /// Work only while holding a lease, so that others of this component may stand by.
-    #[arg(long, value_name = "BOOL", default_value_t = true, default_missing_value = "true", num_args = 0..=1,
-        require_equals = true, action = ArgAction::Set)]
-    pub leader_elect: bool,
+    /// Work only while holding a lease, so that others of this component may stand by [default: true].
+    #[arg(long, value_name = "BOOL", default_missing_value = "true", num_args = 0..=1, require_equals = true,
+        action = ArgAction::Set)]
+    pub leader_elect: Option<bool>,
     /// Namespace of the lease.
     #[arg(long, value_name = "NAMESPACE", default_value = "kube-system")]
     pub leader_elect_resource_namespace: String,
@@ -106,6 +106,8 @@ pub struct Alone<'a> {
     pub client: Client,
     /// Of its kubeconfig.
     pub ca_pem: Vec<u8>,
+    /// Whether it leads only by a lease, where no flag says.
+    pub elects: bool,
 }
 
 impl Alone<'_> {
@@ -182,7 +184,7 @@ impl Alone<'_> {
     where
         W: AsyncFnOnce(&mut Ending<'_>) -> anyhow::Result<()>,
     {
-        if !self.args.leader_elect {
+        if !self.args.leader_elect.unwrap_or(self.elects) {
             return work(&mut Ending { process, candidate: None }).await;
         }
         let identity = format!("{}_{:032x}", crate::host::name()?, rand::random::<u128>());

@@ -180,7 +180,8 @@ pub fn run(args: &ControllerManagerArgs) -> anyhow::Result<()> {
     process::run(async |process| {
         let tasks = process.tasks.child("component");
         let ca_pem = connection.ca_pem.clone();
-        let alone = Alone { args: &args.component, name: NAME, port: PORT, client: manager.clone(), ca_pem };
+        let alone =
+            Alone { args: &args.component, name: NAME, port: PORT, client: manager.clone(), ca_pem, elects: true };
         alone.serve(&tasks, registry).await?;
         let factory = move |who: &str| match user::split_service_account(who).filter(|_| own) {
             Some((namespace, name)) => {

@@ -5,16 +5,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_meta::ObjectKey;
+use kelson_metrics::Registry;
 use tokio::time::Instant;
 
 use crate::cluster::Cluster;
 use crate::cluster::storage::{Claims, Plan, Progress};
 use crate::evaluation::nominations::Nominations;
-use crate::evaluation::preempt::{Outcome, preempt};
+use crate::evaluation::preempt::{Outcome, Thoroughness, preempt};
 use crate::evaluation::select::{Decision, Selector, Unfit};
 use crate::metrics::{Attempt, Metrics};
 use crate::plugins::plugin::Change;
 use crate::plugins::table::{PluginSet, Table};
+use crate::profile::Profile;
 use crate::queue::Queue;
 use crate::view::{DisruptionBudget, Node, Pod};
 
@@ -78,34 +80,53 @@ pub struct Core {
     /// Disruption budgets, for preemption.
     pub budgets: HashMap<ObjectKey, DisruptionBudget>,
     promised: Nominations,
+    /// At least one.
+    deciders: Vec<Decider>,
+}
+
+/// What decides for one profile.
+#[derive(Debug)]
+struct Decider {
+    name: Box<str>,
     table: Arc<Table>,
     selector: Selector,
-    name: Box<str>,
+    /// `None`: nobody makes room for its pods.
+    preemption: Option<Thoroughness>,
 }
 
 impl Core {
     /// A scheduler of this name, with the default profile's plugins, that knows nothing yet.
     pub fn new(name: &str, percent: usize, seed: u64) -> Self {
-        Self::with_plugins(Table::default(), name, percent, seed)
+        let profile = Profile { name: name.into(), percent, ..Profile::default() };
+        Self::with_profiles(vec![profile], seed, Registry::of_component())
     }
 
-    /// A scheduler with other plugins.
-    pub(crate) fn with_plugins(table: Table, name: &str, percent: usize, seed: u64) -> Self {
-        let table = Arc::new(table);
+    /// A scheduler with these profiles, which counts what it does in `registry`.
+    pub(crate) fn with_profiles(profiles: Vec<Profile>, seed: u64, registry: Registry) -> Self {
+        let metrics = Metrics::new(profiles.iter().map(|p| &*p.name), registry);
+        let decider = |p: Profile| {
+            let table = Arc::new(Table::new(p.rows));
+            let selector = Selector::new(Arc::clone(&table), p.percent, seed);
+            Decider { name: p.name, table, selector, preemption: p.preemption }
+        };
         Self {
             cluster: Cluster::default(),
             queue: Queue::default(),
-            metrics: Metrics::new(name, kelson_metrics::Registry::of_component()),
+            metrics,
             budgets: HashMap::new(),
             promised: Nominations::default(),
-            selector: Selector::new(Arc::clone(&table), percent, seed),
-            table,
-            name: name.into(),
+            deciders: profiles.into_iter().map(decider).collect(),
         }
     }
 
-    pub fn name(&self) -> &str {
-        &self.name
+    /// The profile that decides on a pod: it is the one of the name that the pod asks for.
+    fn profile_of(&self, pod: &Pod) -> Option<usize> {
+        self.deciders.iter().position(|d| d.name == pod.spec.scheduler_name)
+    }
+
+    /// The names of its profiles.
+    pub fn names(&self) -> Vec<Box<str>> {
+        self.deciders.iter().map(|d| d.name.clone()).collect()
     }
 
     /// A pod was made or changed.
@@ -123,7 +144,7 @@ impl Core {
             return self.remove_pod(&pod, now);
         }
         // News from before its binding may come after it: an assumed pod does not wait.
-        if pod.spec.scheduler_name != self.name || self.cluster.node_of(&pod.uid).is_some() {
+        if self.profile_of(&pod).is_none() || self.cluster.node_of(&pod.uid).is_some() {
             return;
         }
         match pod.nominated.as_deref() {
@@ -158,8 +179,11 @@ impl Core {
         if before == Some(state.generation) {
             return;
         }
-        let requeued = self.table.requeued_by(Change::Node);
-        self.queue.requeue(now, |pod, by| by.is_empty() || by.meets(requeued) || self.table.may_fit(&pod.spec, state));
+        let deciders = &self.deciders;
+        self.queue.requeue(now, |pod, by| {
+            let Some(d) = deciders.iter().find(|d| d.name == pod.spec.scheduler_name) else { return true };
+            by.is_empty() || by.meets(d.table.requeued_by(Change::Node)) || d.table.may_fit(&pod.spec, state)
+        });
     }
 
     /// A node is gone: fewer domains may make a spread constraint hold.
@@ -179,10 +203,17 @@ impl Core {
 
     /// Tries the pods again that were refused by plugins to which this change matters.
     fn requeue_by(&mut self, change: Change, now: Instant) {
-        let requeued = self.table.requeued_by(change);
-        if self.queue.any_refused_by(requeued) {
-            self.queue.requeue(now, |_, by| by.meets(requeued));
+        let deciders = &self.deciders;
+        // Rows of several tables are other plugins: of one profile alone it is known at once that nobody waits for this.
+        if let [only] = deciders.as_slice()
+            && !self.queue.any_refused_by(only.table.requeued_by(change))
+        {
+            return;
         }
+        self.queue.requeue(now, |pod, by| {
+            let decider = deciders.iter().find(|d| d.name == pod.spec.scheduler_name);
+            decider.is_none_or(|d| by.meets(d.table.requeued_by(change)))
+        });
     }
 
     /// Pods left a node: those that fit it now are tried again, and those whose place depends on other pods.
@@ -191,8 +222,11 @@ impl Core {
             return;
         }
         let state = self.cluster.position(node).map(|i| &self.cluster.nodes()[i]);
-        let requeued = self.table.requeued_by(Change::PodRemoved);
-        self.queue.requeue(now, |pod, by| by.meets(requeued) || state.is_some_and(|s| self.table.fits(&pod.spec, s)));
+        let deciders = &self.deciders;
+        self.queue.requeue(now, |pod, by| {
+            let Some(d) = deciders.iter().find(|d| d.name == pod.spec.scheduler_name) else { return true };
+            by.meets(d.table.requeued_by(Change::PodRemoved)) || state.is_some_and(|s| d.table.fits(&pod.spec, s))
+        });
     }
 
     /// Takes the next pod and decides on it.
@@ -200,22 +234,24 @@ impl Core {
         self.cluster.expire_before(now.checked_sub(CONFIRM_MAX));
         let Some(pod) = self.queue.pop(now) else { return Step::Idle(self.queue.due()) };
         let begun = std::time::Instant::now();
-        let decision = self.selector.decide(&mut self.cluster, &self.promised, &pod);
+        // A pod that is queued has a profile.
+        let profile = self.profile_of(&pod).unwrap_or(0);
+        let decision = self.deciders[profile].selector.decide(&mut self.cluster, &self.promised, &pod);
         match decision {
             Decision::Node(i) => {
                 let node = self.cluster.nodes()[i].node.name.clone();
                 let assigned = Arc::new(pod.assigned_to(&node));
                 self.cluster.assume(Arc::clone(&assigned));
                 self.promised.remove(&pod.uid);
-                self.metrics.attempt(Attempt::Scheduled, begun.elapsed());
+                self.metrics.attempt(profile, Attempt::Scheduled, begun.elapsed());
                 match self.volumes_of(&pod, i) {
                     Some(plan) => Step::BindVolumes(VolumeBinding { pod: assigned, plan }),
                     None => Step::Bind(assigned),
                 }
             }
             Decision::Unfit(unfit) => {
-                let step = self.unfit(pod, &unfit, now);
-                self.metrics.attempt(Attempt::Unschedulable, begun.elapsed());
+                let step = self.unfit(profile, pod, &unfit, now);
+                self.metrics.attempt(profile, Attempt::Unschedulable, begun.elapsed());
                 step
             }
         }
@@ -243,15 +279,20 @@ impl Core {
     }
 
     /// What to do about a pod that fits nowhere.
-    fn unfit(&mut self, pod: Arc<Pod>, unfit: &Unfit, now: Instant) -> Step {
+    fn unfit(&mut self, profile: usize, pod: Arc<Pod>, unfit: &Unfit, now: Instant) -> Step {
         if unfit.nodes == 0 {
             self.queue.refuse(&pod.uid, unfit.plugins, now);
             return Step::Report(Report { message: unfit.message(""), pod, nominate: None });
         }
-        let offset = self.selector.below(unfit.preemptible.len().max(1));
-        let evaluation = self.selector.evaluations.get(&pod.spec, &mut self.cluster);
+        let decider = &mut self.deciders[profile];
+        let Some(thoroughness) = decider.preemption else {
+            self.queue.refuse(&pod.uid, unfit.plugins, now);
+            return Step::Report(Report { message: unfit.message(""), pod, nominate: None });
+        };
+        let offset = decider.selector.below(unfit.preemptible.len().max(1));
+        let evaluation = decider.selector.evaluations.get(&pod.spec, &mut self.cluster);
         let (cluster, budgets) = (&mut self.cluster, &self.budgets);
-        match preempt(evaluation, cluster, &self.promised, budgets, &pod, unfit, offset) {
+        match preempt(evaluation, cluster, &self.promised, budgets, &pod, (unfit, offset, thoroughness)) {
             Outcome::Make { node, victims } => {
                 let node = self.cluster.nodes()[node].node.name.clone();
                 let lesser = |p: &&Arc<Pod>| p.uid != pod.uid && p.spec.priority < pod.spec.priority;
@@ -291,7 +332,7 @@ impl Core {
 
     /// A binding failed. Tried again after a back-off, unless the pod is `gone`.
     pub fn failed(&mut self, pod: &Pod, gone: bool, now: Instant) {
-        self.metrics.attempt(Attempt::Error, Duration::ZERO);
+        self.metrics.attempt(self.profile_of(pod).unwrap_or(0), Attempt::Error, Duration::ZERO);
         self.cluster.storage.end(&pod.uid);
         let forgotten = self.cluster.forget(&pod.uid);
         if gone {

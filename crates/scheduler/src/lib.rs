@@ -9,22 +9,24 @@
 //! Invariants: decisions are made by one task under one short lock and touch no API; nothing is computed twice for
 //! equal specs on an unchanged node; at rest no timer runs.
 //!
-//! Not here yet: volume limits, dynamic resources, extenders, several
-//! profiles and the configuration file.
+//! Not here yet: volume limits, dynamic resources, extenders.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod cluster;
+pub mod configuration;
 #[doc(hidden)]
 pub mod core;
 mod evaluation;
 mod metrics;
 mod plugins;
+mod profile;
 mod queue;
 mod reason;
 mod run;
 #[doc(hidden)]
 pub mod view;
 
+pub use profile::Profile;
 pub use run::{Config, Running, Scheduler};
 
 #[cfg(test)]

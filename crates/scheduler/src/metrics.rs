@@ -22,13 +22,20 @@ const RESULTS: [&str; 3] = ["scheduled", "unschedulable", "error"];
 #[derive(Clone, Debug)]
 pub struct Metrics {
     registry: Registry,
+    /// In the order of the profiles.
+    profiles: Vec<Counted>,
+}
+
+/// What is counted of one profile, by result.
+#[derive(Clone, Debug)]
+struct Counted {
     attempts: [IntCounter; 3],
     durations: [Histogram; 3],
 }
 
 impl Metrics {
-    /// Nothing counted yet. `profile` is the scheduler's name.
-    pub fn new(profile: &str, registry: Registry) -> Self {
+    /// Nothing counted yet. `profiles` are the schedulers' names.
+    pub fn new<'a>(profiles: impl IntoIterator<Item = &'a str>, registry: Registry) -> Self {
         let attempts = registry.counters(
             "scheduler_schedule_attempts_total",
             "Attempts to place a pod, by result.",
@@ -42,17 +49,19 @@ impl Metrics {
             &["profile", "result"],
             &bounds,
         );
-        Self {
+        let counted = profiles.into_iter().map(|profile| Counted {
             attempts: RESULTS.map(|r| attempts.with_label_values(&[profile, r])),
             durations: RESULTS.map(|r| durations.with_label_values(&[profile, r])),
-            registry,
-        }
+        });
+        Self { profiles: counted.collect(), registry }
     }
 
-    /// Counts an attempt.
-    pub fn attempt(&self, how: Attempt, took: Duration) {
-        self.attempts[how as usize].inc();
-        self.durations[how as usize].observe(took.as_secs_f64());
+    /// Counts an attempt of a profile.
+    pub fn attempt(&self, profile: usize, how: Attempt, took: Duration) {
+        if let Some(counted) = self.profiles.get(profile) {
+            counted.attempts[how as usize].inc();
+            counted.durations[how as usize].observe(took.as_secs_f64());
+        }
     }
 
     /// All of the scheduler's metrics.
@@ -80,8 +89,8 @@ mod tests {
 
     #[test]
     fn attempts_and_waiting_pods() {
-        let metrics = Metrics::new("s", Registry::of_component());
-        metrics.attempt(Attempt::Scheduled, Duration::from_millis(3));
+        let metrics = Metrics::new(["s"], Registry::of_component());
+        metrics.attempt(0, Attempt::Scheduled, Duration::from_millis(3));
         let depth = Depth { active: 2, backoff: 0, gated: 1, unschedulable: 0 };
         metrics.registry().on_scrape(move |families| pending(families, &depth));
         let text = metrics.registry().text();

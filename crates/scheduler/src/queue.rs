@@ -64,9 +64,16 @@ pub struct Queue {
     sequence: u64,
     /// Unschedulable pods by who refused them.
     refused_by: [usize; PLUGINS_MAX],
+    /// Pauses between tries; `None`: [`BACKOFF`].
+    pauses: Option<Backoff>,
 }
 
 impl Queue {
+    /// Pods pause like this between tries, from now on.
+    pub fn pause_like(&mut self, pauses: Backoff) {
+        self.pauses = Some(pauses);
+    }
+
     fn next(&mut self) -> u64 {
         self.sequence += 1;
         self.sequence
@@ -175,8 +182,9 @@ impl Queue {
     }
 
     fn fail(&mut self, uid: &str, now: Instant, faulty: bool) -> Option<&mut Entry> {
+        let pauses = self.pauses.unwrap_or(BACKOFF);
         let e = self.entries.get_mut(uid).filter(|e| e.place == Place::InFlight)?;
-        e.backoff_until = now + BACKOFF.delay(e.failures);
+        e.backoff_until = now + pauses.delay(e.failures);
         e.failures = e.failures.saturating_add(1);
         e.faulty = faulty;
         Some(e)

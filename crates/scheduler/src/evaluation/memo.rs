@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::cluster::{Cluster, NodeState};
-use crate::plugins::plugin::{Counted, PerNode, Plugin, Prepared};
+use crate::plugins::plugin::{Counted, PerNode, Prepared};
 use crate::plugins::table::Table;
 use crate::reason::Refusal;
 use crate::view::PodSpec;
@@ -74,9 +74,13 @@ impl Evaluation {
             spec,
         };
         for (row, plugin) in table.rows().iter().enumerate() {
+            if !table.filters(row) && table.weight(row) == 0 {
+                continue;
+            }
             match plugin.prepare(&out.spec, cluster) {
                 Prepared::Nothing => {}
-                Prepared::Refused(message) => out.refused = out.refused.or(Some((row, message))),
+                Prepared::Refused(message) if table.filters(row) => out.refused = out.refused.or(Some((row, message))),
+                Prepared::Refused(_) => {}
                 Prepared::PerNode(asks) => out.per_node.push((row, asks)),
                 Prepared::Counted(counted) => out.counts.push(Count { row, counted, speaks: false }),
             }
@@ -124,9 +128,9 @@ impl Evaluation {
 
     /// Why a node in this state will not do, if it will not, by the plugins that look at it alone.
     fn refusal_alone(&self, cluster: &Cluster, state: &NodeState) -> Option<Refused> {
-        let by_spec = |(row, p): (usize, &&'static dyn Plugin)| Some((row, p.filter(&self.spec, state)?));
-        let refused = self.table.rows().iter().enumerate().find_map(by_spec);
-        refused.or_else(|| self.per_node.iter().find_map(|(row, p)| Some((*row, p.filter(cluster, state)?))))
+        let refused = self.table.filtering().find_map(|(row, p)| Some((row, p.filter(&self.spec, state)?)));
+        let mut asked = self.per_node.iter().filter(|(row, _)| self.table.filters(*row));
+        refused.or_else(|| asked.find_map(|(row, p)| Some((*row, p.filter(cluster, state)?))))
     }
 
     /// The sum of the scores that count as they are; the others are noted.
@@ -136,8 +140,9 @@ impl Evaluation {
         for (k, row) in scaled.iter().enumerate() {
             self.raw[i * scaled.len() + k] = rows[*row].score(&self.spec, state);
         }
-        let plain = self.table.plain().iter().map(|row| rows[*row].weight() * rows[*row].score(&self.spec, state));
-        let asked = self.per_node.iter().map(|(row, p)| rows[*row].weight() * p.score(&self.spec, cluster, state));
+        let plain = self.table.plain().iter().map(|row| self.table.weight(*row) * rows[*row].score(&self.spec, state));
+        let scoring = self.per_node.iter().filter(|(row, _)| self.table.weight(*row) > 0);
+        let asked = scoring.map(|(row, p)| self.table.weight(*row) * p.score(&self.spec, cluster, state));
         plain.sum::<i64>() + asked.sum::<i64>()
     }
 
@@ -161,7 +166,7 @@ impl Evaluation {
         mut each: impl FnMut(i64, &[i64]),
     ) {
         for c in self.counts.iter().filter(|c| c.speaks) {
-            let weight = self.table.rows()[c.row].weight();
+            let weight = self.table.weight(c.row);
             if weight > 0 && c.counted.scores(cluster, nodes, part) {
                 each(weight, part);
             }
@@ -170,7 +175,8 @@ impl Evaluation {
 
     /// Why a node will not do, if it will not, by the plugins that count over many nodes.
     pub fn counted_refusal(&self, cluster: &Cluster, i: usize) -> Option<Refused> {
-        self.counts.iter().filter(|c| c.speaks).find_map(|c| Some((c.row, c.counted.filter(cluster, i)?)))
+        let speaking = self.counts.iter().filter(|c| c.speaks && self.table.filters(c.row));
+        speaking.into_iter().find_map(|c| Some((c.row, c.counted.filter(cluster, i)?)))
     }
 
     /// Why a node will not do if its pods were those of `state`. Leaves the counts as if they were: end a series of

@@ -13,10 +13,20 @@ use crate::cluster::{Cluster, NodeState};
 use crate::reason::{Reason, Tally, summary};
 use crate::view::{DisruptionBudget, Pod};
 
-/// At least this many candidates are looked for, where there are so many.
-const CANDIDATES_MIN: usize = 100;
-/// At least this share of the nodes, percent.
-const CANDIDATES_PERCENT_MIN: usize = 10;
+/// How many candidates are looked for at least (`DefaultPreemptionArgs`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thoroughness {
+    /// This share of the nodes, percent (`minCandidateNodesPercentage`).
+    pub percent: usize,
+    /// This many, where there are so many (`minCandidateNodesAbsolute`).
+    pub nodes: usize,
+}
+
+impl Default for Thoroughness {
+    fn default() -> Self {
+        Self { percent: 10, nodes: 100 }
+    }
+}
 
 /// What came of it.
 #[derive(Debug)]
@@ -47,8 +57,7 @@ pub fn preempt(
     promised: &Nominations,
     budgets: &HashMap<ObjectKey, DisruptionBudget>,
     pod: &Pod,
-    unfit: &Unfit,
-    offset: usize,
+    (unfit, offset, thoroughness): (&Unfit, usize, Thoroughness),
 ) -> Outcome {
     if pod.spec.never_preempts {
         return Outcome::Ineligible("preemption: not eligible due to preemptionPolicy=Never.".into());
@@ -62,7 +71,7 @@ pub fn preempt(
         }
     }
     let nodes = &unfit.preemptible;
-    let enough = (nodes.len() * CANDIDATES_PERCENT_MIN / 100).max(CANDIDATES_MIN).min(nodes.len());
+    let enough = (nodes.len() * thoroughness.percent / 100).max(thoroughness.nodes).min(nodes.len());
     let mut tally = Tally::default();
     tally.count(&Reason::fixed("Preemption is not helpful for scheduling"), unfit.nodes - nodes.len());
     let no_victims = Reason::fixed("No preemption victims found for incoming pod");

@@ -137,7 +137,7 @@ impl Selector {
     /// The positions of the only nodes that some plugins let the pod go to, and those plugins; `None` when all may do.
     fn only(&self, cluster: &Cluster, pod: &Pod) -> Option<(Vec<usize>, PluginSet)> {
         let mut only: Option<(Vec<usize>, PluginSet)> = None;
-        for (row, plugin) in self.table.rows().iter().enumerate() {
+        for (row, plugin) in self.table.filtering() {
             let Some(names) = plugin.only_nodes(&pod.spec) else { continue };
             let (before, mut by) = only.take().unzip();
             let positions = names.iter().filter_map(|n| cluster.position(n));
@@ -207,7 +207,7 @@ impl Selector {
         self.totals.extend(nodes.iter().map(|n| evaluation.scores(*n as usize).0));
         for (k, row) in self.table.scaled().iter().enumerate() {
             let plugin = self.table.rows()[*row];
-            let (weight, how) = (plugin.weight(), plugin.normalize());
+            let (weight, how) = (self.table.weight(*row), plugin.normalize());
             let raw = |n: &u32| evaluation.scores(*n as usize).1[k];
             let highest = nodes.iter().map(raw).max().unwrap_or(0);
             for (total, n) in self.totals.iter_mut().zip(&nodes) {

@@ -1,4 +1,4 @@
-//! NodeResourcesFit: a node takes no more than it has to give; emptier nodes are more welcome (LeastAllocated).
+//! NodeResourcesFit: a node takes no more than it has to give; by default emptier nodes are more welcome (LeastAllocated).
 use std::borrow::Cow;
 
 use super::plugin::{Plugin, SCORE_MAX};
@@ -6,9 +6,87 @@ use crate::cluster::NodeState;
 use crate::reason::{Reason, Refusal};
 use crate::view::PodSpec;
 
+/// How welcome a node is by how much of it is used (`NodeResourcesFitArgs.scoringStrategy`).
+#[derive(Clone, Copy, Debug)]
+pub enum Strategy {
+    /// The emptier, the better.
+    LeastAllocated,
+    /// The fuller, the better.
+    MostAllocated,
+    /// By a line through these points: used percent, and 0 to 10; percents ascend.
+    RequestedToCapacityRatio(&'static [(i64, i64)]),
+}
+
 /// See the module.
-#[derive(Debug)]
-pub struct NodeResourcesFit;
+#[derive(Clone, Copy, Debug)]
+pub struct NodeResourcesFit {
+    /// How nodes are scored.
+    pub strategy: Strategy,
+    /// Resources that score, and how much each counts.
+    pub resources: &'static [(&'static str, i64)],
+    /// Extended resources that nobody looks at, and groups of them.
+    pub ignored: &'static [&'static str],
+    /// The part before the slash of those that nobody looks at.
+    pub ignored_groups: &'static [&'static str],
+}
+
+impl NodeResourcesFit {
+    /// As in the default profile.
+    pub const DEFAULT: Self = Self {
+        strategy: Strategy::LeastAllocated,
+        resources: &[("cpu", 1), ("memory", 1)],
+        ignored: &[],
+        ignored_groups: &[],
+    };
+
+    fn is_ignored(&self, name: &str) -> bool {
+        self.ignored.contains(&name) || name.split_once('/').is_some_and(|(g, _)| self.ignored_groups.contains(&g))
+    }
+}
+
+/// How much of a resource would be used with the pod, and how much there is; `None`: it does not count for this pod.
+fn amounts(name: &str, spec: &PodSpec, state: &NodeState) -> Option<(i64, i64)> {
+    let all = &state.node.allocatable;
+    let (used, all) = match name {
+        "cpu" => (state.assumed_cpu + spec.requests.assumed_cpu, all.cpu),
+        "memory" => (state.assumed_memory + spec.requests.assumed_memory, all.memory),
+        "ephemeral-storage" => (state.requested.ephemeral + spec.requests.asked.ephemeral, all.ephemeral),
+        // Where the pod does not ask for it, it says nothing of the node.
+        _ if spec.requests.asked.scalar(name) == 0 => return None,
+        _ => (state.requested.scalar(name) + spec.requests.asked.scalar(name), all.scalar(name)),
+    };
+    (all > 0).then_some((used, all))
+}
+
+/// The height at `x` of the line through these points, level beyond its ends.
+fn height(points: &[(i64, i64)], x: i64) -> i64 {
+    let Some(after) = points.iter().position(|(at, _)| x <= *at) else { return points.last().map_or(0, |(_, y)| *y) };
+    let (x1, y1) = points[after];
+    if after == 0 {
+        return y1;
+    }
+    let (x0, y0) = points[after - 1];
+    y0 + (y1 - y0) * (x - x0) / (x1 - x0).max(1)
+}
+
+/// Points of the configuration are 0 to this.
+const POINT_MAX: i64 = 10;
+
+impl Strategy {
+    /// The score of one resource.
+    fn score(self, used: i64, all: i64) -> i64 {
+        match self {
+            // Memory in bytes times a hundred still fits: an i64 holds 80 PiB of it.
+            Self::LeastAllocated if used <= all => (all - used).saturating_mul(SCORE_MAX) / all,
+            Self::LeastAllocated => 0,
+            Self::MostAllocated => used.min(all).saturating_mul(SCORE_MAX) / all,
+            Self::RequestedToCapacityRatio(points) => {
+                let percent = if used > all { 100 } else { used.saturating_mul(100) / all };
+                height(points, percent) * (SCORE_MAX / POINT_MAX)
+            }
+        }
+    }
+}
 
 impl Plugin for NodeResourcesFit {
     fn name(&self) -> &'static str {
@@ -31,7 +109,7 @@ impl Plugin for NodeResourcesFit {
         check(want.cpu, node.allocatable.cpu, used.cpu, &|| Reason::CPU);
         check(want.memory, node.allocatable.memory, used.memory, &|| Reason::MEMORY);
         check(want.ephemeral, node.allocatable.ephemeral, used.ephemeral, &|| Reason::EPHEMERAL);
-        for (name, n) in &want.scalars {
+        for (name, n) in want.scalars.iter().filter(|(name, _)| !self.is_ignored(name)) {
             let reason = || Reason(Cow::Owned(format!("Insufficient {name}")));
             check(*n, node.allocatable.scalar(name), used.scalar(name), &reason);
         }
@@ -43,27 +121,47 @@ impl Plugin for NodeResourcesFit {
         want.cpu > all.cpu
             || want.memory > all.memory
             || want.ephemeral > all.ephemeral
-            || want.scalars.iter().any(|(name, n)| *n > all.scalar(name))
+            || want.scalars.iter().any(|(name, n)| *n > all.scalar(name) && !self.is_ignored(name))
     }
 
     fn score(&self, spec: &PodSpec, state: &NodeState) -> i64 {
-        let all = &state.node.allocatable;
-        let pairs = [
-            (state.assumed_cpu + spec.requests.assumed_cpu, all.cpu),
-            (state.assumed_memory + spec.requests.assumed_memory, all.memory),
-        ];
-        let (mut sum, mut count) = (0, 0);
-        for (used, all) in pairs.into_iter().filter(|(_, all)| *all > 0) {
-            count += 1;
-            if used <= all {
-                // Memory in bytes times a hundred still fits: an i64 holds 80 PiB of it.
-                sum += (all - used).saturating_mul(SCORE_MAX) / all;
+        let (mut sum, mut weights) = (0, 0);
+        for (name, weight) in self.resources {
+            let Some((used, all)) = amounts(name, spec, state) else { continue };
+            let score = self.strategy.score(used, all);
+            // A resource without points says nothing of the node, as upstream.
+            if matches!(self.strategy, Strategy::RequestedToCapacityRatio(_)) && score == 0 {
+                continue;
             }
+            sum += score * weight;
+            weights += weight;
         }
-        if count == 0 { 0 } else { sum / count }
+        match self.strategy {
+            _ if weights == 0 => 0,
+            Strategy::RequestedToCapacityRatio(_) => (sum * 2 + weights) / (weights * 2),
+            _ => sum / weights,
+        }
     }
 
     fn weight(&self) -> i64 {
         1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn strategies() {
+        let packing: &[(i64, i64)] = &[(0, 0), (50, 4), (100, 10)];
+        for (used, least, most, ratio) in
+            [(0, 100, 0, 0), (25, 75, 25, 20), (50, 50, 50, 40), (100, 0, 100, 100), (120, 0, 100, 100)]
+        {
+            assert_eq!(Strategy::LeastAllocated.score(used, 100), least, "{used}");
+            assert_eq!(Strategy::MostAllocated.score(used, 100), most, "{used}");
+            assert_eq!(Strategy::RequestedToCapacityRatio(packing).score(used, 100), ratio, "{used}");
+        }
+        assert_eq!((height(&[(20, 3)], 0), height(&[(20, 3)], 90), height(&[], 1)), (3, 3, 0));
     }
 }

@@ -20,7 +20,7 @@ pub static DEFAULT: &[&dyn Plugin] = &[
     &TaintToleration,
     &NodeAffinity,
     &NodePorts,
-    &NodeResourcesFit,
+    &NodeResourcesFit::DEFAULT,
     &VolumeRestrictions,
     &VolumeBinding,
     &PodTopologySpread,
@@ -59,10 +59,30 @@ impl PluginSet {
     }
 }
 
+/// A plugin as a profile has it.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// The plugin.
+    pub plugin: &'static dyn Plugin,
+    /// Whether it may refuse nodes.
+    pub filters: bool,
+    /// How much its score counts; zero: not at all.
+    pub weight: i64,
+}
+
+impl From<&'static dyn Plugin> for Row {
+    fn from(plugin: &'static dyn Plugin) -> Self {
+        Self { plugin, filters: true, weight: plugin.weight() }
+    }
+}
+
 /// The plugins that decide, in their order, and what can be said of them once for all.
 #[derive(Debug)]
 pub struct Table {
     rows: Vec<&'static dyn Plugin>,
+    weights: Vec<i64>,
+    /// Those that may refuse nodes.
+    filters: PluginSet,
     /// By kind of change: those whose refused pods are tried again after it.
     requeued: [PluginSet; CHANGES.len()],
     /// Rows whose raw scores count as they are.
@@ -73,24 +93,48 @@ pub struct Table {
 
 impl Default for Table {
     fn default() -> Self {
-        Self::new(DEFAULT.iter().copied())
+        Self::new(DEFAULT.iter().copied().map(Row::from))
     }
 }
 
 impl Table {
     /// A table of these plugins; those beyond [`PLUGINS_MAX`] are left out.
-    pub fn new(rows: impl IntoIterator<Item = &'static dyn Plugin>) -> Self {
-        let rows: Vec<_> = rows.into_iter().take(PLUGINS_MAX).collect();
-        let requeued = CHANGES.map(|change| {
+    pub fn new(rows: impl IntoIterator<Item = Row>) -> Self {
+        let rows: Vec<Row> = rows.into_iter().take(PLUGINS_MAX).collect();
+        let of = |wanted: &dyn Fn(&Row) -> bool| {
             let mut set = PluginSet::default();
-            rows.iter().enumerate().filter(|(_, p)| p.requeues_on(change)).for_each(|(row, _)| set.insert(row));
+            rows.iter().enumerate().filter(|(_, r)| wanted(r)).for_each(|(row, _)| set.insert(row));
             set
-        });
-        let scoring = |scaled: bool| {
-            let wanted = |p: &dyn Plugin| p.weight() > 0 && (p.normalize() != Normalize::Nothing) == scaled;
-            rows.iter().enumerate().filter(|(_, p)| wanted(**p)).map(|(row, _)| row).collect()
         };
-        Self { plain: scoring(false), scaled: scoring(true), requeued, rows }
+        let requeued = CHANGES.map(|change| of(&|r| r.filters && r.plugin.requeues_on(change)));
+        let filters = of(&|r| r.filters);
+        let scoring = |scaled: bool| {
+            let wanted = |r: &Row| r.weight > 0 && (r.plugin.normalize() != Normalize::Nothing) == scaled;
+            rows.iter().enumerate().filter(|(_, r)| wanted(r)).map(|(row, _)| row).collect()
+        };
+        Self {
+            plain: scoring(false),
+            scaled: scoring(true),
+            weights: rows.iter().map(|r| r.weight).collect(),
+            rows: rows.iter().map(|r| r.plugin).collect(),
+            filters,
+            requeued,
+        }
+    }
+
+    /// How much the score of a row counts.
+    pub fn weight(&self, row: usize) -> i64 {
+        self.weights[row]
+    }
+
+    /// Whether a row may refuse nodes.
+    pub fn filters(&self, row: usize) -> bool {
+        self.filters.has(row)
+    }
+
+    /// The plugins that may refuse nodes, with their rows.
+    pub fn filtering(&self) -> impl Iterator<Item = (usize, &'static dyn Plugin)> {
+        self.rows.iter().copied().enumerate().filter(|(row, _)| self.filters.has(*row))
     }
 
     pub fn rows(&self) -> &[&'static dyn Plugin] {
@@ -114,11 +158,11 @@ impl Table {
 
     /// Whether the node, as it is, passes all filters that need only the spec and the node.
     pub fn fits(&self, spec: &PodSpec, node: &NodeState) -> bool {
-        self.rows.iter().all(|p| p.filter(spec, node).is_none())
+        self.filtering().all(|(_, p)| p.filter(spec, node).is_none())
     }
 
     /// Whether the node could take the pod once pods have left it.
     pub fn may_fit(&self, spec: &PodSpec, node: &NodeState) -> bool {
-        !self.rows.iter().any(|p| p.never_fits(spec, node))
+        !self.filtering().any(|(_, p)| p.never_fits(spec, node))
     }
 }

@@ -60,8 +60,8 @@ pub(super) async fn surroundings(shared: &Arc<Shared>, client: &Client, tasks: &
 pub(super) async fn pods(shared: &Arc<Shared>, writer: &Arc<Writer>, tasks: &Tasks) -> InformerHandle<Pod> {
     let unfinished =
         InformerConfig { fields: "status.phase!=Succeeded,status.phase!=Failed".into(), ..InformerConfig::default() };
-    let name = shared.core.lock().name().into();
-    let gates = GateReporter { writer: Arc::clone(writer), tasks: tasks.clone(), name };
+    let names = shared.core.lock().names();
+    let gates = GateReporter { writer: Arc::clone(writer), tasks: tasks.clone(), names };
     let pods = follow::<Pod>(shared, &writer.client, tasks, unfinished, move |core, c, now| match c {
         Change::Deleted(pod) => core.remove_pod(pod, now),
         Change::Added(pod) | Change::Updated { new: pod, .. } => {
@@ -153,12 +153,12 @@ fn follow_storage(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Follo
 struct GateReporter {
     writer: Arc<Writer>,
     tasks: Tasks,
-    name: Box<str>,
+    names: Vec<Box<str>>,
 }
 
 impl GateReporter {
     fn look(&self, pod: &Arc<Pod>) {
-        let ours = pod.is_pending() && pod.spec.scheduler_name == self.name;
+        let ours = pod.is_pending() && self.names.contains(&pod.spec.scheduler_name);
         if ours && !pod.spec.gates.is_empty() && pod.condition.is_none() {
             let (writer, pod) = (Arc::clone(&self.writer), Arc::clone(pod));
             self.tasks.spawn_graceful("scheduler-gated", OnPanic::Contain, async move {

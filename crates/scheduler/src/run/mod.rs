@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_client::{Client, EventRecorder};
-use kelson_meta::Clock;
+use kelson_meta::{Backoff, Clock};
 use kelson_metrics::Registry;
 use kelson_tasks::{OnPanic, Tasks};
 use parking_lot::Mutex;
@@ -20,6 +20,8 @@ use self::shared::Shared;
 use self::write::Writer;
 use crate::core::{Core, Step};
 use crate::metrics;
+use crate::profile::Profile;
+use crate::queue::BACKOFF;
 
 /// Bindings under way at once.
 const BINDS_MAX: usize = 64;
@@ -33,10 +35,10 @@ const SHUTDOWN_MAX: Duration = Duration::from_secs(10);
 /// How to schedule.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// Pods whose `schedulerName` is another are left alone.
-    pub scheduler_name: String,
-    /// `percentageOfNodesToScore`; 0: by the number of nodes.
-    pub percentage_of_nodes_to_score: usize,
+    /// At least one; no two of one name.
+    pub profiles: Vec<Profile>,
+    /// Pauses of a pod between tries.
+    pub pauses: Backoff,
     /// Seed of the choice among equal nodes; `None`: from the system.
     pub seed: Option<u64>,
     /// Where it counts what it does: for one start, as a metric is registered only once. `None`: a registry of its own.
@@ -45,7 +47,7 @@ pub struct Config {
 
 impl Default for Config {
     fn default() -> Self {
-        Self { scheduler_name: "default-scheduler".into(), percentage_of_nodes_to_score: 0, seed: None, metrics: None }
+        Self { profiles: vec![Profile::default()], pauses: BACKOFF, seed: None, metrics: None }
     }
 }
 
@@ -69,15 +71,17 @@ impl Scheduler {
         tasks: &Tasks,
     ) -> Running {
         let tasks = tasks.child("scheduler");
-        // Not of the group: what was decided last is still told after the scheduler has ended.
-        let recorder = recorder
-            .unwrap_or_else(|| EventRecorder::new(client.clone(), Arc::clone(&clock), &config.scheduler_name, ""));
+        let registry = config.metrics.unwrap_or_else(Registry::of_component);
         let seed = config.seed.unwrap_or_else(rand::random);
-        let mut core = Core::new(&config.scheduler_name, config.percentage_of_nodes_to_score, seed);
-        if let Some(registry) = config.metrics {
-            core.metrics = metrics::Metrics::new(&config.scheduler_name, registry);
-        }
-        let registry = core.metrics.registry().clone();
+        let mut core = Core::with_profiles(config.profiles, seed, registry.clone());
+        core.queue.pause_like(config.pauses);
+        // Not of the group: what was decided last is still told after the scheduler has ended. Each profile has a voice of its
+        // own.
+        let voice = |name: &str| {
+            let own = || EventRecorder::new(client.clone(), Arc::clone(&clock), name, "");
+            recorder.clone().unwrap_or_else(own)
+        };
+        let recorders = core.names().into_iter().map(|name| (name.clone(), voice(&name))).collect();
         let shared = Arc::new(Shared { core: Mutex::new(core), changed: Notify::new(), known: Notify::new() });
         let of = Arc::downgrade(&shared);
         registry.on_scrape(move |families| {
@@ -85,7 +89,7 @@ impl Scheduler {
                 metrics::pending(families, &shared.core.lock().queue.depth());
             }
         });
-        let writer = Arc::new(Writer { shared: Arc::clone(&shared), client, clock, recorder });
+        let writer = Arc::new(Writer { shared: Arc::clone(&shared), client, clock, recorders });
         tasks.spawn("schedule", OnPanic::EndProcess, run(Arc::clone(&shared), writer, tasks.clone()));
         Running { shared, tasks }
     }

@@ -106,7 +106,7 @@ impl Writer {
         }
         let text = format!("running PreBind plugin \"VolumeBinding\": binding volumes: {why}");
         tracing::info!(pod = %pod.name, namespace = pod.namespace(), node = %pod.node_name, why, "volumes not bound");
-        self.recorder.event(&pod.reference(), EventType::Warning, "FailedScheduling", text.clone());
+        self.tell(pod, pod, EventType::Warning, "FailedScheduling", text.clone());
         self.condition(pod, "SchedulerError", &text).await;
     }
 }

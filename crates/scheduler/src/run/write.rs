@@ -17,12 +17,21 @@ pub(super) struct Writer {
     pub shared: Arc<Shared>,
     pub client: Client,
     pub clock: Arc<dyn Clock>,
-    pub recorder: EventRecorder,
+    /// By profile; at least one.
+    pub recorders: Vec<(Box<str>, EventRecorder)>,
 }
 
 const PODS: ResourceType = <Pod as Object>::TYPE;
 
 impl Writer {
+    /// Tells of a pod, in the name of the profile that decided on `by`.
+    pub(super) fn tell(&self, by: &Pod, about: &Pod, kind: EventType, reason: &str, text: String) {
+        let own = self.recorders.iter().find(|(name, _)| *name == by.spec.scheduler_name);
+        if let Some((_, recorder)) = own.or(self.recorders.first()) {
+            recorder.event(&about.reference(), kind, reason, text);
+        }
+    }
+
     pub(super) async fn bind(&self, pod: &Pod) {
         let (namespace, name, node) = (pod.namespace(), &*pod.name, &*pod.node_name);
         let binding = json!({
@@ -35,7 +44,7 @@ impl Writer {
             Ok(_) => {
                 self.shared.core.lock().bound(pod, Instant::now());
                 let text = format!("Successfully assigned {namespace}/{name} to {node}");
-                self.recorder.event(&pod.reference(), EventType::Normal, "Scheduled", text);
+                self.tell(pod, pod, EventType::Normal, "Scheduled", text);
             }
             Err(e) => self.bind_failed(pod, &e).await,
         }
@@ -50,7 +59,7 @@ impl Writer {
         }
         tracing::warn!(pod = %pod.name, namespace = pod.namespace(), node = %pod.node_name, error = %e, "binding failed");
         let text = format!("binding rejected: {e}");
-        self.recorder.event(&pod.reference(), EventType::Warning, "FailedScheduling", text.clone());
+        self.tell(pod, pod, EventType::Warning, "FailedScheduling", text.clone());
         // Somebody else bound it: the API will tell, and its status is no longer ours.
         if !e.is(Reason::Conflict) {
             self.condition(pod, "SchedulerError", &text).await;
@@ -59,7 +68,7 @@ impl Writer {
 
     pub(super) async fn report(&self, report: &Report) {
         let pod = &report.pod;
-        self.recorder.event(&pod.reference(), EventType::Warning, "FailedScheduling", report.message.clone());
+        self.tell(pod, pod, EventType::Warning, "FailedScheduling", report.message.clone());
         self.write_status(pod, "Unschedulable", &report.message, report.nominate.as_deref()).await;
     }
 
@@ -83,7 +92,7 @@ impl Writer {
             match self.client.delete::<Pod>(victim.namespace(), &victim.name, &options).await {
                 Ok(()) => {
                     let text = format!("Preempted by pod {uid} on node {node}");
-                    self.recorder.event(&victim.reference(), EventType::Normal, "Preempted", text);
+                    self.tell(&p.report.pod, victim, EventType::Normal, "Preempted", text);
                 }
                 Err(e) if e.is_not_found() || e.is(Reason::Conflict) => {}
                 Err(e) => tracing::warn!(pod = %victim.name, error = %e, "could not preempt a pod"),

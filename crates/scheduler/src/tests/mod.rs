@@ -2,6 +2,7 @@
 mod new_plugin;
 mod plugins;
 mod preemption;
+mod profiles;
 mod queueing;
 mod random;
 mod volumes;

@@ -7,7 +7,8 @@ use super::{decide, node, on, pod};
 use crate::cluster::NodeState;
 use crate::core::{Core, Step};
 use crate::plugins::plugin::{Change, Normalize, Plugin};
-use crate::plugins::table::{DEFAULT, Table};
+use crate::plugins::table::Row;
+use crate::profile::Profile;
 use crate::reason::{Reason, Refusal};
 use crate::view::PodSpec;
 
@@ -39,7 +40,9 @@ impl Plugin for Dreams {
 
 fn with_it() -> Core {
     let row: &'static dyn Plugin = &Dreams;
-    let mut core = Core::with_plugins(Table::new(DEFAULT.iter().copied().chain([row])), "default-scheduler", 0, 1);
+    let mut profile = Profile::default();
+    profile.rows.push(Row::from(row));
+    let mut core = Core::with_profiles(vec![profile], 1, kelson_metrics::Registry::new());
     let dreams = |n: &str| json!({"metadata": {"labels": {"dreams": n}}});
     for (name, n) in [("a", "1"), ("b", "9"), ("c", "3")] {
         core.put_node(&node(name, dreams(n)), Instant::now());

@@ -236,3 +236,19 @@ fn claims() {
     put(&mut c, &claim);
     assert_eq!(decide(&mut c, wants()), ok("b"));
 }
+
+#[test]
+fn a_pod_that_is_resized_takes_the_most_of_what_it_asks_and_has() {
+    let of = |asks: &str, granted: &str, refused: bool| {
+        let requests = |cpu: &str| json!({"requests": {"cpu": cpu}});
+        let pending = json!([{"type": "PodResizePending", "status": "True", "reason": "Infeasible"}]);
+        let status = json!({"conditions": if refused { pending } else { json!([]) }, "containerStatuses": [
+            {"name": "c", "allocatedResources": {"cpu": granted}, "resources": requests(granted)}]});
+        pod("p", json!({"status": status, "spec": {"containers": [{"name": "c", "resources": requests(asks)}]}}))
+    };
+    for (asks, granted, refused, want) in
+        [("1", "1", false, 1000), ("2", "1", false, 2000), ("1", "2", false, 2000), ("8", "1", true, 1000)]
+    {
+        assert_eq!(of(asks, granted, refused).spec.requests.asked.cpu, want, "{asks} {granted} {refused}");
+    }
+}

@@ -76,13 +76,13 @@ impl<'de> Deserialize<'de> for Pod {
             uid: std::mem::take(&mut raw.metadata.uid).into(),
             resource_version: std::mem::take(&mut raw.metadata.resource_version).into(),
             node_name,
-            nominated: status.nominated_node_name.filter(|n| !n.is_empty()).map(Into::into),
+            nominated: status.nominated_node_name.as_deref().filter(|n| !n.is_empty()).map(Into::into),
             deleting: raw.metadata.deletion_timestamp.is_some(),
             terminal: matches!(status.phase.as_deref(), Some("Succeeded" | "Failed")),
             preempted,
             started_s: started.map_or(i64::MAX, jiff::Timestamp::as_second),
             condition,
-            spec: spec::intern(PodSpec::decode(raw)),
+            spec: spec::intern(PodSpec::decode(raw, &status)),
         })
     }
 }

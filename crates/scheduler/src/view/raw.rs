@@ -55,6 +55,7 @@ wire!(RawPodSpec {
 wire!(RawGate { name: String });
 wire!(RawRequirements { requests: Option<Resources> });
 wire!(RawContainer {
+    name: String,
     image: Option<String>,
     resources: Option<RawRequirements>,
     restart_policy: Option<String>,
@@ -139,6 +140,15 @@ wire!(RawPodStatus {
     nominated_node_name: Option<String>,
     #[serde(deserialize_with = "null_default")]
     conditions: Vec<RawCondition>,
+    #[serde(deserialize_with = "null_default")]
+    container_statuses: Vec<RawContainerStatus>,
+    #[serde(deserialize_with = "null_default")]
+    init_container_statuses: Vec<RawContainerStatus>,
+});
+wire!(RawContainerStatus {
+    name: String,
+    allocated_resources: Option<Resources>,
+    resources: Option<RawRequirements>,
 });
 wire!(RawCondition {
     #[serde(rename = "type")]

@@ -8,7 +8,9 @@ use parking_lot::Mutex;
 
 use super::affinity::{NodeSelector, NodeSelectorTerm, PodTerm, Toleration, merge_keys, selector_of};
 use super::node::{Capacity, Taint, normalized_image};
-use super::raw::{RawContainer, RawPod, RawPodAffinity, RawPodSpec, RawRequirements, RawSpread};
+use super::raw::{
+    RawCondition, RawContainer, RawPod, RawPodAffinity, RawPodSpec, RawPodStatus, RawRequirements, RawSpread,
+};
 
 /// CPU that scores assume for a container that asks for none, milli.
 const CPU_ASSUMED: i64 = 100;
@@ -120,7 +122,8 @@ pub fn intern(spec: PodSpec) -> Arc<PodSpec> {
 }
 
 impl PodSpec {
-    pub(super) fn decode(raw: RawPod) -> Self {
+    /// `status` tells what the node has granted, which may differ from what is asked while a pod is resized.
+    pub(super) fn decode(raw: RawPod, status: &RawPodStatus) -> Self {
         let (meta, spec) = (raw.metadata, raw.spec);
         let labels = meta.labels.unwrap_or_default();
         let namespace = meta.namespace.into_boxed_str();
@@ -131,7 +134,7 @@ impl PodSpec {
             )
         });
         let owner = owner.map(|o| (o.kind.as_str().into(), o.name.as_str().into()));
-        let requests = requests(&spec);
+        let requests = requests(&spec, status);
         let mut out = Self {
             owner,
             requests,
@@ -253,9 +256,9 @@ fn claims(spec: &RawPodSpec, pod: &str) -> Vec<ClaimRef> {
 
 /// The sum over containers, raised to what init containers need while they run (sidecars before them included), with
 /// pod-level requests in place of the sum where given, plus overhead (component-helpers `resource.PodRequests`).
-fn requests(spec: &RawPodSpec) -> Requests {
-    let asked = total(spec, |c| c);
-    let assumed = total(spec, |mut c| {
+fn requests(spec: &RawPodSpec, status: &RawPodStatus) -> Requests {
+    let asked = total(spec, status, |c| c);
+    let assumed = total(spec, status, |mut c| {
         if c.0.cpu == 0 && !c.1.0 {
             c.0.cpu = CPU_ASSUMED;
         }
@@ -275,8 +278,25 @@ fn asked(r: Option<&RawRequirements>) -> Asked {
     (Capacity::of(list), (list.contains_key("cpu"), list.contains_key("memory")))
 }
 
-fn total(spec: &RawPodSpec, adjust: impl Fn(Asked) -> Asked) -> Capacity {
-    let of = |c: &RawContainer| adjust(asked(c.resources.as_ref())).0;
+/// What a container takes of its node: what it asks for, or what the node has granted or it has, where that is more (KEP-1287). What can
+/// never be granted does not count.
+fn taken(c: &RawContainer, status: &RawPodStatus, infeasible: bool) -> Asked {
+    let (mut capacity, given) = asked(c.resources.as_ref());
+    let all = status.container_statuses.iter().chain(&status.init_container_statuses);
+    let Some(has) = all.into_iter().find(|s| s.name == c.name) else { return (capacity, given) };
+    let granted = has.allocated_resources.as_ref().map(Capacity::of);
+    let actual = has.resources.as_ref().and_then(|r| r.requests.as_ref()).map(Capacity::of);
+    if infeasible && (granted.is_some() || actual.is_some()) {
+        capacity = Capacity::default();
+    }
+    granted.into_iter().chain(actual).for_each(|held| capacity.max_with(&held));
+    (capacity, given)
+}
+
+fn total(spec: &RawPodSpec, status: &RawPodStatus, adjust: impl Fn(Asked) -> Asked) -> Capacity {
+    let refused = |c: &&RawCondition| c.kind == "PodResizePending" && c.status == "True";
+    let infeasible = status.conditions.iter().find(refused).is_some_and(|c| c.reason.as_deref() == Some("Infeasible"));
+    let of = |c: &RawContainer| adjust(taken(c, status, infeasible)).0;
     let mut sum = Capacity::default();
     for c in &spec.containers {
         sum.add(&of(c), 1);

@@ -1,0 +1,122 @@
+//! Profiles and their configuration: what a document says, and what comes of it for pods.
+use std::sync::Arc;
+
+use kelson_metrics::Registry;
+use serde_json::{Value, json};
+use tokio::time::Instant;
+
+use super::{asks, decide, node, on, pod};
+use crate::configuration;
+use crate::core::{Core, Step};
+
+fn document(rest: Value) -> Value {
+    let mut all = json!({"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"});
+    super::merge(&mut all, &rest);
+    all
+}
+
+/// A scheduler by this configuration, on three nodes of which `b` is half full.
+fn by(rest: Value) -> Core {
+    let config = configuration::read(&document(rest)).unwrap().config;
+    let mut core = Core::with_profiles(config.profiles, 1, Registry::new());
+    core.queue.pause_like(config.pauses);
+    let now = Instant::now();
+    ["a", "b", "c"].iter().for_each(|n| core.put_node(&node(n, json!({})), now));
+    core.put_pod(on("b", asks("there", "2", json!({}))), now);
+    core
+}
+
+fn fit(args: Value) -> Value {
+    json!({"profiles": [{"schedulerName": "default-scheduler", "pluginConfig": [{"name": "NodeResourcesFit", "args": args}],
+        "plugins": {"score": {"disabled": [{"name": "*"}], "enabled": [{"name": "NodeResourcesFit", "weight": 5}]}}}]})
+}
+
+#[test]
+fn strategies_choose_nodes() {
+    let wants = || asks("p", "1", json!({}));
+    let most = fit(json!({"scoringStrategy": {"type": "MostAllocated", "resources": [{"name": "cpu", "weight": 1}]}}));
+    assert_eq!(decide(&mut by(most), wants()), Ok("b".into()));
+    let ratio = json!({"type": "RequestedToCapacityRatio", "requestedToCapacityRatio": {"shape": [
+        {"utilization": 0, "score": 0}, {"utilization": 100, "score": 10}]}});
+    assert_eq!(decide(&mut by(fit(json!({"scoringStrategy": ratio}))), wants()), Ok("b".into()));
+    assert_ne!(decide(&mut by(fit(json!({}))), wants()), Ok("b".into()));
+}
+
+#[test]
+fn a_plugin_that_is_off_neither_refuses_nor_scores() {
+    let tainted = |core: &mut Core| {
+        for n in ["a", "b", "c"] {
+            let taint = json!({"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}});
+            core.put_node(&node(n, taint), Instant::now());
+        }
+    };
+    for (plugins, runs) in [
+        (json!({}), false),
+        (json!({"multiPoint": {"disabled": [{"name": "TaintToleration"}]}}), true),
+        (json!({"filter": {"disabled": [{"name": "TaintToleration"}]}}), true),
+        (json!({"score": {"disabled": [{"name": "TaintToleration"}]}}), false),
+        (json!({"multiPoint": {"disabled": [{"name": "*"}], "enabled": [{"name": "NodeResourcesFit"}]}}), true),
+        (json!({"multiPoint": {"disabled": [{"name": "*"}], "enabled": [{"name": "TaintToleration"}]}}), false),
+    ] {
+        let mut core = by(json!({"profiles": [{"plugins": plugins}]}));
+        tainted(&mut core);
+        assert_eq!(decide(&mut core, pod("p", json!({}))).is_ok(), runs, "{plugins}");
+    }
+}
+
+#[test]
+fn each_profile_decides_on_its_own_pods() {
+    let mut core = by(json!({"profiles": [
+        {"schedulerName": "default-scheduler"},
+        {"schedulerName": "packer", "plugins": {"postFilter": {"disabled": [{"name": "DefaultPreemption"}]},
+            "score": {"disabled": [{"name": "*"}], "enabled": [{"name": "NodeResourcesFit"}]}},
+            "pluginConfig": [{"name": "NodeResourcesFit", "args": {"scoringStrategy": {"type": "MostAllocated"}}}]},
+    ]}));
+    let of = |name: &str, scheduler: &str| asks(name, "1", json!({"spec": {"schedulerName": scheduler}}));
+    assert_eq!(decide(&mut core, of("p", "packer")), Ok("b".into()));
+    assert_ne!(decide(&mut core, of("q", "default-scheduler")), Ok("b".into()));
+    assert_eq!(decide(&mut core, of("r", "somebody")), Err("idle".into()));
+    // Nobody makes room for the pods of a profile without preemption; another profile's may push.
+    let large =
+        |name: &str, scheduler: &str| asks(name, "4", json!({"spec": {"schedulerName": scheduler, "priority": 10}}));
+    for n in ["a", "c"] {
+        core.put_pod(on(n, asks(&format!("on-{n}"), "1", json!({}))), Instant::now());
+    }
+    let why = decide(&mut core, large("s", "packer")).unwrap_err();
+    assert!(why.contains("Insufficient cpu") && !why.contains("preempt"), "{why}");
+    assert!(decide(&mut core, large("t", "default-scheduler")).unwrap_err().contains("preempts"));
+    // What frees a node wakes the pods of both.
+    let now = Instant::now() + std::time::Duration::from_secs(60);
+    core.put_node(&node("d", json!({})), now);
+    let Step::Bind(first) = core.step(now) else { panic!("it fits the new node") };
+    assert_eq!((&*first.node_name, Arc::strong_count(&first) > 0), ("d", true));
+}
+
+#[test]
+fn faults_of_configurations() {
+    let faults = |rest: Value| configuration::read(&document(rest)).map(drop).map_err(|f| f.0.join("; "));
+    for (rest, want) in [
+        (json!({"parallelism": 0}), "parallelism"),
+        (json!({"profilez": []}), "profilez: unknown field"),
+        (json!({"percentageOfNodesToScore": 101}), "percentageOfNodesToScore"),
+        (json!({"podInitialBackoffSeconds": 20}), "podMaxBackoffSeconds"),
+        (json!({"extenders": [{}]}), "extenders: is not supported"),
+        (json!({"profiles": [{}, {}]}), "profiles[1].schedulerName: duplicate"),
+        (json!({"profiles": [{"plugins": {"score": {"enabled": [{"name": "X"}]}}}]}), "plugins.score.enabled[0].name"),
+        (json!({"profiles": [{"plugins": {"bind": {"disabled": [{"name": "DefaultBinder"}]}}}]}), "cannot be disabled"),
+        (
+            json!({"profiles": [{"pluginConfig": [{"name": "NodeAffinity", "args": {"addedAffinity": {}}}]}]}),
+            "addedAffinity",
+        ),
+        (fit(json!({"scoringStrategy": {"type": "Best"}})), "scoringStrategy.type"),
+        (fit(json!({"scoringStrategy": {"type": "RequestedToCapacityRatio"}})), "at least one point"),
+    ] {
+        let why = faults(rest.clone()).unwrap_err();
+        assert!(why.contains(want), "{rest}: {why}");
+    }
+    assert!(configuration::read(&json!({"kind": "KubeSchedulerConfiguration"})).is_err());
+    assert_eq!(faults(json!({})), Ok(()));
+    let usual = json!({"leaderElection": {"leaderElect": false}, "clientConnection": {"kubeconfig": "/k"}});
+    let read = configuration::read(&document(usual)).unwrap();
+    assert_eq!((read.leader_elect, read.kubeconfig), (Some(false), Some("/k".into())));
+}

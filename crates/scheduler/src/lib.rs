@@ -1,4 +1,5 @@
-//! Kelson scheduler: kube-scheduler's default profile.
+//! Kelson scheduler: kube-scheduler's plugins, in the default profile or those that a
+//! [`configuration`](crate::configuration) makes.
 //!
 //! A pod's way: an informer decodes it into a small [`view`](crate::view) whose template part is shared with its siblings;
 //! [`queue`](crate::queue) keeps it until it is its turn; [`select`](crate::evaluation::select) asks the plugins, through an

@@ -56,7 +56,9 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     row("namespace-controller", account("namespace-controller"), crate::namespace::start),
     row("node-ipam-controller", NODES, crate::nodeipam::start),
     row("node-lifecycle-controller", NODES, crate::nodelifecycle::start),
+    row("persistentvolume-attach-detach-controller", account("attachdetach-controller"), crate::volume::attach::start),
     row("persistentvolume-binder-controller", account("persistent-volume-binder"), crate::volume::binder::start),
+    row("persistentvolume-expander-controller", account("expand-controller"), crate::volume::expand::start),
     row(
         "persistentvolume-protection-controller",
         account("pv-protection-controller"),
@@ -142,16 +144,12 @@ const GATED: &str = "upstream starts it only behind a feature gate that is off b
 pub const ABSENT: &[(&str, &str)] = &[
     ("cloud-node-lifecycle-controller", CLOUD),
     ("device-taint-eviction-controller", "devices are not handed out yet"),
-    ("ephemeral-volume-controller", "volumes are not bound yet"),
     ("kube-apiserver-serving-clustertrustbundle-publisher-controller", GATED),
     (
         "legacy-serviceaccount-token-cleaner-controller",
         "the API server does not note when a legacy token was last used: one in use could be taken for unused",
     ),
     ("node-route-controller", CLOUD),
-    ("persistentvolume-attach-detach-controller", "volumes are not bound yet"),
-    ("persistentvolume-binder-controller", "volumes are not bound yet"),
-    ("persistentvolume-expander-controller", "volumes are not bound yet"),
     ("podcertificaterequest-cleaner-controller", GATED),
     ("podgroup-protection-controller", GATED),
     ("resourceclaim-controller", "devices are not handed out yet"),

@@ -228,6 +228,10 @@ informers! {
     /// Persistent volume claims.
     claims: ClaimView = all();
     volumes: VolumeView = all();
+    /// Attachments of volumes to nodes.
+    attachments: AttachmentView = all();
+    /// Drivers of volumes.
+    csi_drivers: CsiDriverView = all();
     /// Storage classes.
     storage_classes: StorageClassView = all();
     /// Classes of volume attributes.

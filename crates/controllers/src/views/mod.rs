@@ -1,5 +1,6 @@
 //! Slim views of objects, a file per kind: only the fields controllers read, since there may be many objects. Nothing here
 //! is ever written back whole; writes are patches or changes of the full object.
+mod attachment;
 mod budget;
 mod cluster_role;
 pub mod condition;
@@ -31,6 +32,7 @@ mod stateful_set;
 mod volume;
 mod volume_attributes_class;
 
+pub use attachment::*;
 pub use budget::*;
 pub use cluster_role::*;
 pub use config_map::*;

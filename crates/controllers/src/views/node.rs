@@ -45,12 +45,26 @@ pub struct Taint {
 
 /// A node's status.
 #[derive(Clone, Debug, Default, Deserialize)]
-#[serde(default)]
+#[serde(rename_all = "camelCase", default)]
 pub struct NodeStatusView {
     #[serde(deserialize_with = "null_default")]
     pub conditions: Vec<Condition>,
     #[serde(deserialize_with = "null_default")]
     pub addresses: Vec<NodeAddress>,
+    /// Volumes that it has mounted or may mount at any moment, by the names it knows them by.
+    #[serde(deserialize_with = "null_default")]
+    pub volumes_in_use: Vec<String>,
+    /// Volumes that it was told are attached.
+    #[serde(deserialize_with = "null_default")]
+    pub volumes_attached: Vec<AttachedVolume>,
+}
+
+/// `v1.AttachedVolume`.
+#[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
+#[serde(default)]
+pub struct AttachedVolume {
+    /// The name that the node knows it by.
+    pub name: String,
 }
 
 /// `v1.NodeAddress`.

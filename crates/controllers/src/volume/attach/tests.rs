@@ -47,7 +47,7 @@ async fn a_volume_follows_its_pod_once_the_node_has_let_go() {
     let (api, _running) = start().await;
     pod(&api, "p", "n1").await;
     let first = attachment_name("d", "h", "n1");
-    assert_eq!(attachments(&api).await, [first.clone()]);
+    assert_eq!(attachments(&api).await, [&*first]);
     // The driver's word, and what the node is told and says.
     api.change(ATTACHMENTS, "", &first, |a| a["status"]["attached"] = json!(true)).await;
     api.settle().await;
@@ -56,7 +56,7 @@ async fn a_volume_follows_its_pod_once_the_node_has_let_go() {
     assert!(api.events().await.iter().any(|e| e.contains("SuccessfulAttachVolume")));
     api.change("v1/nodes", "", "n1", |n| n["status"]["volumesInUse"] = json!([unique_name("d", "h")])).await;
     pod(&api, "q", "n2").await;
-    assert_eq!(attachments(&api).await, [first.clone()], "it is one node's alone");
+    assert_eq!(attachments(&api).await, [&*first], "it is one node's alone");
     assert!(api.events().await.iter().any(|e| e.starts_with("FailedAttachVolume Multi-Attach error for volume \"v\"")));
     api.remove("v1/pods", "n", "p").await;
     api.settle().await;

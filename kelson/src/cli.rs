@@ -7,6 +7,7 @@ use clap::{Args, Parser, Subcommand};
 use ipnet::IpNet;
 use kelson_serving::Port;
 
+use crate::admission::AdmissionArgs;
 use crate::args::{LogArgs, NodeArgs};
 use crate::audit::AuditArgs;
 
@@ -105,12 +106,8 @@ pub struct ServerArgs {
     /// Ordered authorizers: Node, RBAC, AlwaysAllow, AlwaysDeny.
     #[arg(long, value_name = "MODES", value_delimiter = ',', default_value = "Node,RBAC")]
     pub authorization_mode: Vec<String>,
-    /// Admission plugins to run besides the default ones.
-    #[arg(long, value_name = "PLUGINS", value_delimiter = ',')]
-    pub enable_admission_plugins: Vec<String>,
-    /// Default admission plugins not to run.
-    #[arg(long, value_name = "PLUGINS", value_delimiter = ',')]
-    pub disable_admission_plugins: Vec<String>,
+    #[command(flatten)]
+    pub admission: AdmissionArgs,
     /// What comes with the cluster and is not wanted: `local-storage` is the storage class `local-path` and its provisioner.
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     pub disable: Vec<BuiltIn>,

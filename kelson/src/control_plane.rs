@@ -362,10 +362,7 @@ fn api_config(
     config.token_auth_file = args.token_auth_file.clone();
     config.anonymous_auth = args.anonymous_auth;
     config.authorization = args.authorization_mode.iter().map(|m| mode(m)).collect::<Result<_, _>>()?;
-    // Nodes hold credentials that may be stolen; upstream leaves this off by default, its installers switch it on.
-    config.enable_admission = vec!["NodeRestriction".to_owned()];
-    config.enable_admission.extend(args.enable_admission_plugins.iter().cloned());
-    config.disable_admission = args.disable_admission_plugins.clone();
+    config.admission = args.admission.options().map_err(anyhow::Error::msg)?;
     config.service_accounts = Some(ServiceAccountConfig {
         issuer: format!("https://kubernetes.default.svc.{CLUSTER_DOMAIN}"),
         key: pki.service_account.clone(),

@@ -2,6 +2,7 @@
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod accounts;
+mod admission;
 mod agent;
 mod args;
 mod audit;

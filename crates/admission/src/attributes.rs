@@ -5,6 +5,8 @@ use kelson_auth::UserInfo;
 use kelson_meta::{GroupResource, Gvk, Gvr, Status};
 use serde_json::Value;
 
+use crate::explain::Changed;
+
 /// The operation admitted. Reads are never admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
@@ -81,6 +83,8 @@ pub struct Attributes<'a> {
     pub user: &'a UserInfo,
     /// Nothing will be stored: plugins must have no side effects.
     pub dry_run: bool,
+    /// Somebody wants to know which plugin changed what: finding that out takes a copy of the object.
+    pub explained: bool,
     /// The operation's options.
     pub options: OperationOptions<'a>,
     /// What the mutating rounds of this request remember of each other.
@@ -217,8 +221,10 @@ pub struct Notes {
     pub audit_annotations: Vec<(String, String)>,
     /// Go to audit events that hold the request's object, because these show parts of it.
     pub request_annotations: Vec<(String, String)>,
-    /// Plugins that changed the object, in order; filled in for dry runs, which are there to explain.
-    pub changed_by: Vec<&'static str>,
+    /// What plugins changed, in order; filled in where it was asked for ([`Attributes::explained`]).
+    pub changes: Vec<Changed>,
+    /// Webhooks and policies that changed the object in the running plugin's turn.
+    pub actors: Vec<String>,
     /// The plugin that refused, for the audit log.
     pub refused_by: Option<&'static str>,
 }
@@ -236,12 +242,14 @@ impl Notes {
         later.warnings.into_iter().for_each(|w| self.warn(w));
         self.audit_annotations.extend(later.audit_annotations);
         self.request_annotations.extend(later.request_annotations);
-        for plugin in later.changed_by {
-            if !self.changed_by.contains(&plugin) {
-                self.changed_by.push(plugin);
-            }
-        }
+        self.changes.extend(later.changes);
+        self.actors.extend(later.actors);
         self.refused_by = self.refused_by.or(later.refused_by);
+    }
+    /// What changed the object and what refused it, a sentence each.
+    pub fn explanations(&self) -> impl Iterator<Item = String> + '_ {
+        let refused = self.refused_by.map(|plugin| format!("{plugin} refused the request"));
+        self.changes.iter().map(ToString::to_string).chain(refused)
     }
     /// Adds an audit annotation.
     pub fn annotate(&mut self, key: impl Into<String>, value: impl Into<String>) {

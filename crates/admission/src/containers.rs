@@ -2,42 +2,48 @@
 //! wildcard, so a new kind does not compile until every use of it is decided (CVE-2023-2727, -2728, 2024-3177).
 use serde_json::Value;
 
-/// The kinds of containers a pod has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ContainerKind {
-    /// `initContainers`, sidecars included.
-    Init,
-    /// `containers`
-    Regular,
-    /// `ephemeralContainers`
-    Ephemeral,
+/// Makes the kinds, so that the type, the list of all and the names are one table: a kind that is added here is walked
+/// everywhere, and every `match` on it fails to compile until it decides what the new kind means.
+macro_rules! kinds {
+    ($($(#[$doc:meta])* $kind:ident: $field:literal, $words:literal;)*) => {
+        /// The kinds of containers a pod has.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum ContainerKind {
+            $($(#[$doc])* $kind,)*
+        }
+
+        impl ContainerKind {
+            /// All kinds, in the order upstream visits them.
+            pub const ALL: &'static [Self] = &[$(Self::$kind),*];
+
+            /// The field of the pod's spec.
+            pub const fn field(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $field,)*
+                }
+            }
+            /// How messages name it.
+            pub const fn words(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $words,)*
+                }
+            }
+        }
+    };
 }
 
-impl ContainerKind {
-    /// All kinds, in the order upstream visits them.
-    pub const ALL: [Self; 3] = [Self::Init, Self::Regular, Self::Ephemeral];
-
-    /// The field of the pod's spec.
-    pub const fn field(self) -> &'static str {
-        match self {
-            Self::Init => "initContainers",
-            Self::Regular => "containers",
-            Self::Ephemeral => "ephemeralContainers",
-        }
-    }
-    /// How messages name it.
-    pub const fn words(self) -> &'static str {
-        match self {
-            Self::Init => "init container",
-            Self::Regular => "container",
-            Self::Ephemeral => "ephemeral container",
-        }
-    }
+kinds! {
+    /// `initContainers`, sidecars included.
+    Init: "initContainers", "init container";
+    /// `containers`
+    Regular: "containers", "container";
+    /// `ephemeralContainers`
+    Ephemeral: "ephemeralContainers", "ephemeral container";
 }
 
 /// Every container of a pod spec: kind, index within its list, container.
 pub fn containers(spec: &Value) -> impl Iterator<Item = (ContainerKind, usize, &Value)> {
-    ContainerKind::ALL.into_iter().flat_map(move |kind| {
+    ContainerKind::ALL.iter().flat_map(move |&kind| {
         let list = spec.get(kind.field()).and_then(Value::as_array);
         list.into_iter().flatten().enumerate().map(move |(i, c)| (kind, i, c))
     })
@@ -45,7 +51,7 @@ pub fn containers(spec: &Value) -> impl Iterator<Item = (ContainerKind, usize, &
 
 /// Calls `change` with every container of a pod spec.
 pub fn containers_mut(spec: &mut Value, mut change: impl FnMut(ContainerKind, usize, &mut Value)) {
-    for kind in ContainerKind::ALL {
+    for &kind in ContainerKind::ALL {
         let list = spec.get_mut(kind.field()).and_then(Value::as_array_mut);
         for (i, container) in list.into_iter().flatten().enumerate() {
             change(kind, i, container);
@@ -64,6 +70,7 @@ pub(crate) fn aggregate(messages: &[String]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kelson_schema::shape::Shape;
     use serde_json::json;
 
     #[test]
@@ -80,5 +87,18 @@ mod tests {
         assert_eq!(seen, want.map(|(k, i, n)| (k, i, n.to_owned())));
         containers_mut(&mut spec, |_, _, c| c["x"] = json!(1));
         assert_eq!(containers(&spec).filter(|(_, _, c)| c["x"] == 1).count(), 4);
+    }
+
+    /// Whatever list of the published pod spec holds things that have an image to pull is walked.
+    #[test]
+    fn no_list_of_containers_in_a_pod_spec_is_forgotten() {
+        let spec = Shape::of_kind("", "v1", "Pod").child("spec").unwrap();
+        let fields = spec.struct_type().unwrap().json_fields().map(|f| f.json());
+        let pulls = |field: &&str| spec.child(field).is_some_and(|list| list.element().has_field("imagePullPolicy"));
+        let mut lists: Vec<&str> = fields.filter(pulls).collect();
+        lists.sort_unstable();
+        let mut walked: Vec<&str> = ContainerKind::ALL.iter().map(|k| k.field()).collect();
+        walked.sort_unstable();
+        assert_eq!(lists, walked);
     }
 }

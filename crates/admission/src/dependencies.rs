@@ -4,7 +4,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use kelson_auth::{Authorizer, Objects};
 use kelson_meta::{Gvk, Gvr, Status};
-use kelson_webhook::ServiceResolver;
+use kelson_webhook::{OwnServer, ServiceResolver};
 use serde_json::Value;
 
 use crate::Metrics;
@@ -46,7 +46,7 @@ pub trait Versions: Send + Sync {
     async fn take(&self, of: &Gvr, resource: &Gvr, kind: &Gvk, object: Value) -> Result<Value, Status>;
 }
 
-/// The one write of admission: what quotas are charged.
+/// What quotas are charged.
 #[async_trait]
 pub trait QuotaCharges: Send + Sync {
     /// Makes `used` the `status.used` of a ResourceQuota that still has the resource version `seen`; `false` when it was changed
@@ -55,6 +55,16 @@ pub trait QuotaCharges: Send + Sync {
     /// # Errors
     /// When the store takes no writes.
     async fn charge(&self, namespace: &str, name: &str, seen: &str, used: &Value) -> Result<bool, Status>;
+}
+
+/// Makes namespaces that are missing, under the server's own identity.
+#[async_trait]
+pub trait NamespaceMaker: Send + Sync {
+    /// Makes a namespace of this name, along the whole way of a request.
+    ///
+    /// # Errors
+    /// What that request is refused with; 409 where there is one by now.
+    async fn make(&self, name: &str) -> Result<(), Status>;
 }
 
 /// Handed to every plugin when it is built.
@@ -70,8 +80,12 @@ pub struct Dependencies {
     pub versions: Arc<dyn Versions>,
     /// Services to addresses, for webhooks.
     pub services: Arc<dyn ServiceResolver>,
+    /// The server itself, where it is a webhook's server.
+    pub own: Arc<dyn OwnServer>,
     /// Charges of quotas.
     pub quotas: Arc<dyn QuotaCharges>,
+    /// Makes namespaces.
+    pub namespaces: Arc<dyn NamespaceMaker>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
 }

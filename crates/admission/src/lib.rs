@@ -6,9 +6,11 @@
 
 pub mod attributes;
 pub mod chain;
+pub mod configuration;
 pub mod containers;
 mod dependencies;
 pub mod dynamic;
+pub mod explain;
 pub mod metrics;
 pub mod plugin;
 pub mod plugins;
@@ -18,7 +20,8 @@ pub mod webhooks;
 
 pub use attributes::{Attributes, Notes, Operation, OperationOptions, Operations, Reinvocation, Rounds};
 pub use chain::Chain;
-pub use dependencies::{Dependencies, KindMapper, QuotaCharges, Versions};
+pub use dependencies::{Dependencies, KindMapper, NamespaceMaker, QuotaCharges, Versions};
+pub use explain::Changed;
 pub use metrics::Metrics;
 pub use plugin::{AsyncPlugin, Plugin};
 pub use plugins::priority::system_priority_classes;

@@ -2,9 +2,9 @@
 //! are labels, as upstream: administrators choose them, not clients.
 use std::time::Duration;
 
-use kelson_metrics::{Histogram, HistogramVec, IntCounterVec, Registry};
+use kelson_metrics::{Histogram, HistogramVec, IntCounterVec, IntGaugeVec, Registry};
 
-use crate::Operation;
+use crate::{Attributes, Operation};
 
 const BUCKETS_S: [f64; 6] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5];
 const WEBHOOK_BUCKETS_S: [f64; 8] = [0.005, 0.025, 0.1, 0.5, 1.0, 2.5, 10.0, 25.0];
@@ -73,6 +73,8 @@ pub struct Metrics {
     condition_exclusions: IntCounterVec,
     condition_seconds: HistogramVec,
     policies: Policies,
+    security: Security,
+    enabled: IntGaugeVec,
 }
 
 /// What policies' checks are counted under.
@@ -113,6 +115,71 @@ impl Policies {
             ),
         }
     }
+}
+
+/// Which of a namespace's demands on pods was looked at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SecurityMode {
+    /// What refuses.
+    Enforce,
+    /// What goes to the audit log.
+    Audit,
+    /// What warns.
+    Warn,
+}
+
+impl SecurityMode {
+    fn as_str(self) -> &'static str {
+        match self {
+            Self::Enforce => "enforce",
+            Self::Audit => "audit",
+            Self::Warn => "warn",
+        }
+    }
+}
+
+/// What PodSecurity counts (`pod-security-admission/metrics`).
+#[derive(Clone)]
+struct Security {
+    evaluations: IntCounterVec,
+    exemptions: IntCounterVec,
+    errors: IntCounterVec,
+}
+
+impl Security {
+    fn new(registry: &Registry) -> Self {
+        let request = ["request_operation", "resource", "subresource"];
+        let demand = ["decision", "policy_level", "policy_version", "mode"];
+        Self {
+            evaluations: registry.counters(
+                "pod_security_evaluations_total",
+                "Evaluations of a namespace's demands on pods.",
+                &[&demand[..], &request[..]].concat(),
+            ),
+            exemptions: registry.counters(
+                "pod_security_exemptions_total",
+                "Requests that are exempt from demands on pods.",
+                &request,
+            ),
+            errors: registry.counters(
+                "pod_security_errors_total",
+                "Faults that stood in the way of an evaluation.",
+                &[&["fatal"][..], &request[..]].concat(),
+            ),
+        }
+    }
+}
+
+/// The labels of the request that pods' security is judged for.
+fn security_request<'a>(a: &'a Attributes<'_>) -> [&'a str; 3] {
+    let operation = match a.operation {
+        Operation::Create => "create",
+        Operation::Update => "update",
+        Operation::Delete => "delete",
+        Operation::Connect => "connect",
+    };
+    let resource = if a.is("", "pods") { "pod" } else { "controller" };
+    [operation, resource, a.subresource]
 }
 
 impl Metrics {
@@ -172,6 +239,12 @@ impl Metrics {
                 &CONDITION_BUCKETS_S,
             ),
             policies: Policies::new(registry),
+            security: Security::new(registry),
+            enabled: registry.gauges(
+                "kelson_admission_plugin_order",
+                "Places of the enabled plugins in their order, from 1.",
+                &["name"],
+            ),
         }
     }
 
@@ -217,6 +290,34 @@ impl Metrics {
         if seen.excluded {
             self.condition_exclusions.with_label_values(&labels).inc();
         }
+    }
+    /// Shows the enabled plugins and their order.
+    pub(crate) fn enabled(&self, names: &[&str]) {
+        for (place, name) in (1..).zip(names) {
+            self.enabled.with_label_values(&[name]).set(place);
+        }
+    }
+    /// Counts an evaluation of what a namespace demands of pods: a level, and the version whose rules count.
+    pub(crate) fn security_evaluation(
+        &self,
+        allowed: bool,
+        (level, version): (&str, &str),
+        mode: SecurityMode,
+        a: &Attributes<'_>,
+    ) {
+        let decision = if allowed { "allow" } else { "deny" };
+        let [operation, resource, subresource] = security_request(a);
+        let labels = [decision, level, version, mode.as_str(), operation, resource, subresource];
+        self.security.evaluations.with_label_values(&labels).inc();
+    }
+    /// Counts a request that is exempt.
+    pub(crate) fn security_exemption(&self, a: &Attributes<'_>) {
+        self.security.exemptions.with_label_values(&security_request(a)).inc();
+    }
+    /// Counts a fault; a fatal one refuses the request.
+    pub(crate) fn security_error(&self, fatal: bool, a: &Attributes<'_>) {
+        let [operation, resource, subresource] = security_request(a);
+        self.security.errors.with_label_values(&[flag(fatal), operation, resource, subresource]).inc();
     }
     /// Counts one validation of a policy: `error` says what went wrong, `action` what was done.
     pub fn validation(&self, policy: &str, binding: &str, error: &str, action: &str, took: Duration) {

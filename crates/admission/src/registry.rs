@@ -1,13 +1,16 @@
 //! Which plugins there are, in which order, and building the chain from the command line's wishes.
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use serde_json::Value;
 
+use crate::configuration::Parts;
 use crate::plugin::Passes::{self, Admit, Both, Validate};
+use crate::plugins::tolerations::DefaultTolerationSeconds;
 use crate::plugins::{
-    always, certificates, classes, images, limit_ranger, namespaces, node_restriction, node_selector, owner_references,
-    pod_security, priority, quota, runtime_class, service_account, services, storage, tolerations,
+    always, certificates, classes, event_rate_limit, exec, image_policy, images, limit_ranger, namespace_provision,
+    namespaces, node_restriction, node_selector, owner_references, pod_groups, pod_security, pod_updates, priority,
+    quota, runtime_class, security_context, service_account, services, storage, toleration_restriction, tolerations,
+    topology_labels, volume_labels,
 };
 use crate::{Chain, Dependencies, Plugin, policies, webhooks};
 
@@ -18,8 +21,14 @@ pub struct AdmissionOptions {
     pub enable: Vec<String>,
     /// `--disable-admission-plugins`
     pub disable: Vec<String>,
-    /// `plugins[]` of `--admission-control-config-file`: name to configuration.
-    pub configuration: BTreeMap<String, Value>,
+    /// `--admission-control`: these and no others. Excludes the two above.
+    pub exactly: Option<Vec<String>>,
+    /// Enabled like those of the default set, by the server's own choice.
+    pub usual: Vec<&'static str>,
+    /// `--admission-control-config-file`, by plugin.
+    pub configuration: Parts,
+    /// `--default-not-ready-toleration-seconds` and `--default-unreachable-toleration-seconds`.
+    pub toleration_seconds: DefaultTolerationSeconds,
 }
 
 /// Why the server must not start.
@@ -33,12 +42,15 @@ pub enum BuildError {
         /// The name that is not known.
         name: String,
     },
-    /// A plugin of upstream's that this version does not have yet.
-    #[error("admission plugin {0:?} is not available in this version of Kelson")]
-    Unavailable(String),
+    /// Two plugins of one name.
+    #[error("admission plugin {0:?} was registered twice")]
+    Twice(&'static str),
     /// Both wanted and not.
     #[error("[{0}] in enable-admission-plugins and disable-admission-plugins overlapped")]
     Overlap(String),
+    /// The old flag beside the new ones.
+    #[error("admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually exclusive")]
+    Exclusive,
     /// A plugin refuses its configuration.
     #[error("couldn't init admission plugin {name:?}: {why}")]
     Configuration {
@@ -49,74 +61,77 @@ pub enum BuildError {
     },
 }
 
-type Build = fn(&Dependencies, &Value) -> Result<Arc<dyn Plugin>, String>;
+/// Makes a plugin of its dependencies and its part of the configuration.
+type Build = fn(&Dependencies, &Value, &AdmissionOptions) -> Result<Arc<dyn Plugin>, String>;
 
+#[derive(Clone, Copy)]
 struct Entry {
     name: &'static str,
     by_default: bool,
     passes: Passes,
-    /// `None`: known upstream, not available here.
-    build: Option<Build>,
+    build: Build,
 }
 
 const fn on(name: &'static str, passes: Passes, build: Build) -> Entry {
-    Entry { name, by_default: true, passes, build: Some(build) }
+    Entry { name, by_default: true, passes, build }
 }
 const fn off(name: &'static str, passes: Passes, build: Build) -> Entry {
-    Entry { name, by_default: false, passes, build: Some(build) }
+    Entry { name, by_default: false, passes, build }
 }
-const fn absent(name: &'static str) -> Entry {
-    Entry { name, by_default: false, passes: Both, build: None }
-}
-
-/// All plugins in the order they are asked (upstream `kubeapiserver/options/plugins.go`), the removed ones that are kept
-/// known at the end.
+/// All plugins in the order they are asked (upstream `kubeapiserver/options/plugins.go`), with those that upstream had before
+/// in the places that they had.
 const PLUGINS: &[Entry] = &[
-    off("AlwaysAdmit", Both, |_, _| Ok(Arc::new(always::AlwaysAdmit))),
-    absent("NamespaceAutoProvision"),
-    on("NamespaceLifecycle", Both, |d, _| Ok(Arc::new(namespaces::NamespaceLifecycle::new(d)))),
-    off("NamespaceExists", Both, |d, _| Ok(Arc::new(namespaces::NamespaceExists::new(d)))),
-    off("LimitPodHardAntiAffinityTopology", Validate, |_, _| Ok(Arc::new(always::LimitPodHardAntiAffinityTopology))),
-    on("LimitRanger", Both, |d, _| Ok(Arc::new(limit_ranger::LimitRanger::new(d)))),
-    on("ServiceAccount", Both, |d, _| Ok(Arc::new(service_account::ServiceAccount::new(d)))),
-    off("NodeRestriction", Admit, |d, _| Ok(Arc::new(node_restriction::NodeRestriction::new(d)))),
-    on("TaintNodesByCondition", Admit, |_, _| Ok(Arc::new(tolerations::TaintNodesByCondition))),
-    off("AlwaysPullImages", Both, |_, _| Ok(Arc::new(images::AlwaysPullImages))),
-    absent("ImagePolicyWebhook"),
-    on("PodSecurity", Validate, |d, c| Ok(Arc::new(pod_security::PodSecurity::new(d, c)?))),
-    off("PodNodeSelector", Both, |d, c| Ok(Arc::new(node_selector::PodNodeSelector::new(d, c)?))),
-    on("Priority", Both, |d, _| Ok(Arc::new(priority::Priority::new(d)))),
-    on("DefaultTolerationSeconds", Admit, |_, _| Ok(Arc::new(tolerations::DefaultTolerationSeconds::default()))),
-    absent("PodTolerationRestriction"),
-    absent("EventRateLimit"),
-    off("ExtendedResourceToleration", Admit, |_, _| Ok(Arc::new(tolerations::ExtendedResourceToleration))),
-    on("DefaultStorageClass", Admit, |d, _| Ok(Arc::new(classes::DefaultStorageClass::new(d)))),
-    on("StorageObjectInUseProtection", Admit, |_, _| Ok(Arc::new(storage::StorageObjectInUseProtection))),
-    absent("PodGroupProtection"),
-    off("OwnerReferencesPermissionEnforcement", Validate, |d, _| {
+    off("AlwaysAdmit", Both, |_, _, _| Ok(Arc::new(always::AlwaysAdmit))),
+    off("NamespaceAutoProvision", Admit, |d, _, _| Ok(Arc::new(namespace_provision::NamespaceAutoProvision::new(d)))),
+    on("NamespaceLifecycle", Both, |d, _, _| Ok(Arc::new(namespaces::NamespaceLifecycle::new(d)))),
+    off("NamespaceExists", Both, |d, _, _| Ok(Arc::new(namespaces::NamespaceExists::new(d)))),
+    off("SecurityContextDeny", Validate, |_, _, _| Ok(Arc::new(security_context::SecurityContextDeny))),
+    off("LimitPodHardAntiAffinityTopology", Validate, |_, _, _| Ok(Arc::new(always::LimitPodHardAntiAffinityTopology))),
+    on("LimitRanger", Both, |d, _, _| Ok(Arc::new(limit_ranger::LimitRanger::new(d)))),
+    on("ServiceAccount", Both, |d, _, _| Ok(Arc::new(service_account::ServiceAccount::new(d)))),
+    off("NodeRestriction", Admit, |d, _, _| Ok(Arc::new(node_restriction::NodeRestriction::new(d)))),
+    on("TaintNodesByCondition", Admit, |_, _, _| Ok(Arc::new(tolerations::TaintNodesByCondition))),
+    off("AlwaysPullImages", Both, |_, _, _| Ok(Arc::new(images::AlwaysPullImages))),
+    off("ImagePolicyWebhook", Validate, |d, c, _| Ok(Arc::new(image_policy::ImagePolicyWebhook::new(d, c)?))),
+    on("PodSecurity", Validate, |d, c, _| Ok(Arc::new(pod_security::PodSecurity::new(d, c)?))),
+    off("PodNodeSelector", Both, |d, c, _| Ok(Arc::new(node_selector::PodNodeSelector::new(d, c)?))),
+    on("Priority", Both, |d, _, _| Ok(Arc::new(priority::Priority::new(d)))),
+    on("DefaultTolerationSeconds", Admit, |_, _, o| Ok(Arc::new(o.toleration_seconds))),
+    off("PodTolerationRestriction", Both, |d, c, _| {
+        Ok(Arc::new(toleration_restriction::PodTolerationRestriction::new(d, c)?))
+    }),
+    off("DenyEscalatingExec", Validate, |d, _, _| Ok(Arc::new(exec::DenyEscalatingExec::new(d)))),
+    off("EventRateLimit", Validate, |_, c, _| Ok(Arc::new(event_rate_limit::EventRateLimit::new(c)?))),
+    off("ExtendedResourceToleration", Admit, |_, _, _| Ok(Arc::new(tolerations::ExtendedResourceToleration))),
+    off("PersistentVolumeLabel", Admit, |_, _, _| Ok(Arc::new(volume_labels::PersistentVolumeLabel))),
+    on("DefaultStorageClass", Admit, |d, _, _| Ok(Arc::new(classes::DefaultStorageClass::new(d)))),
+    on("StorageObjectInUseProtection", Admit, |_, _, _| Ok(Arc::new(storage::StorageObjectInUseProtection))),
+    // Off, unlike upstream's, until a controller takes the finalizer away again.
+    off("PodGroupProtection", Admit, |_, _, _| Ok(Arc::new(pod_groups::PodGroupProtection))),
+    off("OwnerReferencesPermissionEnforcement", Validate, |d, _, _| {
         Ok(Arc::new(owner_references::OwnerReferences::new(d)))
     }),
-    on("PersistentVolumeClaimResize", Validate, |d, _| Ok(Arc::new(storage::PersistentVolumeClaimResize::new(d)))),
-    on("RuntimeClass", Both, |d, _| Ok(Arc::new(runtime_class::RuntimeClass::new(d)))),
-    on("CertificateApproval", Validate, |d, _| Ok(Arc::new(certificates::CertificateApproval::new(d)))),
-    on("CertificateSigning", Validate, |d, _| Ok(Arc::new(certificates::CertificateSigning::new(d)))),
-    absent("ClusterTrustBundleAttest"),
-    on("CertificateSubjectRestriction", Validate, |_, _| Ok(Arc::new(certificates::CertificateSubjectRestriction))),
-    on("DefaultIngressClass", Admit, |d, _| Ok(Arc::new(classes::DefaultIngressClass::new(d)))),
-    off("DenyServiceExternalIPs", Validate, |_, _| Ok(Arc::new(services::DenyServiceExternalIps))),
-    absent("PodTopologyLabels"),
-    absent("PodGroupWorkloadExists"),
-    absent("NodeDeclaredFeatureValidator"),
-    absent("JobValidation"),
-    absent("PodResizeValidator"),
-    on("MutatingAdmissionPolicy", Admit, |d, _| Ok(Arc::new(policies::MutatingPolicies::new(d)))),
-    on("MutatingAdmissionWebhook", Admit, |d, c| Ok(Arc::new(webhooks::MutatingWebhooks::new(d, c)?))),
-    on("ValidatingAdmissionPolicy", Validate, |d, _| Ok(Arc::new(policies::ValidatingPolicies::new(d)))),
-    on("ValidatingAdmissionWebhook", Validate, |d, c| Ok(Arc::new(webhooks::ValidatingWebhooks::new(d, c)?))),
-    on("ResourceQuota", Validate, |d, c| Ok(Arc::new(quota::ResourceQuota::new(d, c)?))),
-    off("AlwaysDeny", Both, |_, _| Ok(Arc::new(always::AlwaysDeny))),
-    absent("DenyEscalatingExec"),
-    absent("SecurityContextDeny"),
+    on("PersistentVolumeClaimResize", Validate, |d, _, _| Ok(Arc::new(storage::PersistentVolumeClaimResize::new(d)))),
+    on("RuntimeClass", Both, |d, _, _| Ok(Arc::new(runtime_class::RuntimeClass::new(d)))),
+    on("CertificateApproval", Validate, |d, _, _| Ok(Arc::new(certificates::CertificateApproval::new(d)))),
+    on("CertificateSigning", Validate, |d, _, _| Ok(Arc::new(certificates::CertificateSigning::new(d)))),
+    on("ClusterTrustBundleAttest", Validate, |d, _, _| Ok(Arc::new(certificates::ClusterTrustBundleAttest::new(d)))),
+    on("CertificateSubjectRestriction", Validate, |_, _, _| Ok(Arc::new(certificates::CertificateSubjectRestriction))),
+    on("DefaultIngressClass", Admit, |d, _, _| Ok(Arc::new(classes::DefaultIngressClass::new(d)))),
+    off("DenyServiceExternalIPs", Validate, |_, _, _| Ok(Arc::new(services::DenyServiceExternalIps))),
+    on("PodTopologyLabels", Admit, |d, _, _| Ok(Arc::new(topology_labels::PodTopologyLabels::new(d)))),
+    on("PodGroupWorkloadExists", Validate, |d, _, _| Ok(Arc::new(pod_groups::PodGroupWorkloadExists::new(d)))),
+    on("NodeDeclaredFeatureValidator", Validate, |d, _, _| {
+        Ok(Arc::new(pod_updates::NodeDeclaredFeatureValidator::new(d)))
+    }),
+    on("JobValidation", Validate, |d, _, _| Ok(Arc::new(pod_groups::JobValidation::new(d)))),
+    on("PodResizeValidator", Validate, |d, _, _| Ok(Arc::new(pod_updates::PodResizeValidator::new(d)))),
+    on("MutatingAdmissionPolicy", Admit, |d, _, _| Ok(Arc::new(policies::MutatingPolicies::new(d)))),
+    on("MutatingAdmissionWebhook", Admit, |d, c, _| Ok(Arc::new(webhooks::MutatingWebhooks::new(d, c)?))),
+    on("ValidatingAdmissionPolicy", Validate, |d, _, _| Ok(Arc::new(policies::ValidatingPolicies::new(d)))),
+    on("ValidatingAdmissionWebhook", Validate, |d, c, _| Ok(Arc::new(webhooks::ValidatingWebhooks::new(d, c)?))),
+    on("ResourceQuota", Validate, |d, c, _| Ok(Arc::new(quota::ResourceQuota::new(d, c)?))),
+    off("AlwaysDeny", Both, |_, _, _| Ok(Arc::new(always::AlwaysDeny))),
 ];
 
 /// Every name known, in order.
@@ -124,43 +139,70 @@ pub fn known_plugins() -> Vec<&'static str> {
     PLUGINS.iter().map(|e| e.name).collect()
 }
 
-/// The names enabled unless disabled: upstream's default set, as far as it is available.
+/// The names enabled unless disabled.
 pub fn default_plugins() -> Vec<&'static str> {
     PLUGINS.iter().filter(|e| e.by_default).map(|e| e.name).collect()
 }
 
 /// Builds the chain.
+///
+/// # Errors
+/// The first wish that cannot be fulfilled.
 pub fn build(options: &AdmissionOptions, dependencies: &Dependencies) -> Result<Chain, BuildError> {
-    for (flag, names) in
-        [("enable-admission-plugins", &options.enable), ("disable-admission-plugins", &options.disable)]
-    {
-        for name in names {
-            let entry = PLUGINS.iter().find(|e| e.name == name);
-            let Some(entry) = entry else { return Err(BuildError::Unknown { flag, name: name.clone() }) };
-            if entry.build.is_none() && flag.starts_with("enable") {
-                return Err(BuildError::Unavailable(name.clone()));
-            }
-        }
-    }
-    if let Some(name) = options.configuration.keys().find(|n| !PLUGINS.iter().any(|e| e.name == *n)) {
-        return Err(BuildError::Unknown { flag: "admission-control-config-file", name: name.clone() });
-    }
-    let both: Vec<&str> = options.enable.iter().filter(|n| options.disable.contains(n)).map(String::as_str).collect();
-    if !both.is_empty() {
-        return Err(BuildError::Overlap(both.join(" ")));
-    }
+    build_of(PLUGINS, options, dependencies)
+}
+
+fn build_of(known: &[Entry], options: &AdmissionOptions, d: &Dependencies) -> Result<Chain, BuildError> {
+    check(known, options)?;
     let mut plugins = Vec::new();
-    for entry in PLUGINS {
-        let wanted = entry.by_default || options.enable.iter().any(|n| n == entry.name);
-        let Some(make) = entry.build.filter(|_| wanted && !options.disable.iter().any(|n| n == entry.name)) else {
-            continue;
-        };
+    for entry in known.iter().filter(|entry| is_wanted(entry, options)) {
         let configuration = options.configuration.get(entry.name).unwrap_or(&Value::Null);
-        let plugin = make(dependencies, configuration)
+        let plugin = (entry.build)(d, configuration, options)
             .map_err(|why| BuildError::Configuration { name: entry.name.to_owned(), why })?;
         plugins.push((plugin, entry.passes));
     }
-    Ok(Chain::new(plugins, Arc::clone(&dependencies.metrics)))
+    let names: Vec<&str> = plugins.iter().map(|(plugin, _)| plugin.name()).collect();
+    d.metrics.enabled(&names);
+    tracing::info!(plugins = names.join(","), "admission plugins, in their order");
+    Ok(Chain::new(plugins, Arc::clone(&d.metrics)))
+}
+
+/// Whether the wishes fit together and name what there is.
+fn check(known: &[Entry], options: &AdmissionOptions) -> Result<(), BuildError> {
+    for (i, entry) in known.iter().enumerate() {
+        if known.iter().take(i).any(|before| before.name == entry.name) {
+            return Err(BuildError::Twice(entry.name));
+        }
+    }
+    let (enable, disable) = (&options.enable, &options.disable);
+    let named = |names: &[String]| names.iter().any(|n| !n.is_empty());
+    if options.exactly.is_some() && (named(enable) || named(disable)) {
+        return Err(BuildError::Exclusive);
+    }
+    let exactly = options.exactly.iter().flatten().map(|n| ("admission-control", n));
+    let enabled = enable.iter().map(|n| ("enable-admission-plugins", n));
+    let disabled = disable.iter().map(|n| ("disable-admission-plugins", n));
+    let configured = options.configuration.keys().map(|n| ("admission-control-config-file", n));
+    for (flag, name) in exactly.chain(enabled).chain(disabled).chain(configured) {
+        // An empty value names nothing.
+        if !name.is_empty() && !known.iter().any(|e| e.name == name) {
+            return Err(BuildError::Unknown { flag, name: name.clone() });
+        }
+    }
+    let mut both: Vec<&str> =
+        enable.iter().filter(|n| !n.is_empty() && disable.contains(n)).map(String::as_str).collect();
+    both.sort_unstable();
+    both.dedup();
+    if both.is_empty() { Ok(()) } else { Err(BuildError::Overlap(both.join(" "))) }
+}
+
+fn is_wanted(entry: &Entry, options: &AdmissionOptions) -> bool {
+    let among = |names: &[String]| names.iter().any(|n| n == entry.name);
+    if let Some(exactly) = &options.exactly {
+        return among(exactly);
+    }
+    let usual = entry.by_default || options.usual.contains(&entry.name);
+    among(&options.enable) || (usual && !among(&options.disable))
 }
 
 #[cfg(test)]
@@ -168,40 +210,84 @@ mod tests {
     use super::*;
     use crate::testing::dependencies;
 
+    fn names(of: &[&str]) -> Vec<String> {
+        of.iter().map(|x| (*x).to_owned()).collect()
+    }
+
+    fn wishes(enable: &[&str], disable: &[&str]) -> AdmissionOptions {
+        AdmissionOptions { enable: names(enable), disable: names(disable), ..Default::default() }
+    }
+
+    fn built(options: &AdmissionOptions) -> Result<Vec<&'static str>, String> {
+        build(options, &dependencies(&[])).map(|chain| chain.names()).map_err(|e| e.to_string())
+    }
+
     #[test]
-    fn names_are_unique_and_order_is_kept() {
-        let mut names = known_plugins();
-        let chain = build(&AdmissionOptions::default(), &dependencies(&[])).unwrap();
-        assert_eq!(chain.names(), default_plugins());
-        let n = names.len();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), n, "a name registered twice");
-        let s = |l: &[&str]| l.iter().map(|x| (*x).to_owned()).collect::<Vec<_>>();
-        let options = AdmissionOptions {
-            enable: s(&["AlwaysDeny", "NodeRestriction"]),
-            disable: s(&["Priority"]),
+    fn the_wanted_ones_in_their_order() {
+        assert_eq!(built(&AdmissionOptions::default()).unwrap(), default_plugins());
+        let chosen = built(&wishes(&["AlwaysDeny", "NodeRestriction", ""], &["Priority", ""])).unwrap();
+        let at = |n| chosen.iter().position(|x| *x == n);
+        assert!(at("ServiceAccount") < at("NodeRestriction") && at("AlwaysDeny") == Some(chosen.len() - 1));
+        assert_eq!(at("Priority"), None);
+        let usual = AdmissionOptions { usual: vec!["NodeRestriction"], ..Default::default() };
+        assert!(built(&usual).unwrap().contains(&"NodeRestriction"));
+        let without = AdmissionOptions { usual: vec!["NodeRestriction"], ..wishes(&[], &["NodeRestriction"]) };
+        assert_eq!(built(&without).unwrap(), default_plugins(), "what is usual may be disabled");
+        let old = |exactly: &[&str]| AdmissionOptions { exactly: Some(names(exactly)), ..without_wishes(&usual) };
+        assert_eq!(built(&old(&["ServiceAccount", "AlwaysAdmit"])).unwrap(), ["AlwaysAdmit", "ServiceAccount"]);
+        assert_eq!(built(&old(&[""])).unwrap(), Vec::<&str>::new());
+    }
+
+    fn without_wishes(options: &AdmissionOptions) -> AdmissionOptions {
+        AdmissionOptions { enable: Vec::new(), disable: Vec::new(), ..options.clone() }
+    }
+
+    #[test]
+    fn what_stops_the_start() {
+        let old = |exactly: &str, enable: &[&str]| AdmissionOptions {
+            exactly: Some(names(&[exactly])),
+            ..wishes(enable, &[])
+        };
+        let configured = |plugin: &str, part: Value| AdmissionOptions {
+            configuration: Parts::from([(plugin.to_owned(), part)]),
             ..Default::default()
         };
-        let names = build(&options, &dependencies(&[])).unwrap().names();
-        let at = |n| names.iter().position(|x| *x == n);
-        assert!(at("ServiceAccount") < at("NodeRestriction") && at("AlwaysDeny") == Some(names.len() - 1));
-        assert_eq!(at("Priority"), None);
-        let fails = |enable: &[&str], disable: &[&str]| {
-            let options = AdmissionOptions { enable: s(enable), disable: s(disable), ..Default::default() };
-            build(&options, &dependencies(&[])).err().unwrap().to_string()
-        };
-        assert_eq!(fails(&["Nope"], &[]), "enable-admission-plugins plugin \"Nope\" is unknown");
-        assert_eq!(fails(&[], &["Nope"]), "disable-admission-plugins plugin \"Nope\" is unknown");
-        assert!(fails(&["ImagePolicyWebhook"], &[]).contains("not available"));
-        assert!(fails(&["AlwaysDeny"], &["AlwaysDeny"]).contains("overlapped"));
+        for (options, want) in [
+            (wishes(&["Nope"], &[]), "enable-admission-plugins plugin \"Nope\" is unknown"),
+            (wishes(&[], &["Nope"]), "disable-admission-plugins plugin \"Nope\" is unknown"),
+            (old("Nope", &[]), "admission-control plugin \"Nope\" is unknown"),
+            (configured("Nope", Value::Null), "admission-control-config-file plugin \"Nope\" is unknown"),
+            (
+                wishes(&["AlwaysDeny"], &["AlwaysDeny"]),
+                "[AlwaysDeny] in enable-admission-plugins and disable-admission-plugins overlapped",
+            ),
+            (
+                old("AlwaysAdmit", &["AlwaysDeny"]),
+                "admission-control and enable-admission-plugins/disable-admission-plugins flags are mutually exclusive",
+            ),
+            (
+                wishes(&["ImagePolicyWebhook"], &[]),
+                "couldn't init admission plugin \"ImagePolicyWebhook\": no config specified",
+            ),
+            (
+                configured("PodSecurity", serde_json::json!({"kind": "Other"})),
+                "couldn't init admission plugin \"PodSecurity\": unexpected kind \"Other\", want PodSecurityConfiguration",
+            ),
+        ] {
+            assert_eq!(built(&options).unwrap_err(), want);
+        }
+        let twice = [PLUGINS, &[off("AlwaysDeny", Both, |_, _, _| Ok(Arc::new(always::AlwaysDeny)))]].concat();
+        let fault = build_of(&twice, &AdmissionOptions::default(), &dependencies(&[])).err().unwrap();
+        assert_eq!(fault.to_string(), "admission plugin \"AlwaysDeny\" was registered twice");
     }
 
     #[test]
     fn every_entry_builds_under_its_own_name() {
         for entry in PLUGINS {
-            if let Some(make) = entry.build {
-                assert_eq!(make(&dependencies(&[]), &Value::Null).ok().unwrap().name(), entry.name);
+            match (entry.build)(&dependencies(&[]), &Value::Null, &AdmissionOptions::default()) {
+                Ok(plugin) => assert_eq!(plugin.name(), entry.name),
+                // These two do nothing without a configuration.
+                Err(why) => assert!(["ImagePolicyWebhook", "EventRateLimit"].contains(&entry.name), "{why}"),
             }
         }
     }

@@ -6,12 +6,15 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use kelson_auth::{Attributes as Request, Authorizer, Decision, Objects, UserInfo};
 use kelson_meta::{Gvk, Gvr, Status};
-use kelson_webhook::ServiceResolver;
+use kelson_webhook::{OwnCall, OwnServer, ServiceResolver};
 use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::plugin::Passes;
-use crate::{Attributes, Chain, Dependencies, KindMapper, Metrics, Notes, Operation, Plugin, QuotaCharges, Versions};
+use crate::{
+    Attributes, Chain, Dependencies, KindMapper, Metrics, NamespaceMaker, Notes, Operation, Plugin, QuotaCharges,
+    Versions,
+};
 
 /// Objects by `resource/namespace/name`.
 pub(crate) struct World(pub Mutex<BTreeMap<String, Value>>);
@@ -41,6 +44,17 @@ impl QuotaCharges for World {
         quota["metadata"]["resourceVersion"] = next.to_string().into();
         quota["status"]["used"] = used.clone();
         Ok(true)
+    }
+}
+
+#[async_trait]
+impl NamespaceMaker for World {
+    async fn make(&self, name: &str) -> Result<(), Status> {
+        if name.chars().any(char::is_uppercase) {
+            return Err(Status::failure(422, kelson_meta::Reason::Invalid, format!("Namespace {name:?} is invalid")));
+        }
+        self.0.lock().insert(format!("namespaces//{name}"), serde_json::json!({}));
+        Ok(())
     }
 }
 
@@ -107,6 +121,12 @@ impl ServiceResolver for Kinds {
     }
 }
 
+impl OwnServer for Kinds {
+    fn post(&self, _: String, _: Bytes, _: usize) -> OwnCall<'_> {
+        Box::pin(async { Err("there is no server in this world".to_owned()) })
+    }
+}
+
 pub(crate) fn metrics() -> Arc<Metrics> {
     Arc::new(Metrics::new(&kelson_metrics::Registry::new()))
 }
@@ -118,11 +138,13 @@ pub(crate) fn world(objects: &[(&str, Value)]) -> Arc<World> {
 pub(crate) fn dependencies_of(world: Arc<World>) -> Dependencies {
     Dependencies {
         objects: Arc::clone(&world) as Arc<dyn Objects>,
+        namespaces: Arc::clone(&world) as Arc<dyn NamespaceMaker>,
         quotas: world,
         authorizer: Arc::new(Rules),
         kinds: Arc::new(Kinds),
         versions: Arc::new(Kinds),
         services: Arc::new(Kinds),
+        own: Arc::new(Kinds),
         metrics: metrics(),
     }
 }
@@ -191,6 +213,7 @@ impl Ask<'_> {
             old_object: self.old.as_ref(),
             user: &self.user,
             dry_run: false,
+            explained: false,
             options: Default::default(),
             rounds: Default::default(),
         }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ipnet::IpNet;
+use kelson_admission::AdmissionOptions;
 use kelson_audit::Audit;
 use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
@@ -85,10 +86,8 @@ pub struct Config {
     pub bootstrap_tokens: bool,
     /// `--authorization-mode`.
     pub authorization: Vec<AuthorizationMode>,
-    /// `--enable-admission-plugins`.
-    pub enable_admission: Vec<String>,
-    /// `--disable-admission-plugins`.
-    pub disable_admission: Vec<String>,
+    /// Which admission plugins run, and how they are configured.
+    pub admission: AdmissionOptions,
     /// Service account tokens; `None`: neither made nor accepted.
     pub service_accounts: Option<ServiceAccountConfig>,
     /// Connections to kubelets; `None`: logs, exec and the like answer 503.
@@ -141,8 +140,7 @@ impl Config {
             anonymous_auth: true,
             bootstrap_tokens: true,
             authorization: vec![AuthorizationMode::Node, AuthorizationMode::Rbac],
-            enable_admission: Vec::new(),
-            disable_admission: Vec::new(),
+            admission: AdmissionOptions::default(),
             service_accounts: None,
             kubelet: None,
             service_cidrs: IpNet::new(any, 16).map(|n| vec![n]).unwrap_or_default(),

@@ -12,6 +12,7 @@ use tokio::sync::watch;
 use crate::aggregate::registry::Aggregation;
 use crate::aggregate::remote::Means;
 use crate::bootstrap;
+use crate::bootstrap::own::Own;
 use crate::catalog::Catalog;
 use crate::config::{Config, StartError};
 use crate::custom::registrar::Definitions;
@@ -58,7 +59,9 @@ impl ApiServer {
             metrics.show(|registry| audit.register(registry));
         }
         let charges = Arc::new(Charges::default());
-        let admission = admission::chain(&config, &objects, &auth, &catalog, metrics.admission(), charges.clone())?;
+        let own = Arc::new(Own::default());
+        let ways = admission::Ways { charges: charges.clone(), namespaces: own.clone(), own: own.clone() };
+        let admission = admission::chain(&config, &objects, &auth, &catalog, metrics.admission(), ways)?;
         let routes = Arc::new(Routes::new(Arc::clone(&catalog)));
         let resolver: Arc<dyn ServiceResolver> = Arc::new(admission::Endpoints(Arc::clone(&objects)));
         let webhooks = ConversionWebhooks(WebhookClient::new(Arc::clone(&resolver), Credentials::default()));
@@ -89,6 +92,7 @@ impl ApiServer {
             config,
         });
         charges.connect(&server);
+        own.connect(&server);
         server.auth.follow(&server.store, &server.tasks);
         server.definitions.load();
         server.aggregation.load(&server.store);

@@ -136,6 +136,11 @@ fn of_pod(pod: &Value, field: &str) -> Amounts {
     sum
 }
 
+/// What a pod asks its node for, by the names of resources; what it has been given by now does not count.
+pub fn wanted(pod: &Value) -> Amounts {
+    of_pod(&serde_json::json!({"spec": pod["spec"]}), "requests")
+}
+
 fn is_pod_level(name: &str) -> bool {
     matches!(name, "cpu" | "memory") || name.starts_with(HUGE_PAGES)
 }

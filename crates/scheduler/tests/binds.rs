@@ -20,7 +20,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 async fn cluster() -> (Client, Running) {
     let mut config = ApiConfig::new(Store::in_memory(StoreOptions::default()));
     // No controllers run here that would make service accounts and take the taint of new nodes away.
-    config.disable_admission = vec!["ServiceAccount".into(), "TaintNodesByCondition".into()];
+    config.admission.disable = vec!["ServiceAccount".into(), "TaintNodesByCondition".into()];
     let server = ApiServer::start(config).await.unwrap();
     server.ready().await;
     let admin = UserInfo::new("admin", [user::MASTERS, user::AUTHENTICATED]);

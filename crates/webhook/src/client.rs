@@ -17,6 +17,7 @@ use crate::answer;
 use crate::connect::{Connector, ServiceResolver};
 use crate::credentials::Credentials;
 use crate::error::CallError;
+use crate::own::{self, OwnServer};
 use crate::target::{Location, Target};
 use crate::tls::{Protocols, client_config};
 
@@ -49,6 +50,8 @@ pub struct Call {
 pub struct WebhookClient {
     resolver: Arc<dyn ServiceResolver>,
     credentials: Credentials,
+    /// The server that calls, where it may be a webhook's server as well.
+    own: Option<Arc<dyn OwnServer>>,
     /// The last used at the end.
     targets: Mutex<Vec<Arc<Known>>>,
 }
@@ -67,7 +70,12 @@ struct Known {
 impl WebhookClient {
     /// Finds services by `resolver`, and is to servers who `credentials` say.
     pub fn new(resolver: Arc<dyn ServiceResolver>, credentials: Credentials) -> Self {
-        Self { resolver, credentials, targets: Mutex::default() }
+        Self { resolver, credentials, own: None, targets: Mutex::default() }
+    }
+
+    /// The same, which reaches `kubernetes.default.svc` as the server that calls.
+    pub fn with_own_server(self, own: Arc<dyn OwnServer>) -> Self {
+        Self { own: Some(own), ..self }
     }
 
     /// Sends a call, and gives the body of a good answer. A changed target (its bundle, say) counts for the next call:
@@ -79,6 +87,9 @@ impl WebhookClient {
         let late = |url: &Uri| {
             CallError::Timeout(format!("Post \"{}\": context deadline exceeded", with_timeout(url, call.timeout)))
         };
+        if let Some((own, path)) = self.own.as_ref().zip(own::path(target)) {
+            return self.call_own(own.as_ref(), &path, call).await;
+        }
         let begun = tokio::time::Instant::now();
         let known = tokio::time::timeout(call.timeout, self.known(target)).await;
         let known = known.map_err(|_| CallError::Timeout("context deadline exceeded".to_owned()))??;
@@ -86,6 +97,21 @@ impl WebhookClient {
         match tokio::time::timeout(left, known.exchange(&call)).await {
             Ok(answer) => answer,
             Err(_) => Err(late(&known.url)),
+        }
+    }
+
+    async fn call_own(&self, own: &dyn OwnServer, path: &str, call: Call) -> Result<Bytes, CallError> {
+        let uri: Uri = path.parse().map_err(|e| CallError::Configuration(format!("Unparsable URL: {e}")))?;
+        let path = with_timeout(&uri, call.timeout);
+        let failed = |why: &str| format!("Post \"{path}\": {why}");
+        let answer = own.post(path.clone(), call.body, call.answer_bytes_max);
+        match tokio::time::timeout(call.timeout, answer).await {
+            Err(_) => Err(CallError::Timeout(failed("context deadline exceeded"))),
+            Ok(Err(why)) => Err(CallError::Transport(failed(&why))),
+            Ok(Ok(answer)) => {
+                let (head, body) = answer.into_parts();
+                answer::judge(head.status, &head.headers, body)
+            }
         }
     }
 

@@ -76,6 +76,11 @@ impl Credentials {
 
     fn parse(bytes: &[u8], base: &Path) -> Result<Self, String> {
         let file = KubeconfigFile::parse(bytes).map_err(|e| e.to_string())?;
+        Self::of_file(&file, base)
+    }
+
+    /// The users of a kubeconfig whose paths are relative to `base`.
+    pub(crate) fn of_file(file: &KubeconfigFile, base: &Path) -> Result<Self, String> {
         let mut users = BTreeMap::new();
         for NamedUser { name, user } in &file.users {
             users.insert(name.clone(), User::new(user, base).map_err(|e| format!("user {name:?}: {e}"))?);

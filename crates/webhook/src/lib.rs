@@ -13,6 +13,7 @@ mod client;
 mod connect;
 mod credentials;
 mod error;
+mod own;
 mod target;
 #[cfg(feature = "test-server")]
 pub mod test_server;
@@ -22,5 +23,6 @@ pub use client::{Call, WebhookClient};
 pub use connect::ServiceResolver;
 pub use credentials::Credentials;
 pub use error::CallError;
+pub use own::{OwnCall, OwnServer};
 pub use target::{Location, Target};
 pub use tls::verifier;

@@ -1,7 +1,14 @@
 //! Where a webhook is and whom its certificate must lead to (`WebhookClientConfig`).
+#![allow(clippy::disallowed_methods, reason = "blocking: of kubeconfigs, at the start alone")]
+
+use std::path::Path;
+
 use base64::Engine as _;
 use kelson_meta::tree::path::{at, text};
+use kelson_pki::KubeconfigFile;
 use serde_json::Value;
+
+use crate::credentials::Credentials;
 
 const DEFAULT_PORT: u16 = 443;
 
@@ -59,6 +66,22 @@ impl Target {
         Ok(Self { location, ca_bundle })
     }
 
+    /// The server of a kubeconfig's current context, and who the API server is to it. Reads files: for the start alone.
+    ///
+    /// # Errors
+    /// When a file cannot be read, or names no server, or one that is not of `https`.
+    pub fn of_kubeconfig(path: &Path) -> Result<(Self, Credentials), String> {
+        let fault = |e: &dyn std::fmt::Display| format!("{}: {e}", path.display());
+        let file = KubeconfigFile::parse(&std::fs::read(path).map_err(|e| fault(&e))?).map_err(|e| fault(&e))?;
+        let base = path.parent().unwrap_or(Path::new("."));
+        let (cluster, _) = file.current().map_err(|e| fault(&e))?;
+        let ca_bundle = cluster.ca(base).and_then(|source| source.load()).map_err(|e| fault(&e))?;
+        let location = Location::Url(cluster.server.clone());
+        let target = Self { location, ca_bundle: ca_bundle.unwrap_or_default() };
+        target.url().map_err(|e| fault(&e))?;
+        Ok((target, Credentials::of_file(&file, base).map_err(|e| fault(&e))?))
+    }
+
     /// The URL of a call, without its query.
     ///
     /// # Errors
@@ -106,5 +129,29 @@ mod tests {
         ] {
             assert!(url(bad.clone()).is_err(), "{bad}");
         }
+    }
+
+    #[test]
+    fn of_a_kubeconfig() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("ca.pem"), "ca").unwrap();
+        let read = |cluster: &str| {
+            let file = dir.path().join("config");
+            let text = format!(
+                "current-context: c\ncontexts: [{{name: c, context: {{cluster: k, user: u}}}}]\n\
+                 clusters: [{{name: k, cluster: {cluster}}}]\nusers: [{{name: u, user: {{token: t}}}}]\n"
+            );
+            std::fs::write(&file, text).unwrap();
+            Target::of_kubeconfig(&file)
+        };
+        let (target, credentials) = read("{server: 'https://h:8443/p', certificate-authority: ca.pem}").unwrap();
+        assert_eq!(target, Target { location: Location::Url("https://h:8443/p".into()), ca_bundle: b"ca".to_vec() });
+        assert!(credentials.of("h", 8443).is_some());
+        assert_eq!(read("{server: 'https://h', certificate-authority-data: aGk=}").unwrap().0.ca_bundle, b"hi");
+        assert!(read("{server: 'http://h'}").unwrap_err().contains("Unparsable URL"));
+        assert!(read("{server: 'https://h', certificate-authority: none.pem}").unwrap_err().contains("none.pem"));
+        std::fs::write(dir.path().join("empty"), "{}").unwrap();
+        let why = Target::of_kubeconfig(&dir.path().join("empty")).unwrap_err();
+        assert!(why.contains("empty"), "{why}");
     }
 }

@@ -6,7 +6,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use http::{Version, header};
 use kelson_webhook::test_server::{Behaviour, Seen, TestServer};
-use kelson_webhook::{Call, CallError, Credentials, Location, ServiceResolver, Target, WebhookClient};
+use kelson_webhook::{
+    Call, CallError, Credentials, Location, OwnCall, OwnServer, ServiceResolver, Target, WebhookClient,
+};
 
 struct To(Result<SocketAddr, String>);
 impl ServiceResolver for To {
@@ -190,4 +192,33 @@ async fn calls_beyond_the_bound_wait_for_their_turn() {
     // Connections do not tell: one that was begun for a call which then found another one free is kept.
     let most = server.most_at_once();
     assert!((2..=100).contains(&most), "{most} calls at once");
+}
+
+/// Answers with what it was asked, or not at all.
+struct Own;
+impl OwnServer for Own {
+    fn post(&self, path: String, body: Bytes, _: usize) -> OwnCall<'_> {
+        Box::pin(async move {
+            if path.starts_with("/hang") {
+                std::future::pending::<()>().await;
+            }
+            let status = if path.starts_with("/missing") { 404 } else { 200 };
+            let told = format!("{path} {}", String::from_utf8_lossy(&body));
+            Ok(http::Response::builder().status(status).body(Bytes::from(told)).unwrap())
+        })
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_server_that_calls_is_asked_without_leaving_the_process() {
+    let nowhere = Arc::new(To(Err("nobody is asked".to_owned())));
+    let client = WebhookClient::new(nowhere, Credentials::default()).with_own_server(Arc::new(Own));
+    let ask = async |path: &str| {
+        let (namespace, name) = ("default".to_owned(), "kubernetes".to_owned());
+        let location = Location::Service { namespace, name, path: path.to_owned(), port: 443 };
+        client.call(&Target { location, ca_bundle: Vec::new() }, call(SOON)).await.map_err(|e| e.to_string())
+    };
+    assert_eq!(ask("/apis/x").await.unwrap(), "/apis/x?timeout=10s {\"a\":1}");
+    assert_eq!(ask("/missing").await.unwrap_err(), "the server could not find the requested resource");
+    assert!(ask("/hang").await.unwrap_err().ends_with("context deadline exceeded"));
 }

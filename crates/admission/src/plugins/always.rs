@@ -51,10 +51,10 @@ impl Plugin for LimitPodHardAntiAffinityTopology {
             return Ok(());
         }
         let path = ["spec", "affinity", "podAntiAffinity", "requiredDuringSchedulingIgnoredDuringExecution"];
-        for (i, term) in list(a.new_object(), &path).iter().enumerate() {
+        for term in list(a.new_object(), &path) {
             if text(term, &["topologyKey"]) != "kubernetes.io/hostname" {
                 return Err(a.forbidden(&format!(
-                    "affinity.PodAntiAffinity.RequiredDuringScheduling[{i}] has TopologyKey {} but only key \
+                    "affinity.PodAntiAffinity.RequiredDuringScheduling has TopologyKey {} but only key \
                      kubernetes.io/hostname is allowed",
                     text(term, &["topologyKey"])
                 )));

@@ -1,4 +1,5 @@
-//! CertificateApproval, CertificateSigning, CertificateSubjectRestriction: who may approve and sign for which signer.
+//! CertificateApproval, CertificateSigning, CertificateSubjectRestriction, ClusterTrustBundleAttest: who may approve, sign and
+//! vouch for which signer.
 use std::sync::Arc;
 
 use base64::Engine;
@@ -97,6 +98,55 @@ impl Plugin for CertificateSigning {
     }
 }
 
+/// Only those allowed to `attest` for the signer say what its certificates are trusted by.
+pub struct ClusterTrustBundleAttest {
+    authorizer: Arc<dyn Authorizer>,
+}
+
+impl ClusterTrustBundleAttest {
+    /// Asking the dependencies' authorizer.
+    pub fn new(d: &Dependencies) -> Self {
+        Self { authorizer: d.authorizer.clone() }
+    }
+}
+
+/// Whether an update changes nothing but what the garbage collector works with.
+fn only_collected(old: &Value, new: &Value) -> bool {
+    let bare = |object: &Value| {
+        let mut object = object.clone();
+        if let Some(meta) = object.get_mut("metadata").and_then(Value::as_object_mut) {
+            for field in ["ownerReferences", "finalizers", "managedFields", "resourceVersion", "generation"] {
+                meta.remove(field);
+            }
+        }
+        object
+    };
+    same(&bare(old), &bare(new))
+}
+
+impl Plugin for ClusterTrustBundleAttest {
+    fn name(&self) -> &'static str {
+        "ClusterTrustBundleAttest"
+    }
+    fn handles(&self, op: Operation) -> bool {
+        Operations::WRITE.contains(op)
+    }
+    fn validate(&self, a: &Attributes<'_>, _: &mut Notes) -> Result<(), Status> {
+        // A bundle of no signer is anybody's who may write it.
+        if !a.is(GROUP, "clustertrustbundles") || signer(a.new_object()).is_empty() {
+            return Ok(());
+        }
+        if a.operation == Operation::Update && only_collected(a.stored(), a.new_object()) {
+            return Ok(());
+        }
+        let signer = signer(a.new_object());
+        if may(self.authorizer.as_ref(), a.user, "attest", signer) {
+            return Ok(());
+        }
+        Err(a.forbidden(&format!("user not permitted to attest for signerName {signer:?}")))
+    }
+}
+
 /// Nobody becomes `system:masters` by a request.
 pub struct CertificateSubjectRestriction;
 
@@ -179,5 +229,26 @@ mod tests {
                 .unwrap_err()
                 .contains("failed to parse CSR")
         );
+    }
+
+    #[tokio::test]
+    async fn vouching_for_a_signer() {
+        const BUNDLES: &str = "certificates.k8s.io/clustertrustbundles";
+        let d = dependencies(&[]);
+        let bundle = |signer: &str, pem: &str, owners: Value| json!({"metadata": {"name": "b", "ownerReferences": owners}, "spec": {"signerName": signer, "trustBundle": pem}});
+        let ask = |ask: Ask<'static>, user: &str| object(ClusterTrustBundleAttest::new(&d), ask.by(user, "g"));
+        let create = |signer: &str| Ask::create(BUNDLES, bundle(signer, "x", json!([])));
+        assert!(ask(create("example.com/a"), "signer").await.is_ok());
+        assert!(ask(create(""), "jane").await.is_ok());
+        assert_eq!(
+            ask(create("other.io/a"), "jane").await.unwrap_err(),
+            "clustertrustbundles.certificates.k8s.io \"b\" is forbidden: user not permitted to attest for signerName \
+             \"other.io/a\""
+        );
+        let update = |pem: &str, owners: Value| {
+            Ask::update(BUNDLES, bundle("other.io/a", "x", json!([])), bundle("other.io/a", pem, owners))
+        };
+        assert!(ask(update("x", json!([{"name": "o"}])), "jane").await.is_ok());
+        assert!(ask(update("y", json!([])), "jane").await.is_err());
     }
 }

@@ -169,6 +169,7 @@ mod tests {
             old_object: None,
             user: &user,
             dry_run,
+            explained: false,
             options: Default::default(),
             rounds: Default::default(),
         };

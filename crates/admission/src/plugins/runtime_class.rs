@@ -5,6 +5,7 @@ use kelson_auth::Objects;
 use kelson_meta::{Quantity, Status};
 use serde_json::Value;
 
+use super::toleration_sets::merged;
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 use kelson_meta::tree::path::{at, list, list_mut, object_mut, set, strings};
 
@@ -75,11 +76,9 @@ impl Plugin for RuntimeClass {
                 selector.insert(key.to_owned(), wanted.into());
             }
         }
-        for toleration in list(&class, &["scheduling", "tolerations"]) {
-            let tolerations = list_mut(pod, &["spec", "tolerations"]);
-            if let Some(list) = tolerations.filter(|l| !l.contains(toleration)) {
-                list.push(toleration.clone());
-            }
+        let of_class = list(&class, &["scheduling", "tolerations"]);
+        if let Some(tolerations) = list_mut(pod, &["spec", "tolerations"]).filter(|_| !of_class.is_empty()) {
+            *tolerations = merged(tolerations, of_class);
         }
         Ok(())
     }
@@ -120,6 +119,10 @@ mod tests {
         assert_eq!(out["spec"]["overhead"], json!({"cpu": "100m"}));
         assert_eq!(out["spec"]["nodeSelector"], json!({"a": "b", "k": "v"}));
         assert_eq!(out["spec"]["tolerations"][0]["key"], "t");
+        let wider = json!([{"key": "t", "operator": "Equal", "value": "v"}, {"operator": "Exists", "key": "u"}]);
+        let out = ask(json!({"runtimeClassName": "kata", "tolerations": wider})).await.unwrap();
+        let kept = json!([{"operator": "Exists", "key": "u"}, {"key": "t", "operator": "Exists"}]);
+        assert_eq!(out["spec"]["tolerations"], kept, "the class' toleration contains the pod's own");
         assert!(ask(json!({"runtimeClassName": "plain"})).await.is_ok() && ask(json!({})).await.is_ok());
         for (spec, text) in [
             (

@@ -13,6 +13,7 @@ const NOT_READY: &str = "node.kubernetes.io/not-ready";
 const UNREACHABLE: &str = "node.kubernetes.io/unreachable";
 
 /// Pods leave a failed node after a while, unless they say otherwise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DefaultTolerationSeconds {
     /// `--default-not-ready-toleration-seconds`
     pub not_ready_seconds: i64,

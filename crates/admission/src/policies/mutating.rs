@@ -156,6 +156,7 @@ impl MutatingPolicies {
         if changed {
             a.rounds.policies.changed();
             a.rounds.again = true;
+            notes.actors.push(format!("policy {:?}", policy.base.name));
         }
         if policy.reinvoked {
             a.rounds.policies.ran(&id);

@@ -54,7 +54,8 @@ pub struct Hook {
 pub struct Configuration(Vec<Hook>);
 
 impl Configuration {
-    fn parse(tree: &Value) -> Self {
+    /// From a stored object.
+    pub fn parse(tree: &Value) -> Self {
         let configuration = text(tree, &["metadata", "name"]);
         let mut seen: BTreeMap<&str, usize> = BTreeMap::new();
         let hook = |webhook| {

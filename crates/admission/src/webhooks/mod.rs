@@ -6,6 +6,7 @@
 mod call;
 mod hook;
 mod mutating;
+mod own_pods;
 mod review;
 mod validating;
 
@@ -20,10 +21,10 @@ use kelson_webhook::{Credentials, WebhookClient};
 use serde_json::Value;
 
 use crate::dynamic::expressions::{self, Asking, Inputs};
-use crate::dynamic::{Match, Shown};
+use crate::dynamic::{Match, Shown, is_exempt};
 use crate::metrics::Pass;
-use crate::{Attributes, Dependencies};
-use hook::Hook;
+use crate::{Attributes, Dependencies, Notes, Operation};
+use hook::{Configuration, Hook};
 
 /// The client of one plugin, under the users of its `kubeConfigFile` (`WebhookAdmission`, `apiserver.config.k8s.io/v1`).
 fn client(d: &Dependencies, configuration: &Value) -> Result<WebhookClient, String> {
@@ -38,7 +39,15 @@ fn client(d: &Dependencies, configuration: &Value) -> Result<WebhookClient, Stri
         }
         file => Credentials::load(Path::new(file))?,
     };
-    Ok(WebhookClient::new(d.services.clone(), credentials))
+    Ok(WebhookClient::new(d.services.clone(), credentials).with_own_server(d.own.clone()))
+}
+
+/// Warns whoever registers webhooks that would stop their own pods.
+fn warn_of_own_pods(d: &Dependencies, kind: &str, a: &Attributes<'_>, notes: &mut Notes) {
+    let written = matches!(a.operation, Operation::Create | Operation::Update) && a.subresource.is_empty();
+    if written && a.kind.kind == kind && is_exempt(a) {
+        own_pods::warn(d, &Configuration::parse(a.new_object()), notes);
+    }
 }
 
 /// The form in which a webhook wants to see a request; `None` when it is not for it.

@@ -73,6 +73,7 @@ impl MutatingWebhooks {
         if let Ok(Some(Some(Mutation { changed: true, .. }))) = &mutation {
             a.rounds.webhooks.changed();
             a.rounds.again = true;
+            notes.actors.push(format!("webhook {:?}", hook.name));
         }
         if hook.reinvoked {
             a.rounds.webhooks.ran(&hook.id);
@@ -138,6 +139,10 @@ impl Plugin for MutatingWebhooks {
     }
     fn handles(&self, _: Operation) -> bool {
         true
+    }
+    fn admit(&self, a: &mut Attributes<'_>, notes: &mut Notes) -> Result<(), Status> {
+        super::warn_of_own_pods(&self.d, "MutatingWebhookConfiguration", a, notes);
+        Ok(())
     }
     fn as_async(&self, a: &Attributes<'_>) -> Option<&dyn AsyncPlugin> {
         let concerned = !is_exempt(a) && self.source.newest().iter().any(|c| c.may_concern(a));

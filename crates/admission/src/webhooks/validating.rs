@@ -61,6 +61,10 @@ impl Plugin for ValidatingWebhooks {
     fn handles(&self, _: Operation) -> bool {
         true
     }
+    fn validate(&self, a: &Attributes<'_>, notes: &mut Notes) -> Result<(), Status> {
+        super::warn_of_own_pods(&self.d, "ValidatingWebhookConfiguration", a, notes);
+        Ok(())
+    }
     fn as_async(&self, a: &Attributes<'_>) -> Option<&dyn AsyncPlugin> {
         let concerned = !is_exempt(a) && self.source.newest().iter().any(|c| c.may_concern(a));
         concerned.then_some(self as &dyn AsyncPlugin)

@@ -1,6 +1,8 @@
 //! Bootstrap: the objects a cluster has from its first moment, made along the request path under the server's own
 //! identity: namespaces, default roles and bindings, priority classes, the `kubernetes` service and its endpoints, and
 //! what extension servers need to know to trust this one.
+pub mod own;
+
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -17,6 +19,7 @@ use crate::aggregate::local;
 use crate::config::StartError;
 use crate::front::handle;
 use crate::front::identify::Identity;
+use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
 use crate::shared::Server;
 
@@ -232,6 +235,21 @@ impl SelfClient {
     /// # Errors
     /// The answer's `Status` when it is none of success.
     pub async fn call(&self, method: Method, uri: &str, body: &Value) -> Result<Value, Status> {
+        let bytes = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
+        let answer = self.send(method, uri, bytes).await?;
+        let ok = answer.status().is_success();
+        let bytes = http_body_util::BodyExt::collect(answer.into_body()).await.map_err(Status::internal)?.to_bytes();
+        if ok {
+            return serde_json::from_slice(&bytes).map_err(|e| Status::internal(e.to_string()));
+        }
+        Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| Status::internal("an answer that is no Status")))
+    }
+
+    /// Sends a request of JSON, and gives the answer whatever it is.
+    ///
+    /// # Errors
+    /// For what is no request.
+    pub async fn send(&self, method: Method, uri: &str, body: Bytes) -> Result<Answer, Status> {
         let request = http::Request::builder()
             .method(method)
             .uri(uri)
@@ -239,15 +257,8 @@ impl SelfClient {
             .header(header::USER_AGENT, "kube-apiserver/kelson")
             .body(());
         let (parts, ()) = request.map_err(|e| Status::internal(e.to_string()))?.into_parts();
-        let bytes = if body.is_null() { Bytes::new() } else { Bytes::from(body.to_string()) };
         let identity = Identity::Known(Arc::clone(&self.user));
-        let answer = handle::handle(&self.server, parts, RequestBody::Whole(bytes), identity).await;
-        let ok = answer.status().is_success();
-        let bytes = http_body_util::BodyExt::collect(answer.into_body()).await.map_err(Status::internal)?.to_bytes();
-        if ok {
-            return serde_json::from_slice(&bytes).map_err(|e| Status::internal(e.to_string()));
-        }
-        Err(serde_json::from_slice(&bytes).unwrap_or_else(|_| Status::internal("an answer that is no Status")))
+        Ok(handle::handle(&self.server, parts, RequestBody::Whole(body), identity).await)
     }
 
     /// Creates an object; one that is there already is fine.

@@ -24,7 +24,7 @@ use crate::shared::Server;
 /// Names a request in logs on both sides.
 pub const AUDIT_ID: HeaderName = HeaderName::from_static("audit-id");
 
-/// Audit annotations: the plugin that refused, and (of a dry run) those that changed the object.
+/// Audit annotations: the plugin that refused, and those that changed the object, with the fields that they changed.
 const REFUSED_BY: &str = "admission.kelson/refused-by";
 const CHANGED_BY: &str = "admission.kelson/changed-by";
 /// How long a slow request took (upstream's name and threshold).
@@ -267,8 +267,9 @@ fn annotations(notes: &Notes, level: Level) -> BTreeMap<String, String> {
     if let Some(plugin) = notes.refused_by {
         all.insert(REFUSED_BY.to_owned(), plugin.to_owned());
     }
-    if !notes.changed_by.is_empty() {
-        all.insert(CHANGED_BY.to_owned(), notes.changed_by.join(","));
+    if !notes.changes.is_empty() {
+        let changes: Vec<String> = notes.changes.iter().map(ToString::to_string).collect();
+        all.insert(CHANGED_BY.to_owned(), changes.join("; "));
     }
     all
 }

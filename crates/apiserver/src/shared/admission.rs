@@ -3,13 +3,13 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 use async_trait::async_trait;
-use kelson_admission::{AdmissionOptions, Chain, Dependencies, KindMapper, Metrics, QuotaCharges, Versions};
+use kelson_admission::{Chain, Dependencies, KindMapper, Metrics, NamespaceMaker, QuotaCharges, Versions};
 use kelson_auth::Objects;
 use kelson_codec::{Budget, Limits};
 use kelson_meta::{Gvk, Gvr, Status};
 use kelson_schema::ListType;
 use kelson_schema::shape::Shape;
-use kelson_webhook::ServiceResolver;
+use kelson_webhook::{OwnServer, ServiceResolver};
 use rand::Rng as _;
 use serde_json::Value;
 
@@ -185,6 +185,16 @@ fn endpoints(slice: &Value, port_name: &str) -> Vec<SocketAddr> {
     addresses.filter_map(|a| Some(SocketAddr::new(a.parse::<IpAddr>().ok()?, port?))).collect()
 }
 
+/// The ways back from admission to the server that it is a part of.
+pub struct Ways {
+    /// Charges of quotas.
+    pub charges: Arc<dyn QuotaCharges>,
+    /// Makes namespaces.
+    pub namespaces: Arc<dyn NamespaceMaker>,
+    /// The server, where it is a webhook's.
+    pub own: Arc<dyn OwnServer>,
+}
+
 /// Builds the admission chain.
 ///
 /// # Errors
@@ -195,13 +205,8 @@ pub fn chain(
     auth: &Auth,
     catalog: &Arc<Catalog>,
     metrics: Metrics,
-    quotas: Arc<dyn QuotaCharges>,
+    ways: Ways,
 ) -> Result<Chain, StartError> {
-    let options = AdmissionOptions {
-        enable: config.enable_admission.clone(),
-        disable: config.disable_admission.clone(),
-        ..AdmissionOptions::default()
-    };
     let kinds = Arc::new(Kinds(Arc::clone(catalog)));
     let dependencies = Dependencies {
         objects: Arc::clone(objects),
@@ -209,10 +214,12 @@ pub fn chain(
         kinds: Arc::clone(&kinds) as Arc<dyn KindMapper>,
         versions: kinds,
         services: Arc::new(Endpoints(Arc::clone(objects))),
-        quotas,
+        quotas: ways.charges,
+        namespaces: ways.namespaces,
+        own: ways.own,
         metrics: Arc::new(metrics),
     };
-    kelson_admission::build(&options, &dependencies).map_err(|e| StartError::Config(e.to_string()))
+    kelson_admission::build(&config.admission, &dependencies).map_err(|e| StartError::Config(e.to_string()))
 }
 
 #[cfg(test)]

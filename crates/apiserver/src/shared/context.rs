@@ -158,7 +158,14 @@ impl RequestContext {
     pub fn strategy_cx(&self) -> kelson_resources::Context<'_> {
         kelson_resources::Context { now: self.server.clock.now(), user: Some(self.strategy_user()) }
     }
-    /// The same request under another `RequestInfo`, for work done on its behalf (eviction deletes a pod).
+    /// Takes over what work done on its behalf has to say: its warnings, and its notes for the audit log.
+    pub fn absorb(&self, other: &Self) {
+        std::mem::take(&mut *other.warnings.lock()).into_iter().for_each(|w| self.warn(w));
+        let notes = std::mem::take(&mut *other.notes.lock());
+        self.notes.lock().absorb(notes);
+    }
+    /// The same request under another `RequestInfo`, for work done on its behalf (eviction deletes a pod); see
+    /// [`RequestContext::absorb`].
     pub fn derive(&self, info: RequestInfo) -> Self {
         Self {
             server: Arc::clone(&self.server),

@@ -7,6 +7,10 @@ use serde_json::{Value, json};
 use crate::catalog::Served;
 use crate::shared::context::RequestContext;
 
+/// The parameter with which a dry run (`dryRun=All`) asks what admission did; the answer comes as warnings
+/// (`docs/admission.md`).
+const EXPLAIN: &str = "explainAdmission";
+
 /// What a write shows to admission, apart from the object itself.
 pub struct Admission<'a> {
     pub cx: &'a RequestContext,
@@ -40,12 +44,20 @@ impl Admission<'_> {
             old_object: old,
             user: &self.cx.user,
             dry_run: self.dry_run,
+            explained: self.explained() || self.cx.server.config.audit.is_some(),
             options,
             rounds: Default::default(),
         }
     }
+    /// Whether the client of a dry run wants to be told what admission did.
+    fn explained(&self) -> bool {
+        self.dry_run && self.cx.query.get(EXPLAIN).is_some_and(|v| matches!(v, "" | "true" | "1"))
+    }
     fn done(&self, mut notes: Notes) {
         std::mem::take(&mut notes.warnings).into_iter().for_each(|w| self.cx.warn(w));
+        if self.explained() {
+            notes.explanations().for_each(|told| self.cx.warn(format!("admission: {told}")));
+        }
         if let Some(plugin) = notes.refused_by {
             tracing::debug!(plugin, resource = %self.served.gr.resource, name = self.name, "admission refused a request");
         }

@@ -32,7 +32,7 @@ impl Api {
     async fn built(store: Store, change: impl FnOnce(&mut Config)) -> Self {
         let mut config = Config::new(store.clone());
         // Pods in these tests need no service accounts.
-        config.disable_admission = vec!["ServiceAccount".into()];
+        config.admission.disable = vec!["ServiceAccount".into()];
         change(&mut config);
         let running = ApiServer::start(config).await.expect("starts");
         Self { running, store }

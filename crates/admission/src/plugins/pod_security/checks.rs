@@ -1,45 +1,45 @@
-//! The Pod Security Standards of 1.36: each check looks at a pod's metadata and spec and says what is wrong, in upstream's
-//! words (`pod-security-admission/policy`). Names of older versions of a check are not kept: the newest rules apply.
+//! The checks of the Pod Security Standards: each looks at a pod's metadata and spec and says what is wrong, in upstream's
+//! words (`pod-security-admission/policy`). Which of them count in which version is `rules`' to say.
 use std::collections::BTreeSet;
 
+use kelson_meta::tree::path::{at, list, strings, text};
 use serde_json::Value;
 
 use crate::containers::containers;
-use kelson_meta::tree::path::{at, list, strings, text};
 
-/// A level of the standards.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
-    /// Everything is allowed.
-    Privileged,
-    /// Known privilege escalations are prevented.
-    Baseline,
-    /// What hardened pods need and no more.
-    Restricted,
+/// What a check looks at.
+#[derive(Clone, Copy)]
+pub(super) struct Pod<'a> {
+    pub metadata: &'a Value,
+    pub spec: &'a Value,
 }
 
-impl Level {
-    /// From a label's value.
-    pub fn parse(s: &str) -> Option<Self> {
-        match s {
-            "privileged" => Some(Self::Privileged),
-            "baseline" => Some(Self::Baseline),
-            "restricted" => Some(Self::Restricted),
-            _ => None,
-        }
+impl Pod<'_> {
+    pub fn is_windows(&self) -> bool {
+        text(self.spec, &["os", "name"]) == "windows"
     }
-    /// The label's value.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Privileged => "privileged",
-            Self::Baseline => "baseline",
-            Self::Restricted => "restricted",
-        }
+    /// Users of the pod's own make some checks needless, as the reference has it. That is sound because the kubelet either
+    /// gives such a pod a user namespace or refuses it; it never runs with the node's users.
+    pub fn has_own_users(&self) -> bool {
+        at(self.spec, &["hostUsers"]) == false
     }
 }
 
-/// A broken rule: reason and detail.
-type Fault = Option<(String, String)>;
+/// A broken rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    /// Which rule, the same for all pods that break it.
+    pub reason: String,
+    /// Who breaks it and how.
+    pub detail: String,
+}
+
+/// What a check finds.
+type Found = Option<Fault>;
+
+fn fault(reason: &str, detail: String) -> Fault {
+    Fault { reason: reason.to_owned(), detail }
+}
 
 const CAPABILITIES: [&str; 13] = [
     "AUDIT_WRITE",
@@ -56,21 +56,24 @@ const CAPABILITIES: [&str; 13] = [
     "SETUID",
     "SYS_CHROOT",
 ];
-const SYSCTLS: [&str; 12] = [
-    "kernel.shm_rmid_forced",
-    "net.ipv4.ip_local_port_range",
-    "net.ipv4.tcp_syncookies",
-    "net.ipv4.ping_group_range",
-    "net.ipv4.ip_unprivileged_port_start",
-    "net.ipv4.ip_local_reserved_ports",
-    "net.ipv4.tcp_keepalive_time",
-    "net.ipv4.tcp_fin_timeout",
-    "net.ipv4.tcp_keepalive_intvl",
-    "net.ipv4.tcp_keepalive_probes",
-    "net.ipv4.tcp_rmem",
-    "net.ipv4.tcp_wmem",
+/// Each with the first minor version that allows it.
+const SYSCTLS: [(&str, u32); 12] = [
+    ("kernel.shm_rmid_forced", 0),
+    ("net.ipv4.ip_local_port_range", 0),
+    ("net.ipv4.tcp_syncookies", 0),
+    ("net.ipv4.ping_group_range", 0),
+    ("net.ipv4.ip_unprivileged_port_start", 0),
+    ("net.ipv4.ip_local_reserved_ports", 27),
+    ("net.ipv4.tcp_keepalive_time", 29),
+    ("net.ipv4.tcp_fin_timeout", 29),
+    ("net.ipv4.tcp_keepalive_intvl", 29),
+    ("net.ipv4.tcp_keepalive_probes", 29),
+    ("net.ipv4.tcp_rmem", 32),
+    ("net.ipv4.tcp_wmem", 32),
 ];
-const SELINUX_TYPES: [&str; 5] = ["", "container_t", "container_init_t", "container_kvm_t", "container_engine_t"];
+/// The same for types of SELinux.
+const SELINUX_TYPES: [(&str, u32); 5] =
+    [("", 0), ("container_t", 0), ("container_init_t", 0), ("container_kvm_t", 0), ("container_engine_t", 31)];
 const VOLUMES: [&str; 9] = [
     "configMap",
     "csi",
@@ -82,57 +85,6 @@ const VOLUMES: [&str; 9] = [
     "projected",
     "secret",
 ];
-
-/// Everything a pod does against `level`, as `reason (detail)`; empty when it keeps to it.
-pub fn faults(level: Level, metadata: &Value, spec: &Value) -> Vec<String> {
-    let windows = text(spec, &["os", "name"]) == "windows";
-    // As the reference: users of the pod's own make some checks needless. That is sound because the kubelet either gives
-    // such a pod a user namespace or refuses it; it never runs with the node's users.
-    let own_users = at(spec, &["hostUsers"]) == false;
-    let found: Vec<Fault> = match level {
-        Level::Privileged => vec![],
-        Level::Baseline => {
-            let mut all = shared(metadata, spec, own_users);
-            // In the order of the checks' identifiers.
-            all.insert(1, capabilities_baseline(spec));
-            all.insert(3, host_path(spec));
-            all.insert(9, seccomp(spec, false));
-            all
-        }
-        Level::Restricted => {
-            let mut all = shared(metadata, spec, own_users);
-            if !windows {
-                all.push(escalation(spec));
-                all.push(capabilities_restricted(spec));
-            }
-            all.push(restricted_volumes(spec));
-            if !own_users {
-                all.push(non_root(spec));
-                all.push(root_user(spec));
-            }
-            if !windows {
-                all.push(seccomp(spec, true));
-            }
-            all
-        }
-    };
-    found.into_iter().flatten().map(|(reason, detail)| format!("{reason} ({detail})")).collect()
-}
-
-/// Baseline checks that no restricted check replaces.
-fn shared(metadata: &Value, spec: &Value, own_users: bool) -> Vec<Fault> {
-    vec![
-        app_armor(metadata, spec),
-        host_namespaces(spec),
-        host_ports(spec),
-        host_probes(spec),
-        privileged(spec),
-        if own_users { None } else { proc_mount(spec) },
-        selinux(spec),
-        sysctls(spec),
-        host_process(spec),
-    ]
-}
 
 fn plural(n: usize, one: &'static str, many: &'static str) -> &'static str {
     if n == 1 { one } else { many }
@@ -175,7 +127,8 @@ fn explicit(spec: &Value, mut bad: impl FnMut(&Value) -> bool) -> Vec<String> {
     setters(pod, &list)
 }
 
-fn app_armor(metadata: &Value, spec: &Value) -> Fault {
+pub(super) fn app_armor(pod: Pod<'_>, _: u32) -> Found {
+    let Pod { metadata, spec } = pod;
     let mut values = BTreeSet::new();
     let mut who = explicit(spec, |of| {
         let kind = text(security(of, &["appArmorProfile"]), &["type"]);
@@ -197,10 +150,11 @@ fn app_armor(metadata: &Value, spec: &Value) -> Fault {
     }
     let reason = plural(values.len(), "forbidden AppArmor profile", "forbidden AppArmor profiles");
     let detail = format!("{} must not set AppArmor profile type to {}", who.join(" and "), quote(&values));
-    (!who.is_empty()).then(|| (reason.to_owned(), detail))
+    (!who.is_empty()).then(|| fault(reason, detail))
 }
 
-fn capabilities_baseline(spec: &Value) -> Fault {
+pub(super) fn capabilities_baseline(pod: Pod<'_>, _: u32) -> Found {
+    let spec = pod.spec;
     let mut added = BTreeSet::new();
     let bad = which(spec, |c| {
         let mut any = false;
@@ -213,10 +167,14 @@ fn capabilities_baseline(spec: &Value) -> Fault {
         any
     });
     let detail = format!("{} must not include {} in securityContext.capabilities.add", named(&bad), quote(&added));
-    (!bad.is_empty()).then(|| ("non-default capabilities".to_owned(), detail))
+    (!bad.is_empty()).then(|| fault("non-default capabilities", detail))
 }
 
-fn capabilities_restricted(spec: &Value) -> Fault {
+pub(super) fn capabilities_restricted(pod: Pod<'_>, minor: u32) -> Found {
+    let spec = pod.spec;
+    if minor >= 25 && pod.is_windows() {
+        return None;
+    }
     let keeps = which(spec, |c| !list(c, &["securityContext", "capabilities", "drop"]).iter().any(|d| d == "ALL"));
     let mut added = BTreeSet::new();
     let adds = which(spec, |c| {
@@ -237,29 +195,32 @@ fn capabilities_restricted(spec: &Value) -> Fault {
         let added = quote(&added);
         details.push(format!("{} must not include {added} in securityContext.capabilities.add", named(&adds)));
     }
-    (!details.is_empty()).then(|| ("unrestricted capabilities".to_owned(), details.join("; ")))
+    (!details.is_empty()).then(|| fault("unrestricted capabilities", details.join("; ")))
 }
 
-fn host_namespaces(spec: &Value) -> Fault {
+pub(super) fn host_namespaces(pod: Pod<'_>, _: u32) -> Found {
+    let spec = pod.spec;
     let set: Vec<String> = ["hostNetwork", "hostPID", "hostIPC"]
         .into_iter()
         .filter(|f| at(spec, &[f]) == true)
         .map(|f| format!("{f}=true"))
         .collect();
-    (!set.is_empty()).then(|| ("host namespaces".to_owned(), set.join(", ")))
+    (!set.is_empty()).then(|| fault("host namespaces", set.join(", ")))
 }
 
-fn host_path(spec: &Value) -> Fault {
+pub(super) fn host_path(pod: Pod<'_>, _: u32) -> Found {
+    let spec = pod.spec;
     let volumes: Vec<&str> = list(spec, &["volumes"])
         .iter()
         .filter(|v| !at(v, &["hostPath"]).is_null())
         .map(|v| text(v, &["name"]))
         .collect();
     let detail = format!("{} {}", plural(volumes.len(), "volume", "volumes"), quote(&volumes));
-    (!volumes.is_empty()).then(|| ("hostPath volumes".to_owned(), detail))
+    (!volumes.is_empty()).then(|| fault("hostPath volumes", detail))
 }
 
-fn host_ports(spec: &Value) -> Fault {
+pub(super) fn host_ports(pod: Pod<'_>, _: u32) -> Found {
+    let spec = pod.spec;
     let mut ports = BTreeSet::new();
     let bad = which(spec, |c| {
         let used: Vec<i64> =
@@ -269,10 +230,11 @@ fn host_ports(spec: &Value) -> Fault {
     });
     let (uses, what) = (plural(bad.len(), "uses", "use"), plural(ports.len(), "hostPort", "hostPorts"));
     let ports: Vec<String> = ports.into_iter().collect();
-    (!bad.is_empty()).then(|| ("hostPort".to_owned(), format!("{} {uses} {what} {}", named(&bad), ports.join(", "))))
+    (!bad.is_empty()).then(|| fault("hostPort", format!("{} {uses} {what} {}", named(&bad), ports.join(", "))))
 }
 
-fn host_probes(spec: &Value) -> Fault {
+pub(super) fn host_probes(pod: Pod<'_>, _: u32) -> Found {
+    let spec = pod.spec;
     let mut hosts = BTreeSet::new();
     let bad = which(spec, |c| {
         let handlers = [
@@ -297,16 +259,18 @@ fn host_probes(spec: &Value) -> Fault {
     let uses = plural(bad.len(), "uses", "use");
     let what = plural(hosts.len(), "probe or lifecycle host", "probe or lifecycle hosts");
     let hosts = quote(&hosts);
-    (!bad.is_empty()).then(|| ("probe or lifecycle host".to_owned(), format!("{} {uses} {what} {hosts}", named(&bad))))
+    (!bad.is_empty()).then(|| fault("probe or lifecycle host", format!("{} {uses} {what} {hosts}", named(&bad))))
 }
 
-fn privileged(spec: &Value) -> Fault {
+pub(super) fn privileged(pod: Pod<'_>, _: u32) -> Found {
+    let spec = pod.spec;
     let bad = which(spec, |c| security(c, &["privileged"]) == true);
     let detail = format!("{} must not set securityContext.privileged=true", named(&bad));
-    (!bad.is_empty()).then(|| ("privileged".to_owned(), detail))
+    (!bad.is_empty()).then(|| fault("privileged", detail))
 }
 
-fn proc_mount(spec: &Value) -> Fault {
+pub(super) fn proc_mount(pod: Pod<'_>, _: u32) -> Found {
+    let spec = pod.spec;
     let mut values = BTreeSet::new();
     let bad = which(spec, |c| {
         let mount = text(c, &["securityContext", "procMount"]);
@@ -317,15 +281,21 @@ fn proc_mount(spec: &Value) -> Fault {
         wrong
     });
     let detail = format!("{} must not set securityContext.procMount to {}", named(&bad), quote(&values));
-    (!bad.is_empty()).then(|| ("procMount".to_owned(), detail))
+    (!bad.is_empty()).then(|| fault("procMount", detail))
 }
 
-fn selinux(spec: &Value) -> Fault {
+/// As [`proc_mount`], but for pods with users of their own.
+pub(super) fn proc_mount_baseline(pod: Pod<'_>, minor: u32) -> Found {
+    if minor >= 35 && pod.has_own_users() { None } else { proc_mount(pod, minor) }
+}
+
+pub(super) fn selinux(pod: Pod<'_>, minor: u32) -> Found {
+    let spec = pod.spec;
     let (mut types, mut user, mut role) = (BTreeSet::new(), false, false);
     let who = explicit(spec, |of| {
         let options = security(of, &["seLinuxOptions"]);
         let kind = text(options, &["type"]);
-        let mut bad = !SELINUX_TYPES.contains(&kind);
+        let mut bad = !SELINUX_TYPES.iter().any(|(allowed, since)| *allowed == kind && *since <= minor);
         if bad {
             types.insert(kind.to_owned());
         }
@@ -347,31 +317,38 @@ fn selinux(spec: &Value) -> Fault {
         }
     }
     let detail = format!("{} set forbidden securityContext.seLinuxOptions: {}", who.join(" and "), data.join("; "));
-    (!who.is_empty()).then(|| ("seLinuxOptions".to_owned(), detail))
+    (!who.is_empty()).then(|| fault("seLinuxOptions", detail))
 }
 
-fn sysctls(spec: &Value) -> Fault {
+pub(super) fn sysctls(pod: Pod<'_>, minor: u32) -> Found {
+    let spec = pod.spec;
     let bad: Vec<&str> = list(spec, &["securityContext", "sysctls"])
         .iter()
         .map(|s| text(s, &["name"]))
-        .filter(|n| !SYSCTLS.contains(n))
+        .filter(|name| !SYSCTLS.iter().any(|(allowed, since)| allowed == name && *since <= minor))
         .collect();
-    (!bad.is_empty()).then(|| ("forbidden sysctls".to_owned(), bad.join(", ")))
+    (!bad.is_empty()).then(|| fault("forbidden sysctls", bad.join(", ")))
 }
 
-fn host_process(spec: &Value) -> Fault {
+pub(super) fn host_process(pod: Pod<'_>, _: u32) -> Found {
+    let spec = pod.spec;
     let who = explicit(spec, |of| security(of, &["windowsOptions", "hostProcess"]) == true);
     let detail = format!("{} must not set securityContext.windowsOptions.hostProcess=true", who.join(" and "));
-    (!who.is_empty()).then(|| ("hostProcess".to_owned(), detail))
+    (!who.is_empty()).then(|| fault("hostProcess", detail))
 }
 
-fn escalation(spec: &Value) -> Fault {
+pub(super) fn escalation(pod: Pod<'_>, minor: u32) -> Found {
+    let spec = pod.spec;
+    if minor >= 25 && pod.is_windows() {
+        return None;
+    }
     let bad = which(spec, |c| security(c, &["allowPrivilegeEscalation"]) != false);
     let detail = format!("{} must set securityContext.allowPrivilegeEscalation=false", named(&bad));
-    (!bad.is_empty()).then(|| ("allowPrivilegeEscalation != false".to_owned(), detail))
+    (!bad.is_empty()).then(|| fault("allowPrivilegeEscalation != false", detail))
 }
 
-fn restricted_volumes(spec: &Value) -> Fault {
+pub(super) fn restricted_volumes(pod: Pod<'_>, _: u32) -> Found {
+    let spec = pod.spec;
     let (mut bad, mut kinds) = (Vec::new(), BTreeSet::new());
     for volume in list(spec, &["volumes"]) {
         let kind = volume.as_object().into_iter().flatten().find(|(k, v)| *k != "name" && !v.is_null());
@@ -384,30 +361,38 @@ fn restricted_volumes(spec: &Value) -> Fault {
     let (volume, uses) = (plural(bad.len(), "volume", "volumes"), plural(bad.len(), "uses", "use"));
     let what = plural(kinds.len(), "restricted volume type", "restricted volume types");
     let detail = format!("{volume} {} {uses} {what} {}", quote(&bad), quote(&kinds));
-    (!bad.is_empty()).then(|| ("restricted volume types".to_owned(), detail))
+    (!bad.is_empty()).then(|| fault("restricted volume types", detail))
 }
 
-fn non_root(spec: &Value) -> Fault {
+pub(super) fn non_root(pod: Pod<'_>, minor: u32) -> Found {
+    let spec = pod.spec;
+    if minor >= 35 && pod.has_own_users() {
+        return None;
+    }
     const REASON: &str = "runAsNonRoot != true";
     let who = explicit(spec, |of| security(of, &["runAsNonRoot"]) == false);
     if !who.is_empty() {
         let detail = format!("{} must not set securityContext.runAsNonRoot=false", who.join(" and "));
-        return Some((REASON.to_owned(), detail));
+        return Some(fault(REASON, detail));
     }
     if security(spec, &["runAsNonRoot"]) == true {
         return None;
     }
     let bad = which(spec, |c| security(c, &["runAsNonRoot"]).is_null());
     let detail = format!("pod or {} must set securityContext.runAsNonRoot=true", named(&bad));
-    (!bad.is_empty()).then(|| (REASON.to_owned(), detail))
+    (!bad.is_empty()).then(|| fault(REASON, detail))
 }
 
-fn root_user(spec: &Value) -> Fault {
+pub(super) fn root_user(pod: Pod<'_>, minor: u32) -> Found {
+    let spec = pod.spec;
+    if minor >= 35 && pod.has_own_users() {
+        return None;
+    }
     let who = explicit(spec, |of| security(of, &["runAsUser"]) == 0);
-    (!who.is_empty()).then(|| ("runAsUser=0".to_owned(), format!("{} must not set runAsUser=0", who.join(" and "))))
+    (!who.is_empty()).then(|| fault("runAsUser=0", format!("{} must not set runAsUser=0", who.join(" and "))))
 }
 
-fn seccomp(spec: &Value, required: bool) -> Fault {
+fn seccomp(spec: &Value, required: bool) -> Found {
     const REASON: &str = "seccompProfile";
     let valid =
         |of: &Value| matches!(text(of, &["securityContext", "seccompProfile", "type"]), "RuntimeDefault" | "Localhost");
@@ -423,7 +408,7 @@ fn seccomp(spec: &Value, required: bool) -> Fault {
     if !who.is_empty() {
         let values = quote(&values);
         let detail = format!("{} must not set securityContext.seccompProfile.type to {values}", who.join(" and "));
-        return Some((REASON.to_owned(), detail));
+        return Some(fault(REASON, detail));
     }
     if !required || valid(spec) {
         return None;
@@ -433,102 +418,31 @@ fn seccomp(spec: &Value, required: bool) -> Fault {
         "pod or {} must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\"",
         named(&bad)
     );
-    (!bad.is_empty()).then(|| (REASON.to_owned(), detail))
+    (!bad.is_empty()).then(|| fault(REASON, detail))
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
+/// Profiles were annotations before version 1.19.
+fn seccomp_annotations(pod: Pod<'_>) -> Found {
+    const OF_POD: &str = "seccomp.security.alpha.kubernetes.io/pod";
+    const OF_CONTAINER: &str = "container.seccomp.security.alpha.kubernetes.io/";
+    let valid = |v: &str| matches!(v, "runtime/default" | "docker/default") || v.starts_with("localhost/");
+    let of_containers = containers(pod.spec).map(|(_, _, c)| format!("{OF_CONTAINER}{}", text(c, &["name"])));
+    let bad: BTreeSet<String> = std::iter::once(OF_POD.to_owned())
+        .chain(of_containers)
+        .filter_map(|key| {
+            let value = at(pod.metadata, &["annotations", &key]).as_str()?;
+            (!valid(value)).then(|| format!("{key}={value:?}"))
+        })
+        .collect();
+    let listed = bad.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let detail = format!("forbidden {} {listed}", plural(bad.len(), "annotation", "annotations"));
+    (!bad.is_empty()).then(|| fault("seccompProfile", detail))
+}
 
-    fn check(level: Level, spec: Value) -> Vec<String> {
-        faults(level, &json!({}), &spec)
-    }
+pub(super) fn seccomp_baseline(pod: Pod<'_>, minor: u32) -> Found {
+    if minor < 19 { seccomp_annotations(pod) } else { seccomp(pod.spec, false) }
+}
 
-    #[test]
-    fn a_plain_pod() {
-        let plain = json!({"containers": [{"name": "c"}]});
-        assert_eq!(check(Level::Privileged, json!({"hostNetwork": true})), [""; 0]);
-        assert_eq!(check(Level::Baseline, plain.clone()), [""; 0]);
-        assert_eq!(
-            check(Level::Restricted, plain),
-            [
-                "allowPrivilegeEscalation != false (container \"c\" must set securityContext.allowPrivilegeEscalation=false)",
-                "unrestricted capabilities (container \"c\" must set securityContext.capabilities.drop=[\"ALL\"])",
-                "runAsNonRoot != true (pod or container \"c\" must set securityContext.runAsNonRoot=true)",
-                "seccompProfile (pod or container \"c\" must set securityContext.seccompProfile.type to \"RuntimeDefault\" or \"Localhost\")",
-            ]
-        );
-        let hardened = json!({"securityContext": {"runAsNonRoot": true, "seccompProfile": {"type": "RuntimeDefault"}},
-            "containers": [{"name": "c", "securityContext": {"allowPrivilegeEscalation": false, "capabilities": {"drop": ["ALL"]}}}],
-            "volumes": [{"name": "v", "emptyDir": {}}]});
-        assert_eq!(check(Level::Restricted, hardened), [""; 0]);
-    }
-
-    #[test]
-    fn each_check() {
-        let one = |c: Value| {
-            let mut c = c;
-            c["name"] = json!("c");
-            json!({"containers": [{"name": "ok"}], "ephemeralContainers": [c]})
-        };
-        let sc = |v: Value| one(json!({"securityContext": v}));
-        for (spec, want) in [
-            (json!({"hostPID": true, "hostNetwork": true}), "host namespaces (hostNetwork=true, hostPID=true)"),
-            (
-                sc(json!({"privileged": true})),
-                "privileged (container \"c\" must not set securityContext.privileged=true)",
-            ),
-            (
-                sc(json!({"capabilities": {"add": ["NET_ADMIN", "KILL"]}})),
-                "non-default capabilities (container \"c\" must not include \"NET_ADMIN\" in securityContext.capabilities.add)",
-            ),
-            (
-                json!({"volumes": [{"name": "a", "hostPath": {}}, {"name": "b", "hostPath": {}}]}),
-                "hostPath volumes (volumes \"a\", \"b\")",
-            ),
-            (one(json!({"ports": [{"hostPort": 80}, {"hostPort": 0}]})), "hostPort (container \"c\" uses hostPort 80)"),
-            (
-                one(json!({"livenessProbe": {"httpGet": {"host": "x"}}})),
-                "probe or lifecycle host (container \"c\" uses probe or lifecycle host \"x\")",
-            ),
-            (
-                sc(json!({"procMount": "Unmasked"})),
-                "procMount (container \"c\" must not set securityContext.procMount to \"Unmasked\")",
-            ),
-            (
-                sc(json!({"seLinuxOptions": {"type": "x", "user": "u"}})),
-                "seLinuxOptions (container \"c\" set forbidden securityContext.seLinuxOptions: type \"x\"; user may not be set)",
-            ),
-            (json!({"securityContext": {"sysctls": [{"name": "a.b"}]}}), "forbidden sysctls (a.b)"),
-            (
-                json!({"securityContext": {"seccompProfile": {"type": "Unconfined"}}}),
-                "seccompProfile (pod must not set securityContext.seccompProfile.type to \"Unconfined\")",
-            ),
-            (
-                json!({"securityContext": {"appArmorProfile": {"type": "Unconfined"}}}),
-                "forbidden AppArmor profile (pod must not set AppArmor profile type to \"Unconfined\")",
-            ),
-            (
-                json!({"securityContext": {"windowsOptions": {"hostProcess": true}}}),
-                "hostProcess (pod must not set securityContext.windowsOptions.hostProcess=true)",
-            ),
-        ] {
-            assert_eq!(check(Level::Baseline, spec), [want]);
-        }
-        let restricted = check(
-            Level::Restricted,
-            json!({"securityContext": {"runAsUser": 0, "runAsNonRoot": false},
-            "volumes": [{"name": "h", "hostPath": {}}]}),
-        );
-        assert_eq!(
-            restricted,
-            [
-                "restricted volume types (volume \"h\" uses restricted volume type \"hostPath\")",
-                "runAsNonRoot != true (pod must not set securityContext.runAsNonRoot=false)",
-                "runAsUser=0 (pod must not set runAsUser=0)",
-            ]
-        );
-        assert_eq!(check(Level::Restricted, json!({"hostUsers": false, "securityContext": {"runAsUser": 0}})), [""; 0]);
-    }
+pub(super) fn seccomp_restricted(pod: Pod<'_>, minor: u32) -> Found {
+    if minor >= 25 && pod.is_windows() { None } else { seccomp(pod.spec, true) }
 }

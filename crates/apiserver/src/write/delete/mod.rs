@@ -265,7 +265,10 @@ pub async fn collection(cx: &RequestContext, served: &Served, body: RequestBody)
         let mut info = cx.info.clone();
         key.namespace.as_ref().clone_into(&mut info.namespace);
         key.name.as_ref().clone_into(&mut info.name);
-        match run(&cx.derive(info), served, &key.name, &options, Admitted::Ask).await {
+        let of_one = cx.derive(info);
+        let outcome = run(&of_one, served, &key.name, &options, Admitted::Ask).await;
+        cx.absorb(&of_one);
+        match outcome {
             Ok(Outcome::Marked(object) | Outcome::Gone(object)) => {
                 items.push(object.into_tree());
             }

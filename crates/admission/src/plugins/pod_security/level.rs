@@ -1,0 +1,271 @@
+//! Levels and versions of the Pod Security Standards, and what a namespace's labels demand of pods
+//! (`pod-security-admission/api`).
+use kelson_meta::tree::path::{at, text};
+use kelson_meta::{FieldErrors, FieldPath};
+use serde_json::Value;
+
+/// What all labels of the standards begin with, and annotations of audit events as well.
+pub(super) const PREFIX: &str = "pod-security.kubernetes.io/";
+
+/// A level of the standards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Level {
+    /// No restriction.
+    Privileged,
+    /// Known privilege escalations are prevented.
+    Baseline,
+    /// Hardened.
+    Restricted,
+}
+
+impl Level {
+    /// From a label's value.
+    pub fn parse(s: &str) -> Option<Self> {
+        match s {
+            "privileged" => Some(Self::Privileged),
+            "baseline" => Some(Self::Baseline),
+            "restricted" => Some(Self::Restricted),
+            _ => None,
+        }
+    }
+    /// The label's value.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Privileged => "privileged",
+            Self::Baseline => "baseline",
+            Self::Restricted => "restricted",
+        }
+    }
+}
+
+/// The version of Kubernetes 1.x whose checks count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Version {
+    /// Of the minor version.
+    Minor(u32),
+    /// Of the newest that this server knows.
+    Latest,
+}
+
+impl Version {
+    /// From a label's value: `latest` or `v1.x`.
+    pub fn parse(s: &str) -> Option<Self> {
+        if s == "latest" {
+            return Some(Self::Latest);
+        }
+        let minor = s.strip_prefix("v1.")?;
+        let plain = minor == "0" || !minor.starts_with('0');
+        let digits = !minor.is_empty() && minor.bytes().all(|b| b.is_ascii_digit());
+        minor.parse().ok().filter(|_| plain && digits).map(Self::Minor)
+    }
+}
+
+impl std::fmt::Display for Version {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Minor(minor) => write!(f, "v1.{minor}"),
+            Self::Latest => f.write_str("latest"),
+        }
+    }
+}
+
+/// What one mode demands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// How strict.
+    pub level: Level,
+    /// By the checks of which version.
+    pub version: Version,
+}
+
+impl std::fmt::Display for Demand {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}", self.level.as_str(), self.version)
+    }
+}
+
+impl Demand {
+    /// Nothing.
+    pub const NONE: Self = Self { level: Level::Privileged, version: Version::Latest };
+
+    /// Level and version as metrics have them, where versions are a bounded set.
+    pub fn labels(&self) -> (&'static str, String) {
+        let own: u32 = kelson_meta::version::MINOR.parse().unwrap_or(u32::MAX);
+        let version = match self.version {
+            // Nothing is demanded, in whichever version.
+            _ if self.level == Level::Privileged => "latest".to_owned(),
+            Version::Minor(minor) if minor > own => "future".to_owned(),
+            version => version.to_string(),
+        };
+        (self.level.as_str(), version)
+    }
+
+    fn same_as(&self, other: &Self) -> bool {
+        self == other || (self.level == Level::Privileged && other.level == Level::Privileged)
+    }
+}
+
+/// What all modes demand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Policy {
+    /// Pods that break it are refused.
+    pub enforce: Demand,
+    /// They are noted in the audit log.
+    pub audit: Demand,
+    /// Their makers are warned.
+    pub warn: Demand,
+}
+
+const LEVEL: &str = "must be one of privileged, baseline, restricted";
+const VERSION: &str = "must be \"latest\" or \"v1.x\"";
+
+impl Policy {
+    /// From the `defaults` of a `PodSecurityConfiguration`.
+    pub fn of_defaults(defaults: &Value, faults: &mut FieldErrors) -> Self {
+        let path = FieldPath::new("defaults");
+        let mut demand = |mode: &str| {
+            let mut demand = Demand::NONE;
+            match (text(defaults, &[mode]), Level::parse(text(defaults, &[mode]))) {
+                ("", _) => {}
+                (_, Some(level)) => demand.level = level,
+                (given, None) => faults.invalid(&path.child(mode), given, LEVEL),
+            }
+            let key = format!("{mode}-version");
+            match (text(defaults, &[&key]), Version::parse(text(defaults, &[&key]))) {
+                ("", _) => {}
+                (_, Some(version)) => demand.version = version,
+                (given, None) => faults.invalid(&path.child(&key), given, VERSION),
+            }
+            demand
+        };
+        Self { enforce: demand("enforce"), audit: demand("audit"), warn: demand("warn") }
+    }
+
+    /// What a namespace's labels demand, over the defaults. A label that nobody can read enforces the most, by the newest
+    /// version, and neither audits nor warns.
+    pub fn of_namespace(namespace: &Value, defaults: &Self, faults: &mut FieldErrors) -> Self {
+        let labels = at(namespace, &["metadata", "labels"]);
+        let path = FieldPath::new("metadata").child("labels");
+        let mut policy = *defaults;
+        let mut readable = [false; 3];
+        let modes = [
+            ("enforce", &mut policy.enforce, Level::Restricted),
+            ("audit", &mut policy.audit, Level::Privileged),
+            ("warn", &mut policy.warn, Level::Privileged),
+        ];
+        for (readable, (mode, demand, unreadable)) in readable.iter_mut().zip(modes) {
+            let key = format!("{PREFIX}{mode}");
+            if let Some(value) = labels.get(&key).and_then(Value::as_str) {
+                let level = Level::parse(value);
+                *readable = level.is_some();
+                demand.level = level.unwrap_or(unreadable);
+                if level.is_none() {
+                    faults.invalid(&path.key(&key), value, LEVEL);
+                }
+            }
+            let key = format!("{key}-version");
+            if let Some(value) = labels.get(&key).and_then(Value::as_str) {
+                let version = Version::parse(value);
+                demand.version = version.unwrap_or(Version::Latest);
+                if version.is_none() {
+                    faults.invalid(&path.key(&key), value, VERSION);
+                }
+            }
+        }
+        // Whoever enforces more than is warned of by default is warned of that.
+        let [enforces, ..] = readable;
+        if labels.get(format!("{PREFIX}warn")).is_none() && enforces && policy.enforce.level > policy.warn.level {
+            policy.warn.level = policy.enforce.level;
+            if labels.get(format!("{PREFIX}warn-version")).is_none() {
+                policy.warn.version = policy.enforce.version;
+            }
+        }
+        policy
+    }
+
+    /// Whether nothing is demanded in any mode.
+    pub fn is_privileged(&self) -> bool {
+        [self.enforce, self.audit, self.warn].iter().all(|d| d.level == Level::Privileged)
+    }
+
+    /// Whether both demand the same.
+    pub fn same_as(&self, other: &Self) -> bool {
+        self.enforce.same_as(&other.enforce) && self.audit.same_as(&other.audit) && self.warn.same_as(&other.warn)
+    }
+
+    /// The modes that labels set and that demand something, as messages list them.
+    pub fn words(&self, namespace: &Value) -> String {
+        let labels = at(namespace, &["metadata", "labels"]);
+        let set = |mode: &str| {
+            labels.get(format!("{PREFIX}{mode}")).is_some() || labels.get(format!("{PREFIX}{mode}-version")).is_some()
+        };
+        [("enforce", self.enforce), ("audit", self.audit), ("warn", self.warn)]
+            .into_iter()
+            .filter(|(mode, demand)| demand.level != Level::Privileged && set(mode))
+            .map(|(mode, demand)| format!("{mode}={demand}"))
+            .collect::<Vec<_>>()
+            .join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn versions() {
+        for (text, version) in [
+            ("latest", Some(Version::Latest)),
+            ("v1.0", Some(Version::Minor(0))),
+            ("v1.25", Some(Version::Minor(25))),
+            ("v1.025", None),
+            ("v1.", None),
+            ("v1.+5", None),
+            ("1.25", None),
+            ("v2.0", None),
+            ("v1.99999999999", None),
+        ] {
+            assert_eq!(Version::parse(text), version, "{text}");
+        }
+        assert!(Version::Minor(u32::MAX) < Version::Latest);
+    }
+
+    /// What labels (without their prefix) demand, as `enforce audit warn`.
+    fn demanded(labels: &[(&str, &str)]) -> (String, usize) {
+        let labels: serde_json::Map<_, _> = labels.iter().map(|(k, v)| (format!("{PREFIX}{k}"), json!(v))).collect();
+        let mut faults = FieldErrors::new();
+        let defaults = Policy { enforce: Demand::NONE, audit: Demand::NONE, warn: Demand::NONE };
+        let policy = Policy::of_namespace(&json!({"metadata": {"labels": labels}}), &defaults, &mut faults);
+        (format!("{} {} {}", policy.enforce, policy.audit, policy.warn), faults.0.len())
+    }
+
+    #[test]
+    fn labels() {
+        for (labels, want, faults) in [
+            (&[][..], "privileged:latest privileged:latest privileged:latest", 0),
+            (&[("enforce", "baseline")][..], "baseline:latest privileged:latest baseline:latest", 0),
+            (
+                &[("enforce", "baseline"), ("enforce-version", "v1.20")],
+                "baseline:v1.20 privileged:latest baseline:v1.20",
+                0,
+            ),
+            (
+                &[("enforce", "baseline"), ("enforce-version", "v1.20"), ("warn-version", "v1.30")],
+                "baseline:v1.20 privileged:latest baseline:v1.30",
+                0,
+            ),
+            (
+                &[("enforce", "baseline"), ("warn", "privileged")],
+                "baseline:latest privileged:latest privileged:latest",
+                0,
+            ),
+            (&[("enforce", "x")], "restricted:latest privileged:latest privileged:latest", 1),
+            (&[("audit", "x"), ("warn", "x")], "privileged:latest privileged:latest privileged:latest", 2),
+            (&[("enforce-version", "x")], "privileged:latest privileged:latest privileged:latest", 1),
+            (&[("audit", "restricted")], "privileged:latest restricted:latest privileged:latest", 0),
+        ] {
+            assert_eq!(demanded(labels), (want.to_owned(), faults), "{labels:?}");
+        }
+    }
+}

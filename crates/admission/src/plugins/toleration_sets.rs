@@ -1,0 +1,99 @@
+//! Which tolerations another one contains, and lists of them without what is contained already (upstream
+//! `pkg/util/tolerations`).
+use kelson_meta::tree::path::{at, text};
+use serde_json::Value;
+
+/// A toleration without an operator is one of this.
+fn operator(toleration: &Value) -> &str {
+    match text(toleration, &["operator"]) {
+        "" => "Equal",
+        given => given,
+    }
+}
+
+fn same(a: &Value, b: &Value) -> bool {
+    ["key", "value", "effect"].iter().all(|f| text(a, &[f]) == text(b, &[f]))
+        && operator(a) == operator(b)
+        && at(a, &["tolerationSeconds"]).as_i64() == at(b, &["tolerationSeconds"]).as_i64()
+}
+
+/// Whether `wide` tolerates all that `narrow` does.
+pub fn contains(wide: &Value, narrow: &Value) -> bool {
+    if same(wide, narrow) {
+        return true;
+    }
+    // No key and `Exists` is every key.
+    let every_key = text(wide, &["key"]).is_empty() && operator(wide) == "Exists";
+    if text(wide, &["key"]) != text(narrow, &["key"]) && !every_key {
+        return false;
+    }
+    let effect = text(wide, &["effect"]);
+    if !effect.is_empty() && effect != text(narrow, &["effect"]) {
+        return false;
+    }
+    if effect == "NoExecute"
+        && let Some(most) = at(wide, &["tolerationSeconds"]).as_i64()
+        && at(narrow, &["tolerationSeconds"]).as_i64().is_none_or(|seconds| seconds > most)
+    {
+        return false;
+    }
+    match operator(wide) {
+        "Exists" => true,
+        "Equal" => operator(narrow) == "Equal" && text(wide, &["value"]) == text(narrow, &["value"]),
+        // A comparison of numbers contains itself alone.
+        _ => false,
+    }
+}
+
+/// Both lists in one, without those that another one contains.
+pub fn merged(first: &[Value], second: &[Value]) -> Vec<Value> {
+    let all: Vec<&Value> = first.iter().chain(second).collect();
+    let mut kept: Vec<Value> = Vec::new();
+    for (i, toleration) in all.iter().enumerate() {
+        // Of equal ones the first stays.
+        let later = all.iter().skip(i + 1).any(|t| !same(t, toleration) && contains(t, toleration));
+        if !later && !kept.iter().any(|k| contains(k, toleration)) {
+            kept.push((*toleration).clone());
+        }
+    }
+    kept
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn containing() {
+        let all = json!({"operator": "Exists"});
+        let key = json!({"key": "k", "operator": "Exists"});
+        let value = json!({"key": "k", "operator": "Equal", "value": "v", "effect": "NoSchedule"});
+        let short = json!({"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 10});
+        let long = json!({"key": "k", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 60});
+        let ever = json!({"key": "k", "operator": "Exists", "effect": "NoExecute"});
+        let implied = json!({"key": "k", "value": "v", "effect": "NoSchedule"});
+        let more = json!({"key": "k", "operator": "Gt", "value": "5"});
+        for (wide, narrow, want) in [
+            (&all, &key, true),
+            (&key, &all, false),
+            (&key, &value, true),
+            (&value, &key, false),
+            (&value, &implied, true),
+            (&implied, &value, true),
+            (&long, &short, true),
+            (&short, &long, false),
+            (&ever, &long, true),
+            (&long, &ever, false),
+            (&value, &short, false),
+            (&key, &more, true),
+            (&more, &more, true),
+            (&more, &value, false),
+        ] {
+            assert_eq!(contains(wide, narrow), want, "{wide} {narrow}");
+        }
+        assert_eq!(merged(&[short.clone()], &[long.clone()]), [long.clone()]);
+        assert_eq!(merged(&[value.clone(), long.clone()], &[value.clone(), all.clone()]), [all]);
+        assert_eq!(merged(&[value.clone()], &[implied]), [value]);
+    }
+}

@@ -1,16 +1,17 @@
 //! `metav1.Status`: the only error form a client ever sees. Constructors give upstream's reasons, codes and messages
 //! (apimachinery `api/errors`). Operator-only detail never goes in here; log it instead.
+use std::sync::{Mutex, PoisonError};
+
 use http::StatusCode;
 use serde::{Deserialize, Serialize};
 
 use crate::{FieldError, FieldErrors, GroupKind, GroupResource, Gvk};
 
 /// Machine-readable reason of a `Status`.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Reason {
     /// No reason given.
     #[default]
-    #[serde(rename = "")]
     Unknown,
     /// 401: no credentials, or none that the server knows.
     Unauthorized,
@@ -50,6 +51,56 @@ pub enum Reason {
     Expired,
     /// 503: not now; a later try may succeed.
     ServiceUnavailable,
+    /// One that a webhook or another server made up; clients get it as it came.
+    Other(OtherReason),
+}
+
+/// A reason that is none of Kubernetes' own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OtherReason(&'static str);
+
+/// Made-up reasons that are known at most; any further one is [`Reason::Unknown`].
+const OTHERS_MAX: usize = 256;
+/// Longest made-up reason, in bytes.
+const OTHER_BYTES_MAX: usize = 64;
+
+/// The made-up reasons so far. They stay for good, which their number and length bound.
+static OTHERS: Mutex<Vec<&'static str>> = Mutex::new(Vec::new());
+
+/// Kubernetes' own reasons.
+const REASONS: [Reason; 20] = [
+    Reason::Unknown,
+    Reason::Unauthorized,
+    Reason::Forbidden,
+    Reason::NotFound,
+    Reason::AlreadyExists,
+    Reason::Conflict,
+    Reason::Gone,
+    Reason::Invalid,
+    Reason::ServerTimeout,
+    Reason::StoreReadError,
+    Reason::Timeout,
+    Reason::TooManyRequests,
+    Reason::BadRequest,
+    Reason::MethodNotAllowed,
+    Reason::NotAcceptable,
+    Reason::RequestEntityTooLarge,
+    Reason::UnsupportedMediaType,
+    Reason::InternalError,
+    Reason::Expired,
+    Reason::ServiceUnavailable,
+];
+
+impl Serialize for Reason {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_str(self.as_str())
+    }
+}
+
+impl<'de> Deserialize<'de> for Reason {
+    fn deserialize<D: serde::Deserializer<'de>>(d: D) -> Result<Self, D::Error> {
+        String::deserialize(d).map(|text| Self::parse(&text))
+    }
 }
 
 /// One cause in `details.causes`.
@@ -135,7 +186,7 @@ struct Wire {
 
 impl From<Wire> for Status {
     fn from(w: Wire) -> Self {
-        let reason = serde_json::from_value(serde_json::Value::String(w.reason)).unwrap_or_default();
+        let reason = Reason::parse(&w.reason);
         Self { code: w.code, reason, message: w.message, details: w.details, success: w.status == "Success" }
     }
 }
@@ -180,7 +231,26 @@ impl Reason {
             Self::InternalError => "InternalError",
             Self::Expired => "Expired",
             Self::ServiceUnavailable => "ServiceUnavailable",
+            Self::Other(OtherReason(word)) => word,
         }
+    }
+
+    /// From the wire form, whoever it is of.
+    pub fn parse(text: &str) -> Self {
+        if let Some(own) = REASONS.into_iter().find(|reason| reason.as_str() == text) {
+            return own;
+        }
+        // A list of words is whole after a panic.
+        let mut others = OTHERS.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = others.iter().find(|word| **word == text) {
+            return Self::Other(OtherReason(known));
+        }
+        if others.len() == OTHERS_MAX || text.len() > OTHER_BYTES_MAX {
+            return Self::Unknown;
+        }
+        let word: &'static str = Box::leak(text.to_owned().into_boxed_str());
+        others.push(word);
+        Self::Other(OtherReason(word))
     }
 }
 
@@ -343,5 +413,21 @@ mod tests {
                 "details":{"name":"x","group":"apps","kind":"deployments"},"code":404})
         );
         assert_eq!(serde_json::from_value::<Status>(json).unwrap(), s);
+    }
+
+    #[test]
+    fn reasons_of_others_pass_as_they_came() {
+        for own in REASONS {
+            assert_eq!(Reason::parse(own.as_str()), own);
+        }
+        let read: Status =
+            serde_json::from_str(r#"{"status": "Failure", "code": 451, "reason": "LegalReasons"}"#).unwrap();
+        assert_eq!((read.code, read.reason.as_str()), (451, "LegalReasons"));
+        assert_eq!(read.reason, Reason::parse("LegalReasons"));
+        assert_eq!(serde_json::to_value(&read).unwrap()["reason"], "LegalReasons");
+        assert_eq!(Reason::parse(&"x".repeat(OTHER_BYTES_MAX + 1)), Reason::Unknown);
+        let all: std::collections::HashSet<&str> =
+            (0..2 * OTHERS_MAX).map(|i| Reason::parse(&format!("Made{i}")).as_str()).collect();
+        assert!(all.len() <= OTHERS_MAX + 1, "a flood of words is bounded");
     }
 }

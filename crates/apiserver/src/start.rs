@@ -16,7 +16,7 @@ use crate::bootstrap::own::Own;
 use crate::catalog::Catalog;
 use crate::config::{Config, StartError};
 use crate::custom::registrar::Definitions;
-use crate::extend::{availability, cleanup, local};
+use crate::extend::{availability, cleanup, local, type_checking};
 use crate::front::inprocess::InProcess;
 use crate::front::listen;
 use crate::shared::allocations::Services;
@@ -109,6 +109,8 @@ impl ApiServer {
         server.tasks.supervise("api-availability", move || availability::run(Arc::clone(&of_services)));
         let of_local = Arc::clone(&server);
         server.tasks.supervise("api-local-services", move || local::follow(Arc::clone(&of_local)));
+        let of_policies = Arc::clone(&server);
+        server.tasks.supervise("api-policy-types", move || type_checking::follow(Arc::clone(&of_policies)));
         let store = server.store.clone();
         server.tasks.supervise("api-event-expiry", move || {
             let store = store.clone();

@@ -1,4 +1,6 @@
 //! What the server does of itself for those who extend the API.
 pub mod availability;
 pub mod cleanup;
+mod declared_types;
 pub mod local;
+pub mod type_checking;

@@ -79,6 +79,21 @@ impl Api {
         value
     }
 
+    /// An object once it is as wanted.
+    pub async fn until(&self, uri: &str, wanted: impl Fn(&Value) -> bool) -> Value {
+        let looks = async {
+            loop {
+                let seen_at = self.store.current_revision();
+                let object = self.get(uri).await;
+                if wanted(&object) {
+                    return object;
+                }
+                self.store.wait_for_revision(seen_at + 1).await.expect("an open store");
+            }
+        };
+        tokio::time::timeout(std::time::Duration::from_secs(20), looks).await.expect("becomes so")
+    }
+
     pub async fn create(&self, uri: &str, body: Value) -> Value {
         let (code, value) = self.call("POST", uri, body).await;
         assert_eq!(code, 201, "{uri}: {value}");

@@ -1,6 +1,7 @@
 //! The black-box suite. Files are named after the API concept they check; each lists its tests, this file runs them.
 use kelson_blackbox::{Test, run};
 
+mod admission;
 mod api_concepts;
 mod bad_input;
 mod credentials;
@@ -19,6 +20,7 @@ fn main() {
     let tests: Vec<Test> = [
         api_concepts::tests(),
         bad_input::tests(),
+        admission::tests(),
         workloads::tests(),
         jobs::tests(),
         pods::tests(),

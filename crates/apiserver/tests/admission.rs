@@ -15,7 +15,7 @@ const PODS: &str = "/api/v1/namespaces/default/pods";
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 fn pod(name: &str) -> Value {
-    json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i"}]}})
+    json!({"metadata": {"name": name}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}})
 }
 
 /// The code and the warnings of an answer.
@@ -106,7 +106,7 @@ async fn a_webhook_of_the_server_itself_is_asked_in_the_process() {
     // No review is served at this path: its refusal shows that the server itself was asked, by somebody who may.
     assert_eq!(code, 500);
     let message = refused["message"].as_str().unwrap();
-    assert!(message.contains("cannot be handled as a ConfigMap"), "{message}");
+    assert!(message.contains("(admission.k8s.io/v1) does not match the expected API version (v1)"), "{message}");
 }
 
 #[tokio::test]
@@ -161,7 +161,7 @@ async fn a_webhook_that_would_stop_its_own_pods_is_warned_of() {
 
 /// The answer of a webhook that puts a proxy beside a pod's containers, as service meshes' do.
 fn inject(seen: &Seen) -> Behaviour {
-    let review: Value = serde_json::from_slice(&seen.body).unwrap();
+    let review: Value = serde_json::from_slice(&seen.body).expect("JSON");
     let pod = &review["request"]["object"];
     let proxy =
         json!({"name": "proxy", "image": "mesh/proxy", "env": [{"name": "POD", "value": pod["metadata"]["name"]}]});

@@ -3,6 +3,8 @@ pub mod always;
 pub mod certificates;
 pub mod classes;
 pub mod event_rate_limit;
+#[cfg(test)]
+mod every_container_tests;
 pub mod exec;
 pub mod image_policy;
 pub mod images;

@@ -204,6 +204,50 @@ mod tests {
         }
     }
 
+    /// Rounds of the test below; each begins where the one before ended.
+    const ROUNDS: usize = 250;
+
+    #[tokio::test]
+    async fn round_after_round_writers_never_pass_a_quota_while_others_write_to_it() {
+        let stored = quota(json!({"count/widgets.example.com": "40"}), json!({"count/widgets.example.com": "0"}));
+        let world = world(&[("resourcequotas/n/q", stored)]);
+        let plugin = ResourceQuota::new(&dependencies_of(Arc::clone(&world)), &Value::Null).unwrap();
+        let widgets = Gvr::new("example.com", "v1", "widgets");
+        let used = || {
+            let all = world.0.lock();
+            all["resourcequotas/n/q"]["status"]["used"]["count/widgets.example.com"]
+                .as_str()
+                .unwrap()
+                .parse::<usize>()
+                .unwrap()
+        };
+        let mut held = 0;
+        for round in 0..ROUNDS {
+            let writers = async { join_all((0..64).map(|_| create(&plugin, &widgets, json!({}), false))).await };
+            // The controller counts meanwhile what is there, and with that takes back charges that it cannot know of: it
+            // must win or lose as a whole, and the writers must see it.
+            let controller = async {
+                for _ in 0..round % 5 {
+                    tokio::task::yield_now().await;
+                    let mut all = world.0.lock();
+                    let quota = all.get_mut("resourcequotas/n/q").unwrap();
+                    let next = quota["metadata"]["resourceVersion"].as_str().unwrap().parse::<u64>().unwrap() + 1;
+                    quota["metadata"]["resourceVersion"] = next.to_string().into();
+                }
+            };
+            let (outcomes, ()) = tokio::join!(writers, controller);
+            held += outcomes.iter().filter(|o| o.is_ok()).count();
+            assert!(held <= 40, "round {round}: {held} are held");
+            assert_eq!(used(), held, "round {round}: exact after the dust has settled");
+            // Some go, and the controller counts again.
+            held -= (round * 7) % (held + 1);
+            let mut all = world.0.lock();
+            let quota = all.get_mut("resourcequotas/n/q").unwrap();
+            quota["metadata"]["resourceVersion"] = (1_000_000 * (round + 1)).to_string().into();
+            quota["status"]["used"] = json!({"count/widgets.example.com": held.to_string()});
+        }
+    }
+
     #[tokio::test]
     async fn a_dry_run_is_judged_and_not_charged() {
         let world = world(&[("resourcequotas/n/q", quota(json!({"configmaps": "1"}), json!({"configmaps": "0"})))]);

@@ -20,8 +20,36 @@ const MUTATING_OPERATIONS: [&str; 4] = ["*", "CONNECT", "CREATE", "UPDATE"];
 const ACTIONS: [&str; 3] = ["Audit", "Deny", "Warn"];
 const REASONS: [&str; 3] = ["Forbidden", "Invalid", "RequestEntityTooLarge"];
 
-/// The variables of a policy: an environment that has them.
-fn variables(spec: &Value, extent: Extent, p: &Path<'_>, e: &mut Errors) -> Vec<(String, Type)> {
+/// What the expressions of a policy are compiled with.
+struct Scope<'a> {
+    extent: Extent,
+    /// Names and types of its variables.
+    known: Vec<(String, Type)>,
+    /// Expressions that were stored before, under the same parameters and variables. They are not judged again, so that a
+    /// policy which an older server took can still be changed elsewhere (upstream's environment of stored expressions).
+    stored: BTreeSet<&'a str>,
+}
+
+/// The expressions of a policy that was stored before, where an update leaves alone what they may name.
+fn stored<'a>(spec: &Value, old: Option<&'a Value>) -> BTreeSet<&'a str> {
+    let Some(old) = old.map(|o| &o["spec"]) else { return BTreeSet::new() };
+    if old["paramKind"] != spec["paramKind"] || old["variables"] != spec["variables"] {
+        return BTreeSet::new();
+    }
+    let of = |list: &'a Value, fields: &'static [&'static str]| {
+        items(list).iter().flat_map(move |entry| fields.iter().map(move |field| text(&entry[*field])))
+    };
+    let mutations = items(&old["mutations"]).iter();
+    of(&old["variables"], &["expression"])
+        .chain(of(&old["validations"], &["expression", "messageExpression"]))
+        .chain(of(&old["auditAnnotations"], &["valueExpression"]))
+        .chain(mutations.flat_map(|m| ["applyConfiguration", "jsonPatch"].map(|kind| text(&m[kind]["expression"]))))
+        .map(str::trim)
+        .collect()
+}
+
+/// The variables of a policy.
+fn variables(spec: &Value, extent: Extent, old: &BTreeSet<&str>, p: &Path<'_>, e: &mut Errors) -> Vec<(String, Type)> {
     const RESERVED: [&str; 19] = [
         "true",
         "false",
@@ -60,6 +88,7 @@ fn variables(spec: &Value, extent: Extent, p: &Path<'_>, e: &mut Errors) -> Vec<
         }
         match with(&known, extent).compile(source) {
             Ok(program) => known.push((name.to_owned(), program.output_type().clone())),
+            Err(_) if old.contains(source.trim()) => known.push((name.to_owned(), Type::Dyn)),
             Err(why) => e.invalid(&at.child("expression"), source, format!("compilation failed: {why}")),
         }
     }
@@ -71,20 +100,15 @@ fn with(known: &[(String, Type)], extent: Extent) -> kelson_cel::Env {
     env(extent).extend().named_expressions(fields).build()
 }
 
-fn with_variables(
-    source: &str,
-    known: &[(String, Type)],
-    extent: Extent,
-    wanted: &[Type],
-    p: &Path<'_>,
-    e: &mut Errors,
-) {
-    let compiled = if known.is_empty() {
-        compile(env(extent), source, wanted)
+fn compiled(source: &str, scope: &Scope<'_>, wanted: &[Type], p: &Path<'_>, e: &mut Errors) {
+    let compiled = if scope.known.is_empty() {
+        compile(env(scope.extent), source, wanted)
     } else {
-        compile(&with(known, extent), source, wanted)
+        compile(&with(&scope.known, scope.extent), source, wanted)
     };
-    if let Err(why) = compiled {
+    if let Err(why) = compiled
+        && !scope.stored.contains(source.trim())
+    {
         e.invalid(p, source, why);
     }
 }
@@ -111,11 +135,13 @@ pub fn policy(obj: &Value, old: Option<&Value>, e: &mut Errors) {
         conditions(&spec["matchConditions"], params, &p.child("matchConditions"), e);
     }
     let extent = Extent { params, authorizer: true, mutations: false };
-    let known = variables(spec, extent, &p.child("variables"), e);
+    let stored = stored(spec, old);
+    let known = variables(spec, extent, &stored, &p.child("variables"), e);
+    let scope = Scope { extent, known, stored };
     if text(&obj["kind"]) == "MutatingAdmissionPolicy" {
-        mutations(spec, &known, extent, &p, e);
+        mutations(spec, scope, &p, e);
     } else {
-        validations(obj, &known, extent, &p, e);
+        validations(obj, scope, &p, e);
     }
 }
 
@@ -165,7 +191,7 @@ fn match_resources(resources: &Value, p: &Path<'_>, e: &mut Errors) {
     }
 }
 
-fn validations(obj: &Value, known: &[(String, Type)], extent: Extent, p: &Path<'_>, e: &mut Errors) {
+fn validations(obj: &Value, scope: Scope<'_>, p: &Path<'_>, e: &mut Errors) {
     let spec = &obj["spec"];
     let (list, annotations) = (items(&spec["validations"]), items(&spec["auditAnnotations"]));
     if list.is_empty() && annotations.is_empty() {
@@ -175,7 +201,7 @@ fn validations(obj: &Value, known: &[(String, Type)], extent: Extent, p: &Path<'
     }
     let validations = p.child("validations");
     for (i, validation) in list.iter().enumerate() {
-        one_validation(validation, known, extent, &validations.index(i), e);
+        one_validation(validation, &scope, &validations.index(i), e);
     }
     let at = p.child("auditAnnotations");
     if annotations.len() > ANNOTATIONS_MAX {
@@ -193,7 +219,7 @@ fn validations(obj: &Value, known: &[(String, Type)], extent: Extent, p: &Path<'
             long if long.len() > ANNOTATION_EXPRESSION_BYTES_MAX => {
                 e.required(&value, &format!("must not exceed {ANNOTATION_EXPRESSION_BYTES_MAX} bytes in length"));
             }
-            source => with_variables(source, known, extent, &[Type::String, Type::Null], &value, e),
+            source => compiled(source, &scope, &[Type::String, Type::Null], &value, e),
         }
         if !keys.insert(key) {
             e.duplicate(&at.child("key"), key);
@@ -201,18 +227,20 @@ fn validations(obj: &Value, known: &[(String, Type)], extent: Extent, p: &Path<'
     }
 }
 
-fn one_validation(v: &Value, known: &[(String, Type)], extent: Extent, p: &Path<'_>, e: &mut Errors) {
+fn one_validation(v: &Value, scope: &Scope<'_>, p: &Path<'_>, e: &mut Errors) {
     let (source, told, message) = (text(&v["expression"]), text(&v["messageExpression"]), text(&v["message"]));
     if source.trim().is_empty() {
         e.required(&p.child("expression"), "expression is not specified");
     } else {
-        with_variables(source, known, extent, &[Type::Bool], &p.child("expression"), e);
+        compiled(source, scope, &[Type::Bool], &p.child("expression"), e);
     }
     if !told.is_empty() && told.trim().is_empty() {
         e.invalid(&p.child("messageExpression"), told, "must be non-empty if specified");
     } else if !told.is_empty() {
-        let extent = Extent { authorizer: false, ..extent };
-        with_variables(told, known, extent, &[Type::String], &p.child("messageExpression"), e);
+        // A message may not ask what the user may do.
+        let extent = Extent { authorizer: false, ..scope.extent };
+        let scope = Scope { extent, known: scope.known.clone(), stored: scope.stored.clone() };
+        compiled(told, &scope, &[Type::String], &p.child("messageExpression"), e);
     }
     if !message.is_empty() && message.trim().is_empty() {
         e.invalid(&p.child("message"), message, "must be non-empty if specified");
@@ -222,7 +250,7 @@ fn one_validation(v: &Value, known: &[(String, Type)], extent: Extent, p: &Path<
     one_of(&v["reason"], &REASONS, &p.child("reason"), e);
 }
 
-fn mutations(spec: &Value, known: &[(String, Type)], extent: Extent, p: &Path<'_>, e: &mut Errors) {
+fn mutations(spec: &Value, scope: Scope<'_>, p: &Path<'_>, e: &mut Errors) {
     let operations = items(&spec["matchConstraints"]["resourceRules"]).iter().flat_map(|r| items(&r["operations"]));
     for operation in operations.map(text).filter(|o| !MUTATING_OPERATIONS.contains(o)) {
         let constraints = p.child("matchConstraints");
@@ -233,7 +261,7 @@ fn mutations(spec: &Value, known: &[(String, Type)], extent: Extent, p: &Path<'_
     if items(&spec["mutations"]).is_empty() {
         e.required(&list, "mutations must contain at least one item");
     }
-    let extent = Extent { mutations: true, ..extent };
+    let scope = Scope { extent: Extent { mutations: true, ..scope.extent }, ..scope };
     for (i, mutation) in items(&spec["mutations"]).iter().enumerate() {
         let at = list.index(i);
         let (field, other, wanted) = match text(&mutation["patchType"]) {
@@ -254,7 +282,7 @@ fn mutations(spec: &Value, known: &[(String, Type)], extent: Extent, p: &Path<'_
             let source = &mutation[field]["expression"];
             match text(source).trim() {
                 "" => e.required(&within.child("expression"), ""),
-                source => with_variables(source, known, extent, &[wanted], &within.child("expression"), e),
+                source => compiled(source, &scope, &[wanted], &within.child("expression"), e),
             }
         } else {
             e.required(&at.child(field), &format!("must be specified when patchType is {kind}"));
@@ -332,5 +360,41 @@ fn actions(list: &Value, p: &Path<'_>, e: &mut Errors) {
     }
     if seen.is_empty() {
         e.required(p, "at least one validation action is required");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    /// The fields that are found at fault.
+    fn faults(old: Option<&Value>, new: &Value) -> Vec<String> {
+        let mut errors = Errors::new();
+        policy(new, old, &mut errors);
+        errors.finish().0.into_iter().map(|fault| fault.path).collect()
+    }
+
+    #[test]
+    fn what_was_stored_is_not_judged_again() {
+        let policy = |variable: &str, expression: &str, message: &str, reason: &str| {
+            json!({"kind": "ValidatingAdmissionPolicy", "metadata": {"name": "p"}, "spec": {
+                "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"],
+                    "operations": ["*"]}]},
+                "variables": [{"name": "v", "expression": variable}],
+                "validations": [{"expression": expression, "messageExpression": message, "reason": reason}]}})
+        };
+        let old = policy("object.of('a future server')", "variables.v.isNew()", "object.told()", "Invalid");
+        let all =
+            ["spec.variables[0].expression", "spec.validations[0].expression", "spec.validations[0].messageExpression"];
+        assert_eq!(faults(None, &old), all);
+        assert_eq!(faults(Some(&old), &old), [""; 0]);
+        let mut changed = old.clone();
+        changed["spec"]["validations"][0]["reason"] = json!("Forbidden");
+        assert_eq!(faults(Some(&old), &changed), [""; 0], "it can be changed elsewhere");
+        changed["spec"]["validations"][0]["expression"] = json!("object.newer()");
+        assert_eq!(faults(Some(&old), &changed), all[1..2], "what is new is judged");
+        changed["spec"]["paramKind"] = json!({"apiVersion": "v1", "kind": "ConfigMap"});
+        assert_eq!(faults(Some(&old), &changed), all, "all of it, where it may name something else");
     }
 }

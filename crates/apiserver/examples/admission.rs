@@ -1,0 +1,174 @@
+//! What admission costs, against its targets: `cargo run --release -p kelson-apiserver --example admission`.
+//!
+//! Times are medians of many passes over a request (mutating and validating) by the chain of a server in memory; of webhooks,
+//! what a request takes beyond the webhook's own round trip.
+use std::time::{Duration, Instant};
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use bytes::Bytes;
+use kelson_admission::{Attributes, Chain, Notes, Operation};
+use kelson_apiserver::{ApiServer, Config, Running};
+use kelson_auth::{UserInfo, user};
+use kelson_meta::{Gvk, Gvr};
+use kelson_store::{Store, StoreOptions};
+use kelson_transport::Request;
+use kelson_webhook::test_server::{Behaviour, Seen, TestServer};
+use kelson_webhook::{Call, Credentials, Location, ServiceResolver, Target, WebhookClient};
+use serde_json::{Value, json};
+
+const GROUP: &str = "/apis/admissionregistration.k8s.io/v1";
+const PASSES: usize = 2000;
+
+/// No service is looked for.
+struct Nowhere;
+impl ServiceResolver for Nowhere {
+    fn resolve(&self, _: &str, _: &str, _: u16) -> Result<std::net::SocketAddr, String> {
+        Err("no services".to_owned())
+    }
+}
+
+async fn start() -> anyhow::Result<Running> {
+    let mut config = Config::new(Store::in_memory(StoreOptions::default()));
+    config.admission.usual = vec!["NodeRestriction"];
+    Ok(ApiServer::start(config).await?)
+}
+
+async fn create(api: &Running, path: &str, object: Value) -> anyhow::Result<()> {
+    let request: Request = http::Request::builder()
+        .method("POST")
+        .uri(path)
+        .header("content-type", "application/json")
+        .body(Bytes::from(object.to_string()))?;
+    let answer = api.in_process(UserInfo::new("admin", [user::MASTERS])).send(request).await?;
+    anyhow::ensure!(answer.status().is_success(), "{path}: {}", answer.status());
+    Ok(())
+}
+
+/// The median time of a request's two passes.
+async fn passes(chain: &Chain, kind: &str, resource: &str, object: &Value) -> anyhow::Result<Duration> {
+    let (kind, resource) = (Gvk::new("", "v1", kind), Gvr::new("", "v1", resource));
+    let user = UserInfo::new("jane", ["dev", user::AUTHENTICATED]);
+    let mut times = Vec::with_capacity(PASSES);
+    for _ in 0..PASSES {
+        let mut a = Attributes {
+            operation: Operation::Create,
+            kind: &kind,
+            resource: &resource,
+            subresource: "",
+            namespace: "default",
+            name: "x",
+            object: Some(object.clone()),
+            old_object: None,
+            user: &user,
+            dry_run: false,
+            explained: false,
+            options: Default::default(),
+            rounds: Default::default(),
+        };
+        let mut notes = Notes::default();
+        let begun = Instant::now();
+        chain.admit(&mut a, &mut notes).await?;
+        chain.validate(&a, &mut notes).await?;
+        times.push(begun.elapsed());
+    }
+    Ok(median(times))
+}
+
+fn median(mut times: Vec<Duration>) -> Duration {
+    times.sort_unstable();
+    times.get(times.len() / 2).copied().unwrap_or_default()
+}
+
+fn row(what: &str, took: Duration, target: Duration) {
+    let verdict = if took <= target { "" } else { "  OVER" };
+    println!("{what:<44} {:>10.1} µs   target {:>6.0} µs{verdict}", micros(took), micros(target));
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+fn pod() -> Value {
+    json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "x", "namespace": "default", "labels": {"app": "x"}},
+        "spec": {"restartPolicy": "Always", "dnsPolicy": "ClusterFirst", "schedulerName": "default-scheduler",
+            "securityContext": {}, "terminationGracePeriodSeconds": 30, "enableServiceLinks": true,
+            "containers": [
+                {"name": "a", "image": "registry.example.com/a:1", "imagePullPolicy": "IfNotPresent", "ports": [{"containerPort": 80,
+                    "protocol": "TCP"}], "resources": {"requests": {"cpu": "100m", "memory": "64Mi"}},
+                    "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File",
+                    "env": [{"name": "A", "value": "b"}, {"name": "C", "value": "d"}]},
+                {"name": "b", "image": "registry.example.com/b:1", "imagePullPolicy": "IfNotPresent",
+                    "resources": {"limits": {"memory": "128Mi"}, "requests": {"memory": "128Mi"}},
+                    "terminationMessagePath": "/dev/termination-log", "terminationMessagePolicy": "File"}]}})
+}
+
+fn map() -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x", "namespace": "default"},
+        "data": {"a": "b", "c": "d"}})
+}
+
+async fn policies(api: &Running) -> anyhow::Result<()> {
+    for i in 0..100 {
+        let rules = json!({"resourceRules": [{"operations": ["CREATE", "UPDATE"], "apiGroups": [""], "apiVersions": ["v1"],
+            "resources": ["configmaps"]}]});
+        let policy = json!({"metadata": {"name": format!("p{i}")}, "spec": {"matchConstraints": rules,
+            "validations": [{"expression": format!("!has(object.data) || object.data.size() < {}", 100 + i)},
+                {"expression": "!('forbidden' in object.metadata.?labels.orValue({}))", "message": "not that"}]}});
+        create(api, &format!("{GROUP}/validatingadmissionpolicies"), policy).await?;
+        let binding = json!({"metadata": {"name": format!("p{i}")}, "spec": {"policyName": format!("p{i}"),
+            "validationActions": ["Deny"]}});
+        create(api, &format!("{GROUP}/validatingadmissionpolicybindings"), binding).await?;
+    }
+    Ok(())
+}
+
+fn allow(seen: &Seen) -> Behaviour {
+    let review: Value = serde_json::from_slice(&seen.body).unwrap_or_default();
+    let response = json!({"uid": review["request"]["uid"], "allowed": true});
+    let answer = json!({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "response": response});
+    Behaviour::Answer(200, answer.to_string().into_bytes())
+}
+
+/// The round trip of a call alone, with a body as large as a review.
+async fn round_trip(server: &TestServer, url: &str) -> anyhow::Result<Duration> {
+    let client = WebhookClient::new(std::sync::Arc::new(Nowhere), Credentials::default());
+    let target = Target { location: Location::Url(url.to_owned()), ca_bundle: server.ca().as_bytes().to_vec() };
+    let body = Bytes::from(json!({"request": {"uid": "u", "object": map()}, "padding": "x".repeat(900)}).to_string());
+    let mut times = Vec::with_capacity(PASSES);
+    for _ in 0..PASSES {
+        let call = Call { body: body.clone(), timeout: Duration::from_secs(10), answer_bytes_max: 1 << 20 };
+        let begun = Instant::now();
+        client.call(&target, call).await.map_err(|e| anyhow::anyhow!("{e}"))?;
+        times.push(begun.elapsed());
+    }
+    Ok(median(times))
+}
+
+#[tokio::main(flavor = "multi_thread", worker_threads = 2)]
+async fn main() -> anyhow::Result<()> {
+    let api = start().await?;
+    let account = json!({"metadata": {"name": "default"}});
+    create(&api, "/api/v1/namespaces/default/serviceaccounts", account).await?;
+    let chain = api.server().admission.clone();
+    row("default chain, a pod", passes(&chain, "Pod", "pods", &pod()).await?, Duration::from_micros(30));
+    let bare = passes(&chain, "ConfigMap", "configmaps", &map()).await?;
+    row("default chain, a config map", bare, Duration::from_micros(5));
+    let hooked = start().await?;
+    policies(&api).await?;
+    let with = passes(&chain, "ConfigMap", "configmaps", &map()).await?;
+    row("100 validating policies, a config map", with.saturating_sub(bare), Duration::from_micros(300));
+    let server = TestServer::start(&["localhost"], allow).await;
+    let url = format!("https://127.0.0.1:{}/validate", server.address.port());
+    let alone = round_trip(&server, &url).await?;
+    let hook = json!({"name": "h.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+        "clientConfig": {"url": url, "caBundle": STANDARD.encode(server.ca())},
+        "rules": [{"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]});
+    let configuration = json!({"metadata": {"name": "h"}, "webhooks": [hook]});
+    create(&hooked, &format!("{GROUP}/validatingwebhookconfigurations"), configuration).await?;
+    let chain = hooked.server().admission.clone();
+    let with = passes(&chain, "ConfigMap", "configmaps", &map()).await?;
+    row("a webhook, beyond its round trip", with.saturating_sub(bare + alone), Duration::from_micros(300));
+    println!("{:<44} {:>10.1} µs", "  its round trip", micros(alone));
+    Ok(())
+}

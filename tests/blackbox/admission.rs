@@ -1,0 +1,146 @@
+//! Admission as an operator meets it: a server that must not start, and one that does as its files say.
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::ensure;
+use kelson_blackbox::{Needs::OwnServer, Outcome, Process, Subject, Test, binary};
+
+pub fn tests() -> Vec<Test> {
+    vec![
+        Test { name: "admission::faults_stop_the_start", needs: OwnServer, run: faults_stop_the_start },
+        Test { name: "admission::help_lists_the_plugins", needs: OwnServer, run: help_lists_the_plugins },
+        Test { name: "admission::configured_by_files", needs: OwnServer, run: configured_by_files },
+    ]
+}
+
+const HEAD: &str = "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n";
+
+/// What a server says that is started with these flags and must not.
+fn refused(dir: &Path, flags: &[&str]) -> anyhow::Result<String> {
+    let port = kelson_blackbox::free_port()?.to_string();
+    let out = Command::new(binary())
+        .args(["server", "--disable-agent", "--bind-address", "127.0.0.1", "--secure-port", &port, "--data-dir"])
+        .arg(dir.join("data"))
+        .args(flags)
+        .output()?;
+    ensure!(!out.status.success(), "{flags:?}: the server must not start");
+    Ok(String::from_utf8_lossy(&out.stderr).into_owned())
+}
+
+fn faults_stop_the_start(_: &Subject) -> Outcome {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("admission.yaml");
+    let name = file.display().to_string();
+    let config = format!("--admission-control-config-file={name}");
+    let cases: [(&[&str], String, &str); 12] = [
+        (&["--enable-admission-plugins=Nope"], String::new(), "enable-admission-plugins plugin \"Nope\" is unknown"),
+        (&["--disable-admission-plugins=Nope"], String::new(), "disable-admission-plugins plugin \"Nope\" is unknown"),
+        (&["--admission-control=Nope"], String::new(), "admission-control plugin \"Nope\" is unknown"),
+        (
+            &["--enable-admission-plugins=AlwaysDeny", "--disable-admission-plugins=AlwaysDeny"],
+            String::new(),
+            "[AlwaysDeny] in enable-admission-plugins and disable-admission-plugins overlapped",
+        ),
+        (
+            &["--admission-control=AlwaysAdmit", "--enable-admission-plugins=AlwaysDeny"],
+            String::new(),
+            "flags are mutually exclusive",
+        ),
+        (&["--enable-admission-plugins=ImagePolicyWebhook"], String::new(), "no config specified"),
+        (
+            &["--admission-control-config-file=/nowhere/x"],
+            String::new(),
+            "unable to read admission control configuration",
+        ),
+        (&[&config], "plugins: [".into(), &name),
+        (&[&config], format!("{HEAD}- name: Nope\n"), "plugin \"Nope\" is unknown"),
+        (&[&config], format!("{HEAD}- name: PodSecurity\n- name: PodSecurity\n"), "Duplicate value: \"PodSecurity\""),
+        (&[&config], format!("{HEAD}- name: PodSecurity\n  path: gone.yaml\n"), "gone.yaml"),
+        (
+            &[&config],
+            format!("{HEAD}- name: PodSecurity\n  configuration: {{defaults: {{enforce: strict}}}}\n"),
+            "couldn't init admission plugin \"PodSecurity\": defaults.enforce: Invalid value: \"strict\"",
+        ),
+    ];
+    for (flags, text, want) in cases {
+        fs::write(&file, text)?;
+        let told = refused(dir.path(), flags)?;
+        let line = told.lines().find(|line| line.contains(want));
+        ensure!(line.is_some(), "{flags:?}: no line says {want:?} in\n{told}");
+        ensure!(!told.contains("panicked"), "{told}");
+    }
+    Ok(())
+}
+
+fn help_lists_the_plugins(_: &Subject) -> Outcome {
+    let help = Command::new(binary()).args(["server", "--help"]).output()?;
+    let text = String::from_utf8_lossy(&help.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
+    for part in [
+        "--admission-control-config-file",
+        "--default-not-ready-toleration-seconds",
+        "AlwaysAdmit, NamespaceAutoProvision, NamespaceLifecycle, NamespaceExists",
+        "MutatingAdmissionPolicy, MutatingAdmissionWebhook, ValidatingAdmissionPolicy, ValidatingAdmissionWebhook, ResourceQuota",
+    ] {
+        ensure!(text.contains(part), "{part} missing in help");
+    }
+    Ok(())
+}
+
+fn configured_by_files(_: &Subject) -> Outcome {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("admission.yaml");
+    fs::write(
+        dir.path().join("selectors.yaml"),
+        "podNodeSelectorPluginConfig: {clusterDefaultNodeSelector: disk=ssd}\n",
+    )?;
+    fs::write(
+        &file,
+        format!(
+            "{HEAD}- name: PodNodeSelector\n  path: selectors.yaml\n- name: PodSecurity\n  configuration:\n    \
+             apiVersion: pod-security.admission.config.k8s.io/v1\n    kind: PodSecurityConfiguration\n    \
+             defaults: {{enforce: baseline}}\n    exemptions: {{namespaces: [kube-system]}}\n"
+        ),
+    )?;
+    let config = format!("--admission-control-config-file={}", file.display());
+    let flags = [
+        "--disable-agent",
+        &config,
+        "--enable-admission-plugins=PodNodeSelector",
+        "--disable-admission-plugins=ServiceAccount,NodeRestriction",
+        "--default-not-ready-toleration-seconds=7",
+    ];
+    let server = Process::start(&flags, Path::new(""))?;
+    let kubectl = server.kubectl();
+    let pod = |host: bool| {
+        format!(
+            "{{\"apiVersion\":\"v1\",\"kind\":\"Pod\",\"metadata\":{{\"name\":\"p\"}},\"spec\":{{\"hostNetwork\":{host},\
+         \"containers\":[{{\"name\":\"c\",\"image\":\"i\"}}]}}}}"
+        )
+    };
+    let create = |namespace: &str, host: bool| {
+        kubectl.namespaced(namespace).with_input(&["create", "-f", "-"], pod(host).as_bytes())
+    };
+    let out = create("default", true)?;
+    ensure!(out.code != 0 && out.stderr.contains("violates PodSecurity \"baseline:latest\""), "{}", out.stderr);
+    ensure!(create("kube-system", true)?.code == 0, "exempt");
+    ensure!(create("default", false)?.code == 0, "allowed");
+    let made = kubectl.ok(&[
+        "get",
+        "pod",
+        "p",
+        "-o",
+        "jsonpath={.spec.nodeSelector.disk} {.spec.tolerations[0].tolerationSeconds}",
+    ])?;
+    ensure!(made.trim() == "ssd 7", "{made}");
+    let path = "/api/v1/namespaces/default/pods?dryRun=All&explainAdmission=true";
+    let body = pod(false).replace("\"p\"", "\"q\"");
+    let out = kubectl.with_input(&["create", "--raw", path, "-f", "-"], body.as_bytes())?;
+    ensure!(
+        out.stderr.contains("admission: PodNodeSelector changed spec.nodeSelector"),
+        "{}{}",
+        out.stdout,
+        out.stderr
+    );
+    server.finish(false)
+}

@@ -26,7 +26,7 @@ fn world(pod: &Value) -> Dependencies {
 fn pod(kind: ContainerKind, container: Value) -> Value {
     let hardened = json!({"allowPrivilegeEscalation": false, "runAsNonRoot": true, "capabilities": {"drop": ["ALL"]},
         "seccompProfile": {"type": "RuntimeDefault"}});
-    let mut pod = json!({"metadata": {"name": "p"}, "spec": {"automountServiceAccountToken": false,
+    let mut pod = json!({"metadata": {"name": "p"}, "spec": {"automountServiceAccountToken": false, "serviceAccountName": "default",
         "containers": [{"name": "good", "image": "i", "imagePullPolicy": "Always", "securityContext": hardened}]}});
     let mut container = container;
     container["name"] = json!("bad");

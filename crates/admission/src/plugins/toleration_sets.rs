@@ -92,8 +92,9 @@ mod tests {
         ] {
             assert_eq!(contains(wide, narrow), want, "{wide} {narrow}");
         }
-        assert_eq!(merged(&[short.clone()], &[long.clone()]), [long.clone()]);
-        assert_eq!(merged(&[value.clone(), long.clone()], &[value.clone(), all.clone()]), [all]);
-        assert_eq!(merged(&[value.clone()], &[implied]), [value]);
+        let one = |toleration: &Value| vec![toleration.clone()];
+        assert_eq!(merged(&one(&short), &one(&long)), one(&long));
+        assert_eq!(merged(&[value.clone(), long], &[value.clone(), all.clone()]), one(&all));
+        assert_eq!(merged(&one(&value), &one(&implied)), one(&value));
     }
 }

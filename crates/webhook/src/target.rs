@@ -5,7 +5,7 @@ use std::path::Path;
 
 use base64::Engine as _;
 use kelson_meta::tree::path::{at, text};
-use kelson_pki::KubeconfigFile;
+use kelson_pki::kubeconfig::KubeconfigFile;
 use serde_json::Value;
 
 use crate::credentials::Credentials;

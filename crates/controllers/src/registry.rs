@@ -74,6 +74,9 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     row("replicationcontroller-controller", account("replication-controller"), crate::replicaset::start_replication),
     row("resourcequota-controller", account("resourcequota-controller"), crate::resourcequota::start),
     row("root-ca-certificate-publisher-controller", account("root-ca-cert-publisher"), crate::root_ca::start),
+    // Kelson's own, of use beside its own API server alone.
+    row("service-address-controller", account("service-cidrs-controller"), crate::service_addresses::start)
+        .off_by_default(),
     row("service-cidr-controller", account("service-cidrs-controller"), crate::service_cidrs::start),
     row("serviceaccount-controller", account("service-account-controller"), crate::serviceaccount::start),
     // It makes what the others authenticate with, so it acts as the manager, as upstream.

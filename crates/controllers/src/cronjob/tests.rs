@@ -1,7 +1,7 @@
 //! Cron jobs against the API server in memory on a paused clock, which starts at 2026-01-01T00:00:00Z.
 use std::time::Duration;
 
-use kelson_simulation::Api;
+use kelson_simulation::{Api, DISTURBANCES, at_every_request};
 use serde_json::{Value, json};
 
 use crate::cluster::{run, start};
@@ -123,4 +123,25 @@ async fn ended_jobs_go_after_their_time() {
     assert_eq!(names(&api).await, ["done"]);
     until(15).await;
     assert_eq!(names(&api).await, Vec::<String>::new());
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_minute_has_one_job_whichever_write_fails() {
+    at_every_request(&DISTURBANCES, async |api: Api| {
+        api.namespace("n").await;
+        let _running = run(&api, &["cronjob-controller"]).await;
+        api.create(CRONS, cron(json!({"concurrencyPolicy": "Allow", "successfulJobsHistoryLimit": 9}))).await;
+        until(230).await;
+        let mut want: Vec<_> = (1..=3).map(|n| format!("tick-{}", MIDNIGHT + n)).collect();
+        want.sort();
+        assert_eq!(names(&api).await, want);
+        for name in &want {
+            finish(&api, name, "Complete").await;
+        }
+        api.settle().await;
+        until(5).await;
+        let status = api.get(CRONS, "n", "tick").await.unwrap()["status"].clone();
+        assert!(status["active"].is_null() && status["lastSuccessfulTime"].is_string(), "{status}");
+    })
+    .await;
 }

@@ -1,8 +1,8 @@
 //! Daemon sets on the API server in memory, on a paused clock.
-use kelson_simulation::Api;
+use kelson_simulation::{Api, DISTURBANCES, at_every_request};
 use serde_json::{Value, json};
 
-use crate::cluster::{names, run_pods, start};
+use crate::cluster::{names, run, run_pods, start};
 
 const ME: &[&str] = &["daemonset-controller"];
 
@@ -190,4 +190,28 @@ async fn equal_revisions_become_one_and_a_lost_one_is_made_again() {
     api.settle().await;
     assert_eq!(names(&api, "apps/v1/controllerrevisions").await.len(), 1);
     assert_eq!(names(&api, "v1/pods").await.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollout_ends_whichever_write_fails() {
+    at_every_request(&DISTURBANCES, async |api: Api| {
+        api.namespace("n").await;
+        let _running = run(&api, ME).await;
+        for name in ["a", "b"] {
+            node(&api, name, json!({"disk": "ssd"})).await;
+        }
+        api.create("apps/v1/daemonsets", set("v1", rolling(1, 0))).await;
+        for image in ["v1", "v2"] {
+            set_image(&api, image).await;
+            // Longer than what was expected of a write is waited for whose answer was lost (five minutes).
+            for _ in 0..3 {
+                tokio::time::sleep(std::time::Duration::from_secs(310)).await;
+                run_pods(&api, |_| false).await;
+            }
+            assert_eq!(pods(&api).await, want(&[("a", image), ("b", image)]));
+        }
+        let s = status(&api).await;
+        assert_eq!((&s["numberReady"], &s["updatedNumberScheduled"]), (&json!(2), &json!(2)), "{s}");
+    })
+    .await;
 }

@@ -1,10 +1,10 @@
 //! Disruption budgets, and evictions that ask them, against the API server in memory on a paused clock.
 use std::time::Duration;
 
-use kelson_simulation::Api;
+use kelson_simulation::{Api, DISTURBANCES, at_every_request};
 use serde_json::{Value, json};
 
-use crate::cluster::{run_pods, start};
+use crate::cluster::{run, run_pods, start};
 
 const BUDGETS: &str = "policy/v1/poddisruptionbudgets";
 const CONTROLLERS: &[&str] = &["disruption-controller", "replicaset-controller"];
@@ -136,4 +136,30 @@ async fn a_disruption_that_never_came_is_taken_back() {
     tokio::time::sleep(Duration::from_secs(25)).await;
     let c = said().await;
     assert_eq!((&c["status"], &c["reason"]), (&json!("False"), &Value::Null));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_budget_is_never_exceeded_whichever_write_fails() {
+    at_every_request(&DISTURBANCES, async |api: Api| {
+        api.namespace("n").await;
+        let _running = run(&api, CONTROLLERS).await;
+        api.create("apps/v1/replicasets", set(3)).await;
+        api.create(BUDGETS, budget(json!({"minAvailable": 2}))).await;
+        let mut evicted = 0;
+        for _ in 0..4 {
+            // Longer than what was expected of a write is waited for whose answer was lost (five minutes).
+            tokio::time::sleep(Duration::from_secs(310)).await;
+            run_pods(&api, |_| false).await;
+            api.settle().await;
+            assert_eq!(status(&api).await["disruptionsAllowed"], 1);
+            let mut gone = 0;
+            for name in names(&api).await {
+                gone += usize::from(evict(&api, &name, json!({})).await.is_ok());
+            }
+            assert_eq!(gone, 1, "one of three may go at a time");
+            evicted += gone;
+        }
+        assert_eq!(evicted, 4);
+    })
+    .await;
 }

@@ -1,6 +1,6 @@
 //! Jobs against the API server in memory on a paused clock.
 use kelson_meta::Clock as _;
-use kelson_simulation::Api;
+use kelson_simulation::{Api, DISTURBANCES, at_every_request};
 use serde_json::{Value, json};
 
 use crate::cluster::{run, start};
@@ -198,4 +198,30 @@ async fn another_managers_job_is_left_alone() {
     api.create(JOBS, job(json!({"managedBy": "example.com/other"}))).await;
     api.settle().await;
     assert_eq!((live(&api).await.len(), status(&api).await), (0, json!({})));
+}
+
+#[tokio::test(start_paused = true)]
+async fn counts_are_exact_whichever_write_fails() {
+    at_every_request(&DISTURBANCES, async |api: Api| {
+        api.namespace("n").await;
+        let _running = run(&api, CONTROLLERS).await;
+        api.create(JOBS, job(json!({"completions": 2, "parallelism": 2}))).await;
+        let mut failed = false;
+        // Longer than what was expected of a write is waited for whose answer was lost (five minutes).
+        for _ in 0..20 {
+            tokio::time::sleep(std::time::Duration::from_secs(30)).await;
+            for name in live(&api).await {
+                let (phase, code) = if failed { ("Succeeded", 0) } else { ("Failed", 1) };
+                end(&api, &name, phase, code).await;
+                failed = true;
+            }
+        }
+        let s = status(&api).await;
+        assert_eq!((&s["succeeded"], &s["failed"], &s["active"]), (&json!(2), &json!(1), &Value::Null), "{s}");
+        assert_eq!(conditions(&s), "SuccessCriteriaMet=True CompletionsReached, Complete=True CompletionsReached");
+        let pods = api.list(PODS).await;
+        assert_eq!(pods.len(), 3);
+        assert!(pods.iter().all(|p| p["metadata"]["finalizers"].is_null()), "every pod is let go");
+    })
+    .await;
 }

@@ -1,8 +1,8 @@
 //! Stateful sets on the API server in memory, on a paused clock.
-use kelson_simulation::Api;
+use kelson_simulation::{Api, DISTURBANCES, at_every_request};
 use serde_json::{Value, json};
 
-use crate::cluster::{names, run_pods, start};
+use crate::cluster::{names, run, run_pods, start};
 
 const ME: &[&str] = &["statefulset-controller"];
 
@@ -180,4 +180,25 @@ async fn ready_long_enough_comes_first() {
     tokio::time::sleep(std::time::Duration::from_secs(600)).await;
     assert_eq!(pods(&api).await, "s-0=v1 s-1=v1");
     assert_eq!(status(&api).await["availableReplicas"], 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_rollout_ends_whichever_write_fails() {
+    at_every_request(&DISTURBANCES, async |api: Api| {
+        api.namespace("n").await;
+        let _running = run(&api, ME).await;
+        api.create("apps/v1/statefulsets", set(2, "v1")).await;
+        for image in ["v1", "v2"] {
+            set_image(&api, image).await;
+            for _ in 0..6 {
+                tokio::time::sleep(std::time::Duration::from_secs(20)).await;
+                run_pods(&api, |_| false).await;
+            }
+            assert_eq!(pods(&api).await, format!("s-0={image} s-1={image}"));
+        }
+        let s = status(&api).await;
+        assert_eq!((&s["readyReplicas"], &s["updatedReplicas"]), (&json!(2), &json!(2)), "{s}");
+        assert_eq!(s["currentRevision"], s["updateRevision"]);
+    })
+    .await;
 }

@@ -11,9 +11,11 @@ use super::index::Indexed;
 
 const GROUP: &str = "networking.k8s.io";
 /// Label of an address: by whom it is handed out.
-const MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
+pub const IP_MANAGED_BY: &str = "ipaddress.kubernetes.io/managed-by";
+/// Label of an address: `IPv4` or `IPv6`.
+pub const IP_FAMILY: &str = "ipaddress.kubernetes.io/ip-family";
 /// What hands out services' addresses.
-const ALLOCATOR: &str = "ipallocator.k8s.io";
+pub const IP_ALLOCATOR: &str = "ipallocator.k8s.io";
 
 /// `networking.k8s.io/v1` ServiceCIDR.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -58,12 +60,32 @@ impl ServiceCidrView {
 pub struct IpAddressView {
     /// Metadata.
     pub metadata: ObjectMeta,
+    /// Whose it is.
+    pub spec: IpAddressSpec,
+}
+
+/// Whose an address is.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct IpAddressSpec {
+    /// The object that has it.
+    pub parent_ref: ParentReference,
+}
+
+/// The part of `networking.k8s.io/v1` ParentReference that is read.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub struct ParentReference {
+    /// Its namespace.
+    pub namespace: String,
+    /// Its name.
+    pub name: String,
 }
 
 impl IpAddressView {
     /// The address, where it belongs to a service.
     pub fn of_a_service(&self) -> Option<IpAddr> {
-        let managed = self.metadata.labels.get(MANAGED_BY).is_some_and(|by| by == ALLOCATOR);
+        let managed = self.metadata.labels.get(IP_MANAGED_BY).is_some_and(|by| by == IP_ALLOCATOR);
         self.metadata.name.parse().ok().filter(|_| managed)
     }
 }

@@ -169,4 +169,30 @@ mod tests {
         api.settle().await;
         assert!(api.get(cidrs, "", "more").await.is_none(), "its time was over already");
     }
+
+    #[tokio::test(start_paused = true)]
+    async fn services_have_addresses_of_every_ready_range() {
+        let api = Api::start().await;
+        let (cidrs, addresses) = ("networking.k8s.io/v1/servicecidrs", "networking.k8s.io/v1/ipaddresses");
+        api.namespace("n").await;
+        let service = |name: &str, ip: &str| {
+            let spec = json!({"ports": [{"port": 80}], "clusterIP": ip});
+            json!({"metadata": {"name": name, "namespace": "n"}, "spec": spec})
+        };
+        let try_one = async |name: &str, ip: &str| {
+            let made = api.try_create("v1/services", service(name, ip)).await;
+            made.map(drop).map_err(|e| e.to_string())
+        };
+        api.create(cidrs, json!({"metadata": {"name": "more"}, "spec": {"cidrs": ["10.99.0.0/24"]}})).await;
+        assert!(try_one("early", "10.99.0.9").await.unwrap_err().contains("is not in the valid range"));
+        let _running = run(&api, &["service-cidr-controller"], Config::default()).await;
+        api.settle().await;
+        assert_eq!(try_one("s", "10.99.0.9").await, Ok(()));
+        assert!(try_one("t", "10.99.0.9").await.unwrap_err().contains("already allocated"));
+        let parent = json!({"resource": "things", "name": "mine"});
+        api.create(addresses, json!({"metadata": {"name": "10.99.0.8"}, "spec": {"parentRef": parent}})).await;
+        assert!(try_one("u", "10.99.0.8").await.unwrap_err().contains("already allocated"), "somebody keeps it");
+        api.delete(cidrs, "", "more", json!({})).await;
+        assert!(try_one("v", "10.99.0.7").await.unwrap_err().contains("is not in the valid range"), "it is going");
+    }
 }

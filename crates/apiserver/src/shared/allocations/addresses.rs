@@ -1,30 +1,25 @@
 //! Cluster IPs of a Service: which families, which addresses.
 use std::net::IpAddr;
 
-use ipnet::IpNet;
 use kelson_meta::tree::items;
 use kelson_meta::{FieldErrors, FieldPath};
 use serde_json::{Value, json};
 
 use super::pools::{Reservation, Used};
+use super::ranges::Ranges;
 
 fn family(ip: &IpAddr) -> &'static str {
     if ip.is_ipv4() { "IPv4" } else { "IPv6" }
 }
 
-fn net_family(net: &IpNet) -> &'static str {
-    if net.addr().is_ipv4() { "IPv4" } else { "IPv6" }
-}
-
 /// Fills in `ipFamilyPolicy` and `ipFamilies` from what is asked and what there is.
-pub(super) fn families(used: &Used, service: &mut Value, old: &Value) {
+pub(super) fn families(own: &[&'static str], service: &mut Value, old: &Value) {
     let spec = &mut service["spec"];
     if spec["type"] == "ExternalName" {
         return;
     }
     let headless = spec["clusterIP"] == "None" || spec["clusterIPs"][0] == "None";
     let selects = spec["selector"].as_object().is_some_and(|s| !s.is_empty());
-    let own: Vec<&'static str> = used.pools.iter().map(|p| net_family(&p.net)).collect();
     if spec["ipFamilyPolicy"].is_null() {
         let dual = items(&spec["ipFamilies"]).len() == 2 || items(&spec["clusterIPs"]).len() == 2;
         let policy = if dual || (headless && !selects && old.is_null()) { "RequireDualStack" } else { "SingleStack" };
@@ -41,7 +36,7 @@ pub(super) fn families(used: &Used, service: &mut Value, old: &Value) {
             all.push(other);
         }
         spec["ipFamilies"] = json!(all);
-    } else if dual && items(&spec["ipFamilies"]).len() == 1 && used.pools.len() == 2 {
+    } else if dual && items(&spec["ipFamilies"]).len() == 1 && own.len() == 2 {
         let other = if spec["ipFamilies"][0] == "IPv4" { "IPv6" } else { "IPv4" };
         spec["ipFamilies"] = json!([spec["ipFamilies"][0], other]);
     } else if !dual && items(&spec["ipFamilies"]).len() == 2 && !old.is_null() {
@@ -52,6 +47,7 @@ pub(super) fn families(used: &Used, service: &mut Value, old: &Value) {
 /// Takes the cluster IPs that a Service names, and free ones where it asks for any.
 pub(super) fn take_ips(
     used: &mut Used,
+    ranges: &Ranges<'_>,
     service: &mut Value,
     had: &[IpAddr],
     taken: &mut Reservation,
@@ -82,19 +78,19 @@ pub(super) fn take_ips(
     let shown = asked.clone();
     let mut all: Vec<String> = Vec::new();
     for (i, family) in families.iter().enumerate() {
-        let Some(pool) = used.pools.iter_mut().find(|p| net_family(&p.net) == family) else {
+        if !ranges.families().contains(&family.as_str()) {
             if spec["ipFamilyPolicy"] == "PreferDualStack" && i > 0 {
                 continue;
             }
             let path = FieldPath::new("spec").child("ipFamilies").index(i);
             errors.invalid(&path, family, "not configured on this cluster");
             return;
-        };
+        }
         match asked.get(i) {
             Some(text) => {
                 let Ok(ip) = text.parse::<IpAddr>() else { return };
                 if !had.contains(&ip) {
-                    if let Err(why) = pool.claim(ip) {
+                    if let Err(why) = ranges.claim(family, ip, &mut used.ips) {
                         errors.invalid(&path, &shown, format!("failed to allocate IP {ip}: {why}"));
                         return;
                     }
@@ -102,7 +98,7 @@ pub(super) fn take_ips(
                 }
                 all.push(text.clone());
             }
-            None => match pool.any() {
+            None => match ranges.any(family, &mut used.ips) {
                 Some(ip) => {
                     taken.ips.push(ip);
                     all.push(ip.to_string());

@@ -3,6 +3,7 @@
 mod addresses;
 mod pools;
 mod ports;
+mod ranges;
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -16,8 +17,9 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use addresses::{families, take_ips};
-use pools::{Pool, Used, ips_of, ports_of};
+use pools::{Used, ips_of, ports_of};
 use ports::take_ports;
+use ranges::Ranges;
 
 use crate::catalog::Served;
 use crate::config::{Config, StartError};
@@ -27,6 +29,10 @@ pub use pools::Reservation;
 /// What is in use.
 pub struct Services {
     used: Arc<Mutex<Used>>,
+    /// The ranges the server was told of.
+    ranges: Vec<IpNet>,
+    /// Where the other ranges are.
+    store: Store,
 }
 
 impl Services {
@@ -38,29 +44,21 @@ impl Services {
         if config.service_cidrs.is_empty() {
             return Err(StartError::Config("--service-cluster-ip-range must be specified".into()));
         }
-        let pool = |net: &IpNet| Pool { net: net.trunc(), taken: HashSet::new() };
-        let mut used = Used {
-            pools: config.service_cidrs.iter().map(pool).collect(),
-            ports: HashMap::new(),
-            port_range: config.node_ports,
-        };
+        let mut used = Used { ips: HashSet::new(), ports: HashMap::new(), port_range: config.node_ports };
         for record in store.list(Resource::new("", "services"), None, None, None).iter() {
             let service = crate::catalog::record::parse(record);
-            for ip in ips_of(&service) {
-                if let Some(pool) = used.pools.iter_mut().find(|p| p.net.contains(&ip)) {
-                    pool.taken.insert(ip);
-                }
-            }
+            used.ips.extend(ips_of(&service));
             for (port, protocol) in ports_of(&service) {
                 used.ports.entry(port).or_default().insert(protocol);
             }
         }
-        Ok(Self { used: Arc::new(Mutex::new(used)) })
+        let ranges = config.service_cidrs.iter().map(IpNet::trunc).collect();
+        Ok(Self { used: Arc::new(Mutex::new(used)), ranges, store: store.clone() })
     }
 
     /// The first address of the primary range: the `kubernetes` service's.
     pub fn first_address(&self) -> Option<IpAddr> {
-        self.used.lock().pools.first().map(|p| p.at(1))
+        self.ranges.first().map(|net| ranges::at(net, 1))
     }
 
     /// Takes what a new Service asks for.
@@ -107,8 +105,9 @@ impl Services {
         let mut taken = Reservation::default();
         taken.used = Some(Arc::clone(&self.used));
         let mut errors = FieldErrors::new();
-        families(&used, service, old);
-        take_ips(&mut used, service, &had_ips, &mut taken, &mut errors);
+        let ranges = Ranges::now(&self.ranges, &self.store);
+        families(&ranges.families(), service, old);
+        take_ips(&mut used, &ranges, service, &had_ips, &mut taken, &mut errors);
         if errors.is_empty() {
             take_ports(&mut used, service, &had_ports, &mut taken, &mut errors);
         }
@@ -207,7 +206,7 @@ mod tests {
         let mut gone = new.clone();
         gone["spec"] = json!({"type": "ExternalName", "externalName": "x"});
         s.take(&mut gone, Some(&new), false).unwrap().keep();
-        assert!(s.used.lock().pools[0].taken.is_empty());
+        assert!(s.used.lock().ips.is_empty());
     }
 
     #[test]
@@ -217,6 +216,6 @@ mod tests {
         s.take(&mut v, None, false).unwrap().keep();
         assert_eq!(v["spec"]["clusterIPs"], json!(["None"]));
         assert_eq!(v["spec"]["ipFamilyPolicy"], "SingleStack");
-        assert!(s.used.lock().pools[0].taken.is_empty());
+        assert!(s.used.lock().ips.is_empty());
     }
 }

@@ -1,30 +1,22 @@
-//! What is in use: addresses of each range, node ports by protocol; and what one write took of them.
+//! What is in use: addresses, node ports by protocol; and what one write took of them.
 use std::collections::{HashMap, HashSet};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 
-use ipnet::IpNet;
 use kelson_meta::tree::items;
 use parking_lot::Mutex;
 use rand::Rng as _;
 use serde_json::Value;
 
-/// Addresses considered of a range; the rest of a larger one is not handed out by itself.
-const POOL_MAX: u128 = 1 << 20;
-/// Random places tried before the range is searched.
+/// Random places tried before the range of ports is searched.
 const RANDOM_TRIES: usize = 16;
+
 /// Every address and port in use.
 pub(super) struct Used {
-    pub pools: Vec<Pool>,
+    pub ips: HashSet<IpAddr>,
     /// Protocols by node port.
     pub ports: HashMap<u16, HashSet<&'static str>>,
     pub port_range: (u16, u16),
-}
-
-/// One range of addresses.
-pub(super) struct Pool {
-    pub net: IpNet,
-    pub taken: HashSet<IpAddr>,
 }
 
 /// What a write took; given back when the write does not happen.
@@ -77,9 +69,7 @@ pub(super) fn ports_of(service: &Value) -> Vec<(u16, &'static str)> {
 impl Used {
     pub fn release(&mut self, ips: &[IpAddr], ports: &[(u16, &'static str)]) {
         for ip in ips {
-            for pool in &mut self.pools {
-                pool.taken.remove(ip);
-            }
+            self.ips.remove(ip);
         }
         for (port, protocol) in ports {
             if let Some(protocols) = self.ports.get_mut(port) {
@@ -98,49 +88,5 @@ impl Used {
         let number = random.or_else(|| (low..=high).find(|p| !self.ports.contains_key(p)))?;
         self.ports.entry(number).or_default().insert(protocol);
         Some(number)
-    }
-}
-
-impl Pool {
-    /// How many addresses are handed out; network and (IPv4) broadcast address are not.
-    fn size(&self) -> u128 {
-        let bits = self.net.max_prefix_len() - self.net.prefix_len();
-        let all = 1u128.checked_shl(u32::from(bits)).unwrap_or(u128::MAX);
-        let reserved = if self.net.addr().is_ipv4() { 2 } else { 1 };
-        all.saturating_sub(reserved).min(POOL_MAX)
-    }
-
-    pub fn at(&self, offset: u128) -> IpAddr {
-        match self.net.network() {
-            IpAddr::V4(base) => IpAddr::V4(Ipv4Addr::from(u32::from(base).wrapping_add(offset as u32))),
-            IpAddr::V6(base) => IpAddr::V6(Ipv6Addr::from(u128::from(base).wrapping_add(offset))),
-        }
-    }
-
-    pub fn claim(&mut self, ip: IpAddr) -> Result<(), String> {
-        let broadcast = ip.is_ipv4() && ip == self.net.broadcast();
-        if !self.net.contains(&ip) || ip == self.net.network() || broadcast {
-            return Err(format!(
-                "the provided IP ({ip}) is not in the valid range. The range of valid IPs is {}",
-                self.net
-            ));
-        }
-        if self.taken.insert(ip) { Ok(()) } else { Err("provided IP is already allocated".into()) }
-    }
-
-    /// A free address; those at the beginning are kept for people who choose one.
-    pub fn any(&mut self) -> Option<IpAddr> {
-        let size = self.size();
-        let lower = (size / 16).clamp(16, 256).min(size / 2);
-        let mut rng = rand::rng();
-        let random = (0..RANDOM_TRIES)
-            .filter(|_| lower < size)
-            .map(|_| self.at(rng.random_range(lower + 1..=size)))
-            .find(|ip| !self.taken.contains(ip));
-        let search =
-            |range: std::ops::RangeInclusive<u128>| range.map(|o| self.at(o)).find(|ip| !self.taken.contains(ip));
-        let ip = random.or_else(|| search(lower + 1..=size)).or_else(|| search(1..=lower))?;
-        self.taken.insert(ip);
-        Some(ip)
     }
 }

@@ -1,5 +1,5 @@
 //! Daemon sets on the API server in memory, on a paused clock.
-use kelson_simulation::{Api, DISTURBANCES, at_every_request};
+use kelson_simulation::{Api, Failure, at_every_request};
 use serde_json::{Value, json};
 
 use crate::cluster::{names, run, run_pods, start};
@@ -194,7 +194,7 @@ async fn equal_revisions_become_one_and_a_lost_one_is_made_again() {
 
 #[tokio::test(start_paused = true)]
 async fn a_rollout_ends_whichever_write_fails() {
-    at_every_request(&DISTURBANCES, async |api: Api| {
+    at_every_request(&[Failure::LostAnswer], async |api: Api| {
         api.namespace("n").await;
         let _running = run(&api, ME).await;
         for name in ["a", "b"] {

@@ -1,5 +1,5 @@
 //! Stateful sets on the API server in memory, on a paused clock.
-use kelson_simulation::{Api, DISTURBANCES, at_every_request};
+use kelson_simulation::{Api, Failure, at_every_request};
 use serde_json::{Value, json};
 
 use crate::cluster::{names, run, run_pods, start};
@@ -184,7 +184,7 @@ async fn ready_long_enough_comes_first() {
 
 #[tokio::test(start_paused = true)]
 async fn a_rollout_ends_whichever_write_fails() {
-    at_every_request(&DISTURBANCES, async |api: Api| {
+    at_every_request(&[Failure::LostAnswer], async |api: Api| {
         api.namespace("n").await;
         let _running = run(&api, ME).await;
         api.create("apps/v1/statefulsets", set(2, "v1")).await;

@@ -124,7 +124,7 @@ async fn lists(store: &Store) {
     let rounds = 200;
     let mut bytes = 0usize;
     for _ in 0..rounds {
-        bytes += store.list(pods, None, None, None).iter().map(|record| record.bytes().len()).sum::<usize>();
+        bytes += store.list(pods, None, None, None).iter().map(|record| record.len()).sum::<usize>();
     }
     let each = start.elapsed() / rounds;
     let count = store.count(pods);

@@ -130,7 +130,7 @@ impl Committer {
         match self.engine.append(&ops, sync) {
             Ok(()) => {
                 self.recovered();
-                let bytes = changes.iter().map(|change| change.record.bytes().len()).sum();
+                let bytes = changes.iter().map(|change| change.record.len()).sum();
                 self.shared.counters.appended(changes.len(), bytes, sync);
                 if sync {
                     self.unsynced_since = None;
@@ -175,7 +175,7 @@ impl Committer {
             let held = current.as_ref().map_or(0, |record| record.cost());
             if let Action::Put { body, .. } = &write.action
                 && used.saturating_sub(held) + body.len() > self.room.max
-                && current.as_ref().is_none_or(|record| body.len() > record.bytes().len())
+                && current.as_ref().is_none_or(|record| body.len() > record.len())
             {
                 answer(reply, Err(StoreError::Full { bytes: used, limit: self.room.max }));
                 continue;
@@ -225,9 +225,7 @@ impl Committer {
         };
         let created = current.map_or(revision, |record| record.create_revision());
         let record = Arc::new(Record::new(key, bytes, at, revision, created, meta));
-        if let Some(form) = form {
-            self.shared.forms.keep(&record, form.make(revision));
-        }
+        self.shared.recent.keep(&record, form.map(|form| form.make(revision)));
         (kind, record)
     }
 

@@ -20,11 +20,11 @@ pub const LOG_SWEEP_EVERY_S: u64 = 30;
 pub const CURSOR_BATCH_MAX: usize = 256;
 /// Bytes of encoded watch frames kept for reuse, over all events and encodings.
 pub const FRAME_CACHE_BYTES_MAX: usize = 4 << 20;
-/// JSON bytes of the records written last whose trees are lent to readers in the process; a tree takes about ten times its
-/// JSON.
-pub const FORM_RECORD_BYTES_MAX: usize = 128 << 10;
-/// Decoded forms (one per type) that a record keeps for in-process readers.
-pub const DECODED_TYPES_MAX: usize = 4;
+/// JSON bytes of the records written last, which lie in memory as they are and whose trees are lent to readers in the process;
+/// a tree takes about ten times its JSON.
+pub const RECENT_BYTES_MAX: usize = 128 << 10;
+/// Records of a resource by which others are told: kinds of objects, templates of pods.
+pub const SAMPLES_PER_RESOURCE_MAX: usize = 6;
 /// Bytes that all records together may take before writes that would make them more are refused, by default. All of it
 /// is held in memory, so a server on a small machine sets less. The reference's store has the same default quota.
 pub const STORE_BYTES_MAX: usize = 2 << 30;

@@ -1,35 +1,33 @@
-//! One stored object: its bytes, revisions, selector values, and slots for what readers derive from it once.
+//! One stored object: its bytes, revisions, selector values, and what readers derive from it once.
 
 use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, OnceLock};
+use std::ops::ControlFlow;
+use std::sync::Arc;
 
-use bytes::Bytes;
+use bytes::{BufMut, Bytes};
 use parking_lot::Mutex;
 
 use crate::form::Form;
 use crate::key::Key;
-use crate::limits::DECODED_TYPES_MAX;
 use crate::meta::RecordMeta;
+use crate::text::{Sample, Texts};
 
-/// An object as it was at one revision. Immutable but for the derived slots, which are filled at most once.
+/// An object as it was at one revision. What it says never changes; how it lies in memory does.
 pub struct Record {
     key: Key,
-    bytes: Bytes,
     revision: u64,
     create_revision: u64,
-    /// Where the decimal revision begins in `bytes`.
+    /// Where the decimal revision begins in the JSON.
     revision_at: u32,
     meta: RecordMeta,
-    protobuf: OnceLock<Bytes>,
-    decoded: OnceLock<Box<Decoded>>,
-    form: Mutex<Option<Form>>,
+    held: Mutex<Held>,
 }
 
-/// One decoded form, and the next of another type.
-struct Decoded {
-    value: Arc<dyn Any + Send + Sync>,
-    next: OnceLock<Box<Decoded>>,
+/// A record's texts, and what it was made of.
+struct Held {
+    texts: Texts,
+    form: Option<Form>,
 }
 
 impl Record {
@@ -41,8 +39,8 @@ impl Record {
         create_revision: u64,
         meta: RecordMeta,
     ) -> Self {
-        let (protobuf, decoded, form) = (OnceLock::new(), OnceLock::new(), Mutex::default());
-        Self { key, bytes, revision, create_revision, revision_at, meta, protobuf, decoded, form }
+        let held = Mutex::new(Held { texts: Texts::new(bytes), form: None });
+        Self { key, revision, create_revision, revision_at, meta, held }
     }
 
     /// The record's name.
@@ -51,10 +49,42 @@ impl Record {
         &self.key
     }
 
-    /// Canonical JSON, `metadata.resourceVersion` included. Cloning it copies no bytes.
+    /// Canonical JSON, `metadata.resourceVersion` included. Copies nothing while the record is new; later the bytes are put
+    /// together from what the record has in common with others, so ask once.
     #[must_use]
-    pub fn bytes(&self) -> &Bytes {
-        &self.bytes
+    pub fn bytes(&self) -> Bytes {
+        self.held.lock().texts.json()
+    }
+
+    /// Appends the JSON to `out`, without making it a text of its own first.
+    pub fn put(&self, out: &mut impl BufMut) {
+        self.held.lock().texts.json_pieces(|piece| {
+            out.put_slice(piece);
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// Whether the JSON begins with the pieces of `head`, one after the other.
+    #[must_use]
+    pub fn begins_with(&self, head: &[&[u8]]) -> bool {
+        let head = head.concat();
+        let mut at = 0;
+        self.held.lock().texts.json_pieces(|piece| {
+            let len = piece.len().min(head.len() - at);
+            if piece[..len] != head[at..at + len] {
+                return ControlFlow::Break(());
+            }
+            at += len;
+            if at == head.len() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+        });
+        at == head.len()
+    }
+
+    /// Length of the JSON.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "there is no empty JSON")]
+    pub fn len(&self) -> usize {
+        self.held.lock().texts.json_len()
     }
 
     /// The revision of the last change: the object's `resourceVersion`.
@@ -75,64 +105,43 @@ impl Record {
         &self.meta
     }
 
-    /// The object in protobuf, transcoded by `make` the first time anybody asks and kept beside the JSON.
-    pub fn protobuf(&self, make: impl FnOnce(&Bytes) -> Bytes) -> Bytes {
-        self.protobuf.get_or_init(|| make(&self.bytes)).clone()
-    }
-
     /// The protobuf form if somebody asked for it before.
     #[must_use]
     pub fn protobuf_if_made(&self) -> Option<Bytes> {
-        self.protobuf.get().cloned()
+        self.held.lock().texts.protobuf()
     }
 
     /// Keeps a protobuf form that was made outside; the first one stays.
-    pub fn set_protobuf(&self, bytes: Bytes) -> Bytes {
-        self.protobuf.get_or_init(|| bytes).clone()
-    }
-
-    /// The object decoded to a type, made by `make` once per type and shared by all in-process readers. At most
-    /// [`DECODED_TYPES_MAX`] types are kept per record; readers of a further type get a copy of their own each time.
-    ///
-    /// # Errors
-    /// What `make` returns; failures are not remembered.
-    pub fn decoded<T: Any + Send + Sync, E>(&self, make: impl FnOnce(&Bytes) -> Result<T, E>) -> Result<Arc<T>, E> {
-        if let Some(kept) = self.kept::<T>() {
-            return Ok(kept);
-        }
-        let value = Arc::new(make(&self.bytes)?);
-        let mut slot = &self.decoded;
-        for _ in 0..DECODED_TYPES_MAX {
-            let entry = slot.get_or_init(|| Box::new(Decoded { value: value.clone(), next: OnceLock::new() }));
-            // Ours, or that of a reader of the same type who was faster.
-            if let Ok(kept) = Arc::clone(&entry.value).downcast::<T>() {
-                return Ok(kept);
-            }
-            slot = &entry.next;
-        }
-        Ok(value)
+    pub fn set_protobuf(&self, bytes: &Bytes) {
+        self.held.lock().texts.set_protobuf(bytes);
     }
 
     /// What the record was made of, while it is one of those written last ([`crate::Write::with_form`]).
     #[must_use]
     pub fn form<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        let form = self.form.lock().clone()?;
+        let form = self.held.lock().form.clone()?;
         form.downcast().ok()
     }
 
     /// Sets or forgets the form; gives the former one.
     pub(crate) fn set_form(&self, form: Option<Form>) -> Option<Form> {
-        std::mem::replace(&mut *self.form.lock(), form)
+        std::mem::replace(&mut self.held.lock().form, form)
     }
 
-    fn kept<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        let entries = std::iter::successors(self.decoded.get(), |entry| entry.next.get());
-        entries.into_iter().find_map(|entry| Arc::clone(&entry.value).downcast::<T>().ok())
+    /// The JSON while it lies in memory as it is, and may be a sample for others.
+    pub(crate) fn plain(&self) -> Option<Bytes> {
+        self.held.lock().texts.plain().cloned()
+    }
+
+    /// Holds the bytes by what differs from the sample's; gives whether they are like it.
+    pub(crate) fn tell_by(&self, sample: &Arc<Sample>) -> bool {
+        self.held.lock().texts.tell_by(sample)
     }
 
     /// This record's bytes as they would be at another revision: what a watcher of a deletion is shown.
     pub(crate) fn splice(&self, revision: u64) -> (Bytes, u32) {
-        let (head, tail) = self.parts();
+        let bytes = self.bytes();
+        let (head, tail) = self.parts(&bytes);
         let mut digits = itoa::Buffer::new();
         let digits = digits.format(revision).as_bytes();
         let mut whole = Vec::with_capacity(head.len() + digits.len() + tail.len());
@@ -146,46 +155,23 @@ impl Record {
         self.revision_at
     }
 
-    /// What this record costs in memory, about, without the protobuf and decoded forms.
+    /// What this record costs in memory while its JSON lies there as it is, about. It is less when the record is told by
+    /// another, and the same at all times, so that what was added can be taken off.
     pub(crate) fn cost(&self) -> usize {
-        self.bytes.len() + self.key.name.len() + self.meta.fields.values.len() + size_of::<Self>() + 64
+        self.len() + self.key.name.len() + self.meta.fields.values.len() + size_of::<Self>() + 64
     }
 
-    /// The bytes before and after the digits of the revision.
-    pub(crate) fn parts(&self) -> (&[u8], &[u8]) {
+    /// The record's JSON before and after the digits of the revision.
+    pub(crate) fn parts<'a>(&self, bytes: &'a [u8]) -> (&'a [u8], &'a [u8]) {
         let at = self.revision_at as usize;
         let digits = self.revision.checked_ilog10().unwrap_or(0) as usize + 1;
-        (&self.bytes[..at], &self.bytes[at + digits..])
+        (&bytes[..at], &bytes[at + digits..])
     }
 }
 
 impl fmt::Debug for Record {
     /// Names the record; never prints its bytes, which may be a Secret's.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Record({} at {}, {} bytes)", self.key, self.revision, self.bytes.len())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::key::Resource;
-
-    #[test]
-    fn each_type_is_decoded_once() {
-        let key = Key::new(Resource::parse("things"), "", "a");
-        let record = Record::new(key, Bytes::from_static(b"12"), 0, 1, 1, RecordMeta::default());
-        let number = |b: &Bytes| std::str::from_utf8(b).map_or(Err("text"), |t| t.parse::<u32>().map_err(|_| "number"));
-        assert_eq!(record.decoded::<u32, _>(|_| Err("not yet")), Err("not yet"), "a failure is not remembered");
-        let first = record.decoded(number).expect("a number");
-        let text = record.decoded(|b| Ok::<_, ()>(b.len())).expect("a length");
-        assert_eq!((*first, *text), (12, 2));
-        let again = record.decoded::<u32, ()>(|_| panic!("made twice")).expect("kept");
-        assert!(Arc::ptr_eq(&first, &again));
-        assert!(Arc::ptr_eq(&text, &record.decoded::<usize, ()>(|_| panic!("made twice")).expect("kept")));
-        record.decoded(|_| Ok::<_, ()>(1i8)).expect("third");
-        record.decoded(|_| Ok::<_, ()>(1i16)).expect("fourth");
-        assert_eq!(record.decoded(|_| Ok::<_, ()>(5i64)), Ok(Arc::new(5)), "beyond the bound each reader has its own");
-        assert_eq!(record.decoded(|_| Ok::<_, ()>(6i64)), Ok(Arc::new(6)));
+        write!(f, "Record({} at {}, {} bytes)", self.key, self.revision, self.len())
     }
 }

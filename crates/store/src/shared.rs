@@ -11,7 +11,8 @@ use crate::event::FrameBudget;
 use crate::expiry::Expiry;
 use crate::health::HealthBoard;
 use crate::queue::Queue;
-use crate::recent::RecentForms;
+use crate::recent::RecentRecords;
+use crate::samples::Samples;
 use crate::state::State;
 use crate::stats::Counters;
 
@@ -20,7 +21,8 @@ pub(crate) struct Shared {
     pub state: RwLock<State>,
     pub queue: Queue,
     pub frames: Arc<FrameBudget>,
-    pub forms: RecentForms,
+    pub recent: RecentRecords,
+    pub samples: Samples,
     pub expiry: Expiry,
     pub writers: Writers,
     pub counters: Counters,

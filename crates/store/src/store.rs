@@ -26,6 +26,7 @@ use crate::limits::{EXPIRY_PASS_EVERY_S, LOG_BYTES_MAX, STORE_BYTES_MAX};
 use crate::loaded::{Loaded, load};
 use crate::queue::{Pending, Queue, Taken};
 use crate::record::Record;
+use crate::samples::Samples;
 use crate::saved::{self, Contents};
 use crate::shared::Shared;
 use crate::state::{ListView, State, take_back};
@@ -125,7 +126,7 @@ impl Store {
 
         let base_floor = if trusted { 0 } else { loaded.revision };
         let mut state = State::new(loaded.revision, base_floor, options.log_bytes_max);
-        let (expiry, mut bytes) = (Expiry::default(), 0);
+        let (expiry, samples, mut bytes) = (Expiry::default(), Samples::default(), 0);
         let writers = Writers::new(options.at_rest);
         loaded.records.sort_unstable_by(|(a, _), (b, _)| {
             let (a, b) = (a.key(), b.key());
@@ -136,6 +137,7 @@ impl Store {
             expiry.note(EventKind::Added, &record, None);
             writers.note(EventKind::Added, &record, writer);
             bytes += record.cost();
+            samples.pack(&record);
             let resource = record.key().resource;
             state.slot_mut(resource).table.put(record);
         }
@@ -146,7 +148,8 @@ impl Store {
             state: RwLock::new(state),
             queue: Queue::default(),
             frames: Arc::default(),
-            forms: crate::recent::RecentForms::default(),
+            recent: crate::recent::RecentRecords::default(),
+            samples,
             expiry,
             writers,
             counters: Counters::default(),
@@ -183,7 +186,9 @@ impl Store {
     pub async fn commit(&self, write: Write) -> Result<Committed, StoreError> {
         let answer = self.begin(write).await?;
         let answer = answer.await;
-        drop(self.shared().forms.take_gone());
+        for record in self.shared().recent.take_gone() {
+            self.shared().samples.pack(&record);
+        }
         answer.map_err(|_| StoreError::Closed)?
     }
 

@@ -155,7 +155,7 @@ async fn encrypted_records_are_clear_in_memory_alone() {
 
     let store = Store::open_dir(dir.path(), with()).unwrap();
     let record = store.get(Resource::parse("secrets"), "default", "s3").unwrap();
-    assert!(std::str::from_utf8(record.bytes()).unwrap().contains("secret of s3"));
+    assert!(std::str::from_utf8(&record.bytes()).unwrap().contains("secret of s3"));
     assert!(!store.is_stale(&record));
     turned.0.store(2, std::sync::atomic::Ordering::SeqCst);
     assert!(store.is_stale(&record), "new records are written with another key");

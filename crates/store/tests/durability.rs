@@ -72,7 +72,7 @@ async fn child_that_writes_until_it_is_killed() {
 async fn counters_tell_writes_batches_and_syncs() {
     let dir = tempfile::tempdir().unwrap();
     let store = open(dir.path()).unwrap();
-    let first = store.commit(create("a", "x")).await.unwrap().record.bytes().len() as u64;
+    let first = store.commit(create("a", "x")).await.unwrap().record.len() as u64;
     let one = store.stats();
     assert_eq!((one.writes, one.batches, one.syncs, one.bytes), (1, 1, 1, first));
     store.commit(create("b", "x").relaxed()).await.unwrap();

@@ -38,7 +38,7 @@ impl Aggregation {
     }
     /// Takes over an APIService as it is stored now.
     pub fn committed(&self, record: &Record) {
-        let service: ApiService = match serde_json::from_slice(record.bytes()) {
+        let service: ApiService = match serde_json::from_slice(&record.bytes()) {
             Ok(service) => service,
             Err(error) => {
                 tracing::error!(key = %record.key(), %error, "a stored APIService does not read");

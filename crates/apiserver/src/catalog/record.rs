@@ -41,20 +41,20 @@ pub fn tree(record: &Record) -> Arc<Value> {
 }
 
 fn parse_bytes(record: &Record) -> Value {
-    serde_json::from_slice(record.bytes()).unwrap_or_else(|error| {
+    serde_json::from_slice(&record.bytes()).unwrap_or_else(|error| {
         tracing::error!(key = %record.key(), %error, "stored record does not decode");
         Value::Null
     })
 }
 
-/// The JSON of a stored record's `metadata`, as it stands in the record; `None` when there is none.
-pub fn metadata(record: &Record) -> Option<&str> {
+/// The JSON of an object's `metadata`, as it stands in the object's; `None` when there is none.
+pub fn metadata(object: &[u8]) -> Option<&str> {
     #[derive(serde::Deserialize)]
     struct Document<'a> {
         #[serde(borrow)]
         metadata: Option<&'a serde_json::value::RawValue>,
     }
-    let document: Document<'_> = serde_json::from_slice(record.bytes()).ok()?;
+    let document: Document<'_> = serde_json::from_slice(object).ok()?;
     document.metadata.map(serde_json::value::RawValue::get)
 }
 
@@ -70,5 +70,7 @@ pub fn message(served: &Served, record: &Record) -> Result<Bytes, Status> {
         EncodeError::NoProtobuf => Status::not_acceptable(&["application/json", "application/yaml"]),
         other => Status::internal(other.to_string()),
     })?;
-    Ok(record.set_protobuf(made.into()))
+    let made = Bytes::from(made);
+    record.set_protobuf(&made);
+    Ok(made)
 }

@@ -112,10 +112,8 @@ impl Converter for Conversions {
     }
     fn is_plain(&self, to: &Gvk, record: &Record) -> bool {
         // Records are canonical, so that nothing but a field in capitals comes before the version.
-        const HEAD: &[u8] = b"{\"apiVersion\":\"";
-        let rest = record.bytes().strip_prefix(HEAD).and_then(|r| r.strip_prefix(to.group.as_bytes()));
-        let rest = rest.and_then(|r| r.strip_prefix(b"/")).and_then(|r| r.strip_prefix(to.version.as_bytes()));
-        rest.is_some_and(|r| r.first() == Some(&b'"')) && record.revision() > self.schemas.since()
+        let head = [b"{\"apiVersion\":\"", to.group.as_bytes(), b"/", to.version.as_bytes(), b"\""];
+        record.revision() > self.schemas.since() && record.begins_with(&head)
     }
 }
 

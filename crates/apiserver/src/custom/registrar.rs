@@ -81,7 +81,7 @@ impl Definitions {
 
     /// Takes over a definition as it is stored now.
     pub fn committed(&self, record: &Arc<Record>) {
-        match serde_json::from_slice::<Definition>(record.bytes()) {
+        match serde_json::from_slice::<Definition>(&record.bytes()) {
             Ok(definition) => self.register(definition, record),
             Err(error) => tracing::error!(key = %record.key(), %error, "a stored definition does not read; not served"),
         }

@@ -59,7 +59,8 @@ struct DocumentSchema<'a> {
 
 /// A version's schema as it stands in a definition's record.
 fn read(record: &Record, version: &str) -> Option<Value> {
-    let document: Document<'_> = serde_json::from_slice(record.bytes()).ok()?;
+    let bytes = record.bytes();
+    let document: Document<'_> = serde_json::from_slice(&bytes).ok()?;
     let version = document.spec.versions.into_iter().find(|v| v.name == version)?;
     serde_json::from_str(version.schema?.text?.get()).ok()
 }

@@ -31,7 +31,7 @@ pub async fn object(
         && served.is_plain(record)
     {
         if accepted.encoding == Encoding::Json && !accepted.pretty {
-            let body = ApiBody::parts([record.bytes().clone(), NEWLINE]);
+            let body = ApiBody::parts([record.bytes(), NEWLINE]);
             return Ok(answer(code, accepted.content_type(false), body));
         }
         if accepted.encoding == Encoding::Protobuf {

@@ -20,6 +20,9 @@ use crate::request::view::ViewOptions;
 /// Marks the bookmark that ends a watch's initial events.
 const INITIAL_EVENTS_END: &str = "k8s.io/initial-events-end";
 
+/// What stands in a frame around its object, about.
+const FRAME_BYTES: usize = 40;
+
 /// One event on its way to bytes.
 pub enum Piece {
     /// Bytes that go out as they are.
@@ -101,7 +104,7 @@ impl Framer {
         };
         let served = &self.served;
         let frame = event.frame(slot, |event| match slot {
-            Frame::Json => json_frame(kind, event.record.bytes()),
+            Frame::Json => json_record_frame(kind, &event.record),
             _ => proto_record(served, kind, &event.record).unwrap_or_default(),
         });
         Some(Piece::Frame(frame)).filter(|f| !matches!(f, Piece::Frame(f) if f.is_empty()))
@@ -119,7 +122,7 @@ impl Framer {
                 if let View::Partial(version) = self.accepted.view
                     && (!self.served.works_as_served() || self.served.is_plain(record)) =>
             {
-                match record::metadata(record) {
+                match record::metadata(&record.bytes()) {
                     Some(metadata) => Some(Piece::Frame(partial_json_frame(kind, version, metadata))),
                     None => Some(Piece::Object(kind, parse(record))),
                 }
@@ -133,7 +136,7 @@ impl Framer {
     fn shared(&self, record: &Record) -> Option<SharedObject> {
         match (self.shares, self.accepted.view, record.form()) {
             (true, View::Whole, Some(tree)) => Some(SharedObject::Tree(tree)),
-            (true, View::Whole, None) => Some(SharedObject::Text(record.bytes().clone())),
+            (true, View::Whole, None) => Some(SharedObject::Text(record.bytes())),
             (true, View::Partial(version), Some(tree)) => Some(SharedObject::Metadata(tree, version)),
             _ => None,
         }
@@ -177,7 +180,7 @@ impl Framer {
         for piece in pieces {
             match piece {
                 Piece::Frame(frame) => out.extend_from_slice(&frame),
-                Piece::Plain(kind, record) => put_json_frame(kind, record.bytes(), &mut out),
+                Piece::Plain(kind, record) => put_json_frame(kind, &mut out, |out| record.put(out)),
                 // Only `items` has these.
                 Piece::Shared(..) => {}
                 Piece::Object(kind, _) => {
@@ -253,16 +256,22 @@ impl Framer {
 }
 
 fn json_frame(kind: &str, object: &[u8]) -> Bytes {
-    let mut out = BytesMut::with_capacity(object.len() + 40);
-    put_json_frame(kind, object, &mut out);
+    let mut out = BytesMut::with_capacity(object.len() + FRAME_BYTES);
+    put_json_frame(kind, &mut out, |out| out.put_slice(object));
     out.freeze()
 }
 
-fn put_json_frame(kind: &str, object: &[u8], out: &mut BytesMut) {
+fn json_record_frame(kind: &str, record: &Record) -> Bytes {
+    let mut out = BytesMut::with_capacity(record.len() + FRAME_BYTES);
+    put_json_frame(kind, &mut out, |out| record.put(out));
+    out.freeze()
+}
+
+fn put_json_frame(kind: &str, out: &mut BytesMut, object: impl FnOnce(&mut BytesMut)) {
     out.put_slice(b"{\"type\":\"");
     out.put_slice(kind.as_bytes());
     out.put_slice(b"\",\"object\":");
-    out.put_slice(object);
+    object(out);
     out.put_slice(b"}\n");
 }
 
@@ -309,7 +318,7 @@ mod tests {
         let key = Key::new(Resource::new("", "pods"), "n", "a");
         let write = Write::create(key, Body::locate(json).unwrap(), meta);
         let record = store.commit(write).await.unwrap().record;
-        let frame = partial_json_frame("ADDED", "v1", record::metadata(&record).unwrap());
+        let frame = partial_json_frame("ADDED", "v1", record::metadata(&record.bytes()).unwrap());
         let expected = json!({"type": "ADDED", "object": table::partial("v1", parse(&record))});
         assert_eq!(serde_json::from_slice::<Value>(&frame).unwrap(), expected);
         assert!(frame.ends_with(b"}\n"));

@@ -177,7 +177,7 @@ impl Run {
         let mut ended = true;
         for (after, record) in self.page.records.from(self.next) {
             records.push(Arc::clone(record));
-            (next, bytes) = (after, bytes + record.bytes().len());
+            (next, bytes) = (after, bytes + record.len());
             if bytes >= PIECE_BYTES {
                 ended = false;
                 break;
@@ -198,7 +198,7 @@ impl Run {
         if self.view == View::Whole && records.iter().all(|r| self.served.is_plain(r)) {
             for record in &records {
                 self.comma(&mut out);
-                out.extend_from_slice(record.bytes());
+                record.put(&mut out);
             }
         } else {
             let objects = records.iter().map(|r| parse(r)).collect();
@@ -301,7 +301,7 @@ fn pieces(mut records: &[Arc<Record>]) -> impl Iterator<Item = &[Arc<Record>]> {
     std::iter::from_fn(move || {
         let mut bytes = 0;
         let full = records.iter().position(|r| {
-            bytes += r.bytes().len();
+            bytes += r.len();
             bytes >= PIECE_BYTES
         });
         let (piece, rest) = records.split_at(full.map_or(records.len(), |at| at + 1));

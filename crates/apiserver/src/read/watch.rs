@@ -284,7 +284,7 @@ impl State {
             taken += 1;
             if everything || self.selectors.matches(record) {
                 pieces.extend(self.framer.of_record("ADDED", record));
-                bytes += record.bytes().len();
+                bytes += record.len();
                 if bytes >= PIECE_BYTES {
                     break;
                 }

@@ -202,8 +202,8 @@ struct RbacIndex {
 
 impl Index for RbacIndex {
     fn put(&self, record: &Record) {
-        let (key, change) = (record.key(), Change::Put(record.bytes()));
-        self.rbac.apply(self.resource, &key.namespace, &key.name, change);
+        let key = record.key();
+        self.rbac.apply(self.resource, &key.namespace, &key.name, Change::Put(&record.bytes()));
     }
     fn remove(&self, namespace: &str, name: &str) {
         self.rbac.apply(self.resource, namespace, name, Change::Delete);
@@ -227,8 +227,8 @@ impl Index for GraphIndex {
         // Pods without a node connect nothing: skip the decoding.
         let unbound = self.resource == NodeResource::Pods && record.meta().fields.get("spec.nodeName") == Some("");
         if !unbound {
-            let (key, change) = (record.key(), Change::Put(record.bytes()));
-            self.graph.apply(self.resource, &key.namespace, &key.name, change);
+            let key = record.key();
+            self.graph.apply(self.resource, &key.namespace, &key.name, Change::Put(&record.bytes()));
         }
     }
     fn remove(&self, namespace: &str, name: &str) {

@@ -30,8 +30,8 @@ impl StoreObjects {
         if let Some(tree) = self.trees.lock().get(&record.revision()) {
             return Some(Arc::clone(tree));
         }
-        let tree: Arc<Value> = Arc::new(serde_json::from_slice(record.bytes()).ok()?);
-        if record.bytes().len() <= TREE_JSON_BYTES_MAX {
+        let tree: Arc<Value> = Arc::new(serde_json::from_slice(&record.bytes()).ok()?);
+        if record.len() <= TREE_JSON_BYTES_MAX {
             let mut trees = self.trees.lock();
             if trees.len() >= TREES_MAX {
                 trees.clear();
@@ -44,17 +44,17 @@ impl StoreObjects {
 
 impl Objects for StoreObjects {
     fn get(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Bytes> {
-        self.store.get(Resource::new(group, resource), namespace, name).map(|r| r.bytes().clone())
+        self.store.get(Resource::new(group, resource), namespace, name).map(|r| r.bytes())
     }
     fn list(&self, group: &str, resource: &str, namespace: &str) -> Vec<Bytes> {
         let namespace = Some(namespace).filter(|n| !n.is_empty());
         let view = self.store.list(Resource::new(group, resource), namespace, None, None);
-        view.iter().map(|r| r.bytes().clone()).collect()
+        view.iter().map(|r| r.bytes()).collect()
     }
     fn stamped(&self, group: &str, resource: &str, namespace: &str) -> Vec<(u64, Bytes)> {
         let namespace = Some(namespace).filter(|n| !n.is_empty());
         let view = self.store.list(Resource::new(group, resource), namespace, None, None);
-        view.iter().map(|r| (r.revision(), r.bytes().clone())).collect()
+        view.iter().map(|r| (r.revision(), r.bytes())).collect()
     }
     fn tree(&self, group: &str, resource: &str, namespace: &str, name: &str) -> Option<Arc<Value>> {
         self.tree_of(self.store.get(Resource::new(group, resource), namespace, name)?.as_ref())

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use kelson_meta::Interner;
 
 use super::{EngineError, Entry, Op};
 use crate::at_rest::{AtRest, SealError, Writer};
@@ -135,12 +136,12 @@ pub(crate) fn put(record: &Record, at_rest: Option<&dyn AtRest>) -> Result<(Op, 
     let (body, writer) = match seal {
         None => {
             beside(meta, &mut head);
-            (record.bytes().clone(), Writer::CLEAR)
+            (record.bytes(), Writer::CLEAR)
         }
         Some(at_rest) => {
-            let mut plain = Vec::with_capacity(160 + record.bytes().len());
+            let mut plain = Vec::with_capacity(160 + record.len());
             beside(meta, &mut plain);
-            plain.extend_from_slice(record.bytes());
+            record.put(&mut plain);
             let sealed = at_rest.seal(key, &plain)?;
             (Bytes::from(sealed.bytes), sealed.writer)
         }
@@ -179,7 +180,7 @@ pub(crate) fn delete(record: &Record) -> Op {
     Op::Remove { id: record.create_revision() }
 }
 
-/// Decodes stored entries; keeps the last field names, which neighbouring records share.
+/// Decodes stored entries; keeps what neighbouring records share.
 pub(crate) struct Decoder<'a> {
     /// As the mark says, which comes first.
     format: u64,
@@ -187,11 +188,19 @@ pub(crate) struct Decoder<'a> {
     resource: Option<Resource>,
     namespace: Option<Arc<str>>,
     names: FieldNames,
+    labels: Interner<[u8]>,
 }
 
 impl<'a> Decoder<'a> {
     pub fn new(at_rest: Option<&'a dyn AtRest>) -> Self {
-        Self { format: FORMAT_UNCHECKED, at_rest, resource: None, namespace: None, names: FieldNames::default() }
+        Self {
+            format: FORMAT_UNCHECKED,
+            at_rest,
+            resource: None,
+            namespace: None,
+            names: FieldNames::default(),
+            labels: Interner::default(),
+        }
     }
 
     /// Decodes an entry, decrypted where it is encrypted.
@@ -265,7 +274,10 @@ impl<'a> Decoder<'a> {
             2 => Uid::Other(take_text(from)?.into()),
             _ => return None,
         };
-        let labels = Labels(take_bytes(from)?.into());
+        let labels = match take_bytes(from)? {
+            [] => Labels::default(),
+            labels => Labels(self.labels.share(labels)),
+        };
         let names = self.names(from)?;
         let fields = Fields { names, values: take_bytes(from)?.into() };
         let digits = revision.checked_ilog10().unwrap_or(0) as usize + 1;
@@ -355,7 +367,7 @@ mod tests {
                 checked_only().decode(Entry::Record { id: 7, value })
             }
             let Ok(Stored::Record(back, Writer::CLEAR)) = decode(&value) else { panic!("not a record") };
-            assert_eq!((back.key(), back.meta(), back.bytes()), (&key, &meta, &bytes));
+            assert_eq!((back.key(), back.meta(), back.bytes()), (&key, &meta, bytes.clone()));
             assert_eq!((back.revision(), back.create_revision()), (1234, 7));
             for cut in 1..value.len() {
                 assert!(decode(&value[..cut]).is_err(), "cut at {cut}");

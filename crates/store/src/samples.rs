@@ -1,0 +1,99 @@
+//! Which records lie in memory by what differs from another's: every one that is not among those written last and is like
+//! one of its resource's samples. What is like none becomes a sample itself, for those that come after.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+
+use crate::key::Resource;
+use crate::limits::SAMPLES_PER_RESOURCE_MAX;
+use crate::record::Record;
+use crate::text::Sample;
+
+/// Texts shorter than this are cheaper as they are.
+const TOLD_BYTES_MIN: usize = 256;
+
+/// What a record shares with others stays in memory as long as any of them: a Secret must go when it is deleted.
+const SECRETS: &str = "secrets";
+
+/// The samples of each resource, that which was of use last first.
+#[derive(Default)]
+pub(crate) struct Samples {
+    of: Mutex<HashMap<Resource, Vec<Arc<Sample>>>>,
+}
+
+impl Samples {
+    /// Holds the record's bytes in less memory, if it can be done. Takes as long as reading them a few times.
+    pub fn pack(&self, record: &Record) {
+        let resource = record.key().resource;
+        if record.len() < TOLD_BYTES_MIN || resource.as_str() == SECRETS {
+            return;
+        }
+        let candidates = self.of.lock().get(&resource).cloned().unwrap_or_default();
+        let found = candidates.into_iter().find(|sample| record.tell_by(sample));
+        let Some(sample) = found.or_else(|| record.plain().map(Sample::new)) else { return };
+        let mut of = self.of.lock();
+        let samples = of.entry(resource).or_default();
+        if samples.first().is_some_and(|first| Arc::ptr_eq(first, &sample)) {
+            return;
+        }
+        samples.retain(|held| !Arc::ptr_eq(held, &sample));
+        samples.insert(0, sample);
+        samples.truncate(SAMPLES_PER_RESOURCE_MAX);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::key::Key;
+    use crate::meta::RecordMeta;
+
+    fn record(kind: u32, n: u32) -> (Record, Bytes) {
+        let filler: String = (0..40).map(|i| format!(r#","{kind}field{i}":"{kind}value""#)).collect();
+        let json = Bytes::from(format!(r#"{{"name":"{n}"{filler}}}"#));
+        (Record::new(Key::new(Resource::parse("things"), "", "a"), json.clone(), 0, 1, 1, RecordMeta::default()), json)
+    }
+
+    #[test]
+    fn a_record_is_told_by_the_sample_that_it_is_like() {
+        let samples = Samples::default();
+        for n in 0..20 {
+            for kind in 0..3 {
+                let (record, json) = record(kind, n);
+                samples.pack(&record);
+                assert_eq!(record.plain().is_some(), n == 0, "kind {kind}, {n}");
+                assert_eq!(record.bytes(), json);
+                samples.pack(&record);
+                assert_eq!(record.bytes(), json, "packed again");
+                let mut out = Vec::new();
+                record.put(&mut out);
+                assert_eq!(out, json);
+                for cut in 0..=json.len() {
+                    assert!(record.begins_with(&[&json[..cut / 2], &json[cut / 2..cut]]), "{cut}");
+                }
+                assert!(!record.begins_with(&[&json, b"x"]) && !record.begins_with(&[b"{\"other"]));
+            }
+        }
+        for kind in 3..40 {
+            samples.pack(&record(kind, 0).0);
+        }
+        assert_eq!(samples.of.lock()[&Resource::parse("things")].len(), SAMPLES_PER_RESOURCE_MAX);
+        let key = Key::new(Resource::parse("things"), "", "a");
+        let small = Record::new(key, Bytes::from_static(b"1"), 0, 1, 1, RecordMeta::default());
+        samples.pack(&small);
+        assert!(small.plain().is_some());
+        let secret = |n: u32| {
+            let (record, json) = record(0, n);
+            drop(record);
+            Record::new(Key::new(Resource::parse(SECRETS), "", "a"), json, 0, 1, 1, RecordMeta::default())
+        };
+        for record in [secret(1), secret(2)] {
+            samples.pack(&record);
+            assert!(record.plain().is_some(), "a secret is nobody's sample, and has none");
+        }
+    }
+}

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use kelson_codec::json;
 use kelson_meta::{Clock, Status};
 use kelson_resources::Observer;
 use kelson_store::{
@@ -33,20 +34,20 @@ pub struct Committer<'a> {
 
 /// The bytes of a tree, and where in them the revision is to stand.
 fn bytes(value: &Value) -> (Vec<u8>, usize) {
-    const GUESS_BYTES: usize = 2048;
+    const GUESS_BYTES: usize = 4096;
     let mut out = Vec::with_capacity(GUESS_BYTES);
     let mut at = 0;
     object(value, &mut out, |key, value, out| {
         if key == "metadata" && value.is_object() {
             object(value, out, |key, value, out| {
-                put(value, out);
+                json::write(value, out);
                 if key == "resourceVersion" {
                     // Behind the opening quote of the empty text.
                     at = out.len() - 1;
                 }
             });
         } else {
-            put(value, out);
+            json::write(value, out);
         }
     });
     (out, at)
@@ -59,17 +60,11 @@ fn object(value: &Value, out: &mut Vec<u8>, mut member: impl FnMut(&str, &Value,
         if i > 0 {
             out.push(b',');
         }
-        // Writing text to memory cannot fail.
-        let _ = serde_json::to_writer(&mut *out, key);
+        json::write_text(key, out);
         out.push(b':');
         member(key, value, out);
     }
     out.push(b'}');
-}
-
-fn put(value: &Value, out: &mut Vec<u8>) {
-    // A tree's maps have text keys only, and memory takes everything.
-    let _ = serde_json::to_writer(out, value);
 }
 
 /// The tree that a record is made of, lent to those who read the record while it is new.

@@ -1,6 +1,8 @@
 //! JSON: one pass from bytes to the canonical tree, checked against the schema as it goes.
-//! `lexer` knows the grammar, `decode` the types.
+//! `lexer` knows the grammar, `decode` the types; `write` is the way back.
 pub(crate) mod decode;
 mod lexer;
+mod write;
 
 pub use decode::{decode, decode_within, peek};
+pub use write::{write, write_text};

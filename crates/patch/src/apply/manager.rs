@@ -1,8 +1,10 @@
 //! Field management of one write: tracks who set what on every create, update and patch, and carries out server-side apply.
 //! The order of steps is that of apimachinery `util/managedfields`.
 use super::{
+    added,
     fields::FieldSet,
     managed::{Managed, ManagerId, Operation, Owned},
+    owned::OwnedFields,
     walk::{self, Comparison},
 };
 use kelson_codec::{Budget, Limits};
@@ -97,8 +99,24 @@ impl FieldManager {
         if managed.0.is_empty() && live.is_some_and(|l| l["metadata"]["uid"].as_str().is_some_and(|u| !u.is_empty())) {
             return;
         }
-        self.track(live.unwrap_or(&self.empty), new, &mut managed, manager, Some(now));
+        match live {
+            None if managed.0.is_empty() => self.create(new, &mut managed, manager, now),
+            _ => self.track(live.unwrap_or(&self.empty), new, &mut managed, manager, Some(now)),
+        }
         managed.write(new);
+    }
+
+    /// The bookkeeping of a create, where nobody owns anything yet.
+    fn create(&self, new: &Value, managed: &mut Managed, manager: &str, now: &str) {
+        let mut set = added::added_to(&self.shape, &self.empty, new);
+        added::remove_trees(&mut set, &self.ignored);
+        let mut fields = OwnedFields::from(set);
+        fields.subtract(server_fields());
+        if !fields.is_empty() {
+            let id = ManagerId::new(manager, Operation::Update, &self.api_version, &self.subresource);
+            let owned = Owned { fields, api_version: self.api_version.clone(), time: Some(now.to_owned()) };
+            managed.0.insert(id, owned);
+        }
     }
 
     /// The entries to go on from; those of `new` are taken out of it.

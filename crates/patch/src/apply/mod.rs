@@ -1,6 +1,8 @@
 //! Server-side apply (KEP-555): who owns which field, and what an applied configuration changes.
 //! `fields` has sets of field paths and their FieldsV1 form; `walk` compares, merges and prunes trees by schema;
+//! `added` is the short way for creates;
 //! `managed` reads and writes `metadata.managedFields`, `owned` is one entry's fields; `manager` ties them together for one write.
+mod added;
 mod fields;
 mod managed;
 mod manager;

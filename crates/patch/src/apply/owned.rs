@@ -21,6 +21,13 @@ impl Default for OwnedFields {
     }
 }
 
+/// A FieldsV1 object as [`FieldSet::to_fields_v1`] makes it.
+impl From<Map<String, Value>> for OwnedFields {
+    fn from(fields: Map<String, Value>) -> Self {
+        Self(Form::Json(fields))
+    }
+}
+
 impl From<FieldSet> for OwnedFields {
     fn from(set: FieldSet) -> Self {
         Self(Form::Set(set))

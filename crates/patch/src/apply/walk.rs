@@ -29,7 +29,7 @@ impl Comparison {
 
 /// How a place is treated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Atom {
+pub(super) enum Atom {
     Scalar,
     AtomicList,
     List,
@@ -38,7 +38,7 @@ enum Atom {
 }
 
 /// What the schema and the value together say a place is.
-fn atom(shape: &Shape, value: Option<&Value>) -> Atom {
+pub(super) fn atom(shape: &Shape, value: Option<&Value>) -> Atom {
     let map = |atomic| if atomic { Atom::AtomicMap } else { Atom::Map };
     let list = |ty| if ty == ListType::Atomic { Atom::AtomicList } else { Atom::List };
     match shape {
@@ -66,12 +66,12 @@ fn atomic(value: Option<&Value>) -> Atom {
     }
 }
 
-fn child(shape: &Shape, key: &str) -> Shape {
+pub(super) fn child(shape: &Shape, key: &str) -> Shape {
     shape.child(key).unwrap_or(Shape::Untyped)
 }
 
 /// The path element of a list's element; the error names what is wrong with the element.
-fn element_of(shape: &Shape, item: &Value) -> Result<PathElement, String> {
+pub(super) fn element_of(shape: &Shape, item: &Value) -> Result<PathElement, String> {
     if shape.list_type() == ListType::Set {
         return match item {
             Value::Object(_) => Err("associative list without keys has an element that's a map type".into()),
@@ -148,6 +148,14 @@ fn collect_list(shape: &Shape, items: &[Value]) -> FieldSet {
 pub fn compare(shape: &Shape, old: &Value, new: &Value) -> Comparison {
     let found = compare_at(shape, Some(old), Some(new));
     Comparison { removed: found.removed.below, modified: found.modified.below, added: found.added.below }
+}
+
+/// Of a place in both trees: whether it has another value now, and the paths below it that are new or have another one.
+pub(super) fn changed_or_added(shape: &Shape, old: &Value, new: &Value) -> (bool, FieldSet) {
+    let Difference { modified, added, .. } = compare_at(shape, Some(old), Some(new));
+    let mut below = modified.below;
+    below.absorb(added.below);
+    (modified.member || added.member, below)
 }
 
 /// One of the sets of a comparison as it is at a place: whether the place is in it, and the paths below.

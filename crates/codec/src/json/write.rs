@@ -1,0 +1,92 @@
+//! From a tree to compact JSON, byte for byte what `serde_json` writes. Texts of objects hardly ever need an escape, so they are
+//! looked over in words of eight bytes and copied.
+use serde_json::Value;
+use std::io::Write;
+
+const WORD: usize = 8;
+/// A one in each byte.
+const ONES: u64 = u64::MAX / 0xff;
+/// The highest bit of each byte.
+const HIGH: u64 = ONES << 7;
+
+/// Appends the JSON of a tree.
+pub fn write(value: &Value, out: &mut Vec<u8>) {
+    match value {
+        Value::Null => out.extend_from_slice(b"null"),
+        Value::Bool(true) => out.extend_from_slice(b"true"),
+        Value::Bool(false) => out.extend_from_slice(b"false"),
+        Value::String(text) => write_text(text, out),
+        // Writing to memory cannot fail.
+        Value::Number(number) => drop(write!(out, "{number}")),
+        Value::Array(items) => {
+            out.push(b'[');
+            for (i, item) in items.iter().enumerate() {
+                if i > 0 {
+                    out.push(b',');
+                }
+                write(item, out);
+            }
+            out.push(b']');
+        }
+        Value::Object(map) => {
+            out.push(b'{');
+            for (i, (key, value)) in map.iter().enumerate() {
+                if i > 0 {
+                    out.push(b',');
+                }
+                write_text(key, out);
+                out.push(b':');
+                write(value, out);
+            }
+            out.push(b'}');
+        }
+    }
+}
+
+/// Appends a text in quotes.
+pub fn write_text(text: &str, out: &mut Vec<u8>) {
+    if plain(text.as_bytes()) {
+        out.reserve(text.len() + 2);
+        out.push(b'"');
+        out.extend_from_slice(text.as_bytes());
+        out.push(b'"');
+    } else {
+        // Writing a text to memory cannot fail.
+        drop(serde_json::to_writer(out, text));
+    }
+}
+
+/// Whether no byte needs an escape: quotes, backslashes and what is below the blank do.
+fn plain(text: &[u8]) -> bool {
+    let zero = |word: u64| word.wrapping_sub(ONES) & !word;
+    let special = |word: u64| {
+        let below_blank = word.wrapping_sub(ONES * 0x20) & !word;
+        let quote = zero(word ^ (ONES * u64::from(b'"')));
+        let backslash = zero(word ^ (ONES * u64::from(b'\\')));
+        (below_blank | quote | backslash) & HIGH != 0
+    };
+    let mut words = text.chunks_exact(WORD);
+    let sound = words.by_ref().all(|word| word.first_chunk().is_some_and(|word| !special(u64::from_le_bytes(*word))));
+    sound && words.remainder().iter().all(|byte| *byte >= 0x20 && *byte != b'"' && *byte != b'\\')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn byte_for_byte_as_serde_json_writes() {
+        let mut texts: Vec<String> = vec![String::new(), "\u{7f}\u{80}ÿ".into(), "日本語 🦀 text".into()];
+        // Every character at every place of a word.
+        for c in (0u8..=0x80).map(char::from) {
+            texts.extend((0..18).map(|at| format!("{}{c}{}", "x".repeat(at), "é".repeat(17 - at))));
+        }
+        let numbers =
+            json!([0, -1, i64::MIN, u64::MAX, 0.5, -0.0, 1e300, 1e-7, 100.0, null, true, false, [], {}, [[]]]);
+        let tree = json!({"texts": texts, "numbers": numbers, "a\"\n": {"b": {"": 1}}, "c": "d"});
+        let mut out = Vec::new();
+        write(&tree, &mut out);
+        assert_eq!(String::from_utf8(out).unwrap(), serde_json::to_string(&tree).unwrap());
+    }
+}

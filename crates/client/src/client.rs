@@ -10,7 +10,7 @@ use kelson_meta::url::append_query;
 use kelson_transport::{TakesObjects, WatchItems};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use crate::{ClientError, Object, Request, ResourceType, Response, Transport, TransportError, WatchStream};
+use crate::{ClientError, Metered, Object, Request, ResourceType, Response, Transport, TransportError, WatchStream};
 
 /// Longest answer read into memory for one request that is not a watch: a full list of a big cluster.
 const ANSWER_MAX_BYTES: usize = 1 << 30;
@@ -217,6 +217,11 @@ impl Client {
         let agent = format!("kelson-{component}/{}", env!("CARGO_PKG_VERSION"));
         let user_agent = agent.parse().unwrap_or_else(|_| http::HeaderValue::from_static("kelson"));
         Self { transport, user_agent }
+    }
+
+    /// The same client, whose requests are counted from now on.
+    pub fn counted(self, metered: &Metered) -> Self {
+        Self { transport: metered.over(self.transport), ..self }
     }
 
     /// Sends any request and gives the raw answer, whatever its status. The URI is path and query.

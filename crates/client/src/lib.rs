@@ -13,7 +13,9 @@ mod informer;
 mod kind;
 pub mod kubeconfig;
 pub mod leader;
+mod metered;
 mod queue;
+mod queue_metrics;
 pub mod remote;
 mod watch;
 
@@ -27,5 +29,7 @@ pub use informer::{Change, Informer, InformerConfig, InformerHandle};
 pub use kelson_meta::Backoff;
 pub use kelson_transport::{Body, Request, Response, Transport, TransportError, full_body};
 pub use kind::{Object, ResourceType};
+pub use metered::{API_HOST, Metered};
 pub use queue::WorkQueue;
+pub use queue_metrics::WorkQueueMetrics;
 pub use watch::{WatchEvent, WatchStream};

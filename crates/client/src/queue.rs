@@ -1,10 +1,11 @@
 //! The controllers' queue: each key at most once, never handed to two workers at once, delayed and backed-off re-adds.
-use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::hash::Hash;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use kelson_meta::Backoff;
+use kelson_metrics::{Histogram, IntCounter};
 use kelson_tasks::contained;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -12,6 +13,26 @@ use tokio::time::Instant;
 
 /// Longest delay of a key: a longer one would overflow the clock. Whoever gets a key early finds that it is not yet time.
 const DELAY_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
+
+/// What a queue holds at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct QueueState {
+    /// Keys that are ready.
+    pub depth: usize,
+    /// For how long the keys in work have been worked on, together.
+    pub unfinished: Duration,
+    /// For how long the one has been worked on that was begun first.
+    pub longest: Duration,
+}
+
+/// Where one queue counts.
+#[derive(Debug)]
+pub(crate) struct QueueMetrics {
+    pub adds: IntCounter,
+    pub retries: IntCounter,
+    pub waited: Histogram,
+    pub worked: Histogram,
+}
 
 /// A deduplicating queue; cheap to clone.
 pub struct WorkQueue<K> {
@@ -28,13 +49,15 @@ struct Shared<K> {
     state: Mutex<State<K>>,
     changed: Notify,
     backoff: Backoff,
+    metrics: OnceLock<QueueMetrics>,
 }
 
 struct State<K> {
     ready: VecDeque<K>,
-    /// Queued, or to be queued again when the worker is done.
-    dirty: HashSet<K>,
-    processing: HashSet<K>,
+    /// Queued, or to be queued again when the worker is done; and since when.
+    dirty: HashMap<K, Instant>,
+    /// In work, and since when.
+    processing: HashMap<K, Instant>,
     delayed: BTreeSet<(Instant, u64)>,
     delayed_keys: HashMap<u64, K>,
     delayed_at: HashMap<K, (Instant, u64)>,
@@ -54,8 +77,8 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
     pub fn new(backoff: Backoff) -> Self {
         let state = State {
             ready: VecDeque::new(),
-            dirty: HashSet::new(),
-            processing: HashSet::new(),
+            dirty: HashMap::new(),
+            processing: HashMap::new(),
             delayed: BTreeSet::new(),
             delayed_keys: HashMap::new(),
             delayed_at: HashMap::new(),
@@ -63,16 +86,30 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
             failures: HashMap::new(),
             closed: false,
         };
-        Self { shared: Arc::new(Shared { state: Mutex::new(state), changed: Notify::new(), backoff }) }
+        Self {
+            shared: Arc::new(Shared {
+                state: Mutex::new(state),
+                changed: Notify::new(),
+                backoff,
+                metrics: OnceLock::new(),
+            }),
+        }
     }
 
     /// Queues a key now; a pending delay for it is dropped.
     pub fn add(&self, key: K) {
         let mut s = self.shared.state.lock();
         s.forget_delay(&key);
-        s.push(key);
+        let added = s.push(key);
         drop(s);
+        self.count_adds(usize::from(added));
         self.shared.changed.notify_one();
+    }
+
+    fn count_adds(&self, n: usize) {
+        if let Some(metrics) = self.shared.metrics.get() {
+            metrics.adds.inc_by(n as u64);
+        }
     }
 
     /// Queues a key after a delay; the earliest of several delays counts.
@@ -97,6 +134,9 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
 
     /// Queues a key after its back-off, which grows with every call until [`forget`](Self::forget).
     pub fn retry(&self, key: K) {
+        if let Some(metrics) = self.shared.metrics.get() {
+            metrics.retries.inc();
+        }
         let failures = {
             let mut s = self.shared.state.lock();
             let n = s.failures.entry(key.clone()).or_insert(0);
@@ -123,10 +163,13 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
             let notified = self.shared.changed.notified();
             let wake = {
                 let mut s = self.shared.state.lock();
-                s.release_due(Instant::now());
+                let now = Instant::now();
+                self.count_adds(s.release_due(now));
                 if let Some(key) = s.ready.pop_front() {
-                    s.dirty.remove(&key);
-                    s.processing.insert(key.clone());
+                    if let (Some(since), Some(metrics)) = (s.dirty.remove(&key), self.shared.metrics.get()) {
+                        metrics.waited.observe((now - since).as_secs_f64());
+                    }
+                    s.processing.insert(key.clone(), now);
                     if !s.ready.is_empty() {
                         self.shared.changed.notify_one();
                     }
@@ -148,8 +191,10 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
     /// Ends work on a key; it is queued again if it was added meanwhile.
     pub fn done(&self, key: &K) {
         let mut s = self.shared.state.lock();
-        s.processing.remove(key);
-        if s.dirty.contains(key) {
+        if let (Some(since), Some(metrics)) = (s.processing.remove(key), self.shared.metrics.get()) {
+            metrics.worked.observe(since.elapsed().as_secs_f64());
+        }
+        if s.dirty.contains_key(key) {
             s.ready.push_back(key.clone());
             drop(s);
             self.shared.changed.notify_one();
@@ -183,6 +228,24 @@ impl<K: Clone + Eq + Hash> WorkQueue<K> {
         }
     }
 
+    /// Counts into `metrics` from now on, and gives how the queue can be looked at while it lasts; `None` where it counts
+    /// somewhere already.
+    pub(crate) fn measure(&self, metrics: QueueMetrics) -> Option<impl Fn() -> Option<QueueState> + use<K>> {
+        self.shared.metrics.set(metrics).ok()?;
+        let shared = Arc::downgrade(&self.shared);
+        Some(move || {
+            let shared = shared.upgrade()?;
+            let state = shared.state.lock();
+            let now = Instant::now();
+            let since = || state.processing.values().map(|since| now - *since);
+            Some(QueueState {
+                depth: state.ready.len(),
+                unfinished: since().sum(),
+                longest: since().max().unwrap_or_default(),
+            })
+        })
+    }
+
     /// How many keys are ready.
     pub fn len(&self) -> usize {
         self.shared.state.lock().ready.len()
@@ -214,11 +277,16 @@ impl<K: Clone + Eq + Hash> Drop for Processing<'_, K> {
 }
 
 impl<K: Clone + Eq + Hash> State<K> {
-    fn push(&mut self, key: K) {
-        if self.closed || !self.dirty.insert(key.clone()) || self.processing.contains(&key) {
-            return;
+    /// Gives whether the key was not queued already.
+    fn push(&mut self, key: K) -> bool {
+        if self.closed || self.dirty.contains_key(&key) {
+            return false;
         }
-        self.ready.push_back(key);
+        self.dirty.insert(key.clone(), Instant::now());
+        if !self.processing.contains_key(&key) {
+            self.ready.push_back(key);
+        }
+        true
     }
 
     fn forget_delay(&mut self, key: &K) {
@@ -228,7 +296,9 @@ impl<K: Clone + Eq + Hash> State<K> {
         }
     }
 
-    fn release_due(&mut self, now: Instant) {
+    /// Gives how many keys were queued.
+    fn release_due(&mut self, now: Instant) -> usize {
+        let mut added = 0;
         while let Some(&(at, id)) = self.delayed.first() {
             if at > now {
                 break;
@@ -236,9 +306,10 @@ impl<K: Clone + Eq + Hash> State<K> {
             self.delayed.pop_first();
             if let Some(key) = self.delayed_keys.remove(&id) {
                 self.delayed_at.remove(&key);
-                self.push(key);
+                added += usize::from(self.push(key));
             }
         }
+        added
     }
 }
 

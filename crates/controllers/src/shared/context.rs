@@ -4,7 +4,7 @@ use std::fmt::Display;
 use std::hash::Hash;
 use std::sync::Arc;
 
-use kelson_client::{Client, ClientError, EventRecorder, Object, WorkQueue};
+use kelson_client::{API_HOST, Client, ClientError, EventRecorder, Metered, Object, WorkQueue, WorkQueueMetrics};
 use kelson_meta::{Clock, ObjectKey, Status};
 use kelson_tasks::Tasks;
 use serde_json::Value;
@@ -83,16 +83,19 @@ pub struct Context {
     pub informers: Arc<Informers>,
     /// The controller's tasks.
     pub tasks: Tasks,
+    queues: WorkQueueMetrics,
 }
 
 impl Context {
     /// The context of the controller manager, whose informers have not started.
     pub fn new(config: Config, factory: Box<ClientFactory>, clock: Arc<dyn Clock>, tasks: Tasks) -> Self {
+        let metered = Metered::new(&config.metrics, API_HOST);
         Self {
             name: "controller-manager",
             identity: Identity::Manager,
-            factory: factory.into(),
+            factory: Arc::new(move |user: &str| factory(user).counted(&metered)),
             clock,
+            queues: WorkQueueMetrics::new(&config.metrics),
             config: Arc::new(config),
             informers: Arc::default(),
             tasks,
@@ -109,6 +112,7 @@ impl Context {
             config: Arc::clone(&self.config),
             informers: Arc::clone(&self.informers),
             tasks: self.tasks.child(controller.name),
+            queues: self.queues.clone(),
         })
     }
 
@@ -131,6 +135,7 @@ impl Context {
         R: Future<Output = Result<(), SyncError>> + Send,
     {
         let name = self.name;
+        self.queues.watch(name, queue);
         for _ in 0..workers {
             let (queue, sync, informers) = (queue.clone(), sync.clone(), Arc::clone(&self.informers));
             self.tasks.supervise("controller worker", move || {

@@ -8,7 +8,7 @@ mod write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kelson_client::{Client, EventRecorder};
+use kelson_client::{API_HOST, Client, EventRecorder, Metered};
 use kelson_meta::{Backoff, Clock};
 use kelson_metrics::Registry;
 use kelson_tasks::{OnPanic, Tasks};
@@ -72,6 +72,7 @@ impl Scheduler {
     ) -> Running {
         let tasks = tasks.child("scheduler");
         let registry = config.metrics.unwrap_or_else(Registry::of_component);
+        let client = client.counted(&Metered::new(&registry, API_HOST));
         let seed = config.seed.unwrap_or_else(rand::random);
         let mut core = Core::with_profiles(config.profiles, seed, registry.clone());
         core.queue.pause_like(config.pauses);

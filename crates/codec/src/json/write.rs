@@ -58,16 +58,30 @@ pub fn write_text(text: &str, out: &mut Vec<u8>) {
 
 /// Whether no byte needs an escape: quotes, backslashes and what is below the blank do.
 fn plain(text: &[u8]) -> bool {
-    let zero = |word: u64| word.wrapping_sub(ONES) & !word;
-    let special = |word: u64| {
-        let below_blank = word.wrapping_sub(ONES * 0x20) & !word;
-        let quote = zero(word ^ (ONES * u64::from(b'"')));
-        let backslash = zero(word ^ (ONES * u64::from(b'\\')));
-        (below_blank | quote | backslash) & HIGH != 0
-    };
+    let Some(last) = text.last_chunk::<WORD>() else { return short(text) };
+    // The last word may cover bytes of the one before it: that costs less than to look at them one by one.
     let mut words = text.chunks_exact(WORD);
-    let sound = words.by_ref().all(|word| word.first_chunk().is_some_and(|word| !special(u64::from_le_bytes(*word))));
-    sound && words.remainder().iter().all(|byte| *byte >= 0x20 && *byte != b'"' && *byte != b'\\')
+    words.all(|word| word.first_chunk().is_some_and(|word| sound(u64::from_le_bytes(*word))))
+        && sound(u64::from_le_bytes(*last))
+}
+
+/// The same for a text of less than a word.
+fn short(text: &[u8]) -> bool {
+    match (text.first_chunk::<4>(), text.last_chunk::<4>()) {
+        (Some(first), Some(last)) => {
+            sound(u64::from(u32::from_le_bytes(*first)) << 32 | u64::from(u32::from_le_bytes(*last)))
+        }
+        _ => text.iter().all(|byte| *byte >= 0x20 && *byte != b'"' && *byte != b'\\'),
+    }
+}
+
+/// Whether none of eight bytes needs an escape.
+fn sound(word: u64) -> bool {
+    let zero = |word: u64| word.wrapping_sub(ONES) & !word;
+    let below_blank = word.wrapping_sub(ONES * 0x20) & !word;
+    let quote = zero(word ^ (ONES * u64::from(b'"')));
+    let backslash = zero(word ^ (ONES * u64::from(b'\\')));
+    (below_blank | quote | backslash) & HIGH == 0
 }
 
 #[cfg(test)]
@@ -81,6 +95,11 @@ mod tests {
         // Every character at every place of a word.
         for c in (0u8..=0x80).map(char::from) {
             texts.extend((0..18).map(|at| format!("{}{c}{}", "x".repeat(at), "é".repeat(17 - at))));
+            texts.extend(
+                (0..9).flat_map(|len| {
+                    (0..len).map(move |at| format!("{}{c}{}", "x".repeat(at), "y".repeat(len - at - 1)))
+                }),
+            );
         }
         let numbers =
             json!([0, -1, i64::MIN, u64::MAX, 0.5, -0.0, 1e300, 1e-7, 100.0, null, true, false, [], {}, [[]]]);

@@ -58,6 +58,12 @@ fn differing(shape: &Shape, base: &Value, new: &Value) -> Option<Value> {
             }
             (!out.is_empty()).then_some(Value::Object(out))
         }
+        // The list was empty, so that each element is new, and the list itself is not.
+        (Atom::List, Value::Null, Value::Array(items)) if !items.is_empty() => {
+            let Value::Object(mut elements) = whole(shape, new) else { return None };
+            elements.remove(".");
+            (!elements.is_empty()).then_some(Value::Object(elements))
+        }
         (Atom::Scalar | Atom::AtomicList | Atom::AtomicMap, ..) => (base != new).then(member),
         _ => compared(shape, base, new),
     }

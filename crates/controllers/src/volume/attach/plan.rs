@@ -84,11 +84,9 @@ pub fn plan(
         if a.status.attached && !going {
             out.attached.extend(name.clone());
         }
-        // One that was made for a volume given whole is its maker's.
-        if going || of.is_empty() || now.needs.contains_key(of) {
-            continue;
-        }
-        let in_use = now.in_use.zip(name).is_some_and(|(all, name)| all.contains(&name));
+        // One of a volume that nobody knows, or that is given whole, is its maker's.
+        let Some(name) = name.filter(|_| !going && !now.needs.contains_key(of)) else { continue };
+        let in_use = now.in_use.is_some_and(|all| all.contains(&name));
         if in_use { &mut out.busy } else { &mut out.detach }.push(a.metadata.name.clone());
     }
     for (name, need) in now.needs {
@@ -130,7 +128,7 @@ mod tests {
         let in_use: Option<Vec<String>> = in_use.map(|all| all.iter().map(unique).collect());
         let needs = needs.iter().map(need).collect();
         let now = Situation { node: "n", in_use: in_use.as_deref(), needs, attachments: &attachments };
-        let p = plan(now, |n| Some(volume(n)), |n| elsewhere.contains(&n));
+        let p = plan(now, |n| Some(volume(n)).filter(|_| n != "unknown"), |n| elsewhere.contains(&n));
         let of = |all: &[Need]| all.iter().map(|n| n.volume.metadata.name.clone()).collect::<Vec<_>>().join(",");
         let attach: Vec<Need> = p.attach.into_values().collect();
         format!("+{} ?{} -{} !{}", of(&attach), of(&p.wait), p.detach.join(","), p.busy.join(","))
@@ -147,7 +145,7 @@ mod tests {
             (decide(&[], Some(none), &[("x", "a")], &[]), "+ ? -x !"),
             (decide(&[], Some(&["a"]), &[("x", "a")], &[]), "+ ? - !x"),
             (decide(&[], None, &[("x", "a")], &[]), "+ ? -x !"),
-            (decide(&[], Some(none), &[("x", "")], &[]), "+ ? - !"),
+            (decide(&[], Some(none), &[("x", "unknown")], &[]), "+ ? - !"),
         ] {
             assert_eq!(got, want);
         }

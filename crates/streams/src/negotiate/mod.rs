@@ -1,5 +1,6 @@
 //! Answers upgrade requests: which transport, which protocol version, or which refusal. Leaves the upgraded
 //! connection to `exec`, `portforward` and `proxy`. Upstream: `httpstream.go` (`Handshake`), `wsstream/conn.go`.
+mod protocol;
 
 use http::header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, SEC_WEBSOCKET_ACCEPT, UPGRADE};
 use http::request::Parts;
@@ -8,142 +9,28 @@ use kelson_meta::url::Query;
 
 use crate::ws::accept_key;
 
+pub use protocol::{ExecOptions, ExecProtocol, PortForwardProtocol, RemoteCommandVersion};
+
 /// The transport upstream names in `Upgrade`.
 pub const SPDY_31: &str = "SPDY/3.1";
+
 /// Protocol versions a SPDY client offers, and the one the server chose.
 pub const STREAM_PROTOCOL_VERSION: HeaderName = HeaderName::from_static("x-stream-protocol-version");
+
 /// Protocol versions the server would have taken.
 pub const ACCEPTED_STREAM_PROTOCOL_VERSIONS: HeaderName =
     HeaderName::from_static("x-accepted-stream-protocol-versions");
+
 /// The only port-forward protocol.
 pub const PORT_FORWARD_V1: &str = "portforward.k8s.io";
+
 /// SPDY in WebSocket messages (KEP-4006).
 pub const PORT_FORWARD_TUNNEL: &str = "SPDY/3.1+portforward.k8s.io";
+
 const WEBSOCKET_PROTOCOL: &str = "sec-websocket-protocol";
+
 /// Ports one legacy WebSocket port-forward may name, two channels each.
 pub const CHANNEL_PORTS_MAX: usize = 64;
-
-/// The versions of the remote command protocol.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum RemoteCommandVersion {
-    /// The unnumbered first one.
-    V1,
-    /// Streams end properly.
-    V2,
-    /// Adds a stream for the size of the terminal.
-    V3,
-    /// The error stream carries a `Status`.
-    V4,
-    /// A client can end stdin over WebSocket.
-    V5,
-}
-
-impl RemoteCommandVersion {
-    /// The versions a SPDY server takes.
-    pub const SPDY_SERVER: [Self; 4] = [Self::V4, Self::V3, Self::V2, Self::V1];
-
-    /// The name on the wire.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::V1 => "channel.k8s.io",
-            Self::V2 => "v2.channel.k8s.io",
-            Self::V3 => "v3.channel.k8s.io",
-            Self::V4 => "v4.channel.k8s.io",
-            Self::V5 => "v5.channel.k8s.io",
-        }
-    }
-
-    /// The version of a name; no name means the first, as upstream has it.
-    pub fn from_name(name: &str) -> Option<Self> {
-        [Self::V1, Self::V2, Self::V3, Self::V4, Self::V5]
-            .into_iter()
-            .find(|version| version.name() == name || name.is_empty())
-    }
-
-    pub(crate) fn json_status(self) -> bool {
-        self >= Self::V4
-    }
-
-    pub(crate) fn resizes(self) -> bool {
-        self >= Self::V3
-    }
-}
-
-/// Which streams an exec or attach asked for.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct ExecOptions {
-    /// The client sends input.
-    pub stdin: bool,
-    /// The client wants output.
-    pub stdout: bool,
-    /// The client wants error output; never together with `tty`.
-    pub stderr: bool,
-    /// The command has a terminal, whose size may change.
-    pub tty: bool,
-}
-
-impl ExecOptions {
-    /// Reads the query of the kubelet's and the runtime's paths, `input=1&output=1&error=1&tty=1`, or of the API's,
-    /// `stdin=true&stdout=true&stderr=true&tty=true`. Error output is dropped where there is a terminal.
-    ///
-    /// # Errors
-    /// When no stream at all is asked for, with upstream's message.
-    pub fn from_query(query: Option<&str>) -> Result<Self, String> {
-        let mut options = Self::default();
-        for (name, value) in Query::parse(query).pairs() {
-            let set = matches!(value, "1" | "true" | "True" | "TRUE" | "t" | "T");
-            match name {
-                "input" | "stdin" => options.stdin |= set,
-                "output" | "stdout" => options.stdout |= set,
-                "error" | "stderr" => options.stderr |= set,
-                "tty" => options.tty |= set,
-                _ => {}
-            }
-        }
-        options.stderr &= !options.tty;
-        if !options.stdin && !options.stdout && !options.stderr {
-            return Err("you must specify at least 1 of stdin, stdout, stderr".into());
-        }
-        Ok(options)
-    }
-
-    /// The query of the kubelet's and the runtime's paths.
-    pub fn to_query(self) -> String {
-        let named = [("input", self.stdin), ("output", self.stdout), ("error", self.stderr), ("tty", self.tty)];
-        let set: Vec<_> = named.iter().filter(|(_, set)| *set).map(|(name, _)| format!("{name}=1")).collect();
-        set.join("&")
-    }
-}
-
-/// How the streams of an exec or attach travel.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ExecProtocol {
-    /// Each of the streams is a SPDY stream, on a connection that was upgraded to SPDY/3.1.
-    Spdy(RemoteCommandVersion),
-    /// The first byte of each WebSocket message names the stream.
-    WebSocket {
-        /// V1 where the client named no version.
-        version: RemoteCommandVersion,
-        /// Messages are base64 text.
-        base64: bool,
-    },
-}
-
-/// How the streams of a port-forward travel.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum PortForwardProtocol {
-    /// A pair of SPDY streams for each connection.
-    Spdy,
-    /// SPDY in WebSocket messages.
-    Tunnel,
-    /// Two WebSocket channels for each port of the query.
-    Channels {
-        /// The ports, in the order of their channels.
-        ports: Vec<u16>,
-        /// Messages are base64 text.
-        base64: bool,
-    },
-}
 
 /// An upgrade that may go on: send the response, then hand the upgraded connection over with the protocol.
 #[derive(Debug)]

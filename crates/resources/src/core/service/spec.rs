@@ -1,0 +1,153 @@
+//! What the server fills in, keeps and drops of a Service's spec.
+use std::collections::BTreeSet;
+
+use serde_json::{Value, json};
+
+use super::check::INTERNAL_POLICIES;
+use crate::table::name;
+use crate::tree::{default_to, default_zero, empty, int0, items, items_mut, present, remove, same, set, text};
+
+/// `sessionAffinityConfig.clientIP.timeoutSeconds` when absent.
+const AFFINITY_SECONDS: i64 = 10_800;
+
+pub(super) fn default_spec(spec: &mut Value) {
+    default_zero(spec, "sessionAffinity", "None");
+    match text(&spec["sessionAffinity"]) {
+        "None" => remove(spec, "sessionAffinityConfig"),
+        "ClientIP" if !present(&spec["sessionAffinityConfig"]["clientIP"]["timeoutSeconds"]) => {
+            set(spec, "sessionAffinityConfig", json!({"clientIP": {"timeoutSeconds": AFFINITY_SECONDS}}));
+        }
+        _ => {}
+    }
+    default_zero(spec, "type", "ClusterIP");
+    for p in items_mut(spec, "ports") {
+        default_zero(p, "protocol", "TCP");
+        let port = p["port"].clone();
+        if !empty(&port) {
+            default_zero(p, "targetPort", port);
+        }
+    }
+    let external = !items(&spec["externalIPs"]).is_empty();
+    let kind = text(&spec["type"]).to_owned();
+    let accessible = matches!(kind.as_str(), "LoadBalancer" | "NodePort") || (kind == "ClusterIP" && external);
+    if accessible {
+        default_zero(spec, "externalTrafficPolicy", "Cluster");
+    }
+    if kind != "ExternalName" {
+        default_to(spec, "internalTrafficPolicy", "Cluster");
+    }
+    if kind == "LoadBalancer" {
+        default_to(spec, "allocateLoadBalancerNodePorts", true);
+    }
+}
+
+/// `clusterIP` and `clusterIPs[0]` are one field by two names; what the client did not speak of follows.
+pub(super) fn sync_cluster_ips(spec: &mut Value, old: Option<&Value>) {
+    let one = text(&spec["clusterIP"]).to_owned();
+    let first = text(&spec["clusterIPs"][0]).to_owned();
+    let none = Value::Null;
+    let old = old.unwrap_or(&none);
+    let (old_one, old_first) = (text(&old["clusterIP"]), text(&old["clusterIPs"][0]));
+    if one != old_one && first == old_first && !one.is_empty() {
+        // Only the old name was touched.
+        set(spec, "clusterIPs", vec![json!(one)]);
+    } else if one.is_empty() && !old_one.is_empty() && first == old_first {
+        remove(spec, "clusterIPs");
+    } else if one == old_one && first != old_first && !first.is_empty() && !old_first.is_empty() {
+        set(spec, "clusterIP", first);
+    } else if items(&spec["clusterIPs"]).is_empty() && !one.is_empty() {
+        set(spec, "clusterIPs", vec![json!(one)]);
+    } else if one.is_empty() && old_one.is_empty() && !first.is_empty() && !old.is_null() {
+        set(spec, "clusterIP", first);
+    }
+}
+
+/// An alias may be given a policy for traffic inside the cluster, and never shows one.
+pub(super) fn drop_policy_of_alias(spec: &mut Value) {
+    if text(&spec["type"]) == "ExternalName" && INTERNAL_POLICIES.contains(&text(&spec["internalTrafficPolicy"])) {
+        remove(spec, "internalTrafficPolicy");
+    }
+}
+
+/// Fields that make no sense with the new type go, unless the same request changed them.
+pub(super) fn drop_type_dependent(new: &mut Value, old: &Value) {
+    let kind = |s: &Value| text(&s["type"]).to_owned();
+    let (n, o) = (kind(new), kind(old));
+    let needs_ip = |k: &str| matches!(k, "ClusterIP" | "NodePort" | "LoadBalancer" | "");
+    if needs_ip(&o) && !needs_ip(&n) {
+        for f in ["clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"] {
+            if same(&new[f], &old[f]) {
+                remove(new, f);
+            }
+        }
+    }
+    let node_port = |k: &str| matches!(k, "NodePort" | "LoadBalancer");
+    if node_port(&o) && !node_port(&n) {
+        let ports = |s: &Value| items(&s["ports"]).iter().map(|p| int0(&p["nodePort"])).collect::<Vec<_>>();
+        if ports(new) == ports(old) {
+            for p in items_mut(new, "ports") {
+                remove(p, "nodePort");
+            }
+        }
+    }
+    if needs_health_port(old)
+        && !needs_health_port(new)
+        && same(&new["healthCheckNodePort"], &old["healthCheckNodePort"])
+    {
+        remove(new, "healthCheckNodePort");
+    }
+    if o == "LoadBalancer" && n != "LoadBalancer" {
+        for f in ["allocateLoadBalancerNodePorts", "loadBalancerClass"] {
+            if same(&new[f], &old[f]) {
+                remove(new, f);
+            }
+        }
+    }
+    let external = |k: &str, s: &Value| node_port(k) || (k == "ClusterIP" && !items(&s["externalIPs"]).is_empty());
+    if external(&o, old) && !external(&n, new) && same(&new["externalTrafficPolicy"], &old["externalTrafficPolicy"]) {
+        remove(new, "externalTrafficPolicy");
+    }
+}
+
+/// What was allocated and is not spoken of stays: cluster addresses, node ports by port, the health check port.
+pub(super) fn keep_allocated(new: &mut Value, old: &Value) {
+    let kind = text(&new["type"]).to_owned();
+    if kind == "ExternalName" {
+        return;
+    }
+    if text(&old["type"]) != "ExternalName"
+        && text(&new["clusterIP"]).is_empty()
+        && items(&new["clusterIPs"]).is_empty()
+    {
+        for f in ["clusterIP", "clusterIPs"] {
+            crate::tree::restore(new, old, f);
+        }
+    }
+    let node_port = |k: &str| matches!(k, "NodePort" | "LoadBalancer");
+    if node_port(&kind) && node_port(text(&old["type"])) {
+        let asked: BTreeSet<i64> = items(&new["ports"]).iter().map(|p| int0(&p["nodePort"])).collect();
+        for p in items_mut(new, "ports") {
+            if int0(&p["nodePort"]) != 0 {
+                continue;
+            }
+            let was = items(&old["ports"]).iter().find(|o| {
+                o["port"] == p["port"] && o["protocol"] == p["protocol"] && !asked.contains(&int0(&o["nodePort"]))
+            });
+            if let Some(n) = was.map(|o| int0(&o["nodePort"])).filter(|n| *n != 0) {
+                set(p, "nodePort", n);
+            }
+        }
+    }
+    if needs_health_port(new) && needs_health_port(old) && int0(&new["healthCheckNodePort"]) == 0 {
+        crate::tree::restore(new, old, "healthCheckNodePort");
+    }
+}
+
+pub(super) fn needs_health_port(spec: &Value) -> bool {
+    text(&spec["type"]) == "LoadBalancer" && text(&spec["externalTrafficPolicy"]) == "Local"
+}
+
+pub(super) fn headless(spec: &Value) -> bool {
+    let ips = items(&spec["clusterIPs"]);
+    ips.len() == 1 && text(&ips[0]) == "None"
+}

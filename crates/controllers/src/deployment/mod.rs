@@ -1,35 +1,25 @@
 //! Deployments: one replica set per pod template, and the move from one to the next. This file watches and dispatches;
 //! `rollout` carries out, `sizing`, `revision` and `status` decide.
+mod controller;
 pub mod revision;
 mod rollout;
 pub mod sizing;
 pub mod status;
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
-use kelson_client::{Change, Client, EventRecorder, EventType, Object, ObjectRef, WorkQueue};
+use kelson_client::{Change, EventType, Object, ObjectRef, WorkQueue};
 use kelson_meta::{LabelSelector, ObjectKey};
 
+use self::controller::Controller;
 use self::rollout::Rollout;
 use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::informers::SharedInformer;
 use crate::shared::ownership::{controller_key, enqueue_owners};
 use crate::views::{DeploymentView, PodView, ReplicaSetView};
-use crate::views::{IndexKey, uid_number};
 
 /// The source that this controller's events name.
 const COMPONENT: &str = "deployment-controller";
-
-pub(crate) struct Controller {
-    pub(crate) ctx: Arc<Context>,
-    pub(crate) client: Client,
-    pub(crate) recorder: EventRecorder,
-    deployments: SharedInformer<DeploymentView>,
-    sets: SharedInformer<ReplicaSetView>,
-    pods: SharedInformer<PodView>,
-    pub(crate) queue: WorkQueue<ObjectKey>,
-}
 
 /// Starts the deployment controller.
 pub fn start(ctx: &Arc<Context>) {
@@ -103,15 +93,6 @@ impl Controller {
             return rollout.recreate().await;
         }
         rollout.rolling_update().await
-    }
-
-    /// Whether any pod of these sets may still run.
-    pub(crate) fn any_pod_runs(&self, sets: &[&ReplicaSetView]) -> bool {
-        if sets.iter().any(|s| s.status.replicas > 0) {
-            return true;
-        }
-        let uids: HashSet<u128> = sets.iter().map(|s| uid_number(&s.metadata.uid)).collect();
-        uids.into_iter().any(|u| self.pods.bucket(&IndexKey::Controller(u)).iter().any(|p| !p.is_terminal()))
     }
 }
 

@@ -7,7 +7,7 @@ use kelson_client::{DeleteOptions, EventType, Object, ObjectRef};
 use kelson_meta::ObjectKey;
 use serde_json::{Value, json};
 
-use super::Controller;
+use super::controller::Controller;
 use super::revision::{self, DESIRED_REPLICAS, HASH_LABEL, MAX_REPLICAS, REVISION};
 use super::sizing::{self, Ask, SetSize};
 use super::status;

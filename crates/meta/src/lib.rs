@@ -12,6 +12,7 @@ mod gvk;
 mod intern;
 pub mod metadata;
 mod names;
+mod node_selector;
 mod null;
 mod object;
 pub mod path;
@@ -34,6 +35,7 @@ pub use names::{
     generate_name, is_config_map_key, is_dns1035_label, is_dns1123_label, is_dns1123_subdomain, is_label_value,
     is_path_segment_name, is_qualified_name, random_suffix,
 };
+pub use node_selector::{NodeSelector, NodeSelectorTerm};
 pub use null::null_default;
 pub use object::{ObjectKey, ObjectMeta, OwnerReference};
 #[cfg(any(test, feature = "paused-clock"))]

@@ -1,18 +1,16 @@
 //! Kelson volumes: what claims, volumes and storage classes say of each other, and which volume suits a claim. Pure: the
 //! binder and the scheduler decide with the same functions, so that neither binds what the other would refuse.
 //!
-//! `names` (annotations and the provisioners' names) ← `topology` (from which nodes) ← `claim`, `volume`, `class` (what is
+//! `names` (annotations and the provisioners' names) ← `claim`, `volume`, `class` (what is
 //! read of each kind) ← `matching`.
 
 mod claim;
 mod class;
 mod matching;
 pub mod names;
-mod topology;
 mod volume;
 
 pub use claim::{ClaimSpec, ClaimStatus, ClaimView, ModifyVolume, Needs};
 pub use class::{StorageClassView, default_class};
 pub use matching::{Wanted, best, is_bound_to, mismatch, modes_differ, rank};
-pub use topology::NodeTerms;
 pub use volume::{Amounts, ClaimReference, CsiSource, PathSource, VolumeSpec, VolumeStatus, VolumeView};

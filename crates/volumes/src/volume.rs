@@ -1,10 +1,10 @@
 //! `core/v1` PersistentVolume, as far as binding and scheduling read it.
 use kelson_client::{ResourceType, slim_object};
+use kelson_meta::NodeSelector;
 use kelson_meta::{ObjectMeta, Quantity, null_default};
 use serde::{Deserialize, Deserializer};
 
 use crate::names;
-use crate::topology::NodeTerms;
 
 /// `core/v1` PersistentVolume.
 #[derive(Clone, Debug, Default, Deserialize)]
@@ -52,7 +52,7 @@ pub struct VolumeSpec {
     pub volume_attributes_class_name: String,
     /// From which nodes it can be reached; `None` is from all.
     #[serde(deserialize_with = "required_terms")]
-    pub node_affinity: Option<NodeTerms>,
+    pub node_affinity: Option<NodeSelector>,
     /// The driver it is of, if it is of one.
     pub csi: Option<CsiSource>,
     /// A path of the node.
@@ -98,10 +98,10 @@ pub struct VolumeStatus {
     pub phase: String,
 }
 
-fn required_terms<'de, D: Deserializer<'de>>(d: D) -> Result<Option<NodeTerms>, D::Error> {
+fn required_terms<'de, D: Deserializer<'de>>(d: D) -> Result<Option<NodeSelector>, D::Error> {
     #[derive(Deserialize)]
     struct Affinity {
-        required: Option<NodeTerms>,
+        required: Option<NodeSelector>,
     }
     Ok(Option::<Affinity>::deserialize(d)?.and_then(|a| a.required))
 }
@@ -119,6 +119,6 @@ impl VolumeView {
 
     /// Whether it can be reached from a node of this name, whose labels `label` looks up.
     pub fn is_reachable<'a>(&self, node: &str, label: impl Fn(&str) -> Option<&'a str>) -> bool {
-        self.spec.node_affinity.as_ref().is_none_or(|terms| terms.matches(node, label))
+        self.spec.node_affinity.as_ref().is_none_or(|terms| terms.matches_with(node, label))
     }
 }

@@ -34,7 +34,10 @@ pub fn fit(template: &DaemonNodesView, node: &NodeView) -> Fit {
     let labels = &node.metadata.labels;
     let named = template.node_name.is_empty() || template.node_name == node.metadata.name;
     let selected = template.node_selector.iter().all(|(k, v)| labels.get(k) == Some(v));
-    let affine = template.affinity.node_affinity.required.as_ref().is_none_or(|r| r.matches(node));
+    let affine =
+        template.affinity.node_affinity.required.as_ref().is_none_or(|r| {
+            r.matches_with(&node.metadata.name, |key| node.metadata.labels.get(key).map(String::as_str))
+        });
     if !(named && selected && affine) {
         return Fit { run: false, stay: false };
     }

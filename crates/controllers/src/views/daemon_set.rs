@@ -2,13 +2,13 @@
 use std::collections::BTreeMap;
 
 use kelson_client::{ResourceType, slim_object};
+use kelson_meta::NodeSelector;
 use kelson_meta::{LabelSelectorSpec, ObjectMeta, null_default};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use super::index::{IndexKey, Indexed};
 use super::int_or_string::IntOrString;
-use super::node_selector::NodeSelector;
 use super::pod::Toleration;
 
 /// `apps/v1` DaemonSet.

@@ -18,7 +18,6 @@ mod job;
 mod lease;
 mod namespace;
 mod node;
-mod node_selector;
 mod pod;
 mod pod_autoscaler;
 mod replica_set;

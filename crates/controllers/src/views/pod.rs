@@ -3,11 +3,11 @@ use std::collections::BTreeMap;
 
 use jiff::Timestamp;
 use kelson_client::{ResourceType, slim_object};
+use kelson_meta::NodeSelector;
 use kelson_meta::{Interned, ObjectMeta, intern_table, null_default};
 use serde::{Deserialize, Deserializer};
 
 use super::index::{IndexKey, Indexed, index_owned};
-use super::node_selector::NodeSelector;
 
 /// The annotations of pods that controllers read; the others are not kept.
 const POD_ANNOTATIONS: &[&str] = &[
@@ -35,7 +35,7 @@ fn pinned_node<'de, D: Deserializer<'de>>(d: D) -> Result<Option<Box<str>>, D::E
         required: Option<NodeSelector>,
     }
     let required = Option::<Affinity>::deserialize(d)?.and_then(|a| a.node_affinity).and_then(|n| n.required);
-    let named = required.as_ref().and_then(|r| r.node_selector_terms.iter().find_map(|t| t.named_node()));
+    let named = required.as_ref().and_then(NodeSelector::named_node);
     Ok(named.map(Box::from))
 }
 

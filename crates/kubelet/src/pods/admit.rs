@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, NodeSelectorRequirement, NodeSelectorTerm, Pod};
+use kelson_meta::LabelSelectorRequirement;
 use kelson_meta::Quantity;
 
 use crate::config::thresholds::Pressure;
@@ -184,37 +185,20 @@ fn matches_affinity(pod: &Pod, labels: &BTreeMap<String, String>, name: &str) ->
         .as_ref()
         .and_then(|a| a.node_affinity.as_ref())
         .and_then(|n| n.required_during_scheduling_ignored_during_execution.as_ref());
-    required.is_none_or(|r| r.node_selector_terms.iter().any(|t| term(t, labels, name)))
+    required.is_none_or(|r| r.node_selector_terms.iter().any(|t| term(t).matches(name, labels)))
 }
 
-fn term(t: &NodeSelectorTerm, labels: &BTreeMap<String, String>, name: &str) -> bool {
-    let expressions = t.match_expressions.iter().flatten();
-    let fields = t.match_fields.iter().flatten();
-    if t.match_expressions.as_ref().is_none_or(Vec::is_empty) && t.match_fields.as_ref().is_none_or(Vec::is_empty) {
-        return false;
-    }
-    expressions.into_iter().all(|r| requirement(r, labels.get(&r.key).map(String::as_str)))
-        && fields.into_iter().all(|r| r.key == "metadata.name" && requirement(r, Some(name)))
-}
-
-fn requirement(r: &NodeSelectorRequirement, value: Option<&str>) -> bool {
-    let listed = || value.is_some_and(|v| r.values.iter().flatten().any(|w| w == v));
-    let compare = |greater: bool| {
-        let wanted = r.values.iter().flatten().next().and_then(|w| w.parse::<i64>().ok());
-        match (value.and_then(|v| v.parse::<i64>().ok()), wanted) {
-            (Some(v), Some(w)) => (greater && v > w) || (!greater && v < w),
-            _ => false,
-        }
+fn term(t: &NodeSelectorTerm) -> kelson_meta::NodeSelectorTerm {
+    let read = |list: &Option<Vec<NodeSelectorRequirement>>| -> Vec<LabelSelectorRequirement> {
+        let all = list.iter().flatten();
+        let one = |r: &NodeSelectorRequirement| LabelSelectorRequirement {
+            key: r.key.clone(),
+            operator: r.operator.clone(),
+            values: r.values.clone().unwrap_or_default(),
+        };
+        all.map(one).collect()
     };
-    match r.operator.as_str() {
-        "In" => listed(),
-        "NotIn" => !listed(),
-        "Exists" => value.is_some(),
-        "DoesNotExist" => value.is_none(),
-        "Gt" => compare(true),
-        "Lt" => compare(false),
-        _ => false,
-    }
+    kelson_meta::NodeSelectorTerm::new(&read(&t.match_expressions), &read(&t.match_fields))
 }
 
 #[cfg(test)]

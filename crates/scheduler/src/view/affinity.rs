@@ -1,13 +1,10 @@
 //! Tolerations, node selectors and pod affinity terms in their matching form.
 use std::collections::BTreeMap;
 
-use kelson_meta::{LabelRequirement, LabelSelector, LabelSelectorRequirement, LabelSelectorSpec, Operator};
+use kelson_meta::{LabelRequirement, LabelSelector, LabelSelectorSpec, Operator};
 
 use super::node::{Taint, TaintEffect};
-use super::raw::{RawNodeTerm, RawPodTerm, RawToleration};
-
-/// Longest list of node names taken from `matchFields`; beyond it all nodes are looked at.
-const FIELD_NAMES_MAX: usize = 1024;
+use super::raw::{RawPodTerm, RawToleration};
 
 /// `v1.Toleration`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -43,88 +40,6 @@ impl Toleration {
         self.effect.is_none_or(|e| e == taint.effect)
             && (self.key.is_empty() || self.key == taint.key)
             && (self.exists || (!self.key.is_empty() || taint.key.is_empty()) && self.value == taint.value)
-    }
-}
-
-/// One term of a node selector: all of its requirements must hold.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct NodeSelectorTerm {
-    labels: Vec<LabelRequirement>,
-    /// Requirements on `metadata.name`.
-    names: Vec<LabelRequirement>,
-    /// Cannot be understood, or is empty: matches nothing.
-    nothing: bool,
-}
-
-fn requirement(r: &LabelSelectorRequirement) -> Option<LabelRequirement> {
-    let operator = match r.operator.as_str() {
-        "In" => Operator::In,
-        "NotIn" => Operator::NotIn,
-        "Exists" => Operator::Exists,
-        "DoesNotExist" => Operator::DoesNotExist,
-        "Gt" => Operator::Gt,
-        "Lt" => Operator::Lt,
-        _ => return None,
-    };
-    Some(LabelRequirement { key: r.key.clone(), operator, values: r.values.clone() })
-}
-
-impl NodeSelectorTerm {
-    pub(super) fn decode(raw: &RawNodeTerm) -> Self {
-        let labels: Option<Vec<_>> = raw.match_expressions.iter().map(requirement).collect();
-        let names: Option<Vec<_>> =
-            raw.match_fields.iter().map(|r| requirement(r).filter(|r| r.key == "metadata.name")).collect();
-        let nothing =
-            labels.is_none() || names.is_none() || (raw.match_expressions.is_empty() && raw.match_fields.is_empty());
-        Self { labels: labels.unwrap_or_default(), names: names.unwrap_or_default(), nothing }
-    }
-
-    /// Whether a node of this name and these labels matches.
-    pub fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
-        !self.nothing
-            && self.labels.iter().all(|r| r.matches(labels.get(&r.key).map(String::as_str)))
-            && self.names.iter().all(|r| r.matches(Some(name)))
-    }
-
-    /// The names this term allows, when it says so by `metadata.name In […]`.
-    fn allowed_names(&self) -> Option<Vec<&str>> {
-        let mut allowed: Option<Vec<&str>> = None;
-        for r in self.names.iter().filter(|r| r.operator == Operator::In) {
-            let these = r.values.iter().map(String::as_str);
-            allowed = Some(match allowed {
-                None => these.collect(),
-                Some(before) => these.filter(|n| before.contains(n)).collect(),
-            });
-        }
-        allowed
-    }
-}
-
-/// `v1.NodeSelector`: one of its terms must match.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct NodeSelector(pub Vec<NodeSelectorTerm>);
-
-impl NodeSelector {
-    /// Whether a node of this name and these labels matches.
-    pub fn matches(&self, name: &str, labels: &BTreeMap<String, String>) -> bool {
-        self.0.iter().any(|t| t.matches(name, labels))
-    }
-
-    /// The only nodes that can match, when every term names its nodes by field. Sorted, without repetition.
-    pub fn allowed_names(&self) -> Option<Vec<Box<str>>> {
-        if self.0.is_empty() {
-            return None;
-        }
-        let mut all = Vec::new();
-        for term in &self.0 {
-            all.extend(term.allowed_names()?);
-        }
-        if all.len() > FIELD_NAMES_MAX {
-            return None;
-        }
-        all.sort_unstable();
-        all.dedup();
-        Some(all.into_iter().map(Box::from).collect())
     }
 }
 

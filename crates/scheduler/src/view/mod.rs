@@ -7,7 +7,7 @@ mod pod;
 mod raw;
 mod spec;
 
-pub use affinity::{NodeSelector, NodeSelectorTerm, PodTerm, Toleration};
+pub use affinity::{PodTerm, Toleration};
 pub use node::{Capacity, Node, Taint, TaintEffect};
 pub use objects::{DisruptionBudget, Namespace, ReplicaSet, ReplicationController, Service, StatefulSet};
 pub use pod::{Pod, ScheduledCondition};

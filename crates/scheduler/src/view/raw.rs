@@ -1,7 +1,8 @@
 //! The wire forms of pods, field by field as the API names them; alive only while one object is decoded.
 use std::collections::BTreeMap;
 
-use kelson_meta::{LabelSelectorRequirement, LabelSelectorSpec, OwnerReference, Quantity, null_default};
+use kelson_meta::{LabelSelectorSpec, OwnerReference, Quantity, null_default};
+use kelson_meta::{NodeSelector, NodeSelectorTerm};
 use serde::Deserialize;
 
 /// A quantity list.
@@ -81,21 +82,11 @@ wire!(RawAffinity {
 });
 wire!(RawNodeAffinity {
     #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution")]
-    required: Option<RawNodeSelector>,
+    required: Option<NodeSelector>,
     #[serde(rename = "preferredDuringSchedulingIgnoredDuringExecution", deserialize_with = "null_default")]
     preferred: Vec<RawPreferred>,
 });
-wire!(RawNodeSelector {
-    #[serde(deserialize_with = "null_default")]
-    node_selector_terms: Vec<RawNodeTerm>,
-});
-wire!(RawPreferred { weight: i32, preference: RawNodeTerm });
-wire!(RawNodeTerm {
-    #[serde(deserialize_with = "null_default")]
-    match_expressions: Vec<LabelSelectorRequirement>,
-    #[serde(deserialize_with = "null_default")]
-    match_fields: Vec<LabelSelectorRequirement>,
-});
+wire!(RawPreferred { weight: i32, preference: NodeSelectorTerm });
 wire!(RawPodAffinity {
     #[serde(rename = "requiredDuringSchedulingIgnoredDuringExecution", deserialize_with = "null_default")]
     required: Vec<RawPodTerm>,

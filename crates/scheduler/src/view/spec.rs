@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, LazyLock};
 
 use kelson_meta::{Interner, LabelSelector, Operator};
+use kelson_meta::{NodeSelector, NodeSelectorTerm};
 use parking_lot::Mutex;
 
-use super::affinity::{NodeSelector, NodeSelectorTerm, PodTerm, Toleration, merge_keys, selector_of};
+use super::affinity::{PodTerm, Toleration, merge_keys, selector_of};
 use super::node::{Capacity, Taint, normalized_image};
 use super::raw::{
     RawCondition, RawContainer, RawPod, RawPodAffinity, RawPodSpec, RawPodStatus, RawRequirements, RawSpread,
@@ -153,15 +154,13 @@ impl PodSpec {
         };
         let affinity = spec.affinity.unwrap_or_default();
         if let Some(node) = affinity.node_affinity {
-            out.node_affinity = node
-                .required
-                .map(|r| NodeSelector(r.node_selector_terms.iter().map(NodeSelectorTerm::decode).collect()));
+            out.node_affinity = node.required;
             out.only_nodes = out.node_affinity.as_ref().and_then(NodeSelector::allowed_names);
             out.node_preferences = node
                 .preferred
-                .iter()
+                .into_iter()
                 .filter(|p| p.weight != 0)
-                .map(|p| (i64::from(p.weight), NodeSelectorTerm::decode(&p.preference)))
+                .map(|p| (i64::from(p.weight), p.preference))
                 .collect();
         }
         let mut take = |raw: Option<RawPodAffinity>, sign: i64| {

@@ -1,8 +1,9 @@
 //! How one request reaches an API server, and nothing else: the API server and the client both need these few types,
 //! and neither should have to build the other. Implementations: the client's `remote` over TLS, and the API server's own
-//! for components of its process.
+//! for components of its process. Beside them stands what all pooled TLS connections share ([`PooledTls`]).
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+mod pooled;
 mod watch;
 
 use std::pin::Pin;
@@ -11,6 +12,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http_body_util::BodyExt as _;
 
+pub use pooled::PooledTls;
 pub use watch::{SharedObject, TakesObjects, WatchItem, WatchItemStream, WatchItems};
 
 /// A request with its whole body in memory (bodies the client sends are bounded by what it built).

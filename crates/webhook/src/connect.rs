@@ -6,12 +6,10 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use http::Uri;
-use hyper_util::client::legacy::connect::{Connected, Connection};
-use hyper_util::rt::TokioIo;
+use kelson_transport::PooledTls;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
 use tokio::net::{TcpStream, lookup_host};
-use tokio_rustls::client::TlsStream;
 use tower_service::Service;
 
 use crate::target::Location;
@@ -72,11 +70,11 @@ impl Connector {
         Err(failed)
     }
 
-    async fn connect(self) -> io::Result<Io> {
+    async fn connect(self) -> io::Result<PooledTls> {
         let tcp = self.dial().await?;
         tcp.set_nodelay(true)?;
         let stream = self.tls.connect(self.name.clone(), tcp).await;
-        stream.map(|s| Io(TokioIo::new(s))).map_err(|error| {
+        stream.map(PooledTls::new).map_err(|error| {
             let inner = error.get_ref().and_then(|e| e.downcast_ref::<rustls::Error>());
             io::Error::other(match inner {
                 Some(fault) => tls::words(fault),
@@ -100,56 +98,14 @@ fn reason(error: &io::Error) -> String {
 }
 
 impl Service<Uri> for Connector {
-    type Response = Io;
+    type Response = PooledTls;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<Io>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<PooledTls>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
     fn call(&mut self, _: Uri) -> Self::Future {
         Box::pin(self.clone().connect())
-    }
-}
-
-/// An established connection.
-pub(crate) struct Io(TokioIo<TlsStream<TcpStream>>);
-
-impl Connection for Io {
-    fn connected(&self) -> Connected {
-        let connected = Connected::new();
-        if self.0.inner().get_ref().1.alpn_protocol() == Some(b"h2") { connected.negotiated_h2() } else { connected }
-    }
-}
-
-impl hyper::rt::Read for Io {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: hyper::rt::ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
-    }
-}
-
-impl hyper::rt::Write for Io {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
-    }
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-    fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
-    }
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
     }
 }

@@ -6,12 +6,10 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::Uri;
-use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
-use hyper_util::rt::TokioIo;
+use hyper_util::client::legacy::connect::HttpConnector;
+use kelson_transport::PooledTls;
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
-use tokio::net::TcpStream;
-use tokio_rustls::client::TlsStream;
 use tower_service::Service;
 
 /// How long a connection may take, TLS included.
@@ -32,9 +30,9 @@ impl TlsConnector {
 }
 
 impl Service<Uri> for TlsConnector {
-    type Response = TlsIo;
+    type Response = PooledTls;
     type Error = io::Error;
-    type Future = Pin<Box<dyn Future<Output = io::Result<TlsIo>> + Send>>;
+    type Future = Pin<Box<dyn Future<Output = io::Result<PooledTls>> + Send>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.tcp.poll_ready(cx).map_err(io::Error::other)
@@ -54,49 +52,7 @@ impl Service<Uri> for TlsConnector {
             };
             let stream =
                 tokio::time::timeout(CONNECT_TIMEOUT, connect).await.map_err(|_| io::ErrorKind::TimedOut)??;
-            Ok(TlsIo(TokioIo::new(stream)))
+            Ok(PooledTls::new(stream))
         })
-    }
-}
-
-/// An established connection.
-pub(super) struct TlsIo(TokioIo<TlsStream<TcpStream>>);
-
-impl Connection for TlsIo {
-    fn connected(&self) -> Connected {
-        let connected = Connected::new();
-        if self.0.inner().get_ref().1.alpn_protocol() == Some(b"h2") { connected.negotiated_h2() } else { connected }
-    }
-}
-
-impl hyper::rt::Read for TlsIo {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: hyper::rt::ReadBufCursor<'_>,
-    ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_read(cx, buf)
-    }
-}
-
-impl hyper::rt::Write for TlsIo {
-    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write(cx, buf)
-    }
-    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_flush(cx)
-    }
-    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.0).poll_shutdown(cx)
-    }
-    fn is_write_vectored(&self) -> bool {
-        self.0.is_write_vectored()
-    }
-    fn poll_write_vectored(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.0).poll_write_vectored(cx, bufs)
     }
 }

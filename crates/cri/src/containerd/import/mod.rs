@@ -1,6 +1,7 @@
 //! Sends images from archives into containerd, over its own API in the namespace that CRI uses: blobs into the content
 //! store, then the image's record. containerd's CRI service sees the record and takes the image as its own. Layers are
 //! unpacked when a container first needs them. (containerd's api/services/{content,images,leases}/v1)
+mod messages;
 
 use std::collections::BTreeMap;
 use std::io::{Read, Seek as _, SeekFrom};
@@ -24,19 +25,29 @@ use crate::proto::ImageSpec;
 use crate::transfers::in_namespace;
 use crate::{CriClient, CriError, CriResult, Limits, Runtime as _};
 
+use messages::{
+    AbortContent, CreateImage, CreateLease, DeleteLease, Empty, FieldMask, ImageRecord, Info, LeaseAnswer,
+    TargetDescriptor, UpdateContent, UpdateImage, WriteAction, WriteAnswer, WriteContent,
+};
+
 /// Uploads wait for containerd between two reads, so they must not stand in the way of other file work.
 static UPLOADS: Lane = Lane::new("image-upload", 2);
 
 /// Bytes per message of an upload; the server takes 16 MiB.
 const CHUNK_BYTES: usize = 1 << 20;
+
 /// Messages of an upload that wait to be sent.
 const CHUNKS_QUEUED_MAX: usize = 2;
+
 /// How long a small call may take.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+
 /// How long an upload may take before containerd may collect what has come.
 const LEASE_SECONDS: u64 = 24 * 3600;
+
 /// How long CRI may take to notice a new image.
 const NOTICE_TIMEOUT: Duration = Duration::from_secs(15);
+
 const NOTICE_INTERVAL: Duration = Duration::from_millis(20);
 
 /// An image that is on the node now.
@@ -308,131 +319,6 @@ fn rfc3339(time: SystemTime) -> String {
     let month = if shifted < 10 { shifted + 3 } else { shifted - 9 };
     let year = year_of_era + era * 400 + u64::from(month <= 2);
     format!("{year:04}-{month:02}-{day:02}T{:02}:{:02}:{:02}Z", rest / 3600, rest / 60 % 60, rest % 60)
-}
-
-// containerd's messages, as far as an import needs them. Unknown fields of answers are skipped.
-
-#[derive(Clone, PartialEq, Message)]
-struct Empty {}
-
-#[derive(Clone, PartialEq, Message)]
-struct FieldMask {
-    #[prost(string, repeated, tag = "1")]
-    paths: Vec<String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct CreateLease {
-    #[prost(string, tag = "1")]
-    id: String,
-    #[prost(btree_map = "string, string", tag = "3")]
-    labels: BTreeMap<String, String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Lease {
-    #[prost(string, tag = "1")]
-    id: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct LeaseAnswer {
-    #[prost(message, optional, tag = "1")]
-    lease: Option<Lease>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct DeleteLease {
-    #[prost(string, tag = "1")]
-    id: String,
-    #[prost(bool, tag = "2")]
-    sync: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, prost::Enumeration)]
-#[repr(i32)]
-enum WriteAction {
-    Stat = 0,
-    Write = 1,
-    Commit = 2,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct WriteContent {
-    #[prost(enumeration = "WriteAction", tag = "1")]
-    action: i32,
-    #[prost(string, tag = "2")]
-    reference: String,
-    #[prost(int64, tag = "3")]
-    total: i64,
-    #[prost(string, tag = "4")]
-    expected: String,
-    #[prost(int64, tag = "5")]
-    offset: i64,
-    #[prost(bytes = "vec", tag = "6")]
-    data: Vec<u8>,
-    #[prost(btree_map = "string, string", tag = "7")]
-    labels: BTreeMap<String, String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct WriteAnswer {
-    #[prost(int64, tag = "4")]
-    offset: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct AbortContent {
-    #[prost(string, tag = "1")]
-    reference: String,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct Info {
-    #[prost(string, tag = "1")]
-    digest: String,
-    #[prost(btree_map = "string, string", tag = "5")]
-    labels: BTreeMap<String, String>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct UpdateContent {
-    #[prost(message, optional, tag = "1")]
-    info: Option<Info>,
-    #[prost(message, optional, tag = "2")]
-    update_mask: Option<FieldMask>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct TargetDescriptor {
-    #[prost(string, tag = "1")]
-    media_type: String,
-    #[prost(string, tag = "2")]
-    digest: String,
-    #[prost(int64, tag = "3")]
-    size: i64,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct ImageRecord {
-    #[prost(string, tag = "1")]
-    name: String,
-    #[prost(message, optional, tag = "3")]
-    target: Option<TargetDescriptor>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct CreateImage {
-    #[prost(message, optional, tag = "1")]
-    image: Option<ImageRecord>,
-}
-
-#[derive(Clone, PartialEq, Message)]
-struct UpdateImage {
-    #[prost(message, optional, tag = "1")]
-    image: Option<ImageRecord>,
-    #[prost(message, optional, tag = "2")]
-    update_mask: Option<FieldMask>,
 }
 
 #[cfg(test)]

@@ -1,13 +1,24 @@
 //! Typed decoding: the tree is built canonical, unknown and duplicate fields are noted with their path, and a value of the
 //! wrong type is reported in the words of Go's decoder. Names are case-sensitive, as `sigs.k8s.io/json` has them.
-use super::lexer::Lexer;
-use crate::{
-    Budget, DecodeError, Decoded, Limits, STRICT_ERRORS_MAX, StrictErrors, TypeMeta, budget::tree_bytes, scalar, zero,
-};
-use base64::{Engine, engine::general_purpose::STANDARD};
+mod names;
+mod numbers;
+mod peek;
+
+use std::borrow::Cow;
+
+use base64::engine::general_purpose::STANDARD;
 use kelson_schema::{FieldType, Kind, TypeId};
 use serde_json::{Map, Number, Value};
-use std::borrow::Cow;
+
+use super::lexer::Lexer;
+use crate::budget::tree_bytes;
+use crate::{Budget, DecodeError, Decoded, Limits, STRICT_ERRORS_MAX, StrictErrors, scalar, zero};
+
+use names::{go_type, push_name, struct_name, token_name};
+pub(crate) use numbers::canonical_float;
+use numbers::{float, untyped_number};
+pub use peek::peek;
+use peek::text;
 
 /// Bytes of paths after which findings are no longer noted: a key of a megabyte stands in the path of each field below it.
 const NOTED_BYTES_MAX: usize = 256 * 1024;
@@ -39,73 +50,6 @@ pub fn decode_within(
     match d.type_error {
         Some(message) => Err(DecodeError::Json(message)),
         None => Ok(Decoded { value, strict: StrictErrors(d.found) }),
-    }
-}
-
-/// Reads `apiVersion` and `kind`, skipping all else.
-pub fn peek(data: &[u8]) -> Result<TypeMeta, DecodeError> {
-    let wrap = |e: DecodeError| DecodeError::Json(format!("couldn't get version/kind; json parse error: {e}"));
-    let text = text(data);
-    peek_text(&text).map_err(wrap)
-}
-
-fn peek_text(text: &str) -> Result<TypeMeta, DecodeError> {
-    let mut lexer = Lexer::new(text, 0);
-    let mut found = TypeMeta::default();
-    match lexer.peek() {
-        Some(b'{') => {}
-        Some(b'n') => {
-            lexer.word("null")?;
-            lexer.end()?;
-            return Ok(found);
-        }
-        other => {
-            lexer.skip()?;
-            let message = format!(
-                "json: cannot unmarshal {} into Go value of type struct {{ APIVersion string \"json:\\\"apiVersion,omitempty\\\"\"; Kind string \"json:\\\"kind,omitempty\\\"\" }}",
-                token_name(other)
-            );
-            return Err(DecodeError::Json(message));
-        }
-    }
-    lexer.enter()?;
-    let mut first = true;
-    while let Some(key) = lexer.next_key(&mut first)? {
-        let target = match key.as_ref() {
-            "apiVersion" => &mut found.api_version,
-            "kind" => &mut found.kind,
-            _ => {
-                lexer.skip()?;
-                continue;
-            }
-        };
-        match lexer.peek() {
-            Some(b'"') => *target = lexer.string()?.into_owned(),
-            Some(b'n') => lexer.skip()?,
-            other => {
-                lexer.skip()?;
-                let message =
-                    format!("json: cannot unmarshal {} into Go struct field .{key} of type string", token_name(other));
-                return Err(DecodeError::Json(message));
-            }
-        }
-    }
-    lexer.end()?;
-    Ok(found)
-}
-
-/// Go replaces bytes that are not UTF-8.
-fn text(data: &[u8]) -> Cow<'_, str> {
-    String::from_utf8_lossy(data)
-}
-
-fn token_name(byte: Option<u8>) -> &'static str {
-    match byte {
-        Some(b'{') => "object",
-        Some(b'[') => "array",
-        Some(b'"') => "string",
-        Some(b't' | b'f') => "bool",
-        _ => "number",
     }
 }
 
@@ -479,56 +423,4 @@ impl<'a> Decoder<'a, '_> {
             go_type(ty)
         ));
     }
-}
-
-fn push_name(path: &mut String, name: &str) {
-    if !path.is_empty() {
-        path.push('.');
-    }
-    path.push_str(name);
-}
-
-fn struct_name(id: TypeId) -> String {
-    format!("{}.{}", id.package().rsplit('/').next().unwrap_or(""), id.name())
-}
-
-/// The type as Go prints it. Named strings print as `string`: the table does not keep their names.
-fn go_type(ty: FieldType) -> String {
-    match ty.kind() {
-        Kind::Bool => "bool".into(),
-        Kind::Int32 => "int32".into(),
-        Kind::Int64 => "int64".into(),
-        Kind::Double => "float64".into(),
-        Kind::String => "string".into(),
-        Kind::Bytes => "[]uint8".into(),
-        Kind::Struct(id) => struct_name(id),
-        Kind::List(elem) | Kind::WrappedList(elem) => format!("[]{}", go_type(elem)),
-        Kind::Map(value) => format!("map[string]{}", go_type(value)),
-        Kind::Quantity => "resource.Quantity".into(),
-        other => format!("v1.{other:?}"),
-    }
-}
-
-/// An integer when the text has no point and fits, else a float.
-fn untyped_number(text: &str) -> Option<Number> {
-    if !text.contains('.')
-        && let Ok(integer) = text.parse::<i64>()
-    {
-        return Some(Number::from(integer));
-    }
-    float(text)
-}
-
-/// A float; whole numbers become integers, as Go prints them without a point.
-fn float(text: &str) -> Option<Number> {
-    let value: f64 = text.parse().ok()?;
-    canonical_float(value)
-}
-
-/// A float as Kubernetes' JSON writes it: whole ones as integers; `None` for what JSON cannot say.
-pub(crate) fn canonical_float(value: f64) -> Option<Number> {
-    if value.fract() == 0.0 && value.abs() < 9_007_199_254_740_992.0 {
-        return Some(Number::from(value as i64));
-    }
-    Number::from_f64(value)
 }

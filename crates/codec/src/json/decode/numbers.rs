@@ -1,0 +1,28 @@
+//! Numbers as Go reads and writes them.
+use serde_json::Number;
+
+use super::peek::text;
+
+/// An integer when the text has no point and fits, else a float.
+pub(super) fn untyped_number(text: &str) -> Option<Number> {
+    if !text.contains('.')
+        && let Ok(integer) = text.parse::<i64>()
+    {
+        return Some(Number::from(integer));
+    }
+    float(text)
+}
+
+/// A float; whole numbers become integers, as Go prints them without a point.
+pub(super) fn float(text: &str) -> Option<Number> {
+    let value: f64 = text.parse().ok()?;
+    canonical_float(value)
+}
+
+/// A float as Kubernetes' JSON writes it: whole ones as integers; `None` for what JSON cannot say.
+pub(crate) fn canonical_float(value: f64) -> Option<Number> {
+    if value.fract() == 0.0 && value.abs() < 9_007_199_254_740_992.0 {
+        return Some(Number::from(value as i64));
+    }
+    Number::from_f64(value)
+}

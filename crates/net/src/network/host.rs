@@ -1,0 +1,155 @@
+//! What the pod network needs of the host: the bridge, addresses that overlap with nothing, sysctls, the CNI files.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
+
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use ipnet::IpNet;
+
+use crate::config::{MTU_DEFAULT, NetworkConfig, VXLAN_OVERHEAD, mac_of};
+use crate::error::NetError;
+use crate::ipam::LockedPool;
+use crate::netlink::{Link, Links, block_on};
+use crate::{iptables, nft, overlay, rules};
+
+/// Runs one script as one transaction, and waits for it.
+pub(super) fn apply(script: &str) -> Result<(), NetError> {
+    block_on(async { Ok(nft::apply(script).await?) })
+}
+
+/// Brings the host's side in order; returns the configuration with the MTU filled in.
+pub(crate) fn ensure_host(config: &NetworkConfig) -> Result<NetworkConfig, NetError> {
+    config.validate()?;
+    let config = block_on(ensure_bridge(config))?;
+    ensure_sysctls(&config)?;
+    let locked = LockedPool::open(&config.state_dir())?;
+    locked.save()?;
+    apply(&rules::table_script(&config, locked.pool.allocations()))?;
+    iptables::allow_forward(&config.bridge())?;
+    if config.overlay.is_some() {
+        iptables::allow_forward(&config.vxlan())?;
+    }
+    Ok(config)
+}
+
+pub(super) async fn ensure_bridge(config: &NetworkConfig) -> Result<NetworkConfig, NetError> {
+    let mut config = config.clone();
+    let links = Links::open()?;
+    if config.mtu == 0 {
+        config.mtu = node_mtu(&links, &config).await?;
+    }
+    let (name, gateway, subnet) = (config.bridge(), config.gateway(), config.subnet());
+    let existing = links.by_name(&name).await?;
+    let all = links.all().await?;
+    let own = [name.clone(), config.vxlan()];
+    let own: Vec<u32> = all.iter().filter(|l| own.contains(&l.name)).map(|l| l.index).collect();
+    let mut addresses = links.addresses().await?;
+    refuse_overlap(&all, &addresses, &own, &subnet)?;
+    let bridge = match existing {
+        Some(link) => link,
+        None => {
+            // With an address of its own a bridge does not change it whenever a port comes or goes.
+            links.add_bridge(&name, mac_of(gateway), config.mtu).await?;
+            let made = links.by_name(&name).await?;
+            made.ok_or_else(|| NetError::Check(format!("bridge {name} vanished right after it was made")))?
+        }
+    };
+    if bridge.mtu != config.mtu {
+        links.set_mtu(bridge.index, config.mtu).await?;
+    }
+    if !bridge.up {
+        links.set_up(bridge.index).await?;
+    }
+    links.add_address(bridge.index, gateway, subnet.prefix_len()).await?;
+    // The node may have got another pod CIDR since the last start.
+    addresses.retain(|(index, net, _)| *index == bridge.index && net.addr().is_ipv4() && net.addr() != gateway);
+    for (_, _, message) in addresses {
+        links.delete_address(message).await?;
+    }
+    overlay::ensure_device(&links, &config).await?;
+    Ok(config)
+}
+
+/// What fits through the node's own interface, less what the overlay adds.
+pub(super) async fn node_mtu(links: &Links, config: &NetworkConfig) -> Result<u32, NetError> {
+    let Some(overlay) = config.overlay else { return Ok(links.default_route_mtu().await?.unwrap_or(MTU_DEFAULT)) };
+    let node_ip = IpAddr::V4(overlay.node_ip);
+    let index = links.addresses().await?.into_iter().find(|(_, net, _)| net.addr() == node_ip).map(|(i, ..)| i);
+    let own = links.all().await?.into_iter().find(|l| Some(l.index) == index).map(|l| l.mtu);
+    let mtu = match own {
+        // The loopback's is no network's.
+        Some(mtu) if !node_ip.is_loopback() => mtu,
+        _ => links.default_route_mtu().await?.unwrap_or(MTU_DEFAULT),
+    };
+    Ok(mtu.saturating_sub(VXLAN_OVERHEAD))
+}
+
+pub(super) fn refuse_overlap<T>(
+    links: &[Link],
+    addresses: &[(u32, IpNet, T)],
+    own: &[u32],
+    subnet: &IpNet,
+) -> Result<(), NetError> {
+    for (index, net, _) in addresses.iter().filter(|(index, ..)| !own.contains(index)) {
+        if net.contains(&subnet.network()) || subnet.contains(&net.addr()) {
+            let name = links.iter().find(|l| l.index == *index).map_or("?", |l| l.name.as_str());
+            return Err(NetError::Config(format!(
+                "pod CIDR {subnet} overlaps {net} of interface {name}: choose another with --cluster-cidr"
+            )));
+        }
+    }
+    Ok(())
+}
+
+pub(super) fn ensure_sysctls(config: &NetworkConfig) -> Result<(), NetError> {
+    let bridge = config.bridge();
+    sysctl("net/ipv4/ip_forward", "1")?;
+    // Loose: answers of pods to addresses that another interface routes are not dropped.
+    sysctl(&format!("net/ipv4/conf/{bridge}/rp_filter"), "2")?;
+    // A host port is reachable on the host's 127.0.0.1; the table's guard chain keeps pods from that range.
+    sysctl(&format!("net/ipv4/conf/{bridge}/route_localnet"), "1")?;
+    sysctl(&format!("net/ipv4/conf/{bridge}/send_redirects"), "0")?;
+    match config.overlay {
+        Some(_) => sysctl(&format!("net/ipv4/conf/{}/rp_filter", config.vxlan()), "2"),
+        None => Ok(()),
+    }
+}
+
+/// Sets a kernel parameter unless it has the value already (so that a read-only /proc/sys with right values will do).
+pub(super) fn sysctl(key: &str, value: &str) -> Result<(), NetError> {
+    let path = PathBuf::from("/proc/sys").join(key);
+    if std::fs::read_to_string(&path).is_ok_and(|now| now.trim() == value) {
+        return Ok(());
+    }
+    std::fs::write(&path, value).map_err(NetError::io(format!("set {}={value}", key.replace('/', "."))))
+}
+
+pub(super) fn install_cni(config: &NetworkConfig, program: &Path) -> Result<(), NetError> {
+    let bin = NetworkConfig::cni_bin_dir(&config.data_dir);
+    let conf = NetworkConfig::cni_conf_dir(&config.data_dir);
+    for dir in [&bin, &conf] {
+        std::fs::create_dir_all(dir).map_err(NetError::io(dir.display().to_string()))?;
+    }
+    for name in ["kelson", "loopback"] {
+        let link = bin.join(name);
+        if std::fs::read_link(&link).is_ok_and(|to| to == program) {
+            continue;
+        }
+        let temporary = bin.join(format!(".{name}.tmp"));
+        let _ = std::fs::remove_file(&temporary);
+        std::os::unix::fs::symlink(program, &temporary)
+            .and_then(|()| std::fs::rename(&temporary, &link))
+            .map_err(NetError::io(format!("link {}", link.display())))?;
+    }
+    let path = config.conflist_path();
+    let wanted = serde_json::to_vec_pretty(&config.conflist())
+        .map_err(|e| NetError::Config(format!("CNI configuration: {e}")))?;
+    if std::fs::read(&path).is_ok_and(|now| now == wanted) {
+        return Ok(());
+    }
+    // The runtime watches the directory and reads what ends in .conflist: rename, so that it never reads a half.
+    let temporary = path.with_extension("tmp");
+    std::fs::write(&temporary, wanted)
+        .and_then(|()| std::fs::rename(&temporary, &path))
+        .map_err(NetError::io(format!("write {}", path.display())))
+}

@@ -1,5 +1,7 @@
 //! What a scheduler and a controller manager that run alone have in common: flags of upstream's, the API server by a kubeconfig,
 //! one leader of several, and the port for health and metrics.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
+
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

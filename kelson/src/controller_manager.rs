@@ -1,5 +1,7 @@
 //! `kelson controller-manager`: the controllers alone, against any API server, with the flags of upstream's
 //! kube-controller-manager.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;

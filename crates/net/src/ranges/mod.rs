@@ -14,8 +14,8 @@ use crate::config::{VNI_MAX, network_id};
 use crate::error::NetError;
 use crate::netlink::{Links, block_on};
 
-pub use book::Ranges;
 use book::{Book, FILE, RUN_DIR, Reservation, overlap, read_record, to_json, write_durably};
+pub use book::{RUN_DIR, Ranges};
 
 /// What the command line says.
 #[derive(Debug, Clone, Copy, Default)]

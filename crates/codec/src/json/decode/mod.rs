@@ -6,6 +6,7 @@ mod peek;
 
 use std::borrow::Cow;
 
+use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use kelson_schema::{FieldType, Kind, TypeId};
 use serde_json::{Map, Number, Value};

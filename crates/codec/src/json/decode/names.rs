@@ -1,6 +1,5 @@
 //! Go's names of types and fields, for findings.
 use kelson_schema::{FieldType, Kind, TypeId};
-use serde_json::Map;
 
 pub(super) fn token_name(byte: Option<u8>) -> &'static str {
     match byte {

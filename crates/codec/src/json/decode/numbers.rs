@@ -1,8 +1,6 @@
 //! Numbers as Go reads and writes them.
 use serde_json::Number;
 
-use super::peek::text;
-
 /// An integer when the text has no point and fits, else a float.
 pub(super) fn untyped_number(text: &str) -> Option<Number> {
     if !text.contains('.')

@@ -1,8 +1,6 @@
 //! What a document says it is, read before the rest.
 use std::borrow::Cow;
 
-use kelson_schema::Kind;
-
 use super::super::lexer::Lexer;
 use super::names::token_name;
 use crate::{DecodeError, TypeMeta};

@@ -3,8 +3,6 @@ use std::collections::BTreeMap;
 
 use prost::Message;
 
-use crate::Runtime as _;
-
 // containerd's messages, as far as an import needs them. Unknown fields of answers are skipped.
 
 #[derive(Clone, PartialEq, Message)]

@@ -52,7 +52,6 @@ pub struct ComponentArgs {
     /// Certificate of that port; one is made when not given.
     #[arg(long, value_name = "FILE", requires = "tls_private_key_file")]
     pub tls_cert_file: Option<PathBuf>,
-    /// Its key.
     #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
     pub tls_private_key_file: Option<PathBuf>,
     /// CA of client certificates that port takes; the cluster's when not given.

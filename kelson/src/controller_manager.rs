@@ -62,7 +62,6 @@ pub struct ControllerManagerArgs {
     /// CA that signs certificate requests.
     #[arg(long, value_name = "FILE", requires = "cluster_signing_key_file")]
     pub cluster_signing_cert_file: Option<PathBuf>,
-    /// Its key.
     #[arg(long, value_name = "FILE", requires = "cluster_signing_cert_file")]
     pub cluster_signing_key_file: Option<PathBuf>,
     /// Longest life of what is signed.

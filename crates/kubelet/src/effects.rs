@@ -58,7 +58,7 @@ pub struct PodEffects {
     pub runtime: Arc<dyn Runtime>,
     /// Handlers of probes and hooks.
     pub prober: Arc<dyn ProbeRunner>,
-    /// Events.
+    /// Tells events of pods to the API.
     pub tell: Tell,
     /// Wall clock.
     pub clock: Arc<dyn Clock>,

@@ -77,7 +77,7 @@ pub enum KubeletError {
     /// A directory of its own could not be made.
     #[error("cannot create {path}: {source}")]
     Directory {
-        /// The directory.
+        /// Which directory it was.
         path: String,
         /// The system's reason.
         source: std::io::Error,

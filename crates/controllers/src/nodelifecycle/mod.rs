@@ -34,7 +34,6 @@ const ZONES_DELAY: Duration = Duration::from_millis(100);
 /// What is worked on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Work {
-    /// One node.
     Node(String),
     /// How many nodes of which zone are ready.
     Zones,

@@ -62,7 +62,6 @@ struct Zone {
     waiting: VecDeque<String>,
 }
 
-/// All zones.
 #[derive(Debug)]
 pub struct Zones {
     rates: EvictionRates,

@@ -232,7 +232,6 @@ informers! {
     attachments: AttachmentView = all();
     /// Drivers of volumes.
     csi_drivers: CsiDriverView = all();
-    /// Storage classes.
     storage_classes: StorageClassView = all();
     /// Classes of volume attributes.
     volume_attributes_classes: VolumeAttributesClassView = all();

@@ -21,7 +21,6 @@ pub const IP_ALLOCATOR: &str = "ipallocator.k8s.io";
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ServiceCidrView {
-    /// Metadata.
     pub metadata: ObjectMeta,
     /// Its ranges.
     pub spec: ServiceCidrSpec,
@@ -58,7 +57,6 @@ impl ServiceCidrView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct IpAddressView {
-    /// Metadata.
     pub metadata: ObjectMeta,
     /// Whose it is.
     pub spec: IpAddressSpec,

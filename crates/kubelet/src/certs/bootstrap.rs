@@ -23,7 +23,7 @@ const KEY_TMP: &str = "kubelet-client.key.tmp";
 const SERVER_WAIT: Duration = Duration::from_secs(60);
 /// Between attempts to reach it, jittered by a fifth.
 const SERVER_RETRY: Duration = Duration::from_secs(2);
-/// One attempt.
+/// How long one attempt to reach the server may take.
 const SERVER_LIMIT: Duration = Duration::from_secs(1);
 /// How long approval and signing may take.
 const CERTIFICATE_WAIT: Duration = Duration::from_secs(3600);

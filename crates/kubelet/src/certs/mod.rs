@@ -36,9 +36,9 @@ pub enum CertError {
     Denied {
         /// Of the request.
         name: String,
-        /// The approver's.
+        /// In the words of who refused it.
         reason: String,
-        /// The approver's.
+        /// In the words of who refused it.
         message: String,
     },
     /// The signer failed it.
@@ -46,9 +46,9 @@ pub enum CertError {
     Failed {
         /// Of the request.
         name: String,
-        /// The signer's.
+        /// In the words of who could not sign.
         reason: String,
-        /// The signer's.
+        /// In the words of who could not sign.
         message: String,
     },
     /// A request of another client has this name.

@@ -20,13 +20,13 @@ const RETRY: Duration = Duration::from_secs(1);
 pub struct Wanted<'a> {
     /// The key.
     pub key: &'a Key,
-    /// `CN`.
+    /// The subject's `CN`, the user it is to be.
     pub common_name: String,
-    /// `O`.
+    /// The subject's `O`, the groups it is to be in.
     pub organizations: Vec<String>,
     /// Names and addresses.
     pub sans: Vec<San>,
-    /// Who signs.
+    /// The signer that is asked, such as `kubernetes.io/kubelet-serving`.
     pub signer: &'static str,
     /// `client auth` or `server auth`.
     pub usage: &'static str,

@@ -26,7 +26,7 @@ impl Store {
         Self { name: name.to_owned(), dir: dir.to_owned() }
     }
 
-    /// The symlink.
+    /// The link to the pair that is in force.
     pub fn current_path(&self) -> PathBuf {
         self.dir.join(format!("{}-current.pem", self.name))
     }

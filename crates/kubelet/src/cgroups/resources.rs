@@ -63,7 +63,7 @@ pub struct Limits {
     pub cpu_shares: i64,
     /// CPU time in a period, microseconds.
     pub cpu_quota: i64,
-    /// Bytes.
+    /// Memory in whole bytes.
     pub memory: i64,
 }
 

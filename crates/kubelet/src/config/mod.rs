@@ -90,13 +90,13 @@ pub struct Config {
     pub node_status_report: Duration,
     /// `nodeLeaseDurationSeconds`; renewed at a quarter of it.
     pub lease_duration: Duration,
-    /// `--container-log-max-size`, bytes.
+    /// `--container-log-max-size` in whole bytes.
     pub log_max_bytes: u64,
     /// `--container-log-max-files`.
     pub log_max_files: u32,
     /// `--image-gc-high-threshold`, percent; 100 turns image collection off.
     pub image_gc_high_percent: u8,
-    /// `--image-gc-low-threshold`, percent.
+    /// `--image-gc-low-threshold`, a percentage of the disk.
     pub image_gc_low_percent: u8,
     /// `--eviction-hard`, `--eviction-soft` and what belongs to them.
     pub eviction: EvictionConfig,

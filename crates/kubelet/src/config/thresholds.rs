@@ -27,11 +27,11 @@ impl Default for EvictionConfig {
 /// What the node is short of, as its conditions say.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Pressure {
-    /// `MemoryPressure`.
+    /// The condition `MemoryPressure` holds.
     pub memory: bool,
-    /// `DiskPressure`.
+    /// The condition `DiskPressure` holds.
     pub disk: bool,
-    /// `PIDPressure`.
+    /// The condition `PIDPressure` holds.
     pub pid: bool,
 }
 

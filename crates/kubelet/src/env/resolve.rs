@@ -24,7 +24,7 @@ pub struct Environment {
     pub services: InformerHandle<ServiceView>,
     /// What pods may see of their node.
     pub node: watch::Receiver<Arc<NodeFacts>>,
-    /// Events.
+    /// Tells events of pods to the API.
     pub tell: Tell,
 }
 

@@ -54,13 +54,13 @@ pub struct Measured {
     pub dirs: PodDirs,
     /// Images that are never removed, by name.
     pub kept_images: Vec<String>,
-    /// Pods' cgroups.
+    /// Where usage of pods is read.
     pub cgroups: Cgroups,
     /// The pods of this node.
     pub known: Known,
     /// Where evictions go.
     pub manager: ManagerInbox,
-    /// Events.
+    /// Tells events of pods to the API.
     pub tell: Tell,
 }
 

@@ -18,7 +18,7 @@ use crate::pod;
 use rank::Usages;
 use tracker::{Observations, Tracker};
 
-/// Between looks.
+/// Time from one look at the machine to the next.
 pub const PERIOD: Duration = Duration::from_secs(10);
 /// What containers get to end where a hard threshold or a pod's own limit is the cause.
 const HARD_GRACE: Duration = Duration::from_secs(1);

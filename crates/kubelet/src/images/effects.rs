@@ -19,7 +19,7 @@ pub struct ImageEffects<'a> {
     pub runtime: &'a dyn Runtime,
     /// The pods' secrets.
     pub objects: &'a Objects,
-    /// Events.
+    /// Tells events of pods to the API.
     pub tell: &'a Tell,
 }
 

@@ -58,7 +58,7 @@ pub enum OpenError {
     /// The directory of the pulls' records could not be made.
     #[error("cannot create {path}: {source}")]
     Directory {
-        /// The directory.
+        /// Which directory it was.
         path: String,
         /// The system's reason.
         source: std::io::Error,

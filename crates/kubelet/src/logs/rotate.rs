@@ -22,9 +22,9 @@ pub struct LogRotation {
     pub runtime: Arc<dyn Runtime>,
     /// Wall clock, for the names of rotated files.
     pub clock: Arc<dyn Clock>,
-    /// `podLogsDir`.
+    /// The directory of all pods' logs (`podLogsDir`).
     pub dir: PathBuf,
-    /// `--container-log-max-size`, bytes.
+    /// `--container-log-max-size` in whole bytes.
     pub bytes_max: u64,
     /// `--container-log-max-files`.
     pub files_max: u32,

@@ -12,7 +12,7 @@ use crate::config::Config;
 /// What of the node the downward API shows.
 #[derive(Clone, Debug, Default)]
 pub struct NodeFacts {
-    /// Node name.
+    /// The node's name, which is its label `kubernetes.io/hostname` too.
     pub name: String,
     /// The node's addresses, the primary one first.
     pub host_ips: Vec<String>,
@@ -31,7 +31,7 @@ pub struct Memory {
     pub available: i64,
 }
 
-/// Parses `/proc/meminfo`.
+/// Reads the text of `/proc/meminfo`.
 pub fn memory(text: &str) -> Memory {
     let field = |name: &str| {
         let line = text.lines().find_map(|l| l.strip_prefix(name))?;

@@ -19,7 +19,7 @@ pub const IMAGE_NAMES_MAX: usize = 5;
 pub struct Found {
     /// Node name, reported as its host name.
     pub name: String,
-    /// Addresses.
+    /// Addresses that the node reports, the first of each family first.
     pub ips: Vec<String>,
     /// Port of the kubelet's server; 0: none.
     pub port: u16,
@@ -27,7 +27,7 @@ pub struct Found {
     pub capacity: BTreeMap<String, Quantity>,
     /// Allocatable.
     pub allocatable: BTreeMap<String, Quantity>,
-    /// Identity.
+    /// What `status.nodeInfo` says of the machine.
     pub info: NodeSystemInfo,
     /// Pressure.
     pub pressure: Pressure,

@@ -24,15 +24,15 @@ const NOT_READY_PERIOD: Duration = Duration::from_millis(500);
 
 /// Everything the node's reports are made from.
 pub struct NodeSync {
-    /// Configuration.
+    /// What the kubelet was told.
     pub config: Arc<Config>,
-    /// The API.
+    /// The API under the node's own identity.
     pub client: Client,
     /// The runtime.
     pub runtime: Arc<dyn Runtime>,
     /// Clock.
     pub clock: Arc<dyn Clock>,
-    /// `containerd://1.7.0`.
+    /// Name and version of the runtime, such as `containerd://1.7.0`.
     pub runtime_version: String,
     /// The server's port.
     pub port: u16,

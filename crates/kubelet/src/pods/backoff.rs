@@ -6,9 +6,9 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kelson_meta::Backoff;
 
-/// First delay.
+/// The delay after the first failure.
 pub const INITIAL: Duration = Duration::from_secs(10);
-/// Longest delay.
+/// The delay that is never exceeded.
 pub const MAX: Duration = Duration::from_secs(300);
 
 /// The delays of one pod's containers, or of a node's images, by key.
@@ -60,7 +60,7 @@ impl BackOff {
         (now < until).then_some(until)
     }
 
-    /// Forgets `key`.
+    /// Forgets the failures of a key.
     pub fn reset(&mut self, key: &str) {
         self.entries.remove(key);
     }

@@ -73,7 +73,7 @@ struct Waiting {
 
 #[derive(Clone, Default)]
 struct Mirrors {
-    /// Static pods.
+    /// The static pods that want a mirror, by name.
     wanted: HashMap<Name, Arc<Pod>>,
     /// Mirror pods in the API.
     mirrors: HashMap<Name, Arc<Pod>>,

@@ -21,7 +21,7 @@ use crate::volumes::Volumes;
 pub struct Parts {
     /// The group of the workers' tasks.
     pub tasks: Tasks,
-    /// Configuration.
+    /// What the kubelet was told.
     pub config: Arc<Config>,
     /// Where pods' directories and logs lie.
     pub dirs: PodDirs,
@@ -31,11 +31,11 @@ pub struct Parts {
     pub effects: PodEffects,
     /// Volumes, and what they are rendered from.
     pub volumes: Volumes,
-    /// Containers' environments.
+    /// Makes containers' environments from specs and API objects.
     pub environment: Environment,
     /// Images.
     pub images: Images,
-    /// Pods' cgroups.
+    /// Makes, changes and removes pods' cgroups.
     pub cgroups: Cgroups,
     /// Host IDs of pods with users of their own.
     pub user_namespaces: UserNamespaces,

@@ -23,7 +23,7 @@ struct HealthCheckResponse {
 /// `SERVING`.
 const SERVING: i32 = 1;
 
-/// Asks once.
+/// Asks the health service once, within the limit.
 pub async fn check(host: &str, port: u16, service: &str, limit: Duration) -> Outcome {
     let at = address(host, port);
     let work = async {

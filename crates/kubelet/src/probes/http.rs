@@ -17,7 +17,7 @@ use super::words::{address, os_text};
 /// Bytes of an answer that are read.
 const BODY_MAX: usize = 10 * 1024;
 
-/// Sends probes.
+/// Sends HTTP probes, each over a connection of its own.
 pub struct Prober {
     tls: Option<tokio_rustls::TlsConnector>,
 }

@@ -13,7 +13,7 @@ use super::{Handler, Outcome, ProbeKind, ProbeRunner, Target};
 pub struct Timing {
     /// Before the first attempt, from the container's start.
     pub initial_delay: Duration,
-    /// Between attempts.
+    /// Time from one attempt to the next (`periodSeconds`).
     pub period: Duration,
     /// Of one attempt.
     pub timeout: Duration,

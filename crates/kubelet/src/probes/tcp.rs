@@ -6,7 +6,7 @@ use tokio::net::TcpStream;
 use super::target::Outcome;
 use super::words::{address, os_text};
 
-/// Connects once.
+/// Connects once, within the limit.
 pub async fn connect(host: &str, port: u16, limit: Duration) -> Outcome {
     match tokio::time::timeout(limit, TcpStream::connect((host, port))).await {
         Ok(Ok(_)) => Outcome::Success,

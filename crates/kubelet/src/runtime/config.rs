@@ -15,7 +15,7 @@ pub struct Parts<'a> {
     pub pod: &'a Pod,
     /// Role.
     pub role: Role,
-    /// The spec.
+    /// What the pod says of the container.
     pub container: &'a Container,
     /// How many instances there were before.
     pub restart_count: i32,

@@ -19,7 +19,7 @@ pub enum State {
     Created,
     /// Running.
     Running,
-    /// Ended.
+    /// It ran and has ended, or never will run.
     Exited,
     /// The runtime does not know.
     Unknown,
@@ -45,7 +45,7 @@ pub struct Sandbox {
     pub ips: Vec<String>,
 }
 
-/// A container.
+/// One container as the runtime knows it, running or ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
     /// ID.
@@ -76,7 +76,7 @@ pub struct Instance {
     pub reason: String,
     /// The runtime's message, or the termination message.
     pub message: String,
-    /// Log file.
+    /// The file that the runtime writes its output to.
     pub log_path: String,
     /// Host file of the termination message; empty without one.
     pub termination_file: String,
@@ -93,9 +93,9 @@ pub struct RuntimePod {
     pub name: String,
     /// Namespace, from labels.
     pub namespace: String,
-    /// Newest first.
+    /// In the order of their making, the newest first.
     pub sandboxes: Vec<Sandbox>,
-    /// Newest first.
+    /// In the order of their making, the newest first.
     pub containers: Vec<Arc<Instance>>,
 }
 

@@ -116,7 +116,7 @@ pub enum ServerError {
     /// The address is taken or not this machine's.
     #[error("listen on {at}: {source}")]
     Listen {
-        /// The address.
+        /// Where it was to listen.
         at: SocketAddr,
         /// The system's reason.
         source: std::io::Error,

@@ -19,7 +19,7 @@ use crate::runtime::snapshot::{Instance, RuntimePod, State, timestamp};
 /// What besides the runtime decides a container's state.
 #[derive(Debug)]
 pub struct Circumstances<'a> {
-    /// Probe results.
+    /// What its probes have said so far.
     pub probes: &'a ProbeView,
     /// Delays that run, by container.
     pub crash_loops: &'a BTreeMap<String, Duration>,

@@ -13,7 +13,7 @@ use std::path::Path;
 pub struct File {
     /// Content.
     pub data: Vec<u8>,
-    /// Permission bits.
+    /// The file's permission bits, without its type.
     pub mode: u32,
     /// Owner, if it is not to be the kubelet's.
     pub owner: Option<u32>,

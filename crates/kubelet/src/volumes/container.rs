@@ -28,7 +28,7 @@ pub const CONTAINERS_DIR: &str = "containers";
 pub struct ContainerMounts {
     /// Its pod.
     pub pod: Arc<Pod>,
-    /// Its spec.
+    /// What the pod says of the container.
     pub container: Container,
     /// How many instances there were before.
     pub restart_count: i32,

@@ -60,9 +60,9 @@ pub enum VolumeError {
     /// It could not be set up.
     #[error("MountVolume.SetUp failed for volume {volume:?} : {reason}")]
     SetUp {
-        /// Volume name.
+        /// The volume's name in the pod.
         volume: String,
-        /// The fault.
+        /// What went wrong, for the pod's events.
         reason: String,
     },
     /// Its claim has nothing to set up yet.
@@ -71,9 +71,9 @@ pub enum VolumeError {
          failed to process volumes=[{volume}]: {reason}"
     )]
     Claim {
-        /// Volume name.
+        /// The volume's name in the pod.
         volume: String,
-        /// The fault.
+        /// What went wrong, for the pod's events.
         reason: String,
     },
 }

@@ -25,7 +25,7 @@ pub struct Volumes {
     pub claims: Claims,
     /// Where volumes of the built-in provisioner lie; `None`: there are none here.
     pub local_volumes: Option<PathBuf>,
-    /// Mounting.
+    /// Mounts and unmounts, as the machine does it or a test notes it.
     pub mounts: Arc<dyn Mounts>,
     /// What pods may see of their node.
     pub node: watch::Receiver<Arc<NodeFacts>>,

@@ -36,7 +36,7 @@ pub enum Ready {
     Image {
         /// Its reference.
         reference: String,
-        /// Pull policy.
+        /// When the image of the volume is pulled (`image.pullPolicy`).
         policy: Option<String>,
     },
 }

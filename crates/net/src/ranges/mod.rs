@@ -14,7 +14,7 @@ use crate::config::{VNI_MAX, network_id};
 use crate::error::NetError;
 use crate::netlink::{Links, block_on};
 
-use book::{Book, FILE, RUN_DIR, Reservation, overlap, read_record, to_json, write_durably};
+use book::{Book, FILE, Reservation, overlap, read_record, to_json, write_durably};
 pub use book::{RUN_DIR, Ranges};
 
 /// What the command line says.

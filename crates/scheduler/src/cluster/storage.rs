@@ -24,7 +24,6 @@ pub struct Storage {
 /// What must be bound and made before a pod may go to a node.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// The node.
     pub node: Box<str>,
     /// Claims, and the volume each is to have.
     pub bind: Vec<(ObjectKey, String)>,
@@ -178,12 +177,10 @@ impl Storage {
         }
     }
 
-    /// A claim.
     pub fn claim(&self, key: &ObjectKey) -> Option<&Arc<ClaimView>> {
         self.claims.get(key)
     }
 
-    /// A volume.
     pub fn volume(&self, name: &str) -> Option<&Arc<VolumeView>> {
         self.volumes.get(name)
     }

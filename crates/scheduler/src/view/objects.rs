@@ -11,11 +11,8 @@ macro_rules! object {
         #[derive(Clone, Debug, Default, Deserialize)]
         #[serde(default)]
         pub struct $name {
-            /// Metadata.
             pub metadata: ObjectMeta,
-            /// Spec.
             pub spec: $spec,
-            /// Status.
             pub status: $status,
         }
         slim_object!($name, $type);
@@ -66,7 +63,6 @@ pub struct MapSelector {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct SetSelector {
-    /// The selector.
     pub selector: Option<LabelSelectorSpec>,
 }
 

@@ -19,7 +19,7 @@ use fields::Fields;
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KIND: &str = "KubeletConfiguration";
 const I32_MAX: i64 = i32::MAX as i64;
-/// Largest port.
+/// The largest number a port can have.
 const PORT_MAX: i64 = 65_535;
 /// Port of the kubelet's server where the file names an address alone.
 pub const PORT_DEFAULT: u16 = 10250;
@@ -120,7 +120,7 @@ pub struct ConfigurationError(pub Vec<String>);
 pub struct Laid {
     /// Paths of fields that are set and have no effect.
     pub ignored: Vec<String>,
-    /// `containerRuntimeEndpoint`.
+    /// The field `containerRuntimeEndpoint`, which a flag overrides.
     pub runtime_endpoint: Option<String>,
     /// `authentication.x509.clientCAFile`.
     pub client_ca_file: Option<std::path::PathBuf>,

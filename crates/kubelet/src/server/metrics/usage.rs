@@ -14,13 +14,13 @@ use crate::runtime::labels;
 pub struct Usage {
     /// Namespace.
     pub namespace: String,
-    /// Pod name.
+    /// Name of the pod that the container is of.
     pub pod: String,
-    /// Pod UID.
+    /// UID of the pod, part of its cgroup's path.
     pub uid: String,
-    /// Container name.
+    /// The container's name in the pod.
     pub container: String,
-    /// Container ID.
+    /// The runtime's ID of the container.
     pub id: String,
     /// Image as the spec names it.
     pub image: String,

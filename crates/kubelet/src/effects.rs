@@ -60,6 +60,6 @@ pub struct PodEffects {
     pub prober: Arc<dyn ProbeRunner>,
     /// Tells events of pods to the API.
     pub tell: Tell,
-    /// Wall clock.
+    /// The clock that timestamps and delays are read from.
     pub clock: Arc<dyn Clock>,
 }

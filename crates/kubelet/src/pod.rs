@@ -24,7 +24,7 @@ pub enum Role {
 /// One container of a pod, with its role.
 #[derive(Clone, Debug)]
 pub struct Member<'a> {
-    /// Role.
+    /// Init, regular or ephemeral.
     pub role: Role,
     /// The specification; ephemeral ones are given in the ordinary form.
     pub container: Cow<'a, Container>,

@@ -61,7 +61,7 @@ pub struct Dependencies {
     pub client: Client,
     /// The container runtime.
     pub runtime: Arc<dyn Runtime>,
-    /// Wall clock.
+    /// The clock that timestamps and delays are read from.
     pub clock: Arc<dyn Clock>,
     /// Mounts; [`crate::volumes::mounts::KernelMounts`] on a node.
     pub mounts: Arc<dyn Mounts>,

@@ -25,7 +25,7 @@ pub const RETRY_AFTER_S: i32 = 1;
 pub enum RequestBody {
     /// From a connection.
     Network(hyper::body::Incoming),
-    /// Already whole.
+    /// Bytes that were read before.
     Whole(Bytes),
 }
 
@@ -154,11 +154,11 @@ impl ApiBody {
             Inner::Stream(_) => None,
         }
     }
-    /// No bytes.
+    /// A body that ends at once.
     pub fn empty() -> Self {
         Self::of(Inner::Parts(VecDeque::new()))
     }
-    /// Known bytes.
+    /// A body of bytes that are all there.
     pub fn full(bytes: impl Into<Bytes>) -> Self {
         let bytes = bytes.into();
         Self::of(Inner::Parts(if bytes.is_empty() { VecDeque::new() } else { VecDeque::from([bytes]) }))

@@ -25,15 +25,15 @@ const WARNING_BYTES_MAX: usize = 4096;
 
 /// One request past authorization.
 pub struct RequestContext {
-    /// The server.
+    /// The parts that all requests share.
     pub server: Arc<Server>,
-    /// Method.
+    /// The method of the request's head.
     pub method: Method,
     /// Path and query as they came.
     pub uri: Uri,
-    /// Headers.
+    /// The headers of the request.
     pub headers: HeaderMap,
-    /// Decoded query.
+    /// The query, decoded once per request.
     pub query: Query,
     /// What is asked.
     pub info: RequestInfo,
@@ -47,7 +47,7 @@ pub struct RequestContext {
     pub audit_id: HeaderValue,
     /// Something of the request is written to an audit log.
     pub audited: bool,
-    /// Who asks.
+    /// Who asks, after impersonation.
     pub user: Arc<UserInfo>,
     /// A watcher of this process that reads objects instead of frames.
     pub takes_objects: bool,

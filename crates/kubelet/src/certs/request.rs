@@ -18,7 +18,7 @@ const RETRY: Duration = Duration::from_secs(1);
 /// What is asked for.
 #[derive(Debug)]
 pub struct Wanted<'a> {
-    /// The key.
+    /// The key that the certificate is to be for.
     pub key: &'a Key,
     /// The subject's `CN`, the user it is to be.
     pub common_name: String,

@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_secs(600);
 pub struct ServingCertificate {
     /// The API, which approves and signs.
     pub client: Client,
-    /// Wall clock.
+    /// The clock that renewal is planned by.
     pub clock: Arc<dyn Clock>,
     /// The node's name and addresses, and where certificates are kept.
     pub config: Arc<Config>,

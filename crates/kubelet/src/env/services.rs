@@ -10,9 +10,9 @@ use serde::Deserialize;
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ServiceView {
-    /// Metadata.
+    /// Name and namespace of the service.
     pub metadata: ObjectMeta,
-    /// Spec.
+    /// What its variables are made from.
     pub spec: ServiceSpec,
 }
 slim_object!(ServiceView, ResourceType::namespaced("", "v1", "services", "Service"));
@@ -24,7 +24,7 @@ pub struct ServiceSpec {
     /// Cluster IP; `None` for headless.
     #[serde(rename = "clusterIP")]
     pub cluster_ip: String,
-    /// Ports.
+    /// One set of variables for each.
     #[serde(deserialize_with = "null_default")]
     pub ports: Vec<ServicePort>,
 }
@@ -33,11 +33,11 @@ pub struct ServiceSpec {
 #[derive(Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ServicePort {
-    /// Name.
+    /// Part of the variables' names, where it has one.
     pub name: String,
-    /// Port.
+    /// The port's number at the cluster IP.
     pub port: i32,
-    /// Protocol.
+    /// `TCP`, `UDP` or `SCTP`; empty is TCP.
     pub protocol: String,
 }
 

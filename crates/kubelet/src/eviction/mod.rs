@@ -40,7 +40,7 @@ pub trait Effects: Send + Sync {
     fn evict(&self, pod: &Arc<Pod>, message: String, grace: Duration);
 }
 
-/// The manager.
+/// Looks at the machine in turn and says which pod goes.
 pub struct Manager<E> {
     config: EvictionConfig,
     effects: E,

@@ -32,7 +32,7 @@ pub struct PodUsage {
     pub empty_dirs: BTreeMap<String, u64>,
     /// Bytes of the hosts file and the termination messages, which containers can write to.
     pub own_files: u64,
-    /// Processes.
+    /// How many processes run in the pod.
     pub processes: u64,
 }
 

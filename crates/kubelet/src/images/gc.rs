@@ -38,7 +38,7 @@ pub struct ImageCollection {
     pub runtime: Arc<dyn Runtime>,
     /// Records of pulls, which go with their images.
     pub images: Images,
-    /// Wall clock.
+    /// The clock that the age of unused images is counted by.
     pub clock: Arc<dyn Clock>,
     /// Images that stay, by name.
     pub kept: Vec<String>,

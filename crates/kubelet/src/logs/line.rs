@@ -33,7 +33,7 @@ pub fn parse(line: &[u8]) -> Option<Line<'_>> {
 }
 
 impl Line<'_> {
-    /// The time.
+    /// When the runtime took the line.
     pub fn timestamp(&self) -> Option<Timestamp> {
         self.time.parse().ok()
     }

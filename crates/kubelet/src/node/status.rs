@@ -23,13 +23,13 @@ pub struct Found {
     pub ips: Vec<String>,
     /// Port of the kubelet's server; 0: none.
     pub port: u16,
-    /// Capacity.
+    /// All that the machine has, by resource.
     pub capacity: BTreeMap<String, Quantity>,
-    /// Allocatable.
+    /// What of it is left for pods.
     pub allocatable: BTreeMap<String, Quantity>,
     /// What `status.nodeInfo` says of the machine.
     pub info: NodeSystemInfo,
-    /// Pressure.
+    /// What the eviction manager finds short.
     pub pressure: Pressure,
     /// Images: names and size.
     pub images: Vec<(Vec<String>, u64)>,

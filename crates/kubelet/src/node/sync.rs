@@ -28,9 +28,9 @@ pub struct NodeSync {
     pub config: Arc<Config>,
     /// The API under the node's own identity.
     pub client: Client,
-    /// The runtime.
+    /// The runtime that is asked whether it is ready.
     pub runtime: Arc<dyn Runtime>,
-    /// Clock.
+    /// The clock of the conditions' times.
     pub clock: Arc<dyn Clock>,
     /// Name and version of the runtime, such as `containerd://1.7.0`.
     pub runtime_version: String,

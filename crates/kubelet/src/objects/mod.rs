@@ -20,9 +20,9 @@ const SYNC_LIMIT: Duration = Duration::from_secs(10);
 /// Kind of a referenced object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Kind {
-    /// ConfigMap.
+    /// A `v1` ConfigMap, whose data are text and bytes.
     ConfigMap,
-    /// Secret.
+    /// A `v1` Secret, whose data are base64.
     Secret,
 }
 
@@ -38,7 +38,7 @@ impl Kind {
 /// One object that a pod refers to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Reference {
-    /// Kind.
+    /// Which kind of object it is.
     pub kind: Kind,
     /// Namespace and name.
     pub key: ObjectKey,

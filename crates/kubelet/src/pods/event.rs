@@ -33,16 +33,16 @@ pub enum Step {
     Changed,
     /// A container was started.
     Started {
-        /// Its name.
+        /// The container's name in the pod.
         name: String,
         /// The end of the instance before.
         restarted_after: Option<Timestamp>,
     },
     /// A container could not be started.
     StartFailed {
-        /// Its name.
+        /// The container's name in the pod.
         name: String,
-        /// The fault.
+        /// Why it could not be started.
         error: StartError,
         /// The end of the instance before.
         restarted_after: Option<Timestamp>,

@@ -36,7 +36,7 @@ const POST_START_MAX: Duration = Duration::from_secs(3600);
 pub struct Executor {
     /// What it works with.
     pub parts: Arc<Parts>,
-    /// The pod.
+    /// The pod that the action is for.
     pub pod: Arc<Pod>,
     /// What the runtime has, as of the plan.
     pub runtime: Arc<RuntimePod>,

@@ -33,7 +33,7 @@ pub struct Parts {
     pub volumes: Volumes,
     /// Makes containers' environments from specs and API objects.
     pub environment: Environment,
-    /// Images.
+    /// Pulls images and keeps their records.
     pub images: Images,
     /// Makes, changes and removes pods' cgroups.
     pub cgroups: Cgroups,

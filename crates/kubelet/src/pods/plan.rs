@@ -57,7 +57,7 @@ pub enum KillReason {
 pub enum Action {
     /// Stop a sandbox and what is in it.
     StopSandbox {
-        /// ID.
+        /// The runtime's ID of it.
         id: String,
     },
     /// Make a sandbox.
@@ -67,9 +67,9 @@ pub enum Action {
     },
     /// Stop one container, gracefully.
     KillContainer {
-        /// ID.
+        /// The runtime's ID of it.
         id: String,
-        /// Name.
+        /// The container's name in the pod.
         name: String,
         /// Decides about the grace period.
         reason: KillReason,
@@ -78,7 +78,7 @@ pub enum Action {
     },
     /// Create and start one container in the ready sandbox.
     StartContainer {
-        /// Name.
+        /// The container's name in the pod.
         name: String,
         /// How many instances there were before.
         restart_count: i32,

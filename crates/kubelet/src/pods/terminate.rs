@@ -24,9 +24,9 @@ const GRACE_MIN: Duration = Duration::from_secs(2);
 pub struct Kill<'a> {
     /// What it takes.
     pub effects: &'a PodEffects,
-    /// Its pod.
+    /// The pod that the container is of.
     pub pod: &'a Pod,
-    /// The instance.
+    /// The container as the runtime knows it.
     pub instance: &'a Instance,
     /// How long it may take, hook included.
     pub grace: Duration,

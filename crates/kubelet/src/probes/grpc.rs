@@ -20,7 +20,7 @@ struct HealthCheckResponse {
     status: i32,
 }
 
-/// `SERVING`.
+/// `ServingStatus.SERVING` of the health protocol.
 const SERVING: i32 = 1;
 
 /// Asks the health service once, within the limit.

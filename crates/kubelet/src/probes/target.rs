@@ -16,7 +16,7 @@ pub enum Outcome {
 /// What a handler acts on.
 #[derive(Clone, Debug, Default)]
 pub struct Target {
-    /// Container ID.
+    /// The runtime's ID of the container.
     pub container_id: String,
     /// Address of the pod.
     pub pod_ip: String,

@@ -11,9 +11,9 @@ use crate::pod::{self, Role};
 
 /// Everything that is known when a container is made.
 pub struct Parts<'a> {
-    /// The pod.
+    /// The pod that the container is of.
     pub pod: &'a Pod,
-    /// Role.
+    /// Init, regular or ephemeral.
     pub role: Role,
     /// What the pod says of the container.
     pub container: &'a Container,
@@ -27,7 +27,7 @@ pub struct Parts<'a> {
     pub mounts: Vec<cri::Mount>,
     /// Devices of the host that it gets.
     pub devices: Vec<cri::Device>,
-    /// Security context.
+    /// The pod's and the container's security contexts, merged.
     pub security: cri::LinuxContainerSecurityContext,
     /// Memory of the machine, bytes, for the OOM score.
     pub machine_memory: i64,

@@ -25,7 +25,7 @@ const HOST_NAME_MAX: usize = 63;
 /// What of the cluster's DNS pods get.
 #[derive(Clone, Debug, Default)]
 pub struct ClusterDns {
-    /// Servers.
+    /// Name servers, the first asked first.
     pub servers: Vec<IpAddr>,
     /// Domain, e.g. `cluster.local`.
     pub domain: String,

@@ -28,11 +28,11 @@ const STREAM_RETRY: Duration = Duration::from_secs(5);
 /// A pod as the runtime has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunningPod {
-    /// UID.
+    /// UID of the pod that the event is about.
     pub uid: String,
-    /// Name.
+    /// Name of that pod.
     pub name: String,
-    /// Namespace.
+    /// Namespace of that pod.
     pub namespace: String,
 }
 

@@ -1,13 +1,13 @@
 //! Labels and annotations by which the kubelet knows its sandboxes and containers again, after its own restart too; the
 //! names are upstream's (`pkg/kubelet/types`, `kuberuntime/labels.go`).
 
-/// Pod name.
+/// Under which label the pod's name is.
 pub const POD_NAME: &str = "io.kubernetes.pod.name";
-/// Pod namespace.
+/// Under which label the pod's namespace is.
 pub const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
-/// Pod UID.
+/// Under which label the pod's UID is.
 pub const POD_UID: &str = "io.kubernetes.pod.uid";
-/// Container name.
+/// Under which label the container's name is.
 pub const CONTAINER_NAME: &str = "io.kubernetes.container.name";
 /// Digest of the container's spec.
 pub const HASH: &str = "io.kubernetes.container.hash";

@@ -17,7 +17,7 @@ use crate::cgroups::resources::Limits;
 pub enum State {
     /// Made, not started.
     Created,
-    /// Running.
+    /// Its process runs at this moment.
     Running,
     /// It ran and has ended, or never will run.
     Exited,
@@ -30,10 +30,10 @@ pub fn timestamp(nanos: i64) -> Timestamp {
     Timestamp::from_nanosecond(i128::from(nanos)).unwrap_or(Timestamp::UNIX_EPOCH)
 }
 
-/// A sandbox.
+/// One sandbox as the runtime knows it, ready or not.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Sandbox {
-    /// ID.
+    /// What the runtime calls it.
     pub id: String,
     /// Which attempt of the pod it is, from 0.
     pub attempt: u32,
@@ -48,13 +48,13 @@ pub struct Sandbox {
 /// One container as the runtime knows it, running or ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Instance {
-    /// ID.
+    /// What the runtime calls it.
     pub id: String,
     /// Name in the pod.
     pub name: String,
-    /// Its sandbox.
+    /// The sandbox that it runs in.
     pub sandbox_id: String,
-    /// State.
+    /// What the runtime says of its process.
     pub state: State,
     /// How many instances of this container there were before.
     pub restart_count: i32,
@@ -70,7 +70,7 @@ pub struct Instance {
     pub started_at: i64,
     /// End; 0 when not ended.
     pub finished_at: i64,
-    /// Exit code.
+    /// How its process ended; 0 while it runs.
     pub exit_code: i32,
     /// The runtime's reason, e.g. `OOMKilled`.
     pub reason: String,

@@ -27,7 +27,7 @@ const TOKEN_FOR: Duration = Duration::from_secs(120);
 const BAD_TOKEN_FOR: Duration = Duration::from_secs(10);
 /// Tokens in review at once; a caller waits [`REVIEW_WAIT`] for his turn.
 const REVIEWS_MAX: usize = 8;
-/// See [`REVIEWS_MAX`].
+/// How long a request waits for one of them.
 const REVIEW_WAIT: Duration = Duration::from_secs(2);
 /// Longest token that is looked at.
 const TOKEN_BYTES_MAX: usize = 16 * 1024;

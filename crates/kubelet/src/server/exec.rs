@@ -13,7 +13,7 @@ use super::state::ServerState;
 use super::target::running_container;
 use super::{command, splice};
 
-/// `/exec`.
+/// Serves `/exec`, a command in a container.
 pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         let opened = match open(&state, &call).await {
@@ -24,7 +24,7 @@ pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
     })
 }
 
-/// `/attach`.
+/// Serves `/attach`, the streams of a container's own process.
 pub fn serve_attach(state: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         let Opened { container_id, wanted } = match open(&state, &call).await {

@@ -37,7 +37,7 @@ use crate::runtime::labels;
 /// How long a connection inside the pod may take; it is one to a loopback address.
 const CONNECT_MAX: Duration = Duration::from_secs(10);
 
-/// `/portForward`.
+/// Serves `/portForward`, connections to ports of a pod.
 pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         let below: Vec<&str> = call.below.iter().map(String::as_str).collect();
@@ -186,7 +186,7 @@ struct Target {
     network: Network,
     /// `name_namespace`, for messages.
     pod: String,
-    /// For messages.
+    /// The pod's UID, which messages name.
     uid: String,
 }
 

@@ -10,12 +10,12 @@ use super::endpoint::{Answer, Call};
 use super::state::ServerState;
 use crate::runtime::labels;
 
-/// `/pods`.
+/// Serves `/pods`, what the kubelet is to run.
 pub fn serve(state: Arc<ServerState>, _: Call) -> Answer {
     Box::pin(async move { pods(&state) })
 }
 
-/// `/runningpods`.
+/// Serves `/runningpods`, what the runtime does run.
 pub fn serve_running(state: Arc<ServerState>, _: Call) -> Answer {
     Box::pin(async move { running(&state).await })
 }

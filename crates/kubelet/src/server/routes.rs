@@ -23,7 +23,7 @@ const fn acts(root: &'static str, serve: Serve) -> Endpoint {
 
 type Serve = fn(Arc<ServerState>, Call) -> super::endpoint::Answer;
 
-/// All endpoints.
+/// Every endpoint that is served; others are not found.
 const ENDPOINTS: &[Endpoint] = &[
     reads("healthz", &["healthz", "proxy"], health::serve),
     reads("pods", &["pods", "proxy"], pods::serve),

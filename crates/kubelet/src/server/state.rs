@@ -23,7 +23,7 @@ pub struct ServerState {
     pub runtime_name: String,
     /// The pods of this node.
     pub known: Known,
-    /// Wall clock.
+    /// The clock that `sinceSeconds` counts back from.
     pub clock: Arc<dyn Clock>,
     /// Pods' cgroups, for their numbers.
     pub cgroups: Cgroups,

@@ -43,7 +43,7 @@ pub fn own_over(told: &PodStatus, own: &PodStatus) -> PodStatus {
     out
 }
 
-/// The status.
+/// The whole status, as it is to be in the API.
 pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &About<'_>) -> PodStatus {
     let old = pod.status.clone().unwrap_or_default();
     let of = |roles: &[Role]| -> Vec<ContainerStatus> {

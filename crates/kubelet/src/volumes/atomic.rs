@@ -11,7 +11,7 @@ use std::path::Path;
 /// One file of a payload; its bytes do not print.
 #[derive(Clone, PartialEq, Eq)]
 pub struct File {
-    /// Content.
+    /// All bytes of the file.
     pub data: Vec<u8>,
     /// The file's permission bits, without its type.
     pub mode: u32,

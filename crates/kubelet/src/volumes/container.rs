@@ -26,7 +26,7 @@ pub const CONTAINERS_DIR: &str = "containers";
 
 /// Whose mounts are made.
 pub struct ContainerMounts {
-    /// Its pod.
+    /// The pod that the container is of.
     pub pod: Arc<Pod>,
     /// What the pod says of the container.
     pub container: Container,

@@ -29,7 +29,7 @@ pub struct Volumes {
     pub mounts: Arc<dyn Mounts>,
     /// What pods may see of their node.
     pub node: watch::Receiver<Arc<NodeFacts>>,
-    /// Wall clock.
+    /// The clock that tokens' ends are compared with.
     pub clock: Arc<dyn Clock>,
     /// `--cluster-domain`, for the hosts file.
     pub cluster_domain: String,

@@ -20,21 +20,21 @@ use super::persistent::Persistent;
 pub enum Ready {
     /// A directory or file of the host.
     Path {
-        /// Its path.
+        /// Where the content lies on the host.
         path: PathBuf,
         /// Whether containers may never write to it.
         read_only: bool,
     },
     /// A block device of the host.
     Device {
-        /// Its path.
+        /// Where the content lies on the host.
         path: PathBuf,
         /// Whether containers may only read it.
         read_only: bool,
     },
     /// An image that the runtime mounts.
     Image {
-        /// Its reference.
+        /// The image's reference, as the pod has it.
         reference: String,
         /// When the image of the volume is pulled (`image.pullPolicy`).
         policy: Option<String>,

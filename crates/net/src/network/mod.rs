@@ -144,7 +144,9 @@ fn connect(
             None => {
                 let again = config.clone();
                 // Its own event loop, hence its own thread; this one blocks on behalf of one pod anyway.
-                let made = std::thread::spawn(move || ensure_host(&again)).join();
+                let thread = std::thread::Builder::new().name("pod-network".to_owned());
+                let started = thread.spawn(move || ensure_host(&again)).map_err(NetError::io("start a thread"))?;
+                let made = started.join();
                 made.map_err(|_| NetError::Check("making the pod network panicked".to_owned()))??;
                 let made = links.by_name(&config.bridge()).await?;
                 made.ok_or_else(|| NetError::Check(format!("bridge {} is missing", config.bridge())))?

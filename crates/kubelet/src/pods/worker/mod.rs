@@ -33,7 +33,7 @@ use crate::volumes;
 const RETRY: Duration = Duration::from_secs(10);
 /// First delay after a failed sandbox or volume, doubling to [`PREPARE_MAX`].
 const PREPARE_MIN: Duration = Duration::from_millis(500);
-/// See [`PREPARE_MIN`].
+/// The longest pause between attempts to prepare a pod.
 const PREPARE_MAX: Duration = Duration::from_secs(60);
 /// After the runtime could not be asked.
 const RUNTIME_RETRY: Duration = Duration::from_secs(1);
@@ -47,7 +47,7 @@ const FORCED_GRACE: Duration = Duration::from_secs(1);
 enum Mode {
     /// Made and kept running.
     Syncing,
-    /// Being ended.
+    /// Its containers are being ended.
     Terminating,
     /// Nothing runs; volumes and cgroup go.
     Cleaning,

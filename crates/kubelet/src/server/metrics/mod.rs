@@ -24,7 +24,7 @@ pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
     })
 }
 
-/// `/stats`.
+/// Serves `/stats/summary`, usage of pods and the node.
 pub fn serve_stats(state: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         match call.below.iter().map(String::as_str).collect::<Vec<_>>().as_slice() {

@@ -54,7 +54,7 @@ fn resident_bytes() -> f64 {
     line.and_then(|l| l.split_whitespace().next()?.parse::<f64>().ok()).unwrap_or(0.0) * 1024.0
 }
 
-/// `/metrics`.
+/// Serves `/metrics`, of the kubelet itself.
 pub async fn own(state: &ServerState) -> Response<Body> {
     let pods = state.known.list().len() as f64;
     let containers = state.runtime.list_containers(None).await.unwrap_or_default();

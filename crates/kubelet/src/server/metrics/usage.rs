@@ -12,7 +12,7 @@ use crate::runtime::labels;
 /// One running container's usage.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Usage {
-    /// Namespace.
+    /// Namespace of the pod that the container is of.
     pub namespace: String,
     /// Name of the pod that the container is of.
     pub pod: String,

@@ -44,6 +44,16 @@ pub(super) fn families(own: &[&'static str], service: &mut Value, old: &Value) {
     }
 }
 
+/// The addresses that a Service asks for, one for each of its families.
+fn named_ips(spec: &Value) -> Vec<String> {
+    let listed = items(&spec["clusterIPs"]).iter().filter_map(Value::as_str);
+    let named: Vec<String> = listed.filter(|s| !s.is_empty()).map(str::to_owned).collect();
+    match spec["clusterIP"].as_str() {
+        Some(one) if named.is_empty() && !one.is_empty() => vec![one.to_owned()],
+        _ => named,
+    }
+}
+
 /// Takes the cluster IPs that a Service names, and free ones where it asks for any.
 pub(super) fn take_ips(
     used: &mut Used,
@@ -63,16 +73,7 @@ pub(super) fn take_ips(
         spec["clusterIPs"] = json!(["None"]);
         return;
     }
-    let mut asked: Vec<String> = items(&spec["clusterIPs"])
-        .iter()
-        .map(|v| v.as_str().unwrap_or("").to_owned())
-        .filter(|s| !s.is_empty())
-        .collect();
-    if asked.is_empty()
-        && let Some(one) = spec["clusterIP"].as_str().filter(|s| !s.is_empty())
-    {
-        asked.push(one.to_owned());
-    }
+    let asked = named_ips(spec);
     let families: Vec<String> =
         items(&spec["ipFamilies"]).iter().map(|v| v.as_str().unwrap_or("").to_owned()).collect();
     let shown = asked.clone();

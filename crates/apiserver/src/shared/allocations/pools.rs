@@ -81,6 +81,19 @@ impl Used {
         }
     }
 
+    /// Takes a port that a Service names, or says why it cannot have it.
+    pub fn claim_port(&mut self, number: u16, protocol: &'static str) -> Result<(), String> {
+        let (low, high) = self.port_range;
+        if number < low || number > high {
+            return Err(format!("provided port is not in the valid range. The range of valid ports is {low}-{high}"));
+        }
+        if self.ports.entry(number).or_default().insert(protocol) {
+            Ok(())
+        } else {
+            Err("provided port is already allocated".to_owned())
+        }
+    }
+
     pub fn any_port(&mut self, protocol: &'static str) -> Option<u16> {
         let (low, high) = self.port_range;
         let mut rng = rand::rng();

@@ -25,20 +25,6 @@ pub(super) fn take_ports(
     let spec = &mut service["spec"];
     let allocate = wants_node_ports(spec);
     let may = allocate || spec["type"] == "LoadBalancer";
-    let range = used.port_range;
-    let claim = |used: &mut Used, number: u16, protocol: &'static str, path: &FieldPath, errors: &mut FieldErrors| {
-        if number < range.0 || number > range.1 {
-            let why =
-                format!("provided port is not in the valid range. The range of valid ports is {}-{}", range.0, range.1);
-            errors.invalid(path, number, why);
-            return false;
-        }
-        if !used.ports.entry(number).or_default().insert(protocol) {
-            errors.invalid(path, number, "provided port is already allocated");
-            return false;
-        }
-        true
-    };
     // One service may use one number for several protocols.
     let mut by_port: HashMap<u64, u16> = HashMap::new();
     if let Some(ports) = spec["ports"].as_array_mut().filter(|_| may) {
@@ -49,7 +35,8 @@ pub(super) fn take_ports(
             let asked = port["nodePort"].as_u64().and_then(|p| u16::try_from(p).ok()).unwrap_or(0);
             if asked > 0 {
                 if !had.contains(&(asked, protocol)) {
-                    if !claim(used, asked, protocol, &path, errors) {
+                    if let Err(why) = used.claim_port(asked, protocol) {
+                        errors.invalid(&path, asked, why);
                         return;
                     }
                     taken.ports.push((asked, protocol));
@@ -72,18 +59,32 @@ pub(super) fn take_ports(
         }
     }
     if spec["type"] == "LoadBalancer" && spec["externalTrafficPolicy"] == "Local" {
-        let path = FieldPath::new("spec").child("healthCheckNodePort");
-        let asked = spec["healthCheckNodePort"].as_u64().and_then(|p| u16::try_from(p).ok()).unwrap_or(0);
-        if asked == 0 {
-            match used.any_port("TCP") {
-                Some(number) => {
-                    taken.ports.push((number, "TCP"));
-                    spec["healthCheckNodePort"] = number.into();
-                }
-                None => errors.invalid(&path, 0, "failed to allocate a nodePort: range is full"),
+        take_health_port(used, spec, had, taken, errors);
+    }
+}
+
+/// The port on which nodes tell load balancers whether they have an endpoint of their own.
+fn take_health_port(
+    used: &mut Used,
+    spec: &mut Value,
+    had: &[(u16, &'static str)],
+    taken: &mut Reservation,
+    errors: &mut FieldErrors,
+) {
+    let path = FieldPath::new("spec").child("healthCheckNodePort");
+    let asked = spec["healthCheckNodePort"].as_u64().and_then(|p| u16::try_from(p).ok()).unwrap_or(0);
+    if asked == 0 {
+        match used.any_port("TCP") {
+            Some(number) => {
+                taken.ports.push((number, "TCP"));
+                spec["healthCheckNodePort"] = number.into();
             }
-        } else if !had.contains(&(asked, "TCP")) && claim(used, asked, "TCP", &path, errors) {
-            taken.ports.push((asked, "TCP"));
+            None => errors.invalid(&path, 0, "failed to allocate a nodePort: range is full"),
+        }
+    } else if !had.contains(&(asked, "TCP")) {
+        match used.claim_port(asked, "TCP") {
+            Ok(()) => taken.ports.push((asked, "TCP")),
+            Err(why) => errors.invalid(&path, asked, why),
         }
     }
 }

@@ -1,9 +1,22 @@
 //! `autoscaling/v1` to `v2` and back: what v1 has no field for travels in annotations.
 use serde_json::{Map, Value, json};
 
-use super::{CPU_PERCENT, SOURCES, cpu_metric, metric, target};
-use crate::table::name;
 use crate::tree::{default_to, empty, ensure, int, items, object_mut, present, remove, set, text};
+
+pub(super) const CPU_PERCENT: i64 = 80;
+
+pub(super) fn cpu_metric(percent: i64) -> Value {
+    json!({"type": "Resource", "resource": {"name": "cpu",
+        "target": {"type": "Utilization", "averageUtilization": percent}}})
+}
+
+pub(super) const SOURCES: &[(&str, &str)] = &[
+    ("ContainerResource", "containerResource"),
+    ("External", "external"),
+    ("Object", "object"),
+    ("Pods", "pods"),
+    ("Resource", "resource"),
+];
 
 pub(super) const METRICS: &str = "autoscaling.alpha.kubernetes.io/metrics";
 

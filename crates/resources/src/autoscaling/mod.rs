@@ -13,11 +13,10 @@ use crate::path::{Errors, Path};
 use crate::rules;
 use crate::strategy::Strategy;
 use crate::table::{NONE, UNKNOWN, UNSET, age, name};
-use crate::tree::{default_to, ensure, int, int0, items, object_mut, present, remove, set, text};
+use crate::tree::{default_to, ensure, int, int0, items, object_mut, present, set, text};
 
-use convert::{BEHAVIOR, to_v1, to_v2};
-
-const CPU_PERCENT: i64 = 80;
+use convert::{CPU_PERCENT, SOURCES, cpu_metric};
+pub use convert::{to_v1, to_v2};
 
 /// The horizontalpodautoscalers resource.
 pub struct HorizontalPodAutoscalers;
@@ -119,11 +118,6 @@ impl Strategy for HorizontalPodAutoscalers {
     }
 }
 
-fn cpu_metric(percent: i64) -> Value {
-    json!({"type": "Resource", "resource": {"name": "cpu",
-        "target": {"type": "Utilization", "averageUtilization": percent}}})
-}
-
 fn reference(r: &Value, p: &Path<'_>, e: &mut Errors) {
     for f in ["kind", "name"] {
         let v = text(&r[f]);
@@ -134,14 +128,6 @@ fn reference(r: &Value, p: &Path<'_>, e: &mut Errors) {
         }
     }
 }
-
-const SOURCES: &[(&str, &str)] = &[
-    ("ContainerResource", "containerResource"),
-    ("External", "external"),
-    ("Object", "object"),
-    ("Pods", "pods"),
-    ("Resource", "resource"),
-];
 
 fn metric(m: &Value, p: &Path<'_>, e: &mut Errors) {
     let kind = text(&m["type"]);
@@ -261,6 +247,7 @@ fn one_target(spec: &Value, status: &Value) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::convert::BEHAVIOR;
     use super::*;
 
     #[test]

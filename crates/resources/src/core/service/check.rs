@@ -7,8 +7,7 @@ use serde_json::{Value, json};
 
 use super::spec::{headless, needs_health_port};
 use crate::path::{Errors, Path};
-use crate::table::name;
-use crate::tree::{empty, int0, items, present, set, text};
+use crate::tree::{empty, int0, items, present, text};
 use crate::{metadata, rules};
 
 /// What `internalTrafficPolicy` may say.
@@ -108,7 +107,7 @@ pub(super) fn check_ports(spec: &Value, kind: &str, p: &Path<'_>, e: &mut Errors
 pub(super) fn check_addresses(spec: &Value, kind: &str, p: &Path<'_>, e: &mut Errors) {
     let externals = p.child("externalIPs");
     for (i, ip) in items(&spec["externalIPs"]).iter().map(text).enumerate() {
-        super::endpoint_ip(ip, &externals.index(i), e);
+        crate::core::endpoint_ip(ip, &externals.index(i), e);
     }
     if kind == "ExternalName" {
         return;

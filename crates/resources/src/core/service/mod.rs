@@ -15,10 +15,10 @@ use crate::column::{AGE, Column, NAME, SELECTOR};
 use crate::names::NameRule;
 use crate::options::{Allocation, Connects, Options, columns, texts};
 use crate::path::{Errors, Path};
+use crate::rules;
 use crate::strategy::{Context, Strategy, base_update};
 use crate::table::{NONE, age, label_map, name};
 use crate::tree::{default_to, ensure, int0, items, items_mut, same, set, text};
-use crate::{metadata, rules};
 
 use check::{check_addresses_update, check_spec};
 use spec::{

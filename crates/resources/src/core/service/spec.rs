@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 
 use super::check::INTERNAL_POLICIES;
-use crate::table::name;
 use crate::tree::{default_to, default_zero, empty, int0, items, items_mut, present, remove, same, set, text};
 
 /// `sessionAffinityConfig.clientIP.timeoutSeconds` when absent.

@@ -5,13 +5,10 @@ use std::net::IpAddr;
 use kelson_meta::{is_dns1123_label, is_dns1123_subdomain, is_qualified_name};
 use serde_json::{Value, json};
 
-use super::spec::{headless, needs_health_port};
+use super::spec::{INTERNAL_POLICIES, headless, needs_health_port};
 use crate::path::{Errors, Path};
 use crate::tree::{empty, int0, items, present, text};
 use crate::{metadata, rules};
-
-/// What `internalTrafficPolicy` may say.
-pub(super) const INTERNAL_POLICIES: [&str; 2] = ["Cluster", "Local"];
 
 pub(super) const AFFINITY_SECONDS_MAX: i64 = 86_400;
 

@@ -3,9 +3,10 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use super::check::INTERNAL_POLICIES;
 use crate::tree::{default_to, default_zero, empty, int0, items, items_mut, present, remove, same, set, text};
 
+/// What `internalTrafficPolicy` may say.
+pub(super) const INTERNAL_POLICIES: [&str; 2] = ["Cluster", "Local"];
 /// `sessionAffinityConfig.clientIP.timeoutSeconds` when absent.
 const AFFINITY_SECONDS: i64 = 10_800;
 

@@ -15,7 +15,7 @@ use crate::ipam::LockedPool;
 use crate::netlink::{Links, Netns, VethPair, block_on};
 use crate::overlay::Peer;
 use crate::ports::PortMapping;
-use crate::{iptables, nft, overlay, ranges, rules};
+use crate::{iptables, overlay, ranges, rules};
 
 use host::{apply, ensure_host, install_cni};
 

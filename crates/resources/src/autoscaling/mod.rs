@@ -249,6 +249,7 @@ fn one_target(spec: &Value, status: &Value) -> String {
 mod tests {
     use super::convert::BEHAVIOR;
     use super::*;
+    use crate::tree::remove;
 
     #[test]
     fn versions_round_trip() {

@@ -69,7 +69,7 @@ fn plain(text: &[u8]) -> bool {
 fn short(text: &[u8]) -> bool {
     match (text.first_chunk::<4>(), text.last_chunk::<4>()) {
         (Some(first), Some(last)) => {
-            sound(u64::from(u32::from_le_bytes(*first)) << 32 | u64::from(u32::from_le_bytes(*last)))
+            sound((u64::from(u32::from_le_bytes(*first)) << 32) | u64::from(u32::from_le_bytes(*last)))
         }
         _ => text.iter().all(|byte| *byte >= 0x20 && *byte != b'"' && *byte != b'\\'),
     }

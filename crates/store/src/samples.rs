@@ -12,7 +12,7 @@ use crate::record::Record;
 use crate::text::Sample;
 
 /// Texts shorter than this are cheaper as they are.
-const TOLD_BYTES_MIN: usize = 256;
+const DELTA_BYTES_MIN: usize = 256;
 
 /// What a record shares with others stays in memory as long as any of them: a Secret must go when it is deleted.
 const SECRETS: &str = "secrets";
@@ -27,7 +27,7 @@ impl Samples {
     /// Holds the record's bytes in less memory, if it can be done. Takes as long as reading them a few times.
     pub fn pack(&self, record: &Record) {
         let resource = record.key().resource;
-        if record.len() < TOLD_BYTES_MIN || resource.as_str() == SECRETS {
+        if record.len() < DELTA_BYTES_MIN || resource.as_str() == SECRETS {
             return;
         }
         let candidates = self.of.lock().get(&resource).cloned().unwrap_or_default();

@@ -10,17 +10,17 @@ use crate::delta::{self, Anchors, SAMPLE_BYTES_MAX, Syntax};
 
 /// A record's JSON by which others of its kind are told, and the protobuf of one of them.
 pub(crate) struct Sample {
-    json: Told,
-    protobuf: OnceLock<Told>,
+    json: Indexed,
+    protobuf: OnceLock<Indexed>,
 }
 
 /// A text with what finding runs in it takes.
-struct Told {
+struct Indexed {
     text: Bytes,
     anchors: Anchors,
 }
 
-impl Told {
+impl Indexed {
     fn new(text: Bytes, syntax: Syntax) -> Self {
         let anchors = Anchors::of(&text, syntax);
         Self { text, anchors }
@@ -30,10 +30,10 @@ impl Told {
 impl Sample {
     /// Of a record's JSON.
     pub fn new(json: Bytes) -> Arc<Self> {
-        Arc::new(Self { json: Told::new(json, Syntax::Json), protobuf: OnceLock::new() })
+        Arc::new(Self { json: Indexed::new(json, Syntax::Json), protobuf: OnceLock::new() })
     }
 
-    fn told(&self, syntax: Syntax) -> Option<&Told> {
+    fn told(&self, syntax: Syntax) -> Option<&Indexed> {
         match syntax {
             Syntax::Json => Some(&self.json),
             Syntax::Protobuf => self.protobuf.get(),
@@ -46,7 +46,7 @@ pub(crate) enum Text {
     /// As it is.
     Plain(Bytes),
     /// By its sample, in the same form.
-    Told(Box<[u8]>),
+    Delta(Box<[u8]>),
 }
 
 /// The texts of a record.
@@ -79,7 +79,7 @@ impl Texts {
         match text {
             // There is nothing after it that could be broken off.
             Text::Plain(bytes) => drop(take(bytes)),
-            Text::Told(delta) => {
+            Text::Delta(delta) => {
                 if let Some(told) = self.sample.as_ref().and_then(|sample| sample.told(syntax)) {
                     delta::decode(&told.text, delta, take);
                 }
@@ -125,7 +125,7 @@ impl Texts {
     pub fn tell_by(&mut self, sample: &Arc<Sample>) -> bool {
         let Some(json) = self.plain() else { return false };
         let Some(delta) = delta::encode(&sample.json.text, &sample.json.anchors, json) else { return false };
-        self.json = Text::Told(delta);
+        self.json = Text::Delta(delta);
         self.sample = Some(Arc::clone(sample));
         self.tell_protobuf();
         true
@@ -138,9 +138,9 @@ impl Texts {
         if bytes.len() > SAMPLE_BYTES_MAX {
             return;
         }
-        let told = sample.protobuf.get_or_init(|| Told::new(bytes.clone(), Syntax::Protobuf));
+        let told = sample.protobuf.get_or_init(|| Indexed::new(bytes.clone(), Syntax::Protobuf));
         if let Some(delta) = delta::encode(&told.text, &told.anchors, bytes) {
-            *text = Text::Told(delta);
+            *text = Text::Delta(delta);
         }
     }
 }

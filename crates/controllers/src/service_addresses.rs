@@ -12,7 +12,7 @@ use serde_json::json;
 
 use crate::shared::context::{Context, SyncError, WORKERS};
 use crate::shared::informers::SharedInformer;
-use crate::views::{IP_ALLOCATOR, IP_FAMILY, IP_MANAGED_BY, IpAddressView, ServiceView};
+use crate::views::{IP_ALLOCATOR, IP_FAMILY, IP_MANAGED_BY, IpAddressView};
 
 type Owners = Mutex<HashMap<IpAddr, ObjectKey>>;
 

@@ -111,6 +111,9 @@ pub struct ServerArgs {
     /// What comes with the cluster and is not wanted: `local-storage` is the storage class `local-path` and its provisioner.
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     pub disable: Vec<BuiltIn>,
+    /// Features to switch on or off, under upstream's names; the flag may be given several times.
+    #[arg(long, value_name = "NAME=BOOL,…")]
+    pub feature_gates: Vec<String>,
     #[command(flatten)]
     pub audit: AuditArgs,
     /// EncryptionConfiguration: which resources are encrypted on the disk, and with which keys.

@@ -20,6 +20,7 @@ use kelson_client::{Client, InformerHandle};
 use kelson_controllers::{Controllers, ReservedNames};
 use kelson_dns::{EndpointSlice, Forwarder, Node, Published, Service, Sources, Zone};
 use kelson_encryption::{Encryption, EncryptionOptions};
+use kelson_meta::gates::FeatureGates;
 use kelson_meta::{Clock, SystemClock, version};
 use kelson_metrics::Registry;
 use kelson_net::ranges::Ranges;
@@ -345,6 +346,14 @@ impl Ports<'_> {
     }
 }
 
+fn feature_gates(values: &[String]) -> anyhow::Result<FeatureGates> {
+    let gates = FeatureGates::parse(values.iter().map(String::as_str)).context("--feature-gates")?;
+    for (name, on) in gates.changed() {
+        tracing::warn!(gate = name, on, "a feature gate is set that changes nothing yet");
+    }
+    Ok(gates)
+}
+
 fn api_config(
     args: &ServerArgs,
     ranges: &Ranges,
@@ -363,6 +372,7 @@ fn api_config(
     config.anonymous_auth = args.anonymous_auth;
     config.authorization = args.authorization_mode.iter().map(|m| mode(m)).collect::<Result<_, _>>()?;
     config.admission = args.admission.options().map_err(anyhow::Error::msg)?;
+    config.feature_gates = Arc::new(feature_gates(&args.feature_gates)?);
     config.service_accounts = Some(ServiceAccountConfig {
         issuer: format!("https://kubernetes.default.svc.{CLUSTER_DOMAIN}"),
         key: pki.service_account.clone(),

@@ -2,6 +2,7 @@
 
 mod cri;
 mod facts;
+mod gates;
 mod goapi;
 mod lint;
 mod model;
@@ -13,7 +14,7 @@ mod tidy;
 
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask cri --proto FILE\n       cargo xtask schema --openapi DIR --discovery DIR --protos DIR...\n       cargo xtask facts [--reference DIR]\n       cargo xtask lint\n       cargo xtask tidy\n       cargo xtask ratchet";
+const USAGE: &str = "usage: cargo xtask cri --proto FILE\n       cargo xtask schema --openapi DIR --discovery DIR --protos DIR...\n       cargo xtask facts [--reference DIR]\n       cargo xtask gates --sources DIR [--minor N]\n       cargo xtask lint\n       cargo xtask tidy\n       cargo xtask ratchet";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -21,6 +22,7 @@ fn main() -> ExitCode {
         Some("cri") => cri::run(&args[1..]),
         Some("schema") => schema::run(&args[1..]).map_err(|e| format!("{e:#}")),
         Some("facts") => facts::run(&args[1..]).map_err(|e| format!("{e:#}")),
+        Some("gates") => gates::run(&args[1..]).map_err(|e| format!("{e:#}")),
         Some("lint") => lint::run().map_err(|e| format!("{e:#}")),
         Some("tidy") => tidy::check().map_err(|e| format!("{e:#}")),
         Some("ratchet") => tidy::ratchet().map_err(|e| format!("{e:#}")),

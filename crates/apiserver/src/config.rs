@@ -7,6 +7,7 @@ use std::time::Duration;
 use ipnet::IpNet;
 use kelson_admission::AdmissionOptions;
 use kelson_audit::Audit;
+use kelson_meta::gates::FeatureGates;
 use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
 use kelson_pki::{Key, PublicKey, SwappableCertificate};
@@ -118,6 +119,8 @@ pub struct Config {
     pub registries: Vec<Registry>,
     /// Where `POST /kelson/snapshots` puts copies of the store; `None`: there is no such path.
     pub snapshots: Option<PathBuf>,
+    /// `--feature-gates`.
+    pub feature_gates: Arc<FeatureGates>,
     /// The group that the server's tasks belong to.
     pub tasks: Tasks,
     /// `--cluster-domain`.
@@ -156,6 +159,7 @@ impl Config {
             checks: Vec::new(),
             registries: Vec::new(),
             snapshots: None,
+            feature_gates: Arc::default(),
             tasks: Tasks::root("apiserver"),
             cluster_domain: "cluster.local".into(),
             clock: Arc::new(SystemClock),

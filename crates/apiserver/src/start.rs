@@ -54,7 +54,7 @@ impl ApiServer {
         let tasks = config.tasks.clone();
         let flow: Arc<dyn Flow> = Arc::new(InFlight::new(config.reads_in_flight_max, config.writes_in_flight_max));
         let auth = identity::auth(&config, &objects)?;
-        let metrics = Metrics::new(store.clone(), Arc::clone(&flow));
+        let metrics = Metrics::new(store.clone(), Arc::clone(&flow), Arc::clone(&config.feature_gates));
         if let Some(audit) = &config.audit {
             metrics.show(|registry| audit.register(registry));
         }

@@ -173,6 +173,32 @@ async fn health_texts() {
 }
 
 #[tokio::test]
+async fn indicators_and_features_are_measured() {
+    let api = Api::start().await;
+    let text = async |uri: &str| api.call("GET", uri, Value::Null).await;
+    assert_eq!(text("/readyz/ping").await.0, 200);
+    assert_eq!(text("/livez?verbose").await.0, 200);
+    let (code, slis) = text("/metrics/slis").await;
+    let slis = slis.as_str().unwrap();
+    assert_eq!(code, 200);
+    for line in [
+        "kubernetes_healthcheck{name=\"ping\",type=\"readyz\"} 1",
+        "kubernetes_healthchecks_total{name=\"etcd\",status=\"success\",type=\"livez\"} 1",
+    ] {
+        assert!(slis.lines().any(|l| l == line), "{line} is not in {slis}");
+    }
+    assert!(!slis.contains("apiserver_request_total"), "{slis}");
+    let (_, metrics) = text("/metrics").await;
+    let metrics = metrics.as_str().unwrap();
+    for line in [
+        "kubernetes_feature_enabled{name=\"CBORServingAndStorage\",stage=\"ALPHA\"} 0",
+        "kubernetes_feature_enabled{name=\"AllBeta\",stage=\"BETA\"} 0",
+    ] {
+        assert!(metrics.lines().any(|l| l == line), "{line} is not there");
+    }
+}
+
+#[tokio::test]
 async fn roles_decide_at_once() {
     let api = Api::start().await;
     let jane = || UserInfo::new("jane", [user::AUTHENTICATED]);

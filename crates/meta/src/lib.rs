@@ -8,6 +8,7 @@ mod backoff;
 mod clock;
 mod cron;
 mod field;
+pub mod gates;
 mod gvk;
 mod intern;
 pub mod metadata;

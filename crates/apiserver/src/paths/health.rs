@@ -52,7 +52,9 @@ pub fn serve(server: &Server, path: &str, query: &Query) -> Option<Answer> {
     let names = checks(server, endpoint);
     if !single.is_empty() {
         let name = names.iter().find(|n| **n == single)?;
-        return Some(match check(server, endpoint, name) {
+        let outcome = check(server, endpoint, name);
+        server.metrics.health_checked(name, endpoint, outcome.is_ok());
+        return Some(match outcome {
             Ok(()) => text(StatusCode::OK, "ok".into()),
             Err(why) => text(StatusCode::INTERNAL_SERVER_ERROR, format!("internal server error: {why}\n")),
         });
@@ -65,7 +67,9 @@ pub fn serve(server: &Server, path: &str, query: &Query) -> Option<Answer> {
             report.push_str(&format!("[+]{name} excluded: ok\n"));
             continue;
         }
-        match check(server, endpoint, name) {
+        let outcome = check(server, endpoint, name);
+        server.metrics.health_checked(name, endpoint, outcome.is_ok());
+        match outcome {
             Ok(()) => report.push_str(&format!("[+]{name} ok\n")),
             Err(why) => {
                 tracing::debug!(check = name, why, "health check failed");

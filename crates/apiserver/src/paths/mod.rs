@@ -16,7 +16,7 @@ use crate::request::negotiate::Accepted;
 use crate::shared::context::RequestContext;
 
 /// Paths listed at `/` beside the group versions.
-const PATHS: [&str; 17] = [
+const PATHS: [&str; 18] = [
     "/.well-known/openid-configuration",
     "/api",
     "/api/v1",
@@ -29,6 +29,7 @@ const PATHS: [&str; 17] = [
     "/livez/etcd",
     "/livez/ping",
     "/metrics",
+    "/metrics/slis",
     "/openapi/v2",
     "/openapi/v3",
     "/openid/v1/jwks",
@@ -68,15 +69,17 @@ pub async fn serve(cx: &RequestContext, _body: RequestBody) -> Result<Answer, St
         "metrics" if path == "/metrics" => {
             let mut text = cx.server.metrics.text();
             cx.server.config.registries.iter().for_each(|more| text.push_str(&more.text()));
-            Ok(answer(
-                StatusCode::OK,
-                "text/plain; version=0.0.4; charset=utf-8; escaping=underscores",
-                ApiBody::full(text),
-            ))
+            Ok(measured(text))
         }
+        "metrics" if path == "/metrics/slis" => Ok(measured(cx.server.metrics.indicators())),
         ".well-known" | "openid" => cx.server.auth.issuer_document(path).ok_or_else(Status::no_such_path),
         _ => Err(Status::no_such_path()),
     }
+}
+
+fn measured(text: String) -> Answer {
+    const TEXT: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
+    answer(StatusCode::OK, TEXT, ApiBody::full(text))
 }
 
 fn paths(cx: &RequestContext) -> Result<Answer, Status> {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use http::StatusCode;
 use kelson_meta::GroupResource;
+use kelson_meta::gates::FeatureGates;
 use kelson_metrics::{Families, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
 use kelson_store::Store;
 
@@ -77,6 +78,10 @@ impl Labels {
 /// What the server counts of requests, under upstream's names.
 pub struct Metrics {
     registry: Registry,
+    /// What `/metrics/slis` shows: outcomes of health checks, apart from the rest so that they can be read often.
+    indicators: Registry,
+    health_now: IntGaugeVec,
+    health_checks: IntCounterVec,
     requests: IntCounterVec,
     durations: HistogramVec,
     watches: IntGaugeVec,
@@ -95,7 +100,7 @@ impl Drop for WatchGuard {
 
 impl Metrics {
     /// Nothing counted yet. What the store and flow control know is read when somebody asks.
-    pub fn new(store: Store, flow: Arc<dyn Flow>) -> Self {
+    pub fn new(store: Store, flow: Arc<dyn Flow>, gates: Arc<FeatureGates>) -> Self {
         let registry = Registry::of_component();
         let labels = ["component", "group", "resource", "scope", "subresource", "verb", "version"];
         let mut with_code = vec!["code"];
@@ -121,8 +126,40 @@ impl Metrics {
         registry.on_scrape(move |families| {
             in_flight(flow.as_ref(), families);
             stored(&store, families);
+            features(&gates, families);
         });
-        Self { registry, requests, durations, watches, dropped, rejected_credentials }
+        let indicators = Registry::new();
+        let health_now = indicators.gauges(
+            "kubernetes_healthcheck",
+            "Whether a health check passed when it last ran, by name and endpoint.",
+            &["name", "type"],
+        );
+        let health_checks = indicators.counters(
+            "kubernetes_healthchecks_total",
+            "Outcomes of health checks, by name, endpoint and outcome.",
+            &["name", "status", "type"],
+        );
+        Self {
+            registry,
+            indicators,
+            health_now,
+            health_checks,
+            requests,
+            durations,
+            watches,
+            dropped,
+            rejected_credentials,
+        }
+    }
+    /// Counts a health check that ran for `endpoint` (`healthz`, `livez`, `readyz`).
+    pub fn health_checked(&self, name: &str, endpoint: &str, passed: bool) {
+        let status = if passed { "success" } else { "error" };
+        self.health_now.with_label_values(&[name, endpoint]).set(i64::from(passed));
+        self.health_checks.with_label_values(&[name, status, endpoint]).inc();
+    }
+    /// The service level indicators, as text.
+    pub fn indicators(&self) -> String {
+        self.indicators.text()
     }
     /// Counts an answer.
     pub fn done(&self, labels: &Labels, code: StatusCode, took: Duration) {
@@ -171,6 +208,14 @@ fn in_flight(flow: &dyn Flow, families: &mut Families) {
         .sample(&[("request_kind", "readOnly")], reads as f64);
 }
 
+/// Which features there are, and which are on.
+fn features(gates: &FeatureGates, families: &mut Families) {
+    let mut family = families.gauge("kubernetes_feature_enabled", "Whether a feature is on, by name and stage.");
+    for (name, stage, on) in gates.all() {
+        family.sample(&[("name", name), ("stage", stage.label())], f64::from(u8::from(on)));
+    }
+}
+
 /// What the store holds and has done; the names of the latter are ours, as upstream's are etcd's.
 fn stored(store: &Store, families: &mut Families) {
     let mut objects = families.gauge("apiserver_storage_objects", "Stored objects by resource.");
@@ -199,7 +244,8 @@ mod tests {
 
     #[test]
     fn what_a_client_makes_up_is_no_label() {
-        let metrics = Metrics::new(Store::in_memory(StoreOptions::default()), Arc::new(InFlight::new(1, 1)));
+        let metrics =
+            Metrics::new(Store::in_memory(StoreOptions::default()), Arc::new(InFlight::new(1, 1)), Default::default());
         let pods = Catalog::builtin().find("", "v1", "pods").map(Route::Stored);
         let info = |resource: &str, subresource: &str| RequestInfo {
             is_resource: true,

@@ -5,7 +5,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::qos::qos_class;
-use super::{defaults, table};
+use super::{apparmor, defaults, table};
 use crate::metadata::immutable;
 use crate::names::NameRule;
 use crate::options::{Connects, Deletion, Options, texts};
@@ -68,6 +68,7 @@ impl Strategy for Pods {
             set(meta, "generation", 1);
         }
         merge_match_label_keys(obj);
+        apparmor::carry(obj);
     }
     fn check_create(&self, obj: &Value, e: &mut Errors) {
         super::validate::pod_create(obj, e);

@@ -1,4 +1,5 @@
 //! Pods and pod templates: defaults, rules, updates, table.
+mod apparmor;
 mod defaults;
 mod kind;
 mod qos;

@@ -55,6 +55,7 @@ pub fn template_at(at: &str, new: &Value, old: Option<&Value>) -> Vec<String> {
 }
 
 fn spec(at: &str, s: &Value, meta: &Value, out: &mut Vec<String>) {
+    out.extend(super::apparmor::warnings(at, s, meta));
     for (k, why) in DEPRECATED_ANNOTATIONS {
         if meta["annotations"].get(*k).is_some() {
             out.push(format!("{at}metadata.annotations[{k}]: {why}"));

@@ -35,6 +35,14 @@ pub enum Piece {
     Shared(&'static str, SharedObject),
 }
 
+fn kind_of(event: &Event) -> &'static str {
+    match event.kind {
+        EventKind::Added => "ADDED",
+        EventKind::Modified => "MODIFIED",
+        EventKind::Deleted => "DELETED",
+    }
+}
+
 /// The object as it was, at the revision that took it out of the watcher's sight.
 fn left_view(event: &Event) -> Piece {
     let mut value = event.previous.as_ref().map(|p| parse(p)).unwrap_or_default();
@@ -71,16 +79,17 @@ impl Framer {
 
     /// A change, seen through the selectors; `None` when they hide it.
     pub fn event(&self, event: &Arc<Event>, selectors: &Selectors) -> Option<Piece> {
-        let kind = match event.kind {
-            EventKind::Added => "ADDED",
-            EventKind::Modified => "MODIFIED",
-            EventKind::Deleted => "DELETED",
-        };
         if selectors.is_everything() {
-            return self.as_it_is(event, kind);
+            return self.as_it_is(event, kind_of(event));
         }
         let now = selectors.matches(&event.record);
         let before = event.previous.as_ref().is_some_and(|p| selectors.matches(p));
+        self.seen(event, before, now)
+    }
+
+    /// A change of an object that was chosen `before`, and is chosen `now`; `None` when it is hidden.
+    pub fn seen(&self, event: &Arc<Event>, before: bool, now: bool) -> Option<Piece> {
+        let kind = kind_of(event);
         match (event.kind, before, now) {
             (EventKind::Added, _, true) | (EventKind::Modified, true, true) | (EventKind::Deleted, true, _) => {
                 self.as_it_is(event, kind)

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::catalog::record::{self, parse};
 use crate::catalog::{ObjectSchema, Served};
-use crate::read::table;
+use crate::read::{choose, table};
 use crate::request::answer::{self, Answer};
 use crate::request::body::ApiBody;
 use crate::request::negotiate::{Accepted, View};
@@ -39,7 +39,10 @@ pub async fn list(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, S
     let at = ListAt::new(&cx.query, cx.server.clock.now())?;
     let namespace = Some(cx.namespace(served)).filter(|n| !n.is_empty());
     let records = at.view(&cx.server.store, served, namespace).await?;
-    let page = page(&at, records, selectors);
+    let page = match choose::by_object(served, &selectors) {
+        true => page_by_object(&at, records, served, &selectors).await?,
+        false => page(&at, records, selectors),
+    };
     write(served, accepted, view, page).await
 }
 
@@ -95,6 +98,29 @@ fn page(at: &ListAt, view: ListView, selectors: Selectors) -> Page {
         }
         chosen.push(Arc::clone(record));
     }
+    let remaining = (more && everything).then(|| view.len() - chosen.len());
+    cut(at, revision, chosen, more, remaining)
+}
+
+/// The same where objects must be looked at: a piece of them after the other.
+async fn page_by_object(at: &ListAt, view: ListView, served: &Served, selectors: &Selectors) -> Result<Page, Status> {
+    let limit = if at.limit == 0 { usize::MAX } else { at.limit };
+    let records: Vec<Arc<Record>> = view.iter().cloned().collect();
+    let mut chosen: Vec<Arc<Record>> = Vec::new();
+    for piece in pieces(&records) {
+        let verdicts = choose::chosen(served, selectors, piece).await?;
+        for (record, _) in piece.iter().zip(verdicts).filter(|(_, chosen)| *chosen) {
+            if chosen.len() == limit {
+                return Ok(cut(at, view.revision(), chosen, true, None));
+            }
+            chosen.push(Arc::clone(record));
+        }
+    }
+    Ok(cut(at, view.revision(), chosen, false, None))
+}
+
+/// A page of chosen records, behind which there may be more.
+fn cut(at: &ListAt, revision: u64, chosen: Vec<Arc<Record>>, more: bool, remaining: Option<usize>) -> Page {
     // An inconsistent rest goes on at the newest revision.
     let continue_token = match chosen.last().filter(|_| more) {
         Some(last) => {
@@ -103,7 +129,6 @@ fn page(at: &ListAt, view: ListView, selectors: Selectors) -> Page {
         }
         None => String::new(),
     };
-    let remaining = (more && everything).then(|| view.len() - chosen.len());
     Page { revision, continue_token, remaining, records: Records::Some(chosen) }
 }
 

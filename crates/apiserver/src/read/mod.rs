@@ -1,4 +1,5 @@
 //! Reads: get, list and watch, and the form in which objects are answered.
+pub mod choose;
 pub mod encode;
 pub mod frames;
 pub mod get;

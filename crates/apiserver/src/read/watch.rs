@@ -14,9 +14,10 @@ use tokio::time::Instant;
 
 use crate::catalog::Served;
 use crate::read::frames::{Framer, Piece};
-use crate::read::websocket;
+use crate::read::{choose, websocket};
 use crate::request::answer::{self, Answer};
 use crate::request::body::ApiBody;
+use crate::request::list_options;
 use crate::request::selectors::Selectors;
 use crate::request::version_param;
 use crate::shared::context::RequestContext;
@@ -84,6 +85,8 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
         sent: 0,
         announce_end,
         namespace,
+        by_object: choose::by_object(served, &selectors),
+        served: Arc::clone(served),
         selectors,
         framer,
         bookmarks: cx.query.flag("allowWatchBookmarks"),
@@ -135,25 +138,13 @@ fn timeout(cx: &RequestContext) -> Result<Duration, Status> {
 }
 
 fn start(cx: &RequestContext) -> Result<Start, Status> {
-    let matching = cx.query.text("resourceVersionMatch");
+    list_options::check(&cx.query, true)?;
     let revision = version_param::parse(cx.query.text("resourceVersion"))?;
     if let Some(send) = cx.query.get("sendInitialEvents").filter(|s| !s.is_empty()) {
-        if matching != "NotOlderThan" {
-            return Err(invalid(
-                "resourceVersionMatch",
-                "sendInitialEvents requires setting resourceVersionMatch to NotOlderThan",
-            ));
-        }
         if send == "true" {
             return Ok(Start::State { announce_end: cx.query.flag("allowWatchBookmarks") });
         }
         return Ok(Start::After(revision.filter(|r| *r > 0).unwrap_or_else(|| cx.server.store.current_revision())));
-    }
-    if !matching.is_empty() {
-        return Err(invalid(
-            "resourceVersionMatch",
-            "resourceVersionMatch is forbidden for watch unless sendInitialEvents is provided",
-        ));
     }
     Ok(match revision {
         None | Some(0) => Start::State { announce_end: false },
@@ -161,16 +152,12 @@ fn start(cx: &RequestContext) -> Result<Start, Status> {
     })
 }
 
-fn invalid(field: &str, why: &str) -> Status {
-    let mut errors = kelson_meta::FieldErrors::new();
-    errors.forbidden(&kelson_meta::FieldPath::new(field), why);
-    let kind = kelson_meta::GroupKind { group: "meta.k8s.io".into(), kind: "ListOptions".into() };
-    Status::invalid(&kind, "", &errors)
-}
-
 /// A running watch.
 struct State {
     cursor: Cursor,
+    served: Arc<Served>,
+    /// Whether objects must be looked at to know whether they are chosen.
+    by_object: bool,
     initial: Option<ListView>,
     sent: usize,
     announce_end: bool,
@@ -217,10 +204,13 @@ impl State {
         if self.over {
             return None;
         }
-        if let Some(view) = self.initial.take() {
-            return Some(self.initial_events(view));
-        }
         let frame = |bytes| vec![Piece::Frame(bytes)];
+        if let Some(view) = self.initial.take() {
+            return match self.initial_events(view).await {
+                Ok(pieces) => Some(pieces),
+                Err(error) => self.unshown(&error).map(frame),
+            };
+        }
         loop {
             let wake = if self.bookmarks { self.next_bookmark.min(self.end) } else { self.end };
             let batch = tokio::select! {
@@ -247,11 +237,32 @@ impl State {
             };
             let here = |e: &&Arc<Event>| self.namespace.is_empty() || *e.record.key().namespace == *self.namespace;
             let seen = batch.iter().filter(here);
-            let pieces: Vec<Piece> = seen.filter_map(|e| self.framer.event(e, &self.selectors)).collect();
+            let pieces: Vec<Piece> = if self.by_object {
+                let seen: Vec<&Arc<Event>> = seen.collect();
+                match self.chosen(&seen).await {
+                    Ok(pieces) => pieces,
+                    Err(error) => return self.unshown(&error).map(frame),
+                }
+            } else {
+                seen.filter_map(|e| self.framer.event(e, &self.selectors)).collect()
+            };
             if !pieces.is_empty() {
                 return Some(pieces);
             }
         }
+    }
+
+    /// The events that the selectors show, where objects must be looked at to know.
+    async fn chosen(&self, events: &[&Arc<Event>]) -> Result<Vec<Piece>, Status> {
+        let records = events.iter().flat_map(|e| e.previous.iter().chain([&e.record])).cloned().collect::<Vec<_>>();
+        let mut verdicts = choose::chosen(&self.served, &self.selectors, &records).await?.into_iter();
+        let mut next = || verdicts.next().unwrap_or(false);
+        let pieces = events.iter().filter_map(|e| {
+            let before = e.previous.is_some() && next();
+            let now = next();
+            self.framer.seen(e, before, now)
+        });
+        Ok(pieces.collect())
     }
 
     /// A bookmark when it is due, or the end.
@@ -277,19 +288,26 @@ impl State {
     }
 
     /// A piece of the initial events, and the bookmark behind the last.
-    fn initial_events(&mut self, view: ListView) -> Vec<Piece> {
-        let everything = self.selectors.is_everything();
-        let (mut pieces, mut bytes, mut taken) = (Vec::new(), 0, 0);
+    async fn initial_events(&mut self, view: ListView) -> Result<Vec<Piece>, Status> {
+        // Where objects must be looked at, so many are looked at together; else each is judged by what stands beside it.
+        let everything = self.selectors.is_everything() || self.by_object;
+        let (mut records, mut bytes, mut taken) = (Vec::new(), 0, 0);
         for record in view.iter_from(self.sent) {
             taken += 1;
             if everything || self.selectors.matches(record) {
-                pieces.extend(self.framer.of_record("ADDED", record));
+                records.push(Arc::clone(record));
                 bytes += record.len();
                 if bytes >= PIECE_BYTES {
                     break;
                 }
             }
         }
+        if self.by_object {
+            let mut verdicts = choose::chosen(&self.served, &self.selectors, &records).await?.into_iter();
+            records.retain(|_| verdicts.next().unwrap_or(false));
+        }
+        let mut pieces: Vec<Piece> =
+            records.iter().filter_map(|record| self.framer.of_record("ADDED", record)).collect();
         self.sent += taken;
         if self.sent < view.len() {
             self.initial = Some(view);
@@ -298,6 +316,6 @@ impl State {
         {
             pieces.push(Piece::Frame(frame));
         }
-        pieces
+        Ok(pieces)
     }
 }

@@ -3,6 +3,7 @@ pub mod answer;
 pub mod audit;
 pub mod body;
 pub mod headers;
+pub mod list_options;
 pub mod negotiate;
 pub mod order;
 pub mod route;

@@ -1,10 +1,10 @@
 //! Selectors of lists, watches and collection deletes: read from the query, checked against the kind's fields, matched
 //! against what the store keeps beside each record, so that nothing is decoded to filter.
 use kelson_meta::url::Query;
-use kelson_meta::{FieldSelector, LabelSelector, Status};
+use kelson_meta::{FieldRequirement, FieldSelector, LabelSelector, Status};
 use kelson_store::{Key, Record, RecordMeta};
 
-use crate::catalog::Served;
+use crate::catalog::{Behaviour, Served};
 
 /// The selectors of a request as its query has them, parsed once; whether the kind has such fields is not known yet.
 #[derive(Debug, Clone)]
@@ -48,8 +48,7 @@ impl Selectors {
         let labels = labels.map_err(|e| Status::bad_request(format!("unable to parse requirement: {}", strip(&e))))?;
         let fields = parsed.fields.clone().map_err(Status::bad_request)?;
         for r in &fields.0 {
-            let known = matches!(r.field.as_str(), "metadata.name" | "metadata.namespace")
-                || served.field_names.iter().any(|f| f == r.field);
+            let known = IDENTITY.contains(&r.field.as_str()) || selectable(served, &r.field);
             if !known {
                 return Err(Status::bad_request(unknown(served, &r.field)));
             }
@@ -59,6 +58,21 @@ impl Selectors {
     /// Whether every object matches.
     pub fn is_everything(&self) -> bool {
         self.labels.is_everything() && self.fields.is_everything()
+    }
+    /// The requirements on fields that are the kind's own.
+    pub fn own_fields(&self) -> impl Iterator<Item = &FieldRequirement> {
+        self.fields.0.iter().filter(|r| !IDENTITY.contains(&r.field.as_str()))
+    }
+    /// Whether a record matches by its labels, its name and its namespace.
+    pub fn matches_identity(&self, record: &Record) -> bool {
+        let (key, meta) = (record.key(), record.meta());
+        let identity = |r: &FieldRequirement| match r.field.as_str() {
+            "metadata.name" => (*key.name == *r.value) != r.negated,
+            "metadata.namespace" => (*key.namespace == *r.value) != r.negated,
+            _ => true,
+        };
+        (self.labels.is_everything() || self.labels.matches_with(|k| meta.labels.get(k)))
+            && self.fields.0.iter().all(identity)
     }
     /// Whether a record matches.
     pub fn matches(&self, record: &Record) -> bool {
@@ -72,6 +86,17 @@ impl Selectors {
                 "metadata.namespace" => Some(&*key.namespace),
                 other => meta.fields.get(other),
             })
+    }
+}
+
+/// What every object can be selected by; it stands in the record's key.
+const IDENTITY: [&str; 2] = ["metadata.name", "metadata.namespace"];
+
+/// Whether the kind selects by the field; of a custom resource, the version asked for.
+fn selectable(served: &Served, field: &str) -> bool {
+    match served.strategy {
+        Behaviour::Builtin(_) => served.field_names.iter().any(|f| f == field),
+        Behaviour::Dynamic(_) => served.options().fields.iter().any(|f| **f == *field),
     }
 }
 

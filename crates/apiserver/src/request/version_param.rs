@@ -3,11 +3,12 @@ use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use kelson_meta::url::Query;
-use kelson_meta::{FieldErrors, FieldPath, GroupKind, Reason, Status};
+use kelson_meta::{FieldErrors, FieldPath, Reason, Status};
 use kelson_store::{ListView, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::Served;
+use crate::request::list_options;
 
 /// How a `resourceVersion` is meant (`resourceVersionMatch`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,11 +72,24 @@ impl Continue {
     /// # Errors
     /// 400 for what we did not make.
     pub fn parse(token: &str) -> Result<Self, Status> {
-        let bad = |why: &str| Status::bad_request(format!("continue key is not valid: {why}"));
-        let bytes = URL_SAFE_NO_PAD.decode(token.trim_end_matches('=')).map_err(|e| bad(&e.to_string()))?;
+        let bad = |why: &str| Status::bad_request(format!("invalid continue token: continue key is not valid: {why}"));
+        let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|e| {
+            use base64::DecodeError::{InvalidByte, InvalidLastSymbol, InvalidLength, InvalidPadding};
+            let at = match e {
+                InvalidByte(at, _) | InvalidLastSymbol(at, _) | InvalidLength(at) => at,
+                InvalidPadding => token.len(),
+            };
+            bad(&format!("illegal base64 data at input byte {at}"))
+        })?;
         let token: Self = serde_json::from_slice(&bytes).map_err(|e| bad(&e.to_string()))?;
         if token.api_version != "meta.k8s.io/v1" {
-            return Err(bad("server does not recognize this encoded version"));
+            return Err(bad(&format!("server does not recognize this encoded version {}", token.api_version)));
+        }
+        if token.revision == 0 {
+            return Err(bad("incorrect encoded start resourceVersion (version meta.k8s.io/v1)"));
+        }
+        if token.last.is_empty() {
+            return Err(bad("encoded start key empty (version meta.k8s.io/v1)"));
         }
         Ok(token)
     }
@@ -102,29 +116,17 @@ impl ListAt {
     /// # Errors
     /// 400 and 422 as upstream.
     pub fn new(query: &Query, now: Timestamp) -> Result<Self, Status> {
+        list_options::check(query, false)?;
         let matching = match query.text("resourceVersionMatch") {
-            "" => Match::Unset,
             "NotOlderThan" => Match::NotOlderThan,
             "Exact" => Match::Exact,
-            other => {
-                return Err(invalid("resourceVersionMatch", |p, e| {
-                    e.not_supported(p, other, &["Exact", "NotOlderThan", ""]);
-                }));
-            }
+            _ => Match::Unset,
         };
         let limit = query.integer("limit")?.unwrap_or(0).max(0);
         let token = query.text("continue");
         let text = query.text("resourceVersion");
-        if matching != Match::Unset && text.is_empty() {
-            return Err(forbidden("resourceVersionMatch is forbidden unless resourceVersion is provided"));
-        }
-        if matching != Match::Unset && !token.is_empty() {
-            return Err(forbidden("resourceVersionMatch is forbidden when continue is provided"));
-        }
-        if matching == Match::Exact && text == "0" {
-            return Err(forbidden("resourceVersionMatch \"exact\" is forbidden for resourceVersion \"0\""));
-        }
-        let revision = parse(text)?;
+        let revision = parse(text)
+            .map_err(|e| Status::bad_request(format!("invalid resource version: resourceVersion: {}", e.message)))?;
         let position = if token.is_empty() { None } else { Some(Continue::parse(token)?) };
         if position.is_some() && revision.is_some_and(|r| r != 0) {
             return Err(Status::bad_request("specifying resource version is not allowed when using continue"));
@@ -241,17 +243,6 @@ fn expired_page(position: &Continue) -> Status {
 /// Marks the cause that is really `metadata.continue`.
 pub const CONTINUE_CAUSE: &str = "kelson/continue";
 
-fn forbidden(why: &str) -> Status {
-    invalid("resourceVersionMatch", |p, e| e.forbidden(p, why))
-}
-
-fn invalid(field: &str, note: impl FnOnce(&FieldPath, &mut FieldErrors)) -> Status {
-    let mut errors = FieldErrors::new();
-    note(&FieldPath::new(field), &mut errors);
-    let kind = GroupKind { group: "meta.k8s.io".into(), kind: "ListOptions".into() };
-    Status::invalid(&kind, "", &errors)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -289,6 +280,7 @@ mod tests {
             ("resourceVersionMatch=Odd&resourceVersion=1", 422),
             ("resourceVersion=x", 400),
             ("continue=x", 400),
+            ("continue=x&resourceVersion=7", 400),
         ] {
             assert_eq!(
                 ListAt::new(&Query::parse(Some(query)), Timestamp::UNIX_EPOCH).err().map(|s| s.code),

@@ -19,7 +19,7 @@ use mark::{Grace, finalizers, grace, is_deleting, mark, mark_grace, set_finalize
 use crate::catalog::record::{Object, parse};
 use crate::catalog::{ObjectSchema, Served};
 use crate::custom::cleanup;
-use crate::read::encode;
+use crate::read::{choose, encode};
 use crate::request::answer;
 use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
@@ -257,8 +257,16 @@ pub async fn collection(cx: &RequestContext, served: &Served, body: RequestBody)
     let view = at.view(&cx.server.store, served, namespace).await?;
     let revision = view.revision();
     let limit = if at.limit == 0 { usize::MAX } else { at.limit };
-    let records: Vec<Arc<Record>> = view.iter().filter(|r| selectors.matches(r)).take(limit).cloned().collect();
+    let mut records: Vec<Arc<Record>> = match choose::by_object(served, &selectors) {
+        true => view.iter().cloned().collect(),
+        false => view.iter().filter(|r| selectors.matches(r)).take(limit).cloned().collect(),
+    };
     drop(view);
+    if choose::by_object(served, &selectors) {
+        let mut verdicts = choose::chosen(served, &selectors, &records).await?.into_iter();
+        records.retain(|_| verdicts.next().unwrap_or(false));
+        records.truncate(limit);
+    }
     let mut items = Vec::with_capacity(records.len());
     for record in records {
         let key = record.key();

@@ -425,6 +425,9 @@ async fn another_server_answers_for_a_group_version() {
         let answer = match seen.path.as_str() {
             "/apis/far.example.com/v1" => json!({"kind": "APIResourceList", "groupVersion": "far.example.com/v1",
                 "resources": [{"name": "things", "kind": "Thing", "namespaced": true, "verbs": ["get", "list"]}]}),
+            "/openapi/v2" => {
+                json!({"swagger": "2.0", "paths": {"/apis/far.example.com/v1/things": {}, "/api/v1/pods": {}}})
+            }
             path => json!({"kind": "Thing", "path": path}),
         };
         Behaviour::Answer(200, answer.to_string().into_bytes())
@@ -455,6 +458,9 @@ async fn another_server_answers_for_a_group_version() {
         (all("x-remote-user").as_str(), all("x-remote-group").as_str()),
         ("admin", "system:masters,system:authenticated")
     );
+    let document = api.get("/openapi/v2").await;
+    assert!(document["paths"].get("/apis/far.example.com/v1/things").is_some(), "its document is part of ours");
+    assert!(document["paths"].get("/api/v1/pods").is_some_and(|p| p != &json!({})), "and ours stays");
     let (code, _) = api.call("DELETE", &format!("{SERVICES}/v1.far.example.com"), Value::Null).await;
     assert_eq!(code, 200);
     let (code, _) = api.call("GET", "/apis/far.example.com/v1/things", Value::Null).await;

@@ -22,11 +22,15 @@ pub struct Document {
 }
 
 impl Documents {
+    /// The document of this name and generation, if it was made.
+    pub fn find(&self, name: &str, generation: u64) -> Option<Document> {
+        among(&self.kept.lock(), name, generation)
+    }
     /// The document of this name and generation, made by `make` unless it is there; `None` when `make` gives none.
     pub fn get(&self, name: &str, generation: u64, make: impl FnOnce() -> Option<Bytes>) -> Option<Document> {
         let mut kept = self.kept.lock();
-        if let Some((_, _, document)) = kept.iter().find(|(n, g, _)| n == name && *g == generation) {
-            return Some(document.clone());
+        if let Some(document) = among(&kept, name, generation) {
+            return Some(document);
         }
         let body = make()?;
         let digest: String = Sha256::digest(&body).iter().map(|b| format!("{b:02X}")).collect();
@@ -39,4 +43,8 @@ impl Documents {
         kept.push((name.to_owned(), generation, made.clone()));
         Some(made)
     }
+}
+
+fn among(kept: &[(String, u64, Document)], name: &str, generation: u64) -> Option<Document> {
+    kept.iter().find(|(n, g, _)| n == name && *g == generation).map(|(.., document)| document.clone())
 }

@@ -1,5 +1,6 @@
 //! OpenAPI: the documents of what is served, v2 and v3, made from the catalog and the schema table when somebody asks.
 //! Facts come from the table, sentences from `kelson_schema::description`.
+mod merge;
 mod operation;
 mod others;
 mod parameters;
@@ -7,8 +8,12 @@ mod paths;
 mod proto;
 mod schema;
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{HeaderValue, StatusCode, header};
+use kelson_auth::{UserInfo, user};
 use kelson_meta::Status;
 use serde_json::{Map, Value, json};
 use sha2::{Digest as _, Sha256};
@@ -21,6 +26,7 @@ use crate::request::negotiate::clauses;
 use crate::request::order::{Order, Ordered};
 use crate::shared::Server;
 use crate::shared::context::RequestContext;
+use crate::shared::documents::Document;
 use schema::{Collector, Version};
 
 /// Serves `/openapi/v2`, `/openapi/v3` and `/openapi/v3/GROUP-VERSION`.
@@ -31,10 +37,7 @@ pub async fn serve(cx: &RequestContext) -> Result<Answer, Status> {
     let path = cx.uri.path().trim_end_matches('/');
     let catalog = &cx.server.catalog;
     if path == "/openapi/v2" {
-        return match v2_form(cx)? {
-            JSON => document(cx, "v2", JSON, || Some(text(&v2(catalog)))),
-            form => document(cx, "v2.pb", form, || Some(proto::document(&v2(catalog)).into())),
-        };
+        return whole(cx, v2_form(cx)?).await;
     }
     if path != "/openapi/v3" && !accepts_json(cx) {
         return Err(Status::not_acceptable(&["application/json"]));
@@ -84,9 +87,68 @@ fn accepts_json(cx: &RequestContext) -> bool {
     clauses.is_empty() || clauses.iter().any(|c| matches!(c.media, "application/json" | "*/*" | "application/*"))
 }
 
+/// The document of everything that is served, here or by another server.
+async fn whole(cx: &RequestContext, form: &'static str) -> Result<Answer, Status> {
+    let server = &cx.server;
+    let remotes: Vec<Arc<Remote>> = server.aggregation.remotes().into_iter().filter(|r| r.is_available()).collect();
+    let mut generation = server.catalog.generation();
+    if !remotes.is_empty() {
+        // What other servers say may change without anybody telling.
+        generation += server.aggregation.generation() + age(cx);
+    }
+    let name = if form == JSON { "v2" } else { "v2.pb" };
+    if let Some(document) = server.openapi.find(name, generation) {
+        return Ok(told(cx, form, document));
+    }
+    let others = documents_of(&remotes).await;
+    let made = server.openapi.get(name, generation, || {
+        let mut whole = v2(&server.catalog);
+        for (remote, theirs) in others {
+            let spec = remote.spec();
+            merge::take(&mut whole, theirs, &format!("/apis/{}/{}/", spec.group, spec.version));
+        }
+        Some(if form == JSON { text(&whole) } else { proto::document(&whole).into() })
+    });
+    Ok(told(cx, form, made.ok_or_else(Status::no_such_path)?))
+}
+
+/// How long another server's version 2 document is believed without asking, seconds; upstream's downloader asks as often.
+const REMOTE_AGE_S: i64 = 60;
+/// How long another server may take to answer with it.
+const REMOTE_TIMEOUT: Duration = Duration::from_secs(5);
+/// As whom other servers are asked, as upstream's aggregator.
+const AGGREGATOR: &str = "system:aggregator";
+/// A document of another server.
+const DOCUMENT_BYTES_MAX: usize = 16 << 20;
+
+/// Changes when other servers should be asked again.
+fn age(cx: &RequestContext) -> u64 {
+    u64::try_from(cx.server.clock.now().as_second() / REMOTE_AGE_S).unwrap_or(0)
+}
+
+/// What other servers publish; one that does not answer is left out.
+async fn documents_of(remotes: &[Arc<Remote>]) -> Vec<(Arc<Remote>, Value)> {
+    // The document is kept for whoever asks next: it must not be what one of them may see.
+    let asking = UserInfo::new(AGGREGATOR, [user::AUTHENTICATED]);
+    let mut documents = Vec::new();
+    for remote in remotes {
+        let answer = remote.fetch("/openapi/v2", &asking, DOCUMENT_BYTES_MAX);
+        let document = match tokio::time::timeout(REMOTE_TIMEOUT, answer).await {
+            Ok(Ok((StatusCode::OK, body))) => serde_json::from_slice(&body).map_err(|e| e.to_string()),
+            Ok(Ok((code, _))) => Err(format!("it answers {code}")),
+            Ok(Err(why)) => Err(why),
+            Err(_) => Err("it does not answer in time".to_owned()),
+        };
+        match document {
+            Ok(document) => documents.push((Arc::clone(remote), document)),
+            Err(why) => tracing::debug!(group = remote.spec().group, why, "no OpenAPI document of another server"),
+        }
+    }
+    documents
+}
+
 /// The document of a group version that another server answers for, as it publishes it.
 async fn of_remote(cx: &RequestContext, remote: &Remote, path: &str) -> Result<Answer, Status> {
-    const DOCUMENT_BYTES_MAX: usize = 16 << 20;
     let unavailable = |why: String| Status::unavailable(format!("error trying to reach service: {why}"));
     let (code, body) = remote.fetch(path, &cx.user, DOCUMENT_BYTES_MAX).await.map_err(unavailable)?;
     Ok(answer(code, JSON, ApiBody::full(body)))
@@ -103,7 +165,10 @@ fn document(
     make: impl FnOnce() -> Option<Bytes>,
 ) -> Result<Answer, Status> {
     let document = cx.server.openapi.get(name, generation_of(&cx.server.catalog, name), make);
-    let document = document.ok_or_else(Status::no_such_path)?;
+    Ok(told(cx, form, document.ok_or_else(Status::no_such_path)?))
+}
+
+fn told(cx: &RequestContext, form: &'static str, document: Document) -> Answer {
     let unchanged = cx.headers.get(header::IF_NONE_MATCH).is_some_and(|v| *v == document.etag);
     let mut answer = if unchanged {
         answer(StatusCode::NOT_MODIFIED, form, ApiBody::empty())
@@ -112,7 +177,7 @@ fn document(
     };
     answer.headers_mut().insert(header::ETAG, document.etag);
     answer.headers_mut().insert(header::VARY, HeaderValue::from_static("Accept"));
-    Ok(answer)
+    answer
 }
 
 fn group_versions(catalog: &Catalog) -> impl Iterator<Item = (String, String)> {
@@ -132,11 +197,10 @@ fn named_group_version(name: &str) -> Option<(&str, &str)> {
     }
 }
 
-/// Changes when a document's content does: a v3 document's with its own group version, the v2 document's with any.
+/// Changes when the content of a v3 document does: with its own group version.
 fn generation_of(catalog: &Catalog, name: &str) -> u64 {
     match named_group_version(name) {
         Some((group, version)) => catalog.generation_of(group, version),
-        None if name.starts_with("v2") => catalog.generation(),
         // What is no resource is the same as long as the program is.
         None => 0,
     }

@@ -5,7 +5,7 @@ use kelson_resources::{ScalePaths, Text};
 use serde_json::{Value, json};
 
 use crate::catalog::record::{Object, parse};
-use crate::catalog::{ObjectSchema, Served};
+use crate::catalog::{Behaviour, ObjectSchema, Served};
 use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
 use crate::request::negotiate::{Accepted, View};
@@ -31,7 +31,14 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     let accepted = Accepted { view: View::Whole, ..cx.accept()? };
     let paths = served.options().scale.as_ref().ok_or_else(Status::no_such_path)?;
     let value = match cx.info.verb {
-        "get" => served.stored_to_working(parse(&*cx.stored(served, &cx.info.name)?)).await?,
+        "get" => {
+            let object = served.stored_to_working(parse(&*cx.stored(served, &cx.info.name)?)).await?;
+            if lacks_replicas(served, paths, &object) {
+                let why = format!("the spec replicas field {:?} does not exist", written(&paths.spec_replicas));
+                return Err(Status::internal(why));
+            }
+            object
+        }
         _ => write(cx, served, paths, body).await?,
     };
     answer::tree(StatusCode::OK, &accepted, &schema(), view(paths, &value))
@@ -39,6 +46,19 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
 
 fn at<'a>(value: &'a Value, path: &[Text]) -> &'a Value {
     path.iter().fold(value, |v, k| &v[&**k])
+}
+
+/// Stands for the count of a custom resource that has none, until a patch says one (upstream's way, too).
+const NO_REPLICAS: i64 = i32::MIN as i64;
+
+/// Custom resources need not have the field that their definition says the count is in.
+fn lacks_replicas(served: &Served, paths: &ScalePaths, object: &Value) -> bool {
+    matches!(served.strategy, Behaviour::Dynamic(_)) && at(object, &paths.spec_replicas).is_null()
+}
+
+/// A path as definitions write it: `.spec.replicas`.
+fn written(path: &[Text]) -> String {
+    path.iter().map(|key| format!(".{key}")).collect()
 }
 
 fn view(paths: &ScalePaths, object: &Value) -> Value {
@@ -111,7 +131,13 @@ async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: R
     };
     let make = |old: &Value| -> Result<Value, Status> {
         let scale = match (&patch, &wanted) {
-            (Some(patch), _) => patch.apply(cx, &schema, &gvk, view(paths, old))?,
+            (Some(patch), _) => {
+                let mut before = view(paths, old);
+                if lacks_replicas(served, paths, old) {
+                    before["spec"]["replicas"] = NO_REPLICAS.into();
+                }
+                patch.apply(cx, &schema, &before)?
+            }
             (None, Some(wanted)) => wanted.clone(),
             (None, None) => Value::Null,
         };
@@ -147,6 +173,10 @@ impl AdmissionView for ScaleView<'_> {
 fn merge(cx: &RequestContext, paths: &ScalePaths, scale: &Value, new: &mut Value) -> Result<(), Status> {
     prepare::check_name(cx, scale)?;
     let replicas = scale["spec"]["replicas"].as_i64().unwrap_or(0);
+    if replicas == NO_REPLICAS {
+        let path = written(&paths.spec_replicas);
+        return Err(Status::bad_request(format!("the spec replicas field {path:?} cannot be empty")));
+    }
     if replicas < 0 {
         let mut errors = FieldErrors::new();
         let path = FieldPath::new("spec").child("replicas");

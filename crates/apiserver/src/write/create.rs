@@ -13,6 +13,7 @@ use crate::request::body::RequestBody;
 use crate::shared::context::RequestContext;
 use crate::write::admit::{self, Admission};
 use crate::write::commit::{Committer, Refused};
+use crate::write::owners::{self, When};
 use crate::write::prepare::{self, meta_text};
 use crate::write::{decode, fields};
 
@@ -41,7 +42,8 @@ pub async fn create(cx: &RequestContext, served: &Served, body: RequestBody) -> 
 /// Whatever the steps refuse.
 pub async fn insert(cx: &RequestContext, served: &Served, mut value: Value, dry_run: bool) -> Result<Object, Status> {
     prepare::set_namespace(cx, served, &mut value)?;
-    clean(cx, &mut value)?;
+    clean(cx, &mut value, dry_run)?;
+    owners::once_each(&mut value, When::Sent).into_iter().for_each(|w| cx.warn(w));
     fields::note(cx, served, None, &mut value, "").await?;
     admitted(cx, served, value, dry_run).await
 }
@@ -58,7 +60,7 @@ pub async fn insert_applied(
 ) -> Result<Object, Status> {
     value["metadata"]["name"] = cx.info.name.as_str().into();
     prepare::set_namespace(cx, served, &mut value)?;
-    clean(cx, &mut value)?;
+    clean(cx, &mut value, dry_run)?;
     admitted(cx, served, value, dry_run).await
 }
 
@@ -71,6 +73,7 @@ async fn admitted(cx: &RequestContext, served: &Served, value: Value, dry_run: b
     let admission =
         Admission { cx, served, kind: &served.gvk, operation: Operation::Create, name: &name, dry_run, options: None };
     let mut value = admission.mutate(Some(value), None).await?.unwrap_or_default();
+    owners::once_each(&mut value, When::Admitted).into_iter().for_each(|w| cx.warn(w));
     // A webhook may have given it a name, and may not have moved it.
     prepare::check_namespace(cx, served, &value)?;
     let name = meta_text(&value, "name").to_owned();
@@ -129,9 +132,6 @@ async fn finish(
         if cx.server.store.get(served.store, namespace, &name).is_some() {
             return Err(fail(Refused::Exists));
         }
-        if let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) {
-            meta.remove("resourceVersion");
-        }
         return Ok(Object::Tree(value));
     }
     let record = Committer::of(&cx.server).create(served, namespace, &name, value).await.map_err(fail)?;
@@ -140,10 +140,11 @@ async fn finish(
 }
 
 /// What the server alone sets.
-fn clean(cx: &RequestContext, value: &mut Value) -> Result<(), Status> {
+fn clean(cx: &RequestContext, value: &mut Value, dry_run: bool) -> Result<(), Status> {
     let now = cx.server.clock.now();
     let version = meta_text(value, "resourceVersion");
-    if !version.is_empty() && version != "0" {
+    // It is the store's to refuse, which a dry run does not reach.
+    if !dry_run && !version.is_empty() && version != "0" {
         return Err(Status::failure(
             500,
             kelson_meta::Reason::Unknown,
@@ -151,8 +152,11 @@ fn clean(cx: &RequestContext, value: &mut Value) -> Result<(), Status> {
         ));
     }
     let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) else { return Ok(()) };
-    for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "generation", "resourceVersion"] {
+    for field in ["selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"] {
         meta.remove(field);
+    }
+    if !dry_run {
+        meta.remove("resourceVersion");
     }
     meta.insert("uid".into(), uuid::Uuid::new_v4().to_string().into());
     meta.insert("creationTimestamp".into(), format_seconds(now).into());

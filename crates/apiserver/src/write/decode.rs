@@ -39,7 +39,7 @@ pub fn validation(cx: &RequestContext) -> Result<FieldValidation, Status> {
     FieldValidation::parse(cx.query.text("fieldValidation")).ok_or_else(|| {
         let mut errors = kelson_meta::FieldErrors::new();
         let path = kelson_meta::FieldPath::new("fieldValidation");
-        errors.not_supported(&path, cx.query.text("fieldValidation"), &["Ignore", "Strict", "Warn", ""]);
+        errors.not_supported(&path, cx.query.text("fieldValidation"), &["", "Ignore", "Strict", "Warn"]);
         let kind = match cx.info.verb {
             "create" => "CreateOptions",
             "update" => "UpdateOptions",

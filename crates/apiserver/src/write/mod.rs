@@ -5,6 +5,8 @@ pub mod create;
 pub mod decode;
 pub mod delete;
 pub mod fields;
+mod misfit;
+mod owners;
 pub mod patch;
 pub mod prepare;
 pub mod quota;

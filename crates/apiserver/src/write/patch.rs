@@ -1,8 +1,8 @@
 //! Patch: JSON patch, merge patch, strategic merge patch and apply, each made into an update of the newest object.
 use bytes::Bytes;
 use http::StatusCode;
-use kelson_codec::{Encoding, FieldValidation};
-use kelson_meta::{FieldErrors, FieldPath, GroupKind, Gvk, Reason, Status};
+use kelson_codec::{DecodeError, Encoding, FieldValidation, StrictErrors};
+use kelson_meta::{FieldErrors, FieldPath, GroupKind, Reason, Status};
 use kelson_patch::{PatchError, PatchType};
 use serde_json::Value;
 
@@ -14,7 +14,7 @@ use crate::request::body::RequestBody;
 use crate::shared::context::RequestContext;
 use crate::write::prepare::{self, meta_text};
 use crate::write::update::{self, Basis, Change, Form, Ownership};
-use crate::write::{create, decode, fields};
+use crate::write::{create, decode, fields, misfit};
 
 const ACCEPTED: [&str; 4] = [
     "application/json-patch+json",
@@ -31,6 +31,8 @@ pub struct Patch {
     kind: PatchType,
     body: Value,
     validation: FieldValidation,
+    /// What is repeated in the body, or unknown in an operation of it.
+    found: StrictErrors,
 }
 
 impl Patch {
@@ -48,29 +50,47 @@ impl Patch {
         let kind = known.ok_or_else(|| Status::unsupported_media_type(accepted))?;
         check_options(cx, kind)?;
         let validation = decode::validation(cx)?;
-        let body = match kind {
+        let strict = validation != FieldValidation::Ignore;
+        let (body, found) = match kind {
             PatchType::Apply => {
                 let (value, duplicates) = kelson_codec::yaml::to_value(body)
                     .map_err(|e| Status::bad_request(format!("error decoding YAML: {e}")))?;
                 repeated_keys(cx, validation, &duplicates)?;
-                value
+                (value, StrictErrors::default())
             }
-            _ => kelson_codec::decode(Encoding::Json, None, body, false).map_err(|e| decode::unreadable(&e))?.value,
+            _ => {
+                let decoded = kelson_codec::decode(Encoding::Json, None, body, strict);
+                let decoded = decoded.map_err(|e| unreadable(kind, strict, &e))?;
+                check_form(kind, strict, &decoded.value)?;
+                let found = if strict { findings(kind, &decoded.value, decoded.strict) } else { decoded.strict };
+                (decoded.value, found)
+            }
         };
-        Ok(Self { kind, body, validation })
+        Ok(Self { kind, body, validation, found })
     }
 
-    /// The tree after the patch, canonical, in the form the request is in. `value` is the tree before.
+    /// The tree after the patch, canonical, in the form the request is in. `old` is the tree before.
     ///
     /// # Errors
     /// 400, 413, 422.
-    pub fn apply(
-        &self,
-        cx: &RequestContext,
-        schema: &ObjectSchema,
-        gvk: &Gvk,
-        mut value: Value,
-    ) -> Result<Value, Status> {
+    pub fn apply(&self, cx: &RequestContext, schema: &ObjectSchema, old: &Value) -> Result<Value, Status> {
+        let strict = self.validation != FieldValidation::Ignore;
+        let patched = self.patched(schema, old)?;
+        let decoded = schema.normalize(patched, strict).map_err(|e| self.misfit(schema, old, &e))?;
+        let mut found = self.found.clone();
+        found.0.extend(decoded.strict.0);
+        match self.validation {
+            FieldValidation::Strict if !found.is_empty() => {
+                return Err(self.invalid(&self.patched(schema, old)?, &found.to_string()));
+            }
+            FieldValidation::Warn => found.0.into_iter().for_each(|text| cx.warn(text)),
+            FieldValidation::Strict | FieldValidation::Ignore => {}
+        }
+        Ok(decoded.value)
+    }
+    /// What the patch makes of the tree, whatever it is.
+    fn patched(&self, schema: &ObjectSchema, old: &Value) -> Result<Value, Status> {
+        let mut value = old.clone();
         match self.kind {
             PatchType::Json => kelson_patch::json_patch(&mut value, &self.body).map_err(refused)?,
             PatchType::Merge => kelson_patch::merge_patch(&mut value, self.body.clone()),
@@ -80,15 +100,84 @@ impl Patch {
             }
             PatchType::Apply => return Err(Status::unsupported_media_type(&ACCEPTED)),
         }
-        let strict = self.validation != FieldValidation::Ignore;
-        let decoded = schema.normalize(value, strict).map_err(|e| Status::cannot_be_handled(gvk, &e.to_string()))?;
-        decode::strictness(cx, self.validation, gvk, &decoded.strict)?;
-        Ok(decoded.value)
+        Ok(value)
+    }
+    /// Why what the patch made is no object of the kind.
+    fn misfit(&self, schema: &ObjectSchema, old: &Value, error: &DecodeError) -> Status {
+        if matches!(error, DecodeError::TooLarge | DecodeError::OverBudget(_)) {
+            return decode::unreadable(error);
+        }
+        // Made again: a patch that fits need not keep what it made.
+        let patched = match self.patched(schema, old) {
+            Ok(patched) => patched,
+            Err(status) => return status,
+        };
+        let strategic = schema.type_id().filter(|_| self.kind == PatchType::StrategicMerge);
+        let why = strategic.and_then(|ty| misfit::of_type(ty, &patched));
+        self.invalid(&patched, &why.unwrap_or_else(|| error.to_string()))
+    }
+    /// The refusal of a patch whose result is no object: what is shown is the patch of a strategic merge, else the result.
+    fn invalid(&self, patched: &Value, why: &str) -> Status {
+        let shown = match self.kind {
+            PatchType::StrategicMerge => misfit::printed(&self.body),
+            _ => format!("{patched}\n"),
+        };
+        let mut errors = FieldErrors::new();
+        errors.invalid(&FieldPath::new("patch"), shown, why);
+        Status::invalid(&GroupKind::default(), "", &errors)
     }
     /// Whether it is an apply.
     pub fn is_apply(&self) -> bool {
         self.kind == PatchType::Apply
     }
+}
+
+/// A body that is no JSON; upstream says what it was doing where it looks for repeated keys.
+fn unreadable(kind: PatchType, strict: bool, error: &DecodeError) -> Status {
+    match error {
+        DecodeError::TooLarge | DecodeError::OverBudget(_) => decode::unreadable(error),
+        _ if strict && kind != PatchType::StrategicMerge => {
+            Status::bad_request(format!("error decoding patch: {error}"))
+        }
+        _ => Status::bad_request(error.to_string()),
+    }
+}
+
+/// A JSON patch is a list, the others are objects.
+fn check_form(kind: PatchType, strict: bool, body: &Value) -> Result<(), Status> {
+    let found = match body {
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+        Value::String(_) => "string",
+        Value::Number(_) => "number",
+        Value::Bool(_) => "bool",
+        // Nothing at all: an empty list of operations, an object without fields.
+        Value::Null => return Ok(()),
+    };
+    let (wanted, ty) = match (kind, strict) {
+        (PatchType::Json, true) => ("array", "[]handlers.jsonPatchOp"),
+        (PatchType::Json, false) => ("array", "jsonpatch.Patch"),
+        _ => ("object", "map[string]interface {}"),
+    };
+    if found == wanted {
+        return Ok(());
+    }
+    let why = format!("json: cannot unmarshal {found} into Go value of type {ty}");
+    Err(unreadable(kind, strict, &DecodeError::Json(why)))
+}
+
+/// What is repeated, and what operations of a JSON patch have that no operation has.
+fn findings(kind: PatchType, body: &Value, repeated: StrictErrors) -> StrictErrors {
+    if kind != PatchType::Json {
+        return repeated;
+    }
+    let unknown = body.as_array().into_iter().flatten().enumerate().flat_map(|(i, operation)| {
+        let keys = operation.as_object().into_iter().flat_map(serde_json::Map::keys);
+        let unknown = keys.filter(|key| !["op", "path", "from", "value"].contains(&key.as_str()));
+        unknown.map(move |key| format!("unknown field \"[{i}].{key}\""))
+    });
+    let all = repeated.0.into_iter().chain(unknown).take(kelson_codec::STRICT_ERRORS_MAX);
+    StrictErrors(all.map(|text| format!("json patch {text}")).collect())
 }
 
 fn refused(error: PatchError) -> Status {
@@ -151,7 +240,7 @@ pub async fn patch(
         return encode::object(code, &accepted, served, &view, object).await;
     }
     let make = |old: &Value| -> Result<Value, Status> {
-        let new = patch.apply(cx, &served.schema, &served.gvk, old.clone())?;
+        let new = patch.apply(cx, &served.schema, old)?;
         // A patch cannot rename.
         prepare::same_name(cx, meta_text(&new, "name"))?;
         Ok(new)

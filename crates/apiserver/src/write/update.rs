@@ -18,6 +18,7 @@ use crate::request::body::RequestBody;
 use crate::shared::context::RequestContext;
 use crate::write::admit::{self, Admission};
 use crate::write::commit::{Committer, Refused};
+use crate::write::owners::{self, When};
 use crate::write::prepare::{self, meta_text};
 use crate::write::{create, decode, delete, fields, retry};
 
@@ -247,6 +248,9 @@ async fn once(
     mut new: Value,
 ) -> Result<Object, Refused> {
     kelson_resources::metadata::keep_system_fields(&mut new, old);
+    if change.basis == Basis::Sent {
+        owners::once_each(&mut new, When::Sent).into_iter().for_each(|w| cx.warn(w));
+    }
     if change.ownership == Ownership::Note {
         fields::note(cx, served, Some(old), &mut new, change.manager).await?;
     }
@@ -262,6 +266,7 @@ async fn once(
     let old_view = change.admission_view.map(|view| view.show(old));
     let shown = change.admission_view.zip(old_view.as_ref());
     new = mutated(&admission, shown, new, old).await?;
+    owners::once_each(&mut new, When::Admitted).into_iter().for_each(|w| cx.warn(w));
     served.strategy.default(served.working_version(), &mut new)?;
     let strategy_cx = cx.strategy_cx();
     let main = change.subresource.is_empty();

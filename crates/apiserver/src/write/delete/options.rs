@@ -65,7 +65,7 @@ impl DeleteOptions {
                 errors.invalid(&path, policy, "orphanDependents and deletionPropagation cannot be both set");
             }
             if !matches!(policy.as_str(), "Foreground" | "Background" | "Orphan") {
-                errors.not_supported(&path, policy, &["Background", "Foreground", "Orphan", "nil"]);
+                errors.not_supported(&path, policy, &["Foreground", "Background", "Orphan", "nil"]);
             }
         }
         if self.dry_run.iter().any(|d| d != "All") {

@@ -1,0 +1,124 @@
+//! Why a tree that a strategic merge made is no object of its type, in the words of upstream's converter
+//! (apimachinery `pkg/runtime/converter.go`), and a patch as upstream's refusals show it.
+use std::fmt::Write as _;
+
+use kelson_schema::{Kind, TypeId};
+use serde_json::Value;
+
+/// Objects and lists within each other that are looked at.
+const DEPTH_MAX: usize = 64;
+
+/// The first place that does not fit; `None` where the converter would have other words (times, quantities).
+pub fn of_type(ty: TypeId, value: &Value) -> Option<String> {
+    any(Kind::Struct(ty), value, 0)
+}
+
+/// A value's type as Go's reflection names it.
+fn name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nil",
+        Value::Bool(_) => "bool",
+        Value::Number(n) if n.is_f64() => "float64",
+        Value::Number(_) => "int64",
+        Value::String(_) => "string",
+        Value::Array(_) => "slice",
+        Value::Object(_) => "map",
+    }
+}
+
+fn any(kind: Kind, value: &Value, depth: usize) -> Option<String> {
+    if value.is_null() || depth > DEPTH_MAX {
+        return None;
+    }
+    let found = name(value);
+    match (kind, value) {
+        (Kind::Struct(ty), Value::Object(map)) => {
+            ty.json_fields().find_map(|f| any(f.ty().kind(), map.get(f.json())?, depth + 1))
+        }
+        (Kind::Struct(_), _) => Some(format!("cannot restore struct from: {found}")),
+        (Kind::Map(of), Value::Object(map)) => map.values().find_map(|v| any(of.kind(), v, depth + 1)),
+        (Kind::Map(_), _) => Some(format!("cannot restore map from {found}")),
+        (Kind::List(of) | Kind::WrappedList(of), Value::Array(items)) => {
+            items.iter().find_map(|v| any(of.kind(), v, depth + 1))
+        }
+        (Kind::List(_) | Kind::WrappedList(_), _) => Some(format!("cannot restore slice from {found}")),
+        (Kind::Bytes, Value::String(_)) => None,
+        (Kind::Bytes, _) => Some(format!("cannot restore slice from {found}")),
+        (Kind::Bool, Value::Bool(_)) | (Kind::String, Value::String(_)) => None,
+        // What Go would convert, but JSON would not, has words of its own.
+        (Kind::String, Value::Number(n)) if !n.is_f64() => Some("cannot convert int64 to string".to_owned()),
+        (Kind::Int32 | Kind::Int64 | Kind::Double, Value::Number(_)) => None,
+        (Kind::Bool, _) => Some("unrecognized type: bool".to_owned()),
+        (Kind::String, _) => Some("unrecognized type: string".to_owned()),
+        (Kind::Int32, _) => Some("unrecognized type: int32".to_owned()),
+        (Kind::Int64, _) => Some("unrecognized type: int64".to_owned()),
+        (Kind::Double, _) => Some("unrecognized type: float64".to_owned()),
+        _ => None,
+    }
+}
+
+/// A tree as Go prints it (`%+v`).
+pub fn printed(value: &Value) -> String {
+    let mut out = String::new();
+    print(value, &mut out);
+    out
+}
+
+fn print(value: &Value, out: &mut String) {
+    match value {
+        Value::Null => out.push_str("<nil>"),
+        Value::String(text) => out.push_str(text),
+        Value::Array(items) => {
+            out.push('[');
+            for (i, item) in items.iter().enumerate() {
+                if i > 0 {
+                    out.push(' ');
+                }
+                print(item, out);
+            }
+            out.push(']');
+        }
+        Value::Object(map) => {
+            out.push_str("map[");
+            for (i, (key, value)) in map.iter().enumerate() {
+                if i > 0 {
+                    out.push(' ');
+                }
+                // Writing to text cannot fail.
+                let _ = write!(out, "{key}:");
+                print(value, out);
+            }
+            out.push(']');
+        }
+        plain => out.push_str(&plain.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kelson_schema::Schema;
+    use serde_json::json;
+
+    #[test]
+    fn the_words_are_the_converters() {
+        let pod = Schema::builtin().by_gvk("", "v1", "Pod").expect("pods");
+        let check = |object: Value, expected: &str| {
+            assert_eq!(of_type(pod, &object).as_deref().unwrap_or(""), expected, "{object}");
+        };
+        check(json!({"metadata": {"labels": "x"}}), "cannot restore map from string");
+        check(json!({"metadata": {"labels": {"a": 1}}}), "cannot convert int64 to string");
+        check(json!({"metadata": {"labels": {"a": true}}}), "unrecognized type: string");
+        check(json!({"spec": "x"}), "cannot restore struct from: string");
+        check(json!({"spec": {"containers": {}}}), "cannot restore slice from map");
+        check(json!({"spec": {"hostNetwork": "yes"}}), "unrecognized type: bool");
+        check(json!({"spec": {"priority": "high"}}), "unrecognized type: int32");
+        check(json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c"}]}}), "");
+    }
+
+    #[test]
+    fn patches_are_printed_as_go_prints_them() {
+        let patch = json!({"spec": {"n": 1, "f": 1.5, "list": ["a", null, true]}, "metadata": {}});
+        assert_eq!(printed(&patch), "map[metadata:map[] spec:map[f:1.5 list:[a <nil> true] n:1]]");
+    }
+}

@@ -1,0 +1,216 @@
+//! What every verb answers to input that is wrong: code, reason and message are what clients and people read, word for word
+//! as upstream's handlers write them.
+mod common;
+
+use common::Api;
+use serde_json::{Value, json};
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const JSON: &str = "application/json";
+const MERGE: &str = "application/merge-patch+json";
+const STRATEGIC: &str = "application/strategic-merge-patch+json";
+const JSON_PATCH: &str = "application/json-patch+json";
+
+/// One request and what is answered: method, URI, type of the body, body, code, reason, message.
+type Row = (&'static str, &'static str, &'static str, &'static str, u16, &'static str, &'static str);
+
+async fn check(api: &Api, rows: &[Row]) {
+    let mut wrong = Vec::new();
+    for (method, uri, kind, body, code, reason, message) in rows {
+        let headers = [("content-type", *kind), ("user-agent", "test/1")];
+        let response = api.raw(method, uri, &headers, *body).await;
+        let got = response.status().as_u16();
+        let bytes = http_body_util::BodyExt::collect(response.into_body()).await.expect("a body").to_bytes();
+        let status: Value = serde_json::from_slice(&bytes).unwrap_or_default();
+        let said = (got, status["reason"].as_str().unwrap_or(""), status["message"].as_str().unwrap_or(""));
+        if said != (*code, *reason, *message) {
+            wrong.push(format!("{method} {uri} {body}\n  says   {said:?}\n  wanted {:?}", (code, reason, message)));
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+async fn with_a_map() -> Api {
+    let api = Api::start().await;
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}, "data": {"k": "v"}});
+    api.create(MAPS, map).await;
+    api
+}
+
+#[tokio::test]
+async fn patches() {
+    let api = with_a_map().await;
+    const A: &str = "/api/v1/namespaces/default/configmaps/a";
+    check(&api, &[
+        ("PATCH", A, STRATEGIC, r#"{"metadata":{"labels":"x"}}"#, 422, "Invalid",
+            r#" "" is invalid: patch: Invalid value: "map[metadata:map[labels:x]]": cannot restore map from string"#),
+        ("PATCH", A, STRATEGIC, r#"{"metadata":{"labels":{"n":1}}}"#, 422, "Invalid",
+            r#" "" is invalid: patch: Invalid value: "map[metadata:map[labels:map[n:1]]]": cannot convert int64 to string"#),
+        ("PATCH", A, STRATEGIC, "[]", 400, "BadRequest",
+            "json: cannot unmarshal array into Go value of type map[string]interface {}"),
+        ("PATCH", A, MERGE, "[]", 400, "BadRequest",
+            "error decoding patch: json: cannot unmarshal array into Go value of type map[string]interface {}"),
+        ("PATCH", A, JSON_PATCH, "{}", 400, "BadRequest",
+            "error decoding patch: json: cannot unmarshal object into Go value of type []handlers.jsonPatchOp"),
+        ("PATCH", A, JSON_PATCH, r#"[{"op":"test","path":"/data/k","value":"w"}]"#, 422, "Invalid",
+            "the server rejected our request due to an error in our request"),
+        ("PATCH", A, JSON, "{}", 415, "UnsupportedMediaType",
+            "the body of the request was in an unknown format - accepted media types include: application/json-patch+json, application/merge-patch+json, application/strategic-merge-patch+json, application/apply-patch+yaml"),
+        ("PATCH", "/api/v1/namespaces/default/configmaps/none", MERGE, "{}", 404, "NotFound", r#"configmaps "none" not found"#),
+        ("PATCH", "/api/v1/namespaces/default/configmaps/a?force=true", MERGE, "{}", 422, "Invalid",
+            r#"PatchOptions.meta.k8s.io "" is invalid: force: Forbidden: may not be specified for non-apply patch"#),
+        ("PATCH", A, "application/apply-patch+yaml", "{}", 422, "Invalid",
+            r#"PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: is required for apply patch"#),
+        ("PATCH", A, MERGE, r#"{"metadata":{"name":"b"}}"#, 400, "BadRequest",
+            "the name of the object (b) does not match the name on the URL (a)"),
+        ("PATCH", "/api/v1/namespaces/default/configmaps/a?fieldValidation=Strict", STRATEGIC, r#"{"spec":{"x":1}}"#, 422, "Invalid",
+            r#" "" is invalid: patch: Invalid value: "map[spec:map[x:1]]": strict decoding error: unknown field "spec""#),
+        ("PATCH", "/api/v1/namespaces/default/configmaps/a?fieldValidation=Strict", STRATEGIC, r#"{"data":{"x":"1"},"data":{"x":"2"}}"#, 422, "Invalid",
+            r#" "" is invalid: patch: Invalid value: "map[data:map[x:2]]": strict decoding error: duplicate field "data""#),
+    ]).await;
+}
+
+/// The result of a patch is shown whole where it does not fit; what is wrong stands at the end.
+#[tokio::test]
+async fn results_of_patches_that_do_not_fit() {
+    let api = with_a_map().await;
+    let strict = format!("{MAPS}/a?fieldValidation=Strict");
+    for (kind, uri, patch, ends) in [
+        (
+            MERGE,
+            format!("{MAPS}/a"),
+            json!({"data": {"k": 1}}),
+            ": json: cannot unmarshal number into Go struct field ConfigMap.data of type string",
+        ),
+        (MERGE, strict.clone(), json!({"spec": 1}), "strict decoding error: unknown field \"spec\""),
+        (
+            JSON_PATCH,
+            strict,
+            json!([{"op": "add", "path": "/spec", "value": 1, "why": ""}]),
+            "strict decoding error: json patch unknown field \"[0].why\", unknown field \"spec\"",
+        ),
+    ] {
+        let (code, status) = api.typed("PATCH", &uri, kind, patch).await;
+        let message = status["message"].as_str().unwrap_or("");
+        assert_eq!((code, status["reason"].as_str()), (422, Some("Invalid")), "{status}");
+        assert!(message.starts_with(" \"\" is invalid: patch: Invalid value: \"{"), "{message}");
+        assert!(message.ends_with(ends), "{message}");
+        assert_eq!(status["details"]["causes"][0]["field"], "patch");
+    }
+}
+
+#[tokio::test]
+async fn what_a_patch_repeats_is_told() {
+    let api = with_a_map().await;
+    let headers = [("content-type", MERGE)];
+    let body = r#"{"data":{"x":"1","x":"2"},"spec":1}"#;
+    let answer = api.raw("PATCH", &format!("{MAPS}/a"), &headers, body).await;
+    let warnings: Vec<&str> = answer.headers().get_all("warning").iter().filter_map(|w| w.to_str().ok()).collect();
+    assert_eq!(answer.status(), 200);
+    assert_eq!(warnings, [r#"299 - "duplicate field \"data.x\"""#, r#"299 - "unknown field \"spec\"""#]);
+}
+
+#[tokio::test]
+async fn lists_and_watches() {
+    let api = with_a_map().await;
+    check(&api, &[
+        ("GET", "/api/v1/configmaps?resourceVersion=x", JSON, "", 400, "BadRequest",
+            r#"invalid resource version: resourceVersion: Invalid value: "x": strconv.ParseUint: parsing "x": invalid syntax"#),
+        ("GET", "/api/v1/configmaps?limit=1&continue=!", JSON, "", 400, "BadRequest",
+            "invalid continue token: continue key is not valid: illegal base64 data at input byte 0"),
+        ("GET", "/api/v1/configmaps?resourceVersionMatch=Exact&sendInitialEvents=true", JSON, "", 422, "Invalid",
+            r#"ListOptions.meta.k8s.io "" is invalid: [resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden unless resourceVersion is provided, sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list]"#),
+        ("GET", "/api/v1/configmaps?watch=1&sendInitialEvents=true", JSON, "", 422, "Invalid",
+            r#"ListOptions.meta.k8s.io "" is invalid: resourceVersionMatch: Forbidden: sendInitialEvents requires setting resourceVersionMatch to NotOlderThan"#),
+        ("GET", "/api/v1/configmaps?fieldSelector=spec.x%3D1", JSON, "", 400, "BadRequest",
+            r#""spec.x" is not a known field selector: only "metadata.name", "metadata.namespace""#),
+        ("GET", "/api/v1/configmaps?labelSelector=a%3D%3D%3Db", JSON, "", 400, "BadRequest",
+            "unable to parse requirement: found '=', expected: identifier"),
+    ]).await;
+}
+
+#[tokio::test]
+async fn creates_updates_and_deletes() {
+    let api = with_a_map().await;
+    const A: &str = "/api/v1/namespaces/default/configmaps/a";
+    check(&api, &[
+        ("POST", MAPS, JSON, r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a"}}"#, 409, "AlreadyExists",
+            r#"configmaps "a" already exists"#),
+        ("POST", MAPS, JSON, r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"b","namespace":"c"}}"#, 400, "BadRequest",
+            "the namespace of the provided object does not match the namespace sent on the request"),
+        ("POST", MAPS, JSON, r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{}}"#, 422, "Invalid",
+            r#"ConfigMap "" is invalid: metadata.name: Required value: name or generateName is required"#),
+        ("POST", "/api/v1/namespaces/default/configmaps?dryRun=some", JSON, r#"{"metadata":{"name":"b"}}"#, 422, "Invalid",
+            r#"CreateOptions.meta.k8s.io "" is invalid: dryRun: Unsupported value: ["some"]: supported values: "All""#),
+        ("POST", "/api/v1/namespaces/default/configmaps?fieldValidation=Some", JSON, r#"{"metadata":{"name":"b"}}"#, 422, "Invalid",
+            r#"CreateOptions.meta.k8s.io "" is invalid: fieldValidation: Unsupported value: "Some": supported values: "", "Ignore", "Strict", "Warn""#),
+        ("POST", "/api/v1/namespaces/none/configmaps", JSON, r#"{"metadata":{"name":"b"}}"#, 404, "NotFound",
+            r#"namespaces "none" not found"#),
+        ("PUT", A, JSON, r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"b"}}"#, 400, "BadRequest",
+            "the name of the object (b) does not match the name on the URL (a)"),
+        ("PUT", A, JSON, r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"a","resourceVersion":"1"}}"#, 409, "Conflict",
+            r#"Operation cannot be fulfilled on configmaps "a": the object has been modified; please apply your changes to the latest version and try again"#),
+        ("PUT", "/api/v1/namespaces/default/configmaps/none", JSON, r#"{"apiVersion":"v1","kind":"ConfigMap","metadata":{"name":"none"}}"#, 404, "NotFound",
+            r#"configmaps "none" not found"#),
+        ("POST", A, JSON, "{}", 405, "MethodNotAllowed", "the server does not allow this method on the requested resource"),
+        ("DELETE", "/api/v1/namespaces/default/configmaps/a?propagationPolicy=Odd", JSON, "", 422, "Invalid",
+            r#"DeleteOptions.meta.k8s.io "" is invalid: propagationPolicy: Unsupported value: "Odd": supported values: "Foreground", "Background", "Orphan", "nil""#),
+        ("DELETE", "/api/v1/namespaces/default/configmaps/none", JSON, "", 404, "NotFound", r#"configmaps "none" not found"#),
+    ]).await;
+}
+
+/// A dry run stores nothing, so that a version does not matter; what is stored has none yet.
+#[tokio::test]
+async fn a_version_in_what_is_created() {
+    let api = Api::start().await;
+    let map = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "b", "resourceVersion": "7"}});
+    let (code, status) = api.call("POST", MAPS, map.clone()).await;
+    assert_eq!(
+        (code, status["message"].as_str()),
+        (500, Some("resourceVersion should not be set on objects to be created"))
+    );
+    let (code, made) = api.call("POST", &format!("{MAPS}?dryRun=All"), map).await;
+    assert_eq!((code, made["metadata"]["resourceVersion"].as_str()), (201, Some("7")), "{made}");
+}
+
+#[tokio::test]
+async fn a_scale_without_its_field() {
+    let api = Api::start().await;
+    let version = json!({"name": "v1", "served": true, "storage": true,
+        "schema": {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": true}},
+        "subresources": {"scale": {"specReplicasPath": ".spec.n", "statusReplicasPath": ".status.n"}}});
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.example.com"}, "spec": {"group": "example.com", "scope": "Namespaced",
+        "names": {"plural": "widgets", "kind": "Widget"}, "versions": [version]}});
+    api.create(DEFINITIONS, definition).await;
+    const ALL: &str = "/apis/example.com/v1/namespaces/default/widgets";
+    const SCALE: &str = "/apis/example.com/v1/namespaces/default/widgets/a/scale";
+    api.create(ALL, json!({"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "a"}})).await;
+    check(
+        &api,
+        &[
+            (
+                "GET",
+                SCALE,
+                JSON,
+                "",
+                500,
+                "InternalError",
+                r#"Internal error occurred: the spec replicas field ".spec.n" does not exist"#,
+            ),
+            (
+                "PATCH",
+                SCALE,
+                MERGE,
+                r#"{"metadata":{}}"#,
+                400,
+                "BadRequest",
+                r#"the spec replicas field ".spec.n" cannot be empty"#,
+            ),
+        ],
+    )
+    .await;
+    let (code, scale) = api.call("PATCH", SCALE, json!({"spec": {"replicas": 3}})).await;
+    assert_eq!((code, &scale["spec"]["replicas"]), (200, &json!(3)), "{scale}");
+}

@@ -7,6 +7,7 @@ mod parameters;
 mod paths;
 mod proto;
 mod schema;
+mod version;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +28,8 @@ use crate::request::order::{Order, Ordered};
 use crate::shared::Server;
 use crate::shared::context::RequestContext;
 use crate::shared::documents::Document;
-use schema::{Collector, Version};
+use schema::Collector;
+use version::Version;
 
 /// Serves `/openapi/v2`, `/openapi/v3` and `/openapi/v3/GROUP-VERSION`.
 ///

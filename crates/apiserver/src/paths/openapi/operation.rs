@@ -5,7 +5,8 @@ use kelson_meta::Gvk;
 use serde_json::{Map, Value, json};
 
 use super::parameters::Parameter;
-use super::schema::{Collector, Version};
+use super::schema::Collector;
+use super::version::Version;
 use crate::catalog::{ObjectSchema, Served, Sub};
 
 /// Which requests an operation stands for.

@@ -7,7 +7,7 @@ use base64::engine::general_purpose::URL_SAFE;
 use kelson_schema::{Descriptions, Field, FieldType, Kind, TypeId};
 use serde_json::{Map, Value, json};
 
-use super::schema::Version;
+use super::version::Version;
 use crate::catalog::ObjectSchema;
 use crate::request::order::{Order, Ordered};
 

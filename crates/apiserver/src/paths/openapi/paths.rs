@@ -6,7 +6,8 @@ use serde_json::{Map, Value};
 
 use super::operation::{Operation, Target, Verb};
 use super::parameters::{Parameter, Place};
-use super::schema::{Collector, Version};
+use super::schema::Collector;
+use super::version::Version;
 use crate::catalog::{ObjectSchema, Served, Sub};
 
 /// Subresources whose requests are passed on, with the methods that each takes.

@@ -7,14 +7,8 @@ use kelson_structural::publish::openapi::{self, Dialect};
 use serde_json::{Map, Value, json};
 
 use super::parameters::Shared;
+use super::version::Version;
 use crate::catalog::{ObjectSchema, Served};
-
-/// Which form of OpenAPI is written; they differ in references and nullability.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Version {
-    V2,
-    V3,
-}
 
 /// Collects the schemas that a document refers to.
 pub struct Collector {

@@ -1,0 +1,8 @@
+//! The two forms of OpenAPI that documents are published in.
+
+/// Which form of OpenAPI is written; they differ in references and nullability.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Version {
+    V2,
+    V3,
+}

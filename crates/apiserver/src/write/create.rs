@@ -126,7 +126,7 @@ async fn finish(
     }
     served.strategy.canonicalize(&mut value);
     served.strategy.warnings(&value, None).into_iter().for_each(|w| cx.warn(w));
-    let mut value = admission.validate(Some(value), None).await.map_err(|s| fail(s.into()))?.unwrap_or_default();
+    let value = admission.validate(Some(value), None).await.map_err(|s| fail(s.into()))?.unwrap_or_default();
     let namespace = cx.namespace(served);
     if dry_run {
         if cx.server.store.get(served.store, namespace, &name).is_some() {

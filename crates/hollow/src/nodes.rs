@@ -12,7 +12,8 @@ use rand::Rng as _;
 use serde::Deserialize;
 use serde_json::json;
 
-use crate::{Config, status};
+use crate::config::Config;
+use crate::status;
 
 /// Writes for nodes under way at once.
 const WORKERS: usize = 16;

@@ -13,9 +13,9 @@ use kelson_tasks::{OnPanic, Tasks};
 use parking_lot::Mutex;
 use serde_json::json;
 
+use crate::config::{Config, address};
 use crate::status::{self, Stage};
 use crate::view::Pod;
-use crate::{Config, address};
 
 /// Writes for pods under way at once.
 const WORKERS: usize = 64;

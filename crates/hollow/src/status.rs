@@ -3,8 +3,8 @@ use std::net::IpAddr;
 
 use serde_json::{Value, json};
 
+use crate::config::{Config, address};
 use crate::view::{Container, Pod};
-use crate::{Config, address};
 
 /// Port of the kubelet's API; nobody listens there.
 const PORT: u16 = 10250;

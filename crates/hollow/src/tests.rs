@@ -6,7 +6,8 @@ use kelson_simulation::Api;
 use kelson_tasks::Tasks;
 use serde_json::{Value, json};
 
-use crate::{Config, Running, address, start};
+use crate::config::address;
+use crate::{Config, Running, start};
 
 async fn begin(nodes: usize) -> (Api, Running) {
     let api = Api::start().await;

@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ use crate::cluster::{self, ClusterSettings};
 use crate::host::NodeIdentity;
 use crate::process::within;
 use crate::token::Token;
-use crate::{host, rbac, token};
+use crate::{host, modes, rbac, token};
 
 /// Name under which services and pods are resolved.
 pub const CLUSTER_DOMAIN: &str = "cluster.local";
@@ -72,6 +72,8 @@ impl ControlPlane {
         let cluster =
             ClusterSettings { ranges, dns: nth(ranges.service, DNS_POSITION)?, domain: CLUSTER_DOMAIN.to_owned() };
         let now = Timestamp::now();
+        let given = [&args.encryption_provider_config, &args.token_auth_file].into_iter().flatten();
+        modes::check(dir, &given.map(PathBuf::as_path).collect::<Vec<_>>());
         let encryption = encryption(args, &tasks).await?;
         let (store, pki) = open(dir, now, encryption.clone()).await?;
         // No write would ever succeed again: whoever started the process shall start it anew.

@@ -21,6 +21,7 @@ mod image;
 mod kubelet;
 mod lock;
 mod logging;
+mod modes;
 mod process;
 mod rbac;
 mod run;

@@ -15,6 +15,7 @@ use kelson_client::remote::Remote;
 use kelson_client::{Client, DeleteOptions, ListParams, PatchKind, WriteOptions};
 use rand::Rng as _;
 use serde_json::json;
+use zeroize::Zeroizing;
 
 use crate::cli::TokenCommand;
 use crate::cluster::{CLUSTER_INFO, INFO_KEY};
@@ -26,13 +27,13 @@ const SECRET_LENGTH: usize = 16;
 const NAMESPACE: &str = "kube-system";
 const SECRET_TYPE: &str = "bootstrap.kubernetes.io/token";
 
-/// A token in its two halves. Never printed.
+/// A token in its two halves. Never printed, and wiped from memory when it goes.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token {
     /// The public half, before the point.
     pub id: String,
     /// The secret half, after the point.
-    pub secret: String,
+    pub secret: Zeroizing<String>,
 }
 
 impl Token {
@@ -41,14 +42,14 @@ impl Token {
             let mut rng = rand::rng();
             (0..n).map(|_| char::from(ALPHABET[rng.random_range(0..ALPHABET.len())])).collect()
         };
-        Self { id: word(ID_LENGTH), secret: word(SECRET_LENGTH) }
+        Self { id: word(ID_LENGTH), secret: Zeroizing::new(word(SECRET_LENGTH)) }
     }
 
     /// Reads `ID.SECRET`; the error never repeats it.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         match text.trim().split_once('.') {
             Some((id, secret)) if is_word(id, ID_LENGTH) && is_word(secret, SECRET_LENGTH) => {
-                Ok(Self { id: id.to_owned(), secret: secret.to_owned() })
+                Ok(Self { id: id.to_owned(), secret: Zeroizing::new(secret.to_owned()) })
             }
             _ => bail!("a bootstrap token is six letters or digits, a dot, and sixteen letters or digits"),
         }
@@ -56,7 +57,7 @@ impl Token {
 
     /// `ID.SECRET`.
     pub fn reveal(&self) -> String {
-        format!("{}.{}", self.id, self.secret)
+        format!("{}.{}", self.id, *self.secret)
     }
 }
 
@@ -101,7 +102,7 @@ async fn store(client: &Client, token: &Token, expires: Option<Timestamp>, descr
         "apiVersion": "v1", "kind": "Secret", "type": SECRET_TYPE,
         "metadata": {"name": secret_name(&token.id), "namespace": NAMESPACE},
         "stringData": {
-            "token-id": token.id, "token-secret": token.secret, "description": description,
+            "token-id": token.id, "token-secret": *token.secret, "description": description,
             "usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true",
             "auth-extra-groups": "system:bootstrappers:kelson:default-node-token",
         },

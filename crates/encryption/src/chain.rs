@@ -42,22 +42,20 @@ impl Chain {
         with.key_id().map_or(WritesWith::Unknown, |id| WritesWith::Key(format!("{prefix}{id}")))
     }
 
-    /// The stored value, and the name of the key.
+    /// The stored value and the name of the key; `None` when nothing is to be encrypted.
     pub fn seal(
         &self,
         metrics: &Metrics,
         resource: Resource,
         plain: &[u8],
         path: &str,
-    ) -> Result<(Vec<u8>, String), TransformError> {
-        let Some(Link { prefix, provider, with: Some(with) }) = self.0.first() else {
-            return Err("nothing encrypts this resource".into());
-        };
+    ) -> Result<Option<(Vec<u8>, String)>, TransformError> {
+        let Some(Link { prefix, provider, with: Some(with) }) = self.0.first() else { return Ok(None) };
         let begun = Instant::now();
         let sealed = with.seal(plain, path.as_bytes());
         metrics.transformed(&named(resource), false, provider, begun.elapsed(), sealed.is_ok());
         let (bytes, key_id) = sealed?;
-        Ok(([prefix.as_bytes(), &bytes].concat(), format!("{prefix}{key_id}")))
+        Ok(Some(([prefix.as_bytes(), &bytes].concat(), format!("{prefix}{key_id}"))))
     }
 
     /// What was sealed, and the name of the key. Of several keys with one name each is tried.

@@ -193,10 +193,10 @@ impl AtRest for Encryption {
         }
     }
 
-    fn seal(&self, key: &Key, plain: &[u8]) -> Result<Sealed, SealError> {
+    fn seal(&self, key: &Key, plain: &[u8]) -> Result<Option<Sealed>, SealError> {
         let sealed = self.table().chain(key.resource).seal(&self.metrics, key.resource, plain, &path::of(key));
-        let (bytes, name) = sealed.map_err(|e| SealError(e.to_string()))?;
-        Ok(Sealed { bytes, writer: self.writer_of(name) })
+        let sealed = sealed.map_err(|e| SealError(e.to_string()))?;
+        Ok(sealed.map(|(bytes, name)| Sealed { bytes, writer: self.writer_of(name) }))
     }
 
     fn open(&self, key: &Key, sealed: &[u8]) -> Result<Opened, SealError> {

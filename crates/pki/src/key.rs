@@ -1,4 +1,5 @@
-//! Private keys (made as ECDSA P-256, read as anything rustls can sign with) and public keys. Private parts never print.
+//! Private keys (made as ECDSA P-256, read as anything rustls can sign with) and public keys. Private parts never print, and are wiped
+//! from memory when they go.
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
@@ -11,6 +12,7 @@ use rustls_pki_types::{PrivateKeyDer, PrivatePkcs1KeyDer, PrivatePkcs8KeyDer, Pr
 use sha2::{Digest, Sha256};
 use x509_parser::prelude::FromDer;
 use x509_parser::x509::SubjectPublicKeyInfo;
+use zeroize::Zeroizing;
 
 use crate::der::{self, oid};
 use crate::{PkiError, file, pem};
@@ -22,7 +24,7 @@ pub struct Key {
     scheme: SignatureScheme,
     public: PublicKey,
     label: &'static str,
-    der: Arc<[u8]>,
+    der: Arc<Zeroizing<Vec<u8>>>,
 }
 
 impl fmt::Debug for Key {
@@ -75,7 +77,7 @@ impl Key {
             .ok_or(PkiError::Crypto("the key offers no known signature scheme"))?;
         let spki = signing.public_key().ok_or(PkiError::Crypto("the key does not tell its public part"))?;
         let public = PublicKey::from_spki(spki.as_ref())?;
-        Ok(Self { signing, scheme, public, label, der: der.into() })
+        Ok(Self { signing, scheme, public, label, der: Arc::new(Zeroizing::new(der)) })
     }
 
     /// Reads the key at `path`, or makes one and writes it there.

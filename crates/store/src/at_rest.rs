@@ -47,11 +47,12 @@ pub trait AtRest: Send + Sync {
     /// Who writes the records of a resource now; `None` when nobody can at the moment.
     fn writer(&self, resource: Resource) -> Option<Writer>;
 
-    /// What to write instead of `plain`. Asked only where [`AtRest::writer`] is not [`Writer::CLEAR`].
+    /// What to write instead of `plain`; `None` when it is to be written as it is. Asked only where [`AtRest::writer`] was not
+    /// [`Writer::CLEAR`] just before: a configuration may have been taken up in between.
     ///
     /// # Errors
     /// The key is not to be had now.
-    fn seal(&self, key: &Key, plain: &[u8]) -> Result<Sealed, SealError>;
+    fn seal(&self, key: &Key, plain: &[u8]) -> Result<Option<Sealed>, SealError>;
 
     /// What `seal` was given. May wait for a key service; called only while a store is opened.
     ///

@@ -123,14 +123,14 @@ impl AtRest for Turned {
         let secret = resource.as_str() == "secrets";
         Some(if secret { Writer(self.0.load(std::sync::atomic::Ordering::SeqCst)) } else { Writer::CLEAR })
     }
-    fn seal(&self, _: &Key, plain: &[u8]) -> Result<Sealed, SealError> {
+    fn seal(&self, _: &Key, plain: &[u8]) -> Result<Option<Sealed>, SealError> {
         let writer = self.writer(Resource::parse("secrets")).unwrap();
         if writer.0 == 99 {
             return Err(SealError("the key service is away".into()));
         }
         let mut bytes = vec![writer.0 as u8];
         bytes.extend(plain.iter().map(|b| b ^ 0xff));
-        Ok(Sealed { bytes, writer })
+        Ok(Some(Sealed { bytes, writer }))
     }
     fn open(&self, _: &Key, sealed: &[u8]) -> Result<Opened, SealError> {
         let plain = sealed[1..].iter().map(|b| b ^ 0xff).collect();

@@ -122,29 +122,28 @@ impl Mark {
 pub(crate) fn put(record: &Record, at_rest: Option<&dyn AtRest>) -> Result<(Op, Writer), SealError> {
     let meta = record.meta();
     let key = record.key();
-    let seal = at_rest.filter(|at_rest| at_rest.writer(key.resource) != Some(Writer::CLEAR));
-    let mut head = Vec::with_capacity(160 + meta.labels.0.len() + meta.fields.values.len() * 3);
+    let mut about = Vec::with_capacity(160 + meta.labels.0.len() + meta.fields.values.len() * 3);
+    beside(meta, &mut about);
+    let sealed = match at_rest.filter(|at_rest| at_rest.writer(key.resource) != Some(Writer::CLEAR)) {
+        Some(at_rest) => at_rest.seal(key, &[&about, &record.bytes()[..]].concat())?,
+        None => None,
+    };
+    let mut head = Vec::with_capacity(160 + about.len());
     head.resize(1 + CHECKSUM_BYTES, CHECKED);
     pack(&mut head, key.resource.as_str());
     pack(&mut head, &key.namespace);
     pack(&mut head, &key.name);
-    head.push(if meta.deleting { DELETING } else { 0 } | if seal.is_some() { SEALED } else { 0 });
+    head.push(if meta.deleting { DELETING } else { 0 } | if sealed.is_some() { SEALED } else { 0 });
     pack_number(&mut head, record.create_revision());
     pack_number(&mut head, record.revision());
     pack_number(&mut head, u64::from(record.revision_at()));
     pack_number(&mut head, meta.expires_at_s);
-    let (body, writer) = match seal {
+    let (body, writer) = match sealed {
         None => {
-            beside(meta, &mut head);
+            head.append(&mut about);
             (record.bytes(), Writer::CLEAR)
         }
-        Some(at_rest) => {
-            let mut plain = Vec::with_capacity(160 + record.len());
-            beside(meta, &mut plain);
-            record.put(&mut plain);
-            let sealed = at_rest.seal(key, &plain)?;
-            (Bytes::from(sealed.bytes), sealed.writer)
-        }
+        Some(sealed) => (Bytes::from(sealed.bytes), sealed.writer),
     };
     let id = record.create_revision();
     let sum = checksum(&id.to_le_bytes(), &[&head[1 + CHECKSUM_BYTES..], &body]);

@@ -29,6 +29,11 @@ impl Api {
         Self::built(store, |_| {}).await
     }
 
+    /// The same, told more.
+    pub async fn on(store: Store, change: impl FnOnce(&mut Config)) -> Self {
+        Self::built(store, change).await
+    }
+
     async fn built(store: Store, change: impl FnOnce(&mut Config)) -> Self {
         let mut config = Config::new(store.clone());
         // Pods in these tests need no service accounts.

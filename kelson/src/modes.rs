@@ -1,5 +1,6 @@
 //! Who may read the files that hold keys and tokens, looked at when a server starts: what is the server's own is closed to others, of what
 //! it was given it says so.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
 //! `kelson scheduler`: the scheduler alone, against any API server, with the flags of upstream's kube-scheduler.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,5 +1,6 @@
 //! `kelson snapshot`: copies of a server's objects as one file, which is the store's own file with its SHA-256 behind it. The keys in
 //! `DIR/pki`, and the encryption configuration where there is one, are not part of it.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 use std::fs::{self, File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt as _;

@@ -204,7 +204,7 @@ impl OwnServer for Own {
             }
             let status = if path.starts_with("/missing") { 404 } else { 200 };
             let told = format!("{path} {}", String::from_utf8_lossy(&body));
-            Ok(http::Response::builder().status(status).body(Bytes::from(told)).unwrap())
+            Ok(http::Response::builder().status(status).body(Bytes::from(told)).expect("a status and a body"))
         })
     }
 }

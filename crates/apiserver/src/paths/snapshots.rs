@@ -1,6 +1,7 @@
 //! Copies of the store while the server runs: `POST /kelson/snapshots` has one made in the server's own directory and answers where
 //! it is and what it holds. It is this server's own path; whoever may post to it is an administrator, as for any path that no role
 //! names.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane of copies")]
 use http::StatusCode;
 use kelson_meta::Status;
 use kelson_tasks::Lane;

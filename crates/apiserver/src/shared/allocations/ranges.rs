@@ -6,7 +6,6 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use ipnet::IpNet;
 use kelson_store::{Resource, Store};
 use rand::Rng as _;
-use serde_json::Value;
 
 use crate::catalog::record::parse;
 
@@ -70,7 +69,7 @@ impl<'a> Ranges<'a> {
     /// Whether somebody made an IPAddress object for it by hand.
     fn is_held(&self, ip: IpAddr) -> bool {
         let record = self.store.get(Resource::new(GROUP, "ipaddresses"), "", &ip.to_string());
-        record.is_some_and(|record| parse(&record)["metadata"]["labels"][MANAGED_BY] != Value::from(ALLOCATOR))
+        record.is_some_and(|record| parse(&record)["metadata"]["labels"][MANAGED_BY].as_str() != Some(ALLOCATOR))
     }
 
     /// Takes this address.

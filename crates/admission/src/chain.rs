@@ -42,6 +42,12 @@ impl Chain {
     pub fn names(&self) -> Vec<&'static str> {
         self.links.iter().map(|l| l.plugin.name()).collect()
     }
+    /// Has every plugin read again the files that it was configured by.
+    pub async fn reload(&self) {
+        for reload in self.links.iter().filter_map(|l| l.plugin.reload()) {
+            reload.await;
+        }
+    }
     /// Whether any plugin handles `operation`; lets the caller skip decoding for admission's sake.
     pub fn handles(&self, operation: Operation) -> bool {
         self.links.iter().any(|l| l.plugin.handles(operation))

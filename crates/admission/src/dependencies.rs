@@ -39,6 +39,12 @@ pub trait Versions: Send + Sync {
     /// # Errors
     /// For fields that replace a whole list or map, and for what does not fit the kind.
     fn merge(&self, resource: &Gvr, kind: &Gvk, object: &Value, fields: &Value) -> Result<Value, String>;
+    /// A new object of `resource` as somebody wrote it, in the form that admission sees: read strictly, with defaults, and
+    /// judged by the rules of its kind.
+    ///
+    /// # Errors
+    /// What is wrong with it, in words.
+    async fn read_new(&self, resource: &Gvr, object: Value) -> Result<Value, String>;
     /// The way back, for an object that was changed: fields that `kind` does not have are dropped, defaults filled in.
     ///
     /// # Errors

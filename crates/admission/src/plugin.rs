@@ -1,5 +1,6 @@
 //! The plugin contract: synchronous for those that decide from memory (nearly all), with an asynchronous door for the rest.
 use async_trait::async_trait;
+use futures::future::BoxFuture;
 use kelson_meta::Status;
 
 use crate::metrics::Pass;
@@ -41,6 +42,10 @@ pub trait Plugin: Send + Sync {
     /// Judges the object as it would be stored.
     fn validate(&self, _attributes: &Attributes<'_>, _notes: &mut Notes) -> Result<(), Status> {
         Ok(())
+    }
+    /// Reads again the files that it was configured by, where those may change; `None` where there are none.
+    fn reload(&self) -> Option<BoxFuture<'_, ()>> {
+        None
     }
     /// The asynchronous hooks, when this request needs them; they then run in place of the synchronous ones.
     fn as_async(&self, _attributes: &Attributes<'_>) -> Option<&dyn AsyncPlugin> {

@@ -103,21 +103,28 @@ impl ApiServer {
         if let Some(listener) = listener {
             server.tasks.spawn("api-listener", OnPanic::EndProcess, listener.run(Arc::clone(&server)));
         }
-        let of_definitions = Arc::clone(&server);
-        server.tasks.supervise("api-custom-resources", move || cleanup::run(Arc::clone(&of_definitions)));
-        let of_services = Arc::clone(&server);
-        server.tasks.supervise("api-availability", move || availability::run(Arc::clone(&of_services)));
-        let of_local = Arc::clone(&server);
-        server.tasks.supervise("api-local-services", move || local::follow(Arc::clone(&of_local)));
-        let of_policies = Arc::clone(&server);
-        server.tasks.supervise("api-policy-types", move || type_checking::follow(Arc::clone(&of_policies)));
-        let store = server.store.clone();
-        server.tasks.supervise("api-event-expiry", move || {
-            let store = store.clone();
-            async move { store.run_expiry().await }
-        });
+        supervise(&server);
         Ok(Running { server, local_addr })
     }
+}
+
+/// Starts what the server does of itself.
+fn supervise(server: &Arc<Server>) {
+    let of_definitions = Arc::clone(server);
+    server.tasks.supervise("api-custom-resources", move || cleanup::run(Arc::clone(&of_definitions)));
+    let of_services = Arc::clone(server);
+    server.tasks.supervise("api-availability", move || availability::run(Arc::clone(&of_services)));
+    let of_local = Arc::clone(server);
+    server.tasks.supervise("api-local-services", move || local::follow(Arc::clone(&of_local)));
+    let of_policies = Arc::clone(server);
+    server.tasks.supervise("api-policy-types", move || type_checking::follow(Arc::clone(&of_policies)));
+    let chain = server.admission.clone();
+    server.tasks.supervise("admission-files", move || admission::follow_files(chain.clone()));
+    let store = server.store.clone();
+    server.tasks.supervise("api-event-expiry", move || {
+        let store = store.clone();
+        async move { store.run_expiry().await }
+    });
 }
 
 /// A running server. It ends by [`Running::shutdown`]; dropping the handle leaves it running until its runtime ends.

@@ -5,6 +5,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use common::Api;
 use kelson_admission::configuration::Parts;
+use kelson_apiserver::{ApiServer, Config};
+use kelson_store::{Store, StoreOptions};
 use kelson_webhook::test_server::{Behaviour, Seen, TestServer};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
@@ -326,4 +328,45 @@ async fn a_quota_holds_against_64_writers_of_the_api() {
     assert_eq!(api.get(MAPS).await["items"].as_array().unwrap().len(), LIMIT);
     let used = api.get("/api/v1/namespaces/default/resourcequotas/q").await["status"]["used"].clone();
     assert_eq!(used, json!({"count/configmaps": LIMIT.to_string()}));
+}
+
+fn static_policy(name: &str, expression: &str) -> String {
+    let policy = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicy",
+        "metadata": {"name": format!("{name}.static.k8s.io")}, "spec": {"matchConstraints": {"resourceRules": [{
+            "operations": ["CREATE"], "apiGroups": ["admissionregistration.k8s.io"], "apiVersions": ["v1"],
+            "resources": ["validatingwebhookconfigurations"]}]}, "validations": [{"expression": expression}]}});
+    let binding = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingAdmissionPolicyBinding",
+        "metadata": {"name": format!("{name}.static.k8s.io")},
+        "spec": {"policyName": format!("{name}.static.k8s.io"), "validationActions": ["Deny"]}});
+    format!("{policy}\n---\n{binding}\n")
+}
+
+#[tokio::test]
+async fn policies_from_files_judge_even_the_configurations_of_admission() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("policy.yaml");
+    std::fs::write(&file, static_policy("names", "object.metadata.name != 'bad'")).unwrap();
+    let part = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "ValidatingAdmissionPolicyConfiguration",
+        "staticManifestsDir": dir.path()});
+    let parts = || Parts::from([("ValidatingAdmissionPolicy".to_owned(), part.clone())]);
+    let api = Api::with(|c| c.admission.configuration = parts()).await;
+    let path = format!("{GROUP}/validatingwebhookconfigurations");
+    let post = async |name: &str| api.call("POST", &path, json!({"metadata": {"name": name}})).await;
+    let (code, refused) = post("bad").await;
+    assert_eq!(code, 422);
+    let message = refused["message"].as_str().unwrap();
+    assert!(message.contains("ValidatingAdmissionPolicy 'names.static.k8s.io' with binding"), "{message}");
+    assert_eq!(post("good").await.0, 201);
+    let listed = api.get(&format!("{GROUP}/validatingadmissionpolicies")).await;
+    assert_eq!(listed["items"], json!([]), "the API knows nothing of it");
+    std::fs::write(&file, static_policy("names", "object.metadata.name != 'worse'")).unwrap();
+    api.running.server().admission.reload().await;
+    assert_eq!((post("bad").await.0, post("worse").await.0), (201, 422));
+    std::fs::write(&file, static_policy("names", "object.name(").replace("spec", "spek")).unwrap();
+    api.running.server().admission.reload().await;
+    assert_eq!(post("worse").await.0, 422, "what was read before stays");
+    let mut config = Config::new(Store::in_memory(StoreOptions::default()));
+    config.admission.configuration = parts();
+    let why = ApiServer::start(config).await.err().expect("does not start").to_string();
+    assert!(why.contains("policy.yaml") && why.contains("unknown field \"spek\""), "{why}");
 }

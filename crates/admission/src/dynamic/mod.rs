@@ -3,12 +3,14 @@
 //! request looks at the store's newest state, and decodes only what has changed.
 pub mod conditions;
 pub mod expressions;
+pub mod manifests;
 pub mod matching;
 pub mod protect;
 pub mod source;
 pub mod versioned;
 
 pub use conditions::Conditions;
+pub use manifests::Manifests;
 pub use matching::{Criteria, Match, is_exempt};
 pub use protect::protect;
 pub use source::Source;

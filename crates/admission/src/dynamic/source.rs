@@ -5,6 +5,10 @@ use kelson_auth::Objects;
 use parking_lot::Mutex;
 use serde_json::Value;
 
+use super::manifests::Manifests;
+use super::matching::is_exempt;
+use crate::Attributes;
+
 /// The objects of one resource, each decoded once.
 pub struct Source<T> {
     objects: Arc<dyn Objects>,
@@ -12,6 +16,15 @@ pub struct Source<T> {
     resource: &'static str,
     decode: Decode<T>,
     known: Mutex<Arc<Known<T>>>,
+    /// Those from files, which come first.
+    manifests: Option<Arc<Manifests>>,
+    fixed: Mutex<Arc<Fixed<T>>>,
+}
+
+/// What files held when they were decoded.
+struct Fixed<T> {
+    stamp: u64,
+    items: Arc<Vec<Arc<T>>>,
 }
 
 type Decode<T> = Box<dyn Fn(&Value) -> T + Send + Sync>;
@@ -31,11 +44,43 @@ impl<T> Source<T> {
         decode: impl Fn(&Value) -> T + Send + Sync + 'static,
     ) -> Self {
         let known = Mutex::new(Arc::new(Known { stamps: Vec::new(), items: Arc::default() }));
-        Self { objects: Arc::clone(objects), group, resource, decode: Box::new(decode), known }
+        let fixed = Mutex::new(Arc::new(Fixed { stamp: 0, items: Arc::default() }));
+        Self { objects: Arc::clone(objects), group, resource, decode: Box::new(decode), known, manifests: None, fixed }
     }
 
-    /// All of them as they are stored now, by name.
-    pub fn newest(&self) -> Arc<Vec<Arc<T>>> {
+    /// With those of a directory, too.
+    pub fn with_manifests(self, manifests: Option<Arc<Manifests>>) -> Self {
+        Self { manifests, ..self }
+    }
+
+    /// Those that may judge a request, as they are now: of files, and then those that are stored, by name. What is stored
+    /// does not judge the configurations of admission, so that a bad one can always be repaired.
+    pub fn of(&self, a: &Attributes<'_>) -> Arc<Vec<Arc<T>>> {
+        if self.manifests.is_none() {
+            return if is_exempt(a) { Arc::default() } else { self.newest() };
+        }
+        let fixed = self.fixed();
+        match (is_exempt(a), fixed.is_empty()) {
+            (true, _) => fixed,
+            (false, true) => self.newest(),
+            (false, false) => Arc::new(fixed.iter().chain(self.newest().iter()).cloned().collect()),
+        }
+    }
+
+    /// Those of files.
+    fn fixed(&self) -> Arc<Vec<Arc<T>>> {
+        let Some(manifests) = &self.manifests else { return Arc::default() };
+        let loaded = manifests.current();
+        let mut fixed = self.fixed.lock();
+        if fixed.stamp != loaded.stamp {
+            let items = loaded.of(self.resource).iter().map(|tree| Arc::new((self.decode)(tree))).collect();
+            *fixed = Arc::new(Fixed { stamp: loaded.stamp, items: Arc::new(items) });
+        }
+        Arc::clone(&fixed.items)
+    }
+
+    /// All that are stored now, by name.
+    fn newest(&self) -> Arc<Vec<Arc<T>>> {
         let found = self.objects.stamped(self.group, self.resource, "");
         let known = Arc::clone(&self.known.lock());
         if known.stamps.iter().eq(found.iter().map(|(stamp, _)| stamp)) {

@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use kelson_meta::tree::path::text;
 use kelson_meta::{Reason, Status, StatusCause};
 use serde_json::Value;
@@ -11,16 +13,25 @@ use serde_json::Value;
 use super::mutation::{Change, MutatingPolicy, Mutation, of_kind, patched};
 use super::policy::{Binding, any_may_concern};
 use super::{GROUP, namespace_of, params};
+use crate::configuration::Part;
 use crate::dynamic::expressions::{self, Asking, Inputs};
-use crate::dynamic::{Match, Shown, Source, is_exempt, protect};
+use crate::dynamic::manifests::{Accepted, Manifests};
+use crate::dynamic::{Match, Shown, Source, protect};
 use crate::metrics::Pass;
 use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Plugin};
+
+/// What it reads from files.
+const ACCEPTED: [Accepted; 2] = [
+    ("MutatingAdmissionPolicy", "mutatingadmissionpolicies"),
+    ("MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings"),
+];
 
 /// See the module.
 pub struct MutatingPolicies {
     d: Dependencies,
     policies: Source<MutatingPolicy>,
     bindings: Source<Binding>,
+    manifests: Option<Arc<Manifests>>,
 }
 
 /// A policy that could not be applied.
@@ -60,11 +71,24 @@ fn problem(policy: &MutatingPolicy, binding: Option<&Binding>, why: &str, reason
 }
 
 impl MutatingPolicies {
-    /// Over the stored policies and bindings.
-    pub fn new(d: &Dependencies) -> Self {
-        let policies = Source::new(&d.objects, GROUP, "mutatingadmissionpolicies", MutatingPolicy::parse);
-        let bindings = Source::new(&d.objects, GROUP, "mutatingadmissionpolicybindings", Binding::parse);
-        Self { d: d.clone(), policies, bindings }
+    /// Over the stored policies and bindings, and those in the files that the plugin's configuration names.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration or the files.
+    pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
+        let kinds = ["MutatingAdmissionPolicyConfiguration"];
+        Part { group: "apiserver.config.k8s.io", versions: &["v1"], kinds: &kinds }
+            .check(configuration, &["staticManifestsDir"])?;
+        let manifests = Manifests::open(configuration, &ACCEPTED, &d.versions)?;
+        let [(_, policies), (_, bindings)] = ACCEPTED;
+        let policies = Source::new(&d.objects, GROUP, policies, MutatingPolicy::parse);
+        let bindings = Source::new(&d.objects, GROUP, bindings, Binding::parse);
+        Ok(Self {
+            d: d.clone(),
+            policies: policies.with_manifests(manifests.clone()),
+            bindings: bindings.with_manifests(manifests.clone()),
+            manifests,
+        })
     }
 
     /// The invocations of one policy.
@@ -246,11 +270,11 @@ impl Plugin for MutatingPolicies {
     fn handles(&self, op: Operation) -> bool {
         op != Operation::Delete
     }
+    fn reload(&self) -> Option<BoxFuture<'_, ()>> {
+        self.manifests.as_ref().map(|manifests| manifests.reload().boxed())
+    }
     fn as_async(&self, a: &Attributes<'_>) -> Option<&dyn AsyncPlugin> {
-        if is_exempt(a) {
-            return None;
-        }
-        let policies = self.policies.newest();
+        let policies = self.policies.of(a);
         any_may_concern(policies.iter().map(|p| &p.base), a).then_some(self as &dyn AsyncPlugin)
     }
 }
@@ -261,7 +285,7 @@ impl AsyncPlugin for MutatingPolicies {
         if a.rounds.second {
             a.rounds.policies.begin_second(a.object.as_ref());
         }
-        let (policies, bindings) = (self.policies.newest(), self.bindings.newest());
+        let (policies, bindings) = (self.policies.of(a), self.bindings.of(a));
         let (mut problems, mut invocations) = (Vec::new(), Vec::new());
         for policy in policies.iter().filter(|p| p.base.criteria.may_concern(a)) {
             invocations.extend(self.invocations(policy, &bindings, a, &mut problems).await);

@@ -4,14 +4,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use kelson_meta::{Reason, Status, StatusCause};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::decision::{Denial, ValidatingPolicy};
 use super::policy::{Binding, any_may_concern};
 use super::{GROUP, namespace_of, params};
+use crate::configuration::Part;
 use crate::dynamic::expressions::{self, Asking, Inputs};
-use crate::dynamic::{Match, Shown, Source, is_exempt};
+use crate::dynamic::manifests::{Accepted, Manifests};
+use crate::dynamic::{Match, Shown, Source};
 use crate::metrics::Pass;
 use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Plugin};
 
@@ -20,11 +24,18 @@ const ANNOTATION_BYTES_MAX: usize = 10 * 1024;
 /// Annotation of the audit event that tells failed validations.
 const FAILURE: &str = "validation.policy.admission.k8s.io/validation_failure";
 
+/// What it reads from files.
+const ACCEPTED: [Accepted; 2] = [
+    ("ValidatingAdmissionPolicy", "validatingadmissionpolicies"),
+    ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
+];
+
 /// See the module.
 pub struct ValidatingPolicies {
     d: Dependencies,
     policies: Source<ValidatingPolicy>,
     bindings: Source<Binding>,
+    manifests: Option<Arc<Manifests>>,
 }
 
 /// A refusal, with the policy and binding that it is of.
@@ -44,11 +55,24 @@ struct Findings {
 }
 
 impl ValidatingPolicies {
-    /// Over the stored policies and bindings.
-    pub fn new(d: &Dependencies) -> Self {
-        let policies = Source::new(&d.objects, GROUP, "validatingadmissionpolicies", ValidatingPolicy::parse);
-        let bindings = Source::new(&d.objects, GROUP, "validatingadmissionpolicybindings", Binding::parse);
-        Self { d: d.clone(), policies, bindings }
+    /// Over the stored policies and bindings, and those in the files that the plugin's configuration names.
+    ///
+    /// # Errors
+    /// What is wrong with the configuration or the files.
+    pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
+        let kinds = ["ValidatingAdmissionPolicyConfiguration"];
+        Part { group: "apiserver.config.k8s.io", versions: &["v1"], kinds: &kinds }
+            .check(configuration, &["staticManifestsDir"])?;
+        let manifests = Manifests::open(configuration, &ACCEPTED, &d.versions)?;
+        let [(_, policies), (_, bindings)] = ACCEPTED;
+        let policies = Source::new(&d.objects, GROUP, policies, ValidatingPolicy::parse);
+        let bindings = Source::new(&d.objects, GROUP, bindings, Binding::parse);
+        Ok(Self {
+            d: d.clone(),
+            policies: policies.with_manifests(manifests.clone()),
+            bindings: bindings.with_manifests(manifests.clone()),
+            manifests,
+        })
     }
 
     async fn policy(
@@ -259,11 +283,11 @@ impl Plugin for ValidatingPolicies {
     fn handles(&self, _: Operation) -> bool {
         true
     }
+    fn reload(&self) -> Option<BoxFuture<'_, ()>> {
+        self.manifests.as_ref().map(|manifests| manifests.reload().boxed())
+    }
     fn as_async(&self, a: &Attributes<'_>) -> Option<&dyn AsyncPlugin> {
-        if is_exempt(a) {
-            return None;
-        }
-        let policies = self.policies.newest();
+        let policies = self.policies.of(a);
         any_may_concern(policies.iter().map(|p| &p.base), a).then_some(self as &dyn AsyncPlugin)
     }
 }
@@ -271,7 +295,7 @@ impl Plugin for ValidatingPolicies {
 #[async_trait]
 impl AsyncPlugin for ValidatingPolicies {
     async fn validate(&self, a: &Attributes<'_>, notes: &mut Notes) -> Result<(), Status> {
-        let (policies, bindings) = (self.policies.newest(), self.bindings.newest());
+        let (policies, bindings) = (self.policies.of(a), self.bindings.of(a));
         let mut found = Findings::default();
         for policy in policies.iter().filter(|p| p.base.criteria.may_concern(a)) {
             self.policy(policy, &bindings, a, notes, &mut found).await?;

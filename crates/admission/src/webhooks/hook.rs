@@ -1,5 +1,6 @@
 //! One webhook of a configuration, decoded.
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_meta::tree::path::{at, list, text};
@@ -7,6 +8,7 @@ use kelson_webhook::Target;
 use serde_json::Value;
 
 use super::review::ReviewVersion;
+use crate::dynamic::manifests::{Accepted, Manifests};
 use crate::dynamic::{Conditions, Criteria, Source};
 use crate::{Attributes, Dependencies};
 
@@ -100,7 +102,17 @@ impl Hook {
     }
 }
 
-/// The stored configurations of one kind.
-pub fn source(d: &Dependencies, resource: &'static str) -> Source<Configuration> {
-    Source::new(&d.objects, "admissionregistration.k8s.io", resource, Configuration::parse)
+/// The configurations of one kind, stored and in the files that the plugin's configuration names.
+///
+/// # Errors
+/// What is wrong with the files.
+pub fn source(
+    d: &Dependencies,
+    configuration: &Value,
+    accepted: &'static [Accepted],
+) -> Result<(Source<Configuration>, Option<Arc<Manifests>>), String> {
+    let manifests = Manifests::open(configuration, accepted, &d.versions)?;
+    let resource = accepted.first().map_or("", |(_, resource)| *resource);
+    let source = Source::new(&d.objects, "admissionregistration.k8s.io", resource, Configuration::parse);
+    Ok((source.with_manifests(manifests.clone()), manifests))
 }

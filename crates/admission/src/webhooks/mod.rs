@@ -20,6 +20,7 @@ use kelson_meta::tree::path::text;
 use kelson_webhook::{Credentials, WebhookClient};
 use serde_json::Value;
 
+use crate::configuration::Part;
 use crate::dynamic::expressions::{self, Asking, Inputs};
 use crate::dynamic::{Match, Shown, is_exempt};
 use crate::metrics::Pass;
@@ -28,10 +29,10 @@ use hook::{Configuration, Hook};
 
 /// The client of one plugin, under the users of its `kubeConfigFile` (`WebhookAdmission`, `apiserver.config.k8s.io/v1`).
 fn client(d: &Dependencies, configuration: &Value) -> Result<WebhookClient, String> {
+    let kinds = ["WebhookAdmissionConfiguration", "WebhookAdmission"];
+    let part = Part { group: "apiserver.config.k8s.io", versions: &["v1", "v1alpha1"], kinds: &kinds };
+    part.check(configuration, &["kubeConfigFile", "staticManifestsDir"])?;
     let file = text(configuration, &["kubeConfigFile"]);
-    if !matches!(text(configuration, &["kind"]), "" | "WebhookAdmission" | "WebhookAdmissionConfiguration") {
-        return Err(format!("unexpected type: {}", text(configuration, &["kind"])));
-    }
     let credentials = match file {
         "" => Credentials::default(),
         file if !file.starts_with('/') => {

@@ -1,8 +1,11 @@
 //! MutatingAdmissionWebhook: webhooks are asked in the order of their configurations' names, each sees what the ones before
 //! it made of the object (upstream `plugin/webhook/mutating`).
+use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use kelson_codec::{Budget, Limits};
 use kelson_meta::Status;
 use kelson_webhook::WebhookClient;
@@ -11,7 +14,8 @@ use serde_json::{Value, json};
 use super::call::{Caller, Failure};
 use super::hook::{self, Configuration, Hook};
 use super::review::{Answer, JSON_PATCH};
-use crate::dynamic::{Match, Shown, Source, is_exempt, protect};
+use crate::dynamic::manifests::{Accepted, Manifests};
+use crate::dynamic::{Match, Shown, Source, protect};
 use crate::metrics::Pass;
 use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Plugin};
 
@@ -20,10 +24,14 @@ const PATCH: &str = "patch.webhook.admission.k8s.io/";
 const MUTATION: &str = "mutation.webhook.admission.k8s.io/";
 const FAILED_OPEN: &str = "failed-open.mutation.webhook.admission.k8s.io/";
 
+/// What it reads from files.
+const ACCEPTED: [Accepted; 1] = [("MutatingWebhookConfiguration", "mutatingwebhookconfigurations")];
+
 /// See the module.
 pub struct MutatingWebhooks {
     d: Dependencies,
     source: Source<Configuration>,
+    manifests: Option<Arc<Manifests>>,
     client: WebhookClient,
 }
 
@@ -42,8 +50,9 @@ impl MutatingWebhooks {
     /// # Errors
     /// For a configuration that cannot be used.
     pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
-        let source = hook::source(d, "mutatingwebhookconfigurations");
-        Ok(Self { d: d.clone(), source, client: super::client(d, configuration)? })
+        let client = super::client(d, configuration)?;
+        let (source, manifests) = hook::source(d, configuration, &ACCEPTED)?;
+        Ok(Self { d: d.clone(), source, manifests, client })
     }
 
     /// Asks one webhook, unless the request does not concern it.
@@ -144,8 +153,11 @@ impl Plugin for MutatingWebhooks {
         super::warn_of_own_pods(&self.d, "MutatingWebhookConfiguration", a, notes);
         Ok(())
     }
+    fn reload(&self) -> Option<BoxFuture<'_, ()>> {
+        self.manifests.as_ref().map(|manifests| manifests.reload().boxed())
+    }
     fn as_async(&self, a: &Attributes<'_>) -> Option<&dyn AsyncPlugin> {
-        let concerned = !is_exempt(a) && self.source.newest().iter().any(|c| c.may_concern(a));
+        let concerned = self.source.of(a).iter().any(|c| c.may_concern(a));
         concerned.then_some(self as &dyn AsyncPlugin)
     }
 }
@@ -153,10 +165,11 @@ impl Plugin for MutatingWebhooks {
 #[async_trait]
 impl AsyncPlugin for MutatingWebhooks {
     async fn admit(&self, a: &mut Attributes<'_>, notes: &mut Notes) -> Result<(), Status> {
+        super::warn_of_own_pods(&self.d, "MutatingWebhookConfiguration", a, notes);
         if a.rounds.second {
             a.rounds.webhooks.begin_second(a.object.as_ref());
         }
-        let configurations = self.source.newest();
+        let configurations = self.source.of(a);
         for (index, hook) in configurations.iter().flat_map(|c| c.hooks()).enumerate() {
             self.one(hook, index, a, notes).await?;
         }

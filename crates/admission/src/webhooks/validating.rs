@@ -4,23 +4,30 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
+use futures::FutureExt as _;
+use futures::future::BoxFuture;
 use kelson_meta::Status;
 use kelson_webhook::WebhookClient;
 use serde_json::Value;
 
 use super::call::Caller;
 use super::hook::{self, Configuration, Hook};
-use crate::dynamic::{Match, Source, Versioned, is_exempt};
+use crate::dynamic::manifests::{Accepted, Manifests};
+use crate::dynamic::{Match, Source, Versioned};
 use crate::metrics::Pass;
 use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Plugin};
 
 /// Annotation of the audit event: a failed call was passed over.
 const FAILED_OPEN: &str = "failed-open.validating.webhook.admission.k8s.io/";
 
+/// What it reads from files.
+const ACCEPTED: [Accepted; 1] = [("ValidatingWebhookConfiguration", "validatingwebhookconfigurations")];
+
 /// See the module.
 pub struct ValidatingWebhooks {
     d: Dependencies,
     source: Source<Configuration>,
+    manifests: Option<Arc<Manifests>>,
     client: WebhookClient,
 }
 
@@ -30,8 +37,9 @@ impl ValidatingWebhooks {
     /// # Errors
     /// For a configuration that cannot be used.
     pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
-        let source = hook::source(d, "validatingwebhookconfigurations");
-        Ok(Self { d: d.clone(), source, client: super::client(d, configuration)? })
+        let client = super::client(d, configuration)?;
+        let (source, manifests) = hook::source(d, configuration, &ACCEPTED)?;
+        Ok(Self { d: d.clone(), source, manifests, client })
     }
 
     /// The webhooks to ask, with the form of the object that each wants.
@@ -65,8 +73,11 @@ impl Plugin for ValidatingWebhooks {
         super::warn_of_own_pods(&self.d, "ValidatingWebhookConfiguration", a, notes);
         Ok(())
     }
+    fn reload(&self) -> Option<BoxFuture<'_, ()>> {
+        self.manifests.as_ref().map(|manifests| manifests.reload().boxed())
+    }
     fn as_async(&self, a: &Attributes<'_>) -> Option<&dyn AsyncPlugin> {
-        let concerned = !is_exempt(a) && self.source.newest().iter().any(|c| c.may_concern(a));
+        let concerned = self.source.of(a).iter().any(|c| c.may_concern(a));
         concerned.then_some(self as &dyn AsyncPlugin)
     }
 }
@@ -74,7 +85,8 @@ impl Plugin for ValidatingWebhooks {
 #[async_trait]
 impl AsyncPlugin for ValidatingWebhooks {
     async fn validate(&self, a: &Attributes<'_>, notes: &mut Notes) -> Result<(), Status> {
-        let configurations = self.source.newest();
+        let configurations = self.source.of(a);
+        super::warn_of_own_pods(&self.d, "ValidatingWebhookConfiguration", a, notes);
         let mut versioned = Versioned::default();
         let concerned = self.concerned(a, &configurations, &mut versioned).await?;
         let caller = Caller { client: &self.client, metrics: &self.d.metrics, pass: Pass::Validate };

@@ -1,6 +1,7 @@
 //! The admission chain, built from the configuration over the store, the authorizer and the catalog.
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use kelson_admission::{Chain, Dependencies, KindMapper, Metrics, NamespaceMaker, QuotaCharges, Versions};
@@ -87,6 +88,20 @@ impl Versions for Kinds {
         }
         kelson_patch::apply::merge(&shape, object, fields, &mut Budget::new(Limits::DOCUMENT))
             .map_err(|why| format!("failed to merge patch: {why}"))
+    }
+
+    async fn read_new(&self, resource: &Gvr, object: Value) -> Result<Value, String> {
+        let served = self.0.find(&resource.group, &resource.version, &resource.resource);
+        let served = served.ok_or_else(|| format!("{}/{} is not served", resource.group, resource.resource))?;
+        let decoded = served.schema.normalize(object, true).map_err(|e| e.to_string())?;
+        if !decoded.strict.is_empty() {
+            return Err(format!("strict decoding error: {}", decoded.strict.0.join(", ")));
+        }
+        let mut object = decoded.value;
+        served.strategy.default(&served.gvk.version, &mut object).map_err(|s| s.message)?;
+        let object = served.served_to_working(object).await.map_err(|s| s.message)?;
+        let faults = served.strategy.validate_create(&object);
+        if faults.is_empty() { Ok(object) } else { Err(faults.to_string()) }
     }
 
     async fn take(&self, of: &Gvr, resource: &Gvr, kind: &Gvk, object: Value) -> Result<Value, Status> {
@@ -220,6 +235,17 @@ pub fn chain(
         metrics: Arc::new(metrics),
     };
     kelson_admission::build(&config.admission, &dependencies).map_err(|e| StartError::Config(e.to_string()))
+}
+
+/// How often files that configure admission are looked at (upstream's).
+const RELOAD_EVERY: Duration = Duration::from_secs(60);
+
+/// Has the chain's plugins read their files again and again.
+pub async fn follow_files(chain: Chain) {
+    loop {
+        tokio::time::sleep(RELOAD_EVERY).await;
+        chain.reload().await;
+    }
 }
 
 #[cfg(test)]

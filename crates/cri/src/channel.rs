@@ -1,4 +1,5 @@
-//! The channel to a runtime's unix socket, and one call over it. What the calls mean is `client`'s.
+//! The channel to a unix socket that speaks gRPC, and one call over it: the runtime's, and those of node plugins. What the
+//! calls mean is their clients'.
 
 use std::path::Path;
 use std::time::Duration;
@@ -16,7 +17,10 @@ pub const MESSAGE_BYTES_MAX: usize = 16 << 20;
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A lazily connected channel to a unix socket.
-pub(crate) fn connect(endpoint: &str) -> CriResult<Channel> {
+///
+/// # Errors
+/// When the endpoint is not the absolute path of one.
+pub fn connect(endpoint: &str) -> CriResult<Channel> {
     let path = match endpoint.split_once("://") {
         Some(("unix", path)) => path,
         None if !endpoint.is_empty() => endpoint.strip_prefix("unix:").unwrap_or(endpoint),
@@ -35,7 +39,10 @@ pub(crate) fn connect(endpoint: &str) -> CriResult<Channel> {
 }
 
 /// One request, one answer, within `limit`.
-pub(crate) async fn unary<Q, A>(
+///
+/// # Errors
+/// What the other side says, or that it could not be reached in time.
+pub async fn unary<Q, A>(
     channel: &Channel,
     name: &'static str,
     path: &'static str,

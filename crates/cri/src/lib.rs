@@ -2,7 +2,7 @@
 //! containerd that Kelson supervises when it is given no other runtime. What pods are is the kubelet's knowledge.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
-mod channel;
+pub mod channel;
 pub mod client;
 pub mod containerd;
 pub mod error;

@@ -9,6 +9,7 @@ pub mod certs;
 pub mod cgroups;
 pub mod cleanup;
 pub mod config;
+pub mod csi;
 pub mod effects;
 pub mod env;
 pub mod eviction;

@@ -15,6 +15,9 @@ use tokio::sync::watch;
 use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::config::thresholds::Pressure;
+use crate::csi::drivers::Drivers;
+use crate::csi::in_use::InUse;
+use crate::csi::registration::Registration;
 use crate::effects::{PodEffects, Tell};
 use crate::env::resolve::Environment;
 use crate::env::services::ServiceView;
@@ -42,6 +45,7 @@ use crate::server::state::ServerState;
 use crate::server::{Server, ServerError, command};
 use crate::status::writer::StatusWriter;
 use crate::volumes::Volumes;
+use crate::volumes::csi::CsiVolumes;
 use crate::volumes::mounts::Mounts;
 use crate::volumes::persistent::Claims;
 
@@ -137,10 +141,11 @@ struct Channels {
     ready: (watch::Sender<bool>, watch::Receiver<bool>),
     manager: ManagerInbox,
     known: Known,
+    csi: CsiVolumes,
 }
 
 impl Channels {
-    fn new(config: &Config) -> Self {
+    fn new(config: &Config, client: &Client) -> Self {
         let facts = NodeFacts {
             name: config.node_name.clone(),
             host_ips: config.node_ips.iter().map(ToString::to_string).collect(),
@@ -153,6 +158,7 @@ impl Channels {
             ready: watch::channel(false),
             manager: ManagerInbox::default(),
             known: Known::default(),
+            csi: CsiVolumes::new(client.clone(), &config.node_name, Drivers::default(), InUse::default()),
         }
     }
 }
@@ -172,7 +178,10 @@ impl Kubelet {
         made.map_err(|e| KubeletError::Config(e.to_string()))??;
         let tasks = deps.tasks.child("kubelet");
         let (name, version) = runtime_version(&*deps.runtime).await;
-        let channels = Channels::new(&config);
+        let channels = Channels::new(&config, &deps.client);
+        let (seen, dirs) = (channels.csi.clone(), config.dirs());
+        // Before the first report of the node: volumes of pods that outlived the last kubelet are in use.
+        let _ = FILES.run(move || seen.remember(&dirs)).await;
         let node = watch_node(&tasks, &deps.client, &config, deps.on_pod_cidrs.take());
         let parts = Arc::new(parts(&tasks, &config, &deps, &channels, name.clone())?);
         let port = server(&tasks, &deps, &parts, &channels).start().await?;
@@ -187,6 +196,7 @@ impl Kubelet {
             node_facts: channels.facts.0.clone(),
             pressure: channels.pressure.1.clone(),
             ready: channels.ready.0.clone(),
+            in_use: channels.csi.in_use.clone(),
             tasks: tasks.clone(),
         };
         let sync = Arc::new(sync);
@@ -233,6 +243,7 @@ fn parts(
             tokens: Tokens::new(client.clone(), Arc::clone(&clock)),
             claims: Claims::new(client.clone()),
             local_volumes: config.local_volumes_dir.clone(),
+            csi: channels.csi.clone(),
             mounts: Arc::clone(&deps.mounts),
             node: node.clone(),
             clock,
@@ -291,6 +302,13 @@ fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels
         let (effects, clock) = (effects.clone(), Arc::clone(&clock));
         eviction::Manager::new(thresholds.clone(), effects, clock, pressure.clone()).run()
     });
+    let registration = Registration {
+        client: deps.client.clone(),
+        node: config.node_name.clone(),
+        dir: config.dirs().plugins_registry(),
+        drivers: channels.csi.drivers.clone(),
+    };
+    tasks.supervise("plugin-registration", move || registration.clone().run());
     let collection = ImageCollection {
         runtime: Arc::clone(&deps.runtime),
         images: parts.images.clone(),

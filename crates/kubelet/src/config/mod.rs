@@ -179,6 +179,14 @@ impl PodDirs {
     pub fn pod(&self, uid: &str) -> PathBuf {
         self.pods().join(uid)
     }
+    /// Where a driver makes one of its volumes ready for the node; `volume` is the sum of what the driver calls it.
+    pub fn staging(&self, driver: &str, volume: &str) -> PathBuf {
+        self.root.join("plugins/kubernetes.io/csi").join(driver).join(volume).join("globalmount")
+    }
+    /// Where plugins put the sockets by which they register.
+    pub fn plugins_registry(&self) -> PathBuf {
+        self.root.join("plugins_registry")
+    }
     /// The directory of one pod's logs.
     pub fn pod_logs(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {
         self.logs.join(format!("{namespace}_{name}_{uid}"))

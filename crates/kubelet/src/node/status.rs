@@ -33,6 +33,8 @@ pub struct Found {
     pub pressure: Pressure,
     /// Images: names and size.
     pub images: Vec<(Vec<String>, u64)>,
+    /// Volumes of drivers that pods have or are about to have.
+    pub volumes_in_use: Vec<String>,
     /// What the runtime can do.
     pub runtime: RuntimeState,
 }
@@ -104,6 +106,7 @@ pub fn status(f: &Found, old: &Value, now: Timestamp) -> NodeStatus {
     if !f.runtime.handlers.is_empty() {
         out["runtimeHandlers"] = f.runtime.handlers.iter().map(handler).collect();
     }
+    out["volumesInUse"] = json!(f.volumes_in_use);
     out["features"] = json!({"supplementalGroupsPolicy": f.runtime.supplemental_groups_policy});
     NodeStatus { tree: out, ready: is_ready }
 }
@@ -146,6 +149,7 @@ mod tests {
             info: NodeSystemInfo::default(),
             pressure: Pressure::default(),
             images: vec![(vec!["a".into()], 1), (vec!["b".into()], 2)],
+            volumes_in_use: vec!["v".into()],
             runtime: RuntimeState::default(),
         };
         let t0 = Timestamp::from_second(1000).expect("time");
@@ -155,6 +159,7 @@ mod tests {
         let a = a.tree;
         assert_eq!(a["conditions"][3]["reason"], "KubeletReady");
         assert_eq!(a["images"][0]["sizeBytes"], 2);
+        assert_eq!(a["volumesInUse"], json!(["v"]));
         let b = status(&f, &a["conditions"], t1).tree;
         assert!(!differ(&a, &b) && a != b);
         let faults = vec!["container runtime network not ready: x".into()];

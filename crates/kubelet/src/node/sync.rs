@@ -18,6 +18,7 @@ use super::status::{Found, NodeStatus, differ, status};
 use super::{facts, lease, register};
 use crate::config::Config;
 use crate::config::thresholds::Pressure;
+use crate::csi::in_use::InUse;
 
 /// Between looks at a node that is not ready yet.
 const NOT_READY_PERIOD: Duration = Duration::from_millis(500);
@@ -44,6 +45,8 @@ pub struct NodeSync {
     pub pressure: watch::Receiver<Pressure>,
     /// Receives whether the API was last told that the node is ready.
     pub ready: watch::Sender<bool>,
+    /// Volumes of drivers that pods have here.
+    pub in_use: InUse,
     /// The group of the lease's task.
     pub tasks: Tasks,
 }
@@ -51,7 +54,7 @@ pub struct NodeSync {
 impl NodeSync {
     /// Registers and reports until the task is ended.
     pub async fn run(&self) {
-        let mut pressure = self.pressure.clone();
+        let (mut pressure, mut volumes) = (self.pressure.clone(), self.in_use.changes());
         let mut current = self.look().await;
         let node = register::register(&self.client, &self.config, &current.tree).await;
         let uid = node.metadata.uid.clone().unwrap_or_default();
@@ -68,6 +71,8 @@ impl NodeSync {
                     Ok(()) => {
                         self.ready.send_if_modified(|r| std::mem::replace(r, current.ready) != current.ready);
                         written = current.tree.clone();
+                        let told = written["volumesInUse"].as_array().into_iter().flatten();
+                        self.in_use.reported(told.filter_map(|v| v.as_str()).map(str::to_owned));
                         last = Some(tokio::time::Instant::now());
                     }
                     Err(e) => tracing::info!(error = %e, "node status not written"),
@@ -76,7 +81,8 @@ impl NodeSync {
             // A node that is not ready yet is looked at more often: its first pod waits for it.
             let pause = if current.ready { self.config.node_status_update } else { NOT_READY_PERIOD };
             let changed = async {
-                if pressure.changed().await.is_err() {
+                let told = tokio::select! { p = pressure.changed() => p, v = volumes.changed() => v };
+                if told.is_err() {
                     std::future::pending::<()>().await;
                 }
             };
@@ -132,6 +138,7 @@ impl NodeSync {
             info: machine.info,
             pressure: *self.pressure.borrow(),
             images,
+            volumes_in_use: self.in_use.all(),
             runtime,
         };
         status(&found, old, self.clock.now())

@@ -27,7 +27,8 @@ pub struct Token {
     text: Arc<str>,
     /// When to ask for the next one.
     pub renew_at: Timestamp,
-    expires: Timestamp,
+    /// When it is no longer good.
+    pub expires: Timestamp,
 }
 
 impl Token {

@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::{HostPathVolumeSource, Volume};
 use super::host_path::host_path;
 use super::persistent::Persistent;
 use super::source::{Ready, Request, SetUp, Source, in_files, make_dir};
-use super::{nfs, ownership};
+use super::{csi, nfs, ownership};
 
 pub(super) struct Claim;
 
@@ -37,10 +37,11 @@ impl Source for Claim {
             let options = spec.mount_options.clone().unwrap_or_default();
             let read_only = source.read_only.unwrap_or(false) || volume.read_only;
             nfs::mount(request, dir, source, &options, read_only).await?
+        } else if let Some(source) = &spec.csi {
+            csi::set_up(request, &volume, source).await?
         } else {
-            return Err(
-                "no volume plugin matched: this kubelet serves hostPath, local and nfs volumes of claims".into()
-            );
+            let known = "hostPath, local, nfs and csi volumes of claims";
+            return Err(format!("no volume plugin matched: this kubelet serves {known}"));
         };
         Ok(ready(&volume, path).into())
     }

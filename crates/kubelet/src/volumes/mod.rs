@@ -1,12 +1,12 @@
 //! Volumes of pods: setting them up below the pod's directory, keeping configuration in them fresh, the mounts of each
-//! container, and taking all of it down again. Drivers (CSI) are not here yet: such a volume fails with a message that says
-//! so.
+//! container, and taking all of it down again.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
 
 mod atomic;
 mod claim;
 mod config_map;
 pub mod container;
+pub mod csi;
 mod downward_api;
 pub mod empty_dir;
 mod host_path;
@@ -47,6 +47,7 @@ const SOURCES: &[&dyn Source] = &[
     &host_path::HostPath,
     &claim::Claim,
     &nfs::Nfs,
+    &csi::Inline,
     &image::Image,
 ];
 
@@ -102,8 +103,7 @@ impl Volumes {
         for volume in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
             let fail = |reason: String| VolumeError::SetUp { volume: volume.name.clone(), reason };
             let Some(source) = SOURCES.iter().find(|s| s.is(volume)) else {
-                let known =
-                    "configMap, secret, downwardAPI, projected, emptyDir, hostPath, nfs and image volumes and claims";
+                let known = "configMap, secret, downwardAPI, projected, emptyDir, hostPath, nfs, csi and image volumes and claims";
                 return Err(fail(format!("no volume plugin matched: this kubelet serves {known}")));
             };
             let unbound = |reason| VolumeError::Claim { volume: volume.name.clone(), reason };
@@ -124,6 +124,7 @@ impl Volumes {
         if uid.is_empty() || uid.contains('/') || uid.starts_with('.') {
             return Err(io::Error::other("not a pod's UID"));
         }
+        self.csi.tear_down(&self.dirs, uid).await.map_err(io::Error::other)?;
         self.claims.forget(uid);
         let (dir, mounts) = (self.dirs.pod(uid), Arc::clone(&self.mounts));
         REMOVALS.run(move || remove(&*mounts, &dir)).await.map_err(io::Error::other)?

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kelson_meta::Clock;
 use tokio::sync::watch;
 
+use super::csi::CsiVolumes;
 use super::mounts::Mounts;
 use super::persistent::Claims;
 use crate::config::PodDirs;
@@ -25,6 +26,8 @@ pub struct Volumes {
     pub claims: Claims,
     /// Where volumes of the built-in provisioner lie; `None`: there are none here.
     pub local_volumes: Option<PathBuf>,
+    /// Volumes of drivers.
+    pub csi: CsiVolumes,
     /// Mounts and unmounts, as the machine does it or a test notes it.
     pub mounts: Arc<dyn Mounts>,
     /// What pods may see of their node.

@@ -13,6 +13,8 @@ use kelson_client::{
 use kelson_cri::Runtime;
 use kelson_kubelet::cgroups::Cgroups;
 use kelson_kubelet::config::Config;
+use kelson_kubelet::csi::drivers::Drivers;
+use kelson_kubelet::csi::in_use::InUse;
 use kelson_kubelet::effects::{PodEffects, Tell};
 use kelson_kubelet::env::resolve::Environment;
 use kelson_kubelet::env::services::ServiceView;
@@ -26,6 +28,7 @@ use kelson_kubelet::runtime::dns::HostDns;
 use kelson_kubelet::runtime::userns::UserNamespaces;
 use kelson_kubelet::status::writer::StatusWriter;
 use kelson_kubelet::volumes::Volumes;
+use kelson_kubelet::volumes::csi::CsiVolumes;
 use kelson_kubelet::volumes::mounts::Mounts;
 use kelson_kubelet::volumes::persistent::Claims;
 use kelson_meta::{Clock, TokioClock};
@@ -205,6 +208,7 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
             tokens: Tokens::new(client.clone(), Arc::clone(&clock)),
             claims: Claims::new(client.clone()),
             local_volumes: None,
+            csi: CsiVolumes::new(client.clone(), "n", Drivers::default(), InUse::default()),
             mounts: Arc::new(NoMounts),
             node: node.clone(),
             clock,

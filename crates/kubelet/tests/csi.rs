@@ -1,0 +1,256 @@
+//! A driver of volumes in memory, on real sockets: it registers, gets a volume staged and published for two pods, and takes
+//! it down with the last of them.
+use std::collections::BTreeSet;
+use std::convert::Infallible;
+use std::os::fd::BorrowedFd;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes};
+use futures::stream;
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use k8s_openapi::api::core::v1::Pod;
+use kelson_kubelet::config::Config;
+use kelson_kubelet::csi::client::{NodeInfo, PluginInfo, Publish, Stage, Unpublish, Unstage};
+use kelson_kubelet::csi::drivers::Drivers;
+use kelson_kubelet::csi::in_use::InUse;
+use kelson_kubelet::csi::registration::Registration;
+use kelson_kubelet::objects::Objects;
+use kelson_kubelet::objects::tokens::Tokens;
+use kelson_kubelet::volumes::csi::CsiVolumes;
+use kelson_kubelet::volumes::mounts::Mounts;
+use kelson_kubelet::volumes::persistent::Claims;
+use kelson_kubelet::volumes::{Ready, Volumes};
+use kelson_simulation::Api;
+use kelson_tasks::Tasks;
+use parking_lot::Mutex;
+use prost::Message as _;
+use serde_json::{Value, json};
+use tokio::sync::watch;
+
+/// Longest wait for what happens beside the test.
+const LIMIT: Duration = Duration::from_secs(20);
+
+/// What was said to the driver, and what it has mounted.
+#[derive(Default)]
+struct FakeDriver {
+    calls: Mutex<Vec<String>>,
+    published: Mutex<Vec<Publish>>,
+    mounted: Mutex<BTreeSet<PathBuf>>,
+    /// Path of its socket.
+    endpoint: Mutex<String>,
+}
+
+impl FakeDriver {
+    fn answer(&self, path: &str, message: &[u8]) -> Vec<u8> {
+        let call = path.rsplit('/').next().unwrap_or_default();
+        self.calls.lock().push(call.to_owned());
+        let decoded = "a message of this call";
+        match call {
+            "GetInfo" => PluginInfo {
+                r#type: "CSIPlugin".into(),
+                name: "d.example.com".into(),
+                endpoint: self.endpoint.lock().clone(),
+                supported_versions: vec!["1.0.0".into()],
+            }
+            .encode_to_vec(),
+            "NodeGetInfo" => NodeInfo { node_id: "node-1".into(), max_volumes_per_node: 9, accessible_topology: None }
+                .encode_to_vec(),
+            // One capability: staging.
+            "NodeGetCapabilities" => vec![0x0a, 0x04, 0x0a, 0x02, 0x08, 0x01],
+            "NodeStageVolume" => {
+                let stage = Stage::decode(message).expect(decoded);
+                assert!(Path::new(&stage.staging_target_path).is_dir(), "its directory is made for it");
+                assert_eq!(stage.volume_context["size"], "small");
+                Vec::new()
+            }
+            "NodePublishVolume" => {
+                let publish = Publish::decode(message).expect(decoded);
+                std::fs::create_dir(&publish.target_path).expect("the target is the driver's to make");
+                self.mounted.lock().insert(publish.target_path.clone().into());
+                self.published.lock().push(publish);
+                Vec::new()
+            }
+            "NodeUnpublishVolume" => {
+                let target = Unpublish::decode(message).expect(decoded).target_path;
+                self.mounted.lock().remove(Path::new(&target));
+                std::fs::remove_dir(target).expect("the target is the driver's to remove");
+                Vec::new()
+            }
+            "NodeUnstageVolume" => {
+                assert_eq!(Unstage::decode(message).expect(decoded).volume_id, "h");
+                Vec::new()
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Serves gRPC on a socket.
+    fn listen(self: &Arc<Self>, socket: &Path) {
+        let listener = tokio::net::UnixListener::bind(socket).expect("a socket");
+        let me = Arc::clone(self);
+        tokio::spawn(async move {
+            while let Ok((connection, _)) = listener.accept().await {
+                let me = Arc::clone(&me);
+                let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
+                    let me = Arc::clone(&me);
+                    async move {
+                        let path = request.uri().path().to_owned();
+                        let mut body = request.into_body().collect().await?.to_bytes();
+                        body.advance(5);
+                        let answer = me.answer(&path, &body);
+                        let mut message = vec![0];
+                        message.extend(u32::try_from(answer.len()).expect("short").to_be_bytes());
+                        message.extend(answer);
+                        let mut trailers = http::HeaderMap::new();
+                        trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
+                        let frames = [Frame::data(Bytes::from(message)), Frame::trailers(trailers)];
+                        let body = StreamBody::new(stream::iter(frames.map(Ok::<_, Infallible>)));
+                        let answer = http::Response::builder().header("content-type", "application/grpc");
+                        Ok::<_, hyper::Error>(answer.body(body).expect("a response"))
+                    }
+                });
+                let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+                tokio::spawn(async move { drop(server.serve_connection(TokioIo::new(connection), service).await) });
+            }
+        });
+    }
+}
+
+impl Mounts for FakeDriver {
+    fn tmpfs(&self, _: &Path, _: Option<u64>, _: u32) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn bind(&self, _: BorrowedFd<'_>, _: &Path) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn unmount(&self, _: &Path) -> std::io::Result<()> {
+        Ok(())
+    }
+    fn below(&self, dir: &Path) -> Vec<PathBuf> {
+        self.mounted.lock().iter().filter(|m| m.starts_with(dir)).cloned().collect()
+    }
+}
+
+async fn eventually(what: &str, mut check: impl AsyncFnMut() -> bool) {
+    let looked = async {
+        while !check().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    assert!(tokio::time::timeout(LIMIT, looked).await.is_ok(), "{what}");
+}
+
+/// A claim `c` that is bound to a volume of the driver, which attaches nothing.
+async fn bound_claim(api: &Api) {
+    api.namespace("n").await;
+    let claim = json!({"metadata": {"name": "c", "namespace": "n"}, "status": {"phase": "Bound"},
+        "spec": {"volumeName": "pv", "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
+    let claim = api.create("v1/persistentvolumeclaims", claim).await;
+    let volume = json!({"metadata": {"name": "pv"}, "spec": {"capacity": {"storage": "1Gi"},
+        "accessModes": ["ReadWriteOnce"], "claimRef": {"namespace": "n", "name": "c", "uid": claim["metadata"]["uid"]},
+        "csi": {"driver": "d.example.com", "volumeHandle": "h", "volumeAttributes": {"size": "small"}}}});
+    api.create("v1/persistentvolumes", volume).await;
+    let driver =
+        json!({"metadata": {"name": "d.example.com"}, "spec": {"attachRequired": false, "podInfoOnMount": true}});
+    api.create("storage.k8s.io/v1/csidrivers", driver).await;
+}
+
+fn pod(name: &str) -> Pod {
+    let volumes = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]);
+    serde_json::from_value(json!({"metadata": {"name": name, "namespace": "n", "uid": format!("uid-{name}")},
+        "spec": {"containers": [{"name": "c"}], "volumes": volumes}}))
+    .expect("pod")
+}
+
+fn volumes(api: &Api, config: &Config, driver: &Arc<FakeDriver>, csi: CsiVolumes) -> Volumes {
+    let (client, clock) = (api.client(), Arc::new(api.clock));
+    Volumes {
+        dirs: config.dirs(),
+        objects: Objects::new(&Tasks::root("objects"), client.clone(), |_| {}),
+        tokens: Tokens::new(client.clone(), clock.clone()),
+        claims: Claims::new(client),
+        local_volumes: None,
+        csi,
+        mounts: Arc::clone(driver) as _,
+        node: watch::channel(Arc::default()).1,
+        clock,
+        cluster_domain: "cluster.local".into(),
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn from_the_socket_to_the_last_pod() {
+    let api = Api::start().await;
+    bound_claim(&api).await;
+    api.create("v1/nodes", json!({"metadata": {"name": "n1"}})).await;
+    let dir = tempfile::tempdir().expect("tempdir");
+    let config = Config::new("n1", dir.path());
+    let registry = config.dirs().plugins_registry();
+    std::fs::create_dir_all(&registry).expect("mkdir");
+    let driver = Arc::new(FakeDriver::default());
+    let endpoint = dir.path().join("csi.sock");
+    *driver.endpoint.lock() = endpoint.display().to_string();
+    driver.listen(&endpoint);
+
+    let (drivers, in_use) = (Drivers::default(), InUse::default());
+    let registration =
+        Registration { client: api.client(), node: "n1".into(), dir: registry.clone(), drivers: drivers.clone() };
+    tokio::spawn(registration.run());
+    let entries = async || {
+        let found = api.get("storage.k8s.io/v1/csinodes", "", "n1").await.unwrap_or_default();
+        found["spec"]["drivers"].as_array().cloned().unwrap_or_default()
+    };
+    eventually("the CSINode", async || api.get("storage.k8s.io/v1/csinodes", "", "n1").await.is_some()).await;
+    assert_eq!(entries().await, Vec::<Value>::new());
+    driver.listen(&registry.join("d-reg.sock"));
+    eventually("the driver's entry", async || entries().await.len() == 1).await;
+    let want = json!({"name": "d.example.com", "nodeID": "node-1", "topologyKeys": null, "allocatable": {"count": 9}});
+    let mut entry = entries().await.remove(0);
+    entry["topologyKeys"] = Value::Null;
+    assert_eq!(entry, want);
+    eventually("its registration", async || driver.calls.lock().iter().any(|c| c == "NotifyRegistrationStatus")).await;
+
+    // The node's reports, as its status task makes them.
+    let (told, mut changes) = (in_use.clone(), in_use.changes());
+    tokio::spawn(async move {
+        while changes.changed().await.is_ok() {
+            told.reported(told.all());
+        }
+    });
+    let csi = CsiVolumes::new(api.client(), "n1", drivers.clone(), in_use.clone());
+    let volumes = volumes(&api, &config, &driver, csi);
+    driver.calls.lock().clear();
+    for name in ["p", "q"] {
+        let ready = volumes.ensure(&pod(name)).await.expect("set up").ready;
+        let path = config.dirs().pod(&format!("uid-{name}")).join("volumes/kubernetes.io~csi/pv/mount");
+        assert_eq!(ready["v"], Ready::Path { path, read_only: false });
+        volumes.ensure(&pod(name)).await.expect("looked at again");
+    }
+    let steps = |calls: &[String]| {
+        let steps = calls.iter().filter(|c| *c != "NodeGetCapabilities");
+        steps.map(|c| c.trim_start_matches("Node").trim_end_matches("Volume").to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(steps(&driver.calls.lock()), ["Stage", "Publish", "Stage", "Publish"]);
+    let context = driver.published.lock()[0].volume_context.clone();
+    assert_eq!((context["size"].as_str(), context["csi.storage.k8s.io/pod.name"].as_str()), ("small", "p"));
+    assert_eq!(in_use.all(), ["kubernetes.io/csi/d.example.com^h"]);
+
+    driver.calls.lock().clear();
+    volumes.tear_down("uid-p").await.expect("taken down");
+    assert_eq!(steps(&driver.calls.lock()), ["Unpublish"], "another pod has it");
+    // A kubelet that starts again knows from the disk what there is.
+    let csi = CsiVolumes::new(api.client(), "n1", drivers.clone(), InUse::default());
+    csi.remember(&config.dirs());
+    assert_eq!(csi.in_use.all(), ["kubernetes.io/csi/d.example.com^h"]);
+    volumes.tear_down("uid-q").await.expect("taken down");
+    assert_eq!(steps(&driver.calls.lock()), ["Unpublish", "Unpublish", "Unstage"]);
+    assert!(in_use.all().is_empty() && driver.mounted.lock().is_empty());
+
+    std::fs::remove_file(registry.join("d-reg.sock")).expect("removed");
+    eventually("the driver is forgotten", async || entries().await.is_empty()).await;
+    assert!(drivers.get("d.example.com").is_err());
+}

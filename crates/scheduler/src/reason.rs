@@ -32,6 +32,8 @@ impl Reason {
     pub const VOLUME_NODE_CONFLICT: Self = Self::fixed("node(s) didn't match PersistentVolume's node affinity");
     /// A claim has no volume there and none can be made.
     pub const VOLUME_NOT_FOUND: Self = Self::fixed("node(s) didn't find available persistent volumes to bind");
+    /// A driver can give the node no more volumes.
+    pub const TOO_MANY_VOLUMES: Self = Self::fixed("node(s) exceed max volume count");
     /// A claim for one pod alone has another.
     pub const CLAIM_IN_USE: Self = Self::fixed(
         "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod",

@@ -8,7 +8,7 @@ use kelson_meta::ObjectKey;
 use kelson_volumes::{ClaimView, StorageClassView, VolumeView, Wanted, is_bound_to};
 
 use crate::reason::Reason;
-use crate::view::{ClaimRef, Node, PodSpec};
+use crate::view::{ClaimRef, CsiNode, Node, PodSpec};
 
 /// Claims, volumes and classes by name, and the bindings under way.
 #[derive(Debug, Default)]
@@ -16,6 +16,8 @@ pub struct Storage {
     claims: HashMap<ObjectKey, Arc<ClaimView>>,
     volumes: BTreeMap<String, Arc<VolumeView>>,
     classes: BTreeMap<String, Arc<StorageClassView>>,
+    /// By node: how many volumes of each driver it can have, where there is a limit.
+    limits: HashMap<Box<str>, HashMap<Box<str>, usize>>,
     /// By the UID of the pod that it is done for: what others must take as done.
     under_way: HashMap<Arc<str>, Arc<Plan>>,
     epoch: u64,
@@ -159,6 +161,36 @@ impl Storage {
             Some(c) => self.classes.insert(name.to_owned(), Arc::new(c)),
             None => self.classes.remove(name),
         };
+    }
+
+    /// Learns or forgets what drivers say of a node.
+    pub fn put_csi_node(&mut self, name: &str, node: Option<&CsiNode>) {
+        self.epoch += 1;
+        let limit =
+            |d: &crate::view::CsiNodeDriver| Some((d.name.clone(), usize::try_from(d.allocatable.count?).ok()?));
+        match node {
+            Some(n) => drop(self.limits.insert(name.into(), n.spec.drivers.iter().filter_map(limit).collect())),
+            None => drop(self.limits.remove(name)),
+        }
+    }
+
+    /// How many volumes of each driver a node can have, where there is a limit.
+    pub fn limits(&self, node: &str) -> Option<&HashMap<Box<str>, usize>> {
+        self.limits.get(node).filter(|l| !l.is_empty())
+    }
+
+    /// The volumes of drivers that a spec's claims have, and those that drivers are to make for them: driver, and what tells
+    /// its volumes apart.
+    pub fn driver_volumes<'a>(&'a self, spec: &'a PodSpec) -> impl Iterator<Item = (String, String)> + 'a {
+        spec.claims.iter().filter_map(|c| {
+            let claim = self.claims.get(&ObjectKey::new(&*spec.namespace, &*c.name))?;
+            if claim.spec.volume_name.is_empty() {
+                let class = self.classes.get(claim.class()).filter(|c| c.is_provisioned())?;
+                return Some((class.provisioner.clone(), format!("{}/{}", spec.namespace, c.name)));
+            }
+            let csi = self.volumes.get(&claim.spec.volume_name)?.spec.csi.as_ref()?;
+            Some((csi.driver.clone(), csi.volume_handle.clone()))
+        })
     }
 
     /// What the API answered to a write of ours; what is gone meanwhile stays gone.

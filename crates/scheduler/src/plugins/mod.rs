@@ -7,6 +7,7 @@ pub mod node_affinity;
 pub mod node_ports;
 pub mod node_resources_fit;
 pub mod node_unschedulable;
+pub mod node_volume_limits;
 pub mod plugin;
 pub mod pod_topology_spread;
 pub mod table;

@@ -6,6 +6,7 @@ use super::node_affinity::NodeAffinity;
 use super::node_ports::NodePorts;
 use super::node_resources_fit::NodeResourcesFit;
 use super::node_unschedulable::NodeUnschedulable;
+use super::node_volume_limits::NodeVolumeLimits;
 use super::plugin::{CHANGES, Change, Normalize, Plugin};
 use super::pod_topology_spread::PodTopologySpread;
 use super::taint_toleration::TaintToleration;
@@ -22,6 +23,7 @@ pub static DEFAULT: &[&dyn Plugin] = &[
     &NodePorts,
     &NodeResourcesFit::DEFAULT,
     &VolumeRestrictions,
+    &NodeVolumeLimits,
     &VolumeBinding,
     &PodTopologySpread,
     &InterPodAffinity,

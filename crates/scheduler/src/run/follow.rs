@@ -10,7 +10,9 @@ use super::shared::Shared;
 use super::write::Writer;
 use crate::cluster::workloads::owner_selector;
 use crate::core::Core;
-use crate::view::{DisruptionBudget, Namespace, Node, Pod, ReplicaSet, ReplicationController, Service, StatefulSet};
+use crate::view::{
+    CsiNode, DisruptionBudget, Namespace, Node, Pod, ReplicaSet, ReplicationController, Service, StatefulSet,
+};
 
 /// What the API server says of a gated pod.
 const GATED: &str = "Scheduling is blocked due to non-empty scheduling gates";
@@ -18,7 +20,7 @@ const GATED: &str = "Scheduling is blocked due to non-empty scheduling gates";
 /// What decisions on pods need beside the pods; kept up to date as long as this lives.
 pub(super) struct Surroundings(
     #[expect(dead_code, reason = "held until dropped")]
-    (InformerHandle<Node>, InformerHandle<Namespace>, Followed4, Followed3, InformerHandle<DisruptionBudget>),
+    (InformerHandle<Node>, InformerHandle<Namespace>, Followed4, Stored, InformerHandle<DisruptionBudget>),
 );
 
 /// Follows everything but pods; returns when all of it was read once.
@@ -48,6 +50,7 @@ pub(super) async fn surroundings(shared: &Arc<Shared>, client: &Client, tasks: &
     storage.0.synced().await;
     storage.1.synced().await;
     storage.2.synced().await;
+    storage.3.synced().await;
     workloads.0.synced().await;
     workloads.1.synced().await;
     workloads.2.synced().await;
@@ -130,9 +133,10 @@ fn follow_workloads(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Fol
 }
 
 /// Handles of what storage is decided by.
-type Followed3 = (InformerHandle<ClaimView>, InformerHandle<VolumeView>, InformerHandle<StorageClassView>);
+type Stored =
+    (InformerHandle<ClaimView>, InformerHandle<VolumeView>, InformerHandle<StorageClassView>, InformerHandle<CsiNode>);
 
-fn follow_storage(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Followed3 {
+fn follow_storage(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Stored {
     let all = InformerConfig::default;
     let claims = follow::<ClaimView>(shared, client, tasks, all(), |core, c, now| {
         core.cluster.storage.put_claim(c.object().key(), present(c).map(|c| ClaimView::clone(c)));
@@ -146,7 +150,11 @@ fn follow_storage(shared: &Arc<Shared>, client: &Client, tasks: &Tasks) -> Follo
         core.cluster.storage.put_class(c.object().name(), present(c).map(|s| StorageClassView::clone(s)));
         core.storage_changed(now);
     });
-    (claims, volumes, classes)
+    let limits = follow::<CsiNode>(shared, client, tasks, all(), |core, c, now| {
+        core.cluster.storage.put_csi_node(c.object().name(), present(c).map(|n| &**n));
+        core.storage_changed(now);
+    });
+    (claims, volumes, classes, limits)
 }
 
 /// Says on gated pods that they are, where the API server has not.

@@ -195,3 +195,36 @@ fn a_claim_for_one_pod_alone() {
     c.remove_pod(&first, Instant::now());
     assert!(matches!(c.step(Instant::now()), Step::Bind(_)), "the first is gone");
 }
+
+#[test]
+fn a_node_has_only_so_many_volumes_of_a_driver() {
+    let mut c = two_nodes();
+    let bound = |name: &str| {
+        let mut v = claim_value(name, "", "1Gi");
+        v["spec"]["volumeName"] = json!(format!("v-{name}"));
+        v["metadata"]["annotations"]["pv.kubernetes.io/bind-completed"] = json!("yes");
+        v
+    };
+    for name in ["x", "y", "z"] {
+        put_claim(&mut c, &bound(name));
+        let csi = json!({"driver": "d", "volumeHandle": name});
+        put_volume(&mut c, &json!({"metadata": {"name": format!("v-{name}")}, "spec": {"csi": csi}}));
+    }
+    class(&mut c, "disk", json!({"provisioner": "d"}));
+    put_claim(&mut c, &claim_value("new", "disk", "1Gi"));
+    for n in ["a", "b"] {
+        let limit = json!({"metadata": {"name": n}, "spec": {"drivers": [{"name": "d", "allocatable": {"count": 1}}]}});
+        c.cluster.storage.put_csi_node(n, Some(&serde_json::from_value(limit).unwrap()));
+    }
+    let now = Instant::now();
+    c.put_pod(on("a", user("first", &["x"])), now);
+    c.put_pod(on("b", user("second", &["y"])), now);
+    let tail = "2 No preemption victims found for incoming pod";
+    let full = || useless("2 node(s) exceed max volume count", 2, tail);
+    assert_eq!(decide(&mut c, user("third", &["z"])), full());
+    assert_eq!(decide(&mut c, user("made", &["new"])), full(), "one that is to be made counts");
+    assert_eq!(decide(&mut c, user("shares", &["x"])), Ok("a".into()), "one that is there counts once");
+    c.cluster.storage.put_csi_node("b", None);
+    c.storage_changed(now);
+    assert_eq!(decide(&mut c, user("fourth", &["z"])), Ok("b".into()), "without a word there is no limit");
+}

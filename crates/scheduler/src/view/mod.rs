@@ -9,6 +9,8 @@ mod spec;
 
 pub use affinity::{PodTerm, Toleration};
 pub use node::{Capacity, Node, Taint, TaintEffect};
-pub use objects::{DisruptionBudget, Namespace, ReplicaSet, ReplicationController, Service, StatefulSet};
+pub use objects::{
+    CsiNode, CsiNodeDriver, DisruptionBudget, Namespace, ReplicaSet, ReplicationController, Service, StatefulSet,
+};
 pub use pod::{Pod, ScheduledCondition};
 pub use spec::{ClaimRef, HostPort, PodSpec, Requests, SpreadConstraint};

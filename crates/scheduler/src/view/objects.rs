@@ -46,6 +46,10 @@ object!(
     StatefulSet, SetSelector, Unread, ResourceType::namespaced("apps", "v1", "statefulsets", "StatefulSet")
 );
 object!(
+    /// `storage.k8s.io/v1.CSINode`.
+    CsiNode, CsiNodeSpec, Unread, ResourceType::cluster("storage.k8s.io", "v1", "csinodes", "CSINode")
+);
+object!(
     /// `policy/v1.PodDisruptionBudget`.
     DisruptionBudget, SetSelector, BudgetStatus,
     ResourceType::namespaced("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget")
@@ -64,6 +68,33 @@ pub struct MapSelector {
 #[serde(default)]
 pub struct SetSelector {
     pub selector: Option<LabelSelectorSpec>,
+}
+
+/// What drivers say of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct CsiNodeSpec {
+    /// One entry each.
+    pub drivers: Vec<CsiNodeDriver>,
+}
+
+/// What a driver says of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct CsiNodeDriver {
+    /// The driver.
+    pub name: Box<str>,
+    /// What the node can have of it.
+    #[serde(deserialize_with = "kelson_meta::null_default")]
+    pub allocatable: CsiNodeAllocatable,
+}
+
+/// What a node can have of a driver.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default)]
+pub struct CsiNodeAllocatable {
+    /// Volumes; absent: as many as one likes.
+    pub count: Option<i64>,
 }
 
 /// A budget's status.

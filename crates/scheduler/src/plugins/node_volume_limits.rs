@@ -1,0 +1,61 @@
+//! NodeVolumeLimits: how many volumes of one driver a node can have at once, as its CSINode says. A volume that several pods
+//! of a node share counts once.
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::plugin::{Change, PerNode, Plugin, Prepared};
+use crate::cluster::{Cluster, NodeState};
+use crate::reason::{Reason, Refusal};
+use crate::view::PodSpec;
+
+/// See the module.
+#[derive(Debug)]
+pub struct NodeVolumeLimits;
+
+/// Volumes of drivers: driver, and what tells its volumes apart.
+type Volumes = BTreeSet<(String, String)>;
+
+impl Plugin for NodeVolumeLimits {
+    fn name(&self) -> &'static str {
+        "NodeVolumeLimits"
+    }
+
+    fn prepare(&self, spec: &PodSpec, cluster: &mut Cluster) -> Prepared {
+        let wanted: Volumes = cluster.storage.driver_volumes(spec).collect();
+        if wanted.is_empty() { Prepared::Nothing } else { Prepared::PerNode(Box::new(Limited(wanted))) }
+    }
+
+    fn epoch(&self, spec: &PodSpec, cluster: &Cluster) -> u64 {
+        if spec.claims.is_empty() { 0 } else { cluster.storage.epoch() }
+    }
+
+    fn requeues_on(&self, change: Change) -> bool {
+        matches!(change, Change::PodRemoved | Change::Storage)
+    }
+}
+
+/// The volumes of drivers that a spec wants.
+#[derive(Debug)]
+struct Limited(Volumes);
+
+impl PerNode for Limited {
+    fn filter(&self, cluster: &Cluster, state: &NodeState) -> Option<Refusal> {
+        let limits = cluster.storage.limits(&state.node.name)?;
+        let limited = |driver: &String| limits.contains_key(driver.as_str());
+        if !self.0.iter().any(|(driver, _)| limited(driver)) {
+            return None;
+        }
+        let there = state.pods.iter().filter(|p| !p.spec.claims.is_empty());
+        let there: Volumes = there.flat_map(|p| cluster.storage.driver_volumes(&p.spec)).collect();
+        let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+        for (driver, _) in &there {
+            counts.entry(driver).or_default().0 += 1;
+        }
+        for (driver, _) in self.0.difference(&there) {
+            counts.entry(driver).or_default().1 += 1;
+        }
+        let over = |(driver, (has, more)): (&&str, &(usize, usize))| {
+            *more > 0 && limits.get(*driver).is_some_and(|max| has + more > *max)
+        };
+        counts.iter().any(over).then(|| Refusal::one(true, Reason::TOO_MANY_VOLUMES))
+    }
+}

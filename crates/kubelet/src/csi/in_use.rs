@@ -9,17 +9,11 @@ use tokio::sync::watch;
 const REPORT_MAX: Duration = Duration::from_secs(60);
 
 /// Volumes in use by the pods that use them, and what of it was reported; cheap to clone.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct InUse {
     /// By the volume's name on nodes: UIDs of pods.
     users: watch::Sender<BTreeMap<String, BTreeSet<String>>>,
     reported: watch::Sender<BTreeSet<String>>,
-}
-
-impl Default for InUse {
-    fn default() -> Self {
-        Self { users: watch::Sender::default(), reported: watch::Sender::default() }
-    }
 }
 
 /// The name that nodes know a driver's volume by.

@@ -3,5 +3,6 @@
 pub mod client;
 pub mod drivers;
 pub mod in_use;
+#[allow(missing_docs, reason = "the fields are named by the interface")]
 mod messages;
 pub mod registration;

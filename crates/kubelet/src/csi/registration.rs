@@ -159,8 +159,13 @@ impl Registration {
         let plugin = PluginClient::new(socket).map_err(text)?;
         let info = plugin.who().await.map_err(text)?;
         let done = self.admit(socket, &info).await;
-        let outcome = done.as_ref().map(drop).map_err(String::as_str);
-        plugin.tell(outcome).await.map_err(text)?;
+        plugin
+            .tell(match &done {
+                Ok(()) => Ok(()),
+                Err(why) => Err(why.as_str()),
+            })
+            .await
+            .map_err(text)?;
         if done.is_ok() {
             tracing::info!(driver = info.name, "a driver of volumes has registered");
         }

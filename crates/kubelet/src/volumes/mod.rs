@@ -9,6 +9,7 @@ pub mod container;
 pub mod csi;
 mod downward_api;
 pub mod empty_dir;
+mod files;
 mod host_path;
 mod image;
 pub mod mounts;

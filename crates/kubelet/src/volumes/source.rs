@@ -1,17 +1,14 @@
 //! What a kind of volume is to the rest of the kubelet. Each kind is one file with its [`Source`], and one row in the
 //! table of `mod.rs`.
-#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
 
-use std::io;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use async_trait::async_trait;
 use jiff::Timestamp;
 use k8s_openapi::api::core::v1::{Pod, Volume};
-use kelson_tasks::FILES;
 
+pub(super) use super::files::{in_files, make_dir};
 use super::parts::Volumes;
 use super::persistent::Persistent;
 
@@ -96,22 +93,4 @@ pub(super) trait Source: Sync {
 
     /// Sets the volume up, or brings it up to date. The error is the text of the FailedMount event.
     async fn set_up(&self, request: &Request<'_>) -> Result<SetUp, String>;
-}
-
-/// File work of a volume, in the lane of such work.
-pub(super) async fn in_files<T, W>(work: W) -> Result<T, String>
-where
-    W: FnOnce() -> Result<T, String> + Send + 'static,
-    T: Send + 'static,
-{
-    FILES.run(work).await.map_err(|e| e.to_string())?
-}
-
-/// Makes a directory with this mode, whatever the process's mask; one that is there stays as it is.
-pub(super) fn make_dir(dir: &Path, mode: u32) -> io::Result<()> {
-    if !dir.exists() {
-        std::fs::create_dir_all(dir)?;
-        std::fs::set_permissions(dir, std::fs::Permissions::from_mode(mode))?;
-    }
-    Ok(())
 }

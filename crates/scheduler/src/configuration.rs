@@ -26,7 +26,6 @@ const WITHOUT_A_ROW: &[&str] = &[
     "SchedulingGates",
     "PrioritySort",
     "NodeName",
-    "NodeVolumeLimits",
     "VolumeZone",
     "DefaultPreemption",
     "DefaultBinder",

@@ -42,6 +42,8 @@ struct FakeDriver {
     mounted: Mutex<BTreeSet<PathBuf>>,
     /// Path of its socket.
     endpoint: Mutex<String>,
+    /// A call that fails.
+    refused: Mutex<&'static str>,
 }
 
 impl FakeDriver {
@@ -77,7 +79,10 @@ impl FakeDriver {
             "NodeUnpublishVolume" => {
                 let target = Unpublish::decode(message).expect(decoded).target_path;
                 self.mounted.lock().remove(Path::new(&target));
-                std::fs::remove_dir(target).expect("the target is the driver's to remove");
+                // One that was never published is fine, as the interface has it.
+                let removed = std::fs::remove_dir(target);
+                let absent = removed.as_ref().is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound);
+                assert!(absent || removed.is_ok(), "the target is the driver's to remove");
                 Vec::new()
             }
             "NodeUnstageVolume" => {
@@ -101,12 +106,14 @@ impl FakeDriver {
                         let path = request.uri().path().to_owned();
                         let mut body = request.into_body().collect().await?.to_bytes();
                         body.advance(5);
-                        let answer = me.answer(&path, &body);
+                        let is_refused = path.ends_with(&format!("/{}", *me.refused.lock()));
+                        let answer = if is_refused { Vec::new() } else { me.answer(&path, &body) };
                         let mut message = vec![0];
                         message.extend(u32::try_from(answer.len()).expect("short").to_be_bytes());
                         message.extend(answer);
                         let mut trailers = http::HeaderMap::new();
-                        trailers.insert("grpc-status", http::HeaderValue::from_static("0"));
+                        let status = if is_refused { "13" } else { "0" };
+                        trailers.insert("grpc-status", http::HeaderValue::from_static(status));
                         let frames = [Frame::data(Bytes::from(message)), Frame::trailers(trailers)];
                         let body = StreamBody::new(stream::iter(frames.map(Ok::<_, Infallible>)));
                         let answer = http::Response::builder().header("content-type", "application/grpc");
@@ -249,6 +256,22 @@ async fn from_the_socket_to_the_last_pod() {
     volumes.tear_down("uid-q").await.expect("taken down");
     assert_eq!(steps(&driver.calls.lock()), ["Unpublish", "Unpublish", "Unstage"]);
     assert!(in_use.all().is_empty() && driver.mounted.lock().is_empty());
+
+    // What could not be published is taken down all the same.
+    driver.calls.lock().clear();
+    *driver.refused.lock() = "NodePublishVolume";
+    assert!(volumes.ensure(&pod("r")).await.is_err());
+    assert_eq!(in_use.all().len(), 1);
+    volumes.tear_down("uid-r").await.expect("taken down");
+    assert_eq!(steps(&driver.calls.lock()), ["Stage", "Unpublish", "Unstage"]);
+    assert!(in_use.all().is_empty());
+
+    // A driver that starts again makes a new socket of the same name.
+    driver.calls.lock().clear();
+    std::fs::remove_file(registry.join("d-reg.sock")).expect("removed");
+    driver.listen(&registry.join("d-reg.sock"));
+    eventually("registered again", async || driver.calls.lock().iter().any(|c| c == "NotifyRegistrationStatus")).await;
+    assert_eq!(entries().await.len(), 1);
 
     std::fs::remove_file(registry.join("d-reg.sock")).expect("removed");
     eventually("the driver is forgotten", async || entries().await.is_empty()).await;

@@ -14,7 +14,12 @@ pub struct Driver {
     pub client: PluginClient,
     /// The socket by which it registered: when that goes, the driver does.
     pub socket: PathBuf,
+    /// Which socket of this path it was: a driver that starts again makes a new one.
+    pub made: Made,
 }
+
+/// Tells a socket from another of the same path: inode, and seconds and nanoseconds of its making.
+pub type Made = (u64, i64, i64);
 
 /// The drivers; cheap to clone. As many as there are sockets.
 #[derive(Clone, Default)]
@@ -45,8 +50,8 @@ impl Drivers {
         gone
     }
 
-    /// Whether the driver that registered by this socket is known.
-    pub fn has_socket(&self, socket: &std::path::Path) -> bool {
-        self.all.lock().values().any(|d| d.socket == socket)
+    /// Whether the driver that registered by this very socket is known.
+    pub fn has_socket(&self, socket: &std::path::Path, made: Made) -> bool {
+        self.all.lock().values().any(|d| d.socket == socket && d.made == made)
     }
 }

@@ -45,9 +45,10 @@ impl InUse {
         });
     }
 
-    /// A pod has let go of a volume. Whether it was the last.
+    /// A pod has let go of a volume. Whether it was the last; the next pod then waits for a new report, because one that
+    /// leaves the volume out may be under way.
     pub fn end(&self, volume: &str, pod: &str) -> bool {
-        self.users.send_if_modified(|all| {
+        let last = self.users.send_if_modified(|all| {
             let Some(users) = all.get_mut(volume) else { return false };
             users.remove(pod);
             let last = users.is_empty();
@@ -55,7 +56,20 @@ impl InUse {
                 all.remove(volume);
             }
             last
-        })
+        });
+        if last {
+            self.reported.send_if_modified(|all| all.remove(volume));
+        }
+        last
+    }
+
+    /// A pod is gone: it has no volume any more, also none that it only waited for.
+    pub fn leave(&self, pod: &str) {
+        let its = |(volume, users): (&String, &BTreeSet<String>)| users.contains(pod).then(|| volume.clone());
+        let its: Vec<String> = self.users.borrow().iter().filter_map(its).collect();
+        for volume in its {
+            self.end(&volume, pod);
+        }
     }
 
     /// Whether a pod other than this one has the volume.
@@ -102,6 +116,10 @@ mod tests {
         all.note("v", "q");
         assert!(all.has_others("v", "p") && !all.end("v", "p"));
         assert!(!all.has_others("v", "q") && all.end("v", "q") && all.all().is_empty());
+        assert!(all.begin("v", "p").await.is_err(), "what was told before the last pod went does not count");
         assert!(all.begin("w", "p").await.is_err(), "nobody told the API");
+        all.note("w", "q");
+        all.leave("p");
+        assert_eq!(all.all(), ["w"], "what another pod waits for stays");
     }
 }

@@ -4,7 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
-use std::os::unix::fs::FileTypeExt as _;
+use std::os::unix::fs::{FileTypeExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use kelson_tasks::FILES;
 use serde_json::{Value, json};
 
 use super::client::{NodeInfo, PluginClient, PluginInfo};
-use super::drivers::{Driver, Drivers};
+use super::drivers::{Driver, Drivers, Made};
 use crate::logs::notify::Watch;
 
 /// Pauses before a driver that could not be registered is tried again.
@@ -63,7 +63,7 @@ fn judge(info: &PluginInfo) -> Result<(), String> {
     if info.r#type != "CSIPlugin" {
         return Err(format!("no handler registered for plugin type: {}", info.r#type));
     }
-    if info.name.len() > NAME_MAX || !kelson_meta::is_dns1123_subdomain(&info.name.to_ascii_lowercase()) {
+    if info.name.len() > NAME_MAX || kelson_meta::is_dns1123_subdomain(&info.name.to_ascii_lowercase()).is_err() {
         return Err(format!("{:?} is no name of a driver", info.name));
     }
     let major = |v: &String| v.trim_start_matches('v').split('.').next().map(str::to_owned);
@@ -73,13 +73,14 @@ fn judge(info: &PluginInfo) -> Result<(), String> {
     Ok(())
 }
 
-/// The sockets in the directory.
-fn sockets(dir: &Path) -> io::Result<BTreeSet<PathBuf>> {
-    let mut all = BTreeSet::new();
+/// The sockets in the directory. One that goes while this looks is not there.
+fn sockets(dir: &Path) -> io::Result<BTreeMap<PathBuf, Made>> {
+    let mut all = BTreeMap::new();
     for e in std::fs::read_dir(dir)? {
         let e = e?;
-        if e.file_type()?.is_socket() && !e.file_name().to_string_lossy().starts_with('.') {
-            all.insert(e.path());
+        let Ok(found) = e.metadata() else { continue };
+        if found.file_type().is_socket() && !e.file_name().to_string_lossy().starts_with('.') {
+            all.insert(e.path(), (found.ino(), found.mtime(), found.mtime_nsec()));
         }
     }
     Ok(all)
@@ -106,8 +107,9 @@ impl Registration {
             tokio::time::sleep(RETRY.after(delay)).await;
             delay = Some(RETRY.after(delay));
         }
+        let mut gone = BTreeSet::new();
         loop {
-            if let Err(e) = self.follow().await {
+            if let Err(e) = self.follow(&mut gone).await {
                 tracing::warn!(dir = %self.dir.display(), error = %e, "drivers cannot register");
             }
             tokio::time::sleep(RETRY.max).await;
@@ -115,7 +117,7 @@ impl Registration {
     }
 
     /// The watch begins before the first look, so that nothing that comes between is missed.
-    async fn follow(&self) -> io::Result<()> {
+    async fn follow(&self, gone: &mut BTreeSet<String>) -> io::Result<()> {
         let made = self.dir.clone();
         FILES.run(move || std::fs::create_dir_all(made)).await.map_err(io::Error::other)??;
         let watch = Watch::new(&self.dir)?;
@@ -123,7 +125,7 @@ impl Registration {
         loop {
             let dir = self.dir.clone();
             let sockets = FILES.run(move || sockets(&dir)).await.map_err(io::Error::other)??;
-            let whole = self.settle(&sockets).await;
+            let whole = self.settle(&sockets, gone).await;
             delay = if whole { None } else { Some(RETRY.after(delay)) };
             let again = async {
                 match delay {
@@ -135,18 +137,24 @@ impl Registration {
         }
     }
 
-    /// Whether all that is there could be registered, and all that is gone taken out.
-    async fn settle(&self, sockets: &BTreeSet<PathBuf>) -> bool {
+    /// Whether all that is there could be registered, and all that is gone taken out; `gone` holds what is still to be.
+    async fn settle(&self, sockets: &BTreeMap<PathBuf, Made>, gone: &mut BTreeSet<String>) -> bool {
         let mut whole = true;
-        for name in self.drivers.forget(|s| sockets.contains(s)) {
+        gone.extend(self.drivers.forget(|s| sockets.contains_key(s)));
+        // One that has come back by another socket meanwhile stays in.
+        gone.retain(|name| self.drivers.get(name).is_err());
+        for name in gone.clone() {
             tracing::info!(driver = name, "a driver of volumes is gone");
-            if let Err(e) = self.withdraw(&name).await {
-                tracing::warn!(driver = name, error = %e, "a driver that is gone is still in the CSINode");
-                whole = false;
+            match self.withdraw(&name).await {
+                Ok(()) => drop(gone.remove(&name)),
+                Err(e) => {
+                    tracing::warn!(driver = name, error = %e, "a driver that is gone is still in the CSINode");
+                    whole = false;
+                }
             }
         }
-        for socket in sockets.iter().filter(|s| !self.drivers.has_socket(s)) {
-            if let Err(e) = self.register(socket).await {
+        for (socket, made) in sockets.iter().filter(|(s, made)| !self.drivers.has_socket(s, **made)) {
+            if let Err(e) = self.register(socket, *made).await {
                 tracing::warn!(socket = %socket.display(), error = e, "a plugin is not registered");
                 whole = false;
             }
@@ -154,11 +162,11 @@ impl Registration {
         whole
     }
 
-    async fn register(&self, socket: &Path) -> Result<(), String> {
+    async fn register(&self, socket: &Path, made: Made) -> Result<(), String> {
         let text = |e: kelson_cri::CriError| e.to_string();
         let plugin = PluginClient::new(socket).map_err(text)?;
         let info = plugin.who().await.map_err(text)?;
-        let done = self.admit(socket, &info).await;
+        let done = self.admit(socket, made, &info).await;
         plugin
             .tell(match &done {
                 Ok(()) => Ok(()),
@@ -172,14 +180,14 @@ impl Registration {
         done
     }
 
-    async fn admit(&self, socket: &Path, info: &PluginInfo) -> Result<(), String> {
+    async fn admit(&self, socket: &Path, made: Made, info: &PluginInfo) -> Result<(), String> {
         judge(info)?;
         let endpoint = if info.endpoint.is_empty() { socket } else { Path::new(&info.endpoint) };
         let client = PluginClient::new(endpoint).map_err(|e| e.to_string())?;
         let node = client.node().await.map_err(|e| e.to_string())?;
         let entry = entry(&info.name, node)?;
         self.enter(&entry).await.map_err(|e| e.to_string())?;
-        self.drivers.put(&info.name, Driver { client, socket: socket.to_owned() });
+        self.drivers.put(&info.name, Driver { client, socket: socket.to_owned(), made });
         Ok(())
     }
 

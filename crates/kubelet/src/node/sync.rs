@@ -71,13 +71,14 @@ impl NodeSync {
                     Ok(()) => {
                         self.ready.send_if_modified(|r| std::mem::replace(r, current.ready) != current.ready);
                         written = current.tree.clone();
-                        let told = written["volumesInUse"].as_array().into_iter().flatten();
-                        self.in_use.reported(told.filter_map(|v| v.as_str()).map(str::to_owned));
                         last = Some(tokio::time::Instant::now());
                     }
                     Err(e) => tracing::info!(error = %e, "node status not written"),
                 }
             }
+            // Said also when nothing was written: a volume that was let go and taken again is what the API knows already.
+            let told = written["volumesInUse"].as_array().into_iter().flatten();
+            self.in_use.reported(told.filter_map(|v| v.as_str()).map(str::to_owned));
             // A node that is not ready yet is looked at more often: its first pod waits for it.
             let pause = if current.ready { self.config.node_status_update } else { NOT_READY_PERIOD };
             let changed = async {

@@ -12,10 +12,9 @@ use super::super::ownership;
 use super::super::persistent::Persistent;
 use super::super::source::{Ready, Request, SetUp, Source, in_files};
 use super::data::{DATA_FILE, PLUGIN, VolumeData, attachment_name, sum, write_data};
-use super::state::CsiVolumes;
 use crate::csi::client::{
-    AccessMode, MountVolume, Publish, SINGLE_NODE_MULTI_WRITER, STAGE_UNSTAGE_VOLUME, Stage, VOLUME_MOUNT_GROUP,
-    VolumeCapability,
+    AccessMode, MountVolume, Publish, SINGLE_NODE_MULTI_WRITER, STAGE_UNSTAGE_VOLUME, Stage, Unpublish,
+    VOLUME_MOUNT_GROUP, VolumeCapability,
 };
 use crate::csi::drivers::Driver;
 use crate::csi::in_use::unique_name;
@@ -32,32 +31,50 @@ impl Source for Inline {
 
     async fn set_up(&self, request: &Request<'_>) -> Result<SetUp, String> {
         let csi = request.volume.csi.clone().unwrap_or_default();
+        let me = &request.volumes.csi;
         let handle = format!("csi-{}", sum(&format!("{}{}", pod::uid(request.pod), request.volume.name)));
         let read_only = csi.read_only.unwrap_or(false);
+        let target = request.dir_of(PLUGIN, &request.volume.name).join("mount");
+        if is_there(request, &target).await? {
+            return Ok(Ready::Path { path: target, read_only }.into());
+        }
+        let spec = me.driver_spec(&csi.driver).await?;
+        if !spec.volume_lifecycle_modes.iter().flatten().any(|m| m == "Ephemeral") {
+            let d = &csi.driver;
+            return Err(format!("volume mode \"Ephemeral\" not supported by driver {d} (no CSIDriver object)"));
+        }
+        let driver = me.drivers.get(&csi.driver)?;
+        let abilities = driver.client.abilities().await.map_err(|e| e.to_string())?;
         let mut secrets = HashMap::new();
         if let Some(r) = &csi.node_publish_secret_ref {
-            secrets = request.volumes.csi.secret(pod::namespace(request.pod), &r.name).await?;
+            secrets = me.secret(pod::namespace(request.pod), &r.name).await?;
         }
+        let modes = ["ReadWriteOnce".to_owned()];
         let what = What {
             driver: &csi.driver,
             handle: &handle,
             name: &request.volume.name,
             fs_type: csi.fs_type.as_deref().unwrap_or_default(),
             mount_flags: &[],
-            mode: access_mode(&["ReadWriteOncePod".to_owned()], true),
+            modes: &modes,
             attributes: csi.volume_attributes.iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect(),
             read_only,
             is_inline: true,
         };
-        let spec = request.volumes.csi.driver_spec(&csi.driver).await?;
-        if !spec.volume_lifecycle_modes.iter().flatten().any(|m| m == "Ephemeral") {
-            let d = &csi.driver;
-            return Err(format!("volume mode \"Ephemeral\" not supported by driver {d} (no CSIDriver object)"));
-        }
-        let driver = request.volumes.csi.drivers.get(&csi.driver)?;
-        let path = publish(request, &driver, &what, &spec, Contexts { secrets, ..Contexts::default() }, None).await?;
+        let with = With { driver: &driver, spec: &spec, abilities: &abilities };
+        write_pod_data(request, &what).await?;
+        let contexts = Contexts { secrets, ..Contexts::default() };
+        let path = publish(request, &with, &what, contexts, None).await?;
         Ok(Ready::Path { path, read_only }.into())
     }
+}
+
+/// By whom it is mounted.
+struct With<'a> {
+    driver: &'a Driver,
+    spec: &'a CSIDriverSpec,
+    /// The numbers of what the driver can do here.
+    abilities: &'a [i32],
 }
 
 /// What is mounted.
@@ -68,7 +85,7 @@ struct What<'a> {
     name: &'a str,
     fs_type: &'a str,
     mount_flags: &'a [String],
-    mode: i32,
+    modes: &'a [String],
     attributes: HashMap<String, String>,
     read_only: bool,
     is_inline: bool,
@@ -93,23 +110,33 @@ struct Contexts {
     secrets: HashMap<String, String>,
 }
 
-/// The interface's number of how a volume may be used at once. Drivers that know of several writers on one node are told
-/// whether there may be.
+/// The interface's number of how a volume may be used at once, of which the first that the volume names counts (as
+/// upstream). Drivers that know of several writers on one node are told whether there may be.
 fn access_mode(modes: &[String], knows_writers: bool) -> i32 {
-    let has = |m: &str| modes.iter().any(|x| x == m);
-    if has("ReadWriteMany") {
-        5
-    } else if has("ReadOnlyMany") && (has("ReadWriteOnce") || has("ReadWriteOncePod")) {
-        4
-    } else if has("ReadOnlyMany") {
-        3
-    } else if has("ReadWriteOncePod") {
-        if knows_writers { 6 } else { 1 }
-    } else if has("ReadWriteOnce") {
-        if knows_writers { 7 } else { 1 }
-    } else {
-        0
+    match (modes.first().map_or("ReadWriteOnce", String::as_str), knows_writers) {
+        ("ReadWriteOnce" | "ReadWriteOncePod", false) => 1,
+        ("ReadOnlyMany", _) => 3,
+        ("ReadWriteMany", _) => 5,
+        ("ReadWriteOncePod", true) => 6,
+        ("ReadWriteOnce", true) => 7,
+        _ => 0,
     }
+}
+
+/// Whether something is mounted there.
+async fn is_there(request: &Request<'_>, target: &Path) -> Result<bool, String> {
+    let (mounts, target) = (Arc::clone(&request.volumes.mounts), target.to_owned());
+    in_files(move || Ok(is_mounted(&*mounts, &target))).await
+}
+
+/// Notes the volume beside its place in the pod's directory, before a driver hears of it: whatever happens then, it is
+/// taken down with the pod.
+async fn write_pod_data(request: &Request<'_>, what: &What<'_>) -> Result<(), String> {
+    let node = &request.volumes.csi.node;
+    let dir = request.dir_of(PLUGIN, what.name);
+    let data = what.data(node, &attachment_name(what.driver, what.handle, node));
+    let file = dir.join(DATA_FILE);
+    in_files(move || write_data(&dir, &file, &data)).await
 }
 
 /// A claim's volume.
@@ -123,8 +150,7 @@ pub(in crate::volumes) async fn set_up(
     }
     let me = &request.volumes.csi;
     let target = request.dir_of(PLUGIN, &volume.name).join("mount");
-    let (mounts, at) = (Arc::clone(&request.volumes.mounts), target.clone());
-    if in_files(move || Ok(is_mounted(&*mounts, &at))).await? {
+    if is_there(request, &target).await? {
         return Ok(target);
     }
     let driver = me.drivers.get(&csi.driver)?;
@@ -141,33 +167,28 @@ pub(in crate::volumes) async fn set_up(
         name: &volume.name,
         fs_type: csi.fs_type.as_deref().unwrap_or_default(),
         mount_flags: volume.spec.mount_options.as_deref().unwrap_or_default(),
-        mode: access_mode(
-            volume.spec.access_modes.as_deref().unwrap_or_default(),
-            abilities.contains(&SINGLE_NODE_MULTI_WRITER),
-        ),
+        modes: volume.spec.access_modes.as_deref().unwrap_or_default(),
         attributes: csi.volume_attributes.iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect(),
         read_only: csi.read_only.unwrap_or(false) || volume.read_only,
         is_inline: false,
     };
+    let with = With { driver: &driver, spec: &spec, abilities: &abilities };
+    write_pod_data(request, &what).await?;
     let mut staged = None;
     if abilities.contains(&STAGE_UNSTAGE_VOLUME) {
         let mut secrets = HashMap::new();
         if let Some(r) = &csi.node_stage_secret_ref {
             secrets = me.secret_of(r.namespace.as_deref(), r.name.as_deref()).await?;
         }
-        let group = mount_group(request, &abilities);
         let path = request.volumes.dirs.staging(&csi.driver, &sum(&csi.volume_handle));
-        stage(me, &driver, &what, &path, Contexts { publish: attached.clone(), secrets }, group).await?;
+        stage(request, &with, &what, &path, Contexts { publish: attached.clone(), secrets }).await?;
         staged = Some(path);
     }
     let mut secrets = HashMap::new();
     if let Some(r) = &csi.node_publish_secret_ref {
         secrets = me.secret_of(r.namespace.as_deref(), r.name.as_deref()).await?;
     }
-    let contexts = Contexts { publish: attached, secrets };
-    let path = publish(request, &driver, &what, &spec, contexts, staged.as_deref()).await?;
-    give_to_group(request, volume, &spec, what.fs_type, &abilities, &path).await?;
-    Ok(path)
+    publish(request, &with, &what, Contexts { publish: attached, secrets }, staged.as_deref()).await
 }
 
 /// The group that the driver itself gives files to, if it can.
@@ -176,83 +197,77 @@ fn mount_group(request: &Request<'_>, abilities: &[i32]) -> String {
     group.map(|g| g.to_string()).unwrap_or_default()
 }
 
-fn capability(what: &What<'_>, group: String) -> VolumeCapability {
+fn capability(request: &Request<'_>, with: &With<'_>, what: &What<'_>) -> VolumeCapability {
     let mount = MountVolume {
         fs_type: what.fs_type.to_owned(),
         mount_flags: what.mount_flags.to_vec(),
-        volume_mount_group: group,
+        volume_mount_group: mount_group(request, with.abilities),
     };
-    VolumeCapability { mount: Some(mount), access_mode: Some(AccessMode { mode: what.mode }) }
+    let mode = access_mode(what.modes, with.abilities.contains(&SINGLE_NODE_MULTI_WRITER));
+    VolumeCapability { mount: Some(mount), access_mode: Some(AccessMode { mode }) }
 }
 
 /// Makes the volume ready for the node. Done again it changes nothing, as the interface has it.
 async fn stage(
-    me: &CsiVolumes,
-    driver: &Driver,
+    request: &Request<'_>,
+    with: &With<'_>,
     what: &What<'_>,
     path: &Path,
     contexts: Contexts,
-    group: String,
 ) -> Result<(), String> {
+    let me = &request.volumes.csi;
     let turn = me.turn(&unique_name(what.driver, what.handle));
     let _turn = turn.lock().await;
     let data = what.data(&me.node, "");
     let (dir, file) = (path.to_owned(), path.with_file_name(DATA_FILE));
     in_files(move || write_data(&dir, &file, &data)).await?;
-    let request = Stage {
+    let call = Stage {
         volume_id: what.handle.to_owned(),
         publish_context: contexts.publish,
         staging_target_path: path.display().to_string(),
-        volume_capability: Some(capability(what, group)),
+        volume_capability: Some(capability(request, with, what)),
         secrets: contexts.secrets,
         volume_context: what.attributes.clone(),
     };
-    let staged = driver.client.stage(request).await;
+    let staged = with.driver.client.stage(call).await;
     staged.map(drop).map_err(|e| format!("MountVolume.MountDevice failed for volume {:?} : {e}", what.name))
 }
 
-/// Mounts the volume for the pod.
+/// Mounts the volume for the pod. The driver makes the target itself, as the interface has it; its parent is the kubelet's.
 async fn publish(
     request: &Request<'_>,
-    driver: &Driver,
+    with: &With<'_>,
     what: &What<'_>,
-    spec: &CSIDriverSpec,
     contexts: Contexts,
     staged: Option<&Path>,
 ) -> Result<PathBuf, String> {
-    let dir = request.dir_of(PLUGIN, what.name);
-    let target = dir.join("mount");
-    let (mounts, at) = (Arc::clone(&request.volumes.mounts), target.clone());
-    let me = &request.volumes.csi;
-    let data = what.data(&me.node, &attachment_name(what.driver, what.handle, &me.node));
-    let file = dir.join(DATA_FILE);
-    // The driver makes the target itself, as the interface has it; its parent is the kubelet's.
-    let mounted = in_files(move || {
-        write_data(&dir, &file, &data)?;
-        Ok(is_mounted(&*mounts, &at))
-    });
-    if mounted.await? {
-        return Ok(target);
-    }
-    let mut context = what.attributes.clone();
-    if spec.pod_info_on_mount == Some(true) {
+    let target = request.dir_of(PLUGIN, what.name).join("mount");
+    let (mut context, mut secrets) = (what.attributes.clone(), contexts.secrets);
+    if with.spec.pod_info_on_mount == Some(true) {
         context.extend(pod_info(request, what.is_inline));
     }
-    if let Some(tokens) = tokens(request, spec).await? {
-        context.insert("csi.storage.k8s.io/serviceAccount.tokens".into(), tokens);
+    if let Some(tokens) = tokens(request, with.spec).await? {
+        let as_secret = with.spec.service_account_token_in_secrets == Some(true);
+        let into = if as_secret { &mut secrets } else { &mut context };
+        into.insert("csi.storage.k8s.io/serviceAccount.tokens".into(), tokens);
     }
-    let abilities = driver.client.abilities().await.map_err(|e| e.to_string())?;
     let call = Publish {
         volume_id: what.handle.to_owned(),
         publish_context: contexts.publish,
         staging_target_path: staged.map(|p| p.display().to_string()).unwrap_or_default(),
         target_path: target.display().to_string(),
-        volume_capability: Some(capability(what, mount_group(request, &abilities))),
+        volume_capability: Some(capability(request, with, what)),
         readonly: what.read_only,
-        secrets: contexts.secrets,
+        secrets,
         volume_context: context,
     };
-    driver.client.publish(call).await.map_err(|e| e.to_string())?;
+    with.driver.client.publish(call).await.map_err(|e| e.to_string())?;
+    if let Err(why) = give_to_group(request, with, what, &target).await {
+        // What is mounted counts as ready at the next look, so what is not given to the group must not stay mounted.
+        let call = Unpublish { volume_id: what.handle.to_owned(), target_path: target.display().to_string() };
+        with.driver.client.unpublish(call).await.map_err(|e| format!("{why}; then: {e}"))?;
+        return Err(why);
+    }
     Ok(target)
 }
 
@@ -284,23 +299,15 @@ async fn tokens(request: &Request<'_>, spec: &CSIDriverSpec) -> Result<Option<St
 }
 
 /// `fsGroupPolicy`: whether files are the kubelet's to give to the pod's group.
-async fn give_to_group(
-    request: &Request<'_>,
-    volume: &Persistent,
-    spec: &CSIDriverSpec,
-    fs_type: &str,
-    abilities: &[i32],
-    path: &Path,
-) -> Result<(), String> {
-    let modes = volume.spec.access_modes.as_deref().unwrap_or_default();
-    let allows = match spec.fs_group_policy.as_deref() {
+async fn give_to_group(request: &Request<'_>, with: &With<'_>, what: &What<'_>, path: &Path) -> Result<(), String> {
+    let has_one_node = what.modes.iter().any(|m| m == "ReadWriteOnce" || m == "ReadWriteOncePod");
+    let allows = match with.spec.fs_group_policy.as_deref() {
+        _ if what.read_only || with.abilities.contains(&VOLUME_MOUNT_GROUP) => false,
         Some("File") => true,
         Some("None") => false,
-        _ => !fs_type.is_empty() && modes.iter().any(|m| m == "ReadWriteOnce"),
+        _ => !what.fs_type.is_empty() && has_one_node,
     };
-    let Some(ownership) = ownership::of(request).filter(|_| allows && !abilities.contains(&VOLUME_MOUNT_GROUP)) else {
-        return Ok(());
-    };
+    let Some(ownership) = ownership::of(request).filter(|_| allows) else { return Ok(()) };
     let path = path.to_owned();
     in_files(move || ownership.apply(&path).map_err(|e| format!("applyFSGroup failed: {e}"))).await
 }
@@ -316,9 +323,9 @@ mod tests {
             (&["ReadWriteOncePod"], 1, 6),
             (&["ReadOnlyMany"], 3, 3),
             (&["ReadWriteMany"], 5, 5),
-            (&["ReadWriteOnce", "ReadOnlyMany"], 4, 4),
-            (&["ReadWriteOnce", "ReadWriteMany"], 5, 5),
-            (&[], 0, 0),
+            (&["ReadWriteOnce", "ReadWriteMany"], 1, 7),
+            (&["ReadOnlyMany", "ReadWriteOnce"], 3, 3),
+            (&[], 1, 7),
         ] {
             let modes: Vec<String> = modes.iter().map(|m| (*m).to_owned()).collect();
             assert_eq!((access_mode(&modes, false), access_mode(&modes, true)), (plain, knowing), "{modes:?}");

@@ -109,6 +109,7 @@ impl CsiVolumes {
             }
             in_files(move || remove_data(&dir)).await?;
         }
+        self.in_use.leave(uid);
         Ok(())
     }
 

@@ -28,7 +28,7 @@ pub struct Drivers {
 }
 
 impl Drivers {
-    /// A driver.
+    /// The way to a driver, as long as its socket is there.
     ///
     /// # Errors
     /// The text for pods' events when there is none of this name.

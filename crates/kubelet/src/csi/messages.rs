@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use prost::Message;
 
-/// Nothing.
+/// Of calls that say or answer nothing.
 #[derive(Clone, PartialEq, Message)]
 pub struct Empty {}
 
@@ -103,7 +103,7 @@ pub struct AccessMode {
     pub mode: i32,
 }
 
-/// `NodeStageVolume`.
+/// `NodeStageVolume`: the volume is made ready for all pods of the node, below a path of its own.
 #[derive(Clone, PartialEq, Message)]
 pub struct Stage {
     #[prost(string, tag = "1")]
@@ -120,7 +120,7 @@ pub struct Stage {
     pub volume_context: HashMap<String, String>,
 }
 
-/// `NodeUnstageVolume`.
+/// `NodeUnstageVolume`: after the last pod has let go.
 #[derive(Clone, PartialEq, Message)]
 pub struct Unstage {
     #[prost(string, tag = "1")]
@@ -129,7 +129,7 @@ pub struct Unstage {
     pub staging_target_path: String,
 }
 
-/// `NodePublishVolume`.
+/// `NodePublishVolume`: the volume is mounted at a path of one pod.
 #[derive(Clone, PartialEq, Message)]
 pub struct Publish {
     #[prost(string, tag = "1")]
@@ -150,7 +150,7 @@ pub struct Publish {
     pub volume_context: HashMap<String, String>,
 }
 
-/// `NodeUnpublishVolume`.
+/// `NodeUnpublishVolume`: one pod has let go.
 #[derive(Clone, PartialEq, Message)]
 pub struct Unpublish {
     #[prost(string, tag = "1")]

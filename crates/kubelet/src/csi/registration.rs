@@ -35,7 +35,7 @@ pub struct Registration {
     pub node: String,
     /// Where sockets appear.
     pub dir: PathBuf,
-    /// Who registered.
+    /// Receives who registered.
     pub drivers: Drivers,
 }
 

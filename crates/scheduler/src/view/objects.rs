@@ -82,7 +82,7 @@ pub struct CsiNodeSpec {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct CsiNodeDriver {
-    /// The driver.
+    /// As its CSIDriver is named.
     pub name: Box<str>,
     /// What the node can have of it.
     #[serde(deserialize_with = "kelson_meta::null_default")]

@@ -12,7 +12,7 @@ pub(super) const PLUGIN: &str = "kubernetes.io~csi";
 /// The file beside a mount.
 pub(super) const DATA_FILE: &str = "vol_data.json";
 
-/// `vol_data.json`.
+/// What stands in `vol_data.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct VolumeData {

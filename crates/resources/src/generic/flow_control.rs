@@ -2,6 +2,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
+use super::flow_rules;
 use super::kind::{Generic, plain};
 use crate::column::{AGE, Column, NAME};
 use crate::options::Options;
@@ -14,9 +15,11 @@ pub fn kinds() -> Vec<Generic> {
     vec![
         plain(Options { generation: true, ..Options::of(GROUP, "flowschemas") })
             .default(flow_schema_defaults)
+            .checked(flow_rules::flow_schema)
             .table(FLOW_SCHEMAS, flow_schema_row),
         plain(Options { generation: true, ..Options::of(GROUP, "prioritylevelconfigurations") })
             .default(priority_level_defaults)
+            .checked(flow_rules::priority_level)
             .table(PRIORITY_LEVELS, priority_level_row),
     ]
 }

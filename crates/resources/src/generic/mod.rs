@@ -5,6 +5,7 @@ mod admission_webhooks;
 mod devices;
 mod extensions;
 mod flow_control;
+mod flow_rules;
 mod kind;
 mod reviews;
 mod workloads;

@@ -1,0 +1,292 @@
+//! What FlowSchema and PriorityLevelConfiguration objects say, and whether a level can be used.
+use kelson_meta::null_default;
+use serde::Deserialize;
+
+use crate::shuffle::Dealer;
+
+/// The level whose requests never wait.
+pub const EXEMPT: &str = "exempt";
+/// The schema, and the level, of what nothing else matches.
+pub const CATCH_ALL: &str = "catch-all";
+
+/// Queues of a level, at most: each takes memory, used or not, and is looked at when another is chosen.
+const QUEUES_MAX: usize = 4096;
+/// Requests in a queue, at most.
+const QUEUE_LENGTH_MAX: usize = 10_000;
+
+/// Name and identity of an object.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Meta {
+    /// Name.
+    #[serde(deserialize_with = "null_default")]
+    pub name: String,
+    /// UID; empty for a level that is only imagined.
+    #[serde(deserialize_with = "null_default")]
+    pub uid: String,
+}
+
+/// A `PriorityLevelConfiguration`, as far as it is used here.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct PriorityLevelConfiguration {
+    /// Name and identity.
+    pub metadata: Meta,
+    pub(crate) spec: LevelSpec,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct LevelSpec {
+    #[serde(rename = "type", deserialize_with = "null_default")]
+    kind: String,
+    limited: Option<Limited>,
+    exempt: Option<Exempt>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Limited {
+    nominal_concurrency_shares: Option<i32>,
+    lendable_percent: Option<i32>,
+    borrowing_limit_percent: Option<i32>,
+    #[serde(deserialize_with = "null_default")]
+    limit_response: LimitResponse,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Exempt {
+    nominal_concurrency_shares: Option<i32>,
+    lendable_percent: Option<i32>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+struct LimitResponse {
+    #[serde(rename = "type", deserialize_with = "null_default")]
+    kind: String,
+    queuing: Option<Queuing>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Queuing {
+    queues: i32,
+    hand_size: i32,
+    queue_length_limit: i32,
+}
+
+/// A level that can be used.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Level {
+    pub name: String,
+    pub uid: String,
+    /// Its part of the server's seats, in relation to those of the others.
+    pub shares: u32,
+    /// How much of its seats others may use, percent.
+    pub lendable_percent: u32,
+    /// How much of other levels' seats it may use, percent of its own; `None`: all that are lent.
+    pub borrowing_percent: Option<u32>,
+    pub shape: Shape,
+}
+
+/// What happens to a request when the seats of its level are taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Shape {
+    /// It runs nevertheless.
+    Exempt,
+    /// It is refused.
+    Reject,
+    /// It waits.
+    Queue {
+        /// Number of queues.
+        queues: usize,
+        /// How many of them one flow may use.
+        hand: usize,
+        /// Requests in one queue.
+        length_max: usize,
+    },
+}
+
+impl PriorityLevelConfiguration {
+    /// The level, if the object makes sense; validation should leave no other.
+    pub(crate) fn judge(&self) -> Option<Level> {
+        let LevelSpec { kind, limited, exempt } = &self.spec;
+        let number = |n: Option<i32>, default: u32| n.map_or(default, |n| u32::try_from(n).unwrap_or(0));
+        let level = |shares, lendable, borrowing_percent, shape| Level {
+            name: self.metadata.name.clone(),
+            uid: self.metadata.uid.clone(),
+            shares,
+            lendable_percent: number(lendable, 0).min(100),
+            borrowing_percent,
+            shape,
+        };
+        let is_exempt = self.metadata.name == EXEMPT;
+        match (kind.as_str(), limited, exempt) {
+            ("Exempt", None, Some(e)) if is_exempt => {
+                Some(level(number(e.nominal_concurrency_shares, 0), e.lendable_percent, None, Shape::Exempt))
+            }
+            ("Limited", Some(l), None) if !is_exempt => {
+                let shape = match (l.limit_response.kind.as_str(), &l.limit_response.queuing) {
+                    ("Reject", None) => Shape::Reject,
+                    ("Queue", Some(q)) => {
+                        let (queues, hand) = (usize::try_from(q.queues).ok()?, usize::try_from(q.hand_size).ok()?);
+                        let length_max = usize::try_from(q.queue_length_limit).ok()?.min(QUEUE_LENGTH_MAX);
+                        let queues = queues.min(QUEUES_MAX);
+                        Dealer::new(queues, hand)?;
+                        Shape::Queue { queues, hand, length_max }
+                    }
+                    _ => return None,
+                };
+                let borrowing = l.borrowing_limit_percent.map(|n| u32::try_from(n).unwrap_or(0));
+                Some(level(number(l.nominal_concurrency_shares, 30), l.lendable_percent, borrowing, shape))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// A `FlowSchema`, as far as it is used here.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct FlowSchema {
+    /// Name and identity.
+    pub metadata: Meta,
+    pub(crate) spec: SchemaSpec,
+    #[serde(deserialize_with = "null_default")]
+    pub(crate) status: SchemaStatus,
+}
+
+impl FlowSchema {
+    /// The level that it names.
+    pub(crate) fn level(&self) -> &str {
+        &self.spec.priority_level_configuration.name
+    }
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct SchemaSpec {
+    #[serde(deserialize_with = "null_default")]
+    pub priority_level_configuration: Reference,
+    pub matching_precedence: i32,
+    pub distinguisher_method: Option<Distinguisher>,
+    #[serde(deserialize_with = "null_default")]
+    pub rules: Vec<Rules>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Reference {
+    pub name: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Distinguisher {
+    #[serde(rename = "type")]
+    pub kind: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct SchemaStatus {
+    #[serde(deserialize_with = "null_default")]
+    pub conditions: Vec<Condition>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Condition {
+    #[serde(rename = "type")]
+    pub kind: String,
+    pub status: String,
+    pub reason: String,
+    pub message: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Rules {
+    #[serde(deserialize_with = "null_default")]
+    pub subjects: Vec<Subject>,
+    #[serde(deserialize_with = "null_default")]
+    pub resource_rules: Vec<ResourceRule>,
+    #[serde(deserialize_with = "null_default")]
+    pub non_resource_rules: Vec<PathRule>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Subject {
+    pub kind: String,
+    pub user: Option<Named>,
+    pub group: Option<Named>,
+    pub service_account: Option<Named>,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct Named {
+    pub name: String,
+    pub namespace: String,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct ResourceRule {
+    #[serde(deserialize_with = "null_default")]
+    pub verbs: Vec<String>,
+    #[serde(deserialize_with = "null_default")]
+    pub api_groups: Vec<String>,
+    #[serde(deserialize_with = "null_default")]
+    pub resources: Vec<String>,
+    #[serde(deserialize_with = "null_default")]
+    pub namespaces: Vec<String>,
+    pub cluster_scope: bool,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub(crate) struct PathRule {
+    #[serde(deserialize_with = "null_default")]
+    pub verbs: Vec<String>,
+    #[serde(rename = "nonResourceURLs", deserialize_with = "null_default")]
+    pub urls: Vec<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn levels_that_make_no_sense_are_left_out() {
+        let queuing = json!({"queues": 8, "handSize": 2, "queueLengthLimit": 5});
+        let queue = |queuing| json!({"type": "Queue", "queuing": queuing});
+        for (name, spec, good) in [
+            ("a", json!({"type": "Limited", "limited": {"limitResponse": {"type": "Reject"}}}), true),
+            ("a", json!({"type": "Limited", "limited": {"limitResponse": queue(queuing.clone())}}), true),
+            (
+                "a",
+                json!({"type": "Limited", "limited": {"limitResponse": {"type": "Reject", "queuing": queuing}}}),
+                false,
+            ),
+            ("a", json!({"type": "Limited", "limited": {"limitResponse": {"type": "Queue"}}}), false),
+            ("a", json!({"type": "Limited"}), false),
+            ("a", json!({"type": "Exempt", "exempt": {}}), false),
+            ("exempt", json!({"type": "Exempt", "exempt": {}}), true),
+            ("exempt", json!({"type": "Limited", "limited": {"limitResponse": {"type": "Reject"}}}), false),
+            (
+                "a",
+                json!({"type": "Limited", "limited": {"limitResponse": queue(json!({"queues": 2, "handSize": 8}))}}),
+                false,
+            ),
+        ] {
+            let object = json!({"metadata": {"name": name}, "spec": spec});
+            let level: PriorityLevelConfiguration = serde_json::from_value(object.clone()).unwrap();
+            assert_eq!(level.judge().is_some(), good, "{object}");
+        }
+    }
+}

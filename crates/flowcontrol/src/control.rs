@@ -1,0 +1,344 @@
+//! The face: sorts requests, lets them run, follows the objects, and lets levels borrow seats from each other.
+use std::collections::{BTreeMap, HashMap};
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use kelson_auth::Attributes;
+use kelson_metrics::{Families, Registry};
+use kelson_tasks::Tasks;
+use parking_lot::RwLock;
+use tokio::time::Instant;
+
+use crate::allocation::{Want, allocate};
+use crate::config::{CATCH_ALL, EXEMPT, FlowSchema, Level, PriorityLevelConfiguration, Shape};
+use crate::counters::{Counters, OfSchema};
+use crate::level::{Entered, Inner, LevelState, Limits, Refused, Seats, Turn};
+use crate::objects;
+use crate::work::Work;
+
+/// How often levels are given other numbers of seats.
+const ADJUST_EVERY: Duration = Duration::from_secs(10);
+
+/// Priority and fairness of one server.
+pub struct FlowControl {
+    state: RwLock<State>,
+    /// Seats of all levels together.
+    seats: u32,
+    counters: Counters,
+    hasher: RandomState,
+    origin: Instant,
+    tasks: Tasks,
+}
+
+#[derive(Default)]
+struct State {
+    /// By precedence.
+    schemas: Vec<Arc<SchemaState>>,
+    levels: BTreeMap<String, Arc<LevelState>>,
+    nominal_sum: u32,
+    fair_factor: f64,
+}
+
+/// A schema in use.
+struct SchemaState {
+    schema: FlowSchema,
+    name: Arc<str>,
+    level: Arc<LevelState>,
+    level_uid: String,
+    counted: Arc<OfSchema>,
+}
+
+/// What a request was sorted into.
+#[derive(Clone)]
+pub struct Classified(Arc<SchemaState>);
+
+impl Classified {
+    /// `X-Kubernetes-PF-FlowSchema-UID`.
+    pub fn flow_schema_uid(&self) -> &str {
+        &self.0.schema.metadata.uid
+    }
+    /// `X-Kubernetes-PF-PriorityLevel-UID`.
+    pub fn priority_level_uid(&self) -> &str {
+        &self.0.level_uid
+    }
+    /// Seats that one request of the level may take; `None`: any number.
+    pub fn request_seats_max(&self) -> Option<u32> {
+        self.0.level.request_seats_max()
+    }
+    /// Notes how many watch what a write changes.
+    pub fn observe_watches(&self, watches: u32) {
+        self.0.counted.watches.observe(f64::from(watches));
+    }
+}
+
+/// What becomes of a request.
+pub enum Admission {
+    /// It runs for as long as it holds these.
+    Run(Seats),
+    /// It waits for its turn.
+    Wait(Turn),
+    /// There is no room.
+    Refused(Refused),
+}
+
+/// What a schema's condition `Dangling` should say, where it says something else.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Dangling {
+    /// The schema's name.
+    pub schema: String,
+    /// Whether the level it names does not exist.
+    pub dangling: bool,
+    /// Why.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+}
+
+impl FlowControl {
+    /// With the levels and schemas that are mandatory. `seats` are shared by all levels. What is known of levels is read whenever
+    /// `registry` is.
+    pub fn new(seats: u32, registry: &Registry, tasks: &Tasks) -> Arc<Self> {
+        let control = Arc::new(Self {
+            state: RwLock::default(),
+            seats,
+            counters: Counters::new(registry),
+            hasher: RandomState::new(),
+            origin: Instant::now(),
+            tasks: tasks.clone(),
+        });
+        control.configure(&[], &[]);
+        let shown: Weak<Self> = Arc::downgrade(&control);
+        registry.on_scrape(move |families| {
+            if let Some(control) = shown.upgrade() {
+                control.scrape(families);
+            }
+        });
+        control
+    }
+
+    /// Sorts a request: by the first schema that matches it, or as what nothing matches.
+    pub fn classify(&self, request: &Attributes<'_>) -> Option<Classified> {
+        let state = self.state.read();
+        let found = state.schemas.iter().find(|s| s.schema.matches(request));
+        let catch_all = || state.schemas.iter().find(|s| &*s.name == CATCH_ALL);
+        found.or_else(catch_all).map(|s| Classified(Arc::clone(s)))
+    }
+
+    /// Lets a request run, or has it wait. `details` are asked for only when it waits: user, verb, path, namespace, name, API
+    /// version, resource and subresource.
+    pub fn start(
+        &self,
+        class: &Classified,
+        request: &Attributes<'_>,
+        work: Work,
+        details: impl FnOnce() -> [String; 8],
+    ) -> Admission {
+        let schema = &class.0;
+        let flow = schema.schema.distinguisher(request);
+        let hash = self.hasher.hash_one((&*schema.name, flow));
+        let waiter = || (Arc::clone(&schema.name), flow.into(), details());
+        match schema.level.enter(&schema.counted, work, hash, waiter) {
+            Entered::Run(seats) => Admission::Run(seats),
+            Entered::Wait(turn) => Admission::Wait(turn),
+            Entered::Refused(refused) => Admission::Refused(refused),
+        }
+    }
+
+    /// Takes the objects there are; what is mandatory and missing is imagined. Gives the conditions that have to be written.
+    pub fn configure(&self, levels: &[PriorityLevelConfiguration], schemas: &[FlowSchema]) -> Vec<Dangling> {
+        let mut state = self.state.write();
+        let mut wanted: BTreeMap<String, (Level, bool)> = levels
+            .iter()
+            .filter_map(PriorityLevelConfiguration::judge)
+            .map(|level| (level.name.clone(), (level, false)))
+            .collect();
+        let dangling = schemas.iter().filter_map(|s| condition(s, wanted.contains_key(s.level()))).collect();
+        for name in [EXEMPT, CATCH_ALL] {
+            if !wanted.contains_key(name) {
+                let level = imagined::<PriorityLevelConfiguration>("prioritylevelconfigurations", name);
+                wanted.extend(level.and_then(|l| l.judge()).map(|l| (name.to_owned(), (l, false))));
+            }
+        }
+        // Levels that nobody wants stay while they have requests, with their part of the seats.
+        for (name, old) in &state.levels {
+            let inner = old.inner.lock();
+            if !wanted.contains_key(name) && !inner.queues.is_idle() {
+                wanted.insert(name.clone(), (inner.level.clone(), true));
+            }
+        }
+        let shares: u64 = wanted.values().map(|(l, _)| u64::from(l.shares)).sum();
+        let known = std::mem::take(&mut state.levels);
+        state.nominal_sum = 0;
+        for (name, (level, unwanted)) in wanted {
+            let old = known.get(&name).cloned();
+            let limits = self.limits(&level, shares, old.as_deref());
+            state.nominal_sum += limits.nominal;
+            let new = || LevelState::new(level.clone(), limits, self.origin, &self.tasks);
+            let of_level = old.unwrap_or_else(new);
+            of_level.configure(level, limits, unwanted);
+            state.levels.insert(name, of_level);
+        }
+        self.order(&mut state, schemas);
+        adjust(&mut state);
+        dangling
+    }
+
+    fn limits(&self, level: &Level, shares: u64, known: Option<&LevelState>) -> Limits {
+        let of_all = u64::from(self.seats) * u64::from(level.shares);
+        let nominal = u32::try_from(of_all.div_ceil(shares.max(1))).unwrap_or(self.seats);
+        let part = |percent: u32| (f64::from(nominal) * f64::from(percent) / 100.0).round() as u32;
+        let lendable = part(level.lendable_percent).min(nominal);
+        let borrowing = level.borrowing_percent.map_or(self.seats, part);
+        let current = known.map_or(nominal - lendable / 2, |k| k.inner.lock().limits.current);
+        Limits { nominal, min: nominal - lendable, max: nominal.saturating_add(borrowing), current }
+    }
+
+    /// Puts the schemas that have a level in their order.
+    fn order(&self, state: &mut State, schemas: &[FlowSchema]) {
+        let mut all: Vec<FlowSchema> = schemas.to_vec();
+        for name in [EXEMPT, CATCH_ALL] {
+            if !all.iter().any(|s| s.metadata.name == name) {
+                all.extend(imagined::<FlowSchema>("flowschemas", name));
+            }
+        }
+        all.sort_by(|a, b| {
+            let by_name = || a.metadata.name.cmp(&b.metadata.name);
+            a.spec.matching_precedence.cmp(&b.spec.matching_precedence).then_with(by_name)
+        });
+        let place = |level: &LevelState, schema: &str| (level.name.clone(), schema.to_owned());
+        let old = std::mem::take(&mut state.schemas);
+        let mut counted: HashMap<(String, String), Arc<OfSchema>> =
+            old.iter().map(|s| (place(&s.level, &s.name), Arc::clone(&s.counted))).collect();
+        for schema in all {
+            let Some(level) = state.levels.get(schema.level()) else { continue };
+            let (unwanted, level_uid) = {
+                let inner = level.inner.lock();
+                (inner.unwanted, inner.level.uid.clone())
+            };
+            if unwanted {
+                continue;
+            }
+            let name: Arc<str> = schema.metadata.name.as_str().into();
+            let known = counted.remove(&place(level, &name));
+            let counted = known.unwrap_or_else(|| Arc::new(self.counters.of(&level.name, &name)));
+            let level = Arc::clone(level);
+            state.schemas.push(Arc::new(SchemaState { schema, name, level, level_uid, counted }));
+        }
+        for (level, schema) in counted.into_keys() {
+            self.counters.forget(&level, &schema);
+        }
+    }
+
+    /// Lets levels borrow from each other, again and again.
+    pub async fn run(&self) {
+        loop {
+            tokio::time::sleep(ADJUST_EVERY).await;
+            let mut state = self.state.write();
+            state.levels.retain(|_, level| {
+                let inner = level.inner.lock();
+                !(inner.unwanted && inner.queues.is_idle())
+            });
+            adjust(&mut state);
+        }
+    }
+
+    /// The levels, by name.
+    pub(crate) fn levels(&self) -> Vec<Arc<LevelState>> {
+        self.state.read().levels.values().cloned().collect()
+    }
+
+    fn scrape(&self, families: &mut Families) {
+        let (levels, fair) = (self.levels(), self.state.read().fair_factor);
+        let name = |name: &str| format!("apiserver_flowcontrol_{name}");
+        let help = "The factor of the targets by which seats were shared at the last adjustment.";
+        families.gauge(&name("seat_fair_frac"), help).sample(&[], fair);
+        type Read = fn(&Inner) -> f64;
+        let gauges: [(&str, &str, Read); 10] = [
+            ("nominal_limit_seats", "Seats by the level's shares.", |i| i.limits.nominal.into()),
+            ("lower_limit_seats", "Seats that the level keeps when others borrow.", |i| i.limits.min.into()),
+            ("upper_limit_seats", "Seats that the level may have when it borrows.", |i| i.limits.max.into()),
+            ("current_limit_seats", "Seats of the level now.", |i| i.limits.current.into()),
+            ("demand_seats_high_watermark", "The most seats wanted in the last period.", |i| i.demand.high.into()),
+            ("demand_seats_average", "Seats wanted in the last period on average.", |i| i.demand.average),
+            ("demand_seats_stdev", "Deviation of the seats wanted in the last period.", |i| i.demand.deviation),
+            ("demand_seats_smoothed", "Seats wanted, smoothed over periods.", |i| i.demand.smoothed),
+            ("target_seats", "Seats that the last adjustment aimed at.", |i| i.target),
+            ("current_r", "The common time of the level's queues, in seat-seconds.", |i| i.queues.progress_s()),
+        ];
+        for (metric, help, read) in gauges {
+            let mut family = families.gauge(&name(metric), help);
+            for level in &levels {
+                family.sample(&[("priority_level", level.name.as_str())], read(&level.inner.lock()));
+            }
+        }
+        let help = "Times that the first in line needed more seats than were free.";
+        let mut family = families.counter(&name("request_dispatch_no_accommodation_total"), help);
+        for level in &levels {
+            let times = level.inner.lock().queues.no_accommodation as f64;
+            family.sample(&[("priority_level", level.name.as_str())], times);
+        }
+    }
+}
+
+/// An object that there should be, without an identity.
+fn imagined<T: serde::de::DeserializeOwned>(resource: &str, name: &str) -> Option<T> {
+    let wanted = objects::wanted().into_iter().find(|w| w.resource == resource && w.name() == name)?;
+    serde_json::from_value(wanted.object).ok()
+}
+
+fn condition(schema: &FlowSchema, found: bool) -> Option<Dangling> {
+    let (reason, rest) = if found { ("Found", "and it exists") } else { ("NotFound", "but there is no such object") };
+    let level = schema.level();
+    let message = format!("This FlowSchema references the PriorityLevelConfiguration object named {level:?} {rest}");
+    let status = if found { "False" } else { "True" };
+    let said = schema.status.conditions.iter().find(|c| c.kind == "Dangling");
+    let right = said.is_some_and(|c| c.status == status && c.reason == reason && c.message == message);
+    (!right).then(|| Dangling { schema: schema.metadata.name.clone(), dangling: !found, reason, message })
+}
+
+/// Shares the seats by what levels wanted lately. What exempt levels used goes off the top, since nobody holds them back.
+fn adjust(state: &mut State) {
+    let (mut left, mut shared, mut min_sum, mut least_sum) = (f64::from(state.nominal_sum), Vec::new(), 0.0, 0.0);
+    for level in state.levels.values() {
+        let (demand, limits, shape) = level.observe();
+        if shape == Shape::Exempt {
+            let current = limits.min.max(demand.high);
+            left -= f64::from(current);
+            level.set_current(current, current.into());
+            continue;
+        }
+        let least = f64::from(limits.min.max(limits.nominal.min(demand.high)));
+        min_sum += f64::from(limits.min);
+        least_sum += least;
+        shared.push((level, limits, Want { min: least, max: limits.max.into(), target: least.max(demand.smoothed) }));
+    }
+    state.fair_factor = 0.0;
+    let seats: Vec<f64> = if left <= min_sum {
+        shared.iter().map(|(_, limits, _)| limits.min.into()).collect()
+    } else if left <= least_sum {
+        let part = (left - min_sum) / (least_sum - min_sum);
+        let between = |(_, limits, want): &(_, Limits, Want)| {
+            let min = f64::from(limits.min);
+            min + part * (want.min - min)
+        };
+        shared.iter().map(between).collect()
+    } else {
+        let wants: Vec<Want> = shared.iter().map(|(_, _, want)| *want).collect();
+        match allocate(left, &wants) {
+            Some((seats, factor)) => {
+                state.fair_factor = factor;
+                seats
+            }
+            None => shared.iter().map(|(_, limits, _)| limits.current.into()).collect(),
+        }
+    };
+    for ((level, limits, want), seats) in shared.into_iter().zip(seats) {
+        // A level with a share of the seats has one, however small the share is.
+        let least = u32::from(limits.nominal > 0);
+        level.set_current((seats.round() as u32).max(least), want.target);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,345 @@
+//! A level with requests in it: who runs holds [`Seats`], who waits is told through a channel of its own.
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use kelson_tasks::{OnPanic, Tasks};
+use parking_lot::Mutex;
+use tokio::sync::oneshot;
+use tokio::time::Instant;
+
+use crate::config::{Level, Shape};
+use crate::counters::OfSchema;
+use crate::demand::Demand;
+use crate::queues::{Dispatched, Place, QueueSet, Reason, Running, Started};
+use crate::retry::Refusals;
+use crate::work::Work;
+
+/// The part of a level's seats that one request may take, at most.
+const REQUEST_PART: f64 = 0.15;
+
+/// A request that waits, for those who look.
+pub struct Waiter {
+    tell: oneshot::Sender<Running>,
+    pub schema: Arc<str>,
+    /// What tells its flow from others of the schema.
+    pub flow: Arc<str>,
+    pub came: Instant,
+    /// The request in words, a field each (`dump_requests?includeRequestDetails`).
+    pub details: [String; 8],
+}
+
+/// How many seats a level has.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Limits {
+    /// By its shares.
+    pub nominal: u32,
+    /// What it keeps when others borrow.
+    pub min: u32,
+    /// What it may have when it borrows.
+    pub max: u32,
+    /// Now.
+    pub current: u32,
+}
+
+/// What changes of a level.
+pub struct Inner {
+    pub level: Level,
+    pub queues: QueueSet<Waiter>,
+    pub limits: Limits,
+    pub demand: Demand,
+    /// What the last adjustment aimed at.
+    pub target: f64,
+    refusals: Refusals,
+    /// Its object is gone: it goes when its last request has ended.
+    pub unwanted: bool,
+}
+
+/// A level.
+pub struct LevelState {
+    pub name: String,
+    pub inner: Mutex<Inner>,
+    /// Seats of one request, at most; 0: any number.
+    request_seats_max: AtomicU32,
+    origin: Instant,
+    tasks: Tasks,
+}
+
+/// A request that may not run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Refused {
+    /// Seconds after which it may come again.
+    pub retry_after_s: u64,
+}
+
+/// What holds seats until it is dropped, and a moment longer where many hear of what the request did.
+pub struct Seats {
+    level: Arc<LevelState>,
+    counted: Arc<OfSchema>,
+    running: Option<Running>,
+    seats: i64,
+    begun: Instant,
+    watch: bool,
+}
+
+impl Seats {
+    fn new(level: &Arc<LevelState>, counted: &Arc<OfSchema>, running: Running, work: &Work) -> Self {
+        let seats = i64::from(work.seats_max());
+        counted.dispatched.inc();
+        counted.running.inc();
+        counted.seats_running.add(seats);
+        let (level, counted) = (Arc::clone(level), Arc::clone(counted));
+        Self { level, counted, running: Some(running), seats, begun: Instant::now(), watch: false }
+    }
+
+    /// They are held by a watch until it has begun, and counted as such.
+    pub fn of_watch(mut self) -> Self {
+        self.watch = true;
+        self
+    }
+}
+
+impl Drop for Seats {
+    fn drop(&mut self) {
+        self.counted.running.dec();
+        self.counted.seats_running.sub(self.seats);
+        let took = self.begun.elapsed().as_secs_f64();
+        if self.watch { &self.counted.watch_ran } else { &self.counted.ran }.observe(took);
+        if let Some(running) = self.running.take() {
+            self.level.finish(running);
+        }
+    }
+}
+
+/// A request's turn, which comes or does not. Dropping it leaves the queue.
+pub struct Turn {
+    level: Arc<LevelState>,
+    counted: Arc<OfSchema>,
+    work: Work,
+    place: Option<Place>,
+    told: oneshot::Receiver<Running>,
+    came: Instant,
+}
+
+impl Turn {
+    /// Waits until then.
+    ///
+    /// # Errors
+    /// When the turn has not come.
+    pub async fn come(mut self, until: Instant) -> Result<Seats, Refused> {
+        let told = tokio::time::timeout_at(until, &mut self.told).await;
+        let running = match told {
+            Ok(Ok(running)) => {
+                self.leave_queue(true);
+                Some(running)
+            }
+            // The sender is kept by the queue for as long as the request is in it.
+            Ok(Err(_)) | Err(_) => self.give_up(true),
+        };
+        match running {
+            Some(running) => Ok(Seats::new(&self.level, &self.counted, running, &self.work)),
+            None => {
+                self.counted.timed_out.inc();
+                Err(self.level.refused())
+            }
+        }
+    }
+
+    fn leave_queue(&mut self, runs: bool) {
+        if self.place.take().is_none() {
+            return;
+        }
+        self.counted.waiting.dec();
+        self.counted.seats_waiting.sub(i64::from(self.work.seats_max()));
+        let waited = self.came.elapsed().as_secs_f64();
+        if runs { &self.counted.waited_and_ran } else { &self.counted.waited_in_vain }.observe(waited);
+    }
+
+    /// Leaves the queue; gives what it runs with, where its turn came at that very moment.
+    fn give_up(&mut self, timed_out: bool) -> Option<Running> {
+        let place = self.place?;
+        let left = self.level.inner.lock().queues.leave(self.level.now(), place, timed_out);
+        self.leave_queue(!left);
+        if left {
+            // Those behind it may have waited for one that needed more seats than there were.
+            self.level.dispatch();
+            return None;
+        }
+        // Whoever took it out of the queue tells it at once.
+        self.told.try_recv().ok()
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        if self.place.is_none() {
+            return;
+        }
+        match self.give_up(false) {
+            Some(running) => self.level.finish(running),
+            None => self.counted.cancelled.inc(),
+        }
+    }
+}
+
+/// What becomes of a request.
+pub enum Entered {
+    Run(Seats),
+    Wait(Turn),
+    Refused(Refused),
+}
+
+impl LevelState {
+    pub fn new(level: Level, limits: Limits, origin: Instant, tasks: &Tasks) -> Arc<Self> {
+        Arc::new(Self {
+            name: level.name.clone(),
+            request_seats_max: AtomicU32::new(0),
+            origin,
+            tasks: tasks.clone(),
+            inner: Mutex::new(Inner {
+                queues: QueueSet::new(level.shape, limits.current),
+                level,
+                limits,
+                demand: Demand::default(),
+                target: 0.0,
+                refusals: Refusals::default(),
+                unwanted: false,
+            }),
+        })
+    }
+
+    fn now(&self) -> Duration {
+        self.origin.elapsed()
+    }
+
+    /// Takes another configuration.
+    pub fn configure(self: &Arc<Self>, level: Level, limits: Limits, unwanted: bool) {
+        let seats_max = match level.shape {
+            Shape::Queue { hand, .. } => {
+                let part = (f64::from(limits.nominal) * REQUEST_PART).ceil() as u32;
+                part.min(limits.nominal / u32::try_from(hand).unwrap_or(u32::MAX)).max(1)
+            }
+            _ => 0,
+        };
+        self.request_seats_max.store(seats_max, Ordering::Relaxed);
+        let dispatched = {
+            let mut inner = self.inner.lock();
+            let shape = level.shape;
+            (inner.unwanted, inner.limits, inner.level) = (unwanted, limits, level);
+            inner.queues.configure(self.now(), shape, limits.current)
+        };
+        self.tell(dispatched);
+    }
+
+    /// Gives it so many seats.
+    pub fn set_current(self: &Arc<Self>, current: u32, target: f64) {
+        let dispatched = {
+            let mut inner = self.inner.lock();
+            (inner.limits.current, inner.target) = (current, target);
+            let shape = inner.level.shape;
+            inner.queues.configure(self.now(), shape, current)
+        };
+        self.tell(dispatched);
+    }
+
+    /// Ends a period of measuring the demand.
+    pub fn observe(&self) -> (Demand, Limits, Shape) {
+        let mut inner = self.inner.lock();
+        let observed = inner.queues.observe(self.now());
+        inner.demand.update(observed);
+        (inner.demand, inner.limits, inner.level.shape)
+    }
+
+    /// Seats of one request, at most.
+    pub fn request_seats_max(&self) -> Option<u32> {
+        Some(self.request_seats_max.load(Ordering::Relaxed)).filter(|n| *n > 0)
+    }
+
+    /// A request comes. `waiter` says its schema, its flow and its details; it is asked only for one that waits.
+    pub fn enter(
+        self: &Arc<Self>,
+        counted: &Arc<OfSchema>,
+        work: Work,
+        hash: u64,
+        waiter: impl FnOnce() -> (Arc<str>, Arc<str>, [String; 8]),
+    ) -> Entered {
+        counted.seats.observe(f64::from(work.seats_max()));
+        let mut told = None;
+        let (started, dispatched) = {
+            let mut inner = self.inner.lock();
+            let started = inner.queues.start(self.now(), work, hash, || {
+                let (tell, receiver) = oneshot::channel();
+                told = Some(receiver);
+                let (schema, flow, details) = waiter();
+                Waiter { tell, schema, flow, came: Instant::now(), details }
+            });
+            let waits = matches!(started, Started::Wait(..));
+            let dispatched = if waits { inner.queues.dispatch() } else { Vec::new() };
+            (started, dispatched)
+        };
+        let entered = match (started, told) {
+            (Started::Run(running), _) => Entered::Run(Seats::new(self, counted, running, &work)),
+            (Started::Wait(place, length), Some(told)) => {
+                counted.waiting.inc();
+                counted.seats_waiting.add(i64::from(work.seats_max()));
+                counted.queue_length.observe(length as f64);
+                let (level, counted) = (Arc::clone(self), Arc::clone(counted));
+                Entered::Wait(Turn { level, counted, work, place: Some(place), told, came: Instant::now() })
+            }
+            (Started::Refused(Reason::QueueFull), _) => {
+                counted.queue_full.inc();
+                Entered::Refused(self.refused())
+            }
+            (Started::Refused(Reason::ConcurrencyLimit) | Started::Wait(..), _) => {
+                counted.concurrency_limit.inc();
+                Entered::Refused(self.refused())
+            }
+        };
+        self.tell(dispatched);
+        entered
+    }
+
+    fn refused(&self) -> Refused {
+        Refused { retry_after_s: self.inner.lock().refusals.note(self.now()) }
+    }
+
+    fn finish(self: &Arc<Self>, running: Running) {
+        let (after, dispatched) = self.inner.lock().queues.finish(self.now(), running);
+        self.tell(dispatched);
+        let Some(after) = after else { return };
+        if tokio::runtime::Handle::try_current().is_err() {
+            // The process is ending: nobody waits for these seats.
+            return self.release(running);
+        }
+        let level = Arc::clone(self);
+        self.tasks.spawn("flow-seats", OnPanic::Contain, async move {
+            tokio::time::sleep(after).await;
+            level.release(running);
+        });
+    }
+
+    fn release(&self, running: Running) {
+        let dispatched = self.inner.lock().queues.release(self.now(), running);
+        self.tell(dispatched);
+    }
+
+    fn dispatch(&self) {
+        let dispatched = self.inner.lock().queues.dispatch();
+        self.tell(dispatched);
+    }
+
+    /// Tells those whose turn has come. One that has gone meanwhile gives its seats back at once: it never ran.
+    fn tell(&self, dispatched: Dispatched<Waiter>) {
+        let mut all = dispatched;
+        while let Some((waiter, running)) = all.pop() {
+            let Err(running) = waiter.tell.send(running) else { continue };
+            let mut inner = self.inner.lock();
+            let now = self.now();
+            let (after, next) = inner.queues.finish(now, running);
+            all.extend(next);
+            if after.is_some() {
+                all.extend(inner.queues.release(now, running));
+            }
+        }
+    }
+}

@@ -1,0 +1,436 @@
+//! Fair queuing of the requests of one level, as a state machine: it is handed the time, and says who runs now.
+//!
+//! Each queue has a time of its own in which its next request begins (`next_at`), and the level a common one (`progress`), which
+//! goes as fast as each busy queue is served on average. The request that would end first in its queue's time goes first, so
+//! that queues are served alike, by seats and time, whatever they hold (the doc of upstream's `fairqueuing/queueset`).
+//! Times of queues are counted in seat-nanoseconds, whole, in a type that does not overflow in the life of a machine.
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::config::Shape;
+use crate::demand::{Integrator, Observed};
+use crate::shuffle::Dealer;
+use crate::work::Work;
+
+/// How long a request is taken to last before it has ended.
+const GUESSED_TIME: Duration = Duration::from_millis(3);
+
+/// Seat-nanoseconds.
+type SeatTime = i128;
+
+fn seat_time(seats: u32, time: Duration) -> SeatTime {
+    SeatTime::from(seats) * time.as_nanos() as SeatTime
+}
+
+fn whole(work: &Work) -> SeatTime {
+    seat_time(work.seats, GUESSED_TIME) + seat_time(work.seats_after, work.after)
+}
+
+/// A request that holds seats.
+#[derive(Debug, Clone, Copy)]
+pub struct Running {
+    queue: Option<usize>,
+    work: Work,
+    begun: Duration,
+}
+
+/// Where a request waits.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Place {
+    queue: usize,
+    id: u64,
+}
+
+/// Why a request is refused at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reason {
+    /// Its queue is full.
+    QueueFull,
+    /// The seats are taken, and the level has no queues.
+    ConcurrencyLimit,
+}
+
+/// What becomes of a request.
+pub enum Started {
+    /// It runs.
+    Run(Running),
+    /// It waits, behind so many others in its queue.
+    Wait(Place, usize),
+    /// Neither.
+    Refused(Reason),
+}
+
+struct Waiting<P> {
+    id: u64,
+    came_at: SeatTime,
+    work: Work,
+    payload: P,
+}
+
+struct Queue<P> {
+    waiting: VecDeque<Waiting<P>>,
+    /// Work of those that wait.
+    work_waiting: SeatTime,
+    running: usize,
+    seats: u32,
+    next_at: SeatTime,
+}
+
+impl<P> Default for Queue<P> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), work_waiting: 0, running: 0, seats: 0, next_at: 0 }
+    }
+}
+
+impl<P> Queue<P> {
+    fn is_busy(&self) -> bool {
+        self.running > 0 || !self.waiting.is_empty()
+    }
+    /// A queue that had less than its part does not make up for more than its oldest request has waited.
+    fn catch_up(&mut self) {
+        if let Some(oldest) = self.waiting.front() {
+            self.next_at = self.next_at.max(oldest.came_at);
+        }
+    }
+}
+
+/// What the level has done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub dispatched: u64,
+    pub rejected: u64,
+    pub timed_out: u64,
+    pub cancelled: u64,
+}
+
+/// One queue as others see it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QueueLook {
+    pub waiting: usize,
+    pub running: usize,
+    pub seats: u32,
+    pub next_at_s: f64,
+    /// Seats that those in it want while they are served.
+    pub first_seats_waiting: u32,
+    /// Seats that those in it want at any time.
+    pub seats_waiting: u32,
+    pub work_waiting_s: f64,
+}
+
+/// Requests that run now, with what they were given to be told by.
+pub type Dispatched<P> = Vec<(P, Running)>;
+
+/// The queues of a level.
+pub struct QueueSet<P> {
+    shape: Shape,
+    limit: u32,
+    dealer: Option<Dealer>,
+    queues: Vec<Queue<P>>,
+    busy: usize,
+    progress: SeatTime,
+    now: Duration,
+    /// The queue that was served last.
+    last: usize,
+    waiting: usize,
+    running: usize,
+    seats: u32,
+    seats_waiting: u32,
+    begun: u64,
+    demand: Integrator,
+    /// The first in line needs more seats than are free, so often.
+    pub no_accommodation: u64,
+    pub totals: Totals,
+}
+
+impl<P> QueueSet<P> {
+    /// Without a request. `limit` is the number of seats.
+    pub fn new(shape: Shape, limit: u32) -> Self {
+        let mut set = Self {
+            shape,
+            limit,
+            dealer: None,
+            queues: Vec::new(),
+            busy: 0,
+            progress: 0,
+            now: Duration::ZERO,
+            last: 0,
+            waiting: 0,
+            running: 0,
+            seats: 0,
+            seats_waiting: 0,
+            begun: 0,
+            demand: Integrator::default(),
+            no_accommodation: 0,
+            totals: Totals::default(),
+        };
+        set.shape(shape);
+        set
+    }
+
+    /// Other queues, other seats. Requests in queues that are too many stay there until they run.
+    pub fn configure(&mut self, now: Duration, shape: Shape, limit: u32) -> Dispatched<P> {
+        self.advance(now);
+        self.limit = limit;
+        if shape != self.shape {
+            self.shape(shape);
+        }
+        self.dispatch()
+    }
+
+    fn shape(&mut self, shape: Shape) {
+        self.shape = shape;
+        self.dealer = None;
+        if let Shape::Queue { queues, hand, .. } = shape {
+            self.dealer = Dealer::new(queues, hand);
+            while self.queues.len() < queues {
+                self.queues.push(Queue::default());
+            }
+        }
+        self.drop_unused_queues();
+    }
+
+    fn drop_unused_queues(&mut self) {
+        let wanted = if let Shape::Queue { queues, .. } = self.shape { queues } else { 0 };
+        while self.queues.len() > wanted && self.queues.last().is_some_and(|q| !q.is_busy() && q.seats == 0) {
+            self.queues.pop();
+        }
+        self.last = self.last.min(self.queues.len().saturating_sub(1));
+    }
+
+    /// A request comes, of the flow with this hash. `payload` is made only for one that waits.
+    pub fn start(&mut self, now: Duration, work: Work, hash: u64, payload: impl FnOnce() -> P) -> Started {
+        self.advance(now);
+        let (Shape::Queue { length_max, .. }, Some(dealer)) = (self.shape, self.dealer) else {
+            if !self.fits(work.seats_max()) {
+                self.totals.rejected += 1;
+                return Started::Refused(Reason::ConcurrencyLimit);
+            }
+            return Started::Run(self.run(None, work));
+        };
+        let at = self.shortest(dealer, hash);
+        let progress = self.progress;
+        if self.waiting == 0 && self.seats < self.limit && self.fits(work.seats_max()) {
+            // Nobody waits, so nobody is before it.
+            let queue = &mut self.queues[at];
+            queue.next_at = if queue.is_busy() { queue.next_at.max(progress) } else { progress };
+            return Started::Run(self.run(Some(at), work));
+        }
+        let ahead = self.queues[at].waiting.len();
+        if self.seats >= self.limit && ahead >= length_max {
+            self.totals.rejected += 1;
+            return Started::Refused(Reason::QueueFull);
+        }
+        self.begun += 1;
+        let id = self.begun;
+        let queue = &mut self.queues[at];
+        if !queue.is_busy() {
+            queue.next_at = progress;
+            self.busy += 1;
+        }
+        queue.waiting.push_back(Waiting { id, came_at: progress, work, payload: payload() });
+        queue.work_waiting += whole(&work);
+        queue.catch_up();
+        self.waiting += 1;
+        self.seats_waiting += work.seats_max();
+        self.note_demand();
+        Started::Wait(Place { queue: at, id }, ahead + 1)
+    }
+
+    /// Lets those run for whom there are seats. To be called after a request began to wait.
+    pub fn dispatch(&mut self) -> Dispatched<P> {
+        let mut all = Vec::new();
+        while self.waiting > 0 && self.seats < self.limit {
+            let Some(next) = self.next() else { break };
+            all.push(next);
+        }
+        all
+    }
+
+    /// A request was answered. Where it goes on to hold seats, `Some` says for how long: then [`QueueSet::release`] follows.
+    pub fn finish(&mut self, now: Duration, done: Running) -> (Option<Duration>, Dispatched<P>) {
+        self.advance(now);
+        self.running -= 1;
+        if let Some(at) = done.queue {
+            let took = now.saturating_sub(done.begun).as_nanos() as SeatTime - GUESSED_TIME.as_nanos() as SeatTime;
+            let queue = &mut self.queues[at];
+            queue.running -= 1;
+            queue.next_at += SeatTime::from(done.work.seats) * took;
+            queue.catch_up();
+            if !queue.is_busy() {
+                self.busy -= 1;
+            }
+        }
+        match done.work.after {
+            Duration::ZERO => (None, self.free(done)),
+            after => (Some(after), self.dispatch()),
+        }
+    }
+
+    /// Gives the seats of an answered request back.
+    pub fn release(&mut self, now: Duration, done: Running) -> Dispatched<P> {
+        self.advance(now);
+        self.free(done)
+    }
+
+    fn free(&mut self, done: Running) -> Dispatched<P> {
+        let seats = done.work.seats_max();
+        self.seats -= seats;
+        if let Some(at) = done.queue {
+            self.queues[at].seats -= seats;
+            self.drop_unused_queues();
+        }
+        self.note_demand();
+        self.dispatch()
+    }
+
+    /// Takes a request out that waits no longer; whether it still waited. `timed_out` says whether it waited too long, or went.
+    pub fn leave(&mut self, now: Duration, place: Place, timed_out: bool) -> bool {
+        self.advance(now);
+        let Some(queue) = self.queues.get_mut(place.queue) else { return false };
+        let Some(at) = queue.waiting.iter().position(|w| w.id == place.id) else { return false };
+        let Some(left) = queue.waiting.remove(at) else { return false };
+        queue.work_waiting -= whole(&left.work);
+        queue.catch_up();
+        if !queue.is_busy() {
+            self.busy -= 1;
+        }
+        self.waiting -= 1;
+        self.seats_waiting -= left.work.seats_max();
+        self.totals.rejected += 1;
+        if timed_out {
+            self.totals.timed_out += 1;
+        } else {
+            self.totals.cancelled += 1;
+        }
+        self.note_demand();
+        self.drop_unused_queues();
+        true
+    }
+
+    /// Whether nobody waits or runs.
+    pub fn is_idle(&self) -> bool {
+        self.waiting == 0 && self.running == 0 && self.seats == 0
+    }
+
+    /// Requests that wait, requests that run, seats that are taken, seats that are waited for.
+    pub fn counts(&self) -> (usize, usize, u32, u32) {
+        (self.waiting, self.running, self.seats, self.seats_waiting)
+    }
+
+    /// The common time of the queues, in seat-seconds.
+    pub fn progress_s(&self) -> f64 {
+        seconds(self.progress)
+    }
+
+    /// What the demand was since the last call.
+    pub fn observe(&mut self, now: Duration) -> Observed {
+        self.demand.reset(now)
+    }
+
+    /// Each queue, in order.
+    pub fn look(&self) -> impl Iterator<Item = QueueLook> {
+        self.queues.iter().map(|q| QueueLook {
+            waiting: q.waiting.len(),
+            running: q.running,
+            seats: q.seats,
+            next_at_s: seconds(q.next_at),
+            first_seats_waiting: q.waiting.iter().map(|w| w.work.seats).sum(),
+            seats_waiting: q.waiting.iter().map(|w| w.work.seats_max()).sum(),
+            work_waiting_s: seconds(q.work_waiting),
+        })
+    }
+
+    /// Those that wait: their queue, their place in it, and what they were given.
+    pub fn look_waiting(&self) -> impl Iterator<Item = (usize, usize, &Work, &P)> {
+        let of_queue = |(at, queue)| -> Box<dyn Iterator<Item = (usize, usize, &Work, &P)> + '_> {
+            let queue: &Queue<P> = queue;
+            Box::new(queue.waiting.iter().enumerate().map(move |(i, w)| (at, i, &w.work, &w.payload)))
+        };
+        self.queues.iter().enumerate().flat_map(of_queue)
+    }
+
+    fn advance(&mut self, now: Duration) {
+        let passed = now.saturating_sub(self.now);
+        self.now = self.now.max(now);
+        if self.busy > 0 {
+            let served = (self.seats + self.seats_waiting).min(self.limit);
+            self.progress += seat_time(served, passed) / self.busy as SeatTime;
+        }
+    }
+
+    fn note_demand(&mut self) {
+        self.demand.set(self.now, f64::from(self.seats + self.seats_waiting));
+    }
+
+    /// Whether so many seats are free; a request that needs more than there are runs alone.
+    fn fits(&self, seats: u32) -> bool {
+        match self.shape {
+            Shape::Exempt => true,
+            _ if seats > self.limit => self.running == 0,
+            _ => self.seats + seats <= self.limit,
+        }
+    }
+
+    /// The queue of the flow's hand with the least work.
+    fn shortest(&self, dealer: Dealer, hash: u64) -> usize {
+        let hand = dealer.deal(hash);
+        // Among equals not always the same one: whose turn it is goes round.
+        let skip = (self.begun.wrapping_add(self.totals.dispatched) % hand.len() as u64) as usize;
+        let from_turn = hand.clone().skip(skip).chain(hand.take(skip));
+        from_turn.min_by_key(|at| self.queues[*at].work_waiting).unwrap_or(0)
+    }
+
+    fn run(&mut self, queue: Option<usize>, work: Work) -> Running {
+        let seats = work.seats_max();
+        if let Some(at) = queue {
+            let queue = &mut self.queues[at];
+            if !queue.is_busy() {
+                self.busy += 1;
+            }
+            queue.running += 1;
+            queue.seats += seats;
+            queue.next_at += whole(&work);
+            queue.catch_up();
+        }
+        self.running += 1;
+        self.seats += seats;
+        self.totals.dispatched += 1;
+        self.note_demand();
+        Running { queue, work, begun: self.now }
+    }
+
+    /// The one whose turn it is, if there are seats for it; nobody is let past it.
+    fn next(&mut self) -> Option<(P, Running)> {
+        let n = self.queues.len();
+        let order = (1..=n).map(|i| (self.last + i) % n);
+        let ends_at = |at: usize| {
+            let queue = &self.queues[at];
+            queue.waiting.front().map(|w| queue.next_at + whole(&w.work))
+        };
+        let (_, at) = order.filter_map(|at| Some((ends_at(at)?, at))).min_by_key(|(end, _)| *end)?;
+        let seats = self.queues[at].waiting.front()?.work.seats_max();
+        if !self.fits(seats) {
+            self.no_accommodation += 1;
+            return None;
+        }
+        self.last = at;
+        let queue = &mut self.queues[at];
+        let first = queue.waiting.pop_front()?;
+        queue.work_waiting -= whole(&first.work);
+        self.waiting -= 1;
+        self.seats_waiting -= seats;
+        // It was busy by the request that leaves the queue to run.
+        if !queue.is_busy() {
+            self.busy -= 1;
+        }
+        let running = self.run(Some(at), first.work);
+        Some((first.payload, running))
+    }
+}
+
+fn seconds(time: SeatTime) -> f64 {
+    time as f64 / 1e9
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! How many seats a request takes: one for most, more for lists of much (their seats stand for memory) and, for a moment after
+//! the answer, for writes that many watch. Upstream `util/flowcontrol/request`.
+use std::time::Duration;
+
+/// Seats of any one write.
+const WRITE_SEATS_MAX: u32 = 10;
+/// Seats of any one list.
+const LIST_SEATS_MAX: u32 = 100;
+/// Bytes of a list that one seat stands for.
+const BYTES_PER_SEAT: u64 = 100_000;
+/// Bytes that a list in pieces has in memory at once, at most.
+const STREAMED_BYTES_MAX: u64 = 1_000_000;
+/// Watchers of a write that one seat stands for.
+const WATCHES_PER_SEAT: u32 = 10;
+/// How long telling a watcher takes.
+const EVENT_TIME: Duration = Duration::from_millis(5);
+
+/// What a request takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Work {
+    /// Seats while it is served.
+    pub seats: u32,
+    /// Seats after it was answered.
+    pub seats_after: u32,
+    /// For how long after.
+    pub after: Duration,
+}
+
+/// What a list reads.
+#[derive(Debug, Clone, Copy)]
+pub struct ListWork {
+    /// Objects there are of the resource.
+    pub objects: u64,
+    /// Bytes of one of them on average.
+    pub object_bytes: u64,
+    /// `limit`; 0: none.
+    pub limit: u64,
+    /// One object is asked for by its name.
+    pub single: bool,
+    /// The answer is made and sent in pieces.
+    pub streamed: bool,
+}
+
+impl Work {
+    /// What most requests take.
+    pub const ONE: Self = Self { seats: 1, seats_after: 0, after: Duration::ZERO };
+
+    /// The most it takes at any time.
+    pub fn seats_max(&self) -> u32 {
+        self.seats.max(self.seats_after)
+    }
+
+    /// What a list takes of a level that gives at most `level_max` seats to one request (`None`: any number).
+    pub fn of_list(list: &ListWork, level_max: Option<u32>) -> Self {
+        let objects = if list.limit > 0 { list.objects.min(list.limit) } else { list.objects };
+        let objects = if list.single { 1 } else { objects };
+        let mut bytes = objects.saturating_mul(list.object_bytes);
+        if list.streamed {
+            bytes = bytes.min(STREAMED_BYTES_MAX);
+        }
+        let seats = u32::try_from(bytes.div_ceil(BYTES_PER_SEAT)).unwrap_or(u32::MAX);
+        let max = level_max.unwrap_or(LIST_SEATS_MAX).clamp(1, LIST_SEATS_MAX);
+        Self { seats: seats.clamp(1, max), ..Self::ONE }
+    }
+
+    /// What a write takes that `watchers` hear of.
+    pub fn of_write(watchers: u32, level_max: Option<u32>) -> Self {
+        if watchers < WATCHES_PER_SEAT {
+            return Self::ONE;
+        }
+        let wanted = watchers.div_ceil(WATCHES_PER_SEAT);
+        let seats_after = wanted.min(level_max.unwrap_or(WRITE_SEATS_MAX).clamp(1, WRITE_SEATS_MAX));
+        // Fewer seats for longer are the same work.
+        Self { seats: 1, seats_after, after: EVENT_TIME.saturating_mul(wanted) / seats_after }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists() {
+        let list = |objects, object_bytes| ListWork { objects, object_bytes, limit: 0, single: false, streamed: false };
+        for (list, level_max, seats) in [
+            (list(0, 0), None, 1),
+            (list(100, 1_000), None, 1),
+            (list(101, 1_000), None, 2),
+            (list(1_000_000, 3_000), None, 100),
+            (list(1_000_000, 3_000), Some(7), 7),
+            (ListWork { limit: 500, ..list(10_000, 2_000) }, None, 10),
+            (ListWork { single: true, ..list(10_000, 250_000) }, None, 3),
+            (ListWork { streamed: true, ..list(10_000, 250_000) }, None, 10),
+        ] {
+            assert_eq!(Work::of_list(&list, level_max).seats, seats, "{list:?}");
+        }
+    }
+
+    #[test]
+    fn writes() {
+        assert_eq!(Work::of_write(9, None), Work::ONE);
+        let many = Work::of_write(95, None);
+        assert_eq!((many.seats, many.seats_after, many.after), (1, 10, Duration::from_millis(5)));
+        let narrow = Work::of_write(1_000, Some(2));
+        assert_eq!((narrow.seats_after, narrow.after), (2, Duration::from_millis(250)));
+    }
+}

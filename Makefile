@@ -43,6 +43,7 @@ bench-disk: deps-build ## a thousand kill -9 and a thousand power cuts of the st
 
 bench: deps-test build images ## start, rest, create, get, list, schedule, pull credentials; PEER_URL and PEER_TOKEN add a peer to the run
 	bench/run
+	bench/overload
 	@if [ $$(id -u) -eq 0 ]; then bench/node; else echo "bench/node: left out, it needs root"; fi
 	cargo run --locked --quiet --release --package kelson-credentials --example rates
 

@@ -115,6 +115,8 @@ pub struct ServerArgs {
     #[arg(long, value_name = "NAME=BOOL,…")]
     pub feature_gates: Vec<String>,
     #[command(flatten)]
+    pub overload: OverloadArgs,
+    #[command(flatten)]
     pub audit: AuditArgs,
     /// EncryptionConfiguration: which resources are encrypted on the disk, and with which keys.
     #[arg(long, value_name = "FILE")]
@@ -136,6 +138,24 @@ pub struct ServerArgs {
 pub enum BuiltIn {
     /// The provisioner of directories of nodes.
     LocalStorage,
+}
+
+/// How much the API server does at once.
+#[derive(Args, Debug, Clone)]
+pub struct OverloadArgs {
+    /// Sort requests by flow schemas and have them wait for seats of their priority level; otherwise there is one limit for
+    /// reads and one for writes.
+    #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set)]
+    pub enable_priority_and_fairness: bool,
+    /// Reads at once; with priority and fairness, the seats of all levels are the sum of this and the next.
+    #[arg(long, value_name = "N", default_value_t = 400)]
+    pub max_requests_inflight: usize,
+    /// Writes at once.
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub max_mutating_requests_inflight: usize,
+    /// How long a request may take, watches and streams excepted.
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = kelson_kubelet::config::file::duration)]
+    pub request_timeout: std::time::Duration,
 }
 
 /// Where the control plane's components serve `/healthz` and `/metrics` beside the API, as upstream's do. A usual port that

@@ -370,6 +370,11 @@ fn api_config(
     config.client_ca_pem = pki.ca.cert_pem().to_owned();
     config.request_header_ca_pem = pki.front_proxy_ca.cert_pem().to_owned();
     config.front_proxy_client = Some(Arc::clone(certificates.front_proxy_client.certificate()));
+    let overload = &args.overload;
+    config.priority_and_fairness = overload.enable_priority_and_fairness;
+    config.reads_in_flight_max = overload.max_requests_inflight;
+    config.writes_in_flight_max = overload.max_mutating_requests_inflight;
+    config.request_timeout = overload.request_timeout;
     config.token_auth_file = args.token_auth_file.clone();
     config.anonymous_auth = args.anonymous_auth;
     config.authorization = args.authorization_mode.iter().map(|m| mode(m)).collect::<Result<_, _>>()?;

@@ -8,6 +8,7 @@ mod credentials;
 mod durability;
 mod hosts;
 mod jobs;
+mod overload;
 mod pod_isolation;
 mod pod_lifecycle;
 mod pods;
@@ -32,6 +33,7 @@ fn main() {
         hosts::tests(),
         durability::tests(),
         credentials::tests(),
+        overload::tests(),
     ]
     .into_iter()
     .flatten()

@@ -107,6 +107,8 @@ pub struct Config {
     pub reads_in_flight_max: usize,
     /// `--max-mutating-requests-inflight`, of all other requests.
     pub writes_in_flight_max: usize,
+    /// Whether requests are sorted and wait (`--enable-priority-and-fairness`); then the limits in flight are shared by all.
+    pub priority_and_fairness: bool,
     /// `--request-timeout` for all but watches and streams.
     pub request_timeout: Duration,
     /// Which requests are written down, and where to; `None`: none are. The server closes it when its last request is over.
@@ -153,6 +155,7 @@ impl Config {
             event_ttl: Duration::from_secs(kelson_store::limits::EVENT_TTL_S),
             reads_in_flight_max: 400,
             writes_in_flight_max: 200,
+            priority_and_fairness: false,
             request_timeout: Duration::from_secs(60),
             audit: None,
             backends_max: 2048,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_auth::{Objects, UserInfo};
+use kelson_flowcontrol::FlowControl;
 use kelson_tasks::OnPanic;
 use kelson_transport::Transport;
 use kelson_webhook::{Credentials, ServiceResolver, WebhookClient};
@@ -16,13 +17,14 @@ use crate::bootstrap::own::Own;
 use crate::catalog::Catalog;
 use crate::config::{Config, StartError};
 use crate::custom::registrar::Definitions;
-use crate::extend::{availability, cleanup, local, type_checking};
+use crate::extend::{availability, cleanup, fairness, local, type_checking};
 use crate::front::inprocess::InProcess;
 use crate::front::listen;
 use crate::shared::allocations::Services;
 use crate::shared::conversion::ConversionWebhooks;
 use crate::shared::dialer::KubeletDialer;
 use crate::shared::documents::Documents;
+use crate::shared::fairness::Fairness;
 use crate::shared::flow::{Flow, InFlight};
 use crate::shared::log_limit::LogLimit;
 use crate::shared::metrics::Metrics;
@@ -30,6 +32,7 @@ use crate::shared::objects::StoreObjects;
 use crate::shared::readiness::{ComponentCheck, Readiness};
 use crate::shared::room::Room;
 use crate::shared::routes::Routes;
+use crate::shared::watches::Watches;
 use crate::shared::{Server, admission, identity};
 use crate::write::quota::Charges;
 
@@ -52,11 +55,13 @@ impl ApiServer {
         let objects: Arc<dyn Objects> = Arc::new(StoreObjects::new(store.clone()));
         let catalog = Arc::new(Catalog::builtin());
         let tasks = config.tasks.clone();
-        let flow: Arc<dyn Flow> = Arc::new(InFlight::new(config.reads_in_flight_max, config.writes_in_flight_max));
         let auth = identity::auth(&config, &objects)?;
-        let metrics = Metrics::new(store.clone(), Arc::clone(&flow), Arc::clone(&config.feature_gates));
+        let metrics = Metrics::new(store.clone(), Arc::clone(&config.feature_gates));
+        let watches = Arc::new(Watches::default());
+        let (flow, fairness) = flow(&config, &metrics, &watches);
+        metrics.show_in_flight(Arc::clone(&flow));
         if let Some(audit) = &config.audit {
-            metrics.show(|registry| audit.register(registry));
+            audit.register(metrics.registry());
         }
         let charges = Arc::new(Charges::default());
         let own = Arc::new(Own::default());
@@ -84,6 +89,8 @@ impl ApiServer {
             discovery: Documents::default(),
             openapi: Documents::default(),
             flow,
+            fairness,
+            watches,
             bodies: Room::new(BODIES_BYTES_MAX),
             backends: Room::new(config.backends_max),
             rejections: LogLimit::default(),
@@ -99,17 +106,20 @@ impl ApiServer {
         let listener = listen::Listener::bind(&server).await?;
         let local_addr = listener.as_ref().map(listen::Listener::local_addr);
         bootstrap::run(&server, local_addr).await?;
+        if server.fairness.is_some() {
+            fairness::begin(&server).await;
+        }
         server.health.set_ready();
         if let Some(listener) = listener {
             server.tasks.spawn("api-listener", OnPanic::EndProcess, listener.run(Arc::clone(&server)));
         }
-        supervise(&server);
+        keep_running(&server);
         Ok(Running { server, local_addr })
     }
 }
 
-/// Starts what the server does of itself.
-fn supervise(server: &Arc<Server>) {
+/// Starts what the server does of itself, for as long as it runs.
+fn keep_running(server: &Arc<Server>) {
     let of_definitions = Arc::clone(server);
     server.tasks.supervise("api-custom-resources", move || cleanup::run(Arc::clone(&of_definitions)));
     let of_services = Arc::clone(server);
@@ -120,11 +130,29 @@ fn supervise(server: &Arc<Server>) {
     server.tasks.supervise("api-policy-types", move || type_checking::follow(Arc::clone(&of_policies)));
     let chain = server.admission.clone();
     server.tasks.supervise("admission-files", move || admission::follow_files(chain.clone()));
+    if let Some(control) = server.fairness.clone() {
+        let of_objects = Arc::clone(server);
+        server.tasks.supervise("api-flow-objects", move || fairness::follow(Arc::clone(&of_objects)));
+        server.tasks.supervise("api-flow-seats", move || fairness::adjust(Arc::clone(&control)));
+    }
     let store = server.store.clone();
     server.tasks.supervise("api-event-expiry", move || {
         let store = store.clone();
         async move { store.run_expiry().await }
     });
+}
+
+/// Fixed limits, or their sum shared by priority levels.
+fn flow(config: &Config, metrics: &Metrics, watches: &Arc<Watches>) -> (Arc<dyn Flow>, Option<Arc<FlowControl>>) {
+    let (reads, writes) = (config.reads_in_flight_max, config.writes_in_flight_max);
+    if !config.priority_and_fairness {
+        return (Arc::new(InFlight::new(reads, writes)), None);
+    }
+    let seats = u32::try_from(reads.saturating_add(writes)).unwrap_or(u32::MAX).max(1);
+    let control = FlowControl::new(seats, metrics.registry(), &config.tasks);
+    let (store, watches) = (config.store.clone(), Arc::clone(watches));
+    let flow = Fairness::new(Arc::clone(&control), store, watches, config.request_timeout);
+    (Arc::new(flow), Some(control))
 }
 
 /// A running server. It ends by [`Running::shutdown`]; dropping the handle leaves it running until its runtime ends.

@@ -125,6 +125,11 @@ async fn large_bodies_leave_the_threads_of_the_runtime() {
     let (code, answer) = api.call("PATCH", &format!("{maps}/large"), patch).await;
     assert_eq!((code, answer["data"]["k"].as_str().map(str::len)), (200, Some(100_000)));
     assert_eq!(heavy(), before + 2);
+    // A list in pieces lets others have their turn, one in one piece does not.
+    assert_eq!(api.raw("GET", maps, &[], "").await.status(), 200);
+    assert_eq!(heavy(), before + 2);
+    assert_eq!(api.raw("GET", maps, &[("accept", "application/yaml")], "").await.status(), 200);
+    assert_eq!(heavy(), before + 3);
 }
 
 #[tokio::test]

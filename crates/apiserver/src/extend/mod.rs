@@ -2,5 +2,6 @@
 pub mod availability;
 pub mod cleanup;
 mod declared_types;
+pub mod fairness;
 pub mod local;
 pub mod type_checking;

@@ -1,12 +1,15 @@
-//! Flow: lets requests run as there is room. Watches and streams are not counted: they hold no thread and little memory.
+//! Flow: lets requests run as there is room. Watches are counted until they have begun, streams not at all: they hold no thread
+//! and little memory.
 use http::Method;
+use kelson_codec::Encoding;
 use kelson_meta::Status;
 use kelson_meta::url::Query;
 
-use crate::request::body::{RETRY_AFTER_S, RequestBody, TOO_MANY};
+use crate::request::answer::Answer;
+use crate::request::body::{RequestBody, TOO_MANY};
 use crate::request::route::RequestInfo;
 use crate::shared::context::RequestContext;
-use crate::shared::flow::{Admittance, FlowRequest, Permit};
+use crate::shared::flow::{Decision, FlowRequest, Permit};
 use crate::shared::room::{Class, Place};
 
 /// Whether the request may last: it is not counted in flight and has no time limit.
@@ -22,15 +25,29 @@ pub fn is_long_running(info: &RequestInfo, query: &Query) -> bool {
 /// 429.
 pub async fn enter(cx: &RequestContext, class: Class) -> Result<Permit, Status> {
     let read = matches!(cx.method, Method::GET | Method::HEAD | Method::OPTIONS);
-    let request = FlowRequest { read, user: &cx.user, class, info: &cx.info };
-    let permit = match cx.server.flow.admit(&request) {
-        Admittance::Run(permit) => Some(permit),
-        Admittance::Wait(turn) => turn.await,
-        Admittance::Full => None,
+    let decision = {
+        let request = FlowRequest {
+            read,
+            user: &cx.user,
+            class,
+            info: &cx.info,
+            path: cx.uri.path(),
+            query: &cx.query,
+            route: cx.route.as_ref(),
+            streamed: cx.accepted.is_some_and(|a| a.encoding == Encoding::Json && !a.pretty),
+        };
+        let admittance = cx.server.flow.admit(&request);
+        *cx.sorted.lock() = admittance.sorted;
+        admittance.decision
     };
-    permit.ok_or_else(|| {
+    let permit = match decision {
+        Decision::Run(permit) => Ok(permit),
+        Decision::Wait(turn) => turn.await,
+        Decision::Full(busy) => Err(busy),
+    };
+    permit.map_err(|busy| {
         cx.server.metrics.turned_away(read);
-        Status::too_many_requests(TOO_MANY, RETRY_AFTER_S)
+        Status::too_many_requests(TOO_MANY, busy.retry_after_s)
     })
 }
 
@@ -48,4 +65,13 @@ pub async fn read_body(cx: &RequestContext, body: RequestBody, bytes: &mut Place
         Ok(read) => read.map(RequestBody::Whole),
         Err(_) => Err(Status::timeout("the request's body did not come within the allowed duration", 0)),
     }
+}
+
+/// Keeps the permit of a request whose answer is made in pieces until the last of them was taken.
+pub fn hold(cx: &RequestContext, permit: Permit, answer: Answer) -> Answer {
+    if answer.body().is_whole() {
+        return answer;
+    }
+    let lent = permit.lend(&cx.server.tasks, cx.server.config.request_timeout);
+    answer.map(|body| body.holding(lent))
 }

@@ -122,6 +122,8 @@ async fn identified(
         user,
         takes_objects,
         upgrade: Mutex::new(upgrade),
+        sorted: Mutex::default(),
+        beginning: Mutex::default(),
         warnings: Mutex::default(),
         notes: Mutex::default(),
     };
@@ -141,6 +143,7 @@ async fn serve(
     let answered = outcome.unwrap_or_else(|_| Err(fault()));
     let mut answer = answered.unwrap_or_else(|status| answer::status(&status, errors_as));
     cx.put_warnings(answer.headers_mut());
+    cx.put_sorted(answer.headers_mut());
     let Some(trail) = trail else { return answer };
     let notes = cx.notes.lock().clone();
     trail.end(&notes, answer, panicked).await
@@ -159,12 +162,15 @@ async fn filters(
         trail.sent(&cx.info, &cx.headers, bytes);
     }
     if flow::is_long_running(&cx.info, &cx.query) {
+        if cx.info.verb == "watch" {
+            *cx.beginning.lock() = Some(flow::enter(cx, class).await?);
+        }
         // Streams and proxies are the deepest of all futures: boxed, so that they do not widen those of other requests.
         return Box::pin(dispatch::dispatch(cx, body)).await;
     }
-    let _permit = flow::enter(cx, class).await?;
+    let permit = flow::enter(cx, class).await?;
     match tokio::time::timeout(cx.server.config.request_timeout, heavy::dispatch(cx, body)).await {
-        Ok(answer) => answer,
+        Ok(answer) => answer.map(|answer| flow::hold(cx, permit, answer)),
         Err(_) => Err(Status::timeout("request did not complete within the allowed duration", 0)),
     }
 }

@@ -1,8 +1,9 @@
-//! Heavy: requests with large bodies, and for the largest document, are served on threads of their own, few at a time. Decoding, patching and validating a
-//! body of megabytes takes a core for hundreds of milliseconds, in which a thread of the runtime renews nobody's lease and
-//! notices no time limit.
+//! Heavy: requests with large bodies, for the largest document, and for lists that are made in one piece are served on threads of
+//! their own, few at a time. Decoding, patching and validating a body of megabytes takes a core for hundreds of milliseconds, in
+//! which a thread of the runtime renews nobody's lease and notices no time limit.
 use std::sync::Arc;
 
+use kelson_codec::Encoding;
 use kelson_meta::Status;
 use kelson_tasks::Lane;
 
@@ -16,6 +17,12 @@ const HEAVY_BODY_BYTES_MIN: usize = 64 * 1024;
 /// As many as a small machine has cores; the others wait for their turn within their own time limit.
 static HEAVY: Lane = Lane::new("heavy requests", 2);
 
+/// Whether the answer is a list that is built as one tree (YAML, indented JSON): it takes as long as a large body.
+fn is_made_whole(cx: &RequestContext) -> bool {
+    let form = cx.accepted.filter(|_| cx.info.verb == "list");
+    form.is_some_and(|a| a.pretty || a.encoding == Encoding::Yaml)
+}
+
 /// Serves an authorized request whose body has been read.
 ///
 /// # Errors
@@ -23,7 +30,7 @@ static HEAVY: Lane = Lane::new("heavy requests", 2);
 pub async fn dispatch(cx: &Arc<RequestContext>, body: RequestBody) -> Result<Answer, Status> {
     let large = matches!(&body, RequestBody::Whole(bytes) if bytes.len() >= HEAVY_BODY_BYTES_MIN);
     // One document of all kinds, with the schemas of all definitions.
-    if !large && cx.uri.path() != "/openapi/v2" {
+    if !large && !is_made_whole(cx) && cx.uri.path() != "/openapi/v2" {
         return Box::pin(dispatch::dispatch(cx, body)).await;
     }
     let cx = Arc::clone(cx);

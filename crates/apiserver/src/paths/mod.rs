@@ -1,4 +1,5 @@
 //! Paths that are no resources: discovery, OpenAPI, health, metrics, version, the token issuer's documents.
+pub mod debug;
 pub mod discovery;
 pub mod health;
 pub mod openapi;
@@ -16,11 +17,14 @@ use crate::request::negotiate::Accepted;
 use crate::shared::context::RequestContext;
 
 /// Paths listed at `/` beside the group versions.
-const PATHS: [&str; 18] = [
+const PATHS: [&str; 21] = [
     "/.well-known/openid-configuration",
     "/api",
     "/api/v1",
     "/apis",
+    "/debug/api_priority_and_fairness/dump_priority_levels",
+    "/debug/api_priority_and_fairness/dump_queues",
+    "/debug/api_priority_and_fairness/dump_requests",
     "/healthz",
     "/healthz/etcd",
     "/healthz/log",
@@ -58,6 +62,7 @@ pub async fn serve(cx: &RequestContext, _body: RequestBody) -> Result<Answer, St
     match first {
         "" => paths(cx),
         "api" | "apis" => discovery::serve(cx),
+        "debug" => debug::serve(cx).ok_or_else(Status::no_such_path),
         "openapi" => Box::pin(openapi::serve(cx)).await,
         "healthz" | "livez" | "readyz" => health::serve(&cx.server, path, &cx.query).ok_or_else(Status::no_such_path),
         "version" if path.trim_end_matches('/') == "/version" => answer::tree(

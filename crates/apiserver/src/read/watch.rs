@@ -21,6 +21,9 @@ use crate::request::list_options;
 use crate::request::selectors::Selectors;
 use crate::request::version_param;
 use crate::shared::context::RequestContext;
+use crate::shared::flow::Lent;
+use crate::shared::metrics::WatchGuard;
+use crate::shared::watches::Watched;
 
 /// Shortest default length of a watch; the longest is twice that (upstream `--min-request-timeout`).
 const TIMEOUT_DEFAULT_S: u64 = 1800;
@@ -77,9 +80,9 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
         }
         Err(error) => return Err(version_param::of_store(&error)),
     };
-    let timeout = timeout(cx)?;
-    let now = Instant::now();
+    let (timeout, now) = (timeout(cx)?, Instant::now());
     let state = State {
+        counted: Counted::new(cx, served, initial.is_some()),
         cursor,
         initial,
         sent: 0,
@@ -112,6 +115,23 @@ pub async fn watch(cx: &RequestContext, served: &Arc<Served>) -> Result<Answer, 
         return websocket::watch(cx, answer, accepted.encoding == kelson_codec::Encoding::Protobuf);
     }
     Ok(answer)
+}
+
+/// Where flow control counts a watch.
+struct Counted {
+    /// What lets it read its initial events; given back when they were handed over.
+    beginning: Option<Lent>,
+    /// Among those that a write is told to.
+    _watched: Option<Watched>,
+}
+
+impl Counted {
+    fn new(cx: &RequestContext, served: &Served, initial: bool) -> Self {
+        let (tasks, limit) = (&cx.server.tasks, cx.server.config.request_timeout);
+        let permit = cx.beginning.lock().take().filter(|_| initial);
+        let open = || cx.server.watches.open(served.store, cx.namespace(served), &cx.info.name);
+        Self { beginning: permit.map(|p| p.lend(tasks, limit)), _watched: (!cx.takes_objects).then(open) }
+    }
 }
 
 /// What the request selects by; a watch of one object by its path is one by its name.
@@ -170,7 +190,8 @@ struct State {
     end: Instant,
     shutdown: tokio_util::sync::CancellationToken,
     over: bool,
-    _metric: crate::shared::metrics::WatchGuard,
+    counted: Counted,
+    _metric: WatchGuard,
 }
 
 impl State {
@@ -211,6 +232,7 @@ impl State {
                 Err(error) => self.unshown(&error).map(frame),
             };
         }
+        self.counted.beginning = None;
         loop {
             let wake = if self.bookmarks { self.next_bookmark.min(self.end) } else { self.end };
             let batch = tokio::select! {

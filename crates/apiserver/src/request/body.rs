@@ -143,6 +143,10 @@ impl ApiBody {
         self.copy = Some(to);
         self
     }
+    /// Whether all of it is known already.
+    pub fn is_whole(&self) -> bool {
+        matches!(self.inner, Inner::Parts(_))
+    }
     /// All of it, where it is known already.
     pub fn whole(&self) -> Option<Bytes> {
         match &self.inner {

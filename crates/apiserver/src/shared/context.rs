@@ -2,7 +2,7 @@
 //! the answer.
 use std::sync::Arc;
 
-use http::{HeaderMap, HeaderValue, Method, Uri};
+use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use kelson_admission::Notes;
 use kelson_auth::UserInfo;
 use kelson_meta::url::Query;
@@ -17,11 +17,16 @@ use crate::request::route::RequestInfo;
 use crate::request::selectors::ParsedSelectors;
 use crate::request::view::ViewOptions;
 use crate::shared::Server;
+use crate::shared::flow::Permit;
 use crate::shared::routes::Route;
 
 /// Warnings sent with one answer, and bytes of them (upstream truncates beyond 4 KiB).
 const WARNINGS_MAX: usize = 40;
 const WARNING_BYTES_MAX: usize = 4096;
+
+/// Say how a request was sorted.
+const FLOW_SCHEMA_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-flowschema-uid");
+const PRIORITY_LEVEL_UID: HeaderName = HeaderName::from_static("x-kubernetes-pf-prioritylevel-uid");
 
 /// One request past authorization.
 pub struct RequestContext {
@@ -53,6 +58,10 @@ pub struct RequestContext {
     pub takes_objects: bool,
     /// The pending upgrade of the connection, for streaming subresources.
     pub upgrade: Mutex<Option<hyper::upgrade::OnUpgrade>>,
+    /// UIDs of the flow schema and of the priority level that the request was sorted into.
+    pub sorted: Mutex<Option<[HeaderValue; 2]>>,
+    /// What lets a watch begin; it gives that back when it has.
+    pub beginning: Mutex<Option<Permit>>,
     /// Texts for `Warning` headers.
     pub warnings: Mutex<Vec<String>>,
     /// What authorization and admission left behind for the audit event: annotations, who refused, who changed the object.
@@ -79,6 +88,13 @@ impl RequestContext {
             if let Some(value) = warning(&text) {
                 headers.append(http::header::WARNING, value);
             }
+        }
+    }
+    /// Says in an answer's headers how the request was sorted.
+    pub fn put_sorted(&self, headers: &mut HeaderMap) {
+        if let Some([schema, level]) = self.sorted.lock().take() {
+            headers.insert(FLOW_SCHEMA_UID, schema);
+            headers.insert(PRIORITY_LEVEL_UID, level);
         }
     }
     /// The form of the answer.
@@ -182,6 +198,8 @@ impl RequestContext {
             user: Arc::clone(&self.user),
             takes_objects: false,
             upgrade: Mutex::new(None),
+            sorted: Mutex::default(),
+            beginning: Mutex::default(),
             warnings: Mutex::default(),
             notes: Mutex::default(),
         }

@@ -1,13 +1,20 @@
-//! Flow control: how many requests run at once, and who waits. The limits of reads and writes in flight are its first
-//! tenant; whatever sorts requests by their senders comes through the same trait.
+//! Flow control: how many requests run at once, and who waits. Two rules stand behind one trait: [`InFlight`], fixed limits of
+//! reads and writes, and `fairness`, priority and fairness as objects of the API say.
 use std::any::Any;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures::future::BoxFuture;
-use kelson_auth::UserInfo;
+use http::HeaderValue;
+use kelson_auth::{Attributes, UserInfo};
+use kelson_meta::url::Query;
+use kelson_tasks::{OnPanic, Tasks};
+use tokio::sync::oneshot;
 
+use crate::request::body::RETRY_AFTER_S;
 use crate::request::route::RequestInfo;
 use crate::shared::room::{Class, Room};
+use crate::shared::routes::Route;
 
 /// What flow control sees of a request.
 pub struct FlowRequest<'a> {
@@ -19,6 +26,28 @@ pub struct FlowRequest<'a> {
     pub class: Class,
     /// What is asked.
     pub info: &'a RequestInfo,
+    /// The path as it came.
+    pub path: &'a str,
+    /// Decoded query.
+    pub query: &'a Query,
+    /// Where it ends.
+    pub route: Option<&'a Route>,
+    /// The answer, should it be a list, is made and sent in pieces.
+    pub streamed: bool,
+}
+
+impl FlowRequest<'_> {
+    /// As authorization sees it.
+    pub fn attributes(&self) -> Attributes<'_> {
+        let i = self.info;
+        Attributes {
+            subresource: &i.subresource,
+            version: &i.version,
+            path: self.path,
+            is_resource: i.is_resource,
+            ..Attributes::resource(self.user, i.verb, &i.group, &i.resource, &i.namespace, &i.name)
+        }
+    }
 }
 
 /// Lets one request run for as long as it is kept.
@@ -35,19 +64,50 @@ impl Permit {
     }
 }
 
+/// Keeps a permit that was lent for as long as the answer is being made.
+pub struct Lent(#[allow(dead_code, reason = "is only dropped")] oneshot::Sender<()>);
+
+impl Permit {
+    /// Lends it until the handle is dropped, but for no longer than `limit`: one that reads an answer slowly must not hold seats
+    /// for as long as it likes.
+    pub fn lend(self, tasks: &Tasks, limit: Duration) -> Lent {
+        let (held, over) = oneshot::channel();
+        tasks.spawn("flow-answer", OnPanic::Contain, async move {
+            let _ = tokio::time::timeout(limit, over).await;
+            drop(self);
+        });
+        Lent(held)
+    }
+}
+
+/// There is no room for a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Busy {
+    /// Seconds after which it may come again.
+    pub retry_after_s: i32,
+}
+
 /// Whether a request may run.
-pub enum Admittance {
+pub enum Decision {
     /// It runs now, and holds its place as long as the permit lives.
     Run(Permit),
-    /// When its turn comes; `None` when it comes too late.
-    Wait(BoxFuture<'static, Option<Permit>>),
+    /// When its turn comes, unless that is too late.
+    Wait(BoxFuture<'static, Result<Permit, Busy>>),
     /// There is no room.
-    Full,
+    Full(Busy),
+}
+
+/// What became of a request, and what its answer says of it.
+pub struct Admittance {
+    /// Whether it may run.
+    pub decision: Decision,
+    /// UIDs of the flow schema and of the priority level that it was sorted into.
+    pub sorted: Option<[HeaderValue; 2]>,
 }
 
 /// Decides when requests run.
 pub trait Flow: Send + Sync {
-    /// Judges one request that does not last (watches and streams are never asked about).
+    /// Judges one request. Of those that last, only watches are asked about: they hold their permit until they have begun.
     fn admit(&self, request: &FlowRequest<'_>) -> Admittance;
     /// Reads and writes under way.
     fn under_way(&self) -> (usize, usize);
@@ -69,9 +129,16 @@ impl InFlight {
 
 impl Flow for InFlight {
     fn admit(&self, request: &FlowRequest<'_>) -> Admittance {
+        if request.info.verb == "watch" {
+            return Admittance { decision: Decision::Run(Permit::uncounted()), sorted: None };
+        }
         let room = if request.read { &self.reads } else { &self.writes };
         let mut place = room.enter(Arc::clone(request.user), request.class);
-        if place.take(1) { Admittance::Run(Permit::holding(place)) } else { Admittance::Full }
+        let decision = match place.take(1) {
+            true => Decision::Run(Permit::holding(place)),
+            false => Decision::Full(Busy { retry_after_s: RETRY_AFTER_S }),
+        };
+        Admittance { decision, sorted: None }
     }
     fn under_way(&self) -> (usize, usize) {
         (self.reads.held(), self.writes.held())
@@ -87,14 +154,18 @@ mod tests {
         let flow = InFlight::new(2, 0);
         let (user, other, info) =
             (Arc::new(UserInfo::new("a", ["g"])), Arc::new(UserInfo::new("b", ["g"])), RequestInfo::default());
-        let ask = |user: &Arc<UserInfo>, read, class| flow.admit(&FlowRequest { read, user, class, info: &info });
-        let Admittance::Run(one) = ask(&user, true, Class::System) else { panic!("a read fits") };
-        let Admittance::Run(_two) = ask(&other, true, Class::System) else { panic!("another fits") };
-        assert!(matches!(ask(&user, true, Class::System), Admittance::Full));
-        assert!(matches!(ask(&user, false, Class::System), Admittance::Full));
-        assert!(matches!(ask(&user, false, Class::Master), Admittance::Run(_)));
+        let ask = |user: &Arc<UserInfo>, read, class| {
+            let (query, path) = (&Query::default(), "/");
+            let request = FlowRequest { read, user, class, info: &info, path, query, route: None, streamed: true };
+            flow.admit(&request).decision
+        };
+        let Decision::Run(one) = ask(&user, true, Class::System) else { panic!("a read fits") };
+        let Decision::Run(_two) = ask(&other, true, Class::System) else { panic!("another fits") };
+        assert!(matches!(ask(&user, true, Class::System), Decision::Full(_)));
+        assert!(matches!(ask(&user, false, Class::System), Decision::Full(_)));
+        assert!(matches!(ask(&user, false, Class::Master), Decision::Run(_)));
         assert_eq!(flow.under_way(), (2, 0));
         drop(one);
-        assert!(matches!(ask(&user, true, Class::System), Admittance::Run(_)));
+        assert!(matches!(ask(&user, true, Class::System), Decision::Run(_)));
     }
 }

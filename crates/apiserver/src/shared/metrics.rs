@@ -99,8 +99,8 @@ impl Drop for WatchGuard {
 }
 
 impl Metrics {
-    /// Nothing counted yet. What the store and flow control know is read when somebody asks.
-    pub fn new(store: Store, flow: Arc<dyn Flow>, gates: Arc<FeatureGates>) -> Self {
+    /// Nothing counted yet. What the store knows is read when somebody asks.
+    pub fn new(store: Store, gates: Arc<FeatureGates>) -> Self {
         let registry = Registry::of_component();
         let labels = ["component", "group", "resource", "scope", "subresource", "verb", "version"];
         let mut with_code = vec!["code"];
@@ -124,7 +124,6 @@ impl Metrics {
         let rejected = registry.counters("authentication_attempts", "Rejected credentials.", &["result"]);
         let rejected_credentials = rejected.with_label_values(&["error"]);
         registry.on_scrape(move |families| {
-            in_flight(flow.as_ref(), families);
             stored(&store, families);
             features(&gates, families);
         });
@@ -190,9 +189,13 @@ impl Metrics {
     pub fn admission(&self) -> kelson_admission::Metrics {
         kelson_admission::Metrics::new(&self.registry)
     }
-    /// Lets another part show what it counts; called once for each, since families are registered once.
-    pub fn show(&self, add: impl FnOnce(&Registry)) {
-        add(&self.registry);
+    /// Where other parts show what they count, each of them once, since families are registered once.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+    /// Shows how many requests are under way; asked when somebody wants to know. Called once.
+    pub fn show_in_flight(&self, flow: Arc<dyn Flow>) {
+        self.registry.on_scrape(move |families| in_flight(flow.as_ref(), families));
     }
     /// All of it, as text.
     pub fn text(&self) -> String {
@@ -240,12 +243,10 @@ mod tests {
 
     use super::*;
     use crate::catalog::Catalog;
-    use crate::shared::flow::InFlight;
 
     #[test]
     fn what_a_client_makes_up_is_no_label() {
-        let metrics =
-            Metrics::new(Store::in_memory(StoreOptions::default()), Arc::new(InFlight::new(1, 1)), Default::default());
+        let metrics = Metrics::new(Store::in_memory(StoreOptions::default()), Default::default());
         let pods = Catalog::builtin().find("", "v1", "pods").map(Route::Stored);
         let info = |resource: &str, subresource: &str| RequestInfo {
             is_resource: true,

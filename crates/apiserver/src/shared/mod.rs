@@ -5,6 +5,7 @@ pub mod context;
 pub mod conversion;
 pub mod dialer;
 pub mod documents;
+pub mod fairness;
 pub mod flow;
 pub mod identity;
 pub mod log_limit;
@@ -13,11 +14,13 @@ pub mod objects;
 pub mod readiness;
 pub mod room;
 pub mod routes;
+pub mod watches;
 
 use std::sync::Arc;
 
 use kelson_admission::Chain;
 use kelson_auth::{Authorizer, Objects};
+use kelson_flowcontrol::FlowControl;
 use kelson_meta::Clock;
 use kelson_store::Store;
 use kelson_tasks::Tasks;
@@ -32,6 +35,7 @@ use metrics::Metrics;
 use readiness::Readiness;
 use room::Room;
 use routes::Routes;
+use watches::Watches;
 
 use crate::aggregate::registry::Aggregation;
 use crate::catalog::Catalog;
@@ -76,6 +80,10 @@ pub struct Server {
     pub openapi: Documents,
     /// Who may run when.
     pub flow: Arc<dyn Flow>,
+    /// Priority and fairness, where requests are sorted by it.
+    pub fairness: Option<Arc<FlowControl>>,
+    /// What clients watch.
+    pub watches: Arc<Watches>,
     /// Bytes of requests' bodies.
     pub bodies: Arc<Room>,
     /// Connections to kubelets, pods and services.

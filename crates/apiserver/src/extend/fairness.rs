@@ -1,0 +1,144 @@
+//! Follows the objects of priority and fairness: makes and keeps those that every cluster has, configures flow control by all
+//! of them, and tells schemas whether their level exists.
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::join_all;
+use http::Method;
+use kelson_flowcontrol::objects::{self, GROUP, Wanted};
+use kelson_flowcontrol::{Dangling, FlowControl, FlowSchema, PriorityLevelConfiguration};
+use kelson_meta::Status;
+use kelson_store::{Resource, StoreError};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::bootstrap::SelfClient;
+use crate::catalog::record::parse;
+use crate::shared::Server;
+
+const SCHEMAS: &str = "flowschemas";
+const LEVELS: &str = "prioritylevelconfigurations";
+
+/// Pause after the store could not be watched.
+const AGAIN_AFTER: Duration = Duration::from_secs(1);
+
+fn path(resource: &str) -> String {
+    format!("/apis/{GROUP}/v1/{resource}")
+}
+
+/// Makes the objects that are missing, and flow control follow what is there. Before the first request is served.
+pub async fn begin(server: &Arc<Server>) {
+    let own = SelfClient::new(server);
+    join_all(objects::wanted().iter().map(|wanted| keep(server, &own, wanted))).await;
+    remove_unwanted(server, &own).await;
+    configure(server, &own).await;
+}
+
+/// Runs until the server ends.
+pub async fn follow(server: Arc<Server>) {
+    let own = SelfClient::new(&server);
+    loop {
+        let revision = server.store.current_revision();
+        let watch = |plural| server.store.watch(Resource::new(GROUP, plural), revision);
+        let (schemas, levels) = (watch(SCHEMAS), watch(LEVELS));
+        join_all(objects::wanted().iter().map(|wanted| keep(&server, &own, wanted))).await;
+        configure(&server, &own).await;
+        let (Ok(mut schemas), Ok(mut levels)) = (schemas, levels) else {
+            tokio::time::sleep(AGAIN_AFTER).await;
+            continue;
+        };
+        let changed = tokio::select! {
+            changed = schemas.next() => changed,
+            changed = levels.next() => changed,
+        };
+        if matches!(changed, Err(StoreError::Closed)) {
+            return;
+        }
+    }
+}
+
+/// Runs until the server ends: lets levels borrow seats from each other.
+pub async fn adjust(control: Arc<FlowControl>) {
+    control.run().await;
+}
+
+fn read<T: DeserializeOwned>(server: &Server, plural: &str) -> Vec<T> {
+    let view = server.store.list(Resource::new(GROUP, plural), None, None, None);
+    view.iter().filter_map(|record| serde_json::from_slice(&record.bytes()).ok()).collect()
+}
+
+async fn configure(server: &Server, own: &SelfClient) {
+    let Some(control) = &server.fairness else { return };
+    let levels: Vec<PriorityLevelConfiguration> = read(server, LEVELS);
+    let schemas: Vec<FlowSchema> = read(server, SCHEMAS);
+    let wanted = control.configure(&levels, &schemas);
+    // All at once, so that the store commits them in few batches.
+    let told = wanted.iter().map(|dangling| async move {
+        if let Err(error) = tell(server, own, dangling).await
+            && !matches!(error.code, 404 | 409)
+        {
+            tracing::warn!(schema = dangling.schema, %error, "a flow schema's condition could not be written");
+        }
+    });
+    join_all(told).await;
+}
+
+/// Writes the condition `Dangling`.
+async fn tell(server: &Server, own: &SelfClient, dangling: &Dangling) -> Result<(), Status> {
+    let at = format!("{}/{}", path(SCHEMAS), dangling.schema);
+    let mut schema = own.call(Method::GET, &at, &Value::Null).await?;
+    let condition = json!({
+        "type": "Dangling",
+        "status": if dangling.dangling { "True" } else { "False" },
+        "reason": dangling.reason,
+        "message": dangling.message,
+        "lastTransitionTime": kelson_meta::format_seconds(server.clock.now()),
+    });
+    let mut conditions = schema["status"]["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.retain(|c| c["type"] != "Dangling");
+    conditions.push(condition);
+    schema["status"] = json!({"conditions": conditions});
+    own.call(Method::PUT, &format!("{at}/status"), &schema).await.map(drop)
+}
+
+/// Makes an object, or revises it where it is still this server's to keep.
+async fn keep(server: &Server, own: &SelfClient, wanted: &Wanted) {
+    let stored = server.store.get(Resource::new(GROUP, wanted.resource), "", wanted.name());
+    let result = match stored {
+        None => own.call(Method::POST, &path(wanted.resource), &wanted.object).await,
+        Some(record) => {
+            // The store may hold another version: revised is what the API shows.
+            let at = format!("{}/{}", path(wanted.resource), wanted.name());
+            if wanted.revise(&parse(&record)).is_none() {
+                return;
+            }
+            match own.call(Method::GET, &at, &Value::Null).await {
+                Ok(shown) => match wanted.revise(&shown) {
+                    Some(revised) => own.call(Method::PUT, &at, &revised).await,
+                    None => return,
+                },
+                Err(error) => Err(error),
+            }
+        }
+    };
+    if let Err(error) = result
+        && !matches!(error.code, 404 | 409)
+    {
+        tracing::warn!(name = wanted.name(), %error, "an object of priority and fairness could not be kept");
+    }
+}
+
+/// Objects that an earlier version of this server kept.
+async fn remove_unwanted(server: &Server, own: &SelfClient) {
+    let wanted = objects::wanted();
+    for plural in [SCHEMAS, LEVELS] {
+        let view = server.store.list(Resource::new(GROUP, plural), None, None, None);
+        for record in view.iter() {
+            let name = &record.key().name;
+            let known = wanted.iter().any(|w| w.resource == plural && w.name() == &**name);
+            if !known && objects::is_kept(&parse(record)) {
+                let _ = own.call(Method::DELETE, &format!("{}/{name}", path(plural)), &Value::Null).await;
+            }
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Priority and fairness: joins `kelson-flowcontrol` with what it must know of a request and of the store.
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use http::HeaderValue;
+use kelson_flowcontrol::{Admission, Classified, FlowControl, ListWork, Seats, Work};
+use kelson_store::{Resource, Store};
+use tokio::time::Instant;
+
+use crate::request::body::RETRY_AFTER_S;
+use crate::shared::flow::{Admittance, Busy, Decision, Flow, FlowRequest, Permit};
+use crate::shared::routes::Route;
+use crate::shared::watches::Watches;
+
+/// Objects that are looked at to know how large those of a resource are.
+const SAMPLES: usize = 16;
+/// The longest wait for a turn.
+const WAIT_MAX: Duration = Duration::from_secs(60);
+
+/// Requests under way.
+#[derive(Default)]
+struct UnderWay {
+    reads: AtomicUsize,
+    writes: AtomicUsize,
+}
+
+struct Counted {
+    under_way: Arc<UnderWay>,
+    read: bool,
+}
+
+impl UnderWay {
+    fn of(&self, read: bool) -> &AtomicUsize {
+        if read { &self.reads } else { &self.writes }
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.under_way.of(self.read).fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// Sorts requests by flow schemas, and lets them wait for seats of their priority level.
+pub struct Fairness {
+    control: Arc<FlowControl>,
+    store: Store,
+    watches: Arc<Watches>,
+    wait_max: Duration,
+    under_way: Arc<UnderWay>,
+}
+
+impl Fairness {
+    /// Requests wait for a quarter of the time that they may take in all.
+    pub fn new(control: Arc<FlowControl>, store: Store, watches: Arc<Watches>, request_timeout: Duration) -> Self {
+        let wait_max = (request_timeout / 4).min(WAIT_MAX);
+        Self { control, store, watches, wait_max, under_way: Arc::default() }
+    }
+
+    fn work(&self, request: &FlowRequest<'_>, class: &Classified) -> Work {
+        let info = request.info;
+        let Some(Route::Stored(served)) = request.route else { return Work::ONE };
+        match info.verb {
+            "list" => self.list_work(request, class, served.store),
+            "watch" => {
+                let version = request.query.text("resourceVersion");
+                let from_state = matches!(version, "" | "0") || request.query.flag("sendInitialEvents");
+                if from_state { self.list_work(request, class, served.store) } else { Work::ONE }
+            }
+            "create" | "update" | "patch" | "delete" if served.options().stored && info.subresource != "token" => {
+                let watches = self.watches.of(served.store, &info.namespace, &info.name);
+                class.observe_watches(watches);
+                Work::of_write(watches, class.request_seats_max())
+            }
+            _ => Work::ONE,
+        }
+    }
+
+    fn list_work(&self, request: &FlowRequest<'_>, class: &Classified, resource: Resource) -> Work {
+        let (objects, object_bytes) = self.sizes(resource);
+        let list = ListWork {
+            objects,
+            object_bytes,
+            limit: request.query.text("limit").parse().unwrap_or(0),
+            single: !request.info.name.is_empty(),
+            streamed: request.streamed || request.info.verb == "watch",
+        };
+        Work::of_list(&list, class.request_seats_max())
+    }
+
+    /// How many objects there are of a resource, and how large they are about.
+    fn sizes(&self, resource: Resource) -> (u64, u64) {
+        let view = self.store.list(resource, None, None, None);
+        let count = view.len();
+        let step = (count / SAMPLES).max(1);
+        let samples = (0..count).step_by(step).take(SAMPLES).filter_map(|at| view.iter_from(at).next());
+        let (n, bytes) = samples.fold((0u64, 0u64), |(n, bytes), record| (n + 1, bytes + record.bytes().len() as u64));
+        (count as u64, bytes / n.max(1))
+    }
+
+    fn counted(&self, read: bool) -> Counted {
+        self.under_way.of(read).fetch_add(1, Ordering::Relaxed);
+        Counted { under_way: Arc::clone(&self.under_way), read }
+    }
+}
+
+/// What a flow waits with, for people who look.
+fn details(request: &FlowRequest<'_>) -> [String; 8] {
+    let i = request.info;
+    let version = if i.group.is_empty() { i.version.clone() } else { format!("{}/{}", i.group, i.version) };
+    [
+        request.user.name.clone(),
+        i.verb.to_owned(),
+        request.path.to_owned(),
+        i.namespace.clone(),
+        i.name.clone(),
+        version,
+        i.resource.clone(),
+        i.subresource.clone(),
+    ]
+}
+
+impl Flow for Fairness {
+    fn admit(&self, request: &FlowRequest<'_>) -> Admittance {
+        let attributes = request.attributes();
+        let Some(class) = self.control.classify(&attributes) else {
+            return Admittance { decision: Decision::Run(Permit::uncounted()), sorted: None };
+        };
+        let header = |uid: &str| HeaderValue::from_str(uid).unwrap_or(HeaderValue::from_static(""));
+        let sorted = Some([header(class.flow_schema_uid()), header(class.priority_level_uid())]);
+        let work = self.work(request, &class);
+        let watch = request.info.verb == "watch";
+        let seated = move |seats: Seats| if watch { seats.of_watch() } else { seats };
+        let busy = |after: u64| Busy { retry_after_s: i32::try_from(after).unwrap_or(RETRY_AFTER_S) };
+        let decision = match self.control.start(&class, &attributes, work, || details(request)) {
+            Admission::Run(seats) => Decision::Run(Permit::holding((seated(seats), self.counted(request.read)))),
+            Admission::Refused(refused) => Decision::Full(busy(refused.retry_after_s)),
+            Admission::Wait(turn) => {
+                let until = Instant::now() + self.wait_max;
+                let (under_way, read) = (Arc::clone(&self.under_way), request.read);
+                Decision::Wait(Box::pin(async move {
+                    let seats = turn.come(until).await.map_err(|refused| busy(refused.retry_after_s))?;
+                    under_way.of(read).fetch_add(1, Ordering::Relaxed);
+                    Ok(Permit::holding((seated(seats), Counted { under_way, read })))
+                }))
+            }
+        };
+        Admittance { decision, sorted }
+    }
+
+    fn under_way(&self) -> (usize, usize) {
+        (self.under_way.reads.load(Ordering::Relaxed), self.under_way.writes.load(Ordering::Relaxed))
+    }
+}

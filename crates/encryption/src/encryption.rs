@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
 use kelson_metrics::Registry;
 use kelson_store::{AtRest, Key, Opened, Resource, SealError, Sealed, Writer};
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use crate::chain::WritesWith;
 use crate::config::{self, ConfigError};
-use crate::metrics::Metrics;
+use crate::metrics::{Metrics, now_s};
 use crate::path;
 use crate::table::Table;
 
@@ -44,11 +44,6 @@ pub struct Encryption {
     writers: Mutex<HashMap<String, Writer>>,
     metrics: Arc<Metrics>,
     tasks: Tasks,
-}
-
-/// Seconds since the Unix epoch.
-pub(crate) fn now_s() -> f64 {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 impl Encryption {

@@ -1,7 +1,7 @@
 //! What is counted, under upstream's names (apiserver `storage/value`, `encryptionconfig/metrics`, `kmsv2`). The registry is this
 //! crate's own and is shown with the API server's.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use kelson_metrics::{GaugeVec, HistogramVec, IntCounter, IntCounterVec, IntGaugeVec, Registry, exponential_buckets};
 use sha2::{Digest as _, Sha256};
@@ -30,6 +30,11 @@ pub(crate) fn digest(text: &[u8]) -> String {
     }
     let hex: String = Sha256::digest(text).iter().map(|b| format!("{b:02x}")).collect();
     format!("sha256:{hex}")
+}
+
+/// Seconds since the Unix epoch.
+pub(crate) fn now_s() -> f64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64()
 }
 
 impl Metrics {

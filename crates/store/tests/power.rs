@@ -35,7 +35,7 @@ fn body(name: &str, payload: &str) -> Body {
 
 /// What became of a name, as its writer was told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Told {
+enum Fate {
     /// A synced create was acknowledged, at this revision.
     There(u64),
     /// A delete is under way: either is true.
@@ -46,7 +46,7 @@ enum Told {
 
 #[derive(Default)]
 struct History {
-    names: Mutex<BTreeMap<String, Told>>,
+    names: Mutex<BTreeMap<String, Fate>>,
     /// The highest revision of any acknowledged write, relaxed ones included.
     revision: AtomicU64,
     next: AtomicU64,
@@ -56,7 +56,7 @@ struct History {
 }
 
 impl History {
-    fn tell(&self, name: &str, told: Told) {
+    fn tell(&self, name: &str, told: Fate) {
         self.names.lock().insert(name.to_owned(), told);
     }
 }
@@ -78,14 +78,14 @@ async fn write(store: Store, history: Arc<History>, writer: u64) {
         }
         let done = store.commit(create).await.unwrap();
         history.revision.fetch_max(done.revision, Ordering::SeqCst);
-        history.tell(&name, Told::There(done.revision));
+        history.tell(&name, Fate::There(done.revision));
         let again = Write::create(key(&name), body(&name, "refused"), RecordMeta::with_uid("u"));
         assert!(matches!(store.commit(again).await, Err(StoreError::AlreadyExists { .. })));
         if writer % 3 == 1 {
-            history.tell(&name, Told::Going);
+            history.tell(&name, Fate::Going);
             let gone = store.commit(Write::delete(key(&name), Precondition::Exists)).await.unwrap();
             history.revision.fetch_max(gone.revision, Ordering::SeqCst);
-            history.tell(&name, Told::Gone);
+            history.tell(&name, Fate::Gone);
         }
     }
 }
@@ -130,7 +130,7 @@ fn other_boot(dir: &Path) {
     SqliteEngine::open(dir).unwrap().append(&[Op::Mark { name: "running".into(), value }], true).unwrap();
 }
 
-async fn check(dir: &Path, before: &BTreeMap<String, Told>, revision: u64, after: &BTreeMap<String, Told>) {
+async fn check(dir: &Path, before: &BTreeMap<String, Fate>, revision: u64, after: &BTreeMap<String, Fate>) {
     other_boot(dir);
     let store = Store::open_dir(dir, StoreOptions::default()).unwrap();
     let opened = store.current_revision();
@@ -139,12 +139,12 @@ async fn check(dir: &Path, before: &BTreeMap<String, Told>, revision: u64, after
         // What was told while the files were copied is open.
         let still = after.get(name) == Some(told);
         match told {
-            Told::There(at) if still => {
+            Fate::There(at) if still => {
                 let found = found.unwrap_or_else(|| panic!("{name} at {at} was acknowledged and is lost"));
                 assert_eq!(found.revision(), *at, "{name}");
             }
-            Told::Gone => assert!(found.is_none(), "{name} was deleted and is there again"),
-            Told::There(_) | Told::Going => {}
+            Fate::Gone => assert!(found.is_none(), "{name} was deleted and is there again"),
+            Fate::There(_) | Fate::Going => {}
         }
     }
     for record in store.list(pods(), None, None, None).iter() {

@@ -4,6 +4,7 @@
 
 mod documents;
 mod identities;
+mod input;
 mod messages;
 mod names;
 mod patches;
@@ -43,12 +44,4 @@ pub fn run(name: &str, data: &[u8]) {
     let target = TARGETS.iter().find(|(n, _)| *n == name);
     let (_, run) = target.unwrap_or_else(|| panic!("no target {name}"));
     run(data);
-}
-
-/// Two parts of an input: what stands before the first zero byte, and what follows it.
-fn halves(data: &[u8]) -> (&[u8], &[u8]) {
-    match data.iter().position(|b| *b == 0) {
-        Some(at) => (&data[..at], &data[at + 1..]),
-        None => (data, &[]),
-    }
 }

@@ -3,7 +3,7 @@ use kelson_patch::{FieldManager, FieldSet, json_patch, merge_patch, strategic_me
 use kelson_schema::Shape;
 use serde_json::Value;
 
-use crate::halves;
+use crate::input::halves;
 
 fn two(data: &[u8]) -> Option<(Value, Value)> {
     let (object, patch) = halves(data);

@@ -42,7 +42,9 @@ pub fn unsorted(tree: &Tree) -> Vec<String> {
 /// Dependencies with a version outside the workspace's list. Tools that only `xtask` uses stay where they are.
 pub fn declared_elsewhere(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
-    for (path, text) in manifests(tree).iter().filter(|(path, _)| !["Cargo.toml", "xtask/Cargo.toml"].contains(path)) {
+    for (path, text) in
+        manifests(tree).iter().filter(|(path, _)| !["Cargo.toml", "xtask/Cargo.toml", "fuzz/Cargo.toml"].contains(path))
+    {
         for (table, lines) in tables(text) {
             let own = lines.iter().filter(|l| !l.contains("workspace = true") && !l.contains("workspace=true"));
             found.extend(own.map(|l| format!("{path}: [{table}]: {} belongs into [workspace.dependencies]", name(l))));

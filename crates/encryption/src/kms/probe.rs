@@ -8,55 +8,18 @@ use tokio::time::Instant;
 use zeroize::Zeroizing;
 
 use super::proto::{EncryptRequest, EncryptedObject, HKDF_SEED, StatusResponse};
-use super::{Kms, seed_name, validate, validate_key_id};
-use crate::metrics::digest;
+use super::provider::{Kms, seed_name, validate, validate_key_id};
+use super::state::{State, WRITE_MAX};
+use crate::metrics::{digest, now_s};
 use crate::transform::{ExtendedNonce, SEED_BYTES, Transform, TransformError, random};
 
 /// Between two looks at a service that is well (upstream `kmsv2PluginHealthzPositiveInterval`).
 const WELL_EVERY: Duration = Duration::from_secs(60);
 /// Between two looks at one that is not.
 const ILL_EVERY: Duration = Duration::from_secs(10);
-/// How long a seed is written with after the service was last well (upstream `kmsv2PluginWriteDEKSourceMaxTTL`): a key that
-/// was rotated is out of use after that, or writes fail and say so.
-const WRITE_MAX: Duration = Duration::from_secs(180);
 /// How old what is known of a service may be before a reader of the health check has it looked at anew.
 const WELL_KNOWN: Duration = Duration::from_secs(20);
 const ILL_KNOWN: Duration = Duration::from_secs(3);
-
-/// What new values are written with.
-pub(super) struct State {
-    /// Everything but the data.
-    pub object: EncryptedObject,
-    pub seed: Arc<dyn Transform>,
-    expires: Instant,
-}
-
-impl State {
-    pub fn may_write(&self) -> Result<(), TransformError> {
-        if Instant::now() <= self.expires {
-            return Ok(());
-        }
-        Err(TransformError(format!(
-            "encryptedDEKSource with keyID hash {:?} expired {} seconds ago",
-            digest(self.object.key_id.as_bytes()),
-            self.expires.elapsed().as_secs()
-        )))
-    }
-}
-
-/// The last look at a service.
-pub(super) struct Checked {
-    at: Option<Instant>,
-    fault: Option<String>,
-    /// The protocol version it said first; it must not change.
-    version: String,
-}
-
-impl Checked {
-    pub fn never() -> Self {
-        Self { at: None, fault: Some("not asked yet".to_owned()), version: String::new() }
-    }
-}
 
 impl Kms {
     /// Looks at the service for as long as the provider is in use.
@@ -129,7 +92,7 @@ impl Kms {
                 faults.push(format!("got invalid KMSv2 KeyID hash {:?}: {why}", digest(status.key_id.as_bytes())));
             }
             Ok(()) => {
-                self.metrics.named_key(&self.name, &status.key_id, crate::encryption::now_s());
+                self.metrics.named_key(&self.name, &status.key_id, now_s());
                 faults.extend(self.rotate(&status.key_id, expires).await.err().map(|e| e.0));
             }
         }
@@ -174,21 +137,5 @@ impl Kms {
         );
         *self.state.write() = Some(State { object, seed, expires });
         Ok(())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test(start_paused = true)]
-    async fn a_seed_is_written_with_for_three_minutes_after_the_service_was_last_well() {
-        let seed = Arc::new(ExtendedNonce::new(&[7; SEED_BYTES]).unwrap());
-        let object = EncryptedObject { key_id: "k".into(), ..EncryptedObject::default() };
-        let state = State { object, seed, expires: Instant::now() + WRITE_MAX };
-        tokio::time::advance(Duration::from_secs(179)).await;
-        assert_eq!(state.may_write(), Ok(()));
-        tokio::time::advance(Duration::from_secs(2)).await;
-        assert!(state.may_write().unwrap_err().to_string().contains("expired"));
     }
 }

@@ -1,0 +1,253 @@
+//! One provider: what it seals with, and the seeds that it has decrypted.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kelson_tasks::{OnPanic, Tasks};
+use parking_lot::{Mutex, RwLock};
+use prost::Message as _;
+use tokio::runtime::Handle;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+use zeroize::Zeroizing;
+
+use super::proto::{AES_GCM_KEY, DecryptRequest, EncryptedObject, HKDF_SEED};
+use super::service::Service;
+use super::state::{Checked, State};
+use crate::metrics::Metrics;
+use crate::transform::{AesGcm, ExtendedNonce, Opened, Transform, TransformError};
+
+/// Seeds held decrypted: as many as there were keys and starts since everything was last written anew.
+const SEEDS_MAX: usize = 10_000;
+const ANNOTATIONS_BYTES_MAX: usize = 32 << 10;
+const KEY_ID_BYTES_MAX: usize = 1 << 10;
+const SOURCE_BYTES_MAX: usize = 1 << 10;
+/// How long the opening of the store waits for a service that is not there yet: it may be a pod of this very node's.
+const OPEN_WAIT: Duration = Duration::from_secs(60);
+const OPEN_PAUSE: Duration = Duration::from_secs(1);
+
+/// What a provider is told.
+pub(crate) struct KmsOptions {
+    pub name: String,
+    pub endpoint: String,
+    pub timeout: Duration,
+}
+
+/// One provider.
+pub(crate) struct Kms {
+    pub(super) name: String,
+    pub(super) service: Service,
+    pub(super) state: RwLock<Option<State>>,
+    /// By a digest of everything that went into the encrypted seed.
+    seeds: Mutex<HashMap<String, Arc<dyn Transform>>>,
+    pub(super) checked: Mutex<Checked>,
+    /// Somebody wants to know how the service is, and what is known is old.
+    pub(super) asked: Notify,
+    runtime: Handle,
+    pub(super) metrics: Arc<Metrics>,
+}
+
+impl Kms {
+    /// Begins to follow a service. Its first answer is waited for, but a service that is away is no error: it may come later.
+    pub async fn start(options: KmsOptions, metrics: Arc<Metrics>, tasks: &Tasks) -> Result<Arc<Self>, String> {
+        let service = Service::new(&options.name, &options.endpoint, options.timeout, Arc::clone(&metrics))?;
+        let kms = Arc::new(Self {
+            name: options.name,
+            service,
+            state: RwLock::new(None),
+            seeds: Mutex::default(),
+            checked: Mutex::new(Checked::never()),
+            asked: Notify::new(),
+            runtime: Handle::current(),
+            metrics,
+        });
+        kms.probe().await;
+        let follower = Arc::clone(&kms);
+        tasks.spawn("kms", OnPanic::Contain, async move { follower.follow().await });
+        Ok(kms)
+    }
+
+    fn seed(&self, object: &EncryptedObject) -> Option<Arc<dyn Transform>> {
+        self.seeds.lock().get(&seed_name(object)).cloned()
+    }
+
+    pub(super) fn keep_seed(&self, name: String, seed: Arc<dyn Transform>) {
+        let mut seeds = self.seeds.lock();
+        if seeds.len() >= SEEDS_MAX {
+            seeds.clear();
+        }
+        seeds.insert(name, seed);
+    }
+
+    /// Has the service decrypt a seed or data key.
+    #[expect(clippy::disallowed_methods, reason = "called while a store is opened, on a thread that may wait")]
+    fn fetch(&self, object: &EncryptedObject) -> Result<Arc<dyn Transform>, TransformError> {
+        self.metrics.cache_missed();
+        let begun = Instant::now();
+        let key = loop {
+            let request = DecryptRequest {
+                ciphertext: object.encrypted_dek_source.clone(),
+                uid: uuid::Uuid::new_v4().to_string(),
+                key_id: object.key_id.clone(),
+                annotations: object.annotations.clone(),
+            };
+            match self.runtime.block_on(self.service.decrypt(request)) {
+                Ok(answer) => break Zeroizing::new(answer.plaintext),
+                Err(e) if e.code == tonic::Code::Unavailable && begun.elapsed() < OPEN_WAIT => {
+                    tracing::warn!(provider = self.name, error = %e, "waiting for the key service");
+                    std::thread::sleep(OPEN_PAUSE);
+                }
+                Err(e) => return Err(TransformError(format!("failed to decrypt DEK, error: {e}"))),
+            }
+        };
+        Ok(match object.encrypted_dek_source_type {
+            HKDF_SEED => Arc::new(ExtendedNonce::new(&key)?),
+            _ => Arc::new(AesGcm::new(&key)?),
+        })
+    }
+}
+
+impl Transform for Kms {
+    fn seal(&self, plain: &[u8], path: &[u8]) -> Result<(Vec<u8>, String), TransformError> {
+        let (mut object, seed) = {
+            let state = self.state.read();
+            let state = state.as_ref().ok_or("got unexpected nil transformer")?;
+            state.may_write()?;
+            (state.object.clone(), Arc::clone(&state.seed))
+        };
+        (object.encrypted_data, _) = seed.seal(plain, path)?;
+        self.metrics.used_key(false, &self.name, &object.key_id);
+        Ok((object.encode_to_vec(), object.key_id))
+    }
+
+    fn open(&self, stored: &[u8], path: &[u8]) -> Result<Opened, TransformError> {
+        let object =
+            EncryptedObject::decode(stored).map_err(|_| TransformError::from("the stored object does not decode"))?;
+        if object.encrypted_data.is_empty() {
+            return Err("encrypted data is empty".into());
+        }
+        validate(&object)?;
+        let seed = match self.seed(&object) {
+            Some(seed) => seed,
+            None => {
+                let seed = self.fetch(&object)?;
+                self.keep_seed(seed_name(&object), Arc::clone(&seed));
+                seed
+            }
+        };
+        self.metrics.used_key(true, &self.name, &object.key_id);
+        let plain = seed.open(&object.encrypted_data, path)?.plain;
+        // A data key that was used as it is counts as another key: new writes derive theirs.
+        let derived = object.encrypted_dek_source_type == HKDF_SEED;
+        let key_id = if derived { object.key_id } else { format!("{} without derivation", object.key_id) };
+        Ok(Opened { plain, key_id })
+    }
+
+    fn key_id(&self) -> Option<String> {
+        self.state.read().as_ref().map(|state| state.object.key_id.clone())
+    }
+}
+
+/// Names an encrypted seed: all of it counts.
+pub(super) fn seed_name(object: &EncryptedObject) -> String {
+    let named = EncryptedObject { encrypted_data: Vec::new(), ..object.clone() };
+    crate::metrics::digest(&named.encode_to_vec())
+}
+
+/// What a service answers, and what is stored of it, keeps to the protocol's limits.
+pub(super) fn validate(object: &EncryptedObject) -> Result<(), TransformError> {
+    if !matches!(object.encrypted_dek_source_type, AES_GCM_KEY | HKDF_SEED) {
+        return Err(TransformError(format!("unknown encryptedDEKSourceType: {}", object.encrypted_dek_source_type)));
+    }
+    let source = object.encrypted_dek_source.len();
+    if source == 0 {
+        return Err("failed to validate encrypted DEK source: encrypted DEK source is empty".into());
+    }
+    if source > SOURCE_BYTES_MAX {
+        return Err(TransformError(format!(
+            "failed to validate encrypted DEK source: encrypted DEK source is {source} bytes, which exceeds the max size of {SOURCE_BYTES_MAX}"
+        )));
+    }
+    validate_key_id(&object.key_id).map_err(|(_, why)| TransformError(format!("failed to validate key id: {why}")))?;
+    validate_annotations(&object.annotations)
+        .map_err(|why| TransformError(format!("failed to validate annotations: {why}")))
+}
+
+/// The metric's word and the reason.
+pub(super) fn validate_key_id(id: &str) -> Result<(), (&'static str, String)> {
+    match id.len() {
+        0 => Err(("empty", "keyID is empty".to_owned())),
+        n if n > KEY_ID_BYTES_MAX => {
+            Err(("too_long", format!("keyID is {n} bytes, which exceeds the max size of {KEY_ID_BYTES_MAX}")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn validate_annotations(annotations: &BTreeMap<String, Vec<u8>>) -> Result<(), String> {
+    for key in annotations.keys() {
+        if !key.contains('.') || kelson_meta::is_dns1123_subdomain(key).is_err() {
+            return Err(format!(
+                "annotations: Invalid value: {key:?}: should be a domain with at least two segments separated by dots"
+            ));
+        }
+    }
+    let size: usize = annotations.iter().map(|(key, value)| key.len() + value.len()).sum();
+    if size > ANNOTATIONS_BYTES_MAX {
+        return Err(format!(
+            "total size of annotations is {size}, which exceeds the max size of {ANNOTATIONS_BYTES_MAX}"
+        ));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use base64::Engine as _;
+
+    use super::*;
+
+    #[test]
+    fn a_value_as_the_reference_stores_it() {
+        let stored = "Ck3IycrLzM3Oz9DR0tPU1dbX2Nna29zd3t/g4eLj5OXm52RlZmdoaWprbG1ub1jSoIfqegtxTsoUlv2cPOK0pHX0ytFZzBx2FWc1\
+                      DL0OCxIFa2V5LTEaC3NlYWxlZC1zZWVkIhIKDWEuZXhhbXBsZS5jb20SAXgoAQ==";
+        let stored = base64::engine::general_purpose::STANDARD.decode(stored).unwrap();
+        let object = EncryptedObject::decode(&stored[..]).unwrap();
+        assert_eq!(validate(&object), Ok(()));
+        assert_eq!((object.key_id.as_str(), object.encrypted_dek_source.as_slice()), ("key-1", &b"sealed-seed"[..]));
+        assert_eq!(
+            (object.annotations["a.example.com"].as_slice(), object.encrypted_dek_source_type),
+            (&b"x"[..], HKDF_SEED)
+        );
+        let seed: Vec<u8> = (0..32).collect();
+        let seed = ExtendedNonce::new(&seed).unwrap();
+        let opened = seed.open(&object.encrypted_data, b"/registry/secrets/default/s").unwrap();
+        assert_eq!(opened.plain, br#"{"kind":"Secret"}"#);
+        assert_eq!(object.encode_to_vec(), stored);
+    }
+
+    #[test]
+    fn limits_of_the_protocol() {
+        let good = EncryptedObject {
+            encrypted_data: vec![1],
+            key_id: "k".into(),
+            encrypted_dek_source: vec![1],
+            annotations: BTreeMap::new(),
+            encrypted_dek_source_type: HKDF_SEED,
+        };
+        assert_eq!(validate(&good), Ok(()));
+        let annotated = |key: &str, size: usize| BTreeMap::from([(key.to_owned(), vec![0; size])]);
+        for bad in [
+            EncryptedObject { key_id: String::new(), ..good.clone() },
+            EncryptedObject { key_id: "k".repeat(1025), ..good.clone() },
+            EncryptedObject { encrypted_dek_source: Vec::new(), ..good.clone() },
+            EncryptedObject { encrypted_dek_source: vec![0; 1025], ..good.clone() },
+            EncryptedObject { encrypted_dek_source_type: 2, ..good.clone() },
+            EncryptedObject { annotations: annotated("plain", 1), ..good.clone() },
+            EncryptedObject { annotations: annotated("a.b", 32 << 10), ..good.clone() },
+        ] {
+            assert!(validate(&bad).is_err(), "{bad:?}");
+        }
+    }
+}

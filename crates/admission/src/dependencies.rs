@@ -90,7 +90,7 @@ pub struct Dependencies {
     pub own: Arc<dyn OwnServer>,
     /// Charges of quotas.
     pub quotas: Arc<dyn QuotaCharges>,
-    /// Makes namespaces.
+    /// Creates namespaces with the server's own rights, for NamespaceAutoProvision.
     pub namespaces: Arc<dyn NamespaceMaker>,
     /// What is counted.
     pub metrics: Arc<Metrics>,

@@ -10,7 +10,7 @@ const MORE: &str = "…";
 /// A plugin that changed the object of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Changed {
-    /// The plugin.
+    /// Name of the plugin that changed or refused, as in `--enable-admission-plugins`.
     pub plugin: &'static str,
     /// Webhooks and policies on whose behalf it did, in their order.
     pub actors: Vec<String>,

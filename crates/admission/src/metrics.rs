@@ -120,11 +120,11 @@ impl Policies {
 /// Which of a namespace's demands on pods was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SecurityMode {
-    /// What refuses.
+    /// Label `mode` of decisions that refuse a request.
     Enforce,
     /// What goes to the audit log.
     Audit,
-    /// What warns.
+    /// Label `mode` of decisions that warn the client.
     Warn,
 }
 

@@ -40,10 +40,10 @@ pub enum AuditError {
     /// Flags that contradict each other.
     #[error("{0}")]
     Options(String),
-    /// The policy.
+    /// The policy file cannot be used.
     #[error("loading audit policy file: {source}: from file {path:?}")]
     Policy {
-        /// The file.
+        /// `--audit-policy-file` as given.
         path: PathBuf,
         /// What is wrong with it.
         source: PolicyError,
@@ -51,7 +51,7 @@ pub enum AuditError {
     /// The log cannot be opened.
     #[error("audit log {path:?}: {source}")]
     Log {
-        /// The file.
+        /// The file of the back-end as given.
         path: PathBuf,
         /// The system's reason.
         source: std::io::Error,

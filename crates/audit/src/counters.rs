@@ -11,9 +11,9 @@ use crate::event::Level;
 /// Who could not do its part with an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// The log.
+    /// Label `plugin` of what the log back-end counts.
     Log,
-    /// The webhook.
+    /// Label `plugin` of what the webhook back-end counts.
     Webhook,
     /// A queue without room.
     Buffered,

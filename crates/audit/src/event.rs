@@ -16,7 +16,7 @@ const TYPE_META: &[u8] = br#""kind":"Event","apiVersion":"audit.k8s.io/v1","#;
 /// How much of a request is written down; each level has what those before it have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Level {
-    /// Nothing.
+    /// The request is not written down.
     None,
     /// Who asked for what, when, and what came of it.
     Metadata,
@@ -73,7 +73,7 @@ impl Stage {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct ObjectReference {
-    /// Plural resource.
+    /// The resource of the request's path, such as pods.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource: String,
     /// Namespace; for cluster-scoped objects empty.
@@ -94,7 +94,7 @@ pub struct ObjectReference {
     /// The revision that the request was made for.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub resource_version: String,
-    /// Subresource.
+    /// The subresource of the request's path, such as status.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub subresource: String,
 }

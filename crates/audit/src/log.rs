@@ -19,7 +19,7 @@ use crate::output::{Entry, Output, logged};
 /// Writing the log of audit: one writer, apart from all other file work, so that neither waits for the other.
 static WRITING: Lane = Lane::new("audit log", 1);
 
-/// The log.
+/// Events as lines of a file that is rotated by size, or of standard output.
 #[derive(Clone)]
 pub struct Log(Arc<Parts>);
 

@@ -89,7 +89,7 @@ impl Default for Truncation {
     }
 }
 
-/// The log.
+/// The flags `--audit-log-*`.
 #[derive(Debug, Clone)]
 pub struct LogOptions {
     /// Where; `-` is standard output, `None` is no log.
@@ -108,7 +108,7 @@ pub struct LogOptions {
     pub mode: Mode,
     /// The queue of mode batch.
     pub batching: Batching,
-    /// Sizes.
+    /// What becomes of events and batches that are too large (`--audit-log-truncate-*`).
     pub truncation: Truncation,
 }
 
@@ -128,7 +128,7 @@ impl Default for LogOptions {
     }
 }
 
-/// The webhook.
+/// The flags `--audit-webhook-*`.
 #[derive(Debug, Clone)]
 pub struct WebhookOptions {
     /// A kubeconfig that says where and with what credentials; `None` is no webhook.
@@ -139,7 +139,7 @@ pub struct WebhookOptions {
     pub mode: Mode,
     /// The queue of mode batch.
     pub batching: Batching,
-    /// Sizes.
+    /// What becomes of events and batches that are too large (`--audit-webhook-truncate-*`).
     pub truncation: Truncation,
 }
 

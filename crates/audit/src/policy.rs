@@ -78,7 +78,7 @@ pub enum PolicyError {
     /// It cannot be read.
     #[error("failed to read file path {path:?}: {source}")]
     Read {
-        /// The file.
+        /// The policy file as given.
         path: String,
         /// The system's reason.
         source: std::io::Error,

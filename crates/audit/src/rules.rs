@@ -7,7 +7,7 @@ use crate::policy::{Policy, Resources, Rule, Stages};
 /// How one request is written down.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Decision {
-    /// How fully.
+    /// How much of the request is written down.
     pub level: Level,
     /// Whether `managedFields` are left out of objects.
     pub omit_managed_fields: bool,

@@ -29,7 +29,7 @@ const ANSWER_BYTES_MAX: usize = 64 * 1024;
 /// Batches on their way at once: a server that is slow holds no more than these.
 const BATCHES_AT_ONCE: usize = 16;
 
-/// The webhook.
+/// Events posted as EventLists to a server outside.
 #[derive(Clone)]
 pub struct Webhook {
     transport: Arc<dyn Transport>,

@@ -232,6 +232,8 @@ async fn a_pull_without_progress_is_given_up() {
 
 #[tokio::test(start_paused = true)]
 async fn a_pull_that_is_dropped_leaves_no_intent() {
+    // What is left to the lane is done at once.
+    kelson_tasks::block_inline_on_this_thread();
     let dir = tempfile::tempdir().unwrap();
     let m = manager(dir.path(), "{}", PullOptions::default());
     let r = Runtime { takes: Duration::from_secs(10_000), ..Default::default() };

@@ -210,6 +210,10 @@ fn paths(code: &str) -> Vec<Vec<String>> {
         }
         let head = code[..at].rfind(|c| !word(c)).map_or(0, |i| i + code[i..].chars().next().map_or(1, char::len_utf8));
         let first = &code[head..at];
+        // Who may see something is no use of it.
+        if code[..head].ends_with("pub(in ") {
+            continue;
+        }
         // Only the first segment begins a path; types do not name a module.
         if first.is_empty() || code[..head].ends_with("::") || first.starts_with(char::is_uppercase) {
             continue;
@@ -291,6 +295,7 @@ mod tests {
         ];
         assert_eq!(found, want.map(|(p, n, h)| (p.to_owned(), n.to_owned(), h)));
         assert_eq!(paths("let x = crate::a::b(Type::new(), child::f);"), [path("crate::a::b"), path("child::f")]);
+        assert_eq!(paths("pub(in crate::a) fn f(x: crate::b::C) {}"), [path("crate::b::C")]);
     }
 
     #[test]

@@ -73,7 +73,7 @@ pub struct Ordered<'a> {
 }
 
 impl<'a> Ordered<'a> {
-    /// A document.
+    /// A document whose fields are to be written in this order.
     pub fn new(value: &'a Value, order: Order) -> Self {
         Self { value, below: "", order }
     }

@@ -204,7 +204,7 @@ fn endpoints(slice: &Value, port_name: &str) -> Vec<SocketAddr> {
 pub struct Ways {
     /// Charges of quotas.
     pub charges: Arc<dyn QuotaCharges>,
-    /// Makes namespaces.
+    /// Creates namespaces with the server's own rights, for NamespaceAutoProvision.
     pub namespaces: Arc<dyn NamespaceMaker>,
     /// The server, where it is a webhook's.
     pub own: Arc<dyn OwnServer>,

@@ -28,7 +28,7 @@ pub struct FlowRequest<'a> {
     pub info: &'a RequestInfo,
     /// The path as it came.
     pub path: &'a str,
-    /// Decoded query.
+    /// The request's parameters, which tell a list from a watch.
     pub query: &'a Query,
     /// Where it ends.
     pub route: Option<&'a Route>,

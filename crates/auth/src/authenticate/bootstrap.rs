@@ -47,7 +47,7 @@ impl BootstrapTokens {
     }
 }
 
-/// `[a-z0-9]{6}.[a-z0-9]{16}`
+/// Id and secret of a token of the form `[a-z0-9]{6}.[a-z0-9]{16}`.
 fn split(token: &str) -> Option<(&str, &str)> {
     let (id, secret) = token.split_once('.')?;
     let plain = |s: &str, n| s.len() == n && s.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
@@ -111,7 +111,7 @@ fn judge(stored: &SecretView, id: &str, secret: &str, now: Timestamp) -> Result<
     Ok(groups)
 }
 
-/// `system:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]`
+/// Whether it is of the form `system:bootstrappers:[a-z0-9:-]{0,255}[a-z0-9]`.
 fn is_bootstrap_group(group: &str) -> bool {
     let Some(rest) = group.strip_prefix("system:bootstrappers:") else { return false };
     let plain = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();

@@ -362,6 +362,7 @@ impl PullManager {
                 Ok(Present { reference, ..found.unwrap_or_default() })
             }
             Err(errors) => {
+                self.failed(&mut intent).await;
                 let (error, told) = pull_error(given, &errors, &credentials);
                 effects.event(true, "Failed", format!("Failed to pull image {given:?}: {told}"));
                 self.backoff.lock().failed(&key, self.clock.now(), error.to_string());
@@ -382,6 +383,14 @@ impl PullManager {
             let message = format!("Failed to record image pull intent for container image {given:?}: failed to record image pull intent: {e}");
             EnsureError::new("ErrImagePull", message)
         })
+    }
+
+    /// The intent ends before the failure is told: a later pull of the image begins one of its own.
+    async fn failed(&self, intent: &mut Intent) {
+        intent.open = false;
+        let (records, image) = (self.records.clone(), intent.image.clone());
+        // A failed removal is logged where it fails, and leaves the intent.
+        let _ = FILES.run(move || records.failed(&image)).await;
     }
 
     async fn succeeded(&self, intent: &mut Intent, reference: &str, used: Option<&Candidate>) {

@@ -55,7 +55,7 @@ fn structure() {
     x(
         json!({"type": "string", "pattern": "["}),
         &[
-            "x.pattern: Invalid value: \"[\": must be a valid regular expression, but isn't: error parsing regexp: missing closing ]",
+            "x.pattern: Invalid value: \"[\": must be a valid regular expression, but isn't: error parsing regexp: missing closing ]: `[`",
         ],
     );
     x(

@@ -17,7 +17,7 @@ use crate::configuration::only;
 use crate::containers::{ContainerKind, containers};
 use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 
-/// Answers remembered.
+/// Answers of the webhook kept for their time to live; the oldest goes first.
 const ANSWERS_MAX: usize = 1024;
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// One try may take this long.

@@ -10,11 +10,11 @@ pub(super) const PREFIX: &str = "pod-security.kubernetes.io/";
 /// A level of the standards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// No restriction.
+    /// Pods are not judged at all (`privileged`).
     Privileged,
     /// Known privilege escalations are prevented.
     Baseline,
-    /// Hardened.
+    /// Current practice for hardened pods (`restricted`).
     Restricted,
 }
 
@@ -72,7 +72,7 @@ impl std::fmt::Display for Version {
 /// What one mode demands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
-    /// How strict.
+    /// Which of the three sets of checks applies.
     pub level: Level,
     /// By the checks of which version.
     pub version: Version,
@@ -85,7 +85,7 @@ impl std::fmt::Display for Demand {
 }
 
 impl Demand {
-    /// Nothing.
+    /// The policy of namespaces that ask for none.
     pub const NONE: Self = Self { level: Level::Privileged, version: Version::Latest };
 
     /// Level and version as metrics have them, where versions are a bounded set.

@@ -16,11 +16,11 @@ pub enum Verb {
     Get,
     /// GET of a collection.
     List,
-    /// POST.
+    /// POST of one object to its collection.
     Create,
-    /// PUT.
+    /// PUT of one object.
     Update,
-    /// PATCH.
+    /// PATCH of one object, in any of the patch types.
     Patch,
     /// DELETE of one object.
     Delete,
@@ -73,9 +73,9 @@ impl Verb {
 
 /// What an operation is of.
 pub struct Target<'a> {
-    /// The resource.
+    /// The resource whose path it is.
     pub served: &'a Served,
-    /// Its subresource.
+    /// The subresource at the end of the path, if there is one.
     pub sub: Option<&'a Sub>,
     /// Whether the path names a namespace.
     pub in_namespace: bool,
@@ -290,7 +290,7 @@ impl Target<'_> {
         }
     }
 
-    /// The operation.
+    /// What one verb does at this path; schemas it needs go to `collector`.
     pub fn operation(&self, verb: Verb, collector: &mut Collector) -> Operation {
         let gvk = self.gvk(verb);
         let kind = json!({"group": gvk.group, "version": gvk.version, "kind": gvk.kind});

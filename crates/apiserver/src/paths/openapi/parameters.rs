@@ -16,7 +16,7 @@ use crate::request::order::{Order, Ordered};
 pub enum Place {
     /// A `{name}` of the path.
     Path,
-    /// `?name=value`.
+    /// Behind the question mark.
     Query,
 }
 

@@ -8,7 +8,7 @@ use super::*;
 /// Paths of the published documents that are not served, and why.
 const NOT_SERVED: [(&str, &str); 2] =
     [("/logs/", "serves no files of the host"), ("/logs/{logpath}", "serves no files of the host")];
-/// Documents likewise.
+/// Documents of the reference that this server does not have.
 const NO_DOCUMENT: [&str; 1] = ["logs"];
 /// Media types behind `CBORServingAndStorage`, which is alpha and off by default; the published documents are made with all
 /// gates on.

@@ -7,10 +7,6 @@ use async_trait::async_trait;
 use k8s_openapi::api::core::v1::{CSIPersistentVolumeSource, Volume};
 use k8s_openapi::api::storage::v1::CSIDriverSpec;
 
-use super::super::mounts::is_mounted;
-use super::super::ownership;
-use super::super::persistent::Persistent;
-use super::super::source::{Ready, Request, SetUp, Source, in_files};
 use super::data::{DATA_FILE, PLUGIN, VolumeData, attachment_name, sum, write_data};
 use crate::csi::client::{
     AccessMode, MountVolume, Publish, SINGLE_NODE_MULTI_WRITER, STAGE_UNSTAGE_VOLUME, Stage, Unpublish,
@@ -19,6 +15,10 @@ use crate::csi::client::{
 use crate::csi::drivers::Driver;
 use crate::csi::in_use::unique_name;
 use crate::pod;
+use crate::volumes::mounts::is_mounted;
+use crate::volumes::ownership;
+use crate::volumes::persistent::Persistent;
+use crate::volumes::source::{Ready, Request, SetUp, Source, in_files};
 
 /// A volume that pods name themselves.
 pub(in crate::volumes) struct Inline;

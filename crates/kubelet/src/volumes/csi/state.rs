@@ -11,12 +11,12 @@ use kelson_client::Client;
 use parking_lot::Mutex;
 use tokio::sync::Mutex as AsyncMutex;
 
-use super::super::files::in_files;
 use super::data::{DATA_FILE, VolumeData, attachment_name, remove_data, remove_staging, sum, volumes_of};
 use crate::config::PodDirs;
 use crate::csi::client::{Unpublish, Unstage};
 use crate::csi::drivers::{Driver, Drivers};
 use crate::csi::in_use::{InUse, unique_name};
+use crate::volumes::files::in_files;
 
 /// What mounting drivers' volumes takes; cheap to clone.
 #[derive(Clone)]

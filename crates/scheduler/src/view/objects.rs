@@ -74,7 +74,8 @@ pub struct SetSelector {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct CsiNodeSpec {
-    /// One entry each.
+    /// One entry each; null where there is none.
+    #[serde(deserialize_with = "kelson_meta::null_default")]
     pub drivers: Vec<CsiNodeDriver>,
 }
 
@@ -105,4 +106,15 @@ pub struct BudgetStatus {
     pub disruptions_allowed: i64,
     /// Pods that count as gone already.
     pub disrupted_pods: BTreeMap<String, serde::de::IgnoredAny>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_without_drivers_says_null() {
+        let read: CsiNodeSpec = serde_json::from_str(r#"{"drivers":null}"#).expect("as API servers write it");
+        assert!(read.drivers.is_empty());
+    }
 }

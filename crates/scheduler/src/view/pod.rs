@@ -72,7 +72,8 @@ impl<'de> Deserialize<'de> for Pod {
         });
         let started = status.start_time.as_deref().and_then(|t| t.parse::<jiff::Timestamp>().ok());
         Ok(Self {
-            name: std::mem::take(&mut raw.metadata.name).into(),
+            // Left where it is: claims made for the pod alone are named after it.
+            name: raw.metadata.name.as_str().into(),
             uid: std::mem::take(&mut raw.metadata.uid).into(),
             resource_version: std::mem::take(&mut raw.metadata.resource_version).into(),
             node_name,
@@ -100,5 +101,17 @@ impl kelson_client::Object for Pod {
     }
     fn resource_version(&self) -> &str {
         &self.resource_version
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_claim_of_an_ephemeral_volume_is_named_after_the_pod() {
+        let pod = r#"{"metadata":{"name":"p"},"spec":{"containers":[],"volumes":[{"name":"v","ephemeral":{}}]}}"#;
+        let pod: Pod = serde_json::from_str(pod).expect("a pod");
+        assert_eq!((&*pod.name, &*pod.spec.claims[0].name, pod.spec.claims[0].ephemeral), ("p", "p-v", true));
     }
 }

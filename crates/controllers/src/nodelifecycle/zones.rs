@@ -26,7 +26,7 @@ pub enum ZoneState {
     Normal,
     /// Many are not.
     PartialDisruption,
-    /// None is.
+    /// No node of the zone is ready.
     FullDisruption,
 }
 

@@ -22,9 +22,9 @@ pub struct AttachmentView {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct AttachmentSpec {
-    /// The node.
+    /// Name of the node to which the volume is attached.
     pub node_name: String,
-    /// The volume.
+    /// What is attached: a PersistentVolume by its name, or a volume written out.
     pub source: AttachmentSource,
 }
 

@@ -22,7 +22,7 @@ pub const IP_ALLOCATOR: &str = "ipallocator.k8s.io";
 #[serde(default)]
 pub struct ServiceCidrView {
     pub metadata: ObjectMeta,
-    /// Its ranges.
+    /// CIDRs from which service addresses are taken, one for each family at most.
     pub spec: ServiceCidrSpec,
     /// Whether addresses are taken from it.
     pub status: ServiceCidrStatus,
@@ -74,9 +74,9 @@ pub struct IpAddressSpec {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub struct ParentReference {
-    /// Its namespace.
+    /// Namespace of the service that has the address.
     pub namespace: String,
-    /// Its name.
+    /// Name of the service that has the address.
     pub name: String,
 }
 

@@ -11,7 +11,7 @@ use crate::views::{AttachmentView, PodView, VolumeView};
 /// A volume that pods of the node need.
 #[derive(Clone, Debug)]
 pub struct Need {
-    /// The volume.
+    /// The PersistentVolume that must be attached to the node.
     pub volume: Arc<VolumeView>,
     /// The pods that need it, in order.
     pub pods: Vec<Arc<PodView>>,
@@ -62,7 +62,7 @@ pub struct Situation<'a> {
     pub in_use: Option<&'a [String]>,
     /// Volumes that its pods need, by name.
     pub needs: BTreeMap<String, Need>,
-    /// Its attachments.
+    /// VolumeAttachments that name the node, wanted or not.
     pub attachments: &'a [Arc<AttachmentView>],
 }
 

@@ -2,7 +2,6 @@
 //! says what happened without a credential.
 #![allow(clippy::unwrap_used)]
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -22,10 +21,18 @@ struct Bench {
 impl Bench {
     fn new(script: &str) -> Self {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("plugin");
-        fs::write(&path, format!("#!/bin/bash\nD='{}'\n{script}\n", dir.path().display())).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
-        Self { dir }
+        let bench = Self { dir };
+        bench.install(&format!("#!/bin/bash\nD='{}'\n{script}\n", bench.dir.path().display()));
+        bench
+    }
+
+    /// Writes the plugin by a process that has ended. While a test holds a file open for writing, another test may start a
+    /// process that inherits the descriptor for a moment, and the kernel refuses to run a file that can still be written.
+    fn install(&self, text: &str) {
+        fs::write(self.file("written"), text).unwrap();
+        let mut copy = std::process::Command::new("install");
+        copy.args(["-m", "755"]).args([self.file("written"), self.file("plugin")]);
+        assert!(copy.status().unwrap().success());
     }
 
     fn config(&self) -> ProviderConfig {
@@ -146,8 +153,7 @@ async fn a_missing_or_broken_executable() {
     let b = Bench::new("");
     fs::remove_file(b.file("plugin")).unwrap();
     assert_eq!(b.run().await.unwrap_err().reason, FaultReason::Start);
-    fs::write(b.file("plugin"), "#!/no/such/interpreter\n").unwrap();
-    fs::set_permissions(b.file("plugin"), fs::Permissions::from_mode(0o755)).unwrap();
+    b.install("#!/no/such/interpreter\n");
     assert_eq!(b.run().await.unwrap_err().reason, FaultReason::Start);
 }
 

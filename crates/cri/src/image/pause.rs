@@ -134,7 +134,6 @@ fn program_header(out: &mut Vec<u8>, kind: u32, flags: u32, words: [u64; 6]) {
 
 #[cfg(test)]
 mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
     use std::os::unix::process::ExitStatusExt as _;
     use std::process::{Child, Command};
 
@@ -143,9 +142,12 @@ mod tests {
     use super::*;
 
     fn start(dir: &std::path::Path) -> Child {
-        let path = dir.join("pause");
-        std::fs::write(&path, program(std::env::consts::ARCH).unwrap()).unwrap();
-        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+        let (written, path) = (dir.join("written"), dir.join("pause"));
+        std::fs::write(&written, program(std::env::consts::ARCH).unwrap()).unwrap();
+        // Another test may start a process while this one holds the file open for writing; the kernel refuses to run a
+        // file that any process can still write. So the file that runs is written by a process that has ended.
+        let status = Command::new("install").args(["-m", "755"]).arg(&written).arg(&path).status().unwrap();
+        assert!(status.success());
         Command::new(&path).spawn().unwrap()
     }
 

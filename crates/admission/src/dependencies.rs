@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use kelson_auth::{Authorizer, Objects};
+use kelson_meta::gates::FeatureGates;
 use kelson_meta::{Gvk, Gvr, Status};
 use kelson_webhook::{OwnServer, ServiceResolver};
 use serde_json::Value;
@@ -92,6 +93,8 @@ pub struct Dependencies {
     pub quotas: Arc<dyn QuotaCharges>,
     /// Creates namespaces with the server's own rights, for NamespaceAutoProvision.
     pub namespaces: Arc<dyn NamespaceMaker>,
+    /// `--feature-gates`.
+    pub gates: Arc<FeatureGates>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
 }

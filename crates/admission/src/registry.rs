@@ -70,13 +70,21 @@ struct Entry {
     by_default: bool,
     passes: Passes,
     build: Build,
+    /// Feature gates without which the plugin lets everything pass, though it is built and listed.
+    gates: &'static [&'static str],
+}
+
+impl Entry {
+    const fn gated(self, gates: &'static [&'static str]) -> Self {
+        Self { gates, ..self }
+    }
 }
 
 const fn on(name: &'static str, passes: Passes, build: Build) -> Entry {
-    Entry { name, by_default: true, passes, build }
+    Entry { name, by_default: true, passes, build, gates: &[] }
 }
 const fn off(name: &'static str, passes: Passes, build: Build) -> Entry {
-    Entry { name, by_default: false, passes, build }
+    Entry { name, by_default: false, passes, build, gates: &[] }
 }
 /// All plugins in the order they are asked (upstream `kubeapiserver/options/plugins.go`), with those that upstream had before
 /// in the places that they had.
@@ -106,8 +114,7 @@ const PLUGINS: &[Entry] = &[
     off("PersistentVolumeLabel", Admit, |_, _, _| Ok(Arc::new(volume_labels::PersistentVolumeLabel))),
     on("DefaultStorageClass", Admit, |d, _, _| Ok(Arc::new(classes::DefaultStorageClass::new(d)))),
     on("StorageObjectInUseProtection", Admit, |_, _, _| Ok(Arc::new(storage::StorageObjectInUseProtection))),
-    // Off, unlike upstream's, until a controller takes the finalizer away again.
-    off("PodGroupProtection", Admit, |_, _, _| Ok(Arc::new(pod_groups::PodGroupProtection))),
+    on("PodGroupProtection", Admit, |_, _, _| Ok(Arc::new(pod_groups::PodGroupProtection))).gated(&["GenericWorkload"]),
     off("OwnerReferencesPermissionEnforcement", Validate, |d, _, _| {
         Ok(Arc::new(owner_references::OwnerReferences::new(d)))
     }),
@@ -119,14 +126,19 @@ const PLUGINS: &[Entry] = &[
     on("CertificateSubjectRestriction", Validate, |_, _, _| Ok(Arc::new(certificates::CertificateSubjectRestriction))),
     on("DefaultIngressClass", Admit, |d, _, _| Ok(Arc::new(classes::DefaultIngressClass::new(d)))),
     off("DenyServiceExternalIPs", Validate, |_, _, _| Ok(Arc::new(services::DenyServiceExternalIps))),
-    on("PodTopologyLabels", Admit, |d, _, _| Ok(Arc::new(topology_labels::PodTopologyLabels::new(d)))),
-    on("PodGroupWorkloadExists", Validate, |d, _, _| Ok(Arc::new(pod_groups::PodGroupWorkloadExists::new(d)))),
+    on("PodTopologyLabels", Admit, |d, _, _| Ok(Arc::new(topology_labels::PodTopologyLabels::new(d))))
+        .gated(&["PodTopologyLabelsAdmission"]),
+    on("PodGroupWorkloadExists", Validate, |d, _, _| Ok(Arc::new(pod_groups::PodGroupWorkloadExists::new(d))))
+        .gated(&["GenericWorkload"]),
     on("NodeDeclaredFeatureValidator", Validate, |d, _, _| {
         Ok(Arc::new(pod_updates::NodeDeclaredFeatureValidator::new(d)))
-    }),
-    on("JobValidation", Validate, |d, _, _| Ok(Arc::new(pod_groups::JobValidation::new(d)))),
+    })
+    .gated(&["NodeDeclaredFeatures"]),
+    on("JobValidation", Validate, |d, _, _| Ok(Arc::new(pod_groups::JobValidation::new(d))))
+        .gated(&["GenericWorkload"]),
     on("PodResizeValidator", Validate, |d, _, _| Ok(Arc::new(pod_updates::PodResizeValidator::new(d)))),
-    on("MutatingAdmissionPolicy", Admit, |d, c, _| Ok(Arc::new(policies::MutatingPolicies::new(d, c)?))),
+    on("MutatingAdmissionPolicy", Admit, |d, c, _| Ok(Arc::new(policies::MutatingPolicies::new(d, c)?)))
+        .gated(&["MutatingAdmissionPolicy"]),
     on("MutatingAdmissionWebhook", Admit, |d, c, _| Ok(Arc::new(webhooks::MutatingWebhooks::new(d, c)?))),
     on("ValidatingAdmissionPolicy", Validate, |d, c, _| Ok(Arc::new(policies::ValidatingPolicies::new(d, c)?))),
     on("ValidatingAdmissionWebhook", Validate, |d, c, _| Ok(Arc::new(webhooks::ValidatingWebhooks::new(d, c)?))),
@@ -154,14 +166,16 @@ pub fn build(options: &AdmissionOptions, dependencies: &Dependencies) -> Result<
 
 fn build_of(known: &[Entry], options: &AdmissionOptions, d: &Dependencies) -> Result<Chain, BuildError> {
     check(known, options)?;
-    let mut plugins = Vec::new();
+    let (mut plugins, mut names) = (Vec::new(), Vec::new());
     for entry in known.iter().filter(|entry| is_wanted(entry, options)) {
         let configuration = options.configuration.get(entry.name).unwrap_or(&Value::Null);
         let plugin = (entry.build)(d, configuration, options)
             .map_err(|why| BuildError::Configuration { name: entry.name.to_owned(), why })?;
-        plugins.push((plugin, entry.passes));
+        names.push(plugin.name());
+        if entry.gates.iter().all(|gate| d.gates.enabled(gate)) {
+            plugins.push((plugin, entry.passes));
+        }
     }
-    let names: Vec<&str> = plugins.iter().map(|(plugin, _)| plugin.name()).collect();
     d.metrics.enabled(&names);
     tracing::info!(plugins = names.join(","), "admission plugins, in their order");
     Ok(Chain::new(plugins, Arc::clone(&d.metrics)))
@@ -208,7 +222,7 @@ fn is_wanted(entry: &Entry, options: &AdmissionOptions) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::dependencies;
+    use crate::testing::{dependencies, gated};
 
     fn names(of: &[&str]) -> Vec<String> {
         of.iter().map(|x| (*x).to_owned()).collect()
@@ -219,7 +233,7 @@ mod tests {
     }
 
     fn built(options: &AdmissionOptions) -> Result<Vec<&'static str>, String> {
-        build(options, &dependencies(&[])).map(|chain| chain.names()).map_err(|e| e.to_string())
+        build(options, &gated(&[], "GenericWorkload=true")).map(|chain| chain.names()).map_err(|e| e.to_string())
     }
 
     #[test]
@@ -236,6 +250,26 @@ mod tests {
         let old = |exactly: &[&str]| AdmissionOptions { exactly: Some(names(exactly)), ..without_wishes(&usual) };
         assert_eq!(built(&old(&["ServiceAccount", "AlwaysAdmit"])).unwrap(), ["AlwaysAdmit", "ServiceAccount"]);
         assert_eq!(built(&old(&[""])).unwrap(), Vec::<&str>::new());
+    }
+
+    /// Those of the default set that are built and let everything pass with these gates.
+    fn without(gates: &str) -> Vec<&'static str> {
+        let chain = build(&AdmissionOptions::default(), &gated(&[], gates)).unwrap().names();
+        default_plugins().into_iter().filter(|name| !chain.contains(name)).collect()
+    }
+
+    #[test]
+    fn gates_switch_plugins() {
+        let workloads = ["PodGroupProtection", "PodGroupWorkloadExists", "JobValidation"];
+        assert_eq!(without(""), workloads, "as upstream's 1.36 has it");
+        assert_eq!(without("GenericWorkload=true"), [""; 0]);
+        for (gates, name) in [
+            ("PodTopologyLabelsAdmission=false", "PodTopologyLabels"),
+            ("MutatingAdmissionPolicy=false", "MutatingAdmissionPolicy"),
+            ("AllBeta=false", "NodeDeclaredFeatureValidator"),
+        ] {
+            assert!(without(gates).contains(&name), "{gates}");
+        }
     }
 
     fn without_wishes(options: &AdmissionOptions) -> AdmissionOptions {

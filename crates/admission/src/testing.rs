@@ -148,12 +148,19 @@ pub(crate) fn dependencies_of(world: Arc<World>) -> Dependencies {
         versions: Arc::new(Kinds),
         services: Arc::new(Kinds),
         own: Arc::new(Kinds),
+        gates: Arc::default(),
         metrics: metrics(),
     }
 }
 
 pub(crate) fn dependencies(objects: &[(&str, Value)]) -> Dependencies {
     dependencies_of(world(objects))
+}
+
+/// The same world with `--feature-gates`.
+pub(crate) fn gated(objects: &[(&str, Value)], gates: &str) -> Dependencies {
+    let gates = kelson_meta::gates::FeatureGates::parse([gates]).unwrap();
+    Dependencies { gates: Arc::new(gates), ..dependencies(objects) }
 }
 
 /// One request: `resource` is `group/plural[/subresource]`.

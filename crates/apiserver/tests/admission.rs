@@ -6,6 +6,7 @@ use base64::engine::general_purpose::STANDARD;
 use common::Api;
 use kelson_admission::configuration::Parts;
 use kelson_apiserver::{ApiServer, Config};
+use kelson_meta::gates::FeatureGates;
 use kelson_store::{Store, StoreOptions};
 use kelson_webhook::test_server::{Behaviour, Seen, TestServer};
 use parking_lot::Mutex;
@@ -349,7 +350,8 @@ async fn policies_from_files_judge_even_the_configurations_of_admission() {
     let part = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "ValidatingAdmissionPolicyConfiguration",
         "staticManifestsDir": dir.path()});
     let parts = || Parts::from([("ValidatingAdmissionPolicy".to_owned(), part.clone())]);
-    let api = Api::with(|c| c.admission.configuration = parts()).await;
+    let gates = Arc::new(FeatureGates::parse(["ManifestBasedAdmissionControlConfig=true"]).unwrap());
+    let api = Api::with(|c| (c.admission.configuration, c.feature_gates) = (parts(), Arc::clone(&gates))).await;
     let path = format!("{GROUP}/validatingwebhookconfigurations");
     let post = async |name: &str| api.call("POST", &path, json!({"metadata": {"name": name}})).await;
     let (code, refused) = post("bad").await;
@@ -366,7 +368,7 @@ async fn policies_from_files_judge_even_the_configurations_of_admission() {
     api.running.server().admission.reload().await;
     assert_eq!(post("worse").await.0, 422, "what was read before stays");
     let mut config = Config::new(Store::in_memory(StoreOptions::default()));
-    config.admission.configuration = parts();
+    (config.admission.configuration, config.feature_gates) = (parts(), gates);
     let why = ApiServer::start(config).await.err().expect("does not start").to_string();
     assert!(why.contains("policy.yaml") && why.contains("unknown field \"spek\""), "{why}");
 }

@@ -15,9 +15,10 @@ use kelson_tasks::FILES;
 use parking_lot::RwLock;
 use serde_json::Value;
 
-use crate::Versions;
+use crate::{Dependencies, Versions};
 
 const GROUP: &str = "admissionregistration.k8s.io";
+const GATE: &str = "ManifestBasedAdmissionControlConfig";
 /// What names of objects from files end with.
 const SUFFIX: &str = ".static.k8s.io";
 const EXTENSIONS: [&str; 3] = ["yaml", "yml", "json"];
@@ -65,11 +66,16 @@ impl Manifests {
     pub fn open(
         configuration: &Value,
         accepted: &'static [Accepted],
-        versions: &Arc<dyn Versions>,
+        d: &Dependencies,
     ) -> Result<Option<Arc<Self>>, String> {
         let given = text(configuration, &["staticManifestsDir"]);
         if given.is_empty() {
             return Ok(None);
+        }
+        if !d.gates.enabled(GATE) {
+            return Err(format!(
+                "staticManifestsDir: Forbidden: staticManifestsDir requires the {GATE} feature gate to be enabled"
+            ));
         }
         let dir = PathBuf::from(given);
         let fault = |why: &str| format!("staticManifestsDir: Invalid value: {given:?}: {why}");
@@ -81,7 +87,7 @@ impl Manifests {
             Ok(found) if !found.is_dir() => return Err(fault("must be a directory")),
             Ok(_) => {}
         }
-        let manifests = Self { dir, accepted, versions: Arc::clone(versions), now: RwLock::default() };
+        let manifests = Self { dir, accepted, versions: Arc::clone(&d.versions), now: RwLock::default() };
         let (stamp, documents) = read(&manifests.dir)?;
         // Built-in kinds are read from memory: nothing is waited for.
         let loaded = manifests.load(stamp, documents).now_or_never();
@@ -251,7 +257,7 @@ fn split(content: &str) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::dependencies;
+    use crate::testing::gated;
     use serde_json::json;
 
     const POLICIES: [Accepted; 2] = [
@@ -265,7 +271,11 @@ mod tests {
     }
 
     fn open(dir: &Path, accepted: &'static [Accepted]) -> Result<Option<Arc<Manifests>>, String> {
-        Manifests::open(&json!({"staticManifestsDir": dir}), accepted, &dependencies(&[]).versions)
+        Manifests::open(
+            &json!({"staticManifestsDir": dir}),
+            accepted,
+            &gated(&[], "ManifestBasedAdmissionControlConfig=true"),
+        )
     }
 
     #[tokio::test]
@@ -296,6 +306,15 @@ mod tests {
         manifests.reload().await;
         assert_eq!(names().len(), 3, "the last good state stays");
         assert_eq!(open(Path::new(""), &POLICIES).unwrap().map(drop), None);
+    }
+
+    #[test]
+    fn the_gate_is_asked() {
+        let part = json!({"staticManifestsDir": "/nowhere"});
+        let fault = Manifests::open(&part, &HOOKS, &gated(&[], "")).err().unwrap();
+        let want = "staticManifestsDir: Forbidden: staticManifestsDir requires the ManifestBasedAdmissionControlConfig feature gate \
+                    to be enabled";
+        assert_eq!(fault, want);
     }
 
     #[test]

@@ -18,6 +18,8 @@ type Resources = BTreeMap<String, Quantity>;
 /// See the module.
 pub struct LimitRanger {
     objects: Arc<dyn Objects>,
+    /// Gate PodLevelResources.
+    pod_level: bool,
 }
 
 fn resources(value: &Value, path: &[&str]) -> Resources {
@@ -27,7 +29,7 @@ fn resources(value: &Value, path: &[&str]) -> Resources {
 impl LimitRanger {
     /// Reading LimitRanges through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
-        Self { objects: d.objects.clone() }
+        Self { objects: d.objects.clone(), pod_level: d.gates.enabled("PodLevelResources") }
     }
 
     fn ranges(&self, namespace: &str) -> Vec<Arc<Value>> {
@@ -170,7 +172,7 @@ fn raise(to: &mut Resources, other: &Resources) {
 
 /// What a whole pod asks for: containers and sidecars together, or more while init containers run; pod-level resources
 /// take precedence where they are given.
-fn of_pod(pod: &Value, pick: fn(Asked) -> Resources, field: &str) -> Resources {
+fn of_pod(pod: &Value, pick: fn(Asked) -> Resources, field: &str, pod_level: bool) -> Resources {
     let mut total = Resources::new();
     for c in list(pod, &["spec", "containers"]) {
         add(&mut total, &pick(of_container(c)));
@@ -189,11 +191,13 @@ fn of_pod(pod: &Value, pick: fn(Asked) -> Resources, field: &str) -> Resources {
         }
     }
     raise(&mut total, &peak);
-    total.extend(resources(pod, &["spec", "resources", field]));
+    if pod_level {
+        total.extend(resources(pod, &["spec", "resources", field]));
+    }
     total
 }
 
-fn check_range(range: &Value, object: &Value, is_pod: bool, faults: &mut Vec<String>) {
+fn check_range(range: &Value, object: &Value, is_pod: bool, pod_level: bool, faults: &mut Vec<String>) {
     for limit in list(range, &["spec", "limits"]) {
         match text(limit, &["type"]) {
             "Container" if is_pod => {
@@ -204,8 +208,8 @@ fn check_range(range: &Value, object: &Value, is_pod: bool, faults: &mut Vec<Str
             }
             "Pod" if is_pod => {
                 let asked = Asked {
-                    requests: of_pod(object, |a| a.requests, "requests"),
-                    limits: of_pod(object, |a| a.limits, "limits"),
+                    requests: of_pod(object, |a| a.requests, "requests", pod_level),
+                    limits: of_pod(object, |a| a.limits, "limits", pod_level),
                 };
                 check("Pod", limit, &asked, faults);
             }
@@ -245,7 +249,7 @@ impl Plugin for LimitRanger {
         }
         for range in self.ranges(a.namespace) {
             let mut faults = Vec::new();
-            check_range(&range, a.new_object(), a.is("", "pods"), &mut faults);
+            check_range(&range, a.new_object(), a.is("", "pods"), self.pod_level, &mut faults);
             if !faults.is_empty() {
                 return Err(a.forbidden(&aggregate(&faults)));
             }
@@ -344,7 +348,11 @@ mod tests {
         let c = |cpu: &str, policy: Value| json!({"restartPolicy": policy, "resources": {"requests": {"cpu": cpu}}});
         let pod = json!({"spec": {"containers": [c("1", Value::Null)],
             "initContainers": [c("1", json!("Always")), c("3", Value::Null), c("2", json!("Always"))]}});
-        let sum = of_pod(&pod, |a| a.requests, "requests");
+        let sum = of_pod(&pod, |a| a.requests, "requests", true);
         assert_eq!(sum["cpu"].value(), 4, "1 + 1 + 2 while running, 1 + 3 while starting");
+        let whole = json!({"spec": {"containers": [c("1", Value::Null)], "resources": {"requests": {"cpu": "9"}}}});
+        for (pod_level, cpu) in [(true, 9), (false, 1)] {
+            assert_eq!(of_pod(&whole, |a| a.requests, "requests", pod_level)["cpu"].value(), cpu);
+        }
     }
 }

@@ -15,6 +15,7 @@ pub mod namespaces;
 pub mod node_restriction;
 pub mod node_selector;
 pub mod owner_references;
+mod pod_certificates;
 pub mod pod_groups;
 pub mod pod_security;
 pub mod pod_updates;

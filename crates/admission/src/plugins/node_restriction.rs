@@ -4,18 +4,20 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use kelson_auth::{Attributes as Request, Authorizer, Objects, user::node_name};
+use kelson_meta::gates::FeatureGates;
 use kelson_meta::{GroupResource, Status};
 use kelson_pki::{KUBE_APISERVER_CLIENT_KUBELET, KUBELET_SERVING};
 use serde_json::Value;
 
 use super::certificates::request_of;
+use super::pod_certificates;
 use super::service_account::references_secret;
 use crate::containers::containers;
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 use kelson_meta::tree::path::{at, list, strings, text};
 use kelson_meta::tree::same;
 
-const MIRROR: &str = "kubernetes.io/config.mirror";
+pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 const RESTRICTED: &str = "node-restriction.kubernetes.io";
 /// Labels below kubernetes.io and k8s.io that a kubelet sets itself.
 const KUBELET_LABELS: [&str; 11] = [
@@ -40,6 +42,7 @@ type Checked = Result<(), Status>;
 pub struct NodeRestriction {
     objects: Arc<dyn Objects>,
     authorizer: Arc<dyn Authorizer>,
+    gates: Arc<FeatureGates>,
 }
 
 fn within(namespace: &str, parent: &str) -> bool {
@@ -72,7 +75,7 @@ fn changed_labels<'a>(new: &'a Value, old: &'a Value) -> BTreeSet<&'a str> {
 impl NodeRestriction {
     /// Reading pods and nodes through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
-        Self { objects: d.objects.clone(), authorizer: d.authorizer.clone() }
+        Self { objects: d.objects.clone(), authorizer: d.authorizer.clone(), gates: d.gates.clone() }
     }
 
     fn get(&self, resource: &str, namespace: &str, name: &str) -> Result<Value, Status> {
@@ -176,6 +179,9 @@ impl NodeRestriction {
         }
         if text(&pod, &["spec", "nodeName"]) != node {
             return Err(a.forbidden("node requested token bound to a pod scheduled on a different node"));
+        }
+        if !self.gates.enabled("ServiceAccountNodeAudienceRestriction") {
+            return Ok(());
         }
         let audience = match list(a.new_object(), &["spec", "audiences"]) {
             [] => "",
@@ -418,7 +424,13 @@ impl Plugin for NodeRestriction {
             ("coordination.k8s.io", "leases") => own_name(node, a, "node lease"),
             ("storage.k8s.io", "csinodes") => own_name(node, a, "CSINode"),
             ("resource.k8s.io", "resourceslices") => resource_slice(node, a),
-            ("certificates.k8s.io", "certificatesigningrequests") => signing_request(node, a),
+            ("certificates.k8s.io", "certificatesigningrequests") => {
+                let anybodys = self.gates.enabled("AllowInsecureKubeletCertificateSigningRequests");
+                if anybodys { Ok(()) } else { signing_request(node, a) }
+            }
+            ("certificates.k8s.io", "podcertificaterequests") if self.gates.enabled("PodCertificateRequest") => {
+                pod_certificates::check(self.objects.as_ref(), node, a)
+            }
             ("certificates.k8s.io", "podcertificaterequests") => {
                 Err(a.forbidden("PodCertificateRequest feature gate is disabled"))
             }

@@ -177,6 +177,14 @@ async fn tokens_certificates_and_the_rest() {
     assert!(
         ask(csr("system:node:n2")).await.unwrap_err().contains("can only create a node CSR with CN=system:node:n1")
     );
+    let object_with = |gates: &str, ask: Ask<'static>| {
+        let d = Dependencies { gates: crate::testing::gated(&[], gates).gates, ..world() };
+        object(NodeRestriction::new(&d), ask.by("system:node:n1", "system:nodes"))
+    };
+    let insecure = "AllowInsecureKubeletCertificateSigningRequests=true";
+    assert!(object_with(insecure, csr("system:node:n2")).await.is_ok());
+    let audience = "ServiceAccountNodeAudienceRestriction=false";
+    assert!(object_with(audience, token("mine", "1", json!(["other"]))).await.is_ok());
     let lease = |ns: &'static str, name: &str| {
         Ask::create("coordination.k8s.io/leases", json!({"metadata": {"name": name}})).named(ns, "")
     };

@@ -33,12 +33,13 @@ pub fn system_priority_classes() -> Vec<Value> {
 /// See the module.
 pub struct Priority {
     objects: Arc<dyn Objects>,
+    groups: bool,
 }
 
 impl Priority {
     /// Reading priority classes through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
-        Self { objects: d.objects.clone() }
+        Self { objects: d.objects.clone(), groups: d.gates.enabled("WorkloadAwarePreemption") }
     }
 
     /// The default class: of several (a race made them), the one of the lowest value.
@@ -50,16 +51,39 @@ impl Priority {
             .min_by_key(|c| at(c, &["value"]).as_i64().unwrap_or(0))
     }
 
+    /// The class that an object names, else the default one; null without either.
+    fn class_of(&self, a: &Attributes<'_>) -> Result<Arc<Value>, Status> {
+        let asked = text(a.new_object(), &["spec", "priorityClassName"]);
+        if asked.is_empty() {
+            return Ok(self.default_class().unwrap_or_default());
+        }
+        let found = self.objects.tree(GROUP, "priorityclasses", "", asked);
+        found.ok_or_else(|| a.forbidden(&format!("no PriorityClass with name {asked} was found")))
+    }
+
+    /// A group of pods that is preempted as one has a priority of its own (KEP-5710).
+    fn new_group(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        let class = self.class_of(a)?;
+        let value = at(&class, &["value"]).as_i64().unwrap_or(0);
+        if let Some(given) = at(a.new_object(), &["spec", "priority"]).as_i64().filter(|g| *g != value) {
+            return Err(a.forbidden(&format!(
+                "priority set in the pod group ({given}) must match the priority computed ({value}) based on the priority class \
+                 set in the spec"
+            )));
+        }
+        let name = text(&class, &["metadata", "name"]).to_owned();
+        if let Some(group) = a.object.as_mut() {
+            if !name.is_empty() {
+                set(group, &["spec", "priorityClassName"], name.into());
+            }
+            set(group, &["spec", "priority"], value.into());
+        }
+        Ok(())
+    }
+
     fn new_pod(&self, a: &mut Attributes<'_>) -> Result<(), Status> {
+        let class = self.class_of(a)?;
         let pod = a.new_object();
-        let asked = text(pod, &["spec", "priorityClassName"]);
-        let class = if asked.is_empty() {
-            self.default_class()
-        } else {
-            let found = self.objects.tree(GROUP, "priorityclasses", "", asked);
-            Some(found.ok_or_else(|| a.forbidden(&format!("no PriorityClass with name {asked} was found")))?)
-        };
-        let class = class.unwrap_or_default();
         let value = at(&class, &["value"]).as_i64().unwrap_or(0);
         if let Some(given) = at(pod, &["spec", "priority"]).as_i64().filter(|g| *g != value) {
             return Err(a.forbidden(&format!(
@@ -98,6 +122,9 @@ impl Plugin for Priority {
         Operations::WRITE.contains(op)
     }
     fn admit(&self, a: &mut Attributes<'_>, _: &mut Notes) -> Result<(), Status> {
+        if self.groups && a.operation == Operation::Create && a.is_main(GROUP, "podgroups") {
+            return self.new_group(a);
+        }
         if !a.is_main("", "pods") {
             return Ok(());
         }
@@ -133,7 +160,7 @@ impl Plugin for Priority {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Ask, dependencies, object};
+    use crate::testing::{Ask, dependencies, gated, object};
 
     #[tokio::test]
     async fn resolves_and_refuses() {
@@ -175,5 +202,29 @@ mod tests {
         let second = json!({"metadata": {"name": "new"}, "value": 1, "globalDefault": true});
         let e = object(Priority::new(&d), Ask::create("scheduling.k8s.io/priorityclasses", second)).await.unwrap_err();
         assert!(e.ends_with("PriorityClass std is already marked as default. Only one default can exist"), "{e}");
+    }
+
+    #[tokio::test]
+    async fn groups_that_are_preempted_as_one() {
+        let ask = |gates: &str, spec: Value| {
+            let d = gated(&[("priorityclasses//high", json!({"metadata": {"name": "high"}, "value": 1000}))], gates);
+            object(Priority::new(&d), Ask::create("scheduling.k8s.io/podgroups", json!({"spec": spec})))
+        };
+        const ON: &str = "GenericWorkload=true,GangScheduling=true,WorkloadAwarePreemption=true";
+        let high = json!({"priorityClassName": "high"});
+        assert_eq!(
+            ask(ON, high.clone()).await.unwrap()["spec"],
+            json!({"priorityClassName": "high", "priority": 1000})
+        );
+        assert_eq!(ask(ON, json!({})).await.unwrap()["spec"], json!({"priority": 0}));
+        assert_eq!(ask("", high.clone()).await.unwrap()["spec"], high);
+        let told = ask(ON, json!({"priorityClassName": "high", "priority": 7})).await.unwrap_err();
+        assert!(told.contains("priority set in the pod group (7) must match the priority computed (1000)"), "{told}");
+        assert!(
+            ask(ON, json!({"priorityClassName": "gone"}))
+                .await
+                .unwrap_err()
+                .contains("no PriorityClass with name gone")
+        );
     }
 }

@@ -205,7 +205,7 @@ mod tests {
     }
 
     /// Rounds of the test below; each begins where the one before ended.
-    const ROUNDS: usize = 250;
+    const ROUNDS: usize = 1000;
 
     #[tokio::test]
     async fn round_after_round_writers_never_pass_a_quota_while_others_write_to_it() {

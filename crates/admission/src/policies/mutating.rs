@@ -79,7 +79,7 @@ impl MutatingPolicies {
         let kinds = ["MutatingAdmissionPolicyConfiguration"];
         Part { group: "apiserver.config.k8s.io", versions: &["v1"], kinds: &kinds }
             .check(configuration, &["staticManifestsDir"])?;
-        let manifests = Manifests::open(configuration, &ACCEPTED, &d.versions)?;
+        let manifests = Manifests::open(configuration, &ACCEPTED, d)?;
         let [(_, policies), (_, bindings)] = ACCEPTED;
         let policies = Source::new(&d.objects, GROUP, policies, MutatingPolicy::parse);
         let bindings = Source::new(&d.objects, GROUP, bindings, Binding::parse);

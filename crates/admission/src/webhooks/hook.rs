@@ -111,7 +111,7 @@ pub fn source(
     configuration: &Value,
     accepted: &'static [Accepted],
 ) -> Result<(Source<Configuration>, Option<Arc<Manifests>>), String> {
-    let manifests = Manifests::open(configuration, accepted, &d.versions)?;
+    let manifests = Manifests::open(configuration, accepted, d)?;
     let resource = accepted.first().map_or("", |(_, resource)| *resource);
     let source = Source::new(&d.objects, "admissionregistration.k8s.io", resource, Configuration::parse);
     Ok((source.with_manifests(manifests.clone()), manifests))

@@ -232,6 +232,7 @@ pub fn chain(
         quotas: ways.charges,
         namespaces: ways.namespaces,
         own: ways.own,
+        gates: Arc::clone(&config.feature_gates),
         metrics: Arc::new(metrics),
     };
     kelson_admission::build(&config.admission, &dependencies).map_err(|e| StartError::Config(e.to_string()))

@@ -1,0 +1,137 @@
+//! NodeRestriction's part for PodCertificateRequests (KEP-4317): a kubelet asks for certificates of pods that run on its node,
+//! under the service account that they have, and changes nothing of such a request later.
+use kelson_auth::Objects;
+use kelson_meta::Status;
+use kelson_meta::tree::path::{at, text};
+use serde_json::Value;
+
+use crate::{Attributes, Operation};
+
+/// Judges what the kubelet of `node` asks for.
+///
+/// # Errors
+/// 403 for what no node may ask. 500 for objects that are missing or are others than those that are named: the node may know
+/// newer ones, and tries again.
+pub fn check(objects: &dyn Objects, node: &str, a: &Attributes<'_>) -> Result<(), Status> {
+    if a.operation != Operation::Create {
+        return Err(a.forbidden(&format!("unexpected operation {}", a.operation.as_str())));
+    }
+    if !a.subresource.is_empty() {
+        return Err(a.forbidden(&format!("unexpected subresource {}", a.subresource)));
+    }
+    let field = |name: &str| text(a.new_object(), &["spec", name]);
+    let find = |resource: &str, what: &str, namespace: &str, name: &str| {
+        let found = objects.get("", resource, namespace, name).and_then(|b| serde_json::from_slice::<Value>(&b).ok());
+        let shown = if namespace.is_empty() { name.to_owned() } else { format!("{namespace}/{name}") };
+        let lost = format!(
+            "while retrieving {what} {shown:?} named in the PodCertificateRequest: {resource} {name:?} not found"
+        );
+        found.ok_or_else(|| Status::internal(lost))
+    };
+    let uid = |object: &Value| text(object, &["metadata", "uid"]).to_owned();
+    let asked = field("nodeName");
+    if asked != node {
+        let why = format!("PodCertificateRequest.Spec.NodeName={asked:?}, which is not the requesting node {node:?}");
+        return Err(a.forbidden(&why));
+    }
+    let of = format!("{}/{}", a.namespace, field("podName"));
+    let stored = uid(&find("nodes", "node", "", node)?);
+    if stored != field("nodeUID") {
+        return Err(Status::internal(format!(
+            "PodCertificateRequest for pod {of:?} names node UID {:?}, inconsistent with the running node ({stored:?})",
+            field("nodeUID")
+        )));
+    }
+    let pod = find("pods", "pod", a.namespace, field("podName"))?;
+    if uid(&pod) != field("podUID") {
+        return Err(Status::internal(format!(
+            "PodCertificateRequest for pod {of:?} contains pod UID ({:?}) which differs from running pod {:?}",
+            field("podUID"),
+            uid(&pod)
+        )));
+    }
+    if text(&pod, &["spec", "nodeName"]) != node {
+        return Err(
+            a.forbidden(&format!("pod {of:?} is not running on node {node:?} named in the PodCertificateRequest"))
+        );
+    }
+    if !at(&pod, &["metadata", "annotations", super::node_restriction::MIRROR]).is_null() {
+        return Err(a.forbidden(&format!("pod {of:?} is a mirror pod")));
+    }
+    let (account, has) = (field("serviceAccountName"), text(&pod, &["spec", "serviceAccountName"]));
+    if account != has {
+        return Err(a.forbidden(&format!(
+            "PodCertificateRequest for pod {of:?} contains serviceAccountName ({account:?}) that differs from running pod ({has:?})"
+        )));
+    }
+    let stored = uid(&find("serviceaccounts", "service account", a.namespace, account)?);
+    if stored != field("serviceAccountUID") {
+        return Err(Status::internal(format!(
+            "PodCertificateRequest for pod {of:?} names service account UID {:?}, which differs from the running service account \
+             ({stored:?})",
+            field("serviceAccountUID")
+        )));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::{Ask, gated, object};
+    use serde_json::json;
+
+    const REQUESTS: &str = "certificates.k8s.io/podcertificaterequests";
+
+    async fn ask(gates: &str, ask: Ask<'_>) -> Result<Value, String> {
+        let pod = |uid: &str, node: &str, annotations: Value| {
+            json!({"metadata": {"uid": uid, "annotations": annotations},
+                "spec": {"nodeName": node, "serviceAccountName": "web"}})
+        };
+        let world = [
+            ("nodes//n1", json!({"metadata": {"uid": "n1-uid"}})),
+            ("pods/a/p", pod("p-uid", "n1", json!({}))),
+            ("pods/a/theirs", pod("p-uid", "n2", json!({}))),
+            ("pods/a/mirror", pod("p-uid", "n1", json!({"kubernetes.io/config.mirror": "x"}))),
+            ("serviceaccounts/a/web", json!({"metadata": {"uid": "web-uid"}})),
+        ];
+        let plugin = super::super::node_restriction::NodeRestriction::new(&gated(&world, gates));
+        object(plugin, ask.by("system:node:n1", "system:nodes")).await
+    }
+
+    fn request(change: (&str, &str)) -> Value {
+        let mut spec = json!({"nodeName": "n1", "nodeUID": "n1-uid", "podName": "p", "podUID": "p-uid",
+            "serviceAccountName": "web", "serviceAccountUID": "web-uid"});
+        if !change.0.is_empty() {
+            spec[change.0] = change.1.into();
+        }
+        json!({"metadata": {"name": "x"}, "spec": spec})
+    }
+
+    #[tokio::test]
+    async fn of_pods_on_the_node_alone() {
+        const ON: &str = "PodCertificateRequest=true";
+        assert!(ask(ON, Ask::create(REQUESTS, request(("", "")))).await.is_ok());
+        for (field, value, want) in [
+            ("nodeName", "n2", "NodeName=\"n2\", which is not the requesting node \"n1\""),
+            ("nodeUID", "old", "pod \"a/p\" names node UID \"old\", inconsistent with the running node (\"n1-uid\")"),
+            ("podName", "gone", "while retrieving pod \"a/gone\" named in the PodCertificateRequest"),
+            ("podUID", "old", "contains pod UID (\"old\") which differs from running pod \"p-uid\""),
+            ("podName", "theirs", "pod \"a/theirs\" is not running on node \"n1\" named in the PodCertificateRequest"),
+            ("podName", "mirror", "pod \"a/mirror\" is a mirror pod"),
+            ("serviceAccountName", "root", "serviceAccountName (\"root\") that differs from running pod (\"web\")"),
+            (
+                "serviceAccountUID",
+                "old",
+                "service account UID \"old\", which differs from the running service account (\"web-uid\")",
+            ),
+        ] {
+            let told = ask(ON, Ask::create(REQUESTS, request((field, value)))).await.unwrap_err();
+            assert!(told.contains(want), "{field}: {told}");
+        }
+        let update = Ask::update(REQUESTS, request(("", "")), request(("", "")));
+        assert!(ask(ON, update).await.unwrap_err().ends_with("unexpected operation UPDATE"));
+        let off = ask("PodCertificateRequest=false", Ask::create(REQUESTS, request(("", "")))).await.unwrap_err();
+        assert!(off.ends_with("PodCertificateRequest feature gate is disabled"), "{off}");
+    }
+}

@@ -96,15 +96,24 @@ async fn what_cannot_be_evaluated_follows_the_failure_policy() {
         message.ends_with("expression 'object.data.missing == 'x'' resulted in error: no such key: missing"),
         "{message}"
     );
+    let variables = json!({"variables": [{"name": "a", "expression": "int(object.data.a)"}, {"name": "b", "expression": "variables.a + 1"}],
+        "validations": [{"expression": "variables.b > 0"}]});
+    api.call("DELETE", &format!("{GROUP}/validatingadmissionpolicies/closed"), Value::Null).await;
+    validating(&api, "variables", variables, deny()).await;
+    let (_, status) = post(&api, "b", json!({"a": "b"})).await;
+    let message = status["message"].as_str().unwrap_or_default();
+    let why = "composited variable \"b\" fails to evaluate: composited variable \"a\" fails to evaluate: type conversion error";
+    assert!(message.contains(why), "{message}");
+    api.call("DELETE", &format!("{GROUP}/validatingadmissionpolicies/variables"), Value::Null).await;
     // A binding without the parameters it needs is a failure of the policy, too.
     let with_params = json!({"paramKind": {"apiVersion": "v1", "kind": "ConfigMap"},
         "matchConditions": [{"name": "named", "expression": "object.metadata.name == 'c'"}],
         "validations": [{"expression": "true"}]});
     let reference = json!({"validationActions": ["Deny"],
         "paramRef": {"name": "none", "namespace": "default", "parameterNotFoundAction": "Deny"}});
-    api.call("DELETE", &format!("{GROUP}/validatingadmissionpolicies/closed"), Value::Null).await;
     validating(&api, "params", with_params, reference).await;
-    let (_, status) = post(&api, "c", json!({"a": "b"})).await;
+    // Conditions are asked about each of the parameters; without any they are not asked.
+    let (_, status) = post(&api, "d", json!({"a": "b"})).await;
     let message = status["message"].as_str().unwrap_or_default();
     assert!(
         message.ends_with(
@@ -151,7 +160,7 @@ async fn an_expression_that_costs_too_much_is_stopped() {
     let (code, status) = post(&api, "m", data).await;
     assert_eq!(code, 422);
     assert!(status["message"].as_str().is_some_and(|m| m.contains("cost")), "{status}");
-    assert!(begun.elapsed() < std::time::Duration::from_secs(20), "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < std::time::Duration::from_secs(60), "{:?}", begun.elapsed());
 }
 
 #[tokio::test]

@@ -273,7 +273,7 @@ impl<'a> Machine<'a, '_> {
         if let Some(value) = self.activation.remembered(index) {
             return value.map(Some);
         }
-        let value = run(program, self.activation, self.budget, self.depth + 1);
+        let value = run(program, self.activation, self.budget, self.depth + 1).map_err(|why| why.of_variable(name));
         self.activation.remember(index, value.clone());
         value.map(Some)
     }

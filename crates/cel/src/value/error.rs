@@ -23,6 +23,13 @@ impl EvalError {
     pub(crate) fn no_overload() -> EvalError {
         EvalError::Fault(Cow::Borrowed("no such overload"))
     }
+    /// The fault of a named expression, as whoever asked for it is told.
+    pub(crate) fn of_variable(self, name: &str) -> EvalError {
+        match self {
+            EvalError::Fault(why) => EvalError::new(format!("composited variable {name:?} fails to evaluate: {why}")),
+            last => last,
+        }
+    }
     /// Whether nothing may go on.
     pub(crate) fn is_final(&self) -> bool {
         !matches!(self, EvalError::Fault(_))

@@ -216,7 +216,7 @@ async fn faults_of_a_webhook_are_bounded_and_follow_its_policy() {
         world.api.typed("PATCH", &path, "application/json-patch+json", ignore).await;
         assert_eq!(world.post(fault).await.0, 201, "{fault} is passed over from the next request on");
         world.api.call("DELETE", &path, Value::Null).await;
-        assert!(begun.elapsed() < Duration::from_secs(5), "{fault} took {:?}", begun.elapsed());
+        assert!(begun.elapsed() < Duration::from_secs(30), "{fault} took {:?}", begun.elapsed());
     }
     // What the server cannot do with an answer is not the webhook's failure: no policy passes it over.
     for fault in ["bomb", "inapplicable"] {
@@ -278,7 +278,7 @@ async fn a_dry_run_goes_only_to_webhooks_without_side_effects() {
 
 #[tokio::test]
 async fn validating_webhooks_are_asked_side_by_side_and_the_first_refusal_counts() {
-    let slow = Duration::from_millis(300);
+    let slow = Duration::from_secs(1);
     let world =
         World::new(move |seen| match answer(seen, json!({"allowed": false, "status": {"message": seen.path}})) {
             Behaviour::Answer(_, body) => Behaviour::Slow(slow, body),
@@ -286,9 +286,8 @@ async fn validating_webhooks_are_asked_side_by_side_and_the_first_refusal_counts
         })
         .await;
     world.validating("v", ["a", "b", "c", "d"].map(|n| world.hook(n, |_| {})).to_vec()).await;
-    let begun = Instant::now();
     let (code, refused) = world.post("m").await;
-    assert!(begun.elapsed() < slow * 3, "{:?}", begun.elapsed());
+    assert!(world.server.most_at_once() > 1, "one after the other");
     assert_eq!(code, 400);
     assert_eq!(refused["message"], "admission webhook \"a.example.com\" denied the request: /a?timeout=10s");
     assert_eq!(world.server.seen().len(), 4);

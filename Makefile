@@ -41,11 +41,12 @@ fuzz: deps-build ## each fuzz target for TIME (60s), or those in TARGETS
 bench-disk: deps-build ## a thousand kill -9 and a thousand power cuts of the store under load, its history checked
 	KELSON_KILLS=1000 KELSON_CUTS=1000 cargo test --locked --release --package kelson-store --test durability --test power -- --nocapture
 
-bench: deps-test build images ## start, rest, create, get, list, schedule, pull credentials; PEER_URL and PEER_TOKEN add a peer to the run
+bench: deps-test build images ## start, rest, create, get, list, schedule, pull credentials, admit; PEER_URL and PEER_TOKEN add a peer to the run
 	bench/run
 	bench/overload
 	@if [ $$(id -u) -eq 0 ]; then bench/node; else echo "bench/node: left out, it needs root"; fi
 	cargo run --locked --quiet --release --package kelson-credentials --example rates
+	cargo run --locked --quiet --release --package kelson-apiserver --example admission
 
 images: deps-test ## the test images as tars under .cache/images
 	@mkdir -p .cache/images

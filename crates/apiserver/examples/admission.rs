@@ -1,13 +1,15 @@
-//! What admission costs, against its targets: `cargo run --release -p kelson-apiserver --example admission`.
+//! What admission costs, against its targets (a part of `make bench`):
+//! `cargo run --release -p kelson-apiserver --example admission`.
 //!
 //! Times are medians of many passes over a request (mutating and validating) by the chain of a server in memory; of webhooks,
-//! what a request takes beyond the webhook's own round trip.
+//! what a request takes beyond the webhook's own round trip. Rates are of whole requests to a server in memory, without TLS
+//! and without a disk: there admission's share is the largest it can be.
 use std::time::{Duration, Instant};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
-use kelson_admission::{Attributes, Chain, Notes, Operation};
+use kelson_admission::{AdmissionOptions, Attributes, Chain, Notes, Operation};
 use kelson_apiserver::{ApiServer, Config, Running};
 use kelson_auth::{UserInfo, user};
 use kelson_meta::{Gvk, Gvr};
@@ -29,9 +31,16 @@ impl ServiceResolver for Nowhere {
 }
 
 async fn start() -> anyhow::Result<Running> {
+    started(AdmissionOptions { usual: vec!["NodeRestriction"], ..AdmissionOptions::default() }).await
+}
+
+async fn started(admission: AdmissionOptions) -> anyhow::Result<Running> {
     let mut config = Config::new(Store::in_memory(StoreOptions::default()));
-    config.admission.usual = vec!["NodeRestriction"];
-    Ok(ApiServer::start(config).await?)
+    config.admission = admission;
+    let api = ApiServer::start(config).await?;
+    let account = json!({"metadata": {"name": "default"}});
+    create(&api, "/api/v1/namespaces/default/serviceaccounts", account).await?;
+    Ok(api)
 }
 
 async fn create(api: &Running, path: &str, object: Value) -> anyhow::Result<()> {
@@ -47,10 +56,14 @@ async fn create(api: &Running, path: &str, object: Value) -> anyhow::Result<()> 
 
 /// The median time of a request's two passes.
 async fn passes(chain: &Chain, kind: &str, resource: &str, object: &Value) -> anyhow::Result<Duration> {
+    times(chain, kind, resource, object, PASSES).await
+}
+
+async fn times(chain: &Chain, kind: &str, resource: &str, object: &Value, count: usize) -> anyhow::Result<Duration> {
     let (kind, resource) = (Gvk::new("", "v1", kind), Gvr::new("", "v1", resource));
     let user = UserInfo::new("jane", ["dev", user::AUTHENTICATED]);
-    let mut times = Vec::with_capacity(PASSES);
-    for _ in 0..PASSES {
+    let mut times = Vec::with_capacity(count);
+    for _ in 0..count {
         let mut a = Attributes {
             operation: Operation::Create,
             kind: &kind,
@@ -83,6 +96,11 @@ fn median(mut times: Vec<Duration>) -> Duration {
 fn row(what: &str, took: Duration, target: Duration) {
     let verdict = if took <= target { "" } else { "  OVER" };
     println!("{what:<44} {:>10.1} µs   target {:>6.0} µs{verdict}", micros(took), micros(target));
+}
+
+/// A row of what is no time.
+fn told(what: &str, value: f64, unit: &str, target: &str, kept: bool) {
+    println!("{what:<44} {value:>10.1} {unit:<2}   target {target}{}", if kept { "" } else { "  OVER" });
 }
 
 fn micros(time: Duration) -> f64 {
@@ -145,11 +163,61 @@ async fn round_trip(server: &TestServer, url: &str) -> anyhow::Result<Duration> 
     Ok(median(times))
 }
 
+/// Ten validating webhooks that each take a while: together they take as long as one.
+async fn side_by_side() -> anyhow::Result<()> {
+    const EACH: Duration = Duration::from_millis(20);
+    let slow = |seen: &Seen| match allow(seen) {
+        Behaviour::Answer(_, body) => Behaviour::Slow(EACH, body),
+        other => other,
+    };
+    let (api, server) = (start().await?, TestServer::start(&["localhost"], slow).await);
+    let webhooks: Vec<Value> = (0..10)
+        .map(|i| {
+            let url = format!("https://127.0.0.1:{}/{i}", server.address.port());
+            let rule =
+                json!({"operations": ["*"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]});
+            json!({"name": format!("h{i}.example.com"), "sideEffects": "None", "admissionReviewVersions": ["v1"],
+                "clientConfig": {"url": url, "caBundle": STANDARD.encode(server.ca())}, "rules": [rule]})
+        })
+        .collect();
+    let configuration = json!({"metadata": {"name": "h"}, "webhooks": webhooks});
+    create(&api, &format!("{GROUP}/validatingwebhookconfigurations"), configuration).await?;
+    let took = times(&api.server().admission, "ConfigMap", "configmaps", &map(), 50).await?;
+    row("ten webhooks of 20 ms, beyond one of them", took.saturating_sub(EACH), EACH);
+    Ok(())
+}
+
+/// Pods created a second with the default plugins and with none, in turns.
+async fn share() -> anyhow::Result<()> {
+    const PODS: usize = 2000;
+    const TURNS: usize = 7;
+    let none = AdmissionOptions { exactly: Some(Vec::new()), ..AdmissionOptions::default() };
+    let (usual, none) = (start().await?, started(none).await?);
+    let mut lost = Vec::new();
+    for turn in 0..TURNS {
+        let mut rates = [0.0; 2];
+        for (rate, api) in rates.iter_mut().zip([&usual, &none]) {
+            let begun = Instant::now();
+            for i in 0..PODS {
+                let mut pod = pod();
+                pod["metadata"]["name"] = format!("p{turn}-{i}").into();
+                create(api, "/api/v1/namespaces/default/pods", pod).await?;
+            }
+            *rate = PODS as f64 / begun.elapsed().as_secs_f64();
+        }
+        let [with, without] = rates;
+        lost.push((100.0 * (1.0 - with / without), with, without));
+    }
+    lost.sort_by(|a, b| a.0.total_cmp(&b.0));
+    let (lost, with, without) = lost[TURNS / 2];
+    told("creating pods, lost to the default plugins", lost, "%", "10 %", lost <= 10.0);
+    println!("{:<44} {with:>10.0} and {without:.0} a second", "  with them and without");
+    Ok(())
+}
+
 #[tokio::main(flavor = "multi_thread", worker_threads = 2)]
 async fn main() -> anyhow::Result<()> {
     let api = start().await?;
-    let account = json!({"metadata": {"name": "default"}});
-    create(&api, "/api/v1/namespaces/default/serviceaccounts", account).await?;
     let chain = api.server().admission.clone();
     row("default chain, a pod", passes(&chain, "Pod", "pods", &pod()).await?, Duration::from_micros(30));
     let bare = passes(&chain, "ConfigMap", "configmaps", &map()).await?;
@@ -167,8 +235,12 @@ async fn main() -> anyhow::Result<()> {
     let configuration = json!({"metadata": {"name": "h"}, "webhooks": [hook]});
     create(&hooked, &format!("{GROUP}/validatingwebhookconfigurations"), configuration).await?;
     let chain = hooked.server().admission.clone();
+    let before = server.connections();
     let with = passes(&chain, "ConfigMap", "configmaps", &map()).await?;
     row("a webhook, beyond its round trip", with.saturating_sub(bare + alone), Duration::from_micros(300));
     println!("{:<44} {:>10.1} µs", "  its round trip", micros(alone));
-    Ok(())
+    let made = server.connections() - before;
+    told("  connections of its calls", made as f64, "", "at most 2", made <= 2);
+    side_by_side().await?;
+    share().await
 }

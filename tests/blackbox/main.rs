@@ -18,6 +18,15 @@ mod volumes;
 mod workloads;
 
 fn main() {
+    // In a pod this program is the operator that some tests install.
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.first().is_some_and(|first| first == "operator") {
+        if let Err(why) = kelson_blackbox::operator::run(&args[1..]) {
+            eprintln!("{why:#}");
+            std::process::exit(1);
+        }
+        return;
+    }
     let tests: Vec<Test> = [
         api_concepts::tests(),
         bad_input::tests(),

@@ -2,11 +2,14 @@
 //! crates; every expectation must hold for any conformant cluster.
 
 mod harness;
+pub mod issuer;
 mod kubectl;
 mod machine;
+pub mod operator;
 mod reference;
 pub mod registry;
 mod subject;
+pub mod webhook;
 
 pub use harness::{Needs, Test, run};
 pub use kubectl::{Kubectl, Output, eventually, lines_of};

@@ -141,6 +141,11 @@ impl Drop for Registry {
 
 /// Makes an image whose digest is its own.
 pub fn make(label: &str, cmd: &[&str]) -> anyhow::Result<Made> {
+    make_with(label, cmd, &[])
+}
+
+/// Makes one with more programs, each at its path in the image.
+pub fn make_with(label: &str, cmd: &[&str], programs: &[(String, Vec<u8>)]) -> anyhow::Result<Made> {
     let archive = repo_root().join(".cache/images/busybox.tar");
     let entries = tar_entries(&archive).with_context(|| format!("{} (make images)", archive.display()))?;
     let find = |name: &str| entries.iter().find(|(n, _)| n == name).map(|(_, d)| d.as_slice());
@@ -151,7 +156,12 @@ pub fn make(label: &str, cmd: &[&str]) -> anyhow::Result<Made> {
     let index: Value = serde_json::from_slice(find("index.json").context("index.json")?)?;
     let mut manifest: Value = serde_json::from_slice(&blob(&index["manifests"][0]["digest"])?)?;
     let mut config: Value = serde_json::from_slice(&blob(&manifest["config"]["digest"])?)?;
-    let layer = labelled(blob(&manifest["layers"][0]["digest"])?, label);
+    let mut layer = open(blob(&manifest["layers"][0]["digest"])?);
+    add(&mut layer, "label", "0000644", label.as_bytes());
+    for (path, content) in programs {
+        add(&mut layer, path.trim_start_matches('/'), "0000755", content);
+    }
+    layer.extend([0; 1024]);
     let digest = format!("sha256:{}", hex(&layer));
     config["rootfs"]["diff_ids"] = json!([digest]);
     manifest["layers"][0]["digest"] = json!(digest);
@@ -164,23 +174,39 @@ pub fn make(label: &str, cmd: &[&str]) -> anyhow::Result<Made> {
     Ok(Made { manifest: manifest.to_string().into_bytes(), config, layer })
 }
 
-/// The layer with one more file, so that nobody has it already.
-fn labelled(mut layer: Vec<u8>, label: &str) -> Vec<u8> {
+/// A layer without the blocks that end it, so that files can follow.
+fn open(mut layer: Vec<u8>) -> Vec<u8> {
     let content = layer.iter().rposition(|b| *b != 0).map_or(0, |last| last + 1).div_ceil(512) * 512;
     layer.truncate(content);
+    layer
+}
+
+/// Adds a file to an open layer; `path` has at most 100 bytes.
+fn add(layer: &mut Vec<u8>, path: &str, mode: &str, content: &[u8]) {
     let mut header = [0u8; 512];
     let mut put = |at: usize, text: &str| header[at..at + text.len()].copy_from_slice(text.as_bytes());
-    put(0, "label");
-    put(100, "0000644\x000000000\x000000000\x00");
-    put(124, &format!("{:011o}\0{:011o}\0        0", label.len(), 0));
+    put(0, path);
+    put(100, &format!("{mode}\x000000000\x000000000\x00"));
+    put(124, &format!("{:011o}\0{:011o}\0        0", content.len(), 0));
     put(257, "ustar\x0000");
     let sum: u32 = header.iter().map(|b| u32::from(*b)).sum();
     header[148..156].copy_from_slice(format!("{sum:06o}\0 ").as_bytes());
     layer.extend(header);
-    layer.extend(label.as_bytes());
-    // The end of the file's last block, and the archive's end.
-    layer.resize(layer.len().div_ceil(512) * 512 + 1024, 0);
-    layer
+    layer.extend(content);
+    layer.resize(layer.len().div_ceil(512) * 512, 0);
+}
+
+/// A program and all that the loader needs to start it, at the places where they are here.
+pub fn program(path: &Path, inside: &str) -> anyhow::Result<Vec<(String, Vec<u8>)>> {
+    let out = Command::new("ldd").arg(path).output().context("start ldd")?;
+    let text = String::from_utf8_lossy(&out.stdout).into_owned();
+    // `name => /path (address)` and, of the loader, `/path (address)`.
+    let libraries = text.split_whitespace().filter(|word| word.starts_with('/'));
+    let mut files = vec![(inside.to_owned(), fs::read(path)?)];
+    for library in libraries {
+        files.push((library.to_owned(), fs::read(library)?));
+    }
+    Ok(files)
 }
 
 /// The files of a tar without links and long names, which is all the test image's archive has.
@@ -219,6 +245,27 @@ pub fn base64(data: &[u8]) -> String {
     out
 }
 
+/// What such text stands for.
+pub fn unbase64(text: &str) -> anyhow::Result<Vec<u8>> {
+    let (mut out, mut bits, mut held) = (Vec::new(), 0u32, 0);
+    for letter in text.bytes().filter(|b| *b != b'=') {
+        let value = match letter {
+            b'A'..=b'Z' => letter - b'A',
+            b'a'..=b'z' => letter - b'a' + 26,
+            b'0'..=b'9' => letter - b'0' + 52,
+            b'+' => 62,
+            b'/' => 63,
+            other => bail!("{other} is not of base64"),
+        };
+        (bits, held) = (bits << 6 | u32::from(value), held + 6);
+        if held >= 8 {
+            held -= 8;
+            out.push((bits >> held) as u8);
+        }
+    }
+    Ok(out)
+}
+
 /// Writes an OCI archive of a made image under a name, for import.
 pub fn archive(image: &Made, name: &str, to: &Path) -> anyhow::Result<()> {
     let dir = tempfile::tempdir()?;
@@ -254,6 +301,7 @@ mod tests {
     fn base64_as_published() {
         for (plain, coded) in [("", ""), ("f", "Zg=="), ("fo", "Zm8="), ("foo", "Zm9v"), ("foob", "Zm9vYg==")] {
             assert_eq!(base64(plain.as_bytes()), coded);
+            assert_eq!(unbase64(coded).expect("base64"), plain.as_bytes());
         }
     }
 }

@@ -4,15 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use anyhow::ensure;
-use kelson_blackbox::{Needs::OwnServer, Outcome, Process, Subject, Test, binary};
-
-pub fn tests() -> Vec<Test> {
-    vec![
-        Test { name: "admission::faults_stop_the_start", needs: OwnServer, run: faults_stop_the_start },
-        Test { name: "admission::help_lists_the_plugins", needs: OwnServer, run: help_lists_the_plugins },
-        Test { name: "admission::configured_by_files", needs: OwnServer, run: configured_by_files },
-    ]
-}
+use kelson_blackbox::{Outcome, Process, Subject, binary};
 
 const HEAD: &str = "apiVersion: apiserver.config.k8s.io/v1\nkind: AdmissionConfiguration\nplugins:\n";
 
@@ -28,7 +20,8 @@ fn refused(dir: &Path, flags: &[&str]) -> anyhow::Result<String> {
     Ok(String::from_utf8_lossy(&out.stderr).into_owned())
 }
 
-fn faults_stop_the_start(_: &Subject) -> Outcome {
+/// One clear line each, and no server.
+pub fn faults_stop_the_start(_: &Subject) -> Outcome {
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("admission.yaml");
     let name = file.display().to_string();
@@ -73,7 +66,8 @@ fn faults_stop_the_start(_: &Subject) -> Outcome {
     Ok(())
 }
 
-fn help_lists_the_plugins(_: &Subject) -> Outcome {
+/// In the order in which they are asked.
+pub fn help_lists_the_plugins(_: &Subject) -> Outcome {
     let help = Command::new(binary()).args(["server", "--help"]).output()?;
     let text = String::from_utf8_lossy(&help.stdout).split_whitespace().collect::<Vec<_>>().join(" ");
     for part in [
@@ -87,7 +81,8 @@ fn help_lists_the_plugins(_: &Subject) -> Outcome {
     Ok(())
 }
 
-fn configured_by_files(_: &Subject) -> Outcome {
+/// Parts of the configuration file, written in it and beside it.
+pub fn configured_by_files(_: &Subject) -> Outcome {
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("admission.yaml");
     fs::write(

@@ -1,0 +1,50 @@
+//! Admission as operators and users meet it: how a server is told of it, what its plugins, policies and webhooks say, to the
+//! letter, and operators that live by webhooks.
+mod operators;
+mod plugins;
+mod policies;
+mod start;
+mod webhooks;
+
+use anyhow::ensure;
+use kelson_blackbox::{Kubectl, Needs, Needs::Api, Needs::OwnNode, Needs::OwnServer, Outcome, Subject, Test};
+use serde_json::Value;
+
+pub fn tests() -> Vec<Test> {
+    let test = |name, needs: Needs, run: fn(&Subject) -> Outcome| Test { name, needs, run };
+    vec![
+        test("admission::faults_stop_the_start", OwnServer, start::faults_stop_the_start),
+        test("admission::help_lists_the_plugins", OwnServer, start::help_lists_the_plugins),
+        test("admission::configured_by_files", OwnServer, start::configured_by_files),
+        test("admission::what_plugins_say", Api, plugins::what_plugins_say),
+        test("admission::limits_of_a_namespace", Api, plugins::limits),
+        test("admission::quotas_of_a_namespace", Api, plugins::quotas),
+        test("admission::pod_security_of_a_namespace", Api, plugins::pod_security),
+        test("admission::what_nodes_may_not", Api, plugins::nodes),
+        test("admission::policies_of_a_policy_engine", Api, policies::of_an_engine),
+        test("admission::policies_with_parameters", Api, policies::with_parameters),
+        test("admission::policies_that_mutate", Api, policies::that_mutate),
+        test("admission::a_webhook_is_heard", Api, webhooks::heard),
+        test("admission::a_webhook_with_faults", Api, webhooks::faults),
+        test("admission::certificates_of_an_operator", OwnNode, operators::certificates),
+        test("admission::sidecars_of_a_mesh", OwnNode, operators::sidecars),
+    ]
+}
+
+/// All that kubectl says when it sends an object: warnings, then the error or what was done.
+fn said(k: &Kubectl, args: &[&str], object: &Value) -> anyhow::Result<String> {
+    let out = k.with_input(args, object.to_string().as_bytes())?;
+    Ok(format!("{}{}", out.stderr, out.stdout).trim().to_owned())
+}
+
+/// Creates an object; exactly these words must come of it.
+fn creating(k: &Kubectl, object: &Value, want: &str) -> Outcome {
+    let told = said(k, &["create", "-f", "-"], object)?;
+    ensure!(told == want, "creating {object}\n was answered {told}\nexpected was {want}");
+    Ok(())
+}
+
+/// What kubectl prints for a request that is forbidden.
+fn forbidden(why: &str) -> String {
+    format!("Error from server (Forbidden): error when creating \"STDIN\": {why}")
+}

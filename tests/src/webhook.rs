@@ -1,0 +1,238 @@
+//! A webhook as a process of its own would be one: TLS, HTTP/1.1, kept connections, and every fault that servers have. Tests
+//! run it beside themselves, and in pods (see `operator`).
+use std::io::{BufReader, Read as _};
+use std::net::{TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, RwLock};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer};
+use serde_json::{Value, json};
+
+use crate::issuer::Issued;
+use crate::registry::base64;
+
+/// The longest that a connection waits for its next request, and that a request is left without an answer.
+const IDLE: Duration = Duration::from_secs(120);
+/// Bytes of a request that are read.
+const REQUEST_MAX: u64 = 16 << 20;
+
+/// What the server does with a request.
+#[derive(Clone, Debug)]
+pub enum Answer {
+    /// Answers with this status and JSON.
+    Json(u16, Value),
+    /// Answers with this status and these bytes.
+    Bytes(u16, Vec<u8>),
+    /// Takes the request and says nothing.
+    Hang,
+    /// Sends a part of an answer, and then nothing more.
+    Stall,
+    /// Closes the connection.
+    Break,
+    /// Sends the caller elsewhere.
+    Redirect(String),
+    /// Answers with 200 and JSON after a while.
+    Slow(Duration, Value),
+}
+
+/// One request: its path without the query, and the document it carries.
+#[derive(Clone, Debug)]
+pub struct Asked {
+    /// The path.
+    pub path: String,
+    /// An AdmissionReview or a ConversionReview.
+    pub review: Value,
+}
+
+impl Asked {
+    /// The object of an AdmissionReview.
+    pub fn object(&self) -> &Value {
+        &self.review["request"]["object"]
+    }
+
+    fn response(&self, mut response: Value) -> Value {
+        response["uid"] = self.review["request"]["uid"].clone();
+        json!({"apiVersion": self.review["apiVersion"], "kind": "AdmissionReview", "response": response})
+    }
+
+    /// The object may pass; `more` is put beside it (warnings, audit annotations).
+    pub fn allow(&self, more: Value) -> Value {
+        let mut response = json!({"allowed": true});
+        if let (Some(response), Value::Object(more)) = (response.as_object_mut(), more) {
+            response.extend(more);
+        }
+        self.response(response)
+    }
+
+    /// The object is refused with this status.
+    pub fn deny(&self, status: Value) -> Value {
+        self.response(json!({"allowed": false, "status": status}))
+    }
+
+    /// The object may pass, changed by a JSON patch.
+    pub fn patch(&self, operations: &Value) -> Value {
+        let patch = base64(operations.to_string().as_bytes());
+        self.allow(json!({"patchType": "JSONPatch", "patch": patch}))
+    }
+}
+
+type Decide = dyn Fn(&Asked) -> Answer + Send + Sync;
+
+/// A running server; it takes no connection any more when this is dropped.
+pub struct WebhookServer {
+    /// Where it listens.
+    pub port: u16,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    decide: Box<Decide>,
+    tls: RwLock<Arc<ServerConfig>>,
+    asked: Mutex<Vec<Asked>>,
+    connections: AtomicUsize,
+    ended: AtomicBool,
+}
+
+impl WebhookServer {
+    /// Starts one at an address (`127.0.0.1:0` picks a port).
+    pub fn start(
+        address: &str,
+        issued: &Issued,
+        decide: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+    ) -> anyhow::Result<Self> {
+        let listener = TcpListener::bind(address).with_context(|| address.to_owned())?;
+        let port = listener.local_addr()?.port();
+        let shared = Arc::new(Shared {
+            decide: Box::new(decide),
+            tls: RwLock::new(Arc::new(config(issued)?)),
+            asked: Mutex::default(),
+            connections: AtomicUsize::new(0),
+            ended: AtomicBool::new(false),
+        });
+        let served = Arc::clone(&shared);
+        std::thread::spawn(move || {
+            for tcp in listener.incoming().map_while(Result::ok) {
+                if served.ended.load(Ordering::SeqCst) {
+                    return;
+                }
+                let served = Arc::clone(&served);
+                // How a connection ends is the caller's to judge.
+                std::thread::spawn(move || drop(served.connection(tcp)));
+            }
+        });
+        Ok(Self { port, shared })
+    }
+
+    /// Shows another certificate to those who connect from now on.
+    pub fn show(&self, issued: &Issued) -> anyhow::Result<()> {
+        *self.shared.tls.write().expect("no test panics while it holds this") = Arc::new(config(issued)?);
+        Ok(())
+    }
+
+    /// The requests so far.
+    pub fn asked(&self) -> Vec<Asked> {
+        self.shared.asked.lock().expect("no test panics while it holds this").clone()
+    }
+
+    /// Connections over which something was asked.
+    pub fn connections(&self) -> usize {
+        self.shared.connections.load(Ordering::SeqCst)
+    }
+}
+
+impl Drop for WebhookServer {
+    fn drop(&mut self) {
+        self.shared.ended.store(true, Ordering::SeqCst);
+        // One more connection, so that the thread that waits for one ends.
+        drop(TcpStream::connect(("127.0.0.1", self.port)));
+    }
+}
+
+fn config(issued: &Issued) -> anyhow::Result<ServerConfig> {
+    let chain = CertificateDer::pem_slice_iter(issued.certificate.as_bytes()).collect::<Result<Vec<_>, _>>()?;
+    let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes())?;
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok(builder.with_no_client_auth().with_single_cert(chain, key)?)
+}
+
+impl Shared {
+    fn connection(&self, tcp: TcpStream) -> anyhow::Result<()> {
+        tcp.set_read_timeout(Some(IDLE))?;
+        let tls = Arc::clone(&self.tls.read().expect("no test panics while it holds this"));
+        let mut stream = BufReader::new(StreamOwned::new(ServerConnection::new(tls)?, tcp));
+        let mut first = true;
+        while let Some(asked) = read_request(&mut stream)? {
+            if std::mem::take(&mut first) {
+                self.connections.fetch_add(1, Ordering::SeqCst);
+            }
+            self.asked.lock().expect("no test panics while it holds this").push(asked.clone());
+            if !self.answer((self.decide)(&asked), stream.get_mut())? {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether the connection goes on.
+    fn answer(&self, answer: Answer, to: &mut impl std::io::Write) -> anyhow::Result<bool> {
+        let (code, more, body) = match answer {
+            Answer::Json(code, body) => (code, String::new(), body.to_string().into_bytes()),
+            Answer::Bytes(code, body) => (code, String::new(), body),
+            Answer::Redirect(place) => (302, format!("Location: {place}\r\n"), Vec::new()),
+            Answer::Slow(pause, body) => {
+                self.pause(pause);
+                (200, String::new(), body.to_string().into_bytes())
+            }
+            Answer::Break => return Ok(false),
+            Answer::Hang | Answer::Stall => {
+                if matches!(answer, Answer::Stall) {
+                    to.write_all(
+                        b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{\"resp",
+                    )?;
+                    to.flush()?;
+                }
+                self.pause(IDLE);
+                return Ok(false);
+            }
+        };
+        let length = body.len();
+        write!(to, "HTTP/1.1 {code} Some\r\nContent-Type: application/json\r\n{more}Content-Length: {length}\r\n\r\n")?;
+        to.write_all(&body)?;
+        to.flush()?;
+        Ok(true)
+    }
+
+    fn pause(&self, time: Duration) {
+        let begun = std::time::Instant::now();
+        while begun.elapsed() < time && !self.ended.load(Ordering::SeqCst) {
+            std::thread::sleep(Duration::from_millis(50).min(time));
+        }
+    }
+}
+
+/// The next request of a connection; `None` where it ends.
+fn read_request(stream: &mut impl std::io::BufRead) -> anyhow::Result<Option<Asked>> {
+    let mut line = String::new();
+    if stream.read_line(&mut line)? == 0 {
+        return Ok(None);
+    }
+    let target = line.split(' ').nth(1).context("a request line")?.to_owned();
+    let mut length = 0;
+    loop {
+        line.clear();
+        stream.read_line(&mut line)?;
+        let Some((name, value)) = line.trim_end().split_once(':') else { break };
+        if name.eq_ignore_ascii_case("content-length") {
+            length = value.trim().parse::<u64>()?.min(REQUEST_MAX);
+        }
+    }
+    let mut body = Vec::new();
+    stream.take(length).read_to_end(&mut body)?;
+    let path = target.split('?').next().unwrap_or_default().to_owned();
+    Ok(Some(Asked { path, review: serde_json::from_slice(&body).unwrap_or_default() }))
+}

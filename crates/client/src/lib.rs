@@ -14,15 +14,13 @@ mod kind;
 pub mod kubeconfig;
 pub mod leader;
 mod metered;
+mod params;
 mod queue;
 mod queue_metrics;
 pub mod remote;
 mod watch;
 
-pub use client::{
-    Client, DeleteOptions, List, ListMeta, ListParams, METADATA_ONLY, METADATA_ONLY_LIST, PatchKind, Preconditions,
-    PropagationPolicy, WriteOptions,
-};
+pub use client::{Client, METADATA_ONLY, METADATA_ONLY_LIST};
 pub use error::ClientError;
 pub use events::{EventRecorder, EventType, ObjectRef};
 pub use informer::{Change, Informer, InformerConfig, InformerHandle};
@@ -30,6 +28,9 @@ pub use kelson_meta::Backoff;
 pub use kelson_transport::{Body, Request, Response, Transport, TransportError, full_body};
 pub use kind::{Object, ResourceType};
 pub use metered::{API_HOST, Metered};
+pub use params::{
+    DeleteOptions, List, ListMeta, ListParams, PatchKind, Preconditions, PropagationPolicy, WriteOptions,
+};
 pub use queue::WorkQueue;
 pub use queue_metrics::WorkQueueMetrics;
 pub use watch::{WatchEvent, WatchStream};

@@ -1,6 +1,7 @@
 //! What a new object sets, as FieldsV1 at once: a create has nobody to take fields from, so no sets are compared and none
-//! is kept. The result is that of `walk::compare` with the empty object.
+//! is kept. The result is that of `compare::compare` with the empty object.
 use super::{
+    compare,
     fields::{FieldSet, PathElement},
     walk::{self, Atom},
 };
@@ -71,7 +72,7 @@ fn differing(shape: &Shape, base: &Value, new: &Value) -> Option<Value> {
 
 /// The same by sets, for what an empty object hardly has.
 fn compared(shape: &Shape, base: &Value, new: &Value) -> Option<Value> {
-    let (is_member, set) = walk::changed_or_added(shape, base, new);
+    let (is_member, set) = compare::changed_or_added(shape, base, new);
     if !is_member && set.is_empty() {
         return None;
     }
@@ -125,7 +126,7 @@ mod tests {
 
     /// As the sets say it.
     fn by_sets(shape: &Shape, base: &Value, new: &Value, ignored: &FieldSet) -> Value {
-        let mut found = walk::compare(shape, base, new).without(ignored);
+        let mut found = compare::compare(shape, base, new).without(ignored);
         found.modified.absorb(found.added);
         found.modified.to_fields_v1()
     }

@@ -2,10 +2,12 @@
 //! The order of steps is that of apimachinery `util/managedfields`.
 use super::{
     added,
+    compare::{self, Comparison},
     fields::FieldSet,
     managed::{Managed, ManagerId, Operation, Owned},
+    merge,
     owned::OwnedFields,
-    walk::{self, Comparison},
+    walk,
 };
 use kelson_codec::{Budget, Limits};
 use kelson_schema::Shape;
@@ -140,7 +142,7 @@ impl FieldManager {
 
     /// The bookkeeping of a plain write.
     fn track(&self, live: &Value, new: &Value, managed: &mut Managed, manager: &str, now: Option<&str>) {
-        let changed = walk::compare(&self.shape, live, new).without(&self.ignored);
+        let changed = compare::compare(&self.shape, live, new).without(&self.ignored);
         let mut set = take(managed, changed, None);
         set.subtract(server_fields());
         if !set.is_empty() {
@@ -240,7 +242,7 @@ impl FieldManager {
                 "failed to create typed patch object ({namespace}/{name}; {gv}, Kind={kind}): {e}"
             ))
         };
-        let merged = walk::merge(&self.shape, &base, config, &mut Budget::new(Limits::DOCUMENT)).map_err(located)?;
+        let merged = merge::merge(&self.shape, &base, config, &mut Budget::new(Limits::DOCUMENT)).map_err(located)?;
         let id = ManagerId::new(manager, Operation::Apply, &self.api_version, &self.subresource);
         let mut set = walk::field_set(&self.shape, config);
         set.subtract_trees(&self.ignored);
@@ -250,7 +252,7 @@ impl FieldManager {
         let released = !last.is_within(&set);
         managed.0.insert(id.clone(), Owned { fields: set.into(), api_version: self.api_version.clone(), time });
         let mut object = if released { self.prune(&merged, &managed, &last) } else { merged };
-        let changed = walk::compare(&self.shape, &base, &object).without(&self.ignored);
+        let changed = compare::compare(&self.shape, &base, &object).without(&self.ignored);
         if !force {
             let conflicts = conflicts(&managed, &changed, &id);
             if !conflicts.is_empty() {

@@ -1,16 +1,21 @@
 //! Server-side apply (KEP-555): who owns which field, and what an applied configuration changes.
-//! `fields` has sets of field paths and their FieldsV1 form; `walk` compares, merges and prunes trees by schema;
+//! `fields` has sets of field paths and their FieldsV1 form; `walk` says what a place is and prunes trees by schema,
+//! `compare` and `merge` are what their names say;
 //! `added` is the short way for creates;
 //! `managed` reads and writes `metadata.managedFields`, `owned` is one entry's fields; `manager` ties them together for one write.
 mod added;
+mod compare;
 mod fields;
 mod managed;
 mod manager;
+mod merge;
 mod owned;
 mod walk;
 
+pub use compare::{Comparison, compare};
 pub use fields::{FieldSet, PathElement, Scalar};
 pub use managed::{Managed, ManagerId, Operation, Owned, keep_times};
 pub use manager::{ApplyError, Conflict, FieldManager, UPDATE_MANAGERS_MAX};
+pub use merge::merge;
 pub use owned::OwnedFields;
-pub use walk::{Comparison, compare, field_set, merge, remove_fields};
+pub use walk::{field_set, remove_fields};

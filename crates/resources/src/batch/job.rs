@@ -5,20 +5,19 @@ use jiff::Timestamp;
 use kelson_meta::{is_dns1123_label, is_qualified_name};
 use serde_json::{Value, json};
 
+use super::job_selector::{self, check_generated, generate_selector};
 use super::job_status::{self, condition};
+use super::job_update::check_spec_update;
 use super::policies;
 use crate::apps::{name_warning, wide};
 use crate::column::{AGE, CONTAINERS, Column, IMAGES, NAME, SELECTOR};
-use crate::metadata::immutable;
 use crate::options::{Options, columns, texts};
 use crate::path::{Errors, Path};
 use crate::pod;
 use crate::rules;
 use crate::strategy::{Context, Strategy, base_create, field_text};
 use crate::table::{age, between, name, time};
-use crate::tree::{
-    at_mut, default_to, default_zero, empty, ensure, flag, int, int0, items, present, restore, same, set, text,
-};
+use crate::tree::{at_mut, default_to, default_zero, empty, ensure, flag, int, int0, present, set, text};
 
 const INDEXED_PARALLELISM_MAX: i64 = 100_000;
 const FAILED_INDEXES_MAX: i64 = 100_000;
@@ -45,10 +44,6 @@ static OPTIONS: LazyLock<Options> = LazyLock::new(|| Options {
     fields: texts!["status.successful"],
     ..Options::of("batch", "jobs")
 });
-
-/// Labels of the job's name and uid, the old one of each first.
-const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
-const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
 
 /// Defaults of a job's spec, in jobs and in cron jobs' templates.
 pub(super) fn default_spec(spec: &mut Value) {
@@ -113,8 +108,7 @@ impl Strategy for Jobs {
         check_job(obj, e);
     }
     fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
-        let was = &old["spec"]["template"]["metadata"]["labels"];
-        check_generated(new, was.get(NAME_LABELS[1]).is_some() && was.get(UID_LABELS[1]).is_some(), e);
+        check_generated(new, job_selector::is_prefixed(old), e);
         check_job(new, e);
         check_spec_update(new, old, e);
     }
@@ -187,56 +181,6 @@ fn state(obj: &Value) -> &'static str {
         "SuccessCriteriaMet"
     } else {
         "Running"
-    }
-}
-
-/// Name and uid become labels of the pods, and the uid the selector; both are set before this.
-fn generate_selector(obj: &mut Value) {
-    let (job, uid) = (obj["metadata"]["name"].clone(), obj["metadata"]["uid"].clone());
-    let (job, uid) = (text(&job).to_owned(), text(&uid).to_owned());
-    let Some(spec) = obj.get_mut("spec") else { return };
-    let labels = ensure(spec, "template").and_then(|t| ensure(t, "metadata")).and_then(|m| ensure(m, "labels"));
-    if let Some(labels) = labels {
-        for l in NAME_LABELS {
-            default_to(labels, l, job.clone());
-        }
-        for l in UID_LABELS {
-            default_to(labels, l, uid.clone());
-        }
-    }
-    if let Some(m) = ensure(spec, "selector").and_then(|s| ensure(s, "matchLabels")) {
-        default_to(m, UID_LABELS[1], uid);
-    }
-}
-
-fn check_generated(obj: &Value, prefixed: bool, e: &mut Errors) {
-    let spec = &obj["spec"];
-    if flag(&spec["manualSelector"]) || !present(&spec["selector"]) {
-        return;
-    }
-    let (job, uid) = (text(&obj["metadata"]["name"]), text(&obj["metadata"]["uid"]));
-    if uid.is_empty() {
-        let meta = Path::new("metadata");
-        e.required(&meta.child("uid"), "");
-    }
-    let root = Path::new("spec");
-    let template = root.child("template");
-    let meta = template.child("metadata");
-    let p = meta.child("labels");
-    let labels = &spec["template"]["metadata"]["labels"];
-    let mut expected = serde_json::Map::new();
-    for i in 0..if prefixed { 2 } else { 1 } {
-        for (key, value) in [(UID_LABELS[i], uid), (NAME_LABELS[i], job)] {
-            expected.insert(key.to_owned(), json!(value));
-            match labels.get(key) {
-                None => e.required(&p.key(key), &format!("must be '{value}'")),
-                Some(v) if text(v) != value => e.invalid(&p.key(key), labels, format!("must be '{value}'")),
-                Some(_) => {}
-            }
-        }
-    }
-    if !rules::selector_matches(&spec["selector"], &Value::Object(expected)) {
-        e.invalid(&root.child("selector"), &spec["selector"], "`selector` not auto-generated");
     }
 }
 
@@ -353,62 +297,6 @@ fn check_mode(spec: &Value, p: &Path<'_>, e: &mut Errors) {
         }
         if let Some((n, why)) = failed.and_then(|n| Some((n, over(n, MANY_COMPLETIONS_FAILED_MAX)?))) {
             e.invalid(&at_failed, n, why);
-        }
-    }
-}
-
-fn check_spec_update(new: &Value, old: &Value, e: &mut Errors) {
-    let p = Path::new("spec");
-    let (n, o) = (&new["spec"], &old["spec"]);
-    if !same(&n["completions"], &o["completions"]) {
-        // Indexed jobs scale elastically: completions and parallelism change together (KEP-3715).
-        let elastic = text(&n["completionMode"]) == "Indexed"
-            && present(&n["completions"])
-            && present(&o["completions"])
-            && n["completions"] == n["parallelism"];
-        if !elastic {
-            let why = if text(&n["completionMode"]) == "Indexed" {
-                "can only be modified in tandem with spec.parallelism"
-            } else {
-                crate::metadata::IMMUTABLE
-            };
-            e.invalid(&p.child("completions"), &n["completions"], why);
-        }
-    }
-    immutable(&n["selector"], &o["selector"], &p.child("selector"), e);
-    let mut before = o["template"].clone();
-    let suspended = flag(&o["suspend"])
-        && (!present(&old["status"]["startTime"]) || condition(old, "Suspended"))
-        && int0(&old["status"]["active"]) == 0;
-    if suspended {
-        allow_scheduling(&mut before, &n["template"]);
-    }
-    immutable(&n["template"], &before, &p.child("template"), e);
-    for f in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
-        immutable(&n[f], &o[f], &p.child(f), e);
-    }
-}
-
-/// Suspended jobs may still change where their pods run and what they ask for (KEP-2926, KEP-5440).
-fn allow_scheduling(before: &mut Value, now: &Value) {
-    if let Some(m) = ensure(before, "metadata") {
-        for f in ["labels", "annotations"] {
-            restore(m, &now["metadata"], f);
-        }
-    }
-    let Some(spec) = ensure(before, "spec") else { return };
-    for f in ["nodeSelector", "tolerations", "schedulingGates"] {
-        restore(spec, &now["spec"], f);
-    }
-    let node = &now["spec"]["affinity"];
-    if (present(node) || present(&spec["affinity"]))
-        && let Some(a) = ensure(spec, "affinity")
-    {
-        restore(a, node, "nodeAffinity");
-    }
-    for list in ["containers", "initContainers"] {
-        for (c, n) in crate::tree::items_mut(spec, list).zip(items(&now["spec"][list])) {
-            restore(c, n, "resources");
         }
     }
 }

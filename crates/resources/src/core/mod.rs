@@ -10,6 +10,7 @@ mod secret;
 mod service;
 mod service_account;
 mod volume;
+mod volume_claim;
 
 pub use config_map::ConfigMaps;
 pub use endpoints::{EndpointSlices, Endpoints};
@@ -21,8 +22,9 @@ pub use quota::{LimitRanges, PodTemplates, ResourceQuotas};
 pub use secret::Secrets;
 pub use service::Services;
 pub use service_account::ServiceAccounts;
-pub(crate) use volume::claim_spec as check_claim_spec;
-pub use volume::{PersistentVolumeClaims, PersistentVolumes};
+pub use volume::PersistentVolumes;
+pub use volume_claim::PersistentVolumeClaims;
+pub(crate) use volume_claim::claim_spec as check_claim_spec;
 
 use std::net::IpAddr;
 

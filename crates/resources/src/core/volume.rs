@@ -1,8 +1,8 @@
-//! PersistentVolumes and PersistentVolumeClaims.
+//! PersistentVolumes, and what claims of them say in the same words.
 use std::sync::LazyLock;
 
 use jiff::Timestamp;
-use kelson_meta::{Quantity, is_dns1123_subdomain};
+use kelson_meta::is_dns1123_subdomain;
 use serde_json::{Value, json};
 
 use crate::column::{AGE, Column, NAME};
@@ -16,7 +16,7 @@ use crate::table::{UNSET, age, name};
 use crate::tree::{default_to, default_zero, empty, ensure, entries, items, present, restore, same, set, text};
 
 const MODES: &[&str] = &["ReadOnlyMany", "ReadWriteMany", "ReadWriteOnce", "ReadWriteOncePod"];
-const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
+pub(super) const CLASS_ANNOTATION: &str = "volume.beta.kubernetes.io/storage-class";
 /// Fields of a volume's spec that are no source.
 const NO_SOURCE: &[&str] = &[
     "capacity",
@@ -29,89 +29,6 @@ const NO_SOURCE: &[&str] = &[
     "nodeAffinity",
     "volumeAttributesClassName",
 ];
-
-/// The persistentvolumeclaims resource.
-pub struct PersistentVolumeClaims;
-
-static CLAIMS: LazyLock<Options> = LazyLock::new(|| Options {
-    columns: columns![
-        NAME,
-        Column::text("Status", "Phase of the claim."),
-        Column::text("Volume", "Volume that is bound."),
-        Column::text("Capacity", "Size of that volume."),
-        Column::text("Access Modes", "Ways the volume may be mounted."),
-        Column::text("StorageClass", "Class of the storage."),
-        Column::text("VolumeAttributesClass", "Class of the volume's attributes."),
-        AGE,
-        Column::text("VolumeMode", "Filesystem or block device.").wide(),
-    ],
-    delete_returns_object: true,
-    ..Options::of("", "persistentvolumeclaims")
-});
-
-impl Strategy for PersistentVolumeClaims {
-    fn options(&self) -> &Options {
-        &CLAIMS
-    }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
-        if let Some(s) = ensure(obj, "status") {
-            default_zero(s, "phase", "Pending");
-            if let Some(c) = s.get_mut("capacity") {
-                pod::canonical_quantities(c);
-            }
-        }
-        let Some(spec) = ensure(obj, "spec") else { return };
-        pod::claim_spec(spec);
-        // The old data source and the new one are kept in step where they mean the same.
-        let (old, new) = (spec["dataSource"].clone(), spec["dataSourceRef"].clone());
-        if present(&old) && !present(&new) {
-            crate::tree::set(spec, "dataSourceRef", old);
-        }
-    }
-    fn initial_status(&self) -> Value {
-        json!({"phase": "Pending"})
-    }
-    fn check(&self, obj: &Value, e: &mut Errors) {
-        claim_spec(&obj["spec"], &Path::new("spec"), e);
-    }
-    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
-        self.check(new, e);
-        check_claim_update(new, old, e);
-    }
-    fn check_subresource_update(&self, _subresource: &str, new: &Value, _old: &Value, e: &mut Errors) {
-        let p = Path::new("status");
-        for f in ["capacity", "allocatedResources"] {
-            let at = p.child(f);
-            for (k, v) in entries(&new["status"][f]) {
-                let at = at.key(k);
-                if let Some(q) = rules::quantity(v, &at, e)
-                    && q.signum() < 0
-                {
-                    e.invalid(&at, v, "must be a valid resource quantity");
-                }
-            }
-        }
-    }
-    fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {
-        let (spec, status) = (&obj["spec"], &obj["status"]);
-        let bound = !text(&spec["volumeName"]).is_empty();
-        let class = match obj["metadata"]["annotations"][CLASS_ANNOTATION].as_str() {
-            Some(c) => c,
-            None => text(&spec["storageClassName"]),
-        };
-        vec![
-            name(obj),
-            phase(obj),
-            json!(text(&spec["volumeName"])),
-            if bound { quantity(&status["capacity"]["storage"]) } else { json!("") },
-            json!(if bound { modes(&status["accessModes"]) } else { String::new() }),
-            json!(class),
-            or_unset(&spec["volumeAttributesClassName"]),
-            age(obj, now),
-            or_unset(&spec["volumeMode"]),
-        ]
-    }
-}
 
 /// The persistentvolumes resource.
 pub struct PersistentVolumes;
@@ -231,142 +148,6 @@ impl Strategy for PersistentVolumes {
     }
 }
 
-fn phase(obj: &Value) -> Value {
-    if present(&obj["metadata"]["deletionTimestamp"]) {
-        json!("Terminating")
-    } else {
-        json!(text(&obj["status"]["phase"]))
-    }
-}
-fn quantity(v: &Value) -> Value {
-    json!(if present(v) { text(v) } else { "0" })
-}
-fn or_unset(v: &Value) -> Value {
-    json!(v.as_str().unwrap_or(UNSET))
-}
-fn modes(list: &Value) -> String {
-    let has = |m: &str| crate::tree::holds(list, m);
-    let all =
-        [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
-    all.iter().filter(|(m, _)| has(m)).map(|(_, s)| *s).collect::<Vec<_>>().join(",")
-}
-
-fn access_modes(spec: &Value, p: &Path<'_>, e: &mut Errors) {
-    let at = p.child("accessModes");
-    for m in items(&spec["accessModes"]) {
-        if !MODES.contains(&text(m)) {
-            e.not_supported(&at, m, MODES);
-        }
-    }
-    let single = crate::tree::holds(&spec["accessModes"], "ReadWriteOncePod");
-    if single && items(&spec["accessModes"]).iter().any(|m| text(m) != "ReadWriteOncePod") {
-        e.forbidden(&at, "may not use ReadWriteOncePod with other access modes");
-    }
-}
-
-fn positive(v: &Value, p: &Path<'_>, e: &mut Errors) {
-    if let Some(q) = rules::quantity(v, p, e)
-        && q.signum() <= 0
-    {
-        e.invalid(p, v, "must be greater than zero");
-    }
-}
-
-fn class_name(spec: &Value, f: &str, p: &Path<'_>, e: &mut Errors) {
-    let c = text(&spec[f]);
-    if !c.is_empty() {
-        e.invalid_each(&p.child(f), c, is_dns1123_subdomain(c));
-    }
-}
-
-/// A claim's spec, in claims and in templates of claims.
-pub(crate) fn claim_spec(spec: &Value, p: &Path<'_>, e: &mut Errors) {
-    if items(&spec["accessModes"]).is_empty() {
-        e.required(&p.child("accessModes"), "at least 1 access mode is required");
-    }
-    rules::label_selector(&spec["selector"], &p.child("selector"), e);
-    access_modes(spec, p, e);
-    let resources = p.child("resources");
-    let at = resources.key("storage");
-    let storage = &spec["resources"]["requests"]["storage"];
-    if present(storage) {
-        positive(storage, &at, e);
-    } else {
-        e.required(&at, "");
-    }
-    class_name(spec, "storageClassName", p, e);
-    rules::optional_one_of(&spec["volumeMode"], &p.child("volumeMode"), &["Block", "Filesystem"], e);
-    for f in ["dataSource", "dataSourceRef"] {
-        let (source, at) = (&spec[f], p.child(f));
-        if !present(source) {
-            continue;
-        }
-        rules::required(&source["name"], &at.child("name"), e);
-        rules::required(&source["kind"], &at.child("kind"), e);
-        let group = text(&source["apiGroup"]);
-        if group.is_empty() && text(&source["kind"]) != "PersistentVolumeClaim" {
-            e.invalid(&at, &source["kind"], "must be 'PersistentVolumeClaim' when referencing the default apiGroup");
-        }
-        if !group.is_empty() {
-            e.invalid_each(&at.child("apiGroup"), group, is_dns1123_subdomain(group));
-        }
-    }
-    let (old, new) = (&spec["dataSource"], &spec["dataSourceRef"]);
-    if present(old) && present(new) {
-        if !text(&new["namespace"]).is_empty() {
-            e.invalid(p, "dataSource", "may not be specified when dataSourceRef.namespace is specified");
-        } else if ["apiGroup", "kind", "name"].iter().any(|f| old[*f] != new[*f]) {
-            e.invalid(p, "dataSource", "must match dataSourceRef");
-        }
-    }
-    class_name(spec, "volumeAttributesClassName", p, e);
-}
-
-fn check_claim_update(new: &Value, old: &Value, e: &mut Errors) {
-    let p = Path::new("spec");
-    let (mut n, o) = (new["spec"].clone(), &old["spec"]);
-    if text(&o["volumeName"]).is_empty() {
-        restore(&mut n, o, "volumeName");
-    }
-    if !present(&o["storageClassName"]) && present(&n["storageClassName"]) {
-        restore(&mut n, o, "storageClassName");
-    }
-    if text(&new["status"]["phase"]) == "Bound" {
-        if let Some(r) = crate::tree::at_mut(&mut n, &["resources", "requests"]) {
-            restore(r, &o["resources"]["requests"], "storage");
-        }
-        restore(&mut n, o, "volumeAttributesClassName");
-    }
-    if !same(&n, o) {
-        e.forbidden(
-            &p,
-            "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims",
-        );
-    }
-    let size = |v: &Value| text(v).parse::<Quantity>().unwrap_or_default();
-    let now = size(&new["spec"]["resources"]["requests"]["storage"]);
-    let status = size(&old["status"]["capacity"]["storage"]);
-    if now < size(&o["resources"]["requests"]["storage"]) && now <= status {
-        let r = p.child("resources");
-        let r = r.child("requests");
-        e.forbidden(&r.child("storage"), "field can not be less than status.capacity");
-    }
-    immutable(&new["spec"]["volumeMode"], &o["volumeMode"], &Path::new("volumeMode"), e);
-    if present(&old["status"]["currentVolumeAttributesClassName"]) {
-        let at = p.child("volumeAttributesClassName");
-        match new["spec"]["volumeAttributesClassName"].as_str() {
-            None => {
-                e.forbidden(&at, "update to nil is forbidden when status.currentVolumeAttributesClassName is not nil")
-            }
-            Some("") => e.forbidden(
-                &at,
-                "update to empty string is forbidden when status.currentVolumeAttributesClassName is not nil",
-            ),
-            Some(_) => {}
-        }
-    }
-}
-
 /// When the phase became what it is.
 fn set_phase_time(obj: &mut Value, now: Timestamp) {
     if let Some(status) = ensure(obj, "status") {
@@ -442,28 +223,50 @@ fn volume_spec(spec: &Value, e: &mut Errors) {
     class_name(spec, "volumeAttributesClassName", &p, e);
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
+pub(super) fn phase(obj: &Value) -> Value {
+    if present(&obj["metadata"]["deletionTimestamp"]) {
+        json!("Terminating")
+    } else {
+        json!(text(&obj["status"]["phase"]))
+    }
+}
+pub(super) fn quantity(v: &Value) -> Value {
+    json!(if present(v) { text(v) } else { "0" })
+}
+pub(super) fn or_unset(v: &Value) -> Value {
+    json!(v.as_str().unwrap_or(UNSET))
+}
+pub(super) fn modes(list: &Value) -> String {
+    let has = |m: &str| crate::tree::holds(list, m);
+    let all =
+        [("ReadWriteOnce", "RWO"), ("ReadOnlyMany", "ROX"), ("ReadWriteMany", "RWX"), ("ReadWriteOncePod", "RWOP")];
+    all.iter().filter(|(m, _)| has(m)).map(|(_, s)| *s).collect::<Vec<_>>().join(",")
+}
 
-    #[test]
-    fn claims() {
-        let mut c = json!({"metadata": {"name": "c", "namespace": "n", "resourceVersion": "1"}, "spec": {
-            "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
-        PersistentVolumeClaims.set_defaults("v1", &mut c);
-        assert_eq!(PersistentVolumeClaims.validate_create(&c).to_string(), "[]");
-        let mut new = c.clone();
-        new["spec"]["volumeName"] = json!("v");
-        assert_eq!(PersistentVolumeClaims.validate_update(&new, &c).to_string(), "[]");
-        new["spec"]["accessModes"] = json!(["ReadWriteMany"]);
-        assert_eq!(
-            PersistentVolumeClaims.validate_update(&new, &c).to_string(),
-            "spec: Forbidden: spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
-        );
-        let bad = json!({"metadata": {"name": "c", "namespace": "n"}, "spec": {}});
-        assert_eq!(
-            PersistentVolumeClaims.validate_create(&bad).to_string(),
-            "[spec.accessModes: Required value: at least 1 access mode is required, spec.resources[storage]: Required value]"
-        );
+pub(super) fn access_modes(spec: &Value, p: &Path<'_>, e: &mut Errors) {
+    let at = p.child("accessModes");
+    for m in items(&spec["accessModes"]) {
+        if !MODES.contains(&text(m)) {
+            e.not_supported(&at, m, MODES);
+        }
+    }
+    let single = crate::tree::holds(&spec["accessModes"], "ReadWriteOncePod");
+    if single && items(&spec["accessModes"]).iter().any(|m| text(m) != "ReadWriteOncePod") {
+        e.forbidden(&at, "may not use ReadWriteOncePod with other access modes");
+    }
+}
+
+pub(super) fn positive(v: &Value, p: &Path<'_>, e: &mut Errors) {
+    if let Some(q) = rules::quantity(v, p, e)
+        && q.signum() <= 0
+    {
+        e.invalid(p, v, "must be greater than zero");
+    }
+}
+
+pub(super) fn class_name(spec: &Value, f: &str, p: &Path<'_>, e: &mut Errors) {
+    let c = text(&spec[f]);
+    if !c.is_empty() {
+        e.invalid_each(&p.child(f), c, is_dns1123_subdomain(c));
     }
 }

@@ -6,7 +6,8 @@ use std::task::Poll;
 
 use tokio::io::{AsyncRead, AsyncWrite};
 
-use super::state::{Guard, Phase, Shared};
+use super::state::{Guard, Shared};
+use super::table::{End, Phase};
 use super::{ConnectionOptions, Decode, Encode, Stream, driver};
 use crate::error::StreamError;
 use crate::spdy::Headers;
@@ -88,7 +89,7 @@ impl Connection {
             if state.replied {
                 return Poll::Ready(Ok(()));
             }
-            if state.send_end != super::state::End::Open {
+            if state.send_end != End::Open {
                 return Poll::Ready(Err(error.unwrap_or(StreamError::Reset)));
             }
             state.opener = Some(cx.waker().clone());

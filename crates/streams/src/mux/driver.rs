@@ -9,7 +9,8 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, Wr
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use super::state::{Next, Phase, Shared};
+use super::state::{Next, Shared};
+use super::table::Phase;
 use super::{ConnectionOptions, Decode, Encode, Inbound, LINGER, Outbound};
 use crate::error::StreamError;
 

@@ -3,7 +3,8 @@
 
 use tokio::time::Instant;
 
-use super::state::{Core, End, Phase, Shared};
+use super::state::Shared;
+use super::table::{Core, End, Phase};
 use crate::error::StreamError;
 
 impl Shared {

@@ -11,6 +11,7 @@ mod driver;
 mod ending;
 mod state;
 mod stream;
+mod table;
 
 use std::time::Duration;
 

@@ -8,7 +8,8 @@ use std::task::{Context, Poll};
 use bytes::Buf;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::state::{End, Guard, PIECE_BYTES, Shared, StreamState};
+use super::state::{Guard, Shared};
+use super::table::{End, PIECE_BYTES, StreamState};
 use super::{CONNECTION_RECEIVE_BYTES_MAX, STREAM_RECEIVE_BYTES_MAX, STREAM_SEND_BYTES_MAX};
 use crate::error::StreamError;
 use crate::spdy::Headers;

@@ -1,0 +1,217 @@
+//! How two trees of one type differ, by schema.
+use super::fields::{FieldSet, PathElement};
+use super::walk::{Atom, array, atom, child, element_of, object};
+use kelson_schema::Shape;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// How two trees differ. No path is in more than one of the sets.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Comparison {
+    /// Only in the first.
+    pub removed: FieldSet,
+    /// In both, with different values.
+    pub modified: FieldSet,
+    /// Only in the second.
+    pub added: FieldSet,
+}
+
+impl Comparison {
+    /// Leaves out paths and everything below them.
+    pub fn without(mut self, ignored: &FieldSet) -> Self {
+        self.removed.subtract_trees(ignored);
+        self.modified.subtract_trees(ignored);
+        self.added.subtract_trees(ignored);
+        self
+    }
+}
+
+/// Compares two trees of one type.
+pub fn compare(shape: &Shape, old: &Value, new: &Value) -> Comparison {
+    let found = compare_at(shape, Some(old), Some(new));
+    Comparison { removed: found.removed.below, modified: found.modified.below, added: found.added.below }
+}
+
+/// Of a place in both trees: whether it has another value now, and the paths below it that are new or have another one.
+pub(super) fn changed_or_added(shape: &Shape, old: &Value, new: &Value) -> (bool, FieldSet) {
+    let Difference { modified, added, .. } = compare_at(shape, Some(old), Some(new));
+    let mut below = modified.below;
+    below.absorb(added.below);
+    (modified.member || added.member, below)
+}
+
+/// One of the sets of a comparison as it is at a place: whether the place is in it, and the paths below.
+#[derive(Default)]
+struct Part {
+    member: bool,
+    below: FieldSet,
+}
+
+impl Part {
+    fn is_empty(&self) -> bool {
+        !self.member && self.below.is_empty()
+    }
+}
+
+/// How two values of one place differ.
+#[derive(Default)]
+struct Difference {
+    removed: Part,
+    modified: Part,
+    added: Part,
+}
+
+impl Difference {
+    /// Takes over what was found one step below; the element is made only when there is something.
+    fn put(&mut self, found: Difference, element: impl FnOnce() -> PathElement) {
+        let mut parts =
+            [(found.removed, &mut self.removed), (found.modified, &mut self.modified), (found.added, &mut self.added)]
+                .into_iter()
+                .filter(|(part, _)| !part.is_empty())
+                .peekable();
+        if parts.peek().is_none() {
+            return;
+        }
+        let mut element = Some(element());
+        while let Some((part, into)) = parts.next() {
+            let element = if parts.peek().is_some() { element.clone() } else { element.take() };
+            if let Some(element) = element {
+                into.below.put(element, part.member, part.below);
+            }
+        }
+    }
+
+    /// The place itself differs.
+    fn whole(&mut self, old: Option<&Value>, new: Option<&Value>) {
+        match (old, new) {
+            (None, _) => self.added.member = true,
+            (_, None) => self.removed.member = true,
+            _ => self.modified.member = true,
+        }
+    }
+}
+
+fn compare_at(shape: &Shape, old: Option<&Value>, new: Option<&Value>) -> Difference {
+    let mut out = Difference::default();
+    if let (None, Some(new)) = (old, new) {
+        out.added = Part { member: true, below: all_added(shape, new) };
+        return out;
+    }
+    let kinds = match (old, new) {
+        (Some(_), None) => [Some(atom(shape, old)), None],
+        (None, _) => [Some(atom(shape, new)), None],
+        _ => {
+            let (a, b) = (atom(shape, old), atom(shape, new));
+            [Some(a), Some(b).filter(|b| *b != a)]
+        }
+    };
+    let mut leaf = false;
+    for kind in kinds.into_iter().flatten() {
+        leaf = match kind {
+            Atom::Scalar | Atom::AtomicList | Atom::AtomicMap => true,
+            Atom::List => {
+                let (a, b) = (array(old), array(new));
+                a.is_empty() && b.is_empty() || {
+                    compare_lists(shape, a, b, &mut out);
+                    false
+                }
+            }
+            Atom::Map => {
+                let (a, b) = (object(old), object(new));
+                a.is_none_or(Map::is_empty) && b.is_none_or(Map::is_empty) || {
+                    compare_maps(shape, a, b, &mut out);
+                    false
+                }
+            }
+        };
+        if leaf && old != new {
+            out.whole(old, new);
+        }
+    }
+    if !leaf && (old.is_none() || new.is_none()) {
+        out.whole(old, new);
+    }
+    out
+}
+
+/// The paths below a value that was not there before; all of them are members, and so is the value's own. Most of what a
+/// create sets is such.
+fn all_added(shape: &Shape, new: &Value) -> FieldSet {
+    let mut set = FieldSet::default();
+    match (atom(shape, Some(new)), new) {
+        (Atom::List, Value::Array(items)) => {
+            let of_element = shape.element();
+            for (element, items) in by_element(shape, items) {
+                // Duplicates count as one value.
+                let below = if let [only] = items[..] { all_added(&of_element, only) } else { FieldSet::default() };
+                set.put(element, true, below);
+            }
+        }
+        (Atom::Map, Value::Object(map)) => {
+            for (key, value) in map {
+                set.put(PathElement::Field(key.clone()), true, all_added(&child(shape, key), value));
+            }
+        }
+        _ => {}
+    }
+    set
+}
+
+fn compare_maps(
+    shape: &Shape,
+    old: Option<&Map<String, Value>>,
+    new: Option<&Map<String, Value>>,
+    out: &mut Difference,
+) {
+    for (key, a) in old.into_iter().flatten() {
+        let found = compare_at(&child(shape, key), Some(a), new.and_then(|new| new.get(key)));
+        out.put(found, || PathElement::Field(key.clone()));
+    }
+    for (key, b) in new.into_iter().flatten() {
+        if old.is_none_or(|old| !old.contains_key(key)) {
+            let found = compare_at(&child(shape, key), None, Some(b));
+            out.put(found, || PathElement::Field(key.clone()));
+        }
+    }
+}
+
+fn by_element<'a>(shape: &Shape, items: &'a [Value]) -> BTreeMap<PathElement, Vec<&'a Value>> {
+    let mut out: BTreeMap<PathElement, Vec<&Value>> = BTreeMap::new();
+    for item in items {
+        if let Ok(element) = element_of(shape, item) {
+            out.entry(element).or_default().push(item);
+        }
+    }
+    out
+}
+
+fn compare_lists(shape: &Shape, old: &[Value], new: &[Value], out: &mut Difference) {
+    if old == new {
+        return;
+    }
+    let (old, new) = (by_element(shape, old), by_element(shape, new));
+    let of_element = shape.element();
+    for element in old.keys().chain(new.keys().filter(|k| !old.contains_key(*k))) {
+        let (a, b) = (old.get(element).map_or(&[][..], Vec::as_slice), new.get(element).map_or(&[][..], Vec::as_slice));
+        let found = match (a, b) {
+            ([], [] | [_]) | ([_], [] | [_]) => compare_at(&of_element, a.first().copied(), b.first().copied()),
+            // Duplicates count as one value.
+            ([_, _, ..], [_, _, ..]) => {
+                let mut found = Difference::default();
+                found.modified.member = a != b;
+                found
+            }
+            ([_, _, ..], _) => {
+                let mut found = b.first().map(|b| compare_at(&of_element, None, Some(b))).unwrap_or_default();
+                found.removed.member = true;
+                found
+            }
+            _ => {
+                let mut found = a.first().map(|a| compare_at(&of_element, Some(a), None)).unwrap_or_default();
+                found.added.member = true;
+                found
+            }
+        };
+        out.put(found, || element.clone());
+    }
+}

@@ -1,0 +1,64 @@
+//! What of a job may change.
+use serde_json::Value;
+
+use super::job_status::condition;
+use crate::metadata::immutable;
+use crate::path::{Errors, Path};
+use crate::tree::{ensure, flag, int0, items, present, restore, same, text};
+
+/// What of a job's spec may change, and when.
+pub(super) fn check_spec_update(new: &Value, old: &Value, e: &mut Errors) {
+    let p = Path::new("spec");
+    let (n, o) = (&new["spec"], &old["spec"]);
+    if !same(&n["completions"], &o["completions"]) {
+        // Indexed jobs scale elastically: completions and parallelism change together (KEP-3715).
+        let elastic = text(&n["completionMode"]) == "Indexed"
+            && present(&n["completions"])
+            && present(&o["completions"])
+            && n["completions"] == n["parallelism"];
+        if !elastic {
+            let why = if text(&n["completionMode"]) == "Indexed" {
+                "can only be modified in tandem with spec.parallelism"
+            } else {
+                crate::metadata::IMMUTABLE
+            };
+            e.invalid(&p.child("completions"), &n["completions"], why);
+        }
+    }
+    immutable(&n["selector"], &o["selector"], &p.child("selector"), e);
+    let mut before = o["template"].clone();
+    let suspended = flag(&o["suspend"])
+        && (!present(&old["status"]["startTime"]) || condition(old, "Suspended"))
+        && int0(&old["status"]["active"]) == 0;
+    if suspended {
+        allow_scheduling(&mut before, &n["template"]);
+    }
+    immutable(&n["template"], &before, &p.child("template"), e);
+    for f in ["completionMode", "podFailurePolicy", "backoffLimitPerIndex", "managedBy", "successPolicy"] {
+        immutable(&n[f], &o[f], &p.child(f), e);
+    }
+}
+
+/// Suspended jobs may still change where their pods run and what they ask for (KEP-2926, KEP-5440).
+fn allow_scheduling(before: &mut Value, now: &Value) {
+    if let Some(m) = ensure(before, "metadata") {
+        for f in ["labels", "annotations"] {
+            restore(m, &now["metadata"], f);
+        }
+    }
+    let Some(spec) = ensure(before, "spec") else { return };
+    for f in ["nodeSelector", "tolerations", "schedulingGates"] {
+        restore(spec, &now["spec"], f);
+    }
+    let node = &now["spec"]["affinity"];
+    if (present(node) || present(&spec["affinity"]))
+        && let Some(a) = ensure(spec, "affinity")
+    {
+        restore(a, node, "nodeAffinity");
+    }
+    for list in ["containers", "initContainers"] {
+        for (c, n) in crate::tree::items_mut(spec, list).zip(items(&now["spec"][list])) {
+            restore(c, n, "resources");
+        }
+    }
+}

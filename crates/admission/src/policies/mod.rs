@@ -1,9 +1,11 @@
 //! ValidatingAdmissionPolicy and MutatingAdmissionPolicy: rules that administrators write as expressions, evaluated in this
 //! process (upstream `plugin/policy`, KEP-3488, KEP-3962).
 //!
-//! [`policy`] is what both kinds are made of, [`params`] finds the parameters of a binding, `decision` evaluates one validating
-//! policy, `mutation` one change; `validating` and `mutating` are the plugins.
+//! [`policy`] is what both kinds are made of, `in_force` holds those that are stored or in files, [`params`] finds the
+//! parameters of a binding, `decision` evaluates one validating policy, `mutation` one change; `validating` and `mutating` are
+//! the plugins.
 mod decision;
+mod in_force;
 mod mutating;
 mod mutation;
 mod params;

@@ -4,34 +4,39 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
-use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use kelson_meta::tree::path::text;
 use kelson_meta::{Reason, Status, StatusCause};
 use serde_json::Value;
 
+use super::in_force::{Decoded, InForce};
 use super::mutation::{Change, MutatingPolicy, Mutation, of_kind, patched};
-use super::policy::{Binding, any_may_concern};
-use super::{GROUP, namespace_of, params};
-use crate::configuration::Part;
+use super::policy::{Binding, Policy};
+use super::{namespace_of, params};
 use crate::dynamic::expressions::{self, Asking, Inputs};
-use crate::dynamic::manifests::{Accepted, Manifests};
-use crate::dynamic::{Match, Shown, Source, protect};
+use crate::dynamic::manifests::Accepted;
+use crate::dynamic::{Match, Shown, protect};
 use crate::metrics::Pass;
 use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Plugin};
 
-/// What it reads from files.
-const ACCEPTED: [Accepted; 2] = [
-    ("MutatingAdmissionPolicy", "mutatingadmissionpolicies"),
-    ("MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings"),
-];
+impl Decoded for MutatingPolicy {
+    const CONFIGURATION: &'static str = "MutatingAdmissionPolicyConfiguration";
+    const ACCEPTED: [Accepted; 2] = [
+        ("MutatingAdmissionPolicy", "mutatingadmissionpolicies"),
+        ("MutatingAdmissionPolicyBinding", "mutatingadmissionpolicybindings"),
+    ];
+    fn parse(tree: &Value) -> Self {
+        Self::parse(tree)
+    }
+    fn base(&self) -> &Policy {
+        &self.base
+    }
+}
 
 /// See the module.
 pub struct MutatingPolicies {
     d: Dependencies,
-    policies: Source<MutatingPolicy>,
-    bindings: Source<Binding>,
-    manifests: Option<Arc<Manifests>>,
+    in_force: InForce<MutatingPolicy>,
 }
 
 /// A policy that could not be applied.
@@ -76,19 +81,7 @@ impl MutatingPolicies {
     /// # Errors
     /// What is wrong with the configuration or the files.
     pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
-        let kinds = ["MutatingAdmissionPolicyConfiguration"];
-        Part { group: "apiserver.config.k8s.io", versions: &["v1"], kinds: &kinds }
-            .check(configuration, &["staticManifestsDir"])?;
-        let manifests = Manifests::open(configuration, &ACCEPTED, d)?;
-        let [(_, policies), (_, bindings)] = ACCEPTED;
-        let policies = Source::new(&d.objects, GROUP, policies, MutatingPolicy::parse);
-        let bindings = Source::new(&d.objects, GROUP, bindings, Binding::parse);
-        Ok(Self {
-            d: d.clone(),
-            policies: policies.with_manifests(manifests.clone()),
-            bindings: bindings.with_manifests(manifests.clone()),
-            manifests,
-        })
+        Ok(Self { d: d.clone(), in_force: InForce::new(d, configuration)? })
     }
 
     /// The invocations of one policy.
@@ -271,11 +264,10 @@ impl Plugin for MutatingPolicies {
         op != Operation::Delete
     }
     fn reload(&self) -> Option<BoxFuture<'_, ()>> {
-        self.manifests.as_ref().map(|manifests| manifests.reload().boxed())
+        self.in_force.reload()
     }
     fn as_async(&self, a: &Attributes<'_>) -> Option<&dyn AsyncPlugin> {
-        let policies = self.policies.of(a);
-        any_may_concern(policies.iter().map(|p| &p.base), a).then_some(self as &dyn AsyncPlugin)
+        self.in_force.may_concern(a).then_some(self as &dyn AsyncPlugin)
     }
 }
 
@@ -285,9 +277,9 @@ impl AsyncPlugin for MutatingPolicies {
         if a.rounds.second {
             a.rounds.policies.begin_second(a.object.as_ref());
         }
-        let (policies, bindings) = (self.policies.of(a), self.bindings.of(a));
+        let (policies, bindings) = self.in_force.of(a);
         let (mut problems, mut invocations) = (Vec::new(), Vec::new());
-        for policy in policies.iter().filter(|p| p.base.criteria.may_concern(a)) {
+        for policy in &policies {
             invocations.extend(self.invocations(policy, &bindings, a, &mut problems).await);
         }
         for invocation in &invocations {

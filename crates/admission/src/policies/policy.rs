@@ -4,7 +4,6 @@ use kelson_meta::tree::path::{at, text};
 use kelson_meta::{Gvk, LabelSelector, LabelSelectorSpec};
 use serde_json::Value;
 
-use crate::Attributes;
 use crate::dynamic::expressions::Variables;
 use crate::dynamic::{Conditions, Criteria};
 
@@ -108,9 +107,4 @@ impl Binding {
     pub fn is_for(&self, policy: &Policy) -> bool {
         self.policy == policy.name
     }
-}
-
-/// Whether any of these policies may be for a request, as far as can be told at once.
-pub fn any_may_concern<'p>(policies: impl IntoIterator<Item = &'p Policy>, a: &Attributes<'_>) -> bool {
-    policies.into_iter().any(|p| p.criteria.may_concern(a))
 }

@@ -4,18 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::FutureExt as _;
 use futures::future::BoxFuture;
 use kelson_meta::{Reason, Status, StatusCause};
 use serde_json::{Value, json};
 
 use super::decision::{Denial, ValidatingPolicy};
-use super::policy::{Binding, any_may_concern};
-use super::{GROUP, namespace_of, params};
-use crate::configuration::Part;
+use super::in_force::{Decoded, InForce};
+use super::policy::{Binding, Policy};
+use super::{namespace_of, params};
 use crate::dynamic::expressions::{self, Asking, Inputs};
-use crate::dynamic::manifests::{Accepted, Manifests};
-use crate::dynamic::{Match, Shown, Source};
+use crate::dynamic::manifests::Accepted;
+use crate::dynamic::{Match, Shown};
 use crate::metrics::Pass;
 use crate::{AsyncPlugin, Attributes, Dependencies, Notes, Operation, Plugin};
 
@@ -24,18 +23,24 @@ const ANNOTATION_BYTES_MAX: usize = 10 * 1024;
 /// Annotation of the audit event that tells failed validations.
 const FAILURE: &str = "validation.policy.admission.k8s.io/validation_failure";
 
-/// What it reads from files.
-const ACCEPTED: [Accepted; 2] = [
-    ("ValidatingAdmissionPolicy", "validatingadmissionpolicies"),
-    ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
-];
+impl Decoded for ValidatingPolicy {
+    const CONFIGURATION: &'static str = "ValidatingAdmissionPolicyConfiguration";
+    const ACCEPTED: [Accepted; 2] = [
+        ("ValidatingAdmissionPolicy", "validatingadmissionpolicies"),
+        ("ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings"),
+    ];
+    fn parse(tree: &Value) -> Self {
+        Self::parse(tree)
+    }
+    fn base(&self) -> &Policy {
+        &self.base
+    }
+}
 
 /// See the module.
 pub struct ValidatingPolicies {
     d: Dependencies,
-    policies: Source<ValidatingPolicy>,
-    bindings: Source<Binding>,
-    manifests: Option<Arc<Manifests>>,
+    in_force: InForce<ValidatingPolicy>,
 }
 
 /// A refusal, with the policy and binding that it is of.
@@ -60,19 +65,7 @@ impl ValidatingPolicies {
     /// # Errors
     /// What is wrong with the configuration or the files.
     pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
-        let kinds = ["ValidatingAdmissionPolicyConfiguration"];
-        Part { group: "apiserver.config.k8s.io", versions: &["v1"], kinds: &kinds }
-            .check(configuration, &["staticManifestsDir"])?;
-        let manifests = Manifests::open(configuration, &ACCEPTED, d)?;
-        let [(_, policies), (_, bindings)] = ACCEPTED;
-        let policies = Source::new(&d.objects, GROUP, policies, ValidatingPolicy::parse);
-        let bindings = Source::new(&d.objects, GROUP, bindings, Binding::parse);
-        Ok(Self {
-            d: d.clone(),
-            policies: policies.with_manifests(manifests.clone()),
-            bindings: bindings.with_manifests(manifests.clone()),
-            manifests,
-        })
+        Ok(Self { d: d.clone(), in_force: InForce::new(d, configuration)? })
     }
 
     async fn policy(
@@ -284,20 +277,19 @@ impl Plugin for ValidatingPolicies {
         true
     }
     fn reload(&self) -> Option<BoxFuture<'_, ()>> {
-        self.manifests.as_ref().map(|manifests| manifests.reload().boxed())
+        self.in_force.reload()
     }
     fn as_async(&self, a: &Attributes<'_>) -> Option<&dyn AsyncPlugin> {
-        let policies = self.policies.of(a);
-        any_may_concern(policies.iter().map(|p| &p.base), a).then_some(self as &dyn AsyncPlugin)
+        self.in_force.may_concern(a).then_some(self as &dyn AsyncPlugin)
     }
 }
 
 #[async_trait]
 impl AsyncPlugin for ValidatingPolicies {
     async fn validate(&self, a: &Attributes<'_>, notes: &mut Notes) -> Result<(), Status> {
-        let (policies, bindings) = (self.policies.of(a), self.bindings.of(a));
+        let (policies, bindings) = self.in_force.of(a);
         let mut found = Findings::default();
-        for policy in policies.iter().filter(|p| p.base.criteria.may_concern(a)) {
+        for policy in &policies {
             self.policy(policy, &bindings, a, notes, &mut found).await?;
         }
         found.status(a)

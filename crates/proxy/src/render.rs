@@ -72,9 +72,8 @@ fn join(nets: &[IpNet]) -> String {
     nets.iter().map(IpNet::to_string).collect::<Vec<_>>().join(", ")
 }
 
-/// Containers and base chains, the inside of a table block.
-pub fn base(family: Family, options: &Options) -> String {
-    let (ip, addr) = (family.as_str(), family.address_type());
+/// The sets and maps of a table whose addresses are of this type, empty.
+fn containers(addr: &str) -> String {
     let mut text = String::new();
     let by_address = format!("type {addr} . inet_proto . inet_service : verdict");
     for (container, kind, spec) in [
@@ -88,6 +87,13 @@ pub fn base(family: Family, options: &Options) -> String {
     ] {
         let _ = writeln!(text, "  {kind} {} {{ {spec}; }}", container.name());
     }
+    text
+}
+
+/// Containers and base chains, the inside of a table block.
+pub fn base(family: Family, options: &Options) -> String {
+    let (ip, addr) = (family.as_str(), family.address_type());
+    let mut text = containers(addr);
     let cidrs = options.cidrs(family);
     let outside = if cidrs.is_empty() {
         String::new()

@@ -209,11 +209,35 @@ fn headers(cx: &RequestContext, host: &str) -> HeaderMap {
     headers
 }
 
+fn broken(e: &dyn std::fmt::Display) -> Status {
+    Status::unavailable(format!("error trying to reach service: {e}"))
+}
+
+/// The client's request as the backend at `host` gets it.
+fn request(
+    cx: &RequestContext,
+    host: &str,
+    path: &str,
+    body: Bytes,
+    wants_upgrade: bool,
+) -> Result<http::Request<Full<Bytes>>, Status> {
+    let mut request = http::Request::new(Full::new(body));
+    *request.method_mut() = cx.method.clone();
+    let query = cx.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
+    *request.uri_mut() = format!("{path}{query}").parse().map_err(|e| broken(&e))?;
+    *request.headers_mut() = headers(cx, host);
+    if wants_upgrade {
+        request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
+    } else {
+        request.headers_mut().remove(header::UPGRADE);
+    }
+    Ok(request)
+}
+
 async fn forward<T>(cx: &RequestContext, io: T, host: &str, body: RequestBody) -> Result<Answer, Status>
 where
     T: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let broken = |e: &dyn std::fmt::Display| Status::unavailable(format!("error trying to reach service: {e}"));
     let body = body.read().await?;
     let place = super::place::take(cx)?;
     let of_connection = Arc::clone(&place);
@@ -226,18 +250,9 @@ where
         }
     });
     let wants_upgrade = kelson_streams::is_upgrade_request(&cx.headers);
-    let mut request = http::Request::new(Full::new(body));
-    *request.method_mut() = cx.method.clone();
     let (prefix, path) = split_path(cx);
     let path = if path.is_empty() { "/" } else { path };
-    let query = cx.uri.query().map(|q| format!("?{q}")).unwrap_or_default();
-    *request.uri_mut() = format!("{path}{query}").parse().map_err(|e| broken(&e))?;
-    *request.headers_mut() = headers(cx, host);
-    if wants_upgrade {
-        request.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("Upgrade"));
-    } else {
-        request.headers_mut().remove(header::UPGRADE);
-    }
+    let request = request(cx, host, path, body, wants_upgrade)?;
     let mut response = sender.send_request(request).await.map_err(|e| broken(&e))?;
     let asked = cx.headers.get(header::HOST).and_then(|v| v.to_str().ok()).unwrap_or("");
     let links = Links { prefix, backend: host, asked };
@@ -267,7 +282,17 @@ where
         first = page(&links, &mut body).await.map_err(|e| broken(&e))?;
         parts.headers.remove(header::CONTENT_LENGTH);
     }
-    let chunks = stream::unfold((first, body, sender), |(mut first, mut body, sender)| async move {
+    let chunks = chunks(first, body, sender);
+    Ok(http::Response::from_parts(parts, ApiBody::stream(chunks).holding(place)))
+}
+
+/// What was read of the answer already, then the rest; the connection lives as long.
+fn chunks<S: Send + 'static>(
+    first: Bytes,
+    body: hyper::body::Incoming,
+    sender: S,
+) -> impl futures::Stream<Item = Result<Bytes, TransportError>> + Send + 'static {
+    stream::unfold((first, body, sender), |(mut first, mut body, sender)| async move {
         if !first.is_empty() {
             let data = std::mem::take(&mut first);
             return Some((Ok(data), (first, body, sender)));
@@ -281,8 +306,7 @@ where
                 Err(error) => return Some((Err(TransportError::new(error)), (first, body, sender))),
             }
         }
-    });
-    Ok(http::Response::from_parts(parts, ApiBody::stream(chunks).holding(place)))
+    })
 }
 
 /// Leads a backend's redirect through the proxy; one that leads elsewhere ends here.

@@ -19,6 +19,26 @@ pub struct Outcome {
 
 /// Brings `conditions` up to date; the ones of an earlier failure turn good when it is over.
 pub fn apply(conditions: &mut Vec<Condition>, o: &Outcome, now: &str) {
+    for (kind, problem, [bad, good, fine]) in rows(o) {
+        let new = match problem {
+            Some(message) => Condition::new(kind, "True", bad, message, now),
+            None => Condition::new(kind, "False", good, fine, now),
+        };
+        match condition::find(conditions, kind) {
+            Some(old) if old.status == new.status && old.reason == new.reason && old.message == new.message => {}
+            Some(_) => {
+                if let Some(slot) = conditions.iter_mut().find(|c| c.r#type == kind) {
+                    *slot = new;
+                }
+            }
+            None => conditions.push(new),
+        }
+    }
+}
+
+/// Each condition: its type, what is wrong where something is, and the reasons when something is and when nothing is, with
+/// the message of the latter.
+fn rows(o: &Outcome) -> [(&'static str, Option<String>, [&'static str; 3]); 5] {
     let discovery = (!o.discovery.is_empty()).then(|| {
         let each: Vec<String> = o.discovery.iter().map(|(gv, e)| format!("{gv}: {e}")).collect();
         let n = o.discovery.len();
@@ -39,58 +59,37 @@ pub fn apply(conditions: &mut Vec<Condition>, o: &Outcome, now: &str) {
         .map(|l| format!("Some resources are remaining: {l}"));
     let finalizers = list(&o.finalizers, |k, n| format!("{k} in {n} resource instances"))
         .map(|l| format!("Some content in the namespace has finalizers remaining: {l}"));
-    let rows = [
+    [
         (
             "NamespaceDeletionDiscoveryFailure",
             discovery,
-            "DiscoveryFailed",
-            "ResourcesDiscovered",
-            "All resources successfully discovered",
+            ["DiscoveryFailed", "ResourcesDiscovered", "All resources successfully discovered"],
         ),
         (
             "NamespaceDeletionGroupVersionParsingFailure",
             None,
-            "GroupVersionParsingFailed",
-            "ParsedGroupVersions",
-            "All legacy kube types successfully parsed",
+            ["GroupVersionParsingFailed", "ParsedGroupVersions", "All legacy kube types successfully parsed"],
         ),
         (
             "NamespaceDeletionContentFailure",
             content,
-            "ContentDeletionFailed",
-            "ContentDeleted",
-            "All content successfully deleted, may be waiting on finalization",
+            [
+                "ContentDeletionFailed",
+                "ContentDeleted",
+                "All content successfully deleted, may be waiting on finalization",
+            ],
         ),
         (
             "NamespaceContentRemaining",
             remaining,
-            "SomeResourcesRemain",
-            "ContentRemoved",
-            "All content successfully removed",
+            ["SomeResourcesRemain", "ContentRemoved", "All content successfully removed"],
         ),
         (
             "NamespaceFinalizersRemaining",
             finalizers,
-            "SomeFinalizersRemain",
-            "ContentHasNoFinalizers",
-            "All content-preserving finalizers finished",
+            ["SomeFinalizersRemain", "ContentHasNoFinalizers", "All content-preserving finalizers finished"],
         ),
-    ];
-    for (kind, problem, bad, good, fine) in rows {
-        let new = match problem {
-            Some(message) => Condition::new(kind, "True", bad, message, now),
-            None => Condition::new(kind, "False", good, fine, now),
-        };
-        match condition::find(conditions, kind) {
-            Some(old) if old.status == new.status && old.reason == new.reason && old.message == new.message => {}
-            Some(_) => {
-                if let Some(slot) = conditions.iter_mut().find(|c| c.r#type == kind) {
-                    *slot = new;
-                }
-            }
-            None => conditions.push(new),
-        }
-    }
+    ]
 }
 
 #[cfg(test)]

@@ -2,9 +2,9 @@
 //! success (upstream `backoff_utils.go`).
 use std::time::Duration;
 
-use jiff::{SignedDuration, Timestamp};
+use jiff::Timestamp;
 
-use super::pods::JobPod;
+use super::pods::{JobPod, finished};
 use crate::views::PodView;
 
 const FIRST: Duration = Duration::from_secs(10);
@@ -53,32 +53,6 @@ fn left(failures: u32, last: Timestamp, now: Timestamp) -> Duration {
     let whole = FIRST.saturating_mul(1u32.checked_shl(doublings).unwrap_or(u32::MAX)).min(LONGEST);
     let passed = Duration::try_from(now.duration_since(last)).unwrap_or_default();
     whole.saturating_sub(passed)
-}
-
-/// When a pod ended: when its last container did, else when it stopped to be ready, else when its deletion was asked for,
-/// else when it was made. Sidecars end after the other containers and count too.
-pub fn finished(pod: &PodView) -> Option<Timestamp> {
-    let deleted = || {
-        let grace = SignedDuration::from_secs(pod.metadata.deletion_grace_period_seconds.unwrap_or(0));
-        let gone: Timestamp = pod.metadata.deletion_timestamp.as_deref()?.parse().ok()?;
-        gone.checked_sub(grace).ok()
-    };
-    let unready = || pod.condition("Ready").filter(|c| c.status == "False").and_then(|c| c.last_transition_time);
-    last_container(pod).or_else(unready).or_else(deleted).or_else(|| pod.created())
-}
-
-/// When the last container ended, if all of them have.
-fn last_container(pod: &PodView) -> Option<Timestamp> {
-    let mut last = None;
-    for c in &pod.status.container_statuses {
-        last = last.max(Some(c.terminated.as_ref()?.finished_at?));
-    }
-    let sidecars = pod.spec.init_containers.iter().filter(|c| c.restart_policy == "Always");
-    for sidecar in sidecars {
-        let ended = pod.status.init_container_statuses.iter().filter_map(|c| c.terminated.as_deref());
-        last = last.max(Some(ended.into_iter().find(|t| t.name == sidecar.name)?.finished_at?));
-    }
-    last
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ mod count;
 mod indexes;
 mod memory;
 mod metrics;
+mod orphan_key;
 mod orphans;
 mod plan;
 mod pods;
@@ -21,7 +22,7 @@ use kelson_meta::{ObjectKey, OwnerReference};
 
 use self::memory::Memory;
 use self::metrics::Metrics;
-use self::orphans::OrphanKey;
+use self::orphan_key::OrphanKey;
 use self::pods::is_tracked;
 use crate::shared::context::{Context, WORKERS};
 use crate::shared::expectations::Expectations;

@@ -1,31 +1,10 @@
 //! Pods that have the tracking finalizer and no job that will count them: its finalizer is taken, so that they can go.
-use std::fmt;
-
-use kelson_meta::ObjectKey;
-
 use super::Controller;
+use super::orphan_key::OrphanKey;
 use super::pods::is_tracked;
 use crate::shared::context::SyncError;
 use crate::shared::ownership::controller_key;
 use crate::views::{JobView, PodView};
-
-/// What to look through.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum OrphanKey {
-    Pod(ObjectKey),
-    /// The pods of a job that is gone or at its end, by its namespace and UID, and those of the namespace that nobody
-    /// controls any more.
-    OfJob(String, String),
-}
-
-impl fmt::Display for OrphanKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Pod(key) => write!(f, "pod {key}"),
-            Self::OfJob(namespace, uid) => write!(f, "pods of job {uid} in {namespace}"),
-        }
-    }
-}
 
 impl Controller {
     pub(super) async fn sync_orphans(&self, key: &OrphanKey) -> Result<(), SyncError> {

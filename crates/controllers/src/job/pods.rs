@@ -3,6 +3,8 @@ use std::cmp::Ordering;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::Arc;
 
+use jiff::{SignedDuration, Timestamp};
+
 use super::indexes::Indexes;
 use super::policies::{self, Failure};
 use crate::views::{JobView, PodView};
@@ -121,10 +123,9 @@ pub fn last_failed<'a>(waiting: impl IntoIterator<Item = &'a JobPod>) -> HashMap
     let mut last: HashMap<u32, JobPod> = HashMap::new();
     for p in waiting {
         let Some(index) = p.index else { continue };
-        let later = last.get(&index).is_none_or(|other| {
-            other.all_before() <= p.all_before()
-                && super::backoff::finished(&p.pod) >= super::backoff::finished(&other.pod)
-        });
+        let later = last
+            .get(&index)
+            .is_none_or(|other| other.all_before() <= p.all_before() && finished(&p.pod) >= finished(&other.pod));
         if later {
             last.insert(index, p.clone());
         }
@@ -174,6 +175,32 @@ fn least_far_first(a: &PodView, b: &PodView) -> Ordering {
         .then_with(|| b.ready_since().cmp(&a.ready_since()))
         .then_with(|| restarts(b).cmp(&restarts(a)))
         .then_with(|| b.created().cmp(&a.created()))
+}
+
+/// When a pod ended: when its last container did, else when it stopped to be ready, else when its deletion was asked for,
+/// else when it was made. Sidecars end after the other containers and count too.
+pub fn finished(pod: &PodView) -> Option<Timestamp> {
+    let deleted = || {
+        let grace = SignedDuration::from_secs(pod.metadata.deletion_grace_period_seconds.unwrap_or(0));
+        let gone: Timestamp = pod.metadata.deletion_timestamp.as_deref()?.parse().ok()?;
+        gone.checked_sub(grace).ok()
+    };
+    let unready = || pod.condition("Ready").filter(|c| c.status == "False").and_then(|c| c.last_transition_time);
+    last_container(pod).or_else(unready).or_else(deleted).or_else(|| pod.created())
+}
+
+/// When the last container ended, if all of them have.
+fn last_container(pod: &PodView) -> Option<Timestamp> {
+    let mut last = None;
+    for c in &pod.status.container_statuses {
+        last = last.max(Some(c.terminated.as_ref()?.finished_at?));
+    }
+    let sidecars = pod.spec.init_containers.iter().filter(|c| c.restart_policy == "Always");
+    for sidecar in sidecars {
+        let ended = pod.status.init_container_statuses.iter().filter_map(|c| c.terminated.as_deref());
+        last = last.max(Some(ended.into_iter().find(|t| t.name == sidecar.name)?.finished_at?));
+    }
+    last
 }
 
 #[cfg(test)]

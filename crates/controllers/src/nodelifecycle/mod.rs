@@ -3,6 +3,7 @@
 //! fast nodes may lose their pods is `zones`'s. Nothing polls: each node has one timer that fires when it would be overdue.
 pub mod eviction;
 mod labels;
+mod metrics;
 pub mod taints;
 mod turns;
 mod unknown;
@@ -60,7 +61,7 @@ struct Controller {
     /// When each node was last heard of, by our own clock: the nodes' clocks may be wrong.
     heard: Arc<Mutex<HashMap<String, Instant>>>,
     zones: Mutex<Zones>,
-    metrics: turns::Metrics,
+    metrics: metrics::Metrics,
     grace: Duration,
     startup_grace: Duration,
     queue: WorkQueue<Work>,
@@ -78,7 +79,7 @@ pub fn start(ctx: &Arc<Context>) {
         pods: ctx.informers.pods.reader(),
         heard: Arc::default(),
         zones: Mutex::new(Zones::new(ctx.config.eviction_rates)),
-        metrics: turns::Metrics::new(&ctx.config.metrics),
+        metrics: metrics::Metrics::new(&ctx.config.metrics),
         grace: ctx.config.node_monitor_grace,
         startup_grace: ctx.config.node_startup_grace,
         queue: queue.clone(),

@@ -2,7 +2,6 @@
 //! cluster is ready.
 use kelson_client::{PatchKind, WriteOptions};
 use kelson_meta::{ObjectKey, format_seconds};
-use kelson_metrics::{GaugeVec, IntCounterVec, Registry};
 use serde_json::json;
 use tokio::time::Instant;
 
@@ -11,30 +10,6 @@ use super::zones::{self, Turn};
 use super::{Controller, Work, ZONES_DELAY};
 use crate::shared::context::SyncError;
 use crate::views::NodeView;
-
-/// What is counted of zones, under upstream's names.
-pub(super) struct Metrics {
-    health: GaugeVec,
-    size: GaugeVec,
-    unhealthy: GaugeVec,
-    evictions: IntCounterVec,
-}
-
-impl Metrics {
-    pub(super) fn new(registry: &Registry) -> Self {
-        let gauges = |name: &str, help: &str| registry.float_gauges(&format!("node_collector_{name}"), help, &["zone"]);
-        Self {
-            health: gauges("zone_health", "Part of a zone's nodes that are ready, in percent."),
-            size: gauges("zone_size", "Nodes of a zone."),
-            unhealthy: gauges("unhealthy_nodes_in_zone", "Nodes of a zone that are not ready."),
-            evictions: registry.counters(
-                "node_collector_evictions_total",
-                "Nodes whose pods were told to leave.",
-                &["zone"],
-            ),
-        }
-    }
-}
 
 impl Controller {
     /// Taints follow the node's conditions; the one that drives pods away waits for its turn.

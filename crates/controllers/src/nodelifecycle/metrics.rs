@@ -1,0 +1,27 @@
+//! What is counted of zones and of nodes that are not ready.
+use kelson_metrics::{GaugeVec, IntCounterVec, Registry};
+
+/// What is counted of zones, under upstream's names.
+pub struct Metrics {
+    pub health: GaugeVec,
+    pub size: GaugeVec,
+    pub unhealthy: GaugeVec,
+    pub evictions: IntCounterVec,
+}
+
+impl Metrics {
+    /// Nothing counted yet; shown by `registry`, once.
+    pub fn new(registry: &Registry) -> Self {
+        let gauges = |name: &str, help: &str| registry.float_gauges(&format!("node_collector_{name}"), help, &["zone"]);
+        Self {
+            health: gauges("zone_health", "Part of a zone's nodes that are ready, in percent."),
+            size: gauges("zone_size", "Nodes of a zone."),
+            unhealthy: gauges("unhealthy_nodes_in_zone", "Nodes of a zone that are not ready."),
+            evictions: registry.counters(
+                "node_collector_evictions_total",
+                "Nodes whose pods were told to leave.",
+                &["zone"],
+            ),
+        }
+    }
+}

@@ -9,7 +9,7 @@ use tokio::sync::watch;
 
 use crate::aggregate::remote::{Means, Remote};
 use crate::aggregate::service::ApiService;
-use crate::shared::routes::Routes;
+use crate::request::routes::Routes;
 
 /// Where APIServices are kept.
 pub const GROUP: &str = "apiregistration.k8s.io";

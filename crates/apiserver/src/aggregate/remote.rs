@@ -34,8 +34,8 @@ use crate::aggregate::service::{ApiService, ServiceReference, Spec};
 use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
 use crate::request::headers::DROPPED;
+use crate::request::routes::{RemoteHandler, RemoteRequest};
 use crate::request::upgraded::upgraded;
-use crate::shared::routes::{RemoteHandler, RemoteRequest};
 
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// What the connections to other servers are made with.

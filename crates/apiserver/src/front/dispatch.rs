@@ -9,9 +9,9 @@ use crate::read::list;
 use crate::read::watch;
 use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
+use crate::request::routes::{RemoteRequest, Route};
 use crate::reviews;
 use crate::shared::context::RequestContext;
-use crate::shared::routes::{RemoteRequest, Route};
 use crate::subresources;
 use crate::write::create;
 use crate::write::delete;
@@ -95,7 +95,7 @@ mod tests {
     use crate::config::Config;
     use crate::request::answer::answer;
     use crate::request::body::ApiBody;
-    use crate::shared::routes::RemoteHandler;
+    use crate::request::routes::RemoteHandler;
     use crate::start::ApiServer;
 
     /// Says what it was asked, by whom, and with what.

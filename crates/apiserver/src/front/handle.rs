@@ -21,12 +21,12 @@ use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
 use crate::request::negotiate::{self, Accepted, View};
 use crate::request::route::{RequestInfo, route};
+use crate::request::routes::Route;
 use crate::request::selectors::ParsedSelectors;
 use crate::shared::Server;
 use crate::shared::context::RequestContext;
 use crate::shared::metrics::Labels;
 use crate::shared::room::Class;
-use crate::shared::routes::Route;
 
 /// Serves one request.
 pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, identity: Identity) -> Answer {

@@ -7,6 +7,7 @@ pub mod list_options;
 pub mod negotiate;
 pub mod order;
 pub mod route;
+pub mod routes;
 pub mod selectors;
 pub mod upgraded;
 pub mod version_param;

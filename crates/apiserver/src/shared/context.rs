@@ -14,11 +14,11 @@ use crate::catalog::Served;
 use crate::request::answer::warning;
 use crate::request::negotiate::{Accepted, OFFERED};
 use crate::request::route::RequestInfo;
+use crate::request::routes::Route;
 use crate::request::selectors::ParsedSelectors;
 use crate::request::view::ViewOptions;
 use crate::shared::Server;
 use crate::shared::flow::Permit;
-use crate::shared::routes::Route;
 
 /// Warnings sent with one answer, and bytes of them (upstream truncates beyond 4 KiB).
 const WARNINGS_MAX: usize = 40;

@@ -9,8 +9,8 @@ use kelson_store::{Resource, Store};
 use tokio::time::Instant;
 
 use crate::request::body::RETRY_AFTER_S;
+use crate::request::routes::Route;
 use crate::shared::flow::{Admittance, Busy, Decision, Flow, FlowRequest, Permit};
-use crate::shared::routes::Route;
 use crate::shared::watches::Watches;
 
 /// Objects that are looked at to know how large those of a resource are.

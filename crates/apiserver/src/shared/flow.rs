@@ -13,8 +13,8 @@ use tokio::sync::oneshot;
 
 use crate::request::body::RETRY_AFTER_S;
 use crate::request::route::RequestInfo;
+use crate::request::routes::Route;
 use crate::shared::room::{Class, Room};
-use crate::shared::routes::Route;
 
 /// What flow control sees of a request.
 pub struct FlowRequest<'a> {

@@ -11,8 +11,8 @@ use kelson_store::Store;
 
 use crate::catalog::Served;
 use crate::request::route::RequestInfo;
+use crate::request::routes::Route;
 use crate::shared::flow::Flow;
-use crate::shared::routes::Route;
 
 /// Upper bounds of the duration histogram, seconds (upstream's, thinned).
 const BUCKETS_S: [f64; 14] = [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0];

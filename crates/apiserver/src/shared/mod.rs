@@ -13,7 +13,6 @@ pub mod metrics;
 pub mod objects;
 pub mod readiness;
 pub mod room;
-pub mod routes;
 pub mod watches;
 
 use std::sync::Arc;
@@ -34,13 +33,13 @@ use log_limit::LogLimit;
 use metrics::Metrics;
 use readiness::Readiness;
 use room::Room;
-use routes::Routes;
 use watches::Watches;
 
 use crate::aggregate::registry::Aggregation;
 use crate::catalog::Catalog;
 use crate::config::Config;
 use crate::custom::registrar::Definitions;
+use crate::request::routes::Routes;
 
 /// Everything requests share.
 pub struct Server {

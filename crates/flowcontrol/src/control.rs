@@ -5,7 +5,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use kelson_auth::Attributes;
-use kelson_metrics::{Families, Registry};
+use kelson_metrics::Registry;
 use kelson_tasks::Tasks;
 use parking_lot::RwLock;
 use tokio::time::Instant;
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use crate::allocation::{Want, allocate};
 use crate::config::{CATCH_ALL, EXEMPT, FlowSchema, Level, PriorityLevelConfiguration, Shape};
 use crate::counters::{Counters, OfSchema};
-use crate::level::{Entered, Inner, LevelState, Limits, Refused, Seats, Turn};
+use crate::level::{Entered, LevelState, Limits, Refused, Seats, Turn};
 use crate::objects;
 use crate::work::Work;
 
@@ -243,41 +243,21 @@ impl FlowControl {
         }
     }
 
+    /// The factor by which seats were shared at the last adjustment.
+    pub(crate) fn fair_factor(&self) -> f64 {
+        self.state.read().fair_factor
+    }
+
+    /// Requests that may wait and seats there are, of all levels that hold requests back.
+    pub fn capacity(&self) -> (usize, u32) {
+        let state = self.state.read();
+        let places = state.levels.values().map(|level| level.inner.lock().queues.places()).sum();
+        (places, state.nominal_sum)
+    }
+
     /// The levels, by name.
     pub(crate) fn levels(&self) -> Vec<Arc<LevelState>> {
         self.state.read().levels.values().cloned().collect()
-    }
-
-    fn scrape(&self, families: &mut Families) {
-        let (levels, fair) = (self.levels(), self.state.read().fair_factor);
-        let name = |name: &str| format!("apiserver_flowcontrol_{name}");
-        let help = "The factor of the targets by which seats were shared at the last adjustment.";
-        families.gauge(&name("seat_fair_frac"), help).sample(&[], fair);
-        type Read = fn(&Inner) -> f64;
-        let gauges: [(&str, &str, Read); 10] = [
-            ("nominal_limit_seats", "Seats by the level's shares.", |i| i.limits.nominal.into()),
-            ("lower_limit_seats", "Seats that the level keeps when others borrow.", |i| i.limits.min.into()),
-            ("upper_limit_seats", "Seats that the level may have when it borrows.", |i| i.limits.max.into()),
-            ("current_limit_seats", "Seats of the level now.", |i| i.limits.current.into()),
-            ("demand_seats_high_watermark", "The most seats wanted in the last period.", |i| i.demand.high.into()),
-            ("demand_seats_average", "Seats wanted in the last period on average.", |i| i.demand.average),
-            ("demand_seats_stdev", "Deviation of the seats wanted in the last period.", |i| i.demand.deviation),
-            ("demand_seats_smoothed", "Seats wanted, smoothed over periods.", |i| i.demand.smoothed),
-            ("target_seats", "Seats that the last adjustment aimed at.", |i| i.target),
-            ("current_r", "The common time of the level's queues, in seat-seconds.", |i| i.queues.progress_s()),
-        ];
-        for (metric, help, read) in gauges {
-            let mut family = families.gauge(&name(metric), help);
-            for level in &levels {
-                family.sample(&[("priority_level", level.name.as_str())], read(&level.inner.lock()));
-            }
-        }
-        let help = "Times that the first in line needed more seats than were free.";
-        let mut family = families.counter(&name("request_dispatch_no_accommodation_total"), help);
-        for level in &levels {
-            let times = level.inner.lock().queues.no_accommodation as f64;
-            family.sample(&[("priority_level", level.name.as_str())], times);
-        }
     }
 }
 

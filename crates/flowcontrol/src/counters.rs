@@ -22,6 +22,7 @@ pub struct Counters {
     execution: HistogramVec,
     watches: HistogramVec,
     seats: HistogramVec,
+    held_up: IntCounterVec,
 }
 
 /// Those of one schema.
@@ -42,6 +43,8 @@ pub struct OfSchema {
     pub watch_ran: Histogram,
     pub watches: Histogram,
     pub seats: Histogram,
+    /// It was the first in line and needed more seats than were free.
+    pub held_up: IntCounter,
 }
 
 impl Counters {
@@ -74,6 +77,11 @@ impl Counters {
             ),
             watches: histograms("watch_count_samples", "Watchers that hear of a write.", &LABELS, &WATCHES),
             seats: histograms("work_estimated_seats", "Seats that a request was taken to need.", &LABELS, &SEATS),
+            held_up: counters(
+                "request_dispatch_no_accommodation_total",
+                "Times that the first in line needed more seats than were free.",
+                &LABELS,
+            ),
         }
     }
 
@@ -101,6 +109,7 @@ impl Counters {
             watch_ran: ran("watch"),
             watches: self.watches.with_label_values(&both),
             seats: self.seats.with_label_values(&both),
+            held_up: self.held_up.with_label_values(&both),
         }
     }
 
@@ -118,7 +127,9 @@ impl Counters {
         for of in ["regular", "watch"] {
             let _ = self.execution.remove_label_values(&with(of));
         }
-        let _ = self.dispatched.remove_label_values(&both);
+        for counters in [&self.dispatched, &self.held_up] {
+            let _ = counters.remove_label_values(&both);
+        }
         for gauges in [&self.waiting, &self.seats_waiting, &self.running, &self.seats_running] {
             let _ = gauges.remove_label_values(&both);
         }

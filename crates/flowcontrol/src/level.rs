@@ -25,6 +25,7 @@ pub struct Waiter {
     /// What tells its flow from others of the schema.
     pub flow: Arc<str>,
     pub came: Instant,
+    counted: Arc<OfSchema>,
     /// The request in words, a field each (`dump_requests?includeRequestDetails`).
     pub details: [String; 8],
 }
@@ -197,7 +198,7 @@ impl LevelState {
             origin,
             tasks: tasks.clone(),
             inner: Mutex::new(Inner {
-                queues: QueueSet::new(level.shape, limits.current),
+                queues: QueueSet::new(level.shape, limits.current, |first: &Waiter| first.counted.held_up.inc()),
                 level,
                 limits,
                 demand: Demand::default(),
@@ -208,7 +209,8 @@ impl LevelState {
         })
     }
 
-    fn now(&self) -> Duration {
+    /// The time that its queues are told.
+    pub fn now(&self) -> Duration {
         self.origin.elapsed()
     }
 
@@ -271,7 +273,7 @@ impl LevelState {
                 let (tell, receiver) = oneshot::channel();
                 told = Some(receiver);
                 let (schema, flow, details) = waiter();
-                Waiter { tell, schema, flow, came: Instant::now(), details }
+                Waiter { tell, schema, flow, came: Instant::now(), counted: Arc::clone(counted), details }
             });
             let waits = matches!(started, Started::Wait(..));
             let dispatched = if waits { inner.queues.dispatch() } else { Vec::new() };

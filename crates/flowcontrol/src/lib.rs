@@ -4,9 +4,9 @@
 //!
 //! Files, the lowest first: `config` (what objects say, judged), `shuffle` (which queues a flow may use), `work` (how many seats
 //! a request takes), `allocation` (who may have how many of the server's seats), `demand` (how many a level could have used),
-//! `retry` (when one that was refused may come again) ← `matching` (what a schema matches) and `queues` (fair queuing) are pure
+//! `retry` (when one that was refused may come again), `utilization` (which part of something is used, over time) ← `matching` (what a schema matches) and `queues` (fair queuing) are pure
 //! and are handed the time ← `objects` (the ones every cluster has) ← `counters` ← `level` (queues with requests in them) ←
-//! `control` (the face) and `dump` (what it looks like inside).
+//! `control` (the face), `dump` and `scrape` (what it looks like inside, for people and as metrics).
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
 mod allocation;
@@ -20,10 +20,13 @@ mod matching;
 pub mod objects;
 mod queues;
 mod retry;
+mod scrape;
 mod shuffle;
+mod utilization;
 mod work;
 
 pub use config::{FlowSchema, PriorityLevelConfiguration};
 pub use control::{Admission, Classified, Dangling, FlowControl};
 pub use level::{Refused, Seats};
+pub use utilization::Utilization;
 pub use work::{ListWork, Work};

@@ -10,6 +10,7 @@ use std::time::Duration;
 use crate::config::Shape;
 use crate::demand::{Integrator, Observed};
 use crate::shuffle::Dealer;
+use crate::utilization::LevelUse;
 use crate::work::Work;
 
 /// How long a request is taken to last before it has ended.
@@ -137,14 +138,31 @@ pub struct QueueSet<P> {
     seats_waiting: u32,
     begun: u64,
     demand: Integrator,
-    /// The first in line needs more seats than are free, so often.
-    pub no_accommodation: u64,
+    /// Is told of the first in line whenever it needs more seats than are free.
+    held_up: fn(&P),
+    /// What was seen when a request left its queue to run.
+    pub last_turn: LastTurn,
+    pub used: LevelUse,
     pub totals: Totals,
 }
 
+/// Queues at the moment at which the last request left one to run, in seat-seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LastTurn {
+    /// The common time.
+    pub progress_s: f64,
+    /// The time of its queue.
+    pub next_at_s: f64,
+    /// The least and the most time of any queue in which requests waited.
+    pub bounds_s: [f64; 2],
+    /// These without the work that is taken to be under way in each.
+    pub discounted_s: [f64; 2],
+}
+
 impl<P> QueueSet<P> {
-    /// Without a request. `limit` is the number of seats.
-    pub fn new(shape: Shape, limit: u32) -> Self {
+    /// Without a request. `limit` is the number of seats; `held_up` is told of a request that is the first in line and needs more
+    /// seats than are free, each time that this is found.
+    pub fn new(shape: Shape, limit: u32, held_up: fn(&P)) -> Self {
         let mut set = Self {
             shape,
             limit,
@@ -160,10 +178,13 @@ impl<P> QueueSet<P> {
             seats_waiting: 0,
             begun: 0,
             demand: Integrator::default(),
-            no_accommodation: 0,
+            held_up,
+            last_turn: LastTurn::default(),
+            used: LevelUse::new(),
             totals: Totals::default(),
         };
         set.shape(shape);
+        set.measure(Duration::ZERO);
         set
     }
 
@@ -174,7 +195,18 @@ impl<P> QueueSet<P> {
         if shape != self.shape {
             self.shape(shape);
         }
+        self.measure(now);
         self.dispatch()
+    }
+
+    /// What is used is a part of so much from now on.
+    fn measure(&mut self, now: Duration) {
+        self.used.of(now, self.limit, self.places());
+    }
+
+    /// Requests that may wait.
+    pub fn places(&self) -> usize {
+        if let Shape::Queue { queues, length_max, .. } = self.shape { queues.saturating_mul(length_max) } else { 0 }
     }
 
     fn shape(&mut self, shape: Shape) {
@@ -232,7 +264,7 @@ impl<P> QueueSet<P> {
         queue.catch_up();
         self.waiting += 1;
         self.seats_waiting += work.seats_max();
-        self.note_demand();
+        self.note();
         Started::Wait(Place { queue: at, id }, ahead + 1)
     }
 
@@ -262,7 +294,10 @@ impl<P> QueueSet<P> {
         }
         match done.work.after {
             Duration::ZERO => (None, self.free(done)),
-            after => (Some(after), self.dispatch()),
+            after => {
+                self.note();
+                (Some(after), self.dispatch())
+            }
         }
     }
 
@@ -279,7 +314,7 @@ impl<P> QueueSet<P> {
             self.queues[at].seats -= seats;
             self.drop_unused_queues();
         }
-        self.note_demand();
+        self.note();
         self.dispatch()
     }
 
@@ -302,7 +337,7 @@ impl<P> QueueSet<P> {
         } else {
             self.totals.cancelled += 1;
         }
-        self.note_demand();
+        self.note();
         self.drop_unused_queues();
         true
     }
@@ -358,8 +393,13 @@ impl<P> QueueSet<P> {
         }
     }
 
-    fn note_demand(&mut self) {
-        self.demand.set(self.now, f64::from(self.seats + self.seats_waiting));
+    fn note(&mut self) {
+        let (now, wanted) = (self.now, f64::from(self.seats + self.seats_waiting));
+        self.demand.set(now, wanted);
+        self.used.demand.set(now, wanted);
+        self.used.seats.set(now, self.seats.into());
+        self.used.waiting.set(now, self.waiting as f64);
+        self.used.running.set(now, self.running as f64);
     }
 
     /// Whether so many seats are free; a request that needs more than there are runs alone.
@@ -395,8 +435,18 @@ impl<P> QueueSet<P> {
         self.running += 1;
         self.seats += seats;
         self.totals.dispatched += 1;
-        self.note_demand();
+        self.note();
         Running { queue, work, begun: self.now }
+    }
+
+    fn turn(&self, at: usize) -> LastTurn {
+        let waiting = || self.queues.iter().filter(|q| !q.waiting.is_empty());
+        LastTurn {
+            progress_s: seconds(self.progress),
+            next_at_s: seconds(self.queues[at].next_at),
+            bounds_s: bounds(waiting().map(|q| seconds(q.next_at))),
+            discounted_s: bounds(waiting().map(|q| seconds(q.next_at - seat_time(q.seats, GUESSED_TIME)))),
+        }
     }
 
     /// The one whose turn it is, if there are seats for it; nobody is let past it.
@@ -408,12 +458,14 @@ impl<P> QueueSet<P> {
             queue.waiting.front().map(|w| queue.next_at + whole(&w.work))
         };
         let (_, at) = order.filter_map(|at| Some((ends_at(at)?, at))).min_by_key(|(end, _)| *end)?;
-        let seats = self.queues[at].waiting.front()?.work.seats_max();
+        let first = self.queues[at].waiting.front()?;
+        let seats = first.work.seats_max();
         if !self.fits(seats) {
-            self.no_accommodation += 1;
+            (self.held_up)(&first.payload);
             return None;
         }
         self.last = at;
+        self.last_turn = self.turn(at);
         let queue = &mut self.queues[at];
         let first = queue.waiting.pop_front()?;
         queue.work_waiting -= whole(&first.work);
@@ -426,6 +478,10 @@ impl<P> QueueSet<P> {
         let running = self.run(Some(at), first.work);
         Some((first.payload, running))
     }
+}
+
+fn bounds(all: impl Iterator<Item = f64>) -> [f64; 2] {
+    all.fold([f64::INFINITY, f64::NEG_INFINITY], |[min, max], one| [min.min(one), max.max(one)])
 }
 
 fn seconds(time: SeatTime) -> f64 {

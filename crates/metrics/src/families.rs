@@ -1,7 +1,7 @@
 //! Metric families that are made while somebody asks for them: values that lie elsewhere already (usage of containers,
 //! lengths of queues), some with the time at which they were measured.
 use prometheus::TextEncoder;
-use prometheus::proto::{Counter, Gauge, LabelPair, Metric, MetricFamily, MetricType};
+use prometheus::proto::{Bucket, Counter, Gauge, Histogram, LabelPair, Metric, MetricFamily, MetricType};
 
 /// Families in the order in which they were begun.
 #[derive(Debug, Default)]
@@ -20,6 +20,11 @@ impl Families {
     /// Begins a family of values that rise and fall.
     pub fn gauge(&mut self, name: &str, help: &str) -> Family<'_> {
         self.begin(MetricType::GAUGE, name, help)
+    }
+
+    /// Begins a family of distributions.
+    pub fn histogram(&mut self, name: &str, help: &str) -> Family<'_> {
+        self.begin(MetricType::HISTOGRAM, name, help)
     }
 
     fn begin(&mut self, of: MetricType, name: &str, help: &str) -> Family<'_> {
@@ -53,14 +58,35 @@ impl Family<'_> {
         self.push(labels, value, at_millis)
     }
 
+    /// Adds a sample of a family that [`Families::histogram`] began: how many values were at most each bound and above the bound
+    /// before it, how many were above all of them, and what all values are together.
+    pub fn distribution(
+        &mut self,
+        labels: &[(&str, &str)],
+        buckets: impl Iterator<Item = (f64, u64)>,
+        above: u64,
+        sum: f64,
+    ) -> &mut Self {
+        let mut count = 0_u64;
+        let cumulative = buckets.map(|(bound, values)| {
+            count = count.saturating_add(values);
+            let mut bucket = Bucket::default();
+            bucket.set_upper_bound(bound);
+            bucket.set_cumulative_count(count);
+            bucket
+        });
+        let mut histogram = Histogram::default();
+        histogram.set_bucket(cumulative.collect());
+        histogram.set_sample_count(count.saturating_add(above));
+        histogram.set_sample_sum(sum);
+        let mut metric = labeled(labels);
+        metric.set_histogram(histogram);
+        self.0.mut_metric().push(metric);
+        self
+    }
+
     fn push(&mut self, labels: &[(&str, &str)], value: f64, at_millis: i64) -> &mut Self {
-        let pair = |(name, value): &(&str, &str)| {
-            let mut pair = LabelPair::default();
-            pair.set_name((*name).to_owned());
-            pair.set_value((*value).to_owned());
-            pair
-        };
-        let mut metric = Metric::from_label(labels.iter().map(pair).collect());
+        let mut metric = labeled(labels);
         if self.0.get_field_type() == MetricType::COUNTER {
             let mut counter = Counter::default();
             counter.set_value(value);
@@ -74,6 +100,16 @@ impl Family<'_> {
         self.0.mut_metric().push(metric);
         self
     }
+}
+
+fn labeled(labels: &[(&str, &str)]) -> Metric {
+    let pair = |(name, value): &(&str, &str)| {
+        let mut pair = LabelPair::default();
+        pair.set_name((*name).to_owned());
+        pair.set_value((*value).to_owned());
+        pair
+    };
+    Metric::from_label(labels.iter().map(pair).collect())
 }
 
 /// The text of families, those without a sample left out.

@@ -118,6 +118,41 @@ async fn a_turn_comes_or_is_given_up() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn use_is_shown_over_time() {
+    let (control, registry) = control(1);
+    control.configure(&[level("a", 1000, 0)], &[schema("s", "a", "u")]);
+    tokio::time::sleep(Duration::from_secs(4)).await;
+    let first = seats(ask(&control, "u")).expect("a seat");
+    let Admission::Wait(turn) = ask(&control, "u") else { panic!("waits") };
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    drop(first);
+    let second = turn.come(Instant::now()).await.expect("its turn");
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    drop(second);
+    let seconds = |metric: &str| value(&registry, metric) / 1e9;
+    for (metric, phase, le, wanted) in [
+        // The only seat was taken for five of nine seconds.
+        ("priority_level_seat_utilization", "executing", "0.99", 4.0),
+        ("priority_level_seat_utilization", "executing", "+Inf", 9.0),
+        // One of sixteen places in queues, for two.
+        ("priority_level_request_utilization", "waiting", "0.03", 7.0),
+        ("priority_level_request_utilization", "waiting", "0.1", 9.0),
+        ("priority_level_request_utilization", "executing", "0.75", 4.0),
+        ("priority_level_request_utilization", "executing", "1", 9.0),
+    ] {
+        let shown = seconds(&format!("{metric}_bucket{{phase=\"{phase}\",priority_level=\"a\",le=\"{le}\"}}"));
+        assert_eq!(shown, wanted, "{metric} {phase} {le}");
+    }
+    // Two seats were wanted where one is, for two seconds, and one for three.
+    let demand = |le: &str| seconds(&format!("demand_seats_bucket{{priority_level=\"a\",le=\"{le}\"}}"));
+    assert_eq!([demand("0.2"), demand("1"), demand("1.7"), demand("2")], [4.0, 7.0, 7.0, 9.0]);
+    for metric in ["dispatch_r", "latest_s"] {
+        assert!(value(&registry, &format!("{metric}{{priority_level=\"a\"}}")) > 0.0, "{metric}");
+    }
+    assert!(value(&registry, "next_s_bounds{bound=\"min\",priority_level=\"a\"}") > 0.0);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_busy_level_borrows_what_an_idle_one_lends() {
     let (control, registry) = control(100);
     let schemas = [schema("s", "busy", "u"), schema("t", "idle", "v")];

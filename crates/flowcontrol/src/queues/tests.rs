@@ -1,4 +1,6 @@
 //! Fair queuing, as tables and as random histories.
+use std::cell::Cell;
+
 use super::*;
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -47,7 +49,7 @@ fn serve(set: &mut QueueSet<usize>, flows: &[(u64, usize, Work, Duration)], unti
 
 #[test]
 fn a_flood_gets_no_more_than_its_part() {
-    let mut set = QueueSet::new(shape(8, 1, 200), 4);
+    let mut set = QueueSet::new(shape(8, 1, 200), 4, |_| {});
     let (one, wide) = (Work::ONE, Work { seats: 2, ..Work::ONE });
     let flows = [(0, 100, one, ms(10)), (1, 4, one, ms(10)), (2, 4, one, ms(50)), (3, 4, wide, ms(10))];
     let served = serve(&mut set, &flows, Duration::from_secs(20));
@@ -60,7 +62,7 @@ fn a_flood_gets_no_more_than_its_part() {
 
 #[test]
 fn one_that_asks_for_little_is_served_at_once() {
-    let mut set = QueueSet::new(shape(16, 2, 50), 2);
+    let mut set = QueueSet::new(shape(16, 2, 50), 2, |_| {});
     let mut flood = Vec::new();
     for _ in 0..30 {
         if let Started::Run(r) = set.start(Duration::ZERO, Work::ONE, 7, || 0) {
@@ -75,36 +77,42 @@ fn one_that_asks_for_little_is_served_at_once() {
 
 #[test]
 fn who_is_refused_and_why() {
-    let mut set = QueueSet::new(shape(1, 1, 1), 1);
+    let mut set = QueueSet::new(shape(1, 1, 1), 1, |_| {});
     let start = |set: &mut QueueSet<()>| match set.start(Duration::ZERO, Work::ONE, 0, || ()) {
         Started::Run(_) => "runs".to_owned(),
         Started::Wait(_, length) => format!("waits {length}"),
         Started::Refused(why) => format!("{why:?}"),
     };
     assert_eq!([start(&mut set), start(&mut set), start(&mut set)], ["runs", "waits 1", "QueueFull"]);
-    let mut set = QueueSet::new(Shape::Reject, 1);
+    let mut set = QueueSet::new(Shape::Reject, 1, |_| {});
     assert_eq!([start(&mut set), start(&mut set)], ["runs", "ConcurrencyLimit"]);
-    let mut set = QueueSet::new(Shape::Exempt, 0);
+    let mut set = QueueSet::new(Shape::Exempt, 0, |_| {});
     assert_eq!([start(&mut set), start(&mut set)], ["runs", "runs"]);
     assert_eq!(set.totals, Totals { dispatched: 2, ..Totals::default() });
 }
 
 #[test]
 fn one_that_is_too_wide_waits_until_it_is_alone_and_is_not_passed() {
-    let mut set = QueueSet::new(shape(4, 1, 10), 4);
-    let Started::Run(small) = set.start(Duration::ZERO, Work::ONE, 0, || "small") else { panic!("runs") };
+    let held_up = Cell::new(0);
+    let mut set = QueueSet::new(shape(4, 1, 10), 4, |times: &&Cell<u32>| times.set(times.get() + 1));
+    let Started::Run(small) = set.start(Duration::ZERO, Work::ONE, 0, || &held_up) else { panic!("runs") };
     let wide = Work { seats: 9, ..Work::ONE };
-    assert!(matches!(set.start(Duration::ZERO, wide, 1, || "wide"), Started::Wait(..)));
+    assert!(matches!(set.start(Duration::ZERO, wide, 1, || &held_up), Started::Wait(..)));
     assert!(set.dispatch().is_empty());
-    assert_eq!(set.no_accommodation, 1);
+    assert_eq!((held_up.get(), set.last_turn), (1, LastTurn::default()));
     let (_, next) = set.finish(ms(1), small);
-    assert_eq!(next.len(), 1);
+    assert_eq!((next.len(), held_up.get()), (1, 1));
+    let turn = set.last_turn;
+    assert!(
+        turn.progress_s > 0.0 && turn.bounds_s == [turn.next_at_s; 2] && turn.discounted_s == turn.bounds_s,
+        "{turn:?}"
+    );
     assert_eq!(set.counts(), (0, 1, 9, 0));
 }
 
 #[test]
 fn seats_are_held_after_the_answer() {
-    let mut set = QueueSet::new(shape(4, 1, 10), 2);
+    let mut set = QueueSet::new(shape(4, 1, 10), 2, |_| {});
     let work = Work { seats: 1, seats_after: 2, after: ms(5) };
     let Started::Run(write) = set.start(Duration::ZERO, work, 0, || ()) else { panic!("runs") };
     let (after, next) = set.finish(ms(1), write);
@@ -115,7 +123,7 @@ fn seats_are_held_after_the_answer() {
 
 #[test]
 fn fewer_queues_drain_and_one_that_leaves_is_gone() {
-    let mut set = QueueSet::new(shape(64, 1, 10), 1);
+    let mut set = QueueSet::new(shape(64, 1, 10), 1, |_| {});
     let Started::Run(first) = set.start(Duration::ZERO, Work::ONE, 63, || 0) else { panic!("runs") };
     let Started::Wait(stays, _) = set.start(Duration::ZERO, Work::ONE, 63, || 1) else { panic!("waits") };
     let Started::Wait(goes, _) = set.start(Duration::ZERO, Work::ONE, 62, || 2) else { panic!("waits") };
@@ -136,7 +144,7 @@ fn fewer_queues_drain_and_one_that_leaves_is_gone() {
 fn random_histories_end_empty() {
     for seed in 0..40 {
         let mut random = StdRng::seed_from_u64(seed);
-        let mut set = QueueSet::new(shape(8, 2, 5), 6);
+        let mut set = QueueSet::new(shape(8, 2, 5), 6, |_| {});
         let (mut now, mut running, mut after, mut waiting) = (Duration::ZERO, Vec::new(), Vec::new(), Vec::new());
         for id in 0..400u32 {
             now += Duration::from_micros(random.random_range(0..3000));

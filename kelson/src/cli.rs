@@ -145,7 +145,7 @@ pub enum BuiltIn {
 pub struct OverloadArgs {
     /// Sort requests by flow schemas and have them wait for seats of their priority level; otherwise there is one limit for
     /// reads and one for writes.
-    #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set)]
+    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     pub enable_priority_and_fairness: bool,
     /// Reads at once; with priority and fairness, the seats of all levels are the sum of this and the next.
     #[arg(long, value_name = "N", default_value_t = 400)]

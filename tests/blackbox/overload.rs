@@ -111,10 +111,7 @@ fn leases_and_administrators_go_on(_: &Subject) -> Outcome {
     let body = dir.path().join("body");
     std::fs::write(&body, format!("{{\"kind\":\"SelfSubjectAccessReview\",\"x\":\"{}\"}}", "x".repeat(60_000)))?;
     let tokens = tokens.to_str().context("a path")?;
-    let server = Process::start(
-        &["--disable-agent", "--enable-priority-and-fairness=true", "--token-auth-file", tokens],
-        dir.path(),
-    )?;
+    let server = Process::start(&["--disable-agent", "--token-auth-file", tokens], dir.path())?;
     let (port, kubectl) = (server.port, server.kubectl());
     kubectl.ok(&["create", "namespace", "heavy"])?;
     kubectl.ok(&["create", "clusterrolebinding", "joe", "--clusterrole=view", "--user=joe"])?;

@@ -155,7 +155,7 @@ impl Config {
             event_ttl: Duration::from_secs(kelson_store::limits::EVENT_TTL_S),
             reads_in_flight_max: 400,
             writes_in_flight_max: 200,
-            priority_and_fairness: false,
+            priority_and_fairness: true,
             request_timeout: Duration::from_secs(60),
             audit: None,
             backends_max: 2048,

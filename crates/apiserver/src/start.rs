@@ -151,7 +151,7 @@ fn flow(config: &Config, metrics: &Metrics, watches: &Arc<Watches>) -> (Arc<dyn 
     let seats = u32::try_from(reads.saturating_add(writes)).unwrap_or(u32::MAX).max(1);
     let control = FlowControl::new(seats, metrics.registry(), &config.tasks);
     let (store, watches) = (config.store.clone(), Arc::clone(watches));
-    let flow = Fairness::new(Arc::clone(&control), store, watches, config.request_timeout);
+    let flow = Fairness::new(Arc::clone(&control), store, watches, config.request_timeout, metrics.registry());
     (Arc::new(flow), Some(control))
 }
 

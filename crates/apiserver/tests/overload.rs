@@ -25,7 +25,7 @@ struct Server {
 }
 
 impl Server {
-    async fn start() -> Self {
+    async fn start(fairness: bool) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let now = jiff::Timestamp::now();
         let pki = ClusterPki::open(&PkiOptions::new(dir.path().join("pki")), now).expect("a PKI");
@@ -36,6 +36,8 @@ impl Server {
         let api = Api::with(|config| {
             config.serving = Some(ServingConfig { bind: SocketAddr::from(([127, 0, 0, 1], 0)), certificate });
             config.token_auth_file = Some(tokens);
+            config.priority_and_fairness = fairness;
+            config.reads_in_flight_max = WRITES_MAX;
             config.writes_in_flight_max = WRITES_MAX;
         })
         .await;
@@ -75,7 +77,13 @@ async fn answer(connection: &mut TlsStream<TcpStream>) -> String {
 
 #[tokio::test]
 async fn a_slow_body_holds_no_place() {
-    let server = Server::start().await;
+    for fairness in [true, false] {
+        slow_bodies(fairness).await;
+    }
+}
+
+async fn slow_bodies(fairness: bool) {
+    let server = Server::start(fairness).await;
     let mut slow = Vec::new();
     for _ in 0..WRITES_MAX * 3 {
         slow.push(server.review(REVIEW.len() - 1).await);
@@ -98,7 +106,7 @@ async fn a_slow_body_holds_no_place() {
 
 #[tokio::test]
 async fn the_version_of_http_is_the_one_agreed_with_tls() {
-    let server = Server::start().await;
+    let server = Server::start(true).await;
     // Without an agreement it is HTTP/1.1, whatever the first bytes look like.
     let mut connection = server.connect().await;
     connection.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await.expect("writes");

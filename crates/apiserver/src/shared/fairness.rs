@@ -4,8 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use http::HeaderValue;
-use kelson_flowcontrol::{Admission, Classified, FlowControl, ListWork, Seats, Work};
+use kelson_flowcontrol::{Admission, Classified, FlowControl, ListWork, Seats, Utilization, Work};
+use kelson_metrics::{Families, Registry};
 use kelson_store::{Resource, Store};
+use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::request::body::RETRY_AFTER_S;
@@ -18,27 +20,75 @@ const SAMPLES: usize = 16;
 /// The longest wait for a turn.
 const WAIT_MAX: Duration = Duration::from_secs(60);
 
-/// Requests under way.
-#[derive(Default)]
-struct UnderWay {
-    reads: AtomicUsize,
-    writes: AtomicUsize,
+/// How many requests wait, or run, and which part that is of those that may, over time.
+struct Kind {
+    labels: [(&'static str, &'static str); 2],
+    requests: AtomicUsize,
+    over_time: Mutex<Utilization>,
 }
 
-struct Counted {
-    under_way: Arc<UnderWay>,
-    read: bool,
+impl Kind {
+    fn new(phase: &'static str, kind: &'static str) -> Self {
+        let over_time = Mutex::new(Utilization::of_kinds(Duration::ZERO));
+        Self { labels: [("phase", phase), ("request_kind", kind)], requests: AtomicUsize::new(0), over_time }
+    }
+
+    /// One more, or one less.
+    fn step(&self, since: Instant, more: bool) {
+        // Counted under the lock, so that what is shown goes the way of the count.
+        let mut over_time = self.over_time.lock();
+        let before = self.requests.load(Ordering::Relaxed);
+        let now = if more { before + 1 } else { before.saturating_sub(1) };
+        self.requests.store(now, Ordering::Relaxed);
+        over_time.set(since.elapsed(), now as f64);
+    }
+}
+
+/// Requests under way, by what they do and whether they wait.
+struct UnderWay {
+    since: Instant,
+    /// Waiting and running reads, waiting and running writes.
+    kinds: [Kind; 4],
 }
 
 impl UnderWay {
-    fn of(&self, read: bool) -> &AtomicUsize {
-        if read { &self.reads } else { &self.writes }
+    fn new() -> Self {
+        let kinds =
+            [("waiting", "readOnly"), ("executing", "readOnly"), ("waiting", "mutating"), ("executing", "mutating")];
+        Self { since: Instant::now(), kinds: kinds.map(|(phase, kind)| Kind::new(phase, kind)) }
     }
+
+    fn count(self: &Arc<Self>, read: bool, runs: bool) -> Counted {
+        let kind = if read { 0 } else { 2 } + usize::from(runs);
+        self.kinds[kind].step(self.since, true);
+        Counted { under_way: Arc::clone(self), kind }
+    }
+
+    fn running(&self) -> (usize, usize) {
+        (self.kinds[1].requests.load(Ordering::Relaxed), self.kinds[3].requests.load(Ordering::Relaxed))
+    }
+
+    fn scrape(&self, capacity: (usize, u32), families: &mut Families) {
+        let help = "Requests that wait or run, as a part of those that may, for each nanosecond.";
+        let mut family = families.histogram("apiserver_flowcontrol_read_vs_write_current_requests", help);
+        for (at, kind) in self.kinds.iter().enumerate() {
+            let (mut over_time, now) = (kind.over_time.lock(), self.since.elapsed());
+            let whole = if at % 2 == 0 { capacity.0 as f64 } else { capacity.1.into() };
+            over_time.of(now, whole);
+            over_time.show(now, &mut family, &kind.labels);
+        }
+    }
+}
+
+/// One request under way.
+struct Counted {
+    under_way: Arc<UnderWay>,
+    kind: usize,
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        self.under_way.of(self.read).fetch_sub(1, Ordering::Relaxed);
+        self.under_way.kinds[self.kind].step(self.under_way.since, false);
     }
 }
 
@@ -52,10 +102,23 @@ pub struct Fairness {
 }
 
 impl Fairness {
-    /// Requests wait for a quarter of the time that they may take in all.
-    pub fn new(control: Arc<FlowControl>, store: Store, watches: Arc<Watches>, request_timeout: Duration) -> Self {
+    /// Requests wait for a quarter of the time that they may take in all. How many wait and run is read whenever `registry` is.
+    pub fn new(
+        control: Arc<FlowControl>,
+        store: Store,
+        watches: Arc<Watches>,
+        request_timeout: Duration,
+        registry: &Registry,
+    ) -> Self {
         let wait_max = (request_timeout / 4).min(WAIT_MAX);
-        Self { control, store, watches, wait_max, under_way: Arc::default() }
+        let under_way = Arc::new(UnderWay::new());
+        let (shown, levels) = (Arc::clone(&under_way), Arc::downgrade(&control));
+        registry.on_scrape(move |families| {
+            if let Some(control) = levels.upgrade() {
+                shown.scrape(control.capacity(), families);
+            }
+        });
+        Self { control, store, watches, wait_max, under_way }
     }
 
     fn work(&self, request: &FlowRequest<'_>, class: &Classified) -> Work {
@@ -98,11 +161,6 @@ impl Fairness {
         let (n, bytes) = samples.fold((0u64, 0u64), |(n, bytes), record| (n + 1, bytes + record.bytes().len() as u64));
         (count as u64, bytes / n.max(1))
     }
-
-    fn counted(&self, read: bool) -> Counted {
-        self.under_way.of(read).fetch_add(1, Ordering::Relaxed);
-        Counted { under_way: Arc::clone(&self.under_way), read }
-    }
 }
 
 /// What a flow waits with, for people who look.
@@ -134,15 +192,18 @@ impl Flow for Fairness {
         let seated = move |seats: Seats| if watch { seats.of_watch() } else { seats };
         let busy = |after: u64| Busy { retry_after_s: i32::try_from(after).unwrap_or(RETRY_AFTER_S) };
         let decision = match self.control.start(&class, &attributes, work, || details(request)) {
-            Admission::Run(seats) => Decision::Run(Permit::holding((seated(seats), self.counted(request.read)))),
+            Admission::Run(seats) => {
+                Decision::Run(Permit::holding((seated(seats), self.under_way.count(request.read, true))))
+            }
             Admission::Refused(refused) => Decision::Full(busy(refused.retry_after_s)),
             Admission::Wait(turn) => {
                 let until = Instant::now() + self.wait_max;
                 let (under_way, read) = (Arc::clone(&self.under_way), request.read);
+                let waits = under_way.count(read, false);
                 Decision::Wait(Box::pin(async move {
                     let seats = turn.come(until).await.map_err(|refused| busy(refused.retry_after_s))?;
-                    under_way.of(read).fetch_add(1, Ordering::Relaxed);
-                    Ok(Permit::holding((seated(seats), Counted { under_way, read })))
+                    drop(waits);
+                    Ok(Permit::holding((seated(seats), under_way.count(read, true))))
                 }))
             }
         };
@@ -150,6 +211,6 @@ impl Flow for Fairness {
     }
 
     fn under_way(&self) -> (usize, usize) {
-        (self.under_way.reads.load(Ordering::Relaxed), self.under_way.writes.load(Ordering::Relaxed))
+        self.under_way.running()
     }
 }

@@ -9,7 +9,7 @@ export KELSON_BUILD_DATE ?= $(shell TZ=UTC git log -1 --format=%cd --date=format
 # Tests that read published definitions beside the repository fail without them unless told to do without; a clone has none.
 export KELSON_SHARED ?= $(if $(wildcard ../shared/reference),$(abspath ../shared),none)
 
-.PHONY: help run build test unit blackbox lint fuzz bench-disk bench images deps deps-build deps-run deps-test clean
+.PHONY: help run build test unit blackbox lint fuzz torture bench images deps deps-build deps-run deps-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -38,8 +38,8 @@ lint: deps-build ## format, clippy, licences and versions of dependencies
 fuzz: deps-build ## each fuzz target for TIME (60s), or those in TARGETS
 	TIME=$(or $(TIME),60s) scripts/fuzz $(TARGETS)
 
-bench-disk: deps-build ## a thousand kill -9 and a thousand power cuts of the store under load, its history checked
-	KELSON_KILLS=1000 KELSON_CUTS=1000 cargo test --locked --release --package kelson-store --test durability --test power -- --nocapture
+torture: deps-build ## N (1000) kill -9 and as many power cuts of the store under load, each history checked
+	KELSON_KILLS=$(or $(N),1000) KELSON_CUTS=$(or $(N),1000) cargo test --locked --package kelson-store --test kills --test power -- --nocapture
 
 bench: deps-test build images ## start, rest, create, get, list, schedule, pull credentials, admit; PEER_URL and PEER_TOKEN add a peer to the run
 	bench/run

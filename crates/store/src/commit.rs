@@ -117,7 +117,7 @@ impl Committer {
     fn commit_checked(&mut self, batch: Vec<Pending>) {
         let first_revision = self.revision + 1;
         let synced = batch.iter().any(|pending| pending.write.durability == Durability::Synced);
-        let mut changes = self.check(batch);
+        let (mut changes, refused) = self.check(batch);
         if changes.is_empty() {
             return;
         }
@@ -142,26 +142,32 @@ impl Committer {
                     self.maintain_at.get_or_insert_with(|| Instant::now() + Duration::from_secs(MAINTAIN_DELAY_S));
                 }
                 self.publish(changes);
+                refused.into_iter().for_each(|(reply, why)| answer(reply, Err(why)));
             }
             Err(error) => {
                 let error = Arc::new(error);
                 self.failed(&error, first_revision, changes.len());
-                for change in changes {
-                    answer(change.reply, Err(StoreError::Engine(Arc::clone(&error))));
+                let replies = changes.into_iter().map(|change| change.reply);
+                for reply in replies.chain(refused.into_iter().map(|(reply, _)| reply)) {
+                    answer(reply, Err(StoreError::Engine(Arc::clone(&error))));
                 }
             }
         }
     }
 
-    /// Checks the writes one after the other against the state and what the batch did before; refused ones are
-    /// answered here.
-    fn check(&mut self, batch: Vec<Pending>) -> Vec<Change> {
+    /// Checks the writes one after the other against the state and what the batch did before. Those that the state refuses are
+    /// answered here. Those that a change of the batch refuses are given back: what they would be told of is not stored yet, no
+    /// reader can see it, and it may never happen.
+    fn check(&mut self, batch: Vec<Pending>) -> (Vec<Change>, Vec<(Reply, StoreError)>) {
+        let mut refused = Vec::new();
         let mut changes: Vec<Change> = Vec::with_capacity(batch.len());
         let mut changed: HashMap<Key, Option<Arc<Record>>> = HashMap::new();
         let alone = batch.len() == 1;
         let mut used = self.room.used;
         for Pending { write, reply, .. } in batch {
-            let current = match changed.get(&write.key) {
+            let before = changed.get(&write.key);
+            let unseen = before.is_some();
+            let current = match before {
                 Some(record) => record.clone(),
                 None => {
                     let place = Place { namespace: &write.key.namespace, name: &write.key.name };
@@ -169,7 +175,10 @@ impl Committer {
                 }
             };
             if let Err(error) = allowed(&write, current.as_ref()) {
-                answer(reply, Err(error));
+                match unseen {
+                    true => refused.push((reply, error)),
+                    false => answer(reply, Err(error)),
+                }
                 continue;
             }
             let held = current.as_ref().map_or(0, |record| record.cost());
@@ -197,7 +206,7 @@ impl Committer {
             }
             changes.push(Change { kind, record, previous: current, op, writer, reply });
         }
-        changes
+        (changes, refused)
     }
 
     /// The record that an allowed write makes at the committer's revision.

@@ -1,19 +1,11 @@
-//! The durable store: reopening, locks, damage, a full disk, and `kill -9` in a loop. The process that is killed is
-//! this test binary started again, which writes and says on its standard output what was acknowledged.
+//! The durable store: reopening, locks, damage, space given back.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Write as _};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use kelson_store::engine::{EngineError, SqliteEngine};
 use kelson_store::{Body, Key, Precondition, RecordMeta, Resource, Store, StoreError, StoreOptions, Write};
-use rand::{Rng, SeedableRng, rngs::StdRng};
-
-const CHILD: &str = "KELSON_STORE_TEST_CHILD";
 
 fn pods() -> Resource {
     Resource::parse("pods")
@@ -30,42 +22,6 @@ fn create(name: &str, payload: &str) -> Write {
 
 fn open(dir: &Path) -> Result<Store, StoreError> {
     Store::open_dir(dir, StoreOptions::default())
-}
-
-/// Not a test by itself: what the killed process runs.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn child_that_writes_until_it_is_killed() {
-    let Ok(dir) = std::env::var(CHILD) else { return };
-    let store = open(Path::new(&dir)).unwrap();
-    let say = |line: String| std::io::stdout().write_all(line.as_bytes()).unwrap();
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    let run = store.current_revision();
-    let writers: Vec<_> = (0..8)
-        .map(|writer| {
-            let store = store.clone();
-            tokio::spawn(async move {
-                loop {
-                    let name = format!("r{run}-{}", NEXT.fetch_add(1, Ordering::Relaxed));
-                    let write = create(&name, &"x".repeat(1000));
-                    let write = if writer % 4 == 3 { write.relaxed() } else { write };
-                    let done = store.commit(write).await.unwrap();
-                    say(format!("\nhave {name} {}\n", done.revision));
-                    let refused = store.commit(create(&name, "refused")).await;
-                    assert!(matches!(refused, Err(StoreError::AlreadyExists { .. })));
-                    if writer % 3 == 0 {
-                        say(format!("\ndrop {name} 0\n"));
-                        store
-                            .commit(Write::delete(Key::new(pods(), "default", &name), Precondition::Exists))
-                            .await
-                            .unwrap();
-                        say(format!("\ngone {name} 0\n"));
-                    }
-                }
-            })
-        })
-        .collect();
-    let ended = writers.into_iter().next().unwrap().await;
-    panic!("a writer gave up: {ended:?}");
 }
 
 #[tokio::test]
@@ -94,78 +50,6 @@ async fn counters_tell_writes_batches_and_syncs() {
     assert_eq!(many.writes, 34);
     assert!(many.syncs - two.syncs <= 32 && many.batches - two.batches == many.syncs - two.syncs);
     store.close().await;
-}
-
-/// Starts the child, kills it after some acknowledgements, and returns everything it said.
-fn run_and_kill(dir: &Path, after: usize) -> Vec<(String, String, u64)> {
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "child_that_writes_until_it_is_killed", "--nocapture"])
-        .env(CHILD, dir)
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
-    let mut said = Vec::new();
-    for line in BufReader::new(child.stdout.take().unwrap()).lines().map_while(Result::ok) {
-        let words: Vec<_> = line.split(' ').collect();
-        if let [verb @ ("have" | "drop" | "gone"), name, revision] = words[..] {
-            said.push((verb.to_owned(), name.to_owned(), revision.parse().unwrap()));
-            if said.len() == after {
-                child.kill().unwrap();
-            }
-        }
-    }
-    child.wait().unwrap();
-    assert!(said.len() >= after, "the child ended by itself");
-    said
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_was_acknowledged_survives_kill_nine() {
-    if std::env::var(CHILD).is_ok() {
-        return;
-    }
-    let dir = tempfile::tempdir().unwrap();
-    let mut random = StdRng::seed_from_u64(20);
-    let mut have: BTreeMap<String, u64> = BTreeMap::new();
-    let mut highest = 0;
-    // A thousand in `make bench-disk`.
-    let kills = std::env::var("KELSON_KILLS").ok().and_then(|n| n.parse().ok()).unwrap_or(20);
-    for round in 0..kills {
-        let mut unsure = Vec::new();
-        for (verb, name, revision) in run_and_kill(dir.path(), random.random_range(20..400)) {
-            match verb.as_str() {
-                "have" => {
-                    assert!(revision > highest || round > 0, "revisions grow over restarts");
-                    have.insert(name, revision);
-                }
-                "drop" => unsure.push(name),
-                _ => {
-                    have.remove(&name);
-                    unsure.retain(|other| *other != name);
-                }
-            }
-        }
-        let store = open(dir.path()).unwrap();
-        let view = store.list(pods(), None, None, None);
-        let found: BTreeMap<_, _> = view.iter().map(|r| (r.key().name.to_string(), r.revision())).collect();
-        for (name, revision) in &have {
-            match found.get(name) {
-                Some(found) => assert_eq!(found, revision, "round {round}: {name}"),
-                None => assert!(unsure.contains(name), "round {round}: {name} was acknowledged and is gone"),
-            }
-        }
-        assert!(view.iter().all(|record| !record.bytes().windows(7).any(|part| part == b"refused")));
-        let revision = store.current_revision();
-        assert!(revision >= highest && found.values().all(|found| *found <= revision));
-        let next = store.commit(create(&format!("after-{round}"), "")).await.unwrap();
-        assert!(next.revision > revision);
-        highest = next.revision;
-        have = found;
-        have.insert(format!("after-{round}"), next.revision);
-        store.close().await;
-    }
-    assert!(have.len() > 200, "only {} objects", have.len());
 }
 
 #[tokio::test]

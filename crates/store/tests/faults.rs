@@ -2,6 +2,7 @@
 #![allow(missing_docs, clippy::unwrap_used)]
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use kelson_store::engine::{Engine, EngineError, Op, Sink};
@@ -24,9 +25,9 @@ struct Disk {
     appended: usize,
 }
 
-/// An engine that fails as it is told and counts what reaches it.
+/// An engine that fails as it is told and counts what reaches it. It waits while it is held, and says how many batches came.
 #[derive(Clone, Default)]
-struct FaultyEngine(Arc<Mutex<Disk>>);
+struct FaultyEngine(Arc<Mutex<Disk>>, Arc<(AtomicBool, AtomicUsize)>);
 
 impl FaultyEngine {
     fn set(&self, fault: Fault) {
@@ -47,6 +48,11 @@ impl Engine for FaultyEngine {
         Ok(())
     }
     fn append(&mut self, batch: &[Op], _: bool) -> Result<(), EngineError> {
+        let (held, batches) = &*self.1;
+        batches.fetch_add(1, Ordering::SeqCst);
+        while held.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
         self.0.lock().appended += batch.len();
         self.fails()
     }
@@ -103,6 +109,50 @@ async fn after_a_failed_sync_nothing_is_written_until_the_store_is_opened_anew()
     let store = open(&engine);
     assert_eq!(store.health().not_ready(), None);
     store.commit(put("c", 1)).await.unwrap();
+}
+
+#[tokio::test]
+async fn nobody_is_told_of_a_write_that_is_not_stored() {
+    let engine = FaultyEngine::default();
+    let store = open(&engine);
+    for stored in [false, true] {
+        let create = || {
+            let write = put("b", 1);
+            Write { precondition: Precondition::Absent, ..write }
+        };
+        let (held, batches) = &*engine.1;
+        held.store(true, Ordering::SeqCst);
+        let before = batches.load(Ordering::SeqCst);
+        // The committer is busy with one write while two come that want the same place.
+        let mut first = Box::pin(store.commit(put("a", 1)));
+        let (mut one, mut two) = (Box::pin(store.commit(create())), Box::pin(store.commit(create())));
+        begin(&mut first).await;
+        while batches.load(Ordering::SeqCst) == before {
+            tokio::task::yield_now().await;
+        }
+        begin(&mut one).await;
+        begin(&mut two).await;
+        engine.set(if stored { Fault::None } else { Fault::Full });
+        held.store(false, Ordering::SeqCst);
+        let _ = first.await;
+        let (one, two) = (one.await, two.await);
+        if stored {
+            let there = one.unwrap().revision;
+            assert!(matches!(two, Err(StoreError::AlreadyExists { current }) if current.revision() == there));
+        } else {
+            assert!(matches!(one, Err(StoreError::Engine(_))));
+            assert!(matches!(two, Err(StoreError::Engine(_))), "refused for what does not exist: {two:?}");
+        }
+    }
+}
+
+/// Lets a future take its first step, which does not end it.
+async fn begin<T>(future: &mut (impl Future<Output = T> + Unpin)) {
+    tokio::select! {
+        biased;
+        _ = future => panic!("answered at once"),
+        () = std::future::ready(()) => {}
+    }
 }
 
 #[tokio::test]

@@ -1,92 +1,68 @@
 //! Power cuts under load: of the write-ahead log, what was synced is there, and of what followed any part, whole or torn. The cut is made
-//! in a copy of the files while writers go on, and the copy is opened as by a machine that was started again.
-//! `KELSON_CUTS` says how many; `make bench-disk` makes a thousand.
+//! in a copy of the files while clients go on, and the copy is opened as by a machine that was started again. What it holds must be
+//! all that was done up to some write, and that no earlier than the last acknowledged one: one history with what the clients
+//! were told. `KELSON_CUTS` says how many; `make torture` makes a thousand.
 #![allow(missing_docs, clippy::unwrap_used)]
 
-use std::collections::BTreeMap;
+mod history;
+
+use std::collections::BTreeSet;
 use std::io::{Seek as _, SeekFrom, Write as _};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use history::load::{Client, Lines, look, resource, watch};
+use history::{Answer, Checked, History, Line, Registers};
 use kelson_store::engine::{Engine, Op, SqliteEngine};
-use kelson_store::{Body, Key, Precondition, RecordMeta, Resource, Store, StoreError, StoreOptions, Write};
-use parking_lot::Mutex;
+use kelson_store::{Body, Key, RecordMeta, Resource, Store, StoreError, StoreOptions, Write};
 use rand::{Rng, SeedableRng, rngs::StdRng};
 
 const CUTS: u64 = 60;
 /// Cuts in one store, before its log is carried over into its table.
 const CUTS_PER_STORE: u64 = 5;
-const WRITERS: u64 = 6;
+const CLIENTS: u64 = 5;
 /// A log's page with its head.
 const FRAME_BYTES: u64 = 4096 + 24;
 
-fn pods() -> Resource {
-    Resource::parse("pods")
-}
-
-fn key(name: &str) -> Key {
-    Key::new(pods(), "default", name)
-}
-
-fn body(name: &str, payload: &str) -> Body {
-    Body::locate(format!(r#"{{"metadata":{{"name":"{name}","resourceVersion":""}},"payload":"{payload}"}}"#)).unwrap()
-}
-
-/// What became of a name, as its writer was told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    /// A synced create was acknowledged, at this revision.
-    There(u64),
-    /// A delete is under way: either is true.
-    Going,
-    /// The delete was acknowledged.
-    Gone,
-}
-
 #[derive(Default)]
-struct History {
-    names: Mutex<BTreeMap<String, Fate>>,
+struct Load {
+    lines: Lines,
     /// The highest revision of any acknowledged write, relaxed ones included.
     revision: AtomicU64,
     next: AtomicU64,
-    /// Names up to this one may be written: between two cuts only some are, so that the log is never carried over.
+    /// Operations up to this one may begin: between two cuts only some do, so that the log is never carried over.
     allowed: AtomicU64,
     ended: AtomicBool,
 }
 
-impl History {
-    fn tell(&self, name: &str, told: Fate) {
-        self.names.lock().insert(name.to_owned(), told);
+impl Load {
+    fn say(&self) -> impl Fn(Line) + Send + 'static {
+        let lines = Arc::clone(&self.lines);
+        move |line| lines.lock().push(line)
+    }
+
+    /// The number of the next operation; none at the end.
+    async fn turn(&self) -> Option<u64> {
+        while !self.ended.load(Ordering::SeqCst) {
+            if self.next.load(Ordering::SeqCst) < self.allowed.load(Ordering::SeqCst) {
+                return Some(self.next.fetch_add(1, Ordering::SeqCst));
+            }
+            tokio::task::yield_now().await;
+        }
+        None
     }
 }
 
-async fn write(store: Store, history: Arc<History>, writer: u64) {
-    while !history.ended.load(Ordering::SeqCst) {
-        if history.next.load(Ordering::SeqCst) >= history.allowed.load(Ordering::SeqCst) {
-            tokio::task::yield_now().await;
-            continue;
-        }
-        let name = format!("p{}", history.next.fetch_add(1, Ordering::SeqCst));
-        let create = Write::create(key(&name), body(&name, "first"), RecordMeta::with_uid("u"));
-        if writer == 0 {
-            // Not promised to survive, but its revision must never be given out again.
-            let done = store.commit(create.relaxed()).await.unwrap();
-            history.revision.fetch_max(done.revision, Ordering::SeqCst);
-            tokio::task::yield_now().await;
-            continue;
-        }
-        let done = store.commit(create).await.unwrap();
-        history.revision.fetch_max(done.revision, Ordering::SeqCst);
-        history.tell(&name, Fate::There(done.revision));
-        let again = Write::create(key(&name), body(&name, "refused"), RecordMeta::with_uid("u"));
-        assert!(matches!(store.commit(again).await, Err(StoreError::AlreadyExists { .. })));
-        if writer % 3 == 1 {
-            history.tell(&name, Fate::Going);
-            let gone = store.commit(Write::delete(key(&name), Precondition::Exists)).await.unwrap();
-            history.revision.fetch_max(gone.revision, Ordering::SeqCst);
-            history.tell(&name, Fate::Gone);
-        }
+/// Writes that are not promised to survive, but whose revisions must never be given out again.
+async fn relaxed(store: Store, load: Arc<Load>) {
+    while let Some(id) = load.turn().await {
+        let name = format!("l{id}");
+        let body = Body::locate(format!(r#"{{"metadata":{{"name":"{name}","resourceVersion":""}}}}"#)).unwrap();
+        let write = Write::create(Key::new(Resource::parse("leases"), "", &name), body, RecordMeta::with_uid("u"));
+        let done = store.commit(write.relaxed()).await.unwrap();
+        load.revision.fetch_max(done.revision, Ordering::SeqCst);
+        tokio::task::yield_now().await;
     }
 }
 
@@ -130,35 +106,111 @@ fn other_boot(dir: &Path) {
     SqliteEngine::open(dir).unwrap().append(&[Op::Mark { name: "running".into(), value }], true).unwrap();
 }
 
-async fn check(dir: &Path, before: &BTreeMap<String, Fate>, revision: u64, after: &BTreeMap<String, Fate>) {
-    other_boot(dir);
-    let store = Store::open_dir(dir, StoreOptions::default()).unwrap();
-    let opened = store.current_revision();
-    for (name, told) in before {
-        let found = store.get(pods(), "default", name);
-        // What was told while the files were copied is open.
-        let still = after.get(name) == Some(told);
-        match told {
-            Fate::There(at) if still => {
-                let found = found.unwrap_or_else(|| panic!("{name} at {at} was acknowledged and is lost"));
-                assert_eq!(found.revision(), *at, "{name}");
-            }
-            Fate::Gone => assert!(found.is_none(), "{name} was deleted and is there again"),
-            Fate::There(_) | Fate::Going => {}
+/// The history as it is if the copy holds everything up to the revision `held`: what was answered when the log was read counts as
+/// answered, what came later happened if it is held, and what was never answered may have.
+fn as_held(answered: &[Line], all: &[Line], held: u64) -> Vec<Line> {
+    let mut left_out = BTreeSet::new();
+    let mut later = Vec::new();
+    for line in &all[answered.len()..] {
+        match line {
+            Line::Answer { answer: Answer::Written(at), .. } if *at <= held => later.push(line.clone()),
+            // Whatever was not written, or is not held, nobody heard of.
+            Line::Answer { id, .. } => drop(left_out.insert(*id)),
+            Line::Call { .. } => later.push(line.clone()),
+            Line::Watch { .. } | Line::Event { .. } => {}
         }
     }
-    for record in store.list(pods(), None, None, None).iter() {
-        assert!(!record.bytes().windows(7).any(|w| w == b"refused"), "{} was refused and is there", record.key());
+    let of = |line: &Line| matches!(line, Line::Call { id, .. } if left_out.contains(id));
+    answered.iter().chain(&later).filter(|line| !of(line)).cloned().collect()
+}
+
+/// Looks for the last write that the copy holds.
+fn check(after: &Registers, answered: &[Line], all: &[Line]) -> Result<Checked, String> {
+    let written = |lines: &[Line]| -> BTreeSet<u64> {
+        let at =
+            |line: &Line| if let Line::Answer { answer: Answer::Written(at), .. } = line { Some(*at) } else { None };
+        lines.iter().filter_map(at).collect()
+    };
+    let acknowledged = written(answered).last().copied().unwrap_or(0);
+    let least = after.values().map(|v| v.0).max().unwrap_or(0).max(acknowledged);
+    let later = written(all).split_off(&(least + 1));
+    let mut why = String::new();
+    for held in [least].into_iter().chain(later) {
+        match History::new(as_held(answered, all, held)).check(&Registers::new(), after) {
+            Ok(checked) => return Ok(checked),
+            Err(fault) => why.push_str(&format!("\nif it ends at {held}: {fault}")),
+        }
     }
+    Err(format!("{acknowledged} was acknowledged{why}"))
+}
+
+/// Opens the copy and looks what it holds, and what it does next.
+async fn open(dir: &Path, revision: u64) -> Registers {
+    other_boot(dir);
+    let store = Store::open_dir(dir, StoreOptions::default()).unwrap();
+    let (opened, after) = (store.current_revision(), look(&store));
     assert!(opened >= revision, "revisions went back");
-    let next = store.commit(Write::create(key("next"), body("next", ""), RecordMeta::with_uid("u"))).await.unwrap();
+    let body = Body::locate(r#"{"metadata":{"name":"next","resourceVersion":""}}"#.to_owned()).unwrap();
+    let next = Write::create(Key::new(resource(), "default", "next"), body, RecordMeta::with_uid("u"));
+    let next = store.commit(next).await.unwrap();
     assert!(next.revision > revision, "revision {} was given out before", next.revision);
     // Of a store in which nothing was acknowledged nobody has seen anything.
     for from in [1, revision.saturating_sub(3), revision].into_iter().filter(|from| *from < opened) {
-        let watch = store.watch(pods(), from);
+        let watch = store.watch(resource(), from);
         assert!(matches!(watch, Err(StoreError::Compacted { .. })), "a watcher would go on from {from} over a gap");
     }
     store.close().await;
+    after
+}
+
+/// Makes some cuts in one store under load.
+async fn cuts_of_a_store(cuts: u64, dice: &mut StdRng) -> Checked {
+    let root = tempfile::tempdir().unwrap();
+    let dir = root.path().join("store");
+    let store = Store::open_dir(&dir, StoreOptions::default()).unwrap();
+    let load = Arc::new(Load::default());
+    let mut tasks = vec![tokio::spawn(relaxed(store.clone(), Arc::clone(&load)))];
+    for _ in 0..CLIENTS {
+        let mut client = Client::new(store.clone(), load.say(), StdRng::seed_from_u64(dice.random()));
+        let load = Arc::clone(&load);
+        tasks.push(tokio::spawn(async move {
+            while let Some(id) = load.turn().await {
+                client.operate(id).await;
+                load.revision.fetch_max(client.written, Ordering::SeqCst);
+            }
+        }));
+    }
+    let (watched, say) = (store.clone(), load.say());
+    let watching = tokio::spawn(async move { watch(&watched, 1, 0, say).await });
+    let mut all = Checked::default();
+    for n in 0..cuts {
+        // Some more operations, however fast the machine is.
+        let begun = load.allowed.fetch_add(60, Ordering::SeqCst);
+        let wanted = begun + dice.random_range(1..40);
+        while load.next.load(Ordering::SeqCst) < wanted {
+            tokio::task::yield_now().await;
+        }
+        // What is in the log by now was synced, as far as anything of it was acknowledged before.
+        let revision = load.revision.load(Ordering::SeqCst);
+        let answered = load.lines.lock().clone();
+        let synced = std::fs::metadata(dir.join("store.db-wal")).unwrap().len();
+        let to = root.path().join(format!("cut{n}"));
+        cut(&dir, &to, synced, dice);
+        let lines = load.lines.lock().clone();
+        let after = open(&to, revision).await;
+        all += check(&after, &answered, &lines).unwrap_or_else(|fault| panic!("cut {n}: {fault}"));
+        std::fs::remove_dir_all(&to).unwrap();
+    }
+    load.ended.store(true, Ordering::SeqCst);
+    for task in tasks {
+        task.await.unwrap();
+    }
+    let after = look(&store);
+    store.close().await;
+    watching.await.unwrap();
+    let history = History::new(load.lines.lock().clone());
+    history.check(&Registers::new(), &after).unwrap_or_else(|fault| panic!("the store that went on: {fault}"));
+    all
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -167,36 +219,12 @@ async fn what_was_acknowledged_survives_power_cuts() {
     let seed = std::env::var("KELSON_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or_else(|| rand::rng().random());
     println!("KELSON_SEED={seed}");
     let mut dice = StdRng::seed_from_u64(seed);
-    let mut left = cuts;
+    let (mut left, mut all) = (cuts, Checked::default());
     while left > 0 {
-        let root = tempfile::tempdir().unwrap();
-        let dir = root.path().join("store");
-        let store = Store::open_dir(&dir, StoreOptions::default()).unwrap();
-        let history = Arc::new(History::default());
-        let writers: Vec<_> =
-            (0..WRITERS).map(|writer| tokio::spawn(write(store.clone(), Arc::clone(&history), writer))).collect();
-        for n in 0..left.min(CUTS_PER_STORE) {
-            // Some more writes, however fast the machine is.
-            let begun = history.allowed.fetch_add(40, Ordering::SeqCst);
-            let wanted = begun + dice.random_range(1..25);
-            while history.next.load(Ordering::SeqCst) < wanted {
-                tokio::task::yield_now().await;
-            }
-            // What is in the log by now was synced, as far as anything of it was acknowledged before.
-            let revision = history.revision.load(Ordering::SeqCst);
-            let before = history.names.lock().clone();
-            let synced = std::fs::metadata(dir.join("store.db-wal")).unwrap().len();
-            let to = root.path().join(format!("cut{n}"));
-            cut(&dir, &to, synced, &mut dice);
-            let after = history.names.lock().clone();
-            check(&to, &before, revision, &after).await;
-            std::fs::remove_dir_all(&to).unwrap();
-        }
-        left -= left.min(CUTS_PER_STORE);
-        history.ended.store(true, Ordering::SeqCst);
-        for writer in writers {
-            writer.await.unwrap();
-        }
-        store.close().await;
+        let now = left.min(CUTS_PER_STORE);
+        all += cuts_of_a_store(now, &mut dice).await;
+        left -= now;
     }
+    println!("{cuts} cuts: {all:?}");
+    assert!(all.operations > 10 * cuts as usize && all.events > 0, "{all:?}");
 }

@@ -147,7 +147,7 @@ fn suffix_scale(suffix: &str) -> Result<(QuantityFormat, Scale), QuantityError> 
         s if s.starts_with(['e', 'E']) => {
             let digits = &s[1..];
             let exp: i32 = digits.parse().map_err(|_| if digits.is_empty() { SUFFIX_WRONG } else { FORMAT_WRONG })?;
-            (DecimalExponent, Scale::Ten(exp.clamp(-40, 40)))
+            (DecimalExponent, Scale::Ten(exp))
         }
         _ => {
             return Err(if suffix.bytes().all(|c| b"eEinumkKMGTP+-0123456789".contains(&c)) {
@@ -159,46 +159,49 @@ fn suffix_scale(suffix: &str) -> Result<(QuantityFormat, Scale), QuantityError> 
     })
 }
 
-/// `int.frac` times the scale, in nanos, rounded up, saturating.
+/// `int.frac` times the scale, in nanos, rounded up, saturating. Exact however many digits there are: what a quantity prints as is
+/// read as that quantity.
 fn scaled(int: &str, frac: &str, scale: Scale) -> i128 {
-    // 27 significant digits hold any value below the cap; what lies behind only decides rounding up.
-    const DIGITS_MAX: usize = 27;
+    let (n, lost) = match scale {
+        Scale::Ten(exponent) => by_ten(int, frac, exponent),
+        Scale::Two(bits) => by_two(int, frac, NANO << bits),
+    };
+    n.saturating_add(i128::from(lost)).min(MAX_NANOS)
+}
+
+/// Digits of the largest number of nanos.
+const DIGITS_MAX: i64 = 28;
+
+/// Whole nanos, and whether there is a part of one more. Only the point moves.
+fn by_ten(int: &str, frac: &str, exponent: i32) -> (i128, bool) {
+    let digits = || int.bytes().chain(frac.bytes()).map(|c| i128::from(c - b'0'));
+    let Some(zeros) = digits().position(|d| d != 0) else { return (0, false) };
+    let length = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+    let whole = length(int.len()) - length(zeros) + 9 + i64::from(exponent);
+    if whole > DIGITS_MAX {
+        return (MAX_NANOS, false);
+    }
+    let whole = usize::try_from(whole).unwrap_or(0);
+    let padded = digits().skip(zeros).chain(std::iter::repeat(0));
+    let n = padded.take(whole).fold(0, |n, d| n * 10 + d);
+    (n, digits().skip(zeros + whole).any(|d| d != 0))
+}
+
+/// The same, times `unit` nanos. What stands behind the point is added up from its end, so that no number is larger than ten units.
+fn by_two(int: &str, frac: &str, unit: i128) -> (i128, bool) {
     let int = int.trim_start_matches('0');
-    if int.len() > DIGITS_MAX {
-        return MAX_NANOS;
+    if int.len() as i64 > DIGITS_MAX {
+        return (MAX_NANOS, false);
     }
-    let frac_kept = &frac[..frac.len().min(DIGITS_MAX - int.len())];
-    let sticky = frac[frac_kept.len()..].bytes().any(|c| c != b'0');
-    let digits: i128 = int.bytes().chain(frac_kept.bytes()).fold(0, |n, c| n * 10 + i128::from(c - b'0'));
-    let mut exp = 9 - frac_kept.len() as i32;
-    let mut n = digits;
-    match scale {
-        Scale::Ten(e) => exp += e,
-        Scale::Two(bits) => match n.checked_mul(1i128 << bits) {
-            Some(v) => n = v,
-            None => return MAX_NANOS,
-        },
-    }
-    if exp >= 0 {
-        for _ in 0..exp {
-            match n.checked_mul(10) {
-                Some(v) => n = v,
-                None => return MAX_NANOS,
-            }
-        }
-        n += i128::from(sticky);
-    } else {
-        let mut lost = sticky;
-        for _ in 0..-exp {
-            lost |= n % 10 != 0;
-            n /= 10;
-            if n == 0 && !lost {
-                break;
-            }
-        }
-        n += i128::from(lost);
-    }
-    n.min(MAX_NANOS)
+    let whole = int.bytes().fold(0, |n: i128, c| n * 10 + i128::from(c - b'0'));
+    let Some(whole) = whole.checked_mul(unit) else { return (MAX_NANOS, false) };
+    let mut lost = false;
+    let part = frac.bytes().rev().fold(0, |behind: i128, c| {
+        let sum = i128::from(c - b'0') * unit + behind;
+        lost |= sum % 10 != 0;
+        sum / 10
+    });
+    (whole.saturating_add(part), lost)
 }
 
 impl fmt::Display for Quantity {
@@ -304,6 +307,28 @@ mod tests {
         }
         for bad in ["", "a", "1.2.3", "1x", "1KiB", ".", "e3", "1e", "--1"] {
             assert!(bad.parse::<Quantity>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn any_number_of_digits_is_exact() {
+        for (given, canonical) in [
+            // A large number of binary units and a part of a nano: its form has 28 digits, and is read as what it is.
+            (".92220368540070075807Ei", "1063228460526155278389475141n"),
+            ("1063228460526155278389475141n", "1063228460526155278389475141n"),
+            ("0.1234567890123456789012345678901234567890Ei", "142335986942043633765524428n"),
+            ("100000000000000000000000000000000e-30", "100"),
+            ("0.000000000000000000000000000000000000000000000000001e51", "1"),
+            ("1e-2000000000", "1e-9"),
+            ("9223372036854775807Ei", "9223372036854775807"),
+            ("10000000000000000000000000000", "9223372036854775807"),
+            ("1e2000000000", "9223372036854775807"),
+            ("0.00e2000000000", "0"),
+        ] {
+            let quantity = given.parse::<Quantity>().unwrap();
+            let printed = quantity.to_string();
+            assert_eq!(printed, canonical, "{given}");
+            assert_eq!(printed.parse::<Quantity>().unwrap(), quantity, "{given}");
         }
     }
 

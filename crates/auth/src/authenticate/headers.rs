@@ -1,18 +1,41 @@
 //! Bearer tokens in headers: `Authorization`, and for browsers' WebSockets the protocol list.
+use std::fmt;
+
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use http::HeaderMap;
 use http::header::{AUTHORIZATION, HeaderValue, SEC_WEBSOCKET_PROTOCOL};
+use zeroize::Zeroizing;
 
 const WEBSOCKET_PREFIX: &str = "base64url.bearer.authorization.k8s.io.";
 
+/// A bearer token that a request brought: it is never printed, and its memory is overwritten when it is dropped.
+pub struct BearerToken(Zeroizing<String>);
+
+impl BearerToken {
+    fn new(token: &str) -> Option<Self> {
+        (!token.is_empty()).then(|| Self(Zeroizing::new(token.to_owned())))
+    }
+
+    /// What was brought, to be compared or verified and not to be kept.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for BearerToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("BearerToken(..)")
+    }
+}
+
 /// The bearer token offered, if any.
-pub fn bearer_token(headers: &HeaderMap) -> Option<String> {
+pub fn bearer_token(headers: &HeaderMap) -> Option<BearerToken> {
     if let Some(value) = headers.get(AUTHORIZATION).and_then(|v| v.to_str().ok()) {
         let mut parts = value.trim().splitn(3, ' ');
         let scheme = parts.next()?;
         return match parts.next() {
-            Some(token) if scheme.eq_ignore_ascii_case("bearer") && !token.is_empty() => Some(token.to_owned()),
+            Some(token) if scheme.eq_ignore_ascii_case("bearer") => BearerToken::new(token),
             _ => None,
         };
     }
@@ -20,7 +43,7 @@ pub fn bearer_token(headers: &HeaderMap) -> Option<String> {
 }
 
 /// Only on an upgrade, and only beside another protocol: the server must have one to answer with.
-fn websocket_token(headers: &HeaderMap) -> Option<String> {
+fn websocket_token(headers: &HeaderMap) -> Option<BearerToken> {
     headers.get(http::header::UPGRADE).filter(|v| v.as_bytes().eq_ignore_ascii_case(b"websocket"))?;
     let protocols: Vec<&str> = protocols(headers).collect();
     let mut tokens = protocols.iter().filter_map(|p| p.strip_prefix(WEBSOCKET_PREFIX));
@@ -28,7 +51,8 @@ fn websocket_token(headers: &HeaderMap) -> Option<String> {
     if tokens.next().is_some() || protocols.len() < 2 {
         return None;
     }
-    String::from_utf8(URL_SAFE_NO_PAD.decode(token.trim_end_matches('=')).ok()?).ok().filter(|t| !t.is_empty())
+    let decoded = Zeroizing::new(URL_SAFE_NO_PAD.decode(token.trim_end_matches('=')).ok()?);
+    BearerToken::new(std::str::from_utf8(&decoded).ok()?)
 }
 
 fn protocols(headers: &HeaderMap) -> impl Iterator<Item = &str> {

@@ -20,7 +20,7 @@ use rustls_pki_types::CertificateDer;
 pub use bootstrap::BootstrapTokens;
 pub use cache::CachedTokens;
 pub use front_proxy::{FrontProxy, FrontProxyOptions};
-pub use headers::{bearer_token, strip_credentials};
+pub use headers::{BearerToken, bearer_token, strip_credentials};
 pub use impersonate::{impersonate, strip_impersonation};
 pub use token_file::{TokenFile, TokenFileError};
 pub use x509::ClientCertificates;
@@ -218,7 +218,7 @@ impl RequestAuthenticator {
             }
         }
         if let Some(token) = bearer_token(credentials.headers) {
-            match self.tokens.prove(&token, &[]).await {
+            match self.tokens.prove(token.as_str(), &[]).await {
                 Ok(Some(found)) => return Ok(with_authenticated(found)),
                 Ok(None) => faults.push("invalid bearer token".to_owned()),
                 Err(e) => faults.push(format!("[invalid bearer token, {e}]")),

@@ -35,6 +35,8 @@ use crate::{credentials, discovery};
 /// First and longest pause before the pod network is set up again; doubled each time.
 const NETWORK_RETRY_FIRST: Duration = Duration::from_millis(500);
 const NETWORK_RETRY_MAX: Duration = Duration::from_secs(30);
+/// Where kube-proxy tells load balancers whether this node's services work.
+const PROXY_HEALTH_PORT: u16 = 10256;
 /// Where kube-proxy serves its metrics.
 const PROXY_METRICS_PORT: u16 = 10249;
 
@@ -114,7 +116,8 @@ impl Node {
         };
         tasks.spawn("pod-network", OnPanic::EndProcess, network.keep(given));
         let mut proxy = kelson_proxy::Config::new(&dir, name, vec![address], vec![ranges.cluster]);
-        proxy.health_bind = metrics_bind(args.proxy_metrics_port)?;
+        proxy.health_bind = free(SocketAddr::from((Ipv4Addr::UNSPECIFIED, PROXY_HEALTH_PORT)), "health");
+        proxy.metrics_bind = metrics_bind(args.proxy_metrics_port)?;
         let proxy = Proxy::start(proxy, client("proxy")?, clock, tasks);
         tracing::info!(node = name, %address, port = kubelet.port(), "the node agent runs");
         Ok(Self { kubelet, proxy, containerd, tasks: tasks.clone() })
@@ -225,12 +228,20 @@ fn metrics_bind(asked: Option<u16>) -> anyhow::Result<Vec<SocketAddr>> {
     if at.port() == 0 {
         return Ok(Vec::new());
     }
-    match (TcpListener::bind(at), asked) {
-        (Ok(_), _) => Ok(vec![at]),
-        (Err(e), Some(_)) => Err(e).with_context(|| format!("--proxy-metrics-port: {at}")),
-        (Err(e), None) => {
-            tracing::info!(port = at.port(), error = %e, "the service proxy's usual port is taken: it serves no metrics");
-            Ok(Vec::new())
+    if asked.is_some() {
+        TcpListener::bind(at).with_context(|| format!("--proxy-metrics-port: {at}"))?;
+    }
+    Ok(free(at, "metrics"))
+}
+
+/// An address for `what` of the service proxy; none where another process has its port.
+fn free(at: SocketAddr, what: &str) -> Vec<SocketAddr> {
+    match TcpListener::bind(at) {
+        Ok(_) => vec![at],
+        Err(e) => {
+            let port = at.port();
+            tracing::info!(port, error = %e, "the service proxy's usual port is taken: it serves no {what} there");
+            Vec::new()
         }
     }
 }

@@ -27,8 +27,10 @@ pub struct Config {
     pub min_sync_period: Duration,
     /// How often the kernel's tables are compared with what they should be.
     pub check_period: Duration,
-    /// Where to serve `/healthz`, `/livez` and `/metrics` (kube-proxy: 10256 and 10249); none: nowhere.
+    /// Where to serve `/healthz` and `/livez` (kube-proxy: port 10256); none: nowhere.
     pub health_bind: Vec<SocketAddr>,
+    /// Where to serve `/metrics`, `/healthz` and `/proxyMode` (kube-proxy: port 10249); none: nowhere.
+    pub metrics_bind: Vec<SocketAddr>,
 }
 
 impl Config {
@@ -43,6 +45,7 @@ impl Config {
             min_sync_period: Duration::from_millis(100),
             check_period: Duration::from_secs(600),
             health_bind: Vec::new(),
+            metrics_bind: Vec::new(),
         }
     }
 

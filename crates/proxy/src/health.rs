@@ -3,7 +3,6 @@
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,10 +14,14 @@ use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use kelson_meta::{Clock, ObjectKey};
+use kelson_metrics::CONTENT_TYPE;
 use kelson_tasks::{OnPanic, Tasks};
 use parking_lot::Mutex;
 use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
+
+use crate::config::Config;
+use crate::metrics::Metrics;
 
 /// Connections served at once by one listener.
 const CONNECTIONS_MAX: usize = 64;
@@ -26,14 +29,13 @@ const CONNECTIONS_MAX: usize = 64;
 const HEAD_TIMEOUT: Duration = Duration::from_secs(15);
 /// After a refused bind.
 const BIND_RETRY: Duration = Duration::from_secs(30);
-/// Upper bounds of the sync histogram, in milliseconds; upstream's: powers of two from 1 ms.
-const BUCKETS: usize = 15;
 
 /// What the answers report. One per proxy.
 pub struct Health {
     clock: Arc<dyn Clock>,
     /// A change that waits longer than this for its rules makes the proxy unhealthy.
     stale_after: Duration,
+    metrics: Arc<Metrics>,
     state: Mutex<State>,
 }
 
@@ -43,24 +45,13 @@ struct State {
     queued: Option<jiff::Timestamp>,
     last_queued: Option<jiff::Timestamp>,
     last_updated: Option<jiff::Timestamp>,
-    syncs: Histogram,
-    full_syncs: u64,
-    failures: u64,
     local_endpoints: BTreeMap<ObjectKey, usize>,
-    flows_deleted: u64,
-}
-
-#[derive(Default)]
-struct Histogram {
-    buckets: [u64; BUCKETS],
-    count: u64,
-    sum_seconds: f64,
 }
 
 impl Health {
     /// Nothing synced, nothing queued.
-    pub fn new(clock: Arc<dyn Clock>, stale_after: Duration) -> Self {
-        Self { clock, stale_after, state: Mutex::default() }
+    pub fn new(clock: Arc<dyn Clock>, stale_after: Duration, metrics: Arc<Metrics>) -> Self {
+        Self { clock, stale_after, metrics, state: Mutex::default() }
     }
 
     /// A change came in.
@@ -72,29 +63,10 @@ impl Health {
     }
 
     /// The rules are what is desired. `began`: changes after it may not be in them.
-    pub fn synced(&self, began: jiff::Timestamp, took: Duration, full: bool) {
+    pub fn synced(&self, began: jiff::Timestamp) {
         let mut state = self.state.lock();
         state.last_updated = Some(self.clock.now());
         state.queued = state.last_queued.filter(|q| *q > began);
-        state.full_syncs += u64::from(full);
-        let (millis, h) = (took.as_secs_f64() * 1000.0, &mut state.syncs);
-        let mut bound = 1.0;
-        for bucket in &mut h.buckets {
-            *bucket += u64::from(millis <= bound);
-            bound *= 2.0;
-        }
-        h.count += 1;
-        h.sum_seconds += took.as_secs_f64();
-    }
-
-    /// A sync failed.
-    pub fn failed(&self) {
-        self.state.lock().failures += 1;
-    }
-
-    /// Stale flows were deleted.
-    pub fn flows_deleted(&self, count: usize) {
-        self.state.lock().flows_deleted += count as u64;
     }
 
     /// The number of ready local endpoints of a service with a health check node port; `None` forgets it.
@@ -135,52 +107,6 @@ impl Health {
         response.headers_mut().insert("x-load-balancing-endpoint-weight", HeaderValue::from(count));
         response
     }
-
-    fn metrics(&self) -> String {
-        let s = self.state.lock();
-        let seconds = |t: Option<jiff::Timestamp>| t.map_or(0.0, |t| t.as_millisecond() as f64 / 1000.0);
-        let mut out = String::new();
-        let name = "kubeproxy_sync_proxy_rules_duration_seconds";
-        let _ = writeln!(out, "# HELP {name} SyncProxyRules latency in seconds\n# TYPE {name} histogram");
-        let mut bound = 0.001;
-        for n in s.syncs.buckets {
-            let _ = writeln!(out, "{name}_bucket{{le=\"{bound}\"}} {n}");
-            bound *= 2.0;
-        }
-        let (count, sum) = (s.syncs.count, s.syncs.sum_seconds);
-        let _ = writeln!(out, "{name}_bucket{{le=\"+Inf\"}} {count}\n{name}_sum {sum}\n{name}_count {count}");
-        let rows: [(&str, &str, &str, f64); 5] = [
-            (
-                "kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds",
-                "gauge",
-                "The last time a sync of proxy rules was queued",
-                seconds(s.last_queued),
-            ),
-            (
-                "kubeproxy_sync_proxy_rules_last_timestamp_seconds",
-                "gauge",
-                "The last time proxy rules were successfully synced",
-                seconds(s.last_updated),
-            ),
-            (
-                "kubeproxy_sync_proxy_rules_nftables_sync_failures_total",
-                "counter",
-                "Cumulative proxy nftables sync failures",
-                s.failures as f64,
-            ),
-            ("kelson_proxy_full_syncs_total", "counter", "Syncs that made the whole table anew", s.full_syncs as f64),
-            (
-                "kubeproxy_conntrack_reconciler_deleted_entries_total",
-                "counter",
-                "Conntrack flow entries deleted by the proxy",
-                s.flows_deleted as f64,
-            ),
-        ];
-        for (name, kind, help, value) in rows {
-            let _ = writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}");
-        }
-        out
-    }
 }
 
 fn answer(status: StatusCode, content_type: &'static str, body: String) -> Response<Full<Bytes>> {
@@ -195,8 +121,10 @@ fn answer(status: StatusCode, content_type: &'static str, body: String) -> Respo
 /// What a listener answers for.
 #[derive(Clone)]
 enum Role {
-    /// `/healthz`, `/livez`, `/metrics`.
-    Proxy,
+    /// `/healthz`, `/livez`.
+    Health,
+    /// `/metrics`, `/healthz`, `/proxyMode`.
+    Metrics,
     /// Anything, about this service.
     Service(ObjectKey),
 }
@@ -205,9 +133,18 @@ impl Role {
     fn respond(&self, health: &Health, path: &str) -> Response<Full<Bytes>> {
         match (self, path) {
             (Self::Service(key), _) => health.service(key),
-            (Self::Proxy, "/healthz" | "/livez") => health.healthz(),
-            (Self::Proxy, "/metrics") => answer(StatusCode::OK, "text/plain; version=0.0.4", health.metrics()),
-            (Self::Proxy, "/proxyMode") => answer(StatusCode::OK, "text/plain", "nftables".to_owned()),
+            (Self::Health | Self::Metrics, "/healthz") => {
+                let answer = health.healthz();
+                health.metrics.healthz(answer.status());
+                answer
+            }
+            (Self::Health, "/livez") => {
+                let answer = health.healthz();
+                health.metrics.livez(answer.status());
+                answer
+            }
+            (Self::Metrics, "/metrics") => answer(StatusCode::OK, CONTENT_TYPE, health.metrics.registry().text()),
+            (Self::Metrics, "/proxyMode") => answer(StatusCode::OK, "text/plain", "nftables".to_owned()),
             _ => answer(StatusCode::NOT_FOUND, "text/plain", "404 page not found\n".to_owned()),
         }
     }
@@ -264,10 +201,13 @@ pub struct Listeners {
 }
 
 impl Listeners {
-    /// Listens on `own` for the proxy's own health; services are added later.
-    pub fn new(health: Arc<Health>, addresses: Vec<IpAddr>, own: &[SocketAddr], tasks: Tasks) -> Self {
+    /// Listens for the proxy's own health and metrics as configured; services are added later.
+    pub fn new(health: Arc<Health>, config: &Config, tasks: Tasks) -> Self {
+        let addresses = config.node_ips.clone();
         let mut listeners = Self { health, addresses, own: Vec::new(), services: BTreeMap::new(), tasks };
-        listeners.own = own.iter().map(|at| listeners.listen(Role::Proxy, *at)).collect();
+        let (health, metrics) = (config.health_bind.iter(), config.metrics_bind.iter());
+        let own = health.map(|at| (Role::Health, *at)).chain(metrics.map(|at| (Role::Metrics, *at)));
+        listeners.own = own.map(|(role, at)| listeners.listen(role, at)).collect();
         listeners
     }
 
@@ -292,5 +232,35 @@ impl Listeners {
         let listen = |ip: &IpAddr| self.listen(Role::Service(service.clone()), SocketAddr::new(*ip, port));
         let guards = self.addresses.iter().map(listen).collect();
         self.services.insert(service.clone(), (port, guards));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kelson_metrics::Registry;
+
+    use super::*;
+
+    #[test]
+    fn each_port_answers_its_own_paths() {
+        let metrics = Arc::new(Metrics::new(Registry::new()));
+        let health = Health::new(Arc::new(kelson_meta::SystemClock), Duration::from_secs(60), metrics);
+        let service = ObjectKey::new("n", "s");
+        let code = |role: &Role, path: &str| role.respond(&health, path).status().as_u16();
+        for (path, of_health, of_metrics) in [
+            ("/healthz", 200, 200),
+            ("/livez", 200, 404),
+            ("/metrics", 404, 200),
+            ("/proxyMode", 404, 200),
+            ("/", 404, 404),
+        ] {
+            assert_eq!((code(&Role::Health, path), code(&Role::Metrics, path)), (of_health, of_metrics), "{path}");
+        }
+        assert_eq!(code(&Role::Service(service.clone()), "/any"), 503, "no endpoint is local");
+        health.set_local_endpoints(&service, Some(2));
+        assert_eq!(code(&Role::Service(service), "/any"), 200);
+        let text = health.metrics.registry().text();
+        assert!(text.contains("kubeproxy_proxy_healthz_total{code=\"200\"} 2\n"), "{text}");
+        assert!(text.contains("kubeproxy_proxy_livez_total{code=\"200\"} 1\n"), "{text}");
     }
 }

@@ -10,6 +10,7 @@ mod config;
 mod conntrack;
 mod health;
 mod listing;
+mod metrics;
 pub mod model;
 pub mod render;
 pub mod ruleset;
@@ -20,7 +21,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use kelson_client::Client;
+use kelson_client::{API_HOST, Client, Metered};
 use kelson_meta::Clock;
 use kelson_net::nft;
 use kelson_tasks::Tasks;
@@ -28,7 +29,9 @@ use tokio::sync::watch;
 
 pub use config::Config;
 use config::table;
+use metrics::Metrics;
 use model::Family;
+use sync::Effects;
 
 /// How long the end of the proxy's tasks is waited for.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(5);
@@ -43,8 +46,11 @@ impl Proxy {
         let (ready, seen) = watch::channel(false);
         let tasks = tasks.child("proxy");
         let group = tasks.clone();
+        let metrics = Arc::new(Metrics::default());
+        let client = client.counted(&Metered::new(metrics.registry(), API_HOST));
         tasks.supervise("proxy-sync", move || {
-            sync::run(config.clone(), client.clone(), Arc::clone(&clock), ready.clone(), group.clone())
+            let effects = Effects { client: client.clone(), clock: Arc::clone(&clock), metrics: Arc::clone(&metrics) };
+            sync::run(config.clone(), effects, ready.clone(), group.clone())
         });
         Running { ready: seen, tasks }
     }

@@ -18,6 +18,7 @@ use crate::config::{Config, table};
 use crate::conntrack::{self, Frontends};
 use crate::health::{Health, Listeners};
 use crate::listing;
+use crate::metrics::Metrics;
 use crate::model::{EndpointSlice, Family, LABEL_HEADLESS, LABEL_PROXY_NAME, LABEL_ZONE, Node, Service, TrafficPolicy};
 use crate::render::{self, Options};
 use crate::ruleset::RuleSet;
@@ -36,6 +37,9 @@ const FIXED_CHAINS: [&str; 3] = ["mark-for-masquerade", "reject-chain", "service
 
 /// What the watches leave for the loop.
 struct Inbox {
+    clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
+    families: Vec<Family>,
     health: Arc<Health>,
     dirty: Mutex<HashSet<ObjectKey>>,
     /// Slices by service, then by name.
@@ -47,11 +51,23 @@ struct Inbox {
 impl Inbox {
     fn mark(&self, service: ObjectKey) {
         self.health.queued();
-        self.dirty.lock().insert(service);
+        self.metrics.queued(&self.families, self.clock.now());
+        let pending = {
+            let mut dirty = self.dirty.lock();
+            dirty.insert(service);
+            dirty.len()
+        };
+        self.metrics.set_pending(pending);
         self.changed.notify_one();
     }
 
+    fn service(&self, change: &Change<Service>) {
+        self.metrics.service_changed();
+        self.mark(change.object().metadata.key());
+    }
+
     fn slice(&self, change: &Change<EndpointSlice>) {
+        self.metrics.endpoints_changed();
         let take = |slice: &EndpointSlice| {
             let Some(service) = slice.service() else { return };
             let mut all = self.slices.lock();
@@ -105,6 +121,7 @@ struct Syncer {
     config: Config,
     options: Options,
     clock: Arc<dyn Clock>,
+    metrics: Arc<Metrics>,
     health: Arc<Health>,
     listeners: Listeners,
     inbox: Arc<Inbox>,
@@ -115,16 +132,24 @@ struct Syncer {
     conntrack_works: bool,
 }
 
+/// What the proxy works through, besides the kernel.
+pub(crate) struct Effects {
+    /// The API, under the proxy's identity.
+    pub client: Client,
+    /// What changes and syncs are timed by.
+    pub clock: Arc<dyn Clock>,
+    /// What is counted, also over a restart of the loop.
+    pub metrics: Arc<Metrics>,
+}
+
 /// Runs until dropped.
-pub(crate) async fn run(
-    config: Config,
-    client: Client,
-    clock: Arc<dyn Clock>,
-    ready: watch::Sender<bool>,
-    tasks: Tasks,
-) {
-    let health = Arc::new(Health::new(Arc::clone(&clock), HEALTH_TIMEOUT));
+pub(crate) async fn run(config: Config, effects: Effects, ready: watch::Sender<bool>, tasks: Tasks) {
+    let Effects { client, clock, metrics } = effects;
+    let health = Arc::new(Health::new(Arc::clone(&clock), HEALTH_TIMEOUT, Arc::clone(&metrics)));
     let inbox = Arc::new(Inbox {
+        clock: Arc::clone(&clock),
+        metrics: Arc::clone(&metrics),
+        families: config.families(),
         health: Arc::clone(&health),
         dirty: Mutex::default(),
         slices: Mutex::default(),
@@ -134,9 +159,7 @@ pub(crate) async fn run(
     let labels = format!("!{LABEL_HEADLESS},!{LABEL_PROXY_NAME}");
     let selected = InformerConfig { labels, ..InformerConfig::default() };
     let to = Arc::clone(&inbox);
-    let services = Informer::<Service>::new(client.clone(), selected.clone())
-        .on_change(move |c| to.mark(c.object().metadata.key()))
-        .start();
+    let services = Informer::<Service>::new(client.clone(), selected.clone()).on_change(move |c| to.service(c)).start();
     let to = Arc::clone(&inbox);
     let slices = Informer::<EndpointSlice>::new(client.clone(), selected).on_change(move |c| to.slice(c)).start();
     let own = InformerConfig { fields: format!("metadata.name={}", config.node_name), ..InformerConfig::default() };
@@ -157,11 +180,12 @@ pub(crate) async fn run(
     };
     let mut syncer = Syncer {
         tables: config.families().into_iter().map(new_table).collect(),
-        listeners: Listeners::new(Arc::clone(&health), config.node_ips.clone(), &config.health_bind, tasks),
+        listeners: Listeners::new(Arc::clone(&health), &config, tasks),
         options,
         node_info: NodeInfo { name: config.node_name.clone(), zone: String::new() },
         config,
         clock,
+        metrics,
         health,
         inbox,
         services,
@@ -189,7 +213,6 @@ impl Syncer {
                     }
                     Err(e) => {
                         failures = failures.saturating_add(1);
-                        self.health.failed();
                         let delay = RETRY.delay(failures.min(12));
                         tracing::warn!(error = %e, retry_seconds = delay.as_secs(), "service rules not applied");
                         tokio::time::sleep(delay).await;
@@ -220,23 +243,25 @@ impl Syncer {
     }
 
     async fn sync(&mut self) -> Result<(), NftError> {
-        let (began, clock) = (Instant::now(), self.clock.now());
+        let began = self.clock.now();
         let dirty = std::mem::take(&mut *self.inbox.dirty.lock());
         for key in &dirty {
             self.refresh(key);
         }
-        let mut full = false;
         for table in &mut self.tables {
             let script = if table.stale { Some(table.rules.take_full()) } else { table.rules.take_diff() };
             let Some(script) = script else { continue };
-            full |= table.stale;
+            let (start, full) = (Instant::now(), table.stale);
             tracing::debug!(table = table.rules.table(), bytes = script.len(), full = table.stale, "apply rules");
             // Stale until proven applied: also when this future is dropped in the middle.
             table.stale = true;
-            nft::apply(&script).await?;
+            nft::apply(&script).await.inspect_err(|_| self.metrics.failed(table.family))?;
             table.stale = false;
+            self.metrics.synced(table.family, start.elapsed(), full);
         }
-        self.health.synced(clock, began.elapsed(), full);
+        self.tables.iter().for_each(|t| self.metrics.in_sync(t.family, self.clock.now()));
+        self.metrics.set_pending(self.inbox.dirty.lock().len());
+        self.health.synced(began);
         self.flush_flows().await;
         Ok(())
     }
@@ -283,7 +308,7 @@ impl Syncer {
             };
             let work = FLOWS.run(move || conntrack::flush(family, &frontends, &is_node));
             match work.await.unwrap_or_else(|e| Err(std::io::Error::other(e))) {
-                Ok(count) => self.health.flows_deleted(count),
+                Ok(count) => self.metrics.flows_deleted(family, count),
                 Err(error) if self.conntrack_works => {
                     self.conntrack_works = false;
                     tracing::warn!(%error, "cannot end stale UDP flows; they end by time");

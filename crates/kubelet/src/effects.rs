@@ -7,6 +7,7 @@ use kelson_client::{EventRecorder, EventType, ObjectRef};
 use kelson_cri::Runtime;
 use kelson_meta::Clock;
 
+use crate::metrics::Metrics;
 use crate::pod::{self, Role};
 use crate::probes::ProbeRunner;
 
@@ -62,4 +63,6 @@ pub struct PodEffects {
     pub tell: Tell,
     /// The clock that timestamps and delays are read from.
     pub clock: Arc<dyn Clock>,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
 }

@@ -15,6 +15,7 @@ pub mod env;
 pub mod eviction;
 pub mod images;
 pub mod logs;
+pub mod metrics;
 pub mod node;
 pub mod objects;
 pub mod pod;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
-use kelson_client::{Change, Client, EventRecorder, Informer, InformerConfig};
+use kelson_client::{API_HOST, Change, Client, EventRecorder, Informer, InformerConfig, Metered};
 use kelson_cri::Runtime;
 use kelson_meta::Clock;
 use kelson_tasks::{FILES, OnPanic, Tasks};
@@ -26,6 +26,7 @@ use crate::images::Images;
 use crate::images::error::OpenError;
 use crate::images::gc::ImageCollection;
 use crate::logs::rotate::LogRotation;
+use crate::metrics::{self, MeteredRuntime, Metrics};
 use crate::node::facts::NodeFacts;
 use crate::node::runtime::RuntimeState;
 use crate::node::sync::NodeSync;
@@ -142,22 +143,30 @@ struct Channels {
     manager: ManagerInbox,
     known: Known,
     csi: CsiVolumes,
+    metrics: Arc<Metrics>,
 }
 
 impl Channels {
-    fn new(config: &Config, client: &Client) -> Self {
+    fn new(config: &Config, client: &Client, metrics: Arc<Metrics>) -> Self {
         let facts = NodeFacts {
             name: config.node_name.clone(),
             host_ips: config.node_ips.iter().map(ToString::to_string).collect(),
             ..Default::default()
         };
+        let known = Known::default();
+        let shown = known.clone();
+        metrics.registry().on_scrape(move |families| {
+            let pods = shown.list();
+            metrics::pods(families, pods.iter().map(|p| &**p));
+        });
         Self {
+            metrics,
             facts: watch::channel(Arc::new(facts)),
             runtime: watch::channel(Arc::default()),
             pressure: watch::channel(Pressure::default()),
             ready: watch::channel(false),
             manager: ManagerInbox::default(),
-            known: Known::default(),
+            known,
             csi: CsiVolumes::new(client.clone(), &config.node_name, Drivers::default(), InUse::default()),
         }
     }
@@ -177,8 +186,11 @@ impl Kubelet {
         let made = FILES.run(move || directories(&made)).await;
         made.map_err(|e| KubeletError::Config(e.to_string()))??;
         let tasks = deps.tasks.child("kubelet");
+        let metrics = Arc::new(Metrics::new(&config.node_name));
+        deps.client = deps.client.counted(&Metered::new(metrics.registry(), API_HOST));
+        deps.runtime = Arc::new(MeteredRuntime::new(deps.runtime, Arc::clone(&metrics)));
         let (name, version) = runtime_version(&*deps.runtime).await;
-        let channels = Channels::new(&config, &deps.client);
+        let channels = Channels::new(&config, &deps.client, metrics);
         let (seen, dirs) = (channels.csi.clone(), config.dirs());
         // Before the first report of the node: volumes of pods that outlived the last kubelet are in use.
         let _ = FILES.run(move || seen.remember(&dirs)).await;
@@ -221,7 +233,7 @@ fn parts(
     let (client, clock) = (deps.client.clone(), Arc::clone(&deps.clock));
     let recorder = EventRecorder::start_in(tasks, client.clone(), Arc::clone(&clock), "kubelet", &config.node_name);
     let tell = Tell::new(recorder.clone(), &config.node_name);
-    let images = Images::open(config, client.clone(), recorder, Arc::clone(&clock))?;
+    let images = Images::open(config, client.clone(), recorder, Arc::clone(&clock), channels.metrics.registry())?;
     let follow = images.clone();
     tasks.supervise("credential-providers", move || follow.clone().follow());
     let changed = channels.manager.clone();
@@ -236,6 +248,7 @@ fn parts(
             prober: deps.prober.clone().unwrap_or_else(real),
             tell: tell.clone(),
             clock: Arc::clone(&clock),
+            metrics: Arc::clone(&channels.metrics),
         },
         volumes: Volumes {
             dirs: config.dirs(),
@@ -277,7 +290,7 @@ fn server(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels
         known: channels.known.clone(),
         clock: Arc::clone(&deps.clock),
         cgroups: parts.cgroups.clone(),
-        images: parts.images.clone(),
+        metrics: Arc::clone(&channels.metrics),
         pipes_dir: command::directory(&parts.config.root_dir),
     };
     Server { state, client: deps.client.clone() }
@@ -295,6 +308,7 @@ fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels
         known: channels.known.clone(),
         manager: channels.manager.clone(),
         tell: parts.effects.tell.clone(),
+        metrics: Arc::clone(&channels.metrics),
     };
     let (effects, thresholds) = (measure::Real::new(measured), config.eviction.clone());
     let (clock, pressure) = (Arc::clone(&deps.clock), channels.pressure.0.clone());

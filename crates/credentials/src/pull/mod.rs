@@ -105,11 +105,6 @@ impl PullManager {
         &self.records
     }
 
-    /// Appends the metrics' text. Looks at the disk.
-    pub fn encode_metrics(&self, out: &mut String) {
-        out.push_str(&self.metrics.registry().text());
-    }
-
     /// When a failed pull may be tried again; `None`: now.
     pub fn retry_at(&self, pod_uid: &str, image: &str) -> Option<Timestamp> {
         self.backoff.lock().waits(&backoff_key(pod_uid, image), self.clock.now()).map(|(until, _)| until)

@@ -22,6 +22,7 @@ use crate::config::PodDirs;
 use crate::config::thresholds::{EVICTED, Signal};
 use crate::effects::Tell;
 use crate::images::gc::is_kept;
+use crate::metrics::Metrics;
 use crate::node::facts;
 use crate::pod;
 use crate::pods::event::Eviction;
@@ -56,6 +57,8 @@ pub struct Measured {
     pub kept_images: Vec<String>,
     /// Where usage of pods is read.
     pub cgroups: Cgroups,
+    /// What is counted.
+    pub metrics: Arc<Metrics>,
     /// The pods of this node.
     pub known: Known,
     /// Where evictions go.
@@ -139,7 +142,8 @@ impl Effects for Real {
         self.parts.tell.node(EventType::Warning, "EvictionThresholdMet", text);
     }
 
-    fn evict(&self, pod: &Arc<Pod>, message: String, grace: Duration) {
+    fn evict(&self, pod: &Arc<Pod>, signal: &'static str, message: String, grace: Duration) {
+        self.parts.metrics.evicted(signal);
         tracing::warn!(pod = %pod::format_pod(pod), message, "evicting");
         self.parts.tell.pod(pod, EventType::Warning, EVICTED, message.clone());
         self.parts.manager.evict(pod::uid(pod), Eviction { message, grace });

@@ -36,8 +36,8 @@ pub trait Effects: Send + Sync {
     async fn reclaim_disk(&self);
     /// Tells that a threshold is met: an event about the node.
     fn attempting(&self, resource: &str);
-    /// Ends a pod.
-    fn evict(&self, pod: &Arc<Pod>, message: String, grace: Duration);
+    /// Ends a pod for want of what `signal` names, or since it passed a limit of its own that `signal` names.
+    fn evict(&self, pod: &Arc<Pod>, signal: &'static str, message: String, grace: Duration);
 }
 
 /// Looks at the machine in turn and says which pod goes.
@@ -94,8 +94,8 @@ impl<E: Effects> Manager<E> {
         let mut any = false;
         for pod in &limited {
             let over = usages.get(pod::uid(pod)).and_then(|u| rank::over_storage_limit(pod, u));
-            if let Some(message) = over {
-                self.effects.evict(pod, message, HARD_GRACE);
+            if let Some((signal, message)) = over {
+                self.effects.evict(pod, signal, message, HARD_GRACE);
                 any = true;
             }
         }
@@ -125,7 +125,7 @@ impl<E: Effects> Manager<E> {
             Duration::from_secs(u64::try_from(pod::grace_seconds(pod)).unwrap_or(0)).min(self.config.max_pod_grace)
         };
         let message = rank::message(pod, usages.get(pod::uid(pod)), met, seen);
-        self.effects.evict(pod, message, grace);
+        self.effects.evict(pod, met.signal.name(), message, grace);
     }
 }
 

@@ -111,21 +111,23 @@ pub fn has_storage_limits(pod: &Pod) -> bool {
 }
 
 /// Why a pod must go because of its own limits of local storage, if it must.
-pub fn over_storage_limit(pod: &Pod, usage: &PodUsage) -> Option<String> {
+pub fn over_storage_limit(pod: &Pod, usage: &PodUsage) -> Option<(&'static str, String)> {
     for v in pod.spec.iter().flat_map(|s| s.volumes.iter().flatten()) {
         let limit = v.empty_dir.as_ref().and_then(|e| e.size_limit.as_ref()).map(pod::quantity);
         let (Some(limit), Some(used)) = (limit.filter(|q| q.signum() > 0), usage.empty_dirs.get(&v.name)) else {
             continue;
         };
         if amount(*used) > limit {
-            return Some(format!("Usage of EmptyDir volume {:?} exceeds the limit \"{limit}\". ", v.name));
+            let message = format!("Usage of EmptyDir volume {:?} exceeds the limit \"{limit}\". ", v.name);
+            return Some(("emptydirfs.limit", message));
         }
     }
     let positive = |q: &Quantity| q.signum() > 0;
     if let Some(limit) = pod::pod_limit(pod, "ephemeral-storage").filter(positive)
         && amount(usage.disk()) > limit
     {
-        return Some(format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. "));
+        let message = format!("Pod ephemeral local storage usage exceeds the total limit of containers {limit}. ");
+        return Some(("ephemeralpodfs.limit", message));
     }
     for m in pod::members(pod).filter(|m| m.role == Role::App) {
         let name = &m.container.name;
@@ -133,7 +135,8 @@ pub fn over_storage_limit(pod: &Pod, usage: &PodUsage) -> Option<String> {
         if let Some(limit) = pod::limit(&m.container, "ephemeral-storage").filter(positive)
             && amount(used) > limit
         {
-            return Some(format!("Container {name} exceeded its local ephemeral storage limit \"{limit}\". "));
+            let message = format!("Container {name} exceeded its local ephemeral storage limit \"{limit}\". ");
+            return Some(("ephemeralcontainerfs.limit", message));
         }
     }
     None
@@ -202,19 +205,25 @@ mod tests {
         assert_eq!(over_storage_limit(&sized, &usage), None);
         usage.empty_dirs.insert("v".into(), (1 << 20) + 1);
         assert_eq!(
-            over_storage_limit(&sized, &usage).as_deref(),
-            Some("Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". ")
+            over_storage_limit(&sized, &usage),
+            Some(("emptydirfs.limit", "Usage of EmptyDir volume \"v\" exceeds the limit \"1Mi\". ".to_owned()))
         );
         let limited =
             |c: Value| of(json!({"containers":[{"name":"c","resources":{"limits":{"ephemeral-storage":"2Mi"}}}, c]}));
         let both = limited(json!({"name":"d","resources":{"limits":{"ephemeral-storage":"1Mi"}}}));
         assert_eq!(
-            over_storage_limit(&both, &usage).as_deref(),
-            Some("Pod ephemeral local storage usage exceeds the total limit of containers 3Mi. ")
+            over_storage_limit(&both, &usage),
+            Some((
+                "ephemeralpodfs.limit",
+                "Pod ephemeral local storage usage exceeds the total limit of containers 3Mi. ".to_owned()
+            ))
         );
         assert_eq!(
-            over_storage_limit(&limited(json!({"name":"d"})), &usage).as_deref(),
-            Some("Container c exceeded its local ephemeral storage limit \"2Mi\". ")
+            over_storage_limit(&limited(json!({"name":"d"})), &usage),
+            Some((
+                "ephemeralcontainerfs.limit",
+                "Container c exceeded its local ephemeral storage limit \"2Mi\". ".to_owned()
+            ))
         );
         assert!(!has_storage_limits(&of(json!({"containers":[{"name":"c"}],"volumes":[{"name":"v","emptyDir":{}}]}))));
     }

@@ -41,7 +41,7 @@ impl Effects for Arc<World> {
     fn attempting(&self, resource: &str) {
         self.log.lock().push(format!("attempting {resource}"));
     }
-    fn evict(&self, pod: &Arc<Pod>, message: String, grace: Duration) {
+    fn evict(&self, pod: &Arc<Pod>, _signal: &'static str, message: String, grace: Duration) {
         self.log.lock().push(format!("evict {} {}s {message}", pod::name(pod), grace.as_secs()));
         self.pods.lock().retain(|p| pod::uid(p) != pod::uid(pod));
     }

@@ -17,6 +17,7 @@ use kelson_credentials::records::ListedImage;
 use kelson_credentials::{Metrics, NodeConfig, ProcessExecutor, Providers, PullManager, config as providers_config};
 use kelson_cri::Runtime;
 use kelson_meta::Clock;
+use kelson_metrics::Registry;
 use kelson_tasks::FILES;
 
 pub use effects::ImageEffects;
@@ -35,7 +36,7 @@ pub struct Images {
 }
 
 impl Images {
-    /// Reads the providers' configuration and opens the records of pulls.
+    /// Reads the providers' configuration and opens the records of pulls, which `registry` shows.
     ///
     /// # Errors
     /// When the configuration is not sound, or the records' directory cannot be made.
@@ -44,13 +45,14 @@ impl Images {
         client: Client,
         recorder: EventRecorder,
         clock: Arc<dyn Clock>,
+        registry: &Registry,
     ) -> Result<Self, OpenError> {
         let files = config.image_credential_provider.clone();
         let (loaded, bin_dir) = match &files {
             Some(f) => (providers_config::load(&f.config, &f.bin_dir)?, f.bin_dir.clone()),
             None => (providers_config::Config::default(), std::path::PathBuf::new()),
         };
-        let metrics = Arc::new(Metrics::default());
+        let metrics = Arc::new(Metrics::new(registry));
         let options = Options {
             executor: Arc::new(ProcessExecutor::new(bin_dir)),
             accounts: Arc::new(api::Accounts::new(client)),
@@ -101,11 +103,6 @@ impl Images {
         let manager = Arc::clone(&self.manager);
         // Fails only when the process ends, or by a panic that has been reported.
         let _ = FILES.run(move || manager.records().prune(&images, at)).await;
-    }
-
-    /// Appends the metrics of credentials and pulls.
-    pub fn encode_metrics(&self, out: &mut String) {
-        self.manager.encode_metrics(out);
     }
 
     /// When a failed pull of this pod's image may be tried again; `None`: now.

@@ -56,6 +56,12 @@ impl Executor {
 
     /// Does all of it, in order; a failed start does not keep others from being tried.
     pub async fn run(self, actions: Vec<Action>) {
+        let (began, new) = (tokio::time::Instant::now(), self.runtime.sandboxes.is_empty());
+        self.carry_out(actions).await;
+        self.parts.effects.metrics.pod_worked(if new { "create" } else { "sync" }, began.elapsed());
+    }
+
+    async fn carry_out(&self, actions: Vec<Action>) {
         let needs_volumes =
             actions.iter().any(|a| matches!(a, Action::CreateSandbox { .. } | Action::StartContainer { .. }));
         let mut volumes = PodVolumes::default();
@@ -75,6 +81,7 @@ impl Executor {
                 Action::KillContainer { id, name, reason, message } => self.kill(&id, &name, reason, message).await,
                 Action::StartContainer { name, restart_count, restarted_after } => {
                     let outcome = self.start(&name, restart_count, &volumes).await;
+                    self.count(&name, outcome.as_ref().err());
                     self.tell(match outcome {
                         Ok(()) => Step::Started { name, restarted_after },
                         Err(error) => Step::StartFailed { name, error, restarted_after },
@@ -83,6 +90,12 @@ impl Executor {
                 }
                 Action::Resize { containers } => self.resize(&containers).await,
             }
+        }
+    }
+
+    fn count(&self, name: &str, fault: Option<&StartError>) {
+        if let Some(member) = pod::member(&self.pod, name) {
+            self.parts.effects.metrics.container_started(member.role, fault.map(|e| e.reason.as_str()));
         }
     }
 
@@ -202,6 +215,7 @@ impl Executor {
 
     async fn create_sandbox(&self, attempt: u32) {
         if let Err(message) = self.try_sandbox(attempt).await {
+            self.parts.effects.metrics.pod_failed();
             let text = format!("Failed to create pod sandbox: {message}");
             self.event(EventType::Warning, "FailedCreatePodSandBox", text);
             return self.tell(Step::SandboxFailed(message)).await;

@@ -13,6 +13,17 @@ pub enum Outcome {
     Unknown(String),
 }
 
+impl Outcome {
+    /// As metrics name it.
+    pub fn word(&self) -> &'static str {
+        match self {
+            Self::Success => "successful",
+            Self::Failure(_) => "failed",
+            Self::Unknown(_) => "unknown",
+        }
+    }
+}
+
 /// What a handler acts on.
 #[derive(Clone, Debug, Default)]
 pub struct Target {

@@ -43,8 +43,17 @@ impl Timing {
 pub enum Report {
     /// The result is now this.
     Result(bool),
-    /// One attempt failed; the text of the `Unhealthy` event.
-    Attempt(String),
+    /// What came of one attempt.
+    Attempt(Outcome),
+}
+
+/// The text of the `Unhealthy` event about an attempt; none of one that succeeded.
+pub fn complaint(kind: ProbeKind, outcome: &Outcome) -> Option<String> {
+    match outcome {
+        Outcome::Success => None,
+        Outcome::Failure(why) => Some(format!("{} probe failed: {why}", kind.word())),
+        Outcome::Unknown(why) => Some(format!("{} probe errored and resulted in unknown state: {why}", kind.word())),
+    }
 }
 
 /// Runs a probe until it is over. `age`: how long the container has run already.
@@ -65,21 +74,18 @@ pub async fn run(
     let mut current = None;
     loop {
         ticks.tick().await;
-        let next = match runner.run(&handler, &target, timing.timeout).await {
+        let outcome = runner.run(&handler, &target, timing.timeout).await;
+        report(Report::Attempt(outcome.clone()));
+        let next = match outcome {
             Outcome::Success => {
                 (good, bad) = (good + 1, 0);
                 (good >= timing.successes).then_some(true)
             }
-            Outcome::Failure(why) => {
-                report(Report::Attempt(format!("{} probe failed: {why}", kind.word())));
+            Outcome::Failure(_) => {
                 (good, bad) = (0, bad + 1);
                 (bad >= timing.failures).then_some(false)
             }
-            Outcome::Unknown(why) => {
-                let text = format!("{} probe errored and resulted in unknown state: {why}", kind.word());
-                report(Report::Attempt(text));
-                None
-            }
+            Outcome::Unknown(_) => None,
         };
         let Some(next) = next.filter(|n| current != Some(*n)) else { continue };
         current = Some(next);

@@ -2,7 +2,7 @@
 //! so that no spelling of a path is judged as one endpoint and served as another.
 use std::sync::Arc;
 
-use http::{Request, Response, StatusCode};
+use http::{Method, Request, Response, StatusCode};
 use hyper::body::Incoming;
 use kelson_meta::url::Query;
 use rustls_pki_types::CertificateDer;
@@ -45,6 +45,14 @@ fn find(segments: &[String]) -> Option<&'static Endpoint> {
     ENDPOINTS.iter().find(|e| e.root == root)
 }
 
+/// The method as a label; of the ones that nobody uses there is one for all.
+fn method(given: &Method) -> &str {
+    match given.as_str() {
+        known @ ("GET" | "HEAD" | "POST" | "PUT" | "PATCH" | "DELETE" | "OPTIONS") => known,
+        _ => "other",
+    }
+}
+
 /// Authenticates, authorizes, answers.
 pub async fn handle(
     state: Arc<ServerState>,
@@ -52,13 +60,21 @@ pub async fn handle(
     chain: Arc<Vec<CertificateDer<'static>>>,
     request: Request<Incoming>,
 ) -> Response<Body> {
+    let mut known = segments(request.uri().path());
+    let endpoint = known.as_ref().and_then(|s| find(s));
+    // Paths that are not served share one label: a caller may choose them freely.
+    let counted = Arc::clone(&state);
+    let _open = counted.metrics.request(
+        method(request.method()),
+        endpoint.map_or("other", |e| e.root),
+        endpoint.is_some_and(|e| e.acts),
+    );
     let Some(user) = auth.authenticate(&chain, request.headers()).await else {
         return text(StatusCode::UNAUTHORIZED, "Unauthorized");
     };
-    let Some(mut segments) = segments(request.uri().path()) else {
+    let Some(mut segments) = known.take() else {
         return text(StatusCode::BAD_REQUEST, "invalid path");
     };
-    let endpoint = find(&segments);
     let subresources = endpoint.map_or(&["proxy"][..], |e| e.subresources);
     if let Err(why) = auth.authorize(&user, verb(endpoint, request.method()), subresources).await {
         return text(StatusCode::FORBIDDEN, why);
@@ -71,8 +87,6 @@ pub async fn handle(
 
 #[cfg(test)]
 mod tests {
-    use http::Method;
-
     use super::*;
 
     #[test]

@@ -8,7 +8,7 @@ use kelson_tasks::Tasks;
 
 use crate::cgroups::Cgroups;
 use crate::config::Config;
-use crate::images::Images;
+use crate::metrics::Metrics;
 use crate::pods::known::Known;
 
 /// The state; behind an `Arc` everywhere.
@@ -27,8 +27,8 @@ pub struct ServerState {
     pub clock: Arc<dyn Clock>,
     /// Pods' cgroups, for their numbers.
     pub cgroups: Cgroups,
-    /// Image pulls, for their metrics.
-    pub images: Images,
+    /// What the kubelet counts.
+    pub metrics: Arc<Metrics>,
     /// Where the named pipes of commands lie.
     pub pipes_dir: PathBuf,
 }

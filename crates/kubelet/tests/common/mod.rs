@@ -19,6 +19,7 @@ use kelson_kubelet::effects::{PodEffects, Tell};
 use kelson_kubelet::env::resolve::Environment;
 use kelson_kubelet::env::services::ServiceView;
 use kelson_kubelet::images::Images;
+use kelson_kubelet::metrics::Metrics;
 use kelson_kubelet::node::runtime::RuntimeState;
 use kelson_kubelet::objects::Objects;
 use kelson_kubelet::objects::tokens::Tokens;
@@ -191,7 +192,8 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
     std::mem::forget((facts, state));
     let recorder = EventRecorder::start_in(&tasks, client.clone(), Arc::clone(&clock), "kubelet", "n1");
     let tell = Tell::new(recorder.clone(), "n1");
-    let images = Images::open(&config, client.clone(), recorder, Arc::clone(&clock)).expect("records");
+    let images = Images::open(&config, client.clone(), recorder, Arc::clone(&clock), &kelson_metrics::Registry::new())
+        .expect("records");
     let objects = Objects::new(&tasks, client.clone(), |_| {});
     let parts = Arc::new(Parts {
         tasks: tasks.clone(),
@@ -201,6 +203,7 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
             prober: Arc::clone(&prober) as Arc<dyn ProbeRunner>,
             tell: tell.clone(),
             clock: Arc::clone(&clock),
+            metrics: Arc::new(Metrics::new("n1")),
         },
         volumes: Volumes {
             dirs: config.dirs(),

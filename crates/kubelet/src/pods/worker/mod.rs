@@ -165,6 +165,7 @@ impl Worker {
         self.parts.volumes.tokens.forget(uid);
         self.parts.user_namespaces.forget(uid);
         self.parts.statuses.forget(uid);
+        self.parts.effects.metrics.forget_probes(&self.pod);
     }
 
     async fn wait(&mut self) {
@@ -340,6 +341,11 @@ impl Worker {
         if self.rejected && self.runtime.is_empty() {
             // Nothing of it was ever made: its containers have no state to tell.
             (status.container_statuses, status.init_container_statuses) = (None, None);
+        }
+        let phase = |of: Option<&PodStatus>| of.and_then(|s| s.phase.clone()).unwrap_or_default();
+        if phase(Some(&status)) == "Running" && matches!(&*phase(self.pod.status.as_ref()), "" | "Pending") {
+            let after = about.now.duration_since(self.start_time).max(jiff::SignedDuration::ZERO).unsigned_abs();
+            self.parts.effects.metrics.pod_runs(after);
         }
         self.parts.statuses.set(&self.pod, &status);
         if self.pod.status.as_ref() != Some(&status) {

@@ -76,10 +76,14 @@ impl Worker {
             let target = Target::new(&c, &id, &ip);
             let (tell, inbox, of) = (self.parts.effects.tell.clone(), self.inbox.clone(), id.clone());
             let pod = Arc::clone(&self.pod);
+            let metrics = Arc::clone(&self.parts.effects.metrics);
             let report = move |r: task::Report| match r {
                 task::Report::Result(ok) => inbox.probe(&of, kind, ok),
-                task::Report::Attempt(text) => {
-                    tell.container(&pod, role, &c.name, EventType::Warning, "Unhealthy", text);
+                task::Report::Attempt(outcome) => {
+                    metrics.probed(&pod, &c.name, kind.word(), outcome.word());
+                    if let Some(text) = task::complaint(kind, &outcome) {
+                        tell.container(&pod, role, &c.name, EventType::Warning, "Unhealthy", text);
+                    }
                 }
             };
             let runner = Arc::clone(&self.parts.effects.prober);

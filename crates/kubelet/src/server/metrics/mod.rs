@@ -18,7 +18,7 @@ pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
             [] => text::own(&state).await,
             ["resource"] => text::resource(&state).await,
             ["cadvisor"] => text::cadvisor(&state).await,
-            ["probes"] => text::answer(String::new()),
+            ["probes"] => text::answer(state.metrics.probes_text()),
             _ => not_found(),
         }
     })

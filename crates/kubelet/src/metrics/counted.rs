@@ -1,0 +1,305 @@
+//! The numbers of one kubelet, in their registries.
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kelson_metrics::{Families, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry};
+
+use super::bounds::{START_BOUNDS, USUAL_BOUNDS};
+use super::calls::Calls;
+use super::requests::{OpenRequest, Requests};
+use crate::pod::{self, Role};
+
+/// The kubelet's metrics; one per node.
+#[derive(Debug)]
+pub struct Metrics {
+    registry: Registry,
+    probe_registry: Registry,
+    probes: IntCounterVec,
+    calls: Calls,
+    pods_started: IntCounter,
+    pods_not_started: IntCounter,
+    containers_started: IntCounterVec,
+    containers_not_started: IntCounterVec,
+    pod_start_seconds: Histogram,
+    pod_work_seconds: HistogramVec,
+    evictions: IntCounterVec,
+    running_pods: IntGauge,
+    running_containers: IntGaugeVec,
+    requests: Requests,
+    hook_fallbacks: IntCounter,
+}
+
+impl Metrics {
+    /// Nothing counted yet, shown with the process's own numbers.
+    pub fn new(node_name: &str) -> Self {
+        let registry = Registry::of_component();
+        let (r, probe_registry) = (&registry, Registry::new());
+        r.gauges("kubelet_node_name", "Always 1; the label is the node's name.", &["node"])
+            .with_label_values(&[node_name])
+            .set(1);
+        Self {
+            probes: probe_registry.counters(
+                "prober_probe_total",
+                "Attempts of liveness, readiness and startup probes, by result.",
+                &["probe_type", "result", "container", "pod", "namespace", "pod_uid"],
+            ),
+            calls: Calls::new(r),
+            requests: Requests::new(r),
+            pods_started: r.counter("kubelet_started_pods_total", "Pods whose sandbox was asked for."),
+            pods_not_started: r.counter("kubelet_started_pods_errors_total", "Pods whose sandbox could not be made."),
+            containers_started: r.counters(
+                "kubelet_started_containers_total",
+                "Containers that were to start.",
+                &["container_type"],
+            ),
+            containers_not_started: r.counters(
+                "kubelet_started_containers_errors_total",
+                "Containers that did not start, by the reason of their waiting state.",
+                &["container_type", "code"],
+            ),
+            pod_start_seconds: r.histogram(
+                "kubelet_pod_start_duration_seconds",
+                "Seconds from the first sight of a pod until it was running.",
+                &START_BOUNDS,
+            ),
+            pod_work_seconds: r.histograms(
+                "kubelet_pod_worker_duration_seconds",
+                "Seconds that it took to bring a pod to what its spec says.",
+                &["operation_type"],
+                &USUAL_BOUNDS,
+            ),
+            evictions: r.counters(
+                "kubelet_evictions",
+                "Evictions, by the signal that led to them.",
+                &["eviction_signal"],
+            ),
+            running_pods: r.gauge("kubelet_running_pods", "Pods with a sandbox that is ready."),
+            running_containers: r.gauges(
+                "kubelet_running_containers",
+                "Containers that the runtime has, by their state.",
+                &["container_state"],
+            ),
+            hook_fallbacks: r.counter(
+                "kubelet_lifecycle_handler_http_fallbacks_total",
+                "Hooks that asked for HTTPS and were called by HTTP, since the server speaks nothing else.",
+            ),
+            probe_registry,
+            registry,
+        }
+    }
+
+    /// Where it is shown, with what other parts of the kubelet count.
+    pub fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The probes' numbers in the classic text format (`/metrics/probes`).
+    pub fn probes_text(&self) -> String {
+        self.probe_registry.text()
+    }
+
+    /// Counts an attempt of a container's probe; `result` is `successful`, `failed` or `unknown`.
+    pub fn probed(&self, pod: &Pod, container: &str, probe: &str, result: &str) {
+        self.probes.with_label_values(&probe_labels(pod, container, probe, result)).inc();
+    }
+
+    /// A pod that is no more is not shown either: names of pods would pile up without end.
+    pub fn forget_probes(&self, pod: &Pod) {
+        for m in pod::members(pod) {
+            for probe in ["Liveness", "Readiness", "Startup"] {
+                for result in ["successful", "failed", "unknown"] {
+                    // An error says that there was no such attempt.
+                    let _ = self.probes.remove_label_values(&probe_labels(pod, &m.container.name, probe, result));
+                }
+            }
+        }
+    }
+
+    /// Calls to the runtime.
+    pub(super) fn calls(&self) -> &Calls {
+        &self.calls
+    }
+
+    /// A request is here; what is returned counts its answer when it is dropped.
+    pub fn request(&self, method: &str, path: &'static str, long_running: bool) -> OpenRequest<'_> {
+        self.requests.open(method, path, long_running)
+    }
+
+    pub(super) fn sandbox_asked_for(&self) {
+        self.pods_started.inc();
+    }
+
+    /// Counts a pod whose sandbox was to be made and was not.
+    pub fn pod_failed(&self) {
+        self.pods_not_started.inc();
+    }
+
+    /// Counts a container that was to start; `fault` is the reason of its waiting state where it did not.
+    pub fn container_started(&self, role: Role, fault: Option<&str>) {
+        let kind = match role {
+            Role::Init | Role::Sidecar => "init_container",
+            Role::App => "container",
+            Role::Ephemeral => "ephemeral_container",
+        };
+        self.containers_started.with_label_values(&[kind]).inc();
+        if let Some(code) = fault {
+            self.containers_not_started.with_label_values(&[kind, code]).inc();
+        }
+    }
+
+    /// A pod runs, so long after it was first seen.
+    pub fn pod_runs(&self, after: Duration) {
+        self.pod_start_seconds.observe(after.as_secs_f64());
+    }
+
+    /// A pod was brought to what its spec says; `operation` is `create` or `sync`.
+    pub fn pod_worked(&self, operation: &str, took: Duration) {
+        self.pod_work_seconds.with_label_values(&[operation]).observe(took.as_secs_f64());
+    }
+
+    /// A pod is evicted; `signal` is what was short, e.g. `memory.available`, or the pod's own limit that was passed.
+    pub fn evicted(&self, signal: &str) {
+        self.evictions.with_label_values(&[signal]).inc();
+    }
+
+    /// A hook over HTTPS was answered in plain HTTP and was called so.
+    pub fn hook_fell_back(&self) {
+        self.hook_fallbacks.inc();
+    }
+
+    /// What the runtime has, as it was just listed: ready sandboxes, and containers by their state.
+    pub fn set_running(&self, pods: usize, containers: &[(&str, usize)]) {
+        let whole = |n: usize| i64::try_from(n).unwrap_or(i64::MAX);
+        self.running_pods.set(whole(pods));
+        self.running_containers.reset();
+        for (state, n) in containers {
+            self.running_containers.with_label_values(&[*state]).set(whole(*n));
+        }
+    }
+}
+
+fn probe_labels<'a>(pod: &'a Pod, container: &'a str, probe: &'a str, result: &'a str) -> [&'a str; 6] {
+    [probe, result, container, pod::name(pod), pod::namespace(pod), pod::uid(pod)]
+}
+
+/// The pods that the kubelet works on, by where they come from and how far they are.
+pub fn pods<'p>(families: &mut Families, pods: impl Iterator<Item = &'p Pod> + Clone) {
+    let count = |which: &dyn Fn(&Pod) -> bool| pods.clone().filter(|p| which(p)).count() as f64;
+    let mut desired = families.gauge("kubelet_desired_pods", "Pods that the kubelet is to run.");
+    for (label, is_static) in [("", false), ("true", true)] {
+        desired.sample(&[("static", label)], count(&|p| pod::is_static(p) == is_static));
+    }
+    let mut active = families.gauge("kubelet_active_pods", "Pods whose containers are not at their end.");
+    for (label, is_static) in [("", false), ("true", true)] {
+        let n = count(&|p| pod::is_static(p) == is_static && !pod::is_terminal(p));
+        active.sample(&[("static", label)], n);
+    }
+    let mut working = families.gauge("kubelet_working_pods", "Pods that the kubelet works on, by how far they are.");
+    for lifecycle in ["sync", "terminating", "terminated"] {
+        for (label, is_static) in [("", false), ("true", true)] {
+            let n = count(&|p| pod::is_static(p) == is_static && self::lifecycle(p) == lifecycle);
+            working.sample(&[("config", "desired"), ("lifecycle", lifecycle), ("static", label)], n);
+        }
+    }
+}
+
+fn lifecycle(pod: &Pod) -> &'static str {
+    if pod::is_terminal(pod) {
+        "terminated"
+    } else if pod::is_deleted(pod) {
+        "terminating"
+    } else {
+        "sync"
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn check(text: &str, lines: &[&str]) {
+        for line in lines {
+            assert!(text.lines().any(|l| l == *line), "{line} in\n{text}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_counted_is_shown_by_upstreams_names() {
+        let m = Metrics::new("n1");
+        m.container_started(Role::Sidecar, None);
+        m.container_started(Role::App, Some("ErrImagePull"));
+        m.evicted("memory.available");
+        m.pod_runs(Duration::from_millis(700));
+        m.set_running(2, &[("running", 3), ("exited", 1)]);
+        m.set_running(1, &[("running", 2)]);
+        let open = m.request("GET", "metrics", false);
+        tokio::time::advance(Duration::from_millis(200)).await;
+        let request = "method=\"GET\",path=\"metrics\",server_type=\"readwrite\"";
+        let labels = format!("long_running=\"false\",{request}");
+        check(&m.registry().text(), &[&format!("kubelet_http_inflight_requests{{{labels}}} 1")]);
+        drop(open);
+        check(
+            &m.registry().text(),
+            &[
+                "kubelet_node_name{node=\"n1\"} 1",
+                "kubelet_started_containers_total{container_type=\"init_container\"} 1",
+                "kubelet_started_containers_errors_total{code=\"ErrImagePull\",container_type=\"container\"} 1",
+                "kubelet_evictions{eviction_signal=\"memory.available\"} 1",
+                "kubelet_pod_start_duration_seconds_bucket{le=\"0.5\"} 0",
+                "kubelet_pod_start_duration_seconds_bucket{le=\"1\"} 1",
+                "kubelet_running_pods 1",
+                "kubelet_running_containers{container_state=\"running\"} 2",
+                &format!("kubelet_http_requests_total{{{labels}}} 1"),
+                &format!("kubelet_http_inflight_requests{{{labels}}} 0"),
+                &format!("kubelet_http_requests_duration_seconds_bucket{{{labels},le=\"0.1\"}} 0"),
+                &format!("kubelet_http_requests_duration_seconds_bucket{{{labels},le=\"0.25\"}} 1"),
+            ],
+        );
+        assert!(!m.registry().text().contains("exited"), "a state that no container is in is not shown");
+    }
+
+    #[test]
+    fn probes_of_a_pod_are_shown_while_it_is_there() {
+        let m = Metrics::new("n1");
+        let of = |name: &str| -> Pod {
+            let pod = json!({"metadata": {"name": name, "namespace": "n", "uid": name},
+                "spec": {"containers": [{"name": "c"}]}});
+            serde_json::from_value(pod).expect("a pod")
+        };
+        let (one, two) = (of("one"), of("two"));
+        m.probed(&one, "c", "Liveness", "successful");
+        m.probed(&two, "c", "Readiness", "failed");
+        m.probed(&two, "c", "Readiness", "failed");
+        m.forget_probes(&one);
+        let labels =
+            "container=\"c\",namespace=\"n\",pod=\"two\",pod_uid=\"two\",probe_type=\"Readiness\",result=\"failed\"";
+        check(&m.probes_text(), &[&format!("prober_probe_total{{{labels}}} 2")]);
+        assert!(!m.probes_text().contains("one"));
+        assert!(!m.registry().text().contains("prober_probe_total"), "they have a path of their own");
+    }
+
+    #[test]
+    fn pods_by_source_and_how_far_they_are() {
+        let of = |metadata, phase: &str| -> Pod {
+            serde_json::from_value(json!({"metadata": metadata, "status": {"phase": phase}})).expect("a pod")
+        };
+        let made = [
+            of(json!({}), "Running"),
+            of(json!({"deletionTimestamp": "2026-01-01T00:00:00Z"}), "Running"),
+            of(json!({"annotations": {"kubernetes.io/config.source": "file"}}), "Failed"),
+        ];
+        let mut families = Families::default();
+        pods(&mut families, made.iter());
+        check(
+            &families.text(),
+            &[
+                "kubelet_desired_pods{static=\"\"} 2",
+                "kubelet_desired_pods{static=\"true\"} 1",
+                "kubelet_active_pods{static=\"true\"} 0",
+                "kubelet_working_pods{config=\"desired\",lifecycle=\"terminating\",static=\"\"} 1",
+                "kubelet_working_pods{config=\"desired\",lifecycle=\"terminated\",static=\"true\"} 1",
+            ],
+        );
+    }
+}

@@ -138,6 +138,49 @@ async fn objects_are_written_as_the_level_says() {
 }
 
 #[tokio::test]
+async fn what_admission_found_is_told_whether_it_refuses_or_not() {
+    let rules = "- {level: Metadata, omitStages: [RequestReceived], resources: [{resources: [configmaps]}]}";
+    let (api, heard) = audited(rules, false).await;
+    let group = "/apis/admissionregistration.k8s.io/v1";
+    let spec = json!({
+        "matchConstraints": {"resourceRules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"],
+            "resources": ["configmaps"]}]},
+        "auditAnnotations": [{"key": "entries", "valueExpression": "string(object.data.size())"}],
+        "validations": [{"expression": "object.data.size() < 2", "message": "too many entries"}]});
+    api.create(&format!("{group}/validatingadmissionpolicies"), json!({"metadata": {"name": "few"}, "spec": spec}))
+        .await;
+    let bound = |name: &str, actions: Value| json!({"metadata": {"name": name}, "spec": {"policyName": "few", "validationActions": actions}});
+    let bindings = format!("{group}/validatingadmissionpolicybindings");
+    api.create(&bindings, bound("told", json!(["Warn", "Audit"]))).await;
+    let maps = "/api/v1/namespaces/default/configmaps";
+    let body = |name: &str| json!({"metadata": {"name": name}, "data": {"a": "", "b": ""}}).to_string();
+    let answer = api.raw("POST", maps, &[], body("a")).await;
+    let warning =
+        "299 - \"Validation failed for ValidatingAdmissionPolicy 'few' with binding 'told': too many entries\"";
+    assert_eq!((answer.status().as_u16(), answer.headers()["warning"].to_str().ok()), (201, Some(warning)));
+    let annotations = heard.last(maps)["annotations"].clone();
+    assert_eq!(annotations["few/entries"], "2");
+    let failure = annotations["validation.policy.admission.k8s.io/validation_failure"].as_str().unwrap_or_default();
+    let failure: Value = serde_json::from_str(failure).expect("JSON");
+    let expected = json!([{"message": "too many entries", "policy": "few", "binding": "told", "expressionIndex": 0,
+        "validationActions": ["Warn", "Audit"]}]);
+    assert_eq!((failure, annotations.get("admission.kelson/refused-by")), (expected, None));
+
+    api.create(&bindings, bound("stop", json!(["Deny"]))).await;
+    let answer = api.raw("POST", maps, &[], body("b")).await;
+    assert_eq!(answer.status(), 422);
+    assert_eq!(answer.headers()["warning"].to_str().ok(), Some(warning), "a refusal takes no warning back");
+    let told = heard.last(maps);
+    assert_eq!(told["annotations"]["admission.kelson/refused-by"], "ValidatingAdmissionPolicy");
+    assert_eq!((&told["annotations"]["few/entries"], &told["responseStatus"]["code"]), (&json!("2"), &json!(422)));
+    // A dry run is judged and told of as any other request.
+    let answer = api.raw("POST", &format!("{maps}?dryRun=All"), &[], body("c")).await;
+    assert_eq!(answer.status(), 422);
+    let told = heard.last(&format!("{maps}?dryRun=All"));
+    assert_eq!(told["annotations"]["admission.kelson/refused-by"], "ValidatingAdmissionPolicy");
+}
+
+#[tokio::test]
 async fn who_asked_and_whom_they_asked_to_be() {
     let (api, heard) = audited("- {level: Metadata, resources: [{resources: [secrets]}]}", false).await;
     let path = "/api/v1/namespaces/default/secrets";

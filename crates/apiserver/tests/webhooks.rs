@@ -120,6 +120,65 @@ async fn a_validating_webhook_sees_the_request_and_refuses_it() {
 }
 
 #[tokio::test]
+async fn each_verb_shows_its_own_options() {
+    let world = World::new(allow).await;
+    world.validating("v", vec![world.hook("v", |_| {})]).await;
+    let one = format!("{MAPS}/m");
+    let map = |value: &str| json!({"metadata": {"name": "m"}, "data": {"a": value}});
+    let applied =
+        |name: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"b": "c"}});
+    let delete =
+        json!({"apiVersion": "v1", "kind": "DeleteOptions", "gracePeriodSeconds": 7, "propagationPolicy": "Orphan"});
+    let (plain, apply) = ("application/json", "application/apply-patch+yaml");
+    let requests = [
+        ("POST", format!("{MAPS}?fieldManager=me&fieldValidation=Strict"), plain, map("b")),
+        ("PUT", format!("{one}?fieldManager=you"), plain, map("c")),
+        (
+            "PATCH",
+            format!("{one}?fieldManager=her&dryRun=All"),
+            "application/merge-patch+json",
+            json!({"data": {"a": "d"}}),
+        ),
+        ("PATCH", format!("{MAPS}/n?fieldManager=it"), apply, applied("n")),
+        (
+            "PATCH",
+            format!("{MAPS}/n?fieldManager=it&force=true"),
+            apply,
+            json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "n"}, "data": {"b": "d"}}),
+        ),
+        ("DELETE", one.clone(), plain, delete),
+        ("DELETE", format!("{MAPS}/n?gracePeriodSeconds=3"), plain, Value::Null),
+    ];
+    for (method, uri, kind, body) in requests {
+        let (code, answer) = world.api.typed(method, &uri, kind, body).await;
+        assert!((200..300).contains(&code), "{method} {uri}: {answer}");
+    }
+    let options = |kind: &str, more: Value| {
+        let mut options = json!({"kind": kind, "apiVersion": "meta.k8s.io/v1"});
+        options.as_object_mut().expect("an object").extend(more.as_object().cloned().unwrap_or_default());
+        options
+    };
+    let told: Vec<(String, Value)> = world
+        .server
+        .seen()
+        .iter()
+        .map(request)
+        .map(|r| (r["operation"].as_str().unwrap_or_default().to_owned(), r["options"].clone()))
+        .collect();
+    let expected = [
+        ("CREATE", options("CreateOptions", json!({"fieldManager": "me", "fieldValidation": "Strict"}))),
+        ("UPDATE", options("UpdateOptions", json!({"fieldManager": "you"}))),
+        ("UPDATE", options("UpdateOptions", json!({"fieldManager": "her", "dryRun": ["All"]}))),
+        ("CREATE", options("CreateOptions", json!({"fieldManager": "it"}))),
+        ("UPDATE", options("UpdateOptions", json!({"fieldManager": "it"}))),
+        ("DELETE", options("DeleteOptions", json!({"gracePeriodSeconds": 7, "propagationPolicy": "Orphan"}))),
+        ("DELETE", options("DeleteOptions", json!({"gracePeriodSeconds": 3}))),
+    ];
+    assert_eq!(told, expected.map(|(operation, options)| (operation.to_owned(), options)));
+}
+
+#[tokio::test]
 async fn mutating_webhooks_go_by_name_and_each_sees_what_the_last_one_did() {
     let world = World::new(|seen| {
         let data = request(seen)["object"]["data"].clone();

@@ -2,8 +2,15 @@
 //! name is resolved a second time, when it might say something else (CVE-2020-8562).
 use std::io;
 use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
 
-use tokio::net::{TcpStream, lookup_host};
+use rustix::net::sockopt;
+use tokio::net::{TcpStream, ToSocketAddrs, lookup_host};
+
+/// How long a connection is silent before the other machine is asked whether it is there, and time between two such questions.
+const KEEP_ALIVE: Duration = Duration::from_secs(30);
+/// Questions without an answer that end a connection.
+const KEEP_ALIVES_MAX: u32 = 4;
 
 /// Addresses that are the server's own world are not connected to: its loopback interface, its links, no address at all.
 pub fn is_allowed(ip: IpAddr) -> bool {
@@ -29,7 +36,21 @@ pub async fn connect(host: &str, port: u16, loopback: bool) -> io::Result<TcpStr
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("address {} not allowed", address.ip())));
     }
     // Tries them in order.
-    TcpStream::connect(addresses.as_slice()).await
+    dial(addresses.as_slice()).await
+}
+
+/// Connects, and sees to it that a machine which lost its power is noticed: logs that are followed say nothing for hours, and
+/// the connection would look well for ever.
+///
+/// # Errors
+/// When nobody answers at any of the addresses.
+pub async fn dial(addresses: impl ToSocketAddrs) -> io::Result<TcpStream> {
+    let tcp = TcpStream::connect(addresses).await?;
+    sockopt::set_socket_keepalive(&tcp, true)?;
+    sockopt::set_tcp_keepidle(&tcp, KEEP_ALIVE)?;
+    sockopt::set_tcp_keepintvl(&tcp, KEEP_ALIVE)?;
+    sockopt::set_tcp_keepcnt(&tcp, KEEP_ALIVES_MAX)?;
+    Ok(tcp)
 }
 
 #[cfg(test)]
@@ -61,7 +82,9 @@ mod tests {
             let refused = connect(host, port, false).await.unwrap_err();
             assert_eq!(refused.kind(), io::ErrorKind::PermissionDenied, "{host}");
         }
-        connect("127.0.0.1", port, true).await.expect("the machine itself");
+        let tcp = connect("127.0.0.1", port, true).await.expect("the machine itself");
+        assert!(sockopt::socket_keepalive(&tcp).unwrap(), "a machine that is gone is noticed");
+        assert_eq!(sockopt::tcp_keepidle(&tcp).unwrap(), KEEP_ALIVE);
         assert_eq!(connect("0.0.0.0", port, true).await.unwrap_err().kind(), io::ErrorKind::PermissionDenied);
     }
 }

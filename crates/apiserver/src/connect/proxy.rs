@@ -17,7 +17,6 @@ use kelson_tasks::OnPanic;
 use kelson_transport::TransportError;
 use serde_json::{Value, json};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
 
 use crate::catalog::Served;
 use crate::catalog::record::parse;
@@ -160,7 +159,7 @@ async fn to_address(cx: &RequestContext, backend: SocketAddr, body: RequestBody)
     let failed = |e: &dyn std::fmt::Display| {
         Status::unavailable(format!("error trying to reach service: dial tcp {backend}: {e}"))
     };
-    let tcp = match tokio::time::timeout(CONNECT_TIMEOUT, TcpStream::connect(backend)).await {
+    let tcp = match tokio::time::timeout(CONNECT_TIMEOUT, address::dial(backend)).await {
         Ok(Ok(tcp)) => tcp,
         Ok(Err(error)) => return Err(failed(&error)),
         Err(_) => return Err(failed(&"i/o timeout")),

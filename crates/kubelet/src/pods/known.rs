@@ -22,10 +22,30 @@ impl Known {
     pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         self.pods.lock().values().find(|p| pod::namespace(p) == namespace && pod::name(p) == name).cloned()
     }
+    /// The same, if it is the very one that `uid` names: a pod made anew under the name is another one.
+    pub fn find_exactly(&self, namespace: &str, name: &str, uid: Option<&str>) -> Option<Arc<Pod>> {
+        self.find(namespace, name).filter(|p| uid.is_none_or(|uid| uid == pod::uid(p)))
+    }
     pub(super) fn put(&self, pod: &Arc<Pod>) {
         self.pods.lock().insert(pod::uid(pod).to_owned(), Arc::clone(pod));
     }
     pub(super) fn remove(&self, uid: &str) {
         self.pods.lock().remove(uid);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn a_pod_made_anew_is_another_one() {
+        let known = Known::default();
+        let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "second"}});
+        known.put(&Arc::new(serde_json::from_value(pod).expect("a pod")));
+        let found = |uid| known.find_exactly("n", "p", uid).is_some();
+        assert!(found(None) && found(Some("second")) && !found(Some("first")));
     }
 }

@@ -45,8 +45,10 @@ struct Opened {
 
 async fn open(state: &ServerState, call: &Call) -> Result<Opened, Response<Body>> {
     let below: Vec<&str> = call.below.iter().map(String::as_str).collect();
-    let ([namespace, pod, container] | [namespace, pod, _, container]) = below.as_slice() else {
-        return Err(not_found());
+    let (namespace, pod, container) = match below.as_slice() {
+        [namespace, pod, container] => (namespace, (*pod, None), container),
+        [namespace, pod, uid, container] => (namespace, (*pod, Some(*uid)), container),
+        _ => return Err(not_found()),
     };
     let on = |a: &str, b: &str| call.query.is_on(a) || call.query.is_on(b);
     let tty = call.query.is_on("tty");

@@ -41,7 +41,11 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         let below: Vec<&str> = call.below.iter().map(String::as_str).collect();
-        let ([namespace, pod] | [namespace, pod, _]) = below.as_slice() else { return not_found() };
+        let (namespace, pod) = match below.as_slice() {
+            [namespace, pod] => (*namespace, (*pod, None)),
+            [namespace, pod, uid] => (*namespace, (*pod, Some(*uid))),
+            _ => return not_found(),
+        };
         port_forward(&state, namespace, pod, &call.query, call.request).await
     })
 }
@@ -49,11 +53,11 @@ pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
 async fn port_forward(
     state: &ServerState,
     namespace: &str,
-    pod: &str,
+    (pod, uid): (&str, Option<&str>),
     query: &Query,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let Some(found) = state.known.find(namespace, pod) else {
+    let Some(found) = state.known.find_exactly(namespace, pod, uid) else {
         return text(StatusCode::NOT_FOUND, "pod does not exist");
     };
     let filter = cri::PodSandboxFilter {

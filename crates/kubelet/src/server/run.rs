@@ -18,15 +18,21 @@ pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
     Box::pin(async move {
         let below: Vec<&str> = call.below.iter().map(String::as_str).collect();
         match below.as_slice() {
-            [namespace, pod, container] | [namespace, pod, _, container] if call.request.method() == Method::POST => {
-                run(&state, namespace, pod, container, &call.query).await
-            }
+            _ if call.request.method() != Method::POST => not_found(),
+            [namespace, pod, container] => run(&state, namespace, (pod, None), container, &call.query).await,
+            [namespace, pod, uid, container] => run(&state, namespace, (pod, Some(uid)), container, &call.query).await,
             _ => not_found(),
         }
     })
 }
 
-async fn run(state: &ServerState, namespace: &str, pod: &str, container: &str, query: &Query) -> Response<Body> {
+async fn run(
+    state: &ServerState,
+    namespace: &str,
+    pod: (&str, Option<&str>),
+    container: &str,
+    query: &Query,
+) -> Response<Body> {
     let id = match running_container(state, namespace, pod, container).await {
         Ok(id) => id,
         Err(refusal) => return refusal,

@@ -7,14 +7,14 @@ use super::state::ServerState;
 use crate::pod;
 use crate::runtime::labels;
 
-/// The running instance of a container, or the refusal to send.
+/// The running instance of a container, or the refusal to send. A request may name its pod's UID.
 pub async fn running_container(
     state: &ServerState,
     namespace: &str,
-    pod: &str,
+    (pod, uid): (&str, Option<&str>),
     container: &str,
 ) -> Result<String, Response<Body>> {
-    let found = state.known.find(namespace, pod);
+    let found = state.known.find_exactly(namespace, pod, uid);
     let found = found.ok_or_else(|| text(StatusCode::NOT_FOUND, "pod does not exist"))?;
     let selector = [
         (labels::POD_UID.to_owned(), pod::uid(&found).to_owned()),

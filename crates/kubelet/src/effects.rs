@@ -1,6 +1,7 @@
 //! Effects that several rooms share: telling events about pods, and what touching a pod's containers takes. Everything
 //! else is handed to the one room that uses it.
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, Pod};
 use kelson_client::{EventRecorder, EventType, ObjectRef};
@@ -9,7 +10,7 @@ use kelson_meta::Clock;
 
 use crate::metrics::Metrics;
 use crate::pod::{self, Role};
-use crate::probes::ProbeRunner;
+use crate::probes::{Handler, Outcome, ProbeRunner, Target};
 
 /// Records events about pods, their containers and the node; cheap to clone.
 #[derive(Clone)]
@@ -65,4 +66,19 @@ pub struct PodEffects {
     pub clock: Arc<dyn Clock>,
     /// What is counted.
     pub metrics: Arc<Metrics>,
+}
+
+impl PodEffects {
+    /// Runs a hook of a container for at most `limit`; the text of what went wrong, if it did.
+    pub async fn hook(&self, pod: &Pod, handler: &Handler, target: &Target, limit: Duration) -> Result<(), String> {
+        match self.prober.run(handler, target, limit).await {
+            Outcome::Success => Ok(()),
+            Outcome::FellBack(text) => {
+                self.metrics.hook_fell_back();
+                self.tell.pod(pod, EventType::Warning, "LifecycleHTTPFallback", text);
+                Ok(())
+            }
+            Outcome::Failure(why) | Outcome::Unknown(why) => Err(why),
+        }
+    }
 }

@@ -200,7 +200,7 @@ pub fn restarts_after(pod: &Pod, role: Role, c: &Container, exit_code: i32) -> b
         Role::Sidecar => return true,
         Role::Init | Role::App => {}
     }
-    if c.restart_policy_rules.iter().flatten().any(|r| rule_matches(r, exit_code)) {
+    if restart_rule(c, exit_code).is_some() {
         return true;
     }
     let policy = c.restart_policy.as_deref().unwrap_or_else(|| pod_restart_policy(pod));
@@ -214,14 +214,28 @@ pub fn restarts_after(pod: &Pod, role: Role, c: &Container, exit_code: i32) -> b
     }
 }
 
-fn rule_matches(rule: &ContainerRestartRule, exit_code: i32) -> bool {
-    let Some(codes) = rule.exit_codes.as_ref().filter(|_| rule.action == "Restart") else { return false };
-    let listed = codes.values.iter().flatten().any(|v| *v == exit_code);
-    match codes.operator.as_str() {
-        "In" => listed,
-        "NotIn" => !listed,
-        _ => false,
-    }
+/// Whether a container that ended with `exit_code` takes all others of its pod with it into a new start
+/// (`RestartAllContainers`, KEP-5532).
+pub fn restarts_all_after(role: Role, c: &Container, exit_code: i32) -> bool {
+    role != Role::Ephemeral && restart_rule(c, exit_code).is_some_and(|r| r.action == "RestartAllContainers")
+}
+
+/// Whether any rule of the pod's may have all its containers begin anew.
+pub fn may_restart_all(pod: &Pod) -> bool {
+    members(pod).any(|m| m.container.restart_policy_rules.iter().flatten().any(|r| r.action == "RestartAllContainers"))
+}
+
+/// The first rule that an exit code meets; the ones after it do not count.
+fn restart_rule(c: &Container, exit_code: i32) -> Option<&ContainerRestartRule> {
+    c.restart_policy_rules.iter().flatten().find(|rule| {
+        let Some(codes) = rule.exit_codes.as_ref() else { return false };
+        let listed = codes.values.iter().flatten().any(|v| *v == exit_code);
+        match codes.operator.as_str() {
+            "In" => listed,
+            "NotIn" => !listed,
+            _ => false,
+        }
+    })
 }
 
 /// Quality of service, as upstream's `qos.ComputePodQOS`: `Guaranteed`, `Burstable` or `BestEffort`.
@@ -325,11 +339,28 @@ pub fn field_path(role: Role, name: &str) -> String {
 }
 
 /// A digest of the parts of a container whose change means a restart (name and image, as upstream picks them); hex, as
-/// in the annotation `io.kubernetes.container.hash`.
+/// in the annotation `io.kubernetes.container.hash`. It is upstream's number, so that containers go on when a node's kubelet
+/// is replaced by this one or this one by upstream's: FNV-1a over the list of the JSON's bytes as Go prints it.
 pub fn container_hash(c: &Container) -> String {
-    let text = format!("{{\"image\":{:?},\"name\":{:?}}}", c.image.as_deref().unwrap_or_default(), c.name);
+    let named = [("image", c.image.as_deref().unwrap_or_default()), ("name", &c.name)];
+    let members = named.map(|(key, value)| format!("{:?}:{}", key, go_json_string(value)));
+    let bytes: Vec<String> = format!("{{{}}}", members.join(",")).bytes().map(|b| b.to_string()).collect();
+    let text = format!("([]uint8)[{}]", bytes.join(" "));
     let hash = text.bytes().fold(0x811c_9dc5u32, |h, b| (h ^ u32::from(b)).wrapping_mul(0x0100_0193));
     format!("{hash:x}")
+}
+
+/// A string as Go's encoder writes it: what could end a script in a page is escaped, too.
+fn go_json_string(text: &str) -> String {
+    let mut out = serde_json::Value::from(text).to_string();
+    for (plain, escaped) in
+        [("<", "\\u003c"), (">", "\\u003e"), ("&", "\\u0026"), ("\u{2028}", "\\u2028"), ("\u{2029}", "\\u2029")]
+    {
+        if out.contains(plain) {
+            out = out.replace(plain, escaped);
+        }
+    }
+    out
 }
 
 #[cfg(test)]
@@ -394,5 +425,13 @@ mod tests {
         assert_eq!(a, hash(json!({"name":"a","image":"x","args":["1"]})));
         assert_ne!(a, hash(json!({"name":"a","image":"y"})));
         assert_ne!(a, hash(json!({"name":"b","image":"x"})));
+        // Upstream's numbers.
+        for (name, image, wanted) in [
+            ("a", "x", "8828a57d"),
+            ("nginx", "docker.io/library/nginx:1.27", "96d3bc94"),
+            ("b", "r<e>g&/é", "bc6069e9"),
+        ] {
+            assert_eq!(hash(json!({"name": name, "image": image})), wanted, "{name} {image}");
+        }
     }
 }

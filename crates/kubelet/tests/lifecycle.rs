@@ -301,3 +301,51 @@ async fn a_grace_period_beyond_all_times_is_a_long_one() {
     life.update(gone);
     life.until(10, |w| w.runtime.counts() == (0, 0)).await;
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_container_whose_rule_says_so_takes_the_whole_pod_with_it() {
+    let rules = json!([{"action":"RestartAllContainers","exitCodes":{"operator":"In","values":[42]}}]);
+    let life = live(pod(json!({"restartPolicy":"Never","terminationGracePeriodSeconds":5,
+        "initContainers":[{"name":"i","image":"x:1"}],
+        "containers":[{"name":"a","image":"x:1","restartPolicy":"Never","restartPolicyRules":rules},
+            {"name":"b","image":"x:1"}]})));
+    life.until(5, |w| w.runtime.running().contains(&"i".to_owned())).await;
+    life.world.runtime.exit("i", 0);
+    life.until(5, |w| w.api.phase() == "Running" && w.runtime.running().len() == 2).await;
+    assert_eq!(condition(&life.world, "AllContainersRestarting"), "False");
+    life.world.runtime.exit("a", 42);
+    // The init container runs again before the others.
+    life.until(10, |w| w.runtime.running() == ["i"]).await;
+    life.world.runtime.exit("i", 0);
+    life.until(10, |w| w.runtime.running().len() == 2 && w.api.state()["state"]["running"].is_object()).await;
+    let counts = |w: &World| -> Vec<Value> {
+        let status = w.api.status.lock();
+        let of = |list: &str| status[list].as_array().expect("a list").clone();
+        let all = of("initContainerStatuses").into_iter().chain(of("containerStatuses"));
+        all.map(|c| c["restartCount"].clone()).collect()
+    };
+    life.until(10, |w| counts(w) == [json!(1), json!(1), json!(1)]).await;
+    assert_eq!(
+        (life.world.api.phase(), condition(&life.world, "AllContainersRestarting")),
+        ("Running".into(), "False".into())
+    );
+    // One that ends otherwise ends for good.
+    life.world.runtime.exit("a", 7);
+    life.world.runtime.exit("b", 0);
+    life.until(10, |w| w.api.phase() == "Failed").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_image_of_a_volume_is_pulled_as_a_containers_is() {
+    let world = world();
+    world.runtime.missing.lock().push("data:1".into());
+    let life = begin(
+        world,
+        pod(json!({"volumes":[{"name":"v","image":{"reference":"data:1","pullPolicy":"IfNotPresent"}}],
+            "containers":[{"name":"a","image":"x:1","volumeMounts":[{"name":"v","mountPath":"/v"}]}]})),
+    );
+    life.until(20, |w| w.api.state()["state"]["waiting"]["reason"] == "ErrImagePull").await;
+    assert!(life.world.runtime.running().is_empty(), "nothing starts without what it mounts");
+    life.world.runtime.missing.lock().clear();
+    life.until(60, |w| w.runtime.running() == ["a"]).await;
+}

@@ -1,15 +1,17 @@
 //! A container's full environment, in the order upstream makes it: services first, then `envFrom`, then `env` with
 //! expansion (upstream: `kubelet_pods.go` makeEnvironmentVariables).
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, Pod};
+use k8s_openapi::api::core::v1::{Container, EnvVar, EnvVarSource, FileKeySelector, Pod};
 use kelson_client::{EventType, InformerHandle};
+use kelson_tasks::FILES;
 use tokio::sync::watch;
 
 use super::expand::expand;
 use super::services::ServiceView;
-use super::{fields, services};
+use super::{fields, file, services};
 use crate::effects::Tell;
 use crate::node::facts::NodeFacts;
 use crate::objects::{Data, Kind, ObjectError, Objects};
@@ -28,13 +30,21 @@ pub struct Environment {
     pub tell: Tell,
 }
 
+/// What is known of the pod when its container starts.
+pub struct Given<'a> {
+    /// The pod's addresses.
+    pub pod_ips: &'a [String],
+    /// Where the content of a volume lies on the host; `None` where it has no such place.
+    pub volume: &'a (dyn Fn(&str) -> Option<PathBuf> + Send + Sync),
+}
+
 /// The variables in order, names once. `Err` is the message of `CreateContainerConfigError`.
 pub async fn environment(
     ctx: &Environment,
     pod: &Pod,
     role: Role,
     c: &Container,
-    pod_ips: &[String],
+    given: &Given<'_>,
 ) -> Result<Vec<(String, String)>, String> {
     let links = pod.spec.as_ref().and_then(|s| s.enable_service_links).unwrap_or(true);
     let views = ctx.services.list();
@@ -68,7 +78,7 @@ pub async fn environment(
         }
     }
     for var in c.env.iter().flatten() {
-        if let Some(value) = one(&mut sources, var, c, &env, &linked, pod_ips).await? {
+        if let Some(value) = one(&mut sources, var, c, &env, &linked, given).await? {
             env.set(var.name.clone(), value);
         }
     }
@@ -77,6 +87,18 @@ pub async fn environment(
         env.fill(k, v);
     }
     Ok(env.0)
+}
+
+async fn of_file(r: &FileKeySelector, given: &Given<'_>) -> Result<Option<String>, String> {
+    let missing = || format!("cannot find the volume {:?} referenced by FileKeyRef", r.volume_name);
+    let root = (given.volume)(&r.volume_name).ok_or_else(missing)?;
+    let (path, key) = (r.path.clone(), r.key.clone());
+    let found = FILES.run(move || file::value(&root, &path, &key)).await.map_err(|e| e.to_string())?;
+    match found.map_err(|e| format!("couldn't parse env file: {e}"))? {
+        Some(value) => Ok(Some(value)),
+        None if r.optional == Some(true) => Ok(None),
+        None => Err(format!("environment variable key {:?} not found in file {:?}", r.key, r.path)),
+    }
 }
 
 #[derive(Default)]
@@ -105,14 +127,14 @@ async fn one(
     c: &Container,
     env: &Variables,
     linked: &std::collections::BTreeMap<String, String>,
-    pod_ips: &[String],
+    given: &Given<'_>,
 ) -> Result<Option<String>, String> {
     let value = var.value.as_deref().unwrap_or_default();
     if !value.is_empty() {
         return Ok(Some(expand(value, |n| env.get(n).or_else(|| linked.get(n).map(String::as_str)))));
     }
     match &var.value_from {
-        Some(from) => sources.value(from, c, pod_ips).await,
+        Some(from) => sources.value(from, c, given).await,
         None => Ok(Some(String::new())),
     }
 }
@@ -138,15 +160,10 @@ impl Sources<'_> {
         Ok(self.cache.get(&key))
     }
 
-    async fn value(
-        &mut self,
-        from: &EnvVarSource,
-        c: &Container,
-        pod_ips: &[String],
-    ) -> Result<Option<String>, String> {
+    async fn value(&mut self, from: &EnvVarSource, c: &Container, given: &Given<'_>) -> Result<Option<String>, String> {
         let (pod, node) = (self.pod, self.ctx.node.borrow().clone());
         if let Some(f) = &from.field_ref {
-            return fields::field(pod, &f.field_path, &node, pod_ips).map(Some);
+            return fields::field(pod, &f.field_path, &node, given.pod_ips).map(Some);
         }
         if let Some(r) = &from.resource_field_ref {
             let other = r.container_name.as_deref().filter(|n| !n.is_empty());
@@ -154,12 +171,13 @@ impl Sources<'_> {
             let container = of.as_ref().map_or(c, |m| &m.container);
             return fields::resource(container, r, &node).map(Some);
         }
+        if let Some(r) = &from.file_key_ref {
+            return of_file(r, given).await;
+        }
         let (kind, name, key, optional, word) = match (&from.config_map_key_ref, &from.secret_key_ref) {
             (Some(r), _) => (Kind::ConfigMap, r.name.clone(), r.key.clone(), r.optional, "ConfigMap"),
             (None, Some(r)) => (Kind::Secret, r.name.clone(), r.key.clone(), r.optional, "Secret"),
-            (None, None) => {
-                return Err("environment variable sources of this kind (fileKeyRef) are not supported".into());
-            }
+            (None, None) => return Err("a source of an environment variable names none".into()),
         };
         let optional = optional.unwrap_or(false);
         let Some(data) = self.data(kind, &name, optional).await? else { return Ok(None) };

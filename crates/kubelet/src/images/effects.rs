@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 
 use async_trait::async_trait;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use kelson_client::EventType;
 use kelson_credentials::{Candidate, Present, PullEffects};
 use kelson_cri::{CriError, Runtime, proto as cri};
@@ -23,14 +23,30 @@ pub struct ImageEffects<'a> {
     pub tell: &'a Tell,
 }
 
-/// One container's pull.
+/// An image that something of a pod wants.
+#[derive(Clone, Copy, Debug)]
+pub struct Wanted<'a> {
+    /// As the pod names it.
+    pub image: &'a str,
+    /// When it is pulled, as the pod says it.
+    pub policy: Option<&'a str>,
+    /// The container whose image it is; none of a volume's.
+    pub container: Option<(Role, &'a str)>,
+}
+
+impl<'a> Wanted<'a> {
+    /// The image of a container.
+    pub fn of(role: Role, c: &'a Container) -> Self {
+        let (image, policy) = (c.image.as_deref().unwrap_or_default(), c.image_pull_policy.as_deref());
+        Self { image, policy, container: Some((role, &c.name)) }
+    }
+}
+
+/// The pull of one image that a pod wants.
 pub(super) struct PullCalls<'a> {
     effects: &'a ImageEffects<'a>,
     pod: &'a Pod,
-    role: Role,
-    container: &'a str,
-    /// The container's `image`.
-    given: &'a str,
+    wanted: Wanted<'a>,
     sandbox: &'a cri::PodSandboxConfig,
     /// Transfers that were there before this pull: left by one that was broken off, perhaps.
     before: Mutex<Option<BTreeMap<String, u64>>>,
@@ -40,12 +56,10 @@ impl<'a> PullCalls<'a> {
     pub fn new(
         effects: &'a ImageEffects<'a>,
         pod: &'a Pod,
-        role: Role,
-        container: &'a str,
-        given: &'a str,
+        wanted: Wanted<'a>,
         sandbox: &'a cri::PodSandboxConfig,
     ) -> Self {
-        Self { effects, pod, role, container, given, sandbox, before: Mutex::default() }
+        Self { effects, pod, wanted, sandbox, before: Mutex::default() }
     }
 
     fn spec(&self, image: &str) -> cri::ImageSpec {
@@ -53,7 +67,7 @@ impl<'a> PullCalls<'a> {
         cri::ImageSpec {
             image: image.to_owned(),
             annotations,
-            user_specified_image: self.given.to_owned(),
+            user_specified_image: self.wanted.image.to_owned(),
             ..Default::default()
         }
     }
@@ -93,7 +107,10 @@ impl PullEffects for PullCalls<'_> {
 
     fn event(&self, warning: bool, reason: &'static str, message: String) {
         let kind = if warning { EventType::Warning } else { EventType::Normal };
-        self.effects.tell.container(self.pod, self.role, self.container, kind, reason, message);
+        match self.wanted.container {
+            Some((role, name)) => self.effects.tell.container(self.pod, role, name, kind, reason, message),
+            None => self.effects.tell.pod(self.pod, kind, reason, message),
+        }
     }
 }
 

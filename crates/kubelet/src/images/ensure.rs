@@ -1,31 +1,30 @@
-//! From a container to its image: the pull policy, the pod's secrets, and the request to the pulls of this node.
-use k8s_openapi::api::core::v1::{Container, Pod};
+//! From what a pod wants to the image: the pull policy, the pod's secrets, and the request to the pulls of this node.
+use k8s_openapi::api::core::v1::Pod;
 use kelson_client::EventType;
 use kelson_credentials::{EnsureRequest, PodIdentity, PullPolicy, PullSecret};
 use kelson_cri::proto as cri;
 
 use super::api;
-use super::effects::{ImageEffects, PullCalls};
+use super::effects::{ImageEffects, PullCalls, Wanted};
 use super::error::{StartError, StartReason};
 use super::{Images, Present};
-use crate::pod::{self, Role};
+use crate::pod;
 
 impl Images {
-    /// Sees to it that the container's image is on the node and that the pod may use it.
+    /// Sees to it that an image is on the node and that the pod may use it.
     pub async fn ensure(
         &self,
         effects: &ImageEffects<'_>,
         pod: &Pod,
-        role: Role,
-        c: &Container,
+        wanted: Wanted<'_>,
         sandbox: &cri::PodSandboxConfig,
     ) -> Result<Present, StartError> {
-        let image = c.image.as_deref().unwrap_or_default();
-        let policy = PullPolicy::of(c.image_pull_policy.as_deref(), image);
+        let image = wanted.image;
+        let policy = PullPolicy::of(wanted.policy, image);
         let secrets = pull_secrets(effects, pod).await;
         let about = identity(pod);
         let request = EnsureRequest { pod: &about, image, policy, secrets: &secrets };
-        let calls = PullCalls::new(effects, pod, role, &c.name, image, sandbox);
+        let calls = PullCalls::new(effects, pod, wanted, sandbox);
         let ensured = self.manager.ensure(&request, &calls).await;
         ensured.map_err(|e| StartError::new(StartReason::of_image(e.reason), e.message))
     }

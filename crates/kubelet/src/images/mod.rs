@@ -20,7 +20,7 @@ use kelson_meta::Clock;
 use kelson_metrics::Registry;
 use kelson_tasks::FILES;
 
-pub use effects::ImageEffects;
+pub use effects::{ImageEffects, Wanted};
 pub use kelson_credentials::Present;
 
 use crate::config::{Config, CredentialProviderFiles};

@@ -31,6 +31,13 @@ pub enum Step {
     SandboxFailed(String),
     /// Something changed in the runtime.
     Changed,
+    /// A container was removed for a new start of its pod.
+    Removed {
+        /// The container's name in the pod.
+        name: String,
+        /// Its end, where its rule led to the new start.
+        ended: Option<Timestamp>,
+    },
     /// A container was started.
     Started {
         /// The container's name in the pod.

@@ -6,7 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::Pod;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::{Container, Pod};
 use k8s_openapi::api::node::v1::RuntimeClass;
 use kelson_client::EventType;
 use kelson_cri::proto as cri;
@@ -16,18 +17,18 @@ use tokio::sync::mpsc;
 use super::event::Step;
 use super::parts::Parts;
 use super::plan::{Action, KillReason};
-use super::terminate::{self, Kill};
+use super::terminate::{self, GRACE_MIN, Kill};
 use crate::cgroups::resources::{Limits, container_resources};
-use crate::env::resolve;
-use crate::images::Present;
+use crate::env::resolve::{self, Given};
 use crate::images::error::{StartError, StartReason};
+use crate::images::{Present, Wanted};
 use crate::pod::{self, Member, Role};
-use crate::probes::{Handler, Outcome, Target};
-use crate::runtime::snapshot::{RuntimePod, Sandbox};
+use crate::probes::{Handler, Target};
+use crate::runtime::snapshot::{RuntimePod, Sandbox, State};
 use crate::runtime::userns::IdRange;
 use crate::runtime::{config, sandbox, security};
-use crate::volumes::PodVolumes;
 use crate::volumes::container::{CONTAINERS_DIR, ContainerMounts};
+use crate::volumes::{PodVolumes, Ready};
 
 /// How long a postStart hook may take; upstream sets no limit but the pod's own deletion.
 const POST_START_MAX: Duration = Duration::from_secs(3600);
@@ -88,6 +89,7 @@ impl Executor {
                     })
                     .await;
                 }
+                Action::RemoveContainer { id, name, ended } => self.remove(&id, name, ended).await,
                 Action::Resize { containers } => self.resize(&containers).await,
             }
         }
@@ -265,9 +267,25 @@ impl Executor {
             KillReason::DefinitionChanged | KillReason::UnknownState | KillReason::Resize => None,
         });
         let grace = of_probe.and_then(|p| p.termination_grace_period_seconds).map(pod::seconds);
-        let grace = grace.unwrap_or_else(|| pod::grace(&self.pod));
-        Kill { effects: &self.parts.effects, pod: &self.pod, instance, grace }.run(Some(message)).await;
+        let grace = grace.unwrap_or_else(|| pod::grace(&self.pod)).max(GRACE_MIN);
+        Kill::of(&self.parts.effects, &self.pod, instance, grace).run(Some(message)).await;
         self.tell(Step::Changed).await;
+    }
+
+    /// For a new start of the pod: whoever asks for it wants no grace, and each container's log goes on being kept.
+    async fn remove(&self, id: &str, name: String, ended: Option<Timestamp>) {
+        let runtime = &self.parts.effects.runtime;
+        let found = self.runtime.containers.iter().find(|c| c.id == id);
+        if let Some(instance) = found.filter(|c| c.state == State::Running) {
+            Kill::of(&self.parts.effects, &self.pod, instance, Duration::ZERO).run(None).await;
+        }
+        match runtime.remove_container(id).await {
+            Err(e) if !e.is_not_found() => {
+                tracing::warn!(container = name, id, error = %e, "container not removed for a new start of its pod");
+                self.tell(Step::Changed).await;
+            }
+            _ => self.tell(Step::Removed { name, ended }).await,
+        }
     }
 
     async fn start(&self, name: &str, restart_count: i32, volumes: &PodVolumes) -> Result<(), StartError> {
@@ -307,7 +325,8 @@ impl Executor {
         };
         let sandbox_config = self.sandbox_config(sandbox.attempt, ids).await;
         let effects = parts.image_effects();
-        let image = parts.images.ensure(&effects, pod, m.role, &m.container, &sandbox_config).await?;
+        let image = parts.images.ensure(&effects, pod, Wanted::of(m.role, &m.container), &sandbox_config).await?;
+        let volumes = &self.with_images(&m.container, volumes, &sandbox_config).await?;
         let pod_ips = self.pod_ips(sandbox);
         let config = self.container_config(m, restart_count, volumes, &image, &pod_ips, ids).await;
         let config = config.map_err(config_fault)?;
@@ -326,6 +345,23 @@ impl Executor {
         Ok(id)
     }
 
+    /// The volumes, with the images of those that the container mounts pulled as their policies say.
+    async fn with_images(
+        &self,
+        c: &Container,
+        volumes: &PodVolumes,
+        sandbox: &cri::PodSandboxConfig,
+    ) -> Result<PodVolumes, StartError> {
+        let (mut volumes, effects) = (volumes.clone(), self.parts.image_effects());
+        for mount in c.volume_mounts.iter().flatten() {
+            let Some(Ready::Image { reference, policy }) = volumes.ready.get_mut(&mount.name) else { continue };
+            let wanted = Wanted { image: reference, policy: policy.as_deref(), container: None };
+            let present = self.parts.images.ensure(&effects, &self.pod, wanted, sandbox).await?;
+            *reference = present.reference;
+        }
+        Ok(volumes)
+    }
+
     async fn container_config(
         &self,
         m: &Member<'_>,
@@ -336,7 +372,9 @@ impl Executor {
         ids: Option<IdRange>,
     ) -> Result<cri::ContainerConfig, String> {
         let (parts, pod, c) = (&self.parts, &*self.pod, &*m.container);
-        let env = resolve::environment(&parts.environment, pod, m.role, c, pod_ips).await?;
+        let volume = |name: &str| volumes.path(name);
+        let given = Given { pod_ips, volume: &volume };
+        let env = resolve::environment(&parts.environment, pod, m.role, c, &given).await?;
         let mounts = ContainerMounts {
             pod: Arc::clone(&self.pod),
             container: c.clone(),
@@ -376,20 +414,14 @@ impl Executor {
         let Some(handler) = hook.and_then(Handler::of_hook) else { return Ok(()) };
         let (effects, name) = (&self.parts.effects, &m.container.name);
         let target = Target::new(&m.container, id, pod_ip);
-        let (Outcome::Failure(why) | Outcome::Unknown(why)) =
-            effects.prober.run(&handler, &target, POST_START_MAX).await
-        else {
-            return Ok(());
-        };
+        let Err(why) = effects.hook(&self.pod, &handler, &target, POST_START_MAX).await else { return Ok(()) };
         tracing::info!(pod = %pod::format_pod(&self.pod), container = %name, why, "postStart hook failed");
-        let event =
-            |kind, reason, message: String| effects.tell.container(&self.pod, m.role, name, kind, reason, message);
-        event(EventType::Warning, "FailedPostStartHook", "PostStartHook failed".into());
+        let (kind, text) = (EventType::Warning, "PostStartHook failed");
+        effects.tell.container(&self.pod, m.role, name, kind, "FailedPostStartHook", text);
         let message = format!("FailedPostStartHook: Container {name} failed postStart hook");
-        event(EventType::Normal, "Killing", message);
-        if let Err(e) = effects.runtime.stop_container(id, pod::grace(&self.pod)).await {
-            tracing::warn!(error = %e, "container not stopped after its postStart hook failed");
-        }
+        let grace = pod::grace(&self.pod).max(GRACE_MIN);
+        let kill = Kill { effects, pod: &self.pod, id, name, running: true, made_with: None, grace };
+        kill.run(Some(message)).await;
         Err(StartError::new(StartReason::PostStartHook, "PostStartHook failed"))
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::api::core::v1::{Container, ContainerStatus, Pod};
 
 use super::backoff::BackOff;
 use crate::cgroups::resources::Limits;
@@ -85,6 +85,15 @@ pub enum Action {
         /// The end of the instance before, to count the delay from.
         restarted_after: Option<Timestamp>,
     },
+    /// Remove one container, at once where it still runs, so that its pod begins anew.
+    RemoveContainer {
+        /// The runtime's ID of it.
+        id: String,
+        /// The container's name in the pod.
+        name: String,
+        /// Its end, where its rule led to the new start, to count the delay from.
+        ended: Option<Timestamp>,
+    },
     /// Hold the pod, and these running containers of it, to what the pod was granted.
     Resize {
         /// IDs and names.
@@ -103,6 +112,8 @@ pub struct Plan {
     pub wake_at: Option<Timestamp>,
     /// Nothing of this pod will ever run again.
     pub finished: bool,
+    /// A container ended as a rule says that all others begin anew with it.
+    pub restarting_all: bool,
     /// What runs is not held to what the pod was granted yet.
     pub resizing: bool,
     /// Running containers whose bounds must change while they run, IDs and names.
@@ -118,6 +129,9 @@ impl Plan {
 /// Decides. See the module's text.
 pub fn compute(input: &Input<'_>) -> Plan {
     let mut plan = Plan::default();
+    if restart_all(input, &mut plan) {
+        return plan;
+    }
     let usable = input.runtime.ready_sandbox().filter(|s| pod::host_network(input.pod) || !s.ips.is_empty());
     let Some(sandbox) = usable else {
         without_sandbox(input, &mut plan);
@@ -133,6 +147,35 @@ pub fn compute(input: &Input<'_>) -> Plan {
     }
     resize(input, &mut plan);
     plan
+}
+
+/// Whether a container ended by whose rule the whole pod begins anew; plans the removal of its containers. The ones whose
+/// rule it was go last and by themselves: as long as one is there, a kubelet that starts in between knows what was under way.
+fn restart_all(input: &Input<'_>, plan: &mut Plan) -> bool {
+    let (mut sources, mut others) = (Vec::new(), Vec::new());
+    for m in pod::members(input.pod).filter(|m| m.role != Role::Ephemeral) {
+        let of_member = || input.runtime.containers.iter().filter(|i| i.name == m.container.name);
+        let is_source = |i: &Instance| ended(i) && pod::restarts_all_after(m.role, &m.container, i.exit_code);
+        let source = of_member().next().is_some_and(|i| is_source(i));
+        if source { &mut sources } else { &mut others }.extend(of_member());
+    }
+    plan.restarting_all = !sources.is_empty();
+    // Those go first that began last.
+    others.reverse();
+    let go = if others.is_empty() { &sources } else { &others };
+    for i in go {
+        let newest = input.runtime.latest(&i.name).is_some_and(|l| l.id == i.id);
+        let ended = Some(timestamp(i.finished_at)).filter(|_| others.is_empty() && newest);
+        if let Some((until, delay)) = ended.and_then(|at| input.backoff.waits(&i.name, at, input.now)) {
+            plan.crash_loops.insert(i.name.clone(), delay);
+            plan.wake(until);
+            continue;
+        }
+        if plan.restarting_all {
+            plan.actions.push(Action::RemoveContainer { id: i.id.clone(), name: i.name.clone(), ended });
+        }
+    }
+    plan.restarting_all
 }
 
 /// After everything else: a resize that cannot be done must not keep the pod's other containers from starting.
@@ -355,8 +398,10 @@ impl Step<'_> {
             .into_iter()
             .flat_map(|s| [&s.container_statuses, &s.init_container_statuses])
             .flat_map(|l| l.iter().flatten())
-            .find(|s| s.name == c.name && s.container_id.as_deref().is_some_and(|id| !id.is_empty()));
-        told.map_or(0, |s| s.restart_count + 1)
+            .find(|s| s.name == c.name);
+        // One that was removed for a new start of the pod is counted already, and has no ID any more.
+        let has_id = |s: &ContainerStatus| s.container_id.as_deref().is_some_and(|id| !id.is_empty());
+        told.map_or(0, |s| s.restart_count + i32::from(has_id(s)))
     }
 }
 

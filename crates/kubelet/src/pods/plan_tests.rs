@@ -89,13 +89,14 @@ impl Case {
             now: now(),
         })
     }
-    /// Short words for the actions: `+a` starts, `-a` kills, `sandbox0` creates, `stop:s0` stops.
+    /// Short words for the actions: `+a` starts, `-a` kills, `sandbox0` creates, `stop:s0` stops, `~a` removes.
     fn words(&self) -> Vec<String> {
         let word = |a: &Action| match a {
             Action::StopSandbox { id } => format!("stop:{id}"),
             Action::CreateSandbox { attempt } => format!("sandbox{attempt}"),
             Action::KillContainer { name, .. } => format!("-{name}"),
             Action::StartContainer { name, .. } => format!("+{name}"),
+            Action::RemoveContainer { name, .. } => format!("~{name}"),
             Action::Resize { containers } => {
                 format!("resize:{}", containers.iter().map(|(_, name)| name.as_str()).collect::<Vec<_>>().join(","))
             }
@@ -258,4 +259,57 @@ fn what_runs_is_held_to_what_was_granted() {
     c.resize_held = Some(until);
     let plan = c.plan();
     assert_eq!((plan.actions.len(), plan.resizing, plan.wake_at), (0, true, Some(until)));
+}
+
+#[test]
+fn a_rule_begins_all_anew() {
+    let rules = json!([{"action":"RestartAllContainers","exitCodes":{"operator":"In","values":[42]}}]);
+    let p = pod(json!({"restartPolicy":"Never",
+        "initContainers":[{"name":"i","image":"x"},{"name":"s","image":"x","restartPolicy":"Always"}],
+        "containers":[{"name":"a","image":"x","restartPolicy":"Never","restartPolicyRules":rules},{"name":"b","image":"x"}],
+        "ephemeralContainers":[{"name":"d","image":"x"}]}));
+    let all = |code| {
+        vec![
+            instance("a", State::Exited, code),
+            instance("b", State::Running, 0),
+            instance("d", State::Running, 0),
+            instance("s", State::Running, 0),
+            instance("i", State::Exited, 0),
+        ]
+    };
+    let mut c = case(p.clone(), vec![sandbox(true)], all(1));
+    c.probes.started.insert("id-s".into());
+    assert!(c.words().is_empty() && !c.plan().restarting_all, "another code");
+    let mut c = case(p, vec![sandbox(true)], all(42));
+    assert_eq!(c.words(), ["~b", "~s", "~i"], "whoever asked for it stays until the others are gone");
+    assert!(c.plan().restarting_all && !c.plan().finished);
+    c.runtime.containers.retain(|i| ["a", "d"].contains(&i.name.as_str()));
+    let ended = timestamp((NOW - 5) * 1_000_000_000);
+    let remove = Action::RemoveContainer { id: "id-a".into(), name: "a".into(), ended: Some(ended) };
+    assert_eq!(c.plan().actions, [remove]);
+    // What asks again and again waits each time longer, as any container does.
+    c.backoff.next("a", ended, ended);
+    let plan = c.plan();
+    assert_eq!((plan.actions.len(), plan.restarting_all, plan.crash_loops["a"]), (0, true, Duration::from_secs(10)));
+    c.backoff.reset("a");
+    c.runtime.containers.retain(|i| i.name == "d");
+    assert_eq!((c.words(), c.plan().restarting_all), (vec!["+i".to_owned()], false));
+    // Also where the sandbox is gone.
+    c.runtime.sandboxes.clear();
+    c.runtime.containers = all(42);
+    assert_eq!(c.words(), ["~b", "~s", "~i"]);
+}
+
+#[test]
+fn what_was_removed_is_counted_once() {
+    let p = two("Always");
+    let count = |status: serde_json::Value| {
+        let mut p = p.clone();
+        p.status = serde_json::from_value(json!({"containerStatuses":[status]})).expect("a status");
+        let c = case(p, vec![sandbox(true)], vec![instance("b", State::Running, 0)]);
+        let Action::StartContainer { restart_count, .. } = c.plan().actions[0] else { panic!("a start") };
+        restart_count
+    };
+    let with = |id: &str| json!({"name":"a","image":"x","imageID":"","ready":false,"restartCount":3,"containerID":id,"state":{"waiting":{}}});
+    assert_eq!((count(with("fake://1")), count(with(""))), (4, 3));
 }

@@ -13,12 +13,12 @@ use kelson_tasks::FILES;
 use super::parts::Parts;
 use crate::effects::PodEffects;
 use crate::pod::{self, Role};
-use crate::probes::{Handler, Outcome, Target};
+use crate::probes::{Handler, Target};
 use crate::runtime::labels;
 use crate::runtime::snapshot::{Instance, RuntimePod, State};
 
-/// A container gets this long after its preStop hook used up the grace period.
-const GRACE_MIN: Duration = Duration::from_secs(2);
+/// A container gets at least this long, also after its preStop hook used up the grace period, unless the whole pod is given less.
+pub const GRACE_MIN: Duration = Duration::from_secs(2);
 
 /// One container to end.
 pub struct Kill<'a> {
@@ -26,71 +26,83 @@ pub struct Kill<'a> {
     pub effects: &'a PodEffects,
     /// The pod that the container is of.
     pub pod: &'a Pod,
-    /// The container as the runtime knows it.
-    pub instance: &'a Instance,
+    /// The runtime's ID of the container.
+    pub id: &'a str,
+    /// Its name in the pod.
+    pub name: &'a str,
+    /// Whether there is anybody to hear a hook.
+    pub running: bool,
+    /// Its preStop handler as it was made with, for a pod whose object is gone.
+    pub made_with: Option<&'a str>,
     /// How long it may take, hook included.
     pub grace: Duration,
 }
 
-impl Kill<'_> {
+impl<'a> Kill<'a> {
+    /// Of a container as the runtime has it.
+    pub fn of(effects: &'a PodEffects, pod: &'a Pod, instance: &'a Instance, grace: Duration) -> Self {
+        let running = instance.state == State::Running;
+        let made_with = instance.annotations.get(labels::PRE_STOP).map(String::as_str);
+        Self { effects, pod, id: &instance.id, name: &instance.name, running, made_with, grace }
+    }
+
     /// Ends it; `message` is the event's text.
     pub async fn run(&self, message: Option<String>) {
-        let name = &self.instance.name;
-        let role = pod::member(self.pod, name).map_or(Role::App, |m| m.role);
-        let message = message.unwrap_or_else(|| format!("Stopping container {name}"));
-        if self.instance.state == State::Running {
-            self.effects.tell.container(self.pod, role, name, EventType::Normal, "Killing", message);
+        let left = self.announce(message).await;
+        self.stop(left).await;
+    }
+
+    /// Tells the event and runs the preStop hook; gives what is left of the grace period.
+    pub async fn announce(&self, message: Option<String>) -> Duration {
+        let role = pod::member(self.pod, self.name).map_or(Role::App, |m| m.role);
+        let message = message.unwrap_or_else(|| format!("Stopping container {}", self.name));
+        if self.running {
+            self.effects.tell.container(self.pod, role, self.name, EventType::Normal, "Killing", message);
         }
         let began = tokio::time::Instant::now();
-        let mut left = self.grace;
-        if self.instance.state == State::Running
+        if self.running
             && !self.grace.is_zero()
             && let Some(hook) = self.pre_stop()
         {
             self.hook(role, &hook).await;
-            left = self.grace.saturating_sub(began.elapsed()).max(GRACE_MIN);
+            return self.grace.saturating_sub(began.elapsed()).max(GRACE_MIN);
         }
-        if let Err(e) = self.effects.runtime.stop_container(&self.instance.id, left).await
+        self.grace
+    }
+
+    /// Stops it within `left`.
+    pub async fn stop(&self, left: Duration) {
+        if let Err(e) = self.effects.runtime.stop_container(self.id, left).await
             && !e.is_not_found()
         {
-            tracing::warn!(container = %name, id = %self.instance.id, error = %e, "container not stopped");
+            tracing::warn!(container = %self.name, id = %self.id, error = %e, "container not stopped");
         }
     }
 
     /// From the spec, or, for a pod whose object is gone, from the annotation it was made with.
     fn pre_stop(&self) -> Option<Handler> {
-        let m = pod::member(self.pod, &self.instance.name);
-        if let Some(m) = m {
+        if let Some(m) = pod::member(self.pod, self.name) {
             return m.container.lifecycle.as_ref().and_then(|l| l.pre_stop.as_ref()).and_then(Handler::of_hook);
         }
-        let text = self.instance.annotations.get(labels::PRE_STOP)?;
-        let hook: LifecycleHandler = serde_json::from_str(text).ok()?;
+        let hook: LifecycleHandler = serde_json::from_str(self.made_with?).ok()?;
         Handler::of_hook(&hook)
     }
 
     async fn hook(&self, role: Role, handler: &Handler) {
-        let name = &self.instance.name;
-        let m = pod::member(self.pod, name);
         let ip = self.pod.status.as_ref().and_then(|s| s.pod_ip.clone()).unwrap_or_default();
-        let target = m.map_or_else(
-            || Target { container_id: self.instance.id.clone(), pod_ip: ip.clone(), ports: Vec::new() },
-            |m| Target::new(&m.container, &self.instance.id, &ip),
+        let target = pod::member(self.pod, self.name).map_or_else(
+            || Target { container_id: self.id.to_owned(), pod_ip: ip.clone(), ports: Vec::new() },
+            |m| Target::new(&m.container, self.id, &ip),
         );
-        let run = self.effects.prober.run(handler, &target, self.grace);
+        let run = self.effects.hook(self.pod, handler, &target, self.grace);
         match tokio::time::timeout(self.grace, run).await {
-            Ok(Outcome::Success) => {}
-            Ok(Outcome::Failure(why) | Outcome::Unknown(why)) => {
-                tracing::info!(container = %name, why, "preStop hook failed");
-                self.effects.tell.container(
-                    self.pod,
-                    role,
-                    name,
-                    EventType::Warning,
-                    "FailedPreStopHook",
-                    "PreStopHook failed",
-                );
+            Ok(Ok(())) => {}
+            Ok(Err(why)) => {
+                tracing::info!(container = %self.name, why, "preStop hook failed");
+                let (kind, reason, message) = (EventType::Warning, "FailedPreStopHook", "PreStopHook failed");
+                self.effects.tell.container(self.pod, role, self.name, kind, reason, message);
             }
-            Err(_) => tracing::info!(container = %name, "preStop hook not completed in grace period"),
+            Err(_) => tracing::info!(container = %self.name, "preStop hook not completed in grace period"),
         }
     }
 }
@@ -102,19 +114,20 @@ pub async fn pod(effects: PodEffects, pod: Arc<Pod>, runtime: Arc<RuntimePod>, g
     let role = |c: &Instance| pod::member(&pod, &c.name).map(|m| m.role);
     let (sidecars, others): (Vec<_>, Vec<_>) =
         runtime.containers.iter().filter(alive).partition(|c| role(c) == Some(Role::Sidecar));
-    let kills = others.iter().map(|c| {
-        let kill = Kill { effects: &effects, pod: &pod, instance: c, grace };
-        async move { kill.run(None).await }
+    // Every hook is called at once: a sidecar hears of the end when the others do, and stops after them.
+    let mains = others.iter().map(|c| async { Kill::of(&effects, &pod, c, grace).run(None).await });
+    let told = sidecars.iter().map(|c| async {
+        let _ = Kill::of(&effects, &pod, c, grace).announce(None).await;
     });
-    futures::future::join_all(kills).await;
-    // Sidecars go after those they serve, in the reverse of their order, within what is left of the grace period.
+    futures::future::join(futures::future::join_all(mains), futures::future::join_all(told)).await;
+    // In the reverse of their order, within what is left of the grace period.
     let order: Vec<String> =
         pod::members(&pod).filter(|m| m.role == Role::Sidecar).map(|m| m.container.name.clone()).collect();
     for name in order.iter().rev() {
         for c in sidecars.iter().filter(|c| c.name == *name) {
             let left = grace.saturating_sub(begun.elapsed());
-            let grace = if grace.is_zero() { grace } else { left.max(GRACE_MIN) };
-            Kill { effects: &effects, pod: &pod, instance: c, grace }.run(None).await;
+            let left = if grace.is_zero() { grace } else { left.max(GRACE_MIN) };
+            Kill::of(&effects, &pod, c, grace).stop(left).await;
         }
     }
     for s in runtime.sandboxes.iter().filter(|s| s.ready) {

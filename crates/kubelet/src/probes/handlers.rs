@@ -15,8 +15,10 @@ use super::{exec, grpc, http, tcp};
 pub enum Handler {
     /// A command in the container.
     Exec(ExecAction),
-    /// An HTTP request.
+    /// An HTTP request, judged by its answer.
     Http(HTTPGetAction),
+    /// An HTTP request of a hook: whoever answers was told.
+    HttpHook(HTTPGetAction),
     /// A TCP connection.
     Tcp(TCPSocketAction),
     /// gRPC health checking.
@@ -40,7 +42,7 @@ impl Handler {
         h.exec
             .clone()
             .map(Self::Exec)
-            .or_else(|| h.http_get.clone().map(Self::Http))
+            .or_else(|| h.http_get.clone().map(Self::HttpHook))
             .or_else(|| h.tcp_socket.clone().map(Self::Tcp))
             .or_else(|| {
                 h.sleep.as_ref().map(|s| Self::Sleep(Duration::from_secs(u64::try_from(s.seconds).unwrap_or(0))))
@@ -78,6 +80,7 @@ impl Handlers {
                 let host = t.host.as_deref().filter(|h| !h.is_empty()).unwrap_or(ip);
                 tcp::connect(host, target.port(&t.port)?, limit).await
             }
+            Handler::HttpHook(h) => self.http.call(h, ip, target.port(&h.port)?, limit).await,
             Handler::Http(h) => self.http.get(h, ip, target.port(&h.port)?, limit).await,
             Handler::Grpc(g) => {
                 let port = u16::try_from(g.port).map_err(|_| format!("invalid port {}", g.port))?;

@@ -9,6 +9,8 @@ pub enum Outcome {
     Success,
     /// The container is not well; the text of the event.
     Failure(String),
+    /// It went well by another way than asked for: a hook over HTTPS whose server speaks plain HTTP. The text of the event.
+    FellBack(String),
     /// The handler could not be run: counts as nothing.
     Unknown(String),
 }
@@ -17,7 +19,7 @@ impl Outcome {
     /// As metrics name it.
     pub fn word(&self) -> &'static str {
         match self {
-            Self::Success => "successful",
+            Self::Success | Self::FellBack(_) => "successful",
             Self::Failure(_) => "failed",
             Self::Unknown(_) => "unknown",
         }

@@ -50,7 +50,7 @@ pub enum Report {
 /// The text of the `Unhealthy` event about an attempt; none of one that succeeded.
 pub fn complaint(kind: ProbeKind, outcome: &Outcome) -> Option<String> {
     match outcome {
-        Outcome::Success => None,
+        Outcome::Success | Outcome::FellBack(_) => None,
         Outcome::Failure(why) => Some(format!("{} probe failed: {why}", kind.word())),
         Outcome::Unknown(why) => Some(format!("{} probe errored and resulted in unknown state: {why}", kind.word())),
     }
@@ -77,7 +77,7 @@ pub async fn run(
         let outcome = runner.run(&handler, &target, timing.timeout).await;
         report(Report::Attempt(outcome.clone()));
         let next = match outcome {
-            Outcome::Success => {
+            Outcome::Success | Outcome::FellBack(_) => {
                 (good, bad) = (good + 1, 0);
                 (good >= timing.successes).then_some(true)
             }

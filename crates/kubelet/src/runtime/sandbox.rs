@@ -7,7 +7,7 @@ use kelson_cri::proto as cri;
 use super::userns::IdRange;
 use super::{dns, labels, security};
 use crate::config::Config;
-use crate::pod;
+use crate::pod::{self, Role};
 
 /// Sysctls any pod may set (upstream: `pkg/kubelet/sysctl/safe_sysctls.go`).
 const SAFE_SYSCTLS: &[&str] = &[
@@ -100,7 +100,8 @@ fn port_mappings(pod: &Pod) -> Vec<cri::PortMapping> {
     if pod::host_network(pod) {
         return out;
     }
-    for m in pod::members(pod) {
+    // Of others than the ordinary containers upstream opens none: a port of a step before them would stay open for ever.
+    for m in pod::members(pod).filter(|m| m.role == Role::App) {
         for p in m.container.ports.iter().flatten() {
             let protocol = p.protocol.as_deref().unwrap_or("TCP");
             let family = if p.host_ip.as_deref().unwrap_or_default().contains(':') { "v6" } else { "v4" };

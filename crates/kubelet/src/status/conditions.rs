@@ -13,6 +13,7 @@ pub const OWNED: &[&str] = &[
     "DisruptionTarget",
     "PodResizePending",
     "PodResizeInProgress",
+    "AllContainersRestarting",
 ];
 
 fn condition(kind: &str, status: bool, reason: &str, message: String) -> PodCondition {
@@ -44,6 +45,22 @@ pub fn conditions(
         ready(pod, &containers),
         containers,
     ]
+}
+
+/// Whether all containers begin anew at the moment; none of a pod without a rule that could lead to it.
+pub fn restarting_all(pod: &Pod, phase: &str, now: bool) -> Option<PodCondition> {
+    if !pod::may_restart_all(pod) {
+        return None;
+    }
+    let kind = "AllContainersRestarting";
+    Some(match phase {
+        "Succeeded" => condition(kind, false, "PodCompleted", String::new()),
+        "Failed" => condition(kind, false, "PodFailed", String::new()),
+        _ if now => {
+            condition(kind, true, "RestartAllContainersStarted", "container exited with restart policy rule".into())
+        }
+        _ => condition(kind, false, "", String::new()),
+    })
 }
 
 fn initialized(pod: &Pod, inits: &[ContainerStatus], apps: &[ContainerStatus], phase: &str) -> PodCondition {

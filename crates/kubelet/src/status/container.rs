@@ -16,6 +16,10 @@ use crate::pod::{self, Member, Role};
 use crate::probes::view::ProbeView;
 use crate::runtime::snapshot::{Instance, RuntimePod, State, timestamp};
 
+/// Why a container waits that was removed so that its pod begins anew.
+pub const RESTARTING_ALL: &str = "RestartingAllContainers";
+const RESTARTING_ALL_TEXT: &str = "The container is removed because RestartAllContainers in place";
+
 /// What besides the runtime decides a container's state.
 #[derive(Debug)]
 pub struct Circumstances<'a> {
@@ -29,6 +33,8 @@ pub struct Circumstances<'a> {
     pub runtime_name: &'a str,
     /// Whether nothing of the pod will be started any more.
     pub ending: bool,
+    /// Whether all containers begin anew: those that are gone were removed for it.
+    pub restarting_all: bool,
 }
 
 /// The status of one container.
@@ -119,6 +125,25 @@ fn absent(pod: &Pod, m: &Member<'_>, by: &Circumstances<'_>, old: Option<&Contai
     let c = &*m.container;
     let was = old.and_then(|o| o.state.as_ref());
     out.restart_count = old.map_or(0, |o| o.restart_count);
+    if by.restarting_all && was.is_some_and(|s| s.waiting.is_none()) {
+        out.restart_count += 1;
+        out.state = Some(waiting(RESTARTING_ALL, RESTARTING_ALL_TEXT.to_owned()));
+        out.last_state = Some(state_of(ContainerStateTerminated {
+            reason: Some(RESTARTING_ALL.into()),
+            message: Some(RESTARTING_ALL_TEXT.into()),
+            exit_code: 137,
+            ..Default::default()
+        }));
+        resources(c, None, out);
+        return;
+    }
+    if by.restarting_all {
+        // It was shown as removed before, and stays so until it is made again.
+        out.state = was.cloned();
+        out.last_state = old.and_then(|o| o.last_state.clone());
+        resources(c, None, out);
+        return;
+    }
     if let Some(o) = old.filter(|_| was.is_some_and(|s| s.terminated.is_some())) {
         // The runtime has forgotten it; its end stays known.
         *out = o.clone();
@@ -274,6 +299,7 @@ mod tests {
             start_errors: &BTreeMap::new(),
             runtime_name: "containerd",
             ending: false,
+            restarting_all: false,
         };
         let reason = |m: Member<'_>| {
             let state = status(&pod, &m, &runtime, &by).state.and_then(|s| s.waiting);
@@ -293,6 +319,7 @@ mod tests {
             start_errors: &BTreeMap::new(),
             runtime_name: "containerd",
             ending: false,
+            restarting_all: false,
         };
         let shown = |limits: Option<Limits>| {
             let mut i = (*instance("a", State::Running, 0)).clone();

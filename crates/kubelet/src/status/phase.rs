@@ -1,6 +1,7 @@
 //! A pod's phase from its containers' states (upstream: `kubelet_pods.go` getPhase).
 use k8s_openapi::api::core::v1::{Container, ContainerState, ContainerStatus, Pod};
 
+use super::container::RESTARTING_ALL;
 use crate::pod::{self, Role};
 
 fn of<'a>(list: &'a [ContainerStatus], name: &str) -> Option<&'a ContainerStatus> {
@@ -16,6 +17,8 @@ fn exit(state: Option<&ContainerState>) -> Option<i32> {
 struct Tally {
     init_pending: bool,
     init_failed: bool,
+    /// One failed that is not started again.
+    init_lost: bool,
     sidecars: u32,
     unknown: u32,
     running: u32,
@@ -26,19 +29,20 @@ struct Tally {
 }
 
 impl Tally {
-    fn init(&mut self, s: Option<&ContainerStatus>) {
+    fn init(&mut self, pod: &Pod, c: &Container, s: Option<&ContainerStatus>) {
         let state = s.and_then(|s| s.state.as_ref());
-        match exit(state) {
-            Some(0) => {}
-            Some(_) => self.init_failed = true,
-            None => {
-                let ended = exit(s.and_then(|s| s.last_state.as_ref()));
-                let holds = state.is_some_and(|s| s.waiting.is_some());
-                match ended.filter(|_| holds) {
-                    Some(code) if code != 0 => self.init_failed = true,
-                    _ => self.init_pending = true,
-                }
+        let holds = state.is_some_and(|s| s.waiting.is_some());
+        let last = s.and_then(|s| s.last_state.as_ref()).filter(|_| holds);
+        let ended = [state, last].into_iter().flatten().find_map(|s| s.terminated.as_ref());
+        match ended {
+            Some(t) if t.exit_code == 0 && !holds => {}
+            // It was removed so that the whole pod begins anew, and says nothing of how the pod is.
+            Some(t) if t.reason.as_deref() == Some(RESTARTING_ALL) => self.init_pending = true,
+            Some(t) if t.exit_code != 0 => {
+                self.init_failed = true;
+                self.init_lost |= !pod::restarts_after(pod, Role::Init, c, t.exit_code);
             }
+            _ => self.init_pending = true,
         }
     }
 
@@ -76,14 +80,14 @@ pub fn phase(pod: &Pod, inits: &[ContainerStatus], apps: &[ContainerStatus], ove
     for m in pod::members(pod) {
         let c = &*m.container;
         match m.role {
-            Role::Init => t.init(of(inits, &c.name)),
+            Role::Init => t.init(pod, c, of(inits, &c.name)),
             Role::Sidecar => t.sidecar(of(inits, &c.name), over),
             Role::App => t.app(pod, c, of(apps, &c.name)),
             Role::Ephemeral => {}
         }
     }
     let apps_began = t.running + t.stopped > 0;
-    if t.init_failed && pod::pod_restart_policy(pod) == "Never" {
+    if t.init_lost {
         return "Failed";
     }
     match () {

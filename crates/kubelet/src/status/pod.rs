@@ -76,6 +76,7 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
     }
     let generation = pod.metadata.generation;
     let mut own = conditions::conditions(pod, &inits, &apps, phase, ready_sandbox);
+    own.extend(conditions::restarting_all(pod, phase, by.restarting_all));
     own.extend(conditions::resize(about.resize_deferred, about.resizing));
     let before = old.conditions.unwrap_or_default();
     conditions::keep_times(&mut own, &before, about.now, generation);

@@ -25,7 +25,7 @@ mod subpath;
 
 use std::collections::HashMap;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use jiff::Timestamp;
@@ -87,6 +87,16 @@ pub struct PodVolumes {
     pub ready: HashMap<String, Ready>,
     /// When rendered volumes must be looked at though nothing changed (tokens).
     pub renew_at: Option<Timestamp>,
+}
+
+impl PodVolumes {
+    /// Where the content of a volume lies on the host; `None` of what is not set up, or lies in no directory of the host.
+    pub fn path(&self, name: &str) -> Option<PathBuf> {
+        match self.ready.get(name)? {
+            Ready::Path { path, .. } => Some(path.clone()),
+            Ready::Device { .. } | Ready::Image { .. } => None,
+        }
+    }
 }
 
 /// Whether a volume's files may change while its pod runs.

@@ -74,6 +74,8 @@ pub struct Worker {
     holds: HashMap<String, Timestamp>,
     start_errors: BTreeMap<String, StartError>,
     crash_loops: BTreeMap<String, Duration>,
+    /// All containers begin anew, as the rule of one that ended says.
+    restarting_all: bool,
     prepare_failures: u32,
     renew_at: Option<Timestamp>,
     job: Option<Scoped<()>>,
@@ -130,6 +132,7 @@ impl Worker {
             holds: HashMap::new(),
             start_errors: BTreeMap::new(),
             crash_loops: BTreeMap::new(),
+            restarting_all: false,
             prepare_failures: 0,
             renew_at: None,
             job: None,
@@ -326,6 +329,7 @@ impl Worker {
             start_errors: &self.start_errors,
             runtime_name: &self.parts.runtime_name,
             ending: self.mode != Mode::Syncing,
+            restarting_all: self.restarting_all && self.mode == Mode::Syncing,
         };
         let about = About {
             host_ips: &self.parts.host_ips(),

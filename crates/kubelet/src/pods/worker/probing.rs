@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use kelson_client::EventType;
 
 use super::Worker;
+use crate::env::expand::expand_static;
 use crate::pod::{self, Role};
 use crate::probes::{ProbeKind, Target, task};
 use crate::runtime::snapshot::State;
@@ -68,9 +69,12 @@ impl Worker {
             Some(ip) => ip.clone(),
             None => self.parts.host_ips().first().cloned().unwrap_or_default(),
         };
-        for ((id, kind), (c, probe, started, role)) in wanted {
+        for ((id, kind), (c, mut probe, started, role)) in wanted {
             if self.probing.contains_key(&(id.clone(), kind)) {
                 continue;
+            }
+            for word in probe.exec.iter_mut().flat_map(|e| e.command.iter_mut().flatten()) {
+                *word = expand_static(word, c.env.as_deref().unwrap_or_default());
             }
             let age = now.duration_since(started).max(jiff::SignedDuration::ZERO).unsigned_abs();
             let target = Target::new(&c, &id, &ip);

@@ -25,6 +25,12 @@ impl Worker {
                 self.hold_all(&message);
             }
             Step::Changed => self.stale = true,
+            Step::Removed { name, ended } => {
+                if let Some(ended) = ended {
+                    self.backoff.next(&name, ended, now);
+                }
+                self.stale = true;
+            }
             Step::Started { name, restarted_after } => {
                 // Volumes alone are no success: a sandbox that fails after them must wait longer each time.
                 self.prepare_failures = 0;
@@ -97,6 +103,7 @@ impl Worker {
         let plan = self.plan(now);
         self.announce_crash_loops(&plan);
         self.resizing(plan.resizing);
+        self.restarting_all = plan.restarting_all;
         self.crash_loops = plan.crash_loops;
         if let Some(at) = plan.wake_at {
             self.wake_at = Some(self.wake_at.map_or(at, |t| t.min(at)));

@@ -1,6 +1,8 @@
 //! Scale: the `autoscaling/v1 Scale` view of workloads, by the paths their strategies name.
 use http::StatusCode;
-use kelson_meta::{FieldErrors, FieldPath, GroupKind, Gvk, LabelSelectorSpec, Status};
+use kelson_meta::{FieldErrors, FieldPath, GroupKind, Gvk, LabelSelectorSpec, Reason, Status, format_seconds};
+use kelson_patch::apply::scale::{self, ReplicaPaths};
+use kelson_patch::{FieldManager, FieldSet};
 use kelson_resources::{ScalePaths, Text};
 use serde_json::{Value, json};
 
@@ -10,10 +12,10 @@ use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
 use crate::request::negotiate::{Accepted, View};
 use crate::shared::context::RequestContext;
-use crate::write::decode;
 use crate::write::patch::Patch;
 use crate::write::prepare;
 use crate::write::update::{self, AdmissionView, Basis, Change, Form, Ownership};
+use crate::write::{decode, fields};
 
 fn schema() -> ObjectSchema {
     ObjectSchema::builtin("autoscaling", "v1", "Scale")
@@ -98,26 +100,71 @@ fn selector(value: &Value) -> String {
     spec.and_then(|s| s.selector().ok()).map(|s| s.to_string()).unwrap_or_default()
 }
 
+/// What a write brings.
+enum Wanted {
+    By(Patch),
+    Whole(Value),
+}
+
+/// Who owns the count: a `Scale` has entries of its own, made of the object's and put back among them.
+struct Owners {
+    manager: FieldManager,
+    paths: ReplicaPaths,
+    api_version: String,
+}
+
+impl Owners {
+    fn new(cx: &RequestContext, served: &Served) -> Self {
+        let versions = cx.server.catalog.of_store(served.store).into_iter().map(|one| {
+            let path =
+                one.options().scale.as_ref().map(|scale| scale.spec_replicas.iter().map(Text::to_string).collect());
+            (one.api_version.clone(), path)
+        });
+        let mut paths: ReplicaPaths = versions.collect();
+        // Objects of former servers have entries of versions that are long gone.
+        if served.gvr.group == "apps" {
+            let usual = vec!["spec".to_owned(), "replicas".to_owned()];
+            paths.extend(["apps/v1beta1", "apps/v1beta2"].map(|gone| (gone.to_owned(), Some(usual.clone()))));
+        }
+        let manager = FieldManager::builtin("autoscaling", "v1", "Scale", "scale", FieldSet::default());
+        Self { manager, paths, api_version: served.api_version.clone() }
+    }
+    fn show(&self, object: &Value, scale: &mut Value) -> Result<(), Status> {
+        scale::to_scale(object, &self.paths, scale).map_err(|e| undecoded(&e))
+    }
+    fn note(&self, cx: &RequestContext, before: &Value, mut wanted: Value) -> Value {
+        self.manager.update(Some(before), &mut wanted, &cx.manager(), &format_seconds(cx.server.clock.now()));
+        wanted
+    }
+    fn apply(&self, cx: &RequestContext, before: &Value, config: &Value) -> Result<Value, Status> {
+        let (manager, force) = (cx.query.text("fieldManager"), cx.query.flag("force"));
+        let now = format_seconds(cx.server.clock.now());
+        self.manager.apply(Some(before), config, manager, force, &now).map_err(fields::refused)
+    }
+    fn take_over(&self, old: &Value, scale: &Value, new: &mut Value) -> Result<(), Status> {
+        scale::to_parent(old, scale, &self.paths, &self.api_version, new).map_err(|e| undecoded(&e))
+    }
+}
+
+fn undecoded(error: &str) -> Status {
+    Status::failure(500, Reason::Unknown, format!("failed to decode managed fields: {error}"))
+}
+
 async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: RequestBody) -> Result<Value, Status> {
     let dry_run = cx.dry_run()?;
     let bytes = body.read().await?;
     let gvk = gvk();
     let schema = schema();
-    let mut patch = None;
-    let mut wanted = None;
-    if cx.info.verb == "patch" {
-        let read = Patch::new(cx, served, &bytes)?;
-        if read.is_apply() {
-            return Err(Status::unsupported_media_type(&[
-                "application/json-patch+json",
-                "application/merge-patch+json",
-                "application/strategic-merge-patch+json",
-            ]));
+    let wanted = if cx.info.verb == "patch" {
+        let patch = Patch::new(cx, served, &bytes)?;
+        if patch.is_apply() {
+            prepare::check_name(cx, patch.config())?;
+            prepare::check_namespace(cx, served, patch.config())?;
         }
-        patch = Some(read);
+        Wanted::By(patch)
     } else {
-        wanted = Some(decode::object(cx, &gvk, &schema, &bytes)?);
-    }
+        Wanted::Whole(decode::object(cx, &gvk, &schema, &bytes)?)
+    };
     let seen = ScaleView { cx, paths };
     let change = Change {
         subresource: "",
@@ -125,24 +172,25 @@ async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: R
         kind: &gvk,
         admission_view: Some(&seen),
         dry_run,
-        ownership: Ownership::Note,
-        basis: if patch.is_some() { Basis::Stored } else { Basis::Sent },
+        ownership: Ownership::Merged,
+        basis: if matches!(wanted, Wanted::By(_)) { Basis::Stored } else { Basis::Sent },
         form: Form::Working,
     };
+    let owners = Owners::new(cx, served);
     let make = |old: &Value| -> Result<Value, Status> {
-        let scale = match (&patch, &wanted) {
-            (Some(patch), _) => {
-                let mut before = view(paths, old);
-                if lacks_replicas(served, paths, old) {
-                    before["spec"]["replicas"] = NO_REPLICAS.into();
-                }
-                patch.apply(cx, &schema, &before)?
-            }
-            (None, Some(wanted)) => wanted.clone(),
-            (None, None) => Value::Null,
+        let mut before = view(paths, old);
+        if lacks_replicas(served, paths, old) {
+            before["spec"]["replicas"] = NO_REPLICAS.into();
+        }
+        owners.show(old, &mut before)?;
+        let scale = match &wanted {
+            Wanted::By(patch) if patch.is_apply() => owners.apply(cx, &before, patch.config())?,
+            Wanted::By(patch) => owners.note(cx, &before, patch.apply(cx, &schema, &before)?),
+            Wanted::Whole(wanted) => owners.note(cx, &before, wanted.clone()),
         };
         let mut new = old.clone();
         merge(cx, paths, &scale, &mut new)?;
+        owners.take_over(old, &scale, &mut new)?;
         Ok(new)
     };
     match update::run(cx, served, &cx.info.name, &change, &make).await? {

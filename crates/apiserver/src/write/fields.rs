@@ -1,16 +1,57 @@
 //! Fields: who owns which field of an object (`metadata.managedFields`), kept up by every write, and server-side apply.
 //! The sets and the merge are `kelson-patch`'s. Work is done in the request's version, as the entries name it.
+use std::sync::Arc;
+
 use kelson_meta::{Reason, Status, StatusCause, format_seconds};
-use kelson_patch::ApplyError;
+use kelson_patch::apply::{Converting, Versions};
+use kelson_patch::{ApplyError, FieldManager};
 use serde_json::Value;
 
-use crate::catalog::Served;
+use crate::catalog::{Conversion, Served};
 use crate::shared::context::RequestContext;
 
-/// Notes what a create or update set. `live` is the object before; both are in the form that is worked on.
+/// The versions in which an object of a kind is served, as its entries name them.
+struct Seen<'a> {
+    cx: &'a RequestContext,
+    served: &'a Served,
+    subresource: &'a str,
+}
+
+impl Seen<'_> {
+    fn served_in(&self, api_version: &str) -> Option<Arc<Served>> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let found = self.cx.server.catalog.find(group, version, &self.served.gvr.resource);
+        found.filter(|found| found.store == self.served.store)
+    }
+}
+
+impl Versions for Seen<'_> {
+    fn manager(&self, api_version: &str) -> Option<Arc<FieldManager>> {
+        Some(self.served_in(api_version)?.field_manager(self.subresource))
+    }
+    fn convert<'a>(&'a self, object: Value, to: &'a str) -> Converting<'a> {
+        Box::pin(async move {
+            let from = object["apiVersion"].as_str().unwrap_or_default();
+            let found = self.served_in(from).zip(self.served_in(to));
+            let (from, to) = found.ok_or_else(|| format!("{from} and {to} are not both served"))?;
+            match &to.conversion {
+                Conversion::By(converter) => {
+                    let converted = converter.served(&to.gvk, vec![object]).await.map_err(|status| status.message)?;
+                    converted.into_iter().next().ok_or_else(|| "the conversion gave no object".to_owned())
+                }
+                Conversion::Same | Conversion::Builtin => {
+                    kelson_resources::convert(&from.gvk, &to.gvk, object).map_err(|status| status.message)
+                }
+            }
+        })
+    }
+}
+
+/// Notes what a create or update set. `live` is the object before; both are in the form that is worked on. Where the object
+/// cannot be shown in a version that entries name, these are forgotten, as upstream does.
 ///
 /// # Errors
-/// 500 for what cannot be converted.
+/// 500 for what cannot be converted between the form that is worked on and the one that is served.
 pub async fn note(
     cx: &RequestContext,
     served: &Served,
@@ -18,10 +59,8 @@ pub async fn note(
     value: &mut Value,
     subresource: &str,
 ) -> Result<(), Status> {
-    let manager = served.field_manager(subresource);
-    let now = format_seconds(cx.server.clock.now());
     if served.works_as_served() {
-        manager.update(live, value, &cx.manager(), &now);
+        track(cx, served, live, value, subresource).await;
         return Ok(());
     }
     let live = match live {
@@ -29,7 +68,7 @@ pub async fn note(
         None => None,
     };
     let mut view = served.working_to_served(value.clone()).await?;
-    manager.update(live.as_ref(), &mut view, &cx.manager(), &now);
+    track(cx, served, live.as_ref(), &mut view, subresource).await;
     let entries = view["metadata"]["managedFields"].take();
     if let Some(meta) = value.get_mut("metadata").and_then(Value::as_object_mut) {
         if entries.is_null() {
@@ -41,11 +80,22 @@ pub async fn note(
     Ok(())
 }
 
+async fn track(cx: &RequestContext, served: &Served, live: Option<&Value>, value: &mut Value, subresource: &str) {
+    let manager = served.field_manager(subresource);
+    let now = format_seconds(cx.server.clock.now());
+    let versions = Seen { cx, served, subresource };
+    if let Err(error) = manager.update_across(live, value, &cx.manager(), &now, &versions).await {
+        let name = cx.info.name.as_str();
+        tracing::error!(resource = %served.gr, name, error, "the owners of fields could not be kept");
+        kelson_patch::apply::Managed::clear(value);
+    }
+}
+
 /// Applies a configuration to the object as it is served; gives the merged object with its entries.
 ///
 /// # Errors
 /// 409 for fields of others, 400 and 500 as upstream.
-pub fn apply(
+pub async fn apply(
     cx: &RequestContext,
     served: &Served,
     live: Option<&Value>,
@@ -54,10 +104,14 @@ pub fn apply(
     force: bool,
 ) -> Result<Value, Status> {
     let now = format_seconds(cx.server.clock.now());
-    served.field_manager(subresource).apply(live, config, cx.query.text("fieldManager"), force, &now).map_err(refused)
+    let manager = served.field_manager(subresource);
+    let versions = Seen { cx, served, subresource };
+    let applied = manager.apply_across(live, config, cx.query.text("fieldManager"), force, &now, &versions).await;
+    applied.map_err(refused)
 }
 
-fn refused(error: ApplyError) -> Status {
+/// An apply's fault as the client sees it.
+pub fn refused(error: ApplyError) -> Status {
     match error {
         ApplyError::Conflicts(conflicts) => {
             let message = ApplyError::Conflicts(conflicts.clone()).to_string();

@@ -1,5 +1,6 @@
 //! Patch: JSON patch, merge patch, strategic merge patch and apply, each made into an update of the newest object.
 use bytes::Bytes;
+use futures::future::BoxFuture;
 use http::StatusCode;
 use kelson_codec::{DecodeError, Encoding, FieldValidation, StrictErrors};
 use kelson_meta::{FieldErrors, FieldPath, GroupKind, Reason, Status};
@@ -13,7 +14,7 @@ use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
 use crate::shared::context::RequestContext;
 use crate::write::prepare::{self, meta_text};
-use crate::write::update::{self, Basis, Change, Form, Ownership};
+use crate::write::update::{self, Basis, Change, Form, Make, Ownership};
 use crate::write::{create, decode, fields, misfit};
 
 const ACCEPTED: [&str; 4] = [
@@ -129,6 +130,10 @@ impl Patch {
     /// Whether it is an apply.
     pub fn is_apply(&self) -> bool {
         self.kind == PatchType::Apply
+    }
+    /// The configuration that an apply brings.
+    pub fn config(&self) -> &Value {
+        &self.body
     }
 }
 
@@ -249,6 +254,36 @@ pub async fn patch(
     encode::object(StatusCode::OK, &accepted, served, &view, object).await
 }
 
+/// What an apply makes of an object.
+struct Apply<'a> {
+    cx: &'a RequestContext,
+    served: &'a Served,
+    config: &'a Value,
+    subresource: &'a str,
+}
+
+impl Apply<'_> {
+    async fn merged(&self, live: Option<&Value>) -> Result<Value, Status> {
+        let Self { cx, served, config, subresource } = self;
+        let merged = fields::apply(cx, served, live, config, subresource, cx.query.flag("force")).await?;
+        let merged = served.schema.normalize(merged, false);
+        Ok(merged.map_err(|e| Status::cannot_be_handled(&served.gvk, &e.to_string()))?.value)
+    }
+}
+
+impl Make for Apply<'_> {
+    fn make<'a>(&'a self, old: &'a Value) -> BoxFuture<'a, Result<Value, Status>> {
+        Box::pin(async move {
+            let mut new = self.merged(Some(old)).await?;
+            let wanted_uid = meta_text(self.config, "uid");
+            if !wanted_uid.is_empty() {
+                new["metadata"]["uid"] = wanted_uid.into();
+            }
+            Ok(new)
+        })
+    }
+}
+
 async fn apply(
     cx: &RequestContext,
     served: &Served,
@@ -257,24 +292,12 @@ async fn apply(
 ) -> Result<(Object, bool), Status> {
     let (config, name) = (&patch.body, &cx.info.name);
     check_config(cx, served, patch)?;
-    let force = cx.query.flag("force");
     let wanted_uid = meta_text(config, "uid");
-    let merged = |live: Option<&Value>| -> Result<Value, Status> {
-        let merged = fields::apply(cx, served, live, config, change.subresource, force)?;
-        let merged = served.schema.normalize(merged, false);
-        Ok(merged.map_err(|e| Status::cannot_be_handled(&served.gvk, &e.to_string()))?.value)
-    };
+    let apply = Apply { cx, served, config, subresource: change.subresource };
     // At most once somebody else makes the object in between, and once it goes again.
     for _ in 0..2 {
         if cx.stored(served, name).is_ok() {
-            let make = |old: &Value| -> Result<Value, Status> {
-                let mut new = merged(Some(old))?;
-                if !wanted_uid.is_empty() {
-                    new["metadata"]["uid"] = wanted_uid.into();
-                }
-                Ok(new)
-            };
-            return Ok((update::run(cx, served, name, change, &make).await?, false));
+            return Ok((update::run(cx, served, name, change, &apply).await?, false));
         }
         if !change.subresource.is_empty() {
             return Err(Status::not_found(&served.gr, name));
@@ -285,7 +308,7 @@ async fn apply(
             );
             return Err(Status::conflict(&served.gr, name, &why));
         }
-        let new = prepare::to_working(served, merged(None)?).await?;
+        let new = prepare::to_working(served, apply.merged(None).await?).await?;
         match create::insert_applied(cx, served, new, change.dry_run).await {
             Err(status) if status.is(Reason::AlreadyExists) => {}
             other => return other.map(|object| (object, true)),

@@ -81,7 +81,17 @@ pub struct Change<'a> {
 }
 
 /// Gives the tree that is wanted in place of a stored one, both in the change's form.
-pub type Make<'a> = dyn Fn(&Value) -> Result<Value, Status> + Send + Sync + 'a;
+pub trait Make: Send + Sync {
+    /// The wanted tree; asked again when somebody else wrote in between.
+    fn make<'a>(&'a self, old: &'a Value) -> BoxFuture<'a, Result<Value, Status>>;
+}
+
+/// What need not wait is a function.
+impl<F: Fn(&Value) -> Result<Value, Status> + Send + Sync> Make for F {
+    fn make<'a>(&'a self, old: &'a Value) -> BoxFuture<'a, Result<Value, Status>> {
+        Box::pin(std::future::ready(self(old)))
+    }
+}
 
 /// Serves PUT on an object or one of its views.
 ///
@@ -157,7 +167,7 @@ pub async fn run(
     served: &Served,
     name: &str,
     change: &Change<'_>,
-    make: &Make<'_>,
+    make: &dyn Make,
 ) -> Result<Object, Status> {
     let attempt = |record: Arc<Record>| -> BoxFuture<'_, Result<Object, Refused>> {
         Box::pin(async move {
@@ -166,12 +176,12 @@ pub async fn run(
                 false => tree(&record),
             };
             let new = match change.form {
-                Form::Working => make(&old)?,
+                Form::Working => make.make(&old).await?,
                 Form::Served if !served.works_as_served() => {
-                    let new = make(&served.working_to_served(Value::clone(&old)).await?)?;
-                    prepare::to_working(served, new).await?
+                    let shown = served.working_to_served(Value::clone(&old)).await?;
+                    prepare::to_working(served, make.make(&shown).await?).await?
                 }
-                Form::Served => prepare::to_working(served, make(&old)?).await?,
+                Form::Served => prepare::to_working(served, make.make(&old).await?).await?,
             };
             let tied = check_version(served, name, &new, &record)? && change.basis == Basis::Sent;
             match once(cx, served, name, change, &record, &old, new).await {

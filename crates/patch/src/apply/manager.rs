@@ -1,6 +1,7 @@
 //! Field management of one write: tracks who set what on every create, update and patch, and carries out server-side apply.
 //! The order of steps is that of apimachinery `util/managedfields`.
 use super::{
+    across::Changes,
     added,
     compare::{self, Comparison},
     fields::FieldSet,
@@ -95,7 +96,20 @@ impl FieldManager {
     }
 
     /// Tracks a create (`live` is `None`), update or patch: writes `managedFields` of `new`. `now` is RFC 3339 in seconds.
+    /// Entries that name other versions are taken to mean the same fields; see [`FieldManager::update_across`].
     pub fn update(&self, live: Option<&Value>, new: &mut Value, manager: &str, now: &str) {
+        self.update_with(live, new, manager, now, BTreeMap::new());
+    }
+
+    /// The same, with what the write changes in other versions.
+    pub(super) fn update_with(
+        &self,
+        live: Option<&Value>,
+        new: &mut Value,
+        manager: &str,
+        now: &str,
+        others: BTreeMap<String, Option<Comparison>>,
+    ) {
         let mut managed = self.live_or_new(live, new);
         // Objects from before field management stay without it until they are applied.
         if managed.0.is_empty() && live.is_some_and(|l| l["metadata"]["uid"].as_str().is_some_and(|u| !u.is_empty())) {
@@ -103,7 +117,10 @@ impl FieldManager {
         }
         match live {
             None if managed.0.is_empty() => self.create(new, &mut managed, manager, now),
-            _ => self.track(live.unwrap_or(&self.empty), new, &mut managed, manager, Some(now)),
+            _ => {
+                let own = self.compared(live.unwrap_or(&self.empty), new);
+                self.track(Changes { own, others }, &mut managed, manager, Some(now));
+            }
         }
         managed.write(new);
     }
@@ -140,10 +157,23 @@ impl FieldManager {
         }
     }
 
+    /// `apps/v1`.
+    pub(super) fn api_version(&self) -> &str {
+        &self.api_version
+    }
+
+    pub(super) fn shape(&self) -> &Shape {
+        &self.shape
+    }
+
+    /// How two objects differ in what this (sub)resource writes.
+    pub(super) fn compared(&self, live: &Value, new: &Value) -> Comparison {
+        compare::compare(&self.shape, live, new).without(&self.ignored)
+    }
+
     /// The bookkeeping of a plain write.
-    fn track(&self, live: &Value, new: &Value, managed: &mut Managed, manager: &str, now: Option<&str>) {
-        let changed = compare::compare(&self.shape, live, new).without(&self.ignored);
-        let mut set = take(managed, changed, None);
+    fn track(&self, changes: Changes, managed: &mut Managed, manager: &str, now: Option<&str>) {
+        let mut set = changes.take(managed, None);
         set.subtract(server_fields());
         if !set.is_empty() {
             let id = ManagerId::new(manager, Operation::Update, &self.api_version, &self.subresource);
@@ -166,18 +196,28 @@ impl FieldManager {
         now: &str,
     ) -> Result<Value, ApplyError> {
         let kept = self.try_apply(live, config, manager, force, now);
-        let (Err(ApplyError::Conflicts(conflicts)), "kubectl", Some(live)) = (&kept, manager, live) else {
-            return kept.map(|object| self.renew_last_applied(object, config, manager));
+        let kept = match self.moves_from_client_side(kept, live, manager)? {
+            Some(object) => object,
+            None => self.try_apply(live, config, manager, true, now)?,
         };
-        // kubectl moving from client-side apply: what its own annotation lists is no conflict.
-        let Some(applied) = self.last_applied(live) else { return kept };
+        Ok(self.renew_last_applied(kept, config, manager))
+    }
+
+    /// What comes of an apply: the object, the refusal, or nothing when it goes through after all, by force. That is so when
+    /// kubectl moves from client-side apply: what its own annotation lists is no conflict.
+    pub(super) fn moves_from_client_side(
+        &self,
+        kept: Result<Value, ApplyError>,
+        live: Option<&Value>,
+        manager: &str,
+    ) -> Result<Option<Value>, ApplyError> {
+        let (Err(ApplyError::Conflicts(conflicts)), "kubectl", Some(live)) = (&kept, manager, live) else {
+            return kept.map(Some);
+        };
+        let Some(applied) = self.last_applied(live) else { return kept.map(Some) };
         let own: HashSet<String> = applied.paths().into_iter().collect();
         let foreign: Vec<Conflict> = conflicts.iter().filter(|c| !own.contains(&c.field)).cloned().collect();
-        if !foreign.is_empty() {
-            return Err(ApplyError::Conflicts(foreign));
-        }
-        self.try_apply(Some(live), config, manager, true, now)
-            .map(|object| self.renew_last_applied(object, config, manager))
+        if foreign.is_empty() { Ok(None) } else { Err(ApplyError::Conflicts(foreign)) }
     }
 
     fn last_applied(&self, live: &Value) -> Option<FieldSet> {
@@ -186,7 +226,7 @@ impl FieldManager {
         (applied["apiVersion"] == self.api_version.as_str()).then(|| walk::field_set(&self.shape, &applied))
     }
 
-    fn renew_last_applied(&self, mut object: Value, config: &Value, manager: &str) -> Value {
+    pub(super) fn renew_last_applied(&self, mut object: Value, config: &Value, manager: &str) -> Value {
         let has = object["metadata"]["annotations"][LAST_APPLIED].as_str().is_some_and(|t| !t.is_empty());
         if manager == "kubectl" && has {
             let mut applied = config.clone();
@@ -220,6 +260,23 @@ impl FieldManager {
         force: bool,
         now: &str,
     ) -> Result<Value, ApplyError> {
+        let mut pending = self.begin(live, config, manager, now)?;
+        let merged = std::mem::take(&mut pending.merged);
+        let object = match &pending.last {
+            Some(last) if pending.released => self.prune(&merged, &pending.managed, &last.fields.set()),
+            _ => merged,
+        };
+        self.finish(pending, object, BTreeMap::new(), force, now)
+    }
+
+    /// The merge, and the entry of who applies.
+    pub(super) fn begin(
+        &self,
+        live: Option<&Value>,
+        config: &Value,
+        manager: &str,
+        now: &str,
+    ) -> Result<Pending, ApplyError> {
         self.check_config(config)?;
         let mut managed = match live {
             Some(live) => {
@@ -230,7 +287,8 @@ impl FieldManager {
         let mut base = live.unwrap_or(&self.empty).clone();
         Managed::take(&mut base);
         if managed.0.is_empty() && live.is_some() {
-            self.track(&self.empty, &base, &mut managed, "before-first-apply", Some(now));
+            let all = Changes::of(self.compared(&self.empty, &base));
+            self.track(all, &mut managed, "before-first-apply", Some(now));
         }
         let located = |e: String| {
             let name = config["metadata"]["name"].as_str().unwrap_or("");
@@ -248,18 +306,30 @@ impl FieldManager {
         set.subtract_trees(&self.ignored);
         let last = managed.0.get(&id).cloned();
         let time = last.as_ref().and_then(|l| l.time.clone());
-        let last = last.map(|last| last.fields.set().into_owned()).unwrap_or_default();
-        let released = !last.is_within(&set);
+        let moved = |last: &Owned| last.api_version != self.api_version;
+        let released = last.as_ref().is_some_and(|last| moved(last) || !last.fields.set().is_within(&set));
         managed.0.insert(id.clone(), Owned { fields: set.into(), api_version: self.api_version.clone(), time });
-        let mut object = if released { self.prune(&merged, &managed, &last) } else { merged };
-        let changed = compare::compare(&self.shape, &base, &object).without(&self.ignored);
+        Ok(Pending { managed, base, id, last, released, merged })
+    }
+
+    /// Looks for conflicts and writes the entries.
+    pub(super) fn finish(
+        &self,
+        pending: Pending,
+        mut object: Value,
+        others: BTreeMap<String, Option<Comparison>>,
+        force: bool,
+        now: &str,
+    ) -> Result<Value, ApplyError> {
+        let Pending { mut managed, base, id, .. } = pending;
+        let changes = Changes { own: self.compared(&base, &object), others };
         if !force {
-            let conflicts = conflicts(&managed, &changed, &id);
+            let conflicts: Vec<Conflict> = changes.conflicts(&managed, &id).into_iter().flat_map(in_words).collect();
             if !conflicts.is_empty() {
                 return Err(ApplyError::Conflicts(conflicts));
             }
         }
-        take(&mut managed, changed, Some(&id));
+        changes.take(&mut managed, Some(&id));
         let differs = base != object;
         if let Some(owned) = managed.0.get_mut(&id) {
             owned.fields.subtract(server_fields());
@@ -289,15 +359,22 @@ impl FieldManager {
     }
 }
 
-fn conflicts(managed: &Managed, changed: &Comparison, but: &ManagerId) -> Vec<Conflict> {
-    let taken = changed.modified.union(&changed.added);
-    let mut out = Vec::new();
-    for (id, owned) in managed.0.iter().filter(|(id, _)| *id != but) {
-        for field in owned.fields.set().intersection(&taken).paths() {
-            out.push(Conflict { manager: describe(id), field });
-        }
-    }
-    out
+/// An apply whose merge is made.
+pub(super) struct Pending {
+    pub managed: Managed,
+    /// The object before, without its entries.
+    pub base: Value,
+    id: ManagerId,
+    /// What the manager applied the last time.
+    pub last: Option<Owned>,
+    /// Whether some of that is applied no more.
+    pub released: bool,
+    pub merged: Value,
+}
+
+fn in_words((id, fields): (&ManagerId, FieldSet)) -> impl Iterator<Item = Conflict> {
+    let manager = describe(id);
+    fields.paths().into_iter().map(move |field| Conflict { manager: manager.clone(), field })
 }
 
 /// How a conflict names a manager.
@@ -310,20 +387,6 @@ fn describe(id: &ManagerId) -> String {
         out.push_str(&format!(" using {}", id.api_version));
     }
     out
-}
-
-/// Takes changed and removed fields from everybody but one; gives those that have a new value.
-fn take(managed: &mut Managed, changed: Comparison, but: Option<&ManagerId>) -> FieldSet {
-    let Comparison { removed, modified: mut gone, added } = changed;
-    gone.absorb(added);
-    for (id, owned) in &mut managed.0 {
-        if Some(id) != but {
-            owned.fields.subtract(&gone);
-            owned.fields.subtract(&removed);
-        }
-    }
-    managed.0.retain(|_, owned| !owned.fields.is_empty());
-    gone
 }
 
 /// Fields that belong to nobody.

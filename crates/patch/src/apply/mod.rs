@@ -2,7 +2,9 @@
 //! `fields` has sets of field paths and their FieldsV1 form; `walk` says what a place is and prunes trees by schema,
 //! `compare` and `merge` are what their names say;
 //! `added` is the short way for creates;
-//! `managed` reads and writes `metadata.managedFields`, `owned` is one entry's fields; `manager` ties them together for one write.
+//! `managed` reads and writes `metadata.managedFields`, `owned` is one entry's fields; `manager` ties them together for one write,
+//! `across` where entries name other versions; `scale` is the view that the subresource of this name has of the entries.
+mod across;
 mod added;
 mod compare;
 mod fields;
@@ -10,8 +12,10 @@ mod managed;
 mod manager;
 mod merge;
 mod owned;
+pub mod scale;
 mod walk;
 
+pub use across::{Converting, Versions};
 pub use compare::{Comparison, compare};
 pub use fields::{FieldSet, PathElement, Scalar};
 pub use managed::{Managed, ManagerId, Operation, Owned, keep_times};

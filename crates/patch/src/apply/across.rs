@@ -1,0 +1,231 @@
+//! Field management where entries of an object name its fields in other versions than the one that is written: each manager's
+//! fields are compared, kept and removed in the version they are named in. Upstream: structured-merge-diff `merge`, with the
+//! converter of apimachinery `util/managedfields/internal/versionconverter`.
+use super::{
+    compare::Comparison,
+    fields::FieldSet,
+    managed::{Managed, ManagerId, Owned},
+    manager::{ApplyError, FieldManager},
+    walk,
+};
+use serde_json::Value;
+use std::{collections::BTreeMap, future::Future, pin::Pin, sync::Arc};
+
+/// An object that is on its way to another version; the error is for people.
+pub type Converting<'a> = Pin<Box<dyn Future<Output = Result<Value, String>> + Send + 'a>>;
+
+/// The versions in which one object can be seen.
+pub trait Versions: Send + Sync {
+    /// The manager of the same (sub)resource in a version; `None` when that version is not served any more.
+    fn manager(&self, api_version: &str) -> Option<Arc<FieldManager>>;
+    /// The object, which names the version it is in, in another one.
+    fn convert<'a>(&'a self, object: Value, to: &'a str) -> Converting<'a>;
+}
+
+/// What one write changes, as each version shows it.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// In the version of the write.
+    pub own: Comparison,
+    /// In others; nothing where the version is gone, and with it what was owned in its terms.
+    pub others: BTreeMap<String, Option<Comparison>>,
+}
+
+impl Changes {
+    pub(super) fn of(own: Comparison) -> Self {
+        Self { own, others: BTreeMap::new() }
+    }
+    /// What it is to the fields of an entry.
+    fn to(&self, owned: &Owned) -> Option<&Comparison> {
+        self.others.get(&owned.api_version).map_or(Some(&self.own), Option::as_ref)
+    }
+
+    /// Fields of everybody but one that have another value now: manager by manager.
+    pub(super) fn conflicts<'a>(&self, managed: &'a Managed, but: &ManagerId) -> Vec<(&'a ManagerId, FieldSet)> {
+        let others = managed.0.iter().filter(|(id, _)| *id != but);
+        let taken = others.filter_map(|(id, owned)| {
+            let changed = self.to(owned)?;
+            Some((id, owned.fields.set().intersection(&changed.modified.union(&changed.added))))
+        });
+        taken.filter(|(_, fields)| !fields.is_empty()).collect()
+    }
+
+    /// Takes changed and removed fields from everybody but one; gives those that have a new value in the write's version.
+    pub(super) fn take(self, managed: &mut Managed, but: Option<&ManagerId>) -> FieldSet {
+        managed.0.retain(|id, owned| {
+            if Some(id) == but {
+                return !owned.fields.is_empty();
+            }
+            let Some(changed) = self.to(owned) else { return false };
+            for gone in [&changed.modified, &changed.added, &changed.removed] {
+                owned.fields.subtract(gone);
+            }
+            !owned.fields.is_empty()
+        });
+        let mut set = self.own.modified;
+        set.absorb(self.own.added);
+        set
+    }
+}
+
+/// The versions other than this one that entries name.
+fn foreign<'a>(managed: impl IntoIterator<Item = &'a str>, own: &str) -> Vec<String> {
+    let mut versions: Vec<String> = managed.into_iter().filter(|v| *v != own).map(str::to_owned).collect();
+    versions.sort_unstable();
+    versions.dedup();
+    versions
+}
+
+fn named_in(object: Option<&Value>) -> impl Iterator<Item = &str> {
+    let entries = object.and_then(|o| o["metadata"]["managedFields"].as_array());
+    entries.into_iter().flatten().filter_map(|entry| entry["apiVersion"].as_str())
+}
+
+fn without_entries(object: &Value) -> Value {
+    let mut object = object.clone();
+    Managed::clear(&mut object);
+    object
+}
+
+impl FieldManager {
+    /// As [`FieldManager::update`], for objects whose entries may name other versions.
+    ///
+    /// # Errors
+    /// When the object cannot be shown in one of these; `new` is as it was then.
+    pub async fn update_across(
+        &self,
+        live: Option<&Value>,
+        new: &mut Value,
+        manager: &str,
+        now: &str,
+        versions: &dyn Versions,
+    ) -> Result<(), String> {
+        let mut others = BTreeMap::new();
+        for version in foreign(named_in(live).chain(named_in(Some(new))), self.api_version()) {
+            let changed = match live {
+                Some(live) => in_version(live, new, &version, versions).await?,
+                // What a create brings along of other versions is as the client says.
+                None => Some(Comparison::default()),
+            };
+            others.insert(version, changed);
+        }
+        self.update_with(live, new, manager, now, others);
+        Ok(())
+    }
+
+    /// As [`FieldManager::apply`], for objects whose entries may name other versions.
+    ///
+    /// # Errors
+    /// As [`FieldManager::apply`], and when the object cannot be shown in one of these versions.
+    pub async fn apply_across(
+        &self,
+        live: Option<&Value>,
+        config: &Value,
+        manager: &str,
+        force: bool,
+        now: &str,
+        versions: &dyn Versions,
+    ) -> Result<Value, ApplyError> {
+        if foreign(named_in(live), self.api_version()).is_empty() {
+            return self.apply(live, config, manager, force, now);
+        }
+        let kept = self.try_across(live, config, manager, force, now, versions).await;
+        let kept = match self.moves_from_client_side(kept, live, manager)? {
+            Some(object) => object,
+            None => self.try_across(live, config, manager, true, now, versions).await?,
+        };
+        Ok(self.renew_last_applied(kept, config, manager))
+    }
+
+    async fn try_across(
+        &self,
+        live: Option<&Value>,
+        config: &Value,
+        manager: &str,
+        force: bool,
+        now: &str,
+        versions: &dyn Versions,
+    ) -> Result<Value, ApplyError> {
+        let pending = self.begin(live, config, manager, now)?;
+        let object = match &pending.last {
+            Some(last) if pending.released => {
+                let pruned = self.prune_across(&pending.merged, &pending.managed, last, versions).await;
+                pruned.map_err(|e| ApplyError::Invalid(format!("failed to prune fields: {e}")))?
+            }
+            _ => pending.merged.clone(),
+        };
+        let mut others = BTreeMap::new();
+        let named = pending.managed.0.values().map(|owned| owned.api_version.as_str());
+        for version in foreign(named, self.api_version()) {
+            let changed = in_version(&pending.base, &object, &version, versions).await.map_err(ApplyError::Invalid)?;
+            others.insert(version, changed);
+        }
+        self.finish(pending, object, others, force, now)
+    }
+
+    /// Removes what this manager applied before and does not apply now, unless somebody else owns it too: what it applied is
+    /// looked at in the version it was applied in, what others own in theirs.
+    async fn prune_across(
+        &self,
+        merged: &Value,
+        managed: &Managed,
+        last: &Owned,
+        versions: &dyn Versions,
+    ) -> Result<Value, String> {
+        let mut owned: BTreeMap<&str, FieldSet> = BTreeMap::new();
+        for entry in managed.0.values() {
+            owned.entry(&entry.api_version).or_default().extend(&entry.fields.set());
+        }
+        let at = last.api_version.as_str();
+        let Some(shape) = self.shape_in(at, versions) else { return Ok(merged.clone()) };
+        let last = walk::with_named_fields(&last.fields.set(), &shape);
+        let mut whole = show(merged.clone(), at, versions).await?;
+        let mut pruned = walk::remove_fields(&shape, &whole, &last);
+        // The version of the removal comes first: what others own there may be needed to convert.
+        let first = owned.remove(at).map(|set| (at, set));
+        for (version, set) in first.into_iter().chain(owned) {
+            let Some(shape) = self.shape_in(version, versions) else { continue };
+            whole = show(whole, version, versions).await?;
+            pruned = show(pruned, version, versions).await?;
+            let named = |set: &FieldSet| walk::with_named_fields(set, &shape);
+            let all = named(&walk::field_set(&shape, &whole));
+            let kept = named(&walk::field_set(&shape, &pruned)).union(&named(&set));
+            pruned = walk::remove_fields(&shape, &whole, &all.difference(&kept));
+        }
+        // What was not this manager's stays, even below something that was.
+        whole = show(whole, at, versions).await?;
+        pruned = show(pruned, at, versions).await?;
+        let all = walk::with_named_fields(&walk::field_set(&shape, &whole), &shape);
+        let kept = walk::with_named_fields(&walk::field_set(&shape, &pruned), &shape);
+        let pruned = walk::remove_fields(&shape, &whole, &all.difference(&kept).intersection(&last));
+        show(pruned, self.api_version(), versions).await
+    }
+
+    fn shape_in(&self, version: &str, versions: &dyn Versions) -> Option<kelson_schema::Shape> {
+        if version == self.api_version() {
+            return Some(self.shape().clone());
+        }
+        Some(versions.manager(version)?.shape().clone())
+    }
+}
+
+async fn show(object: Value, version: &str, versions: &dyn Versions) -> Result<Value, String> {
+    if object["apiVersion"] == version {
+        return Ok(object);
+    }
+    versions.convert(object, version).await
+}
+
+/// How two states of an object differ in another version; `None` when there is no such version any more.
+async fn in_version(
+    live: &Value,
+    new: &Value,
+    version: &str,
+    versions: &dyn Versions,
+) -> Result<Option<Comparison>, String> {
+    let Some(manager) = versions.manager(version) else { return Ok(None) };
+    let failed = |what: &'static str| move |e: String| format!("failed to convert {what} object: {e}");
+    let live = show(without_entries(live), version, versions).await.map_err(failed("old"))?;
+    let new = show(without_entries(new), version, versions).await.map_err(failed("new"))?;
+    Ok(Some(manager.compared(&live, &new)))
+}

@@ -1,0 +1,93 @@
+//! The entries of an object as its `scale` subresource has them, and back: a `Scale` has one field that can be owned, the count
+//! that is wanted. Upstream: apimachinery `util/managedfields/scalehandler`.
+use super::{
+    fields::{FieldSet, PathElement},
+    managed::{Managed, ManagerId, Operation, Owned},
+};
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// The version that a `Scale` is written in.
+pub const SCALE_VERSION: &str = "autoscaling/v1";
+
+/// Where the count is in each version of a kind: a path of keys, or nothing for a version without `scale`. Entries of a version
+/// that is not here are forgotten.
+pub type ReplicaPaths = BTreeMap<String, Option<Vec<String>>>;
+
+fn one(path: &[String]) -> FieldSet {
+    let mut set = FieldSet::default();
+    let path: Vec<PathElement> = path.iter().map(|key| PathElement::Field(key.clone())).collect();
+    set.insert(&path);
+    set
+}
+
+fn count_of_scale() -> FieldSet {
+    FieldSet::of(&[&["spec", "replicas"]])
+}
+
+fn has(owned: &Owned, path: &FieldSet) -> bool {
+    !owned.fields.set().intersection(path).is_empty()
+}
+
+fn keyed(id: &ManagerId, api_version: &str) -> ManagerId {
+    ManagerId {
+        api_version: if id.operation == Operation::Apply { String::new() } else { api_version.to_owned() },
+        ..id.clone()
+    }
+}
+
+/// Gives a `Scale` the entries of those who own the count of the object whose view it is.
+///
+/// # Errors
+/// When the entries do not read.
+pub fn to_scale(parent: &Value, paths: &ReplicaPaths, scale: &mut Value) -> Result<(), String> {
+    let mut out = Managed::default();
+    for (id, owned) in Managed::read(parent)?.0 {
+        let Some(Some(path)) = paths.get(&owned.api_version) else { continue };
+        if has(&owned, &one(path)) {
+            let fields = count_of_scale().into();
+            let owned = Owned { fields, api_version: SCALE_VERSION.to_owned(), time: owned.time };
+            out.0.insert(keyed(&id, SCALE_VERSION), owned);
+        }
+    }
+    out.write(scale);
+    Ok(())
+}
+
+/// Gives an object the entries that it has after its `Scale` was written in `version` of the object's kind: `parent` has the
+/// entries from before.
+///
+/// # Errors
+/// When the entries do not read.
+pub fn to_parent(
+    parent: &Value,
+    scale: &Value,
+    paths: &ReplicaPaths,
+    version: &str,
+    object: &mut Value,
+) -> Result<(), String> {
+    let mut of_scale = Managed::read(scale)?.0;
+    let mut out = Managed::default();
+    for (id, mut owned) in Managed::read(parent)?.0 {
+        let Some(path) = paths.get(&owned.api_version) else { continue };
+        if let Some(path) = path.as_deref().map(one).filter(|path| has(&owned, path))
+            && of_scale.remove(&keyed(&id, SCALE_VERSION)).is_none()
+        {
+            // Somebody else said the count.
+            owned.fields.subtract(&path);
+        }
+        if !owned.fields.is_empty() {
+            out.0.insert(id, owned);
+        }
+    }
+    let Some(Some(path)) = paths.get(version) else {
+        out.write(object);
+        return Ok(());
+    };
+    for (id, owned) in of_scale.into_iter().filter(|(_, owned)| has(owned, &count_of_scale())) {
+        let owned = Owned { fields: one(path).into(), api_version: version.to_owned(), time: owned.time };
+        out.0.insert(keyed(&id, version), owned);
+    }
+    out.write(object);
+    Ok(())
+}

@@ -20,6 +20,7 @@ use crate::error::CallError;
 use crate::own::{self, OwnServer};
 use crate::target::{Location, Target};
 use crate::tls::{Protocols, client_config};
+use crate::trace::Trace;
 
 /// Targets remembered; the one not used for the longest time is forgotten for another.
 const TARGETS_MAX: usize = 200;
@@ -210,6 +211,7 @@ impl Known {
         if let Some(authorization) = &self.authorization {
             request.headers_mut().insert(header::AUTHORIZATION, authorization.clone());
         }
+        Trace::pass_on(request.headers_mut());
         let response = self.pool.request(request).await.map_err(|e| failed(cause(&e)))?;
         let (head, body) = response.into_parts();
         let body = read(Response::new(body), call.answer_bytes_max).await?;

@@ -18,6 +18,7 @@ mod target;
 #[cfg(feature = "test-server")]
 pub mod test_server;
 mod tls;
+mod trace;
 
 pub use client::{Call, WebhookClient};
 pub use connect::ServiceResolver;
@@ -26,3 +27,4 @@ pub use error::CallError;
 pub use own::{OwnCall, OwnServer};
 pub use target::{Location, Target};
 pub use tls::verifier;
+pub use trace::Trace;

@@ -350,7 +350,7 @@ impl Ports<'_> {
 
 fn feature_gates(values: &[String]) -> anyhow::Result<FeatureGates> {
     let gates = FeatureGates::parse(values.iter().map(String::as_str)).context("--feature-gates")?;
-    for (name, on) in gates.changed() {
+    for (name, on) in gates.changed().filter(|(name, _)| !kelson_apiserver::FEATURE_GATES.contains(name)) {
         tracing::warn!(gate = name, on, "a feature gate is set that changes nothing yet");
     }
     Ok(gates)

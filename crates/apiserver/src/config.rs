@@ -131,6 +131,9 @@ pub struct Config {
     pub clock: Arc<dyn Clock>,
 }
 
+/// The feature gates that change what the server does, beside those of admission's plugins.
+pub const FEATURE_GATES: [&str; 3] = ["ComponentStatusz", "StorageVersionHash", "WatchList"];
+
 impl Config {
     /// Upstream's defaults over a store: no sockets, anonymous requests allowed, Node and RBAC authorization.
     pub fn new(store: Store) -> Self {

@@ -30,7 +30,9 @@ mod subresources;
 mod write;
 
 pub use catalog::{Behaviour, Catalog, Conversion, Converter, DynamicSchema, ObjectSchema, Served, Sub};
-pub use config::{AuthorizationMode, Config, KubeletConfig, ServiceAccountConfig, ServingConfig, StartError};
+pub use config::{
+    AuthorizationMode, Config, FEATURE_GATES, KubeletConfig, ServiceAccountConfig, ServingConfig, StartError,
+};
 pub use request::route::RequestInfo;
 pub use shared::Server;
 pub use shared::readiness::ComponentCheck;

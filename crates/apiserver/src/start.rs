@@ -82,6 +82,7 @@ impl ApiServer {
             authorizer: Arc::clone(&auth.authorizer),
             auth,
             clock: Arc::clone(&config.clock),
+            started_at: config.clock.now(),
             services: Services::new(&config, &store)?,
             kubelets: config.kubelet.as_ref().map(KubeletDialer::new).transpose()?,
             metrics,

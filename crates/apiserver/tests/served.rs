@@ -354,3 +354,37 @@ async fn a_second_start_changes_nothing() {
     again.ready().await;
     assert_eq!(api.store.current_revision(), before);
 }
+
+#[tokio::test]
+async fn what_the_server_is_and_since_when() {
+    let api = Api::start().await;
+    let plain = text(&api, "/statusz", ("accept", "*/*")).await;
+    assert!(
+        plain.starts_with("\napiserver statusz\nWarning: ") && plain.contains("\nEmulation version: 1.36\n"),
+        "{plain}"
+    );
+    let kind = "application/json;g=config.k8s.io;v=v1beta1;as=Statusz";
+    let told: Value = serde_json::from_str(&text(&api, "/statusz", ("accept", kind)).await).unwrap();
+    assert_eq!((&told["kind"], &told["apiVersion"]), (&json!("Statusz"), &json!("config.k8s.io/v1beta1")));
+    assert_eq!(told["binaryVersion"], "1.36.2");
+    assert!(told["startTime"].is_string() && told["uptimeSeconds"].is_u64(), "{told}");
+    for (accept, code) in [(kind, 200), ("application/json", 406), ("text/html", 406), ("text/html, text/plain", 200)] {
+        let answer = api.raw("GET", "/statusz", &[("accept", accept)], "").await;
+        assert_eq!(answer.status().as_u16(), code, "{accept}");
+    }
+}
+
+#[tokio::test]
+async fn what_a_shut_gate_takes_away() {
+    let hashes = async |api: &Api| api.get("/api/v1").await["resources"].to_string().contains("storageVersionHash");
+    let initial = "/api/v1/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1";
+    for (gates, status, with_hashes, watch) in
+        [("", 200, true, 200), ("ComponentStatusz=false,StorageVersionHash=false,WatchList=false", 404, false, 422)]
+    {
+        let gates = kelson_meta::gates::FeatureGates::parse([gates]).unwrap();
+        let api = Api::with(|config| config.feature_gates = gates.into()).await;
+        assert_eq!(api.raw("GET", "/statusz", &[], "").await.status(), status);
+        assert_eq!(hashes(&api).await, with_hashes);
+        assert_eq!(api.raw("GET", initial, &[], "").await.status(), watch);
+    }
+}

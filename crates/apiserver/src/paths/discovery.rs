@@ -7,7 +7,7 @@ use serde_json::{Map, Value, json};
 
 use crate::aggregate::local::OF_DEFINITIONS;
 use crate::aggregate::remote::Remote;
-use crate::catalog::{Behaviour, Catalog, ObjectSchema, Served};
+use crate::catalog::{Behaviour, ObjectSchema, Served};
 use crate::request::answer::{self, Answer, answer};
 use crate::request::body::ApiBody;
 use crate::request::negotiate::{Accepted, Clause, clauses};
@@ -21,7 +21,7 @@ use crate::shared::context::RequestContext;
 /// 404, 406.
 pub fn serve(cx: &RequestContext) -> Result<Answer, Status> {
     let segments: Vec<&str> = cx.uri.path().split('/').filter(|s| !s.is_empty()).collect();
-    let (server, catalog) = (&cx.server, &cx.server.catalog);
+    let server = &cx.server;
     match segments[..] {
         ["api"] => match aggregated(cx) {
             Some(version) => document(cx, true, version),
@@ -31,7 +31,7 @@ pub fn serve(cx: &RequestContext) -> Result<Answer, Status> {
             Some(version) => document(cx, false, version),
             None => plain(cx, group_list(server)),
         },
-        ["api", version] => plain(cx, resource_list(catalog, "", version).ok_or_else(Status::no_such_path)?),
+        ["api", version] => plain(cx, resource_list(server, "", version).ok_or_else(Status::no_such_path)?),
         ["apis", group] => {
             let groups = groups(server);
             let found = groups.iter().find(|(g, _)| g == group && !g.is_empty()).ok_or_else(Status::no_such_path)?;
@@ -40,7 +40,7 @@ pub fn serve(cx: &RequestContext) -> Result<Answer, Status> {
             value["apiVersion"] = "v1".into();
             plain(cx, value)
         }
-        ["apis", group, version] => plain(cx, resource_list(catalog, group, version).ok_or_else(Status::no_such_path)?),
+        ["apis", group, version] => plain(cx, resource_list(server, group, version).ok_or_else(Status::no_such_path)?),
         _ => Err(Status::no_such_path()),
     }
 }
@@ -112,6 +112,11 @@ fn api_versions(cx: &RequestContext) -> Value {
     })
 }
 
+/// Whether any version of a group is served.
+pub fn has_group(server: &Server, group: &str) -> bool {
+    groups(server).iter().any(|(known, _)| known == group)
+}
+
 /// The groups of the catalog, and among those that came at run time the ones that other servers answer for, by priority.
 pub fn groups(server: &Server) -> Vec<(String, Vec<String>)> {
     let mut all = server.catalog.groups();
@@ -153,9 +158,10 @@ fn group_value(group: &str, versions: &[String]) -> Value {
     json!({"name": group, "versions": all, "preferredVersion": preferred})
 }
 
-fn resource_list(catalog: &Catalog, group: &str, version: &str) -> Option<Value> {
+fn resource_list(server: &Server, group: &str, version: &str) -> Option<Value> {
+    let hashes = server.config.feature_gates.enabled("StorageVersionHash");
     let mut resources = Vec::new();
-    for r in catalog.of(group, version)? {
+    for r in server.catalog.of(group, version)? {
         let mut entry = Map::new();
         entry.insert("name".into(), r.gvr.resource.as_str().into());
         entry.insert("singularName".into(), r.singular.as_str().into());
@@ -167,7 +173,7 @@ fn resource_list(catalog: &Catalog, group: &str, version: &str) -> Option<Value>
                 entry.insert(key.into(), json!(list));
             }
         }
-        if !r.storage_version_hash.is_empty() {
+        if hashes && !r.storage_version_hash.is_empty() {
             entry.insert("storageVersionHash".into(), r.storage_version_hash.as_str().into());
         }
         resources.push(Value::Object(entry));

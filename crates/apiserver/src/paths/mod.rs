@@ -4,6 +4,7 @@ pub mod discovery;
 pub mod health;
 pub mod openapi;
 pub mod snapshots;
+pub mod statusz;
 pub mod version;
 
 use http::{Method, StatusCode};
@@ -17,7 +18,7 @@ use crate::request::negotiate::Accepted;
 use crate::shared::context::RequestContext;
 
 /// Paths listed at `/` beside the group versions.
-const PATHS: [&str; 21] = [
+const PATHS: [&str; 22] = [
     "/.well-known/openid-configuration",
     "/api",
     "/api/v1",
@@ -38,6 +39,7 @@ const PATHS: [&str; 21] = [
     "/openapi/v3",
     "/openid/v1/jwks",
     "/readyz",
+    "/statusz",
     "/version",
 ];
 
@@ -50,21 +52,26 @@ pub async fn serve(cx: &RequestContext, _body: RequestBody) -> Result<Answer, St
     if path == snapshots::PATH && cx.method == Method::POST {
         return snapshots::make(&cx.server).await;
     }
-    if !matches!(cx.method, Method::GET | Method::HEAD) {
-        let status = Status::failure(
-            405,
-            kelson_meta::Reason::MethodNotAllowed,
-            "the server does not allow this method on the requested resource",
-        );
-        return Err(status);
+    let mut segments = path.split('/').filter(|s| !s.is_empty());
+    let first = segments.next().unwrap_or("");
+    let group = segments.next().filter(|_| first == "apis");
+    if !FIRST.contains(&first) || group.is_some_and(|group| !discovery::has_group(&cx.server, group)) {
+        return Ok(nothing());
     }
-    let first = path.trim_start_matches('/').split('/').next().unwrap_or("");
+    // Where upstream's routes name their methods, GET alone is named.
+    let named = first == "api" || (first == "apis" && path.trim_end_matches('/') != "/apis") || first == "version";
+    if cx.method != Method::GET && (named || cx.method != Method::HEAD) {
+        return Err(Status::method_not_allowed());
+    }
     match first {
         "" => paths(cx),
         "api" | "apis" => discovery::serve(cx),
-        "debug" => debug::serve(cx).ok_or_else(Status::no_such_path),
+        "debug" => Ok(debug::serve(cx).unwrap_or_else(nothing)),
+        "statusz" if path == "/statusz" && cx.server.config.feature_gates.enabled("ComponentStatusz") => {
+            statusz::serve(cx)
+        }
         "openapi" => Box::pin(openapi::serve(cx)).await,
-        "healthz" | "livez" | "readyz" => health::serve(&cx.server, path, &cx.query).ok_or_else(Status::no_such_path),
+        "healthz" | "livez" | "readyz" => Ok(health::serve(&cx.server, path, &cx.query).unwrap_or_else(nothing)),
         "version" if path.trim_end_matches('/') == "/version" => answer::tree(
             StatusCode::OK,
             &Accepted { pretty: true, ..Accepted::JSON },
@@ -78,8 +85,31 @@ pub async fn serve(cx: &RequestContext, _body: RequestBody) -> Result<Answer, St
         }
         "metrics" if path == "/metrics/slis" => Ok(measured(cx.server.metrics.indicators())),
         ".well-known" | "openid" => cx.server.auth.issuer_document(path).ok_or_else(Status::no_such_path),
-        _ => Err(Status::no_such_path()),
+        "version" => Err(Status::no_such_path()),
+        _ => Ok(nothing()),
     }
+}
+
+/// What paths outside of the API begin with; everything else is nobody's.
+const FIRST: [&str; 13] = [
+    "",
+    ".well-known",
+    "api",
+    "apis",
+    "debug",
+    "healthz",
+    "livez",
+    "metrics",
+    "openapi",
+    "openid",
+    "readyz",
+    "statusz",
+    "version",
+];
+
+/// The answer at a path that nobody serves. It is no `Status`: upstream's routes end there before any of the API.
+pub fn nothing() -> Answer {
+    answer(StatusCode::NOT_FOUND, "text/plain; charset=utf-8", ApiBody::full("404 page not found\n"))
 }
 
 fn measured(text: String) -> Answer {

@@ -17,7 +17,7 @@ use crate::read::frames::{Framer, Piece};
 use crate::read::{choose, websocket};
 use crate::request::answer::{self, Answer};
 use crate::request::body::ApiBody;
-use crate::request::list_options;
+use crate::request::list_options::{self, Of};
 use crate::request::selectors::Selectors;
 use crate::request::version_param;
 use crate::shared::context::RequestContext;
@@ -158,7 +158,7 @@ fn timeout(cx: &RequestContext) -> Result<Duration, Status> {
 }
 
 fn start(cx: &RequestContext) -> Result<Start, Status> {
-    list_options::check(&cx.query, true)?;
+    list_options::check(&cx.query, Of::Watch { may_list: cx.server.config.feature_gates.enabled("WatchList") })?;
     let revision = version_param::parse(cx.query.text("resourceVersion"))?;
     if let Some(send) = cx.query.get("sendInitialEvents").filter(|s| !s.is_empty()) {
         if send == "true" {

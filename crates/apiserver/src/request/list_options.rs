@@ -7,16 +7,25 @@ use kelson_meta::url::Query;
 const NOT_OLDER_THAN: &str = "NotOlderThan";
 const EXACT: &str = "Exact";
 
+/// Which request the parameters are of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Of {
+    /// A list.
+    List,
+    /// A watch; whether it may begin with what there is (the gate `WatchList`).
+    Watch { may_list: bool },
+}
+
 /// Checks the parameters of a list, or of a watch.
 ///
 /// # Errors
-/// 422 as upstream.
-pub fn check(query: &Query, watch: bool) -> Result<(), Status> {
+/// 400 for what is no number, 422 as upstream.
+pub fn check(query: &Query, of: Of) -> Result<(), Status> {
+    query.integer("timeoutSeconds")?;
     let mut errors = FieldErrors::new();
-    if watch {
-        of_watch(query, &mut errors)
-    } else {
-        of_list(query, &mut errors)
+    match of {
+        Of::List => of_list(query, &mut errors),
+        Of::Watch { may_list } => of_watch(query, may_list, &mut errors),
     }
     if errors.is_empty() {
         return Ok(());
@@ -52,12 +61,16 @@ fn of_list(query: &Query, errors: &mut FieldErrors) {
     }
 }
 
-fn of_watch(query: &Query, errors: &mut FieldErrors) {
+fn of_watch(query: &Query, may_list: bool, errors: &mut FieldErrors) {
     let path = FieldPath::new("resourceVersionMatch");
     let matching = query.text("resourceVersionMatch");
     let initial = initial_events(query);
     if initial && matching != NOT_OLDER_THAN {
         errors.forbidden(&path, format!("sendInitialEvents requires setting resourceVersionMatch to {NOT_OLDER_THAN}"));
+    }
+    if initial && !may_list {
+        let why = "sendInitialEvents is forbidden for watch unless the WatchList feature gate is enabled";
+        errors.forbidden(&FieldPath::new("sendInitialEvents"), why);
     }
     if matching.is_empty() {
         return;
@@ -77,8 +90,8 @@ fn of_watch(query: &Query, errors: &mut FieldErrors) {
 mod tests {
     use super::*;
 
-    fn causes(query: &str, watch: bool) -> String {
-        let Err(status) = check(&Query::parse(Some(query)), watch) else { return String::new() };
+    fn causes(query: &str, of: Of) -> String {
+        let Err(status) = check(&Query::parse(Some(query)), of) else { return String::new() };
         assert_eq!(status.code, 422);
         let causes = status.details.map(|d| d.causes).unwrap_or_default();
         causes.iter().map(|c| format!("{}: {}", c.field, c.message)).collect::<Vec<_>>().join("; ")
@@ -105,7 +118,7 @@ mod tests {
                  sendInitialEvents: Forbidden: sendInitialEvents is forbidden for list",
             ),
         ] {
-            assert_eq!(causes(query, false), expected, "{query}");
+            assert_eq!(causes(query, Of::List), expected, "{query}");
         }
     }
 
@@ -127,7 +140,15 @@ mod tests {
                 "resourceVersionMatch: Forbidden: resourceVersionMatch is forbidden when continue is provided",
             ),
         ] {
-            assert_eq!(causes(query, true), expected, "{query}");
+            assert_eq!(causes(query, Of::Watch { may_list: true }), expected, "{query}");
         }
+    }
+
+    #[test]
+    fn a_watch_begins_with_what_there_is_where_the_gate_says_so() {
+        let query = "sendInitialEvents=true&resourceVersionMatch=NotOlderThan";
+        let why = "sendInitialEvents: Forbidden: sendInitialEvents is forbidden for watch unless the WatchList feature gate is \
+                   enabled";
+        assert_eq!(causes(query, Of::Watch { may_list: false }), why);
     }
 }

@@ -125,8 +125,9 @@ pub fn accept(headers: &HeaderMap, query: &Query, tables: bool) -> Result<Accept
 
 /// Whether to indent: asked for, or a person's client with nothing asked.
 fn pretty(headers: &HeaderMap, query: &Query) -> bool {
-    if query.has("pretty") {
-        return query.flag("pretty");
+    // Any other word for yes is none here.
+    if let Some(asked) = query.get("pretty").filter(|asked| !asked.is_empty()) {
+        return matches!(asked, "1" | "t" | "T" | "true" | "TRUE" | "True");
     }
     let agent = headers.get(http::header::USER_AGENT).and_then(|v| v.to_str().ok()).unwrap_or("");
     ["curl", "Wget", "Mozilla/5.0"].iter().any(|p| agent.starts_with(p))

@@ -2,13 +2,13 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
-use kelson_meta::url::Query;
-use kelson_meta::{FieldErrors, FieldPath, Reason, Status};
+use kelson_meta::url::{Query, unread_number};
+use kelson_meta::{Reason, Status};
 use kelson_store::{ListView, Store, StoreError};
 use serde::{Deserialize, Serialize};
 
 use crate::catalog::Served;
-use crate::request::list_options;
+use crate::request::list_options::{self, Of};
 
 /// How a `resourceVersion` is meant (`resourceVersionMatch`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,19 +22,16 @@ pub enum Match {
 /// Reads a `resourceVersion`; absent and empty are `None`.
 ///
 /// # Errors
-/// 400 when it is no number.
+/// 500 when it is no number: upstream's storage is the first to read it, and nobody there gives the fault a reason.
 pub fn parse(text: &str) -> Result<Option<u64>, Status> {
     if text.is_empty() {
         return Ok(None);
     }
-    text.parse().map(Some).map_err(|_| {
-        let mut errors = FieldErrors::new();
-        errors.invalid(
-            &FieldPath::new("resourceVersion"),
-            text,
-            format!("strconv.ParseUint: parsing {text:?}: invalid syntax"),
-        );
-        Status::bad_request(format!("Invalid value: {:?}: {}", text, errors.0[0].detail))
+    // The sign that this language reads as well is none to upstream.
+    let digits = if text.starts_with('+') { "+" } else { text };
+    digits.parse().map(Some).map_err(|e| {
+        let why = format!("resourceVersion: Invalid value: {text:?}: {}", unread_number("ParseUint", text, &e));
+        Status::failure(500, Reason::Unknown, why)
     })
 }
 
@@ -76,7 +73,9 @@ impl Continue {
         let bytes = URL_SAFE_NO_PAD.decode(token).map_err(|e| {
             use base64::DecodeError::{InvalidByte, InvalidLastSymbol, InvalidLength, InvalidPadding};
             let at = match e {
-                InvalidByte(at, _) | InvalidLastSymbol(at, _) | InvalidLength(at) => at,
+                InvalidByte(at, _) | InvalidLastSymbol(at, _) => at,
+                // Where the last group of characters begins, which is not whole.
+                InvalidLength(_) => token.len() - token.len() % 4,
                 InvalidPadding => token.len(),
             };
             bad(&format!("illegal base64 data at input byte {at}"))
@@ -116,7 +115,7 @@ impl ListAt {
     /// # Errors
     /// 400 and 422 as upstream.
     pub fn new(query: &Query, now: Timestamp) -> Result<Self, Status> {
-        list_options::check(query, false)?;
+        list_options::check(query, Of::List)?;
         let matching = match query.text("resourceVersionMatch") {
             "NotOlderThan" => Match::NotOlderThan,
             "Exact" => Match::Exact,
@@ -125,8 +124,8 @@ impl ListAt {
         let limit = query.integer("limit")?.unwrap_or(0).max(0);
         let token = query.text("continue");
         let text = query.text("resourceVersion");
-        let revision = parse(text)
-            .map_err(|e| Status::bad_request(format!("invalid resource version: resourceVersion: {}", e.message)))?;
+        let revision =
+            parse(text).map_err(|e| Status::bad_request(format!("invalid resource version: {}", e.message)))?;
         let position = if token.is_empty() { None } else { Some(Continue::parse(token)?) };
         if position.is_some() && revision.is_some_and(|r| r != 0) {
             return Err(Status::bad_request("specifying resource version is not allowed when using continue"));

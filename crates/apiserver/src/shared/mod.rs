@@ -17,6 +17,7 @@ pub mod watches;
 
 use std::sync::Arc;
 
+use jiff::Timestamp;
 use kelson_admission::Chain;
 use kelson_auth::{Authorizer, Objects};
 use kelson_flowcontrol::FlowControl;
@@ -65,6 +66,8 @@ pub struct Server {
     pub auth: Auth,
     /// The wall clock of timestamps and expiry.
     pub clock: Arc<dyn Clock>,
+    /// When it was started.
+    pub started_at: Timestamp,
     /// Cluster IPs and node ports.
     pub services: Services,
     /// The way to kubelets.

@@ -119,7 +119,14 @@ async fn bodies_are_checked() {
         MAPS,
         json!({"apiVersion": "apps/v1", "kind": "ConfigMap"}),
         400,
-        "does not match the expected API version (v1)",
+        "no kind \"ConfigMap\" is registered for version \"apps/v1\"",
+    )
+    .await;
+    check(
+        MAPS,
+        json!({"apiVersion": "apps/v1", "kind": "Deployment"}),
+        400,
+        "the API version in the data (apps/v1) does not match the expected API version (v1)",
     )
     .await;
     let mut elsewhere = map("y");
@@ -310,20 +317,111 @@ async fn bindings_and_evictions() {
 #[tokio::test]
 async fn paths_that_lead_nowhere() {
     let api = Api::start().await;
-    for (method, uri, code) in [
-        ("GET", "/nope", 404),
-        ("GET", "/apis/nope/v1/things", 404),
-        ("GET", "/api/v1/nope", 404),
-        ("GET", "/api/v1/namespaces/default/nodes", 404),
-        ("POST", "/api/v1/pods", 405),
-        ("DELETE", "/api/v1/namespaces", 405),
-        ("GET", "/api/v1/namespaces/default/pods/p/nope", 404),
-        ("POST", "/healthz", 405),
+    const NOT_ALLOWED: &str = "the server does not allow this method on the requested resource";
+    const NOT_FOUND: &str = "the server could not find the requested resource";
+    let object = "/api/v1/namespaces/default/configmaps/a";
+    let collection = "/api/v1/namespaces/default/configmaps";
+    for (method, uri, code, message) in [
+        ("GET", "/api/v1/nope", 404, NOT_FOUND),
+        ("GET", "/apis/apps/v9/things", 404, NOT_FOUND),
+        ("GET", "/api/v1/namespaces/default/nodes", 404, NOT_FOUND),
+        ("GET", "/api/v1/namespaces/default/pods/p/nope", 404, NOT_FOUND),
+        ("PUT", "/api/v1/namespaces/default/bindings/x", 404, NOT_FOUND),
+        ("GET", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews/x", 404, NOT_FOUND),
+        ("GET", "/api/v1/namespaces/default/bindings", 405, NOT_ALLOWED),
+        ("POST", object, 405, NOT_ALLOWED),
+        ("PUT", collection, 405, NOT_ALLOWED),
+        ("PATCH", collection, 405, NOT_ALLOWED),
+        ("OPTIONS", collection, 405, NOT_ALLOWED),
+        ("POST", "/api/v1/pods", 405, NOT_ALLOWED),
+        ("DELETE", "/api/v1/namespaces", 405, NOT_ALLOWED),
+        ("POST", "/api/v1/namespaces/default/pods/a/status", 405, NOT_ALLOWED),
+        ("DELETE", "/api/v1", 405, NOT_ALLOWED),
     ] {
         let (got, status) = api.call(method, uri, Value::Null).await;
-        assert_eq!(got, code, "{method} {uri}: {status}");
-        assert_eq!(status["kind"], "Status");
+        assert_eq!((got, &status["message"]), (code, &json!(message)), "{method} {uri}: {status}");
+        assert_eq!((&status["kind"], &status["details"]), (&json!("Status"), &json!({})), "{method} {uri}");
     }
+    // Beside the API there is nothing that could say so in its form.
+    for uri in ["/nope", "/apis/nope/v1/things", "/apis/nope", "/healthz/nope", "/debug"] {
+        let (got, text) = api.call("GET", uri, Value::Null).await;
+        assert_eq!((got, text), (404, json!("404 page not found\n")), "{uri}");
+    }
+    assert_eq!(api.call("HEAD", object, Value::Null).await.0, 405);
+}
+
+#[tokio::test]
+async fn numbers_of_a_query_are_read_as_upstream_does() {
+    let api = Api::start().await;
+    let uri = "/api/v1/namespaces/default/configmaps";
+    for (query, code, message) in [
+        (
+            "/a?resourceVersion=x",
+            500,
+            r#"resourceVersion: Invalid value: "x": strconv.ParseUint: parsing "x": invalid syntax"#,
+        ),
+        (
+            "?watch=1&resourceVersion=-1",
+            500,
+            r#"resourceVersion: Invalid value: "-1": strconv.ParseUint: parsing "-1": invalid syntax"#,
+        ),
+        (
+            "?resourceVersion=99999999999999999999",
+            400,
+            "invalid resource version: resourceVersion: Invalid value: \
+          \"99999999999999999999\": strconv.ParseUint: parsing \"99999999999999999999\": value out of range",
+        ),
+        ("?timeoutSeconds=x", 400, r#"strconv.ParseInt: parsing "x": invalid syntax"#),
+        ("?labelSelector=a%3D%3D%3Db", 400, "unable to parse requirement: found '=', expected: identifier"),
+        ("?fieldSelector=a%3D%3D%3Db", 400, "invalid field selector: unescaped character in value: 61"),
+    ] {
+        let (got, status) = api.call("GET", &format!("{uri}{query}"), Value::Null).await;
+        assert_eq!((got, &status["message"]), (code, &json!(message)), "{query}");
+        let reason = if code == 500 { Value::Null } else { json!("BadRequest") };
+        assert_eq!(status["reason"], reason, "{query}");
+    }
+}
+
+const APPLY: &str = "application/apply-patch+yaml";
+
+#[tokio::test]
+async fn a_scale_is_applied_by_who_owns_the_count() {
+    let api = Api::start().await;
+    let uri = "/apis/apps/v1/namespaces/default/deployments/d";
+    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let config = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template}});
+    assert_eq!(api.typed("PATCH", &format!("{uri}?fieldManager=owner"), APPLY, config.clone()).await.0, 201);
+    let scale = |n: i64| json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "d"}, "spec": {"replicas": n}});
+    let (code, status) = api.typed("PATCH", &format!("{uri}/scale?fieldManager=scaler"), APPLY, scale(4)).await;
+    let why = "Apply failed with 1 conflict: conflict with \"owner\": .spec.replicas";
+    assert_eq!((code, &status["message"]), (409, &json!(why)), "{status}");
+    let forced = format!("{uri}/scale?fieldManager=scaler&force=true");
+    let (code, scaled) = api.typed("PATCH", &forced, APPLY, scale(4)).await;
+    assert_eq!((code, &scaled["spec"]["replicas"]), (200, &json!(4)), "{scaled}");
+    let owner = |object: &Value, subresource: &str| {
+        let entries = object["metadata"]["managedFields"].as_array().unwrap();
+        let owns = |e: &&Value| e["fieldsV1"]["f:spec"]["f:replicas"].is_object();
+        let found: Vec<&Value> = entries.iter().filter(owns).collect();
+        assert_eq!(found.len(), 1, "{entries:?}");
+        assert_eq!(
+            (&found[0]["apiVersion"], found[0]["subresource"].as_str().unwrap_or("")),
+            (&json!("apps/v1"), subresource)
+        );
+        found[0]["manager"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(owner(&api.get(uri).await, "scale"), "scaler");
+    let (code, _) = api.typed("PATCH", &format!("{uri}?fieldManager=owner"), APPLY, config).await;
+    assert_eq!(code, 409, "the count is the scaler's now");
+    // A plain write takes it over, and a configuration of another version or name is refused.
+    let (code, _) = api.call("PATCH", &format!("{uri}/scale"), json!({"spec": {"replicas": 5}})).await;
+    assert_eq!((code, owner(&api.get(uri).await, "scale").as_str()), (200, "test"));
+    let mut wrong = scale(1);
+    wrong["apiVersion"] = "apps/v1".into();
+    assert_eq!(api.typed("PATCH", &forced, APPLY, wrong).await.0, 400);
+    let mut wrong = scale(1);
+    wrong["metadata"]["name"] = "e".into();
+    assert_eq!(api.typed("PATCH", &forced, APPLY, wrong).await.0, 400);
 }
 
 #[tokio::test]

@@ -412,10 +412,47 @@ async fn a_webhook_converts_and_is_held_to_what_it_was_sent() {
     assert_eq!(list["items"][1]["spec"]["converted"], "example.com/v2");
     assert_eq!(list["items"][1]["metadata"]["labels"], json!({"by": "webhook"}));
     assert_eq!(server.seen().len(), 1, "many objects go in one question");
+    assert!(!server.seen()[0].headers.contains_key("traceparent"), "nobody asked for a trace");
+    const TRACE: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
+    let traced = api.raw("GET", &path("v2", "widgets"), &[("traceparent", TRACE)], "").await;
+    assert_eq!((traced.status().as_u16(), &server.seen()[1].headers["traceparent"]), (200, &TRACE.parse().unwrap()));
     api.create(&path("v1", "widgets"), object("v1", "Widget", "moved")).await;
     let (code, why) = api.call("GET", &format!("{}/moved", path("v2", "widgets")), Value::Null).await;
     assert_eq!(code, 500);
     assert!(why["message"].as_str().unwrap_or("").contains("must have the same name: moved != elsewhere"), "{why}");
+}
+
+#[tokio::test]
+async fn who_owns_a_field_is_known_in_every_version() {
+    const APPLY: &str = "application/apply-patch+yaml";
+    let api = Api::start().await;
+    api.create(DEFINITIONS, definition("widgets", "Widget", json!([version("v1", true), version("v2", false)]))).await;
+    let at = |version: &str, manager: &str| format!("{}/a?fieldManager={manager}", path(version, "widgets"));
+    let config = |version: &str, spec: Value| {
+        let mut made = object(version, "Widget", "a");
+        made["spec"] = spec;
+        made
+    };
+    let (code, made) = api.typed("PATCH", &at("v1", "one"), APPLY, config("v1", json!({"n": 1, "m": 1}))).await;
+    assert_eq!(code, 201, "{made}");
+    let (code, status) = api.typed("PATCH", &at("v2", "two"), APPLY, config("v2", json!({"n": 2}))).await;
+    assert_eq!((code, &status["details"]["causes"][0]["field"]), (409, &json!(".spec.n")), "{status}");
+    // Another manager in another version owns what it applies; a plain write takes from both.
+    let (code, _) = api.typed("PATCH", &at("v2", "two"), APPLY, config("v2", json!({"k": 2}))).await;
+    assert_eq!(code, 200);
+    let (code, now) = api.call("PATCH", &at("v2", "three"), json!({"spec": {"n": 3, "k": 3}})).await;
+    assert_eq!(code, 200, "{now}");
+    let owns = |object: &Value, manager: &str| {
+        let entries = object["metadata"]["managedFields"].as_array().unwrap();
+        let entry = entries.iter().find(|e| e["manager"] == manager)?;
+        let fields = entry["fieldsV1"]["f:spec"].as_object()?;
+        Some(fields.keys().filter(|k| *k != ".").cloned().collect::<Vec<_>>().join(" "))
+    };
+    let owned = ["one", "two", "three"].map(|manager| owns(&now, manager).unwrap_or_default());
+    assert_eq!(owned, ["f:m", "", "f:k f:n"]);
+    // What is applied no more goes, though it was applied in another version.
+    let (code, now) = api.typed("PATCH", &at("v2", "one"), APPLY, config("v2", json!({"x": 1}))).await;
+    assert_eq!((code, &now["spec"]), (200, &json!({"k": 3, "n": 3, "x": 1})), "{now}");
 }
 
 #[tokio::test]

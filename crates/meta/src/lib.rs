@@ -21,6 +21,7 @@ pub mod path;
 mod paused;
 mod quantity;
 mod selector;
+mod selector_text;
 mod status;
 pub mod tree;
 pub mod url;

@@ -5,8 +5,6 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-use crate::names::{is_label_value, is_qualified_name};
-
 /// Why a selector string is wrong; the message is for the client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SelectorError(pub String);
@@ -107,131 +105,7 @@ impl LabelSelector {
     }
     /// Reads the query-string form: `a=b,c!=d,e in (f,g),h,!i,j>1`.
     pub fn parse(text: &str) -> Result<Self, SelectorError> {
-        let mut p = Parser { rest: text };
-        let mut requirements = Vec::new();
-        p.skip();
-        while !p.rest.is_empty() {
-            requirements.push(p.requirement()?);
-            p.skip();
-            if p.rest.is_empty() {
-                break;
-            }
-            if !p.eat(",") {
-                return Err(p.fail("',' or 'end of string'"));
-            }
-            p.skip();
-            if p.rest.is_empty() {
-                return Err(p.fail("identifier after ','"));
-            }
-        }
-        for r in &requirements {
-            validate(r)?;
-        }
-        Ok(Self { requirements, nothing: false })
-    }
-}
-
-fn validate(r: &LabelRequirement) -> Result<(), SelectorError> {
-    if let Err(e) = is_qualified_name(&r.key) {
-        return Err(SelectorError(format!("key: Invalid value: {:?}: {}", r.key, e.join("; "))));
-    }
-    for (i, v) in r.values.iter().enumerate() {
-        if matches!(r.operator, Operator::Gt | Operator::Lt) {
-            if v.parse::<i64>().is_err() {
-                let m = "for 'Gt', 'Lt' operators, the value must be an integer";
-                return Err(SelectorError(format!("values[{i}]: Invalid value: {v:?}: {m}")));
-            }
-        } else if let Err(e) = is_label_value(v) {
-            return Err(SelectorError(format!("values[{i}][{}]: Invalid value: {v:?}: {}", r.key, e.join("; "))));
-        }
-    }
-    Ok(())
-}
-
-struct Parser<'a> {
-    rest: &'a str,
-}
-
-impl<'a> Parser<'a> {
-    fn skip(&mut self) {
-        self.rest = self.rest.trim_start();
-    }
-    fn eat(&mut self, t: &str) -> bool {
-        match self.rest.strip_prefix(t) {
-            Some(r) => {
-                self.rest = r;
-                true
-            }
-            None => false,
-        }
-    }
-    fn fail(&self, expected: &str) -> SelectorError {
-        let found: String = self.rest.chars().take(32).collect();
-        SelectorError(format!("unable to parse requirement: found '{found}', expected: {expected}"))
-    }
-    fn word(&mut self) -> &'a str {
-        let end = self.rest.find(|c: char| c.is_whitespace() || "=!(),<>".contains(c)).unwrap_or(self.rest.len());
-        let (w, r) = self.rest.split_at(end);
-        self.rest = r;
-        w
-    }
-    fn requirement(&mut self) -> Result<LabelRequirement, SelectorError> {
-        if self.eat("!") {
-            self.skip();
-            let key = self.word();
-            if key.is_empty() {
-                return Err(self.fail("identifier"));
-            }
-            return Ok(LabelRequirement { key: key.into(), operator: Operator::DoesNotExist, values: vec![] });
-        }
-        let key = self.word().to_owned();
-        if key.is_empty() {
-            return Err(self.fail("!, identifier, or 'end of string'"));
-        }
-        self.skip();
-        if self.rest.is_empty() || self.rest.starts_with(',') {
-            return Ok(LabelRequirement { key, operator: Operator::Exists, values: vec![] });
-        }
-        let single = [
-            ("==", Operator::In),
-            ("=", Operator::In),
-            ("!=", Operator::NotIn),
-            (">", Operator::Gt),
-            ("<", Operator::Lt),
-        ];
-        for (token, operator) in single {
-            if self.eat(token) {
-                self.skip();
-                let value = self.word().to_owned();
-                return Ok(LabelRequirement { key, operator, values: vec![value] });
-            }
-        }
-        let operator = match self.word() {
-            "in" => Operator::In,
-            "notin" => Operator::NotIn,
-            _ => return Err(self.fail("in, notin, =, ==, !=, gt, lt")),
-        };
-        Ok(LabelRequirement { key, operator, values: self.set()? })
-    }
-    fn set(&mut self) -> Result<Vec<String>, SelectorError> {
-        self.skip();
-        if !self.eat("(") {
-            return Err(self.fail("'('"));
-        }
-        let mut values = Vec::new();
-        loop {
-            self.skip();
-            values.push(self.word().to_owned());
-            self.skip();
-            if self.eat(")") {
-                values.sort();
-                values.dedup();
-                return Ok(values);
-            }
-            if !self.eat(",") {
-                return Err(self.fail("',' or ')'"));
-            }
-        }
+        crate::selector_text::parse(text)
     }
 }
 
@@ -328,9 +202,10 @@ impl FieldSelector {
             if term.is_empty() {
                 continue;
             }
-            let wrong = || SelectorError(format!("invalid selector: '{text}'; can't understand '{term}'"));
-            let (field, negated, value) = split_term(&term).ok_or_else(wrong)?;
-            out.push(FieldRequirement { field: field.to_owned(), value: unescape(value).ok_or_else(wrong)?, negated });
+            let split = split_term(&term);
+            let (field, negated, value) =
+                split.ok_or_else(|| SelectorError(format!("invalid selector: '{text}'; can't understand '{term}'")))?;
+            out.push(FieldRequirement { field: field.to_owned(), value: unescape(value)?, negated });
         }
         Ok(Self(out))
     }
@@ -348,16 +223,13 @@ impl FieldSelector {
     }
 }
 
+/// The first operator parts a term, whatever stands before it.
 fn split_term(term: &str) -> Option<(&str, bool, &str)> {
-    let i = term.find(['=', '!'])?;
-    let (field, rest) = term.split_at(i);
-    if let Some(v) = rest.strip_prefix("!=") {
-        Some((field, true, v))
-    } else if let Some(v) = rest.strip_prefix("==") {
-        Some((field, false, v))
-    } else {
-        rest.strip_prefix('=').map(|v| (field, false, v))
-    }
+    term.char_indices().find_map(|(at, _)| {
+        let (field, rest) = term.split_at(at);
+        let operators = [("!=", true), ("==", false), ("=", false)];
+        operators.iter().find_map(|(operator, negated)| Some((field, *negated, rest.strip_prefix(operator)?)))
+    })
 }
 
 fn split_unescaped(text: &str, separator: char) -> Vec<String> {
@@ -376,20 +248,23 @@ fn split_unescaped(text: &str, separator: char) -> Vec<String> {
     out
 }
 
-fn unescape(v: &str) -> Option<String> {
+fn unescape(v: &str) -> Result<String, SelectorError> {
+    let wrong = |why: String| SelectorError(format!("invalid field selector: {why}"));
     let mut out = String::with_capacity(v.len());
     let mut chars = v.chars();
     while let Some(c) = chars.next() {
         match c {
-            '\\' => match chars.next()? {
-                e @ ('\\' | ',' | '=') => out.push(e),
-                _ => return None,
+            '\\' => match chars.next() {
+                Some(e @ ('\\' | ',' | '=')) => out.push(e),
+                Some(e) => return Err(wrong(format!("invalid escape sequence: \\{e}"))),
+                None => return Err(wrong("invalid escape sequence: \\".to_owned())),
             },
-            '=' | ',' => return None,
+            // Upstream names the character by its number.
+            '=' | ',' => return Err(wrong(format!("unescaped character in value: {}", u32::from(c)))),
             c => out.push(c),
         }
     }
-    Some(out)
+    Ok(out)
 }
 
 #[cfg(test)]
@@ -436,6 +311,14 @@ mod tests {
         assert!(!s.matches_with(|_| Some("Failed")));
         assert_eq!(s.exact("spec.nodeName"), Some("n1"));
         assert_eq!(FieldSelector::parse(r"a=b\,c").unwrap().0[0].value, "b,c");
-        assert!(FieldSelector::parse("abc").is_err());
+        for (text, why) in [
+            ("abc", "invalid selector: 'abc'; can't understand 'abc'"),
+            ("a===b", "invalid field selector: unescaped character in value: 61"),
+            (r"a=b\", r"invalid field selector: invalid escape sequence: \"),
+            (r"a=\b", r"invalid field selector: invalid escape sequence: \b"),
+        ] {
+            assert_eq!(FieldSelector::parse(text).unwrap_err().0, why, "{text}");
+        }
+        assert_eq!(FieldSelector::parse("a!b=c").unwrap().0[0].field, "a!b");
     }
 }

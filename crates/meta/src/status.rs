@@ -311,10 +311,12 @@ impl Status {
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::failure(400, Reason::BadRequest, message)
     }
-    /// 405 for a verb that the resource does not have.
-    pub fn method_not_allowed(gr: &GroupResource, verb: &str) -> Self {
-        let message = format!("{verb} is not supported on resources of kind {:?}", gr.to_string());
-        Self::failure(405, Reason::MethodNotAllowed, message).with(gr, "")
+    /// 405 for a method that nothing at the path takes.
+    pub fn method_not_allowed() -> Self {
+        let message = "the server does not allow this method on the requested resource";
+        let mut status = Self::failure(405, Reason::MethodNotAllowed, message);
+        status.details = Some(Box::default());
+        status
     }
     /// 422 with one cause per field error.
     pub fn invalid(kind: &GroupKind, name: &str, errors: &FieldErrors) -> Self {

@@ -137,12 +137,16 @@ impl Query {
     pub fn integer(&self, name: &str) -> Result<Option<i64>, Status> {
         match self.text(name) {
             "" => Ok(None),
-            v => v
-                .parse()
-                .map(Some)
-                .map_err(|_| Status::bad_request(format!("strconv.ParseInt: parsing {v:?}: invalid syntax"))),
+            v => v.parse().map(Some).map_err(|e| Status::bad_request(unread_number("ParseInt", v, &e))),
         }
     }
+}
+
+/// Why a number does not read, as clients of upstream's servers know it: `function` is `ParseInt` or `ParseUint`.
+pub fn unread_number(function: &str, text: &str, error: &std::num::ParseIntError) -> String {
+    use std::num::IntErrorKind::{NegOverflow, PosOverflow};
+    let why = if matches!(error.kind(), PosOverflow | NegOverflow) { "value out of range" } else { "invalid syntax" };
+    format!("strconv.{function}: parsing {text:?}: {why}")
 }
 
 #[cfg(test)]

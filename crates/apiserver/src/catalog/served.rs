@@ -106,6 +106,10 @@ impl Served {
     pub fn has_verb(&self, verb: &str) -> bool {
         self.verbs.iter().any(|v| v == verb)
     }
+    /// Whether single objects have paths: reviews and bindings are only created, at the path of the collection.
+    pub fn has_objects(&self) -> bool {
+        ["get", "update", "patch", "delete"].into_iter().any(|verb| self.has_verb(verb))
+    }
     /// The verbs that discovery lists.
     pub fn listed_verbs(&self) -> Vec<&str> {
         let offered = |verb: &&str| !(self.terminating && matches!(*verb, "create" | "patch" | "update"));

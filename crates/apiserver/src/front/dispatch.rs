@@ -1,7 +1,8 @@
 //! Dispatch: from what is asked to the handler that answers.
 use std::sync::Arc;
 
-use kelson_meta::{GroupResource, Status};
+use kelson_meta::Status;
+use kelson_webhook::Trace;
 
 use crate::paths;
 use crate::read::get;
@@ -21,11 +22,19 @@ use crate::write::update;
 /// Audit annotation: the version that was asked for will not be served for ever (upstream's name).
 const DEPRECATED: &str = "k8s.io/deprecated";
 
-/// Serves an authorized request.
+/// Serves an authorized request, within the trace that its headers name.
 ///
 /// # Errors
 /// 404 for what nothing serves, 405 for a verb that is not served, and whatever the handler refuses.
 pub async fn dispatch(cx: &RequestContext, body: RequestBody) -> Result<Answer, Status> {
+    match Trace::of(&cx.headers) {
+        // Rare, and boxed, so that it does not widen other requests.
+        Some(trace) => Box::pin(trace.scope(dispatched(cx, body))).await,
+        None => dispatched(cx, body).await,
+    }
+}
+
+async fn dispatched(cx: &RequestContext, body: RequestBody) -> Result<Answer, Status> {
     let i = &cx.info;
     let served = match &cx.route {
         Some(Route::Remote(remote)) => {
@@ -42,6 +51,7 @@ pub async fn dispatch(cx: &RequestContext, body: RequestBody) -> Result<Answer, 
         }
         _ if !i.is_resource => return paths::serve(cx, body).await,
         Some(Route::Stored(served)) => Arc::clone(served),
+        None if i.prefix == "apis" && !paths::discovery::has_group(&cx.server, &i.group) => return Ok(paths::nothing()),
         None => return Err(Status::no_such_path()),
     };
     if let Some(text) = &served.warning {
@@ -56,14 +66,18 @@ pub async fn dispatch(cx: &RequestContext, body: RequestBody) -> Result<Answer, 
     if !i.subresource.is_empty() {
         return Box::pin(subresources::serve(cx, &served, body)).await;
     }
-    let refused = || {
-        Status::method_not_allowed(&GroupResource::new(&i.group, &i.resource), &cx.method.to_string().to_lowercase())
-    };
-    if served.namespaced && i.namespace.is_empty() && !matches!(i.verb, "list" | "watch") {
-        return Err(refused());
+    if i.name.is_empty() {
+        // Nothing but single objects is put and patched; the verbs say so of kinds, not of paths.
+        let of_objects = matches!(i.verb, "update" | "patch" | "delete" | "get");
+        let across = served.namespaced && i.namespace.is_empty() && !matches!(i.verb, "list" | "watch");
+        if of_objects || across {
+            return Err(Status::method_not_allowed());
+        }
+    } else if !served.has_objects() {
+        return Err(Status::no_such_path());
     }
-    if !served.has_verb(i.verb) {
-        return Err(refused());
+    if !served.has_verb(i.verb) || cx.method == http::Method::HEAD {
+        return Err(Status::method_not_allowed());
     }
     if !served.options().stored {
         return Box::pin(reviews::serve(cx, &served, body)).await;
@@ -77,7 +91,7 @@ pub async fn dispatch(cx: &RequestContext, body: RequestBody) -> Result<Answer, 
         "patch" => Box::pin(patch::patch(cx, &served, "", body)).await,
         "delete" => Box::pin(delete::delete(cx, &served, body)).await,
         "deletecollection" => Box::pin(delete::collection(cx, &served, body)).await,
-        _ => Err(refused()),
+        _ => Err(Status::method_not_allowed()),
     }
 }
 

@@ -44,8 +44,7 @@ impl Selectors {
     /// # Errors
     /// 400 for what does not parse, or a field the kind does not select by.
     pub fn new(served: &Served, parsed: &ParsedSelectors) -> Result<Self, Status> {
-        let labels = parsed.labels.clone();
-        let labels = labels.map_err(|e| Status::bad_request(format!("unable to parse requirement: {}", strip(&e))))?;
+        let labels = parsed.labels.clone().map_err(Status::bad_request)?;
         let fields = parsed.fields.clone().map_err(Status::bad_request)?;
         for r in &fields.0 {
             let known = IDENTITY.contains(&r.field.as_str()) || selectable(served, &r.field);
@@ -98,10 +97,6 @@ fn selectable(served: &Served, field: &str) -> bool {
         Behaviour::Builtin(_) => served.field_names.iter().any(|f| f == field),
         Behaviour::Dynamic(_) => served.options().fields.iter().any(|f| **f == *field),
     }
-}
-
-fn strip(message: &str) -> &str {
-    message.strip_prefix("unable to parse requirement: ").unwrap_or(message)
 }
 
 /// Upstream's default conversion speaks of known selectors; kinds with fields of their own do not.

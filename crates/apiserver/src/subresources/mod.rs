@@ -6,7 +6,7 @@ pub mod token;
 
 use std::sync::Arc;
 
-use kelson_meta::{GroupResource, Status};
+use kelson_meta::Status;
 
 use crate::catalog::Served;
 use crate::connect;
@@ -30,8 +30,7 @@ pub async fn serve(cx: &RequestContext, served: &Arc<Served>, body: RequestBody)
         || (served.namespaced && i.namespace.is_empty())
         || i.name.is_empty()
     {
-        let gr = GroupResource::new(&i.group, &i.resource);
-        return Err(Status::method_not_allowed(&gr, &cx.method.to_string().to_lowercase()));
+        return Err(Status::method_not_allowed());
     }
     if !i.tail.is_empty() && i.subresource != "proxy" {
         return Err(Status::no_such_path());

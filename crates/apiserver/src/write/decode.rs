@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderMap, header};
 use kelson_codec::{DecodeError, Encoding, FieldValidation};
-use kelson_meta::{Gvk, Reason, Status};
+use kelson_meta::{FieldErrors, FieldPath, GroupKind, Gvk, Reason, Status};
 use serde_json::Value;
 
 use crate::catalog::ObjectSchema;
@@ -59,7 +59,14 @@ pub fn object(cx: &RequestContext, expected: &Gvk, schema: &ObjectSchema, body: 
     let strict = validation != FieldValidation::Ignore;
     let decoded = schema.decode(encoding, body, strict).map_err(|e| refused(encoding, expected, body, &e))?;
     let mut value = decoded.value;
-    check_kind(&value, expected)?;
+    if !value.is_object() {
+        return Err(unrecognized(expected, &no_kind(encoding, body, ""), body));
+    }
+    if matches!(schema, ObjectSchema::Dynamic(_)) {
+        check_named(&value, expected, body)?;
+    } else {
+        check_kind(&value, expected)?;
+    }
     strictness(cx, validation, expected, &decoded.strict)?;
     if let Some(o) = value.as_object_mut() {
         // Bodies may leave these out where the path says them.
@@ -97,14 +104,55 @@ pub fn strictness(
     }
 }
 
+/// Objects of kinds that users define say themselves what they are.
+fn check_named(value: &Value, expected: &Gvk, body: &[u8]) -> Result<(), Status> {
+    let text = |k: &str| value.get(k).and_then(Value::as_str).unwrap_or("");
+    let (api_version, kind) = (text("apiVersion"), text("kind"));
+    if kind.is_empty() {
+        let why = format!("Object 'Kind' is missing in '{}'", String::from_utf8_lossy(body));
+        return Err(unrecognized(expected, &why, body));
+    }
+    if api_version != expected.api_version() {
+        return Err(other_version(api_version, expected));
+    }
+    if kind != expected.kind {
+        let mut errors = FieldErrors::new();
+        errors.invalid(&FieldPath::new("kind"), kind, format!("must be {}", expected.kind));
+        let given = GroupKind { group: expected.group.clone(), kind: kind.to_owned() };
+        return Err(Status::invalid(&given, value["metadata"]["name"].as_str().unwrap_or(""), &errors));
+    }
+    Ok(())
+}
+
+fn other_version(given: &str, expected: &Gvk) -> Status {
+    let wanted = expected.api_version();
+    Status::bad_request(format!(
+        "the API version in the data ({given}) does not match the expected API version ({wanted})"
+    ))
+}
+
+/// Groups whose kinds upstream keeps apart from the others, under names that tell nothing.
+const KEPT_APART: [&str; 2] = ["apiextensions.k8s.io", "apiregistration.k8s.io"];
+/// What upstream calls the list of all other built-in kinds.
+const SCHEME: &str = "pkg/api/legacyscheme/scheme.go:30";
+
 fn check_kind(value: &Value, expected: &Gvk) -> Result<(), Status> {
     let text = |k: &str| value.get(k).and_then(Value::as_str).unwrap_or("");
     let (api_version, kind) = (text("apiVersion"), text("kind"));
     let wanted = expected.api_version();
-    if !api_version.is_empty() && api_version != wanted {
+    let version = if api_version.is_empty() { wanted.as_str() } else { api_version };
+    let named = if kind.is_empty() { expected.kind.as_str() } else { kind };
+    let known = kelson_schema::Schema::builtin().by_api_version(version, named).is_some();
+    if !known && !KEPT_APART.contains(&expected.group.as_str()) {
+        let short = version.rsplit('/').next().unwrap_or_default();
         return Err(Status::bad_request(format!(
-            "the API version in the data ({api_version}) does not match the expected API version ({wanted})"
+            "{named} in version {short:?} cannot be handled as a {}: no kind {named:?} is registered for version \
+             {version:?} in scheme {SCHEME:?}",
+            expected.kind
         )));
+    }
+    if !api_version.is_empty() && api_version != wanted {
+        return Err(other_version(api_version, expected));
     }
     if !kind.is_empty() && kind != expected.kind {
         let why = format!("converting (v1.{kind}) to ({}.{}): unknown conversion", group_word(expected), expected.kind);
@@ -143,22 +191,54 @@ fn refused(encoding: Encoding, expected: &Gvk, body: &[u8], error: &DecodeError)
                 expected.kind
             ))
         }
-        Err(_) => Status::bad_request(format!(
-            "the object provided is unrecognized (must be of type {}): couldn't get version/kind; {} ({})",
-            expected.kind,
-            error,
-            dump(body)
-        )),
+        Err(_) => unrecognized(expected, &no_kind(encoding, body, &error.to_string()), body),
     }
 }
 
-/// The beginning of a body that cannot be read, as hexadecimal.
+fn unrecognized(expected: &Gvk, why: &str, body: &[u8]) -> Status {
+    let kind = &expected.kind;
+    Status::bad_request(format!("the object provided is unrecognized (must be of type {kind}): {why} ({})", dump(body)))
+}
+
+/// Why nobody can tell what a document is: what it is in the way of a document's version and kind, or that it does not read.
+fn no_kind(encoding: Encoding, body: &[u8], unread: &str) -> String {
+    if encoding != Encoding::Json {
+        return unread.to_owned();
+    }
+    const HEAD: &str =
+        r#"struct { APIVersion string "json:\"apiVersion,omitempty\""; Kind string "json:\"kind,omitempty\"" }"#;
+    let type_of = |value: &Value| match value {
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+        Value::String(_) => "string",
+        Value::Number(_) => "number",
+        Value::Bool(_) | Value::Null => "bool",
+    };
+    let why = match kelson_codec::decode(Encoding::Json, None, body, false).map(|decoded| decoded.value) {
+        Err(_) => unread.to_owned(),
+        Ok(Value::Object(fields)) => {
+            let wrong = ["apiVersion", "kind"].into_iter().filter_map(|name| Some((name, fields.get(name)?)));
+            let wrong = wrong.into_iter().find(|(_, value)| !value.is_string() && !value.is_null());
+            wrong.map_or(unread.to_owned(), |(name, value)| {
+                format!("json: cannot unmarshal {} into Go struct field .{name} of type string", type_of(value))
+            })
+        }
+        Ok(other) => format!("json: cannot unmarshal {} into Go value of type {HEAD}", type_of(&other)),
+    };
+    format!("couldn't get version/kind; json parse error: {why}")
+}
+
+/// The beginning of a body that cannot be read: text where it looks like JSON, else hexadecimal.
 fn dump(body: &[u8]) -> String {
-    const SHOWN_MAX: usize = 20;
+    const SHOWN_MAX: usize = 30;
     if body.is_empty() {
         return "<empty>".into();
     }
-    let mut out: String = body.iter().take(SHOWN_MAX).map(|b| format!("{b:02x}")).collect();
+    let head = &body[..body.len().min(SHOWN_MAX)];
+    let mut out = match head {
+        [b'{', ..] => String::from_utf8_lossy(head).into_owned(),
+        _ => head.iter().map(|b| format!("{b:02x}")).collect(),
+    };
     if body.len() > SHOWN_MAX {
         out.push_str(" ...");
     }

@@ -21,10 +21,8 @@ pub(super) struct Envelope<'a> {
 /// Reads the envelope of a document.
 pub(super) fn read(data: &[u8]) -> Result<Envelope<'_>, DecodeError> {
     if !is_protobuf(data) {
-        let shown = &data[..data.len().min(MAGIC.len())];
-        let message = format!(
-            "provided data does not appear to be a protobuf message, expected prefix {MAGIC:?}, found {shown:?}"
-        );
+        let prefix = MAGIC.map(|byte| byte.to_string()).join(" ");
+        let message = format!("provided data does not appear to be a protobuf message, expected prefix [{prefix}]");
         return Err(DecodeError::Proto(message));
     }
     let mut out = Envelope::default();

@@ -4,10 +4,13 @@ use kelson_blackbox::{Test, run};
 mod admission;
 mod api_concepts;
 mod bad_input;
+mod clients;
 mod credentials;
+mod definitions;
 mod durability;
 mod hosts;
 mod jobs;
+mod operators;
 mod overload;
 mod pod_isolation;
 mod pod_lifecycle;
@@ -30,6 +33,9 @@ fn main() {
     let tests: Vec<Test> = [
         api_concepts::tests(),
         bad_input::tests(),
+        definitions::tests(),
+        operators::tests(),
+        clients::tests(),
         admission::tests(),
         workloads::tests(),
         jobs::tests(),

@@ -13,6 +13,8 @@ pub enum Needs {
     Api,
     /// A node that runs containers.
     Node,
+    /// Published definitions of operators, whose directory the environment names.
+    Operators,
     /// A process of its own that the test may kill: only where the subject is started by us.
     OwnServer,
     /// The same, with a node that runs containers.

@@ -6,6 +6,7 @@ pub mod issuer;
 mod kubectl;
 mod machine;
 pub mod operator;
+mod raw;
 mod reference;
 pub mod registry;
 mod subject;
@@ -14,6 +15,7 @@ pub mod webhook;
 pub use harness::{Needs, Test, run};
 pub use kubectl::{Kubectl, Output, eventually, lines_of};
 pub use machine::{Agent, Machine, sh};
+pub use raw::{Answer, Raw};
 pub use subject::{Process, Subject, SubjectKind, binary, free_port, repo_root};
 
 /// A test's outcome; the error is what a reader of the log sees.

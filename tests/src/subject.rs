@@ -76,6 +76,9 @@ impl Subject {
             Needs::OwnServer | Needs::OwnNode if self.kind != SubjectKind::Kelson => {
                 Some("the subject is not ours to start and kill")
             }
+            Needs::Operators if std::env::var_os("KELSON_OPERATORS").is_none() => {
+                Some("KELSON_OPERATORS names no directory of published definitions")
+            }
             Needs::OwnNode if !rustix::process::geteuid().is_root() => Some("no node: run as root"),
             _ => None,
         }

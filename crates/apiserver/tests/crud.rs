@@ -382,48 +382,6 @@ async fn numbers_of_a_query_are_read_as_upstream_does() {
     }
 }
 
-const APPLY: &str = "application/apply-patch+yaml";
-
-#[tokio::test]
-async fn a_scale_is_applied_by_who_owns_the_count() {
-    let api = Api::start().await;
-    let uri = "/apis/apps/v1/namespaces/default/deployments/d";
-    let template = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
-    let config = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
-        "spec": {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template}});
-    assert_eq!(api.typed("PATCH", &format!("{uri}?fieldManager=owner"), APPLY, config.clone()).await.0, 201);
-    let scale = |n: i64| json!({"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "d"}, "spec": {"replicas": n}});
-    let (code, status) = api.typed("PATCH", &format!("{uri}/scale?fieldManager=scaler"), APPLY, scale(4)).await;
-    let why = "Apply failed with 1 conflict: conflict with \"owner\": .spec.replicas";
-    assert_eq!((code, &status["message"]), (409, &json!(why)), "{status}");
-    let forced = format!("{uri}/scale?fieldManager=scaler&force=true");
-    let (code, scaled) = api.typed("PATCH", &forced, APPLY, scale(4)).await;
-    assert_eq!((code, &scaled["spec"]["replicas"]), (200, &json!(4)), "{scaled}");
-    let owner = |object: &Value, subresource: &str| {
-        let entries = object["metadata"]["managedFields"].as_array().unwrap();
-        let owns = |e: &&Value| e["fieldsV1"]["f:spec"]["f:replicas"].is_object();
-        let found: Vec<&Value> = entries.iter().filter(owns).collect();
-        assert_eq!(found.len(), 1, "{entries:?}");
-        assert_eq!(
-            (&found[0]["apiVersion"], found[0]["subresource"].as_str().unwrap_or("")),
-            (&json!("apps/v1"), subresource)
-        );
-        found[0]["manager"].as_str().unwrap().to_owned()
-    };
-    assert_eq!(owner(&api.get(uri).await, "scale"), "scaler");
-    let (code, _) = api.typed("PATCH", &format!("{uri}?fieldManager=owner"), APPLY, config).await;
-    assert_eq!(code, 409, "the count is the scaler's now");
-    // A plain write takes it over, and a configuration of another version or name is refused.
-    let (code, _) = api.call("PATCH", &format!("{uri}/scale"), json!({"spec": {"replicas": 5}})).await;
-    assert_eq!((code, owner(&api.get(uri).await, "scale").as_str()), (200, "test"));
-    let mut wrong = scale(1);
-    wrong["apiVersion"] = "apps/v1".into();
-    assert_eq!(api.typed("PATCH", &forced, APPLY, wrong).await.0, 400);
-    let mut wrong = scale(1);
-    wrong["metadata"]["name"] = "e".into();
-    assert_eq!(api.typed("PATCH", &forced, APPLY, wrong).await.0, 400);
-}
-
 #[tokio::test]
 async fn a_job_with_a_generated_name_is_labelled_with_it() {
     let api = Api::start().await;

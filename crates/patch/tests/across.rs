@@ -88,15 +88,15 @@ fn thing(version: &str, spec: Value) -> Value {
 
 /// What a manager owns in `spec`.
 fn owned(object: &Value, manager: &str) -> Vec<String> {
-    let entries = object["metadata"]["managedFields"].as_array().unwrap();
-    let entry = entries.iter().find(|entry| entry["manager"] == manager).unwrap();
-    let fields = entry["fieldsV1"]["f:spec"].as_object().unwrap();
+    let entries = object["metadata"]["managedFields"].as_array().expect("entries");
+    let entry = entries.iter().find(|entry| entry["manager"] == manager).expect("an entry");
+    let fields = entry["fieldsV1"]["f:spec"].as_object().expect("fields");
     fields.keys().filter(|key| *key != ".").cloned().collect()
 }
 
 /// What a store does between two requests of other versions.
 fn seen_in(object: Value, version: &str) -> Value {
-    ready(Sizes::new().convert(object, &format!("x.io/{version}"))).unwrap()
+    ready(Sizes::new().convert(object, &format!("x.io/{version}"))).expect("converts")
 }
 
 #[test]

@@ -213,13 +213,11 @@ fn refused_configurations() {
     let mut wrong = deployment(json!({}));
     wrong["apiVersion"] = json!("apps/v1beta1");
     let error = manager.apply(None, &wrong, "m", false, T1).expect_err("version");
-    assert_eq!(
-        error,
-        ApplyError::BadRequest(
-            "Incorrect version specified in apply patch. Specified patch version: apps/v1beta1, expected: apps/v1"
-                .into()
-        )
-    );
+    assert_eq!(error, ApplyError::BadRequest("invalid object type: apps/v1beta1, Kind=Deployment".into()));
+    let mut wrong = deployment(json!({}));
+    wrong["kind"] = json!("Odd");
+    let error = manager.apply(Some(&deployment(json!({}))), &wrong, "m", true, T1).expect_err("kind");
+    assert_eq!(error, ApplyError::BadRequest("invalid object type: apps/v1, Kind=Odd".into()));
     let mut managed = deployment(json!({}));
     managed["metadata"]["managedFields"] = json!([]);
     assert_eq!(

@@ -158,7 +158,6 @@ async fn write(cx: &RequestContext, served: &Served, paths: &ScalePaths, body: R
     let wanted = if cx.info.verb == "patch" {
         let patch = Patch::new(cx, served, &bytes)?;
         if patch.is_apply() {
-            prepare::check_name(cx, patch.config())?;
             prepare::check_namespace(cx, served, patch.config())?;
         }
         Wanted::By(patch)

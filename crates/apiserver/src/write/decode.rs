@@ -142,26 +142,39 @@ fn check_kind(value: &Value, expected: &Gvk) -> Result<(), Status> {
     let wanted = expected.api_version();
     let version = if api_version.is_empty() { wanted.as_str() } else { api_version };
     let named = if kind.is_empty() { expected.kind.as_str() } else { kind };
-    let known = kelson_schema::Schema::builtin().by_api_version(version, named).is_some();
+    let known = is_known(version, named);
     if !known && !KEPT_APART.contains(&expected.group.as_str()) {
         let short = version.rsplit('/').next().unwrap_or_default();
+        let why = other_kind(version, named, expected);
+        let expected = &expected.kind;
         return Err(Status::bad_request(format!(
-            "{named} in version {short:?} cannot be handled as a {}: no kind {named:?} is registered for version \
-             {version:?} in scheme {SCHEME:?}",
-            expected.kind
+            "{named} in version {short:?} cannot be handled as a {expected}: {why}"
         )));
     }
     if !api_version.is_empty() && api_version != wanted {
         return Err(other_version(api_version, expected));
     }
     if !kind.is_empty() && kind != expected.kind {
-        let why = format!("converting (v1.{kind}) to ({}.{}): unknown conversion", group_word(expected), expected.kind);
+        let why = other_kind(version, kind, expected);
         return Err(Status::bad_request(format!(
             "{kind} in version {:?} cannot be handled as a {}: {why}",
             expected.version, expected.kind
         )));
     }
     Ok(())
+}
+
+fn is_known(api_version: &str, kind: &str) -> bool {
+    kelson_schema::Schema::builtin().by_api_version(api_version, kind).is_some()
+}
+
+/// Why an object of one kind is none of another, built-in one.
+pub fn other_kind(api_version: &str, kind: &str, expected: &Gvk) -> String {
+    if !is_known(api_version, kind) && !KEPT_APART.contains(&expected.group.as_str()) {
+        return format!("no kind {kind:?} is registered for version {api_version:?} in scheme {SCHEME:?}");
+    }
+    let version = api_version.rsplit('/').next().unwrap_or_default();
+    format!("converting ({version}.{kind}) to ({}.{}): unknown conversion", group_word(expected), expected.kind)
 }
 
 fn group_word(gvk: &Gvk) -> &str {

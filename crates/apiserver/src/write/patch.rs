@@ -3,7 +3,7 @@ use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::StatusCode;
 use kelson_codec::{DecodeError, Encoding, FieldValidation, StrictErrors};
-use kelson_meta::{FieldErrors, FieldPath, GroupKind, Reason, Status};
+use kelson_meta::{FieldErrors, FieldPath, GroupKind, Gvk, Reason, Status};
 use kelson_patch::{PatchError, PatchType};
 use serde_json::Value;
 
@@ -87,7 +87,27 @@ impl Patch {
             FieldValidation::Warn => found.0.into_iter().for_each(|text| cx.warn(text)),
             FieldValidation::Strict | FieldValidation::Ignore => {}
         }
-        Ok(decoded.value)
+        match schema {
+            ObjectSchema::Builtin(_) => self.keep_type(schema, old, decoded.value),
+            // Their strategy says what they must be.
+            ObjectSchema::Dynamic(_) | ObjectSchema::Open => Ok(decoded.value),
+        }
+    }
+
+    /// A patch makes no other kind of an object: a strategic merge cannot say so, the others may not.
+    fn keep_type(&self, schema: &ObjectSchema, old: &Value, mut value: Value) -> Result<Value, Status> {
+        let differs = |field: &str| value.get(field).is_some_and(|given| *given != "" && *given != old[field]);
+        if self.kind != PatchType::StrategicMerge && (differs("apiVersion") || differs("kind")) {
+            let text = |field: &str| value[field].as_str().or(old[field].as_str()).unwrap_or_default();
+            let stored = |field: &str| old[field].as_str().unwrap_or_default();
+            let (group, version) = stored("apiVersion").split_once('/').unwrap_or(("", stored("apiVersion")));
+            let why = decode::other_kind(text("apiVersion"), text("kind"), &Gvk::new(group, version, stored("kind")));
+            return Err(self.invalid(&self.patched(schema, old)?, &why));
+        }
+        for field in ["apiVersion", "kind"] {
+            value[field] = old[field].clone();
+        }
+        Ok(value)
     }
     /// What the patch makes of the tree, whatever it is.
     fn patched(&self, schema: &ObjectSchema, old: &Value) -> Result<Value, Status> {
@@ -246,8 +266,9 @@ pub async fn patch(
     }
     let make = |old: &Value| -> Result<Value, Status> {
         let new = patch.apply(cx, &served.schema, old)?;
-        // A patch cannot rename.
+        // A patch cannot rename, or move.
         prepare::same_name(cx, meta_text(&new, "name"))?;
+        prepare::check_namespace(cx, served, &new)?;
         Ok(new)
     };
     let object = update::run(cx, served, name, &change, &make).await?;
@@ -308,7 +329,11 @@ async fn apply(
             );
             return Err(Status::conflict(&served.gr, name, &why));
         }
-        let new = prepare::to_working(served, apply.merged(None).await?).await?;
+        let merged = apply.merged(None).await?;
+        if meta_text(config, "name").is_empty() {
+            return Err(prepare::nameless(name));
+        }
+        let new = prepare::to_working(served, merged).await?;
         match create::insert_applied(cx, served, new, change.dry_run).await {
             Err(status) if status.is(Reason::AlreadyExists) => {}
             other => return other.map(|object| (object, true)),

@@ -62,6 +62,12 @@ pub fn check_name(cx: &RequestContext, object: &Value) -> Result<(), Status> {
     }
 }
 
+/// 400 for an object that must say its name and does not.
+pub fn nameless(asked: &str) -> Status {
+    let why = format!("the name of the object ({asked} based on URL) was undeterminable: name must be provided");
+    Status::bad_request(why)
+}
+
 /// A name must be the one of the path.
 ///
 /// # Errors
@@ -70,6 +76,9 @@ pub fn same_name(cx: &RequestContext, given: &str) -> Result<(), Status> {
     let asked = &cx.info.name;
     if given == asked {
         return Ok(());
+    }
+    if given.is_empty() {
+        return Err(nameless(asked));
     }
     let why = format!("the name of the object ({given}) does not match the name on the URL ({asked})");
     Err(Status::bad_request(why))

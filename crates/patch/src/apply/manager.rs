@@ -239,12 +239,10 @@ impl FieldManager {
     }
 
     fn check_config(&self, config: &Value) -> Result<(), ApplyError> {
-        let version = config["apiVersion"].as_str().unwrap_or("");
-        if version != self.api_version {
-            return Err(ApplyError::BadRequest(format!(
-                "Incorrect version specified in apply patch. Specified patch version: {version}, expected: {}",
-                self.api_version
-            )));
+        let (version, kind) = (config["apiVersion"].as_str().unwrap_or(""), config["kind"].as_str().unwrap_or(""));
+        if version != self.api_version || kind != self.kind {
+            let slash = if version.contains('/') { "" } else { "/" };
+            return Err(ApplyError::BadRequest(format!("invalid object type: {slash}{version}, Kind={kind}")));
         }
         if config["metadata"].get("managedFields").is_some_and(|m| !m.is_null()) {
             return Err(ApplyError::BadRequest("metadata.managedFields must be nil".into()));

@@ -302,7 +302,7 @@ fn versions_and_owners(s: &Subject) -> Outcome {
     // A version of which there may be objects cannot go.
     let gone = json!([{"op": "remove", "path": "/spec/versions/0"}, {"op": "replace", "path": "/spec/versions/0/storage", "value": true}]);
     let refused = d.raw.patch(&format!("{DEFINITIONS}/owners.defs.example.com"), JSON_PATCH, &gone)?;
-    let why = "status.storedVersions[0]: Invalid value: \"v1\": must appear in spec.versions";
+    let why = "status.storedVersions[0]: Invalid value: \"v1\": missing from spec.versions; v1 was previously a storage version";
     ensure!(refused.code == 422 && refused.message().contains(why), "{}", refused.message());
     d.end()
 }
@@ -353,7 +353,7 @@ fn faults_of_a_definition(s: &Subject) -> Outcome {
     bad(
         fields,
         json!({"type": "string", "default": 5}),
-        &format!("{at}.default: Invalid value: \"integer\": must be of type string"),
+        &format!("{at}.default: Invalid value: \"integer\":  in body must be of type string: \"integer\""),
     )?;
     bad(
         fields,

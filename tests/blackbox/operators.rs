@@ -85,7 +85,7 @@ fn a_definition_with_a_pod_template(s: &Subject) -> Outcome {
         "spec": {"group": "large.example.com", "scope": "Namespaced", "names": {"plural": "fleets", "kind": "Fleet"},
             "versions": [{"name": "v1", "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
     let text = definition.to_string();
-    ensure!(text.len() > 300_000, "as large as an operator's: {} bytes", text.len());
+    ensure!(text.len() > 250_000, "as large as an operator's: {} bytes", text.len());
     let raw = Raw::open(&s.kubectl)?;
     let made = raw.json("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition)?;
     ensure!(made.code == 201, "{}", made.message().chars().take(2000).collect::<String>());

@@ -14,9 +14,9 @@ pub struct Raw {
     child: Child,
 }
 
-/// What was answered.
+/// What the subject answered to one request.
 pub struct Answer {
-    /// HTTP status.
+    /// The HTTP status of the answer.
     pub code: u16,
     /// `Content-Type`.
     pub kind: String,
@@ -36,7 +36,7 @@ impl Answer {
 }
 
 impl Raw {
-    /// Opens it.
+    /// Starts the proxy and waits until it listens.
     pub fn open(kubectl: &Kubectl) -> anyhow::Result<Self> {
         let mut child = kubectl.spawn(&["proxy", "--port=0"])?;
         let lines = lines_of(&mut child)?;
@@ -45,7 +45,7 @@ impl Raw {
         Ok(Self { base: format!("http://{address}"), child })
     }
 
-    /// Where it listens.
+    /// The address for clients that bring no credentials, with `http://`.
     pub fn url(&self) -> &str {
         &self.base
     }

@@ -45,7 +45,7 @@ fn form(accept: &str) -> Option<Form> {
     })
 }
 
-/// Answers.
+/// Answers in the first form of `Accept` that there is.
 ///
 /// # Errors
 /// 406.

@@ -10,7 +10,7 @@ const EXACT: &str = "Exact";
 /// Which request the parameters are of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
-    /// A list.
+    /// A list, which has a beginning and an end.
     List,
     /// A watch; whether it may begin with what there is (the gate `WatchList`).
     Watch { may_list: bool },

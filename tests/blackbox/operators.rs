@@ -47,7 +47,6 @@ fn structural(components: &Value, schema: &Value, depth: usize) -> anyhow::Resul
     if schema["x-kubernetes-map-type"] == "atomic" {
         out.insert("x-kubernetes-map-type".into(), "atomic".into());
     }
-    // Keys of a list must be there, by their own value or by a default.
     if let Some(fields) = schema["properties"].as_object() {
         let mut properties = Map::new();
         for (name, field) in fields {
@@ -62,6 +61,15 @@ fn structural(components: &Value, schema: &Value, depth: usize) -> anyhow::Resul
     for key in ["items", "additionalProperties"] {
         if let Some(inner) = schema.get(key) {
             out.insert(key.to_owned(), structural(components, inner, depth + 1)?);
+        }
+    }
+    // What a list is keyed by must be there: where the type does not require it, it is empty.
+    for key in schema["x-kubernetes-list-map-keys"].as_array().into_iter().flatten().filter_map(Value::as_str) {
+        let Some(items) = out.get_mut("items") else { continue };
+        let required = items["required"].as_array().is_some_and(|required| required.iter().any(|name| name == key));
+        let field = &mut items["properties"][key];
+        if !required && field.get("default").is_none() {
+            field["default"] = "".into();
         }
     }
     if out.get("type").is_none() {

@@ -103,10 +103,6 @@ impl LabelSelector {
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.matches_with(|k| labels.get(k).map(String::as_str))
     }
-    /// Reads the query-string form: `a=b,c!=d,e in (f,g),h,!i,j>1`.
-    pub fn parse(text: &str) -> Result<Self, SelectorError> {
-        crate::selector_text::parse(text)
-    }
 }
 
 impl fmt::Display for LabelSelector {

@@ -53,8 +53,17 @@ fn found(piece: &str, expected: &str) -> SelectorError {
     SelectorError(format!("found '{piece}', expected: {expected}"))
 }
 
-/// Reads a selector.
-pub(crate) fn parse(text: &str) -> Result<LabelSelector, SelectorError> {
+impl LabelSelector {
+    /// Reads the query-string form: `a=b,c!=d,e in (f,g),h,!i,j>1`.
+    ///
+    /// # Errors
+    /// What does not read, in upstream's words.
+    pub fn parse(text: &str) -> Result<Self, SelectorError> {
+        parse(text)
+    }
+}
+
+fn parse(text: &str) -> Result<LabelSelector, SelectorError> {
     let mut pieces = Pieces::of(text);
     let mut requirements = Vec::new();
     while !pieces.ends() {

@@ -4,7 +4,7 @@
 use super::{
     compare::Comparison,
     fields::FieldSet,
-    managed::{Managed, ManagerId, Owned},
+    managed::{Managed, Owned},
     manager::{ApplyError, FieldManager},
     walk,
 };
@@ -20,52 +20,6 @@ pub trait Versions: Send + Sync {
     fn manager(&self, api_version: &str) -> Option<Arc<FieldManager>>;
     /// The object, which names the version it is in, in another one.
     fn convert<'a>(&'a self, object: Value, to: &'a str) -> Converting<'a>;
-}
-
-/// What one write changes, as each version shows it.
-#[derive(Debug, Default)]
-pub(super) struct Changes {
-    /// In the version of the write.
-    pub own: Comparison,
-    /// In others; nothing where the version is gone, and with it what was owned in its terms.
-    pub others: BTreeMap<String, Option<Comparison>>,
-}
-
-impl Changes {
-    pub(super) fn of(own: Comparison) -> Self {
-        Self { own, others: BTreeMap::new() }
-    }
-    /// What it is to the fields of an entry.
-    fn to(&self, owned: &Owned) -> Option<&Comparison> {
-        self.others.get(&owned.api_version).map_or(Some(&self.own), Option::as_ref)
-    }
-
-    /// Fields of everybody but one that have another value now: manager by manager.
-    pub(super) fn conflicts<'a>(&self, managed: &'a Managed, but: &ManagerId) -> Vec<(&'a ManagerId, FieldSet)> {
-        let others = managed.0.iter().filter(|(id, _)| *id != but);
-        let taken = others.filter_map(|(id, owned)| {
-            let changed = self.to(owned)?;
-            Some((id, owned.fields.set().intersection(&changed.modified.union(&changed.added))))
-        });
-        taken.filter(|(_, fields)| !fields.is_empty()).collect()
-    }
-
-    /// Takes changed and removed fields from everybody but one; gives those that have a new value in the write's version.
-    pub(super) fn take(self, managed: &mut Managed, but: Option<&ManagerId>) -> FieldSet {
-        managed.0.retain(|id, owned| {
-            if Some(id) == but {
-                return !owned.fields.is_empty();
-            }
-            let Some(changed) = self.to(owned) else { return false };
-            for gone in [&changed.modified, &changed.added, &changed.removed] {
-                owned.fields.subtract(gone);
-            }
-            !owned.fields.is_empty()
-        });
-        let mut set = self.own.modified;
-        set.absorb(self.own.added);
-        set
-    }
 }
 
 /// The versions other than this one that entries name.

@@ -1,8 +1,8 @@
 //! Field management of one write: tracks who set what on every create, update and patch, and carries out server-side apply.
 //! The order of steps is that of apimachinery `util/managedfields`.
 use super::{
-    across::Changes,
     added,
+    changes::Changes,
     compare::{self, Comparison},
     fields::FieldSet,
     managed::{Managed, ManagerId, Operation, Owned},

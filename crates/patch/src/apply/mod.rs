@@ -1,11 +1,12 @@
 //! Server-side apply (KEP-555): who owns which field, and what an applied configuration changes.
 //! `fields` has sets of field paths and their FieldsV1 form; `walk` says what a place is and prunes trees by schema,
 //! `compare` and `merge` are what their names say;
-//! `added` is the short way for creates;
+//! `added` is the short way for creates; `changes` are a write's, and what they take from whom;
 //! `managed` reads and writes `metadata.managedFields`, `owned` is one entry's fields; `manager` ties them together for one write,
 //! `across` where entries name other versions; `scale` is the view that the subresource of this name has of the entries.
 mod across;
 mod added;
+mod changes;
 mod compare;
 mod fields;
 mod managed;

@@ -95,11 +95,17 @@ pub struct RuntimePod {
     pub namespace: String,
     /// In the order of their making, the newest first.
     pub sandboxes: Vec<Sandbox>,
-    /// In the order of their making, the newest first.
+    /// Those of each name in the order of their making, the newest first.
     pub containers: Vec<Arc<Instance>>,
 }
 
 impl RuntimePod {
+    /// Puts the newest first. By count before time: the clock may have been set back, and then a container that runs seems to have
+    /// been made before the one that ended.
+    fn sort(&mut self) {
+        self.sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
+        self.containers.sort_by_key(|c| std::cmp::Reverse((c.restart_count, c.created_at)));
+    }
     /// The newest instance of a container, of any sandbox.
     pub fn latest(&self, name: &str) -> Option<&Arc<Instance>> {
         self.containers.iter().find(|c| c.name == name)
@@ -194,8 +200,7 @@ impl Reader {
         self.sandboxes.retain(|id, _| sandboxes.iter().any(|s| s.id == *id));
         self.containers.retain(|id, _| containers.iter().any(|c| c.id == *id));
         self.resized.retain(|id, _| self.containers.contains_key(id));
-        pod.sandboxes.sort_by_key(|s| std::cmp::Reverse((s.attempt, s.created_at)));
-        pod.containers.sort_by_key(|c| std::cmp::Reverse((c.created_at, c.restart_count)));
+        pod.sort();
         Ok(pod)
     }
 }
@@ -286,5 +291,22 @@ fn bare(sandbox_id: &str, s: cri::ContainerStatus) -> Instance {
         annotations: s.annotations.clone(),
         limits: s.resources.as_ref().and_then(|r| r.linux.as_ref()).map(Limits::told),
         id: s.id,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_is_the_newest_though_the_clock_was_set_back() {
+        let of = |attempt: u32, created_at: i64| {
+            let metadata = Some(cri::ContainerMetadata { name: "c".into(), attempt });
+            let labels = BTreeMap::from([(labels::CONTAINER_NAME.to_owned(), "c".to_owned())]);
+            Arc::new(bare("s", cri::ContainerStatus { metadata, labels, created_at, ..Default::default() }))
+        };
+        let mut pod = RuntimePod { containers: vec![of(0, 7200), of(1, 3600), of(2, 3600)], ..RuntimePod::default() };
+        pod.sort();
+        assert_eq!(pod.latest("c").map(|c| c.restart_count), Some(2));
     }
 }

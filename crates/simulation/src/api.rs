@@ -8,14 +8,14 @@ use http::Method;
 use kelson_apiserver::{ApiServer, Config, Running};
 use kelson_auth::{UserInfo, user};
 use kelson_client::{Client, ClientError};
-use kelson_meta::TokioClock;
 use kelson_store::{Store, StoreOptions};
 use kelson_tasks::Tasks;
 use kelson_transport::{BoxFuture, Request, Response, Transport, TransportError};
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 
-use crate::{Failure, Faults, Trace};
+use crate::disk::Disk;
+use crate::{Failure, Faults, Trace, WallClock};
 
 /// Conflicts that a change by the test gets over.
 const CHANGE_TRIES: usize = 20;
@@ -30,10 +30,11 @@ pub struct Api {
     server: Arc<RwLock<Option<Running>>>,
     config: Config,
     admin: Client,
+    disk: Disk,
+    /// What it keeps; another one after the power was cut.
+    store: Arc<RwLock<Store>>,
     /// The server's wall clock, which follows the paused one.
-    pub clock: TokioClock,
-    /// What it keeps.
-    pub store: Store,
+    pub clock: WallClock,
     /// What becomes of the requests of components. The test's own never fail.
     pub faults: Faults,
 }
@@ -51,15 +52,16 @@ impl Api {
 
     /// With some settings changed, and these faults of components' requests.
     pub async fn faulty(change: impl FnOnce(&mut Config), faults: Faults) -> Self {
-        let clock = TokioClock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time"));
-        let store = Store::in_memory(StoreOptions { clock: Arc::new(clock), ..StoreOptions::default() });
+        let clock = WallClock::starting_at("2026-01-01T00:00:00Z".parse().expect("a time"));
+        let disk = Disk::default();
+        let store = open(&disk, clock);
         let mut config = Config::new(store.clone());
         config.clock = Arc::new(clock);
         change(&mut config);
         let server = Arc::new(RwLock::new(None));
         let admin = Way { server: Arc::clone(&server), user: UserInfo::new("admin", [user::MASTERS]) };
         let admin = Client::new(Arc::new(admin), "test");
-        let me = Self { server, config, admin, clock, store, faults };
+        let me = Self { server, config, admin, disk, store: Arc::new(RwLock::new(store)), clock, faults };
         me.start_again().await;
         me
     }
@@ -75,10 +77,35 @@ impl Api {
 
     /// Starts the server on what it keeps.
     pub async fn start_again(&self) {
-        let config = Config { tasks: Tasks::root("apiserver"), ..self.config.clone() };
+        let store = self.store.read().clone();
+        let config = Config { tasks: Tasks::root("apiserver"), store, ..self.config.clone() };
         let server = ApiServer::start(config).await.expect("starts");
         server.ready().await;
         *self.server.write() = Some(server);
+    }
+
+    /// The power of the server's machine is cut: the server and what was not synced are gone. See
+    /// [`start_again`](Self::start_again).
+    pub async fn cut_power(&self) {
+        self.disk.cut_power();
+        self.stop().await;
+        *self.store.write() = open(&self.disk, self.clock);
+    }
+
+    /// The server's disk is full from now on, or has room again.
+    pub fn disk_full(&self, full: bool) {
+        self.disk.set_full(full);
+    }
+
+    /// Writes that a full disk refused.
+    pub fn refused_by_disk(&self) -> u64 {
+        self.disk.refused()
+    }
+
+    /// The server's next write is not confirmed by the disk, whether it `reaches` it or not, and the server takes no more of
+    /// them until its power is cut.
+    pub fn tear_write(&self, reaches: bool) {
+        self.disk.tear(reaches);
     }
 
     /// The next request but `n - 1` with this method, whose path and query contain `part`, fails like this; see
@@ -261,6 +288,11 @@ impl Api {
         let all = self.list("v1/events").await;
         all.iter().map(|e| format!("{} {}", text(e, "reason"), text(e, "message"))).collect()
     }
+}
+
+fn open(disk: &Disk, clock: WallClock) -> Store {
+    let options = StoreOptions { clock: Arc::new(clock), ..StoreOptions::default() };
+    Store::open(disk.engine(), options).expect("what the disk holds is whole")
 }
 
 /// The way of one user's requests to the server that runs at the time.

@@ -7,6 +7,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::missing_panics_doc)]
 
 mod api;
+mod clock;
+mod disk;
 mod entropy;
 mod faults;
 #[cfg(test)]
@@ -17,6 +19,7 @@ mod steps;
 mod trace;
 
 pub use api::Api;
+pub use clock::WallClock;
 pub use entropy::run_seeded;
 pub use faults::{Failure, Faults, Rates};
 pub use pods::Fate;

@@ -1,6 +1,7 @@
 //! Requests that fail as a network and a busy server make them fail: at a rate and by a seed, or exactly where a test says.
 mod cut;
 mod rates;
+mod repeat;
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -9,8 +10,8 @@ use std::time::Duration;
 use http::Method;
 use kelson_transport::{BoxFuture, Request, Response, TakesObjects, Transport, TransportError, full_body};
 use parking_lot::Mutex;
-use rand::SeedableRng as _;
 use rand::rngs::StdRng;
+use rand::{Rng as _, SeedableRng as _};
 use tokio::sync::oneshot;
 
 pub use self::rates::{Failure, Rates};
@@ -141,6 +142,18 @@ impl Faults {
         rates.call(rng)
     }
 
+    /// How often an event of a container runtime comes: lost, once or twice.
+    pub(crate) fn times(&self) -> usize {
+        let State { rng, rates, .. } = &mut *self.state.lock();
+        rates.times(rng)
+    }
+
+    /// Whether an event of a watch comes twice.
+    fn repeats(&self) -> bool {
+        let State { rng, rates, .. } = &mut *self.state.lock();
+        rng.random_bool(rates.repeated)
+    }
+
     fn draw(&self, who: &str, method: &Method, uri: &str) -> Option<Failure> {
         let State { rng, rates, plans, .. } = &mut *self.state.lock();
         let mut planned = None;
@@ -237,7 +250,11 @@ impl Transport for FaultyTransport {
                 Some(Failure::Silence) => return std::future::pending().await,
                 _ => {}
             }
-            let cut = if watch { faults.cut() } else { None };
+            if !watch || code != 200 {
+                return answer;
+            }
+            let cut = faults.cut();
+            let answer = answer.map(|a| a.map(|body| repeat::Repeat::body(body, Box::new(move || faults.repeats()))));
             match cut {
                 Some(at) => answer.map(|a| a.map(|body| cut::Cut::body(body, at))),
                 None => answer,

@@ -50,6 +50,10 @@ pub struct Rates {
     pub slow: f64,
     /// A watch ends early: between two events, or inside one.
     pub cut: f64,
+    /// An event of a watch comes twice, or one of the container runtime.
+    pub repeated: f64,
+    /// An event of the container runtime is lost. One of a watch cannot be: a watch that loses something ends.
+    pub lost_event: f64,
     /// One call of the container runtime fails, before it did anything or after it did all.
     pub runtime: f64,
     /// One call of the container runtime takes its time.
@@ -65,6 +69,8 @@ impl Rates {
         conflict: 0.03,
         slow: 0.05,
         cut: 0.5,
+        repeated: 0.05,
+        lost_event: 0.1,
         runtime: 0.05,
         runtime_slow: 0.05,
     };
@@ -93,6 +99,15 @@ impl Rates {
             after: CUT_AFTER_MAX.mul_f64(rng.random()),
             inside: rng.random(),
         })
+    }
+
+    /// How often an event of the container runtime comes.
+    pub(super) fn times(&self, rng: &mut StdRng) -> usize {
+        match (rng.random_bool(self.lost_event), rng.random_bool(self.repeated)) {
+            (true, _) => 0,
+            (false, false) => 1,
+            (false, true) => 2,
+        }
     }
 
     pub(super) fn call(&self, rng: &mut StdRng) -> Option<Failure> {

@@ -158,8 +158,10 @@ impl FakeRuntime {
         if let Some(f) = &*self.changed.lock() {
             f();
         }
-        // Nobody may be listening.
-        let _ = self.events.send(());
+        for _ in 0..self.faults.as_ref().map_or(1, Faults::times) {
+            // Nobody may be listening.
+            let _ = self.events.send(());
+        }
     }
 
     /// Counts a call, which panics if it is to.

@@ -144,6 +144,38 @@ impl Cluster {
     }
 }
 
+impl Cluster {
+    /// The power of the server's machine is cut, and after a while there is a server again, with all that it had acknowledged. Half
+    /// of the times its last write was torn.
+    pub async fn cut_power(&self, torn: Option<bool>, pause: Duration) {
+        if let Some(reaches) = torn {
+            self.api.tear_write(reaches);
+            // Until somebody has written and was not told what came of it.
+            tokio::time::sleep(pause).await;
+        }
+        self.api.cut_power().await;
+        self.trace.note("test", format_args!("the power is cut, torn: {torn:?}"));
+        tokio::time::sleep(pause).await;
+        self.api.start_again().await;
+        self.trace.note("test", "the API server starts");
+    }
+
+    /// The server's disk has no room for a while.
+    pub async fn fill_disk(&self, pause: Duration) {
+        self.trace.note("test", "the disk is full");
+        self.api.disk_full(true);
+        tokio::time::sleep(pause).await;
+        self.api.disk_full(false);
+        self.trace.note("test", format_args!("the disk has room; {} writes were refused", self.api.refused_by_disk()));
+    }
+
+    /// Everybody's wall clock jumps.
+    pub fn jump(&self, seconds: i64) {
+        self.trace.note("test", format_args!("the clock jumps by {seconds} s"));
+        self.api.clock.jump(seconds);
+    }
+}
+
 impl Drop for Cluster {
     fn drop(&mut self) {
         // The next run makes its own; what is left is in the system's directory for such.

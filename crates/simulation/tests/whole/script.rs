@@ -20,6 +20,10 @@ const STEPS: usize = 40;
 const PAUSE_MAX: Duration = Duration::from_secs(12);
 /// Longest time that a part is down.
 const DOWN_MAX: Duration = Duration::from_secs(100);
+/// Longest time without power, longest time without room on the disk, and the farthest that a clock jumps.
+const POWERLESS_MAX: Duration = Duration::from_secs(20);
+const FULL_MAX: Duration = Duration::from_secs(30);
+const JUMP_MAX_S: i64 = 7200;
 /// Writes of a part before it is killed within one, and how long they are waited for.
 const WRITES_MAX: usize = 12;
 const WRITES_WITHIN: Duration = Duration::from_secs(60);
@@ -86,7 +90,7 @@ async fn any(cluster: &Cluster, resource: &str, rng: &mut StdRng) -> Option<(Str
 }
 
 async fn step(cluster: &mut Cluster, rng: &mut StdRng) {
-    match rng.random_range(0..22) {
+    match rng.random_range(0..25) {
         0..=2 => scale(cluster, rng).await,
         3..=5 => roll_out(cluster, rng).await,
         6..=7 => delete_workload(cluster, rng).await,
@@ -111,6 +115,12 @@ async fn step(cluster: &mut Cluster, rng: &mut StdRng) {
         }
         16..=17 => restart(cluster, Part::Controllers, rng).await,
         18 => restart(cluster, Part::Scheduler, rng).await,
+        22 => {
+            let torn = rng.random_bool(0.5).then(|| rng.random());
+            cluster.cut_power(torn, POWERLESS_MAX.mul_f64(rng.random())).await;
+        }
+        23 => cluster.fill_disk(FULL_MAX.mul_f64(rng.random())).await,
+        24 => cluster.jump(rng.random_range(-JUMP_MAX_S..=JUMP_MAX_S)),
         _ => {
             let n = rng.random_range(0..NODES);
             restart(cluster, Part::Kubelet(n), rng).await;

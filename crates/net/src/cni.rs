@@ -134,12 +134,24 @@ impl Failure {
     }
 }
 
+/// What a call says, judged as by the plugin that is asked, and nothing done of it: whether it would be carried out. Takes the command,
+/// the container's ID, the interface's name, and the configuration.
+pub fn is_sound(command: &str, container: &str, ifname: &str, configuration: &[u8]) -> bool {
+    let own = |text: &str| text.to_owned();
+    let call = Call {
+        plugin: Plugin::Kelson,
+        command: own(command),
+        container: own(container),
+        netns: own("/proc/self/ns/net"),
+        ifname: own(ifname),
+        stdin: configuration.to_vec(),
+    };
+    call.read().is_ok_and(|(config, _)| config.kelson.is_some() && ports_of(&config.runtime_config).is_ok())
+}
+
 impl Call {
-    fn run(&self) -> Result<Option<Value>, Failure> {
-        if self.command == "VERSION" {
-            let version = version_of(&self.stdin);
-            return Ok(Some(json!({ "cniVersion": version, "supportedVersions": VERSIONS })));
-        }
+    /// The configuration and its version, if the call can be carried out.
+    fn read(&self) -> Result<(PluginConfig, String), Failure> {
         let config: PluginConfig = serde_json::from_slice(&self.stdin)
             .map_err(|e| Failure::new(VERSION_DEFAULT, 6, "failed to decode the configuration", e.to_string()))?;
         let version =
@@ -149,6 +161,15 @@ impl Call {
             return Err(Failure::new(VERSION_DEFAULT, 1, "incompatible CNI versions", details));
         }
         self.check_environment(&version)?;
+        Ok((config, version))
+    }
+
+    fn run(&self) -> Result<Option<Value>, Failure> {
+        if self.command == "VERSION" {
+            let version = version_of(&self.stdin);
+            return Ok(Some(json!({ "cniVersion": version, "supportedVersions": VERSIONS })));
+        }
+        let (config, version) = self.read()?;
         let done = match self.plugin {
             Plugin::Loopback => self.loopback(&config, &version),
             Plugin::Kelson => {
@@ -186,7 +207,7 @@ impl Call {
             return Err(Failure::new(version, 4, format!("invalid interface name: {:?}", self.ifname), ""));
         }
         let bad_id = |c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '-'));
-        if self.container.contains(bad_id) {
+        if self.container.contains(bad_id) || self.container.starts_with(['_', '.', '-']) {
             return Err(Failure::new(version, 4, format!("invalid container ID: {:?}", self.container), ""));
         }
         Ok(())
@@ -343,6 +364,19 @@ mod tests {
             stdin: stdin.as_bytes().to_vec(),
         }
         .run()
+    }
+
+    #[test]
+    fn what_becomes_a_path_or_a_name_is_checked() {
+        let configuration = json!({"cniVersion": "1.1.0",
+            "kelson": {"id": "x", "dataDir": "/x", "subnets": ["10.42.0.0/24"], "clusterCidrs": ["10.42.0.0/16"]}});
+        let is_sound = |id: &str, ifname: &str| is_sound("ADD", id, ifname, configuration.to_string().as_bytes());
+        assert!(is_sound("abc", "eth0"));
+        for (id, ifname) in
+            [("..", "eth0"), (".hidden", "eth0"), ("a/b", "eth0"), ("a b", "eth0"), ("abc", "a/b"), ("abc", "..")]
+        {
+            assert!(!is_sound(id, ifname), "{id} {ifname}");
+        }
     }
 
     #[test]

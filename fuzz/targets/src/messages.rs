@@ -1,4 +1,4 @@
-//! Messages on the wire: DNS, SPDY, WebSocket, answers of a container runtime.
+//! Messages on the wire: DNS, SPDY, WebSocket, answers of a container runtime, its calls of the CNI plugin.
 use std::sync::Arc;
 
 use bytes::BytesMut;
@@ -77,4 +77,20 @@ pub(crate) fn cri(data: &[u8]) {
         ListContainerStatsResponse,
         ContainerEventResponse,
     );
+}
+
+/// A container's ID, an interface's name and a configuration, parted by zero bytes.
+pub(crate) fn cni(data: &[u8]) {
+    let (container, rest) = crate::input::halves(data);
+    let (ifname, configuration) = crate::input::halves(rest);
+    let (container, ifname) = (String::from_utf8_lossy(container), String::from_utf8_lossy(ifname));
+    for command in ["ADD", "DEL", "CHECK", "GC", "STATUS", "VERSION"] {
+        let sound = kelson_net::cni::is_sound(command, &container, &ifname, configuration);
+        // Both become parts of paths and of names in the kernel.
+        let odd = container.starts_with('.')
+            || container.contains(['/', ' ', '"', '\n'])
+            || ifname.contains(['/', ' ', '\n'])
+            || ifname.len() > 15;
+        assert!(!sound || !odd, "{command} of {container:?} {ifname:?} would be carried out");
+    }
 }

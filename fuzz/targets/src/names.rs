@@ -1,6 +1,7 @@
 //! Texts of requests: selectors, quantities, paths with their queries.
 use http::Method;
 use kelson_apiserver::RequestInfo;
+use kelson_meta::url::{Query, append_query, decode};
 use kelson_meta::{FieldSelector, LabelSelector, Quantity};
 
 fn text(data: &[u8], with: impl FnOnce(&str)) {
@@ -44,6 +45,32 @@ pub(crate) fn route(data: &[u8]) {
                 "{method} {text}: {}",
                 info.verb
             );
+        }
+    });
+}
+
+/// A query is read as pairs, and what they are written as again is read as the same.
+pub(crate) fn query(data: &[u8]) {
+    text(data, |text| {
+        let query = Query::parse(Some(text));
+        let mut again = String::from("/?");
+        append_query(&mut again, query.pairs());
+        let again = Query::parse(again.split_once('?').map(|(_, query)| query));
+        assert!(query.pairs().eq(again.pairs()), "{text} is not {again:?}");
+        for (name, _) in query.pairs().take(8) {
+            let _values = (query.flag(name), query.is_on(name), query.integer(name).is_ok());
+        }
+    });
+}
+
+/// A path at a kubelet. Whatever runs commands needs the verb `create`, however it is spelled.
+pub(crate) fn kubelet_path(data: &[u8]) {
+    text(data, |text| {
+        for method in [Method::GET, Method::POST] {
+            let judged = kelson_kubelet::server::judged(&method, text);
+            let plain = text.trim_start_matches('/').split('/').next().unwrap_or_default();
+            let acts = decode(plain).is_some_and(|root| matches!(&*root, "exec" | "attach" | "portForward" | "run"));
+            assert!(!acts || judged.is_none_or(|(verb, _)| verb == "create"), "{method} {text}: {judged:?}");
         }
     });
 }

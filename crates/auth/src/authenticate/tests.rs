@@ -229,6 +229,12 @@ fn request_order_and_refusals() {
     assert!(user.in_group("ops") && user.in_group("system:authenticated"));
     assert!(user.extra_one(user::CREDENTIAL_ID).unwrap().starts_with("X509SHA256="));
     assert_eq!(ask(&none, &jane).unwrap(), user, "the second time from the cache");
+    let nameless = leaf(&c.client_ca, "", &["system:masters"], &c.clock);
+    assert_eq!(
+        ask(&none, &nameless).unwrap(),
+        UserInfo::anonymous(),
+        "without a name it is nobody's, whatever its groups"
+    );
     let stranger = leaf(&c.proxy_ca, "jane", &["system:masters"], &c.clock);
     assert!(ask(&none, &stranger).unwrap_err().0.starts_with("verifying certificate failed"));
     assert_eq!(ask(&token, &stranger).unwrap().name, "jane", "a good token outweighs a strange certificate");

@@ -41,6 +41,7 @@ use tokio_rustls::TlsAcceptor;
 use crate::certs::serving::ServingCertificate;
 use crate::config::Config;
 use auth::Auth;
+pub use routes::judged;
 use state::ServerState;
 
 /// Connections served at once; more are closed.

@@ -53,6 +53,13 @@ fn method(given: &Method) -> &str {
     }
 }
 
+/// What a request for a path is judged as: the verb and the subresources of `nodes` of which its sender needs one; `None` for a path
+/// that is refused as it is written.
+pub fn judged(method: &Method, path: &str) -> Option<(&'static str, &'static [&'static str])> {
+    let endpoint = find(&segments(path)?);
+    Some((verb(endpoint, method), endpoint.map_or(&["proxy"][..], |e| e.subresources)))
+}
+
 /// Authenticates, authorizes, answers.
 pub async fn handle(
     state: Arc<ServerState>,
@@ -111,12 +118,8 @@ mod tests {
             (Method::DELETE, "/localVolumes/pvc-1_n_c", "delete", &["proxy"]),
             (Method::DELETE, "/localVolumes/..%2fetc", "", &[]),
         ] {
-            let judged = segments(path).map(|s| {
-                let endpoint = find(&s);
-                (verb(endpoint, &method), endpoint.map_or(&["proxy"][..], |e| e.subresources))
-            });
             let wanted = (!verb_wanted.is_empty()).then_some((verb_wanted, subs));
-            assert_eq!(judged, wanted, "{method} {path}");
+            assert_eq!(judged(&method, path), wanted, "{method} {path}");
         }
     }
 }

@@ -43,6 +43,7 @@ torture: deps-build ## N (1000) kill -9 and as many power cuts of the store unde
 
 bench: deps-test build images ## start, rest, create, get, list, schedule, pull credentials, admit; PEER_URL and PEER_TOKEN add a peer to the run
 	bench/run
+	bench/admission
 	bench/overload
 	@if [ $$(id -u) -eq 0 ]; then bench/node; else echo "bench/node: left out, it needs root"; fi
 	cargo run --locked --quiet --release --package kelson-credentials --example rates

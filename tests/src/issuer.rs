@@ -10,13 +10,13 @@ use anyhow::{Context as _, bail};
 pub struct Issued {
     /// The authority's certificate, for bundles.
     pub authority: String,
-    /// The server's certificate.
+    /// The certificate of the server, or of the client.
     pub certificate: String,
-    /// The server's key.
+    /// Its key.
     pub key: String,
 }
 
-/// Makes a new authority and a certificate of it for these DNS names and 127.0.0.1.
+/// Makes a new authority and a certificate of it for these DNS names and 127.0.0.1, which a client may show as well.
 pub fn issue(names: &[&str]) -> anyhow::Result<Issued> {
     let dir = tempfile::tempdir()?;
     let at = dir.path();
@@ -29,7 +29,7 @@ pub fn issue(names: &[&str]) -> anyhow::Result<Issued> {
         format!(
             "[req]\ndistinguished_name=dn\nprompt=no\n[dn]\nCN=webhook\n\
              [ca]\nbasicConstraints=critical,CA:TRUE\nkeyUsage=critical,keyCertSign\nsubjectKeyIdentifier=hash\n\
-             [leaf]\nbasicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth\nsubjectAltName={alternative}\n"
+             [leaf]\nbasicConstraints=CA:FALSE\nextendedKeyUsage=serverAuth,clientAuth\nsubjectAltName={alternative}\n"
         ),
     )?;
     let key = ["-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-config", "conf"];

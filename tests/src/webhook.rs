@@ -7,7 +7,9 @@ use std::sync::{Arc, Mutex, RwLock};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use rustls::{ServerConfig, ServerConnection, StreamOwned};
+use rustls::crypto::CryptoProvider;
+use rustls::server::WebPkiClientVerifier;
+use rustls::{RootCertStore, ServerConfig, ServerConnection, StreamOwned};
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use serde_json::{Value, json};
@@ -104,11 +106,34 @@ impl WebhookServer {
         issued: &Issued,
         decide: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
     ) -> anyhow::Result<Self> {
+        Self::with(address, config(issued)?, decide)
+    }
+
+    /// Starts one that speaks only to clients with a certificate of the authority of `clients`.
+    pub fn start_for(
+        clients: &Issued,
+        issued: &Issued,
+        decide: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+    ) -> anyhow::Result<Self> {
+        let mut roots = RootCertStore::empty();
+        roots.add(CertificateDer::from_pem_slice(clients.authority.as_bytes())?)?;
+        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build()?;
+        let (chain, key) = identity(issued)?;
+        let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
+        let config = builder.with_client_cert_verifier(verifier).with_single_cert(chain, key)?;
+        Self::with("127.0.0.1:0", config, decide)
+    }
+
+    fn with(
+        address: &str,
+        config: ServerConfig,
+        decide: impl Fn(&Asked) -> Answer + Send + Sync + 'static,
+    ) -> anyhow::Result<Self> {
         let listener = TcpListener::bind(address).with_context(|| address.to_owned())?;
         let port = listener.local_addr()?.port();
         let shared = Arc::new(Shared {
             decide: Box::new(decide),
-            tls: RwLock::new(Arc::new(config(issued)?)),
+            tls: RwLock::new(Arc::new(config)),
             asked: Mutex::default(),
             connections: AtomicUsize::new(0),
             ended: AtomicBool::new(false),
@@ -152,11 +177,18 @@ impl Drop for WebhookServer {
     }
 }
 
-fn config(issued: &Issued) -> anyhow::Result<ServerConfig> {
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+fn identity(issued: &Issued) -> anyhow::Result<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)> {
     let chain = CertificateDer::pem_slice_iter(issued.certificate.as_bytes()).collect::<Result<Vec<_>, _>>()?;
-    let key = PrivateKeyDer::from_pem_slice(issued.key.as_bytes())?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider).with_safe_default_protocol_versions()?;
+    Ok((chain, PrivateKeyDer::from_pem_slice(issued.key.as_bytes())?))
+}
+
+fn config(issued: &Issued) -> anyhow::Result<ServerConfig> {
+    let (chain, key) = identity(issued)?;
+    let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions()?;
     Ok(builder.with_no_client_auth().with_single_cert(chain, key)?)
 }
 

@@ -16,6 +16,8 @@ pub fn tests() -> Vec<Test> {
         test("admission::faults_stop_the_start", OwnServer, start::faults_stop_the_start),
         test("admission::help_lists_the_plugins", OwnServer, start::help_lists_the_plugins),
         test("admission::configured_by_files", OwnServer, start::configured_by_files),
+        test("admission::policies_from_files", OwnServer, start::policies_from_files),
+        test("admission::a_webhook_that_asks_who_calls", OwnServer, webhooks::that_asks_who_calls),
         test("admission::what_plugins_say", Api, plugins::what_plugins_say),
         test("admission::limits_of_a_namespace", Api, plugins::limits),
         test("admission::quotas_of_a_namespace", Api, plugins::quotas),

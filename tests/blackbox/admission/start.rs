@@ -26,7 +26,7 @@ pub fn faults_stop_the_start(_: &Subject) -> Outcome {
     let file = dir.path().join("admission.yaml");
     let name = file.display().to_string();
     let config = format!("--admission-control-config-file={name}");
-    let cases: [(&[&str], String, &str); 12] = [
+    let cases: [(&[&str], String, &str); 14] = [
         (&["--enable-admission-plugins=Nope"], String::new(), "enable-admission-plugins plugin \"Nope\" is unknown"),
         (&["--disable-admission-plugins=Nope"], String::new(), "disable-admission-plugins plugin \"Nope\" is unknown"),
         (&["--admission-control=Nope"], String::new(), "admission-control plugin \"Nope\" is unknown"),
@@ -39,6 +39,12 @@ pub fn faults_stop_the_start(_: &Subject) -> Outcome {
             &["--admission-control=AlwaysAdmit", "--enable-admission-plugins=AlwaysDeny"],
             String::new(),
             "flags are mutually exclusive",
+        ),
+        (&["--feature-gates=NoSuchGate=true"], String::new(), "unrecognized feature gate: NoSuchGate"),
+        (
+            &[&config],
+            format!("{HEAD}- name: ValidatingAdmissionPolicy\n  configuration: {{staticManifestsDir: /}}\n"),
+            "staticManifestsDir requires the ManifestBasedAdmissionControlConfig feature gate to be enabled",
         ),
         (&["--enable-admission-plugins=ImagePolicyWebhook"], String::new(), "no config specified"),
         (
@@ -137,5 +143,37 @@ pub fn configured_by_files(_: &Subject) -> Outcome {
         out.stdout,
         out.stderr
     );
+    server.finish(false)
+}
+
+/// With its gate a directory of policies holds from the start.
+pub fn policies_from_files(_: &Subject) -> Outcome {
+    let dir = tempfile::tempdir()?;
+    let (file, policies) = (dir.path().join("admission.yaml"), dir.path().join("policies"));
+    fs::create_dir(&policies)?;
+    let head = "apiVersion: admissionregistration.k8s.io/v1\nkind: ValidatingAdmissionPolicy";
+    let rule = "{operations: [CREATE], apiGroups: [''], apiVersions: [v1], resources: [configmaps]}";
+    fs::write(
+        policies.join("names.yaml"),
+        format!(
+            "{head}\nmetadata: {{name: names.static.k8s.io}}\nspec:\n  matchConstraints: {{resourceRules: [{rule}]}}\n  \
+             validations: [{{expression: \"object.metadata.name != 'first'\", reason: Forbidden}}]\n---\n{head}Binding\n\
+             metadata: {{name: names.static.k8s.io}}\n\
+             spec: {{policyName: names.static.k8s.io, validationActions: [Deny]}}\n"
+        ),
+    )?;
+    let part = format!("configuration: {{staticManifestsDir: {:?}}}", policies.display().to_string());
+    fs::write(&file, format!("{HEAD}- name: ValidatingAdmissionPolicy\n  {part}\n"))?;
+    let config = format!("--admission-control-config-file={}", file.display());
+    let gates = "--feature-gates=ManifestBasedAdmissionControlConfig=true";
+    let server = Process::start(&["--disable-agent", &config, gates], Path::new(""))?;
+    let k = server.kubectl();
+    let create = |name: &str| k.run(&["create", "configmap", name, "--dry-run=server"]);
+    let told = create("first")?.stderr;
+    let want = "error: failed to create configmap: configmaps \"first\" is forbidden: ValidatingAdmissionPolicy \
+                'names.static.k8s.io' with binding 'names.static.k8s.io' denied request: failed expression: \
+                object.metadata.name != 'first'";
+    ensure!(told.trim() == want, "{told}");
+    ensure!(create("second")?.code == 0, "allowed");
     server.finish(false)
 }

@@ -1,10 +1,12 @@
 //! Webhooks by URL: a real server beside the test, whose every word and every fault comes back to the user as it should.
+use std::fs;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use kelson_blackbox::registry::base64;
 use kelson_blackbox::webhook::{Answer, Asked, WebhookServer};
-use kelson_blackbox::{Kubectl, Outcome, Subject, eventually, issuer};
+use kelson_blackbox::{Kubectl, Outcome, Process, Subject, eventually, issuer};
 use serde_json::{Value, json};
 
 use super::{creating, said};
@@ -209,4 +211,52 @@ pub fn faults(s: &Subject) -> Outcome {
     ensure!(s.kubectl.ok(&["get", "--raw", "/readyz"])? == "ok", "the server is healthy");
     hooks.configure("MutatingWebhookConfiguration", vec![hooks.hook("fine", json!({}))])?;
     eventually("all is well again", BOUND, || creating(&k, &map("afterwards"), "configmap/afterwards created"))
+}
+
+/// A server that wants to know its callers: the credentials that the admission configuration names for it are shown to it, by the
+/// plugin that they are for and to no other server.
+pub fn that_asks_who_calls(_: &Subject) -> Outcome {
+    let (issued, client) = (issuer::issue(&["localhost"])?, issuer::issue(&["caller"])?);
+    let allow = |asked: &Asked| Answer::Json(200, asked.allow(json!({})));
+    let server = WebhookServer::start_for(&client, &issued, allow)?;
+    let dir = tempfile::tempdir()?;
+    let (kubeconfig, config) = (dir.path().join("webhooks"), dir.path().join("admission.yaml"));
+    let user = json!({"client-certificate-data": base64(client.certificate.as_bytes()),
+        "client-key-data": base64(client.key.as_bytes())});
+    let named = json!({"apiVersion": "v1", "kind": "Config", "users": [
+        {"name": format!("127.0.0.1:{}", server.port), "user": user}]});
+    fs::write(&kubeconfig, named.to_string())?;
+    let part = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "WebhookAdmissionConfiguration",
+        "kubeConfigFile": kubeconfig});
+    let all = json!({"apiVersion": "apiserver.config.k8s.io/v1", "kind": "AdmissionConfiguration",
+        "plugins": [{"name": "ValidatingAdmissionWebhook", "configuration": part}]});
+    fs::write(&config, all.to_string())?;
+    let flag = format!("--admission-control-config-file={}", config.display());
+    let process = Process::start(&["--disable-agent", &flag], Path::new(""))?;
+    let k = process.kubectl();
+    let hook = |port: u16| {
+        json!({"name": "who.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"], "timeoutSeconds": 5,
+            "clientConfig": {"caBundle": base64(issued.authority.as_bytes()), "url": format!("https://127.0.0.1:{port}/")},
+            "rules": [{"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["configmaps"]}]})
+    };
+    let configure = |kind: &str, port: u16| {
+        let configuration = json!({"apiVersion": "admissionregistration.k8s.io/v1", "kind": kind, "metadata": {"name": "who"},
+            "webhooks": [hook(port)]});
+        k.apply(&configuration.to_string())
+    };
+    configure("ValidatingWebhookConfiguration", server.port)?;
+    creating(&k, &map("known"), "configmap/known created")?;
+    ensure!(server.asked().len() == 1, "the server was asked");
+    let stranger = WebhookServer::start_for(&client, &issued, allow)?;
+    configure("ValidatingWebhookConfiguration", stranger.port)?;
+    let refused = said(&k, &["create", "-f", "-"], &map("unknown"))?;
+    ensure!(refused.contains("failed calling webhook \"who.example.com\"") && stranger.asked().is_empty(), "{refused}");
+    k.ok(&["delete", "validatingwebhookconfiguration", "who"])?;
+    configure("MutatingWebhookConfiguration", server.port)?;
+    let refused = said(&k, &["create", "-f", "-"], &map("other"))?;
+    ensure!(
+        refused.contains("failed calling webhook") && server.asked().len() == 1,
+        "another plugin has none: {refused}"
+    );
+    process.finish(false)
 }

@@ -1,5 +1,6 @@
 //! ValidatingAdmissionPolicy: every policy whose rules and bindings fit a request is evaluated; failed validations refuse
 //! the request, warn, or go to the audit log, as the binding says (upstream `plugin/policy/validating`).
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -57,7 +58,12 @@ struct Findings {
     refusals: Vec<Refusal>,
     /// Values by key, of one policy.
     annotations: Vec<(String, Vec<String>)>,
+    /// The request as expressions see it, in the form that the last policy wanted; nearly all want the same.
+    request: Option<(Match, Arc<Value>)>,
 }
+
+/// Bindings by the name of their policy, each in its place.
+type Bound<'b> = HashMap<&'b str, Vec<&'b Binding>>;
 
 impl ValidatingPolicies {
     /// Over the stored policies and bindings, and those in the files that the plugin's configuration names.
@@ -71,7 +77,7 @@ impl ValidatingPolicies {
     async fn policy(
         &self,
         policy: &ValidatingPolicy,
-        bindings: &[Arc<Binding>],
+        bindings: &Bound<'_>,
         a: &Attributes<'_>,
         notes: &mut Notes,
         found: &mut Findings,
@@ -93,7 +99,7 @@ impl ValidatingPolicies {
             found.misconfigured(policy, None, &why);
             return Ok(());
         }
-        for binding in bindings.iter().filter(|b| b.is_for(base)) {
+        for binding in bindings.get(base.name.as_str()).into_iter().flatten() {
             let fits = match &binding.criteria {
                 None => Ok(true),
                 Some(criteria) => criteria.matches(a, objects, versions).map(|m| m.is_some()),
@@ -138,7 +144,7 @@ impl ValidatingPolicies {
             }
         };
         let namespace = namespace_of(a, &self.d)?;
-        let (request, asking) = (expressions::request(a, form), Asking::of(a, &self.d));
+        let (request, asking) = (found.request(a, form), Asking::of(a, &self.d));
         for params in &params {
             let inputs = Inputs {
                 object: shown.object.as_deref(),
@@ -245,6 +251,14 @@ impl Findings {
         let (policy, binding) = (policy.base.name.clone(), binding.map(|b| b.name.clone()));
         self.refusals.push(Refusal { policy, binding, message, reason });
     }
+    fn request(&mut self, a: &Attributes<'_>, form: &Match) -> Arc<Value> {
+        if let Some((_, request)) = self.request.as_ref().filter(|(of, _)| of == form) {
+            return Arc::clone(request);
+        }
+        let request = Arc::new(expressions::request(a, form));
+        self.request = Some((form.clone(), Arc::clone(&request)));
+        request
+    }
     fn annotate(&mut self, key: String, value: String) {
         match self.annotations.iter_mut().find(|(k, _)| *k == key) {
             Some((_, values)) if values.contains(&value) => {}
@@ -289,8 +303,12 @@ impl AsyncPlugin for ValidatingPolicies {
     async fn validate(&self, a: &Attributes<'_>, notes: &mut Notes) -> Result<(), Status> {
         let (policies, bindings) = self.in_force.of(a);
         let mut found = Findings::default();
+        let mut bound = Bound::new();
+        for binding in bindings.iter() {
+            bound.entry(&binding.policy).or_default().push(binding);
+        }
         for policy in &policies {
-            self.policy(policy, &bindings, a, notes, &mut found).await?;
+            self.policy(policy, &bound, a, notes, &mut found).await?;
         }
         found.status(a)
     }

@@ -4,28 +4,18 @@
 //! goes as fast as each busy queue is served on average. The request that would end first in its queue's time goes first, so
 //! that queues are served alike, by seats and time, whatever they hold (the doc of upstream's `fairqueuing/queueset`).
 //! Times of queues are counted in seat-nanoseconds, whole, in a type that does not overflow in the life of a machine.
-use std::collections::VecDeque;
+mod queue;
+
 use std::time::Duration;
 
+use self::queue::{
+    GUESSED_TIME, LastTurn, Queue, QueueLook, SeatTime, Totals, Waiting, bounds, seat_time, seconds, whole,
+};
 use crate::config::Shape;
 use crate::demand::{Integrator, Observed};
 use crate::shuffle::Dealer;
 use crate::utilization::LevelUse;
 use crate::work::Work;
-
-/// How long a request is taken to last before it has ended.
-const GUESSED_TIME: Duration = Duration::from_millis(3);
-
-/// Seat-nanoseconds.
-type SeatTime = i128;
-
-fn seat_time(seats: u32, time: Duration) -> SeatTime {
-    SeatTime::from(seats) * time.as_nanos() as SeatTime
-}
-
-fn whole(work: &Work) -> SeatTime {
-    seat_time(work.seats, GUESSED_TIME) + seat_time(work.seats_after, work.after)
-}
 
 /// A request that holds seats.
 #[derive(Debug, Clone, Copy)]
@@ -61,63 +51,6 @@ pub enum Started {
     Refused(Reason),
 }
 
-struct Waiting<P> {
-    id: u64,
-    came_at: SeatTime,
-    work: Work,
-    payload: P,
-}
-
-struct Queue<P> {
-    waiting: VecDeque<Waiting<P>>,
-    /// Work of those that wait.
-    work_waiting: SeatTime,
-    running: usize,
-    seats: u32,
-    next_at: SeatTime,
-}
-
-impl<P> Default for Queue<P> {
-    fn default() -> Self {
-        Self { waiting: VecDeque::new(), work_waiting: 0, running: 0, seats: 0, next_at: 0 }
-    }
-}
-
-impl<P> Queue<P> {
-    fn is_busy(&self) -> bool {
-        self.running > 0 || !self.waiting.is_empty()
-    }
-    /// A queue that had less than its part does not make up for more than its oldest request has waited.
-    fn catch_up(&mut self) {
-        if let Some(oldest) = self.waiting.front() {
-            self.next_at = self.next_at.max(oldest.came_at);
-        }
-    }
-}
-
-/// What the level has done so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Totals {
-    pub dispatched: u64,
-    pub rejected: u64,
-    pub timed_out: u64,
-    pub cancelled: u64,
-}
-
-/// One queue as others see it.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct QueueLook {
-    pub waiting: usize,
-    pub running: usize,
-    pub seats: u32,
-    pub next_at_s: f64,
-    /// Seats that those in it want while they are served.
-    pub first_seats_waiting: u32,
-    /// Seats that those in it want at any time.
-    pub seats_waiting: u32,
-    pub work_waiting_s: f64,
-}
-
 /// Requests that run now, with what they were given to be told by.
 pub type Dispatched<P> = Vec<(P, Running)>;
 
@@ -144,19 +77,6 @@ pub struct QueueSet<P> {
     pub last_turn: LastTurn,
     pub used: LevelUse,
     pub totals: Totals,
-}
-
-/// Queues at the moment at which the last request left one to run, in seat-seconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct LastTurn {
-    /// The common time.
-    pub progress_s: f64,
-    /// The time of its queue.
-    pub next_at_s: f64,
-    /// The least and the most time of any queue in which requests waited.
-    pub bounds_s: [f64; 2],
-    /// These without the work that is taken to be under way in each.
-    pub discounted_s: [f64; 2],
 }
 
 impl<P> QueueSet<P> {
@@ -478,14 +398,6 @@ impl<P> QueueSet<P> {
         let running = self.run(Some(at), first.work);
         Some((first.payload, running))
     }
-}
-
-fn bounds(all: impl Iterator<Item = f64>) -> [f64; 2] {
-    all.fold([f64::INFINITY, f64::NEG_INFINITY], |[min, max], one| [min.min(one), max.max(one)])
-}
-
-fn seconds(time: SeatTime) -> f64 {
-    time as f64 / 1e9
 }
 
 #[cfg(test)]

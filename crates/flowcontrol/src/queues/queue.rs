@@ -1,0 +1,97 @@
+//! One queue of a level, the times that queues are counted in, and what others see of queues.
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use crate::work::Work;
+
+/// How long a request is taken to last before it has ended.
+pub const GUESSED_TIME: Duration = Duration::from_millis(3);
+
+/// Seat-nanoseconds.
+pub type SeatTime = i128;
+
+pub fn seat_time(seats: u32, time: Duration) -> SeatTime {
+    SeatTime::from(seats) * time.as_nanos() as SeatTime
+}
+
+pub fn whole(work: &Work) -> SeatTime {
+    seat_time(work.seats, GUESSED_TIME) + seat_time(work.seats_after, work.after)
+}
+
+pub struct Waiting<P> {
+    pub id: u64,
+    pub came_at: SeatTime,
+    pub work: Work,
+    pub payload: P,
+}
+
+pub struct Queue<P> {
+    pub waiting: VecDeque<Waiting<P>>,
+    /// Work of those that wait.
+    pub work_waiting: SeatTime,
+    pub running: usize,
+    pub seats: u32,
+    pub next_at: SeatTime,
+}
+
+impl<P> Default for Queue<P> {
+    fn default() -> Self {
+        Self { waiting: VecDeque::new(), work_waiting: 0, running: 0, seats: 0, next_at: 0 }
+    }
+}
+
+impl<P> Queue<P> {
+    pub fn is_busy(&self) -> bool {
+        self.running > 0 || !self.waiting.is_empty()
+    }
+    /// A queue that had less than its part does not make up for more than its oldest request has waited.
+    pub fn catch_up(&mut self) {
+        if let Some(oldest) = self.waiting.front() {
+            self.next_at = self.next_at.max(oldest.came_at);
+        }
+    }
+}
+
+/// What the level has done so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Totals {
+    pub dispatched: u64,
+    pub rejected: u64,
+    pub timed_out: u64,
+    pub cancelled: u64,
+}
+
+/// One queue as others see it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct QueueLook {
+    pub waiting: usize,
+    pub running: usize,
+    pub seats: u32,
+    pub next_at_s: f64,
+    /// Seats that those in it want while they are served.
+    pub first_seats_waiting: u32,
+    /// Seats that those in it want at any time.
+    pub seats_waiting: u32,
+    pub work_waiting_s: f64,
+}
+
+/// Queues at the moment at which the last request left one to run, in seat-seconds.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct LastTurn {
+    /// The common time.
+    pub progress_s: f64,
+    /// The time of its queue.
+    pub next_at_s: f64,
+    /// The least and the most time of any queue in which requests waited.
+    pub bounds_s: [f64; 2],
+    /// These without the work that is taken to be under way in each.
+    pub discounted_s: [f64; 2],
+}
+
+pub fn bounds(all: impl Iterator<Item = f64>) -> [f64; 2] {
+    all.fold([f64::INFINITY, f64::NEG_INFINITY], |[min, max], one| [min.min(one), max.max(one)])
+}
+
+pub fn seconds(time: SeatTime) -> f64 {
+    time as f64 / 1e9
+}

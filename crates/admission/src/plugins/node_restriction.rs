@@ -10,14 +10,13 @@ use kelson_pki::{KUBE_APISERVER_CLIENT_KUBELET, KUBELET_SERVING};
 use serde_json::Value;
 
 use super::certificates::request_of;
-use super::pod_certificates;
+use super::pod_certificates::{self, MIRROR};
 use super::service_account::references_secret;
 use crate::containers::containers;
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
 use kelson_meta::tree::path::{at, list, strings, text};
 use kelson_meta::tree::same;
 
-pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
 const RESTRICTED: &str = "node-restriction.kubernetes.io";
 /// Labels below kubernetes.io and k8s.io that a kubelet sets itself.
 const KUBELET_LABELS: [&str; 11] = [

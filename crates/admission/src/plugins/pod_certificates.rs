@@ -7,6 +7,9 @@ use serde_json::Value;
 
 use crate::{Attributes, Operation};
 
+/// Annotation of pods that stand for a node's own (static) pods.
+pub(super) const MIRROR: &str = "kubernetes.io/config.mirror";
+
 /// Judges what the kubelet of `node` asks for.
 ///
 /// # Errors
@@ -55,7 +58,7 @@ pub fn check(objects: &dyn Objects, node: &str, a: &Attributes<'_>) -> Result<()
             a.forbidden(&format!("pod {of:?} is not running on node {node:?} named in the PodCertificateRequest"))
         );
     }
-    if !at(&pod, &["metadata", "annotations", super::node_restriction::MIRROR]).is_null() {
+    if !at(&pod, &["metadata", "annotations", MIRROR]).is_null() {
         return Err(a.forbidden(&format!("pod {of:?} is a mirror pod")));
     }
     let (account, has) = (field("serviceAccountName"), text(&pod, &["spec", "serviceAccountName"]));
@@ -78,12 +81,12 @@ pub fn check(objects: &dyn Objects, node: &str, a: &Attributes<'_>) -> Result<()
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testing::{Ask, gated, object};
+    use crate::testing::{Ask, dependencies};
     use serde_json::json;
 
     const REQUESTS: &str = "certificates.k8s.io/podcertificaterequests";
 
-    async fn ask(gates: &str, ask: Ask<'_>) -> Result<Value, String> {
+    fn ask(ask: Ask<'_>) -> Result<(), String> {
         let pod = |uid: &str, node: &str, annotations: Value| {
             json!({"metadata": {"uid": uid, "annotations": annotations},
                 "spec": {"nodeName": node, "serviceAccountName": "web"}})
@@ -95,8 +98,8 @@ mod tests {
             ("pods/a/mirror", pod("p-uid", "n1", json!({"kubernetes.io/config.mirror": "x"}))),
             ("serviceaccounts/a/web", json!({"metadata": {"uid": "web-uid"}})),
         ];
-        let plugin = super::super::node_restriction::NodeRestriction::new(&gated(&world, gates));
-        object(plugin, ask.by("system:node:n1", "system:nodes")).await
+        let d = dependencies(&world);
+        ask.with(|a| check(d.objects.as_ref(), "n1", a)).map_err(|status| status.message)
     }
 
     fn request(change: (&str, &str)) -> Value {
@@ -108,10 +111,9 @@ mod tests {
         json!({"metadata": {"name": "x"}, "spec": spec})
     }
 
-    #[tokio::test]
-    async fn of_pods_on_the_node_alone() {
-        const ON: &str = "PodCertificateRequest=true";
-        assert!(ask(ON, Ask::create(REQUESTS, request(("", "")))).await.is_ok());
+    #[test]
+    fn of_pods_on_the_node_alone() {
+        assert!(ask(Ask::create(REQUESTS, request(("", "")))).is_ok());
         for (field, value, want) in [
             ("nodeName", "n2", "NodeName=\"n2\", which is not the requesting node \"n1\""),
             ("nodeUID", "old", "pod \"a/p\" names node UID \"old\", inconsistent with the running node (\"n1-uid\")"),
@@ -126,12 +128,10 @@ mod tests {
                 "service account UID \"old\", which differs from the running service account (\"web-uid\")",
             ),
         ] {
-            let told = ask(ON, Ask::create(REQUESTS, request((field, value)))).await.unwrap_err();
+            let told = ask(Ask::create(REQUESTS, request((field, value)))).unwrap_err();
             assert!(told.contains(want), "{field}: {told}");
         }
         let update = Ask::update(REQUESTS, request(("", "")), request(("", "")));
-        assert!(ask(ON, update).await.unwrap_err().ends_with("unexpected operation UPDATE"));
-        let off = ask("PodCertificateRequest=false", Ask::create(REQUESTS, request(("", "")))).await.unwrap_err();
-        assert!(off.ends_with("PodCertificateRequest feature gate is disabled"), "{off}");
+        assert!(ask(update).unwrap_err().ends_with("unexpected operation UPDATE"));
     }
 }

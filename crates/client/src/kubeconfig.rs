@@ -1,11 +1,13 @@
-//! Reads the part of a kubeconfig that a component uses: the current context's server, CA and credentials. Exec plugins
-//! and auth providers are not followed.
+//! Reads the part of a kubeconfig that a component uses: the current context's server, CA and credentials. Auth providers
+//! and passwords are refused by name: a client that dropped them would come as nobody.
 #![allow(clippy::disallowed_methods, reason = "blocking: callers read at start or in the lane for files")]
 
 use std::path::{Path, PathBuf};
 
 pub use kelson_pki::kubeconfig::KubeconfigError;
 use kelson_pki::kubeconfig::{KubeconfigFile, NamedCluster, Source, User};
+
+use crate::exec::ExecPlugin;
 
 /// What is needed to reach a server.
 #[derive(Clone, Debug, Default)]
@@ -21,6 +23,9 @@ pub struct Config {
     pub insecure_skip_tls_verify: bool,
     /// Who the client is.
     pub credentials: Credentials,
+    /// The files of [`Credentials::CertificateFiles`] may not be there yet: until they are, requests fail. Otherwise they must
+    /// be there from the start.
+    pub credentials_may_come: bool,
 }
 
 /// How a client proves who it is. Never printed.
@@ -47,6 +52,8 @@ pub enum Credentials {
         /// File with the private key, PEM.
         key: PathBuf,
     },
+    /// What a program says (client-go credential plugins, `client.authentication.k8s.io`).
+    Exec(ExecPlugin),
 }
 
 impl std::fmt::Debug for Credentials {
@@ -57,6 +64,7 @@ impl std::fmt::Debug for Credentials {
             Self::TokenFile(_) => "TokenFile(..)",
             Self::Certificate { .. } => "Certificate(..)",
             Self::CertificateFiles { .. } => "CertificateFiles(..)",
+            Self::Exec(_) => "Exec(..)",
         })
     }
 }
@@ -81,6 +89,7 @@ impl Config {
             tls_server_name: cluster.tls_server_name.clone(),
             insecure_skip_tls_verify: cluster.insecure_skip_tls_verify,
             credentials: user.map_or(Ok(Credentials::None), |user| credentials(user, base))?,
+            credentials_may_come: false,
         })
     }
 
@@ -99,6 +108,16 @@ impl Config {
 }
 
 fn credentials(user: &User, base: &Path) -> Result<Credentials, KubeconfigError> {
+    if user.has_auth_provider() {
+        return Err(KubeconfigError(
+            "auth-provider is not supported: use an exec plugin, a token or a certificate".into(),
+        ));
+    }
+    if user.basic().is_some() {
+        return Err(KubeconfigError(
+            "username and password are not supported: no Kubernetes API server takes them".into(),
+        ));
+    }
     match user.token(base) {
         Source::File(file) => return Ok(Credentials::TokenFile(file)),
         Source::Data(token) => return Ok(Credentials::Token(String::from_utf8_lossy(&token).into_owned())),
@@ -107,7 +126,12 @@ fn credentials(user: &User, base: &Path) -> Result<Credentials, KubeconfigError>
     Ok(match (user.certificate(base)?, user.key(base)?) {
         (Source::Data(cert_pem), Source::Data(key_pem)) => Credentials::Certificate { cert_pem, key_pem },
         (Source::File(cert), Source::File(key)) => Credentials::CertificateFiles { cert, key },
-        (Source::None, _) | (_, Source::None) => Credentials::None,
+        (Source::None, Source::None) => match user.exec() {
+            Some(exec) => Credentials::Exec(ExecPlugin::parse(exec, base)?),
+            None => Credentials::None,
+        },
+        (Source::None, _) => return Err(KubeconfigError("client-key without client-certificate".into())),
+        (_, Source::None) => return Err(KubeconfigError("client-certificate without client-key".into())),
         // One of the two embedded: read once, as the embedded one is.
         (cert, key) => Credentials::Certificate {
             cert_pem: cert.load()?.unwrap_or_default(),
@@ -119,6 +143,37 @@ fn credentials(user: &User, base: &Path) -> Result<Credentials, KubeconfigError>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nobody_becomes_anonymous_in_silence() {
+        let with = |user: &str| {
+            let text = FILE.replace("{client-certificate: a.pem, client-key: a.pem}", user);
+            Config::parse(text.as_bytes(), Path::new("/etc/x")).map(|c| format!("{:?}", c.credentials))
+        };
+        for (user, wanted) in [
+            (
+                "{exec: {apiVersion: client.authentication.k8s.io/v1, command: aws, interactiveMode: Never}}",
+                Ok("Exec(..)"),
+            ),
+            ("{exec: {apiVersion: client.authentication.k8s.io/v1alpha1, command: aws}}", Err("v1alpha1")),
+            ("{exec: {apiVersion: client.authentication.k8s.io/v1}}", Err("command")),
+            (
+                "{exec: {apiVersion: client.authentication.k8s.io/v1, command: x, interactiveMode: Always}}",
+                Err("interactive"),
+            ),
+            ("{auth-provider: {name: gcp}}", Err("auth-provider")),
+            ("{username: a, password: b}", Err("password")),
+            ("{client-certificate: a.pem}", Err("without client-key")),
+            ("{client-key: a.pem}", Err("without client-certificate")),
+            ("{}", Ok("None")),
+        ] {
+            match (with(user), wanted) {
+                (Ok(found), Ok(wanted)) => assert_eq!(found, wanted, "{user}"),
+                (Err(e), Err(part)) => assert!(e.to_string().contains(part), "{user}: {e}"),
+                (found, _) => panic!("{user}: {found:?}"),
+            }
+        }
+    }
 
     const FILE: &str = "
 apiVersion: v1

@@ -9,6 +9,7 @@
 mod client;
 mod error;
 mod events;
+pub mod exec;
 mod informer;
 mod kind;
 pub mod kubeconfig;

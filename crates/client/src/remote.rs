@@ -12,6 +12,7 @@ use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::{TokioExecutor, TokioTimer};
+use jiff::Timestamp;
 use kelson_pki::AnyServerCertificate;
 use kelson_tasks::FILES;
 use kelson_transport::BoxFuture;
@@ -28,6 +29,10 @@ use connector::{CONNECT_TIMEOUT, TlsConnector};
 
 /// How often credential files are looked at, at most.
 const RECHECK: Duration = Duration::from_secs(10);
+/// The same while they are not there.
+const RECHECK_MISSING: Duration = Duration::from_millis(500);
+/// A program is asked again so long before what it said ends.
+const EXEC_AHEAD: Duration = Duration::from_secs(10);
 /// A dead HTTP/2 connection is noticed after this plus [`PING_TIMEOUT`].
 const PING_INTERVAL: Duration = Duration::from_secs(30);
 /// How long the answer to a ping may take.
@@ -40,13 +45,18 @@ pub struct Remote {
     base: Uri,
     config: Arc<Config>,
     current: Arc<Mutex<Current>>,
+    /// Held while files are read or a program runs: whoever comes meanwhile waits for what it says.
+    turn: Arc<tokio::sync::Mutex<()>>,
 }
 
 struct Current {
-    pool: HttpPool,
+    /// `None`: the credentials are not there yet, and nobody goes without them.
+    pool: Option<HttpPool>,
     token: Option<header::HeaderValue>,
-    checked: std::time::Instant,
+    checked: Option<std::time::Instant>,
     stamp: Vec<Option<SystemTime>>,
+    /// When what a program said ends.
+    ends: Option<Timestamp>,
 }
 
 impl Remote {
@@ -58,37 +68,61 @@ impl Remote {
             return Err(TransportError(format!("server {:?}: only https is spoken", config.server)));
         }
         let current = Arc::new(Mutex::new(open(&config)?));
-        Ok(Self { base, config: Arc::new(config), current })
-    }
-
-    /// Whether it is time to look at files again; only one caller is told so.
-    fn is_due(&self) -> bool {
-        let in_files =
-            matches!(self.config.credentials, Credentials::TokenFile(_) | Credentials::CertificateFiles { .. });
-        let mut current = self.current.lock();
-        let due = in_files && current.checked.elapsed() >= RECHECK;
-        if due {
-            current.checked = std::time::Instant::now();
-        }
-        due
+        Ok(Self { base, config: Arc::new(config), current, turn: Arc::default() })
     }
 }
 
-/// Takes over credentials that have changed in their files.
-fn reload(config: &Config, current: &Mutex<Current>) {
-    let stamp = stamps(&config.credentials);
-    if stamp == current.lock().stamp {
-        return;
+/// Whether it is time to look at files again, or to ask a program; only one caller is told so.
+fn is_due(config: &Config, current: &Mutex<Current>) -> bool {
+    let mut current = current.lock();
+    let rested = |pause| current.checked.is_none_or(|at| at.elapsed() >= pause);
+    let due = match (&config.credentials, &current.pool) {
+        (Credentials::TokenFile(_) | Credentials::CertificateFiles { .. }, Some(_)) => rested(RECHECK),
+        (Credentials::Exec(_), Some(_)) => {
+            let ends = current.ends.is_some_and(|ends| Timestamp::now() + EXEC_AHEAD >= ends);
+            ends && rested(RECHECK_MISSING)
+        }
+        (_, None) => rested(RECHECK_MISSING),
+        _ => false,
+    };
+    if due {
+        current.checked = Some(std::time::Instant::now());
     }
-    match open(config) {
+    due
+}
+
+/// Takes over credentials that have changed in their files, or what a program says now.
+fn reload(config: &Config, current: &Mutex<Current>) {
+    let new = match &config.credentials {
+        Credentials::Exec(plugin) => plugin.run().and_then(|said| said_by(config, said)),
+        credentials if stamps(credentials) == current.lock().stamp => return,
+        _ => open(config),
+    };
+    match new {
         Ok(new) => *current.lock() = new,
-        // A file in the middle of being replaced: keep what works and look again.
+        // A file in the middle of being replaced, a program that could not ask: keep what works and look again.
         Err(e) => tracing::warn!(error = %e, "cannot reload client credentials"),
     }
 }
 
+/// With the credentials that a program gave.
+fn said_by(config: &Config, said: crate::exec::Said) -> Result<Current, TransportError> {
+    let ends = said.ends;
+    let token = said.token.as_deref().map(bearer).transpose()?;
+    let credentials = match said.certificate {
+        Some((cert_pem, key_pem)) => Credentials::Certificate { cert_pem, key_pem },
+        None => Credentials::None,
+    };
+    let opened = open(&Config { credentials, ..config.clone() })?;
+    Ok(Current { token, ends, ..opened })
+}
+
 fn open(config: &Config) -> Result<Current, TransportError> {
     let stamp = stamps(&config.credentials);
+    let missing = matches!(&config.credentials, Credentials::CertificateFiles { cert, .. } if !cert.exists());
+    if matches!(config.credentials, Credentials::Exec(_)) || (missing && config.credentials_may_come) {
+        return Ok(Current { pool: None, token: None, checked: None, stamp, ends: None });
+    }
     let tls = Arc::new(client_config(config)?);
     let name = config.tls_server_name.as_deref().map(|n| ServerName::try_from(n.to_owned())).transpose();
     let connector = TlsConnector::new(tcp(), tls, name.map_err(TransportError::new)?);
@@ -105,7 +139,7 @@ fn open(config: &Config) -> Result<Current, TransportError> {
         }
         _ => None,
     };
-    Ok(Current { pool, token, checked: std::time::Instant::now(), stamp })
+    Ok(Current { pool: Some(pool), token, checked: Some(std::time::Instant::now()), stamp, ends: None })
 }
 
 fn tcp() -> HttpConnector {
@@ -135,6 +169,44 @@ fn stamps(credentials: &Credentials) -> Vec<Option<SystemTime>> {
 
 fn read(path: &PathBuf) -> Result<Vec<u8>, TransportError> {
     std::fs::read(path).map_err(|e| TransportError(format!("{}: {e}", path.display())))
+}
+
+/// What the server of `config` says the time is (the `Date` of an answer), over a connection that is verified as of `at`;
+/// `None`: not verified at all, which makes the answer a guess.
+///
+/// # Errors
+/// When no such answer comes.
+pub async fn date(config: &Config, at: Option<Timestamp>) -> Result<Timestamp, TransportError> {
+    let insecure_skip_tls_verify = at.is_none();
+    let anonymous = Config { credentials: Credentials::None, insecure_skip_tls_verify, ..config.clone() };
+    let mut tls = client_config(&anonymous)?;
+    if let Some(at) = at {
+        tls.time_provider = Arc::new(FixedTime(at));
+    }
+    let mut current = open(&anonymous)?;
+    let name = config.tls_server_name.as_deref().map(|n| ServerName::try_from(n.to_owned())).transpose();
+    let connector = TlsConnector::new(tcp(), Arc::new(tls), name.map_err(TransportError::new)?);
+    current.pool = Some(Pool::builder(TokioExecutor::new()).build(connector));
+    let base: Uri = config.server.parse().map_err(|e| TransportError(format!("server {:?}: {e}", config.server)))?;
+    let current = Arc::new(Mutex::new(current));
+    let remote = Remote { base, config: Arc::new(anonymous), current, turn: Arc::default() };
+    // Whatever the answer is, 401 too, it has a date.
+    let request = http::Request::get("/livez").body(Bytes::new()).map_err(TransportError::new)?;
+    let response = remote.send(request).await?;
+    let text = response.headers().get(header::DATE).and_then(|v| v.to_str().ok());
+    let date = text.and_then(|text| jiff::fmt::rfc2822::parse(text).ok());
+    date.map(|date| date.timestamp()).ok_or_else(|| TransportError("the server's answer has no date".into()))
+}
+
+/// Has certificates judged as of one time.
+#[derive(Debug)]
+struct FixedTime(Timestamp);
+
+impl rustls::time_provider::TimeProvider for FixedTime {
+    fn current_time(&self) -> Option<rustls_pki_types::UnixTime> {
+        let seconds = u64::try_from(self.0.as_second()).ok()?;
+        Some(rustls_pki_types::UnixTime::since_unix_epoch(Duration::from_secs(seconds)))
+    }
 }
 
 /// The TLS side of a kubeconfig; also for connections that are not pooled (upgrades).
@@ -174,13 +246,16 @@ impl Transport for Remote {
     fn send(&self, mut request: Request) -> BoxFuture<Result<Response, TransportError>> {
         let mut parts = self.base.clone().into_parts();
         parts.path_and_query = request.uri().path_and_query().cloned();
-        let (due, current, config) = (self.is_due(), self.current.clone(), self.config.clone());
+        let (current, config, turn) = (self.current.clone(), self.config.clone(), self.turn.clone());
         Box::pin(async move {
-            if due {
+            let waits = current.lock().pool.is_none();
+            let turn = if waits { Some(turn.lock().await) } else { None };
+            if is_due(&config, &current) {
                 let current = current.clone();
                 // What is wrong is told where it is found; what is known serves on.
                 let _ = FILES.run(move || reload(&config, &current)).await;
             }
+            drop(turn);
             let (pool, token) = {
                 let current = current.lock();
                 (current.pool.clone(), current.token.clone())
@@ -189,6 +264,7 @@ impl Transport for Remote {
                 request.headers_mut().insert(header::AUTHORIZATION, token);
             }
             *request.uri_mut() = Uri::from_parts(parts).map_err(TransportError::new)?;
+            let pool = pool.ok_or_else(|| TransportError("the client's credentials are not there yet".into()))?;
             let response = pool.request(request.map(Full::new)).await.map_err(|e| TransportError(chain(&e)))?;
             Ok(response.map(|b| b.map_err(|e| TransportError(chain(&e))).boxed_unsync()))
         })

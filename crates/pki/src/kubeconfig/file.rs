@@ -272,6 +272,16 @@ impl User {
         given.then(|| STANDARD.encode(format!("{}:{}", self.username, self.password)))
     }
 
+    /// The program that proves who it is, as `exec` describes it.
+    pub fn exec(&self) -> Option<&Value> {
+        Some(&self.exec).filter(|exec| !exec.is_null())
+    }
+
+    /// Whether one of the providers that client-go once had built in is named.
+    pub fn has_auth_provider(&self) -> bool {
+        !self.auth_provider.is_null()
+    }
+
     /// Whether a program or a provider is to prove who it is (`exec`, `auth-provider`).
     pub fn asks_elsewhere(&self) -> bool {
         !self.exec.is_null() || !self.auth_provider.is_null()

@@ -1,0 +1,222 @@
+//! Credential plugins: a program that says who the client is (`users[].user.exec` of a kubeconfig, KEP-541). What it says is
+//! kept until it ends, and the program is asked again shortly before.
+#![allow(clippy::disallowed_methods, reason = "blocking: run in the lane for files")]
+
+use std::io::Read as _;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use jiff::Timestamp;
+use kelson_pki::kubeconfig::KubeconfigError;
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use crate::TransportError;
+
+const GROUP: &str = "client.authentication.k8s.io";
+/// How long a program may take.
+const LIMIT: Duration = Duration::from_secs(60);
+/// How often it is looked whether it has ended.
+const LOOK: Duration = Duration::from_millis(20);
+/// Most that is read of what it says.
+const ANSWER_BYTES_MAX: u64 = 1 << 20;
+
+/// A program, and how it is called.
+#[derive(Clone, Debug)]
+pub struct ExecPlugin {
+    /// `client.authentication.k8s.io/v1` or `v1beta1`; the program is told, and must answer in the same.
+    version: String,
+    command: PathBuf,
+    args: Vec<String>,
+    env: Vec<(String, String)>,
+    install_hint: String,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct Described {
+    api_version: String,
+    command: String,
+    args: Option<Vec<String>>,
+    env: Option<Vec<Variable>>,
+    install_hint: String,
+    interactive_mode: String,
+}
+
+#[derive(Deserialize)]
+struct Variable {
+    name: String,
+    value: String,
+}
+
+/// What a program said. Not printed.
+pub(crate) struct Said {
+    pub token: Option<String>,
+    /// Chain and key, PEM.
+    pub certificate: Option<(Vec<u8>, Vec<u8>)>,
+    pub ends: Option<Timestamp>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Answer {
+    api_version: String,
+    kind: String,
+    status: Option<Status>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default, rename_all = "camelCase")]
+struct Status {
+    expiration_timestamp: Option<Timestamp>,
+    token: String,
+    client_certificate_data: String,
+    client_key_data: String,
+}
+
+impl ExecPlugin {
+    /// Reads `exec` of a kubeconfig; a command with a slash in it is relative to the kubeconfig's directory.
+    pub(crate) fn parse(exec: &Value, base: &Path) -> Result<Self, KubeconfigError> {
+        let wrong = |why: String| KubeconfigError(format!("exec: {why}"));
+        let d: Described = serde_json::from_value(exec.clone()).map_err(|e| wrong(e.to_string()))?;
+        let known = ["v1", "v1beta1"].iter().any(|v| d.api_version == format!("{GROUP}/{v}"));
+        if !known {
+            return Err(wrong(format!("apiVersion {:?} is neither {GROUP}/v1 nor {GROUP}/v1beta1", d.api_version)));
+        }
+        if d.command.is_empty() {
+            return Err(wrong("command is missing".into()));
+        }
+        if d.interactive_mode == "Always" {
+            return Err(wrong("the plugin wants an interactive terminal, which a component does not have".into()));
+        }
+        let command = match d.command.contains('/') {
+            true => base.join(&d.command),
+            false => d.command.into(),
+        };
+        let env = d.env.unwrap_or_default().into_iter().map(|v| (v.name, v.value)).collect();
+        Ok(Self {
+            version: d.api_version,
+            command,
+            args: d.args.unwrap_or_default(),
+            env,
+            install_hint: d.install_hint,
+        })
+    }
+
+    /// Runs the program and reads what it says. Blocks.
+    pub(crate) fn run(&self) -> Result<Said, TransportError> {
+        let name = self.command.display();
+        let fail = |why: String| TransportError(format!("credential plugin {name}: {why}"));
+        let info = json!({"apiVersion": self.version, "kind": "ExecCredential", "spec": {"interactive": false}});
+        let child = Command::new(&self.command)
+            .args(&self.args)
+            .envs(self.env.iter().map(|(k, v)| (k, v)))
+            .env("KUBERNETES_EXEC_INFO", info.to_string())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn();
+        let mut child = child.map_err(|e| match e.kind() {
+            std::io::ErrorKind::NotFound if !self.install_hint.is_empty() => {
+                fail(format!("{e}; {}", self.install_hint))
+            }
+            _ => fail(e.to_string()),
+        })?;
+        let Some(out) = child.stdout.take() else { return Err(fail("no output".into())) };
+        // A program that says more than a pipe holds waits for whoever reads: so it is read while it runs.
+        let (told, heard) = std::sync::mpsc::sync_channel(1);
+        let reader = std::thread::Builder::new().name("exec-plugin".into()).spawn(move || {
+            let mut text = Vec::new();
+            let _ = told.send(out.take(ANSWER_BYTES_MAX).read_to_end(&mut text).map(|_| text));
+        });
+        reader.map_err(|e| fail(e.to_string()))?;
+        let began = Instant::now();
+        let status = loop {
+            match child.try_wait() {
+                Ok(Some(status)) => break status,
+                Ok(None) if began.elapsed() < LIMIT => std::thread::sleep(LOOK),
+                outcome => {
+                    // Whatever it was, it does not run on.
+                    let _ = child.kill();
+                    let _ = child.wait();
+                    return Err(fail(match outcome {
+                        Err(e) => e.to_string(),
+                        Ok(_) => format!("no answer within {} s", LIMIT.as_secs()),
+                    }));
+                }
+            }
+        };
+        if !status.success() {
+            return Err(fail(status.to_string()));
+        }
+        // What it left running may hold its output open.
+        let text = heard.recv_timeout(LIMIT).map_err(|_| fail("its output does not end".into()))?;
+        let text = text.map_err(|e| fail(e.to_string()))?;
+        self.read(&text).map_err(fail)
+    }
+
+    /// What an answer means. The errors repeat nothing of it.
+    fn read(&self, text: &[u8]) -> Result<Said, String> {
+        let answer: Answer =
+            serde_json::from_slice(text).map_err(|_| "its answer is not an ExecCredential".to_owned())?;
+        if answer.kind != "ExecCredential" || answer.api_version != self.version {
+            return Err(format!("its answer is not an ExecCredential of {}", self.version));
+        }
+        let status = answer.status.ok_or("its answer has no status")?;
+        let some = |text: String| (!text.is_empty()).then_some(text);
+        let certificate = match (some(status.client_certificate_data), some(status.client_key_data)) {
+            (Some(cert), Some(key)) => Some((cert.into_bytes(), key.into_bytes())),
+            (None, None) => None,
+            _ => return Err("its answer has only one of certificate and key".into()),
+        };
+        let token = some(status.token);
+        if token.is_none() && certificate.is_none() {
+            return Err("its answer has neither a token nor a certificate".into());
+        }
+        Ok(Said { token, certificate, ends: status.expiration_timestamp })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> ExecPlugin {
+        let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "sh", "args": ["-c", script],
+            "env": [{"name": "WORD", "value": "secret-word"}], "interactiveMode": "Never"});
+        ExecPlugin::parse(&exec, Path::new("/")).unwrap()
+    }
+
+    #[test]
+    fn what_a_program_says_is_believed_in_its_own_version() {
+        let answer = |status: &str| {
+            format!(r#"{{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{status}}}"#)
+        };
+        let said =
+            shell(&format!("echo '{}'", answer(r#"{"token":"t","expirationTimestamp":"2026-05-06T07:08:09Z"}"#)));
+        let said = said.run().unwrap();
+        assert_eq!((said.token.as_deref(), said.certificate.is_none()), (Some("t"), true));
+        assert_eq!(said.ends, Some("2026-05-06T07:08:09Z".parse().unwrap()));
+        let told = shell(
+            r#"printf '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential","status":{"token":"%s"}}' "$WORD""#,
+        );
+        assert_eq!(told.run().unwrap().token.as_deref(), Some("secret-word"), "its environment");
+        for (script, part) in [
+            ("exit 3".to_owned(), "3"),
+            ("echo secret-word".to_owned(), "not an ExecCredential"),
+            (format!("echo '{}'", answer("{}")), "neither"),
+            (format!("echo '{}'", answer(r#"{"clientCertificateData":"secret-word"}"#)), "only one"),
+            (
+                r#"echo '{"apiVersion":"client.authentication.k8s.io/v1beta1","kind":"ExecCredential"}'"#.to_owned(),
+                "/v1",
+            ),
+        ] {
+            let error = shell(&script).run().err().expect(&script).to_string();
+            assert!(error.contains(part) && !error.contains("secret-word"), "{script}: {error}");
+        }
+        let exec = json!({"apiVersion": "client.authentication.k8s.io/v1", "command": "./nowhere-to-be-found",
+            "installHint": "get it from your cloud"});
+        let missing = ExecPlugin::parse(&exec, Path::new("/")).unwrap().run().err().unwrap();
+        assert!(missing.to_string().contains("get it from your cloud"), "{missing}");
+    }
+}

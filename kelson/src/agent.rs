@@ -8,12 +8,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use ipnet::IpNet;
+use kelson_bootstrap::{ClientCertificate, Paths};
 use kelson_client::Client;
 use kelson_client::kubeconfig::{self, Credentials};
 use kelson_client::remote::Remote;
 use kelson_cri::containerd::{Containerd, ContainerdConfig};
 use kelson_cri::{CriClient, Limits};
-use kelson_kubelet::certs::bootstrap;
 use kelson_kubelet::volumes::mounts::KernelMounts;
 use kelson_kubelet::{Dependencies, Kubelet};
 use kelson_meta::{Clock, SystemClock};
@@ -87,7 +87,7 @@ impl Node {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         // The runtime starts while the certificate is being signed.
         let (runtime, identity) = tokio::join!(runtime(&dir, args, tasks), identity(&dir, name, &join, &clock));
-        let ((containerd, endpoint), identity) = (runtime?, identity?);
+        let ((containerd, endpoint), (identity, certificate)) = (runtime?, identity?);
         let client = |component: &str| anyhow::Ok(Client::new(Arc::new(Remote::new(identity.clone())?), component));
         // Only the newest ranges count: a slow set-up of the network never piles them up.
         let (cidrs, given) = watch::channel(Vec::new());
@@ -101,6 +101,7 @@ impl Node {
             mounts: Arc::new(KernelMounts),
             prober: None,
             on_pod_cidrs: Some(Box::new(move |c: &[String]| drop(cidrs.send_replace(c.to_vec())))),
+            certificate: config.rotate_certificates.then_some(certificate),
         };
         let kept_images = containerd.as_ref().map(|c| c.kept_images().to_vec()).unwrap_or_default();
         let config = kelson_kubelet::Config { kept_images, ..config };
@@ -145,7 +146,12 @@ async fn runtime(dir: &Path, args: &NodeArgs, tasks: &Tasks) -> anyhow::Result<(
 }
 
 /// The node's own credentials, by bootstrap token and certificate request where it has none yet (KEP-43).
-async fn identity(dir: &Path, name: &str, join: &Join, clock: &Arc<dyn Clock>) -> anyhow::Result<kubeconfig::Config> {
+async fn identity(
+    dir: &Path,
+    name: &str,
+    join: &Join,
+    clock: &Arc<dyn Clock>,
+) -> anyhow::Result<(kubeconfig::Config, ClientCertificate)> {
     let dir = dir.join("kubelet");
     std::fs::create_dir_all(&dir)?;
     let file = dir.join("bootstrap.kubeconfig");
@@ -158,9 +164,10 @@ async fn identity(dir: &Path, name: &str, join: &Join, clock: &Arc<dyn Clock>) -
     };
     bootstrap.write(&file)?;
     follow_server(&dir.join("kubeconfig"), join)?;
-    let paths =
-        bootstrap::Paths { kubeconfig: dir.join("kubeconfig"), bootstrap: Some(file), cert_dir: dir.join("pki") };
-    bootstrap::load(&paths, name, clock).await.context("join the cluster")
+    let paths = Paths { kubeconfig: dir.join("kubeconfig"), bootstrap: Some(file), cert_dir: dir.join("pki") };
+    let certificate = ClientCertificate::new(paths, name, Arc::clone(clock));
+    let config = certificate.load().await.context("join the cluster")?;
+    Ok((config, certificate))
 }
 
 /// A server that has moved, to another port perhaps, is followed: the credentials of an earlier start stay good.
@@ -201,6 +208,7 @@ fn kubelet_config(
     config.cgroup_root = format!("kelson-{}", kelson_net::network_id(dir));
     config.server.listen = Some(SocketAddr::from(([0, 0, 0, 0], free_or_any(args.kubelet_port))));
     config.server.client_ca_pem = join.ca_pem.clone().into_bytes();
+    config.server.tls_bootstrap = true;
     configure(&mut config, "--kubelet-config", args.kubelet_config.as_deref(), &args.images)?;
     Ok(config)
 }

@@ -9,10 +9,10 @@ use std::sync::Arc;
 
 use anyhow::{Context as _, bail};
 use clap::Args;
+use kelson_bootstrap::{ClientCertificate, Paths};
 use kelson_client::Client;
 use kelson_client::remote::Remote;
 use kelson_cri::{CriClient, Limits};
-use kelson_kubelet::certs::bootstrap;
 use kelson_kubelet::config::file::{self as configuration, Laid, PORT_DEFAULT};
 use kelson_kubelet::volumes::mounts::KernelMounts;
 use kelson_kubelet::{Config, CredentialProviderFiles, Dependencies, Kubelet, RegisterTaint, Running};
@@ -37,6 +37,9 @@ pub struct KubeletArgs {
     /// KubeletConfiguration (kubelet.config.k8s.io/v1beta1); flags take precedence over it.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
+    /// Renew the client certificate before it ends, and get the first one while static pods run already.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub rotate_certificates: Option<bool>,
     /// Where the kubelet keeps its certificates.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kubelet/pki")]
     pub cert_dir: PathBuf,
@@ -139,7 +142,7 @@ pub fn configure(config: &mut Config, flag: &str, file: Option<&Path>, images: &
 pub struct Plan {
     config: Config,
     endpoint: String,
-    paths: bootstrap::Paths,
+    paths: Paths,
     images: ImageArgs,
 }
 
@@ -154,6 +157,9 @@ impl Plan {
         config.pod_logs_dir = PathBuf::from("/var/log/pods");
         config.cert_dir = args.cert_dir.clone();
         config.server.listen = Some(SocketAddr::from(([0, 0, 0, 0], PORT_DEFAULT)));
+        // Upstream's defaults, which a KubeletConfiguration usually changes.
+        config.rotate_certificates = false;
+        config.server.tls_bootstrap = false;
         let laid = configure(&mut config, "--config", args.config.as_deref(), &args.images)?;
         flags(args, &mut config);
         config.cgroup_root = match (laid.cgroups_per_qos, config.cgroup_root.as_str()) {
@@ -168,7 +174,7 @@ impl Plan {
         let endpoint = args.container_runtime_endpoint.clone().or(laid.runtime_endpoint);
         let endpoint = endpoint.unwrap_or_else(|| RUNTIME_ENDPOINT.to_owned());
         config.runtime_endpoint = endpoint.clone();
-        let paths = bootstrap::Paths {
+        let paths = Paths {
             kubeconfig: args.kubeconfig.clone(),
             bootstrap: args.bootstrap_kubeconfig.clone(),
             cert_dir: args.cert_dir.clone(),
@@ -182,7 +188,17 @@ impl Plan {
         std::fs::create_dir_all(self.config.root_dir.join("kubelet"))?;
         credentials::remember(&self.config.root_dir, &self.images)?;
         let name = self.config.node_name.clone();
-        let identity = bootstrap::load(&self.paths, &name, &clock).await.context("join the cluster")?;
+        let certificate = ClientCertificate::new(self.paths, &name, Arc::clone(&clock));
+        let (identity, certificate) = match self.config.rotate_certificates {
+            true => {
+                let joined = certificate.begin().await.context("join the cluster")?;
+                if joined.awaited {
+                    tracing::info!("the client certificate is awaited; static pods run meanwhile");
+                }
+                (joined.config, Some(certificate))
+            }
+            false => (certificate.load().await.context("join the cluster")?, None),
+        };
         let dependencies = Dependencies {
             tasks: kelson_tasks::Tasks::root("node"),
             client: Client::new(Arc::new(Remote::new(identity)?), "kubelet"),
@@ -191,6 +207,7 @@ impl Plan {
             mounts: Arc::new(KernelMounts),
             prober: None,
             on_pod_cidrs: None,
+            certificate,
         };
         let running = Kubelet::start(self.config, dependencies).await.context("start the kubelet")?;
         tracing::info!(node = name, port = running.port(), "the kubelet runs");
@@ -201,6 +218,7 @@ impl Plan {
 /// Flags take precedence over the file, as upstream's do.
 fn flags(args: &KubeletArgs, config: &mut Config) {
     config.node_ips = if args.node_ip.is_empty() { vec![host::address()] } else { args.node_ip.clone() };
+    config.rotate_certificates = args.rotate_certificates.unwrap_or(config.rotate_certificates);
     config.register_node = args.register_node.unwrap_or(config.register_node);
     if !args.register_with_taints.is_empty() {
         config.register_with_taints.clone_from(&args.register_with_taints);

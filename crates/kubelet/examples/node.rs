@@ -94,6 +94,7 @@ async fn run(args: Args) -> Outcome<()> {
         mounts: Arc::new(KernelMounts),
         prober: None,
         on_pod_cidrs: None,
+        certificate: None,
     };
     let running = Kubelet::start(config, deps).await?;
     println!("kubelet runs, server on port {}", running.port());

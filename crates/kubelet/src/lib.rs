@@ -5,7 +5,6 @@
 //! serves that. Networking of pods is the runtime's and its plugins' work.
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
-pub mod certs;
 pub mod cgroups;
 pub mod cleanup;
 pub mod config;

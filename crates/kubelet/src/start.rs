@@ -6,9 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
+use kelson_bootstrap::{CertificateMetrics, ClientCertificate, serving};
 use kelson_client::{API_HOST, Change, Client, EventRecorder, Informer, InformerConfig, Metered};
 use kelson_cri::Runtime;
 use kelson_meta::Clock;
+use kelson_pki::San;
 use kelson_tasks::{FILES, OnPanic, Tasks};
 use tokio::sync::watch;
 
@@ -28,7 +30,7 @@ use crate::images::gc::ImageCollection;
 use crate::logs::rotate::LogRotation;
 use crate::metrics::{self, MeteredRuntime, Metrics};
 use crate::node::facts::NodeFacts;
-use crate::node::runtime::RuntimeState;
+use crate::node::runtime::{RuntimeState, runtime_version};
 use crate::node::sync::NodeSync;
 use crate::objects::Objects;
 use crate::objects::tokens::Tokens;
@@ -50,8 +52,6 @@ use crate::volumes::csi::CsiVolumes;
 use crate::volumes::mounts::Mounts;
 use crate::volumes::persistent::Claims;
 
-/// Before the runtime is asked again at start.
-const RUNTIME_RETRY: Duration = Duration::from_millis(200);
 /// How long the kubelet's tasks may take to end.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(10);
 
@@ -74,6 +74,9 @@ pub struct Dependencies {
     pub prober: Option<Arc<dyn ProbeRunner>>,
     /// Hears of the node's pod CIDRs.
     pub on_pod_cidrs: Option<OnPodCidrs>,
+    /// What keeps the certificate behind `client` good (`rotateCertificates`), and gets the first one where it is awaited
+    /// still; `None`: somebody else does.
+    pub certificate: Option<ClientCertificate>,
 }
 
 /// Why a kubelet did not start.
@@ -144,10 +147,12 @@ struct Channels {
     known: Known,
     csi: CsiVolumes,
     metrics: Arc<Metrics>,
+    names: (watch::Sender<Vec<San>>, watch::Receiver<Vec<San>>),
+    certificates: CertificateMetrics,
 }
 
 impl Channels {
-    fn new(config: &Config, client: &Client, metrics: Arc<Metrics>) -> Self {
+    fn new(config: &Config, client: &Client, clock: &Arc<dyn Clock>, metrics: Arc<Metrics>) -> Self {
         let facts = NodeFacts {
             name: config.node_name.clone(),
             host_ips: config.node_ips.iter().map(ToString::to_string).collect(),
@@ -167,6 +172,8 @@ impl Channels {
             ready: watch::channel(false),
             manager: ManagerInbox::default(),
             known,
+            names: watch::channel(Vec::new()),
+            certificates: CertificateMetrics::new(Arc::clone(clock)),
             csi: CsiVolumes::new(client.clone(), &config.node_name, Drivers::default(), InUse::default()),
         }
     }
@@ -190,11 +197,11 @@ impl Kubelet {
         deps.client = deps.client.counted(&Metered::new(metrics.registry(), API_HOST));
         deps.runtime = Arc::new(MeteredRuntime::new(deps.runtime, Arc::clone(&metrics)));
         let (name, version) = runtime_version(&*deps.runtime).await;
-        let channels = Channels::new(&config, &deps.client, metrics);
+        let channels = Channels::new(&config, &deps.client, &deps.clock, metrics);
         let (seen, dirs) = (channels.csi.clone(), config.dirs());
         // Before the first report of the node: volumes of pods that outlived the last kubelet are in use.
         let _ = FILES.run(move || seen.remember(&dirs)).await;
-        let node = watch_node(&tasks, &deps.client, &config, deps.on_pod_cidrs.take());
+        let node = watch_node(&tasks, &deps.client, &config, (deps.on_pod_cidrs.take(), channels.names.0.clone()));
         let parts = Arc::new(parts(&tasks, &config, &deps, &channels, name.clone())?);
         let port = server(&tasks, &deps, &parts, &channels).start().await?;
         let sync = NodeSync {
@@ -217,6 +224,10 @@ impl Kubelet {
             async move { sync.run().await }
         });
         upkeep(&tasks, &deps, &parts, &channels);
+        if let Some(certificate) = deps.certificate.take() {
+            let metrics = channels.certificates.clone();
+            tasks.supervise("client-certificate", move || certificate.clone().run(metrics.clone()));
+        }
         pods(&tasks, &deps, parts, node, &channels);
         Ok(Running { tasks, ready: channels.ready.1, port, known: channels.known })
     }
@@ -291,12 +302,13 @@ fn server(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels
         clock: Arc::clone(&deps.clock),
         cgroups: parts.cgroups.clone(),
         metrics: Arc::clone(&channels.metrics),
+        certificates: channels.certificates.clone(),
         pipes_dir: command::directory(&parts.config.root_dir),
     };
-    Server { state, client: deps.client.clone() }
+    Server { state, client: deps.client.clone(), names: channels.names.1.clone() }
 }
 
-/// What keeps the node in order: evictions, image collection, log rotation, the client certificate.
+/// What keeps the node in order: evictions, image collection, log rotation.
 fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels) {
     let config = &parts.config;
     let measured = measure::Measured {
@@ -340,13 +352,6 @@ fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels
         files_max: config.log_max_files,
     };
     tasks.supervise("log-rotation", move || rotation.clone().run());
-    if config.rotate_certificates {
-        let (client, clock, config) = (deps.client.clone(), Arc::clone(&deps.clock), Arc::clone(config));
-        tasks.supervise("client-certificate", move || {
-            let (dir, name) = (config.cert_dir.clone(), config.node_name.clone());
-            crate::certs::rotate::client(client.clone(), Arc::clone(&clock), dir, name)
-        });
-    }
 }
 
 /// The pods: their sources, and the manager of their workers.
@@ -374,12 +379,17 @@ fn pods(
     let pressure = channels.pressure.1.clone();
     let manager = Manager::new(Arc::clone(&parts), node, pressure, inbox.clone(), channels.known.clone());
     let group = tasks.clone();
+    // Services are part of every container's environment: none of a pod of the API starts before they are known. Static pods
+    // do not wait for the API: they may be what it runs in.
+    let from = Arc::clone(&parts);
+    tasks.spawn("pod-source", OnPanic::EndProcess, async move {
+        from.environment.services.synced().await;
+        let _pods = source(&group, &from.client, &from.config.node_name, inbox);
+        std::future::pending::<()>().await;
+    });
     // Without it no pod is started or ended.
     tasks.spawn("pod-manager", OnPanic::EndProcess, async move {
-        // Services are part of every container's environment: none starts before they are known.
-        parts.environment.services.synced().await;
         parts.images.initialize(&*parts.effects.runtime).await;
-        let _pods = source(&group, &parts.client, &parts.config.node_name, inbox);
         manager.run().await;
     });
 }
@@ -398,28 +408,13 @@ fn directories(config: &Config) -> Result<(), KubeletError> {
     Ok(())
 }
 
-/// Name and version of the runtime; waits until it answers.
-async fn runtime_version(runtime: &dyn Runtime) -> (String, String) {
-    let mut told = false;
-    loop {
-        match runtime.version().await {
-            Ok(v) => return (v.runtime_name, v.runtime_version),
-            Err(e) => {
-                if !std::mem::replace(&mut told, true) {
-                    tracing::warn!(error = %e, "the container runtime does not answer yet");
-                }
-                tokio::time::sleep(RUNTIME_RETRY).await;
-            }
-        }
-    }
-}
-
-/// The Node object as the API has it, for admission, and its pod CIDRs for the network.
+/// The Node object as the API has it, for admission, its pod CIDRs for the network, and its addresses for the serving
+/// certificate.
 fn watch_node(
     tasks: &Tasks,
     client: &Client,
     config: &Config,
-    on_cidrs: Option<OnPodCidrs>,
+    (on_cidrs, names): (Option<OnPodCidrs>, watch::Sender<Vec<San>>),
 ) -> watch::Receiver<Option<Arc<Node>>> {
     let (to, node) = watch::channel(None);
     let fields = format!("metadata.name={}", config.node_name);
@@ -427,6 +422,9 @@ fn watch_node(
     let handle = informer
         .on_change(move |change: &Change<Node>| {
             let gone = matches!(change, Change::Deleted(_));
+            let addresses = change.object().status.as_ref().and_then(|s| s.addresses.as_deref());
+            let named = serving::names(addresses.unwrap_or_default());
+            names.send_if_modified(|old| !named.is_empty() && std::mem::replace(old, named.clone()) != named);
             to.send_replace((!gone).then(|| Arc::clone(change.object())));
         })
         .start_in(tasks);

@@ -21,7 +21,6 @@ async fn no_status_is_written_twice() {
     let dir = tempfile::tempdir().unwrap();
     let mut config = Config::new("n1", dir.path());
     config.node_ips = vec!["192.0.2.1".parse().unwrap()];
-    config.rotate_certificates = false;
     config.eviction.thresholds.clear();
     let runtime = FakeRuntime::new(Arc::new(api.clock));
     let deps = Dependencies {
@@ -32,6 +31,7 @@ async fn no_status_is_written_twice() {
         mounts: Arc::new(NoMounts),
         prober: Some(Arc::new(FakeProber::default())),
         on_pod_cidrs: None,
+        certificate: None,
     };
     let kubelet = Kubelet::start(config, deps).await.unwrap();
     let container = |name: &str, command: &[&str]| json!({"name": name, "image": "x:1", "command": command});

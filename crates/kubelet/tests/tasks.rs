@@ -66,7 +66,6 @@ async fn start() -> Node {
     let dir = tempfile::tempdir().expect("tempdir");
     let mut config = Config::new("n1", dir.path());
     config.node_ips = vec!["192.0.2.1".parse().expect("ip")];
-    config.rotate_certificates = false;
     // The machine that runs the test may be short of anything.
     config.eviction.thresholds.clear();
     let deps = Dependencies {
@@ -77,6 +76,7 @@ async fn start() -> Node {
         mounts: Arc::new(NoMounts),
         prober: Some(Arc::new(FakeProber::default())),
         on_pod_cidrs: None,
+        certificate: None,
     };
     let kubelet = Kubelet::start(config, deps).await.expect("started");
     Node { kubelet, runtime, api, tasks, dir }

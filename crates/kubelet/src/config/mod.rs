@@ -38,9 +38,11 @@ pub struct ServerConfig {
     pub listen: Option<SocketAddr>,
     /// `--client-ca-file`: PEM of the authority of client certificates; empty: none is accepted.
     pub client_ca_pem: Vec<u8>,
-    /// `--tls-cert-file` and `--tls-private-key-file`; without them the serving certificate is requested from the
-    /// cluster (`serverTLSBootstrap`), and until it is issued a self-signed one serves.
+    /// `--tls-cert-file` and `--tls-private-key-file`.
     pub tls_files: Option<(PathBuf, PathBuf)>,
+    /// `serverTLSBootstrap`: without files, the serving certificate is requested from the cluster, and until it is issued a
+    /// self-signed one serves. Otherwise the self-signed one serves for good, which most API servers do not verify.
+    pub tls_bootstrap: bool,
 }
 
 /// What the kubelet runs with.

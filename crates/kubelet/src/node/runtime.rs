@@ -1,7 +1,8 @@
 //! What the container runtime says of itself: whether it is ready, and what it can do.
 use std::collections::BTreeMap;
+use std::time::Duration;
 
-use kelson_cri::proto as cri;
+use kelson_cri::{Runtime, proto as cri};
 
 /// What one runtime handler can do (`status.runtimeHandlers[].features`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,5 +70,24 @@ impl RuntimeState {
     /// Whether pods of this handler can have users of their own.
     pub fn has_user_namespaces(&self, handler: &str) -> bool {
         self.handlers.get(handler).is_some_and(|h| h.user_namespaces)
+    }
+}
+
+/// Before the runtime is asked again at start.
+const RUNTIME_RETRY: Duration = Duration::from_millis(200);
+
+/// Name and version of the runtime; waits until it answers.
+pub async fn runtime_version(runtime: &dyn Runtime) -> (String, String) {
+    let mut told = false;
+    loop {
+        match runtime.version().await {
+            Ok(v) => return (v.runtime_name, v.runtime_version),
+            Err(e) => {
+                if !std::mem::replace(&mut told, true) {
+                    tracing::warn!(error = %e, "the container runtime does not answer yet");
+                }
+                tokio::time::sleep(RUNTIME_RETRY).await;
+            }
+        }
     }
 }

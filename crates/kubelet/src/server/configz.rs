@@ -29,6 +29,7 @@ fn configz(c: &Config) -> Response<Body> {
         "containerLogMaxSize": format!("{}", kelson_meta::Quantity::binary(i64::try_from(c.log_max_bytes).unwrap_or(i64::MAX))),
         "resolvConf": c.resolv_conf, "cgroupRoot": c.cgroup_root, "podLogsDir": c.pod_logs_dir,
         "nodeLeaseDurationSeconds": c.lease_duration.as_secs(), "rotateCertificates": c.rotate_certificates,
+        "serverTLSBootstrap": c.server.tls_bootstrap,
         "imageGCHighThresholdPercent": c.image_gc_high_percent, "imageGCLowThresholdPercent": c.image_gc_low_percent,
         "nodeStatusUpdateFrequency": format!("{}s", c.node_status_update.as_secs()),
         "nodeStatusReportFrequency": format!("{}s", c.node_status_report.as_secs())}}))

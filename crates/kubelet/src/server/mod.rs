@@ -30,15 +30,17 @@ use std::time::Duration;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::Timestamp;
+use kelson_bootstrap::ServingCertificate;
+use kelson_bootstrap::files::Store;
 use kelson_client::Client;
 use kelson_meta::Clock;
 use kelson_pki::{AnyClientCertificate, Authority, Issued, Key, LeafSpec, Purpose, San, SwappableCertificate};
 use kelson_tasks::OnPanic;
 use parking_lot::Mutex;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
-use crate::certs::serving::ServingCertificate;
 use crate::config::Config;
 use auth::Auth;
 pub use routes::judged;
@@ -63,6 +65,8 @@ pub struct Server {
     pub state: ServerState,
     /// The API, for reviews of tokens and access, and for the serving certificate.
     pub client: Client,
+    /// What the serving certificate is to name; empty until the node has addresses.
+    pub names: watch::Receiver<Vec<San>>,
 }
 
 impl Server {
@@ -71,18 +75,21 @@ impl Server {
     /// # Errors
     /// When it cannot listen or its certificates cannot be read.
     pub async fn start(self) -> Result<u16, ServerError> {
-        let Self { state, client } = self;
+        let Self { state, client, names } = self;
         let settings = state.config.server.clone();
         let Some(at) = settings.listen else { return Ok(0) };
         let listener = TcpListener::bind(at).await.map_err(|source| ServerError::Listen { at, source })?;
         let port = listener.local_addr().map_err(|source| ServerError::Listen { at, source })?.port();
         let certificate = serving_certificate(&state.config, &*state.clock).map_err(ServerError::Certificate)?;
-        if settings.tls_files.is_none() {
+        if settings.tls_files.is_none() && settings.tls_bootstrap {
             let wanted = ServingCertificate {
                 client: client.clone(),
                 clock: Arc::clone(&state.clock),
-                config: Arc::clone(&state.config),
+                node_name: state.config.node_name.clone(),
+                cert_dir: state.config.cert_dir.clone(),
+                names,
                 serving: Arc::clone(&certificate),
+                metrics: state.certificates.clone(),
             };
             state.tasks.supervise("serving-certificate", move || wanted.clone().run());
         }
@@ -229,8 +236,8 @@ fn serving_certificate(config: &Config, clock: &dyn Clock) -> Result<Arc<Swappab
     };
     let issued = match &config.server.tls_files {
         Some((cert, key)) => load(cert, key)?,
-        None => match crate::certs::store::Store::new("kubelet-server", &config.cert_dir).current() {
-            Ok(Some(found)) => found,
+        None => match Store::new("kubelet-server", &config.cert_dir).current() {
+            Ok(Some(found)) if config.server.tls_bootstrap => found,
             _ => self_signed(config, clock.now())?,
         },
     };

@@ -2,6 +2,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use kelson_bootstrap::CertificateMetrics;
 use kelson_cri::Runtime;
 use kelson_meta::Clock;
 use kelson_tasks::Tasks;
@@ -29,6 +30,8 @@ pub struct ServerState {
     pub cgroups: Cgroups,
     /// What the kubelet counts.
     pub metrics: Arc<Metrics>,
+    /// The numbers of the node's certificates.
+    pub certificates: CertificateMetrics,
     /// Where the named pipes of commands lie.
     pub pipes_dir: PathBuf,
 }

@@ -102,7 +102,6 @@ impl Cluster {
         std::fs::create_dir_all(&dir).expect("a directory for the kubelet");
         let mut config = kelson_kubelet::Config::new(&node.name, &dir);
         config.node_ips = vec![format!("192.0.2.{}", n + 1).parse().unwrap()];
-        config.rotate_certificates = false;
         // What the machine is short of while the test runs is not part of it.
         config.eviction.thresholds.clear();
         let client = self.client(&format!("system:node:{}", node.name), &node.name);
@@ -114,6 +113,7 @@ impl Cluster {
             mounts: Arc::new(NoMounts),
             prober: Some(Arc::new(Healthy)),
             on_pod_cidrs: None,
+            certificate: None,
         };
         let running = Kubelet::start(config, deps).await.unwrap_or_else(|e| panic!("kubelet {n}: {e}"));
         self.nodes[n].kubelet = Some(running);

@@ -388,8 +388,8 @@ impl Layer<'_> {
             (None, Some(_)) => faults.required(&f.at("tlsCertFile"), "must be set together with tlsPrivateKeyFile"),
             (None, None) => {}
         }
-        // Without files of its own the serving certificate is always asked for from the cluster.
-        f.boolean("serverTLSBootstrap", faults);
+        let tls_bootstrap = &mut self.config.server.tls_bootstrap;
+        *tls_bootstrap = f.boolean("serverTLSBootstrap", faults).unwrap_or(*tls_bootstrap);
         self.authentication(f, laid);
     }
 

@@ -36,7 +36,7 @@ pub async fn own(state: &ServerState) -> Response<Body> {
     }
     let states: Vec<(&str, usize)> = states.into_iter().collect();
     state.metrics.set_running(sandboxes.iter().filter(|s| s.state == ready).count(), &states);
-    answer(state.metrics.registry().text())
+    answer(state.metrics.registry().text() + &state.certificates.text())
 }
 
 /// `/metrics/resource`, what metrics-server reads.

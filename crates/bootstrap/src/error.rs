@@ -1,10 +1,4 @@
-//! The kubelet's certificates: TLS bootstrap with a token, the store on disk, and renewal of client and serving
-//! certificates before they end. Approval and signing are the control plane's work.
-pub mod bootstrap;
-pub mod request;
-pub mod rotate;
-pub mod serving;
-pub mod store;
+//! Why there is no certificate.
 
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
@@ -31,6 +25,14 @@ pub enum CertError {
     /// The API refused.
     #[error("cannot create certificate signing request: {0}")]
     Api(#[from] kelson_client::ClientError),
+    /// The machine's clock is wrong, and cannot be set.
+    #[error("the clock shows {now}, which is before this program was built: set it ({why})")]
+    Clock {
+        /// What the clock shows.
+        now: jiff::Timestamp,
+        /// Why it was not set from here.
+        why: String,
+    },
     /// Denied by an approver.
     #[error("certificate signing request {name} is denied, reason: {reason}, message: {message}")]
     Denied {
@@ -54,7 +56,20 @@ pub enum CertError {
     /// A request of another client has this name.
     #[error("retrieved csr {0:?} is not compatible with the request")]
     Incompatible(String),
+    /// Somebody deleted it, or another one took its name, before there was a certificate.
+    #[error("certificate signing request {0} was deleted while it was awaited")]
+    Deleted(String),
+    /// An earlier request of the same key and subject has a certificate, which has ended.
+    #[error("the certificate of certificate signing request {0} has expired")]
+    Expired(String),
     /// It was not approved and signed in time.
     #[error("timed out waiting for certificate signing request {0} to be approved and signed")]
     Timeout(String),
+}
+
+impl CertError {
+    /// Whether a request under the same key can never lead anywhere, so that the next one takes another key.
+    pub(crate) fn spends_key(&self) -> bool {
+        matches!(self, Self::Denied { .. } | Self::Failed { .. } | Self::Deleted(_) | Self::Expired(_))
+    }
 }

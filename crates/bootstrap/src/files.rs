@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use kelson_pki::{CertInfo, Issued, Key, write_secret};
 use kelson_tasks::FILES;
 
-use super::CertError;
+use crate::CertError;
 
 /// Files kept of earlier certificates.
 const KEPT: usize = 3;
@@ -46,11 +46,7 @@ impl Store {
     /// Stores a pair and makes it the current one.
     pub async fn update(&self, issued: &Issued, now: Timestamp) -> Result<(), CertError> {
         let (store, issued) = (self.clone(), issued.clone());
-        let stored = FILES.run(move || store.write(&issued, now)).await;
-        stored.map_err(|e| {
-            let what = self.current_path().display().to_string();
-            CertError::File { what, source: std::io::Error::other(e) }
-        })?
+        FILES.run(move || store.write(&issued, now)).await.map_err(|e| self.lane(e))?
     }
 
     fn write(&self, issued: &Issued, now: Timestamp) -> Result<(), CertError> {
@@ -67,19 +63,69 @@ impl Store {
         let _ = std::fs::remove_file(&tmp);
         std::os::unix::fs::symlink(&file, &tmp).map_err(fail(&tmp))?;
         std::fs::rename(&tmp, &link).map_err(fail(&link))?;
-        self.tidy();
+        self.tidy(&file);
         Ok(())
     }
 
-    fn tidy(&self) {
-        let prefix = format!("{}-2", self.name);
+    /// Removes all but the newest files, by name, and never the one in force: a clock that was set back names it older than
+    /// those it replaces.
+    fn tidy(&self, in_force: &Path) {
+        let prefix = format!("{}-", self.name);
         let mut files: Vec<PathBuf> =
             std::fs::read_dir(&self.dir).into_iter().flatten().flatten().map(|e| e.path()).collect();
-        files.retain(|p| p.file_name().is_some_and(|n| n.to_string_lossy().starts_with(&prefix)));
+        let dated =
+            |name: &str| name.strip_prefix(&prefix).is_some_and(|rest| rest.starts_with(|c: char| c.is_ascii_digit()));
+        files.retain(|p| p != in_force && p.file_name().is_some_and(|n| dated(&n.to_string_lossy())));
         files.sort();
-        for old in files.iter().rev().skip(KEPT) {
+        for old in files.iter().rev().skip(KEPT - 1) {
             let _ = std::fs::remove_file(old);
         }
+    }
+
+    /// Where the key of a request lies while its certificate is not there yet.
+    pub fn pending_key(&self) -> PathBuf {
+        self.dir.join(format!("{}.key.tmp", self.name))
+    }
+
+    /// The key to ask with: that of an earlier attempt which was cut short, else a new one. It stays until
+    /// [`Store::forget_key`], so that no restart asks with another.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written.
+    pub async fn key_to_ask_with(&self) -> Result<Key, CertError> {
+        let (dir, file) = (self.dir.clone(), self.pending_key());
+        let made = FILES.run(move || {
+            std::fs::create_dir_all(&dir)
+                .map_err(|source| CertError::File { what: dir.display().to_string(), source })?;
+            Ok(Key::load_or_generate(&file)?)
+        });
+        made.await.map_err(|e| self.lane(e))?
+    }
+
+    /// Removes the key of a request that is over.
+    pub async fn forget_key(&self) {
+        let file = self.pending_key();
+        let gone = FILES.run(move || match std::fs::remove_file(&file) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                tracing::info!(path = %file.display(), error = %e, "temporary key not removed");
+            }
+            _ => {}
+        });
+        // It is found again by the next attempt, which is no harm.
+        let _ = gone.await;
+    }
+
+    /// As [`Store::current`], off the runtime's threads.
+    ///
+    /// # Errors
+    /// When there is something that cannot be read.
+    pub async fn read(&self) -> Result<Option<Issued>, CertError> {
+        let store = self.clone();
+        FILES.run(move || store.current()).await.map_err(|e| self.lane(e))?
+    }
+
+    fn lane(&self, e: kelson_tasks::LaneError) -> CertError {
+        CertError::File { what: self.dir.display().to_string(), source: std::io::Error::other(e) }
     }
 }
 
@@ -128,5 +174,15 @@ mod tests {
         assert_eq!(info(&current).expect("info").common_name, "b");
         let link = std::fs::read_link(store.current_path()).expect("link");
         assert!(link.ends_with("kubelet-client-2026-01-02-03-04-06.pem"), "{}", link.display());
+        let hour = std::time::Duration::from_secs(3600);
+        for later in 1..5 {
+            store.write(&issue("later"), t0 + later * hour).expect("store");
+        }
+        // The clock is set back: the newest certificate has the oldest name.
+        store.write(&issue("newest"), t0 - hour).expect("store");
+        let current = store.current().expect("read").expect("the file in force is there");
+        assert_eq!(info(&current).expect("info").common_name, "newest");
+        let left = std::fs::read_dir(dir.path()).expect("dir").count();
+        assert_eq!(left, KEPT + 1, "the files that are kept, and the link");
     }
 }

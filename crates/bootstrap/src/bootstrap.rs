@@ -1,0 +1,261 @@
+//! TLS bootstrap: from a kubeconfig with a token to one with the node's own certificate (upstream:
+//! `pkg/kubelet/certificate/bootstrap/bootstrap.go`).
+//!
+//! A node that was off for so long that its certificate has ended first shows that very certificate: it still proves that it
+//! holds the key, and a control plane of Kelson's lets it ask for another during a grace period. Every other refuses it, and
+//! the bootstrap credentials are used.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
+
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kelson_client::kubeconfig::{Config as ClientConfig, Credentials};
+use kelson_client::remote::client_config;
+use kelson_client::{Client, ClientError};
+use kelson_pki::{Issued, KUBE_APISERVER_CLIENT_KUBELET, Key, Kubeconfig, UserCredential};
+use kelson_tasks::FILES;
+
+use crate::client::ClientCertificate;
+use crate::files::{Store, blocks, info};
+use crate::request::{Wanted, certificate};
+use crate::{CertError, clock};
+
+/// How long the server may take to come up before the request is tried nevertheless.
+const SERVER_WAIT: Duration = Duration::from_secs(60);
+/// Between attempts to reach it, jittered by a fifth.
+const SERVER_RETRY: Duration = Duration::from_secs(2);
+/// How long one attempt to reach the server may take.
+const SERVER_LIMIT: Duration = Duration::from_secs(1);
+/// How long approval and signing may take.
+const CERTIFICATE_WAIT: Duration = Duration::from_secs(3600);
+
+/// Where things lie.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    /// `--kubeconfig`.
+    pub kubeconfig: PathBuf,
+    /// `--bootstrap-kubeconfig`.
+    pub bootstrap: Option<PathBuf>,
+    /// `--cert-dir`.
+    pub cert_dir: PathBuf,
+}
+
+impl Paths {
+    /// The node's client certificates.
+    pub(crate) fn files(&self) -> Store {
+        Store::new("kubelet-client", &self.cert_dir)
+    }
+}
+
+/// Whom the node may be to the API.
+pub struct Joined {
+    /// How to reach the API as this node.
+    pub config: ClientConfig,
+    /// There is no certificate yet: [`ClientCertificate::run`] gets one, and until then requests fail.
+    pub awaited: bool,
+}
+
+impl ClientCertificate {
+    /// The client configuration to run with; bootstraps first, and waits for it, where that is asked for and needed.
+    ///
+    /// # Errors
+    /// When there is no kubeconfig that can be used, or the request was refused.
+    pub async fn load(&self) -> Result<ClientConfig, CertError> {
+        if !self.needs_bootstrap().await? {
+            return self.own().await;
+        }
+        tracing::info!("using bootstrap kubeconfig to request a client certificate");
+        self.obtain().await?;
+        self.own().await
+    }
+
+    /// As [`ClientCertificate::load`], without waiting for a certificate: for a node that has work meanwhile, such as static
+    /// pods.
+    ///
+    /// # Errors
+    /// When there is neither a kubeconfig that can be used nor a bootstrap one.
+    pub async fn begin(&self) -> Result<Joined, CertError> {
+        if !self.needs_bootstrap().await? {
+            let config = self.adopt_embedded(self.own().await?).await?;
+            return Ok(Joined { config, awaited: false });
+        }
+        let with = self.bootstrap().await?;
+        let pem = self.paths.files().current_path();
+        let credentials = Credentials::CertificateFiles { cert: pem.clone(), key: pem };
+        let config = ClientConfig { credentials, credentials_may_come: true, ..with };
+        Ok(Joined { config, awaited: true })
+    }
+
+    /// Whether a certificate must be asked for before the node can be anybody.
+    async fn needs_bootstrap(&self) -> Result<bool, CertError> {
+        if self.paths.bootstrap.is_none() {
+            tracing::info!("no bootstrapping requested, will use kubeconfig");
+            return Ok(false);
+        }
+        let (file, now) = (self.paths.kubeconfig.clone(), self.clock.now());
+        let valid = FILES.run(move || {
+            // What cannot even be looked at is the operator's to mend; what is not there or no good is made.
+            match std::fs::metadata(&file) {
+                Err(source) if source.kind() != std::io::ErrorKind::NotFound => {
+                    Err(CertError::File { what: file.display().to_string(), source })
+                }
+                Err(_) => Ok(false),
+                Ok(_) => Ok(still_valid(&file, now)),
+            }
+        });
+        let valid = valid.await.map_err(|e| self.lane(e))??;
+        if valid {
+            tracing::info!(path = %self.paths.kubeconfig.display(), "kubeconfig exists and is valid, skipping bootstrap");
+        }
+        Ok(!valid)
+    }
+
+    /// What the kubeconfig says.
+    pub(crate) async fn own(&self) -> Result<ClientConfig, CertError> {
+        self.kubeconfig("the", &self.paths.kubeconfig).await
+    }
+
+    async fn bootstrap(&self) -> Result<ClientConfig, CertError> {
+        match &self.paths.bootstrap {
+            Some(file) => self.kubeconfig("bootstrap", file).await,
+            None => Err(CertError::Kubeconfig { which: "bootstrap", why: "there is none".into() }),
+        }
+    }
+
+    async fn kubeconfig(&self, which: &'static str, path: &Path) -> Result<ClientConfig, CertError> {
+        let file = path.to_owned();
+        let loaded = FILES.run(move || ClientConfig::load(&file)).await.map_err(|e| self.lane(e))?;
+        loaded.map_err(|e| CertError::Kubeconfig { which, why: e.to_string() })
+    }
+
+    pub(crate) fn lane(&self, e: kelson_tasks::LaneError) -> CertError {
+        CertError::File { what: self.paths.cert_dir.display().to_string(), source: std::io::Error::other(e) }
+    }
+
+    /// A kubeconfig with its certificate embedded, as kubeadm writes for a first control plane, is read once; what is renewed
+    /// lies in the store. So the embedded one goes there, unless a newer one is there, and the store is what is used.
+    async fn adopt_embedded(&self, config: ClientConfig) -> Result<ClientConfig, CertError> {
+        let Credentials::Certificate { cert_pem, key_pem } = &config.credentials else { return Ok(config) };
+        let text = |pem: &[u8]| String::from_utf8_lossy(pem).into_owned();
+        let embedded = Issued { cert_pem: text(cert_pem), key: Key::from_pem(&text(key_pem))? };
+        let given = info(&embedded)?;
+        let files = self.paths.files();
+        let stored = files.read().await.ok().flatten().and_then(|issued| info(&issued).ok());
+        let newer = stored.is_some_and(|s| s.common_name == given.common_name && s.not_after >= given.not_after);
+        if !newer {
+            files.update(&embedded, self.clock.now()).await?;
+        }
+        let pem = files.current_path();
+        Ok(ClientConfig { credentials: Credentials::CertificateFiles { cert: pem.clone(), key: pem }, ..config })
+    }
+
+    /// Asks for a certificate, stores it and writes the kubeconfig that points there: with the node's own certificate where
+    /// there is one that has ended, else, and when that is refused, with the bootstrap credentials.
+    pub(crate) async fn obtain(&self) -> Result<(), CertError> {
+        if let Ok(own) = self.own().await
+            && matches!(own.credentials, Credentials::CertificateFiles { .. } | Credentials::Certificate { .. })
+        {
+            match self.obtain_with(&own, true).await {
+                Ok(()) => return Ok(()),
+                Err(e) if self.paths.bootstrap.is_some() => {
+                    tracing::info!(error = %e, "the node's own certificate is not accepted any more");
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        let with = self.bootstrap().await?;
+        self.obtain_with(&with, false).await
+    }
+
+    async fn obtain_with(&self, with: &ClientConfig, own: bool) -> Result<(), CertError> {
+        clock::repair(with, &*self.clock, &clock::ThisMachine).await?;
+        let client = (self.connect)(with)?;
+        let files = self.paths.files();
+        let mut key = match files.read().await {
+            Ok(Some(found)) => found.key,
+            _ => files.key_to_ask_with().await?,
+        };
+        if !wait_for_server(&client).await && !own {
+            tracing::warn!("timed out waiting to connect to apiserver");
+        }
+        let asked = self.request(&client, &key).await;
+        let issued = match asked {
+            // The request of long ago still has its name: only another key gets another one.
+            Err(CertError::Expired(_)) => {
+                key = files.key_to_ask_with().await?;
+                self.request(&client, &key).await?
+            }
+            other => other?,
+        };
+        files.update(&issued, self.clock.now()).await?;
+        self.write_kubeconfig(with).await?;
+        files.forget_key().await;
+        Ok(())
+    }
+
+    /// Asks for the node's client certificate under this key, and waits for it.
+    pub(crate) async fn request(&self, client: &Client, key: &Key) -> Result<Issued, CertError> {
+        let wanted = Wanted {
+            key,
+            common_name: format!("system:node:{}", self.node_name),
+            organizations: vec!["system:nodes".into()],
+            sans: Vec::new(),
+            signer: KUBE_APISERVER_CLIENT_KUBELET,
+            usage: "client auth",
+        };
+        let cert_pem = certificate(client, &wanted, CERTIFICATE_WAIT, &*self.clock).await?;
+        let issued = Issued { cert_pem, key: key.clone() };
+        info(&issued)?;
+        Ok(issued)
+    }
+
+    async fn write_kubeconfig(&self, with: &ClientConfig) -> Result<(), CertError> {
+        let pem = self.paths.files().current_path();
+        let kubeconfig = Kubeconfig {
+            cluster: "default-cluster".into(),
+            user: "default-auth".into(),
+            server: with.server.clone(),
+            ca_pem: String::from_utf8_lossy(&with.ca_pem).into_owned(),
+            credential: UserCredential::CertificateFiles { cert: pem.clone(), key: pem },
+        };
+        let file = self.paths.kubeconfig.clone();
+        FILES.run(move || kubeconfig.write(&file)).await.map_err(|e| self.lane(e))??;
+        Ok(())
+    }
+}
+
+/// Whether the file loads, its TLS builds, and it has certificates of which none has ended.
+pub fn still_valid(path: &Path, now: Timestamp) -> bool {
+    let Ok(config) = ClientConfig::load(path) else { return false };
+    if client_config(&config).is_err() {
+        return false;
+    }
+    let pem = match &config.credentials {
+        Credentials::Certificate { cert_pem, .. } => cert_pem.clone(),
+        Credentials::CertificateFiles { cert, .. } => std::fs::read(cert).unwrap_or_default(),
+        _ => return false,
+    };
+    let text = blocks(&String::from_utf8_lossy(&pem), |kind| kind == "CERTIFICATE");
+    match kelson_pki::certificates_from_pem(&text) {
+        Ok(chain) if !chain.is_empty() => {
+            chain.iter().all(|c| kelson_pki::CertInfo::from_der(c).is_ok_and(|i| now <= i.not_after))
+        }
+        _ => false,
+    }
+}
+
+async fn wait_for_server(client: &Client) -> bool {
+    let work = async {
+        loop {
+            let ask = client.call(http::Method::GET, "/healthz", "", bytes::Bytes::new());
+            let answer = tokio::time::timeout(SERVER_LIMIT, ask).await;
+            // A refusal is an answer too: the server is up.
+            if matches!(answer, Ok(Ok(_) | Err(ClientError::Status(_)))) {
+                return;
+            }
+            tokio::time::sleep(SERVER_RETRY.mul_f64(rand::random_range(1.0..1.2))).await;
+        }
+    };
+    tokio::time::timeout(SERVER_WAIT, work).await.is_ok()
+}

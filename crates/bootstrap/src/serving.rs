@@ -1,0 +1,188 @@
+//! Requests and renews the serving certificate (`kubernetes.io/kubelet-serving`) and swaps it in under the listener
+//! (`serverTLSBootstrap`; upstream `pkg/kubelet/certificate/kubelet.go`). It names what the Node's status names.
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::NodeAddress;
+use kelson_client::Client;
+use kelson_meta::{Backoff, Clock};
+use kelson_pki::{CertInfo, Issued, KUBELET_SERVING, Renewal, San, SwappableCertificate};
+use tokio::sync::watch;
+
+use crate::files::{self, Store};
+use crate::request::{Wanted, certificate};
+use crate::{CertError, CertificateMetrics};
+
+/// How long one request may wait for approval before it is looked at anew. It is the same request then: a cluster that approves
+/// none has one of each node, not one more each quarter of an hour.
+const WAIT: Duration = Duration::from_secs(15 * 60);
+/// Pauses after failures.
+const RETRY: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(300));
+/// The clock is looked at this often while waiting.
+const LOOK: Duration = Duration::from_secs(600);
+
+/// The renewal of a node's serving certificate.
+#[derive(Clone)]
+pub struct ServingCertificate {
+    /// The API, which approves and signs.
+    pub client: Client,
+    /// The clock that renewal is planned by.
+    pub clock: Arc<dyn Clock>,
+    /// The node's name.
+    pub node_name: String,
+    /// Where certificates are kept.
+    pub cert_dir: PathBuf,
+    /// What the certificate is to name; while it is empty, none is asked for.
+    pub names: watch::Receiver<Vec<San>>,
+    /// What the listener serves with.
+    pub serving: Arc<SwappableCertificate>,
+    /// Where it is told how it goes.
+    pub metrics: CertificateMetrics,
+}
+
+/// The names that a Node's addresses give its certificate, each once.
+pub fn names(addresses: &[NodeAddress]) -> Vec<San> {
+    let mut sans: Vec<San> = Vec::new();
+    for address in addresses {
+        let (ip, dns) = (address.address.parse::<IpAddr>().ok().map(San::Ip), San::Dns(address.address.clone()));
+        match (address.type_.as_str(), ip) {
+            ("Hostname", ip) => sans.push(ip.unwrap_or(dns)),
+            ("InternalIP" | "ExternalIP", Some(ip)) => sans.push(ip),
+            ("InternalDNS" | "ExternalDNS", _) => sans.push(dns),
+            _ => {}
+        }
+    }
+    sans.sort();
+    sans.dedup();
+    sans
+}
+
+impl ServingCertificate {
+    /// Runs until the task is ended.
+    pub async fn run(mut self) {
+        let mut retry = RETRY.base;
+        loop {
+            let files = Store::new("kubelet-server", &self.cert_dir);
+            let wanted = self.needed(&files).await;
+            let mut names = self.names.clone();
+            names.mark_unchanged();
+            let outcome = tokio::select! {
+                outcome = self.renew(&files, wanted) => outcome,
+                // A request under other names serves nobody.
+                changed = names.changed() => match changed {
+                    Ok(()) => continue,
+                    Err(_) => std::future::pending().await,
+                },
+            };
+            match outcome {
+                Ok(()) => {
+                    tracing::info!("serving certificate issued");
+                    retry = RETRY.base;
+                }
+                Err(e) => {
+                    self.metrics.server_failed();
+                    tracing::warn!(error = %e, "serving certificate not issued");
+                    tokio::time::sleep(retry).await;
+                    retry = RETRY.after(Some(retry));
+                }
+            }
+        }
+    }
+
+    /// Waits until another certificate is needed, because the stored one is due or the node has other names; gives these.
+    async fn needed(&mut self, files: &Store) -> Vec<San> {
+        loop {
+            let wanted = self.names.borrow_and_update().clone();
+            let due = self.due(files, &wanted).await;
+            let now = self.clock.now();
+            let pause = match due {
+                _ if wanted.is_empty() => LOOK,
+                Some(due) if !due.is_due(now) => due.wait(now).min(LOOK),
+                _ => return wanted,
+            };
+            tokio::select! {
+                () = tokio::time::sleep(pause) => {}
+                changed = self.names.changed() => if changed.is_err() {
+                    // Nobody tells of names any more: what is known stays.
+                    tokio::time::sleep(pause).await;
+                },
+            }
+        }
+    }
+
+    /// When the stored certificate is due; `None`: now, because there is none or it names other addresses.
+    async fn due(&self, files: &Store, wanted: &[San]) -> Option<Renewal> {
+        let info = stored(files).await?;
+        self.metrics.server_ends(info.not_after);
+        let named = wanted.iter().all(|s| info.sans.contains(s));
+        let plan = || Renewal::plan(info.not_before, info.not_after, jitter(&info));
+        (named && info.is_valid_at(self.clock.now())).then(plan)
+    }
+
+    async fn renew(&self, files: &Store, sans: Vec<San>) -> Result<(), CertError> {
+        let key = files.key_to_ask_with().await?;
+        let wanted = Wanted {
+            key: &key,
+            common_name: format!("system:node:{}", self.node_name),
+            organizations: vec!["system:nodes".into()],
+            sans,
+            signer: KUBELET_SERVING,
+            usage: "server auth",
+        };
+        let cert_pem = match certificate(&self.client, &wanted, WAIT, &*self.clock).await {
+            Err(e) if e.spends_key() => {
+                files.forget_key().await;
+                return Err(e);
+            }
+            other => other?,
+        };
+        let issued = Issued { cert_pem, key: key.clone() };
+        let before = stored(files).await;
+        files.update(&issued, self.clock.now()).await?;
+        files.forget_key().await;
+        self.serving.swap(&issued)?;
+        if let Some(before) = before {
+            let lived = self.clock.now().duration_since(before.not_before);
+            self.metrics.server_replaced(Duration::try_from(lived).unwrap_or_default());
+        }
+        Ok(())
+    }
+}
+
+async fn stored(files: &Store) -> Option<CertInfo> {
+    files::info(&files.read().await.ok()??).ok()
+}
+
+/// From 0 to 1, by the certificate: the same point of its life whenever it is looked at.
+fn jitter(info: &CertInfo) -> f64 {
+    let mut hasher = DefaultHasher::new();
+    (info.not_before.as_second(), info.not_after.as_second(), &info.common_name).hash(&mut hasher);
+    f64::from((hasher.finish() >> 32) as u32) / f64::from(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_the_nodes_status() {
+        let address = |kind: &str, address: &str| NodeAddress { type_: kind.into(), address: address.into() };
+        let given = [
+            address("InternalIP", "10.0.0.5"),
+            address("InternalIP", "fd00::5"),
+            address("ExternalIP", "not an address"),
+            address("Hostname", "n1"),
+            address("Hostname", "10.0.0.5"),
+            address("ExternalDNS", "n1.example.com"),
+            address("Other", "x"),
+        ];
+        let ip = |text: &str| San::Ip(text.parse().expect("ip"));
+        let dns = |text: &str| San::Dns(text.into());
+        let mut wanted = vec![dns("n1"), dns("n1.example.com"), ip("10.0.0.5"), ip("fd00::5")];
+        wanted.sort();
+        assert_eq!(names(&given), wanted);
+    }
+}

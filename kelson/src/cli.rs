@@ -10,6 +10,7 @@ use kelson_serving::Port;
 use crate::admission::AdmissionArgs;
 use crate::args::{LogArgs, NodeArgs};
 use crate::audit::AuditArgs;
+use crate::identity::IdentityArgs;
 
 /// Kubernetes in one binary.
 #[derive(Parser, Debug)]
@@ -56,6 +57,9 @@ pub enum Command {
     /// Work with the tokens by which other machines join a cluster; on the server's machine.
     #[command(subcommand)]
     Token(TokenCommand),
+    /// Look at the certificates of a server and its node.
+    #[command(subcommand)]
+    Certificate(CertificateCommand),
     /// Work with copies of a server's objects.
     #[command(subcommand)]
     Snapshot(SnapshotCommand),
@@ -103,7 +107,9 @@ pub struct ServerArgs {
     /// Whether requests without credentials are served as system:anonymous.
     #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
     pub anonymous_auth: bool,
-    /// Ordered authorizers: Node, RBAC, AlwaysAllow, AlwaysDeny.
+    #[command(flatten)]
+    pub identity: IdentityArgs,
+    /// Ordered authorizers: Node, RBAC, Webhook, AlwaysAllow, AlwaysDeny.
     #[arg(long, value_name = "MODES", value_delimiter = ',', default_value = "Node,RBAC")]
     pub authorization_mode: Vec<String>,
     #[command(flatten)]
@@ -194,7 +200,7 @@ pub struct AgentArgs {
     #[arg(long, value_name = "TOKEN", env = "KELSON_TOKEN", hide_env_values = true)]
     pub token: String,
     /// Join only a cluster whose CA has this public key, as `kelson token create --print-join-command` shows it.
-    #[arg(long, value_name = "sha256:HEX")]
+    #[arg(long, value_name = "sha256:HEX", alias = "discovery-token-ca-cert-hash")]
     pub token_ca_cert_hash: Vec<String>,
     /// CA of the server, where it does not let anybody read `cluster-info`; by default the token's signature tells it.
     #[arg(long, value_name = "FILE")]
@@ -246,6 +252,21 @@ pub enum ImageCommand {
 pub enum TokenCommand {
     /// Make a token, and print it.
     Create {
+        /// The token to make, as `kelson token generate` prints one; a random one when not given.
+        #[arg(value_name = "TOKEN")]
+        token: Option<String>,
+        /// What it may be used for: `signing` and `authentication`.
+        #[arg(long, value_name = "USES", value_delimiter = ',', default_value = "signing,authentication",
+            value_parser = ["signing", "authentication"])]
+        usages: Vec<String>,
+        /// Groups that who comes with it is in, besides `system:bootstrappers`; each begins with `system:bootstrappers:`.
+        #[arg(
+            long,
+            value_name = "GROUPS",
+            value_delimiter = ',',
+            default_value = "system:bootstrappers:kelson:default-node-token"
+        )]
+        groups: Vec<String>,
         /// How long it is good for: seconds, or a number with s, m or h; 0 is for ever.
         #[arg(long, value_name = "TIME", default_value = "24h", value_parser = crate::args::parse_ttl)]
         ttl: std::time::Duration,
@@ -259,6 +280,8 @@ pub enum TokenCommand {
         #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
         data_dir: PathBuf,
     },
+    /// Print a token of the right form, and store nothing: for who gives it to a server and its nodes by other means.
+    Generate,
     /// List the tokens there are, without their secret halves.
     List {
         /// The server's data directory.
@@ -271,6 +294,16 @@ pub enum TokenCommand {
         #[arg(required = true, value_name = "TOKEN")]
         tokens: Vec<String>,
         /// The server's data directory.
+        #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
+        data_dir: PathBuf,
+    },
+}
+
+#[derive(Subcommand, Debug)]
+pub enum CertificateCommand {
+    /// List them with their ends, and by whom each is renewed.
+    List {
+        /// The data directory of the server or agent.
         #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
         data_dir: PathBuf,
     },

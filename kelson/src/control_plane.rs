@@ -7,13 +7,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use kelson_apiserver::{
-    ApiServer, AuthorizationMode, Config, KubeletConfig, Running, ServiceAccountConfig, ServingConfig,
-};
+use kelson_apiserver::{ApiServer, Config, KubeletConfig, Running, ServiceAccountConfig, ServingConfig};
 use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::{UserInfo, user};
 use kelson_client::{Client, InformerHandle};
@@ -377,7 +375,7 @@ fn api_config(
     config.request_timeout = overload.request_timeout;
     config.token_auth_file = args.token_auth_file.clone();
     config.anonymous_auth = args.anonymous_auth;
-    config.authorization = args.authorization_mode.iter().map(|m| mode(m)).collect::<Result<_, _>>()?;
+    args.identity.apply(&args.authorization_mode, &mut config)?;
     config.admission = args.admission.options().map_err(anyhow::Error::msg)?;
     config.feature_gates = Arc::new(feature_gates(&args.feature_gates)?);
     config.service_accounts = Some(ServiceAccountConfig {
@@ -416,16 +414,6 @@ fn machine_names(args: &ServerArgs, address: IpAddr) -> Vec<San> {
 /// The name of this machine's node.
 fn own_node(args: &ServerArgs) -> Option<String> {
     args.node.node_name.clone().or_else(|| host::name().ok())
-}
-
-fn mode(name: &str) -> anyhow::Result<AuthorizationMode> {
-    Ok(match name {
-        "Node" => AuthorizationMode::Node,
-        "RBAC" => AuthorizationMode::Rbac,
-        "AlwaysAllow" => AuthorizationMode::AlwaysAllow,
-        "AlwaysDeny" => AuthorizationMode::AlwaysDeny,
-        other => bail!("--authorization-mode: {other:?} is none of Node, RBAC, AlwaysAllow, AlwaysDeny"),
-    })
 }
 
 /// The `n`th address of a range.

@@ -6,6 +6,7 @@ mod admission;
 mod agent;
 mod args;
 mod audit;
+mod certificate;
 mod certificates;
 mod cleanup;
 mod cli;
@@ -17,6 +18,7 @@ mod credentials;
 mod discovery;
 mod hollow;
 mod host;
+mod identity;
 mod image;
 mod kubelet;
 mod lock;
@@ -82,6 +84,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
             run::small(image::import(&files, &data_dir, container_runtime_endpoint.as_deref()))
         }
         Command::Token(command) => run::small(token::run(command)),
+        Command::Certificate(command) => certificate::run(&command),
         Command::Snapshot(command) => run::small(snapshot::run(command)),
         Command::Cleanup(args) => run::small(cleanup::run(&args)),
         Command::Version => {

@@ -3,6 +3,7 @@
 //! kubelets.
 use anyhow::Context as _;
 use k8s_openapi::api::rbac::v1::{ClusterRole, ClusterRoleBinding, Role, RoleBinding};
+use kelson_auth::user;
 use kelson_client::{Client, ClientError, Object};
 use kelson_pki::KUBELET_CLIENTS;
 use serde_json::{Value, json};
@@ -54,6 +55,8 @@ pub async fn ensure(client: &Client) -> anyhow::Result<()> {
         (GET_NODES, GET_NODES.to_owned(), group("system:bootstrappers")),
         ("kelson:approve-new-nodes", csr("nodeclient"), group("system:bootstrappers")),
         ("kelson:approve-node-renewals", csr("selfnodeclient"), group("system:nodes")),
+        ("kelson:returning-nodes", "system:node-bootstrapper".to_owned(), group(user::RETURNING_NODES)),
+        ("kelson:approve-returning-nodes", csr("selfnodeclient"), group(user::RETURNING_NODES)),
         (KUBELET_CLIENTS, "system:kubelet-api-admin".to_owned(), group(KUBELET_CLIENTS)),
         ("kelson:node-proxier", "system:node-proxier".to_owned(), group("system:nodes")),
         (APPROVE_SERVING, APPROVE_SERVING.to_owned(), approver),

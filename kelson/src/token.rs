@@ -83,7 +83,13 @@ pub async fn ensure(client: &Client, file: &Path) -> anyhow::Result<Token> {
     let ends = Timestamp::now() + OWN_TOKEN_TTL;
     let name = secret_name(&token.id);
     if client.get_opt::<Secret>(NAMESPACE, &name).await?.is_none() {
-        store(client, &token, Some(ends), "Lets this machine's own node join, and any other that is given it.").await?;
+        let terms = Terms {
+            expires: Some(ends),
+            description: "Lets this machine's own node join, and any other that is given it.",
+            usages: &["signing", "authentication"].map(String::from),
+            groups: &["system:bootstrappers:kelson:default-node-token".to_owned()],
+        };
+        store(client, &token, &terms).await?;
     } else {
         let patch = json!({"stringData": {"expiration": kelson_meta::format_seconds(ends)}});
         let options = WriteOptions::default();
@@ -97,17 +103,30 @@ fn secret_name(id: &str) -> String {
     format!("bootstrap-token-{id}")
 }
 
-async fn store(client: &Client, token: &Token, expires: Option<Timestamp>, description: &str) -> anyhow::Result<()> {
+/// What a token is stored with.
+struct Terms<'a> {
+    expires: Option<Timestamp>,
+    description: &'a str,
+    usages: &'a [String],
+    groups: &'a [String],
+}
+
+async fn store(client: &Client, token: &Token, terms: &Terms<'_>) -> anyhow::Result<()> {
+    if let Some(group) = terms.groups.iter().find(|g| !g.starts_with("system:bootstrappers:")) {
+        bail!("--groups: {group:?} does not begin with system:bootstrappers:");
+    }
     let mut secret = json!({
         "apiVersion": "v1", "kind": "Secret", "type": SECRET_TYPE,
         "metadata": {"name": secret_name(&token.id), "namespace": NAMESPACE},
         "stringData": {
-            "token-id": token.id, "token-secret": *token.secret, "description": description,
-            "usage-bootstrap-authentication": "true", "usage-bootstrap-signing": "true",
-            "auth-extra-groups": "system:bootstrappers:kelson:default-node-token",
+            "token-id": token.id, "token-secret": *token.secret, "description": terms.description,
+            "auth-extra-groups": terms.groups.join(","),
         },
     });
-    if let Some(at) = expires {
+    for usage in terms.usages {
+        secret["stringData"][format!("usage-bootstrap-{usage}")] = "true".into();
+    }
+    if let Some(at) = terms.expires {
         secret["stringData"]["expiration"] = kelson_meta::format_seconds(at).into();
     }
     client.create::<Secret>(NAMESPACE, &secret).await.context("store the bootstrap token")?;
@@ -117,12 +136,14 @@ async fn store(client: &Client, token: &Token, expires: Option<Timestamp>, descr
 /// Runs a subcommand of `kelson token`.
 pub async fn run(command: TokenCommand) -> anyhow::Result<()> {
     match command {
-        TokenCommand::Create { ttl, description, print_join_command, data_dir } => {
+        TokenCommand::Generate => println!("{}", Token::random().reveal()),
+        TokenCommand::Create { token, usages, groups, ttl, description, print_join_command, data_dir } => {
+            let token = token.as_deref().map_or_else(|| Ok(Token::random()), Token::parse)?;
             let client = admin(&data_dir)?;
-            let token = Token::random();
             let expires = (!ttl.is_zero()).then(|| Timestamp::now() + ttl);
             let description = description.as_deref().unwrap_or("Made by kelson token create.");
-            reaching(&data_dir, store(&client, &token, expires, description).await)?;
+            let terms = Terms { expires, description, usages: &usages, groups: &groups };
+            reaching(&data_dir, store(&client, &token, &terms).await)?;
             if print_join_command {
                 println!("{}", join_command(&client, &token).await?);
             } else {

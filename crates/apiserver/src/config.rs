@@ -7,6 +7,9 @@ use std::time::Duration;
 use ipnet::IpNet;
 use kelson_admission::AdmissionOptions;
 use kelson_audit::Audit;
+use kelson_auth::Anonymous;
+use kelson_auth::authenticate::jwt::Issuer;
+use kelson_auth::authorize::config::WebhookConfig;
 use kelson_meta::gates::FeatureGates;
 use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
@@ -25,6 +28,21 @@ pub enum AuthorizationMode {
     Node,
     /// Roles and bindings.
     Rbac,
+    /// A server elsewhere: the one at this place of [`Config::authorization_webhooks`].
+    Webhook(usize),
+}
+
+/// A server that reviews tokens.
+#[derive(Clone, Debug)]
+pub struct TokenWebhook {
+    /// `--authentication-token-webhook-config-file`.
+    pub kubeconfig: PathBuf,
+    /// `--authentication-token-webhook-version`: `v1` or `v1beta1`.
+    pub version: &'static str,
+    /// `--authentication-token-webhook-cache-ttl`.
+    pub kept_for: Duration,
+    /// How long one call may take.
+    pub timeout: Duration,
 }
 
 /// Where and with what to serve TLS.
@@ -75,18 +93,28 @@ pub struct Config {
     pub serving: Option<ServingConfig>,
     /// CAs of client certificates, PEM; empty: none are accepted.
     pub client_ca_pem: String,
+    /// How long after its end a node's certificate still lets that node ask for another; `None`: not at all.
+    pub node_return: Option<Duration>,
     /// CAs of front proxies' client certificates, PEM (published for aggregated servers).
     pub request_header_ca_pem: String,
     /// What the server shows to other servers that answer for group versions, so that they believe it who the user is.
     pub front_proxy_client: Option<Arc<SwappableCertificate>>,
     /// `--token-auth-file`.
     pub token_auth_file: Option<PathBuf>,
+    /// Who issues tokens beside the cluster (`--authentication-config`, `--oidc-*`).
+    pub issuers: Vec<Arc<Issuer>>,
+    /// Who reviews the tokens that nobody here knows.
+    pub token_webhook: Option<TokenWebhook>,
     /// `--anonymous-auth`.
     pub anonymous_auth: bool,
+    /// Who may come without credentials, where a configuration file says so; it goes before the flag.
+    pub anonymous: Option<Anonymous>,
     /// Bootstrap tokens authenticate (`--enable-bootstrap-token-auth`).
     pub bootstrap_tokens: bool,
     /// `--authorization-mode`.
     pub authorization: Vec<AuthorizationMode>,
+    /// The webhooks that authorize.
+    pub authorization_webhooks: Vec<WebhookConfig>,
     /// Which admission plugins run, and how they are configured.
     pub admission: AdmissionOptions,
     /// Service account tokens; `None`: neither made nor accepted.
@@ -142,12 +170,17 @@ impl Config {
             store,
             serving: None,
             client_ca_pem: String::new(),
+            node_return: None,
             request_header_ca_pem: String::new(),
             front_proxy_client: None,
             token_auth_file: None,
+            issuers: Vec::new(),
+            token_webhook: None,
             anonymous_auth: true,
+            anonymous: None,
             bootstrap_tokens: true,
             authorization: vec![AuthorizationMode::Node, AuthorizationMode::Rbac],
+            authorization_webhooks: Vec::new(),
             admission: AdmissionOptions::default(),
             service_accounts: None,
             kubelet: None,

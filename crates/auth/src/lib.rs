@@ -5,9 +5,11 @@
 //! key and leaves the judgement to [`authenticate`].
 #![cfg_attr(not(test), warn(clippy::disallowed_methods))]
 
+pub mod ask;
 pub mod attributes;
 pub mod authenticate;
 pub mod authorize;
+mod bounded;
 pub mod objects;
 pub mod token;
 pub mod user;

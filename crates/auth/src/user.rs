@@ -87,6 +87,8 @@ pub const AUTHENTICATED: &str = "system:authenticated";
 pub const MASTERS: &str = "system:masters";
 /// Group of node agents.
 pub const NODES: &str = "system:nodes";
+/// Group of nodes that come back with a certificate that has ended: they may ask for another of the same name.
+pub const RETURNING_NODES: &str = "kelson:returning-nodes";
 /// Group of bootstrap tokens.
 pub const BOOTSTRAPPERS: &str = "system:bootstrappers";
 /// Group of all service accounts; `:NAMESPACE` appended, of one namespace's.

@@ -220,7 +220,7 @@ impl Known {
 }
 
 /// Reads a body that is not too long.
-async fn read(response: Response<Incoming>, bytes_max: usize) -> Result<Bytes, CallError> {
+pub(crate) async fn read(response: Response<Incoming>, bytes_max: usize) -> Result<Bytes, CallError> {
     const BROKEN: &str = "unexpected error when reading response body. Please retry. Original error:";
     let mut body = response.into_body();
     let mut read = BytesMut::new();
@@ -240,7 +240,7 @@ async fn read(response: Response<Incoming>, bytes_max: usize) -> Result<Bytes, C
 }
 
 /// Why the pool failed, in few words: hyper's own say only at which step.
-fn cause(error: &PoolError) -> String {
+pub(crate) fn cause(error: &PoolError) -> String {
     let hyper = error.source().and_then(|e| e.downcast_ref::<hyper::Error>());
     match hyper {
         Some(e) if e.is_incomplete_message() || e.is_closed() || e.is_canceled() => "EOF".to_owned(),

@@ -13,6 +13,7 @@ mod client;
 mod connect;
 mod credentials;
 mod error;
+mod fetch;
 mod own;
 mod target;
 #[cfg(feature = "test-server")]
@@ -24,6 +25,7 @@ pub use client::{Call, WebhookClient};
 pub use connect::ServiceResolver;
 pub use credentials::Credentials;
 pub use error::CallError;
+pub use fetch::{NoServices, fetch};
 pub use own::{OwnCall, OwnServer};
 pub use target::{Location, Target};
 pub use tls::verifier;

@@ -1,9 +1,10 @@
 //! Authorize: whether who asks may do what is asked.
-use kelson_auth::Attributes;
 use kelson_auth::authorize::forbidden;
+use kelson_auth::{Attributes, UserInfo};
 use kelson_meta::Status;
 
 use crate::request::route::RequestInfo;
+use crate::request::selectors::ParsedSelectors;
 use crate::shared::context::RequestContext;
 
 /// Audit annotations (upstream's names).
@@ -15,10 +16,23 @@ const REASON: &str = "authorization.k8s.io/reason";
 /// # Errors
 /// 403.
 pub async fn authorize(cx: &RequestContext) -> Result<(), Status> {
-    let i = &cx.info;
+    let attributes = attributes(&cx.info, &cx.selectors, &cx.user, cx.uri.path());
+    let decision = cx.server.authorizer.decide(&attributes).await;
+    cx.annotate(DECISION, || if decision.is_allow() { "allow".to_owned() } else { "forbid".to_owned() });
+    cx.annotate(REASON, || decision.reason().to_owned());
+    if decision.is_allow() { Ok(()) } else { Err(forbidden(&attributes, decision.reason())) }
+}
+
+/// What a request wants, in the name of `user`.
+pub fn attributes<'a>(
+    i: &'a RequestInfo,
+    selectors: &'a ParsedSelectors,
+    user: &'a UserInfo,
+    path: &'a str,
+) -> Attributes<'a> {
     let selects = matches!(i.verb, "list" | "watch" | "deletecollection");
-    let attributes = Attributes {
-        user: &cx.user,
+    Attributes {
+        user,
         verb: verb(i),
         namespace: &i.namespace,
         group: &i.group,
@@ -26,15 +40,11 @@ pub async fn authorize(cx: &RequestContext) -> Result<(), Status> {
         resource: &i.resource,
         subresource: &i.subresource,
         name: &i.name,
-        path: cx.uri.path(),
+        path,
         is_resource: i.is_resource,
-        field_selector: cx.selectors.fields().filter(|_| selects),
-        label_selector: cx.selectors.labels().filter(|_| selects),
-    };
-    let decision = cx.server.authorizer.decide(&attributes).await;
-    cx.annotate(DECISION, || if decision.is_allow() { "allow".to_owned() } else { "forbid".to_owned() });
-    cx.annotate(REASON, || decision.reason().to_owned());
-    if decision.is_allow() { Ok(()) } else { Err(forbidden(&attributes, decision.reason())) }
+        field_selector: selectors.fields().filter(|_| selects),
+        label_selector: selectors.labels().filter(|_| selects),
+    }
 }
 
 /// Running a command is `create`, whatever method the upgrade came by (kubernetes#78741), and by whichever way.

@@ -86,7 +86,8 @@ async fn identified(
     mut trail: Option<Trail>,
 ) -> Answer {
     let errors_as = head.errors_as;
-    let other = AssertUnwindSafe(identify::impersonate(server, &mut parts, &user)).catch_unwind().await;
+    let other = identify::impersonate(server, &mut parts, &head.info, &head.selectors, &user);
+    let other = AssertUnwindSafe(other).catch_unwind().await;
     let user = match other.unwrap_or_else(|_| Err(fault())) {
         Err(status) => {
             let answer = answer::status(&status, &errors_as);

@@ -7,6 +7,9 @@ use kelson_auth::{Credentials, UserInfo, authenticate};
 use kelson_meta::Status;
 use rustls_pki_types::CertificateDer;
 
+use super::authorize;
+use crate::request::route::RequestInfo;
+use crate::request::selectors::ParsedSelectors;
 use crate::shared::Server;
 
 /// How a request came.
@@ -66,8 +69,15 @@ pub async fn authenticate(server: &Server, parts: &mut Parts, identity: &Identit
 ///
 /// # Errors
 /// 403 for an impersonation that is not allowed.
-pub async fn impersonate(server: &Server, parts: &mut Parts, user: &UserInfo) -> Result<Option<Arc<UserInfo>>, Status> {
-    let other = authenticate::impersonate(&parts.headers, user, server.authorizer.as_ref()).await?;
+pub async fn impersonate(
+    server: &Server,
+    parts: &mut Parts,
+    info: &RequestInfo,
+    selectors: &ParsedSelectors,
+    user: &UserInfo,
+) -> Result<Option<Arc<UserInfo>>, Status> {
+    let request = authorize::attributes(info, selectors, user, parts.uri.path());
+    let other = authenticate::impersonate(&parts.headers, &request, server.authorizer.as_ref()).await?;
     Ok(other.map(|other| {
         authenticate::strip_impersonation(&mut parts.headers);
         Arc::new(other)

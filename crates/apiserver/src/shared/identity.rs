@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::StatusCode;
+use kelson_auth::authenticate::jwt::Issuers;
 use kelson_auth::authenticate::{
-    BootstrapTokens, CachedTokens, ClientCertificates, FrontProxy, FrontProxyOptions, TokenFile,
+    BootstrapTokens, CachedTokens, ClientCertificates, FrontProxy, FrontProxyOptions, TokenFile, WebhookTokens,
 };
 use kelson_auth::authorize::node::{NodeGraph, NodeResource};
 use kelson_auth::authorize::rbac::RbacResource;
-use kelson_auth::authorize::{AlwaysAllow, AlwaysDeny, NodeAuthorizer, PrivilegedGroup, Rbac};
+use kelson_auth::authorize::{AlwaysAllow, AlwaysDeny, NodeAuthorizer, PrivilegedGroup, Rbac, WebhookAuthorizer};
 use kelson_auth::token::{IssuerOptions, ServiceAccountTokens, TokenIssuer, VerifierOptions};
 use kelson_auth::{
     Anonymous, Authorizer, AuthorizerChain, Change, Objects, RequestAuthenticator, TokenAuthenticator, TokenChain,
@@ -26,6 +27,7 @@ use tokio::sync::watch;
 use crate::config::{AuthorizationMode, Config, StartError};
 use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
+use crate::shared::elsewhere::{Documents, Reviews};
 
 const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -98,11 +100,30 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>) -> Result<Auth, StartEr
     if config.bootstrap_tokens {
         members.push(Arc::new(BootstrapTokens::new(Arc::clone(objects), Arc::clone(clock))));
     }
+    let own = config.service_accounts.as_ref().map(|accounts| accounts.issuer.as_str());
+    if let Some(issuer) = config.issuers.iter().find(|issuer| own == Some(issuer.url.as_str())) {
+        return Err(StartError::Config(format!("issuer {:?} is the cluster's own", issuer.url)));
+    }
+    if !config.issuers.is_empty() {
+        members.push(Arc::new(Issuers::new(config.issuers.clone(), Arc::new(Documents), Arc::clone(clock))));
+    }
+    if let Some(webhook) = &config.token_webhook {
+        let ask = Reviews::of_kubeconfig(&webhook.kubeconfig, webhook.timeout).map_err(|e| wrong(&e))?;
+        let audiences = issuer.as_ref().map(|i: &TokenIssuer| i.options().audiences.clone()).unwrap_or_default();
+        let clock = Arc::clone(clock);
+        members.push(Arc::new(WebhookTokens::new(Arc::new(ask), webhook.version, audiences, webhook.kept_for, clock)));
+    }
     let tokens: Arc<dyn TokenAuthenticator> = Arc::new(TokenChain::new(members));
     let tokens: Arc<dyn TokenAuthenticator> = Arc::new(CachedTokens::new(tokens, Arc::clone(clock)));
     let certificates = match config.client_ca_pem.as_str() {
         "" => None,
-        pem => Some(Arc::new(ClientCertificates::new(chains(pem)?, Arc::clone(clock)))),
+        pem => {
+            let certificates = ClientCertificates::new(chains(pem)?, Arc::clone(clock));
+            Some(Arc::new(match config.node_return {
+                Some(grace) => certificates.returning(grace, Arc::clone(objects)),
+                None => certificates,
+            }))
+        }
     };
     let front_proxy = match config.request_header_ca_pem.as_str() {
         "" => None,
@@ -116,6 +137,13 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>) -> Result<Auth, StartEr
             AuthorizationMode::AlwaysDeny => Arc::new(AlwaysDeny),
             AuthorizationMode::Node => Arc::new(NodeAuthorizer::new(Arc::clone(&graph))),
             AuthorizationMode::Rbac => Arc::clone(&rbac) as _,
+            AuthorizationMode::Webhook(at) => {
+                let webhook = config.authorization_webhooks.get(*at);
+                let webhook = webhook.ok_or_else(|| wrong(&"an authorization webhook is not described"))?;
+                let ask = Reviews::of_kubeconfig(&webhook.kubeconfig, webhook.timeout).map_err(|e| wrong(&e))?;
+                let made = WebhookAuthorizer::new(Arc::new(ask), Arc::clone(clock), webhook.options.clone());
+                Arc::new(made.map_err(|e| wrong(&e))?)
+            }
         });
     }
     Ok(Auth {
@@ -123,7 +151,11 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>) -> Result<Auth, StartEr
             front_proxy,
             certificates,
             tokens: Arc::clone(&tokens),
-            anonymous: if config.anonymous_auth { Anonymous::Enabled } else { Anonymous::Disabled },
+            anonymous: match (&config.anonymous, config.anonymous_auth) {
+                (Some(told), _) => told.clone(),
+                (None, true) => Anonymous::Enabled,
+                (None, false) => Anonymous::Disabled,
+            },
         },
         authorizer: Arc::new(AuthorizerChain::new(authorizers)),
         tokens,

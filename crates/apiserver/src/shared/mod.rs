@@ -5,6 +5,7 @@ pub mod context;
 pub mod conversion;
 pub mod dialer;
 pub mod documents;
+pub mod elsewhere;
 pub mod fairness;
 pub mod flow;
 pub mod identity;

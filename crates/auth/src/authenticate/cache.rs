@@ -1,50 +1,17 @@
 //! Bounded memory of recent successes, so that a busy client's signature is not verified at every request. Failures are
 //! not remembered: a token may become valid at any moment. Credentials are kept as digests only.
-use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use jiff::Timestamp;
 use kelson_meta::Clock;
-use parking_lot::RwLock;
-use sha2::{Digest, Sha256};
 
 use super::{AsyncTokenAuthenticator, Authenticated, Rejected, TokenAuthenticator};
+use crate::bounded::{Bounded, digest};
 
 /// As upstream: a revoked token may still pass for this long.
 const SUCCESS_LIFETIME: Duration = Duration::from_secs(10);
 const CACHE_MAX_ENTRIES: usize = 4096;
-
-/// A map of digests whose entries end by themselves.
-pub(crate) struct Bounded<T> {
-    max: usize,
-    entries: RwLock<HashMap<[u8; 32], (T, Timestamp)>>,
-}
-
-impl<T: Clone> Bounded<T> {
-    pub(crate) fn new(max: usize) -> Self {
-        Self { max, entries: RwLock::new(HashMap::new()) }
-    }
-    pub(crate) fn get(&self, key: &[u8; 32], now: Timestamp) -> Option<T> {
-        self.entries.read().get(key).filter(|(_, end)| now < *end).map(|(v, _)| v.clone())
-    }
-    pub(crate) fn put(&self, key: [u8; 32], value: T, end: Timestamp, now: Timestamp) {
-        let mut entries = self.entries.write();
-        if entries.len() >= self.max {
-            entries.retain(|_, (_, end)| now < *end);
-            // Full of live entries: start over rather than grow or search for a victim.
-            if entries.len() >= self.max {
-                entries.clear();
-            }
-        }
-        entries.insert(key, (value, end));
-    }
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.entries.read().len()
-    }
-}
 
 /// Remembers successes of another token authenticator for ten seconds.
 pub struct CachedTokens {
@@ -60,32 +27,25 @@ impl CachedTokens {
     }
 }
 
-fn digest(token: &str, audiences: &[String]) -> [u8; 32] {
-    let mut hash = Sha256::new();
-    hash.update((token.len() as u64).to_be_bytes());
-    hash.update(token);
-    for audience in audiences {
-        hash.update((audience.len() as u64).to_be_bytes());
-        hash.update(audience);
-    }
-    hash.finalize().into()
+fn key(token: &str, audiences: &[String]) -> [u8; 32] {
+    digest(std::iter::once(token.as_bytes()).chain(audiences.iter().map(String::as_bytes)))
 }
 
 impl TokenAuthenticator for CachedTokens {
     fn authenticate_token(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, Rejected> {
-        let (key, now) = (digest(token, audiences), self.clock.now());
-        if let Some(found) = self.entries.get(&key, now) {
+        let (at, now) = (key(token, audiences), self.clock.now());
+        if let Some(found) = self.entries.get(&at, now) {
             return Ok(Some(found));
         }
         let found = self.inner.authenticate_token(token, audiences)?;
         if let Some(found) = &found {
-            self.entries.put(key, found.clone(), now + SUCCESS_LIFETIME, now);
+            self.entries.put(at, found.clone(), now + SUCCESS_LIFETIME, now);
         }
         Ok(found)
     }
 
     fn as_async(&self, token: &str, audiences: &[String]) -> Option<&dyn AsyncTokenAuthenticator> {
-        if self.entries.get(&digest(token, audiences), self.clock.now()).is_some() {
+        if self.entries.get(&key(token, audiences), self.clock.now()).is_some() {
             return None;
         }
         self.inner.as_async(token, audiences).map(|_| self as &dyn AsyncTokenAuthenticator)
@@ -99,7 +59,7 @@ impl AsyncTokenAuthenticator for CachedTokens {
         if let Some(found) = &found {
             // The answer may have taken its time: its life begins now.
             let now = self.clock.now();
-            self.entries.put(digest(token, audiences), found.clone(), now + SUCCESS_LIFETIME, now);
+            self.entries.put(key(token, audiences), found.clone(), now + SUCCESS_LIFETIME, now);
         }
         Ok(found)
     }
@@ -108,21 +68,6 @@ impl AsyncTokenAuthenticator for CachedTokens {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn bounded() {
-        let cache = Bounded::new(3);
-        let t = |s| Timestamp::from_second(s).unwrap();
-        for i in 0..3u8 {
-            cache.put([i; 32], i, t(10 + i64::from(i)), t(0));
-        }
-        assert_eq!(cache.get(&[0; 32], t(9)), Some(0));
-        assert_eq!(cache.get(&[0; 32], t(10)), None);
-        cache.put([3; 32], 3, t(20), t(10));
-        assert_eq!(cache.len(), 3, "the expired one made room");
-        cache.put([4; 32], 4, t(20), t(10));
-        assert_eq!(cache.len(), 1, "full of live ones: started over");
-    }
 
     /// Knows every token, after a while; counts how often it is asked.
     struct Remote(std::sync::atomic::AtomicUsize);
@@ -159,7 +104,7 @@ mod tests {
     #[test]
     fn keys_are_unambiguous() {
         let a = |s: &[&str]| s.iter().map(|x| (*x).to_owned()).collect::<Vec<_>>();
-        assert_ne!(digest("ab", &a(&["c"])), digest("a", &a(&["bc"])));
-        assert_ne!(digest("a", &a(&["b", "c"])), digest("a", &a(&["bc"])));
+        assert_ne!(key("ab", &a(&["c"])), key("a", &a(&["bc"])));
+        assert_ne!(key("a", &a(&["b", "c"])), key("a", &a(&["bc"])));
     }
 }

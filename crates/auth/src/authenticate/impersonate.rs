@@ -1,10 +1,11 @@
-//! Impersonation headers: acting as somebody else, if allowed to impersonate each part of them.
+//! Impersonation headers: acting as somebody else, if allowed to impersonate each part of them, and, in the constrained ways, to
+//! do as them what is asked (KEP-5284).
 use std::collections::BTreeMap;
 
 use http::HeaderMap;
 use kelson_meta::Status;
 
-use crate::authorize::Authorizer;
+use crate::authorize::{Authorizer, forbidden};
 use crate::user::{self, service_account_groups, split_service_account};
 use crate::{Attributes, UserInfo};
 
@@ -13,25 +14,52 @@ const GROUP: &str = "impersonate-group";
 const UID: &str = "impersonate-uid";
 const EXTRA: &str = "impersonate-extra-";
 const AUTHENTICATION: &str = "authentication.k8s.io";
+/// What an authorizer sees of the extra values of a service account that acts as its node: their keys.
+const ASSOCIATED: &str = "authentication.kubernetes.io/associated-node-keys";
 /// Impersonated values in one request; each costs a decision.
 const VALUES_MAX: usize = 1024;
 
-/// The user to act as; `None` when no impersonation is asked for.
+/// Whom a request asks to be, as its headers say it.
+struct Wanted {
+    name: String,
+    uid: String,
+    groups: Vec<String>,
+    extra: BTreeMap<String, Vec<String>>,
+}
+
+/// The user to act as; `None` when no impersonation is asked for. `request` is what is asked for, by who asks.
 ///
 /// # Errors
-/// 403 when a part of it is not allowed; 400 for a value that is not UTF-8: what cannot be read must never count as absent,
-/// or the request would run with all the rights of whoever sent it.
+/// 403 when no way of impersonating allows it, with what the first said; 400 for a value that is not UTF-8: what cannot be
+/// read must never count as absent, or the request would run with all the rights of whoever sent it.
 pub async fn impersonate(
     headers: &HeaderMap,
-    requestor: &UserInfo,
+    request: &Attributes<'_>,
     authorizer: &dyn Authorizer,
 ) -> Result<Option<UserInfo>, Status> {
+    let Some(wanted) = wanted(headers)? else { return Ok(None) };
+    let mut refused = None;
+    for way in WAYS {
+        if !way.applies(&wanted, request.user) {
+            continue;
+        }
+        match way.check(&wanted, request, authorizer).await {
+            Ok(()) => return Ok(Some(way.user(wanted))),
+            Err(why) => refused = refused.or(Some(why)),
+        }
+    }
+    // The last way applies to everybody.
+    Err(refused.unwrap_or_else(|| Status::bad_request("nobody can be impersonated")))
+}
+
+/// Reads the headers; `None` when they ask for nobody.
+fn wanted(headers: &HeaderMap) -> Result<Option<Wanted>, Status> {
     let text = |v: &http::HeaderValue| {
         let text = std::str::from_utf8(v.as_bytes()).map(str::to_owned);
         text.map_err(|_| Status::bad_request("impersonation headers must be UTF-8"))
     };
     let name = headers.get(USER).map(text).transpose()?.unwrap_or_default();
-    let mut groups: Vec<String> = headers.get_all(GROUP).iter().map(text).collect::<Result<_, _>>()?;
+    let groups: Vec<String> = headers.get_all(GROUP).iter().map(text).collect::<Result<_, _>>()?;
     let uid = headers.get(UID).map(text).transpose()?.unwrap_or_default();
     let mut extra: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (header, value) in headers {
@@ -48,38 +76,195 @@ pub async fn impersonate(
     if groups.len() + extra.values().map(Vec::len).sum::<usize>() > VALUES_MAX {
         return Err(Status::bad_request("too many impersonation headers"));
     }
-    let ask = async |group, resource, subresource, namespace, name| {
-        let a = Attributes::resource(requestor, "impersonate", group, resource, namespace, name);
-        authorizer.check(&Attributes { version: "v1", ..a.with_subresource(subresource) }).await
-    };
-    let account = split_service_account(&name);
-    match account {
-        Some((namespace, account)) => ask("", "serviceaccounts", "", namespace, account).await?,
-        None => ask("", "users", "", "", &name).await?,
-    }
-    for group in &groups {
-        ask("", "groups", "", "", group).await?;
-    }
-    for (key, values) in &extra {
-        for value in values {
-            ask(AUTHENTICATION, "userextras", key, "", value).await?;
+    Ok(Some(Wanted { name, uid, groups, extra }))
+}
+
+/// A way of impersonating. The constrained ones (KEP-5284) need two permissions: to be that user
+/// (`impersonate:MODE`), and to do as that user what is asked (`impersonate-on:MODE:VERB`).
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// A service account is the node that its own pod runs on.
+    AssociatedNode,
+    ArbitraryNode,
+    ServiceAccount,
+    /// Anybody who is neither a node nor a service account.
+    UserInfo,
+    /// The verb `impersonate`, for everything.
+    Legacy,
+}
+
+/// The narrower come first.
+const WAYS: [Way; 5] = [Way::AssociatedNode, Way::ArbitraryNode, Way::ServiceAccount, Way::UserInfo, Way::Legacy];
+
+/// From so many values on, the right to all of them is asked for first.
+const MANY: usize = 4;
+
+/// The node that a user name is of.
+fn node_of(name: &str) -> Option<&str> {
+    name.strip_prefix(user::NODE_PREFIX).filter(|node| kelson_meta::is_dns1123_subdomain(node).is_ok())
+}
+
+impl Way {
+    fn mode(self) -> &'static str {
+        match self {
+            Self::AssociatedNode => "associated-node",
+            Self::ArbitraryNode => "arbitrary-node",
+            Self::ServiceAccount => "serviceaccount",
+            Self::UserInfo => "user-info",
+            Self::Legacy => "",
         }
     }
-    if !uid.is_empty() {
-        ask(AUTHENTICATION, "uids", "", "", &uid).await?;
-    }
-    if let (Some((namespace, _)), true) = (account, groups.is_empty()) {
-        groups = service_account_groups(namespace);
-    }
-    let has = |g: &[String], wanted: &str| g.iter().any(|x| x == wanted);
-    if name == user::ANONYMOUS {
-        if !has(&groups, user::UNAUTHENTICATED) {
-            groups.push(user::UNAUTHENTICATED.to_owned());
+
+    fn verb(self) -> String {
+        match self {
+            Self::Legacy => "impersonate".to_owned(),
+            constrained => format!("impersonate:{}", constrained.mode()),
         }
-    } else if !has(&groups, user::AUTHENTICATED) && !has(&groups, user::UNAUTHENTICATED) {
-        groups.push(user::AUTHENTICATED.to_owned());
     }
-    Ok(Some(UserInfo { name, uid, groups, extra }))
+
+    fn applies(self, wanted: &Wanted, requestor: &UserInfo) -> bool {
+        let alone = wanted.uid.is_empty() && wanted.groups.is_empty() && wanted.extra.is_empty();
+        let (node, account) = (node_of(&wanted.name), split_service_account(&wanted.name));
+        match self {
+            Self::AssociatedNode => {
+                let own = requestor.extra_one(user::NODE_NAME);
+                alone && node.is_some() && node == own && split_service_account(&requestor.name).is_some()
+            }
+            Self::ArbitraryNode => alone && node.is_some(),
+            Self::ServiceAccount => alone && account.is_some(),
+            Self::UserInfo => node.is_none() && account.is_none(),
+            Self::Legacy => true,
+        }
+    }
+
+    async fn check(self, wanted: &Wanted, request: &Attributes<'_>, authorizer: &dyn Authorizer) -> Result<(), Status> {
+        // What the token's pod is called says nothing that decides: the node was compared already.
+        let keys = BTreeMap::from([(ASSOCIATED.to_owned(), request.user.extra.keys().cloned().collect())]);
+        let narrowed = UserInfo { extra: keys, ..request.user.clone() };
+        let requestor = if self == Self::AssociatedNode { &narrowed } else { request.user };
+        if self != Self::Legacy {
+            let verb = format!("impersonate-on:{}:{}", self.mode(), request.verb);
+            authorizer.check(&Attributes { user: requestor, verb: &verb, ..*request }).await?;
+        }
+        let asking = Asking { way: self, verb: self.verb(), requestor, authorizer };
+        asking.name(&wanted.name).await?;
+        if !wanted.uid.is_empty() {
+            asking.ask(AUTHENTICATION, "uids", "", "", &wanted.uid).await?;
+        }
+        asking.groups(&wanted.groups).await?;
+        asking.extra(&wanted.extra).await
+    }
+
+    /// Who is acted as, with the groups that follow from the name.
+    fn user(self, wanted: Wanted) -> UserInfo {
+        let Wanted { name, uid, mut groups, extra } = wanted;
+        if self != Self::Legacy && node_of(&name).is_some() {
+            groups = vec![user::NODES.to_owned()];
+        }
+        if let (Some((namespace, _)), true) = (split_service_account(&name), groups.is_empty()) {
+            groups = service_account_groups(namespace);
+        }
+        let has = |g: &[String], wanted: &str| g.iter().any(|x| x == wanted);
+        if name == user::ANONYMOUS {
+            if !has(&groups, user::UNAUTHENTICATED) {
+                groups.push(user::UNAUTHENTICATED.to_owned());
+            }
+        } else if !has(&groups, user::AUTHENTICATED) && !has(&groups, user::UNAUTHENTICATED) {
+            groups.push(user::AUTHENTICATED.to_owned());
+        }
+        UserInfo { name, uid, groups, extra }
+    }
+}
+
+/// Asks for each part of a user whether it may be impersonated.
+struct Asking<'a> {
+    way: Way,
+    verb: String,
+    requestor: &'a UserInfo,
+    authorizer: &'a dyn Authorizer,
+}
+
+impl Asking<'_> {
+    fn attributes<'a>(
+        &'a self,
+        group: &'a str,
+        resource: &'a str,
+        subresource: &'a str,
+        namespace: &'a str,
+        name: &'a str,
+    ) -> Attributes<'a> {
+        let a = Attributes::resource(self.requestor, &self.verb, group, resource, namespace, name);
+        Attributes { version: "v1", ..a.with_subresource(subresource) }
+    }
+
+    async fn ask(&self, group: &str, resource: &str, sub: &str, namespace: &str, name: &str) -> Result<(), Status> {
+        self.authorizer.check(&self.attributes(group, resource, sub, namespace, name)).await
+    }
+
+    /// The group that users, groups and accounts are of: the constrained ways have one of their own.
+    fn group(&self) -> &'static str {
+        if self.way == Way::Legacy { "" } else { AUTHENTICATION }
+    }
+
+    async fn name(&self, name: &str) -> Result<(), Status> {
+        let group = self.group();
+        match (self.way, node_of(name), split_service_account(name)) {
+            (Way::AssociatedNode, Some(_), _) => self.ask(group, "nodes", "", "", "*").await,
+            (Way::ArbitraryNode, Some(node), _) => self.ask(group, "nodes", "", "", node).await,
+            (_, _, Some((namespace, account))) => self.ask(group, "serviceaccounts", "", namespace, account).await,
+            _ => self.ask(group, "users", "", "", name).await,
+        }
+    }
+
+    async fn groups(&self, groups: &[String]) -> Result<(), Status> {
+        let (of, constrained) = (self.group(), self.way != Way::Legacy);
+        let bad = groups.iter().find(|g| g.is_empty() || *g == user::MASTERS).filter(|_| constrained);
+        if let Some(bad) = bad {
+            let what = if bad.is_empty() { "empty string" } else { bad };
+            let why = format!("impersonating the {what} group is not allowed");
+            return Err(forbidden(&self.attributes(of, "groups", "", "", bad), &why));
+        }
+        if constrained && groups.len() >= MANY && self.ask(of, "groups", "", "", "*").await.is_ok() {
+            return Ok(());
+        }
+        for group in groups {
+            self.ask(of, "groups", "", "", group).await?;
+        }
+        Ok(())
+    }
+
+    async fn extra(&self, extra: &BTreeMap<String, Vec<String>>) -> Result<(), Status> {
+        let constrained = self.way != Way::Legacy;
+        let bad = extra.iter().find_map(|(key, values)| bad_extra(key, values)).filter(|_| constrained);
+        if let Some(why) = bad {
+            return Err(forbidden(&self.attributes(AUTHENTICATION, "userextras", "", "", ""), why));
+        }
+        let many = extra.len() >= MANY || extra.values().map(Vec::len).sum::<usize>() >= MANY;
+        if constrained && many && self.ask(AUTHENTICATION, "userextras", "*", "", "*").await.is_ok() {
+            return Ok(());
+        }
+        for (key, values) in extra {
+            for value in values {
+                self.ask(AUTHENTICATION, "userextras", key, "", value).await?;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What a constrained way refuses of extra values.
+fn bad_extra(key: &str, values: &[String]) -> Option<&'static str> {
+    let domain = key
+        .split_once('/')
+        .filter(|(domain, path)| !path.is_empty() && kelson_meta::is_dns1123_subdomain(domain).is_ok());
+    match () {
+        () if key.is_empty() => Some("impersonating the empty string key in extra is not allowed"),
+        () if domain.is_none() => Some("impersonating an invalid key in extra is not allowed"),
+        () if values.iter().any(String::is_empty) => {
+            Some("impersonating the empty string value in extra is not allowed")
+        }
+        () => None,
+    }
 }
 
 /// The 400's text, which shows each request in the form of Go's ObjectReference.

@@ -7,7 +7,9 @@ mod cache;
 mod front_proxy;
 mod headers;
 mod impersonate;
+pub mod jwt;
 mod token_file;
+mod webhook;
 mod x509;
 
 use std::fmt;
@@ -23,6 +25,7 @@ pub use front_proxy::{FrontProxy, FrontProxyOptions};
 pub use headers::{BearerToken, bearer_token, strip_credentials};
 pub use impersonate::{impersonate, strip_impersonation};
 pub use token_file::{TokenFile, TokenFileError};
+pub use webhook::WebhookTokens;
 pub use x509::ClientCertificates;
 
 use crate::{UserInfo, user};

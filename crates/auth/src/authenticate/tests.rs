@@ -293,7 +293,8 @@ impl Authorizer for Only {
 #[test]
 fn impersonation() {
     let boss = UserInfo::new("boss", ["g"]);
-    let ask = |list: &[(&'static str, &str)], a: &dyn Authorizer| at_once(impersonate(&headers(list), &boss, a));
+    let get = Attributes::resource(&boss, "get", "", "pods", "n", "p");
+    let ask = |list: &[(&'static str, &str)], a: &dyn Authorizer| at_once(impersonate(&headers(list), &get, a));
     assert_eq!(ask(&[], &AlwaysDeny), Ok(None));
     let user = ask(&[("impersonate-user", "jane")], &AlwaysAllow).unwrap().unwrap();
     assert_eq!(user, UserInfo::new("jane", ["system:authenticated"]));
@@ -319,7 +320,7 @@ fn impersonation() {
     assert_eq!((user.uid.as_str(), user.extra_one("scopes")), ("9", Some("view")));
     let refused = ask(full, &Only("impersonate /users/ /jane")).unwrap_err();
     assert!(refused.message.starts_with(
-        "groups \"ops\" is forbidden: User \"boss\" cannot impersonate resource \"groups\" in API group \"\" at the cluster scope"
+        "pods \"p\" is forbidden: User \"boss\" cannot impersonate-on:user-info:get resource \"pods\" in API group \"\""
     ), "{}", refused.message);
     let no_user = ask(&[("impersonate-group", "g")], &AlwaysAllow).unwrap_err();
     assert_eq!(
@@ -337,7 +338,7 @@ fn impersonated_values_are_read_as_utf8_or_refused() {
     let ask = |name: &'static str, value: &[u8], a: &dyn Authorizer| {
         let mut h = headers(&[("impersonate-user", "jane")]);
         h.insert(name, http::HeaderValue::from_bytes(value).unwrap());
-        at_once(impersonate(&h, &boss, a))
+        at_once(impersonate(&h, &Attributes::path(&boss, "get", "/"), a))
     };
     let user = ask("impersonate-user", "Jürgen".as_bytes(), &AlwaysAllow).unwrap().expect("it is asked for");
     assert_eq!(user.name, "Jürgen");
@@ -346,5 +347,91 @@ fn impersonated_values_are_read_as_utf8_or_refused() {
     assert!(ask("impersonate-user", "Jürgen".as_bytes(), &AlwaysDeny).is_err());
     for name in ["impersonate-user", "impersonate-group", "impersonate-uid", "impersonate-extra-scopes"] {
         assert_eq!(ask(name, b"J\xfcrgen", &AlwaysAllow).unwrap_err().code, 400, "{name}");
+    }
+}
+
+#[test]
+fn a_node_returns_with_a_certificate_that_has_ended_to_ask_for_another_and_for_nothing_else() {
+    let clock = HandClock::at("2026-01-01T00:00:00Z");
+    let (ca, other) = (Authority::create("ca", clock.now()).unwrap(), Authority::create("ca", clock.now()).unwrap());
+    let objects = Arc::new(Fixture::default());
+    objects.put("nodes//n1", json!({"metadata": {"name": "n1"}}));
+    let chains = || ClientChains::new(&[ca.cert_pem()]).unwrap();
+    let grace = Duration::from_secs(30 * 24 * 3600);
+    let asks = ClientCertificates::new(chains(), clock.clone()).returning(grace, objects.clone());
+    let strict = ClientCertificates::new(chains(), clock.clone());
+    let none = HeaderMap::new();
+    let who = |with: &ClientCertificates, chain: &[CertificateDer<'_>]| {
+        let credentials = Credentials { headers: &none, certificates: chain, path: "/" };
+        let found = with.authenticate(&credentials).map(|found| found.expect("a certificate was shown").user);
+        found.map(|user| (user.name.clone(), user.groups.clone())).map_err(|e| e.0)
+    };
+    let node = |ca: &Authority, name: &str, groups: &[&str]| leaf(ca, name, groups, &clock);
+    let n1 = node(&ca, "system:node:n1", &["system:nodes"]);
+    let deleted = node(&ca, "system:node:n2", &["system:nodes"]);
+    let user = node(&ca, "jane", &["system:masters"]);
+    let forged = node(&other, "system:node:n1", &["system:nodes"]);
+    assert_eq!(who(&asks, &n1), Ok(("system:node:n1".into(), vec!["system:nodes".into()])));
+    clock.pass(400 * 24 * 3600);
+    let end = "verifying certificate failed";
+    assert!(who(&strict, &n1).unwrap_err().starts_with(end));
+    *clock.0.lock() = leaf_end(&n1) + Duration::from_secs(10 * 24 * 3600);
+    assert_eq!(who(&asks, &n1), Ok(("system:node:n1".into(), vec![user::RETURNING_NODES.into()])));
+    for (what, chain) in [("deleted", &deleted), ("a user", &user), ("forged", &forged)] {
+        assert!(who(&asks, chain).unwrap_err().starts_with(end), "{what}");
+    }
+    *clock.0.lock() = leaf_end(&n1) + Duration::from_secs(31 * 24 * 3600);
+    assert!(who(&asks, &n1).unwrap_err().starts_with(end), "its time has run out");
+}
+
+fn leaf_end(chain: &[CertificateDer<'_>]) -> Timestamp {
+    kelson_pki::CertInfo::from_der(&chain[0]).unwrap().not_after
+}
+
+#[test]
+fn constrained_impersonation_needs_both_the_user_and_the_action() {
+    let mut bot = UserInfo::service_account("ns", "bot", "");
+    bot.extra.insert(user::NODE_NAME.into(), vec!["n1".into()]);
+    let (of, on) = ("authentication.k8s.io", "impersonate-on");
+    let ask = |who: &UserInfo, list: &[(&'static str, &str)], allowed: &str| {
+        let list_pods = Attributes::resource(who, "list", "", "pods", "n", "");
+        let user = at_once(impersonate(&headers(list), &list_pods, &Allowed(allowed.to_owned())));
+        user.map(|user| user.expect("it is asked for")).map(|user| (user.name, user.groups))
+    };
+    let node =
+        |name: &str| (format!("system:node:{name}"), vec![user::NODES.to_owned(), user::AUTHENTICATED.to_owned()]);
+    let is = |name: &'static str| [("impersonate-user", name)];
+    let associated = format!("{on}:associated-node:list //pods/ n/;impersonate:associated-node {of}/nodes/ /*");
+    assert_eq!(ask(&bot, &is("system:node:n1"), &associated).unwrap(), node("n1"));
+    assert!(ask(&bot, &is("system:node:n2"), &associated).is_err(), "not the node of its pod");
+    assert!(ask(&UserInfo::new("jane", [""; 0]), &is("system:node:n1"), &associated).is_err(), "no service account");
+    let arbitrary = format!("{on}:arbitrary-node:list //pods/ n/;impersonate:arbitrary-node {of}/nodes/ /n2");
+    assert_eq!(ask(&bot, &is("system:node:n2"), &arbitrary).unwrap(), node("n2"));
+    for half in arbitrary.split(';') {
+        assert!(ask(&bot, &is("system:node:n2"), half).is_err(), "{half} alone");
+    }
+    let account = format!("{on}:serviceaccount:list //pods/ n/;impersonate:serviceaccount {of}/serviceaccounts/ a/b");
+    assert_eq!(
+        ask(&bot, &is("system:serviceaccount:a:b"), &account).unwrap().1,
+        ["system:serviceaccounts", "system:serviceaccounts:a", "system:authenticated"]
+    );
+    let info = format!(
+        "{on}:user-info:list //pods/ n/;impersonate:user-info {of}/users/ /jane;impersonate:user-info {of}/groups/ /dev;impersonate:user-info {of}/groups/ /system:masters"
+    );
+    let with = |group: &'static str| [("impersonate-user", "jane"), ("impersonate-group", group)];
+    assert_eq!(ask(&bot, &with("dev"), &info).unwrap().1, ["dev", "system:authenticated"]);
+    assert!(ask(&bot, &with("ops"), &info).is_err());
+    assert!(ask(&bot, &with("system:masters"), &info).is_err(), "never that group");
+    let legacy = "impersonate //users/ /jane;impersonate //groups/ /system:masters";
+    assert_eq!(ask(&bot, &with("system:masters"), legacy).unwrap().1[0], "system:masters", "the old way goes on");
+}
+
+/// Allows what it lists.
+struct Allowed(String);
+impl Authorizer for Allowed {
+    fn authorize(&self, a: &Attributes<'_>) -> Decision {
+        let asked = format!("{} {}/{}/{} {}/{}", a.verb, a.group, a.resource, a.subresource, a.namespace, a.name);
+        let asked = if a.group.is_empty() { asked.replacen(" /", " //", 1) } else { asked };
+        if self.0.split(';').any(|w| w == asked) { Decision::Allow(String::new()) } else { Decision::NoOpinion(asked) }
     }
 }

@@ -1,4 +1,7 @@
 //! Client certificates: the common name is the user, the organizations are the groups.
+//!
+//! A node that was off while its certificate ended may come back by it for a while, as somebody who may do nothing but ask for
+//! another one of the same name: it has shown that it holds the key.
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
@@ -6,12 +9,14 @@ use std::time::Duration;
 use jiff::Timestamp;
 use kelson_meta::Clock;
 use kelson_pki::ClientChains;
+use rustls_pki_types::CertificateDer;
 use sha2::{Digest, Sha256};
 use x509_parser::certificate::X509Certificate;
 use x509_parser::prelude::FromDer;
 
-use super::cache::Bounded;
 use super::{Authenticated, Authenticator, Credentials, Rejected};
+use crate::bounded::Bounded;
+use crate::objects::Objects;
 use crate::{UserInfo, user};
 
 /// Certificates whose chain was verified lately; a busy client shows the same one thousands of times a second.
@@ -25,12 +30,36 @@ pub struct ClientCertificates {
     chains: ClientChains,
     clock: Arc<dyn Clock>,
     verified: Bounded<Authenticated>,
+    /// How long after its end a node's certificate lets it ask for another, and where the nodes are looked up.
+    returning: Option<(Duration, Arc<dyn Objects>)>,
 }
 
 impl ClientCertificates {
     /// Trusting the CAs that `chains` does.
     pub fn new(chains: ClientChains, clock: Arc<dyn Clock>) -> Self {
-        Self { chains, clock, verified: Bounded::new(CACHE_MAX_ENTRIES) }
+        Self { chains, clock, verified: Bounded::new(CACHE_MAX_ENTRIES), returning: None }
+    }
+
+    /// Letting nodes that `objects` has return as [`user::RETURNING_NODES`] for so long after their certificate ended.
+    pub fn returning(self, grace: Duration, objects: Arc<dyn Objects>) -> Self {
+        Self { returning: Some((grace, objects)), ..self }
+    }
+
+    /// Who shows a certificate that has ended: a node, if its time has not run out. `None`: nobody.
+    fn returned(&self, chain: &[CertificateDer<'_>], cert: &X509Certificate<'_>, now: Timestamp) -> Option<UserInfo> {
+        let (grace, objects) = self.returning.as_ref()?;
+        let end = Timestamp::from_second(cert.validity().not_after.timestamp()).ok()?;
+        if now <= end || now > end.checked_add(*grace).ok()? {
+            return None;
+        }
+        self.chains.verify(chain, end).ok()?;
+        let digest: [u8; 32] = Sha256::digest(chain.first()?).into();
+        let mut user = user_of(cert, &digest).ok()?;
+        let name = user::node_name(&user)?;
+        // One that was deleted is not to come back by itself.
+        objects.get("", "nodes", "", name)?;
+        user.groups = vec![user::RETURNING_NODES.to_owned()];
+        Some(user)
     }
 }
 
@@ -42,10 +71,14 @@ impl Authenticator for ClientCertificates {
         if let Some(found) = self.verified.get(&digest, now) {
             return Ok(Some(found));
         }
-        self.chains
-            .verify(credentials.certificates, now)
-            .map_err(|why| Rejected(format!("verifying certificate failed: {why}")))?;
-        let (_, cert) = X509Certificate::from_der(leaf).map_err(|_| Rejected::because("certificate does not parse"))?;
+        let parsed = X509Certificate::from_der(leaf);
+        if let Err(why) = self.chains.verify(credentials.certificates, now) {
+            let cert = parsed.as_ref().ok().map(|(_, cert)| cert);
+            let returned = cert.and_then(|cert| self.returned(credentials.certificates, cert, now));
+            let user = returned.ok_or_else(|| Rejected(format!("verifying certificate failed: {why}")))?;
+            return Ok(Some(Authenticated::new(user)));
+        }
+        let (_, cert) = parsed.map_err(|_| Rejected::because("certificate does not parse"))?;
         let user = user_of(&cert, &digest)?;
         if user.name.is_empty() {
             // A certificate without a name says nothing about who this is.

@@ -1,8 +1,10 @@
 //! May you: ordered authorizers, each of which allows, denies or has no opinion.
+pub mod config;
 mod modes;
 pub mod node;
 pub mod policy;
 pub mod rbac;
+pub mod webhook;
 
 use std::sync::Arc;
 
@@ -10,6 +12,7 @@ use async_trait::async_trait;
 pub use modes::{AlwaysAllow, AlwaysDeny, Mode, PrivilegedGroup, UnknownMode};
 pub use node::NodeAuthorizer;
 pub use rbac::Rbac;
+pub use webhook::WebhookAuthorizer;
 
 use kelson_meta::{GroupResource, Status};
 

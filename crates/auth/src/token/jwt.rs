@@ -133,7 +133,7 @@ pub(crate) fn sign(key: &Key, claims: &Claims) -> Option<String> {
 }
 
 /// `SEQUENCE { r, s }` to two halves of fixed size.
-fn fixed(der: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn fixed(der: &[u8]) -> Option<Vec<u8>> {
     let body = der.strip_prefix(&[0x30])?;
     let (_, mut rest) = body.split_first()?;
     let mut out = Vec::with_capacity(2 * P256_HALF);

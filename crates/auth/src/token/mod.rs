@@ -6,6 +6,8 @@ mod verify;
 
 pub use discovery::{jwks, openid_configuration};
 pub use issue::{IssuerOptions, MintedToken, TokenIssuer};
+#[cfg(test)]
+pub(crate) use jwt::fixed as fixed_signature;
 pub use verify::{ServiceAccountTokens, VerifierOptions};
 
 use serde::{Deserialize, Serialize};

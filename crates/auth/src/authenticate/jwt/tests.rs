@@ -1,0 +1,274 @@
+//! Tokens of an issuer in memory: what is believed, what is not, and what claims become.
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use kelson_pki::Key;
+use serde_json::json;
+
+use super::super::tests::HandClock;
+use super::*;
+use crate::UserInfo;
+
+const NOW: &str = "2026-05-06T07:08:09Z";
+
+/// An issuer's server, with one key.
+struct Server {
+    key: Key,
+    asked: AtomicUsize,
+    says: &'static str,
+}
+
+fn number(bytes: &[u8]) -> String {
+    URL_SAFE_NO_PAD.encode(bytes)
+}
+
+#[async_trait]
+impl Fetch for Server {
+    async fn get(&self, url: &str, _: &[u8]) -> Result<Bytes, String> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let (issuer, keys) = ("https://issuer.example", "https://issuer.example/keys");
+        let body = match url {
+            "https://issuer.example/.well-known/openid-configuration" => json!({"issuer": self.says, "jwks_uri": keys}),
+            url if url == keys => {
+                let raw = self.key.public().raw();
+                let (x, y) = (number(&raw[1..33]), number(&raw[33..]));
+                json!({"keys": [{"kty": "oct"}, {"kty": "EC", "crv": "P-256", "kid": "one", "use": "sig", "x": x, "y": y}]})
+            }
+            other => return Err(format!("{other} is not of {issuer}")),
+        };
+        Ok(body.to_string().into())
+    }
+}
+
+struct World {
+    server: Arc<Server>,
+    clock: Arc<HandClock>,
+    issuers: Issuers,
+}
+
+fn world(mappings: &str) -> World {
+    let config = format!(
+        "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\njwt:\n- issuer:\n    url: https://issuer.example\n    audiences: [me, other]\n    audienceMatchPolicy: MatchAny\n{mappings}"
+    );
+    let config = AuthenticationConfiguration::parse(config.as_bytes()).unwrap_or_else(|e| panic!("{e:?}"));
+    let server =
+        Arc::new(Server { key: Key::generate().unwrap(), asked: AtomicUsize::new(0), says: "https://issuer.example" });
+    let clock = HandClock::at(NOW);
+    let issuers = Issuers::new(config.issuers, Arc::clone(&server) as _, Arc::clone(&clock) as _);
+    World { server, clock, issuers }
+}
+
+const PLAIN: &str =
+    "  claimMappings:\n    username: {claim: sub, prefix: 'ex:'}\n    groups: {claim: groups, prefix: ''}\n";
+
+fn good() -> Value {
+    let now: Timestamp = NOW.parse().unwrap();
+    json!({"iss": "https://issuer.example", "aud": ["me"], "sub": "jane", "groups": ["dev"], "jti": "7",
+        "iat": now.as_second(), "exp": now.as_second() + 600})
+}
+
+/// A token with this header, signed with this key.
+fn token(key: &Key, header: &Value, claims: &Value) -> String {
+    let signed = format!("{}.{}", number(header.to_string().as_bytes()), number(claims.to_string().as_bytes()));
+    let der = key.sign(signed.as_bytes()).unwrap();
+    format!("{signed}.{}", number(&crate::token::fixed_signature(&der).unwrap()))
+}
+
+fn es256() -> Value {
+    json!({"alg": "ES256", "kid": "one"})
+}
+
+async fn prove(world: &World, token: &str) -> Result<Option<UserInfo>, String> {
+    let tokens: &dyn TokenAuthenticator = &world.issuers;
+    tokens.prove(token, &[]).await.map(|found| found.map(|f| f.user.as_ref().clone())).map_err(|e| e.0)
+}
+
+#[tokio::test]
+async fn keys_are_fetched_once_and_a_good_token_is_a_user() {
+    let world = world(PLAIN);
+    let made = token(&world.server.key, &es256(), &good());
+    for _ in 0..3 {
+        let user = prove(&world, &made).await.unwrap().expect("known");
+        assert_eq!((user.name.as_str(), user.groups), ("ex:jane", vec!["dev".to_owned()]));
+        assert_eq!(user.extra[crate::user::CREDENTIAL_ID], ["JTI=7"]);
+    }
+    assert_eq!(world.server.asked.load(Ordering::SeqCst), 2, "the document and the keys");
+    // A key that nobody knows is asked for again, but not by every token.
+    let other = json!({"alg": "ES256", "kid": "two"});
+    for _ in 0..3 {
+        assert!(prove(&world, &token(&world.server.key, &other, &good())).await.is_err());
+    }
+    assert_eq!(world.server.asked.load(Ordering::SeqCst), 2, "fetched a moment ago");
+    world.clock.pass(11);
+    assert!(prove(&world, &token(&world.server.key, &other, &good())).await.is_err());
+    assert_eq!(world.server.asked.load(Ordering::SeqCst), 4);
+}
+
+#[tokio::test]
+async fn what_is_not_to_be_believed_is_refused_and_not_repeated() {
+    let world = world(PLAIN);
+    let key = &world.server.key;
+    let stranger = Key::generate().unwrap();
+    let now: Timestamp = NOW.parse().unwrap();
+    let with = |field: &str, value: Value| {
+        let mut claims = good();
+        claims[field] = value;
+        claims
+    };
+    let mut forged = token(key, &es256(), &good());
+    forged.replace_range(forged.len() - 8.., "AAAAAAAA");
+    let none = format!("{}.{}.", number(br#"{"alg":"none"}"#), number(good().to_string().as_bytes()));
+    let second = now.as_second();
+    let mut lasting = good();
+    lasting.as_object_mut().unwrap().remove("exp");
+    for (what, token, part) in [
+        ("alg none", none, "algorithm"),
+        ("HMAC with the public key", token(key, &json!({"alg": "HS256"}), &good()), "algorithm"),
+        ("another algorithm than the key's", token(key, &json!({"alg": "RS256", "kid": "one"}), &good()), "signature"),
+        ("another key", token(&stranger, &es256(), &good()), "signature"),
+        ("a changed signature", forged, "signature"),
+        ("another audience", token(key, &es256(), &with("aud", json!("you"))), "audience"),
+        ("no audience", token(key, &es256(), &with("aud", json!([]))), "audience"),
+        ("expired", token(key, &es256(), &with("exp", json!(second - 1))), "expired"),
+        ("for ever", token(key, &es256(), &lasting), "expire"),
+        ("not yet", token(key, &es256(), &with("nbf", json!(second + 3600))), "not valid yet"),
+        ("a time that is none", token(key, &es256(), &with("exp", json!("x"))), "no number"),
+        ("no name", token(key, &es256(), &with("sub", json!(""))), "empty"),
+        ("a name that is no text", token(key, &es256(), &with("sub", json!(7))), "sub"),
+        ("groups that are no texts", token(key, &es256(), &with("groups", json!([{}]))), "groups"),
+    ] {
+        let why = prove(&world, &token).await.expect_err(what);
+        assert!(why.contains(part), "{what}: {why}");
+        assert!(!why.contains("jane") && !why.contains(&token), "{what}: {why}");
+    }
+    for (what, token) in [
+        ("another issuer", token(key, &es256(), &with("iss", json!("https://issuer.example.evil")))),
+        ("no issuer", token(key, &es256(), &with("iss", json!(["https://issuer.example"])))),
+        ("bad base64", "a!.b!.c!".to_owned()),
+        ("no token", "x".repeat(100)),
+        ("too long", format!("{}.{}", "x".repeat(TOKEN_MAX_BYTES), "a.b")),
+    ] {
+        assert_eq!(prove(&world, &token).await, Ok(None), "{what}: somebody else's");
+    }
+}
+
+#[tokio::test]
+async fn an_issuer_that_calls_itself_otherwise_is_not_believed() {
+    let mut world = world(PLAIN);
+    let key = Key::generate().unwrap();
+    let made = token(&key, &es256(), &good());
+    world.server = Arc::new(Server { key, asked: AtomicUsize::new(0), says: "https://evil.example" });
+    world.issuers.fetch = Arc::clone(&world.server) as _;
+    assert!(prove(&world, &made).await.unwrap_err().contains("not known yet"));
+}
+
+#[tokio::test]
+async fn expressions_make_users_of_claims() {
+    let world = world(
+        "  claimValidationRules:\n  - {expression: 'claims.hd == \"example.com\"', message: only ours}\n  claimMappings:\n    username: {expression: 'claims.email_verified ? \"m:\" + claims.email : \"\"'}\n    groups: {expression: 'claims.roles.map(r, \"r:\" + r)'}\n    uid: {claim: sub}\n    extra:\n    - {key: example.com/tenant, valueExpression: claims.tenant}\n  userValidationRules:\n  - {expression: '!user.username.startsWith(\"system:\")', message: reserved}\n  - {expression: 'user.groups.all(g, g != \"r:system:masters\")', message: not that group}\n",
+    );
+    let mut claims = good();
+    for (field, value) in [
+        ("hd", json!("example.com")),
+        ("email", json!("j@example.com")),
+        ("email_verified", json!(true)),
+        ("roles", json!(["a", "b"])),
+        ("tenant", json!("t1")),
+    ] {
+        claims[field] = value;
+    }
+    let make = |claims: &Value| token(&world.server.key, &es256(), claims);
+    let user = prove(&world, &make(&claims)).await.unwrap().expect("known");
+    assert_eq!((user.name.as_str(), user.uid.as_str()), ("m:j@example.com", "jane"));
+    assert_eq!(user.groups, ["r:a", "r:b"]);
+    assert_eq!(user.extra["example.com/tenant"], ["t1"]);
+    for (field, value, part) in [
+        ("hd", json!("example.org"), "only ours"),
+        ("email_verified", json!(false), "empty"),
+        ("roles", json!(["system:masters"]), "not that group"),
+        ("roles", json!(7), "failed"),
+    ] {
+        let mut bad = claims.clone();
+        bad[field] = value;
+        let why = prove(&world, &make(&bad)).await.expect_err(field);
+        assert!(why.contains(part), "{field}: {why}");
+    }
+}
+
+#[test]
+fn every_fault_of_a_configuration_is_said() {
+    let faults = |jwt: &str| {
+        let text = format!("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\n{jwt}");
+        AuthenticationConfiguration::parse(text.as_bytes()).err().unwrap_or_default().join("; ")
+    };
+    let of = |issuer: &str, mappings: &str| format!("jwt:\n- issuer: {issuer}\n  claimMappings: {mappings}\n");
+    let (issuer, name) = ("{url: 'https://i.example', audiences: [a]}", "{username: {claim: sub, prefix: ''}}");
+    assert_eq!(faults(&of(issuer, name)), "");
+    for (jwt, part) in [
+        (of("{url: 'http://i.example', audiences: [a]}", name), "issuer.url"),
+        (of("{url: 'https://i.example', audiences: []}", name), "issuer.audiences"),
+        (of("{url: 'https://i.example', audiences: [a, b]}", name), "audienceMatchPolicy"),
+        (of("{url: 'https://i.example', audiences: [a], certificateAuthority: x}", name), "certificateAuthority"),
+        (of("{url: 'https://i.example', audiences: [a], more: 1}", name), "unknown field"),
+        (of(issuer, "{}"), "claimMappings.username"),
+        (of(issuer, "{username: {claim: sub}}"), "username.prefix"),
+        (of(issuer, "{username: {claim: sub, prefix: '', expression: 'claims.sub'}}"), "both"),
+        (of(issuer, "{username: {expression: 'claims.'}}"), "username.expression"),
+        (of(issuer, "{username: {expression: '1'}}"), "must evaluate"),
+        (of(issuer, "{username: {expression: claims.email}}"), "email_verified"),
+        (
+            of(issuer, "{username: {claim: sub, prefix: ''}, extra: [{key: a, valueExpression: claims.a}]}"),
+            "extra[0].key",
+        ),
+        (
+            of(
+                issuer,
+                "{username: {claim: sub, prefix: ''}, extra: [{key: x.kubernetes.io/a, valueExpression: claims.a}]}",
+            ),
+            "reserved",
+        ),
+        (
+            format!(
+                "{}{}",
+                of(issuer, name),
+                "- issuer: {url: 'https://i.example', audiences: [a]}\n  claimMappings: {username: {claim: sub, prefix: ''}}\n"
+            ),
+            "Duplicate",
+        ),
+        ("anonymous: {enabled: false, conditions: [{path: /livez}]}\n".to_owned(), "conditions"),
+    ] {
+        let said = faults(&jwt);
+        assert!(said.contains(part), "{jwt}: {said}");
+    }
+    let anonymous = |part: &str| {
+        let text =
+            format!("apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\nanonymous: {part}\n");
+        AuthenticationConfiguration::parse(text.as_bytes()).unwrap().anonymous
+    };
+    use crate::Anonymous;
+    assert_eq!(
+        anonymous("{enabled: true, conditions: [{path: /livez}]}"),
+        Some(Anonymous::Paths(vec!["/livez".into()]))
+    );
+    assert_eq!(anonymous("{enabled: false}"), Some(Anonymous::Disabled));
+}
+
+#[test]
+fn flags_are_one_issuer() {
+    let flags = OidcFlags {
+        issuer_url: "https://issuer.example".into(),
+        client_id: "me".into(),
+        username_claim: "sub".into(),
+        groups_claim: "groups".into(),
+        groups_prefix: "g:".into(),
+        signing_algs: vec!["RS256".into()],
+        required_claims: vec![("hd".into(), "example.com".into())],
+        ..OidcFlags::default()
+    };
+    let claims = json!({"sub": "jane", "groups": "one", "hd": "example.com"});
+    let user = |flags: &OidcFlags| Issuer::of_flags(flags).unwrap().rules.user(claims.as_object().unwrap());
+    let found = user(&flags).unwrap();
+    assert_eq!((found.name.as_str(), found.groups), ("https://issuer.example#jane", vec!["g:one".to_owned()]));
+    assert_eq!(user(&OidcFlags { username_prefix: "-".into(), ..flags.clone() }).unwrap().name, "jane");
+    assert!(user(&OidcFlags { required_claims: vec![("hd".into(), "x".into())], ..flags.clone() }).is_err());
+    assert!(Issuer::of_flags(&OidcFlags { signing_algs: vec!["HS256".into()], ..flags }).is_err());
+}

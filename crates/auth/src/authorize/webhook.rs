@@ -1,0 +1,362 @@
+//! Decisions of a server elsewhere (`--authorization-webhook-config-file`, `type: Webhook` of an AuthorizationConfiguration):
+//! it is asked by SubjectAccessReview, for the requests that its match conditions are true of; answers are kept for a while.
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use kelson_cel::{Activation, Budget, Env, MATCH_CONDITIONS_BUDGET, Program, Type};
+use kelson_meta::{Clock, FieldSelector, LabelSelector, Operator};
+use serde::Deserialize;
+use serde_json::{Value, json};
+
+use super::{AsyncAuthorizer, Authorizer, Decision};
+use crate::Attributes;
+use crate::ask::Ask;
+use crate::bounded::{Bounded, digest};
+
+/// Answers kept.
+const KEPT_MAX: usize = 8192;
+/// What is longer is asked about each time, so that nobody fills the memory with names.
+const KEPT_BYTES_MAX: usize = 10_000;
+
+/// What becomes of a request when the webhook cannot be asked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailurePolicy {
+    /// The next authorizer decides.
+    NoOpinion,
+    /// It is refused.
+    Deny,
+}
+
+/// How a webhook is asked.
+#[derive(Clone, Debug)]
+pub struct WebhookOptions {
+    /// What the log calls it.
+    pub name: String,
+    /// `v1` or `v1beta1` of SubjectAccessReview.
+    pub version: &'static str,
+    /// How long a yes is kept; zero: not at all.
+    pub authorized_ttl: Duration,
+    /// How long a no is kept; zero: not at all.
+    pub unauthorized_ttl: Duration,
+    /// When it cannot be asked.
+    pub failure_policy: FailurePolicy,
+    /// Expressions over `request`, a SubjectAccessReview's spec of `v1`; only requests for which all are true are asked about.
+    pub match_conditions: Vec<String>,
+}
+
+/// Authorizes by asking a webhook.
+pub struct WebhookAuthorizer {
+    ask: Arc<dyn Ask>,
+    clock: Arc<dyn Clock>,
+    options: WebhookOptions,
+    conditions: Vec<Program>,
+    kept: Bounded<Decision>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Review {
+    status: Option<Status>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Status {
+    allowed: bool,
+    denied: bool,
+    reason: String,
+}
+
+/// Compiles match conditions.
+///
+/// # Errors
+/// What is wrong with one of them.
+pub fn conditions(sources: &[String]) -> Result<Vec<Program>, String> {
+    let env = Env::builder().typed("request", Type::map(Type::String, Type::Dyn)).build();
+    let compile = |source: &String| kelson_cel::admission::compile(&env, source, &[Type::Bool]);
+    sources.iter().map(|source| compile(source).map_err(|why| format!("{source:?}: {why}"))).collect()
+}
+
+impl WebhookAuthorizer {
+    /// Asking `ask`.
+    ///
+    /// # Errors
+    /// A match condition that does not compile.
+    pub fn new(ask: Arc<dyn Ask>, clock: Arc<dyn Clock>, options: WebhookOptions) -> Result<Self, String> {
+        let conditions = conditions(&options.match_conditions)?;
+        Ok(Self { ask, clock, options, conditions, kept: Bounded::new(KEPT_MAX) })
+    }
+
+    fn failed(&self, why: &str) -> Decision {
+        match self.options.failure_policy {
+            FailurePolicy::NoOpinion => Decision::NoOpinion(why.to_owned()),
+            FailurePolicy::Deny => Decision::Deny(why.to_owned()),
+        }
+    }
+
+    /// Whether it is to be asked; an error is what its failure policy makes of it.
+    fn matches(&self, spec: &Value) -> Result<bool, Decision> {
+        if self.conditions.is_empty() {
+            return Ok(true);
+        }
+        let mut activation = Activation::new();
+        activation.bind("request", kelson_cel::Value::json(spec));
+        let mut budget = Budget::new(MATCH_CONDITIONS_BUDGET);
+        let mut fault = None;
+        for program in &self.conditions {
+            match program.eval(&activation, &mut budget).map(|value| value.as_bool()) {
+                Ok(Some(false)) => return Ok(false),
+                Ok(_) => {}
+                Err(e) => fault = fault.or(Some(e)),
+            }
+        }
+        match fault {
+            None => Ok(true),
+            Some(e) => {
+                tracing::warn!(webhook = self.options.name, error = %e, "a match condition failed");
+                Err(self.failed("a match condition of an authorizer failed"))
+            }
+        }
+    }
+
+    /// What is known without asking, or the review to send and what its answer is kept by.
+    fn known(&self, attributes: &Attributes<'_>) -> Result<Decision, (String, [u8; 32])> {
+        let spec = spec(attributes);
+        match self.matches(&spec) {
+            Ok(true) => {}
+            Ok(false) => return Ok(Decision::NoOpinion(String::new())),
+            Err(failed) => return Ok(failed),
+        }
+        let text = spec.to_string();
+        let key = digest([text.as_bytes()]);
+        match self.kept.get(&key, self.clock.now()) {
+            Some(decision) => Ok(decision),
+            None => Err((text, key)),
+        }
+    }
+}
+
+/// A SubjectAccessReview's spec.
+fn spec(a: &Attributes<'_>) -> Value {
+    let user = a.user;
+    let mut spec = json!({"user": user.name, "groups": user.groups, "extra": user.extra, "uid": user.uid});
+    if !a.is_resource {
+        spec["nonResourceAttributes"] = json!({"path": a.path, "verb": a.verb});
+        return spec;
+    }
+    let mut resource = json!({"namespace": a.namespace, "verb": a.verb, "group": a.group, "version": a.version,
+        "resource": a.resource, "subresource": a.subresource, "name": a.name});
+    if let Some(fields) = a.field_selector.map(fields).filter(|r| !r.is_empty()) {
+        resource["fieldSelector"] = json!({"requirements": fields});
+    }
+    if let Some(labels) = a.label_selector.map(labels).filter(|r| !r.is_empty()) {
+        resource["labelSelector"] = json!({"requirements": labels});
+    }
+    spec["resourceAttributes"] = resource;
+    spec
+}
+
+fn fields(selector: &FieldSelector) -> Vec<Value> {
+    let one = |r: &kelson_meta::FieldRequirement| json!({"key": r.field, "operator": if r.negated { "NotIn" } else { "In" }, "values": [r.value]});
+    selector.0.iter().map(one).collect()
+}
+
+/// What a review can say of a label selector: comparisons of numbers it cannot, so the server sees a wider request.
+fn labels(selector: &LabelSelector) -> Vec<Value> {
+    let one = |r: &kelson_meta::LabelRequirement| {
+        let operator = match r.operator {
+            Operator::In => "In",
+            Operator::NotIn => "NotIn",
+            Operator::Exists => "Exists",
+            Operator::DoesNotExist => "DoesNotExist",
+            Operator::Gt | Operator::Lt => return None,
+        };
+        Some(json!({"key": r.key, "operator": operator, "values": r.values}))
+    };
+    selector.requirements.iter().filter_map(one).collect()
+}
+
+impl Authorizer for WebhookAuthorizer {
+    fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
+        // Only asked for what `as_async` does not want.
+        self.known(attributes).unwrap_or_else(|_| self.failed("an authorizer cannot answer without waiting"))
+    }
+
+    fn as_async(&self, attributes: &Attributes<'_>) -> Option<&dyn AsyncAuthorizer> {
+        self.known(attributes).is_err().then_some(self)
+    }
+}
+
+#[async_trait]
+impl AsyncAuthorizer for WebhookAuthorizer {
+    async fn decide_later(&self, attributes: &Attributes<'_>) -> Decision {
+        let (spec, key) = match self.known(attributes) {
+            Ok(decision) => return decision,
+            Err(unknown) => unknown,
+        };
+        let head =
+            format!(r#"{{"apiVersion":"authorization.k8s.io/{}","kind":"SubjectAccessReview""#, self.options.version);
+        // v1beta1 calls the groups `group`.
+        let sent = if self.options.version == "v1beta1" {
+            spec.replacen(r#""groups":"#, r#""group":"#, 1)
+        } else {
+            spec.clone()
+        };
+        let review = format!(r#"{head},"metadata":{{}},"spec":{sent},"status":{{"allowed":false}}}}"#);
+        let status = match self.ask.post(review.into()).await {
+            Ok(answer) => serde_json::from_slice::<Review>(&answer).ok().and_then(|review| review.status),
+            Err(why) => {
+                tracing::warn!(webhook = self.options.name, why, "an authorization webhook was not asked");
+                None
+            }
+        };
+        let Some(status) = status else { return self.failed("an authorization webhook did not answer") };
+        let (decision, kept) = match (status.allowed, status.denied) {
+            (true, true) => {
+                tracing::warn!(webhook = self.options.name, "an authorization webhook allowed and denied one request");
+                return Decision::Deny("an authorization webhook allowed and denied the request".into());
+            }
+            (true, false) => (Decision::Allow(status.reason), self.options.authorized_ttl),
+            (false, true) => (Decision::Deny(status.reason), self.options.unauthorized_ttl),
+            (false, false) => (Decision::NoOpinion(status.reason), self.options.unauthorized_ttl),
+        };
+        if !kept.is_zero() && spec.len() <= KEPT_BYTES_MAX {
+            let now = self.clock.now();
+            self.kept.put(key, decision.clone(), now + kept, now);
+        }
+        decision
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::UserInfo;
+    use bytes::Bytes;
+    use parking_lot::Mutex;
+
+    /// A clock that is set by hand.
+    struct HandClock(Mutex<jiff::Timestamp>);
+
+    impl HandClock {
+        fn at(text: &str) -> Arc<Self> {
+            Arc::new(Self(Mutex::new(text.parse().unwrap())))
+        }
+        fn pass(&self, seconds: u64) {
+            *self.0.lock() += Duration::from_secs(seconds);
+        }
+    }
+
+    impl Clock for HandClock {
+        fn now(&self) -> jiff::Timestamp {
+            *self.0.lock()
+        }
+    }
+
+    /// Decides by the verb.
+    #[derive(Default)]
+    struct Server(Mutex<Vec<Value>>);
+
+    #[async_trait]
+    impl Ask for Server {
+        async fn post(&self, review: Bytes) -> Result<Bytes, String> {
+            let review: Value = serde_json::from_slice(&review).unwrap();
+            let verb = review["spec"]["resourceAttributes"]["verb"].as_str().unwrap_or("path").to_owned();
+            self.0.lock().push(review);
+            let status = match verb.as_str() {
+                "get" => json!({"allowed": true, "reason": "yes"}),
+                "delete" => json!({"allowed": false, "denied": true, "reason": "never"}),
+                "patch" => json!({"allowed": true, "denied": true}),
+                "update" => return Err("connection refused".into()),
+                "watch" => return Ok("{".into()),
+                _ => json!({"allowed": false}),
+            };
+            Ok(json!({"status": status}).to_string().into())
+        }
+    }
+
+    fn options(failure_policy: FailurePolicy, conditions: &[&str]) -> WebhookOptions {
+        WebhookOptions {
+            name: "w".into(),
+            version: "v1",
+            authorized_ttl: Duration::from_secs(300),
+            unauthorized_ttl: Duration::from_secs(30),
+            failure_policy,
+            match_conditions: conditions.iter().map(|c| (*c).to_owned()).collect(),
+        }
+    }
+
+    #[tokio::test]
+    async fn decisions_are_kept_for_their_time_and_failures_follow_the_policy() {
+        let (server, clock) = (Arc::new(Server::default()), HandClock::at("2026-01-01T00:00:00Z"));
+        let jane = UserInfo::new("jane", ["dev"]);
+        for policy in [FailurePolicy::NoOpinion, FailurePolicy::Deny] {
+            server.0.lock().clear();
+            let webhook =
+                WebhookAuthorizer::new(Arc::clone(&server) as _, clock.clone(), options(policy, &[])).unwrap();
+            let webhook: &dyn Authorizer = &webhook;
+            let failed = matches!(policy, FailurePolicy::Deny);
+            for (verb, allowed, denied, calls) in [
+                ("get", true, false, 1),
+                ("delete", false, true, 1),
+                ("list", false, false, 1),
+                ("patch", false, true, 3),
+                ("update", false, failed, 3),
+                ("watch", false, failed, 3),
+            ] {
+                let before = server.0.lock().len();
+                for _ in 0..3 {
+                    let decision = webhook.decide(&Attributes::resource(&jane, verb, "", "pods", "n", "p")).await;
+                    assert_eq!(decision.is_allow(), allowed, "{verb}");
+                    assert_eq!(matches!(decision, Decision::Deny(_)), denied, "{verb}");
+                }
+                assert_eq!(server.0.lock().len() - before, calls, "{verb}");
+            }
+            let get = Attributes::resource(&jane, "get", "", "pods", "n", "p");
+            let before = server.0.lock().len();
+            clock.pass(299);
+            assert!(webhook.decide(&get).await.is_allow());
+            assert_eq!(server.0.lock().len(), before);
+            clock.pass(2);
+            assert!(webhook.decide(&get).await.is_allow());
+            assert_eq!(server.0.lock().len(), before + 1);
+        }
+    }
+
+    #[tokio::test]
+    async fn it_is_asked_about_what_its_conditions_are_true_of_and_sees_selectors() {
+        let (server, clock) = (Arc::new(Server::default()), HandClock::at("2026-01-01T00:00:00Z"));
+        let conditions = ["has(request.resourceAttributes)", "request.resourceAttributes.namespace == 'prod'"];
+        let webhook = options(FailurePolicy::Deny, &conditions);
+        let webhook = WebhookAuthorizer::new(Arc::clone(&server) as _, clock.clone(), webhook).unwrap();
+        let webhook: &dyn Authorizer = &webhook;
+        let jane = UserInfo::new("jane", ["dev"]);
+        let no_opinion = Decision::NoOpinion(String::new());
+        assert_eq!(webhook.decide(&Attributes::path(&jane, "get", "/metrics")).await, no_opinion);
+        assert_eq!(webhook.decide(&Attributes::resource(&jane, "get", "", "pods", "dev", "p")).await, no_opinion);
+        assert!(server.0.lock().is_empty());
+        let fields = FieldSelector::parse("spec.nodeName=n1").unwrap();
+        let labels = LabelSelector::parse("app in (a,b),!old").unwrap();
+        let list = Attributes {
+            field_selector: Some(&fields),
+            label_selector: Some(&labels),
+            ..Attributes::resource(&jane, "get", "", "pods", "prod", "")
+        };
+        assert!(webhook.decide(&list).await.is_allow());
+        let asked = server.0.lock()[0].clone();
+        assert_eq!(asked["apiVersion"], "authorization.k8s.io/v1");
+        let resource = &asked["spec"]["resourceAttributes"];
+        let wanted = json!([{"key": "spec.nodeName", "operator": "In", "values": ["n1"]}]);
+        assert_eq!(resource["fieldSelector"]["requirements"], wanted);
+        assert_eq!(resource["labelSelector"]["requirements"][0]["operator"], "In");
+        assert_eq!(asked["spec"]["groups"], json!(["dev"]));
+        // A condition that fails is no reason to let a request by.
+        let broken = options(FailurePolicy::Deny, &["request.resourceAttributes.labelSelector.x == 'y'"]);
+        let broken = WebhookAuthorizer::new(Arc::clone(&server) as _, clock, broken).unwrap();
+        let broken: &dyn Authorizer = &broken;
+        let decision = broken.decide(&Attributes::resource(&jane, "get", "", "pods", "n", "p")).await;
+        assert!(matches!(decision, Decision::Deny(_)));
+        assert!(super::conditions(&["request.".to_owned()]).is_err() && super::conditions(&["1".to_owned()]).is_err());
+    }
+}

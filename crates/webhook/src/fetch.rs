@@ -1,0 +1,50 @@
+//! Documents that others publish, read over HTTPS: by one GET, without credentials, within a time and a size.
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Request, Uri, header};
+use http_body_util::Empty;
+use hyper_util::client::legacy::Client as Pool;
+use hyper_util::rt::TokioExecutor;
+use kelson_tasks::FILES;
+
+use crate::connect::{Connector, ServiceResolver};
+use crate::target::Location;
+use crate::tls::{Protocols, client_config};
+
+/// A document's body. An empty bundle means the system's authorities. No redirect is followed.
+///
+/// # Errors
+/// When there is no good answer within `timeout`, or it is longer than `bytes_max`.
+pub async fn fetch(url: &str, ca_bundle: &[u8], timeout: Duration, bytes_max: usize) -> Result<Bytes, String> {
+    let failed = |why: String| format!("Get \"{url}\": {why}");
+    let read = tokio::time::timeout(timeout, get(url, ca_bundle.to_vec(), bytes_max)).await;
+    read.unwrap_or_else(|_| Err("context deadline exceeded".into())).map_err(failed)
+}
+
+async fn get(url: &str, ca_bundle: Vec<u8>, bytes_max: usize) -> Result<Bytes, String> {
+    let uri: Uri = url.parse().map_err(|e: http::uri::InvalidUri| e.to_string())?;
+    if uri.scheme_str() != Some("https") {
+        return Err("only https is spoken".into());
+    }
+    let tls =
+        FILES.run(move || client_config(&ca_bundle, None, Protocols::Http1)).await.map_err(|e| e.to_string())??;
+    let connector = Connector::new(&Location::Url(url.to_owned()), &uri, Arc::new(NoServices), tls)?;
+    let pool: Pool<_, Empty<Bytes>> = Pool::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
+    let request = Request::get(uri).header(header::ACCEPT, "application/json").body(Empty::new());
+    let response = pool.request(request.map_err(|e| e.to_string())?).await.map_err(|e| crate::client::cause(&e))?;
+    if !response.status().is_success() {
+        return Err(format!("the server answered {}", response.status()));
+    }
+    crate::client::read(response, bytes_max).await.map_err(|e| e.to_string())
+}
+
+/// For who names hosts alone.
+pub struct NoServices;
+
+impl ServiceResolver for NoServices {
+    fn resolve(&self, _: &str, name: &str, _: u16) -> Result<std::net::SocketAddr, String> {
+        Err(format!("service {name:?} not found"))
+    }
+}

@@ -1,0 +1,179 @@
+//! Flags of the API server about who may come and what they may: token issuers, webhooks, configuration files of
+//! authentication and authorization.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use kelson_apiserver::{AuthorizationMode, Config, TokenWebhook};
+use kelson_auth::authenticate::jwt::{AuthenticationConfiguration, Issuer, OidcFlags};
+use kelson_auth::authorize::Mode;
+use kelson_auth::authorize::config::{self as authorization, Configured, WebhookConfig};
+use kelson_auth::authorize::webhook::{FailurePolicy, WebhookOptions};
+use kelson_kubelet::config::file::duration;
+
+/// Upstream's limit of one call to a webhook that flags name.
+const WEBHOOK_TIMEOUT: Duration = Duration::from_secs(30);
+
+#[derive(Args, Debug, Clone)]
+pub struct IdentityArgs {
+    /// AuthenticationConfiguration: issuers of tokens, and who may come without credentials.
+    #[arg(long, value_name = "FILE", conflicts_with = "oidc_issuer_url")]
+    pub authentication_config: Option<PathBuf>,
+    /// Issuer of OpenID Connect tokens.
+    #[arg(long, value_name = "URL", requires = "oidc_client_id")]
+    pub oidc_issuer_url: Option<String>,
+    /// Client that those tokens must be for.
+    #[arg(long, value_name = "ID", requires = "oidc_issuer_url")]
+    pub oidc_client_id: Option<String>,
+    /// Authorities of the issuer's server; by default the system's.
+    #[arg(long, value_name = "FILE")]
+    pub oidc_ca_file: Option<PathBuf>,
+    /// Claim that is the user's name.
+    #[arg(long, value_name = "CLAIM", default_value = "sub")]
+    pub oidc_username_claim: String,
+    /// Put before the name; `-` for none, by default the issuer and `#` unless the claim is `email`.
+    #[arg(long, value_name = "PREFIX", default_value = "")]
+    pub oidc_username_prefix: String,
+    /// Claim that is the user's groups.
+    #[arg(long, value_name = "CLAIM", default_value = "")]
+    pub oidc_groups_claim: String,
+    /// Put before each group.
+    #[arg(long, value_name = "PREFIX", default_value = "")]
+    pub oidc_groups_prefix: String,
+    /// Algorithms that the issuer may sign with.
+    #[arg(long, value_name = "ALGS", value_delimiter = ',', default_value = "RS256")]
+    pub oidc_signing_algs: Vec<String>,
+    /// A claim that must have this value; the flag may be given several times.
+    #[arg(long, value_name = "CLAIM=VALUE", value_delimiter = ',', value_parser = crate::kubelet::label)]
+    pub oidc_required_claim: Vec<(String, String)>,
+    /// kubeconfig of a server that reviews tokens.
+    #[arg(long, value_name = "FILE")]
+    pub authentication_token_webhook_config_file: Option<PathBuf>,
+    /// Version of the reviews that it is sent.
+    #[arg(long, value_name = "VERSION", default_value = "v1beta1", value_parser = ["v1", "v1beta1"])]
+    pub authentication_token_webhook_version: String,
+    /// How long its answers are kept.
+    #[arg(long, value_name = "DURATION", default_value = "2m", value_parser = duration)]
+    pub authentication_token_webhook_cache_ttl: Duration,
+    /// AuthorizationConfiguration: the authorizers in their order, instead of --authorization-mode.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["authorization_mode", "authorization_webhook_config_file"])]
+    pub authorization_config: Option<PathBuf>,
+    /// kubeconfig of the server that --authorization-mode=Webhook asks.
+    #[arg(long, value_name = "FILE")]
+    pub authorization_webhook_config_file: Option<PathBuf>,
+    /// Version of the reviews that it is sent.
+    #[arg(long, value_name = "VERSION", default_value = "v1beta1", value_parser = ["v1", "v1beta1"])]
+    pub authorization_webhook_version: String,
+    /// How long its consent is kept.
+    #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration)]
+    pub authorization_webhook_cache_authorized_ttl: Duration,
+    /// How long its refusal is kept.
+    #[arg(long, value_name = "DURATION", default_value = "30s", value_parser = duration)]
+    pub authorization_webhook_cache_unauthorized_ttl: Duration,
+    /// How long after its end a node's certificate still lets that node, and nobody else, ask for another; 0: not at all.
+    #[arg(long, value_name = "TIME", default_value = "720h", value_parser = crate::args::parse_ttl)]
+    pub node_return_grace: Duration,
+}
+
+fn version(text: &str) -> &'static str {
+    if text == "v1" { "v1" } else { "v1beta1" }
+}
+
+fn read(flag: &str, file: &Path) -> anyhow::Result<Vec<u8>> {
+    std::fs::read(file).with_context(|| format!("{flag} {}", file.display()))
+}
+
+/// All faults of a file or of flags, in one error.
+fn sound<T>(what: &str, judged: Result<T, Vec<String>>) -> anyhow::Result<T> {
+    judged.map_err(|faults| anyhow::anyhow!("{what} is not sound:\n  {}", faults.join("\n  ")))
+}
+
+impl IdentityArgs {
+    /// Puts what the flags and their files say into the server's configuration; `modes` is `--authorization-mode`.
+    ///
+    /// # Errors
+    /// A file that cannot be read, and all that is wrong with one.
+    pub fn apply(&self, modes: &[String], config: &mut Config) -> anyhow::Result<()> {
+        config.node_return = Some(self.node_return_grace).filter(|grace| !grace.is_zero());
+        if let Some(file) = &self.authentication_config {
+            let parsed = AuthenticationConfiguration::parse(&read("--authentication-config", file)?);
+            let parsed = sound(&format!("--authentication-config {}", file.display()), parsed)?;
+            config.issuers = parsed.issuers;
+            config.anonymous = parsed.anonymous;
+        }
+        if let Some(url) = &self.oidc_issuer_url {
+            config.issuers = vec![Arc::new(sound("--oidc-*", Issuer::of_flags(&self.oidc(url)?))?)];
+        }
+        config.token_webhook = self.authentication_token_webhook_config_file.clone().map(|kubeconfig| TokenWebhook {
+            kubeconfig,
+            version: version(&self.authentication_token_webhook_version),
+            kept_for: self.authentication_token_webhook_cache_ttl,
+            timeout: WEBHOOK_TIMEOUT,
+        });
+        let configured = match &self.authorization_config {
+            Some(file) => {
+                let time = |text: &str| duration(text).ok();
+                let parsed = authorization::parse(&read("--authorization-config", file)?, time);
+                sound(&format!("--authorization-config {}", file.display()), parsed)?
+            }
+            None => modes.iter().map(|mode| self.configured(mode)).collect::<anyhow::Result<_>>()?,
+        };
+        config.authorization.clear();
+        for one in configured {
+            config.authorization.push(match one {
+                Configured::Mode(Mode::Node) => AuthorizationMode::Node,
+                Configured::Mode(Mode::Rbac) => AuthorizationMode::Rbac,
+                Configured::Mode(Mode::AlwaysAllow) => AuthorizationMode::AlwaysAllow,
+                Configured::Mode(Mode::AlwaysDeny) => AuthorizationMode::AlwaysDeny,
+                Configured::Webhook(webhook) => {
+                    config.authorization_webhooks.push(webhook);
+                    AuthorizationMode::Webhook(config.authorization_webhooks.len() - 1)
+                }
+            });
+        }
+        Ok(())
+    }
+
+    fn oidc(&self, url: &str) -> anyhow::Result<OidcFlags> {
+        let ca = match &self.oidc_ca_file {
+            Some(file) => String::from_utf8_lossy(&read("--oidc-ca-file", file)?).into_owned(),
+            None => String::new(),
+        };
+        Ok(OidcFlags {
+            issuer_url: url.to_owned(),
+            client_id: self.oidc_client_id.clone().unwrap_or_default(),
+            ca_pem: ca,
+            username_claim: self.oidc_username_claim.clone(),
+            username_prefix: self.oidc_username_prefix.clone(),
+            groups_claim: self.oidc_groups_claim.clone(),
+            groups_prefix: self.oidc_groups_prefix.clone(),
+            signing_algs: self.oidc_signing_algs.clone(),
+            required_claims: self.oidc_required_claim.clone(),
+        })
+    }
+
+    fn configured(&self, mode: &str) -> anyhow::Result<Configured> {
+        if mode != "Webhook" {
+            let Ok(mode) = mode.parse() else {
+                bail!("--authorization-mode: {mode:?} is none of Node, RBAC, Webhook, AlwaysAllow, AlwaysDeny");
+            };
+            return Ok(Configured::Mode(mode));
+        }
+        let Some(kubeconfig) = self.authorization_webhook_config_file.clone() else {
+            bail!("--authorization-mode=Webhook needs --authorization-webhook-config-file");
+        };
+        let options = WebhookOptions {
+            name: "default".into(),
+            version: version(&self.authorization_webhook_version),
+            authorized_ttl: self.authorization_webhook_cache_authorized_ttl,
+            unauthorized_ttl: self.authorization_webhook_cache_unauthorized_ttl,
+            failure_policy: FailurePolicy::NoOpinion,
+            match_conditions: Vec::new(),
+        };
+        Ok(Configured::Webhook(WebhookConfig { options, kubeconfig, timeout: WEBHOOK_TIMEOUT }))
+    }
+}

@@ -119,8 +119,9 @@ impl Approver {
         let Ok(request) = csr.request() else { return Ok(()) };
         let Some(what) = recognize(&csr, request) else { return Ok(()) };
         let message = match what {
+            // Whoever may have any node's certificate may have its own.
             Recognized::SelfNodeClient => {
-                if !self.may(&csr, "selfnodeclient").await? {
+                if !self.may(&csr, "selfnodeclient").await? && !self.may(&csr, "nodeclient").await? {
                     return self.refused(key, "selfnodeclient");
                 }
                 "Auto approving self kubelet client certificate after SubjectAccessReview."

@@ -2,6 +2,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use base64::Engine as _;
 use jiff::Timestamp;
 use kelson_client::{Change, DeleteOptions, WorkQueue};
 use kelson_meta::ObjectKey;
@@ -10,21 +11,39 @@ use crate::shared::context::{Context, SyncError};
 use crate::views::CsrView;
 use crate::views::condition;
 
-/// A decided request is kept for so long.
+/// A request that was denied, that failed, or whose certificate is there, is kept for so long.
 const DECIDED: Duration = Duration::from_secs(3600);
-/// A request nobody decided is kept for so long.
+/// A request nobody decided, or whose signer is slow, is kept for so long.
 const PENDING: Duration = Duration::from_secs(24 * 3600);
 
-/// When a request goes.
+/// When a request goes: the first of all that ends it.
 pub fn expires(csr: &CsrView) -> Option<Timestamp> {
-    let decided = ["Approved", "Denied", "Failed"].iter().filter_map(|k| {
-        let c = condition::find(&csr.status.conditions, k)?;
+    let at = |kind: &str| {
+        let c = condition::find(&csr.status.conditions, kind)?;
         c.last_update_time.as_ref().or(c.last_transition_time.as_ref())?.parse::<Timestamp>().ok()
-    });
-    match decided.min() {
-        Some(t) => t.checked_add(DECIDED).ok(),
-        None => Some(csr.metadata.creation_timestamp.parse::<Timestamp>().ok()?.checked_add(PENDING).ok()?),
-    }
+    };
+    let after = |at: Option<Timestamp>, kept: Duration| at?.checked_add(kept).ok();
+    let issued = !csr.status.certificate.is_empty();
+    let decided =
+        ["Denied", "Failed", "Approved"].iter().any(|kind| condition::find(&csr.status.conditions, kind).is_some());
+    let created = csr.metadata.creation_timestamp.parse::<Timestamp>().ok().filter(|_| !decided);
+    [
+        after(at("Denied"), DECIDED),
+        after(at("Failed"), DECIDED),
+        after(at("Approved"), if issued { DECIDED } else { PENDING }),
+        after(created, PENDING),
+        ended(&csr.status.certificate),
+    ]
+    .into_iter()
+    .flatten()
+    .min()
+}
+
+/// When an issued certificate ends.
+fn ended(certificate: &str) -> Option<Timestamp> {
+    let pem = base64::engine::general_purpose::STANDARD.decode(certificate).ok()?;
+    let info = kelson_pki::CertInfo::from_pem(std::str::from_utf8(&pem).ok()?).ok()?;
+    info.not_after.checked_add(Duration::from_secs(1)).ok()
 }
 
 /// Starts the cleaner: each request is looked at once, when its time is over.
@@ -73,20 +92,50 @@ mod tests {
         let api = Api::start().await;
         let kind = "certificates.k8s.io/v1/certificatesigningrequests";
         let _running = run(&api, &["certificatesigningrequest-cleaner-controller"], Config::default()).await;
-        for name in ["pending", "done"] {
+        for name in ["pending", "denied", "slow"] {
             let pem = create_request(&Key::generate().unwrap(), name, &[], &[]).unwrap();
             let request = base64::engine::general_purpose::STANDARD.encode(pem);
             let spec = json!({"request": request, "signerName": "example.com/s", "usages": ["client auth"]});
             api.create(kind, json!({"metadata": {"name": name}, "spec": spec})).await;
         }
-        let approved = json!({"conditions": [{"type": "Approved", "status": "True", "reason": "R", "message": "m"}]});
-        api.patch(kind, "", "done", "approval", json!({"status": approved})).await;
+        for (name, what) in [("denied", "Denied"), ("slow", "Approved")] {
+            let status = json!({"conditions": [{"type": what, "status": "True", "reason": "R", "message": "m"}]});
+            api.patch(kind, "", name, "approval", json!({"status": status})).await;
+        }
         let hours = |n: u64| tokio::time::sleep(std::time::Duration::from_secs(n * 3600 + 60));
         api.settle().await;
-        assert_eq!(api.list(kind).await.len(), 2);
+        assert_eq!(api.list(kind).await.len(), 3);
         hours(1).await;
-        assert_eq!(api.list(kind).await.len(), 1);
+        assert_eq!(api.list(kind).await.len(), 2, "the denied one is gone; a signer that is slow has a day");
         hours(23).await;
         assert!(api.list(kind).await.is_empty());
+    }
+
+    #[test]
+    fn each_request_goes_by_what_became_of_it() {
+        let ca = kelson_pki::Authority::create("ca", "2026-01-01T00:00:00Z".parse().unwrap()).unwrap();
+        let short = kelson_pki::LeafSpec {
+            common_name: "n",
+            organizations: &[],
+            sans: &[],
+            purpose: kelson_pki::Purpose::Client,
+            lifetime: std::time::Duration::from_secs(600),
+        };
+        let short = ca.issue(&short, "2026-01-01T00:00:00Z".parse().unwrap()).unwrap().cert_pem;
+        let short = base64::engine::general_purpose::STANDARD.encode(short);
+        let when = |kinds: &[&str], certificate: &str| {
+            let condition =
+                |kind: &&str| json!({"type": kind, "status": "True", "lastUpdateTime": "2026-01-01T00:10:00Z"});
+            let conditions: Vec<_> = kinds.iter().map(condition).collect();
+            let csr = json!({"metadata": {"name": "r", "creationTimestamp": "2026-01-01T00:00:00Z"},
+                "spec": {"request": "", "signerName": "s"}, "status": {"conditions": conditions, "certificate": certificate}});
+            super::expires(&serde_json::from_value(csr).unwrap()).unwrap().to_string()
+        };
+        assert_eq!(when(&[], ""), "2026-01-02T00:00:00Z");
+        assert_eq!(when(&["Denied"], ""), "2026-01-01T01:10:00Z");
+        assert_eq!(when(&["Approved", "Failed"], ""), "2026-01-01T01:10:00Z");
+        assert_eq!(when(&["Approved"], ""), "2026-01-02T00:10:00Z");
+        assert_eq!(when(&["Approved"], "bm90IGEgY2VydGlmaWNhdGU="), "2026-01-01T01:10:00Z");
+        assert!(when(&["Approved"], &short) < "2026-01-01T00:11:00Z".to_owned(), "with the end of its certificate");
     }
 }

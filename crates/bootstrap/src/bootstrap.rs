@@ -6,7 +6,7 @@
 //! the bootstrap credentials are used.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::time::Duration;
 
 use jiff::Timestamp;
@@ -16,8 +16,8 @@ use kelson_client::{Client, ClientError};
 use kelson_pki::{Issued, KUBE_APISERVER_CLIENT_KUBELET, Key, Kubeconfig, UserCredential};
 use kelson_tasks::FILES;
 
-use crate::client::ClientCertificate;
-use crate::files::{Store, blocks, info};
+use crate::files::{blocks, info};
+use crate::node::ClientCertificate;
 use crate::request::{Wanted, certificate};
 use crate::{CertError, clock};
 
@@ -29,24 +29,6 @@ const SERVER_RETRY: Duration = Duration::from_secs(2);
 const SERVER_LIMIT: Duration = Duration::from_secs(1);
 /// How long approval and signing may take.
 const CERTIFICATE_WAIT: Duration = Duration::from_secs(3600);
-
-/// Where things lie.
-#[derive(Clone, Debug)]
-pub struct Paths {
-    /// `--kubeconfig`.
-    pub kubeconfig: PathBuf,
-    /// `--bootstrap-kubeconfig`.
-    pub bootstrap: Option<PathBuf>,
-    /// `--cert-dir`.
-    pub cert_dir: PathBuf,
-}
-
-impl Paths {
-    /// The node's client certificates.
-    pub(crate) fn files(&self) -> Store {
-        Store::new("kubelet-client", &self.cert_dir)
-    }
-}
 
 /// Whom the node may be to the API.
 pub struct Joined {

@@ -1,17 +1,13 @@
 //! The node's client certificate while the node runs: got where there is none, renewed at a jittered 70 to 90 % of its life,
 //! and got anew when it has ended all the same. Clients re-read its file: no restart (upstream: client-go
 //! `util/certificate/certificate_manager.go`).
-use std::sync::Arc;
 use std::time::Duration;
 
-use kelson_client::Client;
-use kelson_client::kubeconfig::Config;
-use kelson_client::remote::Remote;
-use kelson_meta::{Backoff, Clock};
+use kelson_meta::Backoff;
 use kelson_pki::Renewal;
 
-use crate::bootstrap::Paths;
 use crate::files::info;
+use crate::node::ClientCertificate;
 use crate::{CertError, CertificateMetrics};
 
 /// Pauses after failures.
@@ -19,32 +15,7 @@ const RETRY: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(
 /// The clock is looked at this often while waiting: it may jump.
 const LOOK: Duration = Duration::from_secs(600);
 
-/// How a client is made of a kubeconfig.
-pub(crate) type Connect = dyn Fn(&Config) -> Result<Client, CertError> + Send + Sync;
-
-/// The client certificate of one node.
-#[derive(Clone)]
-pub struct ClientCertificate {
-    /// Where things lie.
-    pub paths: Paths,
-    /// The node's name.
-    pub node_name: String,
-    /// The clock that lifetimes are judged by.
-    pub clock: Arc<dyn Clock>,
-    pub(crate) connect: Arc<Connect>,
-}
-
 impl ClientCertificate {
-    /// Of the node of this name.
-    pub fn new(paths: Paths, node_name: &str, clock: Arc<dyn Clock>) -> Self {
-        let connect = |config: &Config| {
-            let remote = Remote::new(config.clone());
-            let remote = remote.map_err(|e| CertError::Kubeconfig { which: "the", why: e.to_string() })?;
-            Ok(Client::new(Arc::new(remote), "kubelet"))
-        };
-        Self { paths, node_name: node_name.to_owned(), clock, connect: Arc::new(connect) }
-    }
-
     /// Keeps the certificate good until the task is ended.
     pub async fn run(self, metrics: CertificateMetrics) {
         let mut retry = RETRY.base;

@@ -23,7 +23,7 @@ pub trait Machine: Send + Sync {
     fn set(&self, to: Timestamp) -> impl Future<Output = Result<(), String>> + Send;
 }
 
-/// This machine.
+/// The machine that this program runs on.
 #[derive(Clone, Copy, Debug)]
 pub struct ThisMachine;
 

@@ -11,13 +11,13 @@ pub mod clock;
 mod error;
 pub mod files;
 pub mod metrics;
+mod node;
 pub mod request;
 pub mod serving;
 
-pub use bootstrap::Paths;
-pub use client::ClientCertificate;
 pub use error::CertError;
 pub use metrics::CertificateMetrics;
+pub use node::{ClientCertificate, Paths};
 pub use serving::ServingCertificate;
 
 #[cfg(test)]

@@ -76,6 +76,57 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>) -> Result<Auth, StartEr
     let wrong = |e: &dyn std::fmt::Display| StartError::Config(e.to_string());
     let clock = &config.clock;
     let chains = |pem: &str| ClientChains::new(&[pem]).map_err(|e| wrong(&e));
+    let Tokens { members, issuer, keys } = token_kinds(config, objects)?;
+    let tokens: Arc<dyn TokenAuthenticator> = Arc::new(TokenChain::new(members));
+    let tokens: Arc<dyn TokenAuthenticator> = Arc::new(CachedTokens::new(tokens, Arc::clone(clock)));
+    let certificates = match config.client_ca_pem.as_str() {
+        "" => None,
+        pem => {
+            let certificates = ClientCertificates::new(chains(pem)?, Arc::clone(clock));
+            Some(Arc::new(match config.node_return {
+                Some(grace) => certificates.returning(grace, Arc::clone(objects)),
+                None => certificates,
+            }))
+        }
+    };
+    let front_proxy = match config.request_header_ca_pem.as_str() {
+        "" => None,
+        pem => Some(Arc::new(FrontProxy::new(chains(pem)?, FrontProxyOptions::default(), Arc::clone(clock)))),
+    };
+    let (rbac, graph) = (Arc::new(Rbac::new()), Arc::new(NodeGraph::new()));
+    let authorizers = authorizers(config, &rbac, &graph)?;
+    Ok(Auth {
+        authenticator: RequestAuthenticator {
+            front_proxy,
+            certificates,
+            tokens: Arc::clone(&tokens),
+            anonymous: match (&config.anonymous, config.anonymous_auth) {
+                (Some(told), _) => told.clone(),
+                (None, true) => Anonymous::Enabled,
+                (None, false) => Anonymous::Disabled,
+            },
+        },
+        authorizer: Arc::new(AuthorizerChain::new(authorizers)),
+        tokens,
+        rbac,
+        issuer,
+        graph,
+        uses_graph: config.authorization.contains(&AuthorizationMode::Node),
+        keys,
+        rbac_at: Arc::new(RbacAt { applied: Default::default(), changed: watch::Sender::new(()) }),
+    })
+}
+
+/// The kinds of bearer tokens, in the order in which they are asked, and who makes the cluster's own.
+struct Tokens {
+    members: Vec<Arc<dyn TokenAuthenticator>>,
+    issuer: Option<TokenIssuer>,
+    keys: Vec<PublicKey>,
+}
+
+fn token_kinds(config: &Config, objects: &Arc<dyn Objects>) -> Result<Tokens, StartError> {
+    let wrong = |e: &dyn std::fmt::Display| StartError::Config(e.to_string());
+    let clock = &config.clock;
     let mut members: Vec<Arc<dyn TokenAuthenticator>> = Vec::new();
     if let Some(path) = &config.token_auth_file {
         let text = std::fs::read_to_string(path).map_err(|e| wrong(&format!("{}: {e}", path.display())))?;
@@ -113,30 +164,24 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>) -> Result<Auth, StartEr
         let clock = Arc::clone(clock);
         members.push(Arc::new(WebhookTokens::new(Arc::new(ask), webhook.version, audiences, webhook.kept_for, clock)));
     }
-    let tokens: Arc<dyn TokenAuthenticator> = Arc::new(TokenChain::new(members));
-    let tokens: Arc<dyn TokenAuthenticator> = Arc::new(CachedTokens::new(tokens, Arc::clone(clock)));
-    let certificates = match config.client_ca_pem.as_str() {
-        "" => None,
-        pem => {
-            let certificates = ClientCertificates::new(chains(pem)?, Arc::clone(clock));
-            Some(Arc::new(match config.node_return {
-                Some(grace) => certificates.returning(grace, Arc::clone(objects)),
-                None => certificates,
-            }))
-        }
-    };
-    let front_proxy = match config.request_header_ca_pem.as_str() {
-        "" => None,
-        pem => Some(Arc::new(FrontProxy::new(chains(pem)?, FrontProxyOptions::default(), Arc::clone(clock)))),
-    };
-    let (rbac, graph) = (Arc::new(Rbac::new()), Arc::new(NodeGraph::new()));
+    Ok(Tokens { members, issuer, keys })
+}
+
+/// The authorizers in their order; who is of `system:masters` passes before all.
+fn authorizers(
+    config: &Config,
+    rbac: &Arc<Rbac>,
+    graph: &Arc<NodeGraph>,
+) -> Result<Vec<Arc<dyn Authorizer>>, StartError> {
+    let wrong = |e: &dyn std::fmt::Display| StartError::Config(e.to_string());
+    let clock = &config.clock;
     let mut authorizers: Vec<Arc<dyn Authorizer>> = vec![Arc::new(PrivilegedGroup)];
     for mode in &config.authorization {
         authorizers.push(match mode {
             AuthorizationMode::AlwaysAllow => Arc::new(AlwaysAllow),
             AuthorizationMode::AlwaysDeny => Arc::new(AlwaysDeny),
-            AuthorizationMode::Node => Arc::new(NodeAuthorizer::new(Arc::clone(&graph))),
-            AuthorizationMode::Rbac => Arc::clone(&rbac) as _,
+            AuthorizationMode::Node => Arc::new(NodeAuthorizer::new(Arc::clone(graph))),
+            AuthorizationMode::Rbac => Arc::clone(rbac) as _,
             AuthorizationMode::Webhook(at) => {
                 let webhook = config.authorization_webhooks.get(*at);
                 let webhook = webhook.ok_or_else(|| wrong(&"an authorization webhook is not described"))?;
@@ -146,26 +191,7 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>) -> Result<Auth, StartEr
             }
         });
     }
-    Ok(Auth {
-        authenticator: RequestAuthenticator {
-            front_proxy,
-            certificates,
-            tokens: Arc::clone(&tokens),
-            anonymous: match (&config.anonymous, config.anonymous_auth) {
-                (Some(told), _) => told.clone(),
-                (None, true) => Anonymous::Enabled,
-                (None, false) => Anonymous::Disabled,
-            },
-        },
-        authorizer: Arc::new(AuthorizerChain::new(authorizers)),
-        tokens,
-        rbac,
-        issuer,
-        graph,
-        uses_graph: config.authorization.contains(&AuthorizationMode::Node),
-        keys,
-        rbac_at: Arc::new(RbacAt { applied: Default::default(), changed: watch::Sender::new(()) }),
-    })
+    Ok(authorizers)
 }
 
 impl Auth {

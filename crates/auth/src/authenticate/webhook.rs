@@ -13,7 +13,7 @@ use crate::UserInfo;
 use crate::ask::Ask;
 use crate::bounded::{Bounded, digest};
 
-/// Answers kept.
+/// Answers kept at most; a token that is not among them is asked about.
 const KEPT_MAX: usize = 4096;
 /// Longest token that is sent.
 const TOKEN_MAX_BYTES: usize = 64 * 1024;

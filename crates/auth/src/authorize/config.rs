@@ -14,7 +14,7 @@ const TIMEOUT_MAX: Duration = Duration::from_secs(30);
 /// Match conditions of one webhook.
 const CONDITIONS_MAX: usize = 64;
 
-/// One authorizer.
+/// An entry of `authorizers`, judged.
 #[derive(Clone, Debug)]
 pub enum Configured {
     /// One that needs nothing but its name.
@@ -167,6 +167,44 @@ impl Judge<'_> {
         }
     }
 
+    fn connection(&mut self, connection: &Connection) -> PathBuf {
+        match (connection.kind.as_str(), &connection.kube_config_file) {
+            ("KubeConfigFile", Some(file)) if file.is_absolute() => file.clone(),
+            ("KubeConfigFile", Some(_)) => {
+                self.fault("connectionInfo.kubeConfigFile", "Invalid value: must be an absolute path");
+                PathBuf::new()
+            }
+            ("KubeConfigFile", None) => {
+                self.fault("connectionInfo.kubeConfigFile", "Required value");
+                PathBuf::new()
+            }
+            (other, _) => {
+                // A server outside of any pod has no account of its own to find its way by.
+                self.fault(
+                    "connectionInfo.type",
+                    format!("Unsupported value: {other:?}: supported values: \"KubeConfigFile\""),
+                );
+                PathBuf::new()
+            }
+        }
+    }
+
+    fn conditions(&mut self, given: &[Condition]) -> Vec<String> {
+        if given.len() > CONDITIONS_MAX {
+            self.fault(
+                "matchConditions",
+                format!("Too many: {}: must have at most {CONDITIONS_MAX} items", given.len()),
+            );
+        }
+        let sources: Vec<String> = given.iter().map(|c| c.expression.clone()).collect();
+        for (i, source) in sources.iter().enumerate() {
+            if let Err(why) = conditions(std::slice::from_ref(source)) {
+                self.fault(&format!("matchConditions[{i}].expression"), format!("Invalid value: {why}"));
+            }
+        }
+        sources
+    }
+
     fn webhook(mut self, name: &str, w: &Webhook) -> WebhookConfig {
         let timeout = self.time("timeout", w.timeout.as_ref(), None);
         if timeout > TIMEOUT_MAX {
@@ -213,37 +251,8 @@ impl Judge<'_> {
                 FailurePolicy::Deny
             }
         };
-        let kubeconfig = match (w.connection_info.kind.as_str(), &w.connection_info.kube_config_file) {
-            ("KubeConfigFile", Some(file)) if file.is_absolute() => file.clone(),
-            ("KubeConfigFile", Some(_)) => {
-                self.fault("connectionInfo.kubeConfigFile", "Invalid value: must be an absolute path");
-                PathBuf::new()
-            }
-            ("KubeConfigFile", None) => {
-                self.fault("connectionInfo.kubeConfigFile", "Required value");
-                PathBuf::new()
-            }
-            (other, _) => {
-                // A server outside of any pod has no account of its own to find its way by.
-                self.fault(
-                    "connectionInfo.type",
-                    format!("Unsupported value: {other:?}: supported values: \"KubeConfigFile\""),
-                );
-                PathBuf::new()
-            }
-        };
-        if w.match_conditions.len() > CONDITIONS_MAX {
-            self.fault(
-                "matchConditions",
-                format!("Too many: {}: must have at most {CONDITIONS_MAX} items", w.match_conditions.len()),
-            );
-        }
-        let sources: Vec<String> = w.match_conditions.iter().map(|c| c.expression.clone()).collect();
-        for (i, source) in sources.iter().enumerate() {
-            if let Err(why) = conditions(std::slice::from_ref(source)) {
-                self.fault(&format!("matchConditions[{i}].expression"), format!("Invalid value: {why}"));
-            }
-        }
+        let kubeconfig = self.connection(&w.connection_info);
+        let sources = self.conditions(&w.match_conditions);
         let kept = |cache: Option<bool>, ttl: Duration| if cache == Some(false) { Duration::ZERO } else { ttl };
         let options = WebhookOptions {
             name: name.to_owned(),

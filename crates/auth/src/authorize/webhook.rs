@@ -14,7 +14,7 @@ use crate::Attributes;
 use crate::ask::Ask;
 use crate::bounded::{Bounded, digest};
 
-/// Answers kept.
+/// Answers kept at most; a request that is not among them is asked about.
 const KEPT_MAX: usize = 8192;
 /// What is longer is asked about each time, so that nobody fills the memory with names.
 const KEPT_BYTES_MAX: usize = 10_000;

@@ -136,6 +136,6 @@ mod tests {
         assert_eq!(when(&["Approved", "Failed"], ""), "2026-01-01T01:10:00Z");
         assert_eq!(when(&["Approved"], ""), "2026-01-02T00:10:00Z");
         assert_eq!(when(&["Approved"], "bm90IGEgY2VydGlmaWNhdGU="), "2026-01-01T01:10:00Z");
-        assert!(when(&["Approved"], &short) < "2026-01-01T00:11:00Z".to_owned(), "with the end of its certificate");
+        assert!(when(&["Approved"], &short).as_str() < "2026-01-01T00:11:00Z", "with the end of its certificate");
     }
 }

@@ -43,25 +43,16 @@ async fn may_join(api: &Api, user: &str, name: &str) {
     api.create(&format!("{RBAC}/clusterrolebindings"), binding).await;
 }
 
-#[tokio::test(start_paused = true)]
-async fn made_up_requests_are_neither_approved_nor_signed() {
-    let api = Api::start().await;
-    let ca = Arc::new(Authority::create("ca", kelson_meta::Clock::now(&api.clock)).unwrap());
-    let names = ["certificatesigningrequest-approving-controller", "certificatesigningrequest-signing-controller"];
-    let config = Config { signer: Some(Arc::clone(&ca)), kubelet_serving_signer: Some(ca), ..Config::default() };
-    let _running = run(&api, &names, config).await;
-    may_join(&api, JOINS, "join").await;
-    may_join(&api, NODE, "renew").await;
-    for (name, address) in [("n1", "10.0.0.5"), ("n2", "10.0.0.6")] {
-        let addresses = json!([{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}]);
-        api.create("v1/nodes", json!({"metadata": {"name": name}, "status": {"addresses": addresses}})).await;
-    }
+/// What is wrong, who asks whom, the text, and for which uses.
+type Row = (&'static str, &'static str, &'static str, String, &'static [&'static str]);
+
+fn made_up() -> [Row; 18] {
     let nodes = &["system:nodes"][..];
     let (client, server) = (&["digital signature", "client auth"][..], &["digital signature", "server auth"][..]);
     let dns = |name: &str| San::Dns(name.into());
     let ip = |text: &str| San::Ip(text.parse().unwrap());
     let kubelet = KUBE_APISERVER_CLIENT_KUBELET;
-    let rows = [
+    [
         ("another group", JOINS, kubelet, request("system:node:n3", &["system:masters"], &[]), client),
         ("a group more", JOINS, kubelet, request("system:node:n3", &["system:nodes", "system:masters"], &[]), client),
         ("no group", JOINS, kubelet, request("system:node:n3", &[], &[]), client),
@@ -98,7 +89,23 @@ async fn made_up_requests_are_neither_approved_nor_signed() {
         ),
         ("mail", NODE, KUBELET_SERVING, request(NODE, nodes, &[dns("n1"), San::Email("a@b.c".into())]), server),
         ("no names", NODE, KUBELET_SERVING, request(NODE, nodes, &[]), server),
-    ];
+    ]
+}
+
+#[tokio::test(start_paused = true)]
+async fn made_up_requests_are_neither_approved_nor_signed() {
+    let api = Api::start().await;
+    let ca = Arc::new(Authority::create("ca", kelson_meta::Clock::now(&api.clock)).unwrap());
+    let names = ["certificatesigningrequest-approving-controller", "certificatesigningrequest-signing-controller"];
+    let config = Config { signer: Some(Arc::clone(&ca)), kubelet_serving_signer: Some(ca), ..Config::default() };
+    let _running = run(&api, &names, config).await;
+    may_join(&api, JOINS, "join").await;
+    may_join(&api, NODE, "renew").await;
+    for (name, address) in [("n1", "10.0.0.5"), ("n2", "10.0.0.6")] {
+        let addresses = json!([{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}]);
+        api.create("v1/nodes", json!({"metadata": {"name": name}, "status": {"addresses": addresses}})).await;
+    }
+    let rows = made_up();
     for (i, (what, user, signer, pem, usages)) in rows.iter().enumerate() {
         let spec = json!({"request": STANDARD.encode(pem), "signerName": signer, "usages": usages});
         let made =
@@ -119,7 +126,9 @@ async fn made_up_requests_are_neither_approved_nor_signed() {
         assert!(status["certificate"].is_null(), "{what}: signed");
     }
     // And a good one is approved and signed, so that nothing above was refused for another reason.
-    let spec = json!({"request": STANDARD.encode(request("system:node:n3", nodes, &[])), "signerName": kubelet, "usages": client});
+    let good = STANDARD.encode(request("system:node:n3", &["system:nodes"], &[]));
+    let spec = json!({"request": good, "signerName": KUBE_APISERVER_CLIENT_KUBELET,
+        "usages": ["digital signature", "client auth"]});
     api.acting_as(JOINS).create(CSRS, json!({"metadata": {"name": "good"}, "spec": spec})).await;
     api.settle().await;
     assert!(api.get(CSRS, "", "good").await.unwrap()["status"]["certificate"].is_string());

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kelson_cel::{Activation, Budget, Env, PER_CALL_LIMIT, Program, Type};
 use serde_json::{Map, Value, json};
 
-use super::config::{Jwt, Mapping};
+use super::document::{Jwt, Mapping};
 use crate::user::{self, UserInfo};
 
 /// Steps that the expressions of one token may cost together.

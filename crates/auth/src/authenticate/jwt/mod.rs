@@ -3,6 +3,7 @@
 //! first needed, and again for a token that names one not known.
 mod claims;
 mod config;
+mod document;
 mod keys;
 #[cfg(test)]
 mod tests;

@@ -1,0 +1,56 @@
+//! Whose certificates these are: the node, where its files lie, and how it reaches the API.
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use kelson_client::Client;
+use kelson_client::kubeconfig::Config;
+use kelson_client::remote::Remote;
+use kelson_meta::Clock;
+
+use crate::CertError;
+use crate::files::Store;
+
+/// Where things lie.
+#[derive(Clone, Debug)]
+pub struct Paths {
+    /// `--kubeconfig`.
+    pub kubeconfig: PathBuf,
+    /// `--bootstrap-kubeconfig`.
+    pub bootstrap: Option<PathBuf>,
+    /// `--cert-dir`.
+    pub cert_dir: PathBuf,
+}
+
+impl Paths {
+    /// The node's client certificates.
+    pub(crate) fn files(&self) -> Store {
+        Store::new("kubelet-client", &self.cert_dir)
+    }
+}
+
+/// How a client is made of a kubeconfig.
+pub(crate) type Connect = dyn Fn(&Config) -> Result<Client, CertError> + Send + Sync;
+
+/// The client certificate of one node.
+#[derive(Clone)]
+pub struct ClientCertificate {
+    /// Where things lie.
+    pub paths: Paths,
+    /// The node's name.
+    pub node_name: String,
+    /// The clock that lifetimes are judged by.
+    pub clock: Arc<dyn Clock>,
+    pub(crate) connect: Arc<Connect>,
+}
+
+impl ClientCertificate {
+    /// Of the node of this name.
+    pub fn new(paths: Paths, node_name: &str, clock: Arc<dyn Clock>) -> Self {
+        let connect = |config: &Config| {
+            let remote = Remote::new(config.clone());
+            let remote = remote.map_err(|e| CertError::Kubeconfig { which: "the", why: e.to_string() })?;
+            Ok(Client::new(Arc::new(remote), "kubelet"))
+        };
+        Self { paths, node_name: node_name.to_owned(), clock, connect: Arc::new(connect) }
+    }
+}

@@ -105,7 +105,7 @@ pub struct ServerArgs {
     #[arg(long, value_name = "FILE")]
     pub token_auth_file: Option<PathBuf>,
     /// Whether requests without credentials are served as system:anonymous.
-    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub anonymous_auth: bool,
     #[command(flatten)]
     pub identity: IdentityArgs,
@@ -151,7 +151,7 @@ pub enum BuiltIn {
 pub struct OverloadArgs {
     /// Sort requests by flow schemas and have them wait for seats of their priority level; otherwise there is one limit for
     /// reads and one for writes.
-    #[arg(long, value_name = "BOOL", default_value_t = true, action = clap::ArgAction::Set)]
+    #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub enable_priority_and_fairness: bool,
     /// Reads at once; with priority and fairness, the seats of all levels are the sum of this and the next.
     #[arg(long, value_name = "N", default_value_t = 400)]
@@ -356,6 +356,27 @@ mod tests {
     #[test]
     fn the_command_line_is_sound() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn a_flag_that_is_true_or_false_may_stand_alone() {
+        fn look(command: &clap::Command, seen: &mut usize) {
+            for arg in command.get_arguments().filter(|a| a.get_value_names().is_some_and(|n| n == ["BOOL"])) {
+                *seen += 1;
+                let values = arg.get_num_args().map(|n| n.min_values());
+                assert_eq!(
+                    values,
+                    Some(0),
+                    "kelson {}: {arg} as an installer writes it, without a value",
+                    command.get_name()
+                );
+            }
+            command.get_subcommands().for_each(|c| look(c, seen));
+        }
+        let (mut command, mut seen) = (Cli::command(), 0);
+        command.build();
+        look(&command, &mut seen);
+        assert!(seen > 10, "the flags are found: {seen}");
     }
 
     #[test]

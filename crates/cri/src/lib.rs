@@ -7,6 +7,7 @@ pub mod client;
 pub mod containerd;
 pub mod error;
 pub mod image;
+pub mod leftovers;
 pub mod mounts;
 pub mod proto;
 pub mod runtime;

@@ -4,14 +4,16 @@
 
 use std::path::{Path, PathBuf};
 
+use kelson_cri::leftovers::end_in_cgroups;
+
 use crate::volumes::mounts::{KernelMounts, Mounts as _};
 
 /// Where cgroup hierarchies are mounted: one (v2), or one per controller (v1) with, perhaps, a v2 tree beside.
 const CGROUPS: &str = "/sys/fs/cgroup";
 
-/// Unmounts everything below `root_dir` and removes the cgroups named `cgroup_root`. Goes on past errors and returns
-/// them all as sentences; empty means clean.
-pub fn cleanup(root_dir: &Path, cgroup_root: &str) -> Vec<String> {
+/// Unmounts everything below `root_dir`, ends what still runs in the cgroups named `cgroup_root` and removes them. Goes on
+/// past errors and returns them all as sentences; empty means clean.
+pub async fn cleanup(root_dir: &Path, cgroup_root: &str) -> Vec<String> {
     let mut errors = Vec::new();
     let root_dir = root_dir.canonicalize().unwrap_or_else(|_| root_dir.to_owned());
     for mount in KernelMounts.below(&root_dir) {
@@ -20,8 +22,9 @@ pub fn cleanup(root_dir: &Path, cgroup_root: &str) -> Vec<String> {
         }
     }
     if !cgroup_root.is_empty() {
-        for tree in hierarchies() {
-            let root = tree.join(cgroup_root);
+        let roots: Vec<PathBuf> = hierarchies().iter().map(|tree| tree.join(cgroup_root)).collect();
+        errors.extend(end_in_cgroups(roots.clone()).await);
+        for root in roots {
             if let Err(e) = remove_tree(&root) {
                 errors.push(format!("remove cgroup {}: {e}", root.display()));
             }

@@ -5,7 +5,7 @@ mod cleanup;
 mod config;
 mod import;
 mod preload;
-mod process;
+pub(crate) mod process;
 mod shims;
 mod supervisor;
 

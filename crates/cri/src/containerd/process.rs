@@ -22,6 +22,8 @@ use super::config::ContainerdConfig;
 
 /// The log is put aside at this size; with the one kept, twice this is used at most.
 const LOG_BYTES_MAX: u64 = 10 << 20;
+/// How long one process may take to be gone after SIGKILL. Longer means that it hangs in the kernel.
+const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// How much of the log an error shows.
 const LOG_TAIL_BYTES: u64 = 2048;
 /// How long containerd may take to end after SIGTERM.
@@ -124,6 +126,16 @@ fn open_pidfd(pid: Pid) -> Result<AsyncFd<OwnedFd>, ContainerdError> {
     #[allow(unsafe_code)]
     let registered = unsafe { AsyncFd::register_with_interest(pidfd, Interest::READABLE) };
     registered.map_err(|e| ContainerdError::io(what())(e.into()))
+}
+
+/// Kills processes and waits for their end, all at once; says which resist.
+pub(crate) async fn kill_all(processes: Vec<(String, Process)>) -> Vec<String> {
+    let ends = processes.into_iter().map(|(what, mut process)| async move {
+        tracing::info!(pid = process.pid(), what, "left over: ended");
+        let gone = process.kill(KILL_LIMIT).await;
+        (!gone).then(|| format!("{what} (process {}) does not end", process.pid()))
+    });
+    futures::future::join_all(ends).await.into_iter().flatten().collect()
 }
 
 /// Every process of this machine.

@@ -6,18 +6,15 @@
 use std::collections::{HashMap, HashSet};
 use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use kelson_tasks::FILES;
 use rustix::process::Pid;
 
-use super::process::{Process, is_program, pids};
+use super::process::{Process, is_program, kill_all, pids};
 use super::{ContainerdConfig, ContainerdError};
 
 /// Where containerd 1.x and 2.x keep what a shim works on: `NAMESPACE/ID` below it.
 const BUNDLES: &str = "io.containerd.runtime.v2.task";
-/// How long one process may take to be gone after SIGKILL. Longer means that it hangs in the kernel.
-const KILL_LIMIT: Duration = Duration::from_secs(5);
 /// Looks for shims until none is left: one that was just being started shows itself at the next.
 const ROUNDS_MAX: usize = 5;
 
@@ -43,7 +40,7 @@ pub(super) async fn end_all(config: &ContainerdConfig) -> Vec<String> {
         let (socket, bundles) = (socket.clone(), bundles.clone());
         match FILES.run(move || left(&socket, &bundles)).await {
             Ok(Ok(left)) if left.is_empty() => break,
-            Ok(Ok(left)) => errors = kill(left).await,
+            Ok(Ok(left)) => errors = kill_all(left).await,
             Ok(Err(e)) => return vec![e.to_string()],
             Err(e) => return vec![e.to_string()],
         }
@@ -52,16 +49,6 @@ pub(super) async fn end_all(config: &ContainerdConfig) -> Vec<String> {
     let removed = FILES.run(move || remove_sockets(sockets)).await;
     errors.extend(removed.unwrap_or_else(|e| vec![e.to_string()]));
     errors
-}
-
-/// Kills processes and waits for their end, all at once; says which resist.
-async fn kill(processes: Vec<(String, Process)>) -> Vec<String> {
-    let ends = processes.into_iter().map(|(what, mut process)| async move {
-        tracing::info!(pid = process.pid(), what, "left over: ended");
-        let gone = process.kill(KILL_LIMIT).await;
-        (!gone).then(|| format!("{what} (process {}) does not end", process.pid()))
-    });
-    futures::future::join_all(ends).await.into_iter().flatten().collect()
 }
 
 /// The shims of the containerd behind `socket`, what runs below them, and first processes of containers whose shim is gone.
@@ -159,6 +146,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
     use std::os::unix::process::CommandExt as _;
     use std::process::{Child, Command, Stdio};
+    use std::time::Duration;
 
     use super::*;
 

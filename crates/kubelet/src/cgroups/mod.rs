@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::Pod;
+use kelson_cri::leftovers::end_in_cgroups;
 use kelson_tasks::FILES;
 
 use crate::pod;
@@ -99,11 +100,16 @@ impl Cgroups {
         FILES.run(move || inner.raise(&pod)).await.map_err(|e| e.to_string())
     }
 
-    /// Removes the pod's cgroup, and all an earlier class left; what is still busy is left for the next time.
+    /// Removes the cgroup of a pod whose containers have ended, and all an earlier class left. A process that the runtime
+    /// forgot in it is ended first; what is still busy then is left for the next time.
     pub async fn remove(&self, uid: &str) {
-        let (Some(inner), uid) = (self.inner.clone(), uid.to_owned()) else { return };
+        let Some(inner) = &self.inner else { return };
+        let trees = inner.trees(uid);
+        for error in end_in_cgroups(trees.clone()).await {
+            tracing::warn!(uid, error, "a process of a pod that has ended");
+        }
         // Fails only when the process ends, or by a panic that has been reported.
-        let _ = FILES.run(move || inner.remove(&uid)).await;
+        let _ = FILES.run(move || trees.iter().for_each(|dir| remove_tree(dir))).await;
     }
 
     /// How many processes and threads a pod has. Reads a file of the kernel's.
@@ -205,13 +211,10 @@ impl Inner {
         ["", "/burstable", "/besteffort"].into_iter().find_map(read)
     }
 
-    fn remove(&self, uid: &str) {
-        for class in ["", "/burstable", "/besteffort"] {
-            let path = format!("{}/kubepods{class}/pod{uid}", self.root);
-            for dir in self.directories(&path) {
-                remove_tree(&dir);
-            }
-        }
+    /// Where a pod's cgroups are, whatever its class.
+    fn trees(&self, uid: &str) -> Vec<PathBuf> {
+        let classes = ["", "/burstable", "/besteffort"].into_iter();
+        classes.flat_map(|class| self.directories(&format!("{}/kubepods{class}/pod{uid}", self.root))).collect()
     }
 
     fn path(&self, pod: &Pod) -> String {

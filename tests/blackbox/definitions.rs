@@ -63,6 +63,15 @@ fn kind(plural: &str) -> String {
     format!("{}{}", singular[..1].to_uppercase(), &singular[1..])
 }
 
+/// Waits until a definition is established. The reference answers before it says anything of that, which kubectl takes amiss.
+pub fn established(s: &Subject, name: &str) -> Outcome {
+    let definition = format!("crd/{name}");
+    eventually("the definition is established", Duration::from_secs(60), || {
+        s.kubectl.ok(&["wait", "--for=condition=Established", &definition, "--timeout=60s"])
+    })?;
+    Ok(())
+}
+
 /// A definition that is served, and the way to its objects.
 struct Defined {
     raw: Raw,
@@ -74,12 +83,7 @@ impl Defined {
         let raw = Raw::open(&s.kubectl)?;
         let made = raw.json("POST", DEFINITIONS, &definition(plural))?;
         ensure!(made.code == 201, "{}", made.message());
-        s.kubectl.ok(&[
-            "wait",
-            "--for=condition=Established",
-            &format!("crd/{plural}.defs.example.com"),
-            "--timeout=60s",
-        ])?;
+        established(s, &format!("{plural}.defs.example.com"))?;
         let defined = Self { raw, plural };
         // The reference serves a kind a little after it says so.
         for version in ["v1", "v1beta1"] {

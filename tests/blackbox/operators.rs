@@ -11,6 +11,8 @@ use anyhow::{Context as _, ensure};
 use kelson_blackbox::{Needs::Api, Needs::Operators, Outcome, Raw, Subject, Test, eventually};
 use serde_json::{Map, Value, json};
 
+use crate::definitions::established;
+
 pub fn tests() -> Vec<Test> {
     vec![
         Test { name: "operators::a_definition_with_a_pod_template", needs: Api, run: a_definition_with_a_pod_template },
@@ -97,7 +99,7 @@ fn a_definition_with_a_pod_template(s: &Subject) -> Outcome {
     let raw = Raw::open(&s.kubectl)?;
     let made = raw.json("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", &definition)?;
     ensure!(made.code == 201, "{}", made.message().chars().take(2000).collect::<String>());
-    s.kubectl.ok(&["wait", "--for=condition=Established", "crd/fleets.large.example.com", "--timeout=60s"])?;
+    established(s, "fleets.large.example.com")?;
     let k = s.kubectl.fresh_namespace("large")?;
     let fleet = "apiVersion: large.example.com/v1\nkind: Fleet\nmetadata: {name: f}\nspec:\n  template:\n    spec:\n      \
                  containers:\n      - {name: a, image: i, ports: [{containerPort: 80}], resources: {limits: {cpu: 1}}}\n";
@@ -163,7 +165,7 @@ fn one_operator(s: &Subject, dir: &Path) -> Outcome {
     }
     ensure!(!kinds.is_empty(), "no definitions");
     for kind in &kinds {
-        s.kubectl.ok(&["wait", "--for=condition=Established", &format!("crd/{kind}"), "--timeout=60s"])?;
+        established(s, kind)?;
     }
     println!("{}: {} definitions in {:.1} s", dir.display(), kinds.len(), started.elapsed().as_secs_f64());
     for kind in &kinds {

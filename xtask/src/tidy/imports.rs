@@ -32,6 +32,22 @@ pub fn largest(tree: &Tree, krate: &str) -> Vec<String> {
     circle.iter().map(|path| modules.files[*path].path.clone()).collect()
 }
 
+/// Imports of a crate's files from rooms of a higher rank than their own: the file, and the room. A room is the first step of a
+/// module's path; one without a rank is left out.
+pub fn between(tree: &Tree, krate: &str, rank: impl Fn(&str) -> Option<usize>) -> Vec<(String, String)> {
+    let modules = Modules::of(tree, krate);
+    let mut found = BTreeSet::new();
+    for (from, targets) in modules.edges() {
+        let Some(own) = from.first().and_then(|room| rank(room)) else { continue };
+        for room in targets.iter().filter_map(|to| to.first()) {
+            if rank(room).is_some_and(|rank| rank > own) {
+                found.insert((from.join("/"), room.clone()));
+            }
+        }
+    }
+    found.into_iter().collect()
+}
+
 impl<'a> Modules<'a> {
     fn of(tree: &'a Tree, krate: &str) -> Self {
         let mut files = BTreeMap::new();

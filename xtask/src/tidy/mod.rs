@@ -5,6 +5,7 @@ mod imports;
 mod invariants;
 mod manifests;
 mod ratchets;
+mod rooms;
 mod source;
 mod tree;
 mod walks;
@@ -77,7 +78,7 @@ pub fn check() -> Result<()> {
 }
 
 const RULES: &[fn(&Tree) -> Vec<String>] =
-    &[headers, limits, manifests::declared_elsewhere, invariants::faults, walks::faults, words::copied];
+    &[headers, limits, manifests::declared_elsewhere, invariants::faults, rooms::faults, walks::faults, words::copied];
 
 fn headers(tree: &Tree) -> Vec<String> {
     let without = tree.files.iter().filter(|f| !f.text.starts_with("//!"));
@@ -146,6 +147,11 @@ mod tests {
     #[test]
     fn invariants_name_the_tests_that_hold_them() {
         none(invariants::faults);
+    }
+
+    #[test]
+    fn rooms_import_from_those_above_them() {
+        none(rooms::faults);
     }
 
     #[test]

@@ -2,6 +2,10 @@
 use super::resolve::{Scalar, resolve};
 use serde_json::Value;
 
+/// A key of more bytes stands behind `? `, as Go's emitter does it; readers look only 1,024 characters ahead for the colon of
+/// a simple key (YAML 1.2.2, section 7.4.2), and refuse a longer one.
+const SIMPLE_KEY_BYTES_MAX: usize = 128;
+
 /// Prints a tree as a YAML document.
 pub fn to_yaml(value: &Value) -> String {
     let mut out = String::new();
@@ -25,6 +29,15 @@ fn mapping(out: &mut String, map: &serde_json::Map<String, Value>, indent: usize
     for (i, (key, value)) in map.iter().enumerate() {
         if i > 0 || !first_inline {
             pad(out, indent);
+        }
+        if key.len() > SIMPLE_KEY_BYTES_MAX {
+            out.push_str("? ");
+            text(out, key, indent, true);
+            out.push('\n');
+            pad(out, indent);
+            out.push_str(": ");
+            element(out, value, indent);
+            continue;
         }
         text(out, key, indent, true);
         out.push(':');

@@ -319,4 +319,22 @@ mod tests {
             assert_eq!(fast, slow, "{text}");
         }
     }
+
+    #[test]
+    fn a_long_key_is_written_so_that_it_can_be_read() {
+        let long = "k".repeat(2000);
+        for value in [
+            serde_json::json!("text"),
+            serde_json::json!({}),
+            serde_json::json!({"a": {"b": "c"}, "d": [1, [2]]}),
+            serde_json::json!([{"x": 1, "y": ["z"]}, [], "e"]),
+        ] {
+            let whole = serde_json::json!({"first": 1, &long: value, "second": {&long: [{&long: value}]}});
+            let text = to_yaml(&whole);
+            assert_eq!(to_value(text.as_bytes()).map(|v| v.0), Ok(whole), "{text}");
+        }
+        let (short, longer) = ("k".repeat(128), "k".repeat(129));
+        let text = to_yaml(&serde_json::json!({&short: [1], &longer: [1, 2]}));
+        assert_eq!(text, format!("{short}:\n- 1\n? {longer}\n: - 1\n  - 2\n"));
+    }
 }

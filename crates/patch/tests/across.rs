@@ -1,34 +1,12 @@
 //! Server-side apply where entries name other versions of the kind, and through `scale`.
+mod common;
+
+use common::{T1, T2, T3, deployment, deployments, entry, managers};
 use kelson_patch::apply::scale::{self, ReplicaPaths};
 use kelson_patch::apply::{Converting, Versions};
 use kelson_patch::{ApplyError, FieldManager, FieldSet};
 use kelson_schema::Shape;
 use serde_json::{Value, json};
-
-const T1: &str = "2026-01-01T00:00:01Z";
-const T2: &str = "2026-01-01T00:00:02Z";
-const T3: &str = "2026-01-01T00:00:03Z";
-
-fn deployments() -> FieldManager {
-    FieldManager::builtin("apps", "v1", "Deployment", "", FieldSet::of(&[&["status"]]))
-}
-
-fn deployment(spec: Value) -> Value {
-    json!({"apiVersion":"apps/v1","kind":"Deployment","metadata":{"name":"web","namespace":"default"},"spec":spec})
-}
-
-fn entry<'a>(object: &'a Value, manager: &str, operation: &str) -> &'a Value {
-    object["metadata"]["managedFields"]
-        .as_array()
-        .and_then(|m| m.iter().find(|e| e["manager"] == manager && e["operation"] == operation))
-        .unwrap_or(&Value::Null)
-}
-
-fn managers(object: &Value) -> Vec<&str> {
-    object["metadata"]["managedFields"]
-        .as_array()
-        .map_or(Vec::new(), |m| m.iter().filter_map(|e| e["manager"].as_str()).collect())
-}
 
 /// Two versions of one kind: what is `spec.size` in v1 is `spec.scale.size` in v2.
 struct Sizes(std::sync::Arc<FieldManager>, std::sync::Arc<FieldManager>);

@@ -11,6 +11,8 @@ use crate::pod;
 #[derive(Clone, Default)]
 pub struct Known {
     pods: Arc<Mutex<HashMap<String, Arc<Pod>>>>,
+    /// UIDs of mirror pods, by those of the static pods they show.
+    mirrors: Arc<Mutex<HashMap<String, String>>>,
 }
 
 impl Known {
@@ -22,15 +24,27 @@ impl Known {
     pub fn find(&self, namespace: &str, name: &str) -> Option<Arc<Pod>> {
         self.pods.lock().values().find(|p| pod::namespace(p) == namespace && pod::name(p) == name).cloned()
     }
-    /// The same, if it is the very one that `uid` names: a pod made anew under the name is another one.
+    /// The same, if it is the very one that `uid` names: a pod made anew under the name is another one. A static pod is also
+    /// named by the UID of its mirror, the only one that the API knows (upstream: `TranslatePodUID`).
     pub fn find_exactly(&self, namespace: &str, name: &str, uid: Option<&str>) -> Option<Arc<Pod>> {
-        self.find(namespace, name).filter(|p| uid.is_none_or(|uid| uid == pod::uid(p)))
+        let found = self.find(namespace, name)?;
+        let own = pod::uid(&found);
+        let is_meant = |uid| uid == own || self.mirrors.lock().get(own).is_some_and(|mirror| mirror == uid);
+        uid.is_none_or(is_meant).then_some(found)
+    }
+    /// Which mirror pod shows a static pod; none does for the moment.
+    pub(super) fn mirrored(&self, uid: &str, mirror: Option<&str>) {
+        match mirror {
+            Some(mirror) => self.mirrors.lock().insert(uid.to_owned(), mirror.to_owned()),
+            None => self.mirrors.lock().remove(uid),
+        };
     }
     pub(super) fn put(&self, pod: &Arc<Pod>) {
         self.pods.lock().insert(pod::uid(pod).to_owned(), Arc::clone(pod));
     }
     pub(super) fn remove(&self, uid: &str) {
         self.pods.lock().remove(uid);
+        self.mirrors.lock().remove(uid);
     }
 }
 
@@ -47,5 +61,18 @@ mod tests {
         known.put(&Arc::new(serde_json::from_value(pod).expect("a pod")));
         let found = |uid| known.find_exactly("n", "p", uid).is_some();
         assert!(found(None) && found(Some("second")) && !found(Some("first")));
+    }
+
+    #[test]
+    fn a_static_pod_is_named_by_its_mirror_too() {
+        let known = Known::default();
+        let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "hash"}});
+        known.put(&Arc::new(serde_json::from_value(pod).expect("a pod")));
+        let found = |uid| known.find_exactly("n", "p", Some(uid)).is_some();
+        assert!(!found("mirror"));
+        known.mirrored("hash", Some("mirror"));
+        assert!(found("mirror") && found("hash") && !found("other"));
+        known.mirrored("hash", None);
+        assert!(found("hash") && !found("mirror"));
     }
 }

@@ -10,6 +10,7 @@ use kelson_client::{Client, ClientError, DeleteOptions};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
+use super::known::Known;
 use crate::pod;
 use crate::status::writer::StatusWriter;
 
@@ -116,6 +117,7 @@ pub struct MirrorManager {
     client: Client,
     node: watch::Receiver<Option<Arc<Node>>>,
     statuses: StatusWriter,
+    known: Known,
     inbox: MirrorInbox,
 }
 
@@ -125,9 +127,16 @@ impl MirrorManager {
         client: Client,
         node: watch::Receiver<Option<Arc<Node>>>,
         statuses: StatusWriter,
+        known: Known,
         inbox: MirrorInbox,
     ) -> Self {
-        Self { client, node, statuses, inbox }
+        Self { client, node, statuses, known, inbox }
+    }
+
+    /// Tells those who ask by which mirror the API shows a static pod.
+    fn mirrored(&self, pod: &Pod, mirror: Option<String>) {
+        self.known.mirrored(pod::uid(pod), mirror.as_deref());
+        self.statuses.mirrored(pod::uid(pod), mirror);
     }
 
     /// Runs until the task is ended.
@@ -156,7 +165,7 @@ impl MirrorManager {
             let action = decide(wanted.as_deref(), mirror.as_deref());
             if let Some(w) = &wanted {
                 let shown = mirror.as_ref().filter(|_| action == MirrorAction::Nothing).map(|m| pod::uid(m).to_owned());
-                self.statuses.mirrored(pod::uid(w), shown);
+                self.mirrored(w, shown);
             }
             let outcome = match (action, &wanted, &mirror) {
                 (MirrorAction::Create, Some(w), _) => self.create(w).await,
@@ -177,7 +186,7 @@ impl MirrorManager {
         match self.client.create::<Pod>(pod::namespace(pod), &mirror(pod, &node)).await {
             Ok(made) => {
                 // The watch may take its time; until then this one counts.
-                self.statuses.mirrored(pod::uid(pod), made.metadata.uid.clone());
+                self.mirrored(pod, made.metadata.uid.clone());
                 self.inbox.0.state.lock().mirrors.insert(name(pod), Arc::new(made));
                 Ok(())
             }

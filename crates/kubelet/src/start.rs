@@ -299,6 +299,7 @@ fn server(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels
         runtime: Arc::clone(&deps.runtime),
         runtime_name: parts.runtime_name.clone(),
         known: channels.known.clone(),
+        statuses: parts.statuses.clone(),
         clock: Arc::clone(&deps.clock),
         cgroups: parts.cgroups.clone(),
         metrics: Arc::clone(&channels.metrics),

@@ -11,8 +11,6 @@ use crate::pod;
 #[derive(Clone, Default)]
 pub struct Known {
     pods: Arc<Mutex<HashMap<String, Arc<Pod>>>>,
-    /// UIDs of mirror pods, by those of the static pods they show.
-    mirrors: Arc<Mutex<HashMap<String, String>>>,
 }
 
 impl Known {
@@ -25,26 +23,24 @@ impl Known {
         self.pods.lock().values().find(|p| pod::namespace(p) == namespace && pod::name(p) == name).cloned()
     }
     /// The same, if it is the very one that `uid` names: a pod made anew under the name is another one. A static pod is also
-    /// named by the UID of its mirror, the only one that the API knows (upstream: `TranslatePodUID`).
-    pub fn find_exactly(&self, namespace: &str, name: &str, uid: Option<&str>) -> Option<Arc<Pod>> {
+    /// named by the UID of its mirror, which `mirror_of` gives: it is the only one that the API knows (upstream:
+    /// `TranslatePodUID`).
+    pub fn find_exactly(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: Option<&str>,
+        mirror_of: impl Fn(&str) -> Option<String>,
+    ) -> Option<Arc<Pod>> {
         let found = self.find(namespace, name)?;
         let own = pod::uid(&found);
-        let is_meant = |uid| uid == own || self.mirrors.lock().get(own).is_some_and(|mirror| mirror == uid);
-        uid.is_none_or(is_meant).then_some(found)
-    }
-    /// Which mirror pod shows a static pod; none does for the moment.
-    pub(super) fn mirrored(&self, uid: &str, mirror: Option<&str>) {
-        match mirror {
-            Some(mirror) => self.mirrors.lock().insert(uid.to_owned(), mirror.to_owned()),
-            None => self.mirrors.lock().remove(uid),
-        };
+        uid.is_none_or(|uid| uid == own || mirror_of(own).is_some_and(|mirror| mirror == uid)).then_some(found)
     }
     pub(super) fn put(&self, pod: &Arc<Pod>) {
         self.pods.lock().insert(pod::uid(pod).to_owned(), Arc::clone(pod));
     }
     pub(super) fn remove(&self, uid: &str) {
         self.pods.lock().remove(uid);
-        self.mirrors.lock().remove(uid);
     }
 }
 
@@ -59,7 +55,7 @@ mod tests {
         let known = Known::default();
         let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "second"}});
         known.put(&Arc::new(serde_json::from_value(pod).expect("a pod")));
-        let found = |uid| known.find_exactly("n", "p", uid).is_some();
+        let found = |uid| known.find_exactly("n", "p", uid, |_| None).is_some();
         assert!(found(None) && found(Some("second")) && !found(Some("first")));
     }
 
@@ -68,11 +64,13 @@ mod tests {
         let known = Known::default();
         let pod = json!({"metadata": {"name": "p", "namespace": "n", "uid": "hash"}});
         known.put(&Arc::new(serde_json::from_value(pod).expect("a pod")));
-        let found = |uid| known.find_exactly("n", "p", Some(uid)).is_some();
-        assert!(!found("mirror"));
-        known.mirrored("hash", Some("mirror"));
-        assert!(found("mirror") && found("hash") && !found("other"));
-        known.mirrored("hash", None);
-        assert!(found("hash") && !found("mirror"));
+        let found = |uid, mirror: Option<&str>| {
+            let mirror_of = |own: &str| mirror.filter(|_| own == "hash").map(str::to_owned);
+            known.find_exactly("n", "p", Some(uid), mirror_of).is_some()
+        };
+        assert!(!found("mirror", None));
+        let shown = Some("mirror");
+        assert!(found("mirror", shown) && found("hash", shown) && !found("other", shown));
+        assert!(found("hash", None) && !found("mirror", None));
     }
 }

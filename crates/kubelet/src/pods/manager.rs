@@ -92,13 +92,7 @@ impl Manager {
         known: Known,
     ) -> Self {
         let mirrors = MirrorInbox::default();
-        let manager = MirrorManager::new(
-            parts.client.clone(),
-            node.clone(),
-            parts.statuses.clone(),
-            known.clone(),
-            mirrors.clone(),
-        );
+        let manager = MirrorManager::new(parts.client.clone(), node.clone(), parts.statuses.clone(), mirrors.clone());
         parts.tasks.supervise("mirror-pods", move || manager.clone().run());
         // Without a directory of manifests there is nothing to wait for.
         let statics = parts.config.pod_manifest_path.is_none().then(HashMap::new);

@@ -10,7 +10,6 @@ use kelson_client::{Client, ClientError, DeleteOptions};
 use parking_lot::Mutex;
 use tokio::sync::{Notify, watch};
 
-use super::known::Known;
 use crate::pod;
 use crate::status::writer::StatusWriter;
 
@@ -117,7 +116,6 @@ pub struct MirrorManager {
     client: Client,
     node: watch::Receiver<Option<Arc<Node>>>,
     statuses: StatusWriter,
-    known: Known,
     inbox: MirrorInbox,
 }
 
@@ -127,16 +125,9 @@ impl MirrorManager {
         client: Client,
         node: watch::Receiver<Option<Arc<Node>>>,
         statuses: StatusWriter,
-        known: Known,
         inbox: MirrorInbox,
     ) -> Self {
-        Self { client, node, statuses, known, inbox }
-    }
-
-    /// Tells those who ask by which mirror the API shows a static pod.
-    fn mirrored(&self, pod: &Pod, mirror: Option<String>) {
-        self.known.mirrored(pod::uid(pod), mirror.as_deref());
-        self.statuses.mirrored(pod::uid(pod), mirror);
+        Self { client, node, statuses, inbox }
     }
 
     /// Runs until the task is ended.
@@ -165,7 +156,7 @@ impl MirrorManager {
             let action = decide(wanted.as_deref(), mirror.as_deref());
             if let Some(w) = &wanted {
                 let shown = mirror.as_ref().filter(|_| action == MirrorAction::Nothing).map(|m| pod::uid(m).to_owned());
-                self.mirrored(w, shown);
+                self.statuses.mirrored(pod::uid(w), shown);
             }
             let outcome = match (action, &wanted, &mirror) {
                 (MirrorAction::Create, Some(w), _) => self.create(w).await,
@@ -186,7 +177,7 @@ impl MirrorManager {
         match self.client.create::<Pod>(pod::namespace(pod), &mirror(pod, &node)).await {
             Ok(made) => {
                 // The watch may take its time; until then this one counts.
-                self.mirrored(pod, made.metadata.uid.clone());
+                self.statuses.mirrored(pod::uid(pod), made.metadata.uid.clone());
                 self.inbox.0.state.lock().mirrors.insert(name(pod), Arc::new(made));
                 Ok(())
             }

@@ -57,7 +57,7 @@ async fn port_forward(
     query: &Query,
     request: Request<Incoming>,
 ) -> Response<Body> {
-    let Some(found) = state.known.find_exactly(namespace, pod, uid) else {
+    let Some(found) = state.find_pod(namespace, pod, uid) else {
         return text(StatusCode::NOT_FOUND, "pod does not exist");
     };
     let filter = cri::PodSandboxFilter {

@@ -2,6 +2,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
+use k8s_openapi::api::core::v1::Pod;
 use kelson_bootstrap::CertificateMetrics;
 use kelson_cri::Runtime;
 use kelson_meta::Clock;
@@ -11,6 +12,7 @@ use crate::cgroups::Cgroups;
 use crate::config::Config;
 use crate::metrics::Metrics;
 use crate::pods::known::Known;
+use crate::status::writer::StatusWriter;
 
 /// The state; behind an `Arc` everywhere.
 pub struct ServerState {
@@ -24,6 +26,8 @@ pub struct ServerState {
     pub runtime_name: String,
     /// The pods of this node.
     pub known: Known,
+    /// Knows by which mirror pod the API shows a static pod.
+    pub statuses: StatusWriter,
     /// The clock that `sinceSeconds` counts back from.
     pub clock: Arc<dyn Clock>,
     /// Pods' cgroups, for their numbers.
@@ -34,4 +38,11 @@ pub struct ServerState {
     pub certificates: CertificateMetrics,
     /// Where the named pipes of commands lie.
     pub pipes_dir: PathBuf,
+}
+
+impl ServerState {
+    /// The pod that a request names, by its UID too where it gives one.
+    pub fn find_pod(&self, namespace: &str, name: &str, uid: Option<&str>) -> Option<Arc<Pod>> {
+        self.known.find_exactly(namespace, name, uid, |own| self.statuses.mirror_of(own))
+    }
 }

@@ -14,7 +14,7 @@ pub async fn running_container(
     (pod, uid): (&str, Option<&str>),
     container: &str,
 ) -> Result<String, Response<Body>> {
-    let found = state.known.find_exactly(namespace, pod, uid);
+    let found = state.find_pod(namespace, pod, uid);
     let found = found.ok_or_else(|| text(StatusCode::NOT_FOUND, "pod does not exist"))?;
     let selector = [
         (labels::POD_UID.to_owned(), pod::uid(&found).to_owned()),

@@ -163,6 +163,11 @@ impl StatusWriter {
         self.shared.wake.notify_one();
     }
 
+    /// The UID of the mirror pod that shows a static pod in the API; none when there is none for the moment.
+    pub fn mirror_of(&self, uid: &str) -> Option<String> {
+        self.shared.mirrors.lock().get(uid).cloned()
+    }
+
     /// Forgets a pod that is gone.
     pub fn forget(&self, uid: &str) {
         self.shared.pods.lock().remove(uid);

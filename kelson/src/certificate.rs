@@ -14,7 +14,7 @@ use crate::cli::CertificateCommand;
 /// What is renewed by whom, told in the table.
 const AUTHORITIES: [&str; 3] = ["ca", "front-proxy-ca", "kubelet-serving-ca"];
 
-/// One row.
+/// What `kelson certificate list` says of one certificate.
 struct Row {
     name: String,
     ends: Timestamp,

@@ -18,7 +18,7 @@ const QUEUE_LENGTH_MAX: usize = 10_000;
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Meta {
-    /// Name.
+    /// By which flow schemas and metrics name it.
     #[serde(deserialize_with = "null_default")]
     pub name: String,
     /// UID; empty for a level that is only imagined.
@@ -98,7 +98,7 @@ pub enum Shape {
     Exempt,
     /// It is refused.
     Reject,
-    /// It waits.
+    /// It waits in one of these queues for its turn.
     Queue {
         /// Number of queues.
         queues: usize,

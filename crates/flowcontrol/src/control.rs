@@ -33,7 +33,7 @@ pub struct FlowControl {
 
 #[derive(Default)]
 struct State {
-    /// By precedence.
+    /// In the order in which a request is matched: by precedence, then by name.
     schemas: Vec<Arc<SchemaState>>,
     levels: BTreeMap<String, Arc<LevelState>>,
     nominal_sum: u32,
@@ -89,9 +89,9 @@ pub struct Dangling {
     pub schema: String,
     /// Whether the level it names does not exist.
     pub dangling: bool,
-    /// Why.
+    /// Reason of the `Dangling` condition, one word for programs.
     pub reason: &'static str,
-    /// For people.
+    /// Message of the condition; it names the priority level.
     pub message: String,
 }
 

@@ -39,7 +39,7 @@ pub struct Limits {
     pub min: u32,
     /// What it may have when it borrows.
     pub max: u32,
-    /// Now.
+    /// Seats of the level until the next adjustment, between the two others.
     pub current: u32,
 }
 
@@ -56,7 +56,7 @@ pub struct Inner {
     pub unwanted: bool,
 }
 
-/// A level.
+/// A priority level with the requests that run and wait under it.
 pub struct LevelState {
     pub name: String,
     pub inner: Mutex<Inner>,

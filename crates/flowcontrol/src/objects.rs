@@ -13,13 +13,13 @@ const AUTO_UPDATE: &str = "apf.kubernetes.io/autoupdate-spec";
 pub struct Wanted {
     /// `prioritylevelconfigurations` or `flowschemas`.
     pub resource: &'static str,
-    /// The object.
+    /// As it is created, without what the server sets.
     pub object: Value,
     mandatory: bool,
 }
 
 impl Wanted {
-    /// Its name.
+    /// `metadata.name` of the object.
     pub fn name(&self) -> &str {
         self.object["metadata"]["name"].as_str().unwrap_or("")
     }

@@ -43,11 +43,11 @@ pub enum Reason {
 
 /// What becomes of a request.
 pub enum Started {
-    /// It runs.
+    /// It runs at once.
     Run(Running),
     /// It waits, behind so many others in its queue.
     Wait(Place, usize),
-    /// Neither.
+    /// There is no room for it to wait.
     Refused(Reason),
 }
 

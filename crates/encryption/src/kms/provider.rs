@@ -34,7 +34,7 @@ pub(crate) struct KmsOptions {
     pub timeout: Duration,
 }
 
-/// One provider.
+/// A KMS v2 plugin behind its socket, and the key it last gave.
 pub(crate) struct Kms {
     pub(super) name: String,
     pub(super) service: Service,

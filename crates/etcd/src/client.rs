@@ -1,0 +1,216 @@
+//! The calls of the protocol over any gRPC channel: one method for each, without retries, deadlines or addresses, which are
+//! the caller's to choose.
+
+use http::uri::PathAndQuery;
+use tonic::body::Body;
+use tonic::client::{Grpc, GrpcService};
+use tonic::codegen::{Body as HttpBody, StdError};
+use tonic::{IntoStreamingRequest, Request, Response, Status, Streaming};
+use tonic_prost::ProstCodec;
+
+use crate::proto::{self, method};
+
+/// A client of one server, or of several behind one channel. Cloning is as cheap as cloning the channel.
+#[derive(Clone, Debug)]
+pub struct Client<T> {
+    grpc: Grpc<T>,
+}
+
+impl<T> Client<T>
+where
+    T: GrpcService<Body>,
+    T::Error: Into<StdError>,
+    T::ResponseBody: HttpBody<Data = bytes::Bytes> + Send + 'static,
+    <T::ResponseBody as HttpBody>::Error: Into<StdError> + Send,
+{
+    /// A client over a channel. `answer_bytes_max` is the largest answer that is taken.
+    pub fn new(channel: T, answer_bytes_max: usize) -> Self {
+        let grpc = Grpc::new(channel).max_decoding_message_size(answer_bytes_max);
+        Self { grpc }
+    }
+
+    /// Keys and values of a range.
+    ///
+    /// # Errors
+    /// What the server answers, or why it could not be asked ([`tonic::Code::Unavailable`]). So for all calls.
+    pub async fn range(&mut self, request: proto::RangeRequest) -> Result<proto::RangeResponse, Status> {
+        self.unary(method::RANGE, request).await
+    }
+
+    /// Writes one key.
+    ///
+    /// # Errors
+    /// As [`Client::range`].
+    pub async fn put(&mut self, request: proto::PutRequest) -> Result<proto::PutResponse, Status> {
+        self.unary(method::PUT, request).await
+    }
+
+    /// Deletes the keys of a range.
+    ///
+    /// # Errors
+    /// As [`Client::range`].
+    pub async fn delete_range(
+        &mut self,
+        request: proto::DeleteRangeRequest,
+    ) -> Result<proto::DeleteRangeResponse, Status> {
+        self.unary(method::DELETE_RANGE, request).await
+    }
+
+    /// Does one list of operations or the other, all at one revision, as the conditions say.
+    ///
+    /// # Errors
+    /// As [`Client::range`].
+    pub async fn txn(&mut self, request: proto::TxnRequest) -> Result<proto::TxnResponse, Status> {
+        self.unary(method::TXN, request).await
+    }
+
+    /// Forgets the versions that were replaced before a revision.
+    ///
+    /// # Errors
+    /// As [`Client::range`].
+    pub async fn compact(&mut self, request: proto::CompactionRequest) -> Result<proto::CompactionResponse, Status> {
+        self.unary(method::COMPACT, request).await
+    }
+
+    /// Opens a stream of watches: they are made, cancelled and asked for progress by the requests sent.
+    ///
+    /// # Errors
+    /// As [`Client::range`].
+    pub async fn watch(
+        &mut self,
+        requests: impl IntoStreamingRequest<Message = proto::WatchRequest>,
+    ) -> Result<Streaming<proto::WatchResponse>, Status> {
+        self.ready().await?;
+        let path = PathAndQuery::from_static(method::WATCH);
+        let codec = ProstCodec::<proto::WatchRequest, proto::WatchResponse>::default();
+        self.grpc.streaming(requests.into_streaming_request(), path, codec).await.map(Response::into_inner)
+    }
+
+    /// Makes a lease.
+    ///
+    /// # Errors
+    /// As [`Client::range`].
+    pub async fn lease_grant(
+        &mut self,
+        request: proto::LeaseGrantRequest,
+    ) -> Result<proto::LeaseGrantResponse, Status> {
+        self.unary(method::LEASE_GRANT, request).await
+    }
+
+    /// Ends a lease and deletes its keys.
+    ///
+    /// # Errors
+    /// As [`Client::range`].
+    pub async fn lease_revoke(
+        &mut self,
+        request: proto::LeaseRevokeRequest,
+    ) -> Result<proto::LeaseRevokeResponse, Status> {
+        self.unary(method::LEASE_REVOKE, request).await
+    }
+
+    /// Opens a stream on which each request renews a lease.
+    ///
+    /// # Errors
+    /// As [`Client::range`].
+    pub async fn lease_keep_alive(
+        &mut self,
+        requests: impl IntoStreamingRequest<Message = proto::LeaseKeepAliveRequest>,
+    ) -> Result<Streaming<proto::LeaseKeepAliveResponse>, Status> {
+        self.ready().await?;
+        let path = PathAndQuery::from_static(method::LEASE_KEEP_ALIVE);
+        let codec = ProstCodec::<proto::LeaseKeepAliveRequest, proto::LeaseKeepAliveResponse>::default();
+        self.grpc.streaming(requests.into_streaming_request(), path, codec).await.map(Response::into_inner)
+    }
+
+    /// How long a lease has left, and its keys where asked for.
+    ///
+    /// # Errors
+    /// As [`Client::range`].
+    pub async fn lease_time_to_live(
+        &mut self,
+        request: proto::LeaseTimeToLiveRequest,
+    ) -> Result<proto::LeaseTimeToLiveResponse, Status> {
+        self.unary(method::LEASE_TIME_TO_LIVE, request).await
+    }
+
+    /// All leases.
+    ///
+    /// # Errors
+    /// As [`Client::range`].
+    pub async fn lease_leases(&mut self) -> Result<proto::LeaseLeasesResponse, Status> {
+        self.unary(method::LEASE_LEASES, proto::LeaseLeasesRequest {}).await
+    }
+
+    /// Members of the cluster.
+    ///
+    /// # Errors
+    /// As [`Client::range`].
+    pub async fn member_list(
+        &mut self,
+        request: proto::MemberListRequest,
+    ) -> Result<proto::MemberListResponse, Status> {
+        self.unary(method::MEMBER_LIST, request).await
+    }
+
+    /// Version, sizes and faults of the member that answers.
+    ///
+    /// # Errors
+    /// As [`Client::range`].
+    pub async fn status(&mut self) -> Result<proto::StatusResponse, Status> {
+        self.unary(method::STATUS, proto::StatusRequest {}).await
+    }
+
+    /// Reads, raises or clears alarms.
+    ///
+    /// # Errors
+    /// As [`Client::range`].
+    pub async fn alarm(&mut self, request: proto::AlarmRequest) -> Result<proto::AlarmResponse, Status> {
+        self.unary(method::ALARM, request).await
+    }
+
+    /// Gives space on the disk back.
+    ///
+    /// # Errors
+    /// As [`Client::range`].
+    pub async fn defragment(&mut self) -> Result<proto::DefragmentResponse, Status> {
+        self.unary(method::DEFRAGMENT, proto::DefragmentRequest {}).await
+    }
+
+    /// A hash of all stored versions up to a revision.
+    ///
+    /// # Errors
+    /// As [`Client::range`].
+    pub async fn hash_kv(&mut self, request: proto::HashKvRequest) -> Result<proto::HashKvResponse, Status> {
+        self.unary(method::HASH_KV, request).await
+    }
+
+    /// A copy of the data, in pieces.
+    ///
+    /// # Errors
+    /// As [`Client::range`].
+    pub async fn snapshot(&mut self) -> Result<Streaming<proto::SnapshotResponse>, Status> {
+        self.ready().await?;
+        let path = PathAndQuery::from_static(method::SNAPSHOT);
+        let codec = ProstCodec::<proto::SnapshotRequest, proto::SnapshotResponse>::default();
+        let request = Request::new(proto::SnapshotRequest {});
+        self.grpc.server_streaming(request, path, codec).await.map(Response::into_inner)
+    }
+
+    async fn ready(&mut self) -> Result<(), Status> {
+        self.grpc.ready().await.map_err(|e| {
+            let error: StdError = e.into();
+            Status::unavailable(error.to_string())
+        })
+    }
+
+    async fn unary<Q, A>(&mut self, path: &'static str, request: Q) -> Result<A, Status>
+    where
+        Q: prost::Message + Send + Sync + 'static,
+        A: prost::Message + Default + Send + Sync + 'static,
+    {
+        self.ready().await?;
+        let path = PathAndQuery::from_static(path);
+        let codec = ProstCodec::<Q, A>::default();
+        self.grpc.unary(Request::new(request), path, codec).await.map(Response::into_inner)
+    }
+}

@@ -1,0 +1,31 @@
+//! Members of a cluster.
+
+use super::ResponseHeader;
+
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct Member {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+    #[prost(string, tag = "2")]
+    pub name: String,
+    #[prost(string, repeated, tag = "3")]
+    pub peer_urls: Vec<String>,
+    #[prost(string, repeated, tag = "4")]
+    pub client_urls: Vec<String>,
+    #[prost(bool, tag = "5")]
+    pub is_learner: bool,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct MemberListRequest {
+    #[prost(bool, tag = "1")]
+    pub linearizable: bool,
+}
+
+#[derive(Clone, PartialEq, Eq, prost::Message)]
+pub struct MemberListResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(message, repeated, tag = "2")]
+    pub members: Vec<Member>,
+}

@@ -9,7 +9,7 @@ export KELSON_BUILD_DATE ?= $(shell TZ=UTC git log -1 --format=%cd --date=format
 # Tests that read published definitions beside the repository fail without them unless told to do without; a clone has none.
 export KELSON_SHARED ?= $(if $(wildcard ../shared/reference),$(abspath ../shared),none)
 
-.PHONY: help run build test unit blackbox lint fuzz torture bench images deps deps-build deps-run deps-test clean
+.PHONY: help run build envtest test unit blackbox lint fuzz torture bench images deps deps-build deps-run deps-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -20,6 +20,11 @@ run: deps-run build ## a single-node cluster in the foreground (root); DATA_DIR,
 
 build: deps-build ## the release binary, target/release/kelson
 	cargo build --locked --release --package kelson
+
+envtest: build ## assets for test environments in target/envtest/bin, their archive and index beside it; URL says where that will be served
+	scripts/envtest assets target/release/kelson target/envtest/bin
+	scripts/envtest archive target/envtest/bin target/envtest $(URL)
+	@echo "export KUBEBUILDER_ASSETS=$(CURDIR)/target/envtest/bin"
 
 test: deps-test lint unit blackbox ## everything the gate runs: lints, unit and component tests, the black-box suite
 

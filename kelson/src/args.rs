@@ -55,6 +55,23 @@ pub struct LogArgs {
     pub log_level: String,
 }
 
+/// What upstream's components share about the log.
+#[derive(Args, Debug, Clone)]
+pub struct VerbosityArgs {
+    /// Upstream's verbosity: from 4 on, what is for debugging is logged as well.
+    #[arg(short, long, value_name = "N", default_value_t = 0)]
+    pub v: u32,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+impl VerbosityArgs {
+    /// The log's filter.
+    pub fn log_level(&self) -> &str {
+        if self.v >= 4 && self.log.log_level == "info" { "debug" } else { &self.log.log_level }
+    }
+}
+
 /// Longest life of a token that is not for ever.
 const TTL_MAX_SECONDS: u64 = 100 * 365 * 24 * 3600;
 

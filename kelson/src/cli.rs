@@ -1,7 +1,6 @@
 //! The command line: names, defaults and help. What the words do is in the modules named after the commands.
-use std::ffi::OsString;
 use std::net::IpAddr;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use clap::{Args, Parser, Subcommand};
 use ipnet::IpNet;
@@ -14,24 +13,11 @@ use crate::identity::IdentityArgs;
 
 /// Kubernetes in one binary.
 #[derive(Parser, Debug)]
-#[command(name = "kelson", version = kelson_meta::version::KELSON_VERSION, about, disable_help_subcommand = true)]
+#[command(name = "kelson", version = kelson_meta::version::KELSON_VERSION, about, disable_help_subcommand = true,
+    after_help = crate::upstream::HELP)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
-}
-
-/// Names under which the binary is one command at once, so that a link stands in for upstream's component.
-const LINK_NAMES: &[(&str, &str)] =
-    &[("kubelet", "kubelet"), ("kube-scheduler", "scheduler"), ("kube-controller-manager", "controller-manager")];
-
-/// The command line as if the command had been named, where the name of the binary names it.
-pub fn words(given: impl Iterator<Item = OsString>) -> Vec<OsString> {
-    let mut words: Vec<OsString> = given.collect();
-    let name = words.first().and_then(|w| Path::new(w).file_name()).and_then(|n| n.to_str());
-    if let Some((_, command)) = LINK_NAMES.iter().find(|(link, _)| Some(*link) == name) {
-        words.insert(1, (*command).into());
-    }
-    words
 }
 
 #[derive(Subcommand, Debug)]
@@ -40,12 +26,6 @@ pub enum Command {
     Server(Box<ServerArgs>),
     /// Run this machine as a node of a cluster.
     Agent(Box<AgentArgs>),
-    /// Run this machine's kubelet alone, as a node of any cluster: the twin of upstream's kubelet.
-    Kubelet(Box<crate::kubelet::KubeletArgs>),
-    /// Run the scheduler alone, against any API server: the twin of upstream's kube-scheduler.
-    Scheduler(Box<crate::scheduler::SchedulerArgs>),
-    /// Run the controllers alone, against any API server: the twin of upstream's kube-controller-manager.
-    ControllerManager(Box<crate::controller_manager::ControllerManagerArgs>),
     /// Run many nodes without containers in one process, to see what a control plane bears.
     Hollow(Box<crate::hollow::HollowArgs>),
     /// Work with image credential provider plugins.
@@ -377,35 +357,5 @@ mod tests {
         command.build();
         look(&command, &mut seen);
         assert!(seen > 10, "the flags are found: {seen}");
-    }
-
-    #[test]
-    fn links_name_commands() {
-        for (given, want) in [
-            (
-                &["/usr/bin/kube-scheduler", "--config", "f"][..],
-                &["/usr/bin/kube-scheduler", "scheduler", "--config", "f"][..],
-            ),
-            (&["kube-controller-manager"], &["kube-controller-manager", "controller-manager"]),
-            (&["kelson", "server"], &["kelson", "server"]),
-            (&[], &[]),
-        ] {
-            assert_eq!(words(given.iter().map(OsString::from)), want, "{given:?}");
-        }
-    }
-
-    #[test]
-    fn flags_as_installers_pass_them() {
-        let manager = "kube-controller-manager --allocate-node-cidrs=true --authentication-kubeconfig=a --authorization-kubeconfig=a \
-            --bind-address=127.0.0.1 --client-ca-file=c --cluster-cidr=10.244.0.0/16 --cluster-name=kubernetes \
-            --cluster-signing-cert-file=c --cluster-signing-key-file=k --controllers=*,bootstrapsigner,tokencleaner \
-            --kubeconfig=a --leader-elect=true --requestheader-client-ca-file=c --root-ca-file=c \
-            --service-account-private-key-file=k --service-cluster-ip-range=10.96.0.0/12 --use-service-account-credentials=true";
-        let scheduler = "kube-scheduler --authentication-kubeconfig=a --authorization-kubeconfig=a --bind-address=127.0.0.1 \
-            --kubeconfig=a --leader-elect=true -v=2";
-        for line in [manager, scheduler, "kube-scheduler --kubeconfig a --leader-elect --secure-port=0"] {
-            let words = words(line.split_whitespace().map(OsString::from));
-            Cli::try_parse_from(words).unwrap_or_else(|e| panic!("{line}: {e}"));
-        }
     }
 }

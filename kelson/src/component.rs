@@ -21,7 +21,7 @@ use kelson_serving::{Delegated, Port};
 use kelson_tasks::Tasks;
 use serde_json::Value;
 
-use crate::args::LogArgs;
+use crate::args::VerbosityArgs;
 use crate::process::Process;
 
 /// How long giving the lease back may take at the end.
@@ -70,17 +70,14 @@ pub struct ComponentArgs {
     /// Name of the lease [default: the component's].
     #[arg(long, value_name = "NAME")]
     pub leader_elect_resource_name: Option<String>,
-    /// Upstream's verbosity: from 4 on, what is for debugging is logged as well.
-    #[arg(short, long, value_name = "N", default_value_t = 0)]
-    pub v: u8,
     #[command(flatten)]
-    pub log: LogArgs,
+    pub verbosity: VerbosityArgs,
 }
 
 impl ComponentArgs {
     /// The log's filter.
     pub fn log_level(&self) -> &str {
-        if self.v >= 4 && self.log.log_level == "info" { "debug" } else { &self.log.log_level }
+        self.verbosity.log_level()
     }
 
     /// What the kubeconfig says, which is to be found where `fallback` (a configuration file) says when no flag does.

@@ -223,7 +223,7 @@ fn running(tasks: &Tasks) -> impl Fn() -> Result<(), String> + Send + Sync + 'st
 }
 
 /// The user a component acts as: a service account's groups follow from its name.
-fn identity(name: &str) -> UserInfo {
+pub fn identity(name: &str) -> UserInfo {
     match user::split_service_account(name) {
         Some((namespace, account)) => UserInfo::service_account(namespace, account, ""),
         None => UserInfo::new(name, [user::AUTHENTICATED]),
@@ -258,7 +258,7 @@ async fn encryption(args: &ServerArgs, tasks: &Tasks) -> anyhow::Result<Option<A
 }
 
 /// Shows in health and metrics how encryption fares.
-fn show(encryption: Option<Arc<Encryption>>, config: &mut Config) {
+pub fn show(encryption: Option<Arc<Encryption>>, config: &mut Config) {
     let Some(encryption) = encryption else { return };
     config.registries.push(encryption.metrics());
     if encryption.has_check() {
@@ -346,7 +346,7 @@ impl Ports<'_> {
     }
 }
 
-fn feature_gates(values: &[String]) -> anyhow::Result<FeatureGates> {
+pub fn feature_gates(values: &[String]) -> anyhow::Result<FeatureGates> {
     let gates = FeatureGates::parse(values.iter().map(String::as_str)).context("--feature-gates")?;
     for (name, on) in gates.changed().filter(|(name, _)| !kelson_apiserver::FEATURE_GATES.contains(name)) {
         tracing::warn!(gate = name, on, "a feature gate is set that changes nothing yet");
@@ -380,6 +380,7 @@ fn api_config(
     config.feature_gates = Arc::new(feature_gates(&args.feature_gates)?);
     config.service_accounts = Some(ServiceAccountConfig {
         issuer: format!("https://kubernetes.default.svc.{CLUSTER_DOMAIN}"),
+        issuers_before: Vec::new(),
         key: pki.service_account.clone(),
         verifiers: pki.service_account_verifiers()?,
         audiences: Vec::new(),

@@ -22,6 +22,7 @@ use kelson_pki::{Authority, Key};
 use crate::accounts::Account;
 use crate::component::{Alone, ComponentArgs, client};
 use crate::process::{self, within};
+use crate::upstream::Spoken;
 
 const NAME: &str = "kube-controller-manager";
 const PORT: u16 = 10257;
@@ -99,7 +100,7 @@ pub struct ControllerManagerArgs {
 }
 
 /// `--controllers` under today's names. Those that are not here are said so, as upstream says of those it does not start.
-fn names(asked: &[String]) -> anyhow::Result<Vec<String>> {
+pub fn names(asked: &[String]) -> anyhow::Result<Vec<String>> {
     let mut out = Vec::new();
     for entry in asked.iter().map(|e| e.trim()).filter(|e| !e.is_empty()) {
         if entry == "*" {
@@ -171,10 +172,11 @@ fn config(args: &ControllerManagerArgs, metrics: Registry) -> anyhow::Result<Con
 }
 
 /// Runs them until the process is to end.
-pub fn run(args: &ControllerManagerArgs) -> anyhow::Result<()> {
+pub fn run(args: ControllerManagerArgs, spoken: &Spoken) -> anyhow::Result<()> {
     crate::logging::init(args.component.log_level())?;
+    spoken.log();
     let registry = Registry::of_component();
-    let config = config(args, registry.clone())?;
+    let config = config(&args, registry.clone())?;
     let connection = args.component.connection(None)?;
     let manager = client(connection.clone(), "controller-manager")?;
     let own = args.use_service_account_credentials;

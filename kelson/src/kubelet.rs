@@ -18,7 +18,7 @@ use kelson_kubelet::volumes::mounts::KernelMounts;
 use kelson_kubelet::{Config, CredentialProviderFiles, Dependencies, Kubelet, RegisterTaint, Running};
 use kelson_meta::{Clock, SystemClock};
 
-use crate::args::{ImageArgs, LogArgs};
+use crate::args::{ImageArgs, VerbosityArgs};
 use crate::{credentials, host};
 
 /// Where upstream's kubelet looks for the runtime when nobody says.
@@ -88,7 +88,14 @@ pub struct KubeletArgs {
     #[command(flatten)]
     pub images: ImageArgs,
     #[command(flatten)]
-    pub log: LogArgs,
+    pub verbosity: VerbosityArgs,
+}
+
+impl KubeletArgs {
+    /// The log's filter.
+    pub fn log_level(&self) -> &str {
+        self.verbosity.log_level()
+    }
 }
 
 /// `KEY=VALUE`.

@@ -20,16 +20,20 @@ mod hollow;
 mod host;
 mod identity;
 mod image;
+mod kube_apiserver;
+mod kube_proxy;
 mod kubelet;
 mod lock;
 mod logging;
 mod modes;
+mod parent;
 mod process;
 mod rbac;
 mod run;
 mod scheduler;
 mod snapshot;
 mod token;
+mod upstream;
 
 use std::process::ExitCode;
 
@@ -60,7 +64,11 @@ fn main() -> ExitCode {
         return code;
     }
     version::set_build(BUILD);
-    match dispatch(Cli::parse_from(cli::words(std::env::args_os())).command) {
+    let words: Vec<_> = std::env::args_os().collect();
+    if let Some((component, words)) = upstream::named(&words) {
+        return component.main(words);
+    }
+    match dispatch(Cli::parse_from(words).command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("Error: {e:#}");
@@ -73,9 +81,6 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
     match command {
         Command::Server(args) => run::server(*args),
         Command::Agent(args) => run::agent(*args),
-        Command::Kubelet(args) => run::kubelet(*args),
-        Command::Scheduler(args) => scheduler::run(&args),
-        Command::ControllerManager(args) => controller_manager::run(&args),
         Command::Hollow(args) => hollow::run(&args),
         Command::CredentialProvider(CredentialProviderCommand::Check { image, config, bin_dir, data_dir }) => {
             run::small(credentials::check(&image, config.zip(bin_dir), &data_dir))

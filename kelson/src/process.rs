@@ -1,10 +1,13 @@
 //! What the whole process is to the operating system: runtime, signals, open files, core dumps, panics; and its end.
+use std::pin::Pin;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
 use kelson_tasks::Tasks;
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use crate::parent;
 
 /// Stack of a worker thread. Deep recursion is bounded everywhere, and idle threads should cost little.
 const STACK_BYTES: usize = 2 << 20;
@@ -21,6 +24,7 @@ pub struct Process {
     pub tasks: Tasks,
     terminate: Signal,
     interrupt: Signal,
+    parent: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 impl Process {
@@ -30,6 +34,7 @@ impl Process {
             tasks: Tasks::root("kelson"),
             terminate: on(SignalKind::terminate())?,
             interrupt: on(SignalKind::interrupt())?,
+            parent: Box::pin(parent::gone()),
         })
     }
 
@@ -38,6 +43,7 @@ impl Process {
         tokio::select! {
             _ = self.terminate.recv() => Ok(()),
             _ = self.interrupt.recv() => Ok(()),
+            () = &mut self.parent => Ok(()),
             why = self.tasks.failed() => bail!("{why}"),
         }
     }

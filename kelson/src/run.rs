@@ -13,6 +13,7 @@ use crate::kubelet::{self, KubeletArgs};
 use crate::lock::DataDirLock;
 use crate::logging;
 use crate::process::{self, Process, within};
+use crate::upstream::Spoken;
 
 /// How long the parts of a node may take to end. Kubernetes' own units give a component 30 s before they kill it.
 const NODE_END_MAX: Duration = Duration::from_secs(15);
@@ -118,8 +119,9 @@ pub fn agent(args: AgentArgs) -> anyhow::Result<()> {
 }
 
 /// Runs `kelson kubelet` to its end.
-pub fn kubelet(args: KubeletArgs) -> anyhow::Result<()> {
-    logging::init(&args.log.log_level)?;
+pub fn kubelet(args: KubeletArgs, spoken: &Spoken) -> anyhow::Result<()> {
+    logging::init(args.log_level())?;
+    spoken.log();
     let plan = kubelet::Plan::of(&args)?;
     need_root("")?;
     private_dir(&args.root_dir)?;

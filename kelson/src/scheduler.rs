@@ -13,6 +13,7 @@ use kelson_scheduler::{Config, Scheduler};
 
 use crate::component::{Alone, ComponentArgs, client};
 use crate::process::{self, within};
+use crate::upstream::Spoken;
 
 const NAME: &str = "kube-scheduler";
 const PORT: u16 = 10259;
@@ -40,8 +41,9 @@ pub fn read(file: &Path) -> anyhow::Result<Configuration> {
 }
 
 /// Runs it until the process is to end.
-pub fn run(args: &SchedulerArgs) -> anyhow::Result<()> {
+pub fn run(args: SchedulerArgs, spoken: &Spoken) -> anyhow::Result<()> {
     crate::logging::init(args.component.log_level())?;
+    spoken.log();
     let Configuration { config, kubeconfig, leader_elect } = match &args.config {
         Some(file) => read(file)?,
         None => Configuration { config: Config::default(), kubeconfig: None, leader_elect: None },

@@ -8,6 +8,7 @@ mod clients;
 mod credentials;
 mod definitions;
 mod durability;
+mod envtest;
 mod hosts;
 mod jobs;
 mod operators;
@@ -47,6 +48,7 @@ fn main() {
         services::tests(),
         hosts::tests(),
         durability::tests(),
+        envtest::tests(),
         credentials::tests(),
         overload::tests(),
     ]

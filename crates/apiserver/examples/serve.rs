@@ -46,6 +46,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     config.token_auth_file = args.token_auth_file;
     config.service_accounts = Some(ServiceAccountConfig {
         issuer: "https://kubernetes.default.svc.cluster.local".into(),
+        issuers_before: Vec::new(),
         key: pki.service_account.clone(),
         verifiers: pki.service_account_verifiers()?,
         audiences: Vec::new(),

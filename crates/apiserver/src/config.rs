@@ -8,6 +8,7 @@ use ipnet::IpNet;
 use kelson_admission::AdmissionOptions;
 use kelson_audit::Audit;
 use kelson_auth::Anonymous;
+use kelson_auth::authenticate::FrontProxyOptions;
 use kelson_auth::authenticate::jwt::Issuer;
 use kelson_auth::authorize::config::WebhookConfig;
 use kelson_meta::gates::FeatureGates;
@@ -57,8 +58,10 @@ pub struct ServingConfig {
 /// How service account tokens are made and checked.
 #[derive(Clone)]
 pub struct ServiceAccountConfig {
-    /// `--service-account-issuer`.
+    /// `--service-account-issuer`: who the tokens that are made say they are from.
     pub issuer: String,
+    /// Issuers whose tokens are taken as well, of the same keys: the flag's further values.
+    pub issuers_before: Vec<String>,
     /// The private key that signs tokens.
     pub key: Key,
     /// Check signatures; the signing key's public half among them.
@@ -89,6 +92,9 @@ pub type ExtraCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 pub struct Config {
     /// Where objects are kept.
     pub store: Store,
+    /// The store began as a copy of one that a server of this process had made ready: what every cluster has is there, and only
+    /// what names this server is made anew.
+    pub prepared: bool,
     /// TLS; `None` serves this process only.
     pub serving: Option<ServingConfig>,
     /// CAs of client certificates, PEM; empty: none are accepted.
@@ -97,6 +103,8 @@ pub struct Config {
     pub node_return: Option<Duration>,
     /// CAs of front proxies' client certificates, PEM (published for aggregated servers).
     pub request_header_ca_pem: String,
+    /// Which of those proxies are believed, and in which headers they name the user (`--requestheader-*`).
+    pub request_headers: FrontProxyOptions,
     /// What the server shows to other servers that answer for group versions, so that they believe it who the user is.
     pub front_proxy_client: Option<Arc<SwappableCertificate>>,
     /// `--token-auth-file`.
@@ -168,10 +176,12 @@ impl Config {
         let any = IpAddr::V4(Ipv4Addr::new(10, 43, 0, 0));
         Self {
             store,
+            prepared: false,
             serving: None,
             client_ca_pem: String::new(),
             node_return: None,
             request_header_ca_pem: String::new(),
+            request_headers: request_headers(),
             front_proxy_client: None,
             token_auth_file: None,
             issuers: Vec::new(),
@@ -203,6 +213,18 @@ impl Config {
             cluster_domain: "cluster.local".into(),
             clock: Arc::new(SystemClock),
         }
+    }
+}
+
+/// The usual headers, in the spelling in which extension servers are told of them.
+fn request_headers() -> FrontProxyOptions {
+    let one = |name: &str| vec![name.to_owned()];
+    FrontProxyOptions {
+        allowed_names: one("front-proxy-client"),
+        username_headers: one("X-Remote-User"),
+        uid_headers: one("X-Remote-Uid"),
+        group_headers: one("X-Remote-Group"),
+        extra_prefixes: one("X-Remote-Extra-"),
     }
 }
 

@@ -51,6 +51,11 @@ impl ApiServer {
     /// # Errors
     /// See [`StartError`].
     pub async fn start(config: Config) -> Result<Running, StartError> {
+        Self::start_like(None, config).await
+    }
+
+    /// `model` is a running server whose store was copied for this one.
+    async fn start_like(model: Option<&Server>, config: Config) -> Result<Running, StartError> {
         let store = config.store.clone();
         let objects: Arc<dyn Objects> = Arc::new(StoreObjects::new(store.clone()));
         let catalog = Arc::new(Catalog::builtin());
@@ -102,7 +107,10 @@ impl ApiServer {
         charges.connect(&server);
         own.connect(&server);
         server.auth.follow(&server.store, &server.tasks);
-        server.definitions.load();
+        match model {
+            Some(model) => server.definitions.load_like(&model.definitions),
+            None => server.definitions.load(),
+        }
         server.aggregation.load(&server.store);
         let listener = listen::Listener::bind(&server).await?;
         let local_addr = listener.as_ref().map(listen::Listener::local_addr);
@@ -167,6 +175,14 @@ impl Running {
     /// The bound address, if there is one.
     pub fn local_addr(&self) -> Option<SocketAddr> {
         self.local_addr
+    }
+    /// Starts another server with a store that began as a copy of this one's (`Store::fork`). What both have alike is shared:
+    /// it takes a part of the time and of the memory.
+    ///
+    /// # Errors
+    /// See [`StartError`].
+    pub async fn fork(&self, config: Config) -> Result<Running, StartError> {
+        ApiServer::start_like(Some(&self.server), Config { prepared: true, ..config }).await
     }
     /// Resolves when `/readyz` answers ok.
     pub async fn ready(&self) {

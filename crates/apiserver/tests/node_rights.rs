@@ -19,6 +19,7 @@ async fn world() -> Api {
     let key = kelson_pki::Key::generate().expect("a key");
     let accounts = ServiceAccountConfig {
         issuer: "https://kubernetes.default.svc".into(),
+        issuers_before: Vec::new(),
         verifiers: vec![key.public().clone()],
         key,
         audiences: Vec::new(),

@@ -32,6 +32,10 @@ pub const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-leas
 /// [`StartError::Bootstrap`].
 pub async fn run(server: &Arc<Server>, address: Option<SocketAddr>) -> Result<(), StartError> {
     let own = SelfClient::new(server);
+    if server.config.prepared {
+        let trust = own.put("/api/v1/namespaces/kube-system/configmaps", authentication(server));
+        return future::try_join(trust, kubernetes_service(server, &own, address)).await.map(drop);
+    }
     // All at once, so that the store commits them in few batches; namespaces before what lives in them.
     let namespaces = NAMESPACES.map(|name| {
         let object = json!({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name}});
@@ -117,11 +121,16 @@ fn authentication(server: &Server) -> Value {
     }
     if !config.request_header_ca_pem.is_empty() {
         data["requestheader-client-ca-file"] = config.request_header_ca_pem.as_str().into();
-        data["requestheader-allowed-names"] = "[\"front-proxy-client\"]".into();
-        data["requestheader-username-headers"] = "[\"X-Remote-User\"]".into();
-        data["requestheader-uid-headers"] = "[\"X-Remote-Uid\"]".into();
-        data["requestheader-group-headers"] = "[\"X-Remote-Group\"]".into();
-        data["requestheader-extra-headers-prefix"] = "[\"X-Remote-Extra-\"]".into();
+        let told = &config.request_headers;
+        for (key, list) in [
+            ("allowed-names", &told.allowed_names),
+            ("username-headers", &told.username_headers),
+            ("uid-headers", &told.uid_headers),
+            ("group-headers", &told.group_headers),
+            ("extra-headers-prefix", &told.extra_prefixes),
+        ] {
+            data[format!("requestheader-{key}")] = json!(list).to_string().into();
+        }
     }
     json!({
         "apiVersion": "v1",

@@ -7,8 +7,8 @@ pub mod schema;
 pub mod served;
 
 use std::collections::HashMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, LazyLock};
 
 use kelson_meta::Gvr;
 use parking_lot::RwLock;
@@ -31,6 +31,18 @@ type ByPath = HashMap<String, HashMap<String, GroupVersion>>;
 /// Bits of a generation that count within a process.
 const GENERATION_BITS: u32 = 24;
 
+/// What is compiled in, the same for all servers of a process: they never change it.
+static BUILTIN: LazyLock<Vec<Arc<Served>>> = LazyLock::new(|| {
+    let known = kelson_schema::resource::resources().filter_map(|r| {
+        let served = Served::builtin(r).map(Arc::new);
+        if served.is_none() {
+            tracing::warn!(group = r.group, resource = r.plural, "no behaviour is known; not served");
+        }
+        served
+    });
+    known.collect()
+});
+
 /// All served resources.
 pub struct Catalog {
     by_path: RwLock<ByPath>,
@@ -41,12 +53,7 @@ impl Catalog {
     /// The built-in resources.
     pub fn builtin() -> Self {
         let catalog = Self { by_path: RwLock::default(), generation: AtomicU64::default() };
-        for r in kelson_schema::resource::resources() {
-            match Served::builtin(r) {
-                Some(served) => catalog.insert(Arc::new(served)),
-                None => tracing::warn!(group = r.group, resource = r.plural, "no behaviour is known; not served"),
-            }
-        }
+        BUILTIN.iter().for_each(|served| catalog.insert(Arc::clone(served)));
         // The built-in generations are the same in every process, the later ones in no two: clients keep documents by them.
         catalog.generation.fetch_add(u64::from(rand::random::<u32>()) << GENERATION_BITS, Ordering::AcqRel);
         catalog

@@ -31,12 +31,14 @@ impl Conversions {
     /// As a definition says.
     pub fn new(definition: &Definition, schemas: &Arc<Schemas>, caller: Option<Arc<dyn CallWebhook>>) -> Self {
         let conversion = definition.spec.conversion.as_ref().filter(|c| c.strategy == "Webhook");
+        let webhook = conversion.and_then(|c| c.webhook.clone());
         Self {
             group: definition.spec.group.clone(),
             storage: definition.storage().map(|v| v.name.clone()).unwrap_or_default(),
             versions: definition.spec.versions.iter().map(|v| v.name.clone()).collect(),
-            webhook: conversion.and_then(|c| c.webhook.clone()),
-            caller,
+            // Whoever asks nobody keeps nobody's connections, nor the server that they belong to.
+            caller: caller.filter(|_| webhook.is_some()),
+            webhook,
             schemas: Arc::clone(schemas),
         }
     }

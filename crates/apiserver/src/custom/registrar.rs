@@ -31,8 +31,15 @@ pub struct Known {
     pub revision: u64,
     /// The version that is stored as a resource, whether it is served or not: it is deleted by it.
     pub storage: Option<Arc<Served>>,
-    served: Vec<Gvr>,
+    served: Vec<Arc<Served>>,
     schemas: Arc<Schemas>,
+}
+
+impl Known {
+    /// Whether another server may serve the very same: what asks a webhook asks it by its own server's services.
+    fn is_the_same_everywhere(&self) -> bool {
+        self.definition.spec.conversion.as_ref().is_none_or(|conversion| conversion.webhook.is_none())
+    }
 }
 
 /// All definitions, and the door by which they change.
@@ -56,6 +63,23 @@ impl Definitions {
     pub fn load(&self) {
         let view = self.store.list(Resource::new(GROUP, PLURAL), None, None, None);
         view.iter().for_each(|record| self.committed(record));
+    }
+
+    /// As [`Definitions::load`], where the store began as a copy of another server's: what both hold alike is shared with it,
+    /// schemas that are ready for use among it.
+    pub fn load_like(&self, other: &Self) {
+        let view = self.store.list(Resource::new(GROUP, PLURAL), None, None, None);
+        for record in view.iter() {
+            let known = other.get(&record.key().name).filter(|known| known.revision == record.revision());
+            match known.filter(|known| known.is_the_same_everywhere()) {
+                Some(known) => {
+                    known.served.iter().for_each(|served| self.catalog.insert(Arc::clone(served)));
+                    self.known.write().insert(record.key().name.to_string(), known);
+                }
+                None => self.committed(record),
+            }
+        }
+        self.changed.send_modify(|n| *n += 1);
     }
 
     /// Waits for one's turn to write a definition, and completes its status. The turn ends when the guard is dropped,
@@ -112,11 +136,13 @@ impl Definitions {
             if self.is_builtin(&made.gvr) {
                 continue;
             }
-            places.push(made.gvr.clone());
-            self.catalog.insert(Arc::new(made));
+            let made = Arc::new(made);
+            self.catalog.insert(Arc::clone(&made));
+            places.push(made);
         }
-        let gone = before.iter().flat_map(|k| &k.served).filter(|gvr| !places.contains(gvr));
-        gone.for_each(|gvr| self.catalog.remove(gvr));
+        let stays = |gone: &Served| places.iter().any(|served| served.gvr == gone.gvr);
+        let gone = before.iter().flat_map(|k| &k.served).filter(|served| !stays(served));
+        gone.for_each(|served| self.catalog.remove(&served.gvr));
         let storage = definition.storage().filter(|_| definition.is_served()).map(|v| Arc::new(make(v)));
         let known = Known { definition, revision: record.revision(), storage, served: places, schemas };
         self.known.write().insert(name, Arc::new(known));
@@ -130,7 +156,7 @@ impl Definitions {
     /// Forgets a definition that was deleted.
     pub fn deleted(&self, record: &Record) {
         if let Some(known) = self.known.write().remove(&*record.key().name) {
-            known.served.iter().for_each(|gvr| self.catalog.remove(gvr));
+            known.served.iter().for_each(|served| self.catalog.remove(&served.gvr));
         }
         self.changed.send_modify(|n| *n += 1);
     }
@@ -166,6 +192,6 @@ impl Definitions {
     /// The group versions that definitions serve.
     pub fn group_versions(&self) -> BTreeSet<(String, String)> {
         let known = self.known.read();
-        known.values().flat_map(|k| &k.served).map(|gvr| (gvr.group.clone(), gvr.version.clone())).collect()
+        known.values().flat_map(|k| &k.served).map(|s| (s.gvr.group.clone(), s.gvr.version.clone())).collect()
     }
 }

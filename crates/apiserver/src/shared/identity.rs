@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use http::StatusCode;
 use kelson_auth::authenticate::jwt::Issuers;
 use kelson_auth::authenticate::{
-    BootstrapTokens, CachedTokens, ClientCertificates, FrontProxy, FrontProxyOptions, TokenFile, WebhookTokens,
+    BootstrapTokens, CachedTokens, ClientCertificates, FrontProxy, TokenFile, WebhookTokens,
 };
 use kelson_auth::authorize::node::{NodeGraph, NodeResource};
 use kelson_auth::authorize::rbac::RbacResource;
@@ -91,7 +91,7 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>) -> Result<Auth, StartEr
     };
     let front_proxy = match config.request_header_ca_pem.as_str() {
         "" => None,
-        pem => Some(Arc::new(FrontProxy::new(chains(pem)?, FrontProxyOptions::default(), Arc::clone(clock)))),
+        pem => Some(Arc::new(FrontProxy::new(chains(pem)?, config.request_headers.clone(), Arc::clone(clock)))),
     };
     let (rbac, graph) = (Arc::new(Rbac::new()), Arc::new(NodeGraph::new()));
     let authorizers = authorizers(config, &rbac, &graph)?;
@@ -137,7 +137,8 @@ fn token_kinds(config: &Config, objects: &Arc<dyn Objects>) -> Result<Tokens, St
     if let Some(accounts) = &config.service_accounts {
         let audiences =
             if accounts.audiences.is_empty() { vec![accounts.issuer.clone()] } else { accounts.audiences.clone() };
-        let options = VerifierOptions { issuers: vec![accounts.issuer.clone()], audiences: audiences.clone() };
+        let issuers = std::iter::once(&accounts.issuer).chain(&accounts.issuers_before).cloned().collect();
+        let options = VerifierOptions { issuers, audiences: audiences.clone() };
         keys = accounts.verifiers.clone();
         members.push(Arc::new(ServiceAccountTokens::new(
             keys.clone(),

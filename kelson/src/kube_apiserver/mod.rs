@@ -1,0 +1,295 @@
+//! `kube-apiserver`: the API server alone, as upstream's. No controller, no scheduler and no node are with it, because test suites
+//! rely on their absence; `KELSON_ENVTEST_CONTROLLERS` adds controllers by name, for suites that would have them.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, before anything is served")]
+mod args;
+mod keys;
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use ipnet::{IpNet, Ipv4Net};
+use jiff::Timestamp;
+use kelson_apiserver::{ApiServer, Config, KubeletConfig, Running, ServingConfig};
+use kelson_auth::token::{IssuerOptions, TokenIssuer};
+use kelson_client::Client;
+use kelson_controllers::Controllers;
+use kelson_encryption::{Encryption, EncryptionOptions};
+use kelson_meta::{Clock, SystemClock};
+use kelson_pki::SwappableCertificate;
+use kelson_store::{AtRest, Store, StoreOptions};
+use kelson_tasks::{FILES, OnPanic, Tasks};
+
+pub use args::ApiserverArgs;
+
+use crate::control_plane::{CLUSTER_DOMAIN, feature_gates, identity, nth, show};
+use crate::process::{self, within};
+use crate::upstream::Spoken;
+use crate::{controller_manager, host, logging};
+
+/// Controllers that run beside the API server, by upstream's names and divided by commas.
+const CONTROLLERS: &str = "KELSON_ENVTEST_CONTROLLERS";
+/// Services' addresses where no flag says: upstream's range.
+const SERVICES: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 0, 0), 24);
+/// How long each part may take to end. Whoever stops a server between two tests does not wait for watches.
+const END_MAX: Duration = Duration::from_secs(2);
+
+/// Runs it until the process is to end.
+pub fn run(args: ApiserverArgs, spoken: &Spoken) -> anyhow::Result<()> {
+    logging::init(args.verbosity.log_level())?;
+    spoken.log();
+    process::run(async |process| {
+        let tasks = process.tasks.child("kube-apiserver");
+        let start = Alone::start(&args, &tasks);
+        let alone = tokio::select! {
+            alone = start => alone?,
+            ended = process.ended() => return ended,
+        };
+        let ended = process.ended().await;
+        alone.shutdown().await;
+        ended
+    })
+}
+
+/// A running API server with what belongs to it.
+struct Alone {
+    api: Running,
+    controllers: Option<kelson_controllers::Running>,
+    store: Store,
+}
+
+impl Alone {
+    async fn start(args: &ApiserverArgs, tasks: &Tasks) -> anyhow::Result<Self> {
+        let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let encryption = encryption(args, tasks).await?;
+        let store = open(args, encryption.clone()).await?;
+        // No write would ever succeed again: whoever started the process shall start it anew.
+        let (failed, group) = (store.failed(), tasks.clone());
+        tasks.spawn("store-watch", OnPanic::EndProcess, async move { group.fail(&failed.await) });
+        let mut config = config(args, store.clone())?;
+        config.tasks = tasks.child("apiserver");
+        config.audit = kelson_audit::Audit::open(&args.audit.options(), Arc::clone(&clock))?;
+        show(encryption, &mut config);
+        let accounts = config.service_accounts.clone();
+        let ranges = config.service_cidrs.clone();
+        let api = ApiServer::start(config).await?;
+        api.ready().await;
+        let names = std::env::var(CONTROLLERS).unwrap_or_default();
+        let names: Vec<String> = names.split(',').filter(|n| !n.trim().is_empty()).map(String::from).collect();
+        let controllers = match names.is_empty() {
+            true => None,
+            false => {
+                let signer = accounts.map(|accounts| TokenIssuer::new(accounts.key, IssuerOptions::default()));
+                let root = root_ca(args)?;
+                Some(controllers(&names, &api, (signer, root, ranges.first().copied()), tasks.child("controllers"))?)
+            }
+        };
+        let address = api.local_addr().map(|a| a.to_string());
+        tracing::info!(address, controllers = names.join(","), "the API is ready");
+        Ok(Self { api, controllers, store })
+    }
+
+    async fn shutdown(self) {
+        if let Some(controllers) = self.controllers {
+            within(END_MAX, "controllers", controllers.shutdown()).await;
+        }
+        within(END_MAX, "API server", self.api.shutdown()).await;
+        within(END_MAX, "store", self.store.close()).await;
+    }
+}
+
+/// Who encrypts objects where they are kept, if anybody does.
+async fn encryption(args: &ApiserverArgs, tasks: &Tasks) -> anyhow::Result<Option<Arc<Encryption>>> {
+    let Some(file) = args.storage.encryption_provider_config.clone() else { return Ok(None) };
+    let options = EncryptionOptions {
+        file,
+        automatic_reload: args.storage.encryption_provider_config_automatic_reload,
+        server_id: host::name().unwrap_or_default(),
+        tasks: tasks.child("encryption"),
+    };
+    Ok(Some(Encryption::start(options).await.context("--encryption-provider-config")?))
+}
+
+/// Where objects are kept.
+async fn open(args: &ApiserverArgs, encryption: Option<Arc<Encryption>>) -> anyhow::Result<Store> {
+    let at_rest = encryption.map(|encryption| encryption as Arc<dyn AtRest>);
+    let options = StoreOptions { at_rest, ..StoreOptions::default() };
+    let StoreOf::Directory(dir) = store_of(args)? else {
+        tracing::warn!("--etcd-servers: objects are kept in this process alone, and go with it");
+        return Ok(Store::in_memory(options));
+    };
+    let dir = dir.join("store");
+    let shown = dir.display().to_string();
+    FILES.run(move || Store::open_dir(&dir, options)).await?.with_context(|| format!("--data-dir: {shown}"))
+}
+
+enum StoreOf<'a> {
+    Directory(&'a Path),
+    Etcd,
+}
+
+fn store_of(args: &ApiserverArgs) -> anyhow::Result<StoreOf<'_>> {
+    match (&args.storage.data_dir, args.storage.etcd_servers.is_empty()) {
+        (Some(dir), _) => Ok(StoreOf::Directory(dir)),
+        (None, false) => Ok(StoreOf::Etcd),
+        (None, true) => bail!("--etcd-servers must be specified, or --data-dir"),
+    }
+}
+
+/// What the flags say.
+fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
+    let mut config = Config::new(store);
+    let range = args.service_cluster_ip_range.clone();
+    config.service_cidrs = if range.is_empty() { vec![IpNet::V4(SERVICES)] } else { range };
+    config.node_ports = args.service_node_port_range;
+    config.advertise_address = advertised(args);
+    config.cluster_domain = CLUSTER_DOMAIN.to_owned();
+    config.event_ttl = args.event_ttl;
+    let service = config.service_cidrs.first().map(|range| nth(*range, 1)).transpose()?;
+    let serving = keys::serving(&args.serving, config.advertise_address, service, Timestamp::now())?;
+    config.serving = Some(ServingConfig {
+        bind: SocketAddr::new(args.serving.bind_address, args.serving.secure_port),
+        certificate: SwappableCertificate::new(&serving).context("the API's certificate")?,
+    });
+    config.service_accounts = Some(keys::service_accounts(&args.accounts)?);
+    if let Some(file) = &args.client_ca_file {
+        config.client_ca_pem = keys::text("--client-ca-file", file)?;
+    }
+    if let Some(file) = &args.proxies.requestheader_client_ca_file {
+        config.request_header_ca_pem = keys::text("--requestheader-client-ca-file", file)?;
+        config.request_headers = keys::request_headers(&args.proxies);
+    }
+    let proxies = &args.proxies;
+    let front = (proxies.proxy_client_cert_file.as_ref(), proxies.proxy_client_key_file.as_ref());
+    if let Some(front) = keys::pair("--proxy-client-cert-file", front.0, front.1)? {
+        config.front_proxy_client = Some(SwappableCertificate::new(&front).context("--proxy-client-cert-file")?);
+    }
+    config.kubelet = kubelets(args)?;
+    config.token_auth_file = args.token_auth_file.clone();
+    config.bootstrap_tokens = args.enable_bootstrap_token_auth;
+    let modes = match args.authorization_mode.as_slice() {
+        [] => vec!["AlwaysAllow".to_owned()],
+        given => given.to_vec(),
+    };
+    args.identity.apply(&modes, &mut config)?;
+    let all_may = args.identity.authorization_config.is_none() && modes.iter().any(|mode| mode == "AlwaysAllow");
+    // Where everybody may do everything, somebody has to be known at least.
+    config.anonymous_auth = args.anonymous_auth && !all_may;
+    config.admission = args.admission.options().map_err(anyhow::Error::msg)?;
+    // Those of upstream's server, without what Kelson's own adds.
+    config.admission.usual = Vec::new();
+    config.feature_gates = Arc::new(feature_gates(&of_kube(&args.feature_gates))?);
+    let overload = &args.overload;
+    config.priority_and_fairness = overload.enable_priority_and_fairness;
+    config.reads_in_flight_max = unlimited(overload.max_requests_inflight);
+    config.writes_in_flight_max = unlimited(overload.max_mutating_requests_inflight);
+    config.request_timeout = overload.request_timeout;
+    Ok(config)
+}
+
+/// Feature gates without the name of the component before them (`kube:WatchList=true`).
+fn of_kube(gates: &[String]) -> Vec<String> {
+    let each = gates.iter().flat_map(|gates| gates.split(',')).map(str::trim);
+    each.map(|gate| gate.strip_prefix("kube:").unwrap_or(gate).to_owned()).collect()
+}
+
+/// No requests at once means no limit to upstream.
+fn unlimited(limit: usize) -> usize {
+    const MANY: usize = 1 << 20;
+    if limit == 0 { MANY } else { limit }
+}
+
+fn kubelets(args: &ApiserverArgs) -> anyhow::Result<Option<KubeletConfig>> {
+    let kubelets = &args.kubelets;
+    let (cert, key) = (kubelets.kubelet_client_certificate.as_ref(), kubelets.kubelet_client_key.as_ref());
+    let Some(client) = keys::pair("--kubelet-client-certificate", cert, key)? else { return Ok(None) };
+    let ca_pem = match &kubelets.kubelet_certificate_authority {
+        Some(file) => keys::text("--kubelet-certificate-authority", file)?,
+        None => String::new(),
+    };
+    Ok(Some(KubeletConfig {
+        client: SwappableCertificate::new(&client).context("--kubelet-client-certificate")?,
+        ca_pem,
+        local_node: host::name().ok(),
+        address_types: kubelets.kubelet_preferred_address_types.clone(),
+    }))
+}
+
+fn advertised(args: &ApiserverArgs) -> IpAddr {
+    let bound = (!args.serving.bind_address.is_unspecified()).then_some(args.serving.bind_address);
+    args.serving.advertise_address.or(bound).unwrap_or_else(host::address)
+}
+
+/// What verifies the API's certificate, for service accounts: whatever stands behind it in its file, or the certificate itself.
+fn root_ca(args: &ApiserverArgs) -> anyhow::Result<String> {
+    let file = match &args.serving.tls_cert_file {
+        Some(file) => file.clone(),
+        None => Path::new(&args.serving.cert_dir).join("apiserver.crt"),
+    };
+    Ok(std::fs::read_to_string(file).unwrap_or_default())
+}
+
+fn controllers(
+    names: &[String],
+    api: &Running,
+    (signer, root_ca, service_cidr): (Option<TokenIssuer>, String, Option<IpNet>),
+    tasks: Tasks,
+) -> anyhow::Result<kelson_controllers::Running> {
+    let controllers = controller_manager::names(names).context(CONTROLLERS)?;
+    let mut config =
+        kelson_controllers::Config { controllers, root_ca, service_cidr, ..kelson_controllers::Config::default() };
+    if let Some(signer) = signer {
+        config.legacy_tokens = Some(Arc::new(move |namespace: &str, account: &str, uid: &str, secret: &str| {
+            signer.legacy_token(namespace, account, uid, secret).map_err(|e| e.message)
+        }));
+    }
+    let api = api.clone();
+    let factory = move |name: &str| Client::new(api.in_process(identity(name)), "controller-manager");
+    Ok(Controllers::start(config, Box::new(factory), Arc::new(SystemClock), tasks))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory as _, Parser};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ApiserverArgs,
+    }
+
+    fn args(words: &[&str]) -> ApiserverArgs {
+        Line::try_parse_from([&["kube-apiserver"], words].concat()).expect("parses").args
+    }
+
+    #[test]
+    fn where_objects_are_kept() {
+        Line::command().debug_assert();
+        let of = |words: &[&str]| match store_of(&args(words)) {
+            Ok(StoreOf::Directory(dir)) => format!("directory {}", dir.display()),
+            Ok(StoreOf::Etcd) => "etcd".to_owned(),
+            Err(e) => e.to_string(),
+        };
+        assert_eq!(of(&["--etcd-servers=http://127.0.0.1:2379"]), "etcd");
+        assert_eq!(of(&["--data-dir=/k"]), "directory /k");
+        assert_eq!(of(&[]), "--etcd-servers must be specified, or --data-dir");
+        assert!(Line::try_parse_from(["x", "--data-dir=/k", "--etcd-servers=http://127.0.0.1:2379"]).is_err());
+    }
+
+    #[test]
+    fn gates_of_one_component() {
+        assert_eq!(of_kube(&["kube:A=true,B=false".into(), "kube:C=true".into()]), ["A=true", "B=false", "C=true"]);
+    }
+
+    #[test]
+    fn the_advertised_address() {
+        let of = |words: &[&str]| advertised(&args(words)).to_string();
+        assert_eq!(of(&["--bind-address=127.0.0.1"]), "127.0.0.1");
+        assert_eq!(of(&["--bind-address=127.0.0.1", "--advertise-address=192.0.2.9"]), "192.0.2.9");
+        assert_eq!(of(&["--advertise-address=192.0.2.9"]), "192.0.2.9");
+    }
+}

@@ -1,0 +1,216 @@
+//! `kube-proxy`: the service proxy of one machine alone, against any API server, with the flags and the configuration file of
+//! upstream's. It always works with nftables, whatever mode is asked for.
+#![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use clap::Args;
+use ipnet::IpNet;
+use kelson_client::kubeconfig::Config as Kubeconfig;
+use kelson_meta::SystemClock;
+use kelson_proxy::{Config, Proxy};
+use serde::Deserialize;
+
+use crate::args::VerbosityArgs;
+use crate::component::client;
+use crate::process::{self, within};
+use crate::upstream::Spoken;
+use crate::{host, logging};
+
+/// Where upstream's proxy keeps its files; here it gives the tables their name.
+const DIR: &str = "/var/lib/kube-proxy";
+/// Upstream's ports.
+const HEALTH_PORT: u16 = 10256;
+const METRICS_PORT: u16 = 10249;
+/// How long a transaction under way is waited for at the end.
+const END_MAX: Duration = Duration::from_secs(10);
+const API_VERSION: &str = "kubeproxy.config.k8s.io/v1alpha1";
+const KIND: &str = "KubeProxyConfiguration";
+
+#[derive(Args, Debug, Clone)]
+pub struct ProxyArgs {
+    /// KubeProxyConfiguration (kubeproxy.config.k8s.io/v1alpha1); it goes before the flags.
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// How to reach the API.
+    #[arg(long, value_name = "FILE")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Name of this node; the host's name when not given.
+    #[arg(long, value_name = "NAME")]
+    pub hostname_override: Option<String>,
+    /// Ranges of pods' addresses: traffic from elsewhere to a service's address is masqueraded.
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    pub cluster_cidr: Vec<IpNet>,
+    /// Address of this node where it is not that of the default route.
+    #[arg(long, value_name = "IP")]
+    pub bind_address: Option<IpAddr>,
+    /// Where load balancers are told whether this node's services work; empty: nowhere.
+    #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:10256")]
+    pub healthz_bind_address: String,
+    /// Where metrics are served; empty: nowhere.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:10249")]
+    pub metrics_bind_address: String,
+    /// Ranges of the node's addresses on which node ports answer; `primary` stands for the node's own.
+    #[arg(long, value_name = "CIDR", value_delimiter = ',')]
+    pub nodeport_addresses: Vec<String>,
+    #[command(flatten)]
+    pub verbosity: VerbosityArgs,
+}
+
+/// What of a KubeProxyConfiguration is taken up.
+#[derive(Deserialize, Default, Debug)]
+#[serde(default, rename_all = "camelCase")]
+struct File {
+    api_version: String,
+    kind: String,
+    client_connection: Connection,
+    hostname_override: String,
+    bind_address: String,
+    healthz_bind_address: String,
+    metrics_bind_address: String,
+    #[serde(rename = "clusterCIDR")]
+    cluster_cidr: String,
+    node_port_addresses: Option<Vec<String>>,
+}
+
+#[derive(Deserialize, Default, Debug)]
+#[serde(default)]
+struct Connection {
+    kubeconfig: String,
+}
+
+/// The flags, with what the file says in their places.
+fn laid(mut args: ProxyArgs, file: &File) -> anyhow::Result<ProxyArgs> {
+    if (file.api_version.as_str(), file.kind.as_str()) != (API_VERSION, KIND) {
+        bail!("is no {KIND} of {API_VERSION}");
+    }
+    let given = |text: &String| (!text.is_empty()).then(|| text.clone());
+    args.kubeconfig = given(&file.client_connection.kubeconfig).map(PathBuf::from).or(args.kubeconfig);
+    // Upstream takes this flag along, so that one file serves many nodes.
+    args.hostname_override = args.hostname_override.or(given(&file.hostname_override));
+    if !file.bind_address.is_empty() {
+        args.bind_address = Some(file.bind_address.parse().context("bindAddress")?);
+    }
+    if !file.cluster_cidr.is_empty() {
+        let ranges = file.cluster_cidr.split(',').map(|range| range.trim().parse());
+        args.cluster_cidr = ranges.collect::<Result<_, _>>().context("clusterCIDR")?;
+    }
+    args.healthz_bind_address = given(&file.healthz_bind_address).unwrap_or(args.healthz_bind_address);
+    args.metrics_bind_address = given(&file.metrics_bind_address).unwrap_or(args.metrics_bind_address);
+    if let Some(ranges) = &file.node_port_addresses {
+        args.nodeport_addresses.clone_from(ranges);
+    }
+    Ok(args)
+}
+
+/// An address, alone or with a port; none where the text is empty or the port 0.
+fn bind(text: &str, port: u16) -> anyhow::Result<Vec<SocketAddr>> {
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let address = match (text.parse::<SocketAddr>(), text.parse::<IpAddr>()) {
+        (Ok(address), _) => address,
+        (_, Ok(ip)) => SocketAddr::new(ip, port),
+        _ => bail!("{text:?} is no address"),
+    };
+    Ok(Some(address).filter(|a| a.port() != 0).into_iter().collect())
+}
+
+/// What the proxy is told.
+fn config(args: &ProxyArgs) -> anyhow::Result<Config> {
+    let name = args.hostname_override.clone().map_or_else(host::name, Ok)?.trim().to_lowercase();
+    let told = args.bind_address.filter(|ip| !ip.is_unspecified());
+    let address = told.unwrap_or_else(host::address);
+    let mut config = Config::new(Path::new(DIR), &name, vec![address], args.cluster_cidr.clone());
+    config.health_bind = bind(&args.healthz_bind_address, HEALTH_PORT).context("--healthz-bind-address")?;
+    config.metrics_bind = bind(&args.metrics_bind_address, METRICS_PORT).context("--metrics-bind-address")?;
+    for range in args.nodeport_addresses.iter().filter(|range| *range != "primary") {
+        config.nodeport_addresses.push(range.parse().with_context(|| format!("--nodeport-addresses {range:?}"))?);
+    }
+    Ok(config)
+}
+
+fn read(file: &Path) -> anyhow::Result<File> {
+    let (tree, duplicates) = kelson_codec::yaml::to_value(&std::fs::read(file)?)?;
+    if let Some(twice) = duplicates.first() {
+        bail!("{twice:?} is there twice");
+    }
+    Ok(serde_json::from_value(tree)?)
+}
+
+/// Runs it until the process is to end.
+pub fn run(args: ProxyArgs, spoken: &Spoken) -> anyhow::Result<()> {
+    logging::init(args.verbosity.log_level())?;
+    spoken.log();
+    let args = match args.config.clone() {
+        Some(file) => {
+            let laid = read(&file).and_then(|read| laid(args, &read));
+            laid.with_context(|| format!("--config {}", file.display()))?
+        }
+        None => args,
+    };
+    let config = config(&args)?;
+    let Some(kubeconfig) = &args.kubeconfig else { bail!("--kubeconfig is needed") };
+    let client = client(Kubeconfig::load(kubeconfig).context("--kubeconfig")?, "kube-proxy")?;
+    if !rustix::process::geteuid().is_root() {
+        bail!("a service proxy runs as root only");
+    }
+    process::run(async |process| {
+        let node = config.node_name.clone();
+        let proxy = Proxy::start(config, client, Arc::new(SystemClock), &process.tasks);
+        tracing::info!(node, "the service proxy runs");
+        let ended = process.ended().await;
+        within(END_MAX, "service proxy", proxy.shutdown()).await;
+        ended
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: ProxyArgs,
+    }
+
+    fn args(words: &[&str]) -> ProxyArgs {
+        Line::try_parse_from([&["kube-proxy"], words].concat()).expect("parses").args
+    }
+
+    #[test]
+    fn flags_and_the_file_that_goes_before_them() {
+        let flags = args(&["--hostname-override=Box", "--cluster-cidr=10.1.0.0/16", "--metrics-bind-address="]);
+        let plain = config(&flags).unwrap();
+        assert_eq!((plain.node_name.as_str(), plain.metrics_bind.len()), ("box", 0));
+        assert_eq!(plain.health_bind, [SocketAddr::from((Ipv4Addr::UNSPECIFIED, HEALTH_PORT))]);
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("config.conf");
+        let text = "apiVersion: kubeproxy.config.k8s.io/v1alpha1\nkind: KubeProxyConfiguration\nmode: iptables
+clientConnection: {kubeconfig: /var/lib/kube-proxy/kubeconfig.conf}\nclusterCIDR: 10.2.0.0/16,fd00::/48
+hostnameOverride: other\nhealthzBindAddress: 127.0.0.1\nmetricsBindAddress: \"\"\nnodePortAddresses: [primary, 192.0.2.0/24]\n";
+        std::fs::write(&file, text).unwrap();
+        let both = laid(flags, &read(&file).unwrap()).unwrap();
+        let config = config(&both).unwrap();
+        assert_eq!(config.node_name, "box", "the flag names the node, so that one file serves many");
+        assert_eq!(both.kubeconfig.as_deref(), Some(Path::new("/var/lib/kube-proxy/kubeconfig.conf")));
+        assert_eq!(config.cluster_cidrs.len(), 2);
+        assert_eq!(config.nodeport_addresses, ["192.0.2.0/24".parse::<IpNet>().unwrap()]);
+        assert_eq!(config.health_bind, [SocketAddr::from((Ipv4Addr::LOCALHOST, HEALTH_PORT))]);
+    }
+
+    #[test]
+    fn what_is_no_address_or_no_such_file_is_refused() {
+        assert!(bind("host:1", 1).is_err() && bind("0.0.0.0:0", 1).unwrap().is_empty());
+        let other = File { kind: "Pod".into(), ..File::default() };
+        assert!(laid(args(&[]), &other).unwrap_err().to_string().contains(KIND));
+    }
+}

@@ -1,0 +1,86 @@
+//! Ending with the process that started this one, even when that was killed and could say nothing. Only where it is asked for, by
+//! `KELSON_EXIT_WITH_PARENT`: a server that somebody put into the background must not go with his shell. The launchers of a
+//! test environment's assets ask for it.
+use std::time::Duration;
+
+use rustix::process::{Pid, getppid};
+
+/// Says whether to end with the parent: `1`, or the parent's process ID as its own shell knew it; absent or `0`: not.
+pub const EXIT_WITH_PARENT: &str = "KELSON_EXIT_WITH_PARENT";
+/// The parent is looked for this often.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Whose end is waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Watched {
+    Nobody,
+    Gone,
+    Process(Pid),
+}
+
+/// Waits for the end of the parent, where that is asked for; otherwise for ever. Call it early: the parent is whoever it is then.
+pub fn gone() -> impl Future<Output = ()> + Send {
+    let asked = std::env::var(EXIT_WITH_PARENT).unwrap_or_default();
+    let watched = watched(&asked, getppid());
+    async move {
+        match watched {
+            Watched::Nobody => std::future::pending().await,
+            Watched::Gone => {}
+            Watched::Process(parent) => ended(parent).await,
+        }
+        tracing::info!("the parent process has ended");
+    }
+}
+
+/// Not the parent's death signal of Linux, which comes with the end of the *thread* that started this process.
+fn watched(asked: &str, parent: Option<Pid>) -> Watched {
+    let asked = match asked.trim() {
+        "" | "0" | "false" => return Watched::Nobody,
+        id => id.parse::<i32>().ok().filter(|id| *id > 1).and_then(Pid::from_raw),
+    };
+    match (parent, asked) {
+        // Nobody is the parent of the first process of a namespace, or he is outside of it.
+        (None, _) => Watched::Nobody,
+        (Some(parent), Some(asked)) if parent != asked => Watched::Gone,
+        (Some(parent), _) => Watched::Process(parent),
+    }
+}
+
+/// The kernel tells who the parent is, on every system; a new one means that the old one has ended.
+async fn ended(parent: Pid) {
+    while getppid() == Some(parent) {
+        tokio::time::sleep(LOOK).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whose_end_is_waited_for() {
+        let pid = |id: i32| Pid::from_raw(id).unwrap();
+        let rows = [
+            ("", Some(pid(7)), Watched::Nobody),
+            ("0", Some(pid(7)), Watched::Nobody),
+            ("false", Some(pid(7)), Watched::Nobody),
+            ("1", Some(pid(7)), Watched::Process(pid(7))),
+            ("true", Some(pid(1)), Watched::Process(pid(1))),
+            ("7", Some(pid(7)), Watched::Process(pid(7))),
+            ("7", Some(pid(1)), Watched::Gone),
+            ("7", None, Watched::Nobody),
+        ];
+        for (asked, parent, want) in rows {
+            assert_eq!(watched(asked, parent), want, "{asked:?} {parent:?}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn another_parent_than_the_first_is_the_end_of_it() {
+        let me = rustix::process::getpid();
+        ended(me).await;
+        let parent = getppid().unwrap();
+        let waited = tokio::time::timeout(LOOK * 10, ended(parent)).await;
+        assert!(waited.is_err(), "it lives");
+    }
+}

@@ -1,0 +1,261 @@
+//! Upstream's components under their own names: `kube-apiserver`, `kubelet` and the others, by the name that the binary is called
+//! (a link, or a launcher) or as the first word. They take upstream's flags in upstream's spellings; what each flag is lies in
+//! `facts/`, what has an effect here in the typed arguments of each command.
+mod help;
+mod table;
+mod values;
+mod words;
+
+use std::ffi::{OsStr, OsString};
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::{ArgMatches, Args, Command};
+
+pub use words::Spoken;
+
+use crate::controller_manager::ControllerManagerArgs;
+use crate::kube_apiserver::ApiserverArgs;
+use crate::kube_proxy::ProxyArgs;
+use crate::kubelet::KubeletArgs;
+use crate::scheduler::SchedulerArgs;
+use table::Table;
+use words::Asked;
+
+/// A component that has a name of its own.
+pub struct Component {
+    /// Upstream's name.
+    name: &'static str,
+    /// Kelson's shorter one, as a first word.
+    alias: &'static str,
+    about: &'static str,
+    facts: &'static str,
+    arguments: fn(Command) -> Command,
+    run: fn(&ArgMatches, &Spoken) -> anyhow::Result<()>,
+}
+
+/// Carries out a command whose typed arguments are `A`.
+fn typed<A: Args>(
+    matches: &ArgMatches,
+    spoken: &Spoken,
+    run: impl FnOnce(A, &Spoken) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    run(A::from_arg_matches(matches)?, spoken)
+}
+
+const COMPONENTS: [Component; 5] = [
+    Component {
+        name: "kube-apiserver",
+        alias: "apiserver",
+        about: "The API server alone: no controllers, no scheduler, no node.",
+        facts: include_str!("facts/kube-apiserver.txt"),
+        arguments: ApiserverArgs::augment_args,
+        run: |matches, spoken| typed::<ApiserverArgs>(matches, spoken, crate::kube_apiserver::run),
+    },
+    Component {
+        name: "kube-controller-manager",
+        alias: "controller-manager",
+        about: "The controllers alone, against any API server.",
+        facts: include_str!("facts/kube-controller-manager.txt"),
+        arguments: ControllerManagerArgs::augment_args,
+        run: |matches, spoken| typed::<ControllerManagerArgs>(matches, spoken, crate::controller_manager::run),
+    },
+    Component {
+        name: "kube-scheduler",
+        alias: "scheduler",
+        about: "The scheduler alone, against any API server.",
+        facts: include_str!("facts/kube-scheduler.txt"),
+        arguments: SchedulerArgs::augment_args,
+        run: |matches, spoken| typed::<SchedulerArgs>(matches, spoken, crate::scheduler::run),
+    },
+    Component {
+        name: "kubelet",
+        alias: "kubelet",
+        about: "This machine's kubelet alone, as a node of any cluster.",
+        facts: include_str!("facts/kubelet.txt"),
+        arguments: KubeletArgs::augment_args,
+        run: |matches, spoken| typed::<KubeletArgs>(matches, spoken, crate::run::kubelet),
+    },
+    Component {
+        name: "kube-proxy",
+        alias: "proxy",
+        about: "This machine's service proxy alone.",
+        facts: include_str!("facts/kube-proxy.txt"),
+        arguments: ProxyArgs::augment_args,
+        run: |matches, spoken| typed::<ProxyArgs>(matches, spoken, crate::kube_proxy::run),
+    },
+];
+
+/// What `kelson help` says of them.
+pub const HELP: &str = "Upstream's components, with upstream's flags; also by a link of that name to this binary:
+  kube-apiserver           The API server alone
+  kube-controller-manager  The controllers alone (also: controller-manager)
+  kube-scheduler           The scheduler alone (also: scheduler)
+  kubelet                  This machine's kubelet alone
+  kube-proxy               This machine's service proxy alone (also: proxy)";
+
+/// The component that a command line names, by the program's name or the first word, and the words that are for it.
+pub fn named(words: &[OsString]) -> Option<(&'static Component, &[OsString])> {
+    let (program, rest) = words.split_first()?;
+    let program = Path::new(program).file_name().and_then(OsStr::to_str).unwrap_or_default();
+    let program = program.strip_suffix(".exe").unwrap_or(program);
+    if let Some(component) = COMPONENTS.iter().find(|c| c.name == program) {
+        return Some((component, rest));
+    }
+    let (first, rest) = rest.split_first()?;
+    let component = COMPONENTS.iter().find(|c| first == c.name || first == c.alias)?;
+    Some((component, rest))
+}
+
+impl Component {
+    fn command(&self) -> Command {
+        (self.arguments)(Command::new(self.name).no_binary_name(true).disable_help_flag(true))
+    }
+
+    /// Reads the words and runs the component to its end.
+    pub fn main(&self, words: &[OsString]) -> ExitCode {
+        let table = Table::of(self.facts, &self.command());
+        let spoken = match words::read(self.name, &table, words.iter().cloned()) {
+            Ok(Asked::Help) => return print(&help::help(self.name, self.about, &table)),
+            Ok(Asked::Version(asked)) => return print(&help::version(&asked)),
+            Ok(Asked::Run(spoken)) => spoken,
+            Err(why) => return failed(&why),
+        };
+        for name in &spoken.deprecated {
+            eprintln!("Flag --{name} has been deprecated");
+        }
+        let ran = self.matches(&spoken).and_then(|matches| (self.run)(&matches, &spoken).map_err(|e| format!("{e:#}")));
+        match ran {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(why) => failed(&why),
+        }
+    }
+
+    /// The typed arguments; the error is one line.
+    fn matches(&self, spoken: &Spoken) -> Result<ArgMatches, String> {
+        // The lines after the first are hints in the spelling of the library that reads the arguments.
+        let first = |e: clap::Error| e.to_string().lines().next().unwrap_or_default().replacen("error: ", "", 1);
+        self.command().try_get_matches_from(&spoken.words).map_err(first)
+    }
+}
+
+impl Spoken {
+    /// Says in one line of the log which flags were accepted and do nothing.
+    pub fn log(&self) {
+        if !self.without_effect.is_empty() {
+            tracing::info!(flags = self.without_effect.join(" "), "flags that have no effect here");
+        }
+    }
+}
+
+fn print(text: &str) -> ExitCode {
+    print!("{text}");
+    ExitCode::SUCCESS
+}
+
+fn failed(why: &str) -> ExitCode {
+    eprintln!("Error: {why}");
+    ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn which(words: &[&str]) -> Option<(&'static str, Vec<String>)> {
+        let words: Vec<OsString> = words.iter().map(OsString::from).collect();
+        let (component, rest) = named(&words)?;
+        Some((component.name, rest.iter().map(|w| w.to_string_lossy().into_owned()).collect()))
+    }
+
+    #[test]
+    fn names_of_the_binary_and_first_words() {
+        let rows = [
+            (&["/a/kube-apiserver", "--v=1"][..], Some("kube-apiserver"), &["--v=1"][..]),
+            (&["kubelet.exe"], Some("kubelet"), &[]),
+            (&["kelson", "kube-scheduler", "--help"], Some("kube-scheduler"), &["--help"]),
+            (&["kelson", "controller-manager", "x"], Some("kube-controller-manager"), &["x"]),
+            (&["/kube-apiserver/kelson", "server"], None, &[]),
+            (&["kelson"], None, &[]),
+            (&[], None, &[]),
+        ];
+        for (words, name, rest) in rows {
+            let want = name.map(|name| (name, rest.iter().map(|w| (*w).to_owned()).collect()));
+            assert_eq!(which(words), want, "{words:?}");
+        }
+    }
+
+    #[test]
+    fn tables_are_sorted_facts_and_every_default_can_be_given() {
+        for component in &COMPONENTS {
+            let lines: Vec<&str> = component.facts.lines().collect();
+            assert!(lines.is_sorted() && lines.len() > 50, "{}", component.name);
+            component.command().debug_assert();
+            let table = Table::of(component.facts, &component.command());
+            for name in ["v", "version", "feature-gates", "kubeconfig"] {
+                let upstream_has_it = name != "kubeconfig" || component.name != "kube-apiserver";
+                assert_eq!(table.named(name).is_some(), upstream_has_it, "{} --{name}", component.name);
+            }
+            for (name, flag) in table.iter().filter(|(_, flag)| flag.kind.alone().is_some()) {
+                let alone = [OsString::from(format!("--{name}"))];
+                assert!(words::read(component.name, &table, alone).is_ok(), "{} {name} {flag:?}", component.name);
+            }
+        }
+    }
+
+    /// What kubeadm, test environments and kwok pass.
+    #[test]
+    fn flags_as_installers_pass_them() {
+        let lines = [
+            "kube-controller-manager --allocate-node-cidrs=true --authentication-kubeconfig=a --authorization-kubeconfig=a \
+             --bind-address=127.0.0.1 --client-ca-file=c --cluster-cidr=10.244.0.0/16 --cluster-name=kubernetes \
+             --cluster-signing-cert-file=c --cluster-signing-key-file=k --controllers=*,bootstrapsigner,tokencleaner \
+             --kubeconfig=a --leader-elect=true --requestheader-client-ca-file=c --root-ca-file=c \
+             --service-account-private-key-file=k --service-cluster-ip-range=10.96.0.0/12 --use-service-account-credentials=true",
+            "kube-controller-manager --kubeconfig=a --authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics \
+             --node-monitor-period=25s --node-monitor-grace-period=3m20s --root-ca-file=c --kube-api-qps=5000 --kube-api-burst 10000 \
+             --controllers -nodeipam,* --horizontal-pod-autoscaler-sync-period=15s --use-service-account-credentials",
+            "kube-scheduler --authentication-kubeconfig=a --authorization-kubeconfig=a --bind-address=127.0.0.1 \
+             --kubeconfig=a --leader-elect=true -v=2",
+            "kube-scheduler --kubeconfig a --leader-elect --secure-port=0 --config=f --authorization-always-allow-paths=/healthz",
+            "kubelet --bootstrap-kubeconfig=b --kubeconfig=k --config=c --node-ip=192.0.2.1 \
+             --container-runtime-endpoint=unix:///run/containerd/containerd.sock --cgroup-driver=systemd --hostname-override=a",
+            "kube-proxy --config=/var/lib/kube-proxy/config.conf --hostname-override=box",
+            "kube-apiserver --advertise-address=192.0.2.1 --allow-privileged=true --authorization-mode=Node,RBAC --client-ca-file=c \
+             --enable-admission-plugins=NodeRestriction --enable-bootstrap-token-auth=true --etcd-cafile=c --etcd-certfile=c \
+             --etcd-keyfile=k --etcd-servers=https://127.0.0.1:2379 --kubelet-client-certificate=c --kubelet-client-key=k \
+             --kubelet-preferred-address-types=InternalIP,ExternalIP,Hostname --proxy-client-cert-file=c --proxy-client-key-file=k \
+             --requestheader-allowed-names=front-proxy-client --requestheader-client-ca-file=c \
+             --requestheader-extra-headers-prefix=X-Remote-Extra- --requestheader-group-headers=X-Remote-Group \
+             --requestheader-username-headers=X-Remote-User --secure-port=6443 --service-account-issuer=https://kubernetes.default \
+             --service-account-key-file=p --service-account-signing-key-file=k --service-cluster-ip-range=10.96.0.0/12 \
+             --tls-cert-file=c --tls-private-key-file=k",
+            "kube-apiserver --etcd-servers http://0.0.0.0:2379 --etcd-prefix=/registry --allow-privileged --admission-control= \
+             --max-requests-inflight=0 --max-mutating-requests-inflight=0 --enable-priority-and-fairness=false --v=2 \
+             --endpoint-reconciler-type=none --profiling=false --runtime-config=api/legacy=true,api/alpha=false --audit-log-path=- \
+             --disable-admission-plugins=ServiceAccount --disable-admission-plugins=PodSecurity --feature-gates=WatchList=true",
+        ];
+        for line in lines {
+            let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
+            let (component, words) = named(&words).expect("a component");
+            let table = Table::of(component.facts, &component.command());
+            match words::read(component.name, &table, words.iter().cloned()) {
+                Ok(Asked::Run(spoken)) => drop(component.matches(&spoken).unwrap_or_else(|e| panic!("{line}: {e}"))),
+                other => panic!("{line}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn help_shows_flags_as_tools_look_for_them() {
+        for component in &COMPONENTS {
+            let table = Table::of(component.facts, &component.command());
+            let text = help::help(component.name, component.about, &table);
+            let starts = |flag: &str| text.lines().any(|line| line.trim_start().starts_with(flag));
+            assert!(starts("--feature-gates ") && starts("-h, --help"), "{text}");
+            assert!(!starts("--insecure-port"), "a test environment would ask for it");
+        }
+        assert!(help::version("true").starts_with("Kubernetes v1.36."));
+        assert!(help::version("raw").starts_with("version.Info{Major:\"1\", Minor:\"36\", "));
+    }
+}

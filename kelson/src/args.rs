@@ -72,6 +72,24 @@ impl VerbosityArgs {
     }
 }
 
+/// How much the API server does at once.
+#[derive(Args, Debug, Clone)]
+pub struct OverloadArgs {
+    /// Sort requests by flow schemas and have them wait for seats of their priority level; otherwise there is one limit for
+    /// reads and one for writes.
+    #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
+    pub enable_priority_and_fairness: bool,
+    /// Reads at once; with priority and fairness, the seats of all levels are the sum of this and the next.
+    #[arg(long, value_name = "N", default_value_t = 400)]
+    pub max_requests_inflight: usize,
+    /// Writes at once.
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    pub max_mutating_requests_inflight: usize,
+    /// How long a request may take, watches and streams excepted.
+    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = kelson_kubelet::config::file::duration)]
+    pub request_timeout: std::time::Duration,
+}
+
 /// Longest life of a token that is not for ever.
 const TTL_MAX_SECONDS: u64 = 100 * 365 * 24 * 3600;
 

@@ -1,23 +1,31 @@
 //! The command line: names, defaults and help. What the words do is in the modules named after the commands.
+use std::ffi::OsString;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 use ipnet::IpNet;
 use kelson_serving::Port;
 
 use crate::admission::AdmissionArgs;
-use crate::args::{LogArgs, NodeArgs};
+use crate::args::{LogArgs, NodeArgs, OverloadArgs};
 use crate::audit::AuditArgs;
 use crate::identity::IdentityArgs;
 
 /// Kubernetes in one binary.
 #[derive(Parser, Debug)]
-#[command(name = "kelson", version = kelson_meta::version::KELSON_VERSION, about, disable_help_subcommand = true,
-    after_help = crate::upstream::HELP)]
+#[command(name = "kelson", version = kelson_meta::version::KELSON_VERSION, about, disable_help_subcommand = true)]
 pub struct Cli {
     #[command(subcommand)]
     pub command: Command,
+}
+
+impl Cli {
+    /// Reads a command line; prints and ends the process where that asks for help, or is wrong. `more` stands below the help.
+    pub fn from_words(words: Vec<OsString>, more: &'static str) -> Self {
+        let matches = Self::command().after_help(more).get_matches_from(words);
+        Self::from_arg_matches(&matches).unwrap_or_else(|e| e.exit())
+    }
 }
 
 #[derive(Subcommand, Debug)]
@@ -124,24 +132,6 @@ pub struct ServerArgs {
 pub enum BuiltIn {
     /// The provisioner of directories of nodes.
     LocalStorage,
-}
-
-/// How much the API server does at once.
-#[derive(Args, Debug, Clone)]
-pub struct OverloadArgs {
-    /// Sort requests by flow schemas and have them wait for seats of their priority level; otherwise there is one limit for
-    /// reads and one for writes.
-    #[arg(long, value_name = "BOOL", default_value_t = true, num_args = 0..=1, default_missing_value = "true", action = clap::ArgAction::Set)]
-    pub enable_priority_and_fairness: bool,
-    /// Reads at once; with priority and fairness, the seats of all levels are the sum of this and the next.
-    #[arg(long, value_name = "N", default_value_t = 400)]
-    pub max_requests_inflight: usize,
-    /// Writes at once.
-    #[arg(long, value_name = "N", default_value_t = 200)]
-    pub max_mutating_requests_inflight: usize,
-    /// How long a request may take, watches and streams excepted.
-    #[arg(long, value_name = "DURATION", default_value = "1m", value_parser = kelson_kubelet::config::file::duration)]
-    pub request_timeout: std::time::Duration,
 }
 
 /// Where the control plane's components serve `/healthz` and `/metrics` beside the API, as upstream's do. A usual port that
@@ -329,8 +319,6 @@ pub struct CleanupArgs {
 
 #[cfg(test)]
 mod tests {
-    use clap::CommandFactory as _;
-
     use super::*;
 
     #[test]
@@ -356,6 +344,6 @@ mod tests {
         let (mut command, mut seen) = (Cli::command(), 0);
         command.build();
         look(&command, &mut seen);
-        assert!(seen > 10, "the flags are found: {seen}");
+        assert!(seen > 5, "the flags are found: {seen}");
     }
 }

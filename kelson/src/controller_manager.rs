@@ -21,8 +21,8 @@ use kelson_pki::{Authority, Key};
 
 use crate::accounts::Account;
 use crate::component::{Alone, ComponentArgs, client};
+use crate::flags::Spoken;
 use crate::process::{self, within};
-use crate::upstream::Spoken;
 
 const NAME: &str = "kube-controller-manager";
 const PORT: u16 = 10257;

@@ -16,8 +16,8 @@ use serde::Deserialize;
 
 use crate::args::VerbosityArgs;
 use crate::component::client;
+use crate::flags::Spoken;
 use crate::process::{self, within};
-use crate::upstream::Spoken;
 use crate::{host, logging};
 
 /// Where upstream's proxy keeps its files; here it gives the tables their name.

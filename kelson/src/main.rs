@@ -16,6 +16,7 @@ mod control_plane;
 mod controller_manager;
 mod credentials;
 mod discovery;
+mod flags;
 mod hollow;
 mod host;
 mod identity;
@@ -37,7 +38,6 @@ mod upstream;
 
 use std::process::ExitCode;
 
-use clap::Parser as _;
 use kelson_meta::version;
 
 use cli::{Cli, Command, CredentialProviderCommand, ImageCommand};
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     if let Some((component, words)) = upstream::named(&words) {
         return component.main(words);
     }
-    match dispatch(Cli::parse_from(words).command) {
+    match dispatch(Cli::from_words(words, upstream::HELP).command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("Error: {e:#}");

@@ -8,12 +8,12 @@ use kelson_net::ranges;
 use crate::agent::{self, Join};
 use crate::cli::{AgentArgs, ServerArgs};
 use crate::control_plane::{ControlPlane, Dns};
+use crate::flags::Spoken;
 use crate::host::NodeIdentity;
 use crate::kubelet::{self, KubeletArgs};
 use crate::lock::DataDirLock;
 use crate::logging;
 use crate::process::{self, Process, within};
-use crate::upstream::Spoken;
 
 /// How long the parts of a node may take to end. Kubernetes' own units give a component 30 s before they kill it.
 const NODE_END_MAX: Duration = Duration::from_secs(15);

@@ -12,8 +12,8 @@ use kelson_scheduler::configuration::{self, Configuration};
 use kelson_scheduler::{Config, Scheduler};
 
 use crate::component::{Alone, ComponentArgs, client};
+use crate::flags::Spoken;
 use crate::process::{self, within};
-use crate::upstream::Spoken;
 
 const NAME: &str = "kube-scheduler";
 const PORT: u16 = 10259;

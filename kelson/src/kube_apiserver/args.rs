@@ -8,9 +8,8 @@ use ipnet::IpNet;
 use kelson_kubelet::config::file::duration;
 
 use crate::admission::AdmissionArgs;
-use crate::args::VerbosityArgs;
+use crate::args::{OverloadArgs, VerbosityArgs};
 use crate::audit::AuditArgs;
-use crate::cli::OverloadArgs;
 use crate::identity::IdentityArgs;
 
 #[derive(Args, Debug, Clone)]

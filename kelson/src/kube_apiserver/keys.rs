@@ -34,7 +34,7 @@ pub fn serving(args: &ServingArgs, address: IpAddr, service: Option<IpAddr>, now
     let dir = (!args.cert_dir.is_empty()).then(|| PathBuf::from(&args.cert_dir));
     let files = dir.map(|dir| (dir.join("apiserver.crt"), dir.join("apiserver.key")));
     if let Some((cert, key)) = files.as_ref().filter(|(cert, key)| cert.exists() && key.exists()) {
-        return Ok(pair("--cert-dir", Some(cert), Some(key))?.context("--cert-dir")?);
+        return pair("--cert-dir", Some(cert), Some(key))?.context("--cert-dir");
     }
     let host = crate::host::name().unwrap_or_else(|_| "localhost".to_owned());
     let authority = Authority::create(&format!("{host}-ca@{}", now.as_second()), now)?;

@@ -25,8 +25,8 @@ use kelson_tasks::{FILES, OnPanic, Tasks};
 pub use args::ApiserverArgs;
 
 use crate::control_plane::{CLUSTER_DOMAIN, feature_gates, identity, nth, show};
+use crate::flags::Spoken;
 use crate::process::{self, within};
-use crate::upstream::Spoken;
 use crate::{controller_manager, host, logging};
 
 /// Controllers that run beside the API server, by upstream's names and divided by commas.

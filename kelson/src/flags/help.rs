@@ -6,7 +6,7 @@ use kelson_meta::version;
 use super::table::Table;
 
 /// The list of a component's flags.
-pub fn help(component: &str, about: &str, table: &Table) -> String {
+pub fn flags(component: &str, about: &str, table: &Table) -> String {
     let mut out = format!("{about}\n\nUsage:\n  {component} [flags]\n\nFlags:\n\n");
     let mut rows: Vec<(String, String)> = Vec::new();
     for (name, flag) in table.iter().filter(|(_, flag)| !flag.deprecated) {

@@ -28,6 +28,15 @@ pub struct Spoken {
     pub deprecated: Vec<String>,
 }
 
+impl Spoken {
+    /// Says in one line of the log which flags were accepted and do nothing.
+    pub fn log(&self) {
+        if !self.without_effect.is_empty() {
+            tracing::info!(flags = self.without_effect.join(" "), "flags that have no effect here");
+        }
+    }
+}
+
 /// Reads `words`, without the name of the program. `component` is its name.
 ///
 /// # Errors

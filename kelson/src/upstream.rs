@@ -1,26 +1,18 @@
 //! Upstream's components under their own names: `kube-apiserver`, `kubelet` and the others, by the name that the binary is called
 //! (a link, or a launcher) or as the first word. They take upstream's flags in upstream's spellings; what each flag is lies in
-//! `facts/`, what has an effect here in the typed arguments of each command.
-mod help;
-mod table;
-mod values;
-mod words;
-
+//! `flags/facts/`, what has an effect here in the typed arguments of each command.
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{ArgMatches, Args, Command};
 
-pub use words::Spoken;
-
 use crate::controller_manager::ControllerManagerArgs;
+use crate::flags::{Asked, Spoken, Table, help, read};
 use crate::kube_apiserver::ApiserverArgs;
 use crate::kube_proxy::ProxyArgs;
 use crate::kubelet::KubeletArgs;
 use crate::scheduler::SchedulerArgs;
-use table::Table;
-use words::Asked;
 
 /// A component that has a name of its own.
 pub struct Component {
@@ -48,7 +40,7 @@ const COMPONENTS: [Component; 5] = [
         name: "kube-apiserver",
         alias: "apiserver",
         about: "The API server alone: no controllers, no scheduler, no node.",
-        facts: include_str!("facts/kube-apiserver.txt"),
+        facts: include_str!("flags/facts/kube-apiserver.txt"),
         arguments: ApiserverArgs::augment_args,
         run: |matches, spoken| typed::<ApiserverArgs>(matches, spoken, crate::kube_apiserver::run),
     },
@@ -56,7 +48,7 @@ const COMPONENTS: [Component; 5] = [
         name: "kube-controller-manager",
         alias: "controller-manager",
         about: "The controllers alone, against any API server.",
-        facts: include_str!("facts/kube-controller-manager.txt"),
+        facts: include_str!("flags/facts/kube-controller-manager.txt"),
         arguments: ControllerManagerArgs::augment_args,
         run: |matches, spoken| typed::<ControllerManagerArgs>(matches, spoken, crate::controller_manager::run),
     },
@@ -64,7 +56,7 @@ const COMPONENTS: [Component; 5] = [
         name: "kube-scheduler",
         alias: "scheduler",
         about: "The scheduler alone, against any API server.",
-        facts: include_str!("facts/kube-scheduler.txt"),
+        facts: include_str!("flags/facts/kube-scheduler.txt"),
         arguments: SchedulerArgs::augment_args,
         run: |matches, spoken| typed::<SchedulerArgs>(matches, spoken, crate::scheduler::run),
     },
@@ -72,7 +64,7 @@ const COMPONENTS: [Component; 5] = [
         name: "kubelet",
         alias: "kubelet",
         about: "This machine's kubelet alone, as a node of any cluster.",
-        facts: include_str!("facts/kubelet.txt"),
+        facts: include_str!("flags/facts/kubelet.txt"),
         arguments: KubeletArgs::augment_args,
         run: |matches, spoken| typed::<KubeletArgs>(matches, spoken, crate::run::kubelet),
     },
@@ -80,7 +72,7 @@ const COMPONENTS: [Component; 5] = [
         name: "kube-proxy",
         alias: "proxy",
         about: "This machine's service proxy alone.",
-        facts: include_str!("facts/kube-proxy.txt"),
+        facts: include_str!("flags/facts/kube-proxy.txt"),
         arguments: ProxyArgs::augment_args,
         run: |matches, spoken| typed::<ProxyArgs>(matches, spoken, crate::kube_proxy::run),
     },
@@ -115,8 +107,8 @@ impl Component {
     /// Reads the words and runs the component to its end.
     pub fn main(&self, words: &[OsString]) -> ExitCode {
         let table = Table::of(self.facts, &self.command());
-        let spoken = match words::read(self.name, &table, words.iter().cloned()) {
-            Ok(Asked::Help) => return print(&help::help(self.name, self.about, &table)),
+        let spoken = match read(self.name, &table, words.iter().cloned()) {
+            Ok(Asked::Help) => return print(&help::flags(self.name, self.about, &table)),
             Ok(Asked::Version(asked)) => return print(&help::version(&asked)),
             Ok(Asked::Run(spoken)) => spoken,
             Err(why) => return failed(&why),
@@ -136,15 +128,6 @@ impl Component {
         // The lines after the first are hints in the spelling of the library that reads the arguments.
         let first = |e: clap::Error| e.to_string().lines().next().unwrap_or_default().replacen("error: ", "", 1);
         self.command().try_get_matches_from(&spoken.words).map_err(first)
-    }
-}
-
-impl Spoken {
-    /// Says in one line of the log which flags were accepted and do nothing.
-    pub fn log(&self) {
-        if !self.without_effect.is_empty() {
-            tracing::info!(flags = self.without_effect.join(" "), "flags that have no effect here");
-        }
     }
 }
 
@@ -198,7 +181,7 @@ mod tests {
             }
             for (name, flag) in table.iter().filter(|(_, flag)| flag.kind.alone().is_some()) {
                 let alone = [OsString::from(format!("--{name}"))];
-                assert!(words::read(component.name, &table, alone).is_ok(), "{} {name} {flag:?}", component.name);
+                assert!(read(component.name, &table, alone).is_ok(), "{} {name} {flag:?}", component.name);
             }
         }
     }
@@ -239,9 +222,19 @@ mod tests {
             let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
             let (component, words) = named(&words).expect("a component");
             let table = Table::of(component.facts, &component.command());
-            match words::read(component.name, &table, words.iter().cloned()) {
+            match read(component.name, &table, words.iter().cloned()) {
                 Ok(Asked::Run(spoken)) => drop(component.matches(&spoken).unwrap_or_else(|e| panic!("{line}: {e}"))),
                 other => panic!("{line}: {other:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn a_flag_that_is_true_or_false_may_stand_alone() {
+        for component in &COMPONENTS {
+            let command = component.command();
+            for arg in command.get_arguments().filter(|a| a.get_value_names().is_some_and(|n| n == ["BOOL"])) {
+                assert_eq!(arg.get_num_args().map(|n| n.min_values()), Some(0), "{} {arg}", component.name);
             }
         }
     }
@@ -250,7 +243,7 @@ mod tests {
     fn help_shows_flags_as_tools_look_for_them() {
         for component in &COMPONENTS {
             let table = Table::of(component.facts, &component.command());
-            let text = help::help(component.name, component.about, &table);
+            let text = help::flags(component.name, component.about, &table);
             let starts = |flag: &str| text.lines().any(|line| line.trim_start().starts_with(flag));
             assert!(starts("--feature-gates ") && starts("-h, --help"), "{text}");
             assert!(!starts("--insecure-port"), "a test environment would ask for it");

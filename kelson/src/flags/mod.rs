@@ -1,0 +1,9 @@
+//! Command lines as upstream's components read them: which flags there are (`table`, from `facts/`), what their values may be
+//! (`values`), how they are spelt (`words`), how they are listed (`help`). Knows no component.
+pub mod help;
+mod table;
+mod values;
+mod words;
+
+pub use table::Table;
+pub use words::{Asked, Spoken, read};

@@ -30,6 +30,7 @@ use crate::cluster::ClusterSettings;
 use crate::host::NodeIdentity;
 use crate::kubelet::configure;
 use crate::token::Token;
+use crate::trust::{self, Trust};
 use crate::{credentials, discovery};
 
 /// First and longest pause before the pod network is set up again; doubled each time.
@@ -85,13 +86,15 @@ impl Node {
         let dir = dir.canonicalize().with_context(|| format!("data directory {}", dir.display()))?;
         let (name, address) = (me.name.as_str(), me.address);
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
+        let trust = Trust::begin(&dir, &join.ca_pem)?;
         // The runtime starts while the certificate is being signed.
-        let (runtime, identity) = tokio::join!(runtime(&dir, args, tasks), identity(&dir, name, &join, &clock));
+        let (runtime, identity) =
+            tokio::join!(runtime(&dir, args, tasks), identity(&dir, name, (&join, &trust), &clock));
         let ((containerd, endpoint), (identity, certificate)) = (runtime?, identity?);
         let client = |component: &str| anyhow::Ok(Client::new(Arc::new(Remote::new(identity.clone())?), component));
         // Only the newest ranges count: a slow set-up of the network never piles them up.
         let (cidrs, given) = watch::channel(Vec::new());
-        let config = kubelet_config(&dir, me, args, &join, &endpoint)?;
+        let config = kubelet_config(&dir, me, args, (&join, &trust), &endpoint)?;
         credentials::remember(&dir, &args.images)?;
         let dependencies = Dependencies {
             tasks: kelson_tasks::Tasks::root("node"),
@@ -106,6 +109,7 @@ impl Node {
         let kept_images = containerd.as_ref().map(|c| c.kept_images().to_vec()).unwrap_or_default();
         let config = kelson_kubelet::Config { kept_images, ..config };
         let kubelet = Kubelet::start(config, dependencies).await.context("start the kubelet")?;
+        trust.follow(client("kubelet")?, name, tasks);
         let ranges = join.cluster.ranges;
         let network = PodNetwork {
             dir: dir.clone(),
@@ -149,9 +153,10 @@ async fn runtime(dir: &Path, args: &NodeArgs, tasks: &Tasks) -> anyhow::Result<(
 async fn identity(
     dir: &Path,
     name: &str,
-    join: &Join,
+    (join, trust): (&Join, &Trust),
     clock: &Arc<dyn Clock>,
 ) -> anyhow::Result<(kubeconfig::Config, ClientCertificate)> {
+    trust::forget_foreign(dir, &join.ca_pem, clock.now())?;
     let dir = dir.join("kubelet");
     std::fs::create_dir_all(&dir)?;
     let file = dir.join("bootstrap.kubeconfig");
@@ -160,29 +165,33 @@ async fn identity(
         user: "kubelet-bootstrap".into(),
         server: join.server.clone(),
         ca_pem: join.ca_pem.clone(),
+        ca_file: Some(trust.ca_file()),
         credential: UserCredential::Token(join.token.reveal()),
     };
     bootstrap.write(&file)?;
-    follow_server(&dir.join("kubeconfig"), join)?;
+    follow_server(&dir.join("kubeconfig"), join, &trust.ca_file())?;
     let paths = Paths { kubeconfig: dir.join("kubeconfig"), bootstrap: Some(file), cert_dir: dir.join("pki") };
-    let certificate = ClientCertificate::new(paths, name, Arc::clone(clock));
+    let certificate = ClientCertificate::new(paths, name, Arc::clone(clock)).demanding(trust.demands().0);
     let config = certificate.load().await.context("join the cluster")?;
     Ok((config, certificate))
 }
 
 /// A server that has moved, to another port perhaps, is followed: the credentials of an earlier start stay good.
-fn follow_server(file: &Path, join: &Join) -> anyhow::Result<()> {
+fn follow_server(file: &Path, join: &Join, ca_file: &Path) -> anyhow::Result<()> {
     let Ok(there) = kubeconfig::Config::load(file) else { return Ok(()) };
     let Credentials::CertificateFiles { cert, key } = there.credentials else { return Ok(()) };
-    if there.server == join.server && there.ca_pem == join.ca_pem.as_bytes() {
+    if there.server == join.server && there.ca_file.as_deref() == Some(ca_file) {
         return Ok(());
     }
-    tracing::info!(from = there.server, to = join.server, "the API server has moved");
+    if there.server != join.server {
+        tracing::info!(from = there.server, to = join.server, "the API server has moved");
+    }
     let moved = Kubeconfig {
         cluster: "default-cluster".into(),
         user: "default-auth".into(),
         server: join.server.clone(),
         ca_pem: join.ca_pem.clone(),
+        ca_file: Some(ca_file.to_owned()),
         credential: UserCredential::CertificateFiles { cert, key },
     };
     Ok(moved.write(file)?)
@@ -192,7 +201,7 @@ fn kubelet_config(
     dir: &Path,
     me: &NodeIdentity,
     args: &NodeArgs,
-    join: &Join,
+    (join, trust): (&Join, &Trust),
     endpoint: &str,
 ) -> anyhow::Result<kelson_kubelet::Config> {
     let mut config = kelson_kubelet::Config::new(&me.name, &dir.join("kubelet"));
@@ -208,6 +217,8 @@ fn kubelet_config(
     config.cgroup_root = format!("kelson-{}", kelson_net::network_id(dir));
     config.server.listen = Some(SocketAddr::from(([0, 0, 0, 0], free_or_any(args.kubelet_port))));
     config.server.client_ca_pem = join.ca_pem.clone().into_bytes();
+    config.server.client_ca_file = Some(trust.ca_file());
+    config.server.serving_demands = Some(trust.demands().1);
     config.server.tls_bootstrap = true;
     configure(&mut config, "--kubelet-config", args.kubelet_config.as_deref(), &args.images)?;
     Ok(config)

@@ -1,18 +1,29 @@
-//! `kelson certificate list`: what certificates a data directory holds, of a server and of its node, and when they end.
+//! `kelson certificate`: what certificates a data directory holds, of a server and of its node, and when they end; new ones at once;
+//! new authorities. The commands change files; what runs notices and takes them up without a restart.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use anyhow::bail;
+use anyhow::{Context as _, bail};
 use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
 use kelson_bootstrap::files::Store;
-use kelson_pki::CertInfo;
+use kelson_client::ListParams;
 use kelson_pki::kubeconfig::KubeconfigFile;
+use kelson_pki::{BACKDATE, CertInfo, ClusterPki, rotation};
 
-use crate::cli::CertificateCommand;
+use crate::authorities::{self, PKI_DIR};
+use crate::certificates::ISSUED_DIR;
+use crate::cli::{CertificateCommand, RotateArgs};
+use crate::cluster::Bundles;
+use crate::lock::DataDirLock;
+use crate::{token, trust};
 
-/// What is renewed by whom, told in the table.
-const AUTHORITIES: [&str; 3] = ["ca", "front-proxy-ca", "kubelet-serving-ca"];
+/// How long a command waits for what runs to take up what it changed.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// How often it looks meanwhile.
+const LOOK: Duration = Duration::from_millis(500);
 
 /// What `kelson certificate list` says of one certificate.
 struct Row {
@@ -23,17 +34,131 @@ struct Row {
 }
 
 /// Runs the subcommand.
-pub fn run(command: &CertificateCommand) -> anyhow::Result<()> {
+pub async fn run(command: CertificateCommand) -> anyhow::Result<()> {
+    let now = Timestamp::now();
     match command {
-        CertificateCommand::List { data_dir } => {
-            let rows = find(data_dir);
-            if rows.is_empty() {
-                bail!("{} holds no certificates: is it a data directory of a server or an agent?", data_dir.display());
+        CertificateCommand::List { data_dir } => print!("{}", listed(&data_dir, now)?),
+        CertificateCommand::Renew { data_dir } => {
+            listed(&data_dir, now)?;
+            let asked = ask_to_renew(&data_dir, now)?;
+            if !is_running(&data_dir)? {
+                println!("Nothing runs here; certificates are renewed at the next start.");
+                return Ok(());
             }
-            print!("{}", table(&rows, Timestamp::now()));
+            settled("certificates are renewed", || asked.iter().all(|file| made(file).is_some_and(|at| at >= now)))
+                .await?;
+            print!("{}", listed(&data_dir, Timestamp::now())?);
         }
+        CertificateCommand::RotateCa(args) => match args.finish {
+            true => finish(&args).await?,
+            false => begin(&args, now).await?,
+        },
     }
     Ok(())
+}
+
+fn listed(data_dir: &Path, now: Timestamp) -> anyhow::Result<String> {
+    let rows = find(data_dir);
+    if rows.is_empty() {
+        bail!("{} holds no certificates: is it a data directory of a server or an agent?", data_dir.display());
+    }
+    Ok(table(&rows, now))
+}
+
+/// Whether a server or an agent works with the directory.
+fn is_running(data_dir: &Path) -> anyhow::Result<bool> {
+    if !data_dir.exists() {
+        bail!("{} does not exist", data_dir.display());
+    }
+    Ok(DataDirLock::take(data_dir).is_err())
+}
+
+/// Waits until what runs has taken something up.
+async fn settled(what: &str, done: impl Fn() -> bool) -> anyhow::Result<()> {
+    let begun = Instant::now();
+    while !done() {
+        if begun.elapsed() > PATIENCE {
+            bail!("after {} s it is not seen yet that {what}; the log of what runs says why", PATIENCE.as_secs());
+        }
+        tokio::time::sleep(LOOK).await;
+    }
+    Ok(())
+}
+
+/// Files that tell when a certificate is there that was made after it was asked for.
+fn ask_to_renew(data_dir: &Path, now: Timestamp) -> anyhow::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let (pki, node) = (data_dir.join(PKI_DIR), trust::cert_dir(data_dir));
+    if pki.join("ca.key").exists() {
+        rotation::ask_to_renew(&pki, now)?;
+        files.push(pki.join(ISSUED_DIR).join("apiserver.crt"));
+    }
+    if node.exists() {
+        rotation::ask_to_renew(&node, now)?;
+        let current = ["kubelet-client", "kubelet-server"].map(|name| Store::new(name, &node).current_path());
+        files.extend(current.into_iter().filter(|file| file.exists()));
+    }
+    Ok(files)
+}
+
+/// When the certificate in a file was made.
+fn made(file: &Path) -> Option<Timestamp> {
+    let info = CertInfo::from_pem(&std::fs::read_to_string(file).ok()?).ok()?;
+    // Certificates tell whole seconds.
+    (info.not_before + BACKDATE).checked_add(Duration::from_secs(1)).ok()
+}
+
+async fn begin(args: &RotateArgs, now: Timestamp) -> anyhow::Result<()> {
+    let dir = args.data_dir.join(PKI_DIR);
+    rotation::begin(&dir, now).context("make new authorities")?;
+    if is_running(&args.data_dir)? {
+        let issuer = dir.join("ca.crt");
+        let shown = dir.join(ISSUED_DIR).join("apiserver.crt");
+        let read = |file: &Path| std::fs::read_to_string(file).unwrap_or_default();
+        settled("the server uses them", || kelson_pki::is_issued_by(&read(&shown), &read(&issuer))).await?;
+        println!(
+            "New authorities sign from now on; the ones before are trusted as well. Nodes renew their certificates."
+        );
+    } else {
+        println!("New authorities sign from the server's next start on; the ones before are trusted as well.");
+    }
+    println!(
+        "Give people and programs outside the cluster new kubeconfigs, and restart pods that read the authority only at their \
+         start. Then: kelson certificate rotate-ca --finish"
+    );
+    Ok(())
+}
+
+async fn finish(args: &RotateArgs) -> anyhow::Result<()> {
+    let dir = args.data_dir.join(PKI_DIR);
+    if rotation::previous(&dir, "ca")?.is_none() {
+        bail!("no rotation is under way in {}", dir.display());
+    }
+    if !args.force {
+        let pki = ClusterPki::open(&authorities::options(&args.data_dir), Timestamp::now())?;
+        let client = token::admin(&args.data_dir)?;
+        let nodes =
+            client.list::<Node>("", &ListParams::default()).await.context("list nodes (--force goes on without)");
+        let late = late(&token::reaching(&args.data_dir, nodes)?.items, &trust::report(&Bundles::of(&pki))?);
+        if !late.is_empty() {
+            bail!(
+                "these nodes have not said that they use the new authorities, and would be cut off: {}; --force goes on",
+                late.join(", ")
+            );
+        }
+    }
+    rotation::finish(&dir)?;
+    println!("The authorities from before are not trusted any more.");
+    Ok(())
+}
+
+/// Nodes that have not reported what is `wanted`.
+fn late(nodes: &[Node], wanted: &str) -> Vec<String> {
+    let reported = |node: &&Node| {
+        let notes = node.metadata.annotations.as_ref();
+        notes.and_then(|notes| notes.get(trust::REPORT)).is_none_or(|report| report != wanted)
+    };
+    nodes.iter().filter(reported).map(|node| node.metadata.name.clone().unwrap_or_default()).collect()
 }
 
 fn find(dir: &Path) -> Vec<Row> {
@@ -43,12 +168,25 @@ fn find(dir: &Path) -> Vec<Row> {
             rows.push(Row { name: name.to_owned(), ends: info.not_after, issuer: info.issuer, renewed });
         }
     };
-    for name in AUTHORITIES {
-        add(name, std::fs::read_to_string(dir.join("pki").join(format!("{name}.crt"))).ok(), "no");
+    let pki = dir.join(PKI_DIR);
+    let read = |file: PathBuf| std::fs::read_to_string(file).ok();
+    for name in rotation::AUTHORITIES {
+        add(name, read(pki.join(format!("{name}.crt"))), "by rotate-ca");
+        add(
+            &format!("{name} (previous)"),
+            rotation::previous(&pki, name).ok().flatten(),
+            "trusted until rotate-ca --finish",
+        );
+    }
+    let issued = std::fs::read_dir(pki.join(ISSUED_DIR)).into_iter().flatten().flatten().map(|entry| entry.path());
+    let mut issued: Vec<PathBuf> = issued.filter(|file| file.extension().is_some_and(|ext| ext == "crt")).collect();
+    issued.sort();
+    for file in issued {
+        add(&file.file_stem().unwrap_or_default().to_string_lossy(), read(file.clone()), "by the server");
     }
     add("admin.kubeconfig", admin(&dir.join("admin.kubeconfig")), "when the server starts");
     for name in ["kubelet-client", "kubelet-server"] {
-        let current = Store::new(name, &dir.join("kubelet").join("pki")).current();
+        let current = Store::new(name, &trust::cert_dir(dir)).current();
         add(name, current.ok().flatten().map(|issued| issued.cert_pem), "by the node");
     }
     rows
@@ -62,12 +200,12 @@ fn admin(file: &Path) -> Option<String> {
 }
 
 fn table(rows: &[Row], now: Timestamp) -> String {
-    let mut out = format!("{:<20} {:<22} {:<10} {:<22} {}\n", "CERTIFICATE", "EXPIRES", "LEFT", "AUTHORITY", "RENEWED");
+    let mut out = format!("{:<30} {:<22} {:<10} {:<22} {}\n", "CERTIFICATE", "EXPIRES", "LEFT", "AUTHORITY", "RENEWED");
     for row in rows {
         let days = row.ends.duration_since(now).as_secs().div_euclid(24 * 3600);
         let left = if days < 0 { "expired".to_owned() } else { format!("{days}d") };
         let ends = kelson_meta::format_seconds(row.ends);
-        out.push_str(&format!("{:<20} {:<22} {:<10} {:<22} {}\n", row.name, ends, left, row.issuer, row.renewed));
+        out.push_str(&format!("{:<30} {:<22} {:<10} {:<22} {}\n", row.name, ends, left, row.issuer, row.renewed));
     }
     out
 }
@@ -105,5 +243,44 @@ mod tests {
         let later = now + std::time::Duration::from_secs(400 * 24 * 3600);
         assert_eq!(names(later)[3], ("admin.kubeconfig".to_owned(), "expired".to_owned()));
         assert!(find(&dir.path().join("nowhere")).is_empty());
+        rotation::begin(&dir.path().join("pki"), now).unwrap();
+        let names: Vec<String> = find(dir.path()).into_iter().map(|row| row.name).collect();
+        assert!(names.contains(&"kubelet-serving-ca (previous)".to_owned()), "{names:?}");
+    }
+
+    #[test]
+    fn nodes_that_would_be_cut_off_are_named() {
+        let node = |name: &str, report: Option<&str>| {
+            let annotations = report.map(|report| (trust::REPORT.to_owned(), report.to_owned())).into_iter().collect();
+            let metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta {
+                name: Some(name.to_owned()),
+                annotations: Some(annotations),
+                ..Default::default()
+            };
+            Node { metadata, ..Node::default() }
+        };
+        let nodes = [node("a", Some("new")), node("b", Some("old")), node("c", None)];
+        assert_eq!(late(&nodes, "new"), ["b", "c"]);
+    }
+
+    #[tokio::test]
+    async fn what_is_stopped_is_renewed_at_its_start() {
+        let dir = tempfile::tempdir().unwrap();
+        let now: Timestamp = Timestamp::now();
+        let options = PkiOptions::new(dir.path().join("pki"));
+        let old = ClusterPki::open(&options, now).unwrap();
+        run(CertificateCommand::Renew { data_dir: dir.path().to_owned() }).await.unwrap();
+        assert!(ClusterPki::open(&options, now).unwrap().renew_since >= now);
+        let rotate = |finish, force| {
+            let data_dir = dir.path().to_owned();
+            run(CertificateCommand::RotateCa(RotateArgs { finish, force, data_dir }))
+        };
+        assert!(rotate(true, false).await.unwrap_err().to_string().contains("no rotation is under way"));
+        rotate(false, false).await.unwrap();
+        assert_ne!(ClusterPki::open(&options, now).unwrap().ca.cert(), old.ca.cert());
+        let refused = rotate(true, false).await.unwrap_err().to_string();
+        assert!(refused.contains("admin.kubeconfig does not exist"), "nodes cannot be asked: {refused}");
+        rotate(true, true).await.unwrap();
+        assert_eq!(rotation::previous(&options.dir, "ca").unwrap(), None);
     }
 }

@@ -1,18 +1,43 @@
 //! Renews the control plane's own certificates while it runs. They are made afresh at each start, but a server may run for
-//! longer than a certificate lives, and a clock that is set right after the start makes one useless at once.
+//! longer than a certificate lives, a clock that is set right after the start makes one useless at once, and authorities
+//! are replaced. What is in use is shown, without keys, in `DIR/pki/issued`.
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
 use jiff::Timestamp;
 use kelson_meta::Clock;
 use kelson_metrics::Registry;
-use kelson_pki::{Issued, PkiError, SwappableCertificate};
-use kelson_tasks::Tasks;
+use kelson_pki::{ClusterPki, Component, Issued, PkiError, San, SwappableCertificate};
+use kelson_tasks::{FILES, Tasks};
+use parking_lot::RwLock;
 
 /// The clock is looked at this often: it may be set at any time, and timers do not notice.
 const LOOK: Duration = Duration::from_secs(60);
 /// Shown for each certificate: seconds until it ends, less than nothing when it has.
 const TTL: &str = "kelson_certificate_ttl_seconds";
+
+/// Where copies of the certificates in use lie, below the directory of the authorities.
+pub const ISSUED_DIR: &str = "issued";
+
+/// The authorities in force, which may be replaced at any time.
+#[derive(Clone)]
+pub struct CurrentPki(Arc<RwLock<Arc<ClusterPki>>>);
+
+impl CurrentPki {
+    /// Begins with these.
+    pub fn new(pki: ClusterPki) -> Self {
+        Self(Arc::new(RwLock::new(Arc::new(pki))))
+    }
+    /// Those of this moment.
+    pub fn get(&self) -> Arc<ClusterPki> {
+        Arc::clone(&self.0.read())
+    }
+    /// Others, from now on.
+    pub fn replace(&self, pki: ClusterPki) {
+        *self.0.write() = Arc::new(pki);
+    }
+}
 
 type Issue = dyn Fn(Timestamp) -> Result<Issued, PkiError> + Send + Sync;
 
@@ -22,6 +47,8 @@ pub struct Renewed {
     name: &'static str,
     certificate: Arc<SwappableCertificate>,
     issue: Arc<Issue>,
+    /// The certificate alone, PEM.
+    shown: Arc<RwLock<String>>,
 }
 
 impl Renewed {
@@ -34,8 +61,9 @@ impl Renewed {
         now: Timestamp,
         issue: impl Fn(Timestamp) -> Result<Issued, PkiError> + Send + Sync + 'static,
     ) -> Result<Self, PkiError> {
-        let certificate = SwappableCertificate::new(&issue(now)?)?;
-        Ok(Self { name, certificate, issue: Arc::new(issue) })
+        let first = issue(now)?;
+        let certificate = SwappableCertificate::new(&first)?;
+        Ok(Self { name, certificate, issue: Arc::new(issue), shown: Arc::new(RwLock::new(first.cert_pem)) })
     }
 
     /// What listeners and connections show; always the newest.
@@ -43,21 +71,46 @@ impl Renewed {
         &self.certificate
     }
 
-    fn renew_if_due(&self, now: Timestamp) {
+    /// Gives whether there is another one now.
+    fn renew_if_due(&self, now: Timestamp) -> bool {
         if !self.certificate.renewal().is_due(now) {
-            return;
+            return false;
         }
-        let renewed = (self.issue)(now).and_then(|issued| self.certificate.swap(&issued));
-        match renewed {
-            Ok(()) => tracing::info!(certificate = self.name, expires = %self.certificate.renewal().expires, "renewed"),
-            // It is tried again at the next look.
-            Err(e) => tracing::error!(certificate = self.name, error = %e, "not renewed"),
-        }
+        // What fails is tried again at the next look.
+        self.renew(now).inspect_err(|e| tracing::error!(certificate = self.name, error = %e, "not renewed")).is_ok()
+    }
+
+    /// Makes another one, which new connections are shown.
+    ///
+    /// # Errors
+    /// When it cannot be issued; the present one stays.
+    pub fn renew(&self, now: Timestamp) -> Result<(), PkiError> {
+        let issued = (self.issue)(now)?;
+        self.certificate.swap(&issued)?;
+        *self.shown.write() = issued.cert_pem;
+        tracing::info!(certificate = self.name, expires = %self.certificate.renewal().expires, "renewed");
+        Ok(())
     }
 }
 
-/// Keeps certificates good until `tasks` ends, and shows in `registry` how long they live.
-pub fn keep(tasks: &Tasks, registry: &Registry, clock: Arc<dyn Clock>, all: Vec<Renewed>) {
+/// Writes copies of the certificates in use, for `kelson certificate list`. That they could not be written harms nobody.
+pub async fn show(dir: &Path, all: &[Renewed]) {
+    let copies: Vec<(PathBuf, String)> =
+        all.iter().map(|one| (dir.join(format!("{}.crt", one.name)), one.shown.read().clone())).collect();
+    let dir = dir.to_owned();
+    let written = FILES.run(move || {
+        std::fs::create_dir_all(&dir).map_err(|e| e.to_string())?;
+        copies.iter().try_for_each(|(file, pem)| {
+            kelson_pki::write_secret(file, pem.as_bytes(), false).map_err(|e| e.to_string())
+        })
+    });
+    if let Ok(Err(error)) = written.await {
+        tracing::warn!(error, "the list of certificates in use cannot be written");
+    }
+}
+
+/// Keeps certificates good until `tasks` ends, and shows in `registry` how long they live, in `dir` what they are.
+pub fn keep(tasks: &Tasks, registry: &Registry, clock: Arc<dyn Clock>, all: Vec<Renewed>, dir: PathBuf) {
     let (shown, now) = (all.clone(), Arc::clone(&clock));
     registry.on_scrape(move |families| {
         let mut family = families.gauge(TTL, "Seconds until a certificate of the control plane ends.");
@@ -67,19 +120,58 @@ pub fn keep(tasks: &Tasks, registry: &Registry, clock: Arc<dyn Clock>, all: Vec<
         }
     });
     tasks.supervise("certificate-renewal", move || {
-        let (all, clock) = (all.clone(), Arc::clone(&clock));
+        let (all, clock, dir) = (all.clone(), Arc::clone(&clock), dir.clone());
         async move {
+            show(&dir, &all).await;
             loop {
-                all.iter().for_each(|one| one.renew_if_due(clock.now()));
+                let renewed = all.iter().filter(|one| one.renew_if_due(clock.now())).count();
+                if renewed > 0 {
+                    show(&dir, &all).await;
+                }
                 tokio::time::sleep(LOOK).await;
             }
         }
     });
 }
 
+/// The certificates of this process's own.
+#[derive(Clone)]
+pub struct Certificates {
+    /// What the API server and the components' ports show.
+    pub serving: Renewed,
+    /// What the API server shows to kubelets.
+    pub kubelet_client: Renewed,
+    /// What the API server shows to other servers that answer for group versions.
+    pub front_proxy_client: Renewed,
+}
+
+impl Certificates {
+    /// Issued by the authorities that are in force then, and each time anew.
+    ///
+    /// # Errors
+    /// When one cannot be issued.
+    pub fn issue(pki: &CurrentPki, sans: Vec<San>, now: Timestamp) -> Result<Self, PkiError> {
+        let (serving, client, front) = (pki.clone(), pki.clone(), pki.clone());
+        Ok(Self {
+            serving: Renewed::new("apiserver", now, move |now| serving.get().issue_server(&sans, now))?,
+            kubelet_client: Renewed::new("apiserver-kubelet-client", now, move |now| {
+                client.get().issue_component(Component::KubeletClient, now)
+            })?,
+            front_proxy_client: Renewed::new("front-proxy-client", now, move |now| {
+                front.get().issue_front_proxy_client(now)
+            })?,
+        })
+    }
+
+    /// All of them.
+    pub fn all(&self) -> Vec<Renewed> {
+        vec![self.serving.clone(), self.kubelet_client.clone(), self.front_proxy_client.clone()]
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use kelson_pki::{ClusterPki, Component, PkiOptions};
+    use kelson_pki::PkiOptions;
     use parking_lot::Mutex;
 
     use super::*;
@@ -103,7 +195,8 @@ mod tests {
         let one = Renewed::new("client", start, client).unwrap();
         let (tasks, registry) = (Tasks::root("test"), Registry::new());
         let clock = Arc::new(SetClock(Mutex::new(start)));
-        keep(&tasks, &registry, Arc::clone(&clock) as _, vec![one.clone()]);
+        let issued = dir.path().join(ISSUED_DIR);
+        keep(&tasks, &registry, Arc::clone(&clock) as _, vec![one.clone()], issued.clone());
         let after = async |now: Timestamp| {
             *clock.0.lock() = now;
             tokio::time::sleep(LOOK * 2).await;
@@ -119,5 +212,10 @@ mod tests {
         let fourth = after(start).await;
         assert!(fourth < third && one.certificate().renewal().begins <= start, "a clock that was set back");
         assert!(tasks.shutdown(Duration::from_secs(1)).await);
+        // What is shown is what is in use, and no key.
+        show(&issued, &[one.clone()]).await;
+        let shown = std::fs::read_to_string(issued.join("client.crt")).unwrap();
+        assert_eq!(kelson_pki::CertInfo::from_pem(&shown).unwrap().not_after, one.certificate().renewal().expires);
+        assert!(!shown.contains("PRIVATE"));
     }
 }

@@ -45,7 +45,7 @@ pub enum Command {
     /// Work with the tokens by which other machines join a cluster; on the server's machine.
     #[command(subcommand)]
     Token(TokenCommand),
-    /// Look at the certificates of a server and its node.
+    /// Look at and renew the certificates of a server and its node, replace its authorities.
     #[command(subcommand)]
     Certificate(CertificateCommand),
     /// Work with copies of a server's objects.
@@ -277,6 +277,27 @@ pub enum CertificateCommand {
         #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
         data_dir: PathBuf,
     },
+    /// Renew all of them now, whatever their ends; what runs goes on with the new ones.
+    Renew {
+        /// The data directory of the server or agent.
+        #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
+        data_dir: PathBuf,
+    },
+    /// Replace the authorities while the cluster runs: first both are trusted, then (--finish) the new ones alone.
+    RotateCa(RotateArgs),
+}
+
+#[derive(Args, Debug)]
+pub struct RotateArgs {
+    /// Stop trusting the authorities that were replaced.
+    #[arg(long)]
+    pub finish: bool,
+    /// With --finish: also when nodes have not said that they use the new ones.
+    #[arg(long, requires = "finish")]
+    pub force: bool,
+    /// The server's data directory.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
+    pub data_dir: PathBuf,
 }
 
 #[derive(Subcommand, Debug)]

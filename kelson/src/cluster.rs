@@ -1,8 +1,10 @@
 //! What a cluster tells the nodes that join it, in the ConfigMaps kubeadm uses where it has one: `kube-public/cluster-info`
 //! (where the API is, and its CA; signed with each token), `kube-system/kubelet-config` (DNS),
-//! `kube-system/kelson-network` (address ranges and overlay), and `kube-system/kubelet-serving-ca` (what verifies kubelets).
+//! `kube-system/kelson-network` (address ranges and overlay), `kube-system/kubelet-serving-ca` (what verifies kubelets) and
+//! `kube-system/kelson-authorities` (what running nodes follow).
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 
@@ -10,6 +12,7 @@ use anyhow::{Context as _, bail};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kelson_client::{Client, ClientError, PatchKind, WriteOptions};
 use kelson_net::ranges::Ranges;
+use kelson_pki::ClusterPki;
 use kelson_pki::kubeconfig::KubeconfigFile;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -23,13 +26,38 @@ pub const NETWORK: (&str, &str) = ("kube-system", "kelson-network");
 /// What verifies the serving certificates of kubelets, for those who speak to kubelets themselves, such as a metrics
 /// server: the CA in `kube-root-ca.crt` does not.
 pub const KUBELET_SERVING_CA: (&str, &str) = ("kube-system", "kubelet-serving-ca");
+/// What nodes that run follow: both bundles, as they are replaced.
+pub const AUTHORITIES: (&str, &str) = ("kube-system", "kelson-authorities");
 /// Key of the kubeconfig in `cluster-info`.
 pub const INFO_KEY: &str = "kubeconfig";
 const KUBELET_KEY: &str = "kubelet";
 const NETWORK_KEY: &str = "network.json";
 const CA_KEY: &str = "ca.crt";
+const KUBELET_SERVING_KEY: &str = "kubelet-serving-ca.crt";
 /// What an agent knows of its cluster, in its data directory.
 const KNOWN_FILE: &str = "cluster.json";
+
+/// The authorities that nodes follow while they run.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bundles {
+    /// Verifies the API server and its clients, PEM; the first certificate is the one that signs.
+    pub ca: String,
+    /// Verifies kubelets, PEM; likewise.
+    pub kubelet_serving: String,
+}
+
+impl Bundles {
+    /// Of a server's authorities.
+    pub fn of(pki: &ClusterPki) -> Self {
+        Self { ca: pki.ca_bundle(), kubelet_serving: pki.kubelet_serving_bundle() }
+    }
+
+    /// From the ConfigMap [`AUTHORITIES`]; `None`: it does not hold them.
+    pub fn read(data: &BTreeMap<String, String>) -> Option<Self> {
+        let get = |key: &str| data.get(key).filter(|pem| kelson_pki::certificates_from_pem(pem).is_ok()).cloned();
+        Some(Self { ca: get(CA_KEY)?, kubelet_serving: get(KUBELET_SERVING_KEY)? })
+    }
+}
 
 /// What every node of a cluster must know alike.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -89,24 +117,34 @@ impl Known {
 pub async fn publish(
     client: &Client,
     server: &str,
-    ca_pem: &str,
-    kubelet_serving_ca: &str,
+    bundles: &Bundles,
     settings: &ClusterSettings,
 ) -> anyhow::Result<()> {
-    let info = KubeconfigFile::of_cluster(server, ca_pem).to_yaml();
+    let info = KubeconfigFile::of_cluster(server, &bundles.ca).to_yaml();
     let network = serde_json::to_string_pretty(&settings.ranges)?;
     let kubelet = format!(
         "apiVersion: kubelet.config.k8s.io/v1beta1\nclusterDNS:\n- {}\nclusterDomain: {}\nkind: KubeletConfiguration\n\
          rotateCertificates: true\nserverTLSBootstrap: true\n",
         settings.dns, settings.domain
     );
-    let (info, network, kubelet, serving) = tokio::join!(
+    let serving = &bundles.kubelet_serving;
+    let (info, network, kubelet, serving, of_nodes) = tokio::join!(
         ensure(client, CLUSTER_INFO, INFO_KEY, &info, true),
         ensure(client, NETWORK, NETWORK_KEY, &network, true),
         ensure(client, KUBELET_CONFIG, KUBELET_KEY, &kubelet, false),
-        ensure(client, KUBELET_SERVING_CA, CA_KEY, kubelet_serving_ca, true),
+        ensure(client, KUBELET_SERVING_CA, CA_KEY, serving, true),
+        async {
+            ensure(client, AUTHORITIES, CA_KEY, &bundles.ca, true).await?;
+            ensure(client, AUTHORITIES, KUBELET_SERVING_KEY, serving, true).await
+        },
     );
-    let maps = [(info, CLUSTER_INFO), (network, NETWORK), (kubelet, KUBELET_CONFIG), (serving, KUBELET_SERVING_CA)];
+    let maps = [
+        (info, CLUSTER_INFO),
+        (network, NETWORK),
+        (kubelet, KUBELET_CONFIG),
+        (serving, KUBELET_SERVING_CA),
+        (of_nodes, AUTHORITIES),
+    ];
     for (done, (namespace, name)) in maps {
         done.with_context(|| format!("publish {namespace}/{name}"))?;
     }

@@ -15,23 +15,25 @@ use kelson_apiserver::{ApiServer, Config, KubeletConfig, Running, ServiceAccount
 use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::{UserInfo, user};
 use kelson_client::{Client, InformerHandle};
-use kelson_controllers::{Controllers, ReservedNames};
+use kelson_controllers::{Authorities, Controllers, ReservedNames};
 use kelson_dns::{EndpointSlice, Forwarder, Node, Published, Service, Sources, Zone};
 use kelson_encryption::{Encryption, EncryptionOptions};
 use kelson_meta::gates::FeatureGates;
-use kelson_meta::{Clock, SystemClock, version};
+use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
 use kelson_net::ranges::Ranges;
-use kelson_pki::{ClusterPki, Component, PkiOptions, San};
+use kelson_pki::{ClusterPki, San};
 use kelson_scheduler::Scheduler;
 use kelson_serving::{Delegated, Port};
 use kelson_store::{AtRest, Store, StoreOptions};
 use kelson_tasks::{FILES, OnPanic, Tasks};
+use tokio::sync::watch;
 
 use crate::agent::Join;
-use crate::certificates::{self, Renewed};
+use crate::authorities::{self, PKI_DIR};
+use crate::certificates::{self, Certificates, CurrentPki};
 use crate::cli::{BuiltIn, ServerArgs};
-use crate::cluster::{self, ClusterSettings};
+use crate::cluster::{self, Bundles, ClusterSettings};
 use crate::host::NodeIdentity;
 use crate::process::within;
 use crate::token::Token;
@@ -55,7 +57,7 @@ pub struct ControlPlane {
     api: Running,
     controllers: kelson_controllers::Running,
     scheduler: kelson_scheduler::Running,
-    pki: ClusterPki,
+    pki: CurrentPki,
     local_url: String,
     token: Token,
     cluster: ClusterSettings,
@@ -78,7 +80,10 @@ impl ControlPlane {
         let (failed, group) = (store.failed(), tasks.clone());
         tasks.spawn("store-watch", OnPanic::EndProcess, async move { group.fail(&failed.await) });
         let address = advertised(args);
-        let certificates = Certificates::issue(args, &ranges, &pki, address, now)?;
+        let authorities = CurrentPki::new(pki);
+        let pki = authorities.get();
+        let names = ClusterPki::server_sans(CLUSTER_DOMAIN, nth(ranges.service, 1)?, &machine_names(args, address));
+        let certificates = Certificates::issue(&authorities, names, now)?;
         let api = {
             let mut config = api_config(args, &ranges, store, &pki, &certificates, address)?;
             config.tasks = tasks.child("apiserver");
@@ -100,38 +105,54 @@ impl ControlPlane {
         let masters = client(&api, UserInfo::new(user::API_SERVER, [user::MASTERS]), "server");
         let public_url = format!("https://{}", SocketAddr::new(address, port));
         let token_file = dir.join(TOKEN_FILE);
-        let serving_ca = pki.kubelet_serving_bundle();
+        let bundles = Bundles::of(&pki);
         let (policy, published, token) = tokio::join!(
             rbac::ensure(&masters),
-            cluster::publish(&masters, &public_url, pki.ca.cert_pem(), &serving_ca, &cluster),
+            cluster::publish(&masters, &public_url, &bundles, &cluster),
             token::ensure(&masters, &token_file),
         );
         policy?;
         published?;
         let token = token?;
         let manager = Registry::of_component();
-        let controllers =
-            start_controllers(args, &ranges, &api, &pki, address, (tasks.child("controllers"), manager.clone()))?;
+        let (signing, signed_with) = watch::channel(authorities::of_controllers(&pki));
+        let controllers = (tasks.child("controllers"), manager.clone(), signed_with);
+        let controllers = start_controllers(args, &ranges, &api, &pki, address, controllers)?;
         let scheduler = client(&api, UserInfo::new(user::KUBE_SCHEDULER, [user::AUTHENTICATED]), "scheduler");
         let scheduler =
             Scheduler::start(kelson_scheduler::Config::default(), scheduler, Arc::clone(&clock), None, &tasks);
         for name in ["controller-manager", "scheduler"] {
             api.register_component(name, Box::new(running(&tasks)));
         }
-        certificates::keep(&tasks, &manager, Arc::clone(&clock), certificates.all());
+        let issued = dir.join(PKI_DIR).join(certificates::ISSUED_DIR);
+        certificates::keep(&tasks, &manager, Arc::clone(&clock), certificates.all(), issued);
         let ports = Ports { args, tasks: &tasks, api: &api, pki: &pki, certificates: &certificates, clock };
-        ports.serve("kube-scheduler", user::KUBE_SCHEDULER, args.metrics.scheduler_port(), scheduler.metrics()).await?;
+        let one =
+            ports.serve("kube-scheduler", user::KUBE_SCHEDULER, args.metrics.scheduler_port(), scheduler.metrics());
+        let one = one.await?;
         let port = args.metrics.controller_manager_port();
-        ports.serve("kube-controller-manager", user::KUBE_CONTROLLER_MANAGER, port, manager).await?;
+        let other = ports.serve("kube-controller-manager", user::KUBE_CONTROLLER_MANAGER, port, manager).await?;
+        let follower = authorities::Follower {
+            dir: dir.clone(),
+            pki: authorities.clone(),
+            api: api.clone(),
+            ports: vec![one, other],
+            signing,
+            certificates,
+            masters,
+            urls: (local_url.clone(), public_url),
+            cluster: cluster.clone(),
+        };
+        follower.start(&tasks);
         tracing::info!(url = local_url, kubeconfig = %admin.display(), "the API is ready");
-        Ok(Self { tasks, api, controllers, scheduler, pki, local_url, token, cluster })
+        Ok(Self { tasks, api, controllers, scheduler, pki: authorities, local_url, token, cluster })
     }
 
     /// What the server's own node joins with: the same as any other.
     pub fn join(&self) -> Join {
         Join {
             server: self.local_url.clone(),
-            ca_pem: self.pki.ca.cert_pem().to_owned(),
+            ca_pem: self.pki.get().ca_bundle(),
             token: self.token.clone(),
             cluster: self.cluster.clone(),
         }
@@ -174,7 +195,7 @@ fn start_controllers(
     api: &Running,
     pki: &ClusterPki,
     address: IpAddr,
-    (tasks, metrics): (Tasks, Registry),
+    (tasks, metrics, authorities): (Tasks, Registry, watch::Receiver<Authorities>),
 ) -> anyhow::Result<kelson_controllers::Running> {
     let issuer = TokenIssuer::new(pki.service_account.clone(), IssuerOptions::default());
     let sign = move |namespace: &str, account: &str, uid: &str, secret: &str| {
@@ -184,9 +205,7 @@ fn start_controllers(
         controllers: controllers(args).into_iter().map(String::from).collect(),
         cluster_cidrs: vec![ranges.cluster],
         service_cidr: Some(ranges.service),
-        root_ca: pki.ca.cert_pem().to_owned(),
-        signer: Some(Arc::new(pki.ca.clone())),
-        kubelet_serving_signer: Some(Arc::new(pki.kubelet_serving_ca.clone())),
+        authorities,
         reserved_names: ReservedNames {
             control_plane: ClusterPki::server_sans(CLUSTER_DOMAIN, nth(ranges.service, 1)?, &[]),
             server: machine_names(args, address),
@@ -269,52 +288,15 @@ pub fn show(encryption: Option<Arc<Encryption>>, config: &mut Config) {
 /// Opens store and PKI side by side; both block on the disk.
 async fn open(dir: &Path, now: Timestamp, encryption: Option<Arc<Encryption>>) -> anyhow::Result<(Store, ClusterPki)> {
     let store_dir = dir.join("store");
-    let pki_dir = dir.join("pki");
+    let options = authorities::options(dir);
     let at_rest = encryption.map(|encryption| encryption as Arc<dyn AtRest>);
     let store_options = StoreOptions { at_rest, ..StoreOptions::default() };
-    let options = PkiOptions { dir: pki_dir, clock_min: version::build().date.parse().unwrap_or(Timestamp::MIN) };
     let (store, pki) = tokio::join!(
         FILES.run(move || Store::open_dir(&store_dir, store_options)),
         FILES.run(move || ClusterPki::open(&options, now)),
     );
     let store = store?.with_context(|| format!("data directory {}", dir.display()))?;
     Ok((store, pki?.context("cluster PKI")?))
-}
-
-/// The certificates of this process's own, kept good while it runs.
-struct Certificates {
-    /// What the API server and the components' ports show.
-    serving: Renewed,
-    /// What the API server shows to kubelets.
-    kubelet_client: Renewed,
-    /// What the API server shows to other servers that answer for group versions.
-    front_proxy_client: Renewed,
-}
-
-impl Certificates {
-    fn issue(
-        args: &ServerArgs,
-        ranges: &Ranges,
-        pki: &ClusterPki,
-        address: IpAddr,
-        now: Timestamp,
-    ) -> anyhow::Result<Self> {
-        let sans = ClusterPki::server_sans(CLUSTER_DOMAIN, nth(ranges.service, 1)?, &machine_names(args, address));
-        let (serving, client, front) = (pki.clone(), pki.clone(), pki.clone());
-        Ok(Self {
-            serving: Renewed::new("apiserver", now, move |now| serving.issue_server(&sans, now))?,
-            kubelet_client: Renewed::new("apiserver-kubelet-client", now, move |now| {
-                client.issue_component(Component::KubeletClient, now)
-            })?,
-            front_proxy_client: Renewed::new("front-proxy-client", now, move |now| {
-                front.issue_front_proxy_client(now)
-            })?,
-        })
-    }
-
-    fn all(&self) -> Vec<Renewed> {
-        vec![self.serving.clone(), self.kubelet_client.clone(), self.front_proxy_client.clone()]
-    }
 }
 
 /// What the ports of components are served with.
@@ -328,21 +310,29 @@ struct Ports<'a> {
 }
 
 impl Ports<'_> {
-    /// Health and metrics of one component, which asks the API server under its own identity who may read them.
-    async fn serve(&self, name: &'static str, user: &str, port: Port, registry: Registry) -> anyhow::Result<()> {
+    /// Health and metrics of one component, which asks the API server under its own identity who may read them. Gives who
+    /// asks.
+    async fn serve(
+        &self,
+        name: &'static str,
+        user: &str,
+        port: Port,
+        registry: Registry,
+    ) -> anyhow::Result<Arc<Delegated>> {
         let reviewer = client(self.api, UserInfo::new(user, [user::AUTHENTICATED]), name);
-        let ca = self.pki.ca.cert_pem();
+        let ca = &self.pki.ca_bundle();
+        let access = Arc::new(Delegated::new(reviewer, Arc::clone(&self.clock), ca)?);
         let component = kelson_serving::Component {
             name,
             registry,
             healthy: Arc::new(running(self.tasks)),
-            access: Arc::new(Delegated::new(reviewer, Arc::clone(&self.clock), ca)?),
+            access: Arc::clone(&access),
             certificate: Arc::clone(self.certificates.serving.certificate()),
             client_ca_pem: ca.to_owned(),
         };
         let address = self.args.metrics.metrics_bind_address;
         kelson_serving::start(self.tasks, address, port, component).await.with_context(|| format!("serve {name}"))?;
-        Ok(())
+        Ok(access)
     }
 }
 
@@ -365,8 +355,8 @@ fn api_config(
     let certificate = Arc::clone(certificates.serving.certificate());
     let mut config = Config::new(store);
     config.serving = Some(ServingConfig { bind: SocketAddr::new(args.bind_address, args.secure_port), certificate });
-    config.client_ca_pem = pki.ca.cert_pem().to_owned();
-    config.request_header_ca_pem = pki.front_proxy_ca.cert_pem().to_owned();
+    config.client_ca_pem = pki.ca_bundle();
+    config.request_header_ca_pem = pki.front_proxy_bundle();
     config.front_proxy_client = Some(Arc::clone(certificates.front_proxy_client.certificate()));
     let overload = &args.overload;
     config.priority_and_fairness = overload.enable_priority_and_fairness;

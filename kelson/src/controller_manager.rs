@@ -13,7 +13,7 @@ use jiff::tz::TimeZone;
 use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::user;
 use kelson_client::Client;
-use kelson_controllers::{ABSENT, CONTROLLERS, Config, Controllers, EvictionRates, canonical_name};
+use kelson_controllers::{ABSENT, Authorities, CONTROLLERS, Config, Controllers, EvictionRates, canonical_name};
 use kelson_kubelet::config::file::duration;
 use kelson_meta::SystemClock;
 use kelson_metrics::Registry;
@@ -140,17 +140,19 @@ fn config(args: &ControllerManagerArgs, metrics: Registry) -> anyhow::Result<Con
         let size = if one.addr().is_ipv4() { &mut out.node_cidr_mask_size_v4 } else { &mut out.node_cidr_mask_size_v6 };
         *size = bits;
     }
+    let mut authorities = Authorities::default();
     if let (Some(cert), Some(key)) = (&args.cluster_signing_cert_file, &args.cluster_signing_key_file) {
         let key = Key::from_pem(&text("--cluster-signing-key-file", key)?)?;
         let authority = Authority::from_parts(&text("--cluster-signing-cert-file", cert)?, key)?;
         let authority = Arc::new(authority);
-        out.signer = Some(Arc::clone(&authority));
-        out.kubelet_serving_signer = Some(authority);
+        authorities.signer = Some(Arc::clone(&authority));
+        authorities.kubelet_serving_signer = Some(authority);
     }
     out.signing_duration = args.cluster_signing_duration;
     if let Some(file) = &args.root_ca_file {
-        out.root_ca = text("--root-ca-file", file)?;
+        authorities.root_ca = text("--root-ca-file", file)?;
     }
+    out.authorities = authorities.fixed();
     if let Some(file) = &args.service_account_private_key_file {
         let key = Key::from_pem(&text("--service-account-private-key-file", file)?)?;
         let issuer = TokenIssuer::new(key, IssuerOptions::default());

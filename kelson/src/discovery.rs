@@ -217,8 +217,8 @@ async fn still_the_same(args: &AgentArgs, known: &Known) -> anyhow::Result<()> {
     let client = client(&args.server, &known.ca, Credentials::None)?;
     match ask(client.raw(http::Method::GET, "/version", "", bytes::Bytes::new())).await {
         Err(ClientError::Transport(e)) if e.to_string().contains(CERTIFICATE_FAULT) => bail!(
-            "{} is not the cluster that this machine joined ({e}); to leave that one: kelson cleanup --delete-data \
-             --data-dir {}",
+            "{} is not the cluster that this machine joined, or its authorities were replaced while this machine was off ({e}); to \
+             join anew: kelson cleanup --delete-data --data-dir {}",
             args.server,
             args.data_dir.display()
         ),

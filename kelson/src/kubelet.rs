@@ -177,6 +177,7 @@ impl Plan {
         if let Some(file) = args.client_ca_file.as_ref().or(laid.client_ca_file.as_ref()) {
             config.server.client_ca_pem =
                 std::fs::read(file).with_context(|| format!("client CA file {}", file.display()))?;
+            config.server.client_ca_file = Some(file.clone());
         }
         let endpoint = args.container_runtime_endpoint.clone().or(laid.runtime_endpoint);
         let endpoint = endpoint.unwrap_or_else(|| RUNTIME_ENDPOINT.to_owned());

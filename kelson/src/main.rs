@@ -6,6 +6,7 @@ mod admission;
 mod agent;
 mod args;
 mod audit;
+mod authorities;
 mod certificate;
 mod certificates;
 mod cleanup;
@@ -34,6 +35,7 @@ mod run;
 mod scheduler;
 mod snapshot;
 mod token;
+mod trust;
 mod upstream;
 
 use std::process::ExitCode;
@@ -89,7 +91,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
             run::small(image::import(&files, &data_dir, container_runtime_endpoint.as_deref()))
         }
         Command::Token(command) => run::small(token::run(command)),
-        Command::Certificate(command) => certificate::run(&command),
+        Command::Certificate(command) => run::small(certificate::run(command)),
         Command::Snapshot(command) => run::small(snapshot::run(command)),
         Command::Cleanup(args) => run::small(cleanup::run(&args)),
         Command::Version => {

@@ -8,7 +8,7 @@ use kelson_client::{Client, ClientError, Object};
 use kelson_pki::KUBELET_CLIENTS;
 use serde_json::{Value, json};
 
-use crate::cluster::{CLUSTER_INFO, KUBELET_CONFIG, NETWORK};
+use crate::cluster::{AUTHORITIES, CLUSTER_INFO, KUBELET_CONFIG, NETWORK};
 
 /// Who cluster DNS is: the account that Kubernetes' own `system:kube-dns` role is bound to.
 pub const DNS_USER: &str = "system:serviceaccount:kube-system:kube-dns";
@@ -71,8 +71,11 @@ pub async fn ensure(client: &Client) -> anyhow::Result<()> {
     }
     let anybody = json!({"apiGroup": API_GROUP, "kind": "User", "name": "system:anonymous"});
     let nodes = [group("system:bootstrappers"), group("system:nodes")];
-    readable(client, CLUSTER_INFO.0, "kelson:cluster-info", &[CLUSTER_INFO.1], &[anybody]).await?;
-    readable(client, NETWORK.0, "kelson:node-settings", &[KUBELET_CONFIG.1, NETWORK.1], &nodes).await
+    readable(client, CLUSTER_INFO, "kelson:cluster-info", &[CLUSTER_INFO.1], (&["get"], &[anybody])).await?;
+    let settings = [KUBELET_CONFIG.1, NETWORK.1];
+    readable(client, NETWORK, "kelson:node-settings", &settings, (&["get"], &nodes)).await?;
+    let followed = ["get", "list", "watch"];
+    readable(client, AUTHORITIES, "kelson:authorities", &[AUTHORITIES.1], (&followed, &[group("system:nodes")])).await
 }
 
 /// Lets cluster DNS keep its own service and endpoint slices. A rule with names cannot allow creating, which has no name yet.
@@ -91,18 +94,18 @@ async fn dns_publishes(client: &Client, account: &Value) -> anyhow::Result<()> {
     create::<RoleBinding>(client, "kube-system", &binding).await.context("the role binding of cluster DNS")
 }
 
-/// Lets `subjects` read the ConfigMaps named `maps`.
+/// Lets subjects read, by these verbs, the ConfigMaps named `maps`.
 async fn readable(
     client: &Client,
-    namespace: &str,
+    (namespace, _): (&str, &str),
     name: &str,
     maps: &[&str],
-    subjects: &[Value],
+    (verbs, subjects): (&[&str], &[Value]),
 ) -> anyhow::Result<()> {
     let metadata = json!({"name": name, "namespace": namespace});
     let role = json!({
         "apiVersion": format!("{API_GROUP}/v1"), "kind": "Role", "metadata": metadata,
-        "rules": [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": maps, "verbs": ["get"]}],
+        "rules": [{"apiGroups": [""], "resources": ["configmaps"], "resourceNames": maps, "verbs": verbs}],
     });
     let binding = json!({
         "apiVersion": format!("{API_GROUP}/v1"), "kind": "RoleBinding", "metadata": metadata,

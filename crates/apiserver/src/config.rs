@@ -84,6 +84,17 @@ pub struct KubeletConfig {
     pub address_types: Vec<String>,
 }
 
+/// Whom a running server trusts from now on.
+#[derive(Clone, Debug)]
+pub struct Trusted {
+    /// As [`Config::client_ca_pem`].
+    pub client_ca_pem: String,
+    /// As [`Config::request_header_ca_pem`].
+    pub request_header_ca_pem: String,
+    /// As [`KubeletConfig::ca_pem`].
+    pub kubelet_ca_pem: String,
+}
+
 /// A health check that the server does not know of itself: whether it passes, and why not.
 pub type ExtraCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 

@@ -32,7 +32,7 @@ mod write;
 pub use catalog::{Behaviour, Catalog, Conversion, Converter, DynamicSchema, ObjectSchema, Served, Sub};
 pub use config::{
     AuthorizationMode, Config, FEATURE_GATES, KubeletConfig, ServiceAccountConfig, ServingConfig, StartError,
-    TokenWebhook,
+    TokenWebhook, Trusted,
 };
 pub use request::route::RequestInfo;
 pub use shared::Server;

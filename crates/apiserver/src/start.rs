@@ -15,7 +15,7 @@ use crate::aggregate::remote::Means;
 use crate::bootstrap;
 use crate::bootstrap::own::Own;
 use crate::catalog::Catalog;
-use crate::config::{Config, StartError};
+use crate::config::{Config, StartError, Trusted};
 use crate::custom::registrar::Definitions;
 use crate::extend::{availability, cleanup, fairness, local, type_checking};
 use crate::front::inprocess::InProcess;
@@ -198,6 +198,26 @@ impl Running {
     /// Has a component of this process shown in `/readyz` and in the component statuses.
     pub fn register_component(&self, name: &'static str, check: ComponentCheck) {
         self.server.health.register(name, check);
+    }
+    /// Trusts other authorities from the next request on, on open connections too, and tells extension servers. Only what was
+    /// configured at start is replaced.
+    ///
+    /// # Errors
+    /// When a bundle cannot be read, or extension servers cannot be told: what was taken up by then stays.
+    pub async fn trust(&self, trusted: &Trusted) -> Result<(), StartError> {
+        let fault = |e: kelson_pki::PkiError| StartError::Tls(e.to_string());
+        let authenticator = &self.server.auth.authenticator;
+        if let Some(certificates) = &authenticator.certificates {
+            certificates.trust(&trusted.client_ca_pem).map_err(fault)?;
+        }
+        if let Some(proxy) = &authenticator.front_proxy {
+            proxy.trust(&trusted.request_header_ca_pem).map_err(fault)?;
+        }
+        if let Some(kubelets) = &self.server.kubelets {
+            kubelets.trusted.replace(&trusted.kubelet_ca_pem).map_err(fault)?;
+        }
+        let own = bootstrap::SelfClient::new(&self.server);
+        bootstrap::publish_authorities(&own, &trusted.client_ca_pem, &trusted.request_header_ca_pem).await
     }
     /// What the server is made of; for tests and for components that read the store's log in this process.
     pub fn server(&self) -> &Arc<Server> {

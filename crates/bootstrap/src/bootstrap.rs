@@ -199,6 +199,7 @@ impl ClientCertificate {
             user: "default-auth".into(),
             server: with.server.clone(),
             ca_pem: String::from_utf8_lossy(&with.ca_pem).into_owned(),
+            ca_file: with.ca_file.clone(),
             credential: UserCredential::CertificateFiles { cert: pem.clone(), key: pem },
         };
         let file = self.paths.kubeconfig.clone();

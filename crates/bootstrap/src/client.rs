@@ -8,7 +8,7 @@ use kelson_pki::Renewal;
 
 use crate::files::info;
 use crate::node::ClientCertificate;
-use crate::{CertError, CertificateMetrics};
+use crate::{CertError, CertificateMetrics, Demand, demand};
 
 /// Pauses after failures.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(2), Duration::from_secs(300));
@@ -17,10 +17,10 @@ const LOOK: Duration = Duration::from_secs(600);
 
 impl ClientCertificate {
     /// Keeps the certificate good until the task is ended.
-    pub async fn run(self, metrics: CertificateMetrics) {
-        let mut retry = RETRY.base;
+    pub async fn run(mut self, metrics: CertificateMetrics) {
+        let (mut retry, mut answered) = (RETRY.base, Demand::default());
         loop {
-            match self.once(&metrics).await {
+            match self.once(&metrics, &mut answered).await {
                 Ok(()) => {
                     tracing::info!("client certificate issued");
                     retry = RETRY.base;
@@ -36,9 +36,10 @@ impl ClientCertificate {
     }
 
     /// Waits until another certificate is needed, and gets it.
-    async fn once(&self, metrics: &CertificateMetrics) -> Result<(), CertError> {
+    async fn once(&mut self, metrics: &CertificateMetrics, answered: &mut Demand) -> Result<(), CertError> {
         let files = self.paths.files();
-        let Some(current) = files.read().await?.and_then(|issued| info(&issued).ok()) else {
+        let stored = files.read().await?.and_then(|issued| Some((info(&issued).ok()?, issued.cert_pem)));
+        let Some((current, cert_pem)) = stored else {
             if self.paths.bootstrap.is_none() {
                 // A kubeconfig with credentials of another kind, which are somebody else's to renew.
                 return std::future::pending().await;
@@ -47,9 +48,16 @@ impl ClientCertificate {
         };
         metrics.client_ends(current.not_after);
         let renewal = Renewal::random(current.not_before, current.not_after);
-        while !renewal.is_due(self.clock.now()) {
-            tokio::time::sleep(renewal.wait(self.clock.now()).min(LOOK)).await;
-        }
+        let wanted = loop {
+            let wanted = self.demands.borrow_and_update().clone();
+            if renewal.is_due(self.clock.now()) || demand::rejects(&wanted, answered, &cert_pem, &current) {
+                break wanted;
+            }
+            tokio::select! {
+                () = tokio::time::sleep(renewal.wait(self.clock.now()).min(LOOK)) => {}
+                () = demand::changed(&mut self.demands) => {}
+            }
+        };
         if self.clock.now() > current.not_after {
             return self.obtain().await;
         }
@@ -60,10 +68,15 @@ impl ClientCertificate {
                 files.forget_key().await;
                 return Err(e);
             }
+            // It is not believed any more, though it has not ended: the authority has been replaced without this node.
+            Err(CertError::Api(e)) if e.status().is_some_and(|status| status.code == 401) => {
+                return self.obtain().await;
+            }
             other => other?,
         };
         files.update(&issued, self.clock.now()).await?;
         files.forget_key().await;
+        *answered = wanted;
         Ok(())
     }
 }

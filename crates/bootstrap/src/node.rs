@@ -8,6 +8,7 @@ use kelson_client::remote::Remote;
 use kelson_meta::Clock;
 
 use crate::CertError;
+use crate::demand::{self, Demands};
 use crate::files::Store;
 
 /// Where things lie.
@@ -40,6 +41,8 @@ pub struct ClientCertificate {
     pub node_name: String,
     /// The clock that lifetimes are judged by.
     pub clock: Arc<dyn Clock>,
+    /// What is asked of the certificate beyond being good.
+    pub demands: Demands,
     pub(crate) connect: Arc<Connect>,
 }
 
@@ -51,6 +54,12 @@ impl ClientCertificate {
             let remote = remote.map_err(|e| CertError::Kubeconfig { which: "the", why: e.to_string() })?;
             Ok(Client::new(Arc::new(remote), "kubelet"))
         };
-        Self { paths, node_name: node_name.to_owned(), clock, connect: Arc::new(connect) }
+        let demands = demand::none();
+        Self { paths, node_name: node_name.to_owned(), clock, demands, connect: Arc::new(connect) }
+    }
+
+    /// The same, following demands.
+    pub fn demanding(self, demands: Demands) -> Self {
+        Self { demands, ..self }
     }
 }

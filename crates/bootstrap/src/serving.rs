@@ -14,7 +14,7 @@ use tokio::sync::watch;
 
 use crate::files::{self, Store};
 use crate::request::{Wanted, certificate};
-use crate::{CertError, CertificateMetrics};
+use crate::{CertError, CertificateMetrics, Demand, Demands, demand};
 
 /// How long one request may wait for approval before it is looked at anew. It is the same request then: a cluster that approves
 /// none has one of each node, not one more each quarter of an hour.
@@ -37,6 +37,8 @@ pub struct ServingCertificate {
     pub cert_dir: PathBuf,
     /// What the certificate is to name; while it is empty, none is asked for.
     pub names: watch::Receiver<Vec<San>>,
+    /// What is asked of the certificate beyond being good.
+    pub demands: Demands,
     /// What the listener serves with.
     pub serving: Arc<SwappableCertificate>,
     /// Where it is told how it goes.
@@ -63,10 +65,10 @@ pub fn names(addresses: &[NodeAddress]) -> Vec<San> {
 impl ServingCertificate {
     /// Runs until the task is ended.
     pub async fn run(mut self) {
-        let mut retry = RETRY.base;
+        let (mut retry, mut answered) = (RETRY.base, Demand::default());
         loop {
             let files = Store::new("kubelet-server", &self.cert_dir);
-            let wanted = self.needed(&files).await;
+            let (wanted, demand) = self.needed(&files, &answered).await;
             let mut names = self.names.clone();
             names.mark_unchanged();
             let outcome = tokio::select! {
@@ -80,7 +82,7 @@ impl ServingCertificate {
             match outcome {
                 Ok(()) => {
                     tracing::info!("serving certificate issued");
-                    retry = RETRY.base;
+                    (retry, answered) = (RETRY.base, demand);
                 }
                 Err(e) => {
                     self.metrics.server_failed();
@@ -92,19 +94,22 @@ impl ServingCertificate {
         }
     }
 
-    /// Waits until another certificate is needed, because the stored one is due or the node has other names; gives these.
-    async fn needed(&mut self, files: &Store) -> Vec<San> {
+    /// Waits until another certificate is needed, because the stored one is due or not what is demanded, or the node has other
+    /// names; gives these, and the demands that count.
+    async fn needed(&mut self, files: &Store, answered: &Demand) -> (Vec<San>, Demand) {
         loop {
             let wanted = self.names.borrow_and_update().clone();
-            let due = self.due(files, &wanted).await;
+            let demand = self.demands.borrow_and_update().clone();
+            let due = self.due(files, &wanted, (&demand, answered)).await;
             let now = self.clock.now();
             let pause = match due {
                 _ if wanted.is_empty() => LOOK,
                 Some(due) if !due.is_due(now) => due.wait(now).min(LOOK),
-                _ => return wanted,
+                _ => return (wanted, demand),
             };
             tokio::select! {
                 () = tokio::time::sleep(pause) => {}
+                () = demand::changed(&mut self.demands) => {}
                 changed = self.names.changed() => if changed.is_err() {
                     // Nobody tells of names any more: what is known stays.
                     tokio::time::sleep(pause).await;
@@ -113,13 +118,16 @@ impl ServingCertificate {
         }
     }
 
-    /// When the stored certificate is due; `None`: now, because there is none or it names other addresses.
-    async fn due(&self, files: &Store, wanted: &[San]) -> Option<Renewal> {
-        let info = stored(files).await?;
+    /// When the stored certificate is due; `None`: now, because there is none, it names other addresses or is not what is
+    /// demanded.
+    async fn due(&self, files: &Store, wanted: &[San], (demand, answered): (&Demand, &Demand)) -> Option<Renewal> {
+        let issued = files.read().await.ok()??;
+        let info = files::info(&issued).ok()?;
         self.metrics.server_ends(info.not_after);
         let named = wanted.iter().all(|s| info.sans.contains(s));
         let plan = || Renewal::plan(info.not_before, info.not_after, jitter(&info));
-        (named && info.is_valid_at(self.clock.now())).then(plan)
+        let good = named && !demand::rejects(demand, answered, &issued.cert_pem, &info);
+        (good && info.is_valid_at(self.clock.now())).then(plan)
     }
 
     async fn renew(&self, files: &Store, sans: Vec<San>) -> Result<(), CertError> {

@@ -16,6 +16,8 @@ pub struct Config {
     pub server: String,
     /// PEM of the CA; empty: the connection cannot be verified and is refused.
     pub ca_pem: Vec<u8>,
+    /// Where the CA was read from; the file is read again when it changes. `None`: it is embedded, and stays.
+    pub ca_file: Option<PathBuf>,
     /// Name to verify instead of the host's.
     pub tls_server_name: Option<String>,
     /// Whether the server's certificate is taken as it comes. Only for reading what proves itself, such as a signed
@@ -83,9 +85,14 @@ impl Config {
     pub fn parse(text: &[u8], base: &Path) -> Result<Self, KubeconfigError> {
         let file = KubeconfigFile::parse(text)?;
         let (cluster, user) = file.current()?;
+        let ca = cluster.ca(base)?;
         Ok(Self {
             server: cluster.server.clone(),
-            ca_pem: cluster.ca(base)?.load()?.unwrap_or_default(),
+            ca_pem: ca.load()?.unwrap_or_default(),
+            ca_file: match ca {
+                Source::File(file) => Some(file),
+                _ => None,
+            },
             tls_server_name: cluster.tls_server_name.clone(),
             insecure_skip_tls_verify: cluster.insecure_skip_tls_verify,
             credentials: user.map_or(Ok(Credentials::None), |user| credentials(user, base))?,

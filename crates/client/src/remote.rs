@@ -83,7 +83,7 @@ fn is_due(config: &Config, current: &Mutex<Current>) -> bool {
             ends && rested(RECHECK_MISSING)
         }
         (_, None) => rested(RECHECK_MISSING),
-        _ => false,
+        _ => config.ca_file.is_some() && rested(RECHECK),
     };
     if due {
         current.checked = Some(std::time::Instant::now());
@@ -95,7 +95,7 @@ fn is_due(config: &Config, current: &Mutex<Current>) -> bool {
 fn reload(config: &Config, current: &Mutex<Current>) {
     let new = match &config.credentials {
         Credentials::Exec(plugin) => plugin.run().and_then(|said| said_by(config, said)),
-        credentials if stamps(credentials) == current.lock().stamp => return,
+        _ if stamps(config) == current.lock().stamp => return,
         _ => open(config),
     };
     match new {
@@ -118,12 +118,15 @@ fn said_by(config: &Config, said: crate::exec::Said) -> Result<Current, Transpor
 }
 
 fn open(config: &Config) -> Result<Current, TransportError> {
-    let stamp = stamps(&config.credentials);
+    let stamp = stamps(config);
     let missing = matches!(&config.credentials, Credentials::CertificateFiles { cert, .. } if !cert.exists());
     if matches!(config.credentials, Credentials::Exec(_)) || (missing && config.credentials_may_come) {
         return Ok(Current { pool: None, token: None, checked: None, stamp, ends: None });
     }
-    let tls = Arc::new(client_config(config)?);
+    let tls = Arc::new(match &config.ca_file {
+        Some(file) => client_config(&Config { ca_pem: read(file)?, ..config.clone() })?,
+        None => client_config(config)?,
+    });
     let name = config.tls_server_name.as_deref().map(|n| ServerName::try_from(n.to_owned())).transpose();
     let connector = TlsConnector::new(tcp(), tls, name.map_err(TransportError::new)?);
     let pool = Pool::builder(TokioExecutor::new())
@@ -158,13 +161,15 @@ fn bearer(token: &str) -> Result<header::HeaderValue, TransportError> {
     Ok(value)
 }
 
-fn stamps(credentials: &Credentials) -> Vec<Option<SystemTime>> {
+fn stamps(config: &Config) -> Vec<Option<SystemTime>> {
     let modified = |p: &PathBuf| std::fs::metadata(p).and_then(|m| m.modified()).ok();
-    match credentials {
-        Credentials::TokenFile(p) => vec![modified(p)],
-        Credentials::CertificateFiles { cert, key } => vec![modified(cert), modified(key)],
-        _ => Vec::new(),
+    let mut files: Vec<&PathBuf> = config.ca_file.iter().collect();
+    match &config.credentials {
+        Credentials::TokenFile(p) => files.push(p),
+        Credentials::CertificateFiles { cert, key } => files.extend([cert, key]),
+        _ => {}
     }
+    files.into_iter().map(modified).collect()
 }
 
 fn read(path: &PathBuf) -> Result<Vec<u8>, TransportError> {

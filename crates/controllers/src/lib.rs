@@ -50,6 +50,7 @@ use kelson_tasks::Tasks;
 use shared::context::Context;
 
 pub use registry::{ABSENT, CONTROLLERS, canonical_name};
+pub use shared::authorities::Authorities;
 pub use shared::config::{Config, EvictionRates, LegacyTokenSigner, ReservedNames};
 pub use shared::context::{ClientFactory, ControllerDescriptor, Identity, MANAGER_USER};
 

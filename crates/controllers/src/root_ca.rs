@@ -16,7 +16,7 @@ const DESCRIPTION_TEXT: &str = "The CA bundle that verifies the API server's cer
 
 /// Starts the publisher; without a bundle it has nothing to publish.
 pub fn start(ctx: &Arc<Context>) {
-    if ctx.config.root_ca.is_empty() {
+    if ctx.config.authorities.borrow().root_ca.is_empty() {
         return;
     }
     let client = ctx.client();
@@ -31,6 +31,8 @@ pub fn start(ctx: &Arc<Context>) {
             q.add(ObjectKey::new("", &m.namespace));
         }
     });
+    let (q, all) = (queue.clone(), namespaces.clone());
+    ctx.on_new_authorities(move || all.list().iter().for_each(|n| q.add(n.metadata.key())));
     let config = Arc::clone(&ctx.config);
     ctx.run_queue(&queue, WORKERS, move |key| {
         let (client, namespaces, maps, config) = (client.clone(), namespaces.clone(), maps.clone(), Arc::clone(&config));
@@ -40,7 +42,7 @@ pub fn start(ctx: &Arc<Context>) {
                 return Ok(());
             }
             let ns = &key.name;
-            let data = json!({"ca.crt": config.root_ca});
+            let data = json!({"ca.crt": config.authorities.borrow().root_ca});
             let result = match maps.get(&ObjectKey::new(ns, CONFIG_MAP)) {
                 None => {
                     let body = json!({"apiVersion": "v1", "kind": "ConfigMap", "data": data,

@@ -49,14 +49,16 @@ pub fn start(ctx: &Arc<Context>) {
 mod tests {
     use serde_json::json;
 
-    use crate::Config;
     use crate::testing::run;
+    use crate::{Authorities, Config};
     use kelson_simulation::Api;
 
     #[tokio::test(start_paused = true)]
     async fn made_and_made_again() {
         let api = Api::start().await;
-        let config = Config { root_ca: "PEM".into(), ..Config::default() };
+        let of = |root_ca: &str| Authorities { root_ca: root_ca.into(), ..Authorities::default() };
+        let (replaced, authorities) = tokio::sync::watch::channel(of("PEM"));
+        let config = Config { authorities, ..Config::default() };
         let names = ["serviceaccount-controller", "root-ca-certificate-publisher-controller"];
         api.create("v1/namespaces", json!({"metadata": {"name": "a"}})).await;
         api.create("v1/namespaces", json!({"metadata": {"name": "b"}})).await;
@@ -77,5 +79,8 @@ mod tests {
         api.remove("v1/configmaps", "a", "kube-root-ca.crt").await;
         api.settle().await;
         assert_eq!(data(&api).await, json!({"ca.crt": "PEM"}));
+        replaced.send_replace(of("NEW"));
+        api.settle().await;
+        assert_eq!(data(&api).await, json!({"ca.crt": "NEW"}));
     }
 }

@@ -51,6 +51,8 @@ pub fn start(ctx: &Arc<Context>) {
             }
         }
     });
+    let (q, all) = (queue.clone(), me.secrets.clone());
+    ctx.on_new_authorities(move || all.list().iter().for_each(|s| q.add(s.metadata.key())));
     ctx.run_queue(&queue, WORKERS, move |key| {
         let me = Arc::clone(&me);
         async move { me.sync(&key).await }
@@ -99,8 +101,9 @@ impl Controller {
         let mut out = BTreeMap::new();
         let ns = &s.metadata.namespace;
         let lacks = |k: &str, want: &str| s.text(k).is_none_or(|have| have != want);
-        if !self.config.root_ca.is_empty() && lacks("ca.crt", &self.config.root_ca) {
-            out.insert("ca.crt", self.config.root_ca.clone());
+        let root_ca = self.config.authorities.borrow().root_ca.clone();
+        if !root_ca.is_empty() && lacks("ca.crt", &root_ca) {
+            out.insert("ca.crt", root_ca);
         }
         if lacks("namespace", ns) {
             out.insert("namespace", ns.clone());
@@ -125,6 +128,7 @@ impl Controller {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Authorities;
     use crate::testing::run;
     use kelson_simulation::Api;
 
@@ -133,7 +137,9 @@ mod tests {
         let api = Api::start().await;
         api.namespace("n").await;
         let sign = |ns: &str, account: &str, _: &str, secret: &str| Ok(format!("{ns}.{account}.{secret}"));
-        let config = Config { root_ca: "PEM".into(), legacy_tokens: Some(Arc::new(sign)), ..Config::default() };
+        let of = |root_ca: &str| Authorities { root_ca: root_ca.into(), ..Authorities::default() };
+        let (replaced, authorities) = tokio::sync::watch::channel(of("PEM"));
+        let config = Config { authorities, legacy_tokens: Some(Arc::new(sign)), ..Config::default() };
         let _running = run(&api, &["serviceaccount-token-controller"], config).await;
         let account = api.create("v1/serviceaccounts", json!({"metadata": {"name": "robot", "namespace": "n"}})).await;
         let secret = |name: &str, account: &str| {
@@ -151,6 +157,11 @@ mod tests {
         );
         assert_eq!(t["metadata"]["annotations"][ACCOUNT_UID], account["metadata"]["uid"]);
         assert!(api.get("v1/secrets", "n", "stray").await.is_none());
+        replaced.send_replace(of("NEW"));
+        api.settle().await;
+        let renewed = api.get("v1/secrets", "n", "t").await.unwrap();
+        assert_eq!(renewed["data"]["ca.crt"], STANDARD.encode("NEW"));
+        assert_eq!(renewed["data"]["token"], t["data"]["token"]);
         api.remove("v1/serviceaccounts", "n", "robot").await;
         api.settle().await;
         assert!(api.get("v1/secrets", "n", "t").await.is_none());

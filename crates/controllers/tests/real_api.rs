@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use kelson_controllers::{Config, Controllers, Running};
+use kelson_controllers::{Authorities, Config, Controllers, Running};
 use kelson_simulation::Api;
 use serde_json::{Value, json};
 
@@ -15,8 +15,8 @@ const PODS: &str = "v1/pods";
 
 async fn cluster() -> (Api, Running) {
     let api = Api::start().await;
-    let config =
-        Config { cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()], root_ca: "PEM".into(), ..Config::default() };
+    let authorities = Authorities { root_ca: "PEM".into(), ..Authorities::default() }.fixed();
+    let config = Config { cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()], authorities, ..Config::default() };
     let factory = api.clone();
     let tasks = kelson_tasks::Tasks::root("controllers");
     let controllers =

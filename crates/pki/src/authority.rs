@@ -105,25 +105,52 @@ pub struct Authority {
     key: Key,
     subject: Vec<u8>,
     info: CertInfo,
+    cross: String,
 }
 
 impl Authority {
     /// A new self-signed CA.
     pub fn create(common_name: &str, now: Timestamp) -> Result<Self, PkiError> {
+        Self::self_signed(&der::name(common_name, &[]), now)
+    }
+
+    fn self_signed(subject: &[u8], now: Timestamp) -> Result<Self, PkiError> {
         let key = Key::generate()?;
-        let subject = der::name(common_name, &[]);
-        let template = Template {
-            subject: &subject,
-            public: key.public(),
-            not_before: now - BACKDATE,
-            not_after: now + CA_LIFETIME,
-            key_usage: DIGITAL_SIGNATURE | KEY_ENCIPHERMENT | KEY_CERT_SIGN | CRL_SIGN,
-            extended_usages: &[],
-            sans: &[],
-            is_ca: true,
-        };
-        let der = build(&template, &subject, &key)?;
+        let der = build(&of_authority(subject, key.public(), now), subject, &key)?;
         Self::from_parts(&pem::pem_block("CERTIFICATE", &der), key)
+    }
+
+    /// Who is to follow this authority: of the same name, with a key of its own. While both are trusted, whoever knows only
+    /// this one believes what the other issues as well, by a certificate of the other's key that this one signs and that is
+    /// shown along ([`Authority::cross_pem`]; RFC 4158 calls that cross-certification).
+    ///
+    /// # Errors
+    /// When this authority has ended: then nobody is helped by what it signs.
+    pub fn successor(&self, now: Timestamp) -> Result<Self, PkiError> {
+        let next = Self::self_signed(&self.subject, now)?;
+        let cross = self.sign_template(&of_authority(&self.subject, next.key.public(), now))?;
+        Ok(next.with_cross(pem::pem_block("CERTIFICATE", &cross)))
+    }
+
+    /// With the certificate that the former authority gave this one's key; empty: there is none.
+    pub(crate) fn with_cross(self, cross: String) -> Self {
+        Self { cross, ..self }
+    }
+
+    /// The certificate of this authority's key by its predecessor, PEM; empty where that one is not trusted any more. What
+    /// this authority issues for servers is shown with it.
+    pub fn cross_pem(&self) -> &str {
+        &self.cross
+    }
+
+    /// The private key: secret, for the authority's own file alone.
+    pub(crate) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Whether the first certificate of `pem` was signed by this authority's key.
+    pub fn has_issued(&self, pem: &str) -> bool {
+        is_issued_by(pem, &self.cert_pem)
     }
 
     /// From a PEM certificate and its key; they must belong together.
@@ -134,7 +161,7 @@ impl Authority {
             return Err(PkiError::malformed("certificate", "it does not belong to the key"));
         }
         let (subject, info) = (parsed.subject().as_raw().to_vec(), info_of(&parsed)?);
-        Ok(Self { cert_pem: cert_pem.to_owned(), cert, key, subject, info })
+        Ok(Self { cert_pem: cert_pem.to_owned(), cert, key, subject, info, cross: String::new() })
     }
 
     /// Reads `NAME.crt` and `NAME.key` in `dir`, or makes and writes them. A half-written pair is an error, never
@@ -200,7 +227,7 @@ impl Authority {
             sans: spec.sans,
             is_ca: false,
         })?;
-        Ok(Issued { cert_pem: pem::pem_block("CERTIFICATE", &der), key })
+        Ok(Issued { cert_pem: pem::pem_block("CERTIFICATE", &der) + &self.cross, key })
     }
 
     /// Signs, cutting the end of validity to the CA's own.
@@ -211,6 +238,33 @@ impl Authority {
         }
         let cut = Template { not_after: template.not_after.min(end), ..*template };
         build(&cut, &self.subject, &self.key)
+    }
+}
+
+/// Whether the first certificate of `leaf_pem` was signed by the key of the first one of `issuer_pem`. Two authorities of one
+/// name are told apart so.
+pub fn is_issued_by(leaf_pem: &str, issuer_pem: &str) -> bool {
+    let (Ok(leaf), Ok(issuer)) = (pem::certificates_from_pem(leaf_pem), pem::certificates_from_pem(issuer_pem)) else {
+        return false;
+    };
+    let (Ok((_, leaf)), Ok((_, issuer))) = (X509Certificate::from_der(&leaf[0]), X509Certificate::from_der(&issuer[0]))
+    else {
+        return false;
+    };
+    leaf.verify_signature(Some(issuer.public_key())).is_ok()
+}
+
+/// What an authority's own certificate says.
+fn of_authority<'a>(subject: &'a [u8], public: &'a PublicKey, now: Timestamp) -> Template<'a> {
+    Template {
+        subject,
+        public,
+        not_before: now - BACKDATE,
+        not_after: now + CA_LIFETIME,
+        key_usage: DIGITAL_SIGNATURE | KEY_ENCIPHERMENT | KEY_CERT_SIGN | CRL_SIGN,
+        extended_usages: &[],
+        sans: &[],
+        is_ca: true,
     }
 }
 
@@ -247,7 +301,8 @@ fn build(t: &Template<'_>, issuer: &[u8], signer: &Key) -> Result<Vec<u8>, PkiEr
     extensions.extend(der::extension(oid::BASIC_CONSTRAINTS, true, &der::basic_constraints(t.is_ca)));
     if t.is_ca {
         extensions.extend(der::extension(oid::SUBJECT_KEY_ID, false, &der::octets(&t.public.identifier())));
-    } else {
+    }
+    if t.public != signer.public() {
         let id = der::sequence(&[&der::implicit(0, &signer.public().identifier())]);
         extensions.extend(der::extension(oid::AUTHORITY_KEY_ID, false, &id));
     }

@@ -11,8 +11,8 @@ use jiff::Timestamp;
 
 use crate::kubeconfig::KubeconfigFile;
 use crate::{
-    Authority, CertInfo, Issued, Key, Kubeconfig, LEAF_LIFETIME, LeafSpec, PkiError, PublicKey, Purpose, Renewal, San,
-    UserCredential, file,
+    Authority, BACKDATE, CertInfo, Issued, Key, Kubeconfig, LEAF_LIFETIME, LeafSpec, PkiError, PublicKey, Purpose,
+    Renewal, San, UserCredential, file, rotation,
 };
 
 /// Where the PKI lives.
@@ -76,6 +76,10 @@ pub struct ClusterPki {
     pub front_proxy_ca: Authority,
     /// Signs service account tokens.
     pub service_account: Key,
+    /// No certificate may have been made before this time ([`rotation::ask_to_renew`]).
+    pub renew_since: Timestamp,
+    /// The authorities before these that are still trusted, PEM: `ca`, `front-proxy-ca`, `kubelet-serving-ca`.
+    previous: [Option<String>; 3],
     dir: PathBuf,
 }
 
@@ -88,19 +92,44 @@ impl ClusterPki {
         if now < options.clock_min && !dir.join("ca.crt").exists() {
             return Err(PkiError::ClockBehind { now, min: options.clock_min });
         }
+        let _lock = rotation::lock(dir)?;
+        rotation::complete(dir)?;
+        let [ca, front_proxy, kubelet_serving] = rotation::AUTHORITIES.map(|name| rotation::previous(dir, name));
+        let authority = |file: &str, name: &str| {
+            Ok::<_, PkiError>(Authority::load_or_create(dir, file, name, now)?.with_cross(rotation::cross(dir, file)?))
+        };
         Ok(Self {
-            ca: Authority::load_or_create(dir, "ca", "kubernetes", now)?,
-            kubelet_serving_ca: Authority::load_or_create(dir, "kubelet-serving-ca", "kubelet-serving-ca", now)?,
-            front_proxy_ca: Authority::load_or_create(dir, "front-proxy-ca", "front-proxy-ca", now)?,
+            previous: [ca?, front_proxy?, kubelet_serving?],
+            renew_since: rotation::renew_since(dir)?,
+            ca: authority("ca", "kubernetes")?,
+            kubelet_serving_ca: authority("kubelet-serving-ca", "kubelet-serving-ca")?,
+            front_proxy_ca: authority("front-proxy-ca", "front-proxy-ca")?,
             service_account: Key::load_or_generate(&dir.join("sa.key"))?,
             dir: dir.clone(),
         })
     }
 
-    /// What verifies the serving certificates of kubelets, PEM. [`ClusterPki::ca`] is in it because it signed those of data
-    /// directories from before there was an authority of their own; they are replaced as they are renewed.
+    /// What verifies the API server and its clients, PEM: [`ClusterPki::ca`] first, then the one before it while that is
+    /// trusted.
+    pub fn ca_bundle(&self) -> String {
+        bundle(&self.ca, &self.previous[0])
+    }
+
+    /// All that is trusted: [`ClusterPki::ca_bundle`], [`ClusterPki::front_proxy_bundle`] and
+    /// [`ClusterPki::kubelet_serving_bundle`].
+    pub fn bundles(&self) -> [String; 3] {
+        [self.ca_bundle(), self.front_proxy_bundle(), self.kubelet_serving_bundle()]
+    }
+
+    /// What verifies the API server towards extension API servers, PEM, in the same order.
+    pub fn front_proxy_bundle(&self) -> String {
+        bundle(&self.front_proxy_ca, &self.previous[1])
+    }
+
+    /// What verifies the serving certificates of kubelets, PEM, in the same order. [`ClusterPki::ca`] is in it because it
+    /// signed those of data directories from before there was an authority of their own; they are replaced as they are renewed.
     pub fn kubelet_serving_bundle(&self) -> String {
-        format!("{}{}", self.kubelet_serving_ca.cert_pem(), self.ca.cert_pem())
+        format!("{}{}", bundle(&self.kubelet_serving_ca, &self.previous[2]), self.ca_bundle())
     }
 
     /// Keys that service account tokens may be signed with: the current one, then any in `sa-previous.pub`.
@@ -192,9 +221,10 @@ impl ClusterPki {
         let file = KubeconfigFile::parse(text.as_bytes()).ok()?;
         let (cluster, user) = file.current().ok()?;
         let ca = cluster.ca(Path::new("")).ok()?.load().ok()??;
-        let ours = cluster.server == server && ca == self.ca.cert_pem().as_bytes();
+        let ours = cluster.server == server && ca == self.ca_bundle().as_bytes();
         let cert = user.filter(|_| ours)?.certificate(Path::new("")).ok()?.load().ok()??;
-        CertInfo::from_pem(std::str::from_utf8(&cert).ok()?).ok()
+        let info = CertInfo::from_pem(std::str::from_utf8(&cert).ok()?).ok()?;
+        Some(info).filter(|info| info.not_before + BACKDATE >= self.renew_since)
     }
 
     /// Writes the administrator's kubeconfig to `path` unless one is there that will do: same server, same CA, not yet
@@ -212,12 +242,17 @@ impl ClusterPki {
             cluster: "kubernetes".into(),
             user: "kubernetes-admin".into(),
             server: server.to_owned(),
-            ca_pem: self.ca.cert_pem().to_owned(),
+            ca_pem: self.ca_bundle(),
+            ca_file: None,
             credential: UserCredential::Certificate(Box::new(issued)),
         }
         .write(path)?;
         Ok(true)
     }
+}
+
+fn bundle(now: &Authority, before: &Option<String>) -> String {
+    format!("{}{}", now.cert_pem(), before.as_deref().unwrap_or_default())
 }
 
 #[cfg(test)]

@@ -11,7 +11,8 @@ use crate::PkiError;
 /// Largest file read here; certificates and keys are a few kilobytes.
 const FILE_MAX_BYTES: u64 = 1 << 20;
 
-fn at(path: &Path, source: std::io::Error) -> PkiError {
+/// A failure that names its file.
+pub(crate) fn at(path: &Path, source: std::io::Error) -> PkiError {
     PkiError::File { path: path.to_owned(), source }
 }
 

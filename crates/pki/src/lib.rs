@@ -13,11 +13,12 @@ mod key;
 pub mod kubeconfig;
 mod lifetime;
 mod pem;
+pub mod rotation;
 mod signer;
 mod tls;
 mod unverified;
 
-pub use authority::{Authority, CertInfo, Issued, LeafSpec, Purpose, San};
+pub use authority::{Authority, CertInfo, Issued, LeafSpec, Purpose, San, is_issued_by};
 pub use bootstrap::{SIGNATURE_PREFIX, parse_pin, public_key_pin, sign_detached, verify_detached};
 pub use cluster::{ClusterPki, Component, KUBELET_CLIENTS, PkiOptions};
 pub use csr::{CertificateRequest, create_request};
@@ -30,7 +31,7 @@ pub use signer::{
     KUBE_APISERVER_CLIENT, KUBE_APISERVER_CLIENT_KUBELET, KUBELET_SERVING, LEGACY_UNKNOWN, SignerRefusal, sign_request,
     validate_for_signer, validate_kubelet_client, validate_kubelet_serving,
 };
-pub use tls::{AnyClientCertificate, ClientChains, SwappableCertificate, provider};
+pub use tls::{AnyClientCertificate, ClientChains, ServerChains, SwappableCertificate, provider};
 pub use unverified::AnyServerCertificate;
 
 /// What can go wrong. Texts never hold key material.

@@ -123,7 +123,8 @@ fn exact_usages(usages: &[String], auth: &str) -> Result<(), SignerRefusal> {
 }
 
 /// Signs an approved request: the subject and names as asked, usages as in the spec, no other extension passed on.
-/// `expiration_seconds` is honoured between ten minutes and `lifetime_max`. Returns PEM.
+/// `expiration_seconds` is honoured between ten minutes and `lifetime_max`. Returns PEM,
+/// of a server with what leads to the authority's predecessor.
 pub fn sign_request(
     ca: &Authority,
     request: &CertificateRequest,
@@ -152,7 +153,9 @@ pub fn sign_request(
         sans: &request.sans,
         is_ca: false,
     })?;
-    Ok(pem::pem_block("CERTIFICATE", &der))
+    // Clients are judged by who trusts both authorities while there are two; servers also by who does not yet.
+    let cross = if usages.iter().any(|usage| usage == "server auth") { ca.cross_pem() } else { "" };
+    Ok(pem::pem_block("CERTIFICATE", &der) + cross)
 }
 
 /// Usage names of the API to KeyUsage bits and ExtendedKeyUsage OIDs.

@@ -6,10 +6,10 @@ use std::sync::{Arc, OnceLock};
 
 use jiff::Timestamp;
 use parking_lot::RwLock;
-use rustls::client::ResolvesClientCert;
-use rustls::client::danger::HandshakeSignatureValid;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::client::{ResolvesClientCert, WebPkiServerVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
-use rustls::pki_types::{CertificateDer, UnixTime};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
 use rustls::server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier};
 use rustls::sign::CertifiedKey;
@@ -134,26 +134,125 @@ impl ClientCertVerifier for AnyClientCertificate {
     }
 }
 
-/// Judges client certificate chains against a CA bundle: signatures, validity, and the client-auth usage.
+/// Judges client certificate chains against a CA bundle: signatures, validity, and the client-auth usage. The bundle may be
+/// replaced at any time; clones share it.
 #[derive(Clone, Debug)]
 pub struct ClientChains {
+    trusted: Arc<RwLock<Trusted>>,
+}
+
+#[derive(Debug)]
+struct Trusted {
     verifier: Arc<dyn ClientCertVerifier>,
+    /// How often the bundle was replaced.
+    generation: u64,
+}
+
+fn client_verifier(ca_pems: &[&str]) -> Result<Arc<dyn ClientCertVerifier>, PkiError> {
+    WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca_pems)?), provider())
+        .build()
+        .map_err(|e| PkiError::malformed("client CA bundle", e))
 }
 
 impl ClientChains {
     /// Trusting the CAs in `ca_pems`.
     pub fn new(ca_pems: &[&str]) -> Result<Self, PkiError> {
-        let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots(ca_pems)?), provider())
-            .build()
-            .map_err(|e| PkiError::malformed("client CA bundle", e))?;
-        Ok(Self { verifier })
+        let trusted = Trusted { verifier: client_verifier(ca_pems)?, generation: 0 };
+        Ok(Self { trusted: Arc::new(RwLock::new(trusted)) })
+    }
+    /// Trusts these CAs and no others from now on, open connections included: their certificates are judged at each request.
+    ///
+    /// # Errors
+    /// When they cannot be read; what was trusted stays so.
+    pub fn replace(&self, ca_pems: &[&str]) -> Result<(), PkiError> {
+        let verifier = client_verifier(ca_pems)?;
+        let mut trusted = self.trusted.write();
+        *trusted = Trusted { verifier, generation: trusted.generation + 1 };
+        Ok(())
+    }
+    /// Another number after each [`ClientChains::replace`]: what was found out under an earlier one may be wrong.
+    pub fn generation(&self) -> u64 {
+        self.trusted.read().generation
     }
     /// Whether `chain` (leaf first) leads to a trusted CA at time `now`; the error says why not.
     pub fn verify(&self, chain: &[CertificateDer<'_>], now: Timestamp) -> Result<(), String> {
         let (leaf, rest) = chain.split_first().ok_or("no certificate")?;
-        let seconds = u64::try_from(now.as_second()).unwrap_or(0);
-        let at = UnixTime::since_unix_epoch(std::time::Duration::from_secs(seconds));
-        self.verifier.verify_client_cert(leaf, rest, at).map(|_| ()).map_err(|e| e.to_string())
+        let verifier = Arc::clone(&self.trusted.read().verifier);
+        verifier.verify_client_cert(leaf, rest, unix(now)).map(|_| ()).map_err(|e| e.to_string())
+    }
+}
+
+fn unix(now: Timestamp) -> UnixTime {
+    UnixTime::since_unix_epoch(std::time::Duration::from_secs(u64::try_from(now.as_second()).unwrap_or(0)))
+}
+
+/// Judges servers' certificates against a CA bundle that may be replaced at any time; clones share it. Connections that are
+/// open stay so.
+#[derive(Clone, Debug)]
+pub struct ServerChains {
+    verifier: Arc<RwLock<Arc<WebPkiServerVerifier>>>,
+}
+
+fn server_verifier(ca_pem: &str) -> Result<Arc<WebPkiServerVerifier>, PkiError> {
+    WebPkiServerVerifier::builder_with_provider(Arc::new(roots(&[ca_pem])?), provider())
+        .build()
+        .map_err(|e| PkiError::malformed("CA bundle", e))
+}
+
+impl ServerChains {
+    /// Trusting the CAs in `ca_pem`.
+    pub fn new(ca_pem: &str) -> Result<Self, PkiError> {
+        Ok(Self { verifier: Arc::new(RwLock::new(server_verifier(ca_pem)?)) })
+    }
+    /// Trusts these CAs and no others for connections from now on.
+    ///
+    /// # Errors
+    /// When they cannot be read; what was trusted stays so.
+    pub fn replace(&self, ca_pem: &str) -> Result<(), PkiError> {
+        let next = server_verifier(ca_pem)?;
+        *self.verifier.write() = next;
+        Ok(())
+    }
+    fn current(&self) -> Arc<WebPkiServerVerifier> {
+        Arc::clone(&self.verifier.read())
+    }
+    /// Whether `chain` (leaf first) is a server's of this name and leads to a trusted CA at time `now`; the error says why not.
+    pub fn verify(&self, chain: &[CertificateDer<'_>], name: &str, now: Timestamp) -> Result<(), String> {
+        let (leaf, rest) = chain.split_first().ok_or("no certificate")?;
+        let name = ServerName::try_from(name).map_err(|e| e.to_string())?;
+        self.verify_server_cert(leaf, rest, &name, &[], unix(now)).map(|_| ()).map_err(|e| e.to_string())
+    }
+}
+
+impl ServerCertVerifier for ServerChains {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        intermediates: &[CertificateDer<'_>],
+        server_name: &ServerName<'_>,
+        ocsp_response: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        self.current().verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)
+    }
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.current().verify_tls12_signature(message, cert, dss)
+    }
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.current().verify_tls13_signature(message, cert, dss)
+    }
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.current().supported_verify_schemes()
     }
 }
 
@@ -184,6 +283,13 @@ mod tests {
         assert!(chains.verify(&der(&ca.issue(&spec(Purpose::Server), now).unwrap()), now).is_err());
         assert!(chains.verify(&der(&other.issue(&spec(Purpose::Client), now).unwrap()), now).is_err());
         assert!(chains.verify(&[], now).is_err());
+
+        let shared = chains.clone();
+        chains.replace(&[other.cert_pem()]).unwrap();
+        assert!(shared.verify(&der(&good), now).is_err(), "clones follow");
+        assert_eq!(shared.verify(&der(&other.issue(&spec(Purpose::Client), now).unwrap()), now), Ok(()));
+        assert!(chains.replace(&["no certificate"]).is_err());
+        assert_eq!(chains.generation(), 1, "what is no good replaces nothing");
 
         let cert = SwappableCertificate::new(&good).unwrap();
         let first = cert.renewal();

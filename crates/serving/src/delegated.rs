@@ -131,6 +131,14 @@ impl Delegated {
         })
     }
 
+    /// Trusts client certificates that lead to `client_ca_pem`, and no others, from the next request on.
+    ///
+    /// # Errors
+    /// When the CA cannot be read; what was trusted stays so.
+    pub fn trust(&self, client_ca_pem: &str) -> Result<(), kelson_pki::PkiError> {
+        self.chains.replace(&[client_ca_pem])
+    }
+
     /// Who calls. `None` means credentials that are not good: a 401. A caller without any is anonymous.
     pub async fn authenticate(&self, chain: &[CertificateDer<'static>], headers: &HeaderMap) -> Option<Caller> {
         if let Some(leaf) = chain.first() {

@@ -15,7 +15,7 @@ use jiff::Timestamp;
 use kelson_apiserver::{ApiServer, Config, KubeletConfig, Running, ServingConfig};
 use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_client::Client;
-use kelson_controllers::Controllers;
+use kelson_controllers::{Authorities, Controllers};
 use kelson_encryption::{Encryption, EncryptionOptions};
 use kelson_meta::{Clock, SystemClock};
 use kelson_pki::SwappableCertificate;
@@ -238,8 +238,9 @@ fn controllers(
     tasks: Tasks,
 ) -> anyhow::Result<kelson_controllers::Running> {
     let controllers = controller_manager::names(names).context(CONTROLLERS)?;
+    let authorities = Authorities { root_ca, ..Authorities::default() }.fixed();
     let mut config =
-        kelson_controllers::Config { controllers, root_ca, service_cidr, ..kelson_controllers::Config::default() };
+        kelson_controllers::Config { controllers, authorities, service_cidr, ..kelson_controllers::Config::default() };
     if let Some(signer) = signer {
         config.legacy_tokens = Some(Arc::new(move |namespace: &str, account: &str, uid: &str, secret: &str| {
             signer.legacy_token(namespace, account, uid, secret).map_err(|e| e.message)

@@ -32,8 +32,9 @@ pub const NAMESPACES: [&str; 4] = ["kube-system", "kube-public", "kube-node-leas
 /// [`StartError::Bootstrap`].
 pub async fn run(server: &Arc<Server>, address: Option<SocketAddr>) -> Result<(), StartError> {
     let own = SelfClient::new(server);
+    let (client_ca, front_proxy_ca) = (&server.config.client_ca_pem, &server.config.request_header_ca_pem);
+    let trust = publish_authorities(&own, client_ca, front_proxy_ca);
     if server.config.prepared {
-        let trust = own.put("/api/v1/namespaces/kube-system/configmaps", authentication(server));
         return future::try_join(trust, kubernetes_service(server, &own, address)).await.map(drop);
     }
     // All at once, so that the store commits them in few batches; namespaces before what lives in them.
@@ -47,7 +48,7 @@ pub async fn run(server: &Arc<Server>, address: Option<SocketAddr>) -> Result<()
             service_cidr(server, &own),
             roles(&own),
             priority_classes(&own),
-            own.put("/api/v1/namespaces/kube-system/configmaps", authentication(server)),
+            trust,
             kubernetes_service(server, &own, address),
         ),
         api_services(&own),
@@ -112,16 +113,23 @@ async fn api_services(own: &SelfClient) -> Result<(), StartError> {
     Ok(())
 }
 
-/// How extension servers trust this one's clients and proxying.
-fn authentication(server: &Server) -> Value {
-    let config = &server.config;
+/// Tells extension servers how to trust this one's clients and proxying.
+///
+/// # Errors
+/// [`StartError::Bootstrap`].
+pub async fn publish_authorities(own: &SelfClient, client_ca: &str, request_header_ca: &str) -> Result<(), StartError> {
+    let map = authentication(&own.server, client_ca, request_header_ca);
+    own.put("/api/v1/namespaces/kube-system/configmaps", map).await
+}
+
+fn authentication(server: &Server, client_ca: &str, request_header_ca: &str) -> Value {
     let mut data = json!({});
-    if !config.client_ca_pem.is_empty() {
-        data["client-ca-file"] = config.client_ca_pem.as_str().into();
+    if !client_ca.is_empty() {
+        data["client-ca-file"] = client_ca.into();
     }
-    if !config.request_header_ca_pem.is_empty() {
-        data["requestheader-client-ca-file"] = config.request_header_ca_pem.as_str().into();
-        let told = &config.request_headers;
+    if !request_header_ca.is_empty() {
+        data["requestheader-client-ca-file"] = request_header_ca.into();
+        let told = &server.config.request_headers;
         for (key, list) in [
             ("allowed-names", &told.allowed_names),
             ("username-headers", &told.username_headers),

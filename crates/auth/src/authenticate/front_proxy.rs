@@ -73,6 +73,14 @@ impl FrontProxy {
         Self { chains, options, clock }
     }
 
+    /// Trusts the CAs in `ca_pem` and no others from the next request on.
+    ///
+    /// # Errors
+    /// When they cannot be read; what was trusted stays so.
+    pub fn trust(&self, ca_pem: &str) -> Result<(), kelson_pki::PkiError> {
+        self.chains.replace(&[ca_pem])
+    }
+
     /// Removes the headers, also from requests of others: nobody behind this may believe them.
     pub fn strip(&self, headers: &mut HeaderMap) {
         self.options.strip(headers);

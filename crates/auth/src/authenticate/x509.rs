@@ -29,7 +29,8 @@ const UID_OID: &str = "1.3.6.1.4.1.57683.2";
 pub struct ClientCertificates {
     chains: ClientChains,
     clock: Arc<dyn Clock>,
-    verified: Bounded<Authenticated>,
+    /// With the generation of `chains` that they were judged by.
+    verified: Bounded<(u64, Authenticated)>,
     /// How long after its end a node's certificate lets it ask for another, and where the nodes are looked up.
     returning: Option<(Duration, Arc<dyn Objects>)>,
 }
@@ -38,6 +39,14 @@ impl ClientCertificates {
     /// Trusting the CAs that `chains` does.
     pub fn new(chains: ClientChains, clock: Arc<dyn Clock>) -> Self {
         Self { chains, clock, verified: Bounded::new(CACHE_MAX_ENTRIES), returning: None }
+    }
+
+    /// Trusts the CAs in `ca_pem` and no others from the next request on.
+    ///
+    /// # Errors
+    /// When they cannot be read; what was trusted stays so.
+    pub fn trust(&self, ca_pem: &str) -> Result<(), kelson_pki::PkiError> {
+        self.chains.replace(&[ca_pem])
     }
 
     /// Letting nodes that `objects` has return as [`user::RETURNING_NODES`] for so long after their certificate ended.
@@ -68,7 +77,8 @@ impl Authenticator for ClientCertificates {
         let Some(leaf) = credentials.certificates.first() else { return Ok(None) };
         let digest: [u8; 32] = Sha256::digest(leaf).into();
         let now = self.clock.now();
-        if let Some(found) = self.verified.get(&digest, now) {
+        let generation = self.chains.generation();
+        if let Some((_, found)) = self.verified.get(&digest, now).filter(|(judged, _)| *judged == generation) {
             return Ok(Some(found));
         }
         let parsed = X509Certificate::from_der(leaf);
@@ -86,7 +96,7 @@ impl Authenticator for ClientCertificates {
         }
         let found = Authenticated::new(user);
         let end = Timestamp::from_second(cert.validity().not_after.timestamp()).unwrap_or(now);
-        self.verified.put(digest, found.clone(), end.min(now + CACHE_LIFETIME), now);
+        self.verified.put(digest, (generation, found.clone()), end.min(now + CACHE_LIFETIME), now);
         Ok(Some(found))
     }
 }

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use crate::files::Store;
 use crate::request::{Wanted, digested_name};
-use crate::{CertificateMetrics, ServingCertificate};
+use crate::{CertificateMetrics, Demand, ServingCertificate};
 
 #[tokio::test(start_paused = true)]
 async fn a_node_joins_by_a_token() {
@@ -219,6 +219,37 @@ async fn a_certificate_is_awaited_in_the_background_and_then_renewed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_good_certificate_is_replaced_when_the_cluster_has_another_authority() {
+    let world = World::new(Fate::Approved);
+    world.load().await.expect("joined");
+    let (demand, demands) = watch::channel(Demand::default());
+    let metrics = CertificateMetrics::new(Arc::clone(&world.clock));
+    let running = tokio::spawn(world.node(Some("bootstrap")).demanding(demands).run(metrics));
+    tokio::time::sleep(HOUR).await;
+    assert_eq!(world.made(), 1, "nothing is demanded");
+    let stored = || world.files().current().expect("readable").expect("a certificate").cert_pem;
+    let old = world.server.ca.lock().clone();
+    let next = old.successor(world.clock.now()).expect("an authority");
+    demand.send_replace(Demand { issuer_pem: old.cert_pem().to_owned(), ..Demand::default() });
+    tokio::time::sleep(HOUR).await;
+    assert_eq!(world.made(), 1, "it is what is demanded");
+    *world.server.ca.lock() = next.clone();
+    demand.send_replace(Demand { issuer_pem: next.cert_pem().to_owned(), ..Demand::default() });
+    tokio::time::sleep(HOUR / 2).await;
+    assert_eq!(world.made(), 2);
+    assert!(next.has_issued(&stored()) && !old.has_issued(&stored()));
+    // What an authority that nobody signs with demands is asked for once, and not again and again.
+    let other = Authority::create("ca", world.clock.now()).expect("an authority");
+    demand.send_replace(Demand { issuer_pem: other.cert_pem().to_owned(), ..Demand::default() });
+    tokio::time::sleep(12 * HOUR).await;
+    assert_eq!(world.made(), 3);
+    demand.send_replace(Demand { since: world.clock.now(), ..Demand::default() });
+    tokio::time::sleep(HOUR / 2).await;
+    assert_eq!(world.made(), 4, "an operator asked");
+    running.abort();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_renewal_that_is_denied_is_tried_again_and_counted() {
     let world = World::new(Fate::Denied);
     world.server.how.lock().grace = true;
@@ -247,7 +278,7 @@ async fn an_embedded_certificate_moves_to_the_store_where_it_is_renewed() {
         purpose: Purpose::Client,
         lifetime: HOUR,
     };
-    let issued = world.server.ca.issue(&spec, world.clock.now()).expect("issued");
+    let issued = world.server.ca.lock().issue(&spec, world.clock.now()).expect("issued");
     world.write("kubeconfig", UserCredential::Certificate(Box::new(issued)));
     std::fs::create_dir_all(world.path("pki")).expect("a directory");
     let joined = world.node(None).begin().await.expect("begun");
@@ -257,7 +288,7 @@ async fn an_embedded_certificate_moves_to_the_store_where_it_is_renewed() {
     world
         .files()
         .update(
-            &world.server.ca.issue(&LeafSpec { lifetime: 9 * HOUR, ..spec }, world.clock.now()).expect("issued"),
+            &world.server.ca.lock().issue(&LeafSpec { lifetime: 9 * HOUR, ..spec }, world.clock.now()).expect("issued"),
             world.clock.now(),
         )
         .await
@@ -275,6 +306,7 @@ async fn the_serving_certificate_follows_the_nodes_addresses() {
     let own = self_signed.issue(&spec, world.clock.now()).expect("issued");
     let serving = SwappableCertificate::new(&own).expect("usable");
     let (name, names) = watch::channel(Vec::new());
+    let (demand, demands) = watch::channel(Demand::default());
     let metrics = CertificateMetrics::new(Arc::clone(&world.clock));
     let certificate = ServingCertificate {
         client: Client::new(Arc::new(Wire(Arc::clone(&world.server), "own")), "test"),
@@ -282,6 +314,7 @@ async fn the_serving_certificate_follows_the_nodes_addresses() {
         node_name: "n1".into(),
         cert_dir: world.path("pki"),
         names,
+        demands,
         serving: Arc::clone(&serving),
         metrics: metrics.clone(),
     };
@@ -316,5 +349,10 @@ async fn the_serving_certificate_follows_the_nodes_addresses() {
     world.server.how.lock().fate = Fate::Approved;
     tokio::time::sleep(HOUR / 2).await;
     assert_eq!(sans(), [San::Dns("n1".into()), ip("192.0.2.2")]);
+    let (made, before) = (world.made(), serving.renewal().expires);
+    demand.send_replace(Demand { since: world.clock.now(), ..Demand::default() });
+    tokio::time::sleep(HOUR / 2).await;
+    assert_eq!(world.made(), made + 1, "renewed once because it was asked for");
+    assert!(serving.renewal().expires > before);
     running.abort();
 }

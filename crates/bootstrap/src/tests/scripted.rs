@@ -50,7 +50,7 @@ pub(super) struct Behaviour {
 }
 
 pub(super) struct Server {
-    pub(super) ca: Authority,
+    pub(super) ca: Mutex<Authority>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) how: Mutex<Behaviour>,
     pub(super) csrs: Mutex<BTreeMap<String, (Value, Instant)>>,
@@ -82,7 +82,7 @@ impl Server {
                     let request = STANDARD.decode(csr["spec"]["request"].as_str().unwrap_or_default()).expect("base64");
                     let request = CertificateRequest::parse(&String::from_utf8(request).expect("pem")).expect("csr");
                     let usages: Vec<String> = serde_json::from_value(csr["spec"]["usages"].clone()).expect("usages");
-                    let pem = sign_request(&self.ca, &request, &usages, None, how.lifetime, self.clock.now());
+                    let pem = sign_request(&self.ca.lock(), &request, &usages, None, how.lifetime, self.clock.now());
                     let pem = STANDARD.encode(pem.expect("signed"));
                     csr["status"] = json!({"conditions": condition("Approved"), "certificate": pem});
                 }
@@ -195,7 +195,7 @@ impl World {
         };
         let ca = Authority::create("ca", clock.now()).expect("ca");
         let server = Server {
-            ca,
+            ca: Mutex::new(ca),
             clock: Arc::clone(&clock),
             how: Mutex::new(how),
             csrs: Mutex::default(),
@@ -217,7 +217,8 @@ impl World {
             cluster: "c".into(),
             user: "u".into(),
             server: "https://192.0.2.1:6443".into(),
-            ca_pem: self.server.ca.cert_pem().to_owned(),
+            ca_pem: self.server.ca.lock().cert_pem().to_owned(),
+            ca_file: None,
             credential,
         };
         kubeconfig.write(&self.path(name)).expect("a kubeconfig");
@@ -265,7 +266,7 @@ impl World {
             lifetime,
         };
         std::fs::create_dir_all(self.path("pki")).expect("a directory");
-        let issued = self.server.ca.issue(&spec, self.clock.now()).expect("issued");
+        let issued = self.server.ca.lock().issue(&spec, self.clock.now()).expect("issued");
         self.files().update(&issued, self.clock.now()).await.expect("stored");
         let pem = self.files().current_path();
         self.write("kubeconfig", UserCredential::CertificateFiles { cert: pem.clone(), key: pem });

@@ -204,6 +204,7 @@ mod tests {
     use base64::Engine as _;
     use kelson_pki::{Authority, CertInfo, Key, San, create_request};
 
+    use crate::Authorities;
     use crate::testing::run;
     use kelson_simulation::Api;
 
@@ -289,12 +290,13 @@ mod tests {
         let authority = |name: &str| Arc::new(Authority::create(name, kelson_meta::Clock::now(&api.clock)).unwrap());
         let (ca, serving_ca) = (authority("ca"), authority("serving-ca"));
         let names = ["certificatesigningrequest-approving-controller", "certificatesigningrequest-signing-controller"];
-        let _running = run(
-            &api,
-            &names,
-            Config { signer: Some(ca), kubelet_serving_signer: Some(Arc::clone(&serving_ca)), ..Config::default() },
-        )
-        .await;
+        let signers = Authorities {
+            signer: Some(ca),
+            kubelet_serving_signer: Some(Arc::clone(&serving_ca)),
+            ..Authorities::default()
+        };
+        let config = Config { authorities: signers.fixed(), ..Config::default() };
+        let _running = run(&api, &names, config).await;
         let kind = "certificates.k8s.io/v1/certificatesigningrequests";
         may_approve(&api).await;
         api.create("v1/nodes", json!({"metadata": {"name": "n1"}})).await;

@@ -8,8 +8,8 @@ use kelson_pki::{Authority, KUBE_APISERVER_CLIENT_KUBELET, KUBELET_SERVING, Key,
 use kelson_simulation::Api;
 use serde_json::json;
 
-use crate::Config;
 use crate::testing::run;
+use crate::{Authorities, Config};
 
 const CSRS: &str = "certificates.k8s.io/v1/certificatesigningrequests";
 const RBAC: &str = "rbac.authorization.k8s.io/v1";
@@ -97,7 +97,9 @@ async fn made_up_requests_are_neither_approved_nor_signed() {
     let api = Api::start().await;
     let ca = Arc::new(Authority::create("ca", kelson_meta::Clock::now(&api.clock)).unwrap());
     let names = ["certificatesigningrequest-approving-controller", "certificatesigningrequest-signing-controller"];
-    let config = Config { signer: Some(Arc::clone(&ca)), kubelet_serving_signer: Some(ca), ..Config::default() };
+    let signers =
+        Authorities { signer: Some(Arc::clone(&ca)), kubelet_serving_signer: Some(ca), ..Authorities::default() };
+    let config = Config { authorities: signers.fixed(), ..Config::default() };
     let _running = run(&api, &names, config).await;
     may_join(&api, JOINS, "join").await;
     may_join(&api, NODE, "renew").await;

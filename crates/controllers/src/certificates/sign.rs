@@ -23,7 +23,11 @@ struct Signer {
 
 /// Starts the signing controller; without an authority nothing is signed.
 pub fn start(ctx: &Arc<Context>) {
-    if ctx.config.signer.is_none() && ctx.config.kubelet_serving_signer.is_none() {
+    let nobody = {
+        let authorities = ctx.config.authorities.borrow();
+        authorities.signer.is_none() && authorities.kubelet_serving_signer.is_none()
+    };
+    if nobody {
         return;
     }
     let queue: WorkQueue<ObjectKey> = WorkQueue::default();
@@ -53,14 +57,15 @@ impl Signer {
             Ok(false) => return Ok(()),
             Err(refusal) => return self.fail(&csr, &refusal.0).await,
         }
+        let authorities = self.config.authorities.borrow().clone();
         let ca = match csr.spec.signer_name.as_str() {
-            KUBELET_SERVING => &self.config.kubelet_serving_signer,
-            _ => &self.config.signer,
+            KUBELET_SERVING => authorities.kubelet_serving_signer,
+            _ => authorities.signer,
         };
         let Some(ca) = ca else { return Ok(()) };
         let now = self.clock.now();
         let lifetime = self.config.signing_duration;
-        let signed = sign_request(ca, request, &csr.spec.usages, csr.spec.expiration_seconds, lifetime, now)
+        let signed = sign_request(&ca, request, &csr.spec.usages, csr.spec.expiration_seconds, lifetime, now)
             .map_err(|e| SyncError::Other(format!("error auto signing csr: {e}")))?;
         let encoded = base64::engine::general_purpose::STANDARD.encode(signed);
         self.write(&csr, |v| {

@@ -6,7 +6,10 @@ use std::time::Duration;
 use ipnet::IpNet;
 use jiff::tz::TimeZone;
 use kelson_metrics::Registry;
-use kelson_pki::{Authority, San};
+use kelson_pki::San;
+use tokio::sync::watch;
+
+use super::authorities::Authorities;
 
 /// Signs a legacy service account token: namespace, service account, its UID, the secret's name.
 pub type LegacyTokenSigner = dyn Fn(&str, &str, &str, &str) -> Result<String, String> + Send + Sync;
@@ -58,12 +61,9 @@ pub struct Config {
     pub node_cidr_mask_size_v4: u8,
     /// Prefix length of a node's part, IPv6 (upstream: 64).
     pub node_cidr_mask_size_v6: u8,
-    /// What `kube-root-ca.crt` and legacy tokens carry: the bundle that verifies the API server, PEM.
-    pub root_ca: String,
-    /// Signs approved certificate requests but those for kubelets' serving certificates; `None`: they stay unsigned.
-    pub signer: Option<Arc<Authority>>,
-    /// Signs kubelets' serving certificates; `None`: they stay unsigned. It must not be what verifies the API server.
-    pub kubelet_serving_signer: Option<Arc<Authority>>,
+    /// What is signed with and handed out; a new value is taken up at once. Whether there is a bundle and a signer at all
+    /// counts at start.
+    pub authorities: watch::Receiver<Authorities>,
     /// What no kubelet's serving certificate is approved for.
     pub reserved_names: ReservedNames,
     /// Longest lifetime signed (upstream: one year).
@@ -92,9 +92,7 @@ impl Default for Config {
             service_cidr: None,
             node_cidr_mask_size_v4: 24,
             node_cidr_mask_size_v6: 64,
-            root_ca: String::new(),
-            signer: None,
-            kubelet_serving_signer: None,
+            authorities: Authorities::default().fixed(),
             reserved_names: ReservedNames::default(),
             signing_duration: Duration::from_secs(365 * 24 * 3600),
             legacy_tokens: None,

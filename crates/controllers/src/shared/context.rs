@@ -127,6 +127,19 @@ impl Context {
         EventRecorder::start_in(&self.tasks, client.clone(), Arc::clone(&self.clock), component, "")
     }
 
+    /// Calls `changed` whenever the authorities are replaced.
+    pub fn on_new_authorities(&self, changed: impl Fn() + Send + Sync + 'static) {
+        let (authorities, changed) = (self.config.authorities.clone(), Arc::new(changed));
+        self.tasks.supervise("authorities", move || {
+            let (mut authorities, changed) = (authorities.clone(), Arc::clone(&changed));
+            async move {
+                while authorities.changed().await.is_ok() {
+                    changed();
+                }
+            }
+        });
+    }
+
     /// Starts `workers` that hand each queued key to `sync`, once every informer is synced.
     pub fn run_queue<K, F, R>(&self, queue: &WorkQueue<K>, workers: usize, sync: F)
     where

@@ -1,4 +1,5 @@
 //! What controllers are built from: context, informers, expectations, ownership, pods, discovery.
+pub mod authorities;
 pub mod config;
 pub mod context;
 pub mod discovery;

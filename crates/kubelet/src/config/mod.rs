@@ -7,6 +7,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use kelson_bootstrap::Demands;
 use kelson_credentials::PullOptions;
 
 use thresholds::EvictionConfig;
@@ -38,6 +39,10 @@ pub struct ServerConfig {
     pub listen: Option<SocketAddr>,
     /// `--client-ca-file`: PEM of the authority of client certificates; empty: none is accepted.
     pub client_ca_pem: Vec<u8>,
+    /// `--client-ca-file` itself, which is read again when it changes; `None`: the authority stays what it is.
+    pub client_ca_file: Option<PathBuf>,
+    /// What is asked of a serving certificate from the cluster beyond being good; `None`: nothing.
+    pub serving_demands: Option<Demands>,
     /// `--tls-cert-file` and `--tls-private-key-file`.
     pub tls_files: Option<(PathBuf, PathBuf)>,
     /// `serverTLSBootstrap`: without files, the serving certificate is requested from the cluster, and until it is issued a

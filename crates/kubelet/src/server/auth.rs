@@ -75,6 +75,14 @@ impl Auth {
         })
     }
 
+    /// Trusts client certificates of these authorities, and no others, from the next request on.
+    ///
+    /// # Errors
+    /// When they cannot be read; what was trusted stays so.
+    pub fn trust(&self, ca_pem: &str) -> Result<(), String> {
+        self.chains.as_ref().map_or(Ok(()), |chains| chains.replace(&[ca_pem]).map_err(|e| e.to_string()))
+    }
+
     /// Who calls; `None` without a good certificate or token, which is a 401.
     pub async fn authenticate(&self, chain: &[CertificateDer<'static>], headers: &HeaderMap) -> Option<User> {
         if let (Some(chains), Some(leaf)) = (&self.chains, chain.first())

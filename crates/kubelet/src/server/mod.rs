@@ -4,6 +4,7 @@
 
 mod answer;
 mod auth;
+mod authorities;
 pub(crate) mod command;
 mod configz;
 mod endpoint;
@@ -30,13 +31,13 @@ use std::time::Duration;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use jiff::Timestamp;
-use kelson_bootstrap::ServingCertificate;
 use kelson_bootstrap::files::Store;
+use kelson_bootstrap::{ServingCertificate, demand};
 use kelson_client::Client;
 use kelson_meta::Clock;
 use kelson_pki::{AnyClientCertificate, Authority, Issued, Key, LeafSpec, Purpose, San, SwappableCertificate};
 use kelson_tasks::OnPanic;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
@@ -88,6 +89,7 @@ impl Server {
                 node_name: state.config.node_name.clone(),
                 cert_dir: state.config.cert_dir.clone(),
                 names,
+                demands: settings.serving_demands.clone().unwrap_or_else(demand::none),
                 serving: Arc::clone(&certificate),
                 metrics: state.certificates.clone(),
             };
@@ -95,24 +97,24 @@ impl Server {
         }
         let ca = String::from_utf8_lossy(&settings.client_ca_pem).into_owned();
         let cas: Vec<&str> = if ca.is_empty() { vec![] } else { vec![&ca] };
-        let fault = |e: &dyn std::fmt::Display| ServerError::Certificate(e.to_string());
-        let verifier = AnyClientCertificate::new(&cas).map_err(|e| fault(&e))?;
-        let mut tls = rustls::ServerConfig::builder_with_provider(kelson_pki::provider())
-            .with_safe_default_protocol_versions()
-            .map_err(|e| fault(&e))?
-            .with_client_cert_verifier(verifier)
-            .with_cert_resolver(certificate);
-        // Upgrades need HTTP/1.1; nothing here gains from HTTP/2, and what is not spoken cannot be reset rapidly.
-        tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+        let tls = acceptor(&cas, &certificate).map_err(ServerError::Certificate)?;
         let auth = Auth::new(client, Arc::clone(&state.clock), &state.config.node_name, &cas);
         let serving = Arc::new(Serving {
             listener,
-            tls: TlsAcceptor::from(Arc::new(tls)),
+            tls: RwLock::new(tls),
+            certificate,
             auth: Arc::new(auth.map_err(ServerError::Certificate)?),
             places: Places::default(),
             state: Arc::new(state),
         });
         let tasks = serving.state.tasks.clone();
+        if let Some(file) = settings.client_ca_file {
+            let (serving, known) = (Arc::clone(&serving), settings.client_ca_pem);
+            tasks.supervise("client-authorities", move || {
+                let serving = Arc::clone(&serving);
+                authorities::follow(file.clone(), known.clone(), move |ca| serving.trust(ca))
+            });
+        }
         tasks.supervise("server-accept", move || accept(Arc::clone(&serving)));
         Ok(port)
     }
@@ -136,10 +138,34 @@ pub enum ServerError {
 
 struct Serving {
     listener: TcpListener,
-    tls: TlsAcceptor,
+    tls: RwLock<TlsAcceptor>,
+    certificate: Arc<SwappableCertificate>,
     auth: Arc<Auth>,
     places: Places,
     state: Arc<ServerState>,
+}
+
+impl Serving {
+    /// Trusts these authorities, on open connections too, and asks new ones for certificates of theirs.
+    fn trust(&self, ca_pem: &str) -> Result<(), String> {
+        let tls = acceptor(&[ca_pem], &self.certificate)?;
+        self.auth.trust(ca_pem)?;
+        *self.tls.write() = tls;
+        Ok(())
+    }
+}
+
+/// Shows this certificate, and asks for one of these authorities.
+fn acceptor(cas: &[&str], certificate: &Arc<SwappableCertificate>) -> Result<TlsAcceptor, String> {
+    let verifier = AnyClientCertificate::new(cas).map_err(|e| e.to_string())?;
+    let mut tls = rustls::ServerConfig::builder_with_provider(kelson_pki::provider())
+        .with_safe_default_protocol_versions()
+        .map_err(|e| e.to_string())?
+        .with_client_cert_verifier(verifier)
+        .with_cert_resolver(Arc::clone(certificate) as _);
+    // Upgrades need HTTP/1.1; nothing here gains from HTTP/2, and what is not spoken cannot be reset rapidly.
+    tls.alpn_protocols = vec![b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(tls)))
 }
 
 async fn accept(serving: Arc<Serving>) {
@@ -170,7 +196,8 @@ async fn accept(serving: Arc<Serving>) {
 async fn serve(tcp: TcpStream, serving: &Serving) -> Result<(), String> {
     // Not fatal: it only delays small writes.
     let _ = tcp.set_nodelay(true);
-    let handshake = tokio::time::timeout(HANDSHAKE_MAX, serving.tls.accept(tcp)).await;
+    let tls = serving.tls.read().clone();
+    let handshake = tokio::time::timeout(HANDSHAKE_MAX, tls.accept(tcp)).await;
     let io = handshake.map_err(|_| "TLS handshake timed out")?.map_err(|e| format!("TLS handshake: {e}"))?;
     let chain: Arc<Vec<_>> = Arc::new(
         io.get_ref().1.peer_certificates().unwrap_or_default().iter().map(|c| c.clone().into_owned()).collect(),

@@ -212,6 +212,11 @@ impl Cluster {
         Self { server: server.to_owned(), certificate_authority_data, ..Self::default() }
     }
 
+    /// A server that is verified with the CA in this file.
+    pub fn with_ca_file(server: &str, file: &Path) -> Self {
+        Self { server: server.to_owned(), certificate_authority: Some(file.to_owned()), ..Self::default() }
+    }
+
     /// The CA bundle; paths are relative to `base`.
     ///
     /// # Errors

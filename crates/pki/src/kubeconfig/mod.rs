@@ -49,6 +49,8 @@ pub struct Kubeconfig {
     pub server: String,
     /// CA bundle the server's certificate is checked with.
     pub ca_pem: String,
+    /// The file that holds this bundle, which may change; it is named then instead of being embedded.
+    pub ca_file: Option<PathBuf>,
     /// The user's proof.
     pub credential: UserCredential,
 }
@@ -62,9 +64,13 @@ impl Kubeconfig {
             UserCredential::Token(token) => User::with_token(token),
         };
         let (cluster, name) = (self.cluster.clone(), format!("{}@{}", self.user, self.cluster));
+        let entry = match &self.ca_file {
+            Some(file) => Cluster::with_ca_file(&self.server, file),
+            None => Cluster::new(&self.server, &self.ca_pem),
+        };
         let context = Context { cluster: cluster.clone(), user: self.user.clone() };
         let file = KubeconfigFile {
-            clusters: vec![NamedCluster { name: cluster, cluster: Cluster::new(&self.server, &self.ca_pem) }],
+            clusters: vec![NamedCluster { name: cluster, cluster: entry }],
             users: vec![NamedUser { name: self.user.clone(), user }],
             contexts: vec![NamedContext { name: name.clone(), context }],
             current_context: name,
@@ -89,6 +95,7 @@ mod tests {
             user: "admin".into(),
             server: "https://127.0.0.1:6443".into(),
             ca_pem: "CA".into(),
+            ca_file: None,
             credential: UserCredential::Token("s3cret\"".into()),
         };
         let text = k.to_yaml();

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kelson_client::Client;
-use kelson_controllers::Controllers;
+use kelson_controllers::{Authorities, Controllers};
 use kelson_kubelet::Kubelet;
 use kelson_kubelet::probes::{Handler, Outcome, ProbeRunner, Target};
 use kelson_kubelet::volumes::mounts::Mounts;
@@ -66,7 +66,7 @@ impl Cluster {
         let factory = move |user: &str| Client::new(api.transport(user), "controller-manager");
         let config = kelson_controllers::Config {
             cluster_cidrs: vec!["10.42.0.0/16".parse().unwrap()],
-            root_ca: "PEM".into(),
+            authorities: Authorities { root_ca: "PEM".into(), ..Authorities::default() }.fixed(),
             ..kelson_controllers::Config::default()
         };
         let tasks = Tasks::root("controllers");

@@ -1,0 +1,63 @@
+//! The authorities of client certificates, read again when their file changes (upstream: the dynamic `clientCAFile`).
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kelson_tasks::FILES;
+
+/// How often the file is looked at.
+const LOOK: Duration = Duration::from_secs(10);
+
+/// Hands `trust` what the file says whenever it says something else; `known` is what it said last.
+pub(super) async fn follow(file: PathBuf, mut known: Vec<u8>, trust: impl Fn(&str) -> Result<(), String>) {
+    loop {
+        tokio::time::sleep(LOOK).await;
+        let path = file.clone();
+        let Ok(Ok(read)) = FILES.run(move || std::fs::read(path)).await else { continue };
+        if read == known {
+            continue;
+        }
+        match trust(&String::from_utf8_lossy(&read)) {
+            Ok(()) => tracing::info!(file = %file.display(), "client certificates are judged by other authorities"),
+            Err(error) => tracing::warn!(file = %file.display(), error, "the authorities of clients stay as they were"),
+        }
+        known = read;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use parking_lot::Mutex;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_changed_file_is_taken_up_and_a_missing_one_changes_nothing() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("ca.crt");
+        std::fs::write(&file, "one").expect("written");
+        let told = std::sync::Arc::new(Mutex::new(Vec::new()));
+        let hears = std::sync::Arc::clone(&told);
+        let trust = move |pem: &str| {
+            hears.lock().push(pem.to_owned());
+            if pem == "bad" { Err("no certificate".to_owned()) } else { Ok(()) }
+        };
+        let following = tokio::spawn(follow(file.clone(), b"one".to_vec(), trust));
+        let after = async |change: &dyn Fn()| {
+            change();
+            // The lane for files is another thread, for which the paused clock does not wait.
+            for _ in 0..3 {
+                tokio::time::sleep(LOOK * 2).await;
+                FILES.run(|| ()).await.expect("the lane works");
+            }
+            told.lock().clone()
+        };
+        assert!(after(&|| ()).await.is_empty());
+        assert!(after(&|| std::fs::remove_file(&file).expect("removed")).await.is_empty());
+        assert_eq!(after(&|| std::fs::write(&file, "two").expect("written")).await, ["two"]);
+        assert_eq!(after(&|| std::fs::write(&file, "bad").expect("written")).await, ["two", "bad"]);
+        assert_eq!(after(&|| std::fs::write(&file, "three").expect("written")).await, ["two", "bad", "three"]);
+        following.abort();
+    }
+}

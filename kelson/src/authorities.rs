@@ -1,0 +1,146 @@
+//! The server's authorities while it runs: `kelson certificate` changes their files, and here that is noticed and taken up, without
+//! a restart and without a moment in which somebody's good certificate is refused. Whoever is to believe a new authority is told
+//! of it before anything is issued by it.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, SystemTime};
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use kelson_apiserver::{Running, Trusted};
+use kelson_client::Client;
+use kelson_controllers::Authorities;
+use kelson_meta::version;
+use kelson_pki::{ClusterPki, PkiOptions};
+use kelson_serving::Delegated;
+use kelson_tasks::{FILES, Tasks};
+use tokio::sync::watch;
+
+use crate::certificates::{self, Certificates, CurrentPki};
+use crate::cluster::{self, Bundles, ClusterSettings};
+
+/// Where authorities lie in a server's data directory.
+pub const PKI_DIR: &str = "pki";
+/// How often their directory is looked at.
+const LOOK: Duration = Duration::from_secs(2);
+/// Between attempts to take up what was found.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// How the authorities of this data directory are opened.
+pub fn options(data_dir: &Path) -> PkiOptions {
+    let clock_min = version::build().date.parse().unwrap_or(Timestamp::MIN);
+    PkiOptions { dir: data_dir.join(PKI_DIR), clock_min }
+}
+
+/// What the controllers sign with and hand out.
+pub fn of_controllers(pki: &ClusterPki) -> Authorities {
+    Authorities {
+        root_ca: pki.ca_bundle(),
+        signer: Some(Arc::new(pki.ca.clone())),
+        kubelet_serving_signer: Some(Arc::new(pki.kubelet_serving_ca.clone())),
+    }
+}
+
+/// All that follows the authorities.
+pub struct Follower {
+    /// The data directory.
+    pub dir: PathBuf,
+    /// The authorities in force.
+    pub pki: CurrentPki,
+    /// The API server.
+    pub api: Running,
+    /// Who judges the callers of the components' ports.
+    pub ports: Vec<Arc<Delegated>>,
+    /// What the controllers sign with.
+    pub signing: watch::Sender<Authorities>,
+    /// What this process shows.
+    pub certificates: Certificates,
+    /// The API, as the server itself.
+    pub masters: Client,
+    /// Where the API is, for this machine and for others.
+    pub urls: (String, String),
+    /// What nodes are told.
+    pub cluster: ClusterSettings,
+}
+
+impl Follower {
+    /// Follows until `tasks` ends.
+    pub fn start(self, tasks: &Tasks) {
+        let follower = Arc::new(self);
+        tasks.supervise("authorities", move || Arc::clone(&follower).run());
+    }
+
+    async fn run(self: Arc<Self>) {
+        let (mut seen, mut unfinished) = (None, false);
+        loop {
+            let at = self.changed_at().await;
+            if at == seen && !unfinished {
+                tokio::time::sleep(LOOK).await;
+                continue;
+            }
+            match self.look(unfinished).await {
+                Ok(()) => (seen, unfinished) = (at, false),
+                Err(error) => {
+                    tracing::error!(
+                        error = format!("{error:#}"),
+                        "the authorities have changed and are not taken up yet"
+                    );
+                    unfinished = true;
+                    tokio::time::sleep(RETRY).await;
+                }
+            }
+        }
+    }
+
+    /// Takes up what lies there if it is something else than what is in force, or `unfinished`.
+    async fn look(&self, unfinished: bool) -> anyhow::Result<()> {
+        let (options, now) = (options(&self.dir), Timestamp::now());
+        let next = FILES.run(move || ClusterPki::open(&options, now)).await?.context("cluster PKI")?;
+        let before = self.pki.get();
+        let replaced = unfinished || next.bundles() != before.bundles();
+        if replaced {
+            self.trust(&next).await?;
+        }
+        if replaced || next.renew_since != before.renew_since {
+            self.renew(next, replaced).await?;
+        }
+        Ok(())
+    }
+
+    /// Has those authorities believed, before anybody shows what they issued.
+    async fn trust(&self, next: &ClusterPki) -> anyhow::Result<()> {
+        let [client_ca_pem, request_header_ca_pem, kubelet_ca_pem] = next.bundles();
+        self.ports.iter().try_for_each(|port| port.trust(&client_ca_pem))?;
+        self.api.trust(&Trusted { client_ca_pem, request_header_ca_pem, kubelet_ca_pem }).await?;
+        Ok(())
+    }
+
+    /// Issues by those authorities, and tells the cluster of them.
+    async fn renew(&self, next: ClusterPki, replaced: bool) -> anyhow::Result<()> {
+        let now = Timestamp::now();
+        if replaced {
+            self.signing.send_replace(of_controllers(&next));
+        }
+        let bundles = Bundles::of(&next);
+        self.pki.replace(next);
+        let all = self.certificates.all();
+        all.iter().try_for_each(|one| one.renew(now))?;
+        certificates::show(&self.dir.join(PKI_DIR).join(certificates::ISSUED_DIR), &all).await;
+        let (local, public) = &self.urls;
+        if replaced {
+            cluster::publish(&self.masters, public, &bundles, &self.cluster).await?;
+            tracing::info!("other certificate authorities are in force");
+        }
+        let (pki, admin, local) = (self.pki.get(), self.dir.join("admin.kubeconfig"), local.clone());
+        FILES.run(move || pki.ensure_admin_kubeconfig(&admin, &local, now)).await?.context("admin.kubeconfig")?;
+        Ok(())
+    }
+
+    /// When a file was made, replaced or removed in the directory.
+    async fn changed_at(&self) -> Option<SystemTime> {
+        let dir = self.dir.join(PKI_DIR);
+        FILES.run(move || std::fs::metadata(dir).and_then(|m| m.modified()).ok()).await.ok().flatten()
+    }
+}

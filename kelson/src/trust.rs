@@ -1,0 +1,276 @@
+//! A node follows its cluster's authorities, and an operator's wish for new certificates, while it runs: what it believes is a file
+//! that its clients and its server read again, what it shows is asked for anew, and its Node object says when that is done.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, or at start")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use jiff::Timestamp;
+use k8s_openapi::api::core::v1::Node;
+use kelson_bootstrap::files::{Store, info};
+use kelson_bootstrap::{Demand, Demands};
+use kelson_client::{
+    Client, Informer, InformerConfig, InformerHandle, PatchKind, ResourceType, WriteOptions, slim_object,
+};
+use kelson_meta::{ObjectKey, ObjectMeta};
+use kelson_pki::{is_issued_by, rotation, write_secret};
+use kelson_tasks::{FILES, Tasks};
+use serde::Deserialize;
+use serde_json::json;
+use tokio::sync::watch;
+
+use crate::cluster::{AUTHORITIES, Bundles, Known};
+
+/// How often files and what the cluster says are looked at.
+const LOOK: Duration = Duration::from_secs(5);
+/// On a Node: the authorities by which all its certificates are issued, and which it trusts.
+pub const REPORT: &str = "certificates.kelson.dev/authorities";
+const CA_FILE: &str = "ca.crt";
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(default)]
+struct AuthoritiesMap {
+    metadata: ObjectMeta,
+    data: BTreeMap<String, String>,
+}
+
+slim_object!(AuthoritiesMap, ResourceType::namespaced("", "v1", "configmaps", "ConfigMap"));
+
+/// Which authorities a node has taken up, as [`REPORT`] says it: the pins of those that sign.
+pub fn report(bundles: &Bundles) -> anyhow::Result<String> {
+    let pin = |pem: &str| anyhow::Ok(kelson_pki::public_key_pin(&kelson_pki::certificates_from_pem(pem)?[0])?);
+    Ok(format!("{},{}", pin(&bundles.ca)?, pin(&bundles.kubelet_serving)?))
+}
+
+/// What a node believes and is asked to show.
+pub struct Trust {
+    data_dir: PathBuf,
+    client: watch::Sender<Demand>,
+    serving: watch::Sender<Demand>,
+}
+
+/// The directory of a node's certificates.
+pub fn cert_dir(data_dir: &Path) -> PathBuf {
+    data_dir.join("kubelet").join("pki")
+}
+
+impl Trust {
+    /// Begins with this bundle, which [`Trust::ca_file`] holds from now on.
+    ///
+    /// # Errors
+    /// When the file cannot be written.
+    pub fn begin(data_dir: &Path, ca_pem: &str) -> anyhow::Result<Self> {
+        let dir = cert_dir(data_dir);
+        std::fs::create_dir_all(&dir).with_context(|| dir.display().to_string())?;
+        let trust = Self {
+            data_dir: data_dir.to_owned(),
+            client: watch::Sender::new(Demand::default()),
+            serving: watch::Sender::new(Demand::default()),
+        };
+        trust.write(ca_pem)?;
+        Ok(trust)
+    }
+
+    /// The bundle that the node believes.
+    pub fn ca_file(&self) -> PathBuf {
+        cert_dir(&self.data_dir).join(CA_FILE)
+    }
+
+    /// What is asked of the node's client certificate, and of its serving one.
+    pub fn demands(&self) -> (Demands, Demands) {
+        (self.client.subscribe(), self.serving.subscribe())
+    }
+
+    fn write(&self, ca_pem: &str) -> anyhow::Result<()> {
+        let file = self.ca_file();
+        if std::fs::read(&file).is_ok_and(|there| there == ca_pem.as_bytes()) {
+            return Ok(());
+        }
+        Ok(write_secret(&file, ca_pem.as_bytes(), true)?)
+    }
+
+    /// Follows, as the node `name`, until `tasks` ends.
+    pub fn follow(self, client: Client, name: &str, tasks: &Tasks) {
+        let (namespace, map) = AUTHORITIES;
+        let config = InformerConfig {
+            namespace: namespace.to_owned(),
+            fields: format!("metadata.name={map}"),
+            ..InformerConfig::default()
+        };
+        let told = Informer::<AuthoritiesMap>::new(client.clone(), config).start_in(tasks);
+        let node = std::sync::Arc::new((self, client, name.to_owned(), told));
+        tasks.supervise("node-authorities", move || {
+            let node = std::sync::Arc::clone(&node);
+            async move {
+                let (trust, client, name, told) = &*node;
+                trust.run(client, name, told).await;
+            }
+        });
+    }
+
+    async fn run(&self, client: &Client, name: &str, told: &InformerHandle<AuthoritiesMap>) {
+        let mut reported = String::new();
+        let key = ObjectKey::new(AUTHORITIES.0, AUTHORITIES.1);
+        loop {
+            let bundles = told.get(&key).and_then(|map| Bundles::read(&map.data));
+            if let Err(error) = self.look(bundles.as_ref()).await {
+                tracing::error!(error = format!("{error:#}"), "the cluster's authorities are not taken up yet");
+            } else if let Some(wanted) = bundles.as_ref().and_then(|bundles| report(bundles).ok())
+                && wanted != reported
+                && self.is_renewed().await
+            {
+                let patch = json!({"metadata": {"annotations": {REPORT: wanted}}});
+                let options = WriteOptions::default();
+                match client.patch::<Node>("", name, "", PatchKind::Merge, &patch, &options).await {
+                    Ok(()) => reported = wanted,
+                    // The Node may not be there yet.
+                    Err(error) => tracing::debug!(%error, "the node's authorities are not reported yet"),
+                }
+            }
+            tokio::time::sleep(LOOK).await;
+        }
+    }
+
+    /// Believes what the cluster says, and asks for what it and the operator want.
+    async fn look(&self, bundles: Option<&Bundles>) -> anyhow::Result<()> {
+        let (dir, data_dir, file) = (cert_dir(&self.data_dir), self.data_dir.clone(), self.ca_file());
+        let ca = bundles.map(|bundles| bundles.ca.clone());
+        let since = FILES.run(move || {
+            if let Some(ca) = ca
+                && std::fs::read(&file).ok().as_deref() != Some(ca.as_bytes())
+            {
+                // First for the next start, which may be at any moment.
+                if let Some(known) = Known::load(&data_dir)? {
+                    Known { ca: ca.clone(), ..known }.save(&data_dir)?;
+                }
+                write_secret(&file, ca.as_bytes(), true)?;
+                tracing::info!("the cluster has other certificate authorities");
+            }
+            anyhow::Ok(rotation::renew_since(&dir)?)
+        });
+        let since = since.await??;
+        let [client, serving] = bundles.map_or_else(Default::default, |b| [b.ca.clone(), b.kubelet_serving.clone()]);
+        for (demands, issuer_pem) in [(&self.client, client), (&self.serving, serving)] {
+            let demand = Demand { issuer_pem, since };
+            demands.send_if_modified(|before| {
+                let other = *before != demand;
+                *before = demand;
+                other
+            });
+        }
+        Ok(())
+    }
+
+    /// Whether both certificates are what is demanded.
+    async fn is_renewed(&self) -> bool {
+        let (dir, demands) = (cert_dir(&self.data_dir), [self.client.borrow().clone(), self.serving.borrow().clone()]);
+        let renewed = FILES.run(move || {
+            ["kubelet-client", "kubelet-server"].iter().zip(demands).all(|(name, demand)| {
+                let stored = Store::new(name, &dir).current().ok().flatten();
+                stored.is_some_and(|issued| is_issued_by(&issued.cert_pem, &demand.issuer_pem))
+            })
+        });
+        renewed.await.unwrap_or(false)
+    }
+}
+
+/// Forgets credentials that the cluster cannot believe any more, because its authorities were replaced while this node was off: it
+/// joins anew by its token.
+///
+/// # Errors
+/// When the file cannot be removed.
+pub fn forget_foreign(data_dir: &Path, ca_pem: &str, now: Timestamp) -> anyhow::Result<()> {
+    let Ok(Some(issued)) = Store::new("kubelet-client", &cert_dir(data_dir)).current() else { return Ok(()) };
+    let known = kelson_pki::certificates_from_pem(ca_pem)?
+        .iter()
+        .any(|ca| is_issued_by(&issued.cert_pem, &kelson_pki::pem_block("CERTIFICATE", ca)));
+    if known || info(&issued).is_ok_and(|info| info.not_after < now) {
+        return Ok(());
+    }
+    tracing::warn!("the node's certificate is of an authority that the cluster has replaced: it joins anew");
+    match std::fs::remove_file(data_dir.join("kubelet").join("kubeconfig")) {
+        Err(e) if e.kind() != std::io::ErrorKind::NotFound => Err(e.into()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kelson_pki::{Authority, LeafSpec, Purpose};
+
+    use super::*;
+
+    fn now() -> Timestamp {
+        "2026-05-06T07:08:09Z".parse().unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_the_cluster_says_is_believed_and_asked_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = Authority::create("kubernetes", now()).unwrap();
+        let new = old.successor(now()).unwrap();
+        let settings = serde_json::from_value(json!({"clusterCIDR": "10.42.0.0/16", "serviceCIDR": "10.43.0.0/16",
+            "vni": 7, "clusterDNS": "10.43.0.10", "clusterDomain": "cluster.local"}));
+        Known { ca: old.cert_pem().into(), settings: settings.unwrap() }.save(dir.path()).unwrap();
+        let trust = Trust::begin(dir.path(), old.cert_pem()).unwrap();
+        let (client, serving) = trust.demands();
+        trust.look(None).await.unwrap();
+        assert_eq!(*client.borrow(), Demand::default(), "nothing is known");
+
+        let both = format!("{}{}", new.cert_pem(), old.cert_pem());
+        let bundles = Bundles { ca: both.clone(), kubelet_serving: old.cert_pem().into() };
+        trust.look(Some(&bundles)).await.unwrap();
+        assert_eq!(std::fs::read_to_string(trust.ca_file()).unwrap(), both);
+        assert_eq!(Known::load(dir.path()).unwrap().unwrap().ca, both, "for the next start");
+        assert_eq!(client.borrow().issuer_pem, both);
+        assert_eq!(serving.borrow().issuer_pem, old.cert_pem());
+        assert!(!trust.is_renewed().await, "there is no certificate yet");
+
+        let store = |name: &str| Store::new(name, &cert_dir(dir.path()));
+        let spec = LeafSpec {
+            common_name: "system:node:n1",
+            organizations: &[],
+            sans: &[],
+            purpose: Purpose::Both,
+            lifetime: Duration::from_secs(3600),
+        };
+        let of = |authority: &Authority| authority.issue(&spec, now()).unwrap();
+        store("kubelet-client").update(&of(&old), now()).await.unwrap();
+        store("kubelet-server").update(&of(&old), now()).await.unwrap();
+        assert!(!trust.is_renewed().await, "the client certificate is of the old one");
+        store("kubelet-client").update(&of(&new), now() + Duration::from_secs(1)).await.unwrap();
+        assert!(trust.is_renewed().await);
+
+        rotation::ask_to_renew(&cert_dir(dir.path()), now()).unwrap();
+        trust.look(Some(&bundles)).await.unwrap();
+        assert_eq!((client.borrow().since, serving.borrow().since), (now(), now()));
+    }
+
+    #[tokio::test]
+    async fn only_what_nobody_believes_any_more_is_forgotten() {
+        let dir = tempfile::tempdir().unwrap();
+        let old = Authority::create("kubernetes", now()).unwrap();
+        let new = old.successor(now()).unwrap();
+        let kubeconfig = dir.path().join("kubelet").join("kubeconfig");
+        let spec = LeafSpec {
+            common_name: "system:node:n1",
+            organizations: &[],
+            sans: &[],
+            purpose: Purpose::Client,
+            lifetime: Duration::from_secs(3600),
+        };
+        std::fs::create_dir_all(cert_dir(dir.path())).unwrap();
+        let issued = old.issue(&spec, now()).unwrap();
+        Store::new("kubelet-client", &cert_dir(dir.path())).update(&issued, now()).await.unwrap();
+        std::fs::write(&kubeconfig, "x").unwrap();
+        let both = format!("{}{}", new.cert_pem(), old.cert_pem());
+        forget_foreign(dir.path(), &both, now()).unwrap();
+        assert!(kubeconfig.exists(), "both are trusted");
+        forget_foreign(dir.path(), new.cert_pem(), now() + Duration::from_secs(7200)).unwrap();
+        assert!(kubeconfig.exists(), "one that has ended has its own way back");
+        forget_foreign(dir.path(), new.cert_pem(), now()).unwrap();
+        assert!(!kubeconfig.exists());
+    }
+}

@@ -1,6 +1,8 @@
 //! Renews the control plane's own certificates while it runs. They are made afresh at each start, but a server may run for
 //! longer than a certificate lives, a clock that is set right after the start makes one useless at once, and authorities
 //! are replaced. What is in use is shown, without keys, in `DIR/pki/issued`.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -213,7 +215,7 @@ mod tests {
         assert!(fourth < third && one.certificate().renewal().begins <= start, "a clock that was set back");
         assert!(tasks.shutdown(Duration::from_secs(1)).await);
         // What is shown is what is in use, and no key.
-        show(&issued, &[one.clone()]).await;
+        show(&issued, std::slice::from_ref(&one)).await;
         let shown = std::fs::read_to_string(issued.join("client.crt")).unwrap();
         assert_eq!(kelson_pki::CertInfo::from_pem(&shown).unwrap().not_after, one.certificate().renewal().expires);
         assert!(!shown.contains("PRIVATE"));

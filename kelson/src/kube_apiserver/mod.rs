@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use ipnet::{IpNet, Ipv4Net};
 use jiff::Timestamp;
-use kelson_apiserver::{ApiServer, Config, KubeletConfig, Running, ServingConfig};
+use kelson_apiserver::{ApiServer, Config, KubeletConfig, KubeletTrust, Running, ServingConfig};
 use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_client::Client;
 use kelson_controllers::{Authorities, Controllers};
@@ -24,7 +24,8 @@ use kelson_tasks::{FILES, OnPanic, Tasks};
 
 pub use args::ApiserverArgs;
 
-use crate::control_plane::{CLUSTER_DOMAIN, feature_gates, identity, nth, show};
+use crate::args::feature_gates;
+use crate::control_plane::{CLUSTER_DOMAIN, identity, is_asked, nth, show};
 use crate::flags::Spoken;
 use crate::process::{self, within};
 use crate::{controller_manager, host, logging};
@@ -180,7 +181,7 @@ fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     config.admission = args.admission.options().map_err(anyhow::Error::msg)?;
     // Those of upstream's server, without what Kelson's own adds.
     config.admission.usual = Vec::new();
-    config.feature_gates = Arc::new(feature_gates(&of_kube(&args.feature_gates))?);
+    config.feature_gates = Arc::new(feature_gates(&of_kube(&args.feature_gates), is_asked)?);
     let overload = &args.overload;
     config.priority_and_fairness = overload.enable_priority_and_fairness;
     config.reads_in_flight_max = unlimited(overload.max_requests_inflight);
@@ -205,13 +206,17 @@ fn kubelets(args: &ApiserverArgs) -> anyhow::Result<Option<KubeletConfig>> {
     let kubelets = &args.kubelets;
     let (cert, key) = (kubelets.kubelet_client_certificate.as_ref(), kubelets.kubelet_client_key.as_ref());
     let Some(client) = keys::pair("--kubelet-client-certificate", cert, key)? else { return Ok(None) };
-    let ca_pem = match &kubelets.kubelet_certificate_authority {
-        Some(file) => keys::text("--kubelet-certificate-authority", file)?,
-        None => String::new(),
+    // Without the flag upstream believes every kubelet, and most have signed for themselves.
+    let trust = match &kubelets.kubelet_certificate_authority {
+        Some(file) if !file.as_os_str().is_empty() => {
+            let given = keys::text("--kubelet-certificate-authority", file)?;
+            KubeletTrust::Authority { own: String::new(), given }
+        }
+        _ => KubeletTrust::Anyone,
     };
     Ok(Some(KubeletConfig {
         client: SwappableCertificate::new(&client).context("--kubelet-client-certificate")?,
-        ca_pem,
+        trust,
         local_node: host::name().ok(),
         address_types: kubelets.kubelet_preferred_address_types.clone(),
     }))

@@ -24,7 +24,10 @@ pub mod runtime;
 pub mod server;
 pub mod start;
 pub mod status;
+mod upkeep;
 pub mod volumes;
+pub mod wiring;
 
 pub use config::{Config, CredentialProviderFiles, RegisterTaint, ServerConfig};
-pub use start::{Dependencies, Kubelet, KubeletError, Running};
+pub use start::{Kubelet, KubeletError, Running};
+pub use wiring::Dependencies;

@@ -9,6 +9,7 @@ pub mod cgroups;
 pub mod cleanup;
 pub mod config;
 pub mod csi;
+pub mod devices;
 pub mod effects;
 pub mod env;
 pub mod eviction;

@@ -119,7 +119,7 @@ impl Kubelet {
         deps.client = deps.client.counted(&Metered::new(metrics.registry(), API_HOST));
         deps.runtime = Arc::new(MeteredRuntime::new(deps.runtime, Arc::clone(&metrics)));
         let (name, version) = runtime_version(&*deps.runtime).await;
-        let channels = Channels::new(&config, &deps.client, &deps.clock, metrics);
+        let channels = Channels::new(&config, &deps.client, &deps.clock, metrics).await;
         let (seen, dirs) = (channels.csi.clone(), config.dirs());
         // Before the first report of the node: volumes of pods that outlived the last kubelet are in use.
         let _ = FILES.run(move || seen.remember(&dirs)).await;
@@ -138,6 +138,7 @@ impl Kubelet {
             pressure: channels.pressure.1.clone(),
             ready: channels.ready.0.clone(),
             in_use: channels.csi.in_use.clone(),
+            devices: channels.devices.clone(),
             tasks: tasks.clone(),
         };
         let sync = Arc::new(sync);
@@ -202,6 +203,7 @@ fn parts(
             tell,
         },
         images,
+        devices: channels.devices.clone(),
         cgroups: Cgroups::below(&config.cgroup_root, config.pod_max_pids),
         user_namespaces: UserNamespaces::open(config.dirs(), config.max_pods),
         statuses: StatusWriter::start(client.clone(), tasks),

@@ -1,9 +1,12 @@
 //! What keeps the node in order beside its pods: evictions, plugins that register, image collection, log rotation.
 use std::sync::Arc;
 
-use kelson_tasks::Tasks;
+use kelson_client::EventType;
+use kelson_tasks::{OnPanic, Tasks};
 
 use crate::csi::registration::Registration;
+use crate::devices::listing::PodResourcesLister;
+use crate::devices::registration::Registrar;
 use crate::eviction::{self, measure};
 use crate::images::gc::ImageCollection;
 use crate::logs::rotate::LogRotation;
@@ -54,4 +57,21 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
         files_max: config.log_max_files,
     };
     tasks.supervise("log-rotation", move || rotation.clone().run());
+    let registrar = Registrar::new(channels.devices.clone(), tasks.child("device-plugins"));
+    tasks.supervise("device-registration", move || registrar.clone().run());
+    let known = channels.known.clone();
+    let lister = PodResourcesLister {
+        socket: config.dirs().pod_resources_socket(),
+        pods: Arc::new(move || known.list()),
+        devices: channels.devices.clone(),
+        tasks: tasks.child("pod-resources"),
+    };
+    tasks.supervise("pod-resources", move || lister.clone().run());
+    let (tell, host, in_cluster) =
+        (parts.effects.tell.clone(), parts.host_dns.clone(), !config.cluster_domain.is_empty());
+    tasks.spawn("resolv-conf", OnPanic::Contain, async move {
+        if let Some(why) = host.fault(in_cluster).await {
+            tell.node(EventType::Warning, "CheckLimitsForResolvConf", why);
+        }
+    });
 }

@@ -13,7 +13,8 @@ use crate::config::Config;
 use crate::config::thresholds::Pressure;
 use crate::csi::drivers::Drivers;
 use crate::csi::in_use::InUse;
-use crate::metrics::{self, Metrics};
+use crate::devices::Devices;
+use crate::metrics::{self, DeviceMetrics, Metrics};
 use crate::node::facts::NodeFacts;
 use crate::node::runtime::RuntimeState;
 use crate::pods::inbox::ManagerInbox;
@@ -55,13 +56,16 @@ pub(crate) struct Channels {
     pub manager: ManagerInbox,
     pub known: Known,
     pub csi: CsiVolumes,
+    pub devices: Devices,
     pub metrics: Arc<Metrics>,
     pub names: (watch::Sender<Vec<San>>, watch::Receiver<Vec<San>>),
     pub certificates: CertificateMetrics,
 }
 
 impl Channels {
-    pub fn new(config: &Config, client: &Client, clock: &Arc<dyn Clock>, metrics: Arc<Metrics>) -> Self {
+    pub async fn new(config: &Config, client: &Client, clock: &Arc<dyn Clock>, metrics: Arc<Metrics>) -> Self {
+        let counted = Arc::new(DeviceMetrics::new(metrics.registry()));
+        let devices = Devices::open(config.device_plugins_dir.clone(), Arc::clone(clock), counted).await;
         let facts = NodeFacts {
             name: config.node_name.clone(),
             host_ips: config.node_ips.iter().map(ToString::to_string).collect(),
@@ -74,6 +78,7 @@ impl Channels {
             metrics::pods(families, pods.iter().map(|p| &**p));
         });
         Self {
+            devices,
             metrics,
             facts: watch::channel(Arc::new(facts)),
             runtime: watch::channel(Arc::default()),

@@ -287,7 +287,9 @@ impl Table {
             let mut near: BTreeMap<i64, BTreeSet<String>> = BTreeMap::new();
             for (id, device) in r.devices.iter().filter(|(_, d)| d.healthy) {
                 let parts = if device.near.is_empty() { &[-1][..] } else { &device.near };
-                parts.iter().for_each(|part| drop(near.entry(*part).or_default().insert(id.clone())));
+                for part in parts {
+                    near.entry(*part).or_default().insert(id.clone());
+                }
             }
             (name.clone(), near)
         };

@@ -253,9 +253,8 @@ mod tests {
 
     #[tokio::test]
     async fn resources_of_whole_pods_are_behind_their_gate() {
-        for (gates, want) in
-            [("", Ok(())), ("PodLevelResources=false", Err("failed quota: q: must specify cpu for: a"))]
-        {
+        let off = "PodLevelResources=false,InPlacePodLevelResourcesVerticalScaling=false";
+        for (gates, want) in [("", Ok(())), (off, Err("failed quota: q: must specify cpu for: a"))] {
             let d = crate::testing::gated(
                 &[("resourcequotas/n/q", quota(json!({"cpu": "2"}), json!({"cpu": "0"})))],
                 gates,

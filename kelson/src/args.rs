@@ -99,9 +99,12 @@ pub struct OverloadArgs {
 /// Longest life of a token that is not for ever.
 const TTL_MAX_SECONDS: u64 = 100 * 365 * 24 * 3600;
 
-/// Reads `--feature-gates` and says which of those that were changed change nothing in this component.
+/// Reads `--feature-gates`, where a gate may have its component before it (`kube:WatchList=true`), and says which of those
+/// that were changed change nothing in this component.
 pub fn feature_gates(values: &[String], is_asked: impl Fn(&str) -> bool) -> anyhow::Result<FeatureGates> {
-    let gates = FeatureGates::parse(values.iter().map(String::as_str)).context("--feature-gates")?;
+    let each = values.iter().flat_map(|gates| gates.split(',')).map(str::trim);
+    let gates = each.map(|gate| gate.strip_prefix("kube:").unwrap_or(gate));
+    let gates = FeatureGates::parse(gates).context("--feature-gates")?;
     for (name, on) in gates.changed().filter(|(name, _)| !is_asked(name)) {
         tracing::warn!(gate = name, on, "a feature gate is set that changes nothing yet");
     }

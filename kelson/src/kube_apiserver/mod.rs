@@ -181,19 +181,13 @@ fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     config.admission = args.admission.options().map_err(anyhow::Error::msg)?;
     // Those of upstream's server, without what Kelson's own adds.
     config.admission.usual = Vec::new();
-    config.feature_gates = Arc::new(feature_gates(&of_kube(&args.feature_gates), is_asked)?);
+    config.feature_gates = Arc::new(feature_gates(&args.feature_gates, is_asked)?);
     let overload = &args.overload;
     config.priority_and_fairness = overload.enable_priority_and_fairness;
     config.reads_in_flight_max = unlimited(overload.max_requests_inflight);
     config.writes_in_flight_max = unlimited(overload.max_mutating_requests_inflight);
     config.request_timeout = overload.request_timeout;
     Ok(config)
-}
-
-/// Feature gates without the name of the component before them (`kube:WatchList=true`).
-fn of_kube(gates: &[String]) -> Vec<String> {
-    let each = gates.iter().flat_map(|gates| gates.split(',')).map(str::trim);
-    each.map(|gate| gate.strip_prefix("kube:").unwrap_or(gate).to_owned()).collect()
 }
 
 /// No requests at once means no limit to upstream.
@@ -288,7 +282,10 @@ mod tests {
 
     #[test]
     fn gates_of_one_component() {
-        assert_eq!(of_kube(&["kube:A=true,B=false".into(), "kube:C=true".into()]), ["A=true", "B=false", "C=true"]);
+        let gates =
+            feature_gates(&["kube:WatchList=false, AllAlpha=false".into(), "kube:AllBeta=true".into()], is_asked);
+        let changed: Vec<_> = gates.expect("gates").changed().filter(|(name, _)| !name.starts_with("All")).collect();
+        assert!(changed.contains(&("WatchList", false)), "{changed:?}");
     }
 
     #[test]

@@ -30,7 +30,7 @@ pub struct ResourceQuota {
     objects: Arc<dyn Objects>,
     charges: Arc<dyn QuotaCharges>,
     limited: Vec<Limited>,
-    /// Gate PodLevelResources.
+    /// By the gate PodLevelResources.
     pod_level: PodLevel,
     turns: [Mutex<()>; TURNS],
 }

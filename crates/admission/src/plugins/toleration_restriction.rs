@@ -22,7 +22,7 @@ pub struct PodTolerationRestriction {
     /// Of the cluster: what namespaces that say nothing have.
     defaults: Vec<Value>,
     allowed: Vec<Value>,
-    /// Gate PodLevelResources.
+    /// By the gate PodLevelResources.
     pod_level: PodLevel,
 }
 

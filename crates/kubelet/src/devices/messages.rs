@@ -42,7 +42,7 @@ pub struct DeviceList {
     pub devices: Vec<Device>,
 }
 
-/// One device.
+/// A device and how it is.
 #[derive(Clone, PartialEq, Message)]
 pub struct Device {
     #[prost(string, tag = "1")]
@@ -93,7 +93,7 @@ pub struct DeviceIds {
     pub ids: Vec<String>,
 }
 
-/// By container.
+/// The same, by container.
 #[derive(Clone, PartialEq, Message)]
 pub struct DeviceIdsOfContainers {
     #[prost(message, repeated, tag = "1")]

@@ -42,11 +42,11 @@ struct Shared {
 pub struct Given {
     /// Environment variables; those of the container itself have precedence.
     pub env: Vec<(String, String)>,
-    /// Paths of the host.
+    /// Paths of the host that it sees.
     pub mounts: Vec<cri::Mount>,
-    /// Device files.
+    /// Device files of the host.
     pub devices: Vec<cri::Device>,
-    /// For the runtime.
+    /// What the runtime is told beside.
     pub annotations: BTreeMap<String, String>,
     /// Devices by their names in the container device interface.
     pub cdi_devices: Vec<cri::CdiDevice>,

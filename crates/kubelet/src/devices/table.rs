@@ -80,13 +80,13 @@ pub struct Choice {
 /// How many of a resource there are, and how many of them work.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Amount {
-    /// All.
+    /// All, whether they work or not.
     pub capacity: i64,
     /// Those that work.
     pub allocatable: i64,
 }
 
-/// See the module.
+/// All that is known, as the module says.
 #[derive(Clone, Debug, Default)]
 pub struct Table {
     resources: BTreeMap<String, Resource>,

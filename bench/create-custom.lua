@@ -23,10 +23,4 @@ function request()
   return wrk.format("POST", path, headers, '{"apiVersion":"bench.example.com/v1","kind":"Widget","metadata":{"name":"' .. name
     .. '","labels":{"app":"bench","shard":"s' .. (count % 40) .. '"}},' .. spec)
 end
-local refused = 0
-function response(status, _, body)
-  if status ~= 201 then
-    refused = refused + 1
-    if refused <= 2 then print("refused: " .. status .. " " .. body) end
-  end
-end
+response = require("refusals")(201)

@@ -87,10 +87,4 @@ function request()
   end
   return wrk.format("POST", path, headers, body)
 end
-local refused = 0
-function response(status, _, body)
-  if status ~= 201 then
-    refused = refused + 1
-    if refused <= 2 then print("refused: " .. status .. " " .. body) end
-  end
-end
+response = require("refusals")(201)

@@ -43,10 +43,4 @@ function request()
   end
   return wrk.format(method, target, { ["Authorization"] = "Bearer " .. token, ["Content-Type"] = media[form] }, body)
 end
-local refused = 0
-function response(status, _, body)
-  if status ~= 200 then
-    refused = refused + 1
-    if refused <= 2 then print("refused: " .. status .. " " .. body) end
-  end
-end
+response = require("refusals")(200)

@@ -127,6 +127,37 @@ async fn versions_of_one_kind() {
 }
 
 #[tokio::test]
+async fn each_group_selects_events_that_came_by_the_other() {
+    let api = Api::start().await;
+    let about = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "namespace": "default"});
+    let core = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "core"}, "reason": "R", "type": "Normal",
+        "involvedObject": about, "source": {"component": "c"}});
+    api.create("/api/v1/namespaces/default/events", core).await;
+    let newer = json!({"apiVersion": "events.k8s.io/v1", "kind": "Event", "metadata": {"name": "newer"}, "reason": "R",
+        "type": "Normal", "action": "A", "eventTime": "2026-01-01T00:00:00.000000Z", "regarding": about,
+        "reportingController": "c", "reportingInstance": "i"});
+    api.create("/apis/events.k8s.io/v1/namespaces/default/events", newer).await;
+    for (group, about, reporter) in [
+        ("/api/v1", "involvedObject", "reportingComponent"),
+        ("/apis/events.k8s.io/v1", "regarding", "reportingController"),
+    ] {
+        let names = async |selector: String| -> Vec<String> {
+            let selector = selector.replace('=', "%3D").replace(',', "%2C");
+            let list = api.get(&format!("{group}/namespaces/default/events?fieldSelector={selector}")).await;
+            let items = list["items"].as_array().unwrap().iter();
+            items.map(|i| i["metadata"]["name"].as_str().unwrap().to_owned()).collect()
+        };
+        // What `kubectl describe` and `kubectl events --for` ask.
+        let both = format!("{about}.kind=Pod,{about}.apiVersion=v1,{about}.name=p,{about}.namespace=default");
+        assert_eq!(names(both).await, ["core", "newer"], "{group}");
+        assert_eq!(names(format!("{about}.name=q")).await, [""; 0], "{group}");
+        assert_eq!(names(format!("{reporter}=c")).await, ["newer"], "{group}");
+    }
+    let foreign = api.raw("GET", "/api/v1/events?fieldSelector=regarding.name%3Dp", &[], "").await;
+    assert_eq!(foreign.status(), 400, "each group has its own names");
+}
+
+#[tokio::test]
 async fn watches_see_through_selectors() {
     let api = Api::start().await;
     fill(&api, &[("a", "r")]).await;

@@ -183,6 +183,8 @@ impl Served {
         };
         let own = |list: &[&str]| list.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>();
         let list_kind = format!("{}List", r.kind);
+        // A resource that two groups serve is kept once, with the values by which either selects, under the stored form's names.
+        let kept = kelson_resources::strategy(&storage.group, r.plural).map_or(o, |s| s.options());
         Some(Self {
             gvr: Gvr::new(r.group, r.version, r.plural),
             gr: GroupResource::new(r.group, r.plural),
@@ -199,7 +201,7 @@ impl Served {
             list_schema: ObjectSchema::builtin(r.group, r.version, &list_kind),
             storage_schema: ObjectSchema::builtin(&storage.group, &storage.version, &storage.kind),
             conversion: if storage == gvk { Conversion::Same } else { Conversion::Builtin },
-            field_names: FieldNames::new(o.fields.iter().map(|f| &**f)),
+            field_names: FieldNames::new(kept.fields.iter().map(|f| &**f)),
             managers: Default::default(),
             warning: None,
             terminating: false,

@@ -45,12 +45,9 @@ impl Selectors {
     /// 400 for what does not parse, or a field the kind does not select by.
     pub fn new(served: &Served, parsed: &ParsedSelectors) -> Result<Self, Status> {
         let labels = parsed.labels.clone().map_err(Status::bad_request)?;
-        let fields = parsed.fields.clone().map_err(Status::bad_request)?;
-        for r in &fields.0 {
-            let known = IDENTITY.contains(&r.field.as_str()) || selectable(served, &r.field);
-            if !known {
-                return Err(Status::bad_request(unknown(served, &r.field)));
-            }
+        let mut fields = parsed.fields.clone().map_err(Status::bad_request)?;
+        for r in fields.0.iter_mut().filter(|r| !IDENTITY.contains(&r.field.as_str())) {
+            r.field = kept_as(served, &r.field).ok_or_else(|| Status::bad_request(unknown(served, &r.field)))?;
         }
         Ok(Self { labels, fields })
     }
@@ -91,11 +88,13 @@ impl Selectors {
 /// What every object can be selected by; it stands in the record's key.
 const IDENTITY: [&str; 2] = ["metadata.name", "metadata.namespace"];
 
-/// Whether the kind selects by the field; of a custom resource, the version asked for.
-fn selectable(served: &Served, field: &str) -> bool {
+/// The name under which records keep a field that the kind selects by; of a custom resource, that the version asked for selects by.
+fn kept_as(served: &Served, field: &str) -> Option<String> {
+    let at = served.options().fields.iter().position(|f| **f == *field)?;
     match served.strategy {
-        Behaviour::Builtin(_) => served.field_names.iter().any(|f| f == field),
-        Behaviour::Dynamic(_) => served.options().fields.iter().any(|f| **f == *field),
+        // The stored form has the same fields in the same order, perhaps by other names.
+        Behaviour::Builtin(_) => served.field_names.iter().nth(at).map(str::to_owned),
+        Behaviour::Dynamic(_) => Some(field.to_owned()),
     }
 }
 

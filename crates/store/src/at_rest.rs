@@ -90,6 +90,11 @@ impl Writers {
         }
     }
 
+    /// Nothing is known of who wrote what: everything is about to be told anew.
+    pub fn forget(&self) {
+        self.wrote.lock().clear();
+    }
+
     /// Whether a record would be written in another way now than it was.
     pub fn is_stale(&self, record: &Record) -> bool {
         let Some(now) = self.at_rest().and_then(|at_rest| at_rest.writer(record.key().resource)) else { return false };

@@ -42,6 +42,12 @@ impl Body {
         Self::new(bytes, at)
     }
 
+    /// The JSON, with the empty text where the revision is to stand.
+    #[must_use]
+    pub fn json(&self) -> &[u8] {
+        &self.bytes
+    }
+
     /// Length without the revision.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -11,16 +11,15 @@ use crate::at_rest::{SealError, Writer};
 use crate::engine::format::{self, Mark};
 use crate::engine::{Engine, EngineError, Op};
 use crate::error::StoreError;
-use crate::event::{Event, EventKind};
+use crate::event::EventKind;
 use crate::key::{Key, Place, Resource};
-use crate::limits::{
-    LOG_AGE_MAX_S, LOG_SWEEP_EVERY_S, MAINTAIN_DELAY_S, MAINTAIN_STEP_MS, RELAXED_SYNC_DELAY_S, REVISIONS_RESERVED,
-};
+use crate::limits::{MAINTAIN_DELAY_S, MAINTAIN_STEP_MS, RELAXED_SYNC_DELAY_S, REVISIONS_RESERVED};
 use crate::meta::{Labels, RecordMeta};
+use crate::publish::{Publisher, Visible};
 use crate::queue::{Pending, Reply, Taken};
 use crate::record::Record;
 use crate::shared::Shared;
-use crate::write::{Action, Committed, Durability, Precondition, Write};
+use crate::write::{Action, Committed, Durability, Write};
 
 /// One checked change of a batch.
 struct Change {
@@ -52,7 +51,7 @@ pub(crate) struct Committer {
     reserved: u64,
     /// Since when appended bytes wait for a sync.
     unsynced_since: Option<Instant>,
-    swept_at_s: u64,
+    publisher: Publisher,
     /// When to look for housekeeping, after deletions.
     maintain_at: Option<Instant>,
     failing: bool,
@@ -67,11 +66,11 @@ impl Committer {
             engine,
             room,
             halted: None,
+            publisher: Publisher::new(Arc::clone(&shared)),
             shared,
             revision,
             reserved,
             unsynced_since: None,
-            swept_at_s: 0,
             maintain_at: None,
             failing: false,
             labels: Interner::default(),
@@ -174,7 +173,7 @@ impl Committer {
                     self.shared.state.read().get(write.key.resource, place).cloned()
                 }
             };
-            if let Err(error) = allowed(&write, current.as_ref()) {
+            if let Err(error) = write.allowed(current.as_ref()) {
                 match unseen {
                     true => refused.push((reply, error)),
                     false => answer(reply, Err(error)),
@@ -251,46 +250,19 @@ impl Committer {
         }
     }
 
-    /// Makes a stored batch visible, rings the watchers' bells and answers.
+    /// Makes a stored batch visible and answers.
     fn publish(&mut self, changes: Vec<Change>) {
-        let now_s = self.shared.now_s();
-        let aged = now_s >= self.swept_at_s + LOG_SWEEP_EVERY_S || now_s < self.swept_at_s;
-        if aged {
-            self.swept_at_s = now_s;
-        }
-        let mut touched: Vec<Resource> = Vec::new();
         let mut replies = Vec::with_capacity(changes.len());
-        let mut events = Vec::with_capacity(changes.len());
+        let mut visible = Vec::with_capacity(changes.len());
         for Change { kind, record, previous, op: _, writer, reply } in changes {
-            let resource = record.key().resource;
-            if !touched.contains(&resource) {
-                touched.push(resource);
-            }
             let answer =
                 Committed { revision: record.revision(), record: Arc::clone(&record), previous: previous.clone() };
             replies.push((reply, answer));
-            self.shared.writers.note(kind, &record, writer);
-            self.shared.expiry.note(kind, &record, previous.as_deref());
             let stays = if kind == EventKind::Deleted { 0 } else { record.cost() };
             self.room.used = (self.room.used + stays).saturating_sub(previous.as_ref().map_or(0, |p| p.cost()));
-            let frames = Arc::clone(&self.shared.frames);
-            events.push(Arc::new(Event::new(kind, record, previous, now_s, frames)));
+            visible.push(Visible { kind, record, previous, writer });
         }
-        let dropped = {
-            let mut state = self.shared.state.write();
-            for event in events {
-                state.apply(event);
-            }
-            state.trim(&touched, aged.then(|| now_s.saturating_sub(LOG_AGE_MAX_S)))
-        };
-        drop(dropped);
-        {
-            let state = self.shared.state.read();
-            for slot in touched.iter().filter_map(|resource| state.slot(*resource)) {
-                slot.changed.send_replace(());
-            }
-            state.changed.send_replace(());
-        }
+        self.publisher.publish(visible, None);
         for (reply, committed) in replies {
             answer(reply, Ok(committed));
         }
@@ -384,29 +356,4 @@ fn ops(changes: &mut [Change]) -> Vec<Op> {
 /// Answers a writer, who may have gone away meanwhile: then the write happened unseen.
 fn answer(reply: Reply, result: Result<Committed, StoreError>) {
     drop(reply.send(result));
-}
-
-/// Whether a write's preconditions hold.
-fn allowed(write: &Write, current: Option<&Arc<Record>>) -> Result<(), StoreError> {
-    let Some(current) = current else {
-        let needs_record = matches!(write.action, Action::Delete { .. }) || write.uid.is_some();
-        return match write.precondition {
-            Precondition::Absent | Precondition::Any if !needs_record => Ok(()),
-            _ => Err(StoreError::NotFound),
-        };
-    };
-    if write.precondition == Precondition::Absent {
-        return Err(StoreError::AlreadyExists { current: Arc::clone(current) });
-    }
-    if let Some(expected) = &write.uid
-        && *expected != current.meta().uid
-    {
-        return Err(StoreError::UidMismatch { current: Arc::clone(current), expected: expected.clone() });
-    }
-    match write.precondition {
-        Precondition::AtRevision(expected) if expected != current.revision() => {
-            Err(StoreError::Conflict { current: Arc::clone(current), expected })
-        }
-        _ => Ok(()),
-    }
 }

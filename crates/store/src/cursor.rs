@@ -56,8 +56,14 @@ impl Cursor {
         let state = self.shared.state.read();
         self.check_floor(&state)?;
         let slot = state.slot(self.resource);
-        let batch: Vec<_> =
-            slot.into_iter().flat_map(|s| s.log.after(self.position)).take(CURSOR_BATCH_MAX).cloned().collect();
+        let mut batch: Vec<Arc<Event>> = Vec::new();
+        for event in slot.into_iter().flat_map(|s| s.log.after(self.position)) {
+            // Changes of one revision (a mirrored store has such) stay together: the position is a revision.
+            if batch.len() >= CURSOR_BATCH_MAX && batch.last().is_some_and(|last| last.revision != event.revision) {
+                break;
+            }
+            batch.push(Arc::clone(event));
+        }
         // With nothing pending the position moves on, so that a quiet resource's cursor never falls behind.
         self.position = batch.last().map_or(self.position.max(state.revision), |event| event.revision);
         Ok(batch)

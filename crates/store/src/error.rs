@@ -81,6 +81,10 @@ pub enum StoreError {
     /// The store could not be opened.
     #[error("cannot open the store: {0}")]
     Open(Arc<EngineError>),
+    /// Those who keep what is mirrored here did not do what was asked (API: 500, with these words). Of a write nobody knows
+    /// whether it happened.
+    #[error("{0}")]
+    Elsewhere(String),
     /// The store is shutting down.
     #[error("the store is closed")]
     Closed,
@@ -90,6 +94,6 @@ impl StoreError {
     /// Whether the same request may succeed later without the caller changing it.
     #[must_use]
     pub fn is_retriable(&self) -> bool {
-        matches!(self, Self::Engine(_) | Self::FutureRevision { .. })
+        matches!(self, Self::Engine(_) | Self::FutureRevision { .. } | Self::Elsewhere(_))
     }
 }

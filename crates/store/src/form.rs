@@ -9,11 +9,11 @@ use std::sync::Arc;
 pub type Form = Arc<dyn Any + Send + Sync>;
 
 /// Makes the form of a written record when its revision is known.
-pub struct MakeForm(Box<dyn FnOnce(u64) -> Form + Send>);
+pub struct MakeForm(Box<dyn FnOnce(u64) -> Form + Send + Sync>);
 
 impl MakeForm {
     /// `make` is called with the revision, on the committer's thread: it must be short.
-    pub fn new(make: impl FnOnce(u64) -> Form + Send + 'static) -> Self {
+    pub fn new(make: impl FnOnce(u64) -> Form + Send + Sync + 'static) -> Self {
         Self(Box::new(make))
     }
 

@@ -7,6 +7,7 @@ use kelson_meta::Clock;
 use parking_lot::RwLock;
 
 use crate::at_rest::Writers;
+use crate::error::StoreError;
 use crate::event::FrameBudget;
 use crate::expiry::Expiry;
 use crate::health::HealthBoard;
@@ -40,6 +41,22 @@ impl Shared {
     /// The clock in seconds since the Unix epoch; before it, zero.
     pub fn now_s(&self) -> u64 {
         u64::try_from(self.clock.now().as_second()).unwrap_or(0)
+    }
+
+    /// Resolves when the state is at `revision` or later, with the revision it is at.
+    pub async fn wait_for_revision(&self, revision: u64) -> Result<u64, StoreError> {
+        let mut changed = self.state.read().changed.subscribe();
+        loop {
+            changed.borrow_and_update();
+            let current = self.state.read().revision;
+            if current >= revision {
+                return Ok(current);
+            }
+            if self.is_closed() {
+                return Err(StoreError::Closed);
+            }
+            changed.changed().await.map_err(|_| StoreError::Closed)?;
+        }
     }
 
     /// Refuses further writes and wakes all cursors up.

@@ -97,6 +97,24 @@ impl State {
         slot.log.push(event);
     }
 
+    /// Takes over that nothing happened up to `revision` but what was applied.
+    pub fn advance(&mut self, revision: u64) {
+        self.revision = self.revision.max(revision);
+    }
+
+    /// Puts other records in place of all there were, at a revision before which nothing is known: watchers have to list again.
+    pub fn replace(&mut self, revision: u64, mut tables: HashMap<Resource, Table>) {
+        self.advance(revision);
+        self.base_floor = self.revision;
+        for (resource, slot) in &mut self.slots {
+            slot.table = tables.remove(resource).unwrap_or_default();
+            slot.log = Log::starting_at(self.revision);
+        }
+        for (resource, table) in tables {
+            self.slot_mut(resource).table = table;
+        }
+    }
+
     /// Shortens the logs to their bounds: the largest gives way first, so that a flood of one resource takes only that
     /// resource's past away. Returns what was dropped, to be freed outside the lock.
     pub fn trim(&mut self, touched: &[Resource], aged_before_s: Option<u64>) -> Vec<Arc<Event>> {

@@ -1,66 +1,41 @@
 //! The store's face: opening, reading, watching, and handing writes to the committer.
 #![allow(clippy::disallowed_methods, reason = "blocking: on the committer's own thread; opened in the lane for files")]
 
-use std::panic::AssertUnwindSafe;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use kelson_meta::{Clock, SystemClock};
 use kelson_tasks::Lane;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 
-use crate::at_rest::{AtRest, Writer, Writers};
-use crate::commit::{Committer, Room};
+use crate::commit::Committer;
 use crate::cursor::Cursor;
-use crate::engine::format::{self, FORMAT, FORMAT_UNCHECKED, Mark};
-use crate::engine::{Engine, EngineError, MemoryEngine, SqliteEngine};
 use crate::error::StoreError;
-use crate::event::EventKind;
-use crate::expiry::Expiry;
-use crate::health::{Health, HealthBoard};
+use crate::health::Health;
 use crate::key::{Place, Resource};
-use crate::limits::{EXPIRY_PASS_EVERY_S, LOG_BYTES_MAX, STORE_BYTES_MAX};
-use crate::loaded::{Loaded, load};
-use crate::queue::{Pending, Queue, Taken};
+use crate::limits::EXPIRY_PASS_EVERY_S;
+use crate::queue::Pending;
 use crate::record::Record;
-use crate::samples::Samples;
+use crate::remote::Remote;
 use crate::saved::{self, Contents};
 use crate::shared::Shared;
-use crate::state::{ListView, State, take_back};
-use crate::stats::{Counters, Stats};
+use crate::state::{ListView, take_back};
+use crate::stats::Stats;
 use crate::write::{Committed, Precondition, Write};
-
-/// How to open a store.
-#[derive(Clone)]
-pub struct StoreOptions {
-    /// Bytes that the watch log may keep alive beyond the current state.
-    pub log_bytes_max: usize,
-    /// Bytes that all records together may take; writes that would make them more are refused, others go on.
-    pub bytes_max: usize,
-    /// The clock for log ages and expiry.
-    pub clock: Arc<dyn Clock>,
-    /// Encrypts records on their way to the disk; without one they are written as they are, and an encrypted one is a fault.
-    pub at_rest: Option<Arc<dyn AtRest>>,
-}
-
-impl Default for StoreOptions {
-    fn default() -> Self {
-        Self { log_bytes_max: LOG_BYTES_MAX, bytes_max: STORE_BYTES_MAX, clock: Arc::new(SystemClock), at_rest: None }
-    }
-}
 
 /// Waiting for the committer's last sync must not hold up a runtime thread.
 static CLOSING: Lane = Lane::new("store-close", 1);
 
 /// Where commits happen.
-enum Commits {
+#[expect(clippy::large_enum_variant, reason = "there is one in a store")]
+pub(crate) enum Commits {
     /// In the writer itself, for engines that never block.
     Inline(Mutex<Committer>),
     /// On a thread of its own.
     Thread(Mutex<Option<std::thread::JoinHandle<()>>>),
+    /// Where the truth is that this store mirrors.
+    Elsewhere(Arc<dyn Remote>),
 }
 
 struct Handle {
@@ -82,93 +57,8 @@ pub struct Store {
 }
 
 impl Store {
-    /// An empty store that ends with the process.
-    #[must_use]
-    pub fn in_memory(options: StoreOptions) -> Self {
-        Self::open(Box::new(MemoryEngine), options).expect("the memory engine loads nothing, which cannot fail")
-    }
-
-    /// Opens the durable store in a directory, or makes one. Blocks on the disk.
-    ///
-    /// # Errors
-    /// [`StoreError::Open`]: the directory is in use, damaged, of another format, or cannot be written.
-    pub fn open_dir(dir: &Path, options: StoreOptions) -> Result<Self, StoreError> {
-        let engine = SqliteEngine::open(dir).map_err(|error| StoreError::Open(Arc::new(error)))?;
-        Self::open(Box::new(engine), options)
-    }
-
-    /// Opens a store on an engine and loads it. Blocks on the disk.
-    ///
-    /// # Errors
-    /// [`StoreError::Open`] if the engine cannot be read or holds another format.
-    pub fn open(mut engine: Box<dyn Engine>, options: StoreOptions) -> Result<Self, StoreError> {
-        let open = |error| StoreError::Open(Arc::new(error));
-        let at_rest = options.at_rest.as_deref();
-        let mut loaded = load(&mut *engine, at_rest).map_err(open)?;
-        let boot = boot_id();
-        let trusted = loaded.running.is_empty() || loaded.running == boot;
-        if !trusted {
-            tracing::warn!("the machine stopped while the store was open; watchers have to list again");
-            loaded.revision = loaded.revision.max(loaded.reserved);
-        }
-        let mut marks = vec![Mark::Running(boot).op()];
-        let identity = loaded.identity.take().unwrap_or_else(|| {
-            let identity = uuid::Uuid::new_v4().to_string();
-            marks.push(Mark::Format(FORMAT).op());
-            marks.push(Mark::Identity(identity.clone()).op());
-            identity
-        });
-        if loaded.format == FORMAT_UNCHECKED {
-            add_checksums(&mut *engine, &loaded).map_err(open)?;
-            marks.push(Mark::Format(FORMAT).op());
-        }
-        engine.append(&marks, true).map_err(open)?;
-
-        let base_floor = if trusted { 0 } else { loaded.revision };
-        let mut state = State::new(loaded.revision, base_floor, options.log_bytes_max);
-        let (expiry, samples, mut bytes) = (Expiry::default(), Samples::default(), 0);
-        let writers = Writers::new(options.at_rest);
-        loaded.records.sort_unstable_by(|(a, _), (b, _)| {
-            let (a, b) = (a.key(), b.key());
-            let there = Place { namespace: &b.namespace, name: &b.name };
-            a.resource.cmp(&b.resource).then_with(|| a.cmp_place(there))
-        });
-        for (record, writer) in loaded.records {
-            expiry.note(EventKind::Added, &record, None);
-            writers.note(EventKind::Added, &record, writer);
-            bytes += record.cost();
-            samples.pack(&record);
-            let resource = record.key().resource;
-            state.slot_mut(resource).table.put(record);
-        }
-        for (resource, floor) in loaded.floors {
-            state.raise_floor(resource, floor.max(base_floor));
-        }
-        let shared = Arc::new(Shared {
-            state: RwLock::new(state),
-            queue: Queue::default(),
-            frames: Arc::default(),
-            recent: crate::recent::RecentRecords::default(),
-            samples,
-            expiry,
-            writers,
-            counters: Counters::default(),
-            health: HealthBoard::default(),
-            clock: options.clock,
-            identity,
-            closed: AtomicBool::new(false),
-        });
-        let blocks = engine.blocks();
-        let committer =
-            Committer::new(engine, Arc::clone(&shared), loaded.reserved, Room { used: bytes, max: options.bytes_max });
-        let commits = if blocks {
-            let thread = std::thread::Builder::new().name("store-commit".into()).spawn(move || run(committer));
-            let thread = thread.map_err(|source| open(EngineError::Io { context: "start a thread", source }))?;
-            Commits::Thread(Mutex::new(Some(thread)))
-        } else {
-            Commits::Inline(Mutex::new(committer))
-        };
-        Ok(Self { handle: Arc::new(Handle { shared, commits }) })
+    pub(crate) fn over(shared: Arc<Shared>, commits: Commits) -> Self {
+        Self { handle: Arc::new(Handle { shared, commits }) }
     }
 
     /// A name made when the store was created; it stays with the data.
@@ -184,12 +74,32 @@ impl Store {
     /// The refused precondition, or [`StoreError::Engine`] if the batch could not be stored: then nothing of it is
     /// visible to anybody.
     pub async fn commit(&self, write: Write) -> Result<Committed, StoreError> {
+        if let Commits::Elsewhere(remote) = &self.handle.commits {
+            return if self.shared().is_closed() { Err(StoreError::Closed) } else { remote.commit(write).await };
+        }
         let answer = self.begin(write).await?;
         let answer = answer.await;
         for record in self.shared().recent.take_gone() {
             self.shared().samples.pack(&record);
         }
         answer.map_err(|_| StoreError::Closed)?
+    }
+
+    /// Whether others may write what this store holds: then a read that must not be stale asks for [`Store::catch_up`] first.
+    #[must_use]
+    pub fn is_mirror(&self) -> bool {
+        matches!(self.handle.commits, Commits::Elsewhere(_))
+    }
+
+    /// Waits until everything is here that anybody had written when this was called. At once where nobody else writes.
+    ///
+    /// # Errors
+    /// [`StoreError::Elsewhere`]: what is mirrored cannot be asked.
+    pub async fn catch_up(&self) -> Result<(), StoreError> {
+        match &self.handle.commits {
+            Commits::Elsewhere(remote) => remote.catch_up().await,
+            Commits::Inline(_) | Commits::Thread(_) => Ok(()),
+        }
     }
 
     /// The record under a name; `namespace` is empty for cluster-scoped resources.
@@ -287,18 +197,7 @@ impl Store {
     /// # Errors
     /// [`StoreError::Closed`].
     pub async fn wait_for_revision(&self, revision: u64) -> Result<u64, StoreError> {
-        let mut changed = self.shared().state.read().changed.subscribe();
-        loop {
-            changed.borrow_and_update();
-            let current = self.current_revision();
-            if current >= revision {
-                return Ok(current);
-            }
-            if self.shared().is_closed() {
-                return Err(StoreError::Closed);
-            }
-            changed.changed().await.map_err(|_| StoreError::Closed)?;
-        }
+        self.shared().wait_for_revision(revision).await
     }
 
     /// Watches a resource for changes after `from`: give it the revision of a list and nothing is
@@ -382,6 +281,7 @@ impl Store {
     pub async fn close(&self) {
         self.shared().close();
         match &self.handle.commits {
+            Commits::Elsewhere(_) => {}
             Commits::Inline(committer) => committer.lock().finish(),
             Commits::Thread(thread) => {
                 let Some(thread) = thread.lock().take() else { return };
@@ -398,48 +298,13 @@ impl Store {
             Commits::Inline(_) if self.shared().is_closed() => return Err(StoreError::Closed),
             Commits::Inline(committer) => committer.lock().commit(vec![Pending::new(write, reply)]),
             Commits::Thread(_) => self.shared().queue.push(write, reply).await?,
+            // What ends by itself, ends where it is kept.
+            Commits::Elsewhere(_) => return Err(StoreError::Closed),
         }
         Ok(answer)
     }
 
-    fn shared(&self) -> &Shared {
+    pub(crate) fn shared(&self) -> &Shared {
         &self.handle.shared
     }
-}
-
-/// The committer's thread. A panic of its own is a fault nobody can mend here: it is told, and writers are refused at
-/// once instead of waiting for answers that cannot come.
-fn run(committer: Committer) {
-    let shared = committer.shared();
-    if let Err(payload) = std::panic::catch_unwind(AssertUnwindSafe(|| committer.run())) {
-        let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
-        let text = text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default();
-        tracing::error!(panic = text, "the store's committer panicked; nothing can be written any more");
-        shared.health.ended(&format!("the store's committer panicked: {text}"));
-        shared.close();
-        // Whoever is still queued hears that the store is closed.
-        while let Taken::Batch(batch) = shared.queue.take(None) {
-            drop(batch);
-        }
-    }
-}
-
-/// Writes rows that an older version wrote without a checksum anew, with one.
-fn add_checksums(engine: &mut dyn Engine, loaded: &Loaded) -> Result<(), EngineError> {
-    const ROWS_AT_ONCE: usize = 1000;
-    tracing::info!(records = loaded.records.len(), "records of an older version get their checksums");
-    for some in loaded.records.chunks(ROWS_AT_ONCE) {
-        let clear = some.iter().filter(|(_, writer)| *writer == Writer::CLEAR);
-        let ops = clear.map(|(record, _)| Ok(format::put(record, None)?.0)).collect::<Result<Vec<_>, _>>();
-        let ops =
-            ops.map_err(|why: crate::at_rest::SealError| EngineError::Other { context: "upgrade", reason: why.0 })?;
-        engine.append(&ops, true)?;
-    }
-    Ok(())
-}
-
-/// Identifies this boot of the machine: bytes that the kernel took are there as long as it is the same.
-fn boot_id() -> String {
-    let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
-    read.map_or_else(|_| uuid::Uuid::new_v4().to_string(), |text| text.trim().to_owned())
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::body::Body;
+use crate::error::StoreError;
 use crate::form::MakeForm;
 use crate::key::Key;
 use crate::meta::{RecordMeta, Uid};
@@ -116,6 +117,31 @@ impl Write {
     pub fn with_form(mut self, form: MakeForm) -> Self {
         self.form = Some(form);
         self
+    }
+
+    /// Whether what must hold of the key holds of the record it has now.
+    pub(crate) fn allowed(&self, current: Option<&Arc<Record>>) -> Result<(), StoreError> {
+        let Some(current) = current else {
+            let needs_record = matches!(self.action, Action::Delete { .. }) || self.uid.is_some();
+            return match self.precondition {
+                Precondition::Absent | Precondition::Any if !needs_record => Ok(()),
+                _ => Err(StoreError::NotFound),
+            };
+        };
+        if self.precondition == Precondition::Absent {
+            return Err(StoreError::AlreadyExists { current: Arc::clone(current) });
+        }
+        if let Some(expected) = &self.uid
+            && *expected != current.meta().uid
+        {
+            return Err(StoreError::UidMismatch { current: Arc::clone(current), expected: expected.clone() });
+        }
+        match self.precondition {
+            Precondition::AtRevision(expected) if expected != current.revision() => {
+                Err(StoreError::Conflict { current: Arc::clone(current), expected })
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn cost(&self) -> usize {

@@ -1,0 +1,256 @@
+//! A store whose truth is elsewhere: what another server keeps is mirrored here in that server's order and under its
+//! revisions, and writes go there. Readers and watchers see no difference. What is mirrored, and how, is not this crate's
+//! business: it hands changes in, and takes writes.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use kelson_meta::Interner;
+use parking_lot::{Mutex, RwLock};
+
+use crate::at_rest::{Writer, Writers};
+use crate::body::Body;
+use crate::error::StoreError;
+use crate::event::EventKind;
+use crate::expiry::Expiry;
+use crate::form::MakeForm;
+use crate::health::HealthBoard;
+use crate::key::{Key, Place, Resource};
+use crate::meta::{Labels, RecordMeta};
+use crate::open::StoreOptions;
+use crate::publish::{Publisher, Visible};
+use crate::queue::Queue;
+use crate::recent::RecentRecords;
+use crate::record::Record;
+use crate::remote::Remote;
+use crate::samples::Samples;
+use crate::shared::Shared;
+use crate::state::State;
+use crate::stats::Counters;
+use crate::store::{Commits, Store};
+use crate::table::Table;
+use crate::write::{Committed, Write};
+
+/// One change as it happened elsewhere.
+#[derive(Debug)]
+pub struct Seen {
+    /// The record's name.
+    pub key: Key,
+    /// Revision of the change.
+    pub revision: u64,
+    /// Revision at which the record was created.
+    pub create_revision: u64,
+    /// What was stored; `None` for a deletion.
+    pub value: Option<SeenValue>,
+}
+
+/// What was stored.
+#[derive(Debug)]
+pub struct SeenValue {
+    /// The object's JSON.
+    pub body: Body,
+    /// What is kept beside it.
+    pub meta: RecordMeta,
+    /// What the record is made of, where the one who tells it has it in hand.
+    pub form: Option<MakeForm>,
+    /// Who wrote it, as [`crate::AtRest`] names them.
+    pub writer: Writer,
+}
+
+/// The hand that keeps a mirror up to date.
+pub struct Mirror {
+    shared: Arc<Shared>,
+    feed: Mutex<Feed>,
+}
+
+struct Feed {
+    publisher: Publisher,
+    labels: Interner<[u8]>,
+    namespaces: Interner<str>,
+}
+
+impl Feed {
+    fn record(&mut self, key: Key, revision: u64, create_revision: u64, value: SeenValue) -> (Arc<Record>, Writer) {
+        let SeenValue { body, meta, form: _, writer } = value;
+        let (bytes, at) = body.splice(revision);
+        let key = Key { namespace: self.namespaces.share(key.namespace), ..key };
+        let labels = if meta.labels.is_empty() { meta.labels } else { Labels(self.labels.share(meta.labels.0)) };
+        let meta = RecordMeta { labels, ..meta };
+        (Arc::new(Record::new(key, bytes, at, revision, create_revision, meta)), writer)
+    }
+}
+
+impl Mirror {
+    /// An empty mirror. `identity` names what is mirrored. Of the options, limits of what is stored do not count here.
+    #[must_use]
+    pub fn new(options: StoreOptions, identity: String) -> Self {
+        let shared = Arc::new(Shared {
+            state: RwLock::new(State::new(0, 0, options.log_bytes_max)),
+            queue: Queue::default(),
+            frames: Arc::default(),
+            recent: RecentRecords::default(),
+            samples: Samples::default(),
+            expiry: Expiry::default(),
+            writers: Writers::new(options.at_rest),
+            counters: Counters::default(),
+            health: HealthBoard::default(),
+            clock: options.clock,
+            identity,
+            closed: AtomicBool::new(false),
+        });
+        let publisher = Publisher::new(Arc::clone(&shared));
+        let feed = Mutex::new(Feed { publisher, labels: Interner::default(), namespaces: Interner::default() });
+        Self { shared, feed }
+    }
+
+    /// The store that shows the mirror, and writes through `remote`.
+    #[must_use]
+    pub fn store(&self, remote: Arc<dyn Remote>) -> Store {
+        Store::over(Arc::clone(&self.shared), Commits::Elsewhere(remote))
+    }
+
+    /// Puts what there is at a revision in place of all there was. Whoever watched from before has to list again.
+    pub fn replace(&self, revision: u64, records: Vec<Seen>) {
+        let mut feed = self.feed.lock();
+        let mut tables: HashMap<Resource, Table> = HashMap::new();
+        self.shared.writers.forget();
+        for Seen { key, revision, create_revision, value } in records {
+            let Some(value) = value else { continue };
+            let (record, writer) = feed.record(key, revision, create_revision, value);
+            self.shared.writers.note(EventKind::Added, &record, writer);
+            self.shared.samples.pack(&record);
+            tables.entry(record.key().resource).or_default().put(record);
+        }
+        let mut state = self.shared.state.write();
+        state.replace(revision, tables);
+        for (_, slot) in state.slots() {
+            slot.changed.send_replace(());
+        }
+        state.changed.send_replace(());
+    }
+
+    /// Shows what happened, in the order of revisions, up to `revision`.
+    pub fn apply(&self, changes: Vec<Seen>, revision: u64) {
+        let mut feed = self.feed.lock();
+        let mut visible = Vec::with_capacity(changes.len());
+        let mut changed: HashMap<Key, Option<Arc<Record>>> = HashMap::new();
+        for Seen { key, revision, create_revision, value } in changes {
+            let previous = match changed.get(&key) {
+                Some(record) => record.clone(),
+                None => self.get(&key),
+            };
+            let Some(mut value) = value else {
+                let Some(last) = previous else { continue };
+                changed.insert(key, None);
+                let record = gone(&last, None, revision);
+                let writer = Writer::CLEAR;
+                visible.push(Visible { kind: EventKind::Deleted, record, previous: Some(last), writer });
+                continue;
+            };
+            let form = value.form.take();
+            let (record, writer) = feed.record(key, revision, create_revision, value);
+            self.shared.recent.keep(&record, form.map(|form| form.make(revision)));
+            self.shared.counters.appended(1, record.len(), false);
+            changed.insert(record.key().clone(), Some(Arc::clone(&record)));
+            let kind = if previous.is_some() { EventKind::Modified } else { EventKind::Added };
+            visible.push(Visible { kind, record, previous, writer });
+        }
+        feed.publisher.publish(visible, Some(revision));
+        drop(feed);
+        for record in self.shared.recent.take_gone() {
+            self.shared.samples.pack(&record);
+        }
+    }
+
+    /// The record under a name, as it is shown now.
+    #[must_use]
+    pub fn get(&self, key: &Key) -> Option<Arc<Record>> {
+        let place = Place { namespace: &key.namespace, name: &key.name };
+        self.shared.state.read().get(key.resource, place).cloned()
+    }
+
+    /// Whether a write may happen, as far as the mirror knows.
+    ///
+    /// # Errors
+    /// The precondition that does not hold.
+    pub fn check(&self, write: &Write, current: Option<&Arc<Record>>) -> Result<(), StoreError> {
+        write.allowed(current)
+    }
+
+    /// What a writer is answered whose write got a revision: the record that it made of `before`.
+    #[must_use]
+    pub fn committed(
+        &self,
+        key: &Key,
+        revision: u64,
+        put: Option<(&Body, RecordMeta)>,
+        last: Option<&Body>,
+        before: Option<Arc<Record>>,
+    ) -> Committed {
+        let made = || {
+            let Some((body, meta)) = put else {
+                return before.as_ref().map(|before| gone(before, last, revision));
+            };
+            let (bytes, at) = body.splice(revision);
+            let created = before.as_ref().map_or(revision, |before| before.create_revision());
+            Some(Arc::new(Record::new(key.clone(), bytes, at, revision, created, meta)))
+        };
+        let shown = self.get(key).filter(|record| record.revision() == revision);
+        let record = shown.or_else(made).unwrap_or_else(|| {
+            // A deletion of what was not there is refused before it gets a revision.
+            Arc::new(Record::new(key.clone(), bytes::Bytes::new(), 0, revision, revision, RecordMeta::default()))
+        });
+        Committed { revision, record, previous: before }
+    }
+
+    /// Revision up to which everything is shown.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.shared.state.read().revision
+    }
+
+    /// Resolves when everything up to `revision` is shown. The caller bounds the wait.
+    ///
+    /// # Errors
+    /// [`StoreError::Closed`].
+    pub async fn wait_for(&self, revision: u64) -> Result<(), StoreError> {
+        self.shared.wait_for_revision(revision).await.map(drop)
+    }
+
+    /// Encrypts what is written elsewhere, where anybody does.
+    #[must_use]
+    pub fn at_rest(&self) -> Option<&dyn crate::at_rest::AtRest> {
+        self.shared.writers.at_rest()
+    }
+
+    /// The clock in seconds since the Unix epoch.
+    #[must_use]
+    pub fn now_s(&self) -> u64 {
+        self.shared.now_s()
+    }
+
+    /// Tells readiness why nothing can be written or read anew, or that it can again.
+    pub fn fault(&self, why: Option<String>) {
+        self.shared.health.disk(why);
+    }
+
+    /// Tells that only a new process can help, which the store's owner hears.
+    pub fn ended(&self, why: &str) {
+        self.shared.health.ended(why);
+        self.shared.close();
+    }
+
+    /// Whether the store was closed.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.shared.is_closed()
+    }
+}
+
+/// The last state of a deleted record: `last`, or what it was, at the deletion's revision.
+fn gone(before: &Arc<Record>, last: Option<&Body>, revision: u64) -> Arc<Record> {
+    let (bytes, at) = last.map_or_else(|| before.splice(revision), |body| body.splice(revision));
+    let (key, meta) = (before.key().clone(), before.meta().clone());
+    Arc::new(Record::new(key, bytes, at, revision, before.create_revision(), meta))
+}

@@ -1,0 +1,175 @@
+//! Opening a store: on nothing, on a directory, on an engine.
+#![allow(clippy::disallowed_methods, reason = "blocking: opened in the lane for files, and the committer's own thread")]
+
+use std::panic::AssertUnwindSafe;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use kelson_meta::{Clock, SystemClock};
+use parking_lot::{Mutex, RwLock};
+
+use crate::at_rest::{AtRest, Writer, Writers};
+use crate::commit::{Committer, Room};
+use crate::engine::format::{self, FORMAT, FORMAT_UNCHECKED, Mark};
+use crate::engine::{Engine, EngineError, MemoryEngine, SqliteEngine};
+use crate::error::StoreError;
+use crate::event::EventKind;
+use crate::expiry::Expiry;
+use crate::health::HealthBoard;
+use crate::key::Place;
+use crate::limits::{LOG_BYTES_MAX, STORE_BYTES_MAX};
+use crate::loaded::{Loaded, load};
+use crate::queue::{Queue, Taken};
+use crate::samples::Samples;
+use crate::shared::Shared;
+use crate::state::State;
+use crate::stats::Counters;
+use crate::store::{Commits, Store};
+
+/// How to open a store.
+#[derive(Clone)]
+pub struct StoreOptions {
+    /// Bytes that the watch log may keep alive beyond the current state.
+    pub log_bytes_max: usize,
+    /// Bytes that all records together may take; writes that would make them more are refused, others go on.
+    pub bytes_max: usize,
+    /// The clock for log ages and expiry.
+    pub clock: Arc<dyn Clock>,
+    /// Encrypts records on their way to the disk; without one they are written as they are, and an encrypted one is a fault.
+    pub at_rest: Option<Arc<dyn AtRest>>,
+}
+
+impl Default for StoreOptions {
+    fn default() -> Self {
+        Self { log_bytes_max: LOG_BYTES_MAX, bytes_max: STORE_BYTES_MAX, clock: Arc::new(SystemClock), at_rest: None }
+    }
+}
+
+impl Store {
+    /// An empty store that ends with the process.
+    #[must_use]
+    pub fn in_memory(options: StoreOptions) -> Self {
+        Self::open(Box::new(MemoryEngine), options).expect("the memory engine loads nothing, which cannot fail")
+    }
+
+    /// Opens the durable store in a directory, or makes one. Blocks on the disk.
+    ///
+    /// # Errors
+    /// [`StoreError::Open`]: the directory is in use, damaged, of another format, or cannot be written.
+    pub fn open_dir(dir: &Path, options: StoreOptions) -> Result<Self, StoreError> {
+        let engine = SqliteEngine::open(dir).map_err(|error| StoreError::Open(Arc::new(error)))?;
+        Self::open(Box::new(engine), options)
+    }
+
+    /// Opens a store on an engine and loads it. Blocks on the disk.
+    ///
+    /// # Errors
+    /// [`StoreError::Open`] if the engine cannot be read or holds another format.
+    pub fn open(mut engine: Box<dyn Engine>, options: StoreOptions) -> Result<Self, StoreError> {
+        let open = |error| StoreError::Open(Arc::new(error));
+        let at_rest = options.at_rest.as_deref();
+        let mut loaded = load(&mut *engine, at_rest).map_err(open)?;
+        let boot = boot_id();
+        let trusted = loaded.running.is_empty() || loaded.running == boot;
+        if !trusted {
+            tracing::warn!("the machine stopped while the store was open; watchers have to list again");
+            loaded.revision = loaded.revision.max(loaded.reserved);
+        }
+        let mut marks = vec![Mark::Running(boot).op()];
+        let identity = loaded.identity.take().unwrap_or_else(|| {
+            let identity = uuid::Uuid::new_v4().to_string();
+            marks.push(Mark::Format(FORMAT).op());
+            marks.push(Mark::Identity(identity.clone()).op());
+            identity
+        });
+        if loaded.format == FORMAT_UNCHECKED {
+            add_checksums(&mut *engine, &loaded).map_err(open)?;
+            marks.push(Mark::Format(FORMAT).op());
+        }
+        engine.append(&marks, true).map_err(open)?;
+
+        let base_floor = if trusted { 0 } else { loaded.revision };
+        let mut state = State::new(loaded.revision, base_floor, options.log_bytes_max);
+        let (expiry, samples, mut bytes) = (Expiry::default(), Samples::default(), 0);
+        let writers = Writers::new(options.at_rest);
+        loaded.records.sort_unstable_by(|(a, _), (b, _)| {
+            let (a, b) = (a.key(), b.key());
+            let there = Place { namespace: &b.namespace, name: &b.name };
+            a.resource.cmp(&b.resource).then_with(|| a.cmp_place(there))
+        });
+        for (record, writer) in loaded.records {
+            expiry.note(EventKind::Added, &record, None);
+            writers.note(EventKind::Added, &record, writer);
+            bytes += record.cost();
+            samples.pack(&record);
+            let resource = record.key().resource;
+            state.slot_mut(resource).table.put(record);
+        }
+        for (resource, floor) in loaded.floors {
+            state.raise_floor(resource, floor.max(base_floor));
+        }
+        let shared = Arc::new(Shared {
+            state: RwLock::new(state),
+            queue: Queue::default(),
+            frames: Arc::default(),
+            recent: crate::recent::RecentRecords::default(),
+            samples,
+            expiry,
+            writers,
+            counters: Counters::default(),
+            health: HealthBoard::default(),
+            clock: options.clock,
+            identity,
+            closed: AtomicBool::new(false),
+        });
+        let blocks = engine.blocks();
+        let committer =
+            Committer::new(engine, Arc::clone(&shared), loaded.reserved, Room { used: bytes, max: options.bytes_max });
+        let commits = if blocks {
+            let thread = std::thread::Builder::new().name("store-commit".into()).spawn(move || run(committer));
+            let thread = thread.map_err(|source| open(EngineError::Io { context: "start a thread", source }))?;
+            Commits::Thread(Mutex::new(Some(thread)))
+        } else {
+            Commits::Inline(Mutex::new(committer))
+        };
+        Ok(Self::over(shared, commits))
+    }
+}
+
+/// The committer's thread. A panic of its own is a fault nobody can mend here: it is told, and writers are refused at
+/// once instead of waiting for answers that cannot come.
+fn run(committer: Committer) {
+    let shared = committer.shared();
+    if let Err(payload) = std::panic::catch_unwind(AssertUnwindSafe(|| committer.run())) {
+        let text = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let text = text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default();
+        tracing::error!(panic = text, "the store's committer panicked; nothing can be written any more");
+        shared.health.ended(&format!("the store's committer panicked: {text}"));
+        shared.close();
+        // Whoever is still queued hears that the store is closed.
+        while let Taken::Batch(batch) = shared.queue.take(None) {
+            drop(batch);
+        }
+    }
+}
+
+/// Writes rows that an older version wrote without a checksum anew, with one.
+fn add_checksums(engine: &mut dyn Engine, loaded: &Loaded) -> Result<(), EngineError> {
+    const ROWS_AT_ONCE: usize = 1000;
+    tracing::info!(records = loaded.records.len(), "records of an older version get their checksums");
+    for some in loaded.records.chunks(ROWS_AT_ONCE) {
+        let clear = some.iter().filter(|(_, writer)| *writer == Writer::CLEAR);
+        let ops = clear.map(|(record, _)| Ok(format::put(record, None)?.0)).collect::<Result<Vec<_>, _>>();
+        let ops =
+            ops.map_err(|why: crate::at_rest::SealError| EngineError::Other { context: "upgrade", reason: why.0 })?;
+        engine.append(&ops, true)?;
+    }
+    Ok(())
+}
+
+/// Identifies this boot of the machine: bytes that the kernel took are there as long as it is the same.
+fn boot_id() -> String {
+    let read = std::fs::read_to_string("/proc/sys/kernel/random/boot_id");
+    read.map_or_else(|_| uuid::Uuid::new_v4().to_string(), |text| text.trim().to_owned())
+}

@@ -28,7 +28,7 @@ envtest: build ## assets for test environments in target/envtest/bin, their arch
 
 test: deps-test lint unit blackbox ## everything the gate runs: lints, unit and component tests, the black-box suite
 
-unit: deps-build ## pure and component tests of every crate
+unit: deps-test ## pure and component tests of every crate
 	cargo test --locked --workspace --exclude kelson-blackbox
 
 blackbox: deps-test images ## the black-box suite against a cluster it starts (SUBJECT=kelson), with real kubectl and containerd

@@ -10,6 +10,7 @@ use kelson_serving::Port;
 use crate::admission::AdmissionArgs;
 use crate::args::{LogArgs, NodeArgs, OverloadArgs};
 use crate::audit::AuditArgs;
+use crate::etcd_flags::EtcdArgs;
 use crate::identity::IdentityArgs;
 
 /// Kubernetes in one binary.
@@ -102,10 +103,6 @@ pub struct ServerArgs {
     pub authorization_mode: Vec<String>,
     #[command(flatten)]
     pub admission: AdmissionArgs,
-    /// CA of kubelets that get their serving certificates elsewhere, beside the cluster's own; '' believes every kubelet,
-    /// self-signed ones included, as upstream does without the flag [default: the cluster's own alone].
-    #[arg(long, value_name = "FILE")]
-    pub kubelet_certificate_authority: Option<String>,
     /// What comes with the cluster and is not wanted: `local-storage` is the storage class `local-path` and its provisioner.
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     pub disable: Vec<BuiltIn>,
@@ -123,6 +120,8 @@ pub struct ServerArgs {
     #[arg(long, value_name = "BOOL", default_value_t = false, action = clap::ArgAction::Set,
         num_args = 0..=1, default_missing_value = "true", requires = "encryption_provider_config")]
     pub encryption_provider_config_automatic_reload: bool,
+    #[command(flatten)]
+    pub etcd: EtcdArgs,
     #[command(flatten)]
     pub metrics: MetricsArgs,
     #[command(flatten)]

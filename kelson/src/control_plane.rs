@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
 use std::net::{IpAddr, SocketAddr};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,13 +11,14 @@ use anyhow::Context as _;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use kelson_apiserver::{ApiServer, Config, KubeletConfig, KubeletTrust, Running, ServiceAccountConfig, ServingConfig};
+use kelson_apiserver::{ApiServer, Config, KubeletConfig, Running, ServiceAccountConfig, ServingConfig};
 use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::{UserInfo, user};
 use kelson_client::{Client, InformerHandle};
 use kelson_controllers::{Authorities, Controllers, ReservedNames};
 use kelson_dns::{EndpointSlice, Forwarder, Node, Published, Service, Sources, Zone};
 use kelson_encryption::{Encryption, EncryptionOptions};
+use kelson_meta::gates::FeatureGates;
 use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
 use kelson_net::ranges::Ranges;
@@ -29,7 +30,6 @@ use kelson_tasks::{FILES, OnPanic, Tasks};
 use tokio::sync::watch;
 
 use crate::agent::Join;
-use crate::args::feature_gates;
 use crate::authorities::{self, PKI_DIR};
 use crate::certificates::{self, Certificates, CurrentPki};
 use crate::cli::{BuiltIn, ServerArgs};
@@ -75,7 +75,7 @@ impl ControlPlane {
         let given = [&args.encryption_provider_config, &args.token_auth_file].into_iter().flatten();
         modes::check(dir, &given.map(PathBuf::as_path).collect::<Vec<_>>());
         let encryption = encryption(args, &tasks).await?;
-        let (store, pki) = open(dir, now, encryption.clone()).await?;
+        let (store, pki, etcd) = open(args, now, encryption.clone(), &tasks).await?;
         // No write would ever succeed again: whoever started the process shall start it anew.
         let (failed, group) = (store.failed(), tasks.clone());
         tasks.spawn("store-watch", OnPanic::EndProcess, async move { group.fail(&failed.await) });
@@ -88,7 +88,8 @@ impl ControlPlane {
             let mut config = api_config(args, &ranges, store, &pki, &certificates, address)?;
             config.tasks = tasks.child("apiserver");
             config.audit = kelson_audit::Audit::open(&args.audit.options(), Arc::clone(&clock))?;
-            config.snapshots = Some(dir.join("snapshots"));
+            config.snapshots = etcd.is_none().then(|| dir.join("snapshots"));
+            config.registries.extend(etcd);
             show(encryption, &mut config);
             ApiServer::start(config).await?
         };
@@ -213,7 +214,6 @@ fn start_controllers(
             service_cidrs: vec![ranges.service],
         },
         legacy_tokens: Some(Arc::new(sign)),
-        feature_gates: Arc::new(feature_gates(&args.feature_gates, |_| true)?),
         time_zone: TimeZone::system(),
         metrics,
         ..kelson_controllers::Config::default()
@@ -272,6 +272,7 @@ async fn encryption(args: &ServerArgs, tasks: &Tasks) -> anyhow::Result<Option<A
         file,
         automatic_reload: args.encryption_provider_config_automatic_reload,
         server_id: host::name().unwrap_or_default(),
+        prefix: args.etcd.prefix(),
         tasks: tasks.child("encryption"),
     };
     Ok(Some(Encryption::start(options).await.context("--encryption-provider-config")?))
@@ -286,18 +287,29 @@ pub fn show(encryption: Option<Arc<Encryption>>, config: &mut Config) {
     }
 }
 
-/// Opens store and PKI side by side; both block on the disk.
-async fn open(dir: &Path, now: Timestamp, encryption: Option<Arc<Encryption>>) -> anyhow::Result<(Store, ClusterPki)> {
-    let store_dir = dir.join("store");
-    let options = authorities::options(dir);
+/// Opens store and PKI side by side, and gives what is counted of an etcd that is used. All but that block on the disk.
+async fn open(
+    args: &ServerArgs,
+    now: Timestamp,
+    encryption: Option<Arc<Encryption>>,
+    tasks: &Tasks,
+) -> anyhow::Result<(Store, ClusterPki, Option<Registry>)> {
+    let dir = &args.data_dir;
     let at_rest = encryption.map(|encryption| encryption as Arc<dyn AtRest>);
     let store_options = StoreOptions { at_rest, ..StoreOptions::default() };
-    let (store, pki) = tokio::join!(
-        FILES.run(move || Store::open_dir(&store_dir, store_options)),
-        FILES.run(move || ClusterPki::open(&options, now)),
-    );
-    let store = store?.with_context(|| format!("data directory {}", dir.display()))?;
-    Ok((store, pki?.context("cluster PKI")?))
+    let options = authorities::options(dir);
+    let store = async {
+        if args.etcd.is_used() {
+            let opened = args.etcd.open(store_options, tasks).await?;
+            return Ok((opened.store, Some(opened.metrics)));
+        }
+        let store_dir = dir.join("store");
+        let store = FILES.run(move || Store::open_dir(&store_dir, store_options)).await?;
+        Ok::<_, anyhow::Error>((store.with_context(|| format!("data directory {}", dir.display()))?, None))
+    };
+    let (store, pki) = tokio::join!(store, FILES.run(move || ClusterPki::open(&options, now)));
+    let (store, etcd) = store?;
+    Ok((store, pki?.context("cluster PKI")?, etcd))
 }
 
 /// What the ports of components are served with.
@@ -337,24 +349,12 @@ impl Ports<'_> {
     }
 }
 
-/// What `--kubelet-certificate-authority` says.
-fn kubelet_trust(args: &ServerArgs, pki: &ClusterPki) -> anyhow::Result<KubeletTrust> {
-    let own = pki.kubelet_serving_bundle();
-    Ok(match &args.kubelet_certificate_authority {
-        None => KubeletTrust::Cluster(own),
-        Some(file) if file.is_empty() => KubeletTrust::Anyone,
-        Some(file) => {
-            let given =
-                std::fs::read_to_string(file).with_context(|| format!("--kubelet-certificate-authority {file}"))?;
-            KubeletTrust::Authority { own, given }
-        }
-    })
-}
-
-/// Whether a part of the control plane looks at this feature gate.
-pub fn is_asked(gate: &str) -> bool {
-    let of_components = kelson_apiserver::FEATURE_GATES.iter().chain(&kelson_controllers::FEATURE_GATES);
-    of_components.copied().any(|known| known == gate) || kelson_admission::feature_gates().contains(gate)
+pub fn feature_gates(values: &[String]) -> anyhow::Result<FeatureGates> {
+    let gates = FeatureGates::parse(values.iter().map(String::as_str)).context("--feature-gates")?;
+    for (name, on) in gates.changed().filter(|(name, _)| !kelson_apiserver::FEATURE_GATES.contains(name)) {
+        tracing::warn!(gate = name, on, "a feature gate is set that changes nothing yet");
+    }
+    Ok(gates)
 }
 
 fn api_config(
@@ -380,7 +380,7 @@ fn api_config(
     config.anonymous_auth = args.anonymous_auth;
     args.identity.apply(&args.authorization_mode, &mut config)?;
     config.admission = args.admission.options().map_err(anyhow::Error::msg)?;
-    config.feature_gates = Arc::new(feature_gates(&args.feature_gates, is_asked)?);
+    config.feature_gates = Arc::new(feature_gates(&args.feature_gates)?);
     config.service_accounts = Some(ServiceAccountConfig {
         issuer: format!("https://kubernetes.default.svc.{CLUSTER_DOMAIN}"),
         issuers_before: Vec::new(),
@@ -390,7 +390,7 @@ fn api_config(
     });
     config.kubelet = Some(KubeletConfig {
         client: Arc::clone(certificates.kubelet_client.certificate()),
-        trust: kubelet_trust(args, pki)?,
+        ca_pem: pki.kubelet_serving_bundle(),
         local_node: own_node(args),
         address_types: ["InternalIP", "Hostname", "ExternalIP"].map(String::from).into(),
     });

@@ -17,6 +17,7 @@ mod control_plane;
 mod controller_manager;
 mod credentials;
 mod discovery;
+mod etcd_flags;
 mod flags;
 mod hollow;
 mod host;

@@ -35,9 +35,9 @@ macro_rules! kinds {
 kinds! {
     /// `initContainers`, sidecars included.
     Init: "initContainers", "init container";
-    /// The pod's work (`containers`).
+    /// `containers`
     Regular: "containers", "container";
-    /// For debugging (`ephemeralContainers`).
+    /// `ephemeralContainers`
     Ephemeral: "ephemeralContainers", "ephemeral container";
 }
 

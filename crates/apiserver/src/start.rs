@@ -17,7 +17,7 @@ use crate::bootstrap::own::Own;
 use crate::catalog::Catalog;
 use crate::config::{Config, StartError, Trusted};
 use crate::custom::registrar::Definitions;
-use crate::extend::{availability, cleanup, fairness, local, type_checking};
+use crate::extend::{availability, cleanup, fairness, local, others, type_checking};
 use crate::front::inprocess::InProcess;
 use crate::front::listen;
 use crate::request::routes::Routes;
@@ -135,6 +135,10 @@ fn keep_running(server: &Arc<Server>) {
     server.tasks.supervise("api-availability", move || availability::run(Arc::clone(&of_services)));
     let of_local = Arc::clone(server);
     server.tasks.supervise("api-local-services", move || local::follow(Arc::clone(&of_local)));
+    if server.store.is_mirror() {
+        let of_others = Arc::clone(server);
+        server.tasks.supervise("api-other-servers", move || others::follow(Arc::clone(&of_others)));
+    }
     let of_policies = Arc::clone(server);
     server.tasks.supervise("api-policy-types", move || type_checking::follow(Arc::clone(&of_policies)));
     let chain = server.admission.clone();
@@ -214,7 +218,7 @@ impl Running {
             proxy.trust(&trusted.request_header_ca_pem).map_err(fault)?;
         }
         if let Some(kubelets) = &self.server.kubelets {
-            kubelets.trust(&trusted.kubelet_ca_pem).map_err(fault)?;
+            kubelets.trusted.replace(&trusted.kubelet_ca_pem).map_err(fault)?;
         }
         let own = bootstrap::SelfClient::new(&self.server);
         bootstrap::publish_authorities(&own, &trusted.client_ca_pem, &trusted.request_header_ca_pem).await

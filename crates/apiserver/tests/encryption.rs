@@ -32,7 +32,8 @@ fn shows(bytes: &[u8], text: &str) -> bool {
 
 async fn start(file: &Path, dir: &Path) -> (Api, Arc<Encryption>) {
     let (file, tasks) = (file.to_path_buf(), Tasks::root("test"));
-    let options = EncryptionOptions { file, automatic_reload: true, server_id: "a".into(), tasks };
+    let options =
+        EncryptionOptions { file, automatic_reload: true, server_id: "a".into(), prefix: "/registry".into(), tasks };
     let encryption = Encryption::start(options).await.expect("a sound configuration");
     let (store_dir, at_rest) = (dir.join("store"), Arc::clone(&encryption));
     let open = move || {
@@ -118,8 +119,13 @@ async fn secrets_and_custom_resources_are_encrypted_and_written_anew_under_a_new
     api.store.close().await;
     drop(api);
     std::fs::write(&file, configuration(&["k2"])).expect("writes");
-    let options =
-        EncryptionOptions { file, automatic_reload: false, server_id: "a".into(), tasks: Tasks::root("test") };
+    let options = EncryptionOptions {
+        file,
+        automatic_reload: false,
+        server_id: "a".into(),
+        prefix: "/registry".into(),
+        tasks: Tasks::root("test"),
+    };
     let encryption = Encryption::start(options).await.expect("a sound configuration");
     let store_dir = dir.path().join("store");
     let open =

@@ -31,6 +31,8 @@ pub struct EncryptionOptions {
     pub automatic_reload: bool,
     /// What metrics call this server.
     pub server_id: String,
+    /// What stands before the path of each record: [`kelson_schema::storage::PREFIX`], or `--etcd-prefix`.
+    pub prefix: String,
     /// The group that follows the file and the key services.
     pub tasks: Tasks,
 }
@@ -38,6 +40,7 @@ pub struct EncryptionOptions {
 /// The encryption of one server.
 pub struct Encryption {
     file: PathBuf,
+    prefix: String,
     reloads: bool,
     table: RwLock<Arc<Table>>,
     /// Names of keys, as the store tells them apart.
@@ -58,6 +61,7 @@ impl Encryption {
         metrics.uses(&table.hash);
         let this = Arc::new(Self {
             file: options.file,
+            prefix: options.prefix,
             reloads: options.automatic_reload,
             table: RwLock::new(Arc::new(table)),
             writers: Mutex::default(),
@@ -189,13 +193,15 @@ impl AtRest for Encryption {
     }
 
     fn seal(&self, key: &Key, plain: &[u8]) -> Result<Option<Sealed>, SealError> {
-        let sealed = self.table().chain(key.resource).seal(&self.metrics, key.resource, plain, &path::of(key));
+        let sealed =
+            self.table().chain(key.resource).seal(&self.metrics, key.resource, plain, &path::of(&self.prefix, key));
         let sealed = sealed.map_err(|e| SealError(e.to_string()))?;
         Ok(sealed.map(|(bytes, name)| Sealed { bytes, writer: self.writer_of(name) }))
     }
 
     fn open(&self, key: &Key, sealed: &[u8]) -> Result<Opened, SealError> {
-        let opened = self.table().chain(key.resource).open(&self.metrics, key.resource, sealed, &path::of(key));
+        let opened =
+            self.table().chain(key.resource).open(&self.metrics, key.resource, sealed, &path::of(&self.prefix, key));
         let (plain, name) = opened.map_err(|e| SealError(e.to_string()))?;
         Ok(Opened { plain, writer: self.writer_of(name) })
     }

@@ -1,49 +1,15 @@
-//! Where the reference keeps a record, which is what it authenticates with the encrypted value: `/registry/` and the path
-//! its storage has for the resource (apiserver `DefaultStorageFactory`, kube-apiserver `SpecialDefaultResourcePrefixes`).
+//! Where the reference keeps a record, which is what it authenticates with the encrypted value.
 
+use kelson_schema::storage;
 use kelson_store::Key;
 
-/// Built-in groups, whose resources are kept under their plural name alone.
-const BUILT_IN: &[&str] = &[
-    "",
-    "admissionregistration.k8s.io",
-    "apps",
-    "authentication.k8s.io",
-    "authorization.k8s.io",
-    "autoscaling",
-    "batch",
-    "certificates.k8s.io",
-    "coordination.k8s.io",
-    "discovery.k8s.io",
-    "events.k8s.io",
-    "flowcontrol.apiserver.k8s.io",
-    "internal.apiserver.k8s.io",
-    "networking.k8s.io",
-    "node.k8s.io",
-    "policy",
-    "rbac.authorization.k8s.io",
-    "resource.k8s.io",
-    "scheduling.k8s.io",
-    "storage.k8s.io",
-    "storagemigration.k8s.io",
-];
-
-/// The path of a record.
-pub(crate) fn of(key: &Key) -> String {
-    let (group, plural) = (key.resource.group(), key.resource.plural());
-    let kept = match (group, plural) {
-        ("", "endpoints") => "services/endpoints".to_owned(),
-        ("", "nodes") => "minions".to_owned(),
-        ("", "replicationcontrollers") => "controllers".to_owned(),
-        ("", "services") => "services/specs".to_owned(),
-        ("networking.k8s.io", "ingresses") => "ingress".to_owned(),
-        (group, plural) if BUILT_IN.contains(&group) => plural.to_owned(),
-        (group, plural) => format!("{group}/{plural}"),
-    };
+/// The path of a record below a prefix such as `/registry`.
+pub(crate) fn of(prefix: &str, key: &Key) -> String {
+    let kept = storage::path(key.resource.group(), key.resource.plural());
     if key.namespace.is_empty() {
-        format!("/registry/{kept}/{}", key.name)
+        format!("{prefix}/{kept}/{}", key.name)
     } else {
-        format!("/registry/{kept}/{}/{}", key.namespace, key.name)
+        format!("{prefix}/{kept}/{}/{}", key.namespace, key.name)
     }
 }
 
@@ -68,7 +34,8 @@ mod tests {
             ),
             ("example.com/things", "ns", "/registry/example.com/things/ns/n"),
         ] {
-            assert_eq!(of(&Key::new(Resource::parse(resource), namespace, "n")), want);
+            assert_eq!(of(storage::PREFIX, &Key::new(Resource::parse(resource), namespace, "n")), want);
         }
+        assert_eq!(of("/a/b", &Key::new(Resource::parse("secrets"), "ns", "n")), "/a/b/secrets/ns/n");
     }
 }

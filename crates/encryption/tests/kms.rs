@@ -36,7 +36,14 @@ fn cbc(name: &str) -> String {
 
 async fn encryption(file: &Path, reload: bool) -> Result<Arc<Encryption>, kelson_encryption::ConfigError> {
     let (file, tasks) = (file.to_path_buf(), Tasks::root("test"));
-    Encryption::start(EncryptionOptions { file, automatic_reload: reload, server_id: "a".into(), tasks }).await
+    Encryption::start(EncryptionOptions {
+        file,
+        automatic_reload: reload,
+        server_id: "a".into(),
+        prefix: "/registry".into(),
+        tasks,
+    })
+    .await
 }
 
 async fn open(dir: &Path, encryption: Arc<Encryption>) -> Result<Store, StoreError> {

@@ -54,6 +54,14 @@ fn event(obj: &mut Value, to_core: bool) {
             o.insert(to.to_owned(), v);
         }
     }
+    if !to_core {
+        // Of these, the new version writes what is set, the old one always something.
+        for reporter in ["reportingController", "reportingInstance"] {
+            if o.get(reporter).and_then(Value::as_str) == Some("") {
+                o.remove(reporter);
+            }
+        }
+    }
 }
 
 /// v1beta1 of dynamic resource allocation is flatter for requests and deeper for devices.

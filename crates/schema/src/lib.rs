@@ -10,6 +10,7 @@ pub mod resource;
 mod rows;
 pub mod sample;
 pub mod shape;
+pub mod storage;
 mod table;
 
 pub use description::Descriptions;

@@ -28,5 +28,5 @@ pub use error::CallError;
 pub use fetch::{NoServices, fetch};
 pub use own::{OwnCall, OwnServer};
 pub use target::{Location, Target};
-pub use tls::verifier;
+pub use tls::{system_roots, verifier};
 pub use trace::Trace;

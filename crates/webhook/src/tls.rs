@@ -75,7 +75,8 @@ fn bundle_roots(bundle: &[u8]) -> Vec<CertificateDer<'static>> {
     CertificateDer::pem_slice_iter(bundle).filter_map(Result::ok).collect()
 }
 
-fn system_roots() -> Vec<CertificateDer<'static>> {
+/// The authorities that the system trusts: of `SSL_CERT_FILE`, else of the first of the usual files that is there. Reads files: for a lane.
+pub fn system_roots() -> Vec<CertificateDer<'static>> {
     let chosen = std::env::var_os("SSL_CERT_FILE").map(std::path::PathBuf::from);
     let mut files = chosen.into_iter().chain(SYSTEM_FILES.iter().map(Into::into));
     files.find_map(|file| std::fs::read(file).ok()).map(|pem| bundle_roots(&pem)).unwrap_or_default()

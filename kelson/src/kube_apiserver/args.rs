@@ -10,6 +10,7 @@ use kelson_kubelet::config::file::duration;
 use crate::admission::AdmissionArgs;
 use crate::args::{OverloadArgs, VerbosityArgs};
 use crate::audit::AuditArgs;
+use crate::etcd_flags::EtcdArgs;
 use crate::identity::IdentityArgs;
 
 #[derive(Args, Debug, Clone)]
@@ -90,9 +91,8 @@ pub struct ServingArgs {
 /// Where objects are kept.
 #[derive(Args, Debug, Clone)]
 pub struct StorageArgs {
-    /// etcd to keep the objects in.
-    #[arg(long, value_name = "URL", value_delimiter = ',')]
-    pub etcd_servers: Vec<String>,
+    #[command(flatten)]
+    pub etcd: EtcdArgs,
     /// Kelson's own: keep the objects in this directory, without an etcd.
     #[arg(long, value_name = "DIR", conflicts_with = "etcd_servers")]
     pub data_dir: Option<PathBuf>,
@@ -160,7 +160,7 @@ pub struct KubeletClientArgs {
     /// Its private key.
     #[arg(long, value_name = "FILE", requires = "kubelet_client_certificate")]
     pub kubelet_client_key: Option<PathBuf>,
-    /// CAs of kubelets' serving certificates, which must be good for the node's address; without, all are believed.
+    /// CAs of kubelets' serving certificates; kubelets that others signed for are not spoken to.
     #[arg(long, value_name = "FILE")]
     pub kubelet_certificate_authority: Option<PathBuf>,
     /// Which of a node's addresses is tried first.

@@ -12,20 +12,20 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use ipnet::{IpNet, Ipv4Net};
 use jiff::Timestamp;
-use kelson_apiserver::{ApiServer, Config, KubeletConfig, KubeletTrust, Running, ServingConfig};
+use kelson_apiserver::{ApiServer, Config, KubeletConfig, Running, ServingConfig};
 use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_client::Client;
 use kelson_controllers::{Authorities, Controllers};
 use kelson_encryption::{Encryption, EncryptionOptions};
 use kelson_meta::{Clock, SystemClock};
+use kelson_metrics::Registry;
 use kelson_pki::SwappableCertificate;
 use kelson_store::{AtRest, Store, StoreOptions};
 use kelson_tasks::{FILES, OnPanic, Tasks};
 
 pub use args::ApiserverArgs;
 
-use crate::args::feature_gates;
-use crate::control_plane::{CLUSTER_DOMAIN, identity, is_asked, nth, show};
+use crate::control_plane::{CLUSTER_DOMAIN, feature_gates, identity, nth, show};
 use crate::flags::Spoken;
 use crate::process::{self, within};
 use crate::{controller_manager, host, logging};
@@ -65,7 +65,7 @@ impl Alone {
     async fn start(args: &ApiserverArgs, tasks: &Tasks) -> anyhow::Result<Self> {
         let clock: Arc<dyn Clock> = Arc::new(SystemClock);
         let encryption = encryption(args, tasks).await?;
-        let store = open(args, encryption.clone()).await?;
+        let (store, etcd) = open(args, encryption.clone(), tasks).await?;
         // No write would ever succeed again: whoever started the process shall start it anew.
         let (failed, group) = (store.failed(), tasks.clone());
         tasks.spawn("store-watch", OnPanic::EndProcess, async move { group.fail(&failed.await) });
@@ -73,6 +73,7 @@ impl Alone {
         config.tasks = tasks.child("apiserver");
         config.audit = kelson_audit::Audit::open(&args.audit.options(), Arc::clone(&clock))?;
         show(encryption, &mut config);
+        config.registries.extend(etcd);
         let accounts = config.service_accounts.clone();
         let ranges = config.service_cidrs.clone();
         let api = ApiServer::start(config).await?;
@@ -108,22 +109,28 @@ async fn encryption(args: &ApiserverArgs, tasks: &Tasks) -> anyhow::Result<Optio
         file,
         automatic_reload: args.storage.encryption_provider_config_automatic_reload,
         server_id: host::name().unwrap_or_default(),
+        prefix: args.storage.etcd.prefix(),
         tasks: tasks.child("encryption"),
     };
     Ok(Some(Encryption::start(options).await.context("--encryption-provider-config")?))
 }
 
-/// Where objects are kept.
-async fn open(args: &ApiserverArgs, encryption: Option<Arc<Encryption>>) -> anyhow::Result<Store> {
+/// Where objects are kept, and what is counted of an etcd.
+async fn open(
+    args: &ApiserverArgs,
+    encryption: Option<Arc<Encryption>>,
+    tasks: &Tasks,
+) -> anyhow::Result<(Store, Option<Registry>)> {
     let at_rest = encryption.map(|encryption| encryption as Arc<dyn AtRest>);
     let options = StoreOptions { at_rest, ..StoreOptions::default() };
     let StoreOf::Directory(dir) = store_of(args)? else {
-        tracing::warn!("--etcd-servers: objects are kept in this process alone, and go with it");
-        return Ok(Store::in_memory(options));
+        let opened = args.storage.etcd.open(options, tasks).await?;
+        return Ok((opened.store, Some(opened.metrics)));
     };
     let dir = dir.join("store");
     let shown = dir.display().to_string();
-    FILES.run(move || Store::open_dir(&dir, options)).await?.with_context(|| format!("--data-dir: {shown}"))
+    let store = FILES.run(move || Store::open_dir(&dir, options)).await?;
+    Ok((store.with_context(|| format!("--data-dir: {shown}"))?, None))
 }
 
 enum StoreOf<'a> {
@@ -132,10 +139,10 @@ enum StoreOf<'a> {
 }
 
 fn store_of(args: &ApiserverArgs) -> anyhow::Result<StoreOf<'_>> {
-    match (&args.storage.data_dir, args.storage.etcd_servers.is_empty()) {
+    match (&args.storage.data_dir, args.storage.etcd.is_used()) {
         (Some(dir), _) => Ok(StoreOf::Directory(dir)),
-        (None, false) => Ok(StoreOf::Etcd),
-        (None, true) => bail!("--etcd-servers must be specified, or --data-dir"),
+        (None, true) => Ok(StoreOf::Etcd),
+        (None, false) => bail!("--etcd-servers must be specified, or --data-dir"),
     }
 }
 
@@ -181,13 +188,19 @@ fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     config.admission = args.admission.options().map_err(anyhow::Error::msg)?;
     // Those of upstream's server, without what Kelson's own adds.
     config.admission.usual = Vec::new();
-    config.feature_gates = Arc::new(feature_gates(&args.feature_gates, is_asked)?);
+    config.feature_gates = Arc::new(feature_gates(&of_kube(&args.feature_gates))?);
     let overload = &args.overload;
     config.priority_and_fairness = overload.enable_priority_and_fairness;
     config.reads_in_flight_max = unlimited(overload.max_requests_inflight);
     config.writes_in_flight_max = unlimited(overload.max_mutating_requests_inflight);
     config.request_timeout = overload.request_timeout;
     Ok(config)
+}
+
+/// Feature gates without the name of the component before them (`kube:WatchList=true`).
+fn of_kube(gates: &[String]) -> Vec<String> {
+    let each = gates.iter().flat_map(|gates| gates.split(',')).map(str::trim);
+    each.map(|gate| gate.strip_prefix("kube:").unwrap_or(gate).to_owned()).collect()
 }
 
 /// No requests at once means no limit to upstream.
@@ -200,17 +213,13 @@ fn kubelets(args: &ApiserverArgs) -> anyhow::Result<Option<KubeletConfig>> {
     let kubelets = &args.kubelets;
     let (cert, key) = (kubelets.kubelet_client_certificate.as_ref(), kubelets.kubelet_client_key.as_ref());
     let Some(client) = keys::pair("--kubelet-client-certificate", cert, key)? else { return Ok(None) };
-    // Without the flag upstream believes every kubelet, and most have signed for themselves.
-    let trust = match &kubelets.kubelet_certificate_authority {
-        Some(file) if !file.as_os_str().is_empty() => {
-            let given = keys::text("--kubelet-certificate-authority", file)?;
-            KubeletTrust::Authority { own: String::new(), given }
-        }
-        _ => KubeletTrust::Anyone,
+    let ca_pem = match &kubelets.kubelet_certificate_authority {
+        Some(file) => keys::text("--kubelet-certificate-authority", file)?,
+        None => String::new(),
     };
     Ok(Some(KubeletConfig {
         client: SwappableCertificate::new(&client).context("--kubelet-client-certificate")?,
-        trust,
+        ca_pem,
         local_node: host::name().ok(),
         address_types: kubelets.kubelet_preferred_address_types.clone(),
     }))
@@ -282,10 +291,7 @@ mod tests {
 
     #[test]
     fn gates_of_one_component() {
-        let gates =
-            feature_gates(&["kube:WatchList=false, AllAlpha=false".into(), "kube:AllBeta=true".into()], is_asked);
-        let changed: Vec<_> = gates.expect("gates").changed().filter(|(name, _)| !name.starts_with("All")).collect();
-        assert!(changed.contains(&("WatchList", false)), "{changed:?}");
+        assert_eq!(of_kube(&["kube:A=true,B=false".into(), "kube:C=true".into()]), ["A=true", "B=false", "C=true"]);
     }
 
     #[test]

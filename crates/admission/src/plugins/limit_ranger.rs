@@ -18,7 +18,7 @@ type Resources = BTreeMap<String, Quantity>;
 /// See the module.
 pub struct LimitRanger {
     objects: Arc<dyn Objects>,
-    /// By the gate PodLevelResources.
+    /// Gate PodLevelResources.
     pod_level: bool,
 }
 

@@ -69,7 +69,12 @@ impl Aggregation {
     pub fn deleted(&self, record: &Record) {
         self.forget(&record.key().name);
     }
-    fn forget(&self, name: &str) {
+    /// The names of all APIServices that another server answers for.
+    pub fn names(&self) -> Vec<String> {
+        self.remotes.read().keys().cloned().collect()
+    }
+    /// Forgets what is not there any more.
+    pub fn forget(&self, name: &str) {
         if let Some(remote) = self.remotes.write().remove(name) {
             self.routes.remove(&remote.spec().group, &remote.spec().version);
         }

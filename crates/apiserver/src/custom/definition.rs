@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kelson_meta::{Gvk, Gvr};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::custom::conditions::{Condition, ESTABLISHED, NAMES_ACCEPTED};
 
@@ -19,6 +19,11 @@ pub struct Definition {
     pub metadata: Metadata,
     pub spec: Spec,
     pub status: DefinitionStatus,
+}
+
+/// The reference stores a definition that it has just taken with lists that are null.
+fn null_is_empty<'de, D: Deserializer<'de>, T: Deserialize<'de>>(from: D) -> Result<Vec<T>, D::Error> {
+    Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
 /// What is read of the metadata.
@@ -134,7 +139,9 @@ pub struct WebhookConversion {
 #[serde(rename_all = "camelCase", default)]
 pub struct DefinitionStatus {
     pub accepted_names: Names,
+    #[serde(deserialize_with = "null_is_empty")]
     pub conditions: Vec<Condition>,
+    #[serde(deserialize_with = "null_is_empty")]
     pub stored_versions: Vec<String>,
 }
 

@@ -105,6 +105,10 @@ impl Definitions {
 
     /// Takes over a definition as it is stored now.
     pub fn committed(&self, record: &Arc<Record>) {
+        if self.get(&record.key().name).is_some_and(|known| known.revision >= record.revision()) {
+            // Another server wrote since, and that was heard of first.
+            return;
+        }
         match serde_json::from_slice::<Definition>(&record.bytes()) {
             Ok(definition) => self.register(definition, record),
             Err(error) => tracing::error!(key = %record.key(), %error, "a stored definition does not read; not served"),
@@ -155,10 +159,25 @@ impl Definitions {
 
     /// Forgets a definition that was deleted.
     pub fn deleted(&self, record: &Record) {
-        if let Some(known) = self.known.write().remove(&*record.key().name) {
+        let mut all = self.known.write();
+        let gone = all.get(&*record.key().name).is_some_and(|known| known.revision < record.revision());
+        if let Some(known) = gone.then(|| all.remove(&*record.key().name)).flatten() {
+            drop(all);
             known.served.iter().for_each(|served| self.catalog.remove(&served.gvr));
         }
         self.changed.send_modify(|n| *n += 1);
+    }
+
+    /// Forgets a definition that is not there any more, whenever it went.
+    pub fn forget(&self, name: &str) {
+        let Some(known) = self.known.write().remove(name) else { return };
+        known.served.iter().for_each(|served| self.catalog.remove(&served.gvr));
+        self.changed.send_modify(|n| *n += 1);
+    }
+
+    /// The names of all definitions.
+    pub fn names(&self) -> Vec<String> {
+        self.known.read().keys().cloned().collect()
     }
 
     /// A definition by name.

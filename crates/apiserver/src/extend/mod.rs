@@ -4,4 +4,5 @@ pub mod cleanup;
 mod declared_types;
 pub mod fairness;
 pub mod local;
+pub mod others;
 pub mod type_checking;

@@ -11,6 +11,7 @@ use crate::read::watch;
 use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
 use crate::request::routes::{RemoteRequest, Route};
+use crate::request::version_param;
 use crate::reviews;
 use crate::shared::context::RequestContext;
 use crate::subresources;
@@ -62,6 +63,10 @@ async fn dispatched(cx: &RequestContext, body: RequestBody) -> Result<Answer, St
     if !served.namespaced && !i.namespace.is_empty() && !own_namespace {
         return Err(Status::no_such_path());
     }
+    if cx.server.store.is_mirror() && asks_for_newest(cx) {
+        let caught_up = Box::pin(cx.server.store.catch_up()).await;
+        caught_up.map_err(|error| version_param::of_store(&error))?;
+    }
     // The long ways are boxed: their state shall not make that of every small read as large.
     if !i.subresource.is_empty() {
         return Box::pin(subresources::serve(cx, &served, body)).await;
@@ -93,6 +98,12 @@ async fn dispatched(cx: &RequestContext, body: RequestBody) -> Result<Answer, St
         "deletecollection" => Box::pin(delete::collection(cx, &served, body)).await,
         _ => Err(Status::method_not_allowed()),
     }
+}
+
+/// Whether a request must see what other servers have written: all but reads that name the time they want to be of.
+fn asks_for_newest(cx: &RequestContext) -> bool {
+    let reads = matches!(cx.info.verb, "get" | "list" | "watch");
+    !(reads && (!cx.query.text("resourceVersion").is_empty() || !cx.query.text("continue").is_empty()))
 }
 
 #[cfg(test)]

@@ -152,6 +152,8 @@ impl ListAt {
             if self.now_s - position.begun_s > CONTINUE_AGE_MAX_S {
                 return Err(expired_page(position));
             }
+            // The page before may be another server's.
+            wait(store, revision).await?;
             return store.list_at(revision, served.store, namespace, after, None).map_err(|e| match e {
                 StoreError::Compacted { .. } => expired_page(position),
                 other => of_store(&other),
@@ -215,6 +217,7 @@ pub fn of_store(error: &StoreError) -> Status {
         StoreError::TooLarge { limit, .. } => Status::too_large(*limit),
         StoreError::Sealed(why) => Status::internal(why),
         StoreError::Full { .. } => Status::failure(507, Reason::Unknown, error.to_string()),
+        StoreError::Elsewhere(why) => Status::failure(500, Reason::Unknown, why.clone()),
         other => {
             tracing::error!(error = %other, "store fault");
             Status::internal("the storage is not available")

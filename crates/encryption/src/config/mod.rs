@@ -56,7 +56,7 @@ impl std::fmt::Display for GroupResource {
     }
 }
 
-/// One provider of the file.
+/// One provider.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Provider {
     /// Leaves things as they are.

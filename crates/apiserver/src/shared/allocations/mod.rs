@@ -45,12 +45,8 @@ impl Services {
             return Err(StartError::Config("--service-cluster-ip-range must be specified".into()));
         }
         let mut used = Used { ips: HashSet::new(), ports: HashMap::new(), port_range: config.node_ports };
-        for record in store.list(Resource::new("", "services"), None, None, None).iter() {
-            let service = crate::catalog::record::parse(record);
-            used.ips.extend(ips_of(&service));
-            for (port, protocol) in ports_of(&service) {
-                used.ports.entry(port).or_default().insert(protocol);
-            }
+        if !store.is_mirror() {
+            add_stored(store, &mut used);
         }
         let ranges = config.service_cidrs.iter().map(IpNet::trunc).collect();
         Ok(Self { used: Arc::new(Mutex::new(used)), ranges, store: store.clone() })
@@ -91,7 +87,7 @@ impl Services {
 
     /// Gives back what a Service had.
     pub fn after_delete(&self, served: &Served, last: &Value) {
-        if is_allocated(served) {
+        if is_allocated(served) && !self.store.is_mirror() {
             self.used.lock().release(&ips_of(last), &ports_of(last));
         }
     }
@@ -101,17 +97,26 @@ impl Services {
         let none = Value::Null;
         let old = old.unwrap_or(&none);
         let (had_ips, had_ports) = (ips_of(old), ports_of(old));
-        let mut used = self.used.lock();
+        let mut under_way = self.used.lock();
         let mut taken = Reservation::default();
+        taken.stored = self.store.is_mirror();
+        let mut with_stored = taken.stored.then(|| under_way.clone());
+        if let Some(used) = &mut with_stored {
+            add_stored(&self.store, used);
+        }
+        let used = with_stored.as_mut().unwrap_or(&mut under_way);
         taken.used = Some(Arc::clone(&self.used));
         let mut errors = FieldErrors::new();
         let ranges = Ranges::now(&self.ranges, &self.store);
         families(&ranges.families(), service, old);
-        take_ips(&mut used, &ranges, service, &had_ips, &mut taken, &mut errors);
+        take_ips(used, &ranges, service, &had_ips, &mut taken, &mut errors);
         if errors.is_empty() {
-            take_ports(&mut used, service, &had_ports, &mut taken, &mut errors);
+            take_ports(used, service, &had_ports, &mut taken, &mut errors);
         }
-        drop(used);
+        if taken.stored {
+            under_way.take(&taken.ips, &taken.ports);
+        }
+        drop(under_way);
         if !errors.is_empty() {
             let name = service["metadata"]["name"].as_str().unwrap_or("");
             return Err(Status::invalid(&GroupKind { group: String::new(), kind: "Service".into() }, name, &errors));
@@ -122,6 +127,13 @@ impl Services {
             taken.old_ports = had_ports.into_iter().filter(|p| !ports.contains(p)).collect();
         }
         Ok(taken)
+    }
+}
+
+/// Adds what the stored Services have.
+fn add_stored(store: &Store, used: &mut Used) {
+    for record in store.list(Resource::new("", "services"), None, None, None).iter() {
+        used.add(&crate::catalog::record::tree(record));
     }
 }
 

@@ -11,7 +11,8 @@ use serde_json::Value;
 /// Random places tried before the range of ports is searched.
 const RANDOM_TRIES: usize = 16;
 
-/// Every address and port in use.
+/// Every address and port in use; where others write services too, those alone that writes under way here have taken.
+#[derive(Clone)]
 pub(super) struct Used {
     pub ips: HashSet<IpAddr>,
     /// Protocols by node port.
@@ -28,11 +29,16 @@ pub struct Reservation {
     /// Given back when the write did happen.
     pub(super) old_ips: Vec<IpAddr>,
     pub(super) old_ports: Vec<(u16, &'static str)>,
+    /// The storage says what is in use: the write being in it is enough.
+    pub(super) stored: bool,
 }
 
 impl Reservation {
     /// The write happened.
     pub fn keep(mut self) {
+        if self.stored {
+            return;
+        }
         let (ips, ports) = (std::mem::take(&mut self.old_ips), std::mem::take(&mut self.old_ports));
         (self.ips, self.ports) = (ips, ports);
         // Dropping gives back what the object had and has no more.
@@ -67,6 +73,22 @@ pub(super) fn ports_of(service: &Value) -> Vec<(u16, &'static str)> {
     ports
 }
 impl Used {
+    /// Adds what a Service has.
+    pub fn add(&mut self, service: &Value) {
+        self.ips.extend(ips_of(service));
+        for (port, protocol) in ports_of(service) {
+            self.ports.entry(port).or_default().insert(protocol);
+        }
+    }
+
+    /// Notes what a write has taken.
+    pub fn take(&mut self, ips: &[IpAddr], ports: &[(u16, &'static str)]) {
+        self.ips.extend(ips);
+        for (port, protocol) in ports {
+            self.ports.entry(*port).or_default().insert(*protocol);
+        }
+    }
+
     pub fn release(&mut self, ips: &[IpAddr], ports: &[(u16, &'static str)]) {
         for ip in ips {
             self.ips.remove(ip);

@@ -1,0 +1,86 @@
+//! Compaction: what was replaced more than an interval ago is forgotten by etcd. All API servers of a cluster, the
+//! reference's among them, agree by one key on which of them does it (upstream's `storage/etcd3/compact.go`).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kelson_etcd::client::Client;
+use kelson_etcd::proto::{self, compare, request_op, response_op};
+use tonic::transport::Channel;
+
+use crate::connection::{CallError, Connection, revision_of};
+
+/// Holds the revision that the last round compacted; its version counts the rounds.
+pub(crate) const KEY: &str = "compact_rev_key";
+
+/// What a server knows of the rounds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Round {
+    /// The version that the key had.
+    version: i64,
+    /// The revision that etcd was at then.
+    revision: u64,
+}
+
+/// Compacts for as long as it runs.
+pub(crate) async fn run(connection: Arc<Connection>, every: Duration) {
+    let mut known = Round::default();
+    loop {
+        tokio::time::sleep(every).await;
+        match round(&connection, known).await {
+            Ok(next) => known = next,
+            Err(error) => tracing::warn!(%error, "etcd could not be compacted; the next round tries again"),
+        }
+    }
+}
+
+/// One round. Whoever finds the key as he left it does it; the others take over what the key says. What is forgotten is what was
+/// replaced before the last round, so that an interval's history is always there.
+async fn round(connection: &Connection, known: Round) -> Result<Round, CallError> {
+    let answer = connection.txn("compact", claim(known)).await?;
+    let at = revision_of(answer.header.as_ref());
+    if !answer.succeeded {
+        return Ok(Round { version: version_of(&answer), revision: at });
+    }
+    let next = Round { version: known.version + 1, revision: at };
+    if known.revision == 0 {
+        return Ok(next);
+    }
+    let revision = i64::try_from(known.revision).unwrap_or(i64::MAX);
+    let request = proto::CompactionRequest { revision, physical: false };
+    let call = |mut client: Client<Channel>| async move { client.compact(request).await };
+    match connection.read("compact", call).await {
+        Ok(_) => tracing::debug!(revision, "etcd is compacted"),
+        // Somebody was there before, by hand perhaps.
+        Err(CallError::Compacted) => {}
+        Err(error) => return Err(error),
+    }
+    Ok(next)
+}
+
+/// Writes the revision that is about to be compacted if the key is as it was left, else reads it.
+fn claim(known: Round) -> proto::TxnRequest {
+    let value = known.revision.to_string().into_bytes().into();
+    let put = proto::PutRequest { key: KEY.into(), value, ..Default::default() };
+    let get = proto::RangeRequest { key: KEY.into(), ..Default::default() };
+    proto::TxnRequest {
+        compare: vec![proto::Compare {
+            key: KEY.into(),
+            result: compare::CompareResult::Equal as i32,
+            target: compare::CompareTarget::Version as i32,
+            target_union: Some(compare::TargetUnion::Version(known.version)),
+            ..Default::default()
+        }],
+        success: vec![proto::RequestOp { request: Some(request_op::Request::RequestPut(put)) }],
+        failure: vec![proto::RequestOp { request: Some(request_op::Request::RequestRange(get)) }],
+    }
+}
+
+/// The version of the key in the answer to a claim that another had made.
+fn version_of(answer: &proto::TxnResponse) -> i64 {
+    let op = answer.responses.first().and_then(|op| op.response.as_ref());
+    match op {
+        Some(response_op::Response::ResponseRange(range)) => range.kvs.first().map_or(0, |kv| kv.version),
+        _ => 0,
+    }
+}

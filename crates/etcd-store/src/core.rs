@@ -1,0 +1,116 @@
+//! What reading, following and writing have in common: the connection, the mirror, and what keys and values mean.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kelson_etcd::proto::KeyValue;
+use kelson_store::{Key, MakeForm, Mirror, Seen, SeenValue, Writer};
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use crate::connection::Connection;
+use crate::fence::Fence;
+use crate::key::Keys;
+use crate::lease::Leases;
+use crate::pending::Pending;
+use crate::value::{self, MediaType};
+
+/// What begins every encrypted value.
+const SEALED: &[u8] = b"k8s:enc:";
+
+/// One store on etcd.
+pub(crate) struct Core {
+    pub connection: Arc<Connection>,
+    pub mirror: Mirror,
+    pub keys: Keys,
+    pub media: MediaType,
+    pub pending: Pending,
+    pub leases: Leases,
+    pub fence: Fence,
+    /// Etcd is asked for progress when this is rung. Where its answer cannot be believed, all keys are watched instead, so that
+    /// every revision is brought by some event.
+    pub nudge: Option<Notify>,
+    pub faults: Faults,
+}
+
+/// Why a value cannot be shown.
+#[derive(Debug, thiserror::Error)]
+#[error("{key}: {why}")]
+pub(crate) struct Unreadable {
+    pub key: Key,
+    pub why: String,
+    /// It is encrypted and cannot be decrypted.
+    pub sealed: bool,
+}
+
+impl Core {
+    /// What a stored pair says; `None` when it is no object of the API. May wait for a key service.
+    ///
+    /// # Errors
+    /// See [`Unreadable`].
+    pub fn read(&self, kv: &KeyValue) -> Result<Option<Seen>, Unreadable> {
+        let Some(key) = self.keys.parse(&kv.key) else { return Ok(None) };
+        let value = match self.pending.take(&kv.key, &kv.value) {
+            Some(value) => value,
+            None => self.decode(&key, &kv.value)?,
+        };
+        Ok(Some(Seen {
+            key,
+            revision: u64::try_from(kv.mod_revision).unwrap_or(0),
+            create_revision: u64::try_from(kv.create_revision).unwrap_or(0),
+            value: Some(value),
+        }))
+    }
+
+    fn decode(&self, key: &Key, stored: &Bytes) -> Result<SeenValue, Unreadable> {
+        let fault = |why: String, sealed: bool| Unreadable { key: key.clone(), why, sealed };
+        let opened;
+        let (plain, writer) = if stored.starts_with(SEALED) {
+            let at_rest = self.mirror.at_rest().ok_or_else(|| {
+                fault("it is encrypted, and no --encryption-provider-config says how".to_owned(), true)
+            })?;
+            opened = at_rest.open(key, stored).map_err(|error| fault(error.to_string(), true))?;
+            (&opened.plain[..], opened.writer)
+        } else {
+            (&stored[..], Writer::CLEAR)
+        };
+        let decoded = value::decode(key, plain).map_err(|error| fault(error.to_string(), false))?;
+        let form = (stored.len() <= FORM_BYTES_MAX).then(|| form(decoded.tree));
+        Ok(SeenValue { body: decoded.body, meta: decoded.meta, form, writer })
+    }
+}
+
+/// Values larger than this are not lent as trees: what is lent is bounded by bytes, and this much is all of it.
+const FORM_BYTES_MAX: usize = 64 << 10;
+
+/// The tree that was decoded, lent to those who read the record while it is new.
+fn form(mut tree: serde_json::Value) -> MakeForm {
+    MakeForm::new(move |revision| {
+        if let Some(version) = tree.get_mut("metadata").and_then(|metadata| metadata.get_mut("resourceVersion")) {
+            *version = revision.to_string().into();
+        }
+        Arc::new(tree)
+    })
+}
+
+/// What stands in the way of etcd being read or written, by who found it.
+#[derive(Default)]
+pub(crate) struct Faults(Mutex<[Option<String>; 2]>);
+
+/// Who finds a fault.
+#[derive(Clone, Copy)]
+pub(crate) enum Finder {
+    /// The watch does not stand.
+    Watch,
+    /// A read is not answered in time.
+    Probe,
+}
+
+impl Faults {
+    /// Takes over what one found, and tells what is to be told of all.
+    pub fn found(&self, by: Finder, fault: Option<String>) -> Option<String> {
+        let mut faults = self.0.lock();
+        faults[by as usize] = fault;
+        faults.iter().flatten().next().cloned()
+    }
+}

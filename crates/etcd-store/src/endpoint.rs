@@ -1,0 +1,207 @@
+//! Addresses of etcd's members (`--etcd-servers`) and how a connection to one is made: TCP, TLS, a unix socket.
+#![allow(clippy::disallowed_methods, reason = "blocking: reads files, in the lane for files")]
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use http::Uri;
+use hyper_util::rt::TokioIo;
+use rustls::{ClientConfig, RootCertStore};
+use rustls_pki_types::pem::PemObject as _;
+use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::{TcpStream, UnixStream};
+use tower_service::Service;
+
+/// How long one attempt at one member may take, TLS included.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+const PORT: u16 = 2379;
+
+/// Files for connections by https, as the flags name them.
+#[derive(Clone, Debug, Default)]
+pub struct TlsFiles {
+    /// `--etcd-cafile`: who may have signed the members' certificates; without it, whom the system trusts.
+    pub ca: Option<PathBuf>,
+    /// `--etcd-certfile`: what is shown to the members.
+    pub cert: Option<PathBuf>,
+    /// `--etcd-keyfile`: its key.
+    pub key: Option<PathBuf>,
+}
+
+impl TlsFiles {
+    fn config(&self) -> Result<ClientConfig, String> {
+        let read = |path: &Path| std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()));
+        let mut roots = RootCertStore::empty();
+        let authorities = match &self.ca {
+            Some(file) => CertificateDer::pem_slice_iter(&read(file)?).filter_map(Result::ok).collect(),
+            None => kelson_webhook::system_roots(),
+        };
+        roots.add_parsable_certificates(authorities);
+        let builder = ClientConfig::builder_with_provider(kelson_pki::provider()).with_safe_default_protocol_versions();
+        let builder = builder.map_err(|e| e.to_string())?.with_root_certificates(roots);
+        let mut config = match (&self.cert, &self.key) {
+            (Some(cert), Some(key)) => {
+                let chain: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(&read(cert)?).collect();
+                let chain = chain.map_err(|e| format!("--etcd-certfile: {e}"))?;
+                let key = PrivateKeyDer::from_pem_slice(&read(key)?).map_err(|e| format!("--etcd-keyfile: {e}"))?;
+                builder.with_client_auth_cert(chain, key).map_err(|e| format!("--etcd-certfile: {e}"))?
+            }
+            (None, None) => builder.with_no_client_auth(),
+            _ => return Err("--etcd-certfile and --etcd-keyfile go together".to_owned()),
+        };
+        config.alpn_protocols = vec![b"h2".to_vec()];
+        Ok(config)
+    }
+}
+
+/// A member of the cluster, by its address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Member {
+    Tcp { host: String, port: u16, tls: bool },
+    Unix(PathBuf),
+}
+
+impl Member {
+    /// Reads `http://HOST:PORT`, `https://HOST:PORT`, `unix:///PATH` or `HOST:PORT`.
+    fn parse(url: &str) -> Result<Self, String> {
+        let bad = |why: &str| format!("--etcd-servers: {url:?}: {why}");
+        let (scheme, rest) = url.split_once("://").unwrap_or(("http", url));
+        let tls = match scheme {
+            "http" => false,
+            "https" => true,
+            "unix" if rest.starts_with('/') => return Ok(Self::Unix(PathBuf::from(rest))),
+            "unix" => return Err(bad("the socket's path must be absolute")),
+            _ => return Err(bad("the scheme must be http, https or unix")),
+        };
+        let uri: Uri = format!("http://{}", rest.trim_end_matches('/')).parse().map_err(|_| bad("it is no address"))?;
+        let host = uri.host().filter(|host| !host.is_empty()).ok_or_else(|| bad("it names no host"))?;
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        let port = match uri.authority().map(http::uri::Authority::as_str).and_then(|text| text.rsplit_once(':')) {
+            Some((_, port)) if !port.ends_with(']') => port.parse().map_err(|_| bad("its port is no number"))?,
+            _ => PORT,
+        };
+        Ok(Self::Tcp { host, port, tls })
+    }
+}
+
+/// All members, and the one that is used: any of them serves any request, so that the next one is tried only when it fails.
+pub(crate) struct Endpoints {
+    members: Vec<Member>,
+    tls: Option<Arc<ClientConfig>>,
+    used: AtomicUsize,
+}
+
+impl Endpoints {
+    /// Reads addresses, and the files where one of them is by https.
+    ///
+    /// # Errors
+    /// What is wrong with the flags, in words for the operator.
+    pub fn new(servers: &[String], files: &TlsFiles) -> Result<Self, String> {
+        let members: Vec<Member> = servers.iter().map(|url| Member::parse(url.trim())).collect::<Result<_, _>>()?;
+        if members.is_empty() {
+            return Err("--etcd-servers must be specified".to_owned());
+        }
+        let tls = members.iter().any(|member| matches!(member, Member::Tcp { tls: true, .. }));
+        let tls = tls.then(|| files.config().map(Arc::new)).transpose()?;
+        Ok(Self { members, tls, used: AtomicUsize::new(0) })
+    }
+
+    /// How many members there are.
+    pub fn len(&self) -> usize {
+        self.members.len()
+    }
+
+    /// Has the next connection made to another member.
+    pub fn next(&self) {
+        self.used.fetch_add(1, Ordering::Relaxed);
+    }
+
+    async fn connect(&self) -> io::Result<Stream> {
+        let member = &self.members[self.used.load(Ordering::Relaxed) % self.members.len()];
+        let attempt = async {
+            Ok::<Stream, io::Error>(match member {
+                Member::Unix(path) => Box::new(UnixStream::connect(path).await?),
+                Member::Tcp { host, port, tls } => {
+                    let tcp = TcpStream::connect((host.as_str(), *port)).await?;
+                    tcp.set_nodelay(true)?;
+                    match self.tls.as_ref().filter(|_| *tls) {
+                        None => Box::new(tcp) as Stream,
+                        Some(config) => {
+                            let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
+                            Box::new(tokio_rustls::TlsConnector::from(Arc::clone(config)).connect(name, tcp).await?)
+                        }
+                    }
+                }
+            })
+        };
+        let done = tokio::time::timeout(CONNECT_MAX, attempt).await;
+        let done = done.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+        done.map_err(|error| {
+            self.next();
+            match member {
+                Member::Unix(path) => io::Error::new(error.kind(), format!("dial unix {}: {error}", path.display())),
+                Member::Tcp { host, port, .. } => {
+                    io::Error::new(error.kind(), format!("dial tcp {host}:{port}: {error}"))
+                }
+            }
+        })
+    }
+}
+
+/// Bytes to and from a member.
+pub(crate) trait Duplex: AsyncRead + AsyncWrite + Send + Unpin {}
+impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
+type Stream = Box<dyn Duplex>;
+
+/// Makes the connections of a channel.
+#[derive(Clone)]
+pub(crate) struct Connector(pub Arc<Endpoints>);
+
+impl Service<Uri> for Connector {
+    type Response = TokioIo<Box<dyn Duplex>>;
+    type Error = io::Error;
+    type Future = Pin<Box<dyn Future<Output = io::Result<Self::Response>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Uri) -> Self::Future {
+        let endpoints = Arc::clone(&self.0);
+        Box::pin(async move { endpoints.connect().await.map(TokioIo::new) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_as_the_flag_gives_them() {
+        let tcp = |host: &str, port, tls| Some(Member::Tcp { host: host.to_owned(), port, tls });
+        for (url, want) in [
+            ("http://127.0.0.1:2379", tcp("127.0.0.1", 2379, false)),
+            ("https://etcd.example.com:1/", tcp("etcd.example.com", 1, true)),
+            ("https://[::1]:2379", tcp("::1", 2379, true)),
+            ("http://a", tcp("a", 2379, false)),
+            ("127.0.0.1:4001", tcp("127.0.0.1", 4001, false)),
+            ("unix:///run/etcd.sock", Some(Member::Unix("/run/etcd.sock".into()))),
+            ("unix://localhost:1", None),
+            ("ftp://a:1", None),
+            ("http://", None),
+            ("http://a:99999", None),
+            ("", None),
+        ] {
+            assert_eq!(Member::parse(url).ok(), want, "{url}");
+        }
+        assert!(Endpoints::new(&[], &TlsFiles::default()).is_err());
+        let half = TlsFiles { cert: Some("a".into()), ..TlsFiles::default() };
+        assert!(Endpoints::new(&["https://a:1".to_owned()], &half).is_err());
+        assert!(Endpoints::new(&["http://a:1".to_owned()], &half).is_ok(), "files are for https alone");
+    }
+}

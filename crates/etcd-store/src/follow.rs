@@ -1,0 +1,220 @@
+//! The watch: what happens in etcd is shown by the mirror, in its order. A watch that breaks is taken up where it was; when
+//! etcd has forgotten that place, everything is read anew and watchers are told to list.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kelson_etcd::proto::{
+    Event, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse, event, watch_request,
+};
+use kelson_store::Seen;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::ReceiverStream;
+
+use crate::connection::revision_of;
+use crate::core::{Core, Finder};
+use crate::load::{DECODE, load};
+
+/// Between two attempts to stand up a watch.
+const PAUSE: Duration = Duration::from_millis(200);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
+/// Requests on a watch's stream that etcd has not taken: one to begin with, and those for progress.
+const REQUESTS_MAX: usize = 4;
+/// Values up to this size in all are decoded where they arrive.
+const INLINE_BYTES_MAX: usize = 64 << 10;
+/// What begins values that a key service may be needed for.
+const BY_SERVICE: &[u8] = b"k8s:enc:kms:";
+
+/// Why a watch ended.
+enum Ended {
+    /// The connection, or etcd's leader, is gone.
+    Lost(String),
+    /// What happened since cannot be told any more.
+    Compacted,
+    /// Etcd is behind what it once said: another one, or a former state of this one.
+    Back { revision: u64 },
+}
+
+/// Follows etcd for as long as it runs.
+pub(crate) async fn run(core: &Arc<Core>) {
+    let mut pause = PAUSE;
+    loop {
+        let begun_at = core.mirror.revision();
+        match watch(core).await {
+            Ended::Lost(why) => {
+                tracing::warn!(why, "the watch on etcd broke; it is taken up again");
+                tell(core, Some(format!("etcd cannot be watched: {why}")));
+                core.connection.leave_member();
+            }
+            Ended::Compacted => {
+                tracing::warn!(revision = begun_at, "etcd has forgotten what happened since; everything is read anew");
+                match load(core).await {
+                    Ok((revision, records)) => core.mirror.replace(revision, records),
+                    Err(error) => {
+                        tracing::error!(%error, "etcd cannot be read");
+                        tell(core, Some(format!("etcd cannot be read: {error}")));
+                    }
+                }
+            }
+            Ended::Back { revision } => {
+                let why = format!(
+                    "etcd is at revision {revision}, and was at {begun_at} before: its data was replaced or restored"
+                );
+                tell(core, Some(why.clone()));
+                core.mirror.ended(&why);
+                return;
+            }
+        }
+        pause = if core.mirror.revision() > begun_at { PAUSE } else { (pause * 2).min(PAUSE_MAX) };
+        tokio::time::sleep(pause).await;
+    }
+}
+
+fn tell(core: &Core, fault: Option<String>) {
+    core.mirror.fault(core.faults.found(Finder::Watch, fault));
+}
+
+/// One watch, from what is shown already until it ends.
+async fn watch(core: &Arc<Core>) -> Ended {
+    let (requests, stream) = mpsc::channel(REQUESTS_MAX);
+    let shown = core.mirror.revision();
+    if requests.send(create(core, shown + 1)).await.is_err() {
+        return Ended::Lost("the stream of requests ended".to_owned());
+    }
+    let mut client = core.connection.client();
+    let mut answers = match client.watch(ReceiverStream::new(stream)).await {
+        Ok(answers) => answers,
+        Err(status) => return Ended::Lost(status.message().to_owned()),
+    };
+    let mut events = Vec::new();
+    loop {
+        let answer = tokio::select! {
+            answer = answers.message() => answer,
+            () = nudged(core) => {
+                // A full queue has a question in it already.
+                let _ = requests.try_send(progress());
+                continue;
+            }
+        };
+        let answer = match answer {
+            Ok(Some(answer)) => answer,
+            Ok(None) => return Ended::Lost("etcd ended the stream".to_owned()),
+            Err(status) => return Ended::Lost(status.message().to_owned()),
+        };
+        if let Some(ended) = judged(&answer, shown) {
+            return ended;
+        }
+        if answer.created {
+            tell(core, None);
+            continue;
+        }
+        let revision = revision_of(answer.header.as_ref());
+        let silent = answer.events.is_empty() && events.is_empty();
+        events.extend(answer.events);
+        if answer.fragment {
+            continue;
+        }
+        if silent {
+            // All that happened up to there was told before.
+            core.mirror.apply(Vec::new(), revision);
+        } else if let Err(why) = show(core, std::mem::take(&mut events)).await {
+            return Ended::Lost(why);
+        }
+    }
+}
+
+/// Whether an answer ends the watch that began behind `shown`.
+fn judged(answer: &WatchResponse, shown: u64) -> Option<Ended> {
+    if answer.compact_revision != 0 {
+        return Some(Ended::Compacted);
+    }
+    if answer.canceled {
+        return Some(Ended::Lost(format!("etcd ended the watch: {}", answer.cancel_reason)));
+    }
+    let revision = revision_of(answer.header.as_ref());
+    (answer.created && revision < shown).then_some(Ended::Back { revision })
+}
+
+async fn nudged(core: &Core) {
+    match &core.nudge {
+        Some(nudge) => nudge.notified().await,
+        None => std::future::pending().await,
+    }
+}
+
+fn create(core: &Core, from: u64) -> WatchRequest {
+    let (key, range_end) = match core.nudge {
+        Some(_) => core.keys.range(),
+        // From the first key of all to the last.
+        None => (vec![0], vec![0]),
+    };
+    let create = WatchCreateRequest {
+        key: key.into(),
+        range_end: range_end.into(),
+        start_revision: i64::try_from(from).unwrap_or(i64::MAX),
+        progress_notify: core.nudge.is_some(),
+        fragment: true,
+        ..Default::default()
+    };
+    WatchRequest { request_union: Some(watch_request::RequestUnion::CreateRequest(create)) }
+}
+
+fn progress() -> WatchRequest {
+    WatchRequest { request_union: Some(watch_request::RequestUnion::ProgressRequest(WatchProgressRequest {})) }
+}
+
+/// Shows events, which are whole revisions.
+async fn show(core: &Arc<Core>, events: Vec<Event>) -> Result<(), String> {
+    let bytes: usize = events.iter().filter_map(|event| Some(event.kv.as_ref()?.value.len())).sum();
+    let by_service = |event: &Event| event.kv.as_ref().is_some_and(|kv| kv.value.starts_with(BY_SERVICE));
+    if bytes <= INLINE_BYTES_MAX && !events.iter().any(by_service) {
+        applied(core, &events);
+        return Ok(());
+    }
+    let decoder = Arc::clone(core);
+    DECODE.run(move || applied(&decoder, &events)).await.map_err(|error| error.to_string())
+}
+
+fn applied(core: &Core, events: &[Event]) {
+    let mut changes: Vec<Seen> = Vec::with_capacity(events.len());
+    let mut revision = 0;
+    for event in events {
+        let Some(kv) = &event.kv else { continue };
+        let at = u64::try_from(kv.mod_revision).unwrap_or(0);
+        revision = revision.max(at);
+        let deleted = |key| Seen { key, revision: at, create_revision: at, value: None };
+        if event.r#type == event::EventType::Delete as i32 {
+            changes.extend(core.keys.parse(&kv.key).map(deleted));
+            continue;
+        }
+        match core.read(kv) {
+            Ok(seen) => changes.extend(seen),
+            Err(unreadable) => {
+                // What was there before is not what is there now.
+                tracing::error!(%unreadable, "a stored object cannot be read; it is not served");
+                changes.push(deleted(unreadable.key));
+            }
+        }
+    }
+    core.mirror.apply(changes, revision);
+}
+
+#[cfg(test)]
+mod tests {
+    use kelson_etcd::proto::ResponseHeader;
+
+    use super::*;
+
+    #[test]
+    fn what_ends_a_watch() {
+        let at = |revision| Some(ResponseHeader { revision, ..Default::default() });
+        let answer = |header, created| WatchResponse { header, created, ..Default::default() };
+        assert!(judged(&answer(at(7), true), 7).is_none());
+        assert!(matches!(judged(&answer(at(6), true), 7), Some(Ended::Back { revision: 6 })));
+        assert!(judged(&answer(at(6), false), 7).is_none(), "an event is older than what came after it");
+        let compacted = WatchResponse { canceled: true, compact_revision: 9, ..Default::default() };
+        assert!(matches!(judged(&compacted, 7), Some(Ended::Compacted)));
+        let lost = WatchResponse { canceled: true, cancel_reason: "no leader".to_owned(), ..Default::default() };
+        assert!(matches!(judged(&lost, 7), Some(Ended::Lost(why)) if why.contains("no leader")));
+    }
+}

@@ -1,0 +1,95 @@
+//! Writes that are under way: when the watch brings one of them, what it was made of is in hand and need not be decoded.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use kelson_store::{Body, MakeForm, RecordMeta, SeenValue, Writer};
+use parking_lot::Mutex;
+
+/// A write that was sent, or is about to be.
+pub(crate) struct Sent {
+    /// As it is stored.
+    value: Bytes,
+    body: Body,
+    meta: RecordMeta,
+    writer: Writer,
+    form: Mutex<Option<MakeForm>>,
+}
+
+/// Writes by etcd's key. As many as there are writers waiting.
+#[derive(Default)]
+pub(crate) struct Pending(Mutex<HashMap<Bytes, Vec<Arc<Sent>>>>);
+
+/// A write that is known as pending until this is dropped.
+pub(crate) struct Noted<'a> {
+    pending: &'a Pending,
+    key: Bytes,
+    sent: Arc<Sent>,
+}
+
+impl Pending {
+    /// Notes a write.
+    pub fn note(
+        &self,
+        key: Bytes,
+        value: Bytes,
+        (body, meta): (Body, RecordMeta),
+        writer: Writer,
+        form: Option<MakeForm>,
+    ) -> Noted<'_> {
+        let sent = Arc::new(Sent { value, body, meta, writer, form: Mutex::new(form) });
+        self.0.lock().entry(key.clone()).or_default().push(Arc::clone(&sent));
+        Noted { pending: self, key, sent }
+    }
+
+    /// What a stored value was made of, if it was written here.
+    pub fn take(&self, key: &Bytes, value: &Bytes) -> Option<SeenValue> {
+        let sent = self.0.lock().get(key)?.iter().find(|sent| sent.value == *value).cloned()?;
+        let form = sent.form.lock().take();
+        Some(SeenValue { body: sent.body.clone(), meta: sent.meta.clone(), form, writer: sent.writer })
+    }
+}
+
+impl Noted<'_> {
+    /// The form, back from a write that did not happen.
+    pub fn take_form(&self) -> Option<MakeForm> {
+        self.sent.form.lock().take()
+    }
+}
+
+impl Drop for Noted<'_> {
+    fn drop(&mut self) {
+        let mut pending = self.pending.0.lock();
+        if let Some(of_key) = pending.get_mut(&self.key) {
+            of_key.retain(|sent| !Arc::ptr_eq(sent, &self.sent));
+            if of_key.is_empty() {
+                pending.remove(&self.key);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_write_is_known_by_its_bytes_while_it_is_under_way() {
+        let pending = Pending::default();
+        let (key, value) = (Bytes::from_static(b"/registry/a"), Bytes::from_static(b"v"));
+        let body = Body::locate(r#"{"metadata":{"resourceVersion":""}}"#).unwrap();
+        let of = || (body.clone(), RecordMeta::default());
+        let form = MakeForm::new(|revision| Arc::new(revision));
+        let noted = pending.note(key.clone(), value.clone(), of(), Writer(7), Some(form));
+        let other = pending.note(key.clone(), Bytes::from_static(b"w"), of(), Writer::CLEAR, None);
+        assert!(pending.take(&key, &Bytes::from_static(b"x")).is_none());
+        let seen = pending.take(&key, &value).unwrap();
+        assert_eq!((seen.writer, seen.form.is_some()), (Writer(7), true));
+        assert!(noted.take_form().is_none(), "it is lent once");
+        drop(noted);
+        assert!(pending.take(&key, &value).is_none());
+        drop(other);
+        assert!(pending.0.lock().is_empty());
+    }
+}

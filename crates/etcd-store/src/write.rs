@@ -1,0 +1,172 @@
+//! What is asked of etcd for a request. Writes: one transaction each, which compares the revision that the key has. Whoever finds another one waits until the mirror
+//! shows what came between, and judges the write anew.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use kelson_etcd::proto::{self, compare, request_op};
+use kelson_store::{Action, Answer, Body, Committed, MakeForm, Record, RecordMeta, Remote, StoreError, Write, Writer};
+
+use crate::connection::{CALL_MAX, revision_of};
+use crate::core::Core;
+use crate::value;
+
+/// Times that a write without a condition is sent again because others were faster.
+const ATTEMPTS_MAX: usize = 32;
+/// How long a write that happened waits until it is shown. Beyond it, it is answered nevertheless.
+const SHOWN_MAX: Duration = Duration::from_secs(30);
+
+/// Time after which a reader has etcd asked for progress, and asked again.
+const NUDGE_EVERY: Duration = Duration::from_millis(20);
+
+/// The side of a store on etcd that asks.
+pub(crate) struct Writes(pub Arc<Core>);
+
+impl Remote for Writes {
+    fn commit(&self, write: Write) -> Answer<'_, Committed> {
+        Box::pin(commit(&self.0, write))
+    }
+
+    fn catch_up(&self) -> Answer<'_, ()> {
+        Box::pin(catch_up(&self.0))
+    }
+}
+
+/// A value that is to be stored.
+struct Put {
+    value: Bytes,
+    writer: Writer,
+    body: Body,
+    /// As it is kept beside the record.
+    meta: RecordMeta,
+    lease: i64,
+    form: Option<MakeForm>,
+}
+
+async fn commit(core: &Arc<Core>, mut write: Write) -> Result<Committed, StoreError> {
+    let name = Bytes::from(core.keys.of(&write.key));
+    let mut current = core.mirror.get(&write.key);
+    core.mirror.check(&write, current.as_ref())?;
+    let mut put = put(core, &mut write).await?;
+    for _ in 0..ATTEMPTS_MAX {
+        match send(core, &name, &write, put.as_mut(), current.take()).await? {
+            Sent::Done(committed) => return Ok(committed),
+            Sent::Outrun { revision } => shown(core, revision).await?,
+        }
+        current = core.mirror.get(&write.key);
+        core.mirror.check(&write, current.as_ref())?;
+    }
+    Err(StoreError::Elsewhere("etcd: too many writers of one object".to_owned()))
+}
+
+/// What a write stores; `None` for a deletion.
+async fn put(core: &Core, write: &mut Write) -> Result<Option<Put>, StoreError> {
+    let Action::Put { body, meta } = &write.action else { return Ok(None) };
+    let plain = value::encode(core.media, &write.key, body)?;
+    let at_rest = core.mirror.at_rest().filter(|at| at.writer(write.key.resource) != Some(Writer::CLEAR));
+    let sealed = match at_rest {
+        Some(at_rest) => at_rest.seal(&write.key, &plain).map_err(StoreError::Sealed)?,
+        None => None,
+    };
+    let (value, writer) = sealed.map_or((plain, Writer::CLEAR), |sealed| (sealed.bytes, sealed.writer));
+    let lease = match meta.expires_at_s {
+        0 => 0,
+        at_s => core.leases.of(at_s.saturating_sub(core.mirror.now_s()).max(1)).await?,
+    };
+    // Etcd ends it, by the lease.
+    let meta = RecordMeta { expires_at_s: 0, ..meta.clone() };
+    Ok(Some(Put { value: value.into(), writer, body: body.clone(), meta, lease, form: write.form.take() }))
+}
+
+enum Sent {
+    Done(Committed),
+    /// The key was at another revision; etcd was at this one.
+    Outrun {
+        revision: u64,
+    },
+}
+
+async fn send(
+    core: &Arc<Core>,
+    name: &Bytes,
+    write: &Write,
+    mut put: Option<&mut Put>,
+    current: Option<Arc<Record>>,
+) -> Result<Sent, StoreError> {
+    let noted = put.as_mut().map(|put| {
+        let made_of = (put.body.clone(), put.meta.clone());
+        core.pending.note(name.clone(), put.value.clone(), made_of, put.writer, put.form.take())
+    });
+    let (operation, op) = match &put {
+        None => {
+            let delete = proto::DeleteRangeRequest { key: name.clone(), ..Default::default() };
+            ("delete", request_op::Request::RequestDeleteRange(delete))
+        }
+        Some(Put { value, lease, .. }) => {
+            let put =
+                proto::PutRequest { key: name.clone(), value: value.clone(), lease: *lease, ..Default::default() };
+            (if current.is_some() { "update" } else { "create" }, request_op::Request::RequestPut(put))
+        }
+    };
+    let at = current.as_ref().map_or(0, |record| record.revision());
+    let answer = core.connection.txn(operation, when_at(name, at, op)).await?;
+    let revision = revision_of(answer.header.as_ref());
+    if !answer.succeeded {
+        if let (Some(put), Some(noted)) = (put, noted) {
+            put.form = noted.take_form();
+        }
+        return Ok(Sent::Outrun { revision });
+    }
+    match tokio::time::timeout(SHOWN_MAX, core.mirror.wait_for(revision)).await {
+        Ok(Ok(())) => {}
+        // The write happened, and that is what is told.
+        Ok(Err(_)) | Err(_) => tracing::warn!(key = %write.key, revision, "a write happened and is not shown yet"),
+    }
+    let last = match &write.action {
+        Action::Delete { body } => body.as_ref(),
+        Action::Put { .. } => None,
+    };
+    let put = put.map(|put| (&put.body, put.meta.clone()));
+    Ok(Sent::Done(core.mirror.committed(&write.key, revision, put, last, current)))
+}
+
+/// `op` if the key is at this revision; 0: if there is none.
+fn when_at(name: &Bytes, revision: u64, op: request_op::Request) -> proto::TxnRequest {
+    let revision = i64::try_from(revision).unwrap_or(i64::MAX);
+    proto::TxnRequest {
+        compare: vec![proto::Compare {
+            key: name.clone(),
+            result: compare::CompareResult::Equal as i32,
+            target: compare::CompareTarget::Mod as i32,
+            target_union: Some(compare::TargetUnion::ModRevision(revision)),
+            ..Default::default()
+        }],
+        success: vec![proto::RequestOp { request: Some(op) }],
+        failure: Vec::new(),
+    }
+}
+
+async fn shown(core: &Arc<Core>, revision: u64) -> Result<(), StoreError> {
+    match tokio::time::timeout(SHOWN_MAX, core.mirror.wait_for(revision)).await {
+        Ok(done) => done,
+        Err(_) => Err(StoreError::Elsewhere("etcdserver: request timed out".to_owned())),
+    }
+}
+
+/// Resolves when the mirror shows everything that was written before the call.
+async fn catch_up(core: &Arc<Core>) -> Result<(), StoreError> {
+    let revision = core.fence.revision().await?;
+    let caught_up = async {
+        loop {
+            tokio::select! {
+                done = core.mirror.wait_for(revision) => return done,
+                () = tokio::time::sleep(NUDGE_EVERY) => core.nudge.iter().for_each(tokio::sync::Notify::notify_one),
+            }
+        }
+    };
+    match tokio::time::timeout(CALL_MAX, caught_up).await {
+        Ok(done) => done,
+        Err(_) => Err(StoreError::Elsewhere("etcdserver: request timed out".to_owned())),
+    }
+}

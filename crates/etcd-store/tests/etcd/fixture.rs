@@ -1,0 +1,185 @@
+//! An etcd process, and stores on it.
+
+use std::path::PathBuf;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kelson_etcd::client::Client;
+use kelson_etcd::proto::{CompactionRequest, PutRequest, RangeRequest};
+use kelson_etcd_store::{EtcdError, EtcdOptions, EtcdStore, MediaType, TlsFiles};
+use kelson_store::{AtRest, Body, Committed, Event, Key, RecordMeta, Resource, Store, StoreError, StoreOptions, Write};
+use kelson_tasks::Tasks;
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tokio::process::{Child, Command};
+use tonic::transport::{Channel, Endpoint};
+
+/// Longest wait for anything; a slow machine under load takes seconds.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// An etcd with one member.
+pub struct Etcd {
+    dir: TempDir,
+    socket: PathBuf,
+    process: Option<Child>,
+    tasks: Tasks,
+}
+
+impl Etcd {
+    pub async fn start() -> Self {
+        let dir = TempDir::new().unwrap();
+        let mut etcd = Self { socket: dir.path().join("c:1"), dir, process: None, tasks: Tasks::root("test") };
+        etcd.run().await;
+        etcd
+    }
+
+    /// Starts the process on the data there is, and waits until it answers.
+    pub async fn run(&mut self) {
+        let binary = std::env::var_os("ETCD").unwrap_or_else(|| "etcd".into());
+        // Sockets of a process that was killed are in the way.
+        for socket in ["c:1", "d:1", "p:1"] {
+            let _ = std::fs::remove_file(self.dir.path().join(socket));
+        }
+        let listen = format!("unix://{}", self.socket.file_name().unwrap().display());
+        let child = Command::new(&binary)
+            .current_dir(self.dir.path())
+            .args(["--data-dir", "data", "--log-level", "error"])
+            .args(["--listen-client-urls", &listen, "--advertise-client-urls", &listen])
+            .args(["--listen-peer-urls", "unix://p:1", "--initial-advertise-peer-urls", "unix://p:1"])
+            .args(["--initial-cluster", "default=unix://p:1"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .kill_on_drop(true)
+            .spawn();
+        self.process = Some(child.unwrap_or_else(|e| panic!("{}: {e} (make deps-test installs it)", binary.display())));
+        let answers = async {
+            while self.client().status().await.is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(PATIENCE, answers).await.expect("etcd answers");
+    }
+
+    /// Ends the process without a word.
+    pub async fn kill(&mut self) {
+        let mut process = self.process.take().expect("it runs");
+        process.kill().await.unwrap();
+    }
+
+    /// Ends the process and forgets all it had.
+    pub async fn wipe(&mut self) {
+        self.kill().await;
+        std::fs::remove_dir_all(self.dir.path().join("data")).unwrap();
+    }
+
+    /// Has further stores reach etcd by another socket than those that are open, which reach nothing until [`Etcd::show`].
+    pub fn hide(&mut self) -> PathBuf {
+        std::mem::replace(&mut self.socket, self.dir.path().join("d:1"))
+    }
+
+    /// Has etcd reached by that socket as well.
+    pub fn show(&self, socket: PathBuf) {
+        std::os::unix::fs::symlink(&self.socket, socket).unwrap();
+    }
+
+    pub fn client(&self) -> Client<Channel> {
+        let endpoint = Endpoint::from_shared(format!("unix://{}", self.socket.display())).unwrap();
+        Client::new(endpoint.connect_lazy(), 1 << 30)
+    }
+
+    /// The bytes under a key.
+    pub async fn value(&self, key: &str) -> Option<Vec<u8>> {
+        let request = RangeRequest { key: key.as_bytes().to_vec().into(), ..Default::default() };
+        let answer = self.client().range(request).await.unwrap();
+        answer.kvs.first().map(|kv| kv.value.to_vec())
+    }
+
+    /// Writes a key as somebody else would.
+    pub async fn put(&self, key: &str, value: &[u8]) -> i64 {
+        let (key, value) = (key.as_bytes().to_vec().into(), value.to_vec().into());
+        let answer = self.client().put(PutRequest { key, value, ..Default::default() }).await.unwrap();
+        answer.header.unwrap().revision
+    }
+
+    pub async fn compact(&self, revision: u64) {
+        let revision = i64::try_from(revision).unwrap();
+        self.client().compact(CompactionRequest { revision, physical: true }).await.unwrap();
+    }
+
+    pub fn options(&self, tasks: &Tasks, at_rest: Option<Arc<dyn AtRest>>) -> EtcdOptions {
+        EtcdOptions {
+            servers: vec![format!("unix://{}", self.socket.display())],
+            tls: TlsFiles::default(),
+            prefix: "/registry".to_owned(),
+            media: MediaType::Protobuf,
+            compaction_every: Duration::ZERO,
+            health_max: Duration::from_secs(2),
+            size_every: Duration::ZERO,
+            lease_reuse_s: 60,
+            store: StoreOptions { at_rest, ..StoreOptions::default() },
+            tasks: tasks.child("etcd"),
+        }
+    }
+
+    pub async fn open(&self) -> Store {
+        self.try_open(None).await.unwrap()
+    }
+
+    pub async fn try_open(&self, at_rest: Option<Arc<dyn AtRest>>) -> Result<Store, EtcdError> {
+        Ok(EtcdStore::open(self.options(&self.tasks, at_rest)).await?.store)
+    }
+}
+
+pub fn resource(name: &str) -> Resource {
+    Resource::parse(name)
+}
+
+pub fn key(resource: &str, name: &str) -> Key {
+    Key::new(Resource::parse(resource), "default", name)
+}
+
+/// A ConfigMap with one value.
+pub fn config_map(name: &str, value: &str) -> Value {
+    json!({"apiVersion": "v1", "kind": "ConfigMap", "data": {"k": value},
+        "metadata": {"name": name, "namespace": "default", "uid": "8f2c1f0e-6c1e-4b8a-9d8e-0123456789ab", "resourceVersion": ""}})
+}
+
+pub fn body(object: &Value) -> Body {
+    Body::locate(object.to_string()).unwrap()
+}
+
+pub fn meta() -> RecordMeta {
+    RecordMeta::with_uid("8f2c1f0e-6c1e-4b8a-9d8e-0123456789ab")
+}
+
+pub async fn create(store: &Store, name: &str, value: &str) -> Result<Committed, StoreError> {
+    store.commit(Write::create(key("configmaps", name), body(&config_map(name, value)), meta())).await
+}
+
+pub async fn update(store: &Store, name: &str, revision: u64, value: &str) -> Result<Committed, StoreError> {
+    store.commit(Write::update(key("configmaps", name), revision, body(&config_map(name, value)), meta())).await
+}
+
+/// The value of a ConfigMap as a store shows it.
+pub fn shown(store: &Store, name: &str) -> Option<String> {
+    let record = store.get(resource("configmaps"), "default", name)?;
+    let object: Value = serde_json::from_slice(&record.bytes()).unwrap();
+    assert_eq!(object["metadata"]["resourceVersion"], record.revision().to_string());
+    Some(object["data"]["k"].as_str().unwrap().to_owned())
+}
+
+/// What happened, in a line each.
+pub fn lines(events: &[Arc<Event>]) -> Vec<String> {
+    events.iter().map(|event| format!("{:?} {} {}", event.kind, event.record.key().name, event.revision)).collect()
+}
+
+/// Waits for something that comes about by itself.
+pub async fn until(what: &str, holds: impl Fn() -> bool) {
+    let wait = async {
+        while !holds() {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(PATIENCE, wait).await.unwrap_or_else(|_| panic!("{what}"));
+}

@@ -1,0 +1,129 @@
+//! Several stores on one etcd, and writers that are no store at all.
+
+use kelson_store::{Precondition, StoreError, Write};
+use serde_json::json;
+
+use super::fixture::{Etcd, PATIENCE, body, config_map, create, key, lines, meta, resource, shown, update};
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_writes_the_others_see_under_one_revision() {
+    let etcd = Etcd::start().await;
+    let (a, b) = (etcd.open().await, etcd.open().await);
+    assert!(a.is_mirror());
+    let from = b.current_revision();
+    let mut watch = b.watch(resource("configmaps"), from).unwrap();
+    let made = create(&a, "m", "1").await.unwrap();
+    assert_eq!((shown(&a, "m").as_deref(), a.current_revision() >= made.revision), (Some("1"), true));
+    b.catch_up().await.unwrap();
+    assert_eq!(shown(&b, "m").as_deref(), Some("1"), "a read after the write sees it");
+    let changed = update(&b, "m", made.revision, "2").await.unwrap();
+    a.catch_up().await.unwrap();
+    assert_eq!(shown(&a, "m").as_deref(), Some("2"));
+    // Whoever has an older revision in mind is told, whichever store he asks.
+    for store in [&a, &b] {
+        let refused = update(store, "m", made.revision, "3").await.unwrap_err();
+        assert!(matches!(refused, StoreError::Conflict { .. }), "{refused}");
+        let refused = create(store, "m", "3").await.unwrap_err();
+        assert!(matches!(refused, StoreError::AlreadyExists { .. }), "{refused}");
+    }
+    let gone = a.commit(Write::delete(key("configmaps", "m"), Precondition::Any)).await.unwrap();
+    assert_eq!(gone.previous.unwrap().revision(), changed.revision);
+    b.catch_up().await.unwrap();
+    assert_eq!(shown(&b, "m"), None);
+    let events = watch.next().await.unwrap();
+    let want = [("Added", made.revision), ("Modified", changed.revision), ("Deleted", gone.revision)];
+    assert_eq!(lines(&events), want.map(|(kind, revision)| format!("{kind} m {revision}")));
+    assert_eq!(a.identity(), b.identity());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn writers_of_one_object_lose_no_write() {
+    const EACH: usize = 25;
+    let etcd = Etcd::start().await;
+    let stores = [etcd.open().await, etcd.open().await];
+    create(&stores[0], "n", "0").await.unwrap();
+    stores[1].catch_up().await.unwrap();
+    let count = |store: kelson_store::Store| async move {
+        let mut done = 0;
+        while done < EACH {
+            let now = store.get(resource("configmaps"), "default", "n").unwrap();
+            let object: serde_json::Value = serde_json::from_slice(&now.bytes()).unwrap();
+            let next = object["data"]["k"].as_str().unwrap().parse::<usize>().unwrap() + 1;
+            match update(&store, "n", now.revision(), &next.to_string()).await {
+                Ok(_) => done += 1,
+                Err(StoreError::Conflict { .. }) => {}
+                Err(error) => panic!("{error}"),
+            }
+        }
+    };
+    let counters = [0, 1, 0, 1].map(|i| tokio::spawn(count(stores[i].clone())));
+    for counter in counters {
+        tokio::time::timeout(PATIENCE, counter).await.unwrap().unwrap();
+    }
+    for store in &stores {
+        store.catch_up().await.unwrap();
+        assert_eq!(shown(store, "n"), Some((4 * EACH).to_string()));
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_others_wrote_is_read_and_what_is_none_of_ours_is_left_alone() {
+    let etcd = Etcd::start().await;
+    etcd.put("/registry/configmaps/default/early", config_map("early", "1").to_string().as_bytes()).await;
+    etcd.put("/registry/masterleases/192.0.2.2", b"k8s\0junk").await;
+    etcd.put("/registry/configmaps/default/broken", b"k8s\0\xff\xff").await;
+    let store = etcd.open().await;
+    assert_eq!(shown(&store, "early").as_deref(), Some("1"));
+    assert_eq!(shown(&store, "broken"), None);
+    let mut watch = store.watch(resource("configmaps"), store.current_revision()).unwrap();
+    let late = etcd.put("/registry/configmaps/default/late", config_map("late", "2").to_string().as_bytes()).await;
+    etcd.put("/elsewhere", b"of somebody else").await;
+    store.catch_up().await.unwrap();
+    assert_eq!(shown(&store, "late").as_deref(), Some("2"));
+    assert_eq!(lines(&watch.next().await.unwrap()), [format!("Added late {late}")]);
+    // What became unreadable is not shown as it was.
+    etcd.put("/registry/configmaps/default/late", b"k8s\0\xff\xff").await;
+    store.catch_up().await.unwrap();
+    assert_eq!(shown(&store, "late"), None);
+    assert!(etcd.value("/registry/masterleases/192.0.2.2").await.is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn values_are_stored_as_the_reference_stores_them() {
+    let etcd = Etcd::start().await;
+    let store = etcd.open().await;
+    create(&store, "m", "1").await.unwrap();
+    let stored = etcd.value("/registry/configmaps/default/m").await.unwrap();
+    assert!(stored.starts_with(b"k8s\0\n\x0f\n\x02v1\x12\tConfigMap\x12"), "{:?}", stored.escape_ascii().to_string());
+    let widget = json!({"apiVersion": "example.com/v1", "kind": "Widget", "spec": {"n": 1.5},
+        "metadata": {"name": "w", "namespace": "default", "resourceVersion": "",
+            "uid": "8f2c1f0e-6c1e-4b8a-9d8e-0123456789ab"}});
+    store.commit(Write::create(key("example.com/widgets", "w"), body(&widget), meta())).await.unwrap();
+    let stored = etcd.value("/registry/example.com/widgets/default/w").await.unwrap();
+    let text = String::from_utf8(stored).unwrap();
+    assert!(text.ends_with("}\n") && !text.contains("resourceVersion"), "{text}");
+    let again = etcd.open().await;
+    for name in ["configmaps", "example.com/widgets"] {
+        let all = |store: &kelson_store::Store| {
+            let view = store.list(resource(name), None, None, None);
+            view.iter().map(|record| (record.revision(), record.meta().clone(), record.bytes())).collect::<Vec<_>>()
+        };
+        assert_eq!(all(&store), all(&again), "{name}: what was written reads as it was");
+        assert_eq!(all(&store).len(), 1);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_ends_by_itself_is_ended_by_etcd() {
+    let etcd = Etcd::start().await;
+    let store = etcd.open().await;
+    let now_s = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs();
+    let meta = kelson_store::RecordMeta { expires_at_s: now_s + 2, ..meta() };
+    let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e", "namespace": "default", "resourceVersion": ""},
+        "involvedObject": {}});
+    let made = store.commit(Write::create(key("events", "e"), body(&event), meta)).await.unwrap();
+    let mut watch = store.watch(resource("events"), made.revision).unwrap();
+    let events = tokio::time::timeout(PATIENCE, watch.next()).await.unwrap().unwrap();
+    assert!(lines(&events)[0].starts_with("Deleted e "), "{events:?}");
+    assert!(etcd.value("/registry/events/default/e").await.is_none());
+}

@@ -214,6 +214,9 @@ fn kubelet_config(
     }
     config.pod_manifest_path = Some(dir.join("kubelet").join("manifests"));
     config.local_volumes_dir = Some(dir.join("storage"));
+    if let Some(dir) = &args.device_plugins_dir {
+        config.device_plugins_dir.clone_from(dir);
+    }
     config.cgroup_root = format!("kelson-{}", kelson_net::network_id(dir));
     config.server.listen = Some(SocketAddr::from(([0, 0, 0, 0], free_or_any(args.kubelet_port))));
     config.server.client_ca_pem = join.ca_pem.clone().into_bytes();

@@ -3,7 +3,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use clap::Args;
+use kelson_meta::gates::FeatureGates;
 
 /// What server and agent share about the node.
 #[derive(Args, Debug, Clone)]
@@ -23,6 +25,10 @@ pub struct NodeArgs {
     /// Port of the service proxy's metrics (HTTP, on 127.0.0.1) [default: 10249 where free]; 0: none.
     #[arg(long, value_name = "PORT")]
     pub proxy_metrics_port: Option<u16>,
+    /// Where device plugins register and have their sockets; many published ones look in /var/lib/kubelet/device-plugins alone
+    /// [default: kubelet/device-plugins in the data directory]
+    #[arg(long, value_name = "DIR")]
+    pub device_plugins_dir: Option<PathBuf>,
     /// What the node keeps free; below it pods are evicted [default:
     /// memory.available<100Mi,nodefs.available<10%,nodefs.inodesFree<5%,imagefs.available<15%,imagefs.inodesFree<5%]
     #[arg(long, value_name = "SIGNAL<AMOUNT,…")]
@@ -92,6 +98,18 @@ pub struct OverloadArgs {
 
 /// Longest life of a token that is not for ever.
 const TTL_MAX_SECONDS: u64 = 100 * 365 * 24 * 3600;
+
+/// Reads `--feature-gates`, where a gate may have its component before it (`kube:WatchList=true`), and says which of those
+/// that were changed change nothing in this component.
+pub fn feature_gates(values: &[String], is_asked: impl Fn(&str) -> bool) -> anyhow::Result<FeatureGates> {
+    let each = values.iter().flat_map(|gates| gates.split(',')).map(str::trim);
+    let gates = each.map(|gate| gate.strip_prefix("kube:").unwrap_or(gate));
+    let gates = FeatureGates::parse(gates).context("--feature-gates")?;
+    for (name, on) in gates.changed().filter(|(name, _)| !is_asked(name)) {
+        tracing::warn!(gate = name, on, "a feature gate is set that changes nothing yet");
+    }
+    Ok(gates)
+}
 
 /// `24h`, `1h30m`, `90s` or `90`.
 pub fn parse_ttl(text: &str) -> Result<Duration, String> {

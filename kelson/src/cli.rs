@@ -103,6 +103,10 @@ pub struct ServerArgs {
     pub authorization_mode: Vec<String>,
     #[command(flatten)]
     pub admission: AdmissionArgs,
+    /// CA of kubelets that get their serving certificates elsewhere, beside the cluster's own; '' believes every kubelet,
+    /// self-signed ones included, as upstream does without the flag [default: the cluster's own alone].
+    #[arg(long, value_name = "FILE")]
+    pub kubelet_certificate_authority: Option<String>,
     /// What comes with the cluster and is not wanted: `local-storage` is the storage class `local-path` and its provisioner.
     #[arg(long, value_name = "PARTS", value_delimiter = ',')]
     pub disable: Vec<BuiltIn>,

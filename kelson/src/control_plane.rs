@@ -11,14 +11,13 @@ use anyhow::Context as _;
 use ipnet::IpNet;
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
-use kelson_apiserver::{ApiServer, Config, KubeletConfig, Running, ServiceAccountConfig, ServingConfig};
+use kelson_apiserver::{ApiServer, Config, KubeletConfig, KubeletTrust, Running, ServiceAccountConfig, ServingConfig};
 use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::{UserInfo, user};
 use kelson_client::{Client, InformerHandle};
 use kelson_controllers::{Authorities, Controllers, ReservedNames};
 use kelson_dns::{EndpointSlice, Forwarder, Node, Published, Service, Sources, Zone};
 use kelson_encryption::{Encryption, EncryptionOptions};
-use kelson_meta::gates::FeatureGates;
 use kelson_meta::{Clock, SystemClock};
 use kelson_metrics::Registry;
 use kelson_net::ranges::Ranges;
@@ -30,6 +29,7 @@ use kelson_tasks::{FILES, OnPanic, Tasks};
 use tokio::sync::watch;
 
 use crate::agent::Join;
+use crate::args::feature_gates;
 use crate::authorities::{self, PKI_DIR};
 use crate::certificates::{self, Certificates, CurrentPki};
 use crate::cli::{BuiltIn, ServerArgs};
@@ -214,6 +214,7 @@ fn start_controllers(
             service_cidrs: vec![ranges.service],
         },
         legacy_tokens: Some(Arc::new(sign)),
+        feature_gates: Arc::new(feature_gates(&args.feature_gates, |_| true)?),
         time_zone: TimeZone::system(),
         metrics,
         ..kelson_controllers::Config::default()
@@ -349,12 +350,24 @@ impl Ports<'_> {
     }
 }
 
-pub fn feature_gates(values: &[String]) -> anyhow::Result<FeatureGates> {
-    let gates = FeatureGates::parse(values.iter().map(String::as_str)).context("--feature-gates")?;
-    for (name, on) in gates.changed().filter(|(name, _)| !kelson_apiserver::FEATURE_GATES.contains(name)) {
-        tracing::warn!(gate = name, on, "a feature gate is set that changes nothing yet");
-    }
-    Ok(gates)
+/// What `--kubelet-certificate-authority` says.
+fn kubelet_trust(args: &ServerArgs, pki: &ClusterPki) -> anyhow::Result<KubeletTrust> {
+    let own = pki.kubelet_serving_bundle();
+    Ok(match &args.kubelet_certificate_authority {
+        None => KubeletTrust::Cluster(own),
+        Some(file) if file.is_empty() => KubeletTrust::Anyone,
+        Some(file) => {
+            let given =
+                std::fs::read_to_string(file).with_context(|| format!("--kubelet-certificate-authority {file}"))?;
+            KubeletTrust::Authority { own, given }
+        }
+    })
+}
+
+/// Whether a part of the control plane looks at this feature gate.
+pub fn is_asked(gate: &str) -> bool {
+    let of_components = kelson_apiserver::FEATURE_GATES.iter().chain(&kelson_controllers::FEATURE_GATES);
+    of_components.copied().any(|known| known == gate) || kelson_admission::feature_gates().contains(gate)
 }
 
 fn api_config(
@@ -380,7 +393,7 @@ fn api_config(
     config.anonymous_auth = args.anonymous_auth;
     args.identity.apply(&args.authorization_mode, &mut config)?;
     config.admission = args.admission.options().map_err(anyhow::Error::msg)?;
-    config.feature_gates = Arc::new(feature_gates(&args.feature_gates)?);
+    config.feature_gates = Arc::new(feature_gates(&args.feature_gates, is_asked)?);
     config.service_accounts = Some(ServiceAccountConfig {
         issuer: format!("https://kubernetes.default.svc.{CLUSTER_DOMAIN}"),
         issuers_before: Vec::new(),
@@ -390,7 +403,7 @@ fn api_config(
     });
     config.kubelet = Some(KubeletConfig {
         client: Arc::clone(certificates.kubelet_client.certificate()),
-        ca_pem: pki.kubelet_serving_bundle(),
+        trust: kubelet_trust(args, pki)?,
         local_node: own_node(args),
         address_types: ["InternalIP", "Hostname", "ExternalIP"].map(String::from).into(),
     });

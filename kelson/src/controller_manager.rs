@@ -13,13 +13,16 @@ use jiff::tz::TimeZone;
 use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::user;
 use kelson_client::Client;
-use kelson_controllers::{ABSENT, Authorities, CONTROLLERS, Config, Controllers, EvictionRates, canonical_name};
+use kelson_controllers::{
+    ABSENT, Authorities, CONTROLLERS, Config, Controllers, EvictionRates, FEATURE_GATES, canonical_name,
+};
 use kelson_kubelet::config::file::duration;
 use kelson_meta::SystemClock;
 use kelson_metrics::Registry;
 use kelson_pki::{Authority, Key};
 
 use crate::accounts::Account;
+use crate::args::feature_gates;
 use crate::component::{Alone, ComponentArgs, client};
 use crate::flags::Spoken;
 use crate::process::{self, within};
@@ -95,6 +98,9 @@ pub struct ControllerManagerArgs {
     /// Up to so many nodes a zone is small.
     #[arg(long, value_name = "N", default_value_t = 50)]
     pub large_cluster_size_threshold: usize,
+    /// Features to switch on or off, under upstream's names; the flag may be given several times.
+    #[arg(long, value_name = "NAME=BOOL,…")]
+    pub feature_gates: Vec<String>,
     #[command(flatten)]
     pub component: ComponentArgs,
 }
@@ -169,6 +175,7 @@ fn config(args: &ControllerManagerArgs, metrics: Registry) -> anyhow::Result<Con
         unhealthy_threshold: args.unhealthy_zone_threshold,
         large_zone: args.large_cluster_size_threshold,
     };
+    out.feature_gates = Arc::new(feature_gates(&args.feature_gates, |gate| FEATURE_GATES.contains(&gate))?);
     out.time_zone = TimeZone::system();
     Ok(out)
 }

@@ -35,9 +35,9 @@ macro_rules! kinds {
 kinds! {
     /// `initContainers`, sidecars included.
     Init: "initContainers", "init container";
-    /// `containers`
+    /// The pod's work (`containers`).
     Regular: "containers", "container";
-    /// `ephemeralContainers`
+    /// For debugging (`ephemeralContainers`).
     Ephemeral: "ephemeralContainers", "ephemeral container";
 }
 

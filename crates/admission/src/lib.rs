@@ -25,7 +25,7 @@ pub use explain::Changed;
 pub use metrics::Metrics;
 pub use plugin::{AsyncPlugin, Plugin};
 pub use plugins::priority::system_priority_classes;
-pub use registry::{AdmissionOptions, BuildError, build, default_plugins, known_plugins};
+pub use registry::{AdmissionOptions, BuildError, build, default_plugins, feature_gates, known_plugins};
 
 #[cfg(test)]
 mod testing;

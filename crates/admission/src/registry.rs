@@ -1,4 +1,5 @@
 //! Which plugins there are, in which order, and building the chain from the command line's wishes.
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde_json::Value;
@@ -146,6 +147,21 @@ const PLUGINS: &[Entry] = &[
     off("AlwaysDeny", Both, |_, _, _| Ok(Arc::new(always::AlwaysDeny))),
 ];
 
+/// Gates that switch a part of a plugin, which asks for them itself.
+const GATES_OF_PARTS: [&str; 6] = [
+    "AllowInsecureKubeletCertificateSigningRequests",
+    "ManifestBasedAdmissionControlConfig",
+    "PodCertificateRequest",
+    "PodLevelResources",
+    "ServiceAccountNodeAudienceRestriction",
+    "WorkloadAwarePreemption",
+];
+
+/// The feature gates that change what admission does.
+pub fn feature_gates() -> BTreeSet<&'static str> {
+    PLUGINS.iter().flat_map(|e| e.gates).chain(&GATES_OF_PARTS).copied().collect()
+}
+
 /// Every name known, in order.
 pub fn known_plugins() -> Vec<&'static str> {
     PLUGINS.iter().map(|e| e.name).collect()
@@ -270,6 +286,27 @@ mod tests {
         ] {
             assert!(without(gates).contains(&name), "{gates}");
         }
+    }
+
+    #[test]
+    fn every_gate_is_documented() {
+        let page = include_str!("../../../docs/admission.md");
+        let (_, table) = page.split_once("| gate |").unwrap();
+        let rows = table.lines().skip(2).take_while(|line| line.starts_with('|'));
+        let documented: BTreeSet<&str> = rows.filter_map(|row| row.split('`').nth(1)).collect();
+        assert_eq!(documented, feature_gates());
+        let known = kelson_meta::gates::FeatureGates::default();
+        let (all, state): (BTreeSet<&str>, _) =
+            (known.all().map(|(name, ..)| name).collect(), |name: &str| if known.enabled(name) { "on" } else { "off" });
+        for gate in feature_gates() {
+            assert!(all.contains(gate) && table.contains(&format!("| `{gate}` | {} |", state(gate))), "{gate}");
+        }
+    }
+
+    #[test]
+    fn whoever_vouches_for_a_signer_is_judged_wherever_bundles_are_served() {
+        assert!(!without("").contains(&"ClusterTrustBundleAttest"));
+        assert!(!without("ClusterTrustBundle=false").contains(&"ClusterTrustBundleAttest"));
     }
 
     fn without_wishes(options: &AdmissionOptions) -> AdmissionOptions {

@@ -53,7 +53,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     config.kubelet = Some(KubeletConfig {
         client: SwappableCertificate::new(&pki.issue_component(Component::KubeletClient, now)?)?,
-        ca_pem: pki.kubelet_serving_ca.cert_pem().to_owned(),
+        trust: kelson_apiserver::KubeletTrust::Cluster(pki.kubelet_serving_ca.cert_pem().to_owned()),
         local_node: None,
         address_types: Vec::new(),
     });

@@ -70,14 +70,30 @@ pub struct ServiceAccountConfig {
     pub audiences: Vec<String>,
 }
 
+/// Which serving certificates of kubelets are believed (`--kubelet-certificate-authority`). Authorities are in PEM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KubeletTrust {
+    /// Those of the cluster's own authority, which must name their node: common name `system:node:NAME`, organization
+    /// `system:nodes`.
+    Cluster(String),
+    /// These, and those of another authority that are good for the node's address.
+    Authority {
+        /// The cluster's own authority; empty where it has none.
+        own: String,
+        /// The other one.
+        given: String,
+    },
+    /// All, self-signed ones included: what upstream does without the flag.
+    Anyone,
+}
+
 /// How kubelets are reached.
 #[derive(Clone)]
 pub struct KubeletConfig {
     /// The server's own client certificate; what it is swapped for counts for new connections.
     pub client: Arc<SwappableCertificate>,
-    /// CAs that kubelets' serving certificates must lead to, PEM. The certificate must also name its node: common name
-    /// `system:node:NAME`, organization `system:nodes`.
-    pub ca_pem: String,
+    /// Whose serving certificates are believed.
+    pub trust: KubeletTrust,
     /// The node of this machine, which alone may be at a loopback address; `None` where there is none.
     pub local_node: Option<String>,
     /// `--kubelet-preferred-address-types`.
@@ -91,7 +107,7 @@ pub struct Trusted {
     pub client_ca_pem: String,
     /// As [`Config::request_header_ca_pem`].
     pub request_header_ca_pem: String,
-    /// As [`KubeletConfig::ca_pem`].
+    /// The own authority of [`KubeletConfig::trust`].
     pub kubelet_ca_pem: String,
 }
 

@@ -31,8 +31,8 @@ mod write;
 
 pub use catalog::{Behaviour, Catalog, Conversion, Converter, DynamicSchema, ObjectSchema, Served, Sub};
 pub use config::{
-    AuthorizationMode, Config, FEATURE_GATES, KubeletConfig, ServiceAccountConfig, ServingConfig, StartError,
-    TokenWebhook, Trusted,
+    AuthorizationMode, Config, FEATURE_GATES, KubeletConfig, KubeletTrust, ServiceAccountConfig, ServingConfig,
+    StartError, TokenWebhook, Trusted,
 };
 pub use request::route::RequestInfo;
 pub use shared::Server;

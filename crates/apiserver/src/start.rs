@@ -218,7 +218,7 @@ impl Running {
             proxy.trust(&trusted.request_header_ca_pem).map_err(fault)?;
         }
         if let Some(kubelets) = &self.server.kubelets {
-            kubelets.trusted.replace(&trusted.kubelet_ca_pem).map_err(fault)?;
+            kubelets.trust(&trusted.kubelet_ca_pem).map_err(fault)?;
         }
         let own = bootstrap::SelfClient::new(&self.server);
         bootstrap::publish_authorities(&own, &trusted.client_ca_pem, &trusted.request_header_ca_pem).await

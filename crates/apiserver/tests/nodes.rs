@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use common::Api;
 use http_body_util::BodyExt as _;
-use kelson_apiserver::KubeletConfig;
+use kelson_apiserver::{KubeletConfig, KubeletTrust};
 use kelson_pki::{ClusterPki, Component, KUBELET_CLIENTS, LeafSpec, PkiOptions, Purpose, San, SwappableCertificate};
 use rustls::ServerConfig;
 use rustls::server::WebPkiClientVerifier;
@@ -35,7 +35,7 @@ impl Cluster {
         let api = Api::with(|config| {
             config.kubelet = Some(KubeletConfig {
                 client,
-                ca_pem: pki.kubelet_serving_bundle(),
+                trust: KubeletTrust::Cluster(pki.kubelet_serving_bundle()),
                 address_types: Vec::new(),
                 local_node: local_node.map(str::to_owned),
             });
@@ -210,4 +210,60 @@ async fn paths_to_kubelets_are_in_normal_form() {
     for bad in ["//", "//exec/a/b/c", "/./exec/a/b/c", "/x/../exec/a/b/c", "/%2e/exec/a", "/x%2f%2fexec", "/a//b"] {
         assert_eq!(ask(bad).await, 400, "{bad}");
     }
+}
+
+/// A cluster whose server is told whom to believe, with an authority that is not its own.
+async fn told(trust: impl FnOnce(&str, &str) -> KubeletTrust) -> (Cluster, kelson_pki::Authority) {
+    let other = kelson_pki::Authority::create("elsewhere", jiff::Timestamp::now()).expect("an authority");
+    let cluster = Cluster::with(Some("n1"), |config| {
+        let kubelet = config.kubelet.as_mut().expect("configured");
+        let KubeletTrust::Cluster(own) = &kubelet.trust else { panic!("the cluster's own authority") };
+        kubelet.trust = trust(own, other.cert_pem());
+    })
+    .await;
+    (cluster, other)
+}
+
+#[tokio::test]
+async fn kubelets_with_certificates_from_elsewhere_are_believed_only_when_the_server_is_told_to() {
+    let here = ("InternalIP", "127.0.0.1");
+    // Whom the server believes; who signs the kubelet's certificate, and for whom; whether it is spoken to.
+    let own = |own: &str, _: &str| KubeletTrust::Cluster(own.to_owned());
+    let both = |own: &str, given: &str| KubeletTrust::Authority { own: own.to_owned(), given: given.to_owned() };
+    let all = |_: &str, _: &str| KubeletTrust::Anyone;
+    for (trust, elsewhere, user, want) in [
+        (own as fn(&str, &str) -> KubeletTrust, true, "system:node:n1", Err("invalid peer certificate")),
+        (both, true, "kubelet.example.com", Ok(())),
+        (both, false, "system:node:n1", Ok(())),
+        (both, false, "system:node:n2", Err("not of the kubelet of node \"n1\"")),
+        (all, true, "anybody", Ok(())),
+    ] {
+        let (cluster, other) = told(trust).await;
+        let authority = if elsewhere { other } else { cluster.pki.kubelet_serving_ca.clone() };
+        let port = cluster.kubelet(user, &authority).await;
+        let (code, text) = cluster.ask("n1", here, port).await;
+        match want {
+            Ok(()) => assert_eq!(code, 200, "{user}: {text}"),
+            Err(why) => assert!(code == 503 && text.contains(why), "{user}: {code} {text}"),
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_log_is_read_unverified_only_where_the_request_says_so() {
+    let (cluster, other) = told(|own, _| KubeletTrust::Cluster(own.to_owned())).await;
+    let port = cluster.kubelet("anybody", &other).await;
+    assert_eq!(cluster.ask("n1", ("InternalIP", "127.0.0.1"), port).await.0, 503);
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"},
+        "spec": {"nodeName": "n1", "containers": [{"name": "c", "image": "i"}]}});
+    cluster.api.create(pods, pod).await;
+    let log = async |query: &str| cluster.api.raw("GET", &format!("{pods}/p/log{query}"), &[], "").await;
+    assert_eq!(log("").await.status(), 500);
+    assert_eq!(log("?insecureSkipTLSVerifyBackend=false").await.status(), 500);
+    let answer = log("?insecureSkipTLSVerifyBackend=true").await;
+    assert_eq!(answer.status(), 200);
+    let bytes = answer.into_body().collect().await.expect("a body").to_bytes();
+    let text = String::from_utf8_lossy(&bytes);
+    assert!(text.contains("GET /containerLogs/default/p/c HTTP/1.1") && !text.contains("insecure"), "{text}");
 }

@@ -4,6 +4,8 @@
 use std::path::Path;
 use std::time::Duration;
 
+use futures::StreamExt as _;
+use futures::stream::BoxStream;
 use http::uri::PathAndQuery;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Request};
@@ -71,6 +73,28 @@ where
             Err(_) => Err(CriError::new(name, Code::DeadlineExceeded, "context deadline exceeded")),
         },
     }
+}
+
+/// One request, and answers for as long as the other side has any. There is no limit of time.
+///
+/// # Errors
+/// What the other side says, or that it could not be reached.
+pub async fn stream<Q, A>(
+    channel: &Channel,
+    name: &'static str,
+    path: &'static str,
+    request: Q,
+) -> CriResult<BoxStream<'static, CriResult<A>>>
+where
+    Q: prost::Message + Send + Sync + 'static,
+    A: prost::Message + Default + Send + Sync + 'static,
+{
+    let mut grpc = tonic::client::Grpc::new(channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
+    grpc.ready().await.map_err(|e| transport_error(name, &e))?;
+    let codec = ProstCodec::<Q, A>::default();
+    let answer = grpc.server_streaming(Request::new(request), PathAndQuery::from_static(path), codec).await;
+    let answers = answer.map_err(|s| CriError::from_status(name, &s))?.into_inner();
+    Ok(answers.map(move |a| a.map_err(|s| CriError::from_status(name, &s))).boxed())
 }
 
 pub(crate) fn transport_error(name: &'static str, error: &tonic::transport::Error) -> CriError {

@@ -5,13 +5,10 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures::StreamExt;
-use http::uri::PathAndQuery;
 use tonic::transport::Channel;
 use tonic::{Code, Request};
-use tonic_prost::ProstCodec;
 
-use crate::channel::{MESSAGE_BYTES_MAX, connect, transport_error, unary};
+use crate::channel::{connect, stream, unary};
 use crate::error::{CriError, CriResult};
 use crate::proto::*;
 use crate::runtime::{EventStream, ExecOutput, Runtime};
@@ -243,14 +240,8 @@ impl Runtime for CriClient {
     }
 
     async fn container_events(&self) -> CriResult<EventStream> {
-        const NAME: &str = "GetContainerEvents";
-        let mut grpc = tonic::client::Grpc::new(self.channel.clone()).max_decoding_message_size(MESSAGE_BYTES_MAX);
-        grpc.ready().await.map_err(|e| transport_error(NAME, &e))?;
-        let codec = ProstCodec::<GetEventsRequest, ContainerEventResponse>::default();
-        let path = PathAndQuery::from_static("/runtime.v1.RuntimeService/GetContainerEvents");
-        let answer = grpc.server_streaming(Request::new(GetEventsRequest {}), path, codec).await;
-        let stream = answer.map_err(|s| CriError::from_status(NAME, &s))?.into_inner();
-        Ok(stream.map(|event| event.map_err(|s| CriError::from_status(NAME, &s))).boxed())
+        let method = runtime_method!("GetContainerEvents");
+        stream::<_, ContainerEventResponse>(&self.channel, method.name, method.path, GetEventsRequest {}).await
     }
 
     async fn list_images(&self, filter: Option<ImageFilter>) -> CriResult<Vec<Image>> {

@@ -299,6 +299,13 @@ pub fn pod_limit(pod: &Pod, resource: &str) -> Option<Quantity> {
     bounded.then(|| aggregate(pod, resource, |c| limit(c, resource)))
 }
 
+/// The limit that containers of the pod share where they have none of their own (`spec.resources`, KEP 2837); only these
+/// resources can be bounded so.
+pub fn shared_limit(pod: &Pod, resource: &str) -> Option<Quantity> {
+    let supported = matches!(resource, "cpu" | "memory");
+    whole(pod, resource, false).filter(|limit| supported && !limit.is_zero())
+}
+
 fn whole(pod: &Pod, resource: &str, requests: bool) -> Option<Quantity> {
     let all = pod.spec.as_ref()?.resources.as_ref()?;
     let map = if requests { all.requests.as_ref() } else { all.limits.as_ref() };

@@ -1,45 +1,33 @@
 //! Starts the kubelet: builds its parts, each with what it uses, then its tasks in order; and ends them when told to.
-//! Containers go on. This is the one file that knows all rooms.
+//! Containers go on. With `wiring` and `upkeep` this is what knows all rooms.
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files, removals in one of their own")]
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Node;
-use kelson_bootstrap::{CertificateMetrics, ClientCertificate, serving};
+use kelson_bootstrap::serving;
 use kelson_client::{API_HOST, Change, Client, EventRecorder, Informer, InformerConfig, Metered};
-use kelson_cri::Runtime;
-use kelson_meta::Clock;
 use kelson_pki::San;
 use kelson_tasks::{FILES, OnPanic, Tasks};
 use tokio::sync::watch;
 
 use crate::cgroups::Cgroups;
 use crate::config::Config;
-use crate::config::thresholds::Pressure;
-use crate::csi::drivers::Drivers;
-use crate::csi::in_use::InUse;
-use crate::csi::registration::Registration;
 use crate::effects::{PodEffects, Tell};
 use crate::env::resolve::Environment;
 use crate::env::services::ServiceView;
-use crate::eviction::{self, measure};
 use crate::images::Images;
 use crate::images::error::OpenError;
-use crate::images::gc::ImageCollection;
-use crate::logs::rotate::LogRotation;
-use crate::metrics::{self, MeteredRuntime, Metrics};
-use crate::node::facts::NodeFacts;
-use crate::node::runtime::{RuntimeState, runtime_version};
+use crate::metrics::{MeteredRuntime, Metrics};
+use crate::node::runtime::runtime_version;
 use crate::node::sync::NodeSync;
 use crate::objects::Objects;
 use crate::objects::tokens::Tokens;
-use crate::pods::inbox::ManagerInbox;
 use crate::pods::known::Known;
 use crate::pods::manager::{Manager, source};
 use crate::pods::manifests;
 use crate::pods::parts::Parts;
-use crate::probes::ProbeRunner;
 use crate::probes::handlers::Handlers;
 use crate::runtime::dns::HostDns;
 use crate::runtime::events::{self, RuntimeNotice};
@@ -47,37 +35,13 @@ use crate::runtime::userns::UserNamespaces;
 use crate::server::state::ServerState;
 use crate::server::{Server, ServerError, command};
 use crate::status::writer::StatusWriter;
+use crate::upkeep::upkeep;
 use crate::volumes::Volumes;
-use crate::volumes::csi::CsiVolumes;
-use crate::volumes::mounts::Mounts;
 use crate::volumes::persistent::Claims;
+use crate::wiring::{Channels, Dependencies, OnPodCidrs};
 
 /// How long the kubelet's tasks may take to end.
 const SHUTDOWN_MAX: Duration = Duration::from_secs(10);
-
-/// Called with the node's pod CIDRs whenever the API has new ones.
-pub type OnPodCidrs = Box<dyn Fn(&[String]) + Send + Sync>;
-
-/// The effects a kubelet works through.
-pub struct Dependencies {
-    /// The group in which the kubelet's tasks run.
-    pub tasks: Tasks,
-    /// The API, under this node's identity.
-    pub client: Client,
-    /// The container runtime.
-    pub runtime: Arc<dyn Runtime>,
-    /// The clock that timestamps and delays are read from.
-    pub clock: Arc<dyn Clock>,
-    /// Mounts; [`crate::volumes::mounts::KernelMounts`] on a node.
-    pub mounts: Arc<dyn Mounts>,
-    /// Probe handlers; `None`: the real ones.
-    pub prober: Option<Arc<dyn ProbeRunner>>,
-    /// Hears of the node's pod CIDRs.
-    pub on_pod_cidrs: Option<OnPodCidrs>,
-    /// What keeps the certificate behind `client` good (`rotateCertificates`), and gets the first one where it is awaited
-    /// still; `None`: somebody else does.
-    pub certificate: Option<ClientCertificate>,
-}
 
 /// Why a kubelet did not start.
 #[derive(Debug, thiserror::Error)]
@@ -137,48 +101,6 @@ impl Drop for Running {
     }
 }
 
-/// The two ends of what parts tell each other.
-struct Channels {
-    facts: (watch::Sender<Arc<NodeFacts>>, watch::Receiver<Arc<NodeFacts>>),
-    runtime: (watch::Sender<Arc<RuntimeState>>, watch::Receiver<Arc<RuntimeState>>),
-    pressure: (watch::Sender<Pressure>, watch::Receiver<Pressure>),
-    ready: (watch::Sender<bool>, watch::Receiver<bool>),
-    manager: ManagerInbox,
-    known: Known,
-    csi: CsiVolumes,
-    metrics: Arc<Metrics>,
-    names: (watch::Sender<Vec<San>>, watch::Receiver<Vec<San>>),
-    certificates: CertificateMetrics,
-}
-
-impl Channels {
-    fn new(config: &Config, client: &Client, clock: &Arc<dyn Clock>, metrics: Arc<Metrics>) -> Self {
-        let facts = NodeFacts {
-            name: config.node_name.clone(),
-            host_ips: config.node_ips.iter().map(ToString::to_string).collect(),
-            ..Default::default()
-        };
-        let known = Known::default();
-        let shown = known.clone();
-        metrics.registry().on_scrape(move |families| {
-            let pods = shown.list();
-            metrics::pods(families, pods.iter().map(|p| &**p));
-        });
-        Self {
-            metrics,
-            facts: watch::channel(Arc::new(facts)),
-            runtime: watch::channel(Arc::default()),
-            pressure: watch::channel(Pressure::default()),
-            ready: watch::channel(false),
-            manager: ManagerInbox::default(),
-            known,
-            names: watch::channel(Vec::new()),
-            certificates: CertificateMetrics::new(Arc::clone(clock)),
-            csi: CsiVolumes::new(client.clone(), &config.node_name, Drivers::default(), InUse::default()),
-        }
-    }
-}
-
 impl Kubelet {
     /// Starts all tasks and returns as soon as they run: registration, the runtime and the network may come later.
     ///
@@ -197,7 +119,7 @@ impl Kubelet {
         deps.client = deps.client.counted(&Metered::new(metrics.registry(), API_HOST));
         deps.runtime = Arc::new(MeteredRuntime::new(deps.runtime, Arc::clone(&metrics)));
         let (name, version) = runtime_version(&*deps.runtime).await;
-        let channels = Channels::new(&config, &deps.client, &deps.clock, metrics);
+        let channels = Channels::new(&config, &deps.client, &deps.clock, metrics).await;
         let (seen, dirs) = (channels.csi.clone(), config.dirs());
         // Before the first report of the node: volumes of pods that outlived the last kubelet are in use.
         let _ = FILES.run(move || seen.remember(&dirs)).await;
@@ -216,6 +138,7 @@ impl Kubelet {
             pressure: channels.pressure.1.clone(),
             ready: channels.ready.0.clone(),
             in_use: channels.csi.in_use.clone(),
+            devices: channels.devices.clone(),
             tasks: tasks.clone(),
         };
         let sync = Arc::new(sync);
@@ -249,7 +172,7 @@ fn parts(
     tasks.supervise("credential-providers", move || follow.clone().follow());
     let changed = channels.manager.clone();
     let objects = Objects::new(tasks, client.clone(), move |uid| changed.objects(uid));
-    let real = || Arc::new(Handlers::new(Arc::clone(&deps.runtime))) as Arc<dyn ProbeRunner>;
+    let real = || Arc::new(Handlers::new(Arc::clone(&deps.runtime))) as Arc<dyn crate::probes::ProbeRunner>;
     let node = channels.facts.1.clone();
     Ok(Parts {
         tasks: tasks.clone(),
@@ -280,6 +203,7 @@ fn parts(
             tell,
         },
         images,
+        devices: channels.devices.clone(),
         cgroups: Cgroups::below(&config.cgroup_root, config.pod_max_pids),
         user_namespaces: UserNamespaces::open(config.dirs(), config.max_pods),
         statuses: StatusWriter::start(client.clone(), tasks),
@@ -307,52 +231,6 @@ fn server(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels
         pipes_dir: command::directory(&parts.config.root_dir),
     };
     Server { state, client: deps.client.clone(), names: channels.names.1.clone() }
-}
-
-/// What keeps the node in order: evictions, image collection, log rotation.
-fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels) {
-    let config = &parts.config;
-    let measured = measure::Measured {
-        runtime: Arc::clone(&deps.runtime),
-        root_dir: config.root_dir.clone(),
-        dirs: config.dirs(),
-        kept_images: config.kept_images.clone(),
-        cgroups: parts.cgroups.clone(),
-        known: channels.known.clone(),
-        manager: channels.manager.clone(),
-        tell: parts.effects.tell.clone(),
-        metrics: Arc::clone(&channels.metrics),
-    };
-    let (effects, thresholds) = (measure::Real::new(measured), config.eviction.clone());
-    let (clock, pressure) = (Arc::clone(&deps.clock), channels.pressure.0.clone());
-    tasks.supervise("evictions", move || {
-        let (effects, clock) = (effects.clone(), Arc::clone(&clock));
-        eviction::Manager::new(thresholds.clone(), effects, clock, pressure.clone()).run()
-    });
-    let registration = Registration {
-        client: deps.client.clone(),
-        node: config.node_name.clone(),
-        dir: config.dirs().plugins_registry(),
-        drivers: channels.csi.drivers.clone(),
-    };
-    tasks.supervise("plugin-registration", move || registration.clone().run());
-    let collection = ImageCollection {
-        runtime: Arc::clone(&deps.runtime),
-        images: parts.images.clone(),
-        clock: Arc::clone(&deps.clock),
-        kept: config.kept_images.clone(),
-        high_percent: config.image_gc_high_percent,
-        low_percent: config.image_gc_low_percent,
-    };
-    tasks.supervise("image-collection", move || collection.clone().run());
-    let rotation = LogRotation {
-        runtime: Arc::clone(&deps.runtime),
-        clock: Arc::clone(&deps.clock),
-        dir: config.pod_logs_dir.clone(),
-        bytes_max: config.log_max_bytes,
-        files_max: config.log_max_files,
-    };
-    tasks.supervise("log-rotation", move || rotation.clone().run());
 }
 
 /// The pods: their sources, and the manager of their workers.

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use common::{World, world, world_with};
 use k8s_openapi::api::core::v1::Pod;
+use kelson_kubelet::devices::client::DevicePluginClient;
+use kelson_kubelet::devices::messages::{Device, PluginOptions};
 use kelson_kubelet::node::runtime::{HandlerFeatures, RuntimeState};
 use kelson_kubelet::pods::event::{Eviction, Start, WorkerInbox};
 use kelson_kubelet::pods::resize::Granted;
@@ -65,6 +67,25 @@ fn condition(w: &World, kind: &str) -> String {
         .find(|c| c["type"] == kind)
         .map(|c| c["status"].as_str().unwrap_or_default().to_owned())
         .unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pod_fails_whose_devices_the_node_cannot_give() {
+    let world = world();
+    let (devices, gpu) = (&world.parts.devices, "example.com/gpu");
+    let plugin = DevicePluginClient::new(&world.dir.path().join("plugin.sock")).expect("a client");
+    devices.registered(gpu, plugin, PluginOptions::default()).expect("registered");
+    let ill = Device { id: "a".into(), health: "Unhealthy".into(), topology: None };
+    devices.listed(gpu, vec![ill]).await;
+    let spec = json!({"containers": [{"name": "a", "image": "x:1", "resources": {"limits": {gpu: "1"}}}]});
+    let life = begin(world, pod(spec));
+    life.until(5, |w| w.api.phase() == "Failed").await;
+    let status = life.world.api.status.lock().clone();
+    assert_eq!(status["reason"], "UnexpectedAdmissionError");
+    let why = "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices example.com/gpu, which \
+               is unexpected";
+    assert_eq!(status["message"], why);
+    assert!(life.world.runtime.running().is_empty() && status["containerStatuses"].is_null(), "{status:?}");
 }
 
 #[tokio::test(start_paused = true)]

@@ -180,6 +180,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::pods::PodLevel;
 
     fn quota(hard: Value, used: Value, spec: Value) -> Quota {
         Quota::read(&json!({"metadata": {"name": "q"}, "spec": spec, "status": {"hard": hard, "used": used}}))
@@ -222,7 +223,7 @@ mod tests {
             ),
         ];
         for (pod, hard, used, spec, want) in rows {
-            assert_eq!(told(&Evaluator::Pods, pod, &Value::Null, &quota(hard, used, spec)), want);
+            assert_eq!(told(&Evaluator::Pods(PodLevel::Counted), pod, &Value::Null, &quota(hard, used, spec)), want);
         }
     }
 
@@ -245,7 +246,7 @@ mod tests {
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
         let pod = json!({"spec": {"priorityClassName": "high", "containers": []}});
         let change = Change {
-            evaluator: &Evaluator::Pods,
+            evaluator: &Evaluator::Pods(PodLevel::Counted),
             resource: ("", "pods"),
             subresource: "",
             new: &pod,

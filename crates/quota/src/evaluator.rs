@@ -3,6 +3,7 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use crate::amounts::Amounts;
+use crate::pods::PodLevel;
 use crate::{claims, pods, services};
 
 /// Resources that no quota counts: what is not stored, and events.
@@ -33,8 +34,8 @@ pub enum Operation {
 /// How the objects of one resource are counted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Evaluator {
-    /// Pods, by what their containers ask for.
-    Pods,
+    /// Pods, by what they ask for as a whole or by container.
+    Pods(PodLevel),
     /// Services, with their node ports and load balancers.
     Services,
     /// Claims of volumes.
@@ -47,12 +48,12 @@ pub enum Evaluator {
 
 impl Evaluator {
     /// For a resource; `None` for what no quota counts.
-    pub fn of(group: &str, resource: &str) -> Option<Self> {
+    pub fn of(group: &str, resource: &str, level: PodLevel) -> Option<Self> {
         if IGNORED.contains(&(group, resource)) {
             return None;
         }
         Some(match (group, resource) {
-            ("", "pods") => Self::Pods,
+            ("", "pods") => Self::Pods(level),
             ("", "services") => Self::Services,
             ("", "persistentvolumeclaims") => Self::Claims,
             ("resource.k8s.io", "resourceclaims") => Self::DeviceClaims,
@@ -84,7 +85,7 @@ impl Evaluator {
     /// Whether a quota's name is about these objects.
     pub fn counts(&self, name: &str) -> bool {
         match self {
-            Self::Pods => pods::counts(name),
+            Self::Pods(_) => pods::counts(name),
             Self::Services => services::NAMES.contains(&name),
             Self::Claims => claims::counts(name),
             Self::DeviceClaims => claims::counts_devices(name),
@@ -95,7 +96,7 @@ impl Evaluator {
     /// What an object uses at `now`.
     pub fn usage(&self, object: &Value, now: Timestamp) -> Amounts {
         match self {
-            Self::Pods => pods::usage(object, now),
+            Self::Pods(level) => pods::usage(object, *level, now),
             Self::Services => services::usage(object),
             Self::Claims => claims::usage(object),
             Self::DeviceClaims => claims::device_usage(object),
@@ -109,7 +110,7 @@ impl Evaluator {
     /// The words for what it does not say.
     pub fn constraints<'a>(&self, limited: impl Iterator<Item = &'a str>, object: &Value) -> Result<(), String> {
         match self {
-            Self::Pods => pods::constraints(limited, object),
+            Self::Pods(level) => pods::constraints(limited, object, *level),
             _ => Ok(()),
         }
     }
@@ -118,8 +119,8 @@ impl Evaluator {
     pub fn handles(&self, operation: Operation, subresource: &str, new: &Value, old: &Value) -> bool {
         match (self, operation, subresource) {
             (_, Operation::Create, "") => true,
-            (Self::Pods, Operation::Update, "") => pods::is_terminating(new) != pods::is_terminating(old),
-            (Self::Pods, Operation::Update, "resize")
+            (Self::Pods(_), Operation::Update, "") => pods::is_terminating(new) != pods::is_terminating(old),
+            (Self::Pods(_), Operation::Update, "resize")
             | (Self::Services | Self::Claims | Self::DeviceClaims, Operation::Update, "") => true,
             (Self::Claims, Operation::Update, "status") => claims::status_matters(new, old),
             _ => false,
@@ -146,9 +147,9 @@ mod tests {
         ] {
             let found = Evaluator::resource_of(name).unwrap();
             assert_eq!(found, (group.to_owned(), plural.to_owned()), "{name}");
-            assert!(Evaluator::of(group, plural).unwrap().counts(name), "{name}");
+            assert!(Evaluator::of(group, plural, PodLevel::Counted).unwrap().counts(name), "{name}");
         }
         assert_eq!(Evaluator::resource_of("nothing"), None);
-        assert_eq!(Evaluator::of("", "events"), None);
+        assert_eq!(Evaluator::of("", "events", PodLevel::Counted), None);
     }
 }

@@ -16,6 +16,6 @@ mod services;
 pub use amounts::Amounts;
 pub use check::{Change, Charge, Limited, Refusal, check};
 pub use evaluator::{Evaluator, Operation};
-pub use pods::{is_best_effort, wanted};
+pub use pods::{PodLevel, is_best_effort, wanted};
 pub use quota::Quota;
 pub use scope::Requirement;

@@ -8,6 +8,23 @@ use serde_json::Value;
 
 use crate::amounts::Amounts;
 
+/// Whether what a pod asks for as a whole (`spec.resources`) is looked at: the gate PodLevelResources (KEP 2837).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PodLevel {
+    /// It takes the place of the containers' sum, and containers may be silent then.
+    #[default]
+    Counted,
+    /// The containers' sum alone counts.
+    Ignored,
+}
+
+impl PodLevel {
+    /// By the gate's state.
+    pub fn of(enabled: bool) -> Self {
+        if enabled { Self::Counted } else { Self::Ignored }
+    }
+}
+
 /// Static names that quotas have for pods.
 pub const NAMES: &[&str] = &[
     "count/pods",
@@ -46,8 +63,8 @@ pub fn is_terminating(pod: &Value) -> bool {
     int(&pod["spec"]["activeDeadlineSeconds"]).is_some_and(|s| s >= 0)
 }
 
-/// Whether nothing in it asks for a share of processor or memory.
-pub fn is_best_effort(pod: &Value) -> bool {
+/// Whether nothing in it asks for a share of processor or memory. A pod that says anything as a whole is judged by that alone.
+pub fn is_best_effort(pod: &Value, level: PodLevel) -> bool {
     let class = text(&pod["status"]["qosClass"]);
     if !class.is_empty() {
         return class == "BestEffort";
@@ -59,8 +76,11 @@ pub fn is_best_effort(pod: &Value) -> bool {
             list.0.iter().any(|(name, amount)| matches!(name.as_str(), "cpu" | "memory") && amount.signum() > 0)
         })
     };
-    let containers = items(&spec["containers"]).iter().chain(items(&spec["initContainers"]));
-    !asks(&spec["resources"]) && !containers.into_iter().any(|c| asks(&c["resources"]))
+    if level == PodLevel::Counted && !spec["resources"].is_null() {
+        return !asks(&spec["resources"]);
+    }
+    let mut containers = items(&spec["containers"]).iter().chain(items(&spec["initContainers"]));
+    !containers.any(|c| asks(&c["resources"]))
 }
 
 /// Whether one of its affinity terms looks at pods of other namespaces.
@@ -106,8 +126,9 @@ fn of_container(container: &Value, pod: &Value, field: &str) -> Amounts {
     out
 }
 
-/// The sum over a pod: containers and sidecars together, or the most that starting up needs, and the pod's own.
-fn of_pod(pod: &Value, field: &str) -> Amounts {
+/// The sum over a pod: containers and sidecars together, or the most that starting up needs, and the pod's own. What runs
+/// counts for containers and sidecars alone: one that has only started the pod is over.
+fn of_pod(pod: &Value, field: &str, level: PodLevel) -> Amounts {
     let spec = &pod["spec"];
     let mut sum = Amounts::default();
     for container in items(&spec["containers"]) {
@@ -115,30 +136,34 @@ fn of_pod(pod: &Value, field: &str) -> Amounts {
     }
     let (mut sidecars, mut starting) = (Amounts::default(), Amounts::default());
     for container in items(&spec["initContainers"]) {
-        let mut own = of_container(container, pod, field);
         if container["restartPolicy"] == "Always" {
+            let own = of_container(container, pod, field);
             sum.add(&own);
             sidecars.add(&own);
-            own = sidecars.clone();
+            starting.raise_to(&sidecars);
         } else {
+            let mut own = Amounts::read(&container["resources"][field]);
             own.add(&sidecars);
+            starting.raise_to(&own);
         }
-        starting.raise_to(&own);
     }
     sum.raise_to(&starting);
-    let of_all = Amounts::read(&spec["resources"][field]);
-    for (name, amount) in of_all.0.iter().filter(|(name, _)| is_pod_level(name)) {
-        sum.set(name.clone(), *amount);
+    if level == PodLevel::Counted {
+        let of_all = Amounts::read(&spec["resources"][field]);
+        for (name, amount) in of_all.0.iter().filter(|(name, _)| is_pod_level(name)) {
+            sum.set(name.clone(), *amount);
+        }
     }
     let overhead = Amounts::read(&spec["overhead"]);
     // A limit is only raised where there is one.
-    sum.add(&overhead.only(|name| field == "requests" || sum.0.contains_key(name)));
+    let is_limited = |name: &str| sum.0.get(name).is_some_and(|amount| amount.signum() != 0);
+    sum.add(&overhead.only(|name| field == "requests" || is_limited(name)));
     sum
 }
 
 /// What a pod asks its node for, by the names of resources; what it has been given by now does not count.
 pub fn wanted(pod: &Value) -> Amounts {
-    of_pod(&serde_json::json!({"spec": pod["spec"]}), "requests")
+    of_pod(&serde_json::json!({"spec": pod["spec"]}), "requests", PodLevel::Counted)
 }
 
 fn is_pod_level(name: &str) -> bool {
@@ -166,22 +191,22 @@ fn named(requests: &Amounts, limits: &Amounts) -> Amounts {
 }
 
 /// What a pod uses at `now`.
-pub fn usage(pod: &Value, now: Timestamp) -> Amounts {
+pub fn usage(pod: &Value, level: PodLevel, now: Timestamp) -> Amounts {
     let mut out = Amounts::one_each(["count/pods".to_owned()]);
     if !is_over(pod, now) {
-        out.add(&named(&of_pod(pod, "requests"), &of_pod(pod, "limits")));
+        out.add(&named(&of_pod(pod, "requests", level), &of_pod(pod, "limits", level)));
     }
     out
 }
 
-/// Whether every container says how much it wants of what the quota limits.
+/// Whether every container says how much it wants of what the quota limits; where the pod says it as a whole, none has to.
 ///
 /// # Errors
 /// The words for who does not say what.
-pub fn constraints<'a>(limited: impl Iterator<Item = &'a str>, pod: &Value) -> Result<(), String> {
+pub fn constraints<'a>(limited: impl Iterator<Item = &'a str>, pod: &Value, level: PodLevel) -> Result<(), String> {
     let spec = &pod["spec"];
     let of_all = |f: &str| entries(&spec["resources"][f]).any(|(name, _)| is_pod_level(name));
-    if of_all("requests") || of_all("limits") {
+    if level == PodLevel::Counted && (of_all("requests") || of_all("limits")) {
         return Ok(());
     }
     let required: Vec<&str> = limited.filter(|n| REQUIRED.contains(n)).collect();
@@ -256,8 +281,59 @@ mod tests {
             ),
         ];
         for (pod, want) in rows {
-            assert_eq!(usage(&pod, now).words(), want, "{pod}");
+            assert_eq!(usage(&pod, PodLevel::Counted, now).words(), want, "{pod}");
         }
+    }
+
+    #[test]
+    fn what_runs_counts_for_containers_and_sidecars() {
+        let now = "2026-01-01T01:00:00Z".parse().unwrap();
+        let init = |policy: &str| {
+            let mut init = container("i", "100m");
+            init["restartPolicy"] = json!(policy);
+            json!({"spec": {"containers": [container("a", "200m")], "initContainers": [init]},
+                "status": {"initContainerStatuses": [{"name": "i", "resources": {"requests": {"cpu": "900m"}}}]}})
+        };
+        let cpu = |pod: &Value| usage(pod, PodLevel::Counted, now).0["cpu"];
+        assert_eq!(cpu(&init("Always")), "1100m".parse().unwrap());
+        assert_eq!(cpu(&init("Never")), "200m".parse().unwrap(), "it is over, whatever it had");
+        let infeasible = json!({"spec": {"containers": [container("a", "5")]}, "status": {
+            "conditions": [{"type": "PodResizePending", "reason": "Infeasible"}],
+            "containerStatuses": [{"name": "a", "resources": {"requests": {"cpu": "1"}}}]}});
+        assert_eq!(cpu(&infeasible), "1".parse().unwrap());
+    }
+
+    #[test]
+    fn resources_of_whole_pods_count_with_their_gate() {
+        let now = "2026-01-01T01:00:00Z".parse().unwrap();
+        let pod = json!({"spec": {"containers": [container("a", "500m"), {"name": "silent"}],
+            "overhead": {"cpu": "1", "memory": "1Mi"},
+            "resources": {"requests": {"cpu": "3", "hugepages-2Mi": "4Mi", "ephemeral-storage": "9"}, "limits": {"cpu": "0"}}}});
+        let rows = [
+            (
+                PodLevel::Counted,
+                "count/pods=1,cpu=4,hugepages-2Mi=4Mi,limits.cpu=0,memory=1Mi,pods=1,requests.cpu=4,\
+                 requests.hugepages-2Mi=4Mi,requests.memory=1Mi",
+                Ok(()),
+            ),
+            (
+                PodLevel::Ignored,
+                "count/pods=1,cpu=1500m,limits.cpu=3,memory=1Mi,pods=1,requests.cpu=1500m,requests.memory=1Mi",
+                Err("must specify limits.cpu for: silent".to_owned()),
+            ),
+        ];
+        for (level, used, says) in rows {
+            assert_eq!(usage(&pod, level, now).words(), used);
+            assert_eq!(constraints(["limits.cpu"].into_iter(), &pod, level), says);
+        }
+        let silent = json!({"spec": {"containers": [{"name": "a"}], "resources": {"requests": {"memory": "1Gi"}}}});
+        assert!(!is_best_effort(&silent, PodLevel::Counted) && is_best_effort(&silent, PodLevel::Ignored));
+        let empty = json!({"spec": {"containers": [container("a", "1")], "resources": {}}});
+        assert!(is_best_effort(&empty, PodLevel::Counted) && !is_best_effort(&empty, PodLevel::Ignored));
+        // Names that a pod as a whole cannot ask for free no container from saying what it wants.
+        let other =
+            json!({"spec": {"containers": [{"name": "a"}], "resources": {"requests": {"ephemeral-storage": "1"}}}});
+        assert!(constraints(["cpu"].into_iter(), &other, PodLevel::Counted).is_err());
     }
 
     #[test]
@@ -275,7 +351,7 @@ mod tests {
         }
         let pod =
             json!({"spec": {"containers": [container("b", "1"), {"name": "c"}], "initContainers": [{"name": "a"}]}});
-        let check = |limited: &[&str]| constraints(limited.iter().copied(), &pod);
+        let check = |limited: &[&str]| constraints(limited.iter().copied(), &pod, PodLevel::Counted);
         assert_eq!(check(&["pods", "requests.ephemeral-storage"]), Ok(()));
         assert_eq!(
             check(&["requests.cpu", "limits.memory"]),

@@ -52,12 +52,12 @@ impl Requirement {
     /// Whether an object is in the scope. Kinds that know no scopes are in none.
     pub fn matches(&self, evaluator: &Evaluator, object: &Value) -> bool {
         match (evaluator, self.scope.as_str()) {
-            (Evaluator::Pods, "Terminating") => pods::is_terminating(object),
-            (Evaluator::Pods, "NotTerminating") => !pods::is_terminating(object),
-            (Evaluator::Pods, "BestEffort") => pods::is_best_effort(object),
-            (Evaluator::Pods, "NotBestEffort") => !pods::is_best_effort(object),
-            (Evaluator::Pods, "CrossNamespacePodAffinity") => pods::looks_across_namespaces(object),
-            (Evaluator::Pods, "PriorityClass") => self.matches_names([text(&object["spec"]["priorityClassName"])]),
+            (Evaluator::Pods(_), "Terminating") => pods::is_terminating(object),
+            (Evaluator::Pods(_), "NotTerminating") => !pods::is_terminating(object),
+            (Evaluator::Pods(level), "BestEffort") => pods::is_best_effort(object, *level),
+            (Evaluator::Pods(level), "NotBestEffort") => !pods::is_best_effort(object, *level),
+            (Evaluator::Pods(_), "CrossNamespacePodAffinity") => pods::looks_across_namespaces(object),
+            (Evaluator::Pods(_), "PriorityClass") => self.matches_names([text(&object["spec"]["priorityClassName"])]),
             (Evaluator::Claims, "VolumeAttributesClass") => self.matches_names(claims::attribute_classes(object)),
             _ => false,
         }
@@ -74,6 +74,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::pods::PodLevel;
 
     #[test]
     fn which_objects_are_in_a_scope() {
@@ -105,7 +106,7 @@ mod tests {
             (plain("VolumeAttributesClass"), with(json!({})), false),
         ];
         for (requirement, pod, want) in rows {
-            assert_eq!(requirement.matches(&Evaluator::Pods, &pod), want, "{requirement:?} {pod}");
+            assert_eq!(requirement.matches(&Evaluator::Pods(PodLevel::Counted), &pod), want, "{requirement:?} {pod}");
         }
         let claim = json!({"status": {"currentVolumeAttributesClassName": "gold"}});
         assert!(plain("VolumeAttributesClass").matches(&Evaluator::Claims, &claim));

@@ -160,7 +160,7 @@ pub struct KubeletClientArgs {
     /// Its private key.
     #[arg(long, value_name = "FILE", requires = "kubelet_client_certificate")]
     pub kubelet_client_key: Option<PathBuf>,
-    /// CAs of kubelets' serving certificates; kubelets that others signed for are not spoken to.
+    /// CAs of kubelets' serving certificates, which must be good for the node's address; without, all are believed.
     #[arg(long, value_name = "FILE")]
     pub kubelet_certificate_authority: Option<PathBuf>,
     /// Which of a node's addresses is tried first.

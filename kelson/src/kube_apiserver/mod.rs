@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use ipnet::{IpNet, Ipv4Net};
 use jiff::Timestamp;
-use kelson_apiserver::{ApiServer, Config, KubeletConfig, Running, ServingConfig};
+use kelson_apiserver::{ApiServer, Config, KubeletConfig, KubeletTrust, Running, ServingConfig};
 use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_client::Client;
 use kelson_controllers::{Authorities, Controllers};
@@ -25,7 +25,8 @@ use kelson_tasks::{FILES, OnPanic, Tasks};
 
 pub use args::ApiserverArgs;
 
-use crate::control_plane::{CLUSTER_DOMAIN, feature_gates, identity, nth, show};
+use crate::args::feature_gates;
+use crate::control_plane::{CLUSTER_DOMAIN, identity, is_asked, nth, show};
 use crate::flags::Spoken;
 use crate::process::{self, within};
 use crate::{controller_manager, host, logging};
@@ -188,19 +189,13 @@ fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     config.admission = args.admission.options().map_err(anyhow::Error::msg)?;
     // Those of upstream's server, without what Kelson's own adds.
     config.admission.usual = Vec::new();
-    config.feature_gates = Arc::new(feature_gates(&of_kube(&args.feature_gates))?);
+    config.feature_gates = Arc::new(feature_gates(&args.feature_gates, is_asked)?);
     let overload = &args.overload;
     config.priority_and_fairness = overload.enable_priority_and_fairness;
     config.reads_in_flight_max = unlimited(overload.max_requests_inflight);
     config.writes_in_flight_max = unlimited(overload.max_mutating_requests_inflight);
     config.request_timeout = overload.request_timeout;
     Ok(config)
-}
-
-/// Feature gates without the name of the component before them (`kube:WatchList=true`).
-fn of_kube(gates: &[String]) -> Vec<String> {
-    let each = gates.iter().flat_map(|gates| gates.split(',')).map(str::trim);
-    each.map(|gate| gate.strip_prefix("kube:").unwrap_or(gate).to_owned()).collect()
 }
 
 /// No requests at once means no limit to upstream.
@@ -213,13 +208,17 @@ fn kubelets(args: &ApiserverArgs) -> anyhow::Result<Option<KubeletConfig>> {
     let kubelets = &args.kubelets;
     let (cert, key) = (kubelets.kubelet_client_certificate.as_ref(), kubelets.kubelet_client_key.as_ref());
     let Some(client) = keys::pair("--kubelet-client-certificate", cert, key)? else { return Ok(None) };
-    let ca_pem = match &kubelets.kubelet_certificate_authority {
-        Some(file) => keys::text("--kubelet-certificate-authority", file)?,
-        None => String::new(),
+    // Without the flag upstream believes every kubelet, and most have signed for themselves.
+    let trust = match &kubelets.kubelet_certificate_authority {
+        Some(file) if !file.as_os_str().is_empty() => {
+            let given = keys::text("--kubelet-certificate-authority", file)?;
+            KubeletTrust::Authority { own: String::new(), given }
+        }
+        _ => KubeletTrust::Anyone,
     };
     Ok(Some(KubeletConfig {
         client: SwappableCertificate::new(&client).context("--kubelet-client-certificate")?,
-        ca_pem,
+        trust,
         local_node: host::name().ok(),
         address_types: kubelets.kubelet_preferred_address_types.clone(),
     }))
@@ -291,7 +290,10 @@ mod tests {
 
     #[test]
     fn gates_of_one_component() {
-        assert_eq!(of_kube(&["kube:A=true,B=false".into(), "kube:C=true".into()]), ["A=true", "B=false", "C=true"]);
+        let gates =
+            feature_gates(&["kube:WatchList=false, AllAlpha=false".into(), "kube:AllBeta=true".into()], is_asked);
+        let changed: Vec<_> = gates.expect("gates").changed().filter(|(name, _)| !name.starts_with("All")).collect();
+        assert!(changed.contains(&("WatchList", false)), "{changed:?}");
     }
 
     #[test]

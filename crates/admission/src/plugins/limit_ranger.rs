@@ -18,7 +18,7 @@ type Resources = BTreeMap<String, Quantity>;
 /// See the module.
 pub struct LimitRanger {
     objects: Arc<dyn Objects>,
-    /// Gate PodLevelResources.
+    /// By the gate PodLevelResources.
     pod_level: bool,
 }
 

@@ -35,7 +35,16 @@ fn mirror(change: impl Fn(&mut Value)) -> Ask<'static> {
 async fn mirror_pods() {
     assert!(ask(mirror(|_| {})).await.is_ok());
     type Change = fn(&mut Value);
-    let cases: [(Change, &str); 10] = [
+    let cases: [(Change, &str); 12] = [
+        // Devices that others were promised (CVE-2025-4563).
+        (
+            |p| p["spec"]["resourceClaims"] = json!([{"name": "c", "resourceClaimName": "theirs"}]),
+            "reference resourceclaims",
+        ),
+        (
+            |p| p["spec"]["volumes"] = json!([{"name": "v", "persistentVolumeClaim": {"claimName": "theirs"}}]),
+            "reference persistentvolumeclaims",
+        ),
         (
             |p| p["metadata"]["annotations"] = json!({}),
             "does not have \"kubernetes.io/config.mirror\" annotation, node \"n1\" can only create mirror pods",

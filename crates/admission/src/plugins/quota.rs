@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use kelson_auth::Objects;
 use kelson_meta::tree::{items, text};
 use kelson_meta::{Clock, Status, SystemClock};
-use kelson_quota::{Change, Charge, Evaluator, Limited, Operation as Write, Quota, Refusal, check};
+use kelson_quota::{Change, Charge, Evaluator, Limited, Operation as Write, PodLevel, Quota, Refusal, check};
 use serde_json::Value;
 use tokio::sync::Mutex;
 
@@ -30,6 +30,8 @@ pub struct ResourceQuota {
     objects: Arc<dyn Objects>,
     charges: Arc<dyn QuotaCharges>,
     limited: Vec<Limited>,
+    /// By the gate PodLevelResources.
+    pod_level: PodLevel,
     turns: [Mutex<()>; TURNS],
 }
 
@@ -47,6 +49,7 @@ impl ResourceQuota {
             objects: Arc::clone(&d.objects),
             charges: Arc::clone(&d.quotas),
             limited: items(&configuration["limitedResources"]).iter().map(Limited::read).collect(),
+            pod_level: PodLevel::of(d.gates.enabled("PodLevelResources")),
             turns: [const { Mutex::const_new(()) }; TURNS],
         })
     }
@@ -66,7 +69,7 @@ impl ResourceQuota {
         if a.namespace.is_empty() || a.is("", "namespaces") {
             return None;
         }
-        let evaluator = Evaluator::of(&a.resource.group, &a.resource.resource)?;
+        let evaluator = Evaluator::of(&a.resource.group, &a.resource.resource, self.pod_level)?;
         evaluator.handles(write, a.subresource, a.new_object(), a.stored()).then_some(evaluator)
     }
 
@@ -245,6 +248,24 @@ mod tests {
             let quota = all.get_mut("resourcequotas/n/q").unwrap();
             quota["metadata"]["resourceVersion"] = (1_000_000 * (round + 1)).to_string().into();
             quota["status"]["used"] = json!({"count/widgets.example.com": held.to_string()});
+        }
+    }
+
+    #[tokio::test]
+    async fn resources_of_whole_pods_are_behind_their_gate() {
+        let off = "PodLevelResources=false,InPlacePodLevelResourcesVerticalScaling=false";
+        for (gates, want) in [("", Ok(())), (off, Err("failed quota: q: must specify cpu for: a"))] {
+            let d = crate::testing::gated(
+                &[("resourcequotas/n/q", quota(json!({"cpu": "2"}), json!({"cpu": "0"})))],
+                gates,
+            );
+            let plugin = ResourceQuota::new(&d, &Value::Null).unwrap();
+            let pod = json!({"spec": {"containers": [{"name": "a"}], "resources": {"requests": {"cpu": "1"}}}});
+            let told = create(&plugin, &Gvr::new("", "v1", "pods"), pod, true).await;
+            match want {
+                Ok(()) => assert_eq!(told, Ok(())),
+                Err(want) => assert!(told.as_ref().is_err_and(|e| e.ends_with(want)), "{told:?}"),
+            }
         }
     }
 

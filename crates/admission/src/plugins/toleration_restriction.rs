@@ -5,6 +5,7 @@ use std::sync::Arc;
 use kelson_auth::Objects;
 use kelson_meta::tree::path::{at, list, list_mut, text};
 use kelson_meta::{GroupResource, Status};
+use kelson_quota::PodLevel;
 use serde_json::{Value, json};
 
 use super::toleration_sets::{contains, merged};
@@ -21,6 +22,8 @@ pub struct PodTolerationRestriction {
     /// Of the cluster: what namespaces that say nothing have.
     defaults: Vec<Value>,
     allowed: Vec<Value>,
+    /// By the gate PodLevelResources.
+    pod_level: PodLevel,
 }
 
 impl PodTolerationRestriction {
@@ -40,7 +43,8 @@ impl PodTolerationRestriction {
                 None => Ok(all),
             }
         };
-        Ok(Self { objects: d.objects.clone(), defaults: read("default")?, allowed: read("whitelist")? })
+        let pod_level = PodLevel::of(d.gates.enabled("PodLevelResources"));
+        Ok(Self { objects: d.objects.clone(), defaults: read("default")?, allowed: read("whitelist")?, pod_level })
     }
 
     /// What a namespace's annotation holds; `None` where it has none.
@@ -106,7 +110,7 @@ impl Plugin for PodTolerationRestriction {
             _ => Vec::new(),
         };
         // Only pods that asked for nothing are sent away when a node runs short of memory.
-        if !kelson_quota::is_best_effort(a.new_object()) {
+        if !kelson_quota::is_best_effort(a.new_object(), self.pod_level) {
             extra.push(json!({"key": MEMORY_PRESSURE, "operator": "Exists", "effect": "NoSchedule"}));
         }
         if let Some(tolerations) = a.object.as_mut().filter(|_| !extra.is_empty()) {

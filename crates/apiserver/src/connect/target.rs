@@ -64,7 +64,7 @@ impl Target {
     }
 
     fn log(cx: &RequestContext, container: &str) -> Result<Self, Status> {
-        /// `insecureSkipTLSVerifyBackend` is for the API server: its connections to kubelets are always verified.
+        /// `insecureSkipTLSVerifyBackend` is for the API server itself.
         const PASSED: [&str; 8] =
             ["follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream"];
         let i = &cx.info;

@@ -1,21 +1,26 @@
-//! How kubelets are reached: the server's own client certificate, the authorities that kubelets' certificates lead to.
+//! How kubelets are reached: the server's own client certificate, and what a kubelet must show to be believed.
 use std::sync::Arc;
 
-use kelson_pki::{ServerChains, provider};
-use rustls::ClientConfig;
+use kelson_auth::user;
+use kelson_pki::{AnyServerCertificate, CertInfo, PkiError, ServerChains, provider};
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
+use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 use tokio_rustls::TlsConnector;
 
-use crate::config::{KubeletConfig, StartError};
+use crate::config::{KubeletConfig, KubeletTrust, StartError};
 
 /// `--kubelet-preferred-address-types`, by default.
 const ADDRESS_TYPES: [&str; 5] = ["Hostname", "InternalDNS", "InternalIP", "ExternalDNS", "ExternalIP"];
+/// What the name of a node as a user begins with.
+const NODE_USER: &str = "system:node:";
 
 /// How kubelets are reached.
 pub struct KubeletDialer {
-    /// Shows the server's own certificate and checks the kubelet's.
-    pub connector: TlsConnector,
-    /// Whom kubelets' certificates must lead to; what it is replaced by counts for new connections.
-    pub trusted: ServerChains,
+    verified: TlsConnector,
+    unverified: TlsConnector,
+    /// Knows certificates of the cluster's own authority, which must name their node; `None`: nobody's does.
+    own: Option<ServerChains>,
     /// The types of a node's addresses, the preferred one first.
     pub address_types: Vec<String>,
     /// The node of this machine.
@@ -29,20 +34,108 @@ impl KubeletDialer {
     /// [`StartError::Tls`].
     pub fn new(config: &KubeletConfig) -> Result<Self, StartError> {
         let fault = |e: &dyn std::fmt::Display| StartError::Tls(format!("kubelet client: {e}"));
-        let trusted = ServerChains::new(&config.ca_pem).map_err(|e| fault(&e))?;
-        let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
-        let builder = builder.map_err(|e| fault(&e))?.dangerous();
-        let builder = builder.with_custom_certificate_verifier(Arc::new(trusted.clone()));
-        // HTTP/1.1 alone: upgrades need it.
-        let tls = builder.with_client_cert_resolver(Arc::clone(&config.client) as _);
+        let of = |pem: &str| ServerChains::new(pem).map_err(|e| fault(&e));
+        let (checks, own): (Arc<dyn ServerCertVerifier>, _) = match &config.trust {
+            KubeletTrust::Cluster(own) => {
+                let own = of(own)?;
+                (Arc::new(own.clone()), Some(own))
+            }
+            KubeletTrust::Authority { own, given } if own.is_empty() => (Arc::new(of(given)?), None),
+            KubeletTrust::Authority { own, given } => {
+                let own = of(own)?;
+                (Arc::new(Either { own: own.clone(), given: of(given)? }), Some(own))
+            }
+            KubeletTrust::Anyone => (AnyServerCertificate::verifier(), None),
+        };
+        let connector = |checks| -> Result<TlsConnector, StartError> {
+            let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+            let builder = builder.map_err(|e| fault(&e))?.dangerous();
+            // HTTP/1.1 alone: upgrades need it.
+            let tls = builder.with_custom_certificate_verifier(checks);
+            Ok(TlsConnector::from(Arc::new(tls.with_client_cert_resolver(Arc::clone(&config.client) as _))))
+        };
         let given = config.address_types.clone();
         let address_types =
             if given.is_empty() { ADDRESS_TYPES.iter().map(|t| (*t).to_owned()).collect() } else { given };
         Ok(Self {
-            connector: TlsConnector::from(Arc::new(tls)),
-            trusted,
+            verified: connector(checks)?,
+            unverified: connector(AnyServerCertificate::verifier())?,
+            own,
             address_types,
             local_node: config.local_node.clone(),
         })
+    }
+
+    /// Another bundle is the cluster's own authority for connections from now on.
+    ///
+    /// # Errors
+    /// When it cannot be read; what was trusted stays so.
+    pub fn trust(&self, own_pem: &str) -> Result<(), PkiError> {
+        self.own.as_ref().map_or(Ok(()), |own| own.replace(own_pem))
+    }
+
+    /// Shows the server's own certificate and, where that is wished, checks the kubelet's.
+    pub fn connector(&self, verified: bool) -> &TlsConnector {
+        if verified { &self.verified } else { &self.unverified }
+    }
+
+    /// Whether a chain that the handshake took is good for this node. One that leads to the cluster's own authority must
+    /// name the node: that authority signs for every kubelet, so its word alone says nothing of which one answers. Other
+    /// authorities vouch for the address, which the handshake has looked at.
+    ///
+    /// # Errors
+    /// Whose certificate it is instead.
+    pub fn check(&self, chain: &[CertificateDer<'_>], host: &ServerName<'_>, node: &str) -> Result<(), String> {
+        let Some(own) = &self.own else { return Ok(()) };
+        let (leaf, between) = chain.split_first().ok_or("the kubelet showed no certificate")?;
+        if own.verify_server_cert(leaf, between, host, &[], UnixTime::now()).is_err() {
+            return Ok(());
+        }
+        let info = CertInfo::from_der(leaf).map_err(|e| e.to_string())?;
+        let is_node = info.organizations.iter().any(|o| o == user::NODES);
+        if is_node && info.common_name.strip_prefix(NODE_USER) == Some(node) {
+            return Ok(());
+        }
+        Err(format!("the certificate is that of {:?} and not of the kubelet of node {node:?}", info.common_name))
+    }
+}
+
+/// Believes the cluster's own authority, and another one beside it.
+#[derive(Debug)]
+struct Either {
+    own: ServerChains,
+    given: ServerChains,
+}
+
+impl ServerCertVerifier for Either {
+    fn verify_server_cert(
+        &self,
+        leaf: &CertificateDer<'_>,
+        between: &[CertificateDer<'_>],
+        name: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, rustls::Error> {
+        let own = self.own.verify_server_cert(leaf, between, name, ocsp, now);
+        own.or_else(|_| self.given.verify_server_cert(leaf, between, name, ocsp, now))
+    }
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.own.verify_tls12_signature(message, cert, dss)
+    }
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, rustls::Error> {
+        self.own.verify_tls13_signature(message, cert, dss)
+    }
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.own.supported_verify_schemes()
     }
 }

@@ -7,7 +7,7 @@ use jiff::Timestamp;
 use kelson_client::Client;
 use kelson_meta::Quantity;
 use kelson_meta::tree::items;
-use kelson_quota::{Amounts, Evaluator, Quota};
+use kelson_quota::{Amounts, Evaluator, PodLevel, Quota};
 use serde_json::Value;
 
 use super::watches::Watches;
@@ -25,6 +25,8 @@ pub struct Counter<'a> {
     pub client: &'a Client,
     /// Knows where they are.
     pub watches: &'a Watches,
+    /// What of pods counts.
+    pub pod_level: PodLevel,
     pub now: Timestamp,
 }
 
@@ -36,7 +38,7 @@ impl Counter<'_> {
         let mut complete = Ok(());
         let resources: BTreeSet<(String, String)> = quota.wished.names().filter_map(Evaluator::resource_of).collect();
         for (group, plural) in resources {
-            let Some(evaluator) = Evaluator::of(&group, &plural) else { continue };
+            let Some(evaluator) = Evaluator::of(&group, &plural, self.pod_level) else { continue };
             let path = self.watches.path(&evaluator, &group, &plural, namespace).await?;
             let Some(path) = path else { continue };
             match self.of_resource(quota, &evaluator, &path).await {

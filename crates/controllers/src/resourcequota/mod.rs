@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use kelson_client::{Change, Client, Object, WorkQueue};
 use kelson_meta::{Clock, ObjectKey};
-use kelson_quota::{Evaluator, Quota};
+use kelson_quota::{Evaluator, PodLevel, Quota};
 use serde_json::{Value, json};
 
 use self::count::{Counter, read};
@@ -29,6 +29,7 @@ struct Controller {
     clock: Arc<dyn Clock>,
     quotas: SharedInformer<ResourceQuotaView>,
     watches: Watches,
+    pod_level: PodLevel,
     queue: WorkQueue<ObjectKey>,
 }
 
@@ -36,11 +37,13 @@ struct Controller {
 pub fn start(ctx: &Arc<Context>) {
     let client = ctx.client();
     let queue = WorkQueue::default();
+    let pod_level = PodLevel::of(ctx.config.feature_gates.enabled("PodLevelResources"));
     let quotas = ctx.informers.resource_quotas.reader();
     let replenish = Replenish { quotas: quotas.clone(), queue: queue.clone() };
     let me = Arc::new(Controller {
         watches: Watches::new(client.clone(), ctx.tasks.clone(), replenish.clone()),
         client,
+        pod_level,
         clock: Arc::clone(&ctx.clock),
         quotas: quotas.clone(),
         queue: queue.clone(),
@@ -59,7 +62,7 @@ pub fn start(ctx: &Arc<Context>) {
             Change::Deleted(_) => true,
         };
         if gives_back {
-            tell.tell(&Evaluator::Pods, &change.object().metadata.namespace);
+            tell.tell(&Evaluator::Pods(pod_level), &change.object().metadata.namespace);
         }
     });
     let tell = replenish.clone();
@@ -95,7 +98,8 @@ impl Controller {
         if !quota.used.0.is_empty() {
             tokio::time::sleep(SETTLE).await;
         }
-        let counter = Counter { client: &self.client, watches: &self.watches, now: self.clock.now() };
+        let counter =
+            Counter { client: &self.client, watches: &self.watches, pod_level: self.pod_level, now: self.clock.now() };
         let (used, complete) = counter.used(&quota, &key.namespace).await?;
         let status = json!({"hard": stored["spec"]["hard"].as_object().map_or_else(|| json!({}), |h| json!(h)),
             "used": used.to_value()});

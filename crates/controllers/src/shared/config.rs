@@ -5,11 +5,15 @@ use std::time::Duration;
 
 use ipnet::IpNet;
 use jiff::tz::TimeZone;
+use kelson_meta::gates::FeatureGates;
 use kelson_metrics::Registry;
 use kelson_pki::San;
 use tokio::sync::watch;
 
 use super::authorities::Authorities;
+
+/// The feature gates that change what controllers do.
+pub const FEATURE_GATES: [&str; 1] = ["PodLevelResources"];
 
 /// Signs a legacy service account token: namespace, service account, its UID, the secret's name.
 pub type LegacyTokenSigner = dyn Fn(&str, &str, &str, &str) -> Result<String, String> + Send + Sync;
@@ -78,6 +82,8 @@ pub struct Config {
     pub node_startup_grace: Duration,
     /// How fast nodes that are not ready lose their pods.
     pub eviction_rates: EvictionRates,
+    /// `--feature-gates`; those in [`FEATURE_GATES`](crate::FEATURE_GATES) are asked.
+    pub feature_gates: Arc<FeatureGates>,
     /// Of schedules that name no time zone.
     pub time_zone: TimeZone,
     /// Where controllers count what they do: for one start of them, as a metric is registered only once.
@@ -100,6 +106,7 @@ impl Default for Config {
             node_monitor_grace: Duration::from_secs(50),
             node_startup_grace: Duration::from_secs(60),
             eviction_rates: EvictionRates::default(),
+            feature_gates: Arc::default(),
             time_zone: TimeZone::UTC,
             metrics: Registry::new(),
         }

@@ -56,7 +56,7 @@ impl std::fmt::Display for GroupResource {
     }
 }
 
-/// One provider.
+/// One provider of the file.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Provider {
     /// Leaves things as they are.

@@ -120,6 +120,9 @@ pub struct Config {
     pub server: ServerConfig,
     /// `--rotate-certificates`.
     pub rotate_certificates: bool,
+    /// Where device plugins register and have their sockets; upstream's never lies elsewhere than at
+    /// `/var/lib/kubelet/device-plugins`.
+    pub device_plugins_dir: PathBuf,
     /// Where this node keeps the directories of Kelson's built-in provisioner; `None`: it keeps none.
     pub local_volumes_dir: Option<PathBuf>,
 }
@@ -160,6 +163,7 @@ impl Config {
             allowed_unsafe_sysctls: Vec::new(),
             server: ServerConfig::default(),
             rotate_certificates: true,
+            device_plugins_dir: dir.join("device-plugins"),
             local_volumes_dir: None,
         }
     }
@@ -193,6 +197,10 @@ impl PodDirs {
     /// Where plugins put the sockets by which they register.
     pub fn plugins_registry(&self) -> PathBuf {
         self.root.join("plugins_registry")
+    }
+    /// The socket at which others on the node ask what pods have.
+    pub fn pod_resources_socket(&self) -> PathBuf {
+        self.root.join("pod-resources/kubelet.sock")
     }
     /// The directory of one pod's logs.
     pub fn pod_logs(&self, namespace: &str, name: &str, uid: &str) -> PathBuf {

@@ -79,8 +79,14 @@ fn quote(s: &str) -> String {
     out
 }
 
-/// The value of a `resourceFieldRef`, in units of its divisor, rounded up.
-pub fn resource(c: &Container, selector: &ResourceFieldSelector, node: &NodeFacts) -> Result<String, String> {
+/// The value of a `resourceFieldRef`, in units of its divisor, rounded up. A container without a limit may use what the pod
+/// may as a whole, or else what the node has for pods; huge pages are never shared so.
+pub fn resource(
+    pod: &Pod,
+    c: &Container,
+    selector: &ResourceFieldSelector,
+    node: &NodeFacts,
+) -> Result<String, String> {
     let divisor = selector.divisor.as_ref().map(pod::quantity).filter(|d| !d.is_zero());
     let (kind, name) = selector
         .resource
@@ -92,7 +98,12 @@ pub fn resource(c: &Container, selector: &ResourceFieldSelector, node: &NodeFact
         return Err(format!("unsupported container resource : {}", selector.resource));
     }
     let value = match kind {
-        "limits" => pod::limit(c, name).filter(|q| !q.is_zero()).or_else(|| node.allocatable.get(name).copied()),
+        "limits" if name.starts_with("hugepages-") => pod::limit(c, name),
+        "limits" => {
+            let own = pod::limit(c, name).filter(|q| !q.is_zero());
+            let of_node = || node.allocatable.get(name).copied();
+            own.or_else(|| pod::shared_limit(pod, name)).or_else(of_node)
+        }
         _ => pod::request(c, name),
     };
     let value = value.unwrap_or_default();
@@ -124,18 +135,29 @@ mod tests {
 
     #[test]
     fn resources() {
-        let c: Container = serde_json::from_value(
-            json!({"name":"a","resources":{"limits":{"cpu":"1500m","memory":"64Mi"},"requests":{"cpu":"250m"}}}),
-        )
-        .expect("container");
+        let pod: Pod = serde_json::from_value(json!({"metadata": {}, "spec": {
+            "resources": {"limits": {"cpu": "3", "ephemeral-storage": "5", "hugepages-2Mi": "4Mi"}},
+            "containers": [
+                {"name":"a","resources":{"limits":{"cpu":"1500m","memory":"64Mi"},"requests":{"cpu":"250m"}}},
+                {"name":"silent"}]}}))
+        .expect("pod");
+        let containers = &pod.spec.as_ref().expect("spec").containers;
         let node = NodeFacts {
-            allocatable: [("ephemeral-storage".to_owned(), Quantity::from_i64(7))].into(),
+            allocatable: [("cpu", 8), ("memory", 9), ("ephemeral-storage", 7), ("hugepages-2Mi", 11)]
+                .map(|(name, n)| (name.to_owned(), Quantity::from_i64(n)))
+                .into(),
             ..Default::default()
         };
-        let get = |r: &str, d: &str| {
+        let of = |c: usize, r: &str, d: &str| {
             let s: ResourceFieldSelector = serde_json::from_value(json!({"resource":r,"divisor":d})).expect("selector");
-            resource(&c, &s, &node)
+            resource(&pod, &containers[c], &s, &node)
         };
+        let get = |r: &str, d: &str| of(0, r, d);
+        assert_eq!(of(1, "limits.cpu", "0").as_deref(), Ok("3"), "what the pod may as a whole");
+        assert_eq!(of(1, "limits.memory", "0").as_deref(), Ok("9"), "what the node has for pods");
+        assert_eq!(of(1, "limits.ephemeral-storage", "0").as_deref(), Ok("7"), "no pod is bounded so as a whole");
+        assert_eq!(of(1, "limits.hugepages-2Mi", "0").as_deref(), Ok("0"), "huge pages are never overcommitted");
+        assert_eq!(of(1, "requests.cpu", "0").as_deref(), Ok("0"));
         assert_eq!(get("limits.cpu", "1").as_deref(), Ok("2"));
         assert_eq!(get("limits.cpu", "1m").as_deref(), Ok("1500"));
         assert_eq!(get("requests.cpu", "0").as_deref(), Ok("1"));

@@ -169,7 +169,7 @@ impl Sources<'_> {
             let other = r.container_name.as_deref().filter(|n| !n.is_empty());
             let of = other.and_then(|n| pod::member(pod, n));
             let container = of.as_ref().map_or(c, |m| &m.container);
-            return fields::resource(container, r, &node).map(Some);
+            return fields::resource(pod, container, r, &node).map(Some);
         }
         if let Some(r) = &from.file_key_ref {
             return of_file(r, given).await;

@@ -1,10 +1,12 @@
 //! What the kubelet counts of its own work, under upstream's names (`pkg/kubelet/metrics`): pods and containers started,
-//! calls to the runtime, evictions, requests it served, and, in a registry of their own as upstream, its probes.
+//! calls to the runtime, evictions, device plugins, requests it served, and, in a registry of their own as upstream, its probes.
 mod bounds;
 mod calls;
 mod counted;
+mod devices;
 mod requests;
 mod runtime;
 
 pub use counted::{Metrics, pods};
+pub use devices::DeviceMetrics;
 pub use runtime::MeteredRuntime;

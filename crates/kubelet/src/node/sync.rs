@@ -19,6 +19,7 @@ use super::{facts, lease, register};
 use crate::config::Config;
 use crate::config::thresholds::Pressure;
 use crate::csi::in_use::InUse;
+use crate::devices::Devices;
 
 /// Between looks at a node that is not ready yet.
 const NOT_READY_PERIOD: Duration = Duration::from_millis(500);
@@ -47,6 +48,8 @@ pub struct NodeSync {
     pub ready: watch::Sender<bool>,
     /// Volumes of drivers that pods have here.
     pub in_use: InUse,
+    /// Devices that plugins offer.
+    pub devices: Devices,
     /// The group of the lease's task.
     pub tasks: Tasks,
 }
@@ -55,6 +58,7 @@ impl NodeSync {
     /// Registers and reports until the task is ended.
     pub async fn run(&self) {
         let (mut pressure, mut volumes) = (self.pressure.clone(), self.in_use.changes());
+        let mut devices = self.devices.changes();
         let mut current = self.look().await;
         let node = register::register(&self.client, &self.config, &current.tree).await;
         let uid = node.metadata.uid.clone().unwrap_or_default();
@@ -82,7 +86,11 @@ impl NodeSync {
             // A node that is not ready yet is looked at more often: its first pod waits for it.
             let pause = if current.ready { self.config.node_status_update } else { NOT_READY_PERIOD };
             let changed = async {
-                let told = tokio::select! { p = pressure.changed() => p, v = volumes.changed() => v };
+                let told = tokio::select! {
+                    p = pressure.changed() => p,
+                    v = volumes.changed() => v,
+                    d = devices.changed() => d,
+                };
                 if told.is_err() {
                     std::future::pending::<()>().await;
                 }
@@ -114,7 +122,12 @@ impl NodeSync {
 
     async fn found(&self, old: &Value) -> NodeStatus {
         let (config, version) = (Arc::clone(&self.config), self.runtime_version.clone());
-        let machine = FILES.run(move || Machine::read(&config, &version)).await.unwrap_or_default();
+        let mut machine = FILES.run(move || Machine::read(&config, &version)).await.unwrap_or_default();
+        // Those whose plugin is gone as well: what the API has heard of stays there until it is told otherwise.
+        for (name, amount) in self.devices.amounts() {
+            machine.capacity.insert(name.clone(), Quantity::from_i64(amount.capacity));
+            machine.allocatable.insert(name, Quantity::from_i64(amount.allocatable));
+        }
         let ips: Vec<String> = self.config.node_ips.iter().map(ToString::to_string).collect();
         let node = NodeFacts {
             name: self.config.node_name.clone(),

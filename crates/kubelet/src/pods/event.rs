@@ -27,6 +27,8 @@ pub enum Step {
     Prepared(PodVolumes),
     /// They are not; the whole pod waits.
     NotPrepared(String),
+    /// The node cannot give the pod the devices that it wants; it ends.
+    Refused(String),
     /// A sandbox could not be made.
     SandboxFailed(String),
     /// Something changed in the runtime.

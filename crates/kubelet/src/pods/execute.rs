@@ -24,6 +24,7 @@ use crate::images::error::{StartError, StartReason};
 use crate::images::{Present, Wanted};
 use crate::pod::{self, Member, Role};
 use crate::probes::{Handler, Target};
+use crate::runtime::dns::{ClusterDns, PodDns, pod_dns};
 use crate::runtime::snapshot::{RuntimePod, Sandbox, State};
 use crate::runtime::userns::IdRange;
 use crate::runtime::{config, sandbox, security};
@@ -67,6 +68,10 @@ impl Executor {
             actions.iter().any(|a| matches!(a, Action::CreateSandbox { .. } | Action::StartContainer { .. }));
         let mut volumes = PodVolumes::default();
         if needs_volumes {
+            let anew = actions.iter().any(|a| matches!(a, Action::CreateSandbox { .. }));
+            if let Err(why) = self.parts.devices.allocate(&self.pod, anew).await {
+                return self.tell(Step::Refused(why)).await;
+            }
             match self.prepare().await {
                 Ok(v) => {
                     self.tell(Step::Prepared(v.clone())).await;
@@ -211,8 +216,15 @@ impl Executor {
     /// The configuration of the pod's sandbox; container calls repeat it.
     async fn sandbox_config(&self, attempt: u32, ids: Option<IdRange>) -> cri::PodSandboxConfig {
         let parts = &self.parts;
-        let host = parts.host_dns.get().await;
-        sandbox::config(&self.pod, &parts.config, &host, attempt, &parts.cgroups.parent(&self.pod), ids)
+        let dns = self.dns().await.config;
+        sandbox::config(&self.pod, &parts.config, dns, attempt, &parts.cgroups.parent(&self.pod), ids)
+    }
+
+    async fn dns(&self) -> PodDns {
+        let parts = &self.parts;
+        let cluster =
+            ClusterDns { servers: parts.config.cluster_dns.clone(), domain: parts.config.cluster_domain.clone() };
+        pod_dns(&self.pod, &parts.host_dns.get().await, &cluster)
     }
 
     async fn create_sandbox(&self, attempt: u32) {
@@ -228,6 +240,9 @@ impl Executor {
     async fn try_sandbox(&self, attempt: u32) -> Result<(), String> {
         let handler = self.runtime_handler().await?;
         let ids = self.isolation(&handler).await?;
+        for (reason, text) in self.dns().await.warnings {
+            self.event(EventType::Warning, reason, text);
+        }
         let config = self.sandbox_config(attempt, ids).await;
         let made = self.parts.effects.runtime.run_pod_sandbox(config, &handler).await;
         made.map(drop).map_err(|e| e.to_string())
@@ -403,6 +418,7 @@ impl Executor {
             env,
             mounts,
             devices: volumes.devices(c)?,
+            given: parts.devices.given(pod::uid(pod), &c.name).await?,
             security,
             machine_memory: memory,
             may_lower_oom: terminate::may_lower_oom(),

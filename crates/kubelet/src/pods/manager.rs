@@ -341,6 +341,7 @@ impl Manager {
         let Some(found) = self.found.as_ref() else { return };
         let orphans: Vec<RunningPod> = found.values().filter(|p| !self.workers.contains_key(&p.uid)).cloned().collect();
         orphans.into_iter().for_each(|p| self.end_orphan(p));
+        self.parts.devices.retain(|uid| self.workers.contains_key(uid)).await;
         let pods = self.parts.dirs.pods();
         let names = move || -> Vec<String> {
             let entries = std::fs::read_dir(pods).into_iter().flatten().flatten();

@@ -7,6 +7,7 @@ use tokio::sync::watch;
 
 use crate::cgroups::Cgroups;
 use crate::config::{Config, PodDirs};
+use crate::devices::Devices;
 use crate::effects::PodEffects;
 use crate::env::resolve::Environment;
 use crate::images::{ImageEffects, Images};
@@ -35,6 +36,8 @@ pub struct Parts {
     pub environment: Environment,
     /// Pulls images and keeps their records.
     pub images: Images,
+    /// Gives containers the node's devices.
+    pub devices: Devices,
     /// Makes, changes and removes pods' cgroups.
     pub cgroups: Cgroups,
     /// Host IDs of pods with users of their own.

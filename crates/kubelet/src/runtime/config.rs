@@ -6,6 +6,7 @@ use kelson_cri::proto as cri;
 
 use super::labels;
 use crate::cgroups::resources;
+use crate::devices::Given;
 use crate::env::expand::expand_from;
 use crate::pod::{self, Role};
 
@@ -25,8 +26,10 @@ pub struct Parts<'a> {
     pub env: Vec<(String, String)>,
     /// Mounts, volumes and managed files.
     pub mounts: Vec<cri::Mount>,
-    /// Devices of the host that it gets.
+    /// Devices of the host that it gets as volumes.
     pub devices: Vec<cri::Device>,
+    /// What it gets with devices that plugins offer.
+    pub given: Given,
     /// The pod's and the container's security contexts, merged.
     pub security: cri::LinuxContainerSecurityContext,
     /// Memory of the machine, bytes, for the OOM score.
@@ -41,9 +44,16 @@ pub fn log_path(name: &str, restart_count: i32) -> String {
 }
 
 /// The container's configuration.
-pub fn config(parts: Parts<'_>) -> cri::ContainerConfig {
+pub fn config(mut parts: Parts<'_>) -> cri::ContainerConfig {
     let c = parts.container;
-    let expand = |l: &Option<Vec<String>>| l.iter().flatten().map(|s| expand_from(s, &parts.env)).collect();
+    let given = std::mem::take(&mut parts.given);
+    // What the container says of itself has precedence.
+    let own = std::mem::take(&mut parts.env);
+    let others = given.env.into_iter().filter(|(name, _)| !own.iter().any(|(known, _)| known == name));
+    let env: Vec<(String, String)> = others.collect::<Vec<_>>().into_iter().chain(own).collect();
+    let mut annotations = given.annotations;
+    annotations.extend(self::annotations(parts.pod, c, parts.restart_count));
+    let expand = |l: &Option<Vec<String>>| l.iter().flatten().map(|s| expand_from(s, &env)).collect();
     let attempt = u32::try_from(parts.restart_count).unwrap_or(0);
     cri::ContainerConfig {
         metadata: Some(cri::ContainerMetadata { name: c.name.clone(), attempt }),
@@ -55,11 +65,12 @@ pub fn config(parts: Parts<'_>) -> cri::ContainerConfig {
         command: expand(&c.command),
         args: expand(&c.args),
         working_dir: c.working_dir.clone().unwrap_or_default(),
-        envs: envs(&parts.env),
-        mounts: parts.mounts,
-        devices: parts.devices,
+        envs: envs(&env),
+        mounts: given.mounts.into_iter().chain(parts.mounts).collect(),
+        devices: given.devices.into_iter().chain(parts.devices).collect(),
+        cdi_devices: given.cdi_devices,
         labels: container_labels(parts.pod, c),
-        annotations: annotations(parts.pod, c, parts.restart_count),
+        annotations,
         log_path: log_path(&c.name, parts.restart_count),
         stdin: c.stdin.unwrap_or(false),
         stdin_once: c.stdin_once.unwrap_or(false),

@@ -19,6 +19,12 @@ use crate::pod;
 const NAMESERVERS_MAX: usize = 3;
 /// Search domains a pod may have.
 const SEARCHES_MAX: usize = 32;
+/// Longest search domain: some resolvers end the process that meets a longer one.
+const SEARCH_MAX: usize = 253;
+/// Longest line of search domains, with the blanks between them.
+const SEARCH_LINE_MAX: usize = 2048;
+/// Search domains that a pod has of its cluster, beside those of the host.
+const CLUSTER_SEARCHES: usize = 3;
 /// Host names are cut to what Linux accepts.
 const HOST_NAME_MAX: usize = 63;
 
@@ -56,6 +62,17 @@ impl HostDns {
         FILES.run(move || own.look()).await.unwrap_or_default()
     }
 
+    /// What is wrong with the host's search domains for pods that get the cluster's as well, in the words of upstream's event
+    /// `CheckLimitsForResolvConf`; `None` where nothing is.
+    pub async fn fault(&self, in_cluster: bool) -> Option<String> {
+        let (own, path) = (self.clone(), self.path.clone());
+        let read = FILES.run(move || std::fs::metadata(&own.path).map(|_| own.look())).await.ok()?;
+        match read {
+            Ok(dns) => search_fault(&path.display().to_string(), &dns.searches, in_cluster),
+            Err(e) => Some(format!("open {}: {e}", path.display())),
+        }
+    }
+
     fn look(&self) -> DnsConfig {
         let Ok(stamp) = std::fs::metadata(&self.path).and_then(|m| Ok((m.ino(), m.len(), m.modified()?))) else {
             return DnsConfig::default();
@@ -91,8 +108,62 @@ fn parse(text: &str) -> DnsConfig {
     out
 }
 
+fn search_fault(path: &str, searches: &[String], in_cluster: bool) -> Option<String> {
+    let many = SEARCHES_MAX - if in_cluster { CLUSTER_SEARCHES } else { 0 };
+    if searches.len() > many {
+        return Some(format!("Resolv.conf file '{path}' contains search line consisting of more than {many} domains!"));
+    }
+    if searches.iter().any(|s| s.len() > SEARCH_MAX) {
+        return Some(format!(
+            "Resolv.conf file {path:?} contains a search path which length is more than allowed {SEARCH_MAX} chars!"
+        ));
+    }
+    (line_length(searches) > SEARCH_LINE_MAX).then(|| {
+        format!(
+            "Resolv.conf file '{path}' contains search line which length is more than allowed {SEARCH_LINE_MAX} chars!"
+        )
+    })
+}
+
+fn line_length(words: &[String]) -> usize {
+    words.iter().map(String::len).sum::<usize>() + words.len().saturating_sub(1)
+}
+
+/// A pod's resolver configuration, and what had to be left out or replaced for it.
+#[derive(Debug, Default, PartialEq)]
+pub struct PodDns {
+    /// As the runtime gets it.
+    pub config: DnsConfig,
+    /// Events about the pod, all warnings: reason and text (upstream's).
+    pub warnings: Vec<(&'static str, String)>,
+}
+
+/// Leaves out what resolvers do not read.
+fn fit(dns: &mut DnsConfig, warnings: &mut Vec<(&'static str, String)>) {
+    const REASON: &str = "DNSConfigForming";
+    if dns.servers.len() > NAMESERVERS_MAX {
+        dns.servers.truncate(NAMESERVERS_MAX);
+        let line = dns.servers.join(" ");
+        let text =
+            "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is";
+        warnings.push((REASON, format!("{text}: {line}")));
+    }
+    let before = dns.searches.len();
+    dns.searches.truncate(SEARCHES_MAX);
+    dns.searches.retain(|s| s.len() <= SEARCH_MAX);
+    while line_length(&dns.searches) > SEARCH_LINE_MAX {
+        dns.searches.pop();
+    }
+    if dns.searches.len() < before {
+        let line = dns.searches.join(" ");
+        let text = "Search Line limits were exceeded, some search paths have been omitted, the applied search line is";
+        warnings.push((REASON, format!("{text}: {line}")));
+    }
+}
+
 /// The configuration a pod gets, from the host's and the cluster's.
-pub fn pod_dns(pod: &Pod, host: &DnsConfig, cluster: &ClusterDns) -> DnsConfig {
+pub fn pod_dns(pod: &Pod, host: &DnsConfig, cluster: &ClusterDns) -> PodDns {
+    let mut warnings = Vec::new();
     let spec = pod.spec.as_ref();
     let policy = spec.and_then(|s| s.dns_policy.as_deref()).unwrap_or("ClusterFirst");
     let in_cluster = match policy {
@@ -114,7 +185,14 @@ pub fn pod_dns(pod: &Pod, host: &DnsConfig, cluster: &ClusterDns) -> DnsConfig {
                 options: vec!["ndots:5".into()],
             }
         }
-        Some(_) => host.clone(),
+        Some(in_cluster) => {
+            if in_cluster {
+                let text = "kubelet does not have ClusterDNS IP configured and cannot create Pod using \"ClusterFirst\" \
+                            policy. Falling back to \"Default\" policy.";
+                warnings.push(("MissingClusterDNS", format!("pod: {:?}. {text}", pod::format_pod(pod))));
+            }
+            host.clone()
+        }
     };
     if let Some(extra) = spec.and_then(|s| s.dns_config.as_ref()) {
         dns.servers.extend(extra.nameservers.iter().flatten().cloned());
@@ -132,9 +210,8 @@ pub fn pod_dns(pod: &Pod, host: &DnsConfig, cluster: &ClusterDns) -> DnsConfig {
     dns.servers.retain(|s| seen.insert(s.clone()));
     seen.clear();
     dns.searches.retain(|s| seen.insert(s.clone()));
-    dns.servers.truncate(NAMESERVERS_MAX);
-    dns.searches.truncate(SEARCHES_MAX);
-    dns
+    fit(&mut dns, &mut warnings);
+    PodDns { config: dns, warnings }
 }
 
 /// Host name and domain of a pod. The domain is empty unless the pod has a subdomain.
@@ -175,7 +252,59 @@ mod tests {
     fn dns(spec: serde_json::Value) -> DnsConfig {
         let host = parse("nameserver 1.1.1.1\nsearch corp.\noptions timeout:1\n");
         let cluster = ClusterDns { servers: vec!["10.43.0.10".parse().expect("ip")], domain: "cluster.local".into() };
-        pod_dns(&pod(spec), &host, &cluster)
+        let dns = pod_dns(&pod(spec), &host, &cluster);
+        assert_eq!(dns.warnings, []);
+        dns.config
+    }
+
+    #[test]
+    fn what_resolvers_do_not_read_is_left_out_and_said() {
+        let cluster = ClusterDns { servers: vec!["10.43.0.10".parse().expect("ip")], domain: "c.l".into() };
+        let told = |host: &DnsConfig, cluster: &ClusterDns, spec: serde_json::Value| {
+            let dns = pod_dns(&pod(spec), host, cluster);
+            (dns.config, dns.warnings)
+        };
+        let none = DnsConfig::default();
+        let servers = json!({"dnsConfig": {"nameservers": ["1.1.1.1", "2.2.2.2", "3.3.3.3", "1.1.1.1"]}});
+        let (dns, warnings) = told(&none, &cluster, servers);
+        assert_eq!(dns.servers, ["10.43.0.10", "1.1.1.1", "2.2.2.2"]);
+        let text = "Nameserver limits were exceeded, some nameservers have been omitted, the applied nameserver line is: \
+                    10.43.0.10 1.1.1.1 2.2.2.2";
+        assert_eq!(warnings, [("DNSConfigForming", text.to_owned())]);
+
+        let of = |n: usize, length: usize| (0..n).map(|i| format!("{i:0length$}")).collect::<Vec<_>>();
+        for (searches, kept) in [
+            (of(29, 4), 32),
+            (of(30, 4), 32),
+            // Three of the cluster's: n.svc.c.l svc.c.l c.l are 21 characters and a blank.
+            (vec!["x".repeat(254), "y".repeat(253)], 4),
+            (of(8, 252), 3 + 8),
+            (of(9, 252), 3 + 8),
+        ] {
+            let (dns, warnings) = told(&DnsConfig { searches: searches.clone(), ..none.clone() }, &cluster, json!({}));
+            assert_eq!(dns.searches.len(), kept);
+            assert!(line_length(&dns.searches) <= SEARCH_LINE_MAX);
+            let want: Vec<&str> = if searches.len() + 3 > kept { vec!["DNSConfigForming"] } else { Vec::new() };
+            assert_eq!(warnings.iter().map(|w| w.0).collect::<Vec<_>>(), want);
+        }
+
+        let (dns, warnings) = told(&parse("nameserver 9.9.9.9"), &ClusterDns::default(), json!({}));
+        assert_eq!((dns.servers, warnings[0].0), (vec!["9.9.9.9".to_owned()], "MissingClusterDNS"));
+        let (_, warnings) = told(&none, &ClusterDns::default(), json!({"dnsPolicy": "Default"}));
+        assert_eq!(warnings, []);
+    }
+
+    #[test]
+    fn what_is_wrong_with_the_hosts_search_line() {
+        let many = |n: usize| vec!["a".to_owned(); n];
+        let fault = |searches: &[String], in_cluster| search_fault("/r", searches, in_cluster);
+        assert_eq!((fault(&many(29), true), fault(&many(32), false)), (None, None));
+        assert_eq!(
+            fault(&many(30), true).as_deref(),
+            Some("Resolv.conf file '/r' contains search line consisting of more than 29 domains!")
+        );
+        assert!(fault(&["x".repeat(254)], true).is_some_and(|t| t.contains("more than allowed 253 chars")));
+        assert!(fault(&vec!["x".repeat(250); 9], true).is_some_and(|t| t.contains("more than allowed 2048 chars")));
     }
 
     #[test]

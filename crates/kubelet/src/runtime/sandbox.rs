@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::core::v1::Pod;
 use kelson_cri::proto as cri;
 
+use super::dns::kernel_host_name;
 use super::userns::IdRange;
-use super::{dns, labels, security};
+use super::{labels, security};
 use crate::config::Config;
 use crate::pod::{self, Role};
 
@@ -56,20 +57,18 @@ pub fn pod_labels(pod: &Pod) -> BTreeMap<String, String> {
 pub fn config(
     pod: &Pod,
     config: &Config,
-    host_dns: &cri::DnsConfig,
+    dns: cri::DnsConfig,
     attempt: u32,
     cgroup: &str,
     ids: Option<IdRange>,
 ) -> cri::PodSandboxConfig {
-    let cluster = dns::ClusterDns { servers: config.cluster_dns.clone(), domain: config.cluster_domain.clone() };
     let defaults = security::Defaults {
         ids,
         seccomp_default: config.seccomp_default,
         seccomp_root: &config.root_dir.join("seccomp"),
     };
     // On the node's network the pod has the node's UTS namespace too, whose name is not the pod's to set.
-    let hostname =
-        if pod::host_network(pod) { String::new() } else { dns::kernel_host_name(pod, &config.cluster_domain) };
+    let hostname = if pod::host_network(pod) { String::new() } else { kernel_host_name(pod, &config.cluster_domain) };
     cri::PodSandboxConfig {
         metadata: Some(cri::PodSandboxMetadata {
             name: pod::name(pod).into(),
@@ -79,7 +78,7 @@ pub fn config(
         }),
         hostname,
         log_directory: config.dirs().pod_logs(pod::namespace(pod), pod::name(pod), pod::uid(pod)).display().to_string(),
-        dns_config: Some(dns::pod_dns(pod, host_dns, &cluster)),
+        dns_config: Some(dns),
         port_mappings: port_mappings(pod),
         labels: pod_labels(pod),
         annotations: pod.metadata.annotations.iter().flatten().map(|(k, v)| (k.clone(), v.clone())).collect(),
@@ -143,15 +142,8 @@ mod tests {
             let pod = json!({"metadata":{"name":"p","namespace":"n","uid":"u"},
                 "spec":{"hostNetwork": host_network, "containers":[{"name":"a"}]}});
             let pod: Pod = serde_json::from_value(pod).expect("pod");
-            config(
-                &pod,
-                &Config::new("node", std::path::Path::new("/nowhere")),
-                &cri::DnsConfig::default(),
-                0,
-                "",
-                None,
-            )
-            .hostname
+            let node = Config::new("node", std::path::Path::new("/nowhere"));
+            config(&pod, &node, cri::DnsConfig::default(), 0, "", None).hostname
         };
         assert_eq!((name_of(true).as_str(), name_of(false).as_str()), ("", "p"));
     }

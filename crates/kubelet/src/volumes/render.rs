@@ -95,7 +95,7 @@ impl<'a> Renderer<'a> {
             } else if let Some(r) = &item.resource_field_ref {
                 let name = r.container_name.as_deref().unwrap_or_default();
                 let m = pod::member(pod, name).ok_or_else(|| format!("container {name} not found"))?;
-                fields::resource(&m.container, r, &node)?
+                fields::resource(pod, &m.container, r, &node)?
             } else {
                 continue;
             };

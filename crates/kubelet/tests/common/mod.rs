@@ -15,11 +15,13 @@ use kelson_kubelet::cgroups::Cgroups;
 use kelson_kubelet::config::Config;
 use kelson_kubelet::csi::drivers::Drivers;
 use kelson_kubelet::csi::in_use::InUse;
+use kelson_kubelet::devices::Devices;
+use kelson_kubelet::devices::table::Table;
 use kelson_kubelet::effects::{PodEffects, Tell};
 use kelson_kubelet::env::resolve::Environment;
 use kelson_kubelet::env::services::ServiceView;
 use kelson_kubelet::images::Images;
-use kelson_kubelet::metrics::Metrics;
+use kelson_kubelet::metrics::{DeviceMetrics, Metrics};
 use kelson_kubelet::node::runtime::RuntimeState;
 use kelson_kubelet::objects::Objects;
 use kelson_kubelet::objects::tokens::Tokens;
@@ -195,6 +197,7 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
     let images = Images::open(&config, client.clone(), recorder, Arc::clone(&clock), &kelson_metrics::Registry::new())
         .expect("records");
     let objects = Objects::new(&tasks, client.clone(), |_| {});
+    let counted = Arc::new(DeviceMetrics::new(&kelson_metrics::Registry::new()));
     let parts = Arc::new(Parts {
         tasks: tasks.clone(),
         dirs: config.dirs(),
@@ -214,7 +217,7 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
             csi: CsiVolumes::new(client.clone(), "n", Drivers::default(), InUse::default()),
             mounts: Arc::new(NoMounts),
             node: node.clone(),
-            clock,
+            clock: Arc::clone(&clock),
             cluster_domain: "cluster.local".into(),
         },
         environment: Environment {
@@ -224,6 +227,7 @@ pub fn world_with(runtime_says: RuntimeState) -> World {
             tell,
         },
         images,
+        devices: Devices::with(Table::default(), config.device_plugins_dir.clone(), Arc::clone(&clock), counted),
         cgroups: Cgroups::none(),
         user_namespaces: UserNamespaces::open(config.dirs(), config.max_pods),
         statuses: StatusWriter::start(client.clone(), &tasks),

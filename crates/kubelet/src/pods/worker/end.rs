@@ -71,6 +71,7 @@ impl Worker {
             return;
         }
         self.parts.cgroups.remove(&uid).await;
+        self.parts.devices.forget(&uid).await;
         self.parts.volumes.objects.unregister(&uid);
         self.renew_at = None;
         self.wake_at = None;

@@ -24,6 +24,7 @@ impl Worker {
             Step::NotPrepared(message) | Step::SandboxFailed(message) => {
                 self.hold_all(&message);
             }
+            Step::Refused(why) => self.refused(&why),
             Step::Changed => self.stale = true,
             Step::Removed { name, ended } => {
                 if let Some(ended) = ended {
@@ -56,6 +57,16 @@ impl Worker {
             }
             Step::Resized { held, error } => self.resized(held, error, now),
         }
+    }
+
+    /// As upstream, which judges so when the pod comes: it fails, and nothing tries it again here.
+    fn refused(&mut self, why: &str) {
+        const REASON: &str = "UnexpectedAdmissionError";
+        let message = format!("Allocate failed due to {why}, which is unexpected");
+        self.parts.effects.tell.pod(&self.pod, EventType::Warning, REASON, message.clone());
+        self.rejected = true;
+        self.verdict = Some((REASON.to_owned(), message));
+        self.stale = true;
     }
 
     fn resized(&mut self, held: Vec<(String, Limits)>, error: Option<String>, now: Timestamp) {

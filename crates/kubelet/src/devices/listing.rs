@@ -1,0 +1,125 @@
+//! What pods have, told to those on the node who ask: the kubelet's `PodResourcesLister` (KEP 606), by which monitors attribute
+//! devices to pods.
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::future::BoxFuture;
+use hyper::body::Incoming;
+use k8s_openapi::api::core::v1::Pod;
+use kelson_tasks::Tasks;
+use tonic::Status;
+use tonic::body::Body;
+
+use super::grpc;
+use super::messages::{
+    AllocatableResponse, ContainerDevices, ContainerResources, Empty, GetPodRequest, GetPodResponse, ListPodsResponse,
+    NumaNode, PodResources, Topology,
+};
+use super::plugins::Devices;
+use crate::pod::{self, Role};
+
+/// Pause before listening again after a fault.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// The pods of this node, as somebody else knows them.
+pub type Pods = Arc<dyn Fn() -> Vec<Arc<Pod>> + Send + Sync>;
+
+/// Answers who asks; cheap to clone.
+#[derive(Clone)]
+pub struct PodResourcesLister {
+    /// Where it listens.
+    pub socket: PathBuf,
+    /// The pods that are listed.
+    pub pods: Pods,
+    /// What they have.
+    pub devices: Devices,
+    /// The group of the connections' tasks.
+    pub tasks: Tasks,
+}
+
+impl PodResourcesLister {
+    /// Answers for as long as the task runs.
+    pub async fn run(self) {
+        loop {
+            if let Err(error) = grpc::serve(&self.tasks, "pod-resources", &self.socket, self.clone()).await {
+                tracing::warn!(%error, socket = %self.socket.display(), "nobody can ask what pods have");
+            }
+            tokio::time::sleep(RETRY).await;
+        }
+    }
+
+    /// What containers have that may run now: of the steps before them only those that go on.
+    fn of_pod(&self, pod: &Pod) -> PodResources {
+        let members = pod::members(pod).filter(|m| matches!(m.role, Role::App | Role::Sidecar));
+        let containers = members.map(|m| {
+            let devices = self.devices.read(|table| {
+                let of = table.of(pod::uid(pod), &m.container.name);
+                of.flat_map(|(resource, held)| by_part(resource, held.near.clone())).collect()
+            });
+            ContainerResources { name: m.container.name.clone(), devices }
+        });
+        let (name, namespace) = (pod::name(pod).to_owned(), pod::namespace(pod).to_owned());
+        PodResources { name, namespace, containers: containers.collect() }
+    }
+
+    fn list(&self) -> ListPodsResponse {
+        let active = (self.pods)().into_iter().filter(|p| !pod::is_terminal(p));
+        ListPodsResponse { pod_resources: active.map(|p| self.of_pod(&p)).collect() }
+    }
+
+    fn get(&self, wanted: &GetPodRequest) -> Result<GetPodResponse, Status> {
+        let (namespace, name) = (&wanted.pod_namespace, &wanted.pod_name);
+        let pods = (self.pods)();
+        let found = pods.iter().find(|p| pod::namespace(p) == namespace && pod::name(p) == name);
+        let pod = found.ok_or_else(|| Status::unknown(format!("pod {name} in namespace {namespace} not found")))?;
+        Ok(GetPodResponse { pod_resources: Some(self.of_pod(pod)) })
+    }
+
+    fn allocatable(&self) -> AllocatableResponse {
+        let all = self.devices.read(super::table::Table::allocatable);
+        AllocatableResponse { devices: all.into_iter().flat_map(|(name, near)| by_part(&name, near)).collect() }
+    }
+}
+
+/// Devices of one resource, apart by the part of the machine that they are near to.
+fn by_part(
+    resource: &str,
+    near: impl IntoIterator<Item = (i64, std::collections::BTreeSet<String>)>,
+) -> Vec<ContainerDevices> {
+    let of = |(part, ids): (i64, std::collections::BTreeSet<String>)| ContainerDevices {
+        resource_name: resource.to_owned(),
+        device_ids: ids.into_iter().collect(),
+        topology: (part >= 0).then(|| Topology { nodes: vec![NumaNode { id: part }] }),
+    };
+    near.into_iter().map(of).collect()
+}
+
+impl grpc::Calls for PodResourcesLister {
+    fn call(&self, request: http::Request<Incoming>) -> BoxFuture<'static, http::Response<Body>> {
+        let me = self.clone();
+        Box::pin(async move {
+            let path = request.uri().path().to_owned();
+            let Some(call) = path.strip_prefix("/v1.PodResourcesLister/") else { return grpc::unknown() };
+            match call {
+                "List" => {
+                    me.devices.metrics().asked("list");
+                    grpc::answer(request, move |_: Empty| std::future::ready(Ok(me.list()))).await
+                }
+                "GetAllocatableResources" => {
+                    me.devices.metrics().asked("get_allocatable");
+                    grpc::answer(request, move |_: Empty| std::future::ready(Ok(me.allocatable()))).await
+                }
+                "Get" => {
+                    me.devices.metrics().asked("get");
+                    grpc::answer(request, move |wanted: GetPodRequest| {
+                        let found = me.get(&wanted).inspect_err(|_| me.devices.metrics().refused("get"));
+                        std::future::ready(found)
+                    })
+                    .await
+                }
+                _ => grpc::unknown(),
+            }
+        })
+    }
+}

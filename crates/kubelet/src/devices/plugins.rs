@@ -1,0 +1,322 @@
+//! The devices of the node as the kubelet works with them: gives them to containers, keeps what it gave on disk, and says what
+//! there is.
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use kelson_cri::proto as cri;
+use kelson_meta::Clock;
+use kelson_tasks::FILES;
+use parking_lot::Mutex;
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use super::checkpoint;
+use super::client::DevicePluginClient;
+use super::messages::{ContainerAllocation, Device, PluginOptions};
+use super::table::{Amount, Offer, Table, Whose};
+use crate::metrics::DeviceMetrics;
+use crate::pod::{self, Role};
+
+/// The devices; cheap to clone.
+#[derive(Clone)]
+pub struct Devices {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    /// Where the sockets and the checkpoint are.
+    dir: PathBuf,
+    clock: Arc<dyn Clock>,
+    metrics: Arc<DeviceMetrics>,
+    table: Mutex<Table>,
+    clients: Mutex<HashMap<String, DevicePluginClient>>,
+    /// One writes the checkpoint at a time, and always the newest.
+    writes: tokio::sync::Mutex<()>,
+    changes: watch::Sender<()>,
+}
+
+/// What a container gets with its devices.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Given {
+    /// Environment variables; those of the container itself have precedence.
+    pub env: Vec<(String, String)>,
+    /// Paths of the host that it sees.
+    pub mounts: Vec<cri::Mount>,
+    /// Device files of the host.
+    pub devices: Vec<cri::Device>,
+    /// What the runtime is told beside.
+    pub annotations: BTreeMap<String, String>,
+    /// Devices by their names in the container device interface.
+    pub cdi_devices: Vec<cri::CdiDevice>,
+}
+
+impl Given {
+    /// Adds what one plugin answered. Of two that want the same place the first has it, as upstream.
+    fn add(&mut self, answer: &ContainerAllocation) {
+        let sorted = |map: &HashMap<String, String>| -> BTreeMap<String, String> {
+            map.iter().map(|(k, v)| (k.clone(), v.clone())).collect()
+        };
+        for (name, value) in sorted(&answer.envs) {
+            if !self.env.iter().any(|(n, _)| *n == name) {
+                self.env.push((name, value));
+            }
+        }
+        for m in &answer.mounts {
+            if !self.mounts.iter().any(|known| known.container_path == m.container_path) {
+                let (container_path, host_path) = (m.container_path.clone(), m.host_path.clone());
+                let mount = cri::Mount { container_path, host_path, readonly: m.read_only, ..Default::default() };
+                self.mounts.push(mount);
+            }
+        }
+        for d in &answer.devices {
+            if !self.devices.iter().any(|known| known.container_path == d.container_path) {
+                let (container_path, host_path) = (d.container_path.clone(), d.host_path.clone());
+                self.devices.push(cri::Device { container_path, host_path, permissions: d.permissions.clone() });
+            }
+        }
+        for (name, value) in sorted(&answer.annotations) {
+            self.annotations.entry(name).or_insert(value);
+        }
+        for d in &answer.cdi_devices {
+            if !self.cdi_devices.iter().any(|known| known.name == d.name) {
+                self.cdi_devices.push(cri::CdiDevice { name: d.name.clone() });
+            }
+        }
+    }
+}
+
+impl Devices {
+    /// With what the last kubelet left in `dir`; damage is told and begins anew, as upstream.
+    pub async fn open(dir: PathBuf, clock: Arc<dyn Clock>, metrics: Arc<DeviceMetrics>) -> Self {
+        let (from, now) = (dir.clone(), clock.now());
+        let table = match FILES.run(move || checkpoint::read(&from, now)).await {
+            Ok(Ok(table)) => table,
+            Ok(Err(error)) => {
+                tracing::error!(%error, dir = %dir.display(), "which devices pods have could not be read");
+                Table::default()
+            }
+            Err(_) => Table::default(),
+        };
+        Self::with(table, dir, clock, metrics)
+    }
+
+    /// With what is known already.
+    pub fn with(table: Table, dir: PathBuf, clock: Arc<dyn Clock>, metrics: Arc<DeviceMetrics>) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                dir,
+                clock,
+                metrics,
+                table: Mutex::new(table),
+                clients: Mutex::default(),
+                writes: tokio::sync::Mutex::default(),
+                changes: watch::channel(()).0,
+            }),
+        }
+    }
+
+    /// Changes whenever what the node has may have changed.
+    pub fn changes(&self) -> watch::Receiver<()> {
+        self.shared.changes.subscribe()
+    }
+
+    /// Where plugins put their sockets.
+    pub fn dir(&self) -> &std::path::Path {
+        &self.shared.dir
+    }
+
+    /// What the node has, by resource.
+    pub fn amounts(&self) -> BTreeMap<String, Amount> {
+        self.shared.table.lock().amounts(self.shared.clock.now())
+    }
+
+    /// A plugin offers a resource by this client.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn registered(&self, resource: &str, client: DevicePluginClient, options: PluginOptions) -> Result<(), String> {
+        self.shared.table.lock().registered(resource, options)?;
+        self.shared.clients.lock().insert(resource.to_owned(), client);
+        Ok(())
+    }
+
+    /// All devices of a plugin, as they are now.
+    pub async fn listed(&self, resource: &str, devices: Vec<Device>) {
+        let changed = self.shared.table.lock().listed(resource, devices);
+        if changed {
+            self.shared.changes.send_replace(());
+            self.save_or_say().await;
+        }
+    }
+
+    /// A plugin is gone.
+    pub fn gone(&self, resource: &str) {
+        self.shared.table.lock().gone(resource, self.shared.clock.now());
+        self.shared.changes.send_replace(());
+    }
+
+    /// Gives all containers of a pod what they ask for, and has it on disk before it returns. What they have stays theirs; with
+    /// `starts_anew` it must still work.
+    ///
+    /// # Errors
+    /// Why the pod cannot have it, in upstream's words.
+    pub async fn allocate(&self, pod: &Pod, starts_anew: bool) -> Result<(), String> {
+        let mut changed = false;
+        let mut own: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+        let asks = self.asks(pod);
+        for (role, whose, wanted) in asks {
+            let of_steps = own.entry(whose.resource.clone()).or_default();
+            changed |= self.give(&whose, wanted, of_steps, starts_anew).await?;
+            let now = self.shared.table.lock().held(&whose);
+            if role == Role::Init {
+                of_steps.extend(now);
+            } else {
+                // A sidecar goes on with what it has.
+                of_steps.retain(|id| !now.contains(id));
+            }
+        }
+        if changed {
+            self.save().await?;
+        }
+        Ok(())
+    }
+
+    /// What the pod's containers want of what plugins offer, in the order in which they are given it.
+    fn asks(&self, pod: &Pod) -> Vec<(Role, Whose, usize)> {
+        let table = self.shared.table.lock();
+        let mut out = Vec::new();
+        for m in pod::members(pod).filter(|m| m.role != Role::Ephemeral) {
+            let limits = m.container.resources.iter().flat_map(|r| r.limits.iter().flatten());
+            for (resource, amount) in limits.filter(|(name, _)| table.offers(name)) {
+                let wanted = usize::try_from(pod::quantity(amount).value()).unwrap_or(0);
+                let (pod, container) = (pod::uid(pod).to_owned(), m.container.name.clone());
+                if wanted > 0 {
+                    out.push((m.role, Whose { pod, container, resource: resource.clone() }, wanted));
+                }
+            }
+        }
+        out
+    }
+
+    async fn give(
+        &self,
+        whose: &Whose,
+        wanted: usize,
+        own: &BTreeSet<String>,
+        starts_anew: bool,
+    ) -> Result<bool, String> {
+        let offer = self.shared.table.lock().offer(whose, wanted, own, starts_anew)?;
+        let Offer::From(choice) = offer else { return Ok(false) };
+        let client = self.client(&whose.resource)?;
+        let began = Instant::now();
+        let mut preferred = Vec::new();
+        if choice.is_asked {
+            let available = choice.free.iter().chain(&choice.own).cloned().collect();
+            preferred = client.preferred(available, choice.own, wanted).await.map_err(|e| e.to_string())?;
+        }
+        let ids = self.shared.table.lock().give(whose, wanted, own, &preferred)?;
+        if ids.is_empty() {
+            return Ok(false);
+        }
+        let answer = Unsettled { devices: self, whose };
+        let done = client.allocate(ids).await;
+        self.shared.metrics.allocated(&whose.resource, began.elapsed());
+        let allocation = done.map_err(|e| e.to_string())?;
+        answer.settle(allocation);
+        Ok(true)
+    }
+
+    fn client(&self, resource: &str) -> Result<DevicePluginClient, String> {
+        let found = self.shared.clients.lock().get(resource).cloned();
+        found.ok_or_else(|| format!("unknown Device Plugin {resource}"))
+    }
+
+    /// What a container that is about to start gets; plugins that want to prepare its devices have done so.
+    ///
+    /// # Errors
+    /// When a plugin could not.
+    pub async fn given(&self, pod: &str, container: &str) -> Result<Given, String> {
+        let (mut given, mut preparing) = (Given::default(), Vec::new());
+        {
+            let table = self.shared.table.lock();
+            for (resource, held) in table.of(pod, container) {
+                if let Some(answer) = &held.answer {
+                    given.add(answer);
+                }
+                if table.options(resource).pre_start_required {
+                    preparing.push((resource.to_owned(), held.ids().into_iter().collect::<Vec<_>>()));
+                }
+            }
+        }
+        for (resource, ids) in preparing {
+            let prepared = self.client(&resource)?.pre_start(ids).await;
+            prepared.map_err(|e| format!("device plugin PreStartContainer rpc failed with err: {e}"))?;
+        }
+        Ok(given)
+    }
+
+    /// A pod's containers have ended: others may have its devices.
+    pub async fn forget(&self, pod: &str) {
+        if self.shared.table.lock().take_back(|held| held != pod) {
+            self.save_or_say().await;
+        }
+    }
+
+    /// Takes back what pods have that nobody knows any more.
+    pub async fn retain(&self, known: impl Fn(&str) -> bool) {
+        if self.shared.table.lock().take_back(known) {
+            self.save_or_say().await;
+        }
+    }
+
+    /// Reads the table, for who lists what pods have.
+    pub fn read<T>(&self, read: impl FnOnce(&Table) -> T) -> T {
+        read(&self.shared.table.lock())
+    }
+
+    /// Where plugins and questions are counted.
+    pub fn metrics(&self) -> &DeviceMetrics {
+        &self.shared.metrics
+    }
+
+    async fn save(&self) -> Result<(), String> {
+        let _turn = self.shared.writes.lock().await;
+        let (lasting, dir) = (self.shared.table.lock().lasting(), self.shared.dir.clone());
+        let written = FILES.run(move || checkpoint::write(&dir, lasting)).await;
+        let fault = |e: String| format!("failed to write checkpoint file {:?}: {e}", checkpoint::FILE);
+        written.map_err(|e| fault(e.to_string()))?.map_err(|e| fault(e.to_string()))
+    }
+
+    async fn save_or_say(&self) {
+        if let Err(error) = self.save().await {
+            tracing::error!(error, "which devices pods have is not on disk");
+        }
+    }
+}
+
+/// Devices that are taken while their plugin is asked how the container gets them. When the asking is given up or fails,
+/// they are free again.
+struct Unsettled<'a> {
+    devices: &'a Devices,
+    whose: &'a Whose,
+}
+
+impl Unsettled<'_> {
+    fn settle(self, answer: ContainerAllocation) {
+        self.devices.shared.table.lock().settled(self.whose, Some(answer));
+    }
+}
+
+impl Drop for Unsettled<'_> {
+    fn drop(&mut self) {
+        let mut table = self.devices.shared.table.lock();
+        let is_settled = table
+            .of(&self.whose.pod, &self.whose.container)
+            .any(|(r, h)| r == self.whose.resource && h.answer.is_some());
+        if !is_settled {
+            table.settled(self.whose, None);
+        }
+    }
+}

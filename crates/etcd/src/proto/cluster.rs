@@ -1,4 +1,4 @@
-//! Members of a cluster.
+//! Members of a cluster, and whether it knows users.
 
 use super::ResponseHeader;
 
@@ -28,4 +28,17 @@ pub struct MemberListResponse {
     pub header: Option<ResponseHeader>,
     #[prost(message, repeated, tag = "2")]
     pub members: Vec<Member>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct AuthStatusRequest {}
+
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct AuthStatusResponse {
+    #[prost(message, optional, tag = "1")]
+    pub header: Option<ResponseHeader>,
+    #[prost(bool, tag = "2")]
+    pub enabled: bool,
+    #[prost(uint64, tag = "3")]
+    pub auth_revision: u64,
 }

@@ -77,6 +77,18 @@ pub enum AlarmType {
     Corrupt = 2,
 }
 
+impl AlarmType {
+    /// The name that the protocol has for a number.
+    pub fn name_of(alarm: i32) -> &'static str {
+        match Self::try_from(alarm) {
+            Ok(Self::None) => "NONE",
+            Ok(Self::Nospace) => "NOSPACE",
+            Ok(Self::Corrupt) => "CORRUPT",
+            Err(_) => "UNKNOWN",
+        }
+    }
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
 pub struct AlarmRequest {
     #[prost(enumeration = "alarm_request::AlarmAction", tag = "1")]

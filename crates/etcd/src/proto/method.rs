@@ -19,3 +19,4 @@ pub const HASH: &str = "/etcdserverpb.Maintenance/Hash";
 pub const HASH_KV: &str = "/etcdserverpb.Maintenance/HashKV";
 pub const SNAPSHOT: &str = "/etcdserverpb.Maintenance/Snapshot";
 pub const MOVE_LEADER: &str = "/etcdserverpb.Maintenance/MoveLeader";
+pub const AUTH_STATUS: &str = "/etcdserverpb.Auth/AuthStatus";

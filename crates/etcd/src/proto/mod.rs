@@ -9,7 +9,7 @@ mod maintenance;
 pub mod method;
 mod watch;
 
-pub use cluster::{Member, MemberListRequest, MemberListResponse};
+pub use cluster::{AuthStatusRequest, AuthStatusResponse, Member, MemberListRequest, MemberListResponse};
 pub use kv::{
     CompactionRequest, CompactionResponse, Compare, DeleteRangeRequest, DeleteRangeResponse, KeyValue, PutRequest,
     PutResponse, RangeRequest, RangeResponse, RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse, compare,

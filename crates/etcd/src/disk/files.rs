@@ -1,0 +1,76 @@
+//! Names and directories.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _};
+use std::path::{Path, PathBuf};
+
+use super::DiskError;
+
+/// Where a store lies below the data directory.
+const FOLDER: &str = "kelson-etcd";
+
+pub(super) fn snapshot(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("snapshot-{number:016}"))
+}
+
+pub(super) fn log(dir: &Path, number: u64) -> PathBuf {
+    dir.join(format!("log-{number:016}"))
+}
+
+pub(super) fn fault(what: &'static str, path: &Path) -> impl FnOnce(std::io::Error) -> DiskError {
+    move |source| DiskError::Io { what, path: path.to_path_buf(), source }
+}
+
+/// Makes the directory of a store below a data directory.
+pub(super) fn create(data_dir: &Path) -> Result<PathBuf, DiskError> {
+    if data_dir.join("member").join("snap").join("db").exists() {
+        let reason = "it holds the data of another etcd, whose files are not read here; copy the keys through its API";
+        return Err(DiskError::Foreign { path: data_dir.to_path_buf(), reason });
+    }
+    let dir = data_dir.join(FOLDER);
+    DirBuilder::new().recursive(true).mode(0o700).create(&dir).map_err(fault("make the directory", &dir))?;
+    Ok(dir)
+}
+
+/// Opens a file that is written from its end on, for its owner alone.
+pub(super) fn open_to_append(path: &Path) -> Result<File, DiskError> {
+    let open = OpenOptions::new().append(true).create(true).mode(0o600).open(path);
+    open.map_err(fault("open", path))
+}
+
+/// Makes the names of new files survive a power cut.
+pub(super) fn sync_names(dir: &Path) -> Result<(), DiskError> {
+    File::open(dir).and_then(|dir| dir.sync_all()).map_err(fault("sync", dir))
+}
+
+/// Numbers of the snapshots and logs of a directory, in order. What else there is was never completed, and goes.
+pub(super) fn list(dir: &Path) -> Result<(Vec<u64>, Vec<u64>), DiskError> {
+    let (mut snapshots, mut logs) = (Vec::new(), Vec::new());
+    for entry in fs::read_dir(dir).map_err(fault("read", dir))? {
+        let entry = entry.map_err(fault("read", dir))?;
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        let number = |prefix: &str| name.strip_prefix(prefix).and_then(|digits| digits.parse().ok());
+        if let Some(number) = number("snapshot-") {
+            snapshots.push(number);
+        } else if let Some(number) = number("log-") {
+            logs.push(number);
+        } else if name.ends_with(".part") {
+            fs::remove_file(entry.path()).map_err(fault("remove", &entry.path()))?;
+        }
+    }
+    snapshots.sort_unstable();
+    logs.sort_unstable();
+    Ok((snapshots, logs))
+}
+
+/// Removes what a complete snapshot stands for. What stays by a fault is removed by the next.
+pub(super) fn remove_before(dir: &Path, number: u64) -> Result<(), DiskError> {
+    let (snapshots, logs) = list(dir)?;
+    let old = snapshots.into_iter().filter(|n| *n < number).map(|n| snapshot(dir, n));
+    let old = old.chain(logs.into_iter().filter(|n| *n < number).map(|n| log(dir, n)));
+    for path in old {
+        fs::remove_file(&path).map_err(fault("remove", &path))?;
+    }
+    Ok(())
+}

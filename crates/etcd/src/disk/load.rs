@@ -1,0 +1,158 @@
+//! From files to a state.
+
+use std::fs::File;
+use std::io::{BufReader, Read as _};
+use std::path::Path;
+use std::time::Duration;
+
+use super::frame::{Found, Reader};
+use super::record::{self, Entry, FORMAT};
+use super::{DiskError, Identity, Log, Record, files};
+use crate::mvcc::State;
+
+/// What a directory held.
+#[derive(Debug)]
+pub struct Loaded {
+    /// Keys and leases. The lives of leases begin anew.
+    pub state: State,
+    /// Who the store is.
+    pub identity: Identity,
+    /// Alarms that are on, by their numbers in the protocol.
+    pub alarms: Vec<i32>,
+    /// Where commits go.
+    pub log: Log,
+    /// Bytes of the snapshot that was read.
+    pub snapshot_bytes: u64,
+}
+
+/// Reads the store below a data directory, or makes one with `identity`. Without `syncs`, what was committed survives the
+/// process and not the power.
+///
+/// # Errors
+/// What the disk says; damage; a directory that belongs to something else.
+pub fn load(data_dir: &Path, identity: Identity, syncs: bool) -> Result<Loaded, DiskError> {
+    let dir = files::create(data_dir)?;
+    let (snapshots, logs) = files::list(&dir)?;
+    let mut loading =
+        Loading { state: State::default(), identity: None, alarms: Vec::new(), revision: 0, records: 0, ended: false };
+    let from = snapshots.last().copied().unwrap_or(1);
+    let mut snapshot_bytes = 0;
+    if let Some(number) = snapshots.last() {
+        snapshot_bytes = loading.snapshot(&files::snapshot(&dir, *number))?;
+    }
+    let logs: Vec<u64> = logs.into_iter().filter(|n| *n >= from).collect();
+    if let Some((_, number)) = (from..).zip(&logs).find(|(wanted, number)| wanted != *number) {
+        let path = files::log(&dir, *number);
+        return Err(DiskError::Damaged { path, at: 0, reason: "the log before it is missing" });
+    }
+    let mut bytes = 0;
+    for number in &logs {
+        bytes = loading.log(&files::log(&dir, *number), Some(number) == logs.last())?;
+    }
+    let mut log = Log::open(&dir, logs.last().copied().unwrap_or(from), bytes, syncs)?;
+    let identity = match loading.identity {
+        Some(identity) => identity,
+        None => {
+            log.append(&[Record::identity(identity)])?;
+            identity
+        }
+    };
+    if syncs {
+        // The directory of the data directory too: it may have been made just now.
+        [dir.as_path(), data_dir].into_iter().try_for_each(files::sync_names)?;
+    }
+    files::remove_before(&dir, from)?;
+    loading.state.loaded(loading.revision);
+    Ok(Loaded { state: loading.state, identity, alarms: loading.alarms, log, snapshot_bytes })
+}
+
+struct Loading {
+    state: State,
+    identity: Option<Identity>,
+    alarms: Vec<i32>,
+    revision: i64,
+    /// Of the file that is read.
+    records: u64,
+    /// Whether the record read last ends a snapshot.
+    ended: bool,
+}
+
+/// How a file ended.
+enum End {
+    /// After this many bytes.
+    Whole(u64),
+    /// After this many bytes comes a frame that was not written whole.
+    Torn(u64),
+}
+
+impl Loading {
+    fn snapshot(&mut self, path: &Path) -> Result<u64, DiskError> {
+        let ended = self.frames(path)?;
+        match ended {
+            End::Whole(bytes) if self.ended => Ok(bytes),
+            End::Whole(at) | End::Torn(at) => {
+                Err(DiskError::Damaged { path: path.to_path_buf(), at, reason: "its end is missing" })
+            }
+        }
+    }
+
+    fn log(&mut self, path: &Path, last: bool) -> Result<u64, DiskError> {
+        match self.frames(path)? {
+            End::Whole(bytes) => Ok(bytes),
+            End::Torn(bytes) if last => {
+                tracing::warn!(path = %path.display(), at = bytes, "the last commit was not written whole, and nobody was told of it: it goes");
+                let cut = File::options().write(true).open(path).and_then(|file| {
+                    file.set_len(bytes)?;
+                    file.sync_all()
+                });
+                cut.map_err(files::fault("cut", path))?;
+                Ok(bytes)
+            }
+            End::Torn(at) => {
+                Err(DiskError::Damaged { path: path.to_path_buf(), at, reason: "a log that others follow ends early" })
+            }
+        }
+    }
+
+    fn frames(&mut self, path: &Path) -> Result<End, DiskError> {
+        let file = File::open(path).map_err(files::fault("open", path))?;
+        let length = file.metadata().map_err(files::fault("read", path))?.len();
+        let mut reader = Reader::new(BufReader::with_capacity(256 << 10, file).take(length), length);
+        self.records = 0;
+        loop {
+            let at = reader.at;
+            let damaged = |reason| DiskError::Damaged { path: path.to_path_buf(), at, reason };
+            match reader.next().map_err(files::fault("read", path))? {
+                Found::Frame => {}
+                Found::End => return Ok(End::Whole(at)),
+                Found::Torn => return Ok(End::Torn(at)),
+                Found::Damaged(reason) => return Err(damaged(reason)),
+            }
+            for entry in record::decode(&reader.content) {
+                self.take(entry.ok_or_else(|| damaged("a record of no known kind"))?).map_err(damaged)?;
+            }
+        }
+    }
+
+    fn take(&mut self, entry: Entry) -> Result<(), &'static str> {
+        self.ended = matches!(entry, Entry::End(_));
+        match entry {
+            Entry::Identity(identity) if identity.format != FORMAT => return Err("it was written by a newer version"),
+            Entry::Identity(identity) => self.identity = Some(identity),
+            Entry::Version(stored) => {
+                let (key, version) = stored.version();
+                self.revision = self.revision.max(version.revision.main);
+                self.state.load(&key, version);
+            }
+            Entry::Compacted(main) => self.state.compact(main),
+            Entry::Grant(lease) => self.state.grant(lease.id, lease.seconds, Duration::ZERO),
+            Entry::LeaseEnded(id) => self.state.end_lease(id),
+            Entry::Alarms(alarms) => self.alarms = alarms.on,
+            Entry::Revision(main) => self.revision = self.revision.max(main),
+            Entry::End(records) if records != self.records => return Err("records are missing"),
+            Entry::End(_) => {}
+        }
+        self.records += 1;
+        Ok(())
+    }
+}

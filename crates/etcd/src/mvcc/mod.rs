@@ -1,0 +1,26 @@
+//! Keys with all their versions since the last compaction, in memory: who holds it asks for ranges as of any of these
+//! revisions, runs transactions, and reads what changed in which order. No clock, no sockets, no disk.
+//!
+//! A write is applied at once and seen by readers when it is [shown](State::show), which happens when the disk has it;
+//! [`State::undo`] takes back what was never shown.
+
+mod check;
+mod hash;
+mod history;
+mod index;
+mod lease;
+mod matcher;
+mod range;
+mod read;
+mod state;
+#[cfg(test)]
+mod tests;
+mod txn;
+
+pub use check::{check_delete, check_put, check_range, check_txn, is_read_only};
+pub use hash::{stored_name, stored_value};
+pub use history::{Revision, Version};
+pub use lease::{LEASE_SECONDS_MAX, LEASE_SECONDS_MIN, Lease};
+pub use matcher::Matcher;
+pub use range::KeyRange;
+pub use state::{Change, Limits, State};

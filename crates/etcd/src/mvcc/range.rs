@@ -1,0 +1,71 @@
+//! Which keys are meant.
+
+use std::ops::Bound;
+
+use bytes::Bytes;
+
+/// Keys from a first one on. The protocol says all of it by two byte strings.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum KeyRange {
+    /// One key.
+    One(Bytes),
+    /// From the first to before the second; none where the second is not greater.
+    Until(Bytes, Bytes),
+    /// From the first on.
+    From(Bytes),
+}
+
+impl KeyRange {
+    /// What `key` and `range_end` of a request mean: no end is one key, an end of one zero byte is no end.
+    pub fn new(key: &Bytes, range_end: &Bytes) -> Self {
+        match range_end.as_ref() {
+            [] => Self::One(key.clone()),
+            [0] => Self::From(key.clone()),
+            _ => Self::Until(key.clone(), range_end.clone()),
+        }
+    }
+
+    /// The first key that may be in it.
+    pub fn start(&self) -> &Bytes {
+        match self {
+            Self::One(key) | Self::Until(key, _) | Self::From(key) => key,
+        }
+    }
+
+    /// Whether no key can be in it.
+    pub fn is_empty(&self) -> bool {
+        matches!(self, Self::Until(start, end) if end <= start)
+    }
+
+    /// Whether the key is in it.
+    pub fn contains(&self, key: &[u8]) -> bool {
+        match self {
+            Self::One(one) => one == key,
+            Self::Until(start, end) => start.as_ref() <= key && key < end.as_ref(),
+            Self::From(start) => start.as_ref() <= key,
+        }
+    }
+
+    /// Whether some key could be in both.
+    pub fn meets(&self, other: &Self) -> bool {
+        let before_end = |key: &Bytes, range: &Self| match range {
+            Self::One(one) => key <= one,
+            Self::Until(_, end) => key < end,
+            Self::From(_) => true,
+        };
+        !self.is_empty() && !other.is_empty() && before_end(self.start(), other) && before_end(other.start(), self)
+    }
+
+    /// Its bounds, for an ordered map. `None` where it is empty, which such a map would take for a fault.
+    pub(super) fn bounds(&self) -> Option<(Bound<&[u8]>, Bound<&[u8]>)> {
+        if self.is_empty() {
+            return None;
+        }
+        let start = Bound::Included(self.start().as_ref());
+        Some(match self {
+            Self::One(_) => (start, start),
+            Self::Until(_, end) => (start, Bound::Excluded(end.as_ref())),
+            Self::From(_) => (start, Bound::Unbounded),
+        })
+    }
+}

@@ -1,0 +1,151 @@
+//! Transactions: conditions are judged before anything is done, those of nested transactions too.
+
+use std::cmp::Ordering;
+
+use super::history::Version;
+use super::range::KeyRange;
+use super::read;
+use super::state::{State, Write, header};
+use crate::error::Error;
+use crate::proto::compare::{CompareResult, CompareTarget, TargetUnion};
+use crate::proto::request_op::Request;
+use crate::proto::response_op::Response;
+use crate::proto::{Compare, PutRequest, RangeRequest, RangeResponse, RequestOp, ResponseOp, TxnRequest, TxnResponse};
+
+/// Whether the conditions hold: of a transaction, and of those nested in the list that is done, in order.
+struct Verdict {
+    succeeded: bool,
+    nested: Vec<Verdict>,
+}
+
+/// Runs a transaction of ranges alone.
+///
+/// # Errors
+/// A revision that cannot be read.
+pub(super) fn read(state: &State, r: &TxnRequest) -> Result<TxnResponse, Error> {
+    let verdict = judge(state, r, state.revision());
+    let mut responses = Vec::new();
+    for op in ops(r, &verdict) {
+        let Some(Request::RequestRange(range)) = &op.request else { continue };
+        responses.push(ResponseOp { response: Some(Response::ResponseRange(state.range(range)?)) });
+    }
+    Ok(TxnResponse { header: header(state.revision()), succeeded: verdict.succeeded, responses })
+}
+
+/// Runs any transaction. What it changed before an error is the caller's to take back.
+///
+/// # Errors
+/// A revision that cannot be read, a lease or key that is not there.
+pub(super) fn write(state: &mut State, r: &TxnRequest) -> Result<TxnResponse, Error> {
+    let mut write = Write::new(state);
+    let verdict = judge(write.state(), r, write.revision());
+    check(write.state(), r, &verdict, write.revision())?;
+    let done = run(&mut write, r, &verdict);
+    let revision = write.end();
+    Ok(TxnResponse { header: header(revision), ..done? })
+}
+
+fn ops<'a>(r: &'a TxnRequest, verdict: &Verdict) -> &'a [RequestOp] {
+    if verdict.succeeded { &r.success } else { &r.failure }
+}
+
+fn judge(state: &State, r: &TxnRequest, main: i64) -> Verdict {
+    let succeeded = r.compare.iter().all(|c| holds(state, c, main));
+    let mut verdict = Verdict { succeeded, nested: Vec::new() };
+    for op in ops(r, &verdict) {
+        if let Some(Request::RequestTxn(nested)) = &op.request {
+            verdict.nested.push(judge(state, nested, main));
+        }
+    }
+    verdict
+}
+
+/// Looks for what would fail while it is done.
+fn check(state: &State, r: &TxnRequest, verdict: &Verdict, main: i64) -> Result<(), Error> {
+    let mut nested = verdict.nested.iter();
+    for op in ops(r, verdict) {
+        match &op.request {
+            Some(Request::RequestRange(range)) => read::check_revision(range, main, state.compacted())?,
+            Some(Request::RequestPut(put)) => check_put(state, put)?,
+            Some(Request::RequestTxn(txn)) => {
+                let Some(verdict) = nested.next() else { continue };
+                check(state, txn, verdict, main)?;
+            }
+            Some(Request::RequestDeleteRange(_)) | None => {}
+        }
+    }
+    Ok(())
+}
+
+fn check_put(state: &State, r: &PutRequest) -> Result<(), Error> {
+    if (r.ignore_value || r.ignore_lease) && state.index.newest(&r.key).is_none() {
+        return Err(Error::KeyNotFound);
+    }
+    state.check_lease(r.lease)
+}
+
+fn run(write: &mut Write<'_>, r: &TxnRequest, verdict: &Verdict) -> Result<TxnResponse, Error> {
+    let mut nested = verdict.nested.iter();
+    let mut responses = Vec::with_capacity(ops(r, verdict).len());
+    for op in ops(r, verdict) {
+        let response = match &op.request {
+            Some(Request::RequestRange(r)) => Some(Response::ResponseRange(range(write, r)?)),
+            Some(Request::RequestPut(r)) => Some(Response::ResponsePut(write.put(r)?)),
+            Some(Request::RequestDeleteRange(r)) => Some(Response::ResponseDeleteRange(write.delete_range(r))),
+            Some(Request::RequestTxn(r)) => match nested.next() {
+                Some(verdict) => Some(Response::ResponseTxn(run(write, r, verdict)?)),
+                None => None,
+            },
+            None => None,
+        };
+        responses.push(ResponseOp { response });
+    }
+    // The header of a nested answer is there and says nothing, as etcd's.
+    Ok(TxnResponse { header: header(0), succeeded: verdict.succeeded, responses })
+}
+
+fn range(write: &Write<'_>, r: &RangeRequest) -> Result<RangeResponse, Error> {
+    write.range(r)
+}
+
+/// Whether a condition holds: of all keys of its range, or, where none is there, of a key that was never written.
+fn holds(state: &State, c: &Compare, main: i64) -> bool {
+    let range = KeyRange::new(&c.key, &c.range_end);
+    let mut found = state.index.range(&range, main).peekable();
+    if found.peek().is_none() {
+        // There is no way to tell an absent value from an empty one, so no condition on it holds.
+        return c.target() != CompareTarget::Value && meets(c, None);
+    }
+    found.all(|(_, version)| meets(c, Some(version)))
+}
+
+fn meets(c: &Compare, version: Option<&Version>) -> bool {
+    let number = |of: fn(&Version) -> i64, wanted: Option<i64>| version.map_or(0, of).cmp(&wanted.unwrap_or(0));
+    let union = &c.target_union;
+    let order = match CompareTarget::try_from(c.target) {
+        Ok(CompareTarget::Version) => {
+            number(|v| v.number, if let Some(TargetUnion::Version(n)) = union { Some(*n) } else { None })
+        }
+        Ok(CompareTarget::Create) => {
+            number(|v| v.created, if let Some(TargetUnion::CreateRevision(n)) = union { Some(*n) } else { None })
+        }
+        Ok(CompareTarget::Mod) => {
+            number(|v| v.revision.main, if let Some(TargetUnion::ModRevision(n)) = union { Some(*n) } else { None })
+        }
+        Ok(CompareTarget::Lease) => {
+            number(|v| v.lease, if let Some(TargetUnion::Lease(n)) = union { Some(*n) } else { None })
+        }
+        Ok(CompareTarget::Value) => {
+            let wanted = if let Some(TargetUnion::Value(value)) = union { value.as_ref() } else { &[] };
+            version.map_or(&[] as &[u8], |v| v.value.as_ref()).cmp(wanted)
+        }
+        Err(_) => Ordering::Equal,
+    };
+    match CompareResult::try_from(c.result) {
+        Ok(CompareResult::Equal) => order.is_eq(),
+        Ok(CompareResult::NotEqual) => order.is_ne(),
+        Ok(CompareResult::Greater) => order.is_gt(),
+        Ok(CompareResult::Less) => order.is_lt(),
+        Err(_) => true,
+    }
+}

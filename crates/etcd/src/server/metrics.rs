@@ -1,0 +1,102 @@
+//! What is counted, under etcd's names.
+
+use std::sync::Arc;
+
+use kelson_metrics::{IntCounter, IntCounterVec, Registry};
+use tonic::Code;
+
+use super::VERSION;
+use crate::store::Shared;
+
+#[derive(Debug)]
+pub(super) struct Metrics {
+    started: IntCounterVec,
+    handled: IntCounterVec,
+    pub ranges: IntCounter,
+    pub puts: IntCounter,
+    pub deletes: IntCounter,
+    pub txns: IntCounter,
+    pub leases_granted: IntCounter,
+    pub leases_revoked: IntCounter,
+    health_success: IntCounter,
+    health_failures: IntCounter,
+}
+
+/// Services and methods that are counted by name: what a client makes up is not.
+const METHODS: &[(&str, &[&str])] = &[
+    ("etcdserverpb.KV", &["Range", "Put", "DeleteRange", "Txn", "Compact"]),
+    ("etcdserverpb.Watch", &["Watch"]),
+    ("etcdserverpb.Lease", &["LeaseGrant", "LeaseRevoke", "LeaseKeepAlive", "LeaseTimeToLive", "LeaseLeases"]),
+    ("etcdserverpb.Cluster", &["MemberList"]),
+    ("etcdserverpb.Maintenance", &["Alarm", "Status", "Defragment", "Hash", "HashKV", "Snapshot", "MoveLeader"]),
+    ("etcdserverpb.Auth", &["AuthStatus"]),
+];
+
+impl Metrics {
+    pub fn new(registry: &Registry, shared: &Arc<Shared>) -> Self {
+        let of = Arc::clone(shared);
+        registry.on_scrape(move |families| {
+            let sizes = of.sizes();
+            let (revision, compacted, keys) = of.read(|s| (s.revision(), s.compacted(), s.keys()));
+            let mut gauge = |name: &str, help: &str, value: f64| {
+                families.gauge(name, help).sample(&[], value);
+            };
+            gauge("etcd_server_has_leader", "1 where there is a leader.", 1.0);
+            gauge("etcd_server_is_leader", "1 where this member is the leader.", 1.0);
+            gauge("etcd_server_is_learner", "1 where this member is a learner.", 0.0);
+            gauge("etcd_server_quota_backend_bytes", "Quota of the data in bytes.", sizes.quota as f64);
+            gauge("etcd_mvcc_db_total_size_in_bytes", "Bytes of the files.", sizes.disk.max(sizes.data) as f64);
+            gauge("etcd_mvcc_db_total_size_in_use_in_bytes", "Bytes of keys and values.", sizes.data as f64);
+            gauge("etcd_debugging_mvcc_keys_total", "Keys.", keys as f64);
+            gauge("etcd_debugging_mvcc_current_revision", "The revision that readers see.", revision as f64);
+            gauge("etcd_debugging_mvcc_compact_revision", "The revision of the last compaction.", compacted as f64);
+            gauge("etcd_debugging_mvcc_watcher_total", "Watches.", of.watches() as f64);
+            gauge("etcd_server_proposals_committed_total", "Commits.", of.commits() as f64);
+            gauge("etcd_server_proposals_applied_total", "Commits that readers see.", of.commits() as f64);
+            gauge("etcd_server_proposals_pending", "Writes that wait.", 0.0);
+            let mut version = families.gauge("etcd_server_version", "Always 1; the label says which version.");
+            version.sample(&[("server_version", VERSION)], 1.0);
+        });
+        let labels = ["grpc_method", "grpc_service", "grpc_type"];
+        let with_code = ["grpc_code", "grpc_method", "grpc_service", "grpc_type"];
+        Self {
+            started: registry.counters("grpc_server_started_total", "Calls begun.", &labels),
+            handled: registry.counters("grpc_server_handled_total", "Calls answered.", &with_code),
+            ranges: registry.counter("etcd_mvcc_range_total", "Ranges read."),
+            puts: registry.counter("etcd_mvcc_put_total", "Puts."),
+            deletes: registry.counter("etcd_mvcc_delete_total", "Deletions."),
+            txns: registry.counter("etcd_mvcc_txn_total", "Transactions."),
+            leases_granted: registry.counter("etcd_debugging_lease_granted_total", "Leases granted."),
+            leases_revoked: registry.counter("etcd_debugging_lease_revoked_total", "Leases revoked by clients."),
+            health_success: registry.counter("etcd_server_health_success", "Questions for health answered with yes."),
+            health_failures: registry.counter("etcd_server_health_failures", "Questions for health answered with no."),
+        }
+    }
+
+    /// Counts a call that began; gives service and method, where they are known.
+    pub fn started(&self, path: &str) -> Option<(&'static str, &'static str)> {
+        let (service, method) = path.strip_prefix('/')?.split_once('/')?;
+        let (service, methods) = METHODS.iter().find(|(name, _)| *name == service)?;
+        let method = methods.iter().find(|name| **name == method)?;
+        self.started.with_label_values(&[*method, *service, kind(method)]).inc();
+        Some((service, method))
+    }
+
+    pub fn handled(&self, service: &str, method: &str, code: Code) {
+        let code = format!("{code:?}");
+        let code = if code == "Ok" { "OK" } else { &code };
+        self.handled.with_label_values(&[code, method, service, kind(method)]).inc();
+    }
+
+    pub fn health(&self, fine: bool) {
+        if fine { &self.health_success } else { &self.health_failures }.inc();
+    }
+}
+
+fn kind(method: &str) -> &'static str {
+    match method {
+        "Watch" | "LeaseKeepAlive" => "bidi_stream",
+        "Snapshot" => "server_stream",
+        _ => "unary",
+    }
+}

@@ -1,0 +1,111 @@
+//! TLS: certificates that follow their files, and clients that must show one.
+#![allow(clippy::disallowed_methods, reason = "blocking: in the lane for files")]
+
+use std::fmt;
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kelson_pki::{Key, certificates_from_pem, provider};
+use kelson_tasks::{FILES, Tasks};
+use parking_lot::RwLock;
+use rustls::server::WebPkiClientVerifier;
+use rustls::sign::CertifiedKey;
+use rustls::{RootCertStore, ServerConfig};
+use tokio_rustls::TlsAcceptor;
+
+use super::{StartError, TlsFiles};
+
+/// How often the files are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(30);
+
+/// Accepts with the newest certificates.
+#[derive(Clone)]
+pub(super) struct Acceptor(Arc<RwLock<TlsAcceptor>>);
+
+impl fmt::Debug for Acceptor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acceptor").finish_non_exhaustive()
+    }
+}
+
+/// The text of the files.
+#[derive(PartialEq, Eq)]
+struct Texts {
+    certificate: String,
+    key: String,
+    authority: Option<String>,
+}
+
+/// An endpoint with TLS and no certificate for it.
+pub(super) fn missing() -> StartError {
+    StartError::Tls("an https URL needs --cert-file and --key-file".to_owned())
+}
+
+impl Acceptor {
+    pub async fn load(files: TlsFiles, tasks: &Tasks) -> Result<Self, StartError> {
+        let first = read(files.clone()).await.map_err(StartError::Tls)?;
+        let made = accept(&first).map_err(StartError::Tls)?;
+        let acceptor = Self(Arc::new(RwLock::new(made)));
+        let of = acceptor.clone();
+        let first = Arc::new(first);
+        tasks.supervise("etcd-certificates", move || of.clone().follow(files.clone(), Arc::clone(&first)));
+        Ok(acceptor)
+    }
+
+    pub fn get(&self) -> TlsAcceptor {
+        self.0.read().clone()
+    }
+
+    /// Takes changed files up; where they are of no use, the last good ones stay.
+    async fn follow(self, files: TlsFiles, first: Arc<Texts>) {
+        let mut last = first;
+        loop {
+            tokio::time::sleep(LOOK_EVERY).await;
+            let Ok(texts) = read(files.clone()).await else { continue };
+            if texts == *last {
+                continue;
+            }
+            match accept(&texts) {
+                Ok(made) => {
+                    *self.0.write() = made;
+                    tracing::info!(certificate = %files.certificate.display(), "changed certificates are in use");
+                }
+                Err(error) => tracing::warn!(error, "changed certificates are of no use; the last ones stay"),
+            }
+            last = Arc::new(texts);
+        }
+    }
+}
+
+async fn read(files: TlsFiles) -> Result<Texts, String> {
+    let text = |path: &Path| fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()));
+    let read = move || {
+        let authority = files.client_authority.as_deref().map(text).transpose()?;
+        Ok(Texts { certificate: text(&files.certificate)?, key: text(&files.key)?, authority })
+    };
+    FILES.run(read).await.unwrap_or_else(|error| Err(error.to_string()))
+}
+
+fn accept(texts: &Texts) -> Result<TlsAcceptor, String> {
+    let chain = certificates_from_pem(&texts.certificate).map_err(|error| error.to_string())?;
+    let key = Key::from_pem(&texts.key).map_err(|error| error.to_string())?;
+    let certified = Arc::new(CertifiedKey::new(chain, key.signing()));
+    let builder = ServerConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
+    let builder = builder.map_err(|error| error.to_string())?;
+    let builder = match &texts.authority {
+        None => builder.with_no_client_auth(),
+        Some(text) => {
+            let mut roots = RootCertStore::empty();
+            for certificate in certificates_from_pem(text).map_err(|error| error.to_string())? {
+                roots.add(certificate).map_err(|error| error.to_string())?;
+            }
+            let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider()).build();
+            builder.with_client_cert_verifier(verifier.map_err(|error| error.to_string())?)
+        }
+    };
+    let mut config = builder.with_cert_resolver(Arc::new(rustls::sign::SingleCertAndKey::from(certified)));
+    config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
+    Ok(TlsAcceptor::from(Arc::new(config)))
+}

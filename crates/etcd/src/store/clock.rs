@@ -1,0 +1,25 @@
+//! Time since the store was opened: what leases count in.
+
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock(Instant);
+
+impl Clock {
+    pub fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub fn now(self) -> Duration {
+        self.0.elapsed()
+    }
+
+    /// The instant of a time.
+    pub fn at(self, time: Duration) -> Instant {
+        // A lease may live for three hundred years, which some clocks cannot count to.
+        const FAR: Duration = Duration::from_secs(365 * 24 * 3600);
+        self.0 + time.min(self.now() + FAR)
+    }
+}

@@ -1,0 +1,308 @@
+//! The committer: writers queue to it; those that wait together are made durable by one sync.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use kelson_tasks::Tasks;
+use tokio::sync::mpsc;
+
+use super::interest::Woken;
+use super::shared::Shared;
+use super::snapshot;
+use crate::disk::{DISK, DiskError, Log, Record};
+use crate::error::Error;
+use crate::mvcc::State;
+use crate::proto::AlarmType;
+
+/// Writers that may wait; the next ones wait to wait.
+pub(super) const WAITING_MAX: usize = 1024;
+/// Writes and bytes made durable together.
+const BATCH_MAX: usize = 512;
+const BATCH_BYTES: u64 = 8 << 20;
+/// Changes that a compaction forgets while readers and writers wait.
+const FORGOTTEN_AT_ONCE: usize = 4096;
+
+/// Tells a writer what became of it.
+pub(super) type Tell = Box<dyn FnOnce(Result<(), Error>) + Send>;
+
+/// Changes the state, unless it is refused, and gives whom to tell.
+pub(super) type Apply = Box<dyn FnOnce(Result<&mut State, Error>) -> Tell + Send>;
+
+/// Something for the committer.
+pub(super) enum Job {
+    /// A change of keys. `grows` is what it may add.
+    Write {
+        grows: u64,
+        change: Apply,
+    },
+    /// A lease with a life that was checked.
+    Grant {
+        id: i64,
+        seconds: i64,
+        tell: Tell,
+    },
+    /// The end of a lease. `ended` asks that its time has come.
+    Revoke {
+        id: i64,
+        ended: bool,
+        tell: Tell,
+    },
+    /// `whole` waits until memory is given back.
+    Compact {
+        main: i64,
+        whole: bool,
+        tell: Tell,
+    },
+    Alarm {
+        alarm: i32,
+        on: bool,
+        tell: Tell,
+    },
+    /// Files anew.
+    Snapshot {
+        tell: Tell,
+    },
+}
+
+pub(super) struct Committer {
+    pub shared: Arc<Shared>,
+    pub jobs: mpsc::Receiver<Job>,
+    /// Absent in a store without files, and while the disk works.
+    pub log: Option<Log>,
+    pub tasks: Tasks,
+    pub snapshots: snapshot::Snapshots,
+    /// Whether a compaction still has versions to forget.
+    pub forgetting: bool,
+}
+
+impl Committer {
+    /// Works until the last handle of the store is gone or the group ends.
+    pub async fn run(mut self) {
+        let stop = self.tasks.token().clone();
+        let mut next = None;
+        loop {
+            let job = match next.take() {
+                Some(job) => job,
+                None if self.forgetting => match self.jobs.try_recv() {
+                    Ok(job) => job,
+                    Err(_) => {
+                        self.forget();
+                        tokio::task::yield_now().await;
+                        continue;
+                    }
+                },
+                None => match stop.run_until_cancelled(self.jobs.recv()).await {
+                    Some(Some(job)) => job,
+                    _ => return,
+                },
+            };
+            next = self.work(job).await;
+            if self.forgetting {
+                self.forget();
+            }
+        }
+    }
+
+    /// A step of the compaction under way.
+    fn forget(&mut self) {
+        self.forgetting = self.shared.state.write().forget_some(FORGOTTEN_AT_ONCE);
+    }
+
+    /// Does a job, and the writes that wait behind one; gives the first job behind them that is none.
+    async fn work(&mut self, job: Job) -> Option<Job> {
+        match job {
+            Job::Write { grows, change } => return self.writes(grows, change).await,
+            Job::Grant { id, seconds, tell } => tell(self.grant(id, seconds).await),
+            Job::Revoke { id, ended, tell } => tell(self.revoke(id, ended).await),
+            Job::Compact { main, whole, tell } => tell(self.compact(main, whole).await),
+            Job::Alarm { alarm, on, tell } => tell(self.alarm(alarm, on).await),
+            Job::Snapshot { tell } => self.snapshot(Some(tell)).await,
+        }
+        None
+    }
+
+    async fn writes(&mut self, grows: u64, change: Apply) -> Option<Job> {
+        let mut batch = vec![(grows, change)];
+        let mut bytes = grows;
+        let mut next = None;
+        while batch.len() < BATCH_MAX && bytes < BATCH_BYTES {
+            match self.jobs.try_recv() {
+                Ok(Job::Write { grows, change }) => {
+                    bytes = bytes.saturating_add(grows);
+                    batch.push((grows, change));
+                }
+                Ok(other) => {
+                    next = Some(other);
+                    break;
+                }
+                Err(_) => break,
+            }
+        }
+        let mut told: Vec<Tell> = Vec::with_capacity(batch.len());
+        let (full, records) = {
+            let mut state = self.shared.state.write();
+            let mut full = self.shared.is_full();
+            for (grows, change) in batch {
+                full |= grows > 0 && self.is_over(&state, grows);
+                let state = if full && grows > 0 { Err(Error::NoSpace) } else { Ok(&mut *state) };
+                told.push(change(state));
+            }
+            (full, state.changes_not_shown().map(Record::change).collect())
+        };
+        // Even who changed nothing may have seen what is not durable yet.
+        let stored = self.store(records).await;
+        told.into_iter().for_each(|tell| tell(stored));
+        if full && !self.shared.is_full() {
+            tracing::warn!(
+                "the quota is used up: writes are refused until keys are deleted, compacted, and the alarm is disarmed"
+            );
+            let _ = self.alarm(AlarmType::Nospace as i32, true).await;
+        }
+        self.maintain().await;
+        next
+    }
+
+    fn is_over(&self, state: &State, grows: u64) -> bool {
+        self.shared.limits.quota_bytes.is_some_and(|quota| state.bytes().saturating_add(grows) > quota)
+    }
+
+    async fn grant(&mut self, id: i64, seconds: i64) -> Result<(), Error> {
+        if self.shared.is_full() {
+            return Err(Error::NoSpace);
+        }
+        self.shared.read(|state| state.check_grant(id, seconds))?;
+        self.store(vec![Record::grant(id, seconds)]).await?;
+        self.shared.state.write().grant(id, seconds, self.shared.clock.now());
+        self.shared.granted.notify_one();
+        Ok(())
+    }
+
+    async fn revoke(&mut self, id: i64, ended: bool) -> Result<(), Error> {
+        let records = {
+            let mut state = self.shared.state.write();
+            let now = self.shared.clock.now();
+            if ended && state.lease(id).is_some_and(|lease| lease.ends > now) {
+                return Ok(());
+            }
+            state.revoke(id)?;
+            let changes = state.changes_not_shown().map(Record::change);
+            changes.chain([Record::lease_ended(id)]).collect()
+        };
+        self.store(records).await?;
+        self.shared.state.write().end_lease(id);
+        Ok(())
+    }
+
+    async fn compact(&mut self, main: i64, whole: bool) -> Result<(), Error> {
+        self.shared.read(|state| state.check_compact(main))?;
+        self.store(vec![Record::compacted(main)]).await?;
+        self.shared.state.write().compact(main);
+        self.forgetting = true;
+        while whole && self.forgetting {
+            self.forget();
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    }
+
+    async fn alarm(&mut self, alarm: i32, on: bool) -> Result<(), Error> {
+        let mut alarms: BTreeSet<i32> = self.shared.alarms.read().clone();
+        if if on { alarms.insert(alarm) } else { alarms.remove(&alarm) } {
+            self.store(vec![Record::alarms(alarms.iter().copied().collect())]).await?;
+            *self.shared.alarms.write() = alarms;
+        }
+        Ok(())
+    }
+
+    /// Makes records durable, then shows what was changed; on an error, takes the changes back.
+    async fn store(&mut self, records: Vec<Record>) -> Result<(), Error> {
+        let stored = self.append(records).await;
+        let mut state = self.shared.state.write();
+        if stored.is_err() {
+            state.undo();
+            return stored;
+        }
+        let mut woken = Woken::default();
+        for (change, _) in state.changes_not_shown() {
+            self.shared.interests.mark(&change.key, change.revision.main, &mut woken);
+        }
+        state.show();
+        drop(state);
+        woken.wake();
+        self.shared.commits.fetch_add(1, Ordering::Relaxed);
+        stored
+    }
+
+    async fn append(&mut self, records: Vec<Record>) -> Result<(), Error> {
+        if self.shared.failed.read().is_some() {
+            return Err(Error::Stopped);
+        }
+        if records.is_empty() {
+            return Ok(());
+        }
+        let Some(mut log) = self.log.take() else { return Ok(()) };
+        let done = DISK
+            .run(move || {
+                let done = log.append(&records);
+                (log, done)
+            })
+            .await;
+        match done {
+            Ok((log, Ok(()))) => {
+                self.shared.log_bytes.store(log.bytes(), Ordering::Relaxed);
+                self.log = Some(log);
+                Ok(())
+            }
+            Ok((log, Err(error @ DiskError::Io { .. }))) => {
+                tracing::error!(%error, "a commit was not stored");
+                self.log = Some(log);
+                Err(Error::NoSpace)
+            }
+            Ok((_, Err(error))) => Err(self.fail(&error.to_string())),
+            Err(error) => Err(self.fail(&error.to_string())),
+        }
+    }
+
+    /// Ends all writing: what the disk holds is not known any more. The next start reads it.
+    fn fail(&self, why: &str) -> Error {
+        tracing::error!(error = why, "the store cannot go on");
+        self.shared.failed.write().get_or_insert_with(|| why.to_owned());
+        self.tasks.fail(&format!("etcd's store: {why}"));
+        Error::Stopped
+    }
+
+    /// Begins a snapshot when the log has become long.
+    async fn maintain(&mut self) {
+        let last = self.shared.snapshot_bytes.load(Ordering::Relaxed);
+        if self.log.as_ref().is_some_and(|log| log.is_long(last)) && !self.snapshots.is_running() {
+            self.snapshot(None).await;
+        }
+    }
+
+    async fn snapshot(&mut self, tell: Option<Tell>) {
+        let told = |answer| tell.into_iter().for_each(|tell| tell(answer));
+        if self.snapshots.is_running() {
+            return told(Ok(()));
+        }
+        let Some(mut log) = self.log.take() else { return told(Ok(())) };
+        let rotated = DISK
+            .run(move || {
+                let rotated = log.rotate();
+                (log, rotated)
+            })
+            .await;
+        match rotated {
+            Ok((log, Ok(writer))) => {
+                self.log = Some(log);
+                self.snapshots.begin(writer, &self.shared, &self.tasks, told);
+            }
+            Ok((log, Err(error))) => {
+                tracing::error!(%error, "no snapshot was begun");
+                self.log = Some(log);
+                told(Err(Error::NoSpace));
+            }
+            Err(error) => told(Err(self.fail(&error.to_string()))),
+        }
+    }
+}

@@ -17,6 +17,7 @@ mod control_plane;
 mod controller_manager;
 mod credentials;
 mod discovery;
+mod etcd;
 mod etcd_flags;
 mod flags;
 mod hollow;
@@ -68,6 +69,9 @@ fn main() -> ExitCode {
     }
     version::set_build(BUILD);
     let words: Vec<_> = std::env::args_os().collect();
+    if let Some(words) = etcd::named(&words) {
+        return etcd::main(words);
+    }
     if let Some((component, words)) = upstream::named(&words) {
         return component.main(words);
     }

@@ -84,7 +84,8 @@ pub const HELP: &str = "Upstream's components, with upstream's flags; also by a 
   kube-controller-manager  The controllers alone (also: controller-manager)
   kube-scheduler           The scheduler alone (also: scheduler)
   kubelet                  This machine's kubelet alone
-  kube-proxy               This machine's service proxy alone (also: proxy)";
+  kube-proxy               This machine's service proxy alone (also: proxy)
+  etcd                     A store that speaks etcd's protocol, one member alone";
 
 /// The component that a command line names, by the program's name or the first word, and the words that are for it.
 pub fn named(words: &[OsString]) -> Option<(&'static Component, &[OsString])> {

@@ -42,3 +42,10 @@ pub struct AuthStatusResponse {
     #[prost(uint64, tag = "3")]
     pub auth_revision: u64,
 }
+
+/// What `MemberRemoveRequest`, `MemberUpdateRequest` and `MemberPromoteRequest` begin with.
+#[derive(Clone, Copy, PartialEq, Eq, prost::Message)]
+pub struct MemberChangeRequest {
+    #[prost(uint64, tag = "1")]
+    pub id: u64,
+}

@@ -20,3 +20,6 @@ pub const HASH_KV: &str = "/etcdserverpb.Maintenance/HashKV";
 pub const SNAPSHOT: &str = "/etcdserverpb.Maintenance/Snapshot";
 pub const MOVE_LEADER: &str = "/etcdserverpb.Maintenance/MoveLeader";
 pub const AUTH_STATUS: &str = "/etcdserverpb.Auth/AuthStatus";
+pub const MEMBER_REMOVE: &str = "/etcdserverpb.Cluster/MemberRemove";
+pub const MEMBER_UPDATE: &str = "/etcdserverpb.Cluster/MemberUpdate";
+pub const MEMBER_PROMOTE: &str = "/etcdserverpb.Cluster/MemberPromote";

@@ -9,7 +9,9 @@ mod maintenance;
 pub mod method;
 mod watch;
 
-pub use cluster::{AuthStatusRequest, AuthStatusResponse, Member, MemberListRequest, MemberListResponse};
+pub use cluster::{
+    AuthStatusRequest, AuthStatusResponse, Member, MemberChangeRequest, MemberListRequest, MemberListResponse,
+};
 pub use kv::{
     CompactionRequest, CompactionResponse, Compare, DeleteRangeRequest, DeleteRangeResponse, KeyValue, PutRequest,
     PutResponse, RangeRequest, RangeResponse, RequestOp, ResponseHeader, ResponseOp, TxnRequest, TxnResponse, compare,

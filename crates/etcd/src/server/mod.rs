@@ -27,7 +27,7 @@ use metrics::Metrics;
 /// server can do.
 pub const VERSION: &str = "3.6.8";
 /// The version of the members together, and of the storage.
-pub(crate) const CLUSTER_VERSION: &str = "3.6.0";
+const CLUSTER_VERSION: &str = "3.6.0";
 
 /// What a server is told.
 #[derive(Clone, Debug)]
@@ -99,11 +99,11 @@ pub struct Server {
 
 /// What requests are answered from.
 #[derive(Debug)]
-pub(crate) struct Face {
-    pub store: Store,
-    pub options: ServerOptions,
-    pub metrics: Metrics,
-    pub tasks: Tasks,
+struct Face {
+    store: Store,
+    options: ServerOptions,
+    metrics: Metrics,
+    tasks: Tasks,
 }
 
 impl Server {

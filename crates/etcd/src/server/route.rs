@@ -46,6 +46,9 @@ async fn call(face: &Arc<Face>, path: &str, r: http::Request<Incoming>) -> http:
         method::LEASE_TIME_TO_LIVE => unary(face, r, async move |q| Ok(calls::lease_time_to_live(&f, q))).await,
         method::LEASE_LEASES => unary(face, r, async move |q| Ok(calls::lease_leases(&f, q))).await,
         method::MEMBER_LIST => unary(face, r, async move |q| Ok(calls::member_list(&f, q))).await,
+        method::MEMBER_REMOVE | method::MEMBER_UPDATE | method::MEMBER_PROMOTE => {
+            unary(face, r, async move |q| calls::member_change(&f, q)).await
+        }
         method::ALARM => unary(face, r, async move |q| calls::alarm(&f, q).await).await,
         method::STATUS => unary(face, r, async move |q| Ok(calls::status(&f, q))).await,
         method::DEFRAGMENT => unary(face, r, async move |q| calls::defragment(&f, q).await).await,

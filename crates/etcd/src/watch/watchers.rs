@@ -282,7 +282,8 @@ impl Watchers {
     /// Ends a watch whose revisions are gone.
     fn compacted(&mut self, id: i64, state: &State) {
         self.remove(id);
-        let answer = self.answer(id, state.revision());
+        // Such an answer names no revision of its own in etcd either.
+        let answer = self.answer(id, 0);
         self.out.push_back(WatchResponse { canceled: true, compact_revision: state.compacted(), ..answer });
     }
 

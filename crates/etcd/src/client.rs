@@ -40,7 +40,7 @@ where
     /// Writes one key.
     ///
     /// # Errors
-    /// As [`Client::range`].
+    /// As of [`Client::range`].
     pub async fn put(&mut self, request: proto::PutRequest) -> Result<proto::PutResponse, Status> {
         self.unary(method::PUT, request).await
     }
@@ -48,7 +48,7 @@ where
     /// Deletes the keys of a range.
     ///
     /// # Errors
-    /// As [`Client::range`].
+    /// As of [`Client::range`].
     pub async fn delete_range(
         &mut self,
         request: proto::DeleteRangeRequest,
@@ -59,7 +59,7 @@ where
     /// Does one list of operations or the other, all at one revision, as the conditions say.
     ///
     /// # Errors
-    /// As [`Client::range`].
+    /// As of [`Client::range`].
     pub async fn txn(&mut self, request: proto::TxnRequest) -> Result<proto::TxnResponse, Status> {
         self.unary(method::TXN, request).await
     }
@@ -67,7 +67,7 @@ where
     /// Forgets the versions that were replaced before a revision.
     ///
     /// # Errors
-    /// As [`Client::range`].
+    /// As of [`Client::range`].
     pub async fn compact(&mut self, request: proto::CompactionRequest) -> Result<proto::CompactionResponse, Status> {
         self.unary(method::COMPACT, request).await
     }
@@ -75,7 +75,7 @@ where
     /// Opens a stream of watches: they are made, cancelled and asked for progress by the requests sent.
     ///
     /// # Errors
-    /// As [`Client::range`].
+    /// As of [`Client::range`].
     pub async fn watch(
         &mut self,
         requests: impl IntoStreamingRequest<Message = proto::WatchRequest>,
@@ -89,7 +89,7 @@ where
     /// Makes a lease.
     ///
     /// # Errors
-    /// As [`Client::range`].
+    /// As of [`Client::range`].
     pub async fn lease_grant(
         &mut self,
         request: proto::LeaseGrantRequest,
@@ -100,7 +100,7 @@ where
     /// Ends a lease and deletes its keys.
     ///
     /// # Errors
-    /// As [`Client::range`].
+    /// As of [`Client::range`].
     pub async fn lease_revoke(
         &mut self,
         request: proto::LeaseRevokeRequest,
@@ -111,7 +111,7 @@ where
     /// Opens a stream on which each request renews a lease.
     ///
     /// # Errors
-    /// As [`Client::range`].
+    /// As of [`Client::range`].
     pub async fn lease_keep_alive(
         &mut self,
         requests: impl IntoStreamingRequest<Message = proto::LeaseKeepAliveRequest>,
@@ -125,7 +125,7 @@ where
     /// How long a lease has left, and its keys where asked for.
     ///
     /// # Errors
-    /// As [`Client::range`].
+    /// As of [`Client::range`].
     pub async fn lease_time_to_live(
         &mut self,
         request: proto::LeaseTimeToLiveRequest,
@@ -133,10 +133,10 @@ where
         self.unary(method::LEASE_TIME_TO_LIVE, request).await
     }
 
-    /// All leases.
+    /// All leases that there are, by ID alone.
     ///
     /// # Errors
-    /// As [`Client::range`].
+    /// As of [`Client::range`].
     pub async fn lease_leases(&mut self) -> Result<proto::LeaseLeasesResponse, Status> {
         self.unary(method::LEASE_LEASES, proto::LeaseLeasesRequest {}).await
     }
@@ -144,7 +144,7 @@ where
     /// Members of the cluster.
     ///
     /// # Errors
-    /// As [`Client::range`].
+    /// As of [`Client::range`].
     pub async fn member_list(
         &mut self,
         request: proto::MemberListRequest,
@@ -155,7 +155,7 @@ where
     /// Version, sizes and faults of the member that answers.
     ///
     /// # Errors
-    /// As [`Client::range`].
+    /// As of [`Client::range`].
     pub async fn status(&mut self) -> Result<proto::StatusResponse, Status> {
         self.unary(method::STATUS, proto::StatusRequest {}).await
     }
@@ -163,7 +163,7 @@ where
     /// Reads, raises or clears alarms.
     ///
     /// # Errors
-    /// As [`Client::range`].
+    /// As of [`Client::range`].
     pub async fn alarm(&mut self, request: proto::AlarmRequest) -> Result<proto::AlarmResponse, Status> {
         self.unary(method::ALARM, request).await
     }
@@ -171,7 +171,7 @@ where
     /// Gives space on the disk back.
     ///
     /// # Errors
-    /// As [`Client::range`].
+    /// As of [`Client::range`].
     pub async fn defragment(&mut self) -> Result<proto::DefragmentResponse, Status> {
         self.unary(method::DEFRAGMENT, proto::DefragmentRequest {}).await
     }
@@ -179,7 +179,7 @@ where
     /// A hash of all stored versions up to a revision.
     ///
     /// # Errors
-    /// As [`Client::range`].
+    /// As of [`Client::range`].
     pub async fn hash_kv(&mut self, request: proto::HashKvRequest) -> Result<proto::HashKvResponse, Status> {
         self.unary(method::HASH_KV, request).await
     }
@@ -187,7 +187,7 @@ where
     /// A copy of the data, in pieces.
     ///
     /// # Errors
-    /// As [`Client::range`].
+    /// As of [`Client::range`].
     pub async fn snapshot(&mut self) -> Result<Streaming<proto::SnapshotResponse>, Status> {
         self.ready().await?;
         let path = PathAndQuery::from_static(method::SNAPSHOT);

@@ -2,7 +2,7 @@
 
 use tonic::{Code, Status};
 
-/// A refusal.
+/// Why a request is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
     /// A request that names no key.

@@ -43,7 +43,7 @@ pub enum DiskError {
     Unsure {
         /// What was tried.
         what: &'static str,
-        /// The file.
+        /// The file that it happened to.
         path: PathBuf,
         /// What the system says.
         source: std::io::Error,
@@ -51,7 +51,7 @@ pub enum DiskError {
     /// What is read is not what was written.
     #[error("{path} is damaged at byte {at}: {reason}")]
     Damaged {
-        /// The file.
+        /// The file that it happened to.
         path: PathBuf,
         /// Where the frame begins.
         at: u64,

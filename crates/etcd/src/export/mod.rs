@@ -22,7 +22,7 @@ pub struct Export {
     commits: u64,
 }
 
-/// `leasepb.Lease`.
+/// What etcd stores of a lease (`leasepb.Lease`).
 #[derive(Clone, Copy, PartialEq, prost::Message)]
 struct StoredLease {
     #[prost(int64, tag = "1")]

@@ -25,7 +25,7 @@ pub fn check_range(r: &RangeRequest) -> Result<(), Error> {
 /// Judges a put.
 ///
 /// # Errors
-/// As [`check_range`].
+/// As of [`check_range`].
 pub fn check_put(r: &PutRequest) -> Result<(), Error> {
     if r.key.is_empty() {
         Err(Error::EmptyKey)
@@ -41,7 +41,7 @@ pub fn check_put(r: &PutRequest) -> Result<(), Error> {
 /// Judges a deletion.
 ///
 /// # Errors
-/// As [`check_range`].
+/// As of [`check_range`].
 pub fn check_delete(r: &DeleteRangeRequest) -> Result<(), Error> {
     if r.key.is_empty() { Err(Error::EmptyKey) } else { Ok(()) }
 }
@@ -49,7 +49,7 @@ pub fn check_delete(r: &DeleteRangeRequest) -> Result<(), Error> {
 /// Judges a transaction with all that is nested in it. Nested transactions share `ops_max` with what is around them.
 ///
 /// # Errors
-/// As [`check_range`].
+/// As of [`check_range`].
 pub fn check_txn(r: &TxnRequest, ops_max: usize) -> Result<(), Error> {
     check_ops(r, ops_max)?;
     // Looked at last: it costs more than the count of operations, which bounds it.

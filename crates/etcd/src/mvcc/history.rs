@@ -9,7 +9,7 @@ use crate::proto::KeyValue;
 pub struct Revision {
     /// Counts transactions that changed something; the empty store has 1.
     pub main: i64,
-    /// From 0.
+    /// The place among the changes of the revision, from 0.
     pub sub: u32,
 }
 

@@ -9,10 +9,10 @@ use crate::error::Error;
 
 /// The shortest life of a lease: what etcd grants with its default election timeout.
 pub const LEASE_SECONDS_MIN: i64 = 2;
-/// The longest.
+/// The longest life, seconds: what etcd can count to in nanoseconds.
 pub const LEASE_SECONDS_MAX: i64 = 9_000_000_000;
 
-/// One lease.
+/// A lease that was granted and has not ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lease {
     /// Seconds that it lives after it was granted or renewed.

@@ -16,6 +16,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod txn;
+mod write;
 
 pub use check::{check_delete, check_put, check_range, check_txn, is_read_only};
 pub use hash::{stored_name, stored_value};

@@ -7,7 +7,7 @@ use bytes::Bytes;
 /// Keys from a first one on. The protocol says all of it by two byte strings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyRange {
-    /// One key.
+    /// This key and no other.
     One(Bytes),
     /// From the first to before the second; none where the second is not greater.
     Until(Bytes, Bytes),

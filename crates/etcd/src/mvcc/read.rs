@@ -4,10 +4,14 @@ use std::cmp::Ordering;
 
 use super::index::Index;
 use super::range::KeyRange;
-use super::state::header;
 use crate::error::Error;
 use crate::proto::range_request::{SortOrder, SortTarget};
-use crate::proto::{KeyValue, RangeRequest, RangeResponse};
+use crate::proto::{KeyValue, RangeRequest, RangeResponse, ResponseHeader};
+
+/// The header of an answer as far as the state knows it.
+pub(super) fn header(revision: i64) -> Option<ResponseHeader> {
+    Some(ResponseHeader { revision, ..ResponseHeader::default() })
+}
 
 /// Answers a range as of a revision, `current` where it names none.
 ///
@@ -55,7 +59,7 @@ pub(super) fn range(index: &Index, r: &RangeRequest, current: i64, compacted: i6
 /// Whether the revision that a range names can be read.
 ///
 /// # Errors
-/// As [`range`].
+/// As of [`range`].
 pub(super) fn check_revision(r: &RangeRequest, current: i64, compacted: i64) -> Result<(), Error> {
     if r.revision > current {
         Err(Error::FutureRevision)

@@ -9,12 +9,9 @@ use super::history::{Revision, Version};
 use super::index::Index;
 use super::lease::{Lease, Leases, seconds_granted};
 use super::range::KeyRange;
-use super::{hash, read, txn};
+use super::{hash, read};
 use crate::error::Error;
-use crate::proto::{
-    DeleteRangeRequest, DeleteRangeResponse, PutRequest, PutResponse, RangeRequest, RangeResponse, ResponseHeader,
-    TxnRequest, TxnResponse,
-};
+use crate::proto::{RangeRequest, RangeResponse};
 
 /// Revision of the empty store.
 const FIRST: i64 = 1;
@@ -35,9 +32,9 @@ pub struct Limits {
 /// That a key changed; its version is in the state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Change {
-    /// When.
+    /// Revision and place of the change.
     pub revision: Revision,
-    /// Which key.
+    /// The key, in the bytes that the index holds.
     pub key: Bytes,
 }
 
@@ -46,9 +43,10 @@ pub struct Change {
 pub struct State {
     pub(super) index: Index,
     /// Changes from the last compaction on, in order.
-    log: VecDeque<Change>,
-    leases: Leases,
-    applied: i64,
+    pub(super) log: VecDeque<Change>,
+    pub(super) leases: Leases,
+    /// The revision of what was written, of which readers see up to `shown`.
+    pub(super) applied: i64,
     shown: i64,
     compacted: i64,
 }
@@ -64,11 +62,6 @@ impl Default for State {
             compacted: NEVER,
         }
     }
-}
-
-/// The header of an answer as far as the state knows it.
-pub(super) fn header(revision: i64) -> Option<ResponseHeader> {
-    Some(ResponseHeader { revision, ..ResponseHeader::default() })
 }
 
 impl State {
@@ -100,47 +93,6 @@ impl State {
         read::range(&self.index, r, self.shown, self.compacted)
     }
 
-    /// Runs a transaction that [changes nothing](super::is_read_only), among what readers see.
-    ///
-    /// # Errors
-    /// As [`State::range`].
-    pub fn read_txn(&self, r: &TxnRequest) -> Result<TxnResponse, Error> {
-        txn::read(self, r)
-    }
-
-    /// Writes one key.
-    ///
-    /// # Errors
-    /// A lease that is not there; a value or lease to be kept of a key that is not there.
-    pub fn put(&mut self, r: &PutRequest) -> Result<PutResponse, Error> {
-        self.check_lease(r.lease)?;
-        let mut write = Write::new(self);
-        let answer = write.put(r);
-        write.end();
-        answer
-    }
-
-    /// Deletes the keys of a range.
-    pub fn delete_range(&mut self, r: &DeleteRangeRequest) -> DeleteRangeResponse {
-        let mut write = Write::new(self);
-        let answer = write.delete_range(r);
-        write.end();
-        answer
-    }
-
-    /// Runs a transaction: all its changes have one revision.
-    ///
-    /// # Errors
-    /// As [`State::range`] and [`State::put`]; nothing of it was done then.
-    pub fn txn(&mut self, r: &TxnRequest) -> Result<TxnResponse, Error> {
-        let before = self.applied;
-        let answer = txn::write(self, r);
-        if answer.is_err() {
-            self.undo_to(before);
-        }
-        answer
-    }
-
     /// Lets readers see all that was written.
     pub fn show(&mut self) {
         self.shown = self.applied;
@@ -151,7 +103,8 @@ impl State {
         self.undo_to(self.shown);
     }
 
-    fn undo_to(&mut self, main: i64) {
+    /// Takes back what was written after a revision.
+    pub(super) fn undo_to(&mut self, main: i64) {
         while let Some(change) = self.log.pop_back_if(|change| change.revision.main > main) {
             let lease = self.index.pop(&change.key).map_or(0, |version| version.lease);
             let before = self.index.newest(&change.key).map_or(0, |version| version.lease);
@@ -194,7 +147,7 @@ impl State {
     /// A checksum over the versions up to a revision (0: what readers see), as etcd makes it, and that revision.
     ///
     /// # Errors
-    /// As [`State::range`].
+    /// As of [`State::range`].
     pub fn hash(&self, main: i64) -> Result<(u32, i64), Error> {
         let main = if main == 0 { self.shown } else { main };
         if main > 0 && main < self.compacted {
@@ -257,19 +210,6 @@ impl State {
         self.leases.grant(id, seconds, now);
     }
 
-    /// Deletes the keys of a lease, at one revision; [`State::end_lease`] then takes the lease itself.
-    ///
-    /// # Errors
-    /// There is no such lease.
-    pub fn revoke(&mut self, id: i64) -> Result<(), Error> {
-        let lease = self.leases.get(id).ok_or(Error::LeaseNotFound)?;
-        let keys: Vec<Bytes> = lease.keys.iter().cloned().collect();
-        let mut write = Write::new(self);
-        keys.iter().for_each(|key| write.delete(key));
-        write.end();
-        Ok(())
-    }
-
     /// Takes a lease away.
     pub fn end_lease(&mut self, id: i64) {
         self.leases.remove(id);
@@ -283,12 +223,12 @@ impl State {
         self.leases.renew(id, now)
     }
 
-    /// A lease.
+    /// A lease, unless it ended or was never granted.
     pub fn lease(&self, id: i64) -> Option<&Lease> {
         self.leases.get(id)
     }
 
-    /// All leases.
+    /// All leases with their IDs, by ID.
     pub fn leases(&self) -> impl Iterator<Item = (i64, &Lease)> {
         self.leases.iter()
     }
@@ -325,94 +265,5 @@ impl State {
         }
         self.show();
         while self.forget_some(usize::MAX) {}
-    }
-}
-
-/// One transaction under way.
-pub(super) struct Write<'a> {
-    state: &'a mut State,
-    changes: u32,
-}
-
-impl<'a> Write<'a> {
-    pub fn new(state: &'a mut State) -> Self {
-        Self { state, changes: 0 }
-    }
-
-    pub fn state(&self) -> &State {
-        self.state
-    }
-
-    /// The revision of what is written.
-    fn next(&self) -> i64 {
-        self.state.applied.saturating_add(1)
-    }
-
-    /// The revision that the transaction itself reads: its own changes included.
-    pub fn revision(&self) -> i64 {
-        if self.changes == 0 { self.state.applied } else { self.next() }
-    }
-
-    pub fn end(self) -> i64 {
-        let revision = self.revision();
-        self.state.applied = revision;
-        revision
-    }
-
-    pub fn range(&self, r: &RangeRequest) -> Result<RangeResponse, Error> {
-        read::range(&self.state.index, r, self.revision(), self.state.compacted)
-    }
-
-    pub fn put(&mut self, r: &PutRequest) -> Result<PutResponse, Error> {
-        let before = self.state.index.newest(&r.key);
-        if before.is_none() && (r.ignore_value || r.ignore_lease) {
-            return Err(Error::KeyNotFound);
-        }
-        let prev_kv = before.filter(|_| r.prev_kv).map(|version| version.key_value(&r.key));
-        let value = match before {
-            Some(version) if r.ignore_value => version.value.clone(),
-            // What was decoded shares the buffer of its whole request, which must not live as long as the value.
-            _ => Bytes::copy_from_slice(&r.value),
-        };
-        let old_lease = before.map_or(0, |version| version.lease);
-        let lease = if r.ignore_lease { old_lease } else { r.lease };
-        let (created, number) = before.map_or((self.next(), 0), |version| (version.created, version.number));
-        let version = Version { revision: self.take_revision(), created, number: number + 1, lease, value };
-        self.push(&r.key, version, old_lease);
-        Ok(PutResponse { header: header(self.revision()), prev_kv })
-    }
-
-    pub fn delete_range(&mut self, r: &DeleteRangeRequest) -> DeleteRangeResponse {
-        let range = KeyRange::new(&r.key, &r.range_end);
-        let mut keys = Vec::new();
-        let mut prev_kvs = Vec::new();
-        for (key, version) in self.state.index.range(&range, self.revision()) {
-            keys.push(key.clone());
-            if r.prev_kv {
-                prev_kvs.push(version.key_value(key));
-            }
-        }
-        keys.iter().for_each(|key| self.delete(key));
-        let deleted = i64::try_from(keys.len()).unwrap_or(i64::MAX);
-        DeleteRangeResponse { header: header(self.revision()), deleted, prev_kvs }
-    }
-
-    fn delete(&mut self, key: &Bytes) {
-        let old_lease = self.state.index.newest(key).map_or(0, |version| version.lease);
-        let version = Version::deletion(self.take_revision());
-        self.push(key, version, old_lease);
-    }
-
-    fn push(&mut self, key: &Bytes, version: Version, old_lease: i64) {
-        let (revision, lease) = (version.revision, version.lease);
-        let key = self.state.index.push(key, version);
-        self.state.leases.moved(&key, old_lease, lease);
-        self.state.log.push_back(Change { revision, key });
-    }
-
-    fn take_revision(&mut self) -> Revision {
-        let revision = Revision { main: self.next(), sub: self.changes };
-        self.changes += 1;
-        revision
     }
 }

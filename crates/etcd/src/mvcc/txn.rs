@@ -4,13 +4,37 @@ use std::cmp::Ordering;
 
 use super::history::Version;
 use super::range::KeyRange;
-use super::read;
-use super::state::{State, Write, header};
+use super::read::{self, header};
+use super::state::State;
+use super::write::Write;
 use crate::error::Error;
 use crate::proto::compare::{CompareResult, CompareTarget, TargetUnion};
 use crate::proto::request_op::Request;
 use crate::proto::response_op::Response;
 use crate::proto::{Compare, PutRequest, RangeRequest, RangeResponse, RequestOp, ResponseOp, TxnRequest, TxnResponse};
+
+impl State {
+    /// Runs a transaction that [changes nothing](super::is_read_only), among what readers see.
+    ///
+    /// # Errors
+    /// As of [`State::range`].
+    pub fn read_txn(&self, r: &TxnRequest) -> Result<TxnResponse, Error> {
+        run_read(self, r)
+    }
+
+    /// Runs a transaction: all its changes have one revision.
+    ///
+    /// # Errors
+    /// As [`State::range`] and [`State::put`]; nothing of it was done then.
+    pub fn txn(&mut self, r: &TxnRequest) -> Result<TxnResponse, Error> {
+        let before = self.applied;
+        let answer = run_write(self, r);
+        if answer.is_err() {
+            self.undo_to(before);
+        }
+        answer
+    }
+}
 
 /// Whether the conditions hold: of a transaction, and of those nested in the list that is done, in order.
 struct Verdict {
@@ -18,11 +42,7 @@ struct Verdict {
     nested: Vec<Verdict>,
 }
 
-/// Runs a transaction of ranges alone.
-///
-/// # Errors
-/// A revision that cannot be read.
-pub(super) fn read(state: &State, r: &TxnRequest) -> Result<TxnResponse, Error> {
+fn run_read(state: &State, r: &TxnRequest) -> Result<TxnResponse, Error> {
     let verdict = judge(state, r, state.revision());
     let mut responses = Vec::new();
     for op in ops(r, &verdict) {
@@ -33,10 +53,7 @@ pub(super) fn read(state: &State, r: &TxnRequest) -> Result<TxnResponse, Error> 
 }
 
 /// Runs any transaction. What it changed before an error is the caller's to take back.
-///
-/// # Errors
-/// A revision that cannot be read, a lease or key that is not there.
-pub(super) fn write(state: &mut State, r: &TxnRequest) -> Result<TxnResponse, Error> {
+fn run_write(state: &mut State, r: &TxnRequest) -> Result<TxnResponse, Error> {
     let mut write = Write::new(state);
     let verdict = judge(write.state(), r, write.revision());
     check(write.state(), r, &verdict, write.revision())?;

@@ -2,7 +2,8 @@
 
 use tonic::Status;
 
-use super::{CLUSTER_VERSION, Face, VERSION};
+use super::face::Face;
+use super::options::{CLUSTER_VERSION, VERSION};
 use crate::error::Error;
 use crate::mvcc::State;
 use crate::proto::*;

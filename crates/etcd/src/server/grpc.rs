@@ -12,7 +12,7 @@ use tonic::server::Grpc;
 use tonic::{Request, Response, Status, Streaming};
 use tonic_prost::ProstCodec;
 
-use super::Face;
+use super::face::Face;
 
 /// What a message may have beside the request's own limit, as etcd allows.
 const OVERHEAD_BYTES: usize = 512 << 10;

@@ -4,7 +4,8 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 
-use super::{CLUSTER_VERSION, Face, VERSION};
+use super::face::Face;
+use super::options::{CLUSTER_VERSION, VERSION};
 use crate::proto::AlarmType;
 
 const TEXT: &str = "text/plain; charset=utf-8";

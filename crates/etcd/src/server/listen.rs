@@ -13,8 +13,10 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Semaphore;
 
+use super::face::Face;
+use super::options::StartError;
+use super::route;
 use super::tls::Acceptor;
-use super::{Face, StartError, route};
 
 /// Connections of all clients. An API server opens one for each kind that it serves.
 const CONNECTIONS_MAX: usize = 16_384;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kelson_metrics::{IntCounter, IntCounterVec, Registry};
 use tonic::Code;
 
-use super::VERSION;
+use super::options::VERSION;
 use crate::store::Shared;
 
 #[derive(Debug)]

@@ -6,8 +6,9 @@ use hyper::body::Incoming;
 use tonic::body::Body;
 use tonic::{Code, Status};
 
+use super::face::Face;
 use super::grpc::{bidi, server_stream, unary};
-use super::{Face, calls, http as plain, streams};
+use super::{calls, http as plain, streams};
 use crate::error::Error;
 use crate::proto::method;
 

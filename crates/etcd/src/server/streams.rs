@@ -10,7 +10,8 @@ use futures::{Stream, StreamExt as _};
 use sha2::{Digest as _, Sha256};
 use tonic::{Status, Streaming};
 
-use super::{CLUSTER_VERSION, Face};
+use super::face::Face;
+use super::options::CLUSTER_VERSION;
 use crate::disk::DISK;
 use crate::error::Error;
 use crate::export::Export;

@@ -15,7 +15,7 @@ use rustls::sign::CertifiedKey;
 use rustls::{RootCertStore, ServerConfig};
 use tokio_rustls::TlsAcceptor;
 
-use super::{StartError, TlsFiles};
+use super::options::{StartError, TlsFiles};
 
 /// How often the files are looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(30);

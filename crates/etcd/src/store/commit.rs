@@ -59,7 +59,7 @@ pub(super) enum Job {
         on: bool,
         tell: Tell,
     },
-    /// Files anew.
+    /// A new log and a snapshot before it.
     Snapshot {
         tell: Tell,
     },

@@ -7,12 +7,15 @@ mod face;
 mod grow;
 mod interest;
 mod leases;
+mod open;
+mod retention;
 mod shared;
 mod snapshot;
 #[cfg(test)]
 mod tests;
 
-pub use compaction::AutoCompaction;
-pub use face::{Options, Store};
+pub use face::Store;
 pub use interest::{Interest, NOTHING};
+pub use open::Options;
+pub use retention::AutoCompaction;
 pub use shared::{Shared, Sizes};

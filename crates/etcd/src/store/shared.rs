@@ -35,7 +35,7 @@ pub struct Shared {
 /// Sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Files.
+    /// Logs and snapshot on the disk.
     pub disk: u64,
     /// Keys, values and what goes along, which the quota limits.
     pub data: u64,

@@ -1,0 +1,86 @@
+//! How much of the past is kept (`--auto-compaction-mode`, `--auto-compaction-retention`).
+
+use std::time::Duration;
+
+/// How much of the past is kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AutoCompaction {
+    /// What was so long ago.
+    Time(Duration),
+    /// So many revisions.
+    Revisions(i64),
+}
+
+impl AutoCompaction {
+    /// What the two flags mean: in the mode `periodic`, a number of hours or a duration as Go writes it; in `revision`, a
+    /// number. `None` keeps all.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn parse(mode: &str, retention: &str) -> Result<Option<Self>, String> {
+        let wrong =
+            || format!("auto-compaction-retention {retention:?} of mode {mode}: neither a number nor a duration");
+        match mode {
+            "periodic" | "" => {
+                let time = match retention.parse::<u64>() {
+                    Ok(hours) => Duration::from_secs(hours.checked_mul(3600).ok_or_else(wrong)?),
+                    Err(_) => go_duration(retention).ok_or_else(wrong)?,
+                };
+                Ok((!time.is_zero()).then_some(Self::Time(time)))
+            }
+            "revision" => {
+                let revisions = retention.parse::<i64>().ok().filter(|n| *n >= 0).ok_or_else(wrong)?;
+                Ok((revisions > 0).then_some(Self::Revisions(revisions)))
+            }
+            _ => Err(format!("auto-compaction-mode {mode:?}: it is periodic or revision")),
+        }
+    }
+}
+
+/// A duration as Go writes it: numbers with units, `1h30m`, `1.5s`.
+fn go_duration(text: &str) -> Option<Duration> {
+    let mut rest = text;
+    let mut sum = Duration::ZERO;
+    while !rest.is_empty() {
+        let digits = rest.find(|c: char| !c.is_ascii_digit() && c != '.')?;
+        let number: f64 = rest[..digits].parse().ok()?;
+        rest = &rest[digits..];
+        let unit = rest.find(|c: char| c.is_ascii_digit()).unwrap_or(rest.len());
+        let seconds = match &rest[..unit] {
+            "h" => 3600.0,
+            "m" => 60.0,
+            "s" => 1.0,
+            "ms" => 1e-3,
+            "us" | "µs" => 1e-6,
+            "ns" => 1e-9,
+            _ => return None,
+        };
+        sum = sum.checked_add(Duration::try_from_secs_f64(number * seconds).ok()?)?;
+        rest = &rest[unit..];
+    }
+    (!text.is_empty()).then_some(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_as_etcd_reads_them() {
+        let check = |mode, retention, wanted: Result<Option<AutoCompaction>, ()>| {
+            assert_eq!(AutoCompaction::parse(mode, retention).map_err(drop), wanted, "{mode} {retention}");
+        };
+        let time = |s| Ok(Some(AutoCompaction::Time(Duration::from_secs(s))));
+        check("periodic", "0", Ok(None));
+        check("periodic", "1", time(3600));
+        check("periodic", "5m", time(300));
+        check("periodic", "1h30m", time(5400));
+        check("periodic", "1.5s", Ok(Some(AutoCompaction::Time(Duration::from_millis(1500)))));
+        check("periodic", "soon", Err(()));
+        check("periodic", "5x", Err(()));
+        check("revision", "1000", Ok(Some(AutoCompaction::Revisions(1000))));
+        check("revision", "0", Ok(None));
+        check("revision", "5m", Err(()));
+        check("never", "1", Err(()));
+    }
+}

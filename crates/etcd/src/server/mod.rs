@@ -10,8 +10,6 @@ mod options;
 mod route;
 mod start;
 mod streams;
-#[cfg(test)]
-mod tests;
 mod tls;
 
 pub use options::{Endpoint, ServerOptions, StartError, TlsFiles, VERSION};

@@ -103,9 +103,9 @@ pub struct KubeletConfig {
 /// Whom a running server trusts from now on.
 #[derive(Clone, Debug)]
 pub struct Trusted {
-    /// As [`Config::client_ca_pem`].
+    /// What [`Config::client_ca_pem`] is from now on.
     pub client_ca_pem: String,
-    /// As [`Config::request_header_ca_pem`].
+    /// What [`Config::request_header_ca_pem`] is from now on.
     pub request_header_ca_pem: String,
     /// The own authority of [`KubeletConfig::trust`].
     pub kubelet_ca_pem: String,

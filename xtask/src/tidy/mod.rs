@@ -77,8 +77,16 @@ pub fn check() -> Result<()> {
     Ok(())
 }
 
-const RULES: &[fn(&Tree) -> Vec<String>] =
-    &[headers, limits, manifests::declared_elsewhere, invariants::faults, rooms::faults, walks::faults, words::copied];
+const RULES: &[fn(&Tree) -> Vec<String>] = &[
+    headers,
+    limits,
+    manifests::declared_elsewhere,
+    invariants::faults,
+    rooms::faults,
+    walks::faults,
+    walks::order,
+    words::copied,
+];
 
 fn headers(tree: &Tree) -> Vec<String> {
     let without = tree.files.iter().filter(|f| !f.text.starts_with("//!"));
@@ -157,6 +165,7 @@ mod tests {
     #[test]
     fn what_architecture_names_is_there() {
         none(walks::faults);
+        none(walks::order);
     }
 
     #[test]

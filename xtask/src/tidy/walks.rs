@@ -1,5 +1,5 @@
 //! ARCHITECTURE.md walks through the code by name: `room/`, `room/file`, `room/file::function`, `Type::function`, or
-//! `room/file.rs function`. A name that is not there any more is a fault.
+//! `room/file.rs function`. A name that is not there any more is a fault, and so is a step of a walk that no step before it calls.
 use super::tree::{File, Tree};
 
 /// Names of ARCHITECTURE.md that the tree does not have.
@@ -20,6 +20,49 @@ pub fn faults(tree: &Tree) -> Vec<String> {
     found.sort();
     found.dedup();
     found
+}
+
+/// Steps of the walks that no step before them calls. A walk is a paragraph with arrows; where it goes through something that
+/// is no code of ours (the store, a queue, another process) it begins anew.
+pub fn order(tree: &Tree) -> Vec<String> {
+    let text = tree.other("ARCHITECTURE.md").unwrap_or_default();
+    let text = text.split("\n## Invariants").next().unwrap_or_default();
+    let mut found = Vec::new();
+    for walk in text.split("\n\n").filter(|p| p.starts_with("**") && p.contains('→')) {
+        let mut before: Vec<&File> = Vec::new();
+        for step in walk.split('→') {
+            let named: Vec<(&str, &str, Vec<&File>)> =
+                step.split('`').skip(1).step_by(2).filter_map(|span| called(tree, span)).collect();
+            if named.is_empty() {
+                before.clear();
+            }
+            for (span, item, files) in named {
+                if !before.is_empty() && !before.iter().any(|f| uses(&f.own, item)) {
+                    let walk = walk.split("**").nth(1).unwrap_or_default();
+                    found.push(format!("ARCHITECTURE.md: {walk}: `{span}` is called by no step before it"));
+                }
+                before.extend(files);
+            }
+        }
+    }
+    found
+}
+
+/// The function that a span names, and the files that have it.
+fn called<'a>(tree: &'a Tree, span: &'a str) -> Option<(&'a str, &'a str, Vec<&'a File>)> {
+    let named = Named::read(span)?;
+    let item = named.item.filter(|i| !i.starts_with(char::is_uppercase))?;
+    let files: Vec<&File> = tree.code().filter(|f| named.is_in(&f.path) && declares(&f.code, item)).collect();
+    (!files.is_empty()).then_some((span, item, files))
+}
+
+/// Whether code uses a function of this name: beyond declaring one.
+fn uses(code: &str, name: &str) -> bool {
+    let word = |c: char| c.is_alphanumeric() || c == '_';
+    code.match_indices(name).any(|(at, _)| {
+        let (head, rest) = (&code[..at], &code[at + name.len()..]);
+        !head.ends_with(word) && !rest.starts_with(word) && !head.ends_with("fn ")
+    })
 }
 
 /// What a span names: a file or folder, an item in it, or both.
@@ -101,6 +144,12 @@ mod tests {
         for span in ["/run/kelson", "spec.replicas", "--flag", "containers", "DIR/kubelet/manifests", "a, b"] {
             assert_eq!(Named::read(span), None, "{span}");
         }
+    }
+
+    #[test]
+    fn what_code_uses() {
+        assert!(uses("self.next(x)", "next") && uses(".map(next)", "next") && uses("Framer::next::<T>()", "next"));
+        assert!(!uses("fn next(self)", "next") && !uses("next_bytes()", "next") && !uses("the_next()", "next"));
     }
 
     #[test]

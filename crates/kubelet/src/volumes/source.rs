@@ -62,7 +62,7 @@ pub(super) struct Request<'a> {
 }
 
 impl Request<'_> {
-    /// `PODDIR/volumes/PLUGIN/NAME`.
+    /// Where a volume is set up: `PODDIR/volumes/PLUGIN/NAME`.
     pub(super) fn dir(&self, plugin: &str) -> PathBuf {
         self.dir_of(plugin, &self.volume.name)
     }

@@ -96,10 +96,31 @@ impl Target {
         };
         let parsed: http::Uri = url.parse().map_err(|e| format!("Unparsable URL: {e}"))?;
         match (parsed.scheme_str(), parsed.host()) {
-            (Some("https"), Some(host)) if !host.is_empty() => Ok(parsed),
+            (Some("https"), Some(host)) if !host.is_empty() => cleaned(parsed),
             _ => Err(format!("Unparsable URL: {url:?} is not of the form https://host[/path]")),
         }
     }
+}
+
+/// The URL with its path as Go's client sends it: without empty and dotted parts, and without a slash at the end. Servers answer
+/// other spellings with a redirect, which nobody follows here (`https://host//path` is what test environments configure).
+fn cleaned(url: http::Uri) -> Result<http::Uri, String> {
+    let mut parts: Vec<&str> = Vec::new();
+    for part in url.path().split('/') {
+        match part {
+            "" | "." => {}
+            ".." => drop(parts.pop()),
+            part => parts.push(part),
+        }
+    }
+    let path = format!("/{}", parts.join("/"));
+    if path == url.path() {
+        return Ok(url);
+    }
+    let whole = url.query().map_or_else(|| path.clone(), |query| format!("{path}?{query}"));
+    let mut pieces = url.into_parts();
+    pieces.path_and_query = Some(whole.parse().map_err(|e| format!("Unparsable URL: {e}"))?);
+    http::Uri::from_parts(pieces).map_err(|e| format!("Unparsable URL: {e}"))
 }
 
 #[cfg(test)]
@@ -120,6 +141,16 @@ mod tests {
             url(json!({"service": {"namespace": "n", "name": "s", "path": "/p", "port": 9443}})).unwrap(),
             "https://s.n.svc:9443/p"
         );
+        for (given, sent) in [
+            ("https://127.0.0.1:9443//failing", "https://127.0.0.1:9443/failing"),
+            ("https://h/a//b/./c/../d/", "https://h/a/b/d"),
+            ("https://h/../..", "https://h/"),
+            ("https://h", "https://h/"),
+        ] {
+            assert_eq!(url(json!({"url": given})).unwrap(), sent);
+        }
+        let service = json!({"service": {"namespace": "n", "name": "s", "path": "//p/"}});
+        assert_eq!(url(service).unwrap(), "https://s.n.svc:443/p");
         for bad in [
             json!({}),
             json!({"url": "http://h"}),

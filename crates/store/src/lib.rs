@@ -20,6 +20,7 @@ mod delta;
 mod error;
 mod event;
 mod expiry;
+mod fork;
 mod form;
 mod health;
 mod key;

@@ -114,7 +114,8 @@ impl ApiServer {
         server.aggregation.load(&server.store);
         let listener = listen::Listener::bind(&server).await?;
         let local_addr = listener.as_ref().map(listen::Listener::local_addr);
-        bootstrap::run(&server, local_addr).await?;
+        // Boxed: many requests side by side, each with all its steps, are more than the stack of a runtime's thread should hold.
+        Box::pin(bootstrap::run(&server, local_addr)).await?;
         if server.fairness.is_some() {
             fairness::begin(&server).await;
         }

@@ -37,6 +37,8 @@ pub enum Command {
     Agent(Box<AgentArgs>),
     /// Run many nodes without containers in one process, to see what a control plane bears.
     Hollow(Box<crate::hollow::HollowArgs>),
+    /// Hand out clusters to tests, one by each call.
+    TestServer(crate::test_server::TestServerArgs),
     /// Work with image credential provider plugins.
     #[command(subcommand)]
     CredentialProvider(CredentialProviderCommand),

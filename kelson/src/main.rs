@@ -36,6 +36,7 @@ mod rbac;
 mod run;
 mod scheduler;
 mod snapshot;
+mod test_server;
 mod token;
 mod trust;
 mod upstream;
@@ -89,6 +90,7 @@ fn dispatch(command: Command) -> anyhow::Result<()> {
         Command::Server(args) => run::server(*args),
         Command::Agent(args) => run::agent(*args),
         Command::Hollow(args) => hollow::run(&args),
+        Command::TestServer(args) => test_server::run(&args),
         Command::CredentialProvider(CredentialProviderCommand::Check { image, config, bin_dir, data_dir }) => {
             run::small(credentials::check(&image, config.zip(bin_dir), &data_dir))
         }

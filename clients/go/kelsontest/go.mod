@@ -1,0 +1,3 @@
+module kelson.dev/kelsontest
+
+go 1.22

@@ -1,0 +1,88 @@
+//! The authorities and keys of one cluster, in memory alone.
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+
+use jiff::Timestamp;
+use kelson_apiserver::ServiceAccountConfig;
+use kelson_pki::{
+    Authority, ClusterPki, Issued, Key, Kubeconfig, LeafSpec, PkiError, Purpose, SwappableCertificate, UserCredential,
+};
+
+/// Domain of services.
+pub const DOMAIN: &str = "cluster.local";
+/// Life of certificates: longer than any test.
+const LIFETIME: Duration = Duration::from_secs(30 * 24 * 3600);
+
+/// Who signs what in one cluster.
+pub struct Identity {
+    ca: Authority,
+    accounts: Key,
+    now: Timestamp,
+}
+
+impl Identity {
+    /// New authorities and keys.
+    pub fn new(now: Timestamp) -> Result<Self, PkiError> {
+        Ok(Self { ca: Authority::create("kubernetes", now)?, accounts: Key::generate()?, now })
+    }
+
+    /// The authority of the API's certificate and of users.
+    pub fn ca_pem(&self) -> &str {
+        self.ca.cert_pem()
+    }
+
+    /// The authority itself, for the controllers that sign.
+    pub fn authority(&self) -> &Authority {
+        &self.ca
+    }
+
+    /// What the API shows: good for this machine alone.
+    pub fn serving(&self) -> Result<Arc<SwappableCertificate>, PkiError> {
+        let sans = ClusterPki::server_sans(DOMAIN, IpAddr::V4(Ipv4Addr::LOCALHOST), &[]);
+        let leaf = LeafSpec {
+            common_name: "kube-apiserver",
+            organizations: &[],
+            sans: &sans,
+            purpose: Purpose::Server,
+            lifetime: LIFETIME,
+        };
+        SwappableCertificate::new(&self.ca.issue(&leaf, self.now)?)
+    }
+
+    /// How service accounts' tokens are made.
+    pub fn service_accounts(&self) -> ServiceAccountConfig {
+        ServiceAccountConfig {
+            issuer: format!("https://kubernetes.default.svc.{DOMAIN}"),
+            issuers_before: Vec::new(),
+            verifiers: vec![self.accounts.public().clone()],
+            key: self.accounts.clone(),
+            audiences: Vec::new(),
+        }
+    }
+
+    /// A user's certificate.
+    pub fn user(&self, name: &str, groups: &[&str]) -> Result<Issued, PkiError> {
+        let organizations: Vec<String> = groups.iter().map(|g| (*g).to_owned()).collect();
+        let leaf = LeafSpec {
+            common_name: name,
+            organizations: &organizations,
+            sans: &[],
+            purpose: Purpose::Client,
+            lifetime: LIFETIME,
+        };
+        self.ca.issue(&leaf, self.now)
+    }
+
+    /// The kubeconfig of a user with a certificate of his own.
+    pub fn kubeconfig(&self, server: SocketAddr, name: &str, groups: &[&str]) -> Result<String, PkiError> {
+        let kubeconfig = Kubeconfig {
+            cluster: "kelson".into(),
+            user: name.to_owned(),
+            server: format!("https://{server}"),
+            ca_pem: self.ca.cert_pem().to_owned(),
+            credential: UserCredential::Certificate(Box::new(self.user(name, groups)?)),
+        };
+        Ok(kubeconfig.to_yaml())
+    }
+}

@@ -1,0 +1,156 @@
+//! The clusters of one test server, by name.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
+
+use crate::{Cluster, Error, Options};
+
+/// What a client asks for.
+#[derive(Deserialize, Debug, Default, PartialEq, Eq)]
+#[serde(default, rename_all = "camelCase", deny_unknown_fields)]
+pub struct Wanted {
+    /// The cluster to begin like.
+    pub from: Option<String>,
+    /// What it is like; of a fork, when not given, what the original is like.
+    pub options: Option<Options>,
+}
+
+/// What a client is told of a cluster.
+#[derive(Serialize, Debug)]
+#[serde(rename_all = "camelCase")]
+pub struct Shown {
+    pub name: String,
+    /// `https://127.0.0.1:PORT`.
+    pub server: String,
+    /// PEM.
+    pub certificate_authority: String,
+    /// The administrator's, YAML.
+    pub kubeconfig: String,
+}
+
+/// A cluster in a list.
+#[derive(Serialize, Debug)]
+pub struct Listed {
+    pub name: String,
+    pub server: String,
+}
+
+/// Why a request is not fulfilled.
+#[derive(Debug, thiserror::Error)]
+pub enum Refused {
+    #[error("there is no cluster {0:?}")]
+    NotFound(String),
+    #[error("{0} clusters live already")]
+    TooMany(usize),
+    #[error(transparent)]
+    Cluster(#[from] Error),
+}
+
+/// All of them.
+pub struct Clusters {
+    live: Mutex<BTreeMap<String, Arc<Cluster>>>,
+    made: AtomicU64,
+    /// Those in `live`, and those that are being made.
+    count: AtomicUsize,
+    max: usize,
+}
+
+/// A place among the clusters, given back unless it is kept.
+struct Place<'a> {
+    count: &'a AtomicUsize,
+    kept: bool,
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.count.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Clusters {
+    pub fn new(max: usize) -> Self {
+        Self { live: Mutex::default(), made: AtomicU64::new(0), count: AtomicUsize::new(0), max }
+    }
+
+    fn place(&self) -> Result<Place<'_>, Refused> {
+        let place = Place { count: &self.count, kept: false };
+        if self.count.fetch_add(1, Ordering::AcqRel) >= self.max {
+            return Err(Refused::TooMany(self.max));
+        }
+        Ok(place)
+    }
+
+    /// Makes one.
+    pub async fn create(&self, wanted: Wanted) -> Result<Shown, Refused> {
+        let mut place = self.place()?;
+        let cluster = match wanted.from {
+            Some(from) => {
+                let original = self.find(&from)?;
+                match wanted.options {
+                    Some(options) => Box::pin(original.fork_with(options)).await?,
+                    None => Box::pin(original.fork()).await?,
+                }
+            }
+            None => Box::pin(Cluster::start(wanted.options.unwrap_or_default())).await?,
+        };
+        let name = format!("c{}", self.made.fetch_add(1, Ordering::Relaxed) + 1);
+        let cluster = Arc::new(cluster);
+        let shown = show(&name, &cluster)?;
+        self.live.lock().insert(name, cluster);
+        place.kept = true;
+        Ok(shown)
+    }
+
+    pub fn show(&self, name: &str) -> Result<Shown, Refused> {
+        Ok(show(name, &*self.find(name)?)?)
+    }
+
+    pub fn list(&self) -> Vec<Listed> {
+        self.live.lock().iter().map(|(name, c)| Listed { name: name.clone(), server: c.url() }).collect()
+    }
+
+    /// Ends one, and waits for it.
+    pub async fn delete(&self, name: &str) -> Result<(), Refused> {
+        let cluster = self.live.lock().remove(name).ok_or_else(|| Refused::NotFound(name.to_owned()))?;
+        end(cluster).await;
+        self.count.fetch_sub(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    /// Ends all of them, each without waiting for the others.
+    pub async fn end_all(&self) {
+        let all = std::mem::take(&mut *self.live.lock());
+        for cluster in all.values() {
+            cluster.stop();
+        }
+        for cluster in all.into_values() {
+            end(cluster).await;
+        }
+    }
+
+    fn find(&self, name: &str) -> Result<Arc<Cluster>, Refused> {
+        self.live.lock().get(name).cloned().ok_or_else(|| Refused::NotFound(name.to_owned()))
+    }
+}
+
+/// Somebody who forks it at this moment may still hold it; then its last holder ends it.
+async fn end(cluster: Arc<Cluster>) {
+    cluster.stop();
+    if let Some(cluster) = Arc::into_inner(cluster) {
+        cluster.shutdown().await;
+    }
+}
+
+fn show(name: &str, cluster: &Cluster) -> Result<Shown, Error> {
+    Ok(Shown {
+        name: name.to_owned(),
+        server: cluster.url(),
+        certificate_authority: cluster.ca_pem().to_owned(),
+        kubeconfig: cluster.kubeconfig()?,
+    })
+}

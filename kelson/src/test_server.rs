@@ -1,0 +1,71 @@
+//! `kelson test-server`: hands out clusters for tests, each by one call (`kelson_testing::server` says which).
+use std::io::{Read as _, Write as _};
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::Args;
+use kelson_testing::server::{self, Address};
+use tokio::sync::oneshot;
+
+use crate::args::LogArgs;
+use crate::process;
+
+#[derive(Args, Debug, Clone)]
+pub struct TestServerArgs {
+    /// Loopback address to listen on; port 0 takes any free one.
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:0", conflicts_with = "socket")]
+    pub listen: SocketAddr,
+    /// Socket to listen on instead, which its owner alone may use.
+    #[arg(long, value_name = "FILE")]
+    pub socket: Option<PathBuf>,
+    /// Clusters that may live at once.
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    pub clusters_max: usize,
+    /// End when standard input does: whoever holds its other end takes the server with him, however he ends.
+    #[arg(long)]
+    pub until_stdin_closes: bool,
+    #[command(flatten)]
+    pub log: LogArgs,
+}
+
+/// Runs it until the process is to end. Prints one line, where it listens: `http://127.0.0.1:PORT` or `unix:FILE`.
+pub fn run(args: &TestServerArgs) -> anyhow::Result<()> {
+    crate::logging::init(&args.log.log_level)?;
+    let address = match &args.socket {
+        Some(file) => Address::Unix(file.clone()),
+        None => Address::Tcp(args.listen),
+    };
+    process::run(async |process| {
+        let server = server::start(address, args.clusters_max, &process.tasks).await.context("listen")?;
+        let shown = match server.address() {
+            Address::Tcp(address) => format!("http://{address}"),
+            Address::Unix(file) => format!("unix:{}", file.display()),
+        };
+        let mut out = std::io::stdout().lock();
+        writeln!(out, "{shown}").and_then(|()| out.flush()).context("tell where the server listens")?;
+        drop(out);
+        let ended = tokio::select! {
+            ended = process.ended() => ended,
+            () = stdin_closed(), if args.until_stdin_closes => Ok(()),
+        };
+        server.shutdown().await;
+        ended
+    })
+}
+
+/// Waits for the end of standard input, on a thread of its own: a read that waits in a lane would hold up the end of the process.
+async fn stdin_closed() {
+    let (told, closed) = oneshot::channel();
+    let read = move || {
+        let (mut stdin, mut some) = (std::io::stdin().lock(), [0; 256]);
+        while stdin.read(&mut some).is_ok_and(|n| n > 0) {}
+        // Nobody listens where the process ends anyway.
+        let _ = told.send(());
+    };
+    if let Err(e) = std::thread::Builder::new().name("stdin".into()).spawn(read) {
+        tracing::warn!(error = %e, "standard input is not looked at");
+        return std::future::pending().await;
+    }
+    drop(closed.await);
+}

@@ -50,9 +50,11 @@ bench: deps-test build images ## start, rest, create, get, list, schedule, pull 
 	bench/run
 	bench/admission
 	bench/overload
+	bench/envtest
 	@if [ $$(id -u) -eq 0 ]; then bench/node; else echo "bench/node: left out, it needs root"; fi
 	cargo run --locked --quiet --release --package kelson-credentials --example rates
 	cargo run --locked --quiet --release --package kelson-apiserver --example admission
+	cargo run --locked --quiet --release --package kelson-testing --example clusters
 
 images: deps-test ## the test images as tars under .cache/images
 	@mkdir -p .cache/images

@@ -22,7 +22,7 @@ use crate::{host, logging};
 
 /// Where upstream's proxy keeps its files; here it gives the tables their name.
 const DIR: &str = "/var/lib/kube-proxy";
-/// Upstream's ports.
+/// Upstream's ports, where an address comes without one.
 const HEALTH_PORT: u16 = 10256;
 const METRICS_PORT: u16 = 10249;
 /// How long a transaction under way is waited for at the end.

@@ -107,10 +107,7 @@ impl ApiServer {
         charges.connect(&server);
         own.connect(&server);
         server.auth.follow(&server.store, &server.tasks);
-        match model {
-            Some(model) => server.definitions.load_like(&model.definitions),
-            None => server.definitions.load(),
-        }
+        server.definitions.load(model.map(|model| &model.definitions));
         server.aggregation.load(&server.store);
         let listener = listen::Listener::bind(&server).await?;
         let local_addr = listener.as_ref().map(listen::Listener::local_addr);

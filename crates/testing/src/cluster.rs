@@ -9,7 +9,7 @@ use kelson_apiserver::{ApiServer, AuthorizationMode, Config, Running, ServingCon
 use kelson_auth::token::{IssuerOptions, TokenIssuer};
 use kelson_auth::{UserInfo, user};
 use kelson_client::Client;
-use kelson_controllers::Controllers;
+use kelson_controllers::{Authorities, Controllers};
 use kelson_meta::{Clock, SystemClock};
 use kelson_pki::PkiError;
 use kelson_scheduler::Scheduler;
@@ -21,7 +21,7 @@ use crate::options::Options;
 
 /// How long each part may take to end.
 const END_MAX: Duration = Duration::from_secs(5);
-/// Services' addresses.
+/// The range from which services get their addresses.
 const SERVICES: Ipv4Net = Ipv4Net::new_assert(Ipv4Addr::new(10, 0, 0, 0), 16);
 /// The administrator in kubeconfigs.
 const ADMIN: &str = "admin";
@@ -152,11 +152,15 @@ impl Cluster {
     fn start_controllers(&self, controllers: Vec<String>) -> kelson_controllers::Running {
         let accounts = self.identity.service_accounts();
         let issuer = TokenIssuer::new(accounts.key, IssuerOptions::default());
+        let authorities = Authorities {
+            root_ca: self.identity.ca_pem().to_owned(),
+            signer: Some(Arc::new(self.identity.authority().clone())),
+            ..Authorities::default()
+        };
         let config = kelson_controllers::Config {
             controllers,
             service_cidr: Some(IpNet::V4(SERVICES)),
-            root_ca: self.identity.ca_pem().to_owned(),
-            signer: Some(Arc::new(self.identity.authority().clone())),
+            authorities: authorities.fixed(),
             legacy_tokens: Some(Arc::new(move |namespace: &str, account: &str, uid: &str, secret: &str| {
                 issuer.legacy_token(namespace, account, uid, secret).map_err(|e| e.message)
             })),

@@ -81,6 +81,7 @@ impl Identity {
             user: name.to_owned(),
             server: format!("https://{server}"),
             ca_pem: self.ca.cert_pem().to_owned(),
+            ca_file: None,
             credential: UserCredential::Certificate(Box::new(self.user(name, groups)?)),
         };
         Ok(kubeconfig.to_yaml())

@@ -25,7 +25,7 @@ pub struct Options {
     pub nodes: Nodes,
 }
 
-/// Hollow nodes.
+/// The hollow nodes of a cluster.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase", deny_unknown_fields)]
 pub struct Nodes {

@@ -59,15 +59,18 @@ impl Definitions {
         Self { catalog, store, webhooks, turn, known, changed }
     }
 
-    /// Registers what is stored: at start, before anybody is served.
-    pub fn load(&self) {
+    /// Registers what is stored: at start, before anybody is served. `model` is another server's, whose store was copied.
+    pub fn load(&self, model: Option<&Self>) {
+        if let Some(model) = model {
+            return self.load_like(model);
+        }
         let view = self.store.list(Resource::new(GROUP, PLURAL), None, None, None);
         view.iter().for_each(|record| self.committed(record));
     }
 
     /// As [`Definitions::load`], where the store began as a copy of another server's: what both hold alike is shared with it,
     /// schemas that are ready for use among it.
-    pub fn load_like(&self, other: &Self) {
+    fn load_like(&self, other: &Self) {
         let view = self.store.list(Resource::new(GROUP, PLURAL), None, None, None);
         for record in view.iter() {
             let known = other.get(&record.key().name).filter(|known| known.revision == record.revision());

@@ -25,9 +25,9 @@ pub struct Shown {
     pub name: String,
     /// `https://127.0.0.1:PORT`.
     pub server: String,
-    /// PEM.
+    /// What the certificate of `server` leads to, PEM.
     pub certificate_authority: String,
-    /// The administrator's, YAML.
+    /// How the administrator reaches it, YAML.
     pub kubeconfig: String,
 }
 
@@ -85,7 +85,7 @@ impl Clusters {
         Ok(place)
     }
 
-    /// Makes one.
+    /// Makes a cluster, and gives it a name that no other one had.
     pub async fn create(&self, wanted: Wanted) -> Result<Shown, Refused> {
         let mut place = self.place()?;
         let cluster = match wanted.from {

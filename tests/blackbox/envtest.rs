@@ -21,7 +21,7 @@ pub fn tests() -> Vec<Test> {
 }
 
 /// How long a debug build on a slow machine may take for what a test waits for.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A folder as `KUBEBUILDER_ASSETS` names one.
 fn assets(dir: &Path) -> anyhow::Result<PathBuf> {
@@ -31,22 +31,22 @@ fn assets(dir: &Path) -> anyhow::Result<PathBuf> {
     Ok(at)
 }
 
-fn ask(args: &[&str]) -> anyhow::Result<(u16, String)> {
+pub fn ask(args: &[&str]) -> anyhow::Result<(u16, String)> {
     let out = Command::new("curl").args(["-sSk", "-m", "30", "-w", "\n%{http_code}"]).args(args).output()?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     let (body, code) = text.rsplit_once('\n').unwrap_or(("", "0"));
     Ok((code.trim().parse().unwrap_or(0), body.to_owned()))
 }
 
-/// A started program, killed when dropped.
-struct Running {
+/// A started program, killed when dropped: without a word, as by `kill -9`.
+pub struct Running {
     child: Child,
     log: PathBuf,
 }
 
 impl Running {
     /// In a process group of its own, as test environments start their children.
-    fn start(program: &Path, args: &[String], log: PathBuf) -> anyhow::Result<Self> {
+    pub fn start(program: &Path, args: &[String], log: PathBuf) -> anyhow::Result<Self> {
         use std::os::unix::process::CommandExt as _;
         let file = fs::File::create(&log)?;
         let child = Command::new(program)
@@ -65,7 +65,7 @@ impl Running {
     }
 
     /// Until `check` holds; the program's end is a failure.
-    fn until(&mut self, what: &str, mut check: impl FnMut() -> bool) -> Outcome {
+    pub fn until(&mut self, what: &str, mut check: impl FnMut() -> bool) -> Outcome {
         let begun = Instant::now();
         while !check() {
             if let Some(status) = self.child.try_wait()? {

@@ -9,6 +9,7 @@ mod credentials;
 mod definitions;
 mod durability;
 mod envtest;
+mod etcd;
 mod hosts;
 mod jobs;
 mod operators;
@@ -49,6 +50,7 @@ fn main() {
         hosts::tests(),
         durability::tests(),
         envtest::tests(),
+        etcd::tests(),
         credentials::tests(),
         overload::tests(),
     ]

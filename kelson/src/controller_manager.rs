@@ -77,6 +77,9 @@ pub struct ControllerManagerArgs {
     /// Key that signs the tokens in service accounts' secrets.
     #[arg(long, value_name = "FILE")]
     pub service_account_private_key_file: Option<PathBuf>,
+    /// How long a token in a service account's secret may lie unused until it is not accepted, and then until it goes.
+    #[arg(long, value_name = "DURATION", default_value = "8760h", value_parser = duration)]
+    pub legacy_service_account_token_clean_up_period: Duration,
     /// Finished pods kept before the oldest go; 0: all are kept.
     #[arg(long, value_name = "N", default_value_t = 12_500)]
     pub terminated_pod_gc_threshold: usize,
@@ -166,6 +169,10 @@ fn config(args: &ControllerManagerArgs, metrics: Registry) -> anyhow::Result<Con
             issuer.legacy_token(namespace, account, uid, secret).map_err(|e| e.message)
         }));
     }
+    if args.legacy_service_account_token_clean_up_period.is_zero() {
+        bail!("--legacy-service-account-token-clean-up-period must be longer than nothing");
+    }
+    out.legacy_token_clean_up_period = args.legacy_service_account_token_clean_up_period;
     out.terminated_pod_threshold = args.terminated_pod_gc_threshold;
     out.node_monitor_grace = args.node_monitor_grace_period;
     out.node_startup_grace = args.node_startup_grace_period;

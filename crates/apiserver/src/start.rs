@@ -17,7 +17,7 @@ use crate::bootstrap::own::Own;
 use crate::catalog::Catalog;
 use crate::config::{Config, StartError, Trusted};
 use crate::custom::registrar::Definitions;
-use crate::extend::{availability, cleanup, fairness, local, others, type_checking};
+use crate::extend::{availability, cleanup, fairness, legacy_tokens, local, others, type_checking};
 use crate::front::inprocess::InProcess;
 use crate::front::listen;
 use crate::request::routes::Routes;
@@ -60,8 +60,8 @@ impl ApiServer {
         let objects: Arc<dyn Objects> = Arc::new(StoreObjects::new(store.clone()));
         let catalog = Arc::new(Catalog::builtin());
         let tasks = config.tasks.clone();
-        let auth = identity::auth(&config, &objects)?;
         let metrics = Metrics::new(store.clone(), Arc::clone(&config.feature_gates));
+        let auth = identity::auth(&config, &objects, metrics.registry())?;
         let watches = Arc::new(Watches::default());
         let (flow, fairness) = flow(&config, &metrics, &watches);
         metrics.show_in_flight(Arc::clone(&flow));
@@ -136,6 +136,13 @@ fn keep_running(server: &Arc<Server>) {
     if server.store.is_mirror() {
         let of_others = Arc::clone(server);
         server.tasks.supervise("api-other-servers", move || others::follow(Arc::clone(&of_others)));
+    }
+    if server.auth.issuer.is_some() {
+        let of_tokens = Arc::clone(server);
+        server.tasks.supervise("api-legacy-tokens", move || legacy_tokens::track(Arc::clone(&of_tokens)));
+        if let Some(marks) = server.auth.uses.take_marks() {
+            server.tasks.spawn("api-token-uses", OnPanic::Contain, legacy_tokens::mark(Arc::clone(server), marks));
+        }
     }
     let of_policies = Arc::clone(server);
     server.tasks.supervise("api-policy-types", move || type_checking::follow(Arc::clone(&of_policies)));

@@ -19,6 +19,7 @@ mod endpoints;
 mod endpointslice;
 mod garbage;
 mod job;
+mod legacy_tokens;
 mod namespace;
 mod node_ttl;
 mod nodeipam;

@@ -52,6 +52,11 @@ pub const CONTROLLERS: &[ControllerDescriptor] = &[
     row("horizontal-pod-autoscaler-controller", account("horizontal-pod-autoscaler"), crate::podautoscaler::start),
     row("job-controller", account("job-controller"), crate::job::start),
     // Only a cluster that Kelson's own server runs has it unasked: it brings a default storage class.
+    row(
+        "legacy-serviceaccount-token-cleaner-controller",
+        account("legacy-service-account-token-cleaner"),
+        crate::legacy_tokens::start,
+    ),
     row("local-path-provisioner", account("local-path-provisioner"), crate::volume::local_path::start).off_by_default(),
     row("namespace-controller", account("namespace-controller"), crate::namespace::start),
     row("node-ipam-controller", NODES, crate::nodeipam::start),
@@ -148,10 +153,6 @@ pub const ABSENT: &[(&str, &str)] = &[
     ("cloud-node-lifecycle-controller", CLOUD),
     ("device-taint-eviction-controller", "devices are not handed out yet"),
     ("kube-apiserver-serving-clustertrustbundle-publisher-controller", GATED),
-    (
-        "legacy-serviceaccount-token-cleaner-controller",
-        "the API server does not note when a legacy token was last used: one in use could be taken for unused",
-    ),
     ("node-route-controller", CLOUD),
     ("podcertificaterequest-cleaner-controller", GATED),
     ("podgroup-protection-controller", GATED),

@@ -15,8 +15,8 @@ use crate::shared::context::{Context, SyncError, WORKERS, get_value, update_valu
 use crate::shared::informers::SharedInformer;
 use crate::views::{SecretView, ServiceAccountView};
 
-const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
-const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
+pub(crate) const ACCOUNT_NAME: &str = "kubernetes.io/service-account.name";
+pub(crate) const ACCOUNT_UID: &str = "kubernetes.io/service-account.uid";
 
 struct Controller {
     client: Client,

@@ -3,6 +3,7 @@ pub mod availability;
 pub mod cleanup;
 mod declared_types;
 pub mod fairness;
+pub mod legacy_tokens;
 pub mod local;
 pub mod others;
 pub mod type_checking;

@@ -7,7 +7,6 @@ use futures::FutureExt as _;
 use http::request::Parts;
 use http::{HeaderMap, HeaderValue};
 use kelson_admission::Notes;
-use kelson_auth::UserInfo;
 use kelson_meta::Status;
 use kelson_meta::url::Query;
 use kelson_transport::TakesObjects;
@@ -15,7 +14,7 @@ use parking_lot::Mutex;
 use tokio::time::Instant;
 
 use crate::front::audit::{self, Asked, Trail};
-use crate::front::identify::{self, Identity};
+use crate::front::identify::{self, Identity, Proven};
 use crate::front::{authorize, dispatch, flow, heavy};
 use crate::request::answer::{self, Answer};
 use crate::request::body::RequestBody;
@@ -48,9 +47,9 @@ pub async fn handle(server: &Arc<Server>, mut parts: Parts, body: RequestBody, i
             Trail::unbelieved(server, head.asked(&parts, &identity), certificate).await;
             answer::status(&status, &errors_as)
         }
-        Ok(user) => match Trail::begin(server, head.asked(&parts, &identity), &user).await {
+        Ok(proven) => match Trail::begin(server, head.asked(&parts, &identity), &proven.user).await {
             Err(status) => answer::status(&status, &errors_as),
-            Ok(trail) => identified(server, parts, body, head, (user, &identity), trail).await,
+            Ok(trail) => identified(server, parts, body, head, (proven, &identity), trail).await,
         },
     };
     answer.headers_mut().insert(audit::AUDIT_ID, audit_id);
@@ -82,7 +81,7 @@ async fn identified(
     mut parts: Parts,
     body: RequestBody,
     head: Head,
-    (user, identity): (Arc<UserInfo>, &Identity),
+    (Proven { user, remarks }, identity): (Proven, &Identity),
     mut trail: Option<Trail>,
 ) -> Answer {
     let errors_as = head.errors_as;
@@ -128,6 +127,9 @@ async fn identified(
         warnings: Mutex::default(),
         notes: Mutex::default(),
     };
+    if let Some(remarks) = remarks {
+        cx.remark(&remarks);
+    }
     serve(&Arc::new(cx), body, class, &errors_as, trail).await
 }
 

@@ -3,6 +3,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 
 use http::request::Parts;
+use kelson_auth::token::uses::Remarks;
 use kelson_auth::{Credentials, UserInfo, authenticate};
 use kelson_meta::Status;
 use rustls_pki_types::CertificateDer;
@@ -39,13 +40,21 @@ impl Identity {
     }
 }
 
+/// Who asks.
+pub struct Proven {
+    /// The user whom the credentials name.
+    pub user: Arc<UserInfo>,
+    /// What the client and the audit log are told of the credentials.
+    pub remarks: Option<Arc<Remarks>>,
+}
+
 /// The user that the credentials prove. They are taken out of the headers.
 ///
 /// # Errors
 /// 401 for credentials that prove nothing.
-pub async fn authenticate(server: &Server, parts: &mut Parts, identity: &Identity) -> Result<Arc<UserInfo>, Status> {
-    let user = match identity {
-        Identity::Known(user) => Arc::clone(user),
+pub async fn authenticate(server: &Server, parts: &mut Parts, identity: &Identity) -> Result<Proven, Status> {
+    let proven = match identity {
+        Identity::Known(user) => Proven { user: Arc::clone(user), remarks: None },
         Identity::Network { certificates, .. } => {
             let path = parts.uri.path();
             let credentials = Credentials { headers: &parts.headers, certificates, path };
@@ -57,12 +66,12 @@ pub async fn authenticate(server: &Server, parts: &mut Parts, identity: &Identit
                 }
                 Status::unauthorized()
             })?;
-            found.user
+            Proven { user: found.user, remarks: found.remarks }
         }
     };
     // From here on nobody can log the credentials or pass them on to a backend.
     server.auth.authenticator.strip(&mut parts.headers);
-    Ok(user)
+    Ok(proven)
 }
 
 /// Whom the user asks to be; `None` when they stay who they are. Headers that ask for it are taken out.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, Uri};
 use kelson_admission::Notes;
 use kelson_auth::UserInfo;
+use kelson_auth::token::uses::Remarks;
 use kelson_meta::url::Query;
 use kelson_meta::{FieldErrors, FieldPath, Status};
 use kelson_store::Record;
@@ -131,6 +132,11 @@ impl RequestContext {
         if self.audited {
             self.notes.lock().annotate(key, value());
         }
+    }
+    /// Passes on what is to be told of the credentials.
+    pub fn remark(&self, remarks: &Remarks) {
+        remarks.warnings.iter().for_each(|text| self.warn(*text));
+        remarks.annotations.iter().for_each(|(key, value)| self.annotate(key, || value.clone()));
     }
     /// A stored object in the request's namespace.
     ///

@@ -19,6 +19,7 @@ use kelson_auth::{
     Anonymous, Authorizer, AuthorizerChain, Change, Objects, RequestAuthenticator, TokenAuthenticator, TokenChain,
     token,
 };
+use kelson_metrics::Registry;
 use kelson_pki::{ClientChains, PublicKey};
 use kelson_store::{Cursor, EventKind, Record, Resource, Store, StoreError};
 use kelson_tasks::{OnPanic, Tasks};
@@ -28,6 +29,7 @@ use crate::config::{AuthorizationMode, Config, StartError};
 use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
 use crate::shared::elsewhere::{Documents, Reviews};
+use crate::shared::token_uses::CountedUses;
 
 const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -40,6 +42,8 @@ pub struct Auth {
     pub tokens: Arc<dyn TokenAuthenticator>,
     /// The RBAC index, for rules reviews and escalation checks.
     pub rbac: Arc<Rbac>,
+    /// The uses of service account tokens.
+    pub uses: Arc<CountedUses>,
     /// Makes service account tokens.
     pub issuer: Option<TokenIssuer>,
     graph: Arc<NodeGraph>,
@@ -72,11 +76,12 @@ const GRAPH_RESOURCES: [(&str, &str); 5] = [
 ///
 /// # Errors
 /// [`StartError::Config`].
-pub fn auth(config: &Config, objects: &Arc<dyn Objects>) -> Result<Auth, StartError> {
+pub fn auth(config: &Config, objects: &Arc<dyn Objects>, metrics: &Registry) -> Result<Auth, StartError> {
     let wrong = |e: &dyn std::fmt::Display| StartError::Config(e.to_string());
     let clock = &config.clock;
     let chains = |pem: &str| ClientChains::new(&[pem]).map_err(|e| wrong(&e));
-    let Tokens { members, issuer, keys } = token_kinds(config, objects)?;
+    let uses = CountedUses::new(metrics);
+    let Tokens { members, issuer, keys } = token_kinds(config, objects, &uses)?;
     let tokens: Arc<dyn TokenAuthenticator> = Arc::new(TokenChain::new(members));
     let tokens: Arc<dyn TokenAuthenticator> = Arc::new(CachedTokens::new(tokens, Arc::clone(clock)));
     let certificates = match config.client_ca_pem.as_str() {
@@ -109,6 +114,7 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>) -> Result<Auth, StartEr
         authorizer: Arc::new(AuthorizerChain::new(authorizers)),
         tokens,
         rbac,
+        uses,
         issuer,
         graph,
         uses_graph: config.authorization.contains(&AuthorizationMode::Node),
@@ -124,7 +130,7 @@ struct Tokens {
     keys: Vec<PublicKey>,
 }
 
-fn token_kinds(config: &Config, objects: &Arc<dyn Objects>) -> Result<Tokens, StartError> {
+fn token_kinds(config: &Config, objects: &Arc<dyn Objects>, uses: &Arc<CountedUses>) -> Result<Tokens, StartError> {
     let wrong = |e: &dyn std::fmt::Display| StartError::Config(e.to_string());
     let clock = &config.clock;
     let mut members: Vec<Arc<dyn TokenAuthenticator>> = Vec::new();
@@ -140,12 +146,8 @@ fn token_kinds(config: &Config, objects: &Arc<dyn Objects>) -> Result<Tokens, St
         let issuers = std::iter::once(&accounts.issuer).chain(&accounts.issuers_before).cloned().collect();
         let options = VerifierOptions { issuers, audiences: audiences.clone() };
         keys = accounts.verifiers.clone();
-        members.push(Arc::new(ServiceAccountTokens::new(
-            keys.clone(),
-            options,
-            Arc::clone(objects),
-            Arc::clone(clock),
-        )));
+        let tokens = ServiceAccountTokens::new(keys.clone(), options, Arc::clone(objects), Arc::clone(clock));
+        members.push(Arc::new(tokens.telling(Arc::clone(uses) as _)));
         let options = IssuerOptions { issuer: accounts.issuer.clone(), audiences, ..IssuerOptions::default() };
         issuer = Some(TokenIssuer::new(accounts.key.clone(), options));
     }

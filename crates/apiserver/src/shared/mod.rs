@@ -14,6 +14,7 @@ pub mod metrics;
 pub mod objects;
 pub mod readiness;
 pub mod room;
+pub mod token_uses;
 pub mod watches;
 
 use std::sync::Arc;

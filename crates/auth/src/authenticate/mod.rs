@@ -28,6 +28,7 @@ pub use token_file::{TokenFile, TokenFileError};
 pub use webhook::WebhookTokens;
 pub use x509::ClientCertificates;
 
+use crate::token::uses::Remarks;
 use crate::{UserInfo, user};
 
 /// What a request offers as proof.
@@ -55,12 +56,14 @@ pub struct Authenticated {
     pub user: Arc<UserInfo>,
     /// Audiences the credential was good for; empty when the method knows none.
     pub audiences: Arc<[String]>,
+    /// What the client and the audit log are told beside.
+    pub remarks: Option<Arc<Remarks>>,
 }
 
 impl Authenticated {
     /// For credentials that are good for the API server alone and name no audiences.
     pub fn new(user: UserInfo) -> Self {
-        Self { user: Arc::new(user), audiences: Arc::from([]) }
+        Self { user: Arc::new(user), audiences: Arc::from([]), remarks: None }
     }
 }
 

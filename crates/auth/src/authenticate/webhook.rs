@@ -75,7 +75,7 @@ impl WebhookTokens {
         if shared.is_empty() && !wanted.is_empty() {
             return Ok(None);
         }
-        Ok(Some(Authenticated { user: Arc::new(status.user), audiences: shared.into() }))
+        Ok(Some(Authenticated { user: Arc::new(status.user), audiences: shared.into(), remarks: None }))
     }
 }
 

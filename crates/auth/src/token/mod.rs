@@ -2,6 +2,7 @@
 mod discovery;
 mod issue;
 mod jwt;
+pub mod uses;
 mod verify;
 
 pub use discovery::{jwks, openid_configuration};

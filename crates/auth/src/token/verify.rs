@@ -11,6 +11,7 @@ use kelson_pki::PublicKey;
 use serde::Deserialize;
 
 use super::jwt::{Claims, Parsed};
+use super::uses::{self, INVALID_SINCE, LAST_USED, Remarks, TokenUses, Unheard, Use, UsedSecret};
 use super::{Bound, LEGACY_ISSUER};
 use crate::authenticate::{Authenticated, Rejected, TokenAuthenticator};
 use crate::objects::{Objects, decode};
@@ -18,8 +19,6 @@ use crate::{UserInfo, constant_time_eq, user};
 
 /// Clocks may differ this much; also how long a deleted object's tokens go on.
 const LEEWAY: Duration = Duration::from_secs(60);
-/// Secrets with this label hold tokens that no longer count.
-const INVALID_SINCE: &str = "kubernetes.io/legacy-token-invalid-since";
 
 /// What is accepted.
 #[derive(Clone, Debug)]
@@ -44,6 +43,7 @@ pub struct ServiceAccountTokens {
     options: VerifierOptions,
     objects: Arc<dyn Objects>,
     clock: Arc<dyn Clock>,
+    uses: Arc<dyn TokenUses>,
 }
 
 #[derive(Deserialize, Default)]
@@ -51,6 +51,14 @@ pub struct ServiceAccountTokens {
 struct ObjectView {
     metadata: Meta,
     data: Option<BTreeMap<String, String>>,
+    /// Of an account: the Secrets that were made for it.
+    secrets: Option<Vec<Named>>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Named {
+    name: String,
 }
 
 #[derive(Deserialize, Default)]
@@ -67,6 +75,9 @@ impl Meta {
     }
 }
 
+/// What the holder of a token that was made for an account is told.
+const GENERATED: &str = "Use tokens from the TokenRequest API or manually created secret-based tokens instead of \
+    auto-generated secret-based tokens.";
 const INVALIDATED: &str = "service account token has been invalidated";
 
 fn reject<T>(why: impl Into<String>) -> Result<T, Rejected> {
@@ -86,7 +97,12 @@ impl ServiceAccountTokens {
         for (i, (id, _)) in keys.iter().enumerate() {
             by_id.entry(id.clone()).or_default().push(i);
         }
-        Self { keys, by_id, options, objects, clock }
+        Self { keys, by_id, options, objects, clock, uses: Arc::new(Unheard) }
+    }
+
+    /// The same, telling of each use.
+    pub fn telling(self, uses: Arc<dyn TokenUses>) -> Self {
+        Self { uses, ..self }
     }
 
     fn get(&self, resource: &str, namespace: &str, name: &str) -> Option<ObjectView> {
@@ -117,7 +133,7 @@ impl ServiceAccountTokens {
         Ok(both)
     }
 
-    fn check_account(&self, namespace: &str, account: &Bound, horizon: Timestamp) -> Result<(), Rejected> {
+    fn check_account(&self, namespace: &str, account: &Bound, horizon: Timestamp) -> Result<ObjectView, Rejected> {
         let Some(found) = self.get("serviceaccounts", namespace, &account.name) else {
             return reject(format!("serviceaccounts {:?} not found", account.name));
         };
@@ -128,7 +144,7 @@ impl ServiceAccountTokens {
         if found.metadata.deleted_before(horizon) {
             return reject(format!("service account {namespace}/{} has been deleted", account.name));
         }
-        Ok(())
+        Ok(found)
     }
 
     /// `what` is `Pod`, `Node` or `Secret`, as messages name it.
@@ -143,7 +159,7 @@ impl ServiceAccountTokens {
         if found.metadata.deleted_before(horizon) { reject(INVALIDATED) } else { Ok(()) }
     }
 
-    fn check_bound_token(&self, claims: &Claims, now: Timestamp) -> Result<UserInfo, Rejected> {
+    fn check_bound_token(&self, claims: &Claims, now: Timestamp) -> Result<(UserInfo, Remarks), Rejected> {
         check_times(claims, now)?;
         let Some(k) = &claims.kubernetes else { return reject("the kubernetes.io claim is missing") };
         let horizon = now - LEEWAY;
@@ -173,10 +189,49 @@ impl ServiceAccountTokens {
         if !claims.jti.is_empty() {
             extra(user::CREDENTIAL_ID, &format!("JTI={}", claims.jti));
         }
-        Ok(user)
+        Ok((user, self.stale(&claims.sub, k.warnafter, now)))
     }
 
-    fn check_legacy(&self, token: &str, claims: &Claims, now: Timestamp) -> Result<UserInfo, Rejected> {
+    /// Notes whether a bound token should have been replaced by now.
+    fn stale(&self, subject: &str, warn_after: Option<i64>, now: Timestamp) -> Remarks {
+        let mut remarks = Remarks::default();
+        let Some(warn_after) = warn_after.filter(|at| *at != 0) else { return remarks };
+        let late = now.as_second() - warn_after;
+        if late <= 0 {
+            self.uses.used(Use::Valid);
+            return remarks;
+        }
+        self.uses.used(Use::Stale);
+        let told = format!("subject: {subject}, seconds after warning threshold: {late}");
+        remarks.annotations.push(("authentication.k8s.io/stale-token", told));
+        remarks
+    }
+
+    /// Notes the use of a token in a Secret that is good.
+    fn legacy_use(&self, namespace: &str, secret: &str, stored: &ObjectView, account: &ObjectView) -> Remarks {
+        let mut remarks = Remarks::default();
+        if account.secrets.iter().flatten().any(|reference| reference.name == secret) {
+            remarks.warnings.push(GENERATED);
+            remarks.annotations.push(("authentication.k8s.io/legacy-token-autogenerated-secret", secret.to_owned()));
+            self.uses.used(Use::AutoGenerated);
+        } else {
+            remarks.annotations.push(("authentication.k8s.io/legacy-token-manual-secret", secret.to_owned()));
+            self.uses.used(Use::Manual);
+        }
+        self.mark(namespace, secret, stored);
+        remarks
+    }
+
+    /// Has the day of the last use written on a Secret, once a day.
+    fn mark(&self, namespace: &str, name: &str, secret: &ObjectView) {
+        let label = secret.metadata.labels.as_ref().and_then(|l| l.get(LAST_USED)).map_or("", String::as_str);
+        if let Some(day) = uses::marked_day(label, self.clock.now()) {
+            let (namespace, name, uid) = (namespace.to_owned(), name.to_owned(), secret.metadata.uid.clone());
+            self.uses.mark(UsedSecret { namespace, name, uid, day });
+        }
+    }
+
+    fn check_legacy(&self, token: &str, claims: &Claims, now: Timestamp) -> Result<(UserInfo, Remarks), Rejected> {
         for (value, name) in [
             (&claims.sub, "sub"),
             (&claims.legacy_namespace, "namespace"),
@@ -203,8 +258,10 @@ impl ServiceAccountTokens {
             return reject("Token does not match server's copy");
         }
         let account = Bound { name: name.clone(), uid: claims.legacy_uid.clone() };
-        self.check_account(namespace, &account, now)?;
+        let account = self.check_account(namespace, &account, now)?;
         if secret.metadata.labels.as_ref().is_some_and(|l| l.get(INVALID_SINCE).is_some_and(|v| !v.is_empty())) {
+            self.uses.used(Use::Invalidated);
+            self.mark(namespace, &claims.legacy_secret, &secret);
             return reject(format!(
                 "the token in secret {namespace}/{} for service account {namespace}/{name} has been marked invalid. Use \
                  tokens from the TokenRequest API or manually created secret-based tokens, or remove the \
@@ -212,7 +269,8 @@ impl ServiceAccountTokens {
                 claims.legacy_secret
             ));
         }
-        Ok(UserInfo::service_account(namespace, name, &claims.legacy_uid))
+        let remarks = self.legacy_use(namespace, &claims.legacy_secret, &secret, &account);
+        Ok((UserInfo::service_account(namespace, name, &claims.legacy_uid), remarks))
     }
 }
 
@@ -240,11 +298,15 @@ impl TokenAuthenticator for ServiceAccountTokens {
         self.check_signature(&parsed)?;
         let audiences = self.check_audience(&parsed.claims, audiences)?;
         let now = self.clock.now();
-        let user = if legacy {
+        let (user, mut remarks) = if legacy {
             self.check_legacy(token, &parsed.claims, now)?
         } else {
             self.check_bound_token(&parsed.claims, now)?
         };
-        Ok(Some(Authenticated { user: Arc::new(user), audiences: audiences.into() }))
+        if parsed.claims.aud.is_empty() {
+            self.uses.used(Use::Legacy);
+            remarks.annotations.push(("authentication.k8s.io/legacy-token", parsed.claims.sub.clone()));
+        }
+        Ok(Some(Authenticated { user: Arc::new(user), audiences: audiences.into(), remarks: remarks.shared() }))
     }
 }

@@ -74,6 +74,9 @@ pub struct Config {
     pub signing_duration: Duration,
     /// Signs legacy service account tokens; `None`: such secrets are not filled in.
     pub legacy_tokens: Option<Arc<LegacyTokenSigner>>,
+    /// How long a token that was made for an account may lie unused until it is not accepted any more, and then until it is
+    /// deleted (`--legacy-service-account-token-clean-up-period`; upstream: one year).
+    pub legacy_token_clean_up_period: Duration,
     /// Terminated pods kept before the oldest go (upstream: 12,500); 0: all are kept.
     pub terminated_pod_threshold: usize,
     /// How long a node may be silent before it counts as unreachable.
@@ -102,6 +105,7 @@ impl Default for Config {
             reserved_names: ReservedNames::default(),
             signing_duration: Duration::from_secs(365 * 24 * 3600),
             legacy_tokens: None,
+            legacy_token_clean_up_period: Duration::from_secs(365 * 24 * 3600),
             terminated_pod_threshold: 12_500,
             node_monitor_grace: Duration::from_secs(50),
             node_startup_grace: Duration::from_secs(60),

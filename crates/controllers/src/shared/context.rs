@@ -121,6 +121,11 @@ impl Context {
         (self.factory)(&self.identity.user())
     }
 
+    /// A client as the controller manager itself, which reads what the shared informers do.
+    pub fn manager_client(&self) -> Client {
+        (self.factory)(MANAGER_USER)
+    }
+
     /// A recorder of events that name `component` as their source (upstream's names are not always those of
     /// `--controllers`).
     pub fn recorder(&self, client: &Client, component: &str) -> EventRecorder {

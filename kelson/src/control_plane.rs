@@ -35,6 +35,7 @@ use crate::certificates::{self, Certificates, CurrentPki};
 use crate::cli::{BuiltIn, ServerArgs};
 use crate::cluster::{self, Bundles, ClusterSettings};
 use crate::host::NodeIdentity;
+use crate::identity_files::IdentityFiles;
 use crate::process::within;
 use crate::token::Token;
 use crate::{host, modes, rbac, token};
@@ -84,6 +85,7 @@ impl ControlPlane {
         let pki = authorities.get();
         let names = ClusterPki::server_sans(CLUSTER_DOMAIN, nth(ranges.service, 1)?, &machine_names(args, address));
         let certificates = Certificates::issue(&authorities, names, now)?;
+        let files = IdentityFiles::read(&args.identity)?;
         let api = {
             let mut config = api_config(args, &ranges, store, &pki, &certificates, address)?;
             config.tasks = tasks.child("apiserver");
@@ -91,9 +93,11 @@ impl ControlPlane {
             config.snapshots = etcd.is_none().then(|| dir.join("snapshots"));
             config.registries.extend(etcd);
             show(encryption, &mut config);
+            config.registries.push(files.registry());
             ApiServer::start(config).await?
         };
         api.ready().await;
+        files.follow(&args.identity, &api, &tasks);
         let port = api.local_addr().map_or(args.secure_port, |a| a.port());
         let local = if args.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { args.bind_address };
         let local_url = format!("https://{}", SocketAddr::new(local, port));

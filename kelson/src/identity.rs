@@ -83,13 +83,35 @@ fn version(text: &str) -> &'static str {
     if text == "v1" { "v1" } else { "v1beta1" }
 }
 
-fn read(flag: &str, file: &Path) -> anyhow::Result<Vec<u8>> {
+/// What a file says.
+///
+/// # Errors
+/// A file that cannot be read, under its flag.
+pub fn read(flag: &str, file: &Path) -> anyhow::Result<Vec<u8>> {
     std::fs::read(file).with_context(|| format!("{flag} {}", file.display()))
 }
 
 /// All faults of a file or of flags, in one error.
 fn sound<T>(what: &str, judged: Result<T, Vec<String>>) -> anyhow::Result<T> {
     judged.map_err(|faults| anyhow::anyhow!("{what} is not sound:\n  {}", faults.join("\n  ")))
+}
+
+/// Authorizers in their order; a webhook is named by its place among the webhooks.
+fn in_order(configured: Vec<Configured>) -> (Vec<AuthorizationMode>, Vec<WebhookConfig>) {
+    let (mut modes, mut webhooks) = (Vec::new(), Vec::new());
+    for one in configured {
+        modes.push(match one {
+            Configured::Mode(Mode::Node) => AuthorizationMode::Node,
+            Configured::Mode(Mode::Rbac) => AuthorizationMode::Rbac,
+            Configured::Mode(Mode::AlwaysAllow) => AuthorizationMode::AlwaysAllow,
+            Configured::Mode(Mode::AlwaysDeny) => AuthorizationMode::AlwaysDeny,
+            Configured::Webhook(webhook) => {
+                webhooks.push(webhook);
+                AuthorizationMode::Webhook(webhooks.len() - 1)
+            }
+        });
+    }
+    (modes, webhooks)
 }
 
 impl IdentityArgs {
@@ -100,10 +122,10 @@ impl IdentityArgs {
     pub fn apply(&self, modes: &[String], config: &mut Config) -> anyhow::Result<()> {
         config.node_return = Some(self.node_return_grace).filter(|grace| !grace.is_zero());
         if let Some(file) = &self.authentication_config {
-            let parsed = AuthenticationConfiguration::parse(&read("--authentication-config", file)?);
-            let parsed = sound(&format!("--authentication-config {}", file.display()), parsed)?;
+            let parsed = self.authentication(&read("--authentication-config", file)?)?;
             config.issuers = parsed.issuers;
             config.anonymous = parsed.anonymous;
+            config.issuers_may_change = true;
         }
         if let Some(url) = &self.oidc_issuer_url {
             config.issuers = vec![Arc::new(sound("--oidc-*", Issuer::of_flags(&self.oidc(url)?))?)];
@@ -114,28 +136,31 @@ impl IdentityArgs {
             kept_for: self.authentication_token_webhook_cache_ttl,
             timeout: WEBHOOK_TIMEOUT,
         });
-        let configured = match &self.authorization_config {
-            Some(file) => {
-                let time = |text: &str| duration(text).ok();
-                let parsed = authorization::parse(&read("--authorization-config", file)?, time);
-                sound(&format!("--authorization-config {}", file.display()), parsed)?
-            }
-            None => modes.iter().map(|mode| self.configured(mode)).collect::<anyhow::Result<_>>()?,
+        (config.authorization, config.authorization_webhooks) = match &self.authorization_config {
+            Some(file) => self.authorization(&read("--authorization-config", file)?)?,
+            None => in_order(modes.iter().map(|mode| self.configured(mode)).collect::<anyhow::Result<_>>()?),
         };
-        config.authorization.clear();
-        for one in configured {
-            config.authorization.push(match one {
-                Configured::Mode(Mode::Node) => AuthorizationMode::Node,
-                Configured::Mode(Mode::Rbac) => AuthorizationMode::Rbac,
-                Configured::Mode(Mode::AlwaysAllow) => AuthorizationMode::AlwaysAllow,
-                Configured::Mode(Mode::AlwaysDeny) => AuthorizationMode::AlwaysDeny,
-                Configured::Webhook(webhook) => {
-                    config.authorization_webhooks.push(webhook);
-                    AuthorizationMode::Webhook(config.authorization_webhooks.len() - 1)
-                }
-            });
-        }
+        config.authorization_may_change = self.authorization_config.is_some();
         Ok(())
+    }
+
+    /// What an AuthenticationConfiguration says.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn authentication(&self, data: &[u8]) -> anyhow::Result<AuthenticationConfiguration> {
+        let file = self.authentication_config.as_deref().unwrap_or(Path::new(""));
+        sound(&format!("--authentication-config {}", file.display()), AuthenticationConfiguration::parse(data))
+    }
+
+    /// What an AuthorizationConfiguration says: the authorizers in their order, and the webhooks among them.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn authorization(&self, data: &[u8]) -> anyhow::Result<(Vec<AuthorizationMode>, Vec<WebhookConfig>)> {
+        let file = self.authorization_config.as_deref().unwrap_or(Path::new(""));
+        let parsed = authorization::parse(data, |text: &str| duration(text).ok());
+        Ok(in_order(sound(&format!("--authorization-config {}", file.display()), parsed)?))
     }
 
     fn oidc(&self, url: &str) -> anyhow::Result<OidcFlags> {

@@ -23,6 +23,7 @@ mod flags;
 mod hollow;
 mod host;
 mod identity;
+mod identity_files;
 mod image;
 mod kube_apiserver;
 mod kube_proxy;

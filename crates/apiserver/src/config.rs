@@ -138,6 +138,8 @@ pub struct Config {
     pub token_auth_file: Option<PathBuf>,
     /// Who issues tokens beside the cluster (`--authentication-config`, `--oidc-*`).
     pub issuers: Vec<Arc<Issuer>>,
+    /// Whether issuers may come and go while the server runs ([`Running::replace_issuers`](crate::Running::replace_issuers)).
+    pub issuers_may_change: bool,
     /// Who reviews the tokens that nobody here knows.
     pub token_webhook: Option<TokenWebhook>,
     /// `--anonymous-auth`.
@@ -150,6 +152,9 @@ pub struct Config {
     pub authorization: Vec<AuthorizationMode>,
     /// The webhooks that authorize.
     pub authorization_webhooks: Vec<WebhookConfig>,
+    /// Whether authorizers may be replaced while the server runs
+    /// ([`Running::replace_authorizers`](crate::Running::replace_authorizers)).
+    pub authorization_may_change: bool,
     /// Which admission plugins run, and how they are configured.
     pub admission: AdmissionOptions,
     /// Service account tokens; `None`: neither made nor accepted.
@@ -212,12 +217,14 @@ impl Config {
             front_proxy_client: None,
             token_auth_file: None,
             issuers: Vec::new(),
+            issuers_may_change: false,
             token_webhook: None,
             anonymous_auth: true,
             anonymous: None,
             bootstrap_tokens: true,
             authorization: vec![AuthorizationMode::Node, AuthorizationMode::Rbac],
             authorization_webhooks: Vec::new(),
+            authorization_may_change: false,
             admission: AdmissionOptions::default(),
             service_accounts: None,
             kubelet: None,

@@ -3,6 +3,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use kelson_auth::authenticate::jwt::Issuer;
+use kelson_auth::authorize::config::WebhookConfig;
 use kelson_auth::{Objects, UserInfo};
 use kelson_flowcontrol::FlowControl;
 use kelson_tasks::OnPanic;
@@ -15,7 +17,7 @@ use crate::aggregate::remote::Means;
 use crate::bootstrap;
 use crate::bootstrap::own::Own;
 use crate::catalog::Catalog;
-use crate::config::{Config, StartError, Trusted};
+use crate::config::{AuthorizationMode, Config, StartError, Trusted};
 use crate::custom::registrar::Definitions;
 use crate::extend::{availability, cleanup, fairness, legacy_tokens, local, others, type_checking};
 use crate::front::inprocess::InProcess;
@@ -84,7 +86,7 @@ impl ApiServer {
             catalog,
             objects,
             admission,
-            authorizer: Arc::clone(&auth.authorizer),
+            authorizer: Arc::clone(&auth.authorizer) as _,
             auth,
             clock: Arc::clone(&config.clock),
             started_at: config.clock.now(),
@@ -227,6 +229,20 @@ impl Running {
         }
         let own = bootstrap::SelfClient::new(&self.server);
         bootstrap::publish_authorities(&own, &trusted.client_ca_pem, &trusted.request_header_ca_pem).await
+    }
+    /// Believes tokens of these issuers and no others, once their keys are known.
+    ///
+    /// # Errors
+    /// An issuer that cannot be asked for its keys, or that is the cluster's own; nothing changes then.
+    pub async fn replace_issuers(&self, issuers: Vec<Arc<Issuer>>) -> Result<(), String> {
+        self.server.auth.replace_issuers(issuers).await
+    }
+    /// Has these authorizers decide from the next request on; a mode names its webhook by its place.
+    ///
+    /// # Errors
+    /// What is wrong with one of them; nothing changes then.
+    pub fn replace_authorizers(&self, modes: &[AuthorizationMode], webhooks: &[WebhookConfig]) -> Result<(), String> {
+        self.server.auth.authorizer.replace(modes, webhooks)
     }
     /// What the server is made of; for tests and for components that read the store's log in this process.
     pub fn server(&self) -> &Arc<Server> {

@@ -28,6 +28,7 @@ pub use args::ApiserverArgs;
 use crate::args::feature_gates;
 use crate::control_plane::{CLUSTER_DOMAIN, identity, is_asked, nth, show};
 use crate::flags::Spoken;
+use crate::identity_files::IdentityFiles;
 use crate::process::{self, within};
 use crate::{controller_manager, host, logging};
 
@@ -70,7 +71,9 @@ impl Alone {
         // No write would ever succeed again: whoever started the process shall start it anew.
         let (failed, group) = (store.failed(), tasks.clone());
         tasks.spawn("store-watch", OnPanic::EndProcess, async move { group.fail(&failed.await) });
+        let files = IdentityFiles::read(&args.identity)?;
         let mut config = config(args, store.clone())?;
+        config.registries.push(files.registry());
         config.tasks = tasks.child("apiserver");
         config.audit = kelson_audit::Audit::open(&args.audit.options(), Arc::clone(&clock))?;
         show(encryption, &mut config);
@@ -79,6 +82,7 @@ impl Alone {
         let ranges = config.service_cidrs.clone();
         let api = ApiServer::start(config).await?;
         api.ready().await;
+        files.follow(&args.identity, &api, tasks);
         let names = std::env::var(CONTROLLERS).unwrap_or_default();
         let names: Vec<String> = names.split(',').filter(|n| !n.trim().is_empty()).map(String::from).collect();
         let controllers = match names.is_empty() {

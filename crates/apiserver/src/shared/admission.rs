@@ -225,7 +225,7 @@ pub fn chain(
     let kinds = Arc::new(Kinds(Arc::clone(catalog)));
     let dependencies = Dependencies {
         objects: Arc::clone(objects),
-        authorizer: Arc::clone(&auth.authorizer),
+        authorizer: Arc::clone(&auth.authorizer) as _,
         kinds: Arc::clone(&kinds) as Arc<dyn KindMapper>,
         versions: kinds,
         services: Arc::new(Endpoints(Arc::clone(objects))),

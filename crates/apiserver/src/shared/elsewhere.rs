@@ -26,6 +26,29 @@ pub struct Reviews {
     client: WebhookClient,
     target: Target,
     timeout: Duration,
+    told: Box<dyn Fn(Asked, Duration) + Send + Sync>,
+}
+
+/// What became of a review, all its tries together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// There is an answer.
+    Answered,
+    /// None came in time.
+    TimedOut,
+    /// The server could not be asked, or refused.
+    Failed,
+}
+
+impl Asked {
+    /// As upstream's metrics call it.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Answered => "success",
+            Self::TimedOut => "timeout",
+            Self::Failed => "error",
+        }
+    }
 }
 
 impl Reviews {
@@ -35,15 +58,20 @@ impl Reviews {
     /// What is wrong with the file.
     pub fn of_kubeconfig(path: &Path, timeout: Duration) -> Result<Self, String> {
         let (target, credentials) = Target::of_kubeconfig(path)?;
-        Ok(Self { client: WebhookClient::new(Arc::new(NoServices), credentials), target, timeout })
+        let client = WebhookClient::new(Arc::new(NoServices), credentials);
+        Ok(Self { client, target, timeout, told: Box::new(|_, _| ()) })
     }
-}
 
-#[async_trait]
-impl Ask for Reviews {
-    async fn post(&self, review: Bytes) -> Result<Bytes, String> {
+    /// The same, telling what became of each review and how long it took.
+    pub fn telling(self, told: impl Fn(Asked, Duration) + Send + Sync + 'static) -> Self {
+        Self { told: Box::new(told), ..self }
+    }
+
+    /// Asks, and again where that may help.
+    async fn ask(&self, review: &Bytes) -> Result<Bytes, CallError> {
         let mut pause = FIRST_PAUSE;
-        for attempt in 1.. {
+        let mut attempt = 1;
+        loop {
             let call = Call { body: review.clone(), timeout: self.timeout, answer_bytes_max: ANSWER_BYTES_MAX };
             let failed = match self.client.call(&self.target, call).await {
                 Ok(answer) => return Ok(answer),
@@ -55,12 +83,27 @@ impl Ask for Reviews {
                 CallError::Configuration(_) | CallError::Timeout(_) => false,
             };
             if !again || attempt >= TRIES {
-                return Err(failed.to_string());
+                return Err(failed);
             }
+            attempt += 1;
             tokio::time::sleep(pause).await;
             pause = pause.mul_f64(1.5);
         }
-        Err("not asked".into())
+    }
+}
+
+#[async_trait]
+impl Ask for Reviews {
+    async fn post(&self, review: Bytes) -> Result<Bytes, String> {
+        let begun = tokio::time::Instant::now();
+        let answer = self.ask(&review).await;
+        let asked = match &answer {
+            Ok(_) => Asked::Answered,
+            Err(CallError::Timeout(_)) => Asked::TimedOut,
+            Err(_) => Asked::Failed,
+        };
+        (self.told)(asked, begun.elapsed());
+        answer.map_err(|e| e.to_string())
     }
 }
 

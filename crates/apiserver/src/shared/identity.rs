@@ -7,18 +7,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use http::StatusCode;
-use kelson_auth::authenticate::jwt::Issuers;
+use kelson_auth::authenticate::jwt::{Issuer, Issuers};
 use kelson_auth::authenticate::{
     BootstrapTokens, CachedTokens, ClientCertificates, FrontProxy, TokenFile, WebhookTokens,
 };
+use kelson_auth::authorize::Rbac;
 use kelson_auth::authorize::node::{NodeGraph, NodeResource};
 use kelson_auth::authorize::rbac::RbacResource;
-use kelson_auth::authorize::{AlwaysAllow, AlwaysDeny, NodeAuthorizer, PrivilegedGroup, Rbac, WebhookAuthorizer};
 use kelson_auth::token::{IssuerOptions, ServiceAccountTokens, TokenIssuer, VerifierOptions};
-use kelson_auth::{
-    Anonymous, Authorizer, AuthorizerChain, Change, Objects, RequestAuthenticator, TokenAuthenticator, TokenChain,
-    token,
-};
+use kelson_auth::{Anonymous, Change, Objects, RequestAuthenticator, TokenAuthenticator, TokenChain, token};
 use kelson_metrics::Registry;
 use kelson_pki::{ClientChains, PublicKey};
 use kelson_store::{Cursor, EventKind, Record, Resource, Store, StoreError};
@@ -28,8 +25,9 @@ use tokio::sync::watch;
 use crate::config::{AuthorizationMode, Config, StartError};
 use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
+use crate::shared::authorizers::Authorizers;
 use crate::shared::elsewhere::{Documents, Reviews};
-use crate::shared::token_uses::CountedUses;
+use crate::shared::token_uses::{CacheCounts, CountedUses};
 
 const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 
@@ -37,7 +35,11 @@ const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
 pub struct Auth {
     /// Proves who asks.
     pub authenticator: RequestAuthenticator,
-    pub authorizer: Arc<dyn Authorizer>,
+    pub authorizer: Arc<Authorizers>,
+    /// Who issues tokens beside the cluster; `None`: nobody, for good.
+    issuers: Option<Arc<Issuers>>,
+    /// Of the cluster's own tokens.
+    own_issuers: Vec<String>,
     /// Bearer tokens, for TokenReview.
     pub tokens: Arc<dyn TokenAuthenticator>,
     /// The RBAC index, for rules reviews and escalation checks.
@@ -81,9 +83,10 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>, metrics: &Registry) -> 
     let clock = &config.clock;
     let chains = |pem: &str| ClientChains::new(&[pem]).map_err(|e| wrong(&e));
     let uses = CountedUses::new(metrics);
-    let Tokens { members, issuer, keys } = token_kinds(config, objects, &uses)?;
+    let Tokens { members, issuer, keys, issuers, own_issuers } = token_kinds(config, objects, &uses)?;
     let tokens: Arc<dyn TokenAuthenticator> = Arc::new(TokenChain::new(members));
-    let tokens: Arc<dyn TokenAuthenticator> = Arc::new(CachedTokens::new(tokens, Arc::clone(clock)));
+    let tokens: Arc<dyn TokenAuthenticator> =
+        Arc::new(CachedTokens::new(tokens, Arc::clone(clock)).telling(CacheCounts::new(metrics)));
     let certificates = match config.client_ca_pem.as_str() {
         "" => None,
         pem => {
@@ -99,7 +102,7 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>, metrics: &Registry) -> 
         pem => Some(Arc::new(FrontProxy::new(chains(pem)?, config.request_headers.clone(), Arc::clone(clock)))),
     };
     let (rbac, graph) = (Arc::new(Rbac::new()), Arc::new(NodeGraph::new()));
-    let authorizers = authorizers(config, &rbac, &graph)?;
+    let authorizer = Authorizers::new(config, &rbac, &graph, metrics).map_err(|e| wrong(&e))?;
     Ok(Auth {
         authenticator: RequestAuthenticator {
             front_proxy,
@@ -111,7 +114,9 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>, metrics: &Registry) -> 
                 (None, false) => Anonymous::Disabled,
             },
         },
-        authorizer: Arc::new(AuthorizerChain::new(authorizers)),
+        authorizer: Arc::new(authorizer),
+        issuers,
+        own_issuers,
         tokens,
         rbac,
         uses,
@@ -128,6 +133,8 @@ struct Tokens {
     members: Vec<Arc<dyn TokenAuthenticator>>,
     issuer: Option<TokenIssuer>,
     keys: Vec<PublicKey>,
+    issuers: Option<Arc<Issuers>>,
+    own_issuers: Vec<String>,
 }
 
 fn token_kinds(config: &Config, objects: &Arc<dyn Objects>, uses: &Arc<CountedUses>) -> Result<Tokens, StartError> {
@@ -154,12 +161,14 @@ fn token_kinds(config: &Config, objects: &Arc<dyn Objects>, uses: &Arc<CountedUs
     if config.bootstrap_tokens {
         members.push(Arc::new(BootstrapTokens::new(Arc::clone(objects), Arc::clone(clock))));
     }
-    let own = config.service_accounts.as_ref().map(|accounts| accounts.issuer.as_str());
-    if let Some(issuer) = config.issuers.iter().find(|issuer| own == Some(issuer.url.as_str())) {
-        return Err(StartError::Config(format!("issuer {:?} is the cluster's own", issuer.url)));
-    }
-    if !config.issuers.is_empty() {
-        members.push(Arc::new(Issuers::new(config.issuers.clone(), Arc::new(Documents), Arc::clone(clock))));
+    let own = config.service_accounts.iter();
+    let own_issuers: Vec<String> = own.flat_map(|a| a.issuers_before.iter().chain([&a.issuer])).cloned().collect();
+    not_own(&config.issuers, &own_issuers).map_err(StartError::Config)?;
+    let mut issuers = None;
+    if !config.issuers.is_empty() || config.issuers_may_change {
+        let known = Arc::new(Issuers::new(config.issuers.clone(), Arc::new(Documents), Arc::clone(clock)));
+        members.push(Arc::clone(&known) as _);
+        issuers = Some(known);
     }
     if let Some(webhook) = &config.token_webhook {
         let ask = Reviews::of_kubeconfig(&webhook.kubeconfig, webhook.timeout).map_err(|e| wrong(&e))?;
@@ -167,37 +176,30 @@ fn token_kinds(config: &Config, objects: &Arc<dyn Objects>, uses: &Arc<CountedUs
         let clock = Arc::clone(clock);
         members.push(Arc::new(WebhookTokens::new(Arc::new(ask), webhook.version, audiences, webhook.kept_for, clock)));
     }
-    Ok(Tokens { members, issuer, keys })
+    Ok(Tokens { members, issuer, keys, issuers, own_issuers })
 }
 
-/// The authorizers in their order; who is of `system:masters` passes before all.
-fn authorizers(
-    config: &Config,
-    rbac: &Arc<Rbac>,
-    graph: &Arc<NodeGraph>,
-) -> Result<Vec<Arc<dyn Authorizer>>, StartError> {
-    let wrong = |e: &dyn std::fmt::Display| StartError::Config(e.to_string());
-    let clock = &config.clock;
-    let mut authorizers: Vec<Arc<dyn Authorizer>> = vec![Arc::new(PrivilegedGroup)];
-    for mode in &config.authorization {
-        authorizers.push(match mode {
-            AuthorizationMode::AlwaysAllow => Arc::new(AlwaysAllow),
-            AuthorizationMode::AlwaysDeny => Arc::new(AlwaysDeny),
-            AuthorizationMode::Node => Arc::new(NodeAuthorizer::new(Arc::clone(graph))),
-            AuthorizationMode::Rbac => Arc::clone(rbac) as _,
-            AuthorizationMode::Webhook(at) => {
-                let webhook = config.authorization_webhooks.get(*at);
-                let webhook = webhook.ok_or_else(|| wrong(&"an authorization webhook is not described"))?;
-                let ask = Reviews::of_kubeconfig(&webhook.kubeconfig, webhook.timeout).map_err(|e| wrong(&e))?;
-                let made = WebhookAuthorizer::new(Arc::new(ask), Arc::clone(clock), webhook.options.clone());
-                Arc::new(made.map_err(|e| wrong(&e))?)
-            }
-        });
+/// Tokens of the cluster itself are nobody else's to issue.
+fn not_own(issuers: &[Arc<Issuer>], own: &[String]) -> Result<(), String> {
+    match issuers.iter().find(|issuer| own.contains(&issuer.url)) {
+        Some(issuer) => Err(format!("issuer {:?} is the cluster's own", issuer.url)),
+        None => Ok(()),
     }
-    Ok(authorizers)
 }
 
 impl Auth {
+    /// Believes tokens of these issuers and no others, once their keys are known.
+    ///
+    /// # Errors
+    /// An issuer that cannot be asked for its keys, or that is the cluster's own; nothing changes then.
+    pub async fn replace_issuers(&self, issuers: Vec<Arc<Issuer>>) -> Result<(), String> {
+        not_own(&issuers, &self.own_issuers)?;
+        match &self.issuers {
+            Some(known) => known.replace(issuers).await,
+            None => Err("the server was not started with a file of issuers".into()),
+        }
+    }
+
     /// Fills the indexes and starts following the store's log.
     pub fn follow(&self, store: &Store, tasks: &Tasks) {
         for (i, (plural, resource)) in RBAC_RESOURCES.into_iter().enumerate() {

@@ -1,6 +1,7 @@
 //! What all requests share, and what the steps of one request share. Parts are made by `start` and read from everywhere above.
 pub mod admission;
 pub mod allocations;
+pub mod authorizers;
 pub mod context;
 pub mod conversion;
 pub mod dialer;

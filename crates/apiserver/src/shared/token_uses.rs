@@ -1,10 +1,13 @@
 //! The uses of service account tokens, counted, and the day of the last one written on the Secret that holds the token: by a task of
-//! its own, so that no request waits for a write. What finds the queue full is written at the next use.
+//! its own, so that no request waits for a write. What finds the queue full is written at the next use. Beside them the tokens that
+//! were remembered.
 use std::sync::Arc;
+use std::time::Duration;
 
+use kelson_auth::authenticate::CacheUse;
 use kelson_auth::token::uses::{LAST_USED, TokenUses, Use, UsedSecret};
 use kelson_meta::url::encode;
-use kelson_metrics::{IntCounter, Registry};
+use kelson_metrics::{Histogram, IntCounter, IntGauge, Registry};
 use parking_lot::Mutex;
 use tokio::sync::mpsc;
 
@@ -70,4 +73,52 @@ pub fn change(secret: &UsedSecret, stored: &mut serde_json::Value) -> bool {
 /// The path of a Secret.
 pub fn path(secret: &UsedSecret) -> String {
     format!("/api/v1/namespaces/{}/secrets/{}", encode(&secret.namespace), encode(&secret.name))
+}
+
+/// What is counted of remembered tokens (`authentication_token_cache_…`).
+pub struct CacheCounts {
+    requests: [IntCounter; 2],
+    durations: [Histogram; 2],
+    fetched: [IntCounter; 2],
+    fetching: IntGauge,
+}
+
+impl CacheCounts {
+    /// Showing the counts in `registry`, under upstream's names.
+    pub fn new(registry: &Registry) -> Arc<Self> {
+        let name = |name: &str| format!("authentication_token_cache_{name}");
+        let requests = registry.counters(
+            &name("request_total"),
+            "Bearer tokens looked up among those proven lately.",
+            &["status"],
+        );
+        let durations = registry.histograms(
+            &name("request_duration_seconds"),
+            "How long a bearer token took to be proven.",
+            &["status"],
+            &[0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0],
+        );
+        let fetched = registry.counters(&name("fetch_total"), "Bearer tokens that had to be proven.", &["status"]);
+        let fetching = registry.gauges(&name("active_fetch_count"), "Bearer tokens being proven.", &["status"]);
+        Arc::new(Self {
+            requests: ["hit", "miss"].map(|status| requests.with_label_values(&[status])),
+            durations: ["hit", "miss"].map(|status| durations.with_label_values(&[status])),
+            fetched: ["ok", "error"].map(|status| fetched.with_label_values(&[status])),
+            fetching: fetching.with_label_values(&["in_flight"]),
+        })
+    }
+}
+
+impl CacheUse for CacheCounts {
+    fn asked(&self, hit: bool, took: Duration) {
+        let at = usize::from(!hit);
+        self.requests[at].inc();
+        self.durations[at].observe(took.as_secs_f64());
+    }
+    fn fetching(&self, begins: bool) {
+        self.fetching.add(if begins { 1 } else { -1 });
+    }
+    fn fetched(&self, ok: bool) {
+        self.fetched[usize::from(!ok)].inc();
+    }
 }

@@ -1,7 +1,7 @@
 //! Bounded memory of recent successes, so that a busy client's signature is not verified at every request. Failures are
 //! not remembered: a token may become valid at any moment. Credentials are kept as digests only.
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use kelson_meta::Clock;
@@ -13,17 +13,66 @@ use crate::bounded::{Bounded, digest};
 const SUCCESS_LIFETIME: Duration = Duration::from_secs(10);
 const CACHE_MAX_ENTRIES: usize = 4096;
 
+/// Hears how often tokens were remembered.
+pub trait CacheUse: Send + Sync {
+    /// A token was asked about; `hit`: it was remembered.
+    fn asked(&self, hit: bool, took: Duration);
+    /// One that was not begins to be proven, or that is over.
+    fn fetching(&self, begins: bool);
+    /// It was proven, or shown to be no good; `ok` in the first case and for tokens that nobody knows.
+    fn fetched(&self, ok: bool);
+}
+
+/// Tells of a token that is being proven, to its end whatever it is.
+struct Fetching<'a>(Option<&'a dyn CacheUse>);
+
+impl<'a> Fetching<'a> {
+    fn begin(heard: Option<&'a dyn CacheUse>) -> Self {
+        if let Some(heard) = heard {
+            heard.fetching(true);
+        }
+        Self(heard)
+    }
+}
+
+impl Drop for Fetching<'_> {
+    fn drop(&mut self) {
+        if let Some(heard) = self.0 {
+            heard.fetching(false);
+        }
+    }
+}
+
 /// Remembers successes of another token authenticator for ten seconds.
 pub struct CachedTokens {
     inner: Arc<dyn TokenAuthenticator>,
     clock: Arc<dyn Clock>,
     entries: Bounded<Authenticated>,
+    heard: Option<Arc<dyn CacheUse>>,
 }
 
 impl CachedTokens {
     /// In front of `inner`.
     pub fn new(inner: Arc<dyn TokenAuthenticator>, clock: Arc<dyn Clock>) -> Self {
-        Self { inner, clock, entries: Bounded::new(CACHE_MAX_ENTRIES) }
+        Self { inner, clock, entries: Bounded::new(CACHE_MAX_ENTRIES), heard: None }
+    }
+
+    /// The same, telling how often it remembers.
+    pub fn telling(self, heard: Arc<dyn CacheUse>) -> Self {
+        Self { heard: Some(heard), ..self }
+    }
+
+    fn asked(&self, hit: bool, begun: Instant) {
+        if let Some(heard) = &self.heard {
+            heard.asked(hit, begun.elapsed());
+        }
+    }
+
+    fn fetched<T>(&self, found: &Result<T, Rejected>, begun: Instant) {
+        if let Some(heard) = &self.heard {
+            heard.fetched(found.is_ok());
+        }
+        self.asked(false, begun);
     }
 }
 
@@ -33,11 +82,16 @@ fn key(token: &str, audiences: &[String]) -> [u8; 32] {
 
 impl TokenAuthenticator for CachedTokens {
     fn authenticate_token(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, Rejected> {
-        let (at, now) = (key(token, audiences), self.clock.now());
+        let (at, now, begun) = (key(token, audiences), self.clock.now(), Instant::now());
         if let Some(found) = self.entries.get(&at, now) {
+            self.asked(true, begun);
             return Ok(Some(found));
         }
-        let found = self.inner.authenticate_token(token, audiences)?;
+        let fetching = Fetching::begin(self.heard.as_deref());
+        let found = self.inner.authenticate_token(token, audiences);
+        drop(fetching);
+        self.fetched(&found, begun);
+        let found = found?;
         if let Some(found) = &found {
             self.entries.put(at, found.clone(), now + SUCCESS_LIFETIME, now);
         }
@@ -55,7 +109,12 @@ impl TokenAuthenticator for CachedTokens {
 #[async_trait]
 impl AsyncTokenAuthenticator for CachedTokens {
     async fn authenticate_later(&self, token: &str, audiences: &[String]) -> Result<Option<Authenticated>, Rejected> {
-        let found = self.inner.prove(token, audiences).await?;
+        let begun = Instant::now();
+        let fetching = Fetching::begin(self.heard.as_deref());
+        let found = self.inner.prove(token, audiences).await;
+        drop(fetching);
+        self.fetched(&found, begun);
+        let found = found?;
         if let Some(found) = &found {
             // The answer may have taken its time: its life begins now.
             let now = self.clock.now();
@@ -88,17 +147,33 @@ mod tests {
         }
     }
 
+    #[derive(Default)]
+    struct Heard(parking_lot::Mutex<Vec<&'static str>>);
+    impl CacheUse for Heard {
+        fn asked(&self, hit: bool, _: Duration) {
+            self.0.lock().push(if hit { "hit" } else { "miss" });
+        }
+        fn fetching(&self, begins: bool) {
+            self.0.lock().push(if begins { "begins" } else { "ends" });
+        }
+        fn fetched(&self, ok: bool) {
+            self.0.lock().push(if ok { "ok" } else { "error" });
+        }
+    }
+
     #[tokio::test]
     async fn what_was_waited_for_is_remembered() {
         let remote = Arc::new(Remote(Default::default()));
         let chain = super::super::TokenChain::new(vec![remote.clone()]);
-        let cached = CachedTokens::new(Arc::new(chain), Arc::new(kelson_meta::SystemClock));
+        let heard = Arc::new(Heard::default());
+        let cached = CachedTokens::new(Arc::new(chain), Arc::new(kelson_meta::SystemClock)).telling(heard.clone());
         let cached: &dyn TokenAuthenticator = &cached;
         for _ in 0..3 {
             let found = cached.prove("secret", &[]).await.unwrap().unwrap();
             assert_eq!(found.user.name, "jane");
         }
         assert_eq!(remote.0.load(std::sync::atomic::Ordering::Relaxed), 1);
+        assert_eq!(*heard.0.lock(), ["begins", "ends", "ok", "miss", "hit", "hit"]);
     }
 
     #[test]

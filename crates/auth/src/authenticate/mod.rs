@@ -20,7 +20,7 @@ use http::HeaderMap;
 use rustls_pki_types::CertificateDer;
 
 pub use bootstrap::BootstrapTokens;
-pub use cache::CachedTokens;
+pub use cache::{CacheUse, CachedTokens};
 pub use front_proxy::{FrontProxy, FrontProxyOptions};
 pub use headers::{BearerToken, bearer_token, strip_credentials};
 pub use impersonate::{impersonate, strip_impersonation};

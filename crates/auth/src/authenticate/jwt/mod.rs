@@ -41,7 +41,7 @@ pub trait Fetch: Send + Sync {
 
 /// Authenticates tokens of configured issuers.
 pub struct Issuers {
-    issuers: Vec<Known>,
+    issuers: RwLock<Vec<Arc<Known>>>,
     fetch: Arc<dyn Fetch>,
     clock: Arc<dyn Clock>,
 }
@@ -95,20 +95,39 @@ fn parse(token: &str) -> Option<Parsed<'_>> {
 impl Issuers {
     /// Of these issuers; documents are read through `fetch`.
     pub fn new(issuers: Vec<Arc<Issuer>>, fetch: Arc<dyn Fetch>, clock: Arc<dyn Clock>) -> Self {
-        let known = |issuer| Known { issuer, keys: RwLock::default(), turn: tokio::sync::Mutex::default() };
-        Self { issuers: issuers.into_iter().map(known).collect(), fetch, clock }
+        Self { issuers: RwLock::new(issuers.into_iter().map(Known::new).collect()), fetch, clock }
+    }
+
+    /// Believes tokens of these issuers and no others from now on. First their keys are fetched: nobody's good token is refused
+    /// because of the change.
+    ///
+    /// # Errors
+    /// The first issuer whose keys cannot be had; nothing changes then.
+    pub async fn replace(&self, issuers: Vec<Arc<Issuer>>) -> Result<(), String> {
+        let next: Vec<Arc<Known>> = issuers.into_iter().map(Known::new).collect();
+        for known in &next {
+            let keys = known.refresh(&*self.fetch).await;
+            let keys = keys.map_err(|why| format!("issuer {:?}: {why}", known.issuer.url))?;
+            *known.keys.write() = Fetched { keys, tried: Some(self.clock.now()) };
+        }
+        *self.issuers.write() = next;
+        Ok(())
     }
 
     /// The token, and who says to have issued it; `None` where that is none of ours.
-    fn issued<'t>(&self, token: &'t str) -> Option<(Parsed<'t>, &Known)> {
+    fn issued<'t>(&self, token: &'t str) -> Option<(Parsed<'t>, Arc<Known>)> {
         let parsed = parse(token)?;
         let iss = parsed.claims.get("iss")?.as_str()?;
-        let known = self.issuers.iter().find(|known| known.issuer.url == iss)?;
+        let known = self.issuers.read().iter().find(|known| known.issuer.url == iss).cloned()?;
         Some((parsed, known))
     }
 }
 
 impl Known {
+    fn new(issuer: Arc<Issuer>) -> Arc<Self> {
+        Arc::new(Self { issuer, keys: RwLock::default(), turn: tokio::sync::Mutex::default() })
+    }
+
     /// Whether keys must be fetched before this token can be judged.
     fn lacks(&self, kid: &str, now: Timestamp) -> bool {
         let fetched = self.keys.read();

@@ -152,6 +152,31 @@ async fn what_is_not_to_be_believed_is_refused_and_not_repeated() {
 }
 
 #[tokio::test]
+async fn issuers_come_and_go_and_one_that_does_not_answer_changes_nothing() {
+    let world = world(PLAIN);
+    let made = token(&world.server.key, &es256(), &good());
+    let issuer = Arc::clone(&world.issuers.issuers.read()[0].issuer);
+    world.issuers.replace(Vec::new()).await.unwrap();
+    assert_eq!(prove(&world, &made).await, Ok(None), "nobody knows it");
+    world.issuers.replace(vec![issuer]).await.unwrap();
+    assert!(world.issuers.as_async(&made, &[]).is_none(), "its keys are there before it is believed");
+    assert_eq!(prove(&world, &made).await.unwrap().expect("known").name, "ex:jane");
+    let other = "apiVersion: apiserver.config.k8s.io/v1
+kind: AuthenticationConfiguration
+jwt:
+- issuer:
+    url: https://away.example
+    audiences: [me]
+"
+    .to_owned()
+        + PLAIN;
+    let other = AuthenticationConfiguration::parse(other.as_bytes()).unwrap_or_else(|e| panic!("{e:?}"));
+    let why = world.issuers.replace(other.issuers).await.unwrap_err();
+    assert!(why.contains("https://away.example"), "{why}");
+    assert_eq!(prove(&world, &made).await.unwrap().expect("known").name, "ex:jane");
+}
+
+#[tokio::test]
 async fn an_issuer_that_calls_itself_otherwise_is_not_believed() {
     let mut world = world(PLAIN);
     let key = Key::generate().unwrap();

@@ -1,0 +1,247 @@
+//! Authorizers as they are configured: built, counted, and replaced while the server runs where a file says who they are.
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use kelson_auth::authorize::config::WebhookConfig;
+use kelson_auth::authorize::node::NodeGraph;
+use kelson_auth::authorize::webhook::FailurePolicy;
+use kelson_auth::authorize::{
+    AlwaysAllow, AlwaysDeny, AsyncAuthorizer, Decision, NodeAuthorizer, PrivilegedGroup, Rbac, WebhookAuthorizer,
+};
+use kelson_auth::{Attributes, Authorizer, AuthorizerChain};
+use kelson_meta::Clock;
+use kelson_metrics::{HistogramVec, IntCounter, IntCounterVec, Registry};
+use parking_lot::RwLock;
+
+use crate::config::{AuthorizationMode, Config};
+use crate::shared::elsewhere::{Asked, Reviews};
+
+/// Upper bounds of how long webhooks take, seconds (Prometheus' defaults, as upstream).
+const BUCKETS_S: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
+
+/// What is counted of authorization, under upstream's names.
+#[derive(Clone)]
+struct Counters {
+    decisions: IntCounterVec,
+    evaluations: IntCounterVec,
+    durations: HistogramVec,
+    fail_open: IntCounterVec,
+}
+
+impl Counters {
+    fn new(registry: &Registry) -> Self {
+        Self {
+            decisions: registry.counters(
+                "apiserver_authorization_decisions_total",
+                "Total number of terminal decisions made by an authorizer split by authorizer type, name, and decision.",
+                &["type", "name", "decision"],
+            ),
+            evaluations: registry.counters(
+                "apiserver_authorization_webhook_evaluations_total",
+                "Round-trips to authorization webhooks.",
+                &["name", "result"],
+            ),
+            durations: registry.histograms(
+                "apiserver_authorization_webhook_duration_seconds",
+                "Request latency in seconds.",
+                &["name", "result"],
+                &BUCKETS_S,
+            ),
+            fail_open: registry.counters(
+                "apiserver_authorization_webhook_evaluations_fail_open_total",
+                "NoOpinion results due to webhook timeout or error.",
+                &["name", "result"],
+            ),
+        }
+    }
+
+    /// Counts the questions to one webhook.
+    fn asked(&self, name: &str, policy: FailurePolicy) -> impl Fn(Asked, Duration) + Send + Sync + 'static {
+        let (counters, name) = (self.clone(), name.to_owned());
+        move |asked, took| {
+            let result = asked.word();
+            counters.evaluations.with_label_values(&[&name, result]).inc();
+            counters.durations.with_label_values(&[&name, result]).observe(took.as_secs_f64());
+            if asked != Asked::Answered && policy == FailurePolicy::NoOpinion {
+                counters.fail_open.with_label_values(&[&name, result]).inc();
+            }
+        }
+    }
+}
+
+/// An authorizer whose decisions are counted; having no opinion is none.
+struct Counted {
+    inner: Arc<dyn Authorizer>,
+    allowed: IntCounter,
+    denied: IntCounter,
+}
+
+impl Counted {
+    fn count(&self, decision: Decision) -> Decision {
+        match decision {
+            Decision::Allow(_) => self.allowed.inc(),
+            Decision::Deny(_) => self.denied.inc(),
+            Decision::NoOpinion(_) => {}
+        }
+        decision
+    }
+}
+
+impl Authorizer for Counted {
+    fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
+        self.count(self.inner.authorize(attributes))
+    }
+    fn as_async(&self, attributes: &Attributes<'_>) -> Option<&dyn AsyncAuthorizer> {
+        self.inner.as_async(attributes).map(|_| self as &dyn AsyncAuthorizer)
+    }
+}
+
+#[async_trait]
+impl AsyncAuthorizer for Counted {
+    async fn decide_later(&self, attributes: &Attributes<'_>) -> Decision {
+        self.count(self.inner.decide(attributes).await)
+    }
+}
+
+/// All authorizers of the server in their order.
+pub struct Authorizers {
+    chain: RwLock<Arc<AuthorizerChain>>,
+    /// Whether others may come while the server runs.
+    replaceable: bool,
+    rbac: Arc<Rbac>,
+    /// `None`: the graph is not kept, as nobody wanted it at start.
+    graph: Option<Arc<NodeGraph>>,
+    clock: Arc<dyn Clock>,
+    counters: Counters,
+}
+
+impl Authorizers {
+    /// Those of the configuration.
+    ///
+    /// # Errors
+    /// What is wrong with one of them.
+    pub fn new(config: &Config, rbac: &Arc<Rbac>, graph: &Arc<NodeGraph>, metrics: &Registry) -> Result<Self, String> {
+        let authorizers = Self {
+            chain: RwLock::default(),
+            replaceable: config.authorization_may_change,
+            rbac: Arc::clone(rbac),
+            graph: config.authorization.contains(&AuthorizationMode::Node).then(|| Arc::clone(graph)),
+            clock: Arc::clone(&config.clock),
+            counters: Counters::new(metrics),
+        };
+        authorizers.replace(&config.authorization, &config.authorization_webhooks)?;
+        Ok(authorizers)
+    }
+
+    /// Has others decide from the next request on. What webhooks have answered is forgotten.
+    ///
+    /// # Errors
+    /// What is wrong with one of them; nothing changes then.
+    pub fn replace(&self, modes: &[AuthorizationMode], webhooks: &[WebhookConfig]) -> Result<(), String> {
+        let mut members: Vec<Arc<dyn Authorizer>> = vec![Arc::new(PrivilegedGroup)];
+        for mode in modes {
+            members.push(match mode {
+                AuthorizationMode::AlwaysAllow => self.counted("AlwaysAllow", "alwaysallow", Arc::new(AlwaysAllow)),
+                AuthorizationMode::AlwaysDeny => self.counted("AlwaysDeny", "alwaysdeny", Arc::new(AlwaysDeny)),
+                AuthorizationMode::Node => {
+                    let graph = self
+                        .graph
+                        .clone()
+                        .ok_or("authorizer type Node is not allowed if it was not enabled at initial server startup")?;
+                    self.counted("Node", "node", Arc::new(NodeAuthorizer::new(graph)))
+                }
+                AuthorizationMode::Rbac => self.counted("RBAC", "rbac", Arc::clone(&self.rbac) as _),
+                AuthorizationMode::Webhook(at) => {
+                    let webhook = webhooks.get(*at).ok_or("an authorization webhook is not described")?;
+                    let name = webhook.options.name.clone();
+                    let asked = self.counters.asked(&name, webhook.options.failure_policy);
+                    let ask = Reviews::of_kubeconfig(&webhook.kubeconfig, webhook.timeout)?.telling(asked);
+                    let made = WebhookAuthorizer::new(Arc::new(ask), Arc::clone(&self.clock), webhook.options.clone())?;
+                    self.counted("Webhook", &name, Arc::new(made))
+                }
+            });
+        }
+        *self.chain.write() = Arc::new(AuthorizerChain::new(members));
+        Ok(())
+    }
+
+    fn counted(&self, kind: &str, name: &str, inner: Arc<dyn Authorizer>) -> Arc<dyn Authorizer> {
+        let counter = |decision: &str| self.counters.decisions.with_label_values(&[kind, name, decision]);
+        Arc::new(Counted { inner, allowed: counter("allowed"), denied: counter("denied") })
+    }
+
+    fn current(&self) -> Arc<AuthorizerChain> {
+        Arc::clone(&self.chain.read())
+    }
+}
+
+impl Authorizer for Authorizers {
+    fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
+        self.current().authorize(attributes)
+    }
+    fn as_async(&self, attributes: &Attributes<'_>) -> Option<&dyn AsyncAuthorizer> {
+        // Whether to wait and the decision must come from the same chain: where it may be replaced between the two, both are
+        // left to `decide_later`.
+        (self.replaceable || self.current().as_async(attributes).is_some()).then_some(self)
+    }
+}
+
+#[async_trait]
+impl AsyncAuthorizer for Authorizers {
+    async fn decide_later(&self, attributes: &Attributes<'_>) -> Decision {
+        let chain = self.current();
+        let chain: &dyn Authorizer = &*chain;
+        chain.decide(attributes).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kelson_auth::UserInfo;
+    use kelson_store::{Store, StoreOptions};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn others_decide_after_a_replacement_and_each_decision_is_counted() {
+        let mut config = Config::new(Store::in_memory(StoreOptions::default()));
+        config.authorization = vec![AuthorizationMode::AlwaysAllow];
+        config.authorization_may_change = true;
+        let (rbac, graph, registry) = (Arc::new(Rbac::new()), Arc::new(NodeGraph::new()), Registry::new());
+        let authorizers = Authorizers::new(&config, &rbac, &graph, &registry).expect("built");
+        let jane = UserInfo::new("jane", ["dev"]);
+        let path = Attributes::path(&jane, "get", "/x");
+        let shown: &dyn Authorizer = &authorizers;
+        assert!(shown.decide(&path).await.is_allow());
+        authorizers.replace(&[AuthorizationMode::Rbac], &[]).expect("replaced");
+        assert!(matches!(shown.decide(&path).await, Decision::NoOpinion(_)));
+        let refused = authorizers.replace(&[AuthorizationMode::AlwaysAllow, AuthorizationMode::Node], &[]).unwrap_err();
+        assert!(refused.contains("was not enabled at initial server startup"), "{refused}");
+        assert!(!shown.decide(&path).await.is_allow(), "what is no good replaces nothing");
+        let text = registry.text();
+        let counted =
+            "apiserver_authorization_decisions_total{decision=\"allowed\",name=\"alwaysallow\",type=\"AlwaysAllow\"} 1";
+        assert!(text.contains(counted), "{text}");
+    }
+
+    #[test]
+    fn a_webhook_that_fails_is_counted_as_its_policy_says() {
+        let registry = Registry::new();
+        let counters = Counters::new(&registry);
+        counters.asked("open", FailurePolicy::NoOpinion)(Asked::TimedOut, Duration::from_secs(3));
+        counters.asked("shut", FailurePolicy::Deny)(Asked::Failed, Duration::from_secs(3));
+        counters.asked("open", FailurePolicy::NoOpinion)(Asked::Answered, Duration::from_millis(3));
+        let text = registry.text();
+        for row in [
+            "apiserver_authorization_webhook_evaluations_total{name=\"open\",result=\"timeout\"} 1",
+            "apiserver_authorization_webhook_evaluations_total{name=\"open\",result=\"success\"} 1",
+            "apiserver_authorization_webhook_evaluations_total{name=\"shut\",result=\"error\"} 1",
+            "apiserver_authorization_webhook_evaluations_fail_open_total{name=\"open\",result=\"timeout\"} 1",
+            "apiserver_authorization_webhook_duration_seconds_bucket{name=\"open\",result=\"success\",le=\"0.005\"} 1",
+        ] {
+            assert!(text.contains(row), "{row}\n{text}");
+        }
+        assert!(!text.contains("fail_open_total{name=\"shut\""));
+    }
+}

@@ -162,7 +162,7 @@ impl Plan {
         }
         let mut config = Config::new(name, &args.root_dir);
         config.pod_logs_dir = PathBuf::from("/var/log/pods");
-        config.cert_dir = args.cert_dir.clone();
+        config.cert_dir = std::path::absolute(&args.cert_dir).context("--cert-dir")?;
         config.server.listen = Some(SocketAddr::from(([0, 0, 0, 0], PORT_DEFAULT)));
         // Upstream's defaults, which a KubeletConfiguration usually changes.
         config.rotate_certificates = false;

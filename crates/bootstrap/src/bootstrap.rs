@@ -171,6 +171,11 @@ impl ClientCertificate {
             other => other?,
         };
         files.update(&issued, self.clock.now()).await?;
+        // One that is not found again would be asked for again and again.
+        if files.read().await?.is_none() {
+            let what = files.current_path().display().to_string();
+            return Err(CertError::File { what, source: std::io::ErrorKind::NotFound.into() });
+        }
         self.write_kubeconfig(with).await?;
         files.forget_key().await;
         Ok(())

@@ -55,6 +55,13 @@ impl ClientCertificate {
             Ok(Client::new(Arc::new(remote), "kubelet"))
         };
         let demands = demand::none();
+        // Links and kubeconfigs name files by their whole paths: what is relative would be sought elsewhere.
+        let whole = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
+        let paths = Paths {
+            kubeconfig: whole(paths.kubeconfig),
+            bootstrap: paths.bootstrap.map(whole),
+            cert_dir: whole(paths.cert_dir),
+        };
         Self { paths, node_name: node_name.to_owned(), clock, demands, connect: Arc::new(connect) }
     }
 

@@ -218,6 +218,37 @@ async fn a_certificate_is_awaited_in_the_background_and_then_renewed() {
     running.abort();
 }
 
+#[test]
+fn relative_paths_are_made_whole() {
+    let clock = Arc::new(kelson_meta::SystemClock);
+    let paths = crate::Paths { kubeconfig: "k".into(), bootstrap: Some("b".into()), cert_dir: "pki".into() };
+    let made = crate::ClientCertificate::new(paths, "n1", clock).paths;
+    let here = std::env::current_dir().expect("a directory");
+    assert_eq!((made.kubeconfig, made.bootstrap), (here.join("k"), Some(here.join("b"))));
+    assert_eq!(made.cert_dir, here.join("pki"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_day_of_ten_minutes_certificates_leaves_no_moment_without_a_good_one() {
+    let world = World::new(Fate::Approved);
+    // No shorter one is signed; it begins five minutes before it is made.
+    world.server.how.lock().lifetime = Duration::from_secs(600);
+    world.load().await.expect("joined");
+    let metrics = CertificateMetrics::new(Arc::clone(&world.clock));
+    let running = tokio::spawn(world.node(Some("bootstrap")).run(metrics.clone()));
+    let end = Instant::now() + 24 * HOUR;
+    while Instant::now() < end {
+        tokio::time::sleep(Duration::from_secs(20)).await;
+        assert!(world.info().is_valid_at(world.clock.now()), "{:?}", world.info());
+    }
+    assert!(world.made() > 24 * 6, "{} renewals", world.made());
+    assert!(metrics.text().contains("kubelet_certificate_manager_client_expiration_renew_errors 0"));
+    let by_token = format!("token POST {CSRS}");
+    let asked = world.server.asked.lock().iter().filter(|line| line.starts_with(&by_token)).count();
+    assert_eq!(asked, 1, "the token is used once");
+    running.abort();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_good_certificate_is_replaced_when_the_cluster_has_another_authority() {
     let world = World::new(Fate::Approved);
@@ -285,14 +316,9 @@ async fn an_embedded_certificate_moves_to_the_store_where_it_is_renewed() {
     let Credentials::CertificateFiles { cert, .. } = joined.config.credentials else { panic!("files") };
     assert_eq!(cert, world.files().current_path());
     // A newer one in the store is not replaced by the one of long ago.
-    world
-        .files()
-        .update(
-            &world.server.ca.lock().issue(&LeafSpec { lifetime: 9 * HOUR, ..spec }, world.clock.now()).expect("issued"),
-            world.clock.now(),
-        )
-        .await
-        .expect("stored");
+    let longer = LeafSpec { lifetime: 9 * HOUR, ..spec };
+    let newer = world.server.ca.lock().issue(&longer, world.clock.now()).expect("issued");
+    world.files().update(&newer, world.clock.now()).await.expect("stored");
     let newer = world.info().not_after;
     world.node(None).begin().await.expect("begun");
     assert_eq!(world.info().not_after, newer);

@@ -80,9 +80,12 @@ impl ComponentArgs {
         self.verbosity.log_level()
     }
 
-    /// What the kubeconfig says, which is to be found where `fallback` (a configuration file) says when no flag does.
+    /// What the kubeconfig says, else what a pod is told of its cluster. The kubeconfig is to be found where `fallback` (a configuration file) says when no flag does.
     pub fn connection(&self, fallback: Option<&Path>) -> anyhow::Result<Kubeconfig> {
-        let Some(file) = self.kubeconfig.as_deref().or(fallback) else { bail!("--kubeconfig is needed") };
+        let Some(file) = self.kubeconfig.as_deref().or(fallback) else {
+            // As a pod, the way its cluster's own components run.
+            return Kubeconfig::in_cluster().context("--kubeconfig is needed outside of a pod");
+        };
         Kubeconfig::load(file).context("--kubeconfig")
     }
 }

@@ -9,6 +9,9 @@ use kelson_pki::kubeconfig::{KubeconfigFile, NamedCluster, Source, User};
 
 use crate::exec::ExecPlugin;
 
+/// Where a pod finds its service account.
+const ACCOUNT_DIR: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
 /// What is needed to reach a server.
 #[derive(Clone, Debug, Default)]
 pub struct Config {
@@ -98,6 +101,35 @@ impl Config {
             credentials: user.map_or(Ok(Credentials::None), |user| credentials(user, base))?,
             credentials_may_come: false,
         })
+    }
+
+    /// As a pod of the cluster, under its service account; token and authority are read again when they change (client-go
+    /// `rest.InClusterConfig`).
+    ///
+    /// # Errors
+    /// Outside of pods.
+    pub fn in_cluster() -> Result<Self, KubeconfigError> {
+        Self::of_pod(|name| std::env::var(name).ok(), Path::new(ACCOUNT_DIR))
+    }
+
+    fn of_pod(variable: impl Fn(&str) -> Option<String>, account: &Path) -> Result<Self, KubeconfigError> {
+        let variable = |name| variable(name).filter(|value| !value.is_empty());
+        let (Some(host), Some(port)) = (variable("KUBERNETES_SERVICE_HOST"), variable("KUBERNETES_SERVICE_PORT"))
+        else {
+            return Err(KubeconfigError(
+                "unable to load in-cluster configuration, KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be \
+                 defined"
+                    .into(),
+            ));
+        };
+        let host = if host.contains(':') { format!("[{host}]") } else { host };
+        let (token, ca) = (account.join("token"), account.join("ca.crt"));
+        let fault = |path: &Path, e: std::io::Error| KubeconfigError(format!("{}: {e}", path.display()));
+        // Looked at here, so that what is missing is said at once.
+        std::fs::metadata(&token).map_err(|e| fault(&token, e))?;
+        let ca_pem = std::fs::read(&ca).map_err(|e| fault(&ca, e))?;
+        let server = format!("https://{host}:{port}");
+        Ok(Self { server, ca_pem, ca_file: Some(ca), credentials: Credentials::TokenFile(token), ..Self::default() })
     }
 
     /// Reads the one cluster of a kubeconfig that has no context and no user, as `cluster-info` holds it.
@@ -225,6 +257,25 @@ contexts:
         assert_eq!((c.server.as_str(), c.ca_pem.as_slice()), ("https://h:1", b"hi".as_slice()));
         assert!(Config::parse_cluster(b"clusters: []").is_err());
         assert!(Config::parse_cluster(b"clusters: [{name: '', cluster: {server: 'https://h:1'}}]").is_err());
+    }
+
+    #[test]
+    fn a_pod_is_its_service_account() {
+        let dir = tempfile::tempdir().unwrap();
+        let of = |host: &'static str, port: &'static str| {
+            let variable = move |name: &str| Some(if name.ends_with("HOST") { host } else { port }.to_owned());
+            Config::of_pod(variable, dir.path()).map_err(|e| e.to_string())
+        };
+        assert!(of("", "443").unwrap_err().contains("KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT must be"));
+        assert!(of("10.43.0.1", "443").unwrap_err().contains("/token: "), "what is missing is named");
+        std::fs::write(dir.path().join("token"), "t").unwrap();
+        std::fs::write(dir.path().join("ca.crt"), "CA").unwrap();
+        for (host, server) in [("10.43.0.1", "https://10.43.0.1:443"), ("fd00::1", "https://[fd00::1]:443")] {
+            let config = of(host, "443").unwrap();
+            assert_eq!((config.server.as_str(), config.ca_pem.as_slice()), (server, b"CA".as_slice()));
+            assert!(matches!(config.credentials, Credentials::TokenFile(file) if file == dir.path().join("token")));
+            assert_eq!(config.ca_file, Some(dir.path().join("ca.crt")));
+        }
     }
 
     #[test]

@@ -30,7 +30,7 @@ use tokio::sync::watch;
 
 use crate::agent::Join;
 use crate::args::feature_gates;
-use crate::authorities::{self, PKI_DIR};
+use crate::authorities::{self, Follower, PKI_DIR};
 use crate::certificates::{self, Certificates, CurrentPki};
 use crate::cli::{BuiltIn, ServerArgs};
 use crate::cluster::{self, Bundles, ClusterSettings};
@@ -101,12 +101,7 @@ impl ControlPlane {
         let port = api.local_addr().map_or(args.secure_port, |a| a.port());
         let local = if args.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { args.bind_address };
         let local_url = format!("https://{}", SocketAddr::new(local, port));
-        let admin = dir.join("admin.kubeconfig");
-        pki.ensure_admin_kubeconfig(&admin, &local_url, now)?;
-        if let Some(out) = &args.kubeconfig_out {
-            let text = std::fs::read(&admin).with_context(|| format!("read {}", admin.display()))?;
-            kelson_pki::write_secret(out, &text, false)?;
-        }
+        let admin = administrator(args, &pki, &local_url, now)?;
         let masters = client(&api, UserInfo::new(user::API_SERVER, [user::MASTERS]), "server");
         let public_url = format!("https://{}", SocketAddr::new(address, port));
         let token_file = dir.join(TOKEN_FILE);
@@ -132,22 +127,11 @@ impl ControlPlane {
         let issued = dir.join(PKI_DIR).join(certificates::ISSUED_DIR);
         certificates::keep(&tasks, &manager, Arc::clone(&clock), certificates.all(), issued);
         let ports = Ports { args, tasks: &tasks, api: &api, pki: &pki, certificates: &certificates, clock };
-        let one =
-            ports.serve("kube-scheduler", user::KUBE_SCHEDULER, args.metrics.scheduler_port(), scheduler.metrics());
-        let one = one.await?;
-        let port = args.metrics.controller_manager_port();
-        let other = ports.serve("kube-controller-manager", user::KUBE_CONTROLLER_MANAGER, port, manager).await?;
-        let follower = authorities::Follower {
-            dir: dir.clone(),
-            pki: authorities.clone(),
-            api: api.clone(),
-            ports: vec![one, other],
-            signing,
-            certificates,
-            masters,
-            urls: (local_url.clone(), public_url),
-            cluster: cluster.clone(),
-        };
+        let ports = ports.serve_all(scheduler.metrics(), manager).await?;
+        let (dir, pki, urls) = (dir.clone(), authorities.clone(), (local_url.clone(), public_url));
+        let (api_of, cluster_of) = (api.clone(), cluster.clone());
+        let follower =
+            Follower { dir, pki, api: api_of, ports, signing, certificates, masters, urls, cluster: cluster_of };
         follower.start(&tasks);
         tracing::info!(url = local_url, kubeconfig = %admin.display(), "the API is ready");
         Ok(Self { tasks, api, controllers, scheduler, pki: authorities, local_url, token, cluster })
@@ -192,6 +176,17 @@ impl ControlPlane {
         // What was acknowledged is on disk already; this lets the engine leave a tidy file.
         within(PART_END_MAX, "store", self.api.server().store.close()).await;
     }
+}
+
+/// Writes the administrator's kubeconfig, also where it was asked for; gives where it is.
+fn administrator(args: &ServerArgs, pki: &ClusterPki, url: &str, now: Timestamp) -> anyhow::Result<PathBuf> {
+    let admin = args.data_dir.join("admin.kubeconfig");
+    pki.ensure_admin_kubeconfig(&admin, url, now)?;
+    if let Some(out) = &args.kubeconfig_out {
+        let text = std::fs::read(&admin).with_context(|| format!("read {}", admin.display()))?;
+        kelson_pki::write_secret(out, &text, false)?;
+    }
+    Ok(admin)
 }
 
 fn start_controllers(
@@ -328,6 +323,15 @@ struct Ports<'a> {
 }
 
 impl Ports<'_> {
+    /// Those of scheduler and controllers, with what each counts. Gives who asks.
+    async fn serve_all(&self, scheduler: Registry, manager: Registry) -> anyhow::Result<Vec<Arc<Delegated>>> {
+        let ports = &self.args.metrics;
+        let one = self.serve("kube-scheduler", user::KUBE_SCHEDULER, ports.scheduler_port(), scheduler).await?;
+        let port = ports.controller_manager_port();
+        let other = self.serve("kube-controller-manager", user::KUBE_CONTROLLER_MANAGER, port, manager).await?;
+        Ok(vec![one, other])
+    }
+
     /// Health and metrics of one component, which asks the API server under its own identity who may read them. Gives who
     /// asks.
     async fn serve(

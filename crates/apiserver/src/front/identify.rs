@@ -40,7 +40,7 @@ impl Identity {
     }
 }
 
-/// Who asks.
+/// The sender of a request, as its credentials tell.
 pub struct Proven {
     /// The user whom the credentials name.
     pub user: Arc<UserInfo>,

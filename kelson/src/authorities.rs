@@ -19,6 +19,7 @@ use kelson_tasks::{FILES, Tasks};
 use tokio::sync::watch;
 
 use crate::certificates::{self, Certificates, CurrentPki};
+use crate::cli::ServerArgs;
 use crate::cluster::{self, Bundles, ClusterSettings};
 
 /// Where authorities lie in a server's data directory.
@@ -32,6 +33,20 @@ const RETRY: Duration = Duration::from_secs(5);
 pub fn options(data_dir: &Path) -> PkiOptions {
     let clock_min = version::build().date.parse().unwrap_or(Timestamp::MIN);
     PkiOptions { dir: data_dir.join(PKI_DIR), clock_min }
+}
+
+/// Writes the administrator's kubeconfig for the server at `url`, also where flags want it; gives where it is.
+///
+/// # Errors
+/// When it cannot be issued or written.
+pub fn administrator(args: &ServerArgs, pki: &ClusterPki, url: &str, now: Timestamp) -> anyhow::Result<PathBuf> {
+    let admin = args.data_dir.join("admin.kubeconfig");
+    pki.ensure_admin_kubeconfig(&admin, url, now)?;
+    if let Some(out) = &args.kubeconfig_out {
+        let text = std::fs::read(&admin).with_context(|| format!("read {}", admin.display()))?;
+        kelson_pki::write_secret(out, &text, false)?;
+    }
+    Ok(admin)
 }
 
 /// What the controllers sign with and hand out.

@@ -101,7 +101,7 @@ impl ControlPlane {
         let port = api.local_addr().map_or(args.secure_port, |a| a.port());
         let local = if args.bind_address.is_unspecified() { IpAddr::from([127, 0, 0, 1]) } else { args.bind_address };
         let local_url = format!("https://{}", SocketAddr::new(local, port));
-        let admin = administrator(args, &pki, &local_url, now)?;
+        let admin = authorities::administrator(args, &pki, &local_url, now)?;
         let masters = client(&api, UserInfo::new(user::API_SERVER, [user::MASTERS]), "server");
         let public_url = format!("https://{}", SocketAddr::new(address, port));
         let token_file = dir.join(TOKEN_FILE);
@@ -176,17 +176,6 @@ impl ControlPlane {
         // What was acknowledged is on disk already; this lets the engine leave a tidy file.
         within(PART_END_MAX, "store", self.api.server().store.close()).await;
     }
-}
-
-/// Writes the administrator's kubeconfig, also where it was asked for; gives where it is.
-fn administrator(args: &ServerArgs, pki: &ClusterPki, url: &str, now: Timestamp) -> anyhow::Result<PathBuf> {
-    let admin = args.data_dir.join("admin.kubeconfig");
-    pki.ensure_admin_kubeconfig(&admin, url, now)?;
-    if let Some(out) = &args.kubeconfig_out {
-        let text = std::fs::read(&admin).with_context(|| format!("read {}", admin.display()))?;
-        kelson_pki::write_secret(out, &text, false)?;
-    }
-    Ok(admin)
 }
 
 fn start_controllers(

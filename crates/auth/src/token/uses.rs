@@ -48,7 +48,7 @@ pub trait TokenUses: Send + Sync {
     fn mark(&self, secret: UsedSecret);
 }
 
-/// Nobody listens.
+/// What a verifier tells that was given nobody to tell.
 pub(crate) struct Unheard;
 
 impl TokenUses for Unheard {

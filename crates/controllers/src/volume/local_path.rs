@@ -34,7 +34,7 @@ enum Key {
     /// The class itself, looked at once.
     Class,
     Claim(ObjectKey),
-    /// By name.
+    /// The volume of this name.
     Volume(String),
 }
 

@@ -25,7 +25,7 @@ const COMPONENT: &str = "persistentvolume-controller";
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
     Claim(ObjectKey),
-    /// By name.
+    /// The volume of this name.
     Volume(String),
 }
 

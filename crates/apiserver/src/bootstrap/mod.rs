@@ -223,7 +223,11 @@ async fn service_cidr(server: &Server, own: &SelfClient) -> Result<(), StartErro
     let now = kelson_meta::format_seconds(server.clock.now());
     stored["status"]["conditions"] = json!([{"type": "Ready", "status": "True", "reason": "",
         "message": "Kubernetes default Service CIDR is ready", "lastTransitionTime": now}]);
-    own.call(Method::PUT, &format!("{path}/status"), &stored).await.map(drop).map_err(fault)
+    match own.call(Method::PUT, &format!("{path}/status"), &stored).await {
+        // Another server on the same storage starts as well, and tells the same.
+        Err(status) if status.code == 409 => Ok(()),
+        done => done.map(drop).map_err(fault),
+    }
 }
 
 fn port(server: &Server, address: Option<SocketAddr>) -> u16 {

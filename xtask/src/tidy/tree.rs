@@ -97,12 +97,17 @@ impl File {
         self.path.contains("/generated/") || self.path.ends_with("/generated.rs")
     }
 
-    /// Whether it is compiled for tests or benchmarks only.
+    /// Whether it is compiled for tests or benchmarks only. What a crate under `crates` is called says nothing of that.
     pub fn is_test(&self) -> bool {
         let is = |part: &str| {
             matches!(part, "tests" | "benches" | "examples" | "blackbox" | "tests.rs" | "testing.rs" | "testing")
         };
-        self.path.split('/').any(is)
+        let within = self
+            .path
+            .strip_prefix("crates/")
+            .and_then(|path| path.split_once('/'))
+            .map_or(&*self.path, |(_, rest)| rest);
+        within.split('/').any(is)
     }
 }
 

@@ -18,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-use super::Address;
+use super::address::Address;
 use super::clusters::{Clusters, Refused, Wanted};
 
 /// Bytes of a request's body.

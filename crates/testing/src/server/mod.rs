@@ -9,22 +9,13 @@
 //! | `GET /healthz` | 200 |
 //!
 //! A cluster is `{"name", "server", "certificateAuthority", "kubeconfig"}`. What goes wrong is `{"error": TEXT}` with a fitting status.
+mod address;
 mod clusters;
 mod http;
 
-use std::net::SocketAddr;
-use std::path::PathBuf;
-
 use kelson_tasks::Tasks;
 
-/// Where the server listens.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Address {
-    /// A loopback address; port 0 takes a free one. Whoever has an account on the machine may ask.
-    Tcp(SocketAddr),
-    /// A socket that its owner alone may use.
-    Unix(PathBuf),
-}
+pub use address::Address;
 
 /// A running server.
 pub struct Running {

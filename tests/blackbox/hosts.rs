@@ -92,7 +92,7 @@ fn two_servers(_: &Subject) -> Outcome {
     second.finish(false)
 }
 
-fn token(server: &Process, args: &[&str]) -> anyhow::Result<String> {
+pub(crate) fn token(server: &Process, args: &[&str]) -> anyhow::Result<String> {
     let out = Command::new(binary()).arg("token").args(args).arg("--data-dir").arg(&server.dir).output()?;
     let text = String::from_utf8_lossy(&out.stdout).into_owned();
     ensure!(out.status.success(), "kelson token {args:?}: {text}{}", String::from_utf8_lossy(&out.stderr));

@@ -11,6 +11,7 @@ mod durability;
 mod envtest;
 mod etcd;
 mod hosts;
+mod identity;
 mod jobs;
 mod operators;
 mod overload;
@@ -48,6 +49,7 @@ fn main() {
         volumes::tests(),
         services::tests(),
         hosts::tests(),
+        identity::tests(),
         durability::tests(),
         envtest::tests(),
         etcd::tests(),

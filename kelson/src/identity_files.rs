@@ -144,17 +144,16 @@ impl Followed {
         let of = what.word();
         let name = |name: &str| format!("apiserver_{of}_config_controller_{name}");
         let labels = ["status", "apiserver_id_hash"];
-        let help = |head: &str| format!("{head} of {of} configuration split by status and apiserver identity.");
-        let reloads =
-            registry.counters(&name("automatic_reloads_total"), &help("Total number of automatic reloads"), &labels);
+        let help = |head: &str| format!("{head} of the {of} configuration, by outcome and server.");
+        let reloads = registry.counters(&name("automatic_reloads_total"), &help("Readings of a changed file"), &labels);
         let at = registry.float_gauges(
             &name("automatic_reload_last_timestamp_seconds"),
-            &help("Timestamp of the last automatic reload"),
+            &help("Seconds since 1970 at the last reading of a changed file"),
             &labels,
         );
         let hash = Arc::new(Mutex::new(digest(&first)));
         let (shown, id, info) = (Arc::clone(&hash), server.clone(), name("last_config_info"));
-        let told = format!("Information about the last applied {of} configuration with hash as label.");
+        let told = format!("Which {of} configuration is in force, by its digest.");
         registry.on_scrape(move |families| {
             let hash = shown.lock().clone();
             families.gauge(&info, &told).sample(&[("apiserver_id_hash", &id), ("hash", &hash)], 1.0);

@@ -65,9 +65,9 @@ impl Counters {
     /// Adds the families to a scrape.
     pub fn scrape(&self, families: &mut Families) {
         let read = |n: &AtomicU64| n.load(Ordering::Relaxed) as f64;
-        let events = "Counter of audit events generated and sent to the audit backend.";
+        let events = "Audit events handed to the backends.";
         families.counter("apiserver_audit_event_total", events).sample(&[], read(&self.events));
-        let rejected = "Counter of apiserver requests rejected due to an error in audit logging backend.";
+        let rejected = "Requests refused because they could not be audited.";
         families.counter("apiserver_audit_requests_rejected_total", rejected).sample(&[], read(&self.rejected));
         let mut levels =
             families.counter("apiserver_audit_level_total", "Requests by the level that the policy gave them.");

@@ -48,7 +48,7 @@ impl Metrics {
             id_hash: digest(server_id.as_bytes()),
             operations: r.counters(
                 "apiserver_storage_transformation_operations_total",
-                "Total number of transformations.",
+                "Values encrypted or decrypted.",
                 &["resource", "transformation_type", "transformer_prefix", "status"],
             ),
             durations: r.histograms(

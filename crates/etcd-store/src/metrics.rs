@@ -22,12 +22,17 @@ impl Metrics {
         let r = Registry::new();
         let of = ["operation"];
         Self {
-            seconds: r.histograms("etcd_request_duration_seconds", "Etcd request latency in seconds.", &of, CALL_S),
-            requests: r.counters("etcd_requests_total", "Etcd request counts.", &of),
-            errors: r.counters("etcd_request_errors_total", "Etcd failed request counts.", &of),
+            seconds: r.histograms(
+                "etcd_request_duration_seconds",
+                "How long etcd took to answer, in seconds.",
+                &of,
+                CALL_S,
+            ),
+            requests: r.counters("etcd_requests_total", "Requests put to etcd.", &of),
+            errors: r.counters("etcd_request_errors_total", "Requests that etcd did not answer, or refused.", &of),
             bytes: r.gauges(
                 "apiserver_storage_size_bytes",
-                "Size of the storage database file physically allocated in bytes.",
+                "Bytes that etcd's file takes on its disk.",
                 &["storage_cluster_id"],
             ),
             registry: r,

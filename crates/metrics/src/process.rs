@@ -29,7 +29,7 @@ pub(crate) fn process(families: &mut Families) {
         families.gauge(name, help).sample(&[], value);
     };
     families
-        .counter("process_cpu_seconds_total", "Total user and system CPU time spent in seconds.")
+        .counter("process_cpu_seconds_total", "Processor time of this process, user and system, in seconds.")
         .sample(&[], stat.cpu_ticks as f64 / ticks_per_s);
     gauge(
         families,

@@ -34,23 +34,23 @@ impl Counters {
         Self {
             decisions: registry.counters(
                 "apiserver_authorization_decisions_total",
-                "Total number of terminal decisions made by an authorizer split by authorizer type, name, and decision.",
+                "Requests that an authorizer allowed or denied for good.",
                 &["type", "name", "decision"],
             ),
             evaluations: registry.counters(
                 "apiserver_authorization_webhook_evaluations_total",
-                "Round-trips to authorization webhooks.",
+                "Requests put to authorization webhooks.",
                 &["name", "result"],
             ),
             durations: registry.histograms(
                 "apiserver_authorization_webhook_duration_seconds",
-                "Request latency in seconds.",
+                "How long authorization webhooks took to answer.",
                 &["name", "result"],
                 &BUCKETS_S,
             ),
             fail_open: registry.counters(
                 "apiserver_authorization_webhook_evaluations_fail_open_total",
-                "NoOpinion results due to webhook timeout or error.",
+                "Requests on which a webhook counted as having no opinion because it failed.",
                 &["name", "result"],
             ),
         }

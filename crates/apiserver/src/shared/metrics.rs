@@ -105,11 +105,8 @@ impl Metrics {
         let labels = ["component", "group", "resource", "scope", "subresource", "verb", "version"];
         let mut with_code = vec!["code"];
         with_code.extend(labels);
-        let requests = registry.counters(
-            "apiserver_request_total",
-            "Counter of apiserver requests by verb, resource and HTTP response code.",
-            &with_code,
-        );
+        let requests =
+            registry.counters("apiserver_request_total", "Requests answered, by verb, resource and code.", &with_code);
         let durations = registry.histograms(
             "apiserver_request_duration_seconds",
             "Response latency distribution in seconds by verb and resource.",

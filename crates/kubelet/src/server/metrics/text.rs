@@ -67,7 +67,7 @@ fn resource_text(usages: &[Usage], node: &Node, failed: f64) -> String {
     let mut f = Families::default();
     let millis = |nanos: i64| nanos / 1_000_000;
     let mut of =
-        f.counter("container_cpu_usage_seconds_total", "Cumulative cpu time consumed by the container in core-seconds");
+        f.counter("container_cpu_usage_seconds_total", "Processor time of the container so far, in seconds of a core");
     for u in usages {
         of.sample_at(&labels(u), u.cpu_nanos as f64 / 1e9, millis(u.at));
     }
@@ -79,7 +79,7 @@ fn resource_text(usages: &[Usage], node: &Node, failed: f64) -> String {
     for u in usages {
         of.sample(&labels(u), u.started_at as f64 / 1e9);
     }
-    f.counter("node_cpu_usage_seconds_total", "Cumulative cpu time consumed by the node in core-seconds").sample_at(
+    f.counter("node_cpu_usage_seconds_total", "Processor time of the node so far, in seconds of a core").sample_at(
         &[],
         node.cpu,
         node.at,
@@ -94,7 +94,7 @@ fn resource_text(usages: &[Usage], node: &Node, failed: f64) -> String {
         let sum = pods.entry((&u.namespace, &u.pod)).or_default();
         (sum.0, sum.1, sum.2) = (sum.0 + u.cpu_nanos, sum.1 + u.memory, sum.2.max(u.at));
     }
-    let mut of = f.counter("pod_cpu_usage_seconds_total", "Cumulative cpu time consumed by the pod in core-seconds");
+    let mut of = f.counter("pod_cpu_usage_seconds_total", "Processor time of the pod so far, in seconds of a core");
     for ((namespace, pod), (cpu, _, at)) in &pods {
         of.sample_at(&[("namespace", namespace), ("pod", pod)], *cpu as f64 / 1e9, millis(*at));
     }
@@ -125,7 +125,7 @@ pub async fn cadvisor(state: &ServerState) -> Response<Body> {
     };
     let mut f = Families::default();
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    f.gauge("machine_cpu_cores", "Number of logical CPU cores.").sample(&[], cores as f64);
+    f.gauge("machine_cpu_cores", "Logical processors of the machine.").sample(&[], cores as f64);
     f.gauge("machine_memory_bytes", "Amount of memory installed on the machine.")
         .sample(&[], facts::machine_memory().total as f64);
     let pods = state.known.list();
@@ -142,7 +142,7 @@ const COLUMNS: &[Column] = &[
     ("container_memory_usage_bytes", "All memory charged to the container, in bytes.", |u| {
         u.memory_usage.map(|n| n as f64)
     }),
-    ("container_memory_rss", "Size of RSS in bytes.", |u| u.rss.map(|n| n as f64)),
+    ("container_memory_rss", "Resident memory, in bytes.", |u| u.rss.map(|n| n as f64)),
     ("container_fs_usage_bytes", "Bytes of the container's writable layer.", |u| Some(u.disk as f64)),
     ("container_start_time_seconds", "Start time of the container since unix epoch in seconds.", |u| {
         Some(u.started_at as f64 / 1e9)
@@ -151,7 +151,7 @@ const COLUMNS: &[Column] = &[
 ];
 
 fn containers(f: &mut Families, usages: &[Usage], pods: &[&Pod]) {
-    let mut of = f.counter("container_cpu_usage_seconds_total", "Cumulative cpu time consumed in seconds.");
+    let mut of = f.counter("container_cpu_usage_seconds_total", "Processor time so far, in seconds.");
     for u in usages {
         let labels: Vec<(&str, &str)> = all_labels(u).into_iter().chain([("cpu", "total")]).collect();
         of.sample_at(&labels, u.cpu_nanos as f64 / 1e9, u.at / 1_000_000);

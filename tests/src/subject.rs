@@ -112,7 +112,10 @@ impl Process {
         all.push(dir.display().to_string());
         // A node's pods reach the API by the machine's address; a control plane alone keeps to itself.
         let bind = if args.contains(&"--disable-agent") { "127.0.0.1" } else { "0.0.0.0" };
-        all.extend(["--bind-address", bind, "--secure-port"].map(String::from));
+        if !args.contains(&"--bind-address") {
+            all.extend(["--bind-address", bind].map(String::from));
+        }
+        all.push("--secure-port".into());
         all.extend([port.to_string(), "--node-name".into(), name, "--kubelet-port".into(), "0".into()]);
         if !args.contains(&"--disable-agent") {
             all.push(EVICTION.into());

@@ -293,12 +293,12 @@ async fn the_watch_prefix_is_of_reads_alone() {
 async fn clients_make_no_series_of_metrics() {
     let api = Api::start().await;
     let headers = [("impersonate-group", "g")];
-    for path in ["/api/v1/made%22up", "/apis/x/y/z", "/api/v1/namespaces/a/pods/b/made-up", "/api/v1/pods"] {
+    for path in ["/api/v1/invented%22up", "/apis/x/y/z", "/api/v1/namespaces/a/pods/b/invented-up", "/api/v1/pods"] {
         api.raw("GET", path, &headers, "").await;
     }
     let metrics = api.call("GET", "/metrics", Value::Null).await.1;
     let metrics = metrics.as_str().unwrap();
-    assert!(!metrics.contains("made") && !metrics.contains("group=\"x\""), "{metrics}");
+    assert!(!metrics.contains("invented") && !metrics.contains("group=\"x\""), "{metrics}");
     assert!(metrics.contains("resource=\"other\"") && metrics.contains("resource=\"pods\""), "{metrics}");
 }
 

@@ -1,17 +1,16 @@
 //! A driver of volumes in memory, on real sockets: it registers, gets a volume staged and published for two pods, and takes
 //! it down with the last of them.
+#[path = "common/grpc.rs"]
+mod grpc;
+
 use std::collections::BTreeSet;
-use std::convert::Infallible;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf as _, Bytes};
-use futures::stream;
-use http_body_util::{BodyExt as _, StreamBody};
-use hyper::body::{Frame, Incoming};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use futures::stream::{self, StreamExt as _};
+use hyper::body::Frame;
 use k8s_openapi::api::core::v1::Pod;
 use kelson_kubelet::config::Config;
 use kelson_kubelet::csi::client::{NodeInfo, PluginInfo, Publish, Stage, Unpublish, Unstage};
@@ -95,34 +94,12 @@ impl FakeDriver {
 
     /// Serves gRPC on a socket.
     fn listen(self: &Arc<Self>, socket: &Path) {
-        let listener = tokio::net::UnixListener::bind(socket).expect("a socket");
         let me = Arc::clone(self);
-        tokio::spawn(async move {
-            while let Ok((connection, _)) = listener.accept().await {
-                let me = Arc::clone(&me);
-                let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
-                    let me = Arc::clone(&me);
-                    async move {
-                        let path = request.uri().path().to_owned();
-                        let mut body = request.into_body().collect().await?.to_bytes();
-                        body.advance(5);
-                        let is_refused = path.ends_with(&format!("/{}", *me.refused.lock()));
-                        let answer = if is_refused { Vec::new() } else { me.answer(&path, &body) };
-                        let mut message = vec![0];
-                        message.extend(u32::try_from(answer.len()).expect("short").to_be_bytes());
-                        message.extend(answer);
-                        let mut trailers = http::HeaderMap::new();
-                        let status = if is_refused { "13" } else { "0" };
-                        trailers.insert("grpc-status", http::HeaderValue::from_static(status));
-                        let frames = [Frame::data(Bytes::from(message)), Frame::trailers(trailers)];
-                        let body = StreamBody::new(stream::iter(frames.map(Ok::<_, Infallible>)));
-                        let answer = http::Response::builder().header("content-type", "application/grpc");
-                        Ok::<_, hyper::Error>(answer.body(body).expect("a response"))
-                    }
-                });
-                let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-                tokio::spawn(async move { drop(server.serve_connection(TokioIo::new(connection), service).await) });
-            }
+        grpc::listen(socket, move |path, message| {
+            let is_refused = path.ends_with(&format!("/{}", *me.refused.lock()));
+            let answer = if is_refused { Vec::new() } else { me.answer(path, message) };
+            let end = grpc::ended(if is_refused { "13" } else { "0" });
+            stream::iter([Frame::data(grpc::framed(&answer)), end]).boxed()
         });
     }
 }

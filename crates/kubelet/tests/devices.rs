@@ -1,15 +1,15 @@
 //! A device plugin in memory, on real sockets: it registers, gives its devices to containers and to nobody twice, falls ill and
 //! goes; and those who ask what pods have are told.
-use std::convert::Infallible;
+#[path = "common/grpc.rs"]
+mod grpc;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
 use futures::stream::{self, StreamExt as _};
-use http_body_util::{BodyExt as _, StreamBody};
-use hyper::body::{Frame, Incoming};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper::body::Frame;
 use k8s_openapi::api::core::v1::Pod;
 use kelson_cri::channel::{connect, unary};
 use kelson_cri::{CriError, CriResult};
@@ -52,11 +52,7 @@ fn list(of: (&str, &str)) -> m::DeviceList {
 }
 
 fn framed(message: &impl Message) -> Bytes {
-    let bytes = message.encode_to_vec();
-    let mut out = vec![0];
-    out.extend(u32::try_from(bytes.len()).expect("short").to_be_bytes());
-    out.extend(bytes);
-    out.into()
+    grpc::framed(&message.encode_to_vec())
 }
 
 impl Plugin {
@@ -104,41 +100,19 @@ impl Plugin {
     }
 
     fn listen(self: &Arc<Self>, socket: &Path) {
-        let listener = tokio::net::UnixListener::bind(socket).expect("a socket");
         let me = Arc::clone(self);
-        tokio::spawn(async move {
-            while let Ok((connection, _)) = listener.accept().await {
-                let me = Arc::clone(&me);
-                let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
-                    let me = Arc::clone(&me);
-                    async move {
-                        let call = request.uri().path().rsplit('/').next().unwrap_or_default().to_owned();
-                        let mut message = request.into_body().collect().await?.to_bytes();
-                        message.advance(5);
-                        let ended = |code: &'static str| {
-                            let mut trailers = http::HeaderMap::new();
-                            trailers.insert("grpc-status", http::HeaderValue::from_static(code));
-                            Frame::trailers(trailers)
-                        };
-                        let frames = if call == "ListAndWatch" {
-                            let lists = tokio_stream::wrappers::WatchStream::new(me.devices.subscribe());
-                            let lists = lists.take_while(|l| std::future::ready(l.is_some()));
-                            lists.map(|l| Frame::data(framed(&list(l.expect("some"))))).boxed()
-                        } else {
-                            let frames = match me.answer(&call, &message) {
-                                Some(answer) => vec![Frame::data(answer), ended("0")],
-                                None => vec![ended("13")],
-                            };
-                            stream::iter(frames).boxed()
-                        };
-                        let body = StreamBody::new(frames.map(Ok::<_, Infallible>));
-                        let answer = http::Response::builder().header("content-type", "application/grpc");
-                        Ok::<_, hyper::Error>(answer.body(body).expect("a response"))
-                    }
-                });
-                let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
-                tokio::spawn(server.serve_connection(TokioIo::new(connection), service));
+        grpc::listen(socket, move |path, message| {
+            let call = path.rsplit('/').next().unwrap_or_default();
+            if call == "ListAndWatch" {
+                let lists = tokio_stream::wrappers::WatchStream::new(me.devices.subscribe());
+                let lists = lists.take_while(|l| std::future::ready(l.is_some()));
+                return lists.map(|l| Frame::data(framed(&list(l.expect("some"))))).boxed();
             }
+            let frames = match me.answer(call, message) {
+                Some(answer) => vec![Frame::data(answer), grpc::ended("0")],
+                None => vec![grpc::ended("13")],
+            };
+            stream::iter(frames).boxed()
         });
     }
 }

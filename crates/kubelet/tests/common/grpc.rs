@@ -1,0 +1,55 @@
+//! A gRPC server on a unix socket, as drivers and plugins of a node are: its tests say what it answers.
+use std::convert::Infallible;
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::{Buf as _, Bytes};
+use futures::stream::{BoxStream, StreamExt as _};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+
+/// Flag and length in front of a message.
+const PREFIX_BYTES: usize = 5;
+
+/// An encoded message as it stands in a body: not compressed, with its length.
+pub fn framed(message: &[u8]) -> Bytes {
+    let mut out = vec![0];
+    out.extend(u32::try_from(message.len()).expect("short").to_be_bytes());
+    out.extend(message);
+    out.into()
+}
+
+/// The end of an answer, with its status.
+pub fn ended(status: &'static str) -> Frame<Bytes> {
+    let mut trailers = http::HeaderMap::new();
+    trailers.insert("grpc-status", http::HeaderValue::from_static(status));
+    Frame::trailers(trailers)
+}
+
+/// Answers each call, given by its path and its one message, until the test's runtime ends.
+pub fn listen<F>(socket: &Path, answer: F)
+where
+    F: Fn(&str, &[u8]) -> BoxStream<'static, Frame<Bytes>> + Send + Sync + 'static,
+{
+    let listener = tokio::net::UnixListener::bind(socket).expect("a socket");
+    let answer = Arc::new(answer);
+    tokio::spawn(async move {
+        while let Ok((connection, _)) = listener.accept().await {
+            let answer = Arc::clone(&answer);
+            let service = hyper::service::service_fn(move |request: http::Request<Incoming>| {
+                let answer = Arc::clone(&answer);
+                async move {
+                    let path = request.uri().path().to_owned();
+                    let mut message = request.into_body().collect().await?.to_bytes();
+                    message.advance(PREFIX_BYTES);
+                    let body = StreamBody::new(answer(&path, &message).map(Ok::<_, Infallible>));
+                    let answer = http::Response::builder().header("content-type", "application/grpc");
+                    Ok::<_, hyper::Error>(answer.body(body).expect("a response"))
+                }
+            });
+            let server = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+            tokio::spawn(async move { drop(server.serve_connection(TokioIo::new(connection), service).await) });
+        }
+    });
+}

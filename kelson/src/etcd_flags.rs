@@ -23,7 +23,7 @@ pub struct EtcdArgs {
     /// Certificate that the members are shown.
     #[arg(long, value_name = "FILE")]
     pub etcd_certfile: Option<PathBuf>,
-    /// Its key.
+    /// Private key of that certificate, PEM.
     #[arg(long, value_name = "FILE")]
     pub etcd_keyfile: Option<PathBuf>,
     /// What all keys begin with.

@@ -11,7 +11,6 @@ use serde_json::json;
 
 /// Definitions of the cluster that is forked.
 const DEFINITIONS: usize = 100;
-/// Forks timed.
 const FORKS: usize = 50;
 
 /// Resident memory in bytes.

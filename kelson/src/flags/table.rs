@@ -6,7 +6,7 @@ use clap::{ArgAction, Command};
 
 use super::values::Kind;
 
-/// One flag.
+/// What a component of upstream's knows of one of its flags.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Flag {
     /// What it takes.

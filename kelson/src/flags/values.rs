@@ -16,7 +16,7 @@ pub enum Kind {
     Float,
     /// A time such as `1h30m`.
     Duration,
-    /// An address.
+    /// An IPv4 or IPv6 address, without a port.
     Ip,
     /// Any text; of several the last counts.
     Text,

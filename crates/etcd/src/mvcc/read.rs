@@ -1,4 +1,4 @@
-//! Ranges.
+//! What a range request finds in the index: at its revision, in its order, within its limit.
 
 use std::cmp::Ordering;
 

@@ -18,7 +18,7 @@ port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0));
 url=https://127.0.0.1:$port
 
 now_ms() { date +%s%3N; }
-row() { printf '| %-44s | %-24s | %s\n' "$1" "$2" "${3:-}|"; }
+row() { printf '| %-44s | %-24s |\n' "$1" "$2"; }
 
 # Starts a control plane without a node on $port; what follows are more flags of it. `took` is the time until it was ready, in ms.
 start() {
@@ -49,6 +49,7 @@ namespace() { # NAME
   until api "$url/api/v1/namespaces/$1/serviceaccounts/default" "$token"; do sleep 0.1; done
 }
 
+# Of the server: resident memory, and ticks of processor time so far.
 resident_mb() { awk '/VmRSS/ {printf "%.0f", $2 / 1024}' "/proc/$pid/status"; }
 ticks() { awk '{print $14 + $15}' "/proc/$pid/stat"; }
 

@@ -38,6 +38,8 @@ impl Operation {
 pub struct Operations(u8);
 
 impl Operations {
+    /// No operation at all.
+    pub const NONE: Self = Self(0);
     /// Making new objects.
     pub const CREATE: Self = Self(1);
     /// The set of `UPDATE` alone.
@@ -50,6 +52,10 @@ impl Operations {
     pub const WRITE: Self = Self(3);
     /// All four there are.
     pub const ALL: Self = Self(15);
+    /// One operation alone.
+    pub const fn of(op: Operation) -> Self {
+        Self(op as u8)
+    }
     /// This set and another together.
     pub const fn or(self, other: Self) -> Self {
         Self(self.0 | other.0)

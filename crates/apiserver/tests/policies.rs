@@ -124,6 +124,28 @@ async fn what_cannot_be_evaluated_follows_the_failure_policy() {
 }
 
 #[tokio::test]
+async fn a_policy_that_nothing_binds_refuses_nothing() {
+    let api = Api::start().await;
+    // Its parameters are of a kind that there is not: bound, it refuses what it is for.
+    let spec = json!({"paramKind": {"apiVersion": "example.com/v1", "kind": "Limit"}, "matchConstraints": constraints(),
+        "validations": [{"expression": "false"}]});
+    let policy = json!({"metadata": {"name": "unbound"}, "spec": spec});
+    api.create(&format!("{GROUP}/validatingadmissionpolicies"), policy).await;
+    assert_eq!(post(&api, "a", json!({})).await.0, 201);
+    let binding = json!({"metadata": {"name": "b"}, "spec": {"policyName": "unbound", "validationActions": ["Deny"]}});
+    api.create(&format!("{GROUP}/validatingadmissionpolicybindings"), binding).await;
+    let (code, status) = post(&api, "b", json!({})).await;
+    let message = status["message"].as_str().unwrap_or_default();
+    assert_eq!(code, 422, "{message}");
+    assert!(
+        message.contains("failed to find resource referenced by paramKind: 'example.com/v1, Kind=Limit'"),
+        "{message}"
+    );
+    api.call("DELETE", &format!("{GROUP}/validatingadmissionpolicybindings/b"), Value::Null).await;
+    assert_eq!(post(&api, "b", json!({})).await.0, 201);
+}
+
+#[tokio::test]
 async fn parameters_warnings_and_conditions() {
     let api = Api::start().await;
     api.create(MAPS, json!({"metadata": {"name": "limit", "labels": {"use": "limit"}}, "data": {"max": "1"}})).await;

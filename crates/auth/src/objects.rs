@@ -21,6 +21,11 @@ pub trait Objects: Send + Sync {
     fn trees(&self, group: &str, resource: &str, namespace: &str) -> Vec<Arc<Value>> {
         self.list(group, resource, namespace).iter().filter_map(|b| serde_json::from_slice(b).ok()).collect()
     }
+    /// A number that changes whenever any object of a resource does, to be asked before the objects are; `None` where nobody
+    /// counts.
+    fn version(&self, _group: &str, _resource: &str) -> Option<u64> {
+        None
+    }
     /// What [`Objects::list`] gives, each with a number that changes when the object does and that no other object has, so
     /// that a reader can tell what it has decoded already.
     fn stamped(&self, group: &str, resource: &str, namespace: &str) -> Vec<(u64, Bytes)> {

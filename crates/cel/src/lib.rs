@@ -19,7 +19,7 @@ mod value;
 
 pub use cost::range::Range as CostRange;
 pub use env::{CompileError, Env, EnvBuilder, authorizer_type, request_resource_type};
-pub use eval::activation::{Activation, Bound, NamedPrograms};
+pub use eval::activation::{Activation, Bound, NamedPrograms, Values};
 pub use eval::budget::{Budget, MATCH_CONDITIONS_BUDGET, PER_CALL_LIMIT, REQUEST_BUDGET};
 pub use eval::program::Program;
 pub use syntax::source::Issue;

@@ -143,6 +143,13 @@ impl Store {
         Ok(ListView::new(table, revision, namespace, start_after, limit))
     }
 
+    /// A number that is another one whenever a record of the resource was made, changed or removed, so that whoever has decoded
+    /// them all can tell at once that nothing has changed. Holds within this process only.
+    #[must_use]
+    pub fn version(&self, resource: Resource) -> u64 {
+        self.shared().state.read().slot(resource).map_or(0, |slot| slot.table.version())
+    }
+
     /// The number of records of a resource.
     #[must_use]
     pub fn count(&self, resource: Resource) -> usize {

@@ -3,6 +3,7 @@
 
 use std::cmp::Ordering;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering as Memory};
 
 use crate::key::Place;
 use crate::record::Record;
@@ -26,11 +27,23 @@ struct Position {
 pub(crate) struct Table {
     chunks: Arc<Vec<Chunk>>,
     len: usize,
+    version: u64,
+}
+
+/// A version that no table has had.
+fn next_version() -> u64 {
+    static LAST: AtomicU64 = AtomicU64::new(0);
+    LAST.fetch_add(1, Memory::Relaxed) + 1
 }
 
 impl Table {
     pub fn len(&self) -> usize {
         self.len
+    }
+
+    /// Two tables of this process that have the same version hold the same records; 0 is that of a table which never held any.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     pub fn get(&self, place: Place<'_>) -> Option<&Arc<Record>> {
@@ -49,6 +62,7 @@ impl Table {
             .get(at.chunk)
             .and_then(|chunk| chunk.get(at.index))
             .is_some_and(|found| found.key().cmp_place(place) == Ordering::Equal);
+        self.version = next_version();
         let chunks = Arc::make_mut(&mut self.chunks);
         if same {
             let chunk = Arc::make_mut(&mut chunks[at.chunk]);
@@ -62,6 +76,7 @@ impl Table {
     /// Removes the record at a place and returns it.
     pub fn remove(&mut self, place: Place<'_>) -> Option<Arc<Record>> {
         self.get(place)?;
+        self.version = next_version();
         let at = self.partition(|record| record.key().cmp_place(place) == Ordering::Less);
         let chunks = Arc::make_mut(&mut self.chunks);
         let removed = Arc::make_mut(&mut chunks[at.chunk]).remove(at.index);
@@ -217,5 +232,23 @@ mod tests {
         }
         assert_eq!((table.len(), snapshot.len(), snapshot.iter().count()), (0, 1000, 1000));
         assert!(table.iter().next().is_none());
+    }
+
+    #[test]
+    fn every_change_makes_a_version_of_its_own() {
+        let (mut one, mut other) = (Table::default(), Table::default());
+        assert_eq!(one.version(), other.version(), "both are empty");
+        let mut seen = std::collections::BTreeSet::from([one.version()]);
+        for table in [&mut one, &mut other] {
+            table.put(record("a", "x"));
+            assert!(seen.insert(table.version()), "made");
+            table.put(record("a", "x"));
+            assert!(seen.insert(table.version()), "replaced");
+            let before = table.version();
+            assert!(table.remove(Place { namespace: "a", name: "y" }).is_none());
+            assert_eq!((table.version(), table.clone().version()), (before, before), "nothing has changed");
+            table.remove(Place { namespace: "a", name: "x" });
+            assert!(seen.insert(table.version()), "removed");
+        }
     }
 }

@@ -31,9 +31,9 @@ impl Conditions {
     ///
     /// # Errors
     /// Expressions that could not be evaluated, while none was false: what that means is the failure policy's to say.
-    pub fn hold(&self, inputs: &Inputs<'_>) -> (Result<bool, String>, ConditionsSeen) {
+    pub fn hold(&self, inputs: &Inputs<'_>, params: Option<&Value>) -> (Result<bool, String>, ConditionsSeen) {
         let begun = Instant::now();
-        let activation = inputs.activation(&[]);
+        let activation = inputs.activation(params, &[]);
         let mut budget = budget(MATCH_CONDITIONS_BUDGET);
         let (mut faults, mut excluded, mut exhausted) = (Vec::new(), false, false);
         for condition in &self.0 {

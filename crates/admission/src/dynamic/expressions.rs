@@ -1,16 +1,18 @@
 //! Expressions of webhooks and policies: compiled once per change, evaluated over the objects of a request where they lie
 //! (upstream `plugin/cel`).
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use kelson_auth::authorize::Decision as Answer;
 use kelson_auth::{Authorizer, UserInfo};
 use kelson_cel::admission::{Extent, compile, env};
-use kelson_cel::{AccessRequest, Activation, Budget, Decision, NamedPrograms, Program, Type, Value as CelValue};
+use kelson_cel::{
+    AccessRequest, Activation, Budget, Decision, NamedPrograms, Program, Type, Value as CelValue, Values,
+};
 use kelson_meta::tree::path::{list, text};
 use kelson_meta::{FieldSelector, LabelSelector};
 use serde_json::{Value, json};
 
-use super::Match;
+use super::{Match, Shown};
 use crate::{Attributes, Dependencies};
 
 /// Evaluating ends by then, whatever it has cost: a guard beside the budget, which counts steps and not seconds.
@@ -142,24 +144,9 @@ impl kelson_cel::Authorizer for Asking<'_> {
     }
 }
 
-/// What the variables of expressions stand for in one request.
+/// What the variables of expressions stand for in one request, the same for all who are evaluated for it.
 #[derive(Debug)]
-pub struct Inputs<'a> {
-    /// The object after the request, in the form that was asked for.
-    pub object: Option<&'a Value>,
-    /// The object before the request.
-    pub old: Option<&'a Value>,
-    /// The request itself; see [`request`].
-    pub request: &'a Value,
-    /// The parameters; `None` where there are none.
-    pub params: Option<&'a Value>,
-    /// The namespace of the request.
-    pub namespace: Option<&'a Value>,
-    /// Who answers what the user may do.
-    pub asking: &'a Asking<'a>,
-    /// What the request itself asks for.
-    pub resource: AccessRequest,
-}
+pub struct Inputs<'a>(Values<'a>);
 
 impl<'a> Asking<'a> {
     /// For the user of a request.
@@ -169,30 +156,48 @@ impl<'a> Asking<'a> {
 }
 
 impl<'a> Inputs<'a> {
-    /// Values by variable, with the variables of a policy.
-    pub fn activation(&self, variables: &'a NamedPrograms) -> Activation<'a> {
+    /// Of a request: `objects` are the new one and the old one in the form that was asked for, `request` is what [`request`]
+    /// made for that form.
+    pub fn new(
+        a: &Attributes<'_>,
+        objects: &'a Shown<'_>,
+        request: &'a Value,
+        namespace: Option<&'a Value>,
+        asking: &'a Asking<'a>,
+    ) -> Self {
         let json = |value: Option<&'a Value>| value.map_or(CelValue::Null, CelValue::json);
-        let mut activation = Activation::new();
-        activation
-            .bind("object", json(self.object))
-            .bind("oldObject", json(self.old))
-            .bind("request", CelValue::json(self.request))
-            .bind("params", json(self.params))
-            .bind("namespaceObject", json(self.namespace))
-            .bind("authorizer", CelValue::authorizer(self.asking))
-            .bind("authorizer.requestResource", CelValue::request_resource(self.asking, self.resource.clone()))
-            .bind_programs(variables);
+        let mut values = Values::default();
+        values
+            .bind("object", json(objects.object.as_deref()))
+            .bind("oldObject", json(objects.old.as_deref()))
+            .bind("request", CelValue::json(request))
+            .bind("namespaceObject", json(namespace))
+            .bind("authorizer", CelValue::authorizer(asking))
+            .bind("authorizer.requestResource", CelValue::request_resource(asking, resource(a)));
+        Self(values)
+    }
+
+    /// With parameters, null where there are none, and the variables of a policy.
+    pub fn activation<'b>(&'b self, params: Option<&'b Value>, variables: &'b NamedPrograms) -> Activation<'b>
+    where
+        'a: 'b,
+    {
+        let mut activation = Activation::over(&self.0);
+        activation.bind("params", params.map_or(CelValue::Null, CelValue::json));
+        if !variables.is_empty() {
+            activation.bind_programs(variables);
+        }
         activation
     }
 }
 
 /// A budget that ends with the time, too.
 pub fn budget(total: u64) -> Budget {
-    Budget::new(total).until(Instant::now() + TIME_MAX)
+    Budget::new(total).within(TIME_MAX)
 }
 
 /// `authorizer.requestResource` of a request.
-pub fn resource(a: &Attributes<'_>) -> AccessRequest {
+fn resource(a: &Attributes<'_>) -> AccessRequest {
     AccessRequest {
         group: a.resource.group.clone(),
         resource: a.resource.resource.clone(),
@@ -204,7 +209,7 @@ pub fn resource(a: &Attributes<'_>) -> AccessRequest {
 }
 
 /// `request` of a request, seen in a form.
-pub fn request(a: &Attributes<'_>, form: &Match) -> Value {
+pub fn request(a: &Attributes<'_>, form: &Match<'_>) -> Value {
     let kind = |g: &kelson_meta::Gvk| json!({"group": g.group, "version": g.version, "kind": g.kind});
     let resource = |g: &kelson_meta::Gvr| json!({"group": g.group, "version": g.version, "resource": g.resource});
     let mut request = json!({

@@ -1,11 +1,14 @@
 //! Which requests a webhook or a policy is for: rules, selectors, and the same objects under other names
 //! (upstream `plugin/webhook/predicates`, `plugin/policy/matching`).
+use std::borrow::Cow;
+use std::collections::{BTreeMap, BTreeSet};
+
 use kelson_auth::Objects;
 use kelson_meta::tree::path::{at, list, strings, text};
 use kelson_meta::{GroupResource, Gvk, Gvr, LabelSelector, LabelSelectorSpec, Status};
 use serde_json::Value;
 
-use crate::{Attributes, Operation, Versions};
+use crate::{Attributes, Operation, Operations, Versions};
 
 const GROUP: &str = "admissionregistration.k8s.io";
 /// The kinds that configure admission itself.
@@ -25,13 +28,13 @@ pub fn is_exempt(a: &Attributes<'_>) -> bool {
 }
 
 /// One entry of `rules`, `resourceRules` or `excludeResourceRules`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Rule {
-    operations: Vec<String>,
+    operations: Operations,
     groups: Vec<String>,
     versions: Vec<String>,
-    /// `resource` or `resource/subresource`, either of which may be `*`.
-    resources: Vec<String>,
+    /// Resource and subresource, either of which may be `*`.
+    resources: Vec<(String, String)>,
     scope: Scope,
     /// Names of objects; empty: all. Policies alone have them.
     names: Vec<String>,
@@ -59,23 +62,43 @@ pub struct Criteria {
 
 /// A request that something is for: the resource and kind in which it wants to see the object.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Match {
+pub struct Match<'a> {
     /// The request's resource, or an equivalent one that a rule names.
-    pub resource: Gvr,
+    pub resource: Cow<'a, Gvr>,
     /// Kind of its objects.
-    pub kind: Gvk,
+    pub kind: Cow<'a, Gvk>,
+}
+
+impl<'a> Match<'a> {
+    /// The form in which the request itself has the object.
+    pub fn own(a: &Attributes<'a>) -> Self {
+        Self { resource: Cow::Borrowed(a.resource), kind: Cow::Borrowed(a.kind) }
+    }
 }
 
 fn texts(value: &Value, field: &str) -> Vec<String> {
     list(value, &[field]).iter().filter_map(Value::as_str).map(str::to_owned).collect()
 }
 
+/// The operations that a rule names, of which it may name all at once.
+fn operations(names: &[String]) -> Operations {
+    let all = [Operation::Create, Operation::Update, Operation::Delete, Operation::Connect];
+    let named = all.into_iter().filter(|op| holds(names, op.as_str()));
+    named.fold(Operations::NONE, |set, op| set.or(Operations::of(op)))
+}
+
+/// `resource` or `resource/subresource`, taken apart.
+fn resource(pattern: &str) -> (String, String) {
+    let (resource, subresource) = pattern.split_once('/').unwrap_or((pattern, ""));
+    (resource.to_owned(), subresource.to_owned())
+}
+
 fn rules(value: &Value, field: &str) -> Vec<Rule> {
     let rule = |r: &Value| Rule {
-        operations: texts(r, "operations"),
+        operations: operations(&texts(r, "operations")),
         groups: texts(r, "apiGroups"),
         versions: texts(r, "apiVersions"),
-        resources: texts(r, "resources"),
+        resources: texts(r, "resources").iter().map(|pattern| resource(pattern)).collect(),
         scope: match text(r, &["scope"]) {
             "Cluster" => Scope::Cluster,
             "Namespaced" => Scope::Namespaced,
@@ -124,12 +147,16 @@ impl Criteria {
     /// # Errors
     /// 404 for a namespace that is not there, 500 for a selector that cannot be read; in both cases only when a rule
     /// matches.
-    pub fn matches(
+    pub fn matches<'a>(
         &self,
-        a: &Attributes<'_>,
+        a: &Attributes<'a>,
         objects: &dyn Objects,
         versions: &dyn Versions,
-    ) -> Result<Option<Match>, Status> {
+    ) -> Result<Option<Match<'a>>, Status> {
+        // Most rules are of other resources altogether.
+        if !self.takes_all() && !self.may_concern(a) {
+            return Ok(None);
+        }
         // What cannot be decided counts only once the rules are for the request.
         let by_namespace = self.in_namespace(a, objects);
         if matches!(by_namespace, Ok(false)) {
@@ -148,14 +175,23 @@ impl Criteria {
         Ok(Some(found))
     }
 
-    fn by_rules(&self, a: &Attributes<'_>, versions: &dyn Versions) -> Option<Match> {
-        let all = self.all_without_rules && self.rules.is_empty();
-        if all || self.rules.iter().any(|r| r.matches(a, a.resource)) {
-            return Some(Match { resource: a.resource.clone(), kind: a.kind.clone() });
+    /// Whether there is no rule that could leave a request out.
+    fn takes_all(&self) -> bool {
+        self.all_without_rules && self.rules.is_empty()
+    }
+
+    /// Of which resources it may concern requests, by their plural names; `None`: of all.
+    fn resources(&self) -> Option<BTreeSet<&str>> {
+        let named: BTreeSet<&str> =
+            self.rules.iter().flat_map(|r| &r.resources).map(|(resource, _)| resource.as_str()).collect();
+        (!self.takes_all() && !named.contains("*")).then_some(named)
+    }
+
+    fn by_rules<'a>(&self, a: &Attributes<'a>, versions: &dyn Versions) -> Option<Match<'a>> {
+        if self.takes_all() || self.rules.iter().any(|r| r.matches(a, a.resource)) {
+            return Some(Match::own(a));
         }
-        // Most rules are of other resources altogether: only those that could mean this one are worth a look at its
-        // other names.
-        if !self.equivalent || !self.rules.iter().chain(&self.excluded).any(|r| r.could_mean(a)) {
+        if !self.equivalent {
             return None;
         }
         let equivalents = versions.equivalents(a.resource, a.subresource);
@@ -164,7 +200,10 @@ impl Criteria {
         }
         self.rules.iter().find_map(|rule| {
             let found = equivalents.iter().find(|(resource, _)| rule.matches(a, resource));
-            found.map(|(resource, kind)| Match { resource: resource.clone(), kind: kind.clone() })
+            found.map(|(resource, kind)| Match {
+                resource: Cow::Owned(resource.clone()),
+                kind: Cow::Owned(kind.clone()),
+            })
         })
     }
 
@@ -220,7 +259,7 @@ impl Rule {
             Scope::Namespaced => !cluster,
         };
         scope
-            && holds(&self.operations, a.operation.as_str())
+            && self.operations.contains(a.operation)
             && (self.names.is_empty() || self.names.iter().any(|n| n == a.object_name()))
     }
 
@@ -230,10 +269,46 @@ impl Rule {
     }
 
     fn resource(&self, resource: &str, subresource: &str) -> bool {
-        self.resources.iter().any(|pattern| {
-            let (r, s) = pattern.split_once('/').unwrap_or((pattern, ""));
-            (r == "*" || r == resource) && (s == "*" || s == subresource)
-        })
+        let is = |pattern: &str, name: &str| pattern == "*" || pattern == name;
+        self.resources.iter().any(|(r, s)| is(r, resource) && is(s, subresource))
+    }
+}
+
+/// Which of many criteria may be for requests of a resource, found by its plural name: a resource has the same in all of its
+/// versions and groups.
+#[derive(Debug, Default)]
+pub struct ByResource {
+    /// By plural name, those that name it and those for all resources, in their order.
+    named: BTreeMap<String, Vec<usize>>,
+    /// Those for all resources.
+    others: Vec<usize>,
+}
+
+impl ByResource {
+    /// Of criteria by their places.
+    pub fn new<'c>(all: impl IntoIterator<Item = &'c Criteria> + Clone) -> Self {
+        let names = || all.clone().into_iter().map(Criteria::resources).enumerate();
+        let mut named: BTreeMap<String, Vec<usize>> =
+            names().filter_map(|(_, names)| names).flatten().map(|name| (name.to_owned(), Vec::new())).collect();
+        let mut others = Vec::new();
+        for (place, names) in names() {
+            match names {
+                Some(names) => {
+                    for name in names {
+                        named.entry(name.to_owned()).or_default().push(place);
+                    }
+                }
+                None => {
+                    named.values_mut().for_each(|places| places.push(place));
+                    others.push(place);
+                }
+            }
+        }
+        Self { named, others }
+    }
+    /// The places of those that may be for requests of a resource, in their order.
+    pub fn of(&self, plural: &str) -> &[usize] {
+        self.named.get(plural).unwrap_or(&self.others)
     }
 }
 
@@ -250,9 +325,10 @@ mod tests {
             ("namespaces//b", json!({"metadata": {"name": "b"}})),
         ]);
         let criteria = Criteria::parse(&criteria);
-        ask.with(|a| criteria.matches(a, d.objects.as_ref(), d.versions.as_ref()))
-            .map(|m| m.map(|m| format!("{}/{}", m.resource.group, m.resource.version)))
-            .map_err(|s| s.message)
+        ask.with(|a| {
+            let found = criteria.matches(a, d.objects.as_ref(), d.versions.as_ref()).map_err(|s| s.message)?;
+            Ok(found.map(|m| format!("{}/{}", m.resource.group, m.resource.version)))
+        })
     }
 
     fn rule(change: impl Fn(&mut Value)) -> Value {
@@ -343,5 +419,25 @@ mod tests {
         };
         assert_eq!(matched(old("Equivalent"), ask()).unwrap().as_deref(), Some("apps/v1beta1"));
         assert_eq!(matched(old("Exact"), ask()).unwrap(), None);
+    }
+
+    #[test]
+    fn those_of_a_resource_are_found_in_their_order() {
+        let of = |resources: Value| Criteria::parse(&rule(|r| r["resources"] = resources.clone()));
+        let all: Vec<Criteria> = [json!(["pods"]), json!(["*"]), json!(["nodes", "pods/exec"]), json!(["*/scale"])]
+            .into_iter()
+            .map(of)
+            .chain([Criteria::parse(&json!({})), Criteria::of_binding(&json!({}))])
+            .collect();
+        let found = ByResource::new(&all);
+        for (plural, want) in [
+            ("pods", vec![0, 1, 2, 3, 5]),
+            ("nodes", vec![1, 2, 3, 5]),
+            ("secrets", vec![1, 3, 5]),
+            ("", vec![1, 3, 5]),
+        ] {
+            assert_eq!(found.of(plural), want, "{plural}");
+        }
+        assert!(ByResource::new(&[]).of("pods").is_empty());
     }
 }

@@ -19,20 +19,27 @@ pub struct Source<T> {
     /// Those from files, which come first.
     manifests: Option<Arc<Manifests>>,
     fixed: Mutex<Arc<Fixed<T>>>,
+    /// What was last given out of both.
+    joined: Mutex<[Items<T>; 3]>,
 }
+
+/// Decoded objects. Whoever is given the same list again, by its address, knows that nothing has changed.
+pub type Items<T> = Arc<Vec<Arc<T>>>;
 
 /// What files held when they were decoded.
 struct Fixed<T> {
     stamp: u64,
-    items: Arc<Vec<Arc<T>>>,
+    items: Items<T>,
 }
 
 type Decode<T> = Box<dyn Fn(&Value) -> T + Send + Sync>;
 
 struct Known<T> {
+    /// Of the resource when it was looked at.
+    version: Option<u64>,
     /// By the place of its item.
     stamps: Vec<u64>,
-    items: Arc<Vec<Arc<T>>>,
+    items: Items<T>,
 }
 
 impl<T> Source<T> {
@@ -43,9 +50,18 @@ impl<T> Source<T> {
         resource: &'static str,
         decode: impl Fn(&Value) -> T + Send + Sync + 'static,
     ) -> Self {
-        let known = Mutex::new(Arc::new(Known { stamps: Vec::new(), items: Arc::default() }));
-        let fixed = Mutex::new(Arc::new(Fixed { stamp: 0, items: Arc::default() }));
-        Self { objects: Arc::clone(objects), group, resource, decode: Box::new(decode), known, manifests: None, fixed }
+        let known = Known { version: None, stamps: Vec::new(), items: Arc::default() };
+        let fixed = Fixed { stamp: 0, items: Arc::default() };
+        Self {
+            objects: Arc::clone(objects),
+            group,
+            resource,
+            decode: Box::new(decode),
+            known: Mutex::new(Arc::new(known)),
+            manifests: None,
+            fixed: Mutex::new(Arc::new(fixed)),
+            joined: Mutex::default(),
+        }
     }
 
     /// With those of a directory, too.
@@ -55,7 +71,7 @@ impl<T> Source<T> {
 
     /// Those that may judge a request, as they are now: of files, and then those that are stored, by name. What is stored
     /// does not judge the configurations of admission, so that a bad one can always be repaired.
-    pub fn of(&self, a: &Attributes<'_>) -> Arc<Vec<Arc<T>>> {
+    pub fn of(&self, a: &Attributes<'_>) -> Items<T> {
         if self.manifests.is_none() {
             return if is_exempt(a) { Arc::default() } else { self.newest() };
         }
@@ -63,12 +79,23 @@ impl<T> Source<T> {
         match (is_exempt(a), fixed.is_empty()) {
             (true, _) => fixed,
             (false, true) => self.newest(),
-            (false, false) => Arc::new(fixed.iter().chain(self.newest().iter()).cloned().collect()),
+            (false, false) => self.joined(fixed),
         }
     }
 
+    /// Those of files and those that are stored, as one list.
+    fn joined(&self, fixed: Items<T>) -> Items<T> {
+        let newest = self.newest();
+        let mut joined = self.joined.lock();
+        if !Arc::ptr_eq(&joined[0], &fixed) || !Arc::ptr_eq(&joined[1], &newest) {
+            let all = Arc::new(fixed.iter().chain(newest.iter()).cloned().collect());
+            *joined = [fixed, newest, all];
+        }
+        Arc::clone(&joined[2])
+    }
+
     /// Those of files.
-    fn fixed(&self) -> Arc<Vec<Arc<T>>> {
+    fn fixed(&self) -> Items<T> {
         let Some(manifests) = &self.manifests else { return Arc::default() };
         let loaded = manifests.current();
         let mut fixed = self.fixed.lock();
@@ -80,10 +107,15 @@ impl<T> Source<T> {
     }
 
     /// All that are stored now, by name.
-    fn newest(&self) -> Arc<Vec<Arc<T>>> {
-        let found = self.objects.stamped(self.group, self.resource, "");
+    fn newest(&self) -> Items<T> {
         let known = Arc::clone(&self.known.lock());
-        if known.stamps.iter().eq(found.iter().map(|(stamp, _)| stamp)) {
+        // Asked first: what changes while the objects are read is seen by the next request.
+        let version = self.objects.version(self.group, self.resource);
+        if version.is_some() && version == known.version {
+            return Arc::clone(&known.items);
+        }
+        let found = self.objects.stamped(self.group, self.resource, "");
+        if version.is_none() && known.stamps.iter().eq(found.iter().map(|(stamp, _)| stamp)) {
             return Arc::clone(&known.items);
         }
         let kept = |stamp: u64| {
@@ -98,9 +130,9 @@ impl<T> Source<T> {
             })
         };
         let items = found.iter().map(|(stamp, b)| kept(*stamp).unwrap_or_else(|| Arc::new((self.decode)(&read(b)))));
-        let items: Arc<Vec<Arc<T>>> = Arc::new(items.collect());
+        let items: Items<T> = Arc::new(items.collect());
         let stamps = found.iter().map(|(stamp, _)| *stamp).collect();
-        *self.known.lock() = Arc::new(Known { stamps, items: Arc::clone(&items) });
+        *self.known.lock() = Arc::new(Known { version, stamps, items: Arc::clone(&items) });
         items
     }
 }

@@ -18,13 +18,13 @@ pub struct Shown<'a> {
 
 /// The versions made so far for one request.
 #[derive(Debug, Default)]
-pub struct Versioned<'a>(Vec<(Match, Shown<'a>)>);
+pub struct Versioned<'a>(Vec<(Match<'a>, Shown<'a>)>);
 
 /// One object, converted where it must be.
 async fn show<'a>(
     a: &Attributes<'_>,
     versions: &dyn Versions,
-    form: &Match,
+    form: &Match<'_>,
     object: Option<&'a Value>,
 ) -> Result<Option<Cow<'a, Value>>, Status> {
     let Some(object) = object else { return Ok(None) };
@@ -37,7 +37,12 @@ impl<'a> Versioned<'a> {
     ///
     /// # Errors
     /// For what cannot be converted.
-    pub async fn make(&mut self, a: &'a Attributes<'_>, versions: &dyn Versions, form: &Match) -> Result<(), Status> {
+    pub async fn make(
+        &mut self,
+        a: &'a Attributes<'_>,
+        versions: &dyn Versions,
+        form: &Match<'a>,
+    ) -> Result<(), Status> {
         if self.get(form).is_none() {
             self.0.push((form.clone(), Shown::of(a, versions, form).await?));
         }
@@ -45,7 +50,7 @@ impl<'a> Versioned<'a> {
     }
 
     /// The objects in a form that was made before.
-    pub fn get(&self, form: &Match) -> Option<&Shown<'a>> {
+    pub fn get(&self, form: &Match<'_>) -> Option<&Shown<'a>> {
         self.0.iter().find(|(made, _)| made == form).map(|(_, shown)| shown)
     }
 }
@@ -55,7 +60,7 @@ impl<'a> Shown<'a> {
     ///
     /// # Errors
     /// For what cannot be converted.
-    pub async fn of(a: &'a Attributes<'_>, versions: &dyn Versions, form: &Match) -> Result<Self, Status> {
+    pub async fn of(a: &'a Attributes<'_>, versions: &dyn Versions, form: &Match<'_>) -> Result<Self, Status> {
         let object = show(a, versions, form, a.object.as_ref()).await?;
         Ok(Self { object, old: show(a, versions, form, a.old_object).await? })
     }

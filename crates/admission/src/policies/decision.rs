@@ -89,8 +89,8 @@ impl ValidatingPolicy {
     }
 
     /// What it says of a request.
-    pub fn judge(&self, inputs: &Inputs<'_>) -> Verdict {
-        let activation = inputs.activation(self.base.variables.programs());
+    pub fn judge(&self, inputs: &Inputs<'_>, params: Option<&Value>) -> Verdict {
+        let activation = inputs.activation(params, self.base.variables.programs());
         let mut verdict = Verdict::default();
         let mut total = budget(REQUEST_BUDGET);
         for (index, validation) in self.validations.iter().enumerate() {

@@ -1,15 +1,17 @@
 //! What is in force of one kind of policy: the policies and their bindings, stored and from files, decoded once per change.
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use futures::FutureExt as _;
 use futures::future::BoxFuture;
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use super::GROUP;
 use super::policy::{Binding, Policy};
 use crate::configuration::Part;
-use crate::dynamic::Source;
 use crate::dynamic::manifests::{Accepted, Manifests};
+use crate::dynamic::{ByResource, Items, Source, is_exempt};
 use crate::{Attributes, Dependencies};
 
 /// A policy of one kind, decoded.
@@ -29,6 +31,47 @@ pub struct InForce<P> {
     policies: Source<P>,
     bindings: Source<Binding>,
     manifests: Option<Arc<Manifests>>,
+    /// As they were put together last.
+    ready: Mutex<Arc<Ready<P>>>,
+}
+
+/// A policy and what brings it into force.
+pub struct Bound<P> {
+    /// The policy itself.
+    pub policy: Arc<P>,
+    /// Its bindings by name, at least one.
+    pub bindings: Vec<Arc<Binding>>,
+}
+
+/// Policies with their bindings, found by the resource of a request. A policy that nothing binds does not count, whatever is
+/// wrong with it.
+pub struct Ready<P> {
+    /// What it is made of.
+    policies: Items<P>,
+    bindings: Items<Binding>,
+    bound: Vec<Bound<P>>,
+    by_resource: ByResource,
+}
+
+impl<P: Decoded> Ready<P> {
+    fn new(policies: Items<P>, bindings: Items<Binding>) -> Self {
+        let mut by_policy: HashMap<&str, Vec<Arc<Binding>>> = HashMap::new();
+        for binding in bindings.iter() {
+            by_policy.entry(&binding.policy).or_default().push(Arc::clone(binding));
+        }
+        let bound = policies.iter().filter_map(|policy| {
+            let bindings = by_policy.get(policy.base().name.as_str())?.clone();
+            Some(Bound { policy: Arc::clone(policy), bindings })
+        });
+        let bound: Vec<Bound<P>> = bound.collect();
+        let by_resource = ByResource::new(bound.iter().map(|b| &b.policy.base().criteria));
+        Self { policies, bindings, bound, by_resource }
+    }
+
+    /// Those that may be for a request, in the order of the policies' names.
+    pub fn of(&self, a: &Attributes<'_>) -> impl Iterator<Item = &Bound<P>> {
+        self.by_resource.of(&a.resource.resource).iter().filter_map(|place| self.bound.get(*place))
+    }
 }
 
 impl<P: Decoded> InForce<P> {
@@ -45,6 +88,7 @@ impl<P: Decoded> InForce<P> {
             policies: Source::new(&d.objects, GROUP, policies, P::parse).with_manifests(manifests.clone()),
             bindings: Source::new(&d.objects, GROUP, bindings, Binding::parse).with_manifests(manifests.clone()),
             manifests,
+            ready: Mutex::new(Arc::new(Ready::new(Items::default(), Items::default()))),
         })
     }
 
@@ -55,12 +99,21 @@ impl<P: Decoded> InForce<P> {
 
     /// Whether any policy may be for a request, as far as can be told at once.
     pub fn may_concern(&self, a: &Attributes<'_>) -> bool {
-        self.policies.of(a).iter().any(|p| p.base().criteria.may_concern(a))
+        self.ready(a).of(a).any(|b| b.policy.base().criteria.may_concern(a))
     }
 
-    /// The policies that may be for a request, and all bindings that may judge it.
-    pub fn of(&self, a: &Attributes<'_>) -> (Vec<Arc<P>>, Arc<Vec<Arc<Binding>>>) {
-        let concerned = self.policies.of(a).iter().filter(|p| p.base().criteria.may_concern(a)).cloned().collect();
-        (concerned, self.bindings.of(a))
+    /// Those that may judge a request, as they are now; put together again only after a change.
+    pub fn ready(&self, a: &Attributes<'_>) -> Arc<Ready<P>> {
+        let (policies, bindings) = (self.policies.of(a), self.bindings.of(a));
+        let mut ready = self.ready.lock();
+        if !Arc::ptr_eq(&ready.policies, &policies) || !Arc::ptr_eq(&ready.bindings, &bindings) {
+            let new = Arc::new(Ready::new(policies, bindings));
+            // What the configurations of admission are judged by is asked for seldom.
+            if is_exempt(a) {
+                return new;
+            }
+            *ready = new;
+        }
+        Arc::clone(&ready)
     }
 }

@@ -1,6 +1,5 @@
 //! MutatingAdmissionPolicy: policies change objects in the order of their names and their bindings', each seeing what the
 //! ones before it made (upstream `plugin/policy/mutating`).
-use std::sync::Arc;
 use std::time::Instant;
 
 use async_trait::async_trait;
@@ -9,7 +8,7 @@ use kelson_meta::tree::path::text;
 use kelson_meta::{Reason, Status, StatusCause};
 use serde_json::Value;
 
-use super::in_force::{Decoded, InForce};
+use super::in_force::{Bound, Decoded, InForce};
 use super::mutation::{Change, MutatingPolicy, Mutation, of_kind, patched};
 use super::policy::{Binding, Policy};
 use super::{namespace_of, params};
@@ -51,7 +50,7 @@ struct Invocation<'p> {
     policy: &'p MutatingPolicy,
     binding: &'p Binding,
     params: Option<Value>,
-    form: Match,
+    form: Match<'p>,
 }
 
 impl Invocation<'_> {
@@ -87,9 +86,8 @@ impl MutatingPolicies {
     /// The invocations of one policy.
     async fn invocations<'p>(
         &self,
-        policy: &'p MutatingPolicy,
-        bindings: &'p [Arc<Binding>],
-        a: &Attributes<'_>,
+        Bound { policy, bindings }: &'p Bound<MutatingPolicy>,
+        a: &Attributes<'p>,
         problems: &mut Vec<Problem>,
     ) -> Vec<Invocation<'p>> {
         let (objects, versions) = (self.d.objects.as_ref(), self.d.versions.as_ref());
@@ -103,7 +101,7 @@ impl MutatingPolicies {
                 return found;
             }
         };
-        for binding in bindings.iter().filter(|b| b.is_for(&policy.base)) {
+        for binding in bindings {
             let fits = match &binding.criteria {
                 None => Ok(true),
                 Some(criteria) => criteria.matches(a, objects, versions).map(|m| m.is_some()).map_err(|s| s.message),
@@ -192,7 +190,9 @@ impl MutatingPolicies {
         }
         let shown = Shown::of(a, self.d.versions.as_ref(), &invocation.form).await?;
         let namespace = namespace_of(a, &self.d)?;
-        let (held, seen) = self.with_inputs(invocation, a, &shown, namespace.as_deref(), |i| base.conditions.hold(i));
+        let (held, seen) = self.with_inputs(invocation, a, &shown, namespace.as_deref(), |inputs| {
+            base.conditions.hold(inputs, invocation.params.as_ref())
+        });
         self.d.metrics.conditions(&base.name, "policy", Pass::Admit, a.operation, seen);
         Ok(match held {
             Err(_) if base.ignores_failures => Ok(false),
@@ -209,15 +209,7 @@ impl MutatingPolicies {
         see: impl FnOnce(&Inputs<'_>) -> T,
     ) -> T {
         let (request, asking) = (expressions::request(a, &invocation.form), Asking::of(a, &self.d));
-        see(&Inputs {
-            object: shown.object.as_deref(),
-            old: shown.old.as_deref(),
-            request: &request,
-            params: invocation.params.as_ref(),
-            namespace,
-            asking: &asking,
-            resource: expressions::resource(a),
-        })
+        see(&Inputs::new(a, shown, &request, namespace, &asking))
     }
 
     /// What one mutation makes of the object, in the form that admission sees.
@@ -231,9 +223,9 @@ impl MutatingPolicies {
         let (versions, form) = (self.d.versions.as_ref(), &invocation.form);
         let shown = Shown::of(a, versions, form).await.map_err(|s| s.message)?;
         let namespace = namespace_of(a, &self.d).map_err(|s| s.message)?;
-        let base = &invocation.policy.base;
-        let change =
-            self.with_inputs(invocation, a, &shown, namespace.as_deref(), |inputs| mutation.change(base, inputs))?;
+        let (base, params) = (&invocation.policy.base, invocation.params.as_ref());
+        let change = self
+            .with_inputs(invocation, a, &shown, namespace.as_deref(), |inputs| mutation.change(base, inputs, params))?;
         let object = shown.object.as_deref().unwrap_or(&Value::Null);
         let mut new = match change {
             Change::Patch(operations) => patched(object, &operations)?,
@@ -277,10 +269,10 @@ impl AsyncPlugin for MutatingPolicies {
         if a.rounds.second {
             a.rounds.policies.begin_second(a.object.as_ref());
         }
-        let (policies, bindings) = self.in_force.of(a);
+        let ready = self.in_force.ready(a);
         let (mut problems, mut invocations) = (Vec::new(), Vec::new());
-        for policy in &policies {
-            invocations.extend(self.invocations(policy, &bindings, a, &mut problems).await);
+        for bound in ready.of(a) {
+            invocations.extend(self.invocations(bound, a, &mut problems).await);
         }
         for invocation in &invocations {
             self.invoke(invocation, a, notes, &mut problems).await?;

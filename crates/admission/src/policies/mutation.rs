@@ -67,8 +67,8 @@ impl Mutation {
     ///
     /// # Errors
     /// What went wrong, in upstream's words.
-    pub fn change(&self, policy: &Policy, inputs: &Inputs<'_>) -> Result<Change, String> {
-        let activation: Activation<'_> = inputs.activation(policy.variables.programs());
+    pub fn change(&self, policy: &Policy, inputs: &Inputs<'_>, params: Option<&Value>) -> Result<Change, String> {
+        let activation: Activation<'_> = inputs.activation(params, policy.variables.programs());
         let value = self.expression.eval(&activation, &mut budget(REQUEST_BUDGET)).map_err(|fault| match fault {
             Fault::Expression(why) => why,
             Fault::OutOfBudget => OUT_OF_BUDGET.to_owned(),

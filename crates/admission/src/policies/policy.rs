@@ -103,8 +103,4 @@ impl Binding {
             actions: actions.iter().filter_map(Value::as_str).map(str::to_owned).collect(),
         }
     }
-    /// Whether it may narrow its policy to this request, as far as can be told at once.
-    pub fn is_for(&self, policy: &Policy) -> bool {
-        self.policy == policy.name
-    }
 }

@@ -1,7 +1,5 @@
 //! ValidatingAdmissionPolicy: every policy whose rules and bindings fit a request is evaluated; failed validations refuse
 //! the request, warn, or go to the audit log, as the binding says (upstream `plugin/policy/validating`).
-use std::collections::HashMap;
-use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -10,7 +8,7 @@ use kelson_meta::{Reason, Status, StatusCause};
 use serde_json::{Value, json};
 
 use super::decision::{Denial, ValidatingPolicy};
-use super::in_force::{Decoded, InForce};
+use super::in_force::{Bound, Decoded, InForce};
 use super::policy::{Binding, Policy};
 use super::{namespace_of, params};
 use crate::dynamic::expressions::{self, Asking, Inputs};
@@ -54,16 +52,34 @@ struct Refusal {
 
 /// What is found while the policies of one request are evaluated.
 #[derive(Default)]
-struct Findings {
+struct Findings<'p> {
     refusals: Vec<Refusal>,
-    /// Values by key, of one policy.
-    annotations: Vec<(String, Vec<String>)>,
-    /// The request as expressions see it, in the form that the last policy wanted; nearly all want the same.
-    request: Option<(Match, Arc<Value>)>,
+    /// Values by policy and key.
+    annotations: Vec<(&'p str, String, Vec<String>)>,
 }
 
-/// Bindings by the name of their policy, each in its place.
-type Bound<'b> = HashMap<&'b str, Vec<&'b Binding>>;
+/// The request's objects and the request itself as expressions see them; nearly all policies want the same form.
+struct Seen<'r> {
+    form: Match<'r>,
+    shown: Shown<'r>,
+    request: Value,
+}
+
+/// What is to be done for a request, found out before anything is evaluated.
+enum Step<'p> {
+    /// Something is wrong with a policy, or with one of its bindings.
+    Misconfigured(&'p ValidatingPolicy, Option<&'p Binding>, String),
+    Evaluate(Evaluation<'p>),
+}
+
+/// A policy under a binding.
+struct Evaluation<'p> {
+    policy: &'p ValidatingPolicy,
+    binding: &'p Binding,
+    /// The place of the form that it is evaluated over.
+    seen: usize,
+    params: Option<Value>,
+}
 
 impl ValidatingPolicies {
     /// Over the stored policies and bindings, and those in the files that the plugin's configuration names.
@@ -74,105 +90,88 @@ impl ValidatingPolicies {
         Ok(Self { d: d.clone(), in_force: InForce::new(d, configuration)? })
     }
 
-    async fn policy(
+    /// What a request makes one policy do.
+    async fn plan<'p>(
         &self,
-        policy: &ValidatingPolicy,
-        bindings: &Bound<'_>,
-        a: &Attributes<'_>,
-        notes: &mut Notes,
-        found: &mut Findings,
-    ) -> Result<(), Status> {
+        Bound { policy, bindings }: &'p Bound<ValidatingPolicy>,
+        a: &'p Attributes<'p>,
+        seen: &mut Vec<Seen<'p>>,
+        steps: &mut Vec<Step<'p>>,
+    ) {
         let base = &policy.base;
         let (objects, versions) = (self.d.objects.as_ref(), self.d.versions.as_ref());
         let form = match base.criteria.matches(a, objects, versions) {
             Ok(Some(form)) => form,
-            Ok(None) => return Ok(()),
-            Err(status) => {
-                found.misconfigured(policy, None, &status.message);
-                return Ok(());
-            }
+            Ok(None) => return,
+            Err(status) => return steps.push(Step::Misconfigured(policy, None, status.message)),
         };
         if let Some(kind) = &base.param_kind
             && self.d.kinds.resources(&kind.api_version(), &kind.kind).is_empty()
         {
             let why = format!("failed to find resource referenced by paramKind: '{kind}'");
-            found.misconfigured(policy, None, &why);
-            return Ok(());
+            return steps.push(Step::Misconfigured(policy, None, why));
         }
-        for binding in bindings.get(base.name.as_str()).into_iter().flatten() {
+        for binding in bindings {
             let fits = match &binding.criteria {
                 None => Ok(true),
                 Some(criteria) => criteria.matches(a, objects, versions).map(|m| m.is_some()),
             };
             match fits {
-                Ok(true) => self.binding(policy, binding, a, &form, notes, found).await?,
+                Ok(true) => {
+                    if let Err(why) = self.bound(policy, binding, a, &form, seen, steps).await {
+                        steps.push(Step::Misconfigured(policy, Some(binding), why));
+                    }
+                }
                 Ok(false) => {}
-                Err(status) => found.misconfigured(policy, Some(binding), &status.message),
+                Err(status) => steps.push(Step::Misconfigured(policy, Some(binding), status.message)),
             }
         }
-        for (key, values) in std::mem::take(&mut found.annotations) {
-            notes.annotate(format!("{}/{key}", base.name), values.join(", "));
-        }
-        Ok(())
     }
 
-    async fn binding(
+    /// Adds what a policy does under one binding.
+    ///
+    /// # Errors
+    /// What is wrong with the binding.
+    async fn bound<'p>(
         &self,
-        policy: &ValidatingPolicy,
-        binding: &Binding,
-        a: &Attributes<'_>,
-        form: &Match,
-        notes: &mut Notes,
-        found: &mut Findings,
-    ) -> Result<(), Status> {
-        let params = match params::collect(&policy.base, binding, a, &self.d).await {
-            Ok(params) => params,
-            Err(why) => {
-                found.misconfigured(policy, Some(binding), &why);
-                return Ok(());
-            }
-        };
+        policy: &'p ValidatingPolicy,
+        binding: &'p Binding,
+        a: &'p Attributes<'p>,
+        form: &Match<'p>,
+        seen: &mut Vec<Seen<'p>>,
+        steps: &mut Vec<Step<'p>>,
+    ) -> Result<(), String> {
+        let params = params::collect(&policy.base, binding, a, &self.d).await?;
         if params.is_empty() {
             return Ok(());
         }
-        let shown = match Shown::of(a, self.d.versions.as_ref(), form).await {
-            Ok(shown) => shown,
-            Err(status) => {
-                let why = format!("failed to convert object version: {}", status.message);
-                found.misconfigured(policy, Some(binding), &why);
-                return Ok(());
+        let seen = match seen.iter().position(|s| s.form == *form) {
+            Some(place) => place,
+            None => {
+                let shown = Shown::of(a, self.d.versions.as_ref(), form).await;
+                let shown = shown.map_err(|s| format!("failed to convert object version: {}", s.message))?;
+                seen.push(Seen { form: form.clone(), shown, request: expressions::request(a, form) });
+                seen.len() - 1
             }
         };
-        let namespace = namespace_of(a, &self.d)?;
-        let (request, asking) = (found.request(a, form), Asking::of(a, &self.d));
-        for params in &params {
-            let inputs = Inputs {
-                object: shown.object.as_deref(),
-                old: shown.old.as_deref(),
-                request: &request,
-                params: params.as_ref(),
-                namespace: namespace.as_deref(),
-                asking: &asking,
-                resource: expressions::resource(a),
-            };
-            self.evaluate(policy, binding, a, &inputs, notes, found);
-        }
+        let evaluation = |params| Step::Evaluate(Evaluation { policy, binding, seen, params });
+        steps.extend(params.into_iter().map(evaluation));
         Ok(())
     }
 
-    fn evaluate(
+    fn evaluate<'p>(
         &self,
-        policy: &ValidatingPolicy,
-        binding: &Binding,
-        a: &Attributes<'_>,
+        evaluation: &Evaluation<'p>,
+        operation: Operation,
         inputs: &Inputs<'_>,
         notes: &mut Notes,
-        found: &mut Findings,
+        found: &mut Findings<'p>,
     ) {
+        let (policy, binding, params) = (evaluation.policy, evaluation.binding, evaluation.params.as_ref());
         let base = &policy.base;
         if !base.conditions.is_empty() {
-            let (held, seen) = base.conditions.hold(inputs);
-            self.d.metrics.conditions(&base.name, "policy", Pass::Validate, a.operation, seen);
+            let (held, seen) = base.conditions.hold(inputs, params);
+            self.d.metrics.conditions(&base.name, "policy", Pass::Validate, operation, seen);
             match held {
                 Ok(true) => {}
                 Ok(false) => return,
@@ -189,13 +188,13 @@ impl ValidatingPolicies {
                 }
             }
         }
-        let verdict = policy.judge(inputs);
+        let verdict = policy.judge(inputs, params);
         for denial in &verdict.denials {
             self.act(policy, binding, denial, notes, found);
         }
         for (key, mut value) in verdict.annotations {
             value.truncate(value.floor_char_boundary(ANNOTATION_BYTES_MAX));
-            found.annotate(key, value);
+            found.annotate(&base.name, key, value);
         }
         for message in verdict.broken_annotations {
             self.d.metrics.validation(&base.name, &binding.name, "invalid_error", "deny", Duration::ZERO);
@@ -210,7 +209,7 @@ impl ValidatingPolicies {
         binding: &Binding,
         denial: &Denial,
         notes: &mut Notes,
-        found: &mut Findings,
+        found: &mut Findings<'_>,
     ) {
         let base = &policy.base;
         let counted = |action| self.d.metrics.validation(&base.name, &binding.name, denial.error, action, denial.took);
@@ -239,7 +238,7 @@ impl ValidatingPolicies {
     }
 }
 
-impl Findings {
+impl<'p> Findings<'p> {
     /// A fault of a policy or of its binding, which refuses the request unless failures are to be passed over.
     fn misconfigured(&mut self, policy: &ValidatingPolicy, binding: Option<&Binding>, why: &str) {
         if !policy.base.ignores_failures {
@@ -251,19 +250,11 @@ impl Findings {
         let (policy, binding) = (policy.base.name.clone(), binding.map(|b| b.name.clone()));
         self.refusals.push(Refusal { policy, binding, message, reason });
     }
-    fn request(&mut self, a: &Attributes<'_>, form: &Match) -> Arc<Value> {
-        if let Some((_, request)) = self.request.as_ref().filter(|(of, _)| of == form) {
-            return Arc::clone(request);
-        }
-        let request = Arc::new(expressions::request(a, form));
-        self.request = Some((form.clone(), Arc::clone(&request)));
-        request
-    }
-    fn annotate(&mut self, key: String, value: String) {
-        match self.annotations.iter_mut().find(|(k, _)| *k == key) {
-            Some((_, values)) if values.contains(&value) => {}
-            Some((_, values)) => values.push(value),
-            None => self.annotations.push((key, vec![value])),
+    fn annotate(&mut self, policy: &'p str, key: String, value: String) {
+        match self.annotations.iter_mut().find(|(p, k, _)| *p == policy && *k == key) {
+            Some((_, _, values)) if values.contains(&value) => {}
+            Some((_, _, values)) => values.push(value),
+            None => self.annotations.push((policy, key, vec![value])),
         }
     }
     fn status(self, a: &Attributes<'_>) -> Result<(), Status> {
@@ -301,14 +292,30 @@ impl Plugin for ValidatingPolicies {
 #[async_trait]
 impl AsyncPlugin for ValidatingPolicies {
     async fn validate(&self, a: &Attributes<'_>, notes: &mut Notes) -> Result<(), Status> {
-        let (policies, bindings) = self.in_force.of(a);
-        let mut found = Findings::default();
-        let mut bound = Bound::new();
-        for binding in bindings.iter() {
-            bound.entry(&binding.policy).or_default().push(binding);
+        let ready = self.in_force.ready(a);
+        let (mut seen, mut steps) = (Vec::new(), Vec::new());
+        for bound in ready.of(a) {
+            self.plan(bound, a, &mut seen, &mut steps).await;
         }
-        for policy in &policies {
-            self.policy(policy, &bound, a, notes, &mut found).await?;
+        if steps.is_empty() {
+            return Ok(());
+        }
+        let namespace = if seen.is_empty() { None } else { namespace_of(a, &self.d)? };
+        let asking = Asking::of(a, &self.d);
+        let inputs = seen.iter().map(|s| Inputs::new(a, &s.shown, &s.request, namespace.as_deref(), &asking));
+        let inputs: Vec<Inputs<'_>> = inputs.collect();
+        let mut found = Findings::default();
+        for step in &steps {
+            match step {
+                Step::Misconfigured(policy, binding, why) => found.misconfigured(policy, *binding, why),
+                Step::Evaluate(evaluation) => {
+                    let Some(inputs) = inputs.get(evaluation.seen) else { continue };
+                    self.evaluate(evaluation, a.operation, inputs, notes, &mut found);
+                }
+            }
+        }
+        for (policy, key, values) in &found.annotations {
+            notes.annotate(format!("{policy}/{key}"), values.join(", "));
         }
         found.status(a)
     }

@@ -51,7 +51,7 @@ impl Caller<'_> {
         &self,
         hook: &Hook,
         a: &Attributes<'_>,
-        form: &Match,
+        form: &Match<'_>,
         shown: &Shown<'_>,
         notes: &mut Notes,
     ) -> Result<Answer, Failure> {

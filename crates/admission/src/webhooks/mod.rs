@@ -52,7 +52,7 @@ fn warn_of_own_pods(d: &Dependencies, kind: &str, a: &Attributes<'_>, notes: &mu
 }
 
 /// The form in which a webhook wants to see a request; `None` when it is not for it.
-fn concerns(d: &Dependencies, hook: &Hook, a: &Attributes<'_>) -> Result<Option<Match>, Status> {
+fn concerns<'a>(d: &Dependencies, hook: &Hook, a: &Attributes<'a>) -> Result<Option<Match<'a>>, Status> {
     if !hook.criteria.may_concern(a) {
         return Ok(None);
     }
@@ -64,7 +64,7 @@ fn conditions_hold(
     d: &Dependencies,
     hook: &Hook,
     a: &Attributes<'_>,
-    form: &Match,
+    form: &Match<'_>,
     shown: Option<&Shown<'_>>,
     pass: Pass,
 ) -> Result<bool, Status> {
@@ -72,16 +72,9 @@ fn conditions_hold(
         return Ok(true);
     }
     let (request, asking) = (expressions::request(a, form), Asking::of(a, d));
-    let inputs = Inputs {
-        object: shown.and_then(|s| s.object.as_deref()),
-        old: shown.and_then(|s| s.old.as_deref()),
-        request: &request,
-        params: None,
-        namespace: None,
-        asking: &asking,
-        resource: expressions::resource(a),
-    };
-    let (held, seen) = hook.conditions.hold(&inputs);
+    let nothing = Shown::default();
+    let inputs = Inputs::new(a, shown.unwrap_or(&nothing), &request, None, &asking);
+    let (held, seen) = hook.conditions.hold(&inputs, None);
     d.metrics.conditions(&hook.name, "webhook", pass, a.operation, seen);
     match held {
         Ok(hold) => Ok(hold),

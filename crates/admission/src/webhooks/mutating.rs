@@ -106,7 +106,7 @@ impl MutatingWebhooks {
         hook: &Hook,
         a: &Attributes<'_>,
         answer: Answer,
-        form: &Match,
+        form: &Match<'_>,
         shown: &Shown<'_>,
         notes: &mut Notes,
     ) -> Result<Option<Mutation>, Failure> {

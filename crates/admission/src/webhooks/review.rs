@@ -95,7 +95,7 @@ fn resource(gvr: &Gvr) -> ResourceName {
 }
 
 /// What a webhook is sent about a request, as JSON.
-pub fn request(version: ReviewVersion, uid: &str, a: &Attributes<'_>, form: &Match, shown: &Shown<'_>) -> Bytes {
+pub fn request(version: ReviewVersion, uid: &str, a: &Attributes<'_>, form: &Match<'_>, shown: &Shown<'_>) -> Bytes {
     let review = Review {
         kind: "AdmissionReview",
         api_version: version.api_version(),

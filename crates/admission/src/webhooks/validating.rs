@@ -48,7 +48,7 @@ impl ValidatingWebhooks {
         a: &'c Attributes<'_>,
         configurations: &'c [Arc<Configuration>],
         versioned: &mut Versioned<'c>,
-    ) -> Result<Vec<(&'c Hook, Match)>, Status> {
+    ) -> Result<Vec<(&'c Hook, Match<'c>)>, Status> {
         let mut concerned = Vec::new();
         for hook in configurations.iter().flat_map(|c| c.hooks()) {
             let Some(form) = super::concerns(&self.d, hook, a)? else { continue };

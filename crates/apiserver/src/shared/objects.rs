@@ -51,6 +51,9 @@ impl Objects for StoreObjects {
         let view = self.store.list(Resource::new(group, resource), namespace, None, None);
         view.iter().map(|r| r.bytes()).collect()
     }
+    fn version(&self, group: &str, resource: &str) -> Option<u64> {
+        Some(self.store.version(Resource::new(group, resource)))
+    }
     fn stamped(&self, group: &str, resource: &str, namespace: &str) -> Vec<(u64, Bytes)> {
         let namespace = Some(namespace).filter(|n| !n.is_empty());
         let view = self.store.list(Resource::new(group, resource), namespace, None, None);
@@ -95,9 +98,12 @@ mod tests {
         let tree = || objects.tree("", "namespaces", "", "a").unwrap();
         assert!(Arc::ptr_eq(&tree(), &tree()));
         assert!(Arc::ptr_eq(&tree(), &objects.trees("", "namespaces", "")[0]));
+        let version = objects.version("", "namespaces");
+        assert_eq!(objects.version("", "namespaces"), version);
         let (second, meta) = body("Terminating");
         store.commit(Write::update(key, record.revision(), second, meta)).await.unwrap();
         assert_eq!(tree()["status"]["phase"], "Terminating");
+        assert_ne!(objects.version("", "namespaces"), version);
         assert!(objects.tree("", "namespaces", "", "b").is_none());
     }
 }

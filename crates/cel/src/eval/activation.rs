@@ -8,10 +8,32 @@ use crate::value::error::{EvalError, Result};
 /// Named expressions of a policy, each of which may use those before it.
 pub type NamedPrograms = [(String, Program)];
 
+/// Values by the names of variables, for many activations that differ in the others.
+#[derive(Debug, Default)]
+pub struct Values<'a>(Vec<(&'a str, Result<Value<'a>>)>);
+
+impl<'a> Values<'a> {
+    /// Gives a variable a value, or the fault that whoever reads it gets.
+    pub fn bind(&mut self, name: &'a str, value: impl Into<Bound<'a>>) -> &mut Self {
+        let Bound(value) = value.into();
+        match self.0.iter_mut().find(|(n, _)| *n == name) {
+            Some((_, old)) => *old = value,
+            None => self.0.push((name, value)),
+        }
+        self
+    }
+
+    fn get(&self, name: &str) -> Option<&Result<Value<'a>>> {
+        self.0.iter().find(|(n, _)| *n == name).map(|(_, value)| value)
+    }
+}
+
 /// Values by the names of an environment's variables. Named expressions are evaluated once, when they are first asked for.
 #[derive(Debug, Default)]
 pub struct Activation<'a> {
-    values: Vec<(&'a str, Result<Value<'a>>)>,
+    own: Values<'a>,
+    /// Asked for what is not among its own.
+    shared: Option<&'a Values<'a>>,
     programs: &'a [(String, Program)],
     /// What the named expressions came to; empty while it was not asked.
     memo: RefCell<Vec<Option<Result<Value<'a>>>>>,
@@ -22,13 +44,13 @@ impl<'a> Activation<'a> {
     pub fn new() -> Activation<'a> {
         Activation::default()
     }
+    /// With the values that it shares with others; its own come before them.
+    pub fn over(shared: &'a Values<'a>) -> Activation<'a> {
+        Activation { shared: Some(shared), ..Activation::default() }
+    }
     /// Gives a variable a value, or the fault that whoever reads it gets.
     pub fn bind(&mut self, name: &'a str, value: impl Into<Bound<'a>>) -> &mut Self {
-        let Bound(value) = value.into();
-        match self.values.iter_mut().find(|(n, _)| *n == name) {
-            Some((_, old)) => *old = value,
-            None => self.values.push((name, value)),
-        }
+        self.own.bind(name, value);
         self
     }
     /// Gives `variables` the named expressions as fields.
@@ -39,8 +61,8 @@ impl<'a> Activation<'a> {
     }
 
     pub(crate) fn get(&self, name: &str) -> Result<Value<'a>> {
-        match self.values.iter().find(|(n, _)| *n == name) {
-            Some((_, value)) => value.clone(),
+        match self.own.get(name).or_else(|| self.shared?.get(name)) {
+            Some(value) => value.clone(),
             None => Err(EvalError::new(format!("no such attribute(s): {name}"))),
         }
     }

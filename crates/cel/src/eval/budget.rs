@@ -1,5 +1,5 @@
 //! How much evaluating may cost, and how long it may take.
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What one evaluation of one expression may cost (`PerCallLimit` upstream).
 pub const PER_CALL_LIMIT: u64 = 1_000_000;
@@ -15,21 +15,23 @@ pub struct Budget {
     left: u64,
     spent: u64,
     per_call: u64,
+    time: Option<Duration>,
+    /// When the time ends; it begins when a loop first asks, since nothing else takes any.
     deadline: Option<Instant>,
 }
 
 impl Budget {
     /// A budget with the usual limit for one call.
     pub fn new(total: u64) -> Budget {
-        Budget { left: total, spent: 0, per_call: PER_CALL_LIMIT, deadline: None }
+        Budget { left: total, spent: 0, per_call: PER_CALL_LIMIT, time: None, deadline: None }
     }
     /// With another limit for one call.
     pub fn per_call(self, limit: u64) -> Budget {
         Budget { per_call: limit, ..self }
     }
-    /// With a point in time after which loops end.
-    pub fn until(self, deadline: Instant) -> Budget {
-        Budget { deadline: Some(deadline), ..self }
+    /// With a time after which loops end.
+    pub fn within(self, time: Duration) -> Budget {
+        Budget { time: Some(time), ..self }
     }
     /// What was spent so far.
     pub fn spent(&self) -> u64 {
@@ -49,7 +51,9 @@ impl Budget {
     pub(crate) fn pay(&mut self, cost: u64) {
         self.spent = self.spent.saturating_add(cost);
     }
-    pub(crate) fn is_late(&self) -> bool {
-        self.deadline.is_some_and(|d| Instant::now() > d)
+    pub(crate) fn is_late(&mut self) -> bool {
+        let Some(time) = self.time else { return false };
+        let now = Instant::now();
+        now > *self.deadline.get_or_insert(now + time)
     }
 }

@@ -33,6 +33,12 @@ impl Overload {
 fn is(ty: &Type, value: &Value<'_>) -> bool {
     match ty {
         Type::Dyn | Type::Param(_) | Type::Var(_) | Type::Error => true,
+        // What most arguments are: no names have to be compared.
+        Type::Bool => matches!(value, Value::Bool(_)),
+        Type::Int => matches!(value, Value::Int(_)),
+        Type::Uint => matches!(value, Value::Uint(_)),
+        Type::Double => matches!(value, Value::Double(_)),
+        Type::String => matches!(value, Value::Text(_)),
         Type::Map(_) => matches!(value, Value::Map(_) | Value::Variables),
         // The first element speaks for all, as in cel-go.
         Type::List(element) => match value {

@@ -1,6 +1,9 @@
 //! Admission webhooks on a real TLS server in this process: what they are sent, what their answers do, and that no fault of
 //! theirs is one of the API server.
+#[path = "../common/mod.rs"]
 mod common;
+mod faults;
+mod services;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -224,71 +227,6 @@ async fn a_changed_object_goes_round_once_more() {
 }
 
 #[tokio::test]
-async fn faults_of_a_webhook_are_bounded_and_follow_its_policy() {
-    let bomb = || {
-        let mut operations = vec![json!({"op": "add", "path": "/data/x", "value": "0123456789"})];
-        operations.extend((0..10_000).map(|_| json!({"op": "copy", "from": "/data", "path": "/data/x"})));
-        Value::Array(operations)
-    };
-    let world = World::new(move |seen| match seen.path.split(['/', '?']).nth(1).unwrap_or_default() {
-        "hang" => Behaviour::Hang,
-        "stall" => Behaviour::Stall,
-        "break" => Behaviour::Break,
-        "error" => Behaviour::Answer(500, b"oops".to_vec()),
-        "garbage" => Behaviour::Answer(200, b"<html>".to_vec()),
-        "large" => Behaviour::Answer(200, vec![b' '; 9 << 20]),
-        "redirect" => Behaviour::Redirect("https://127.0.0.1:1/".into()),
-        "foreign" => Behaviour::Answer(200, br#"{"response":{"uid":"x","allowed":true}}"#.to_vec()),
-        "undecodable" => patch(seen, json!("nothing")),
-        "bomb" => patch(seen, bomb()),
-        "inapplicable" => patch(seen, json!([{"op": "remove", "path": "/data/none"}])),
-        _ => allow(seen),
-    })
-    .await;
-    let calling = "Internal error occurred: failed calling webhook";
-    for (fault, want) in [
-        ("hang", "context deadline exceeded"),
-        ("stall", "context deadline exceeded"),
-        ("break", "failed to call webhook: Post"),
-        ("error", "an error on the server"),
-        ("garbage", "couldn't get version/kind; json parse error"),
-        ("large", "response body is larger than"),
-        ("redirect", "status code 302"),
-        ("foreign", "received invalid webhook response: expected response.uid="),
-        ("undecodable", "received undecodable patch in webhook response"),
-    ] {
-        let begun = Instant::now();
-        let hook = |policy: &'static str| {
-            world.hook(fault, move |h| {
-                h["timeoutSeconds"] = json!(1);
-                h["failurePolicy"] = json!(policy);
-            })
-        };
-        world.mutating(fault, vec![hook("Fail")]).await;
-        let (code, failed) = world.post(fault).await;
-        let message = failed["message"].as_str().unwrap_or_default();
-        assert_eq!(code, 500, "{fault}: {failed}");
-        assert!(message.starts_with(&format!("{calling} \"{fault}.example.com\": ")), "{fault}: {message}");
-        assert!(message.contains(want), "{fault}: {message}");
-        let path = format!("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{fault}");
-        let ignore = json!([{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}]);
-        world.api.typed("PATCH", &path, "application/json-patch+json", ignore).await;
-        assert_eq!(world.post(fault).await.0, 201, "{fault} is passed over from the next request on");
-        world.api.call("DELETE", &path, Value::Null).await;
-        assert!(begun.elapsed() < Duration::from_secs(30), "{fault} took {:?}", begun.elapsed());
-    }
-    // What the server cannot do with an answer is not the webhook's failure: no policy passes it over.
-    for fault in ["bomb", "inapplicable"] {
-        world.mutating(fault, vec![world.hook(fault, |h| h["failurePolicy"] = json!("Ignore"))]).await;
-        let (code, failed) = world.post(fault).await;
-        assert_eq!(code, 500, "{fault}: {failed}");
-        let path = format!("/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{fault}");
-        world.api.call("DELETE", &path, Value::Null).await;
-    }
-    assert_eq!(world.post("afterwards").await.0, 201);
-}
-
-#[tokio::test]
 async fn match_conditions_say_which_requests_a_webhook_is_for() {
     let world = World::new(|seen| answer(seen, json!({"allowed": false}))).await;
     let conditioned = |expression: &str, policy: &str| {
@@ -409,60 +347,6 @@ async fn configurations_of_admission_and_what_selectors_leave_out_are_not_judged
     let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/all";
     assert_eq!(world.api.call("DELETE", path, Value::Null).await.0, 200, "the way out is always open");
     world.api.create("/api/v1/nodes", json!({"metadata": {"name": "node2"}})).await;
-}
-
-#[tokio::test]
-async fn a_service_is_reached_by_its_endpoints_and_its_new_authority_counts_at_once() {
-    let world = World::new(|seen| answer(seen, json!({"allowed": false}))).await;
-    let hook = world.hook("s", |h| {
-        h["clientConfig"]["service"] = json!({"namespace": "default", "name": "hook", "path": "/judge"});
-        h["clientConfig"]["url"].take();
-    });
-    world.validating("s", vec![hook]).await;
-    let message = |answer: (u16, Value)| answer.1["message"].as_str().unwrap_or_default().to_owned();
-    assert_eq!(
-        message(world.post("m").await),
-        "Internal error occurred: failed calling webhook \"s.example.com\": failed to call webhook: \
-         Post \"https://hook.default.svc:443/judge?timeout=10s\": service \"hook\" not found"
-    );
-    world
-        .api
-        .create(
-            "/api/v1/namespaces/default/services",
-            json!({"metadata": {"name": "hook"}, "spec": {"ports": [{"port": 443}]}}),
-        )
-        .await;
-    assert!(message(world.post("m").await).ends_with("no endpoints available for service \"hook\""));
-    // The API takes no loopback address in a slice: the store does.
-    let slice = json!({"metadata": {"name": "hook-1", "labels": {"kubernetes.io/service-name": "hook"}}, "addressType": "IPv4",
-        "ports": [{"name": "", "port": world.server.address.port()}], "endpoints": [{"addresses": ["127.0.0.1"]}]});
-    store(&world.api, "discovery.k8s.io", "endpointslices", "default", "hook-1", slice).await;
-    let denied = "admission webhook \"s.example.com\" denied the request without explanation";
-    assert_eq!(message(world.post("m").await), denied);
-    let next = world.server.change_authority(&["hook.default.svc"]);
-    let bundle =
-        json!([{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": STANDARD.encode(next)}]);
-    let path = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations/s";
-    let (code, _) = world.api.typed("PATCH", path, "application/json-patch+json", bundle).await;
-    assert_eq!(code, 200);
-    assert_eq!(message(world.post("m").await), denied);
-}
-
-/// Puts an object straight into the store.
-async fn store(api: &Api, group: &str, resource: &str, namespace: &str, name: &str, mut object: Value) {
-    use kelson_store::{Body, Fields, Key, Labels, RecordMeta, Resource, Uid, Write};
-    object["metadata"]["resourceVersion"] = "".into();
-    let none: [(&str, &str); 0] = [];
-    let meta = RecordMeta {
-        uid: Uid::new("u"),
-        labels: Labels::new(none),
-        fields: Fields::default(),
-        deleting: false,
-        expires_at_s: 0,
-    };
-    let key = Key::new(Resource::new(group, resource), namespace, name);
-    let body = Body::locate(object.to_string()).expect("a body");
-    api.store.commit(Write::create(key, body, meta)).await.expect("stored");
 }
 
 #[tokio::test]

@@ -55,6 +55,23 @@ async fn a_dry_run_is_told_what_admission_did() {
 }
 
 #[tokio::test]
+async fn the_default_priority_is_the_one_of_the_moment() {
+    const CLASSES: &str = "/apis/scheduling.k8s.io/v1/priorityclasses";
+    let api = Api::start().await;
+    let priority = async |name: &str| {
+        let made = api.create(PODS, pod(name)).await;
+        (made["spec"]["priority"].clone(), made["spec"]["priorityClassName"].clone())
+    };
+    assert_eq!(priority("none").await, (json!(0), Value::Null));
+    let class = json!({"metadata": {"name": "usual"}, "value": 7, "globalDefault": true});
+    api.create(CLASSES, class).await;
+    assert_eq!(priority("usual").await, (json!(7), json!("usual")));
+    assert_eq!(priority("again").await, (json!(7), json!("usual")));
+    api.call("DELETE", &format!("{CLASSES}/usual"), Value::Null).await;
+    assert_eq!(priority("none-again").await, (json!(0), Value::Null));
+}
+
+#[tokio::test]
 async fn plugins_are_configured_by_their_parts() {
     let part = json!({"apiVersion": "pod-security.admission.config.k8s.io/v1", "kind": "PodSecurityConfiguration",
         "defaults": {"enforce": "restricted"}, "exemptions": {"namespaces": ["kube-system"]}});

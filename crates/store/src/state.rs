@@ -2,6 +2,7 @@
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 
 use tokio::sync::watch;
@@ -24,12 +25,32 @@ pub(crate) struct Slot {
     pub changed: watch::Sender<()>,
 }
 
+/// Spreads the address by which a resource is known: nobody outside can choose it, so that it need not be kept from being guessed.
+#[derive(Default)]
+struct PointerHasher(u64);
+
+impl Hasher for PointerHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for byte in bytes {
+            self.write_usize(usize::from(*byte));
+        }
+    }
+    fn write_usize(&mut self, n: usize) {
+        /// An odd number without a pattern in its bits (2^64 by the golden ratio).
+        const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
+        self.0 = (self.0 ^ n as u64).wrapping_mul(SPREAD).rotate_left(32);
+    }
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 /// Everything readers see.
 pub(crate) struct State {
     pub revision: u64,
     /// Floor of the logs of resources that have no slot yet.
     base_floor: u64,
-    slots: HashMap<Resource, Slot>,
+    slots: HashMap<Resource, Slot, BuildHasherDefault<PointerHasher>>,
     /// The bell for those who wait for a revision.
     pub changed: watch::Sender<()>,
     log_bytes_max: usize,
@@ -38,7 +59,7 @@ pub(crate) struct State {
 impl State {
     pub fn new(revision: u64, base_floor: u64, log_bytes_max: usize) -> Self {
         let changed = watch::Sender::new(());
-        Self { revision, base_floor, slots: HashMap::new(), changed, log_bytes_max }
+        Self { revision, base_floor, slots: HashMap::default(), changed, log_bytes_max }
     }
 
     pub fn get(&self, resource: Resource, place: Place<'_>) -> Option<&Arc<Record>> {

@@ -3,6 +3,7 @@ use std::sync::Arc;
 
 use kelson_auth::Objects;
 use kelson_meta::Status;
+use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::{Attributes, Dependencies, Notes, Operation, Operations, Plugin};
@@ -34,16 +35,33 @@ pub fn system_priority_classes() -> Vec<Value> {
 pub struct Priority {
     objects: Arc<dyn Objects>,
     groups: bool,
+    /// The default class, and of which version of the classes it is the one.
+    default: Mutex<Option<(u64, Option<Arc<Value>>)>>,
 }
 
 impl Priority {
     /// Reading priority classes through the dependencies.
     pub fn new(d: &Dependencies) -> Self {
-        Self { objects: d.objects.clone(), groups: d.gates.enabled("WorkloadAwarePreemption") }
+        Self {
+            objects: d.objects.clone(),
+            groups: d.gates.enabled("WorkloadAwarePreemption"),
+            default: Mutex::default(),
+        }
     }
 
-    /// The default class: of several (a race made them), the one of the lowest value.
+    /// The default class, looked for again when a class has changed.
     fn default_class(&self) -> Option<Arc<Value>> {
+        // Asked first: what changes while the classes are read is seen by the next request.
+        let Some(version) = self.objects.version(GROUP, "priorityclasses") else { return self.newest_default() };
+        let mut known = self.default.lock();
+        match &*known {
+            Some((of, class)) if *of == version => class.clone(),
+            _ => known.insert((version, self.newest_default())).1.clone(),
+        }
+    }
+
+    /// Of several default classes (a race made them), the one of the lowest value.
+    fn newest_default(&self) -> Option<Arc<Value>> {
         self.objects
             .trees(GROUP, "priorityclasses", "")
             .into_iter()

@@ -1,5 +1,5 @@
 //! ServiceAccount: every pod has one, carries its token in a projected volume, and its image pull secrets.
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -122,7 +122,9 @@ fn mount_token(pod: &mut Value) {
         }
         let taken = list(container, &["volumeMounts"]).iter().any(|m| text(m, &["mountPath"]) == MOUNT_PATH);
         if !taken && let Some(mounts) = list_mut(container, &["volumeMounts"]) {
-            mounts.push(json!({"name": name, "readOnly": true, "mountPath": MOUNT_PATH}));
+            let mount: [(&str, Value); 3] =
+                [("mountPath", MOUNT_PATH.into()), ("name", name.as_str().into()), ("readOnly", true.into())];
+            mounts.push(mount.into_iter().collect());
             needed = true;
         }
     });
@@ -130,19 +132,20 @@ fn mount_token(pod: &mut Value) {
         && existing.is_none()
         && let Some(volumes) = list_mut(spec, &["volumes"])
     {
-        volumes.push(json!({"name": name, "projected": token_volume()}));
+        let volume: [(&str, Value); 2] = [("name", name.into()), ("projected", TOKEN_VOLUME.clone())];
+        volumes.push(volume.into_iter().collect());
     }
 }
 
-/// The projected volume: token, root CA, namespace.
-fn token_volume() -> Value {
+/// The projected volume: token, root CA, namespace. A copy of a tree costs much less than to make it, and every pod has one.
+static TOKEN_VOLUME: LazyLock<Value> = LazyLock::new(|| {
     json!({"defaultMode": 0o644, "sources": [
         {"serviceAccountToken": {"path": "token", "expirationSeconds": TOKEN_SECONDS}},
         {"configMap": {"name": "kube-root-ca.crt", "items": [{"key": "ca.crt", "path": "ca.crt"}]}},
         {"downwardAPI": {"items": [
             {"path": "namespace", "fieldRef": {"apiVersion": "v1", "fieldPath": "metadata.namespace"}}]}},
     ]})
-}
+});
 
 fn check_mirror(pod: &Value) -> Result<(), &'static str> {
     if !text(pod, &["spec", "serviceAccountName"]).is_empty() {
@@ -248,7 +251,7 @@ impl Plugin for ServiceAccount {
             && a.is_main("", "pods")
             && matches!(text(a.new_object(), &["spec", "serviceAccountName"]), "" | DEFAULT)
             && !is_mirror(a.new_object())
-            && self.objects.get("", "serviceaccounts", a.namespace, DEFAULT).is_none();
+            && self.objects.tree("", "serviceaccounts", a.namespace, DEFAULT).is_none();
         waits.then_some(self as &dyn AsyncPlugin)
     }
 }

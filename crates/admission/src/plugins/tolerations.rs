@@ -45,8 +45,13 @@ impl Plugin for DefaultTolerationSeconds {
                     && (text(t, &["key"]).is_empty() || text(t, &["key"]) == key)
             });
             if !tolerated && let Some(tolerations) = list_mut(pod, &["spec", "tolerations"]) {
-                tolerations.push(json!({"key": key, "operator": "Exists", "effect": "NoExecute",
-                    "tolerationSeconds": seconds}));
+                let toleration: [(&str, Value); 4] = [
+                    ("effect", "NoExecute".into()),
+                    ("key", key.into()),
+                    ("operator", "Exists".into()),
+                    ("tolerationSeconds", seconds.into()),
+                ];
+                tolerations.push(toleration.into_iter().collect());
             }
         }
         Ok(())

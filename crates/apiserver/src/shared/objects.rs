@@ -1,5 +1,5 @@
 //! The store as authentication, authorization and admission see it.
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -17,7 +17,7 @@ pub struct StoreObjects {
     store: Store,
     /// Trees of namespaces, accounts and classes, which every write of a pod looks at, by the revision of their record:
     /// it is that record's alone, so that a changed object is never found under its old tree.
-    trees: Mutex<HashMap<u64, Arc<Value>>>,
+    trees: Mutex<BTreeMap<u64, Arc<Value>>>,
 }
 
 impl StoreObjects {

@@ -44,7 +44,7 @@ impl Admission<'_> {
             old_object: old,
             user: &self.cx.user,
             dry_run: self.dry_run,
-            explained: self.explained() || self.cx.server.config.audit.is_some(),
+            explained: self.explained() || self.cx.audited,
             options,
             rounds: Default::default(),
         }

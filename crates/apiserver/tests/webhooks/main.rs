@@ -6,7 +6,7 @@ mod faults;
 mod services;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -267,7 +267,7 @@ async fn a_dry_run_goes_only_to_webhooks_without_side_effects() {
     });
     // New configurations may have no such webhooks; older ones lie in stores.
     let old = json!({"metadata": {"name": "b"}, "webhooks": [some]});
-    store(&world.api, "admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "b", old).await;
+    services::store(&world.api, "admissionregistration.k8s.io", "validatingwebhookconfigurations", "", "b", old).await;
     let (code, refused) = post().await;
     assert_eq!(code, 400);
     assert_eq!(refused["message"], "admission webhook \"b.example.com\" does not support dry run");

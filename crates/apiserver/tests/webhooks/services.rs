@@ -58,7 +58,7 @@ async fn a_service_is_reached_by_its_endpoints_and_its_new_authority_counts_at_o
 }
 
 /// Puts an object straight into the store.
-async fn store(api: &Api, group: &str, resource: &str, namespace: &str, name: &str, mut object: Value) {
+pub async fn store(api: &Api, group: &str, resource: &str, namespace: &str, name: &str, mut object: Value) {
     use kelson_store::{Body, Fields, Key, Labels, RecordMeta, Resource, Uid, Write};
     object["metadata"]["resourceVersion"] = "".into();
     let none: [(&str, &str); 0] = [];

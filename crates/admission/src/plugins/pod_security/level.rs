@@ -1,11 +1,20 @@
 //! Levels and versions of the Pod Security Standards, and what a namespace's labels demand of pods
 //! (`pod-security-admission/api`).
+use std::borrow::Cow;
+
 use kelson_meta::tree::path::{at, text};
 use kelson_meta::{FieldErrors, FieldPath};
 use serde_json::Value;
 
 /// What all labels of the standards begin with, and annotations of audit events as well.
 pub(super) const PREFIX: &str = "pod-security.kubernetes.io/";
+
+/// The labels of namespaces, by mode: level and version.
+const LABELS: [[&str; 2]; 3] = [
+    ["pod-security.kubernetes.io/enforce", "pod-security.kubernetes.io/enforce-version"],
+    ["pod-security.kubernetes.io/audit", "pod-security.kubernetes.io/audit-version"],
+    ["pod-security.kubernetes.io/warn", "pod-security.kubernetes.io/warn-version"],
+];
 
 /// A level of the standards.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -89,13 +98,14 @@ impl Demand {
     pub const NONE: Self = Self { level: Level::Privileged, version: Version::Latest };
 
     /// Level and version as metrics have them, where versions are a bounded set.
-    pub fn labels(&self) -> (&'static str, String) {
-        let own: u32 = kelson_meta::version::MINOR.parse().unwrap_or(u32::MAX);
+    pub fn labels(&self) -> (&'static str, Cow<'static, str>) {
+        let newest = |minor: u32| kelson_meta::version::MINOR.parse().is_ok_and(|own: u32| minor <= own);
         let version = match self.version {
             // Nothing is demanded, in whichever version.
-            _ if self.level == Level::Privileged => "latest".to_owned(),
-            Version::Minor(minor) if minor > own => "future".to_owned(),
-            version => version.to_string(),
+            _ if self.level == Level::Privileged => "latest".into(),
+            Version::Latest => "latest".into(),
+            Version::Minor(minor) if !newest(minor) => "future".into(),
+            version => version.to_string().into(),
         };
         (self.level.as_str(), version)
     }
@@ -145,38 +155,36 @@ impl Policy {
     /// version, and neither audits nor warns.
     pub fn of_namespace(namespace: &Value, defaults: &Self, faults: &mut FieldErrors) -> Self {
         let labels = at(namespace, &["metadata", "labels"]);
-        let path = FieldPath::new("metadata").child("labels");
+        let path = |key: &str| FieldPath::new("metadata").child("labels").key(key);
         let mut policy = *defaults;
         let mut readable = [false; 3];
         let modes = [
-            ("enforce", &mut policy.enforce, Level::Restricted),
-            ("audit", &mut policy.audit, Level::Privileged),
-            ("warn", &mut policy.warn, Level::Privileged),
+            (&mut policy.enforce, Level::Restricted),
+            (&mut policy.audit, Level::Privileged),
+            (&mut policy.warn, Level::Privileged),
         ];
-        for (readable, (mode, demand, unreadable)) in readable.iter_mut().zip(modes) {
-            let key = format!("{PREFIX}{mode}");
-            if let Some(value) = labels.get(&key).and_then(Value::as_str) {
+        for ((readable, (demand, unreadable)), [key, version_key]) in readable.iter_mut().zip(modes).zip(LABELS) {
+            if let Some(value) = labels.get(key).and_then(Value::as_str) {
                 let level = Level::parse(value);
                 *readable = level.is_some();
                 demand.level = level.unwrap_or(unreadable);
                 if level.is_none() {
-                    faults.invalid(&path.key(&key), value, LEVEL);
+                    faults.invalid(&path(key), value, LEVEL);
                 }
             }
-            let key = format!("{key}-version");
-            if let Some(value) = labels.get(&key).and_then(Value::as_str) {
+            if let Some(value) = labels.get(version_key).and_then(Value::as_str) {
                 let version = Version::parse(value);
                 demand.version = version.unwrap_or(Version::Latest);
                 if version.is_none() {
-                    faults.invalid(&path.key(&key), value, VERSION);
+                    faults.invalid(&path(version_key), value, VERSION);
                 }
             }
         }
         // Whoever enforces more than is warned of by default is warned of that.
-        let [enforces, ..] = readable;
-        if labels.get(format!("{PREFIX}warn")).is_none() && enforces && policy.enforce.level > policy.warn.level {
+        let ([enforces, ..], [.., [warn, warn_version]]) = (readable, LABELS);
+        if labels.get(warn).is_none() && enforces && policy.enforce.level > policy.warn.level {
             policy.warn.level = policy.enforce.level;
-            if labels.get(format!("{PREFIX}warn-version")).is_none() {
+            if labels.get(warn_version).is_none() {
                 policy.warn.version = policy.enforce.version;
             }
         }

@@ -25,6 +25,10 @@ use configuration::Configuration;
 use kelson_meta::tree::path::{at, strings, text};
 use level::PREFIX;
 
+/// Annotation of the audit event: what was enforced, and how nothing reads.
+const ENFORCED: &str = "pod-security.kubernetes.io/enforce-policy";
+const NO_DEMAND: &str = "privileged:latest";
+
 /// See the module.
 pub struct PodSecurity {
     objects: Arc<dyn Objects>,
@@ -67,7 +71,7 @@ impl PodSecurity {
         if faults.is_empty() && policy.is_privileged() {
             if enforced {
                 self.count(true, policy.enforce, SecurityMode::Enforce, a);
-                notes.annotate(format!("{PREFIX}enforce-policy"), Demand::NONE.to_string());
+                notes.annotate(ENFORCED, NO_DEMAND);
             }
             return Ok(());
         }
@@ -100,7 +104,7 @@ impl PodSecurity {
     ) -> Result<(), Status> {
         let mut refused = Ok(());
         if enforced {
-            notes.annotate(format!("{PREFIX}enforce-policy"), policy.enforce.to_string());
+            notes.annotate(ENFORCED, policy.enforce.to_string());
             let violated = rules::violated(policy.enforce, metadata, spec);
             self.count(violated.is_none(), policy.enforce, SecurityMode::Enforce, a);
             if let Some(why) = violated {

@@ -14,6 +14,7 @@ use kelson_client::kubeconfig::{self, Credentials};
 use kelson_client::remote::Remote;
 use kelson_cri::containerd::{Containerd, ContainerdConfig};
 use kelson_cri::{CriClient, Limits};
+use kelson_kubelet::config::cgroups::CgroupConfig;
 use kelson_kubelet::volumes::mounts::KernelMounts;
 use kelson_kubelet::{Dependencies, Kubelet};
 use kelson_meta::{Clock, SystemClock};
@@ -217,7 +218,7 @@ fn kubelet_config(
     if let Some(dir) = &args.device_plugins_dir {
         config.device_plugins_dir.clone_from(dir);
     }
-    config.cgroup_root = format!("kelson-{}", kelson_net::network_id(dir));
+    config.cgroups = Some(CgroupConfig::below(format!("kelson-{}", kelson_net::network_id(dir))));
     config.server.listen = Some(SocketAddr::from(([0, 0, 0, 0], free_or_any(args.kubelet_port))));
     config.server.client_ca_pem = join.ca_pem.clone().into_bytes();
     config.server.client_ca_file = Some(trust.ca_file());

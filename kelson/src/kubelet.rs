@@ -23,8 +23,6 @@ use crate::{credentials, host};
 
 /// Where upstream's kubelet looks for the runtime when nobody says.
 const RUNTIME_ENDPOINT: &str = "unix:///run/containerd/containerd.sock";
-/// Name of the pods' cgroup below `cgroupRoot`.
-const PODS_CGROUP: &str = "kubepods";
 
 #[derive(Args, Debug, Clone)]
 pub struct KubeletArgs {
@@ -169,11 +167,7 @@ impl Plan {
         config.server.tls_bootstrap = false;
         let laid = configure(&mut config, "--config", args.config.as_deref(), &args.images)?;
         flags(args, &mut config);
-        config.cgroup_root = match (laid.cgroups_per_qos, config.cgroup_root.as_str()) {
-            (false, _) => String::new(),
-            (true, "") => PODS_CGROUP.to_owned(),
-            (true, root) => format!("{root}/{PODS_CGROUP}"),
-        };
+        config.cgroups = laid.cgroups_per_qos.then(|| config.cgroups.take().unwrap_or_default());
         if let Some(file) = args.client_ca_file.as_ref().or(laid.client_ca_file.as_ref()) {
             config.server.client_ca_pem =
                 std::fs::read(file).with_context(|| format!("client CA file {}", file.display()))?;

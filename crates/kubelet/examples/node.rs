@@ -80,7 +80,7 @@ async fn run(args: Args) -> Outcome<()> {
     let mut config = Config::new(&args.name, &args.dir.join("kubelet"));
     config.node_ips = vec!["127.0.0.1".parse()?];
     config.runtime_endpoint = containerd.endpoint();
-    config.cgroup_root = format!("kelson-{}", args.name);
+    config.cgroups = Some(kelson_kubelet::config::cgroups::CgroupConfig::below(format!("kelson-{}", args.name)));
     config.server.listen = Some(([127, 0, 0, 1], args.port).into());
     if let Some(ca) = &args.ca {
         config.server.client_ca_pem = std::fs::read(ca)?;

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use kelson_cri::leftovers::end_in_cgroups;
 
+use crate::cgroups::name::CgroupName;
+use crate::config::cgroups::CgroupDriver;
 use crate::volumes::mounts::{KernelMounts, Mounts as _};
 
 /// Where cgroup hierarchies are mounted: one (v2), or one per controller (v1) with, perhaps, a v2 tree beside.
@@ -22,7 +24,10 @@ pub async fn cleanup(root_dir: &Path, cgroup_root: &str) -> Vec<String> {
         }
     }
     if !cgroup_root.is_empty() {
-        let roots: Vec<PathBuf> = hierarchies().iter().map(|tree| tree.join(cgroup_root)).collect();
+        let drivers = [CgroupDriver::Cgroupfs, CgroupDriver::Systemd];
+        let names = drivers.map(|driver| CgroupName::parse(cgroup_root, driver).path(driver));
+        let roots: Vec<PathBuf> =
+            hierarchies().iter().flat_map(|tree| names.each_ref().map(|name| tree.join(name))).collect();
         errors.extend(end_in_cgroups(roots.clone()).await);
         for root in roots {
             if let Err(e) = remove_tree(&root) {

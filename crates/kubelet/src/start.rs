@@ -8,12 +8,14 @@ use std::time::Duration;
 use k8s_openapi::api::core::v1::Node;
 use kelson_bootstrap::serving;
 use kelson_client::{API_HOST, Change, Client, EventRecorder, Informer, InformerConfig, Metered};
+use kelson_cri::{Runtime, proto as cri};
 use kelson_pki::San;
 use kelson_tasks::{FILES, OnPanic, Tasks};
 use tokio::sync::watch;
 
 use crate::cgroups::Cgroups;
 use crate::config::Config;
+use crate::config::cgroups::CgroupDriver;
 use crate::effects::{PodEffects, Tell};
 use crate::env::resolve::Environment;
 use crate::env::services::ServiceView;
@@ -124,7 +126,8 @@ impl Kubelet {
         // Before the first report of the node: volumes of pods that outlived the last kubelet are in use.
         let _ = FILES.run(move || seen.remember(&dirs)).await;
         let node = watch_node(&tasks, &deps.client, &config, (deps.on_pod_cidrs.take(), channels.names.0.clone()));
-        let parts = Arc::new(parts(&tasks, &config, &deps, &channels, name.clone())?);
+        let cgroups = cgroups(&config, &*deps.runtime).await;
+        let parts = Arc::new(parts(&tasks, &config, &deps, &channels, (name.clone(), cgroups))?);
         let port = server(&tasks, &deps, &parts, &channels).start().await?;
         let sync = NodeSync {
             config: Arc::clone(&config),
@@ -136,6 +139,7 @@ impl Kubelet {
             runtime_state: channels.runtime.0.clone(),
             node_facts: channels.facts.0.clone(),
             pressure: channels.pressure.1.clone(),
+            shutdown: channels.shutdown.1.clone(),
             ready: channels.ready.0.clone(),
             in_use: channels.csi.in_use.clone(),
             devices: channels.devices.clone(),
@@ -156,13 +160,28 @@ impl Kubelet {
     }
 }
 
+/// Pods' cgroups, made as the runtime makes those of its containers, where it says how (KEP-4033).
+async fn cgroups(config: &Config, runtime: &dyn Runtime) -> Cgroups {
+    let mut wanted = config.cgroups.clone();
+    let said = runtime.runtime_config().await.ok().and_then(|c| c.linux).map(|l| l.cgroup_driver);
+    if let (Some(wanted), Some(said)) = (&mut wanted, said) {
+        let theirs =
+            if said == cri::CgroupDriver::Systemd as i32 { CgroupDriver::Systemd } else { CgroupDriver::Cgroupfs };
+        if theirs != wanted.driver {
+            tracing::warn!(ours = wanted.driver.name(), theirs = theirs.name(), "the runtime's cgroup driver is used");
+            wanted.driver = theirs;
+        }
+    }
+    Cgroups::open(wanted.as_ref(), config.pod_max_pids).await
+}
+
 /// What pods are run with.
 fn parts(
     tasks: &Tasks,
     config: &Arc<Config>,
     deps: &Dependencies,
     channels: &Channels,
-    runtime_name: String,
+    (runtime_name, cgroups): (String, Cgroups),
 ) -> Result<Parts, KubeletError> {
     let (client, clock) = (deps.client.clone(), Arc::clone(&deps.clock));
     let recorder = EventRecorder::start_in(tasks, client.clone(), Arc::clone(&clock), "kubelet", &config.node_name);
@@ -204,7 +223,7 @@ fn parts(
         },
         images,
         devices: channels.devices.clone(),
-        cgroups: Cgroups::below(&config.cgroup_root, config.pod_max_pids),
+        cgroups,
         user_namespaces: UserNamespaces::open(config.dirs(), config.max_pods),
         statuses: StatusWriter::start(client.clone(), tasks),
         node,
@@ -255,7 +274,7 @@ fn pods(
             RuntimeNotice::Changed(uid, there) => to.runtime(uid, there),
         })
     });
-    let pressure = channels.pressure.1.clone();
+    let pressure = (channels.pressure.1.clone(), channels.shutdown.1.clone());
     let manager = Manager::new(Arc::clone(&parts), node, pressure, inbox.clone(), channels.known.clone());
     let group = tasks.clone();
     // Services are part of every container's environment: none of a pod of the API starts before they are known. Static pods

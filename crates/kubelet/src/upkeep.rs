@@ -2,15 +2,22 @@
 use std::sync::Arc;
 
 use kelson_client::EventType;
-use kelson_tasks::{OnPanic, Tasks};
+use kelson_tasks::{FILES, OnPanic, Tasks};
 
+use crate::config::Config;
+use crate::config::thresholds::{EvictionConfig, Signal, Threshold};
 use crate::csi::registration::Registration;
 use crate::devices::listing::PodResourcesLister;
 use crate::devices::registration::Registrar;
 use crate::eviction::{self, measure};
 use crate::images::gc::ImageCollection;
 use crate::logs::rotate::LogRotation;
+use crate::metrics::ShutdownMetrics;
 use crate::pods::parts::Parts;
+use crate::pods::shares::Shares;
+use crate::shutdown::real::{LogindMachine, NodePods};
+use crate::shutdown::{Shutdown, kept};
+use crate::systemd::bus::Bus;
 use crate::wiring::{Channels, Dependencies};
 
 /// What keeps the node in order: evictions, image collection, log rotation.
@@ -27,7 +34,7 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
         tell: parts.effects.tell.clone(),
         metrics: Arc::clone(&channels.metrics),
     };
-    let (effects, thresholds) = (measure::Real::new(measured), config.eviction.clone());
+    let (effects, thresholds) = (measure::Real::new(measured), thresholds(config));
     let (clock, pressure) = (Arc::clone(&deps.clock), channels.pressure.0.clone());
     tasks.supervise("evictions", move || {
         let (effects, clock) = (effects.clone(), Arc::clone(&clock));
@@ -47,6 +54,8 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
         kept: config.kept_images.clone(),
         high_percent: config.image_gc_high_percent,
         low_percent: config.image_gc_low_percent,
+        age_min: config.image_gc_age_min,
+        age_max: config.image_gc_age_max,
     };
     tasks.supervise("image-collection", move || collection.clone().run());
     let rotation = LogRotation {
@@ -55,8 +64,17 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
         dir: config.pod_logs_dir.clone(),
         bytes_max: config.log_max_bytes,
         files_max: config.log_max_files,
+        look_every: config.log_look_every,
     };
     tasks.supervise("log-rotation", move || rotation.clone().run());
+    shutdown(tasks, deps, parts, channels);
+    let shares = Shares {
+        cgroups: parts.cgroups.clone(),
+        config: Arc::clone(config),
+        known: channels.known.clone(),
+        tell: parts.effects.tell.clone(),
+    };
+    tasks.supervise("cgroup-shares", move || shares.clone().run());
     let registrar = Registrar::new(channels.devices.clone(), tasks.child("device-plugins"));
     tasks.supervise("device-registration", move || registrar.clone().run());
     let known = channels.known.clone();
@@ -73,5 +91,55 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
         if let Some(why) = host.fault(in_cluster).await {
             tell.node(EventType::Warning, "CheckLimitsForResolvConf", why);
         }
+    });
+}
+
+/// The configured thresholds, and where pods are held to the node's allocatable the same of what is left of that, so that one is
+/// evicted before the kernel kills (upstream: `addAllocatableThresholds`).
+fn thresholds(config: &Config) -> EvictionConfig {
+    let mut out = config.eviction.clone();
+    if config.cgroups.as_ref().is_some_and(|c| c.enforced.pods) {
+        let of_memory = out.thresholds.iter().filter(|t| t.signal == Signal::MemoryAvailable && t.is_hard());
+        let of_pods: Vec<Threshold> =
+            of_memory.map(|t| Threshold { signal: Signal::AllocatableMemoryAvailable, ..*t }).collect();
+        out.thresholds.extend(of_pods);
+    }
+    out
+}
+
+/// Pods end before the machine does, where that is configured; what the shutdown before took is shown either way.
+fn shutdown(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channels) {
+    let config = &parts.config;
+    let metrics = ShutdownMetrics::new(channels.metrics.registry());
+    let (shown, dir) = (metrics.clone(), config.root_dir.clone());
+    tasks.spawn("last-shutdown", OnPanic::Contain, async move {
+        if let Ok(times) = FILES.run(move || kept::read(&dir)).await {
+            shown.show(times.began, times.ended);
+        }
+    });
+    if config.shutdown.is_empty() {
+        return;
+    }
+    let (deps, parts) = ((Arc::clone(&deps.runtime), Arc::clone(&deps.clock)), parts.effects.tell.clone());
+    let (config, known, manager) = (Arc::clone(config), channels.known.clone(), channels.manager.clone());
+    let begun = channels.shutdown.0.clone();
+    tasks.supervise("shutdown", move || {
+        let pods = NodePods {
+            known: known.clone(),
+            manager: manager.clone(),
+            runtime: Arc::clone(&deps.0),
+            dirs: config.dirs(),
+            root_dir: config.root_dir.clone(),
+            tell: parts.clone(),
+            metrics: metrics.clone(),
+        };
+        let shutdown = Shutdown {
+            periods: config.shutdown.clone(),
+            pods,
+            connect: Box::new(|| LogindMachine::new(Bus::system())),
+            clock: Arc::clone(&deps.1),
+            begun: begun.clone(),
+        };
+        shutdown.run()
     });
 }

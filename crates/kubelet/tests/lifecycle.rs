@@ -241,7 +241,7 @@ async fn an_evicted_pod_says_why() {
     let life = live(pod(json!({"containers":[{"name":"a","image":"x:1"}],"terminationGracePeriodSeconds":600})));
     life.until(5, |w| w.api.phase() == "Running").await;
     let message = "The node was low on resource: memory. ".to_owned();
-    life.inbox.evict(Eviction { message: message.clone(), grace: Duration::from_secs(1) });
+    life.inbox.evict(Eviction { reason: "Evicted", message: message.clone(), grace: Duration::from_secs(1) });
     life.until(10, |w| w.api.phase() == "Failed").await;
     let status = life.world.api.status.lock().clone();
     assert_eq!((&status["reason"], &status["message"]), (&json!("Evicted"), &json!(message)));

@@ -30,5 +30,5 @@ pub use negotiate::{
 };
 pub use portforward::{PortForwardPair, PortForwardSession};
 pub use portforward_client::{ForwardedConnection, PortForwardClient};
-pub use proxy::{splice, translate_websocket_to_spdy, tunnel_websocket_to_spdy};
+pub use proxy::{splice, splice_until_idle, translate_websocket_to_spdy, tunnel_websocket_to_spdy};
 pub use status::ExecResult;

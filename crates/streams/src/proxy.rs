@@ -5,10 +5,12 @@
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
+use tokio::time::Instant;
 
 use crate::error::StreamError;
 use crate::exec::ExecStreams;
@@ -38,15 +40,68 @@ where
     relay(a, b).await
 }
 
+/// The same, until neither direction has carried anything for `idle`: then both ends are let go.
+///
+/// # Errors
+/// As [`splice`], and `TimedOut` where nothing was carried for so long.
+pub async fn splice_until_idle<A, B>(a: A, b: B, idle: Duration) -> io::Result<(u64, u64)>
+where
+    A: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
+    let carried = Activity::begin();
+    let carry = relay_noting(a, b, &carried);
+    tokio::pin!(carry);
+    loop {
+        let last = carried.last();
+        match tokio::time::timeout_at(last + idle, &mut carry).await {
+            Ok(outcome) => return outcome,
+            Err(_) if carried.last() == last => {
+                return Err(io::Error::new(io::ErrorKind::TimedOut, StreamError::Idle));
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+/// When something was last carried, either way.
+#[derive(Debug)]
+struct Activity {
+    begun: Instant,
+    /// Milliseconds later.
+    last: AtomicU64,
+}
+
+impl Activity {
+    fn begin() -> Self {
+        Self { begun: Instant::now(), last: AtomicU64::new(0) }
+    }
+    fn note(&self) {
+        let since = u64::try_from(self.begun.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.last.store(since, Ordering::Relaxed);
+    }
+    fn last(&self) -> Instant {
+        self.begun + Duration::from_millis(self.last.load(Ordering::Relaxed))
+    }
+}
+
 pub(crate) async fn relay<A, B>(a: A, b: B) -> io::Result<(u64, u64)>
+where
+    A: AsyncRead + AsyncWrite + Unpin,
+    B: AsyncRead + AsyncWrite + Unpin,
+{
+    relay_noting(a, b, &Activity::begin()).await
+}
+
+async fn relay_noting<A, B>(a: A, b: B, carried: &Activity) -> io::Result<(u64, u64)>
 where
     A: AsyncRead + AsyncWrite + Unpin,
     B: AsyncRead + AsyncWrite + Unpin,
 {
     let (a_read, a_write) = tokio::io::split(a);
     let (b_read, b_write) = tokio::io::split(b);
-    let mut there = std::pin::pin!(pump(a_read, b_write));
-    let mut back = std::pin::pin!(pump(b_read, a_write));
+    let mut there = std::pin::pin!(pump(a_read, b_write, carried));
+    let mut back = std::pin::pin!(pump(b_read, a_write, carried));
     let (first, second) = tokio::select! {
         there = &mut there => {
             let back = end(&there, back).await;
@@ -68,14 +123,26 @@ async fn end(first: &io::Result<u64>, second: impl Future<Output = io::Result<u6
     }
 }
 
-async fn pump(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin) -> io::Result<u64> {
-    let outcome = copy(&mut from, &mut to).await;
+async fn pump(
+    mut from: impl AsyncRead + Unpin,
+    mut to: impl AsyncWrite + Unpin,
+    carried: &Activity,
+) -> io::Result<u64> {
+    let outcome = copy_noting(&mut from, &mut to, carried).await;
     // Whether the copy ended or broke, the target gets no more. One that is gone cannot be shut down, and needs not.
     let _ = to.shutdown().await;
     outcome
 }
 
 async fn copy(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + Unpin)) -> io::Result<u64> {
+    copy_noting(from, to, &Activity::begin()).await
+}
+
+async fn copy_noting(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    carried: &Activity,
+) -> io::Result<u64> {
     let mut buffer = vec![0; COPY_BYTES];
     let mut copied = 0;
     let mut unflushed = false;
@@ -97,6 +164,7 @@ async fn copy(from: &mut (impl AsyncRead + Unpin), to: &mut (impl AsyncWrite + U
         to.write_all(&buffer[..read]).await?;
         unflushed = true;
         copied += read as u64;
+        carried.note();
     }
 }
 

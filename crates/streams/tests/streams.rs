@@ -5,7 +5,7 @@ use std::time::Duration;
 use kelson_streams::negotiate::{ExecOptions, ExecProtocol, PortForwardProtocol, RemoteCommandVersion};
 use kelson_streams::{
     ConnectionOptions, ExecResult, ExecStreams, PortForwardClient, PortForwardSession, StreamError, TerminalSize,
-    exec_client, splice, translate_websocket_to_spdy, tunnel_websocket_to_spdy,
+    exec_client, splice, splice_until_idle, translate_websocket_to_spdy, tunnel_websocket_to_spdy,
 };
 use sha2::{Digest, Sha256};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, duplex};
@@ -403,4 +403,29 @@ async fn splice_passes_each_end_on() {
     assert_eq!(question, "question");
     assert!(received == answer);
     assert_eq!(proxy.await.expect("proxy").expect("splices"), (8, 10_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_splice_that_carries_nothing_for_long_is_let_go() {
+    let limit = Duration::from_secs(60);
+    let (mut a, a_near) = duplex(100);
+    let (b_near, mut b) = duplex(100);
+    let begun = tokio::time::Instant::now();
+    let proxy = tokio::spawn(splice_until_idle(a_near, b_near, limit));
+    // A byte either way counts, at whatever time.
+    let mut byte = [0];
+    for _ in 0..3 {
+        tokio::time::sleep(Duration::from_secs(50)).await;
+        a.write_all(b"x").await.expect("writes");
+        b.read_exact(&mut byte).await.expect("reads");
+        tokio::time::sleep(Duration::from_secs(50)).await;
+        b.write_all(b"y").await.expect("writes");
+        a.read_exact(&mut byte).await.expect("reads");
+    }
+    let error = proxy.await.expect("proxy").expect_err("silence");
+    assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
+    assert_eq!(begun.elapsed().as_secs(), 360);
+    let mut rest = Vec::new();
+    assert_eq!(a.read_to_end(&mut rest).await.expect("both ends are let go"), 0);
+    assert_eq!(b.read_to_end(&mut rest).await.expect("both ends are let go"), 0);
 }

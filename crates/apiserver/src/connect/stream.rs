@@ -18,6 +18,7 @@ use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
 use crate::request::upgraded::upgraded;
 use crate::shared::context::RequestContext;
+use crate::shared::stream_metrics::TranslatedBy;
 
 /// Bytes read of a kubelet's refusal.
 const REFUSAL_BYTES_MAX: usize = 64 * 1024;
@@ -95,7 +96,9 @@ pub async fn upgrade(cx: &RequestContext, node: &Node, target: &Target) -> Resul
     let upgrade = cx.upgrade.lock().take();
     let upgrade = upgrade.ok_or_else(|| Status::bad_request("Upgrade request required over HTTP/1.1"))?;
     let port_forward = cx.info.subresource == "portforward";
+    let streams = cx.server.metrics.streams();
     if !port_forward && negotiate::wants_stream_close(&cx.headers) {
+        streams.websocket(&cx.info.subresource, TranslatedBy::Server);
         return translated(cx, node, target, upgrade).await;
     }
     let tunnel = negotiate::is_tunnel_request(&cx.headers);
@@ -107,8 +110,17 @@ pub async fn upgrade(cx: &RequestContext, node: &Node, target: &Target) -> Resul
     } else {
         (Transport::Spdy, listed(&cx.headers, &PROTOCOLS))
     };
+    if tunnel || websocket {
+        let by = if tunnel { TranslatedBy::Server } else { TranslatedBy::Kubelet };
+        streams.websocket(&cx.info.subresource, by);
+    }
     let place = super::place::take(cx)?;
-    let dialed = dial(cx, node, &target.path, transport, &offered).await?;
+    let dialed = dial(cx, node, &target.path, transport, &offered).await;
+    if tunnel {
+        let code = dialed.as_ref().map_or_else(|status| status.code, |_| StatusCode::SWITCHING_PROTOCOLS.as_u16());
+        streams.tunnelled(StatusCode::from_u16(code).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR));
+    }
+    let dialed = dialed?;
     let response =
         accept(cx, tunnel || websocket, if tunnel { negotiate::PORT_FORWARD_TUNNEL } else { &dialed.protocol });
     cx.server.tasks.spawn("api-stream", OnPanic::Contain, async move {
@@ -193,12 +205,16 @@ async fn translated(
     let (parts, ()) = request.into_parts();
     let accepted = match negotiate::accept_exec(&parts) {
         Ok(accepted) => accepted,
-        Err(refusal) => return Ok(refusal.map(ApiBody::full)),
+        Err(refusal) => {
+            cx.server.metrics.streams().translated(StatusCode::BAD_REQUEST);
+            return Ok(refusal.map(ApiBody::full));
+        }
     };
     let wanted = ExecOptions::from_query(cx.uri.query()).map_err(Status::bad_request)?;
     let place = super::place::take(cx)?;
     let io = node.connect(cx).await;
     let uri: Result<http::Uri, _> = format!("https://{}{}", node.authority(), target.path).parse();
+    let (is_dialed, reached) = tokio::sync::oneshot::channel();
     let backend = async move {
         let uri = uri.map_err(ExecResult::internal_error)?;
         let io = io.map_err(ExecResult::internal_error)?;
@@ -206,26 +222,34 @@ async fn translated(
         let dialed = kelson_streams::dial_upgrade(io, Transport::Spdy, &uri, HeaderMap::new(), &offered).await;
         let dialed = dialed.map_err(ExecResult::internal_error)?;
         let version = RemoteCommandVersion::from_name(&dialed.protocol).unwrap_or(RemoteCommandVersion::V1);
+        // Nobody listens when the client has left.
+        let _ = is_dialed.send(());
         Ok((dialed.io, version))
     };
+    let streams = cx.server.metrics.streams().clone();
     cx.server.tasks.spawn("api-stream", OnPanic::Contain, async move {
         let _place = place;
         let Some(client) = upgraded(upgrade).await else { return };
-        carry(client, accepted.protocol, wanted, backend).await;
+        let is_carried = carry(client, accepted.protocol, wanted, backend).await && reached.await.is_ok();
+        streams.translated(if is_carried { StatusCode::OK } else { StatusCode::INTERNAL_SERVER_ERROR });
     });
     Ok(accepted.response.map(|()| ApiBody::empty()))
 }
 
+/// Carries a session to its end; whether it came to one.
 async fn carry<B>(
     client: TokioIo<hyper::upgrade::Upgraded>,
     protocol: kelson_streams::ExecProtocol,
     wanted: ExecOptions,
     backend: impl Future<Output = Result<(B, RemoteCommandVersion), ExecResult>>,
-) where
+) -> bool
+where
     B: tokio::io::AsyncRead + tokio::io::AsyncWrite + Send + 'static,
 {
     let options = ConnectionOptions::default();
-    if let Err(error) = kelson_streams::translate_websocket_to_spdy(client, protocol, wanted, backend, &options).await {
+    let carried = kelson_streams::translate_websocket_to_spdy(client, protocol, wanted, backend, &options).await;
+    if let Err(error) = &carried {
         tracing::debug!(%error, "stream ended");
     }
+    carried.is_ok()
 }

@@ -13,6 +13,7 @@ use crate::catalog::Served;
 use crate::request::route::RequestInfo;
 use crate::request::routes::Route;
 use crate::shared::flow::Flow;
+use crate::shared::stream_metrics::StreamMetrics;
 
 /// Upper bounds of the duration histogram, seconds (upstream's, thinned).
 const BUCKETS_S: [f64; 14] = [0.005, 0.025, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0];
@@ -87,6 +88,7 @@ pub struct Metrics {
     watches: IntGaugeVec,
     dropped: [IntCounter; 2],
     rejected_credentials: IntCounter,
+    streams: StreamMetrics,
 }
 
 /// Counts a watch for as long as it lives.
@@ -120,6 +122,7 @@ impl Metrics {
         let dropped = ["readOnly", "mutating"].map(|kind| dropped.with_label_values(&[kind]));
         let rejected = registry.counters("authentication_attempts", "Rejected credentials.", &["result"]);
         let rejected_credentials = rejected.with_label_values(&["error"]);
+        let streams = StreamMetrics::new(&registry);
         registry.on_scrape(move |families| {
             stored(&store, families);
             features(&gates, families);
@@ -145,6 +148,7 @@ impl Metrics {
             watches,
             dropped,
             rejected_credentials,
+            streams,
         }
     }
     /// Counts a health check that ran for `endpoint` (`healthz`, `livez`, `readyz`).
@@ -177,6 +181,10 @@ impl Metrics {
     /// Counts bad credentials.
     pub fn rejected_credentials(&self) {
         self.rejected_credentials.inc();
+    }
+    /// Where streams to kubelets are counted.
+    pub fn streams(&self) -> &StreamMetrics {
+        &self.streams
     }
     /// Counts a request turned away for want of room.
     pub fn turned_away(&self, read: bool) {

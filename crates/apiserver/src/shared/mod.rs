@@ -15,6 +15,7 @@ pub mod metrics;
 pub mod objects;
 pub mod readiness;
 pub mod room;
+pub mod stream_metrics;
 pub mod token_uses;
 pub mod watches;
 

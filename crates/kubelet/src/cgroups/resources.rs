@@ -124,7 +124,8 @@ pub fn container_resources(
     }
 }
 
-fn page_size(bytes: i64) -> String {
+/// The size of a huge page as the kernel writes it.
+pub fn page_size(bytes: i64) -> String {
     match bytes {
         b if b >= 1 << 30 => format!("{}GB", b >> 30),
         b if b >= 1 << 20 => format!("{}MB", b >> 20),

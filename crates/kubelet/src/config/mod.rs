@@ -1,5 +1,7 @@
 //! The kubelet's typed configuration; each field names the upstream flag or `KubeletConfiguration` field it stands for.
+pub mod cgroups;
 pub mod file;
+pub mod shutdown;
 pub mod thresholds;
 
 use std::collections::BTreeMap;
@@ -9,7 +11,10 @@ use std::time::Duration;
 
 use kelson_bootstrap::Demands;
 use kelson_credentials::PullOptions;
+use kelson_meta::Quantity;
 
+use cgroups::CgroupConfig;
+use shutdown::ShutdownPeriod;
 use thresholds::EvictionConfig;
 
 /// A taint to register with.
@@ -33,7 +38,7 @@ pub struct CredentialProviderFiles {
 }
 
 /// How the kubelet's own server proves itself and whom it lets in.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct ServerConfig {
     /// `--address`, `--port`; port 0 takes any free one, which the node's status then reports. `None`: no server.
     pub listen: Option<SocketAddr>,
@@ -48,6 +53,22 @@ pub struct ServerConfig {
     /// `serverTLSBootstrap`: without files, the serving certificate is requested from the cluster, and until it is issued a
     /// self-signed one serves. Otherwise the self-signed one serves for good, which most API servers do not verify.
     pub tls_bootstrap: bool,
+    /// `--streaming-connection-idle-timeout`: an exec, attach or port-forward that carries nothing for so long is ended.
+    pub streaming_idle: Duration,
+}
+
+impl Default for ServerConfig {
+    fn default() -> Self {
+        Self {
+            listen: None,
+            client_ca_pem: Vec::new(),
+            client_ca_file: None,
+            serving_demands: None,
+            tls_files: None,
+            tls_bootstrap: false,
+            streaming_idle: Duration::from_secs(4 * 60 * 60),
+        }
+    }
 }
 
 /// What the kubelet runs with.
@@ -77,13 +98,16 @@ pub struct Config {
     pub register_with_taints: Vec<RegisterTaint>,
     /// `--max-pods`.
     pub max_pods: u32,
+    /// `podsPerCore`: takes no more than so many for each processor; `None`: `max_pods` alone counts.
+    pub pods_per_core: Option<u32>,
     /// `--pod-max-pids`; `None`: no limit.
     pub pod_max_pids: Option<u64>,
-    /// `--cgroup-root`, relative to the mount of each controller: the pods' cgroups are made below it, so it is named
-    /// after the node and data directory. Empty: no cgroups of pods' own (`--cgroups-per-qos=false`).
-    pub cgroup_root: String,
-    /// `--system-reserved` and `--kube-reserved` together, by resource.
-    pub reserved: BTreeMap<String, String>,
+    /// Pods' cgroups; `None`: pods have none of their own (`--cgroups-per-qos=false`).
+    pub cgroups: Option<CgroupConfig>,
+    /// `--system-reserved`, by resource.
+    pub system_reserved: BTreeMap<String, Quantity>,
+    /// `--kube-reserved`, by resource.
+    pub kube_reserved: BTreeMap<String, Quantity>,
     /// `serializeImagePulls`, `maxParallelImagePulls`, `registryPullQPS`, `registryBurst`, the progress deadline, and
     /// `imagePullCredentialsVerificationPolicy` with its list.
     pub image_pulls: PullOptions,
@@ -105,8 +129,18 @@ pub struct Config {
     pub image_gc_high_percent: u8,
     /// `--image-gc-low-threshold`, a percentage of the disk.
     pub image_gc_low_percent: u8,
+    /// `imageMinimumGCAge`: images unused for less are never removed.
+    pub image_gc_age_min: Duration,
+    /// `imageMaximumGCAge`: images unused for longer are removed however full the disk is; `None`: they are not.
+    pub image_gc_age_max: Option<Duration>,
+    /// `containerLogMonitorInterval`: how often the sizes of logs are looked at.
+    pub log_look_every: Duration,
+    /// `crashLoopBackOff.maxContainerRestartPeriod`: the longest that a container waits to be started again (KEP-4603).
+    pub restart_period_max: Duration,
     /// `--eviction-hard`, `--eviction-soft` and what belongs to them.
     pub eviction: EvictionConfig,
+    /// How long pods get when the node is shut down, by priority; empty: nothing waits for them.
+    pub shutdown: Vec<ShutdownPeriod>,
     /// Images that are never collected, by name: the sandboxes' own and those that came as archives, which a machine
     /// without network has no other way to get again. Runtimes that know pinned images mark more.
     pub kept_images: Vec<String>,
@@ -144,8 +178,10 @@ impl Config {
             register_with_taints: Vec::new(),
             max_pods: 110,
             pod_max_pids: None,
-            cgroup_root: String::new(),
-            reserved: BTreeMap::new(),
+            pods_per_core: None,
+            cgroups: None,
+            system_reserved: BTreeMap::new(),
+            kube_reserved: BTreeMap::new(),
             image_pulls: PullOptions::default(),
             image_credential_provider: None,
             register_node: true,
@@ -156,7 +192,12 @@ impl Config {
             log_max_files: 5,
             image_gc_high_percent: 85,
             image_gc_low_percent: 80,
+            image_gc_age_min: Duration::from_secs(120),
+            image_gc_age_max: None,
+            log_look_every: Duration::from_secs(10),
+            restart_period_max: Duration::from_secs(300),
             eviction: EvictionConfig::default(),
+            shutdown: Vec::new(),
             kept_images: Vec::new(),
             pod_manifest_path: None,
             seccomp_default: false,
@@ -166,6 +207,16 @@ impl Config {
             device_plugins_dir: dir.join("device-plugins"),
             local_volumes_dir: None,
         }
+    }
+
+    /// `--system-reserved` and `--kube-reserved` together, by resource.
+    pub fn reserved(&self) -> BTreeMap<String, Quantity> {
+        let mut sum = self.system_reserved.clone();
+        for (resource, amount) in &self.kube_reserved {
+            let so_far = sum.entry(resource.clone()).or_default();
+            *so_far = so_far.plus(*amount);
+        }
+        sum
     }
 
     /// Where pods' directories and logs lie.

@@ -50,18 +50,23 @@ pub enum Signal {
     ImageFsInodesFree,
     /// Process IDs left.
     PidAvailable,
+    /// Memory left of what all pods may use together.
+    AllocatableMemoryAvailable,
 }
 
 impl Signal {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::MemoryAvailable,
         Self::NodeFsAvailable,
         Self::NodeFsInodesFree,
         Self::ImageFsAvailable,
         Self::ImageFsInodesFree,
         Self::PidAvailable,
+        Self::AllocatableMemoryAvailable,
     ];
+    /// Signals of a file system for what containers write, which follow those of the node or of images.
+    pub const FOLLOWING: [&str; 2] = ["containerfs.available", "containerfs.inodesFree"];
     /// As flags and documents spell it.
     pub fn name(self) -> &'static str {
         match self {
@@ -71,12 +76,13 @@ impl Signal {
             Self::ImageFsAvailable => "imagefs.available",
             Self::ImageFsInodesFree => "imagefs.inodesFree",
             Self::PidAvailable => "pid.available",
+            Self::AllocatableMemoryAvailable => "allocatableMemory.available",
         }
     }
     /// The resource that is short when the signal is low.
     pub fn resource(self) -> &'static str {
         match self {
-            Self::MemoryAvailable => "memory",
+            Self::MemoryAvailable | Self::AllocatableMemoryAvailable => "memory",
             Self::NodeFsAvailable | Self::ImageFsAvailable => "ephemeral-storage",
             Self::NodeFsInodesFree | Self::ImageFsInodesFree => "inodes",
             Self::PidAvailable => "pids",
@@ -100,6 +106,17 @@ impl Amount {
             Self::Absolute(n) => n,
             Self::Percent(p) => (capacity as f64 * p / 100.0) as u64,
         }
+    }
+}
+
+impl std::str::FromStr for Amount {
+    type Err = &'static str;
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let found = match text.strip_suffix('%') {
+            Some(p) => p.parse().ok().filter(|p| (0.0..=100.0).contains(p)).map(Self::Percent),
+            None => text.parse::<Quantity>().ok().and_then(|q| u64::try_from(q.value()).ok()).map(Self::Absolute),
+        };
+        found.ok_or("must be a quantity or a percentage, and not negative")
     }
 }
 
@@ -152,13 +169,8 @@ impl std::str::FromStr for HardThresholds {
             if out.iter().any(|t| t.signal == signal) {
                 return Err(format!("found duplicate eviction threshold for signal {name}"));
             }
-            let value = match value.strip_suffix('%') {
-                Some(p) => p.parse().ok().filter(|p| (0.0..=100.0).contains(p)).map(Amount::Percent),
-                None => {
-                    value.parse::<Quantity>().ok().and_then(|q| u64::try_from(q.value()).ok()).map(Amount::Absolute)
-                }
-            };
-            out.push(Threshold::hard(signal, value.ok_or_else(syntax)?));
+            let value = value.parse::<Amount>().map_err(|_| syntax())?;
+            out.push(Threshold::hard(signal, value));
         }
         Ok(Self(out))
     }

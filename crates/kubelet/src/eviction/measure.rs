@@ -18,6 +18,7 @@ use super::Effects;
 use super::rank::{ContainerUsage, PodUsage, Usages};
 use super::tracker::{Observation, Observations};
 use crate::cgroups::Cgroups;
+use crate::cgroups::node::PodsMemory;
 use crate::config::PodDirs;
 use crate::config::thresholds::{EVICTED, Signal};
 use crate::effects::Tell;
@@ -116,7 +117,15 @@ fn disk_usage(root: &Path) -> u64 {
 impl Effects for Real {
     async fn observe(&self) -> Observations {
         let (root, images) = (self.parts.root_dir.clone(), self.image_fs().await.cloned());
-        FILES.run(move || observe(&root, images.as_deref())).await.unwrap_or_default()
+        let cgroups = self.parts.cgroups.clone();
+        let look = move || {
+            let mut seen = observe(&root, images.as_deref());
+            let of_pods = cgroups.memory_of_pods();
+            let left = |m: PodsMemory| Observation { available: m.limit.saturating_sub(m.used), capacity: m.limit };
+            seen.extend(of_pods.map(|m| (Signal::AllocatableMemoryAvailable, left(m))));
+            seen
+        };
+        FILES.run(look).await.unwrap_or_default()
     }
 
     fn active(&self) -> Vec<Arc<Pod>> {
@@ -146,7 +155,7 @@ impl Effects for Real {
         self.parts.metrics.evicted(signal);
         tracing::warn!(pod = %pod::format_pod(pod), message, "evicting");
         self.parts.tell.pod(pod, EventType::Warning, EVICTED, message.clone());
-        self.parts.manager.evict(pod::uid(pod), Eviction { message, grace });
+        self.parts.manager.evict(pod::uid(pod), Eviction { reason: EVICTED, message, grace });
     }
 }
 

@@ -61,7 +61,7 @@ pub fn rank(pods: &mut [Arc<Pod>], usages: &Usages, signal: Signal) {
     let above = |used: u64, asked: u64| i128::from(used) - i128::from(asked);
     pods.sort_by_cached_key(|p| {
         let over = match signal {
-            Signal::MemoryAvailable => above(of(p).memory(), request(p, "memory")),
+            Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => above(of(p).memory(), request(p, "memory")),
             Signal::PidAvailable => return (false, pod::priority(p), Reverse(i128::from(of(p).processes))),
             _ => above(of(p).disk(), request(p, "ephemeral-storage")),
         };

@@ -16,7 +16,7 @@ enum Condition {
 
 fn condition(signal: Signal) -> Condition {
     match signal {
-        Signal::MemoryAvailable => Condition::Memory,
+        Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable => Condition::Memory,
         Signal::PidAvailable => Condition::Pid,
         _ => Condition::Disk,
     }
@@ -74,7 +74,7 @@ impl Tracker {
         let due = |i: &usize| now.duration_since(self.first_met[i]).unsigned_abs() >= thresholds[*i].grace;
         self.met = met.into_iter().filter(due).collect();
         let mut out: Vec<Threshold> = self.met.iter().map(|i| thresholds[*i]).collect();
-        out.sort_by_key(|t| t.signal != Signal::MemoryAvailable);
+        out.sort_by_key(|t| !matches!(t.signal, Signal::MemoryAvailable | Signal::AllocatableMemoryAvailable));
         out
     }
 

@@ -14,8 +14,6 @@ use crate::node::disk::Usage;
 
 /// How often the disk is looked at.
 pub const PERIOD: Duration = Duration::from_secs(300);
-/// Images younger than this are never collected.
-const AGE_MIN: Duration = Duration::from_secs(120);
 
 /// How many bytes to free so that usage comes down to `low` percent; `None` while it is below `high`.
 pub fn to_free(u: Usage, high: u8, low: u8) -> Option<u64> {
@@ -29,6 +27,13 @@ pub fn to_free(u: Usage, high: u8, low: u8) -> Option<u64> {
 /// Whether an image stays whatever the disk's state (upstream: images that the runtime has pinned).
 pub fn is_kept(image: &cri::Image, names: &[String]) -> bool {
     image.pinned || image.repo_tags.iter().chain(&image.repo_digests).any(|name| names.contains(name))
+}
+
+/// Takes those that were last used longer than `max` ago out of the unused images. As upstream, a kubelet that has just begun
+/// has seen none of them used, and counts from its own start.
+fn too_old<'a>(unused: &mut Vec<(Timestamp, &'a cri::Image)>, max: Duration, now: Timestamp) -> Vec<&'a cri::Image> {
+    let old = unused.extract_if(.., |(used, _)| now.duration_since(*used).unsigned_abs() > max);
+    old.map(|(_, image)| image).collect()
 }
 
 /// What the collection works with.
@@ -46,6 +51,10 @@ pub struct ImageCollection {
     pub high_percent: u8,
     /// Usage down to which they are removed.
     pub low_percent: u8,
+    /// Images that have been here for less are never removed.
+    pub age_min: Duration,
+    /// Images that have not been used for longer are removed however full the disk is.
+    pub age_max: Option<Duration>,
 }
 
 impl ImageCollection {
@@ -78,8 +87,14 @@ async fn once(ctx: &ImageCollection, seen: &mut HashMap<String, (Timestamp, Time
         let names = i.repo_tags.iter().chain(&i.repo_digests).chain([&i.id]);
         if names.into_iter().any(|n| used.contains(n.as_str())) {
             entry.1 = now;
-        } else if now.duration_since(entry.0).unsigned_abs() >= AGE_MIN {
+        } else if now.duration_since(entry.0).unsigned_abs() >= ctx.age_min {
             unused.push((entry.1, i));
+        }
+    }
+    if let Some(max) = ctx.age_max {
+        for image in too_old(&mut unused, max, now) {
+            tracing::info!(image = image.id, "removing an image that has not been used for long");
+            ctx.runtime.remove_image(cri::ImageSpec { image: image.id.clone(), ..Default::default() }).await?;
         }
     }
     let fs = ctx.runtime.image_fs_info().await?;
@@ -113,6 +128,16 @@ mod tests {
         assert!(is_kept(&image("kelson.local/pause:1", false), &kept));
         assert!(is_kept(&image("any:1", true), &kept));
         assert!(!is_kept(&image("any:1", false), &kept));
+    }
+
+    #[test]
+    fn what_was_not_used_for_long_goes() {
+        let image = |id: &str| cri::Image { id: id.to_owned(), ..Default::default() };
+        let (a, b) = (image("a"), image("b"));
+        let at = |s| Timestamp::from_second(s).expect("a time");
+        let mut unused = vec![(at(100), &a), (at(101), &b)];
+        let old = too_old(&mut unused, Duration::from_secs(50), at(151));
+        assert_eq!((old, unused), (vec![&a], vec![(at(101), &b)]));
     }
 
     #[test]

@@ -12,9 +12,6 @@ use kelson_cri::{Runtime, proto as cri};
 use kelson_meta::Clock;
 use kelson_tasks::FILES;
 
-/// How often sizes are looked at.
-const PERIOD: Duration = Duration::from_secs(10);
-
 /// What the rotation works with.
 #[derive(Clone)]
 pub struct LogRotation {
@@ -28,13 +25,15 @@ pub struct LogRotation {
     pub bytes_max: u64,
     /// `--container-log-max-files`.
     pub files_max: u32,
+    /// `containerLogMonitorInterval`.
+    pub look_every: Duration,
 }
 
 impl LogRotation {
-    /// Looks every ten seconds until the task is ended.
+    /// Looks in turn until the task is ended.
     pub async fn run(self) {
         loop {
-            tokio::time::sleep(PERIOD).await;
+            tokio::time::sleep(self.look_every).await;
             let (dir, max) = (self.dir.clone(), self.bytes_max);
             for path in FILES.run(move || large(&dir, max)).await.unwrap_or_default() {
                 if let Err(e) = self.rotate(&path).await {

@@ -7,6 +7,7 @@ use kelson_metrics::{Families, Histogram, HistogramVec, IntCounter, IntCounterVe
 use super::bounds::{START_BOUNDS, USUAL_BOUNDS};
 use super::calls::Calls;
 use super::requests::{OpenRequest, Requests};
+use super::streams::StreamMetrics;
 use crate::pod::{self, Role};
 
 /// The kubelet's metrics; one per node.
@@ -26,6 +27,7 @@ pub struct Metrics {
     running_pods: IntGauge,
     running_containers: IntGaugeVec,
     requests: Requests,
+    streams: StreamMetrics,
     hook_fallbacks: IntCounter,
 }
 
@@ -45,6 +47,7 @@ impl Metrics {
             ),
             calls: Calls::new(r),
             requests: Requests::new(r),
+            streams: StreamMetrics::new(r),
             pods_started: r.counter("kubelet_started_pods_total", "Pods whose sandbox was asked for."),
             pods_not_started: r.counter("kubelet_started_pods_errors_total", "Pods whose sandbox could not be made."),
             containers_started: r.counters(
@@ -113,6 +116,11 @@ impl Metrics {
                 }
             }
         }
+    }
+
+    /// Streams that clients ask for.
+    pub fn streams(&self) -> &StreamMetrics {
+        &self.streams
     }
 
     /// Calls to the runtime.

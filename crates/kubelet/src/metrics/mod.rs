@@ -6,7 +6,11 @@ mod counted;
 mod devices;
 mod requests;
 mod runtime;
+mod shutdown;
+mod streams;
 
 pub use counted::{Metrics, pods};
 pub use devices::DeviceMetrics;
 pub use runtime::MeteredRuntime;
+pub use shutdown::ShutdownMetrics;
+pub use streams::StreamMetrics;

@@ -8,6 +8,7 @@ use kelson_meta::Quantity;
 
 use super::disk::Usage;
 use crate::config::Config;
+use crate::config::thresholds::{Signal, Threshold, amount};
 
 /// What of the node the downward API shows.
 #[derive(Clone, Debug, Default)]
@@ -45,13 +46,19 @@ pub fn machine_memory() -> Memory {
     memory(&std::fs::read_to_string("/proc/meminfo").unwrap_or_default())
 }
 
+/// How many pods the node takes.
+fn pods_max(config: &Config, cpus: i64) -> i64 {
+    let max = i64::from(config.max_pods);
+    config.pods_per_core.map_or(max, |each| max.min(i64::from(each).saturating_mul(cpus)))
+}
+
 /// Capacity by resource.
 pub fn capacity(config: &Config) -> BTreeMap<String, Quantity> {
     let cpus = std::thread::available_parallelism().map_or(1, |n| i64::try_from(n.get()).unwrap_or(1));
     let mut out = BTreeMap::from([
         ("cpu".to_owned(), Quantity::from_i64(cpus)),
         ("memory".to_owned(), Quantity::binary(machine_memory().total)),
-        ("pods".to_owned(), Quantity::from_i64(i64::from(config.max_pods))),
+        ("pods".to_owned(), Quantity::from_i64(pods_max(config, cpus))),
     ]);
     if let Some(u) = Usage::of(&config.root_dir) {
         out.insert("ephemeral-storage".into(), Quantity::binary(i64::try_from(u.capacity).unwrap_or(i64::MAX)));
@@ -70,19 +77,52 @@ pub fn capacity(config: &Config) -> BTreeMap<String, Quantity> {
     out
 }
 
-/// Capacity less what is reserved, and less what the eviction thresholds keep free.
+/// Capacity less what is reserved, and less what the hard eviction thresholds keep free.
 pub fn allocatable(
     capacity: &BTreeMap<String, Quantity>,
-    reserved: &BTreeMap<String, String>,
+    reserved: &BTreeMap<String, Quantity>,
+    thresholds: &[Threshold],
 ) -> BTreeMap<String, Quantity> {
-    capacity
-        .iter()
-        .map(|(name, all)| {
-            let keep = reserved.get(name).and_then(|q| q.parse::<Quantity>().ok()).unwrap_or_default();
-            let left = all.minus(keep);
-            (name.clone(), if left.signum() < 0 { Quantity::default() } else { left })
-        })
-        .collect()
+    let mut out = less(capacity, reserved);
+    for t in thresholds.iter().filter(|t| t.is_hard()) {
+        let name = match t.signal {
+            Signal::MemoryAvailable => "memory",
+            Signal::NodeFsAvailable => "ephemeral-storage",
+            _ => continue,
+        };
+        let all = capacity.get(name).and_then(|q| u64::try_from(q.value()).ok()).unwrap_or(0);
+        if let Some(left) = out.get_mut(name) {
+            *left = positive(left.minus(amount(t.value.of(all))));
+        }
+    }
+    // Memory that is taken for huge pages is nobody's otherwise.
+    let pages = capacity.iter().filter(|(name, _)| name.starts_with("hugepages-"));
+    let pages = pages.fold(Quantity::default(), |sum, (_, all)| sum.plus(*all));
+    if let Some(memory) = out.get_mut("memory") {
+        *memory = positive(memory.minus(pages));
+    }
+    out
+}
+
+/// All that pods may use together: capacity less what is reserved. What the thresholds keep free they may use too, but they are
+/// evicted then.
+pub fn for_pods(
+    capacity: &BTreeMap<String, Quantity>,
+    reserved: &BTreeMap<String, Quantity>,
+) -> BTreeMap<String, Quantity> {
+    less(capacity, reserved)
+}
+
+fn less(capacity: &BTreeMap<String, Quantity>, reserved: &BTreeMap<String, Quantity>) -> BTreeMap<String, Quantity> {
+    let left = |(name, all): (&String, &Quantity)| {
+        let keep = reserved.get(name).copied().unwrap_or_default();
+        (name.clone(), positive(all.minus(keep)))
+    };
+    capacity.iter().map(left).collect()
+}
+
+fn positive(q: Quantity) -> Quantity {
+    if q.signum() < 0 { Quantity::default() } else { q }
 }
 
 fn file(path: &str) -> String {
@@ -134,6 +174,7 @@ pub fn processes() -> Option<(u64, u64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::thresholds::DEFAULT_HARD;
 
     #[test]
     fn meminfo_and_reserves() {
@@ -141,7 +182,26 @@ mod tests {
         assert_eq!(m, Memory { total: 2 << 20, available: 1 << 20 });
         let capacity =
             BTreeMap::from([("cpu".to_owned(), Quantity::from_i64(2)), ("pods".to_owned(), Quantity::from_i64(5))]);
-        let left = allocatable(&capacity, &BTreeMap::from([("cpu".to_owned(), "500m".to_owned())]));
+        let half = BTreeMap::from([("cpu".to_owned(), "500m".parse().expect("a quantity"))]);
+        let left = allocatable(&capacity, &half, DEFAULT_HARD);
         assert_eq!((left["cpu"].to_string(), left["pods"].to_string()), ("1500m".into(), "5".into()));
+    }
+
+    #[test]
+    fn thresholds_and_huge_pages_keep_memory_from_pods() {
+        let amounts = |all: &[(&str, &str)]| -> BTreeMap<String, Quantity> {
+            all.iter().map(|(name, q)| ((*name).to_owned(), q.parse().expect("a quantity"))).collect()
+        };
+        let machine = amounts(&[("memory", "4Gi"), ("ephemeral-storage", "1000"), ("hugepages-2Mi", "1Gi")]);
+        let reserved = amounts(&[("memory", "512Mi"), ("ephemeral-storage", "50")]);
+        let left = allocatable(&machine, &reserved, DEFAULT_HARD);
+        let shown: Vec<String> = left.iter().map(|(name, q)| format!("{name} {}", q.value())).collect();
+        assert_eq!(shown, ["ephemeral-storage 850", "hugepages-2Mi 1073741824", "memory 2579496960"]);
+        assert_eq!(for_pods(&machine, &reserved)["memory"].to_string(), "3584Mi");
+        assert_eq!(allocatable(&machine, &amounts(&[("memory", "9Gi")]), &[])["memory"].value(), 0);
+        let mut config = Config::new("n", std::path::Path::new("/"));
+        assert_eq!(pods_max(&config, 4), 110);
+        config.pods_per_core = Some(10);
+        assert_eq!(pods_max(&config, 4), 40);
     }
 }

@@ -31,6 +31,8 @@ pub struct Found {
     pub info: NodeSystemInfo,
     /// What the eviction manager finds short.
     pub pressure: Pressure,
+    /// Whether the machine is about to go down.
+    pub shuts_down: bool,
     /// Images: names and size.
     pub images: Vec<(Vec<String>, u64)>,
     /// Volumes of drivers that pods have or are about to have.
@@ -56,11 +58,13 @@ pub fn status(f: &Found, old: &Value, now: Timestamp) -> NodeStatus {
         let (reason, message) = if under { yes } else { no };
         condition(kind, under, reason, message, old, now)
     };
-    let is_ready = f.runtime.faults.is_empty();
+    let down = f.shuts_down.then(|| "node is shutting down".to_owned());
+    let faults: Vec<String> = f.runtime.faults.iter().cloned().chain(down).collect();
+    let is_ready = faults.is_empty();
     let ready = if is_ready {
         condition("Ready", true, "KubeletReady", "kubelet is posting ready status", old, now)
     } else {
-        let message = match f.runtime.faults.as_slice() {
+        let message = match faults.as_slice() {
             [one] => one.clone(),
             many => format!("[{}]", many.join(", ")),
         };
@@ -148,6 +152,7 @@ mod tests {
             allocatable: BTreeMap::new(),
             info: NodeSystemInfo::default(),
             pressure: Pressure::default(),
+            shuts_down: false,
             images: vec![(vec!["a".into()], 1), (vec!["b".into()], 2)],
             volumes_in_use: vec!["v".into()],
             runtime: RuntimeState::default(),
@@ -164,6 +169,9 @@ mod tests {
         assert!(!differ(&a, &b) && a != b);
         let faults = vec!["container runtime network not ready: x".into()];
         let handlers = [(String::new(), HandlerFeatures { user_namespaces: true, ..Default::default() })].into();
+        let down = status(&Found { shuts_down: true, ..f.clone() }, &b["conditions"], t1);
+        assert!(!down.ready);
+        assert_eq!(down.tree["conditions"][3]["message"], "node is shutting down");
         let broken = Found { runtime: RuntimeState { faults, handlers, ..Default::default() }, ..f };
         let c = status(&broken, &b["conditions"], t1);
         assert!(!c.ready);

@@ -44,6 +44,8 @@ pub struct NodeSync {
     pub node_facts: watch::Sender<Arc<NodeFacts>>,
     /// What the node is short of.
     pub pressure: watch::Receiver<Pressure>,
+    /// Whether the machine is about to go down.
+    pub shutdown: watch::Receiver<bool>,
     /// Receives whether the API was last told that the node is ready.
     pub ready: watch::Sender<bool>,
     /// Volumes of drivers that pods have here.
@@ -58,7 +60,7 @@ impl NodeSync {
     /// Registers and reports until the task is ended.
     pub async fn run(&self) {
         let (mut pressure, mut volumes) = (self.pressure.clone(), self.in_use.changes());
-        let mut devices = self.devices.changes();
+        let (mut devices, mut shutdown) = (self.devices.changes(), self.shutdown.clone());
         let mut current = self.look().await;
         let node = register::register(&self.client, &self.config, &current.tree).await;
         let uid = node.metadata.uid.clone().unwrap_or_default();
@@ -90,6 +92,7 @@ impl NodeSync {
                     p = pressure.changed() => p,
                     v = volumes.changed() => v,
                     d = devices.changed() => d,
+                    s = shutdown.changed() => s,
                 };
                 if told.is_err() {
                     std::future::pending::<()>().await;
@@ -151,6 +154,7 @@ impl NodeSync {
             allocatable: machine.allocatable,
             info: machine.info,
             pressure: *self.pressure.borrow(),
+            shuts_down: *self.shutdown.borrow(),
             images,
             volumes_in_use: self.in_use.all(),
             runtime,
@@ -187,7 +191,7 @@ impl Machine {
     fn read(config: &Config, runtime_version: &str) -> Self {
         let capacity = facts::capacity(config);
         Self {
-            allocatable: facts::allocatable(&capacity, &config.reserved),
+            allocatable: facts::allocatable(&capacity, &config.reserved(), &config.eviction.thresholds),
             capacity,
             info: facts::system_info(runtime_version),
             memory: facts::machine_memory().total,

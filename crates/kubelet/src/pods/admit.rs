@@ -23,6 +23,8 @@ pub struct Here<'a> {
     pub node: Option<&'a Node>,
     /// What the node is short of.
     pub pressure: Pressure,
+    /// Whether the machine is about to go down.
+    pub shuts_down: bool,
     /// What the runtime can do.
     pub runtime: &'a RuntimeState,
 }
@@ -32,6 +34,9 @@ pub struct Here<'a> {
 /// # Errors
 /// The rejection.
 pub fn admit(here: &Here<'_>, pod: &Pod, others: &[Arc<Pod>]) -> Result<(), Rejection> {
+    if here.shuts_down {
+        return Err(("NodeShutdown".into(), "Pod was rejected as the node is shutting down.".into()));
+    }
     if let Some(message) = refused_by_pressure(pod, here.pressure) {
         return Err((crate::config::thresholds::EVICTED.into(), message));
     }
@@ -222,7 +227,8 @@ mod tests {
         .expect("node");
         let runtime = RuntimeState::default();
         let pressure = Pressure::default();
-        let here = Here { allowed_unsafe_sysctls: &[], node: Some(&node), pressure, runtime: &runtime };
+        let here =
+            Here { allowed_unsafe_sysctls: &[], node: Some(&node), pressure, shuts_down: false, runtime: &runtime };
         let cpu = |n: &str| json!({"containers":[{"name":"a","resources":{"requests":{"cpu":n}}}]});
         let reason = |p: &Pod, others: &[Arc<Pod>]| admit(&here, p, others).map_err(|(r, _)| r);
         let port = |ip: &str, protocol: &str, host: i32| {
@@ -252,6 +258,8 @@ mod tests {
         };
         assert_eq!(reason(&pod("a", affinity("In")), &[]), Ok(()));
         assert_eq!(reason(&pod("a", affinity("NotIn")), &[]), Err("NodeAffinity".into()));
+        let down = Here { shuts_down: true, ..here };
+        assert_eq!(admit(&down, &pod("a", json!({})), &[]).expect_err("too late").0, "NodeShutdown");
         let (_, message) = admit(&here, &pod("a", cpu("3")), &[]).expect_err("too much");
         assert_eq!(
             message,
@@ -263,7 +271,7 @@ mod tests {
     fn promised_isolation_is_given_or_the_pod_refused() {
         let refused = |spec: Value, runtime: &RuntimeState| {
             let pressure = Pressure::default();
-            let here = Here { allowed_unsafe_sysctls: &[], node: None, pressure, runtime };
+            let here = Here { allowed_unsafe_sysctls: &[], node: None, pressure, shuts_down: false, runtime };
             admit(&here, &pod("a", spec), &[]).err().map(|(reason, _)| reason)
         };
         let users = json!({"hostUsers": false});
@@ -285,7 +293,7 @@ mod tests {
         let runtime = RuntimeState::default();
         let refused = |spec: Value, memory: bool, disk: bool| {
             let pressure = Pressure { memory, disk, pid: false };
-            let here = Here { allowed_unsafe_sysctls: &[], node: None, pressure, runtime: &runtime };
+            let here = Here { allowed_unsafe_sysctls: &[], node: None, pressure, shuts_down: false, runtime: &runtime };
             admit(&here, &pod("a", spec), &[]).err().map(|(reason, message)| {
                 assert_eq!(reason, "Evicted");
                 message

@@ -8,7 +8,7 @@ use kelson_meta::Backoff;
 
 /// The delay after the first failure.
 pub const INITIAL: Duration = Duration::from_secs(10);
-/// The delay that is never exceeded.
+/// The delay that is never exceeded, unless the node is configured otherwise.
 pub const MAX: Duration = Duration::from_secs(300);
 
 /// The delays of one pod's containers, or of a node's images, by key.
@@ -31,6 +31,11 @@ impl Default for BackOff {
 }
 
 impl BackOff {
+    /// Delays of containers' restarts on a node where none is longer than `max` (KEP-4603).
+    pub fn of_restarts(max: Duration) -> Self {
+        Self::new(INITIAL.min(max), max)
+    }
+
     /// Delays from `initial`, doubling to `max`.
     pub fn new(initial: Duration, max: Duration) -> Self {
         Self { delays: Backoff::new(initial, max), entries: HashMap::new() }
@@ -95,6 +100,9 @@ mod tests {
             now = until;
             assert_eq!(b.waits("a", now - delay, now), None);
         }
+        let mut short = BackOff::of_restarts(Duration::from_secs(3));
+        short.next("a", now, now);
+        assert_eq!(short.waits("a", now, now).expect("waits").1.as_secs(), 3, "no longer than the node allows");
         let later = now + Duration::from_secs(601);
         assert_eq!(b.waits("a", later, later), None);
         b.next("a", later, later);

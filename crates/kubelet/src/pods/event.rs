@@ -87,9 +87,11 @@ impl Start {
     }
 }
 
-/// A pod must go because the node is short of something.
+/// A pod must go because the node is short of something, or goes down itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Eviction {
+    /// `status.reason`: `Evicted` or `Terminated`.
+    pub reason: &'static str,
     /// The text of status and event.
     pub message: String,
     /// What its containers get to end.

@@ -217,7 +217,8 @@ impl Executor {
     async fn sandbox_config(&self, attempt: u32, ids: Option<IdRange>) -> cri::PodSandboxConfig {
         let parts = &self.parts;
         let dns = self.dns().await.config;
-        sandbox::config(&self.pod, &parts.config, dns, attempt, &parts.cgroups.parent(&self.pod), ids)
+        let groups = parts.volumes.claims.groups(&self.pod);
+        sandbox::config(&self.pod, &parts.config, dns, attempt, &parts.cgroups.parent(&self.pod), (ids, &groups))
     }
 
     async fn dns(&self) -> PodDns {
@@ -402,6 +403,7 @@ impl Executor {
         let mounts = parts.volumes.container_mounts(mounts).await?;
         let defaults = security::Defaults {
             ids,
+            volume_groups: &parts.volumes.claims.groups(pod),
             seccomp_default: parts.config.seccomp_default,
             seccomp_root: &parts.config.root_dir.join("seccomp"),
         };

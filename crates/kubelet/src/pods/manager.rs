@@ -45,6 +45,8 @@ pub struct Manager {
     parts: Arc<Parts>,
     node: watch::Receiver<Option<Arc<Node>>>,
     pressure: watch::Receiver<Pressure>,
+    /// Whether the machine is about to go down.
+    shutdown: watch::Receiver<bool>,
     inbox: ManagerInbox,
     workers: HashMap<String, Entry>,
     known: Known,
@@ -87,7 +89,7 @@ impl Manager {
     pub fn new(
         parts: Arc<Parts>,
         node: watch::Receiver<Option<Arc<Node>>>,
-        pressure: watch::Receiver<Pressure>,
+        (pressure, shutdown): (watch::Receiver<Pressure>, watch::Receiver<bool>),
         inbox: ManagerInbox,
         known: Known,
     ) -> Self {
@@ -100,6 +102,7 @@ impl Manager {
             parts,
             node,
             pressure,
+            shutdown,
             inbox,
             workers: HashMap::new(),
             known,
@@ -295,6 +298,7 @@ impl Manager {
             allowed_unsafe_sysctls: &self.parts.config.allowed_unsafe_sysctls,
             node: node.as_deref(),
             pressure: *self.pressure.borrow(),
+            shuts_down: *self.shutdown.borrow(),
             runtime: &runtime,
         };
         let (reason, message) = admit::admit(&here, pod, &others).err()?;

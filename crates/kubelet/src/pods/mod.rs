@@ -13,5 +13,6 @@ mod mirror;
 pub mod parts;
 pub mod plan;
 pub mod resize;
+pub mod shares;
 mod terminate;
 pub mod worker;

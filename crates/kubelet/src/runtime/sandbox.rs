@@ -60,10 +60,11 @@ pub fn config(
     dns: cri::DnsConfig,
     attempt: u32,
     cgroup: &str,
-    ids: Option<IdRange>,
+    (ids, volume_groups): (Option<IdRange>, &[i64]),
 ) -> cri::PodSandboxConfig {
     let defaults = security::Defaults {
         ids,
+        volume_groups,
         seccomp_default: config.seccomp_default,
         seccomp_root: &config.root_dir.join("seccomp"),
     };
@@ -143,7 +144,7 @@ mod tests {
                 "spec":{"hostNetwork": host_network, "containers":[{"name":"a"}]}});
             let pod: Pod = serde_json::from_value(pod).expect("pod");
             let node = Config::new("node", std::path::Path::new("/nowhere"));
-            config(&pod, &node, cri::DnsConfig::default(), 0, "", None).hostname
+            config(&pod, &node, cri::DnsConfig::default(), 0, "", (None, &[])).hostname
         };
         assert_eq!((name_of(true).as_str(), name_of(false).as_str()), ("", "p"));
     }

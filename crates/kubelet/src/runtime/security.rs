@@ -29,6 +29,8 @@ const DEFAULT_READONLY: &[&str] = &["/proc/bus", "/proc/fs", "/proc/irq", "/proc
 pub struct Defaults<'a> {
     /// The pod's user namespace (`hostUsers: false`).
     pub ids: Option<IdRange>,
+    /// Groups of the pod's volumes, which its processes have too.
+    pub volume_groups: &'a [i64],
     /// `--seccomp-default`.
     pub seccomp_default: bool,
     /// Where localhost seccomp profiles lie.
@@ -59,7 +61,7 @@ pub fn sandbox(pod: &Pod, d: &Defaults<'_>) -> cri::LinuxSandboxSecurityContext 
         selinux_options: selinux(None, p),
         run_as_user: int(p.and_then(|p| p.run_as_user)),
         run_as_group: int(p.and_then(|p| p.run_as_group)),
-        supplemental_groups: groups(p),
+        supplemental_groups: groups(p, d),
         supplemental_groups_policy: groups_policy(p) as i32,
         privileged: pod::has_privileged(pod),
         // The pause process runs nothing of the pod's: always the runtime's own profile.
@@ -77,9 +79,10 @@ fn groups_policy(p: Option<&PodSecurityContext>) -> cri::SupplementalGroupsPolic
     }
 }
 
-fn groups(p: Option<&PodSecurityContext>) -> Vec<i64> {
+fn groups(p: Option<&PodSecurityContext>, d: &Defaults<'_>) -> Vec<i64> {
     let mut out: Vec<i64> = p.and_then(|p| p.fs_group).into_iter().collect();
     out.extend(p.and_then(|p| p.supplemental_groups.as_ref()).into_iter().flatten());
+    out.extend(d.volume_groups);
     out
 }
 
@@ -151,7 +154,7 @@ pub fn container(
         run_as_group: group.map(|value| cri::Int64Value { value }).filter(|_| has_user),
         run_as_username: user_name,
         readonly_rootfs: own.and_then(|s| s.read_only_root_filesystem).unwrap_or(false),
-        supplemental_groups: groups(p),
+        supplemental_groups: groups(p, d),
         supplemental_groups_policy: groups_policy(p) as i32,
         no_new_privs: no_new_privs(own),
         masked_paths: list(DEFAULT_MASKED),
@@ -225,7 +228,12 @@ mod tests {
             "spec":{"securityContext":pod_sc,"containers":[{"name":"a","securityContext":own}]}}))
         .expect("pod");
         let c = &p.spec.as_ref().expect("spec").containers[0];
-        let d = Defaults { ids: None, seccomp_default: false, seccomp_root: std::path::Path::new("/s") };
+        let d = Defaults {
+            ids: None,
+            volume_groups: &[5000],
+            seccomp_default: false,
+            seccomp_root: std::path::Path::new("/s"),
+        };
         container(&p, c, (None, ""), None, &RuntimePod::default(), &d)
     }
 
@@ -237,7 +245,7 @@ mod tests {
         )
         .expect("context");
         assert_eq!(c.run_as_user.expect("user").value, 2);
-        assert_eq!(c.supplemental_groups, [5, 6]);
+        assert_eq!(c.supplemental_groups, [5, 6, 5000]);
         assert!(c.no_new_privs);
         assert_eq!(c.seccomp.expect("seccomp").localhost_ref, "/s/x");
     }
@@ -249,7 +257,12 @@ mod tests {
         .expect("pod");
         let c = &p.spec.as_ref().expect("spec").containers[0];
         let ids = IdRange { host: 131_072 };
-        let d = Defaults { ids: Some(ids), seccomp_default: false, seccomp_root: std::path::Path::new("/s") };
+        let d = Defaults {
+            ids: Some(ids),
+            volume_groups: &[],
+            seccomp_default: false,
+            seccomp_root: std::path::Path::new("/s"),
+        };
         let own = container(&p, c, (None, ""), None, &RuntimePod::default(), &d).expect("context");
         let (sandbox, own_namespaces) = (sandbox(&p, &d), own.namespace_options.expect("namespaces"));
         for users in [sandbox.namespace_options.and_then(|n| n.userns_options), own_namespaces.userns_options] {

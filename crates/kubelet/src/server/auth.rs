@@ -1,6 +1,6 @@
 //! Who calls the kubelet, by client certificate or by a token that the API server reviews, and whether they may, by the
 //! API server's SubjectAccessReview; answers are kept for a while (upstream: `pkg/kubelet/server/auth.go`).
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -39,9 +39,16 @@ const KEPT_MAX: usize = 1000;
 pub struct User {
     /// The user name that policies refer to.
     pub name: String,
+    /// Tells him from another of the same name, where whoever knows him says so.
+    pub uid: String,
     /// The groups that policies refer to.
     pub groups: Vec<String>,
+    /// What else is known of him, for authorizers that ask for it.
+    pub extra: BTreeMap<String, Vec<String>>,
 }
+
+/// The key under which a certificate is named among what is known of its user.
+const CREDENTIAL: &str = "authentication.kubernetes.io/credential-id";
 
 /// A token as it is kept: never itself.
 type TokenDigest = [u8; 32];
@@ -89,7 +96,12 @@ impl Auth {
             && chains.verify(chain, self.clock.now()).is_ok()
         {
             let info = CertInfo::from_der(leaf).ok()?;
-            return Some(User { name: info.common_name, groups: with_authenticated(info.organizations) });
+            return Some(User {
+                name: info.common_name,
+                uid: String::new(),
+                groups: with_authenticated(info.organizations),
+                extra: BTreeMap::from([(CREDENTIAL.to_owned(), vec![credential(leaf)])]),
+            });
         }
         let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
         let token = value.strip_prefix("Bearer ")?.trim();
@@ -119,7 +131,12 @@ impl Auth {
             }
         };
         let user = answer.user.filter(|_| answer.authenticated == Some(true));
-        let user = user.map(|u| User { name: u.username.unwrap_or_default(), groups: u.groups.unwrap_or_default() });
+        let user = user.map(|u| User {
+            name: u.username.unwrap_or_default(),
+            uid: u.uid.unwrap_or_default(),
+            groups: u.groups.unwrap_or_default(),
+            extra: u.extra.unwrap_or_default(),
+        });
         let mut tokens = self.tokens.lock();
         if tokens.len() >= KEPT_MAX {
             tokens.retain(|_, (user, at)| at.elapsed() < kept_for(user.as_ref()));
@@ -165,7 +182,7 @@ impl Auth {
             return answer;
         }
         let review = json!({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": {
-            "user": user.name, "groups": user.groups, "resourceAttributes": {
+            "user": user.name, "uid": user.uid, "groups": user.groups, "extra": user.extra, "resourceAttributes": {
                 "verb": verb, "version": "v1", "resource": "nodes", "subresource": sub, "name": self.node_name}}});
         let answer = match self.client.create::<SubjectAccessReview>("", &review).await {
             Ok(r) => r.status.is_some_and(|s| s.allowed),
@@ -188,6 +205,13 @@ fn kept_for(user: Option<&User>) -> Duration {
     if user.is_some() { TOKEN_FOR } else { BAD_TOKEN_FOR }
 }
 
+/// The sum of a certificate, by which others find it.
+fn credential(leaf: &CertificateDer<'_>) -> String {
+    let sum: [u8; 32] = Sha256::digest(leaf).into();
+    let hex: String = sum.iter().map(|b| format!("{b:02x}")).collect();
+    format!("X509SHA256={hex}")
+}
+
 fn with_authenticated(mut groups: Vec<String>) -> Vec<String> {
     groups.push("system:authenticated".into());
     groups
@@ -208,6 +232,7 @@ mod tests {
     #[derive(Default)]
     struct Reviews {
         asked: AtomicUsize,
+        last: Mutex<serde_json::Value>,
         at_once: AtomicUsize,
         most: AtomicUsize,
     }
@@ -224,8 +249,12 @@ mod tests {
                 counts.at_once.fetch_sub(1, Ordering::SeqCst);
                 let asked: serde_json::Value = serde_json::from_slice(request.body()).expect("json");
                 let good = asked["spec"]["token"] == "good";
-                let user = json!({"username": "u", "groups": ["g"]});
-                let status = if good { json!({"authenticated": true, "user": user}) } else { json!({}) };
+                let user = json!({"username": "u", "uid": "7", "groups": ["g"], "extra": {"k": ["v", "w"]}});
+                let mut status = if good { json!({"authenticated": true, "user": user}) } else { json!({}) };
+                if asked["kind"] == "SubjectAccessReview" {
+                    status = json!({"allowed": asked["spec"]["extra"]["k"][1] == "w"});
+                }
+                *counts.last.lock() = asked["spec"].clone();
                 Ok(Response::new(full_body(json!({"metadata": {}, "spec": {}, "status": status}).to_string())))
             })
         }
@@ -258,6 +287,19 @@ mod tests {
         assert_eq!(reviews.asked.load(Ordering::SeqCst), 3);
         assert_eq!(auth.authenticate(&[], &bearer(&"x".repeat(TOKEN_BYTES_MAX + 1))).await, None);
         assert_eq!(reviews.asked.load(Ordering::SeqCst), 3);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_is_known_of_a_user_is_told_to_who_decides() {
+        let (reviews, auth) = auth();
+        let user = auth.authenticate(&[], &bearer("good")).await.expect("known");
+        auth.authorize(&user, "create", &["proxy"]).await.expect("allowed for what is known of him");
+        let spec = reviews.last.lock().clone();
+        assert_eq!((&spec["user"], &spec["uid"], &spec["groups"]), (&json!("u"), &json!("7"), &json!(["g"])));
+        assert_eq!(spec["extra"], json!({"k": ["v", "w"]}));
+        // Of another, of whom less is known, it is asked anew.
+        let other = User { extra: BTreeMap::new(), ..user };
+        assert!(auth.authorize(&other, "create", &["proxy"]).await.is_err());
     }
 
     #[tokio::test(start_paused = true)]

@@ -33,6 +33,7 @@ pub struct Command {
     spec: Vec<u8>,
     dir: PathBuf,
     wanted: ExecOptions,
+    options: ConnectionOptions,
     tasks: Tasks,
 }
 
@@ -51,7 +52,8 @@ pub async fn prepare(state: &ServerState, container: &str, command: &[String], w
     let spec = process_spec(status.info.get("info")?, command)?;
     let id = format!("{:032x}", rand::random::<u128>());
     let process = Process::new(endpoint, container, &id).await.ok()?;
-    Some(Command { process, spec, dir: state.pipes_dir.join(id), wanted, tasks: state.tasks.clone() })
+    let options = ConnectionOptions { idle_limit: Some(state.config.server.streaming_idle), ..Default::default() };
+    Some(Command { process, spec, dir: state.pipes_dir.join(id), wanted, options, tasks: state.tasks.clone() })
 }
 
 /// The container's own process with another command, from a container's verbose information.
@@ -90,7 +92,7 @@ impl Command {
     }
 
     async fn session(self, io: TokioIo<hyper::upgrade::Upgraded>, protocol: ExecProtocol) {
-        let mut streams = match ExecStreams::serve(io, protocol, self.wanted, &ConnectionOptions::default()).await {
+        let mut streams = match ExecStreams::serve(io, protocol, self.wanted, &self.options).await {
             Ok(s) => s,
             Err(e) => {
                 tracing::debug!(error = %e, "exec not served");

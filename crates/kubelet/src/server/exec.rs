@@ -20,6 +20,7 @@ pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
             Ok(opened) => opened,
             Err(refusal) => return refusal,
         };
+        state.count_websocket("exec", &call.request);
         exec(&state, opened, &call.query, call.request).await
     })
 }
@@ -31,6 +32,7 @@ pub fn serve_attach(state: Arc<ServerState>, call: Call) -> Answer {
             Ok(opened) => opened,
             Err(refusal) => return refusal,
         };
+        state.count_websocket("attach", &call.request);
         let ExecOptions { stdin, stdout, stderr, tty } = wanted;
         let url = state.runtime.attach(cri::AttachRequest { container_id, stdin, tty, stdout, stderr }).await;
         carry(&state, url, call.request).await
@@ -77,7 +79,7 @@ async fn exec(state: &Arc<ServerState>, opened: Opened, query: &Query, request: 
 
 async fn carry(state: &ServerState, url: kelson_cri::CriResult<String>, request: Request<Incoming>) -> Response<Body> {
     match url {
-        Ok(url) => splice::carry(&state.tasks, &url, request).await,
+        Ok(url) => splice::carry(&state.tasks, &url, request, state.config.server.streaming_idle).await,
         Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
     }
 }

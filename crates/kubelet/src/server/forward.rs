@@ -46,6 +46,7 @@ pub fn serve(state: Arc<ServerState>, call: Call) -> Answer {
             [namespace, pod, uid] => (*namespace, (*pod, Some(*uid))),
             _ => return not_found(),
         };
+        state.count_websocket("portforward", &call.request);
         port_forward(&state, namespace, pod, &call.query, call.request).await
     })
 }
@@ -76,11 +77,12 @@ async fn port_forward(
     let plain = found.spec.as_ref().is_none_or(|s| s.runtime_class_name.as_deref().unwrap_or_default().is_empty());
     if plain && let Some(network) = network(&*state.runtime, &sandbox.id).await {
         let target = Target { network, pod: format!("{pod}_{namespace}"), uid: pod::uid(&found).to_owned() };
-        return answer(state.tasks.child("port-forward"), request, target);
+        let options = ConnectionOptions { idle_limit: Some(state.config.server.streaming_idle), ..Default::default() };
+        return answer(state.tasks.child("port-forward"), request, target, options);
     }
     let ports = query.all("port").filter_map(|port| port.parse().ok()).collect();
     match state.runtime.port_forward(&sandbox.id, ports).await {
-        Ok(url) => splice::carry(&state.tasks, &url, request).await,
+        Ok(url) => splice::carry(&state.tasks, &url, request, state.config.server.streaming_idle).await,
         Err(e) => text(StatusCode::INTERNAL_SERVER_ERROR, e.to_string()),
     }
 }
@@ -195,7 +197,7 @@ struct Target {
 }
 
 /// Answers the client's upgrade and serves its connections until it leaves; `tasks` are the session's own.
-fn answer(tasks: Tasks, request: Request<Incoming>, target: Target) -> Response<Body> {
+fn answer(tasks: Tasks, request: Request<Incoming>, target: Target, options: ConnectionOptions) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let accepted = match kelson_streams::accept_port_forward(&parts) {
         Ok(a) => a,
@@ -210,15 +212,20 @@ fn answer(tasks: Tasks, request: Request<Incoming>, target: Target) -> Response<
     let own = tasks.clone();
     tasks.spawn("port-forward", OnPanic::Contain, async move {
         match upgraded.await {
-            Ok(io) => session(&own, TokioIo::new(io), accepted.protocol, target).await,
+            Ok(io) => session(&own, TokioIo::new(io), (accepted.protocol, options), target).await,
             Err(e) => tracing::debug!(error = %e, "upgrade failed"),
         }
     });
     accepted.response.map(|()| Empty::new().boxed_unsync())
 }
 
-async fn session(tasks: &Tasks, io: TokioIo<hyper::upgrade::Upgraded>, protocol: PortForwardProtocol, target: Target) {
-    let mut session = match PortForwardSession::serve(io, protocol, &ConnectionOptions::default()) {
+async fn session(
+    tasks: &Tasks,
+    io: TokioIo<hyper::upgrade::Upgraded>,
+    (protocol, options): (PortForwardProtocol, ConnectionOptions),
+    target: Target,
+) {
+    let mut session = match PortForwardSession::serve(io, protocol, &options) {
         Ok(s) => s,
         Err(e) => {
             tracing::debug!(error = %e, "port-forward not served");

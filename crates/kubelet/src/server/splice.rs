@@ -2,6 +2,7 @@
 //! sent there, and after a verified 101 the bytes are carried both ways. A redirect is never followed and never handed
 //! out.
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use http::header::{CONNECTION, HOST, UPGRADE};
 use http::{Request, Response, StatusCode, Uri};
@@ -32,9 +33,10 @@ fn loopback(url: &str) -> Result<(SocketAddr, Uri), String> {
     Ok((SocketAddr::new(ip, uri.port_u16().unwrap_or(80)), uri))
 }
 
-/// Carries the request's stream to the runtime's `url`; the tasks of it belong to `tasks`.
-pub async fn carry(tasks: &Tasks, url: &str, request: Request<Incoming>) -> Response<Body> {
-    match upgrade(tasks, url, request).await {
+/// Carries the request's stream to the runtime's `url` until it has carried nothing for `idle`; the tasks of it belong to
+/// `tasks`.
+pub async fn carry(tasks: &Tasks, url: &str, request: Request<Incoming>, idle: Duration) -> Response<Body> {
+    match upgrade(tasks, url, request, idle).await {
         Ok(response) => response,
         Err(e) => {
             tracing::warn!(error = %e, "stream not opened");
@@ -43,7 +45,12 @@ pub async fn carry(tasks: &Tasks, url: &str, request: Request<Incoming>) -> Resp
     }
 }
 
-async fn upgrade(tasks: &Tasks, url: &str, mut request: Request<Incoming>) -> Result<Response<Body>, String> {
+async fn upgrade(
+    tasks: &Tasks,
+    url: &str,
+    mut request: Request<Incoming>,
+    idle: Duration,
+) -> Result<Response<Body>, String> {
     let (at, uri) = loopback(url)?;
     let tcp = TcpStream::connect(at).await.map_err(|e| format!("runtime's streaming server: {e}"))?;
     let _ = tcp.set_nodelay(true);
@@ -98,7 +105,7 @@ async fn upgrade(tasks: &Tasks, url: &str, mut request: Request<Incoming>) -> Re
                 return;
             }
         };
-        if let Err(e) = kelson_streams::splice(TokioIo::new(client), TokioIo::new(runtime)).await {
+        if let Err(e) = kelson_streams::splice_until_idle(TokioIo::new(client), TokioIo::new(runtime), idle).await {
             tracing::debug!(error = %e, "stream ended");
         }
     });

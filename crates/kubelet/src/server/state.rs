@@ -41,6 +41,13 @@ pub struct ServerState {
 }
 
 impl ServerState {
+    /// Counts a request for a stream, if it came as a WebSocket.
+    pub fn count_websocket<B>(&self, subresource: &str, request: &http::Request<B>) {
+        if kelson_streams::is_websocket_request(request.headers()) {
+            self.metrics.streams().websocket(subresource);
+        }
+    }
+
     /// The pod that a request names, by its UID too where it gives one.
     pub fn find_pod(&self, namespace: &str, name: &str, uid: Option<&str>) -> Option<Arc<Pod>> {
         self.known.find_exactly(namespace, name, uid, |own| self.statuses.mirror_of(own))

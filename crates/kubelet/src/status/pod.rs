@@ -5,6 +5,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 
 use super::container::{self, Circumstances};
 use super::{conditions, phase};
+use crate::config::shutdown::TERMINATED;
+use crate::config::thresholds::EVICTED;
 use crate::pod::{self, Role};
 use crate::runtime::snapshot::RuntimePod;
 
@@ -84,7 +86,7 @@ pub fn status(pod: &Pod, runtime: &RuntimePod, by: &Circumstances<'_>, about: &A
     own.extend(
         before.into_iter().filter(|c| !conditions::OWNED.contains(&c.type_.as_str()) || c.type_ == "DisruptionTarget"),
     );
-    if let Some((_, message)) = about.verdict.filter(|(reason, _)| *reason == crate::config::thresholds::EVICTED)
+    if let Some((_, message)) = about.verdict.filter(|(reason, _)| matches!(*reason, EVICTED | TERMINATED))
         && own.iter().all(|c| c.type_ != "DisruptionTarget")
     {
         let mut evicted = [conditions::disrupted(message)];

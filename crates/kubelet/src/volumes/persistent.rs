@@ -1,7 +1,7 @@
 //! From a volume of a pod that is a claim to the volume that the claim is bound to. Both are read when the pod's volumes are
 //! first set up and remembered until they are taken down: a binding never changes, and the API is not asked for it at each
 //! turn of the pod (upstream: `pkg/kubelet/volumemanager/populator`).
-use std::collections::HashMap;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, PersistentVolumeSpec, Pod, Volume};
@@ -28,13 +28,22 @@ pub(super) struct Persistent {
     pub(super) read_only: bool,
     /// Whether the built-in provisioner made it: its directory is this kubelet's to make.
     pub(super) is_local_path: bool,
+    /// Who may use it beside its owner: containers have this group too (`pv.beta.kubernetes.io/gid`).
+    group: Option<i64>,
 }
+
+/// The annotation of a volume that names its group.
+const GROUP: &str = "pv.beta.kubernetes.io/gid";
 
 impl Persistent {
     /// Whether containers get it as a device.
     pub(super) fn is_block(&self) -> bool {
         self.spec.volume_mode.as_deref() == Some("Block")
     }
+}
+
+fn group(annotations: &BTreeMap<String, String>) -> Option<i64> {
+    annotations.get(GROUP)?.parse().ok().filter(|group| *group >= 0)
 }
 
 /// The claim's name, whether the pod only reads, and whether the claim must be the pod's own.
@@ -81,7 +90,16 @@ impl Claims {
             return Err(format!("PV {name:?} is bound to another claim"));
         }
         let is_local_path = annotations.get(names::PROVISIONED_BY).is_some_and(|p| p == names::LOCAL_PATH);
-        Ok(Persistent { name, spec, read_only, is_local_path })
+        Ok(Persistent { name, spec, read_only, is_local_path, group: group(&annotations) })
+    }
+
+    /// The groups of the volumes that a pod has, each once, without those that it has anyhow.
+    pub fn groups(&self, pod: &Pod) -> Vec<i64> {
+        let own = pod.spec.as_ref().and_then(|s| s.security_context.as_ref()?.supplemental_groups.clone());
+        let own = own.unwrap_or_default();
+        let known = self.known.lock();
+        let all = known.get(pod::uid(pod)).into_iter().flat_map(HashMap::values).filter_map(|v| v.group);
+        all.filter(|group| !own.contains(group)).collect::<BTreeSet<i64>>().into_iter().collect()
     }
 
     /// Forgets a pod.
@@ -115,6 +133,46 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
+
+    #[test]
+    fn containers_have_the_groups_of_their_volumes() {
+        for (text, wanted) in [("5000", Some(5000)), ("0", Some(0)), ("-1", None), ("many", None), ("", None)] {
+            assert_eq!(group(&[(GROUP.to_owned(), text.to_owned())].into()), wanted, "{text:?}");
+        }
+        assert_eq!(group(&BTreeMap::new()), None);
+        let transport: Arc<dyn kelson_client::Transport> = Arc::new(Nobody);
+        let claims = Claims::new(Client::new(transport, "test"));
+        let volume = |group| Persistent {
+            name: "v".into(),
+            spec: PersistentVolumeSpec::default(),
+            read_only: false,
+            is_local_path: false,
+            group,
+        };
+        let groups = [Some(5001), Some(5000), Some(5001), None, Some(7)];
+        let all = groups.into_iter().enumerate().map(|(n, group)| (n.to_string(), Arc::new(volume(group))));
+        claims.known.lock().insert("u".into(), all.collect());
+        let pod = |uid: &str| -> Pod {
+            let spec = json!({"containers": [], "securityContext": {"supplementalGroups": [7]}});
+            serde_json::from_value(json!({"metadata": {"uid": uid}, "spec": spec})).expect("a pod")
+        };
+        assert_eq!(claims.groups(&pod("u")), [5000, 5001], "each once, and not what it has anyhow");
+        assert_eq!(claims.groups(&pod("other")), Vec::<i64>::new());
+    }
+
+    /// Nothing is asked in these tests.
+    struct Nobody;
+
+    impl kelson_client::Transport for Nobody {
+        fn send(
+            &self,
+            _: kelson_client::Request,
+        ) -> std::pin::Pin<
+            Box<dyn Future<Output = Result<kelson_client::Response, kelson_client::TransportError>> + Send>,
+        > {
+            Box::pin(std::future::pending())
+        }
+    }
 
     #[test]
     fn which_claims_a_pod_may_have() {

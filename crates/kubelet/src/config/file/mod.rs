@@ -2,6 +2,8 @@
 //! by its path, and laid over a [`Config`]. Fields that Kelson knows and does not act on yet are named, never swallowed.
 #![allow(clippy::disallowed_methods, reason = "blocking: read at start, before anything is served")]
 
+mod cgroups;
+mod eviction;
 mod fields;
 
 use std::net::{IpAddr, SocketAddr};
@@ -12,13 +14,15 @@ use kelson_credentials::records::{Policy, PolicyError};
 use kelson_meta::{FieldErrors, FieldPath, Quantity};
 use serde_json::Value;
 
-use crate::config::thresholds::HardThresholds;
 use crate::config::{Config, RegisterTaint};
 use fields::Fields;
 
 const API_VERSION: &str = "kubelet.config.k8s.io/v1beta1";
 const KIND: &str = "KubeletConfiguration";
 const I32_MAX: i64 = i32::MAX as i64;
+/// What `crashLoopBackOff.maxContainerRestartPeriod` may be.
+const RESTART_PERIOD_MIN: Duration = Duration::from_secs(1);
+const RESTART_PERIOD_MAX: Duration = Duration::from_secs(300);
 /// The largest number a port can have.
 const PORT_MAX: i64 = 65_535;
 /// Port of the kubelet's server where the file names an address alone.
@@ -28,14 +32,12 @@ pub const PORT_DEFAULT: u16 = 10250;
 const WITHOUT_EFFECT: &[&str] = &[
     "configMapAndSecretChangeDetectionStrategy",
     "containerLogMaxWorkers",
-    "containerLogMonitorInterval",
     "contentType",
     "cpuCFSQuota",
     "cpuCFSQuotaPeriod",
     "cpuManagerPolicy",
     "cpuManagerPolicyOptions",
     "cpuManagerReconcilePeriod",
-    "crashLoopBackOff",
     "enableContentionProfiling",
     "enableControllerAttachDetach",
     "enableDebugFlagsHandler",
@@ -43,12 +45,8 @@ const WITHOUT_EFFECT: &[&str] = &[
     "enableProfilingHandler",
     "enableSystemLogHandler",
     "enableSystemLogQuery",
-    "enforceNodeAllocatable",
     "eventBurst",
     "eventRecordQPS",
-    "evictionMinimumReclaim",
-    "evictionSoft",
-    "evictionSoftGracePeriod",
     "failCgroupV1",
     "failSwapOn",
     "featureGates",
@@ -57,15 +55,12 @@ const WITHOUT_EFFECT: &[&str] = &[
     "healthzBindAddress",
     "healthzPort",
     "httpCheckFrequency",
-    "imageMaximumGCAge",
-    "imageMinimumGCAge",
     "imageServiceEndpoint",
     "iptablesDropBit",
     "iptablesMasqueradeBit",
     "kernelMemcgNotification",
     "kubeAPIBurst",
     "kubeAPIQPS",
-    "kubeReservedCgroup",
     "kubeletCgroups",
     "localStorageCapacityIsolation",
     "logging",
@@ -75,11 +70,9 @@ const WITHOUT_EFFECT: &[&str] = &[
     "memoryReservationPolicy",
     "memorySwap",
     "memoryThrottlingFactor",
-    "mergeDefaultEvictionSettings",
     "nodeStatusMaxImages",
     "oomScoreAdj",
     "podCIDR",
-    "podsPerCore",
     "protectKernelDefaults",
     "providerID",
     "qosReserved",
@@ -88,16 +81,11 @@ const WITHOUT_EFFECT: &[&str] = &[
     "runOnce",
     "runtimeRequestTimeout",
     "showHiddenMetricsForVersion",
-    "shutdownGracePeriod",
-    "shutdownGracePeriodByPodPriority",
-    "shutdownGracePeriodCriticalPods",
     "singleProcessOOMKill",
     "staticPodURL",
     "staticPodURLHeader",
-    "streamingConnectionIdleTimeout",
     "syncFrequency",
     "systemCgroups",
-    "systemReservedCgroup",
     "tlsCipherSuites",
     "tlsCurvePreferences",
     "tlsMinVersion",
@@ -150,7 +138,7 @@ pub fn lay(document: &[u8], config: &mut Config) -> Result<Laid, ConfigurationEr
     let (tree, duplicates) = kelson_codec::yaml::to_value(document)
         .map_err(|e| ConfigurationError(vec![format!("error decoding config: {e}")]))?;
     let mut faults = FieldErrors::new();
-    let laid = Layer { config, faults: &mut faults }.document(&tree);
+    let laid = Layer { config, faults: &mut faults, ignored: Vec::new() }.document(&tree);
     let all: Vec<String> = duplicates.into_iter().chain(faults.0.iter().map(ToString::to_string)).collect();
     if all.is_empty() { Ok(laid) } else { Err(ConfigurationError(all)) }
 }
@@ -167,6 +155,8 @@ pub fn duration(text: &str) -> Result<Duration, String> {
 struct Layer<'c> {
     config: &'c mut Config,
     faults: &'c mut FieldErrors,
+    /// Paths of what is known and has no effect.
+    ignored: Vec<String>,
 }
 
 impl Layer<'_> {
@@ -186,9 +176,14 @@ impl Layer<'_> {
         self.pulls(&mut f);
         self.images(&mut f);
         self.node(&mut f);
-        self.pods(&mut f, &mut laid);
+        self.pods(&mut f);
+        self.eviction(&mut f);
+        self.shutdown(&mut f);
+        self.cgroups(&mut f, &mut laid);
+        self.reserved(&mut f);
         self.server(&mut f, &mut laid);
         laid.runtime_endpoint = f.string("containerRuntimeEndpoint", self.faults).map(str::to_owned);
+        laid.ignored.append(&mut self.ignored);
         laid.ignored.extend(f.finish(WITHOUT_EFFECT, self.faults));
         laid
     }
@@ -245,6 +240,18 @@ impl Layer<'_> {
             let why = "must be less than imageGCHighThresholdPercent";
             faults.invalid(&f.at("imageGCLowThresholdPercent"), config.image_gc_low_percent, why);
         }
+        // Zero is an unset field in the published form, which kubeadm writes.
+        let age = |found: Option<Duration>| found.filter(|t| !t.is_zero());
+        if let Some(least) = age(f.duration("imageMinimumGCAge", faults)) {
+            config.image_gc_age_min = least;
+        }
+        config.image_gc_age_max = age(f.duration("imageMaximumGCAge", faults)).or(config.image_gc_age_max);
+        if let Some(max) = config.image_gc_age_max.filter(|max| *max <= config.image_gc_age_min) {
+            faults.invalid(&f.at("imageMaximumGCAge"), format!("{max:?}"), "must be greater than imageMinimumGCAge");
+        }
+        if let Some(period) = age(f.duration("containerLogMonitorInterval", faults)) {
+            config.log_look_every = period;
+        }
         if let Some(text) = f.string("containerLogMaxSize", faults) {
             match text.parse::<Quantity>().map(|q| u64::try_from(q.value())) {
                 Ok(Ok(bytes)) if bytes > 0 => config.log_max_bytes = bytes,
@@ -272,17 +279,6 @@ impl Layer<'_> {
         if let Some(seconds) = f.integer("nodeLeaseDurationSeconds", (0, I32_MAX), faults).filter(|n| *n > 0) {
             config.lease_duration = Duration::from_secs(seconds.unsigned_abs());
         }
-        for name in ["systemReserved", "kubeReserved"] {
-            for (path, resource, amount) in f.map(name, faults) {
-                let Ok(more) = amount.parse::<Quantity>() else {
-                    faults.invalid(&path, amount, "must be a quantity");
-                    continue;
-                };
-                let so_far = config.reserved.get(resource).and_then(|q| q.parse::<Quantity>().ok());
-                let sum = so_far.map_or(more, |q| q.plus(more));
-                config.reserved.insert(resource.to_owned(), sum.to_string());
-            }
-        }
         for (path, value) in f.list("registerWithTaints", faults) {
             let mut t = Fields::of(value, path, faults);
             let text = |t: Option<&str>| t.unwrap_or_default().to_owned();
@@ -303,11 +299,23 @@ impl Layer<'_> {
         }
     }
 
-    fn pods(&mut self, f: &mut Fields<'_>, laid: &mut Laid) {
+    fn pods(&mut self, f: &mut Fields<'_>) {
         let (config, faults) = (&mut *self.config, &mut *self.faults);
         if let Some(n) = f.integer("maxPods", (0, I32_MAX), faults).filter(|n| *n > 0) {
             config.max_pods = u32::try_from(n).unwrap_or(config.max_pods);
         }
+        if let Some(n) = f.integer("podsPerCore", (0, I32_MAX), faults).filter(|n| *n > 0) {
+            config.pods_per_core = u32::try_from(n).ok();
+        }
+        let mut back_off = f.below("crashLoopBackOff", faults);
+        if let Some(max) = back_off.duration("maxContainerRestartPeriod", faults) {
+            if !(RESTART_PERIOD_MIN..=RESTART_PERIOD_MAX).contains(&max) {
+                let at = back_off.at("maxContainerRestartPeriod");
+                faults.invalid(&at, format!("{max:?}"), "must be set between 1s and 300s");
+            }
+            config.restart_period_max = max;
+        }
+        back_off.finish(&[], faults);
         if let Some(n) = f.integer("podPidsLimit", (-1, i64::MAX), faults) {
             config.pod_max_pids = u64::try_from(n).ok().filter(|n| *n > 0);
         }
@@ -330,33 +338,9 @@ impl Layer<'_> {
         if let Some(path) = f.string("staticPodPath", faults) {
             config.pod_manifest_path = Some(path.into());
         }
-        let hard = f.map("evictionHard", faults);
-        if !hard.is_empty() {
-            // What is not named is not looked at, as upstream has it.
-            config.eviction.thresholds.clear();
-        }
-        for (path, signal, value) in hard {
-            match format!("{signal}<{value}").parse::<HardThresholds>() {
-                Ok(one) => config.eviction.thresholds.extend(one.0),
-                Err(why) => faults.invalid(&path, value, why),
-            }
-        }
-        if let Some(t) = f.duration("evictionPressureTransitionPeriod", faults).filter(|t| !t.is_zero()) {
-            config.eviction.transition = t;
-        }
-        if let Some(n) = f.integer("evictionMaxPodGracePeriod", (0, I32_MAX), faults) {
-            config.eviction.max_pod_grace = Duration::from_secs(n.unsigned_abs());
-        }
         config.seccomp_default = f.boolean("seccompDefault", faults).unwrap_or(config.seccomp_default);
         let sysctls = f.strings("allowedUnsafeSysctls", faults);
         config.allowed_unsafe_sysctls.extend(sysctls.into_iter().map(|(_, text)| text.to_owned()));
-        laid.cgroups_per_qos = f.boolean("cgroupsPerQOS", faults).unwrap_or(true);
-        if let Some(root) = f.string("cgroupRoot", faults) {
-            config.cgroup_root = root.trim_matches('/').to_owned();
-        }
-        if let Some(driver) = f.string("cgroupDriver", faults).filter(|d| *d != "cgroupfs") {
-            faults.not_supported(&f.at("cgroupDriver"), driver, &["cgroupfs"]);
-        }
     }
 
     fn server(&mut self, f: &mut Fields<'_>, laid: &mut Laid) {
@@ -379,6 +363,9 @@ impl Layer<'_> {
         }
         if f.integer("readOnlyPort", (0, PORT_MAX), faults).is_some_and(|p| p > 0) {
             faults.forbidden(&f.at("readOnlyPort"), "an unauthenticated port is not served");
+        }
+        if let Some(limit) = f.duration("streamingConnectionIdleTimeout", faults).filter(|t| !t.is_zero()) {
+            self.config.server.streaming_idle = limit;
         }
         let cert = f.string("tlsCertFile", faults);
         let key = f.string("tlsPrivateKeyFile", faults);

@@ -2,6 +2,9 @@
 use std::path::PathBuf;
 
 use super::*;
+use crate::config::cgroups::{CgroupDriver, Enforced};
+use crate::config::shutdown::ShutdownPeriod;
+use crate::config::thresholds::Threshold;
 
 const HEAD: &str = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n";
 
@@ -24,7 +27,7 @@ fn as_kubeadm_writes_it() {
     let (c, laid) = laid(
         "authentication: {anonymous: {enabled: false}, webhook: {cacheTTL: 0s, enabled: true}, x509: {clientCAFile: /etc/kubernetes/pki/ca.crt}}
 authorization: {mode: Webhook, webhook: {cacheAuthorizedTTL: 0s, cacheUnauthorizedTTL: 0s}}
-cgroupDriver: cgroupfs
+cgroupDriver: systemd
 clusterDNS: [10.96.0.10]
 clusterDomain: cluster.local
 containerRuntimeEndpoint: unix:///run/containerd/containerd.sock
@@ -45,6 +48,8 @@ staticPodPath: /etc/kubernetes/manifests
     assert_eq!(laid.client_ca_file, Some(PathBuf::from("/etc/kubernetes/pki/ca.crt")));
     assert_eq!(laid.runtime_endpoint.as_deref(), Some("unix:///run/containerd/containerd.sock"));
     assert_eq!(laid.ignored, ["healthzBindAddress", "healthzPort"], "what is set and has no effect is named");
+    let cgroups = c.cgroups.as_ref().expect("they are made");
+    assert_eq!((cgroups.driver, &cgroups.enforced), (CgroupDriver::Systemd, &Enforced::default()));
     assert_eq!(c.cluster_dns, [IpAddr::from([10, 96, 0, 10])]);
     assert_eq!(c.node_status_report, config().node_status_report, "zero is the default");
     assert_eq!(c.pod_manifest_path, Some(PathBuf::from("/etc/kubernetes/manifests")));
@@ -60,6 +65,74 @@ fn eviction() {
     hard.sort();
     assert_eq!(hard, ["memory.available<5%", "pid.available<100"]);
     assert_eq!((c.eviction.transition.as_secs(), c.eviction.max_pod_grace.as_secs()), (60, 7));
+}
+
+#[test]
+fn soft_thresholds_and_what_belongs_to_them() {
+    let (c, laid) = laid(
+        "evictionHard: {memory.available: 1Gi, containerfs.available: 5%}\nmergeDefaultEvictionSettings: true\nevictionSoft: {memory.available: 2Gi, allocatableMemory.available: 10%}\nevictionSoftGracePeriod: {memory.available: 1m30s, allocatableMemory.available: 5s}\nevictionMinimumReclaim: {memory.available: 100Mi, nodefs.available: 2%}\n",
+    );
+    let show = |t: &Threshold| {
+        let least = t.min_reclaim.map_or(String::new(), |m| format!("+{m}"));
+        format!("{}<{}{least} {}s", t.signal.name(), t.value, t.grace.as_secs())
+    };
+    let all: Vec<String> = c.eviction.thresholds.iter().map(show).collect();
+    assert_eq!(
+        all,
+        [
+            "memory.available<1Gi+100Mi 0s",
+            "nodefs.available<10%+2% 0s",
+            "nodefs.inodesFree<5% 0s",
+            "imagefs.available<15% 0s",
+            "imagefs.inodesFree<5% 0s",
+            "allocatableMemory.available<10% 5s",
+            "memory.available<2Gi+100Mi 90s",
+        ]
+    );
+    assert_eq!(laid.ignored, ["evictionHard[containerfs.available]"]);
+    for (text, wanted) in [
+        ("evictionSoft: {memory.available: 1Gi}", "grace period must be specified for the soft eviction threshold"),
+        ("evictionSoftGracePeriod: {memory.available: soon}", "evictionSoftGracePeriod"),
+        ("evictionMinimumReclaim: {memory.available: '-1'}", "must be a quantity or a percentage"),
+        ("evictionSoft: {memory.left: 1Gi}", "unsupported eviction signal memory.left"),
+    ] {
+        let found = faults(&format!("{HEAD}{text}\n"));
+        assert!(found.len() == 1 && found[0].contains(wanted), "{found:?}");
+    }
+}
+
+#[test]
+fn shutdowns() {
+    let (c, _) = laid("shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\n");
+    let period = |priority, seconds| ShutdownPeriod { priority, grace: Duration::from_secs(seconds) };
+    assert_eq!(c.shutdown, [period(0, 20), period(2_000_000_000, 10)]);
+    let (c, _) = laid(
+        "shutdownGracePeriodByPodPriority: [{priority: 1000, shutdownGracePeriodSeconds: 5}, {priority: 0, shutdownGracePeriodSeconds: 60}]\n",
+    );
+    assert_eq!(c.shutdown, [period(1000, 5), period(0, 60)]);
+    assert_eq!(laid("shutdownGracePeriod: 0s\n").0.shutdown, []);
+    for (text, wanted) in [
+        ("shutdownGracePeriod: 10s\nshutdownGracePeriodCriticalPods: 11s", "must be <= shutdownGracePeriod"),
+        ("shutdownGracePeriod: 1ms", "must be either zero or otherwise >= 1 sec"),
+        ("shutdownGracePeriod: 5s\nshutdownGracePeriodByPodPriority: [{priority: 1}]", "cannot be set together"),
+        ("shutdownGracePeriodByPodPriority: [{urgency: 1}]", "unknown field"),
+    ] {
+        let found = faults(&format!("{HEAD}{text}\n"));
+        assert!(found.len() == 1 && found[0].contains(wanted), "{found:?}");
+    }
+}
+
+#[test]
+fn reservations_are_enforced_where_that_is_asked_for() {
+    let enforced = |text: &str| laid(text).0.cgroups.expect("they are made").enforced;
+    assert_eq!(enforced(""), Enforced { pods: true, system: None, kube: None });
+    assert_eq!(enforced("enforceNodeAllocatable: [none]\n"), Enforced { pods: false, system: None, kube: None });
+    let both = "enforceNodeAllocatable: [pods, system-reserved, kube-reserved-compressible]\nsystemReservedCgroup: /system\nkubeReservedCgroup: /kube\n";
+    let wanted = Enforced { pods: true, system: Some(("/system".into(), false)), kube: Some(("/kube".into(), true)) };
+    assert_eq!(enforced(both), wanted);
+    let found = faults(&format!("{HEAD}enforceNodeAllocatable: [kube-reserved]\n"));
+    assert!(found.len() == 1 && found[0].contains("kubeReservedCgroup must be set too"), "{found:?}");
+    assert_eq!(faults(&format!("{HEAD}enforceNodeAllocatable: [everything]\n")).len(), 1);
 }
 
 #[test]
@@ -84,7 +157,17 @@ fn the_rest_has_its_place() {
     );
     assert_eq!(c.server.listen.map(|a| a.to_string()).as_deref(), Some("127.0.0.1:12345"));
     assert_eq!((c.max_pods, c.pod_max_pids, c.log_max_bytes), (12, Some(100), 1 << 20));
-    assert_eq!(c.reserved["cpu"], "300m");
+    assert_eq!(c.reserved()["cpu"].to_string(), "300m");
+    assert_eq!(c.kube_reserved["memory"].to_string(), "1Gi");
+    let (more, _) = super::tests::laid(
+        "imageMinimumGCAge: 1m\nimageMaximumGCAge: 24h\ncrashLoopBackOff: {maxContainerRestartPeriod: 2s}\nstreamingConnectionIdleTimeout: 5m\npodsPerCore: 3\ncontainerLogMonitorInterval: 3s\n",
+    );
+    assert_eq!((more.image_gc_age_min.as_secs(), more.image_gc_age_max.map(|t| t.as_secs())), (60, Some(86_400)));
+    assert_eq!((more.restart_period_max.as_secs(), more.server.streaming_idle.as_secs()), (2, 300));
+    assert_eq!((more.pods_per_core, more.log_look_every.as_secs()), (Some(3), 3));
+    for text in ["imageMaximumGCAge: 1m", "crashLoopBackOff: {maxContainerRestartPeriod: 301s}"] {
+        assert_eq!(faults(&format!("{HEAD}{text}\n")).len(), 1, "{text}");
+    }
     assert_eq!(c.register_with_taints[0].key, "k");
     assert!(!c.register_node && !laid.cgroups_per_qos && c.lease_duration == Duration::from_secs(8));
 }
@@ -92,7 +175,7 @@ fn the_rest_has_its_place() {
 #[test]
 fn every_fault_at_once_by_path() {
     let found = faults(
-        "apiVersion: v1\nkind: Pod\nmaxParallelImagePulls: 0\nserializeImagePulls: 'yes'\nregistryBurst: -1\nimagePullCredentialsVerificationPolicy: Sometimes\nimageGCHighThresholdPercent: 101\nclusterDNS: [here]\ntlsCertFile: /c\nregisterWithTaints: [{effect: Never}]\nauthentication: {x509: {clientCA: /x}}\nauthorization: {mode: AlwaysAllow}\nnodeStatusUpdateFrequency: soon\nnoSuchField: 1\ncgroupDriver: systemd\n",
+        "apiVersion: v1\nkind: Pod\nmaxParallelImagePulls: 0\nserializeImagePulls: 'yes'\nregistryBurst: -1\nimagePullCredentialsVerificationPolicy: Sometimes\nimageGCHighThresholdPercent: 101\nclusterDNS: [here]\ntlsCertFile: /c\nregisterWithTaints: [{effect: Never}]\nauthentication: {x509: {clientCA: /x}}\nauthorization: {mode: AlwaysAllow}\nnodeStatusUpdateFrequency: soon\nnoSuchField: 1\ncgroupDriver: cgroupsfs\n",
     );
     for path in [
         "apiVersion: Unsupported value: \"v1\"",
@@ -110,7 +193,7 @@ fn every_fault_at_once_by_path() {
         "authorization.mode: Unsupported value: \"AlwaysAllow\"",
         "nodeStatusUpdateFrequency: Invalid value: \"soon\"",
         "noSuchField: Forbidden: unknown field",
-        "cgroupDriver: Unsupported value: \"systemd\"",
+        "cgroupDriver: Unsupported value: \"cgroupsfs\"",
     ] {
         assert!(found.iter().any(|f| f.starts_with(path)), "{path} in {found:#?}");
     }

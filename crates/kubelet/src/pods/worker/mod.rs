@@ -19,7 +19,6 @@ use super::event::{Events, STEPS_MAX, Start, Step, WorkerInbox};
 use super::parts::Parts;
 use super::plan::SANDBOX;
 use super::resize::{Granted, same_resources};
-use crate::config::thresholds::EVICTED;
 use crate::images::error::{StartError, StartReason};
 use crate::pod;
 use crate::probes::ProbeKind;
@@ -111,7 +110,7 @@ impl Worker {
     pub fn new(parts: Arc<Parts>, start: Start, inbox: WorkerInbox) -> Self {
         let start_time = parts.effects.clock.now();
         let (report, steps) = mpsc::channel(STEPS_MAX);
-        let evicted = start.evicted.map(|e| ((EVICTED.to_owned(), e.message), e.grace));
+        let evicted = start.evicted.map(|e| ((e.reason.to_owned(), e.message), e.grace));
         let (verdict, evicted) = match (start.rejected.clone(), evicted) {
             (None, Some((verdict, grace))) => (Some(verdict), Some(grace)),
             (rejected, _) => (rejected, None),
@@ -128,7 +127,7 @@ impl Worker {
             stale: true,
             probes: ProbeView::default(),
             probing: HashMap::new(),
-            backoff: BackOff::default(),
+            backoff: BackOff::of_restarts(parts.config.restart_period_max),
             holds: HashMap::new(),
             start_errors: BTreeMap::new(),
             crash_loops: BTreeMap::new(),
@@ -230,7 +229,7 @@ impl Worker {
             && self.mode == Mode::Syncing
             && self.verdict.is_none()
         {
-            self.verdict = Some((EVICTED.to_owned(), eviction.message));
+            self.verdict = Some((eviction.reason.to_owned(), eviction.message));
             self.evicted = Some(eviction.grace);
         }
     }

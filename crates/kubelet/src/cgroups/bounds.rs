@@ -1,0 +1,225 @@
+//! What a cgroup is held to, and how kernel and systemd name it. Pure (upstream: `pkg/kubelet/cm/helpers_linux.go`).
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::Pod;
+use kelson_meta::Quantity;
+
+use super::resources::{PERIOD, SHARES_MIN, page_size, quota, shares, weight};
+use crate::pod;
+use crate::systemd::units::Property;
+
+/// Bounds of one cgroup; what is not there stays as it is.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// Weight against others when the CPUs are busy, as of cgroup v1.
+    pub shares: Option<i64>,
+    /// CPU time in a period, microseconds; 0: no bound.
+    pub quota: Option<i64>,
+    /// Memory, bytes.
+    pub memory: Option<i64>,
+    /// Processes and threads.
+    pub pids: Option<u64>,
+    /// Bytes of huge pages, by the size of a page in bytes.
+    pub huge_pages: BTreeMap<i64, i64>,
+}
+
+/// Bytes of huge pages that are no bound.
+const UNBOUNDED: i64 = 1 << 62;
+
+fn size(resource: &str) -> Option<i64> {
+    Some(resource.strip_prefix("hugepages-")?.parse::<Quantity>().ok()?.value())
+}
+
+impl Bounds {
+    /// Of a pod on a machine with huge pages of these sizes: of those that it does not ask for it has none.
+    pub fn of_pod(pod: &Pod, pids: Option<u64>, page_sizes: &[i64]) -> Self {
+        let huge_pages = page_sizes.iter().map(|size| {
+            let resource = format!("hugepages-{}", Quantity::binary(*size));
+            (*size, pod::pod_request(pod, &resource).value())
+        });
+        Self {
+            shares: Some(shares(pod::pod_request(pod, "cpu").milli_value())),
+            quota: pod::pod_limit(pod, "cpu").map(|l| quota(l.milli_value())),
+            memory: pod::pod_limit(pod, "memory").map(|l| l.value()),
+            pids,
+            huge_pages: huge_pages.collect(),
+        }
+    }
+
+    /// Of all pods that ask for less than they may use: their weight is what they ask for together.
+    pub fn of_burstable(pods: &[Arc<Pod>], page_sizes: &[i64]) -> Self {
+        let asked = pods.iter().filter(|p| pod::qos_class(p) == "Burstable" && !pod::is_terminal(p));
+        let milli = asked.fold(0i64, |sum, p| sum.saturating_add(pod::pod_request(p, "cpu").milli_value()));
+        Self { shares: Some(shares(milli)), ..Self::unbounded(page_sizes) }
+    }
+
+    /// Of all pods that ask for nothing.
+    pub fn of_best_effort(page_sizes: &[i64]) -> Self {
+        Self { shares: Some(SHARES_MIN), ..Self::unbounded(page_sizes) }
+    }
+
+    fn unbounded(page_sizes: &[i64]) -> Self {
+        Self { huge_pages: page_sizes.iter().map(|size| (*size, UNBOUNDED)).collect(), ..Self::default() }
+    }
+
+    /// Of these amounts of the node, by resource; in CPU alone where `only_cpu`.
+    pub fn of_amounts(amounts: &BTreeMap<String, Quantity>, only_cpu: bool) -> Self {
+        let cpu = Self { shares: amounts.get("cpu").map(|q| shares(q.milli_value())), ..Self::default() };
+        if only_cpu {
+            return cpu;
+        }
+        Self {
+            memory: amounts.get("memory").map(|q| q.value()),
+            pids: amounts.get("pid").and_then(|q| u64::try_from(q.value()).ok()),
+            huge_pages: amounts.iter().filter_map(|(name, q)| Some((size(name)?, q.value()))).collect(),
+            ..cpu
+        }
+    }
+
+    /// The kernel's files: of one tree, or the controller of each and its file there.
+    pub fn files(&self, unified: bool) -> Vec<File> {
+        let mut out = Vec::new();
+        let mut add = |controller: &'static str, name: &str, value: String| {
+            out.push(File { controller, name: name.to_owned(), value });
+        };
+        if let Some(n) = self.shares {
+            let (name, n) = if unified { ("cpu.weight", weight(n)) } else { ("cpu.shares", n) };
+            add("cpu", name, n.to_string());
+        }
+        match self.quota {
+            Some(n) if unified => {
+                let bound = if n == 0 { "max".to_owned() } else { n.to_string() };
+                add("cpu", "cpu.max", format!("{bound} {PERIOD}"));
+            }
+            Some(n) => {
+                add("cpu", "cpu.cfs_period_us", PERIOD.to_string());
+                add("cpu", "cpu.cfs_quota_us", if n == 0 { -1 } else { n }.to_string());
+            }
+            None => {}
+        }
+        if let Some(n) = self.memory {
+            add("memory", if unified { "memory.max" } else { "memory.limit_in_bytes" }, n.to_string());
+        }
+        if let Some(n) = self.pids {
+            add("pids", "pids.max", n.to_string());
+        }
+        for (size, n) in &self.huge_pages {
+            let last = if unified { "max" } else { "limit_in_bytes" };
+            add("hugetlb", &format!("hugetlb.{}.{last}", page_size(*size)), n.to_string());
+        }
+        out
+    }
+
+    /// The same to systemd, which knows nothing of huge pages.
+    pub fn properties(&self, unified: bool) -> Vec<Property> {
+        let number = |n: i64| u64::try_from(n).unwrap_or(u64::MAX);
+        let mut out: Vec<Property> = Vec::new();
+        if let Some(n) = self.shares {
+            out.push(if unified { ("CPUWeight", number(weight(n))) } else { ("CPUShares", number(n)) });
+        }
+        if let Some(n) = self.quota {
+            // In a second, and in whole hundredths of one, which is how exact systemd is.
+            let second = number(n).saturating_mul(1_000_000 / PERIOD.unsigned_abs()).next_multiple_of(10_000);
+            out.push(("CPUQuotaPerSecUSec", if n == 0 { u64::MAX } else { second }));
+        }
+        if let Some(n) = self.memory {
+            out.push((if unified { "MemoryMax" } else { "MemoryLimit" }, number(n)));
+        }
+        out.extend(self.pids.map(|n| ("TasksMax", n.max(1))));
+        out
+    }
+}
+
+/// A file of a cgroup and what is written into it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct File {
+    /// Whose it is, where each controller has a tree of its own.
+    pub controller: &'static str,
+    /// Its name in the cgroup's directory.
+    pub name: String,
+    /// What is written.
+    pub value: String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    fn pod(resources: Value) -> Pod {
+        serde_json::from_value(json!({"metadata": {"uid": "u"}, "spec": {"containers": [
+            {"name": "a", "resources": resources}]}}))
+        .expect("a pod")
+    }
+
+    fn text(files: &[File]) -> String {
+        files.iter().map(|f| format!("{}/{}={} ", f.controller, f.name, f.value)).collect()
+    }
+
+    #[test]
+    fn pods_by_class() {
+        const PAGES: &[i64] = &[2 << 20, 1 << 30];
+        let none = "hugetlb/hugetlb.2MB.max=0 hugetlb/hugetlb.1GB.max=0 ";
+        for (resources, wanted) in [
+            (json!({}), format!("cpu/cpu.weight=1 {none}")),
+            (json!({"requests": {"cpu": "1"}}), format!("cpu/cpu.weight=39 {none}")),
+            (
+                json!({"limits": {"cpu": "1500m", "memory": "64Mi"}, "requests": {"cpu": "500m", "memory": "64Mi"}}),
+                format!("cpu/cpu.weight=20 cpu/cpu.max=150000 100000 memory/memory.max=67108864 {none}"),
+            ),
+            (
+                json!({"limits": {"hugepages-2Mi": "6Mi"}, "requests": {"hugepages-2Mi": "6Mi", "cpu": "1m"}}),
+                "cpu/cpu.weight=1 hugetlb/hugetlb.2MB.max=6291456 hugetlb/hugetlb.1GB.max=0 ".to_owned(),
+            ),
+        ] {
+            assert_eq!(text(&Bounds::of_pod(&pod(resources.clone()), None, PAGES).files(true)), wanted, "{resources}");
+        }
+        let split = Bounds::of_pod(&pod(json!({"limits": {"cpu": "2", "memory": "1Gi"}})), Some(9), &[2 << 20]);
+        assert_eq!(
+            text(&split.files(false)),
+            "cpu/cpu.shares=2048 cpu/cpu.cfs_period_us=100000 cpu/cpu.cfs_quota_us=200000 \
+             memory/memory.limit_in_bytes=1073741824 pids/pids.max=9 hugetlb/hugetlb.2MB.limit_in_bytes=0 "
+        );
+    }
+
+    #[test]
+    fn what_systemd_keeps() {
+        let bounds = Bounds::of_pod(&pod(json!({"limits": {"cpu": "1234m", "memory": "64Mi"}})), Some(100), &[2 << 20]);
+        let memory = 64 << 20;
+        assert_eq!(
+            bounds.properties(true),
+            [("CPUWeight", 49), ("CPUQuotaPerSecUSec", 1_240_000), ("MemoryMax", memory), ("TasksMax", 100)]
+        );
+        assert_eq!(bounds.properties(false)[0], ("CPUShares", 1263));
+        assert_eq!(bounds.properties(false)[2], ("MemoryLimit", memory));
+        let free = Bounds { quota: Some(0), pids: Some(0), ..Bounds::default() };
+        assert_eq!(free.properties(true), [("CPUQuotaPerSecUSec", u64::MAX), ("TasksMax", 1)]);
+        assert!(Bounds::default().properties(true).is_empty());
+    }
+
+    #[test]
+    fn classes_and_the_node() {
+        let asks = |cpu: &str| Arc::new(pod(json!({"requests": {"cpu": cpu}})));
+        let mut over = pod(json!({"requests": {"cpu": "8"}}));
+        over.status = serde_json::from_value(json!({"phase": "Succeeded"})).expect("a status");
+        let guaranteed = Arc::new(pod(json!({"limits": {"cpu": "4", "memory": "1Gi"}})));
+        let pods = [asks("1500m"), asks("500m"), Arc::new(over), guaranteed, Arc::new(pod(json!({})))];
+        assert_eq!(Bounds::of_burstable(&pods, &[]).shares, Some(2048));
+        assert_eq!(Bounds::of_burstable(&[], &[]).shares, Some(2));
+        assert_eq!(
+            text(&Bounds::of_best_effort(&[2 << 20]).files(true)),
+            "cpu/cpu.weight=1 hugetlb/hugetlb.2MB.max=4611686018427387904 "
+        );
+        let amount = |name: &str, q: &str| (name.to_owned(), q.parse::<Quantity>().expect("a quantity"));
+        let node =
+            [amount("cpu", "3500m"), amount("memory", "4Gi"), amount("hugepages-2Mi", "8Mi"), amount("pid", "7")];
+        let node: BTreeMap<String, Quantity> = node.into();
+        assert_eq!(
+            text(&Bounds::of_amounts(&node, false).files(false)),
+            "cpu/cpu.shares=3584 memory/memory.limit_in_bytes=4294967296 pids/pids.max=7 \
+             hugetlb/hugetlb.2MB.limit_in_bytes=8388608 "
+        );
+        assert_eq!(text(&Bounds::of_amounts(&node, true).files(false)), "cpu/cpu.shares=3584 ");
+    }
+}

@@ -1,0 +1,56 @@
+//! How pods' cgroups are made, and which cgroups of the node are held to what it reserves.
+
+/// Who makes cgroups (`cgroupDriver`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum CgroupDriver {
+    /// The kubelet itself, as directories of the kernel's tree.
+    #[default]
+    Cgroupfs,
+    /// systemd, as slices. It must be so where systemd looks after the tree, and the runtime must do the same.
+    Systemd,
+}
+
+impl CgroupDriver {
+    /// As documents spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cgroupfs => "cgroupfs",
+            Self::Systemd => "systemd",
+        }
+    }
+}
+
+/// Which cgroups are held to what (`enforceNodeAllocatable`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Enforced {
+    /// That of all pods, to the node's allocatable (`pods`).
+    pub pods: bool,
+    /// The cgroup named here, to what is reserved for the system; with `true`, in CPU alone.
+    pub system: Option<(String, bool)>,
+    /// The same of what is reserved for Kubernetes' own parts.
+    pub kube: Option<(String, bool)>,
+}
+
+impl Default for Enforced {
+    fn default() -> Self {
+        Self { pods: true, system: None, kube: None }
+    }
+}
+
+/// Pods' cgroups.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CgroupConfig {
+    /// `cgroupRoot`: `kubepods` is made below it; empty: at the top of the tree.
+    pub root: String,
+    /// Who makes them. A runtime that says which driver it uses has the last word (KEP-4033).
+    pub driver: CgroupDriver,
+    /// What is held to the node's reservations.
+    pub enforced: Enforced,
+}
+
+impl CgroupConfig {
+    /// Below `root`, made by the kubelet itself.
+    pub fn below(root: impl Into<String>) -> Self {
+        Self { root: root.into(), ..Self::default() }
+    }
+}

@@ -1,0 +1,88 @@
+//! Keeps the cgroups above those of pods in line with the pods that run and with what the node reserves.
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kelson_client::EventType;
+use kelson_meta::Quantity;
+use kelson_tasks::FILES;
+use tokio::time::Instant;
+
+use super::known::Known;
+use crate::cgroups::Cgroups;
+use crate::cgroups::bounds::Bounds;
+use crate::config::Config;
+use crate::effects::Tell;
+use crate::node::facts;
+
+/// How often the pods are looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+/// How often what is right already is written again: somebody else may have changed it.
+const WRITE_EVERY: Duration = Duration::from_secs(60);
+
+/// What it works with.
+#[derive(Clone)]
+pub struct Shares {
+    /// Pods' cgroups.
+    pub cgroups: Cgroups,
+    /// What is reserved, and which cgroups are held to it.
+    pub config: Arc<Config>,
+    /// The pods of this node.
+    pub known: Known,
+    /// Tells events of the node.
+    pub tell: Tell,
+}
+
+/// When it was last written, and the weight of the pods that ask for less than they may use.
+type Written = (Instant, Option<i64>);
+
+impl Shares {
+    /// Looks until the task is ended.
+    pub async fn run(self) {
+        let Some(enforced) = self.config.cgroups.as_ref().map(|c| c.enforced.clone()) else { return };
+        let mut held: BTreeMap<String, bool> = BTreeMap::new();
+        let mut written: Option<Written> = None;
+        loop {
+            let pods = self.known.list();
+            let weight = Bounds::of_burstable(&pods, &[]).shares;
+            let is_new = written.is_none_or(|(at, of)| at.elapsed() >= WRITE_EVERY || of != weight);
+            if is_new {
+                self.cgroups.share_out(&pods).await;
+                let config = Arc::clone(&self.config);
+                let amounts = FILES.run(move || facts::capacity(&config)).await.unwrap_or_default();
+                let nothing = BTreeMap::new();
+                let reserved = if enforced.pods { self.config.reserved() } else { nothing };
+                let outcome = self.cgroups.hold_pods(&facts::for_pods(&amounts, &reserved)).await;
+                self.say(&mut held, "Updated Node Allocatable limit across pods".to_owned(), "across pods", outcome);
+                let others = [
+                    ("system reserved", &enforced.system, &self.config.system_reserved),
+                    ("kube reserved", &enforced.kube, &self.config.kube_reserved),
+                ];
+                for (what, cgroup, reserved) in others {
+                    let Some((cgroup, only_cpu)) = cgroup else { continue };
+                    let outcome = self.reserve(cgroup, reserved, *only_cpu).await;
+                    self.say(&mut held, format!("Updated limits on {what} cgroup {cgroup}"), what, outcome);
+                }
+                written = Some((Instant::now(), weight));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    async fn reserve(&self, cgroup: &str, amounts: &BTreeMap<String, Quantity>, only_cpu: bool) -> Result<(), String> {
+        self.cgroups.hold_reserved(cgroup, amounts, only_cpu).await
+    }
+
+    /// An event when it comes to hold, and when it no longer does.
+    fn say(&self, held: &mut BTreeMap<String, bool>, done: String, what: &str, outcome: Result<(), String>) {
+        let before = held.insert(what.to_owned(), outcome.is_ok());
+        match outcome {
+            Ok(()) if before != Some(true) => self.tell.node(EventType::Normal, "NodeAllocatableEnforced", done),
+            Err(why) if before != Some(false) => {
+                let text = format!("Failed to update Node Allocatable Limits {what}: {why}");
+                self.tell.node(EventType::Warning, "FailedNodeAllocatableEnforcement", text);
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Slices of systemd: cgroups that it makes, and whose bounds it keeps when it reads its units again.
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::sync::Mutex;
+
+use super::bus::{Bus, BusError};
+use super::wire::{Message, Value};
+
+const SERVICE: &str = "org.freedesktop.systemd1";
+const OBJECT: &str = "/org/freedesktop/systemd1";
+const MANAGER: &str = "org.freedesktop.systemd1.Manager";
+const EXISTS: &str = "org.freedesktop.systemd1.UnitExists";
+const NO_SUCH: &str = "org.freedesktop.systemd1.NoSuchUnit";
+
+/// A bound of a slice, as systemd names it: `MemoryMax` and the number.
+pub type Property = (&'static str, u64);
+
+/// Makes and ends slices; cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Slices {
+    socket: PathBuf,
+    bus: Arc<Mutex<Option<Bus>>>,
+}
+
+impl Slices {
+    /// Over the bus at `socket`, to which it connects when it is first needed.
+    pub fn new(socket: &Path) -> Self {
+        Self { socket: socket.to_owned(), bus: Arc::default() }
+    }
+
+    /// Makes the slice `name` below `parent`, unless it is there; it lives until the machine's next start.
+    ///
+    /// # Errors
+    /// When systemd does not make it.
+    pub async fn make(&self, name: &str, parent: &str) -> Result<(), BusError> {
+        let on = |name: &str| property(name, Value::Bool(true));
+        let parents = Value::Array("s".into(), vec![Value::text(parent)]);
+        let mut properties = vec![
+            property("Description", Value::text("cgroup of pods")),
+            property("Wants", parents),
+            property("DefaultDependencies", Value::Bool(false)),
+        ];
+        properties.extend(["MemoryAccounting", "CPUAccounting", "IOAccounting", "TasksAccounting"].map(on));
+        let body = vec![
+            Value::text(name),
+            Value::text("replace"),
+            Value::Array("(sv)".into(), properties),
+            Value::Array("(sa(sv))".into(), Vec::new()),
+        ];
+        match self.call("StartTransientUnit", body).await {
+            Err(BusError::Refused { name, .. }) if name == EXISTS => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Sets bounds of a slice that is there.
+    ///
+    /// # Errors
+    /// When systemd does not take them.
+    pub async fn set(&self, name: &str, bounds: &[Property]) -> Result<(), BusError> {
+        if bounds.is_empty() {
+            return Ok(());
+        }
+        let bounds = bounds.iter().map(|(name, n)| property(name, Value::U64(*n))).collect();
+        // Until the next start of the machine.
+        let body = vec![Value::text(name), Value::Bool(true), Value::Array("(sv)".into(), bounds)];
+        self.call("SetUnitProperties", body).await
+    }
+
+    /// Ends a slice, if it is there.
+    ///
+    /// # Errors
+    /// When systemd does not end it.
+    pub async fn end(&self, name: &str) -> Result<(), BusError> {
+        match self.call("StopUnit", vec![Value::text(name), Value::text("replace")]).await {
+            Err(BusError::Refused { name, .. }) if name == NO_SUCH => Ok(()),
+            other => other,
+        }
+    }
+
+    /// Asks systemd; over a new connection where the one before has ended, since the bus may have been started anew.
+    async fn call(&self, member: &str, body: Vec<Value>) -> Result<(), BusError> {
+        let mut held = self.bus.lock().await;
+        for is_last in [false, true] {
+            let bus = match held.as_mut() {
+                Some(bus) => bus,
+                None => held.insert(Bus::connect(&self.socket).await?),
+            };
+            match bus.call(Message::call(SERVICE, OBJECT, MANAGER, member, body.clone())).await {
+                Err(BusError::Connection(_)) if !is_last => *held = None,
+                Err(e @ BusError::Refused { .. }) => return Err(e),
+                Err(e) => {
+                    *held = None;
+                    return Err(e);
+                }
+                Ok(_) => return Ok(()),
+            }
+        }
+        Ok(())
+    }
+}
+
+fn property(name: &str, value: Value) -> Value {
+    Value::Struct(vec![Value::text(name), Value::Variant(Box::new(value))])
+}

@@ -4,15 +4,23 @@
 //!
 //! What may mend itself is waited for: a server that is not up yet for as long as it takes, a token that was made a
 //! moment ago for [`PATIENCE`]. What cannot, ends with a sentence that says what to do.
+//!
+//! A signature under a token needs no clock, and a certificate does: a machine whose clock cannot be right sets it by the server
+//! as soon as it knows whose certificate to believe. A machine that was off while its cluster's authorities were replaced joins
+//! anew by a token that the cluster knows, and tells by the address ranges and the overlay's number that it is the same cluster.
 #![allow(clippy::disallowed_methods, reason = "blocking: at start, or by a command that does nothing else")]
 
+use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context as _, anyhow, bail};
 use k8s_openapi::api::core::v1::{ConfigMap, Node};
+use kelson_bootstrap::CertError;
+use kelson_bootstrap::clock::{self, Machine, ThisMachine};
 use kelson_client::kubeconfig::{Config, Credentials};
 use kelson_client::remote::Remote;
 use kelson_client::{Client, ClientError};
+use kelson_meta::{Clock, SystemClock};
 use tokio::time::Instant;
 
 use crate::cli::AgentArgs;
@@ -45,25 +53,65 @@ enum Fault {
 /// node will be called.
 pub async fn find(args: &AgentArgs, token: &Token, name: &str) -> anyhow::Result<Known> {
     let pins = pins(&args.token_ca_cert_hash)?;
-    if let Some(known) = Known::load(&args.data_dir)? {
-        check_pins(&known.ca, &pins)?;
-        still_the_same(args, &known).await?;
-        return Ok(known);
-    }
+    let Some(known) = Known::load(&args.data_dir)? else {
+        let found = joined(args, token, &pins, Some(name)).await?;
+        found.save(&args.data_dir)?;
+        return Ok(found);
+    };
+    let same = match check_pins(&known.ca, &pins) {
+        Ok(()) => still_the_same(args, &known).await,
+        other => other,
+    };
+    let Err(why) = same else { return Ok(known) };
+    let found = again(&args.data_dir, &known, joined(args, token, &pins, None).await, &why)?;
+    tracing::warn!(server = args.server, "the authorities were replaced while this machine was off: it joins anew");
+    found.save(&args.data_dir)?;
+    Ok(found)
+}
+
+/// What the cluster tells a machine that comes with a token, and wants to be called `name` where it has no name there yet.
+async fn joined(args: &AgentArgs, token: &Token, pins: &[String], name: Option<&str>) -> anyhow::Result<Known> {
+    let server = args.server.as_str();
     let ca = match &args.server_ca {
         Some(file) => {
             let ca = std::fs::read_to_string(file).with_context(|| format!("--server-ca {}", file.display()))?;
-            check_pins(&ca, &pins)?;
+            check_pins(&ca, pins)?;
+            persist(server, async || mend_clock(server, &ca, &SystemClock, &ThisMachine).await).await?;
             ca
         }
-        None => persist(&args.server, async || signed_ca(&args.server, token, &pins).await).await?,
+        None => persist(server, async || signed_ca(server, token, pins).await).await?,
     };
-    let client = client(&args.server, &ca, Credentials::Token(token.reveal()))?;
-    let settings = persist(&args.server, async || settings(&args.server, &client).await).await?;
-    persist(&args.server, async || name_is_free(&args.server, &client, name).await).await?;
-    let known = Known { ca, settings };
-    known.save(&args.data_dir)?;
-    Ok(known)
+    let client = client(server, &ca, Credentials::Token(token.reveal()))?;
+    let settings = persist(server, async || settings(server, &client).await).await?;
+    if let Some(name) = name {
+        persist(server, async || name_is_free(server, &client, name).await).await?;
+    }
+    Ok(Known { ca, settings })
+}
+
+/// What a machine that belongs to a cluster makes of one that shows another authority: its own cluster, when its token opens it and
+/// its ranges and its overlay's number (one in sixteen millions) are those that the machine knows.
+fn again(dir: &Path, before: &Known, found: anyhow::Result<Known>, why: &anyhow::Error) -> anyhow::Result<Known> {
+    let anew = format!("to join another cluster, first: kelson cleanup --delete-data --data-dir {}", dir.display());
+    match found {
+        Ok(found) if found.settings.ranges == before.settings.ranges => Ok(found),
+        Ok(_) => bail!("{why:#}; the token is of another cluster than the one that this machine joined; {anew}"),
+        Err(e) => bail!(
+            "{why:#}; where it is the same cluster, a new token lets this machine join anew: kelson token create \
+             --print-join-command on its server; the token that was given does not ({e:#}); {anew}"
+        ),
+    }
+}
+
+/// Where the clock cannot be right no certificate is good: it is set by the server, whose certificate `ca` vouches for.
+async fn mend_clock(server: &str, ca: &str, clock: &dyn Clock, machine: &impl Machine) -> Result<(), Fault> {
+    let config = Config { server: server.to_owned(), ca_pem: ca.into(), ..Config::default() };
+    match clock::repair(&config, clock, machine).await {
+        Ok(_) => Ok(()),
+        // Whoever keeps the time of this machine may yet set it, and the server may yet come.
+        Err(e @ CertError::Clock { .. }) => Err(Fault::Wait(e.into())),
+        Err(e) => Err(Fault::Never(e.into())),
+    }
 }
 
 /// Asks until there is an answer or a fault that stays.
@@ -102,6 +150,7 @@ async fn signed_ca(server: &str, token: &Token, pins: &[String]) -> Result<Strin
     let anyone = Remote::new(config).context("--server").map_err(Fault::Never)?;
     let info = cluster_info(server, &Client::new(std::sync::Arc::new(anyone), "agent")).await?;
     let ca = judge(&info, token, pins)?;
+    mend_clock(server, &ca, &SystemClock, &ThisMachine).await?;
     // The same over a connection that this CA vouches for: whoever merely passed the signed text on is found out here.
     let verified = client(server, &ca, Credentials::None).map_err(Fault::Never)?;
     let again = cluster_info(server, &verified).await?;
@@ -214,13 +263,17 @@ async fn name_is_free(server: &str, client: &Client, name: &str) -> Result<(), F
 /// A machine that belongs to one cluster is not pointed at another by its address alone. A server that is away says
 /// nothing; then the node starts with what it knows.
 async fn still_the_same(args: &AgentArgs, known: &Known) -> anyhow::Result<()> {
+    if let Err(Fault::Wait(e) | Fault::Soon(e) | Fault::Never(e)) =
+        mend_clock(&args.server, &known.ca, &SystemClock, &ThisMachine).await
+    {
+        tracing::warn!(error = format!("{e:#}"), "the clock is wrong and was not set");
+        return Ok(());
+    }
     let client = client(&args.server, &known.ca, Credentials::None)?;
     match ask(client.raw(http::Method::GET, "/version", "", bytes::Bytes::new())).await {
         Err(ClientError::Transport(e)) if e.to_string().contains(CERTIFICATE_FAULT) => bail!(
-            "{} is not the cluster that this machine joined, or its authorities were replaced while this machine was off ({e}); to \
-             join anew: kelson cleanup --delete-data --data-dir {}",
-            args.server,
-            args.data_dir.display()
+            "{} is not the cluster that this machine joined, or its authorities were replaced while this machine was off ({e})",
+            args.server
         ),
         _ => Ok(()),
     }
@@ -274,6 +327,90 @@ mod tests {
             let got = check(data, &pins).unwrap_err();
             assert!(got.starts_with(want), "{got}");
             assert!(!got.contains("0123456789abcdef"), "the secret is not repeated: {got}");
+        }
+    }
+
+    /// A machine from before its program was built, and a server that answers at the third attempt.
+    #[derive(Default)]
+    struct Early {
+        asked: parking_lot::Mutex<Vec<(String, String, bool)>>,
+        set: parking_lot::Mutex<Vec<jiff::Timestamp>>,
+        refuses: bool,
+    }
+
+    fn time(text: &str) -> jiff::Timestamp {
+        text.parse().unwrap()
+    }
+
+    impl Clock for Early {
+        fn now(&self) -> jiff::Timestamp {
+            self.set.lock().last().copied().unwrap_or(jiff::Timestamp::UNIX_EPOCH)
+        }
+    }
+
+    impl Machine for Early {
+        fn built(&self) -> jiff::Timestamp {
+            time("2026-01-01T00:00:00Z")
+        }
+        async fn date(
+            &self,
+            config: &Config,
+            at: Option<jiff::Timestamp>,
+        ) -> Result<jiff::Timestamp, kelson_client::TransportError> {
+            let ca = String::from_utf8(config.ca_pem.clone()).unwrap();
+            let mut asked = self.asked.lock();
+            asked.push((config.server.clone(), ca, at.is_some()));
+            match asked.len() {
+                ..3 => Err(kelson_client::TransportError("connection refused".into())),
+                _ => Ok(time("2026-05-06T07:08:09Z")),
+            }
+        }
+        async fn set(&self, to: jiff::Timestamp) -> Result<(), String> {
+            if self.refuses {
+                return Err("Operation not permitted".into());
+            }
+            self.set.lock().push(to);
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_clock_that_cannot_be_right_is_set_before_a_certificate_is_judged() {
+        let machine = Early::default();
+        persist("https://h:1", async || mend_clock("https://h:1", "CA", &machine, &machine).await).await.unwrap();
+        assert_eq!(*machine.set.lock(), [time("2026-05-06T07:08:09Z")]);
+        let verified = ("https://h:1".to_owned(), "CA".to_owned(), true);
+        assert_eq!(machine.asked.lock().last(), Some(&verified), "by the server that the CA vouches for");
+        let asked = machine.asked.lock().len();
+        mend_clock("https://h:1", "CA", &machine, &machine).await.map_err(said).unwrap();
+        assert_eq!(machine.asked.lock().len(), asked, "a clock that can be right is left alone");
+        // Who may not set the clock waits for somebody who may, and says so.
+        let refused = Early { refuses: true, ..Early::default() };
+        let fault = async || mend_clock("https://h:1", "CA", &refused, &refused).await.map_err(said).unwrap_err();
+        assert!(fault().await.contains("connection refused"));
+        assert!(fault().await.contains("connection refused"));
+        let fault = fault().await;
+        assert!(fault.starts_with("wait: ") && fault.contains("Operation not permitted"), "{fault}");
+    }
+
+    #[test]
+    fn a_machine_joins_its_own_cluster_anew_and_no_other() {
+        let known = |ca: &str, vni: u32| {
+            let known = json!({"ca": ca, "clusterCIDR": "10.42.0.0/16", "serviceCIDR": "10.43.0.0/16", "vni": vni,
+                "clusterDNS": "10.43.0.10", "clusterDomain": "cluster.local"});
+            serde_json::from_value::<Known>(known).unwrap()
+        };
+        let (before, why) = (known("old", 7), anyhow!("its certificate is of another authority"));
+        let judge = |found| again(Path::new("/d"), &before, found, &why);
+        assert_eq!(judge(Ok(known("new", 7))).unwrap().ca, "new");
+        let rows = [
+            (Ok(known("new", 8)), ["the token is of another cluster", "kelson cleanup --delete-data --data-dir /d"]),
+            (Err(anyhow!("it has expired")), ["kelson token create", "it has expired"]),
+        ];
+        for (found, parts) in rows {
+            let said = judge(found).err().unwrap().to_string();
+            assert!(said.starts_with("its certificate is of another authority; "), "{said}");
+            assert!(parts.iter().all(|part| said.contains(part)), "{said}");
         }
     }
 

@@ -31,7 +31,7 @@ pub use signer::{
     KUBE_APISERVER_CLIENT, KUBE_APISERVER_CLIENT_KUBELET, KUBELET_SERVING, LEGACY_UNKNOWN, SignerRefusal, sign_request,
     validate_for_signer, validate_kubelet_client, validate_kubelet_serving,
 };
-pub use tls::{AnyClientCertificate, ClientChains, ServerChains, SwappableCertificate, provider};
+pub use tls::{AnyClientCertificate, ClientChains, ServerChains, SwappableCertificate, is_signed_over_sha1, provider};
 pub use unverified::AnyServerCertificate;
 
 /// What can go wrong. Texts never hold key material.

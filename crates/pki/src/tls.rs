@@ -23,6 +23,17 @@ pub fn provider() -> Arc<CryptoProvider> {
     PROVIDER.get_or_init(|| Arc::new(rustls::crypto::ring::default_provider())).clone()
 }
 
+/// `sha1WithRSAEncryption` and `ecdsa-with-SHA1` (RFC 3279).
+const SHA1: [&str; 2] = ["1.2.840.113549.1.1.5", "1.2.840.10045.4.1"];
+
+/// Whether the signature of a certificate is over a SHA-1 digest, which nothing here accepts. What does not parse is not.
+pub fn is_signed_over_sha1(certificate: &CertificateDer<'_>) -> bool {
+    let Ok((_, parsed)) = x509_parser::parse_x509_certificate(certificate) else { return false };
+    // A root signs itself, and its signature is not looked at.
+    parsed.issuer().as_raw() != parsed.subject().as_raw()
+        && SHA1.contains(&parsed.signature_algorithm.algorithm.to_id_string().as_str())
+}
+
 /// A certificate, of a server or a client, that may be replaced at any time; new handshakes show the new one.
 pub struct SwappableCertificate {
     current: RwLock<(Arc<CertifiedKey>, Renewal)>,
@@ -261,6 +272,37 @@ mod tests {
     use super::*;
     use crate::{Authority, LeafSpec, Purpose};
     use std::time::Duration;
+
+    /// A leaf and its root, both signed by ecdsa-with-SHA1 (made by openssl, good for a hundred years).
+    const OVER_SHA1: &str = "-----BEGIN CERTIFICATE-----
+MIIBAzCBqwIBBzAJBgcqhkjOPQQBMA0xCzAJBgNVBAMMAmNhMCAXDTI2MTEyMjIx
+MDQwOFoYDzIxMjYxMDI5MjEwNDA4WjAPMQ0wCwYDVQQDDARsZWFmMFkwEwYHKoZI
+zj0CAQYIKoZIzj0DAQcDQgAEm4Qed3wQ/RNoGlFPAxk5rq0abSFz+Fun1YCIbY4q
+Xi2w1vt9K1Acj7b1I8ZGJSHZ9+IksO4jzyRXYcdq6TDZtzAJBgcqhkjOPQQBA0gA
+MEUCIAUpU0MtpAwpW8X7FnRmtSEeEq+mrWGepxBFdrGnmbhOAiEAwB4SNB8Rz1GY
+zxzV7+ItwscDUANMPJYDVo1xExQrUrw=
+-----END CERTIFICATE-----
+-----BEGIN CERTIFICATE-----
+MIIBbjCCARagAwIBAgIUG1FxCJMmquIdL191JgJC3l8fjCIwCQYHKoZIzj0EATAN
+MQswCQYDVQQDDAJjYTAgFw0yNjExMjIyMTA0MDhaGA8yMTI2MTAyOTIxMDQwOFow
+DTELMAkGA1UEAwwCY2EwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAATBx9SsFQ01
+NfRATIuJiKYpSRjt+y7IOeLzb0DwA68GYIE4DVC0k1rX2hPJY6YRVOsxzIEsYFQe
+X7IeM3upcCAso1MwUTAdBgNVHQ4EFgQU7vX40aXmukkYEBlwGebdMLXa2P4wHwYD
+VR0jBBgwFoAU7vX40aXmukkYEBlwGebdMLXa2P4wDwYDVR0TAQH/BAUwAwEB/zAJ
+BgcqhkjOPQQBA0cAMEQCIDzVP3c8CH4kfSfLsEhte0FPZ8/wcM+5YaHUwlJoq0Vs
+AiBAMkoJzaSvqkG7Q/VsIxkwW6skToZdydectH48dowMIw==
+-----END CERTIFICATE-----
+";
+
+    #[test]
+    fn signatures_over_sha1_are_told_but_those_of_roots() {
+        let shown = pem::certificates_from_pem(OVER_SHA1).unwrap();
+        let told: Vec<bool> = shown.iter().map(is_signed_over_sha1).collect();
+        assert_eq!(told, [true, false]);
+        let now: Timestamp = "2026-05-06T07:08:09Z".parse().unwrap();
+        let ours = pem::certificates_from_pem(Authority::create("ca", now).unwrap().cert_pem()).unwrap();
+        assert!(!is_signed_over_sha1(&ours[0]) && !is_signed_over_sha1(&CertificateDer::from(vec![1, 2])));
+    }
 
     #[test]
     fn chains() {

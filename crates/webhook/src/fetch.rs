@@ -1,9 +1,9 @@
-//! Documents that others publish, read over HTTPS: by one GET, without credentials, within a time and a size.
+//! Documents that others publish, read over HTTPS: by one GET, within a time and a size.
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use http::{Request, Uri, header};
+use http::{HeaderValue, Request, Uri, header};
 use http_body_util::Empty;
 use hyper_util::client::legacy::Client as Pool;
 use hyper_util::rt::TokioExecutor;
@@ -13,17 +13,23 @@ use crate::connect::{Connector, ServiceResolver};
 use crate::target::Location;
 use crate::tls::{Protocols, client_config};
 
-/// A document's body. An empty bundle means the system's authorities. No redirect is followed.
+/// A document's body. An empty bundle means the system's authorities; `bearer` is shown to the server. No redirect is followed.
 ///
 /// # Errors
 /// When there is no good answer within `timeout`, or it is longer than `bytes_max`.
-pub async fn fetch(url: &str, ca_bundle: &[u8], timeout: Duration, bytes_max: usize) -> Result<Bytes, String> {
+pub async fn fetch(
+    url: &str,
+    ca_bundle: &[u8],
+    bearer: Option<&str>,
+    timeout: Duration,
+    bytes_max: usize,
+) -> Result<Bytes, String> {
     let failed = |why: String| format!("Get \"{url}\": {why}");
-    let read = tokio::time::timeout(timeout, get(url, ca_bundle.to_vec(), bytes_max)).await;
+    let read = tokio::time::timeout(timeout, get(url, ca_bundle.to_vec(), bearer, bytes_max)).await;
     read.unwrap_or_else(|_| Err("context deadline exceeded".into())).map_err(failed)
 }
 
-async fn get(url: &str, ca_bundle: Vec<u8>, bytes_max: usize) -> Result<Bytes, String> {
+async fn get(url: &str, ca_bundle: Vec<u8>, bearer: Option<&str>, bytes_max: usize) -> Result<Bytes, String> {
     let uri: Uri = url.parse().map_err(|e: http::uri::InvalidUri| e.to_string())?;
     if uri.scheme_str() != Some("https") {
         return Err("only https is spoken".into());
@@ -33,7 +39,14 @@ async fn get(url: &str, ca_bundle: Vec<u8>, bytes_max: usize) -> Result<Bytes, S
     let connector = Connector::new(&Location::Url(url.to_owned()), &uri, Arc::new(NoServices), tls)?;
     let pool: Pool<_, Empty<Bytes>> = Pool::builder(TokioExecutor::new()).pool_max_idle_per_host(0).build(connector);
     let request = Request::get(uri).header(header::ACCEPT, "application/json").body(Empty::new());
-    let response = pool.request(request.map_err(|e| e.to_string())?).await.map_err(|e| crate::client::cause(&e))?;
+    let mut request = request.map_err(|e| e.to_string())?;
+    if let Some(token) = bearer {
+        let value = HeaderValue::try_from(format!("Bearer {token}"));
+        let mut value = value.map_err(|_| "the access token is no text of a header".to_owned())?;
+        value.set_sensitive(true);
+        request.headers_mut().insert(header::AUTHORIZATION, value);
+    }
+    let response = pool.request(request).await.map_err(|e| crate::client::cause(&e))?;
     if !response.status().is_success() {
         return Err(format!("the server answered {}", response.status()));
     }

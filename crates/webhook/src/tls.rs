@@ -15,6 +15,7 @@ use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 
 use crate::credentials::User;
+use crate::faults::CertificateFaults;
 
 /// Where systems keep their authorities, the first that is there; `SSL_CERT_FILE` comes before them.
 const SYSTEM_FILES: [&str; 6] = [
@@ -40,7 +41,9 @@ pub(crate) fn client_config(bundle: &[u8], user: Option<&User>, protocols: Proto
     let roots = if bundle.is_empty() { system_roots() } else { bundle_roots(bundle) };
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
     let builder = builder.map_err(|e| e.to_string())?;
-    let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(Verifier::new(roots)?));
+    let builder = builder
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Verifier::new(roots, CertificateFaults::of_webhooks())?));
     let load = |source: &Source| source.load().map_err(|e| e.to_string());
     let shown = match user {
         Some(user) => load(&user.cert)?.zip(load(&user.key)?),
@@ -62,12 +65,13 @@ pub(crate) fn client_config(bundle: &[u8], user: Option<&User>, protocols: Proto
     Ok(config)
 }
 
-/// What checks a server's certificate by a bundle alone, as calls of webhooks do: for others who connect by such bundles.
+/// What checks a server's certificate by a bundle alone, as calls of webhooks do: for others who connect by such bundles, and count
+/// what they refuse by `faults`.
 ///
 /// # Errors
 /// When the crypto provider has no usable protocol version.
-pub fn verifier(bundle: &[u8]) -> Result<Arc<dyn ServerCertVerifier>, String> {
-    Ok(Arc::new(Verifier::new(bundle_roots(bundle))?))
+pub fn verifier(bundle: &[u8], faults: &'static CertificateFaults) -> Result<Arc<dyn ServerCertVerifier>, String> {
+    Ok(Arc::new(Verifier::new(bundle_roots(bundle), faults)?))
 }
 
 /// What is no certificate in a bundle is passed over, as Go does.
@@ -89,17 +93,18 @@ struct Verifier {
     /// `None` where there is no authority at all: then nothing is trusted.
     chains: Option<Arc<WebPkiServerVerifier>>,
     roots: Vec<CertificateDer<'static>>,
+    faults: &'static CertificateFaults,
 }
 
 impl Verifier {
-    fn new(roots: Vec<CertificateDer<'static>>) -> Result<Self, String> {
+    fn new(roots: Vec<CertificateDer<'static>>, faults: &'static CertificateFaults) -> Result<Self, String> {
         let mut store = RootCertStore::empty();
         store.add_parsable_certificates(roots.iter().cloned());
         if store.is_empty() {
-            return Ok(Self { chains: None, roots });
+            return Ok(Self { chains: None, roots, faults });
         }
         let chains = WebPkiServerVerifier::builder_with_provider(Arc::new(store), provider()).build();
-        Ok(Self { chains: Some(chains.map_err(|e| e.to_string())?), roots })
+        Ok(Self { chains: Some(chains.map_err(|e| e.to_string())?), roots, faults })
     }
 
     fn pinned(&self, shown: &CertificateDer<'_>, name: &ServerName<'_>, now: UnixTime) -> Result<(), Error> {
@@ -131,7 +136,7 @@ impl ServerCertVerifier for Verifier {
         };
         verified.or_else(|why| match self.pinned(end_entity, server_name, now) {
             Ok(()) => Ok(ServerCertVerified::assertion()),
-            Err(_) => Err(why),
+            Err(_) => Err(self.faults.refused(why, end_entity, intermediates, server_name)),
         })
     }
     fn verify_tls12_signature(
@@ -192,4 +197,43 @@ pub(crate) fn words(error: &Error) -> String {
 fn name_of(presented: &str) -> &str {
     let inner = presented.split_once('(').and_then(|(_, rest)| rest.strip_suffix(')'));
     inner.unwrap_or(presented).trim_matches('"')
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use kelson_pki::{Authority, LeafSpec, Purpose, San, certificates_from_pem};
+
+    use super::*;
+
+    #[test]
+    fn a_certificate_that_names_its_server_by_the_subject_alone_is_refused_and_counted() {
+        static FAULTS: CertificateFaults = CertificateFaults::new();
+        let now: Timestamp = "2026-05-06T07:08:09Z".parse().unwrap();
+        let ca = Authority::create("ca", now).unwrap();
+        let verifier = Verifier::new(certificates_from_pem(ca.cert_pem()).unwrap(), &FAULTS).unwrap();
+        let at = UnixTime::since_unix_epoch(Duration::from_secs(now.as_second().unsigned_abs()));
+        let judge = |common_name: &str, sans: &[San], host: &str| {
+            let lifetime = Duration::from_secs(3600);
+            let spec = LeafSpec { common_name, organizations: &[], sans, purpose: Purpose::Server, lifetime };
+            let leaf = certificates_from_pem(&ca.issue(&spec, now).unwrap().cert_pem).unwrap();
+            let name = ServerName::try_from(host.to_owned()).unwrap();
+            let judged = verifier.verify_server_cert(&leaf[0], &[], &name, &[], at);
+            judged.map(drop).map_err(|e| words(&e))
+        };
+        let hook = [San::Dns("hook.example".into())];
+        assert_eq!(judge("hook.example", &hook, "hook.example"), Ok(()));
+        assert_eq!(FAULTS.missing_san(), 0);
+        let refused = judge("hook.example", &[], "hook.example").unwrap_err();
+        let wanted = "x509: certificate relies on legacy Common Name field, use SANs instead";
+        assert!(refused.ends_with(wanted), "{refused}");
+        assert_eq!(FAULTS.missing_san(), 1);
+        for (subject, sans, host) in [("other.example", &[][..], "hook.example"), ("other", &hook[..], "other.example")]
+        {
+            let refused = judge(subject, sans, host).unwrap_err();
+            assert!(!refused.contains("legacy"), "{refused}");
+        }
+        assert_eq!((FAULTS.missing_san(), FAULTS.insecure_sha1()), (1, 0), "another name is another fault");
+    }
 }

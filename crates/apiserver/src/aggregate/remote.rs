@@ -22,7 +22,7 @@ use kelson_meta::url::encode_header_name;
 use kelson_pki::{AnyServerCertificate, SwappableCertificate, provider};
 use kelson_tasks::{OnPanic, Tasks};
 use kelson_transport::TransportError;
-use kelson_webhook::ServiceResolver;
+use kelson_webhook::{CertificateFaults, ServiceResolver};
 use parking_lot::{Mutex, RwLock};
 use rustls::ClientConfig;
 use rustls_pki_types::ServerName;
@@ -286,7 +286,7 @@ fn connector(spec: &Spec, means: &Means) -> Result<TlsConnector, String> {
         AnyServerCertificate::verifier()
     } else {
         let bundle = STANDARD.decode(&spec.ca_bundle).map_err(|e| format!("caBundle: {e}"))?;
-        kelson_webhook::verifier(&bundle)?
+        kelson_webhook::verifier(&bundle, CertificateFaults::of_aggregated())?
     };
     let builder = ClientConfig::builder_with_provider(provider()).with_safe_default_protocol_versions();
     let builder = builder.map_err(|e| e.to_string())?.dangerous().with_custom_certificate_verifier(verifier);

@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use kelson_auth::authorize::config::WebhookConfig;
 use kelson_auth::authorize::node::NodeGraph;
-use kelson_auth::authorize::webhook::FailurePolicy;
+use kelson_auth::authorize::webhook::{ConditionsTold, FailurePolicy, Matched};
 use kelson_auth::authorize::{
     AlwaysAllow, AlwaysDeny, AsyncAuthorizer, Decision, NodeAuthorizer, PrivilegedGroup, Rbac, WebhookAuthorizer,
 };
@@ -20,6 +20,9 @@ use crate::shared::elsewhere::{Asked, Reviews};
 /// Upper bounds of how long webhooks take, seconds (Prometheus' defaults, as upstream).
 const BUCKETS_S: [f64; 11] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0];
 
+/// Upper bounds of how long match conditions take, seconds (as upstream).
+const CONDITION_BUCKETS_S: [f64; 7] = [0.001, 0.005, 0.01, 0.025, 0.1, 0.2, 0.25];
+
 /// What is counted of authorization, under upstream's names.
 #[derive(Clone)]
 struct Counters {
@@ -27,10 +30,14 @@ struct Counters {
     evaluations: IntCounterVec,
     durations: HistogramVec,
     fail_open: IntCounterVec,
+    condition_errors: IntCounterVec,
+    condition_exclusions: IntCounterVec,
+    condition_durations: HistogramVec,
 }
 
 impl Counters {
     fn new(registry: &Registry) -> Self {
+        let of_conditions = |name: &str| format!("apiserver_authorization_match_condition_{name}");
         Self {
             decisions: registry.counters(
                 "apiserver_authorization_decisions_total",
@@ -53,7 +60,39 @@ impl Counters {
                 "Requests on which a webhook counted as having no opinion because it failed.",
                 &["name", "result"],
             ),
+            condition_errors: registry.counters(
+                &of_conditions("evaluation_errors_total"),
+                "Requests for which a match condition of an authorizer could not be evaluated.",
+                &["type", "name"],
+            ),
+            condition_exclusions: registry.counters(
+                &of_conditions("exclusions_total"),
+                "Requests that an authorizer was not asked about because a match condition is false of them.",
+                &["type", "name"],
+            ),
+            condition_durations: registry.histograms(
+                &of_conditions("evaluation_seconds"),
+                "How long the match conditions of an authorizer took for one request.",
+                &["type", "name"],
+                &CONDITION_BUCKETS_S,
+            ),
         }
+    }
+
+    /// Counts what the match conditions of one webhook say.
+    fn conditions(&self, name: &str) -> ConditionsTold {
+        let labels = ["Webhook", name];
+        let took_s = self.condition_durations.with_label_values(&labels);
+        let errors = self.condition_errors.with_label_values(&labels);
+        let exclusions = self.condition_exclusions.with_label_values(&labels);
+        Box::new(move |matched, took| {
+            took_s.observe(took.as_secs_f64());
+            match matched {
+                Matched::Asked => {}
+                Matched::Excluded => exclusions.inc(),
+                Matched::Failed => errors.inc(),
+            }
+        })
     }
 
     /// Counts the questions to one webhook.
@@ -158,6 +197,7 @@ impl Authorizers {
                     let asked = self.counters.asked(&name, webhook.options.failure_policy);
                     let ask = Reviews::of_kubeconfig(&webhook.kubeconfig, webhook.timeout)?.telling(asked);
                     let made = WebhookAuthorizer::new(Arc::new(ask), Arc::clone(&self.clock), webhook.options.clone())?;
+                    let made = made.telling(self.counters.conditions(&name));
                     self.counted("Webhook", &name, Arc::new(made))
                 }
             });
@@ -243,5 +283,23 @@ mod tests {
             assert!(text.contains(row), "{row}\n{text}");
         }
         assert!(!text.contains("fail_open_total{name=\"shut\""));
+    }
+
+    #[test]
+    fn what_match_conditions_say_is_counted() {
+        let registry = Registry::new();
+        let told = Counters::new(&registry).conditions("w");
+        for matched in [Matched::Asked, Matched::Excluded, Matched::Excluded, Matched::Failed] {
+            told(matched, Duration::from_millis(2));
+        }
+        let text = registry.text();
+        for row in [
+            "evaluation_errors_total{name=\"w\",type=\"Webhook\"} 1",
+            "exclusions_total{name=\"w\",type=\"Webhook\"} 2",
+            "evaluation_seconds_count{name=\"w\",type=\"Webhook\"} 4",
+            "evaluation_seconds_bucket{name=\"w\",type=\"Webhook\",le=\"0.005\"} 4",
+        ] {
+            assert!(text.contains(&format!("apiserver_authorization_match_condition_{row}")), "{row}\n{text}");
+        }
     }
 }

@@ -112,7 +112,7 @@ pub struct Documents;
 
 #[async_trait]
 impl Fetch for Documents {
-    async fn get(&self, url: &str, ca_pem: &[u8]) -> Result<Bytes, String> {
-        fetch(url, ca_pem, DOCUMENT_TIMEOUT, DOCUMENT_BYTES_MAX).await
+    async fn get(&self, url: &str, ca_pem: &[u8], bearer: Option<&str>) -> Result<Bytes, String> {
+        fetch(url, ca_pem, bearer, DOCUMENT_TIMEOUT, DOCUMENT_BYTES_MAX).await
     }
 }

@@ -27,6 +27,7 @@ use crate::request::answer::{Answer, answer};
 use crate::request::body::ApiBody;
 use crate::shared::authorizers::Authorizers;
 use crate::shared::elsewhere::{Documents, Reviews};
+use crate::shared::issuer_uses::{IssuerCounts, show_certificate_faults};
 use crate::shared::token_uses::{CacheCounts, CountedUses};
 
 const RBAC_GROUP: &str = "rbac.authorization.k8s.io";
@@ -83,7 +84,8 @@ pub fn auth(config: &Config, objects: &Arc<dyn Objects>, metrics: &Registry) -> 
     let clock = &config.clock;
     let chains = |pem: &str| ClientChains::new(&[pem]).map_err(|e| wrong(&e));
     let uses = CountedUses::new(metrics);
-    let Tokens { members, issuer, keys, issuers, own_issuers } = token_kinds(config, objects, &uses)?;
+    let Tokens { members, issuer, keys, issuers, own_issuers } = token_kinds(config, objects, &uses, metrics)?;
+    show_certificate_faults(metrics);
     let tokens: Arc<dyn TokenAuthenticator> = Arc::new(TokenChain::new(members));
     let tokens: Arc<dyn TokenAuthenticator> =
         Arc::new(CachedTokens::new(tokens, Arc::clone(clock)).telling(CacheCounts::new(metrics)));
@@ -137,7 +139,12 @@ struct Tokens {
     own_issuers: Vec<String>,
 }
 
-fn token_kinds(config: &Config, objects: &Arc<dyn Objects>, uses: &Arc<CountedUses>) -> Result<Tokens, StartError> {
+fn token_kinds(
+    config: &Config,
+    objects: &Arc<dyn Objects>,
+    uses: &Arc<CountedUses>,
+    metrics: &Registry,
+) -> Result<Tokens, StartError> {
     let wrong = |e: &dyn std::fmt::Display| StartError::Config(e.to_string());
     let clock = &config.clock;
     let mut members: Vec<Arc<dyn TokenAuthenticator>> = Vec::new();
@@ -166,7 +173,8 @@ fn token_kinds(config: &Config, objects: &Arc<dyn Objects>, uses: &Arc<CountedUs
     not_own(&config.issuers, &own_issuers).map_err(StartError::Config)?;
     let mut issuers = None;
     if !config.issuers.is_empty() || config.issuers_may_change {
-        let known = Arc::new(Issuers::new(config.issuers.clone(), Arc::new(Documents), Arc::clone(clock)));
+        let known = Issuers::new(config.issuers.clone(), Arc::new(Documents), Arc::clone(clock));
+        let known = Arc::new(known.telling(IssuerCounts::new(metrics)));
         members.push(Arc::clone(&known) as _);
         issuers = Some(known);
     }

@@ -1,7 +1,7 @@
 //! Decisions of a server elsewhere (`--authorization-webhook-config-file`, `type: Webhook` of an AuthorizationConfiguration):
 //! it is asked by SubjectAccessReview, for the requests that its match conditions are true of; answers are kept for a while.
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use kelson_cel::{Activation, Budget, Env, MATCH_CONDITIONS_BUDGET, Program, Type};
@@ -45,12 +45,27 @@ pub struct WebhookOptions {
     pub match_conditions: Vec<String>,
 }
 
+/// What match conditions said of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Matched {
+    /// The webhook is asked about it.
+    Asked,
+    /// One of them is false of it: the webhook has no opinion.
+    Excluded,
+    /// One of them could not be evaluated, and none is false of it.
+    Failed,
+}
+
+/// Hears what match conditions said, and how long they took. Called in the path of a request: it must not wait.
+pub type ConditionsTold = Box<dyn Fn(Matched, Duration) + Send + Sync>;
+
 /// Authorizes by asking a webhook.
 pub struct WebhookAuthorizer {
     ask: Arc<dyn Ask>,
     clock: Arc<dyn Clock>,
     options: WebhookOptions,
     conditions: Vec<Program>,
+    told: ConditionsTold,
     kept: Bounded<Decision>,
 }
 
@@ -85,7 +100,12 @@ impl WebhookAuthorizer {
     /// A match condition that does not compile.
     pub fn new(ask: Arc<dyn Ask>, clock: Arc<dyn Clock>, options: WebhookOptions) -> Result<Self, String> {
         let conditions = conditions(&options.match_conditions)?;
-        Ok(Self { ask, clock, options, conditions, kept: Bounded::new(KEPT_MAX) })
+        Ok(Self { ask, clock, options, conditions, told: Box::new(|_, _| ()), kept: Bounded::new(KEPT_MAX) })
+    }
+
+    /// The same, telling of each decision what the match conditions said; where there are none, nothing.
+    pub fn telling(self, told: ConditionsTold) -> Self {
+        Self { told, ..self }
     }
 
     fn failed(&self, why: &str) -> Decision {
@@ -95,38 +115,38 @@ impl WebhookAuthorizer {
         }
     }
 
-    /// Whether it is to be asked; an error is what its failure policy makes of it.
-    fn matches(&self, spec: &Value) -> Result<bool, Decision> {
-        if self.conditions.is_empty() {
-            return Ok(true);
-        }
+    fn matches(&self, spec: &Value) -> Matched {
         let mut activation = Activation::new();
         activation.bind("request", kelson_cel::Value::json(spec));
         let mut budget = Budget::new(MATCH_CONDITIONS_BUDGET);
         let mut fault = None;
         for program in &self.conditions {
             match program.eval(&activation, &mut budget).map(|value| value.as_bool()) {
-                Ok(Some(false)) => return Ok(false),
+                Ok(Some(false)) => return Matched::Excluded,
                 Ok(_) => {}
                 Err(e) => fault = fault.or(Some(e)),
             }
         }
-        match fault {
-            None => Ok(true),
-            Some(e) => {
-                tracing::warn!(webhook = self.options.name, error = %e, "a match condition failed");
-                Err(self.failed("a match condition of an authorizer failed"))
-            }
-        }
+        let Some(e) = fault else { return Matched::Asked };
+        tracing::warn!(webhook = self.options.name, error = %e, "a match condition failed");
+        Matched::Failed
     }
 
-    /// What is known without asking, or the review to send and what its answer is kept by.
-    fn known(&self, attributes: &Attributes<'_>) -> Result<Decision, (String, [u8; 32])> {
+    /// What is known without asking, or the review to send and what its answer is kept by. `deciding`: this is the decision, and not the
+    /// question whether it must be waited for.
+    fn known(&self, attributes: &Attributes<'_>, deciding: bool) -> Result<Decision, (String, [u8; 32])> {
         let spec = spec(attributes);
-        match self.matches(&spec) {
-            Ok(true) => {}
-            Ok(false) => return Ok(Decision::NoOpinion(String::new())),
-            Err(failed) => return Ok(failed),
+        if !self.conditions.is_empty() {
+            let begun = Instant::now();
+            let matched = self.matches(&spec);
+            if deciding {
+                (self.told)(matched, begun.elapsed());
+            }
+            match matched {
+                Matched::Asked => {}
+                Matched::Excluded => return Ok(Decision::NoOpinion(String::new())),
+                Matched::Failed => return Ok(self.failed("a match condition of an authorizer failed")),
+            }
         }
         let text = spec.to_string();
         let key = digest([text.as_bytes()]);
@@ -180,18 +200,18 @@ fn labels(selector: &LabelSelector) -> Vec<Value> {
 impl Authorizer for WebhookAuthorizer {
     fn authorize(&self, attributes: &Attributes<'_>) -> Decision {
         // Only asked for what `as_async` does not want.
-        self.known(attributes).unwrap_or_else(|_| self.failed("an authorizer cannot answer without waiting"))
+        self.known(attributes, true).unwrap_or_else(|_| self.failed("an authorizer cannot answer without waiting"))
     }
 
     fn as_async(&self, attributes: &Attributes<'_>) -> Option<&dyn AsyncAuthorizer> {
-        self.known(attributes).is_err().then_some(self)
+        self.known(attributes, false).is_err().then_some(self)
     }
 }
 
 #[async_trait]
 impl AsyncAuthorizer for WebhookAuthorizer {
     async fn decide_later(&self, attributes: &Attributes<'_>) -> Decision {
-        let (spec, key) = match self.known(attributes) {
+        let (spec, key) = match self.known(attributes, true) {
             Ok(decision) => return decision,
             Err(unknown) => unknown,
         };
@@ -330,6 +350,9 @@ mod tests {
         let conditions = ["has(request.resourceAttributes)", "request.resourceAttributes.namespace == 'prod'"];
         let webhook = options(FailurePolicy::Deny, &conditions);
         let webhook = WebhookAuthorizer::new(Arc::clone(&server) as _, clock.clone(), webhook).unwrap();
+        let told = Arc::new(Mutex::new(Vec::new()));
+        let hears = Arc::clone(&told);
+        let webhook = webhook.telling(Box::new(move |matched, _| hears.lock().push(matched)));
         let webhook: &dyn Authorizer = &webhook;
         let jane = UserInfo::new("jane", ["dev"]);
         let no_opinion = Decision::NoOpinion(String::new());
@@ -344,6 +367,7 @@ mod tests {
             ..Attributes::resource(&jane, "get", "", "pods", "prod", "")
         };
         assert!(webhook.decide(&list).await.is_allow());
+        assert_eq!(*told.lock(), [Matched::Excluded, Matched::Excluded, Matched::Asked], "once for each decision");
         let asked = server.0.lock()[0].clone();
         assert_eq!(asked["apiVersion"], "authorization.k8s.io/v1");
         let resource = &asked["spec"]["resourceAttributes"];
@@ -354,9 +378,12 @@ mod tests {
         // A condition that fails is no reason to let a request by.
         let broken = options(FailurePolicy::Deny, &["request.resourceAttributes.labelSelector.x == 'y'"]);
         let broken = WebhookAuthorizer::new(Arc::clone(&server) as _, clock, broken).unwrap();
+        let hears = Arc::clone(&told);
+        let broken = broken.telling(Box::new(move |matched, _| hears.lock().push(matched)));
         let broken: &dyn Authorizer = &broken;
         let decision = broken.decide(&Attributes::resource(&jane, "get", "", "pods", "n", "p")).await;
         assert!(matches!(decision, Decision::Deny(_)));
+        assert_eq!(told.lock().last(), Some(&Matched::Failed));
         assert!(super::conditions(&["request.".to_owned()]).is_err() && super::conditions(&["1".to_owned()]).is_err());
     }
 }

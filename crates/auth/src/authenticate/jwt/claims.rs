@@ -145,6 +145,14 @@ impl Rules {
         rules
     }
 
+    /// The claim that is the user's groups, where they are not an expression.
+    pub(super) fn groups_claim(&self) -> Option<&str> {
+        match &self.groups {
+            Some(Source::Claim { claim, .. }) => Some(claim),
+            _ => None,
+        }
+    }
+
     fn asks_whether_email_is_verified(&self) -> bool {
         let uses = |program: &Program, field: &str| program.fields_of("claims").any(|f| f == field);
         let Some(Source::Expression(username)) = &self.username else { return true };

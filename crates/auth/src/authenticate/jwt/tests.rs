@@ -1,10 +1,16 @@
 //! Tokens of an issuer in memory: what is believed, what is not, and what claims become.
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::Timestamp;
 use kelson_pki::Key;
-use serde_json::json;
+use parking_lot::Mutex;
+use serde_json::{Value, json};
 
 use super::super::tests::HandClock;
+use super::publisher::TOKEN_MAX_BYTES;
 use super::*;
 use crate::UserInfo;
 
@@ -15,6 +21,17 @@ struct Server {
     key: Key,
     asked: AtomicUsize,
     says: &'static str,
+    /// What further addresses answer to whoever shows the right token.
+    elsewhere: Mutex<HashMap<String, String>>,
+}
+
+/// What endpoints of claims want to be shown.
+const ACCESS: &str = "open-sesame";
+
+impl Server {
+    fn new(key: Key, says: &'static str) -> Self {
+        Self { key, asked: AtomicUsize::new(0), says, elsewhere: Mutex::default() }
+    }
 }
 
 fn number(bytes: &[u8]) -> String {
@@ -23,20 +40,29 @@ fn number(bytes: &[u8]) -> String {
 
 #[async_trait]
 impl Fetch for Server {
-    async fn get(&self, url: &str, _: &[u8]) -> Result<Bytes, String> {
+    async fn get(&self, url: &str, _: &[u8], bearer: Option<&str>) -> Result<Bytes, String> {
         self.asked.fetch_add(1, Ordering::SeqCst);
+        if let Some(answer) = self.elsewhere.lock().get(url) {
+            let answer = answer.clone();
+            let open = bearer == Some(ACCESS) || answer.starts_with('{');
+            return if open { Ok(answer.into()) } else { Err("the server answered 401".into()) };
+        }
         let (issuer, keys) = ("https://issuer.example", "https://issuer.example/keys");
         let body = match url {
             "https://issuer.example/.well-known/openid-configuration" => json!({"issuer": self.says, "jwks_uri": keys}),
             url if url == keys => {
-                let raw = self.key.public().raw();
-                let (x, y) = (number(&raw[1..33]), number(&raw[33..]));
-                json!({"keys": [{"kty": "oct"}, {"kty": "EC", "crv": "P-256", "kid": "one", "use": "sig", "x": x, "y": y}]})
+                json!({"keys": [{"kty": "oct"}, published(&self.key)]})
             }
             other => return Err(format!("{other} is not of {issuer}")),
         };
         Ok(body.to_string().into())
     }
+}
+
+fn published(key: &Key) -> Value {
+    let raw = key.public().raw();
+    let (x, y) = (number(&raw[1..33]), number(&raw[33..]));
+    json!({"kty": "EC", "crv": "P-256", "kid": "one", "use": "sig", "x": x, "y": y})
 }
 
 struct World {
@@ -50,8 +76,7 @@ fn world(mappings: &str) -> World {
         "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\njwt:\n- issuer:\n    url: https://issuer.example\n    audiences: [me, other]\n    audienceMatchPolicy: MatchAny\n{mappings}"
     );
     let config = AuthenticationConfiguration::parse(config.as_bytes()).unwrap_or_else(|e| panic!("{e:?}"));
-    let server =
-        Arc::new(Server { key: Key::generate().unwrap(), asked: AtomicUsize::new(0), says: "https://issuer.example" });
+    let server = Arc::new(Server::new(Key::generate().unwrap(), "https://issuer.example"));
     let clock = HandClock::at(NOW);
     let issuers = Issuers::new(config.issuers, Arc::clone(&server) as _, Arc::clone(&clock) as _);
     World { server, clock, issuers }
@@ -181,7 +206,7 @@ async fn an_issuer_that_calls_itself_otherwise_is_not_believed() {
     let mut world = world(PLAIN);
     let key = Key::generate().unwrap();
     let made = token(&key, &es256(), &good());
-    world.server = Arc::new(Server { key, asked: AtomicUsize::new(0), says: "https://evil.example" });
+    world.server = Arc::new(Server::new(key, "https://evil.example"));
     world.issuers.fetch = Arc::clone(&world.server) as _;
     assert!(prove(&world, &made).await.unwrap_err().contains("not known yet"));
 }
@@ -296,4 +321,114 @@ fn flags_are_one_issuer() {
     assert_eq!(user(&OidcFlags { username_prefix: "-".into(), ..flags.clone() }).unwrap().name, "jane");
     assert!(user(&OidcFlags { required_claims: vec![("hd".into(), "x".into())], ..flags.clone() }).is_err());
     assert!(Issuer::of_flags(&OidcFlags { signing_algs: vec!["HS256".into()], ..flags }).is_err());
+}
+
+/// Whom was told what.
+#[derive(Default)]
+struct Told(Mutex<Vec<String>>);
+
+impl IssuerUse for Told {
+    fn judged(&self, issuer: &str, good: bool, _: Duration) {
+        self.0.lock().push(format!("{issuer} {good}"));
+    }
+    fn keys_fetched(&self, issuer: &str, document: Option<&[u8]>) {
+        self.0.lock().push(format!("{issuer} keys {}", document.is_some()));
+    }
+}
+
+#[tokio::test]
+async fn groups_that_are_elsewhere_are_fetched_and_judged_like_any_token() {
+    let mut world = world(PLAIN);
+    let told = Arc::new(Told::default());
+    world.issuers = world.issuers.telling(Arc::clone(&told) as _);
+    let (own, other) = (&world.server.key, Key::generate().unwrap());
+    let groups = "https://claims.example/groups";
+    let with = |source: Value| {
+        let mut claims = good();
+        claims.as_object_mut().unwrap().remove("groups");
+        claims["_claim_names"] = json!({"groups": "src"});
+        claims["_claim_sources"] = json!({"src": source});
+        token(own, &es256(), &claims)
+    };
+    let made = with(json!({"endpoint": groups, "access_token": ACCESS}));
+    let now: Timestamp = NOW.parse().unwrap();
+    let claims = |changed: Value| {
+        let mut claims =
+            json!({"iss": "https://claims.example", "aud": "me", "exp": now.as_second() + 60, "groups": ["far"]});
+        let all = claims.as_object_mut().unwrap();
+        for (claim, value) in changed.as_object().unwrap() {
+            if value.is_null() {
+                all.remove(claim)
+            } else {
+                all.insert(claim.clone(), value.clone())
+            };
+        }
+        claims
+    };
+    let put = |url: &str, text: String| drop(world.server.elsewhere.lock().insert(url.to_owned(), text));
+    let document = json!({"issuer": "https://claims.example", "jwks_uri": "https://claims.example/keys"});
+    put("https://claims.example/.well-known/openid-configuration", document.to_string());
+    put("https://claims.example/keys", json!({"keys": [published(&other)]}).to_string());
+    put(groups, format!("{}\n", token(&other, &es256(), &claims(json!({})))));
+    assert!(world.issuers.as_async(&made, &[]).is_some(), "somebody must be asked");
+    assert_eq!(prove(&world, &made).await.unwrap().expect("known").groups, ["far"]);
+    // Of the configured issuer alone is told.
+    let heard = ["https://issuer.example keys true", "https://issuer.example true"];
+    assert_eq!(*told.0.lock(), heard);
+    // The issuer of the groups may be that of the token.
+    put(groups, token(own, &es256(), &claims(json!({"iss": "https://issuer.example", "groups": "near"}))));
+    assert_eq!(prove(&world, &made).await.unwrap().expect("known").groups, ["near"]);
+
+    let fine = claims(json!({}));
+    for (what, answer, part) in [
+        ("no token", "x".to_owned(), "no token"),
+        ("another key", token(own, &es256(), &fine), "failed to verify signature"),
+        ("another audience", token(&other, &es256(), &claims(json!({"aud": "you"}))), "audience"),
+        ("expired", token(&other, &es256(), &claims(json!({"exp": now.as_second() - 1}))), "expired"),
+        ("no groups", token(&other, &es256(), &claims(json!({"groups": null}))), "does not contain it"),
+        ("nobody", token(&other, &es256(), &claims(json!({"iss": null}))), "names no issuer"),
+        ("in clear", token(&other, &es256(), &claims(json!({"iss": "http://claims.example"}))), "no https"),
+        ("unreachable", token(&other, &es256(), &claims(json!({"iss": "https://away.example"}))), "not known yet"),
+        ("groups that are none", token(&other, &es256(), &claims(json!({"groups": [7]}))), "groups"),
+    ] {
+        put(groups, answer.clone());
+        let why = prove(&world, &made).await.expect_err(what);
+        assert!(why.contains(part), "{what}: {why}");
+        assert!(!why.contains(ACCESS) && !(answer.len() > 1 && why.contains(&answer)), "{what}: {why}");
+    }
+    for (what, source, part) in [
+        ("another access token", json!({"endpoint": groups, "access_token": "guess"}), "401"),
+        ("nobody's endpoint", json!({"endpoint": "https://away.example/x"}), "while getting distributed claim"),
+        ("an endpoint in clear", json!({"endpoint": "http://claims.example/groups"}), "https"),
+    ] {
+        let why = prove(&world, &with(source)).await.expect_err(what);
+        assert!(why.contains(part) && !why.contains("guess"), "{what}: {why}");
+    }
+    // Whoever forges a token has nobody asked.
+    let mut forged = with(json!({"endpoint": groups, "access_token": ACCESS}));
+    forged.replace_range(forged.len() - 8.., "AAAAAAAA");
+    let before = world.server.asked.load(Ordering::SeqCst);
+    assert!(prove(&world, &forged).await.is_err());
+    assert_eq!(world.server.asked.load(Ordering::SeqCst), before);
+    // An aggregated claim is none, as upstream.
+    let aggregated = prove(&world, &with(json!({"JWT": "a.b.c"}))).await.unwrap().expect("known");
+    assert!(aggregated.groups.is_empty());
+}
+
+#[tokio::test]
+async fn googles_older_tokens_are_of_its_issuer() {
+    let config = "apiVersion: apiserver.config.k8s.io/v1\nkind: AuthenticationConfiguration\njwt:\n- issuer: {url: 'https://accounts.google.com', audiences: [me]}\n".to_owned() + PLAIN;
+    let config = AuthenticationConfiguration::parse(config.as_bytes()).unwrap_or_else(|e| panic!("{e:?}"));
+    let server = Arc::new(Server::new(Key::generate().unwrap(), ""));
+    let at = "https://accounts.google.com";
+    let document = json!({"issuer": at, "jwks_uri": "https://google.example/keys"});
+    server.elsewhere.lock().insert(format!("{at}/.well-known/openid-configuration"), document.to_string());
+    let keys = json!({"keys": [published(&server.key)]});
+    server.elsewhere.lock().insert("https://google.example/keys".into(), keys.to_string());
+    let issuers = Issuers::new(config.issuers, Arc::clone(&server) as _, HandClock::at(NOW) as _);
+    let mut claims = good();
+    claims["iss"] = "accounts.google.com".into();
+    let tokens: &dyn TokenAuthenticator = &issuers;
+    let found = tokens.prove(&token(&server.key, &es256(), &claims), &[]).await.unwrap().expect("known");
+    assert_eq!(found.user.name, "ex:jane");
 }

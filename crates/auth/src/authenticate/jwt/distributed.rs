@@ -1,0 +1,135 @@
+//! Distributed claims (OpenID Connect Core, 5.6.2): a token that does not hold its user's groups, and says by `_claim_names` and
+//! `_claim_sources` who does. That server is asked, and gives another token, which is judged by the keys of whoever issued it.
+//! Upstream resolves the groups claim alone, and so does this.
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::publisher::{Parsed, Publisher};
+use super::{Means, Uncounted};
+
+/// Issuers of such tokens whose keys are kept, for each issuer that is configured. Who they are is said by servers that a good
+/// token names, so the bound only keeps a server that goes mad from filling the memory.
+const ISSUERS_MAX: usize = 16;
+
+/// Where a claim is to be had.
+#[derive(Deserialize)]
+#[cfg_attr(test, derive(Debug, PartialEq, Eq))]
+pub(super) struct Source {
+    #[serde(default)]
+    endpoint: String,
+    #[serde(default)]
+    access_token: String,
+}
+
+/// Where the token says that this claim is; `None`: nowhere else than in the token.
+///
+/// # Errors
+/// What is wrong with what it says.
+pub(super) fn source(claims: &Map<String, Value>, claim: &str) -> Result<Option<Source>, &'static str> {
+    if claims.contains_key(claim) {
+        return Ok(None);
+    }
+    let Some(names) = claims.get("_claim_names") else { return Ok(None) };
+    let names = names.as_object().filter(|names| names.values().all(Value::is_string));
+    let names = names.ok_or("error parsing distributed claim names")?;
+    let sources = claims.get("_claim_sources").ok_or("no claim sources")?;
+    let sources = sources.as_object().ok_or("could not parse claim sources")?;
+    let Some(name) = names.get(claim).and_then(Value::as_str) else { return Ok(None) };
+    let found = sources.get(name).ok_or("_claim_names names a source that is not in _claim_sources")?;
+    let found: Source = Source::deserialize(found).map_err(|_| "could not parse claim sources")?;
+    // A claim that comes along as a token of its own (an aggregated one) is not looked at, as upstream.
+    if found.endpoint.is_empty() {
+        return Ok(None);
+    }
+    if !found.endpoint.starts_with("https://") {
+        return Err("the endpoint of a distributed claim is no https URL");
+    }
+    Ok(Some(found))
+}
+
+/// The keys of those who issue what endpoints answer.
+#[derive(Default)]
+pub(super) struct Resolver {
+    issuers: Mutex<HashMap<String, Arc<Publisher>>>,
+}
+
+impl Resolver {
+    /// The value of a claim, from where it is. `own` is the issuer of the token that says where: the same authorities vouch for
+    /// the servers that are asked, and the same audiences and algorithms are wanted.
+    ///
+    /// # Errors
+    /// Why it is not to be had. Neither the token nor what was answered is repeated.
+    pub(super) async fn resolve(
+        &self,
+        own: &Publisher,
+        source: &Source,
+        claim: &str,
+        means: &Means<'_>,
+    ) -> Result<Value, String> {
+        let bearer = Some(source.access_token.as_str()).filter(|token| !token.is_empty());
+        let answer = means.fetch.get(&source.endpoint, own.ca_pem(), bearer).await;
+        let answer = answer.map_err(|why| format!("while getting distributed claim {claim:?}: {why}"))?;
+        let text = std::str::from_utf8(&answer).unwrap_or_default();
+        let parsed = Parsed::of(text.trim()).ok_or("the endpoint of a distributed claim answered with no token")?;
+        let issuer = parsed.issuer().ok_or("the token of a distributed claim names no issuer")?;
+        if !issuer.starts_with("https://") {
+            return Err("the issuer of a distributed claim is no https URL".into());
+        }
+        let publisher = self.publisher(own, issuer);
+        // What is counted is of issuers that are configured.
+        publisher.prepare(&parsed.header.kid, &Means { told: &Uncounted, ..*means }).await;
+        let verified = publisher.verify(&parsed, means.clock.now());
+        verified.map_err(|why| format!("verify distributed claim token: {why}"))?;
+        let value = parsed.claims.get(claim).cloned();
+        value.ok_or_else(|| format!("the token of the distributed claim {claim:?} does not contain it"))
+    }
+
+    fn publisher(&self, own: &Publisher, url: &str) -> Arc<Publisher> {
+        let mut issuers = self.issuers.lock();
+        if let Some(known) = issuers.get(url) {
+            return Arc::clone(known);
+        }
+        if issuers.len() >= ISSUERS_MAX {
+            issuers.clear();
+        }
+        let made = Arc::new(own.beside(url));
+        issuers.insert(url.to_owned(), Arc::clone(&made));
+        made
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn where_a_claim_is_said_to_be() {
+        let there = |claims: Value| source(claims.as_object().unwrap(), "groups");
+        let at = |endpoint: &str| json!({"s": {"endpoint": endpoint, "access_token": "t"}});
+        let names = json!({"groups": "s"});
+        let found = Source { endpoint: "https://x.example/g".into(), access_token: "t".into() };
+        for (what, claims, wanted) in [
+            ("nothing is said", json!({}), Ok(None)),
+            ("it is in the token", json!({"groups": [], "_claim_names": names, "_claim_sources": {}}), Ok(None)),
+            ("another claim is elsewhere", json!({"_claim_names": {"x": "s"}, "_claim_sources": {}}), Ok(None)),
+            ("elsewhere", json!({"_claim_names": names, "_claim_sources": at("https://x.example/g")}), Ok(Some(found))),
+            ("aggregated", json!({"_claim_names": names, "_claim_sources": {"s": {"JWT": "a.b.c"}}}), Ok(None)),
+            ("no sources", json!({"_claim_names": names}), Err("no claim sources")),
+            ("another source", json!({"_claim_names": names, "_claim_sources": {}}), Err("not in _claim_sources")),
+            ("names that are none", json!({"_claim_names": ["groups"]}), Err("distributed claim names")),
+            ("names of numbers", json!({"_claim_names": {"groups": 1}}), Err("distributed claim names")),
+            ("sources that are none", json!({"_claim_names": names, "_claim_sources": 7}), Err("parse claim sources")),
+            ("in clear", json!({"_claim_names": names, "_claim_sources": at("http://x.example/g")}), Err("https")),
+        ] {
+            match (there(claims), wanted) {
+                (Err(said), Err(part)) => assert!(said.contains(part), "{what}: {said}"),
+                (said, wanted) => assert_eq!(said, wanted, "{what}"),
+            }
+        }
+    }
+}

@@ -1,0 +1,217 @@
+//! Who signs tokens of one issuer: the keys that it publishes, fetched when they are first needed and again for a token that
+//! names one not known, and whether a token is its own, for us, and in force.
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use jiff::Timestamp;
+use parking_lot::RwLock;
+use serde::Deserialize;
+use serde_json::{Map, Value};
+
+use super::{Means, keys};
+
+/// Longest token looked at.
+pub(super) const TOKEN_MAX_BYTES: usize = 32 * 1024;
+/// Keys are not fetched more often than this, whatever tokens name.
+const REFETCH: Duration = Duration::from_secs(10);
+/// How much of the future `nbf` may be in: clocks differ.
+const NOT_BEFORE_LEEWAY: Duration = Duration::from_secs(5 * 60);
+/// What Google's older tokens call their issuer, and what its documents do (OpenID Connect Core, 15.6.2).
+const GOOGLE: [&str; 2] = ["accounts.google.com", "https://accounts.google.com"];
+
+/// What a signature is made over and by.
+#[derive(Deserialize)]
+pub(super) struct Header {
+    alg: String,
+    #[serde(default)]
+    pub kid: String,
+}
+
+#[derive(Deserialize)]
+struct Discovery {
+    issuer: String,
+    jwks_uri: String,
+}
+
+/// A token taken apart; nothing of it is believed yet.
+pub(super) struct Parsed<'a> {
+    signed: &'a str,
+    signature: Vec<u8>,
+    pub header: Header,
+    pub claims: Map<String, Value>,
+}
+
+impl<'a> Parsed<'a> {
+    /// `None`: it is no such token at all.
+    pub(super) fn of(token: &'a str) -> Option<Self> {
+        if token.len() > TOKEN_MAX_BYTES {
+            return None;
+        }
+        let decode = |part: &str| URL_SAFE_NO_PAD.decode(part).ok();
+        let (signed, signature) = token.rsplit_once('.')?;
+        let (header, payload) = signed.split_once('.')?;
+        let header = serde_json::from_slice(&decode(header)?).ok()?;
+        let claims = serde_json::from_slice(&decode(payload)?).ok()?;
+        Some(Self { signed, signature: decode(signature)?, header, claims })
+    }
+
+    /// Who it says to be of.
+    pub(super) fn issuer(&self) -> Option<&str> {
+        let iss = self.claims.get("iss")?.as_str()?;
+        Some(if iss == GOOGLE[0] { GOOGLE[1] } else { iss })
+    }
+}
+
+#[derive(Default)]
+struct Fetched {
+    keys: Vec<keys::Key>,
+    tried: Option<Timestamp>,
+}
+
+/// One issuer's keys, and what its tokens must be like.
+pub(super) struct Publisher {
+    pub url: String,
+    discovery_url: String,
+    /// Authorities of its server, PEM; empty: the system's.
+    ca_pem: Vec<u8>,
+    audiences: Vec<String>,
+    algorithms: Vec<String>,
+    keys: RwLock<Fetched>,
+    /// Held while keys are fetched: whoever comes meanwhile waits for them.
+    turn: tokio::sync::Mutex<()>,
+}
+
+/// Where an issuer's document is when nothing else is said.
+pub(super) fn well_known(issuer: &str) -> String {
+    format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'))
+}
+
+impl Publisher {
+    /// The keys of a configured issuer.
+    pub(super) fn of(issuer: &super::Issuer) -> Self {
+        Self {
+            url: issuer.url.clone(),
+            discovery_url: issuer.discovery_url.clone(),
+            ca_pem: issuer.ca_pem.clone(),
+            audiences: issuer.audiences.clone(),
+            algorithms: issuer.algorithms.clone(),
+            keys: RwLock::default(),
+            turn: tokio::sync::Mutex::default(),
+        }
+    }
+
+    /// Those of another issuer, to whose tokens the same is asked.
+    pub(super) fn beside(&self, url: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            discovery_url: well_known(url),
+            ca_pem: self.ca_pem.clone(),
+            audiences: self.audiences.clone(),
+            algorithms: self.algorithms.clone(),
+            keys: RwLock::default(),
+            turn: tokio::sync::Mutex::default(),
+        }
+    }
+
+    pub(super) fn ca_pem(&self) -> &[u8] {
+        &self.ca_pem
+    }
+
+    /// Whether keys must be fetched before this token can be judged.
+    pub(super) fn lacks(&self, kid: &str, now: Timestamp) -> bool {
+        let fetched = self.keys.read();
+        let there = !fetched.keys.is_empty() && (kid.is_empty() || fetched.keys.iter().any(|key| key.is_named(kid)));
+        let lately = fetched.tried.is_some_and(|at| now.duration_since(at).unsigned_abs() < REFETCH);
+        !there && !lately
+    }
+
+    /// Has the keys that this token may be signed with, as far as they are to be had. What was known stays good.
+    pub(super) async fn prepare(&self, kid: &str, means: &Means<'_>) {
+        let _turn = self.turn.lock().await;
+        if !self.lacks(kid, means.clock.now()) {
+            return;
+        }
+        if let Err(why) = self.refresh(means).await {
+            tracing::warn!(issuer = self.url, why, "the issuer's keys were not fetched");
+        }
+    }
+
+    /// Fetches the keys now.
+    ///
+    /// # Errors
+    /// Why they are not to be had; those that were known stay.
+    pub(super) async fn refresh(&self, means: &Means<'_>) -> Result<(), String> {
+        let found = self.fetched(means).await;
+        let mut fetched = self.keys.write();
+        fetched.tried = Some(means.clock.now());
+        fetched.keys = found?;
+        Ok(())
+    }
+
+    async fn fetched(&self, means: &Means<'_>) -> Result<Vec<keys::Key>, String> {
+        let document = means.fetch.get(&self.discovery_url, &self.ca_pem, None).await?;
+        let found: Discovery = serde_json::from_slice(&document).map_err(|e| format!("no discovery document: {e}"))?;
+        if found.issuer != self.url {
+            return Err(format!("the discovery document is of issuer {:?}", found.issuer));
+        }
+        if !found.jwks_uri.starts_with("https://") {
+            return Err("jwks_uri is no https URL".into());
+        }
+        let set = means.fetch.get(&found.jwks_uri, &self.ca_pem, None).await;
+        let keys = set.as_ref().map_err(Clone::clone).and_then(|text| keys::parse(text));
+        means.told.keys_fetched(&self.url, set.ok().filter(|_| keys.is_ok()).as_deref());
+        keys
+    }
+
+    /// Whether a token of this issuer is its own, for us, and in force.
+    ///
+    /// # Errors
+    /// Why it is not; nothing of the token is repeated.
+    pub(super) fn verify(&self, parsed: &Parsed<'_>, now: Timestamp) -> Result<(), &'static str> {
+        self.signature(parsed)?;
+        let claims = &parsed.claims;
+        let for_us = |audience: &Value| audience.as_str().is_some_and(|a| self.audiences.iter().any(|own| own == a));
+        let audience = match claims.get("aud") {
+            Some(Value::Array(list)) => list.iter().any(for_us),
+            Some(one) => for_us(one),
+            None => false,
+        };
+        if !audience {
+            return Err("expected another audience");
+        }
+        let time = |claim: &str| match claims.get(claim) {
+            None => Ok(None),
+            Some(value) => {
+                let seconds = value.as_f64().map(|s| s as i64).and_then(|s| Timestamp::from_second(s).ok());
+                seconds.map(Some).ok_or("a time is no number")
+            }
+        };
+        match time("exp")? {
+            Some(end) if now < end => {}
+            Some(_) => return Err("token is expired"),
+            None => return Err("token does not expire"),
+        }
+        if time("nbf")?.is_some_and(|begin| now.checked_add(NOT_BEFORE_LEEWAY).is_ok_and(|now| now < begin)) {
+            return Err("token is not valid yet");
+        }
+        Ok(())
+    }
+
+    fn signature(&self, parsed: &Parsed<'_>) -> Result<(), &'static str> {
+        let algorithm = parsed.header.alg.as_str();
+        if !self.algorithms.iter().any(|known| known == algorithm) {
+            return Err("its signature is of an algorithm that is not allowed");
+        }
+        let fetched = self.keys.read();
+        if fetched.keys.is_empty() {
+            return Err("the issuer's keys are not known yet");
+        }
+        let mut named = fetched.keys.iter().filter(|key| key.is_named(&parsed.header.kid));
+        let signed = parsed.signed.as_bytes();
+        if named.any(|key| key.verifies(algorithm, signed, &parsed.signature)) {
+            return Ok(());
+        }
+        Err("failed to verify signature")
+    }
+}

@@ -1,24 +1,23 @@
-//! CertificateSigningRequests, cluster trust bundles and pod certificate requests (certificates.k8s.io). Reading the
-//! request itself needs X.509 and is the signers'; here its PEM frame is checked.
+//! CertificateSigningRequests: who asked is the server's to say, approval and issue are subresources of their own. Upstream
+//! `pkg/apis/certificates/validation`.
 use std::sync::LazyLock;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
-use kelson_meta::{format_seconds, is_dns1123_subdomain};
+use kelson_meta::format_seconds;
 use serde_json::{Value, json};
 
+use super::{GROUP, signer_name};
 use crate::column::{AGE, Column, NAME};
-use crate::metadata::{IMMUTABLE, immutable};
 use crate::names::NameRule;
 use crate::options::{Options, columns, texts};
 use crate::path::{Errors, Path};
 use crate::rules;
 use crate::strategy::{Context, Strategy, base_status_update};
-use crate::table::{age, human_duration, label_map, name, or_none};
+use crate::table::{age, human_duration, name, or_none};
 use crate::tree::{default_zero, ensure, int, items, items_mut, present, remove, restore, same, set, text};
 
-const GROUP: &str = "certificates.k8s.io";
 const LIFETIME_SECONDS_MIN: i64 = 600;
 const USAGES: &[&str] = &[
     "any",
@@ -215,29 +214,6 @@ fn check_spec(spec: &Value, e: &mut Errors) {
     }
 }
 
-/// `domain/path` with a domain of at least two labels.
-pub(crate) fn signer_name(s: &str, p: &Path<'_>, e: &mut Errors) {
-    const SEGMENTS: &str = "must be a fully qualified domain and path of the form 'example.com/signer-name'";
-    if s.is_empty() {
-        return e.required(p, "");
-    }
-    let Some((domain, path)) = s.split_once('/').filter(|(_, path)| !path.contains('/')) else {
-        return e.invalid(p, s, SEGMENTS);
-    };
-    if let Err(why) = is_dns1123_subdomain(domain) {
-        for w in why {
-            e.invalid(p, s, format!("validating label {domain:?}: {w}"));
-        }
-    } else if !domain.contains('.') {
-        e.invalid(p, s, "should be a domain with at least two segments separated by dots");
-    }
-    for label in path.split('.') {
-        for w in is_dns1123_subdomain(label).err().into_iter().flatten() {
-            e.invalid(p, s, format!("validating label {label:?}: {w}"));
-        }
-    }
-}
-
 fn check_status_update(subresource: &str, new: &Value, old: &Value, e: &mut Errors) {
     let status = Path::new("status");
     let p = status.child("conditions");
@@ -277,119 +253,6 @@ fn check_status_update(subresource: &str, new: &Value, old: &Value, e: &mut Erro
     }
     if was.is_empty() && !now.is_empty() && !pem_block(&new["status"]["certificate"], "CERTIFICATE") {
         e.invalid(&at, "<certificate data>", "must contain at least one CERTIFICATE PEM block");
-    }
-}
-
-/// The clustertrustbundles resource.
-pub struct ClusterTrustBundles;
-
-static BUNDLES: LazyLock<Options> = LazyLock::new(|| Options {
-    name: NameRule::Any,
-    allow_unconditional_update: false,
-    columns: columns![NAME, Column::text("SignerName", "Signer whose roots these are.")],
-    fields: texts!["spec.signerName"],
-    ..Options::of(GROUP, "clustertrustbundles")
-});
-
-impl Strategy for ClusterTrustBundles {
-    fn options(&self) -> &Options {
-        &BUNDLES
-    }
-    fn check(&self, obj: &Value, e: &mut Errors) {
-        let (n, signer) = (text(&obj["metadata"]["name"]), text(&obj["spec"]["signerName"]));
-        let (meta, p) = (Path::new("metadata"), Path::new("spec"));
-        let prefix = format!("{}:", signer.replace('/', ":"));
-        if signer.is_empty() {
-            if n.contains(':') {
-                e.invalid(
-                    &meta.child("name"),
-                    n,
-                    "ClusterTrustBundle without signer name must not have \":\" in its name",
-                );
-            } else {
-                e.invalid_each(&meta.child("name"), n, is_dns1123_subdomain(n));
-            }
-        } else {
-            signer_name(signer, &p.child("signerName"), e);
-            if !n.starts_with(&prefix) {
-                let why = format!("ClusterTrustBundle for signerName {signer} must be named with prefix {prefix}");
-                e.invalid(&meta.child("name"), n, why);
-            }
-        }
-        if !text(&obj["spec"]["trustBundle"]).contains("-----BEGIN CERTIFICATE-----") {
-            e.invalid(&p.child("trustBundle"), "<value omitted>", "at least one trust anchor must be provided");
-        }
-    }
-    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
-        self.check(new, e);
-        let p = Path::new("spec");
-        immutable(&new["spec"]["signerName"], &old["spec"]["signerName"], &p.child("signerName"), e);
-    }
-    fn row(&self, obj: &Value, _now: Timestamp) -> Vec<Value> {
-        vec![name(obj), or_none(text(&obj["spec"]["signerName"]))]
-    }
-}
-
-/// The podcertificaterequests resource.
-pub struct PodCertificateRequests;
-
-static POD_REQUESTS: LazyLock<Options> = LazyLock::new(|| Options {
-    allow_unconditional_update: false,
-    columns: columns![
-        NAME,
-        Column::text("PodName", "Pod the certificate is for."),
-        Column::text("ServiceAccountName", "Service account of the pod."),
-        Column::text("NodeName", "Node of the pod."),
-        Column::text("SignerName", "Signer that is asked."),
-        Column::text("State", "Issued, denied, failed or pending."),
-        Column::text("UnverifiedUserAnnotations", "What the pod's author asked besides.").wide(),
-    ],
-    fields: texts!["spec.signerName", "spec.podName", "spec.nodeName"],
-    ..Options::of(GROUP, "podcertificaterequests")
-});
-
-impl Strategy for PodCertificateRequests {
-    fn options(&self) -> &Options {
-        &POD_REQUESTS
-    }
-    fn set_defaults(&self, _version: &str, obj: &mut Value) {
-        ensure(obj, "status");
-    }
-    fn check_create(&self, obj: &Value, e: &mut Errors) {
-        let (spec, p) = (&obj["spec"], Path::new("spec"));
-        signer_name(text(&spec["signerName"]), &p.child("signerName"), e);
-        for f in ["podName", "podUID", "serviceAccountName", "serviceAccountUID", "nodeName", "nodeUID"] {
-            rules::required(&spec[f], &p.child(f), e);
-        }
-        if let Some(n) = int(&spec["maxExpirationSeconds"])
-            && n < 3600
-        {
-            e.invalid(&p.child("maxExpirationSeconds"), n, "must be in the range [3600, 7862400]");
-        }
-    }
-    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
-        if !same(&new["spec"], &old["spec"]) {
-            e.invalid(&Path::new("spec"), &new["spec"], IMMUTABLE);
-        }
-    }
-    fn row(&self, obj: &Value, _now: Timestamp) -> Vec<Value> {
-        let spec = &obj["spec"];
-        let state = items(&obj["status"]["conditions"])
-            .iter()
-            .rev()
-            .map(|c| text(&c["type"]))
-            .find(|t| matches!(*t, "Issued" | "Denied" | "Failed"))
-            .unwrap_or("Pending");
-        let cell = |f: &str| json!(text(&spec[f]));
-        vec![
-            name(obj),
-            cell("podName"),
-            cell("serviceAccountName"),
-            cell("nodeName"),
-            cell("signerName"),
-            json!(state),
-            json!(label_map(&spec["unverifiedUserAnnotations"])),
-        ]
     }
 }
 

@@ -23,7 +23,7 @@ pub fn tests() -> Vec<Test> {
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn images() -> PathBuf {
+pub(crate) fn images() -> PathBuf {
     repo_root().join(".cache/images")
 }
 
@@ -100,7 +100,7 @@ pub(crate) fn token(server: &Process, args: &[&str]) -> anyhow::Result<String> {
 }
 
 /// The words after `kelson agent` of a fresh join command.
-fn join_words(server: &Process) -> anyhow::Result<Vec<String>> {
+pub(crate) fn join_words(server: &Process) -> anyhow::Result<Vec<String>> {
     let command = token(server, &["create", "--print-join-command"])?;
     let words = command.strip_prefix("kelson agent ").with_context(|| command.clone())?;
     Ok(words.split(' ').map(str::to_owned).collect())

@@ -1,5 +1,5 @@
 //! Nodes' identities: how machines get theirs with a token, what they may not do with it, and that new authorities and
-//! certificates disturb nobody. The nodes here run no pods, which none of this needs.
+//! certificates disturb nobody: clients, watches, pods and the streams of their logs.
 use std::path::Path;
 use std::process::Command;
 use std::sync::Arc;
@@ -11,10 +11,14 @@ use kelson_blackbox::{
     Agent, Kubectl, Machine, Needs::OwnNode, Outcome, Process, Subject, Test, binary, eventually, lines_of,
 };
 
-use crate::hosts::token;
+use crate::hosts::{images, join_words, token};
+use crate::pods::{ready, script};
 
 pub fn tests() -> Vec<Test> {
-    vec![Test { name: "identity::three_nodes_join_and_outlive_their_authorities", needs: OwnNode, run: three_nodes }]
+    vec![
+        Test { name: "identity::three_nodes_join_and_outlive_their_authorities", needs: OwnNode, run: three_nodes },
+        Test { name: "identity::rounds_of_new_certificates_disturb_nobody", needs: OwnNode, run: rounds },
+    ]
 }
 
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -124,8 +128,8 @@ fn limited(nodes: &[Node]) -> Outcome {
     Ok(())
 }
 
-fn certificate(server: &Process, args: &[&str]) -> anyhow::Result<String> {
-    let out = Command::new(binary()).arg("certificate").args(args).arg("--data-dir").arg(&server.dir).output()?;
+fn certificate(dir: &Path, args: &[&str]) -> anyhow::Result<String> {
+    let out = Command::new(binary()).arg("certificate").args(args).arg("--data-dir").arg(dir).output()?;
     let text = format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     ensure!(out.status.success(), "kelson certificate {args:?}: {text}");
     Ok(text)
@@ -163,7 +167,7 @@ fn rotated(server: &Process, nodes: &[Node]) -> Outcome {
     watch.wait()?;
     result?;
     ensure!(faults.is_empty(), "{} of {asked} requests failed: {:?}", faults.len(), faults.first());
-    certificate(server, &["rotate-ca", "--finish"])?;
+    certificate(&server.dir, &["rotate-ca", "--finish"])?;
     eventually("the old authority is not believed any more", PATIENCE, || old.fails(&["get", "ns"]).map(drop))?;
     // What the nodes do goes on under the new ones alone.
     let k = server.kubectl();
@@ -180,7 +184,7 @@ fn rotated(server: &Process, nodes: &[Node]) -> Outcome {
 }
 
 fn turned(server: &Process, nodes: &[Node], old: &Kubectl, seen: &std::sync::mpsc::Receiver<String>) -> Outcome {
-    certificate(server, &["rotate-ca"])?;
+    certificate(&server.dir, &["rotate-ca"])?;
     let k = server.kubectl();
     for node in nodes {
         let wanted = "jsonpath={.metadata.annotations.certificates\\.kelson\\.dev/authorities}";
@@ -221,4 +225,134 @@ fn signing_pin(server: &Process) -> anyhow::Result<String> {
         file.display()
     ))?;
     Ok(format!("sha256:{}", digest.trim()))
+}
+
+/// Rounds in which everything that the server and two nodes show is made anew. A machine that renews certificates of a minute does as
+/// much in ten minutes.
+const ROUNDS: usize = 8;
+/// Counts, five times a second.
+const COUNTER: &str = "i=0; while :; do i=$((i+1)); echo $i; sleep 0.2; done";
+
+/// While certificates of the server and of two nodes are replaced, round after round, pods run on both nodes, their logs stream, a
+/// client polls and another one watches: no request fails, no stream ends or loses a line, nothing is started again.
+fn rounds(_: &Subject) -> Outcome {
+    let server = Process::start(&[], &images())?;
+    let machine = Machine::start(24)?;
+    let words = join_words(&server)?;
+    let far = format!("turned-{}", server.port);
+    let args = ["--server", &words[1], "--token", &words[3], "--node-name", &far];
+    let mut agent = Agent::new(Some(&machine), &args, &images())?;
+    agent.launch()?;
+    let done = undisturbed(&server, &mut agent, &far);
+    done.with_context(|| {
+        format!("log of the agent:\n{}\nof the server:\n{}", last_lines(&agent.log()), server.log_tail())
+    })?;
+    agent.terminate()?;
+    agent.cleanup()?;
+    server.finish(false)
+}
+
+/// What a pod's log says from its beginning, as long as it is followed.
+struct Followed {
+    pod: &'static str,
+    child: std::process::Child,
+    lines: std::sync::mpsc::Receiver<String>,
+    last: u64,
+}
+
+impl Followed {
+    fn of(k: &Kubectl, pod: &'static str) -> anyhow::Result<Self> {
+        let mut child = k.spawn(&["logs", "--follow", pod])?;
+        let lines = lines_of(&mut child)?;
+        Ok(Self { pod, child, lines, last: 0 })
+    }
+
+    /// Takes what has come, one line at least: each counts one further than the one before.
+    fn go_on(&mut self) -> Outcome {
+        let pod = self.pod;
+        let mut next = Some(self.lines.recv_timeout(PATIENCE).with_context(|| format!("the log of {pod} goes on"))?);
+        while let Some(line) = next {
+            let count: u64 = line.trim().parse().with_context(|| format!("{pod}: {line:?}"))?;
+            ensure!(count == self.last + 1, "{pod}: {count} after {}", self.last);
+            self.last = count;
+            next = self.lines.try_recv().ok();
+        }
+        ensure!(self.child.try_wait()?.is_none(), "the log of {pod} has ended");
+        Ok(())
+    }
+}
+
+fn undisturbed(server: &Process, agent: &mut Agent, far: &str) -> Outcome {
+    let k = server.kubectl().fresh_namespace("rounds")?;
+    for node in [format!("node-{}", server.port), far.to_owned()] {
+        let ready = ["wait", &format!("node/{node}"), "--for=condition=Ready", "--timeout=90s"];
+        eventually(&format!("{node} is ready"), PATIENCE, || k.ok(&ready))?;
+        let pod = if node == far { "far" } else { "near" };
+        k.apply(&script(pod, COUNTER, &format!("  nodeSelector: {{kubernetes.io/hostname: {node}}}\n")))?;
+    }
+    let states = |pod: &str| {
+        let id = "jsonpath={.metadata.uid} {.status.containerStatuses[0].containerID} {.status.containerStatuses[0].restartCount}";
+        k.ok(&["get", "pod", pod, "-o", id])
+    };
+    let pods = ["near", "far"];
+    pods.iter().try_for_each(|pod| ready(&k, pod))?;
+    let before = pods.iter().map(|pod| states(pod)).collect::<anyhow::Result<Vec<_>>>()?;
+    let mut logs = pods.iter().map(|pod| Followed::of(&k, pod)).collect::<anyhow::Result<Vec<_>>>()?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let poll = polled(k.clone(), &stop);
+    let mut watch = k.spawn(&["get", "configmaps", "--watch-only", "-o", "name"])?;
+    let seen = lines_of(&mut watch)?;
+    let turned = turns(server, agent, &mut logs);
+    stop.store(true, Ordering::SeqCst);
+    let (asked, faults) = poll.join().map_err(|_| anyhow::anyhow!("panicked"))?;
+    turned?;
+    ensure!(faults.is_empty(), "{} of {asked} requests failed: {:?}", faults.len(), faults.first());
+    k.ok(&["create", "configmap", "after"])?;
+    // Every namespace has one more, which may come late.
+    let line =
+        std::iter::repeat_with(|| seen.recv_timeout(PATIENCE)).find(|l| !matches!(l, Ok(l) if l.contains("root-ca")));
+    let line = line.context("a line")?.context("the watch that began before goes on")?;
+    ensure!(line.contains("after"), "{line}");
+    for mut log in logs {
+        log.child.kill()?;
+        log.child.wait()?;
+    }
+    watch.kill()?;
+    watch.wait()?;
+    let after = pods.iter().map(|pod| states(pod)).collect::<anyhow::Result<Vec<_>>>()?;
+    ensure!(before == after, "{before:?} became {after:?}");
+    ensure!(agent.ends_within(Duration::ZERO)?.is_none(), "the agent runs");
+    Ok(())
+}
+
+/// What is shown now: by the API server, and by each node as a client and as a server.
+fn shown(server: &Process, agent: &Agent) -> anyhow::Result<Vec<String>> {
+    let serial = "openssl x509 -noout -serial -fingerprint";
+    let api = format!("openssl s_client -connect 127.0.0.1:{} </dev/null 2>/dev/null | {serial}", server.port);
+    let mut all = vec![kelson_blackbox::sh(&api)?];
+    for dir in [&server.dir, &agent.dir] {
+        for name in ["client", "server"] {
+            let file = dir.join(format!("kubelet/pki/kubelet-{name}-current.pem"));
+            all.push(kelson_blackbox::sh(&format!("{serial} -in {}", file.display()))?);
+        }
+    }
+    Ok(all)
+}
+
+fn turns(server: &Process, agent: &Agent, logs: &mut [Followed]) -> Outcome {
+    eventually("both nodes have both certificates", PATIENCE, || shown(server, agent))?;
+    for round in 0..ROUNDS {
+        let before = shown(server, agent)?;
+        certificate(&server.dir, &["renew"])?;
+        certificate(&agent.dir, &["renew"])?;
+        let what = ["the API's", "the near node's", "its server's", "the far node's", "its server's"];
+        eventually(&format!("round {round}: all are new"), PATIENCE, || {
+            let after = shown(server, agent)?;
+            let old = what.iter().zip(before.iter().zip(&after)).find(|(_, (before, after))| before == after);
+            ensure!(old.is_none(), "{:?} certificate is as before", old.map(|(what, _)| what));
+            Ok(())
+        })?;
+        logs.iter_mut().try_for_each(Followed::go_on).with_context(|| format!("round {round}"))?;
+    }
+    Ok(())
 }

@@ -13,6 +13,7 @@ mod etcd;
 mod hosts;
 mod identity;
 mod jobs;
+mod joining;
 mod operators;
 mod overload;
 mod pod_isolation;
@@ -50,6 +51,7 @@ fn main() {
         services::tests(),
         hosts::tests(),
         identity::tests(),
+        joining::tests(),
         durability::tests(),
         envtest::tests(),
         etcd::tests(),

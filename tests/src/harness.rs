@@ -19,6 +19,8 @@ pub enum Needs {
     OwnServer,
     /// The same, with a node that runs containers.
     OwnNode,
+    /// Our node agent and a containerd on this machine, beside whatever the subject is.
+    OwnAgent,
 }
 
 /// A test and what it needs.

@@ -79,7 +79,7 @@ impl Subject {
             Needs::Operators if std::env::var_os("KELSON_OPERATORS").is_none() => {
                 Some("KELSON_OPERATORS names no directory of published definitions")
             }
-            Needs::OwnNode if !rustix::process::geteuid().is_root() => Some("no node: run as root"),
+            Needs::OwnNode | Needs::OwnAgent if !rustix::process::geteuid().is_root() => Some("no node: run as root"),
             _ => None,
         }
     }

@@ -9,6 +9,7 @@ mod cluster;
 mod csr;
 mod der;
 mod file;
+mod foreign;
 mod key;
 pub mod kubeconfig;
 mod lifetime;
@@ -23,6 +24,7 @@ pub use bootstrap::{SIGNATURE_PREFIX, parse_pin, public_key_pin, sign_detached, 
 pub use cluster::{ClusterPki, Component, KUBELET_CLIENTS, PkiOptions};
 pub use csr::{CertificateRequest, create_request};
 pub use file::write_secret;
+pub use foreign::{ForeignKey, KeyKind, PemBlock, Signed, foreign_blocks};
 pub use key::{Key, PublicKey};
 pub use kubeconfig::{Kubeconfig, UserCredential};
 pub use lifetime::{BACKDATE, CA_LIFETIME, LEAF_LIFETIME, Renewal};

@@ -188,6 +188,7 @@ pub(crate) fn words(error: &Error) -> String {
         CertificateError::InvalidPurpose | CertificateError::InvalidPurposeContext { .. } => {
             "certificate specifies an incompatible key usage".to_owned()
         }
+        CertificateError::Other(other) => other.0.to_string(),
         other => other.to_string(),
     };
     format!("tls: failed to verify certificate: x509: {why}")

@@ -1,17 +1,31 @@
 //! Certificates (certificates.k8s.io): requests of users and of pods, and trust bundles.
 mod pod_requests;
+mod pod_status;
 mod signing_requests;
 mod trust_bundles;
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use kelson_meta::is_dns1123_subdomain;
+use serde_json::Value;
 
 use crate::path::{Errors, Path};
+use crate::tree::text;
 
 pub use pod_requests::PodCertificateRequests;
 pub use signing_requests::CertificateSigningRequests;
 pub use trust_bundles::ClusterTrustBundles;
 
 const GROUP: &str = "certificates.k8s.io";
+/// What stands in a message for what is too long, or nobody's to read there.
+const OMITTED: &str = "<value omitted>";
+/// Shortest life of a pod's certificate: an hour.
+const SECONDS_MIN: i64 = 3600;
+
+/// What a field of bytes holds; nothing, where it is no base64.
+fn bytes(v: &Value) -> Vec<u8> {
+    STANDARD.decode(text(v)).unwrap_or_default()
+}
 
 /// `domain/path` with a domain of at least two labels.
 pub(crate) fn signer_name(s: &str, p: &Path<'_>, e: &mut Errors) {

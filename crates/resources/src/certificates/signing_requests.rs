@@ -6,6 +6,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use kelson_meta::format_seconds;
+use kelson_pki::{ForeignKey, Signed, foreign_blocks};
 use serde_json::{Value, json};
 
 use super::{GROUP, signer_name};
@@ -176,16 +177,44 @@ fn preserve(new: &mut Value, old: &Value, kind: &str) {
     }
 }
 
-/// A base64 field that holds a PEM block of `kind`.
-fn pem_block(v: &Value, kind: &str) -> bool {
-    let Ok(bytes) = STANDARD.decode(text(v)) else { return false };
-    String::from_utf8_lossy(&bytes).contains(&format!("-----BEGIN {kind}-----"))
+/// What is wrong with a request: no PEM of one, no request, or not signed by the key that it is for.
+fn fault_of_request(request: &Value) -> Option<&'static str> {
+    let bytes = STANDARD.decode(text(request)).unwrap_or_default();
+    let found = String::from_utf8_lossy(&bytes);
+    let first = foreign_blocks(&found).into_iter().next();
+    let Some(block) = first.filter(|block| block.label == "CERTIFICATE REQUEST") else {
+        return Some("PEM block type must be CERTIFICATE REQUEST");
+    };
+    match ForeignKey::of_request(&block.der) {
+        Err(_) => Some("unable to parse certificate request"),
+        Ok((_, Signed::Badly)) => Some("unable to verify certificate request signature"),
+        Ok(_) => None,
+    }
+}
+
+/// What is wrong with an issued certificate: each block of it must be a certificate, and there must be one.
+fn fault_of_certificate(certificate: &Value) -> Option<String> {
+    let bytes = STANDARD.decode(text(certificate)).unwrap_or_default();
+    let found = String::from_utf8_lossy(&bytes);
+    let blocks = foreign_blocks(&found);
+    for block in &blocks {
+        if block.label != "CERTIFICATE" {
+            return Some(format!("only CERTIFICATE PEM blocks are allowed, found {:?}", block.label));
+        }
+        if block.has_headers {
+            return Some("no PEM block headers are permitted".into());
+        }
+        if ForeignKey::of_certificate(&block.der).is_err() {
+            return Some("found a CERTIFICATE PEM block that does not hold one certificate".into());
+        }
+    }
+    blocks.is_empty().then(|| "must contain at least one CERTIFICATE PEM block".into())
 }
 
 fn check_spec(spec: &Value, e: &mut Errors) {
     let p = Path::new("spec");
-    if !pem_block(&spec["request"], "CERTIFICATE REQUEST") {
-        e.invalid(&p.child("request"), &spec["request"], "PEM block type must be CERTIFICATE REQUEST");
+    if let Some(why) = fault_of_request(&spec["request"]) {
+        e.invalid(&p.child("request"), &spec["request"], why);
     }
     let usages = items(&spec["usages"]);
     let at = p.child("usages");
@@ -251,8 +280,11 @@ fn check_status_update(subresource: &str, new: &Value, old: &Value, e: &mut Erro
     if !was.is_empty() && was != now {
         e.forbidden(&at, "updates may not modify a non-empty certificate");
     }
-    if was.is_empty() && !now.is_empty() && !pem_block(&new["status"]["certificate"], "CERTIFICATE") {
-        e.invalid(&at, "<certificate data>", "must contain at least one CERTIFICATE PEM block");
+    if was.is_empty()
+        && !now.is_empty()
+        && let Some(why) = fault_of_certificate(&new["status"]["certificate"])
+    {
+        e.invalid(&at, "<certificate data>", why);
     }
 }
 
@@ -260,7 +292,47 @@ fn check_status_update(subresource: &str, new: &Value, old: &Value, e: &mut Erro
 mod tests {
     use super::*;
     use crate::strategy::User;
+    use kelson_pki::{Authority, Key, create_request, pem_block};
     use std::collections::BTreeMap;
+
+    fn request() -> String {
+        create_request(&Key::generate().unwrap(), "system:node:n1", &[], &[]).unwrap()
+    }
+
+    #[test]
+    fn what_is_no_request_is_told() {
+        let good = request();
+        let mut der = foreign_blocks(&good).remove(0).der;
+        let at = der.windows(2).position(|w| w == b"n1").unwrap();
+        der[at + 1] = b'2';
+        let frame = "PEM block type must be CERTIFICATE REQUEST";
+        for (text, wanted) in [
+            (good, None),
+            (pem_block("CERTIFICATE REQUEST", &der), Some("unable to verify certificate request signature")),
+            (pem_block("CERTIFICATE REQUEST", b"x"), Some("unable to parse certificate request")),
+            (pem_block("CERTIFICATE", &der), Some(frame)),
+            ("-----BEGIN CERTIFICATE REQUEST-----".into(), Some(frame)),
+            (String::new(), Some(frame)),
+        ] {
+            assert_eq!(fault_of_request(&json!(STANDARD.encode(&text))), wanted, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_issued_certificate_is_one() {
+        let ca = Authority::create("ca", "2026-05-06T07:08:09Z".parse().unwrap()).unwrap();
+        let fault = |text: &str| fault_of_certificate(&json!(STANDARD.encode(text))).unwrap_or_default();
+        let good = ca.cert_pem();
+        assert_eq!(fault(&format!("{good}{good}")), "");
+        for (text, part) in [
+            (String::new(), "at least one"),
+            (good.replace("CERTIFICATE", "X"), "found \"X\""),
+            (format!("{good}{}", pem_block("CERTIFICATE", b"x")), "does not hold one"),
+            (good.replace("CERTIFICATE-----\nMII", "CERTIFICATE-----\na: b\n\nMII"), "headers"),
+        ] {
+            assert!(fault(&text).contains(part), "{text}: {}", fault(&text));
+        }
+    }
 
     #[test]
     fn the_server_says_who_asked() {
@@ -269,7 +341,7 @@ mod tests {
         let user = User { name: "system:node:n", uid: "", groups: &groups, extra: &extra };
         let cx = Context { now: Timestamp::UNIX_EPOCH, user: Some(user) };
         let mut c = json!({"metadata": {"name": "c"}, "spec": {"username": "root", "signerName": "a.b/c",
-            "request": STANDARD.encode("-----BEGIN CERTIFICATE REQUEST-----"), "usages": ["client auth"]},
+            "request": STANDARD.encode(request()), "usages": ["client auth"]},
             "status": {"certificate": "x"}});
         CertificateSigningRequests.prepare_create(&cx, &mut c);
         assert_eq!(c["spec"]["username"], "system:node:n");

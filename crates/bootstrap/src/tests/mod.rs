@@ -63,6 +63,20 @@ async fn without_credentials_there_is_an_error_that_says_so() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_kubeconfig_that_cannot_even_be_looked_at_ends_the_start() {
+    let world = World::new(Fate::Approved);
+    let node = world.node(Some("bootstrap"));
+    // Below a file there is nothing to look at, which is not the same as that nothing is there.
+    let paths = crate::Paths { kubeconfig: world.path("bootstrap").join("kubeconfig"), ..node.paths.clone() };
+    let node = crate::ClientCertificate { paths, ..node };
+    for said in [node.load().await.err(), node.begin().await.err()] {
+        let said = said.expect("no start").to_string();
+        assert!(said.contains("bootstrap/kubeconfig"), "{said}");
+    }
+    assert_eq!((world.made(), world.holds("kubelet-client.key.tmp")), (0, false), "nothing was asked for");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_server_that_is_late_is_waited_for_a_minute() {
     for (late, joins) in [(40, true), (59, true), (200, false)] {
         let world = World::new(Fate::Approved);

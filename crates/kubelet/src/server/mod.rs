@@ -11,6 +11,8 @@ mod endpoint;
 mod exec;
 mod forward;
 mod health;
+#[cfg(test)]
+mod hostile;
 mod local_volumes;
 mod logs;
 mod metrics;

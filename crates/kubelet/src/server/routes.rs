@@ -38,6 +38,13 @@ const ENDPOINTS: &[Endpoint] = &[
     acts("attach", exec::serve_attach),
     acts("portForward", forward::serve),
     acts("run", run::serve),
+    // Containers are not checkpointed here; that it is judged by its own subresource tells who may ask from who may not.
+    Endpoint {
+        root: "checkpoint",
+        subresources: &["checkpoint"],
+        acts: true,
+        serve: |_, _| Box::pin(async { not_found() }),
+    },
 ];
 
 fn find(segments: &[String]) -> Option<&'static Endpoint> {
@@ -115,6 +122,11 @@ mod tests {
             (Method::GET, "/metrics/cadvisor", "get", &["metrics"]),
             (Method::GET, "/logs/", "get", &["log"]),
             (Method::DELETE, "/logs/", "delete", &["log"]),
+            (Method::GET, "/healthz/syncloop", "get", &["healthz", "proxy"]),
+            (Method::GET, "/configz", "get", &["configz", "proxy"]),
+            (Method::GET, "/runningpods/", "get", &["pods", "proxy"]),
+            (Method::POST, "/checkpoint/n/p/c", "create", &["checkpoint"]),
+            (Method::GET, "/debug/pprof/profile", "get", &["proxy"]),
             (Method::DELETE, "/localVolumes/pvc-1_n_c", "delete", &["proxy"]),
             (Method::DELETE, "/localVolumes/..%2fetc", "", &[]),
         ] {

@@ -1,0 +1,126 @@
+//! Callers of the kubelet who have nothing good to show, and what each subresource opens: certificates of others, headers that are
+//! believed elsewhere, a user with one right.
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderMap, HeaderName, header};
+use jiff::Timestamp;
+use kelson_client::{Client, Request, Response, Transport, TransportError, full_body};
+use kelson_meta::{Clock, TokioClock};
+use kelson_pki::{Authority, LeafSpec, Purpose, certificates_from_pem};
+use parking_lot::Mutex;
+use rustls_pki_types::CertificateDer;
+use serde_json::{Value, json};
+
+use super::auth::Auth;
+use super::routes::judged;
+
+/// An API server that knows the token `good` as `u`, who may read `nodes/pods` and nothing else. What it was asked is kept.
+struct Wire(Arc<Mutex<Vec<Value>>>);
+
+impl Transport for Wire {
+    fn send(&self, request: Request) -> Pin<Box<dyn Future<Output = Result<Response, TransportError>> + Send>> {
+        let asked = Arc::clone(&self.0);
+        Box::pin(async move {
+            let spec = serde_json::from_slice::<Value>(request.body()).expect("json")["spec"].clone();
+            let status = match spec["token"].as_str() {
+                Some("good") => json!({"authenticated": true, "user": {"username": "u", "groups": ["g"]}}),
+                Some(_) => json!({}),
+                None => json!({"allowed": spec["resourceAttributes"]["subresource"] == "pods"}),
+            };
+            asked.lock().push(spec);
+            Ok(Response::new(full_body(json!({"metadata": {}, "spec": {}, "status": status}).to_string())))
+        })
+    }
+}
+
+struct World {
+    asked: Arc<Mutex<Vec<Value>>>,
+    ca: Authority,
+    now: Timestamp,
+    auth: Auth,
+}
+
+fn world() -> World {
+    let clock = Arc::new(TokioClock::starting_at(Timestamp::from_second(1_800_000_000).expect("time")));
+    let (asked, now) = (Arc::default(), clock.now());
+    let ca = Authority::create("ca", now).expect("ca");
+    let client = Client::new(Arc::new(Wire(Arc::clone(&asked))), "test");
+    let auth = Auth::new(client, clock, "n1", &[ca.cert_pem()]).expect("auth");
+    World { asked, ca, now, auth }
+}
+
+fn shown(authority: &Authority, purpose: Purpose, at: Timestamp) -> Vec<CertificateDer<'static>> {
+    let organizations = ["ops".to_owned()];
+    let lifetime = Duration::from_secs(3600);
+    let spec = LeafSpec { common_name: "jane", organizations: &organizations, sans: &[], purpose, lifetime };
+    certificates_from_pem(&authority.issue(&spec, at).expect("issued").cert_pem).expect("a chain")
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_certificates_of_the_clusters_users_that_are_in_force_name_anybody() {
+    let w = world();
+    let (none, two_hours) = (HeaderMap::new(), Duration::from_secs(7200));
+    let jane = w.auth.authenticate(&shown(&w.ca, Purpose::Client, w.now), &none).await.expect("known");
+    assert_eq!((jane.name.as_str(), jane.groups), ("jane", vec!["ops".to_owned(), "system:authenticated".to_owned()]));
+    let stranger = Authority::create("ca", w.now).expect("ca");
+    for (what, chain) in [
+        ("nobody's", Vec::new()),
+        ("of another authority of that name", shown(&stranger, Purpose::Client, w.now)),
+        ("expired", shown(&w.ca, Purpose::Client, w.now - two_hours)),
+        ("not yet valid", shown(&w.ca, Purpose::Client, w.now + two_hours)),
+        ("a server's", shown(&w.ca, Purpose::Server, w.now)),
+        ("no certificate", vec![CertificateDer::from(vec![0x30, 0])]),
+    ] {
+        assert_eq!(w.auth.authenticate(&chain, &none).await, None, "{what}");
+    }
+    let headers = [
+        ("x-remote-user", "root"),
+        ("x-remote-group", "system:masters"),
+        ("impersonate-user", "root"),
+        ("authorization", "Basic cm9vdDpyb290"),
+    ];
+    let headers = headers.map(|(name, value)| (HeaderName::from_static(name), value.parse().expect("a value")));
+    assert_eq!(w.auth.authenticate(&[], &HeaderMap::from_iter(headers)).await, None, "there is no front proxy here");
+    assert!(w.asked.lock().is_empty(), "nothing of it is a token");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_right_to_one_subresource_opens_what_it_is_for_and_nothing_else() {
+    let w = world();
+    let token = HeaderMap::from_iter([(header::AUTHORIZATION, "Bearer good".parse().expect("a header"))]);
+    let user = w.auth.authenticate(&[], &token).await.expect("known");
+    for (path, opens) in [
+        ("/pods", true),
+        ("/runningpods/", true),
+        ("/healthz", false),
+        ("/healthz/syncloop", false),
+        ("/configz", false),
+        ("/metrics", false),
+        ("/metrics/cadvisor", false),
+        ("/stats/summary", false),
+        ("/logs/", false),
+        ("/containerLogs/n/p/c", false),
+        ("/exec/n/p/c", false),
+        ("/attach/n/p/c", false),
+        ("/portForward/n/p", false),
+        ("/run/n/p/c", false),
+        ("/checkpoint/n/p/c", false),
+        ("/localVolumes/v", false),
+        ("/debug/pprof/profile", false),
+        ("/whatever", false),
+    ] {
+        let (verb, subresources) = judged(&http::Method::GET, path).expect("judged");
+        let judged = w.auth.authorize(&user, verb, subresources).await;
+        assert_eq!(judged.is_ok(), opens, "{path}");
+    }
+    let asked = w.asked.lock().clone();
+    let of = |spec: &Value| spec["resourceAttributes"]["subresource"].as_str().map(str::to_owned);
+    let mut seen: Vec<String> = asked.iter().filter_map(of).collect();
+    // The general one is asked about once for reading and once for acting.
+    seen.sort_unstable();
+    let wanted = ["checkpoint", "configz", "healthz", "log", "metrics", "pods", "proxy", "proxy", "stats"];
+    assert_eq!(seen, wanted, "the fine ones each once, as answers are kept");
+    assert!(asked[1..].iter().all(|spec| spec["resourceAttributes"]["name"] == "n1"), "of this node: {asked:?}");
+}

@@ -227,6 +227,20 @@ pub enum ImageCommand {
     },
 }
 
+/// Which cluster's tokens.
+#[derive(Args, Debug)]
+pub struct TokenServer {
+    /// The server's data directory.
+    #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
+    pub data_dir: PathBuf,
+    /// kubeconfig of an administrator, of any cluster, instead of a server's data directory.
+    #[arg(long, value_name = "FILE", conflicts_with = "data_dir")]
+    pub kubeconfig: Option<PathBuf>,
+    /// Say what would be done, and do nothing.
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
 #[derive(Subcommand, Debug)]
 pub enum TokenCommand {
     /// Make a token, and print it.
@@ -255,26 +269,29 @@ pub enum TokenCommand {
         /// Print the command that joins a machine with it.
         #[arg(long)]
         print_join_command: bool,
-        /// The server's data directory.
-        #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
-        data_dir: PathBuf,
+        #[command(flatten)]
+        of: TokenServer,
     },
     /// Print a token of the right form, and store nothing: for who gives it to a server and its nodes by other means.
     Generate,
     /// List the tokens there are, without their secret halves.
     List {
-        /// The server's data directory.
-        #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
-        data_dir: PathBuf,
+        /// `text`, or for programs `json` and `yaml` (a document for each token, as kubeadm's).
+        #[arg(long, short, value_name = "FORM", default_value = "text", value_parser = ["text", "json", "yaml"])]
+        output: String,
+        /// Show whole tokens: whoever sees one can join a machine.
+        #[arg(long)]
+        show_secrets: bool,
+        #[command(flatten)]
+        of: TokenServer,
     },
     /// Delete tokens: nobody joins with them any more. Nodes that have joined stay.
     Delete {
         /// Tokens, or their first halves.
         #[arg(required = true, value_name = "TOKEN")]
         tokens: Vec<String>,
-        /// The server's data directory.
-        #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
-        data_dir: PathBuf,
+        #[command(flatten)]
+        of: TokenServer,
     },
 }
 

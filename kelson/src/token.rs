@@ -14,10 +14,11 @@ use kelson_client::kubeconfig::Config;
 use kelson_client::remote::Remote;
 use kelson_client::{Client, DeleteOptions, ListParams, PatchKind, WriteOptions};
 use rand::Rng as _;
+use serde::Serialize;
 use serde_json::json;
 use zeroize::Zeroizing;
 
-use crate::cli::TokenCommand;
+use crate::cli::{TokenCommand, TokenServer};
 use crate::cluster::{CLUSTER_INFO, INFO_KEY};
 
 /// Letters of a token (upstream: bootstrap token format `[a-z0-9]{6}.[a-z0-9]{16}`).
@@ -137,42 +138,67 @@ async fn store(client: &Client, token: &Token, terms: &Terms<'_>) -> anyhow::Res
 pub async fn run(command: TokenCommand) -> anyhow::Result<()> {
     match command {
         TokenCommand::Generate => println!("{}", Token::random().reveal()),
-        TokenCommand::Create { token, usages, groups, ttl, description, print_join_command, data_dir } => {
+        TokenCommand::Create { token, usages, groups, ttl, description, print_join_command, of } => {
             let token = token.as_deref().map_or_else(|| Ok(Token::random()), Token::parse)?;
-            let client = admin(&data_dir)?;
+            let client = of.client()?;
             let expires = (!ttl.is_zero()).then(|| Timestamp::now() + ttl);
-            let description = description.as_deref().unwrap_or("Made by kelson token create.");
+            let description = description.as_deref().unwrap_or_default();
             let terms = Terms { expires, description, usages: &usages, groups: &groups };
-            reaching(&data_dir, store(&client, &token, &terms).await)?;
+            if of.dry_run {
+                println!("would make bootstrap token {:?}", token.id);
+                return Ok(());
+            }
+            of.reaching(store(&client, &token, &terms).await)?;
             if print_join_command {
                 println!("{}", join_command(&client, &token).await?);
             } else {
                 println!("{}", token.reveal());
             }
         }
-        TokenCommand::List { data_dir } => {
-            let client = admin(&data_dir)?;
+        TokenCommand::List { output, show_secrets, of } => {
             let params = ListParams::default().with_fields(format!("type={SECRET_TYPE}"));
-            let list = client.list::<Secret>(NAMESPACE, &params).await.context("list the tokens");
-            print!("{}", table(&reaching(&data_dir, list)?.items, Timestamp::now()));
+            let list = of.client()?.list::<Secret>(NAMESPACE, &params).await.context("list the tokens");
+            let mut rows: Vec<Listed> = of.reaching(list)?.items.iter().map(|s| Listed::of(s, show_secrets)).collect();
+            rows.sort_by(|a, b| a.token.cmp(&b.token));
+            print!("{}", shown(&rows, &output, Timestamp::now())?);
         }
-        TokenCommand::Delete { tokens, data_dir } => {
-            let client = admin(&data_dir)?;
+        TokenCommand::Delete { tokens, of } => {
+            let client = of.client()?;
             for given in &tokens {
                 let id = given.split('.').next().unwrap_or_default();
                 if !is_word(id, ID_LENGTH) {
                     bail!("{id:?} is no token's first half: six letters or digits");
                 }
+                if of.dry_run {
+                    println!("would delete bootstrap token {id:?}");
+                    continue;
+                }
                 let gone = client.delete::<Secret>(NAMESPACE, &secret_name(id), &DeleteOptions::default()).await;
                 match gone {
                     Err(e) if e.is_not_found() => bail!("there is no bootstrap token {id:?}"),
-                    other => reaching(&data_dir, other.context("delete the token"))?,
+                    other => of.reaching(other.context("delete the token"))?,
                 }
                 println!("bootstrap token {id:?} deleted");
             }
         }
     }
     Ok(())
+}
+
+impl TokenServer {
+    fn client(&self) -> anyhow::Result<Client> {
+        match &self.kubeconfig {
+            Some(file) => Ok(Client::new(Arc::new(Remote::new(Config::load(file)?)?), "token")),
+            None => admin(&self.data_dir),
+        }
+    }
+
+    fn reaching<T>(&self, done: anyhow::Result<T>) -> anyhow::Result<T> {
+        match &self.kubeconfig {
+            Some(file) => done.with_context(|| format!("ask the server of {}", file.display())),
+            None => reaching(&self.data_dir, done),
+        }
+    }
 }
 
 /// The administrator of the server with this data directory.
@@ -203,31 +229,80 @@ async fn join_command(client: &Client, token: &Token) -> anyhow::Result<String> 
     Ok(command)
 }
 
-fn table(secrets: &[Secret], now: Timestamp) -> String {
-    let mut rows = vec![["TOKEN", "TTL", "EXPIRES", "USAGES", "DESCRIPTION"].map(str::to_owned)];
-    for secret in secrets {
+/// A token as lists show it, in the form of kubeadm's `output.kubeadm.k8s.io/v1alpha3`.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Listed {
+    api_version: &'static str,
+    kind: &'static str,
+    token: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    description: String,
+    #[serde(skip_serializing_if = "String::is_empty")]
+    expires: String,
+    usages: Vec<&'static str>,
+    groups: Vec<String>,
+}
+
+impl Listed {
+    fn of(secret: &Secret, whole: bool) -> Self {
         let none = BTreeMap::new();
         let data = secret.data.as_ref().unwrap_or(&none);
         let text = |key: &str| data.get(key).map(|v| String::from_utf8_lossy(&v.0).into_owned()).unwrap_or_default();
-        let expires = text("expiration");
         let usages = [("usage-bootstrap-authentication", "authentication"), ("usage-bootstrap-signing", "signing")];
-        let usages: Vec<&str> = usages.iter().filter(|(k, _)| text(k) == "true").map(|(_, v)| *v).collect();
+        let groups = text("auth-extra-groups");
+        Self {
+            api_version: "output.kubeadm.k8s.io/v1alpha3",
+            kind: "BootstrapToken",
+            token: if whole { format!("{}.{}", text("token-id"), text("token-secret")) } else { text("token-id") },
+            description: text("description"),
+            expires: text("expiration"),
+            usages: usages.iter().filter(|(key, _)| text(key) == "true").map(|(_, usage)| *usage).collect(),
+            groups: groups.split(',').filter(|group| !group.is_empty()).map(str::to_owned).collect(),
+        }
+    }
+}
+
+fn shown(tokens: &[Listed], form: &str, now: Timestamp) -> anyhow::Result<String> {
+    let mut out = String::new();
+    match form {
+        "json" => {
+            for token in tokens {
+                out.push_str(&serde_json::to_string_pretty(token)?);
+                out.push('\n');
+            }
+        }
+        "yaml" => {
+            for token in tokens {
+                out.push_str("---\n");
+                out.push_str(&kelson_codec::yaml::to_yaml(&serde_json::to_value(token)?));
+            }
+        }
+        _ => out = table(tokens, now),
+    }
+    Ok(out)
+}
+
+fn table(tokens: &[Listed], now: Timestamp) -> String {
+    let mut rows = vec![["TOKEN", "TTL", "EXPIRES", "USAGES", "DESCRIPTION", "EXTRA GROUPS"].map(str::to_owned)];
+    let or = |text: String, none: &str| if text.is_empty() { none.to_owned() } else { text };
+    for token in tokens {
         rows.push([
-            text("token-id"),
-            time_left(&expires, now),
-            if expires.is_empty() { "<never>".into() } else { expires },
-            usages.join(","),
-            text("description"),
+            token.token.clone(),
+            time_left(&token.expires, now),
+            or(token.expires.clone(), "<never>"),
+            or(token.usages.join(","), "<none>"),
+            or(token.description.clone(), "<none>"),
+            or(token.groups.join(","), "<none>"),
         ]);
     }
-    rows[1..].sort();
     let width = |i: usize| rows.iter().map(|r| r[i].len()).max().unwrap_or(0) + 3;
-    let widths: Vec<usize> = (0..4).map(width).collect();
+    let widths: Vec<usize> = (0..5).map(width).collect();
     rows.iter().fold(String::new(), |mut out, row| {
         for (cell, width) in row.iter().zip(&widths) {
             out.push_str(&format!("{cell:<width$}"));
         }
-        out + &row[4] + "\n"
+        out + &row[5] + "\n"
     })
 }
 
@@ -266,6 +341,7 @@ mod tests {
                 ("token-id".to_owned(), encode(id)),
                 ("token-secret".to_owned(), encode("0123456789abcdef")),
                 ("usage-bootstrap-signing".to_owned(), encode("true")),
+                ("auth-extra-groups".to_owned(), encode("system:bootstrappers:x")),
             ]);
             if !expiration.is_empty() {
                 data.insert("expiration".to_owned(), encode(expiration));
@@ -273,10 +349,23 @@ mod tests {
             Secret { data: Some(data), ..Secret::default() }
         };
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
-        let out = table(&[secret("bbbbbb", "2026-01-01T23:30:00Z"), secret("aaaaaa", "")], now);
+        let secrets = [secret("aaaaaa", ""), secret("bbbbbb", "2026-01-01T23:30:00Z")];
+        let rows: Vec<Listed> = secrets.iter().map(|s| Listed::of(s, false)).collect();
+        let out = shown(&rows, "text", now).unwrap();
+        let titles = "TOKEN    TTL         EXPIRES                USAGES    DESCRIPTION   EXTRA GROUPS";
+        assert_eq!(out.lines().next(), Some(titles));
         let rows: Vec<Vec<&str>> = out.lines().map(|l| l.split_whitespace().collect()).collect();
-        assert_eq!(rows[1], ["aaaaaa", "<forever>", "<never>", "signing"]);
-        assert_eq!(rows[2], ["bbbbbb", "23h", "2026-01-01T23:30:00Z", "signing"]);
-        assert!(!out.contains("0123456789abcdef"));
+        assert_eq!(rows[1], ["aaaaaa", "<forever>", "<never>", "signing", "<none>", "system:bootstrappers:x"]);
+        assert_eq!(rows[2][..4], ["bbbbbb", "23h", "2026-01-01T23:30:00Z", "signing"]);
+        let listed = |whole| secrets.iter().map(|s| Listed::of(s, whole)).collect::<Vec<_>>();
+        for form in ["text", "json", "yaml"] {
+            let out = shown(&listed(false), form, now).unwrap();
+            assert!(out.contains("bbbbbb") && !out.contains("0123456789abcdef"), "{out}");
+            assert!(shown(&listed(true), form, now).unwrap().contains("aaaaaa.0123456789abcdef"));
+        }
+        let json = shown(&listed(false)[1..], "json", now).unwrap();
+        let wanted = json!({"apiVersion": "output.kubeadm.k8s.io/v1alpha3", "kind": "BootstrapToken", "token": "bbbbbb",
+            "expires": "2026-01-01T23:30:00Z", "usages": ["signing"], "groups": ["system:bootstrappers:x"]});
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&json).unwrap(), wanted);
     }
 }

@@ -155,6 +155,8 @@ pub struct Config {
     /// Whether authorizers may be replaced while the server runs
     /// ([`Running::replace_authorizers`](crate::Running::replace_authorizers)).
     pub authorization_may_change: bool,
+    /// Whether pods may have privileged containers (`--allow-privileged`).
+    pub allow_privileged: bool,
     /// Which admission plugins run, and how they are configured.
     pub admission: AdmissionOptions,
     /// Service account tokens; `None`: neither made nor accepted.
@@ -225,6 +227,7 @@ impl Config {
             authorization: vec![AuthorizationMode::Node, AuthorizationMode::Rbac],
             authorization_webhooks: Vec::new(),
             authorization_may_change: false,
+            allow_privileged: true,
             admission: AdmissionOptions::default(),
             service_accounts: None,
             kubelet: None,

@@ -211,3 +211,26 @@ async fn a_scale_without_its_field() {
     let (code, scale) = api.call("PATCH", SCALE, json!({"spec": {"replicas": 3}})).await;
     assert_eq!((code, &scale["spec"]["replicas"]), (200, &json!(3)), "{scale}");
 }
+
+#[tokio::test]
+async fn privileged_pods_where_none_are_allowed() {
+    let api = Api::with(|config| config.allow_privileged = false).await;
+    let spec = |privileged: bool| json!({"containers": [{"name": "c", "image": "i", "securityContext": {"privileged": privileged}}]});
+    let pods = "/api/v1/namespaces/default/pods";
+    let (code, said) = api.call("POST", pods, json!({"metadata": {"name": "p"}, "spec": spec(true)})).await;
+    let wanted = "spec.containers[0].securityContext.privileged: Forbidden: disallowed by cluster policy";
+    assert!(code == 422 && said["message"].as_str().is_some_and(|m| m.contains(wanted)), "{code}: {said}");
+    api.create(pods, json!({"metadata": {"name": "p"}, "spec": spec(false)})).await;
+    let labels = json!({"a": "b"});
+    let deployment = |privileged| {
+        json!({"metadata": {"name": "d"}, "spec": {"selector": {"matchLabels": labels},
+            "template": {"metadata": {"labels": labels}, "spec": spec(privileged)}}})
+    };
+    let deployments = "/apis/apps/v1/namespaces/default/deployments";
+    assert_eq!(api.call("POST", deployments, deployment(true)).await.0, 422);
+    api.create(deployments, deployment(false)).await;
+    let (code, said) = api.call("PUT", &format!("{deployments}/d"), deployment(true)).await;
+    assert_eq!(code, 422, "an update as well: {said}");
+    let everything = Api::start().await;
+    everything.create(pods, json!({"metadata": {"name": "p"}, "spec": spec(true)})).await;
+}

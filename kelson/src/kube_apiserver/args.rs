@@ -42,6 +42,9 @@ pub struct ApiserverArgs {
     /// Ordered authorizers: Node, RBAC, Webhook, AlwaysAllow, AlwaysDeny [default: AlwaysAllow]
     #[arg(long, value_name = "MODES", value_delimiter = ',')]
     pub authorization_mode: Vec<String>,
+    /// Whether pods may have privileged containers.
+    #[arg(long, value_name = "BOOL", default_value_t = false, num_args = 0..=1, default_missing_value = "true", action = ArgAction::Set)]
+    pub allow_privileged: bool,
     #[command(flatten)]
     pub admission: AdmissionArgs,
     /// Features to switch on or off; the flag may be given several times.

@@ -190,6 +190,7 @@ fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     let all_may = args.identity.authorization_config.is_none() && modes.iter().any(|mode| mode == "AlwaysAllow");
     // Where everybody may do everything, somebody has to be known at least.
     config.anonymous_auth = args.anonymous_auth && !all_may;
+    config.allow_privileged = args.allow_privileged;
     config.admission = args.admission.options().map_err(anyhow::Error::msg)?;
     // Those of upstream's server, without what Kelson's own adds.
     config.admission.usual = Vec::new();

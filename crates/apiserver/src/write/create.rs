@@ -15,7 +15,7 @@ use crate::write::admit::{self, Admission};
 use crate::write::commit::{Committer, Refused};
 use crate::write::owners::{self, When};
 use crate::write::prepare::{self, meta_text};
-use crate::write::{decode, fields};
+use crate::write::{decode, fields, privileged};
 
 /// Names tried for a `generateName` before giving up (upstream tries as often).
 const GENERATED_NAMES_MAX: usize = 8;
@@ -119,7 +119,8 @@ async fn finish(
     let name = meta_text(&value, "name").to_owned();
     let fail = |refused: Refused| (refused, name.clone());
     let reserved = cx.server.services.before_create(served, &mut value, dry_run).map_err(|s| fail(s.into()))?;
-    let errors = served.strategy.validate_create(&value);
+    let mut errors = served.strategy.validate_create(&value);
+    errors.extend(privileged::refused(cx, served, &value));
     if !errors.is_empty() {
         let kind = served.gvk.group_kind();
         return Err(fail(Status::invalid(&kind, &name, &errors).into()));

@@ -9,6 +9,7 @@ mod misfit;
 mod owners;
 pub mod patch;
 pub mod prepare;
+mod privileged;
 pub mod quota;
 pub mod retry;
 pub mod update;

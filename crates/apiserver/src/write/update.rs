@@ -20,7 +20,7 @@ use crate::write::admit::{self, Admission};
 use crate::write::commit::{Committer, Refused};
 use crate::write::owners::{self, When};
 use crate::write::prepare::{self, meta_text};
-use crate::write::{create, decode, delete, fields, retry};
+use crate::write::{create, decode, delete, fields, privileged, retry};
 
 /// Whose word `managedFields` follow.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -288,7 +288,8 @@ async fn once(
     new["metadata"]["resourceVersion"] = record.revision().to_string().into();
     admit::escalation(cx, served, &new, Some(old))?;
     let reserved = cx.server.services.before_update(served, &mut new, old, change.dry_run)?;
-    let errors = served.strategy.judge_update(change.subresource, &new, old, &mut |warning| cx.warn(warning));
+    let mut errors = served.strategy.judge_update(change.subresource, &new, old, &mut |warning| cx.warn(warning));
+    errors.extend(privileged::refused(cx, served, &new));
     if !errors.is_empty() {
         return Err(Status::invalid(&served.gvk.group_kind(), name, &errors).into());
     }

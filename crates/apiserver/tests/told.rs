@@ -1,14 +1,17 @@
 //! What the server tells those who watch over it: audit events, and the state of its components.
 mod common;
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
 use common::{Api, admin};
 use http_body_util::BodyExt as _;
 use kelson_audit::{Audit, Entry, Event, Mode, Output, Policy, Truncation, WebhookOptions};
 use kelson_auth::UserInfo;
 use kelson_transport::BoxFuture;
+use kelson_webhook::test_server::{Behaviour, Seen, TestServer};
 use parking_lot::Mutex;
 use serde_json::{Value, json};
 
@@ -178,6 +181,55 @@ async fn what_admission_found_is_told_whether_it_refuses_or_not() {
     assert_eq!(answer.status(), 422);
     let told = heard.last(&format!("{maps}?dryRun=All"));
     assert_eq!(told["annotations"]["admission.kelson/refused-by"], "ValidatingAdmissionPolicy");
+}
+
+/// A webhook that labels what it is asked about.
+fn label(seen: &Seen) -> Behaviour {
+    let review: Value = serde_json::from_slice(&seen.body).expect("JSON");
+    let patch = STANDARD.encode(LABELLED.to_string());
+    let response = json!({"uid": review["request"]["uid"], "allowed": true, "patchType": "JSONPatch", "patch": patch});
+    let answer = json!({"kind": "AdmissionReview", "apiVersion": review["apiVersion"], "response": response});
+    Behaviour::Answer(200, answer.to_string().into_bytes())
+}
+
+static LABELLED: LazyLock<Value> =
+    LazyLock::new(|| json!([{"op": "add", "path": "/metadata/labels", "value": {"seen": "yes"}}]));
+
+#[tokio::test]
+async fn who_changed_what_is_told_and_the_patch_where_objects_are() {
+    let rules = "- {level: Request, omitStages: [RequestReceived], resources: [{resources: [pods]}]}\n\
+                 - {level: Metadata, omitStages: [RequestReceived], resources: [{resources: [configmaps]}]}";
+    let (api, heard) = audited(rules, false).await;
+    let server = TestServer::start(&["localhost"], label).await;
+    let rule = json!({"operations": ["CREATE"], "apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods", "configmaps"]});
+    let hook = json!({"name": "label.example.com", "sideEffects": "None", "admissionReviewVersions": ["v1"], "rules": [rule],
+        "clientConfig": {"url": format!("https://127.0.0.1:{}/", server.address.port()), "caBundle": STANDARD.encode(server.ca())}});
+    let configurations = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations";
+    api.create(configurations, json!({"metadata": {"name": "labels"}, "webhooks": [hook]})).await;
+
+    let (pods, maps) = ("/api/v1/namespaces/default/pods", "/api/v1/namespaces/default/configmaps");
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    assert_eq!(api.create(pods, pod).await["metadata"]["labels"], json!({"seen": "yes"}));
+    let told = heard.last(pods)["annotations"].clone();
+    let changed = told["admission.kelson/changed-by"].as_str().unwrap_or_default();
+    for want in [
+        "Priority changed spec.preemptionPolicy, spec.priority",
+        "DefaultTolerationSeconds changed spec.tolerations",
+        "MutatingAdmissionWebhook (webhook \"label.example.com\") changed metadata.labels",
+    ] {
+        assert!(changed.contains(want), "{want}: {changed}");
+    }
+    let read = |text: &Value| serde_json::from_str::<Value>(text.as_str().unwrap_or_default()).unwrap_or_default();
+    let who = json!({"configuration": "labels", "webhook": "label.example.com", "mutated": true});
+    assert_eq!(read(&told["mutation.webhook.admission.k8s.io/round_0_index_0"]), who);
+    let patch = &told["patch.webhook.admission.k8s.io/round_0_index_0"];
+    let patched = json!({"configuration": "labels", "webhook": "label.example.com", "patch": *LABELLED, "patchType": "JSONPatch"});
+    assert_eq!(read(patch), patched);
+
+    api.create(maps, json!({"metadata": {"name": "m"}})).await;
+    let told = heard.last(maps)["annotations"].clone();
+    assert_eq!(read(&told["mutation.webhook.admission.k8s.io/round_0_index_0"]), who);
+    assert_eq!(told.get("patch.webhook.admission.k8s.io/round_0_index_0"), None, "it shows a part of the object");
 }
 
 #[tokio::test]

@@ -36,7 +36,7 @@ pub struct MutatingWebhooks {
 }
 
 /// What one webhook made of an object.
-struct Mutation {
+struct PatchedObject {
     /// The object in the stored form.
     object: Value,
     /// The operations, for the audit log.
@@ -79,7 +79,7 @@ impl MutatingWebhooks {
             notes.annotate(format!("{MUTATION}{place}"), told.to_string());
             caller.judge(hook, a, begun, mutated)
         };
-        if let Ok(Some(Some(Mutation { changed: true, .. }))) = &mutation {
+        if let Ok(Some(Some(PatchedObject { changed: true, .. }))) = &mutation {
             a.rounds.webhooks.changed();
             a.rounds.again = true;
             notes.actors.push(format!("webhook {:?}", hook.name));
@@ -109,7 +109,7 @@ impl MutatingWebhooks {
         form: &Match<'_>,
         shown: &Shown<'_>,
         notes: &mut Notes,
-    ) -> Result<Option<Mutation>, Failure> {
+    ) -> Result<Option<PatchedObject>, Failure> {
         let calling = |why: String| Failure::Calling { why, code: 503 };
         if answer.patch.is_empty() {
             return Ok(None);
@@ -138,7 +138,7 @@ impl MutatingWebhooks {
         let changed = patched != *object;
         let taken = self.d.versions.take(a.resource, &form.resource, &form.kind, patched).await;
         let object = taken.map_err(|e| server(&e.message))?;
-        Ok(Some(Mutation { object, patch, changed }))
+        Ok(Some(PatchedObject { object, patch, changed }))
     }
 }
 

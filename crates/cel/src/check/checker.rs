@@ -7,7 +7,7 @@ use super::literals;
 use super::unify::{Unifier, less_specific};
 use crate::library::{self, Overload};
 use crate::syntax::Parsed;
-use crate::syntax::expr::{Call, Entry, Expr, Fold, Id, Kind, Literal, Struct};
+use crate::syntax::expr::{Call, Entry, Expr, Fold, Id, Kind, Literal, StructLiteral};
 use crate::syntax::source::Issue;
 use crate::types::ty::Type;
 
@@ -315,7 +315,7 @@ impl Checker<'_> {
         Type::map(key, value.unwrap_or_else(|| self.unifier.fresh()))
     }
 
-    fn construct(&mut self, id: Id, s: &mut Struct) -> Type {
+    fn construct(&mut self, id: Id, s: &mut StructLiteral) -> Type {
         if let Some(name) = s.name.strip_prefix('.') {
             s.name = name.to_owned();
         }

@@ -29,7 +29,7 @@ pub(crate) fn estimate(checked: &Checked, sizes: &dyn Sizes) -> Range {
 
 /// Sizes of what a list or map holds.
 #[derive(Clone, Copy)]
-struct Entries {
+struct Elements {
     list: bool,
     key: Range,
     value: Range,
@@ -39,7 +39,7 @@ struct Local {
     name: String,
     path: Vec<String>,
     size: Option<Range>,
-    entries: Option<Entries>,
+    entries: Option<Elements>,
 }
 
 struct Estimator<'c> {
@@ -47,7 +47,7 @@ struct Estimator<'c> {
     sizes: &'c dyn Sizes,
     paths: HashMap<Id, Vec<String>>,
     computed: HashMap<Id, Range>,
-    entries: HashMap<Id, Entries>,
+    entries: HashMap<Id, Elements>,
     locals: Vec<Local>,
 }
 
@@ -97,7 +97,7 @@ impl Estimator<'_> {
                     sum = sum.plus(self.cost(item));
                     value = value.union(self.size(item));
                 }
-                self.entries.insert(expr.id, Entries { list: true, key: Range::fixed(1), value });
+                self.entries.insert(expr.id, Elements { list: true, key: Range::fixed(1), value });
                 sum
             }
             Kind::Map(entries) => {
@@ -108,7 +108,7 @@ impl Estimator<'_> {
                     key = key.union(self.size(&entry.key));
                     value = value.union(self.size(&entry.value));
                 }
-                self.entries.insert(expr.id, Entries { list: false, key, value });
+                self.entries.insert(expr.id, Elements { list: false, key, value });
                 sum
             }
             Kind::Struct(s) => {
@@ -286,7 +286,7 @@ impl Estimator<'_> {
 
     fn unite(&mut self, expr: &Expr, a: &Expr, b: &Expr) {
         if let (Some(a), Some(b)) = (self.entry(a), self.entry(b)) {
-            let united = Entries { list: a.list, key: a.key.union(b.key), value: a.value.union(b.value) };
+            let united = Elements { list: a.list, key: a.key.union(b.key), value: a.value.union(b.value) };
             self.entries.insert(expr.id, united);
         }
     }
@@ -300,7 +300,7 @@ impl Estimator<'_> {
         }
     }
 
-    fn entry(&self, expr: &Expr) -> Option<Entries> {
+    fn entry(&self, expr: &Expr) -> Option<Elements> {
         self.entries.get(&expr.id).copied().or_else(|| self.local(expr)?.entries)
     }
 

@@ -1,13 +1,13 @@
 //! Calls of functions: paid for before they are done.
 use super::machine::Machine;
-use super::node::Call;
+use super::node::CallNode;
 use crate::cost;
 use crate::library::{self, regex};
 use crate::value::Value;
 use crate::value::error::Result;
 
 impl<'a> Machine<'a, '_> {
-    pub(super) fn call(&mut self, call: &'a Call) -> Result<Value<'a>> {
+    pub(super) fn call(&mut self, call: &'a CallNode) -> Result<Value<'a>> {
         match &call.args[..] {
             [] => self.apply(call, &[]),
             [a] => match self.eval(a) {
@@ -28,7 +28,7 @@ impl<'a> Machine<'a, '_> {
         }
     }
 
-    fn apply(&mut self, call: &Call, args: &[Value<'a>]) -> Result<Value<'a>> {
+    fn apply(&mut self, call: &CallNode, args: &[Value<'a>]) -> Result<Value<'a>> {
         self.charge(cost::actual(call.rule, args)?)?;
         if let Some(pattern) = &call.pattern {
             return regex::with(pattern, &call.function, args);

@@ -1,6 +1,6 @@
 //! Loops.
 use super::machine::{Machine, Slot};
-use super::node::{Fold, Node};
+use super::node::{FoldNode, Node};
 use crate::value::Value;
 use crate::value::error::{EvalError, Result};
 
@@ -10,7 +10,7 @@ const CHECKED: u64 = 100;
 const ROUNDS: u64 = 2_000_000;
 
 impl<'a> Machine<'a, '_> {
-    pub(super) fn fold(&mut self, fold: &'a Fold) -> Result<Value<'a>> {
+    pub(super) fn fold(&mut self, fold: &'a FoldNode) -> Result<Value<'a>> {
         let range = self.eval(&fold.range)?;
         // What a loop begins with is a constant, except where it only gives a value a name: that waits until it is used.
         self.slots[fold.accu] = match &fold.init {
@@ -46,7 +46,7 @@ impl<'a> Machine<'a, '_> {
     }
 
     /// One element; false when the loop ends here.
-    fn round(&mut self, fold: &'a Fold, first: Result<Value<'a>>, second: Result<Value<'a>>) -> Result<bool> {
+    fn round(&mut self, fold: &'a FoldNode, first: Result<Value<'a>>, second: Result<Value<'a>>) -> Result<bool> {
         self.rounds += 1;
         if self.rounds > ROUNDS {
             return Err(EvalError::CostLimit);
@@ -75,7 +75,7 @@ impl<'a> Machine<'a, '_> {
     }
 }
 
-fn not_a_range(fold: &Fold, value: &Value<'_>) -> EvalError {
+fn not_a_range(fold: &FoldNode, value: &Value<'_>) -> EvalError {
     let go_type = match value {
         Value::Null => "types.Null",
         Value::Bool(_) => "types.Bool",

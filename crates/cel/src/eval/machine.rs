@@ -1,7 +1,7 @@
 //! Evaluation of nodes, one after the other, with its cost. What a step costs is what cel-go's cost tracker counts for it.
 use super::activation::Activation;
 use super::budget::Budget;
-use super::node::{Entry, InConst, Insert, Node, Push, Struct};
+use super::node::{EntryNode, InConst, Insert, Node, Push, StructNode};
 use super::program::Program;
 use crate::cost;
 use crate::value::error::{EvalError, Result};
@@ -169,14 +169,14 @@ impl<'a> Machine<'a, '_> {
         built.map(|()| Value::list(values))
     }
 
-    fn map(&mut self, nodes: &'a [Entry]) -> Result<Value<'a>> {
+    fn map(&mut self, nodes: &'a [EntryNode]) -> Result<Value<'a>> {
         let mut entries = Entries::new();
         let built = nodes.iter().try_for_each(|entry| self.entry(entry, &mut entries));
         self.charge(cost::MAP)?;
         built.map(|()| Value::Map(Map::values(entries)))
     }
 
-    fn entry(&mut self, entry: &'a Entry, entries: &mut Entries<'a>) -> Result<()> {
+    fn entry(&mut self, entry: &'a EntryNode, entries: &mut Entries<'a>) -> Result<()> {
         let key = self.eval(&entry.key)?;
         let mut value = self.eval(&entry.value)?;
         let found =
@@ -198,7 +198,7 @@ impl<'a> Machine<'a, '_> {
         Ok(())
     }
 
-    fn construct(&mut self, s: &'a Struct) -> Result<Value<'a>> {
+    fn construct(&mut self, s: &'a StructNode) -> Result<Value<'a>> {
         let mut fields = Vec::with_capacity(s.fields.len());
         for (name, node, optional) in &s.fields {
             let value = match (optional, self.eval(node)?) {

@@ -18,13 +18,13 @@ pub(crate) enum Node {
     Equal(Box<(Node, Node)>, bool),
     /// What a loop asks of its condition: whether it is anything but false.
     NotFalse(Box<Node>),
-    Call(Box<Call>),
+    Call(Box<CallNode>),
     /// `value in [constants]`, which costs nothing of its own.
     InConst(Box<InConst>),
     List(Vec<(Node, bool)>),
-    Map(Vec<Entry>),
-    Struct(Box<Struct>),
-    Fold(Box<Fold>),
+    Map(Vec<EntryNode>),
+    Struct(Box<StructNode>),
+    Fold(Box<FoldNode>),
     /// `accu + [element]` in a loop: what is accumulated is added to, not copied.
     Push(Box<Push>),
     /// `cel.@mapInsert(accu, …)` in a loop.
@@ -65,7 +65,7 @@ pub(crate) enum StepKey {
 }
 
 #[derive(Debug)]
-pub(crate) struct Call {
+pub(crate) struct CallNode {
     pub function: String,
     /// One where the types say which; otherwise the values decide.
     pub overloads: Vec<&'static Overload>,
@@ -84,21 +84,21 @@ pub(crate) struct InConst {
 }
 
 #[derive(Debug)]
-pub(crate) struct Entry {
+pub(crate) struct EntryNode {
     pub key: Node,
     pub value: Node,
     pub optional: bool,
 }
 
 #[derive(Debug)]
-pub(crate) struct Struct {
+pub(crate) struct StructNode {
     pub name: Arc<str>,
     /// Name, value, and whether it was written `?name`.
     pub fields: Vec<(Arc<str>, Node, bool)>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Fold {
+pub(crate) struct FoldNode {
     pub range: Node,
     pub accu: usize,
     pub var: usize,

@@ -1,7 +1,7 @@
 //! From a checked tree to nodes: names become slots, constants are computed, patterns compiled.
 use std::collections::BTreeSet;
 
-use super::node::{Call, Entry, Fold, InConst, Insert, Node, Path, Push, Root, Step, StepKey, Struct};
+use super::node::{CallNode, EntryNode, FoldNode, InConst, Insert, Node, Path, Push, Root, Step, StepKey, StructNode};
 use crate::check::Checked;
 use crate::cost::Rule;
 use crate::library::{convert, regex};
@@ -156,7 +156,7 @@ impl<'c> Planner<'c> {
             }
             _ => None,
         };
-        Ok(Node::Call(Box::new(Call { function: call.function.clone(), overloads, rule, args, pattern })))
+        Ok(Node::Call(Box::new(CallNode { function: call.function.clone(), overloads, rule, args, pattern })))
     }
 
     fn list(&mut self, items: &'c [(Expr, bool)]) -> Planned {
@@ -181,7 +181,7 @@ impl<'c> Planner<'c> {
         let mut nodes = Vec::with_capacity(entries.len());
         for entry in entries {
             let (key, value) = (self.node(&entry.key)?, self.node(&entry.value)?);
-            nodes.push(Entry { key, value, optional: entry.optional });
+            nodes.push(EntryNode { key, value, optional: entry.optional });
         }
         let constants = nodes.iter().map(|entry| match (&entry.key, &entry.value) {
             (Node::Const(key), Node::Const(value)) if !entry.optional => {
@@ -195,12 +195,12 @@ impl<'c> Planner<'c> {
         })
     }
 
-    fn construct(&mut self, s: &'c expr::Struct) -> Planned {
+    fn construct(&mut self, s: &'c expr::StructLiteral) -> Planned {
         let mut fields = Vec::with_capacity(s.fields.len());
         for field in &s.fields {
             fields.push((field.name.as_str().into(), self.node(&field.value)?, field.optional));
         }
-        Ok(Node::Struct(Box::new(Struct { name: s.name.as_str().into(), fields })))
+        Ok(Node::Struct(Box::new(StructNode { name: s.name.as_str().into(), fields })))
     }
 
     fn fold(&mut self, fold: &'c expr::Fold) -> Planned {
@@ -221,7 +221,7 @@ impl<'c> Planner<'c> {
         self.names.truncate(outside + 1);
         let result = self.node(&fold.result)?;
         self.names.truncate(outside);
-        Ok(Node::Fold(Box::new(Fold { range, accu, var, var2, init, condition, step, result })))
+        Ok(Node::Fold(Box::new(FoldNode { range, accu, var, var2, init, condition, step, result })))
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) enum Kind {
     /// Each element with whether it was written `?element`.
     List(Vec<(Expr, bool)>),
     Map(Vec<Entry>),
-    Struct(Box<Struct>),
+    Struct(Box<StructLiteral>),
     Fold(Box<Fold>),
     /// What stands where the parser found a fault; never checked.
     Fault,
@@ -54,7 +54,7 @@ pub(crate) struct Entry {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Struct {
+pub(crate) struct StructLiteral {
     pub name: String,
     pub fields: Vec<Field>,
 }

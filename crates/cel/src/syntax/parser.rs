@@ -1,7 +1,7 @@
 //! Recursive descent over the tokens, by the grammar of CEL. Depth and number of nodes are bounded, because expressions come
 //! from clients and macros copy what they are given.
 use super::build::{Builder, NODES};
-use super::expr::{Call, Entry, Expr, Field, Kind, Literal, Struct};
+use super::expr::{Call, Entry, Expr, Field, Kind, Literal, StructLiteral};
 use super::macros;
 use super::operators::{RELATION, balanced, call, operator};
 use super::source::Issue;
@@ -417,6 +417,6 @@ impl Parser<'_> {
                 break;
             }
         }
-        Ok(Expr { id, kind: Kind::Struct(Box::new(Struct { name, fields })) })
+        Ok(Expr { id, kind: Kind::Struct(Box::new(StructLiteral { name, fields })) })
     }
 }

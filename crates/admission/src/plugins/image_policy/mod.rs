@@ -35,7 +35,7 @@ const SHOWN: &str = ".image-policy.k8s.io/";
 pub struct ImagePolicyWebhook {
     client: WebhookClient,
     target: Target,
-    answers: Mutex<Lru<(Instant, Answer)>>,
+    answers: Mutex<Lru<(Instant, ReviewStatus)>>,
     settings: Settings,
 }
 
@@ -48,7 +48,7 @@ struct Settings {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-struct Answer {
+struct ReviewStatus {
     allowed: bool,
     reason: String,
     annotations: Vec<(String, String)>,
@@ -121,7 +121,7 @@ impl ImagePolicyWebhook {
         Ok(Self { client, target, answers: Mutex::new(Lru::new(ANSWERS_MAX)), settings })
     }
 
-    async fn answer(&self, spec: &Value) -> Result<Answer, String> {
+    async fn answer(&self, spec: &Value) -> Result<ReviewStatus, String> {
         let key = spec.to_string();
         if let Some((until, answer)) = self.answers.lock().get(&key)
             && *until > Instant::now()
@@ -137,7 +137,7 @@ impl ImagePolicyWebhook {
         }
         let status = at(&review, &["status"]);
         let annotations = strings(status, &["auditAnnotations"]).map(|(k, v)| (k.to_owned(), v.to_owned()));
-        let answer = Answer {
+        let answer = ReviewStatus {
             allowed: at(status, &["allowed"]) == true,
             reason: text(status, &["reason"]).to_owned(),
             annotations: annotations.collect(),

@@ -27,7 +27,7 @@ impl Pod<'_> {
 
 /// A broken rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fault {
+pub struct Violation {
     /// Which rule, the same for all pods that break it.
     pub reason: String,
     /// Who breaks it and how.
@@ -35,10 +35,10 @@ pub struct Fault {
 }
 
 /// What a check finds.
-type Found = Option<Fault>;
+type Found = Option<Violation>;
 
-fn fault(reason: &str, detail: String) -> Fault {
-    Fault { reason: reason.to_owned(), detail }
+fn fault(reason: &str, detail: String) -> Violation {
+    Violation { reason: reason.to_owned(), detail }
 }
 
 const CAPABILITIES: [&str; 13] = [

@@ -3,12 +3,12 @@ use kelson_meta::tree::path::{at, list};
 use kelson_meta::{FieldErrors, FieldPath, is_dns1123_label, is_dns1123_subdomain};
 use serde_json::Value;
 
-use super::level::Policy;
+use super::level::Demands;
 use crate::configuration::Part;
 
 /// The plugin's part of the configuration, read.
-pub(super) struct Configuration {
-    pub defaults: Policy,
+pub(super) struct SecurityConfiguration {
+    pub defaults: Demands,
     users: Vec<String>,
     namespaces: Vec<String>,
     classes: Vec<String>,
@@ -16,7 +16,7 @@ pub(super) struct Configuration {
 
 const VERSIONS: [&str; 3] = ["v1", "v1beta1", "v1alpha1"];
 
-impl Configuration {
+impl SecurityConfiguration {
     pub fn read(configuration: &Value) -> Result<Self, String> {
         Part {
             group: "pod-security.admission.config.k8s.io",
@@ -25,7 +25,7 @@ impl Configuration {
         }
         .check(configuration, &["defaults", "exemptions"])?;
         let mut faults = FieldErrors::new();
-        let defaults = Policy::of_defaults(at(configuration, &["defaults"]), &mut faults);
+        let defaults = Demands::of_defaults(at(configuration, &["defaults"]), &mut faults);
         let mut names = |field: &str, check: &dyn Fn(&str) -> Result<(), String>| {
             let path = FieldPath::new("exemptions").child(field);
             let mut names: Vec<String> = Vec::new();
@@ -79,7 +79,7 @@ mod tests {
             (json!({"kind": "Other"}), "Other"),
             (json!({"default": {}}), "unknown field \"default\""),
         ] {
-            let why = Configuration::read(&configuration).err().unwrap();
+            let why = SecurityConfiguration::read(&configuration).err().unwrap();
             assert!(why.contains(want), "{why}");
         }
     }

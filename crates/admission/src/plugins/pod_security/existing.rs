@@ -7,7 +7,7 @@ use bytes::Bytes;
 use kelson_meta::tree::path::{at, list, text};
 use serde_json::Value;
 
-use super::configuration::Configuration;
+use super::configuration::SecurityConfiguration;
 use super::level::Demand;
 use super::rules;
 
@@ -29,7 +29,7 @@ pub(super) async fn warnings(
     namespace: &str,
     demand: Demand,
     pods: Vec<Bytes>,
-    configuration: &Configuration,
+    configuration: &SecurityConfiguration,
 ) -> Vec<String> {
     let begun = Instant::now();
     let (mut broken, mut controllers) = (BTreeMap::<String, Count>::new(), HashSet::new());

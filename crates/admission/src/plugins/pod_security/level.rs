@@ -117,7 +117,7 @@ impl Demand {
 
 /// What all modes demand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct Demands {
     /// Pods that break it are refused.
     pub enforce: Demand,
     /// They are noted in the audit log.
@@ -129,7 +129,7 @@ pub struct Policy {
 const LEVEL: &str = "must be one of privileged, baseline, restricted";
 const VERSION: &str = "must be \"latest\" or \"v1.x\"";
 
-impl Policy {
+impl Demands {
     /// From the `defaults` of a `PodSecurityConfiguration`.
     pub fn of_defaults(defaults: &Value, faults: &mut FieldErrors) -> Self {
         let path = FieldPath::new("defaults");
@@ -243,8 +243,8 @@ mod tests {
     fn demanded(labels: &[(&str, &str)]) -> (String, usize) {
         let labels: serde_json::Map<_, _> = labels.iter().map(|(k, v)| (format!("{PREFIX}{k}"), json!(v))).collect();
         let mut faults = FieldErrors::new();
-        let defaults = Policy { enforce: Demand::NONE, audit: Demand::NONE, warn: Demand::NONE };
-        let policy = Policy::of_namespace(&json!({"metadata": {"labels": labels}}), &defaults, &mut faults);
+        let defaults = Demands { enforce: Demand::NONE, audit: Demand::NONE, warn: Demand::NONE };
+        let policy = Demands::of_namespace(&json!({"metadata": {"labels": labels}}), &defaults, &mut faults);
         (format!("{} {} {}", policy.enforce, policy.audit, policy.warn), faults.0.len())
     }
 

@@ -15,13 +15,13 @@ use kelson_auth::Objects;
 use kelson_meta::{FieldErrors, GroupKind, Status};
 use serde_json::Value;
 
-pub use checks::Fault;
-pub use level::{Demand, Level, Policy, Version};
+pub use checks::Violation;
+pub use level::{Demand, Demands, Level, Version};
 pub use rules::faults;
 
 use crate::metrics::SecurityMode;
 use crate::{AsyncPlugin, Attributes, Dependencies, Metrics, Notes, Operation, Operations, Plugin};
-use configuration::Configuration;
+use configuration::SecurityConfiguration;
 use kelson_meta::tree::path::{at, strings, text};
 use level::PREFIX;
 
@@ -33,7 +33,7 @@ const NO_DEMAND: &str = "privileged:latest";
 pub struct PodSecurity {
     objects: Arc<dyn Objects>,
     metrics: Arc<Metrics>,
-    configuration: Configuration,
+    configuration: SecurityConfiguration,
 }
 
 impl PodSecurity {
@@ -42,7 +42,7 @@ impl PodSecurity {
     /// # Errors
     /// What is wrong with it.
     pub fn new(d: &Dependencies, configuration: &Value) -> Result<Self, String> {
-        let configuration = Configuration::read(configuration)?;
+        let configuration = SecurityConfiguration::read(configuration)?;
         Ok(Self { objects: d.objects.clone(), metrics: d.metrics.clone(), configuration })
     }
 
@@ -67,7 +67,7 @@ impl PodSecurity {
             return if enforced { Err(Status::internal(why)) } else { Ok(()) };
         };
         let mut faults = FieldErrors::new();
-        let policy = Policy::of_namespace(&namespace, &configuration.defaults, &mut faults);
+        let policy = Demands::of_namespace(&namespace, &configuration.defaults, &mut faults);
         if faults.is_empty() && policy.is_privileged() {
             if enforced {
                 self.count(true, policy.enforce, SecurityMode::Enforce, a);
@@ -97,7 +97,7 @@ impl PodSecurity {
     fn judge(
         &self,
         a: &Attributes<'_>,
-        policy: &Policy,
+        policy: &Demands,
         (metadata, spec): (&Value, &Value),
         enforced: bool,
         notes: &mut Notes,
@@ -128,8 +128,8 @@ impl PodSecurity {
     fn namespace(&self, a: &Attributes<'_>, notes: &mut Notes) -> Result<Option<Demand>, Status> {
         let defaults = &self.configuration.defaults;
         let (mut faults, mut faults_before) = (FieldErrors::new(), FieldErrors::new());
-        let policy = Policy::of_namespace(a.new_object(), defaults, &mut faults);
-        let before = Policy::of_namespace(a.stored(), defaults, &mut faults_before);
+        let policy = Demands::of_namespace(a.new_object(), defaults, &mut faults);
+        let before = Demands::of_namespace(a.stored(), defaults, &mut faults_before);
         // An unreadable label that was there before does not stand in the way of other changes.
         if !faults.is_empty() && (a.operation == Operation::Create || faults.to_string() != faults_before.to_string()) {
             let kind = GroupKind { group: String::new(), kind: "Namespace".into() };

@@ -2,27 +2,27 @@
 //! namespace that asks for an older version keeps the rules it was made for.
 use serde_json::Value;
 
-use super::checks::{self, Fault, Pod};
+use super::checks::{self, Pod, Violation};
 use super::level::{Demand, Level, Version};
 
 /// The version that last changed a check; newer ones have the same rules.
 const NEWEST: u32 = 35;
 
 /// A check, at a level, since a minor version.
-struct Rule {
+struct SecurityCheck {
     id: &'static str,
     since: u32,
-    check: fn(Pod<'_>, u32) -> Option<Fault>,
+    check: fn(Pod<'_>, u32) -> Option<Violation>,
     /// The baseline rule that is not asked where this one is.
     instead_of: &'static str,
 }
 
-const fn rule(id: &'static str, since: u32, check: fn(Pod<'_>, u32) -> Option<Fault>) -> Rule {
-    Rule { id, since, check, instead_of: "" }
+const fn rule(id: &'static str, since: u32, check: fn(Pod<'_>, u32) -> Option<Violation>) -> SecurityCheck {
+    SecurityCheck { id, since, check, instead_of: "" }
 }
 
 /// In the order of their names, as messages list them.
-const BASELINE: [Rule; 12] = [
+const BASELINE: [SecurityCheck; 12] = [
     rule("appArmorProfile", 0, checks::app_armor),
     rule("capabilities_baseline", 0, checks::capabilities_baseline),
     rule("hostNamespaces", 0, checks::host_namespaces),
@@ -38,21 +38,24 @@ const BASELINE: [Rule; 12] = [
 ];
 
 /// Asked after those of the level below that they do not replace.
-const RESTRICTED: [Rule; 7] = [
+const RESTRICTED: [SecurityCheck; 7] = [
     rule("allowPrivilegeEscalation", 8, checks::escalation),
-    Rule {
+    SecurityCheck {
         instead_of: "capabilities_baseline",
         ..rule("capabilities_restricted", 22, checks::capabilities_restricted)
     },
-    Rule { instead_of: "procMount", ..rule("procMount_restricted", 35, checks::proc_mount) },
-    Rule { instead_of: "hostPathVolumes", ..rule("restrictedVolumes", 0, checks::restricted_volumes) },
+    SecurityCheck { instead_of: "procMount", ..rule("procMount_restricted", 35, checks::proc_mount) },
+    SecurityCheck { instead_of: "hostPathVolumes", ..rule("restrictedVolumes", 0, checks::restricted_volumes) },
     rule("runAsNonRoot", 0, checks::non_root),
     rule("runAsUser", 23, checks::root_user),
-    Rule { instead_of: "seccompProfile_baseline", ..rule("seccompProfile_restricted", 19, checks::seccomp_restricted) },
+    SecurityCheck {
+        instead_of: "seccompProfile_baseline",
+        ..rule("seccompProfile_restricted", 19, checks::seccomp_restricted)
+    },
 ];
 
 /// Everything a pod does against a demand, in the order of the rules; empty when it keeps to it.
-pub fn faults(demand: Demand, metadata: &Value, spec: &Value) -> Vec<Fault> {
+pub fn faults(demand: Demand, metadata: &Value, spec: &Value) -> Vec<Violation> {
     let pod = Pod { metadata, spec };
     let minor = match demand.version {
         Version::Minor(minor) => minor.min(NEWEST),

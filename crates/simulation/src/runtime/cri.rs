@@ -98,9 +98,11 @@ impl FakeRuntime {
 #[async_trait]
 impl Runtime for FakeRuntime {
     async fn version(&self) -> CriResult<cri::VersionResponse> {
+        self.answers("Version")?;
         Ok(cri::VersionResponse { runtime_name: "fake".into(), ..Default::default() })
     }
     async fn status(&self, _: bool) -> CriResult<cri::StatusResponse> {
+        self.answers("Status")?;
         let ready = |kind: &str| cri::RuntimeCondition { r#type: kind.into(), status: true, ..Default::default() };
         let status = cri::RuntimeStatus { conditions: ["RuntimeReady", "NetworkReady"].map(ready).into() };
         Ok(cri::StatusResponse { status: Some(status), ..Default::default() })
@@ -262,6 +264,7 @@ impl Runtime for FakeRuntime {
         Ok(Vec::new())
     }
     async fn container_events(&self) -> CriResult<EventStream> {
+        self.answers("GetContainerEvents")?;
         let next = |mut events: broadcast::Receiver<()>| async move {
             // A reader that fell behind has missed what the next event says as well.
             match events.recv().await {
@@ -269,12 +272,13 @@ impl Runtime for FakeRuntime {
                 Err(broadcast::error::RecvError::Closed) => None,
             }
         };
-        Ok(futures::stream::unfold(self.events.subscribe(), next).boxed())
+        Ok(futures::stream::unfold(self.events.lock().subscribe(), next).boxed())
     }
     async fn list_images(&self, _: Option<cri::ImageFilter>) -> CriResult<Vec<cri::Image>> {
         Ok(Vec::new())
     }
     async fn image_status(&self, image: cri::ImageSpec) -> CriResult<Option<cri::Image>> {
+        self.answers("ImageStatus")?;
         let there = !self.missing.lock().contains(&image.image);
         Ok(there.then(|| cri::Image { id: image.image, ..Default::default() }))
     }

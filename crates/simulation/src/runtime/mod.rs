@@ -4,6 +4,7 @@ mod cri;
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use kelson_cri::proto;
 use kelson_cri::{Code, CriError, CriResult};
@@ -115,7 +116,10 @@ pub struct FakeRuntime {
     prefix: [u8; 3],
     /// Decides which calls fail.
     faults: Option<Faults>,
-    events: broadcast::Sender<()>,
+    /// Those who listen; they hear the end when the runtime does.
+    events: Mutex<broadcast::Sender<()>>,
+    /// Whether nobody answers.
+    down: AtomicBool,
 }
 
 impl FakeRuntime {
@@ -129,7 +133,8 @@ impl FakeRuntime {
         Arc::new(Self {
             prefix,
             faults,
-            events: broadcast::Sender::new(EVENTS_MAX),
+            events: Mutex::new(broadcast::Sender::new(EVENTS_MAX)),
+            down: AtomicBool::new(false),
             clock,
             state: Mutex::default(),
             missing: Mutex::default(),
@@ -160,7 +165,7 @@ impl FakeRuntime {
         }
         for _ in 0..self.faults.as_ref().map_or(1, Faults::times) {
             // Nobody may be listening.
-            let _ = self.events.send(());
+            let _ = self.events.lock().send(());
         }
     }
 
@@ -173,16 +178,36 @@ impl FakeRuntime {
 
     /// Carries out a call, unless it fails before; it may fail after, too, or take long.
     async fn perform<T>(&self, call: &'static str, act: impl FnOnce(&Self) -> CriResult<T>) -> CriResult<T> {
+        self.answers(call)?;
         let failed = || Err(CriError::new(call, Code::Unknown, "simulated: the runtime failed"));
         match self.faults.as_ref().and_then(Faults::call) {
             None => act(self),
             Some(Failure::Slow(pause)) => {
                 tokio::time::sleep(pause).await;
+                self.answers(call)?;
                 act(self)
             }
             Some(Failure::LostAnswer) => act(self).and_then(|_| failed()),
             Some(_) => failed(),
         }
+    }
+
+    fn answers(&self, call: &'static str) -> CriResult<()> {
+        match self.down.load(Ordering::Relaxed) {
+            true => Err(CriError::new(call, Code::Unavailable, "simulated: nobody listens at the runtime's socket")),
+            false => Ok(()),
+        }
+    }
+
+    /// The runtime's process is killed: nobody answers and no event is told until [`Self::revive`]. Containers go on.
+    pub fn kill(&self) {
+        self.down.store(true, Ordering::Relaxed);
+        *self.events.lock() = broadcast::Sender::new(EVENTS_MAX);
+    }
+
+    /// The runtime is there again, with all that runs.
+    pub fn revive(&self) {
+        self.down.store(false, Ordering::Relaxed);
     }
 
     /// Namespace, pod and UID of each running container, in the order in which they were made.

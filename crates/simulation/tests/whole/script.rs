@@ -90,7 +90,7 @@ async fn any(cluster: &Cluster, resource: &str, rng: &mut StdRng) -> Option<(Str
 }
 
 async fn step(cluster: &mut Cluster, rng: &mut StdRng) {
-    match rng.random_range(0..25) {
+    match rng.random_range(0..27) {
         0..=2 => scale(cluster, rng).await,
         3..=5 => roll_out(cluster, rng).await,
         6..=7 => delete_workload(cluster, rng).await,
@@ -120,6 +120,7 @@ async fn step(cluster: &mut Cluster, rng: &mut StdRng) {
             cluster.cut_power(torn, POWERLESS_MAX.mul_f64(rng.random())).await;
         }
         23 => cluster.fill_disk(FULL_MAX.mul_f64(rng.random())).await,
+        25..=26 => kill_runtime(cluster, rng).await,
         24 => cluster.jump(rng.random_range(-JUMP_MAX_S..=JUMP_MAX_S)),
         _ => {
             let n = rng.random_range(0..NODES);
@@ -168,6 +169,35 @@ async fn restart(cluster: &mut Cluster, part: Part, rng: &mut StdRng) {
             cluster.start_kubelet(n).await;
         }
     }
+}
+
+/// The container runtime of a node is killed, half of the times with the node's kubelet, which then starts while nobody answers
+/// it. Some of what ran ends meanwhile, and nobody is told.
+async fn kill_runtime(cluster: &mut Cluster, rng: &mut StdRng) {
+    let n = rng.random_range(0..NODES);
+    let (with_kubelet, ends) = (rng.random_bool(0.5), rng.random_bool(0.5));
+    cluster.trace.note("test", format_args!("runtime {n} is killed, with its kubelet: {with_kubelet}"));
+    cluster.nodes[n].runtime.kill();
+    if with_kubelet {
+        cluster.stop_kubelet(n).await;
+    }
+    tokio::time::sleep(DOWN_MAX.mul_f64(rng.random())).await;
+    let running = cluster.nodes[n].runtime.running().len();
+    if ends && running > 0 {
+        cluster.nodes[n].runtime.exit_nth(rng.random_range(0..running), 1);
+    }
+    let runtime = Arc::clone(&cluster.nodes[n].runtime);
+    let later = DOWN_MAX.mul_f64(rng.random::<f64>() / 5.0);
+    let revives = async {
+        tokio::time::sleep(later).await;
+        runtime.revive();
+    };
+    if with_kubelet {
+        tokio::join!(cluster.start_kubelet(n), revives);
+    } else {
+        revives.await;
+    }
+    cluster.trace.note("test", format_args!("runtime {n} is there again"));
 }
 
 async fn scale(cluster: &Cluster, rng: &mut StdRng) {

@@ -9,7 +9,7 @@ export KELSON_BUILD_DATE ?= $(shell TZ=UTC git log -1 --format=%cd --date=format
 # Tests that read published definitions beside the repository fail without them unless told to do without; a clone has none.
 export KELSON_SHARED ?= $(if $(wildcard ../shared/reference),$(abspath ../shared),none)
 
-.PHONY: help run build envtest test unit blackbox lint fuzz torture bench images deps deps-build deps-run deps-test clean
+.PHONY: help run build envtest test unit blackbox lint fuzz torture torture-streams bench images deps deps-build deps-run deps-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -45,6 +45,9 @@ fuzz: deps-build ## each fuzz target for TIME (60s), or those in TARGETS
 
 torture: deps-build ## N (1000) kill -9 and as many power cuts of the store under load, each history checked
 	KELSON_KILLS=$(or $(N),1000) KELSON_CUTS=$(or $(N),1000) cargo test --locked --package kelson-store --test kills --test power -- --nocapture
+
+torture-streams: deps-test build images ## SIZE_MB (1024) through exec, cp and port-forward, ROUNDS (50) times, while connections are reset; needs root
+	bench/streams
 
 bench: deps-test build images ## start, rest, create, get, list, schedule, pull credentials, admit; PEER_URL and PEER_TOKEN add a peer to the run
 	bench/run

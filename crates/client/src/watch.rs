@@ -194,7 +194,7 @@ mod tests {
         }
         let object = |kind, a: i32| WatchItem::Object {
             kind,
-            object: kelson_transport::SharedObject::Tree(std::sync::Arc::new(serde_json::json!({"a": a}))),
+            object: kelson_transport::SharedObject::new(format!(r#"{{"a":{a}}}"#)),
         };
         let bookmark = br#"{"type":"BOOKMARK","object":{"metadata":{"resourceVersion":"5"}}}"#;
         let mut lines = bookmark.to_vec();

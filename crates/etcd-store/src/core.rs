@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use kelson_etcd::proto::KeyValue;
-use kelson_store::{Key, MakeForm, Mirror, Seen, SeenValue, Writer};
+use kelson_store::{Key, Mirror, Seen, SeenValue, Writer};
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
@@ -75,22 +75,8 @@ impl Core {
             (&stored[..], Writer::CLEAR)
         };
         let decoded = value::decode(key, plain).map_err(|error| fault(error.to_string(), false))?;
-        let form = (stored.len() <= FORM_BYTES_MAX).then(|| form(decoded.tree));
-        Ok(SeenValue { body: decoded.body, meta: decoded.meta, form, writer })
+        Ok(SeenValue { body: decoded.body, meta: decoded.meta, writer })
     }
-}
-
-/// Values larger than this are not lent as trees: what is lent is bounded by bytes, and this much is all of it.
-const FORM_BYTES_MAX: usize = 64 << 10;
-
-/// The tree that was decoded, lent to those who read the record while it is new.
-fn form(mut tree: serde_json::Value) -> MakeForm {
-    MakeForm::new(move |revision| {
-        if let Some(version) = tree.get_mut("metadata").and_then(|metadata| metadata.get_mut("resourceVersion")) {
-            *version = revision.to_string().into();
-        }
-        Arc::new(tree)
-    })
 }
 
 /// What stands in the way of etcd being read or written, by who found it.

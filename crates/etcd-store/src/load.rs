@@ -65,7 +65,7 @@ async fn pages(core: &Arc<Core>) -> Result<(u64, Vec<Seen>), LoadError> {
             let mut seen = Vec::with_capacity(page.kvs.len());
             for kv in &page.kvs {
                 match decoder.read(kv) {
-                    Ok(found) => seen.extend(found.map(without_form)),
+                    Ok(found) => seen.extend(found),
                     Err(unreadable) if unreadable.sealed => return Err(LoadError::Sealed(unreadable)),
                     Err(unreadable) => tracing::error!(%unreadable, "a stored object cannot be read; it is not served"),
                 }
@@ -77,12 +77,4 @@ async fn pages(core: &Arc<Core>) -> Result<(u64, Vec<Seen>), LoadError> {
             return Ok((revision, all));
         }
     }
-}
-
-/// The trees of all objects at once would take ten times their bytes.
-fn without_form(mut seen: Seen) -> Seen {
-    if let Some(value) = &mut seen.value {
-        value.form = None;
-    }
-    seen
 }

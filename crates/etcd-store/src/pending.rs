@@ -1,10 +1,10 @@
-//! Writes that are under way: when the watch brings one of them, what it was made of is in hand and need not be decoded.
+//! Writes that are under way: when the watch brings one of them, its JSON is in hand and need not be decoded.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use kelson_store::{Body, MakeForm, RecordMeta, SeenValue, Writer};
+use kelson_store::{Body, RecordMeta, SeenValue, Writer};
 use parking_lot::Mutex;
 
 /// A write that was sent, or is about to be.
@@ -14,7 +14,6 @@ pub(crate) struct Sent {
     body: Body,
     meta: RecordMeta,
     writer: Writer,
-    form: Mutex<Option<MakeForm>>,
 }
 
 /// Writes by etcd's key. As many as there are writers waiting.
@@ -30,15 +29,8 @@ pub(crate) struct Noted<'a> {
 
 impl Pending {
     /// Notes a write.
-    pub fn note(
-        &self,
-        key: Bytes,
-        value: Bytes,
-        (body, meta): (Body, RecordMeta),
-        writer: Writer,
-        form: Option<MakeForm>,
-    ) -> Noted<'_> {
-        let sent = Arc::new(Sent { value, body, meta, writer, form: Mutex::new(form) });
+    pub fn note(&self, key: Bytes, value: Bytes, (body, meta): (Body, RecordMeta), writer: Writer) -> Noted<'_> {
+        let sent = Arc::new(Sent { value, body, meta, writer });
         self.0.lock().entry(key.clone()).or_default().push(Arc::clone(&sent));
         Noted { pending: self, key, sent }
     }
@@ -46,15 +38,7 @@ impl Pending {
     /// What a stored value was made of, if it was written here.
     pub fn take(&self, key: &Bytes, value: &Bytes) -> Option<SeenValue> {
         let sent = self.0.lock().get(key)?.iter().find(|sent| sent.value == *value).cloned()?;
-        let form = sent.form.lock().take();
-        Some(SeenValue { body: sent.body.clone(), meta: sent.meta.clone(), form, writer: sent.writer })
-    }
-}
-
-impl Noted<'_> {
-    /// The form, back from a write that did not happen.
-    pub fn take_form(&self) -> Option<MakeForm> {
-        self.sent.form.lock().take()
+        Some(SeenValue { body: sent.body.clone(), meta: sent.meta.clone(), writer: sent.writer })
     }
 }
 
@@ -80,13 +64,11 @@ mod tests {
         let (key, value) = (Bytes::from_static(b"/registry/a"), Bytes::from_static(b"v"));
         let body = Body::locate(r#"{"metadata":{"resourceVersion":""}}"#).unwrap();
         let of = || (body.clone(), RecordMeta::default());
-        let form = MakeForm::new(|revision| Arc::new(revision));
-        let noted = pending.note(key.clone(), value.clone(), of(), Writer(7), Some(form));
-        let other = pending.note(key.clone(), Bytes::from_static(b"w"), of(), Writer::CLEAR, None);
+        let noted = pending.note(key.clone(), value.clone(), of(), Writer(7));
+        let other = pending.note(key.clone(), Bytes::from_static(b"w"), of(), Writer::CLEAR);
         assert!(pending.take(&key, &Bytes::from_static(b"x")).is_none());
         let seen = pending.take(&key, &value).unwrap();
-        assert_eq!((seen.writer, seen.form.is_some()), (Writer(7), true));
-        assert!(noted.take_form().is_none(), "it is lent once");
+        assert_eq!(seen.writer, Writer(7));
         drop(noted);
         assert!(pending.take(&key, &value).is_none());
         drop(other);

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use kelson_etcd::proto::{self, compare, request_op};
-use kelson_store::{Action, Answer, Body, Committed, MakeForm, Record, RecordMeta, Remote, StoreError, Write, Writer};
+use kelson_store::{Action, Answer, Body, Committed, Record, RecordMeta, Remote, StoreError, Write, Writer};
 
 use crate::connection::{CALL_MAX, revision_of};
 use crate::core::Core;
@@ -41,16 +41,15 @@ struct Put {
     /// As it is kept beside the record.
     meta: RecordMeta,
     lease: i64,
-    form: Option<MakeForm>,
 }
 
-async fn commit(core: &Arc<Core>, mut write: Write) -> Result<Committed, StoreError> {
+async fn commit(core: &Arc<Core>, write: Write) -> Result<Committed, StoreError> {
     let name = Bytes::from(core.keys.of(&write.key));
     let mut current = core.mirror.get(&write.key);
     core.mirror.check(&write, current.as_ref())?;
-    let mut put = put(core, &mut write).await?;
+    let put = put(core, &write).await?;
     for _ in 0..ATTEMPTS_MAX {
-        match send(core, &name, &write, put.as_mut(), current.take()).await? {
+        match send(core, &name, &write, put.as_ref(), current.take()).await? {
             Sent::Done(committed) => return Ok(committed),
             Sent::Outrun { revision } => shown(core, revision).await?,
         }
@@ -61,7 +60,7 @@ async fn commit(core: &Arc<Core>, mut write: Write) -> Result<Committed, StoreEr
 }
 
 /// What a write stores; `None` for a deletion.
-async fn put(core: &Core, write: &mut Write) -> Result<Option<Put>, StoreError> {
+async fn put(core: &Core, write: &Write) -> Result<Option<Put>, StoreError> {
     let Action::Put { body, meta } = &write.action else { return Ok(None) };
     let plain = value::encode(core.media, &write.key, body)?;
     let at_rest = core.mirror.at_rest().filter(|at| at.writer(write.key.resource) != Some(Writer::CLEAR));
@@ -76,7 +75,7 @@ async fn put(core: &Core, write: &mut Write) -> Result<Option<Put>, StoreError> 
     };
     // Etcd ends it, by the lease.
     let meta = RecordMeta { expires_at_s: 0, ..meta.clone() };
-    Ok(Some(Put { value: value.into(), writer, body: body.clone(), meta, lease, form: write.form.take() }))
+    Ok(Some(Put { value: value.into(), writer, body: body.clone(), meta, lease }))
 }
 
 enum Sent {
@@ -91,12 +90,12 @@ async fn send(
     core: &Arc<Core>,
     name: &Bytes,
     write: &Write,
-    mut put: Option<&mut Put>,
+    put: Option<&Put>,
     current: Option<Arc<Record>>,
 ) -> Result<Sent, StoreError> {
-    let noted = put.as_mut().map(|put| {
-        let made_of = (put.body.clone(), put.meta.clone());
-        core.pending.note(name.clone(), put.value.clone(), made_of, put.writer, put.form.take())
+    // Known as under way until it is told of below.
+    let _noted = put.map(|put| {
+        core.pending.note(name.clone(), put.value.clone(), (put.body.clone(), put.meta.clone()), put.writer)
     });
     let (operation, op) = match &put {
         None => {
@@ -113,9 +112,6 @@ async fn send(
     let answer = core.connection.txn(operation, when_at(name, at, op)).await?;
     let revision = revision_of(answer.header.as_ref());
     if !answer.succeeded {
-        if let (Some(put), Some(noted)) = (put, noted) {
-            put.form = noted.take_form();
-        }
         return Ok(Sent::Outrun { revision });
     }
     match tokio::time::timeout(SHOWN_MAX, core.mirror.wait_for(revision)).await {

@@ -209,9 +209,8 @@ impl Committer {
     }
 
     /// The record that an allowed write makes at the committer's revision.
-    fn record(&mut self, mut write: Write, current: Option<&Arc<Record>>) -> (EventKind, Arc<Record>) {
+    fn record(&mut self, write: Write, current: Option<&Arc<Record>>) -> (EventKind, Arc<Record>) {
         let revision = self.revision;
-        let form = write.form.take();
         let (kind, (bytes, at), meta) = match (write.action, current) {
             (Action::Put { body, meta }, current) => {
                 let kind = if current.is_some() { EventKind::Modified } else { EventKind::Added };
@@ -233,7 +232,7 @@ impl Committer {
         };
         let created = current.map_or(revision, |record| record.create_revision());
         let record = Arc::new(Record::new(key, bytes, at, revision, created, meta));
-        self.shared.recent.keep(&record, form.map(|form| form.make(revision)));
+        self.shared.recent.keep(&record);
         (kind, record)
     }
 

@@ -20,8 +20,7 @@ pub const LOG_SWEEP_EVERY_S: u64 = 30;
 pub const CURSOR_BATCH_MAX: usize = 256;
 /// Bytes of encoded watch frames kept for reuse, over all events and encodings.
 pub const FRAME_CACHE_BYTES_MAX: usize = 4 << 20;
-/// JSON bytes of the records written last, which lie in memory as they are and whose trees are lent to readers in the process;
-/// a tree takes about ten times its JSON.
+/// JSON bytes of the records written last, which lie in memory as they are.
 pub const RECENT_BYTES_MAX: usize = 128 << 10;
 /// Records of a resource by which others are told: kinds of objects, templates of pods.
 pub const SAMPLES_PER_RESOURCE_MAX: usize = 6;

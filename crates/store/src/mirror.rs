@@ -14,7 +14,6 @@ use crate::body::Body;
 use crate::error::StoreError;
 use crate::event::EventKind;
 use crate::expiry::Expiry;
-use crate::form::MakeForm;
 use crate::health::HealthBoard;
 use crate::key::{Key, Place, Resource};
 use crate::meta::{Labels, RecordMeta};
@@ -52,8 +51,6 @@ pub struct SeenValue {
     pub body: Body,
     /// What is kept beside it.
     pub meta: RecordMeta,
-    /// What the record is made of, where the one who tells it has it in hand.
-    pub form: Option<MakeForm>,
     /// Who wrote it, as [`crate::AtRest`] names them.
     pub writer: Writer,
 }
@@ -72,7 +69,7 @@ struct Feed {
 
 impl Feed {
     fn record(&mut self, key: Key, revision: u64, create_revision: u64, value: SeenValue) -> (Arc<Record>, Writer) {
-        let SeenValue { body, meta, form: _, writer } = value;
+        let SeenValue { body, meta, writer } = value;
         let (bytes, at) = body.splice(revision);
         let key = Key { namespace: self.namespaces.share(key.namespace), ..key };
         let labels = if meta.labels.is_empty() { meta.labels } else { Labels(self.labels.share(meta.labels.0)) };
@@ -140,7 +137,7 @@ impl Mirror {
                 Some(record) => record.clone(),
                 None => self.get(&key),
             };
-            let Some(mut value) = value else {
+            let Some(value) = value else {
                 let Some(last) = previous else { continue };
                 changed.insert(key, None);
                 let record = gone(&last, None, revision);
@@ -148,9 +145,8 @@ impl Mirror {
                 visible.push(Visible { kind: EventKind::Deleted, record, previous: Some(last), writer });
                 continue;
             };
-            let form = value.form.take();
             let (record, writer) = feed.record(key, revision, create_revision, value);
-            self.shared.recent.keep(&record, form.map(|form| form.make(revision)));
+            self.shared.recent.keep(&record);
             self.shared.counters.appended(1, record.len(), false);
             changed.insert(record.key().clone(), Some(Arc::clone(&record)));
             let kind = if previous.is_some() { EventKind::Modified } else { EventKind::Added };

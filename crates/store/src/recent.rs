@@ -1,15 +1,14 @@
-//! Which records are new: those written last, within a bound. They keep their forms and lie in memory as they are.
+//! Which records are new: those written last, within a bound. They lie in memory as they are.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 
-use crate::form::Form;
 use crate::limits::RECENT_BYTES_MAX;
 use crate::record::Record;
 
-/// Records that wait for a writer to look after them; beyond it the committer drops their forms itself.
+/// Records that wait for a writer to look after them; beyond it they stay as they are.
 const GONE_MAX: usize = 256;
 
 /// The records that were written last.
@@ -27,9 +26,8 @@ struct Kept {
 }
 
 impl RecentRecords {
-    /// Takes a new record with its form, if it has one; the oldest make room for it.
-    pub fn keep(&self, record: &Arc<Record>, form: Option<Form>) {
-        record.set_form(form);
+    /// Takes a new record; the oldest make room for it.
+    pub fn keep(&self, record: &Arc<Record>) {
         let mut guard = self.kept.lock();
         let kept = &mut *guard;
         kept.queue.push_back((Arc::downgrade(record), record.len()));
@@ -40,20 +38,14 @@ impl RecentRecords {
             kept.gone.extend(record.upgrade());
         }
         if kept.gone.len() > GONE_MAX {
-            for record in kept.gone.drain(..) {
-                record.set_form(None);
-            }
+            kept.gone.clear();
         }
     }
 
-    /// Records that are recent no longer, without their forms. To drop a tree takes as long as to make one, so writers do it,
-    /// in parallel, and not the one committer.
+    /// Records that are recent no longer. To hold them in less memory takes as long as to read them a few times, so writers do
+    /// it, in parallel, and not the one committer.
     pub fn take_gone(&self) -> Vec<Arc<Record>> {
-        let gone = std::mem::take(&mut self.kept.lock().gone);
-        for record in &gone {
-            record.set_form(None);
-        }
-        gone
+        std::mem::take(&mut self.kept.lock().gone)
     }
 }
 
@@ -62,7 +54,6 @@ mod tests {
     use bytes::Bytes;
 
     use super::*;
-    use crate::form::MakeForm;
     use crate::key::{Key, Resource};
     use crate::meta::RecordMeta;
 
@@ -72,20 +63,23 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_keep_their_forms_within_the_bound() {
+    fn the_oldest_go_when_there_are_more_bytes_than_the_bound() {
         let recent = RecentRecords::default();
+        let gone = || recent.take_gone().iter().map(|record| record.len()).collect::<Vec<_>>();
         let (first, second, third) = (record(RECENT_BYTES_MAX / 2), record(RECENT_BYTES_MAX / 2), record(1));
-        recent.keep(&first, Some(Arc::new(1u32)));
-        recent.keep(&second, Some(Arc::new(2u32)));
-        assert_eq!((first.form::<u32>().as_deref(), second.form::<u32>().as_deref()), (Some(&1), Some(&2)));
-        assert!(first.form::<u64>().is_none(), "a form is of one type");
-        recent.keep(&third, Some(MakeForm::new(|revision| Arc::new(revision)).make(3)));
-        assert_eq!((recent.take_gone().len(), recent.take_gone().len()), (1, 0));
-        assert!(first.form::<u32>().is_none());
-        assert_eq!((second.form::<u32>().as_deref(), third.form::<u64>().as_deref()), (Some(&2), Some(&3)));
+        recent.keep(&first);
+        recent.keep(&second);
+        assert_eq!(gone(), [0; 0]);
+        recent.keep(&third);
+        assert_eq!(gone(), [first.len()]);
+        assert_eq!(gone(), [0; 0], "each is told once");
+        drop(second);
         let large = record(RECENT_BYTES_MAX + 1);
-        recent.keep(&large, Some(Arc::new(4u32)));
-        assert_eq!(recent.take_gone().len(), 3);
-        assert!(large.form::<u32>().is_none() && second.form::<u32>().is_none(), "nothing is beyond the bound");
+        recent.keep(&large);
+        assert_eq!(
+            gone(),
+            [1, large.len()],
+            "those that nobody holds any more are not told, and nothing is beyond the bound"
+        );
     }
 }

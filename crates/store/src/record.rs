@@ -1,6 +1,5 @@
 //! One stored object: its bytes, revisions, selector values, and what readers derive from it once.
 
-use std::any::Any;
 use std::fmt;
 use std::ops::ControlFlow;
 use std::sync::Arc;
@@ -8,7 +7,6 @@ use std::sync::Arc;
 use bytes::{BufMut, Bytes};
 use parking_lot::Mutex;
 
-use crate::form::Form;
 use crate::key::Key;
 use crate::meta::RecordMeta;
 use crate::text::{Sample, Texts};
@@ -21,13 +19,7 @@ pub struct Record {
     /// Where the decimal revision begins in the JSON.
     revision_at: u32,
     meta: RecordMeta,
-    held: Mutex<Held>,
-}
-
-/// A record's texts, and what it was made of.
-struct Held {
-    texts: Texts,
-    form: Option<Form>,
+    texts: Mutex<Texts>,
 }
 
 impl Record {
@@ -39,8 +31,8 @@ impl Record {
         create_revision: u64,
         meta: RecordMeta,
     ) -> Self {
-        let held = Mutex::new(Held { texts: Texts::new(bytes), form: None });
-        Self { key, revision, create_revision, revision_at, meta, held }
+        let texts = Mutex::new(Texts::new(bytes));
+        Self { key, revision, create_revision, revision_at, meta, texts }
     }
 
     /// The record's name.
@@ -53,12 +45,12 @@ impl Record {
     /// together from what the record has in common with others, so ask once.
     #[must_use]
     pub fn bytes(&self) -> Bytes {
-        self.held.lock().texts.json()
+        self.texts.lock().json()
     }
 
     /// Appends the JSON to `out`, without making it a text of its own first.
     pub fn put(&self, out: &mut impl BufMut) {
-        self.held.lock().texts.json_pieces(|piece| {
+        self.texts.lock().json_pieces(|piece| {
             out.put_slice(piece);
             ControlFlow::Continue(())
         });
@@ -69,7 +61,7 @@ impl Record {
     pub fn begins_with(&self, head: &[&[u8]]) -> bool {
         let head = head.concat();
         let mut at = 0;
-        self.held.lock().texts.json_pieces(|piece| {
+        self.texts.lock().json_pieces(|piece| {
             let len = piece.len().min(head.len() - at);
             if piece[..len] != head[at..at + len] {
                 return ControlFlow::Break(());
@@ -84,7 +76,7 @@ impl Record {
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "there is no empty JSON")]
     pub fn len(&self) -> usize {
-        self.held.lock().texts.json_len()
+        self.texts.lock().json_len()
     }
 
     /// The revision of the last change: the object's `resourceVersion`.
@@ -108,34 +100,22 @@ impl Record {
     /// The protobuf form if somebody asked for it before.
     #[must_use]
     pub fn protobuf_if_made(&self) -> Option<Bytes> {
-        self.held.lock().texts.protobuf()
+        self.texts.lock().protobuf()
     }
 
     /// Keeps a protobuf form that was made outside; the first one stays.
     pub fn set_protobuf(&self, bytes: &Bytes) {
-        self.held.lock().texts.set_protobuf(bytes);
-    }
-
-    /// What the record was made of, while it is one of those written last ([`crate::Write::with_form`]).
-    #[must_use]
-    pub fn form<T: Any + Send + Sync>(&self) -> Option<Arc<T>> {
-        let form = self.held.lock().form.clone()?;
-        form.downcast().ok()
-    }
-
-    /// Sets or forgets the form; gives the former one.
-    pub(crate) fn set_form(&self, form: Option<Form>) -> Option<Form> {
-        std::mem::replace(&mut self.held.lock().form, form)
+        self.texts.lock().set_protobuf(bytes);
     }
 
     /// The JSON while it lies in memory as it is, and may be a sample for others.
     pub(crate) fn plain(&self) -> Option<Bytes> {
-        self.held.lock().texts.plain().cloned()
+        self.texts.lock().plain().cloned()
     }
 
     /// Holds the bytes by what differs from the sample's; gives whether they are like it.
     pub(crate) fn tell_by(&self, sample: &Arc<Sample>) -> bool {
-        self.held.lock().texts.tell_by(sample)
+        self.texts.lock().tell_by(sample)
     }
 
     /// This record's bytes as they would be at another revision: what a watcher of a deletion is shown.

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::body::Body;
 use crate::error::StoreError;
-use crate::form::MakeForm;
 use crate::key::Key;
 use crate::meta::{RecordMeta, Uid};
 use crate::record::Record;
@@ -66,8 +65,6 @@ pub struct Write {
     pub action: Action,
     /// When to answer.
     pub durability: Durability,
-    /// What the record is made of, for those who read it while it is new.
-    pub form: Option<MakeForm>,
 }
 
 impl Write {
@@ -87,14 +84,14 @@ impl Write {
     #[must_use]
     pub fn put(key: Key, precondition: Precondition, body: Body, meta: RecordMeta) -> Self {
         let action = Action::Put { body, meta };
-        Self { key, precondition, uid: None, action, durability: Durability::Synced, form: None }
+        Self { key, precondition, uid: None, action, durability: Durability::Synced }
     }
 
     /// Removes a record.
     #[must_use]
     pub fn delete(key: Key, precondition: Precondition) -> Self {
         let action = Action::Delete { body: None };
-        Self { key, precondition, uid: None, action, durability: Durability::Synced, form: None }
+        Self { key, precondition, uid: None, action, durability: Durability::Synced }
     }
 
     /// The same write, with an expected UID.
@@ -108,14 +105,6 @@ impl Write {
     #[must_use]
     pub fn relaxed(mut self) -> Self {
         self.durability = Durability::Relaxed;
-        self
-    }
-
-    /// The same write, with the form that its record is made of. It must be what the body's bytes decode to, with the
-    /// revision in its place.
-    #[must_use]
-    pub fn with_form(mut self, form: MakeForm) -> Self {
-        self.form = Some(form);
         self
     }
 

@@ -27,20 +27,8 @@ impl Object {
     }
 }
 
-/// The tree of a stored record, to be changed: a copy of the shared one where there is one.
+/// The tree of a stored record.
 pub fn parse(record: &Record) -> Value {
-    match record.form::<Value>() {
-        Some(tree) => Value::clone(&tree),
-        None => parse_bytes(record),
-    }
-}
-
-/// The tree of a stored record, to be read.
-pub fn tree(record: &Record) -> Arc<Value> {
-    record.form().unwrap_or_else(|| Arc::new(parse_bytes(record)))
-}
-
-fn parse_bytes(record: &Record) -> Value {
     serde_json::from_slice(&record.bytes()).unwrap_or_else(|error| {
         tracing::error!(key = %record.key(), %error, "stored record does not decode");
         Value::Null

@@ -140,13 +140,14 @@ impl Framer {
         }
     }
 
-    /// The record for a watcher that takes objects; `None` for all others, and for metadata whose tree is not at hand: it is
-    /// cut out of the JSON.
+    /// The record for a watcher that takes objects; `None` for all others.
     fn shared(&self, record: &Record) -> Option<SharedObject> {
-        match (self.shares, self.accepted.view, record.form()) {
-            (true, View::Whole, Some(tree)) => Some(SharedObject::Tree(tree)),
-            (true, View::Whole, None) => Some(SharedObject::Text(record.bytes())),
-            (true, View::Partial(version), Some(tree)) => Some(SharedObject::Metadata(tree, version)),
+        match self.accepted.view {
+            View::Whole if self.shares => Some(SharedObject::new(record.bytes())),
+            View::Partial(version) if self.shares => {
+                let bytes = record.bytes();
+                record::metadata(&bytes).map(|metadata| SharedObject::new(partial_json(version, metadata)))
+            }
             _ => None,
         }
     }
@@ -286,12 +287,13 @@ fn put_json_frame(kind: &str, out: &mut BytesMut, object: impl FnOnce(&mut Bytes
 
 /// Metadata alone, cut out of the object's JSON: no tree is made for those who watch nothing else.
 fn partial_json_frame(kind: &str, version: &str, metadata: &str) -> Bytes {
-    let head = format!(r#"{{"apiVersion":"meta.k8s.io/{version}","kind":"PartialObjectMetadata","metadata":"#);
-    let mut object = Vec::with_capacity(head.len() + metadata.len() + 1);
-    object.extend_from_slice(head.as_bytes());
-    object.extend_from_slice(metadata.as_bytes());
-    object.push(b'}');
-    json_frame(kind, &object)
+    json_frame(kind, partial_json(version, metadata).as_bytes())
+}
+
+/// A `PartialObjectMetadata` with the JSON of an object's metadata.
+fn partial_json(version: &str, metadata: &str) -> String {
+    let head = r#"{"apiVersion":"meta.k8s.io/"#;
+    [head, version, r#"","kind":"PartialObjectMetadata","metadata":"#, metadata, "}"].concat()
 }
 
 fn proto_record(served: &Served, kind: &str, record: &Record) -> Option<Bytes> {

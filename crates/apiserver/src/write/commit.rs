@@ -7,7 +7,7 @@ use kelson_codec::json;
 use kelson_meta::{Clock, Status};
 use kelson_resources::Observer;
 use kelson_store::{
-    Body, Durability, Fields, Key, Labels, MakeForm, Precondition, Record, RecordMeta, Store, StoreError, Uid, Write,
+    Body, Durability, Fields, Key, Labels, Precondition, Record, RecordMeta, Store, StoreError, Uid, Write,
 };
 use serde_json::Value;
 
@@ -65,16 +65,6 @@ fn object(value: &Value, out: &mut Vec<u8>, mut member: impl FnMut(&str, &Value,
         member(key, value, out);
     }
     out.push(b'}');
-}
-
-/// The tree that a record is made of, lent to those who read the record while it is new.
-fn form(mut tree: Value) -> MakeForm {
-    MakeForm::new(move |revision| {
-        if let Some(version) = tree.get_mut("metadata").and_then(|m| m.get_mut("resourceVersion")) {
-            *version = revision.to_string().into();
-        }
-        Arc::new(tree)
-    })
 }
 
 impl<'a> Committer<'a> {
@@ -163,7 +153,7 @@ impl<'a> Committer<'a> {
         let _turn = self.turn(served, Some(&mut value)).await;
         let (body, meta) = self.body(served, &mut value)?;
         let write = Write::create(Key::new(served.store, namespace, name), body, meta);
-        self.commit(served, write.with_form(form(value))).await
+        self.commit(served, write).await
     }
 
     /// Replaces an object; writing what is there already is left out, unless it is to be encrypted anew.
@@ -185,7 +175,7 @@ impl<'a> Committer<'a> {
             };
         }
         let write = Write::update(old.key().clone(), old.revision(), body, meta);
-        self.commit(served, write.with_form(form(value))).await
+        self.commit(served, write).await
     }
 
     /// Removes an object that is still as it was read. `last` is its last state when that differs from what is stored.
@@ -204,7 +194,6 @@ impl<'a> Committer<'a> {
             let mut value = served.working_to_stored(value).await?;
             let (body, _) = self.body(served, &mut value)?;
             write.action = kelson_store::Action::Delete { body: Some(body) };
-            write.form = Some(form(value));
         }
         self.commit(served, write).await
     }

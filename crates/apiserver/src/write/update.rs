@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::catalog::Served;
-use crate::catalog::record::{Object, parse, tree};
+use crate::catalog::record::{Object, parse};
 use crate::read::encode;
 use crate::request::answer::Answer;
 use crate::request::body::RequestBody;
@@ -172,13 +172,13 @@ pub async fn run(
     let attempt = |record: Arc<Record>| -> BoxFuture<'_, Result<Object, Refused>> {
         Box::pin(async move {
             let old = match served.converts() {
-                true => Arc::new(served.stored_to_working(parse(&record)).await?),
-                false => tree(&record),
+                true => served.stored_to_working(parse(&record)).await?,
+                false => parse(&record),
             };
             let new = match change.form {
                 Form::Working => make.make(&old).await?,
                 Form::Served if !served.works_as_served() => {
-                    let shown = served.working_to_served(Value::clone(&old)).await?;
+                    let shown = served.working_to_served(old.clone()).await?;
                     prepare::to_working(served, make.make(&shown).await?).await?
                 }
                 Form::Served => prepare::to_working(served, make.make(&old).await?).await?,

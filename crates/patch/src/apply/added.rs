@@ -98,9 +98,12 @@ fn whole(shape: &Shape, new: &Value) -> Value {
             out.extend(nodes.into_iter().map(|(element, node)| (element.serialize(), node)));
         }
         (Atom::Map, Value::Object(map)) if !map.is_empty() => {
+            // The least key comes first: nothing is moved to make room for it.
+            out.insert(".".to_owned(), member());
             for (key, value) in map {
                 out.insert(field(key), whole(&walk::child(shape, key), value));
             }
+            return Value::Object(out);
         }
         _ => {}
     }

@@ -133,7 +133,7 @@ impl Services {
 /// Adds what the stored Services have.
 fn add_stored(store: &Store, used: &mut Used) {
     for record in store.list(Resource::new("", "services"), None, None, None).iter() {
-        used.add(&crate::catalog::record::tree(record));
+        used.add(&crate::catalog::record::parse(record));
     }
 }
 

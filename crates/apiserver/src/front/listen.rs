@@ -164,7 +164,8 @@ where
     let activity_of = Arc::clone(&activity);
     let service = service_fn(move |request| {
         let open = activity_of.begin();
-        let answer = handle(request);
+        // On the heap: a connection that waits for its next request shall not keep the room of one, nor move it about.
+        let answer = Box::pin(handle(request));
         async move { Ok::<_, std::convert::Infallible>(answer.await.map(|body| Answering::new(body, open))) }
     });
     let io = TokioIo::new(io);

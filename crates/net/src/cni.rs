@@ -12,7 +12,8 @@ use serde_json::{Value, json};
 
 use crate::config::NetworkConfig;
 use crate::error::NetError;
-use crate::netlink::{Links, Netns, block_on};
+use crate::netlink::Links;
+use crate::netns::{Netns, block_on};
 use crate::network::{Attachment, attach, check, collect, detach, status};
 use crate::ports::{PortMapping, Protocol};
 

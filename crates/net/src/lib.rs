@@ -16,6 +16,7 @@ mod error;
 mod ipam;
 mod iptables;
 mod netlink;
+mod netns;
 mod network;
 pub mod nft;
 mod overlay;

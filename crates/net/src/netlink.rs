@@ -3,7 +3,7 @@
 #![allow(clippy::disallowed_methods, reason = "blocking: in the lane of `aside`; as a CNI plugin a process of its own")]
 
 use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
+use std::os::fd::RawFd;
 
 use futures::TryStreamExt;
 use ipnet::IpNet;
@@ -18,7 +18,6 @@ use rtnetlink::packet_route::route::{RouteAddress, RouteAttribute, RouteHeader, 
 use rtnetlink::{
     Handle, LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVxlan, RouteMessageBuilder,
 };
-use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use crate::error::NetError;
 
@@ -405,45 +404,5 @@ fn refuse(what: impl Into<String>, error: rtnetlink::Error) -> NetError {
             NetError::Netlink { what, errno: io.raw_os_error().unwrap_or(0).abs(), message: io.to_string() }
         }
         other => NetError::Netlink { what, message: other.to_string(), errno: 0 },
-    }
-}
-
-/// Runs `work` to its end on a small runtime of its own, in the calling thread's namespace.
-pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, NetError>>) -> Result<T, NetError> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-    runtime.map_err(NetError::io("start an event loop"))?.block_on(work)
-}
-
-/// Runs `work` on a thread of its own inside `netns`; the thread ends with it, so no other work ever sees that
-/// namespace.
-pub(crate) fn in_netns<T: Send>(
-    netns: BorrowedFd<'_>,
-    work: impl FnOnce() -> Result<T, NetError> + Send,
-) -> Result<T, NetError> {
-    std::thread::scope(|scope| {
-        let thread = scope.spawn(move || {
-            move_into_link_name_space(netns, Some(LinkNameSpaceType::Network))
-                .map_err(|e| NetError::io("enter the pod's network namespace")(e.into()))?;
-            work()
-        });
-        thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-    })
-}
-
-/// An open network namespace.
-pub(crate) struct Netns(std::fs::File);
-
-impl Netns {
-    pub fn open(path: &str) -> Result<Self, NetError> {
-        let file = std::fs::File::open(path).map_err(NetError::io(format!("open network namespace {path}")))?;
-        Ok(Self(file))
-    }
-
-    pub fn raw(&self) -> RawFd {
-        self.0.as_raw_fd()
-    }
-
-    pub fn run<T: Send>(&self, work: impl FnOnce() -> Result<T, NetError> + Send) -> Result<T, NetError> {
-        in_netns(self.0.as_fd(), work)
     }
 }

@@ -9,7 +9,8 @@ use ipnet::IpNet;
 use crate::config::{MTU_DEFAULT, NetworkConfig, VXLAN_OVERHEAD, mac_of};
 use crate::error::NetError;
 use crate::ipam::LockedPool;
-use crate::netlink::{Link, Links, block_on};
+use crate::netlink::{Link, Links};
+use crate::netns::block_on;
 use crate::{iptables, nft, overlay, rules};
 
 /// Runs one script as one transaction, and waits for it.

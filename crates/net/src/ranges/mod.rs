@@ -12,7 +12,8 @@ use ipnet::{IpNet, Ipv4Net};
 use crate::aside::aside;
 use crate::config::{VNI_MAX, network_id};
 use crate::error::NetError;
-use crate::netlink::{Links, block_on};
+use crate::netlink::Links;
+use crate::netns::block_on;
 
 use book::{Book, FILE, Reservation, overlap, read_record, to_json, write_durably};
 pub use book::{RUN_DIR, Ranges};

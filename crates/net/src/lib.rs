@@ -24,6 +24,7 @@ mod peers;
 mod ports;
 pub mod ranges;
 mod rules;
+mod spoofing;
 
 pub use config::{NetworkConfig, OverlayConfig, VNI_MAX, VXLAN_PORT, network_id};
 pub use error::NetError;

@@ -130,10 +130,16 @@ impl Links {
         done.map_err(|e| refuse(format!("create {} with its peer {}", pair.host_name, pair.pod_name), e))
     }
 
-    pub async fn set_hairpin(&self, index: u32) -> Result<(), NetError> {
-        let message = LinkBridgePort::new(index).hairpin(true).build();
+    /// Makes a port of a bridge one pod's: what comes from another hardware address than `mac` is dropped, and what is sent to `mac`
+    /// goes nowhere else. (Kernels before 5.18 know no locked ports, and leave that out.) What a pod sends to its own service comes
+    /// back through the port.
+    pub async fn set_port(&self, index: u32, mac: &[u8]) -> Result<(), NetError> {
+        let entry = self.handle.neighbours().add_bridge(index, mac).state(NeighbourState::Noarp);
+        let done = entry.flags(NeighbourFlags::Controller).replace().execute().await;
+        done.map_err(|e| refuse("bind a hardware address to its port", e))?;
+        let message = LinkBridgePort::new(index).hairpin(true).learning(false).locked(true).build();
         let done = self.handle.link().set_port(message).execute().await;
-        done.map_err(|e| refuse("set hairpin mode", e))
+        done.map_err(|e| refuse("lock a port of the bridge", e))
     }
 
     pub async fn set_up(&self, index: u32) -> Result<(), NetError> {

@@ -317,3 +317,67 @@ fn pods_of_two_nodes_reach_each_other() {
     assert!(left.is_empty(), "{left:?}");
     assert!(!a.run("ip -o link").contains("kv"), "{}", a.run("ip -o link"));
 }
+
+/// What a socket in the host's namespace hears of a pod that sends from `source` once, and then once from its own address.
+fn heard(host: &Host, pod: &str, source: &str) -> Vec<String> {
+    let host_netns = format!("/run/netns/{}", host.name);
+    let listener = inside(&host_netns, || std::net::UdpSocket::bind("10.42.7.1:0").unwrap());
+    // The last datagram is the pod's own, and always comes: no silence has to be waited for.
+    listener.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let (target, source) = (listener.local_addr().unwrap(), source.to_owned());
+    inside(pod, move || {
+        for (from, text) in [(source.as_str(), "spoofed"), ("0.0.0.0", "last")] {
+            let sender = std::net::UdpSocket::bind((from, 0)).unwrap();
+            sender.send_to(text.as_bytes(), target).unwrap();
+        }
+    });
+    let mut heard = Vec::new();
+    loop {
+        let mut text = [0; 16];
+        let (length, from) = listener.recv_from(&mut text).unwrap();
+        if &text[..length] == b"last" {
+            return heard;
+        }
+        heard.push(from.ip().to_string());
+    }
+}
+
+#[test]
+fn a_pod_sends_from_no_other_pods_address_and_answers_for_none() {
+    let Some(mut host) = Host::new("s") else { return };
+    let (pod, victim) = (host.pod("p"), host.pod("v"));
+    let (made, other) = (host.add("aaa", &pod, json!({})), host.add("bbb", &victim, json!({})));
+    let (own, theirs) = (address(&made), address(&other));
+    let mac = |netns: &str| in_pod(netns, "cat /sys/class/net/eth0/address").trim().to_owned();
+    let (own_mac, their_mac) = (mac(&pod), mac(&victim));
+    let network = host.network();
+    let (bridge, table, port) = (network.bridge(), network.table(), network.veth("aaa", "eth0"));
+    // The kernel forgets no neighbour for a second, which would hide what this looks for.
+    host.run(&format!("echo 0 > /proc/sys/net/ipv4/neigh/{bridge}/locktime"));
+    in_pod(&pod, &format!("ip addr add {theirs}/32 dev eth0"));
+    // Whom the host takes for the victim after the pod said that it was it; the pod's own ping comes after all it said.
+    let believed = || {
+        host.run(&format!("busybox ping -c1 -W30 {theirs}"));
+        in_pod(&pod, &format!("busybox arping -q -U -c1 -w30 -I eth0 -s {theirs} 10.42.7.1 || true"));
+        in_pod(&pod, &format!("busybox arping -q -c1 -w2 -I eth0 -s {theirs} 10.42.7.1 || true"));
+        in_pod(&pod, &format!("busybox ping -c1 -W30 -I {own} 10.42.7.1"));
+        host.run(&format!("ip neigh show {theirs} dev {bridge}"))
+    };
+    let entry = believed();
+    assert!(entry.contains(&their_mac) && !entry.contains(&own_mac), "{entry}");
+    assert_eq!(heard(&host, &pod, &theirs), Vec::<String>::new());
+    // Not under the victim's hardware address either: the port takes the pod's own alone.
+    in_pod(&pod, &format!("ip link set eth0 address {their_mac}"));
+    let ping = "busybox ping -c1 -W2 10.42.7.1 || echo lost";
+    assert!(in_pod(&pod, ping).contains("lost"), "a frame from another hardware address came through");
+    host.run(&format!("busybox ping -c1 -W30 {theirs}"));
+    in_pod(&pod, &format!("ip link set eth0 address {own_mac}"));
+    // Without the defence all of that goes through, so this test would see it.
+    host.run(&format!("nft delete table bridge {table}; bridge link set dev {port} locked off learning on"));
+    assert!(believed().contains(&own_mac), "the host believes whoever spoke last");
+    assert_eq!(heard(&host, &pod, &theirs), [theirs.clone()]);
+    // A node that starts again locks the ports that are there.
+    host.connect(&[]);
+    assert_eq!(heard(&host, &pod, &theirs), Vec::<String>::new());
+    assert!(host.run(&format!("bridge -d link show dev {port}")).contains("locked on"));
+}

@@ -11,7 +11,7 @@ use crate::error::NetError;
 use crate::ipam::LockedPool;
 use crate::netlink::{Link, Links};
 use crate::netns::block_on;
-use crate::{iptables, nft, overlay, rules};
+use crate::{iptables, nft, overlay, rules, spoofing};
 
 /// Runs one script as one transaction, and waits for it.
 pub(super) fn apply(script: &str) -> Result<(), NetError> {
@@ -26,11 +26,29 @@ pub(crate) fn ensure_host(config: &NetworkConfig) -> Result<NetworkConfig, NetEr
     let locked = LockedPool::open(&config.state_dir())?;
     locked.save()?;
     apply(&rules::table_script(&config, locked.pool.allocations()))?;
+    // A kernel without netfilter for bridges has pods all the same, and its operator is told.
+    if let Err(error) = apply(&spoofing::table_script(&config)) {
+        tracing::warn!(%error, "pods can send from each other's addresses");
+    }
+    block_on(lock_ports(&config, &locked))?;
     iptables::allow_forward(&config.bridge())?;
     if config.overlay.is_some() {
         iptables::allow_forward(&config.vxlan())?;
     }
     Ok(config)
+}
+
+/// Locks the ports of the pods that are there: an earlier version may have made them.
+async fn lock_ports(config: &NetworkConfig, locked: &LockedPool) -> Result<(), NetError> {
+    let links = Links::open()?;
+    for (ip, allocation) in locked.pool.allocations() {
+        let port = links.by_name(&config.veth(&allocation.container, &allocation.ifname)).await?;
+        // One that is on no bridge is a leftover.
+        if let Some(port) = port.filter(|port| port.controller.is_some()) {
+            links.set_port(port.index, &mac_of(*ip)).await?;
+        }
+    }
+    Ok(())
 }
 
 pub(super) async fn ensure_bridge(config: &NetworkConfig) -> Result<NetworkConfig, NetError> {

@@ -16,7 +16,7 @@ use crate::netlink::{Links, VethPair};
 use crate::netns::{Netns, block_on};
 use crate::overlay::Peer;
 use crate::ports::PortMapping;
-use crate::{iptables, overlay, ranges, rules};
+use crate::{iptables, overlay, ranges, rules, spoofing};
 
 use host::{apply, ensure_host, install_cni};
 
@@ -166,7 +166,7 @@ fn connect(
         links.add_veth(pair).await?;
         let host = links.by_name(&host_name).await?;
         let host = host.ok_or_else(|| NetError::Check(format!("{host_name} vanished right after it was made")))?;
-        links.set_hairpin(host.index).await?;
+        links.set_port(host.index, &mac_of(ip)).await?;
         Ok(host)
     })?;
     let gateway = config.gateway();
@@ -297,6 +297,10 @@ fn cleanup_blocking(data_dir: &Path) -> Vec<NetError> {
         // Without the program no table was ever made.
         Err(NetError::Io { source, .. }) if source.kind() == std::io::ErrorKind::NotFound => {}
         other => keep_error(&mut errors, other),
+    }
+    // Where the kernel knows no such tables there is none, and one that resists does no harm without the ports it names.
+    if let Err(error) = apply(&spoofing::delete_script(&names.table())) {
+        tracing::debug!(%error, "rules for the pods' ports");
     }
     for device in [names.bridge(), names.vxlan()] {
         keep_error(&mut errors, iptables::disallow_forward(&device));

@@ -55,6 +55,7 @@ bench: deps-test build images ## start, rest, create, get, list, schedule, pull 
 	bench/overload
 	bench/envtest
 	@if [ $$(id -u) -eq 0 ]; then bench/node; else echo "bench/node: left out, it needs root"; fi
+	cargo run --locked --quiet --release --package kelson-patch --example decoders
 	cargo run --locked --quiet --release --package kelson-credentials --example rates
 	cargo run --locked --quiet --release --package kelson-apiserver --example admission
 	cargo run --locked --quiet --release --package kelson-testing --example clusters

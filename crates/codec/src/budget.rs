@@ -9,19 +9,20 @@ use crate::limits::{DOCUMENT_BYTES_MAX, NESTING_DEPTH_MAX};
 
 /// Bytes of a value in a list: lists grow by doubling, so that half of one may be empty.
 const ELEMENT_BYTES: usize = 2 * size_of::<Value>();
+/// Elements that a list has room for from its first one on.
+const FIRST_ELEMENTS: usize = 4;
 /// Bytes of one node of the tree in which an object holds its members.
 const NODE_BYTES: usize = 640;
 /// Members that the first node of an object holds; each further node is at least half full.
 const FIRST_NODE_MEMBERS: usize = 11;
 const FURTHER_NODE_MEMBERS: usize = 6;
-/// Bytes that the allocator spends on a short key.
-const KEY_BYTES_MIN: usize = 16;
+/// Bytes that the allocator spends on a short key or text.
+const TEXT_BYTES_MIN: usize = 16;
 
 /// The limits of a [`Budget`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// Bytes of memory that the decoded tree takes, estimated from above; text that the document itself holds is not
-    /// counted, since the document's own length bounds it.
+    /// Bytes of memory that the decoded tree takes, estimated from above.
     pub bytes: usize,
     /// Objects and lists within each other.
     pub depth: usize,
@@ -32,9 +33,12 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// A document from outside: the body of a request, a manifest.
+    /// A document from outside: the body of a request, a manifest. Two such trees, the object before and after a write, take
+    /// 64 MiB together.
     pub const DOCUMENT: Self =
-        Self { bytes: 64 * 1024 * 1024, depth: NESTING_DEPTH_MAX, elements: 1_000_000, steps: 20_000_000 };
+        Self { bytes: 32 * 1024 * 1024, depth: NESTING_DEPTH_MAX, elements: 1_000_000, steps: 20_000_000 };
+    /// A patch, and what it may add to the object by copies: beside them stand the object before and after it.
+    pub const PATCH: Self = Self { bytes: 20 * 1024 * 1024, elements: 100_000, ..Self::DOCUMENT };
     /// What the aliases of a YAML document may add to it: as much text as the document itself may have, and that many
     /// nodes (the ends of lists and mappings count too).
     pub const ALIASES: Self =
@@ -91,6 +95,14 @@ impl Budget {
         Ok(())
     }
 
+    /// Charges a text of so many bytes.
+    ///
+    /// # Errors
+    /// [`Exceeded::Bytes`]
+    pub fn text(&mut self, bytes: usize) -> Result<(), Exceeded> {
+        self.bytes(bytes.max(TEXT_BYTES_MIN))
+    }
+
     /// Charges work.
     ///
     /// # Errors
@@ -103,13 +115,13 @@ impl Budget {
         Ok(())
     }
 
-    /// Charges an element of a list.
+    /// Charges an element of a list that has `elements` already.
     ///
     /// # Errors
     /// [`Exceeded::Elements`], [`Exceeded::Bytes`]
-    pub fn element(&mut self) -> Result<(), Exceeded> {
+    pub fn element(&mut self, elements: usize) -> Result<(), Exceeded> {
         self.count()?;
-        self.bytes(ELEMENT_BYTES)
+        self.bytes(element_bytes(elements))
     }
 
     /// Charges a member of an object that has `members` already.
@@ -136,15 +148,15 @@ impl Budget {
     pub fn tree(&mut self, value: &Value) -> Result<(), Exceeded> {
         self.steps(1)?;
         match value {
-            Value::Array(items) => items.iter().try_for_each(|item| {
-                self.element()?;
+            Value::Array(items) => items.iter().enumerate().try_for_each(|(i, item)| {
+                self.element(i)?;
                 self.tree(item)
             }),
             Value::Object(map) => map.iter().enumerate().try_for_each(|(i, (key, value))| {
                 self.member(i, key)?;
                 self.tree(value)
             }),
-            Value::String(text) => self.bytes(text.len()),
+            Value::String(text) => self.text(text.len()),
             _ => Ok(()),
         }
     }
@@ -167,21 +179,30 @@ impl Budget {
     }
 }
 
+/// Estimate from above of what one more element takes in a list of `elements` elements, in bytes.
+fn element_bytes(elements: usize) -> usize {
+    match elements {
+        0 => FIRST_ELEMENTS * size_of::<Value>(),
+        1..FIRST_ELEMENTS => 0,
+        _ => ELEMENT_BYTES,
+    }
+}
+
 /// Estimate from above of what one more member takes in an object of `members` members, in bytes.
 pub(crate) fn member_bytes(members: usize, key: &str) -> usize {
     let new_node = members == 0
         || members >= FIRST_NODE_MEMBERS && (members - FIRST_NODE_MEMBERS).is_multiple_of(FURTHER_NODE_MEMBERS);
-    key.len().max(KEY_BYTES_MIN) + if new_node { NODE_BYTES } else { 0 }
+    key.len().max(TEXT_BYTES_MIN) + if new_node { NODE_BYTES } else { 0 }
 }
 
 /// Estimate from above of the memory of a tree beyond the [`Value`] itself, in bytes.
 pub(crate) fn tree_bytes(value: &Value) -> usize {
     match value {
-        Value::Array(items) => items.iter().map(|item| ELEMENT_BYTES + tree_bytes(item)).sum(),
+        Value::Array(items) => items.iter().enumerate().map(|(i, item)| element_bytes(i) + tree_bytes(item)).sum(),
         Value::Object(map) => {
             map.iter().enumerate().map(|(i, (key, value))| member_bytes(i, key) + tree_bytes(value)).sum()
         }
-        Value::String(text) => text.len(),
+        Value::String(text) => text.len().max(TEXT_BYTES_MIN),
         _ => 0,
     }
 }
@@ -199,8 +220,8 @@ mod tests {
         let mut budget = Budget::new(limits);
         assert_eq!((budget.enter(), budget.enter(), budget.enter()), (Ok(()), Ok(()), Err(Exceeded::Depth)));
         assert_eq!((budget.steps(5), budget.steps(1)), (Ok(()), Err(Exceeded::Steps(5))));
-        assert_eq!((budget.element(), budget.member(0, "a"), budget.element()), (Ok(()), Ok(()), Ok(())));
-        assert_eq!(budget.element(), Err(Exceeded::Elements(3)));
+        assert_eq!((budget.element(0), budget.member(0, "a"), budget.element(1)), (Ok(()), Ok(()), Ok(())));
+        assert_eq!(budget.element(2), Err(Exceeded::Elements(3)));
     }
 
     #[test]
@@ -208,7 +229,7 @@ mod tests {
         let charged = |count: usize| {
             let mut budget = Budget::new(Limits::TRUSTED);
             (0..count).for_each(|i| budget.member(i, "k").expect("no limit"));
-            budget.spent().bytes - count * KEY_BYTES_MIN
+            budget.spent().bytes - count * TEXT_BYTES_MIN
         };
         assert_eq!([0, 1, 11, 12, 17, 18].map(charged), [0, 640, 640, 1280, 1280, 1920]);
     }

@@ -80,6 +80,17 @@ pub fn decode(encoding: Encoding, ty: Option<TypeId>, data: &[u8], strict: bool)
     }
 }
 
+/// Decodes the JSON of a patch, within [`Limits::PATCH`]; see [`decode`].
+///
+/// # Errors
+/// See [`DecodeError`].
+pub fn decode_patch(data: &[u8], strict: bool) -> Result<Decoded, DecodeError> {
+    if data.len() > DOCUMENT_BYTES_MAX {
+        return Err(DecodeError::TooLarge);
+    }
+    json::decode_within(None, data, strict, &mut Budget::new(Limits::PATCH))
+}
+
 /// Encodes an object. JSON ends without a newline.
 pub fn encode(encoding: Encoding, ty: Option<TypeId>, value: &Value) -> Result<Vec<u8>, EncodeError> {
     match encoding {
@@ -105,5 +116,8 @@ pub fn normalize(ty: TypeId, mut value: Value, strict: bool) -> Result<Decoded, 
     if canonical::in_place(ty, &mut value) {
         return Ok(Decoded { value, strict: StrictErrors::default() });
     }
-    json::decode(Some(ty), &canonical_json(&value), strict)
+    let json = canonical_json(&value);
+    // Not both trees at a time.
+    drop(value);
+    json::decode(Some(ty), &json, strict)
 }

@@ -16,7 +16,7 @@ const MOVED_PER_STEP: usize = 16;
 /// # Errors
 /// See [`PatchError`].
 pub fn json_patch(document: &mut Value, patch: &Value) -> Result<(), PatchError> {
-    json_patch_within(document, patch, &mut Budget::new(Limits::DOCUMENT))
+    json_patch_within(document, patch, &mut Budget::new(Limits::PATCH))
 }
 
 /// As [`json_patch`], with the budget of the caller: steps for what operations walk, measure and move aside, memory for

@@ -307,28 +307,28 @@ fn special_elements(
 /// Puts the elements that the patch names into the patch's order, and the others between them, where the live list had them
 /// as far as that is possible.
 fn sort_elements(
-    merged: Vec<Value>,
+    mut merged: Vec<Value>,
     order: &[Value],
     live: &[Value],
     merge_key: &str,
     budget: &mut Budget,
 ) -> Result<Vec<Value>, PatchError> {
     let (order, live) = (Index::new(order, merge_key, budget)?, Index::new(live, merge_key, budget)?);
-    // Each element with its place in the order (the others: none) and in the live list.
+    // Each element with its place in the live list; of those in the order, with that place before it.
     let (mut named, mut others) = (Vec::new(), Vec::new());
-    for item in merged {
-        let Some(key) = key_of(&item, merge_key) else {
+    for (at, item) in merged.iter().enumerate() {
+        let Some(key) = key_of(item, merge_key) else {
             return Err(no_merge_key(item.as_object().unwrap_or(&Object::new()), merge_key));
         };
         let (ordered, lived) = (order.place(key, budget)?, live.place(key, budget)?);
         match ordered {
-            Some(place) => named.push((place, lived, item)),
-            None => others.push((lived, item)),
+            Some(place) => named.push((place, lived, at)),
+            None => others.push((lived, at)),
         }
     }
     named.sort_by_key(|(place, ..)| *place);
     others.sort_by_key(|(lived, _)| lived.unwrap_or(usize::MAX));
-    let mut out = Vec::with_capacity(named.len() + others.len());
+    let mut out = Vec::with_capacity(merged.len());
     let (mut named, mut others) = (named.into_iter().peekable(), others.into_iter().peekable());
     loop {
         let take_other = match (others.peek(), named.peek()) {
@@ -338,11 +338,8 @@ fn sort_elements(
             (Some((Some(other), _)), Some((_, Some(name), _))) => other < name,
             _ => false,
         };
-        if take_other {
-            out.extend(others.next().map(|(_, item)| item));
-        } else {
-            out.extend(named.next().map(|(.., item)| item));
-        }
+        let next = if take_other { others.next().map(|(_, at)| at) } else { named.next().map(|(.., at)| at) };
+        out.extend(next.map(|at| merged[at].take()));
     }
 }
 

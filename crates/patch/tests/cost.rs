@@ -137,6 +137,21 @@ fn copies_are_charged_for_memory_and_not_for_text_alone() {
     let error = json_patch(&mut document, &Value::from(patch)).expect_err("200 MB");
     assert_eq!(
         error,
-        PatchError::TooLarge("document takes more than 67108864 bytes of memory when it is decoded".into())
+        PatchError::TooLarge("document takes more than 20971520 bytes of memory when it is decoded".into())
     );
+}
+
+/// What an apply of many names does to another manager's names takes as long as they are many, whatever their order.
+#[test]
+fn sets_of_fields_are_merged_and_not_moved_about() {
+    // In this order each element belongs before the one that came before it.
+    let names = |tag: &str| (0..60_000).rev().map(|i| format!("{tag}{i:06}").into()).collect::<Vec<Value>>();
+    let config =
+        |tag: &str| json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p", "finalizers": names(tag)}});
+    let manager = FieldManager::builtin("", "v1", "Pod", "", FieldSet::default());
+    let first = manager.apply(None, &config("b"), "first", false, NOW).expect("applies");
+    let second = manager.apply(Some(&first), &config("a"), "second", false, NOW).expect("applies");
+    let third = manager.apply(Some(&second), &config("c"), "first", false, NOW).expect("applies");
+    let found = third["metadata"]["finalizers"].as_array().expect("a list");
+    assert_eq!(found.len(), 120_000, "the first manager's old names went, the second's stayed");
 }

@@ -7,15 +7,12 @@ use crate::input::halves;
 
 fn two(data: &[u8]) -> Option<(Value, Value)> {
     let (object, patch) = halves(data);
-    let read = |bytes: &[u8]| kelson_codec::decode(kelson_codec::Encoding::Json, None, bytes, false).ok();
-    Some((read(object)?.value, read(patch)?.value))
+    let object = kelson_codec::decode(kelson_codec::Encoding::Json, None, object, false).ok()?;
+    Some((object.value, kelson_codec::decode_patch(patch, false).ok()?.value))
 }
 
 pub(crate) fn json(data: &[u8]) {
-    // A patch is a list, which is no object: it is read as one would be within an object.
-    let (object, patch) = halves(data);
-    let read = |bytes: &[u8]| serde_json::from_slice::<Value>(bytes).ok();
-    let (Some(mut object), Some(patch)) = (read(object), read(patch)) else { return };
+    let Some((mut object, patch)) = two(data) else { return };
     let _done = json_patch(&mut object, &patch);
     // What came of it can be written and dropped: it is not too deep.
     let _bytes = kelson_codec::canonical_json(&object);
@@ -31,9 +28,11 @@ pub(crate) fn merge(data: &[u8]) {
 
 pub(crate) fn strategic(data: &[u8]) {
     let Some((object, patch)) = two(data) else { return };
-    for shape in [Shape::of_kind("", "v1", "Pod"), Shape::of_kind("apps", "v1", "Deployment"), Shape::Untyped] {
-        let _done = strategic_merge_patch(object.clone(), patch.clone(), &shape);
+    let kinds = [("", "v1", "Pod"), ("apps", "v1", "Deployment")];
+    for (group, version, kind) in kinds {
+        let _done = strategic_merge_patch(object.clone(), patch.clone(), &Shape::of_kind(group, version, kind));
     }
+    let _done = strategic_merge_patch(object, patch, &Shape::Untyped);
 }
 
 pub(crate) fn apply(data: &[u8]) {

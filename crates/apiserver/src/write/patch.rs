@@ -2,7 +2,7 @@
 use bytes::Bytes;
 use futures::future::BoxFuture;
 use http::StatusCode;
-use kelson_codec::{DecodeError, Encoding, FieldValidation, StrictErrors};
+use kelson_codec::{DecodeError, FieldValidation, Limits, StrictErrors};
 use kelson_meta::{FieldErrors, FieldPath, GroupKind, Gvk, Reason, Status};
 use kelson_patch::{PatchError, PatchType};
 use serde_json::Value;
@@ -54,13 +54,13 @@ impl Patch {
         let strict = validation != FieldValidation::Ignore;
         let (body, found) = match kind {
             PatchType::Apply => {
-                let (value, duplicates) = kelson_codec::yaml::to_value(body)
+                let (value, duplicates) = kelson_codec::yaml::to_value_within(body, Limits::PATCH)
                     .map_err(|e| Status::bad_request(format!("error decoding YAML: {e}")))?;
                 repeated_keys(cx, validation, &duplicates)?;
                 (value, StrictErrors::default())
             }
             _ => {
-                let decoded = kelson_codec::decode(Encoding::Json, None, body, strict);
+                let decoded = kelson_codec::decode_patch(body, strict);
                 let decoded = decoded.map_err(|e| unreadable(kind, strict, &e))?;
                 check_form(kind, strict, &decoded.value)?;
                 let found = if strict { findings(kind, &decoded.value, decoded.strict) } else { decoded.strict };

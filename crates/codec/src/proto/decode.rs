@@ -106,12 +106,12 @@ fn element(
         let mut inner = Reader::new(reader.bytes()?);
         let wire = if elem.kind() == Kind::Double { Wire::Fixed64 } else { Wire::Varint };
         while !inner.at_end() {
-            budget.element()?;
+            budget.element(items.len())?;
             items.push(value(&mut inner, wire, elem, field, budget)?);
         }
         return Ok(());
     }
-    budget.element()?;
+    budget.element(items.len())?;
     items.push(value(reader, wire, elem, field, budget)?);
     Ok(())
 }
@@ -159,8 +159,16 @@ fn value(
         Kind::Int32 => Value::from(reader.varint()? as i32),
         Kind::Int64 => Value::from(reader.varint()? as i64),
         Kind::Double => canonical_float(f64::from_bits(reader.fixed64()?)).map_or(Value::Null, Value::Number),
-        Kind::String => Value::String(reader.text()?.to_owned()),
-        Kind::Bytes => Value::String(STANDARD.encode(reader.bytes()?)),
+        Kind::String => {
+            let text = reader.text()?;
+            budget.text(text.len())?;
+            Value::String(text.to_owned())
+        }
+        Kind::Bytes => {
+            let bytes = reader.bytes()?;
+            budget.text(bytes.len() / 3 * 4)?;
+            Value::String(STANDARD.encode(bytes))
+        }
         Kind::Struct(id) => Value::Object(message(id, reader.bytes()?, budget)?),
         Kind::WrappedList(elem) => {
             let mut inner = Reader::new(reader.bytes()?);
@@ -168,7 +176,7 @@ fn value(
             while let Some((number, wire)) = inner.tag()? {
                 match number {
                     1 => {
-                        budget.element()?;
+                        budget.element(items.len())?;
                         items.push(value(&mut inner, wire, elem, field, budget)?);
                     }
                     _ => inner.skip(wire)?,
@@ -226,7 +234,7 @@ fn special(kind: Kind, data: &[u8], budget: &mut Budget) -> Result<Value, Decode
         Kind::SchemaOrArray(id) if !schemas.is_empty() => {
             let mut items = Vec::with_capacity(schemas.len());
             for schema in schemas {
-                budget.element()?;
+                budget.element(items.len())?;
                 items.push(Value::Object(message(id, schema, budget)?));
             }
             Value::Array(items)
@@ -234,7 +242,7 @@ fn special(kind: Kind, data: &[u8], budget: &mut Budget) -> Result<Value, Decode
         Kind::SchemaOrStringArray(_) if !schemas.is_empty() => {
             let mut items = Vec::with_capacity(schemas.len());
             for schema in schemas {
-                budget.element()?;
+                budget.element(items.len())?;
                 items.push(Value::String(utf8(Some(schema))));
             }
             Value::Array(items)

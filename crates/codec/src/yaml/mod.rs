@@ -4,14 +4,16 @@
 //! An anchored node is not copied: its parser events are kept, once however many anchors lie within each other, and an alias
 //! plays them again. So an alias costs what the node itself costs, and is charged for it.
 mod emit;
+mod input;
 mod resolve;
 
 pub use emit::to_yaml;
 
 use crate::{Budget, DOCUMENT_BYTES_MAX, DecodeError, Decoded, Limits, STRICT_ERRORS_MAX};
+use input::{Ahead, INDICATORS_MAX, Text};
 use kelson_schema::TypeId;
 use resolve::Scalar;
-use saphyr_parser::{Event, Parser, ScalarStyle, StrInput, Tag};
+use saphyr_parser::{Event, Parser, ScalarStyle, Tag};
 use serde_json::{Map, Value};
 use std::{borrow::Cow, collections::HashMap, ops::Range};
 
@@ -28,7 +30,8 @@ pub struct Converted {
 /// Decodes a YAML document; see [`crate::decode`].
 pub fn decode(ty: Option<TypeId>, data: &[u8], strict: bool) -> Result<Decoded, DecodeError> {
     let converted = to_json(data)?;
-    let mut decoded = crate::json::decode(ty, &converted.json, strict)?;
+    let mut budget = Budget::new(Limits::DOCUMENT);
+    let mut decoded = crate::json::decode::decode_within(ty, &converted.json, strict, &mut budget)?;
     if strict && !converted.duplicates.is_empty() {
         let message = format!("yaml: unmarshal errors:\n  {}", converted.duplicates.join("\n  "));
         decoded.strict.0.insert(0, message);
@@ -45,28 +48,38 @@ pub fn to_json(data: &[u8]) -> Result<Converted, DecodeError> {
 /// Converts the first document of a YAML text to a tree; also gives the duplicate keys. JSON is YAML, and most clients send
 /// it: where it reads as JSON without a finding it is not read event by event.
 pub fn to_value(data: &[u8]) -> Result<(Value, Vec<String>), DecodeError> {
+    to_value_within(data, Limits::DOCUMENT)
+}
+
+/// The same within other limits.
+///
+/// # Errors
+/// See [`DecodeError`].
+pub fn to_value_within(data: &[u8], limits: Limits) -> Result<(Value, Vec<String>), DecodeError> {
     if data.len() > DOCUMENT_BYTES_MAX {
         return Err(DecodeError::TooLarge);
     }
     if data.first() == Some(&b'{') {
-        let read = crate::json::decode_within(None, data, true, &mut Budget::new(Limits::DOCUMENT));
+        let read = crate::json::decode_within(None, data, true, &mut Budget::new(limits));
         if let Some(decoded) = read.ok().filter(|decoded| decoded.strict.is_empty()) {
             return Ok((decoded.value, Vec::new()));
         }
     }
-    events_to_value(data)
+    events_to_value(data, limits)
 }
 
 /// The same by YAML's events alone.
-fn events_to_value(data: &[u8]) -> Result<(Value, Vec<String>), DecodeError> {
+fn events_to_value(data: &[u8], limits: Limits) -> Result<(Value, Vec<String>), DecodeError> {
     let text = std::str::from_utf8(data).map_err(|_| DecodeError::Yaml("yaml: invalid UTF-8".into()))?;
+    let ahead = Ahead::default();
     let mut loader = Loader {
-        parser: Parser::new_from_str(text),
+        parser: Parser::new(Text::new(text, ahead.clone())),
+        ahead,
         tape: Vec::new(),
         open_anchors: 0,
         anchors: HashMap::new(),
         replays: Vec::new(),
-        budget: Budget::new(Limits::DOCUMENT),
+        budget: Budget::new(limits),
         aliases: Budget::new(Limits::ALIASES),
         duplicates: Vec::new(),
     };
@@ -75,7 +88,8 @@ fn events_to_value(data: &[u8]) -> Result<(Value, Vec<String>), DecodeError> {
 }
 
 struct Loader<'a> {
-    parser: Parser<'a, StrInput<'a>>,
+    parser: Parser<'a, Text<'a>>,
+    ahead: Ahead,
     /// The events of all anchored nodes, with their lines.
     tape: Vec<(Event<'a>, usize)>,
     /// Anchored nodes that are being read; the tape runs while there are any.
@@ -115,11 +129,16 @@ impl<'a> Loader<'a> {
             self.aliases.steps(1).map_err(excessive_aliasing)?;
             if let Event::Scalar(text, ..) = &event {
                 self.aliases.bytes(text.len()).map_err(excessive_aliasing)?;
-                self.budget.bytes(text.len())?;
             }
             return Ok((event, line));
         }
-        let (event, line) = match self.parser.next_event() {
+        let event = self.parser.next_event();
+        if self.ahead.ends() {
+            return Err(DecodeError::Yaml(format!(
+                "yaml: a flow collection, or a text in quotes, has more than {INDICATORS_MAX} indicators; send it as JSON"
+            )));
+        }
+        let (event, line) = match event {
             Some(Ok((event, span))) => (event, span.start.line()),
             Some(Err(e)) => return Err(error(e.marker().line(), e.info())),
             None => (Event::StreamEnd, 0),
@@ -183,7 +202,10 @@ impl<'a> Loader<'a> {
                 self.replays.pop();
                 Ok(node)
             }
-            Event::Scalar(text, style, _, tag) => scalar(&text, style, tag, line),
+            Event::Scalar(text, style, _, tag) => {
+                self.budget.text(text.len())?;
+                scalar(&text, style, tag, line)
+            }
             Event::SequenceStart(..) => self.sequence().map(collection),
             Event::MappingStart(..) => self.mapping().map(collection),
             _ => Err(error(line, "did not find expected node content")),
@@ -197,7 +219,7 @@ impl<'a> Loader<'a> {
             match self.next()? {
                 (Event::SequenceEnd, _) => break,
                 (event, line) => {
-                    self.budget.element()?;
+                    self.budget.element(items.len())?;
                     items.push(self.node(event, line)?.value);
                 }
             }
@@ -315,7 +337,7 @@ mod tests {
             "{a: 1, b: yes}",
             "{\"a\": 1}\n---\n{\"b\": 2}\n",
         ] {
-            let (fast, slow) = (to_value(text.as_bytes()), events_to_value(text.as_bytes()));
+            let (fast, slow) = (to_value(text.as_bytes()), events_to_value(text.as_bytes(), Limits::DOCUMENT));
             assert_eq!(fast, slow, "{text}");
         }
     }

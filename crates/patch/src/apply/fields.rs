@@ -102,6 +102,9 @@ impl fmt::Display for PathElement {
 /// Nesting read of a FieldsV1 object.
 pub(super) const FIELDS_DEPTH_MAX: usize = 100;
 
+/// So many steps are put into a set one by one.
+const FEW: usize = 16;
+
 /// A set of paths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FieldSet {
@@ -214,8 +217,31 @@ impl FieldSet {
         })
     }
 
-    /// Adds the paths of another set; the cost is that of the other set alone.
+    /// The set of steps in any order; several of one element are one. Linear where they are in order, or in two runs.
+    pub(super) fn of_steps(mut steps: Vec<Step>) -> Self {
+        if steps.is_sorted_by(|a, b| a.element < b.element) {
+            return Self { steps };
+        }
+        steps.sort_by(|a, b| a.element.cmp(&b.element));
+        let mut out: Vec<Step> = Vec::with_capacity(steps.len());
+        for step in steps {
+            match out.last_mut() {
+                Some(last) if last.element == step.element => {
+                    last.member |= step.member;
+                    last.below.absorb(step.below);
+                }
+                _ => out.push(step),
+            }
+        }
+        Self { steps: out }
+    }
+
+    /// Adds the paths of another set. A few are put where they belong; many are merged, since each would move all behind it.
     pub fn extend(&mut self, other: &Self) {
+        if other.steps.len() > FEW {
+            self.absorb(other.clone());
+            return;
+        }
         for step in &other.steps {
             let mine = self.step_mut(&step.element);
             mine.member |= step.member;
@@ -227,6 +253,12 @@ impl FieldSet {
     pub fn absorb(&mut self, other: Self) {
         if self.steps.is_empty() {
             *self = other;
+            return;
+        }
+        if other.steps.len() > FEW {
+            let mut steps = std::mem::take(&mut self.steps);
+            steps.extend(other.steps);
+            *self = Self::of_steps(steps);
             return;
         }
         for step in other.steps {
@@ -269,6 +301,7 @@ impl FieldSet {
         if self.steps.is_empty() {
             return;
         }
+        let mut emptied = false;
         for theirs in &other.steps {
             let Ok(at) = self.find(&theirs.element) else { continue };
             let mine = &mut self.steps[at];
@@ -280,9 +313,11 @@ impl FieldSet {
             } else {
                 mine.below.take_out(&theirs.below, trees);
             }
-            if mine.is_empty() {
-                self.steps.remove(at);
-            }
+            emptied |= mine.is_empty();
+        }
+        // All at once: each would move all behind it.
+        if emptied {
+            self.steps.retain(|step| !step.is_empty());
         }
     }
 
@@ -325,12 +360,12 @@ impl FieldSet {
 
     /// The set of a FieldsV1 object that is known to be well formed; what is not is left out.
     pub(super) fn from_map(map: &Map<String, Value>) -> Self {
-        let mut set = Self::default();
-        for (key, below) in map {
-            let (Some(element), Some(below)) = (PathElement::parse(key), below.as_object()) else { continue };
-            set.put(element, below.is_empty() || below.contains_key("."), Self::from_map(below));
-        }
-        set
+        let steps = map.iter().filter_map(|(key, below)| {
+            let (element, below) = (PathElement::parse(key)?, below.as_object()?);
+            let member = below.is_empty() || below.contains_key(".");
+            Some(Step { element, member, below: Self::from_map(below) })
+        });
+        Self::of_steps(steps.filter(|step| !step.is_empty()).collect())
     }
 
     /// The set below a node, and whether the node itself is a member.
@@ -339,7 +374,7 @@ impl FieldSet {
         if depth > FIELDS_DEPTH_MAX {
             return None;
         }
-        let (mut set, mut own) = (Self::default(), map.is_empty());
+        let (mut steps, mut own) = (Vec::new(), map.is_empty());
         for (key, below) in map {
             if key == "." {
                 own = true;
@@ -347,8 +382,9 @@ impl FieldSet {
             }
             let element = PathElement::parse(key)?;
             let (below, member) = Self::read(below, depth + 1)?;
-            set.put(element, member, below);
+            steps.push(Step { element, member, below });
         }
-        Some((set, own))
+        steps.retain(|step| !step.is_empty());
+        Some((Self::of_steps(steps), own))
     }
 }

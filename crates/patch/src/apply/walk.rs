@@ -1,6 +1,6 @@
 //! Walks over trees by schema: what a place is, which fields a tree sets, and the removal of fields. The rules are those of
 //! structured-merge-diff v6 `typed`.
-use super::fields::{FieldSet, PathElement, Scalar};
+use super::fields::{FieldSet, PathElement, Scalar, Step};
 use kelson_schema::{Kind, ListType, Shape};
 use serde_json::{Map, Value};
 use std::collections::BTreeSet;
@@ -113,13 +113,12 @@ fn collect_list(shape: &Shape, items: &[Value]) -> FieldSet {
         }
     }
     let of_element = shape.element();
-    let mut set = FieldSet::default();
-    for (item, element) in items.iter().zip(&elements) {
-        let Some(element) = element else { continue };
+    let steps = items.iter().zip(&elements).filter_map(|(item, element)| {
+        let element = element.as_ref()?;
         let below = if repeated.contains(element) { FieldSet::default() } else { collect(&of_element, item).1 };
-        set.put(element.clone(), true, below);
-    }
-    set
+        Some(Step { element: element.clone(), member: true, below })
+    });
+    FieldSet::of_steps(steps.collect())
 }
 
 /// Removes the fields of a set from a tree. What becomes empty stays, empty.

@@ -134,7 +134,7 @@ impl<'a> Decoder<'a, '_> {
         }
         Ok(match (kind, next) {
             (Kind::Struct(id), Some(b'{')) => Some(Value::Object(self.object(id)?)),
-            (Kind::String, Some(b'"')) => Some(Value::String(self.lexer.string()?.into_owned())),
+            (Kind::String, Some(b'"')) => Some(self.string()?),
             (Kind::Bool, Some(b't')) => {
                 self.lexer.word("true")?;
                 Some(Value::Bool(true))
@@ -170,7 +170,7 @@ impl<'a> Decoder<'a, '_> {
         self.lexer.enter()?;
         let (mut out, mut first) = (Vec::new(), true);
         while self.lexer.next_element(&mut first)? {
-            self.budget.element()?;
+            self.budget.element(out.len())?;
             self.path.push(Step::Index(out.len()));
             let value = match self.value(elem)? {
                 Some(value) => value,
@@ -224,8 +224,15 @@ impl<'a> Decoder<'a, '_> {
         Ok(number.map(Value::Number))
     }
 
+    fn string(&mut self) -> Result<Value, DecodeError> {
+        let text = self.lexer.string()?;
+        self.budget.text(text.len())?;
+        Ok(Value::String(text.into_owned()))
+    }
+
     fn bytes(&mut self) -> Result<Option<Value>, DecodeError> {
         let text = self.lexer.string()?;
+        self.budget.text(text.len())?;
         // Go's decoder skips line breaks.
         let text = if text.contains(['\n', '\r']) { Cow::Owned(text.replace(['\n', '\r'], "")) } else { text };
         match STANDARD.decode(text.as_bytes()) {
@@ -257,11 +264,13 @@ impl<'a> Decoder<'a, '_> {
 
     fn time(&mut self, micro: bool) -> Result<Value, DecodeError> {
         let text = self.plain_string()?;
+        self.budget.text(text.len())?;
         let moment = scalar::parse_time(&text, micro)?;
         Ok(if moment.is_zero() { Value::Null } else { Value::String(scalar::format_time(moment, micro)) })
     }
 
     fn quantity(&mut self) -> Result<Value, DecodeError> {
+        self.budget.text(0)?;
         if self.lexer.peek() == Some(b'"') {
             let text = self.lexer.string()?;
             return Ok(Value::String(scalar::quantity(&text)?));
@@ -274,7 +283,7 @@ impl<'a> Decoder<'a, '_> {
     fn int_or_string(&mut self) -> Result<Value, DecodeError> {
         let next = self.lexer.peek();
         match next {
-            Some(b'"') => Ok(Value::String(self.lexer.string()?.into_owned())),
+            Some(b'"') => self.string(),
             Some(b'-' | b'0'..=b'9') => {
                 let text = self.lexer.number()?;
                 text.parse::<i32>().map(Value::from).map_err(|_| {
@@ -312,7 +321,7 @@ impl<'a> Decoder<'a, '_> {
                 self.lexer.enter()?;
                 let (mut out, mut first) = (Vec::new(), true);
                 while self.lexer.next_element(&mut first)? {
-                    self.budget.element()?;
+                    self.budget.element(out.len())?;
                     out.push(self.root(id)?);
                 }
                 Some(Value::Array(out)).filter(|v| v != &Value::Array(Vec::new()))
@@ -321,8 +330,10 @@ impl<'a> Decoder<'a, '_> {
                 self.lexer.enter()?;
                 let (mut out, mut first) = (Vec::new(), true);
                 while self.lexer.next_element(&mut first)? {
-                    self.budget.element()?;
-                    out.push(Value::String(self.plain_string()?.into_owned()));
+                    self.budget.element(out.len())?;
+                    let text = self.plain_string()?;
+                    self.budget.text(text.len())?;
+                    out.push(Value::String(text.into_owned()));
                 }
                 Some(Value::Array(out)).filter(|v| v != &Value::Array(Vec::new()))
             }
@@ -361,14 +372,14 @@ impl<'a> Decoder<'a, '_> {
                 self.lexer.enter()?;
                 let (mut out, mut first) = (Vec::new(), true);
                 while self.lexer.next_element(&mut first)? {
-                    self.budget.element()?;
+                    self.budget.element(out.len())?;
                     self.path.push(Step::Index(out.len()));
                     out.push(self.any(check)?);
                     self.path.pop();
                 }
                 Ok(Value::Array(out))
             }
-            Some(b'"') => Ok(Value::String(self.lexer.string()?.into_owned())),
+            Some(b'"') => self.string(),
             Some(b'-' | b'0'..=b'9') => {
                 let text = self.lexer.number()?;
                 untyped_number(text).map(Value::Number).ok_or_else(|| {

@@ -375,7 +375,7 @@ fn a_pod_sends_from_no_other_pods_address_and_answers_for_none() {
     // Without the defence all of that goes through, so this test would see it.
     host.run(&format!("nft delete table bridge {table}; bridge link set dev {port} locked off learning on"));
     assert!(believed().contains(&own_mac), "the host believes whoever spoke last");
-    assert_eq!(heard(&host, &pod, &theirs), [theirs.clone()]);
+    assert_eq!(heard(&host, &pod, &theirs), std::slice::from_ref(&theirs));
     // A node that starts again locks the ports that are there.
     host.connect(&[]);
     assert_eq!(heard(&host, &pod, &theirs), Vec::<String>::new());

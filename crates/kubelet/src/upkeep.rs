@@ -68,13 +68,7 @@ pub(crate) fn upkeep(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels
     };
     tasks.supervise("log-rotation", move || rotation.clone().run());
     shutdown(tasks, deps, parts, channels);
-    let shares = Shares {
-        cgroups: parts.cgroups.clone(),
-        config: Arc::clone(config),
-        known: channels.known.clone(),
-        tell: parts.effects.tell.clone(),
-    };
-    tasks.supervise("cgroup-shares", move || shares.clone().run());
+    shares(tasks, parts, channels);
     let registrar = Registrar::new(channels.devices.clone(), tasks.child("device-plugins"));
     tasks.supervise("device-registration", move || registrar.clone().run());
     let known = channels.known.clone();
@@ -142,4 +136,15 @@ fn shutdown(tasks: &Tasks, deps: &Dependencies, parts: &Parts, channels: &Channe
         };
         shutdown.run()
     });
+}
+
+/// The cgroups above those of pods follow the pods that run.
+fn shares(tasks: &Tasks, parts: &Parts, channels: &Channels) {
+    let shares = Shares {
+        cgroups: parts.cgroups.clone(),
+        config: Arc::clone(&parts.config),
+        known: channels.known.clone(),
+        tell: parts.effects.tell.clone(),
+    };
+    tasks.supervise("cgroup-shares", move || shares.clone().run());
 }

@@ -11,7 +11,7 @@ pub enum TranslatedBy {
     Kubelet,
 }
 
-/// The numbers.
+/// Counters of one server, shared by all of its streams.
 #[derive(Clone, Debug)]
 pub struct StreamMetrics {
     translated: IntCounterVec,

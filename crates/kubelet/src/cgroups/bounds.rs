@@ -16,7 +16,7 @@ pub struct Bounds {
     pub shares: Option<i64>,
     /// CPU time in a period, microseconds; 0: no bound.
     pub quota: Option<i64>,
-    /// Memory, bytes.
+    /// Memory that it may use, in bytes.
     pub memory: Option<i64>,
     /// Processes and threads.
     pub pids: Option<u64>,

@@ -40,7 +40,7 @@ pub struct Cgroups {
 struct Inner {
     tree: Tree,
     driver: CgroupDriver,
-    /// `ROOT/kubepods`
+    /// The cgroup of all pods, `ROOT/kubepods`.
     pods: CgroupName,
     pids_max: Option<u64>,
     page_sizes: Vec<i64>,

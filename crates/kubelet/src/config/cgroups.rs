@@ -37,7 +37,7 @@ impl Default for Enforced {
     }
 }
 
-/// Pods' cgroups.
+/// How and where pods' cgroups are made.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CgroupConfig {
     /// `cgroupRoot`: `kubepods` is made below it; empty: at the top of the tree.

@@ -13,7 +13,7 @@ const CRITICAL: i32 = 2_000_000_000;
 pub struct ShutdownPeriod {
     /// The lowest priority that it is for.
     pub priority: i32,
-    /// `shutdownGracePeriodSeconds`
+    /// How long they have (`shutdownGracePeriodSeconds`).
     pub grace: Duration,
 }
 

@@ -25,7 +25,7 @@ pub struct LogRotation {
     pub bytes_max: u64,
     /// `--container-log-max-files`.
     pub files_max: u32,
-    /// `containerLogMonitorInterval`.
+    /// How often sizes are looked at (`containerLogMonitorInterval`).
     pub look_every: Duration,
 }
 

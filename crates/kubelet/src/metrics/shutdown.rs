@@ -23,7 +23,7 @@ impl ShutdownMetrics {
         }
     }
 
-    /// Shows these.
+    /// Shows these times in place of the ones before.
     pub fn show(&self, began: Option<Timestamp>, ended: Option<Timestamp>) {
         let seconds = |at: Option<Timestamp>| at.map_or(0.0, |t| t.as_millisecond() as f64 / 1e3);
         self.began.set(seconds(began));

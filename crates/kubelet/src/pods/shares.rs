@@ -23,7 +23,7 @@ const WRITE_EVERY: Duration = Duration::from_secs(60);
 /// What it works with.
 #[derive(Clone)]
 pub struct Shares {
-    /// Pods' cgroups.
+    /// Where shares and limits are written.
     pub cgroups: Cgroups,
     /// What is reserved, and which cgroups are held to it.
     pub config: Arc<Config>,

@@ -12,15 +12,15 @@ const VERSION: u8 = 1;
 /// A value with its type.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// `b`
+    /// `b`: true or false.
     Bool(bool),
-    /// `i`
+    /// `i`: a number that may be negative.
     I32(i32),
-    /// `u`
+    /// `u`: a small number that is never negative.
     U32(u32),
-    /// `t`
+    /// `t`: a large number that is never negative.
     U64(u64),
-    /// `s`
+    /// `s`: a text in UTF-8.
     Text(String),
     /// `o`: the path of an object.
     Path(String),
@@ -28,18 +28,18 @@ pub enum Value {
     Signature(String),
     /// `h`: which of the descriptors that come with the message.
     Descriptor(u32),
-    /// `v`
+    /// `v`: one value that says its own type.
     Variant(Box<Value>),
     /// `a`: the type of each, and all of them.
     Array(String, Vec<Value>),
-    /// `(…)`
+    /// `(…)`: values of different types, in order.
     Struct(Vec<Value>),
     /// Of a type that nobody here reads.
     Other,
 }
 
 impl Value {
-    /// A text.
+    /// A text of the type `s`.
     pub fn text(text: impl Into<String>) -> Self {
         Self::Text(text.into())
     }
@@ -92,13 +92,13 @@ pub struct Message {
     pub member: String,
     /// Name of the error.
     pub error: String,
-    /// To whom.
+    /// The name on the bus that it goes to.
     pub destination: String,
     /// From whom, as the bus says.
     pub sender: String,
     /// How many descriptors come with it.
     pub descriptors: u32,
-    /// Arguments.
+    /// What is said or asked, value by value.
     pub body: Vec<Value>,
 }
 
@@ -120,7 +120,7 @@ impl Message {
         }
     }
 
-    /// Its bytes.
+    /// The bytes that go over the connection.
     pub fn encode(&self) -> Vec<u8> {
         let mut body = Writer::default();
         self.body.iter().for_each(|v| body.value(v));
@@ -414,78 +414,5 @@ fn complete(types: &str) -> Result<usize, WireError> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// The first message of every connection, as the bytes that other clients send.
-    #[test]
-    fn hello_as_everybody_says_it() {
-        let bus = "org.freedesktop.DBus";
-        let mut hello = Message::call(bus, "/org/freedesktop/DBus", bus, "Hello", Vec::new());
-        hello.serial = 1;
-        let mut wanted = vec![b'l', 1, 0, 1, 0, 0, 0, 0, 1, 0, 0, 0, 0x6d, 0, 0, 0];
-        wanted.extend(b"\x01\x01o\x00\x15\x00\x00\x00/org/freedesktop/DBus\x00\x00\x00");
-        wanted.extend(b"\x02\x01s\x00\x14\x00\x00\x00org.freedesktop.DBus\x00\x00\x00\x00");
-        wanted.extend(b"\x03\x01s\x00\x05\x00\x00\x00Hello\x00\x00\x00");
-        wanted.extend(b"\x06\x01s\x00\x14\x00\x00\x00org.freedesktop.DBus\x00\x00\x00\x00");
-        // What fills up the last field does not count as the fields' (0x6d bytes).
-        assert_eq!(hello.encode(), wanted);
-        let mut fixed = [0; FIXED_BYTES];
-        fixed.copy_from_slice(&wanted[..FIXED_BYTES]);
-        assert_eq!(Message::length(&fixed), Ok(wanted.len()));
-    }
-
-    fn all() -> Message {
-        let property =
-            |name: &str, value: Value| Value::Struct(vec![Value::text(name), Value::Variant(Box::new(value))]);
-        let mut m = Message::call(
-            "d",
-            "/p",
-            "i.f",
-            "M",
-            vec![
-                Value::text("kubepods.slice"),
-                Value::Array(
-                    "(sv)".into(),
-                    vec![
-                        property("CPUWeight", Value::U64(79)),
-                        property("Wants", Value::Array("s".into(), vec![Value::text("-.slice")])),
-                        property("On", Value::Bool(true)),
-                    ],
-                ),
-                Value::Array("(sa(sv))".into(), Vec::new()),
-                Value::I32(-1),
-                Value::Descriptor(0),
-            ],
-        );
-        (m.serial, m.answers, m.descriptors, m.sender) = (7, Some(3), 1, ":1.2".into());
-        m
-    }
-
-    #[test]
-    fn what_is_written_is_read() {
-        let m = all();
-        assert_eq!(Message::decode(&m.encode()), Ok(Some(m)));
-    }
-
-    #[test]
-    fn cut_and_changed_bytes_are_faults_or_other_messages() {
-        let bytes = all().encode();
-        for n in 0..bytes.len() {
-            assert!(Message::decode(&bytes[..n]).is_err(), "cut at {n}");
-            for change in [0x00, 0x01, 0x7f, 0xff] {
-                let mut bytes = bytes.clone();
-                bytes[n] = change;
-                // Whatever comes of it, it comes.
-                let _ = Message::decode(&bytes);
-            }
-        }
-        let mut fixed = [0; FIXED_BYTES];
-        fixed.copy_from_slice(&bytes[..FIXED_BYTES]);
-        fixed[7] = 0x7f;
-        assert!(Message::length(&fixed).is_err(), "two gigabytes");
-        let mut deep = Message::call("", "", "", "", Vec::new());
-        deep.body = vec![(0..40).fold(Value::Bool(true), |v, _| Value::Variant(Box::new(v)))];
-        assert!(Message::decode(&deep.encode()).is_err());
-    }
-}
+#[path = "wire_tests.rs"]
+mod tests;

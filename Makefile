@@ -3,13 +3,15 @@ SHELL := /bin/bash
 DATA_DIR ?= /var/lib/kelson
 PORT ?= 6443
 ARGS ?=
+# Tests alone need it, for Helm and a controller of controller-runtime.
+GO ?= $(shell command -v go || echo /usr/local/go/bin/go)
 export KELSON_COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 # The date of the commit, not of the build: the same tree gives the same binary.
 export KELSON_BUILD_DATE ?= $(shell TZ=UTC git log -1 --format=%cd --date=format-local:%Y-%m-%dT%H:%M:%SZ 2>/dev/null)
 # Tests that read published definitions beside the repository fail without them unless told to do without; a clone has none.
 export KELSON_SHARED ?= $(if $(wildcard ../shared/reference),$(abspath ../shared),none)
 
-.PHONY: help run build envtest test unit blackbox lint fuzz torture torture-streams bench images deps deps-build deps-run deps-test clean
+.PHONY: help run build envtest test unit blackbox clients lint fuzz torture torture-streams bench images deps deps-build deps-run deps-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -31,12 +33,17 @@ test: deps-test lint unit blackbox ## everything the gate runs: lints, unit and 
 unit: deps-test ## pure and component tests of every crate
 	cargo test --locked --workspace --exclude kelson-blackbox
 
-blackbox: deps-test images ## the black-box suite against a cluster it starts (SUBJECT=kelson), with real kubectl and containerd
+blackbox: deps-test images clients ## the black-box suite against a cluster it starts (SUBJECT=kelson), with real kubectl and containerd
 	cargo build --locked --package kelson
 	cargo test --locked --package kelson-blackbox
 
+clients: deps-test ## Helm, and programs of the tests on other people's client libraries (controller-runtime, kube)
+	cargo build --locked --manifest-path tests/kube/Cargo.toml --target-dir target/kube
+	cd tests/go && $(GO) build -buildvcs=false -trimpath -ldflags="-s -w" -o ../../target/clients/ ./controller helm.sh/helm/v4/cmd/helm
+
 lint: deps-build ## format, clippy, licences and versions of dependencies
 	cargo fmt --all --check
+	cargo fmt --manifest-path tests/kube/Cargo.toml --check
 	cargo clippy --locked --workspace --all-targets -- --deny warnings
 	cargo xtask lint
 

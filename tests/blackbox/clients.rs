@@ -1,13 +1,16 @@
-//! Clients that people write, beside kubectl: one that speaks nothing but protobuf, and the Python client.
+//! Clients that people write, beside kubectl: one that speaks nothing but protobuf, the Python client, and controllers with their
+//! users on controller-runtime and `kube` (programs of their own, in `tests/go` and `tests/kube`).
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
-use kelson_blackbox::{Needs::Api, Outcome, Raw, Subject, Test};
+use kelson_blackbox::{Needs::Api, Outcome, Output, Raw, Subject, Test, program};
 
 pub fn tests() -> Vec<Test> {
     vec![
         Test { name: "clients::protobuf_alone", needs: Api, run: protobuf_alone },
         Test { name: "clients::python", needs: Api, run: python },
+        Test { name: "clients::controller_runtime", needs: Api, run: |s| whole_program(s, "controller") },
+        Test { name: "clients::kube", needs: Api, run: |s| whole_program(s, "kelson-kube-client") },
     ]
 }
 
@@ -249,5 +252,12 @@ fn python(s: &Subject) -> Outcome {
     let out = Command::new("/usr/bin/python3").args(["-c", PYTHON, raw.url()]).output().context("start python3")?;
     let (printed, told) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
     ensure!(out.status.success() && printed.trim() == "done", "{printed}{told}");
+    Ok(())
+}
+
+/// Runs a program that is a controller and its user, and says `done` last when all came as it must.
+fn whole_program(s: &Subject, name: &str) -> Outcome {
+    let out = Output::of(s.kubectl.other_program(&program(name)?))?;
+    ensure!(out.code == 0 && out.stdout.lines().last() == Some("done"), "{}{}", out.stdout, out.stderr);
     Ok(())
 }

@@ -10,6 +10,7 @@ mod definitions;
 mod durability;
 mod envtest;
 mod etcd;
+mod helm;
 mod hosts;
 mod identity;
 mod jobs;
@@ -40,6 +41,7 @@ fn main() {
         definitions::tests(),
         operators::tests(),
         clients::tests(),
+        helm::tests(),
         admission::tests(),
         workloads::tests(),
         jobs::tests(),

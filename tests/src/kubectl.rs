@@ -1,6 +1,6 @@
 //! The user's own kubectl, as a process.
 use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
@@ -25,6 +25,15 @@ pub struct Output {
     pub stderr: String,
     /// Exit code; -1 when a signal ended it.
     pub code: i32,
+}
+
+impl Output {
+    /// Runs a command to its end, whatever the exit code.
+    pub fn of(mut command: Command) -> anyhow::Result<Self> {
+        let out = command.stdin(Stdio::null()).output().with_context(|| format!("start {command:?}"))?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(Self { stdout: text(&out.stdout), stderr: text(&out.stderr), code: out.status.code().unwrap_or(-1) })
+    }
 }
 
 impl Kubectl {
@@ -56,6 +65,13 @@ impl Kubectl {
         }
         c.args(args);
         c
+    }
+
+    /// Another program of a user, with the same kubeconfig.
+    pub fn other_program(&self, program: &Path) -> Command {
+        let mut command = Command::new(program);
+        command.env("KUBECONFIG", &self.kubeconfig).env("HOME", self.kubeconfig.parent().unwrap_or(&self.kubeconfig));
+        command
     }
 
     /// Runs to the end, whatever the exit code.

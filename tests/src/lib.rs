@@ -16,7 +16,7 @@ pub use harness::{Needs, Test, run};
 pub use kubectl::{Kubectl, Output, eventually, lines_of};
 pub use machine::{Agent, Machine, sh};
 pub use raw::{Answer, Raw};
-pub use subject::{Process, Subject, SubjectKind, binary, free_port, repo_root};
+pub use subject::{Process, Subject, SubjectKind, binary, free_port, program, repo_root};
 
 /// A test's outcome; the error is what a reader of the log sees.
 pub type Outcome = anyhow::Result<()>;

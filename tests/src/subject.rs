@@ -253,6 +253,15 @@ pub fn binary() -> PathBuf {
     std::env::var_os("KELSON_BIN").map_or_else(|| target_dir().join("debug/kelson"), PathBuf::from)
 }
 
+/// A program that `make clients` built: Helm, or one of our own on somebody else's client library.
+///
+/// # Errors
+/// It was not built.
+pub fn program(name: &str) -> anyhow::Result<PathBuf> {
+    let built = [target_dir().join("clients").join(name), target_dir().join("kube/debug").join(name)];
+    built.into_iter().find(|path| path.is_file()).with_context(|| format!("{name} is not built: make clients"))
+}
+
 fn target_dir() -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| repo_root().join("target"), PathBuf::from)
 }

@@ -42,9 +42,9 @@ pub fn unsorted(tree: &Tree) -> Vec<String> {
 /// Dependencies with a version outside the workspace's list. Tools that only `xtask` uses stay where they are.
 pub fn declared_elsewhere(tree: &Tree) -> Vec<String> {
     let mut found = Vec::new();
-    for (path, text) in
-        manifests(tree).iter().filter(|(path, _)| !["Cargo.toml", "xtask/Cargo.toml", "fuzz/Cargo.toml"].contains(path))
-    {
+    for (path, text) in manifests(tree).iter().filter(|(path, _)| {
+        !["Cargo.toml", "xtask/Cargo.toml", "fuzz/Cargo.toml", "tests/kube/Cargo.toml"].contains(path)
+    }) {
         for (table, lines) in tables(text) {
             let own = lines.iter().filter(|l| !l.contains("workspace = true") && !l.contains("workspace=true"));
             found.extend(own.map(|l| format!("{path}: [{table}]: {} belongs into [workspace.dependencies]", name(l))));
@@ -64,7 +64,7 @@ pub fn unused(tree: &Tree) -> Vec<String> {
             for dependency in lines.iter().map(|l| name(l)) {
                 let word = dependency.replace('-', "_");
                 let used = sources.iter().any(|f| {
-                    let in_scope = table != "dependencies" || !f.is_test() || folder == "tests/";
+                    let in_scope = table != "dependencies" || !f.is_test() || folder.starts_with("tests/");
                     in_scope && (f.code.contains(&word) || f.is_generated() && f.text.contains(&word))
                 });
                 if !used {

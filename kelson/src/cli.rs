@@ -11,6 +11,7 @@ use crate::admission::AdmissionArgs;
 use crate::args::{LogArgs, NodeArgs, OverloadArgs};
 use crate::audit::AuditArgs;
 use crate::etcd_flags::EtcdArgs;
+use crate::flags;
 use crate::identity::IdentityArgs;
 
 /// Kubernetes in one binary.
@@ -25,7 +26,14 @@ impl Cli {
     /// Reads a command line; prints and ends the process where that asks for help, or is wrong. `more` stands below the help.
     pub fn from_words(words: Vec<OsString>, more: &'static str) -> Self {
         let matches = Self::command().after_help(more).get_matches_from(words);
-        Self::from_arg_matches(&matches).unwrap_or_else(|e| e.exit())
+        let mut cli = Self::from_arg_matches(&matches).unwrap_or_else(|e| e.exit());
+        let command = Self::command();
+        if let (Command::Server(args), Some(command), Some((_, matches))) =
+            (&mut cli.command, command.find_subcommand("server"), matches.subcommand())
+        {
+            args.flags = flags::shown(command, matches);
+        }
+        cli
     }
 }
 
@@ -65,6 +73,9 @@ pub enum Command {
 
 #[derive(Args, Debug, Clone)]
 pub struct ServerArgs {
+    /// All flags with the values that hold, as `/flagz` shows them.
+    #[arg(skip)]
+    pub flags: Vec<(String, String)>,
     /// Where everything is kept.
     #[arg(long, value_name = "DIR", default_value = "/var/lib/kelson")]
     pub data_dir: PathBuf,

@@ -390,6 +390,7 @@ fn api_config(
     config.anonymous_auth = args.anonymous_auth;
     args.identity.apply(&args.authorization_mode, &mut config)?;
     config.admission = args.admission.options().map_err(anyhow::Error::msg)?;
+    config.flags = args.flags.clone();
     config.feature_gates = Arc::new(feature_gates(&args.feature_gates, is_asked)?);
     config.service_accounts = Some(ServiceAccountConfig {
         issuer: format!("https://kubernetes.default.svc.{CLUSTER_DOMAIN}"),

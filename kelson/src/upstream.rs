@@ -42,7 +42,12 @@ const COMPONENTS: [Component; 5] = [
         about: "The API server alone: no controllers, no scheduler, no node.",
         facts: include_str!("flags/facts/kube-apiserver.txt"),
         arguments: ApiserverArgs::augment_args,
-        run: |matches, spoken| typed::<ApiserverArgs>(matches, spoken, crate::kube_apiserver::run),
+        run: |matches, spoken| {
+            let flags = crate::flags::shown(&ApiserverArgs::augment_args(Command::new("kube-apiserver")), matches);
+            let with_flags =
+                |args, spoken: &Spoken| crate::kube_apiserver::run(ApiserverArgs { flags, ..args }, spoken);
+            typed::<ApiserverArgs>(matches, spoken, with_flags)
+        },
     },
     Component {
         name: "kube-controller-manager",

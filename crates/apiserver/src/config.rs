@@ -191,6 +191,8 @@ pub struct Config {
     pub registries: Vec<Registry>,
     /// Where `POST /kelson/snapshots` puts copies of the store; `None`: there is no such path.
     pub snapshots: Option<PathBuf>,
+    /// The process's flags with the values that hold, for `/flagz`; in the order of their names.
+    pub flags: Vec<(String, String)>,
     /// `--feature-gates`.
     pub feature_gates: Arc<FeatureGates>,
     /// The group that the server's tasks belong to.
@@ -202,7 +204,7 @@ pub struct Config {
 }
 
 /// The feature gates that change what the server does, beside those of admission's plugins.
-pub const FEATURE_GATES: [&str; 3] = ["ComponentStatusz", "StorageVersionHash", "WatchList"];
+pub const FEATURE_GATES: [&str; 4] = ["ComponentFlagz", "ComponentStatusz", "StorageVersionHash", "WatchList"];
 
 impl Config {
     /// Upstream's defaults over a store: no sockets, anonymous requests allowed, Node and RBAC authorization.
@@ -245,6 +247,7 @@ impl Config {
             checks: Vec::new(),
             registries: Vec::new(),
             snapshots: None,
+            flags: Vec::new(),
             feature_gates: Arc::default(),
             tasks: Tasks::root("apiserver"),
             cluster_domain: "cluster.local".into(),

@@ -375,6 +375,25 @@ async fn what_the_server_is_and_since_when() {
 }
 
 #[tokio::test]
+async fn flags_and_the_values_that_hold() {
+    let flags = [("audit-log-path", ""), ("secure-port", "6443")].map(|(n, v)| (n.to_owned(), v.to_owned()));
+    let api = Api::with(|config| config.flags = flags.to_vec()).await;
+    let plain = text(&api, "/flagz", ("accept", "*/*")).await;
+    assert!(plain.starts_with("\napiserver flagz\nWarning: "), "{plain}");
+    assert!(plain.ends_with("purposes only.\naudit-log-path=\nsecure-port=6443\n"), "{plain}");
+    for (version, warned) in [("v1beta1", false), ("v1alpha1", true)] {
+        let kind = format!("application/json;g=config.k8s.io;v={version};as=Flagz");
+        let told: Value = serde_json::from_str(&text(&api, "/flagz", ("accept", &kind)).await).unwrap();
+        assert_eq!(told["apiVersion"], format!("config.k8s.io/{version}"));
+        assert_eq!(told["flags"], json!({"audit-log-path": "", "secure-port": "6443"}));
+        let answer = api.raw("GET", "/flagz", &[("accept", &kind)], "").await;
+        assert_eq!(answer.headers().contains_key("warning"), warned, "{version}");
+    }
+    let other = "application/json;g=config.k8s.io;v=v1beta1;as=Statusz";
+    assert_eq!(api.raw("GET", "/flagz", &[("accept", other)], "").await.status(), 406);
+}
+
+#[tokio::test]
 async fn what_a_shut_gate_takes_away() {
     let hashes = async |api: &Api| api.get("/api/v1").await["resources"].to_string().contains("storageVersionHash");
     let initial = "/api/v1/pods?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&timeoutSeconds=1";

@@ -1,9 +1,11 @@
 //! Command lines as upstream's components read them: which flags there are (`table`, from `facts/`), what their values may be
 //! (`values`), how they are spelt (`words`), how they are listed (`help`). Knows no component.
 pub mod help;
+mod shown;
 mod table;
 mod values;
 mod words;
 
+pub use shown::shown;
 pub use table::Table;
 pub use words::{Asked, Spoken, read};

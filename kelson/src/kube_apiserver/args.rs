@@ -15,6 +15,9 @@ use crate::identity::IdentityArgs;
 
 #[derive(Args, Debug, Clone)]
 pub struct ApiserverArgs {
+    /// All flags with the values that hold, as `/flagz` shows them.
+    #[arg(skip)]
+    pub flags: Vec<(String, String)>,
     #[command(flatten)]
     pub serving: ServingArgs,
     #[command(flatten)]

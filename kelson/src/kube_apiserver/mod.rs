@@ -194,6 +194,7 @@ fn config(args: &ApiserverArgs, store: Store) -> anyhow::Result<Config> {
     config.admission = args.admission.options().map_err(anyhow::Error::msg)?;
     // Those of upstream's server, without what Kelson's own adds.
     config.admission.usual = Vec::new();
+    config.flags = args.flags.clone();
     config.feature_gates = Arc::new(feature_gates(&args.feature_gates, is_asked)?);
     let overload = &args.overload;
     config.priority_and_fairness = overload.enable_priority_and_fairness;

@@ -1,11 +1,13 @@
 //! Paths that are no resources: discovery, OpenAPI, health, metrics, version, the token issuer's documents.
 pub mod debug;
 pub mod discovery;
+pub mod flagz;
 pub mod health;
 pub mod openapi;
 pub mod snapshots;
 pub mod statusz;
 pub mod version;
+mod zpage;
 
 use http::{Method, StatusCode};
 use kelson_meta::Status;
@@ -18,7 +20,7 @@ use crate::request::negotiate::Accepted;
 use crate::shared::context::RequestContext;
 
 /// Paths listed at `/` beside the group versions.
-const PATHS: [&str; 22] = [
+const PATHS: [&str; 23] = [
     "/.well-known/openid-configuration",
     "/api",
     "/api/v1",
@@ -26,6 +28,7 @@ const PATHS: [&str; 22] = [
     "/debug/api_priority_and_fairness/dump_priority_levels",
     "/debug/api_priority_and_fairness/dump_queues",
     "/debug/api_priority_and_fairness/dump_requests",
+    "/flagz",
     "/healthz",
     "/healthz/etcd",
     "/healthz/log",
@@ -70,6 +73,7 @@ pub async fn serve(cx: &RequestContext, _body: RequestBody) -> Result<Answer, St
         "statusz" if path == "/statusz" && cx.server.config.feature_gates.enabled("ComponentStatusz") => {
             statusz::serve(cx)
         }
+        "flagz" if path == "/flagz" && cx.server.config.feature_gates.enabled("ComponentFlagz") => flagz::serve(cx),
         "openapi" => Box::pin(openapi::serve(cx)).await,
         "healthz" | "livez" | "readyz" => Ok(health::serve(&cx.server, path, &cx.query).unwrap_or_else(nothing)),
         "version" if path.trim_end_matches('/') == "/version" => answer::tree(
@@ -91,12 +95,13 @@ pub async fn serve(cx: &RequestContext, _body: RequestBody) -> Result<Answer, St
 }
 
 /// What paths outside of the API begin with; everything else is nobody's.
-const FIRST: [&str; 13] = [
+const FIRST: [&str; 14] = [
     "",
     ".well-known",
     "api",
     "apis",
     "debug",
+    "flagz",
     "healthz",
     "livez",
     "metrics",

@@ -1,0 +1,21 @@
+//! `/flagz`: the flags of the process with the values that hold, for those who may see them (KEP-4828,
+//! `component-base/zpages/flagz`).
+use kelson_meta::Status;
+use serde_json::{Value, json};
+
+use crate::paths::zpage::Page;
+use crate::request::answer::Answer;
+use crate::shared::context::RequestContext;
+
+const PAGE: Page = Page { name: "flagz", kind: "Flagz" };
+
+/// Answers in the first form of `Accept` that there is.
+///
+/// # Errors
+/// 406.
+pub fn serve(cx: &RequestContext) -> Result<Answer, Status> {
+    let flags = &cx.server.config.flags;
+    let text = || flags.iter().map(|(name, value)| format!("{name}={value}\n")).collect();
+    let all = || flags.iter().map(|(name, value)| (name.clone(), Value::from(value.as_str()))).collect::<Value>();
+    PAGE.serve(cx, text, || json!({"flags": all()}))
+}

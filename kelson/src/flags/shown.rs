@@ -1,0 +1,38 @@
+//! The flags of a running process as `/flagz` shows them: each with the value that holds, given or not.
+use clap::{ArgMatches, Command};
+
+/// Every flag of a command with its value, by name. A flag that may be given several times shows a list.
+pub fn shown(command: &Command, matches: &ArgMatches) -> Vec<(String, String)> {
+    let mut all: Vec<(String, String)> = command
+        .get_arguments()
+        .filter_map(|argument| {
+            let name = argument.get_long()?;
+            let given = matches.try_get_raw(argument.get_id().as_str()).ok().flatten();
+            let values: Vec<String> = given.into_iter().flatten().map(|v| v.to_string_lossy().into_owned()).collect();
+            let many = matches!(argument.get_action(), clap::ArgAction::Append);
+            Some((name.to_owned(), if many { format!("[{}]", values.join(",")) } else { values.concat() }))
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{Arg, ArgAction};
+
+    #[test]
+    fn defaults_lists_and_what_was_not_given() {
+        let command = Command::new("x")
+            .arg(Arg::new("port").long("port").default_value("6443"))
+            .arg(Arg::new("gates").long("gates").action(ArgAction::Append).value_delimiter(','))
+            .arg(Arg::new("file").long("file"))
+            .arg(Arg::new("deep").long("deep").action(ArgAction::SetTrue))
+            .arg(Arg::new("place"));
+        let matches = command.clone().get_matches_from(["x", "--gates=a,b", "--gates=c", "here"]);
+        let all: Vec<String> =
+            shown(&command, &matches).iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!(all, ["deep=false", "file=", "gates=[a,b,c]", "port=6443"]);
+    }
+}

@@ -10,6 +10,7 @@ mod definitions;
 mod durability;
 mod envtest;
 mod etcd;
+mod extended;
 mod helm;
 mod hosts;
 mod identity;
@@ -42,6 +43,7 @@ fn main() {
         operators::tests(),
         clients::tests(),
         helm::tests(),
+        extended::tests(),
         admission::tests(),
         workloads::tests(),
         jobs::tests(),

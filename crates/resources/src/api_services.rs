@@ -1,5 +1,7 @@
 //! APIServices: which server answers for a group version. What this server answers itself is available from the first
 //! moment. Upstream: `kube-aggregator/pkg/registry/apiservice`, `pkg/apis/apiregistration/validation`.
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
 use jiff::Timestamp;
 use kelson_meta::{format_seconds, is_dns1035_label, is_dns1123_subdomain};
 use serde_json::{Value, json};
@@ -76,7 +78,8 @@ impl Strategy for ApiServices {
         if !present(&spec["service"]) {
             if !text(&spec["caBundle"]).is_empty() {
                 let why = "local APIServices may not have a caBundle";
-                e.invalid(&root.child("caBundle"), format!("{} bytes", text(&spec["caBundle"]).len()), why);
+                let bytes = STANDARD.decode(text(&spec["caBundle"])).map_or(0, |bundle| bundle.len());
+                e.invalid(&root.child("caBundle"), format!("{bytes} bytes"), why);
             }
             if flag(&spec["insecureSkipTLSVerify"]) {
                 let why = "local APIServices may not have insecureSkipTLSVerify";
@@ -96,6 +99,16 @@ impl Strategy for ApiServices {
         }
         if flag(&spec["insecureSkipTLSVerify"]) && !text(&spec["caBundle"]).is_empty() {
             e.invalid(&root.child("insecureSkipTLSVerify"), true, "may not be true if caBundle is present");
+        }
+    }
+    fn check_subresource_update(&self, _subresource: &str, new: &Value, _old: &Value, e: &mut Errors) {
+        let status = Path::new("status");
+        let list = status.child("conditions");
+        for (i, condition) in items(&new["status"]["conditions"]).iter().enumerate() {
+            let said = text(&condition["status"]);
+            if !matches!(said, "True" | "False" | "Unknown") {
+                e.not_supported(&list.index(i).child("status"), said, &["True", "False", "Unknown"]);
+            }
         }
     }
     fn row(&self, obj: &Value, now: Timestamp) -> Vec<Value> {

@@ -244,8 +244,22 @@ pub(crate) fn cause(error: &PoolError) -> String {
     let hyper = error.source().and_then(|e| e.downcast_ref::<hyper::Error>());
     match hyper {
         Some(e) if e.is_incomplete_message() || e.is_closed() || e.is_canceled() => "EOF".to_owned(),
+        _ if ends_early(error) => "EOF".to_owned(),
         _ => innermost(error),
     }
+}
+
+/// Whether the other side ended the connection where more was to come; TLS says so in words of its own.
+fn ends_early(error: &(dyn std::error::Error + 'static)) -> bool {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let io = error.downcast_ref::<std::io::Error>();
+        if io.is_some_and(|e| e.kind() == std::io::ErrorKind::UnexpectedEof) {
+            return true;
+        }
+        next = error.source();
+    }
+    false
 }
 
 fn innermost(error: &dyn std::error::Error) -> String {

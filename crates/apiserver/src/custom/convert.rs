@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use futures::future::BoxFuture;
-use kelson_meta::{Gvk, Status};
+use kelson_meta::{Gvk, Reason, Status};
 use kelson_store::Record;
+use kelson_structural::object::go_type;
 use serde_json::{Value, json};
 
 use crate::catalog::Converter;
@@ -60,7 +61,7 @@ impl Conversions {
                 let from = &object["apiVersion"];
                 let why =
                     format!("request to convert CR from an invalid group/version: {}", from.as_str().unwrap_or(""));
-                return Err(Status::internal(why));
+                return Err(unconverted(why));
             }
             places.push(i);
         }
@@ -73,7 +74,7 @@ impl Conversions {
         }
         let originals: Vec<Value> = places.iter().map(|i| objects[*i].take()).collect();
         let kind = originals.first().map(gvk_text).unwrap_or_default();
-        let failed = |why: String| Status::internal(format!("conversion webhook for {kind} {why}"));
+        let failed = |why: String| unconverted(format!("conversion webhook for {kind} {why}"));
         let converted = ask(self.caller.as_deref(), webhook, &wanted, &originals).await.map_err(&failed)?;
         for ((i, original), (index, mut new)) in places.iter().zip(originals).zip(converted.into_iter().enumerate()) {
             check(&original, &new, &wanted)
@@ -215,10 +216,10 @@ fn restore_metadata(original: &Value, new: &mut Value) -> Result<(), String> {
                 continue;
             }
             Some(Value::Object(texts)) => texts,
-            Some(_) => return Err(format!("invalid metadata.{field} in converted object")),
+            Some(v) => return Err(format!("invalid metadata.{field} of type {} in converted object", go_type(v))),
         };
-        if let Some((key, _)) = texts.iter().find(|(_, v)| !v.is_string()) {
-            return Err(format!("metadata.{field}[{key}] must be a string in converted object"));
+        if let Some((key, v)) = texts.iter().find(|(_, v)| !v.is_string()) {
+            return Err(format!("metadata.{field}[{key}] must be a string, but is {} in converted object", go_type(v)));
         }
         let wanted = Value::Object(texts.clone());
         if place.get(field) != Some(&wanted) {
@@ -236,4 +237,9 @@ fn restore_metadata(original: &Value, new: &mut Value) -> Result<(), String> {
     }
     new["metadata"] = metadata;
     Ok(())
+}
+
+/// A conversion that failed is nobody's request's fault; upstream gives it no reason.
+fn unconverted(why: String) -> Status {
+    Status::failure(500, Reason::Unknown, why)
 }

@@ -229,7 +229,11 @@ fn aggregated_remote(remote: &Remote) -> Value {
         resources.push(entry);
     }
     let freshness = if remote.is_available() { "Current" } else { "Stale" };
-    json!({"version": remote.spec().version, "resources": resources, "freshness": freshness})
+    let mut version = json!({"version": remote.spec().version, "freshness": freshness});
+    if !resources.is_empty() {
+        version["resources"] = resources.into();
+    }
+    version
 }
 
 fn aggregate(server: &Server, core: bool, version: &str) -> Value {

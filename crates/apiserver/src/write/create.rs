@@ -133,11 +133,23 @@ async fn finish(
         if cx.server.store.get(served.store, namespace, &name).is_some() {
             return Err(fail(Refused::Exists));
         }
+        tried_form(served, &value).await.map_err(|s| fail(s.into()))?;
         return Ok(Object::Tree(value));
     }
     let record = Committer::of(&cx.server).create(served, namespace, &name, value).await.map_err(fail)?;
     reserved.keep();
     Ok(Object::Record(record))
+}
+
+/// A dry run fails where the object could not be brought into the form that is stored.
+///
+/// # Errors
+/// What the converter refuses.
+pub(super) async fn tried_form(served: &Served, value: &Value) -> Result<(), Status> {
+    if served.converts() {
+        served.working_to_stored(value.clone()).await?;
+    }
+    Ok(())
 }
 
 /// What the server alone sets.

@@ -183,7 +183,7 @@ pub async fn run(
                 }
                 Form::Served => prepare::to_working(served, make.make(&old).await?).await?,
             };
-            let tied = check_version(served, name, &new, &record)? && change.basis == Basis::Sent;
+            let tied = check_version(served, name, change.basis, &new, &record)? && change.basis == Basis::Sent;
             match once(cx, served, name, change, &record, &old, new).await {
                 Err(Refused::Conflict) if tied => Err(Status::conflict(&served.gr, name, Status::MODIFIED).into()),
                 outcome => outcome,
@@ -194,10 +194,12 @@ pub async fn run(
 }
 
 /// Whether the wanted tree is tied to the version that was read.
-fn check_version(served: &Served, name: &str, new: &Value, record: &Record) -> Result<bool, Status> {
+fn check_version(served: &Served, name: &str, basis: Basis, new: &Value, record: &Record) -> Result<bool, Status> {
     let text = |f: &str| new["metadata"][f].as_str().unwrap_or("");
     let uid = text("uid");
-    if !uid.is_empty() && kelson_store::Uid::new(uid) != record.meta().uid {
+    // What is sent names the object it is meant for; a patch that changes the UID is refused as any change of a field is that
+    // cannot change.
+    if basis == Basis::Sent && !uid.is_empty() && kelson_store::Uid::new(uid) != record.meta().uid {
         return Err(uid_mismatch(served, name, uid, &record.meta().uid.to_string()));
     }
     let version = text("resourceVersion");
@@ -300,6 +302,7 @@ async fn once(
     new = validated(&admission, shown, new, old).await?;
     fields::keep_old_times(&mut new, old);
     if change.dry_run {
+        create::tried_form(served, &new).await?;
         new["metadata"]["resourceVersion"] = record.revision().to_string().into();
         return Ok(Object::Tree(new));
     }

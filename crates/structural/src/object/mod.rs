@@ -70,8 +70,8 @@ fn drop_nulls_of_resource(object: &mut Value, node: &Node) {
     }
 }
 
-/// The name that Go's reflection has for a decoded value.
-fn go_type(value: &Value) -> &'static str {
+/// The name that Go's reflection has for a decoded value, as errors show it.
+pub fn go_type(value: &Value) -> &'static str {
     match value {
         Value::Null => "<nil>",
         Value::Bool(_) => "bool",

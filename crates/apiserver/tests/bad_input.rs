@@ -234,3 +234,50 @@ async fn privileged_pods_where_none_are_allowed() {
     let everything = Api::start().await;
     everything.create(pods, json!({"metadata": {"name": "p"}, "spec": spec(true)})).await;
 }
+
+#[tokio::test]
+async fn words_of_kinds() {
+    let api = with_a_map().await;
+    const POD: &str = r#"{"metadata":{"name":"p"FINALIZERS},"spec":{"containers":[{"name":"c","image":"i"ENV}]}}"#;
+    let with_finalizer = POD.replace("FINALIZERS", r#","finalizers":["example.com/a","x"]"#).replace("ENV", "");
+    let with_variable = POD.replace("FINALIZERS", "").replace("ENV", r#","env":[{"name":"a=b"}]"#);
+    for (body, message) in [
+        (
+            with_finalizer,
+            r#"Pod "p" is invalid: metadata.finalizers[1]: Invalid value: "x": name is neither a standard finalizer name nor is it fully qualified"#,
+        ),
+        (
+            with_variable,
+            r#"Pod "p" is invalid: spec.containers[0].env[0].name: Invalid value: "a=b": a valid environment variable name must consist only of printable ASCII characters other than '='"#,
+        ),
+    ] {
+        let (code, status) =
+            api.call("POST", "/api/v1/namespaces/default/pods", serde_json::from_str(&body).expect("JSON")).await;
+        assert_eq!((code, status["message"].as_str()), (422, Some(message)));
+    }
+    check(&api, &[
+        ("POST", "/api/v1/namespaces/default/limitranges", JSON,
+            r#"{"metadata":{"name":"a"},"spec":{"limits":[{"type":"Odd","min":{"cpu":"2"},"max":{"cpu":"1"}}]}}"#, 422, "Invalid",
+            r#"LimitRange "a" is invalid: [spec.limits[0].type: Invalid value: "Odd": must be a standard limit type or fully qualified, spec.limits[0].min[cpu]: Invalid value: "2": min value 2 is greater than max value 1]"#),
+        ("POST", "/api/v1/namespaces/default/resourcequotas", JSON, r#"{"metadata":{"name":"a"},"spec":{"hard":{"zz":"1"}}}"#, 422, "Invalid",
+            r#"ResourceQuota "a" is invalid: [spec.hard[zz]: Invalid value: "zz": must be a standard resource type or fully qualified, spec.hard[zz]: Invalid value: "zz": must be a standard resource for quota]"#),
+        ("POST", "/apis/policy/v1/namespaces/default/poddisruptionbudgets", JSON,
+            r#"{"metadata":{"name":"c"},"spec":{"minAvailable":1,"maxUnavailable":1}}"#, 422, "Invalid",
+            r#"PodDisruptionBudget.policy "c" is invalid: spec: Invalid value: {"MinAvailable":1,"Selector":null,"MaxUnavailable":1,"UnhealthyPodEvictionPolicy":null}: minAvailable and maxUnavailable cannot be both set"#),
+        ("POST", "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers", JSON,
+            r#"{"metadata":{"name":"c"},"spec":{"maxReplicas":1,"scaleTargetRef":{"kind":"Deployment","name":"d"}}}"#, 422, "Invalid",
+            r#"HorizontalPodAutoscaler.autoscaling "c" is invalid: spec.scaleTargetRef.apiVersion: Invalid value: "": apiVersion must specify API group"#),
+        ("POST", "/api/v1/persistentvolumes", JSON, r#"{"metadata":{"name":"a"},"spec":{}}"#, 422, "Invalid",
+            r#"PersistentVolume "a" is invalid: [spec.accessModes: Required value, spec.capacity: Required value, spec.capacity: Unsupported value: null: supported values: "storage", spec: Required value: must specify a volume type]"#),
+        ("POST", "/apis/authorization.k8s.io/v1/subjectaccessreviews", JSON, r#"{"spec":{}}"#, 422, "Invalid",
+            r#".authorization.k8s.io "" is invalid: [spec.resourceAttributes: Invalid value: null: exactly one of nonResourceAttributes or resourceAttributes must be specified, spec.user: Invalid value: "": at least one of user or group must be specified]"#),
+        ("POST", "/api/v1/namespaces/default/pods/none/binding", JSON, r#"{"target":{"name":"n"}}"#, 400, "BadRequest",
+            "name in URL does not match name in Binding object"),
+        ("GET", "/api/v1/namespaces/default/pods/none/log?tailLines=-1", JSON, "", 422, "Invalid",
+            r#"PodLogOptions "none" is invalid: tailLines: Invalid value: -1: must be greater than or equal to 0"#),
+        ("PATCH", "/api/v1/namespaces/default/configmaps/a", MERGE, r#"{"metadata":{"uid":"x"}}"#, 422, "Invalid",
+            r#"ConfigMap "a" is invalid: metadata.uid: Invalid value: "x": field is immutable"#),
+        ("PUT", "/api/v1/namespaces/default/configmaps/a", JSON, r#"{"metadata":{"name":"b"}}"#, 400, "BadRequest",
+            "the name of the object (b) does not match the name on the URL (a)"),
+    ]).await;
+}

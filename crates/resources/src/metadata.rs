@@ -153,13 +153,14 @@ pub fn finalizer_warnings(meta: &Value, old: Option<&Value>) -> Vec<String> {
 
 fn finalizers(list: &Value, qualified: bool, p: &Path<'_>, e: &mut Errors) {
     let (mut orphan, mut foreground) = (false, false);
-    for f in items(list).iter().map(text) {
-        e.invalid_each(p, f, is_qualified_name(f));
+    for (i, f) in items(list).iter().map(text).enumerate() {
+        let at = p.index(i);
+        e.invalid_each(&at, f, is_qualified_name(f));
         orphan |= f == "orphan";
         foreground |= f == "foregroundDeletion";
         // Upstream's core kinds want a domain unless the name is one of the three old ones.
         if qualified && !f.contains('/') && !is_standard_finalizer(f) {
-            e.invalid(p, f, "name is neither a standard finalizer name nor is it fully qualified");
+            e.invalid(&at, f, "name is neither a standard finalizer name nor is it fully qualified");
         }
     }
     if orphan && foreground {

@@ -33,6 +33,16 @@ static BUDGETS: LazyLock<Options> = LazyLock::new(|| Options {
     ..Options::of("policy", "poddisruptionbudgets")
 });
 
+/// A spec as upstream shows it in an error: the fields of its own struct, which has no JSON names.
+#[derive(serde::Serialize)]
+#[serde(rename_all = "PascalCase")]
+struct BothSet<'a> {
+    min_available: &'a Value,
+    selector: &'a Value,
+    max_unavailable: &'a Value,
+    unhealthy_pod_eviction_policy: &'a Value,
+}
+
 impl Strategy for PodDisruptionBudgets {
     fn options(&self) -> &Options {
         &BUDGETS
@@ -51,7 +61,13 @@ impl Strategy for PodDisruptionBudgets {
     fn check(&self, obj: &Value, e: &mut Errors) {
         let (spec, p) = (&obj["spec"], Path::new("spec"));
         if present(&spec["minAvailable"]) && present(&spec["maxUnavailable"]) {
-            e.invalid(&p, spec, "minAvailable and maxUnavailable cannot be both set");
+            let shown = BothSet {
+                min_available: &spec["minAvailable"],
+                selector: &spec["selector"],
+                max_unavailable: &spec["maxUnavailable"],
+                unhealthy_pod_eviction_policy: &spec["unhealthyPodEvictionPolicy"],
+            };
+            e.invalid(&p, shown, "minAvailable and maxUnavailable cannot be both set");
         }
         for f in ["minAvailable", "maxUnavailable"] {
             rules::count_or_percent(&spec[f], &p.child(f), e);

@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use crate::catalog::Served;
 use crate::catalog::record::parse;
-use crate::connect::target::Target;
+use crate::connect::target::{Target, check_log_options};
 
 use crate::read::websocket;
 use crate::request::answer::Answer;
@@ -50,6 +50,9 @@ pub async fn serve(cx: &RequestContext, served: &Arc<Served>, body: RequestBody)
 
 /// A pod's log, exec, attach or port-forward, which end at its kubelet.
 async fn pod(cx: &RequestContext, served: &Arc<Served>, name: &str) -> Result<Answer, Status> {
+    if cx.info.subresource == "log" {
+        check_log_options(cx)?;
+    }
     let pod = parse(&*cx.stored(served, name)?);
     let target = Target::new(cx, &pod)?;
     // Reading a log is a get, and gets are not admitted.

@@ -1,6 +1,6 @@
 //! Where a pod's log, exec, attach or port-forward goes at its kubelet, from the request's query.
-use kelson_meta::Status;
 use kelson_meta::url::append_query;
+use kelson_meta::{FieldErrors, FieldPath, GroupKind, Status};
 use serde_json::{Value, json};
 
 use crate::shared::context::RequestContext;
@@ -31,7 +31,10 @@ impl Target {
         }
         let container = container(cx, pod)?;
         if subresource == "log" {
-            return Self::log(cx, &container);
+            return Ok(Self::log(cx, &container));
+        }
+        if text(&pod["spec"]["nodeName"]).is_empty() {
+            return Err(Status::bad_request(format!("pod {name} does not have a host assigned")));
         }
         let mut path = format!("/{subresource}/{namespace}/{name}/{uid}/{container}");
         let (kind, mut pairs) = match subresource {
@@ -63,31 +66,44 @@ impl Target {
         Ok(Self { path, kind, options })
     }
 
-    fn log(cx: &RequestContext, container: &str) -> Result<Self, Status> {
+    fn log(cx: &RequestContext, container: &str) -> Self {
         /// `insecureSkipTLSVerifyBackend` is for the API server itself.
         const PASSED: [&str; 8] =
             ["follow", "previous", "sinceSeconds", "sinceTime", "timestamps", "tailLines", "limitBytes", "stream"];
         let i = &cx.info;
         let mut path = format!("/containerLogs/{}/{}/{container}", i.namespace, i.name);
-        if cx.query.has("sinceSeconds") && cx.query.has("sinceTime") {
-            return Err(invalid_log("at most one of `sinceTime` or `sinceSeconds` may be specified"));
-        }
-        for number in ["sinceSeconds", "tailLines", "limitBytes"] {
-            let least = i64::from(number != "tailLines");
-            if cx.query.integer(number)?.is_some_and(|n| n < least) {
-                return Err(invalid_log(&format!("{number} must be greater than or equal to {least}")));
-            }
-        }
         let pairs = PASSED.iter().filter_map(|name| Some((*name, cx.query.get(name)?))).filter(|(_, v)| !v.is_empty());
         append_query(&mut path, pairs);
-        Ok(Self { path, kind: "PodLogOptions", options: json!({"container": container}) })
+        Self { path, kind: "PodLogOptions", options: json!({"container": container}) }
     }
 }
 
-fn invalid_log(why: &str) -> Status {
-    let mut status = Status::failure(422, kelson_meta::Reason::Invalid, format!("PodLogOptions is invalid: {why}"));
-    status.details = Some(Box::default());
-    status
+/// What is wrong in the options of a log is told whether or not its pod has one (upstream: `ValidatePodLogOptions`).
+///
+/// # Errors
+/// 400 and 422.
+pub fn check_log_options(cx: &RequestContext) -> Result<(), Status> {
+    let mut errors = FieldErrors::new();
+    if let Some(n) = cx.query.integer("tailLines")?.filter(|n| *n < 0) {
+        errors.invalid(&FieldPath::new("tailLines"), n, "must be greater than or equal to 0");
+    }
+    let mut positive = |name: &str| -> Result<(), Status> {
+        if let Some(n) = cx.query.integer(name)?.filter(|n| *n < 1) {
+            errors.invalid(&FieldPath::new(name), n, "must be greater than 0");
+        }
+        Ok(())
+    };
+    positive("limitBytes")?;
+    if !cx.query.has("sinceTime") {
+        positive("sinceSeconds")?;
+    } else if cx.query.has("sinceSeconds") {
+        errors.forbidden(&FieldPath::new(""), "at most one of `sinceTime` or `sinceSeconds` may be specified");
+    }
+    if errors.is_empty() {
+        return Ok(());
+    }
+    let kind = GroupKind { group: String::new(), kind: "PodLogOptions".into() };
+    Err(Status::invalid(&kind, &cx.info.name, &errors))
 }
 
 /// The container that is meant: named, or the only one, or the one the pod's annotation prefers.

@@ -26,7 +26,7 @@ pub async fn serve(cx: &RequestContext, served: &Served, body: RequestBody) -> R
     prepare::set_namespace(cx, &pods, &mut binding)?;
     let given = meta_text(&binding, "name").to_owned();
     let name = if cx.info.name.is_empty() { given.clone() } else { cx.info.name.clone() };
-    if !given.is_empty() && given != name {
+    if given != name {
         return Err(Status::bad_request("name in URL does not match name in Binding object"));
     }
     let admission =

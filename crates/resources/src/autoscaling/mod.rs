@@ -13,7 +13,7 @@ use crate::path::{Errors, Path};
 use crate::rules;
 use crate::strategy::Strategy;
 use crate::table::{NONE, UNKNOWN, UNSET, age, name};
-use crate::tree::{default_to, ensure, int, int0, items, object_mut, present, set, text};
+use crate::tree::{default_to, ensure, int, int0, items, object_mut, present, same, set, text};
 
 use convert::{CPU_PERCENT, SOURCES, cpu_metric};
 pub use convert::{to_v1, to_v2};
@@ -72,6 +72,15 @@ impl Strategy for HorizontalPodAutoscalers {
     fn initial_status(&self) -> Value {
         json!({"desiredReplicas": 0, "currentMetrics": null})
     }
+    fn check_update(&self, new: &Value, old: &Value, e: &mut Errors) {
+        let target = |obj: &Value, f: &str| obj["spec"]["scaleTargetRef"][f].clone();
+        let mut shown = new.clone();
+        // Old versions let more through; what did not change is not judged again.
+        if ["apiVersion", "kind"].iter().all(|f| same(&target(new, f), &target(old, f))) {
+            crate::tree::path::set(&mut shown, &["spec", "scaleTargetRef", "apiVersion"], "unchanged/v1".into());
+        }
+        self.check(&shown, e);
+    }
     fn check(&self, obj: &Value, e: &mut Errors) {
         let (spec, p) = (&obj["spec"], Path::new("spec"));
         let (min, max) = (int(&spec["minReplicas"]), int0(&spec["maxReplicas"]));
@@ -88,7 +97,12 @@ impl Strategy for HorizontalPodAutoscalers {
         if min.is_some_and(|n| max < n) {
             e.invalid(&at, max, "must be greater than or equal to `minReplicas`");
         }
-        reference(&spec["scaleTargetRef"], &p.child("scaleTargetRef"), e);
+        let group = match text(&spec["scaleTargetRef"]["kind"]) {
+            // The one kind of the group without a name that can be scaled.
+            "ReplicationController" => Group::MayBeEmpty,
+            _ => Group::Named,
+        };
+        reference(&spec["scaleTargetRef"], group, &p.child("scaleTargetRef"), e);
         let list = p.child("metrics");
         for (i, m) in items(&spec["metrics"]).iter().enumerate() {
             metric(m, &list.index(i), e);
@@ -118,7 +132,14 @@ impl Strategy for HorizontalPodAutoscalers {
     }
 }
 
-fn reference(r: &Value, p: &Path<'_>, e: &mut Errors) {
+/// Whether an `apiVersion` must name a group.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Group {
+    Named,
+    MayBeEmpty,
+}
+
+fn reference(r: &Value, group: Group, p: &Path<'_>, e: &mut Errors) {
     for f in ["kind", "name"] {
         let v = text(&r[f]);
         if v.is_empty() {
@@ -126,6 +147,12 @@ fn reference(r: &Value, p: &Path<'_>, e: &mut Errors) {
         } else {
             e.invalid_each(&p.child(f), v, is_path_segment_name(v));
         }
+    }
+    let version = text(&r["apiVersion"]);
+    match version.matches('/').count() {
+        0 if group == Group::Named => e.invalid(&p.child("apiVersion"), version, "apiVersion must specify API group"),
+        0 | 1 => {}
+        _ => e.invalid(&p.child("apiVersion"), version, format!("unexpected GroupVersion string: {version}")),
     }
 }
 
@@ -146,7 +173,7 @@ fn metric(m: &Value, p: &Path<'_>, e: &mut Errors) {
         return e.required(&at, "must populate information for the given metric source");
     }
     if *field == "object" {
-        reference(&source["describedObject"], &at.child("describedObject"), e);
+        reference(&source["describedObject"], Group::MayBeEmpty, &at.child("describedObject"), e);
     }
     if matches!(*field, "resource" | "containerResource") {
         rules::required(&source["name"], &at.child("name"), e);

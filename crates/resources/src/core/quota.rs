@@ -108,9 +108,27 @@ fn quantities(list: &Value, p: &Path<'_>, e: &mut Errors) {
             "configmaps",
             "persistentvolumeclaims",
         ];
-        let dotted = ["requests.", "limits.", "services.", "count/"].iter().any(|s| k.starts_with(s));
-        if !k.contains('/') && !dotted && !PLAIN.contains(&k.as_str()) && !k.starts_with(OVERCOMMIT_EXEMPT) {
-            e.invalid(&at, k, "must be a standard resource type or fully qualified");
+        // What a quota may name of those that have one word; `storage` is no amount of a namespace.
+        const PARTS: &[&str] = &[
+            "requests.cpu",
+            "requests.memory",
+            "requests.storage",
+            "requests.ephemeral-storage",
+            "limits.cpu",
+            "limits.memory",
+            "limits.ephemeral-storage",
+            "services.nodeports",
+            "services.loadbalancers",
+        ];
+        if !k.contains('/') && is_qualified_name(k).is_ok() {
+            let pages = k.starts_with(OVERCOMMIT_EXEMPT) || k.starts_with("requests.hugepages-");
+            let known = PLAIN.contains(&k.as_str()) || PARTS.contains(&k.as_str()) || pages;
+            if !known {
+                e.invalid(&at, k, "must be a standard resource type or fully qualified");
+            }
+            if !known || k == "storage" {
+                e.invalid(&at, k, "must be a standard resource for quota");
+            }
         }
         let Some(q) = rules::quantity(v, &at, e) else { continue };
         if q.signum() < 0 {
@@ -207,9 +225,12 @@ impl Strategy for LimitRanges {
         for (i, l) in items(&obj["spec"]["limits"]).iter().enumerate() {
             let at = list.index(i);
             let kind = text(&l["type"]);
-            if kind.is_empty() {
-                e.required(&at.child("type"), "");
-            } else if !seen.insert(kind) {
+            if let Err(why) = is_qualified_name(kind) {
+                e.invalid_each(&at.child("type"), kind, Err(why));
+            } else if !kind.contains('/') && !matches!(kind, "Pod" | "Container" | "PersistentVolumeClaim") {
+                e.invalid(&at.child("type"), kind, "must be a standard limit type or fully qualified");
+            }
+            if !seen.insert(kind) {
                 e.duplicate(&at.child("type"), kind);
             }
             limit(l, kind, &at, e);

@@ -164,7 +164,8 @@ fn volume_spec(spec: &Value, e: &mut Errors) {
     let at = p.child("capacity");
     if empty(&spec["capacity"]) {
         e.required(&at, "");
-    } else if !present(&spec["capacity"]["storage"]) || entries(&spec["capacity"]).count() > 1 {
+    }
+    if !present(&spec["capacity"]["storage"]) || entries(&spec["capacity"]).count() > 1 {
         e.not_supported(&at, &spec["capacity"], &["storage"]);
     }
     for (k, v) in entries(&spec["capacity"]) {

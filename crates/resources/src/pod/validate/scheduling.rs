@@ -171,7 +171,7 @@ pub fn spread(list: &Value, p: &Path<'_>, e: &mut Errors) {
         let at = p.index(i);
         let skew = int0(&c["maxSkew"]);
         if skew <= 0 {
-            e.invalid(&at.child("maxSkew"), skew, "must be greater than 0");
+            e.invalid(&at.child("maxSkew"), skew, "must be greater than zero");
         }
         if text(&c["topologyKey"]).is_empty() {
             e.required(&at.child("topologyKey"), "can not be empty");
@@ -187,7 +187,7 @@ pub fn spread(list: &Value, p: &Path<'_>, e: &mut Errors) {
         }
         if let Some(n) = int(&c["minDomains"]) {
             if n <= 0 {
-                e.invalid(&at.child("minDomains"), n, "must be greater than 0");
+                e.invalid(&at.child("minDomains"), n, "must be greater than zero");
             }
             if action != "DoNotSchedule" {
                 let why = format!("can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {action}");

@@ -199,7 +199,7 @@ const FAULTS: [(&str, &str); 11] = [
     ("label", "metadata.labels[a] must be a string, but is int64 in converted object"),
     ("fewer", "returned 0 objects, expected 1"),
     ("nothing", "failed: no response provided"),
-    ("error", "failed: an error on the server (\"oops\") has prevented the request from succeeding"),
+    ("error", "failed: an error on the server (\"unknown\") has prevented the request from succeeding"),
 ];
 
 fn conversions_that_fail(s: &Subject) -> Outcome {

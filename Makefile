@@ -3,7 +3,7 @@ SHELL := /bin/bash
 DATA_DIR ?= /var/lib/kelson
 PORT ?= 6443
 ARGS ?=
-# Tests alone need it, for Helm and a controller of controller-runtime.
+# `make test-clients` alone needs it, for Helm and a controller of controller-runtime.
 GO ?= $(shell command -v go || echo /usr/local/go/bin/go)
 export KELSON_COMMIT ?= $(shell git rev-parse HEAD 2>/dev/null)
 # The date of the commit, not of the build: the same tree gives the same binary.
@@ -11,7 +11,7 @@ export KELSON_BUILD_DATE ?= $(shell TZ=UTC git log -1 --format=%cd --date=format
 # Tests that read published definitions beside the repository fail without them unless told to do without; a clone has none.
 export KELSON_SHARED ?= $(if $(wildcard ../shared/reference),$(abspath ../shared),none)
 
-.PHONY: help run build envtest test unit blackbox clients lint fuzz torture torture-streams bench images deps deps-build deps-run deps-test clean
+.PHONY: help run build envtest test unit blackbox clients test-clients lint fuzz torture torture-streams bench images deps deps-build deps-run deps-test clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -33,11 +33,15 @@ test: deps-test lint unit blackbox ## everything the gate runs: lints, unit and 
 unit: deps-test ## pure and component tests of every crate
 	cargo test --locked --workspace --exclude kelson-blackbox
 
-blackbox: deps-test images clients ## the black-box suite against a cluster it starts (SUBJECT=kelson), with real kubectl and containerd
+blackbox: deps-test images ## the black-box suite against a cluster it starts (SUBJECT=kelson), with real kubectl and containerd
 	cargo build --locked --package kelson
 	cargo test --locked --package kelson-blackbox
 
-clients: deps-test ## Helm, and programs of the tests on other people's client libraries (controller-runtime, kube)
+test-clients: deps-test clients ## Helm, and controllers on controller-runtime and kube, against a cluster it starts (wants Go 1.26)
+	cargo build --locked --package kelson
+	KELSON_CLIENTS=1 cargo test --locked --package kelson-blackbox -- helm:: clients::
+
+clients: # what the above runs, from other people's modules
 	cargo build --locked --manifest-path tests/kube/Cargo.toml --target-dir target/kube
 	cd tests/go && $(GO) build -buildvcs=false -trimpath -ldflags="-s -w" -o ../../target/clients/ ./controller helm.sh/helm/v4/cmd/helm
 

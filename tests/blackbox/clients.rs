@@ -3,14 +3,17 @@
 use std::process::Command;
 
 use anyhow::{Context as _, ensure};
-use kelson_blackbox::{Needs::Api, Outcome, Output, Raw, Subject, Test, program};
+use kelson_blackbox::{
+    Needs::{Api, Clients},
+    Outcome, Output, Raw, Subject, Test, program,
+};
 
 pub fn tests() -> Vec<Test> {
     vec![
         Test { name: "clients::protobuf_alone", needs: Api, run: protobuf_alone },
         Test { name: "clients::python", needs: Api, run: python },
-        Test { name: "clients::controller_runtime", needs: Api, run: |s| whole_program(s, "controller") },
-        Test { name: "clients::kube", needs: Api, run: |s| whole_program(s, "kelson-kube-client") },
+        Test { name: "clients::controller_runtime", needs: Clients, run: |s| whole_program(s, "controller") },
+        Test { name: "clients::kube", needs: Clients, run: |s| whole_program(s, "kelson-kube-client") },
     ]
 }
 

@@ -1,13 +1,13 @@
 //! Helm, with a chart of our own: definitions before their objects, hooks, waiting, history, both ways of upgrading (server-side
 //! apply and a merge of three documents on the client), roll-back, and what an upgrade leaves of other people's changes.
 use anyhow::ensure;
-use kelson_blackbox::{Needs::Api, Outcome, Output, Subject, Test, program, repo_root};
+use kelson_blackbox::{Needs::Clients, Outcome, Output, Subject, Test, program, repo_root};
 use serde_json::Value;
 
 pub fn tests() -> Vec<Test> {
     vec![
-        Test { name: "helm::server_side", needs: Api, run: server_side },
-        Test { name: "helm::client_side", needs: Api, run: client_side },
+        Test { name: "helm::server_side", needs: Clients, run: server_side },
+        Test { name: "helm::client_side", needs: Clients, run: client_side },
     ]
 }
 

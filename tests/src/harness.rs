@@ -15,6 +15,8 @@ pub enum Needs {
     Node,
     /// Published definitions of operators, whose directory the environment names.
     Operators,
+    /// Programs on other people's client libraries, which `make clients` builds.
+    Clients,
     /// A process of its own that the test may kill: only where the subject is started by us.
     OwnServer,
     /// The same, with a node that runs containers.

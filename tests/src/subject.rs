@@ -79,6 +79,9 @@ impl Subject {
             Needs::Operators if std::env::var_os("KELSON_OPERATORS").is_none() => {
                 Some("KELSON_OPERATORS names no directory of published definitions")
             }
+            Needs::Clients if std::env::var_os("KELSON_CLIENTS").is_none() => {
+                Some("other people's programs: make test-clients")
+            }
             Needs::OwnNode | Needs::OwnAgent if !rustix::process::geteuid().is_root() => Some("no node: run as root"),
             _ => None,
         }

@@ -4,7 +4,7 @@ use serde::Deserialize;
 use serde_json::Value;
 use zeroize::{Zeroize as _, Zeroizing};
 
-/// The document.
+/// The whole file; either version has these members and no others.
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 pub(super) struct Document {

@@ -85,7 +85,7 @@ pub enum ConfigError {
     /// The file cannot be read.
     #[error("error while loading file: error reading encryption provider configuration file {path:?}: {why}")]
     File {
-        /// The file.
+        /// Its path, as `--encryption-provider-config` gave it.
         path: String,
         /// What the system said.
         why: String,
@@ -93,7 +93,7 @@ pub enum ConfigError {
     /// The file is not an `EncryptionConfiguration`.
     #[error("error decoding encryption provider configuration file {path:?}: {why}")]
     Decode {
-        /// The file.
+        /// Its path, as `--encryption-provider-config` gave it.
         path: String,
         /// What is wrong.
         why: String,

@@ -197,7 +197,7 @@ fn issuer(at: &str, jwt: &Jwt, faults: &mut Vec<String>) -> Issuer {
     };
     https("url", &part.url);
     let discovery_url = match part.discovery_url.as_str() {
-        "" => super::publisher::well_known(&part.url),
+        "" => super::means::well_known(&part.url),
         given => {
             https("discoveryURL", given);
             given.to_owned()

@@ -8,8 +8,8 @@ use parking_lot::Mutex;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
+use super::means::{Means, Uncounted};
 use super::publisher::{Parsed, Publisher};
-use super::{Means, Uncounted};
 
 /// Issuers of such tokens whose keys are kept, for each issuer that is configured. Who they are is said by servers that a good
 /// token names, so the bound only keeps a server that goes mad from filling the memory.

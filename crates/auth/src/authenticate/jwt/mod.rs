@@ -6,15 +6,15 @@ mod config;
 mod distributed;
 mod document;
 mod keys;
+mod means;
 mod publisher;
 #[cfg(test)]
 mod tests;
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use async_trait::async_trait;
-use bytes::Bytes;
 use kelson_meta::Clock;
 use parking_lot::RwLock;
 
@@ -22,38 +22,9 @@ use super::{AsyncTokenAuthenticator, Authenticated, Rejected, TokenAuthenticator
 pub use config::{AuthenticationConfiguration, Issuer, OidcFlags};
 use distributed::Resolver;
 pub use keys::ALGORITHMS;
+pub use means::{Fetch, IssuerUse};
+use means::{Means, Uncounted};
 use publisher::{Parsed, Publisher};
-
-/// Reads documents over HTTPS. The implementation bounds time and size.
-#[async_trait]
-pub trait Fetch: Send + Sync {
-    /// The body of a good answer; `ca_pem` empty: the system's authorities vouch for the server. `bearer` is a token that is shown
-    /// to the server, and never repeated in an error.
-    async fn get(&self, url: &str, ca_pem: &[u8], bearer: Option<&str>) -> Result<Bytes, String>;
-}
-
-/// Hears what becomes of tokens and keys of the issuers that are configured, each named by its URL.
-pub trait IssuerUse: Send + Sync {
-    /// A token of this issuer was judged, in this time; waiting for keys and claims is part of it.
-    fn judged(&self, issuer: &str, good: bool, took: Duration);
-    /// The issuer's keys were fetched: the document, or nothing where there was none that can be used.
-    fn keys_fetched(&self, issuer: &str, document: Option<&[u8]>);
-}
-
-/// Told by those who were given nobody to tell.
-struct Uncounted;
-
-impl IssuerUse for Uncounted {
-    fn judged(&self, _: &str, _: bool, _: Duration) {}
-    fn keys_fetched(&self, _: &str, _: Option<&[u8]>) {}
-}
-
-/// What it takes to ask an issuer.
-struct Means<'a> {
-    fetch: &'a dyn Fetch,
-    clock: &'a dyn Clock,
-    told: &'a dyn IssuerUse,
-}
 
 /// Authenticates tokens of configured issuers.
 pub struct Issuers {

@@ -9,7 +9,9 @@ use parking_lot::RwLock;
 use serde::Deserialize;
 use serde_json::{Map, Value};
 
-use super::{Means, keys};
+use super::config::Issuer;
+use super::keys;
+use super::means::{Means, well_known};
 
 /// Longest token looked at.
 pub(super) const TOKEN_MAX_BYTES: usize = 32 * 1024;
@@ -82,14 +84,9 @@ pub(super) struct Publisher {
     turn: tokio::sync::Mutex<()>,
 }
 
-/// Where an issuer's document is when nothing else is said.
-pub(super) fn well_known(issuer: &str) -> String {
-    format!("{}/.well-known/openid-configuration", issuer.trim_end_matches('/'))
-}
-
 impl Publisher {
     /// The keys of a configured issuer.
-    pub(super) fn of(issuer: &super::Issuer) -> Self {
+    pub(super) fn of(issuer: &Issuer) -> Self {
         Self {
             url: issuer.url.clone(),
             discovery_url: issuer.discovery_url.clone(),

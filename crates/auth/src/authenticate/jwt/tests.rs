@@ -1,9 +1,11 @@
 //! Tokens of an issuer in memory: what is believed, what is not, and what claims become.
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
 use jiff::Timestamp;
 use kelson_pki::Key;
 use parking_lot::Mutex;
@@ -323,11 +325,11 @@ fn flags_are_one_issuer() {
     assert!(Issuer::of_flags(&OidcFlags { signing_algs: vec!["HS256".into()], ..flags }).is_err());
 }
 
-/// Whom was told what.
+/// What was heard of issuers, in words.
 #[derive(Default)]
-struct Told(Mutex<Vec<String>>);
+struct Heard(Mutex<Vec<String>>);
 
-impl IssuerUse for Told {
+impl IssuerUse for Heard {
     fn judged(&self, issuer: &str, good: bool, _: Duration) {
         self.0.lock().push(format!("{issuer} {good}"));
     }
@@ -339,7 +341,7 @@ impl IssuerUse for Told {
 #[tokio::test]
 async fn groups_that_are_elsewhere_are_fetched_and_judged_like_any_token() {
     let mut world = world(PLAIN);
-    let told = Arc::new(Told::default());
+    let told = Arc::new(Heard::default());
     world.issuers = world.issuers.telling(Arc::clone(&told) as _);
     let (own, other) = (&world.server.key, Key::generate().unwrap());
     let groups = "https://claims.example/groups";
